@@ -1,0 +1,285 @@
+"""What this machine has: NVIDIA driver, GPUs, MXNet wheels, cores.
+
+Nothing here needs MXNet or NumPy: setup.py runs it before they are
+installed, and `d2lbert doctor` when they are broken.
+"""
+import ctypes
+import functools
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+from typing import List, NamedTuple, Optional, Tuple
+
+MXNET_VERSION = '1.9.1'
+WHEELS = {'cpu': 'mxnet', 'cu112': 'mxnet-cu112'}
+# The kinds of GPU that mxnet-cu112 holds machine code for: 5.0, 6.0, 7.0,
+# 8.0 and 8.6, which later minors can run; there is no PTX for newer majors
+FIRST_CAPABILITY, LAST_CAPABILITY = (5, 0), (8, 9)
+OLDEST_CUDA = (11, 0)  # CUDA 11 runs on any driver made for a CUDA 11
+
+
+class CudaLibrary(NamedTuple):
+    """A library that mxnet-cu112 links, and the wheel that has it."""
+
+    folder: str  # nvidia/<folder>/lib/<file> in site-packages
+    file: str
+    requirement: str
+
+
+# In the order in which they must be loaded: each before those that link it
+CUDA_LIBRARIES = [CudaLibrary(*row) for row in (
+    ('cuda_runtime', 'libcudart.so.11.0',
+     'nvidia-cuda-runtime-cu11==11.8.89'),
+    ('cuda_nvrtc', 'libnvrtc.so.11.2', 'nvidia-cuda-nvrtc-cu11==11.8.89'),
+    ('nvtx', 'libnvToolsExt.so.1', 'nvidia-nvtx-cu11==11.8.86'),
+    ('cublas', 'libcublasLt.so.11', 'nvidia-cublas-cu11==11.11.3.6'),
+    ('cublas', 'libcublas.so.11', 'nvidia-cublas-cu11==11.11.3.6'),
+    ('cufft', 'libcufft.so.10', 'nvidia-cufft-cu11==10.9.0.58'),
+    ('curand', 'libcurand.so.10', 'nvidia-curand-cu11==10.3.0.86'),
+    ('cusolver', 'libcusolver.so.11', 'nvidia-cusolver-cu11==11.4.1.48'),
+    ('nccl', 'libnccl.so.2', 'nvidia-nccl-cu11==2.21.5'),
+    ('cudnn', 'libcudnn.so.8', 'nvidia-cudnn-cu11==8.9.6.50'),
+)]
+
+
+class Gpu(NamedTuple):
+    """One GPU as the driver numbers it."""
+
+    index: int
+    name: str
+    capability: Tuple[int, int]
+    usable: bool  # by mxnet-cu112, whichever wheel is installed
+    reason: str   # why it is not usable, or ''
+
+
+class Driver(NamedTuple):
+    """The NVIDIA driver's answers."""
+
+    cuda: Optional[Tuple[int, int]]  # newest CUDA that it knows, or None
+    gpus: List[Gpu]
+    problem: str  # why it names no GPU, or ''
+
+
+NO_DRIVER = 'no NVIDIA driver (libcuda.so.1)'
+NO_GPU = 'the NVIDIA driver shows no GPU to this process'
+_MARK = 'd2lbert driver: '
+
+
+def _ask_driver():
+    """Print the driver's answers as JSON; libcuda may crash on the way."""
+    version, gpus, problem = 0, [], ''
+    count, value = ctypes.c_int(), ctypes.c_int()
+
+    def call(name, *args):
+        code = getattr(cuda, name)(*args)
+        if code:
+            raise OSError(code, f'{name} returned an error')
+
+    def ask(default, name, *args):
+        try:
+            call(name, *args)
+        except (AttributeError, OSError):
+            return default
+        return value.value
+
+    try:
+        cuda = ctypes.CDLL('libcuda.so.1')
+        call('cuInit', 0)
+        call('cuDeviceGetCount', ctypes.byref(count))
+        version = ask(0, 'cuDriverGetVersion', ctypes.byref(value))
+        for index in range(count.value):
+            device, name = ctypes.c_int(), ctypes.create_string_buffer(128)
+            if ask(None, 'cuDeviceGet', ctypes.byref(device), index) is None:
+                gpus.append(['', [0, 0]])
+                continue
+            ask(None, 'cuDeviceGetName', name, 127, device)
+            # Attributes 75 and 76: compute capability, major and minor
+            gpus.append([name.value.decode('utf-8', 'replace'), [
+                ask(0, 'cuDeviceGetAttribute', ctypes.byref(value), attribute,
+                    device) for attribute in (75, 76)]])
+        if not gpus:
+            problem = NO_GPU
+    except (AttributeError, OSError) as error:
+        problem = f'libcuda.so.1 does not work: {error}'
+        if 'libcuda.so.1: cannot open' in problem:
+            problem = NO_DRIVER
+        elif getattr(error, 'errno', None) == 100:  # CUDA_ERROR_NO_DEVICE
+            problem = NO_GPU
+    answer = {'version': version, 'gpus': gpus, 'problem': problem}
+    print(_MARK + json.dumps(answer), flush=True)
+
+
+def _why_not(capability, cuda):
+    """The reason why mxnet-cu112 cannot use such a GPU, or ''."""
+    major, minor = capability
+    if not major:
+        return 'the driver does not answer for it'
+    if not FIRST_CAPABILITY <= capability <= LAST_CAPABILITY:
+        return (f'it has compute capability {major}.{minor}, and MXNet '
+                f'{MXNET_VERSION} has kernels for {FIRST_CAPABILITY[0]}.'
+                f'{FIRST_CAPABILITY[1]} to {LAST_CAPABILITY[0]}.'
+                f'{LAST_CAPABILITY[1]} only')
+    if cuda is not None and cuda < OLDEST_CUDA:
+        return (f'its driver knows CUDA up to {cuda[0]}.{cuda[1]}, and '
+                f'MXNet {MXNET_VERSION} needs a driver for '
+                f'{OLDEST_CUDA[0]}.{OLDEST_CUDA[1]} or newer')
+    return ''
+
+
+def probe_driver(timeout=30):
+    """Ask libcuda.so.1 for its GPUs; whatever happens, returns a Driver.
+
+    The library is loaded in a process of its own, so that one which
+    crashes or hangs (a stub, a driver half updated) takes nothing along.
+    """
+    if not sys.platform.startswith('linux') or not sys.executable:
+        return Driver(None, [], NO_DRIVER)
+    # -I and -S: nothing of the caller's folder or site-packages is needed
+    process = subprocess.Popen(
+        [sys.executable, '-I', '-S', os.path.abspath(__file__)],
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL)
+    try:
+        output = process.communicate(timeout=timeout)[0]
+    except subprocess.TimeoutExpired:
+        process.kill()
+        try:
+            process.communicate(timeout=1)
+        except subprocess.TimeoutExpired:
+            pass  # stuck inside the kernel: not even a kill ends it
+        return Driver(None, [], 'libcuda.so.1 does not work: no answer in '
+                                f'{timeout} seconds')
+    for line in output.decode('utf-8', 'replace').splitlines():
+        if line.startswith(_MARK):
+            answer = json.loads(line[len(_MARK):])
+            break
+    else:
+        return Driver(None, [], 'libcuda.so.1 does not work: it ended the '
+                                f'process with {process.returncode}')
+    version = answer['version']
+    cuda = (version // 1000, version % 1000 // 10) if version else None
+    gpus = []
+    for index, (name, capability) in enumerate(answer['gpus']):
+        reason = _why_not(tuple(capability), cuda)
+        gpus.append(Gpu(index, name or 'NVIDIA GPU', tuple(capability),
+                        not reason, reason))
+    return Driver(cuda, gpus, answer['problem'])
+
+
+@functools.lru_cache(maxsize=None)
+def driver():
+    """The driver's answers, asked once in a process."""
+    return probe_driver()
+
+
+def gpus():
+    """The GPUs that the NVIDIA driver shows this process."""
+    return list(driver().gpus)
+
+
+def mxnet_folders():
+    """The folders that `import mxnet` would use: none, one, or leftovers."""
+    spec = importlib.util.find_spec('mxnet')
+    if spec is None:
+        return []
+    return [Path(folder) for folder in spec.submodule_search_locations or ()]
+
+
+def mxnet_wheels():
+    """{wheel: version} of what pip lists beside the mxnet in use."""
+    parents = {folder.resolve().parent for folder in mxnet_folders()}
+    found = {}
+    for wheel in WHEELS.values():
+        try:
+            distribution = metadata.distribution(wheel)
+        except metadata.PackageNotFoundError:
+            continue
+        place = Path(str(distribution.locate_file(''))).resolve()
+        # A wheel in another folder of sys.path is hidden, not overwritten
+        if not parents or place in parents:
+            found[wheel] = distribution.version
+    return found
+
+
+def build():
+    """The build of MXNet that is installed: 'cpu' or 'cu112'."""
+    return 'cu112' if WHEELS['cu112'] in mxnet_wheels() else 'cpu'
+
+
+def cuda_libraries():
+    """[(file name, path or None)] in the order in which they load."""
+    spec = importlib.util.find_spec('nvidia')
+    roots = spec.submodule_search_locations if spec else ()
+    rows = []
+    for library in CUDA_LIBRARIES:
+        paths = [os.path.join(root, library.folder, 'lib', library.file)
+                 for root in roots]
+        rows.append((library.file,
+                     next(filter(os.path.exists, paths), None)))
+    return rows
+
+
+def _cpu_quota(root):
+    """CPUs' worth of time that the control groups grant, or None."""
+    def read(*parts):
+        try:
+            return Path(root, *parts).read_text()
+        except OSError:
+            return ''
+
+    def ratio(quota, period):
+        if quota.isdigit() and period.isdigit() and int(period):
+            shares.append(int(quota) / int(period))
+
+    shares = []
+    for line in read('proc/self/cgroup').splitlines():
+        _, controllers, group = line.split(':', 2)
+        if controllers and 'cpu' not in controllers.split(','):
+            continue
+        mount = 'sys/fs/cgroup' + ('/cpu' if controllers else '')
+        # A limit on any group above holds too
+        path = Path(group.lstrip('/'))
+        for level in [path, *path.parents]:
+            if controllers:
+                limit = (read(mount, level, 'cpu.cfs_quota_us')
+                         + read(mount, level, 'cpu.cfs_period_us')).split()
+            else:
+                limit = read(mount, level, 'cpu.max').split()
+            if len(limit) == 2:
+                ratio(*limit)
+    return min(shares) if shares else None
+
+
+def available_cpus():
+    """The numbers of the CPUs that this process may run on."""
+    if hasattr(os, 'sched_getaffinity'):
+        return sorted(os.sched_getaffinity(0))
+    return list(range(os.cpu_count() or 1))
+
+
+def physical_cores(cpus=None, root='/'):
+    """How many cores these CPUs (default: those available) come to.
+
+    Two hardware threads of one core count once, since they share its
+    multipliers; a container's CPU quota, rounded up, is an upper bound.
+    """
+    cpus = available_cpus() if cpus is None else cpus
+    cores = set()
+    for cpu in cpus:
+        topology = Path(root, f'sys/devices/system/cpu/cpu{cpu}/topology')
+        try:
+            cores.add((topology / 'thread_siblings_list').read_text())
+        except OSError:
+            cores.add(cpu)
+    quota = _cpu_quota(root)
+    if quota is not None:
+        return max(1, min(len(cores), int(-(-quota // 1))))
+    return max(1, len(cores))
+
+
+if __name__ == '__main__':
+    _ask_driver()

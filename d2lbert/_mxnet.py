@@ -1,0 +1,237 @@
+"""The one door to MXNet: every other module imports it from here.
+
+MXNet 1.9.1 was built for the Pythons, NumPys and CUDA of 2022. This
+module makes `import mxnet` work on those at hand and at full speed; what
+cannot be made to work becomes one ImportError whose sentence holds the
+remedy.
+"""
+import contextlib
+import ctypes
+import importlib
+import os
+import platform
+import re
+import sys
+import warnings
+
+from d2lbert._machine import (  # noqa: F401  (build and gpus for others)
+    CUDA_LIBRARIES,
+    MXNET_VERSION,
+    WHEELS,
+    build,
+    cuda_libraries,
+    gpus,
+    mxnet_folders,
+    mxnet_wheels,
+    physical_cores,
+)
+
+_REINSTALL = f'pip install --force-reinstall --no-deps {{}}=={MXNET_VERSION}'
+_START_OVER = ('pip uninstall -y mxnet mxnet-cu112 and install d2lbert '
+               'again with pip install .')
+
+
+def _check_numpy():
+    """Refuse a NumPy that MXNet cannot work with; fill the small gaps."""
+    try:
+        import numpy
+    except ImportError as error:
+        raise ImportError('MXNet needs NumPy, which cannot be imported '
+                          f"({error}): pip install 'numpy<2'") from None
+    if int(numpy.__version__.split('.')[0]) >= 2:
+        raise ImportError(f'NumPy {numpy.__version__} is installed, and '
+                          f'MXNet {MXNET_VERSION} works with versions below '
+                          "2 only: pip install 'numpy<2'")
+    # NumPy 1.24 took the name away, and hasattr would warn of NumPy 1.20's
+    if 'bool' not in vars(numpy):
+        numpy.bool = bool
+
+
+def _provide_distutils():
+    """MXNet imports distutils.version, which CPython 3.12 left out."""
+    with warnings.catch_warnings():
+        warnings.simplefilter('ignore')
+        try:
+            importlib.import_module('distutils.version')
+            return
+        except ImportError:
+            pass
+        try:
+            distutils = importlib.import_module('setuptools._distutils')
+            version = importlib.import_module('setuptools._distutils.version')
+        except ImportError:
+            raise ImportError(
+                f'MXNet {MXNET_VERSION} imports distutils, which Python '
+                f'{platform.python_version()} lacks: pip install '
+                "'setuptools<90'") from None
+    sys.modules['distutils'] = distutils
+    sys.modules['distutils.version'] = version
+
+
+def _check_wheels():
+    """Refuse an environment whose mxnet folder cannot be whole."""
+    wheels = mxnet_wheels()
+    if len(wheels) > 1:
+        raise ImportError(
+            'both mxnet and mxnet-cu112 are installed, which write the same '
+            'folder, so that the last one written is in use and uninstalling '
+            f'one empties the folder of both: {_START_OVER}')
+    for wheel, version in wheels.items():
+        if version != MXNET_VERSION:
+            raise ImportError(
+                f'{wheel} {version} is installed and d2lbert needs '
+                f'{MXNET_VERSION}: pip install {wheel}=={MXNET_VERSION}')
+    folders = mxnet_folders()
+    if any((folder / '__init__.py').exists() for folder in folders):
+        return
+    for wheel in wheels:
+        raise _emptied(wheel)
+    raise ImportError('MXNet is not installed: install d2lbert again with '
+                      f'pip install ., or pip install mxnet=={MXNET_VERSION}')
+
+
+def _emptied(wheel):
+    return ImportError(
+        f'pip lists {wheel} but files of its folder mxnet are gone, as they '
+        'are after mxnet or mxnet-cu112 was uninstalled beside the other: '
+        + _REINSTALL.format(wheel))
+
+
+def _load_cuda():
+    """Load what mxnet-cu112 links from this environment's own folders.
+
+    Once a library is loaded, the linker takes it for every later one that
+    asks for its name, so nobody needs to set LD_LIBRARY_PATH.
+    """
+    try:
+        ctypes.CDLL('libcuda.so.1', ctypes.RTLD_GLOBAL)
+    except OSError as error:
+        raise ImportError(
+            'the GPU build of MXNet (mxnet-cu112) is installed and the '
+            f'NVIDIA driver cannot be loaded ({error}): install the driver, '
+            'or pip uninstall -y mxnet-cu112 and install d2lbert again with '
+            'D2LBERT_MXNET=cpu pip install .') from None
+    missing = []
+    for library, (file, path) in zip(CUDA_LIBRARIES, cuda_libraries()):
+        try:
+            # Without a path: perhaps the system has a CUDA 11 of its own
+            ctypes.CDLL(path or file, ctypes.RTLD_GLOBAL)
+        except OSError as error:
+            if path:
+                raise ImportError(
+                    f'{path} cannot be loaded ({error}): pip install '
+                    f'--force-reinstall --no-deps {library.requirement}'
+                ) from None
+            missing.append(library)
+    if missing:
+        files = ', '.join(library.file for library in missing)
+        wheels = ' '.join(dict.fromkeys(
+            library.requirement for library in missing))
+        raise ImportError(f'mxnet-cu112 needs {files}, not found here: '
+                          f'pip install {wheels}')
+    # It was compiled with cuDNN 8.1 and warns of any other 8.x, all of
+    # which have the same interface
+    os.environ.setdefault('MXNET_CUDNN_LIB_CHECKING', '0')
+
+
+def _keep_freed_memory():
+    """Let freed arrays be used again instead of going back to the system.
+
+    MXNet has no pool for arrays on the CPU: by default glibc maps fresh
+    pages for each large one, and writing a fresh page for the first time
+    costs more than the arithmetic on it. D2LBERT_MALLOC=default leaves
+    glibc as it is.
+    """
+    if os.environ.get('D2LBERT_MALLOC') == 'default':
+        return
+    if platform.libc_ver()[0] != 'glibc':
+        return
+    libc = ctypes.CDLL(None)
+    libc.mallopt(-4, 0)          # M_MMAP_MAX: large arrays from the heap too
+    libc.mallopt(-1, 2**31 - 1)  # M_TRIM_THRESHOLD: the heap never shrinks
+    libc.mallopt(-8, 1)          # M_ARENA_MAX: what one thread frees serves
+    #                              the others as well
+
+
+@contextlib.contextmanager
+def _threads_for_import():
+    """Let MXNet use every core, unless the user has chosen otherwise.
+
+    By itself it takes half of the CPUs, to leave out the second hardware
+    threads, even where a CPU is a whole core. It reads these variables
+    once, when it is loaded; the first is for its own loops, the second for
+    the OpenMP loops of libraries and compiled operators. Afterwards they
+    are as before, so that programs started from here are not affected.
+    """
+    names = ('MXNET_OMP_MAX_THREADS', 'OMP_NUM_THREADS')
+    if any(os.environ.get(name) for name in names):
+        yield
+        return
+    before = {name: os.environ.get(name) for name in names}
+    os.environ.update(dict.fromkeys(names, str(physical_cores())))
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def _explain(error):
+    """The ImportError to raise for what `import mxnet` raised."""
+    wheel = WHEELS[build()]
+    text = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    library = re.match(r'(\S+): cannot open shared object', text)
+    if library and library.group(1) in ('libgomp.so.1', 'libquadmath.so.0'):
+        return ImportError(
+            f'MXNet needs the system library {library.group(1)}, which is '
+            'not here: apt-get install libgomp1 libquadmath0 (Debian and '
+            'Ubuntu), or your system\'s packages of the same libraries')
+    if library:
+        return ImportError(f'MXNet needs {library.group(1)}, which is not '
+                           f'here: {_REINSTALL.format(wheel)}')
+    symbol = re.search(r'undefined symbol: (cu[A-Z]\w*)', text)
+    if symbol:
+        return ImportError(f'the NVIDIA driver lacks {symbol.group(1)}, which '
+                           'the GPU build of MXNet calls: update the NVIDIA '
+                           'driver')
+    if 'Cannot find the MXNet library' in text:
+        return _emptied(wheel)
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        if error.name.split('.')[0] == 'mxnet':
+            return _emptied(wheel)
+        return ImportError(f'MXNet needs the package {error.name}: '
+                           f'pip install {error.name}')
+    return ImportError(
+        f'MXNet cannot be imported ({type(error).__name__}: {text}): '
+        + _REINSTALL.format(wheel))
+
+
+def _import_mxnet():
+    """Import MXNet, after all that it needs has been made ready."""
+    _check_numpy()
+    _provide_distutils()
+    if 'mxnet' not in sys.modules:
+        _check_wheels()
+        if build() == 'cu112':
+            _load_cuda()
+    _keep_freed_memory()
+    with warnings.catch_warnings(), _threads_for_import():
+        # Of NumPy's and distutils' old names, which are MXNet's affair
+        warnings.simplefilter('ignore')
+        try:
+            module = importlib.import_module('mxnet')
+        except Exception as error:
+            raise _explain(error) from None
+    if module.__version__ != MXNET_VERSION:
+        raise ImportError(
+            f'MXNet {module.__version__} is installed and d2lbert needs '
+            f'{MXNET_VERSION}: {_START_OVER}')
+    return module
+
+
+mx = _import_mxnet()
+autograd, gluon, init = mx.autograd, mx.gluon, mx.init
+nn, np, npx = mx.gluon.nn, mx.np, mx.npx

@@ -1,0 +1,72 @@
+"""Devices under the book's names, from the page "GPUs" of its chapter 5."""
+import re
+import warnings
+
+from d2lbert import _mxnet
+from d2lbert._mxnet import mx, npx
+
+_warned = set()
+
+
+def _usable_gpus():
+    """Indices of the GPUs that MXNet can compute on; names those it cannot.
+
+    Each GPU that the wheel has no kernels for is named in one warning in a
+    process. MXNet would list it and fail at the first operator.
+    """
+    usable = []
+    for gpu in _mxnet.gpus():
+        if gpu.usable:
+            usable.append(gpu.index)
+        elif gpu not in _warned:
+            _warned.add(gpu)
+            warnings.warn(
+                f'GPU {gpu.index} ({gpu.name}) is left out: {gpu.reason}; '
+                'other GPUs or the CPU are used instead',
+                RuntimeWarning, stacklevel=3)
+    if not usable:
+        return []
+    try:
+        count = npx.num_gpus()
+    except mx.base.MXNetError:  # a driver that CUDA cannot work with
+        count = 0
+    return [index for index in usable if index < count]
+
+
+def try_gpu(i=0):
+    """Return gpu(i) if MXNet can compute on it, else cpu()."""
+    return npx.gpu(i) if i in _usable_gpus() else npx.cpu()
+
+
+def try_all_gpus():
+    """Return all GPUs that MXNet can compute on, or [cpu()]; never []."""
+    return [npx.gpu(i) for i in _usable_gpus()] or [npx.cpu()]
+
+
+def parse_devices(text):
+    """Return the list of devices that a command line names.
+
+    text: 'auto' (every usable GPU, else the CPU), 'cpu', 'cpu:2' (the CPU
+    as two devices), 'gpu' (every usable GPU) or 'gpu:0,1'. Raises
+    ValueError, also where such a GPU is not here.
+    """
+    form = re.match(r'(auto|cpu|gpu|cpu:\d+|gpu:\d+(,\d+)*)$', text.strip())
+    kind, _, numbers = text.strip().partition(':')
+    if not form or kind == 'cpu' and numbers and int(numbers) < 1:
+        raise ValueError(f"devices are {text!r}; they must be 'auto', 'cpu', "
+                         "'cpu:2' (two CPU devices), 'gpu' or 'gpu:0,1'")
+    if kind == 'auto':
+        return try_all_gpus()
+    if kind == 'cpu':
+        return [npx.cpu(i) for i in range(int(numbers or 1))]
+    usable = _usable_gpus()
+    wanted = [int(i) for i in numbers.split(',')] if numbers else usable
+    lacking = [i for i in wanted if i not in usable]
+    if lacking or not usable:
+        here = ', '.join(f'gpu:{i}' for i in usable) or 'none'
+        raise ValueError(f'devices are {text!r}, and MXNet can use these '
+                         f"GPUs here: {here}; choose 'cpu', or let "
+                         '`d2lbert doctor` explain')
+    if len(set(wanted)) < len(wanted):
+        raise ValueError(f'devices are {text!r}, which names a GPU twice')
+    return [npx.gpu(i) for i in wanted]

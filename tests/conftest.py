@@ -1,0 +1,84 @@
+"""Fixtures shared by the tests."""
+import contextlib
+import os
+import sys
+import types
+from pathlib import Path
+
+import numpy as onp
+import pytest
+
+# Before d2l: this makes `import mxnet` work
+from d2lbert import kernels
+from d2lbert.kernels import build
+
+
+def import_book():
+    """The book's own package (d2l 0.17.6), or None where it is missing.
+
+    Its `d2l/mxnet.py` imports pandas, requests and IPython for chapters
+    that are not about BERT; empty modules stand in for those.
+    """
+    for name in ('pandas', 'requests', 'IPython'):
+        try:
+            __import__(name)
+        except ImportError:
+            module = types.ModuleType(name)
+            if name == 'IPython':
+                module.display = types.ModuleType('IPython.display')
+                sys.modules['IPython.display'] = module.display
+            sys.modules[name] = module
+    try:
+        from d2l import mxnet as book
+    except ImportError:
+        return None
+    return book
+
+
+@pytest.fixture(scope='session')
+def book():
+    module = import_book()
+    if module is None:
+        pytest.skip("the book's package is not here: "
+                    'pip install --no-deps d2l==0.17.6')
+    return module
+
+
+@pytest.fixture(scope='session')
+def wiki_dir():
+    folder = Path(os.environ.get('D2LBERT_DATA', ''), 'wikitext-2')
+    if not os.environ.get('D2LBERT_DATA') or not folder.is_dir():
+        pytest.skip('D2LBERT_DATA does not name a folder with wikitext-2/')
+    return folder
+
+
+@pytest.fixture(scope='session')
+def cache(tmp_path_factory):
+    """A cache of the tests' own, but for the compiled kernels."""
+    folder = tmp_path_factory.mktemp('cache')
+    with contextlib.suppress(build.BuildError):
+        (folder / 'kernels').symlink_to(build.cache_dir().resolve(),
+                                        target_is_directory=True)
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path, monkeypatch, cache):
+    """Let no test leave files in the checkout or in the user's cache."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv('D2LBERT_CACHE', str(cache))
+
+
+@pytest.fixture(params=['kernels', 'plain'])
+def path(request, monkeypatch):
+    """Run a test on the compiled operators, and again on Gluon's own."""
+    if request.param == 'plain':
+        monkeypatch.setattr(kernels, 'enabled', lambda *arrays: False)
+    return request.param
+
+
+@pytest.fixture
+def draw():
+    """A function that draws float32 NumPy arrays of a given shape."""
+    rng = onp.random.RandomState(0)
+    return lambda *shape: rng.normal(size=shape).astype('float32')
