@@ -1,0 +1,34 @@
+"""Files that appear whole or not at all."""
+import contextlib
+import os
+import time
+from pathlib import Path
+
+
+@contextlib.contextmanager
+def replacing(path):
+    """Yield a temporary path beside `path`; rename it when all went well."""
+    path = Path(path)
+    part = path.with_name(f'.{path.name}.{os.getpid()}.part')
+    try:
+        yield part
+        os.replace(part, path)
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            part.unlink()
+
+
+def write_text(path, text):
+    """Write `text` to `path` as UTF-8, whole or not at all."""
+    with replacing(path) as part:
+        part.write_text(text, encoding='utf-8')
+
+
+def new_run_folder(parent='runs'):
+    """The name of a folder for a run that begins now; not yet made."""
+    name = time.strftime('%Y-%m-%d_%H-%M-%S')
+    folder, copy = Path(parent, name), 1
+    while folder.exists():
+        copy += 1
+        folder = Path(parent, f'{name}-{copy}')
+    return folder

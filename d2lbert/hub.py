@@ -1,0 +1,397 @@
+"""Where data comes from: the book's DATA_HUB, and WikiText-2 in particular.
+
+Serves "Predicting House Prices" (where the book introduces `download`) and
+"The Dataset for Pretraining BERT". Text is looked for on this machine first;
+the network comes last, and whatever it sends is checked before it is kept.
+"""
+import hashlib
+import http.client
+import os
+import shutil
+import sys
+import tarfile
+import tempfile
+import threading
+import time
+import urllib.error
+import urllib.request
+import zipfile
+import zlib
+from pathlib import Path, PurePosixPath
+from typing import NamedTuple
+
+from tqdm import tqdm
+
+DATA_URL = 'http://d2l-data.s3-accelerate.amazonaws.com/'
+
+# name: (address, sha1). The book's own address of WikiText-2 is left out:
+# it has answered 403 to everyone since 2024, so it can only cost time.
+DATA_HUB = {
+    'wikitext-2': ('https://wikitext.smerity.com/wikitext-2-v1.zip',
+                   '3c914d17d80b1459be871a5039ac23e752a53cbe'),
+}
+
+TRAIN_FILE = 'wiki.train.tokens'
+
+# Python's own User-Agent is refused by the first of the addresses above
+USER_AGENT = 'Mozilla/5.0 (compatible; d2lbert; https://d2l.ai)'
+
+# A transfer must move STALL_BYTES in every STALL_SECONDS, look-up of the
+# name and the server's first word included, or it is given up
+STALL_SECONDS = 20
+STALL_BYTES = 1024
+
+
+class Loose(NamedTuple):
+    """One file of an archive, served unpacked; `blob` is its git blob id."""
+    url: str
+    blob: str
+    name: str
+
+
+_EXAMPLES = ('https://raw.githubusercontent.com/pytorch/examples/main/'
+             'word_language_model/data/wikitext-2/')
+
+# Archives whose members can also be had one by one: name -> (folder, files)
+LOOSE_FILES = {
+    'wikitext-2': ('wikitext-2', (
+        Loose(_EXAMPLES + 'train.txt',
+              '2d84b35af79e411d73ea7cae83c73964c6ac83b4', TRAIN_FILE),
+        Loose(_EXAMPLES + 'valid.txt',
+              'eec944eb2d9e46061cd34a6913528797db6842fc',
+              'wiki.valid.tokens'),
+        Loose(_EXAMPLES + 'test.txt',
+              '6f3fc88e4cd88456ea892971f9f12243e8428624',
+              'wiki.test.tokens'))),
+}
+
+
+class HubError(OSError):
+    """Data that is neither on this machine nor to be had from the network."""
+
+
+def user_cache():
+    """The folder that d2lbert keeps files in between runs.
+
+    $D2LBERT_CACHE, else $XDG_CACHE_HOME/d2lbert, else ~/.cache/d2lbert.
+    D2LBERT_CACHE=off stops only what can be made again from being kept
+    (`cache_enabled`); downloads then go to the usual folder.
+    """
+    if os.environ.get('D2LBERT_CACHE') and cache_enabled():
+        return Path(os.environ['D2LBERT_CACHE']).expanduser()
+    base = os.environ.get('XDG_CACHE_HOME')
+    return (Path(base) if base else Path.home() / '.cache') / 'd2lbert'
+
+
+def cache_enabled():
+    """Whether results that can be made again may be kept for later runs."""
+    return os.environ.get('D2LBERT_CACHE', '').lower() != 'off'
+
+
+def _sha1(path):
+    with open(path, 'rb') as f:
+        return _digest(hashlib.sha1(), f)
+
+
+def _git_blob(path):
+    """Git's name for a file's content: sha1 of a short header and it."""
+    header = b'blob %d\0' % os.path.getsize(path)
+    with open(path, 'rb') as f:
+        return _digest(hashlib.sha1(header), f)
+
+
+def _digest(digest, f):
+    for chunk in iter(lambda: f.read(1 << 20), b''):
+        digest.update(chunk)
+    return digest.hexdigest()
+
+
+class _Transfer(threading.Thread):
+    """Read an address into a file, apart from the thread that watches it.
+
+    A time-out on the socket does not cover the look-up of a name, nor a
+    server that sends a byte now and then: only a second thread does.
+    """
+
+    def __init__(self, url, path):
+        super().__init__(daemon=True)
+        self.url, self.path = url, path
+        self.size = None  # what the server announced
+        self.received = 0
+        self.error = None
+        self.done = threading.Event()
+        self.abandoned = False
+
+    def run(self):
+        try:
+            self._read()
+        except Exception as error:  # told by the thread that watches
+            self.error = error
+        self.done.set()
+
+    def _read(self):
+        request = urllib.request.Request(self.url, headers={
+            'User-Agent': USER_AGENT, 'Accept-Encoding': 'identity'})
+        with urllib.request.urlopen(request, timeout=STALL_SECONDS) as reply:
+            length = reply.headers.get('Content-Length', '')
+            self.size = int(length) if length.isdigit() else None
+            with open(self.path, 'wb') as f:
+                # read1 gives what has come, read waits for a full chunk
+                for chunk in iter(lambda: reply.read1(1 << 16), b''):
+                    if self.abandoned:
+                        return
+                    f.write(chunk)
+                    self.received += len(chunk)
+
+
+def _watch(transfer, label):
+    """Show a transfer's progress until it ends; give up one that stalls."""
+    transfer.start()
+    mark, since = 0, time.monotonic()
+    with tqdm(desc=label, unit='B', unit_scale=True, leave=False,
+              file=sys.stderr) as bar:
+        while not transfer.done.wait(min(0.1, STALL_SECONDS / 4)):
+            bar.total = transfer.size
+            bar.update(transfer.received - bar.n)
+            if transfer.received >= mark + STALL_BYTES:
+                mark, since = transfer.received, time.monotonic()
+            elif time.monotonic() - since > STALL_SECONDS:
+                raise TimeoutError
+        bar.total = transfer.size
+        bar.update(transfer.received - bar.n)
+
+
+def _reason(error):
+    """Why a transfer failed, in a few words."""
+    if isinstance(error, urllib.error.HTTPError):
+        return f'the server answered {error.code} {error.reason}'
+    if isinstance(error, urllib.error.URLError):
+        error = error.reason
+    if isinstance(error, TimeoutError) or str(error) == 'timed out':
+        return f'no answer for {STALL_SECONDS} s'
+    return getattr(error, 'strerror', None) or (
+        f'{type(error).__name__}: {error}'.rstrip(': '))
+
+
+def _fetch(url, path, digest, expected):
+    """Fetch `url` into `path`, which appears only if its digest is right."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    folder = tempfile.mkdtemp(prefix='.fetch-', dir=path.parent)
+    transfer = _Transfer(url, os.path.join(folder, path.name))
+    try:
+        try:
+            _watch(transfer, path.name)
+            if transfer.error is not None:
+                raise transfer.error
+        except (OSError, ValueError, http.client.HTTPException) as error:
+            raise HubError(f'{url}: {_reason(error)}') from error
+        if transfer.size not in (None, transfer.received):
+            raise HubError(f'{url}: broke off after {transfer.received:,} '
+                           f'of {transfer.size:,} bytes')
+        got = digest(transfer.path)
+        if got != expected:
+            with open(transfer.path, 'rb') as f:
+                page = f.read(64).lstrip().startswith(b'<')
+            raise HubError(
+                f'{url}: sent {"a web page" if page else "another file"} '
+                f'({transfer.received:,} bytes, checksum {got}) instead of '
+                f'the file with checksum {expected}')
+        os.replace(transfer.path, path)
+    finally:
+        transfer.abandoned = True
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _by_hand(folder):
+    return (f'by hand: put {TRAIN_FILE} into {folder}, or let D2LBERT_DATA '
+            'name the folder that holds it')
+
+
+def download(name, cache_dir=None):
+    """Fetch a file listed in DATA_HUB unless it is there; return its path.
+
+    `cache_dir` defaults to the folder `data` of the user's cache, not to
+    the book's ../data, which depends on where Python was started. A file
+    that is there with a wrong checksum is fetched again. Raises HubError
+    if it cannot be had, ValueError for a name that DATA_HUB lacks.
+    """
+    if name not in DATA_HUB:
+        raise ValueError(f'{name!r} is not in DATA_HUB, which has '
+                         f'{", ".join(map(repr, DATA_HUB))}; add it as '
+                         'DATA_HUB[name] = (address, sha1)')
+    url, sha1 = DATA_HUB[name]
+    folder = user_cache() / 'data' if cache_dir is None else Path(cache_dir)
+    path = folder / url.split('/')[-1]
+    if not (path.is_file() and _sha1(path) == sha1):
+        try:
+            _fetch(url, path, _sha1, sha1)
+        except HubError as error:
+            raise HubError(f'{name} could not be fetched: {error}; by hand: '
+                           f'put {path.name} into {folder}') from error
+    return str(path)
+
+
+def download_extract(name, folder=None, cache_dir=None):
+    """Fetch an archive listed in DATA_HUB and unpack it beside itself.
+
+    Returns the folder named `folder` there, or, without one, the archive's
+    path less its extension. Where no address serves the archive but its
+    files can be had one by one (LOOSE_FILES), they are fetched instead.
+    Raises HubError, with everything that was tried.
+    """
+    try:
+        archive = download(name, cache_dir)
+    except HubError as error:
+        if name not in LOOSE_FILES:
+            raise
+        return str(_fetch_loose(name, cache_dir, error))
+    base = os.path.dirname(archive)
+    _extract(archive, base)
+    return os.path.join(base, folder) if folder else (
+        os.path.splitext(archive)[0])
+
+
+def _fetch_loose(name, cache_dir, archive_error):
+    """Fetch the files of an archive that could not be had; their folder."""
+    base = user_cache() / 'data' if cache_dir is None else Path(cache_dir)
+    folder, files = LOOSE_FILES[name]
+    folder = base / folder
+    for url, blob, file in files:
+        path = folder / file
+        if path.is_file() and _git_blob(path) == blob:
+            continue
+        try:
+            _fetch(url, path, _git_blob, blob)
+        except HubError as error:
+            raise HubError(f'{name} could not be fetched: '
+                           f'{archive_error.__cause__}; {error}; '
+                           f'{_by_hand(folder)}') from error
+    return folder
+
+
+def _members(archive):
+    """Yield (name, is a folder, function that opens it) of an archive.
+
+    Devices and links in a tar archive are refused by name.
+    """
+    if archive.endswith('.zip'):
+        with zipfile.ZipFile(archive) as f:
+            for info in f.infolist():
+                yield info.filename, info.is_dir(), (
+                    lambda info=info: f.open(info))
+    elif archive.endswith(('.tar', '.gz', '.tgz')):
+        with tarfile.open(archive) as f:
+            for info in f:
+                if not (info.isfile() or info.isdir()):
+                    raise HubError(f'{archive}: member {info.name!r} is a '
+                                   'link or a device, so nothing of the '
+                                   'archive is unpacked')
+                yield info.name, info.isdir(), (
+                    lambda info=info: f.extractfile(info))
+    else:
+        raise HubError(f'{archive} is no archive that can be unpacked: '
+                       'expected .zip, .tar, .gz or .tgz')
+
+
+def _extract(archive, base):
+    """Unpack `archive` into `base`; its files appear when all are whole."""
+    os.makedirs(base, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix='.unpack-', dir=base) as temp:
+        files = []
+        try:
+            for name, is_folder, opened in _members(archive):
+                parts = PurePosixPath(name).parts
+                if ('..' in parts or name.startswith('/')
+                        or '\\' in name or '\0' in name):
+                    raise HubError(f'{archive}: member {name!r} would land '
+                                   f'outside {base}, so nothing of the '
+                                   'archive is unpacked')
+                path = Path(temp, *parts)
+                if is_folder:
+                    path.mkdir(parents=True, exist_ok=True)
+                    continue
+                path.parent.mkdir(parents=True, exist_ok=True)
+                with opened() as source, open(path, 'wb') as target:
+                    shutil.copyfileobj(source, target, 1 << 20)
+                files.append(parts)
+        except (zipfile.BadZipFile, tarfile.TarError, zlib.error, EOFError,
+                NotImplementedError, RuntimeError) as error:
+            raise HubError(f'{archive} cannot be unpacked ({error}): delete '
+                           'it and try again') from error
+        for parts in files:
+            target = Path(base, *parts)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            os.replace(Path(temp, *parts), target)
+
+
+def _repository():
+    """The checkout that this package runs from, or None once installed."""
+    root = Path(__file__).resolve().parent.parent
+    return root if (root / 'setup.py').is_file() else None
+
+
+def _holding_text(folder):
+    """`folder`, or wikitext-2/ in it: where the training text is, or None."""
+    for candidate in (Path(folder), Path(folder) / 'wikitext-2'):
+        if (candidate / TRAIN_FILE).is_file():
+            return candidate
+    return None
+
+
+def _places():
+    """The folders of this machine that may hold WikiText-2, in order."""
+    if os.environ.get('D2LBERT_DATA'):
+        yield Path(os.environ['D2LBERT_DATA']).expanduser()
+    if _repository():
+        yield _repository() / 'data'
+    yield user_cache() / 'data'
+
+
+def find_wikitext2():
+    """The folder of this machine that holds WikiText-2, or None."""
+    return next(filter(None, map(_holding_text, _places())), None)
+
+
+def wikitext2_dir(data_dir=None):
+    """The folder that holds wiki.train.tokens, fetched if need be.
+
+    Looks in `data_dir` alone if it is given; else in $D2LBERT_DATA, the
+    repository's data/, the user's cache (each of them may be the folder
+    itself or hold it as wikitext-2/), and then asks the network. Raises
+    FileNotFoundError for a `data_dir` without the text, HubError where
+    nothing helped.
+    """
+    if data_dir is not None:
+        folder = _holding_text(Path(data_dir).expanduser())
+        if folder is None:
+            raise FileNotFoundError(
+                f'data_dir={str(data_dir)!r} holds neither {TRAIN_FILE} nor '
+                f'wikitext-2/{TRAIN_FILE}: name the folder that does, or '
+                'leave data_dir out to have WikiText-2 looked for')
+        return folder
+    folder = find_wikitext2()
+    if folder is not None:
+        return folder
+    try:
+        return Path(download_extract('wikitext-2', 'wikitext-2'))
+    except OSError as error:
+        looked = ', '.join(map(str, _places()))
+        raise HubError(f'WikiText-2 is not on this machine (looked in '
+                       f'{looked}), and {error}') from error
+
+
+def sample_dir():
+    """The folder of the small corpus that comes with d2lbert.
+
+    data/sample of the repository, or d2lbert/sample once installed.
+    """
+    places = [Path(__file__).resolve().parent / 'sample']
+    if _repository():
+        places.insert(0, _repository() / 'data' / 'sample')
+    for folder in places:
+        if (folder / TRAIN_FILE).is_file():
+            return folder
+    raise FileNotFoundError(
+        f'the bundled corpus is missing (looked in '
+        f'{", ".join(map(str, places))}): install d2lbert again')

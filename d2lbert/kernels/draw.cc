@@ -1,0 +1,352 @@
+// The host side of "The Dataset for Pretraining BERT": cutting a text into
+// numbered tokens, and drawing examples from them. No MXNet in here: a plain
+// C interface for ctypes over caller-owned arrays.
+//
+// The draws repeat CPython's `random` (3.8 to 3.12) word for word on the
+// caller's own Mersenne Twister state, in the book's order, so that the
+// examples are the ones that the book's Python code would have drawn.
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <new>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace {
+
+// CPython's random.Random over the 624 words and the position in them that
+// random.getstate()[1] holds.
+class Twister {
+ public:
+  explicit Twister(uint32_t* state)
+      : words_(state), position_(state[kWords]) {}
+  ~Twister() { words_[kWords] = position_; }
+
+  // random.random()
+  double uniform() {
+    const uint32_t high = next() >> 5, low = next() >> 6;
+    return (high * 67108864.0 + low) / 9007199254740992.0;
+  }
+
+  // random.randrange(n), and the index that random.choice takes of n things:
+  // as many top bits as n itself has, drawn again until they are below n
+  uint32_t below(uint32_t n) {
+    int shift = 0;
+    while (!(n << shift & 0x80000000u)) ++shift;
+    uint32_t r;
+    do {
+      r = next() >> shift;
+    } while (r >= n);
+    return r;
+  }
+
+  // random.shuffle(items)
+  template <typename Items>
+  void shuffle(Items* items) {
+    for (size_t i = items->size(); i-- > 1;) {
+      std::swap((*items)[i], (*items)[below(static_cast<uint32_t>(i + 1))]);
+    }
+  }
+
+ private:
+  static constexpr uint32_t kWords = 624, kHalf = 397;
+
+  static uint32_t twist(uint32_t upper, uint32_t lower, uint32_t far) {
+    const uint32_t y = (upper & 0x80000000u) | (lower & 0x7fffffffu);
+    return far ^ (y >> 1) ^ (y & 1 ? 0x9908b0dfu : 0);
+  }
+
+  void refill() {
+    uint32_t* w = words_;
+    for (uint32_t k = 0; k < kWords; ++k) {
+      w[k] = twist(w[k], w[(k + 1) % kWords], w[(k + kHalf) % kWords]);
+    }
+    position_ = 0;
+  }
+
+  uint32_t next() {
+    if (position_ >= kWords) refill();
+    uint32_t y = words_[position_++];
+    y ^= y >> 11;
+    y ^= y << 7 & 0x9d2c5680u;
+    y ^= y << 15 & 0xefc60000u;
+    return y ^ y >> 18;
+  }
+
+  uint32_t* words_;
+  uint32_t position_;
+};
+
+// Bytes taken by the white space that begins at p (what str.isspace() holds
+// for), or 0. Needs valid UTF-8, in which no continuation byte can be
+// mistaken for the first byte of a character.
+inline int space_at(const char* p, const char* end) {
+  const auto c = static_cast<unsigned char>(*p);
+  if (c < 0x80) return c == ' ' || (c >= 9 && c <= 13) || (c >= 28 && c <= 31);
+  if (c == 0xc2 && end - p >= 2) {
+    const auto d = static_cast<unsigned char>(p[1]);
+    return d == 0x85 || d == 0xa0 ? 2 : 0;
+  }
+  if ((c < 0xe1 || c > 0xe3) || end - p < 3) return 0;
+  const auto d = static_cast<unsigned char>(p[1]);
+  const auto e = static_cast<unsigned char>(p[2]);
+  const bool space =
+      (c == 0xe1 && d == 0x9a && e == 0x80) ||
+      (c == 0xe2 && d == 0x80 && (e <= 0x8a || e == 0xa8 || e == 0xa9 ||
+                                  e == 0xaf)) ||
+      (c == 0xe2 && d == 0x81 && e == 0x9f) ||
+      (c == 0xe3 && d == 0x80 && e == 0x80);
+  return space ? 3 : 0;
+}
+
+std::string_view strip(std::string_view line) {
+  const char *begin = line.data(), *end = begin + line.size();
+  for (int n; begin < end && (n = space_at(begin, end)); begin += n) {}
+  while (begin < end) {
+    const char* last = end - 1;
+    while (last > begin && (*last & 0xc0) == 0x80) --last;
+    if (!space_at(last, end)) break;
+    end = last;
+  }
+  return {begin, static_cast<size_t>(end - begin)};
+}
+
+// Words numbered in the order in which they first come: an open-addressing
+// table, since 2 million look-ups are most of the work.
+class Names {
+ public:
+  Names() : slots_(1 << 16, -1) {}
+
+  int32_t number(std::string_view word) {
+    uint64_t h = hash(word);
+    size_t mask = slots_.size() - 1, slot = h & mask;
+    for (; slots_[slot] >= 0; slot = (slot + 1) & mask) {
+      const auto k = static_cast<size_t>(slots_[slot]);
+      if (hashes_[k] == h && words_[k] == word) return slots_[slot];
+    }
+    const auto k = static_cast<int32_t>(words_.size());
+    slots_[slot] = k;
+    words_.push_back(word);
+    hashes_.push_back(h);
+    bytes_ += word.size() + 1;
+    if (words_.size() * 2 > slots_.size()) grow();
+    return k;
+  }
+
+  const std::vector<std::string_view>& words() const { return words_; }
+  int64_t bytes() const { return bytes_; }
+
+ private:
+  static uint64_t hash(std::string_view word) {
+    uint64_t h = 0xcbf29ce484222325u;
+    for (unsigned char c : word) h = (h ^ c) * 0x100000001b3u;
+    return h ^ h >> 29;
+  }
+
+  void grow() {
+    slots_.assign(slots_.size() * 2, -1);
+    const size_t mask = slots_.size() - 1;
+    for (size_t k = 0; k < words_.size(); ++k) {
+      size_t slot = hashes_[k] & mask;
+      while (slots_[slot] >= 0) slot = (slot + 1) & mask;
+      slots_[slot] = static_cast<int32_t>(k);
+    }
+  }
+
+  std::vector<int32_t> slots_;
+  std::vector<std::string_view> words_;
+  std::vector<uint64_t> hashes_;
+  int64_t bytes_ = 0;
+};
+
+struct Text {
+  Names names;
+  std::vector<int32_t> types;
+  std::vector<int64_t> sentences{0}, paragraphs{0};
+
+  void add_sentence(std::string_view sentence) {
+    const char *p = sentence.data(), *end = p + sentence.size();
+    while (p < end) {
+      if (const int n = space_at(p, end)) {
+        p += n;
+        continue;
+      }
+      const char* word = p;
+      while (p < end && !space_at(p, end)) ++p;
+      types.push_back(names.number({word, static_cast<size_t>(p - word)}));
+    }
+    sentences.push_back(static_cast<int64_t>(types.size()));
+  }
+
+  // A line with ' . ' in it is a paragraph; its ends are stripped before it
+  // is split, so the full stop that closes it stays with the last sentence
+  void add_line(std::string_view line) {
+    constexpr std::string_view kStop = " . ";
+    if (line.find(kStop) == line.npos) return;
+    line = strip(line);
+    for (size_t stop; (stop = line.find(kStop)) != line.npos;) {
+      add_sentence(line.substr(0, stop));
+      line.remove_prefix(stop + kStop.size());
+    }
+    add_sentence(line);
+    paragraphs.push_back(static_cast<int64_t>(sentences.size()) - 1);
+  }
+};
+
+template <typename T>
+void copy(const std::vector<T>& from, T* to) {
+  std::copy(from.begin(), from.end(), to);
+}
+
+}  // namespace
+
+extern "C" {
+
+// Cut a lower-cased UTF-8 text; sizes receives the lengths of the arrays that
+// text_copy fills. Null when memory runs out.
+void* text_new(const char* bytes, int64_t size, int64_t* sizes) try {
+  auto* text = new Text;
+  try {
+    std::string_view rest(bytes, static_cast<size_t>(size));
+    while (!rest.empty()) {
+      const size_t line = std::min(rest.find('\n'), rest.size());
+      text->add_line(rest.substr(0, line));
+      rest.remove_prefix(std::min(line + 1, rest.size()));
+    }
+  } catch (...) {
+    delete text;
+    throw;
+  }
+  sizes[0] = static_cast<int64_t>(text->types.size());
+  sizes[1] = static_cast<int64_t>(text->sentences.size());
+  sizes[2] = static_cast<int64_t>(text->paragraphs.size());
+  sizes[3] = text->names.bytes();
+  return text;
+} catch (const std::bad_alloc&) {
+  return nullptr;
+}
+
+// names receives the words in the order of their numbers, a line feed after
+// each; `bytes` given to text_new must still be there.
+void text_copy(const void* handle, int32_t* types, int64_t* sentences,
+               int64_t* paragraphs, char* names) {
+  const auto* text = static_cast<const Text*>(handle);
+  copy(text->types, types);
+  copy(text->sentences, sentences);
+  copy(text->paragraphs, paragraphs);
+  for (std::string_view word : text->names.words()) {
+    names = std::copy(word.begin(), word.end(), names);
+    *names++ = '\n';
+  }
+}
+
+void text_free(void* handle) { delete static_cast<Text*>(handle); }
+
+// Next sentence prediction: for each pair of neighbours, in half of the cases
+// the second is replaced by a random sentence. Writes the pairs of sentence
+// numbers that fit, returns how many they are.
+//
+// Paragraph q holds sentences paragraphs[q] to paragraphs[q + 1] - 1, and
+// sentence s holds sentences[s + 1] - sentences[s] tokens; order lists the
+// paragraphs as they come.
+int64_t draw_pairs(uint32_t* state, int64_t num_paragraphs,
+                   const int64_t* order, const int64_t* paragraphs,
+                   const int64_t* sentences, int64_t max_len, int64_t* firsts,
+                   int64_t* seconds, uint8_t* is_next) {
+  Twister random(state);
+  int64_t kept = 0;
+  for (int64_t k = 0; k < num_paragraphs; ++k) {
+    const int64_t end = paragraphs[order[k] + 1];
+    for (int64_t a = paragraphs[order[k]]; a + 1 < end; ++a) {
+      int64_t b = a + 1;
+      const bool next = random.uniform() < 0.5;
+      if (!next) {
+        const int64_t q =
+            order[random.below(static_cast<uint32_t>(num_paragraphs))];
+        b = paragraphs[q] + random.below(static_cast<uint32_t>(
+                                paragraphs[q + 1] - paragraphs[q]));
+      }
+      if (sentences[a + 1] - sentences[a] + sentences[b + 1] - sentences[b] +
+              3 > max_len) {
+        continue;
+      }
+      firsts[kept] = a;
+      seconds[kept] = b;
+      is_next[kept++] = next;
+    }
+  }
+  return kept;
+}
+
+// The numbers of the special tokens, and how many the vocabulary holds.
+struct Specials {
+  int32_t pad, mask, cls, sep, vocab_size;
+};
+
+// Masked language modelling for each pair, written as padded rows: tokens and
+// segments (N, T), valid_lens (N), positions, weights and labels (N, P).
+// num_preds[n] says how many of n tokens are predicted (at most P).
+// Returns 0, or 1 when memory runs out.
+int draw_masks(uint32_t* state, int64_t num_pairs, const int64_t* firsts,
+               const int64_t* seconds, const int32_t* ids,
+               const int64_t* sentences, const Specials* specials,
+               const int32_t* num_preds, int64_t T, int64_t P,
+               int32_t* tokens, int32_t* segments, float* valid_lens,
+               int32_t* positions, float* weights, int32_t* labels) try {
+  Twister random(state);
+  std::vector<int32_t> candidates;
+  std::vector<std::pair<int32_t, int32_t>> preds;  // position, label
+  candidates.reserve(static_cast<size_t>(T));
+  preds.reserve(static_cast<size_t>(P));
+  for (int64_t k = 0; k < num_pairs; ++k) {
+    int32_t* row = tokens + k * T;
+    int32_t* end = row;
+    *end++ = specials->cls;
+    end = std::copy(ids + sentences[firsts[k]], ids + sentences[firsts[k] + 1],
+                    end);
+    *end++ = specials->sep;
+    const int32_t* second = end;
+    end = std::copy(ids + sentences[seconds[k]],
+                    ids + sentences[seconds[k] + 1], end);
+    *end++ = specials->sep;
+    const auto length = end - row;
+    std::fill(end, row + T, specials->pad);
+    std::fill(segments + k * T, segments + (k + 1) * T, 0);
+    std::fill(segments + k * T + (second - row), segments + k * T + length, 1);
+    valid_lens[k] = static_cast<float>(length);
+
+    candidates.clear();
+    for (int32_t i = 0; i < length; ++i) {
+      if (row[i] != specials->cls && row[i] != specials->sep) {
+        candidates.push_back(i);
+      }
+    }
+    random.shuffle(&candidates);
+    preds.clear();
+    for (int32_t i : candidates) {
+      if (static_cast<int32_t>(preds.size()) >= num_preds[length]) break;
+      preds.emplace_back(i, row[i]);
+      if (random.uniform() < 0.8) {
+        row[i] = specials->mask;
+      } else if (random.uniform() >= 0.5) {
+        row[i] = static_cast<int32_t>(
+            random.below(static_cast<uint32_t>(specials->vocab_size)));
+      }
+    }
+    std::sort(preds.begin(), preds.end());
+    for (int64_t i = 0; i < P; ++i) {
+      const bool real = i < static_cast<int64_t>(preds.size());
+      positions[k * P + i] = real ? preds[i].first : 0;
+      labels[k * P + i] = real ? preds[i].second : 0;
+      weights[k * P + i] = real ? 1.0f : 0.0f;
+    }
+  }
+  return 0;
+} catch (const std::bad_alloc&) {
+  return 1;
+}
+
+}  // extern "C"

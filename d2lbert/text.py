@@ -1,0 +1,137 @@
+"""Words and their numbers.
+
+Serves the book's page "Text Preprocessing" as far as the BERT pages need it:
+`tokenize`, `count_corpus` and `Vocab`, and the names of the special tokens.
+"""
+import collections
+import operator
+from pathlib import Path
+
+from d2lbert import files
+
+UNK = '<unk>'
+PAD, MASK, CLS, SEP = RESERVED = ['<pad>', '<mask>', '<cls>', '<sep>']
+
+
+def tokenize(lines, token='word'):
+    """Split each line of a list into a list of words or of characters."""
+    if token == 'word':
+        return [line.split() for line in lines]
+    if token == 'char':
+        return [list(line) for line in lines]
+    raise ValueError(f"token={token!r} is unknown: 'word' or 'char'")
+
+
+def count_corpus(tokens):
+    """Count the tokens of a list of tokens, or of a list of such lists."""
+    if len(tokens) == 0 or isinstance(tokens[0], list):
+        tokens = (token for line in tokens for token in line)
+    return collections.Counter(tokens)
+
+
+class Vocab:
+    """Tokens numbered by falling frequency.
+
+    Number 0 is `<unk>`, the reserved tokens follow, then every token that
+    occurs at least `min_freq` times; those that occur equally often stand
+    in the order in which they first occur.
+    """
+
+    def __init__(self, tokens=None, min_freq=0, reserved_tokens=None):
+        counter = count_corpus([] if tokens is None else tokens)
+        # sorted() is stable and a Counter keeps the order of arrival
+        self._number(sorted(counter.items(), key=operator.itemgetter(1),
+                            reverse=True), min_freq, reserved_tokens)
+
+    @classmethod
+    def from_freqs(cls, token_freqs, min_freq=0, reserved_tokens=None):
+        """Build from (token, frequency) pairs in falling order."""
+        vocab = cls.__new__(cls)
+        vocab._number(token_freqs, min_freq, reserved_tokens)
+        return vocab
+
+    def _number(self, token_freqs, min_freq, reserved_tokens):
+        self._token_freqs = token_freqs
+        self.idx_to_token = [UNK] + list(reserved_tokens or [])
+        self.token_to_idx = {
+            token: idx for idx, token in enumerate(self.idx_to_token)}
+        for token, freq in token_freqs:
+            if freq < min_freq:
+                break
+            if token not in self.token_to_idx:
+                self.token_to_idx[token] = len(self.idx_to_token)
+                self.idx_to_token.append(token)
+
+    def __len__(self):
+        return len(self.idx_to_token)
+
+    def __getitem__(self, tokens):
+        """The number of a token, or lists of numbers for (nested) lists."""
+        if isinstance(tokens, (list, tuple)):
+            return [self[token] for token in tokens]
+        return self.token_to_idx.get(tokens, self.unk)
+
+    def to_tokens(self, indices):
+        """The token of a number, or lists of tokens for (nested) lists."""
+        if isinstance(indices, (list, tuple)):
+            return [self.to_tokens(index) for index in indices]
+        return self.idx_to_token[indices]
+
+    @property
+    def unk(self):
+        """The number of the unknown token."""
+        return 0
+
+    @property
+    def token_freqs(self):
+        """All (token, frequency) pairs, rare ones included, falling.
+
+        Empty for a vocabulary read from a file, which holds none.
+        """
+        return self._token_freqs
+
+    def save(self, path):
+        """Write one token a line in UTF-8; line n + 1 is token number n."""
+        for idx, token in enumerate(self.idx_to_token):
+            if not token or '\n' in token or '\r' in token:
+                raise ValueError(f'token {idx} is {token!r}, which has no '
+                                 'place in a file of one token a line')
+        files.write_text(path, ''.join(f'{token}\n'
+                                       for token in self.idx_to_token))
+
+    @classmethod
+    def load(cls, path, reserved_tokens=RESERVED):
+        """Read what `save` wrote; ValueError names the line that is wrong.
+
+        The file must begin with `<unk>` and `reserved_tokens` in order.
+        """
+        lines = Path(path).read_bytes().split(b'\n')
+        if not lines[-1]:
+            lines.pop()
+        vocab = cls(reserved_tokens=reserved_tokens)
+        for line, token in enumerate(vocab.idx_to_token, 1):
+            got = lines[line - 1:line]
+            if not got or got[0].rstrip(b'\r') != token.encode():
+                came = (repr(got[0].decode(errors='replace')) if got
+                        else 'the end of the file')
+                raise ValueError(
+                    f'{path}, line {line}: expected the reserved token '
+                    f'{token!r}, found {came}: this is no vocabulary '
+                    'that d2lbert saved')
+        for line, got in enumerate(lines[len(vocab):], len(vocab) + 1):
+            try:
+                token = got.rstrip(b'\r').decode()
+            except UnicodeDecodeError:
+                raise ValueError(f'{path}, line {line}: {got!r} is not '
+                                 'UTF-8: save the file in UTF-8') from None
+            if not token:
+                raise ValueError(f'{path}, line {line}: expected a token, '
+                                 'found an empty line: remove it')
+            if token in vocab.token_to_idx:
+                first = vocab.token_to_idx[token] + 1
+                raise ValueError(f'{path}, line {line}: token {token!r} '
+                                 f'stands in line {first} already: a '
+                                 'vocabulary names each token once')
+            vocab.token_to_idx[token] = line - 1
+            vocab.idx_to_token.append(token)
+        return vocab

@@ -1,0 +1,568 @@
+"""The page "The Dataset for Pretraining BERT", against the book's package.
+
+Beside it stand facts that need no oracle: what was hidden and put back gives
+sentences of the text, shares are what BERT's authors say, two ways of
+drawing agree.
+"""
+import random
+from pathlib import Path
+
+import numpy as onp
+import pytest
+
+from d2lbert import bert_dataset, hub, kernels
+from d2lbert.bert_dataset import (
+    Batch,
+    BatchLoader,
+    Corpus,
+    _get_mlm_data_from_tokens,
+    _get_next_sentence,
+    _get_nsp_data_from_paragraph,
+    _pad_bert_inputs,
+    _read_wiki,
+    _replace_mlm_tokens,
+    _WikiTextDataset,
+    load_data,
+    load_data_wiki,
+)
+from d2lbert.text import RESERVED, Vocab
+
+CLS_ID, SEP_ID, MASK_ID = 3, 4, 2
+
+
+@pytest.fixture(autouse=True)
+def own_cache(monkeypatch, tmp_path):
+    folder = tmp_path / 'cache'
+    monkeypatch.setattr(hub, 'user_cache', lambda: folder)
+    monkeypatch.setattr(hub, 'cache_enabled', lambda: True)
+    return folder
+
+
+@pytest.fixture
+def plain(monkeypatch):
+    """Call it to do without the compiled code from there on."""
+    def switch():
+        monkeypatch.setattr(bert_dataset, '_library', lambda: None)
+    return switch
+
+
+@pytest.fixture
+def compiled():
+    try:
+        library = bert_dataset._library()
+    except kernels.BuildError:
+        library = None
+    if library is None:
+        pytest.skip('no compiled code here: no compiler, or switched off')
+
+
+def prose(num_paragraphs, seed=0, num_words=60, max_words=14):
+    """Lines in WikiText's format, of made-up words, some of them odd."""
+    rng = random.Random(seed)
+    words = [f'W{k}' for k in range(num_words)]
+    words += ['<unk>', '<cls>', '<sep>', 'ΟΔΟΣ', 'İstanbul', '戦場', '@-@']
+    lines = []
+    for _ in range(num_paragraphs):
+        lines += [' ', f' = {rng.choice(words)} = ', ' ' + ' . '.join(
+            ' '.join(rng.choices(words, k=rng.randint(0, max_words)))
+            for _ in range(rng.randint(1, 7))) + ' . ']
+    return '\n'.join(lines) + '\n'
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A folder with a small wiki.train.tokens."""
+    (tmp_path / hub.TRAIN_FILE).write_text(prose(60), encoding='utf-8')
+    return tmp_path
+
+
+def seeded(function, *args, **kwargs):
+    """What a function gives after seeding, and Python's state after it."""
+    random.seed(11)
+    random.random()
+    onp.random.seed(12)
+    return function(*args, **kwargs), random.getstate()
+
+
+def assert_same_columns(ours, others):
+    for name, a, b in zip(Batch._fields, ours, others):
+        assert a.dtype == b.dtype, name
+        onp.testing.assert_array_equal(a, b, err_msg=name)
+
+
+def books_loader(book, monkeypatch, folder):
+    monkeypatch.setattr(book, 'get_dataloader_workers', lambda: 0)
+    monkeypatch.setattr(book, 'download_extract', lambda *_: str(folder))
+    return book.load_data_wiki
+
+
+def assert_the_books(book, monkeypatch, folder, batch_size, max_len,
+                     passes=2):
+    books_load = books_loader(book, monkeypatch, folder)
+    (ours, vocab), state = seeded(load_data_wiki, batch_size, max_len,
+                                  data_dir=folder)
+    ours = [batch for _ in range(passes) for batch in ours]
+    next_number = onp.random.random()
+    (books, books_vocab), books_state = seeded(books_load, batch_size,
+                                               max_len)
+    books = [batch for _ in range(passes) for batch in books]
+    assert vocab.idx_to_token == books_vocab.idx_to_token
+    assert vocab.token_freqs == books_vocab.token_freqs
+    assert state == books_state
+    assert len(ours) == len(books)
+    for ours_batch, books_batch in zip(ours, books):
+        assert len(ours_batch) == len(books_batch) == 7
+        assert_same_columns([field.asnumpy() for field in ours_batch],
+                            [field.asnumpy() for field in books_batch])
+    assert next_number == onp.random.random()
+    return ours, vocab
+
+
+@pytest.mark.parametrize('max_len', [5, 17, 64])
+def test_batches_are_the_books_to_the_last_bit(book, monkeypatch, folder,
+                                               max_len):
+    assert_the_books(book, monkeypatch, folder, 16, max_len)
+
+
+def test_plain_python_gives_the_books_batches_too(book, monkeypatch, folder,
+                                                  plain):
+    plain()
+    assert_the_books(book, monkeypatch, folder, 16, 20)
+
+
+@pytest.mark.wiki
+def test_wikitext2_gives_the_books_batches(book, monkeypatch, wiki_dir):
+    _, vocab = assert_the_books(book, monkeypatch, wiki_dir, 512, 64, 1)
+    assert len(vocab) == 20256
+
+
+def test_the_bundled_corpus_makes_batches():
+    try:
+        path = hub.sample_dir() / hub.TRAIN_FILE
+    except FileNotFoundError:
+        pytest.skip('the bundled corpus is not in this checkout')
+    batches, vocab = load_data(path, 64, 64)
+    assert len(batches) >= 10
+    assert len(vocab) > 500
+
+
+@pytest.mark.parametrize('seed', range(6))
+def test_compiled_and_plain_draws_agree(compiled, plain, tmp_path, seed):
+    path = tmp_path / 'text'
+    path.write_text(prose(40, seed, num_words=3 + seed * 20,
+                          max_words=1 + seed * 4), encoding='utf-8')
+    results = []
+    for switch in (lambda: None, plain):
+        switch()
+        rng = random.Random(seed)
+        for _ in range(seed):
+            rng.random()
+        batches, vocab = load_data(path, 8, 5 + seed * 9, 2, rng)
+        results.append((batches.dataset.columns, vocab.token_freqs,
+                        rng.getstate(), rng.gauss(0, 1)))
+    assert_same_columns(results[0][0], results[1][0])
+    assert results[0][1:] == results[1][1:]
+
+
+def test_another_generator_draws_through_its_own_methods(folder):
+    class Counting(random.Random):
+        calls = 0
+
+        def random(self):
+            self.calls += 1
+            return super().random()
+
+    rng = Counting(0)
+    load_data_wiki(8, 32, folder, rng=rng)
+    assert rng.calls > 100
+
+
+def test_words_are_cut_alike_around_every_character(compiled, plain):
+    lines = []
+    for code in [*range(0xd800), *range(0xe000, 0x10000), 0x10400, 0x1f600]:
+        c = chr(code)
+        if c not in '\r\n':
+            lines.append(f'{c}ΑΣ{c}b . c{c}{c}d. .{c}. {c}Ae{c}')
+    lines += ['one line . ', ' . ', ' .  . ', 'no stop here.', '', ' ',
+              'a . . b . c .', 'ΑΣ . ΑΣ', ' . x', 'a\0b . c']
+    cut = bert_dataset._tokens_of_lines(lines)
+    plain()
+    plainly = bert_dataset._tokens_of_lines(lines)
+    assert cut.names == plainly.names
+    for a, b in zip(cut[:3], plainly[:3]):
+        assert a.dtype == b.dtype
+        onp.testing.assert_array_equal(a, b)
+
+
+def test_line_ends_of_any_system_give_one_text(tmp_path):
+    texts = []
+    for number, end in enumerate(['\n', '\r\n', '\r']):
+        path = tmp_path / str(number)
+        path.write_bytes(prose(5).replace('\n', end).encode())
+        texts.append(bert_dataset._read_tokens(path))
+    assert texts[0].names == texts[1].names == texts[2].names
+    assert len(texts[0].paragraphs) == 6
+
+
+# The page's helpers, called one by one as the page does
+
+def test_read_wiki_gives_shuffled_lists_of_sentences(tmp_path):
+    (tmp_path / hub.TRAIN_FILE).write_text(
+        ' \n = Heading = \n The Crane flies . It sings . \n One only . \n'
+        'A . B', encoding='utf-8')
+    orders = {str(_read_wiki(tmp_path)) for _ in range(100)}
+    assert len(orders) == 6
+    assert sorted(_read_wiki(str(tmp_path))) == [
+        ['a', 'b'], ['one only .'], ['the crane flies', 'it sings .']]
+
+
+def test_half_of_the_next_sentences_are_replaced():
+    paragraphs = [[['x'], ['y']]]
+    got = [_get_next_sentence(['a'], ['b'], paragraphs, random.Random(seed))
+           for seed in range(2000)]
+    assert all(first == ['a'] for first, _, _ in got)
+    assert all((second == ['b']) == is_next for _, second, is_next in got)
+    assert abs(onp.mean([is_next for _, _, is_next in got]) - .5) < .05
+
+
+def test_pairs_that_are_too_long_are_dropped():
+    paragraph = [['a'], ['b', 'c'], ['d', 'e', 'f']]
+    for max_len, most in ((9, 2), (6, 1)):
+        examples = _get_nsp_data_from_paragraph(
+            paragraph, [paragraph], None, max_len, random.Random(1))
+        assert 1 <= len(examples) <= most
+        for tokens, segments, is_next in examples:
+            assert len(tokens) == len(segments) <= max_len
+            assert tokens[0] == '<cls>' and tokens[-1] == '<sep>'
+            assert isinstance(is_next, bool)
+
+
+def test_hidden_tokens_are_named_at_their_positions():
+    tokens = ['<cls>', 'this', 'crane', 'flies', '<sep>']
+    vocab = Vocab([tokens])
+    candidates = [1, 2, 3]
+    hidden, preds = _replace_mlm_tokens(tokens, candidates, 2, vocab)
+    assert len(preds) == 2
+    assert sorted(candidates) == [1, 2, 3]
+    assert all(tokens[position] == word for position, word in preds)
+    changed = {i for i in range(5) if hidden[i] != tokens[i]}
+    assert changed <= {position for position, _ in preds}
+    assert tokens == ['<cls>', 'this', 'crane', 'flies', '<sep>']
+
+
+def test_special_tokens_are_never_predicted():
+    tokens = ['<cls>', *'abcdefgh', '<sep>', *'ijkl', '<sep>']
+    vocab = Vocab([tokens], reserved_tokens=RESERVED)
+    for seed in range(50):
+        ids, positions, labels = _get_mlm_data_from_tokens(
+            tokens, vocab, random.Random(seed))
+        assert len(positions) == 2 and positions == sorted(positions)
+        assert not {0, 9, 14} & set(positions)
+        assert labels == [vocab[tokens[position]] for position in positions]
+        assert len(ids) == len(tokens)
+
+
+def test_short_rows_are_padded():
+    vocab = Vocab(reserved_tokens=RESERVED)
+    columns = _pad_bert_inputs(
+        [([3, 2, 4, 0, 4], [1], [7], [0, 0, 0, 1, 1], True)], 10, vocab)
+    expected = Batch(
+        onp.array([[3, 2, 4, 0, 4, 1, 1, 1, 1, 1]], 'int32'),
+        onp.array([[0, 0, 0, 1, 1, 0, 0, 0, 0, 0]], 'int32'),
+        onp.array([5], 'float32'), onp.array([[1, 0]], 'int32'),
+        onp.array([[1, 0]], 'float32'), onp.array([[7, 0]], 'int32'),
+        onp.array([1], 'float32'))
+    assert_same_columns(columns, expected)
+
+
+def test_the_helpers_are_the_books(book, folder):
+    def run(module):
+        paragraphs = module._read_wiki(str(folder))
+        paragraphs = [book.tokenize(p) for p in paragraphs]
+        vocab = Vocab([s for p in paragraphs for s in p], 2, RESERVED)
+        examples = []
+        for paragraph in paragraphs:
+            examples.extend(module._get_nsp_data_from_paragraph(
+                paragraph, paragraphs, vocab, 24))
+        data = [(*module._get_mlm_data_from_tokens(tokens, vocab), segments,
+                 is_next) for tokens, segments, is_next in examples]
+        return examples, data, module._pad_bert_inputs(data, 24, vocab)
+
+    (ours, state), (books, books_state) = (
+        seeded(run, module) for module in (bert_dataset, book))
+    assert ours[:2] == books[:2]
+    assert state == books_state
+    for column, rows in zip(ours[2], books[2]):
+        onp.testing.assert_array_equal(
+            column, onp.array([row.asnumpy() for row in rows]))
+
+
+# The data set as a whole
+
+@pytest.fixture(scope='module')
+def big():
+    """Over 100,000 predictions from unique sentences, and those."""
+    rng = onp.random.RandomState(0)
+    words = [f'w{k}' for k in range(2000)]
+    paragraphs = [[' '.join(words[k] for k in sentence)
+                   for sentence in rng.randint(2000, size=(5, 28))]
+                  for _ in range(3200)]
+    random.seed(5)
+    return _WikiTextDataset(paragraphs, 64), paragraphs
+
+
+def test_80_10_10_of_the_predictions(big):
+    dataset, _ = big
+    tokens, _, _, positions, weights, labels, _ = dataset.columns
+    rows, columns = weights.nonzero()
+    assert len(rows) > 100000
+    inputs = tokens[rows, positions[rows, columns]]
+    labels = labels[rows, columns]
+    masked = (inputs == MASK_ID).mean()
+    kept = (inputs == labels).mean()
+    # A random word is by chance the mask or the very word, hence 0.1 / V
+    assert abs(masked - .8) < .005
+    assert abs(kept - .1) < .005
+    assert abs(1 - masked - kept - .1) < .005
+
+
+def test_what_was_hidden_and_put_back_is_the_text(big):
+    dataset, paragraphs = big
+    follows, known = set(), set()
+    for paragraph in paragraphs:
+        sentences = [tuple(dataset.vocab[s.split()]) for s in paragraph]
+        known.update(sentences)
+        follows.update(zip(sentences, sentences[1:]))
+    (tokens, segments, valid_lens, positions, weights, labels,
+     nsp) = dataset.columns
+    tokens = tokens.copy()
+    rows, columns = weights.nonzero()
+    tokens[rows, positions[rows, columns]] = labels[rows, columns]
+    for k in range(0, len(dataset), 7):
+        row, n = tokens[k].tolist(), int(valid_lens[k])
+        second = int(segments[k].argmax())
+        a, b = tuple(row[1:second - 1]), tuple(row[second:n - 1])
+        assert row[0] == CLS_ID and row[second - 1] == row[n - 1] == SEP_ID
+        assert a in known and b in known
+        assert ((a, b) in follows) == nsp[k]
+
+
+def test_half_of_the_pairs_follow_each_other(big):
+    dataset, _ = big
+    assert abs(dataset.nsp_labels.mean() - .5) < .015
+    assert set(dataset.nsp_labels) == {0, 1}
+
+
+def test_rows_are_padded_and_predictions_counted(folder):
+    batches, vocab = load_data_wiki(8, 22, folder)
+    (tokens, segments, valid_lens, positions, weights, labels,
+     _) = batches.dataset.columns
+    assert positions.shape[1] == 3  # round(0.15 * 22)
+    beyond = onp.arange(22) >= valid_lens[:, None]
+    assert (tokens[beyond] == vocab['<pad>']).all()
+    assert (segments[beyond] == 0).all()
+    for k, n in enumerate(valid_lens.astype(int)):
+        real = int(weights[k].sum())
+        words = n - 3 - sum(token in (CLS_ID, SEP_ID)
+                            for token in _restored(batches.dataset, k)[1:n]
+                            ) + 2
+        assert real == min(words, max(1, round(0.15 * n)))
+        assert (weights[k] == [1] * real + [0] * (3 - real)).all()
+        assert not positions[k, real:].any() and not labels[k, real:].any()
+        assert (onp.diff(positions[k, :real]) > 0).all()
+
+
+def _restored(dataset, k):
+    row = dataset.all_token_ids[k].copy()
+    real = dataset.all_mlm_weights[k] > 0
+    row[dataset.all_pred_positions[k][real]] = dataset.all_mlm_labels[k][real]
+    return row
+
+
+def test_batches_have_the_books_shapes_and_dtypes(folder):
+    batches, _ = load_data_wiki(8, 40, data_dir=folder)
+    sizes = [len(batch.nsp_y) for batch in batches]
+    count = len(batches.dataset)
+    assert len(batches) == len(sizes) == -(-count // 8)
+    assert sizes == [8] * (count // 8) + [count % 8] * (count % 8 > 0)
+    batch = next(iter(batches))
+    assert [(field.shape, field.dtype) for field in batch] == [
+        ((8, 40), 'int32'), ((8, 40), 'int32'), ((8,), 'float32'),
+        ((8, 6), 'int32'), ((8, 6), 'float32'), ((8, 6), 'int32'),
+        ((8,), 'float32')]
+
+
+def test_an_item_is_a_row_of_each_column(folder):
+    dataset = load_data_wiki(8, 40, data_dir=folder)[0].dataset
+    item = dataset[3]
+    assert len(item) == 7
+    for field, column in zip(item, dataset.columns):
+        onp.testing.assert_array_equal(field.asnumpy(), column[3])
+
+
+def test_each_pass_shuffles_anew_and_loses_nothing(folder):
+    batches, _ = load_data_wiki(16, 40, data_dir=folder)
+    passes = [onp.concatenate([batch.tokens_X.asnumpy()
+                               for batch in batches]).tolist()
+              for _ in range(2)]
+    assert passes[0] != passes[1]
+    assert sorted(passes[0]) == sorted(passes[1])
+    assert sorted(passes[0]) == sorted(
+        batches.dataset.all_token_ids.tolist())
+
+
+def test_the_order_comes_from_the_generator_that_is_given(folder):
+    orders = []
+    for seed in (1, 1, 2):
+        random.seed(0)
+        batches, _ = load_data_wiki(
+            4, 40, data_dir=folder, shuffle_rng=onp.random.RandomState(seed))
+        onp.random.seed(seed + 5)
+        orders.append(next(iter(batches)).tokens_X.tolist())
+    assert orders[0] == orders[1] != orders[2]
+
+
+def test_rare_words_are_left_to_min_freq(folder):
+    freqs = load_data_wiki(8, 40, folder, min_freq=1)[1].token_freqs
+    rarest = freqs[-1][1]
+    full = len(load_data_wiki(8, 40, folder, min_freq=1)[1])
+    some = len(load_data_wiki(8, 40, folder, min_freq=rarest + 1)[1])
+    assert some < full
+
+
+# The cache
+
+def test_a_text_is_cut_only_once(folder, own_cache, monkeypatch):
+    first = seeded(load_data_wiki, 8, 40, folder)
+    monkeypatch.setattr(bert_dataset, '_tokens_of_lines', None)
+    second = seeded(load_data_wiki, 8, 40, folder)
+    assert_same_columns(first[0][0].dataset.columns,
+                        second[0][0].dataset.columns)
+    assert first[1] == second[1]
+    assert first[0][1].token_freqs == second[0][1].token_freqs
+    assert len(list((own_cache / 'tokens').iterdir())) == 1
+
+
+def test_draws_are_not_kept(folder):
+    first, second = (load_data_wiki(8, 40, folder)[0].dataset.all_token_ids
+                     for _ in range(2))
+    assert first.tolist() != second.tolist()
+
+
+def test_another_text_is_cut_again(folder, own_cache):
+    load_data_wiki(8, 40, folder)
+    with open(folder / hub.TRAIN_FILE, 'a', encoding='utf-8') as f:
+        f.write('a new one . with words . \n')
+    load_data_wiki(8, 40, folder)
+    assert len(list((own_cache / 'tokens').iterdir())) == 2
+
+
+def truncated(path):
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+def garbled(path):
+    path.write_bytes(b'garbage')
+
+
+def emptied(path):
+    path.write_bytes(b'')
+
+
+def pointing_outside(path):
+    with onp.load(path) as f:
+        arrays = dict(f)
+    arrays['types'][5] = 10 ** 9
+    onp.savez(path, **arrays)
+
+
+def offset_outside(path):
+    with onp.load(path) as f:
+        arrays = dict(f)
+    arrays['sentences'][3] = 10 ** 12
+    onp.savez(path, **arrays)
+
+
+@pytest.mark.parametrize('damage', [truncated, garbled, emptied,
+                                    pointing_outside, offset_outside])
+def test_a_damaged_cache_is_written_again(folder, own_cache, damage):
+    first = seeded(load_data_wiki, 8, 40, folder)[0][0].dataset.columns
+    path, = (own_cache / 'tokens').iterdir()
+    damage(path)
+    again = seeded(load_data_wiki, 8, 40, folder)[0][0].dataset.columns
+    assert_same_columns(first, again)
+    assert bert_dataset._load_tokens(path) is not None
+
+
+def test_the_cache_can_be_off_or_unwritable(folder, own_cache, monkeypatch):
+    monkeypatch.setattr(hub, 'cache_enabled', lambda: False)
+    load_data_wiki(8, 40, folder)
+    assert not own_cache.exists()
+    monkeypatch.setattr(hub, 'cache_enabled', lambda: True)
+    own_cache.write_text('a file where the folder should be')
+    load_data_wiki(8, 40, folder)
+
+
+# Bad input
+
+@pytest.mark.parametrize('content, complaint', [
+    (b'', 'is empty'),
+    (b'word\n' * 5, 'no paragraph has two sentences'),
+    (b' one sentence . \n' * 5, 'no paragraph has two sentences'),
+    (b'a . b\nc . \xff\xfed . e\n', r'line 2: byte 5 \(0xff\) is not UTF-8'),
+    (b'three words here . three words there\n',
+     'not one pair of sentences fits max_len=8'),
+])
+@pytest.mark.parametrize('plainly', [False, True])
+def test_a_text_without_examples_is_refused(tmp_path, plain, content,
+                                            complaint, plainly):
+    if plainly:
+        plain()
+    path = tmp_path / 'text'
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=complaint) as error:
+        load_data(path, 8, 8)
+    assert str(error.value).startswith(str(path))
+
+
+@pytest.mark.parametrize('name', ['missing', '.'])
+def test_a_missing_text_is_named(tmp_path, name):
+    with pytest.raises(FileNotFoundError, match='is no file'):
+        load_data(tmp_path / name, 8, 64)
+    with pytest.raises(FileNotFoundError, match='wiki.train.tokens'):
+        _read_wiki(tmp_path)
+
+
+@pytest.mark.parametrize('batch_size, max_len, complaint', [
+    (0, 64, 'batch_size=0'), (-1, 64, 'batch_size=-1'),
+    (8, 4, 'max_len=4'), (8, -3, 'max_len=-3')])
+def test_sizes_are_checked_before_anything_is_read(batch_size, max_len,
+                                                   complaint):
+    for load in (load_data_wiki, lambda *args: load_data(Path('x'), *args)):
+        with pytest.raises(ValueError, match=complaint):
+            load(batch_size, max_len)
+
+
+def test_paragraphs_without_sentences_are_refused():
+    with pytest.raises(ValueError, match='a paragraph is empty'):
+        _WikiTextDataset([['a', 'b'], []], 16)
+    with pytest.raises(ValueError, match='no paragraph has two'):
+        _WikiTextDataset([], 16)
+    with pytest.raises(ValueError, match='max_len=3'):
+        _WikiTextDataset([['a', 'b']], 3)
+
+
+def test_the_corpus_is_what_its_fields_say():
+    tokens = bert_dataset._tokens_of_paragraphs([['a b', 'c'], ['b', '', 'b']])
+    corpus = Corpus.of_tokens(tokens, onp.array([1, 0]), min_freq=1)
+    assert corpus.vocab.idx_to_token[5:] == ['b', 'a', 'c']
+    assert corpus.ids.tolist() == [6, 5, 7, 5, 5]
+    assert corpus.sentences.tolist() == [0, 2, 3, 4, 4, 5]
+    assert corpus.paragraphs.tolist() == [0, 2, 5]
+
+
+def test_any_data_set_with_columns_can_be_batched(folder):
+    dataset = load_data_wiki(8, 40, data_dir=folder)[0].dataset
+    assert len(BatchLoader(dataset, len(dataset))) == 1
+    with pytest.raises(ValueError, match='batch_size=0'):
+        BatchLoader(dataset, 0)

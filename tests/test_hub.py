@@ -1,0 +1,338 @@
+"""Downloads from a server on loopback that answers well, badly or not."""
+import hashlib
+import http.server
+import io
+import os
+import tarfile
+import threading
+import time
+import zipfile
+
+import pytest
+
+from d2lbert import hub
+from d2lbert.hub import HubError
+
+TEXT = b' = Crane = \n The crane flies . It sings . \n'
+FILES = {'wiki.train.tokens': TEXT, 'wiki.valid.tokens': b'valid',
+         'wiki.test.tokens': b'test'}
+
+
+def sha1(data):
+    return hashlib.sha1(data).hexdigest()
+
+
+def blob(data):
+    return sha1(b'blob %d\0' % len(data) + data)
+
+
+def zipped(members):
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, 'w') as archive:
+        for name, data in members.items():
+            archive.writestr(name, data)
+    return file.getvalue()
+
+
+ARCHIVE = zipped({f'wikitext-2/{name}': data for name, data in FILES.items()})
+
+
+class Server(http.server.ThreadingHTTPServer):
+    """Answers path -> (status, body, announced length) or 'silence'."""
+
+    daemon_threads = True
+
+    def __init__(self):
+        super().__init__(('127.0.0.1', 0), Handler)
+        self.answers, self.asked = {}, []
+        self.over = threading.Event()
+
+    def address(self, path):
+        return f'http://127.0.0.1:{self.server_port}/{path}'
+
+    def serve(self, path, body, status=200, length=None):
+        length = len(body) if length is None else length
+        self.answers[f'/{path}'] = status, body, length
+        return self.address(path)
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.server.asked.append((self.path, self.headers['User-Agent']))
+        answer = self.server.answers.get(self.path, (404, b'', 0))
+        if answer == 'silence':
+            self.server.over.wait()
+            return
+        if answer == 'trickle':
+            self.send_response(200)
+            self.send_header('Content-Length', '1000000')
+            self.end_headers()
+            while not self.server.over.wait(0.05):
+                self.wfile.write(b'.')
+            return
+        status, body, length = answer
+        self.send_response(status)
+        self.send_header('Content-Length', str(length))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *args):
+        pass
+
+
+@pytest.fixture
+def server():
+    server = Server()
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,))
+    thread.start()
+    yield server
+    server.over.set()
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.fixture(autouse=True)
+def nowhere(monkeypatch, tmp_path):
+    """No data on this machine, no proxy, a cache of the test's own."""
+    for name in list(os.environ):
+        if name.lower().endswith('_proxy') or name == 'D2LBERT_DATA':
+            monkeypatch.delenv(name)
+    monkeypatch.setenv('D2LBERT_CACHE', str(tmp_path / 'cache'))
+    monkeypatch.setattr(hub, '_repository', lambda: None)
+    monkeypatch.setattr(hub, 'STALL_SECONDS', 0.4)
+
+
+@pytest.fixture
+def wikitext(server, monkeypatch):
+    """WikiText-2's addresses, all of them moved to the server (404)."""
+    monkeypatch.setitem(hub.DATA_HUB, 'wikitext-2', (
+        server.address('wikitext-2-v1.zip'), sha1(ARCHIVE)))
+    folder, files = hub.LOOSE_FILES['wikitext-2']
+    monkeypatch.setitem(hub.LOOSE_FILES, 'wikitext-2', (folder, [
+        hub.Loose(server.address(url.split('/')[-1]), blob(FILES[name]), name)
+        for url, _, name in files]))
+    return server
+
+
+def listed(monkeypatch, name, url, data):
+    monkeypatch.setitem(hub.DATA_HUB, name, (url, sha1(data)))
+
+
+def files_in(folder):
+    return sorted(str(path.relative_to(folder))
+                  for path in folder.rglob('*') if path.is_file())
+
+
+def test_a_download_is_kept_and_not_repeated(server, monkeypatch, tmp_path):
+    listed(monkeypatch, 'x', server.serve('x.csv', b'1,2'), b'1,2')
+    path = hub.download('x', tmp_path / 'data')
+    assert path == str(tmp_path / 'data' / 'x.csv')
+    assert hub.download('x', tmp_path / 'data') == path
+    assert open(path, 'rb').read() == b'1,2'
+    assert len(server.asked) == 1
+    assert files_in(tmp_path) == ['data/x.csv']
+
+
+def test_a_user_agent_is_sent(server, monkeypatch):
+    listed(monkeypatch, 'x', server.serve('x', b'1'), b'1')
+    hub.download('x')
+    (_, agent), = server.asked
+    assert 'd2lbert' in agent and 'urllib' not in agent
+
+
+def test_progress_goes_to_standard_error(server, monkeypatch, capsys):
+    listed(monkeypatch, 'x', server.serve('x.bin', b'1' * 5000), b'1' * 5000)
+    hub.download('x')
+    captured = capsys.readouterr()
+    assert captured.out == ''
+    assert 'x.bin' in captured.err
+
+
+def test_a_kept_file_that_is_damaged_is_fetched_again(
+        server, monkeypatch, tmp_path):
+    listed(monkeypatch, 'x', server.serve('x', b'right'), b'right')
+    (tmp_path / 'x').write_bytes(b'wrong')
+    hub.download('x', tmp_path)
+    assert (tmp_path / 'x').read_bytes() == b'right'
+
+
+@pytest.mark.parametrize('answer, reason', [
+    ((403, b'<html>No</html>', 15), 'answered 403'),
+    ((200, b'right', 50), 'broke off after 5 of 50 bytes'),
+    ((200, b'', 50), 'broke off after 0 of 50 bytes'),
+    ((200, b'wrong', 5), r'sent another file \(5 bytes, checksum'),
+    ((200, b'\n<!DOCTYPE html>', 16), 'sent a web page'),
+    ('silence', 'no answer for 0.4 s'),
+    ('trickle', 'no answer for 0.4 s'),
+])
+def test_nothing_stays_of_a_bad_answer(server, monkeypatch, tmp_path, answer,
+                                       reason):
+    listed(monkeypatch, 'x', server.address('x'), b'right')
+    server.answers['/x'] = answer
+    began = time.monotonic()
+    with pytest.raises(HubError, match=reason) as error:
+        hub.download('x', tmp_path / 'data')
+    assert time.monotonic() - began < 5
+    assert server.address('x') in str(error.value)
+    assert f'by hand: put x into {tmp_path / "data"}' in str(error.value)
+    assert '\n' not in str(error.value)
+    assert files_in(tmp_path) == []
+
+
+def test_nobody_at_the_address_is_an_error(monkeypatch):
+    listed(monkeypatch, 'x', 'http://127.0.0.1:9/x', b'')
+    with pytest.raises(HubError, match='refused'):
+        hub.download('x')
+
+
+def test_a_name_unknown_to_the_hub_is_an_error():
+    with pytest.raises(ValueError, match="'y' is not in DATA_HUB"):
+        hub.download('y')
+
+
+def test_an_archive_is_unpacked_beside_itself(server, monkeypatch, tmp_path):
+    listed(monkeypatch, 'x', server.serve('x.zip', ARCHIVE), ARCHIVE)
+    assert hub.download_extract('x', 'wikitext-2', tmp_path) == str(
+        tmp_path / 'wikitext-2')
+    assert hub.download_extract('x', cache_dir=tmp_path) == str(
+        tmp_path / 'x')
+    assert (tmp_path / 'wikitext-2/wiki.train.tokens').read_bytes() == TEXT
+    assert len(files_in(tmp_path)) == 4
+
+
+def test_unpacking_leaves_other_files_alone(server, monkeypatch, tmp_path):
+    listed(monkeypatch, 'x', server.serve('x.zip', ARCHIVE), ARCHIVE)
+    (tmp_path / 'wikitext-2').mkdir()
+    (tmp_path / 'wikitext-2' / 'notes').write_text('mine')
+    hub.download_extract('x', cache_dir=tmp_path)
+    assert (tmp_path / 'wikitext-2' / 'notes').read_text() == 'mine'
+
+
+def tarred(name, **fields):
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode='w:gz') as archive:
+        info = tarfile.TarInfo(name)
+        info.size = 4
+        for field, value in fields.items():
+            setattr(info, field, value)
+        archive.addfile(info, io.BytesIO(b'text'))
+    return file.getvalue()
+
+
+def test_a_tar_archive_is_unpacked(server, monkeypatch, tmp_path):
+    data = tarred('a/b')
+    listed(monkeypatch, 'x', server.serve('x.tar.gz', data), data)
+    hub.download_extract('x', 'a', tmp_path)
+    assert (tmp_path / 'a/b').read_bytes() == b'text'
+
+
+@pytest.mark.parametrize('name, data, member', [
+    ('x.zip', zipped({'good': b'1', '../evil': b'2'}), '../evil'),
+    ('x.zip', zipped({'a/../../evil': b'2'}), 'a/../../evil'),
+    ('x.zip', zipped({'/tmp/evil': b'2'}), '/tmp/evil'),
+    ('x.zip', zipped({'..\\evil': b'2'}), 'evil'),
+    ('x.tar.gz', tarred('../evil'), '../evil'),
+    ('x.tar.gz', tarred('evil', type=tarfile.SYMTYPE, size=0,
+                        linkname='/etc'), 'evil'),
+])
+def test_an_archive_cannot_write_outside_its_folder(
+        server, monkeypatch, tmp_path, name, data, member):
+    listed(monkeypatch, 'x', server.serve(name, data), data)
+    with pytest.raises(HubError) as error:
+        hub.download_extract('x', cache_dir=tmp_path / 'in')
+    assert member in str(error.value).replace('\\\\', '\\')
+    assert files_in(tmp_path) == [f'in/{name}']
+
+
+@pytest.mark.parametrize('name', ['x.zip', 'x.tar', 'x.gz'])
+def test_what_is_no_archive_is_told_so(server, monkeypatch, tmp_path, name):
+    listed(monkeypatch, 'x', server.serve(name, b'text'), b'text')
+    with pytest.raises(HubError, match='cannot be unpacked'):
+        hub.download_extract('x', cache_dir=tmp_path)
+    assert files_in(tmp_path) == [name]
+
+
+def test_wikitext_comes_from_the_archive(wikitext):
+    wikitext.serve('wikitext-2-v1.zip', ARCHIVE)
+    folder = hub.wikitext2_dir()
+    assert (folder / 'wiki.train.tokens').read_bytes() == TEXT
+    assert hub.wikitext2_dir() == folder == hub.find_wikitext2()
+    assert len(wikitext.asked) == 1
+
+
+def test_wikitext_comes_file_by_file_when_the_archive_does_not(wikitext):
+    wikitext.serve('wikitext-2-v1.zip', b'<html>', status=403)
+    for name, data in FILES.items():
+        wikitext.serve(f'{name.split(".")[1]}.txt', data)
+    folder = hub.wikitext2_dir()
+    assert {file.name: file.read_bytes()
+            for file in folder.iterdir()} == FILES
+    assert [path for path, _ in wikitext.asked] == [
+        '/wikitext-2-v1.zip', '/train.txt', '/valid.txt', '/test.txt']
+
+
+def test_a_mirror_with_another_text_is_refused(wikitext, tmp_path):
+    wikitext.serve('train.txt', TEXT + b'.')
+    with pytest.raises(HubError, match='sent another file'):
+        hub.wikitext2_dir()
+    assert files_in(tmp_path) == []
+
+
+def test_without_a_network_the_error_says_all_that_was_tried(
+        wikitext, monkeypatch, tmp_path):
+    monkeypatch.setenv('D2LBERT_DATA', str(tmp_path / 'mine'))
+    with pytest.raises(HubError) as error:
+        hub.wikitext2_dir()
+    message = str(error.value)
+    for part in (str(tmp_path / 'mine'), str(tmp_path / 'cache' / 'data'),
+                 wikitext.address('wikitext-2-v1.zip'),
+                 wikitext.address('train.txt'), '404',
+                 'put wiki.train.tokens into', 'D2LBERT_DATA'):
+        assert part in message
+    assert '\n' not in message
+
+
+def put(folder):
+    folder.mkdir(parents=True)
+    (folder / 'wiki.train.tokens').write_bytes(TEXT)
+    return folder
+
+
+def test_places_are_searched_in_order(monkeypatch, tmp_path):
+    assert hub.find_wikitext2() is None
+    cached = put(tmp_path / 'cache' / 'data' / 'wikitext-2')
+    assert hub.wikitext2_dir() == cached
+    monkeypatch.setattr(hub, '_repository', lambda: tmp_path / 'checkout')
+    checkout = put(tmp_path / 'checkout' / 'data' / 'wikitext-2')
+    assert hub.wikitext2_dir() == checkout
+    named = put(tmp_path / 'named' / 'wikitext-2')
+    for value in (named, named.parent):
+        monkeypatch.setenv('D2LBERT_DATA', str(value))
+        assert hub.wikitext2_dir() == named
+    given = put(tmp_path / 'given')
+    assert hub.wikitext2_dir(given) == given
+    assert hub.wikitext2_dir(str(named.parent)) == named
+
+
+def test_a_folder_that_is_given_must_hold_the_text(tmp_path):
+    put(tmp_path / 'cache' / 'data' / 'wikitext-2')
+    with pytest.raises(FileNotFoundError, match='data_dir=.*elsewhere'):
+        hub.wikitext2_dir(tmp_path / 'elsewhere')
+
+
+def test_the_bundled_corpus_is_found_in_the_checkout(monkeypatch, tmp_path):
+    monkeypatch.setattr(hub, '_repository', lambda: tmp_path)
+    sample = put(tmp_path / 'data' / 'sample')
+    assert hub.sample_dir() == sample
+
+
+def test_the_cache_has_the_usual_place(monkeypatch, tmp_path):
+    monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path))
+    for value in ('off', ''):
+        monkeypatch.setenv('D2LBERT_CACHE', value)
+        assert hub.user_cache() == tmp_path / 'd2lbert'
+        assert hub.cache_enabled() == (value != 'off')
+    monkeypatch.delenv('XDG_CACHE_HOME')
+    monkeypatch.setenv('HOME', str(tmp_path))
+    assert hub.user_cache() == tmp_path / '.cache' / 'd2lbert'
