@@ -26,7 +26,7 @@ class BuildError(RuntimeError):
 def cache_dir():
     """The folder of compiled libraries, created when it is missing."""
     root = os.environ.get('D2LBERT_CACHE')
-    if not root:
+    if not root or root == 'off':       # compiled code has to lie somewhere
         base = os.environ.get('XDG_CACHE_HOME') or os.path.join(
             os.path.expanduser('~'), '.cache')
         root = os.path.join(base, 'd2lbert')

@@ -1,0 +1,367 @@
+// d2lbert_dense: act(X W^T + b), with the activation's gradient folded into
+// the gradients of X, W and b.
+#include "op.h"
+
+namespace d2lbert {
+namespace {
+
+enum Act { NONE, RELU, TANH, GELU };
+
+bool parse_act(const Attrs& attrs, Act* act) {
+  const std::string name = text(attrs, "act", "none");
+  const char* names[] = {"none", "relu", "tanh", "gelu"};
+  for (int i = 0; i < 4; i++)
+    if (name == names[i]) {
+      *act = (Act)i;
+      return true;
+    }
+  return false;
+}
+
+inline vf half_normal_cdf(vf z) { return 0.5f + 0.5f * erf(z * 0.70710678f); }
+
+inline vf apply(Act act, vf z) {
+  switch (act) {
+    case RELU: return z < 0.f ? splat(0.f) : z;  // NaN stays NaN
+    case TANH: return tanh(z);
+    case GELU: return z * half_normal_cdf(z);
+    default: return z;
+  }
+}
+
+// Gradient by z; `saved` is z itself for GELU, the output otherwise.
+inline vf slope(Act act, vf dy, vf saved) {
+  switch (act) {
+    case RELU: return saved > 0.f ? dy : splat(0.f);
+    case TANH: return dy * (1.f - saved * saved);
+    case GELU:
+      return dy * (half_normal_cdf(saved) +
+                   saved * 0.39894228f * exp(-0.5f * saved * saved));
+    default: return dy;
+  }
+}
+
+// Rows of a block: a multiple of the tile, small enough that `bytes` a row
+// stay in half of a megabyte of cache, at least four blocks a thread.
+long block_rows(long rows, int threads, double bytes) {
+  long block = std::min<long>(ceil_div(rows, 4 * threads),
+                              (long)(140e3 / bytes));
+  return std::max<long>(1, std::min<long>(ceil_div(block, MR), 16)) * MR;
+}
+
+template <class E>
+void forward(long R, long K, long N, const float* X, const float* W,
+             const float* b, Act act, float* Y, float* Z) {
+  const int threads = team(2.0 * R * K * N);
+  const long words = E::words(K), panels = ceil_div(N, NR);
+  const long block = block_rows(R, threads, 4.0 * K);
+  const long blocks = ceil_div(R, block);
+  // Few rows: the columns are shared out as well.
+  const long groups = blocks >= 2 * threads ? 1 : std::min<long>(panels, 8);
+  Scratch& shared = team_scratch();
+  shared.reset((padded(N) * words + padded(N)) * 4 + 128);
+  word<E>* packed = shared.take<word<E>>(padded(N) * words);
+  float* bias = shared.take<float>(padded(N));
+  std::fill(bias, bias + padded(N), 0.f);
+  if (b) std::copy(b, b + N, bias);
+#pragma omp parallel num_threads(threads)
+  {
+    Scratch& own = own_scratch();
+    own.reset(block * words * 4);
+    word<E>* rows = own.take<word<E>>(block * words);
+#pragma omp for schedule(static)
+    for (long p = 0; p < panels; p++)
+      pack_panel_t<E>(W + p * NR * K, K, K, std::min<long>(NR, N - p * NR),
+                      packed + p * NR * words);
+#pragma omp for schedule(static) collapse(2)
+    for (long i = 0; i < blocks; i++)
+      for (long g = 0; g < groups; g++) {
+        const long first = i * block, m = std::min(block, R - first);
+        long lda = K, p0, p1;
+        const word<E>* a = as_rows(X + first * K, lda, m, K, rows);
+        share(panels, groups, g, &p0, &p1);
+        Ahead ahead(ceil_div(m, STRIPE) * (p1 - p0));
+        if (groups == 1 && i + 1 < blocks) {
+          const long next = std::min(block, R - first - m);
+          ahead.fetch(X + (first + m) * K, next * K * 4);
+          ahead.fetch((Z ? Z : Y) + (first + m) * N, next * N * 4);
+        }
+        for (long p = p0; p < p1; p++)
+          for (long r0 = 0; r0 < m; r0 += STRIPE) {
+            const long n = std::min<long>(NR, N - p * NR);
+            const long rows = std::min(STRIPE, m - r0);
+            const long at = (first + r0) * N + p * NR;
+            float* c = (Z ? Z : Y) + at;
+            ahead.step();
+            panel<E>(false, rows, n, words, a + r0 * lda, lda,
+                     packed + p * NR * words, c, N, BIAS, bias + p * NR);
+            if (act == NONE) continue;
+            for (long r = 0; r < rows; r++)
+              for (long j = 0; j < n; j += VL)
+                store(Y + at + r * N + j,
+                      apply(act, load(c + r * N + j, n - j)), n - j);
+          }
+      }
+  }
+}
+
+// dZ of a block of rows, and its sum over rows added to db.
+void activation_gradient(Act act, long m, long N, const float* dY,
+                         const float* saved, float* dZ, float* db) {
+  if (act != NONE)
+    for (long i = 0; i < m * N; i += VL)
+      store(dZ + i, slope(act, load(dY + i, m * N - i),
+                          load(saved + i, m * N - i)), m * N - i);
+  if (db)
+    for (long r = 0; r < m; r++)
+      for (long j = 0; j < N; j += VL)
+        store(db + j, load(db + j, N - j) +
+                          load((act == NONE ? dY : dZ) + r * N + j, N - j),
+              N - j);
+}
+
+// Weights small enough for each thread to keep a gradient of its own in
+// cache: one pass over the rows gives dX, dW and db.
+template <class E>
+void backward_by_rows(long R, long K, long N, const float* X, const float* W,
+                      Act act, const float* dY, const float* saved, float* dX,
+                      float* dW, float* db) {
+  const int threads = team(4.0 * R * K * N);
+  const long block = block_rows(R, threads, 4.0 * (K + N));
+  const long blocks = ceil_div(R, block), words = E::words(N);
+  const long half = E::words(block);
+  Scratch& shared = team_scratch();
+  shared.reset((padded(K) * words + (N * K + N + 32) * threads) * 4 + 128);
+  word<E>* packed = shared.take<word<E>>(padded(K) * words);
+  std::vector<float*> weights(threads), sums(threads);
+  for (int t = 0; t < threads; t++) {
+    weights[t] = shared.take<float>(N * K);
+    sums[t] = shared.take<float>(N);
+  }
+#pragma omp parallel num_threads(threads)
+  {
+    const int t = omp_get_thread_num();
+    std::memset(weights[t], 0, 4 * N * K);
+    std::memset(sums[t], 0, 4 * N);
+    Scratch& own = own_scratch();
+    own.reset((block * N + padded(K) * half + block * words + half * N) * 4 +
+              512);
+    float* dZ = own.take<float>(block * N);
+    word<E>* x = own.take<word<E>>(padded(K) * half);
+    word<E>* as_is = own.take<word<E>>(block * words);
+    word<E>* turned = own.take<word<E>>(half * N);
+    if (dX) {
+#pragma omp for schedule(static)
+      for (long p = 0; p < ceil_div(K, NR); p++)
+        pack_panel<E>(W + p * NR, K, N, std::min<long>(NR, K - p * NR),
+                      packed + p * NR * words);
+    }
+#pragma omp for schedule(static)
+    for (long i = 0; i < blocks; i++) {
+      const long first = i * block, m = std::min(block, R - first);
+      const float* dy = dY + first * N;
+      activation_gradient(act, m, N, dy, saved + first * N, dZ, sums[t]);
+      const float* dz = act == NONE ? dy : dZ;
+      long lda = N;
+      if (dX) {
+        const word<E>* a = as_rows(dz, lda, m, N, as_is);
+        Ahead ahead(stripes(m, K));
+        if (dW) ahead.fetch(X + first * K, m * K * 4);
+        multiply<E>(false, m, K, words, a, lda, packed, dX + first * K, K,
+                    ZERO, &ahead);
+      }
+      if (dW) {
+        lda = N;
+        const word<E>* a = as_columns(dz, lda, m, N, turned);
+        pack<E>(X + first * K, K, m, K, x);
+        Ahead ahead(stripes(N, K));
+        const long next = std::min(block, R - first - m);
+        ahead.fetch(dy + m * N, next * N * 4);
+        if (act != NONE) ahead.fetch(saved + (first + m) * N, next * N * 4);
+        if (dX) ahead.fetch(dX + (first + m) * K, next * K * 4);
+        multiply<E>(true, N, K, E::words(m), a, lda, x, weights[t], K, ADD,
+                    &ahead);
+      }
+    }
+    const int team_size = omp_get_num_threads();
+    if (dW) {
+#pragma omp for schedule(static)
+      for (long j = 0; j < N * K; j += VL) {
+        vf s = load(weights[0] + j, N * K - j);
+        for (int q = 1; q < team_size; q++)
+          s += load(weights[q] + j, N * K - j);
+        store(dW + j, s, N * K - j);
+      }
+    }
+    if (db) {
+#pragma omp for schedule(static)
+      for (long j = 0; j < N; j++) {
+        float s = sums[0][j];
+        for (int q = 1; q < team_size; q++) s += sums[q][j];
+        db[j] = s;
+      }
+    }
+  }
+}
+
+// Large weights: each thread owns some of their rows, and goes over all of
+// X for them.
+template <class E>
+void backward_by_columns(long R, long K, long N, const float* X,
+                         const float* W, Act act, const float* dY,
+                         const float* saved, float* dX, float* dW,
+                         float* db) {
+  const int threads = team(4.0 * R * K * N);
+  const long block = 8 * MR, blocks = ceil_div(R, block);
+  const long deep = 16 * MR, words = E::words(N), half = E::words(deep);
+  const long columns = ceil_div(ceil_div(N, threads), MR) * MR;
+  Scratch& shared = team_scratch();
+  shared.reset((padded(K) * words + (act == NONE ? 0 : R * N)) * 4 + 256);
+  word<E>* packed = shared.take<word<E>>(padded(K) * words);
+  float* dZ = act == NONE ? nullptr : shared.take<float>(R * N);
+  const float* dz = dZ ? dZ : dY;
+#pragma omp parallel num_threads(threads)
+  {
+    Scratch& own = own_scratch();
+    own.reset((padded(K) * half + block * words + half * columns) * 4 + 512);
+    word<E>* x = own.take<word<E>>(padded(K) * half);
+    word<E>* as_is = own.take<word<E>>(block * words);
+    word<E>* turned = own.take<word<E>>(half * columns);
+    if (dX) {
+#pragma omp for schedule(static)
+      for (long p = 0; p < ceil_div(K, NR); p++)
+        pack_panel<E>(W + p * NR, K, N, std::min<long>(NR, K - p * NR),
+                      packed + p * NR * words);
+    }
+#pragma omp for schedule(static)
+    for (long i = 0; i < blocks; i++) {
+      const long first = i * block, m = std::min(block, R - first);
+      activation_gradient(act, m, N, dY + first * N, saved + first * N,
+                          dZ ? dZ + first * N : nullptr, nullptr);
+      if (!dX) continue;
+      long lda = N;
+      const word<E>* a = as_rows(dz + first * N, lda, m, N, as_is);
+      // Short sums keep the panels of W in cache.
+      const long step = 512;
+      for (long j = 0; j < K; j += NR)
+        for (long k = 0; k < words; k += step)
+          panel<E>(false, m, std::min<long>(NR, K - j),
+                   std::min(step, words - k), a + k, lda,
+                   packed + j * words + k * NR, dX + first * K + j, K,
+                   k ? ADD : ZERO);
+    }
+#pragma omp for schedule(static)
+    for (long c = 0; c < N; c += columns) {
+      const long n = std::min(columns, N - c);
+      for (long first = 0; first < R; first += deep) {
+        const long m = std::min(deep, R - first);
+        long lda = N;
+        const word<E>* a = as_columns(dz + first * N + c, lda, m, n, turned);
+        if (dW) {
+          pack<E>(X + first * K, K, m, K, x);
+          multiply<E>(true, n, K, E::words(m), a, lda, x, dW + c * K, K,
+                      first ? ADD : ZERO);
+        }
+      }
+      if (!db) continue;
+      std::fill(db + c, db + c + n, 0.f);
+      for (long r = 0; r < R; r++)
+        for (long j = 0; j < n; j += VL)
+          store(db + c + j, load(db + c + j, n - j) +
+                                load(dz + r * N + c + j, n - j), n - j);
+    }
+  }
+}
+
+template <class E>
+void backward(long R, long K, long N, const float* X, const float* W,
+              Act act, const float* dY, const float* saved, float* dX,
+              float* dW, float* db) {
+  (N * K * 4 <= 1 << 20 ? backward_by_rows<E> : backward_by_columns<E>)(
+      R, K, N, X, W, act, dY, saved, dX, dW, db);
+}
+
+bool has_bias(const Attrs& attrs) { return number(attrs, "bias", 1) != 0; }
+
+MXReturnValue parse(const Attrs& attrs, int* inputs, int* outputs) {
+  Act act;
+  if (!parse_act(attrs, &act))
+    return fail("act must be none, relu, tanh or gelu, not " +
+                text(attrs, "act", ""));
+  *inputs = has_bias(attrs) ? 3 : 2;
+  *outputs = act == GELU ? 2 : 1;  // GELU's gradient needs its argument
+  return MX_SUCCESS;
+}
+
+MXReturnValue infer_type(const Attrs&, std::vector<int>* in,
+                         std::vector<int>* out) {
+  std::fill(in->begin(), in->end(), kFloat32);
+  std::fill(out->begin(), out->end(), kFloat32);
+  return MX_SUCCESS;
+}
+
+MXReturnValue infer_shape(const Attrs& attrs, Shapes* in, Shapes* out) {
+  const Shape x = (*in)[0];
+  Shape w = (*in)[1];
+  if (x.empty() || w.size() != 2)
+    return fail("dense needs X (..., K) and W (N, K)");
+  if (attrs.count("units")) w[0] = (unsigned)number(attrs, "units", 0);
+  w[1] = x.back();
+  (*in)[1] = w;
+  if (in->size() == 3) (*in)[2] = {w[0]};
+  Shape y = x;
+  y.back() = w[0];
+  for (Shape& s : *out) s = y;
+  return MX_SUCCESS;
+}
+
+MXReturnValue run_forward(const Attrs& attrs, Tensors* in, Tensors* out,
+                          const OpResource&) {
+  Act act;
+  parse_act(attrs, &act);
+  MXTensor &x = (*in)[0], &w = (*in)[1];
+  const long N = w.shape[0], K = w.shape[1], R = K ? x.size() / K : 0;
+  auto run = forward<Fp32>;
+  if (wants_bf16(attrs)) {
+#if D2LBERT_BF16
+    run = forward<Bf16>;
+#else
+    return fail(no_bf16());
+#endif
+  }
+  run(R, K, N, floats(x), floats(w), in->size() == 3 ? floats((*in)[2]) : 0,
+      act, floats((*out)[0]), act == GELU ? floats((*out)[1]) : nullptr);
+  return MX_SUCCESS;
+}
+
+MXReturnValue run_backward(const Attrs& attrs, Tensors* in, Tensors* out,
+                           const OpResource&) {
+  Act act;
+  parse_act(attrs, &act);
+  const int outputs = act == GELU ? 2 : 1;
+  MXTensor &x = (*in)[outputs], &w = (*in)[outputs + 1];
+  const long N = w.shape[0], K = w.shape[1], R = K ? x.size() / K : 0;
+  auto run = backward<Fp32>;
+  if (wants_bf16(attrs)) {
+#if D2LBERT_BF16
+    run = backward<Bf16>;
+#else
+    return fail(no_bf16());
+#endif
+  }
+  run(R, K, N, floats(x), floats(w), act, floats((*in)[0]),
+      floats(in->back()), floats((*out)[0]), floats((*out)[1]),
+      out->size() == 3 ? floats((*out)[2]) : nullptr);
+  return MX_SUCCESS;
+}
+
+}  // namespace
+
+REGISTER_OP(d2lbert_dense)
+    .setForward(run_forward, "cpu")
+    .setBackward(run_backward, "cpu")
+    .setParseAttrs(parse)
+    .setInferType(infer_type)
+    .setInferShape(infer_shape);
+
+}  // namespace d2lbert

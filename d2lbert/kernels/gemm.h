@@ -1,0 +1,220 @@
+// Products of matrices in cache: C = start + A B, tile by tile.
+//
+// B is packed once into panels of NR columns, summed index outermost; A is
+// read where it lies, one value at a time against a vector of B, either with
+// the summed index contiguous ("rows") or with A's row index contiguous
+// ("columns": a transposed matrix needs no copy). The summed index counts
+// words: a float, or a pair of bfloat16.
+#pragma once
+#include "simd.h"
+#include <algorithm>
+#include <cstdlib>
+#include <new>
+
+namespace d2lbert {
+
+#if defined(__AVX512F__)
+constexpr int MR = 14, NV = 2;  // 28 of 32 registers accumulate
+#elif defined(__AVX__)
+constexpr int MR = 6, NV = 2;
+#elif defined(__aarch64__)
+constexpr int MR = 8, NV = 3;
+#else
+constexpr int MR = 4, NV = 2;
+#endif
+constexpr int NR = NV * VL;
+
+inline long ceil_div(long a, long b) { return (a + b - 1) / b; }
+inline long padded(long n) { return ceil_div(n, NR) * NR; }
+
+// A thread's scratch: grows, never shrinks, is cut up by take().
+class Scratch {
+ public:
+  ~Scratch() { std::free(base_); }
+  void reset(size_t bytes) {
+    bytes += 4096;
+    if (bytes > size_) {
+      std::free(base_);
+      base_ = nullptr;
+      size_ = 0;
+      void* p = nullptr;
+      if (posix_memalign(&p, 64, bytes)) throw std::bad_alloc();
+      base_ = (char*)p;
+      size_ = bytes;
+    }
+    used_ = 0;
+  }
+  template <class T>
+  T* take(long n) {
+    T* p = (T*)(base_ + used_);
+    used_ += (n * sizeof(T) + 63) / 64 * 64;
+    return p;
+  }
+
+ private:
+  char* base_ = nullptr;
+  size_t size_ = 0, used_ = 0;
+};
+
+// One per thread for itself, one per calling thread for its whole team.
+Scratch& own_scratch();
+Scratch& team_scratch();
+
+struct Fp32 {
+  typedef float word;
+  static long words(long k) { return k; }
+};
+struct Bf16 {
+  typedef uint32_t word;
+  static long words(long k) { return (k + 1) / 2; }
+};
+
+template <class E>
+using word = typename E::word;
+
+// c[m x nv*VL] = start + a b, with b a packed panel; start_ld 0 repeats one
+// row of start, start = c accumulates.
+template <class E>
+using Tile = void (*)(long k, const word<E>* a, long lda, const word<E>* b,
+                      float* c, long ldc, const float* start, long start_ld);
+
+template <class E>
+struct Tiles {
+  static const Tile<E> rows[NV][MR], columns[NV][MR];
+};
+template <>
+const Tile<Fp32> Tiles<Fp32>::rows[NV][MR];
+template <>
+const Tile<Fp32> Tiles<Fp32>::columns[NV][MR];
+template <>
+const Tile<Bf16> Tiles<Bf16>::rows[NV][MR];
+template <>
+const Tile<Bf16> Tiles<Bf16>::columns[NV][MR];
+
+enum Start { ZERO, BIAS, ADD };
+
+extern const float zeros[NR];
+
+// One panel of C (m x n, n <= NR): bias, if any, has NR entries.
+template <class E>
+inline void panel(bool columns, long m, long n, long k, const word<E>* a,
+                  long lda, const word<E>* b, float* c, long ldc, Start start,
+                  const float* bias = nullptr) {
+  const int nv = (int)ceil_div(n, VL);
+  const Tile<E>* tiles =
+      columns ? Tiles<E>::columns[nv - 1] : Tiles<E>::rows[nv - 1];
+  const long step = columns ? MR : MR * lda;
+  const float* from = start == BIAS ? bias : zeros;
+  for (long i = 0; i < m; i += MR, a += step) {
+    const int rows = (int)std::min<long>(MR, m - i);
+    float* ci = c + i * ldc;
+    if (n == nv * VL) {
+      if (start == ADD)
+        tiles[rows - 1](k, a, lda, b, ci, ldc, ci, ldc);
+      else
+        tiles[rows - 1](k, a, lda, b, ci, ldc, from, 0);
+    } else {
+      float edge[MR * NR];
+      if (start == ADD) {
+        for (int r = 0; r < rows; r++)
+          for (int j = 0; j < nv; j++)
+            store(edge + r * NR + j * VL,
+                  load(ci + r * ldc + j * VL, n - j * VL));
+        tiles[rows - 1](k, a, lda, b, edge, NR, edge, NR);
+      } else {
+        tiles[rows - 1](k, a, lda, b, edge, NR, from, 0);
+      }
+      for (int r = 0; r < rows; r++)
+        for (int j = 0; j < nv; j++)
+          store(ci + r * ldc + j * VL, load(edge + r * NR + j * VL),
+                n - j * VL);
+    }
+  }
+}
+
+// Memory that the next block will need, brought near while this one is
+// computed: so many calls of step() fetch all of it.
+class Ahead {
+ public:
+  explicit Ahead(long steps) : steps_(std::max<long>(1, steps)) {}
+  void fetch(const void* from, long bytes) {
+    at_[count_] = (const char*)from;
+    left_[count_] = bytes;
+    each_[count_++] = ceil_div(ceil_div(bytes, steps_), 64) * 64;
+  }
+  void step() {
+    for (int k = 0; k < count_; k++) {
+      const long now = std::min(each_[k], left_[k]);
+      for (long i = 0; i < now; i += 64)
+        __builtin_prefetch(at_[k] + i, 0, 2);
+      at_[k] += now;
+      left_[k] -= now;
+    }
+  }
+
+ private:
+  long steps_, left_[4], each_[4];
+  const char* at_[4];
+  int count_ = 0;
+};
+
+constexpr long STRIPE = 2 * MR;  // rows of C between two steps of Ahead
+
+inline long stripes(long m, long n) {
+  return ceil_div(m, STRIPE) * ceil_div(n, NR);
+}
+
+// All panels of C (m x n); b as pack_* leaves it for a summed length k.
+template <class E>
+inline void multiply(bool columns, long m, long n, long k, const word<E>* a,
+                     long lda, const word<E>* b, float* c, long ldc,
+                     Start start, Ahead* ahead = nullptr,
+                     const float* bias = nullptr) {
+  const long stripe = ahead ? STRIPE : m;
+  for (long j = 0; j < n; j += NR)
+    for (long i = 0; i < m; i += stripe) {
+      if (ahead) ahead->step();
+      panel<E>(columns, std::min(stripe, m - i), std::min<long>(NR, n - j),
+               k, a + (columns ? i : i * lda), lda, b + j * k,
+               c + i * ldc + j, ldc, start, bias ? bias + j : nullptr);
+    }
+}
+
+// A panel of B (k x n, n <= NR) from a matrix that lies the same way round;
+// the last vector that it needs is filled up with zeros.
+template <class E>
+void pack_panel(const float* b, long ld, long k, long n, word<E>* to);
+// The same panel from B's transpose (n x k).
+template <class E>
+void pack_panel_t(const float* b, long ld, long k, long n, word<E>* to);
+
+template <class E>
+inline void pack(const float* b, long ld, long k, long n, word<E>* to) {
+  for (long j = 0; j < n; j += NR)
+    pack_panel<E>(b + j, ld, k, std::min<long>(NR, n - j),
+                  to + j * E::words(k));
+}
+
+template <class E>
+inline void pack_t(const float* b, long ld, long k, long n, word<E>* to) {
+  for (long j = 0; j < n; j += NR)
+    pack_panel_t<E>(b + j * ld, ld, k, std::min<long>(NR, n - j),
+                    to + j * E::words(k));
+}
+
+// A (m x k) as tiles read it by rows; fp32 needs no copy. ld changes to the
+// copy's; `to` has room for m * words(k).
+inline const float* as_rows(const float* a, long&, long, long, float*) {
+  return a;
+}
+const uint32_t* as_rows(const float* a, long& ld, long m, long k,
+                        uint32_t* to);
+
+// The transpose of A (k x m) as tiles read it by columns.
+inline const float* as_columns(const float* a, long&, long, long, float*) {
+  return a;
+}
+const uint32_t* as_columns(const float* a, long& ld, long k, long m,
+                           uint32_t* to);
+
+}  // namespace d2lbert

@@ -1,0 +1,161 @@
+// d2lbert_add_norm: LayerNorm(X + dropout(Y)) over the last axis.
+#include "op.h"
+
+namespace d2lbert {
+namespace {
+
+bool drops(const Attrs& attrs) { return number(attrs, "p", 0) > 0; }
+
+MXReturnValue parse(const Attrs& attrs, int* inputs, int* outputs) {
+  *inputs = drops(attrs) ? 5 : 4;  // X, Y, gamma, beta[, noise]
+  *outputs = 2;                    // Z, (mean, 1 / deviation) of each row
+  return MX_SUCCESS;
+}
+
+MXReturnValue infer_type(const Attrs&, std::vector<int>* in,
+                         std::vector<int>* out) {
+  std::fill(in->begin(), in->end(), kFloat32);
+  std::fill(out->begin(), out->end(), kFloat32);
+  return MX_SUCCESS;
+}
+
+MXReturnValue infer_shape(const Attrs&, Shapes* in, Shapes* out) {
+  const Shape x = (*in)[0];
+  if (x.empty()) return fail("add_norm needs X with at least one axis");
+  (*in)[1] = x;
+  (*in)[2] = (*in)[3] = {x.back()};
+  if (in->size() == 5) (*in)[4] = {64};
+  Shape stats = x;
+  stats.back() = 2;
+  *out = {x, stats};
+  return MX_SUCCESS;
+}
+
+// X + dropout(Y), vector j of a row.
+inline vf joined(const float* x, const float* y, const Dropout& dropout,
+                 const Draws& draws, vi lane, long j, long n) {
+  const vf v = load(y + j, n - j);
+  if (!dropout.on()) return load(x + j, n - j) + v;
+  return load(x + j, n - j) + v * dropout.factors(draws, (vu)(lane + (int)j));
+}
+
+MXReturnValue run_forward(const Attrs& attrs, Tensors* in, Tensors* out,
+                          const OpResource&) {
+  const float *X = floats((*in)[0]), *Y = floats((*in)[1]);
+  const float *gamma = floats((*in)[2]), *beta = floats((*in)[3]);
+  const Dropout dropout(number(attrs, "p", 0),
+                        drops(attrs) ? floats((*in)[4]) : nullptr);
+  const float eps = (float)number(attrs, "eps", 1e-5);
+  float *Z = floats((*out)[0]), *stats = floats((*out)[1]);
+  const long H = (*in)[0].shape.back(), R = H ? (*in)[0].size() / H : 0;
+#pragma omp parallel for schedule(static) num_threads(team(10.0 * R * H))
+  for (long i = 0; i < R; i++) {
+    const float *x = X + i * H, *y = Y + i * H;
+    float* z = Z + i * H;
+    const Draws draws = dropout.row(i);
+    const vi lane = count();
+    vf total{};
+    for (long j = 0; j < H; j += VL) {
+      const vf v = joined(x, y, dropout, draws, lane, j, H);
+      store(z + j, v, H - j);
+      total += H - j < VL ? load(z + j, H - j) : v;
+    }
+    const float mean = sum(total) / H;
+    vf squares{};
+    for (long j = 0; j < H; j += VL) {
+      vf d = load(z + j, H - j) - mean;
+      if (H - j < VL) d = pick(lane < (int)(H - j), d, vf{});
+      squares += d * d;
+    }
+    const float scale = 1 / std::sqrt(sum(squares) / H + eps);
+    for (long j = 0; j < H; j += VL)
+      store(z + j, (load(z + j, H - j) - mean) * scale *
+                           load(gamma + j, H - j) + load(beta + j, H - j),
+            H - j);
+    stats[2 * i] = mean;
+    stats[2 * i + 1] = scale;
+  }
+  return MX_SUCCESS;
+}
+
+MXReturnValue run_backward(const Attrs& attrs, Tensors* in, Tensors* out,
+                           const OpResource&) {
+  // in: dZ, dstats, X, Y, gamma, beta[, noise], Z, stats
+  const float* dZ = floats((*in)[0]);
+  const float *X = floats((*in)[2]), *Y = floats((*in)[3]);
+  const float* gamma = floats((*in)[4]);
+  const Dropout dropout(number(attrs, "p", 0),
+                        drops(attrs) ? floats((*in)[6]) : nullptr);
+  const float* stats = floats(in->back());
+  float *dX = floats((*out)[0]), *dY = floats((*out)[1]);
+  float *dgamma = floats((*out)[2]), *dbeta = floats((*out)[3]);
+  if (drops(attrs)) clear((*out)[4]);
+  const long H = (*in)[2].shape.back(), R = H ? (*in)[2].size() / H : 0;
+  const int threads = team(10.0 * R * H);
+  const long width = ceil_div(H, VL) * VL;
+  Scratch& shared = team_scratch();
+  shared.reset(8 * (width + 16) * threads);
+  std::vector<float*> gammas(threads), betas(threads);
+  for (int t = 0; t < threads; t++) {
+    gammas[t] = shared.take<float>(width);
+    betas[t] = shared.take<float>(width);
+    std::memset(gammas[t], 0, 4 * width);
+    std::memset(betas[t], 0, 4 * width);
+  }
+#pragma omp parallel num_threads(threads)
+  {
+    const int t = omp_get_thread_num();
+    float *G = gammas[t], *B = betas[t];
+    Scratch& own = own_scratch();
+    own.reset(4 * (2 * width + 32));
+    float *hat = own.take<float>(width), *by_hat = own.take<float>(width);
+    const vi lane = count();
+#pragma omp for schedule(static)
+    for (long i = 0; i < R; i++) {
+      const float *x = X + i * H, *y = Y + i * H, *dz = dZ + i * H;
+      const float mean = stats[2 * i], scale = stats[2 * i + 1];
+      const Draws draws = dropout.row(i);
+      vf first{}, second{};
+      for (long j = 0; j < H; j += VL) {
+        const vf h = (joined(x, y, dropout, draws, lane, j, H) - mean) * scale;
+        const vf d = load(dz + j, H - j), g = d * load(gamma + j, H - j);
+        first += g;  // zero beyond the row's end, as d is
+        second += H - j < VL ? pick(lane < (int)(H - j), g * h, vf{}) : g * h;
+        store(G + j, load(G + j) + d * h);
+        store(B + j, load(B + j) + d);
+        store(hat + j, h);
+        store(by_hat + j, g);
+      }
+      const float a = sum(first) / H, b = sum(second) / H;
+      for (long j = 0; j < H; j += VL) {
+        const vf d = (load(by_hat + j) - a - load(hat + j) * b) * scale;
+        if (dX) store(dX + i * H + j, d, H - j);
+        if (dY)
+          store(dY + i * H + j,
+                dropout.on()
+                    ? d * dropout.factors(draws, (vu)(lane + (int)j))
+                    : d,
+                H - j);
+      }
+    }
+  }
+  for (int t = 1; t < threads; t++)
+    for (long j = 0; j < H; j++) {
+      gammas[0][j] += gammas[t][j];
+      betas[0][j] += betas[t][j];
+    }
+  if (dgamma) std::copy(gammas[0], gammas[0] + H, dgamma);
+  if (dbeta) std::copy(betas[0], betas[0] + H, dbeta);
+  return MX_SUCCESS;
+}
+
+}  // namespace
+
+REGISTER_OP(d2lbert_add_norm)
+    .setForward(run_forward, "cpu")
+    .setBackward(run_backward, "cpu")
+    .setParseAttrs(parse)
+    .setInferType(infer_type)
+    .setInferShape(infer_shape);
+
+}  // namespace d2lbert

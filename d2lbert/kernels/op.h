@@ -1,0 +1,70 @@
+// What every operator file needs of MXNet's extension interface.
+#pragma once
+#include <omp.h>
+
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "gemm.h"
+#include "mxnet/lib_api.h"
+
+namespace d2lbert {
+
+using mxnet::ext::kFloat32;
+using mxnet::ext::kInt32;
+using mxnet::ext::MX_FAIL;
+using mxnet::ext::MX_SUCCESS;
+using mxnet::ext::MXReturnValue;
+using mxnet::ext::MXTensor;
+using mxnet::ext::OpResource;
+
+typedef std::unordered_map<std::string, std::string> Attrs;
+typedef std::vector<MXTensor> Tensors;
+typedef std::vector<unsigned> Shape;
+typedef std::vector<Shape> Shapes;
+
+inline std::string text(const Attrs& attrs, const char* key,
+                        const char* otherwise) {
+  auto found = attrs.find(key);
+  return found == attrs.end() ? otherwise : found->second;
+}
+
+inline double number(const Attrs& attrs, const char* key, double otherwise) {
+  auto found = attrs.find(key);
+  return found == attrs.end() ? otherwise : std::stod(found->second);
+}
+
+inline bool wants_bf16(const Attrs& attrs) {
+  return text(attrs, "precision", "fp32") == "bf16";
+}
+
+inline MXReturnValue fail(const std::string& reason) {
+  MX_ERROR_MSG << reason;
+  return MX_FAIL;
+}
+
+inline const char* no_bf16() {
+  return "precision 'bf16' needs a CPU with AVX-512 BF16 instructions";
+}
+
+inline float* floats(MXTensor& t) { return t.data<float>(); }
+inline int32_t* ints(MXTensor& t) { return t.data<int32_t>(); }
+
+// Gradients of indices, lengths and noise: zero, where asked for at all.
+inline void clear(MXTensor& t) {
+  if (t.data_ptr) std::memset(t.data_ptr, 0, 4 * t.size());
+}
+
+// Threads worth waking for this much work (in rough operations).
+inline int team(double work) {
+  return work < 5e4 ? 1 : std::max(1, omp_get_max_threads());
+}
+
+// This thread's part of n items: [first, last).
+inline void share(long n, int parts, int part, long* first, long* last) {
+  *first = n * part / parts;
+  *last = n * (part + 1) / parts;
+}
+
+}  // namespace d2lbert

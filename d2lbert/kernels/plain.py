@@ -1,0 +1,132 @@
+"""The twins of `ops` in MXNet's own operators, for any device.
+
+Same names, signatures and results; see there for shapes.
+"""
+
+import numpy
+
+from d2lbert._mxnet import mx, np, npx
+from d2lbert.kernels.ops import detached
+
+__all__ = ['add_norm', 'attention', 'attention_qkv', 'dense', 'embed',
+           'softmax_ce', 'vocab_ce']
+
+
+def _modules(array):
+    if isinstance(array, mx.symbol.Symbol):
+        return mx.sym.np, mx.sym.npx
+    return np, npx
+
+
+def _fp32(precision):
+    if precision != 'fp32':
+        raise ValueError(f'precision {precision!r} needs the fused CPU '
+                         f'operators, which are not in use here: choose '
+                         f"'fp32'")
+
+
+def dense(X, W, b=None, units=None, act='none', precision='fp32',
+          grad_req='add'):
+    """act(X W^T + b); a symbol needs units."""
+    _fp32(precision)
+    _, npx = _modules(X)
+    bias = [] if b is None else [b]
+    Y = npx.fully_connected(X, W, *bias, no_bias=b is None, flatten=False,
+                            num_hidden=units or W.shape[0])
+    if act == 'none':
+        return Y
+    if act == 'gelu':
+        return npx.leaky_relu(Y, act_type='gelu')
+    return npx.activation(Y, act_type=act)
+
+
+def add_norm(X, Y, gamma, beta, p=0, eps=1e-5, grad_req='add'):
+    """LayerNorm(X + dropout(Y)) over the last axis."""
+    _, npx = _modules(X)
+    dropped = npx.dropout(Y, p=p) if p else Y
+    return npx.layer_norm(X + dropped, gamma, beta, axis=-1, eps=eps)
+
+
+def attention(Q, K, V, offsets, lens, num_heads, p=0, precision='fp32',
+              length=None):
+    """Attention by masking; without length the offsets are read on the host.
+    """
+    _fp32(precision)
+    if length is not None:
+        return _padded(Q, K, V, lens, num_heads, p, length)
+    if isinstance(Q, mx.symbol.Symbol):
+        raise ValueError('attention in a symbol needs length, the number of '
+                         'rows that every sequence has')
+    bounds = offsets.asnumpy()
+    counts = numpy.diff(bounds)
+    length = max(int(counts.max()), 1)
+    # Rows of the padded layout; short sequences repeat some row, unseen.
+    columns = numpy.arange(length)
+    spread = numpy.minimum(bounds[:-1, None] + columns, len(Q) - 1)
+    spread = np.array(spread, dtype='int32', ctx=Q.ctx)
+    owned = numpy.flatnonzero(columns < counts[:, None])
+    owned = np.array(owned, dtype='int32', ctx=Q.ctx)
+    Q, K, V = (np.take(X, spread.reshape(-1), axis=0) for X in (Q, K, V))
+    return np.take(_padded(Q, K, V, lens, num_heads, p, length), owned,
+                   axis=0)
+
+
+def _padded(Q, K, V, lens, num_heads, p, length):
+    np, npx = _modules(Q)
+
+    def split_heads(X):  # (B*T, H) to (B*N, T, H/N)
+        X = npx.reshape(X, (-6, -1, length, -2))
+        X = npx.reshape(X, (-2, -2, -6, num_heads, -1))
+        return npx.reshape(np.swapaxes(X, 1, 2), (-5, -2, -2))
+
+    Q, K, V = split_heads(Q), split_heads(K), split_heads(V)
+    # The scale of sqrt(H/N) without a shape: ones' product with themselves.
+    size = np.sum(np.ones_like(Q), axis=-1, keepdims=True)
+    scores = npx.batch_dot(Q / np.sqrt(size), K, transpose_b=True)
+    seen = np.arange(length).reshape(1, 1, -1) < np.repeat(
+        lens.astype('float32'), num_heads).reshape(-1, 1, 1)
+    seen = seen.astype('float32')
+    scores = scores * seen - 1e9 * (1 - seen)
+    weights = npx.softmax(scores, axis=-1) * seen  # no keys, no weight
+    if p:
+        weights = npx.dropout(weights, p=p)
+    joined = npx.reshape(npx.batch_dot(weights, V),
+                         (-6, -1, num_heads, -2, -2))
+    return npx.reshape(np.swapaxes(joined, 1, 2), (-5, -5))
+
+
+def attention_qkv(QKV, offsets, lens, num_heads, p=0, precision='fp32',
+                  length=None):
+    """`attention` with Q, K and V side by side."""
+    np, _ = _modules(QKV)
+    Q, K, V = np.split(QKV, 3, axis=-1)
+    return attention(Q, K, V, offsets, lens, num_heads, p, precision, length)
+
+
+def embed(tokens, segments, positions, W_tok, W_seg, W_pos, grad_req='add'):
+    """W_tok[tokens] + W_seg[segments] + W_pos[positions]."""
+    np, _ = _modules(tokens)
+    return (np.take(W_tok, tokens, axis=0)
+            + np.take(W_seg, segments, axis=0)
+            + np.take(W_pos, positions, axis=0))
+
+
+def vocab_ce(X, W, b, labels, weights, grad=None, precision='fp32',
+             grad_req='add'):
+    """Cross-entropy of X W^T + b."""
+    _fp32(precision)
+    np, npx = _modules(X)
+    if isinstance(X, mx.symbol.Symbol):
+        logits = np.dot(X, W.T) + b
+    else:
+        logits = dense(X, W, b)
+    rows = -npx.pick(npx.log_softmax(logits, axis=-1), labels, axis=-1)
+    loss = np.sum(rows * weights).reshape(1)
+    return loss, detached(rows)
+
+
+def softmax_ce(logits, labels, weights):
+    """Each row's weighted cross-entropy."""
+    _, npx = _modules(logits)
+    return -npx.pick(npx.log_softmax(logits, axis=-1), labels,
+                     axis=-1) * weights

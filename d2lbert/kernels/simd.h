@@ -1,0 +1,276 @@
+// Vectors of the machine's own width, and the functions MXNet's operators
+// need on them. GCC's vector extensions: one source for AVX-512, AVX and NEON.
+#pragma once
+#include <cstdint>
+#include <cstring>
+#include <cmath>
+#ifdef __AVX512F__
+#include <immintrin.h>
+#endif
+
+// Two bfloat16 in one word: the pair along the summed axis.
+#if defined(__AVX512BF16__) && defined(__AVX512BW__)
+#define D2LBERT_BF16 1
+#else
+#define D2LBERT_BF16 0
+#endif
+
+namespace d2lbert {
+
+#if defined(__AVX512F__)
+constexpr int VL = 16;
+#elif defined(__AVX__)
+constexpr int VL = 8;
+#else
+constexpr int VL = 4;
+#endif
+
+typedef float vf __attribute__((vector_size(4 * VL)));
+typedef int32_t vi __attribute__((vector_size(4 * VL)));
+typedef uint32_t vu __attribute__((vector_size(4 * VL)));
+
+inline vf splat(float x) { return x - vf{}; }
+inline vi bits(vf x) { return (vi)x; }
+
+template <class V = vf>
+inline V load(const void* p) {
+  V v;
+  std::memcpy(&v, p, sizeof v);
+  return v;
+}
+
+template <class V>
+inline void store(void* p, V v) { std::memcpy(p, &v, sizeof v); }
+
+// The first n lanes, zeros after them; nothing beyond them is touched.
+template <class V = vf>
+inline V load(const void* p, long n) {
+  if (n >= VL) return load<V>(p);
+#ifdef __AVX512F__
+  return (V)_mm512_maskz_loadu_epi32((__mmask16)((1u << n) - 1), p);
+#else
+  V v{};
+  std::memcpy(&v, p, 4 * n);
+  return v;
+#endif
+}
+
+template <class V>
+inline void store(void* p, V v, long n) {
+  if (n >= VL) return store(p, v);
+#ifdef __AVX512F__
+  _mm512_mask_storeu_epi32(p, (__mmask16)((1u << n) - 1), (__m512i)v);
+#else
+  std::memcpy(p, &v, 4 * n);
+#endif
+}
+
+inline vi count() {
+  vi v;
+  for (int i = 0; i < VL; i++) v[i] = i;
+  return v;
+}
+
+inline vf pick(vi mask, vf yes, vf no) {
+  return (vf)((mask & (vi)yes) | (~mask & (vi)no));
+}
+
+inline vu shuffle(vu a, vu b, vi order) {
+#ifdef __clang__
+  vu v;
+  for (int i = 0; i < VL; i++)
+    v[i] = order[i] < VL ? a[order[i]] : b[order[i] - VL];
+  return v;
+#else
+  return __builtin_shuffle(a, b, order);
+#endif
+}
+
+inline vf larger(vf a, vf b) { return a > b ? a : b; }
+
+// Halves are folded, so the order of a sum is the same everywhere.
+template <class F>
+inline float fold(vf v, F both) {
+#ifdef __AVX512F__
+  __m256 a = _mm512_castps512_ps256((__m512)v);
+  __m256 b = _mm256_castpd_ps(_mm512_extractf64x4_pd((__m512d)v, 1));
+  typedef float v8 __attribute__((vector_size(32)));
+  typedef float v4 __attribute__((vector_size(16)));
+  const v8 eight = both((v8)a, (v8)b);
+  v4 four = both((v4)_mm256_castps256_ps128((__m256)eight),
+                 (v4)_mm256_extractf128_ps((__m256)eight, 1));
+  four = both(four, (v4)_mm_movehl_ps((__m128)four, (__m128)four));
+  return both(four, (v4)_mm_movehdup_ps((__m128)four))[0];
+#else
+  for (int half = VL / 2; half; half /= 2)
+    for (int i = 0; i < half; i++) v[i] = both(v[i], v[i + half]);
+  return v[0];
+#endif
+}
+
+inline float sum(vf v) {
+  return fold(v, [](auto a, auto b) { return a + b; });
+}
+
+inline float maximum(vf v) {
+  return fold(v, [](auto a, auto b) { return a > b ? a : b; });
+}
+
+// e^x to about one unit in the last place; 0 below 2^-125, inf above the
+// largest float, NaN for NaN.
+inline vf exp(vf x) {
+  const float low = -86.6f, high = 88.722839f, round = 12582912.f;
+  vf y = x < low ? splat(low) : x;
+  y = y > high ? splat(high) : y;
+  vf shifted = y * 1.44269504f + round;
+  vf n = shifted - round;
+  vf r = y - n * 0.693359375f;
+  r = r + n * 2.12194440e-4f;
+  vf p = splat(1.3813144e-3f);
+  p = p * r + 8.3694188e-3f;
+  p = p * r + 4.1668456e-2f;
+  p = p * r + 1.6666515e-1f;
+  p = p * r + 0.5f;
+  p = p * (r * r) + r;
+  p = p + 1.f;
+  // 2^n as 2 * 2^(n - 1): n may be 128, whose power is no float.
+  vi power = (bits(shifted) - bits(splat(round)) + 126) << 23;
+  p = (p + p) * (vf)power;
+  p = x < low ? splat(0.f) : p;
+  return x > high ? splat(INFINITY) : p;
+}
+
+inline vf sign_of(vf sign, vf size) {
+  return (vf)(bits(size) | (bits(sign) & INT32_MIN));
+}
+
+inline vf absolute(vf x) { return (vf)(bits(x) & INT32_MAX); }
+
+inline vf tanh(vf x) {
+  vf a = absolute(x), s = x * x;
+  vf p = splat(-5.5151642e-3f);
+  p = p * s + 2.0469420e-2f;
+  p = p * s - 5.3688023e-2f;
+  p = p * s + 1.3330831e-1f;
+  p = p * s - 3.3333260e-1f;
+  vf near = x + x * s * p;
+  vf far = sign_of(x, 1.f - 2.f / (exp(a + a) + 1.f));
+  return a < 0.625f ? near : far;
+}
+
+inline vf erf(vf x) {
+  vf a = absolute(x), s = x * x;
+  vf p = splat(7.8538753e-5f);
+  p = p * s - 8.0101984e-4f;
+  p = p * s + 5.1883282e-3f;
+  p = p * s - 2.6853813e-2f;
+  p = p * s + 1.1283585e-1f;
+  p = p * s - 3.7612626e-1f;
+  vf near = x * (p * s + 1.1283791f);
+  // log(1 - erf(a)) is smooth; from 4 on erf is 1 in single precision.
+  vf t = a > 4.f ? splat(4.f) : a;
+  vf q = splat(-2.1697610e-5f);
+  q = q * t + 4.4147257e-4f;
+  q = q * t - 4.2052842e-3f;
+  q = q * t + 2.5210340e-2f;
+  q = q * t - 1.0842210e-1f;
+  q = q * t - 6.3321638e-1f;
+  q = q * t - 1.1295803f;
+  q = q * t + 1.8846767e-4f;
+  vf far = sign_of(x, 1.f - exp(q));
+  return a < 1.f ? near : far;
+}
+
+// Words 0..3 of rows r, r + 4, r + 8, ... side by side.
+inline vu load_quads(const uint32_t* const* row, int column) {
+#if defined(__AVX512F__)
+  auto quad = [&](int r) {
+    return _mm_loadu_si128((const __m128i*)(row[r] + column));
+  };
+  __m512i v = _mm512_castsi128_si512(quad(0));
+  v = _mm512_inserti32x4(v, quad(4), 1);
+  v = _mm512_inserti32x4(v, quad(8), 2);
+  return (vu)_mm512_inserti32x4(v, quad(12), 3);
+#else
+  vu v;
+  for (int r = 0; r < VL; r += 4) std::memcpy((char*)&v + 4 * r,
+                                              row[r] + column, 16);
+  return v;
+#endif
+}
+
+// The rows of a VL x VL block of words become `to`'s columns: rows four
+// apart are read together, so four by four words within each quarter of a
+// register are all that is left to exchange.
+inline void transpose(const uint32_t* const* row, uint32_t* to, long ld) {
+  vi low, high, low_pairs, high_pairs;  // constants, instructions' own
+  for (int q = 0; q < VL; q += 4) {
+    const int a = q, b = q + VL;
+    const int l[] = {a, b, a + 1, b + 1}, h[] = {a + 2, b + 2, a + 3, b + 3};
+    const int lp[] = {a, a + 1, b, b + 1}, hp[] = {a + 2, a + 3, b + 2, b + 3};
+    for (int i = 0; i < 4; i++) {
+      low[q + i] = l[i];
+      high[q + i] = h[i];
+      low_pairs[q + i] = lp[i];
+      high_pairs[q + i] = hp[i];
+    }
+  }
+#pragma GCC unroll 4
+  for (int c = 0; c < VL; c += 4, to += 4 * ld) {
+    const vu r0 = load_quads(row, c), r1 = load_quads(row + 1, c);
+    const vu r2 = load_quads(row + 2, c), r3 = load_quads(row + 3, c);
+    const vu a = shuffle(r0, r1, low), b = shuffle(r2, r3, low);
+    const vu d = shuffle(r0, r1, high), e = shuffle(r2, r3, high);
+    store(to, shuffle(a, b, low_pairs));
+    store(to + ld, shuffle(a, b, high_pairs));
+    store(to + 2 * ld, shuffle(d, e, low_pairs));
+    store(to + 3 * ld, shuffle(d, e, high_pairs));
+  }
+}
+
+// Random words by place, not by order: word j of row i of one call is a
+// function of (seed, i, j), so any thread draws the same, and backward draws
+// again what forward drew. A row's 64-bit key seeds a 32-bit mixer.
+struct Draws {
+  uint32_t first, second;
+  Draws(uint64_t seed, uint64_t row) {
+    uint64_t z = seed + (row + 1) * 0x9e3779b97f4a7c15u;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    z ^= z >> 31;
+    first = (uint32_t)z;
+    second = (uint32_t)(z >> 32);
+  }
+  vu at(vu j) const {
+    vu x = j + first;
+    x = (x ^ (x >> 16)) * 0x7feb352du + second;
+    x = (x ^ (x >> 15)) * 0x846ca68bu;
+    return x ^ (x >> 16);
+  }
+};
+
+// Inverted dropout: a factor per element, 0 with probability p to 2^-32.
+struct Dropout {
+  uint64_t seed = 0;
+  uint32_t threshold = 0;
+  float keep = 1.f;
+  // noise: 64 numbers that the framework's own dropout of ones at rate 1/2
+  // has made 0 or 2 in training and left 1 otherwise: 64 random bits that
+  // obey its seed, and whether this is training.
+  Dropout(double p, const float* noise) {
+    if (p <= 0 || !noise || noise[0] == 1.f) return;
+    for (int i = 0; i < 64; i++)
+      seed |= (uint64_t)(noise[i] > 1.f) << i;
+    double level = p * 4294967296.0;
+    threshold = level >= 4294967295.0 ? 4294967295u : (uint32_t)level;
+    keep = (float)(p < 1 ? 1 / (1 - p) : 0);
+  }
+  bool on() const { return threshold != 0; }
+  Draws row(uint64_t i) const { return Draws(seed, i); }
+  vf factors(const Draws& row, vu j) const {
+    vi kept = row.at(j) >= threshold;
+    return (vf)(kept & bits(splat(keep)));
+  }
+};
+
+}  // namespace d2lbert

@@ -1,0 +1,454 @@
+// d2lbert_vocab_ce: cross-entropy over a vocabulary straight from the hidden
+// rows, so that no (M, V) array ever exists; d2lbert_softmax_ce: the same
+// from logits that do.
+#include <cmath>
+
+#include "op.h"
+
+namespace d2lbert {
+namespace {
+
+constexpr long gcd(long a, long b) { return b ? gcd(b, a % b) : a; }
+// Columns of the vocabulary at a time: whole tiles of both products.
+constexpr long UNIT = MR / gcd(MR, NR) * NR;
+constexpr long BLOCK = UNIT * std::max<long>(1, 224 / UNIT);
+// Rows at a time: their exponentials (CHUNK x V) wait for the normaliser in
+// the last-level cache.
+constexpr long CHUNK = (252 + MR - 1) / MR * MR;
+
+inline long clip(int32_t label, long V) {
+  return label < 0 ? 0 : label >= V ? V - 1 : label;
+}
+
+// db[j] += sum over rows of weight * e.
+void add_rows(const float* e, long ld, long m, long n, const float* weight,
+              float* db, Ahead ahead) {
+  for (long r = 0; r < m; r++) {
+    ahead.step();
+    for (long j = 0; j < n; j += VL)
+      store(db + j,
+            load(db + j, n - j) + weight[r] * load(e + r * ld + j, n - j),
+            n - j);
+  }
+}
+
+void add_rows(const uint32_t* e, long ld, long m, long n,
+              const float* weight, float* db, Ahead ahead) {
+  for (long r = 0; r < m; r += 2) {
+    ahead.step();
+    ahead.step();
+    const float next = r + 1 < m ? weight[r + 1] : 0.f;
+    for (long j = 0; j < n; j += VL) {
+      const vu pair = load<vu>(e + r / 2 * ld + j, n - j);
+      store(db + j,
+            load(db + j, n - j) + weight[r] * (vf)(pair << 16) +
+                next * (vf)(pair & 0xffff0000u),
+            n - j);
+    }
+  }
+}
+
+struct Job {
+  long M, H, V;
+  const float *X, *W, *b;
+  const int32_t* labels;
+  const float* weights;
+  float *rows, *dX, *dW, *db;  // the gradients null when not wanted
+};
+
+// What one thread knows of the chunk's rows.
+struct Part {
+  float *reference, *total, *label, *references, *dX;
+};
+
+// Logits of columns [v, v + n) to exponentials relative to each row's
+// reference, which moves, with all that hangs on it, only when a logit
+// exceeds it by far; so all exponentials of a row usually share one scale.
+void exponentials(const Job& job, long first, long m, long v, long n,
+                  float* L, long ld, const Part& part, Ahead ahead) {
+  const vi lane = count();
+  const vf nothing = splat(-INFINITY);
+  for (long r = 0; r < m; r++) {
+    ahead.step();
+    float* l = L + r * ld;
+    const long label = clip(job.labels[first + r], job.V) - v;
+    if (label >= 0 && label < n) part.label[r] = l[label];
+    vf top = nothing;
+    for (long j = 0; j < n; j += VL) {
+      vf x = load(l + j, n - j);
+      if (n - j < VL) x = pick(lane < (int)(n - j), x, nothing);
+      top = larger(x, top);
+    }
+    const float most = maximum(top);
+    if (most > part.reference[r] + 30) {
+      const float old = part.reference[r];
+      part.reference[r] = most;
+      const float shrink = std::exp(old - most);
+      part.total[r] *= shrink;
+      if (part.dX)
+        for (long j = 0; j < job.H; j++) part.dX[r * job.H + j] *= shrink;
+    }
+    const float reference = part.reference[r];
+    vf total{};
+    for (long j = 0; j < n; j += VL) {
+      vf e = exp(load(l + j, n - j) - reference);
+      if (n - j < VL) e = pick(lane < (int)(n - j), e, vf{});
+      store(l + j, e, n - j);
+      total += e;
+    }
+    part.total[r] += sum(total);
+  }
+}
+
+template <class E>
+void vocabulary(const Job& job) {
+  const long M = job.M, H = job.H, V = job.V;
+  const bool grad = job.dX != nullptr;
+  const int threads = team(2.0 * M * H * V);
+  const long chunks = std::max<long>(1, ceil_div(M, CHUNK));
+  const long chunk = ceil_div(ceil_div(M, chunks), MR) * MR;
+  const long h_words = E::words(H), m_words = E::words(chunk);
+  const long b_words = E::words(BLOCK);
+  const long panels = ceil_div(V, NR);
+  // Every thread owns part of the vocabulary: its W, dW and db.
+  const long widest = ceil_div(panels, threads) * NR;
+  const long blocks = ceil_div(widest, BLOCK);
+  const bool in_place = sizeof(word<E>) == sizeof(float) &&
+                        E::words(2) == 2;  // fp32: the logits' own memory
+  const long held = grad ? blocks : 1;
+  Scratch& shared = team_scratch();
+  shared.reset(threads * 4 * (chunk * (3 + held + (grad ? H : 0)) + 96));
+  std::vector<Part> parts(threads);
+  for (Part& part : parts) {
+    part.reference = shared.take<float>(chunk);
+    part.total = shared.take<float>(chunk);
+    part.label = shared.take<float>(chunk);
+    part.references = shared.take<float>(chunk * held);
+    part.dX = grad ? shared.take<float>(chunk * H) : nullptr;
+  }
+  if (grad) {
+    std::memset(job.dX, 0, 4 * M * H);
+    if (!M) std::memset(job.dW, 0, 4 * V * H);
+    std::memset(job.db, 0, 4 * V);
+  }
+#pragma omp parallel num_threads(threads)
+  {
+    const int t = omp_get_thread_num();
+    const int team_size = omp_get_num_threads();
+    long v0, v1;
+    share(panels, team_size, t, &v0, &v1);
+    v0 *= NR;
+    v1 = std::min(v1 * NR, V);
+    const Part& mine = parts[t];
+    Scratch& own = own_scratch();
+    own.reset(4 * (BLOCK * h_words + padded(H) * b_words + chunk * h_words +
+                   chunk * BLOCK * (in_place ? held : 1) +
+                   chunk * b_words + (in_place ? 0 : held * m_words * BLOCK) +
+                   padded(H) * m_words + chunk * (H + 3) + BLOCK) + 2048);
+    word<E>* w_t = own.take<word<E>>(BLOCK * h_words);
+    word<E>* w = own.take<word<E>>(padded(H) * b_words);
+    word<E>* x_words = own.take<word<E>>(chunk * h_words);
+    float* L = own.take<float>(chunk * BLOCK * (in_place ? held : 1));
+    word<E>* e_words = own.take<word<E>>(chunk * b_words);
+    word<E>* kept =
+        own.take<word<E>>(in_place ? 0 : held * m_words * BLOCK);
+    word<E>* x_panels = own.take<word<E>>(padded(H) * m_words);
+    float* scaled = own.take<float>(chunk * H);
+    float* bias = own.take<float>(BLOCK);
+    float* factor = own.take<float>(chunk);
+    float* tops = own.take<float>(chunk);
+    float* shares = own.take<float>(chunk);
+    for (long first = 0; first < M; first += chunk) {
+      const long m = std::min(chunk, M - first);
+      std::fill(mine.reference, mine.reference + m, -1e30f);
+      std::fill(mine.total, mine.total + m, 0.f);
+      std::fill(mine.label, mine.label + m, 0.f);
+      if (grad) std::memset(mine.dX, 0, 4 * m * H);
+      long x_ld = H;
+      const word<E>* x = as_rows(job.X + first * H, x_ld, m, H, x_words);
+      for (long v = v0, block = 0; v < v1; v += BLOCK, block++) {
+        const long n = std::min(BLOCK, v1 - v);
+        float* l = in_place && grad ? L + block * chunk * BLOCK : L;
+        pack_t<E>(job.W + v * H, H, H, n, w_t);
+        std::fill(bias, bias + BLOCK, 0.f);
+        std::copy(job.b + v, job.b + v + n, bias);
+        multiply<E>(false, m, n, h_words, x, x_ld, w_t, l, BLOCK, BIAS,
+                    nullptr, bias);
+        Ahead ahead(m);
+        const long next = std::max(0L, std::min(BLOCK, v1 - v - BLOCK));
+        ahead.fetch(job.W + (v + n) * H, next * H * 4);
+        if (next && in_place && grad)
+          ahead.fetch(l + chunk * BLOCK, m * BLOCK * 4);
+        exponentials(job, first, m, v, n, l, BLOCK, mine, ahead);
+        if (!grad) continue;
+        std::copy(mine.reference, mine.reference + m,
+                  mine.references + block * chunk);
+        long ld = BLOCK;
+        const word<E>* e = as_rows(l, ld, m, n, e_words);
+        pack<E>(job.W + v * H, H, n, H, w);
+        multiply<E>(false, m, H, E::words(n), e, ld, w, mine.dX, H, ADD);
+        ld = BLOCK;
+        as_columns(l, ld, m, n, kept + block * m_words * BLOCK);
+      }
+#pragma omp barrier
+      // Every thread finds each row's maximum and sum for itself: no second
+      // barrier, and the same order of sums in each.
+      for (long r = 0; r < m; r++) {
+        float top = parts[0].reference[r], total = 0, label = 0;
+        for (int q = 1; q < team_size; q++)
+          top = std::max(top, parts[q].reference[r]);
+        for (int q = 0; q < team_size; q++) {
+          total += parts[q].total[r] * std::exp(parts[q].reference[r] - top);
+          label += parts[q].label[r];  // zero but for the label's owner
+        }
+        tops[r] = top;
+        shares[r] = job.weights[first + r] / total;
+        if (t == 0) job.rows[first + r] = top - label + std::log(total);
+      }
+      if (grad) {
+        for (long v = v0, block = 0; v < v1; v += BLOCK, block++) {
+          const long n = std::min(BLOCK, v1 - v);
+          const float* reference = mine.references + block * chunk;
+          if (!block || std::memcmp(reference, reference - chunk, 4 * m)) {
+            for (long r = 0; r < m; r++) {
+              factor[r] = shares[r] * std::exp(reference[r] - tops[r]);
+              for (long j = 0; j < H; j += VL)
+                store(scaled + r * H + j,
+                      factor[r] * load(job.X + (first + r) * H + j, H - j),
+                      H - j);
+            }
+            pack<E>(scaled, H, m, H, x_panels);
+          }
+          long ld = in_place ? BLOCK : n;
+          const word<E>* e =
+              in_place ? (const word<E>*)(L + block * chunk * BLOCK)
+                       : kept + block * m_words * BLOCK;
+          multiply<E>(true, n, H, E::words(m), e, ld, x_panels,
+                      job.dW + v * H, H, first ? ADD : ZERO);
+          Ahead ahead(m);
+          const long next = std::max(0L, std::min(BLOCK, v1 - v - BLOCK));
+          ahead.fetch(job.dW + (v + n) * H, next * H * 4);
+          if (next)
+            ahead.fetch(in_place ? (const void*)(L + (block + 1) * chunk *
+                                                         BLOCK)
+                                 : kept + (block + 1) * m_words * BLOCK,
+                        E::words(m) * BLOCK * 4);
+          add_rows(e, ld, m, n, factor, job.db + v, ahead);
+        }
+        for (long r = 0; r < m; r++) {
+          const long label = clip(job.labels[first + r], V);
+          if (label < v0 || label >= v1) continue;
+          const float weight = job.weights[first + r];
+          const float* xr = job.X + (first + r) * H;
+          float* to = job.dW + label * H;
+          for (long j = 0; j < H; j += VL)
+            store(to + j, load(to + j, H - j) - weight * load(xr + j, H - j),
+                  H - j);
+          job.db[label] -= weight;
+        }
+#pragma omp for schedule(static) nowait
+        for (long r = 0; r < m; r++) {
+          const float weight = job.weights[first + r];
+          float* to = job.dX + (first + r) * H;
+          for (int q = 0; q < team_size; q++) {
+            const float f =
+                shares[r] * std::exp(parts[q].reference[r] - tops[r]);
+            for (long j = 0; j < H; j += VL)
+              store(to + j, load(to + j, H - j) +
+                                f * load(parts[q].dX + r * H + j, H - j),
+                    H - j);
+          }
+          const float* wr = job.W + clip(job.labels[first + r], V) * H;
+          for (long j = 0; j < H; j += VL)
+            store(to + j, load(to + j, H - j) - weight * load(wr + j, H - j),
+                  H - j);
+        }
+      }
+#pragma omp barrier
+    }
+  }
+}
+
+namespace fused {
+
+bool wants_grad(const Attrs& attrs) { return number(attrs, "grad", 1) != 0; }
+
+MXReturnValue parse(const Attrs& attrs, int* inputs, int* outputs) {
+  *inputs = 5;  // X, W, b, labels, weights
+  *outputs = wants_grad(attrs) ? 5 : 2;  // loss, rows[, dX, dW, db]
+  return MX_SUCCESS;
+}
+
+MXReturnValue infer_type(const Attrs&, std::vector<int>* in,
+                         std::vector<int>* out) {
+  std::fill(in->begin(), in->end(), kFloat32);
+  (*in)[3] = kInt32;
+  std::fill(out->begin(), out->end(), kFloat32);
+  return MX_SUCCESS;
+}
+
+MXReturnValue infer_shape(const Attrs&, Shapes* in, Shapes* out) {
+  const Shape x = (*in)[0];
+  Shape w = (*in)[1];
+  if (x.size() != 2 || w.size() != 2)
+    return fail("vocab_ce needs X (M, H) and W (V, H)");
+  w[1] = x[1];
+  const Shape b = {w[0]}, rows = {x[0]};
+  *in = {x, w, b, rows, rows};
+  Shapes shapes = {{1}, rows, x, w, b};
+  std::copy(shapes.begin(), shapes.begin() + out->size(), out->begin());
+  return MX_SUCCESS;
+}
+
+MXReturnValue run_forward(const Attrs& attrs, Tensors* in, Tensors* out,
+                          const OpResource&) {
+  MXTensor &x = (*in)[0], &w = (*in)[1];
+  Job job = {x.shape[0], x.shape[1], w.shape[0], floats(x), floats(w),
+             floats((*in)[2]), ints((*in)[3]), floats((*in)[4]),
+             floats((*out)[1]), nullptr, nullptr, nullptr};
+  if (wants_grad(attrs)) {
+    job.dX = floats((*out)[2]);
+    job.dW = floats((*out)[3]);
+    job.db = floats((*out)[4]);
+  }
+  if (wants_bf16(attrs)) {
+#if D2LBERT_BF16
+    vocabulary<Bf16>(job);
+#else
+    return fail(no_bf16());
+#endif
+  } else {
+    vocabulary<Fp32>(job);
+  }
+  double loss = 0;
+  for (long r = 0; r < job.M; r++)
+    loss += (double)job.weights[r] * job.rows[r];
+  floats((*out)[0])[0] = (float)loss;
+  return MX_SUCCESS;
+}
+
+MXReturnValue run_backward(const Attrs& attrs, Tensors* in, Tensors* out,
+                           const OpResource&) {
+  if (!wants_grad(attrs))
+    return fail("vocab_ce was called with grad=0 and keeps no gradients");
+  // in: gradients of 5 outputs, 5 inputs, 5 outputs
+  const float upstream = floats((*in)[0])[0];
+  const int from[] = {12, 13, 14}, to[] = {0, 1, 2};
+  for (int k = 0; k < 3; k++) {
+    const float* unit = floats((*in)[from[k]]);
+    float* grad = floats((*out)[to[k]]);
+    const long n = (*in)[from[k]].size();
+    if (!grad) continue;
+#pragma omp parallel for schedule(static) num_threads(team(n))
+    for (long i = 0; i < n; i += VL)
+      store(grad + i, upstream * load(unit + i, n - i), n - i);
+  }
+  clear((*out)[3]);
+  float* dweights = floats((*out)[4]);
+  if (dweights)
+    for (long i = 0; i < (*in)[11].size(); i++)
+      dweights[i] = upstream * floats((*in)[11])[i];
+  return MX_SUCCESS;
+}
+
+}  // namespace fused
+
+namespace plain {
+
+MXReturnValue parse(const Attrs&, int* inputs, int* outputs) {
+  *inputs = 3;   // logits, labels, weights
+  *outputs = 2;  // each row's weighted loss; its maximum and 1 / sum
+  return MX_SUCCESS;
+}
+
+MXReturnValue infer_type(const Attrs&, std::vector<int>* in,
+                         std::vector<int>* out) {
+  (*in)[0] = (*in)[2] = kFloat32;
+  (*in)[1] = kInt32;
+  std::fill(out->begin(), out->end(), kFloat32);
+  return MX_SUCCESS;
+}
+
+MXReturnValue infer_shape(const Attrs&, Shapes* in, Shapes* out) {
+  if ((*in)[0].size() != 2) return fail("softmax_ce needs logits (M, V)");
+  const Shape rows = {(*in)[0][0]};
+  (*in)[1] = (*in)[2] = rows;
+  *out = {rows, {rows[0], 2}};
+  return MX_SUCCESS;
+}
+
+MXReturnValue run_forward(const Attrs&, Tensors* in, Tensors* out,
+                          const OpResource&) {
+  const float *X = floats((*in)[0]), *weights = floats((*in)[2]);
+  const int32_t* labels = ints((*in)[1]);
+  const long M = (*in)[0].shape[0], V = (*in)[0].shape[1];
+  float *loss = floats((*out)[0]), *stats = floats((*out)[1]);
+#pragma omp parallel for schedule(static) num_threads(team(20.0 * M * V))
+  for (long i = 0; i < M; i++) {
+    const float* x = X + i * V;
+    const vi lane = count();
+    const vf nothing = splat(-INFINITY);
+    vf top = nothing, total{};
+    for (long j = 0; j < V; j += VL) {
+      vf l = load(x + j, V - j);
+      if (V - j < VL) l = pick(lane < (int)(V - j), l, nothing);
+      top = larger(l, top);
+    }
+    const float most = std::max(maximum(top), -1e30f);
+    for (long j = 0; j < V; j += VL) {
+      vf e = exp(load(x + j, V - j) - most);
+      if (V - j < VL) e = pick(lane < (int)(V - j), e, vf{});
+      total += e;
+    }
+    const float all = sum(total);
+    stats[2 * i] = most;
+    stats[2 * i + 1] = 1 / all;
+    loss[i] = weights[i] * (most - x[clip(labels[i], V)] + std::log(all));
+  }
+  return MX_SUCCESS;
+}
+
+MXReturnValue run_backward(const Attrs&, Tensors* in, Tensors* out,
+                           const OpResource&) {
+  // in: dloss, dstats, logits, labels, weights, loss, stats
+  const float *d = floats((*in)[0]), *X = floats((*in)[2]);
+  const int32_t* labels = ints((*in)[3]);
+  const float *weights = floats((*in)[4]), *stats = floats((*in)[6]);
+  const long M = (*in)[2].shape[0], V = (*in)[2].shape[1];
+  float *dX = floats((*out)[0]), *dweights = floats((*out)[2]);
+  clear((*out)[1]);
+#pragma omp parallel for schedule(static) num_threads(team(20.0 * M * V))
+  for (long i = 0; i < M; i++) {
+    const float* x = X + i * V;
+    const long label = clip(labels[i], V);
+    const float most = stats[2 * i], inverse = stats[2 * i + 1];
+    if (dweights)
+      dweights[i] = d[i] * (most - x[label] - std::log(inverse));
+    if (!dX) continue;
+    const float c = d[i] * weights[i], scale = c * inverse;
+    for (long j = 0; j < V; j += VL)
+      store(dX + i * V + j, scale * exp(load(x + j, V - j) - most), V - j);
+    dX[i * V + label] -= c;
+  }
+  return MX_SUCCESS;
+}
+
+}  // namespace plain
+
+}  // namespace
+
+REGISTER_OP(d2lbert_vocab_ce)
+    .setForward(fused::run_forward, "cpu")
+    .setBackward(fused::run_backward, "cpu")
+    .setParseAttrs(fused::parse)
+    .setInferType(fused::infer_type)
+    .setInferShape(fused::infer_shape);
+
+REGISTER_OP(d2lbert_softmax_ce)
+    .setForward(plain::run_forward, "cpu")
+    .setBackward(plain::run_backward, "cpu")
+    .setParseAttrs(plain::parse)
+    .setInferType(plain::infer_type)
+    .setInferShape(plain::infer_shape);
+
+}  // namespace d2lbert
