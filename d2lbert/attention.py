@@ -1,0 +1,190 @@
+"""Attention, as the book's chapter "Attention Mechanisms" defines it.
+
+B batch, T tokens, Q queries, K keys, H hiddens, N heads, R rows: the tokens of
+all sequences one after another, with or without their padding.
+"""
+import math
+from typing import Any, NamedTuple
+
+import numpy as onp
+
+from d2lbert import kernels
+from d2lbert._mxnet import autograd, nn, np, npx
+from d2lbert.kernels import ops
+from d2lbert.layers import Dense, ready
+
+
+class Rows(NamedTuple):
+    """Where each sequence lies in an (R, H) array of token rows.
+
+    Sequence b owns rows offsets[b] to offsets[b+1]; its first lens[b] rows
+    are real tokens, which are all that its queries may look at. `length` is
+    the number of rows that every sequence owns, None where it differs.
+    """
+
+    offsets: Any        # (B+1,) int32
+    lens: Any           # (B,) int32
+    length: Any = None
+
+    @classmethod
+    def padded(cls, batch_size, num_tokens, valid_lens, ctx):
+        """Rows of a (B, T, H) array, padding included."""
+        offsets = onp.arange(batch_size + 1, dtype='int32') * num_tokens
+        if valid_lens is None:
+            lens = np.full((batch_size,), num_tokens, dtype='int32', ctx=ctx)
+        else:
+            lens = valid_lens.astype('int32')
+        return cls(np.array(offsets, dtype='int32', ctx=ctx), lens,
+                   num_tokens)
+
+
+def masked_softmax(X, valid_lens):
+    """Softmax over the last axis, blind to padding.
+
+    X (A, Q, K) float32; valid_lens None, (A,) or (A, Q): how many leading
+    keys count. Returns an array like X. A length of zero gives all keys equal
+    weight, as in the book, and never NaN.
+    """
+    if valid_lens is None:
+        return npx.softmax(X)
+    if valid_lens.ndim == 1:
+        valid_lens = valid_lens.repeat(X.shape[1])
+    # -1e6 rather than -inf: a row without a valid key must not become NaN
+    rows = npx.sequence_mask(X.reshape(-1, X.shape[-1]),
+                             valid_lens.reshape(-1).astype(X.dtype), True,
+                             value=-1e6, axis=1)
+    return npx.softmax(rows).reshape(X.shape)
+
+
+class DotProductAttention(nn.Block):
+    """Scaled dot-product attention (Vaswani et al. 2017, equation 1)."""
+
+    def __init__(self, dropout, **kwargs):
+        super().__init__(**kwargs)
+        self.dropout = nn.Dropout(dropout)
+        self._weights = None
+
+    @property
+    def attention_weights(self):
+        """The probabilities of the last call, (A, Q, K), before dropout.
+
+        None before the first call, and where the fused operator, which
+        never holds them, ran for training or without padding.
+        """
+        if callable(self._weights):
+            self._weights = self._weights()
+        return self._weights
+
+    def forward(self, queries, keys, values, valid_lens=None):
+        """Weigh values (A, K, D) by softmax(queries keysᵀ / √d): (A, Q, D)."""
+        weights = self._score(queries, keys, valid_lens)
+        self._weights = weights
+        return npx.batch_dot(self.dropout(weights), values)
+
+    def remember(self, inputs):
+        """Let `attention_weights` be computed when somebody asks for it.
+
+        inputs() gives queries, keys and valid_lens; None: they are unknown.
+        """
+        self._weights = (None if inputs is None or autograd.is_training()
+                         else lambda: self._score(*inputs()))
+
+    @staticmethod
+    def _score(queries, keys, valid_lens):
+        scores = npx.batch_dot(queries, keys, transpose_b=True)
+        return masked_softmax(scores / math.sqrt(queries.shape[-1]),
+                              valid_lens)
+
+
+class MultiHeadAttention(nn.Block):
+    """Multi-head attention (Vaswani et al. 2017, section 3.2.2)."""
+
+    def __init__(self, num_hiddens, num_heads, dropout, use_bias=False,
+                 precision='fp32', **kwargs):
+        super().__init__(**kwargs)
+        if num_heads < 1 or num_hiddens % num_heads:
+            raise ValueError(
+                f'{num_heads} heads do not divide {num_hiddens} hiddens: '
+                'choose num_hiddens as a multiple of num_heads')
+        self.num_heads = num_heads
+        self.attention = DotProductAttention(dropout)
+        self._dropout, self._precision = dropout, precision
+
+        def linear():
+            return Dense(num_hiddens, use_bias=use_bias, precision=precision)
+        self.W_q, self.W_k = linear(), linear()
+        self.W_v, self.W_o = linear(), linear()
+
+    def forward(self, queries, keys, values, valid_lens):
+        """Attend from queries (B, Q, H) to keys and values (B, K, H).
+
+        valid_lens None, (B,) or (B, Q) says how many keys count. Returns
+        (B, Q, H). With `Rows` for valid_lens the three are the same (R, H).
+        """
+        if isinstance(valid_lens, Rows):
+            return self._attend_rows(queries, valid_lens)
+        alike = queries is keys and keys is values
+        if (alike and kernels.enabled(queries)
+                and (valid_lens is None or valid_lens.ndim == 1)):
+            B, T, H = queries.shape
+            rows = Rows.padded(B, T, valid_lens, queries.ctx)
+            return self._attend_rows(queries.reshape(B * T, H),
+                                     rows).reshape(B, T, -1)
+        queries = transpose_qkv(self.W_q(queries), self.num_heads)
+        keys = transpose_qkv(self.W_k(keys), self.num_heads)
+        values = transpose_qkv(self.W_v(values), self.num_heads)
+        output = self.attention(queries, keys, values,
+                                self._by_head(valid_lens))  # (B*N, Q, H/N)
+        return self.W_o(transpose_output(output, self.num_heads))
+
+    def _by_head(self, valid_lens):
+        if valid_lens is None:
+            return None
+        return valid_lens.repeat(self.num_heads, axis=0)
+
+    def _attend_rows(self, X, rows):
+        """Self-attention among the rows of X (R, H); returns (R, H)."""
+        QKV = self._project(X)
+        Y = ops.attention_qkv(QKV, rows.offsets, rows.lens,
+                              num_heads=self.num_heads, p=self._dropout,
+                              precision=self._precision)
+        if rows.length is not None:
+            self._remember(QKV, rows)
+        return self.W_o(Y)
+
+    def _project(self, X):
+        """Queries, keys and values side by side: (R, H) to (R, 3H)."""
+        layers = self.W_q, self.W_k, self.W_v
+        if not all(ready(layer, X) for layer in layers):
+            return np.concatenate([layer(X) for layer in layers], axis=1)
+        # One product reads X once; joining the weights costs next to nothing
+        W = np.concatenate([layer.weight.data(X.ctx) for layer in layers])
+        b = None
+        if self.W_q.bias is not None:
+            b = np.concatenate([layer.bias.data(X.ctx) for layer in layers])
+        return ops.dense(X, W, b, precision=self._precision,
+                         grad_req='write')
+
+    def _remember(self, QKV, rows):
+        def heads(part):
+            H = QKV.shape[1] // 3
+            A = QKV[:, part * H:(part + 1) * H]
+            return transpose_qkv(A.reshape(-1, rows.length, H),
+                                 self.num_heads)
+        self.attention.remember(
+            lambda: (heads(0), heads(1), self._by_head(rows.lens)))
+
+
+def transpose_qkv(X, num_heads):
+    """Split heads: (B, T, H) to (B*N, T, H/N)."""
+    X = X.reshape(X.shape[0], X.shape[1], num_heads, -1)
+    # swapaxes is five times faster than transpose on a CPU
+    X = X.swapaxes(1, 2)                                # (B, N, T, H/N)
+    return X.reshape(-1, X.shape[2], X.shape[3])
+
+
+def transpose_output(X, num_heads):
+    """Undo `transpose_qkv`, join heads: (B*N, T, D) to (B, T, N*D)."""
+    X = X.reshape(-1, num_heads, X.shape[1], X.shape[2])
+    X = X.swapaxes(1, 2)                                # (B, T, N, D)
+    return X.reshape(X.shape[0], X.shape[1], -1)

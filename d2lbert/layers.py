@@ -1,0 +1,50 @@
+"""Gluon's own layers on the package's CPU operators: same names, parameters.
+
+Each falls back to Gluon's forward where the operators cannot serve (a GPU, no
+compiler, hybridized), and on the first call, when Gluon still has to infer
+shapes and draw the initial weights.
+"""
+from d2lbert import kernels
+from d2lbert._mxnet import nn, np
+from d2lbert.kernels import ops
+
+
+def ready(block, X):
+    """Whether this block can run on the operators for input X."""
+    return (kernels.enabled(X) and not block._active
+            and all(p._data is not None for p in block._reg_params.values()))
+
+
+class Dense(nn.Dense):
+    """`nn.Dense` over the last axis: (..., K) to (..., units)."""
+
+    def __init__(self, units, activation=None, use_bias=True,
+                 precision='fp32', **kwargs):
+        super().__init__(units, activation=activation, use_bias=use_bias,
+                         flatten=False, **kwargs)
+        self._kind, self._precision = activation or 'none', precision
+
+    def forward(self, X):
+        """Apply the layer to X (..., K); returns (..., units)."""
+        if not ready(self, X):
+            return super().forward(X)
+        bias = None if self.bias is None else self.bias.data(X.ctx)
+        return ops.dense(X, self.weight.data(X.ctx), bias, act=self._kind,
+                         precision=self._precision,
+                         grad_req=self.weight.grad_req)
+
+
+class LayerNorm(nn.LayerNorm):
+    """`nn.LayerNorm` over the last axis."""
+
+    def forward(self, X):
+        """Normalize X (..., H); returns an array like X."""
+        if not ready(self, X):
+            return super().forward(X)
+        return self.add(np.zeros_like(X), X, 0.0)
+
+    def add(self, X, Y, dropout):
+        """LayerNorm(X + dropout(Y)) in one pass; all (..., H)."""
+        return ops.add_norm(X, Y, self.gamma.data(X.ctx),
+                            self.beta.data(X.ctx), p=dropout,
+                            eps=self._epsilon, grad_req=self.gamma.grad_req)
