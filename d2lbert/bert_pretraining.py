@@ -1,0 +1,351 @@
+"""The book's page "Pretraining BERT": shards, losses, loop, encodings."""
+import functools
+from pathlib import Path
+
+from d2lbert import kernels
+from d2lbert._mxnet import autograd, gluon, np
+from d2lbert.bert import (
+    BERTEncoder,
+    BERTModel,
+    MaskLM,
+    check_ids,
+    get_tokens_and_segments,
+    on_device,
+    pack,
+)
+from d2lbert.bert_dataset import Batch
+from d2lbert.files import new_run_folder, write_text
+from d2lbert.progress import Accumulator, Animator, Timer, in_notebook
+
+
+def _get_batch_bert(batch, ctx):
+    """Spread the seven fields of a batch over the devices in `ctx`.
+
+    Returns a list of shards for each field. A batch smaller than the number
+    of devices leaves the last devices without a shard.
+    """
+    (tokens_X, segments_X, valid_lens_x, pred_positions_X, mlm_weights_X,
+     mlm_Y, nsp_y) = batch
+    ctx = ctx[:len(tokens_X)]
+
+    def shards(X, dtype=None):
+        X = on_device(X, ctx[0], dtype)
+        return gluon.utils.split_and_load(X, ctx, even_split=False)
+    return Batch(shards(tokens_X), shards(segments_X),
+                 shards(valid_lens_x, 'float32'), shards(pred_positions_X),
+                 shards(mlm_weights_X), shards(mlm_Y), shards(nsp_y))
+
+
+def _get_batch_loss_bert(net, loss, vocab_size, tokens_X_shards,
+                         segments_X_shards, valid_lens_x_shards,
+                         pred_positions_X_shards, mlm_weights_X_shards,
+                         mlm_Y_shards, nsp_y_shards):
+    """The losses of every shard: three lists of scalars, MLM, NSP and sum.
+
+    The MLM loss is the mean over predictions whose weight is not zero, the
+    NSP loss the mean over examples. Nothing waits for the device.
+    """
+    mlm_ls, nsp_ls, ls = [], [], []
+    for shard in zip(tokens_X_shards, segments_X_shards, valid_lens_x_shards,
+                     pred_positions_X_shards, mlm_weights_X_shards,
+                     mlm_Y_shards, nsp_y_shards):
+        _check(net, vocab_size, *shard[-2:])
+        packed = None
+        if _can_pack(net, loss, shard[0]):
+            net.encoder.check(*shard[:2])
+            packed = pack(*shard)
+            if not net.initialized:
+                # Gluon infers shapes by a forward pass of its own operators,
+                # which take much memory: one example is enough
+                with autograd.pause():
+                    net(*(X[:1] for X in shard[:4]))
+        if packed is not None:
+            mlm_l, nsp_l = net.losses(packed, loss)
+        else:
+            mlm_l, nsp_l = _plain_losses(net, loss, vocab_size, *shard)
+        mlm_ls.append(mlm_l)
+        nsp_ls.append(nsp_l)
+        ls.append(mlm_l + nsp_l)
+    return mlm_ls, nsp_ls, ls
+
+
+def _plain_losses(net, loss, vocab_size, tokens_X, segments_X, valid_lens_x,
+                  pred_positions_X, mlm_weights_X, mlm_Y, nsp_y):
+    """Both losses of one shard as the page writes them, for any net."""
+    _, mlm_Y_hat, nsp_Y_hat = net(tokens_X, segments_X,
+                                  valid_lens_x.reshape(-1), pred_positions_X)
+    mlm_l = loss(mlm_Y_hat.reshape((-1, vocab_size)), mlm_Y.reshape(-1),
+                 mlm_weights_X.reshape((-1, 1)))
+    mlm_l = mlm_l.sum() / (mlm_weights_X.sum() + 1e-8)
+    return mlm_l, loss(nsp_Y_hat, nsp_y).mean()
+
+
+def _can_pack(net, loss, tokens_X):
+    """Whether net and loss are ours and the book's, so that the padding can
+    be left out without a change to the result."""
+    return (kernels.enabled(tokens_X.astype('int32', copy=False))
+            and type(loss) is gluon.loss.SoftmaxCrossEntropyLoss
+            and (loss._axis, loss._sparse_label, loss._from_logits,
+                 loss._weight, loss._batch_axis) == (-1, True, False, None, 0)
+            and isinstance(net, BERTModel)
+            and all(type(block).forward is cls.forward
+                    and not block._forward_hooks
+                    and not block._forward_pre_hooks
+                    for block, cls in ((net, BERTModel),
+                                       (net.encoder, BERTEncoder),
+                                       (net.mlm, MaskLM))))
+
+
+def train_step(batch, net, loss, vocab_size, devices, trainer):
+    """One step of training; returns the MLM and NSP losses of each device.
+
+    The losses stay on their devices: reading them waits for the step.
+    """
+    shards = _get_batch_bert(batch, devices)
+    with autograd.record():
+        mlm_ls, nsp_ls, ls = _get_batch_loss_bert(net, loss, vocab_size,
+                                                  *shards)
+    autograd.backward(ls)
+    if len(ls) < len(devices):
+        no_gradient(net, devices[len(ls):])
+    trainer.step(1)
+    return mlm_ls, nsp_ls
+
+
+def no_gradient(net, devices):
+    """Give devices that got no shard a gradient of zero for this step."""
+    for param in net.collect_params().values():
+        if param.grad_req != 'null':
+            for device in devices:
+                param.grad(device)[:] = 0
+                # Gluon refuses to step on gradients it takes for forgotten
+                param.data(device)._fresh_grad = True
+
+
+class History:
+    """What a training loop saw: a list entry for each step that it logged.
+
+    `mlm` and `nsp` are means of the losses since step 1, which is what the
+    book draws and prints; `mlm_loss` and `nsp_loss` those of the step itself.
+    """
+
+    columns = ('step', 'mlm_loss', 'nsp_loss', 'mlm', 'nsp')
+
+    def __init__(self):
+        self.step, self.mlm, self.nsp = [], [], []
+        self.mlm_loss, self.nsp_loss = [], []
+        # MLM loss, NSP loss, number of sentence pairs, number of steps
+        self.sums, self.seconds = Accumulator(4), 0.0
+        self._waiting = []
+
+    def add(self, read, num_pairs):
+        """Count a step; `read()` waits for its two losses, so not yet."""
+        self._waiting.append((read, num_pairs))
+
+    def settle(self):
+        """Wait for the devices and read the losses of all steps so far."""
+        for read, num_pairs in self._waiting:
+            self._last = read()
+            self.sums.add(*self._last, num_pairs, 1)
+        self._waiting.clear()
+
+    def log(self, step):
+        """Settle, and make an entry for `step`, which is the last one."""
+        self.settle()
+        self.step.append(step)
+        self.mlm_loss.append(self._last[0])
+        self.nsp_loss.append(self._last[1])
+        mlm, nsp = self.means
+        self.mlm.append(mlm)
+        self.nsp.append(nsp)
+
+    @property
+    def num_steps(self):
+        """How many steps were taken."""
+        return int(self.sums[3]) + len(self._waiting)
+
+    @property
+    def means(self):
+        """The MLM and the NSP loss, means over all settled steps."""
+        return self.sums[0] / self.sums[3], self.sums[1] / self.sums[3]
+
+    @property
+    def pairs_per_sec(self):
+        """Sentence pairs trained on in a second."""
+        return self.sums[2] / self.seconds
+
+    def save_csv(self, path):
+        """Write a row for each logged step; the same run, the same bytes."""
+        lines = [','.join(self.columns)]
+        lines += [','.join(map(repr, row)) for row in zip(
+            *(getattr(self, name) for name in self.columns))]
+        write_text(path, '\n'.join(lines) + '\n')
+
+    def __repr__(self):
+        if not self.step:
+            return '<History of 0 steps>'
+        return (f'<History of {self.num_steps} steps: mlm {self.mlm[-1]:.3f}, '
+                f'nsp {self.nsp[-1]:.3f}>')
+
+    def _ipython_display_(self):
+        """Show nothing below a cell that ends with the call, as the book."""
+
+
+def run_steps(steps, num_steps, log_interval, history, devices, animator,
+              after=None):
+    """Take from `steps` those that `history` lacks of `num_steps`.
+
+    `steps` yields (read, number of pairs) as `History.add` takes them;
+    `after(step)` is called behind each. Draws with `animator` and prints the
+    book's two lines.
+    """
+    timer = Timer()
+    try:
+        for step in range(history.num_steps + 1, num_steps + 1):
+            timer.start()
+            history.add(*next(steps))
+            if step % log_interval == 0:
+                history.log(step)       # waits for the devices
+            elif step == num_steps:
+                history.settle()
+            history.seconds += timer.stop()
+            if step % log_interval == 0:
+                animator.add(step, (history.mlm[-1], history.nsp[-1]))
+            if after is not None:
+                after(step)
+    finally:
+        animator.close()
+    mlm, nsp = history.means
+    print(f'MLM loss {mlm:.3f}, NSP loss {nsp:.3f}')
+    print(f'{history.pairs_per_sec:.1f} sentence pairs/sec on {devices}')
+
+
+def train_bert(train_iter, net, loss, vocab_size, ctx=None, *args,
+               devices=None, log_interval=None, num_steps=None,
+               learning_rate=None, optimizer='adam', out=None):
+    """Pretrain `net` for `num_steps` steps on batches of `train_iter`.
+
+    Takes both orders of the book: `(..., ctx, log_interval, num_steps)` of
+    the first edition, with a learning rate of 0.001, and
+    `(..., devices, num_steps)` of the later ones, with 0.01. Draws both
+    losses every `log_interval` steps, prints the book's two lines, binds the
+    vocabulary of `train_iter` to the net and returns a `History`. In a
+    notebook the losses are a figure; in a script a progress bar, and at the
+    end losses.png and losses.csv in the folder `out` (runs/<date-time>).
+    """
+    devices, log_interval, num_steps, learning_rate = _book_arguments(
+        ctx, args, devices, log_interval, num_steps, learning_rate)
+    net.vocab = vocabulary_of(train_iter) or getattr(net, 'vocab', None)
+    trainer = gluon.Trainer(net.collect_params(), optimizer,
+                            {'learning_rate': learning_rate})
+
+    def steps():
+        for batch in _forever(train_iter):
+            mlm_ls, nsp_ls = train_step(batch, net, loss, vocab_size,
+                                        devices, trainer)
+            yield functools.partial(_means, mlm_ls, nsp_ls), len(batch[0])
+    history = History()
+    animator = Animator(xlabel='step', ylabel='loss', xlim=[1, num_steps],
+                        legend=['mlm', 'nsp'])
+    run_steps(steps(), num_steps, log_interval, history, devices, animator)
+    if out is not None or not in_notebook():
+        out = Path(out) if out is not None else new_run_folder()
+        out.mkdir(parents=True, exist_ok=True)
+        animator.save(out / 'losses.png')
+        history.save_csv(out / 'losses.csv')
+    return history
+
+
+def _book_arguments(ctx, args, devices, log_interval, num_steps,
+                    learning_rate):
+    """Tell the two argument orders of the book apart, and check values."""
+    if ctx is not None and devices is not None:
+        raise TypeError('give the devices once, as ctx or as devices')
+    devices = devices if ctx is None else ctx
+    if len(args) == 2:
+        given = dict(log_interval=args[0], num_steps=args[1])
+    elif len(args) == 1:
+        given = dict(num_steps=args[0])
+    elif not args:
+        given = {}
+    else:
+        raise TypeError('after the devices come log_interval and num_steps, '
+                        f'or num_steps alone, not {len(args)} arguments')
+    for name, value in (('log_interval', log_interval),
+                        ('num_steps', num_steps)):
+        if value is not None:
+            if name in given:
+                raise TypeError(f'{name} was given twice')
+            given[name] = value
+    if learning_rate is None:
+        learning_rate = 1e-3 if 'log_interval' in given else 1e-2
+    given.setdefault('log_interval', 1)
+    if not devices:
+        raise ValueError('train_bert needs a list of at least one device, '
+                         'as try_all_gpus() gives')
+    for name in ('log_interval', 'num_steps'):
+        value = given.get(name)
+        if value is None or int(value) != value or value < 1:
+            raise ValueError(f'{name} must be a whole number of at least 1, '
+                             f'not {value}')
+    return (list(devices), given['log_interval'], given['num_steps'],
+            learning_rate)
+
+
+def _forever(batches):
+    """The batches of one epoch after another, without end."""
+    while True:
+        empty = True
+        for batch in batches:
+            empty = False
+            yield batch
+        if empty:
+            raise ValueError('train_iter gave no batch: the corpus has too '
+                             'few sentence pairs')
+
+
+def _means(*losses_of_devices):
+    """The mean over devices of each list of losses; waits for them."""
+    return [sum(map(float, losses)) / len(losses)
+            for losses in losses_of_devices]
+
+
+def _check(net, vocab_size, mlm_Y, nsp_y):
+    """Refuse labels that have no score: the loss would take another one."""
+    own_size = getattr(getattr(net, 'encoder', None), 'vocab_size',
+                       vocab_size)
+    if vocab_size != own_size:
+        raise ValueError(f'vocab_size is {vocab_size}, but the net has a '
+                         f'vocabulary of {own_size}')
+    check_ids(mlm_Y, vocab_size, 'label')
+    check_ids(nsp_y, 2, 'nsp_y')
+
+
+def vocabulary_of(batches):
+    """The vocabulary of an iterator over batches, or None."""
+    for owner in (batches, getattr(batches, 'dataset', None),
+                  getattr(batches, '_dataset', None)):
+        vocab = getattr(owner, 'vocab', None)
+        if vocab is not None:
+            return vocab
+    return None
+
+
+def get_bert_encoding(net, tokens_a, tokens_b=None, vocab=None):
+    """Encode one text, or a pair, given as lists of tokens: (1, T, H).
+
+    T counts <cls> and each <sep>. The vocabulary is the net's own, bound by
+    `train_bert` and `load_run`, unless `vocab` is given; tokens that it does
+    not have count as <unk>.
+    """
+    vocab = getattr(net, 'vocab', None) if vocab is None else vocab
+    if vocab is None:
+        raise ValueError('this net has no vocabulary: train it with '
+                         'train_bert, load it with load_run, or pass vocab=')
+    tokens, segments = get_tokens_and_segments(tokens_a, tokens_b)
+    device = next(iter(net.collect_params().values())).list_ctx()[0]
+    encoded_X, _, _ = net(
+        np.array([vocab[tokens]], dtype='int32', ctx=device),
+        np.array([segments], dtype='int32', ctx=device),
+        np.array([len(tokens)], dtype='float32', ctx=device))
+    return encoded_X

@@ -1,0 +1,269 @@
+"""The command `d2lbert`, mostly in this process, where it must as another."""
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+import numpy as onp
+import pytest
+
+import d2lbert as d2l
+from d2lbert import hub, runs
+from d2lbert.__main__ import main
+
+TINY = ['--corpus', 'sample', '--batch-size', '16', '--max-len', '24',
+        '--num-hiddens', '8', '--ffn-num-hiddens', '8', '--num-layers', '1',
+        '--num-steps', '2', '--seed', '1']
+TWO_LINES = (r'MLM loss \d+\.\d{3}, NSP loss \d+\.\d{3}\n'
+             r'\d+\.\d sentence pairs/sec on \[cpu\(0\)\]\n')
+
+
+def start(*arguments, **kwargs):
+    """Start `python -m d2lbert` with this package, wherever it runs."""
+    root = str(Path(d2l.__file__).resolve().parents[1])
+    paths = [root, *filter(None, [os.environ.get('PYTHONPATH')])]
+    return subprocess.Popen(
+        [sys.executable, '-m', 'd2lbert', *map(str, arguments)],
+        env=dict(os.environ, PYTHONPATH=os.pathsep.join(paths)),
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, encoding='utf-8', **kwargs)
+
+
+def contents(folder):
+    return {path.relative_to(folder).as_posix(): path.read_bytes()
+            for path in folder.rglob('*') if path.is_file()}
+
+
+def fails(capsys, *arguments):
+    """Run a command that fails; returns its one line on standard error."""
+    assert main([str(argument) for argument in arguments]) == 1
+    out, err = capsys.readouterr()
+    assert out == '' and err.count('\n') == 1
+    return err
+
+
+@pytest.fixture(scope='module')
+def run(tmp_path_factory):
+    """The run folder of a command that ran as a process of its own."""
+    folder = tmp_path_factory.mktemp('place')
+    process = start('pretrain', *TINY, '--out', 'runs/first', cwd=folder)
+    out, err = process.communicate()
+    assert process.returncode == 0, err
+    assert re.fullmatch(TWO_LINES, out)
+    assert err == 'run folder runs/first\n'
+    assert (folder / 'runs/first/log.txt').read_text('utf-8') == out
+    return folder / 'runs' / 'first'
+
+
+def test_pretrain_leaves_a_run_folder_and_nothing_else(run):
+    assert sorted(contents(run.parent.parent)) == [
+        f'runs/first/{name}' for name in (
+            'config.json', 'log.txt', 'losses.csv', 'losses.png',
+            'model.params', 'vocab.txt')]
+
+
+def test_a_seed_repeats_a_run_in_another_process(run, tmp_path, capsys):
+    assert main(['pretrain', *TINY, '--out', 'again']) == 0
+    again = contents(tmp_path / 'again')
+    for name in ('model.params', 'losses.csv', 'vocab.txt', 'config.json'):
+        assert again[name] == contents(run)[name], name
+    assert re.fullmatch(TWO_LINES, capsys.readouterr().out)
+
+
+def test_version_and_help_are_told(capsys):
+    for arguments, said in ((['--version'], f'd2lbert {d2l.__version__}'),
+                            (['--help'], 'd2lbert encode RUN'),
+                            (['encode', '--help'], '--pair TEXT')):
+        with pytest.raises(SystemExit) as exit:
+            main(arguments)
+        assert exit.value.code == 0
+        assert said in capsys.readouterr().out
+
+
+def test_a_command_is_needed(capsys):
+    with pytest.raises(SystemExit) as exit:
+        main([])
+    assert exit.value.code == 2
+    assert 'COMMAND' in capsys.readouterr().err
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """A list of the keywords that `runs.pretrain` was called with."""
+    calls = []
+    monkeypatch.setattr(runs, 'pretrain', lambda **keywords: (
+        calls.append(keywords), 'a folder')[1])
+    return calls
+
+
+def test_every_flag_of_pretrain_is_a_keyword(asked):
+    keywords = dict(
+        corpus='a.txt', data_dir='data', batch_size=1, max_len=2,
+        num_hiddens=3, ffn_num_hiddens=4, num_heads=5, num_layers=6,
+        dropout=0.7, lr=0.8, num_steps=9, log_interval=10, devices='cpu:2',
+        seed=11, out='run', force=True)
+    flags = ['--force']
+    for name, value in keywords.items():
+        if name != 'force':
+            flags += [f'--{name.replace("_", "-")}', str(value)]
+    main(['pretrain', *flags])
+    assert keywords.items() <= asked[0].items()
+
+
+def test_without_flags_it_is_the_chapters_run(asked):
+    main(['pretrain', '--corpus', 'sample'])
+    assert runs.CHAPTER.items() <= asked[0].items()
+    assert runs.CHAPTER == dict(
+        batch_size=512, max_len=64, num_hiddens=128, ffn_num_hiddens=256,
+        num_heads=2, num_layers=2, dropout=0.2, lr=0.01, num_steps=50,
+        log_interval=1)
+
+
+@pytest.fixture
+def no_wikitext(monkeypatch, tmp_path):
+    """A machine without WikiText-2 whose network leads nowhere."""
+    with socket.socket() as unused:
+        unused.bind(('127.0.0.1', 0))
+        nowhere = f'http://127.0.0.1:{unused.getsockname()[1]}'
+    for name in ('http_proxy', 'https_proxy', 'HTTP_PROXY', 'HTTPS_PROXY'):
+        monkeypatch.setenv(name, nowhere)
+    for name in ('no_proxy', 'NO_PROXY', 'D2LBERT_DATA'):
+        monkeypatch.delenv(name, raising=False)
+    # urllib remembers the proxies of its first use
+    monkeypatch.setattr(urllib.request, '_opener', None)
+    monkeypatch.setattr(hub, '_places', lambda: [tmp_path / 'empty'])
+
+
+def test_without_wikitext_the_sample_stands_in_and_it_is_said(
+        no_wikitext, asked, capsys):
+    assert main(['pretrain']) == 0
+    assert asked[0]['corpus'] == 'sample'
+    err = capsys.readouterr().err
+    for word in ('WikiText-2 is not on this machine', 'empty', 'https://',
+                 'D2LBERT_DATA', 'Training on the small sample corpus'):
+        assert word in err
+
+
+def test_wikitext_that_was_asked_for_is_never_swapped(no_wikitext, asked):
+    main(['pretrain', '--corpus', 'wikitext-2'])
+    assert asked[0]['corpus'] == 'wikitext-2'
+    with pytest.raises(hub.HubError, match='not on this machine'):
+        runs.load_corpus('wikitext-2', 16, 24)
+
+
+@pytest.mark.parametrize('arguments, message', [
+    (['--batch-size', '0'], 'batch_size=0'),
+    (['--max-len', '4'], 'max_len=4'),
+    (['--num-heads', '3'], '3 heads do not divide 8 hiddens'),
+    (['--num-hiddens', '0'], 'num_hiddens must be'),
+    (['--num-layers', '0'], 'num_layers must be'),
+    (['--dropout', '1'], 'dropout must be'),
+    (['--num-steps', '0'], 'num_steps must be'),
+    (['--log-interval', '0'], 'log_interval must be'),
+    (['--devices', 'tpu'], "devices are 'tpu'"),
+    (['--corpus', 'nowhere.txt'], 'nowhere.txt is no file'),
+    (['--corpus', 'wikitext-2', '--data-dir', 'nowhere'], "'nowhere' holds")])
+def test_what_pretrain_cannot_do_is_one_line(arguments, message, capsys,
+                                             tmp_path):
+    err = fails(capsys, 'pretrain', *TINY, '--out', 'run', *arguments)
+    assert err.startswith('d2lbert pretrain: ') and message in err
+    assert not os.listdir(tmp_path)
+
+
+def test_an_existing_run_needs_force(run, capsys):
+    before = contents(run)
+    assert 'exists already' in fails(capsys, 'pretrain', *TINY, '--out', run)
+    assert contents(run) == before
+
+
+def test_any_text_in_the_format_can_be_trained_on(tmp_path, capsys):
+    text = tmp_path / 'text.txt'
+    text.write_text(''.join(f' The {i} birds sing . They fly . They sing . \n'
+                            for i in range(9)), encoding='utf-8')
+    assert main(['pretrain', *TINY, '--corpus', str(text)]) == 0
+    folder, = tmp_path.glob('runs/*')
+    assert 'birds' in (folder / 'vocab.txt').read_text('utf-8').split()
+
+
+def test_ctrl_c_ends_with_one_line_and_leaves_nothing(tmp_path):
+    process = start('pretrain', *TINY, '--out', 'runs/run', '--num-steps',
+                    '1000000', cwd=tmp_path)
+    deadline = time.monotonic() + 60
+    while not list(tmp_path.glob('runs/.run.*/log.txt')):
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.05)
+    time.sleep(0.5)     # well into the loop
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert out == '' and err.strip() == 'stopped; nothing was written'
+    # Python itself may choose to die of the signal, which shells show alike
+    assert process.returncode in (130, -signal.SIGINT)
+    assert os.listdir(tmp_path / 'runs') == []
+
+
+# encode
+
+def words_and_vectors(text):
+    lines = [line.split() for line in text.splitlines()]
+    return ([line[0] for line in lines],
+            onp.array([line[1:] for line in lines], float))
+
+
+def expected_vectors(run, *texts):
+    return d2l.get_bert_encoding(d2l.load_run(run)[0], *texts)[0].asnumpy()
+
+
+def test_encode_prints_each_token_and_its_vector(run, capsys):
+    assert main(['encode', str(run), 'An old Crane IS']) == 0
+    out, err = capsys.readouterr()
+    tokens, vectors = words_and_vectors(out)
+    assert tokens == ['<cls>', 'an', 'old', 'crane', 'is', '<sep>']
+    onp.testing.assert_allclose(
+        vectors, expected_vectors(run, ['an', 'old', 'crane', 'is']),
+        atol=5.1e-5)
+    assert err == ''
+
+
+def test_encode_takes_a_pair_and_writes_a_file(run, capsys, tmp_path):
+    assert main(['encode', str(run), 'a crane', '--pair', 'it is',
+                 '--out', 'x.npy']) == 0
+    assert capsys.readouterr() == ('', '')
+    vectors = onp.load(tmp_path / 'x.npy')
+    assert vectors.shape == (7, 8) and vectors.dtype == 'float32'
+    onp.testing.assert_array_equal(
+        vectors, expected_vectors(run, ['a', 'crane'], ['it', 'is']))
+    assert os.listdir(tmp_path) == ['x.npy']
+
+
+def test_encode_names_unknown_words_on_standard_error(run, capsys):
+    main(['encode', str(run), 'a zyzzyva crane', '--pair', 'qwertz zyzzyva'])
+    out, err = capsys.readouterr()
+    assert err == 'not in the vocabulary, read as <unk>: qwertz, zyzzyva\n'
+    tokens, vectors = words_and_vectors(out)
+    assert tokens.count('zyzzyva') == 2
+    onp.testing.assert_allclose(
+        vectors, expected_vectors(run, ['a', '<unk>', 'crane'],
+                                  ['<unk>', '<unk>']), atol=5.1e-5)
+
+
+def test_encode_needs_a_run_and_words_and_room(run, capsys):
+    assert 'no run folder nowhere' in fails(capsys, 'encode', 'nowhere', 'a')
+    assert 'text is empty' in fails(capsys, 'encode', run, ' ')
+    assert '--pair is empty' in fails(capsys, 'encode', run, 'a',
+                                      '--pair', '')
+    assert '1003 tokens' in fails(capsys, 'encode', run, 'a ' * 1001)
+    assert 'nowhere' in fails(capsys, 'encode', run, 'a', '--out',
+                              'nowhere/x.npy')
+
+
+def test_encode_into_a_closed_pipe_says_nothing(run):
+    process = start('encode', run, 'a ' * 900)
+    process.stdout.readline()
+    process.stdout.close()
+    err = process.stderr.read()
+    assert process.wait() == 1 and err == ''

@@ -1,0 +1,193 @@
+"""Timer, Accumulator and Animator, in notebooks, terminals and scripts."""
+import os
+import select
+import struct
+import sys
+import types
+import warnings
+import xml.etree.ElementTree
+
+import pytest
+
+from d2lbert import Accumulator, Animator, Timer, progress
+
+
+def test_a_timer_adds_up_what_it_has_measured(monkeypatch):
+    clock = iter([0, 10, 11.5, 20, 22])
+    monkeypatch.setattr(progress.time, 'perf_counter', lambda: next(clock))
+    timer = Timer()
+    timer.start()
+    assert timer.stop() == 1.5
+    timer.start()
+    assert timer.stop() == 2
+    assert timer.times == [1.5, 2]
+    assert (timer.sum(), timer.avg(), timer.cumsum()) == (3.5, 1.75, [1.5,
+                                                                      3.5])
+
+
+def test_an_accumulator_sums_each_variable():
+    metric = Accumulator(2)
+    metric.add(1, 2.5)
+    metric.add(3, 4)
+    assert (metric[0], metric[1]) == (4, 6.5)
+    metric.reset()
+    assert metric.data == [0, 0]
+
+
+def animate(num_steps=5, end=5):
+    animator = Animator(xlabel='step', ylabel='loss', xlim=[1, end],
+                        legend=['mlm', 'nsp'])
+    for step in range(1, num_steps + 1):
+        animator.add(step, (8 - step, 0.7))
+    animator.close()
+    return animator
+
+
+class Notebook:
+    """What the Animator needs of IPython: displays, and the cell's end."""
+
+    def __init__(self):
+        self.shown, self.updates, self.callbacks = [], [], []
+        self.kernel = self.events = self
+
+    def display(self, picture, display_id=None):
+        assert display_id is True
+        self.shown.append(picture.data)
+        return types.SimpleNamespace(
+            update=lambda picture: self.updates.append(picture.data))
+
+    def register(self, event, callback):
+        assert event == 'post_run_cell'
+        self.callbacks.append(callback)
+
+    def unregister(self, event, callback):
+        self.callbacks.remove(callback)
+
+    def end_cell(self):
+        for callback in list(self.callbacks):
+            callback('the result of the cell')
+
+
+@pytest.fixture
+def notebook(monkeypatch):
+    pytest.importorskip('IPython')
+    import IPython.display
+    notebook = Notebook()
+    monkeypatch.setattr('IPython.get_ipython', lambda: notebook)
+    monkeypatch.setattr(IPython.display, 'display', notebook.display)
+    return notebook
+
+
+def test_a_notebook_shows_one_figure_and_redraws_it(notebook, capfd):
+    animate()
+    assert len(notebook.shown) == 1 and notebook.updates
+    for svg in (*notebook.shown, *notebook.updates):
+        root = xml.etree.ElementTree.fromstring(svg)
+        assert root.tag == '{http://www.w3.org/2000/svg}svg'
+    assert capfd.readouterr() == ('', '')
+
+
+def test_the_end_of_a_cell_draws_what_is_not_drawn_yet(notebook, monkeypatch):
+    # The clock stands still: only the first picture is due
+    monkeypatch.setattr(progress.time, 'perf_counter', lambda: 0)
+    animate(num_steps=4, end=99)
+    assert (len(notebook.shown), len(notebook.updates)) == (1, 0)
+    notebook.end_cell()
+    assert len(notebook.updates) == 1 and not notebook.callbacks
+    notebook.end_cell()
+    assert len(notebook.updates) == 1
+
+
+def test_drawing_takes_a_small_part_of_the_time(notebook, monkeypatch):
+    clock = [0.0]
+    monkeypatch.setattr(progress.time, 'perf_counter', lambda: clock[0])
+
+    def svg(animator):
+        clock[0] += 0.05
+        return '<svg xmlns="http://www.w3.org/2000/svg"/>'
+    monkeypatch.setattr(Animator, 'svg', svg)
+    animator = Animator(xlim=[1, 1000])
+    for step in range(1, 1000):
+        clock[0] += 0.01
+        animator.add(step, 1)
+    pictures = 1 + len(notebook.updates)
+    assert 10 < pictures and pictures * 0.05 < 0.1 * clock[0]
+    animator.add(1000, 1)       # the end is always shown
+    assert len(notebook.updates) == pictures
+
+
+def test_an_ipython_terminal_is_no_notebook(notebook):
+    assert progress.in_notebook()
+    del notebook.kernel
+    assert not progress.in_notebook()
+
+
+def test_a_script_whose_output_goes_to_a_file_shows_nothing(capfd):
+    animate()
+    assert capfd.readouterr() == ('', '')
+
+
+def test_a_terminal_shows_a_bar_with_both_losses(monkeypatch, capfd):
+    fcntl = pytest.importorskip('fcntl', reason='no terminals here')
+    import termios
+    master, slave = os.openpty()
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack('4H', 24, 80, 0, 0))
+    with os.fdopen(slave, 'w') as terminal:
+        monkeypatch.setattr(sys, 'stderr', terminal)
+        animate()
+        shown = b''
+        while (not shown.endswith(b'\n')
+               and select.select([master], [], [], 10)[0]):
+            shown += os.read(master, 1 << 16)
+    os.close(master)
+    last = shown.decode().rstrip().split('\r')[-1]
+    assert '5/5' in last and 'mlm 3.000, nsp 0.700' in last
+    assert capfd.readouterr() == ('', '')
+
+
+def test_points_may_come_as_numbers_or_lists_and_with_gaps():
+    animator = Animator()
+    animator.add(1, 5)
+    assert (animator.X, animator.Y) == ([[1]], [[5]])
+    animator = Animator()
+    animator.add([1, 1.5], (5, 6))
+    animator.add(2, (None, 7))
+    assert (animator.X, animator.Y) == ([[1], [1.5, 2]], [[5], [6, 7]])
+
+
+def test_the_figure_holds_every_line_and_setting():
+    animator = Animator(xlabel='step', ylabel='loss', xlim=[1, 5],
+                        ylim=[0.5, 9], yscale='log', legend=['mlm', 'nsp'])
+    animator.add(1, (8, 0.7))
+    animator.add(2, (7, 0.6))
+    axes, = animator.draw().axes
+    assert [list(line.get_ydata()) for line in axes.get_lines()] == [
+        [8, 7], [0.7, 0.6]]
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == [
+        'mlm', 'nsp']
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ('step', 'loss')
+    assert (axes.get_xlim(), axes.get_ylim()) == ((1, 5), (0.5, 9))
+    assert axes.get_yscale() == 'log'
+
+
+@pytest.mark.parametrize('num_steps, end', [(0, 5), (1, 1)])
+def test_no_point_and_one_point_can_be_drawn(num_steps, end, tmp_path):
+    with warnings.catch_warnings():
+        warnings.simplefilter('error')
+        animate(num_steps, end).save(tmp_path / 'losses.png')
+
+
+@pytest.mark.parametrize('name, start', [
+    ('losses.png', b'\x89PNG'), ('losses.svg', b'<?xml'),
+    ('losses.pdf', b'%PDF')])
+def test_the_picture_is_saved_in_the_format_of_its_name(name, start,
+                                                        tmp_path):
+    animate().save(tmp_path / name)
+    assert (tmp_path / name).read_bytes().startswith(start)
+    assert os.listdir(tmp_path) == [name]
+
+
+def test_a_picture_that_cannot_be_saved_leaves_nothing(tmp_path):
+    with pytest.raises(ValueError, match='xyz'):
+        animate().save(tmp_path / 'losses.xyz')
+    assert os.listdir(tmp_path) == []

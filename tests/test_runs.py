@@ -1,0 +1,239 @@
+"""Run folders: whole or not there at all, read back as they were written."""
+import csv
+import json
+import os
+import re
+import shutil
+
+import numpy as onp
+import pytest
+import reference
+
+import d2lbert as d2l
+from d2lbert import runs
+from d2lbert._mxnet import npx
+from d2lbert.runs import RunError
+
+FILES = ['config.json', 'log.txt', 'losses.csv', 'losses.png',
+         'model.params', 'vocab.txt']
+TINY = dict(corpus='sample', batch_size=16, max_len=24, num_hiddens=8,
+            ffn_num_hiddens=8, num_layers=1, num_steps=2)
+
+
+@pytest.fixture(scope='module')
+def run(tmp_path_factory):
+    return runs.pretrain(**TINY, seed=1,
+                         out=tmp_path_factory.mktemp('runs') / 'run')
+
+
+@pytest.fixture
+def copy(run, tmp_path):
+    """A copy of the run folder that a test may damage."""
+    return shutil.copytree(run, tmp_path / 'copy')
+
+
+def contents(folder):
+    return {path.relative_to(folder).as_posix(): path.read_bytes()
+            for path in folder.rglob('*') if path.is_file()}
+
+
+def test_a_run_folder_holds_exactly_six_files(run):
+    assert sorted(contents(run)) == FILES
+    assert (run / 'losses.png').read_bytes().startswith(b'\x89PNG')
+    assert re.fullmatch(
+        r'MLM loss \d+\.\d{3}, NSP loss \d+\.\d{3}\n'
+        r'\d+\.\d sentence pairs/sec on \[cpu\(0\)\]\n',
+        (run / 'log.txt').read_text('utf-8'))
+    with open(run / 'losses.csv', newline='') as file:
+        assert [row['step'] for row in csv.DictReader(file)] == ['1', '2']
+
+
+def test_everybody_may_read_a_run_folder_as_the_umask_says(run):
+    umask = os.umask(0)
+    os.umask(umask)
+    assert run.stat().st_mode & 0o777 == 0o777 & ~umask
+
+
+def test_the_configuration_tells_how_to_repeat_the_run(run):
+    config = json.loads((run / 'config.json').read_text('utf-8'))
+    assert config['d2lbert'] == d2l.__version__
+    vocab = d2l.Vocab.load(run / 'vocab.txt')
+    assert config['model'] == dict(
+        vocab_size=len(vocab), num_hiddens=8, ffn_num_hiddens=8, num_heads=2,
+        num_layers=1, dropout=0.2, max_len=1000, positional='learnable',
+        precision='fp32')
+    training = config['training']
+    assert training['devices'] == ['cpu(0)'] and training['seed'] == 1
+    assert {name: training[name] for name in TINY} == TINY
+
+
+def test_one_seed_gives_one_run(run, tmp_path):
+    again = contents(runs.pretrain(**TINY, seed=1, out=tmp_path / 'again'))
+    for name in ('model.params', 'losses.csv', 'vocab.txt', 'config.json'):
+        assert again[name] == (run / name).read_bytes(), name
+
+
+def test_a_run_without_a_seed_notes_the_one_it_drew(tmp_path):
+    first = runs.pretrain(**TINY, out=tmp_path / 'first')
+    config = json.loads((first / 'config.json').read_text('utf-8'))
+    second = runs.pretrain(**TINY, seed=config['training']['seed'],
+                           out=tmp_path / 'second')
+    assert contents(first)['model.params'] == contents(second)['model.params']
+
+
+def test_load_run_gives_back_net_and_vocabulary(run):
+    net, vocab = d2l.load_run(run)
+    assert net.vocab is vocab
+    lines = (run / 'vocab.txt').read_text('utf-8').splitlines()
+    assert vocab.idx_to_token == lines
+    encoded = d2l.get_bert_encoding(net, ['a', 'crane'])
+    tokens = vocab[['<cls>', 'a', 'crane', '<sep>']]
+    expected, _, _ = reference.bert(
+        reference.parameters(net), 2, [tokens], [[0] * 4], [4], [[0]])
+    onp.testing.assert_allclose(encoded.asnumpy(), expected, atol=1e-5)
+
+
+def test_load_run_loads_onto_the_device_it_is_given(run):
+    net, _ = d2l.load_run(run, ctx=npx.cpu(1))
+    assert d2l.get_bert_encoding(net, ['a']).ctx == npx.cpu(1)
+
+
+def test_the_default_folder_is_named_after_the_time(tmp_path):
+    folders = {runs.pretrain(**TINY) for _ in range(2)}
+    assert len(folders) == 2
+    for folder in folders:
+        assert re.match(r'runs/\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d',
+                        folder.as_posix())
+        assert (tmp_path / folder).is_dir()
+
+
+# What is there already
+
+@pytest.fixture
+def untrained(monkeypatch):
+    """Let a test fail that gets as far as training."""
+    monkeypatch.setattr(runs, 'load_corpus', lambda *args: pytest.fail(
+        'training began'))
+
+
+def test_a_run_is_not_overwritten_unasked(copy, untrained):
+    before = contents(copy)
+    with pytest.raises(RunError, match='exists already: .*--out.*--force'):
+        runs.pretrain(**TINY, out=copy)
+    assert contents(copy) == before
+
+
+def test_force_replaces_a_run(copy, run):
+    (copy / 'notes.txt').write_text('of the old run')
+    runs.pretrain(**TINY, seed=2, out=copy, force=True)
+    assert sorted(contents(copy)) == FILES
+    assert contents(copy)['model.params'] != contents(run)['model.params']
+
+
+def test_force_takes_an_empty_folder(tmp_path):
+    (tmp_path / 'empty').mkdir()
+    runs.pretrain(**TINY, out=tmp_path / 'empty', force=True)
+    assert sorted(contents(tmp_path / 'empty')) == FILES
+
+
+@pytest.mark.parametrize('kind', ['folder', 'file'])
+def test_force_replaces_nothing_but_runs(kind, tmp_path, untrained):
+    out = tmp_path / 'thesis'
+    if kind == 'folder':
+        out.mkdir()
+    (out / 'chapter1' if kind == 'folder' else out).write_text('precious')
+    with pytest.raises(RunError, match='not a run folder'):
+        runs.pretrain(**TINY, out=out, force=True)
+    assert list(contents(tmp_path).values()) == [b'precious']
+
+
+@pytest.mark.parametrize('error', [KeyboardInterrupt, MemoryError])
+def test_what_breaks_off_leaves_nothing_behind(error, copy, monkeypatch):
+    def train_bert(*args, **kwargs):
+        raise error
+    monkeypatch.setattr(runs, 'train_bert', train_bert)
+    before = contents(copy.parent)
+    for out, force in ((copy, True), (copy.parent / 'new', False)):
+        with pytest.raises(error):
+            runs.pretrain(**TINY, out=out, force=force)
+    assert contents(copy.parent) == before
+    assert os.listdir(copy.parent) == ['copy']
+
+
+def test_a_folder_that_appears_meanwhile_is_kept(tmp_path, monkeypatch):
+    train_bert = runs.train_bert
+
+    def meanwhile(*args, **kwargs):
+        (tmp_path / 'run').mkdir()
+        (tmp_path / 'run' / 'log.txt').write_text('of another run')
+        return train_bert(*args, **kwargs)
+    monkeypatch.setattr(runs, 'train_bert', meanwhile)
+    with pytest.raises(RunError, match='exists already'):
+        runs.pretrain(**TINY, out=tmp_path / 'run')
+    assert contents(tmp_path) == {'run/log.txt': b'of another run'}
+
+
+def test_settings_that_do_not_exist_are_named():
+    with pytest.raises(TypeError, match='unknown setting batchsize: there '
+                                        'are batch_size, max_len'):
+        runs.pretrain(batchsize=16)
+
+
+# Folders that are no runs, or not any more
+
+def test_a_folder_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(RunError, match='no run folder .*nowhere'):
+        d2l.load_run(tmp_path / 'nowhere')
+
+
+@pytest.mark.parametrize('name', ['config.json', 'vocab.txt', 'model.params'])
+def test_a_missing_file_is_named(copy, name):
+    (copy / name).unlink()
+    with pytest.raises(RunError, match=f'not a run folder: it has no {name}'):
+        d2l.load_run(copy)
+
+
+@pytest.mark.parametrize('text', [
+    '', '{', '[]', '{}', '{"model": {}}', '{"model": 1}', '\xff',
+    '{"model": {"vocab_size": 9, "num_hiddens": 8, "ffn_num_hiddens": 8, '
+    '"num_heads": 3, "num_layers": 1, "dropout": 0.1}}'])
+def test_a_configuration_of_something_else_is_refused(copy, text):
+    (copy / 'config.json').write_bytes(text.encode('latin-1'))
+    with pytest.raises(RunError, match='config.json.* does not describe'):
+        d2l.load_run(copy)
+
+
+def test_a_vocabulary_of_another_size_is_refused(copy):
+    with open(copy / 'vocab.txt', 'a', encoding='utf-8') as file:
+        file.write('albatross-of-another-run\n')
+    size = len(d2l.Vocab.load(copy / 'vocab.txt'))
+    with pytest.raises(RunError,
+                       match=f'{size} entries, but the model {size - 1}'):
+        d2l.load_run(copy)
+
+
+@pytest.mark.parametrize('share', [0, 0.001, 0.5, 0.999])
+def test_a_truncated_parameter_file_is_refused(copy, share):
+    path = copy / 'model.params'
+    path.write_bytes(path.read_bytes()[:int(share * path.stat().st_size)])
+    with pytest.raises(RunError, match='model.params does not hold .*damaged'
+                       ) as caught:
+        d2l.load_run(copy)
+    assert '\n' not in str(caught.value)
+
+
+@pytest.mark.parametrize('text', [b'no parameters' * 100, b'PK\3\4' * 9])
+def test_a_file_of_another_kind_is_refused(copy, text):
+    (copy / 'model.params').write_bytes(text)
+    with pytest.raises(RunError, match='does not hold the parameters'):
+        d2l.load_run(copy)
+
+
+def test_parameters_of_another_model_are_refused(copy):
+    config = json.loads((copy / 'config.json').read_text('utf-8'))
+    for change in (dict(num_hiddens=16), dict(num_layers=2)):
+        model = dict(config['model'], **change)
+        (copy / 'config.json').write_text(json.dumps({'model': model}))
+        with pytest.raises(RunError, match='does not hold the parameters of '
+                                           'this model'):
+            d2l.load_run(copy)
