@@ -32,6 +32,7 @@ DATA_HUB = {
 }
 
 TRAIN_FILE = 'wiki.train.tokens'
+VALID_FILE = 'wiki.valid.tokens'
 
 # Python's own User-Agent is refused by the first of the addresses above
 USER_AGENT = 'Mozilla/5.0 (compatible; d2lbert; https://d2l.ai)'
@@ -148,8 +149,9 @@ def _watch(transfer, label):
     """Show a transfer's progress until it ends; give up one that stalls."""
     transfer.start()
     mark, since = 0, time.monotonic()
+    # disable=None: no bar where standard error is not a terminal
     with tqdm(desc=label, unit='B', unit_scale=True, leave=False,
-              file=sys.stderr) as bar:
+              disable=None, file=sys.stderr) as bar:
         while not transfer.done.wait(min(0.1, STALL_SECONDS / 4)):
             bar.total = transfer.size
             bar.update(transfer.received - bar.n)

@@ -3,6 +3,7 @@ import hashlib
 import http.server
 import io
 import os
+import sys
 import tarfile
 import threading
 import time
@@ -141,12 +142,15 @@ def test_a_user_agent_is_sent(server, monkeypatch):
     assert 'd2lbert' in agent and 'urllib' not in agent
 
 
-def test_progress_goes_to_standard_error(server, monkeypatch, capsys):
+@pytest.mark.parametrize('terminal', [True, False])
+def test_progress_is_for_terminals_alone(server, monkeypatch, capsys,
+                                         terminal):
+    monkeypatch.setattr(sys.stderr, 'isatty', lambda: terminal)
     listed(monkeypatch, 'x', server.serve('x.bin', b'1' * 5000), b'1' * 5000)
     hub.download('x')
     captured = capsys.readouterr()
     assert captured.out == ''
-    assert 'x.bin' in captured.err
+    assert ('x.bin' in captured.err) == terminal
 
 
 def test_a_kept_file_that_is_damaged_is_fetched_again(
