@@ -1,0 +1,484 @@
+"""Several machines: MXNet's own parameter server, started and watched over.
+
+`d2lbert launch` starts a scheduler, servers and workers, on this machine or
+over ssh, each under a guard (`guard.py`). Workers compute gradients on their
+own parts of the data, servers add them up, and the scheduler introduces all
+to each other. When one of them fails, all end, and nothing stays behind.
+"""
+import codecs
+import collections
+import contextlib
+import json
+import os
+import selectors
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+from d2lbert import guard
+from d2lbert.files import new_run_folder
+
+#: Gives up on an unreachable host after 10 s, on one that is lost after 15 s.
+SSH = ('ssh -o BatchMode=yes -o ConnectTimeout=10 '
+       '-o ServerAliveInterval=5 -o ServerAliveCountMax=3')
+LOCAL = 'localhost'
+#: Seconds between SIGTERM and SIGKILL; for worker 0 to save after Ctrl-C; to
+#: reach the scheduler; between two signs of life; without one.
+GRACE, SAVING, JOIN, BEAT, SILENCE = 3, 15, 60, 5, 60
+#: What Python runs: MXNet serves as soon as it is imported, if told so.
+ROLE = ('-c', 'import d2lbert')
+WORKER = ('-c', '''\
+try:
+    from d2lbert import launch
+except KeyboardInterrupt:
+    raise SystemExit(130)
+launch.worker()
+''')
+_GUARD = ('-IS', '-c', 'import json, sys\n'
+          'spec = json.loads(sys.stdin.buffer.readline())\n'
+          "exec(spec['guard'])\n"
+          'sys.exit(main(spec))')
+# The user's own variables that hosts behind ssh are given as well
+_CARRIED = ('D2LBERT_', 'MXNET_', 'OMP_', 'PS_', 'PYTHON', 'DMLC_INTERFACE')
+
+
+class LaunchError(RuntimeError):
+    """Why a job of several processes ended before its time."""
+
+
+def rank():
+    """The number of this worker, from 0; 0 outside `d2lbert launch`."""
+    return int(os.environ.get('D2LBERT_RANK', 0))
+
+
+def num_workers():
+    """How many workers share the data; 1 outside `d2lbert launch`."""
+    return int(os.environ.get('D2LBERT_NUM_WORKERS', 1))
+
+
+def kvstore():
+    """The store of all workers' gradients, for `gluon.Trainer`.
+
+    Give it with update_on_kvstore=False: servers then only add gradients
+    up, and each worker has the whole optimizer, as without launch. The
+    store's own ranks are not those of `rank()`.
+    """
+    from d2lbert._mxnet import mx
+
+    class Store(mx.kv.KVStore):
+        def broadcast(self, key, value, out, priority=0):
+            super().broadcast(key, value, out, priority)
+            # Pulling the first weights takes its time, and a gradient
+            # pushed meanwhile overtakes it and is pulled as the weights
+            for array in out if isinstance(out, (list, tuple)) else [out]:
+                array.wait_to_read()
+
+    store = mx.kv.create('dist_sync')
+    store.__class__ = Store
+    return store
+
+
+def add_arguments(parser):
+    """Add the arguments of `d2lbert launch` to an argparse parser."""
+    add = parser.add_argument
+    add('--workers', type=int, metavar='N',
+        help='processes that train (default: one for each host, or 2)')
+    add('--servers', type=int, default=1, metavar='N',
+        help='processes that add up gradients (default: 1); one for each '
+        'host spreads the traffic')
+    add('--hosts', metavar='HOSTS',
+        help='a,b,c or a file with a host on each line, taken in turn; ssh '
+        'must reach them without a password, and this folder and Python '
+        f'must be there too; {LOCAL} is this machine, without ssh (default)')
+    add('--port', type=int, default=0, metavar='P',
+        help="the scheduler's port (default: a free one)")
+    add('--root-uri', metavar='ADDRESS',
+        help="this machine's address as the hosts see it (default: the one "
+        'from which it reaches the first of them)')
+    add('--ssh', default=SSH, metavar='CMD',
+        help='what runs a command on a host, as CMD HOST COMMAND (default: '
+        f'{SSH})')
+    add('--remote-python', default=sys.executable, metavar='PATH',
+        help='the Python of the hosts (default: that of this machine)')
+    add('worker_command', nargs='...', metavar='-- pretrain ...',
+        help='the command of each worker, after --')
+
+
+def main(args):
+    """Run `d2lbert launch` with parsed arguments; returns an exit status."""
+    hosts = read_hosts(args.hosts)
+    workers = args.workers
+    if workers is None:
+        workers = 2 if args.hosts is None else len(hosts)
+    command, run = _worker_command(args.worker_command)
+    try:
+        with _interrupted_by(signal.SIGTERM, signal.SIGHUP):
+            launch([*WORKER, *command], workers, args.servers, hosts,
+                   args.port, args.root_uri, args.ssh, args.remote_python,
+                   ROLE)
+    except KeyboardInterrupt:
+        print('d2lbert launch: stopped every process; '
+              f'{_way_on(args, workers, run)}', file=sys.stderr)
+        return 130
+    except LaunchError as error:
+        way_on = _way_on(args, workers, run)
+        raise LaunchError(
+            f'{error}\n{way_on[0].upper()}{way_on[1:]}') from None
+    return 0
+
+
+def worker():
+    """Run a worker's command; if it fails, leave at once.
+
+    MXNet's own way out of Python waits for all other workers to finish.
+    """
+    from d2lbert.__main__ import main
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(line_buffering=True)
+    try:
+        status = main(sys.argv[1:])
+    except SystemExit as error:
+        status = error.code
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+        status = 1
+    if status:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status if isinstance(status, int) else 1)
+
+
+def read_hosts(hosts):
+    """The hosts that --hosts names: a,b,c or a file with one on each line."""
+    if hosts is None:
+        return [LOCAL]
+    if os.path.isfile(hosts):
+        lines = Path(hosts).read_text(encoding='utf-8').splitlines()
+        found = [line.split('#')[0].strip() for line in lines]
+    elif os.sep in hosts:
+        raise ValueError(f'--hosts: there is no file {hosts}')
+    else:
+        found = [host.strip() for host in hosts.split(',')]
+    found = [host for host in found if host]
+    for host in found:
+        if host.startswith('-') or len(host.split()) > 1:
+            raise ValueError(f'--hosts {hosts}: {host!r} is not the name of '
+                             'a host')
+    if not found:
+        raise ValueError(f'--hosts {hosts!r} names no host: give a,b or a '
+                         'file with a host on each line')
+    return found
+
+
+def launch(worker, workers=2, servers=1, hosts=(LOCAL,), port=0,
+           root_uri=None, ssh=SSH, remote_python=sys.executable, role=ROLE):
+    """Run `workers` processes of Python with the arguments `worker`.
+
+    role: the arguments for the scheduler and the servers. What worker 0
+    prints is printed as it comes; the lines of all others go to standard
+    error, each behind a name. Returns when all workers have ended well, and
+    raises `LaunchError` when a process fails. No process is left then.
+    """
+    for name, count in (('--workers', workers), ('--servers', servers)):
+        if count < 1:
+            raise ValueError(f'{name} must be 1 or more, not {count}')
+    if not 0 <= port < 2 ** 16:
+        raise ValueError(f'--port must be 0 to 65535, not {port}')
+    root = _root_address(root_uri, hosts)
+    root = root, _free_port(root, port)
+    env = dict(DMLC_PS_ROOT_URI=root[0], DMLC_PS_ROOT_PORT=str(root[1]),
+               DMLC_NUM_WORKER=str(workers), DMLC_NUM_SERVER=str(servers),
+               D2LBERT_NUM_WORKERS=str(workers))
+    places = [hosts[i % len(hosts)] for i in range(max(workers, servers))]
+    sharing = collections.Counter(places[:workers])
+    job = _Job(root, shlex.split(ssh), remote_python)
+    try:
+        job.start('scheduler', LOCAL, role, dict(env, DMLC_ROLE='scheduler'))
+        for i, host in enumerate(places[:servers]):
+            job.start(f'server {i}', host, role,
+                      dict(env, DMLC_ROLE='server'))
+        for i, host in enumerate(places[:workers]):
+            job.start(f'worker {i}', host, worker,
+                      dict(env, DMLC_ROLE='worker', D2LBERT_RANK=str(i)),
+                      sharing[host])
+        job.watch()
+    except KeyboardInterrupt:
+        job.interrupt()
+        raise
+    finally:
+        job.end()
+
+
+class _Process:
+    """One process of a job: the guard here, or the ssh that leads to it."""
+
+    def __init__(self, name, host, popen):
+        self.name, self.host, self.popen = name, host, popen
+        self.begun = time.monotonic()
+        self.said = ''      # the end of what it wrote to standard error
+
+    def tell(self, data):
+        """Write to its guard, which may be gone."""
+        with contextlib.suppress(OSError, ValueError):
+            self.popen.stdin.write(data)
+            self.popen.stdin.flush()
+
+    def failure(self):
+        """How it ended, in words."""
+        status, seconds = self.popen.poll(), time.monotonic() - self.begun
+        name = self.name
+        if self.host != LOCAL:
+            name += f' on {self.host}'
+            if status == 255:
+                return f'{name}: the host cannot be reached, or was lost'
+        number = status - 128 if status > 128 else -status
+        try:
+            how = f'was killed by {signal.Signals(number).name}'
+        except ValueError:
+            how = f'ended with exit status {status}'
+        return f'{name} {how} after {seconds:.0f} s'
+
+
+class _Job:
+    """The processes that work together, from the first start to the end."""
+
+    def __init__(self, root, ssh, remote_python):
+        self.root, self.ssh, self.remote_python = root, ssh, remote_python
+        self.processes = []
+        self.pipes = selectors.DefaultSelector()
+        self.amid = False       # the terminal shows a line without its end
+
+    def start(self, name, host, arguments, env, sharing=1):
+        """Start Python with `arguments` on a host, behind a guard."""
+        python = sys.executable if host == LOCAL else self.remote_python
+        command = [python, *_GUARD]
+        if host != LOCAL:
+            env = {**{name: value for name, value in os.environ.items()
+                      if name.startswith(_CARRIED)}, **env}
+            command = [*self.ssh, host, f'exec {shlex.join(command)}']
+        spec = dict(guard=Path(guard.__file__).read_text(encoding='utf-8'),
+                    argv=[python, *arguments], cwd=os.getcwd(), env=env,
+                    root=None if name == 'scheduler' else self.root,
+                    join=JOIN, grace=GRACE, sharing=sharing,
+                    silence=None if host == LOCAL else SILENCE)
+        try:
+            # A session of its own: Ctrl-C is for the launcher alone
+            process = _Process(name, host, subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE, start_new_session=True))
+        except OSError as error:
+            raise LaunchError(f'{name} cannot be started: {command[0]}: '
+                              f'{error.strerror}') from None
+        self.processes.append(process)
+        process.tell(json.dumps(spec).encode() + b'\n')
+        for pipe in (process.popen.stdout, process.popen.stderr):
+            self.pipes.register(pipe, selectors.EVENT_READ,
+                                self._printer(process, pipe))
+
+    def watch(self):
+        """Wait for all workers; raise `LaunchError` if a process fails."""
+        threading.Thread(target=self._beat, daemon=True).start()
+        workers = [p for p in self.processes if p.name.startswith('worker')]
+        patience = None
+        while patience is None or time.monotonic() < patience:
+            self._print(0.1)
+            for process in self.processes:
+                if process.popen.poll():
+                    self._fail(process)
+            if all(p.popen.poll() == 0 for p in self.processes):
+                return
+            if patience is None and all(p.popen.poll() == 0 for p in workers):
+                # Servers that no worker ever spoke to stay where they are
+                patience = time.monotonic() + GRACE
+
+    def interrupt(self):
+        """Hand a Ctrl-C on to worker 0, which may have something to save."""
+        for process in self.processes:
+            if process.name == 'worker 0':
+                process.tell(guard.INTERRUPT)
+                self._wait([process], SAVING)
+
+    def end(self):
+        """End all processes, kindly at first."""
+        if self.pipes.get_map() is None:
+            return
+        for process in self.processes:
+            with contextlib.suppress(OSError):
+                process.popen.stdin.close()
+        self._wait(self.processes, 2 * GRACE + 2)
+        for process in self.processes:
+            if process.popen.poll() is None:
+                # A guard takes its process along
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.popen.pid, signal.SIGKILL)
+                process.popen.wait()
+        for key in list(self.pipes.get_map().values()):
+            key.fileobj.close()
+        self.pipes.close()
+
+    def _fail(self, process):
+        failure = process.failure()
+        self.end()
+        last = ''.join(f'\n  {line}' for line in
+                       process.said.rstrip().splitlines()[-8:])
+        raise LaunchError(f'{failure}, and all others have been ended'
+                          + (f'; its last words:{last}' if last else ''))
+
+    def _wait(self, processes, seconds):
+        """Wait until these have ended; a (second) Ctrl-C ends the wait."""
+        until = time.monotonic() + seconds
+        # Nor does it help to wait where nothing can be printed any more
+        with contextlib.suppress(KeyboardInterrupt, OSError, ValueError):
+            while (any(p.popen.poll() is None for p in processes)
+                   and time.monotonic() < until):
+                self._print(0.1)
+            while self._print(0) and time.monotonic() < until:
+                pass
+
+    def _beat(self):
+        """Tell the guards of other hosts that the launcher is there."""
+        remote = [p for p in self.processes if p.host != LOCAL]
+        while any(p.popen.poll() is None for p in remote):
+            for process in remote:
+                process.tell(guard.ALIVE)
+            time.sleep(BEAT)
+
+    def _print(self, seconds):
+        """Print what the processes have written; wait so long for it.
+
+        Returns whether there was anything.
+        """
+        if not self.pipes.get_map():
+            time.sleep(seconds)
+            return False
+        ready = self.pipes.select(seconds)
+        for key, _ in ready:
+            data = os.read(key.fd, 1 << 16)
+            key.data(data)
+            if not data:
+                self.pipes.unregister(key.fileobj)
+                key.fileobj.close()
+        return bool(ready)
+
+    def _printer(self, process, pipe):
+        """A function that prints what comes out of `pipe`, b'' at its end."""
+        decoder = codecs.getincrementaldecoder('utf-8')('replace')
+        kept = ''
+
+        def write(data):
+            nonlocal kept
+            text = decoder.decode(data, final=not data)
+            if pipe is process.popen.stderr:
+                process.said = (process.said + text)[-4000:]
+            if process.name == 'worker 0':
+                out = sys.stdout if pipe is process.popen.stdout else (
+                    sys.stderr)
+                out.write(text)
+                if text and sys.stderr.isatty():
+                    self.amid = not text.endswith('\n')
+            else:
+                out = sys.stderr
+                *lines, kept = (kept + text).split('\n')
+                if kept and not data:
+                    lines, kept = [*lines, kept], ''
+                if lines and self.amid:
+                    out.write('\n')
+                    self.amid = False
+                for line in lines:
+                    out.write(f'[{process.name}] {line}\n')
+            out.flush()
+        return write
+
+
+@contextlib.contextmanager
+def _interrupted_by(*signals):
+    """Let these signals do what Ctrl-C does."""
+    before = {number: signal.signal(number, signal.default_int_handler)
+              for number in signals}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _worker_command(command):
+    """The checked command of a worker, and the run folder it writes to."""
+    command = command[1:] if command[:1] == ['--'] else list(command)
+    if command[:1] != ['pretrain']:
+        raise ValueError('what the workers are to run is missing: give '
+                         'pretrain and its arguments after --, as in '
+                         'd2lbert launch --workers 2 -- pretrain')
+    from d2lbert.__main__ import parser
+    settings = parser().parse_args(command)
+    run = getattr(settings, 'resume', None) or getattr(settings, 'out', None)
+    if run is None:
+        run = str(new_run_folder())
+        command = [*command, '--out', run]
+    return command, run
+
+
+def _way_on(args, workers, run):
+    """How to go on after a job has ended too soon."""
+    if not os.path.isfile(run) and not any(
+            Path(run, 'checkpoints').glob('step-*.npz')):
+        return (f'{run} holds no checkpoint to go on from (pretrain '
+                '--save-every N writes them)')
+    command = ['d2lbert', 'launch', '--workers', str(workers),
+               '--servers', str(args.servers)]
+    for name, value in (('--hosts', args.hosts),
+                        ('--root-uri', args.root_uri)):
+        if value is not None:
+            command += [name, value]
+    for name, value, default in (
+            ('--port', args.port, 0), ('--ssh', args.ssh, SSH),
+            ('--remote-python', args.remote_python, sys.executable)):
+        if value != default:
+            command += [name, str(value)]
+    return ('go on with: '
+            + shlex.join([*command, '--', 'pretrain', '--resume', run]))
+
+
+def _root_address(root_uri, hosts):
+    """The IP address of this machine at which the hosts find the scheduler.
+
+    ps-lite listens at an address, not at a name.
+    """
+    if root_uri is not None:
+        try:
+            return socket.gethostbyname(root_uri)
+        except OSError as error:
+            raise ValueError(f'--root-uri {root_uri} is not an address '
+                             f'({error.strerror})') from None
+    remote = [host for host in hosts if host != LOCAL]
+    if not remote:
+        return '127.0.0.1'
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            # No packet is sent: this only looks up the way
+            probe.connect((remote[0].rpartition('@')[2], 9))
+        except OSError as error:
+            raise ValueError(
+                f'the way from here to {remote[0]} is not known '
+                f"({error.strerror}): give --root-uri, this machine's "
+                'address as the hosts see it') from None
+        return probe.getsockname()[0]
+
+
+def _free_port(root, port):
+    """`port`, if the scheduler can have it; a free one for 0."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((root, port))
+        except OSError as error:
+            raise ValueError(
+                f'the scheduler cannot listen at {root}:{port} '
+                f'({error.strerror}): give another --port or --root-uri'
+            ) from None
+        return probe.getsockname()[1]
