@@ -148,7 +148,9 @@ class MultiHeadAttention(nn.Block):
         Y = ops.attention_qkv(QKV, rows.offsets, rows.lens,
                               num_heads=self.num_heads, p=self._dropout,
                               precision=self._precision)
-        if rows.length is not None:
+        if rows.length is None:
+            self.attention.remember(None)
+        else:
             self._remember(QKV, rows)
         return self.W_o(Y)
 

@@ -4,6 +4,7 @@ import pytest
 import reference
 
 import d2lbert as d2l
+from d2lbert import kernels
 from d2lbert._mxnet import gluon, init, mx, np
 
 V, H, F, N, MAX_LEN = 30, 8, 12, 2, 12
@@ -141,6 +142,29 @@ def test_other_rows_never_change_a_row(net, path):
         for output, single in zip(outputs, alone):
             onp.testing.assert_allclose(single[0].asnumpy(),
                                         output[b].asnumpy(), atol=1e-6)
+
+
+def test_hybridizing_changes_no_output_and_spoils_none_later(net, path):
+    batch = on_device(host_batch())
+    expected = [output.asnumpy() for output in net(*batch)]
+    net.hybridize(static_alloc=True, static_shape=True)
+    net(*batch)
+    outputs = net(*batch)
+    net(*on_device(host_batch(seed=1, B=2, T=5)))
+    for output, answer in zip(outputs, expected):
+        onp.testing.assert_allclose(output.asnumpy(), answer, atol=1e-5)
+
+
+def test_bf16_is_close_to_fp32_or_refused():
+    if not kernels.bf16_supported():
+        with pytest.raises(ValueError, match='bf16'):
+            build(precision='bf16')
+        return
+    batch = on_device(host_batch())
+    for rough, fine in zip(*(with_random_weights(build(precision=p))(*batch)
+                             for p in ('bf16', 'fp32'))):
+        error = abs(rough - fine).max() / abs(fine).max()
+        assert 0 < float(error) < 0.03
 
 
 def test_num_layers_and_num_blks_are_one_argument():

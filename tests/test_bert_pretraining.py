@@ -179,6 +179,41 @@ def test_leaving_out_the_padding_changes_nothing(positional, packed):
              losses_and_gradients(net, batch, _plain_losses))
 
 
+def test_without_padding_there_are_no_attention_weights_to_look_at(packed):
+    net, batch = build(), host_batch(B=2)
+    batch.valid_lens_x[:] = 6, 4    # ten rows look like two times five
+    batch.mlm_weights_X[batch.pred_positions_X > 3] = 0
+    d2l._get_batch_loss_bert(net, LOSS, V,
+                             *([X] for X in on_device(batch)))
+    assert net.encoder.blks[0].attention.attention.attention_weights is None
+
+
+def test_gradients_can_be_accumulated(path):
+    net, batches_ = build(), batches(2)
+    apart = [losses_and_gradients(net, batch)[2] for batch in batches_]
+    net.collect_params().setattr('grad_req', 'add')
+    net.collect_params().zero_grad()
+    for batch in batches_:
+        with autograd.record():
+            _, _, (total,) = d2l._get_batch_loss_bert(
+                net, LOSS, V, *([X] for X in batch))
+        total.backward()
+    for name, param in net._collect_params_with_prefix().items():
+        onp.testing.assert_allclose(
+            param.grad().asnumpy(), apart[0][name] + apart[1][name],
+            atol=2e-6, err_msg=name)
+
+
+def test_a_frozen_encoder_stays_as_it_is(path):
+    net = build()
+    net.encoder.collect_params().setattr('grad_req', 'null')
+    before = reference.parameters(net)
+    d2l.train_bert(batches(), net, LOSS, V, [npx.cpu()], 2)
+    for name, value in reference.parameters(net).items():
+        same = (value == before[name]).all()
+        assert same == name.startswith('encoder.'), name
+
+
 def test_the_losses_are_those_of_the_books_code(book, path):
     def book_losses(net, loss, vocab_size, *fields):
         (mlm_l,), (nsp_l,), _ = book._get_batch_loss_bert(

@@ -11,7 +11,7 @@ import numpy
 import pytest
 
 from d2lbert import kernels
-from d2lbert._mxnet import autograd, gluon, mx, np, npx
+from d2lbert._mxnet import autograd, gluon, mx, np
 from d2lbert.kernels import build, ops, plain
 
 erf = numpy.vectorize(math.erf)

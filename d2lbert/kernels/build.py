@@ -15,8 +15,7 @@ except ImportError:  # not a POSIX system
 
 # NaN and infinity keep their meaning: no -ffast-math.
 FLAGS = ['-std=c++17', '-O3', '-march=native', '-fopenmp', '-fPIC',
-         '-shared', '-fno-math-errno', '-fno-trapping-math',
-         '-ffp-contract=fast']
+         '-fno-math-errno', '-fno-trapping-math', '-ffp-contract=fast']
 
 
 class BuildError(RuntimeError):
@@ -94,13 +93,14 @@ def library(name, sources, mxnet=False):
     texts = list(sources)
     for folder in sorted({source.parent for source in sources}):
         texts += sorted(folder.glob('*.h'))
+    for part in [*command, version, _cpu(), *flags]:
+        key.update(part.encode() + b'\0')
     if mxnet:
         include, interface, release = _mxnet_parts()
         flags.append(f'-I{include}')
-        key.update(release.encode() + interface.read_bytes())
+        key.update(release.encode() + b'\0')
         sources.append(interface)
-    for part in [*command, version, _cpu(), *flags]:
-        key.update(part.encode() + b'\0')
+        texts += [interface, include / 'mxnet' / 'lib_api.h']
     for text in texts:
         key.update(text.name.encode() + b'\0' + text.read_bytes())
     folder = cache_dir()
@@ -114,35 +114,42 @@ def library(name, sources, mxnet=False):
 
 def _compile(command, sources, target):
     try:
-        handle, temporary = tempfile.mkstemp(
-            prefix=target.stem + '-', suffix='.tmp', dir=target.parent)
+        work = tempfile.TemporaryDirectory(prefix=f'{target.stem}-',
+                                           dir=target.parent)
     except OSError as error:
         raise BuildError(f'nothing can be written to {target.parent} '
                          f'({error.strerror}): set D2LBERT_CACHE to a '
                          f'folder you can write') from error
-    os.close(handle)
-    try:
-        done = subprocess.run(
-            command + [str(source) for source in sources]
-            + ['-o', temporary],
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-        if done.returncode:
-            raise BuildError(f'{command[0]} cannot compile '
-                             f'{sources[0].name}: {_first_error(done)}')
-        os.chmod(temporary, 0o755)
+    with work as folder:
+        objects = [os.path.join(folder, f'{i}.o')
+                   for i in range(len(sources))]
+        _run([[*command, '-c', str(source), '-o', made]
+              for source, made in zip(sources, objects)], sources)
+        whole = os.path.join(folder, target.name)
+        _run([[*command, '-shared', *objects, '-o', whole]], [target])
         # A reader sees the whole file or none, whoever else is building.
-        os.replace(temporary, target)
-    finally:
-        if os.path.exists(temporary):
-            os.remove(temporary)
+        os.replace(whole, target)
 
 
-def _first_error(done):
-    lines = done.stdout.decode(errors='replace').strip().splitlines()
+def _run(commands, subjects):
+    """Runs commands side by side; the first that fails is the error."""
+    running = [subprocess.Popen(command, stdout=subprocess.PIPE,
+                                stderr=subprocess.STDOUT)
+               for command in commands]
+    said = [process.communicate()[0] for process in running]
+    for process, output, subject in zip(running, said, subjects):
+        if process.returncode:
+            raise BuildError(f'{process.args[0]} cannot build '
+                             f'{subject.name}: '
+                             f'{_first_error(process, output)}')
+
+
+def _first_error(process, output):
+    lines = output.decode(errors='replace').strip().splitlines()
     for line in lines:
         if 'error' in line:
             return line.strip()
-    return lines[0].strip() if lines else f'exit status {done.returncode}'
+    return lines[0].strip() if lines else f'exit {process.returncode}'
 
 
 class _Lock:

@@ -45,7 +45,7 @@ inline vf slope(Act act, vf dy, vf saved) {
 // stay in half of a megabyte of cache, at least four blocks a thread.
 long block_rows(long rows, int threads, double bytes) {
   long block = std::min<long>(ceil_div(rows, 4 * threads),
-                              (long)(140e3 / bytes));
+                              (long)(200e3 / bytes));
   return std::max<long>(1, std::min<long>(ceil_div(block, MR), 16)) * MR;
 }
 

@@ -14,6 +14,7 @@ __all__ = ['add_norm', 'attention', 'attention_qkv', 'dense', 'embed',
            'softmax_ce', 'vocab_ce']
 
 _uses = itertools.count()
+_ones = {}  # by context
 
 
 def _symbolic(array):
@@ -76,7 +77,10 @@ def _noise(like, p):
         return p, [mx.sym.npx.dropout(mx.sym.np.ones((64,)), p=0.5)]
     if not autograd.is_training():
         return 0, []
-    return p, [npx.dropout(np.ones((64,), ctx=like.ctx), p=0.5)]
+    if like.ctx not in _ones:
+        _ones[like.ctx] = np.ones((64,), ctx=like.ctx)
+    with autograd.pause():
+        return p, [npx.dropout(_ones[like.ctx], p=0.5, mode='always')]
 
 
 def dense(X, W, b=None, units=None, act='none', precision='fp32',
@@ -103,8 +107,9 @@ def add_norm(X, Y, gamma, beta, p=0, eps=1e-5, grad_req='add'):
     """
     p, noise = _noise(X, p)
     return _call('d2lbert_add_norm',
-                 [_guarded(X), _guarded(Y), *_parameters(grad_req, gamma, beta),
-                  *noise], p=p, eps=eps)[0]
+                 [_guarded(X), _guarded(Y),
+                  *_parameters(grad_req, gamma, beta), *noise],
+                 p=p, eps=eps)[0]
 
 
 def attention(Q, K, V, offsets, lens, num_heads, p=0, precision='fp32',
@@ -119,7 +124,8 @@ def attention(Q, K, V, offsets, lens, num_heads, p=0, precision='fp32',
     """
     p, noise = _noise(Q, p)
     return _call('d2lbert_attention',
-                 [_guarded(Q), _guarded(K), _guarded(V), offsets, lens, *noise],
+                 [_guarded(Q), _guarded(K), _guarded(V), offsets, lens,
+                  *noise],
                  num_heads=num_heads, p=p, precision=precision)[0]
 
 

@@ -86,7 +86,22 @@ inline vu shuffle(vu a, vu b, vi order) {
 #endif
 }
 
-inline vf larger(vf a, vf b) { return a > b ? a : b; }
+// a > b ? a : b, lane by lane, b where either is NaN.
+inline vf larger(vf a, vf b) {
+#ifdef __AVX512F__
+  return (vf)_mm512_max_ps((__m512)a, (__m512)b);
+#else
+  return a > b ? a : b;
+#endif
+}
+
+inline vf smaller(vf a, vf b) {
+#ifdef __AVX512F__
+  return (vf)_mm512_min_ps((__m512)a, (__m512)b);
+#else
+  return a < b ? a : b;
+#endif
+}
 
 // Halves are folded, so the order of a sum is the same everywhere.
 template <class F>
@@ -116,14 +131,13 @@ inline float maximum(vf v) {
   return fold(v, [](auto a, auto b) { return a > b ? a : b; });
 }
 
-// e^x to about one unit in the last place; 0 below 2^-125, inf above the
-// largest float, NaN for NaN.
+// e^x to about one unit in the last place; 0 where that is no normal float
+// (or, on AVX-512, no float), inf above the largest float, NaN for NaN.
 inline vf exp(vf x) {
-  const float low = -86.6f, high = 88.722839f, round = 12582912.f;
-  vf y = x < low ? splat(low) : x;
-  y = y > high ? splat(high) : y;
-  vf shifted = y * 1.44269504f + round;
-  vf n = shifted - round;
+  const float low = -104.f, high = 89.f, round = 12582912.f;
+  const vf y = smaller(splat(high), larger(splat(low), x));
+  const vf shifted = y * 1.44269504f + round;
+  const vf n = shifted - round;
   vf r = y - n * 0.693359375f;
   r = r + n * 2.12194440e-4f;
   vf p = splat(1.3813144e-3f);
@@ -133,11 +147,15 @@ inline vf exp(vf x) {
   p = p * r + 0.5f;
   p = p * (r * r) + r;
   p = p + 1.f;
+#ifdef __AVX512F__
+  return (vf)_mm512_scalef_ps((__m512)p, (__m512)n);
+#else
   // 2^n as 2 * 2^(n - 1): n may be 128, whose power is no float.
-  vi power = (bits(shifted) - bits(splat(round)) + 126) << 23;
+  const vi power = (bits(shifted) - bits(splat(round)) + 126) << 23;
   p = (p + p) * (vf)power;
-  p = x < low ? splat(0.f) : p;
-  return x > high ? splat(INFINITY) : p;
+  p = x < -86.6f ? splat(0.f) : p;
+  return x > 88.722839f ? splat(INFINITY) : p;
+#endif
 }
 
 inline vf sign_of(vf sign, vf size) {
@@ -203,7 +221,8 @@ inline vu load_quads(const uint32_t* const* row, int column) {
 // apart are read together, so four by four words within each quarter of a
 // register are all that is left to exchange.
 inline void transpose(const uint32_t* const* row, uint32_t* to, long ld) {
-  vi low, high, low_pairs, high_pairs;  // constants, instructions' own
+  // Orders that the compiler knows as its unpack instructions.
+  vi low, high, low_pairs, high_pairs;
   for (int q = 0; q < VL; q += 4) {
     const int a = q, b = q + VL;
     const int l[] = {a, b, a + 1, b + 1}, h[] = {a + 2, b + 2, a + 3, b + 3};
