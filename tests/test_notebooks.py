@@ -1,0 +1,191 @@
+"""The notebooks: as committed, and executed anew with small sizes."""
+import ast
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+nbformat = pytest.importorskip('nbformat')
+nbclient = pytest.importorskip('nbclient')
+pytest.importorskip('ipykernel')
+
+from jupyter_client.kernelspec import (  # noqa: E402
+    KernelSpec,
+    KernelSpecManager,
+)
+from jupyter_client.manager import KernelManager  # noqa: E402
+
+import d2lbert  # noqa: E402
+
+ROOT = Path(d2lbert.__file__).resolve().parent.parent
+FOLDER = Path(__file__).resolve().parent.parent / 'notebooks'
+NAMES = 'bert', 'bert-dataset', 'bert-pretraining', 'first-edition'
+
+# What a test may shrink: the names that the parameters cell assigns
+NET = dict(vocab_size=50, num_hiddens=16, ffn_num_hiddens=24, num_heads=2,
+           dropout=0.1, seed=1)
+DATA = dict(batch_size=20, max_len=32, corpus='sample', seed=1)
+PARAMETERS = {
+    'bert': dict(NET, num_blks=1),
+    'bert-dataset': DATA,
+    'bert-pretraining': dict(DATA, num_steps=3),
+    'first-edition': dict(DATA, **NET, num_layers=1, log_interval=1,
+                          num_steps=3),
+}
+
+# How the package spells what the first edition's definitions give
+FIRST_EDITION = '''
+import functools
+BERTEncoder = functools.partial(BERTEncoder, positional='sinusoidal')
+BERTModel = functools.partial(BERTModel, positional='sinusoidal')
+'''
+
+
+def read(name):
+    return nbformat.read(FOLDER / f'{name}.ipynb', as_version=4)
+
+
+def code_cells(nb, tag=None):
+    return [cell for cell in nb.cells if cell.cell_type == 'code'
+            and (tag is None or tag in cell.metadata.get('tags', ()))]
+
+
+def text_below(cell):
+    """What a cell printed, however it was cut up, and shows as its value."""
+    return ''.join(output.get('text') or output['data'].get('text/plain')
+                   for output in cell.outputs
+                   if output.output_type in ('stream', 'execute_result'))
+
+
+def pictures(nb):
+    return [output.data for cell in code_cells(nb) for output in cell.outputs
+            if output.output_type == 'display_data']
+
+
+def assigned(source):
+    """The names that a cell's assignments bind, in order."""
+    return [name.id for node in ast.walk(ast.parse(source))
+            if isinstance(node, ast.Assign) for target in node.targets
+            for name in getattr(target, 'elts', [target])]
+
+
+def defined(cell):
+    return [node.name for node in ast.parse(cell.source).body
+            if isinstance(node, (ast.ClassDef, ast.FunctionDef))]
+
+
+class ThisPython(KernelSpecManager):
+    """Kernels of the Python that runs the tests, installed or not."""
+
+    def get_kernel_spec(self, kernel_name):
+        return KernelSpec(
+            argv=[sys.executable, '-m', 'ipykernel_launcher', '-f',
+                  '{connection_file}'],
+            display_name='Python 3', language='python')
+
+
+def execute(name, folder, monkeypatch, without_definitions=False):
+    """Run a notebook in `folder` with small sizes; returns it with outputs."""
+    nb = read(name)
+    (parameters,) = code_cells(nb, 'parameters')
+    assert sorted(assigned(parameters.source)) == sorted(PARAMETERS[name])
+    parameters.source = '\n'.join(
+        f'{key} = {value!r}' for key, value in PARAMETERS[name].items())
+    if without_definitions:
+        definitions = code_cells(nb, 'definition')
+        names = [n for cell in definitions for n in defined(cell)]
+        definitions[0].source = f'from d2lbert import {", ".join(names)}'
+        if name == 'first-edition':
+            definitions[0].source += FIRST_EDITION
+        nb.cells = [cell for cell in nb.cells
+                    if cell not in definitions[1:]]
+    monkeypatch.setenv('PYTHONPATH', str(ROOT))
+    nbclient.NotebookClient(
+        nb, km=KernelManager(kernel_spec_manager=ThisPython()), timeout=120,
+        resources={'metadata': {'path': str(folder)}},
+    ).execute(cleanup_kc=True)
+    return nb
+
+
+@pytest.mark.parametrize('name', NAMES)
+def test_notebook_runs_as_printed_and_on_the_packages_own_names(
+        name, tmp_path, monkeypatch):
+    printed = execute(name, tmp_path, monkeypatch)
+    package = execute(name, tmp_path, monkeypatch, without_definitions=True)
+    usage = [[cell for cell in code_cells(nb)
+              if 'definition' not in cell.metadata.get('tags', ())]
+             for nb in (printed, package)]
+    assert len(usage[0]) == len(usage[1])
+    if name in ('bert', 'bert-dataset'):
+        # Shapes, and whatever Python's and NumPy's random numbers decide
+        assert [*map(text_below, usage[0])] == [*map(text_below, usage[1])]
+    else:
+        for nb in printed, package:
+            assert any('image/svg+xml' in data for data in pictures(nb))
+            shown = ' '.join(
+                ' '.join(map(text_below, code_cells(nb))).split())
+            assert '((1, 6, 128), (1, 128), array([' in shown
+            assert '((1, 10, 128), (1, 128), array([' in shown
+    # Where a cell compares the two ways to do it, they agree
+    assert not any('False' in text_below(cell) for nb in (printed, package)
+                   for cell in code_cells(nb))
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize('name', NAMES)
+def test_committed_notebook_was_run_from_top_to_bottom(name):
+    nb = read(name)
+    nbformat.validate(nb)
+    cells = code_cells(nb)
+    assert ([cell.execution_count for cell in cells]
+            == list(range(1, len(cells) + 1)))
+    outputs = [output for cell in cells for output in cell.outputs]
+    assert outputs
+    for output in outputs:
+        assert output.output_type != 'error'
+        assert output.get('name') != 'stderr'
+
+
+@pytest.mark.parametrize('name', NAMES)
+def test_committed_notebook_begins_with_title_parameters_and_imports(name):
+    nb = read(name)
+    assert nb.cells[0].cell_type == 'markdown'
+    assert nb.cells[0].source.startswith('# ')
+    parameters, imports = code_cells(nb)[:2]
+    assert parameters.metadata.tags == ['parameters']
+    assert len(code_cells(nb, 'parameters')) == 1
+    assert 'import d2lbert as d2l' in imports.source
+    assert code_cells(nb, 'definition')
+
+
+@pytest.mark.parametrize('name', NAMES)
+def test_committed_notebook_is_small_and_tells_nothing_of_a_machine(name):
+    path = FOLDER / f'{name}.ipynb'
+    text = path.read_text(encoding='utf-8')
+    assert len(text.encode()) < 200_000
+    assert not re.search(r'["\s\'(](/[a-z]+)+/\w|[A-Z]:\\\\|site-packages',
+                         re.sub(r'https?://\S+', '', text))
+    nb = read(name)
+    assert nb.metadata == {
+        'kernelspec': {'display_name': 'Python 3', 'language': 'python',
+                       'name': 'python3'},
+        'language_info': {'name': 'python'}}
+    for cell in nb.cells:
+        assert set(cell.metadata) <= {'tags'}
+    for cell in code_cells(nb):
+        assert max(map(len, cell.source.split('\n'))) <= 79
+
+
+@pytest.mark.parametrize('name', ['bert-pretraining', 'first-edition'])
+def test_prose_of_committed_notebook_states_the_losses_that_came_out(name):
+    nb = read(name)
+    (training,) = code_cells(nb, 'training')
+    printed = re.search(r'MLM loss (\S+), NSP loss (\S+)\n'
+                        r'(\S+) sentence pairs/sec', text_below(training))
+    prose = '\n'.join(cell.source for cell in nb.cells
+                      if cell.cell_type == 'markdown')
+    assert ('| this notebook | {} | {} | {} |'.format(*printed.groups())
+            in prose)
+    assert any('image/svg+xml' in output.get('data', {})
+               for output in training.outputs)
