@@ -44,4 +44,7 @@ else:
         _replace_mlm_tokens, _WikiTextDataset, load_data, load_data_wiki)
     from d2lbert.bert_pretraining import (  # noqa: F401
         _get_batch_bert, _get_batch_loss_bert, get_bert_encoding, train_bert)
-    from d2lbert.runs import load_run, pretrain  # noqa: F401
+    from d2lbert.corpus import open_corpus
+    from d2lbert.evaluation import evaluate
+    from d2lbert.runs import load_run
+    from d2lbert.training import pretrain

@@ -329,6 +329,9 @@ def check_ids(ids, bound, name):
             return
         ids = ids.asnumpy()
     ids = onp.asarray(ids)
+    if not ids.size:
+        raise ValueError(f'at least one {name} is needed, not an array of '
+                         f'shape {ids.shape}')
     low, high = ids.min(), ids.max()
     if low < 0 or high >= bound:
         raise ValueError(f'{name} {low if low < 0 else high} is out of '

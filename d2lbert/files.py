@@ -9,10 +9,17 @@ from pathlib import Path
 def replacing(path):
     """Yield a temporary path beside `path`; rename it when all went well."""
     path = Path(path)
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        yield path      # a device or a pipe is written to, never replaced
+        return
     part = path.with_name(f'.{path.name}.{os.getpid()}.part')
     try:
         yield part
         os.replace(part, path)
+    except OSError as error:
+        if error.errno is not None and error.filename is None:
+            error.filename = str(path)      # a full disk names no file
+        raise
     finally:
         with contextlib.suppress(FileNotFoundError):
             part.unlink()

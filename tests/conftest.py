@@ -52,14 +52,17 @@ def wiki_dir():
     return folder
 
 
-@pytest.fixture(scope='session')
+@pytest.fixture(scope='session', autouse=True)
 def cache(tmp_path_factory):
     """A cache of the tests' own, but for the compiled kernels."""
     folder = tmp_path_factory.mktemp('cache')
     with contextlib.suppress(build.BuildError):
         (folder / 'kernels').symlink_to(build.cache_dir().resolve(),
                                         target_is_directory=True)
-    return folder
+    # For the fixtures of modules, too, which come before `elsewhere`
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv('D2LBERT_CACHE', str(folder))
+        yield folder
 
 
 @pytest.fixture(autouse=True)

@@ -16,6 +16,7 @@ import numpy as onp
 import pytest
 
 from d2lbert import guard, launch
+from d2lbert.__main__ import main
 
 needs_proc = pytest.mark.skipif(not Path('/proc/self/environ').exists(),
                                 reason='looks for processes in /proc')
@@ -442,3 +443,20 @@ launch.launch([{WORKER!r}, '{{rank}}.npz', '5', '10'], servers=2,
     assert run.returncode == 0, run.stderr
     check_two_workers(tmp_path)
     assert processes(mark) == []
+
+
+def test_pretraining_with_two_workers_is_that_of_one_process(tmp_path):
+    flags = ['pretrain', '--corpus', 'sample', '--num-steps', '3',
+             '--batch-size', '9', '--max-len', '32', '--num-hiddens', '16',
+             '--ffn-num-hiddens', '16', '--num-layers', '1', '--dropout',
+             '0', '--seed', '1', '--save-every', '2']
+    runs = [tmp_path / 'one', tmp_path / 'two']
+    assert main(flags + ['--out', str(runs[0])]) == 0
+    assert main(['launch', '--workers', '2', '--', *flags, '--out',
+                 str(runs[1])]) == 0
+    tables = [onp.genfromtxt(run / 'losses.csv', delimiter=',', names=True)
+              for run in runs]
+    assert len(tables[0]) == 3
+    for name in tables[0].dtype.names:
+        onp.testing.assert_allclose(tables[1][name], tables[0][name],
+                                    rtol=1e-5)

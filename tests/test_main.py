@@ -13,8 +13,9 @@ import numpy as onp
 import pytest
 
 import d2lbert as d2l
-from d2lbert import hub, runs
-from d2lbert.__main__ import main
+from d2lbert import hub, training
+from d2lbert.__main__ import FLAGS, main
+from d2lbert.recipes import BOOK, SOURCE
 
 TINY = ['--corpus', 'sample', '--batch-size', '16', '--max-len', '24',
         '--num-hiddens', '8', '--ffn-num-hiddens', '8', '--num-layers', '1',
@@ -94,34 +95,33 @@ def test_a_command_is_needed(capsys):
 
 @pytest.fixture
 def asked(monkeypatch):
-    """A list of the keywords that `runs.pretrain` was called with."""
+    """A list of the keywords that `pretrain` was called with."""
     calls = []
-    monkeypatch.setattr(runs, 'pretrain', lambda **keywords: (
+    monkeypatch.setattr(training, 'pretrain', lambda **keywords: (
         calls.append(keywords), 'a folder')[1])
     return calls
 
 
-def test_every_flag_of_pretrain_is_a_keyword(asked):
-    keywords = dict(
-        corpus='a.txt', data_dir='data', batch_size=1, max_len=2,
-        num_hiddens=3, ffn_num_hiddens=4, num_heads=5, num_layers=6,
-        dropout=0.7, lr=0.8, num_steps=9, log_interval=10, devices='cpu:2',
-        seed=11, out='run', force=True)
-    flags = ['--force']
-    for name, value in keywords.items():
-        if name != 'force':
-            flags += [f'--{name.replace("_", "-")}', str(value)]
-    main(['pretrain', *flags])
-    assert keywords.items() <= asked[0].items()
+def test_every_flag_of_pretrain_is_a_keyword_and_the_reverse(asked):
+    kinds = {name: kind for flags in FLAGS.values()
+             for name, kind, _, _ in flags}
+    for name, kind in kinds.items():
+        value = [] if kind is bool else ['1']
+        main(['pretrain', '--corpus', 'sample', name, *value])
+        assert asked[-1][name[2:].replace('-', '_')] == (
+            ['1'] if name in ('--corpus', '--valid') else kind(1))
+    keywords = {name[2:].replace('-', '_') for name in kinds}
+    assert keywords == {*SOURCE, *BOOK, 'out', 'force', 'devices', 'resume'}
 
 
 def test_without_flags_it_is_the_chapters_run(asked):
     main(['pretrain', '--corpus', 'sample'])
-    assert runs.CHAPTER.items() <= asked[0].items()
-    assert runs.CHAPTER == dict(
+    assert asked == [dict(corpus='sample')]
+    chapter = dict(
         batch_size=512, max_len=64, num_hiddens=128, ffn_num_hiddens=256,
         num_heads=2, num_layers=2, dropout=0.2, lr=0.01, num_steps=50,
         log_interval=1)
+    assert chapter.items() <= training.complete(asked[0]).items()
 
 
 @pytest.fixture
@@ -153,11 +153,11 @@ def test_wikitext_that_was_asked_for_is_never_swapped(no_wikitext, asked):
     main(['pretrain', '--corpus', 'wikitext-2'])
     assert asked[0]['corpus'] == 'wikitext-2'
     with pytest.raises(hub.HubError, match='not on this machine'):
-        runs.load_corpus('wikitext-2', 16, 24)
+        training.read_corpus(training.complete(asked[0]))
 
 
 @pytest.mark.parametrize('arguments, message', [
-    (['--batch-size', '0'], 'batch_size=0'),
+    (['--batch-size', '0'], 'batch_size must be'),
     (['--max-len', '4'], 'max_len=4'),
     (['--num-heads', '3'], '3 heads do not divide 8 hiddens'),
     (['--num-hiddens', '0'], 'num_hiddens must be'),
@@ -190,20 +190,35 @@ def test_any_text_in_the_format_can_be_trained_on(tmp_path, capsys):
     assert 'birds' in (folder / 'vocab.txt').read_text('utf-8').split()
 
 
-def test_ctrl_c_ends_with_one_line_and_leaves_nothing(tmp_path):
+def test_ctrl_c_ends_with_one_line_and_the_run_can_go_on(tmp_path, capsys):
     process = start('pretrain', *TINY, '--out', 'runs/run', '--num-steps',
-                    '1000000', cwd=tmp_path)
+                    '1000000', '--save-every', '3', cwd=tmp_path)
     deadline = time.monotonic() + 60
-    while not list(tmp_path.glob('runs/.run.*/log.txt')):
+    while not list(tmp_path.glob('runs/run/checkpoints/*')):
         assert process.poll() is None and time.monotonic() < deadline
         time.sleep(0.05)
-    time.sleep(0.5)     # well into the loop
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
-    assert out == '' and err.strip() == 'stopped; nothing was written'
-    # Python itself may choose to die of the signal, which shells show alike
-    assert process.returncode in (130, -signal.SIGINT)
-    assert os.listdir(tmp_path / 'runs') == []
+    stopped = re.fullmatch(r'stopped at step (\d+); go on with: d2lbert '
+                           'pretrain --resume runs/run', err.strip())
+    assert stopped and out == '' and process.returncode == 130, err
+    assert 'was not finished' in fails(capsys, 'encode', 'runs/run', 'a')
+    last = str(int(stopped.group(1)) + 1)
+    assert main(['pretrain', '--resume', 'runs/run', '--num-steps', last]
+                ) == 0
+    steps = (tmp_path / 'runs/run/losses.csv').read_text('utf-8').split()
+    assert steps[-1].startswith(f'{last},')
+
+
+def test_ctrl_c_before_the_first_step_leaves_nothing(tmp_path, monkeypatch,
+                                                     capsys):
+    def interrupted(settings):
+        raise KeyboardInterrupt
+    monkeypatch.setattr(training, 'read_corpus', interrupted)
+    assert main(['pretrain', *TINY, '--out', 'run']) == 130
+    out, err = capsys.readouterr()
+    assert out == '' and err.strip() == 'stopped'
+    assert os.listdir(tmp_path) == []
 
 
 # encode

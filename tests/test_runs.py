@@ -10,8 +10,9 @@ import pytest
 import reference
 
 import d2lbert as d2l
-from d2lbert import runs
+from d2lbert import training
 from d2lbert._mxnet import npx
+from d2lbert.files import write_text
 from d2lbert.runs import RunError
 
 FILES = ['config.json', 'log.txt', 'losses.csv', 'losses.png',
@@ -22,7 +23,7 @@ TINY = dict(corpus='sample', batch_size=16, max_len=24, num_hiddens=8,
 
 @pytest.fixture(scope='module')
 def run(tmp_path_factory):
-    return runs.pretrain(**TINY, seed=1,
+    return d2l.pretrain(**TINY, seed=1,
                          out=tmp_path_factory.mktemp('runs') / 'run')
 
 
@@ -68,15 +69,15 @@ def test_the_configuration_tells_how_to_repeat_the_run(run):
 
 
 def test_one_seed_gives_one_run(run, tmp_path):
-    again = contents(runs.pretrain(**TINY, seed=1, out=tmp_path / 'again'))
+    again = contents(d2l.pretrain(**TINY, seed=1, out=tmp_path / 'again'))
     for name in ('model.params', 'losses.csv', 'vocab.txt', 'config.json'):
         assert again[name] == (run / name).read_bytes(), name
 
 
 def test_a_run_without_a_seed_notes_the_one_it_drew(tmp_path):
-    first = runs.pretrain(**TINY, out=tmp_path / 'first')
+    first = d2l.pretrain(**TINY, out=tmp_path / 'first')
     config = json.loads((first / 'config.json').read_text('utf-8'))
-    second = runs.pretrain(**TINY, seed=config['training']['seed'],
+    second = d2l.pretrain(**TINY, seed=config['training']['seed'],
                            out=tmp_path / 'second')
     assert contents(first)['model.params'] == contents(second)['model.params']
 
@@ -99,7 +100,7 @@ def test_load_run_loads_onto_the_device_it_is_given(run):
 
 
 def test_the_default_folder_is_named_after_the_time(tmp_path):
-    folders = {runs.pretrain(**TINY) for _ in range(2)}
+    folders = {d2l.pretrain(**TINY) for _ in range(2)}
     assert len(folders) == 2
     for folder in folders:
         assert re.match(r'runs/\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d',
@@ -112,27 +113,27 @@ def test_the_default_folder_is_named_after_the_time(tmp_path):
 @pytest.fixture
 def untrained(monkeypatch):
     """Let a test fail that gets as far as training."""
-    monkeypatch.setattr(runs, 'load_corpus', lambda *args: pytest.fail(
+    monkeypatch.setattr(training, 'read_corpus', lambda *args: pytest.fail(
         'training began'))
 
 
 def test_a_run_is_not_overwritten_unasked(copy, untrained):
     before = contents(copy)
     with pytest.raises(RunError, match='exists already: .*--out.*--force'):
-        runs.pretrain(**TINY, out=copy)
+        d2l.pretrain(**TINY, out=copy)
     assert contents(copy) == before
 
 
 def test_force_replaces_a_run(copy, run):
     (copy / 'notes.txt').write_text('of the old run')
-    runs.pretrain(**TINY, seed=2, out=copy, force=True)
+    d2l.pretrain(**TINY, seed=2, out=copy, force=True)
     assert sorted(contents(copy)) == FILES
     assert contents(copy)['model.params'] != contents(run)['model.params']
 
 
 def test_force_takes_an_empty_folder(tmp_path):
     (tmp_path / 'empty').mkdir()
-    runs.pretrain(**TINY, out=tmp_path / 'empty', force=True)
+    d2l.pretrain(**TINY, out=tmp_path / 'empty', force=True)
     assert sorted(contents(tmp_path / 'empty')) == FILES
 
 
@@ -143,40 +144,50 @@ def test_force_replaces_nothing_but_runs(kind, tmp_path, untrained):
         out.mkdir()
     (out / 'chapter1' if kind == 'folder' else out).write_text('precious')
     with pytest.raises(RunError, match='not a run folder'):
-        runs.pretrain(**TINY, out=out, force=True)
+        d2l.pretrain(**TINY, out=out, force=True)
     assert list(contents(tmp_path).values()) == [b'precious']
 
 
 @pytest.mark.parametrize('error', [KeyboardInterrupt, MemoryError])
 def test_what_breaks_off_leaves_nothing_behind(error, copy, monkeypatch):
-    def train_bert(*args, **kwargs):
+    def run_steps(*args):
         raise error
-    monkeypatch.setattr(runs, 'train_bert', train_bert)
+    monkeypatch.setattr(training, 'run_steps', run_steps)
     before = contents(copy.parent)
     for out, force in ((copy, True), (copy.parent / 'new', False)):
         with pytest.raises(error):
-            runs.pretrain(**TINY, out=out, force=force)
+            d2l.pretrain(**TINY, out=out, force=force)
     assert contents(copy.parent) == before
     assert os.listdir(copy.parent) == ['copy']
 
 
 def test_a_folder_that_appears_meanwhile_is_kept(tmp_path, monkeypatch):
-    train_bert = runs.train_bert
+    run_steps = training.run_steps
 
-    def meanwhile(*args, **kwargs):
+    def meanwhile(*args):
         (tmp_path / 'run').mkdir()
         (tmp_path / 'run' / 'log.txt').write_text('of another run')
-        return train_bert(*args, **kwargs)
-    monkeypatch.setattr(runs, 'train_bert', meanwhile)
+        return run_steps(*args)
+    monkeypatch.setattr(training, 'run_steps', meanwhile)
     with pytest.raises(RunError, match='exists already'):
-        runs.pretrain(**TINY, out=tmp_path / 'run')
+        d2l.pretrain(**TINY, out=tmp_path / 'run')
     assert contents(tmp_path) == {'run/log.txt': b'of another run'}
 
 
 def test_settings_that_do_not_exist_are_named():
     with pytest.raises(TypeError, match='unknown setting batchsize: there '
-                                        'are batch_size, max_len'):
-        runs.pretrain(batchsize=16)
+                                        'are corpus, data_dir'):
+        d2l.pretrain(batchsize=16)
+
+
+def test_a_place_where_no_folder_can_be_is_refused_at_once(
+        tmp_path, untrained):
+    (tmp_path / 'file').write_text('precious')
+    for out in (tmp_path / 'file' / 'run', tmp_path / 'file' / 'a' / 'run'):
+        with pytest.raises(RunError, match='cannot be made: .*file is no '
+                                           'folder'):
+            d2l.pretrain(**TINY, out=out)
+    assert contents(tmp_path) == {'file': b'precious'}
 
 
 # Folders that are no runs, or not any more
@@ -186,10 +197,16 @@ def test_a_folder_that_is_not_there_is_named(tmp_path):
         d2l.load_run(tmp_path / 'nowhere')
 
 
-@pytest.mark.parametrize('name', ['config.json', 'vocab.txt', 'model.params'])
+@pytest.mark.parametrize('name', ['config.json', 'vocab.txt'])
 def test_a_missing_file_is_named(copy, name):
     (copy / name).unlink()
     with pytest.raises(RunError, match=f'not a run folder: it has no {name}'):
+        d2l.load_run(copy)
+
+
+def test_a_run_that_was_not_finished_is_known(copy):
+    (copy / 'model.params').unlink()
+    with pytest.raises(RunError, match='was not finished: .*--resume'):
         d2l.load_run(copy)
 
 
@@ -199,7 +216,8 @@ def test_a_missing_file_is_named(copy, name):
     '"num_heads": 3, "num_layers": 1, "dropout": 0.1}}'])
 def test_a_configuration_of_something_else_is_refused(copy, text):
     (copy / 'config.json').write_bytes(text.encode('latin-1'))
-    with pytest.raises(RunError, match='config.json.* does not describe'):
+    with pytest.raises(RunError,
+                       match='config.json.* (does not describe|is damaged)'):
         d2l.load_run(copy)
 
 
@@ -237,3 +255,15 @@ def test_parameters_of_another_model_are_refused(copy):
         with pytest.raises(RunError, match='does not hold the parameters of '
                                            'this model'):
             d2l.load_run(copy)
+
+
+def test_a_device_or_pipe_is_written_to_and_not_replaced(tmp_path):
+    pipe = tmp_path / 'pipe'
+    os.mkfifo(pipe)
+    end = os.open(pipe, os.O_RDWR)
+    try:
+        write_text(pipe, 'hello')
+        assert os.read(end, 10) == b'hello'
+    finally:
+        os.close(end)
+    assert pipe.is_fifo() and list(tmp_path.iterdir()) == [pipe]

@@ -1,0 +1,189 @@
+"""Checkpoints: all that a run needs to go on as if it had never stopped."""
+import contextlib
+import json
+import os
+import re
+import struct
+import zipfile
+import zlib
+from pathlib import Path
+
+import numpy as onp
+
+from d2lbert._mxnet import np
+from d2lbert.files import replacing
+
+FORMAT = 'd2lbert checkpoint 1'
+
+#: What a checkpoint says besides its arrays.
+STATE = dict(format=str, step=int, updates=int, settings=dict, history=dict,
+             epoch=int, position=list, fingerprint=str, num_devices=int)
+
+#: How many checkpoints of a run are kept.
+KEPT = 3
+
+#: What reading an archive of any content can raise.
+UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, OSError,
+              EOFError, MemoryError, OverflowError, RuntimeError,
+              struct.error, zipfile.BadZipFile, zlib.error)
+
+
+class CheckpointError(ValueError):
+    """Why a checkpoint cannot be written or read, in one sentence."""
+
+
+def folder_of(run):
+    """Where the checkpoints of the run folder `run` lie."""
+    return Path(run, 'checkpoints')
+
+
+def all_of(run):
+    """The checkpoint files of a run folder, oldest first."""
+    found = {}
+    for path in folder_of(run).glob('step-*.npz'):
+        match = re.fullmatch(r'step-(\d+)\.npz', path.name)
+        if match:
+            found[int(match.group(1))] = path
+    return [found[step] for step in sorted(found)]
+
+
+def save(run, step, state, net, trainer):
+    """Write the checkpoint of `step`, then drop all but the last three.
+
+    state: what JSON can hold. Whatever goes wrong, the ones before stay.
+    """
+    folder = folder_of(run)
+    path = folder / f'step-{step:08d}.npz'
+    arrays = {f'param/{name}': param.data(param.list_ctx()[0]).asnumpy()
+              for name, param in _params(net)}
+    for name, moments in _moments(net, trainer):
+        for i, moment in enumerate(moments):
+            arrays[f'moment{i}/{name}'] = moment.asnumpy()
+    state = dict(state, format=FORMAT, step=step,
+                 updates=trainer.optimizer.num_update)
+    arrays['state'] = onp.frombuffer(
+        json.dumps(state).encode(), dtype='uint8')
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with replacing(path) as part:
+            with open(part, 'wb') as file:
+                _write_archive(file, arrays)
+                file.flush()
+                os.fsync(file.fileno())
+    except OSError as error:
+        before = all_of(run)
+        rest = (f'the one before it, {before[-1]}, is whole' if before
+                else 'there is none before it')
+        raise CheckpointError(
+            f'the checkpoint {path} cannot be written ({error.strerror}): '
+            f'make room and resume; {rest}') from None
+    # Those of later steps belong to a run that was given up for this one
+    kept = [old for old in all_of(run) if old.name <= path.name][-KEPT:]
+    for old in set(all_of(run)) - set(kept):
+        with contextlib.suppress(OSError):
+            old.unlink()
+    return path
+
+
+def _write_archive(file, arrays):
+    """Write what NumPy's `savez` does, which trips over a full disk.
+
+    It leaves an archive behind that complains once more when it is gone.
+    """
+    with zipfile.ZipFile(file, 'w') as archive:
+        for name, array in arrays.items():
+            with archive.open(f'{name}.npy', 'w', force_zip64=True) as member:
+                onp.lib.format.write_array(member, array, allow_pickle=False)
+
+
+def sweep(run):
+    """Remove from a run folder what a killed process left half-written."""
+    for folder in (Path(run), folder_of(run)):
+        for part in folder.glob('.*.part'):
+            with contextlib.suppress(OSError):
+                part.unlink()
+
+
+def load(path):
+    """Read a checkpoint; returns (state, arrays), both checked to be whole.
+
+    Raises `CheckpointError` with the file's name, and with that of the one
+    before it where there is one.
+    """
+    path = Path(path)
+    try:
+        if path.is_file() and not zipfile.is_zipfile(path):
+            raise ValueError('it is no whole archive')
+        # Before NumPy believes the sizes that are written there
+        with zipfile.ZipFile(path) as archive:
+            broken = archive.testzip()
+        if broken is not None:
+            raise ValueError(f'{broken} in it is not what was written')
+        with onp.load(path, allow_pickle=False) as file:
+            arrays = {name: file[name] for name in file.files}
+        if 'state' not in arrays:
+            raise ValueError('it has no state')
+        state = dict(json.loads(arrays.pop('state').tobytes().decode()))
+        if state.get('format') != FORMAT:
+            raise ValueError(f'its format is {state.get("format")!r}, '
+                             f'not {FORMAT!r}')
+        for name, kind in STATE.items():
+            if not isinstance(state.get(name), kind):
+                raise ValueError(f'its {name} is {state.get(name)!r}')
+    except FileNotFoundError:
+        raise CheckpointError(f'there is no checkpoint {path}') from None
+    except UNREADABLE as error:
+        raise CheckpointError(
+            f'{path} is damaged or no checkpoint of d2lbert ({error})'
+            + _offer_before(path)) from None
+    return state, arrays
+
+
+def _offer_before(path):
+    run = path.parent.parent
+    before = [p for p in all_of(run) if p.name < path.name]
+    if path.parent != folder_of(run) or not before:
+        return ': there is none before it to resume from'
+    return f': resume from the one before it with --resume {before[-1]}'
+
+
+def restore(path, state, arrays, net, trainer):
+    """Put a loaded checkpoint's numbers into net and trainer."""
+    params = dict(_params(net))
+    wanted = {f'param/{name}': param.shape for name, param in params.items()}
+    found = {name: array.shape for name, array in arrays.items()
+             if name.startswith('param/')}
+    if wanted != found:
+        name = sorted(set(wanted.items()) ^ set(found.items()))[0][0]
+        raise CheckpointError(
+            f'{path} belongs to another model: {name[6:]} is '
+            f'{found.get(name, "missing")} there and '
+            f'{wanted.get(name, "missing")} here')
+    for name, param in params.items():
+        param.set_data(np.array(arrays[f'param/{name}']))
+    optimizer = trainer.optimizer
+    # Adam's bias correction counts updates from here on
+    optimizer.begin_num_update = optimizer.num_update = state['updates']
+    for place, updater in enumerate(trainer._updaters):
+        for name, param in params.items():
+            if f'moment0/{name}' in arrays:
+                index = trainer._param2idx[param.name]
+                # The update is an operator of MXNet's older array type
+                updater.states[index] = tuple(
+                    np.array(arrays[f'moment{i}/{name}'],
+                             ctx=param.list_ctx()[place]).as_nd_ndarray()
+                    for i in range(2))
+                updater.states_synced[index] = True
+
+
+def _params(net):
+    return sorted(net._collect_params_with_prefix().items())
+
+
+def _moments(net, trainer):
+    """Adam's two running means of each parameter that has them."""
+    states = trainer._updaters[0].states
+    for name, param in _params(net):
+        index = trainer._param2idx[param.name]
+        if index in states:
+            yield name, states[index]

@@ -1,0 +1,293 @@
+"""Checkpoints: whole, kept three at a time, and refused by name if not."""
+import contextlib
+import errno
+import json
+import re
+import resource
+import shutil
+import signal
+import zipfile
+
+import numpy as onp
+import pytest
+
+import d2lbert as d2l
+from d2lbert import checkpoints, runs, training
+from d2lbert.checkpoints import CheckpointError
+
+TINY = dict(corpus='sample', batch_size=100, max_len=32, num_hiddens=8,
+            ffn_num_hiddens=8, num_layers=1, seed=1, devices='cpu')
+
+
+@pytest.fixture(scope='module')
+def run(tmp_path_factory):
+    """A run with the checkpoints of its steps 2, 3 and 4."""
+    return d2l.pretrain(**TINY, num_steps=4, save_every=1,
+                        out=tmp_path_factory.mktemp('runs') / 'run')
+
+
+@pytest.fixture
+def copy(run, tmp_path):
+    """A copy of the run folder that a test may damage."""
+    return shutil.copytree(run, tmp_path / 'copy')
+
+
+def names(folder):
+    return sorted(path.relative_to(folder).as_posix()
+                  for path in folder.rglob('*'))
+
+
+def contents(folder):
+    return {path.relative_to(folder).as_posix(): path.read_bytes()
+            for path in folder.rglob('*') if path.is_file()}
+
+
+def steps(run):
+    return [int(re.findall(r'\d+', path.name)[0])
+            for path in checkpoints.all_of(run)]
+
+
+def rewritten(path, **changes):
+    """Write a checkpoint again with another state; None removes a key."""
+    with onp.load(path) as file:
+        arrays = dict(file)
+    state = json.loads(arrays['state'].tobytes().decode())
+    state.update(changes)
+    state = {key: value for key, value in state.items() if value is not None}
+    arrays['state'] = onp.frombuffer(json.dumps(state).encode(), 'uint8')
+    onp.savez(path, **arrays)
+
+
+# What is written
+
+def test_the_last_three_are_kept(run):
+    assert steps(run) == [2, 3, 4]
+    assert names(run / 'checkpoints') == [
+        'step-00000002.npz', 'step-00000003.npz', 'step-00000004.npz']
+
+
+def test_a_checkpoint_holds_parameters_and_both_moments_of_each(run):
+    net, _ = d2l.load_run(run)
+    expected = {name: param.shape for name, param
+                in net._collect_params_with_prefix().items()}
+    with onp.load(checkpoints.all_of(run)[-1]) as file:
+        for kind in ('param', 'moment0', 'moment1'):
+            assert {name.partition('/')[2]: file[name].shape
+                    for name in file.files if name.startswith(kind)
+                    } == expected
+        for name, param in net._collect_params_with_prefix().items():
+            onp.testing.assert_array_equal(file[f'param/{name}'],
+                                           param.data().asnumpy())
+        assert all((file[name] >= 0).all() for name in file.files
+                   if name.startswith('moment1'))
+
+
+def test_going_on_from_an_earlier_one_gives_up_the_later(copy):
+    first = checkpoints.all_of(copy)[0]
+    before = (copy / 'model.params').read_bytes()
+    d2l.pretrain(resume=first, num_steps=3, devices='cpu')
+    assert steps(copy) == [2, 3]
+    assert (copy / 'model.params').read_bytes() != before
+    config = json.loads((copy / 'config.json').read_text('utf-8'))
+    assert config['training']['num_steps'] == 3
+
+
+def test_what_a_killed_process_left_is_swept_away(copy):
+    for part in (copy / '.model.params.99.part',
+                 copy / 'checkpoints' / '.step-00000005.npz.99.part'):
+        part.write_bytes(b'half')
+    d2l.pretrain(resume=copy, devices='cpu')
+    assert not [name for name in names(copy) if name.endswith('.part')]
+
+
+# A full disk
+
+@contextlib.contextmanager
+def no_file_beyond(num_bytes):
+    """The system refuses to let any file of this process grow further."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        signal.signal(signal.SIGXFSZ, handler)
+
+
+@contextlib.contextmanager
+def no_room(call):
+    """The system finds no room left when `call` is made."""
+    def refuse(*args, **kwargs):
+        raise OSError(errno.ENOSPC, 'No space left on device')
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(call, refuse)
+        yield
+
+
+@pytest.mark.filterwarnings(
+    'error::pytest.PytestUnraisableExceptionWarning')
+@pytest.mark.parametrize('full', [
+    lambda: no_file_beyond(20_000), lambda: no_room('os.fsync'),
+    lambda: no_room('os.replace')], ids=['size', 'fsync', 'replace'])
+def test_a_full_disk_loses_no_checkpoint_and_leaves_no_half_one(copy, full):
+    (copy / 'losses.png').unlink()      # written last, so not reached
+    before = contents(copy)
+    with full(), pytest.raises(CheckpointError) as caught:
+        d2l.pretrain(resume=copy, num_steps=6, devices='cpu')
+    assert re.fullmatch(
+        r'the checkpoint \S+step-00000005.npz cannot be written \(.*\): make '
+        r'room and resume; the one before it, \S+step-00000004.npz, is whole',
+        str(caught.value))
+    assert contents(copy) == before
+    # And with room again the run goes on
+    d2l.pretrain(resume=copy, num_steps=6, devices='cpu')
+    assert steps(copy) == [4, 5, 6]
+
+
+def test_a_full_disk_before_the_first_checkpoint_is_told(tmp_path):
+    with no_room('os.fsync'), pytest.raises(
+            CheckpointError, match='there is none before it'):
+        d2l.pretrain(**TINY, num_steps=2, save_every=1, out=tmp_path / 'run')
+    with pytest.raises(training.RunError, match='has no checkpoint'):
+        d2l.pretrain(resume=tmp_path / 'run')
+
+
+def test_parameters_that_lost_their_end_are_never_taken_for_whole(copy):
+    size = (copy / 'model.params').stat().st_size
+    before = contents(copy)
+    # MXNet itself notices the first, but not the second
+    for num_bytes in (size // 2, size - 1):
+        with no_file_beyond(num_bytes), pytest.raises(
+                OSError, match='model.params cannot be written whole'):
+            runs.save_parameters(d2l.load_run(copy)[0],
+                                 copy / 'model.params')
+        assert contents(copy) == before
+
+
+# What is refused
+
+def damaged(path, kind):
+    data = path.read_bytes()
+    if kind == 'empty':
+        path.write_bytes(b'')
+    elif kind == 'half':
+        path.write_bytes(data[:len(data) // 2])
+    elif kind == 'last byte missing':
+        path.write_bytes(data[:-1])
+    elif kind == 'one bit':
+        place = data.index(b'param/hidden.weight') + 400
+        path.write_bytes(data[:place] + bytes([data[place] ^ 4])
+                         + data[place + 1:])
+    elif kind == 'other type':
+        # NumPy would read half of the bytes, and not notice
+        place = data.index(b"'<f4'", data.index(b'token_embedding.weight'))
+        path.write_bytes(data[:place] + b"'<f2'" + data[place + 5:])
+    elif kind == 'text':
+        path.write_text('not a checkpoint')
+    elif kind == 'other archive':
+        with zipfile.ZipFile(path, 'w') as archive:
+            archive.writestr('state', 'x')
+    elif kind == 'other arrays':
+        with open(path, 'wb') as file:
+            onp.savez(file, weight=onp.zeros(3))
+    elif kind == 'pickled':
+        with open(path, 'wb') as file:
+            onp.savez(file, state=onp.array([{}], dtype=object))
+    elif kind == 'one array':
+        with open(path, 'wb') as file:
+            onp.save(file, onp.zeros(3))
+    elif kind == 'no JSON':
+        with open(path, 'wb') as file:
+            onp.savez(file, state=onp.frombuffer(b'{"step": ', 'uint8'))
+    elif kind == 'no state':
+        with open(path, 'wb') as file:
+            onp.savez(file, state=onp.frombuffer(b'[1]', 'uint8'))
+    elif kind == 'later format':
+        rewritten(path, format='d2lbert checkpoint 9')
+    elif kind == 'without position':
+        rewritten(path, position=None)
+
+
+KINDS = ['empty', 'half', 'last byte missing', 'one bit', 'other type',
+         'text', 'other archive', 'other arrays', 'pickled', 'one array',
+         'no JSON', 'no state', 'later format', 'without position']
+
+
+@pytest.mark.parametrize('kind', KINDS)
+def test_a_damaged_one_is_named_and_the_one_before_it_offered(copy, kind):
+    third, fourth = checkpoints.all_of(copy)[1:]
+    damaged(fourth, kind)
+    before = contents(copy)
+    with pytest.raises(CheckpointError) as caught:
+        d2l.pretrain(resume=copy)
+    message = str(caught.value)
+    assert message.startswith(f'{fourth} is damaged or no checkpoint')
+    assert message.endswith(f'--resume {third}') and '\n' not in message
+    assert contents(copy) == before
+
+
+def test_the_one_that_was_offered_leads_to_the_same_end(copy, run):
+    third, fourth = checkpoints.all_of(copy)[1:]
+    damaged(fourth, 'half')
+    d2l.pretrain(resume=third, devices='cpu')
+    for name in ('losses.csv', 'model.params'):
+        assert contents(copy)[name] == contents(run)[name]
+
+
+def test_where_all_are_damaged_it_is_said(copy):
+    for path in checkpoints.all_of(copy):
+        damaged(path, 'half')
+    with pytest.raises(CheckpointError, match='resume from the one before'):
+        d2l.pretrain(resume=copy)
+    with pytest.raises(CheckpointError, match='none before it'):
+        d2l.pretrain(resume=checkpoints.all_of(copy)[0])
+
+
+def test_one_of_another_model_is_refused(copy, tmp_path):
+    other = d2l.pretrain(**dict(TINY, num_hiddens=4), num_steps=1,
+                         save_every=1, out=tmp_path / 'other')
+    foreign, = checkpoints.all_of(other)
+    target = checkpoints.all_of(copy)[-1]
+    with onp.load(foreign) as file, onp.load(target) as own:
+        arrays = {**dict(file), 'state': own['state']}
+    with open(target, 'wb') as file:
+        onp.savez(file, **arrays)
+    with pytest.raises(CheckpointError, match='belongs to another model: '
+                                              r'encoder\S+ is \(.*\) there '
+                                              r'and \(.*\) here'):
+        d2l.pretrain(resume=copy)
+
+
+@pytest.mark.parametrize('changes, message', [
+    (dict(settings=3), 'settings'), (dict(settings={'lr': -1}), 'settings'),
+    (dict(settings={'batch_size': 'x'}), 'settings'),
+    (dict(settings={'colour': 1}), 'settings'),
+    (dict(history={}), 'where its run was'),
+    (dict(history=1), 'its history is 1'),
+    (dict(position='ab'), "its position is 'ab'"),
+    (dict(position=['a', 'b']), 'where its run was'),
+    (dict(position=[7, 7]), 'belongs to another text'),
+    (dict(fingerprint='f'), 'has changed since')])
+def test_a_state_that_cannot_be_is_refused(copy, changes, message):
+    rewritten(checkpoints.all_of(copy)[-1], **changes)
+    with pytest.raises(ValueError, match=message) as caught:
+        d2l.pretrain(resume=copy, num_steps=5)
+    assert '\n' not in str(caught.value)
+
+
+def test_one_that_lies_elsewhere_is_refused(copy, tmp_path):
+    alone = tmp_path / 'alone' / 'deep'
+    alone.mkdir(parents=True)
+    path = shutil.copy(checkpoints.all_of(copy)[-1], alone)
+    before = names(tmp_path)
+    with pytest.raises(training.RunError, match='does not lie in the folder'):
+        d2l.pretrain(resume=path)
+    assert names(tmp_path) == before
+
+
+def test_what_is_not_there_is_named(tmp_path):
+    with pytest.raises(CheckpointError, match='there is no checkpoint .*non'):
+        d2l.pretrain(resume=tmp_path / 'none')
+    with pytest.raises(training.RunError, match='has no checkpoint to resume'):
+        d2l.pretrain(resume=tmp_path)

@@ -1,0 +1,203 @@
+"""Held-out figures against float64 NumPy, and against what must not matter."""
+import csv
+import math
+
+import numpy as onp
+import pytest
+import reference
+
+import d2lbert as d2l
+from d2lbert import evaluation, training
+from d2lbert._mxnet import np, npx
+from d2lbert.bert_dataset import Batch
+from d2lbert.runs import RunError
+from d2lbert.text import Vocab
+
+V, H, F, N, T, P = 40, 8, 12, 2, 9, 3
+CPU = [npx.cpu()]
+
+
+def make_net(devices=CPU, scale=0.3):
+    """A net whose weights are drawn anew, the same each time."""
+    net = d2l.BERTModel(V, H, F, N, 1, 0.5, max_len=T)
+    net.initialize(ctx=devices)
+    for device in devices:
+        ones = np.ones((1, 2), dtype='int32', ctx=device)
+        net(ones, ones, None, ones)
+    rng = onp.random.RandomState(0)
+    for _, param in sorted(net._collect_params_with_prefix().items()):
+        param.set_data(np.array(rng.normal(0, 1, param.shape) * scale))
+    return net
+
+
+def make_batch(seed=0, B=7):
+    """A `Batch` with padding behind valid_lens and weights of 0 and 1."""
+    rng = onp.random.RandomState(seed)
+    lens = rng.randint(P, T + 1, B)
+    weights = onp.arange(P) < rng.randint(1, P + 1, (B, 1))
+    positions = onp.array([rng.choice(n, P, False) for n in lens])
+    return Batch(rng.randint(0, V, (B, T)).astype('int32'),
+                 rng.randint(0, 2, (B, T)).astype('int32'),
+                 lens.astype('float32'),
+                 onp.where(weights, positions, 0).astype('int32'),
+                 weights.astype('float32'),
+                 rng.randint(0, V, (B, P)).astype('int32'),
+                 rng.randint(0, 2, B).astype('float32'))
+
+
+def expected_figures(net, batches):
+    """The same figures by loops in float64, one score after another."""
+    params = reference.parameters(net)
+    mlm, mlm_hits, nsp, nsp_hits = [], [], [], []
+    for batch in batches:
+        _, mlm_Y_hat, nsp_Y_hat = reference.bert(
+            params, N, batch.tokens_X, batch.segments_X, batch.valid_lens_x,
+            batch.pred_positions_X)
+        for row in zip(mlm_Y_hat, batch.mlm_Y, batch.mlm_weights_X):
+            for scores, label, weight in zip(*row):
+                if weight:
+                    mlm.append(reference.cross_entropy(scores, label))
+                    mlm_hits.append(scores.argmax() == label)
+        for scores, label in zip(nsp_Y_hat, batch.nsp_y):
+            nsp.append(reference.cross_entropy(scores, label))
+            nsp_hits.append(scores.argmax() == label)
+    mlm_loss = math.fsum(mlm) / len(mlm)
+    return (mlm_loss, math.e ** mlm_loss, onp.mean(mlm_hits),
+            math.fsum(nsp) / len(nsp), onp.mean(nsp_hits))
+
+
+def close(figures, expected, rtol=1e-5):
+    onp.testing.assert_allclose(tuple(figures), tuple(expected), rtol=rtol)
+
+
+def test_figures_are_those_of_a_float64_computation(path):
+    net = make_net()
+    batches = [make_batch(0), make_batch(1, B=3)]
+    # Some labels that the net gets right
+    batches[0].mlm_Y[:2] = reference.bert(
+        reference.parameters(net), N, *batches[0][:4])[1][:2].argmax(-1)
+    expected = expected_figures(net, batches)
+    assert expected[2] > 0 and 0 < expected[4] < 1
+    close(d2l.evaluate(net, batches, CPU), expected)
+
+
+def test_dropout_is_off_and_nothing_of_the_net_changes():
+    net, batch = make_net(), make_batch()
+    before = reference.parameters(net)
+    first, second = (d2l.evaluate(net, [batch], CPU) for _ in range(2))
+    assert first == second
+    for name, value in reference.parameters(net).items():
+        onp.testing.assert_array_equal(value, before[name])
+
+
+@pytest.mark.parametrize('size', [1, 2, 5])
+def test_how_a_text_is_cut_into_batches_does_not_matter(size):
+    net, batch = make_net(), make_batch()
+    parts = [Batch(*(column[k:k + size] for column in batch))
+             for k in range(0, 7, size)]
+    close(d2l.evaluate(net, parts, CPU), d2l.evaluate(net, [batch], CPU))
+
+
+@pytest.mark.parametrize('num_devices', [2, 3, 8])
+def test_the_number_of_devices_does_not_matter(num_devices):
+    devices = [npx.cpu(i) for i in range(num_devices)]
+    batch = make_batch()
+    close(d2l.evaluate(make_net(devices), [batch], devices),
+          d2l.evaluate(make_net(), [batch], CPU))
+
+
+def test_padding_does_not_count():
+    net, batch = make_net(), make_batch()
+    before = d2l.evaluate(net, [batch], CPU)
+    padding = onp.arange(T) >= batch.valid_lens_x[:, None]
+    weightless = batch.mlm_weights_X == 0
+    assert padding.any() and weightless.any()
+    changed = batch._replace(
+        tokens_X=onp.where(padding, 17, batch.tokens_X),
+        segments_X=onp.where(padding, 1, batch.segments_X),
+        pred_positions_X=onp.where(weightless, 2, batch.pred_positions_X),
+        mlm_Y=onp.where(weightless, 5, batch.mlm_Y))
+    close(d2l.evaluate(net, [changed], CPU), before)
+
+
+def test_a_net_that_knows_nothing_is_at_chance():
+    batch = make_batch()
+    figures = d2l.evaluate(make_net(scale=0), [batch], CPU)
+    # All scores are equal, so the first one counts as the highest
+    real = batch.mlm_Y[batch.mlm_weights_X > 0]
+    close(figures, (math.log(V), V, (real == 0).mean(), math.log(2),
+                    (batch.nsp_y == 0).mean()))
+
+
+def test_perplexity_beyond_all_numbers_is_infinite():
+    net, batch = make_net(), make_batch()
+    net.mlm.mlp[2].bias.data()[:] = np.arange(V) * 1000
+    batch.mlm_Y[:] = 0
+    figures = d2l.evaluate(net, [batch], CPU)
+    assert figures.mlm_loss > 710 and figures.perplexity == math.inf
+
+
+def test_nothing_to_evaluate_on_is_said():
+    with pytest.raises(ValueError, match='nothing to evaluate on'):
+        d2l.evaluate(make_net(), [], CPU)
+
+
+# Of a run
+
+TINY = dict(corpus='sample', batch_size=100, max_len=32, num_hiddens=8,
+            ffn_num_hiddens=8, num_layers=1, num_steps=3, seed=1,
+            devices='cpu')
+
+
+@pytest.fixture(scope='module')
+def run(tmp_path_factory):
+    return d2l.pretrain(**TINY, eval_every=2,
+                        out=tmp_path_factory.mktemp('runs') / 'run')
+
+
+def test_evaluating_a_run_repeats_its_last_held_out_figures(run):
+    with open(run / 'losses.csv', newline='') as file:
+        rows = list(csv.DictReader(file))
+    assert [row['step'] for row in rows if row['held_out_mlm_loss']] == [
+        '2', '3']
+    close(training.evaluate_run(run, devices='cpu'),
+          [float(rows[-1][f'held_out_{name}'])
+           for name in evaluation.Figures._fields], rtol=1e-6)
+
+
+def test_other_files_are_read_with_the_runs_own_vocabulary(run, tmp_path):
+    text = tmp_path / 'other.txt'
+    text.write_text('the birds of the north fly . they sing in it . \n\n'
+                    'zyzzyva qwertz . the old man . \n' * 3, encoding='utf-8')
+    net, vocab = d2l.load_run(run)
+    assert 'zyzzyva' not in vocab.token_to_idx
+    part = d2l.open_corpus([text], vocab=vocab).train
+    batches = [batch for _, batch in part.batches(100, 32, seed=0,
+                                                  dynamic=False)]
+    close(training.evaluate_run(run, [text], 'cpu'),
+          expected_figures(net, batches))
+
+
+def test_what_was_trained_on_is_not_taken_for_held_out(tmp_path):
+    run = d2l.pretrain(**TINY, out=tmp_path / 'run')
+    with pytest.raises(RunError, match='no held-out text: name files with '
+                                       '--corpus'):
+        training.evaluate_run(run)
+
+
+def test_no_article_is_both_trained_on_and_held_out(tmp_path):
+    titles = [f'article{k}' for k in range(40)]
+    text = tmp_path / 'wiki.txt'
+    text.write_text(''.join(
+        f' \n = {title} = \n \n' + f' a {title} is it . it is {title} . \n' * 3
+        for title in titles), encoding='utf-8')
+    Vocab([titles], reserved_tokens=['<pad>', '<mask>', '<cls>', '<sep>']
+          ).save(tmp_path / 'vocab.txt')
+    text = training.read_corpus(training.complete(dict(
+        corpus=text, vocab=tmp_path / 'vocab.txt', eval_every=1,
+        valid_share=0.2)))
+    trained, held_out = (
+        {token for token in part.vocab.to_tokens(part.ids.tolist())
+         if token.startswith('article')} for part in (text.train, text.valid))
+    assert len(held_out) == 8 and not trained & held_out
+    assert trained | held_out == set(titles)
