@@ -68,6 +68,8 @@ def in_own_process(kind, folder, plain):
         os.environ.get('PYTHONPATH')])))
     if plain:
         env['D2LBERT_KERNELS'] = 'off'
+    if kind == BOOK:
+        env['D2LBERT_MALLOC'] = 'default'   # as its readers have it
     with tempfile.TemporaryFile('w+') as out:
         subprocess.run([sys.executable, __file__, '--data', folder,
                         '--kind', kind], env=env, stdout=out, check=True)
@@ -77,8 +79,9 @@ def in_own_process(kind, folder, plain):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument('--data', required=True, metavar='FOLDER',
-                        help='the folder that holds wiki.train.tokens')
+    parser.add_argument('--data', metavar='FOLDER', help='the folder that '
+                        'holds wiki.train.tokens or wikitext-2/ (default: '
+                        'where load_data_wiki finds it)')
     parser.add_argument('--runs', type=int, default=3)
     parser.add_argument('--plain', action='store_true',
                         help='ours without compiled code')
@@ -88,10 +91,12 @@ def main():
     if args.kind:
         print(json.dumps(KINDS[args.kind](args.data)))
         return
+    from d2lbert import hub
+    folder = str(hub.wikitext2_dir(args.data))
     runs = {kind: [] for kind in KINDS}
     for _ in range(args.runs):
         for kind in KINDS:
-            runs[kind].append(in_own_process(kind, args.data, args.plain))
+            runs[kind].append(in_own_process(kind, folder, args.plain))
     print(f'load_data_wiki({BATCH_SIZE}, {MAX_LEN}) to first batch, '
           f'{os.cpu_count()} cores, CPython {platform.python_version()}, '
           f'median of {args.runs}'
