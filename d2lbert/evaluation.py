@@ -39,21 +39,25 @@ def evaluate(net, batches, devices):
 def _sums(net, tokens_X, segments_X, valid_lens_x, pred_positions_X,
           mlm_weights_X, mlm_Y, nsp_y):
     """Losses, hits and counts of both tasks on one device: (6,)."""
+    # Words to score are many numbers each: leave out what only pads
+    row, k = mlm_weights_X.asnumpy().nonzero()
+    places = row * tokens_X.shape[1] + pred_positions_X.asnumpy()[row, k]
     with autograd.predict_mode():
-        _, mlm_Y_hat, nsp_Y_hat = net(tokens_X, segments_X, valid_lens_x,
-                                      pred_positions_X)
-    vocab_size = mlm_Y_hat.shape[-1]
-    return np.concatenate([
-        _loss_hits_count(mlm_Y_hat.reshape(-1, vocab_size),
-                         mlm_Y.reshape(-1), mlm_weights_X.reshape(-1)),
-        _loss_hits_count(nsp_Y_hat, nsp_y, np.ones_like(nsp_Y_hat[:, 0]))])
+        encoded, _, nsp_Y_hat = net(tokens_X, segments_X, valid_lens_x)
+        nsp = _loss_hits_count(nsp_Y_hat, nsp_y)
+        if not len(row):
+            return np.concatenate([np.zeros_like(nsp), nsp])
+        mlm_Y_hat = net.mlm(
+            encoded.reshape(1, -1, encoded.shape[-1]),
+            np.array(places[None], dtype='int32', ctx=encoded.ctx))
+    labels = np.array(mlm_Y.asnumpy()[row, k], ctx=encoded.ctx)
+    return np.concatenate([_loss_hits_count(mlm_Y_hat[0], labels), nsp])
 
 
-def _loss_hits_count(scores, labels, weights):
-    """(M, K) scores of labels (M,) with weights (M,): three sums, (3,)."""
+def _loss_hits_count(scores, labels):
+    """(M, K) scores of labels (M,): three sums, (3,)."""
     labels = labels.astype('int32')
     losses = -npx.pick(npx.log_softmax(scores), labels)
-    hits = (scores.argmax(axis=1).astype('int32') == labels)
-    return np.stack([(losses * weights).sum(),
-                     (hits.astype(weights.dtype) * weights).sum(),
-                     weights.sum()])
+    hits = scores.argmax(axis=1).astype('int32') == labels
+    return np.stack([losses.sum(), hits.astype(losses.dtype).sum(),
+                     np.ones_like(losses).sum()])
