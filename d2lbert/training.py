@@ -427,11 +427,14 @@ class Run:
         self.trainer.allreduce_grads()
         params = [p for p in self.net.collect_params().values()
                   if p.grad_req != 'null']
+        divisor = 1.0
         if s['clip']:
-            clip_gradients(params, self.devices, s['clip'])
+            divisor = max(1.0, gradient_norm(params, self.devices[0])
+                          / s['clip'])
         if s['weight_decay']:
             decay_weights(params, lr * s['weight_decay'])
-        self.trainer.update(1)
+        # The optimizer divides as it reads: no pass over the gradients more
+        self.trainer.update(divisor)
 
     def _total(self, mlm_ls, nsp_ls):
         """The step's MLM and NSP losses, summed over all who took part."""
@@ -543,16 +546,14 @@ def schedule(step, num_steps, warmup, decay):
     return (num_steps + 1 - step) / (num_steps + 1 - rising)
 
 
-def clip_gradients(params, devices, limit):
-    """Scale gradients so that their global norm is at most `limit`."""
-    for device in devices:
-        grads = [param.grad(device).reshape(-1) for param in params]
-        # A dot product reads each number once and writes none
-        norm = math.sqrt(float(sum(np.dot(grad, grad) for grad in grads)))
-        if norm > limit:
-            for param in params:
-                grad = param.grad(device)
-                grad *= limit / norm
+def gradient_norm(params, device):
+    """The common norm of all gradients on a device, a float."""
+    grads = [param.grad(device).reshape(-1) for param in params]
+    if device.device_type == 'cpu':
+        # NumPy's dot product takes half as long as MXNet's
+        grads = [grad.asnumpy() for grad in grads]
+        return math.sqrt(sum(float(grad.dot(grad)) for grad in grads))
+    return math.sqrt(float(sum(np.dot(grad, grad) for grad in grads)))
 
 
 def decay_weights(params, share):
