@@ -13,10 +13,11 @@ BOOK = dict(
     weight_decay=0.0, clip=0.0, initializer='xavier', dynamic=False,
     fill=False)
 
-#: What learns more in the same time; the README shows by how much.
+#: What learns more in the same time; the README shows by how much. Many small
+#: steps serve it better than few large ones: ten minutes on two cores.
 LEARN = dict(
-    BOOK, lr=0.002, num_steps=1000, log_interval=10, warmup=0.1,
-    decay='linear', weight_decay=0.01, clip=1.0, initializer='normal',
-    dropout=0.1, dynamic=True)
+    BOOK, batch_size=64, lr=0.002, num_steps=5000, log_interval=100,
+    warmup=0.1, decay='linear', weight_decay=0.01, clip=1.0,
+    initializer='normal', dropout=0.1, dynamic=True)
 
 RECIPES = {'book': BOOK, 'learn': LEARN}

@@ -191,6 +191,7 @@ class Torch:
 
     def step(self, fields):
         """One step as the book's own loop writes it."""
+        self.net.train()
         if self.trainer is None:
             # Its lazy layers have no parameters before they see a batch
             with self.torch.no_grad():
@@ -211,6 +212,22 @@ class Torch:
         with self.torch.no_grad(), self._autocast():
             self.net(tokens_X, segments_X, valid_lens_x.reshape(-1),
                      positions if predictions else None)
+
+    def sums(self, fields):
+        """MLM: loss, hits, predictions; NSP: loss, hits, pairs."""
+        (tokens_X, segments_X, valid_lens_x, positions, weights, labels,
+         nsp_y) = fields
+        self.net.eval()
+        with self.torch.no_grad():
+            _, mlm_Y_hat, nsp_Y_hat = self.net(
+                tokens_X, segments_X, valid_lens_x.reshape(-1), positions)
+            real = weights != 0
+            return [float(number) for scores, answers in (
+                (mlm_Y_hat[real], labels[real]), (nsp_Y_hat, nsp_y))
+                for number in (
+                    self.torch.nn.functional.cross_entropy(
+                        scores, answers, reduction='sum'),
+                    (scores.argmax(1) == answers).sum(), len(answers))]
 
     def wait(self):
         pass
@@ -256,6 +273,38 @@ class Worker:
         if not onp.isfinite(losses).all():
             raise ArithmeticError(f'the losses became {losses}')
         return {**times, 'losses': losses}
+
+    def train_on(self, text, batch_size, seconds):
+        """Train for so many seconds on a text, shuffled anew each epoch.
+
+        A further call goes on where the last one ended.
+        """
+        if not hasattr(self, 'stream'):
+            self.stream = self._shuffled(text, batch_size)
+        began, steps = time.perf_counter(), 0
+        while time.perf_counter() - began < seconds:
+            self.peer.step(next(self.stream))
+            steps += 1
+        return {'seconds': time.perf_counter() - began, 'steps': steps}
+
+    def _shuffled(self, text, batch_size):
+        with onp.load(self.path) as columns:
+            fields = self.peer.batch([columns[f'{text}.{field}']
+                                      for field in FIELDS])
+        rng = onp.random.RandomState(0)
+        while True:
+            order = rng.permutation(len(fields[0]))
+            for start in range(0, len(order), batch_size):
+                rows = order[start:start + batch_size]
+                yield [field[rows] for field in fields]
+
+    def held_out(self, text, batch_size):
+        """Sums over a text in inference mode, as `Torch.sums` has them."""
+        with onp.load(self.path) as columns:
+            rows = len(columns[f'{text}.tokens_X'])
+        sums = [self.peer.sums(self._batch(text, start, start + batch_size))
+                for start in range(0, rows, batch_size)]
+        return {'sums': [sum(column) for column in zip(*sums)]}
 
     def forward(self, batches, predictions):
         """A forward pass over each batch in inference mode: their seconds."""
