@@ -4,9 +4,25 @@
 below stand in the order in which the pages introduce them.
 """
 import importlib.util
+import os
+import signal
+import sys
 import warnings
 
 from d2lbert._version import __version__  # noqa: F401
+
+
+def _stopped_early(*_):
+    os.write(2, b'\nstopped\n')
+    os._exit(130)
+
+
+# The command imports for seconds, and Ctrl-C must not show where it was.
+# '-m' is what argv holds while `python -m d2lbert` imports the package.
+_early = (os.path.basename(''.join(sys.argv[:1])) in ('d2lbert', '-m')
+          and signal.getsignal(signal.SIGINT) is signal.default_int_handler)
+if _early:
+    signal.signal(signal.SIGINT, _stopped_early)
 
 try:
     from d2lbert import _mxnet
@@ -48,3 +64,6 @@ else:
     from d2lbert.evaluation import evaluate
     from d2lbert.runs import load_run
     from d2lbert.training import pretrain
+
+if _early:
+    signal.signal(signal.SIGINT, signal.default_int_handler)

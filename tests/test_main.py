@@ -210,6 +210,40 @@ def test_ctrl_c_ends_with_one_line_and_the_run_can_go_on(tmp_path, capsys):
     assert steps[-1].startswith(f'{last},')
 
 
+#: Ctrl-C may be ignored where the tests run, as behind nohup.
+HEEDED = ('import os, signal, sys\n'
+          'signal.signal(signal.SIGINT, signal.default_int_handler)\n')
+
+
+def python(code):
+    """Run code where this package is; (status, output, errors)."""
+    root = str(Path(d2l.__file__).resolve().parents[1])
+    done = subprocess.run([sys.executable, '-c', HEEDED + code], cwd=root,
+                          stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                          encoding='utf-8')
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_ctrl_c_during_the_import_is_one_line_too():
+    assert python(
+        'sys.argv[:] = ["-m"]\n'
+        # Stopped where the package asks for MXNet, which takes seconds
+        'class Interrupted:\n'
+        '    def find_spec(self, name, path=None, target=None):\n'
+        '        if name == "mxnet":\n'
+        '            os.kill(os.getpid(), signal.SIGINT)\n'
+        'sys.meta_path.insert(0, Interrupted())\n'
+        'import d2lbert\n') == (130, '', '\nstopped\n')
+
+
+@pytest.mark.parametrize('name', ['-m', 'script.py'])
+def test_after_the_import_ctrl_c_is_the_callers(name):
+    _, _, err = python(f'sys.argv[:] = [{name!r}]; import d2lbert\n'
+                       'os.kill(os.getpid(), signal.SIGINT)\n'
+                       'signal.pause()\n')
+    assert err.rstrip().endswith('KeyboardInterrupt')
+
+
 def test_ctrl_c_before_the_first_step_leaves_nothing(tmp_path, monkeypatch,
                                                      capsys):
     def interrupted(settings):
