@@ -103,8 +103,10 @@ class Animator:
         """Add a point to each line; x and y are numbers or lists of them."""
         y = list(y) if hasattr(y, '__len__') else [y]
         x = list(x) if hasattr(x, '__len__') else [x] * len(y)
-        if self.X is None:
-            self.X, self.Y = [[] for _ in y], [[] for _ in y]
+        self.X, self.Y = self.X or [], self.Y or []
+        for _ in range(len(y) - len(self.Y)):
+            self.X.append([])
+            self.Y.append([])
         for xs, ys, a, b in zip(self.X, self.Y, x, y):
             if a is not None and b is not None:
                 xs.append(a)
@@ -112,7 +114,7 @@ class Animator:
         if self._notebook:
             self._show_figure(x)
         else:
-            self._show_bar(x, y)
+            self._show_bar(x)
 
     def _show_figure(self, x):
         # A picture costs about 50 ms, so draw one when ten such have passed
@@ -141,14 +143,14 @@ class Animator:
         if self._stale:
             self._redraw()
 
-    def _show_bar(self, x, y):
+    def _show_bar(self, x):
         if self._bar is None:
             # disable=None: no bar where standard error is not a terminal
             self._bar = tqdm(total=self._end, unit=self.xlabel or 'it',
                              disable=None, dynamic_ncols=True)
         self._bar.set_postfix_str(
-            ', '.join(f'{name} {value:.3f}' for name, value
-                      in zip(self.legend, y) if value is not None),
+            ', '.join(f'{name} {ys[-1]:.3f}' for name, ys
+                      in zip(self.legend, self.Y) if ys),
             refresh=False)
         self._bar.update(max(x) - self._bar.n)
 

@@ -155,6 +155,16 @@ def test_points_may_come_as_numbers_or_lists_and_with_gaps():
     assert (animator.X, animator.Y) == ([[1], [1.5, 2]], [[5], [6, 7]])
 
 
+def test_a_line_may_begin_after_the_others():
+    animator = Animator(legend=['mlm', 'nsp', 'held-out mlm'])
+    animator.add(1, (8, 0.7))
+    animator.add(1, (None, None, 9))
+    animator.add(2, (7, 0.6))
+    axes, = animator.draw().axes
+    assert [line.get_xydata().tolist() for line in axes.get_lines()] == [
+        [[1, 8], [2, 7]], [[1, 0.7], [2, 0.6]], [[1, 9]]]
+
+
 def test_the_figure_holds_every_line_and_setting():
     animator = Animator(xlabel='step', ylabel='loss', xlim=[1, 5],
                         ylim=[0.5, 9], yscale='log', legend=['mlm', 'nsp'])
