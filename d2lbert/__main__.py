@@ -202,10 +202,7 @@ def _pretrain(args):
     from d2lbert.training import Stopped, pretrain
     settings = {name: value for name, value in vars(args).items()
                 if name not in ('command', 'run')}
-    corpus = settings.get('corpus')
-    if corpus in (['wikitext-2'], ['sample']):
-        settings['corpus'] = corpus[0]
-    if corpus is None and 'resume' not in settings:
+    if 'corpus' not in settings and 'resume' not in settings:
         settings['corpus'] = 'wikitext-2'
         try:
             hub.wikitext2_dir(settings.get('data_dir'))

@@ -7,6 +7,7 @@ import struct
 import zipfile
 import zlib
 from pathlib import Path
+from shlex import quote
 
 import numpy as onp
 
@@ -17,7 +18,8 @@ FORMAT = 'd2lbert checkpoint 1'
 
 #: What a checkpoint says besides its arrays.
 STATE = dict(format=str, step=int, updates=int, settings=dict, history=dict,
-             epoch=int, position=list, fingerprint=str, num_devices=int)
+             epoch=int, position=list, fingerprint=str, num_devices=int,
+             num_workers=int)
 
 #: How many checkpoints of a run are kept.
 KEPT = 3
@@ -144,7 +146,8 @@ def _offer_before(path):
     before = [p for p in all_of(run) if p.name < path.name]
     if path.parent != folder_of(run) or not before:
         return ': there is none before it to resume from'
-    return f': resume from the one before it with --resume {before[-1]}'
+    return (': resume from the one before it with --resume '
+            + quote(str(before[-1])))
 
 
 def restore(path, state, arrays, net, trainer):

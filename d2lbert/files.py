@@ -33,9 +33,13 @@ def write_text(path, text):
 
 def new_run_folder(parent='runs'):
     """The name of a folder for a run that begins now; not yet made."""
-    name = time.strftime('%Y-%m-%d_%H-%M-%S')
-    folder, copy = Path(parent, name), 1
-    while folder.exists():
+    return free_name(Path(parent, time.strftime('%Y-%m-%d_%H-%M-%S')))
+
+
+def free_name(path):
+    """`path`, or a like name beside it, where nothing has that name yet."""
+    found, copy = path, 1
+    while os.path.lexists(found):
         copy += 1
-        folder = Path(parent, f'{name}-{copy}')
-    return folder
+        found = path.with_name(f'{path.name}-{copy}')
+    return found

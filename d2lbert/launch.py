@@ -29,7 +29,7 @@ SSH = ('ssh -o BatchMode=yes -o ConnectTimeout=10 '
 LOCAL = 'localhost'
 #: Seconds between SIGTERM and SIGKILL; for worker 0 to save after Ctrl-C; to
 #: reach the scheduler; between two signs of life; without one.
-GRACE, SAVING, JOIN, BEAT, SILENCE = 3, 15, 60, 5, 60
+GRACE, SAVING, JOIN, BEAT, SILENCE = 3, 30, 60, 5, 60
 #: What Python runs: MXNet serves as soon as it is imported, if told so.
 ROLE = ('-c', 'import d2lbert')
 WORKER = ('-c', '''\
@@ -115,7 +115,7 @@ def main(args):
     workers = args.workers
     if workers is None:
         workers = 2 if args.hosts is None else len(hosts)
-    command, run = _worker_command(args.worker_command)
+    command, *resumable = _worker_command(args.worker_command)
     try:
         with _interrupted_by(signal.SIGTERM, signal.SIGHUP):
             launch([*WORKER, *command], workers, args.servers, hosts,
@@ -123,10 +123,10 @@ def main(args):
                    ROLE)
     except KeyboardInterrupt:
         print('d2lbert launch: stopped every process; '
-              f'{_way_on(args, workers, run)}', file=sys.stderr)
+              f'{_way_on(args, workers, *resumable)}', file=sys.stderr)
         return 130
     except LaunchError as error:
-        way_on = _way_on(args, workers, run)
+        way_on = _way_on(args, workers, *resumable)
         raise LaunchError(
             f'{error}\n{way_on[0].upper()}{way_on[1:]}') from None
     return 0
@@ -397,18 +397,22 @@ class _Job:
 
 @contextlib.contextmanager
 def _interrupted_by(*signals):
-    """Let these signals do what Ctrl-C does."""
+    """Let these signals do what Ctrl-C does, unless they are ignored.
+
+    nohup has SIGHUP ignored, so that a job outlives its terminal.
+    """
     before = {number: signal.signal(number, signal.default_int_handler)
-              for number in signals}
+              for number in signals
+              if signal.getsignal(number) is not signal.SIG_IGN}
     try:
         yield
     finally:
         for number, handler in before.items():
-            signal.signal(number, handler)
+            signal.signal(number, handler or signal.SIG_DFL)
 
 
 def _worker_command(command):
-    """The checked command of a worker, and the run folder it writes to."""
+    """(command, run folder, what to resume it with) of a worker, checked."""
     command = command[1:] if command[:1] == ['--'] else list(command)
     if command[:1] != ['pretrain']:
         raise ValueError('what the workers are to run is missing: give '
@@ -416,17 +420,30 @@ def _worker_command(command):
                          'd2lbert launch --workers 2 -- pretrain')
     from d2lbert.__main__ import parser
     settings = parser().parse_args(command)
-    run = getattr(settings, 'resume', None) or getattr(settings, 'out', None)
+    run = getattr(settings, 'resume', None)
     if run is None:
-        run = str(new_run_folder())
-        command = [*command, '--out', run]
-    return command, run
+        if not hasattr(settings, 'seed'):
+            # One for all: they take parts of the same batches
+            command += ['--seed', str(int.from_bytes(os.urandom(4),
+                                                     'little'))]
+        run = getattr(settings, 'out', None)
+        if run is None:
+            run = str(new_run_folder())
+            command += ['--out', run]
+    elif run.endswith('.npz'):
+        # It may have gone on from there to later ones
+        run = str(Path(run).parent.parent)
+    again = ['pretrain', '--resume', run]
+    for name in ('num_steps', 'save_every', 'eval_every', 'devices'):
+        if hasattr(settings, name):
+            again += ['--' + name.replace('_', '-'),
+                      str(getattr(settings, name))]
+    return command, run, again
 
 
-def _way_on(args, workers, run):
+def _way_on(args, workers, run, again):
     """How to go on after a job has ended too soon."""
-    if not os.path.isfile(run) and not any(
-            Path(run, 'checkpoints').glob('step-*.npz')):
+    if not any(Path(run, 'checkpoints').glob('step-*.npz')):
         return (f'{run} holds no checkpoint to go on from (pretrain '
                 '--save-every N writes them)')
     command = ['d2lbert', 'launch', '--workers', str(workers),
@@ -441,7 +458,7 @@ def _way_on(args, workers, run):
         if value != default:
             command += [name, str(value)]
     return ('go on with: '
-            + shlex.join([*command, '--', 'pretrain', '--resume', run]))
+            + shlex.join([*command, '--', *again]))
 
 
 def _root_address(root_uri, hosts):

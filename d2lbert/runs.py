@@ -6,6 +6,7 @@ import shutil
 import sys
 import tempfile
 from pathlib import Path
+from shlex import quote
 
 from d2lbert._mxnet import mx, npx
 from d2lbert.bert import BERTModel
@@ -19,7 +20,8 @@ class RunError(ValueError):
 
 def refuse_to_overwrite(out, force):
     """Raise `RunError` where a new run cannot go to the folder `out`."""
-    above = next(path for path in out.absolute().parents if path.exists())
+    above = next((path for path in out.absolute().parents if path.exists()),
+                 out)
     if not above.is_dir() or not os.access(above, os.W_OK):
         raise RunError(f'{out} cannot be made: {above} is no folder that you '
                        'may write to: choose another --out')
@@ -28,17 +30,31 @@ def refuse_to_overwrite(out, force):
     if not force:
         raise RunError(f'{out} exists already: choose another --out, or give '
                        '--force to replace it')
-    if not out.is_dir() or any(out.iterdir()) and not (
-            out / 'config.json').is_file():
+    here = Path.cwd()
+    if out.resolve() in (here, *here.parents):
+        raise RunError(f'{out} is the folder that you are in, or one above '
+                       'it, so --force does not replace it: choose another '
+                       '--out')
+    if out.is_symlink() or not out.is_dir() or any(
+            out.iterdir()) and not _is_run_folder(out):
         raise RunError(f'{out} is not a run folder, so --force does not '
                        'replace it: choose another --out')
+
+
+def _is_run_folder(folder):
+    """Whether `pretrain` made this folder, finished or not."""
+    try:
+        return 'd2lbert' in dict(json.loads(
+            (folder / 'config.json').read_text('utf-8')))
+    except (OSError, ValueError, TypeError):
+        return False
 
 
 def claim(out, config, vocab, complete=None):
     """Make `out` the folder of a run, in one step.
 
     It holds config.json, vocab.txt and what `complete(folder)` writes; what
-    stood there before is gone.
+    stood there before is gone, but not before the new folder is there.
     """
     out.parent.mkdir(parents=True, exist_ok=True)
     part = Path(tempfile.mkdtemp(prefix=f'.{out.name}.', dir=out.parent))
@@ -50,9 +66,16 @@ def claim(out, config, vocab, complete=None):
         vocab.save(part / 'vocab.txt')
         if complete is not None:
             complete(part)
+        before = part.with_name(f'{part.name}.old')
         if out.exists():
-            shutil.rmtree(out)
-        os.replace(part, out)
+            os.replace(out, before)
+        try:
+            os.replace(part, out)
+        except OSError:
+            if before.exists():
+                os.replace(before, out)
+            raise
+        shutil.rmtree(before, ignore_errors=True)
     finally:
         shutil.rmtree(part, ignore_errors=True)
 
@@ -135,7 +158,7 @@ def read_config(folder):
             raise RunError(f'{folder} is not a run folder: it has no {name}')
     if not (folder / 'model.params').is_file():
         raise RunError(f'the run in {folder} was not finished: go on with '
-                       f'd2lbert pretrain --resume {folder}')
+                       f'd2lbert pretrain --resume {quote(str(folder))}')
     try:
         return json.loads((folder / 'config.json').read_text('utf-8'))
     except ValueError as error:

@@ -15,6 +15,9 @@ import signal
 import sys
 import threading
 from pathlib import Path
+from shlex import quote
+
+import numpy as onp
 
 from d2lbert import checkpoints, hub, launch
 from d2lbert._mxnet import autograd, gluon, init, mx, np
@@ -31,7 +34,7 @@ from d2lbert.bert_pretraining import (
 from d2lbert.corpus import SPLITS, open_corpus
 from d2lbert.devices import parse_devices
 from d2lbert.evaluation import Figures, evaluate
-from d2lbert.files import new_run_folder, write_text
+from d2lbert.files import free_name, new_run_folder, write_text
 from d2lbert.progress import Animator
 from d2lbert.recipes import BOOK, RECIPES, SOURCE
 from d2lbert.runs import (
@@ -52,8 +55,8 @@ def pretrain(out=None, force=False, resume=None, devices='auto', **keywords):
     Keywords are those of `SOURCE` and of `BOOK`, with the values of the
     recipe where one is not given. corpus: 'wikitext-2', 'sample', a text
     file or a list of them. resume: a run folder, or one of its checkpoints,
-    to go on with; of the settings only num_steps, save_every and eval_every
-    may then be given anew. Under `d2lbert launch` each worker takes its
+    to go on with; of the settings only those in `RENEWABLE` may then be
+    given anew. Under `d2lbert launch` each worker takes its
     part of every batch.
     """
     if resume is None:
@@ -62,16 +65,23 @@ def pretrain(out=None, force=False, resume=None, devices='auto', **keywords):
         refuse_to_overwrite(out, force)
         run.force = force
     else:
-        run = _resumed(Path(resume), keywords, out, devices)
+        if out is not None or force:
+            raise ValueError('a resumed run stays in its folder: give '
+                             'neither --out nor --force with --resume')
+        run = _resumed(Path(resume), keywords, devices)
     with run.stopping_politely():
         run.prepare()
         run.train()
     return run.out
 
 
-#: Kinds of settings, a truth before the number that it also is.
-KINDS = ((str, 'a name'), (bool, 'True or False'),
-         (numbers.Real, 'a number'))
+#: Rows of the table of positions, as the book has them, or more.
+POSITIONS = 1000
+
+#: What a run that goes on may be given anew: its end, and where the same
+#: text lies now.
+RENEWABLE = ('num_steps', 'save_every', 'eval_every', 'corpus', 'valid',
+             'data_dir', 'vocab')
 
 
 def complete(keywords):
@@ -90,14 +100,40 @@ def complete(keywords):
         settings['seed'] = int.from_bytes(os.urandom(4), 'little')
     for name in ('corpus', 'valid', 'data_dir', 'vocab'):
         settings[name] = _as_text(name, settings[name])
+    for name, default in dict(BOOK, valid_share=0.0).items():
+        settings[name] = _of_kind(name, settings[name], type(default))
+    for name in ('seed', 'eval_every', 'save_every'):
+        if settings[name] is not None:
+            settings[name] = _of_kind(name, settings[name], int)
     _check_settings(settings)
     return settings
 
 
+def _of_kind(name, value, kind):
+    """The setting as Python's own int, float, bool or str, for JSON."""
+    if kind is str and isinstance(value, str):
+        return value
+    if kind is bool and isinstance(value, (bool, onp.bool_)):
+        return bool(value)
+    if (kind in (int, float) and isinstance(value, numbers.Real)
+            and not isinstance(value, bool)):
+        # Infinity is no whole number, and int() cannot say so
+        if kind is float or math.isfinite(value) and int(value) == value:
+            return kind(value)
+    what = {str: 'a name', bool: 'True or False', int: 'a whole number',
+            float: 'a number'}[kind]
+    raise (ValueError if kind is int and isinstance(value, numbers.Real)
+           else TypeError)(f'{name} must be {what}, not {value!r}')
+
+
 def _as_text(name, paths):
-    """Paths as strings, which config.json and checkpoints can hold."""
+    """Paths as strings, which config.json and checkpoints can hold.
+
+    A list of one is the one.
+    """
     if isinstance(paths, (list, tuple)):
-        return [_as_text(name, path) for path in paths]
+        texts = [_as_text(name, path) for path in paths]
+        return texts[0] if len(texts) == 1 else texts
     if paths is None or isinstance(paths, (str, Path)):
         return None if paths is None else str(paths)
     raise TypeError(f'{name} must be the path of a file, not a '
@@ -105,19 +141,9 @@ def _as_text(name, paths):
 
 
 def _check_settings(s):
-    for name, default in dict(BOOK, valid_share=0.0).items():
-        kind, what = next((kind, what) for kind, what in KINDS
-                          if isinstance(default, kind))
-        if not isinstance(s[name], kind):
-            raise TypeError(f'{name} must be {what}, not {s[name]!r}')
-    for name in ('seed', 'eval_every', 'save_every'):
-        if not isinstance(s[name], (numbers.Integral, type(None))):
-            raise TypeError(f'{name} must be a whole number, not {s[name]!r}')
     for name in ('batch_size', 'num_steps', 'log_interval', 'accumulate',
                  'eval_every', 'save_every'):
-        if s[name] is None and SOURCE.get(name, 0) is None:
-            continue
-        if int(s[name]) != s[name] or s[name] < 1:
+        if s[name] is not None and s[name] < 1:
             raise ValueError(f'{name} must be a whole number of at least 1, '
                              f'not {s[name]}')
     for name in ('lr', 'weight_decay', 'clip', 'warmup', 'valid_share'):
@@ -137,12 +163,14 @@ def _check_settings(s):
     if s['batch_size'] % s['accumulate']:
         raise ValueError(f'accumulate={s["accumulate"]} does not divide '
                          f'batch_size={s["batch_size"]}')
+    if s['data_dir'] is not None and s['corpus'] != 'wikitext-2':
+        raise ValueError('data_dir (--data-dir) says where WikiText-2 is, '
+                         'and corpus (--corpus) names another text: leave '
+                         'one of them out')
 
 
-def _resumed(path, keywords, out, devices):
+def _resumed(path, keywords, devices):
     """The `Run` that a run folder or a checkpoint holds."""
-    if out is not None:
-        raise ValueError('a resumed run stays in its folder: leave out away')
     if path.is_dir():
         found = checkpoints.all_of(path)
         if not found:
@@ -156,14 +184,12 @@ def _resumed(path, keywords, out, devices):
                        f'{checkpoints.folder_of("RUN")} of a run: resume '
                        'from where it was written')
     saved = _saved_settings(path, state)
-    allowed = ('num_steps', 'save_every', 'eval_every')
     fixed = sorted(name for name, value in keywords.items()
-                   if name not in allowed
-                   and value != saved.get(name))
+                   if name not in RENEWABLE and value != saved.get(name))
     if fixed:
         raise ValueError(f'a resumed run keeps its settings: '
                          f'{", ".join(fixed)} cannot be changed, only '
-                         f'{", ".join(allowed)} and devices')
+                         f'{", ".join(RENEWABLE)} and devices')
     run = Run(run, complete({**saved, **keywords}), devices)
     run.claimed, run.checkpoint = True, (path, state, arrays)
     return run
@@ -220,12 +246,17 @@ class Run:
         self.vocab = self.text.vocab
         if s['eval_every'] and self.text.valid is None:
             raise ValueError('eval_every needs held-out text: name some as '
-                             'valid, or raise valid_share')
+                             'valid (--valid), or raise valid_share '
+                             '(--valid-share)')
+        if s['eval_every']:
+            # Text of which no pair fits is refused now, not hours later
+            next(held_out_batches(self.text.valid, s['batch_size'],
+                                  s['max_len']))
         mx.random.seed(s['seed'] % 2 ** 31)
         self.net = BERTModel(
             len(self.vocab), s['num_hiddens'], s['ffn_num_hiddens'],
             s['num_heads'], s['num_layers'], s['dropout'],
-            precision=s['precision'])
+            max_len=max(POSITIONS, s['max_len']), precision=s['precision'])
         self.net.vocab = self.vocab
         self.net.initialize(
             init.Xavier() if s['initializer'] == 'xavier'
@@ -250,8 +281,9 @@ class Run:
     def _restore(self, path, state, arrays):
         if self.text.fingerprint != state['fingerprint']:
             raise RunError(
-                f'the corpus of {path} has changed since (a file, or what '
-                '--eval-every holds out): resume with what it was')
+                f'the corpus of {path} has changed since (a file, what '
+                '--eval-every holds out, or the version of Unicode or NLTK '
+                'that cuts it): resume with what it was')
         checkpoints.restore(path, state, arrays, self.net, self.trainer)
         try:
             self.history = RunHistory.from_dict(state['history'])
@@ -266,10 +298,12 @@ class Run:
                 f'num_steps={self.settings["num_steps"]} is less than the '
                 f'{self.history.num_steps} steps that were taken up to '
                 f'{path}: name more, or an earlier checkpoint')
-        if state['num_devices'] != self.num_devices:
-            self.say(f'the number of devices was {state["num_devices"]} when '
-                     f'{path} was written and is {self.num_devices} now: the '
-                     'parameters are the same, the stream of dropout is not')
+        before = state['num_devices'], state['num_workers']
+        if before != (self.num_devices, self.num_workers):
+            self.say('the number of devices was {} (workers: {}) when '
+                     '{} was written and is {} ({}) now: the parameters are '
+                     'the same, the stream of dropout is not'.format(
+                         *before, path, self.num_devices, self.num_workers))
         if self.rank == 0:
             checkpoints.sweep(self.out)
 
@@ -299,7 +333,10 @@ class Run:
                 write_run, net=self.net, history=history,
                 animator=self.animator)
             if self.claimed:
-                # A resumed run may have more steps than when it began
+                # A resumed run may have more steps than when it began, and
+                # until all is written it counts as not finished
+                with contextlib.suppress(FileNotFoundError):
+                    (self.out / 'model.params').unlink()
                 write_config(self.out, self._config())
                 complete_run(self.out)
             else:
@@ -308,7 +345,13 @@ class Run:
     def _claim(self, complete_run=None):
         """Make the run folder at the first write, unless one is resumed."""
         if not self.claimed:
-            refuse_to_overwrite(self.out, self.force)
+            try:
+                refuse_to_overwrite(self.out, self.force)
+            except RunError:
+                # Another run was faster; this one's training is not lost
+                taken, self.out = self.out, free_name(self.out)
+                self.say(f'{taken} was made by another in the meantime: '
+                         f'this run is in {self.out}')
             claim(self.out, self._config(), self.vocab, complete_run)
             self.claimed = True
 
@@ -318,6 +361,7 @@ class Run:
 
     def _config(self):
         return dict(d2lbert=__version__, model=self.net.config,
+                    fingerprint=self.text.fingerprint,
                     training=dict(self.settings,
                                   devices=[str(c) for c in self.devices]))
 
@@ -338,10 +382,14 @@ class Run:
         if s['save_every'] and (step % s['save_every'] == 0
                                 or step == s['num_steps']):
             self._save()
-        if self.stop_asked and step < s['num_steps']:
+        # Among several workers all losses are there when they are logged
+        if (self.stop_asked and step < s['num_steps']
+                and (self.num_workers == 1 or step % s['log_interval'] == 0)):
             self._save()
-            raise Stopped(f'stopped at step {step}; go on with: d2lbert '
-                          f'pretrain --resume {self.out}')
+            way_on = '' if self.num_workers > 1 else (
+                f'; go on with: d2lbert pretrain --resume '
+                f'{quote(str(self.out))}')
+            raise Stopped(f'stopped at step {step}{way_on}')
 
     def _evaluate(self):
         s = self.settings
@@ -358,23 +406,20 @@ class Run:
             dict(settings=self.settings, history=self.history.to_dict(),
                  epoch=self.epoch, position=list(self.position),
                  fingerprint=self.text.fingerprint,
-                 num_devices=self.num_devices),
+                 num_devices=self.num_devices,
+                 num_workers=self.num_workers),
             self.net, self.trainer)
 
     def _batches(self):
         """This run's batches from where it stands, without end."""
         s = self.settings
         while True:
-            empty = self.position == (0, 0)
             for position, batch in self.text.train.batches(
                     s['batch_size'], s['max_len'], seed=s['seed'],
                     epoch=self.epoch, start=self.position,
                     dynamic=s['dynamic'], fill=s['fill']):
-                empty = False
                 self.position = position
                 yield batch
-            if empty:
-                raise ValueError('the corpus gave no batch')
             self.epoch, self.position = self.epoch + 1, (0, 0)
 
     def _steps(self):
@@ -444,20 +489,34 @@ class Run:
             store, key = self.trainer._kvstore, len(self.trainer._params)
             both = np.array(totals, dtype='float32')
             if not self.shares_losses:
-                store.broadcast(key, np.zeros(2), np.zeros(2))
+                self._compare_with_the_first(store, key)
                 self.shares_losses = True
             store.pushpull(key, both, out=both)
             totals = both.tolist()
         return totals
 
+    def _compare_with_the_first(self, store, key):
+        """Raise `RunError` where this worker trains on something else."""
+        mine = np.array(_halves(_mix(self.settings, self.text.fingerprint)),
+                        dtype='float32')
+        first = np.zeros(2, dtype='float32')
+        store.broadcast(key, mine, first)
+        if mine.tolist() != first.tolist():
+            raise RunError(
+                f'worker {self.rank} has other settings or another text than '
+                'the first: name a --corpus that is the same on every host')
+
     @contextlib.contextmanager
     def stopping_politely(self):
         """Let the first Ctrl-C end the run behind a step, with a checkpoint.
 
-        Among several workers it is the launcher who ends the run.
+        Among several workers, worker 0 saves when losses are next logged,
+        and the launcher ends the others. Where Ctrl-C is ignored, as behind
+        nohup, it stays so.
         """
         if (threading.current_thread() is not threading.main_thread()
-                or self.num_workers > 1):
+                or signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+                or self.rank != 0):
             yield
             return
 
@@ -471,7 +530,7 @@ class Run:
         try:
             yield
         finally:
-            signal.signal(signal.SIGINT, before)
+            signal.signal(signal.SIGINT, before or signal.SIG_DFL)
 
 
 class Stopped(KeyboardInterrupt):
@@ -573,18 +632,34 @@ def _mix(*numbers):
     return int.from_bytes(digest, 'little') >> 1
 
 
+def _halves(number):
+    """Two numbers that float32 holds exactly, of 32 bits."""
+    return divmod(number, 1 << 16)
+
+
 def evaluate_run(folder, corpus=None, devices='auto'):
-    """The `Figures` of a run on its held-out text, or on other files."""
+    """The `Figures` of a run on its held-out text, or on another one.
+
+    corpus: as for `pretrain`; of one with a held-out part, that part.
+    """
     contexts = parse_devices(devices)
     net, vocab = load_run(folder, contexts)
-    training = _settings_of(Path(folder))
+    training, fingerprint = _settings_of(Path(folder))
     if corpus is not None:
-        settings = dict(SOURCE, corpus=list(corpus), vocab=vocab,
-                        split=training['split'])
-        part = read_corpus(settings).train
+        text = read_corpus(dict(SOURCE, corpus=_as_text('corpus', corpus),
+                                vocab=vocab, split=training['split']))
+        part = text.valid or text.train
     else:
+        if training['vocab'] is not None:
+            training['vocab'] = vocab       # its file may be gone
+        text = read_corpus(training)
+        if text.fingerprint != fingerprint:
+            raise RunError(
+                f'the corpus of {folder} has changed since it was trained on '
+                '(a file, or the version of Unicode or NLTK that cuts it), '
+                'so what was held out is not known: name files with --corpus')
         # Without --eval-every all of a text was trained on
-        part = read_corpus(dict(training, vocab=vocab)).valid
+        part = text.valid
     if part is None:
         raise RunError(f'the corpus of {folder} has no held-out text: name '
                        'files with --corpus')
@@ -593,11 +668,12 @@ def evaluate_run(folder, corpus=None, devices='auto'):
 
 
 def _settings_of(folder):
-    """The settings with which the finished run in `folder` was trained."""
+    """The settings of the finished run in `folder`, and its text's name."""
     try:
-        training = dict(read_config(folder)['training'])
+        config = dict(read_config(folder))
+        training = dict(config['training'])
         training.pop('devices', None)
-        return complete(training)
+        return complete(training), config['fingerprint']
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         if isinstance(error, RunError):
             raise

@@ -7,7 +7,7 @@ import pytest
 import reference
 
 import d2lbert as d2l
-from d2lbert import evaluation, training
+from d2lbert import evaluation, hub, training
 from d2lbert._mxnet import np, npx
 from d2lbert.bert_dataset import Batch
 from d2lbert.runs import RunError
@@ -183,6 +183,27 @@ def test_what_was_trained_on_is_not_taken_for_held_out(tmp_path):
     with pytest.raises(RunError, match='no held-out text: name files with '
                                        '--corpus'):
         training.evaluate_run(run)
+
+
+def test_figures_of_a_text_that_has_changed_are_refused(tmp_path):
+    text = tmp_path / 'text.txt'
+    text.write_text('birds sing . birds fly . they sing . \n\n' * 60,
+                    encoding='utf-8')
+    run = d2l.pretrain(**dict(TINY, corpus=text), eval_every=3,
+                       out=tmp_path / 'run')
+    text.write_text(text.read_text('utf-8') * 2, encoding='utf-8')
+    with pytest.raises(RunError, match='corpus of .*run has changed'):
+        training.evaluate_run(run)
+
+
+def test_a_corpus_can_be_named_as_for_pretrain(run):
+    net, vocab = d2l.load_run(run)
+    path = hub.sample_dir() / hub.TRAIN_FILE
+    part = d2l.open_corpus([path], vocab=vocab).train
+    expected = expected_figures(net, [batch for _, batch in part.batches(
+        100, 32, seed=0, dynamic=False)])
+    for corpus in ('sample', ['sample'], path):
+        close(training.evaluate_run(run, corpus, 'cpu'), expected)
 
 
 def test_no_article_is_both_trained_on_and_held_out(tmp_path):

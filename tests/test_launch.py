@@ -238,6 +238,77 @@ except KeyboardInterrupt:
     assert processes(mark) == []
 
 
+@needs_proc
+def test_ctrl_c_lets_a_training_worker_0_save_behind_its_step(
+        mark, tmp_path):
+    job = subprocess.Popen(
+        [sys.executable, '-c', 'import sys; from d2lbert.__main__ import '
+         'main; sys.exit(main())', 'launch', '--', 'pretrain', '--corpus',
+         'sample', '--num-steps', '1000000', '--batch-size', '8', '--max-len',
+         '24', '--num-hiddens', '8', '--ffn-num-hiddens', '8',
+         '--num-layers', '1', '--log-interval', '2', '--eval-every', '2',
+         '--out', 'a run'], text=True, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE)
+    assert 'step 2: held-out' in job.stdout.readline()
+    job.send_signal(signal.SIGINT)
+    _, errors = job.communicate(timeout=60)
+    assert job.returncode == 130
+    saved, = (tmp_path / 'a run/checkpoints').iterdir()
+    assert int(saved.stem[5:]) % 2 == 0
+    assert errors.rstrip().endswith(
+        "go on with: d2lbert launch --workers 2 --servers 1 -- pretrain "
+        "--resume 'a run' --num-steps 1000000 --eval-every 2")
+    assert f'stopped at step {int(saved.stem[5:])}\n' in errors
+    assert processes(mark) == []
+
+
+@needs_proc
+def test_an_ignored_hangup_stays_ignored(command, mark):
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        job = command("print('ready', flush=True); import time; "
+                      "time.sleep(2); print('done', flush=True)",
+                      '--workers', '1', '--', 'pretrain')
+        assert job.stdout.readline() == 'ready\n'
+        job.send_signal(signal.SIGHUP)
+        assert job.communicate(timeout=30)[0] == 'done\n'
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert job.returncode == 0
+
+
+def test_workers_share_a_seed_and_a_folder():
+    command, run, again = launch._worker_command(['--', 'pretrain'])
+    assert command[1] == '--seed' and int(command[2]) >= 0
+    assert command[3:] == ['--out', run]
+    assert again == ['pretrain', '--resume', run]
+    given = ['pretrain', '--seed', '3', '--out', 'x', '--devices', 'cpu:2']
+    assert launch._worker_command(given) == (given, 'x', [
+        'pretrain', '--resume', 'x', '--devices', 'cpu:2'])
+    assert launch._worker_command(
+        ['pretrain', '--resume', 'x/checkpoints/step-00000020.npz'])[1] == 'x'
+
+
+def test_a_worker_with_another_text_is_refused(tmp_path, capfd):
+    for rank in range(2):
+        (tmp_path / f'{rank}.txt').write_text(
+            f'bird {rank} sings . it flies {rank} . it sings . \n\n' * 40,
+            encoding='utf-8')
+    with pytest.raises(launch.LaunchError, match='another text than the '
+                                                 'first: name a --corpus'):
+        launch.launch(['-c', f'''
+import sys
+from d2lbert import launch
+sys.argv[1:] = ['pretrain', '--corpus',
+                '{tmp_path}/%d.txt' % launch.rank(), '--seed', '1',
+                '--num-steps', '2', '--batch-size', '8', '--num-hiddens',
+                '8', '--ffn-num-hiddens', '8', '--num-layers', '1', '--out',
+                '{tmp_path}/run']
+launch.worker()
+'''], workers=2)
+    assert not (tmp_path / 'run').exists()
+
+
 def test_only_worker_0_prints_without_its_name(capfd):
     launch.launch(['-c', '''
 import os, sys

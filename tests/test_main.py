@@ -116,7 +116,7 @@ def test_every_flag_of_pretrain_is_a_keyword_and_the_reverse(asked):
 
 def test_without_flags_it_is_the_chapters_run(asked):
     main(['pretrain', '--corpus', 'sample'])
-    assert asked == [dict(corpus='sample')]
+    assert asked == [dict(corpus=['sample'])]
     chapter = dict(
         batch_size=512, max_len=64, num_hiddens=128, ffn_num_hiddens=256,
         num_heads=2, num_layers=2, dropout=0.2, lr=0.01, num_steps=50,
@@ -151,7 +151,7 @@ def test_without_wikitext_the_sample_stands_in_and_it_is_said(
 
 def test_wikitext_that_was_asked_for_is_never_swapped(no_wikitext, asked):
     main(['pretrain', '--corpus', 'wikitext-2'])
-    assert asked[0]['corpus'] == 'wikitext-2'
+    assert asked[0]['corpus'] == ['wikitext-2']
     with pytest.raises(hub.HubError, match='not on this machine'):
         training.read_corpus(training.complete(asked[0]))
 

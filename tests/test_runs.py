@@ -137,15 +137,59 @@ def test_force_takes_an_empty_folder(tmp_path):
     assert sorted(contents(tmp_path / 'empty')) == FILES
 
 
-@pytest.mark.parametrize('kind', ['folder', 'file'])
+@pytest.mark.parametrize('kind', ['folder', 'file', 'model', 'link'])
 def test_force_replaces_nothing_but_runs(kind, tmp_path, untrained):
     out = tmp_path / 'thesis'
-    if kind == 'folder':
+    text = '{"precious": 1}'
+    if kind != 'file':
         out.mkdir()
-    (out / 'chapter1' if kind == 'folder' else out).write_text('precious')
+    if kind == 'link':
+        (out / 'config.json').write_text('{"d2lbert": 1}')
+        (tmp_path / 'link').symlink_to(out)
+    (out if kind == 'file' else out / (
+        'config.json' if kind == 'model' else 'chapter1')).write_text(text)
+    before = contents(tmp_path)
     with pytest.raises(RunError, match='not a run folder'):
+        d2l.pretrain(**TINY, force=True, out=(
+            tmp_path / 'link' if kind == 'link' else out))
+    assert contents(tmp_path) == before and text.encode() in before.values()
+
+
+@pytest.mark.parametrize('out', ['.', '..', '/'])
+def test_force_does_not_replace_where_one_stands(out, copy, untrained,
+                                                 monkeypatch):
+    (copy / 'inner').mkdir()
+    monkeypatch.chdir(copy / 'inner')
+    before = contents(copy)
+    with pytest.raises(RunError, match='the folder that you are in|cannot be '
+                                       'made'):
         d2l.pretrain(**TINY, out=out, force=True)
-    assert list(contents(tmp_path).values()) == [b'precious']
+    assert contents(copy) == before
+
+
+def test_a_folder_that_cannot_be_replaced_is_put_back(copy, monkeypatch):
+    replace, before = os.replace, contents(copy)
+
+    def fail_for_the_new_one(source, target):
+        if target == copy and not str(source).endswith('.old'):
+            raise PermissionError(13, 'Permission denied')
+        replace(source, target)
+    monkeypatch.setattr(os, 'replace', fail_for_the_new_one)
+    with pytest.raises(PermissionError):
+        d2l.pretrain(**TINY, out=copy, force=True)
+    assert contents(copy) == before and os.listdir(copy.parent) == ['copy']
+
+
+def test_numbers_of_numpy_are_written_as_any_others(tmp_path):
+    run = d2l.pretrain(**dict(
+        TINY, seed=onp.int64(1), lr=onp.float32(0.5), num_steps=2.0,
+        dynamic=onp.bool_(True)), out=tmp_path / 'run')
+    training = json.loads((run / 'config.json').read_text('utf-8'))[
+        'training']
+    assert {name: training[name] for name in (
+        'seed', 'lr', 'num_steps', 'dynamic')} == dict(
+        seed=1, lr=0.5, num_steps=2, dynamic=True)
+    assert type(training['num_steps']) is int
 
 
 @pytest.mark.parametrize('error', [KeyboardInterrupt, MemoryError])
@@ -169,9 +213,10 @@ def test_a_folder_that_appears_meanwhile_is_kept(tmp_path, monkeypatch):
         (tmp_path / 'run' / 'log.txt').write_text('of another run')
         return run_steps(*args)
     monkeypatch.setattr(training, 'run_steps', meanwhile)
-    with pytest.raises(RunError, match='exists already'):
-        d2l.pretrain(**TINY, out=tmp_path / 'run')
-    assert contents(tmp_path) == {'run/log.txt': b'of another run'}
+    assert d2l.pretrain(**TINY, out=tmp_path / 'run') == tmp_path / 'run-2'
+    assert contents(tmp_path / 'run') == {'log.txt': b'of another run'}
+    assert sorted(contents(tmp_path / 'run-2')) == FILES
+    assert sorted(os.listdir(tmp_path)) == ['run', 'run-2']
 
 
 def test_settings_that_do_not_exist_are_named():

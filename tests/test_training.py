@@ -145,13 +145,14 @@ def test_settings_cannot_be_changed_on_the_way(uninterrupted):
     run = uninterrupted(**PLAIN)
     before = result(run)
     for change in (dict(lr=0.5), dict(batch_size=7), dict(seed=2),
-                   dict(corpus='wikitext-2'), dict(recipe='learn')):
+                   dict(dropout=0.25), dict(recipe='learn')):
         name, = change
         with pytest.raises(ValueError, match=f'keeps its settings: {name} '
                                              'cannot be changed'):
             d2l.pretrain(resume=run, **change)
-    with pytest.raises(ValueError, match='leave out away'):
-        d2l.pretrain(resume=run, out='elsewhere')
+    for place in (dict(out='elsewhere'), dict(force=True)):
+        with pytest.raises(ValueError, match='neither --out nor --force'):
+            d2l.pretrain(resume=run, **place)
     assert result(run) == before
 
 
@@ -160,6 +161,35 @@ def test_settings_may_be_repeated_on_the_way(uninterrupted, tmp_path):
     again = cut(run, 5, tmp_path / 'run')
     d2l.pretrain(resume=again, devices='cpu', **PLAIN)
     assert result(again) == result(run)
+
+
+def test_the_text_may_have_moved_but_not_be_another(tmp_path):
+    text = tmp_path / 'text.txt'
+    text.write_text('birds sing . birds fly . they sing . \n\n' * 30,
+                    encoding='utf-8')
+    run = d2l.pretrain(**dict(TINY, corpus=text, num_steps=2), save_every=1,
+                       devices='cpu', out=tmp_path / 'run')
+    text.rename(tmp_path / 'moved.txt')
+    with pytest.raises(FileNotFoundError, match='text.txt'):
+        d2l.pretrain(resume=run, num_steps=3)
+    with pytest.raises(RunError, match='corpus of .* has changed'):
+        d2l.pretrain(resume=run, num_steps=3, corpus='sample')
+    d2l.pretrain(resume=run, num_steps=3, corpus=[tmp_path / 'moved.txt'])
+    assert json.loads((run / 'config.json').read_text('utf-8'))[
+        'training']['corpus'] == str(tmp_path / 'moved.txt')
+
+
+def test_a_finished_run_that_goes_on_is_whole_or_not_finished(
+        uninterrupted, tmp_path, monkeypatch):
+    run = shutil.copytree(uninterrupted(**PLAIN), tmp_path / 'run')
+
+    def full(*args, **kwargs):
+        raise OSError(28, 'No space left on device')
+    monkeypatch.setattr(training, 'write_run', full)
+    with pytest.raises(OSError):
+        d2l.pretrain(resume=run, num_steps=7, devices='cpu')
+    with pytest.raises(RunError, match='was not finished'):
+        d2l.load_run(run)
 
 
 def test_a_corpus_that_has_changed_is_refused(tmp_path):
@@ -195,7 +225,7 @@ def test_other_devices_go_on_from_the_same_parameters_and_say_so(
         uninterrupted, tmp_path, capfd):
     run = cut(uninterrupted(**PLAIN), 3, tmp_path / 'run')
     path = checkpoints.all_of(run)[-1]
-    two = training._resumed(path, {}, None, 'cpu:2')
+    two = training._resumed(path, {}, 'cpu:2')
     two.prepare()
     assert capfd.readouterr().err == (
         f'the number of devices was 1 when {path} was written and is 2 now: '
@@ -540,7 +570,7 @@ def test_each_flag_of_the_command_is_a_keyword_of_pretrain(monkeypatch):
             expected = ['7']
         assert given.pop(name) == expected and type(expected) is (
             list if name in ('corpus', 'valid') else kind)
-        assert given in ({}, {'corpus': 'sample'})
+        assert given in ({}, {'corpus': ['sample']})
 
 
 @pytest.mark.parametrize('setting, message', [
@@ -562,6 +592,9 @@ def test_each_flag_of_the_command_is_a_keyword_of_pretrain(monkeypatch):
     (dict(split='words'), 'split must be book or punkt'),
     (dict(initializer='zero'), 'initializer must be xavier or normal'),
     (dict(batch_size=10, accumulate=4), 'accumulate=4 does not divide'),
+    (dict(corpus='sample', data_dir='x'), 'data_dir .* says where WikiText'),
+    (dict(num_hiddens=float('inf')), 'num_hiddens must be a whole number'),
+    (dict(num_steps=True), 'num_steps must be a whole number'),
     (dict(vocab=d2l.Vocab()), 'vocab must be the path of a file')])
 def test_a_setting_that_cannot_be_is_named_before_anything_else(
         setting, message, monkeypatch):
@@ -574,6 +607,32 @@ def test_a_setting_that_cannot_be_is_named_before_anything_else(
 def test_figures_without_held_out_text_are_refused_at_once():
     with pytest.raises(ValueError, match='eval_every needs held-out text'):
         d2l.pretrain(**TINY, eval_every=1, valid_share=0.0)
+
+
+def test_held_out_text_of_which_nothing_fits_is_refused_at_once(
+        tmp_path, monkeypatch):
+    text = tmp_path / 'valid.txt'
+    text.write_text('a b c d e f g h . a b c d e f g h . \n',
+                    encoding='utf-8')
+    monkeypatch.setattr(training, 'run_steps', lambda *args: pytest.fail(
+        'training began'))
+    with pytest.raises(ValueError, match='valid.txt'):
+        d2l.pretrain(**dict(TINY, max_len=12, fill=True), eval_every=1,
+                     valid=text)
+
+
+def test_texts_longer_than_the_books_table_of_positions_are_served(tmp_path):
+    run = d2l.pretrain(**dict(TINY, max_len=1001, batch_size=2, num_steps=1,
+                              fill=True), out=tmp_path / 'run')
+    assert d2l.load_run(run)[0].config['max_len'] == 1001
+
+
+def test_held_out_losses_are_drawn(monkeypatch, tmp_path):
+    drawn = []
+    monkeypatch.setattr(d2l.Animator, 'save',
+                        lambda self, path: drawn.extend(map(len, self.Y)))
+    d2l.pretrain(**TINY, eval_every=2, out=tmp_path / 'run')
+    assert drawn == [6, 6, 3, 3]
 
 
 def test_the_csv_has_a_row_for_each_step_with_something_to_say(
