@@ -57,7 +57,8 @@ else:
     from d2lbert.bert_dataset import (  # noqa: F401
         _get_mlm_data_from_tokens, _get_next_sentence,
         _get_nsp_data_from_paragraph, _pad_bert_inputs, _read_wiki,
-        _replace_mlm_tokens, _WikiTextDataset, load_data, load_data_wiki)
+        _replace_mlm_tokens, _WikiTextDataset, get_dataloader_workers,
+        load_data, load_data_wiki)
     from d2lbert.bert_pretraining import (  # noqa: F401
         _get_batch_bert, _get_batch_loss_bert, get_bert_encoding, train_bert)
     from d2lbert.corpus import open_corpus

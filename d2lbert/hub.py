@@ -328,9 +328,12 @@ def _extract(archive, base):
 
 
 def _repository():
-    """The checkout that this package runs from, or None once installed."""
-    root = Path(__file__).resolve().parent.parent
-    return root if (root / 'setup.py').is_file() else None
+    """The checkout that this package runs from or that we are in, or None."""
+    for root in (Path(__file__).resolve().parent.parent, Path.cwd()):
+        if (root / 'setup.py').is_file() and (
+                root / 'd2lbert' / '_version.py').is_file():
+            return root
+    return None
 
 
 def _holding_text(folder):
@@ -370,7 +373,8 @@ def wikitext2_dir(data_dir=None):
             raise FileNotFoundError(
                 f'data_dir={str(data_dir)!r} holds neither {TRAIN_FILE} nor '
                 f'wikitext-2/{TRAIN_FILE}: name the folder that does, or '
-                'leave data_dir out to have WikiText-2 looked for')
+                'leave data_dir (--data-dir) out to have WikiText-2 looked '
+                'for')
         return folder
     folder = find_wikitext2()
     if folder is not None:

@@ -49,6 +49,8 @@ TRAINED = ['pretrain', *TINY, '--num-steps', '4', '--save-every', '1',
            '--eval-every', '2', '--out', 'run']
 RESUME = ['pretrain', '--resume', 'run', '--num-steps', '6', '--devices',
           'cpu']
+#: Where a damaged archive would like to write.
+SLIPPED = Path(tempfile.gettempdir(), f'slipped-{os.getpid()}.txt')
 SECONDS = 120           # no command of these takes as long
 MEMORY = 8 << 30        # so that a damaged size cannot take the machine
 
@@ -432,7 +434,7 @@ def damaged_archive(rng, folder):
                 else (tarfile.CHRTYPE, ''))
             f.addfile(info)
     else:
-        name = {'above': '../slipped.txt', 'absolute': '/tmp/slipped.txt',
+        name = {'above': '../slipped.txt', 'absolute': str(SLIPPED),
                 'backslash': '..\\slipped.txt', 'no text': 'readme.txt'
                 }.get(kind, f'wikitext-2/{hub.TRAIN_FILE}')
         with zipfile.ZipFile(archive, 'w', zipfile.ZIP_DEFLATED) as f:
@@ -621,7 +623,7 @@ def judge(case, end, before, folder, expected):
     new = [name for name in set(after) - set(before)
            if end.status != 0 and not name.startswith('cache/')
            or re.search(r'\.part$|/\.(unpack|fetch)-|/\.new\.', name)]
-    if new or Path('/tmp/slipped.txt').exists():
+    if new or SLIPPED.exists():
         verdicts.append('half-written')
     return verdicts
 

@@ -11,6 +11,7 @@ import numpy as onp
 import pytest
 
 from d2lbert import bert_dataset, hub, kernels
+from d2lbert._mxnet import gluon
 from d2lbert.bert_dataset import (
     Batch,
     BatchLoader,
@@ -22,6 +23,7 @@ from d2lbert.bert_dataset import (
     _read_wiki,
     _replace_mlm_tokens,
     _WikiTextDataset,
+    get_dataloader_workers,
     load_data,
     load_data_wiki,
 )
@@ -134,6 +136,23 @@ def test_plain_python_gives_the_books_batches_too(book, monkeypatch, folder,
 def test_wikitext2_gives_the_books_batches(book, monkeypatch, wiki_dir):
     _, vocab = assert_the_books(book, monkeypatch, wiki_dir, 512, 64, 1)
     assert len(vocab) == 20256
+
+
+def test_the_pages_own_steps_give_the_same_batches(folder):
+    def by_steps(batch_size, max_len):
+        data = _WikiTextDataset(_read_wiki(folder), max_len)
+        return gluon.data.DataLoader(
+            data, batch_size, shuffle=True,
+            num_workers=get_dataloader_workers()), data.vocab
+    (theirs, vocab), _ = seeded(by_steps, 16, 20)
+    theirs = list(theirs)
+    (ours, our_vocab), _ = seeded(load_data_wiki, 16, 20, data_dir=folder)
+    ours = list(ours)
+    assert vocab.idx_to_token == our_vocab.idx_to_token
+    for ours_batch, batch in zip(ours, theirs):
+        assert_same_columns([field.asnumpy() for field in ours_batch],
+                            [field.asnumpy() for field in batch])
+    assert len(ours) == len(theirs)
 
 
 def test_the_bundled_corpus_makes_batches():

@@ -331,6 +331,18 @@ def test_the_bundled_corpus_is_found_in_the_checkout(monkeypatch, tmp_path):
     assert hub.sample_dir() == sample
 
 
+def test_the_checkout_is_the_folder_that_one_is_in(monkeypatch, tmp_path):
+    monkeypatch.undo()
+    monkeypatch.setattr(hub, '__file__', str(tmp_path / 'site/d2lbert/hub.py'))
+    monkeypatch.chdir(tmp_path)
+    assert hub._repository() is None
+    (tmp_path / 'setup.py').touch()
+    assert hub._repository() is None        # of another project
+    (tmp_path / 'd2lbert').mkdir()
+    (tmp_path / 'd2lbert/_version.py').touch()
+    assert hub._repository() == tmp_path
+
+
 def test_the_cache_has_the_usual_place(monkeypatch, tmp_path):
     monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path))
     for value in ('off', ''):
