@@ -1,4 +1,4 @@
-"""The command `d2lbert`: pretrain, encode, doctor."""
+"""The command `d2lbert`: pretrain, encode, evaluate, launch, doctor."""
 import argparse
 import sys
 
@@ -8,10 +8,11 @@ from d2lbert.recipes import BOOK, LEARN
 DESCRIPTION = '''\
 Pretrain BERT as "Dive into Deep Learning" does, and look at what it learnt.
 
-  d2lbert pretrain                       the chapter's run: 50 steps, minutes
+  d2lbert pretrain                       the chapter's run: 50 steps, a minute
   d2lbert encode RUN 'a crane is flying' the vectors of a text
   d2lbert evaluate RUN                   how well it does on unseen text
-  d2lbert doctor                         what is well here, and what is not
+  d2lbert launch -- pretrain             several processes or machines
+  d2lbert doctor                         what works here, and what does not
 '''
 
 
@@ -55,7 +56,7 @@ def parser():
     doctor = commands.add_parser(
         'doctor', help='check Python, MXNet, GPUs, compiler and data',
         description='Print a table of what d2lbert needs and what is here, '
-        'with a remedy for each row that is not well. The exit status is 0 '
+        'with a remedy for each row that is not ok. The exit status is 0 '
         'only if d2lbert can train.')
     doctor.set_defaults(run=_doctor)
     return top
@@ -111,7 +112,8 @@ FLAGS = {
          'for --eval-every where there is no held-out file (0.05)'),
         ('--fill', bool, None, 'fill sequences with several sentences, as '
          'the published BERT does'),
-        ('--dynamic', bool, None, 'draw new masks and pairs each epoch'),
+        ('--dynamic', bool, None, 'draw new masks and pairs each epoch (the '
+         'recipe learn does)'),
     ],
     'the model': [
         ('--max-len', int, 'N', 'tokens in a pair at most'),
@@ -192,7 +194,7 @@ def _add_launch(commands):
         'launch', help='train on several machines or processes',
         description='Start scheduler, servers and workers of MXNet\'s '
         'parameter server, on this machine or on others over ssh, each '
-        'worker with its own part of the data.')
+        'worker with its part of every batch.')
     add_arguments(parser)
     parser.set_defaults(run=main)
 
