@@ -94,7 +94,8 @@ def add_arguments(parser):
     add('--hosts', metavar='HOSTS',
         help='a,b,c or a file with a host on each line, taken in turn; ssh '
         'must reach them without a password, and this folder, the text '
-        f'and Python must be there too; {LOCAL} is this machine, without ssh (default)')
+        f'and Python must be there too; {LOCAL} is this machine, without '
+        'ssh (default)')
     add('--port', type=int, default=0, metavar='P',
         help="the scheduler's port (default: a free one)")
     add('--root-uri', metavar='ADDRESS',

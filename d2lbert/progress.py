@@ -1,5 +1,6 @@
 """The book's tools for watching a loop: Timer, Accumulator, Animator."""
 import io
+import sys
 import time
 from pathlib import Path
 
@@ -153,6 +154,10 @@ class Animator:
                       in zip(self.legend, self.Y) if ys),
             refresh=False)
         self._bar.update(max(x) - self._bar.n)
+
+    def say(self, line):
+        """Print a line above the progress bar."""
+        tqdm.write(line, file=sys.stdout)
 
     def close(self):
         """End the progress bar; a figure stays as it is."""

@@ -374,11 +374,12 @@ class Run:
                 figures = self._evaluate()
                 self.history.held_out[step] = figures
                 self._draw(step, figures)
-                print(f'step {step}: held-out MLM loss '
-                      f'{figures.mlm_loss:.3f}, accuracy '
-                      f'{figures.mlm_accuracy:.3f}; NSP loss '
-                      f'{figures.nsp_loss:.3f}, accuracy '
-                      f'{figures.nsp_accuracy:.3f}')
+                self.animator.say(
+                    f'step {step}: held-out MLM loss '
+                    f'{figures.mlm_loss:.3f}, accuracy '
+                    f'{figures.mlm_accuracy:.3f}; NSP loss '
+                    f'{figures.nsp_loss:.3f}, accuracy '
+                    f'{figures.nsp_accuracy:.3f}')
         if s['save_every'] and (step % s['save_every'] == 0
                                 or step == s['num_steps']):
             self._save()

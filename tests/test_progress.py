@@ -1,5 +1,6 @@
 """Timer, Accumulator and Animator, in notebooks, terminals and scripts."""
 import os
+import re
 import select
 import struct
 import sys
@@ -143,6 +144,26 @@ def test_a_terminal_shows_a_bar_with_both_losses(monkeypatch, capfd):
     last = shown.decode().rstrip().split('\r')[-1]
     assert '5/5' in last and 'mlm 3.000, nsp 0.700' in last
     assert capfd.readouterr() == ('', '')
+
+
+def test_a_line_is_said_above_the_bar(monkeypatch):
+    fcntl = pytest.importorskip('fcntl', reason='no terminals here')
+    import termios
+    master, slave = os.openpty()
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack('4H', 24, 80, 0, 0))
+    with os.fdopen(slave, 'w') as terminal:
+        monkeypatch.setattr(sys, 'stderr', terminal)
+        monkeypatch.setattr(sys, 'stdout', terminal)
+        animator = Animator(xlim=[1, 5], legend=['mlm'])
+        animator.add(1, 3)
+        animator.say('hello')
+        terminal.flush()
+        shown = ''
+        while '\n' not in shown and select.select([master], [], [], 10)[0]:
+            shown += os.read(master, 1 << 16).decode()
+        animator.close()
+    os.close(master)
+    assert re.search(r'\r *\rhello\r\n', shown)
 
 
 def test_points_may_come_as_numbers_or_lists_and_with_gaps():
