@@ -298,12 +298,14 @@ class Run:
                 f'num_steps={self.settings["num_steps"]} is less than the '
                 f'{self.history.num_steps} steps that were taken up to '
                 f'{path}: name more, or an earlier checkpoint')
-        before = state['num_devices'], state['num_workers']
-        if before != (self.num_devices, self.num_workers):
-            self.say('the number of devices was {} (workers: {}) when '
-                     '{} was written and is {} ({}) now: the parameters are '
-                     'the same, the stream of dropout is not'.format(
-                         *before, path, self.num_devices, self.num_workers))
+        for what, now in (('devices', self.num_devices),
+                          ('workers', self.num_workers)):
+            before = state[f'num_{what}']
+            if before != now:
+                self.say(f'the number of {what} was {before} when {path} was '
+                         f'written and is {now} now: the parameters are the '
+                         'same, the stream of dropout is not')
+                break
         if self.rank == 0:
             checkpoints.sweep(self.out)
 

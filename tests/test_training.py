@@ -240,6 +240,17 @@ def test_other_devices_go_on_from_the_same_parameters_and_say_so(
     assert d2l.load_run(run)
 
 
+def test_as_many_devices_among_other_workers_is_said_too(
+        uninterrupted, tmp_path, capfd):
+    run = cut(uninterrupted(**PLAIN), 3, tmp_path / 'run')
+    path = checkpoints.all_of(run)[-1]
+    again = training._resumed(path, {}, 'cpu')
+    again.checkpoint[1]['num_workers'] = 2
+    again.prepare()
+    assert capfd.readouterr().err.startswith(
+        f'the number of workers was 2 when {path} was written and is 1 now')
+
+
 def test_without_dropout_other_devices_end_alike(uninterrupted, tmp_path):
     # A small rate: Adam makes much of gradients that are all but zero
     settings = dict(TINY, dropout=0.0, lr=1e-4)
