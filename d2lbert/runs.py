@@ -51,10 +51,10 @@ def _is_run_folder(folder):
 
 
 def claim(out, config, vocab, complete=None):
-    """Make `out` the folder of a run, in one step.
+    """Make `out` the folder of a run, whole.
 
     It holds config.json, vocab.txt and what `complete(folder)` writes; what
-    stood there before is gone, but not before the new folder is there.
+    stood there before is moved aside, and gone once the new folder is there.
     """
     out.parent.mkdir(parents=True, exist_ok=True)
     part = Path(tempfile.mkdtemp(prefix=f'.{out.name}.', dir=out.parent))

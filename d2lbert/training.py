@@ -56,8 +56,8 @@ def pretrain(out=None, force=False, resume=None, devices='auto', **keywords):
     recipe where one is not given. corpus: 'wikitext-2', 'sample', a text
     file or a list of them. resume: a run folder, or one of its checkpoints,
     to go on with; of the settings only those in `RENEWABLE` may then be
-    given anew. Under `d2lbert launch` each worker takes its
-    part of every batch.
+    given anew. Under `d2lbert launch` each worker takes its part of every
+    batch.
     """
     if resume is None:
         out = new_run_folder() if out is None else Path(out)
@@ -244,11 +244,11 @@ class Run:
         s = self.settings
         self.text = read_corpus(s)
         self.vocab = self.text.vocab
-        if s['eval_every'] and self.text.valid is None:
-            raise ValueError('eval_every needs held-out text: name some as '
-                             'valid (--valid), or raise valid_share '
-                             '(--valid-share)')
         if s['eval_every']:
+            if self.text.valid is None:
+                raise ValueError('eval_every needs held-out text: name some '
+                                 'as valid (--valid), or raise valid_share '
+                                 '(--valid-share)')
             # Text of which no pair fits is refused now, not hours later
             next(held_out_batches(self.text.valid, s['batch_size'],
                                   s['max_len']))
@@ -352,6 +352,8 @@ class Run:
             except RunError:
                 # Another run was faster; this one's training is not lost
                 taken, self.out = self.out, free_name(self.out)
+                if self.out == taken:
+                    raise       # it is the place that will not do
                 self.say(f'{taken} was made by another in the meantime: '
                          f'this run is in {self.out}')
             claim(self.out, self._config(), self.vocab, complete_run)
@@ -370,18 +372,16 @@ class Run:
     def _after(self, step):
         """What is due behind a step: figures, a checkpoint, the end."""
         s = self.settings
-        if s['eval_every'] and (step % s['eval_every'] == 0
-                                or step == s['num_steps']):
-            if self.text.valid is not None and self.rank == 0:
-                figures = self._evaluate()
-                self.history.held_out[step] = figures
-                self._draw(step, figures)
-                self.animator.say(
-                    f'step {step}: held-out MLM loss '
-                    f'{figures.mlm_loss:.3f}, accuracy '
-                    f'{figures.mlm_accuracy:.3f}; NSP loss '
-                    f'{figures.nsp_loss:.3f}, accuracy '
-                    f'{figures.nsp_accuracy:.3f}')
+        if self.rank == 0 and s['eval_every'] and (
+                step % s['eval_every'] == 0 or step == s['num_steps']):
+            figures = self._evaluate()
+            self.history.held_out[step] = figures
+            self._draw(step, figures)
+            self.animator.say(
+                f'step {step}: held-out MLM loss {figures.mlm_loss:.3f}, '
+                f'accuracy {figures.mlm_accuracy:.3f}; NSP loss '
+                f'{figures.nsp_loss:.3f}, accuracy '
+                f'{figures.nsp_accuracy:.3f}')
         if s['save_every'] and (step % s['save_every'] == 0
                                 or step == s['num_steps']):
             self._save()
@@ -500,8 +500,9 @@ class Run:
 
     def _compare_with_the_first(self, store, key):
         """Raise `RunError` where this worker trains on something else."""
-        mine = np.array(_halves(_mix(self.settings, self.text.fingerprint)),
-                        dtype='float32')
+        # As two halves, each of which float32 holds exactly
+        mine = np.array(divmod(_mix(self.settings, self.text.fingerprint),
+                               1 << 16), dtype='float32')
         first = np.zeros(2, dtype='float32')
         store.broadcast(key, mine, first)
         if mine.tolist() != first.tolist():
@@ -633,11 +634,6 @@ def _mix(*numbers):
     """One seed for MXNet out of several numbers."""
     digest = hashlib.blake2b(repr(numbers).encode(), digest_size=4).digest()
     return int.from_bytes(digest, 'little') >> 1
-
-
-def _halves(number):
-    """Two numbers that float32 holds exactly, of 32 bits."""
-    return divmod(number, 1 << 16)
 
 
 def evaluate_run(folder, corpus=None, devices='auto'):
