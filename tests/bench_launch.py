@@ -19,11 +19,11 @@ import time
 from pathlib import Path
 
 import numpy as onp
+from bench_train import necessary_flops
+from benchmark import CHAPTER, machine, table
 
 VOCAB_SIZE, BATCH_SIZE, LENGTH = 20256, 512, 64
 
-# num_hiddens, ffn_num_hiddens, num_heads, num_layers, dropout
-CHAPTER = (128, 256, 2, 2, 0.2)
 LARGER = ((256, 512, 4, 4, 0.2), (512, 2048, 8, 4, 0.2),
           (768, 3072, 12, 12, 0.1))
 GBITS = (1, 10)
@@ -63,8 +63,6 @@ def exchange(steps, path):
 
 def training_step(steps):
     """(seconds, necessary operations) of a step on rows without padding."""
-    from bench_train import necessary_flops
-
     from d2lbert._mxnet import gluon, npx
     from d2lbert.bert_dataset import Batch
     from d2lbert.bert_pretraining import train_step
@@ -98,8 +96,6 @@ def counts():
 
 def measure_exchange(steps):
     """Print the table of exchanges; seconds with two workers, two servers."""
-    from benchmark import table
-
     from d2lbert import launch
     rows, million = [], build(CHAPTER)[1] / 1e6
     with tempfile.TemporaryDirectory() as folder:
@@ -132,8 +128,6 @@ def main():
     if args.worker:
         exchange(args.steps, args.worker)
         return
-    from bench_train import necessary_flops
-    from benchmark import machine, table
     print(machine())
     cost, million = measure_exchange(args.steps)
     step, flops = training_step(args.training_steps)

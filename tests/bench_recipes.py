@@ -14,7 +14,6 @@ contestant is looked at each --every minutes and then makes way for the next.
 import argparse
 import functools
 import math
-import os
 import statistics
 import sys
 import tempfile
@@ -174,11 +173,7 @@ def draw(curves, path):
     panels[0].set_ylim(top=8)
     panels[1].axhline(0.5, color='black', linestyle=':', linewidth=1)
     panels[0].legend()
-    figure.tight_layout()
-    temporary = f'{path}.tmp'
-    figure.savefig(temporary, format='png', dpi=120)
-    plt.close(figure)
-    os.replace(temporary, path)
+    benchmark.save_figure(figure, path)
 
 
 def save_texts(data_dir, path):
@@ -224,7 +219,8 @@ def main():
     parser.add_argument('--json', metavar='FILE',
                         help='write the curves there')
     args = parser.parse_args()
-    print(benchmark.machine())
+    machine = benchmark.machine()
+    print(machine)
     with tempfile.TemporaryDirectory() as folder:
         path = str(Path(folder, 'columns.npz'))
         vocab_size = save_texts(args.data, path)
@@ -243,7 +239,7 @@ def main():
     if args.plot:
         draw(curves, args.plot)
     benchmark.write_json(args.json, {
-        'machine': benchmark.machine(), 'curves': {
+        'machine': machine, 'curves': {
             name: [(spent, steps, figures._asdict())
                    for spent, steps, figures in curve]
             for name, curve in curves.items()}})

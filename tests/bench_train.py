@@ -18,7 +18,6 @@ scale    batches of 64 to 1024, lengths of 32 to 256; ours alone unless
 Nothing here passes or fails: it prints figures of this machine.
 """
 import argparse
-import os
 import tempfile
 from pathlib import Path
 
@@ -256,10 +255,7 @@ def draw(numbers, path):
     right.legend([plt.Line2D([], [], color='black', linestyle=style)
                   for style in ('-', '--')],
                  ['pairs as the text has them', 'rows filled up'])
-    figure.tight_layout()
-    temporary = f'{path}.tmp'
-    figure.savefig(temporary, format='png', dpi=120)
-    os.replace(temporary, path)
+    benchmark.save_figure(figure, path)
 
 
 def profile(texts, peers):

@@ -410,7 +410,13 @@ def machine():
 
 def write_json(path, numbers):
     if path:
-        temporary = f'{path}.tmp'
-        with open(temporary, 'w') as file:
-            json.dump(numbers, file, indent=1)
-        os.replace(temporary, path)
+        from d2lbert.files import write_text
+        write_text(path, json.dumps(numbers, indent=1))
+
+
+def save_figure(figure, path):
+    """Write a figure of matplotlib as PNG, whole."""
+    from d2lbert.files import replacing
+    figure.tight_layout()
+    with replacing(path) as part:
+        figure.savefig(part, format='png', dpi=120)

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as onp
 import pytest
 import reference
+from batches import random_batch
 
 import d2lbert as d2l
 from d2lbert import bert_pretraining, hub, kernels
@@ -34,14 +35,7 @@ def host_batch(seed=0, B=5, T=9, P=3):
     lens[0] = T
     weights = rng.choice([1, 1, 0.5], (B, P))
     weights[1:, -1] = 0
-    positions = onp.array([rng.choice(n, P, False) for n in lens])
-    return Batch(rng.randint(0, V, (B, T)).astype('int32'),
-                 rng.randint(0, 2, (B, T)).astype('int32'),
-                 lens.astype('float32'),
-                 onp.where(weights, positions, 0).astype('int32'),
-                 weights.astype('float32'),
-                 rng.randint(0, V, (B, P)).astype('int32'),
-                 rng.randint(0, 2, B).astype('float32'))
+    return random_batch(rng, lens, weights, T, V)
 
 
 def on_device(batch):

@@ -5,6 +5,7 @@ import math
 import numpy as onp
 import pytest
 import reference
+from batches import random_batch
 
 import d2lbert as d2l
 from d2lbert import evaluation, hub, training
@@ -35,14 +36,7 @@ def make_batch(seed=0, B=7):
     rng = onp.random.RandomState(seed)
     lens = rng.randint(P, T + 1, B)
     weights = onp.arange(P) < rng.randint(1, P + 1, (B, 1))
-    positions = onp.array([rng.choice(n, P, False) for n in lens])
-    return Batch(rng.randint(0, V, (B, T)).astype('int32'),
-                 rng.randint(0, 2, (B, T)).astype('int32'),
-                 lens.astype('float32'),
-                 onp.where(weights, positions, 0).astype('int32'),
-                 weights.astype('float32'),
-                 rng.randint(0, V, (B, P)).astype('int32'),
-                 rng.randint(0, 2, B).astype('float32'))
+    return random_batch(rng, lens, weights, T, V)
 
 
 def expected_figures(net, batches):

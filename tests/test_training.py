@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as onp
 import pytest
+import reference
 
 import d2lbert as d2l
 from d2lbert import checkpoints, kernels, training
@@ -37,11 +38,6 @@ def result(run):
     """What has to be the same to the last bit."""
     return {name: (run / name).read_bytes()
             for name in ('losses.csv', 'model.params')}
-
-
-def params_of(net):
-    return {name: param.data(param.list_ctx()[0]).asnumpy()
-            for name, param in net._collect_params_with_prefix().items()}
 
 
 def prepared(devices='cpu', **keywords):
@@ -257,9 +253,10 @@ def test_without_dropout_other_devices_end_alike(uninterrupted, tmp_path):
     run = uninterrupted(**settings)
     again = cut(run, 3, tmp_path / 'run')
     d2l.pretrain(resume=again, devices='cpu:3')
-    for name, value in params_of(d2l.load_run(run)[0]).items():
-        onp.testing.assert_allclose(
-            params_of(d2l.load_run(again)[0])[name], value, atol=6e-4)
+    found, expected = (reference.parameters(d2l.load_run(folder)[0])
+                       for folder in (again, run))
+    for name, value in expected.items():
+        onp.testing.assert_allclose(found[name], value, atol=6e-4)
     rows = [list(csv.reader(open(folder / 'losses.csv')))[1:]
             for folder in (run, again)]
     onp.testing.assert_allclose(*(onp.array(r, float) for r in rows),
@@ -403,6 +400,16 @@ def test_a_batch_smaller_than_its_parts_is_no_exception(devices, accumulate):
         gradients(batch_size=2))
 
 
+def assert_same_parameters(run, other, **tolerance):
+    found = reference.parameters(run.net)
+    for name, value in reference.parameters(other.net).items():
+        # Scores do not depend on the keys' bias: its gradient is rounding,
+        # of which Adam makes whole steps
+        if not name.endswith('W_k.bias'):
+            onp.testing.assert_allclose(found[name], value, err_msg=name,
+                                        **tolerance)
+
+
 @pytest.mark.parametrize('devices, accumulate', [
     ('cpu', 4), ('cpu:2', 1), ('cpu:3', 1), ('cpu:2', 5)])
 def test_steps_in_parts_end_at_the_parameters_of_whole_ones(
@@ -412,12 +419,7 @@ def test_steps_in_parts_end_at_the_parameters_of_whole_ones(
         devices, **settings, accumulate=accumulate)
     for _ in range(2):
         onp.testing.assert_allclose(step(parts), step(one), rtol=1e-5)
-    for name, value in params_of(one.net).items():
-        # Scores do not depend on the keys' bias: its gradient is rounding,
-        # of which Adam makes whole steps
-        if not name.endswith('W_k.bias'):
-            onp.testing.assert_allclose(params_of(parts.net)[name], value,
-                                        rtol=1e-4, atol=2e-5, err_msg=name)
+    assert_same_parameters(parts, one, rtol=1e-4, atol=2e-5)
 
 
 def test_a_device_without_rows_adds_nothing_of_the_step_before():
@@ -429,10 +431,7 @@ def test_a_device_without_rows_adds_nothing_of_the_step_before():
     one, two = prepared(**settings), prepared('cpu:2', **settings)
     for _ in range(3):
         onp.testing.assert_allclose(step(two), step(one), rtol=1e-4)
-    for name, value in params_of(one.net).items():
-        if not name.endswith('W_k.bias'):
-            onp.testing.assert_allclose(params_of(two.net)[name], value,
-                                        rtol=1e-3, atol=1e-4, err_msg=name)
+    assert_same_parameters(two, one, rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize('settings', [PLAIN, FULL], ids=['plain', 'full'])
