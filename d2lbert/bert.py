@@ -13,7 +13,7 @@ from d2lbert import kernels
 from d2lbert._mxnet import nn, np
 from d2lbert.attention import Rows
 from d2lbert.kernels import ops
-from d2lbert.layers import Dense, LayerNorm
+from d2lbert.layers import Dense, LayerNorm, grad_reqs
 from d2lbert.text import CLS, SEP
 from d2lbert.transformer import PositionalEncoding, TransformerEncoderBlock
 
@@ -110,15 +110,16 @@ class BERTEncoder(nn.Block):
     def encode_rows(self, tokens, segments, positions, rows):
         """Encode token rows (R,) that lie as `rows` says; returns (R, H)."""
         ctx = tokens.ctx
+        tables = self.token_embedding.weight, self.segment_embedding.weight
         if self._learnable:
             positional = self.pos_embedding.data(ctx)
             positional = positional.reshape(positional.shape[1:])   # (L, H)
         else:
             positional = self.pos_encoding.P[0].as_in_ctx(ctx)
+        # The reshape stands before the third table and knows how to add
         X = ops.embed(tokens, segments, positions,
-                      self.token_embedding.weight.data(ctx),
-                      self.segment_embedding.weight.data(ctx), positional,
-                      grad_req=self.token_embedding.weight.grad_req)
+                      *(table.data(ctx) for table in tables), positional,
+                      grad_req=(*grad_reqs(*tables), 'write'))
         if not self._learnable:
             X = self.pos_encoding.dropout(X)
         for blk in self.blks:
@@ -186,7 +187,8 @@ class MaskLM(nn.Block):
         total, _ = ops.vocab_ce(
             norm(hidden(masked_X)), output.weight.data(ctx),
             output.bias.data(ctx), labels, weights,
-            precision=self._precision, grad_req=output.weight.grad_req)
+            precision=self._precision,
+            grad_req=grad_reqs(output.weight, output.bias))
         return total.reshape(()) / (weights.sum() + 1e-8)
 
 
@@ -201,11 +203,11 @@ class NextSentencePred(nn.Block):
     def __init__(self, num_hiddens=None, **kwargs):
         super().__init__(**kwargs)
         if num_hiddens is None:
-            self.output = nn.Dense(2)
+            self.output = Dense(2, flatten=True)
         else:
             self.mlp = nn.Sequential()
-            self.mlp.add(nn.Dense(num_hiddens, activation='tanh'),
-                         nn.Dense(2))
+            self.mlp.add(Dense(num_hiddens, activation='tanh', flatten=True),
+                         Dense(2, flatten=True))
         self._first_edition = num_hiddens is not None
 
     def forward(self, X):
@@ -239,7 +241,7 @@ class BERTModel(nn.Block):
             vocab_size, num_hiddens, ffn_num_hiddens, num_heads, num_layers,
             dropout, max_len, positional=positional, precision=precision)
         if positional == 'learnable':
-            self.hidden = nn.Dense(num_hiddens, activation='tanh')
+            self.hidden = Dense(num_hiddens, activation='tanh', flatten=True)
             self.nsp = NextSentencePred()
         else:
             self.nsp = NextSentencePred(num_hiddens)
