@@ -111,14 +111,15 @@ def _threads_row():
         threads = ctypes.CDLL('libgomp.so.1').omp_get_max_threads()
     except (AttributeError, OSError):
         return Row('threads', OK, f'unknown; {here}')
-    limit = os.environ.get('MXNET_OMP_MAX_THREADS', '')
-    if limit.isdigit():
-        threads = min(threads, int(limit))
+    thread_count = importlib.import_module('d2lbert._mxnet').thread_count
+    threads = min(threads, thread_count('MXNET_OMP_MAX_THREADS') or threads)
     value = f'{threads}; {here}'
     if threads < cores:
+        names = ['OMP_NUM_THREADS', 'MXNET_OMP_MAX_THREADS',
+                 'OMP_THREAD_LIMIT', 'OMP_MAX_ACTIVE_LEVELS']
+        names = [name for name in names if os.environ.get(name)] or names
         return Row('threads', WARN, value,
-                   'unset OMP_NUM_THREADS and MXNET_OMP_MAX_THREADS to use '
-                   'every core')
+                   f'unset {" and ".join(names)} to use every core')
     return Row('threads', OK, value)
 
 
