@@ -56,7 +56,9 @@ inline void clear(MXTensor& t) {
   if (t.data_ptr) std::memset(t.data_ptr, 0, 4 * t.size());
 }
 
-// Threads worth waking for this much work (in rough operations).
+// Threads worth waking for this much work (in rough operations). The team
+// that comes may be smaller (OMP_THREAD_LIMIT, OMP_DYNAMIC, a region within
+// a region): share work by omp_get_num_threads(), never by what was asked.
 inline int team(double work) {
   return work < 5e4 ? 1 : std::max(1, omp_get_max_threads());
 }
