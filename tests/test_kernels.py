@@ -869,6 +869,37 @@ def test_a_team_of_one_size_gives_the_same_bits(small_teams):
         assert (got == again[name]).all(), name
 
 
+def test_numbers_are_read_where_the_locale_writes_a_comma(fused, tmp_path):
+    try:
+        subprocess.run(['localedef', '-i', 'de_DE', '-f', 'UTF-8',
+                        str(tmp_path / 'de_DE.UTF-8')], check=True,
+                       stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    except (OSError, subprocess.CalledProcessError) as error:
+        pytest.skip(f'no locale with a decimal comma can be made: {error}')
+    code = '''
+        import locale
+        locale.setlocale(locale.LC_ALL, '')
+        assert locale.localeconv()['decimal_point'] == ','
+        from d2lbert._mxnet import autograd, np, npx
+        npx.set_np()
+        from d2lbert import _machine, kernels
+        assert kernels.load()
+        X, gamma, beta = np.array([[1., 3.]]), np.ones(2), np.zeros(2)
+        print(*kernels.ops.add_norm(X, X * 0, gamma, beta, eps=0.5625)[0])
+        with autograd.train_mode():
+            Y = kernels.ops.add_norm(np.arange(4000).reshape(1, -1) * 0,
+                                     np.ones((1, 4000)), np.ones(4000),
+                                     np.zeros(4000), p=0.25, eps=1e-5)
+        print(float((Y > 0).mean()))
+    '''
+    status, out, err = python(code, LOCPATH=str(tmp_path),
+                              LC_ALL='de_DE.UTF-8')
+    assert status == 0, err
+    norm, kept = out.splitlines()
+    assert norm == '-0.8 0.8'
+    assert abs(float(kept) - 0.75) < 0.05
+
+
 # policy and building
 
 def test_off_loads_nothing():

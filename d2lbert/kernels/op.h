@@ -2,6 +2,9 @@
 #pragma once
 #include <omp.h>
 
+#include <locale>
+#include <sstream>
+#include <stdexcept>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -32,7 +35,15 @@ inline std::string text(const Attrs& attrs, const char* key,
 
 inline double number(const Attrs& attrs, const char* key, double otherwise) {
   auto found = attrs.find(key);
-  return found == attrs.end() ? otherwise : std::stod(found->second);
+  if (found == attrs.end()) return otherwise;
+  // std::stod would read 0.1 as 0 where the locale writes 0,1.
+  std::istringstream in(found->second);
+  in.imbue(std::locale::classic());
+  double value;
+  if (!(in >> value))
+    throw std::invalid_argument(std::string(key) + " is no number: " +
+                                found->second);
+  return value;
 }
 
 inline bool wants_bf16(const Attrs& attrs) {
