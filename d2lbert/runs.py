@@ -10,7 +10,7 @@ from shlex import quote
 
 from d2lbert._mxnet import mx, npx
 from d2lbert.bert import BERTModel
-from d2lbert.files import replacing, write_text
+from d2lbert.files import Name, replacing, write_text
 from d2lbert.text import Vocab
 
 
@@ -101,9 +101,9 @@ def save_parameters(net, path):
     """Write a .params file as Gluon does, whole or not at all."""
     with replacing(path) as part:
         try:
-            net.save_parameters(str(part))
+            net.save_parameters(Name(part))
             # A disk that is full at the last bytes goes unnoticed there
-            npx.load(str(part))
+            npx.load(Name(part))
         except mx.MXNetError as error:
             raise OSError(f'{path} cannot be written whole (is the disk '
                           f'full?): {last_line(error)}') from None
@@ -169,7 +169,7 @@ def read_config(folder):
 def load_parameters(net, path, ctx=None):
     """Load a .params file into net; `RunError` where it does not fit."""
     try:
-        net.load_parameters(str(path), ctx=ctx or mx.cpu())
+        net.load_parameters(Name(path), ctx=ctx or mx.cpu())
     except (mx.MXNetError, AssertionError, ValueError, OSError) as error:
         raise RunError(f'{path} does not hold the parameters of this model '
                        f'(damaged, or of another one): {last_line(error)}'
