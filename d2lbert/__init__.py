@@ -10,6 +10,7 @@ import sys
 import warnings
 
 from d2lbert._version import __version__  # noqa: F401
+from d2lbert.cache import stand_in_for_home
 
 
 def _stopped_early(*_):
@@ -23,6 +24,8 @@ _early = (os.path.basename(''.join(sys.argv[:1])) in ('d2lbert', '-m')
           and signal.getsignal(signal.SIGINT) is signal.default_int_handler)
 if _early:
     signal.signal(signal.SIGINT, _stopped_early)
+
+stand_in_for_home()
 
 try:
     from d2lbert import _mxnet

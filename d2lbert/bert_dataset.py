@@ -11,7 +11,6 @@ B batch, N examples, T tokens (max_len), P predictions (15% of T).
 import collections
 import contextlib
 import ctypes
-import functools
 import hashlib
 import random
 import unicodedata
@@ -21,7 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as onp
 
-from d2lbert import files, hub, kernels
+from d2lbert import cache, files, hub, kernels
 from d2lbert._mxnet import gluon, np
 from d2lbert.bert import get_tokens_and_segments
 from d2lbert.text import CLS, MASK, PAD, RESERVED, SEP, Vocab
@@ -337,20 +336,11 @@ def _tokens_of_paragraphs(paragraphs):
 
 def _library():
     """draw.cc compiled, or None where its plain twins are to do the work."""
-    if kernels.mode() == 'off':
-        return None
-    try:
-        return _compiled()
-    except kernels.BuildError:
-        if kernels.mode() == 'require':
-            raise
-        return None
+    return DRAW.get()
 
 
-@functools.lru_cache(maxsize=None)
-def _compiled():
-    source = Path(__file__).with_name('kernels') / 'draw.cc'
-    library = ctypes.CDLL(str(kernels.build.library('draw', [source])))
+def _opened(path):
+    library = ctypes.CDLL(str(path))
 
     def array(dtype):
         return onp.ctypeslib.ndpointer(dtype, flags='C_CONTIGUOUS')
@@ -369,6 +359,10 @@ def _compiled():
         function = getattr(library, name)
         function.restype, function.argtypes = restype, argtypes
     return library
+
+
+DRAW = kernels.Library('draw', ['draw.cc'], _opened,
+                       what='the C++ loops over texts')
 
 
 def _tokens_of_lines(lines):
@@ -408,11 +402,11 @@ def _read_tokens(path):
     # What lower() does is a matter of Python's Unicode tables, too
     key = hashlib.sha256(
         f'1 {unicodedata.unidata_version} '.encode() + data).hexdigest()
-    cached = hub.user_cache() / 'tokens' / f'{key[:32]}.npz'
-    tokens = _load_tokens(cached) if hub.cache_enabled() else None
+    cached = cache.root() / 'tokens' / f'{key[:32]}.npz'
+    tokens = _load_tokens(cached) if cache.enabled() else None
     if tokens is None:
         tokens = _tokens_of_lines(_decode_lines(path, data))
-        if hub.cache_enabled():
+        if cache.enabled():
             # A cache that cannot be written costs time, nothing else
             with contextlib.suppress(OSError):
                 _save_tokens(tokens, cached)
@@ -420,7 +414,7 @@ def _read_tokens(path):
 
 
 def _save_tokens(tokens, path):
-    path.parent.mkdir(parents=True, exist_ok=True)
+    cache.folder('tokens')
     with files.replacing(path) as part, open(part, 'wb') as f:
         onp.savez(f, types=tokens.types, sentences=tokens.sentences,
                   paragraphs=tokens.paragraphs, names=_packed(tokens.names))
@@ -434,7 +428,10 @@ def _load_tokens(path):
                             _unpacked(f['names']))
     except (OSError, EOFError, KeyError, ValueError, zipfile.BadZipFile):
         return None
-    return tokens if _sound(tokens) else None
+    if not _sound(tokens):
+        return None
+    cache.used(path)
+    return tokens
 
 
 def _sound(tokens):

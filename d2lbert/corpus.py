@@ -31,7 +31,7 @@ from typing import Any, NamedTuple
 import numpy as onp
 from tqdm import tqdm
 
-from d2lbert import hub
+from d2lbert import cache
 from d2lbert.bert_dataset import (
     MIN_FREQ,
     STOP,
@@ -836,9 +836,9 @@ def _store(key, build):
     build: called with an empty folder to fill, if the store is missing or
     damaged.
     """
-    root = hub.user_cache() / 'corpora'
+    root = cache.root() / 'corpora'
     owned, store = None, root / key
-    if not hub.cache_enabled() or not (_writable(root) or _sound(store)):
+    if not cache.enabled() or not (_writable(root) or _sound(store)):
         owned = Path(tempfile.mkdtemp(prefix='d2lbert-'))
         root, store = owned, owned / key
     try:
@@ -853,6 +853,7 @@ def _store(key, build):
         if owned:
             shutil.rmtree(owned, ignore_errors=True)
         raise
+    cache.used(store)
     return store, owned
 
 

@@ -4,6 +4,7 @@ Serves "Predicting House Prices" (where the book introduces `download`) and
 "The Dataset for Pretraining BERT". Text is looked for on this machine first;
 the network comes last, and whatever it sends is checked before it is kept.
 """
+import contextlib
 import hashlib
 import http.client
 import os
@@ -21,6 +22,8 @@ from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 from tqdm import tqdm
+
+from d2lbert import cache
 
 DATA_URL = 'http://d2l-data.s3-accelerate.amazonaws.com/'
 
@@ -69,24 +72,6 @@ LOOSE_FILES = {
 
 class HubError(OSError):
     """Data that is neither on this machine nor to be had from the network."""
-
-
-def user_cache():
-    """The folder that d2lbert keeps files in between runs.
-
-    $D2LBERT_CACHE, else $XDG_CACHE_HOME/d2lbert, else ~/.cache/d2lbert.
-    D2LBERT_CACHE=off stops only what can be made again from being kept
-    (`cache_enabled`); downloads then go to the usual folder.
-    """
-    if os.environ.get('D2LBERT_CACHE') and cache_enabled():
-        return Path(os.environ['D2LBERT_CACHE']).expanduser()
-    base = os.environ.get('XDG_CACHE_HOME')
-    return (Path(base) if base else Path.home() / '.cache') / 'd2lbert'
-
-
-def cache_enabled():
-    """Whether results that can be made again may be kept for later runs."""
-    return os.environ.get('D2LBERT_CACHE', '').lower() != 'off'
 
 
 def _sha1(path):
@@ -223,9 +208,10 @@ def download(name, cache_dir=None):
                          f'{", ".join(map(repr, DATA_HUB))}; add it as '
                          'DATA_HUB[name] = (address, sha1)')
     url, sha1 = DATA_HUB[name]
-    folder = user_cache() / 'data' if cache_dir is None else Path(cache_dir)
+    folder = cache.root() / 'data' if cache_dir is None else Path(cache_dir)
     path = folder / url.split('/')[-1]
     if not (path.is_file() and _sha1(path) == sha1):
+        cache.sweep('data')
         try:
             _fetch(url, path, _sha1, sha1)
         except HubError as error:
@@ -256,7 +242,7 @@ def download_extract(name, folder=None, cache_dir=None):
 
 def _fetch_loose(name, cache_dir, archive_error):
     """Fetch the files of an archive that could not be had; their folder."""
-    base = user_cache() / 'data' if cache_dir is None else Path(cache_dir)
+    base = cache.root() / 'data' if cache_dir is None else Path(cache_dir)
     folder, files = LOOSE_FILES[name]
     folder = base / folder
     for url, blob, file in files:
@@ -350,7 +336,8 @@ def _places():
         yield Path(os.environ['D2LBERT_DATA']).expanduser()
     if _repository():
         yield _repository() / 'data'
-    yield user_cache() / 'data'
+    with contextlib.suppress(cache.CacheError):
+        yield cache.root() / 'data'
 
 
 def find_wikitext2():
@@ -378,6 +365,7 @@ def wikitext2_dir(data_dir=None):
         return folder
     folder = find_wikitext2()
     if folder is not None:
+        cache.used(folder)
         return folder
     try:
         return Path(download_extract('wikitext-2', 'wikitext-2'))

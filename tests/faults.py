@@ -34,9 +34,9 @@ from typing import Any, NamedTuple
 
 import numpy as onp
 
+from d2lbert import cache as kept
 from d2lbert import checkpoints, hub
 from d2lbert.__main__ import FLAGS, main
-from d2lbert.kernels import build
 
 TINY = ['--corpus', 'sample', '--batch-size', '100', '--max-len', '32',
         '--num-hiddens', '8', '--ffn-num-hiddens', '8', '--num-layers', '1',
@@ -487,7 +487,7 @@ def damaged_archive(rng, folder):
                 del os.environ[name]
         os.environ['D2LBERT_CACHE'] = str(folder / 'cache')
     (folder / 'cache').mkdir()
-    (folder / 'cache' / 'kernels').symlink_to(build.cache_dir())
+    (folder / 'cache' / 'kernels').symlink_to(kept.folder('kernels'))
     argv = ['pretrain', *TINY[2:], '--corpus', 'wikitext-2', '--num-steps',
             '1', '--out', 'new']
     return Case(f'archive: {kind}', argv, (f'text.{ending}', hub.TRAIN_FILE),
@@ -657,7 +657,7 @@ def run():
         base = Path(base)
         cache = base / 'cache'
         cache.mkdir()
-        (cache / 'kernels').symlink_to(build.cache_dir())
+        (cache / 'kernels').symlink_to(kept.folder('kernels'))
         os.environ['D2LBERT_CACHE'] = str(cache)
         rng = random.Random(args.seed)
         killed = kill_runs(args.kills, rng, base)

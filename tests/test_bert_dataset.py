@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as onp
 import pytest
 
-from d2lbert import bert_dataset, hub, kernels
+from d2lbert import bert_dataset, cache, hub, kernels
 from d2lbert._mxnet import gluon
 from d2lbert.bert_dataset import (
     Batch,
@@ -35,8 +35,8 @@ CLS_ID, SEP_ID, MASK_ID = 3, 4, 2
 @pytest.fixture(autouse=True)
 def own_cache(monkeypatch, tmp_path):
     folder = tmp_path / 'cache'
-    monkeypatch.setattr(hub, 'user_cache', lambda: folder)
-    monkeypatch.setattr(hub, 'cache_enabled', lambda: True)
+    monkeypatch.setattr(cache, 'root', lambda: folder)
+    monkeypatch.setattr(cache, 'enabled', lambda: True)
     return folder
 
 
@@ -514,10 +514,10 @@ def test_a_damaged_cache_is_written_again(folder, own_cache, damage):
 
 
 def test_the_cache_can_be_off_or_unwritable(folder, own_cache, monkeypatch):
-    monkeypatch.setattr(hub, 'cache_enabled', lambda: False)
+    monkeypatch.setattr(cache, 'enabled', lambda: False)
     load_data_wiki(8, 40, folder)
     assert not own_cache.exists()
-    monkeypatch.setattr(hub, 'cache_enabled', lambda: True)
+    monkeypatch.setattr(cache, 'enabled', lambda: True)
     own_cache.write_text('a file where the folder should be')
     load_data_wiki(8, 40, folder)
 

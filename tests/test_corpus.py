@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as onp
 import pytest
 
-from d2lbert import bert_dataset, corpus, hub
+from d2lbert import bert_dataset, cache, corpus, hub
 from d2lbert.bert_dataset import Batch
 from d2lbert.corpus import open_corpus
 from d2lbert.text import CLS, MASK, PAD, RESERVED, SEP, UNK, Vocab
@@ -53,7 +53,7 @@ def write(name, text):
 def own_cache(tmp_path, monkeypatch):
     """A store of each test's own; compiled code is shared."""
     root = tmp_path / 'cache'
-    monkeypatch.setattr(corpus.hub, 'user_cache', lambda: root)
+    monkeypatch.setattr(cache, 'root', lambda: root)
     return root / 'corpora'
 
 
@@ -149,7 +149,7 @@ def test_compiled_and_plain_code_write_the_same_bytes(
         pytest.skip('there is no compiled code here')
     open_corpus(wiki, valid_share=0.2, progress=False)
     compiled = manifest(own_cache)
-    monkeypatch.setattr(hub, 'user_cache', lambda: tmp_path / 'other')
+    monkeypatch.setattr(cache, 'root', lambda: tmp_path / 'other')
     monkeypatch.setattr(bert_dataset, '_library', lambda: None)
     open_corpus(wiki, valid_share=0.2, progress=False)
     assert manifest(tmp_path / 'other' / 'corpora') == compiled
@@ -417,7 +417,7 @@ def test_the_same_share_is_held_out_each_time(wiki, own_cache, tmp_path,
                                               monkeypatch):
     open_corpus(wiki, valid_share=0.1, progress=False)
     first = manifest(own_cache)
-    monkeypatch.setattr(hub, 'user_cache', lambda: tmp_path / 'other')
+    monkeypatch.setattr(cache, 'root', lambda: tmp_path / 'other')
     open_corpus(wiki, valid_share=0.1, progress=False)
     assert manifest(tmp_path / 'other' / 'corpora') == first
 

@@ -341,14 +341,3 @@ def test_the_checkout_is_the_folder_that_one_is_in(monkeypatch, tmp_path):
     (tmp_path / 'd2lbert').mkdir()
     (tmp_path / 'd2lbert/_version.py').touch()
     assert hub._repository() == tmp_path
-
-
-def test_the_cache_has_the_usual_place(monkeypatch, tmp_path):
-    monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path))
-    for value in ('off', ''):
-        monkeypatch.setenv('D2LBERT_CACHE', value)
-        assert hub.user_cache() == tmp_path / 'd2lbert'
-        assert hub.cache_enabled() == (value != 'off')
-    monkeypatch.delenv('XDG_CACHE_HOME')
-    monkeypatch.setenv('HOME', str(tmp_path))
-    assert hub.user_cache() == tmp_path / '.cache' / 'd2lbert'

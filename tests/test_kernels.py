@@ -1,6 +1,5 @@
-"""The fused CPU operators against float64 NumPy, and their building."""
+"""The fused CPU operators against float64 NumPy."""
 
-import ctypes
 import math
 import os
 import subprocess
@@ -12,21 +11,9 @@ import pytest
 
 from d2lbert import kernels
 from d2lbert._mxnet import autograd, gluon, mx, np
-from d2lbert.kernels import build, ops, plain
+from d2lbert.kernels import ops, plain
 
 erf = numpy.vectorize(math.erf)
-
-
-@pytest.fixture(scope='session')
-def compiler(tmp_path_factory):
-    """Skips where nothing can be compiled; gives a built trifle."""
-    source = tmp_path_factory.mktemp('source') / 'seven.cc'
-    source.write_text('extern "C" int seven() { return 7; }\n')
-    try:
-        build.library('seven', [source])
-    except kernels.BuildError as error:
-        pytest.skip(f'no fused operators here: {error}')
-    return source
 
 
 @pytest.fixture(scope='session')
@@ -736,7 +723,7 @@ def test_the_mask_does_not_depend_on_the_number_of_threads(fused):
     assert one[1] == three[1] and len(one[1].split()) == 2
 
 
-# policy and building
+# policy
 
 def test_off_loads_nothing():
     code = '''
@@ -788,72 +775,3 @@ def test_only_float_and_int_arrays_on_a_cpu_are_taken(fused):
     assert kernels.enabled(np.ones(2), ints([1]))
     assert not kernels.enabled(np.ones(2, dtype='float64'))
     assert not kernels.enabled(numpy.ones(2, 'float32'))
-
-
-def test_a_library_is_compiled_once(compiler, tmp_path, monkeypatch):
-    monkeypatch.setenv('D2LBERT_CACHE', str(tmp_path))
-    path = build.library('seven', [compiler])
-    stamp = path.stat().st_mtime_ns
-    assert path.parent == tmp_path / 'kernels'
-    assert build.library('seven', [compiler]) == path
-    assert path.stat().st_mtime_ns == stamp
-    assert ctypes.CDLL(str(path)).seven() == 7
-
-
-def test_another_source_or_header_is_another_library(compiler, tmp_path,
-                                                     monkeypatch):
-    monkeypatch.setenv('D2LBERT_CACHE', str(tmp_path / 'cache'))
-    source, header = tmp_path / 'a.cc', tmp_path / 'a.h'
-    header.write_text('#define VALUE 1\n')
-    source.write_text('#include "a.h"\nextern "C" int a() '
-                      '{ return VALUE; }\n')
-    first = build.library('a', [source])
-    header.write_text('#define VALUE 2\n')
-    second = build.library('a', [source])
-    assert first != second
-    assert ctypes.CDLL(str(second)).a() == 2
-
-
-def test_processes_that_start_together_share_one_whole_library(compiler,
-                                                               tmp_path):
-    code = f'''
-        import ctypes
-        import importlib.util
-        spec = importlib.util.spec_from_file_location(
-            'build', {build.__file__!r})
-        build = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(build)
-        if {{unlocked}}:
-            build.fcntl = None
-        path = build.library('seven', [{str(compiler)!r}])
-        print(ctypes.CDLL(str(path)).seven())
-    '''
-    for unlocked in (False, True):
-        cache = tmp_path / str(unlocked)
-        script = textwrap.dedent(code).format(unlocked=unlocked)
-        started = [subprocess.Popen(
-            [sys.executable, '-c', script], stdout=subprocess.PIPE,
-            env={**os.environ, 'D2LBERT_CACHE': str(cache)})
-            for _ in range(6)]
-        assert [p.communicate()[0].strip() for p in started] == [b'7'] * 6
-        left = [path.suffix for path in (cache / 'kernels').iterdir()]
-        assert sorted(left) == ['.lock', '.so']
-
-
-def test_a_source_that_does_not_compile_gives_the_first_error(
-        compiler, tmp_path, monkeypatch):
-    monkeypatch.setenv('D2LBERT_CACHE', str(tmp_path))
-    source = tmp_path / 'broken.cc'
-    source.write_text('int f() { return nothing; }\n')
-    with pytest.raises(kernels.BuildError, match='broken.cc.*nothing'):
-        build.library('broken', [source])
-    left = {path.suffix for path in (tmp_path / 'kernels').iterdir()}
-    assert left <= {'.lock'}
-
-
-def test_a_cache_that_cannot_be_written_names_the_remedy(
-        compiler, tmp_path, monkeypatch):
-    (tmp_path / 'file').write_text('')
-    monkeypatch.setenv('D2LBERT_CACHE', str(tmp_path / 'file'))
-    with pytest.raises(kernels.BuildError, match='D2LBERT_CACHE'):
-        build.library('seven', [compiler])
