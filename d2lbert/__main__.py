@@ -13,6 +13,7 @@ Pretrain BERT as "Dive into Deep Learning" does, and look at what it learnt.
   d2lbert evaluate RUN                   how well it does on unseen text
   d2lbert launch -- pretrain             several processes or machines
   d2lbert doctor                         what works here, and what does not
+  d2lbert cache                          what is kept between runs
 '''
 
 
@@ -53,12 +54,8 @@ def parser():
     _add_encode(commands)
     _add_evaluate(commands)
     _add_launch(commands)
-    doctor = commands.add_parser(
-        'doctor', help='check Python, MXNet, GPUs, compiler and data',
-        description='Print a table of what d2lbert needs and what is here, '
-        'with a remedy for each row that is not ok. The exit status is 0 '
-        'only if d2lbert can train.')
-    doctor.set_defaults(run=_doctor)
+    _add_doctor(commands)
+    _add_cache(commands)
     return top
 
 
@@ -199,6 +196,36 @@ def _add_launch(commands):
     parser.set_defaults(run=main)
 
 
+def _add_doctor(commands):
+    doctor = commands.add_parser(
+        'doctor', help='check Python, MXNet, GPUs, compiler and data',
+        description='Print a table of what d2lbert needs and what is here, '
+        'with a remedy for each row that is not ok. The exit status is 0 '
+        'only if d2lbert can train.')
+    doctor.add_argument('--build', action='store_true',
+                        help='compile the CPU operators now, not at their '
+                        'first use; the exit status is 0 only if that works')
+    doctor.set_defaults(run=_doctor)
+
+
+def _add_cache(commands):
+    from d2lbert.cache import KINDS, RENEWABLE
+    cache = commands.add_parser(
+        'cache', help='what is kept between runs, and its removal',
+        description='Show what d2lbert keeps between runs, or remove it: '
+        'kernels, the compiled operators; tokens and corpora, texts cut into '
+        'words; data, what was fetched. Nothing is removed but what d2lbert '
+        'made there.')
+    cache.add_argument('--clear', action='store_true', help='remove it')
+    cache.add_argument('--kind', nargs='+', choices=list(KINDS),
+                       metavar='KIND', help=f'only {", ".join(KINDS)} (all; '
+                       f'with --clear {", ".join(RENEWABLE)}, which are made '
+                       'again when they are needed)')
+    cache.add_argument('--older-than', type=float, metavar='DAYS',
+                       help='only what was last used so many days ago')
+    cache.set_defaults(run=_cache)
+
+
 def _pretrain(args):
     from d2lbert import hub, launch
     from d2lbert.training import Stopped, pretrain
@@ -262,7 +289,12 @@ def _encode(args):
 def _doctor(args):
     # Not `from d2lbert import`: it asks the package, which may be broken
     from d2lbert.doctor import main
-    return main()
+    return main(args.build)
+
+
+def _cache(args):
+    from d2lbert.cache import main
+    return main(args.clear, args.kind, args.older_than)
 
 
 if __name__ == '__main__':
