@@ -1,5 +1,7 @@
 """The command `d2lbert`: pretrain, encode, evaluate, launch, doctor."""
 import argparse
+import os
+import subprocess
 import sys
 
 from d2lbert._version import __version__
@@ -19,6 +21,8 @@ Pretrain BERT as "Dive into Deep Learning" does, and look at what it learnt.
 
 def main(argv=None):
     """Run the command; returns the exit status."""
+    if argv is None:
+        _speak_utf8()
     args = parser().parse_args(argv)
     try:
         return args.run(args)
@@ -32,6 +36,23 @@ def main(argv=None):
             RuntimeError) as error:
         print(f'd2lbert {args.command}: {error}', file=sys.stderr)
         return 1
+
+
+def _speak_utf8():
+    """Start again in Python's UTF-8 mode where the locale knows ASCII only.
+
+    There, names of files and words of texts beyond ASCII are no text. In
+    any other locale, what cannot be printed is printed as its code.
+    """
+    if sys.getfilesystemencoding() not in ('ascii', 'us-ascii'):
+        if getattr(sys.stdout, 'errors', None) == 'strict':
+            sys.stdout.reconfigure(errors='backslashreplace')
+        return
+    spec = sys.modules['__main__'].__spec__     # there is one after -m
+    os.execv(sys.executable, [
+        sys.executable, *subprocess._args_from_interpreter_flags(),
+        '-X', 'utf8', *(sys.argv[:1] if spec is None else ['-m', 'd2lbert']),
+        *sys.argv[1:]])
 
 
 class _Parser(argparse.ArgumentParser):
