@@ -30,8 +30,9 @@ KINDS = {
 #: What is made again when it is needed, without the network
 RENEWABLE = 'kernels', 'tokens', 'corpora'
 
-#: What somebody who was killed left behind, or is about to rename
-LEFT = r'.*\.(?:part|lock)|\.(?:fetch|unpack)-.*'
+#: What somebody who was killed left behind, or still works on
+LEFT = (r'\..+\.part|[0-9a-f]{32}\.\w+\.part|\.(?:fetch|unpack)-.+|'
+        r'(?:build|\w+-[0-9a-f]{16}|[0-9a-f]{32})\.lock')
 #: What has not been touched for so long has nobody who works on it
 LEFT_SECONDS = 3600
 
@@ -243,9 +244,9 @@ def clear(kind, older_than=0):
     """
     now = time.time()
     with contextlib.ExitStack() as stack:
-        for lock in _paths(kind):
-            if lock.suffix == '.lock':
-                stack.enter_context(locked(lock, wait=False))
+        for entry in entries([kind]):
+            if entry.is_left and entry.paths[0].suffix == '.lock':
+                stack.enter_context(locked(entry.paths[0], wait=False))
         old = [entry for entry in entries([kind]) if not entry.is_left
                and now - entry.used >= older_than * 86400]
         freed = sum(map(_remove, old))

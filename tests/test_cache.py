@@ -278,14 +278,16 @@ def test_only_what_is_old_is_cleared(own_cache):
 
 
 @pytest.mark.parametrize('name', ['wiki.txt', 'notes', 'x.so', '.hidden',
-                                  f'{"1" * 31}.npz', 'wikitext-2-mine'])
+                                  f'{"1" * 31}.npz', 'wikitext-2-mine',
+                                  'poetry.lock', 'film.part'])
 def test_what_is_not_of_d2lbert_is_never_removed(own_cache, name):
     for kind in cache.KINDS:
-        (own_cache / kind / name).mkdir(parents=True)
+        (own_cache / kind).mkdir(parents=True)
+        (own_cache / kind / name).write_text('mine')
         age(own_cache / kind / name, 400)
     (own_cache / 'elsewhere').mkdir()
     assert main(['cache', '--clear', '--kind', *cache.KINDS]) == 0
-    assert all((own_cache / kind / name).is_dir() for kind in cache.KINDS)
+    assert all((own_cache / kind / name).is_file() for kind in cache.KINDS)
     assert (own_cache / 'elsewhere').is_dir() and not cache.size()
 
 
@@ -306,7 +308,7 @@ def test_links_are_not_followed(own_cache, tmp_path, capsys):
 
 def test_what_is_being_made_is_left(own_cache, capsys):
     paths = fill(own_cache)
-    with files.locked(own_cache / 'corpora' / 'x.lock'):
+    with files.locked(own_cache / 'corpora' / f'{"5" * 32}.lock'):
         assert main(['cache', '--clear']) == 1
         assert 'another process' in capsys.readouterr().err
         assert paths['corpora'].exists() and not paths['kernels'].exists()
@@ -331,7 +333,7 @@ def test_what_was_left_behind_goes_when_it_is_old(own_cache):
 
 
 def test_a_lock_that_is_held_is_never_swept(own_cache):
-    path = own_cache / 'corpora' / 'x.lock'
+    path = own_cache / 'corpora' / f'{"5" * 32}.lock'
     path.parent.mkdir(parents=True)
     with files.locked(path):
         age(path, 2)
