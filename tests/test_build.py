@@ -41,7 +41,8 @@ def alone(code, *arguments, **environment):
     """Start a script that imports d2lbert.kernels.build, but not MXNet."""
     package = Path(build.__file__).parents[1]
     head = '''
-        import sys, types
+        import signal, sys, types
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         for name, folder in (('d2lbert', {!r}), ('d2lbert.kernels', {!r})):
             sys.modules[name] = module = types.ModuleType(name)
             module.__path__ = [folder]
