@@ -1,9 +1,11 @@
 """The command `d2lbert`: pretrain, encode, evaluate, launch, doctor."""
 import argparse
+import contextlib
 import sys
 
 from d2lbert._version import __version__
 from d2lbert.recipes import BOOK, LEARN
+from d2lbert.terminal import Steady, fill_descriptors, give_up
 
 DESCRIPTION = '''\
 Pretrain BERT as "Dive into Deep Learning" does, and look at what it learnt.
@@ -18,14 +20,20 @@ Pretrain BERT as "Dive into Deep Learning" does, and look at what it learnt.
 
 def main(argv=None):
     """Run the command; returns the exit status."""
+    fill_descriptors()
+    with contextlib.redirect_stderr(Steady(sys.stderr)):
+        return _main(argv)
+
+
+def _main(argv):
     args = parser().parse_args(argv)
     try:
         return args.run(args)
     except KeyboardInterrupt as interrupt:
         print(f'\n{str(interrupt) or "stopped"}', file=sys.stderr)
-        return 130
+        return 128 + getattr(interrupt, 'signal', 2)
     except BrokenPipeError:
-        sys.stderr.close()      # the reader of a pipe left: nothing to say
+        give_up(sys.stdout)    # the reader of a pipe left: nothing to say
         return 1
     except (ValueError, TypeError, OSError, ImportError,
             RuntimeError) as error:
@@ -146,12 +154,14 @@ FLAGS = {
     ],
     'the run': [
         ('--out', str, 'DIR', 'run folder (runs/<date-time>)'),
-        ('--force', bool, None, 'replace the run folder if it exists'),
+        ('--force', bool, None, 'replace the run folder, if it exists, when '
+         'this run is finished'),
         ('--log-interval', int, 'N', 'steps between two log entries'),
         ('--eval-every', int, 'N', 'steps between two looks at held-out '
          'text'),
         ('--save-every', int, 'N', 'steps between two checkpoints, of which '
-         'the last three are kept'),
+         'the last three are kept; 0 for none (one every five minutes, of '
+         'which the last is kept)'),
         ('--resume', str, 'RUN', 'go on with this run folder, or with one '
          'of its checkpoints'),
     ],
@@ -215,8 +225,9 @@ def _pretrain(args):
     try:
         out = pretrain(**settings)
     except Stopped as stopped:
-        print(f'\n{stopped}', file=sys.stderr)
-        return 130
+        if str(stopped):        # one worker of many speaks for all
+            print(f'\n{stopped}', file=sys.stderr)
+        return 128 + stopped.signal
     if launch.rank() == 0:
         print(f'run folder {out}', file=sys.stderr)
     return 0

@@ -284,6 +284,15 @@ class BERTModel(nn.Block):
         return self.nsp(encoded_X)
 
 
+def parameter_count(vocab_size, num_hiddens, ffn_num_hiddens, num_layers,
+                    max_len):
+    """How many numbers a `BERTModel` with learnable positions learns."""
+    V, H, F = vocab_size, num_hiddens, ffn_num_hiddens
+    block = 4 * (H * H + H) + 2 * H * F + F + H + 4 * H
+    heads = 2 * (H * H + H) + 2 * H + (H + 1) * (V + 2)
+    return (V + 2 + max_len) * H + num_layers * block + heads
+
+
 def pack(tokens, segments, valid_lens, pred_positions, mlm_weights, mlm_Y,
          nsp_y):
     """Leave padding and weightless predictions out of a batch.

@@ -142,12 +142,13 @@ class History:
         """Count a step; `read()` waits for its two losses, so not yet."""
         self._waiting.append((read, num_pairs))
 
-    def settle(self):
-        """Wait for the devices and read the losses of all steps so far."""
-        for read, num_pairs in self._waiting:
+    def settle(self, waiting=0):
+        """Wait for the devices and read losses, but for the last `waiting`.
+        """
+        while len(self._waiting) > waiting:
+            read, num_pairs = self._waiting.pop(0)
             self._last = read()
             self.sums.add(*self._last, num_pairs, 1)
-        self._waiting.clear()
 
     def log(self, step):
         """Settle, and make an entry for `step`, which is the last one."""
@@ -191,13 +192,12 @@ class History:
         """Show nothing below a cell that ends with the call, as the book."""
 
 
-def run_steps(steps, num_steps, log_interval, history, devices, animator,
+def run_steps(steps, num_steps, log_interval, history, animator,
               after=None):
     """Take from `steps` those that `history` lacks of `num_steps`.
 
     `steps` yields (read, number of pairs) as `History.add` takes them;
-    `after(step)` is called behind each. Draws with `animator` and prints the
-    book's two lines.
+    `after(step)` is called behind each. Draws with `animator`.
     """
     timer = Timer()
     try:
@@ -215,9 +215,13 @@ def run_steps(steps, num_steps, log_interval, history, devices, animator,
                 after(step)
     finally:
         animator.close()
+
+
+def summary(history, devices):
+    """The book's two lines about a loop that has ended."""
     mlm, nsp = history.means
-    print(f'MLM loss {mlm:.3f}, NSP loss {nsp:.3f}')
-    print(f'{history.pairs_per_sec:.1f} sentence pairs/sec on {devices}')
+    return (f'MLM loss {mlm:.3f}, NSP loss {nsp:.3f}\n'
+            f'{history.pairs_per_sec:.1f} sentence pairs/sec on {devices}')
 
 
 def train_bert(train_iter, net, loss, vocab_size, ctx=None, *args,
@@ -247,12 +251,13 @@ def train_bert(train_iter, net, loss, vocab_size, ctx=None, *args,
     history = History()
     animator = Animator(xlabel='step', ylabel='loss', xlim=[1, num_steps],
                         legend=['mlm', 'nsp'])
-    run_steps(steps(), num_steps, log_interval, history, devices, animator)
+    run_steps(steps(), num_steps, log_interval, history, animator)
     if out is not None or not in_notebook():
         out = Path(out) if out is not None else new_run_folder()
         out.mkdir(parents=True, exist_ok=True)
         animator.save(out / 'losses.png')
         history.save_csv(out / 'losses.csv')
+    print(summary(history, devices))
     return history
 
 

@@ -1,5 +1,6 @@
 """Files that appear whole or not at all."""
 import contextlib
+import itertools
 import os
 import time
 from pathlib import Path
@@ -31,15 +32,24 @@ def write_text(path, text):
         part.write_text(text, encoding='utf-8')
 
 
+def run_names(parent='runs'):
+    """Names for the folder of a run that begins now, without end."""
+    path = Path(parent, time.strftime('%Y-%m-%d_%H-%M-%S'))
+    yield path
+    for copy in itertools.count(2):
+        yield path.with_name(f'{path.name}-{copy}')
+
+
 def new_run_folder(parent='runs'):
-    """The name of a folder for a run that begins now; not yet made."""
-    return free_name(Path(parent, time.strftime('%Y-%m-%d_%H-%M-%S')))
+    """Make a folder for a run that begins now, which no other run gets."""
+    Path(parent).mkdir(parents=True, exist_ok=True)
+    for path in run_names(parent):
+        with contextlib.suppress(FileExistsError):
+            path.mkdir()
+            return path
 
 
-def free_name(path):
-    """`path`, or a like name beside it, where nothing has that name yet."""
-    found, copy = path, 1
-    while os.path.lexists(found):
-        copy += 1
-        found = path.with_name(f'{path.name}-{copy}')
-    return found
+def free_run_name(parent='runs'):
+    """The name that the next run folder would get; not yet made."""
+    return next(path for path in run_names(parent)
+                if not os.path.lexists(path))

@@ -21,7 +21,8 @@ import time
 from pathlib import Path
 
 from d2lbert import guard
-from d2lbert.files import new_run_folder
+from d2lbert.files import free_run_name
+from d2lbert.interrupts import Interrupted
 
 #: Gives up on an unreachable host after 10 s, on one that is lost after 15 s.
 SSH = ('ssh -o BatchMode=yes -o ConnectTimeout=10 '
@@ -122,10 +123,10 @@ def main(args):
             launch([*WORKER, *command], workers, args.servers, hosts,
                    args.port, args.root_uri, args.ssh, args.remote_python,
                    ROLE)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as interrupt:
         print('d2lbert launch: stopped every process; '
               f'{_way_on(args, workers, *resumable)}', file=sys.stderr)
-        return 130
+        return 128 + getattr(interrupt, 'signal', signal.SIGINT)
     except LaunchError as error:
         way_on = _way_on(args, workers, *resumable)
         raise LaunchError(
@@ -402,7 +403,9 @@ def _interrupted_by(*signals):
 
     nohup has SIGHUP ignored, so that a job outlives its terminal.
     """
-    before = {number: signal.signal(number, signal.default_int_handler)
+    def interrupt(number, _):
+        raise Interrupted(number=number)
+    before = {number: signal.signal(number, interrupt)
               for number in signals
               if signal.getsignal(number) is not signal.SIG_IGN}
     try:
@@ -429,7 +432,7 @@ def _worker_command(command):
                                                      'little'))]
         run = getattr(settings, 'out', None)
         if run is None:
-            run = str(new_run_folder())
+            run = str(free_run_name())
             command += ['--out', run]
     elif run.endswith('.npz'):
         # It may have gone on from there to later ones

@@ -5,48 +5,46 @@ what is added lies around it. All random numbers of a run come from its seed,
 the epoch and the step, so that a run that goes on is the run that never
 stopped.
 """
-import contextlib
 import functools
 import hashlib
 import math
 import numbers
 import os
-import signal
 import sys
-import threading
+import time
 from pathlib import Path
 from shlex import quote
 
 import numpy as onp
 
-from d2lbert import checkpoints, hub, launch
+from d2lbert import _machine, checkpoints, hub, launch
 from d2lbert._mxnet import autograd, gluon, init, mx, np
 from d2lbert._version import __version__
-from d2lbert.bert import BERTModel
+from d2lbert.bert import BERTModel, parameter_count
 from d2lbert.bert_dataset import Batch
 from d2lbert.bert_pretraining import (
-    History,
     _get_batch_bert,
     _get_batch_loss_bert,
     no_gradient,
     run_steps,
+    summary,
 )
 from d2lbert.corpus import SPLITS, open_corpus
 from d2lbert.devices import parse_devices
-from d2lbert.evaluation import Figures, evaluate
-from d2lbert.files import free_name, new_run_folder, write_text
+from d2lbert.evaluation import evaluate
+from d2lbert.history import RunHistory
+from d2lbert.interrupts import Stopped, StopRequest
 from d2lbert.progress import Animator
 from d2lbert.recipes import BOOK, RECIPES, SOURCE
+from d2lbert.run_folder import RunFolder, check_room
 from d2lbert.runs import (
     RunError,
-    claim,
-    copied_output,
+    last_line,
     load_run,
     read_config,
-    refuse_to_overwrite,
-    write_config,
     write_run,
 )
+from d2lbert.terminal import steady_output
 
 
 def pretrain(out=None, force=False, resume=None, devices='auto', **keywords):
@@ -59,21 +57,23 @@ def pretrain(out=None, force=False, resume=None, devices='auto', **keywords):
     given anew. Under `d2lbert launch` each worker takes its part of every
     batch.
     """
-    if resume is None:
-        out = new_run_folder() if out is None else Path(out)
-        run = Run(out, complete(keywords), devices)
-        refuse_to_overwrite(out, force)
-        run.force = force
-    else:
-        if out is not None or force:
-            raise ValueError('a resumed run stays in its folder: give '
-                             'neither --out nor --force with --resume')
-        run = _resumed(Path(resume), keywords, devices)
-    with run.stopping_politely():
-        run.prepare()
-        run.train()
-    return run.out
+    if resume is not None and (out is not None or force):
+        raise ValueError('a resumed run stays in its folder: give neither '
+                         '--out nor --force with --resume')
+    with steady_output(), StopRequest() as stop:
+        if resume is None:
+            run = Run(complete(keywords), devices, stop)
+            run.take_folder(RunFolder.take, out, force)
+        else:
+            run = _resumed(Path(resume), keywords, devices, stop)
+        return run.carry_out()
 
+
+#: What the first worker asks of all of them.
+STOP, SAVE = 1, 2
+
+#: Seconds between the checkpoints of a run that was not told when to save.
+SAVE_SECONDS = 300
 
 #: Rows of the table of positions, as the book has them, or more.
 POSITIONS = 1000
@@ -141,8 +141,11 @@ def _as_text(name, paths):
 
 
 def _check_settings(s):
+    if s['save_every'] is not None and s['save_every'] < 0:
+        raise ValueError('save_every must be a whole number, 0 for no '
+                         f'checkpoints, not {s["save_every"]}')
     for name in ('batch_size', 'num_steps', 'log_interval', 'accumulate',
-                 'eval_every', 'save_every'):
+                 'eval_every'):
         if s[name] is not None and s[name] < 1:
             raise ValueError(f'{name} must be a whole number of at least 1, '
                              f'not {s[name]}')
@@ -169,20 +172,35 @@ def _check_settings(s):
                          'one of them out')
 
 
-def _resumed(path, keywords, devices):
-    """The `Run` that a run folder or a checkpoint holds."""
-    if path.is_dir():
-        found = checkpoints.all_of(path)
-        if not found:
-            raise RunError(f'{path} has no checkpoint to resume from')
-        path = found[-1]
-    state, arrays = checkpoints.load(path)
-    run = path.parent.parent
-    if path.parent != checkpoints.folder_of(run) or not (
-            run / 'config.json').is_file():
+def _resumed(path, keywords, devices, stop=None):
+    """The `Run` that a run folder or a checkpoint holds, with its lock."""
+    folder = path if path.is_dir() else path.parent.parent
+    if not path.is_dir() and path.parent != checkpoints.folder_of(folder):
+        if not path.is_file():
+            raise checkpoints.CheckpointError(
+                f'there is no checkpoint {path}')
         raise RunError(f'{path} does not lie in the folder '
                        f'{checkpoints.folder_of("RUN")} of a run: resume '
                        'from where it was written')
+    if path.is_dir() and not checkpoints.all_of(path):
+        raise RunError(f'{path} has no checkpoint to resume from')
+    run = Run(None, devices, stop)
+    run.take_folder(RunFolder.reopen, folder)
+    try:
+        if path.is_dir():
+            # What was the last before another process let go may be so no
+            # more
+            path = checkpoints.all_of(folder)[-1]
+        run.checkpoint = (path, *checkpoints.load(path))
+        run.settings = _settings_anew(path, run.checkpoint[1], keywords)
+    except BaseException:
+        run.close()
+        raise
+    return run
+
+
+def _settings_anew(path, state, keywords):
+    """The settings of a checkpoint, with what may be given anew."""
     saved = _saved_settings(path, state)
     fixed = sorted(name for name, value in keywords.items()
                    if name not in RENEWABLE and value != saved.get(name))
@@ -190,9 +208,7 @@ def _resumed(path, keywords, devices):
         raise ValueError(f'a resumed run keeps its settings: '
                          f'{", ".join(fixed)} cannot be changed, only '
                          f'{", ".join(RENEWABLE)} and devices')
-    run = Run(run, complete({**saved, **keywords}), devices)
-    run.claimed, run.checkpoint = True, (path, state, arrays)
-    return run
+    return complete({**saved, **keywords})
 
 
 def _saved_settings(path, state):
@@ -204,8 +220,11 @@ def _saved_settings(path, state):
             f'({error})') from None
 
 
-def read_corpus(settings):
-    """The `Text` that the settings name, with its held-out part."""
+def read_corpus(settings, vocab=None):
+    """The `Text` that the settings name, with its held-out part.
+
+    vocab: the `Vocab` to use where the file that the settings name is gone.
+    """
     corpus, valid = settings['corpus'], settings['valid']
     if corpus == 'wikitext-2':
         folder = hub.wikitext2_dir(settings['data_dir'])
@@ -218,31 +237,83 @@ def read_corpus(settings):
     def paths(files):
         return [files] if isinstance(files, (str, Path)) else files
     share = settings['valid_share'] if settings['eval_every'] else 0.0
+    given = settings['vocab']
+    if isinstance(given, str) and vocab and not os.path.exists(given):
+        given = vocab
     return open_corpus(
         paths(corpus), valid_paths=None if valid is None else paths(valid),
         valid_share=share if valid is None else 0.0,
-        split=settings['split'], vocab=settings['vocab'],
+        split=settings['split'], vocab=given,
         progress=sys.stderr.isatty())
+
+
+class Diverged(RunError):
+    """A loss, or a parameter, is no finite number any more."""
 
 
 class Run:
     """One run: its settings, its net, its place in the data, its history."""
 
-    def __init__(self, out, settings, devices):
-        self.out, self.settings = out, settings
-        self.devices = parse_devices(devices)
-        self.force = self.claimed = False
-        self.checkpoint = None
+    def __init__(self, settings, devices, stop=None):
+        self.settings, self.devices = settings, parse_devices(devices)
+        self.stop = stop or StopRequest()
+        self.folder = self.checkpoint = None
         self.history = RunHistory()
         self.position, self.epoch = (0, 0), 0
-        self.stop_asked = self.started = self.shares_losses = False
+        self.shares_losses = self.saved_by_itself = False
+        self.orders = self.steps_taken = 0
         self.rank, self.num_workers = launch.rank(), launch.num_workers()
         self.num_devices = len(self.devices) * self.num_workers
+
+    @property
+    def out(self):
+        """Where the run folder is now; None in all workers but the first."""
+        return self.folder and self.folder.path
+
+    def take_folder(self, take, *args):
+        """Take the folder that `take(*args)` gives, as the first worker."""
+        if self.rank == 0:
+            self.folder = take(*args)
+            if self.folder.target != self.out:
+                self.say(f'{self.folder.target} is replaced when the run is '
+                         f'finished; until then it is in {self.out}')
+
+    def close(self, keep=True):
+        """Let go of the run folder; a new one is removed unless `keep`."""
+        if self.folder is not None:
+            self.folder.close(keep)
+
+    def carry_out(self):
+        """Prepare, train and finish the run; returns its folder."""
+        keep = False
+        try:
+            self.prepare()
+            self.train()
+            keep = True
+        except mx.MXNetError as error:
+            keep = self.steps_taken > 0
+            raise RunError(
+                f'MXNet failed in step {self.history.num_steps + 1} '
+                f'({last_line(error)}): where memory was short, lower '
+                'batch_size (--batch-size) or raise accumulate '
+                '(--accumulate)') from None
+        except Exception:
+            # A log of what was learnt is worth keeping; to an interrupted
+            # run without a checkpoint somebody has said no
+            keep = self.steps_taken > 0
+            raise
+        finally:
+            if self.folder is not None:
+                self.close(keep or bool(checkpoints.all_of(self.out)))
+        return self.out
 
     def prepare(self):
         """Read the corpus, make net and trainer, restore a checkpoint."""
         s = self.settings
-        self.text = read_corpus(s)
+        vocab = None
+        if self.checkpoint is not None:
+            vocab = checkpoints.vocab_of(self.checkpoint[2])
+        self.text = read_corpus(s, vocab)
         self.vocab = self.text.vocab
         if s['eval_every']:
             if self.text.valid is None:
@@ -252,6 +323,9 @@ class Run:
             # Text of which no pair fits is refused now, not hours later
             next(held_out_batches(self.text.valid, s['batch_size'],
                                   s['max_len']))
+        _check_memory(parameter_count(
+            len(self.vocab), s['num_hiddens'], s['ffn_num_hiddens'],
+            s['num_layers'], max(POSITIONS, s['max_len'])))
         mx.random.seed(s['seed'] % 2 ** 31)
         self.net = BERTModel(
             len(self.vocab), s['num_hiddens'], s['ffn_num_hiddens'],
@@ -270,7 +344,9 @@ class Run:
             kvstore=launch.kvstore() if self.num_workers > 1 else 'device',
             update_on_kvstore=False)
         if self.checkpoint is not None:
-            self._restore(*self.checkpoint)
+            checkpoint, self.checkpoint = self.checkpoint, None
+            self._restore(*checkpoint)
+            self.stop.last_words = 'stopped; what was saved before is whole'
 
     def _infer_shapes(self):
         """One small forward pass, so that every weight exists."""
@@ -326,38 +402,41 @@ class Run:
             self.animator.add(*point)
         for step, figures in history.held_out.items():
             self._draw(step, figures)
-        self.started = True
-        with copied_output(history.log_lines, quiet=self.rank != 0):
-            run_steps(self._steps(), s['num_steps'], s['log_interval'],
-                      history, self.devices, self.animator, self._after)
         if self.rank == 0:
-            complete_run = functools.partial(
-                write_run, net=self.net, history=history,
-                animator=self.animator)
-            if self.claimed:
-                # A resumed run may have more steps than when it began, and
-                # until all is written it counts as not finished
-                with contextlib.suppress(FileNotFoundError):
-                    (self.out / 'model.params').unlink()
-                write_config(self.out, self._config())
-                complete_run(self.out)
-            else:
-                self._claim(complete_run)
+            self._begin_folder()
+        self.saved_at = time.monotonic()
+        self.stop.patient = True
+        run_steps(self._steps(), s['num_steps'], s['log_interval'], history,
+                  self.animator, self._after)
+        self.stop.deaf = True       # only files are left to be written
+        if self.rank == 0:
+            lines = summary(history, self.devices)
+            history.log_lines.append(f'{lines}\n')
+            self._check_finite()
+            self.folder.release()
+            # A resumed run may have more steps than when it began
+            self.folder.write_config(self._config())
+            write_run(self.out, self.net, history, self.animator)
+            kept_apart = self.folder.finish(self._config())
+            if kept_apart:
+                self.say(kept_apart)
+            print(lines)
 
-    def _claim(self, complete_run=None):
-        """Make the run folder at the first write, unless one is resumed."""
-        if not self.claimed:
-            try:
-                refuse_to_overwrite(self.out, self.force)
-            except RunError:
-                # Another run was faster; this one's training is not lost
-                taken, self.out = self.out, free_name(self.out)
-                if self.out == taken:
-                    raise       # it is the place that will not do
-                self.say(f'{taken} was made by another in the meantime: '
-                         f'this run is in {self.out}')
-            claim(self.out, self._config(), self.vocab, complete_run)
-            self.claimed = True
+    def _begin_folder(self):
+        num_bytes = 4 * sum(param.data(self.devices[0]).size for param in
+                            self.net.collect_params().values())
+        # A checkpoint has both of Adam's moments, too, and the oldest goes
+        # when the new one is there
+        check_room(self.out, self.folder.target, num_bytes * (
+            1 + 3 * (checkpoints.KEPT + 1) if self.settings['save_every']
+            else 1))
+        self.folder.reserve(num_bytes)
+        self.folder.begin(self._config(), self.vocab, {
+            'losses.csv': self.history.csv(self._has_held_out()),
+            'log.txt': ''.join(self.history.log_lines)})
+
+    def _has_held_out(self):
+        return bool(self.settings['eval_every'] or self.history.held_out)
 
     def _draw(self, step, figures):
         self.animator.add(step, (None, None, figures.mlm_loss,
@@ -371,28 +450,49 @@ class Run:
 
     def _after(self, step):
         """What is due behind a step: figures, a checkpoint, the end."""
-        s = self.settings
-        if self.rank == 0 and s['eval_every'] and (
-                step % s['eval_every'] == 0 or step == s['num_steps']):
-            figures = self._evaluate()
-            self.history.held_out[step] = figures
-            self._draw(step, figures)
-            self.animator.say(
-                f'step {step}: held-out MLM loss {figures.mlm_loss:.3f}, '
-                f'accuracy {figures.mlm_accuracy:.3f}; NSP loss '
-                f'{figures.nsp_loss:.3f}, accuracy '
-                f'{figures.nsp_accuracy:.3f}')
-        if s['save_every'] and (step % s['save_every'] == 0
-                                or step == s['num_steps']):
+        s, last = self.settings, step == self.settings['num_steps']
+        self.steps_taken += 1
+        if s['eval_every'] and (step % s['eval_every'] == 0 or last):
+            self.history.settle()       # figures of a net that still works
+            if self.rank == 0:
+                self._note_held_out(step)
+        if self.rank == 0:
+            self.folder.append('losses.csv', self.history.last_csv_row(
+                step, self._has_held_out()))
+        orders = self._orders() if self.num_workers == 1 else self.orders
+        stopping = orders & STOP and not last
+        if s['save_every']:
+            due = step % s['save_every'] == 0 or last
+        else:
+            # One that has saved by itself can also be made longer
+            due = orders & SAVE or last and self.saved_by_itself
+            self.saved_by_itself |= bool(due)
+        if due or stopping:
             self._save()
-        # Among several workers all losses are there when they are logged
-        if (self.stop_asked and step < s['num_steps']
-                and (self.num_workers == 1 or step % s['log_interval'] == 0)):
-            self._save()
+        if stopping:
             way_on = '' if self.num_workers > 1 else (
                 f'; go on with: d2lbert pretrain --resume '
                 f'{quote(str(self.out))}')
-            raise Stopped(f'stopped at step {step}{way_on}')
+            raise Stopped(f'stopped at step {step}{way_on}'
+                          if self.rank == 0 else '', self.stop.signal)
+
+    def _orders(self):
+        """What the first worker wants all to do: STOP, SAVE, both, or 0."""
+        overdue = (self.settings['save_every'] is None
+                   and time.monotonic() - self.saved_at >= SAVE_SECONDS)
+        return STOP * (self.stop.signal is not None) + SAVE * overdue
+
+    def _note_held_out(self, step):
+        figures = self._evaluate()
+        self.history.held_out[step] = figures
+        self._draw(step, figures)
+        line = (f'step {step}: held-out MLM loss {figures.mlm_loss:.3f}, '
+                f'accuracy {figures.mlm_accuracy:.3f}; NSP loss '
+                f'{figures.nsp_loss:.3f}, accuracy '
+                f'{figures.nsp_accuracy:.3f}')
+        self.history.log_lines.append(f'{line}\n')
+        self.folder.append('log.txt', f'{line}\n')
+        self.animator.say(line)
 
     def _evaluate(self):
         s = self.settings
@@ -401,9 +501,10 @@ class Run:
 
     def _save(self):
         self.history.settle()       # all workers at once: they share losses
+        self.orders, self.saved_at = 0, time.monotonic()
         if self.rank != 0:
             return
-        self._claim()
+        self._check_finite()
         checkpoints.save(
             self.out, self.history.num_steps,
             dict(settings=self.settings, history=self.history.to_dict(),
@@ -411,7 +512,27 @@ class Run:
                  fingerprint=self.text.fingerprint,
                  num_devices=self.num_devices,
                  num_workers=self.num_workers),
-            self.net, self.trainer)
+            self.net, self.trainer,
+            checkpoints.KEPT if self.settings['save_every'] else 1)
+        self.stop.last_words = 'stopped; what was saved before is whole'
+
+    def _check_finite(self):
+        """Raise `Diverged` where a parameter holds what is no number."""
+        for name, param in self.net._collect_params_with_prefix().items():
+            if not onp.isfinite(
+                    param.data(self.devices[0]).asnumpy()).all():
+                self._diverged(self.history.num_steps,
+                               f'{name} is no longer finite after')
+
+    def _diverged(self, step, what):
+        rate = self._rate(step)
+        saved = checkpoints.all_of(self.out) if self.rank == 0 else []
+        last = (f'the last checkpoint before that is {saved[-1]}' if saved
+                else 'there is no checkpoint before that')
+        raise Diverged(f'{what} step {step}, at a learning rate of {rate:g}: '
+                       f'training has diverged, and was stopped; {last}: '
+                       'begin again with a lower lr (--lr), or with clip '
+                       '(--clip)')
 
     def _batches(self):
         """This run's batches from where it stands, without end."""
@@ -433,8 +554,16 @@ class Run:
             mx.random.seed(_mix(self.settings['seed'], step, self.rank))
             mlm_ls, nsp_ls = self._gradients(batch)
             self._update(step)
-            yield (functools.partial(self._total, mlm_ls, nsp_ls),
+            yield (functools.partial(self._read, step, mlm_ls, nsp_ls),
                    len(batch.tokens_X))
+
+    def _read(self, step, mlm_ls, nsp_ls):
+        """A step's two losses; raises `Diverged` where one is no number."""
+        totals = self._total(mlm_ls, nsp_ls)
+        for name, total in zip(('MLM', 'NSP'), totals):
+            if not math.isfinite(total):
+                self._diverged(step, f'the {name} loss is {total} in')
+        return totals
 
     def _gradients(self, batch):
         """Gradients of the batch's two mean losses, whatever the split.
@@ -469,8 +598,7 @@ class Run:
 
     def _update(self, step):
         """Add up gradients of all devices and workers; clip; step."""
-        s = self.settings
-        lr = s['lr'] * schedule(step, s['num_steps'], s['warmup'], s['decay'])
+        s, lr = self.settings, self._rate(step)
         self.trainer.set_learning_rate(lr)
         self.trainer.allreduce_grads()
         params = [p for p in self.net.collect_params().values()
@@ -484,102 +612,54 @@ class Run:
         # The optimizer divides as it reads: no pass over the gradients more
         self.trainer.update(divisor)
 
+    def _rate(self, step):
+        s = self.settings
+        return s['lr'] * schedule(step, s['num_steps'], s['warmup'],
+                                  s['decay'])
+
     def _total(self, mlm_ls, nsp_ls):
-        """The step's MLM and NSP losses, summed over all who took part."""
+        """The step's MLM and NSP losses, summed over all who took part.
+
+        With them the first worker's orders come to all workers, so that
+        all act on them behind the same step.
+        """
         totals = [sum(map(float, ls)) for ls in (mlm_ls, nsp_ls)]
         if self.num_workers > 1:
             # The trainer's keys are the parameters' numbers
             store, key = self.trainer._kvstore, len(self.trainer._params)
-            both = np.array(totals, dtype='float32')
+            sums = np.array([*totals, 0 if self.rank else self._orders()],
+                            dtype='float32')
             if not self.shares_losses:
                 self._compare_with_the_first(store, key)
                 self.shares_losses = True
-            store.pushpull(key, both, out=both)
-            totals = both.tolist()
+            store.pushpull(key, sums, out=sums)
+            *totals, orders = sums.tolist()
+            self.orders = int(orders)
         return totals
 
     def _compare_with_the_first(self, store, key):
         """Raise `RunError` where this worker trains on something else."""
-        # As two halves, each of which float32 holds exactly
-        mine = np.array(divmod(_mix(self.settings, self.text.fingerprint),
-                               1 << 16), dtype='float32')
-        first = np.zeros(2, dtype='float32')
+        # As two halves, each of which float32 holds exactly, and as many
+        # numbers as are exchanged under this key later on
+        mine = np.array([*divmod(_mix(self.settings, self.text.fingerprint),
+                                 1 << 16), 0], dtype='float32')
+        first = np.zeros_like(mine)
         store.broadcast(key, mine, first)
         if mine.tolist() != first.tolist():
             raise RunError(
                 f'worker {self.rank} has other settings or another text than '
                 'the first: name a --corpus that is the same on every host')
 
-    @contextlib.contextmanager
-    def stopping_politely(self):
-        """Let the first Ctrl-C end the run behind a step, with a checkpoint.
-
-        Among several workers, worker 0 saves when losses are next logged,
-        and the launcher ends the others. Where Ctrl-C is ignored, as behind
-        nohup, it stays so.
-        """
-        if (threading.current_thread() is not threading.main_thread()
-                or signal.getsignal(signal.SIGINT) is signal.SIG_IGN
-                or self.rank != 0):
-            yield
-            return
-
-        def ask(*_):
-            if self.stop_asked or not self.started:
-                raise KeyboardInterrupt(
-                    'stopped; what was saved before is whole' if self.claimed
-                    else 'stopped; nothing was written')
-            self.stop_asked = True
-        before = signal.signal(signal.SIGINT, ask)
-        try:
-            yield
-        finally:
-            signal.signal(signal.SIGINT, before or signal.SIG_DFL)
-
-
-class Stopped(KeyboardInterrupt):
-    """A run was stopped with Ctrl-C and saved; the text says how to go on."""
-
-
-class RunHistory(History):
-    """A `History` with held-out figures and log lines, for checkpoints."""
-
-    def __init__(self):
-        super().__init__()
-        self.held_out, self.log_lines = {}, []
-
-    def save_csv(self, path):
-        """Write a row for each logged step, with the held-out figures."""
-        if not self.held_out:
-            super().save_csv(path)
-            return
-        logged = {row[0]: row for row in zip(
-            *(getattr(self, name) for name in self.columns))}
-        lines = [','.join(self.columns + tuple(
-            f'held_out_{name}' for name in Figures._fields))]
-        for step in sorted({*logged, *self.held_out}):
-            row = logged.get(step, (step,) + ('',) * (len(self.columns) - 1))
-            row += self.held_out.get(step, ('',) * len(Figures._fields))
-            lines.append(','.join(x if x == '' else repr(x) for x in row))
-        write_text(path, '\n'.join(lines) + '\n')
-
-    def to_dict(self):
-        """All of it as what JSON can hold, exactly."""
-        return dict({name: getattr(self, name) for name in self.columns},
-                    sums=self.sums.data, seconds=self.seconds,
-                    held_out=list(self.held_out.items()),
-                    log_lines=self.log_lines)
-
-    @classmethod
-    def from_dict(cls, state):
-        """The history that `to_dict` wrote."""
-        history = cls()
-        for name in (*cls.columns, 'seconds', 'log_lines'):
-            setattr(history, name, state[name])
-        history.sums.data = state['sums']
-        history.held_out = {step: Figures(*figures)
-                            for step, figures in state['held_out']}
-        return history
+def _check_memory(num_parameters):
+    """Refuse a model that cannot fit before MXNet tries to make it."""
+    # A weight, its gradient and Adam's two moments
+    needed, free = 16 * num_parameters, _machine.available_memory()
+    if free is not None and needed > free:
+        raise ValueError(
+            f'a model of {num_parameters:,} parameters takes '
+            f'{needed / 2 ** 30:.1f} GiB to train, and {free / 2 ** 30:.1f} '
+            'GiB of memory are free: lower num_hiddens (--num-hiddens), '
+            'ffn_num_hiddens, num_layers or max_len')
 
 
 def part_of(batch, k, n):

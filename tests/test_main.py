@@ -246,7 +246,7 @@ def test_after_the_import_ctrl_c_is_the_callers(name):
 
 def test_ctrl_c_before_the_first_step_leaves_nothing(tmp_path, monkeypatch,
                                                      capsys):
-    def interrupted(settings):
+    def interrupted(*args):
         raise KeyboardInterrupt
     monkeypatch.setattr(training, 'read_corpus', interrupted)
     assert main(['pretrain', *TINY, '--out', 'run']) == 130

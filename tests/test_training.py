@@ -17,10 +17,12 @@ import pytest
 import reference
 
 import d2lbert as d2l
-from d2lbert import checkpoints, kernels, training
+from d2lbert import checkpoints, kernels, runs, training
 from d2lbert.__main__ import FLAGS, main
 from d2lbert._mxnet import gluon, np, npx
+from d2lbert.bert import parameter_count
 from d2lbert.bert_dataset import Batch
+from d2lbert.history import RunHistory
 from d2lbert.recipes import BOOK, LEARN, SOURCE
 from d2lbert.runs import RunError
 from d2lbert.training import complete, part_of, schedule
@@ -42,7 +44,7 @@ def result(run):
 
 def prepared(devices='cpu', **keywords):
     """A `Run` that has read its corpus and made its net."""
-    run = training.Run(Path('run'), complete(keywords), devices)
+    run = training.Run(complete(keywords), devices)
     run.prepare()
     return run
 
@@ -175,17 +177,25 @@ def test_the_text_may_have_moved_but_not_be_another(tmp_path):
         'training']['corpus'] == str(tmp_path / 'moved.txt')
 
 
+@pytest.mark.parametrize('full', [
+    (d2l.Animator, 'save'), (RunHistory, 'save_csv'),
+    (runs, 'save_parameters')], ids=['figure', 'csv', 'parameters'])
 def test_a_finished_run_that_goes_on_is_whole_or_not_finished(
-        uninterrupted, tmp_path, monkeypatch):
+        uninterrupted, tmp_path, monkeypatch, full):
     run = shutil.copytree(uninterrupted(**PLAIN), tmp_path / 'run')
 
-    def full(*args, **kwargs):
+    def refuse(*args, **kwargs):
         raise OSError(28, 'No space left on device')
-    monkeypatch.setattr(training, 'write_run', full)
-    with pytest.raises(OSError):
-        d2l.pretrain(resume=run, num_steps=7, devices='cpu')
+    with monkeypatch.context() as patch:
+        patch.setattr(*full, refuse)
+        with pytest.raises(OSError):
+            d2l.pretrain(resume=run, num_steps=7, devices='cpu')
+    # Never the parameters of 7 steps beside the figures of 6, or vice versa
+    assert not (run / 'model.params').exists()
     with pytest.raises(RunError, match='was not finished'):
         d2l.load_run(run)
+    d2l.pretrain(resume=run, devices='cpu')
+    assert result(run) == result(uninterrupted(**dict(PLAIN, num_steps=7)))
 
 
 def test_a_corpus_that_has_changed_is_refused(tmp_path):
@@ -232,7 +242,7 @@ def test_other_devices_go_on_from_the_same_parameters_and_say_so(
             for value in param.list_data():
                 onp.testing.assert_array_equal(value.asnumpy(),
                                                file[f'param/{name}'])
-    two.train()
+    two.carry_out()
     assert d2l.load_run(run)
 
 
@@ -256,7 +266,8 @@ def test_without_dropout_other_devices_end_alike(uninterrupted, tmp_path):
     found, expected = (reference.parameters(d2l.load_run(folder)[0])
                        for folder in (again, run))
     for name, value in expected.items():
-        onp.testing.assert_allclose(found[name], value, atol=6e-4)
+        if not name.endswith('W_k.bias'):   # whose gradient is rounding
+            onp.testing.assert_allclose(found[name], value, atol=2e-6)
     rows = [list(csv.reader(open(folder / 'losses.csv')))[1:]
             for folder in (run, again)]
     onp.testing.assert_allclose(*(onp.array(r, float) for r in rows),
@@ -553,6 +564,18 @@ def test_the_book_recipe_is_the_chapters_run():
         'warmup', 'weight_decay', 'clip', 'dynamic', 'fill'))
 
 
+def test_the_recipe_learn_is_the_one_that_was_measured():
+    settings = complete(dict(recipe='learn', seed=1))
+    assert settings == dict(
+        corpus='wikitext-2', data_dir=None, valid=None, valid_share=0.05,
+        split='book', vocab=None, seed=1, eval_every=None, save_every=None,
+        recipe='learn', batch_size=64, max_len=64, num_hiddens=128,
+        ffn_num_hiddens=256, num_heads=2, num_layers=2, dropout=0.1,
+        precision='fp32', lr=0.002, num_steps=5000, log_interval=100,
+        accumulate=1, warmup=0.1, decay='linear', weight_decay=0.01,
+        clip=1.0, initializer='normal', dynamic=True, fill=False)
+
+
 def test_a_recipe_gives_what_is_not_given():
     settings = complete(dict(recipe='learn', lr=0.5))
     assert {**LEARN, 'lr': 0.5}.items() <= settings.items()
@@ -591,7 +614,7 @@ def test_each_flag_of_the_command_is_a_keyword_of_pretrain(monkeypatch):
     (dict(seed=0.5), 'seed must be a whole number, not 0.5'),
     (dict(batch_size=0), 'batch_size must be a whole number'),
     (dict(num_steps=1.5), 'num_steps must be a whole number'),
-    (dict(save_every=0), 'save_every must be a whole number'),
+    (dict(save_every=-1), 'save_every must be a whole number'),
     (dict(eval_every=-1), 'eval_every must be a whole number'),
     (dict(lr=-1), 'lr must be finite and not negative'),
     (dict(lr=float('nan')), 'lr must be finite'),
@@ -645,6 +668,20 @@ def test_held_out_losses_are_drawn(monkeypatch, tmp_path):
     assert drawn == [6, 6, 3, 3]
 
 
+def test_a_resumed_run_draws_what_came_before(uninterrupted, monkeypatch,
+                                             tmp_path):
+    drawn = []
+
+    def keep(self, path):
+        drawn.append([list(zip(*line)) for line in zip(self.X, self.Y)])
+    again = cut(uninterrupted(**FULL), 5, tmp_path / 'run')
+    monkeypatch.setattr(d2l.Animator, 'save', keep)
+    d2l.pretrain(resume=again, devices='cpu')
+    d2l.pretrain(**FULL, devices='cpu', out=tmp_path / 'whole')
+    assert drawn[0] == drawn[1]
+    assert list(map(len, drawn[0])) == [6, 6, 3, 3]
+
+
 def test_the_csv_has_a_row_for_each_step_with_something_to_say(
         uninterrupted):
     with open(uninterrupted(**FULL) / 'losses.csv', newline='') as file:
@@ -687,3 +724,82 @@ def test_fifty_steps_in_bf16_lose_what_those_in_fp32_do(tmp_path, settings,
     assert fine.shape == rough.shape == (50, 3)
     assert (fine != rough).any()
     onp.testing.assert_allclose(rough, fine, rtol=0.01)
+
+
+# Divergence
+
+@pytest.mark.parametrize('save_every', [None, 1])
+@pytest.mark.parametrize('log_interval', [1, 100])
+def test_a_run_that_diverges_stops_and_keeps_what_was_good(
+        tmp_path, monkeypatch, save_every, log_interval):
+    grads = training.Run._gradients
+
+    def broken(self, batch):
+        losses = grads(self, batch)
+        if self.history.num_steps == 3:     # in step 4
+            grad = self.net.hidden.weight.grad(self.devices[0])
+            grad[:] = float('inf')
+        return losses
+    monkeypatch.setattr(training.Run, '_gradients', broken)
+    saved = 'the last checkpoint before that is .*step-00000003.npz'
+    where = (r'hidden.weight is no longer finite after step 4, at a .* of '
+             r'0.01' if save_every else
+             r'the \w+ loss is nan in step 5, at a learning rate of 0.01')
+    with pytest.raises(training.Diverged, match=where + ': .*' + (
+            saved if save_every else 'there is no checkpoint before')):
+        d2l.pretrain(**dict(PLAIN, num_steps=50, log_interval=log_interval),
+                     save_every=save_every, out=tmp_path / 'run')
+    found = [path.name for path in checkpoints.all_of(tmp_path / 'run')]
+    assert found == ([f'step-0000000{k}.npz' for k in (1, 2, 3)]
+                     if save_every else [])
+    with open(tmp_path / 'run' / 'losses.csv', newline='') as file:
+        steps = [int(row['step']) for row in csv.DictReader(file)]
+    assert steps == ([] if log_interval == 100 else [1, 2, 3, 4])
+
+
+def test_a_last_step_that_spoils_the_parameters_is_noticed(tmp_path,
+                                                           monkeypatch):
+    update = training.Run._update
+
+    def spoil(self, step):
+        update(self, step)
+        if step == PLAIN['num_steps']:
+            self.net.nsp.output.bias.data()[0] = float('nan')
+    monkeypatch.setattr(training.Run, '_update', spoil)
+    with pytest.raises(training.Diverged, match='nsp.output.bias is no '
+                                                'longer finite after step 6'):
+        d2l.pretrain(**PLAIN, out=tmp_path / 'run')
+    assert not (tmp_path / 'run' / 'model.params').exists()
+
+
+def test_the_command_fails_where_training_diverges(capfd):
+    assert main(['pretrain', '--corpus', 'sample', '--lr', '1e30',
+                 '--num-steps', '20', '--batch-size', '50', '--out',
+                 'run']) == 1
+    err = capfd.readouterr().err.strip().splitlines()[-1]
+    assert re.match(r'd2lbert pretrain: .* step \d+, at a learning rate of '
+                    r'1e\+30: training has diverged', err)
+
+
+# Memory
+
+def test_a_model_beyond_the_memory_is_refused_with_both_numbers(monkeypatch):
+    monkeypatch.setattr(training, 'read_corpus',
+                        lambda *args: type('Text', (), dict(
+                            vocab=d2l.Vocab(), valid=None)))
+    with pytest.raises(ValueError, match=r'a model of [\d,]+ parameters '
+                                         r'takes [\d.]+ GiB to train, and '
+                                         r'[\d.]+ GiB of memory are free'):
+        prepared(**dict(TINY, num_hiddens=100_000))
+
+
+@pytest.mark.parametrize('sizes', [
+    (30, 8, 12, 1, 1000), (77, 16, 8, 3, 1000), (9, 4, 4, 2, 24)])
+def test_parameters_are_counted_before_they_are_made(sizes):
+    V, H, F, L, T = sizes
+    net = d2l.BERTModel(V, H, F, 2, L, 0.1, max_len=T)
+    net.initialize()
+    ones = np.ones((1, 4), dtype='int32')
+    net(ones, ones, None, ones)
+    assert parameter_count(*sizes) == sum(
+        param.data().size for param in net.collect_params().values())
