@@ -62,9 +62,9 @@ else:
     from d2lbert.bert_pretraining import (  # noqa: F401
         _get_batch_bert, _get_batch_loss_bert, get_bert_encoding, train_bert)
     from d2lbert.corpus import open_corpus
-    from d2lbert.evaluation import evaluate
-    from d2lbert.runs import load_run
-    from d2lbert.training import pretrain
+    from d2lbert.objectives.evaluation import evaluate
+    from d2lbert.training.runs import load_run
+    from d2lbert.training.pretraining import pretrain
 
 if _early:
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -4,8 +4,13 @@ import contextlib
 import sys
 
 from d2lbert._version import __version__
-from d2lbert.recipes import BOOK, LEARN
 from d2lbert.terminal import Steady, fill_descriptors, give_up
+from d2lbert.training.settings import (
+    GROUPS,
+    PATHS,
+    Setting,
+    described_default,
+)
 
 DESCRIPTION = '''\
 Pretrain BERT as "Dive into Deep Learning" does, and look at what it learnt.
@@ -79,93 +84,42 @@ def _add_pretrain(commands):
         'with d2lbert stands in. Where a default has two values, the second '
         'is that of --recipe learn.')
     pretrain.set_defaults(run=_pretrain)
-    for title, flags in FLAGS.items():
-        group = pretrain.add_argument_group(title)
-        for name, kind, metavar, text in flags:
-            options = dict(default=argparse.SUPPRESS, help=text + _default(
-                name.lstrip('-').replace('-', '_')))
-            if kind is bool:
-                options['action'] = 'store_true'
-            else:
-                options.update(type=kind, metavar=metavar)
-                if name in ('--corpus', '--valid'):
-                    options['nargs'] = '+'
-            # What is not given stays away, so that the recipe decides
+    for title, settings in [*GROUPS.items(), ('the run', CARRYING_OUT)]:
+        group = next((group for group in pretrain._action_groups
+                      if group.title == title), None)
+        group = group or pretrain.add_argument_group(title)
+        for setting in settings:
+            name, options = _flag(setting)
             group.add_argument(name, **options)
 
 
-def _default(name):
-    if name not in BOOK or isinstance(BOOK[name], bool):
-        return ''
-    both = BOOK[name], LEARN[name]
-    return f' ({both[0]}; {both[1]})' if both[0] != both[1] \
-        else f' ({both[0]})'
+def _flag(setting):
+    """(name, options) of a setting's flag, for argparse."""
+    note = described_default(setting)
+    text = setting.help + (f' ({note})' if note else '')
+    # What is not given stays away, so that the recipe decides
+    options = dict(default=argparse.SUPPRESS, help=text.replace('%', '%%'))
+    if setting.kind is bool:
+        options['action'] = 'store_true'
+    else:
+        kind = str if setting.kind == PATHS else setting.kind
+        options.update(type=kind, metavar=setting.metavar)
+        if setting.several:
+            options['nargs'] = '+'
+    return '--' + setting.name.replace('_', '-'), options
 
 
-#: Flags of `pretrain`: name, type, what stands for the value, help.
-FLAGS = {
-    'the text': [
-        ('--corpus', str, 'NAME', 'wikitext-2, sample, or text files, plain '
-         'or in WikiText format, gzip too (wikitext-2, or sample where that '
-         'cannot be had)'),
-        ('--data-dir', str, 'DIR', 'folder that holds wiki.train.tokens or '
-         'wikitext-2/'),
-        ('--split', str, 'HOW', "how plain text is cut into sentences: book, "
-         "at ' . ' and with words apart already, or punkt, by a library "
-         '(book)'),
-        ('--vocab', str, 'FILE', 'use this vocabulary, a token a line, '
-         'instead of building one'),
-        ('--valid', str, 'FILE', 'held-out text files'),
-        ('--valid-share', float, 'SHARE', 'share of the articles held out '
-         'for --eval-every where there is no held-out file (0.05)'),
-        ('--fill', bool, None, 'fill sequences with several sentences, as '
-         'the published BERT does'),
-        ('--dynamic', bool, None, 'draw new masks and pairs each epoch (the '
-         'recipe learn does)'),
-    ],
-    'the model': [
-        ('--max-len', int, 'N', 'tokens in a pair at most'),
-        ('--num-hiddens', int, 'N', 'numbers in the vector of a token'),
-        ('--ffn-num-hiddens', int, 'N', 'width of the feed-forward networks'),
-        ('--num-heads', int, 'N', 'attention heads'),
-        ('--num-layers', int, 'N', 'encoder blocks'),
-        ('--dropout', float, 'P', 'share of numbers dropped'),
-        ('--precision', str, 'NAME', 'fp32 or bf16, for the products of '
-         'matrices'),
-    ],
-    'the training': [
-        ('--recipe', str, 'NAME', "book, the chapter's settings, or learn, "
-         'which learns more in ten minutes (book)'),
-        ('--batch-size', int, 'N', 'sentence pairs in a step'),
-        ('--accumulate', int, 'K', 'parts of a batch that are worked on one '
-         'after another, to save memory'),
-        ('--num-steps', int, 'N', 'steps of training'),
-        ('--lr', float, 'RATE', 'learning rate of Adam'),
-        ('--warmup', float, 'SHARE', 'share of the steps in which the rate '
-         'rises'),
-        ('--decay', str, 'HOW', 'none or linear: how the rate falls'),
-        ('--weight-decay', float, 'RATE', 'decoupled weight decay'),
-        ('--clip', float, 'NORM', 'limit of the gradient norm, 0 for none'),
-        ('--initializer', str, 'NAME', 'xavier or normal'),
-        ('--seed', int, 'N', 'seed of all random numbers (a new one each '
-         'run)'),
-        ('--devices', str, 'NAME', 'auto (all usable GPUs, else the CPU), '
-         'cpu, cpu:2 (two parts on the CPU), gpu or gpu:0,1 (auto)'),
-    ],
-    'the run': [
-        ('--out', str, 'DIR', 'run folder (runs/<date-time>)'),
-        ('--force', bool, None, 'replace the run folder, if it exists, when '
-         'this run is finished'),
-        ('--log-interval', int, 'N', 'steps between two log entries'),
-        ('--eval-every', int, 'N', 'steps between two looks at held-out '
-         'text'),
-        ('--save-every', int, 'N', 'steps between two checkpoints, of which '
-         'the last three are kept; 0 for none (one every five minutes, of '
-         'which the last is kept)'),
-        ('--resume', str, 'RUN', 'go on with this run folder, or with one '
-         'of its checkpoints'),
-    ],
-}
+#: Flags of `pretrain` that are no settings of the run, but say where and
+#: how it is carried out.
+CARRYING_OUT = (
+    Setting('devices', str, 'auto', 'auto (all usable GPUs, else the CPU), '
+            'cpu, cpu:2 (two parts on the CPU), gpu or gpu:0,1', 'NAME'),
+    Setting('out', str, None, 'run folder (runs/<date-time>)', 'DIR'),
+    Setting('force', bool, False, 'replace the run folder, if it exists, '
+            'when this run is finished'),
+    Setting('resume', str, None, 'go on with this run folder, or with one '
+            'of its checkpoints', 'RUN'),
+)
 
 
 def _add_evaluate(commands):
@@ -210,8 +164,9 @@ def _add_launch(commands):
 
 
 def _pretrain(args):
-    from d2lbert import hub, launch
-    from d2lbert.training import Stopped, pretrain
+    from d2lbert import hub, workers
+    from d2lbert.training.interrupts import Stopped
+    from d2lbert.training.pretraining import pretrain
     settings = {name: value for name, value in vars(args).items()
                 if name not in ('command', 'run')}
     if 'corpus' not in settings and 'resume' not in settings:
@@ -228,13 +183,13 @@ def _pretrain(args):
         if str(stopped):        # one worker of many speaks for all
             print(f'\n{stopped}', file=sys.stderr)
         return 128 + stopped.signal
-    if launch.rank() == 0:
+    if workers.rank() == 0:
         print(f'run folder {out}', file=sys.stderr)
     return 0
 
 
 def _evaluate(args):
-    from d2lbert.training import evaluate_run
+    from d2lbert.training.evaluation import evaluate_run
     figures = evaluate_run(args.folder, args.corpus, args.devices)
     for name, value in figures._asdict().items():
         print(f'{name} {value:.4f}')
@@ -247,7 +202,7 @@ def _encode(args):
     from d2lbert.bert import get_tokens_and_segments
     from d2lbert.bert_pretraining import get_bert_encoding
     from d2lbert.files import replacing
-    from d2lbert.runs import load_run
+    from d2lbert.training.runs import load_run
     net, vocab = load_run(args.folder)
     text, pair = (None if t is None else t.lower().split()
                   for t in (args.text, args.pair))

@@ -273,6 +273,15 @@ def available_memory(root='/'):
     return min(limits) if limits else None
 
 
+def require_memory(num_bytes, what, remedy):
+    """Refuse, in one sentence, what needs more memory than there is."""
+    free = available_memory()
+    if free is not None and num_bytes > free:
+        raise ValueError(f'{what} takes {num_bytes / 2 ** 30:.1f} GiB of '
+                         f'memory, and {free / 2 ** 30:.1f} GiB are free: '
+                         f'{remedy}')
+
+
 def available_cpus():
     """The numbers of the CPUs that this process may run on."""
     if hasattr(os, 'sched_getaffinity'):

@@ -125,21 +125,23 @@ def no_gradient(net, devices):
 class History:
     """What a training loop saw: a list entry for each step that it logged.
 
-    `mlm` and `nsp` are means of the losses since step 1, which is what the
-    book draws and prints; `mlm_loss` and `nsp_loss` those of the step itself.
+    losses: their names. `mlm` and `nsp` are means of the losses since step
+    1, which is what the book draws and prints; `mlm_loss` and `nsp_loss`
+    those of the step itself.
     """
 
-    columns = ('step', 'mlm_loss', 'nsp_loss', 'mlm', 'nsp')
-
-    def __init__(self):
-        self.step, self.mlm, self.nsp = [], [], []
-        self.mlm_loss, self.nsp_loss = [], []
-        # MLM loss, NSP loss, number of sentence pairs, number of steps
-        self.sums, self.seconds = Accumulator(4), 0.0
+    def __init__(self, losses=('mlm', 'nsp')):
+        self.losses = tuple(losses)
+        self.columns = ('step', *(f'{name}_loss' for name in losses),
+                        *losses)
+        for name in self.columns:
+            setattr(self, name, [])
+        # Each loss, number of sentence pairs, number of steps
+        self.sums, self.seconds = Accumulator(len(losses) + 2), 0.0
         self._waiting = []
 
     def add(self, read, num_pairs):
-        """Count a step; `read()` waits for its two losses, so not yet."""
+        """Count a step; `read()` waits for its losses, so not yet."""
         self._waiting.append((read, num_pairs))
 
     def settle(self, waiting=0):
@@ -153,27 +155,25 @@ class History:
     def log(self, step):
         """Settle, and make an entry for `step`, which is the last one."""
         self.settle()
-        self.step.append(step)
-        self.mlm_loss.append(self._last[0])
-        self.nsp_loss.append(self._last[1])
-        mlm, nsp = self.means
-        self.mlm.append(mlm)
-        self.nsp.append(nsp)
+        entry = (step, *self._last, *self.means)
+        for name, value in zip(self.columns, entry):
+            getattr(self, name).append(value)
 
     @property
     def num_steps(self):
         """How many steps were taken."""
-        return int(self.sums[3]) + len(self._waiting)
+        return int(self.sums[-1]) + len(self._waiting)
 
     @property
     def means(self):
-        """The MLM and the NSP loss, means over all settled steps."""
-        return self.sums[0] / self.sums[3], self.sums[1] / self.sums[3]
+        """The losses, means over all settled steps."""
+        return tuple(self.sums[k] / self.sums[-1]
+                     for k in range(len(self.losses)))
 
     @property
     def pairs_per_sec(self):
         """Sentence pairs trained on in a second."""
-        return self.sums[2] / self.seconds
+        return self.sums[-2] / self.seconds
 
     def save_csv(self, path):
         """Write a row for each logged step; the same run, the same bytes."""
@@ -185,8 +185,9 @@ class History:
     def __repr__(self):
         if not self.step:
             return '<History of 0 steps>'
-        return (f'<History of {self.num_steps} steps: mlm {self.mlm[-1]:.3f}, '
-                f'nsp {self.nsp[-1]:.3f}>')
+        means = ', '.join(f'{name} {getattr(self, name)[-1]:.3f}'
+                          for name in self.losses)
+        return f'<History of {self.num_steps} steps: {means}>'
 
     def _ipython_display_(self):
         """Show nothing below a cell that ends with the call, as the book."""
@@ -210,7 +211,7 @@ def run_steps(steps, num_steps, log_interval, history, animator,
                 history.settle()
             history.seconds += timer.stop()
             if step % log_interval == 0:
-                animator.add(step, (history.mlm[-1], history.nsp[-1]))
+                animator.add(step, history.means)
             if after is not None:
                 after(step)
     finally:

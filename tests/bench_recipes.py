@@ -53,7 +53,7 @@ class Ours:
         return time.perf_counter() - began, history.num_steps - before
 
     def figures(self):
-        from d2lbert.evaluation import evaluate
+        from d2lbert.objectives.evaluation import evaluate
         return evaluate(self.run.net, self.examples, self.run.devices)
 
     def close(self):
@@ -76,7 +76,7 @@ class Theirs:
         return answer['seconds'], answer['steps']
 
     def figures(self):
-        from d2lbert.evaluation import Figures
+        from d2lbert.objectives.evaluation import Figures
         mlm, hits, words, nsp, told, pairs = self.peer.ask(
             'held_out', text='valid', batch_size=BATCH_SIZE)['sums']
         return Figures(mlm / words, math.exp(min(mlm / words, 700)),

@@ -34,9 +34,11 @@ from typing import Any, NamedTuple
 
 import numpy as onp
 
-from d2lbert import checkpoints, hub
-from d2lbert.__main__ import FLAGS, main
+from d2lbert import hub
+from d2lbert.__main__ import main
 from d2lbert.kernels import build
+from d2lbert.training import checkpoints
+from d2lbert.training.settings import SETTINGS
 
 TINY = ['--corpus', 'sample', '--batch-size', '100', '--max-len', '32',
         '--num-hiddens', '8', '--ffn-num-hiddens', '8', '--num-layers', '1',
@@ -500,9 +502,9 @@ def damaged_command(rng, folder):
     base = ['pretrain', *TINY, '--num-steps', '1', '--out', 'new']
     kind = rng.choice(['number', 'number', 'number', 'name', 'flag', 'whole'])
     if kind == 'number':
-        flag, of, *_ = rng.choice([
-            flag for group in FLAGS.values() for flag in group
-            if flag[1] in (int, float)])
+        setting = rng.choice([setting for setting in SETTINGS.values()
+                              if setting.kind in (int, float)])
+        flag, of = '--' + setting.name.replace('_', '-'), setting.kind
         values = ['-1', '', 'x', '1,5', '0x10', '-inf', 'nan', '1e999']
         if of is int:
             values += ['1.5', '1e3']

@@ -15,8 +15,9 @@ import numpy as onp
 import pytest
 
 import d2lbert as d2l
-from d2lbert import checkpoints, runs, training
-from d2lbert.checkpoints import CheckpointError
+from d2lbert.training import checkpoints, pretraining, runs
+from d2lbert.training import run as loop
+from d2lbert.training.checkpoints import CheckpointError
 
 TINY = dict(corpus='sample', batch_size=100, max_len=32, num_hiddens=8,
             ffn_num_hiddens=8, num_layers=1, seed=1, devices='cpu')
@@ -158,7 +159,7 @@ def test_a_full_disk_before_the_first_checkpoint_is_told(tmp_path):
     with no_room('os.fsync'), pytest.raises(
             CheckpointError, match='there is none before it'):
         d2l.pretrain(**TINY, num_steps=2, save_every=1, out=tmp_path / 'run')
-    with pytest.raises(training.RunError, match='has no checkpoint'):
+    with pytest.raises(runs.RunError, match='has no checkpoint'):
         d2l.pretrain(resume=tmp_path / 'run')
 
 
@@ -178,7 +179,7 @@ def test_parameters_that_lost_their_end_are_never_taken_for_whole(copy):
 
 def test_of_two_who_resume_a_run_the_second_is_told_of_the_first(
         copy, monkeypatch):
-    run_steps, busy = training.run_steps, f'process {os.getpid()} on '
+    run_steps, busy = loop.run_steps, f'process {os.getpid()} on '
 
     def meanwhile(*args):
         before = contents(copy)
@@ -188,7 +189,7 @@ def test_of_two_who_resume_a_run_the_second_is_told_of_the_first(
                 d2l.pretrain(resume=path)
         assert contents(copy) == before
         return run_steps(*args)
-    monkeypatch.setattr(training, 'run_steps', meanwhile)
+    monkeypatch.setattr(loop, 'run_steps', meanwhile)
     d2l.pretrain(resume=copy, num_steps=5, devices='cpu')
     assert 'unfinished' not in names(copy)
 
@@ -241,7 +242,7 @@ def test_a_checkpoint_of_a_version_without_vocabulary_is_read(copy, run):
 
 
 def test_a_resumed_run_gives_the_memory_of_its_checkpoint_back(copy):
-    resumed = training._resumed(copy, dict(num_steps=5), 'cpu')
+    resumed = pretraining.resumed(copy, dict(num_steps=5), 'cpu')
     arrays = weakref.ref(next(iter(resumed.checkpoint[2].values())))
     try:
         resumed.prepare()
@@ -367,7 +368,7 @@ def test_one_that_lies_elsewhere_is_refused(copy, tmp_path):
     alone.mkdir(parents=True)
     path = shutil.copy(checkpoints.all_of(copy)[-1], alone)
     before = names(tmp_path)
-    with pytest.raises(training.RunError, match='does not lie in the folder'):
+    with pytest.raises(runs.RunError, match='does not lie in the folder'):
         d2l.pretrain(resume=path)
     assert names(tmp_path) == before
 
@@ -375,5 +376,5 @@ def test_one_that_lies_elsewhere_is_refused(copy, tmp_path):
 def test_what_is_not_there_is_named(tmp_path):
     with pytest.raises(CheckpointError, match='there is no checkpoint .*non'):
         d2l.pretrain(resume=tmp_path / 'none')
-    with pytest.raises(training.RunError, match='has no checkpoint to resume'):
+    with pytest.raises(runs.RunError, match='has no checkpoint to resume'):
         d2l.pretrain(resume=tmp_path)

@@ -8,11 +8,15 @@ import reference
 from batches import random_batch
 
 import d2lbert as d2l
-from d2lbert import evaluation, hub, training
+from d2lbert import hub
 from d2lbert._mxnet import np, npx
 from d2lbert.bert_dataset import Batch
-from d2lbert.runs import RunError
+from d2lbert.objectives import evaluation
+from d2lbert.objectives.mlm_nsp import read_corpus
 from d2lbert.text import Vocab
+from d2lbert.training.evaluation import evaluate_run
+from d2lbert.training.runs import RunError
+from d2lbert.training.settings import complete
 
 V, H, F, N, T, P = 40, 8, 12, 2, 9, 3
 CPU = [npx.cpu()]
@@ -154,7 +158,7 @@ def test_evaluating_a_run_repeats_its_last_held_out_figures(run):
         rows = list(csv.DictReader(file))
     assert [row['step'] for row in rows if row['held_out_mlm_loss']] == [
         '2', '3']
-    close(training.evaluate_run(run, devices='cpu'),
+    close(evaluate_run(run, devices='cpu'),
           [float(rows[-1][f'held_out_{name}'])
            for name in evaluation.Figures._fields], rtol=1e-6)
 
@@ -168,7 +172,7 @@ def test_other_files_are_read_with_the_runs_own_vocabulary(run, tmp_path):
     part = d2l.open_corpus([text], vocab=vocab).train
     batches = [batch for _, batch in part.batches(100, 32, seed=0,
                                                   dynamic=False)]
-    close(training.evaluate_run(run, [text], 'cpu'),
+    close(evaluate_run(run, [text], 'cpu'),
           expected_figures(net, batches))
 
 
@@ -176,7 +180,7 @@ def test_what_was_trained_on_is_not_taken_for_held_out(tmp_path):
     run = d2l.pretrain(**TINY, out=tmp_path / 'run')
     with pytest.raises(RunError, match='no held-out text: name files with '
                                        '--corpus'):
-        training.evaluate_run(run)
+        evaluate_run(run)
 
 
 def test_figures_of_a_text_that_has_changed_are_refused(tmp_path):
@@ -187,7 +191,7 @@ def test_figures_of_a_text_that_has_changed_are_refused(tmp_path):
                        out=tmp_path / 'run')
     text.write_text(text.read_text('utf-8') * 2, encoding='utf-8')
     with pytest.raises(RunError, match='corpus of .*run has changed'):
-        training.evaluate_run(run)
+        evaluate_run(run)
 
 
 def test_a_corpus_can_be_named_as_for_pretrain(run):
@@ -197,7 +201,7 @@ def test_a_corpus_can_be_named_as_for_pretrain(run):
     expected = expected_figures(net, [batch for _, batch in part.batches(
         100, 32, seed=0, dynamic=False)])
     for corpus in ('sample', ['sample'], path):
-        close(training.evaluate_run(run, corpus, 'cpu'), expected)
+        close(evaluate_run(run, corpus, 'cpu'), expected)
 
 
 def test_no_article_is_both_trained_on_and_held_out(tmp_path):
@@ -208,7 +212,7 @@ def test_no_article_is_both_trained_on_and_held_out(tmp_path):
         for title in titles), encoding='utf-8')
     Vocab([titles], reserved_tokens=['<pad>', '<mask>', '<cls>', '<sep>']
           ).save(tmp_path / 'vocab.txt')
-    text = training.read_corpus(training.complete(dict(
+    text = read_corpus(complete(dict(
         corpus=text, vocab=tmp_path / 'vocab.txt', eval_every=1,
         valid_share=0.2)))
     trained, held_out = (

@@ -10,8 +10,9 @@ import time
 import pytest
 
 import d2lbert as d2l
-from d2lbert import checkpoints, training
-from d2lbert.interrupts import Interrupted, Stopped, StopRequest
+from d2lbert.training import checkpoints
+from d2lbert.training import run as loop
+from d2lbert.training.interrupts import Interrupted, Stopped, StopRequest
 
 TINY = dict(corpus='sample', batch_size=100, max_len=32, num_hiddens=8,
             ffn_num_hiddens=8, num_layers=1, num_steps=6, seed=1,
@@ -34,14 +35,14 @@ def defaults():
 @pytest.fixture
 def behind(monkeypatch):
     """Have a function called behind a step, before what is due there."""
-    after = training.Run._after
+    after = loop.Run._after
 
     def at(wanted, function):
         def then(self, step):
             if step == wanted:
                 function()
             after(self, step)
-        monkeypatch.setattr(training.Run, '_after', then)
+        monkeypatch.setattr(loop.Run, '_after', then)
     return at
 
 
@@ -173,7 +174,7 @@ def test_the_command_ends_with_the_number_of_its_signal(number, tmp_path):
 # Without being asked
 
 def test_a_longer_run_keeps_its_last_checkpoint(monkeypatch):
-    monkeypatch.setattr(training, 'SAVE_SECONDS', 0)
+    monkeypatch.setattr(loop, 'SAVE_SECONDS', 0)
     seen, save = [], checkpoints.save
 
     def look(*args):
@@ -188,7 +189,7 @@ def test_a_longer_run_keeps_its_last_checkpoint(monkeypatch):
     (dict(save_every=0), 0), ({}, 1000)])
 def test_a_short_run_or_one_told_not_to_keeps_none(settings, seconds,
                                                    monkeypatch):
-    monkeypatch.setattr(training, 'SAVE_SECONDS', seconds)
+    monkeypatch.setattr(loop, 'SAVE_SECONDS', seconds)
     d2l.pretrain(**TINY, **settings)
     assert not steps()
 
@@ -199,5 +200,5 @@ def test_saving_on_the_way_changes_nothing(monkeypatch, tmp_path):
         return [(run / name).read_bytes() for name in ('losses.csv',
                                                        'model.params')]
     plain = result('plain')
-    monkeypatch.setattr(training, 'SAVE_SECONDS', 0)
+    monkeypatch.setattr(loop, 'SAVE_SECONDS', 0)
     assert result('saved') == plain

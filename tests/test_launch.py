@@ -15,7 +15,7 @@ import launch_worker
 import numpy as onp
 import pytest
 
-from d2lbert import guard, launch
+from d2lbert import guard, launch, workers
 from d2lbert.__main__ import main
 
 needs_proc = pytest.mark.skipif(not Path('/proc/self/environ').exists(),
@@ -302,7 +302,7 @@ def test_a_worker_with_another_text_is_refused(tmp_path, capfd):
 import sys
 from d2lbert import launch
 sys.argv[1:] = ['pretrain', '--corpus',
-                '{tmp_path}/%d.txt' % launch.rank(), '--seed', '1',
+                '{tmp_path}/%d.txt' % workers.rank(), '--seed', '1',
                 '--num-steps', '2', '--batch-size', '8', '--num-hiddens',
                 '8', '--ffn-num-hiddens', '8', '--num-layers', '1', '--out',
                 '{tmp_path}/run']
@@ -422,10 +422,10 @@ def test_workers_that_share_a_machine_share_its_cores(monkeypatch):
 
 
 def test_rank_and_count_come_from_the_environment(monkeypatch):
-    assert (launch.rank(), launch.num_workers()) == (0, 1)
+    assert (workers.rank(), workers.num_workers()) == (0, 1)
     monkeypatch.setenv('D2LBERT_RANK', '2')
     monkeypatch.setenv('D2LBERT_NUM_WORKERS', '4')
-    assert (launch.rank(), launch.num_workers()) == (2, 4)
+    assert (workers.rank(), workers.num_workers()) == (2, 4)
 
 
 def test_hosts_come_from_a_list_or_a_file(tmp_path):

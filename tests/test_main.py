@@ -1,4 +1,5 @@
 """The command `d2lbert`, mostly in this process, where it must as another."""
+import inspect
 import os
 import re
 import signal
@@ -13,9 +14,11 @@ import numpy as onp
 import pytest
 
 import d2lbert as d2l
-from d2lbert import hub, training
-from d2lbert.__main__ import FLAGS, main
-from d2lbert.recipes import BOOK, SOURCE
+from d2lbert import hub
+from d2lbert.__main__ import CARRYING_OUT, main
+from d2lbert.objectives import mlm_nsp
+from d2lbert.training import pretraining
+from d2lbert.training.settings import PATHS, SETTINGS, complete
 
 TINY = ['--corpus', 'sample', '--batch-size', '16', '--max-len', '24',
         '--num-hiddens', '8', '--ffn-num-hiddens', '8', '--num-layers', '1',
@@ -97,21 +100,25 @@ def test_a_command_is_needed(capsys):
 def asked(monkeypatch):
     """A list of the keywords that `pretrain` was called with."""
     calls = []
-    monkeypatch.setattr(training, 'pretrain', lambda **keywords: (
+    monkeypatch.setattr(pretraining, 'pretrain', lambda **keywords: (
         calls.append(keywords), 'a folder')[1])
     return calls
 
 
 def test_every_flag_of_pretrain_is_a_keyword_and_the_reverse(asked):
-    kinds = {name: kind for flags in FLAGS.values()
-             for name, kind, _, _ in flags}
-    for name, kind in kinds.items():
+    for name, setting in {**SETTINGS, **{
+            setting.name: setting for setting in CARRYING_OUT}}.items():
+        kind = str if setting.kind == PATHS else setting.kind
         value = [] if kind is bool else ['1']
-        main(['pretrain', '--corpus', 'sample', name, *value])
-        assert asked[-1][name[2:].replace('-', '_')] == (
-            ['1'] if name in ('--corpus', '--valid') else kind(1))
-    keywords = {name[2:].replace('-', '_') for name in kinds}
-    assert keywords == {*SOURCE, *BOOK, 'out', 'force', 'devices', 'resume'}
+        main(['pretrain', '--corpus', 'sample',
+              '--' + name.replace('_', '-'), *value])
+        given = asked.pop()[name]
+        assert given == ['1'] if setting.several else (
+            given == kind(1) and type(given) is kind)
+    assert [setting.name for setting in CARRYING_OUT] == [
+        'devices', 'out', 'force', 'resume']
+    assert set(inspect.signature(d2l.pretrain).parameters) == {
+        'devices', 'out', 'force', 'resume', 'keywords'}
 
 
 def test_without_flags_it_is_the_chapters_run(asked):
@@ -121,7 +128,7 @@ def test_without_flags_it_is_the_chapters_run(asked):
         batch_size=512, max_len=64, num_hiddens=128, ffn_num_hiddens=256,
         num_heads=2, num_layers=2, dropout=0.2, lr=0.01, num_steps=50,
         log_interval=1)
-    assert chapter.items() <= training.complete(asked[0]).items()
+    assert chapter.items() <= complete(asked[0]).items()
 
 
 @pytest.fixture
@@ -153,7 +160,7 @@ def test_wikitext_that_was_asked_for_is_never_swapped(no_wikitext, asked):
     main(['pretrain', '--corpus', 'wikitext-2'])
     assert asked[0]['corpus'] == ['wikitext-2']
     with pytest.raises(hub.HubError, match='not on this machine'):
-        training.read_corpus(training.complete(asked[0]))
+        mlm_nsp.read_corpus(complete(asked[0]))
 
 
 @pytest.mark.parametrize('arguments, message', [
@@ -248,7 +255,7 @@ def test_ctrl_c_before_the_first_step_leaves_nothing(tmp_path, monkeypatch,
                                                      capsys):
     def interrupted(*args):
         raise KeyboardInterrupt
-    monkeypatch.setattr(training, 'read_corpus', interrupted)
+    monkeypatch.setattr(mlm_nsp, 'read_corpus', interrupted)
     assert main(['pretrain', *TINY, '--out', 'run']) == 130
     out, err = capsys.readouterr()
     assert out == '' and err.strip() == 'stopped'

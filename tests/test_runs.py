@@ -11,11 +11,12 @@ import pytest
 import reference
 
 import d2lbert as d2l
-from d2lbert import training
 from d2lbert._mxnet import npx
 from d2lbert.files import write_text
-from d2lbert.interrupts import Stopped
-from d2lbert.runs import RunError
+from d2lbert.objectives import mlm_nsp
+from d2lbert.training import run as loop
+from d2lbert.training.interrupts import Stopped
+from d2lbert.training.runs import RunError
 
 FILES = ['config.json', 'log.txt', 'losses.csv', 'losses.png',
          'model.params', 'vocab.txt']
@@ -115,7 +116,7 @@ def test_the_default_folder_is_named_after_the_time(tmp_path):
 @pytest.fixture
 def untrained(monkeypatch):
     """Let a test fail that gets as far as training."""
-    monkeypatch.setattr(training, 'read_corpus', lambda *args: pytest.fail(
+    monkeypatch.setattr(mlm_nsp, 'read_corpus', lambda *args: pytest.fail(
         'training began'))
 
 
@@ -202,7 +203,7 @@ def test_numbers_of_numpy_are_written_as_any_others(tmp_path):
 def test_what_breaks_off_leaves_nothing_behind(error, copy, monkeypatch):
     def run_steps(*args):
         raise error
-    monkeypatch.setattr(training, 'run_steps', run_steps)
+    monkeypatch.setattr(loop, 'run_steps', run_steps)
     before = contents(copy.parent)
     for out, force in ((copy, True), (copy.parent / 'new', False)):
         with pytest.raises(error):
@@ -214,14 +215,14 @@ def test_what_breaks_off_leaves_nothing_behind(error, copy, monkeypatch):
 @pytest.fixture
 def meanwhile(monkeypatch):
     """Have a function called when the next run begins to train."""
-    run_steps = training.run_steps
+    run_steps = loop.run_steps
 
     def during(function):
         def first(*args):
-            monkeypatch.setattr(training, 'run_steps', run_steps)
+            monkeypatch.setattr(loop, 'run_steps', run_steps)
             function()
             return run_steps(*args)
-        monkeypatch.setattr(training, 'run_steps', first)
+        monkeypatch.setattr(loop, 'run_steps', first)
     return during
 
 
@@ -248,13 +249,13 @@ def test_two_runs_without_a_name_in_one_second_have_two_folders(
 
 def test_the_folder_grows_from_the_first_step_and_is_marked(
         tmp_path, monkeypatch):
-    after, seen = training.Run._after, []
+    after, seen = loop.Run._after, []
 
     def look(self, step):
         after(self, step)
         seen.append({name: data.decode('utf-8', 'replace')
                      for name, data in contents(tmp_path / 'run').items()})
-    monkeypatch.setattr(training.Run, '_after', look)
+    monkeypatch.setattr(loop.Run, '_after', look)
     run = d2l.pretrain(**TINY, eval_every=1, out='run')
     final = (run / 'losses.csv').read_text(), (run / 'log.txt').read_text()
     for step, files in enumerate(seen, 1):
@@ -268,12 +269,12 @@ def test_the_folder_grows_from_the_first_step_and_is_marked(
 
 
 def test_what_a_failed_run_learnt_is_kept_and_marked(tmp_path, monkeypatch):
-    after = training.Run._after
+    after = loop.Run._after
 
     def fail(self, step):
         after(self, step)
         raise MemoryError
-    monkeypatch.setattr(training.Run, '_after', fail)
+    monkeypatch.setattr(loop.Run, '_after', fail)
     with pytest.raises(MemoryError):
         d2l.pretrain(**TINY, out='run')
     assert sorted(contents(tmp_path / 'run')) == [
@@ -306,18 +307,18 @@ def test_a_replaced_run_is_whole_until_the_new_one_is(copy, meanwhile):
 
 def test_a_stopped_replacement_goes_on_and_then_takes_its_place(
         copy, monkeypatch):
-    after, before = training.Run._after, contents(copy)
+    after, before = loop.Run._after, contents(copy)
 
     def stopped(self, step):
         signal.raise_signal(signal.SIGTERM)
         after(self, step)
-    monkeypatch.setattr(training.Run, '_after', stopped)
+    monkeypatch.setattr(loop.Run, '_after', stopped)
     beside = copy.with_name('copy.new')
     with pytest.raises(Stopped, match=f'--resume {beside}') as caught:
         d2l.pretrain(**TINY, out=copy, force=True)
     assert caught.value.signal == signal.SIGTERM
     assert contents(copy) == before
-    monkeypatch.setattr(training.Run, '_after', after)
+    monkeypatch.setattr(loop.Run, '_after', after)
     assert d2l.pretrain(resume=beside) == copy
     assert os.listdir(copy.parent) == ['copy']
     config = json.loads((copy / 'config.json').read_text('utf-8'))

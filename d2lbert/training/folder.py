@@ -8,9 +8,9 @@ import time
 from pathlib import Path
 from shlex import quote
 
-from d2lbert import checkpoints
 from d2lbert.files import new_run_folder, write_text
-from d2lbert.runs import RunError
+from d2lbert.training import checkpoints
+from d2lbert.training.runs import RunError
 
 try:
     import fcntl

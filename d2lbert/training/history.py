@@ -1,14 +1,15 @@
 """What a run saw: losses, held-out figures, lines for log.txt."""
 from d2lbert.bert_pretraining import History
-from d2lbert.evaluation import Figures
 from d2lbert.files import write_text
 
 
 class RunHistory(History):
     """A `History` with held-out figures and log lines, for checkpoints."""
 
-    def __init__(self):
-        super().__init__()
+    def __init__(self, losses, figures):
+        """losses: their names; figures: the type of held-out figures."""
+        super().__init__(losses)
+        self.figures = figures
         self.held_out, self.log_lines = {}, []
 
     def add(self, read, num_pairs):
@@ -27,7 +28,8 @@ class RunHistory(History):
         """
         columns = self.columns
         if held_out:
-            columns += tuple(f'held_out_{name}' for name in Figures._fields)
+            columns += tuple(f'held_out_{name}'
+                             for name in self.figures._fields)
         places = {step: place for place, step in enumerate(self.step)}
         return ','.join(columns) + '\n' + ''.join(
             self._csv_row(step, places.get(step), held_out)
@@ -47,7 +49,8 @@ class RunHistory(History):
         if place is not None:
             row = tuple(getattr(self, name)[place] for name in self.columns)
         if held_out:
-            row += self.held_out.get(step, ('',) * len(Figures._fields))
+            row += self.held_out.get(
+                step, ('',) * len(self.figures._fields))
         return ','.join(x if x == '' else repr(x) for x in row) + '\n'
 
     def save_csv(self, path):
@@ -61,13 +64,10 @@ class RunHistory(History):
                     held_out=list(self.held_out.items()),
                     log_lines=self.log_lines)
 
-    @classmethod
-    def from_dict(cls, state):
-        """The history that `to_dict` wrote."""
-        history = cls()
-        for name in (*cls.columns, 'seconds', 'log_lines'):
-            setattr(history, name, state[name])
-        history.sums.data = state['sums']
-        history.held_out = {step: Figures(*figures)
-                            for step, figures in state['held_out']}
-        return history
+    def restore(self, state):
+        """Become the history that `to_dict` wrote."""
+        for name in (*self.columns, 'seconds', 'log_lines'):
+            setattr(self, name, state[name])
+        self.sums.data = state['sums']
+        self.held_out = {step: self.figures(*figures)
+                         for step, figures in state['held_out']}
