@@ -38,7 +38,7 @@ def main(spec):
         child = subprocess.Popen(
             spec['argv'], cwd=spec['cwd'], env=_environment(spec),
             stdin=subprocess.DEVNULL, start_new_session=True,
-            preexec_fn=_die_with(os.getpid()))
+            preexec_fn=die_with(os.getpid()))
     except OSError as error:
         print(f'{error.filename}: {error.strerror} on '
               f'{socket.gethostname()}', file=sys.stderr)
@@ -80,7 +80,7 @@ def _cores(machine):
     return names['physical_cores']()
 
 
-def _die_with(guard):
+def die_with(guard):
     """What the new process does first: be killed when the guard is."""
     libc = ctypes.CDLL(None)
 

@@ -1,6 +1,8 @@
 """Fixtures shared by the tests."""
 import contextlib
 import os
+import signal
+import subprocess
 import sys
 import types
 from pathlib import Path
@@ -70,6 +72,38 @@ def elsewhere(tmp_path, monkeypatch, cache):
     """Let no test leave files in the checkout or in the user's cache."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv('D2LBERT_CACHE', str(cache))
+
+
+@pytest.fixture(autouse=True)
+def ctrl_c():
+    """Let Ctrl-C be heeded, as tests of it need, and what they start.
+
+    It is ignored where the tests run behind nohup or a script's `&`.
+    """
+    before = signal.getsignal(signal.SIGINT)
+    if before is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    if before is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture(autouse=True)
+def no_process_left(monkeypatch):
+    """Kill what a test has started and, because it failed, not ended."""
+    started, init = [], subprocess.Popen.__init__
+
+    def record(process, *args, **kwargs):
+        init(process, *args, **kwargs)      # only what could be started
+        started.append((process, kwargs.get('start_new_session')))
+    monkeypatch.setattr(subprocess.Popen, '__init__', record)
+    yield
+    for process, has_group in started:
+        if process.poll() is None:
+            if has_group:
+                os.killpg(process.pid, signal.SIGKILL)
+            process.kill()
+            process.wait()
 
 
 @pytest.fixture(params=['kernels', 'plain'])

@@ -34,7 +34,7 @@ from typing import Any, NamedTuple
 
 import numpy as onp
 
-from d2lbert import checkpoints, hub
+from d2lbert import checkpoints, guard, hub
 from d2lbert.__main__ import FLAGS, main
 from d2lbert.kernels import build
 
@@ -78,11 +78,15 @@ class Case(NamedTuple):
 def fork(folder, argv, prepare=None):
     """Start a command in `folder`; returns (process id, its output)."""
     outputs = [tempfile.TemporaryFile() for _ in range(2)]
+    # It dies with this process, and Ctrl-C, though ignored here, reaches it
+    become = guard.die_with(os.getpid())
     pid = os.fork()
     if pid:
         return pid, outputs
     status = 70
     try:
+        become()
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         os.chdir(folder)
         for number, file in enumerate(outputs, 1):
             os.dup2(file.fileno(), number)
