@@ -1,5 +1,6 @@
 """The book's page "Pretraining BERT": shards, losses, loop, encodings."""
 import functools
+import math
 from pathlib import Path
 
 from d2lbert import kernels
@@ -192,18 +193,22 @@ class History:
 
 
 def run_steps(steps, num_steps, log_interval, history, devices, animator,
-              after=None):
+              after=None, about=None):
     """Take from `steps` those that `history` lacks of `num_steps`.
 
     `steps` yields (read, number of pairs) as `History.add` takes them;
-    `after(step)` is called behind each. Draws with `animator` and prints the
-    book's two lines.
+    `after(step)` is called behind each, and `about(number of pairs)` once,
+    behind the first, for a line on what is trained. Draws with `animator`
+    and prints the book's two lines.
     """
     timer = Timer()
     try:
         for step in range(history.num_steps + 1, num_steps + 1):
             timer.start()
-            history.add(*next(steps))
+            read, num_pairs = next(steps)
+            history.add(read, num_pairs)
+            if about is not None and not animator.begun:
+                animator.begin(about(num_pairs))
             if step % log_interval == 0:
                 history.log(step)       # waits for the devices
             elif step == num_steps:
@@ -230,8 +235,9 @@ def train_bert(train_iter, net, loss, vocab_size, ctx=None, *args,
     `(..., devices, num_steps)` of the later ones, with 0.01. Draws both
     losses every `log_interval` steps, prints the book's two lines, binds the
     vocabulary of `train_iter` to the net and returns a `History`. In a
-    notebook the losses are a figure; in a script a progress bar, and at the
-    end losses.png and losses.csv in the folder `out` (runs/<date-time>).
+    notebook the losses are a figure; in a script a progress bar, or lines
+    where standard error is no terminal, and at the end losses.png and
+    losses.csv in the folder `out` (runs/<date-time>).
     """
     devices, log_interval, num_steps, learning_rate = _book_arguments(
         ctx, args, devices, log_interval, num_steps, learning_rate)
@@ -247,13 +253,22 @@ def train_bert(train_iter, net, loss, vocab_size, ctx=None, *args,
     history = History()
     animator = Animator(xlabel='step', ylabel='loss', xlim=[1, num_steps],
                         legend=['mlm', 'nsp'])
-    run_steps(steps(), num_steps, log_interval, history, devices, animator)
+    run_steps(steps(), num_steps, log_interval, history, devices, animator,
+              about=functools.partial(about, net, num_steps, devices))
     if out is not None or not in_notebook():
         out = Path(out) if out is not None else new_run_folder()
         out.mkdir(parents=True, exist_ok=True)
         animator.save(out / 'losses.png')
         history.save_csv(out / 'losses.csv')
     return history
+
+
+def about(net, num_steps, devices, batch_size):
+    """What is trained, in a line."""
+    count = sum(math.prod(param.shape)
+                for param in net.collect_params().values())
+    return (f'training {count:,} parameters: {num_steps} steps of '
+            f'{batch_size} sentence pairs on {devices}')
 
 
 def _book_arguments(ctx, args, devices, log_interval, num_steps,

@@ -28,6 +28,7 @@ from d2lbert.bert_pretraining import (
     History,
     _get_batch_bert,
     _get_batch_loss_bert,
+    about,
     no_gradient,
     run_steps,
 )
@@ -321,7 +322,8 @@ class Run:
         if s['eval_every']:
             legend += ['held-out mlm', 'held-out nsp']
         self.animator = Animator(xlabel='step', ylabel='loss', legend=legend,
-                                 xlim=[1, s['num_steps']])
+                                 xlim=[1, s['num_steps']],
+                                 quiet=self.rank != 0)
         for point in zip(history.step, zip(history.mlm, history.nsp)):
             self.animator.add(*point)
         for step, figures in history.held_out.items():
@@ -329,7 +331,10 @@ class Run:
         self.started = True
         with copied_output(history.log_lines, quiet=self.rank != 0):
             run_steps(self._steps(), s['num_steps'], s['log_interval'],
-                      history, self.devices, self.animator, self._after)
+                      history, self.devices, self.animator, self._after,
+                      # Not its own count: the first batch may be a small one
+                      lambda _: about(self.net, s['num_steps'],
+                                      self._whereabouts(), s['batch_size']))
         if self.rank == 0:
             complete_run = functools.partial(
                 write_run, net=self.net, history=history,
@@ -343,6 +348,11 @@ class Run:
                 complete_run(self.out)
             else:
                 self._claim(complete_run)
+
+    def _whereabouts(self):
+        if self.num_workers == 1:
+            return self.devices
+        return f'{self.num_devices} devices of {self.num_workers} workers'
 
     def _claim(self, complete_run=None):
         """Make the run folder at the first write, unless one is resumed."""

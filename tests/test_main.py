@@ -56,7 +56,9 @@ def run(tmp_path_factory):
     out, err = process.communicate()
     assert process.returncode == 0, err
     assert re.fullmatch(TWO_LINES, out)
-    assert err == 'run folder runs/first\n'
+    assert re.fullmatch(r'training [\d,]+ parameters: 2 steps of 16 sentence '
+                        r'pairs on \[cpu\(0\)\]\n'
+                        'run folder runs/first\n', err)
     assert (folder / 'runs/first/log.txt').read_text('utf-8') == out
     return folder / 'runs' / 'first'
 
@@ -199,8 +201,9 @@ def test_ctrl_c_ends_with_one_line_and_the_run_can_go_on(tmp_path, capsys):
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
-    stopped = re.fullmatch(r'stopped at step (\d+); go on with: d2lbert '
-                           'pretrain --resume runs/run', err.strip())
+    stopped = re.fullmatch(r'(?s)training .*\nstopped at step (\d+); go on '
+                           'with: d2lbert pretrain --resume runs/run',
+                           err.strip())
     assert stopped and out == '' and process.returncode == 130, err
     assert 'was not finished' in fails(capsys, 'encode', 'runs/run', 'a')
     last = str(int(stopped.group(1)) + 1)

@@ -312,8 +312,9 @@ def test_ctrl_c_saves_and_says_how_to_go_on(long_run, tmp_path):
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130
-    stopped = re.fullmatch(r'stopped at step (\d+); go on with: '
-                           r'd2lbert pretrain --resume run', err.strip())
+    stopped = re.fullmatch(r'(?s)training .*\nstopped at step (\d+); go on '
+                           'with: d2lbert pretrain --resume run',
+                           err.strip())
     last = checkpoints.all_of(tmp_path / 'run')[-1]
     assert stopped and int(stopped.group(1)) == int(last.stem[5:]) < 150
     d2l.pretrain(resume=tmp_path / 'run', devices='cpu')
