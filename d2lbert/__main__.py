@@ -1,5 +1,9 @@
 """The command `d2lbert`: pretrain, encode, evaluate, launch, doctor."""
 import argparse
+import contextlib
+import importlib
+import os
+import signal
 import sys
 
 from d2lbert._version import __version__
@@ -20,6 +24,9 @@ def main(argv=None):
     """Run the command; returns the exit status."""
     args = parser().parse_args(argv)
     try:
+        if args.needs is not None:
+            with _ending_at_once():
+                importlib.import_module(args.needs)
         return args.run(args)
     except KeyboardInterrupt as interrupt:
         print(f'\n{str(interrupt) or "stopped"}', file=sys.stderr)
@@ -31,6 +38,25 @@ def main(argv=None):
             RuntimeError) as error:
         print(f'd2lbert {args.command}: {error}', file=sys.stderr)
         return 1
+
+
+@contextlib.contextmanager
+def _ending_at_once():
+    """Let Ctrl-C end this process with one line.
+
+    Importing takes seconds, through code that may catch the exception.
+    """
+    def end(*_):
+        os.write(2, b'\nstopped\n')
+        os._exit(130)
+    heeded = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if heeded:
+        signal.signal(signal.SIGINT, end)
+    try:
+        yield
+    finally:
+        if heeded:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -47,6 +73,8 @@ def parser():
         formatter_class=argparse.RawDescriptionHelpFormatter)
     top.add_argument('--version', action='version',
                      version=f'd2lbert {__version__}')
+    # What a command imports besides itself, once its arguments are known
+    top.set_defaults(needs=None)
     commands = top.add_subparsers(dest='command', metavar='COMMAND',
                                   required=True)
     _add_pretrain(commands)
@@ -70,7 +98,7 @@ def _add_pretrain(commands):
         'not here; where it cannot be fetched, the sample corpus that comes '
         'with d2lbert stands in. Where a default has two values, the second '
         'is that of --recipe learn.')
-    pretrain.set_defaults(run=_pretrain)
+    pretrain.set_defaults(run=_pretrain, needs='d2lbert.training')
     for title, flags in FLAGS.items():
         group = pretrain.add_argument_group(title)
         for name, kind, metavar, text in flags:
@@ -169,7 +197,7 @@ def _add_evaluate(commands):
                           "run's vocabulary")
     evaluate.add_argument('--devices', default='auto', metavar='NAME',
                           help='as for pretrain')
-    evaluate.set_defaults(run=_evaluate)
+    evaluate.set_defaults(run=_evaluate, needs='d2lbert.training')
 
 
 def _add_encode(commands):
@@ -203,7 +231,7 @@ def _pretrain(args):
     from d2lbert import hub, launch
     from d2lbert.training import Stopped, pretrain
     settings = {name: value for name, value in vars(args).items()
-                if name not in ('command', 'run')}
+                if name not in ('command', 'run', 'needs')}
     if 'corpus' not in settings and 'resume' not in settings:
         settings['corpus'] = 'wikitext-2'
         try:

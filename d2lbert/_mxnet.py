@@ -241,3 +241,4 @@ def _import_mxnet():
 mx = _import_mxnet()
 autograd, gluon, init = mx.autograd, mx.gluon, mx.init
 nn, np, npx = mx.gluon.nn, mx.np, mx.npx
+npx.set_np()

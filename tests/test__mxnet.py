@@ -25,7 +25,8 @@ sys.modules['d2lbert'] = package
 
 FAKE_MXNET = '''
 import os, types
-autograd = gluon = init = np = npx = types.SimpleNamespace(nn=None)
+autograd = gluon = init = np = npx = types.SimpleNamespace(
+    nn=None, set_np=lambda: None)
 __version__ = '1.9.1'
 print({name: os.environ.get(name) for name in (
     'OMP_NUM_THREADS', 'MXNET_OMP_MAX_THREADS')})

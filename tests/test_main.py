@@ -24,15 +24,15 @@ TWO_LINES = (r'MLM loss \d+\.\d{3}, NSP loss \d+\.\d{3}\n'
              r'\d+\.\d sentence pairs/sec on \[cpu\(0\)\]\n')
 
 
-def start(*arguments, **kwargs):
+def start(*arguments, options=(), **kwargs):
     """Start `python -m d2lbert` with this package, wherever it runs."""
     root = str(Path(d2l.__file__).resolve().parents[1])
     paths = [root, *filter(None, [os.environ.get('PYTHONPATH')])]
     return subprocess.Popen(
-        [sys.executable, '-m', 'd2lbert', *map(str, arguments)],
+        [sys.executable, *options, '-m', 'd2lbert', *map(str, arguments)],
         env=dict(os.environ, PYTHONPATH=os.pathsep.join(paths)),
-        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE, encoding='utf-8', **kwargs)
+        **{**dict(stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                  stderr=subprocess.PIPE, encoding='utf-8'), **kwargs})
 
 
 def contents(folder):
@@ -86,6 +86,63 @@ def test_version_and_help_are_told(capsys):
             main(arguments)
         assert exit.value.code == 0
         assert said in capsys.readouterr().out
+
+
+SLOW = {'mxnet', 'numpy', 'matplotlib', 'tqdm'}
+
+
+def test_version_and_help_wait_for_no_library():
+    status, out, err = python(f'''
+sys.argv[:] = ['/usr/bin/d2lbert']
+from d2lbert.__main__ import main, parser
+commands = [[name] for name in parser()._subparsers._group_actions[0].choices]
+assert ['pretrain'] in commands
+for command in [[], *commands]:
+    for flag in ['--help'] + ['--version'] * (not command):
+        try:
+            main([*command, flag])
+        except SystemExit as error:
+            assert error.code == 0
+assert not {SLOW} & set(sys.modules), {SLOW} & set(sys.modules)
+# Whoever asks for a name gets it
+import d2lbert as d2l
+from d2lbert import BERTModel
+assert 'mxnet' in sys.modules and d2l.BERTModel is BERTModel
+assert d2l._get_batch_bert and not hasattr(d2l, 'nothing')
+''')
+    assert (status, err) == (0, '') and out.count('usage: ') > 5
+
+
+def test_the_module_is_the_command_too():
+    process = start('--version', options=['-X', 'importtime'])
+    out, err = process.communicate()
+    assert out == f'd2lbert {d2l.__version__}\n'
+    imported = {line.split('|')[-1].strip() for line in err.splitlines()}
+    assert 'd2lbert.__main__' in imported or 'd2lbert' in imported
+    assert not SLOW & imported
+
+
+def test_the_library_brings_its_names_and_mxnet_but_no_matplotlib(tmp_path):
+    status, out, err = python('''
+import d2lbert as d2l
+assert 'mxnet' in sys.modules and 'matplotlib' not in sys.modules
+from mxnet import gluon, np
+x = np.array([1, 2])
+assert x[x > 1].tolist() == [2]         # as NumPy has it
+assert {'BERTModel', '_get_batch_bert', 'train_bert'} < set(dir(d2l))
+import pickle
+vocab = d2l.Vocab([['a', 'b']])
+assert pickle.loads(pickle.dumps(vocab)).idx_to_token == vocab.idx_to_token
+assert pickle.loads(pickle.dumps(d2l.BERTModel)) is d2l.BERTModel
+try:
+    d2l.nothing
+except AttributeError as error:
+    assert str(error) == "module 'd2lbert' has no attribute 'nothing'"
+names = {}
+exec('from d2lbert import *', names)
+assert names['BERTModel'] is d2l.BERTModel
+''')
+    assert (status, out, err) == (0, '', '')
 
 
 def test_a_command_is_needed(capsys):
@@ -213,30 +270,26 @@ def test_ctrl_c_ends_with_one_line_and_the_run_can_go_on(tmp_path, capsys):
     assert steps[-1].startswith(f'{last},')
 
 
-#: Ctrl-C may be ignored where the tests run, as behind nohup.
-HEEDED = ('import os, signal, sys\n'
-          'signal.signal(signal.SIGINT, signal.default_int_handler)\n')
-
-
 def python(code):
     """Run code where this package is; (status, output, errors)."""
     root = str(Path(d2l.__file__).resolve().parents[1])
-    done = subprocess.run([sys.executable, '-c', HEEDED + code], cwd=root,
-                          stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                          encoding='utf-8')
+    done = subprocess.run(
+        [sys.executable, '-c', 'import os, signal, sys\n' + code], cwd=root,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding='utf-8')
     return done.returncode, done.stdout, done.stderr
 
 
 def test_ctrl_c_during_the_import_is_one_line_too():
     assert python(
-        'sys.argv[:] = ["-m"]\n'
+        'sys.argv[:] = ["d2lbert", "encode", "run", "a"]\n'
         # Stopped where the package asks for MXNet, which takes seconds
         'class Interrupted:\n'
         '    def find_spec(self, name, path=None, target=None):\n'
         '        if name == "mxnet":\n'
         '            os.kill(os.getpid(), signal.SIGINT)\n'
         'sys.meta_path.insert(0, Interrupted())\n'
-        'import d2lbert\n') == (130, '', '\nstopped\n')
+        'from d2lbert.__main__ import main\n'
+        'main()\n') == (130, '', '\nstopped\n')
 
 
 @pytest.mark.parametrize('name', ['-m', 'script.py'])
