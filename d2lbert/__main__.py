@@ -202,18 +202,27 @@ def _add_evaluate(commands):
 
 def _add_encode(commands):
     encode = commands.add_parser(
-        'encode', help='print or write the vectors of a text',
-        description='Encode a text with a trained model: one vector for '
-        '<cls>, each token and <sep>. The text is lower-cased and split at '
-        'white space, as the training text was.')
-    encode.add_argument('folder', metavar='RUN', help='a run folder')
-    encode.add_argument('text', help="for example 'a crane is flying'")
-    encode.add_argument('--pair', metavar='TEXT',
-                        help='a second text, encoded together with the first')
-    encode.add_argument('--out', metavar='FILE.npy',
-                        help='write the vectors, (T, H) float32, instead of '
-                        'printing them')
-    encode.set_defaults(run=_encode)
+        'encode', help='print or write the vectors of texts',
+        description='Encode a text, or each line of a file, with a trained '
+        'model: one vector for <cls>, each token and <sep>, or one for the '
+        'whole text with --pool. A text is lower-cased and split at white '
+        'space, as the training text was. What is printed is a line for '
+        'each vector, behind its token; with --file an empty line ends each '
+        'text.')
+    add = encode.add_argument
+    add('folder', metavar='RUN', help='a run folder')
+    add('text', nargs='?', help="for example 'a crane is flying'")
+    add('--pair', metavar='TEXT',
+        help='a second text, encoded together with the first')
+    add('--file', metavar='FILE',
+        help='encode each line of a file, - for standard input, instead of '
+        'one text; results come as the lines do, in constant memory')
+    add('--pool', choices=('cls', 'mean'), help='one vector for a text: that '
+        'of <cls>, or the mean of all its vectors, with <cls> and <sep>')
+    add('--out', metavar='FILE.npy',
+        help='write the vectors as float32 instead of printing them: (T, H) '
+        'of one text, (N, H) of N texts with --pool')
+    encode.set_defaults(run=_encode, needs='d2lbert.encoding')
 
 
 def _add_launch(commands):
@@ -259,31 +268,8 @@ def _evaluate(args):
 
 
 def _encode(args):
-    import numpy as np
-
-    from d2lbert.bert import get_tokens_and_segments
-    from d2lbert.bert_pretraining import get_bert_encoding
-    from d2lbert.files import replacing
-    from d2lbert.runs import load_run
-    net, vocab = load_run(args.folder)
-    text, pair = (None if t is None else t.lower().split()
-                  for t in (args.text, args.pair))
-    for name, tokens in (('text', text), ('--pair', pair)):
-        if tokens == []:
-            raise ValueError(f'{name} is empty: give at least one word')
-    unknown = sorted({t for t in text + (pair or []) if t not in
-                      vocab.token_to_idx})
-    if unknown:
-        print(f'not in the vocabulary, read as <unk>: {", ".join(unknown)}',
-              file=sys.stderr)
-    vectors = get_bert_encoding(net, text, pair)[0].asnumpy()
-    if args.out is None:
-        for token, vector in zip(get_tokens_and_segments(text, pair)[0],
-                                 vectors):
-            print(token, ' '.join(f'{x:.4f}' for x in vector))
-        return 0
-    with replacing(args.out) as part, open(part, 'wb') as file:
-        np.save(file, vectors)
+    from d2lbert.encoding import encode
+    encode(args.folder, args.text, args.pair, args.file, args.pool, args.out)
     return 0
 
 

@@ -1,4 +1,5 @@
 """The command `d2lbert`, mostly in this process, where it must as another."""
+import io
 import os
 import re
 import signal
@@ -13,7 +14,7 @@ import numpy as onp
 import pytest
 
 import d2lbert as d2l
-from d2lbert import hub, training
+from d2lbert import encoding, hub, training
 from d2lbert.__main__ import FLAGS, main
 from d2lbert.recipes import BOOK, SOURCE
 
@@ -362,12 +363,149 @@ def test_encode_needs_a_run_and_words_and_room(run, capsys):
     assert '--pair is empty' in fails(capsys, 'encode', run, 'a',
                                       '--pair', '')
     assert '1003 tokens' in fails(capsys, 'encode', run, 'a ' * 1001)
-    assert 'nowhere' in fails(capsys, 'encode', run, 'a', '--out',
-                              'nowhere/x.npy')
 
 
-def test_encode_into_a_closed_pipe_says_nothing(run):
-    process = start('encode', run, 'a ' * 900)
+@pytest.mark.parametrize('out, reason', [
+    ('.', 'is a folder: name a file, as x.npy'),
+    ('nowhere/x.npy', 'cannot be written: there is no folder nowhere'),
+    ('/proc/x.npy', 'cannot be written: '),
+    ('/dev/full', 'cannot be written: No space left on device')])
+def test_where_encode_cannot_write_is_said_before_any_work(out, reason,
+                                                           capsys, tmp_path):
+    if not Path(out).parent.exists() and out.startswith('/'):
+        pytest.skip(f'there is no {out} here')
+    # There is no run either, but nobody has looked for it yet
+    assert fails(capsys, 'encode', 'norun', 'a', '--out', out).startswith(
+        f'd2lbert encode: --out {out} {reason}')
+    assert os.listdir(tmp_path) == []
+
+
+LINES = ['A crane is flying', 'an old bird', 'the', 'it is a zyzzyva']
+
+
+@pytest.fixture
+def lines(tmp_path):
+    """A file of four texts, one of them with an unknown word."""
+    (tmp_path / 'texts').mkdir()
+    path = tmp_path / 'texts' / 'lines.txt'
+    path.write_text('\n'.join(LINES), encoding='utf-8')
+    return path
+
+
+def test_encode_prints_the_tokens_of_each_line_of_a_file(run, lines, capsys):
+    assert main(['encode', str(run), '--file', str(lines)]) == 0
+    out, err = capsys.readouterr()
+    assert err == '3 of 12 words are not in the vocabulary and were read as ' \
+                  '<unk>\n'
+    *blocks, end = out.split('\n\n')
+    assert len(blocks) == 4 and end == ''
+    for line, block in zip(LINES, blocks):
+        tokens, vectors = words_and_vectors(block)
+        assert tokens == ['<cls>', *line.lower().split(), '<sep>']
+        onp.testing.assert_allclose(
+            vectors, expected_vectors(run, tokens[1:-1]), atol=6e-5)
+
+
+@pytest.mark.parametrize('at_once', [1, 3, 64])
+@pytest.mark.parametrize('pool', ['cls', 'mean'])
+def test_encode_pools_each_text_into_one_vector(run, lines, capsys, tmp_path,
+                                                monkeypatch, pool, at_once):
+    monkeypatch.setattr(encoding, 'TEXTS', at_once)
+    flags = ['--file', str(lines), '--pool', pool]
+    assert main(['encode', str(run), *flags, '--out', 'x.npy']) == 0
+    vectors = onp.load(tmp_path / 'x.npy')
+    assert vectors.shape == (4, 8) and vectors.dtype == 'float32'
+    for line, vector in zip(LINES, vectors):
+        tokens = expected_vectors(run, line.lower().split())
+        onp.testing.assert_allclose(
+            vector, tokens[0] if pool == 'cls' else tokens.mean(0),
+            atol=1e-5)
+    capsys.readouterr()
+    assert main(['encode', str(run), *flags]) == 0
+    onp.testing.assert_allclose(
+        [[float(x) for x in line.split()]
+         for line in capsys.readouterr().out.splitlines()], vectors,
+        atol=6e-5)
+    assert main(['encode', str(run), LINES[0], '--pool', pool, '--out',
+                 'one.npy']) == 0
+    onp.testing.assert_allclose(onp.load('one.npy'), vectors[:1], atol=1e-5)
+
+
+def test_encode_answers_standard_input_line_by_line(run):
+    process = start('encode', run, '--file', '-', '--pool', 'cls',
+                    stdin=subprocess.PIPE)
+    for line in LINES[:3]:
+        process.stdin.write(line + '\n')
+        process.stdin.flush()
+        vector = [float(x) for x in process.stdout.readline().split()]
+        onp.testing.assert_allclose(
+            vector, expected_vectors(run, line.lower().split())[0], atol=6e-5)
+    assert process.communicate() == ('', '2 of 8 words are not in the '
+                                     'vocabulary and were read as <unk>\n')
+    assert process.returncode == 0
+
+
+def test_encode_reads_in_pieces_of_any_size(monkeypatch):
+    whole = ''.join(f'text number {i}\r\n' for i in range(50)) + 'and öñe'
+    for size in (1, 7, 1 << 16):
+        monkeypatch.setattr(encoding, 'CHUNK', size)
+        file = io.BufferedReader(io.BytesIO(whole.encode()))
+        texts = [text for some in encoding.read_texts(file, 'x')
+                 for text in some]
+        assert [text.tokens_a for text in texts] == [
+            line.split() for line in whole.splitlines()]
+        assert texts[-1].name == 'x, line 51'
+
+
+@pytest.mark.parametrize('data, reason', [
+    (b'a\n\nb\n', 'lines.txt, line 2 is empty: give at least one word'),
+    (b'a\n\xff\n', 'lines.txt, line 2 is not UTF-8 (invalid start byte at '
+     'byte 1): convert'),
+    (b'', 'lines.txt holds no text: put one on each line'),
+    (b'a\n' + b'a ' * 999, 'lines.txt, line 2: 1001 tokens are more than the '
+     '1000 positions of this model: cut the text'),
+    (b'a' * 2000, 'lines.txt, line 1 is longer than 0 MiB: put each text')])
+def test_a_line_that_cannot_be_encoded_is_named(run, data, reason, capsys,
+                                                tmp_path, monkeypatch):
+    monkeypatch.setattr(encoding, 'LONGEST', 1998)
+    (tmp_path / 'lines.txt').write_bytes(data)
+    assert reason in fails(capsys, 'encode', run, '--file', 'lines.txt',
+                           '--pool', 'cls', '--out', 'x.npy')
+    assert os.listdir(tmp_path) == ['lines.txt']
+
+
+@pytest.mark.parametrize('flags, reason', [
+    ([], 'give a text, or --file FILE with a text on each line'),
+    (['a', '--file', 'x'], 'not both'),
+    (['--file', 'x', '--pair', 'a'], '--pair goes with one text'),
+    (['--file', 'x', '--out', 'x.npy'], 'give --pool cls or --pool mean'),
+    (['--file', 'nowhere'], '--file nowhere cannot be read: No such file')])
+def test_what_encode_cannot_combine_is_refused(flags, reason, capsys):
+    assert reason in fails(capsys, 'encode', 'norun', *flags)
+
+
+def test_encode_writes_into_a_pipe(run, tmp_path):
+    data, _ = start('encode', run, 'a crane', '--out', '/dev/stdout',
+                    encoding=None).communicate()
+    onp.testing.assert_array_equal(onp.load(io.BytesIO(data)),
+                                   expected_vectors(run, ['a', 'crane']))
+
+
+def test_a_file_of_rows_is_numpys_own(tmp_path):
+    rows = onp.random.RandomState(0).normal(size=(70, 5)).astype('float32')
+    with encoding.npy_rows(tmp_path / 'x.npy') as file:
+        for k in range(0, 70, 7):
+            assert os.listdir(tmp_path) != ['x.npy']
+            file.add(rows[k:k + 7])
+    onp.testing.assert_array_equal(onp.load(tmp_path / 'x.npy'), rows)
+    onp.testing.assert_array_equal(
+        onp.load(tmp_path / 'x.npy', mmap_mode='r')[3:9], rows[3:9])
+
+
+def test_encode_into_a_closed_pipe_says_nothing(run, tmp_path):
+    # More than a pipe holds
+    (tmp_path / 'texts').write_text(('a ' * 900 + '\n') * 10)
+    process = start('encode', run, '--file', tmp_path / 'texts')
     process.stdout.readline()
     process.stdout.close()
     err = process.stderr.read()
