@@ -13,7 +13,7 @@ from d2lbert import kernels
 from d2lbert._mxnet import nn, np
 from d2lbert.attention import Rows
 from d2lbert.kernels import ops
-from d2lbert.layers import Dense, LayerNorm
+from d2lbert.layers import Dense, LayerNorm, as_defined
 from d2lbert.text import CLS, SEP
 from d2lbert.transformer import PositionalEncoding, TransformerEncoderBlock
 
@@ -90,8 +90,10 @@ class BERTEncoder(nn.Block):
         tokens, segments = self.check(tokens, segments)
         (B, T), ctx = tokens.shape, tokens.ctx
         if valid_lens is not None:
+            check_whole(valid_lens, 'valid length')
             valid_lens = on_device(valid_lens, ctx)
-        if not kernels.enabled(self.token_embedding.weight.data(ctx)):
+        if not (kernels.enabled(self.token_embedding.weight.data(ctx))
+                and as_defined(self)):
             X = self.token_embedding(tokens) + self.segment_embedding(segments)
             if self._learnable:
                 X = X + self.pos_embedding.data(ctx=ctx)[:, :T, :]
@@ -293,6 +295,8 @@ def pack(tokens, segments, valid_lens, pred_positions, mlm_weights, mlm_Y,
     or a prediction lies in the padding.
     """
     ctx = tokens.ctx
+    check_whole(valid_lens, 'valid length')
+    check_whole(pred_positions, 'prediction position')
     lens = valid_lens.asnumpy().reshape(-1).astype('int32')
     B, T = tokens.shape
     lens = onp.minimum(lens, T)
@@ -322,16 +326,38 @@ def on_device(X, ctx, dtype=None):
     return X if dtype is None else X.astype(dtype, copy=False)
 
 
+def _on_host(X):
+    """X as a host array where reading it costs nothing, else None."""
+    if isinstance(X, np.ndarray):
+        return X.asnumpy() if X.ctx.device_type == 'cpu' else None
+    return onp.asarray(X)
+
+
+def check_whole(X, name):
+    """Refuse a number that is not whole, where reading it costs nothing.
+
+    Whole floats will do, as some of the book's arrays hold; MXNet would cut
+    others, and NaN, in silence.
+    """
+    X = _on_host(X)
+    if X is not None and X.dtype.kind == 'f':
+        broken = X[~(X == onp.floor(X))]        # NaN equals nothing
+        if broken.size:
+            raise ValueError(f'{name} {broken[0]} is not a whole number')
+
+
 def check_ids(ids, bound, name):
-    """Refuse ids outside 0 to bound - 1, where reading them costs nothing."""
-    if isinstance(ids, np.ndarray):
-        if ids.ctx.device_type != 'cpu':
-            return
-        ids = ids.asnumpy()
-    ids = onp.asarray(ids)
+    """Refuse ids that are not whole numbers from 0 to bound - 1.
+
+    Only where reading them costs nothing.
+    """
+    ids = _on_host(ids)
+    if ids is None:
+        return
     if not ids.size:
         raise ValueError(f'at least one {name} is needed, not an array of '
                          f'shape {ids.shape}')
+    check_whole(ids, name)
     low, high = ids.min(), ids.max()
     if low < 0 or high >= bound:
         raise ValueError(f'{name} {low if low < 0 else high} is out of '

@@ -6,9 +6,7 @@ from pathlib import Path
 from d2lbert import kernels
 from d2lbert._mxnet import autograd, gluon, np
 from d2lbert.bert import (
-    BERTEncoder,
     BERTModel,
-    MaskLM,
     check_ids,
     get_tokens_and_segments,
     on_device,
@@ -16,6 +14,7 @@ from d2lbert.bert import (
 )
 from d2lbert.bert_dataset import Batch
 from d2lbert.files import new_run_folder, write_text
+from d2lbert.layers import as_defined
 from d2lbert.progress import Accumulator, Animator, Timer, in_notebook
 
 
@@ -88,13 +87,7 @@ def _can_pack(net, loss, tokens_X):
             and type(loss) is gluon.loss.SoftmaxCrossEntropyLoss
             and (loss._axis, loss._sparse_label, loss._from_logits,
                  loss._weight, loss._batch_axis) == (-1, True, False, None, 0)
-            and isinstance(net, BERTModel)
-            and all(type(block).forward is cls.forward
-                    and not block._forward_hooks
-                    and not block._forward_pre_hooks
-                    for block, cls in ((net, BERTModel),
-                                       (net.encoder, BERTEncoder),
-                                       (net.mlm, MaskLM))))
+            and isinstance(net, BERTModel) and as_defined(net))
 
 
 def train_step(batch, net, loss, vocab_size, devices, trainer):
@@ -351,16 +344,33 @@ def get_bert_encoding(net, tokens_a, tokens_b=None, vocab=None):
 
     T counts <cls> and each <sep>. The vocabulary is the net's own, bound by
     `train_bert` and `load_run`, unless `vocab` is given; tokens that it does
-    not have count as <unk>.
+    not have count as <unk>. Nothing is recorded for gradients, and dropout
+    is off. Raises TypeError for a text that is not a list of strings.
     """
     vocab = getattr(net, 'vocab', None) if vocab is None else vocab
     if vocab is None:
         raise ValueError('this net has no vocabulary: train it with '
                          'train_bert, load it with load_run, or pass vocab=')
+    _check_tokens('tokens_a', tokens_a)
+    if tokens_b is not None:
+        _check_tokens('tokens_b', tokens_b)
     tokens, segments = get_tokens_and_segments(tokens_a, tokens_b)
     device = next(iter(net.collect_params().values())).list_ctx()[0]
-    encoded_X, _, _ = net(
-        np.array([vocab[tokens]], dtype='int32', ctx=device),
-        np.array([segments], dtype='int32', ctx=device),
-        np.array([len(tokens)], dtype='float32', ctx=device))
+    with autograd.pause():
+        encoded_X, _, _ = net(
+            np.array([vocab[tokens]], dtype='int32', ctx=device),
+            np.array([segments], dtype='int32', ctx=device),
+            np.array([len(tokens)], dtype='float32', ctx=device))
     return encoded_X
+
+
+def _check_tokens(name, tokens):
+    """Refuse what would be encoded letter by letter, or as <unk>."""
+    if isinstance(tokens, str):
+        raise TypeError(f'{name} must be a list of tokens, not the string '
+                        f'{tokens!r}: give {tokens!r}.split()')
+    for token in tokens:
+        if not isinstance(token, str):
+            raise TypeError(f'{name} must be a list of strings, and one of '
+                            f'its tokens is {token!r}, '
+                            f'a {type(token).__name__}')

@@ -42,7 +42,7 @@ def _sums(net, tokens_X, segments_X, valid_lens_x, pred_positions_X,
     # Words to score are many numbers each: leave out what only pads
     row, k = mlm_weights_X.asnumpy().nonzero()
     places = row * tokens_X.shape[1] + pred_positions_X.asnumpy()[row, k]
-    with autograd.predict_mode():
+    with autograd.pause():      # somebody may be recording
         encoded, _, nsp_Y_hat = net(tokens_X, segments_X, valid_lens_x)
         nsp = _loss_hits_count(nsp_Y_hat, nsp_y)
         if not len(row):

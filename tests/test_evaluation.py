@@ -9,7 +9,7 @@ from batches import random_batch
 
 import d2lbert as d2l
 from d2lbert import evaluation, hub, training
-from d2lbert._mxnet import np, npx
+from d2lbert._mxnet import autograd, mx, np, npx
 from d2lbert.bert_dataset import Batch
 from d2lbert.runs import RunError
 from d2lbert.text import Vocab
@@ -82,6 +82,26 @@ def test_dropout_is_off_and_nothing_of_the_net_changes():
     assert first == second
     for name, value in reference.parameters(net).items():
         onp.testing.assert_array_equal(value, before[name])
+
+
+def test_evaluating_while_somebody_records_changes_nothing(path):
+    net, batch = make_net(), make_batch()
+    alone = d2l.evaluate(net, [batch], CPU)
+    x = np.array([3.0])
+    x.attach_grad()
+    scores = []
+    net.register_forward_hook(lambda *call: scores.append(call[2][2]))
+    with autograd.record():
+        y = x * x
+        assert d2l.evaluate(net, [batch], CPU) == alone
+        assert autograd.is_recording() and autograd.is_training()
+        y = y * alone.mlm_loss
+    y.backward()
+    assert float(x.grad) == pytest.approx(6 * alone.mlm_loss, rel=1e-6)
+    for score in scores:
+        with pytest.raises(mx.MXNetError, match='not in a computational graph|'
+                           'differentiate'):
+            score.backward()    # no graph was kept
 
 
 @pytest.mark.parametrize('size', [1, 2, 5])
