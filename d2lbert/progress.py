@@ -165,6 +165,14 @@ def bar(total=None, what='', unit='it', unit_scale=False, leave=False,
     return Lines(total, what, unit, unit_scale)
 
 
+def watched(items, what, unit='it'):
+    """The items of an iterable, one by one, with a `bar` meanwhile."""
+    with bar(what=what, unit=unit) as shown:
+        for item in items:
+            yield item
+            shown.update(1)
+
+
 class Animator:
     """Lines that grow while a loop runs.
 

@@ -36,7 +36,7 @@ from d2lbert.corpus import SPLITS, open_corpus
 from d2lbert.devices import parse_devices
 from d2lbert.evaluation import Figures, evaluate
 from d2lbert.files import free_name, new_run_folder, write_text
-from d2lbert.progress import Animator
+from d2lbert.progress import Animator, watched
 from d2lbert.recipes import BOOK, RECIPES, SOURCE
 from d2lbert.runs import (
     RunError,
@@ -672,8 +672,9 @@ def evaluate_run(folder, corpus=None, devices='auto'):
     if part is None:
         raise RunError(f'the corpus of {folder} has no held-out text: name '
                        'files with --corpus')
-    return evaluate(net, held_out_batches(part, training['batch_size'],
-                                          training['max_len']), contexts)
+    batches = held_out_batches(part, training['batch_size'],
+                               training['max_len'])
+    return evaluate(net, watched(batches, 'evaluating', 'batches'), contexts)
 
 
 def _settings_of(folder):

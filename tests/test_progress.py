@@ -216,6 +216,16 @@ def test_a_bar_serves_any_long_work(clock, capfd):
                                       'encoding 1,203 texts\n')
 
 
+def test_an_iterable_can_be_watched(clock, capfd):
+    def batches():
+        for i in range(3):
+            clock[0] += 4
+            yield i
+    assert list(progress.watched(batches(), 'evaluating', 'batches')) == [
+        0, 1, 2]
+    assert capfd.readouterr().err == 'evaluating 2 batches\n'
+
+
 def test_nothing_fails_without_a_standard_error(clock, monkeypatch):
     monkeypatch.setattr(sys, 'stderr', None)
     with progress.bar(3, 'reading') as bar:
