@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 import numpy as onp
 
-from d2lbert import files, hub, kernels
+from d2lbert import files, hub, kernels, textfiles
 from d2lbert._mxnet import gluon, np
 from d2lbert.bert import get_tokens_and_segments
 from d2lbert.text import CLS, MASK, PAD, RESERVED, SEP, Vocab
@@ -239,6 +239,8 @@ def load_data(path, batch_size, max_len, min_freq=MIN_FREQ, rng=random,
               shuffle_rng=onp.random):
     """Batches of any UTF-8 text in WikiText's format, and the vocabulary.
 
+    The file may be packed, as `textfiles` says.
+
     A line is a paragraph if ' . ' ends its sentences; other lines (headings)
     are passed over. rng draws the examples, shuffle_rng their order.
     Raises FileNotFoundError, or ValueError for a text without examples.
@@ -290,11 +292,7 @@ def _read_bytes(path):
     if not path.is_file():
         raise FileNotFoundError(f'{path} is no file: name a text file in '
                                 "WikiText's format")
-    data = path.read_bytes()
-    if not data:
-        raise ValueError(f'{path} is empty: expected lines of text with '
-                         f'{STOP!r} between sentences')
-    return data
+    return b''.join(textfiles.pieces(path))
 
 
 def _decode_lines(path, data):

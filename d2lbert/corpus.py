@@ -11,7 +11,6 @@ B batch, T tokens (max_len), P predictions (a share of T).
 import bisect
 import contextlib
 import errno
-import gzip
 import hashlib
 import itertools
 import json
@@ -31,7 +30,7 @@ from typing import Any, NamedTuple
 import numpy as onp
 from tqdm import tqdm
 
-from d2lbert import hub
+from d2lbert import hub, textfiles
 from d2lbert.bert_dataset import (
     MIN_FREQ,
     STOP,
@@ -63,7 +62,7 @@ MAX_CHARS = 1 << 26
 # work for a text of any size
 PUNKT_CHARS = 1 << 20
 
-BLOCK_BYTES = 1 << 22
+BLOCK_BYTES = textfiles.PIECE_BYTES
 BLOCK_WORDS = 1 << 22
 
 # An epoch of up to this many pairs is one chunk; see Part.batches
@@ -91,7 +90,8 @@ def open_corpus(paths, *, valid_paths=None, valid_share=0.0, split='book',
                 progress=True):
     """Read text files once and open what came of them, as a `Text`.
 
-    Files are UTF-8, gzipped or not, lower-cased as they are read. A file
+    Files are UTF-8, packed or not (as `textfiles` says), lower-cased as they
+    are read. A file
     with WikiText's headings ( = Title = between blank lines) has a
     paragraph a line and an article a heading; in any other, blank lines
     part paragraphs and the file is one article.
@@ -219,48 +219,6 @@ def _bar(total, what, progress):
 
 # From files to lines
 
-@contextlib.contextmanager
-def _opened(path):
-    """A file opened for reading bytes, unzipped if it begins like gzip."""
-    try:
-        with open(path, 'rb') as f:
-            zipped = f.read(2) == b'\x1f\x8b'
-            f.seek(0)
-            if zipped:
-                with gzip.open(f) as unzipped:
-                    yield f, unzipped
-            else:
-                yield f, f
-    except PermissionError:
-        raise PermissionError(f'{path} cannot be read: you have no '
-                              'permission to') from None
-
-
-def _pieces(path, told):
-    """A file's content, BLOCK_BYTES at a time (the last may be shorter).
-
-    told: called with the number of bytes of the file that each piece took.
-    Raises ValueError if the file is empty, or gzipped and broken.
-    """
-    place, empty = 0, True
-    with _opened(path) as (raw, f):
-        while True:
-            try:
-                piece = f.read(BLOCK_BYTES)
-            except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-                raise ValueError(
-                    f'{path} is a broken .gz file ({error}): fetch or pack '
-                    'it again') from None
-            told(raw.tell() - place)
-            place = raw.tell()
-            if not piece:
-                break
-            empty = False
-            yield piece
-    if empty:
-        raise ValueError(f'{path} is empty: expected lines of text')
-
-
 def _digests(files, progress):
     """sha256 of the content of each file, unzipped."""
     digests = []
@@ -268,7 +226,7 @@ def _digests(files, progress):
               progress) as bar:
         for path in files:
             digest = hashlib.sha256()
-            for piece in _pieces(path, bar.update):
+            for piece in textfiles.pieces(path, bar.update):
                 digest.update(piece)
             digests.append(digest.hexdigest())
     return digests
@@ -292,7 +250,8 @@ def _with_line_feeds(pieces):
 def _blocks(path, told):
     """A file's lines by the block: (number of the first line, lines)."""
     number, rest = 1, b''
-    for piece in _with_line_feeds(_pieces(path, told)):
+    for piece in _with_line_feeds(
+            textfiles.pieces(path, told, BLOCK_BYTES)):
         end = piece.rfind(b'\n')
         if end < 0:
             rest += piece

@@ -1,8 +1,10 @@
 """Facts about d2lbert.corpus: the store, and the batches drawn from it."""
+import bz2
 import errno
 import gc
 import gzip
 import json
+import lzma
 import os
 import random
 import subprocess
@@ -179,12 +181,24 @@ def test_line_ends_and_a_bom_change_nothing(change, block, monkeypatch):
     assert words_of(texts[0].train) == words_of(texts[1].train)
 
 
-def test_a_gzipped_file_is_the_same_text(wiki, no_build):
+@pytest.mark.parametrize('pack', [gzip.compress, bz2.compress,
+                                  lzma.compress])
+def test_a_packed_file_is_the_same_text(wiki, no_build, pack):
     plain = open_corpus(wiki, progress=False)
-    zipped = write('wiki.anything', gzip.compress(wiki.read_bytes()))
+    packed = write('wiki.anything', pack(wiki.read_bytes()))
     no_build()
-    assert open_corpus(zipped, progress=False).fingerprint == (
+    assert open_corpus(packed, progress=False).fingerprint == (
         plain.fingerprint)
+
+
+@pytest.mark.parametrize('pack', [gzip.compress, bz2.compress,
+                                  lzma.compress])
+def test_a_packed_file_is_cut_as_it_is(pack):
+    data = make_wiki(9)[0].encode()
+    plain = bert_dataset._read_tokens(write('plain', data))
+    packed = bert_dataset._read_tokens(write('packed', pack(data)))
+    assert packed.names == plain.names
+    assert_same(packed[:3], plain[:3])
 
 
 def test_files_follow_on_each_other(tmp_path):
@@ -696,10 +710,11 @@ BAD_FILES = {
                      'unparted.txt, line 1: .* 400,000 words'),
     'one.txt': (b'only one sentence here\n\nand here\n',
                 "one.txt: no paragraph has two sentences.*split='punkt'"),
-    'cut.gz': (gzip.compress(os.urandom(9999))[:-50],
+    'cut.gz': (gzip.compress(VALID * 99)[:-9],
                'cut.gz is a broken .gz file .*end'),
     'zeros.gz': (gzip.compress(VALID)[:10] + bytes(50),
                  'zeros.gz is a broken .gz file'),
+    'paper.txt': (b'%PDF-1.4\n' + VALID, 'paper.txt is a PDF file, not text'),
     'sum.gz': (gzip.compress(VALID)[:-8] + bytes(8),
                'sum.gz is a broken .gz file'),
 }
