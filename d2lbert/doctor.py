@@ -231,7 +231,13 @@ def _data_rows():
         sample = Row('sample corpus', WARN if wikitext else BAD, 'not found',
                      'install d2lbert again with pip install .')
     if wikitext:
-        return [Row('WikiText-2', OK, str(wikitext)), sample]
+        flaws = hub.wikitext2_flaws(wikitext, thorough=True)
+        if not flaws:
+            return [Row('WikiText-2', OK, str(wikitext)), sample]
+        return [Row('WikiText-2', WARN, '; '.join(flaws),
+                    '`d2lbert pretrain` trains on it as it is: put the '
+                    'published files there, or remove the folder to have '
+                    'them fetched'), sample]
     return [Row('WikiText-2', WARN, 'not on this machine',
                 '`d2lbert pretrain` fetches it if the network allows, and '
                 'trains on the sample corpus if not; or set D2LBERT_DATA to '

@@ -43,3 +43,11 @@ def free_name(path):
         copy += 1
         found = path.with_name(f'{path.name}-{copy}')
     return found
+
+
+def file_digest(path, hasher):
+    """What `hasher`, of hashlib, makes of a file's bytes, hexadecimal."""
+    with open(path, 'rb') as f:
+        for piece in iter(lambda: f.read(1 << 20), b''):
+            hasher.update(piece)
+    return hasher.hexdigest()

@@ -22,6 +22,10 @@ from typing import NamedTuple
 
 from tqdm import tqdm
 
+from d2lbert import wikitext
+from d2lbert.files import file_digest
+from d2lbert.wikitext import PUBLISHED, TEST_FILE, TRAIN_FILE, VALID_FILE
+
 DATA_URL = 'http://d2l-data.s3-accelerate.amazonaws.com/'
 
 # name: (address, sha1). The book's own address of WikiText-2 is left out:
@@ -30,9 +34,6 @@ DATA_HUB = {
     'wikitext-2': ('https://wikitext.smerity.com/wikitext-2-v1.zip',
                    '3c914d17d80b1459be871a5039ac23e752a53cbe'),
 }
-
-TRAIN_FILE = 'wiki.train.tokens'
-VALID_FILE = 'wiki.valid.tokens'
 
 # Python's own User-Agent is refused by the first of the addresses above
 USER_AGENT = 'Mozilla/5.0 (compatible; d2lbert; https://d2l.ai)'
@@ -56,14 +57,12 @@ _EXAMPLES = ('https://raw.githubusercontent.com/pytorch/examples/main/'
 # Archives whose members can also be had one by one: name -> (folder, files)
 LOOSE_FILES = {
     'wikitext-2': ('wikitext-2', (
-        Loose(_EXAMPLES + 'train.txt',
-              '2d84b35af79e411d73ea7cae83c73964c6ac83b4', TRAIN_FILE),
-        Loose(_EXAMPLES + 'valid.txt',
-              'eec944eb2d9e46061cd34a6913528797db6842fc',
-              'wiki.valid.tokens'),
-        Loose(_EXAMPLES + 'test.txt',
-              '6f3fc88e4cd88456ea892971f9f12243e8428624',
-              'wiki.test.tokens'))),
+        Loose(_EXAMPLES + 'train.txt', PUBLISHED[TRAIN_FILE].blob,
+              TRAIN_FILE),
+        Loose(_EXAMPLES + 'valid.txt', PUBLISHED[VALID_FILE].blob,
+              VALID_FILE),
+        Loose(_EXAMPLES + 'test.txt', PUBLISHED[TEST_FILE].blob,
+              TEST_FILE))),
 }
 
 
@@ -90,21 +89,7 @@ def cache_enabled():
 
 
 def _sha1(path):
-    with open(path, 'rb') as f:
-        return _digest(hashlib.sha1(), f)
-
-
-def _git_blob(path):
-    """Git's name for a file's content: sha1 of a short header and it."""
-    header = b'blob %d\0' % os.path.getsize(path)
-    with open(path, 'rb') as f:
-        return _digest(hashlib.sha1(header), f)
-
-
-def _digest(digest, f):
-    for chunk in iter(lambda: f.read(1 << 20), b''):
-        digest.update(chunk)
-    return digest.hexdigest()
+    return file_digest(path, hashlib.sha1())
 
 
 class _Transfer(threading.Thread):
@@ -194,7 +179,7 @@ def _fetch(url, path, digest, expected):
         got = digest(transfer.path)
         if got != expected:
             with open(transfer.path, 'rb') as f:
-                page = f.read(64).lstrip().startswith(b'<')
+                page = wikitext.is_web_page(f.read(1024))
             raise HubError(
                 f'{url}: sent {"a web page" if page else "another file"} '
                 f'({transfer.received:,} bytes, checksum {got}) instead of '
@@ -261,10 +246,10 @@ def _fetch_loose(name, cache_dir, archive_error):
     folder = base / folder
     for url, blob, file in files:
         path = folder / file
-        if path.is_file() and _git_blob(path) == blob:
+        if path.is_file() and wikitext.git_blob(path) == blob:
             continue
         try:
-            _fetch(url, path, _git_blob, blob)
+            _fetch(url, path, wikitext.git_blob, blob)
         except HubError as error:
             raise HubError(f'{name} could not be fetched: '
                            f'{archive_error.__cause__}; {error}; '
@@ -358,14 +343,31 @@ def find_wikitext2():
     return next(filter(None, map(_holding_text, _places())), None)
 
 
+def wikitext2_flaws(folder, thorough=False):
+    """What is wrong with WikiText-2's files in `folder`: sentences.
+
+    thorough: compares the content, and not just the sizes. A file that is
+    missing has nothing wrong.
+    """
+    flaws = [(path, wikitext.flaw(path, path.name, thorough))
+             for path in (Path(folder, name) for name in PUBLISHED)
+             if path.is_file()]
+    return [f'{path} is {flaw}' for path, flaw in flaws if flaw]
+
+
+# Each of them is said once
+_told = set()
+
+
 def wikitext2_dir(data_dir=None):
     """The folder that holds wiki.train.tokens, fetched if need be.
 
     Looks in `data_dir` alone if it is given; else in $D2LBERT_DATA, the
     repository's data/, the user's cache (each of them may be the folder
-    itself or hold it as wikitext-2/), and then asks the network. Raises
-    FileNotFoundError for a `data_dir` without the text, HubError where
-    nothing helped.
+    itself or hold it as wikitext-2/), and then asks the network. Files found
+    that are not the published ones are used, and named on standard error.
+    Raises FileNotFoundError for a `data_dir` without the text, HubError
+    where nothing helped.
     """
     if data_dir is not None:
         folder = _holding_text(Path(data_dir).expanduser())
@@ -375,9 +377,13 @@ def wikitext2_dir(data_dir=None):
                 f'wikitext-2/{TRAIN_FILE}: name the folder that does, or '
                 'leave data_dir (--data-dir) out to have WikiText-2 looked '
                 'for')
-        return folder
-    folder = find_wikitext2()
+    else:
+        folder = find_wikitext2()
     if folder is not None:
+        for found in wikitext2_flaws(folder):
+            if found not in _told:
+                print(f'{found}; it is used as it is', file=sys.stderr)
+                _told.add(found)
         return folder
     try:
         return Path(download_extract('wikitext-2', 'wikitext-2'))

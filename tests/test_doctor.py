@@ -111,6 +111,18 @@ def test_without_any_text_the_main_job_cannot_run(monkeypatch, capsys):
     assert '/wikitext-2' in capsys.readouterr().out
 
 
+def test_a_text_that_is_not_wikitext2_is_named(monkeypatch, tmp_path):
+    monkeypatch.setattr(hub, 'find_wikitext2', lambda: tmp_path)
+    path = tmp_path / hub.TRAIN_FILE
+    path.write_bytes(b'<!DOCTYPE html>')
+    said = row('WikiText-2')
+    assert said.status == doctor.WARN and 'fetched' in said.remedy
+    assert said.value == f'{path} is a web page of 15 bytes, not WikiText-2'
+    path.write_bytes(bytes(hub.PUBLISHED[hub.TRAIN_FILE].size))
+    assert row('WikiText-2').value == (
+        f'{path} is another text of the same 10,797,148 bytes')
+
+
 def test_mxnet_that_does_not_import_is_a_bad_row(monkeypatch):
     def broken(name, real=importlib.import_module):
         if name == 'd2lbert._mxnet':

@@ -239,7 +239,8 @@ def test_a_tar_archive_is_unpacked(server, monkeypatch, tmp_path):
     ('x.tar.gz', tarred('../evil'), '../evil'),
     ('x.tar.gz', tarred('evil', type=tarfile.SYMTYPE, size=0,
                         linkname='/etc'), 'evil'),
-])
+], ids=['above', 'above from inside', 'absolute', 'backslash', 'above in tar',
+        'link'])
 def test_an_archive_cannot_write_outside_its_folder(
         server, monkeypatch, tmp_path, name, data, member):
     listed(monkeypatch, 'x', server.serve(name, data), data)
@@ -301,6 +302,20 @@ def put(folder):
     folder.mkdir(parents=True)
     (folder / 'wiki.train.tokens').write_bytes(TEXT)
     return folder
+
+
+def test_a_text_that_is_not_wikitext2_is_used_and_named(tmp_path, capsys):
+    folder = put(tmp_path / 'cut')
+    (folder / 'wiki.valid.tokens').write_bytes(b'<html>403</html>')
+    for _ in range(2):
+        assert hub.wikitext2_dir(folder) == folder
+    said = capsys.readouterr()
+    assert said.err == (
+        f'{folder / "wiki.train.tokens"} is another text of {len(TEXT)} '
+        'bytes, not WikiText-2 (10,797,148 bytes); it is used as it is\n'
+        f'{folder / "wiki.valid.tokens"} is a web page of 16 bytes, not '
+        'WikiText-2; it is used as it is\n')
+    assert not said.out
 
 
 def test_places_are_searched_in_order(monkeypatch, tmp_path):

@@ -142,7 +142,8 @@ def test_a_packed_texts_checksum_is_looked_at():
      'is a document or an e-book, not text'),
     (gzip.compress(gzip.compress(gzip.compress(gzip.compress(TEXT)))),
      'is packed more than 3 times over'),
-])
+], ids=['two in .zip', 'two in .tar', 'many', 'folder in .zip', 'no file',
+        'folder in .tar', 'encrypted', 'document', 'layers'])
 def test_an_archive_must_hold_one_file(data, message):
     with pytest.raises(TextFileError, match=f'^text {message}') as error:
         read(data)
