@@ -379,7 +379,9 @@ class Run:
             self._draw(step, figures)
             self.animator.say(
                 f'step {step}: held-out MLM loss {figures.mlm_loss:.3f}, '
-                f'accuracy {figures.mlm_accuracy:.3f}; NSP loss '
+                f'accuracy {figures.mlm_accuracy:.3f} (of known words '
+                f'{figures.known_accuracy:.3f}, {figures.unknown_share:.0%} '
+                f'are <unk>); NSP loss '
                 f'{figures.nsp_loss:.3f}, accuracy '
                 f'{figures.nsp_accuracy:.3f}')
         if s['save_every'] and (step % s['save_every'] == 0

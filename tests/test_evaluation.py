@@ -42,7 +42,7 @@ def make_batch(seed=0, B=7):
 def expected_figures(net, batches):
     """The same figures by loops in float64, one score after another."""
     params = reference.parameters(net)
-    mlm, mlm_hits, nsp, nsp_hits = [], [], [], []
+    mlm, mlm_hits, known_hits, nsp, nsp_hits = [], [], [], [], []
     for batch in batches:
         _, mlm_Y_hat, nsp_Y_hat = reference.bert(
             params, N, batch.tokens_X, batch.segments_X, batch.valid_lens_x,
@@ -52,12 +52,15 @@ def expected_figures(net, batches):
                 if weight:
                     mlm.append(reference.cross_entropy(scores, label))
                     mlm_hits.append(scores.argmax() == label)
+                    if label != 0:      # <unk>
+                        known_hits.append(scores.argmax() == label)
         for scores, label in zip(nsp_Y_hat, batch.nsp_y):
             nsp.append(reference.cross_entropy(scores, label))
             nsp_hits.append(scores.argmax() == label)
     mlm_loss = math.fsum(mlm) / len(mlm)
     return (mlm_loss, math.e ** mlm_loss, onp.mean(mlm_hits),
-            math.fsum(nsp) / len(nsp), onp.mean(nsp_hits))
+            math.fsum(nsp) / len(nsp), onp.mean(nsp_hits),
+            1 - len(known_hits) / len(mlm_hits), onp.mean(known_hits))
 
 
 def close(figures, expected, rtol=1e-5):
@@ -70,8 +73,10 @@ def test_figures_are_those_of_a_float64_computation(path):
     # Some labels that the net gets right
     batches[0].mlm_Y[:2] = reference.bert(
         reference.parameters(net), N, *batches[0][:4])[1][:2].argmax(-1)
+    batches[1].mlm_Y[:, 0] = 0
     expected = expected_figures(net, batches)
     assert expected[2] > 0 and 0 < expected[4] < 1
+    assert 0 < expected[5] < 1 and expected[6] > expected[2]
     close(d2l.evaluate(net, batches, CPU), expected)
 
 
@@ -116,11 +121,12 @@ def test_padding_does_not_count():
 
 def test_a_net_that_knows_nothing_is_at_chance():
     batch = make_batch()
+    batch.mlm_Y[:2] = 0
     figures = d2l.evaluate(make_net(scale=0), [batch], CPU)
     # All scores are equal, so the first one counts as the highest
     real = batch.mlm_Y[batch.mlm_weights_X > 0]
     close(figures, (math.log(V), V, (real == 0).mean(), math.log(2),
-                    (batch.nsp_y == 0).mean()))
+                    (batch.nsp_y == 0).mean(), (real == 0).mean(), 0))
 
 
 def test_perplexity_beyond_all_numbers_is_infinite():
@@ -129,6 +135,27 @@ def test_perplexity_beyond_all_numbers_is_infinite():
     batch.mlm_Y[:] = 0
     figures = d2l.evaluate(net, [batch], CPU)
     assert figures.mlm_loss > 710 and figures.perplexity == math.inf
+
+
+def test_who_only_guesses_unknown_words_knows_no_word():
+    net, batch = make_net(scale=0), make_batch()
+    batch.mlm_Y[::2] = 0
+    batch.mlm_Y[1::2] += batch.mlm_Y[1::2] == 0
+    figures = d2l.evaluate(net, [batch], CPU)   # 0 comes first in a tie
+    assert figures.mlm_accuracy == figures.unknown_share > 0.4
+    assert figures.known_accuracy == 0
+    batch.mlm_Y[:] = 0
+    figures = d2l.evaluate(net, [batch], CPU)
+    assert figures.mlm_accuracy == figures.unknown_share == 1
+    assert math.isnan(figures.known_accuracy)
+
+
+def test_figures_of_earlier_versions_can_be_read():
+    history = training.RunHistory()
+    history.held_out[3] = (5.0, 148.4, 0.2, 0.6, 0.7)
+    again = training.RunHistory.from_dict(history.to_dict())
+    assert again.held_out[3][:5] == history.held_out[3]
+    assert math.isnan(again.held_out[3].known_accuracy)
 
 
 def test_nothing_to_evaluate_on_is_said():
