@@ -25,6 +25,7 @@ from d2lbert import files, hub, kernels, textfiles
 from d2lbert._mxnet import gluon, np
 from d2lbert.bert import get_tokens_and_segments
 from d2lbert.text import CLS, MASK, PAD, RESERVED, SEP, Vocab
+from d2lbert.unchanged import Unchanged
 
 MIN_FREQ = 5
 
@@ -288,11 +289,14 @@ class Tokens(NamedTuple):
 
 
 def _read_bytes(path):
-    path = Path(path)
-    if not path.is_file():
+    _check_is_file(path)
+    return b''.join(textfiles.pieces(path))
+
+
+def _check_is_file(path):
+    if not Path(path).is_file():
         raise FileNotFoundError(f'{path} is no file: name a text file in '
                                 "WikiText's format")
-    return b''.join(textfiles.pieces(path))
 
 
 def _decode_lines(path, data):
@@ -402,19 +406,31 @@ def _unpacked(names):
 
 def _read_tokens(path):
     """`Tokens` of a file, kept in the user's cache under its content."""
+    _check_is_file(path)
+    if hub.cache_enabled():
+        unchanged = Unchanged()
+        digest = unchanged.get(textfiles.DIGEST, path, textfiles.digest)
+        unchanged.save()
+        tokens = _load_tokens(_cached_tokens(digest))
+        if tokens is not None:
+            return tokens
     data = _read_bytes(path)
+    tokens = _tokens_of_lines(_decode_lines(path, data))
+    if hub.cache_enabled():
+        # A cache that cannot be written costs time, nothing else
+        with contextlib.suppress(OSError):
+            # By what was read: the file may be another by now
+            _save_tokens(tokens, _cached_tokens(
+                hashlib.sha256(data).hexdigest()))
+    return tokens
+
+
+def _cached_tokens(digest):
+    """Where the `Tokens` of a text with this sha256 are kept."""
     # What lower() does is a matter of Python's Unicode tables, too
     key = hashlib.sha256(
-        f'1 {unicodedata.unidata_version} '.encode() + data).hexdigest()
-    cached = hub.user_cache() / 'tokens' / f'{key[:32]}.npz'
-    tokens = _load_tokens(cached) if hub.cache_enabled() else None
-    if tokens is None:
-        tokens = _tokens_of_lines(_decode_lines(path, data))
-        if hub.cache_enabled():
-            # A cache that cannot be written costs time, nothing else
-            with contextlib.suppress(OSError):
-                _save_tokens(tokens, cached)
-    return tokens
+        f'2 {unicodedata.unidata_version} {digest}'.encode()).hexdigest()
+    return hub.user_cache() / 'tokens' / f'{key[:32]}.npz'
 
 
 def _save_tokens(tokens, path):

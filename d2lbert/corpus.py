@@ -41,6 +41,7 @@ from d2lbert.bert_dataset import (
     _tokens_of_paragraphs,
 )
 from d2lbert.text import CLS, RESERVED, SEP, UNK, Vocab
+from d2lbert.unchanged import Unchanged
 
 try:
     import fcntl
@@ -68,8 +69,9 @@ BLOCK_WORDS = 1 << 22
 # An epoch of up to this many pairs is one chunk; see Part.batches
 CHUNK_PAIRS = 1 << 18
 
-# Part of every store's name: to be raised when the files' content changes
-VERSION = 1
+# Part of every store's name: to be raised when the files' content changes, or
+# what is drawn from them
+VERSION = 2
 
 MANIFEST = 'manifest.json'
 VOCAB = 'vocab.txt'
@@ -140,7 +142,8 @@ def open_corpus(paths, *, valid_paths=None, valid_share=0.0, split='book',
     key = _digest_of([
         VERSION, unicodedata.unidata_version, cutters.version(),
         MAX_WORDS, MAX_TYPES, MAX_CHARS, PUNKT_CHARS, BLOCK_BYTES,
-        valid_share, vocab.idx_to_token if vocab else [min_freq, max_vocab],
+        CHUNK_PAIRS, valid_share,
+        vocab.idx_to_token if vocab else [min_freq, max_vocab],
         digests[:len(files)], digests[len(files):]])
 
     def build(folder):
@@ -220,15 +223,15 @@ def _bar(total, what, progress):
 # From files to lines
 
 def _digests(files, progress):
-    """sha256 of the content of each file, unzipped."""
-    digests = []
+    """sha256 of the content of each file, unpacked."""
+    unchanged = Unchanged()
     with _bar(sum(path.stat().st_size for path in files), 'looking',
               progress) as bar:
-        for path in files:
-            digest = hashlib.sha256()
-            for piece in textfiles.pieces(path, bar.update):
-                digest.update(piece)
-            digests.append(digest.hexdigest())
+        def find_out(path):
+            return textfiles.digest(path, bar.update)
+        digests = [unchanged.get(textfiles.DIGEST, path, find_out)
+                   for path in files]
+    unchanged.save()
     return digests
 
 
@@ -780,13 +783,17 @@ def _size_and_sum(path):
 
 def _sound(store):
     """Whether a store is there, and all of it as it was written."""
+    unchanged = Unchanged()
     try:
         manifest = json.loads((store / MANIFEST).read_text())
-        return {VOCAB, 'train/ids.npy'} <= set(manifest) and all(
-            _size_and_sum(store / name) == expected
+        sound = {VOCAB, 'train/ids.npy'} <= set(manifest) and all(
+            unchanged.get('size and CRC-32', store / name,
+                          _size_and_sum) == expected
             for name, expected in manifest.items())
     except (OSError, ValueError, TypeError, AttributeError):
         return False
+    unchanged.save()
+    return sound
 
 
 def _store(key, build):

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as onp
 import pytest
 
-from d2lbert import bert_dataset, hub, kernels
+from d2lbert import bert_dataset, hub, kernels, textfiles, unchanged
 from d2lbert._mxnet import gluon
 from d2lbert.bert_dataset import (
     Batch,
@@ -460,6 +460,15 @@ def test_a_text_is_cut_only_once(folder, own_cache, monkeypatch):
     assert first[1] == second[1]
     assert first[0][1].token_freqs == second[0][1].token_freqs
     assert len(list((own_cache / 'tokens').iterdir())) == 1
+
+
+def test_a_text_at_rest_is_not_read_again(folder, monkeypatch):
+    monkeypatch.setattr(unchanged, 'REST_NS', -10 ** 10)
+    first = seeded(load_data_wiki, 8, 40, folder)
+    monkeypatch.setattr(textfiles, 'pieces', None)
+    second = seeded(load_data_wiki, 8, 40, folder)
+    assert_same_columns(first[0][0].dataset.columns,
+                        second[0][0].dataset.columns)
 
 
 def test_draws_are_not_kept(folder):

@@ -11,12 +11,13 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from pathlib import Path
 
 import numpy as onp
 import pytest
 
-from d2lbert import bert_dataset, corpus, hub
+from d2lbert import bert_dataset, corpus, hub, textfiles, unchanged
 from d2lbert.bert_dataset import Batch
 from d2lbert.corpus import open_corpus
 from d2lbert.text import CLS, MASK, PAD, RESERVED, SEP, UNK, Vocab
@@ -229,6 +230,68 @@ def test_a_store_is_built_once(wiki, no_build):
     assert again.vocab.idx_to_token == first.vocab.idx_to_token
     with pytest.raises(AssertionError, match='built again'):
         open_corpus(wiki, min_freq=4, progress=False)
+
+
+def test_a_text_at_rest_is_not_read_again(wiki, own_cache, monkeypatch):
+    monkeypatch.setattr(unchanged, 'REST_NS', -10 ** 10)
+    paths = dict(paths=gzipped(wiki), valid_paths=write('valid', VALID))
+    first = open_corpus(progress=False, **paths)
+    open_corpus(progress=False, **paths)    # after it was built: one check
+
+    def refuse(*args):
+        raise AssertionError('read again')
+    for module, name in ((textfiles, 'pieces'), (corpus, '_size_and_sum')):
+        monkeypatch.setattr(module, name, refuse)
+    again = open_corpus(progress=False, **paths)
+    assert again.fingerprint == first.fingerprint
+    assert_same([again.train.ids], [first.train.ids])
+    ids = own_cache / first.fingerprint / 'train' / 'ids.npy'
+    ids.touch()
+    with pytest.raises(AssertionError, match='read again'):
+        open_corpus(progress=False, **paths)
+
+
+def gzipped(path):
+    return write(f'{path.name}.gz', gzip.compress(path.read_bytes()))
+
+
+def test_a_text_that_changed_is_noticed_whatever_its_times(wiki, monkeypatch):
+    monkeypatch.setattr(unchanged, 'REST_NS', -10 ** 10)
+    first = open_corpus(wiki, progress=False)
+    before = os.stat(wiki)
+    time.sleep(0.05)        # a clock of the kernel ticks meanwhile
+    wiki.write_bytes(wiki.read_bytes().replace(b'w1 ', b'w2 '))
+    os.utime(wiki, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert os.stat(wiki).st_size == before.st_size
+    second = open_corpus(wiki, progress=False)
+    assert second.fingerprint != first.fingerprint
+    assert 'w1' not in second.vocab.token_to_idx
+
+
+@pytest.mark.parametrize('name', ['CHUNK_PAIRS', 'VERSION', 'MAX_WORDS'])
+def test_what_decides_what_is_drawn_is_in_the_fingerprint(wiki, name,
+                                                          monkeypatch):
+    first = open_corpus(wiki, progress=False)
+    monkeypatch.setattr(corpus, name, getattr(corpus, name) + 1)
+    assert open_corpus(wiki, progress=False).fingerprint != first.fingerprint
+
+
+def test_texts_that_are_opened_often_leave_nothing_open(wiki):
+    if not Path('/proc/self/fd').is_dir():
+        pytest.skip('open files cannot be counted here')
+
+    def used():
+        gc.collect()
+        maps = Path('/proc/self/maps').read_text()
+        return len(os.listdir('/proc/self/fd')), maps.count('ids.npy')
+    open_corpus(wiki, valid_share=0.1, progress=False)
+    before = used()
+    for _ in range(20):
+        text = open_corpus(wiki, valid_share=0.1, progress=False)
+        next(text.train.batches(4, 32, seed=0))
+    assert used()[0] > before[0] and used()[1] == before[1] + 2
+    del text
+    assert used() == before
 
 
 @pytest.mark.parametrize('file', [
