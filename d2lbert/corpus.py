@@ -30,7 +30,7 @@ from typing import Any, NamedTuple
 import numpy as onp
 from tqdm import tqdm
 
-from d2lbert import hub, textfiles
+from d2lbert import hub, punkt, textfiles
 from d2lbert.bert_dataset import (
     MIN_FREQ,
     STOP,
@@ -99,10 +99,12 @@ def open_corpus(paths, *, valid_paths=None, valid_share=0.0, split='book',
     part paragraphs and the file is one article.
 
     split: 'book' takes words as blanks part them and ends a sentence at
-    ' . '; 'punkt' has NLTK's Punkt, which learns from the text itself, end
-    the sentences, and (except in WikiText's format, where that is done) sets
-    apart each character that Unicode calls punctuation or symbol. A
-    paragraph that comes out without an inner sentence end is passed over.
+    ' . '; 'punkt' has NLTK's Punkt, which learns from the text itself, and
+    the ends that scripts other than the Latin have for themselves, end the
+    sentences, and (except in WikiText's format, where that is done) sets
+    apart each character that Unicode calls punctuation or symbol, and each
+    Chinese one. A paragraph that comes out without an inner sentence end is
+    passed over.
 
     valid_paths, or a valid_share of the articles (of blocks of paragraphs
     where there are fewer than 1 / valid_share articles), one out of each of
@@ -403,40 +405,21 @@ class _Book:
                 _moved(paragraphs.articles, kept))
 
 
-class _Apart(dict):
-    """For str.translate: blanks around punctuation and symbols."""
-
-    def __missing__(self, code):
-        letter = chr(code)
-        self[code] = (f' {letter} ' if unicodedata.category(letter)[0] in 'PS'
-                      else letter)
-        return self[code]
-
-
 class _Punkt:
     """Cut paragraphs into sentences as Punkt does, then into words."""
 
     @staticmethod
     def version():
-        return f'punkt {_nltk().__version__}'
+        return punkt.version()
 
     def __init__(self, files, progress):
         """Learn from the beginning of the text what an abbreviation is."""
-        punkt = _nltk().tokenize.punkt
-        learner = punkt.PunktTrainer()
         with _bar(PUNKT_CHARS, 'learning', progress) as bar:
-            for text in _beginning(files):
-                learner.train(text, finalize=False)
-                bar.update(len(text))
-            learner.finalize_training()
-        self.punkt = punkt.PunktSentenceTokenizer(learner.get_params())
-        self.apart = _Apart()
+            self.splitter = punkt.Splitter(_beginning(files, bar.update))
 
     def cut(self, paragraphs):
         """(Tokens, where articles begin) of `Paragraphs`."""
-        cut = [[sentence if paragraphs.is_cut else
-                sentence.translate(self.apart)
-                for sentence in self.punkt.tokenize(text)]
+        cut = [self.splitter.sentences(text, paragraphs.is_cut)
                for text in paragraphs.texts]
         kept = [len(sentences) > 1 for sentences in cut]
         return (_tokens_of_paragraphs(
@@ -445,26 +428,21 @@ class _Punkt:
                 _moved(paragraphs.articles, kept))
 
 
-def _nltk():
-    try:
-        import nltk.tokenize.punkt
-    except ImportError as error:
-        raise ImportError("split='punkt' needs NLTK, which cannot be "
-                          f"imported ({error}): pip install 'nltk>=3.8,<4'"
-                          ) from None
-    return nltk
+def _beginning(files, told):
+    """The first paragraphs of a text, PUNKT_CHARS in all.
 
-
-def _beginning(files):
-    """The first paragraphs of a text, PUNKT_CHARS in all."""
+    told: called with the number of characters of each.
+    """
     left = PUNKT_CHARS
     for path in files:
         for paragraphs in _paragraphs(path, lambda num_bytes: None):
             for text in paragraphs.texts:
                 if not left:
                     return
-                yield text[:left]
-                left -= len(text[:left])
+                text = text[:left]
+                yield text
+                told(len(text))
+                left -= len(text)
 
 
 # From words to numbers

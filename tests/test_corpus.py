@@ -900,6 +900,17 @@ def test_punkt_leaves_wikitexts_words_as_they_are():
     assert text.train.num_paragraphs == text.train.num_articles == 20
 
 
+def test_punkt_cuts_text_without_blanks():
+    pytest.importorskip('nltk')
+    path = write('zh.txt', '我喜欢鹤。它们会飞！\n你呢？\n\n没有句号\n\n'
+                 '是 BERT。好。' * 9)
+    text = open_corpus(path, split='punkt', min_freq=1, progress=False)
+    assert words_of(text.train)[:2] == [
+        [list('我喜欢鹤。'), list('它们会飞！'), list('你呢？')],
+        [['是', 'bert', '。'], list('好。'), list('我喜欢鹤。'),
+         list('它们会飞！'), list('你呢？')]]
+
+
 def test_punkts_absence_is_told(wiki, monkeypatch):
     monkeypatch.setitem(sys.modules, 'nltk', None)
     monkeypatch.setitem(sys.modules, 'nltk.tokenize', None)
