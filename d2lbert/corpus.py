@@ -69,6 +69,9 @@ BLOCK_WORDS = 1 << 22
 # An epoch of up to this many pairs is one chunk; see Part.batches
 CHUNK_PAIRS = 1 << 18
 
+# Runs that are looked at for one that is as long; see Part._run_like
+TRIES = 16
+
 # Part of every store's name: to be raised when the files' content changes, or
 # what is drawn from them
 VERSION = 2
@@ -144,7 +147,7 @@ def open_corpus(paths, *, valid_paths=None, valid_share=0.0, split='book',
     key = _digest_of([
         VERSION, unicodedata.unidata_version, cutters.version(),
         MAX_WORDS, MAX_TYPES, MAX_CHARS, PUNKT_CHARS, BLOCK_BYTES,
-        CHUNK_PAIRS, valid_share,
+        CHUNK_PAIRS, TRIES, valid_share,
         vocab.idx_to_token if vocab else [min_freq, max_vocab],
         digests[:len(files)], digests[len(files):]])
 
@@ -926,7 +929,7 @@ class Part:
         half of the cases, with a random sentence of a random paragraph, left
         out if longer than max_len; mask_share of the tokens hidden.
         fill: instead, both texts are runs of sentences that come close to
-        max_len together, and a pair of sentences that is longer is cut.
+        max_len together; only a pair of sentences that is longer is cut.
         dynamic: new partners and masks each epoch; without it the examples
         are those of every epoch, and only their order is new.
         Raises ValueError if not one pair fits.
@@ -1035,7 +1038,9 @@ class Part:
                 second = ends[b], ends[stop]
                 is_next = rng.random() < 0.5
                 if not is_next:
-                    second = self._run_like(second, max_len, rng)
+                    second = self._run_like(
+                        second, max_len - 3 - (ends[b] - ends[a]), max_len,
+                        rng)
                 rows.append((*_cut(ends[a], ends[b], *second, max_len - 3),
                              is_next))
                 a = stop if is_next else b
@@ -1055,23 +1060,31 @@ class Part:
             limit = self.num_sentences
         return self.sentences[begin:min(end + max_len, limit) + 1].tolist()
 
-    def _run_like(self, span, max_len, rng):
+    def _run_like(self, span, room, max_len, rng):
         """A random run of sentences, about as long as `span`.
 
-        Otherwise its length would tell that it does not follow.
+        Otherwise its length would tell that it does not follow. So would a
+        cut: it has no more than `room` words, unless `span` has, or none of
+        TRIES runs is so short.
         """
         wanted = span[1] - span[0]
-        q = int(rng.random() * self.num_paragraphs)
-        begin, end = self.paragraphs[q:q + 2].tolist()
-        begin += int(rng.random() * (end - begin))
-        ends = self._ends(begin, begin + 1, q, max_len)
-        stop = 1
-        while stop < len(ends) - 1:
-            now, then = (ends[k] - ends[0] for k in (stop, stop + 1))
-            if then + 3 > max_len or then - wanted > wanted - now:
+        room = max(room, wanted)
+        best = None
+        for _ in range(TRIES):
+            q = int(rng.random() * self.num_paragraphs)
+            begin, end = self.paragraphs[q:q + 2].tolist()
+            begin += int(rng.random() * (end - begin))
+            ends = self._ends(begin, begin + 1, q, max_len)
+            # The last end that is not beyond `wanted`, or the one after it
+            stop = max(1, bisect.bisect_right(ends, ends[0] + wanted) - 1)
+            for last in ends[stop:stop + 2]:
+                length = last - ends[0]
+                rank = length > room, abs(length - wanted)
+                if best is None or rank < best[0]:
+                    best = rank, (ends[0], last)
+            if best[0] <= (False, wanted // 8):
                 break
-            stop += 1
-        return ends[0], ends[stop]
+        return best[1]
 
     def _read(self, begins, ends):
         """All words from each begin to its end, in a row.

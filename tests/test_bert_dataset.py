@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as onp
 import pytest
+from batches import digest_of, fixed_text
 
 from d2lbert import bert_dataset, hub, kernels, textfiles, unchanged
 from d2lbert._mxnet import gluon
@@ -181,6 +182,18 @@ def test_compiled_and_plain_draws_agree(compiled, plain, tmp_path, seed):
                         rng.getstate(), rng.gauss(0, 1)))
     assert_same_columns(results[0][0], results[1][0])
     assert results[0][1:] == results[1][1:]
+
+
+@pytest.mark.parametrize('way', ['compiled', 'plain'])
+def test_a_seed_gives_these_batches_for_ever(way, request, plain, tmp_path):
+    plain() if way == 'plain' else request.getfixturevalue(way)
+    (tmp_path / hub.TRAIN_FILE).write_text(fixed_text())
+    (batches, vocab), _ = seeded(load_data_wiki, 16, 24, tmp_path, 3)
+    assert len(vocab) == 64
+    batches = [[field.asnumpy() for field in batch]
+               for _ in range(2) for batch in batches]
+    assert digest_of(batches) == (
+        '63f409022223a81f3290584c48bb905607b1155582328556b19c84ba3dfd06ed')
 
 
 def test_another_generator_draws_through_its_own_methods(folder):
