@@ -116,7 +116,8 @@ def open_corpus(paths, *, valid_paths=None, valid_share=0.0, split='book',
     words in all if that is given; or it is `vocab`, a Vocab or the path of
     one. More than 2^21 different words are not counted at a time.
 
-    The result is kept in the user's cache under its content and settings.
+    The result is kept in the user's cache under its content and settings; a
+    file that has not changed since (see `unchanged`) is not read again.
     Raises OSError and ValueError, which name file and line.
     """
     if split not in SPLITS:

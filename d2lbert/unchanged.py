@@ -37,8 +37,8 @@ class Unchanged:
 
         A fact is what JSON can hold.
         """
-        path = os.path.abspath(path)
-        key, begun, stamp = f'{what} {path}', time.time_ns(), _stamp(path)
+        key = f'{what} {os.path.abspath(path)}'
+        begun, stamp = time.time_ns(), _stamp(path)
         known = self.facts.get(key)
         if known is not None and known[0] == stamp:
             return known[1]

@@ -318,6 +318,14 @@ def test_a_text_that_is_not_wikitext2_is_used_and_named(tmp_path, capsys):
     assert not said.out
 
 
+def test_the_bundled_corpus_is_not_taken_for_wikitext2(capsys, monkeypatch,
+                                                       tmp_path):
+    monkeypatch.setattr(hub, '_repository', lambda: tmp_path)
+    sample = put(tmp_path / 'data' / 'sample')
+    assert hub.wikitext2_dir(sample) == sample
+    assert capsys.readouterr().err == ''
+
+
 def test_places_are_searched_in_order(monkeypatch, tmp_path):
     assert hub.find_wikitext2() is None
     cached = put(tmp_path / 'cache' / 'data' / 'wikitext-2')
