@@ -1,9 +1,20 @@
 """The command `d2lbert`: pretrain, encode, evaluate, launch, doctor."""
 import argparse
+import contextlib
+import importlib
+import os
+import signal
+import subprocess
 import sys
 
 from d2lbert._version import __version__
-from d2lbert.recipes import BOOK, LEARN
+from d2lbert.terminal import Steady, fill_descriptors, give_up
+from d2lbert.training.settings import (
+    GROUPS,
+    PATHS,
+    Setting,
+    described_default,
+)
 
 DESCRIPTION = '''\
 Pretrain BERT as "Dive into Deep Learning" does, and look at what it learnt.
@@ -13,24 +24,70 @@ Pretrain BERT as "Dive into Deep Learning" does, and look at what it learnt.
   d2lbert evaluate RUN                   how well it does on unseen text
   d2lbert launch -- pretrain             several processes or machines
   d2lbert doctor                         what works here, and what does not
+  d2lbert cache                          what is kept between runs
 '''
 
 
 def main(argv=None):
     """Run the command; returns the exit status."""
+    fill_descriptors()
+    if argv is None:
+        _speak_utf8()
+    with contextlib.redirect_stderr(Steady(sys.stderr)):
+        return _main(argv)
+
+
+def _main(argv):
     args = parser().parse_args(argv)
     try:
+        if args.needs is not None:
+            with _ending_at_once():
+                importlib.import_module(args.needs)
         return args.run(args)
     except KeyboardInterrupt as interrupt:
         print(f'\n{str(interrupt) or "stopped"}', file=sys.stderr)
-        return 130
+        return 128 + getattr(interrupt, 'signal', 2)
     except BrokenPipeError:
-        sys.stderr.close()      # the reader of a pipe left: nothing to say
+        give_up(sys.stdout)    # the reader of a pipe left: nothing to say
         return 1
     except (ValueError, TypeError, OSError, ImportError,
             RuntimeError) as error:
         print(f'd2lbert {args.command}: {error}', file=sys.stderr)
         return 1
+
+
+def _speak_utf8():
+    """Start again in Python's UTF-8 mode where the locale knows ASCII only.
+
+    There, names of files and words of texts beyond ASCII are no text. In
+    any other locale, what cannot be printed is printed as its code.
+    """
+    if sys.getfilesystemencoding() not in ('ascii', 'us-ascii'):
+        if getattr(sys.stdout, 'errors', None) == 'strict':
+            sys.stdout.reconfigure(errors='backslashreplace')
+        return
+    spec = sys.modules['__main__'].__spec__     # there is one after -m
+    os.execv(sys.executable, [
+        sys.executable, *subprocess._args_from_interpreter_flags(),
+        '-X', 'utf8', *(sys.argv[:1] if spec is None else ['-m', 'd2lbert']),
+        *sys.argv[1:]])
+@contextlib.contextmanager
+def _ending_at_once():
+    """Let Ctrl-C end this process with one line.
+
+    Importing takes seconds, through code that may catch the exception.
+    """
+    def end(*_):
+        os.write(2, b'\nstopped\n')
+        os._exit(130)
+    heeded = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if heeded:
+        signal.signal(signal.SIGINT, end)
+    try:
+        yield
+    finally:
+        if heeded:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -47,18 +104,16 @@ def parser():
         formatter_class=argparse.RawDescriptionHelpFormatter)
     top.add_argument('--version', action='version',
                      version=f'd2lbert {__version__}')
+    # What a command imports besides itself, once its arguments are known
+    top.set_defaults(needs=None)
     commands = top.add_subparsers(dest='command', metavar='COMMAND',
                                   required=True)
     _add_pretrain(commands)
     _add_encode(commands)
     _add_evaluate(commands)
     _add_launch(commands)
-    doctor = commands.add_parser(
-        'doctor', help='check Python, MXNet, GPUs, compiler and data',
-        description='Print a table of what d2lbert needs and what is here, '
-        'with a remedy for each row that is not ok. The exit status is 0 '
-        'only if d2lbert can train.')
-    doctor.set_defaults(run=_doctor)
+    _add_doctor(commands)
+    _add_cache(commands)
     return top
 
 
@@ -70,92 +125,43 @@ def _add_pretrain(commands):
         'not here; where it cannot be fetched, the sample corpus that comes '
         'with d2lbert stands in. Where a default has two values, the second '
         'is that of --recipe learn.')
-    pretrain.set_defaults(run=_pretrain)
-    for title, flags in FLAGS.items():
-        group = pretrain.add_argument_group(title)
-        for name, kind, metavar, text in flags:
-            options = dict(default=argparse.SUPPRESS, help=text + _default(
-                name.lstrip('-').replace('-', '_')))
-            if kind is bool:
-                options['action'] = 'store_true'
-            else:
-                options.update(type=kind, metavar=metavar)
-                if name in ('--corpus', '--valid'):
-                    options['nargs'] = '+'
-            # What is not given stays away, so that the recipe decides
+    pretrain.set_defaults(run=_pretrain, needs='d2lbert.training.pretraining')
+    for title, settings in [*GROUPS.items(), ('the run', CARRYING_OUT)]:
+        group = next((group for group in pretrain._action_groups
+                      if group.title == title), None)
+        group = group or pretrain.add_argument_group(title)
+        for setting in settings:
+            name, options = _flag(setting)
             group.add_argument(name, **options)
 
 
-def _default(name):
-    if name not in BOOK or isinstance(BOOK[name], bool):
-        return ''
-    both = BOOK[name], LEARN[name]
-    return f' ({both[0]}; {both[1]})' if both[0] != both[1] \
-        else f' ({both[0]})'
+def _flag(setting):
+    """(name, options) of a setting's flag, for argparse."""
+    note = described_default(setting)
+    text = setting.help + (f' ({note})' if note else '')
+    # What is not given stays away, so that the recipe decides
+    options = dict(default=argparse.SUPPRESS, help=text.replace('%', '%%'))
+    if setting.kind is bool:
+        options['action'] = 'store_true'
+    else:
+        kind = str if setting.kind == PATHS else setting.kind
+        options.update(type=kind, metavar=setting.metavar)
+        if setting.several:
+            options['nargs'] = '+'
+    return '--' + setting.name.replace('_', '-'), options
 
 
-#: Flags of `pretrain`: name, type, what stands for the value, help.
-FLAGS = {
-    'the text': [
-        ('--corpus', str, 'NAME', 'wikitext-2, sample, or text files, plain '
-         'or in WikiText format, gzip too (wikitext-2, or sample where that '
-         'cannot be had)'),
-        ('--data-dir', str, 'DIR', 'folder that holds wiki.train.tokens or '
-         'wikitext-2/'),
-        ('--split', str, 'HOW', "how plain text is cut into sentences: book, "
-         "at ' . ' and with words apart already, or punkt, by a library "
-         '(book)'),
-        ('--vocab', str, 'FILE', 'use this vocabulary, a token a line, '
-         'instead of building one'),
-        ('--valid', str, 'FILE', 'held-out text files'),
-        ('--valid-share', float, 'SHARE', 'share of the articles held out '
-         'for --eval-every where there is no held-out file (0.05)'),
-        ('--fill', bool, None, 'fill sequences with several sentences, as '
-         'the published BERT does'),
-        ('--dynamic', bool, None, 'draw new masks and pairs each epoch (the '
-         'recipe learn does)'),
-    ],
-    'the model': [
-        ('--max-len', int, 'N', 'tokens in a pair at most'),
-        ('--num-hiddens', int, 'N', 'numbers in the vector of a token'),
-        ('--ffn-num-hiddens', int, 'N', 'width of the feed-forward networks'),
-        ('--num-heads', int, 'N', 'attention heads'),
-        ('--num-layers', int, 'N', 'encoder blocks'),
-        ('--dropout', float, 'P', 'share of numbers dropped'),
-        ('--precision', str, 'NAME', 'fp32 or bf16, for the products of '
-         'matrices'),
-    ],
-    'the training': [
-        ('--recipe', str, 'NAME', "book, the chapter's settings, or learn, "
-         'which learns more in ten minutes (book)'),
-        ('--batch-size', int, 'N', 'sentence pairs in a step'),
-        ('--accumulate', int, 'K', 'parts of a batch that are worked on one '
-         'after another, to save memory'),
-        ('--num-steps', int, 'N', 'steps of training'),
-        ('--lr', float, 'RATE', 'learning rate of Adam'),
-        ('--warmup', float, 'SHARE', 'share of the steps in which the rate '
-         'rises'),
-        ('--decay', str, 'HOW', 'none or linear: how the rate falls'),
-        ('--weight-decay', float, 'RATE', 'decoupled weight decay'),
-        ('--clip', float, 'NORM', 'limit of the gradient norm, 0 for none'),
-        ('--initializer', str, 'NAME', 'xavier or normal'),
-        ('--seed', int, 'N', 'seed of all random numbers (a new one each '
-         'run)'),
-        ('--devices', str, 'NAME', 'auto (all usable GPUs, else the CPU), '
-         'cpu, cpu:2 (two parts on the CPU), gpu or gpu:0,1 (auto)'),
-    ],
-    'the run': [
-        ('--out', str, 'DIR', 'run folder (runs/<date-time>)'),
-        ('--force', bool, None, 'replace the run folder if it exists'),
-        ('--log-interval', int, 'N', 'steps between two log entries'),
-        ('--eval-every', int, 'N', 'steps between two looks at held-out '
-         'text'),
-        ('--save-every', int, 'N', 'steps between two checkpoints, of which '
-         'the last three are kept'),
-        ('--resume', str, 'RUN', 'go on with this run folder, or with one '
-         'of its checkpoints'),
-    ],
-}
+#: Flags of `pretrain` that are no settings of the run, but say where and
+#: how it is carried out.
+CARRYING_OUT = (
+    Setting('devices', str, 'auto', 'auto (all usable GPUs, else the CPU), '
+            'cpu, cpu:2 (two parts on the CPU), gpu or gpu:0,1', 'NAME'),
+    Setting('out', str, None, 'run folder (runs/<date-time>)', 'DIR'),
+    Setting('force', bool, False, 'replace the run folder, if it exists, '
+            'when this run is finished'),
+    Setting('resume', str, None, 'go on with this run folder, or with one '
+            'of its checkpoints', 'RUN'),
+)
 
 
 def _add_evaluate(commands):
@@ -169,23 +175,32 @@ def _add_evaluate(commands):
                           "run's vocabulary")
     evaluate.add_argument('--devices', default='auto', metavar='NAME',
                           help='as for pretrain')
-    evaluate.set_defaults(run=_evaluate)
+    evaluate.set_defaults(run=_evaluate, needs='d2lbert.training')
 
 
 def _add_encode(commands):
     encode = commands.add_parser(
-        'encode', help='print or write the vectors of a text',
-        description='Encode a text with a trained model: one vector for '
-        '<cls>, each token and <sep>. The text is lower-cased and split at '
-        'white space, as the training text was.')
-    encode.add_argument('folder', metavar='RUN', help='a run folder')
-    encode.add_argument('text', help="for example 'a crane is flying'")
-    encode.add_argument('--pair', metavar='TEXT',
-                        help='a second text, encoded together with the first')
-    encode.add_argument('--out', metavar='FILE.npy',
-                        help='write the vectors, (T, H) float32, instead of '
-                        'printing them')
-    encode.set_defaults(run=_encode)
+        'encode', help='print or write the vectors of texts',
+        description='Encode a text, or each line of a file, with a trained '
+        'model: one vector for <cls>, each token and <sep>, or one for the '
+        'whole text with --pool. A text is lower-cased and split at white '
+        'space, as the training text was. What is printed is a line for '
+        'each vector, behind its token; with --file an empty line ends each '
+        'text.')
+    add = encode.add_argument
+    add('folder', metavar='RUN', help='a run folder')
+    add('text', nargs='?', help="for example 'a crane is flying'")
+    add('--pair', metavar='TEXT',
+        help='a second text, encoded together with the first')
+    add('--file', metavar='FILE',
+        help='encode each line of a file, - for standard input, instead of '
+        'one text; results come as the lines do, in constant memory')
+    add('--pool', choices=('cls', 'mean'), help='one vector for a text: that '
+        'of <cls>, or the mean of all its vectors, with <cls> and <sep>')
+    add('--out', metavar='FILE.npy',
+        help='write the vectors as float32 instead of printing them: (T, H) '
+        'of one text, (N, H) of N texts with --pool')
+    encode.set_defaults(run=_encode, needs='d2lbert.encoding')
 
 
 def _add_launch(commands):
@@ -199,11 +214,42 @@ def _add_launch(commands):
     parser.set_defaults(run=main)
 
 
+def _add_doctor(commands):
+    doctor = commands.add_parser(
+        'doctor', help='check Python, MXNet, GPUs, compiler and data',
+        description='Print a table of what d2lbert needs and what is here, '
+        'with a remedy for each row that is not ok. The exit status is 0 '
+        'only if d2lbert can train.')
+    doctor.add_argument('--build', action='store_true',
+                        help='compile the CPU operators now, not at their '
+                        'first use; the exit status is 0 only if that works')
+    doctor.set_defaults(run=_doctor)
+
+
+def _add_cache(commands):
+    from d2lbert.cache import KINDS, RENEWABLE
+    cache = commands.add_parser(
+        'cache', help='what is kept between runs, and its removal',
+        description='Show what d2lbert keeps between runs, or remove it: '
+        'kernels, the compiled operators; tokens and corpora, texts cut into '
+        'words; data, what was fetched. Nothing is removed but what d2lbert '
+        'made there.')
+    cache.add_argument('--clear', action='store_true', help='remove it')
+    cache.add_argument('--kind', nargs='+', choices=list(KINDS),
+                       metavar='KIND', help=f'only {", ".join(KINDS)} (all; '
+                       f'with --clear {", ".join(RENEWABLE)}, which are made '
+                       'again when they are needed)')
+    cache.add_argument('--older-than', type=float, metavar='DAYS',
+                       help='only what was last used so many days ago')
+    cache.set_defaults(run=_cache)
+
+
 def _pretrain(args):
-    from d2lbert import hub, launch
-    from d2lbert.training import Stopped, pretrain
+    from d2lbert import hub, workers
+    from d2lbert.training.interrupts import Stopped
+    from d2lbert.training.pretraining import pretrain
     settings = {name: value for name, value in vars(args).items()
-                if name not in ('command', 'run')}
+                if name not in ('command', 'run', 'needs')}
     if 'corpus' not in settings and 'resume' not in settings:
         settings['corpus'] = 'wikitext-2'
         try:
@@ -215,15 +261,16 @@ def _pretrain(args):
     try:
         out = pretrain(**settings)
     except Stopped as stopped:
-        print(f'\n{stopped}', file=sys.stderr)
-        return 130
-    if launch.rank() == 0:
+        if str(stopped):        # one worker of many speaks for all
+            print(f'\n{stopped}', file=sys.stderr)
+        return 128 + stopped.signal
+    if workers.rank() == 0:
         print(f'run folder {out}', file=sys.stderr)
     return 0
 
 
 def _evaluate(args):
-    from d2lbert.training import evaluate_run
+    from d2lbert.training.evaluation import evaluate_run
     figures = evaluate_run(args.folder, args.corpus, args.devices)
     for name, value in figures._asdict().items():
         print(f'{name} {value:.4f}')
@@ -231,38 +278,20 @@ def _evaluate(args):
 
 
 def _encode(args):
-    import numpy as np
-
-    from d2lbert.bert import get_tokens_and_segments
-    from d2lbert.bert_pretraining import get_bert_encoding
-    from d2lbert.files import replacing
-    from d2lbert.runs import load_run
-    net, vocab = load_run(args.folder)
-    text, pair = (None if t is None else t.lower().split()
-                  for t in (args.text, args.pair))
-    for name, tokens in (('text', text), ('--pair', pair)):
-        if tokens == []:
-            raise ValueError(f'{name} is empty: give at least one word')
-    unknown = sorted({t for t in text + (pair or []) if t not in
-                      vocab.token_to_idx})
-    if unknown:
-        print(f'not in the vocabulary, read as <unk>: {", ".join(unknown)}',
-              file=sys.stderr)
-    vectors = get_bert_encoding(net, text, pair)[0].asnumpy()
-    if args.out is None:
-        for token, vector in zip(get_tokens_and_segments(text, pair)[0],
-                                 vectors):
-            print(token, ' '.join(f'{x:.4f}' for x in vector))
-        return 0
-    with replacing(args.out) as part, open(part, 'wb') as file:
-        np.save(file, vectors)
+    from d2lbert.encoding import encode
+    encode(args.folder, args.text, args.pair, args.file, args.pool, args.out)
     return 0
 
 
 def _doctor(args):
     # Not `from d2lbert import`: it asks the package, which may be broken
     from d2lbert.doctor import main
-    return main()
+    return main(args.build)
+
+
+def _cache(args):
+    from d2lbert.cache import main
+    return main(args.clear, args.kind, args.older_than)
 
 
 if __name__ == '__main__':

@@ -3,6 +3,7 @@
 Nothing here needs MXNet or NumPy: setup.py runs it before they are
 installed, and `d2lbert doctor` when they are broken.
 """
+import contextlib
 import ctypes
 import functools
 import importlib.util
@@ -252,6 +253,33 @@ def _cpu_quota(root):
             if len(limit) == 2:
                 ratio(*limit)
     return min(shares) if shares else None
+
+
+def available_memory(root='/'):
+    """Bytes of memory that a process can still have, or None if unknown."""
+    limits = []
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        for line in Path(root, 'proc/meminfo').read_text().splitlines():
+            if line.startswith('MemAvailable:'):
+                limits.append(1024 * int(line.split()[1]))
+    for limit, used in (
+            ('memory.max', 'memory.current'),
+            ('memory/memory.limit_in_bytes', 'memory/memory.usage_in_bytes')):
+        # 'max', or no such file, is no limit
+        with contextlib.suppress(OSError, ValueError):
+            limit, used = (int(Path(root, 'sys/fs/cgroup', name).read_text())
+                           for name in (limit, used))
+            limits.append(limit - used)
+    return min(limits) if limits else None
+
+
+def require_memory(num_bytes, what, remedy):
+    """Refuse, in one sentence, what needs more memory than there is."""
+    free = available_memory()
+    if free is not None and num_bytes > free:
+        raise ValueError(f'{what} takes {num_bytes / 2 ** 30:.1f} GiB of '
+                         f'memory, and {free / 2 ** 30:.1f} GiB are free: '
+                         f'{remedy}')
 
 
 def available_cpus():

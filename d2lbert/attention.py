@@ -11,7 +11,7 @@ import numpy as onp
 from d2lbert import kernels
 from d2lbert._mxnet import autograd, nn, np, npx
 from d2lbert.kernels import ops
-from d2lbert.layers import Dense, ready
+from d2lbert.layers import Dense, as_defined, ready
 
 
 class Rows(NamedTuple):
@@ -124,7 +124,7 @@ class MultiHeadAttention(nn.Block):
         if isinstance(valid_lens, Rows):
             return self._attend_rows(queries, valid_lens)
         alike = queries is keys and keys is values
-        if (alike and kernels.enabled(queries)
+        if (alike and kernels.enabled(queries) and as_defined(self)
                 and (valid_lens is None or valid_lens.ndim == 1)):
             B, T, H = queries.shape
             rows = Rows.padded(B, T, valid_lens, queries.ctx)

@@ -13,7 +13,7 @@ from d2lbert import kernels
 from d2lbert._mxnet import nn, np
 from d2lbert.attention import Rows
 from d2lbert.kernels import ops
-from d2lbert.layers import Dense, LayerNorm
+from d2lbert.layers import Dense, LayerNorm, as_defined, grad_reqs
 from d2lbert.text import CLS, SEP
 from d2lbert.transformer import PositionalEncoding, TransformerEncoderBlock
 
@@ -90,8 +90,10 @@ class BERTEncoder(nn.Block):
         tokens, segments = self.check(tokens, segments)
         (B, T), ctx = tokens.shape, tokens.ctx
         if valid_lens is not None:
+            check_whole(valid_lens, 'valid length')
             valid_lens = on_device(valid_lens, ctx)
-        if not kernels.enabled(self.token_embedding.weight.data(ctx)):
+        if not (kernels.enabled(self.token_embedding.weight.data(ctx))
+                and as_defined(self)):
             X = self.token_embedding(tokens) + self.segment_embedding(segments)
             if self._learnable:
                 X = X + self.pos_embedding.data(ctx=ctx)[:, :T, :]
@@ -110,15 +112,16 @@ class BERTEncoder(nn.Block):
     def encode_rows(self, tokens, segments, positions, rows):
         """Encode token rows (R,) that lie as `rows` says; returns (R, H)."""
         ctx = tokens.ctx
+        tables = self.token_embedding.weight, self.segment_embedding.weight
         if self._learnable:
             positional = self.pos_embedding.data(ctx)
             positional = positional.reshape(positional.shape[1:])   # (L, H)
         else:
             positional = self.pos_encoding.P[0].as_in_ctx(ctx)
+        # The reshape stands before the third table and knows how to add
         X = ops.embed(tokens, segments, positions,
-                      self.token_embedding.weight.data(ctx),
-                      self.segment_embedding.weight.data(ctx), positional,
-                      grad_req=self.token_embedding.weight.grad_req)
+                      *(table.data(ctx) for table in tables), positional,
+                      grad_req=(*grad_reqs(*tables), 'write'))
         if not self._learnable:
             X = self.pos_encoding.dropout(X)
         for blk in self.blks:
@@ -186,7 +189,8 @@ class MaskLM(nn.Block):
         total, _ = ops.vocab_ce(
             norm(hidden(masked_X)), output.weight.data(ctx),
             output.bias.data(ctx), labels, weights,
-            precision=self._precision, grad_req=output.weight.grad_req)
+            precision=self._precision,
+            grad_req=grad_reqs(output.weight, output.bias))
         return total.reshape(()) / (weights.sum() + 1e-8)
 
 
@@ -201,11 +205,11 @@ class NextSentencePred(nn.Block):
     def __init__(self, num_hiddens=None, **kwargs):
         super().__init__(**kwargs)
         if num_hiddens is None:
-            self.output = nn.Dense(2)
+            self.output = Dense(2, fused=False, flatten=True)
         else:
             self.mlp = nn.Sequential()
-            self.mlp.add(nn.Dense(num_hiddens, activation='tanh'),
-                         nn.Dense(2))
+            self.mlp.add(Dense(num_hiddens, activation='tanh', fused=False),
+                         Dense(2, fused=False))
         self._first_edition = num_hiddens is not None
 
     def forward(self, X):
@@ -239,7 +243,7 @@ class BERTModel(nn.Block):
             vocab_size, num_hiddens, ffn_num_hiddens, num_heads, num_layers,
             dropout, max_len, positional=positional, precision=precision)
         if positional == 'learnable':
-            self.hidden = nn.Dense(num_hiddens, activation='tanh')
+            self.hidden = Dense(num_hiddens, activation='tanh', fused=False)
             self.nsp = NextSentencePred()
         else:
             self.nsp = NextSentencePred(num_hiddens)
@@ -284,6 +288,15 @@ class BERTModel(nn.Block):
         return self.nsp(encoded_X)
 
 
+def parameter_count(vocab_size, num_hiddens, ffn_num_hiddens, num_layers,
+                    max_len):
+    """How many numbers a `BERTModel` with learnable positions learns."""
+    V, H, F = vocab_size, num_hiddens, ffn_num_hiddens
+    block = 4 * (H * H + H) + 2 * H * F + F + H + 4 * H
+    heads = 2 * (H * H + H) + 2 * H + (H + 1) * (V + 2)
+    return (V + 2 + max_len) * H + num_layers * block + heads
+
+
 def pack(tokens, segments, valid_lens, pred_positions, mlm_weights, mlm_Y,
          nsp_y):
     """Leave padding and weightless predictions out of a batch.
@@ -293,6 +306,8 @@ def pack(tokens, segments, valid_lens, pred_positions, mlm_weights, mlm_Y,
     or a prediction lies in the padding.
     """
     ctx = tokens.ctx
+    check_whole(valid_lens, 'valid length')
+    check_whole(pred_positions, 'prediction position')
     lens = valid_lens.asnumpy().reshape(-1).astype('int32')
     B, T = tokens.shape
     lens = onp.minimum(lens, T)
@@ -322,16 +337,38 @@ def on_device(X, ctx, dtype=None):
     return X if dtype is None else X.astype(dtype, copy=False)
 
 
+def _on_host(X):
+    """X as a host array where reading it costs nothing, else None."""
+    if isinstance(X, np.ndarray):
+        return X.asnumpy() if X.ctx.device_type == 'cpu' else None
+    return onp.asarray(X)
+
+
+def check_whole(X, name):
+    """Refuse a number that is not whole, where reading it costs nothing.
+
+    Whole floats will do, as some of the book's arrays hold; MXNet would cut
+    others, and NaN, in silence.
+    """
+    X = _on_host(X)
+    if X is not None and X.dtype.kind == 'f':
+        broken = X[~(X == onp.floor(X))]        # NaN equals nothing
+        if broken.size:
+            raise ValueError(f'{name} {broken[0]} is not a whole number')
+
+
 def check_ids(ids, bound, name):
-    """Refuse ids outside 0 to bound - 1, where reading them costs nothing."""
-    if isinstance(ids, np.ndarray):
-        if ids.ctx.device_type != 'cpu':
-            return
-        ids = ids.asnumpy()
-    ids = onp.asarray(ids)
+    """Refuse ids that are not whole numbers from 0 to bound - 1.
+
+    Only where reading them costs nothing.
+    """
+    ids = _on_host(ids)
+    if ids is None:
+        return
     if not ids.size:
         raise ValueError(f'at least one {name} is needed, not an array of '
                          f'shape {ids.shape}')
+    check_whole(ids, name)
     low, high = ids.min(), ids.max()
     if low < 0 or high >= bound:
         raise ValueError(f'{name} {low if low < 0 else high} is out of '

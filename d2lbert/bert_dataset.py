@@ -11,7 +11,6 @@ B batch, N examples, T tokens (max_len), P predictions (15% of T).
 import collections
 import contextlib
 import ctypes
-import functools
 import hashlib
 import random
 import unicodedata
@@ -21,10 +20,11 @@ from typing import Any, NamedTuple
 
 import numpy as onp
 
-from d2lbert import files, hub, kernels
+from d2lbert import cache, files, hub, kernels, textfiles
 from d2lbert._mxnet import gluon, np
 from d2lbert.bert import get_tokens_and_segments
 from d2lbert.text import CLS, MASK, PAD, RESERVED, SEP, Vocab
+from d2lbert.unchanged import Unchanged
 
 MIN_FREQ = 5
 
@@ -239,6 +239,8 @@ def load_data(path, batch_size, max_len, min_freq=MIN_FREQ, rng=random,
               shuffle_rng=onp.random):
     """Batches of any UTF-8 text in WikiText's format, and the vocabulary.
 
+    The file may be packed, as `textfiles` says.
+
     A line is a paragraph if ' . ' ends its sentences; other lines (headings)
     are passed over. rng draws the examples, shuffle_rng their order.
     Raises FileNotFoundError, or ValueError for a text without examples.
@@ -286,15 +288,14 @@ class Tokens(NamedTuple):
 
 
 def _read_bytes(path):
-    path = Path(path)
-    if not path.is_file():
+    _check_is_file(path)
+    return b''.join(textfiles.pieces(path))
+
+
+def _check_is_file(path):
+    if not Path(path).is_file():
         raise FileNotFoundError(f'{path} is no file: name a text file in '
                                 "WikiText's format")
-    data = path.read_bytes()
-    if not data:
-        raise ValueError(f'{path} is empty: expected lines of text with '
-                         f'{STOP!r} between sentences')
-    return data
 
 
 def _decode_lines(path, data):
@@ -337,20 +338,11 @@ def _tokens_of_paragraphs(paragraphs):
 
 def _library():
     """draw.cc compiled, or None where its plain twins are to do the work."""
-    if kernels.mode() == 'off':
-        return None
-    try:
-        return _compiled()
-    except kernels.BuildError:
-        if kernels.mode() == 'require':
-            raise
-        return None
+    return DRAW.get()
 
 
-@functools.lru_cache(maxsize=None)
-def _compiled():
-    source = Path(__file__).with_name('kernels') / 'draw.cc'
-    library = ctypes.CDLL(str(kernels.build.library('draw', [source])))
+def _opened(path):
+    library = ctypes.CDLL(str(path))
 
     def array(dtype):
         return onp.ctypeslib.ndpointer(dtype, flags='C_CONTIGUOUS')
@@ -369,6 +361,10 @@ def _compiled():
         function = getattr(library, name)
         function.restype, function.argtypes = restype, argtypes
     return library
+
+
+DRAW = kernels.Library('draw', ['draw.cc'], _opened,
+                       what='the C++ loops over texts')
 
 
 def _tokens_of_lines(lines):
@@ -404,23 +400,35 @@ def _unpacked(names):
 
 def _read_tokens(path):
     """`Tokens` of a file, kept in the user's cache under its content."""
+    _check_is_file(path)
+    if cache.enabled():
+        unchanged = Unchanged()
+        digest = unchanged.get(textfiles.DIGEST, path, textfiles.digest)
+        unchanged.save()
+        tokens = _load_tokens(_cached_tokens(digest))
+        if tokens is not None:
+            return tokens
     data = _read_bytes(path)
-    # What lower() does is a matter of Python's Unicode tables, too
-    key = hashlib.sha256(
-        f'1 {unicodedata.unidata_version} '.encode() + data).hexdigest()
-    cached = hub.user_cache() / 'tokens' / f'{key[:32]}.npz'
-    tokens = _load_tokens(cached) if hub.cache_enabled() else None
-    if tokens is None:
-        tokens = _tokens_of_lines(_decode_lines(path, data))
-        if hub.cache_enabled():
-            # A cache that cannot be written costs time, nothing else
-            with contextlib.suppress(OSError):
-                _save_tokens(tokens, cached)
+    tokens = _tokens_of_lines(_decode_lines(path, data))
+    if cache.enabled():
+        # A cache that cannot be written costs time, nothing else
+        with contextlib.suppress(OSError):
+            # By what was read: the file may be another by now
+            _save_tokens(tokens, _cached_tokens(
+                hashlib.sha256(data).hexdigest()))
     return tokens
 
 
+def _cached_tokens(digest):
+    """Where the `Tokens` of a text with this sha256 are kept."""
+    # What lower() does is a matter of Python's Unicode tables, too
+    key = hashlib.sha256(
+        f'2 {unicodedata.unidata_version} {digest}'.encode()).hexdigest()
+    return cache.root() / 'tokens' / f'{key[:32]}.npz'
+
+
 def _save_tokens(tokens, path):
-    path.parent.mkdir(parents=True, exist_ok=True)
+    cache.folder('tokens')
     with files.replacing(path) as part, open(part, 'wb') as f:
         onp.savez(f, types=tokens.types, sentences=tokens.sentences,
                   paragraphs=tokens.paragraphs, names=_packed(tokens.names))
@@ -434,7 +442,10 @@ def _load_tokens(path):
                             _unpacked(f['names']))
     except (OSError, EOFError, KeyError, ValueError, zipfile.BadZipFile):
         return None
-    return tokens if _sound(tokens) else None
+    if not _sound(tokens):
+        return None
+    cache.used(path)
+    return tokens
 
 
 def _sound(tokens):

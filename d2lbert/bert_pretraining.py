@@ -1,13 +1,12 @@
 """The book's page "Pretraining BERT": shards, losses, loop, encodings."""
 import functools
+import math
 from pathlib import Path
 
 from d2lbert import kernels
 from d2lbert._mxnet import autograd, gluon, np
 from d2lbert.bert import (
-    BERTEncoder,
     BERTModel,
-    MaskLM,
     check_ids,
     get_tokens_and_segments,
     on_device,
@@ -15,6 +14,7 @@ from d2lbert.bert import (
 )
 from d2lbert.bert_dataset import Batch
 from d2lbert.files import new_run_folder, write_text
+from d2lbert.layers import as_defined
 from d2lbert.progress import Accumulator, Animator, Timer, in_notebook
 
 
@@ -87,13 +87,7 @@ def _can_pack(net, loss, tokens_X):
             and type(loss) is gluon.loss.SoftmaxCrossEntropyLoss
             and (loss._axis, loss._sparse_label, loss._from_logits,
                  loss._weight, loss._batch_axis) == (-1, True, False, None, 0)
-            and isinstance(net, BERTModel)
-            and all(type(block).forward is cls.forward
-                    and not block._forward_hooks
-                    and not block._forward_pre_hooks
-                    for block, cls in ((net, BERTModel),
-                                       (net.encoder, BERTEncoder),
-                                       (net.mlm, MaskLM))))
+            and isinstance(net, BERTModel) and as_defined(net))
 
 
 def train_step(batch, net, loss, vocab_size, devices, trainer):
@@ -125,54 +119,55 @@ def no_gradient(net, devices):
 class History:
     """What a training loop saw: a list entry for each step that it logged.
 
-    `mlm` and `nsp` are means of the losses since step 1, which is what the
-    book draws and prints; `mlm_loss` and `nsp_loss` those of the step itself.
+    losses: their names. `mlm` and `nsp` are means of the losses since step
+    1, which is what the book draws and prints; `mlm_loss` and `nsp_loss`
+    those of the step itself.
     """
 
-    columns = ('step', 'mlm_loss', 'nsp_loss', 'mlm', 'nsp')
-
-    def __init__(self):
-        self.step, self.mlm, self.nsp = [], [], []
-        self.mlm_loss, self.nsp_loss = [], []
-        # MLM loss, NSP loss, number of sentence pairs, number of steps
-        self.sums, self.seconds = Accumulator(4), 0.0
+    def __init__(self, losses=('mlm', 'nsp')):
+        self.losses = tuple(losses)
+        self.columns = ('step', *(f'{name}_loss' for name in losses),
+                        *losses)
+        for name in self.columns:
+            setattr(self, name, [])
+        # Each loss, number of sentence pairs, number of steps
+        self.sums, self.seconds = Accumulator(len(losses) + 2), 0.0
         self._waiting = []
 
     def add(self, read, num_pairs):
-        """Count a step; `read()` waits for its two losses, so not yet."""
+        """Count a step; `read()` waits for its losses, so not yet."""
         self._waiting.append((read, num_pairs))
 
-    def settle(self):
-        """Wait for the devices and read the losses of all steps so far."""
-        for read, num_pairs in self._waiting:
+    def settle(self, waiting=0):
+        """Wait for the devices and read losses, but for the last `waiting`.
+        """
+        while len(self._waiting) > waiting:
+            read, num_pairs = self._waiting.pop(0)
             self._last = read()
             self.sums.add(*self._last, num_pairs, 1)
-        self._waiting.clear()
 
     def log(self, step):
         """Settle, and make an entry for `step`, which is the last one."""
         self.settle()
-        self.step.append(step)
-        self.mlm_loss.append(self._last[0])
-        self.nsp_loss.append(self._last[1])
-        mlm, nsp = self.means
-        self.mlm.append(mlm)
-        self.nsp.append(nsp)
+        entry = (step, *self._last, *self.means)
+        for name, value in zip(self.columns, entry):
+            getattr(self, name).append(value)
 
     @property
     def num_steps(self):
         """How many steps were taken."""
-        return int(self.sums[3]) + len(self._waiting)
+        return int(self.sums[-1]) + len(self._waiting)
 
     @property
     def means(self):
-        """The MLM and the NSP loss, means over all settled steps."""
-        return self.sums[0] / self.sums[3], self.sums[1] / self.sums[3]
+        """The losses, means over all settled steps."""
+        return tuple(self.sums[k] / self.sums[-1]
+                     for k in range(len(self.losses)))
 
     @property
     def pairs_per_sec(self):
         """Sentence pairs trained on in a second."""
-        return self.sums[2] / self.seconds
+        return self.sums[-2] / self.seconds
 
     def save_csv(self, path):
         """Write a row for each logged step; the same run, the same bytes."""
@@ -184,40 +179,48 @@ class History:
     def __repr__(self):
         if not self.step:
             return '<History of 0 steps>'
-        return (f'<History of {self.num_steps} steps: mlm {self.mlm[-1]:.3f}, '
-                f'nsp {self.nsp[-1]:.3f}>')
+        means = ', '.join(f'{name} {getattr(self, name)[-1]:.3f}'
+                          for name in self.losses)
+        return f'<History of {self.num_steps} steps: {means}>'
 
     def _ipython_display_(self):
         """Show nothing below a cell that ends with the call, as the book."""
 
 
-def run_steps(steps, num_steps, log_interval, history, devices, animator,
-              after=None):
+def run_steps(steps, num_steps, log_interval, history, animator,
+              after=None, about=None):
     """Take from `steps` those that `history` lacks of `num_steps`.
 
     `steps` yields (read, number of pairs) as `History.add` takes them;
-    `after(step)` is called behind each. Draws with `animator` and prints the
-    book's two lines.
+    `after(step)` is called behind each, and `about(number of pairs)` once,
+    behind the first, for a line on what is trained. Draws with `animator`.
     """
     timer = Timer()
     try:
         for step in range(history.num_steps + 1, num_steps + 1):
             timer.start()
-            history.add(*next(steps))
+            read, num_pairs = next(steps)
+            history.add(read, num_pairs)
+            if about is not None and not animator.begun:
+                animator.begin(about(num_pairs))
             if step % log_interval == 0:
                 history.log(step)       # waits for the devices
             elif step == num_steps:
                 history.settle()
             history.seconds += timer.stop()
             if step % log_interval == 0:
-                animator.add(step, (history.mlm[-1], history.nsp[-1]))
+                animator.add(step, history.means)
             if after is not None:
                 after(step)
     finally:
         animator.close()
+
+
+def summary(history, devices):
+    """The book's two lines about a loop that has ended."""
     mlm, nsp = history.means
-    print(f'MLM loss {mlm:.3f}, NSP loss {nsp:.3f}')
-    print(f'{history.pairs_per_sec:.1f} sentence pairs/sec on {devices}')
+    return (f'MLM loss {mlm:.3f}, NSP loss {nsp:.3f}\n'
+            f'{history.pairs_per_sec:.1f} sentence pairs/sec on {devices}')
 
 
 def train_bert(train_iter, net, loss, vocab_size, ctx=None, *args,
@@ -230,8 +233,9 @@ def train_bert(train_iter, net, loss, vocab_size, ctx=None, *args,
     `(..., devices, num_steps)` of the later ones, with 0.01. Draws both
     losses every `log_interval` steps, prints the book's two lines, binds the
     vocabulary of `train_iter` to the net and returns a `History`. In a
-    notebook the losses are a figure; in a script a progress bar, and at the
-    end losses.png and losses.csv in the folder `out` (runs/<date-time>).
+    notebook the losses are a figure; in a script a progress bar, or lines
+    where standard error is no terminal, and at the end losses.png and
+    losses.csv in the folder `out` (runs/<date-time>).
     """
     devices, log_interval, num_steps, learning_rate = _book_arguments(
         ctx, args, devices, log_interval, num_steps, learning_rate)
@@ -247,13 +251,23 @@ def train_bert(train_iter, net, loss, vocab_size, ctx=None, *args,
     history = History()
     animator = Animator(xlabel='step', ylabel='loss', xlim=[1, num_steps],
                         legend=['mlm', 'nsp'])
-    run_steps(steps(), num_steps, log_interval, history, devices, animator)
+    run_steps(steps(), num_steps, log_interval, history, animator,
+              about=functools.partial(about, net, num_steps, devices))
     if out is not None or not in_notebook():
         out = Path(out) if out is not None else new_run_folder()
         out.mkdir(parents=True, exist_ok=True)
         animator.save(out / 'losses.png')
         history.save_csv(out / 'losses.csv')
+    print(summary(history, devices))
     return history
+
+
+def about(net, num_steps, devices, batch_size):
+    """What is trained, in a line."""
+    count = sum(math.prod(param.shape)
+                for param in net.collect_params().values())
+    return (f'training {count:,} parameters: {num_steps} steps of '
+            f'{batch_size} sentence pairs on {devices}')
 
 
 def _book_arguments(ctx, args, devices, log_interval, num_steps,
@@ -336,16 +350,33 @@ def get_bert_encoding(net, tokens_a, tokens_b=None, vocab=None):
 
     T counts <cls> and each <sep>. The vocabulary is the net's own, bound by
     `train_bert` and `load_run`, unless `vocab` is given; tokens that it does
-    not have count as <unk>.
+    not have count as <unk>. Nothing is recorded for gradients, and dropout
+    is off. Raises TypeError for a text that is not a list of strings.
     """
     vocab = getattr(net, 'vocab', None) if vocab is None else vocab
     if vocab is None:
         raise ValueError('this net has no vocabulary: train it with '
                          'train_bert, load it with load_run, or pass vocab=')
+    _check_tokens('tokens_a', tokens_a)
+    if tokens_b is not None:
+        _check_tokens('tokens_b', tokens_b)
     tokens, segments = get_tokens_and_segments(tokens_a, tokens_b)
     device = next(iter(net.collect_params().values())).list_ctx()[0]
-    encoded_X, _, _ = net(
-        np.array([vocab[tokens]], dtype='int32', ctx=device),
-        np.array([segments], dtype='int32', ctx=device),
-        np.array([len(tokens)], dtype='float32', ctx=device))
+    with autograd.pause():
+        encoded_X, _, _ = net(
+            np.array([vocab[tokens]], dtype='int32', ctx=device),
+            np.array([segments], dtype='int32', ctx=device),
+            np.array([len(tokens)], dtype='float32', ctx=device))
     return encoded_X
+
+
+def _check_tokens(name, tokens):
+    """Refuse what would be encoded letter by letter, or as <unk>."""
+    if isinstance(tokens, str):
+        raise TypeError(f'{name} must be a list of tokens, not the string '
+                        f'{tokens!r}: give {tokens!r}.split()')
+    for token in tokens:
+        if not isinstance(token, str):
+            raise TypeError(f'{name} must be a list of strings, and one of '
+                            f'its tokens is {token!r}, '
+                            f'a {type(token).__name__}')

@@ -11,7 +11,6 @@ B batch, T tokens (max_len), P predictions (a share of T).
 import bisect
 import contextlib
 import errno
-import gzip
 import hashlib
 import itertools
 import json
@@ -19,7 +18,6 @@ import mmap
 import os
 import random
 import shutil
-import sys
 import tempfile
 import unicodedata
 import uuid
@@ -29,9 +27,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as onp
-from tqdm import tqdm
 
-from d2lbert import hub
+from d2lbert import cache, punkt, textfiles
 from d2lbert.bert_dataset import (
     MIN_FREQ,
     STOP,
@@ -41,12 +38,10 @@ from d2lbert.bert_dataset import (
     _tokens_of_lines,
     _tokens_of_paragraphs,
 )
+from d2lbert.files import locked
+from d2lbert.progress import bar
 from d2lbert.text import CLS, RESERVED, SEP, UNK, Vocab
-
-try:
-    import fcntl
-except ImportError:  # not a POSIX system
-    fcntl = None
+from d2lbert.unchanged import Unchanged
 
 SPLITS = 'book', 'punkt'
 
@@ -63,14 +58,18 @@ MAX_CHARS = 1 << 26
 # work for a text of any size
 PUNKT_CHARS = 1 << 20
 
-BLOCK_BYTES = 1 << 22
+BLOCK_BYTES = textfiles.PIECE_BYTES
 BLOCK_WORDS = 1 << 22
 
 # An epoch of up to this many pairs is one chunk; see Part.batches
 CHUNK_PAIRS = 1 << 18
 
-# Part of every store's name: to be raised when the files' content changes
-VERSION = 1
+# Runs that are looked at for one that is as long; see Part._run_like
+TRIES = 16
+
+# Part of every store's name: to be raised when the files' content changes, or
+# what is drawn from them
+VERSION = 2
 
 MANIFEST = 'manifest.json'
 VOCAB = 'vocab.txt'
@@ -91,16 +90,19 @@ def open_corpus(paths, *, valid_paths=None, valid_share=0.0, split='book',
                 progress=True):
     """Read text files once and open what came of them, as a `Text`.
 
-    Files are UTF-8, gzipped or not, lower-cased as they are read. A file
+    Files are UTF-8, packed or not (as `textfiles` says), lower-cased as they
+    are read. A file
     with WikiText's headings ( = Title = between blank lines) has a
     paragraph a line and an article a heading; in any other, blank lines
     part paragraphs and the file is one article.
 
     split: 'book' takes words as blanks part them and ends a sentence at
-    ' . '; 'punkt' has NLTK's Punkt, which learns from the text itself, end
-    the sentences, and (except in WikiText's format, where that is done) sets
-    apart each character that Unicode calls punctuation or symbol. A
-    paragraph that comes out without an inner sentence end is passed over.
+    ' . '; 'punkt' has NLTK's Punkt, which learns from the text itself, and
+    the ends that scripts other than the Latin have for themselves, end the
+    sentences, and (except in WikiText's format, where that is done) sets
+    apart each character that Unicode calls punctuation or symbol, and each
+    Chinese one. A paragraph that comes out without an inner sentence end is
+    passed over.
 
     valid_paths, or a valid_share of the articles (of blocks of paragraphs
     where there are fewer than 1 / valid_share articles), one out of each of
@@ -109,7 +111,8 @@ def open_corpus(paths, *, valid_paths=None, valid_share=0.0, split='book',
     words in all if that is given; or it is `vocab`, a Vocab or the path of
     one. More than 2^21 different words are not counted at a time.
 
-    The result is kept in the user's cache under its content and settings.
+    The result is kept in the user's cache under its content and settings; a
+    file that has not changed since (see `unchanged`) is not read again.
     Raises OSError and ValueError, which name file and line.
     """
     if split not in SPLITS:
@@ -140,7 +143,8 @@ def open_corpus(paths, *, valid_paths=None, valid_share=0.0, split='book',
     key = _digest_of([
         VERSION, unicodedata.unidata_version, cutters.version(),
         MAX_WORDS, MAX_TYPES, MAX_CHARS, PUNKT_CHARS, BLOCK_BYTES,
-        valid_share, vocab.idx_to_token if vocab else [min_freq, max_vocab],
+        CHUNK_PAIRS, TRIES, valid_share,
+        vocab.idx_to_token if vocab else [min_freq, max_vocab],
         digests[:len(files)], digests[len(files):]])
 
     def build(folder):
@@ -212,65 +216,21 @@ def _digest_of(settings):
 
 
 def _bar(total, what, progress):
-    return tqdm(total=total, desc=what, unit='B', unit_scale=True,
-                leave=False, disable=None if progress else True,
-                file=sys.stderr)
+    return bar(total, what, 'B', unit_scale=True, quiet=not progress)
 
 
 # From files to lines
 
-@contextlib.contextmanager
-def _opened(path):
-    """A file opened for reading bytes, unzipped if it begins like gzip."""
-    try:
-        with open(path, 'rb') as f:
-            zipped = f.read(2) == b'\x1f\x8b'
-            f.seek(0)
-            if zipped:
-                with gzip.open(f) as unzipped:
-                    yield f, unzipped
-            else:
-                yield f, f
-    except PermissionError:
-        raise PermissionError(f'{path} cannot be read: you have no '
-                              'permission to') from None
-
-
-def _pieces(path, told):
-    """A file's content, BLOCK_BYTES at a time (the last may be shorter).
-
-    told: called with the number of bytes of the file that each piece took.
-    Raises ValueError if the file is empty, or gzipped and broken.
-    """
-    place, empty = 0, True
-    with _opened(path) as (raw, f):
-        while True:
-            try:
-                piece = f.read(BLOCK_BYTES)
-            except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-                raise ValueError(
-                    f'{path} is a broken .gz file ({error}): fetch or pack '
-                    'it again') from None
-            told(raw.tell() - place)
-            place = raw.tell()
-            if not piece:
-                break
-            empty = False
-            yield piece
-    if empty:
-        raise ValueError(f'{path} is empty: expected lines of text')
-
-
 def _digests(files, progress):
-    """sha256 of the content of each file, unzipped."""
-    digests = []
+    """sha256 of the content of each file, unpacked."""
+    unchanged = Unchanged()
     with _bar(sum(path.stat().st_size for path in files), 'looking',
-              progress) as bar:
-        for path in files:
-            digest = hashlib.sha256()
-            for piece in _pieces(path, bar.update):
-                digest.update(piece)
-            digests.append(digest.hexdigest())
+              progress) as shown:
+        def find_out(path):
+            return textfiles.digest(path, shown.update)
+        digests = [unchanged.get(textfiles.DIGEST, path, find_out)
+                   for path in files]
+    unchanged.save()
     return digests
 
 
@@ -292,7 +252,8 @@ def _with_line_feeds(pieces):
 def _blocks(path, told):
     """A file's lines by the block: (number of the first line, lines)."""
     number, rest = 1, b''
-    for piece in _with_line_feeds(_pieces(path, told)):
+    for piece in _with_line_feeds(
+            textfiles.pieces(path, told, BLOCK_BYTES)):
         end = piece.rfind(b'\n')
         if end < 0:
             rest += piece
@@ -441,40 +402,21 @@ class _Book:
                 _moved(paragraphs.articles, kept))
 
 
-class _Apart(dict):
-    """For str.translate: blanks around punctuation and symbols."""
-
-    def __missing__(self, code):
-        letter = chr(code)
-        self[code] = (f' {letter} ' if unicodedata.category(letter)[0] in 'PS'
-                      else letter)
-        return self[code]
-
-
 class _Punkt:
     """Cut paragraphs into sentences as Punkt does, then into words."""
 
     @staticmethod
     def version():
-        return f'punkt {_nltk().__version__}'
+        return punkt.version()
 
     def __init__(self, files, progress):
         """Learn from the beginning of the text what an abbreviation is."""
-        punkt = _nltk().tokenize.punkt
-        learner = punkt.PunktTrainer()
-        with _bar(PUNKT_CHARS, 'learning', progress) as bar:
-            for text in _beginning(files):
-                learner.train(text, finalize=False)
-                bar.update(len(text))
-            learner.finalize_training()
-        self.punkt = punkt.PunktSentenceTokenizer(learner.get_params())
-        self.apart = _Apart()
+        with _bar(PUNKT_CHARS, 'learning', progress) as shown:
+            self.splitter = punkt.Splitter(_beginning(files, shown.update))
 
     def cut(self, paragraphs):
         """(Tokens, where articles begin) of `Paragraphs`."""
-        cut = [[sentence if paragraphs.is_cut else
-                sentence.translate(self.apart)
-                for sentence in self.punkt.tokenize(text)]
+        cut = [self.splitter.sentences(text, paragraphs.is_cut)
                for text in paragraphs.texts]
         kept = [len(sentences) > 1 for sentences in cut]
         return (_tokens_of_paragraphs(
@@ -483,26 +425,21 @@ class _Punkt:
                 _moved(paragraphs.articles, kept))
 
 
-def _nltk():
-    try:
-        import nltk.tokenize.punkt
-    except ImportError as error:
-        raise ImportError("split='punkt' needs NLTK, which cannot be "
-                          f"imported ({error}): pip install 'nltk>=3.8,<4'"
-                          ) from None
-    return nltk
+def _beginning(files, told):
+    """The first paragraphs of a text, PUNKT_CHARS in all.
 
-
-def _beginning(files):
-    """The first paragraphs of a text, PUNKT_CHARS in all."""
+    told: called with the number of characters of each.
+    """
     left = PUNKT_CHARS
     for path in files:
         for paragraphs in _paragraphs(path, lambda num_bytes: None):
             for text in paragraphs.texts:
                 if not left:
                     return
-                yield text[:left]
-                left -= len(text[:left])
+                text = text[:left]
+                yield text
+                told(len(text))
+                left -= len(text)
 
 
 # From words to numbers
@@ -571,11 +508,11 @@ class _Raw:
                          for name in COLUMNS[:3]]
             for f in self._out[1:]:
                 f.write(onp.zeros(1, 'int64'))
-            bar = stack.enter_context(_bar(
+            shown = stack.enter_context(_bar(
                 sum(path.stat().st_size for path in files), 'cutting',
                 progress))
             for path in files:
-                for paragraphs in _paragraphs(path, bar.update):
+                for paragraphs in _paragraphs(path, shown.update):
                     self._add(*cutter.cut(paragraphs))
         self._link_prunings()
         # An article without a paragraph is none
@@ -821,13 +758,17 @@ def _size_and_sum(path):
 
 def _sound(store):
     """Whether a store is there, and all of it as it was written."""
+    unchanged = Unchanged()
     try:
         manifest = json.loads((store / MANIFEST).read_text())
-        return {VOCAB, 'train/ids.npy'} <= set(manifest) and all(
-            _size_and_sum(store / name) == expected
+        sound = {VOCAB, 'train/ids.npy'} <= set(manifest) and all(
+            unchanged.get('size and CRC-32', store / name,
+                          _size_and_sum) == expected
             for name, expected in manifest.items())
     except (OSError, ValueError, TypeError, AttributeError):
         return False
+    unchanged.save()
+    return sound
 
 
 def _store(key, build):
@@ -836,14 +777,14 @@ def _store(key, build):
     build: called with an empty folder to fill, if the store is missing or
     damaged.
     """
-    root = hub.user_cache() / 'corpora'
+    root = cache.root() / 'corpora'
     owned, store = None, root / key
-    if not hub.cache_enabled() or not (_writable(root) or _sound(store)):
+    if not cache.enabled() or not (_writable(root) or _sound(store)):
         owned = Path(tempfile.mkdtemp(prefix='d2lbert-'))
         root, store = owned, owned / key
     try:
         if not _sound(store):
-            with _alone(root / f'{key}.lock') as alone:
+            with locked(root / f'{key}.lock') as alone:
                 if alone:
                     for stale in root.glob(f'{key}.*.part'):
                         shutil.rmtree(stale, ignore_errors=True)
@@ -853,13 +794,13 @@ def _store(key, build):
         if owned:
             shutil.rmtree(owned, ignore_errors=True)
         raise
+    cache.used(store)
     return store, owned
 
 
 def _writable(folder):
     with contextlib.suppress(OSError):
-        folder.mkdir(parents=True, exist_ok=True)
-        return os.access(folder, os.W_OK | os.X_OK)
+        return os.access(cache.private(folder), os.W_OK | os.X_OK)
     return False
 
 
@@ -888,19 +829,6 @@ def _fill(store, build):
             'or let D2LBERT_CACHE name a folder on a larger disk') from error
     finally:
         shutil.rmtree(part, ignore_errors=True)
-
-
-@contextlib.contextmanager
-def _alone(path):
-    """Keep other processes waiting; yields False where that cannot be."""
-    with open(path, 'w') as f:
-        try:
-            if fcntl:
-                fcntl.flock(f, fcntl.LOCK_EX)
-            alone = fcntl is not None
-        except OSError:
-            alone = False
-        yield alone
 
 
 # From the store to batches
@@ -982,7 +910,7 @@ class Part:
         half of the cases, with a random sentence of a random paragraph, left
         out if longer than max_len; mask_share of the tokens hidden.
         fill: instead, both texts are runs of sentences that come close to
-        max_len together, and a pair of sentences that is longer is cut.
+        max_len together; only a pair of sentences that is longer is cut.
         dynamic: new partners and masks each epoch; without it the examples
         are those of every epoch, and only their order is new.
         Raises ValueError if not one pair fits.
@@ -1091,7 +1019,9 @@ class Part:
                 second = ends[b], ends[stop]
                 is_next = rng.random() < 0.5
                 if not is_next:
-                    second = self._run_like(second, max_len, rng)
+                    second = self._run_like(
+                        second, max_len - 3 - (ends[b] - ends[a]), max_len,
+                        rng)
                 rows.append((*_cut(ends[a], ends[b], *second, max_len - 3),
                              is_next))
                 a = stop if is_next else b
@@ -1111,23 +1041,31 @@ class Part:
             limit = self.num_sentences
         return self.sentences[begin:min(end + max_len, limit) + 1].tolist()
 
-    def _run_like(self, span, max_len, rng):
+    def _run_like(self, span, room, max_len, rng):
         """A random run of sentences, about as long as `span`.
 
-        Otherwise its length would tell that it does not follow.
+        Otherwise its length would tell that it does not follow. So would a
+        cut: it has no more than `room` words, unless `span` has, or none of
+        TRIES runs is so short.
         """
         wanted = span[1] - span[0]
-        q = int(rng.random() * self.num_paragraphs)
-        begin, end = self.paragraphs[q:q + 2].tolist()
-        begin += int(rng.random() * (end - begin))
-        ends = self._ends(begin, begin + 1, q, max_len)
-        stop = 1
-        while stop < len(ends) - 1:
-            now, then = (ends[k] - ends[0] for k in (stop, stop + 1))
-            if then + 3 > max_len or then - wanted > wanted - now:
+        room = max(room, wanted)
+        best = None
+        for _ in range(TRIES):
+            q = int(rng.random() * self.num_paragraphs)
+            begin, end = self.paragraphs[q:q + 2].tolist()
+            begin += int(rng.random() * (end - begin))
+            ends = self._ends(begin, begin + 1, q, max_len)
+            # The last end that is not beyond `wanted`, or the one after it
+            stop = max(1, bisect.bisect_right(ends, ends[0] + wanted) - 1)
+            for last in ends[stop:stop + 2]:
+                length = last - ends[0]
+                rank = length > room, abs(length - wanted)
+                if best is None or rank < best[0]:
+                    best = rank, (ends[0], last)
+            if best[0] <= (False, wanted // 8):
                 break
-            stop += 1
-        return ends[0], ends[stop]
+        return best[1]
 
     def _read(self, begins, ends):
         """All words from each begin to its end, in a row.

@@ -13,11 +13,14 @@ import sys
 import textwrap
 from typing import NamedTuple
 
-from d2lbert import _machine
+from d2lbert import _machine, cache
 
 OK, WARN, BAD = 'ok', 'warn', 'bad'
 FEATURES = ['OPENMP', 'MKLDNN', 'CUDA', 'CUDNN', 'NCCL', 'DIST_KVSTORE',
             'BLAS_OPEN', 'F16C']
+#: Row: the module and name of a kernels.Library
+COMPILED = {'fast operators': ('d2lbert.kernels', 'OPERATORS'),
+            'fast reading': ('d2lbert.bert_dataset', 'DRAW')}
 
 
 class Row(NamedTuple):
@@ -29,17 +32,23 @@ class Row(NamedTuple):
     remedy: str = ''
 
 
-def report():
-    """Return the rows (name, status, value, remedy) about this machine."""
+def report(build=False):
+    """Return the rows (name, status, value, remedy) about this machine.
+
+    build: compile what is not compiled yet.
+    """
     mxnet, rows = _mxnet_rows()
     return [_python_row(), _numpy_row(), *rows, *_driver_rows(mxnet),
-            *_cuda_rows(), _compiler_row(), _operators_row(mxnet),
-            *_data_rows(), _matplotlib_row()]
+            *_cuda_rows(), _compiler_row(), *_compiled_rows(mxnet, build),
+            _cache_row(), *_data_rows(), _matplotlib_row()]
 
 
-def main():
-    """Print the report; return 0 if `d2lbert pretrain` can run, else 1."""
-    rows = report()
+def main(build=False):
+    """Print the report; return 0 if `d2lbert pretrain` can run, else 1.
+
+    build: compile what is not compiled yet, and return 1 if that fails.
+    """
+    rows = report(build)
     name_width = max(len(row.name) for row in rows)
     indent = ' ' * (6 + name_width + 2)
     for name, status, value, remedy in rows:
@@ -53,6 +62,10 @@ def main():
         print(f'`d2lbert pretrain` cannot run yet: see {", ".join(bad)}.')
         return 1
     print('`d2lbert pretrain` can run.')
+    if build and any(row.status != OK for row in rows
+                     if row.name in COMPILED):
+        print('Not all of its operators are compiled.')
+        return 1
     return 0
 
 
@@ -111,14 +124,15 @@ def _threads_row():
         threads = ctypes.CDLL('libgomp.so.1').omp_get_max_threads()
     except (AttributeError, OSError):
         return Row('threads', OK, f'unknown; {here}')
-    limit = os.environ.get('MXNET_OMP_MAX_THREADS', '')
-    if limit.isdigit():
-        threads = min(threads, int(limit))
+    thread_count = importlib.import_module('d2lbert._mxnet').thread_count
+    threads = min(threads, thread_count('MXNET_OMP_MAX_THREADS') or threads)
     value = f'{threads}; {here}'
     if threads < cores:
+        names = ['OMP_NUM_THREADS', 'MXNET_OMP_MAX_THREADS',
+                 'OMP_THREAD_LIMIT', 'OMP_MAX_ACTIVE_LEVELS']
+        names = [name for name in names if os.environ.get(name)] or names
         return Row('threads', WARN, value,
-                   'unset OMP_NUM_THREADS and MXNET_OMP_MAX_THREADS to use '
-                   'every core')
+                   f'unset {" and ".join(names)} to use every core')
     return Row('threads', OK, value)
 
 
@@ -200,21 +214,47 @@ def _compiler_row():
                'apt-get install g++ (Debian and Ubuntu), or name one in CXX')
 
 
-def _operators_row(mx):
-    name = 'fast operators'
+def _compiled_rows(mx, build):
+    """The rows of the compiled libraries."""
+    return [_compiled_row(mx, name, *place, build)
+            for name, place in COMPILED.items()]
+
+
+def _compiled_row(mx, name, module, library, build):
+    slower = 'everything works but is slower'
     if mx is None:
-        return Row(name, WARN, 'not tried without MXNet')
+        return Row(name, WARN, 'not tried without MXNet',
+                   'see MXNet above')
     try:
         from d2lbert import kernels
-        kernels.load()
-        state = kernels.state()
+        if kernels.mode() == 'off':
+            return Row(name, WARN, 'not used: D2LBERT_KERNELS is off',
+                       f'{slower}; unset D2LBERT_KERNELS')
+        library = getattr(importlib.import_module(module), library)
+        found = library.find() or build and library.get() is not None
     except Exception as error:  # a report goes on
-        return Row(name, WARN, f'not loaded: {error}',
-                   'training works but is slower')
-    if state.loaded:
-        return Row(name, OK, f'loaded from {state.path}')
-    return Row(name, WARN, f'not loaded: {state.reason}',
-               'training works but is slower')
+        return Row(name, WARN, f'not loaded: {error}', slower)
+    if found:
+        return Row(name, OK, f'loaded from {library.path}')
+    if library.reason:
+        return Row(name, WARN, f'not loaded: {library.reason}', slower)
+    return Row(name, WARN, 'not compiled yet',
+               f'd2lbert doctor --build, which takes {library.takes}; or '
+               'the first run does it')
+
+
+def _cache_row():
+    try:
+        value = f'{cache.root()}, {cache.megabytes(cache.size())}'
+        temporary = cache.is_temporary()
+    except OSError as error:
+        return Row('cache', WARN, f'does not work: {error}',
+                   'set D2LBERT_CACHE to a folder that you can write')
+    if temporary:
+        return Row('cache', WARN, f'{value}: there is no home folder that '
+                   'can be written', 'set D2LBERT_CACHE, or HOME, to a folder '
+                   'that lasts')
+    return Row('cache', OK, value)
 
 
 def _data_rows():
@@ -231,7 +271,13 @@ def _data_rows():
         sample = Row('sample corpus', WARN if wikitext else BAD, 'not found',
                      'install d2lbert again with pip install .')
     if wikitext:
-        return [Row('WikiText-2', OK, str(wikitext)), sample]
+        flaws = hub.wikitext2_flaws(wikitext, thorough=True)
+        if not flaws:
+            return [Row('WikiText-2', OK, str(wikitext)), sample]
+        return [Row('WikiText-2', WARN, '; '.join(flaws),
+                    '`d2lbert pretrain` trains on it as it is: put the '
+                    'published files there, or remove the folder to have '
+                    'them fetched'), sample]
     return [Row('WikiText-2', WARN, 'not on this machine',
                 '`d2lbert pretrain` fetches it if the network allows, and '
                 'trains on the sample corpus if not; or set D2LBERT_DATA to '

@@ -28,7 +28,8 @@ def main(spec):
     the scheduler itself; join, the seconds in which that must be reachable;
     grace, those between SIGTERM and SIGKILL; silence, those after which a
     launcher counts as gone, or None; sharing, the processes of this host
-    that compute.
+    that compute; machine, the text of `_machine.py`; socket, the file that
+    is not to stay when the process has ended, or None.
     """
     orders = []
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
@@ -37,7 +38,7 @@ def main(spec):
         child = subprocess.Popen(
             spec['argv'], cwd=spec['cwd'], env=_environment(spec),
             stdin=subprocess.DEVNULL, start_new_session=True,
-            preexec_fn=_die_with(os.getpid()))
+            preexec_fn=die_with(os.getpid()))
     except OSError as error:
         print(f'{error.filename}: {error.strerror} on '
               f'{socket.gethostname()}', file=sys.stderr)
@@ -46,6 +47,9 @@ def main(spec):
         problem = _watch(child, spec, orders)
     finally:
         _end(child, spec['grace'])
+        if spec['socket']:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(spec['socket'])
     if problem:
         print(problem, file=sys.stderr)
         return 1
@@ -64,25 +68,19 @@ def _environment(spec):
                 env['DMLC_NODE_HOST'] = probe.getsockname()[0]
     names = ('MXNET_OMP_MAX_THREADS', 'OMP_NUM_THREADS')
     if spec['sharing'] > 1 and not any(env.get(name) for name in names):
-        threads = str(max(1, _cores() // spec['sharing']))
+        threads = str(max(1, _cores(spec['machine']) // spec['sharing']))
         env.update(dict.fromkeys(names, threads))
     return env
 
 
-def _cores():
-    """CPUs for this process; two hardware threads of a core count once."""
-    try:
-        cpus = len(os.sched_getaffinity(0))
-    except AttributeError:              # not on macOS
-        cpus = os.cpu_count() or 1
-    with contextlib.suppress(OSError):
-        with open('/sys/devices/system/cpu/smt/active') as file:
-            if file.read().strip() == '1':
-                cpus //= 2
-    return cpus
+def _cores(machine):
+    """The cores of this host, counted by the text of `_machine.py`."""
+    names = dict(__name__='d2lbert._machine')
+    exec(machine, names)
+    return names['physical_cores']()
 
 
-def _die_with(guard):
+def die_with(guard):
     """What the new process does first: be killed when the guard is."""
     libc = ctypes.CDLL(None)
 

@@ -4,6 +4,7 @@ Serves "Predicting House Prices" (where the book introduces `download`) and
 "The Dataset for Pretraining BERT". Text is looked for on this machine first;
 the network comes last, and whatever it sends is checked before it is kept.
 """
+import contextlib
 import hashlib
 import http.client
 import os
@@ -22,6 +23,10 @@ from typing import NamedTuple
 
 from tqdm import tqdm
 
+from d2lbert import cache, wikitext
+from d2lbert.files import file_digest
+from d2lbert.wikitext import PUBLISHED, TEST_FILE, TRAIN_FILE, VALID_FILE
+
 DATA_URL = 'http://d2l-data.s3-accelerate.amazonaws.com/'
 
 # name: (address, sha1). The book's own address of WikiText-2 is left out:
@@ -30,9 +35,6 @@ DATA_HUB = {
     'wikitext-2': ('https://wikitext.smerity.com/wikitext-2-v1.zip',
                    '3c914d17d80b1459be871a5039ac23e752a53cbe'),
 }
-
-TRAIN_FILE = 'wiki.train.tokens'
-VALID_FILE = 'wiki.valid.tokens'
 
 # Python's own User-Agent is refused by the first of the addresses above
 USER_AGENT = 'Mozilla/5.0 (compatible; d2lbert; https://d2l.ai)'
@@ -56,14 +58,12 @@ _EXAMPLES = ('https://raw.githubusercontent.com/pytorch/examples/main/'
 # Archives whose members can also be had one by one: name -> (folder, files)
 LOOSE_FILES = {
     'wikitext-2': ('wikitext-2', (
-        Loose(_EXAMPLES + 'train.txt',
-              '2d84b35af79e411d73ea7cae83c73964c6ac83b4', TRAIN_FILE),
-        Loose(_EXAMPLES + 'valid.txt',
-              'eec944eb2d9e46061cd34a6913528797db6842fc',
-              'wiki.valid.tokens'),
-        Loose(_EXAMPLES + 'test.txt',
-              '6f3fc88e4cd88456ea892971f9f12243e8428624',
-              'wiki.test.tokens'))),
+        Loose(_EXAMPLES + 'train.txt', PUBLISHED[TRAIN_FILE].blob,
+              TRAIN_FILE),
+        Loose(_EXAMPLES + 'valid.txt', PUBLISHED[VALID_FILE].blob,
+              VALID_FILE),
+        Loose(_EXAMPLES + 'test.txt', PUBLISHED[TEST_FILE].blob,
+              TEST_FILE))),
 }
 
 
@@ -71,40 +71,8 @@ class HubError(OSError):
     """Data that is neither on this machine nor to be had from the network."""
 
 
-def user_cache():
-    """The folder that d2lbert keeps files in between runs.
-
-    $D2LBERT_CACHE, else $XDG_CACHE_HOME/d2lbert, else ~/.cache/d2lbert.
-    D2LBERT_CACHE=off stops only what can be made again from being kept
-    (`cache_enabled`); downloads then go to the usual folder.
-    """
-    if os.environ.get('D2LBERT_CACHE') and cache_enabled():
-        return Path(os.environ['D2LBERT_CACHE']).expanduser()
-    base = os.environ.get('XDG_CACHE_HOME')
-    return (Path(base) if base else Path.home() / '.cache') / 'd2lbert'
-
-
-def cache_enabled():
-    """Whether results that can be made again may be kept for later runs."""
-    return os.environ.get('D2LBERT_CACHE', '').lower() != 'off'
-
-
 def _sha1(path):
-    with open(path, 'rb') as f:
-        return _digest(hashlib.sha1(), f)
-
-
-def _git_blob(path):
-    """Git's name for a file's content: sha1 of a short header and it."""
-    header = b'blob %d\0' % os.path.getsize(path)
-    with open(path, 'rb') as f:
-        return _digest(hashlib.sha1(header), f)
-
-
-def _digest(digest, f):
-    for chunk in iter(lambda: f.read(1 << 20), b''):
-        digest.update(chunk)
-    return digest.hexdigest()
+    return file_digest(path, hashlib.sha1())
 
 
 class _Transfer(threading.Thread):
@@ -194,7 +162,7 @@ def _fetch(url, path, digest, expected):
         got = digest(transfer.path)
         if got != expected:
             with open(transfer.path, 'rb') as f:
-                page = f.read(64).lstrip().startswith(b'<')
+                page = wikitext.is_web_page(f.read(1024))
             raise HubError(
                 f'{url}: sent {"a web page" if page else "another file"} '
                 f'({transfer.received:,} bytes, checksum {got}) instead of '
@@ -223,9 +191,10 @@ def download(name, cache_dir=None):
                          f'{", ".join(map(repr, DATA_HUB))}; add it as '
                          'DATA_HUB[name] = (address, sha1)')
     url, sha1 = DATA_HUB[name]
-    folder = user_cache() / 'data' if cache_dir is None else Path(cache_dir)
+    folder = cache.root() / 'data' if cache_dir is None else Path(cache_dir)
     path = folder / url.split('/')[-1]
     if not (path.is_file() and _sha1(path) == sha1):
+        cache.sweep('data')
         try:
             _fetch(url, path, _sha1, sha1)
         except HubError as error:
@@ -256,15 +225,15 @@ def download_extract(name, folder=None, cache_dir=None):
 
 def _fetch_loose(name, cache_dir, archive_error):
     """Fetch the files of an archive that could not be had; their folder."""
-    base = user_cache() / 'data' if cache_dir is None else Path(cache_dir)
+    base = cache.root() / 'data' if cache_dir is None else Path(cache_dir)
     folder, files = LOOSE_FILES[name]
     folder = base / folder
     for url, blob, file in files:
         path = folder / file
-        if path.is_file() and _git_blob(path) == blob:
+        if path.is_file() and wikitext.git_blob(path) == blob:
             continue
         try:
-            _fetch(url, path, _git_blob, blob)
+            _fetch(url, path, wikitext.git_blob, blob)
         except HubError as error:
             raise HubError(f'{name} could not be fetched: '
                            f'{archive_error.__cause__}; {error}; '
@@ -350,7 +319,8 @@ def _places():
         yield Path(os.environ['D2LBERT_DATA']).expanduser()
     if _repository():
         yield _repository() / 'data'
-    yield user_cache() / 'data'
+    with contextlib.suppress(cache.CacheError):
+        yield cache.root() / 'data'
 
 
 def find_wikitext2():
@@ -358,14 +328,42 @@ def find_wikitext2():
     return next(filter(None, map(_holding_text, _places())), None)
 
 
+def wikitext2_flaws(folder, thorough=False):
+    """What is wrong with WikiText-2's files in `folder`: sentences.
+
+    thorough: compares the content, and not just the sizes. A file that is
+    missing has nothing wrong.
+    """
+    flaws = [(path, wikitext.flaw(path, path.name, thorough))
+             for path in (Path(folder, name) for name in PUBLISHED)
+             if path.is_file()]
+    return [f'{path} is {flaw}' for path, flaw in flaws if flaw]
+
+
+# Each of them is said once
+_told = set()
+
+
+def _tell_flaws(folder):
+    """Say on standard error what in `folder` is not WikiText-2."""
+    with contextlib.suppress(FileNotFoundError):
+        if os.path.samefile(folder, sample_dir()):
+            return      # it is known for what it is
+    for flaw in wikitext2_flaws(folder):
+        if flaw not in _told:
+            print(f'{flaw}; it is used as it is', file=sys.stderr)
+            _told.add(flaw)
+
+
 def wikitext2_dir(data_dir=None):
     """The folder that holds wiki.train.tokens, fetched if need be.
 
     Looks in `data_dir` alone if it is given; else in $D2LBERT_DATA, the
     repository's data/, the user's cache (each of them may be the folder
-    itself or hold it as wikitext-2/), and then asks the network. Raises
-    FileNotFoundError for a `data_dir` without the text, HubError where
-    nothing helped.
+    itself or hold it as wikitext-2/), and then asks the network. Files found
+    that are not the published ones are used, and named on standard error.
+    Raises FileNotFoundError for a `data_dir` without the text, HubError
+    where nothing helped.
     """
     if data_dir is not None:
         folder = _holding_text(Path(data_dir).expanduser())
@@ -375,9 +373,11 @@ def wikitext2_dir(data_dir=None):
                 f'wikitext-2/{TRAIN_FILE}: name the folder that does, or '
                 'leave data_dir (--data-dir) out to have WikiText-2 looked '
                 'for')
-        return folder
-    folder = find_wikitext2()
+    else:
+        folder = find_wikitext2()
     if folder is not None:
+        cache.used(folder)
+        _tell_flaws(folder)
         return folder
     try:
         return Path(download_extract('wikitext-2', 'wikitext-2'))

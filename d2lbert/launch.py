@@ -13,25 +13,38 @@ import os
 import selectors
 import shlex
 import signal
-import socket
 import subprocess
 import sys
 import threading
 import time
 from pathlib import Path
 
-from d2lbert import guard
-from d2lbert.files import new_run_folder
+from d2lbert import _machine, guard
+from d2lbert.addresses import (
+    LOCAL,
+    SOCKETS,
+    free_port,
+    read_hosts,
+    reserve_socket,
+    root_address,
+)
+from d2lbert.files import free_run_name
+from d2lbert.training.interrupts import Interrupted
 
 #: Gives up on an unreachable host after 10 s, on one that is lost after 15 s.
 SSH = ('ssh -o BatchMode=yes -o ConnectTimeout=10 '
        '-o ServerAliveInterval=5 -o ServerAliveCountMax=3')
-LOCAL = 'localhost'
 #: Seconds between SIGTERM and SIGKILL; for worker 0 to save after Ctrl-C; to
 #: reach the scheduler; between two signs of life; without one.
 GRACE, SAVING, JOIN, BEAT, SILENCE = 3, 30, 60, 5, 60
-#: What Python runs: MXNet serves as soon as it is imported, if told so.
-ROLE = ('-c', 'import d2lbert')
+#: What Python runs: MXNet serves as soon as it is imported, if told so, and
+#: then unpickles what it is sent.
+ROLE = ('-c', '''\
+import os
+role = os.environ.pop('DMLC_ROLE')
+from d2lbert import launch
+launch.serve(role)
+''')
 WORKER = ('-c', '''\
 try:
     from d2lbert import launch
@@ -49,38 +62,6 @@ _CARRIED = ('D2LBERT_', 'MXNET_', 'OMP_', 'PS_', 'PYTHON', 'DMLC_INTERFACE')
 
 class LaunchError(RuntimeError):
     """Why a job of several processes ended before its time."""
-
-
-def rank():
-    """The number of this worker, from 0; 0 outside `d2lbert launch`."""
-    return int(os.environ.get('D2LBERT_RANK', 0))
-
-
-def num_workers():
-    """How many workers share the data; 1 outside `d2lbert launch`."""
-    return int(os.environ.get('D2LBERT_NUM_WORKERS', 1))
-
-
-def kvstore():
-    """The store of all workers' gradients, for `gluon.Trainer`.
-
-    Give it with update_on_kvstore=False: servers then only add gradients
-    up, and each worker has the whole optimizer, as without launch. The
-    store's own ranks are not those of `rank()`.
-    """
-    from d2lbert._mxnet import mx
-
-    class Store(mx.kv.KVStore):
-        def broadcast(self, key, value, out, priority=0):
-            super().broadcast(key, value, out, priority)
-            # Pulling the first weights takes its time, and a gradient
-            # pushed meanwhile overtakes it and is pulled as the weights
-            for array in out if isinstance(out, (list, tuple)) else [out]:
-                array.wait_to_read()
-
-    store = mx.kv.create('dist_sync')
-    store.__class__ = Store
-    return store
 
 
 def add_arguments(parser):
@@ -122,10 +103,10 @@ def main(args):
             launch([*WORKER, *command], workers, args.servers, hosts,
                    args.port, args.root_uri, args.ssh, args.remote_python,
                    ROLE)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as interrupt:
         print('d2lbert launch: stopped every process; '
               f'{_way_on(args, workers, *resumable)}', file=sys.stderr)
-        return 130
+        return 128 + getattr(interrupt, 'signal', signal.SIGINT)
     except LaunchError as error:
         way_on = _way_on(args, workers, *resumable)
         raise LaunchError(
@@ -154,26 +135,24 @@ def worker():
         os._exit(status if isinstance(status, int) else 1)
 
 
-def read_hosts(hosts):
-    """The hosts that --hosts names: a,b,c or a file with one on each line."""
-    if hosts is None:
-        return [LOCAL]
-    if os.path.isfile(hosts):
-        lines = Path(hosts).read_text(encoding='utf-8').splitlines()
-        found = [line.split('#')[0].strip() for line in lines]
-    elif os.sep in hosts:
-        raise ValueError(f'--hosts: there is no file {hosts}')
-    else:
-        found = [host.strip() for host in hosts.split(',')]
-    found = [host for host in found if host]
-    for host in found:
-        if host.startswith('-') or len(host.split()) > 1:
-            raise ValueError(f'--hosts {hosts}: {host!r} is not the name of '
-                             'a host')
-    if not found:
-        raise ValueError(f'--hosts {hosts!r} names no host: give a,b or a '
-                         'file with a host on each line')
-    return found
+def serve(role):
+    """Be the scheduler or a server, as `role` says, until the job ends.
+
+    MXNet's own server unpickles, and so executes, what it is sent as an
+    optimizer, by whoever reaches its port. Workers here never send one.
+    """
+    from d2lbert._mxnet import mx
+
+    class Server(mx.kvstore.KVStoreServer):
+        def _controller(self):
+            def refuse(*_):
+                print('an optimizer was sent to this server, which only adds '
+                      'gradients up: give gluon.Trainer '
+                      'update_on_kvstore=False', file=sys.stderr, flush=True)
+                os._exit(1)
+            return refuse
+    os.environ['DMLC_ROLE'] = role
+    Server(mx.kv.create('dist')).run()
 
 
 def launch(worker, workers=2, servers=1, hosts=(LOCAL,), port=0,
@@ -184,20 +163,30 @@ def launch(worker, workers=2, servers=1, hosts=(LOCAL,), port=0,
     prints is printed as it comes; the lines of all others go to standard
     error, each behind a name. Returns when all workers have ended well, and
     raises `LaunchError` when a process fails. No process is left then.
+
+    Where all are here, and neither `port` nor `root_uri` is given, they
+    speak through sockets that other users cannot open, else over TCP.
     """
     for name, count in (('--workers', workers), ('--servers', servers)):
         if count < 1:
             raise ValueError(f'{name} must be 1 or more, not {count}')
     if not 0 <= port < 2 ** 16:
         raise ValueError(f'--port must be 0 to 65535, not {port}')
-    root = _root_address(root_uri, hosts)
-    root = root, _free_port(root, port)
-    env = dict(DMLC_PS_ROOT_URI=root[0], DMLC_PS_ROOT_PORT=str(root[1]),
-               DMLC_NUM_WORKER=str(workers), DMLC_NUM_SERVER=str(servers),
+    env = dict(DMLC_NUM_WORKER=str(workers), DMLC_NUM_SERVER=str(servers),
                D2LBERT_NUM_WORKERS=str(workers))
     places = [hosts[i % len(hosts)] for i in range(max(workers, servers))]
     sharing = collections.Counter(places[:workers])
-    job = _Job(root, shlex.split(ssh), remote_python)
+    address = root_address(root_uri, hosts)
+    if (set(hosts) == {LOCAL} and not port and root_uri is None
+            and os.access(SOCKETS, os.W_OK)):
+        job = _Job(None, shlex.split(ssh), remote_python,
+                   [reserve_socket() for _ in range(1 + servers + workers)])
+        port = job.sockets[0].name
+        env.update(DMLC_LOCAL='1', DMLC_NODE_HOST=address)
+    else:
+        port = free_port(address, port)
+        job = _Job((address, port), shlex.split(ssh), remote_python)
+    env.update(DMLC_PS_ROOT_URI=address, DMLC_PS_ROOT_PORT=str(port))
     try:
         job.start('scheduler', LOCAL, role, dict(env, DMLC_ROLE='scheduler'))
         for i, host in enumerate(places[:servers]):
@@ -248,9 +237,9 @@ class _Process:
 class _Job:
     """The processes that work together, from the first start to the end."""
 
-    def __init__(self, root, ssh, remote_python):
+    def __init__(self, root, ssh, remote_python, sockets=None):
         self.root, self.ssh, self.remote_python = root, ssh, remote_python
-        self.processes = []
+        self.processes, self.sockets = [], sockets
         self.pipes = selectors.DefaultSelector()
         self.amid = False       # the terminal shows a line without its end
 
@@ -262,8 +251,13 @@ class _Job:
             env = {**{name: value for name, value in os.environ.items()
                       if name.startswith(_CARRIED)}, **env}
             command = [*self.ssh, host, f'exec {shlex.join(command)}']
-        spec = dict(guard=Path(guard.__file__).read_text(encoding='utf-8'),
-                    argv=[python, *arguments], cwd=os.getcwd(), env=env,
+        listens = None
+        if self.sockets:
+            listens = str(self.sockets[len(self.processes)])
+            env = dict(env, PORT=Path(listens).name)
+        spec = dict(guard=_text_of(guard), machine=_text_of(_machine),
+                    socket=listens, argv=[python, *arguments],
+                    cwd=os.getcwd(), env=env,
                     root=None if name == 'scheduler' else self.root,
                     join=JOIN, grace=GRACE, sharing=sharing,
                     silence=None if host == LOCAL else SILENCE)
@@ -318,6 +312,9 @@ class _Job:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.popen.pid, signal.SIGKILL)
                 process.popen.wait()
+        for path in self.sockets or ():
+            with contextlib.suppress(FileNotFoundError):
+                path.unlink()       # where its guard was killed, too
         for key in list(self.pipes.get_map().values()):
             key.fileobj.close()
         self.pipes.close()
@@ -396,13 +393,19 @@ class _Job:
         return write
 
 
+def _text_of(module):
+    return Path(module.__file__).read_text(encoding='utf-8')
+
+
 @contextlib.contextmanager
 def _interrupted_by(*signals):
     """Let these signals do what Ctrl-C does, unless they are ignored.
 
     nohup has SIGHUP ignored, so that a job outlives its terminal.
     """
-    before = {number: signal.signal(number, signal.default_int_handler)
+    def interrupt(number, _):
+        raise Interrupted(number=number)
+    before = {number: signal.signal(number, interrupt)
               for number in signals
               if signal.getsignal(number) is not signal.SIG_IGN}
     try:
@@ -429,7 +432,7 @@ def _worker_command(command):
                                                      'little'))]
         run = getattr(settings, 'out', None)
         if run is None:
-            run = str(new_run_folder())
+            run = str(free_run_name())
             command += ['--out', run]
     elif run.endswith('.npz'):
         # It may have gone on from there to later ones
@@ -460,43 +463,3 @@ def _way_on(args, workers, run, again):
             command += [name, str(value)]
     return ('go on with: '
             + shlex.join([*command, '--', *again]))
-
-
-def _root_address(root_uri, hosts):
-    """The IP address of this machine at which the hosts find the scheduler.
-
-    ps-lite listens at an address, not at a name.
-    """
-    if root_uri is not None:
-        try:
-            return socket.gethostbyname(root_uri)
-        except OSError as error:
-            raise ValueError(f'--root-uri {root_uri} is not an address '
-                             f'({error.strerror})') from None
-    remote = [host for host in hosts if host != LOCAL]
-    if not remote:
-        return '127.0.0.1'
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            # No packet is sent: this only looks up the way
-            probe.connect((remote[0].rpartition('@')[2], 9))
-        except OSError as error:
-            raise ValueError(
-                f'the way from here to {remote[0]} is not known '
-                f"({error.strerror}): give --root-uri, this machine's "
-                'address as the hosts see it') from None
-        return probe.getsockname()[0]
-
-
-def _free_port(root, port):
-    """`port`, if the scheduler can have it; a free one for 0."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((root, port))
-        except OSError as error:
-            raise ValueError(
-                f'the scheduler cannot listen at {root}:{port} '
-                f'({error.strerror}): give another --port or --root-uri'
-            ) from None
-        return probe.getsockname()[1]

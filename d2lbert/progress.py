@@ -1,10 +1,10 @@
 """The book's tools for watching a loop: Timer, Accumulator, Animator."""
+import functools
 import io
 import sys
 import time
 from pathlib import Path
 
-from matplotlib.figure import Figure
 from tqdm import tqdm
 
 from d2lbert.files import replacing
@@ -70,23 +70,123 @@ def in_notebook():
     return hasattr(get_ipython(), 'kernel')
 
 
+class Lines:
+    """What `bar` gives where standard error is no terminal: lines in time.
+
+    The first comes after EVERY seconds, the next ones after as many, or
+    after a hundredth of the time that has passed: long logs stay readable.
+    """
+
+    EVERY = 5
+
+    def __init__(self, total=None, what='', unit='it', unit_scale=False):
+        self.total, self.n, self._scale = total, 0, unit_scale
+        # 'step 3/50', but 'reading 3/50 files'
+        self._what, self._unit = what or unit, unit if what else ''
+        self._postfix = ''
+        self.start()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+    def start(self):
+        """Count what comes from now on for the time that is left."""
+        self._began = self._said = time.perf_counter()
+        self._first = self.n
+
+    def set_postfix_str(self, text='', refresh=True):
+        """What the next line says behind the count."""
+        self._postfix = text
+
+    def update(self, n=1):
+        """Count n more, and write a line if one is due."""
+        self.n += n
+        now = time.perf_counter()
+        if now - self._said >= max(self.EVERY, (now - self._began) / 100):
+            self._said = now
+            self.say(self._line(now - self._began))
+
+    def say(self, line):
+        """Write a line to standard error, at once."""
+        if sys.stderr is not None:
+            print(line, file=sys.stderr, flush=True)
+
+    def close(self):
+        """Nothing is left to do: each line is whole."""
+
+    def _line(self, seconds):
+        count = '/'.join(
+            tqdm.format_sizeof(n) if self._scale else f'{n:,}'
+            for n in (self.n, self.total) if n is not None)
+        done, said = self.n - self._first, [self._postfix]
+        if self.total and done > 0:
+            left = seconds / done * max(self.total - self.n, 0)
+            said.append(f'{_duration(left)} left')
+        line = ' '.join(filter(None, (self._what, count, self._unit)))
+        said = ', '.join(filter(None, said))
+        return f'{line}: {said}' if said else line
+
+
+def _duration(seconds):
+    """So long a time, in words: '8 s', '12 min' or '3 h 5 min'."""
+    if seconds < 60:
+        return f'{seconds:.0f} s'
+    hours, minutes = divmod(round(seconds / 60), 60)
+    return f'{hours} h {minutes} min' if hours else f'{minutes} min'
+
+
+class _Nothing(Lines):
+    """A bar for those who shall not see one."""
+
+    def say(self, line):
+        pass
+
+
+def bar(total=None, what='', unit='it', unit_scale=False, leave=False,
+        quiet=False):
+    """A progress bar on standard error; plain lines where that is a file.
+
+    total: how many there will be, None where nobody knows; what: the work
+    in a word, as 'reading'; unit: what is counted, for example 'B' with
+    unit_scale, which writes 1.2M; leave: whether a bar stays at the end.
+    With quiet=True nothing is shown. Returns tqdm's bar or something with
+    the same `update(n)`, `set_postfix_str(text)`, `n` and `close()`, also
+    for `with`. A piece of work that takes less than five seconds gets no
+    line.
+    """
+    if quiet:
+        return _Nothing(total, what, unit, unit_scale)
+    if sys.stderr is not None and sys.stderr.isatty():
+        return tqdm(total=total, desc=what or None, unit=unit,
+                    unit_scale=unit_scale, leave=leave, dynamic_ncols=True)
+    return Lines(total, what, unit, unit_scale)
+
+
+def watched(items, what, unit='it'):
+    """The items of an iterable, one by one, with a `bar` meanwhile."""
+    with bar(what=what, unit=unit) as shown:
+        for item in items:
+            yield item
+            shown.update(1)
+
+
 class Animator:
     """Lines that grow while a loop runs.
 
     In a notebook they are one figure, redrawn in place; in a terminal a
-    progress bar with the latest values, and nothing at all where standard
-    error is not a terminal. `save` keeps the picture.
+    progress bar with the latest values; where standard error is neither, a
+    line of text every few seconds. `save` keeps the picture. quiet: show
+    nothing.
     """
 
     def __init__(self, xlabel=None, ylabel=None, legend=None, xlim=None,
                  ylim=None, xscale='linear', yscale='linear',
                  fmts=('-', 'm--', 'g-.', 'r:'), nrows=1, ncols=1,
-                 figsize=(3.5, 2.5)):
-        # Not from pyplot: a figure of its own opens no window and is not
-        # shown a second time when the notebook's cell ends
-        self.fig = Figure(figsize=figsize, layout='constrained')
-        self.axes = list(self.fig.subplots(nrows, ncols,
-                                           squeeze=False).flat)
+                 figsize=(3.5, 2.5), quiet=False):
+        self._grid, self._figsize, self._quiet = (nrows, ncols), figsize, quiet
         self.legend, self.fmts = list(legend or []), fmts
         self.xlabel, self.X, self.Y = xlabel, None, None
         self._settings = dict(xlabel=xlabel, ylabel=ylabel, xscale=xscale,
@@ -96,9 +196,41 @@ class Animator:
         if ylim is not None:
             self._settings['ylim'] = tuple(ylim)
         self._end = xlim[1] if xlim is not None else None
-        self._display = self._bar = None
-        self._notebook = in_notebook()
+        self._display, self._bar, self.begun = None, None, False
+        self._notebook = in_notebook() and not quiet
         self._drawn_at, self._cost, self._stale = -float('inf'), 0.0, False
+
+    @functools.cached_property
+    def fig(self):
+        """The figure, of matplotlib, which is not loaded before."""
+        # Not from pyplot: a figure of its own opens no window and is not
+        # shown a second time when the notebook's cell ends
+        from matplotlib.figure import Figure
+        return Figure(figsize=self._figsize, layout='constrained')
+
+    @functools.cached_property
+    def axes(self):
+        """The parts of the figure, a list; the lines are in the first."""
+        return list(self.fig.subplots(*self._grid, squeeze=False).flat)
+
+    def begin(self, line):
+        """Begin the loop: write the line where a bar would not show it.
+
+        Points that were added before, of a loop that goes on, are not
+        counted for the time that is left.
+        """
+        self.begun = True
+        if self._notebook:
+            return
+        self._make_bar()
+        if isinstance(self._bar, Lines):
+            self._bar.say(line)
+            self._bar.start()
+
+    def _make_bar(self):
+        if self._bar is None:
+            self._bar = bar(self._end, unit=self.xlabel or 'it', leave=True,
+                            quiet=self._quiet)
 
     def add(self, x, y):
         """Add a point to each line; x and y are numbers or lists of them."""
@@ -145,10 +277,7 @@ class Animator:
             self._redraw()
 
     def _show_bar(self, x):
-        if self._bar is None:
-            # disable=None: no bar where standard error is not a terminal
-            self._bar = tqdm(total=self._end, unit=self.xlabel or 'it',
-                             disable=None, dynamic_ncols=True)
+        self._make_bar()
         self._bar.set_postfix_str(
             ', '.join(f'{name} {ys[-1]:.3f}' for name, ys
                       in zip(self.legend, self.Y) if ys),

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from d2lbert import files
 
-UNK = '<unk>'
+UNK, UNK_ID = '<unk>', 0
 PAD, MASK, CLS, SEP = RESERVED = ['<pad>', '<mask>', '<cls>', '<sep>']
 
 
@@ -80,7 +80,7 @@ class Vocab:
     @property
     def unk(self):
         """The number of the unknown token."""
-        return 0
+        return UNK_ID
 
     @property
     def token_freqs(self):

@@ -6,7 +6,7 @@ import numpy as onp
 
 from d2lbert._mxnet import nn, np
 from d2lbert.attention import MultiHeadAttention
-from d2lbert.layers import Dense, LayerNorm, ready
+from d2lbert.layers import Dense, LayerNorm, as_defined, ready
 
 
 class PositionWiseFFN(nn.Block):
@@ -34,7 +34,8 @@ class AddNorm(nn.Block):
 
     def forward(self, X, Y):
         """Add Y to X and normalize; X, Y and the result (..., H)."""
-        if ready(self.ln, X) and not self.dropout._active:
+        if (ready(self.ln, X) and not self.dropout._active
+                and as_defined(self.dropout)):
             return self.ln.add(X, Y, self.dropout._rate)
         return self.ln(self.dropout(Y) + X)
 

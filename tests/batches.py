@@ -1,4 +1,6 @@
-"""Made-up batches for the tests."""
+"""Made-up batches and texts for the tests."""
+import hashlib
+
 import numpy as onp
 
 from d2lbert.bert_dataset import Batch
@@ -15,3 +17,30 @@ def random_batch(rng, lens, weights, T, V):
                  weights.astype('float32'),
                  rng.randint(0, V, (B, P)).astype('int32'),
                  rng.randint(0, 2, B).astype('float32'))
+
+
+def fixed_text():
+    """A text in WikiText's format that no generator has a say in."""
+    lines, k = [], 0
+    for article in range(12):
+        lines += [' ', f' = Title {article} = ', ' ']
+        for paragraph in range(1 + article % 4):
+            sentences = []
+            for _ in range(2 + (article + paragraph) % 4):
+                k += 1
+                sentences.append(' '.join(
+                    f'w{(k * k + j * j * 7) % 61}' for j in range(k % 9 + 1)))
+            lines.append(f' {" . ".join(sentences)} . ')
+    return '\n'.join(lines) + '\n'
+
+
+def digest_of(batches):
+    """sha256 of batches: shapes and numbers, the same on any machine."""
+    digest = hashlib.sha256()
+    for batch in batches:
+        for column in batch:
+            column = onp.asarray(column)
+            digest.update(repr(column.shape).encode())
+            digest.update(column.astype(
+                '<' + column.dtype.str[1:]).tobytes())
+    return digest.hexdigest()

@@ -23,12 +23,12 @@ BATCH_SIZE, MAX_LEN = 512, 64
 
 
 def run_ours(folder, cached):
-    from d2lbert import bert_dataset, hub
+    from d2lbert import bert_dataset, cache
     bert_dataset._library()  # compiles draw.cc where that is yet to be done
     if cached:
         bert_dataset.load_data_wiki(BATCH_SIZE, MAX_LEN, data_dir=folder)
     else:
-        hub.cache_enabled = lambda: False
+        cache.enabled = lambda: False
     return _timed(lambda: bert_dataset.load_data_wiki(
         BATCH_SIZE, MAX_LEN, data_dir=folder))
 

@@ -43,10 +43,10 @@ def build(sizes):
 
 def exchange(steps, path):
     """Push and pull what the chapter's model has; worker 0 writes seconds."""
-    from d2lbert import launch
+    from d2lbert import workers
     from d2lbert._mxnet import mx, np
     net, _ = build(CHAPTER)
-    store = launch.kvstore()
+    store = workers.kvstore()
     grads = [np.ones(param.shape) for param in net.collect_params().values()]
     for key, grad in enumerate(grads):
         store.broadcast(key, grad, [grad])
@@ -57,7 +57,7 @@ def exchange(steps, path):
             store.pushpull(key, [grad], priority=-key)
         mx.nd.waitall()
         seconds.append(time.perf_counter() - begun)
-    if launch.rank() == 0:
+    if workers.rank() == 0:
         Path(path).write_text(json.dumps(seconds[steps // 5:]))
 
 

@@ -31,16 +31,18 @@ class Ours:
     """Training by `d2lbert pretrain`, in this process, a stretch at a time."""
 
     def __init__(self, name, **settings):
-        from d2lbert import training
+        from d2lbert.objectives.mlm_nsp import MLMAndNSP, held_out_batches
+        from d2lbert.training.run import Run
+        from d2lbert.training.settings import complete
         self.name = name
         # It keeps no folder; held-out text is looked at from here
-        self.run = training.Run(Path(name), training.complete(dict(
-            settings, eval_every=1)), 'auto')
+        self.run = Run(MLMAndNSP, complete(dict(settings, eval_every=1)),
+                       'auto')
         self.run.prepare()
         self.num_steps = self.run.settings['num_steps']
-        self.steps = self.run._steps()
-        self.examples = list(training.held_out_batches(
-            self.run.text.valid, BATCH_SIZE, LENGTH))
+        self.steps = self.run.steps()
+        self.examples = list(held_out_batches(
+            self.run.objective.text.valid, BATCH_SIZE, LENGTH))
 
     def train(self, seconds):
         """(seconds, steps) of training; fewer where the recipe ends."""
@@ -53,7 +55,7 @@ class Ours:
         return time.perf_counter() - began, history.num_steps - before
 
     def figures(self):
-        from d2lbert.evaluation import evaluate
+        from d2lbert.objectives.evaluation import evaluate
         return evaluate(self.run.net, self.examples, self.run.devices)
 
     def close(self):
@@ -76,7 +78,7 @@ class Theirs:
         return answer['seconds'], answer['steps']
 
     def figures(self):
-        from d2lbert.evaluation import Figures
+        from d2lbert.objectives.evaluation import Figures
         mlm, hits, words, nsp, told, pairs = self.peer.ask(
             'held_out', text='valid', batch_size=BATCH_SIZE)['sums']
         return Figures(mlm / words, math.exp(min(mlm / words, 700)),
@@ -181,14 +183,14 @@ def save_texts(data_dir, path):
 
     Returns the size of the vocabulary.
     """
-    from d2lbert import training
-    text = training.read_corpus(training.complete(
-        dict(data_dir=data_dir, eval_every=1)))
+    from d2lbert.objectives.mlm_nsp import held_out_batches, read_corpus
+    from d2lbert.training.settings import complete
+    text = read_corpus(complete(dict(data_dir=data_dir, eval_every=1)))
     texts = benchmark.Texts(data_dir)
     texts.columns = {
         'train': _whole(batch for _, batch in text.train.batches(
             BATCH_SIZE, LENGTH, seed=1)),
-        'valid': _whole(training.held_out_batches(text.valid, BATCH_SIZE,
+        'valid': _whole(held_out_batches(text.valid, BATCH_SIZE,
                                                   LENGTH))}
     texts.save(path)
     return len(text.vocab)

@@ -115,12 +115,15 @@ class Gluon:
             self.wait()
         return multiply
 
-    def profile(self, run):
-        """Call `run`; (operator, calls, milliseconds), longest first."""
+    def profile(self, run, path):
+        """Call `run`; (operator, calls, milliseconds), longest first.
+
+        path: a file that may come and go. The aggregate alone is wanted,
+        but MXNet removes the file and writes it anew, whatever it is.
+        """
         profiler = self.mx.profiler
-        # The aggregate alone is wanted, but MXNet opens its file regardless
         profiler.set_config(profile_all=True, aggregate_stats=True,
-                            filename=os.devnull)
+                            filename=path)
         profiler.set_state('run')
         run()
         self.wait()
@@ -328,7 +331,8 @@ class Worker:
         shards = self._batch(*batch)
         self.peer.step(shards)
         times, operators = self._timed(
-            lambda: self.peer.profile(lambda: self.peer.step(shards)))
+            lambda: self.peer.profile(lambda: self.peer.step(shards),
+                                      f'{self.path}.profile.json'))
         return {**times, 'operators': operators}
 
     def memory(self):

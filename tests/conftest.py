@@ -1,6 +1,8 @@
 """Fixtures shared by the tests."""
 import contextlib
 import os
+import signal
+import subprocess
 import sys
 import types
 from pathlib import Path
@@ -9,7 +11,8 @@ import numpy as onp
 import pytest
 
 # Before d2l: this makes `import mxnet` work
-from d2lbert import kernels
+from d2lbert import bert_dataset, kernels
+from d2lbert import cache as kept
 from d2lbert.kernels import build
 
 
@@ -56,9 +59,12 @@ def wiki_dir():
 def cache(tmp_path_factory):
     """A cache of the tests' own, but for the compiled kernels."""
     folder = tmp_path_factory.mktemp('cache')
-    with contextlib.suppress(build.BuildError):
-        (folder / 'kernels').symlink_to(build.cache_dir().resolve(),
+    with contextlib.suppress(build.BuildError, OSError):
+        (folder / 'kernels').symlink_to(kept.folder('kernels').resolve(),
                                         target_is_directory=True)
+        # Now, so that no test sees the line that says so
+        kernels.load()
+        bert_dataset.DRAW.get()
     # For the fixtures of modules, too, which come before `elsewhere`
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv('D2LBERT_CACHE', str(folder))
@@ -70,6 +76,50 @@ def elsewhere(tmp_path, monkeypatch, cache):
     """Let no test leave files in the checkout or in the user's cache."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv('D2LBERT_CACHE', str(cache))
+
+
+@pytest.fixture(scope='session')
+def compiler(tmp_path_factory):
+    """Skips where nothing can be compiled; gives the source of a trifle."""
+    source = tmp_path_factory.mktemp('source') / 'seven.cc'
+    source.write_text('extern "C" int seven() { return 7; }\n')
+    try:
+        build.library('seven', [source])
+    except build.BuildError as error:
+        pytest.skip(f'no fused operators here: {error}')
+    return source
+
+
+@pytest.fixture(autouse=True)
+def ctrl_c():
+    """Let Ctrl-C be heeded, as tests of it need, and what they start.
+
+    It is ignored where the tests run behind nohup or a script's `&`.
+    """
+    before = signal.getsignal(signal.SIGINT)
+    if before is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    if before is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture(autouse=True)
+def no_process_left(monkeypatch):
+    """Kill what a test has started and, because it failed, not ended."""
+    started, init = [], subprocess.Popen.__init__
+
+    def record(process, *args, **kwargs):
+        init(process, *args, **kwargs)      # only what could be started
+        started.append((process, kwargs.get('start_new_session')))
+    monkeypatch.setattr(subprocess.Popen, '__init__', record)
+    yield
+    for process, has_group in started:
+        if process.poll() is None:
+            if has_group:
+                os.killpg(process.pid, signal.SIGKILL)
+            process.kill()
+            process.wait()
 
 
 @pytest.fixture(params=['kernels', 'plain'])

@@ -34,9 +34,11 @@ from typing import Any, NamedTuple
 
 import numpy as onp
 
-from d2lbert import checkpoints, hub
-from d2lbert.__main__ import FLAGS, main
-from d2lbert.kernels import build
+from d2lbert import cache as kept
+from d2lbert import guard, hub
+from d2lbert.__main__ import main
+from d2lbert.training import checkpoints
+from d2lbert.training.settings import SETTINGS
 
 TINY = ['--corpus', 'sample', '--batch-size', '100', '--max-len', '32',
         '--num-hiddens', '8', '--ffn-num-hiddens', '8', '--num-layers', '1',
@@ -78,11 +80,15 @@ class Case(NamedTuple):
 def fork(folder, argv, prepare=None):
     """Start a command in `folder`; returns (process id, its output)."""
     outputs = [tempfile.TemporaryFile() for _ in range(2)]
+    # It dies with this process, and Ctrl-C, though ignored here, reaches it
+    become = guard.die_with(os.getpid())
     pid = os.fork()
     if pid:
         return pid, outputs
     status = 70
     try:
+        become()
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         os.chdir(folder)
         for number, file in enumerate(outputs, 1):
             os.dup2(file.fileno(), number)
@@ -487,7 +493,7 @@ def damaged_archive(rng, folder):
                 del os.environ[name]
         os.environ['D2LBERT_CACHE'] = str(folder / 'cache')
     (folder / 'cache').mkdir()
-    (folder / 'cache' / 'kernels').symlink_to(build.cache_dir())
+    (folder / 'cache' / 'kernels').symlink_to(kept.folder('kernels'))
     argv = ['pretrain', *TINY[2:], '--corpus', 'wikitext-2', '--num-steps',
             '1', '--out', 'new']
     return Case(f'archive: {kind}', argv, (f'text.{ending}', hub.TRAIN_FILE),
@@ -500,9 +506,9 @@ def damaged_command(rng, folder):
     base = ['pretrain', *TINY, '--num-steps', '1', '--out', 'new']
     kind = rng.choice(['number', 'number', 'number', 'name', 'flag', 'whole'])
     if kind == 'number':
-        flag, of, *_ = rng.choice([
-            flag for group in FLAGS.values() for flag in group
-            if flag[1] in (int, float)])
+        setting = rng.choice([setting for setting in SETTINGS.values()
+                              if setting.kind in (int, float)])
+        flag, of = '--' + setting.name.replace('_', '-'), setting.kind
         values = ['-1', '', 'x', '1,5', '0x10', '-inf', 'nan', '1e999']
         if of is int:
             values += ['1.5', '1e3']
@@ -657,7 +663,7 @@ def run():
         base = Path(base)
         cache = base / 'cache'
         cache.mkdir()
-        (cache / 'kernels').symlink_to(build.cache_dir())
+        (cache / 'kernels').symlink_to(kept.folder('kernels'))
         os.environ['D2LBERT_CACHE'] = str(cache)
         rng = random.Random(args.seed)
         killed = kill_runs(args.kills, rng, base)

@@ -7,7 +7,7 @@ import sys
 
 import numpy as onp
 
-from d2lbert import launch
+from d2lbert import workers
 from d2lbert._mxnet import autograd, gluon, nn, np
 
 
@@ -52,8 +52,8 @@ def count_lost_weights(store, trials):
 
 
 if __name__ == '__main__':
-    store = launch.kvstore()
+    store = workers.kvstore()
     lost = count_lost_weights(store, int(sys.argv[3]))
-    onp.savez(sys.argv[1].format(rank=launch.rank()), lost=lost,
-              *train(launch.rank(), launch.num_workers(), int(sys.argv[2]),
+    onp.savez(sys.argv[1].format(rank=workers.rank()), lost=lost,
+              *train(workers.rank(), workers.num_workers(), int(sys.argv[2]),
                      store))

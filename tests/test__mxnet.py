@@ -12,7 +12,8 @@ import pytest
 from d2lbert import _machine
 
 PACKAGE = Path(__file__).resolve().parent.parent / 'd2lbert'
-SETTINGS = ('OMP_NUM_THREADS', 'MXNET_OMP_MAX_THREADS', 'D2LBERT_MALLOC',
+SETTINGS = ('OMP_NUM_THREADS', 'MXNET_OMP_MAX_THREADS', 'OMP_THREAD_LIMIT',
+            'OMP_DYNAMIC', 'OMP_MAX_ACTIVE_LEVELS', 'D2LBERT_MALLOC',
             'MXNET_CUDNN_LIB_CHECKING', 'LD_LIBRARY_PATH', 'PYTHONPATH')
 
 # Only d2lbert._mxnet: the package itself would import everything else
@@ -25,7 +26,8 @@ sys.modules['d2lbert'] = package
 
 FAKE_MXNET = '''
 import os, types
-autograd = gluon = init = np = npx = types.SimpleNamespace(nn=None)
+autograd = gluon = init = np = npx = types.SimpleNamespace(
+    nn=None, set_np=lambda: None)
 __version__ = '1.9.1'
 print({name: os.environ.get(name) for name in (
     'OMP_NUM_THREADS', 'MXNET_OMP_MAX_THREADS')})
@@ -124,6 +126,93 @@ def test_threads_are_told_to_mxnet_only(site):
     assert import_from(site).stdout == f'{told}\n'
     told = {'OMP_NUM_THREADS': '7', 'MXNET_OMP_MAX_THREADS': None}
     assert import_from(site, OMP_NUM_THREADS='7').stdout == f'{told}\n'
+
+
+CORES = _machine.physical_cores()
+
+
+@pytest.mark.parametrize('environ, openmp, mxnet', [
+    ({'OMP_NUM_THREADS': '2,1'}, 2, None),
+    ({'OMP_NUM_THREADS': ' 03 , 2 '}, 3, None),
+    ({'OMP_NUM_THREADS': ''}, CORES, CORES),
+    ({'MXNET_OMP_MAX_THREADS': '2,1'}, None, 2),
+    ({'OMP_THREAD_LIMIT': '1'}, 1, 1),
+    ({'OMP_THREAD_LIMIT': '4294967295'}, CORES, CORES),
+    ({'OMP_NUM_THREADS': '5', 'OMP_THREAD_LIMIT': '1'}, 1, 1),
+    ({'OMP_NUM_THREADS': '2', 'MXNET_OMP_MAX_THREADS': '9',
+      'OMP_THREAD_LIMIT': '3'}, 2, 3),
+    ({'OMP_NUM_THREADS': '5', 'OMP_MAX_ACTIVE_LEVELS': '0'}, 1, 1),
+])
+def test_threads_are_as_many_as_openmp_will_give(site, environ, openmp,
+                                                 mxnet):
+    install(site)
+    told = {'OMP_NUM_THREADS': openmp and str(openmp),
+            'MXNET_OMP_MAX_THREADS': mxnet and str(mxnet)}
+    done = import_from(site, **environ)
+    assert done.stdout == f'{told}\n', done.stderr
+
+
+@pytest.mark.parametrize('name', ['OMP_NUM_THREADS', 'MXNET_OMP_MAX_THREADS',
+                                  'OMP_THREAD_LIMIT'])
+@pytest.mark.parametrize('value', ['abc', '0', '-1', '2,', '1.5', '9' * 30])
+def test_a_number_of_threads_that_is_none_is_refused(site, name, value):
+    install(site)
+    said = refusal(site, **{name: value})
+    assert said.startswith(f'{name} is {value!r} and must be a number of '
+                           'threads from 1 to ')
+    assert said.endswith(f': unset {name}, or set it to {CORES}, one for '
+                         'each core')
+
+
+@pytest.mark.skipif(platform.system() != 'Linux', reason='asks libgomp')
+@pytest.mark.parametrize('environ, threads', [
+    ({'OMP_THREAD_LIMIT': '1'}, 1), ({'OMP_MAX_ACTIVE_LEVELS': '0'}, 1),
+    ({'OMP_DYNAMIC': ' True'}, 4), ({'OMP_NUM_THREADS': '3,2'}, 3)])
+def test_mxnet_computes_rightly_with_fewer_threads(environ, threads):
+    done = python('''
+import ctypes, os, threading
+before = dict(os.environ)
+from d2lbert._mxnet import autograd, mx, np, npx
+import numpy
+assert os.environ == before
+npx.set_np()
+rng = numpy.random.RandomState(0)
+X, W, up = (rng.randn(*shape).astype('float32') for shape in (
+    (512, 128), (64, 128), (512, 64)))
+x, w = np.array(X), np.array(W)
+w.attach_grad()
+with autograd.record():
+    y = npx.fully_connected(x, w, no_bias=True, num_hidden=64)
+y.backward(np.array(up))
+assert abs(y.asnumpy() - X @ W.T).max() < 1e-3
+assert abs(w.grad.asnumpy() - up.T @ X).max() < 1e-3
+openmp = ctypes.CDLL('libgomp.so.1')
+thread = threading.Thread(target=lambda: print(
+    openmp.omp_get_max_threads(), openmp.omp_get_dynamic()))
+thread.start()
+thread.join()
+''', **{'OMP_NUM_THREADS': '4', **environ})
+    assert done.stdout == f'{threads} 0\n', done.stderr
+    said = done.stderr.splitlines()
+    if 'OMP_DYNAMIC' in environ:
+        assert len(said) == 1 and said[0].startswith('d2lbert: OMP_DYNAMIC=')
+    else:
+        assert not said
+
+
+@pytest.mark.skipif(platform.system() != 'Linux', reason='asks libgomp')
+def test_openmp_that_is_loaded_already_cannot_be_mended(site):
+    install(site)
+    (site / 'early.py').write_text("__import__('ctypes').CDLL('libgomp.so.1')")
+    code = 'import early, d2lbert._mxnet'
+    for environ in ({'OMP_DYNAMIC': 'true'}, {'OMP_MAX_ACTIVE_LEVELS': '0'},
+                    {'OMP_THREAD_LIMIT': '1', 'OMP_NUM_THREADS': '2'}):
+        done = python(code, '-S', PYTHONPATH=str(site), **environ)
+        said = done.stderr.splitlines()[-1]
+        assert said.startswith('ImportError: OpenMP was loaded before d2lbert')
+    for environ in ({}, {'OMP_THREAD_LIMIT': '2', 'OMP_NUM_THREADS': '2'}):
+        done = python(code, '-S', PYTHONPATH=str(site), **environ)
+        assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != 'glibc', reason='of glibc')

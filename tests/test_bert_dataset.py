@@ -9,8 +9,9 @@ from pathlib import Path
 
 import numpy as onp
 import pytest
+from batches import digest_of, fixed_text
 
-from d2lbert import bert_dataset, hub, kernels
+from d2lbert import bert_dataset, cache, hub, kernels, textfiles, unchanged
 from d2lbert._mxnet import gluon
 from d2lbert.bert_dataset import (
     Batch,
@@ -35,8 +36,8 @@ CLS_ID, SEP_ID, MASK_ID = 3, 4, 2
 @pytest.fixture(autouse=True)
 def own_cache(monkeypatch, tmp_path):
     folder = tmp_path / 'cache'
-    monkeypatch.setattr(hub, 'user_cache', lambda: folder)
-    monkeypatch.setattr(hub, 'cache_enabled', lambda: True)
+    monkeypatch.setattr(cache, 'root', lambda: folder)
+    monkeypatch.setattr(cache, 'enabled', lambda: True)
     return folder
 
 
@@ -181,6 +182,18 @@ def test_compiled_and_plain_draws_agree(compiled, plain, tmp_path, seed):
                         rng.getstate(), rng.gauss(0, 1)))
     assert_same_columns(results[0][0], results[1][0])
     assert results[0][1:] == results[1][1:]
+
+
+@pytest.mark.parametrize('way', ['compiled', 'plain'])
+def test_a_seed_gives_these_batches_for_ever(way, request, plain, tmp_path):
+    plain() if way == 'plain' else request.getfixturevalue(way)
+    (tmp_path / hub.TRAIN_FILE).write_text(fixed_text())
+    (batches, vocab), _ = seeded(load_data_wiki, 16, 24, tmp_path, 3)
+    assert len(vocab) == 64
+    batches = [[field.asnumpy() for field in batch]
+               for _ in range(2) for batch in batches]
+    assert digest_of(batches) == (
+        '63f409022223a81f3290584c48bb905607b1155582328556b19c84ba3dfd06ed')
 
 
 def test_another_generator_draws_through_its_own_methods(folder):
@@ -462,6 +475,15 @@ def test_a_text_is_cut_only_once(folder, own_cache, monkeypatch):
     assert len(list((own_cache / 'tokens').iterdir())) == 1
 
 
+def test_a_text_at_rest_is_not_read_again(folder, monkeypatch):
+    monkeypatch.setattr(unchanged, 'REST_NS', -10 ** 10)
+    first = seeded(load_data_wiki, 8, 40, folder)
+    monkeypatch.setattr(textfiles, 'pieces', None)
+    second = seeded(load_data_wiki, 8, 40, folder)
+    assert_same_columns(first[0][0].dataset.columns,
+                        second[0][0].dataset.columns)
+
+
 def test_draws_are_not_kept(folder):
     first, second = (load_data_wiki(8, 40, folder)[0].dataset.all_token_ids
                      for _ in range(2))
@@ -514,10 +536,10 @@ def test_a_damaged_cache_is_written_again(folder, own_cache, damage):
 
 
 def test_the_cache_can_be_off_or_unwritable(folder, own_cache, monkeypatch):
-    monkeypatch.setattr(hub, 'cache_enabled', lambda: False)
+    monkeypatch.setattr(cache, 'enabled', lambda: False)
     load_data_wiki(8, 40, folder)
     assert not own_cache.exists()
-    monkeypatch.setattr(hub, 'cache_enabled', lambda: True)
+    monkeypatch.setattr(cache, 'enabled', lambda: True)
     own_cache.write_text('a file where the folder should be')
     load_data_wiki(8, 40, folder)
 

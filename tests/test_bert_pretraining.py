@@ -10,7 +10,7 @@ import reference
 from batches import random_batch
 
 import d2lbert as d2l
-from d2lbert import bert_pretraining, hub, kernels
+from d2lbert import bert_pretraining, hub, kernels, progress
 from d2lbert._mxnet import autograd, gluon, init, mx, np, npx
 from d2lbert.bert_dataset import Batch
 from d2lbert.bert_pretraining import _plain_losses
@@ -287,6 +287,67 @@ def test_a_readers_hooks_are_called(plain):
     assert seen == [(5, 3, V)]
 
 
+def blocks_of(block, name='net'):
+    """Every block that a training step of the page calls, with its name."""
+    for key, child in block._children.items():
+        inner = f'{name}.{key}'
+        # The encoder takes its blocks out of their Sequential by itself
+        if inner != 'net.encoder.blks':
+            yield inner, child
+        yield from blocks_of(child, inner)
+
+
+@pytest.mark.parametrize('positional', ['learnable', 'sinusoidal'])
+@pytest.mark.parametrize('how', ['hook', 'pre-hook', 'patch'])
+def test_whatever_a_reader_attaches_to_a_block_is_called(how, positional):
+    net, batch = build(positional=positional), host_batch()
+    expected = losses_and_gradients(net, batch)
+    names = dict(blocks_of(net))
+    assert len(names) > 25 and 'net.encoder.blks.1.attention.W_q' in names
+    for name, block in [('net', net), *names.items()]:
+        seen, forward = [], block.forward
+
+        def patched(*args):
+            seen.append(args)
+            return forward(*args)
+        if how == 'patch':
+            block.forward = patched
+        elif how == 'hook':
+            handle = block.register_forward_hook(
+                lambda block, inputs, output: seen.append(inputs))
+        else:
+            handle = block.register_forward_pre_hook(
+                lambda block, inputs: seen.append(inputs))
+        losses = losses_and_gradients(net, batch)[:2]
+        if how == 'patch':
+            del block.forward
+        else:
+            handle.detach()
+        assert len(seen) == 1, name
+        onp.testing.assert_allclose(losses, expected[:2], rtol=1e-5,
+                                    err_msg=name)
+    same(losses_and_gradients(net, batch), expected)
+
+
+def test_a_subclass_that_changes_nothing_is_as_fast(plain):
+    class Named(d2l.BERTModel):
+        """With a name of its own."""
+    losses_and_gradients(build(net_class=Named), host_batch())
+    assert plain == []
+
+
+def test_a_block_of_the_readers_own_takes_the_place_of_ours(plain):
+    class Silent(gluon.nn.Dense):
+        def hybrid_forward(self, F, X, weight, bias=None):
+            return super().hybrid_forward(F, X, weight, bias) * 0
+    net, batch = build(), host_batch()
+    net.mlm.mlp._children['2'] = Silent(V, flatten=False, in_units=H)
+    net.mlm.mlp[2].initialize()
+    assert losses_and_gradients(net, batch)[0] == pytest.approx(
+        onp.log(V), rel=1e-5)
+    assert len(plain) == 1
+
+
 def test_a_readers_own_loss_is_respected(path):
     class Doubled(gluon.loss.SoftmaxCELoss):
         def hybrid_forward(self, *args):
@@ -313,6 +374,23 @@ def test_numbers_out_of_range_are_refused(field, value, message, path):
     column[(0,) * column.ndim] = value
     with pytest.raises(ValueError, match=message):
         losses_and_gradients(build(), batch)
+
+
+@pytest.mark.parametrize('value', [0.5, float('nan')])
+@pytest.mark.parametrize('field, name', [
+    ('tokens_X', 'token'), ('segments_X', 'segment'),
+    ('valid_lens_x', 'valid length'), ('mlm_Y', 'label'), ('nsp_y', 'nsp_y'),
+    ('pred_positions_X', 'prediction position')])
+def test_numbers_that_are_not_whole_are_refused(field, name, value, path):
+    batch = host_batch()
+    batch = batch._replace(**{field: getattr(batch, field).astype('float32')})
+    net = build()
+    whole = losses_and_gradients(net, batch)
+    assert onp.isfinite(whole[:2]).all()
+    column = getattr(batch, field)
+    column[(0,) * column.ndim] = value
+    with pytest.raises(ValueError, match=f'{name} {value} is not a whole'):
+        losses_and_gradients(net, batch)
 
 
 def test_more_tokens_than_positions_are_refused(path):
@@ -378,7 +456,8 @@ def test_exactly_the_books_two_lines_are_printed(capsys):
         r'\d+\.\d sentence pairs/sec on \[cpu\(0\)\]\n', output.out)
     assert output.out.startswith(f'MLM loss {history.mlm[-1]:.3f}, '
                                  f'NSP loss {history.nsp[-1]:.3f}\n')
-    assert output.err == ''
+    assert output.err.startswith('training ')       # no terminal is there
+    assert output.err.count('\n') == 1
 
 
 @pytest.fixture
@@ -546,3 +625,48 @@ def test_the_books_own_net_can_be_encoded_with(book):
 def test_a_net_without_a_vocabulary_says_so():
     with pytest.raises(ValueError, match='no vocabulary'):
         d2l.get_bert_encoding(build(), ['word3'])
+
+
+@pytest.mark.parametrize('texts, message', [
+    (('a crane',), "tokens_a must .* give 'a crane'.split()"),
+    ((['a'], 'a crane'), "tokens_b must .* give 'a crane'.split()"),
+    ((['a', 3],), "tokens_a must be a list of strings, and .* 3, a int"),
+    ((['a'], [b'a']), "tokens_b must be a list of strings, and .*, a bytes")])
+def test_a_text_that_is_no_list_of_tokens_is_refused(texts, message):
+    with pytest.raises(TypeError, match=message.replace('(', '[(]')
+                       .replace(')', '[)]')):
+        d2l.get_bert_encoding(build(), *texts, vocab=Batches.vocab)
+
+
+def test_encoding_while_somebody_records_changes_nothing(path):
+    net, tokens = build(dropout=0.5), ['word3', 'word1']
+    net.vocab = Batches.vocab
+    alone = d2l.get_bert_encoding(net, tokens)
+    x = np.array([3.0])
+    x.attach_grad()
+    with autograd.record():
+        y = x * x
+        encoded = d2l.get_bert_encoding(net, tokens)
+        assert autograd.is_recording() and autograd.is_training()
+        y = y * encoded.sum()
+    onp.testing.assert_array_equal(encoded.asnumpy(), alone.asnumpy())
+    y.backward()
+    assert float(x.grad) == pytest.approx(6 * float(alone.sum()), rel=1e-5)
+    for param in net.collect_params().values():
+        assert not param.grad().asnumpy().any()     # no graph led to it
+
+
+def test_training_is_told_in_lines_where_there_is_no_terminal(
+        monkeypatch, capfd):
+    monkeypatch.setattr(progress.Lines, 'EVERY', 0)
+    net = build()
+    d2l.train_bert(batches(1), net, LOSS, V, [npx.cpu()], 2, 4)
+    out, err = capfd.readouterr()
+    count = sum(p.data().size for p in net.collect_params().values())
+    lines = err.splitlines()
+    assert lines[0] == (f'training {count:,} parameters: 4 steps of 5 '
+                        'sentence pairs on [cpu(0)]')
+    assert [re.fullmatch(r'step (\d)/4: mlm \d\.\d{3}, nsp \d\.\d{3}, '
+                         r'\d+ s left', line).group(1)
+            for line in lines[1:]] == ['2', '4']
+    assert out.startswith('MLM loss ') and out.count('\n') == 2

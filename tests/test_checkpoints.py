@@ -1,19 +1,23 @@
 """Checkpoints: whole, kept three at a time, and refused by name if not."""
 import contextlib
 import errno
+import gc
 import json
+import os
 import re
 import resource
 import shutil
 import signal
+import weakref
 import zipfile
 
 import numpy as onp
 import pytest
 
 import d2lbert as d2l
-from d2lbert import checkpoints, runs, training
-from d2lbert.checkpoints import CheckpointError
+from d2lbert.training import checkpoints, pretraining, runs
+from d2lbert.training import run as loop
+from d2lbert.training.checkpoints import CheckpointError
 
 TINY = dict(corpus='sample', batch_size=100, max_len=32, num_hiddens=8,
             ffn_num_hiddens=8, num_layers=1, seed=1, devices='cpu')
@@ -40,6 +44,12 @@ def names(folder):
 def contents(folder):
     return {path.relative_to(folder).as_posix(): path.read_bytes()
             for path in folder.rglob('*') if path.is_file()}
+
+
+def lasting(folder):
+    """The contents, but for the files that grow while a run goes on."""
+    return {name: data for name, data in contents(folder).items()
+            if name not in ('log.txt', 'losses.csv')}
 
 
 def steps(run):
@@ -132,14 +142,14 @@ def no_room(call):
     lambda: no_room('os.replace')], ids=['size', 'fsync', 'replace'])
 def test_a_full_disk_loses_no_checkpoint_and_leaves_no_half_one(copy, full):
     (copy / 'losses.png').unlink()      # written last, so not reached
-    before = contents(copy)
+    before = lasting(copy)
     with full(), pytest.raises(CheckpointError) as caught:
         d2l.pretrain(resume=copy, num_steps=6, devices='cpu')
     assert re.fullmatch(
         r'the checkpoint \S+step-00000005.npz cannot be written \(.*\): make '
         r'room and resume; the one before it, \S+step-00000004.npz, is whole',
         str(caught.value))
-    assert contents(copy) == before
+    assert lasting(copy) == before
     # And with room again the run goes on
     d2l.pretrain(resume=copy, num_steps=6, devices='cpu')
     assert steps(copy) == [4, 5, 6]
@@ -149,7 +159,7 @@ def test_a_full_disk_before_the_first_checkpoint_is_told(tmp_path):
     with no_room('os.fsync'), pytest.raises(
             CheckpointError, match='there is none before it'):
         d2l.pretrain(**TINY, num_steps=2, save_every=1, out=tmp_path / 'run')
-    with pytest.raises(training.RunError, match='has no checkpoint'):
+    with pytest.raises(runs.RunError, match='has no checkpoint'):
         d2l.pretrain(resume=tmp_path / 'run')
 
 
@@ -163,6 +173,83 @@ def test_parameters_that_lost_their_end_are_never_taken_for_whole(copy):
             runs.save_parameters(d2l.load_run(copy)[0],
                                  copy / 'model.params')
         assert contents(copy) == before
+
+
+# What goes on
+
+def test_of_two_who_resume_a_run_the_second_is_told_of_the_first(
+        copy, monkeypatch):
+    run_steps, busy = loop.run_steps, f'process {os.getpid()} on '
+
+    def meanwhile(*args):
+        before = contents(copy)
+        for path in (copy, checkpoints.all_of(copy)[0]):
+            with pytest.raises(runs.RunError, match=(
+                    f'copy is being written by {busy}.*: wait until')):
+                d2l.pretrain(resume=path)
+        assert contents(copy) == before
+        return run_steps(*args)
+    monkeypatch.setattr(loop, 'run_steps', meanwhile)
+    d2l.pretrain(resume=copy, num_steps=5, devices='cpu')
+    assert 'unfinished' not in names(copy)
+
+
+def test_who_died_holds_no_lock(copy):
+    (copy / 'unfinished').write_text('process 1 on alpha')
+    d2l.pretrain(resume=copy, num_steps=5, devices='cpu')
+    assert 'unfinished' not in names(copy)
+
+
+def test_a_finished_run_that_cannot_go_on_is_still_finished(copy):
+    before = contents(copy)
+    with pytest.raises(ValueError, match='less than'):
+        d2l.pretrain(resume=copy, num_steps=1)
+    assert contents(copy) == before
+
+
+@pytest.mark.parametrize('lost', [
+    ['config.json'], ['vocab.txt'], ['config.json', 'vocab.txt'],
+    ['config.json', 'vocab.txt', 'model.params', 'losses.csv', 'log.txt']])
+def test_what_was_lost_beside_the_checkpoints_is_made_again(copy, run, lost):
+    for name in lost:
+        (copy / name).unlink()
+    d2l.pretrain(resume=copy, devices='cpu')
+    for name in ('config.json', 'vocab.txt', 'model.params', 'losses.csv'):
+        assert contents(copy)[name] == contents(run)[name]
+    assert d2l.load_run(copy)
+
+
+def test_a_vocabulary_whose_file_is_gone_comes_from_the_checkpoint(
+        run, tmp_path):
+    words = tmp_path / 'words.txt'
+    shutil.copy(run / 'vocab.txt', words)
+    out = d2l.pretrain(**TINY, vocab=words, num_steps=2, save_every=1,
+                       out=tmp_path / 'run')
+    words.unlink()
+    (out / 'vocab.txt').unlink()
+    d2l.pretrain(resume=out, num_steps=3, devices='cpu')
+    assert (out / 'vocab.txt').read_bytes() == (
+        run / 'vocab.txt').read_bytes()
+
+
+def test_a_checkpoint_of_a_version_without_vocabulary_is_read(copy, run):
+    last = checkpoints.all_of(copy)[-1]
+    with onp.load(last) as file:
+        arrays = {name: file[name] for name in file.files if name != 'vocab'}
+    onp.savez(last, **arrays)
+    d2l.pretrain(resume=copy, devices='cpu')
+    assert contents(copy)['model.params'] == contents(run)['model.params']
+
+
+def test_a_resumed_run_gives_the_memory_of_its_checkpoint_back(copy):
+    resumed = pretraining.resumed(copy, dict(num_steps=5), 'cpu')
+    arrays = weakref.ref(next(iter(resumed.checkpoint[2].values())))
+    try:
+        resumed.prepare()
+        gc.collect()
+        assert arrays() is None
+    finally:
+        resumed.close()
 
 
 # What is refused
@@ -281,7 +368,7 @@ def test_one_that_lies_elsewhere_is_refused(copy, tmp_path):
     alone.mkdir(parents=True)
     path = shutil.copy(checkpoints.all_of(copy)[-1], alone)
     before = names(tmp_path)
-    with pytest.raises(training.RunError, match='does not lie in the folder'):
+    with pytest.raises(runs.RunError, match='does not lie in the folder'):
         d2l.pretrain(resume=path)
     assert names(tmp_path) == before
 
@@ -289,5 +376,5 @@ def test_one_that_lies_elsewhere_is_refused(copy, tmp_path):
 def test_what_is_not_there_is_named(tmp_path):
     with pytest.raises(CheckpointError, match='there is no checkpoint .*non'):
         d2l.pretrain(resume=tmp_path / 'none')
-    with pytest.raises(training.RunError, match='has no checkpoint to resume'):
+    with pytest.raises(runs.RunError, match='has no checkpoint to resume'):
         d2l.pretrain(resume=tmp_path)

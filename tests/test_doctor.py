@@ -6,16 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from d2lbert import _machine, doctor, hub
+from d2lbert import _machine, bert_dataset, cache, doctor, hub, kernels
+from d2lbert.__main__ import main
 
 ROOT = Path(__file__).resolve().parent.parent
-
-
-@pytest.fixture(autouse=True)
-def compiled(monkeypatch):
-    """Compiling the operators is tested with them, not here."""
-    monkeypatch.setattr(doctor, '_operators_row', lambda mx: doctor.Row(
-        'fast operators', doctor.OK, 'loaded'))
 
 
 def row(name):
@@ -44,7 +38,7 @@ def test_a_machine_that_is_well_gives_status_0(capsys):
 
 def test_the_table_is_aligned_and_fits_the_terminal(capsys, monkeypatch):
     monkeypatch.setenv('COLUMNS', '79')
-    monkeypatch.setattr(doctor, 'report', lambda: [
+    monkeypatch.setattr(doctor, 'report', lambda build: [
         doctor.Row('a', doctor.OK, 'first'),
         doctor.Row('longer', doctor.BAD, 'word ' * 40, 'do ' * 40)])
     assert doctor.main() == 1
@@ -98,6 +92,75 @@ def test_a_missing_compiler_is_only_slower(monkeypatch):
     assert said.status == doctor.WARN and 'no-such-compiler' in said.value
 
 
+# The compiled libraries and the cache
+
+@pytest.fixture
+def fresh(monkeypatch, tmp_path):
+    """Nothing is compiled yet, and compiling gives a trifle."""
+    if kernels.mode() == 'off':
+        pytest.skip('D2LBERT_KERNELS is off')
+    monkeypatch.setenv('D2LBERT_CACHE', str(tmp_path / 'cache'))
+    monkeypatch.setattr(kernels.Library, '_is_told', False)
+    source = tmp_path / 'seven.cc'
+    source.write_text('extern "C" int seven() { return 7; }\n')
+    for module, name in ((kernels, 'OPERATORS'), (bert_dataset, 'DRAW')):
+        library = kernels.Library('seven', [source], lambda path: path,
+                                  what='the trifle', takes='a moment')
+        monkeypatch.setattr(module, name, library)
+    return source
+
+
+def test_what_is_not_compiled_is_told_and_not_compiled(fresh, capsys):
+    said = row('fast operators')
+    assert said[1:3] == (doctor.WARN, 'not compiled yet')
+    assert 'd2lbert doctor --build, which takes a moment' in said.remedy
+    assert row('fast reading')[1:3] == said[1:3]
+    assert not [*cache.folder('kernels').iterdir()]
+    assert main(['doctor']) == 0
+    assert 'compiling' not in capsys.readouterr().err
+
+
+def test_build_compiles_both(fresh, compiler, capsys):
+    assert main(['doctor', '--build']) == 0
+    said = capsys.readouterr()
+    assert said.err == ('d2lbert: compiling the trifle, once: a moment ...\n')
+    assert said.out.count('loaded from') == 2
+    assert main(['doctor']) == 0
+    assert capsys.readouterr().out == said.out
+
+
+def test_build_fails_where_nothing_can_be_compiled(fresh, capsys,
+                                                   monkeypatch):
+    fresh.write_text('int f() { return nothing; }')
+    assert main(['doctor']) == 0
+    assert main(['doctor', '--build']) == 1
+    said = capsys.readouterr().out
+    assert said.endswith('Not all of its operators are compiled.\n')
+    assert 'cannot build seven.cc' in said or 'no C++ compiler' in said
+    monkeypatch.setenv('D2LBERT_KERNELS', 'off')
+    assert main(['doctor', '--build']) == 1
+    assert 'D2LBERT_KERNELS is off' in row('fast operators').value
+
+
+def test_a_folder_that_is_not_trusted_is_a_remedy_not_a_crash(
+        fresh, monkeypatch):
+    monkeypatch.setattr(cache, 'is_trusted', lambda found: False)
+    said = row('fast operators')
+    assert said.status == doctor.WARN and 'another user' in said.value
+
+
+def test_the_caches_size_is_told(monkeypatch, tmp_path):
+    monkeypatch.setenv('D2LBERT_CACHE', str(tmp_path))
+    tokens = tmp_path / 'tokens' / f'{"0" * 32}.npz'
+    tokens.parent.mkdir()
+    tokens.write_bytes(bytes(2500000))
+    assert row('cache')[1:3] == (doctor.OK, f'{tmp_path}, 2.5 MB')
+    monkeypatch.setattr(cache, 'is_temporary', lambda: True)
+    assert row('cache').status == doctor.WARN
+    monkeypatch.setenv('D2LBERT_CACHE', '~nobody-of-that-name/x')
+    assert 'does not work' in row('cache').value
+
+
 def test_without_any_text_the_main_job_cannot_run(monkeypatch, capsys):
     def missing():
         raise FileNotFoundError
@@ -109,6 +172,18 @@ def test_without_any_text_the_main_job_cannot_run(monkeypatch, capsys):
     assert row('sample corpus').status == doctor.WARN
     assert doctor.main() == 0
     assert '/wikitext-2' in capsys.readouterr().out
+
+
+def test_a_text_that_is_not_wikitext2_is_named(monkeypatch, tmp_path):
+    monkeypatch.setattr(hub, 'find_wikitext2', lambda: tmp_path)
+    path = tmp_path / hub.TRAIN_FILE
+    path.write_bytes(b'<!DOCTYPE html>')
+    said = row('WikiText-2')
+    assert said.status == doctor.WARN and 'fetched' in said.remedy
+    assert said.value == f'{path} is a web page of 15 bytes, not WikiText-2'
+    path.write_bytes(bytes(hub.PUBLISHED[hub.TRAIN_FILE].size))
+    assert row('WikiText-2').value == (
+        f'{path} is another text of the same 10,797,148 bytes')
 
 
 def test_mxnet_that_does_not_import_is_a_bad_row(monkeypatch):

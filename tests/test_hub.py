@@ -239,7 +239,8 @@ def test_a_tar_archive_is_unpacked(server, monkeypatch, tmp_path):
     ('x.tar.gz', tarred('../evil'), '../evil'),
     ('x.tar.gz', tarred('evil', type=tarfile.SYMTYPE, size=0,
                         linkname='/etc'), 'evil'),
-])
+], ids=['above', 'above from inside', 'absolute', 'backslash', 'above in tar',
+        'link'])
 def test_an_archive_cannot_write_outside_its_folder(
         server, monkeypatch, tmp_path, name, data, member):
     listed(monkeypatch, 'x', server.serve(name, data), data)
@@ -303,6 +304,28 @@ def put(folder):
     return folder
 
 
+def test_a_text_that_is_not_wikitext2_is_used_and_named(tmp_path, capsys):
+    folder = put(tmp_path / 'cut')
+    (folder / 'wiki.valid.tokens').write_bytes(b'<html>403</html>')
+    for _ in range(2):
+        assert hub.wikitext2_dir(folder) == folder
+    said = capsys.readouterr()
+    assert said.err == (
+        f'{folder / "wiki.train.tokens"} is another text of {len(TEXT)} '
+        'bytes, not WikiText-2 (10,797,148 bytes); it is used as it is\n'
+        f'{folder / "wiki.valid.tokens"} is a web page of 16 bytes, not '
+        'WikiText-2; it is used as it is\n')
+    assert not said.out
+
+
+def test_the_bundled_corpus_is_not_taken_for_wikitext2(capsys, monkeypatch,
+                                                       tmp_path):
+    monkeypatch.setattr(hub, '_repository', lambda: tmp_path)
+    sample = put(tmp_path / 'data' / 'sample')
+    assert hub.wikitext2_dir(sample) == sample
+    assert capsys.readouterr().err == ''
+
+
 def test_places_are_searched_in_order(monkeypatch, tmp_path):
     assert hub.find_wikitext2() is None
     cached = put(tmp_path / 'cache' / 'data' / 'wikitext-2')
@@ -341,14 +364,3 @@ def test_the_checkout_is_the_folder_that_one_is_in(monkeypatch, tmp_path):
     (tmp_path / 'd2lbert').mkdir()
     (tmp_path / 'd2lbert/_version.py').touch()
     assert hub._repository() == tmp_path
-
-
-def test_the_cache_has_the_usual_place(monkeypatch, tmp_path):
-    monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path))
-    for value in ('off', ''):
-        monkeypatch.setenv('D2LBERT_CACHE', value)
-        assert hub.user_cache() == tmp_path / 'd2lbert'
-        assert hub.cache_enabled() == (value != 'off')
-    monkeypatch.delenv('XDG_CACHE_HOME')
-    monkeypatch.setenv('HOME', str(tmp_path))
-    assert hub.user_cache() == tmp_path / '.cache' / 'd2lbert'

@@ -1,32 +1,21 @@
-"""The fused CPU operators against float64 NumPy, and their building."""
+"""The fused CPU operators against float64 NumPy."""
 
-import ctypes
 import math
 import os
+import platform
 import subprocess
 import sys
 import textwrap
 
 import numpy
+import operators
 import pytest
 
-from d2lbert import kernels
+from d2lbert import _machine, kernels
 from d2lbert._mxnet import autograd, gluon, mx, np
 from d2lbert.kernels import build, ops, plain
 
 erf = numpy.vectorize(math.erf)
-
-
-@pytest.fixture(scope='session')
-def compiler(tmp_path_factory):
-    """Skips where nothing can be compiled; gives a built trifle."""
-    source = tmp_path_factory.mktemp('source') / 'seven.cc'
-    source.write_text('extern "C" int seven() { return 7; }\n')
-    try:
-        build.library('seven', [source])
-    except kernels.BuildError as error:
-        pytest.skip(f'no fused operators here: {error}')
-    return source
 
 
 @pytest.fixture(scope='session')
@@ -227,6 +216,29 @@ def test_a_sequence_of_two_thousand_rows_needs_no_square_matrix(fused,
           [draw(2003, H), draw(2003, H), draw(2003, H)])
 
 
+@pytest.mark.parametrize('sign', [1, -1])
+def test_scores_beyond_the_range_of_exp_keep_their_weights(fused, draw, sign):
+    lens, H = [40, 3], 8
+    offsets = numpy.cumsum([0] + lens)
+    Q, K, V = (draw(43, H) for _ in range(3))
+    # Scores of about 200 or -200, far beyond the 88 of e^x, that differ by
+    # little: the weights are those of the small differences
+    Q[:, 0], K[:, 0] = 24, sign * 24
+    values = [Q, K, V]
+    scores = Q @ K.T / math.sqrt(H)
+    assert (sign * scores).min() > 100 and numpy.ptp(scores) > 5
+
+    def reference(Q, K, V):
+        return np_attention(Q, K, V, offsets, lens, 1)
+
+    arguments = ints(offsets), ints(lens), 1
+    check(reference, lambda Q, K, V: fused.attention(Q, K, V, *arguments),
+          values, 5e-4)
+    check(lambda QKV: reference(*numpy.split(QKV, 3, 1)),
+          lambda QKV: fused.attention_qkv(QKV, *arguments),
+          [numpy.concatenate(values, 1)], 5e-4)
+
+
 def test_rows_without_keys_are_zero_and_never_nan(fused, draw):
     X = array(draw(6, 4))
     X.attach_grad()
@@ -247,6 +259,61 @@ def test_embed_is_the_sum_of_three_rows(fused, draw, R, V, L, H):
     check(lambda A, B, C: A[t] + B[s] + C[p],
           lambda A, B, C: fused.embed(ints(t), ints(s), ints(p), A, B, C),
           [draw(V, H), draw(2, H), draw(L, H)])
+
+
+def test_no_row_of_a_long_table_is_summed_by_two_threads(fused):
+    # More rows than 64 for each thread: the table is shared out by rows.
+    # Threads that disturb each other do so only while both are at work, so
+    # every row is drawn often, and all of it is done again
+    V, R, H = 200 * _machine.physical_cores(), 400000, 2
+    rng = numpy.random.RandomState(5)
+    rows, up = rng.permutation(R) % V, rng.randint(-9, 10, (R, H))
+    wanted = numpy.stack([numpy.bincount(rows, column, V)
+                          for column in up.T], 1)
+    table, rows, up = np.zeros((V, H)), ints(rows), array(up.astype('float32'))
+    table.attach_grad()
+    for _ in range(10):
+        with autograd.record():
+            Y = fused.embed(rows, rows * 0, rows * 0, table, np.zeros((1, H)),
+                            np.zeros((1, H)), grad_req='write')
+        Y.backward(up)
+        # Sums of small whole numbers are exact
+        assert (table.grad.asnumpy() == wanted).all()
+
+
+@pytest.mark.parametrize('sizes', [(3, 4, 5), (4, 3, 4), (4, 4, 5)])
+def test_tables_of_different_widths_are_refused(fused, sizes):
+    with pytest.raises(mx.base.MXNetError, match='[Ss]hape'):
+        fused.embed(ints([0]), ints([0]), ints([0]),
+                    *(np.ones((2, size)) for size in sizes)).asnumpy()
+
+
+@pytest.mark.parametrize('R, K, N', [(0, 4, 5), (0, 450, 600), (3, 0, 5)])
+def test_dense_over_nothing_is_the_bias_and_its_gradients_zero(fused, R, K,
+                                                               N):
+    X, W, b = np.ones((R, K)), np.ones((N, K)), np.ones(N)
+    for x in (X, W, b):
+        x.attach_grad()
+    with autograd.record():
+        Y = fused.dense(X, W, b, grad_req='write')
+    for x in (W, b):
+        x.grad[:] = 7
+    Y.backward()
+    assert Y.shape == (R, N) and (Y.asnumpy() == 1).all()
+    assert (W.grad.asnumpy() == 0).all() and (b.grad.asnumpy() == R).all()
+
+
+def test_vocab_ce_of_no_rows_is_zero_and_so_are_its_gradients(fused):
+    X, W, b = np.ones((0, 4)), np.ones((9, 4)), np.ones(9)
+    for x in (W, b):
+        x.attach_grad()
+        x.grad[:] = 7
+    with autograd.record():
+        loss, _ = fused.vocab_ce(X, W, b, ints([]), np.ones(0),
+                                 grad_req='write')
+    loss.backward()
+    assert loss.item() == 0
+    assert (W.grad.asnumpy() == 0).all() and (b.grad.asnumpy() == 0).all()
 
 
 def test_an_index_out_of_range_touches_only_the_table(fused, draw):
@@ -716,7 +783,7 @@ def test_the_mask_does_not_depend_on_the_number_of_threads(fused):
     code = '''
         from d2lbert._mxnet import autograd, mx, np, npx
         npx.set_np()
-        from d2lbert import kernels
+        from d2lbert import _machine, kernels
         assert kernels.load()
         mx.random.seed(5)
         V = np.tile(np.eye(100), (20, 1))
@@ -736,11 +803,95 @@ def test_the_mask_does_not_depend_on_the_number_of_threads(fused):
     assert one[1] == three[1] and len(one[1].split()) == 2
 
 
-# policy and building
+@pytest.fixture(scope='module')
+def small_teams(fused, tmp_path_factory):
+    """{team: {precision/operator/i: array}} where fewer threads come."""
+    folder = tmp_path_factory.mktemp('teams')
+    (folder / 'team.cc').write_text(textwrap.dedent('''
+        #include <omp.h>
+        extern "C" int received() {
+          int size = 0;
+        #pragma omp parallel num_threads(omp_get_max_threads())
+        #pragma omp single
+          size = omp_get_num_threads();
+          return size;
+        }
+    '''))
+    done = subprocess.run(
+        [sys.executable, operators.__file__,
+         str(build.library('team', [folder / 'team.cc'])),
+         str(folder / 'results.npz')],
+        env={**os.environ, 'MXNET_ENGINE_TYPE': 'NaiveEngine',
+             'OMP_NUM_THREADS': str(operators.LIMIT),
+             'OMP_THREAD_LIMIT': str(operators.LIMIT)},
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    assert done.returncode == 0, done.stdout.decode()
+    found = {}
+    with numpy.load(str(folder / 'results.npz')) as arrays:
+        for key in arrays.files:
+            team, name = key.split('/', 1)
+            found.setdefault(team, {})[name] = arrays[key]
+    return found
+
+
+def test_a_team_smaller_than_asked_for_computes_the_same(small_teams):
+    wanted = {'fp32': operators.results(plain)}
+    if kernels.bf16_supported():
+        wanted['bf16'] = operators.results(ops, 'bf16')
+    assert len(small_teams) == 5
+    for found in small_teams.values():
+        seen = {tuple(name.split('/')[:2]) for name in found}
+        assert seen == {(precision, operator) for precision in wanted
+                        for operator in wanted[precision]}
+        for name, got in found.items():
+            precision, operator, i = name.split('/')
+            close(got, wanted[precision][operator][int(i)],
+                  5e-5 if precision == 'fp32' else 5e-3)
+
+
+def test_a_team_of_one_size_gives_the_same_bits(small_teams):
+    once, again = (small_teams[f'5 of 16{words}']
+                   for words in ('', ', again'))
+    for name, got in once.items():
+        assert (got == again[name]).all(), name
+
+
+def test_numbers_are_read_where_the_locale_writes_a_comma(fused, tmp_path):
+    try:
+        subprocess.run(['localedef', '-i', 'de_DE', '-f', 'UTF-8',
+                        str(tmp_path / 'de_DE.UTF-8')], check=True,
+                       stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    except (OSError, subprocess.CalledProcessError) as error:
+        pytest.skip(f'no locale with a decimal comma can be made: {error}')
+    code = '''
+        import locale
+        locale.setlocale(locale.LC_ALL, '')
+        assert locale.localeconv()['decimal_point'] == ','
+        from d2lbert._mxnet import autograd, np, npx
+        npx.set_np()
+        from d2lbert import _machine, kernels
+        assert kernels.load()
+        X, gamma, beta = np.array([[1., 3.]]), np.ones(2), np.zeros(2)
+        print(*kernels.ops.add_norm(X, X * 0, gamma, beta, eps=0.5625)[0])
+        with autograd.train_mode():
+            Y = kernels.ops.add_norm(np.arange(4000).reshape(1, -1) * 0,
+                                     np.ones((1, 4000)), np.ones(4000),
+                                     np.zeros(4000), p=0.25, eps=1e-5)
+        print(float((Y > 0).mean()))
+    '''
+    status, out, err = python(code, LOCPATH=str(tmp_path),
+                              LC_ALL='de_DE.UTF-8')
+    assert status == 0, err
+    norm, kept = out.splitlines()
+    assert norm == '-0.8 0.8'
+    assert abs(float(kept) - 0.75) < 0.05
+
+
+# policy
 
 def test_off_loads_nothing():
     code = '''
-        from d2lbert import kernels
+        from d2lbert import _machine, kernels
         assert not kernels.load() and not kernels.enabled()
         print(kernels.state().reason)
     '''
@@ -750,7 +901,7 @@ def test_off_loads_nothing():
 
 def test_without_a_compiler_one_line_is_printed_once(tmp_path):
     code = '''
-        from d2lbert import kernels
+        from d2lbert import _machine, kernels
         assert kernels.state().reason == 'not needed yet'
         assert not kernels.load() and not kernels.load()
         assert not kernels.enabled() and not kernels.bf16_supported()
@@ -766,7 +917,7 @@ def test_without_a_compiler_one_line_is_printed_once(tmp_path):
 
 def test_required_operators_that_cannot_be_built_are_an_error(tmp_path):
     code = '''
-        from d2lbert import kernels
+        from d2lbert import _machine, kernels
         try:
             kernels.load()
         except kernels.BuildError as error:
@@ -790,70 +941,36 @@ def test_only_float_and_int_arrays_on_a_cpu_are_taken(fused):
     assert not kernels.enabled(numpy.ones(2, 'float32'))
 
 
-def test_a_library_is_compiled_once(compiler, tmp_path, monkeypatch):
-    monkeypatch.setenv('D2LBERT_CACHE', str(tmp_path))
-    path = build.library('seven', [compiler])
-    stamp = path.stat().st_mtime_ns
-    assert path.parent == tmp_path / 'kernels'
-    assert build.library('seven', [compiler]) == path
-    assert path.stat().st_mtime_ns == stamp
-    assert ctypes.CDLL(str(path)).seven() == 7
-
-
-def test_another_source_or_header_is_another_library(compiler, tmp_path,
-                                                     monkeypatch):
-    monkeypatch.setenv('D2LBERT_CACHE', str(tmp_path / 'cache'))
-    source, header = tmp_path / 'a.cc', tmp_path / 'a.h'
-    header.write_text('#define VALUE 1\n')
-    source.write_text('#include "a.h"\nextern "C" int a() '
-                      '{ return VALUE; }\n')
-    first = build.library('a', [source])
-    header.write_text('#define VALUE 2\n')
-    second = build.library('a', [source])
-    assert first != second
-    assert ctypes.CDLL(str(second)).a() == 2
-
-
-def test_processes_that_start_together_share_one_whole_library(compiler,
-                                                               tmp_path):
-    code = f'''
-        import ctypes
-        import importlib.util
-        spec = importlib.util.spec_from_file_location(
-            'build', {build.__file__!r})
-        build = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(build)
-        if {{unlocked}}:
-            build.fcntl = None
-        path = build.library('seven', [{str(compiler)!r}])
-        print(ctypes.CDLL(str(path)).seven())
-    '''
-    for unlocked in (False, True):
-        cache = tmp_path / str(unlocked)
-        script = textwrap.dedent(code).format(unlocked=unlocked)
-        started = [subprocess.Popen(
-            [sys.executable, '-c', script], stdout=subprocess.PIPE,
-            env={**os.environ, 'D2LBERT_CACHE': str(cache)})
-            for _ in range(6)]
-        assert [p.communicate()[0].strip() for p in started] == [b'7'] * 6
-        left = [path.suffix for path in (cache / 'kernels').iterdir()]
-        assert sorted(left) == ['.lock', '.so']
-
-
-def test_a_source_that_does_not_compile_gives_the_first_error(
-        compiler, tmp_path, monkeypatch):
-    monkeypatch.setenv('D2LBERT_CACHE', str(tmp_path))
-    source = tmp_path / 'broken.cc'
-    source.write_text('int f() { return nothing; }\n')
-    with pytest.raises(kernels.BuildError, match='broken.cc.*nothing'):
-        build.library('broken', [source])
-    left = {path.suffix for path in (tmp_path / 'kernels').iterdir()}
-    assert left <= {'.lock'}
-
-
-def test_a_cache_that_cannot_be_written_names_the_remedy(
-        compiler, tmp_path, monkeypatch):
-    (tmp_path / 'file').write_text('')
-    monkeypatch.setenv('D2LBERT_CACHE', str(tmp_path / 'file'))
-    with pytest.raises(kernels.BuildError, match='D2LBERT_CACHE'):
-        build.library('seven', [compiler])
+@pytest.mark.slow
+@pytest.mark.parametrize('cpu', ['native', 'haswell', 'x86-64'])
+def test_the_sanitizers_find_nothing(compiler, tmp_path, cpu):
+    if cpu != 'native' and platform.machine() != 'x86_64':
+        pytest.skip(f'{cpu} is another kind of processor')
+    gcc = build._compiler()[0]
+    libraries = [subprocess.run(
+        [*gcc, f'-print-file-name={name}'], check=True,
+        stdout=subprocess.PIPE).stdout.decode().strip()
+        for name in ('libasan.so', 'libubsan.so')]
+    if not all(map(os.path.isabs, libraries)):
+        pytest.skip('the compiler has no sanitizers')
+    # A compiler that processes started by the tests find as well
+    cxx = tmp_path / 'sanitizing'
+    cxx.write_text('#!/bin/sh\nunset LD_PRELOAD\n'
+                   f'exec {" ".join(gcc)} "$@" -O1 -g1 -march={cpu} '
+                   '-fsanitize=address,undefined -fno-sanitize-recover=all')
+    cxx.chmod(0o755)
+    here = os.path.dirname(os.path.abspath(__file__))
+    done = subprocess.run(
+        [sys.executable, '-m', 'pytest', '-p', 'no:cacheprovider', __file__,
+         os.path.join(here, 'test_bert_dataset.py')],
+        env={**os.environ, 'CXX': str(cxx), 'OMP_NUM_THREADS': '3',
+             'D2LBERT_CACHE': str(tmp_path / 'cache'),
+             'LD_PRELOAD': ' '.join(libraries),
+             # CPython and MXNet keep what they have until the end
+             'ASAN_OPTIONS': 'detect_leaks=0',
+             'UBSAN_OPTIONS': 'print_stacktrace=1'},
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    said = done.stdout.decode(errors='replace')
+    assert done.returncode == 0, said
+    library, = (tmp_path / 'cache' / 'kernels').glob('ops-*.so')
+    assert b'__asan_report' in library.read_bytes()

@@ -15,8 +15,9 @@ import launch_worker
 import numpy as onp
 import pytest
 
-from d2lbert import guard, launch
+from d2lbert import _machine, addresses, guard, launch, workers
 from d2lbert.__main__ import main
+from d2lbert.training.folder import RunFolder
 
 needs_proc = pytest.mark.skipif(not Path('/proc/self/environ').exists(),
                                 reason='looks for processes in /proc')
@@ -196,8 +197,13 @@ def test_a_killed_launcher_leaves_no_process(command, mark):
     assert job.stdout.readline() == 'ready 0\n'
     # Guards, roles, workers, what these have started, and the launcher
     wait_for(lambda: len(processes(mark)) == 4 + 2 + 2 + 2 + 1)
+    sockets = {Path('/tmp', setting[5:]) for pid in processes(mark)
+               for setting in Path(f'/proc/{pid}/environ').read_bytes(
+               ).decode().split('\0') if setting.startswith('PORT=')}
+    assert len(sockets) == 4 and all(path.exists() for path in sockets)
     job.kill()
     assert wait_for(lambda: not processes(mark)) < 15
+    assert not any(path.exists() for path in sockets)
 
 
 @needs_proc
@@ -231,7 +237,7 @@ except KeyboardInterrupt:
     assert job.stderr.readline() == '[worker 1] ready\n'
     job.send_signal(number)
     out, errors = job.communicate(timeout=30)
-    assert job.returncode == 130 and out == ''
+    assert job.returncode == 128 + number and out == ''
     assert errors == (
         'd2lbert launch: stopped every process; go on with: d2lbert launch '
         '--workers 2 --servers 2 -- pretrain --resume run\n')
@@ -246,7 +252,8 @@ def test_ctrl_c_lets_a_training_worker_0_save_behind_its_step(
          'main; sys.exit(main())', 'launch', '--', 'pretrain', '--corpus',
          'sample', '--num-steps', '1000000', '--batch-size', '8', '--max-len',
          '24', '--num-hiddens', '8', '--ffn-num-hiddens', '8',
-         '--num-layers', '1', '--log-interval', '2', '--eval-every', '2',
+         '--num-layers', '1', '--log-interval', '100000', '--eval-every',
+         '2',
          '--out', 'a run'], text=True, stdout=subprocess.PIPE,
         stderr=subprocess.PIPE)
     assert 'step 2: held-out' in job.stdout.readline()
@@ -254,10 +261,11 @@ def test_ctrl_c_lets_a_training_worker_0_save_behind_its_step(
     _, errors = job.communicate(timeout=60)
     assert job.returncode == 130
     saved, = (tmp_path / 'a run/checkpoints').iterdir()
-    assert int(saved.stem[5:]) % 2 == 0
+    assert int(saved.stem[5:]) < 100000     # no losses were logged yet
     assert errors.rstrip().endswith(
         "go on with: d2lbert launch --workers 2 --servers 1 -- pretrain "
         "--resume 'a run' --num-steps 1000000 --eval-every 2")
+    assert errors.count('stopped at step') == 1
     assert f'stopped at step {int(saved.stem[5:])}\n' in errors
     assert processes(mark) == []
 
@@ -298,14 +306,17 @@ def test_a_worker_with_another_text_is_refused(tmp_path, capfd):
                                                  'first: name a --corpus'):
         launch.launch(['-c', f'''
 import sys
-from d2lbert import launch
+from d2lbert import launch, workers
 sys.argv[1:] = ['pretrain', '--corpus',
-                '{tmp_path}/%d.txt' % launch.rank(), '--seed', '1',
+                '{tmp_path}/%d.txt' % workers.rank(), '--seed', '1',
                 '--num-steps', '2', '--batch-size', '8', '--num-hiddens',
                 '8', '--ffn-num-hiddens', '8', '--num-layers', '1', '--out',
                 '{tmp_path}/run']
 launch.worker()
 '''], workers=2)
+    # Worker 0 was ended, but its folder stands in nobody's way
+    assert not (tmp_path / 'run' / 'model.params').exists()
+    RunFolder.take(tmp_path / 'run').close(keep=False)
     assert not (tmp_path / 'run').exists()
 
 
@@ -376,6 +387,7 @@ def run_guard(said, **spec):
     """Run a guard by itself; `said` is told to it. Returns the result."""
     spec = dict(dict(
         guard=Path(guard.__file__).read_text(), env={}, root=None, join=1,
+        machine=Path(_machine.__file__).read_text(), socket=None,
         grace=1, silence=None, sharing=1, cwd=os.getcwd(),
         argv=[sys.executable, '-c', SLEEP]), **spec)
     process = subprocess.Popen(
@@ -395,7 +407,7 @@ def test_a_guard_that_hears_nothing_ends_its_process():
 
 
 def test_a_guard_says_that_the_scheduler_is_out_of_reach():
-    port = launch._free_port('127.0.0.1', 0)
+    port = addresses.free_port('127.0.0.1', 0)
     status, _, errors = run_guard('', root=['127.0.0.1', port])
     assert status == 1
     assert f'cannot reach the scheduler at 127.0.0.1:{port} (' in errors
@@ -413,24 +425,119 @@ def test_workers_that_share_a_machine_share_its_cores(monkeypatch):
     show = [sys.executable, '-c',
             'import os; print(os.environ.get("OMP_NUM_THREADS"))']
     assert run_guard('', argv=show)[1] == 'None\n'
-    cores = guard._cores()
+    cores = _machine.physical_cores()
     assert run_guard('', argv=show, sharing=2)[1] == f'{max(1, cores // 2)}\n'
     monkeypatch.setenv('OMP_NUM_THREADS', '3')
     assert run_guard('', argv=show, sharing=2)[1] == '3\n'
 
 
+def test_a_cpu_quota_counts_among_the_cores_to_share(monkeypatch):
+    monkeypatch.setenv('OMP_NUM_THREADS', '')
+    monkeypatch.setenv('MXNET_OMP_MAX_THREADS', '')
+    quota = Path(_machine.__file__).read_text() + '''
+_cpu_quota = lambda root: 6.0
+available_cpus = lambda: range(1000, 1064)
+'''
+    assert run_guard('', machine=quota, sharing=2, argv=[
+        sys.executable, '-c', 'import os; print(os.environ["OMP_NUM_THREADS"'
+        '], os.environ["MXNET_OMP_MAX_THREADS"])'])[1] == '3 3\n'
+
+
+#: A worker that prints where all processes of its job listen.
+LISTENING = '''
+import os, socket, stat, sys
+from pathlib import Path
+from d2lbert import workers
+from d2lbert._mxnet import np
+store, ones = workers.kvstore(), np.ones(3)
+store.broadcast(0, ones, [ones])
+if workers.rank() == 0:
+    mark, inodes = 'D2LBERT_TEST_JOB=' + sys.argv[1], set()
+    for fd in Path('/proc').glob('[0-9]*/fd/*'):
+        try:
+            environ = fd.parent.with_name('environ').read_bytes()
+            if mark in environ.decode().split('\\0'):
+                inodes.add(os.readlink(fd)[8:-1])
+        except OSError:
+            pass
+    for line in Path('/proc/net/tcp').read_text().splitlines()[1:]:
+        fields = line.split()
+        if fields[3] == '0A' and fields[9] in inodes:
+            print('tcp', socket.inet_ntoa(
+                bytes.fromhex(fields[1][:8])[::-1]))
+    for path in map(Path, Path('sockets').read_text().split()):
+        mode = path.stat().st_mode
+        print('unix' if stat.S_ISSOCK(mode) else 'file', oct(mode & 0o22))
+'''
+
+
+@needs_proc
+@pytest.mark.parametrize('root_uri', [None, '127.0.0.1'])
+def test_a_job_of_one_machine_is_out_of_reach_for_others(
+        mark, capfd, monkeypatch, root_uri):
+    sockets = []
+
+    def reserve():
+        sockets.append(addresses.reserve_socket())
+        Path('sockets').write_text(' '.join(map(str, sockets)))
+        return sockets[-1]
+    monkeypatch.setattr(launch, 'reserve_socket', reserve)
+    Path('sockets').touch()
+    before = os.umask(0o022)
+    try:
+        launch.launch(['-c', LISTENING, mark], root_uri=root_uri)
+    finally:
+        os.umask(before)
+    # The scheduler, a server and two workers; who may write may connect
+    assert capfd.readouterr().out.splitlines() == 4 * [
+        'unix 0o0' if root_uri is None else 'tcp 127.0.0.1']
+    assert not any(path.exists() for path in sockets)
+
+
+def test_sockets_have_names_that_nobody_uses(tmp_path, monkeypatch):
+    monkeypatch.setattr(addresses, 'SOCKETS', str(tmp_path))
+    drawn = iter([1, 1, 2])
+    monkeypatch.setattr(addresses.secrets, 'randbelow', lambda _: next(drawn))
+    paths = [addresses.reserve_socket() for _ in range(2)]
+    assert [path.name for path in paths] == ['100001', '100002']
+    assert all(path.exists() for path in paths)
+
+
+def test_a_server_executes_nothing_that_it_is_sent(tmp_path, capfd):
+    with pytest.raises(launch.LaunchError, match='(?s)server 0 ended with '
+                       '.*an optimizer was sent to this server'):
+        launch.launch(['-c', f'''
+import pickle, sys, time
+from d2lbert import workers
+from d2lbert._mxnet import mx, np
+class Command:
+    def __reduce__(self):
+        return open, ({str(tmp_path / 'executed')!r}, 'w')
+store = workers.kvstore()
+try:
+    store.set_optimizer(mx.optimizer.Adam())
+except ValueError as error:
+    print(error, flush=True)
+store._send_command_to_servers(0, pickle.dumps(Command(), 0).decode())
+time.sleep(60)
+'''], workers=1)
+    assert capfd.readouterr().out.endswith(
+        'give gluon.Trainer update_on_kvstore=False\n')
+    assert not (tmp_path / 'executed').exists()
+
+
 def test_rank_and_count_come_from_the_environment(monkeypatch):
-    assert (launch.rank(), launch.num_workers()) == (0, 1)
+    assert (workers.rank(), workers.num_workers()) == (0, 1)
     monkeypatch.setenv('D2LBERT_RANK', '2')
     monkeypatch.setenv('D2LBERT_NUM_WORKERS', '4')
-    assert (launch.rank(), launch.num_workers()) == (2, 4)
+    assert (workers.rank(), workers.num_workers()) == (2, 4)
 
 
 def test_hosts_come_from_a_list_or_a_file(tmp_path):
-    assert launch.read_hosts(None) == ['localhost']
-    assert launch.read_hosts('a, b') == ['a', 'b']
+    assert addresses.read_hosts(None) == ['localhost']
+    assert addresses.read_hosts('a, b') == ['a', 'b']
     (tmp_path / 'hosts.txt').write_text('# two\nme@a\n\nb  # fast\n')
-    assert launch.read_hosts(str(tmp_path / 'hosts.txt')) == ['me@a', 'b']
+    assert addresses.read_hosts(str(tmp_path / 'hosts.txt')) == ['me@a', 'b']
 
 
 @pytest.mark.parametrize('args, sentence', [

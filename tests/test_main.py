@@ -1,4 +1,6 @@
 """The command `d2lbert`, mostly in this process, where it must as another."""
+import inspect
+import io
 import os
 import re
 import signal
@@ -13,9 +15,11 @@ import numpy as onp
 import pytest
 
 import d2lbert as d2l
-from d2lbert import hub, training
-from d2lbert.__main__ import FLAGS, main
-from d2lbert.recipes import BOOK, SOURCE
+from d2lbert import encoding, hub
+from d2lbert.__main__ import CARRYING_OUT, main
+from d2lbert.objectives import mlm_nsp
+from d2lbert.training import pretraining
+from d2lbert.training.settings import PATHS, SETTINGS, complete
 
 TINY = ['--corpus', 'sample', '--batch-size', '16', '--max-len', '24',
         '--num-hiddens', '8', '--ffn-num-hiddens', '8', '--num-layers', '1',
@@ -24,15 +28,15 @@ TWO_LINES = (r'MLM loss \d+\.\d{3}, NSP loss \d+\.\d{3}\n'
              r'\d+\.\d sentence pairs/sec on \[cpu\(0\)\]\n')
 
 
-def start(*arguments, **kwargs):
+def start(*arguments, options=(), **kwargs):
     """Start `python -m d2lbert` with this package, wherever it runs."""
     root = str(Path(d2l.__file__).resolve().parents[1])
     paths = [root, *filter(None, [os.environ.get('PYTHONPATH')])]
     return subprocess.Popen(
-        [sys.executable, '-m', 'd2lbert', *map(str, arguments)],
+        [sys.executable, *options, '-m', 'd2lbert', *map(str, arguments)],
         env=dict(os.environ, PYTHONPATH=os.pathsep.join(paths)),
-        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE, encoding='utf-8', **kwargs)
+        **{**dict(stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                  stderr=subprocess.PIPE, encoding='utf-8'), **kwargs})
 
 
 def contents(folder):
@@ -56,7 +60,9 @@ def run(tmp_path_factory):
     out, err = process.communicate()
     assert process.returncode == 0, err
     assert re.fullmatch(TWO_LINES, out)
-    assert err == 'run folder runs/first\n'
+    assert re.fullmatch(r'training [\d,]+ parameters: 2 steps of 16 sentence '
+                        r'pairs on \[cpu\(0\)\]\n'
+                        'run folder runs/first\n', err)
     assert (folder / 'runs/first/log.txt').read_text('utf-8') == out
     return folder / 'runs' / 'first'
 
@@ -86,6 +92,63 @@ def test_version_and_help_are_told(capsys):
         assert said in capsys.readouterr().out
 
 
+SLOW = {'mxnet', 'numpy', 'matplotlib', 'tqdm'}
+
+
+def test_version_and_help_wait_for_no_library():
+    status, out, err = python(f'''
+sys.argv[:] = ['/usr/bin/d2lbert']
+from d2lbert.__main__ import main, parser
+commands = [[name] for name in parser()._subparsers._group_actions[0].choices]
+assert ['pretrain'] in commands
+for command in [[], *commands]:
+    for flag in ['--help'] + ['--version'] * (not command):
+        try:
+            main([*command, flag])
+        except SystemExit as error:
+            assert error.code == 0
+assert not {SLOW} & set(sys.modules), {SLOW} & set(sys.modules)
+# Whoever asks for a name gets it
+import d2lbert as d2l
+from d2lbert import BERTModel
+assert 'mxnet' in sys.modules and d2l.BERTModel is BERTModel
+assert d2l._get_batch_bert and not hasattr(d2l, 'nothing')
+''')
+    assert (status, err) == (0, '') and out.count('usage: ') > 5
+
+
+def test_the_module_is_the_command_too():
+    process = start('--version', options=['-X', 'importtime'])
+    out, err = process.communicate()
+    assert out == f'd2lbert {d2l.__version__}\n'
+    imported = {line.split('|')[-1].strip() for line in err.splitlines()}
+    assert 'd2lbert.__main__' in imported or 'd2lbert' in imported
+    assert not SLOW & imported
+
+
+def test_the_library_brings_its_names_and_mxnet_but_no_matplotlib(tmp_path):
+    status, out, err = python('''
+import d2lbert as d2l
+assert 'mxnet' in sys.modules and 'matplotlib' not in sys.modules
+from mxnet import gluon, np
+x = np.array([1, 2])
+assert x[x > 1].tolist() == [2]         # as NumPy has it
+assert {'BERTModel', '_get_batch_bert', 'train_bert'} < set(dir(d2l))
+import pickle
+vocab = d2l.Vocab([['a', 'b']])
+assert pickle.loads(pickle.dumps(vocab)).idx_to_token == vocab.idx_to_token
+assert pickle.loads(pickle.dumps(d2l.BERTModel)) is d2l.BERTModel
+try:
+    d2l.nothing
+except AttributeError as error:
+    assert str(error) == "module 'd2lbert' has no attribute 'nothing'"
+names = {}
+exec('from d2lbert import *', names)
+assert names['BERTModel'] is d2l.BERTModel
+''')
+    assert (status, out, err) == (0, '', '')
+
+
 def test_a_command_is_needed(capsys):
     with pytest.raises(SystemExit) as exit:
         main([])
@@ -97,21 +160,25 @@ def test_a_command_is_needed(capsys):
 def asked(monkeypatch):
     """A list of the keywords that `pretrain` was called with."""
     calls = []
-    monkeypatch.setattr(training, 'pretrain', lambda **keywords: (
+    monkeypatch.setattr(pretraining, 'pretrain', lambda **keywords: (
         calls.append(keywords), 'a folder')[1])
     return calls
 
 
 def test_every_flag_of_pretrain_is_a_keyword_and_the_reverse(asked):
-    kinds = {name: kind for flags in FLAGS.values()
-             for name, kind, _, _ in flags}
-    for name, kind in kinds.items():
+    for name, setting in {**SETTINGS, **{
+            setting.name: setting for setting in CARRYING_OUT}}.items():
+        kind = str if setting.kind == PATHS else setting.kind
         value = [] if kind is bool else ['1']
-        main(['pretrain', '--corpus', 'sample', name, *value])
-        assert asked[-1][name[2:].replace('-', '_')] == (
-            ['1'] if name in ('--corpus', '--valid') else kind(1))
-    keywords = {name[2:].replace('-', '_') for name in kinds}
-    assert keywords == {*SOURCE, *BOOK, 'out', 'force', 'devices', 'resume'}
+        main(['pretrain', '--corpus', 'sample',
+              '--' + name.replace('_', '-'), *value])
+        given = asked.pop()[name]
+        assert given == ['1'] if setting.several else (
+            given == kind(1) and type(given) is kind)
+    assert [setting.name for setting in CARRYING_OUT] == [
+        'devices', 'out', 'force', 'resume']
+    assert set(inspect.signature(d2l.pretrain).parameters) == {
+        'devices', 'out', 'force', 'resume', 'keywords'}
 
 
 def test_without_flags_it_is_the_chapters_run(asked):
@@ -121,7 +188,7 @@ def test_without_flags_it_is_the_chapters_run(asked):
         batch_size=512, max_len=64, num_hiddens=128, ffn_num_hiddens=256,
         num_heads=2, num_layers=2, dropout=0.2, lr=0.01, num_steps=50,
         log_interval=1)
-    assert chapter.items() <= training.complete(asked[0]).items()
+    assert chapter.items() <= complete(asked[0]).items()
 
 
 @pytest.fixture
@@ -153,7 +220,7 @@ def test_wikitext_that_was_asked_for_is_never_swapped(no_wikitext, asked):
     main(['pretrain', '--corpus', 'wikitext-2'])
     assert asked[0]['corpus'] == ['wikitext-2']
     with pytest.raises(hub.HubError, match='not on this machine'):
-        training.read_corpus(training.complete(asked[0]))
+        mlm_nsp.read_corpus(complete(asked[0]))
 
 
 @pytest.mark.parametrize('arguments, message', [
@@ -199,8 +266,9 @@ def test_ctrl_c_ends_with_one_line_and_the_run_can_go_on(tmp_path, capsys):
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
-    stopped = re.fullmatch(r'stopped at step (\d+); go on with: d2lbert '
-                           'pretrain --resume runs/run', err.strip())
+    stopped = re.fullmatch(r'(?s)training .*\nstopped at step (\d+); go on '
+                           'with: d2lbert pretrain --resume runs/run',
+                           err.strip())
     assert stopped and out == '' and process.returncode == 130, err
     assert 'was not finished' in fails(capsys, 'encode', 'runs/run', 'a')
     last = str(int(stopped.group(1)) + 1)
@@ -210,30 +278,26 @@ def test_ctrl_c_ends_with_one_line_and_the_run_can_go_on(tmp_path, capsys):
     assert steps[-1].startswith(f'{last},')
 
 
-#: Ctrl-C may be ignored where the tests run, as behind nohup.
-HEEDED = ('import os, signal, sys\n'
-          'signal.signal(signal.SIGINT, signal.default_int_handler)\n')
-
-
 def python(code):
     """Run code where this package is; (status, output, errors)."""
     root = str(Path(d2l.__file__).resolve().parents[1])
-    done = subprocess.run([sys.executable, '-c', HEEDED + code], cwd=root,
-                          stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                          encoding='utf-8')
+    done = subprocess.run(
+        [sys.executable, '-c', 'import os, signal, sys\n' + code], cwd=root,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding='utf-8')
     return done.returncode, done.stdout, done.stderr
 
 
 def test_ctrl_c_during_the_import_is_one_line_too():
     assert python(
-        'sys.argv[:] = ["-m"]\n'
+        'sys.argv[:] = ["d2lbert", "encode", "run", "a"]\n'
         # Stopped where the package asks for MXNet, which takes seconds
         'class Interrupted:\n'
         '    def find_spec(self, name, path=None, target=None):\n'
         '        if name == "mxnet":\n'
         '            os.kill(os.getpid(), signal.SIGINT)\n'
         'sys.meta_path.insert(0, Interrupted())\n'
-        'import d2lbert\n') == (130, '', '\nstopped\n')
+        'from d2lbert.__main__ import main\n'
+        'main()\n') == (130, '', '\nstopped\n')
 
 
 @pytest.mark.parametrize('name', ['-m', 'script.py'])
@@ -246,9 +310,9 @@ def test_after_the_import_ctrl_c_is_the_callers(name):
 
 def test_ctrl_c_before_the_first_step_leaves_nothing(tmp_path, monkeypatch,
                                                      capsys):
-    def interrupted(settings):
+    def interrupted(*args):
         raise KeyboardInterrupt
-    monkeypatch.setattr(training, 'read_corpus', interrupted)
+    monkeypatch.setattr(mlm_nsp, 'read_corpus', interrupted)
     assert main(['pretrain', *TINY, '--out', 'run']) == 130
     out, err = capsys.readouterr()
     assert out == '' and err.strip() == 'stopped'
@@ -306,12 +370,149 @@ def test_encode_needs_a_run_and_words_and_room(run, capsys):
     assert '--pair is empty' in fails(capsys, 'encode', run, 'a',
                                       '--pair', '')
     assert '1003 tokens' in fails(capsys, 'encode', run, 'a ' * 1001)
-    assert 'nowhere' in fails(capsys, 'encode', run, 'a', '--out',
-                              'nowhere/x.npy')
 
 
-def test_encode_into_a_closed_pipe_says_nothing(run):
-    process = start('encode', run, 'a ' * 900)
+@pytest.mark.parametrize('out, reason', [
+    ('.', 'is a folder: name a file, as x.npy'),
+    ('nowhere/x.npy', 'cannot be written: there is no folder nowhere'),
+    ('/proc/x.npy', 'cannot be written: '),
+    ('/dev/full', 'cannot be written: No space left on device')])
+def test_where_encode_cannot_write_is_said_before_any_work(out, reason,
+                                                           capsys, tmp_path):
+    if not Path(out).parent.exists() and out.startswith('/'):
+        pytest.skip(f'there is no {out} here')
+    # There is no run either, but nobody has looked for it yet
+    assert fails(capsys, 'encode', 'norun', 'a', '--out', out).startswith(
+        f'd2lbert encode: --out {out} {reason}')
+    assert os.listdir(tmp_path) == []
+
+
+LINES = ['A crane is flying', 'an old bird', 'the', 'it is a zyzzyva']
+
+
+@pytest.fixture
+def lines(tmp_path):
+    """A file of four texts, one of them with an unknown word."""
+    (tmp_path / 'texts').mkdir()
+    path = tmp_path / 'texts' / 'lines.txt'
+    path.write_text('\n'.join(LINES), encoding='utf-8')
+    return path
+
+
+def test_encode_prints_the_tokens_of_each_line_of_a_file(run, lines, capsys):
+    assert main(['encode', str(run), '--file', str(lines)]) == 0
+    out, err = capsys.readouterr()
+    assert err == '3 of 12 words are not in the vocabulary and were read as ' \
+                  '<unk>\n'
+    *blocks, end = out.split('\n\n')
+    assert len(blocks) == 4 and end == ''
+    for line, block in zip(LINES, blocks):
+        tokens, vectors = words_and_vectors(block)
+        assert tokens == ['<cls>', *line.lower().split(), '<sep>']
+        onp.testing.assert_allclose(
+            vectors, expected_vectors(run, tokens[1:-1]), atol=6e-5)
+
+
+@pytest.mark.parametrize('at_once', [1, 3, 64])
+@pytest.mark.parametrize('pool', ['cls', 'mean'])
+def test_encode_pools_each_text_into_one_vector(run, lines, capsys, tmp_path,
+                                                monkeypatch, pool, at_once):
+    monkeypatch.setattr(encoding, 'TEXTS', at_once)
+    flags = ['--file', str(lines), '--pool', pool]
+    assert main(['encode', str(run), *flags, '--out', 'x.npy']) == 0
+    vectors = onp.load(tmp_path / 'x.npy')
+    assert vectors.shape == (4, 8) and vectors.dtype == 'float32'
+    for line, vector in zip(LINES, vectors):
+        tokens = expected_vectors(run, line.lower().split())
+        onp.testing.assert_allclose(
+            vector, tokens[0] if pool == 'cls' else tokens.mean(0),
+            atol=1e-5)
+    capsys.readouterr()
+    assert main(['encode', str(run), *flags]) == 0
+    onp.testing.assert_allclose(
+        [[float(x) for x in line.split()]
+         for line in capsys.readouterr().out.splitlines()], vectors,
+        atol=6e-5)
+    assert main(['encode', str(run), LINES[0], '--pool', pool, '--out',
+                 'one.npy']) == 0
+    onp.testing.assert_allclose(onp.load('one.npy'), vectors[:1], atol=1e-5)
+
+
+def test_encode_answers_standard_input_line_by_line(run):
+    process = start('encode', run, '--file', '-', '--pool', 'cls',
+                    stdin=subprocess.PIPE)
+    for line in LINES[:3]:
+        process.stdin.write(line + '\n')
+        process.stdin.flush()
+        vector = [float(x) for x in process.stdout.readline().split()]
+        onp.testing.assert_allclose(
+            vector, expected_vectors(run, line.lower().split())[0], atol=6e-5)
+    assert process.communicate() == ('', '2 of 8 words are not in the '
+                                     'vocabulary and were read as <unk>\n')
+    assert process.returncode == 0
+
+
+def test_encode_reads_in_pieces_of_any_size(monkeypatch):
+    whole = ''.join(f'text number {i}\r\n' for i in range(50)) + 'and öñe'
+    for size in (1, 7, 1 << 16):
+        monkeypatch.setattr(encoding, 'CHUNK', size)
+        file = io.BufferedReader(io.BytesIO(whole.encode()))
+        texts = [text for some in encoding.read_texts(file, 'x')
+                 for text in some]
+        assert [text.tokens_a for text in texts] == [
+            line.split() for line in whole.splitlines()]
+        assert texts[-1].name == 'x, line 51'
+
+
+@pytest.mark.parametrize('data, reason', [
+    (b'a\n\nb\n', 'lines.txt, line 2 is empty: give at least one word'),
+    (b'a\n\xff\n', 'lines.txt, line 2 is not UTF-8 (invalid start byte at '
+     'byte 1): convert'),
+    (b'', 'lines.txt holds no text: put one on each line'),
+    (b'a\n' + b'a ' * 999, 'lines.txt, line 2: 1001 tokens are more than the '
+     '1000 positions of this model: cut the text'),
+    (b'a' * 2000, 'lines.txt, line 1 is longer than 0 MiB: put each text')])
+def test_a_line_that_cannot_be_encoded_is_named(run, data, reason, capsys,
+                                                tmp_path, monkeypatch):
+    monkeypatch.setattr(encoding, 'LONGEST', 1998)
+    (tmp_path / 'lines.txt').write_bytes(data)
+    assert reason in fails(capsys, 'encode', run, '--file', 'lines.txt',
+                           '--pool', 'cls', '--out', 'x.npy')
+    assert os.listdir(tmp_path) == ['lines.txt']
+
+
+@pytest.mark.parametrize('flags, reason', [
+    ([], 'give a text, or --file FILE with a text on each line'),
+    (['a', '--file', 'x'], 'not both'),
+    (['--file', 'x', '--pair', 'a'], '--pair goes with one text'),
+    (['--file', 'x', '--out', 'x.npy'], 'give --pool cls or --pool mean'),
+    (['--file', 'nowhere'], '--file nowhere cannot be read: No such file')])
+def test_what_encode_cannot_combine_is_refused(flags, reason, capsys):
+    assert reason in fails(capsys, 'encode', 'norun', *flags)
+
+
+def test_encode_writes_into_a_pipe(run, tmp_path):
+    data, _ = start('encode', run, 'a crane', '--out', '/dev/stdout',
+                    encoding=None).communicate()
+    onp.testing.assert_array_equal(onp.load(io.BytesIO(data)),
+                                   expected_vectors(run, ['a', 'crane']))
+
+
+def test_a_file_of_rows_is_numpys_own(tmp_path):
+    rows = onp.random.RandomState(0).normal(size=(70, 5)).astype('float32')
+    with encoding.npy_rows(tmp_path / 'x.npy') as file:
+        for k in range(0, 70, 7):
+            assert os.listdir(tmp_path) != ['x.npy']
+            file.add(rows[k:k + 7])
+    onp.testing.assert_array_equal(onp.load(tmp_path / 'x.npy'), rows)
+    onp.testing.assert_array_equal(
+        onp.load(tmp_path / 'x.npy', mmap_mode='r')[3:9], rows[3:9])
+
+
+def test_encode_into_a_closed_pipe_says_nothing(run, tmp_path):
+    # More than a pipe holds
+    (tmp_path / 'texts').write_text(('a ' * 900 + '\n') * 10)
+    process = start('encode', run, '--file', tmp_path / 'texts')
     process.stdout.readline()
     process.stdout.close()
     err = process.stderr.read()

@@ -1,4 +1,5 @@
 """Timer, Accumulator and Animator, in notebooks, terminals and scripts."""
+import io
 import os
 import re
 import select
@@ -126,6 +127,117 @@ def test_an_ipython_terminal_is_no_notebook(notebook):
 def test_a_script_whose_output_goes_to_a_file_shows_nothing(capfd):
     animate()
     assert capfd.readouterr() == ('', '')
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock that stands still unless its first element is raised."""
+    now = [0.0]
+    monkeypatch.setattr(progress.time, 'perf_counter', lambda: now[0])
+    return now
+
+
+def test_elsewhere_lines_come_every_few_seconds(clock, capfd):
+    animator = Animator(xlabel='step', xlim=[1, 100], legend=['mlm', 'nsp'])
+    animator.begin('training 7 parameters')
+    for step in range(1, 8):
+        clock[0] += 2
+        animator.add(step, (8 - step, 0.7))
+    animator.close()
+    assert capfd.readouterr() == ('', (
+        'training 7 parameters\n'
+        'step 3/100: mlm 5.000, nsp 0.700, 3 min left\n'
+        'step 6/100: mlm 2.000, nsp 0.700, 3 min left\n'))
+
+
+def test_each_line_is_there_at_once(clock, monkeypatch):
+    read, write = os.pipe()
+    with os.fdopen(write, 'w') as stderr:       # which Python would buffer
+        monkeypatch.setattr(sys, 'stderr', stderr)
+        animator = Animator(xlim=[1, 9])
+        animator.begin('a loop')
+        assert os.read(read, 100) == b'a loop\n'
+        clock[0] += 6
+        animator.add(1, 3)
+        assert os.read(read, 100) == b'it 1/9: 48 s left\n'
+    os.close(read)
+
+
+def test_lines_grow_rare_in_long_loops(clock, capfd):
+    animator = Animator(xlabel='step', xlim=[1, 10 ** 6])
+    for step in range(1, 40000):
+        clock[0] += 1
+        animator.add(step, 1)
+    seen = [int(line.split()[1].split('/')[0].replace(',', ''))
+            for line in capfd.readouterr().err.splitlines()]
+    gaps = [b - a for a, b in zip(seen, seen[1:])]
+    assert gaps[:90] == [5] * 90 and gaps == sorted(gaps)
+    assert 380 <= gaps[-1] <= 400
+
+
+def test_a_loop_that_goes_on_reckons_with_its_own_steps(clock, capfd):
+    animator = Animator(xlabel='step', xlim=[1, 100])
+    for step in range(1, 81):
+        animator.add(step, 1)
+    animator.begin('going on')
+    clock[0] += 10
+    animator.add(81, 1)
+    assert capfd.readouterr().err == ('going on\n'
+                                      'step 81/100: 3 min left\n')
+
+
+def test_whoever_is_told_to_be_quiet_is(clock, capfd, monkeypatch):
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+    for stderr in (sys.stderr, Terminal()):
+        monkeypatch.setattr(sys, 'stderr', stderr)
+        animator = Animator(xlim=[1, 9], quiet=True)
+        animator.begin('a loop')
+        clock[0] += 10
+        animator.add(1, 3)
+        animator.close()
+    assert stderr.getvalue() == '' and capfd.readouterr() == ('', '')
+    assert animator.Y == [[3]]
+
+
+def test_a_bar_serves_any_long_work(clock, capfd):
+    with progress.bar(2_500_000, 'reading', 'B', unit_scale=True) as bar:
+        bar.update(500_000)
+        clock[0] += 5
+        bar.update(500_000)
+        assert bar.n == 1_000_000
+    with progress.bar(what='encoding', unit='texts') as bar:
+        clock[0] += 4
+        bar.update(3)
+        clock[0] += 4
+        bar.update(1200)
+    assert capfd.readouterr().err == ('reading 1.00M/2.50M B: 8 s left\n'
+                                      'encoding 1,203 texts\n')
+
+
+def test_an_iterable_can_be_watched(clock, capfd):
+    def batches():
+        for i in range(3):
+            clock[0] += 4
+            yield i
+    assert list(progress.watched(batches(), 'evaluating', 'batches')) == [
+        0, 1, 2]
+    assert capfd.readouterr().err == 'evaluating 2 batches\n'
+
+
+def test_nothing_fails_without_a_standard_error(clock, monkeypatch):
+    monkeypatch.setattr(sys, 'stderr', None)
+    with progress.bar(3, 'reading') as bar:
+        clock[0] += 9
+        bar.update()
+
+
+@pytest.mark.parametrize('seconds, words', [
+    (0.4, '0 s'), (59, '59 s'), (61, '1 min'), (3599, '1 h 0 min'),
+    (11100, '3 h 5 min')])
+def test_times_are_given_in_words(seconds, words):
+    assert progress._duration(seconds) == words
 
 
 def test_a_terminal_shows_a_bar_with_both_losses(monkeypatch, capfd):

@@ -4,16 +4,19 @@ import json
 import os
 import re
 import shutil
+import signal
 
 import numpy as onp
 import pytest
 import reference
 
 import d2lbert as d2l
-from d2lbert import training
 from d2lbert._mxnet import npx
 from d2lbert.files import write_text
-from d2lbert.runs import RunError
+from d2lbert.objectives import mlm_nsp
+from d2lbert.training import run as loop
+from d2lbert.training.interrupts import Stopped
+from d2lbert.training.runs import RunError
 
 FILES = ['config.json', 'log.txt', 'losses.csv', 'losses.png',
          'model.params', 'vocab.txt']
@@ -113,7 +116,7 @@ def test_the_default_folder_is_named_after_the_time(tmp_path):
 @pytest.fixture
 def untrained(monkeypatch):
     """Let a test fail that gets as far as training."""
-    monkeypatch.setattr(training, 'read_corpus', lambda *args: pytest.fail(
+    monkeypatch.setattr(mlm_nsp, 'read_corpus', lambda *args: pytest.fail(
         'training began'))
 
 
@@ -167,7 +170,8 @@ def test_force_does_not_replace_where_one_stands(out, copy, untrained,
     assert contents(copy) == before
 
 
-def test_a_folder_that_cannot_be_replaced_is_put_back(copy, monkeypatch):
+def test_a_folder_that_cannot_be_replaced_is_put_back(copy, monkeypatch,
+                                                      capfd):
     replace, before = os.replace, contents(copy)
 
     def fail_for_the_new_one(source, target):
@@ -175,9 +179,12 @@ def test_a_folder_that_cannot_be_replaced_is_put_back(copy, monkeypatch):
             raise PermissionError(13, 'Permission denied')
         replace(source, target)
     monkeypatch.setattr(os, 'replace', fail_for_the_new_one)
-    with pytest.raises(PermissionError):
-        d2l.pretrain(**TINY, out=copy, force=True)
-    assert contents(copy) == before and os.listdir(copy.parent) == ['copy']
+    beside = copy.with_name('copy.new')
+    assert d2l.pretrain(**TINY, out=copy, force=True) == beside
+    assert contents(copy) == before and sorted(contents(beside)) == FILES
+    assert sorted(os.listdir(copy.parent)) == ['copy', 'copy.new']
+    assert (f'{copy} cannot be replaced (Permission denied): this run stays '
+            f'in {beside}\n') in capfd.readouterr().err
 
 
 def test_numbers_of_numpy_are_written_as_any_others(tmp_path):
@@ -196,7 +203,7 @@ def test_numbers_of_numpy_are_written_as_any_others(tmp_path):
 def test_what_breaks_off_leaves_nothing_behind(error, copy, monkeypatch):
     def run_steps(*args):
         raise error
-    monkeypatch.setattr(training, 'run_steps', run_steps)
+    monkeypatch.setattr(loop, 'run_steps', run_steps)
     before = contents(copy.parent)
     for out, force in ((copy, True), (copy.parent / 'new', False)):
         with pytest.raises(error):
@@ -205,18 +212,175 @@ def test_what_breaks_off_leaves_nothing_behind(error, copy, monkeypatch):
     assert os.listdir(copy.parent) == ['copy']
 
 
-def test_a_folder_that_appears_meanwhile_is_kept(tmp_path, monkeypatch):
-    run_steps = training.run_steps
+@pytest.fixture
+def meanwhile(monkeypatch):
+    """Have a function called when the next run begins to train."""
+    run_steps = loop.run_steps
 
-    def meanwhile(*args):
-        (tmp_path / 'run').mkdir()
-        (tmp_path / 'run' / 'log.txt').write_text('of another run')
-        return run_steps(*args)
-    monkeypatch.setattr(training, 'run_steps', meanwhile)
-    assert d2l.pretrain(**TINY, out=tmp_path / 'run') == tmp_path / 'run-2'
-    assert contents(tmp_path / 'run') == {'log.txt': b'of another run'}
-    assert sorted(contents(tmp_path / 'run-2')) == FILES
-    assert sorted(os.listdir(tmp_path)) == ['run', 'run-2']
+    def during(function):
+        def first(*args):
+            monkeypatch.setattr(loop, 'run_steps', run_steps)
+            function()
+            return run_steps(*args)
+        monkeypatch.setattr(loop, 'run_steps', first)
+    return during
+
+
+@pytest.mark.parametrize('force', [False, True])
+def test_of_two_runs_with_one_name_the_second_is_told_of_the_first(
+        tmp_path, meanwhile, force):
+    @meanwhile
+    def second():
+        with pytest.raises(RunError, match=(
+                f'run .*is being written by process {os.getpid()} on ')):
+            d2l.pretrain(**TINY, out='run', force=force)
+    d2l.pretrain(**TINY, out='run')
+    assert sorted(contents(tmp_path)) == [f'run/{name}' for name in FILES]
+
+
+def test_two_runs_without_a_name_in_one_second_have_two_folders(
+        tmp_path, meanwhile, monkeypatch):
+    monkeypatch.setattr('time.strftime', lambda *args: 'now')
+    meanwhile(lambda: d2l.pretrain(**TINY))
+    assert d2l.pretrain(**TINY).as_posix() == 'runs/now'
+    assert set(contents(tmp_path)) == {
+        f'runs/{run}/{name}' for run in ('now', 'now-2') for name in FILES}
+
+
+def test_the_folder_grows_from_the_first_step_and_is_marked(
+        tmp_path, monkeypatch):
+    after, seen = loop.Run._after, []
+
+    def look(self, step):
+        after(self, step)
+        seen.append({name: data.decode('utf-8', 'replace')
+                     for name, data in contents(tmp_path / 'run').items()})
+    monkeypatch.setattr(loop.Run, '_after', look)
+    run = d2l.pretrain(**TINY, eval_every=1, out='run')
+    final = (run / 'losses.csv').read_text(), (run / 'log.txt').read_text()
+    for step, files in enumerate(seen, 1):
+        assert files['losses.csv'].splitlines() == (
+            final[0].splitlines()[:step + 1])
+        assert files['log.txt'].splitlines() == final[1].splitlines()[:step]
+        assert {'config.json', 'vocab.txt', 'unfinished'} <= set(files)
+        assert str(os.getpid()) in files['unfinished']
+        assert 'model.params' not in files
+    assert not (run / 'unfinished').exists()
+
+
+def test_what_a_failed_run_learnt_is_kept_and_marked(tmp_path, monkeypatch):
+    after = loop.Run._after
+
+    def fail(self, step):
+        after(self, step)
+        raise MemoryError
+    monkeypatch.setattr(loop.Run, '_after', fail)
+    with pytest.raises(MemoryError):
+        d2l.pretrain(**TINY, out='run')
+    assert sorted(contents(tmp_path / 'run')) == [
+        'config.json', 'log.txt', 'losses.csv', 'unfinished', 'vocab.txt']
+    assert len((tmp_path / 'run' / 'losses.csv').read_text()
+               .splitlines()) == 2
+    monkeypatch.undo()
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(RunError, match='was not finished and has no checkpo'):
+        d2l.load_run('run')
+    with pytest.raises(RunError, match='exists already, as a run that was '
+                                       'not finished and has no checkpoint'):
+        d2l.pretrain(**TINY, out='run')
+    d2l.pretrain(**TINY, out='run', force=True)
+    assert sorted(contents(tmp_path / 'run')) == FILES
+
+
+def test_a_run_that_was_killed_before_it_learnt_stands_in_nobodys_way(
+        tmp_path):
+    def killed_at(step):
+        pid = os.fork()
+        if not pid:     # a process that ends as if killed, locks and all
+            after = loop.Run._after
+            loop.Run._after = lambda self, k: (
+                os._exit(9) if k == step else after(self, k))
+            d2l.pretrain(**TINY, out='run')
+        os.waitpid(pid, 0)
+    killed_at(1)
+    assert (tmp_path / 'run' / 'unfinished').exists()
+    killed_at(2)
+    assert len((tmp_path / 'run' / 'losses.csv').read_text()
+               .splitlines()) == 2
+    with pytest.raises(RunError, match='exists already, as a run that was '):
+        d2l.pretrain(**TINY, out='run')
+
+
+def test_a_replaced_run_is_whole_until_the_new_one_is(copy, meanwhile):
+    (copy / 'notes.txt').write_text('precious')
+    before = contents(copy)
+
+    @meanwhile
+    def look():
+        assert contents(copy) == before
+        assert (copy.with_name('copy.new') / 'unfinished').is_file()
+    d2l.pretrain(**TINY, out=copy, force=True)
+    assert os.listdir(copy.parent) == ['copy']
+    assert sorted(contents(copy)) == FILES
+
+
+def test_a_stopped_replacement_goes_on_and_then_takes_its_place(
+        copy, monkeypatch):
+    after, before = loop.Run._after, contents(copy)
+
+    def stopped(self, step):
+        signal.raise_signal(signal.SIGTERM)
+        after(self, step)
+    monkeypatch.setattr(loop.Run, '_after', stopped)
+    beside = copy.with_name('copy.new')
+    with pytest.raises(Stopped, match=f'--resume {beside}') as caught:
+        d2l.pretrain(**TINY, out=copy, force=True)
+    assert caught.value.signal == signal.SIGTERM
+    assert contents(copy) == before
+    monkeypatch.setattr(loop.Run, '_after', after)
+    assert d2l.pretrain(resume=beside) == copy
+    assert os.listdir(copy.parent) == ['copy']
+    config = json.loads((copy / 'config.json').read_text('utf-8'))
+    assert 'replaces' not in config
+    assert sorted(set(contents(copy)) - set(FILES)) == [
+        'checkpoints/step-00000001.npz']
+
+
+def test_a_folder_that_became_another_is_not_replaced(copy, meanwhile,
+                                                      capfd):
+    @meanwhile
+    def move():
+        copy.rename(copy.with_name('moved'))
+        copy.mkdir()
+        (copy / 'thesis.txt').write_text('precious')
+    assert d2l.pretrain(**TINY, out=copy, force=True) == copy.with_name(
+        'copy.new')
+    assert contents(copy) == {'thesis.txt': b'precious'}
+    assert 'is not the run any more that was to be' in capfd.readouterr().err
+
+
+def test_room_is_looked_for_before_training(tmp_path, monkeypatch,
+                                            meanwhile):
+    usage = shutil.disk_usage('.')
+    monkeypatch.setattr(shutil, 'disk_usage',
+                        lambda path: usage._replace(free=100_000))
+    with pytest.raises(RunError, match=r'^run has 0.1 MB of room, and the '
+                                       r'run will write 0.\d MB: free some'):
+        d2l.pretrain(**TINY, out='run')
+    assert not os.listdir(tmp_path)
+
+
+def test_room_for_the_model_is_set_aside_while_it_trains(tmp_path,
+                                                         meanwhile):
+    sizes = []
+
+    @meanwhile
+    def look():
+        room, = (tmp_path / 'run').glob('.*.part')
+        sizes.append(room.stat().st_size)
+    run = d2l.pretrain(**TINY, out='run')
+    size = (run / 'model.params').stat().st_size
+    assert sizes and 0.98 * size < sizes[0] <= size
 
 
 def test_settings_that_do_not_exist_are_named():
@@ -251,6 +415,10 @@ def test_a_missing_file_is_named(copy, name):
 
 def test_a_run_that_was_not_finished_is_known(copy):
     (copy / 'model.params').unlink()
+    with pytest.raises(RunError, match='was not finished and has no checkp'):
+        d2l.load_run(copy)
+    (copy / 'checkpoints').mkdir()
+    (copy / 'checkpoints' / 'step-00000001.npz').touch()
     with pytest.raises(RunError, match='was not finished: .*--resume'):
         d2l.load_run(copy)
 

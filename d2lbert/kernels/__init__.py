@@ -1,27 +1,29 @@
-"""The fused CPU operators: whether to use them, and their loading.
+"""The compiled CPU operators: whether to use them, and their loading.
 
-They are compiled and loaded at the first `enabled` or `load`, never by the
-import. The environment variable D2LBERT_KERNELS says what to do: `auto` uses
-them where they can be built, `off` never, `require` makes their absence an
-error. `ops` holds the operators, `plain` the same from MXNet's own.
+They are compiled and loaded at their first use, never by the import. The
+environment variable D2LBERT_KERNELS says what to do: `auto` uses them where
+they can be built, `off` never, `require` makes their absence an error.
+`ops` holds the fused operators, `plain` the same from MXNet's own.
 """
 
 import ctypes
 import os
 import pathlib
-import sys
+import re
 import threading
 from collections import namedtuple
 
 import numpy
 
 from d2lbert._mxnet import mx
+from d2lbert.files import Name
 from d2lbert.kernels import build
 from d2lbert.kernels.build import BuildError
 
-__all__ = ['BuildError', 'bf16_supported', 'build', 'enabled', 'load',
-           'mode', 'state']
+__all__ = ['BuildError', 'Library', 'bf16_supported', 'build', 'enabled',
+           'load', 'mode', 'state']
 
+FOLDER = pathlib.Path(__file__).parent
 SOURCES = ['attention.cc', 'dense.cc', 'embed.cc', 'gemm.cc', 'norm.cc',
            'vocab.cc']
 
@@ -31,9 +33,6 @@ State.__doc__ = """What `d2lbert doctor` shows of the fused operators.
 mode: auto, off or require; loaded: bool; path: the library or None;
 reason: why they are not loaded, or None.
 """
-
-_lock = threading.Lock()
-_path = _reason = None
 
 
 def mode():
@@ -45,12 +44,105 @@ def mode():
     return value
 
 
+class Library:
+    """One compiled library, opened at the first `get`.
+
+    name: the start of its file's name; sources: names of C++ files here;
+    opened: gives, for the library's path, what `get` is to return, or
+    raises OSError, AttributeError or MXNetError; mxnet: whether it is built
+    against MXNet's extension interface; what, takes: what it is, and how
+    long it takes to compile.
+
+    path: of the library once it is open, or None; reason: why it could not
+    be opened, or None.
+    """
+
+    _lock = threading.Lock()
+    _is_told = False    # one line is enough for all of them
+
+    def __init__(self, name, sources, opened, mxnet=False, what='',
+                 takes='a few seconds'):
+        self.name, self.mxnet = name, mxnet
+        self.what, self.takes = what, takes
+        self.sources = [FOLDER / source for source in sources]
+        self.path = self.reason = self._handle = None
+        self._opened = opened
+
+    def get(self):
+        """What `opened` gave; None where the plain twins are to do it.
+
+        Compiles the library if need be. Raises BuildError where that or
+        the opening fails and D2LBERT_KERNELS is `require`; with `auto` the
+        first failure prints one line.
+        """
+        policy = mode()
+        if policy == 'off':
+            return None
+        if self.path is None:
+            with Library._lock:
+                if not self.path and (not self.reason or policy == 'require'):
+                    self._try(policy)
+        return self._handle
+
+    def _try(self, policy):
+        try:
+            self._open(build.library(self.name, self.sources, self.mxnet,
+                                     self.what, self.takes))
+        except BuildError as error:
+            self.reason = str(error)
+            if policy == 'require':
+                raise
+            if not Library._is_told:
+                Library._is_told = True
+                build.say(f'slower without its compiled C++: {error}')
+
+    def _open(self, path):
+        try:
+            self._handle = self._opened(path)
+        except (OSError, AttributeError, RuntimeError) as error:
+            line = ([type(error).__name__] + str(error).splitlines())[-1]
+            line = line.replace(f'{path}: ', '')
+            raise BuildError(
+                f'{path} cannot be loaded ({line}): if its folder is mounted '
+                'noexec, set D2LBERT_CACHE to one that is not') from error
+        self.path, self.reason = path, None
+
+    def find(self):
+        """Open the library if it is compiled; returns whether it is open.
+
+        Compiles nothing. Raises BuildError.
+        """
+        if self.path is None:
+            path = build.library(self.name, self.sources, self.mxnet,
+                                 compiling=False)
+            if path is not None:
+                self._open(path)
+        return self.path is not None
+
+
+def _opened(path):
+    """Make the operators of the library at `path` MXNet's own."""
+    library = ctypes.CDLL(str(path))    # whose errors are better than MXNet's
+    library.d2lbert_bf16
+    mx.library.load(Name(path), verbose=False)
+    for source in SOURCES:
+        for name in re.findall(r'^REGISTER_OP\((\w+)\)',
+                               (FOLDER / source).read_text('utf-8'), re.M):
+            getattr(mx.nd, name)
+    return library
+
+
+OPERATORS = Library('ops', SOURCES, _opened, mxnet=True,
+                    what='the fused CPU operators', takes='half a minute')
+
+
 def state():
     """The `State` of the fused operators now; builds nothing."""
     if mode() == 'off':
         return State('off', False, None, 'D2LBERT_KERNELS is off')
-    return State(mode(), _path is not None, _path,
-                 None if _path else _reason or 'not needed yet')
+    path = OPERATORS.path
+    return State(mode(), path is not None, path,
+                 None if path else OPERATORS.reason or 'not needed yet')
 
 
 def load():
@@ -59,37 +151,7 @@ def load():
     Raises BuildError if they cannot be and D2LBERT_KERNELS is `require`;
     with `auto` a failure prints one line, once.
     """
-    global _path, _reason
-    policy = mode()
-    if policy == 'off':
-        return False
-    if _path:
-        return True
-    with _lock:
-        if not _path and (not _reason or policy == 'require'):
-            first = _reason is None
-            try:
-                _path = _load()
-            except BuildError as error:
-                _reason = str(error)
-                if policy == 'require':
-                    raise
-                if first:
-                    print(f'd2lbert: no fused operators, training will be '
-                          f'slower: {_reason}', file=sys.stderr)
-    return _path is not None
-
-
-def _load():
-    folder = pathlib.Path(__file__).parent
-    path = build.library('ops', [folder / name for name in SOURCES],
-                         mxnet=True)
-    try:
-        mx.library.load(str(path), verbose=False)
-    except (OSError, mx.base.MXNetError) as error:
-        line = str(error).strip().splitlines()[0]
-        raise BuildError(f'{path} cannot be loaded: {line}') from error
-    return path
+    return OPERATORS.get() is not None
 
 
 def enabled(*arrays):
@@ -106,4 +168,4 @@ def enabled(*arrays):
 
 def bf16_supported():
     """Whether this CPU and the loaded operators multiply in bfloat16."""
-    return load() and bool(ctypes.CDLL(str(_path)).d2lbert_bf16())
+    return load() and bool(OPERATORS.get().d2lbert_bf16())

@@ -1,17 +1,23 @@
-"""C++ compiled once, at first use, into the user's cache."""
+"""C++ compiled once, at first use, into the user's cache.
 
+A library is taken from the cache only if nobody else can have written it
+and its content has the digest that lies beside it: a library that lost its
+end would take the process down with it.
+"""
+
+import contextlib
 import hashlib
 import os
 import pathlib
 import platform
 import shutil
+import stat
 import subprocess
+import sys
 import tempfile
 
-try:
-    import fcntl
-except ImportError:  # not a POSIX system
-    fcntl = None
+from d2lbert import cache
+from d2lbert.files import locked
 
 # NaN and infinity keep their meaning: no -ffast-math.
 FLAGS = ['-std=c++17', '-O3', '-march=native', '-fopenmp', '-fPIC',
@@ -20,23 +26,6 @@ FLAGS = ['-std=c++17', '-O3', '-march=native', '-fopenmp', '-fPIC',
 
 class BuildError(RuntimeError):
     """The reason, in one sentence, why there is no compiled library."""
-
-
-def cache_dir():
-    """The folder of compiled libraries, created when it is missing."""
-    root = os.environ.get('D2LBERT_CACHE')
-    if not root or root == 'off':       # compiled code has to lie somewhere
-        base = os.environ.get('XDG_CACHE_HOME') or os.path.join(
-            os.path.expanduser('~'), '.cache')
-        root = os.path.join(base, 'd2lbert')
-    folder = pathlib.Path(root) / 'kernels'
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise BuildError(f'the cache folder {folder} cannot be created '
-                         f'({error.strerror}): set D2LBERT_CACHE to a '
-                         f'folder you can write') from error
-    return folder
 
 
 def _compiler():
@@ -78,14 +67,64 @@ def _mxnet_parts():
     return include, source, mx.__version__
 
 
-def library(name, sources, mxnet=False):
+# A compiler's own children outlive it. So each command has a process group
+# of its own, and in it a watcher who kills the group when standard input
+# ends: this process holds the other end, and does not even have to notice
+# that it is killed.
+GUARD = '''\
+exec 3<&0 </dev/null
+{ read -r end <&3; kill -9 0; } >/dev/null 2>&1 &
+exec 3<&-
+"$@"
+status=$?
+{ kill -9 $!; wait $!; } 2>/dev/null
+exit $status
+'''
+
+
+def library(name, sources, mxnet=False, what='', takes='a few seconds',
+            compiling=True):
     """The path of a shared library, compiled if no earlier call did.
 
     name: the start of the file's name; sources: paths of C++ files, whose
     folders' headers (*.h) count as sources too; mxnet: build against
-    MXNet's extension interface. Raises BuildError where there is no
-    compiler or it refuses the source.
+    MXNet's extension interface; what, takes: what it is and how long that
+    takes, for the line that says that it is being compiled; compiling:
+    whether to do that at all, or to return None for a library that is not
+    there. Raises BuildError where there is no compiler or it refuses the
+    source, or no folder that can be trusted.
     """
+    command, sources, name = _recipe(name, sources, mxnet)
+    try:
+        folder = cache.folder('kernels')
+    except OSError as error:
+        raise BuildError(str(error)) from error
+    target = folder / name
+    if not _is_sound(target) and not compiling:
+        return None
+    if not _is_sound(target):
+        with locked(folder / 'build.lock', waiting=lambda: say(
+                'waiting for another process that compiles')) as alone:
+            if alone:       # whoever was at work here is no more
+                for stale in folder.glob('.*.part'):
+                    shutil.rmtree(stale, ignore_errors=True)
+            if not _is_sound(target):   # another process may have built it
+                say(f'compiling {what or name}, once: {takes} ...')
+                _compile(command, sources, target)
+        if not _is_sound(target):
+            raise BuildError(f'{target} is not what was just written to it: '
+                             'is the disk full or failing?')
+    cache.used(target)
+    return target
+
+
+def say(line):
+    """Print a line on standard error, even before a minute of silence."""
+    print(f'd2lbert: {line}', file=sys.stderr, flush=True)
+
+
+def _recipe(name, sources, mxnet):
+    """Compiler command, all sources, and a file name that tells of both."""
     sources = [pathlib.Path(source) for source in sources]
     command, version = _compiler()
     flags = list(FLAGS)
@@ -94,7 +133,7 @@ def library(name, sources, mxnet=False):
     for folder in sorted({source.parent for source in sources}):
         texts += sorted(folder.glob('*.h'))
     for part in [*command, version, _cpu(), *flags]:
-        key.update(part.encode() + b'\0')
+        key.update(os.fsencode(part) + b'\0')
     if mxnet:
         include, interface, release = _mxnet_parts()
         flags.append(f'-I{include}')
@@ -103,19 +142,32 @@ def library(name, sources, mxnet=False):
         texts += [interface, include / 'mxnet' / 'lib_api.h']
     for text in texts:
         key.update(text.name.encode() + b'\0' + text.read_bytes())
-    folder = cache_dir()
-    target = folder / f'{name}-{key.hexdigest()[:16]}.so'
-    if not target.exists():
-        with _Lock(target.with_suffix('.lock')):
-            if not target.exists():  # another process may have built it
-                _compile([*command, *flags], sources, target)
-    return target
+    return [*command, *flags], sources, f'{name}-{key.hexdigest()[:16]}.so'
+
+
+def _digest_file(library):
+    return library.with_name(library.name + '.sha256')
+
+
+def _is_sound(library):
+    """Whether a library is there, as it was written and by whom we trust."""
+    try:
+        with open(library, 'rb') as file:
+            found = os.fstat(file.fileno())
+            return (stat.S_ISREG(found.st_mode) and cache.is_trusted(found)
+                    and _sha256(file) == _digest_file(library).read_text())
+    except (OSError, ValueError):
+        return False
+
+
+def _sha256(file):
+    return hashlib.sha256(file.read()).hexdigest()
 
 
 def _compile(command, sources, target):
     try:
-        work = tempfile.TemporaryDirectory(prefix=f'{target.stem}-',
-                                           dir=target.parent)
+        work = tempfile.TemporaryDirectory(
+            prefix=f'.{target.stem}-', suffix='.part', dir=target.parent)
     except OSError as error:
         raise BuildError(f'nothing can be written to {target.parent} '
                          f'({error.strerror}): set D2LBERT_CACHE to a '
@@ -124,23 +176,54 @@ def _compile(command, sources, target):
         objects = [os.path.join(folder, f'{i}.o')
                    for i in range(len(sources))]
         _run([[*command, '-c', str(source), '-o', made]
-              for source, made in zip(sources, objects)], sources)
-        whole = os.path.join(folder, target.name)
-        _run([[*command, '-shared', *objects, '-o', whole]], [target])
-        # A reader sees the whole file or none, whoever else is building.
-        os.replace(whole, target)
+              for source, made in zip(sources, objects)], sources, folder)
+        whole = pathlib.Path(folder, target.name)
+        _run([[*command, '-shared', *objects, '-o', str(whole)]], [target],
+             folder)
+        try:
+            _put(whole, target)
+        except OSError as error:
+            raise BuildError(f'{target} cannot be written '
+                             f'({error.strerror})') from error
 
 
-def _run(commands, subjects):
-    """Runs commands side by side; the first that fails is the error."""
-    running = [subprocess.Popen(command, stdout=subprocess.PIPE,
-                                stderr=subprocess.STDOUT)
-               for command in commands]
-    said = [process.communicate()[0] for process in running]
-    for process, output, subject in zip(running, said, subjects):
+def _put(whole, target):
+    """Let a library and its digest take their places, each whole."""
+    digest = _digest_file(whole)
+    with open(whole, 'rb') as file:
+        digest.write_text(_sha256(file))
+    # A common umask would let the user's group write
+    whole.chmod(stat.S_IMODE(whole.stat().st_mode) & ~0o022)
+    os.replace(whole, target)
+    os.replace(digest, _digest_file(target))
+
+
+def _run(commands, subjects, folder):
+    """Runs commands side by side; the first that fails is the error.
+
+    None of them outlives this call, or this process. folder: for their
+    temporary files.
+    """
+    env = dict(os.environ, TMPDIR=folder, LC_ALL='C')
+    watched, held = os.pipe()
+    running = []
+    try:
+        for command in commands:
+            running.append(subprocess.Popen(
+                ['/bin/sh', '-c', GUARD, 'sh', *command], stdin=watched,
+                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=env,
+                start_new_session=True))
+        said = [process.communicate()[0] for process in running]
+    finally:
+        os.close(watched)
+        os.close(held)
+        for process in running:
+            with contextlib.closing(process.stdout):
+                process.wait()
+    for command, process, output, subject in zip(commands, running, said,
+                                                 subjects):
         if process.returncode:
-            raise BuildError(f'{process.args[0]} cannot build '
-                             f'{subject.name}: '
+            raise BuildError(f'{command[0]} cannot build {subject.name}: '
                              f'{_first_error(process, output)}')
 
 
@@ -150,27 +233,3 @@ def _first_error(process, output):
         if 'error' in line:
             return line.strip()
     return lines[0].strip() if lines else f'exit {process.returncode}'
-
-
-class _Lock:
-    """Keeps a second process waiting rather than compiling the same.
-
-    Only a courtesy (file systems without locks do without): the rename in
-    `_compile` is what keeps the library whole.
-    """
-
-    def __init__(self, path):
-        self.path, self.file = path, None
-
-    def __enter__(self):
-        try:
-            self.file = open(self.path, 'w')
-            if fcntl:
-                fcntl.flock(self.file, fcntl.LOCK_EX)
-        except OSError:
-            pass
-        return self
-
-    def __exit__(self, *exception):
-        if self.file:
-            self.file.close()

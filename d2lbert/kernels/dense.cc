@@ -45,7 +45,7 @@ inline vf slope(Act act, vf dy, vf saved) {
 // stay in half of a megabyte of cache, at least four blocks a thread.
 long block_rows(long rows, int threads, double bytes) {
   long block = std::min<long>(ceil_div(rows, 4 * threads),
-                              (long)(200e3 / bytes));
+                              (long)(200e3 / std::max(bytes, 1.0)));
   return std::max<long>(1, std::min<long>(ceil_div(block, MR), 16)) * MR;
 }
 
@@ -220,6 +220,7 @@ void backward_by_columns(long R, long K, long N, const float* X,
   word<E>* packed = shared.take<word<E>>(padded(K) * words);
   float* dZ = act == NONE ? nullptr : shared.take<float>(R * N);
   const float* dz = dZ ? dZ : dY;
+  if (!R && dW) std::memset(dW, 0, 4 * N * K);
 #pragma omp parallel num_threads(threads)
   {
     Scratch& own = own_scratch();
@@ -320,7 +321,8 @@ MXReturnValue run_forward(const Attrs& attrs, Tensors* in, Tensors* out,
   Act act;
   parse_act(attrs, &act);
   MXTensor &x = (*in)[0], &w = (*in)[1];
-  const long N = w.shape[0], K = w.shape[1], R = K ? x.size() / K : 0;
+  const long N = w.shape[0], K = w.shape[1];
+  const long R = N ? (*out)[0].size() / N : 0;
   auto run = forward<Fp32>;
   if (wants_bf16(attrs)) {
 #if D2LBERT_BF16
@@ -340,7 +342,8 @@ MXReturnValue run_backward(const Attrs& attrs, Tensors* in, Tensors* out,
   parse_act(attrs, &act);
   const int outputs = act == GELU ? 2 : 1;
   MXTensor &x = (*in)[outputs], &w = (*in)[outputs + 1];
-  const long N = w.shape[0], K = w.shape[1], R = K ? x.size() / K : 0;
+  const long N = w.shape[0], K = w.shape[1];
+  const long R = N ? (*in)[0].size() / N : 0;
   auto run = backward<Fp32>;
   if (wants_bf16(attrs)) {
 #if D2LBERT_BF16

@@ -22,6 +22,8 @@ MXReturnValue infer_shape(const Attrs&, Shapes* in, Shapes* out) {
   if (rows.empty() || (*in)[3].size() != 2)
     return fail("embed needs tokens (R,) and tables (V, H)");
   (*in)[1] = (*in)[2] = rows;
+  for (int k = 4; k < 6; k++)
+    if ((*in)[k].size() == 2) (*in)[k][1] = (*in)[3][1];
   (*out)[0] = rows;
   (*out)[0].push_back((*in)[3][1]);
   return MX_SUCCESS;

@@ -2,6 +2,9 @@
 #pragma once
 #include <omp.h>
 
+#include <locale>
+#include <sstream>
+#include <stdexcept>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -32,7 +35,15 @@ inline std::string text(const Attrs& attrs, const char* key,
 
 inline double number(const Attrs& attrs, const char* key, double otherwise) {
   auto found = attrs.find(key);
-  return found == attrs.end() ? otherwise : std::stod(found->second);
+  if (found == attrs.end()) return otherwise;
+  // std::stod would read 0.1 as 0 where the locale writes 0,1.
+  std::istringstream in(found->second);
+  in.imbue(std::locale::classic());
+  double value;
+  if (!(in >> value))
+    throw std::invalid_argument(std::string(key) + " is no number: " +
+                                found->second);
+  return value;
 }
 
 inline bool wants_bf16(const Attrs& attrs) {
@@ -56,7 +67,9 @@ inline void clear(MXTensor& t) {
   if (t.data_ptr) std::memset(t.data_ptr, 0, 4 * t.size());
 }
 
-// Threads worth waking for this much work (in rough operations).
+// Threads worth waking for this much work (in rough operations). The team
+// that comes may be smaller (OMP_THREAD_LIMIT, OMP_DYNAMIC, a region within
+// a region): share work by omp_get_num_threads(), never by what was asked.
 inline int team(double work) {
   return work < 5e4 ? 1 : std::max(1, omp_get_max_threads());
 }

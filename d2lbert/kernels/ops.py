@@ -60,9 +60,11 @@ def detached(array):
 
 
 def _parameters(grad_req, *arrays):
-    if grad_req == 'write' and not _symbolic(arrays[0]):
-        return list(arrays)
-    return [_guarded(array) for array in arrays]
+    """The arrays, behind an identity where a gradient may be added to."""
+    if isinstance(grad_req, str):
+        grad_req = [grad_req] * len(arrays)
+    return [_guarded(array) if req == 'add' or _symbolic(array) else array
+            for array, req in zip(arrays, grad_req)]
 
 
 def _noise(like, p):
@@ -88,16 +90,16 @@ def dense(X, W, b=None, units=None, act='none', precision='fp32',
     """act(X W^T + b), act none, relu, tanh or gelu.
 
     X (..., K), W (units, K), b (units,) or None; returns (..., units).
-    units may stay None unless W's shape is still to be inferred. grad_req
-    'write' vouches that no parameter accumulates: it saves a copy of each
-    gradient.
+    units may stay None unless W's shape is still to be inferred. grad_req,
+    here and below, is that of all parameters or a tuple with one for each:
+    'write' and 'null' vouch that nothing accumulates in it, which saves a
+    copy of its gradient.
     """
-    arrays = [_guarded(X), *_parameters(grad_req, W)]
-    if b is not None:
-        arrays += _parameters(grad_req, b)
+    parameters = [W] if b is None else [W, b]
     attrs = {} if units is None else {'units': units}
-    return _call('d2lbert_dense', arrays, act=act, precision=precision,
-                 bias=int(b is not None), **attrs)[0]
+    return _call('d2lbert_dense',
+                 [_guarded(X), *_parameters(grad_req, *parameters)], act=act,
+                 precision=precision, bias=int(b is not None), **attrs)[0]
 
 
 def add_norm(X, Y, gamma, beta, p=0, eps=1e-5, grad_req='add'):

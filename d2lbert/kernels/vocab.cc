@@ -103,38 +103,45 @@ void exponentials(const Job& job, long first, long m, long v, long n,
 template <class E>
 void vocabulary(const Job& job) {
   const long M = job.M, H = job.H, V = job.V;
-  const bool grad = job.dX != nullptr;
+  const bool grad = job.dW != nullptr;
   const int threads = team(2.0 * M * H * V);
   const long chunks = std::max<long>(1, ceil_div(M, CHUNK));
   const long chunk = ceil_div(ceil_div(M, chunks), MR) * MR;
   const long h_words = E::words(H), m_words = E::words(chunk);
   const long b_words = E::words(BLOCK);
   const long panels = ceil_div(V, NR);
-  // Every thread owns part of the vocabulary: its W, dW and db.
-  const long widest = ceil_div(panels, threads) * NR;
-  const long blocks = ceil_div(widest, BLOCK);
   const bool in_place = sizeof(word<E>) == sizeof(float) &&
                         E::words(2) == 2;  // fp32: the logits' own memory
-  const long held = grad ? blocks : 1;
-  Scratch& shared = team_scratch();
-  shared.reset(threads * 4 * (chunk * (3 + held + (grad ? H : 0)) + 96));
-  std::vector<Part> parts(threads);
-  for (Part& part : parts) {
-    part.reference = shared.take<float>(chunk);
-    part.total = shared.take<float>(chunk);
-    part.label = shared.take<float>(chunk);
-    part.references = shared.take<float>(chunk * held);
-    part.dX = grad ? shared.take<float>(chunk * H) : nullptr;
-  }
   if (grad) {
-    std::memset(job.dX, 0, 4 * M * H);
-    if (!M) std::memset(job.dW, 0, 4 * V * H);
+    if (M)
+      std::memset(job.dX, 0, 4 * M * H);
+    else
+      std::memset(job.dW, 0, 4 * V * H);
     std::memset(job.db, 0, 4 * V);
   }
+  Scratch& shared = team_scratch();
+  std::vector<Part> parts;
 #pragma omp parallel num_threads(threads)
   {
     const int t = omp_get_thread_num();
     const int team_size = omp_get_num_threads();
+    // Every thread owns part of the vocabulary: its W, dW and db. The team
+    // may be smaller than the one asked for, and the parts then larger.
+    const long widest = ceil_div(panels, team_size) * NR;
+    const long held = grad ? ceil_div(widest, BLOCK) : 1;
+#pragma omp single
+    {
+      shared.reset(team_size * 4 *
+                   (chunk * (3 + held + (grad ? H : 0)) + 96));
+      parts.resize(team_size);
+      for (Part& part : parts) {
+        part.reference = shared.take<float>(chunk);
+        part.total = shared.take<float>(chunk);
+        part.label = shared.take<float>(chunk);
+        part.references = shared.take<float>(chunk * held);
+        part.dX = grad ? shared.take<float>(chunk * H) : nullptr;
+      }
+    }
     long v0, v1;
     share(panels, team_size, t, &v0, &v1);
     v0 *= NR;

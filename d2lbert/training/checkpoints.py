@@ -13,6 +13,7 @@ import numpy as onp
 
 from d2lbert._mxnet import np
 from d2lbert.files import replacing
+from d2lbert.text import RESERVED, Vocab
 
 FORMAT = 'd2lbert checkpoint 1'
 
@@ -49,8 +50,8 @@ def all_of(run):
     return [found[step] for step in sorted(found)]
 
 
-def save(run, step, state, net, trainer):
-    """Write the checkpoint of `step`, then drop all but the last three.
+def save(run, step, state, net, trainer, kept=KEPT):
+    """Write the checkpoint of `step`, then drop all but the last `kept`.
 
     state: what JSON can hold. Whatever goes wrong, the ones before stay.
     """
@@ -61,6 +62,9 @@ def save(run, step, state, net, trainer):
     for name, moments in _moments(net, trainer):
         for i, moment in enumerate(moments):
             arrays[f'moment{i}/{name}'] = moment.asnumpy()
+    if net.vocab is not None:
+        arrays['vocab'] = onp.frombuffer(
+            '\n'.join(net.vocab.idx_to_token).encode(), dtype='uint8')
     state = dict(state, format=FORMAT, step=step,
                  updates=trainer.optimizer.num_update)
     arrays['state'] = onp.frombuffer(
@@ -80,8 +84,8 @@ def save(run, step, state, net, trainer):
             f'the checkpoint {path} cannot be written ({error.strerror}): '
             f'make room and resume; {rest}') from None
     # Those of later steps belong to a run that was given up for this one
-    kept = [old for old in all_of(run) if old.name <= path.name][-KEPT:]
-    for old in set(all_of(run)) - set(kept):
+    stay = [old for old in all_of(run) if old.name <= path.name][-kept:]
+    for old in set(all_of(run)) - set(stay):
         with contextlib.suppress(OSError):
             old.unlink()
     return path
@@ -148,6 +152,17 @@ def _offer_before(path):
         return ': there is none before it to resume from'
     return (': resume from the one before it with --resume '
             + quote(str(before[-1])))
+
+
+def vocab_of(arrays):
+    """The vocabulary of a loaded checkpoint; None in one of an old version.
+    """
+    if 'vocab' not in arrays:
+        return None
+    tokens = arrays['vocab'].tobytes().decode().split('\n')
+    first = 1 + len(RESERVED)       # <unk> comes before the reserved ones
+    return Vocab.from_freqs([(token, 0) for token in tokens[first:]],
+                            reserved_tokens=tokens[1:first])
 
 
 def restore(path, state, arrays, net, trainer):

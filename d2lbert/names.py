@@ -1,0 +1,32 @@
+"""The flat public names of `import d2lbert as d2l`.
+
+They stand in the order in which the pages introduce them.
+"""
+from d2lbert.progress import (
+    Accumulator, Animator, Timer)
+from d2lbert.devices import try_all_gpus, try_gpu
+from d2lbert.hub import (
+    DATA_HUB, DATA_URL, download, download_extract)
+from d2lbert.text import Vocab, count_corpus, tokenize
+from d2lbert.attention import (
+    DotProductAttention, MultiHeadAttention, masked_softmax,
+    transpose_output, transpose_qkv)
+from d2lbert.transformer import (
+    AddNorm, EncoderBlock, PositionalEncoding, PositionWiseFFN,
+    TransformerEncoderBlock)
+from d2lbert.bert import (
+    BERTEncoder, BERTModel, MaskLM, NextSentencePred,
+    get_tokens_and_segments)
+from d2lbert.bert_dataset import (
+    _get_mlm_data_from_tokens, _get_next_sentence,
+    _get_nsp_data_from_paragraph, _pad_bert_inputs, _read_wiki,
+    _replace_mlm_tokens, _WikiTextDataset, get_dataloader_workers,
+    load_data, load_data_wiki)
+from d2lbert.bert_pretraining import (
+    _get_batch_bert, _get_batch_loss_bert, get_bert_encoding, train_bert)
+from d2lbert.corpus import open_corpus
+from d2lbert.objectives.evaluation import evaluate
+from d2lbert.training.pretraining import pretrain
+from d2lbert.training.runs import load_run
+
+__all__ = [name for name in dir() if not name.startswith('__')]

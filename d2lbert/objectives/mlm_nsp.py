@@ -1,0 +1,148 @@
+"""Masked words and next sentences: what the chapter trains for."""
+from pathlib import Path
+
+from d2lbert import hub
+from d2lbert._machine import require_memory
+from d2lbert._mxnet import gluon, init, np
+from d2lbert.bert import BERTModel, parameter_count
+from d2lbert.bert_pretraining import (
+    _get_batch_bert,
+    _get_batch_loss_bert,
+    summary,
+)
+from d2lbert.corpus import open_corpus
+from d2lbert.objectives.evaluation import Figures, evaluate
+
+#: Rows of the table of positions, as the book has them, or more.
+POSITIONS = 1000
+
+
+class MLMAndNSP:
+    """The objective of the chapter, on a text of any size.
+
+    settings: those of `training.settings`; vocab: the `Vocab` to use in
+    place of a file that the settings name, which may be gone.
+    """
+
+    losses = 'mlm', 'nsp'
+    Figures = Figures
+
+    def __init__(self, settings, vocab=None, progress=False):
+        self.settings = s = settings
+        self.text = read_corpus(s, vocab, progress)
+        self.vocab, self.fingerprint = self.text.vocab, self.text.fingerprint
+        self._loss = gluon.loss.SoftmaxCELoss()
+        if s['eval_every']:
+            if self.text.valid is None:
+                raise ValueError('eval_every needs held-out text: name some '
+                                 'as valid (--valid), or raise valid_share '
+                                 '(--valid-share)')
+            # Text of which no pair fits is refused now, not hours later
+            next(held_out_batches(self.text.valid, s['batch_size'],
+                                  s['max_len']))
+
+    @property
+    def model(self):
+        """The arguments of the net, a dictionary."""
+        s = self.settings
+        return dict(
+            vocab_size=len(self.vocab), num_hiddens=s['num_hiddens'],
+            ffn_num_hiddens=s['ffn_num_hiddens'], num_heads=s['num_heads'],
+            num_layers=s['num_layers'], dropout=s['dropout'],
+            max_len=max(POSITIONS, s['max_len']), precision=s['precision'])
+
+    def net(self, devices):
+        """The net, with new weights on every device."""
+        model = self.model
+        # A weight, its gradient and Adam's two moments
+        require_memory(
+            16 * parameter_count(*(model[name] for name in (
+                'vocab_size', 'num_hiddens', 'ffn_num_hiddens', 'num_layers',
+                'max_len'))),
+            'training this model', 'lower num_hiddens (--num-hiddens), '
+            'ffn_num_hiddens, num_layers or max_len')
+        net = BERTModel(**model)
+        net.vocab = self.vocab
+        net.initialize(
+            init.Xavier() if self.settings['initializer'] == 'xavier'
+            else init.Normal(0.02), ctx=devices)
+        for device in devices:      # a small pass, so that all weights exist
+            ones = np.zeros((1, 2), dtype='int32', ctx=device)
+            net(ones, ones, None, ones)
+        return net
+
+    def batches(self, epoch, start):
+        """One epoch of training: (position, Batch of NumPy arrays)."""
+        s = self.settings
+        return self.text.train.batches(
+            s['batch_size'], s['max_len'], seed=s['seed'], epoch=epoch,
+            start=start, dynamic=s['dynamic'], fill=s['fill'])
+
+    @staticmethod
+    def counts(batch):
+        """Predictions and pairs: each loss is a mean over its own."""
+        return batch.mlm_weights_X.sum(), len(batch.tokens_X)
+
+    def shard_losses(self, net, batch, devices):
+        """[(MLM loss, predictions), (NSP loss, pairs)] of each device."""
+        shards = _get_batch_bert(batch, devices)
+        mlm_ls, nsp_ls, _ = _get_batch_loss_bert(
+            net, self._loss, len(self.vocab), *shards)
+        return [[(mlm_l, float(weights.sum())), (nsp_l, len(nsp_y))]
+                for mlm_l, nsp_l, weights, nsp_y in zip(
+                    mlm_ls, nsp_ls, shards.mlm_weights_X, shards.nsp_y)]
+
+    def evaluate(self, net, devices):
+        """`Figures` of the held-out text."""
+        s = self.settings
+        return evaluate(net, held_out_batches(
+            self.text.valid, s['batch_size'], s['max_len']), devices)
+
+    @staticmethod
+    def drawn(figures):
+        """The held-out losses, in the order of `losses`."""
+        return figures.mlm_loss, figures.nsp_loss
+
+    @staticmethod
+    def line(figures):
+        """Held-out figures in words."""
+        return (f'held-out MLM loss {figures.mlm_loss:.3f}, accuracy '
+                f'{figures.mlm_accuracy:.3f} (of known words '
+                f'{figures.known_accuracy:.3f}, {figures.unknown_share:.0%} '
+                'are <unk>); NSP loss '
+                f'{figures.nsp_loss:.3f}, accuracy '
+                f'{figures.nsp_accuracy:.3f}')
+
+    summary = staticmethod(summary)
+
+
+def read_corpus(settings, vocab=None, progress=False):
+    """The `Text` that the settings name, with its held-out part.
+
+    vocab: the `Vocab` to use in place of a file that the settings name.
+    """
+    corpus, valid = settings['corpus'], settings['valid']
+    if corpus == 'wikitext-2':
+        folder = hub.wikitext2_dir(settings['data_dir'])
+        corpus = folder / hub.TRAIN_FILE
+        if valid is None and (folder / hub.VALID_FILE).is_file():
+            valid = folder / hub.VALID_FILE
+    elif corpus == 'sample':
+        corpus = hub.sample_dir() / hub.TRAIN_FILE
+    given = settings['vocab']
+    if given is not None and vocab is not None:
+        given = vocab
+
+    def paths(files):
+        return [files] if isinstance(files, (str, Path)) else files
+    share = settings['valid_share'] if settings['eval_every'] else 0.0
+    return open_corpus(
+        paths(corpus), valid_paths=None if valid is None else paths(valid),
+        valid_share=share if valid is None else 0.0,
+        split=settings['split'], vocab=given, progress=progress)
+
+
+def held_out_batches(part, batch_size, max_len):
+    """Always the same batches of a held-out text."""
+    return (batch for _, batch in part.batches(batch_size, max_len, seed=0,
+                                               dynamic=False))

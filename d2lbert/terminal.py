@@ -1,0 +1,82 @@
+"""Standard output and error that may fail without costing a run."""
+import contextlib
+import os
+import sys
+
+
+def fill_descriptors():
+    """Let standard input, output and error be something, if they are closed.
+
+    The next file to be opened would take the free number, and what a
+    library prints would go into that file.
+    """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)      # the lowest number is free
+
+
+def give_up(stream):
+    """Close a stream that cannot be written.
+
+    Otherwise Python tries once more at its end, complains and fails.
+    """
+    with contextlib.suppress(OSError, ValueError):
+        stream.close()
+
+
+class Steady:
+    """A stream that goes silent, rather than raise, once it cannot write.
+
+    stream: a text stream, or None where the descriptor was closed before
+    Python began. What is lost on the way to a full disk, a closed pipe or
+    a terminal that is gone has its place in log.txt.
+    """
+
+    encoding, errors = 'utf-8', 'replace'
+
+    def __init__(self, stream):
+        self._stream = stream
+
+    def __getattr__(self, name):
+        return getattr(self._stream, name)
+
+    def write(self, text):
+        """Write the text where that is still possible."""
+        self._attempt('write', text)
+        return len(text)
+
+    def flush(self):
+        """Flush what was written."""
+        self._attempt('flush')
+
+    def isatty(self):
+        """Whether a terminal still listens."""
+        return bool(self._attempt('isatty'))
+
+    def _attempt(self, name, *args):
+        if self._stream is None:
+            return None
+        try:
+            return getattr(self._stream, name)(*args)
+        except (OSError, ValueError):
+            give_up(self._stream)       # a closed file raises ValueError
+            self._stream = None
+            return None
+
+
+@contextlib.contextmanager
+def steady_output():
+    """Let nothing that is printed meanwhile raise an OSError.
+
+    Flushes behind itself, so that Python finds nothing left to fail on.
+    """
+    steady = Steady(sys.stdout), Steady(sys.stderr)
+    with contextlib.redirect_stdout(steady[0]), \
+            contextlib.redirect_stderr(steady[1]):
+        try:
+            yield
+        finally:
+            for stream in steady:
+                stream.flush()

@@ -1,0 +1,5 @@
+"""A run one can trust: its settings, its loop, its folder, its checkpoints.
+
+Reading order: settings, pretraining, run, updates, history, checkpoints,
+folder, runs, evaluation, interrupts.
+"""

@@ -1,0 +1,53 @@
+"""Held-out figures of a run that was finished."""
+from pathlib import Path
+
+from d2lbert.devices import parse_devices
+from d2lbert.objectives.evaluation import evaluate
+from d2lbert.objectives.mlm_nsp import held_out_batches, read_corpus
+from d2lbert.progress import watched
+from d2lbert.training.runs import RunError, load_run, read_config
+from d2lbert.training.settings import BOOK, complete
+
+
+def evaluate_run(folder, corpus=None, devices='auto'):
+    """The `Figures` of a run on its held-out text, or on another one.
+
+    corpus: as for `pretrain`; of one with a held-out part, that part.
+    """
+    contexts = parse_devices(devices)
+    net, vocab = load_run(folder, contexts)
+    training, fingerprint = _settings_of(Path(folder))
+    if corpus is not None:
+        corpus = complete(dict(corpus=corpus))['corpus']
+        text = read_corpus(dict(BOOK, corpus=corpus, vocab='of the run',
+                                split=training['split']), vocab)
+        part = text.valid or text.train
+    else:
+        text = read_corpus(training, vocab)
+        if text.fingerprint != fingerprint:
+            raise RunError(
+                f'the corpus of {folder} has changed since it was trained on '
+                '(a file, or the version of Unicode or NLTK that cuts it), '
+                'so what was held out is not known: name files with --corpus')
+        # Without --eval-every all of a text was trained on
+        part = text.valid
+    if part is None:
+        raise RunError(f'the corpus of {folder} has no held-out text: name '
+                       'files with --corpus')
+    batches = held_out_batches(part, training['batch_size'],
+                               training['max_len'])
+    return evaluate(net, watched(batches, 'evaluating', 'batches'), contexts)
+
+
+def _settings_of(folder):
+    """The settings of the finished run in `folder`, and its text's name."""
+    try:
+        config = dict(read_config(folder))
+        training = dict(config['training'])
+        training.pop('devices', None)
+        return complete(training), config['fingerprint']
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        if isinstance(error, RunError):
+            raise
+        raise RunError(f'{folder / "config.json"} does not describe a run: '
+                       f'{error}') from None

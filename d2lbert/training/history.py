@@ -1,0 +1,73 @@
+"""What a run saw: losses, held-out figures, lines for log.txt."""
+from d2lbert.bert_pretraining import History
+from d2lbert.files import write_text
+
+
+class RunHistory(History):
+    """A `History` with held-out figures and log lines, for checkpoints."""
+
+    def __init__(self, losses, figures):
+        """losses: their names; figures: the type of held-out figures."""
+        super().__init__(losses)
+        self.figures = figures
+        self.held_out, self.log_lines = {}, []
+
+    def add(self, read, num_pairs):
+        """Count a step, and read the losses of the one before.
+
+        A step behind, which costs no waiting: a loss that is no number
+        should not be news when losses are next logged.
+        """
+        super().add(read, num_pairs)
+        self.settle(waiting=1)
+
+    def csv(self, held_out):
+        """The text of losses.csv: a row for each step with something noted.
+
+        held_out: whether it has columns for held-out figures.
+        """
+        columns = self.columns
+        if held_out:
+            columns += tuple(f'held_out_{name}'
+                             for name in self.figures._fields)
+        places = {step: place for place, step in enumerate(self.step)}
+        return ','.join(columns) + '\n' + ''.join(
+            self._csv_row(step, places.get(step), held_out)
+            for step in sorted({*places, *self.held_out}))
+
+    def last_csv_row(self, step, held_out):
+        """The row of `step`, the latest; '' where nothing was noted."""
+        place = None
+        if self.step and self.step[-1] == step:
+            place = len(self.step) - 1
+        elif step not in self.held_out:
+            return ''
+        return self._csv_row(step, place, held_out)
+
+    def _csv_row(self, step, place, held_out):
+        row = (step,) + ('',) * (len(self.columns) - 1)
+        if place is not None:
+            row = tuple(getattr(self, name)[place] for name in self.columns)
+        if held_out:
+            row += self.held_out.get(
+                step, ('',) * len(self.figures._fields))
+        return ','.join(x if x == '' else repr(x) for x in row) + '\n'
+
+    def save_csv(self, path):
+        """Write a row for each logged step, with the held-out figures."""
+        write_text(path, self.csv(bool(self.held_out)))
+
+    def to_dict(self):
+        """All of it as what JSON can hold, exactly."""
+        return dict({name: getattr(self, name) for name in self.columns},
+                    sums=self.sums.data, seconds=self.seconds,
+                    held_out=list(self.held_out.items()),
+                    log_lines=self.log_lines)
+
+    def restore(self, state):
+        """Become the history that `to_dict` wrote."""
+        for name in (*self.columns, 'seconds', 'log_lines'):
+            setattr(self, name, state[name])
+        self.sums.data = state['sums']
+        self.held_out = {step: self.figures(*figures)
+                         for step, figures in state['held_out']}

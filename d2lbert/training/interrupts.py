@@ -1,0 +1,57 @@
+"""Ctrl-C, SIGTERM and SIGHUP, taken as a request to stop."""
+import signal
+import threading
+
+#: What asks a run to stop; a platform may lack some of them.
+SIGNALS = [getattr(signal, name) for name in ('SIGINT', 'SIGTERM', 'SIGHUP')
+           if hasattr(signal, name)]
+
+
+class Interrupted(KeyboardInterrupt):
+    """A signal ended the work; `signal` is its number."""
+
+    def __init__(self, text='', number=signal.SIGINT):
+        super().__init__(text)
+        self.signal = int(number)
+
+
+class Stopped(Interrupted):
+    """A signal ended a run, which was saved; the text says how to go on."""
+
+
+class StopRequest:
+    """Whether somebody wants the work in a `with` statement to stop.
+
+    While `patient`, the first signal is noted in `signal`, for the work to
+    end where that is convenient; at any other time, and from the second on,
+    a signal raises `Interrupted` with the text `last_words`. While `deaf`,
+    signals change nothing. Those that are ignored stay so (nohup).
+    """
+
+    def __init__(self):
+        self.signal = None
+        self.patient = self.deaf = False
+        self.last_words = 'stopped; nothing was written'
+        self._before = {}
+
+    def __enter__(self):
+        # Only the main thread can handle signals
+        if threading.current_thread() is threading.main_thread():
+            self._before = {
+                number: handler for number, handler in (
+                    (number, signal.getsignal(number)) for number in SIGNALS)
+                if handler is not signal.SIG_IGN}
+        for number in self._before:
+            signal.signal(number, self._note)
+        return self
+
+    def __exit__(self, *_):
+        for number, handler in self._before.items():
+            signal.signal(number, handler or signal.SIG_DFL)
+
+    def _note(self, number, _):
+        if self.deaf:
+            return
+        if not self.patient or self.signal is not None:
+            raise Interrupted(self.last_words, number)
+        self.signal = number

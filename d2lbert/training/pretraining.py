@@ -1,0 +1,82 @@
+"""`pretrain`: a run of the chapter's objective, new or resumed."""
+from pathlib import Path
+
+from d2lbert import workers
+from d2lbert.objectives.mlm_nsp import MLMAndNSP
+from d2lbert.terminal import steady_output
+from d2lbert.training import checkpoints
+from d2lbert.training.folder import RunFolder
+from d2lbert.training.interrupts import StopRequest
+from d2lbert.training.run import Run
+from d2lbert.training.runs import RunError
+from d2lbert.training.settings import ANEW, complete
+
+
+def pretrain(out=None, force=False, resume=None, devices='auto', **keywords):
+    """Pretrain BERT and leave a run folder; returns its path.
+
+    keywords: the settings of `training.settings`, with the values of the
+    recipe where one is not given. corpus: 'wikitext-2', 'sample', a text
+    file or a list of them. resume: a run folder, or one of its checkpoints,
+    to go on with; of the settings only those in `ANEW` may then be given
+    another value. force: take the place of the run in `out`, when this one
+    is finished. Under `d2lbert launch` each worker takes its part of every
+    batch.
+    """
+    if resume is not None and (out is not None or force):
+        raise ValueError('a resumed run stays in its folder: give neither '
+                         '--out nor --force with --resume')
+    with steady_output(), StopRequest() as stop:
+        if resume is None:
+            run = Run(_objective, complete(keywords), devices, stop)
+            run.take_folder(RunFolder.take, out, force)
+        else:
+            run = resumed(Path(resume), keywords, devices, stop)
+        return run.carry_out()
+
+
+def _objective(settings, vocab):
+    return MLMAndNSP(settings, vocab, progress=workers.rank() == 0)
+
+
+def resumed(path, keywords, devices, stop=None):
+    """The `Run` that a run folder or a checkpoint holds, with its lock."""
+    is_folder = path.is_dir()
+    folder = path if is_folder else path.parent.parent
+    if not is_folder and path.parent != checkpoints.folder_of(folder):
+        if not path.is_file():
+            raise checkpoints.CheckpointError(f'there is no checkpoint {path}')
+        raise RunError(f'{path} does not lie in the folder '
+                       f'{checkpoints.folder_of("RUN")} of a run: resume '
+                       'from where it was written')
+    if not checkpoints.all_of(folder):
+        raise RunError(f'{folder} has no checkpoint to resume from')
+    run = Run(_objective, None, devices, stop)
+    run.take_folder(RunFolder.reopen, folder)
+    try:
+        if is_folder:
+            # Only now: the process that held the lock may have saved more
+            path = checkpoints.all_of(folder)[-1]
+        run.checkpoint = (path, *checkpoints.load(path))
+        run.settings = _settings_anew(path, run.checkpoint[1], keywords)
+    except BaseException:
+        run.close()
+        raise
+    return run
+
+
+def _settings_anew(path, state, keywords):
+    """The settings of a checkpoint, with what may be given anew."""
+    try:
+        saved = complete(dict(state['settings']))
+    except (ValueError, TypeError, OverflowError) as error:
+        raise checkpoints.CheckpointError(
+            f'{path} is damaged: its settings are those of no run '
+            f'({error})') from None
+    fixed = sorted(name for name, value in keywords.items()
+                   if name not in ANEW and value != saved.get(name))
+    if fixed:
+        raise ValueError(f'a resumed run keeps its settings: '
+                         f'{", ".join(fixed)} cannot be changed, only '
+                         f'{", ".join(ANEW)} and devices')
+    return complete({**saved, **keywords})

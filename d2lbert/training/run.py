@@ -1,0 +1,369 @@
+"""A run: steps towards an objective, with all that makes them trustworthy.
+
+All random numbers of a run come from its seed, the epoch and the step, so
+that a run that goes on is the run that never stopped.
+"""
+import functools
+import math
+import sys
+import time
+from shlex import quote
+
+from d2lbert import workers
+from d2lbert._mxnet import mx, np
+from d2lbert._version import __version__
+from d2lbert.bert_pretraining import about, run_steps
+from d2lbert.devices import parse_devices
+from d2lbert.progress import Animator
+from d2lbert.training import checkpoints
+from d2lbert.training.folder import check_room
+from d2lbert.training.history import RunHistory
+from d2lbert.training.interrupts import Stopped, StopRequest
+from d2lbert.training.runs import RunError, last_line, write_run
+from d2lbert.training.updates import Updater, mixed, seed_dropout
+
+#: What the first worker asks of all of them.
+STOP, SAVE = 1, 2
+
+#: Seconds between the checkpoints of a run that was not told when to save.
+SAVE_SECONDS = 300
+
+
+class Diverged(RunError):
+    """A loss, or a parameter, is no finite number any more."""
+
+
+class Run:
+    """One run: its objective, its net, its place in the data, its history.
+
+    make_objective(settings, vocab): the objective, see `objectives`; vocab
+    is that of a checkpoint, or None. stop: a `StopRequest`. A run that is
+    resumed has a `checkpoint`: (path, state, arrays).
+    """
+
+    def __init__(self, make_objective, settings, devices, stop=None):
+        self.make_objective, self.settings = make_objective, settings
+        self.devices = parse_devices(devices)
+        self.stop = stop or StopRequest()
+        self.folder = self.checkpoint = None
+        self.position, self.epoch = (0, 0), 0
+        self.shares_losses = self.saved_by_itself = False
+        self.orders = self.steps_taken = 0
+        self.rank, self.num_workers = workers.rank(), workers.num_workers()
+        self.num_devices = len(self.devices) * self.num_workers
+
+    @property
+    def out(self):
+        """Where the run folder is now; None in all workers but the first."""
+        return self.folder and self.folder.path
+
+    def take_folder(self, take, *args):
+        """Take the folder that `take(*args)` gives, as the first worker."""
+        if self.rank == 0:
+            self.folder = take(*args)
+            if self.folder.target != self.out:
+                self.say(f'{self.folder.target} is replaced when the run is '
+                         f'finished; until then it is in {self.out}')
+
+    def close(self, keep=True):
+        """Let go of the run folder; a new one is removed unless `keep`."""
+        if self.folder is not None:
+            self.folder.close(keep)
+
+    def carry_out(self):
+        """Prepare, train and finish the run; returns its folder."""
+        keep = False
+        try:
+            self.prepare()
+            self.train()
+            keep = True
+        except mx.MXNetError as error:
+            keep = self.steps_taken > 0
+            raise RunError(
+                f'MXNet failed behind step {self.steps_taken} '
+                f'({last_line(error)}): where memory was short, lower '
+                'batch_size (--batch-size) or raise accumulate '
+                '(--accumulate)') from None
+        except Exception:
+            # A log of what was learnt is worth keeping; to an interrupted
+            # run without a checkpoint somebody has said no
+            keep = self.steps_taken > 0
+            raise
+        finally:
+            if self.folder is not None:
+                self.close(keep or bool(checkpoints.all_of(self.out)))
+        return self.out
+
+    # Before the first step
+
+    def prepare(self):
+        """Make the objective, the net and what updates it; restore."""
+        vocab = None
+        if self.checkpoint is not None:
+            vocab = checkpoints.vocab_of(self.checkpoint[2])
+        self.objective = self.make_objective(self.settings, vocab)
+        mx.random.seed(self.settings['seed'] % 2 ** 31)
+        self.net = self.objective.net(self.devices)
+        self.history = RunHistory(self.objective.losses,
+                                  self.objective.Figures)
+        self.updater = Updater(
+            self.net, self.objective, self.settings, self.devices,
+            workers.kvstore() if self.num_workers > 1 else 'device',
+            self.rank, self.num_workers)
+        if self.checkpoint is not None:
+            # Its memory is needed no longer than this
+            checkpoint, self.checkpoint = self.checkpoint, None
+            self._restore(*checkpoint)
+            self.stop.last_words = 'stopped; what was saved before is whole'
+
+    def _restore(self, path, state, arrays):
+        if self.objective.fingerprint != state['fingerprint']:
+            raise RunError(
+                f'the corpus of {path} has changed since (a file, what '
+                '--eval-every holds out, or the version of Unicode or NLTK '
+                'that cuts it): resume with what it was')
+        checkpoints.restore(path, state, arrays, self.net,
+                            self.updater.trainer)
+        try:
+            self.history.restore(state['history'])
+            self.epoch = int(state['epoch'])
+            self.position = tuple(map(int, state['position']))
+        except (ValueError, TypeError, KeyError) as error:
+            raise checkpoints.CheckpointError(
+                f'{path} is damaged: it does not say where its run was '
+                f'({error})') from None
+        if self.history.num_steps > self.settings['num_steps']:
+            raise ValueError(
+                f'num_steps={self.settings["num_steps"]} is less than the '
+                f'{self.history.num_steps} steps that were taken up to '
+                f'{path}: name more, or an earlier checkpoint')
+        for what, now in (('devices', self.num_devices),
+                          ('workers', self.num_workers)):
+            before = state[f'num_{what}']
+            if before != now:
+                self.say(f'the number of {what} was {before} when {path} was '
+                         f'written and is {now} now: the parameters are the '
+                         'same, the stream of dropout is not')
+                break
+        if self.rank == 0:
+            checkpoints.sweep(self.out)
+
+    def say(self, line):
+        """A line for whoever looks on, from one worker only."""
+        if self.rank == 0:
+            print(line, file=sys.stderr)
+
+    # Steps
+
+    def train(self):
+        """Take the steps that are left, then write the run folder."""
+        s, history = self.settings, self.history
+        legend = list(history.losses)
+        if s['eval_every']:
+            legend += [f'held-out {name}' for name in history.losses]
+        self.animator = Animator(xlabel='step', ylabel='loss', legend=legend,
+                                 xlim=[1, s['num_steps']],
+                                 quiet=self.rank != 0)
+        for step, *means in zip(history.step, *(
+                getattr(history, name) for name in history.losses)):
+            self.animator.add(step, means)
+        for step, figures in history.held_out.items():
+            self._draw(step, figures)
+        if self.rank == 0:
+            self._begin_folder()
+        self.saved_at = time.monotonic()
+        self.stop.patient = True
+        run_steps(self.steps(), s['num_steps'], s['log_interval'], history,
+                  self.animator, self._after,
+                  # Not its own count: the first batch may be a small one
+                  lambda _: about(self.net, s['num_steps'],
+                                  self._whereabouts(), s['batch_size']))
+        self.stop.deaf = True       # only files are left to be written
+        if self.rank == 0:
+            self._finish()
+
+    def _batches(self):
+        """This run's batches from where it stands, without end."""
+        while True:
+            for position, batch in self.objective.batches(self.epoch,
+                                                          self.position):
+                self.position = position
+                yield batch
+            self.epoch, self.position = self.epoch + 1, (0, 0)
+
+    def steps(self):
+        """Steps for `run_steps`: each reads its losses when it is asked."""
+        for batch in self._batches():
+            step = self.history.num_steps + 1
+            seed_dropout(self.settings['seed'], step, self.rank)
+            losses = self.updater.gradients(batch)
+            self.updater.update(step)
+            yield functools.partial(self._read, step, losses), len(batch[0])
+
+    def _whereabouts(self):
+        if self.num_workers == 1:
+            return self.devices
+        return f'{self.num_devices} devices of {self.num_workers} workers'
+
+    def _read(self, step, losses):
+        """A step's losses; raises `Diverged` where one is no number."""
+        totals = self._totals(losses)
+        for name, total in zip(self.history.losses, totals):
+            if not math.isfinite(total):
+                self._diverged(step, f'the {name.upper()} loss is {total} in')
+        return totals
+
+    def _totals(self, losses):
+        """The step's losses, summed over all who took part.
+
+        With them the first worker's orders come to all workers, so that
+        all act on them behind the same step.
+        """
+        totals = [sum(map(float, added)) for added in losses]
+        if self.num_workers > 1:
+            # The trainer's keys are the parameters' numbers
+            trainer = self.updater.trainer
+            store, key = trainer._kvstore, len(trainer._params)
+            sums = np.array([*totals, 0 if self.rank else self._orders()],
+                            dtype='float32')
+            if not self.shares_losses:
+                self._compare_with_the_first(store, key, sums.size)
+                self.shares_losses = True
+            store.pushpull(key, sums, out=sums)
+            *totals, orders = sums.tolist()
+            self.orders = int(orders)
+        return totals
+
+    def _compare_with_the_first(self, store, key, size):
+        """Raise `RunError` where this worker trains on something else."""
+        # 16 bits a number, which float32 holds exactly; as many numbers as
+        # are exchanged under this key later on
+        mine = np.zeros(size, dtype='float32')
+        mine[:2] = np.array(divmod(mixed(self.settings,
+                                         self.objective.fingerprint), 1 << 16))
+        first = np.zeros_like(mine)
+        store.broadcast(key, mine, first)
+        if mine.tolist() != first.tolist():
+            raise RunError(
+                f'worker {self.rank} has other settings or another text than '
+                'the first: name a --corpus that is the same on every host')
+
+    # Behind a step
+
+    def _after(self, step):
+        """What is due behind a step: figures, a checkpoint, the end."""
+        s, last = self.settings, step == self.settings['num_steps']
+        self.steps_taken += 1
+        if s['eval_every'] and (step % s['eval_every'] == 0 or last):
+            self.history.settle()       # figures of a net that still works
+            if self.rank == 0:
+                self._note_held_out(step)
+        if self.rank == 0:
+            self.folder.append('losses.csv', self.history.last_csv_row(
+                step, self._has_held_out()))
+        orders = self._orders() if self.num_workers == 1 else self.orders
+        stopping = orders & STOP and not last
+        if s['save_every']:
+            due = step % s['save_every'] == 0 or last
+        else:
+            # One that has saved by itself can also be made longer
+            due = orders & SAVE or last and self.saved_by_itself
+            self.saved_by_itself |= bool(due)
+        if due or stopping:
+            self._save()
+        if stopping:
+            way_on = '' if self.num_workers > 1 else (
+                f'; go on with: d2lbert pretrain --resume '
+                f'{quote(str(self.out))}')
+            raise Stopped(f'stopped at step {step}{way_on}'
+                          if self.rank == 0 else '', self.stop.signal)
+
+    def _orders(self):
+        """What the first worker wants all to do: STOP, SAVE, both, or 0."""
+        overdue = (self.settings['save_every'] is None
+                   and time.monotonic() - self.saved_at >= SAVE_SECONDS)
+        return STOP * (self.stop.signal is not None) + SAVE * overdue
+
+    def _note_held_out(self, step):
+        figures = self.objective.evaluate(self.net, self.devices)
+        self.history.held_out[step] = figures
+        self._draw(step, figures)
+        line = f'step {step}: {self.objective.line(figures)}'
+        self.history.log_lines.append(f'{line}\n')
+        self.folder.append('log.txt', f'{line}\n')
+        self.animator.say(line)
+
+    def _draw(self, step, figures):
+        drawn = self.objective.drawn(figures)
+        self.animator.add(step, (*[None] * len(self.history.losses), *drawn))
+
+    def _save(self):
+        self.history.settle()       # all workers at once: they share losses
+        self.orders, self.saved_at = 0, time.monotonic()
+        if self.rank != 0:
+            return
+        self._check_finite()
+        checkpoints.save(
+            self.out, self.history.num_steps,
+            dict(settings=self.settings, history=self.history.to_dict(),
+                 epoch=self.epoch, position=list(self.position),
+                 fingerprint=self.objective.fingerprint,
+                 num_devices=self.num_devices,
+                 num_workers=self.num_workers),
+            self.net, self.updater.trainer,
+            checkpoints.KEPT if self.settings['save_every'] else 1)
+        self.stop.last_words = 'stopped; what was saved before is whole'
+
+    def _check_finite(self):
+        """Raise `Diverged` where a parameter holds what is no number."""
+        name = self.updater.not_finite()
+        if name is not None:
+            self._diverged(self.history.num_steps,
+                           f'{name} is no longer finite after')
+
+    def _diverged(self, step, what):
+        saved = checkpoints.all_of(self.out) if self.rank == 0 else []
+        last = (f'the last checkpoint before that is {saved[-1]}' if saved
+                else 'there is no checkpoint before that')
+        raise Diverged(f'{what} step {step}, at a learning rate of '
+                       f'{self.updater.rate(step):g}: training has diverged, '
+                       f'and was stopped; {last}: begin again with a lower '
+                       'lr (--lr), or with clip (--clip)')
+
+    # The folder
+
+    def _begin_folder(self):
+        num_bytes = 4 * sum(param.data(self.devices[0]).size for param in
+                            self.net.collect_params().values())
+        # A checkpoint has both of Adam's moments, too, and the oldest goes
+        # when the new one is there
+        check_room(self.out, self.folder.target, num_bytes * (
+            1 + 3 * (checkpoints.KEPT + 1) if self.settings['save_every']
+            else 1))
+        self.folder.reserve(num_bytes)
+        self.folder.begin(self._config(), self.objective.vocab, {
+            'losses.csv': self.history.csv(self._has_held_out()),
+            'log.txt': ''.join(self.history.log_lines)})
+
+    def _has_held_out(self):
+        return bool(self.settings['eval_every'] or self.history.held_out)
+
+    def _finish(self):
+        """Write what a finished run leaves, and only then print it."""
+        lines = self.objective.summary(self.history, self.devices)
+        self.history.log_lines.append(f'{lines}\n')
+        self._check_finite()
+        self.folder.release()
+        # A resumed run may have more steps than when it began
+        self.folder.write_config(self._config())
+        write_run(self.out, self.net, self.history, self.animator)
+        kept_apart = self.folder.finish(self._config())
+        if kept_apart:
+            self.say(kept_apart)
+        print(lines)
+
+    def _config(self):
+        return dict(d2lbert=__version__, model=self.net.config,
+                    fingerprint=self.objective.fingerprint,
+                    training=dict(self.settings,
+                                  devices=[str(c) for c in self.devices]))

@@ -1,0 +1,213 @@
+"""The settings of a run, each described once.
+
+From this table come the keywords of `d2l.pretrain`, the flags of the command
+and their help, the checks, what a resumed run may be given anew, and the
+README's list. `python -m d2lbert.training.settings` prints the latter.
+"""
+import math
+import numbers
+import os
+from pathlib import Path
+from typing import Any, NamedTuple
+
+#: The kind of a setting that names a file or several.
+PATHS = 'paths'
+
+
+class Setting(NamedTuple):
+    """One thing about a run that can be chosen."""
+
+    name: str
+    kind: Any               # str, int, float, bool or PATHS
+    default: Any            # None: may stay unset
+    help: str
+    metavar: str = 'N'
+    learn: Any = None       # the value in the recipe learn, if another
+    least: Any = None       # numbers: the smallest that is allowed
+    choices: tuple = ()
+    share: bool = False     # numbers: must lie below 1
+    several: bool = False   # PATHS: may be a list
+    anew: bool = False      # whether a resumed run may be given another
+
+    def checked(self, value):
+        """The value as Python's own type, for JSON; refuses all others."""
+        if value is None and self.default is None:
+            return None
+        if self.kind == PATHS:
+            return _paths(self.name, value)
+        value = _of_kind(self.name, value, self.kind)
+        if self.choices and value not in self.choices:
+            raise ValueError(f'{self.name} must be '
+                             f'{" or ".join(self.choices)}, not {value!r}')
+        if self.kind is int and self.least is not None and (
+                value < self.least):
+            raise ValueError(f'{self.name} must be a whole number of at '
+                             f'least {self.least}, not {value}')
+        if self.kind is float and not 0 <= value < math.inf:
+            raise ValueError(f'{self.name} must be finite and not negative, '
+                             f'not {value}')
+        if self.share and value >= 1:
+            raise ValueError(f'{self.name} is a share and must lie below 1, '
+                             f'not {value}')
+        return value
+
+
+def _of_kind(name, value, kind):
+    if kind is str and isinstance(value, str):
+        return value
+    # NumPy's own truth values are no bool
+    if kind is bool and type(value).__name__ in ('bool', 'bool_'):
+        return bool(value)
+    if (kind in (int, float) and isinstance(value, numbers.Real)
+            and not isinstance(value, bool)):
+        # Infinity is no whole number, and int() cannot say so
+        if kind is float or math.isfinite(value) and int(value) == value:
+            return kind(value)
+    what = {str: 'a name', bool: 'True or False', int: 'a whole number',
+            float: 'a number'}[kind]
+    raise (ValueError if kind is int and isinstance(value, numbers.Real)
+           else TypeError)(f'{name} must be {what}, not {value!r}')
+
+
+def _paths(name, paths):
+    """Paths as strings; a list of one is the one."""
+    if isinstance(paths, (list, tuple)):
+        texts = [_paths(name, path) for path in paths]
+        return texts[0] if len(texts) == 1 else texts
+    if paths is None or isinstance(paths, (str, Path)):
+        return None if paths is None else str(paths)
+    raise TypeError(f'{name} must be the path of a file, not a '
+                    f'{type(paths).__name__}')
+
+
+#: Where the text comes from; what the model is; how it is trained; how the
+#: run is kept. Groups of the command's help.
+GROUPS = {
+    'the text': (
+        Setting('corpus', PATHS, 'wikitext-2', 'wikitext-2, sample, or text '
+                'files, plain or in WikiText format, packed too', 'NAME',
+                several=True, anew=True),
+        Setting('data_dir', PATHS, None, 'folder that holds '
+                'wiki.train.tokens or wikitext-2/', 'DIR', anew=True),
+        Setting('split', str, 'book', "how plain text is cut into sentences: "
+                "book, at ' . ' and with words apart already, or punkt, by a "
+                'library', 'HOW', choices=('book', 'punkt')),
+        Setting('vocab', PATHS, None, 'use this vocabulary, a token a line, '
+                'instead of building one', 'FILE', anew=True),
+        Setting('valid', PATHS, None, 'held-out text files', 'FILE',
+                several=True, anew=True),
+        Setting('valid_share', float, 0.05, 'share of the articles held out '
+                'for eval_every where there is no held-out file', 'SHARE',
+                share=True),
+        Setting('fill', bool, False, 'fill sequences with several '
+                'sentences, as the published BERT does'),
+        Setting('dynamic', bool, False, 'draw new masks and pairs each '
+                'epoch', learn=True),
+    ),
+    'the model': (
+        Setting('max_len', int, 64, 'tokens in a pair at most'),
+        Setting('num_hiddens', int, 128, 'numbers in the vector of a token'),
+        Setting('ffn_num_hiddens', int, 256, 'width of the feed-forward '
+                'networks'),
+        Setting('num_heads', int, 2, 'attention heads'),
+        Setting('num_layers', int, 2, 'encoder blocks'),
+        Setting('dropout', float, 0.2, 'share of numbers dropped', 'P',
+                learn=0.1),
+        Setting('precision', str, 'fp32', 'fp32 or bf16, for the products '
+                'of matrices', 'NAME'),
+    ),
+    'the training': (
+        Setting('recipe', str, 'book', "book, the chapter's settings, or "
+                'learn, which learns more in ten minutes', 'NAME'),
+        Setting('batch_size', int, 512, 'sentence pairs in a step', learn=64,
+                least=1),
+        Setting('accumulate', int, 1, 'parts of a batch that are worked on '
+                'one after another, to save memory', 'K', least=1),
+        Setting('num_steps', int, 50, 'steps of training', learn=5000,
+                least=1, anew=True),
+        Setting('lr', float, 0.01, 'learning rate of Adam', 'RATE',
+                learn=0.002),
+        Setting('warmup', float, 0.0, 'share of the steps in which the rate '
+                'rises', 'SHARE', learn=0.1, share=True),
+        Setting('decay', str, 'none', 'none or linear: how the rate falls',
+                'HOW', learn='linear', choices=('none', 'linear')),
+        Setting('weight_decay', float, 0.0, 'decoupled weight decay', 'RATE',
+                learn=0.01),
+        Setting('clip', float, 0.0, 'limit of the gradient norm, 0 for none',
+                'NORM', learn=1.0),
+        Setting('initializer', str, 'xavier', 'xavier or normal', 'NAME',
+                learn='normal', choices=('xavier', 'normal')),
+        Setting('seed', int, None, 'seed of all random numbers (a new one '
+                'each run)'),
+    ),
+    'the run': (
+        Setting('log_interval', int, 1, 'steps between two log entries',
+                learn=100, least=1),
+        Setting('eval_every', int, None, 'steps between two looks at '
+                'held-out text', least=1, anew=True),
+        Setting('save_every', int, None, 'steps between two checkpoints, of '
+                'which the last three are kept; 0 for none (one every five '
+                'minutes, of which the last is kept)', least=0, anew=True),
+    ),
+}
+SETTINGS = {setting.name: setting for group in GROUPS.values()
+            for setting in group}
+
+#: The chapter's own settings, and those that learn more in the same time:
+#: many small steps serve it better than few large ones. The README shows by
+#: how much.
+BOOK = {name: setting.default for name, setting in SETTINGS.items()}
+LEARN = {name: setting.default if setting.learn is None else setting.learn
+         for name, setting in SETTINGS.items()}
+RECIPES = {'book': BOOK, 'learn': LEARN}
+
+#: What a run that is resumed may be given anew: where it ends, how it is
+#: kept, and where the same text is found.
+ANEW = [name for name, setting in SETTINGS.items() if setting.anew]
+
+
+def complete(keywords):
+    """All settings of a run: those given, the recipe's, a seed."""
+    recipe = keywords.get('recipe', 'book')
+    if recipe not in RECIPES:
+        raise ValueError(f'there is no recipe {recipe!r}: choose '
+                         f'{" or ".join(RECIPES)}')
+    unknown = sorted(set(keywords) - set(SETTINGS))
+    if unknown:
+        raise TypeError(f'unknown setting {", ".join(unknown)}: there are '
+                        f'{", ".join(SETTINGS)}')
+    values = {**RECIPES[recipe], 'recipe': recipe, **keywords}
+    if values['seed'] is None:
+        values['seed'] = int.from_bytes(os.urandom(4), 'little')
+    values = {name: setting.checked(values[name])
+              for name, setting in SETTINGS.items()}
+    if values['batch_size'] % values['accumulate']:
+        raise ValueError(f'accumulate={values["accumulate"]} does not divide '
+                         f'batch_size={values["batch_size"]}')
+    if values['data_dir'] is not None and values['corpus'] != 'wikitext-2':
+        raise ValueError('data_dir (--data-dir) says where WikiText-2 is, '
+                         'and corpus (--corpus) names another text: leave '
+                         'one of them out')
+    return values
+
+
+def described_default(setting):
+    """The default in words: '512; 64 in learn', '' where there is none."""
+    if setting.default is None or setting.kind is bool:
+        return 'in learn' if setting.learn else ''
+    both = f'{setting.default}'
+    return both if setting.learn is None else f'{both}; {setting.learn}'
+
+
+def table():
+    """The settings as the README lists them, in Markdown."""
+    lines = ['| setting | default; in `learn` | |', '|---|---|---|']
+    for title, settings in GROUPS.items():
+        lines.append(f'| *{title}* | | |')
+        lines += [f'| `{setting.name}` | {described_default(setting)} | '
+                  f'{setting.help} |' for setting in settings]
+    return '\n'.join(lines) + '\n'
+
+
+if __name__ == '__main__':
+    print(table(), end='')

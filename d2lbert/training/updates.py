@@ -1,0 +1,139 @@
+"""From the gradients of a batch's parts to new weights."""
+import hashlib
+import math
+
+import numpy as onp
+
+from d2lbert._mxnet import autograd, gluon, mx, np
+from d2lbert.bert_pretraining import no_gradient
+
+
+class Updater:
+    """One step's gradients and update, on all devices of this worker.
+
+    kvstore: what adds up gradients, as `gluon.Trainer` takes it.
+    """
+
+    def __init__(self, net, objective, settings, devices, kvstore='device',
+                 rank=0, num_workers=1):
+        self.net, self.objective, self.settings = net, objective, settings
+        self.devices, self.rank, self.num_workers = devices, rank, num_workers
+        if settings['accumulate'] > 1:
+            net.collect_params().setattr('grad_req', 'add')
+        self.trainer = gluon.Trainer(
+            net.collect_params(), 'adam', {'learning_rate': settings['lr']},
+            kvstore=kvstore, update_on_kvstore=False)
+
+    def gradients(self, batch):
+        """Gradients of the means of a batch's losses, however it is split.
+
+        Each part (of `accumulate`, on each device of each worker) counts by
+        its share of what a loss is a mean over. Returns for each loss what
+        this worker's parts add to it, lists of scalars.
+        """
+        counts = self.objective.counts(batch)
+        mine = part_of(batch, self.rank, self.num_workers)
+        accumulate = self.settings['accumulate']
+        if accumulate > 1:
+            no_gradient(self.net, self.devices)
+        added, used = [[] for _ in counts], 0
+        for k in range(accumulate):
+            part = part_of(mine, k, accumulate)
+            if not len(part[0]):
+                continue
+            with autograd.record():
+                scaled = [
+                    [loss * (count / max(of_all, 1))
+                     for (loss, count), of_all in zip(shard, counts)]
+                    for shard in self.objective.shard_losses(
+                        self.net, part, self.devices)]
+                totals = [sum(losses[1:], losses[0]) for losses in scaled]
+            autograd.backward(totals)
+            used = max(used, len(totals))
+            for parts, losses in zip(added, zip(*scaled)):
+                parts += losses
+        no_gradient(self.net, self.devices[used:])
+        return added
+
+    def rate(self, step):
+        """The learning rate of a step."""
+        s = self.settings
+        return s['lr'] * schedule(step, s['num_steps'], s['warmup'],
+                                  s['decay'])
+
+    def update(self, step):
+        """Add up gradients of all devices and workers; clip; step."""
+        s, rate = self.settings, self.rate(step)
+        self.trainer.set_learning_rate(rate)
+        self.trainer.allreduce_grads()
+        params = [p for p in self.net.collect_params().values()
+                  if p.grad_req != 'null']
+        divisor = 1.0
+        if s['clip']:
+            divisor = max(1.0, gradient_norm(params, self.devices[0])
+                          / s['clip'])
+        if s['weight_decay']:
+            decay_weights(params, rate * s['weight_decay'])
+        # The optimizer divides as it reads: no pass over the gradients more
+        self.trainer.update(divisor)
+
+    def not_finite(self):
+        """The name of a parameter that holds NaN or infinity, or None."""
+        for name, param in self.net._collect_params_with_prefix().items():
+            if not onp.isfinite(
+                    param.data(self.devices[0]).asnumpy()).all():
+                return name
+        return None
+
+
+def seed_dropout(*what):
+    """Let dropout depend on what this is for, not on what came before."""
+    mx.random.seed(mixed(*what))
+
+
+def mixed(*what):
+    """31 random bits that follow from what they are for."""
+    digest = hashlib.blake2b(repr(what).encode(), digest_size=4).digest()
+    return int.from_bytes(digest, 'little') >> 1
+
+
+def part_of(batch, k, n):
+    """The k-th of n nearly equal parts of a batch's rows."""
+    rows = len(batch[0])
+    return type(batch)(*(column[k * rows // n:(k + 1) * rows // n]
+                         for column in batch))
+
+
+def schedule(step, num_steps, warmup, decay):
+    """What the learning rate is multiplied by at `step` (from 1).
+
+    It rises over the share `warmup` of all steps, then falls to nearly 0
+    with decay='linear', or stays.
+    """
+    rising = warmup * num_steps
+    if step < rising:
+        return step / rising
+    if decay == 'none':
+        return 1.0
+    return (num_steps + 1 - step) / (num_steps + 1 - rising)
+
+
+def gradient_norm(params, device):
+    """The common norm of all gradients on a device, a float."""
+    grads = [param.grad(device).reshape(-1) for param in params]
+    if device.device_type == 'cpu':
+        # NumPy's dot product takes half as long as MXNet's
+        grads = [grad.asnumpy() for grad in grads]
+        return math.sqrt(sum(float(grad.dot(grad)) for grad in grads))
+    return math.sqrt(float(sum(np.dot(grad, grad) for grad in grads)))
+
+
+def decay_weights(params, share):
+    """Decoupled weight decay (Loshchilov and Hutter 2019) of matrices.
+
+    Biases and the scales and shifts of LayerNorm are left alone.
+    """
+    for param in params:
+        if len(param.shape) > 1:
+            for weight in param.list_data():
+                weight *= 1 - share
