@@ -17,9 +17,10 @@ HERE = Path(__file__).resolve().parent
 
 
 def load_machine():
-    """d2lbert/_machine.py alone: the package needs what is not here yet."""
+    """The module alone: the package needs what is not here yet."""
     spec = importlib.util.spec_from_file_location(
-        '_d2lbert_machine', str(HERE / 'd2lbert' / '_machine.py'))
+        '_d2lbert_machine',
+        str(HERE / 'd2lbert' / 'machine' / 'hardware.py'))
     machine = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(machine)
     return machine
@@ -72,7 +73,7 @@ def requirements():
     return [
         *mxnet_requirements(),
         # Up to 3.11, NumPy 1.23 still has the names that MXNet uses; 3.12
-        # has no such NumPy, and d2lbert/_mxnet.py fills the gap
+        # has no such NumPy, and d2lbert/machine/backend.py fills the gap
         "numpy>=1.17,<1.24; python_version < '3.12'",
         "numpy>=1.26,<2; python_version >= '3.12'",
         # MXNet imports distutils, which left CPython in 3.12

@@ -11,7 +11,7 @@ import sys
 import warnings
 
 from d2lbert._version import __version__  # noqa: F401
-from d2lbert.cache import stand_in_for_home
+from d2lbert.machine.cache import stand_in_for_home
 
 
 def _is_command():

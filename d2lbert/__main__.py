@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 from d2lbert._version import __version__
-from d2lbert.terminal import Steady, fill_descriptors, give_up
+from d2lbert.machine.terminal import Steady, fill_descriptors, give_up
 from d2lbert.training.settings import (
     GROUPS,
     PATHS,
@@ -175,7 +175,7 @@ def _add_evaluate(commands):
                           "run's vocabulary")
     evaluate.add_argument('--devices', default='auto', metavar='NAME',
                           help='as for pretrain')
-    evaluate.set_defaults(run=_evaluate, needs='d2lbert.training')
+    evaluate.set_defaults(run=_evaluate, needs='d2lbert.training.evaluation')
 
 
 def _add_encode(commands):
@@ -200,11 +200,11 @@ def _add_encode(commands):
     add('--out', metavar='FILE.npy',
         help='write the vectors as float32 instead of printing them: (T, H) '
         'of one text, (N, H) of N texts with --pool')
-    encode.set_defaults(run=_encode, needs='d2lbert.encoding')
+    encode.set_defaults(run=_encode, needs='d2lbert.command.encoding')
 
 
 def _add_launch(commands):
-    from d2lbert.launch import add_arguments, main
+    from d2lbert.launch.job import add_arguments, main
     parser = commands.add_parser(
         'launch', help='train on several machines or processes',
         description='Start scheduler, servers and workers of MXNet\'s '
@@ -227,7 +227,7 @@ def _add_doctor(commands):
 
 
 def _add_cache(commands):
-    from d2lbert.cache import KINDS, RENEWABLE
+    from d2lbert.machine.cache import KINDS, RENEWABLE
     cache = commands.add_parser(
         'cache', help='what is kept between runs, and its removal',
         description='Show what d2lbert keeps between runs, or remove it: '
@@ -245,7 +245,8 @@ def _add_cache(commands):
 
 
 def _pretrain(args):
-    from d2lbert import hub, workers
+    from d2lbert import hub
+    from d2lbert.machine import workers
     from d2lbert.training.interrupts import Stopped
     from d2lbert.training.pretraining import pretrain
     settings = {name: value for name, value in vars(args).items()
@@ -278,19 +279,19 @@ def _evaluate(args):
 
 
 def _encode(args):
-    from d2lbert.encoding import encode
+    from d2lbert.command.encoding import encode
     encode(args.folder, args.text, args.pair, args.file, args.pool, args.out)
     return 0
 
 
 def _doctor(args):
     # Not `from d2lbert import`: it asks the package, which may be broken
-    from d2lbert.doctor import main
+    from d2lbert.command.doctor import main
     return main(args.build)
 
 
 def _cache(args):
-    from d2lbert.cache import main
+    from d2lbert.machine.cache import main
     return main(args.clear, args.kind, args.older_than)
 
 

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 import numpy as onp
 
 from d2lbert import kernels
-from d2lbert._mxnet import autograd, nn, np, npx
 from d2lbert.kernels import ops
 from d2lbert.layers import Dense, as_defined, ready
+from d2lbert.machine.backend import autograd, nn, np, npx
 
 
 class Rows(NamedTuple):

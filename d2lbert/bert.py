@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 import numpy as onp
 
 from d2lbert import kernels
-from d2lbert._mxnet import nn, np
 from d2lbert.attention import Rows
 from d2lbert.kernels import ops
 from d2lbert.layers import Dense, LayerNorm, as_defined, grad_reqs
+from d2lbert.machine.backend import nn, np
 from d2lbert.text import CLS, SEP
 from d2lbert.transformer import PositionalEncoding, TransformerEncoderBlock
 

@@ -20,11 +20,13 @@ from typing import Any, NamedTuple
 
 import numpy as onp
 
-from d2lbert import cache, files, hub, kernels, textfiles
-from d2lbert._mxnet import gluon, np
+from d2lbert import hub, kernels
 from d2lbert.bert import get_tokens_and_segments
+from d2lbert.corpus import textfiles
+from d2lbert.machine import cache, files
+from d2lbert.machine.backend import gluon, np
+from d2lbert.machine.unchanged import Unchanged
 from d2lbert.text import CLS, MASK, PAD, RESERVED, SEP, Vocab
-from d2lbert.unchanged import Unchanged
 
 MIN_FREQ = 5
 

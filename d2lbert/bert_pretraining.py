@@ -4,7 +4,6 @@ import math
 from pathlib import Path
 
 from d2lbert import kernels
-from d2lbert._mxnet import autograd, gluon, np
 from d2lbert.bert import (
     BERTModel,
     check_ids,
@@ -13,8 +12,9 @@ from d2lbert.bert import (
     pack,
 )
 from d2lbert.bert_dataset import Batch
-from d2lbert.files import new_run_folder, write_text
 from d2lbert.layers import as_defined
+from d2lbert.machine.backend import autograd, gluon, np
+from d2lbert.machine.files import new_run_folder, write_text
 from d2lbert.progress import Accumulator, Animator, Timer, in_notebook
 
 

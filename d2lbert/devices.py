@@ -2,8 +2,8 @@
 import re
 import warnings
 
-from d2lbert import _mxnet
-from d2lbert._mxnet import mx, npx
+from d2lbert.machine import backend
+from d2lbert.machine.backend import mx, npx
 
 _warned = set()
 
@@ -15,7 +15,7 @@ def _usable_gpus():
     process. MXNet would list it and fail at the first operator.
     """
     usable = []
-    for gpu in _mxnet.gpus():
+    for gpu in backend.gpus():
         if gpu.usable:
             usable.append(gpu.index)
         elif gpu not in _warned:

@@ -23,8 +23,9 @@ from typing import NamedTuple
 
 from tqdm import tqdm
 
-from d2lbert import cache, wikitext
-from d2lbert.files import file_digest
+from d2lbert import wikitext
+from d2lbert.machine import cache
+from d2lbert.machine.files import file_digest
 from d2lbert.wikitext import PUBLISHED, TEST_FILE, TRAIN_FILE, VALID_FILE
 
 DATA_URL = 'http://d2l-data.s3-accelerate.amazonaws.com/'

@@ -5,8 +5,8 @@ compiler, hybridized), and on the first call, when Gluon still has to infer
 shapes and draw the initial weights.
 """
 from d2lbert import kernels
-from d2lbert._mxnet import nn, np
 from d2lbert.kernels import ops
+from d2lbert.machine.backend import nn, np
 
 
 def ready(block, X):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from d2lbert.files import replacing
+from d2lbert.machine.files import replacing
 
 
 class Timer:

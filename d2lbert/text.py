@@ -7,7 +7,7 @@ import collections
 import operator
 from pathlib import Path
 
-from d2lbert import files
+from d2lbert.machine import files
 
 UNK, UNK_ID = '<unk>', 0
 PAD, MASK, CLS, SEP = RESERVED = ['<pad>', '<mask>', '<cls>', '<sep>']

@@ -4,9 +4,9 @@ B batch, T tokens, H hiddens, F feed-forward hiddens, R rows (see attention).
 """
 import numpy as onp
 
-from d2lbert._mxnet import nn, np
 from d2lbert.attention import MultiHeadAttention
 from d2lbert.layers import Dense, LayerNorm, as_defined, ready
+from d2lbert.machine.backend import nn, np
 
 
 class PositionWiseFFN(nn.Block):

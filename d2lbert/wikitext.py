@@ -4,7 +4,7 @@ import os
 import re
 from typing import NamedTuple
 
-from d2lbert.files import file_digest
+from d2lbert.machine.files import file_digest
 
 
 class Published(NamedTuple):

@@ -12,8 +12,8 @@ import pytest
 
 # Before d2l: this makes `import mxnet` work
 from d2lbert import bert_dataset, kernels
-from d2lbert import cache as kept
 from d2lbert.kernels import build
+from d2lbert.machine import cache as kept
 
 
 def import_book():

@@ -4,7 +4,7 @@ import pytest
 import reference
 
 import d2lbert as d2l
-from d2lbert._mxnet import autograd, init, np
+from d2lbert.machine.backend import autograd, init, np
 
 LENGTHS = {'no lengths': None, 'a length a row': [3, 1, 5],
            'a length a query': [[1, 2, 3, 4, 5], [5, 3, 1, 5, 2],

@@ -5,7 +5,7 @@ import reference
 
 import d2lbert as d2l
 from d2lbert import kernels
-from d2lbert._mxnet import gluon, init, mx, np
+from d2lbert.machine.backend import gluon, init, mx, np
 
 V, H, F, N, MAX_LEN = 30, 8, 12, 2, 12
 EDITIONS = ['learnable', 'sinusoidal']

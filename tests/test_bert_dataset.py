@@ -11,8 +11,7 @@ import numpy as onp
 import pytest
 from batches import digest_of, fixed_text
 
-from d2lbert import bert_dataset, cache, hub, kernels, textfiles, unchanged
-from d2lbert._mxnet import gluon
+from d2lbert import bert_dataset, hub, kernels
 from d2lbert.bert_dataset import (
     Batch,
     BatchLoader,
@@ -28,6 +27,9 @@ from d2lbert.bert_dataset import (
     load_data,
     load_data_wiki,
 )
+from d2lbert.corpus import textfiles
+from d2lbert.machine import cache, unchanged
+from d2lbert.machine.backend import gluon
 from d2lbert.text import RESERVED, Vocab
 
 CLS_ID, SEP_ID, MASK_ID = 3, 4, 2

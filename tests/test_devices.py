@@ -3,9 +3,10 @@ import warnings
 
 import pytest
 
-from d2lbert import _mxnet, devices
-from d2lbert._machine import Gpu
-from d2lbert._mxnet import mx, npx
+from d2lbert import devices
+from d2lbert.machine import backend
+from d2lbert.machine.backend import mx, npx
+from d2lbert.machine.hardware import Gpu
 
 AMPERE = ('NVIDIA A100', (8, 0), True, '')
 HOPPER = ('NVIDIA H200', (9, 0), False, 'it has compute capability 9.0')
@@ -17,7 +18,7 @@ def gpus(monkeypatch):
     monkeypatch.setattr(devices, '_warned', set())
 
     def have(*rows, count=None):
-        monkeypatch.setattr(_mxnet, 'gpus', lambda: [
+        monkeypatch.setattr(backend, 'gpus', lambda: [
             Gpu(index, *row) for index, row in enumerate(rows)])
         monkeypatch.setattr(
             npx, 'num_gpus', lambda: len(rows) if count is None else count)

@@ -6,8 +6,8 @@ import pytest
 
 import d2lbert as d2l
 from d2lbert import kernels, layers
-from d2lbert._mxnet import autograd, gluon, init, np
 from d2lbert.bert_pretraining import _get_batch_loss_bert
+from d2lbert.machine.backend import autograd, gluon, init, np
 
 REQUESTS = 'null', 'write', 'add'
 

@@ -16,7 +16,7 @@ import pytest
 
 import d2lbert
 from d2lbert import devices
-from d2lbert._mxnet import mx, np
+from d2lbert.machine.backend import mx, np
 
 IMPORTS = 'import d2l\n', 'from d2l import mxnet as d2l\n'
 OURS = 'import d2lbert as d2l\n'

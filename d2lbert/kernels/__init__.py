@@ -15,10 +15,10 @@ from collections import namedtuple
 
 import numpy
 
-from d2lbert._mxnet import mx
-from d2lbert.files import Name
 from d2lbert.kernels import build
 from d2lbert.kernels.build import BuildError
+from d2lbert.machine.backend import mx
+from d2lbert.machine.files import Name
 
 __all__ = ['BuildError', 'Library', 'bf16_supported', 'build', 'enabled',
            'load', 'mode', 'state']

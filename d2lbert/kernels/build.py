@@ -16,8 +16,8 @@ import subprocess
 import sys
 import tempfile
 
-from d2lbert import cache
-from d2lbert.files import locked
+from d2lbert.machine import cache
+from d2lbert.machine.files import locked
 
 # NaN and infinity keep their meaning: no -ffast-math.
 FLAGS = ['-std=c++17', '-O3', '-march=native', '-fopenmp', '-fPIC',
@@ -58,7 +58,9 @@ def _cpu():
 
 def _mxnet_parts():
     """Include folder, interface source and version of MXNet at hand."""
-    from d2lbert._mxnet import mx  # a library without MXNet needs none of it
+    from d2lbert.machine.backend import (
+        mx,  # a library without MXNet needs none of it
+    )
     root = pathlib.Path(mx.__file__).parent
     include, source = root / 'include', root / 'src' / 'lib_api.cc'
     if not source.exists() or not (include / 'mxnet' / 'lib_api.h').exists():

@@ -8,7 +8,7 @@ float32. R rows, H hiddens, N heads, V vocabulary, B sequences.
 
 import itertools
 
-from d2lbert._mxnet import autograd, mx, np, npx
+from d2lbert.machine.backend import autograd, mx, np, npx
 
 __all__ = ['add_norm', 'attention', 'attention_qkv', 'dense', 'embed',
            'softmax_ce', 'vocab_ce']

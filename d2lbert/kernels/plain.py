@@ -5,8 +5,8 @@ Same names, signatures and results; see there for shapes.
 
 import numpy
 
-from d2lbert._mxnet import mx, np, npx
 from d2lbert.kernels.ops import detached
+from d2lbert.machine.backend import mx, np, npx
 
 __all__ = ['add_norm', 'attention', 'attention_qkv', 'dense', 'embed',
            'softmax_ce', 'vocab_ce']

@@ -2,8 +2,8 @@
 import math
 from typing import NamedTuple
 
-from d2lbert._mxnet import autograd, np, npx
 from d2lbert.bert_pretraining import _get_batch_bert
+from d2lbert.machine.backend import autograd, np, npx
 from d2lbert.progress import Accumulator
 from d2lbert.text import UNK_ID
 

@@ -2,15 +2,15 @@
 from pathlib import Path
 
 from d2lbert import hub
-from d2lbert._machine import require_memory
-from d2lbert._mxnet import gluon, init, np
 from d2lbert.bert import BERTModel, parameter_count
 from d2lbert.bert_pretraining import (
     _get_batch_bert,
     _get_batch_loss_bert,
     summary,
 )
-from d2lbert.corpus import open_corpus
+from d2lbert.corpus.whole import open_corpus
+from d2lbert.machine.backend import gluon, init, np
+from d2lbert.machine.hardware import require_memory
 from d2lbert.objectives.evaluation import Figures, evaluate
 
 #: Rows of the table of positions, as the book has them, or more.

@@ -11,8 +11,8 @@ from shlex import quote
 
 import numpy as onp
 
-from d2lbert._mxnet import np
-from d2lbert.files import replacing
+from d2lbert.machine.backend import np
+from d2lbert.machine.files import replacing
 from d2lbert.text import RESERVED, Vocab
 
 FORMAT = 'd2lbert checkpoint 1'

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from shlex import quote
 
-from d2lbert.files import new_run_folder, write_text
+from d2lbert.machine.files import new_run_folder, write_text
 from d2lbert.training import checkpoints
 from d2lbert.training.runs import RunError
 

@@ -1,6 +1,6 @@
 """What a run saw: losses, held-out figures, lines for log.txt."""
 from d2lbert.bert_pretraining import History
-from d2lbert.files import write_text
+from d2lbert.machine.files import write_text
 
 
 class RunHistory(History):

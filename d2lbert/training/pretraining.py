@@ -1,9 +1,9 @@
 """`pretrain`: a run of the chapter's objective, new or resumed."""
 from pathlib import Path
 
-from d2lbert import workers
+from d2lbert.machine import workers
+from d2lbert.machine.terminal import steady_output
 from d2lbert.objectives.mlm_nsp import MLMAndNSP
-from d2lbert.terminal import steady_output
 from d2lbert.training import checkpoints
 from d2lbert.training.folder import RunFolder
 from d2lbert.training.interrupts import StopRequest

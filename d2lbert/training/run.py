@@ -9,11 +9,11 @@ import sys
 import time
 from shlex import quote
 
-from d2lbert import workers
-from d2lbert._mxnet import mx, np
 from d2lbert._version import __version__
 from d2lbert.bert_pretraining import about, run_steps
 from d2lbert.devices import parse_devices
+from d2lbert.machine import workers
+from d2lbert.machine.backend import mx, np
 from d2lbert.progress import Animator
 from d2lbert.training import checkpoints
 from d2lbert.training.folder import check_room

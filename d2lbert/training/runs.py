@@ -4,9 +4,9 @@ import json
 from pathlib import Path
 from shlex import quote
 
-from d2lbert._mxnet import mx, npx
 from d2lbert.bert import BERTModel
-from d2lbert.files import Name, replacing, write_text
+from d2lbert.machine.backend import mx, npx
+from d2lbert.machine.files import Name, replacing, write_text
 from d2lbert.text import Vocab
 
 

@@ -4,8 +4,8 @@ import math
 
 import numpy as onp
 
-from d2lbert._mxnet import autograd, gluon, mx, np
 from d2lbert.bert_pretraining import no_gradient
+from d2lbert.machine.backend import autograd, gluon, mx, np
 
 
 class Updater:

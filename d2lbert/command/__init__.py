@@ -1,0 +1,1 @@
+"""The command `d2lbert`, one file for each sub-command."""

@@ -1,0 +1,301 @@
+"""`d2lbert doctor`: what this machine has, and what to do about the rest.
+
+It must work where MXNet does not, so MXNet is imported inside functions.
+"""
+import ctypes
+import importlib
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+import sys
+import textwrap
+from typing import NamedTuple
+
+from d2lbert.machine import cache, hardware
+
+OK, WARN, BAD = 'ok', 'warn', 'bad'
+FEATURES = ['OPENMP', 'MKLDNN', 'CUDA', 'CUDNN', 'NCCL', 'DIST_KVSTORE',
+            'BLAS_OPEN', 'F16C']
+#: Row: the module and name of a kernels.Library
+COMPILED = {'fast operators': ('d2lbert.kernels', 'OPERATORS'),
+            'fast reading': ('d2lbert.bert_dataset', 'DRAW')}
+
+
+class Row(NamedTuple):
+    """One line of the report."""
+
+    name: str
+    status: str  # OK, WARN (slower or less) or BAD (the main job fails)
+    value: str
+    remedy: str = ''
+
+
+def report(build=False):
+    """Return the rows (name, status, value, remedy) about this machine.
+
+    build: compile what is not compiled yet.
+    """
+    mxnet, rows = _mxnet_rows()
+    return [_python_row(), _numpy_row(), *rows, *_driver_rows(mxnet),
+            *_cuda_rows(), _compiler_row(), *_compiled_rows(mxnet, build),
+            _cache_row(), *_data_rows(), _matplotlib_row()]
+
+
+def main(build=False):
+    """Print the report; return 0 if `d2lbert pretrain` can run, else 1.
+
+    build: compile what is not compiled yet, and return 1 if that fails.
+    """
+    rows = report(build)
+    name_width = max(len(row.name) for row in rows)
+    indent = ' ' * (6 + name_width + 2)
+    for name, status, value, remedy in rows:
+        print(f'{status:<6}{name:<{name_width}}  '
+              + _wrapped(value, indent))
+        if remedy:
+            print(f'{indent}-> ' + _wrapped(remedy, indent + '   '))
+    bad = [row.name for row in rows if row.status == BAD]
+    print()
+    if bad:
+        print(f'`d2lbert pretrain` cannot run yet: see {", ".join(bad)}.')
+        return 1
+    print('`d2lbert pretrain` can run.')
+    if build and any(row.status != OK for row in rows
+                     if row.name in COMPILED):
+        print('Not all of its operators are compiled.')
+        return 1
+    return 0
+
+
+def _wrapped(text, indent):
+    """`text` in lines that fit the terminal, all but the first indented.
+
+    Words stay whole, so that commands and paths can be copied.
+    """
+    width = max(30, shutil.get_terminal_size((79, 24)).columns - len(indent))
+    lines = textwrap.wrap(text, width, break_long_words=False,
+                          break_on_hyphens=False)
+    return ('\n' + indent).join(lines)
+
+
+def _python_row():
+    value = (f'{platform.python_version()} ({sys.executable}), '
+             f'{platform.system()} {platform.machine()}')
+    if not (3, 8) <= sys.version_info[:2] <= (3, 12):
+        return Row('Python', BAD, value, 'MXNet needs Python 3.8 to 3.12: '
+                   'make a virtual environment with one of those')
+    return Row('Python', OK, value)
+
+
+def _numpy_row():
+    try:
+        import numpy
+    except ImportError as error:
+        return Row('NumPy', BAD, f'cannot be imported: {error}',
+                   "pip install 'numpy<2'")
+    if int(numpy.__version__.split('.')[0]) >= 2:
+        return Row('NumPy', BAD, numpy.__version__, "pip install 'numpy<2'")
+    return Row('NumPy', OK, numpy.__version__)
+
+
+def _mxnet_rows():
+    """(MXNet or None, its rows)."""
+    build = hardware.build()
+    try:
+        mx = importlib.import_module('d2lbert.machine.backend').mx
+    except ImportError as error:
+        # Every sentence of the door ends in a colon and the remedy
+        problem, _, remedy = str(error).rpartition(': ')
+        return None, [Row('MXNet', BAD, problem, remedy)]
+    on = [name for name in FEATURES
+          if mx.runtime.Features().is_enabled(name)]
+    rows = [Row('MXNet', OK, f'{mx.__version__}, {build} build, with '
+                             + ', '.join(on))]
+    return mx, rows + [_threads_row()]
+
+
+def _threads_row():
+    """What OpenMP gives MXNet, of what the machine offers."""
+    cores, cpus = hardware.physical_cores(), len(hardware.available_cpus())
+    here = f'{cpus} CPUs available, {cores} cores'
+    try:
+        threads = ctypes.CDLL('libgomp.so.1').omp_get_max_threads()
+    except (AttributeError, OSError):
+        return Row('threads', OK, f'unknown; {here}')
+    backend = importlib.import_module('d2lbert.machine.backend')
+    limit = backend.thread_count('MXNET_OMP_MAX_THREADS')
+    threads = min(threads, limit or threads)
+    value = f'{threads}; {here}'
+    if threads < cores:
+        names = ['OMP_NUM_THREADS', 'MXNET_OMP_MAX_THREADS',
+                 'OMP_THREAD_LIMIT', 'OMP_MAX_ACTIVE_LEVELS']
+        names = [name for name in names if os.environ.get(name)] or names
+        return Row('threads', WARN, value,
+                   f'unset {" and ".join(names)} to use every core')
+    return Row('threads', OK, value)
+
+
+def _driver_rows(mx):
+    driver, build = hardware.driver(), hardware.build()
+    if driver.problem:
+        broken = driver.problem.startswith('libcuda.so.1 does not work')
+        return [Row('driver', WARN if broken else OK, driver.problem,
+                    'without a GPU, nothing; with one, install the NVIDIA '
+                    'driver again' if broken else '')]
+    value = 'NVIDIA'
+    if driver.cuda:
+        value += ', for CUDA up to {}.{}'.format(*driver.cuda)
+    rows = [Row('driver', OK, value)]
+    for gpu in driver.gpus:
+        name = f'GPU {gpu.index}'
+        value = '{}, compute capability {}.{}'.format(
+            gpu.name, *gpu.capability)
+        if not gpu.usable:
+            rows.append(Row(name, WARN, f'{value}: not usable',
+                            f'{gpu.reason}; the CPU or another GPU is used'))
+        elif build == 'cpu':
+            rows.append(Row(
+                name, WARN, f'{value}: not used by the CPU build of MXNet',
+                'pip uninstall -y mxnet, then D2LBERT_MXNET=cu112 pip '
+                'install .'))
+        elif mx is not None and gpu.index >= _num_gpus(mx):
+            rows.append(Row(name, WARN, f'{value}: MXNet does not see it',
+                            'update the NVIDIA driver, and look at '
+                            'CUDA_VISIBLE_DEVICES'))
+        else:
+            rows.append(Row(name, OK, f'{value}: usable'))
+    return rows
+
+
+def _num_gpus(mx):
+    try:
+        return mx.context.num_gpus()
+    except mx.base.MXNetError:
+        return 0
+
+
+def _cuda_rows():
+    if hardware.build() != 'cu112':
+        return []
+    paths = dict(hardware.cuda_libraries())
+    missing = [library for library in hardware.CUDA_LIBRARIES
+               if paths[library.file] is None]
+    total = len(hardware.CUDA_LIBRARIES)
+    if not missing:
+        return [Row('CUDA libraries', OK, f'{total} of {total} found')]
+    wheels = dict.fromkeys(library.requirement for library in missing)
+    return [Row('CUDA libraries', WARN,
+                f'{total - len(missing)} of {total} found in this '
+                'environment; not ' + ', '.join(
+                    library.file for library in missing),
+                'unless the system has them: pip install '
+                + ' '.join(wheels))]
+
+
+def _compiler_row():
+    names = [os.environ['CXX']] if os.environ.get('CXX') else ['g++', 'c++']
+    for name in names:
+        command = shlex.split(name)
+        if not command or not shutil.which(command[0]):
+            continue
+        try:
+            done = subprocess.run([*command, '--version'],
+                                  stdin=subprocess.DEVNULL,
+                                  stdout=subprocess.PIPE,
+                                  stderr=subprocess.STDOUT, timeout=30)
+        except (OSError, subprocess.TimeoutExpired):
+            continue
+        lines = done.stdout.decode('utf-8', 'replace').splitlines()
+        if done.returncode == 0 and lines:
+            return Row('compiler', OK, lines[0])
+    return Row('compiler', WARN, f'none found as {" or ".join(names)}',
+               'training works but is slower without a C++ compiler: '
+               'apt-get install g++ (Debian and Ubuntu), or name one in CXX')
+
+
+def _compiled_rows(mx, build):
+    """The rows of the compiled libraries."""
+    return [_compiled_row(mx, name, *place, build)
+            for name, place in COMPILED.items()]
+
+
+def _compiled_row(mx, name, module, library, build):
+    slower = 'everything works but is slower'
+    if mx is None:
+        return Row(name, WARN, 'not tried without MXNet',
+                   'see MXNet above')
+    try:
+        from d2lbert import kernels
+        if kernels.mode() == 'off':
+            return Row(name, WARN, 'not used: D2LBERT_KERNELS is off',
+                       f'{slower}; unset D2LBERT_KERNELS')
+        library = getattr(importlib.import_module(module), library)
+        found = library.find() or build and library.get() is not None
+    except Exception as error:  # a report goes on
+        return Row(name, WARN, f'not loaded: {error}', slower)
+    if found:
+        return Row(name, OK, f'loaded from {library.path}')
+    if library.reason:
+        return Row(name, WARN, f'not loaded: {library.reason}', slower)
+    return Row(name, WARN, 'not compiled yet',
+               f'd2lbert doctor --build, which takes {library.takes}; or '
+               'the first run does it')
+
+
+def _cache_row():
+    try:
+        value = f'{cache.root()}, {cache.megabytes(cache.size())}'
+        temporary = cache.is_temporary()
+    except OSError as error:
+        return Row('cache', WARN, f'does not work: {error}',
+                   'set D2LBERT_CACHE to a folder that you can write')
+    if temporary:
+        return Row('cache', WARN, f'{value}: there is no home folder that '
+                   'can be written', 'set D2LBERT_CACHE, or HOME, to a folder '
+                   'that lasts')
+    return Row('cache', OK, value)
+
+
+def _data_rows():
+    try:
+        # Where MXNet is broken, `from d2lbert import hub` would say just that
+        hub = importlib.import_module('d2lbert.hub')
+        wikitext = hub.find_wikitext2()
+    except Exception as error:  # a report goes on
+        return [Row('data', BAD, f'cannot be looked for: {error}',
+                    'install d2lbert again with pip install .')]
+    try:
+        sample = Row('sample corpus', OK, str(hub.sample_dir()))
+    except FileNotFoundError:
+        sample = Row('sample corpus', WARN if wikitext else BAD, 'not found',
+                     'install d2lbert again with pip install .')
+    if wikitext:
+        flaws = hub.wikitext2_flaws(wikitext, thorough=True)
+        if not flaws:
+            return [Row('WikiText-2', OK, str(wikitext)), sample]
+        return [Row('WikiText-2', WARN, '; '.join(flaws),
+                    '`d2lbert pretrain` trains on it as it is: put the '
+                    'published files there, or remove the folder to have '
+                    'them fetched'), sample]
+    return [Row('WikiText-2', WARN, 'not on this machine',
+                '`d2lbert pretrain` fetches it if the network allows, and '
+                'trains on the sample corpus if not; or set D2LBERT_DATA to '
+                'the folder that contains wikitext-2/'), sample]
+
+
+def _matplotlib_row():
+    try:
+        import matplotlib
+        backend = matplotlib.get_backend()
+    except Exception as error:  # an unknown MPLBACKEND raises ValueError
+        return Row('matplotlib', WARN, f'does not work: {error}',
+                   "losses cannot be drawn: pip install 'matplotlib<4', and "
+                   'look at MPLBACKEND')
+    return Row('matplotlib', OK, f'{matplotlib.__version__}, backend '
+                                 f'{backend}')
+
+
+if __name__ == '__main__':
+    sys.exit(main())

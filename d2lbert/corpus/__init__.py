@@ -1,0 +1,1 @@
+"""Texts of any size: read, cut, numbered, stored, drawn from."""

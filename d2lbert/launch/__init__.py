@@ -1,0 +1,2 @@
+"""Several processes and machines: the launcher, its guards, what they run.
+"""

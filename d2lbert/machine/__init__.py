@@ -1,0 +1,2 @@
+"""What this computer has: the door to MXNet, cores, GPUs, cache, files.
+"""

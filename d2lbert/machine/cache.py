@@ -1,0 +1,324 @@
+"""What d2lbert keeps between runs: where, whose it may be, and how long.
+
+It works where MXNet does not, for `d2lbert doctor`.
+"""
+import atexit
+import contextlib
+import functools
+import os
+import re
+import secrets
+import shutil
+import stat
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import NamedTuple, Tuple
+
+from d2lbert.machine.files import locked
+
+#: The kinds of what is kept, and how the files and folders of each are
+#: named; what stands in the first group is one entry. Nothing with another
+#: name is ever removed, since D2LBERT_CACHE can name any folder.
+KINDS = {
+    'kernels': r'(\w+-[0-9a-f]{16}\.so)(?:\.sha256)?',
+    'tokens': r'([0-9a-f]{32}\.npz|unchanged\.json)',
+    'corpora': r'([0-9a-f]{32})',
+    'data': r'(wikitext-2(?:-v1\.zip)?)',
+}
+#: What is made again when it is needed, without the network
+RENEWABLE = 'kernels', 'tokens', 'corpora'
+
+#: What somebody who was killed left behind, or still works on
+LEFT = (r'\..+\.part|[0-9a-f]{32}\.\w+\.part|\.(?:fetch|unpack)-.+|'
+        r'(?:build|\w+-[0-9a-f]{16}|[0-9a-f]{32})\.lock')
+#: What has not been touched for so long has nobody who works on it
+LEFT_SECONDS = 3600
+
+
+class CacheError(OSError):
+    """Why there is no folder to keep things in, in one sentence."""
+
+
+# Where
+
+def enabled():
+    """Whether results that can be made again may be kept for later runs."""
+    return os.environ.get('D2LBERT_CACHE', '').lower() != 'off'
+
+
+def root():
+    """The folder that things are kept in: absolute, perhaps not there yet.
+
+    $D2LBERT_CACHE, else $XDG_CACHE_HOME/d2lbert, else ~/.cache/d2lbert; or
+    a private one for temporary files where that cannot be (`is_temporary`).
+    D2LBERT_CACHE=off stops only what can be made again from being kept
+    (`enabled`). A relative D2LBERT_CACHE starts from where this process was
+    when it first asked; a relative XDG_CACHE_HOME is ignored, as its
+    specification demands.
+    """
+    named = os.environ.get('D2LBERT_CACHE')
+    if named and enabled():
+        path = os.path.expanduser(named)
+        if path.startswith('~'):
+            raise CacheError(f'D2LBERT_CACHE is {named!r}, and there is no '
+                             f'home folder {named.split("/")[0]}: name an '
+                             'absolute path')
+        return _absolute(path)
+    return _usual() or _temporary()
+
+
+def is_temporary():
+    """Whether `root` stands in for a home folder, and may not last."""
+    named = os.environ.get('D2LBERT_CACHE')
+    return not (named and enabled()) and _usual() is None
+
+
+@functools.lru_cache(maxsize=None)
+def _absolute(path):
+    """The same for as long as the process lives, wherever it goes."""
+    return Path(os.path.abspath(path))
+
+
+def _usual():
+    """The user's own folder, or None where there can be none."""
+    base = os.path.expanduser(os.environ.get('XDG_CACHE_HOME') or '')
+    if not os.path.isabs(base):
+        base = os.path.join(os.path.expanduser('~'), '.cache')
+    folder = Path(base, 'd2lbert')
+    if not folder.is_absolute():
+        return None     # no HOME, and nobody of this number has a name
+    # A container gives a user without a name the home folder /
+    above = next(path for path in (folder, *folder.parents)
+                 if os.path.lexists(path))
+    if above != folder and not os.access(above, os.W_OK | os.X_OK):
+        return None
+    return folder
+
+
+@functools.lru_cache(maxsize=None)
+def _temporary():
+    """The user's own folder among the temporary files."""
+    folder = Path(tempfile.gettempdir(), f'd2lbert-{os.geteuid()}')
+    try:
+        if folder.is_symlink():
+            raise CacheError
+        return private(folder)
+    except CacheError:      # another user was quicker
+        folder = Path(tempfile.mkdtemp(prefix='d2lbert-'))
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        return folder
+
+
+def stand_in_for_home():
+    """Let matplotlib, which asks for a home folder, do without one."""
+    with contextlib.suppress(OSError):
+        if not os.path.isabs(os.path.expanduser('~')):
+            os.environ.setdefault('MPLCONFIGDIR',
+                                  str(_temporary() / 'matplotlib'))
+
+
+# Whose
+
+def folder(kind):
+    """The `private` folder of a kind, which is made if it is missing."""
+    path = private(root() / kind)
+    with contextlib.suppress(OSError):
+        sweep(kind)
+    return path
+
+
+def private(path):
+    """Make the folder `path` if it is missing, for this user alone.
+
+    Returns it. Raises CacheError if it cannot be made, or if another user
+    may write to it (other than root).
+    """
+    path = Path(path)
+    try:
+        _make(path)
+        found = path.stat()
+        if found.st_uid == os.geteuid() and found.st_mode & 0o022:
+            # A common umask has let the user's group write, too
+            path.chmod(stat.S_IMODE(found.st_mode) & ~0o022)
+            found = path.stat()
+    except OSError as error:
+        raise CacheError(
+            f'the cache folder {path} cannot be made or read '
+            f'({error.strerror}): set D2LBERT_CACHE to a folder that you can '
+            'write') from None
+    if not is_trusted(found):
+        raise CacheError(
+            f'the cache folder {path} belongs to another user, or others can '
+            'write to it, so nothing in it is trusted: set D2LBERT_CACHE to '
+            'a folder of your own')
+    return path
+
+
+def _make(path):
+    if not path.is_dir():
+        _make(path.parent)
+        try:
+            path.mkdir(mode=0o700)
+        except FileExistsError:     # made meanwhile, or a file
+            if not path.is_dir():
+                raise
+
+
+def is_trusted(found):
+    """Whether only root and this user may write, by an os.stat result."""
+    return (found.st_uid in (0, os.geteuid())
+            and not found.st_mode & 0o022)
+
+
+# How long
+
+class Entry(NamedTuple):
+    """What is kept under one name."""
+
+    kind: str
+    paths: Tuple[Path, ...]
+    size: int       # bytes
+    used: float     # when last, in seconds since 1970
+    is_left: bool   # of no use: somebody who was killed left it behind
+
+
+def used(path):
+    """Note that something in the cache was used just now."""
+    with contextlib.suppress(OSError, ValueError):
+        path = Path(path)
+        path.relative_to(root())
+        os.utime(path)
+
+
+def entries(kinds=tuple(KINDS)):
+    """All `Entry`s of some kinds. Links are not followed."""
+    for kind in kinds:
+        found = {}
+        for path in _paths(kind):
+            match = re.fullmatch(KINDS[kind], path.name)
+            name = match.group(1) if match else path.name
+            if match or re.fullmatch(LEFT, path.name):
+                found.setdefault((name, not match), []).append(path)
+        for (_, is_left), paths in sorted(found.items()):
+            sizes, times = zip(*map(_size_and_time, paths))
+            yield Entry(kind, tuple(paths), sum(sizes), max(times), is_left)
+
+
+def _paths(kind):
+    where = root() / kind
+    # A link leads out of the cache
+    if where.is_symlink() or not where.is_dir():
+        return []
+    return list(where.iterdir())
+
+
+def _size_and_time(path):
+    """Bytes and last change of a file, or of all that is in a folder."""
+    size, changed = 0, 0
+    with contextlib.suppress(FileNotFoundError):    # removed meanwhile
+        found = path.lstat()
+        size, changed = found.st_size, found.st_mtime
+        if stat.S_ISDIR(found.st_mode):
+            size = 0
+            for inner in path.iterdir():
+                more, time_of_inner = _size_and_time(inner)
+                size, changed = size + more, max(changed, time_of_inner)
+    return size, changed
+
+
+def sweep(kind, now=None):
+    """Remove what was left behind; returns the bytes that this freed."""
+    now = time.time() if now is None else now
+    return sum(_remove(entry) for entry in entries([kind])
+               if entry.is_left and now - entry.used > LEFT_SECONDS)
+
+
+def clear(kind, older_than=0):
+    """Remove a kind; returns (how many, bytes freed).
+
+    older_than: days since their last use; what was used later stays.
+    Raises BlockingIOError, and removes nothing, while another process is
+    making something of this kind.
+    """
+    now = time.time()
+    with contextlib.ExitStack() as stack:
+        for entry in entries([kind]):
+            if entry.is_left and entry.paths[0].suffix == '.lock':
+                stack.enter_context(locked(entry.paths[0], wait=False))
+        old = [entry for entry in entries([kind]) if not entry.is_left
+               and now - entry.used >= older_than * 86400]
+        freed = sum(map(_remove, old))
+        return len(old), freed + sweep(kind, now)
+
+
+def _remove(entry):
+    for path in entry.paths:
+        with contextlib.suppress(FileNotFoundError, BlockingIOError):
+            if path.suffix == '.lock':
+                with locked(path, wait=False):
+                    pass        # which removes it
+            elif path.is_dir() and not path.is_symlink():
+                # At once, for whoever looks meanwhile
+                gone = path.with_name(f'.{secrets.token_hex(8)}.part')
+                path.rename(gone)
+                shutil.rmtree(gone)
+            else:
+                path.unlink()
+    return entry.size
+
+
+def size():
+    """Bytes of all that is kept."""
+    return sum(entry.size for entry in entries())
+
+
+def megabytes(number):
+    return f'{number / 1e6:.1f} MB'
+
+
+def main(clearing=False, kinds=None, older_than=None):
+    """List what is kept, or remove it; returns the exit status."""
+    if older_than is not None and not older_than >= 0:
+        raise ValueError(f'--older-than {older_than:g}: expected a number '
+                         'of days, 0 or more')
+    print(root())
+    if clearing:
+        return _clear(kinds, older_than or 0)
+    rows = [('kind', 'number', 'size', 'last used'),
+            *(_row(kind, older_than or 0) for kind in kinds or KINDS)]
+    for name, number, bulk, last in rows:
+        print(f'{name:<9}{number:>7}{bulk:>12}  {last}'.rstrip())
+    return 0
+
+
+def _row(kind, older_than):
+    if (root() / kind).is_symlink():
+        return kind, '', '', f'in {os.readlink(root() / kind)}: left alone'
+    now = time.time()
+    found = [entry for entry in entries([kind])
+             if now - entry.used >= older_than * 86400]
+    number = sum(not entry.is_left for entry in found)
+    last = max((entry.used for entry in found), default=None)
+    return (kind, str(number), megabytes(sum(e.size for e in found)),
+            '' if last is None else
+            time.strftime('%Y-%m-%d', time.localtime(last)))
+
+
+def _clear(kinds, older_than):
+    status, total = 0, 0
+    for kind in kinds or RENEWABLE:
+        try:
+            number, freed = clear(kind, older_than)
+        except BlockingIOError:
+            print(f'{kind}: another process is making some, so all are '
+                  'left; try again when it is done', file=sys.stderr)
+            status = 1
+            continue
+        total += freed
+        print(f'{kind:<9}{number:>7} removed, {megabytes(freed)}')
+    if not kinds and any(entries(['data'])):
+        print('data      is kept: --kind data removes what was fetched')
+    print(f'{megabytes(total)} freed')
+    return status

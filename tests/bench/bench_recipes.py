@@ -1,0 +1,251 @@
+"""What some minutes of training teach: the recipe and the book's settings.
+
+    python tests/bench/bench_recipes.py [--data FOLDER] [--torch-python PATH]
+                                  [--minutes 10] [--seeds 1,2,3] [...]
+
+learn  `d2lbert pretrain --recipe learn`, once for each seed
+book   `d2lbert pretrain`, the book's settings, for as long
+torch  the book's package for PyTorch at the book's settings, for as long
+
+All train on WikiText-2's training file and are measured on the same examples
+of its validation file. Only training counts as time, and they take turns: a
+contestant is looked at each --every minutes and then makes way for the next.
+"""
+import argparse
+import functools
+import math
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import benchmark
+import numpy as onp
+from benchmark import CHAPTER, Peer, PeerError
+
+BATCH_SIZE, LENGTH = 512, 64
+
+
+class Ours:
+    """Training by `d2lbert pretrain`, in this process, a stretch at a time."""
+
+    def __init__(self, name, **settings):
+        from d2lbert.objectives.mlm_nsp import MLMAndNSP, held_out_batches
+        from d2lbert.training.run import Run
+        from d2lbert.training.settings import complete
+        self.name = name
+        # It keeps no folder; held-out text is looked at from here
+        self.run = Run(MLMAndNSP, complete(dict(settings, eval_every=1)),
+                       'auto')
+        self.run.prepare()
+        self.num_steps = self.run.settings['num_steps']
+        self.steps = self.run.steps()
+        self.examples = list(held_out_batches(
+            self.run.objective.text.valid, BATCH_SIZE, LENGTH))
+
+    def train(self, seconds):
+        """(seconds, steps) of training; fewer where the recipe ends."""
+        history = self.run.history
+        began, before = time.perf_counter(), history.num_steps
+        while (history.num_steps < self.num_steps
+               and time.perf_counter() - began < seconds):
+            history.add(*next(self.steps))
+            history.settle()
+        return time.perf_counter() - began, history.num_steps - before
+
+    def figures(self):
+        from d2lbert.objectives.evaluation import evaluate
+        return evaluate(self.run.net, self.examples, self.run.devices)
+
+    def close(self):
+        pass
+
+
+class Theirs:
+    """Training by the book's package for PyTorch, in its own process."""
+
+    def __init__(self, name, python, path, vocab_size):
+        self.name = name
+        self.peer = Peer(name, 'torch', python, path)
+        print(f'{name}: {self.peer.about}; {self.peer.threads} threads')
+        self.peer.ask('build', vocab_size=vocab_size, sizes=CHAPTER,
+                      precision='fp32')
+
+    def train(self, seconds):
+        answer = self.peer.ask('train_on', text='train',
+                               batch_size=BATCH_SIZE, seconds=seconds)
+        return answer['seconds'], answer['steps']
+
+    def figures(self):
+        from d2lbert.objectives.evaluation import Figures
+        mlm, hits, words, nsp, told, pairs = self.peer.ask(
+            'held_out', text='valid', batch_size=BATCH_SIZE)['sums']
+        return Figures(mlm / words, math.exp(min(mlm / words, 700)),
+                       hits / words, nsp / pairs, told / pairs)
+
+    def close(self):
+        self.peer.close()
+
+
+class Contest:
+    """One contestant and its curve: (minutes, steps, figures) of each look."""
+
+    def __init__(self, contestant):
+        self.contestant, self.ended = contestant, False
+        self.curve = [(0.0, 0, contestant.figures())]
+
+    def go_on(self, until):
+        """Train until `until` minutes are spent, and look."""
+        spent, steps, _ = self.curve[-1]
+        seconds, taken = self.contestant.train(60 * (until - spent))
+        self.ended = not taken
+        if taken:
+            self.curve.append((spent + seconds / 60, steps + taken,
+                               self.contestant.figures()))
+            spent, steps, figures = self.curve[-1]
+            print(f'{self.contestant.name}: {spent:5.2f} min, step {steps}: '
+                  + ', '.join(f'{name} {value:.4f}' for name, value
+                              in figures._asdict().items()), flush=True)
+
+
+def measure(contestants, minutes, every):
+    """{name: curve} of functions that make a contestant each."""
+    contests = []
+    for make in contestants:
+        try:
+            contests.append(Contest(make()))
+        except PeerError as error:
+            print(f'torch: not measured: {error}')
+    until = 0
+    while until < minutes:
+        until = min(until + every, minutes)
+        for contest in contests:
+            if not contest.ended and contest.curve[-1][0] < until:
+                contest.go_on(until)
+    for contest in contests:
+        contest.contestant.close()
+    return {contest.contestant.name: contest.curve for contest in contests}
+
+
+def report(curves, minutes):
+    """Print where each contestant stood at the end, and the margin of NSP."""
+    rows = []
+    for name, curve in curves.items():
+        spent, steps, figures = curve[-1]
+        rows.append([name, f'{spent:.1f}', f'{steps}',
+                     f'{figures.mlm_loss:.3f}', f'{figures.perplexity:.0f}',
+                     f'{figures.mlm_accuracy:.3f}', f'{figures.nsp_loss:.4f}',
+                     f'{figures.nsp_accuracy:.3f}'])
+    benchmark.table(
+        f'Held-out figures after {minutes:g} minutes of training',
+        ('', 'minutes', 'steps', 'MLM loss', 'perplexity', 'MLM accuracy',
+         'NSP loss', 'NSP accuracy'), rows)
+    learnt = [curve[-1][2].nsp_accuracy for name, curve in curves.items()
+              if name.startswith('learn')]
+    if len(learnt) > 1:
+        print(f'\nlearn, NSP accuracy over {len(learnt)} seeds: '
+              f'{statistics.mean(learnt):.3f}, standard deviation '
+              f'{statistics.stdev(learnt):.3f}, lowest {min(learnt):.3f}')
+
+
+def draw(curves, path):
+    """MLM loss and NSP accuracy over minutes of training, as PNG."""
+    import matplotlib
+    matplotlib.use('Agg')
+    from matplotlib import pyplot as plt
+    looks = {'learn': ('C3', 'd2lbert, --recipe learn'),
+             'book': ('C0', 'd2lbert, the book\'s settings'),
+             'torch': ('C7', 'd2l 1.0.3 (PyTorch), the book\'s settings')}
+    figure, panels = plt.subplots(1, 2, figsize=(9, 3.6))
+    for axes, field in zip(panels, ('mlm_loss', 'nsp_accuracy')):
+        seen = set()
+        for name, curve in curves.items():
+            colour, label = looks[name.partition(' ')[0]]
+            axes.plot([row[0] for row in curve],
+                      [getattr(row[2], field) for row in curve],
+                      color=colour, marker='o', markersize=3,
+                      label=None if label in seen else label)
+            seen.add(label)
+        axes.set(xlabel='minutes of training', ylabel={
+            'mlm_loss': 'held-out MLM loss',
+            'nsp_accuracy': 'held-out NSP accuracy'}[field])
+        axes.grid(alpha=0.3)
+    # Before training the loss is that of a guess, which would flatten the rest
+    panels[0].set_ylim(top=8)
+    panels[1].axhline(0.5, color='black', linestyle=':', linewidth=1)
+    panels[0].legend()
+    benchmark.save_figure(figure, path)
+
+
+def save_texts(data_dir, path):
+    """One epoch of examples and the held-out ones, as `Theirs` takes them.
+
+    Returns the size of the vocabulary.
+    """
+    from d2lbert.objectives.mlm_nsp import held_out_batches, read_corpus
+    from d2lbert.training.settings import complete
+    text = read_corpus(complete(dict(data_dir=data_dir, eval_every=1)))
+    texts = benchmark.Texts(data_dir)
+    texts.columns = {
+        'train': _whole(batch for _, batch in text.train.batches(
+            BATCH_SIZE, LENGTH, seed=1)),
+        'valid': _whole(held_out_batches(text.valid, BATCH_SIZE,
+                                                  LENGTH))}
+    texts.save(path)
+    return len(text.vocab)
+
+
+def _whole(batches):
+    """All batches as one, column by column."""
+    return [onp.concatenate(column) for column in zip(*batches)]
+
+
+def main():
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument('--minutes', type=float, default=10, metavar='N',
+                        help='of training, for each (10)')
+    parser.add_argument('--every', type=float, default=1, metavar='N',
+                        help='minutes between two looks (1)')
+    parser.add_argument('--seeds', default='1,2,3', metavar='A,B',
+                        help='seeds of the recipe learn (1,2,3)')
+    parser.add_argument('--data', metavar='FOLDER', help='the folder that '
+                        'holds wiki.train.tokens or wikitext-2/ (default: '
+                        'where load_data_wiki finds it)')
+    parser.add_argument('--torch-python', metavar='PATH',
+                        help='an interpreter with d2l 1.0.3 and PyTorch')
+    parser.add_argument('--plot', metavar='FILE.png',
+                        help='draw held-out loss and accuracy over time')
+    parser.add_argument('--json', metavar='FILE',
+                        help='write the curves there')
+    args = parser.parse_args()
+    machine = benchmark.machine()
+    print(machine)
+    with tempfile.TemporaryDirectory() as folder:
+        path = str(Path(folder, 'columns.npz'))
+        vocab_size = save_texts(args.data, path)
+        contestants = [functools.partial(
+            Ours, f'learn {seed}', recipe='learn', seed=int(seed),
+            data_dir=args.data) for seed in args.seeds.split(',') if seed]
+        contestants.append(functools.partial(
+            Ours, 'book', num_steps=sys.maxsize, seed=1, data_dir=args.data))
+        if args.torch_python:
+            contestants.append(functools.partial(
+                Theirs, 'torch', args.torch_python, path, vocab_size))
+        else:
+            print('torch: not measured: give --torch-python')
+        curves = measure(contestants, args.minutes, args.every)
+    report(curves, args.minutes)
+    if args.plot:
+        draw(curves, args.plot)
+    benchmark.write_json(args.json, {
+        'machine': machine, 'curves': {
+            name: [(spent, steps, figures._asdict())
+                   for spent, steps, figures in curve]
+            for name, curve in curves.items()}})
+
+
+if __name__ == '__main__':
+    main()

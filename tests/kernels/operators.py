@@ -1,0 +1,126 @@
+"""Every fused operator, on work enough for a team of threads.
+
+    python operators.py TEAM.so OUT.npz
+
+computes all of them in teams smaller than they ask for, in a process whose
+OMP_THREAD_LIMIT is `LIMIT` and whose MXNET_ENGINE_TYPE is NaiveEngine, so
+that operators run in the thread whose settings are changed here. TEAM.so has
+`received`, the size of a team that asked for as many threads as it may.
+"""
+import ctypes
+import sys
+
+import numpy as onp
+
+from d2lbert import kernels
+from d2lbert.kernels import ops
+from d2lbert.machine.backend import autograd, np, npx
+
+LIMIT = 5
+
+
+def _array(values):
+    return np.array(values, dtype=values.dtype)
+
+
+def _ints(values):
+    return _array(onp.asarray(values, dtype='int32'))
+
+
+def cases(precision='fp32'):
+    """{name: (function of the module of operators, arguments)}."""
+    rng = onp.random.RandomState(7)
+
+    def draw(*shape):
+        return rng.normal(size=shape).astype('float32')
+
+    def dense(act):
+        return lambda m: lambda X, W, b: m.dense(X, W, b, act=act,
+                                                 precision=precision)
+    found = {}
+    # By rows and by columns (weights of more than a megabyte), with more
+    # rows than threads and with fewer
+    for act, R, K, N in (('none', 40, 33, 50), ('tanh', 700, 33, 50),
+                         ('relu', 3, 130, 150), ('none', 20, 450, 600),
+                         ('gelu', 300, 450, 600), ('tanh', 2, 450, 600)):
+        found[f'dense {act} {R} x {K} x {N}'] = dense(act), [
+            draw(R, K), draw(N, K) / K**0.5, draw(N)]
+    lens = [30, 7, 23]
+    offsets, lens = _ints(onp.cumsum([0] + lens)), _ints(lens)
+    found['attention'] = (
+        lambda m: lambda Q, K, V: m.attention(Q, K, V, offsets, lens, 2,
+                                              precision=precision),
+        [draw(60, 20) for _ in range(3)])
+    found['attention_qkv'] = (
+        lambda m: lambda QKV: m.attention_qkv(QKV, offsets, lens, 2,
+                                              precision=precision),
+        [draw(60, 60)])
+    for M, V in ((300, 3000), (2, 3000), (300, 40)):
+        labels = _ints(rng.randint(0, V, M))
+        found[f'vocab_ce {M} x {V}'] = (
+            lambda m, labels=labels: lambda X, W, b, w: m.vocab_ce(
+                X, W, b, labels, w, precision=precision)[0],
+            [draw(M, 20), draw(V, 20), draw(V), draw(M)])
+    if precision != 'fp32':
+        return found
+    for R, H in ((100, 70), (3, 2000)):
+        found[f'add_norm {R} x {H}'] = lambda m: m.add_norm, [
+            draw(R, H), draw(R, H), draw(H), draw(H)]
+    # A table of many rows is shared out by rows, a short one by columns;
+    # every row is drawn, so that none on a border can be wrong unseen
+    places = [_ints(rng.permutation(3000) % n) for n in (1500, 2, 50)]
+    found['embed'] = (
+        lambda m: lambda *tables: m.embed(*places, *tables),
+        [draw(1500, 21), draw(2, 21), draw(50, 21)])
+    labels = _ints(rng.randint(0, 500, 70))
+    found['softmax_ce'] = (
+        lambda m: lambda X, w: m.softmax_ce(X, labels, w),
+        [draw(70, 500), draw(70)])
+    return found
+
+
+def results(module, precision='fp32'):
+    """{name: [value, gradient of each argument]} as NumPy arrays."""
+    found = {}
+    for name, (function, values) in cases(precision).items():
+        arrays = [_array(value) for value in values]
+        for X in arrays:
+            X.attach_grad()
+        with autograd.record():
+            Y = function(module)(*arrays)
+        up = onp.random.RandomState(6).normal(size=Y.shape)
+        Y.backward(np.array(up.astype('float32')))
+        found[name] = [Y.asnumpy()] + [X.grad.asnumpy() for X in arrays]
+    return found
+
+
+def teams():
+    """Change this thread's settings; (what they are, the team they give)."""
+    openmp = ctypes.CDLL('libgomp.so.1')
+    yield f'{LIMIT} of {LIMIT}', LIMIT
+    openmp.omp_set_num_threads(16)
+    yield f'{LIMIT} of 16', LIMIT
+    yield f'{LIMIT} of 16, again', LIMIT
+    openmp.omp_set_dynamic(1)
+    yield 'dynamic', None       # as many as idle CPUs
+    openmp.omp_set_max_active_levels(0)
+    yield '1 of 16', 1
+
+
+def main(library, path):
+    npx.set_np()
+    assert kernels.load(), kernels.state().reason
+    received = ctypes.CDLL(library).received
+    precisions = ['fp32'] + ['bf16'] * kernels.bf16_supported()
+    found = {}
+    for team, size in teams():
+        assert size in (None, received()), f'{received()} came for {team}'
+        for precision in precisions:
+            for name, arrays in results(ops, precision).items():
+                for i, X in enumerate(arrays):
+                    found[f'{team}/{precision}/{name}/{i}'] = X
+    onp.savez(path, **found)
+
+
+if __name__ == '__main__':
+    main(*sys.argv[1:])

@@ -1,0 +1,983 @@
+"""The fused CPU operators against float64 NumPy."""
+
+import math
+import os
+import pathlib
+import platform
+import subprocess
+import sys
+import textwrap
+
+import numpy
+import operators
+import pytest
+
+from d2lbert import kernels
+from d2lbert.kernels import build, ops, plain
+from d2lbert.machine import hardware
+from d2lbert.machine.backend import autograd, gluon, mx, np
+
+erf = numpy.vectorize(math.erf)
+
+
+@pytest.fixture(scope='session')
+def fused(compiler):
+    """The fused operators, which must build where a compiler works."""
+    if kernels.mode() == 'off':
+        pytest.skip('D2LBERT_KERNELS is off')
+    assert kernels.load(), kernels.state().reason
+    return ops
+
+
+def array(values, ctx=None):
+    values = numpy.asarray(values)
+    return np.array(values, dtype=values.dtype, ctx=ctx or mx.cpu())
+
+
+def ints(values):
+    return array(numpy.asarray(values, dtype='int32'))
+
+
+def close(got, wanted, tolerance=2e-5):
+    """Equal but for rounding, relative to the largest entry."""
+    got = got.asnumpy() if hasattr(got, 'asnumpy') else got
+    wanted = numpy.asarray(wanted)
+    assert got.shape == wanted.shape
+    scale = max(numpy.abs(wanted).max(), 1e-2)
+    assert numpy.abs(got - wanted).max() <= tolerance * scale
+
+
+def check(reference, function, values, tolerance=2e-5):
+    """Value and gradients of function(*arrays) against float64.
+
+    The gradients' oracle is the central difference of the float64 reference
+    along random directions, one array at a time.
+    """
+    arrays = [array(value) for value in values]
+    for x in arrays:
+        x.attach_grad()
+    with autograd.record():
+        y = function(*arrays)
+    rng = numpy.random.RandomState(6)
+    upstream = rng.randn(*y.shape).astype('float32')
+    y.backward(array(upstream))
+    exact = [value.astype('float64') for value in values]
+    close(y, reference(*exact), tolerance)
+    for i, x in enumerate(arrays):
+        for _ in range(2):
+            direction = rng.randn(*x.shape)
+            step, ends = 1e-5, []
+            for sign in (1, -1):
+                moved = list(exact)
+                moved[i] = exact[i] + sign * step * direction
+                ends.append((upstream * reference(*moved)).sum())
+            slope = (ends[0] - ends[1]) / (2 * step)
+            gradient = x.grad.asnumpy().astype('float64')
+            size = numpy.linalg.norm(gradient) * 3 + 1e-2
+            assert abs((gradient * direction).sum() - slope) <= (
+                4 * tolerance * size)
+
+
+def gradients(function, values):
+    arrays = [array(value) for value in values]
+    for x in arrays:
+        x.attach_grad()
+    with autograd.record():
+        y = function(*arrays)
+    rng = numpy.random.RandomState(6)
+    y.backward(array(rng.randn(*y.shape).astype('float32')))
+    return [y.asnumpy()] + [x.grad.asnumpy() for x in arrays]
+
+
+def with_plain(function, values, tolerance=2e-5):
+    """The fused operator and its twin give the same, gradients included."""
+    for got, wanted in zip(gradients(function(ops), values),
+                           gradients(function(plain), values)):
+        close(got, wanted, tolerance)
+
+
+# float64 references
+
+ACTS = {'none': lambda z: z, 'relu': lambda z: numpy.maximum(z, 0),
+        'tanh': numpy.tanh,
+        'gelu': lambda z: z * (1 + erf(z / math.sqrt(2))) / 2}
+
+
+def np_norm(X, Y, gamma, beta, eps=1e-5):
+    Z = X + Y
+    Z = Z - Z.mean(-1, keepdims=True)
+    return Z / numpy.sqrt((Z**2).mean(-1, keepdims=True) + eps) * gamma + beta
+
+
+def np_attention(Q, K, V, offsets, lens, heads, factors=None):
+    """factors (R, heads, longest): what dropout multiplies weights by."""
+    out = numpy.zeros_like(Q)
+    size = Q.shape[1] // heads
+    for first, last, n in zip(offsets, offsets[1:], lens):
+        for h in range(heads if n else 0):
+            columns = slice(h * size, (h + 1) * size)
+            q = Q[first:last, columns]
+            scores = q @ K[first:first + n, columns].T / math.sqrt(size)
+            e = numpy.exp(scores - scores.max(1, keepdims=True))
+            weights = e / e.sum(1, keepdims=True)
+            if factors is not None:
+                weights = weights * factors[first:last, h, :n]
+            out[first:last, columns] = weights @ V[first:first + n, columns]
+    return out
+
+
+def np_ce(logits, labels):
+    top = logits.max(1, keepdims=True)
+    sums = numpy.log(numpy.exp(logits - top).sum(1)) + top[:, 0]
+    return sums - logits[numpy.arange(len(labels)), labels]
+
+
+# values and gradients
+
+DENSE = [(1, 1, 1), (1, 40, 3), (30, 1, 17), (37, 19, 23), (130, 128, 96),
+         (57, 300, 1000), (300, 33, 70)]
+
+
+@pytest.mark.parametrize('act', ACTS)
+@pytest.mark.parametrize('R, K, N', DENSE)
+def test_dense_is_the_float64_product(fused, draw, R, K, N, act):
+    values = [draw(R, K), draw(N, K) / math.sqrt(K), draw(N)]
+    if act == 'relu':  # a difference across the kink is no gradient
+        with_plain(lambda m: lambda X, W, b: m.dense(X, W, b, act=act),
+                   values)
+    else:
+        check(lambda X, W, b: ACTS[act](X @ W.T + b),
+              lambda X, W, b: fused.dense(X, W, b, act=act), values)
+
+
+def test_dense_takes_more_axes_and_no_bias(fused, draw):
+    check(lambda X, W: X @ W.T, lambda X, W: fused.dense(X, W),
+          [draw(2, 3, 5), draw(7, 5)])
+
+
+def test_every_activation_is_accurate_over_its_range(fused):
+    z = numpy.concatenate([numpy.linspace(-30, 30, 4001),
+                           numpy.linspace(-1e-3, 1e-3, 101)])
+    X = array(z[:, None].astype('float32'))
+    exact = X.asnumpy().astype('float64')
+    for act in ('tanh', 'gelu'):
+        got = fused.dense(X, np.ones((1, 1)), act=act).asnumpy()
+        wanted = ACTS[act](exact)
+        assert numpy.abs(got - wanted).max() < 2e-6
+        near = numpy.abs(exact) < 1
+        error = numpy.abs(got - wanted)[near]
+        assert (error <= 1e-6 * numpy.abs(wanted)[near] + 1e-12).all()
+
+
+@pytest.mark.parametrize('shape', [(1, 1), (17, 3), (2, 5, 16), (9, 100),
+                                   (700, 128)])
+def test_add_norm_is_the_float64_layer_norm(fused, draw, shape):
+    H = shape[-1]
+    values = [draw(*shape), draw(*shape), draw(H), draw(H)]
+    check(np_norm, fused.add_norm, values, tolerance=5e-5)
+    check(lambda *v: np_norm(*v, eps=1e-2),
+          lambda *v: fused.add_norm(*v, eps=1e-2), values)
+
+
+PADDED = [(1, [1], 1, 1), (5, [5, 0, 1, 3], 12, 3), (64, [64, 30], 128, 2),
+          (20, [20, 7], 7, 1), (150, [130, 40], 40, 2), (33, [33], 6, 2)]
+
+
+@pytest.mark.parametrize('T, lens, H, N', PADDED)
+def test_attention_on_padded_rows_is_the_float64_one(fused, draw, T, lens,
+                                                     H, N):
+    offsets = numpy.arange(0, len(lens) * T + 1, T)
+    R = offsets[-1]
+    check(lambda Q, K, V: np_attention(Q, K, V, offsets, lens, N),
+          lambda Q, K, V: fused.attention(Q, K, V, ints(offsets), ints(lens),
+                                          N),
+          [draw(R, H), draw(R, H), draw(R, H)])
+
+
+@pytest.mark.parametrize('lens, H, N', [([3], 1, 1), ([7, 1, 30, 2], 10, 2),
+                                        ([64, 17, 50], 64, 2)])
+def test_attention_on_packed_rows_is_the_float64_one(fused, draw, lens, H,
+                                                     N):
+    offsets = numpy.cumsum([0] + lens)
+    R = offsets[-1]
+
+    def reference(QKV):
+        return np_attention(*numpy.split(QKV, 3, 1), offsets, lens, N)
+
+    check(reference, lambda QKV: fused.attention_qkv(
+        QKV, ints(offsets), ints(lens), N), [draw(R, 3 * H)])
+
+
+def test_a_sequence_of_two_thousand_rows_needs_no_square_matrix(fused,
+                                                                draw):
+    lens, H = [2000, 3], 16
+    offsets = numpy.cumsum([0] + lens)
+    check(lambda Q, K, V: np_attention(Q, K, V, offsets, lens, 1),
+          lambda Q, K, V: fused.attention(Q, K, V, ints(offsets), ints(lens),
+                                          1),
+          [draw(2003, H), draw(2003, H), draw(2003, H)])
+
+
+@pytest.mark.parametrize('sign', [1, -1])
+def test_scores_beyond_the_range_of_exp_keep_their_weights(fused, draw, sign):
+    lens, H = [40, 3], 8
+    offsets = numpy.cumsum([0] + lens)
+    Q, K, V = (draw(43, H) for _ in range(3))
+    # Scores of about 200 or -200, far beyond the 88 of e^x, that differ by
+    # little: the weights are those of the small differences
+    Q[:, 0], K[:, 0] = 24, sign * 24
+    values = [Q, K, V]
+    scores = Q @ K.T / math.sqrt(H)
+    assert (sign * scores).min() > 100 and numpy.ptp(scores) > 5
+
+    def reference(Q, K, V):
+        return np_attention(Q, K, V, offsets, lens, 1)
+
+    arguments = ints(offsets), ints(lens), 1
+    check(reference, lambda Q, K, V: fused.attention(Q, K, V, *arguments),
+          values, 5e-4)
+    check(lambda QKV: reference(*numpy.split(QKV, 3, 1)),
+          lambda QKV: fused.attention_qkv(QKV, *arguments),
+          [numpy.concatenate(values, 1)], 5e-4)
+
+
+def test_rows_without_keys_are_zero_and_never_nan(fused, draw):
+    X = array(draw(6, 4))
+    X.attach_grad()
+    with autograd.record():
+        Y = fused.attention(X, X, X, ints([1, 3, 5]), ints([0, 2]), 2)
+    Y.backward()
+    assert (Y.asnumpy()[[0, 1, 2, 5]] == 0).all()
+    assert (Y.asnumpy()[[3, 4]] != 0).all()
+    assert (X.grad.asnumpy()[[0, 1, 2, 5]] == 0).all()
+    assert numpy.isfinite(X.grad.asnumpy()).all()
+
+
+@pytest.mark.parametrize('R, V, L, H', [(1, 1, 1, 1), (333, 50, 20, 19),
+                                        (64, 1000, 64, 128)])
+def test_embed_is_the_sum_of_three_rows(fused, draw, R, V, L, H):
+    rng = numpy.random.RandomState(3)
+    t, s, p = (rng.randint(0, n, R) for n in (V, 2, L))
+    check(lambda A, B, C: A[t] + B[s] + C[p],
+          lambda A, B, C: fused.embed(ints(t), ints(s), ints(p), A, B, C),
+          [draw(V, H), draw(2, H), draw(L, H)])
+
+
+def test_no_row_of_a_long_table_is_summed_by_two_threads(fused):
+    # More rows than 64 for each thread: the table is shared out by rows.
+    # Threads that disturb each other do so only while both are at work, so
+    # every row is drawn often, and all of it is done again
+    V, R, H = 200 * hardware.physical_cores(), 400000, 2
+    rng = numpy.random.RandomState(5)
+    rows, up = rng.permutation(R) % V, rng.randint(-9, 10, (R, H))
+    wanted = numpy.stack([numpy.bincount(rows, column, V)
+                          for column in up.T], 1)
+    table, rows, up = np.zeros((V, H)), ints(rows), array(up.astype('float32'))
+    table.attach_grad()
+    for _ in range(10):
+        with autograd.record():
+            Y = fused.embed(rows, rows * 0, rows * 0, table, np.zeros((1, H)),
+                            np.zeros((1, H)), grad_req='write')
+        Y.backward(up)
+        # Sums of small whole numbers are exact
+        assert (table.grad.asnumpy() == wanted).all()
+
+
+@pytest.mark.parametrize('sizes', [(3, 4, 5), (4, 3, 4), (4, 4, 5)])
+def test_tables_of_different_widths_are_refused(fused, sizes):
+    with pytest.raises(mx.base.MXNetError, match='[Ss]hape'):
+        fused.embed(ints([0]), ints([0]), ints([0]),
+                    *(np.ones((2, size)) for size in sizes)).asnumpy()
+
+
+@pytest.mark.parametrize('R, K, N', [(0, 4, 5), (0, 450, 600), (3, 0, 5)])
+def test_dense_over_nothing_is_the_bias_and_its_gradients_zero(fused, R, K,
+                                                               N):
+    X, W, b = np.ones((R, K)), np.ones((N, K)), np.ones(N)
+    for x in (X, W, b):
+        x.attach_grad()
+    with autograd.record():
+        Y = fused.dense(X, W, b, grad_req='write')
+    for x in (W, b):
+        x.grad[:] = 7
+    Y.backward()
+    assert Y.shape == (R, N) and (Y.asnumpy() == 1).all()
+    assert (W.grad.asnumpy() == 0).all() and (b.grad.asnumpy() == R).all()
+
+
+def test_vocab_ce_of_no_rows_is_zero_and_so_are_its_gradients(fused):
+    X, W, b = np.ones((0, 4)), np.ones((9, 4)), np.ones(9)
+    for x in (W, b):
+        x.attach_grad()
+        x.grad[:] = 7
+    with autograd.record():
+        loss, _ = fused.vocab_ce(X, W, b, ints([]), np.ones(0),
+                                 grad_req='write')
+    loss.backward()
+    assert loss.item() == 0
+    assert (W.grad.asnumpy() == 0).all() and (b.grad.asnumpy() == 0).all()
+
+
+def test_an_index_out_of_range_touches_only_the_table(fused, draw):
+    tables = [array(draw(4, 3)), array(draw(2, 3)), array(draw(5, 3))]
+    for table in tables:
+        table.attach_grad()
+    with autograd.record():
+        Y = fused.embed(ints([-7, 1 << 30]), ints([0, 0]), ints([0, 0]),
+                        *tables)
+    Y.backward()
+    wanted = [tables[0].asnumpy()[i] + tables[1].asnumpy()[0]
+              + tables[2].asnumpy()[0] for i in (0, 3)]
+    close(Y, wanted)
+    assert tables[0].grad.asnumpy().sum(1).tolist() == [3, 0, 0, 3]
+
+
+@pytest.mark.parametrize('M, H, V', [(1, 1, 1), (5, 7, 33), (300, 20, 700),
+                                     (520, 8, 500), (3, 40, 5000)])
+@pytest.mark.parametrize('scale', [1, 60])
+def test_vocab_ce_is_the_float64_loss(fused, draw, M, H, V, scale):
+    labels = numpy.random.RandomState(4).randint(0, V, M)
+    values = [draw(M, H) * scale, draw(V, H), draw(V), draw(M)]
+
+    def reference(X, W, b, w):
+        return (np_ce(X @ W.T + b, labels) * w).sum().reshape(1)
+
+    # Large logits: the running maximum has to move between blocks.
+    check(reference, lambda X, W, b, w: fused.vocab_ce(
+        X, W, b, ints(labels), w)[0], values,
+        tolerance=2e-5 if scale == 1 else 2e-4)
+    X, W, b, w = (array(value) for value in values)
+    loss, rows = fused.vocab_ce(X, W, b, ints(labels), w, grad=False)
+    exact = [value.astype('float64') for value in values]
+    close(rows, np_ce(exact[0] @ exact[1].T + exact[2], labels))
+    close(loss, reference(*exact), 1e-4)
+
+
+def test_a_loss_whose_weights_are_zero_has_no_gradient(fused, draw):
+    X, W, b = array(draw(6, 5)), array(draw(9, 5)), array(draw(9))
+    for x in (X, W, b):
+        x.attach_grad()
+    with autograd.record():
+        loss, _ = fused.vocab_ce(X, W, b, ints([1] * 6), np.zeros(6))
+    loss.backward()
+    assert loss.item() == 0
+    for x in (X, W, b):
+        assert (x.grad.asnumpy() == 0).all()
+
+
+def test_a_loss_asked_for_alone_refuses_to_go_backward(fused, draw):
+    X = array(draw(6, 5))
+    X.attach_grad()
+    with autograd.record():
+        loss, _ = fused.vocab_ce(X, array(draw(9, 5)), array(draw(9)),
+                                 ints([1] * 6), np.ones(6), grad=False)
+    with pytest.raises(mx.base.MXNetError, match='keeps no gradients'):
+        loss.backward()
+        X.grad.asnumpy()
+
+
+@pytest.mark.parametrize('M, V', [(1, 1), (5, 33), (40, 1000)])
+def test_softmax_ce_is_the_float64_loss(fused, draw, M, V):
+    labels = numpy.random.RandomState(4).randint(0, V, M)
+    check(lambda X, w: np_ce(X, labels) * w,
+          lambda X, w: fused.softmax_ce(X, ints(labels), w),
+          [draw(M, V) * 5, draw(M)])
+
+
+def test_infinite_and_missing_logits_keep_their_meaning(fused):
+    inf, nan = numpy.inf, numpy.nan
+    logits = array(numpy.array([[-inf, 0, 1], [0, nan, 1], [500, -500, 0],
+                                [-1e30, -1e30, -inf]], 'float32'))
+    logits.attach_grad()
+    with autograd.record():
+        rows = fused.softmax_ce(logits, ints([1, 0, 0, 0]), np.ones(4))
+    rows.backward()
+    wanted = [math.log(1 + math.e), nan, 0, math.log(2)]
+    numpy.testing.assert_allclose(rows.asnumpy(), wanted, rtol=1e-6)
+    assert logits.grad.asnumpy()[0, 0] == 0
+    assert numpy.isnan(logits.grad.asnumpy()[1]).all()
+    z = array(numpy.array([[inf], [-inf], [nan]], 'float32'))
+    for act in ('relu', 'tanh', 'gelu'):
+        got = fused.dense(z, np.ones((1, 1)), act=act).asnumpy()[:, 0]
+        assert numpy.isnan(got[2])
+        assert got[0] == (1 if act == 'tanh' else inf)
+
+
+def test_fused_and_plain_agree(fused, draw):
+    t, s, p = ints([1, 3, 3, 0]), ints([0, 1, 1, 0]), ints([0, 1, 2, 2])
+    with_plain(lambda m: lambda *W: m.embed(t, s, p, *W),
+               [draw(4, 5), draw(2, 5), draw(3, 5)])
+    with_plain(lambda m: m.add_norm,
+               [draw(8, 21), draw(8, 21), draw(21), draw(21)])
+    offsets, lens = ints([0, 6, 12, 18]), ints([6, 0, 4])
+    for length in (None, 6):
+        with_plain(lambda m: lambda QKV: m.attention_qkv(
+            QKV, offsets, lens, 2, length=length), [draw(18, 30)])
+    ragged = ints([0, 5, 6, 18])
+    with_plain(lambda m: lambda Q, K, V: m.attention(
+        Q, K, V, ragged, ints([5, 1, 12]), 2),
+        [draw(18, 10), draw(18, 10), draw(18, 10)])
+    labels = ints([3, 0, 8, 8])
+    with_plain(lambda m: lambda X, W, b, w: m.vocab_ce(
+        X, W, b, labels, w)[0], [draw(4, 5), draw(9, 5), draw(9), draw(4)])
+    with_plain(lambda m: lambda X, w: m.softmax_ce(X, labels, w),
+               [draw(4, 9), draw(4)])
+
+
+def test_slices_that_start_anywhere_are_fine(fused, draw):
+    X, W = array(draw(9, 5)), array(draw(8, 5))
+    close(fused.dense(X[3:], W[1:]), X.asnumpy()[3:] @ W.asnumpy()[1:].T)
+    Y = array(draw(9, 5))
+    close(fused.add_norm(X[1:], Y[1:], np.ones(5), np.zeros(5)),
+          np_norm(X.asnumpy()[1:], Y.asnumpy()[1:], 1, 0))
+
+
+@pytest.fixture
+def bf16(fused):
+    if not kernels.bf16_supported():
+        pytest.skip('this CPU does not multiply in bfloat16')
+
+
+@pytest.mark.parametrize('R, K, N', [(1, 1, 1), (37, 19, 23), (90, 128, 70)])
+def test_bf16_rounds_the_operands_and_nothing_else(bf16, draw, R, K, N):
+    def rounded(x):
+        bits = numpy.ascontiguousarray(x, 'float32').view('uint32')
+        bits = (bits + 0x7fff + (bits >> 16 & 1)) & 0xffff0000
+        return bits.astype('uint32').view('float32')
+
+    X, W, b = draw(R, K), draw(N, K), draw(N)
+    Y, dX, dW, db = gradients(
+        lambda X, W, b: ops.dense(X, W, b, precision='bf16'), [X, W, b])
+    close(Y, rounded(X).astype('float64') @ rounded(W).T + b, 1e-5)
+    up = numpy.random.RandomState(6).randn(R, N).astype('float32')
+    close(dX, rounded(up).astype('float64') @ rounded(W), 1e-5)
+    close(dW, rounded(up).T.astype('float64') @ rounded(X), 1e-5)
+    close(db, up.sum(0), 1e-5)
+
+
+def test_bf16_stays_near_fp32(bf16, draw):
+    offsets, lens = ints([0, 33, 40]), ints([33, 7])
+    labels = ints(numpy.arange(40) * 7)
+    for function, values in (
+            (lambda precision: lambda Q, K, V: ops.attention(
+                Q, K, V, offsets, lens, 2, precision=precision),
+             [draw(40, 70), draw(40, 70), draw(40, 70)]),
+            (lambda precision: lambda X, W, b: ops.vocab_ce(
+                X, W, b, labels, np.ones(40), precision=precision)[0],
+             [draw(40, 33), draw(301, 33), draw(301)])):
+        for half, full in zip(gradients(function('bf16'), values),
+                              gradients(function('fp32'), values)):
+            close(half, full, 2e-2)
+
+
+def test_plain_refuses_bf16(draw):
+    X = array(draw(2, 2))
+    with pytest.raises(ValueError, match='fused'):
+        plain.dense(X, X, precision='bf16')
+
+
+# dropout
+
+def norm_factors(p, shape):
+    """What add_norm multiplies Y by, from the ratio of two gradients."""
+    X, Y = array(numpy.ones(shape, 'float32')), np.ones(shape)
+    X, Y = X * np.arange(shape[1]), Y + np.arange(shape[0])[:, None]
+    X.attach_grad()
+    Y.attach_grad()
+    with autograd.record():
+        Z = ops.add_norm(X, Y, np.ones(shape[1]), np.zeros(shape[1]), p=p)
+    up = numpy.random.RandomState(1).randn(*shape).astype('float32')
+    Z.backward(array(up))
+    return Y.grad.asnumpy() / X.grad.asnumpy()
+
+
+@pytest.mark.parametrize('p', [0.1, 0.5])
+def test_dropout_has_its_rate_and_no_memory(fused, p):
+    mx.random.seed(11)
+    factors = norm_factors(p, (2000, 600))
+    kept = numpy.abs(factors) > 1e-9
+    numpy.testing.assert_allclose(factors[kept], 1 / (1 - p), rtol=1e-3)
+    deviation = math.sqrt(p * (1 - p) / kept.size)
+    assert abs(kept.mean() - (1 - p)) < 4 * deviation
+    centred = kept - (1 - p)
+    # Neighbours in a row, in a column, and the rates of rows and columns.
+    for a, b in ((centred[:, 1:], centred[:, :-1]),
+                 (centred[1:], centred[:-1])):
+        assert abs((a * b).mean()) < 5 * p * (1 - p) / math.sqrt(a.size)
+    for axis, n in ((0, 2000), (1, 600)):
+        spread = centred.mean(axis).var() * n / (p * (1 - p))
+        assert abs(spread - 1) < 0.25
+
+
+def test_add_norm_with_dropout_uses_one_mask_both_ways(fused, draw):
+    shape = (40, 21)
+    mx.random.seed(3)
+    factors = norm_factors(0.3, shape)
+    factors = numpy.where(numpy.abs(factors) > 1e-6, 1 / 0.7, 0)
+
+    def function(X, Y, gamma, beta):
+        mx.random.seed(3)
+        return ops.add_norm(X, Y, gamma, beta, p=0.3)
+
+    check(lambda X, Y, gamma, beta: np_norm(X, factors * Y, gamma, beta),
+          function, [draw(*shape), draw(*shape), draw(21), draw(21)], 5e-5)
+
+
+def attention_factors(p, lens, N):
+    """What attention multiplies its weights by: V is the identity, and the
+    weights of rows of zeros are all the same."""
+    offsets, size = numpy.cumsum([0] + lens), max(lens)
+    V = numpy.concatenate([numpy.eye(size)[:n] for n in lens])
+    V = array(numpy.tile(V, (1, N)).astype('float32'))
+    with autograd.train_mode():
+        out = ops.attention(np.zeros_like(V), np.zeros_like(V), V,
+                            ints(offsets), ints(lens), N, p=p)
+    counts = numpy.repeat(lens, lens)
+    return out.asnumpy().reshape(-1, N, size) * counts[:, None, None]
+
+
+def test_attention_with_dropout_uses_one_mask_both_ways(fused, draw):
+    lens, N, H = [150, 7, 20], 2, 10
+    offsets = numpy.cumsum([0] + lens)
+    mx.random.seed(4)
+    factors = attention_factors(0.25, lens, N)
+    within = numpy.concatenate(
+        [factors[offsets[b]:offsets[b + 1], :, :n].ravel()
+         for b, n in enumerate(lens)])
+    kept = within > 0
+    numpy.testing.assert_allclose(within[kept], 1 / 0.75, rtol=1e-5)
+    assert abs(kept.mean() - 0.75) < 4 * math.sqrt(0.1875 / kept.size)
+
+    def function(Q, K, V):
+        mx.random.seed(4)
+        return ops.attention(Q, K, V, ints(offsets), ints(lens), N, p=0.25)
+
+    check(lambda Q, K, V: np_attention(Q, K, V, offsets, lens, N, factors),
+          function, [draw(177, H), draw(177, H), draw(177, H)], 5e-5)
+
+
+def test_a_seed_repeats_the_mask_and_a_call_changes_it(fused):
+    mx.random.seed(21)
+    first, second = norm_factors(0.5, (9, 50)), norm_factors(0.5, (9, 50))
+    mx.random.seed(21)
+    again = norm_factors(0.5, (9, 50))
+    mx.random.seed(22)
+    other = norm_factors(0.5, (9, 50))
+    assert (first == again).all()
+    assert (first != second).any() and (first != other).any()
+
+
+def test_prediction_drops_nothing(fused, draw):
+    X, Y, gamma, beta = (array(draw(*s)) for s in ((8, 9), (8, 9), (9,),
+                                                   (9,)))
+    exact = np_norm(*[x.asnumpy() for x in (X, Y, gamma, beta)])
+    close(ops.add_norm(X, Y, gamma, beta, p=0.5), exact)
+    with autograd.record(train_mode=False):
+        close(ops.add_norm(X, Y, gamma, beta, p=0.5), exact)
+    with autograd.record(), autograd.predict_mode():
+        close(ops.add_norm(X, Y, gamma, beta, p=0.5), exact)
+
+
+# under Gluon
+
+class Block(gluon.nn.HybridBlock):
+    """Every operator once, `dense` twice with one weight."""
+
+    def __init__(self, kind, p=0.0):
+        super().__init__()
+        self.kind, self.p = kind, p
+        get = self.params.get
+        self.table = get('table', shape=(11, 6), init='normal')
+        self.side = get('side', shape=(2, 6), init='normal')
+        self.place = get('place', shape=(8, 6), init='normal')
+        self.qkv = get('qkv', shape=(18, 6), init='normal')
+        self.W = get('W', shape=(6, 6), init='normal')
+        self.b = get('b', shape=(6,), init='normal')
+        self.gamma = get('gamma', shape=(6,), init='ones')
+        self.beta = get('beta', shape=(6,), init='zeros')
+        self.bias = get('bias', shape=(11,), init='normal')
+
+    def hybrid_forward(self, F, X, tokens, offsets, lens, labels, weights,
+                       table, side, place, qkv, W, b, gamma, beta, bias):
+        kind = self.kind
+        zeros = tokens * 0
+        E = X + kind.embed(tokens, zeros, zeros, table, side, place)
+        A = kind.attention_qkv(kind.dense(E, qkv, units=18), offsets, lens,
+                               2, p=self.p, length=4)
+        A = kind.dense(A, W, b, units=6, act='gelu')
+        A = kind.dense(A, W, b, units=6, act='relu')
+        Y = kind.add_norm(E, A, gamma, beta, p=self.p)
+        loss, _ = kind.vocab_ce(Y, table, bias, labels, weights)
+        return loss + kind.softmax_ce(Y, labels * 0, weights).sum()
+
+
+def block_inputs(ctx=None):
+    rng = numpy.random.RandomState(8)
+    values = [rng.randn(12, 6).astype('float32'),
+              rng.randint(0, 11, 12).astype('int32'),
+              numpy.array([0, 4, 8, 12], 'int32'),
+              numpy.array([4, 2, 0], 'int32'),
+              rng.randint(0, 11, 12).astype('int32'),
+              rng.rand(12).astype('float32')]
+    return [array(value, ctx) for value in values]
+
+
+def twins(**options):
+    """A block of fused and one of plain operators with equal parameters."""
+    blocks = [Block(ops), Block(plain)]
+    for block in blocks:
+        block.initialize(ctx=options.get('ctx', mx.cpu()))
+    for a, b in zip(blocks[0].collect_params().values(),
+                    blocks[1].collect_params().values()):
+        values = numpy.random.RandomState(a.shape[0]).randn(*a.shape)
+        for parameter in (a, b):
+            parameter.set_data(np.array(values.astype('float32')))
+            parameter.grad_req = options.get('grad_req', 'write')
+    if options.get('hybrid'):
+        for block in blocks:
+            block.hybridize(static_alloc=True, static_shape=True)
+    return blocks
+
+
+def block_gradients(block, X, *rest):
+    return [X.grad.asnumpy()] + [
+        p.grad(X.ctx).asnumpy() for p in block.collect_params().values()]
+
+
+@pytest.mark.parametrize('hybrid', [False, True])
+@pytest.mark.parametrize('grad_req', ['write', 'add'])
+def test_a_block_accumulates_as_plain_operators_do(fused, hybrid, grad_req):
+    results = []
+    for block in twins(hybrid=hybrid, grad_req=grad_req):
+        inputs = block_inputs()
+        inputs[0].attach_grad(grad_req)
+        for _ in range(3):
+            with autograd.record():
+                loss = block(*inputs)
+            loss.backward()
+        results.append([loss.asnumpy()] + block_gradients(block, *inputs))
+    for got, wanted in zip(*results):
+        close(got, wanted, 1e-4)
+
+
+@pytest.mark.parametrize('hybrid', [False, True])
+def test_two_devices_at_once_give_what_each_gives_alone(fused, hybrid):
+    contexts = [mx.cpu(0), mx.cpu(1)]
+    block, _ = twins(hybrid=hybrid, ctx=contexts)
+    inputs = [block_inputs(ctx) for ctx in contexts]
+    for one in inputs:
+        one[0].attach_grad()
+    for _ in range(4):
+        with autograd.record():
+            losses = [block(*one) for one in inputs]
+        autograd.backward(losses)
+    first, second = (block_gradients(block, *one) for one in inputs)
+    for a, b in zip(first, second):
+        assert (a == b).all() and numpy.abs(a).max() > 0
+
+
+def test_one_graph_drops_in_training_and_not_in_prediction(fused):
+    block = Block(ops, p=0.5)
+    block.initialize()
+    block.hybridize(static_alloc=True, static_shape=True)
+    inputs = block_inputs()
+
+    def train():
+        with autograd.record():
+            return block(*inputs).item()
+
+    calm = block(*inputs).item()
+    assert train() != train()
+    assert block(*inputs).item() == calm
+    with autograd.record(), autograd.pause():
+        assert block(*inputs).item() == calm
+    mx.random.seed(1)
+    first = train()
+    mx.random.seed(1)
+    assert train() == first
+
+
+def test_outputs_outlive_the_next_call_of_a_static_graph(fused, draw):
+    class Dense(gluon.nn.HybridBlock):
+        def hybrid_forward(self, F, X, W):
+            return ops.dense(X, W, act='tanh')
+
+    block = Dense()
+    block.hybridize(static_alloc=True, static_shape=True)
+    W = array(draw(4, 5))
+    X = array(draw(6, 5))
+    first = block(X, W)
+    kept = first.asnumpy()
+    block(X * 2, W).wait_to_read()
+    assert (first.asnumpy() == kept).all()
+
+
+@pytest.mark.parametrize('hybrid', [False, True])
+def test_a_parameter_used_many_times_sums_its_gradients(fused, draw,
+                                                        hybrid):
+    class Many(gluon.nn.HybridBlock):
+        def hybrid_forward(self, F, X, W):
+            for _ in range(12):
+                X = ops.dense(X, W)
+            return X
+
+    block = Many()
+    if hybrid:
+        block.hybridize(static_alloc=True)
+    X, W = draw(4, 5), draw(5, 5) / 2
+
+    def reference(X, W):
+        for _ in range(12):
+            X = X @ W.T
+        return X
+
+    check(reference, block, [X, W], 1e-4)
+
+
+def test_shapes_are_inferred_through_deferred_parameters(fused, draw):
+    class Late(gluon.nn.HybridBlock):
+        def __init__(self):
+            super().__init__()
+            self.W = self.params.get('W', shape=(4, -1),
+                                     allow_deferred_init=True)
+            self.b = self.params.get('b', shape=(4,))
+
+        def hybrid_forward(self, F, X, W, b):
+            return ops.dense(X, W, b, units=4)
+
+    for hybrid in (False, True):
+        block = Late()
+        block.initialize()
+        if hybrid:
+            block.hybridize()
+        assert block(array(draw(3, 7))).shape == (3, 4)
+        assert block.W.shape == (4, 7)
+
+
+def test_a_seeded_run_repeats_to_the_last_bit(fused):
+    def run():
+        mx.random.seed(2)
+        block = Block(ops, p=0.3)
+        block.initialize()
+        inputs = block_inputs()
+        inputs[0].attach_grad()
+        with autograd.record():
+            loss = block(*inputs)
+        loss.backward()
+        return [loss.asnumpy()] + block_gradients(block, *inputs)
+
+    for a, b in zip(run(), run()):
+        assert (a == b).all()
+
+
+def python(code, **environment):
+    """Runs a script in a fresh process: its exit code, output, errors."""
+    root = str(pathlib.Path(kernels.__file__).resolve().parents[2])
+    path = os.pathsep.join([root, os.environ.get('PYTHONPATH', '')])
+    done = subprocess.run(
+        [sys.executable, '-c', textwrap.dedent(code)],
+        env={**os.environ, 'PYTHONPATH': path, **environment},
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    return done.returncode, done.stdout.decode(), done.stderr.decode()
+
+
+def test_the_mask_does_not_depend_on_the_number_of_threads(fused):
+    code = '''
+        from d2lbert.machine.backend import autograd, mx, np, npx
+        npx.set_np()
+        from d2lbert import kernels
+        from d2lbert.machine import hardware
+        assert kernels.load()
+        mx.random.seed(5)
+        V = np.tile(np.eye(100), (20, 1))
+        with autograd.train_mode():
+            A = kernels.ops.attention(
+                V * 0, V * 0, V, np.arange(0, 2001, 100).astype('int32'),
+                np.full((20,), 100, dtype='int32'), 1, p=0.5)
+            B = kernels.ops.add_norm(V, V + 1, np.ones(100), np.zeros(100),
+                                     p=0.5)
+        import hashlib
+        for X in A, B:
+            print(hashlib.sha256(X.asnumpy().tobytes()).hexdigest())
+    '''
+    one, three = (python(code, OMP_NUM_THREADS=n, MXNET_OMP_MAX_THREADS=n)
+                  for n in ('1', '3'))
+    assert one[0] == three[0] == 0, one[2] + three[2]
+    assert one[1] == three[1] and len(one[1].split()) == 2
+
+
+@pytest.fixture(scope='module')
+def small_teams(fused, tmp_path_factory):
+    """{team: {precision/operator/i: array}} where fewer threads come."""
+    folder = tmp_path_factory.mktemp('teams')
+    (folder / 'team.cc').write_text(textwrap.dedent('''
+        #include <omp.h>
+        extern "C" int received() {
+          int size = 0;
+        #pragma omp parallel num_threads(omp_get_max_threads())
+        #pragma omp single
+          size = omp_get_num_threads();
+          return size;
+        }
+    '''))
+    done = subprocess.run(
+        [sys.executable, operators.__file__,
+         str(build.library('team', [folder / 'team.cc'])),
+         str(folder / 'results.npz')],
+        env={**os.environ, 'MXNET_ENGINE_TYPE': 'NaiveEngine',
+             'OMP_NUM_THREADS': str(operators.LIMIT),
+             'OMP_THREAD_LIMIT': str(operators.LIMIT)},
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    assert done.returncode == 0, done.stdout.decode()
+    found = {}
+    with numpy.load(str(folder / 'results.npz')) as arrays:
+        for key in arrays.files:
+            team, name = key.split('/', 1)
+            found.setdefault(team, {})[name] = arrays[key]
+    return found
+
+
+def test_a_team_smaller_than_asked_for_computes_the_same(small_teams):
+    wanted = {'fp32': operators.results(plain)}
+    if kernels.bf16_supported():
+        wanted['bf16'] = operators.results(ops, 'bf16')
+    assert len(small_teams) == 5
+    for found in small_teams.values():
+        seen = {tuple(name.split('/')[:2]) for name in found}
+        assert seen == {(precision, operator) for precision in wanted
+                        for operator in wanted[precision]}
+        for name, got in found.items():
+            precision, operator, i = name.split('/')
+            close(got, wanted[precision][operator][int(i)],
+                  5e-5 if precision == 'fp32' else 5e-3)
+
+
+def test_a_team_of_one_size_gives_the_same_bits(small_teams):
+    once, again = (small_teams[f'5 of 16{words}']
+                   for words in ('', ', again'))
+    for name, got in once.items():
+        assert (got == again[name]).all(), name
+
+
+def test_numbers_are_read_where_the_locale_writes_a_comma(fused, tmp_path):
+    try:
+        subprocess.run(['localedef', '-i', 'de_DE', '-f', 'UTF-8',
+                        str(tmp_path / 'de_DE.UTF-8')], check=True,
+                       stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    except (OSError, subprocess.CalledProcessError) as error:
+        pytest.skip(f'no locale with a decimal comma can be made: {error}')
+    code = '''
+        import locale
+        locale.setlocale(locale.LC_ALL, '')
+        assert locale.localeconv()['decimal_point'] == ','
+        from d2lbert.machine.backend import autograd, np, npx
+        npx.set_np()
+        from d2lbert import kernels
+        from d2lbert.machine import hardware
+        assert kernels.load()
+        X, gamma, beta = np.array([[1., 3.]]), np.ones(2), np.zeros(2)
+        print(*kernels.ops.add_norm(X, X * 0, gamma, beta, eps=0.5625)[0])
+        with autograd.train_mode():
+            Y = kernels.ops.add_norm(np.arange(4000).reshape(1, -1) * 0,
+                                     np.ones((1, 4000)), np.ones(4000),
+                                     np.zeros(4000), p=0.25, eps=1e-5)
+        print(float((Y > 0).mean()))
+    '''
+    status, out, err = python(code, LOCPATH=str(tmp_path),
+                              LC_ALL='de_DE.UTF-8')
+    assert status == 0, err
+    norm, kept = out.splitlines()
+    assert norm == '-0.8 0.8'
+    assert abs(float(kept) - 0.75) < 0.05
+
+
+# policy
+
+def test_off_loads_nothing():
+    code = '''
+        from d2lbert import kernels
+        from d2lbert.machine import hardware
+        assert not kernels.load() and not kernels.enabled()
+        print(kernels.state().reason)
+    '''
+    status, out, err = python(code, D2LBERT_KERNELS='off')
+    assert (status, out.strip()) == (0, 'D2LBERT_KERNELS is off'), err
+
+
+def test_without_a_compiler_one_line_is_printed_once(tmp_path):
+    code = '''
+        from d2lbert import kernels
+        from d2lbert.machine import hardware
+        assert kernels.state().reason == 'not needed yet'
+        assert not kernels.load() and not kernels.load()
+        assert not kernels.enabled() and not kernels.bf16_supported()
+        assert 'no-such-compiler' in kernels.state().reason
+    '''
+    status, _, err = python(code, D2LBERT_KERNELS='auto',
+                            CXX='no-such-compiler',
+                            D2LBERT_CACHE=str(tmp_path))
+    assert status == 0, err
+    lines = [line for line in err.splitlines() if 'd2lbert' in line]
+    assert len(lines) == 1 and 'no-such-compiler' in lines[0]
+
+
+def test_required_operators_that_cannot_be_built_are_an_error(tmp_path):
+    code = '''
+        from d2lbert import kernels
+        from d2lbert.machine import hardware
+        try:
+            kernels.load()
+        except kernels.BuildError as error:
+            print(error)
+    '''
+    status, out, err = python(code, D2LBERT_KERNELS='require',
+                              CXX='no-such-compiler',
+                              D2LBERT_CACHE=str(tmp_path))
+    assert status == 0 and 'no-such-compiler' in out, err
+
+
+def test_an_unknown_policy_is_refused(monkeypatch):
+    monkeypatch.setenv('D2LBERT_KERNELS', 'maybe')
+    with pytest.raises(ValueError, match="'maybe'.*auto, off or require"):
+        kernels.enabled()
+
+
+def test_only_float_and_int_arrays_on_a_cpu_are_taken(fused):
+    assert kernels.enabled(np.ones(2), ints([1]))
+    assert not kernels.enabled(np.ones(2, dtype='float64'))
+    assert not kernels.enabled(numpy.ones(2, 'float32'))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('cpu', ['native', 'haswell', 'x86-64'])
+def test_the_sanitizers_find_nothing(compiler, tmp_path, cpu):
+    if cpu != 'native' and platform.machine() != 'x86_64':
+        pytest.skip(f'{cpu} is another kind of processor')
+    gcc = build._compiler()[0]
+    libraries = [subprocess.run(
+        [*gcc, f'-print-file-name={name}'], check=True,
+        stdout=subprocess.PIPE).stdout.decode().strip()
+        for name in ('libasan.so', 'libubsan.so')]
+    if not all(map(os.path.isabs, libraries)):
+        pytest.skip('the compiler has no sanitizers')
+    # A compiler that processes started by the tests find as well
+    cxx = tmp_path / 'sanitizing'
+    cxx.write_text('#!/bin/sh\nunset LD_PRELOAD\n'
+                   f'exec {" ".join(gcc)} "$@" -O1 -g1 -march={cpu} '
+                   '-fsanitize=address,undefined -fno-sanitize-recover=all')
+    cxx.chmod(0o755)
+    here = os.path.dirname(os.path.abspath(__file__))
+    done = subprocess.run(
+        [sys.executable, '-m', 'pytest', '-p', 'no:cacheprovider', __file__,
+         os.path.join(os.path.dirname(here), 'test_bert_dataset.py')],
+        env={**os.environ, 'CXX': str(cxx), 'OMP_NUM_THREADS': '3',
+             'D2LBERT_CACHE': str(tmp_path / 'cache'),
+             'LD_PRELOAD': ' '.join(libraries),
+             # CPython and MXNet keep what they have until the end
+             'ASAN_OPTIONS': 'detect_leaks=0',
+             'UBSAN_OPTIONS': 'print_stacktrace=1'},
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    said = done.stdout.decode(errors='replace')
+    assert done.returncode == 0, said
+    library, = (tmp_path / 'cache' / 'kernels').glob('ops-*.so')
+    assert b'__asan_report' in library.read_bytes()

@@ -1,0 +1,642 @@
+"""Several machines: the same result as one, and no process left behind."""
+import json
+import os
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from pathlib import Path
+
+import launch_worker
+import numpy as onp
+import pytest
+
+from d2lbert.__main__ import main
+from d2lbert.launch import addresses, guard, job
+from d2lbert.machine import hardware, workers
+from d2lbert.training.folder import RunFolder
+
+needs_proc = pytest.mark.skipif(not Path('/proc/self/environ').exists(),
+                                reason='looks for processes in /proc')
+WORKER = str(Path(launch_worker.__file__))
+SLEEP = 'import time; time.sleep(600)'
+
+# A launcher does not need MXNet, whose import takes seconds
+LAUNCHER = f'''
+import argparse, sys, types
+package = types.ModuleType('d2lbert')
+package.__path__ = [{str(Path(job.__file__).parents[1])!r}]
+sys.modules['d2lbert'] = package
+from d2lbert.launch import job
+'''
+# The command, whose workers run the text given first, and whose scheduler
+# and servers sleep
+COMMAND = LAUNCHER + f'''
+job.WORKER = ['-c', sys.argv.pop(1)]
+job.ROLE = ['-c', {SLEEP!r}]
+parser = argparse.ArgumentParser()
+job.add_arguments(parser)
+try:
+    sys.exit(job.main(parser.parse_args()))
+except (job.LaunchError, ValueError) as error:
+    sys.exit(f'd2lbert launch: {{error}}')
+'''
+STUBBORN = '''
+import os, signal, subprocess, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+subprocess.Popen(['sleep', '600'])
+print('ready', os.environ['D2LBERT_RANK'], flush=True)
+time.sleep(600)
+'''
+
+
+@pytest.fixture
+def mark(monkeypatch):
+    """The value of a variable that all processes of a test's job have."""
+    mark = uuid.uuid4().hex
+    monkeypatch.setenv('D2LBERT_TEST_JOB', mark)
+    yield mark
+    for pid in processes(mark):
+        os.kill(pid, signal.SIGKILL)
+
+
+@pytest.fixture
+def command(mark, tmp_path):
+    """A function that starts the command with a text for its workers."""
+    started = []
+
+    def start(worker, *args):
+        started.append(subprocess.Popen(
+            [sys.executable, '-c', COMMAND, worker, *args], text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE))
+        return started[-1]
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+@pytest.fixture
+def ssh(tmp_path):
+    """A stand-in for ssh: hosts are this machine with another environment.
+
+    The host `far` cannot be reached.
+    """
+    path = tmp_path / 'ssh'
+    path.write_text('''#!/bin/sh
+echo "$1" >> hosts
+if [ "$1" = far ]; then echo "ssh: no route to host far" >&2; exit 255; fi
+exec env -i PATH="$PATH" HOST_NAME="$1" sh -c "$2"
+''')
+    path.chmod(0o755)
+    return str(path)
+
+
+def processes(mark, *more):
+    """The processes whose environments hold the mark and these settings."""
+    wanted = {f'D2LBERT_TEST_JOB={mark}', *more}
+    found = []
+    for path in Path('/proc').glob('[0-9]*/environ'):
+        try:
+            settings = path.read_bytes().decode(errors='replace').split('\0')
+            if wanted <= set(settings):
+                found.append(int(path.parts[2]))
+        except OSError:
+            pass
+    return found
+
+
+def wait_for(condition, seconds=30):
+    """Wait until the condition holds; returns for how long it did not."""
+    begun = time.monotonic()
+    while not condition():
+        assert time.monotonic() - begun < seconds
+        time.sleep(0.05)
+    return time.monotonic() - begun
+
+
+def check_two_workers(folder):
+    """Compare the weights that two workers wrote with those of one."""
+    alone = launch_worker.train(0, 1, 5)
+    for rank in (0, 1):
+        with onp.load(folder / f'{rank}.npz') as together:
+            assert together['lost'] == 0
+            for i, expected in enumerate(alone):
+                onp.testing.assert_allclose(together[f'arr_{i}'], expected,
+                                            rtol=1e-5, atol=1e-6)
+
+
+def test_two_workers_with_half_batches_equal_one_with_whole_ones(tmp_path):
+    job.launch([WORKER, str(tmp_path / '{rank}.npz'), '5', '40'])
+    check_two_workers(tmp_path)
+
+
+@needs_proc
+def test_a_killed_worker_ends_the_training_of_all(tmp_path, mark, capfd):
+    killed = []
+
+    def kill():
+        seen = ''
+        while 'has made a step' not in seen:
+            time.sleep(0.1)
+            seen += capfd.readouterr().out
+        for pid in processes(mark, 'D2LBERT_RANK=1'):
+            killed.append(time.monotonic())
+            os.kill(pid, signal.SIGKILL)
+    threading.Thread(target=kill, daemon=True).start()
+    with pytest.raises(job.LaunchError,
+                       match='^worker 1 was killed by SIGKILL after'):
+        job.launch([WORKER, str(tmp_path / '{rank}.npz'), '1000000', '0'])
+    assert time.monotonic() - killed[0] < 15
+    assert processes(mark) == []
+
+
+@needs_proc
+@pytest.mark.parametrize('role', ['scheduler', 'server'])
+def test_scheduler_and_servers_are_watched_over_as_well(command, mark, role):
+    job = command(STUBBORN, '--', 'pretrain')
+    wait_for(lambda: len(processes(mark, 'D2LBERT_RANK=1')) == 2)
+    for pid in processes(mark, f'DMLC_ROLE={role}'):
+        os.kill(pid, signal.SIGKILL)
+    _, errors = job.communicate(timeout=30)
+    assert f'd2lbert launch: {role}' in errors
+    assert 'was killed by SIGKILL' in errors
+    assert processes(mark) == []
+
+
+@needs_proc
+def test_a_failed_worker_is_named_with_its_last_words_and_the_way_on(
+        command, mark, tmp_path):
+    (tmp_path / 'my run/checkpoints').mkdir(parents=True)
+    (tmp_path / 'my run/checkpoints/step-00000004.npz').touch()
+    job = command('''
+import os, sys, time
+if os.environ['D2LBERT_RANK'] == '1':
+    sys.exit('no room left')
+time.sleep(600)
+''', '--workers', '3', '--', 'pretrain', '--out', 'my run')
+    out, errors = job.communicate(timeout=30)
+    assert job.returncode == 1 and out == ''
+    lines = errors.splitlines()
+    assert lines[0] == '[worker 1] no room left'
+    assert lines[1].startswith('d2lbert launch: worker 1 ended with exit '
+                               'status 1 after ')
+    assert lines[2:] == [
+        '  no room left',
+        'Go on with: d2lbert launch --workers 3 --servers 1 -- pretrain '
+        "--resume 'my run'"]
+    assert processes(mark) == []
+
+
+@needs_proc
+def test_a_killed_launcher_leaves_no_process(command, mark):
+    job = command(STUBBORN, '--', 'pretrain')
+    assert job.stdout.readline() == 'ready 0\n'
+    # Guards, roles, workers, what these have started, and the launcher
+    wait_for(lambda: len(processes(mark)) == 4 + 2 + 2 + 2 + 1)
+    sockets = {Path('/tmp', setting[5:]) for pid in processes(mark)
+               for setting in Path(f'/proc/{pid}/environ').read_bytes(
+               ).decode().split('\0') if setting.startswith('PORT=')}
+    assert len(sockets) == 4 and all(path.exists() for path in sockets)
+    job.kill()
+    assert wait_for(lambda: not processes(mark)) < 15
+    assert not any(path.exists() for path in sockets)
+
+
+@needs_proc
+def test_a_killed_guard_takes_its_worker_along(command, mark):
+    job = command(SLEEP, '--', 'pretrain')
+    wait_for(lambda: processes(mark, 'D2LBERT_RANK=1'))
+    worker, = processes(mark, 'D2LBERT_RANK=1')
+    status = Path(f'/proc/{worker}/stat').read_text().rpartition(')')[2]
+    os.kill(int(status.split()[1]), signal.SIGKILL)
+    _, errors = job.communicate(timeout=30)
+    assert 'worker 1 was killed by SIGKILL' in errors
+    assert processes(mark) == []
+
+
+@needs_proc
+@pytest.mark.parametrize('number', [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_lets_worker_0_save_and_ends_all_with_one_line(
+        command, mark, number):
+    job = command('''
+import os, time
+try:
+    print('ready', flush=True)
+    time.sleep(600)
+except KeyboardInterrupt:
+    time.sleep(0.5)
+    os.makedirs('run/checkpoints')
+    open('run/checkpoints/step-00000001.npz', 'w').close()
+    os._exit(130)
+''', '--servers', '2', '--', 'pretrain', '--out', 'run')
+    assert job.stdout.readline() == 'ready\n'
+    assert job.stderr.readline() == '[worker 1] ready\n'
+    job.send_signal(number)
+    out, errors = job.communicate(timeout=30)
+    assert job.returncode == 128 + number and out == ''
+    assert errors == (
+        'd2lbert launch: stopped every process; go on with: d2lbert launch '
+        '--workers 2 --servers 2 -- pretrain --resume run\n')
+    assert processes(mark) == []
+
+
+@needs_proc
+def test_ctrl_c_lets_a_training_worker_0_save_behind_its_step(
+        mark, tmp_path):
+    job = subprocess.Popen(
+        [sys.executable, '-c', 'import sys; from d2lbert.__main__ import '
+         'main; sys.exit(main())', 'launch', '--', 'pretrain', '--corpus',
+         'sample', '--num-steps', '1000000', '--batch-size', '8', '--max-len',
+         '24', '--num-hiddens', '8', '--ffn-num-hiddens', '8',
+         '--num-layers', '1', '--log-interval', '100000', '--eval-every',
+         '2',
+         '--out', 'a run'], text=True, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE)
+    assert 'step 2: held-out' in job.stdout.readline()
+    job.send_signal(signal.SIGINT)
+    _, errors = job.communicate(timeout=60)
+    assert job.returncode == 130
+    saved, = (tmp_path / 'a run/checkpoints').iterdir()
+    assert int(saved.stem[5:]) < 100000     # no losses were logged yet
+    assert errors.rstrip().endswith(
+        "go on with: d2lbert launch --workers 2 --servers 1 -- pretrain "
+        "--resume 'a run' --num-steps 1000000 --eval-every 2")
+    assert errors.count('stopped at step') == 1
+    assert f'stopped at step {int(saved.stem[5:])}\n' in errors
+    assert processes(mark) == []
+
+
+@needs_proc
+def test_an_ignored_hangup_stays_ignored(command, mark):
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        job = command("print('ready', flush=True); import time; "
+                      "time.sleep(2); print('done', flush=True)",
+                      '--workers', '1', '--', 'pretrain')
+        assert job.stdout.readline() == 'ready\n'
+        job.send_signal(signal.SIGHUP)
+        assert job.communicate(timeout=30)[0] == 'done\n'
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert job.returncode == 0
+
+
+def test_workers_share_a_seed_and_a_folder():
+    command, run, again = job._worker_command(['--', 'pretrain'])
+    assert command[1] == '--seed' and int(command[2]) >= 0
+    assert command[3:] == ['--out', run]
+    assert again == ['pretrain', '--resume', run]
+    given = ['pretrain', '--seed', '3', '--out', 'x', '--devices', 'cpu:2']
+    assert job._worker_command(given) == (given, 'x', [
+        'pretrain', '--resume', 'x', '--devices', 'cpu:2'])
+    assert job._worker_command(
+        ['pretrain', '--resume', 'x/checkpoints/step-00000020.npz'])[1] == 'x'
+
+
+def test_a_worker_with_another_text_is_refused(tmp_path, capfd):
+    for rank in range(2):
+        (tmp_path / f'{rank}.txt').write_text(
+            f'bird {rank} sings . it flies {rank} . it sings . \n\n' * 40,
+            encoding='utf-8')
+    with pytest.raises(job.LaunchError, match='another text than the '
+                                                 'first: name a --corpus'):
+        job.launch(['-c', f'''
+import sys
+from d2lbert.launch import job
+from d2lbert.machine import workers
+sys.argv[1:] = ['pretrain', '--corpus',
+                '{tmp_path}/%d.txt' % workers.rank(), '--seed', '1',
+                '--num-steps', '2', '--batch-size', '8', '--num-hiddens',
+                '8', '--ffn-num-hiddens', '8', '--num-layers', '1', '--out',
+                '{tmp_path}/run']
+job.worker()
+'''], workers=2)
+    # Worker 0 was ended, but its folder stands in nobody's way
+    assert not (tmp_path / 'run' / 'model.params').exists()
+    RunFolder.take(tmp_path / 'run').close(keep=False)
+    assert not (tmp_path / 'run').exists()
+
+
+def test_only_worker_0_prints_without_its_name(capfd):
+    job.launch(['-c', '''
+import os, sys
+rank, count = os.environ['D2LBERT_RANK'], os.environ['D2LBERT_NUM_WORKERS']
+print(f'worker {rank} of {count}: \\u2713', end='', flush=True)
+print(f'{rank} warns', file=sys.stderr)
+'''], workers=2, role=['-c', ''])
+    out, errors = capfd.readouterr()
+    assert out == 'worker 0 of 2: ✓'
+    assert sorted(errors.splitlines()) == [
+        '0 warns', '[worker 1] 1 warns', '[worker 1] worker 1 of 2: ✓']
+
+
+@needs_proc
+def test_hosts_take_workers_and_servers_in_turn(ssh, mark, capfd,
+                                                monkeypatch):
+    monkeypatch.setenv('MXNET_OF_THE_USER', '7')
+    job.launch(['-c', '''
+import os
+env = os.environ
+print(*(env.get(name) for name in (
+    'HOST_NAME', 'D2LBERT_RANK', 'MXNET_OF_THE_USER', 'DMLC_NODE_HOST',
+    'DMLC_ROLE', 'DMLC_NUM_WORKER', 'DMLC_NUM_SERVER')), os.getcwd())
+'''], workers=3, servers=2, hosts=['b', 'localhost'], ssh=ssh,
+        root_uri='127.0.0.1', role=['-c', ''])
+    out, errors = capfd.readouterr()
+    rest = f'7 127.0.0.1 worker 3 2 {os.getcwd()}'
+    assert out == f'b 0 {rest}\n'
+    assert sorted(errors.splitlines()) == [
+        f'[worker 1] None 1 {rest}',
+        f'[worker 2] b 2 {rest}']
+    assert Path('hosts').read_text().split() == ['b'] * 3
+    assert processes(mark) == []
+
+
+@needs_proc
+def test_a_host_out_of_reach_is_named(ssh, mark, command):
+    job = command(SLEEP, '--hosts', '127.0.0.1,far', '--ssh', ssh, '--',
+                  'pretrain')
+    _, errors = job.communicate(timeout=30)
+    assert ('d2lbert launch: worker 1 on far: the host cannot be reached, or '
+            'was lost, and all others have been ended; its last words:\n'
+            '  ssh: no route to host far\n') in errors
+    assert processes(mark) == []
+
+
+@needs_proc
+def test_a_killed_launcher_leaves_no_process_on_other_hosts(
+        ssh, mark, command):
+    job = command(STUBBORN, '--hosts', '127.0.0.1,127.0.0.2', '--ssh', ssh,
+                  '--', 'pretrain')
+    assert job.stdout.readline() == 'ready 0\n'
+    wait_for(lambda: len(processes(mark, 'D2LBERT_RANK=1')) == 2)
+    job.kill()
+    wait_for(lambda: not processes(mark), 15)
+
+
+def test_a_python_that_hosts_lack_is_named(ssh):
+    with pytest.raises(job.LaunchError, match='(?s)/no/python'):
+        job.launch(['-c', SLEEP], hosts=['127.0.0.1'], ssh=ssh,
+                      remote_python='/no/python', role=['-c', SLEEP])
+
+
+def run_guard(said, **spec):
+    """Run a guard by itself; `said` is told to it. Returns the result."""
+    spec = dict(dict(
+        guard=Path(guard.__file__).read_text(), env={}, root=None, join=1,
+        machine=Path(hardware.__file__).read_text(), socket=None,
+        grace=1, silence=None, sharing=1, cwd=os.getcwd(),
+        argv=[sys.executable, '-c', SLEEP]), **spec)
+    process = subprocess.Popen(
+        [sys.executable, *job._GUARD], text=True, stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process.stdin.write(json.dumps(spec) + '\n' + said)
+    process.stdin.flush()
+    process.wait(30)
+    process.stdin.close()
+    return process.returncode, process.stdout.read(), process.stderr.read()
+
+
+def test_a_guard_that_hears_nothing_ends_its_process():
+    status, _, errors = run_guard('.', silence=1)
+    assert status == 1
+    assert 'heard nothing from the launcher for 1 s' in errors
+
+
+def test_a_guard_says_that_the_scheduler_is_out_of_reach():
+    port = addresses.free_port('127.0.0.1', 0)
+    status, _, errors = run_guard('', root=['127.0.0.1', port])
+    assert status == 1
+    assert f'cannot reach the scheduler at 127.0.0.1:{port} (' in errors
+
+
+def test_a_guard_says_that_the_folder_is_missing():
+    status, _, errors = run_guard('', cwd='/no/such/folder')
+    assert status == 127
+    assert errors.startswith('/no/such/folder: No such file or directory on ')
+
+
+def test_workers_that_share_a_machine_share_its_cores(monkeypatch):
+    for name in ('MXNET_OMP_MAX_THREADS', 'OMP_NUM_THREADS'):
+        monkeypatch.delenv(name, raising=False)
+    show = [sys.executable, '-c',
+            'import os; print(os.environ.get("OMP_NUM_THREADS"))']
+    assert run_guard('', argv=show)[1] == 'None\n'
+    cores = hardware.physical_cores()
+    assert run_guard('', argv=show, sharing=2)[1] == f'{max(1, cores // 2)}\n'
+    monkeypatch.setenv('OMP_NUM_THREADS', '3')
+    assert run_guard('', argv=show, sharing=2)[1] == '3\n'
+
+
+def test_a_cpu_quota_counts_among_the_cores_to_share(monkeypatch):
+    monkeypatch.setenv('OMP_NUM_THREADS', '')
+    monkeypatch.setenv('MXNET_OMP_MAX_THREADS', '')
+    quota = Path(hardware.__file__).read_text() + '''
+_cpu_quota = lambda root: 6.0
+available_cpus = lambda: range(1000, 1064)
+'''
+    assert run_guard('', machine=quota, sharing=2, argv=[
+        sys.executable, '-c', 'import os; print(os.environ["OMP_NUM_THREADS"'
+        '], os.environ["MXNET_OMP_MAX_THREADS"])'])[1] == '3 3\n'
+
+
+#: A worker that prints where all processes of its job listen.
+LISTENING = '''
+import os, socket, stat, sys
+from pathlib import Path
+from d2lbert.machine import workers
+from d2lbert.machine.backend import np
+store, ones = workers.kvstore(), np.ones(3)
+store.broadcast(0, ones, [ones])
+if workers.rank() == 0:
+    mark, inodes = 'D2LBERT_TEST_JOB=' + sys.argv[1], set()
+    for fd in Path('/proc').glob('[0-9]*/fd/*'):
+        try:
+            environ = fd.parent.with_name('environ').read_bytes()
+            if mark in environ.decode().split('\\0'):
+                inodes.add(os.readlink(fd)[8:-1])
+        except OSError:
+            pass
+    for line in Path('/proc/net/tcp').read_text().splitlines()[1:]:
+        fields = line.split()
+        if fields[3] == '0A' and fields[9] in inodes:
+            print('tcp', socket.inet_ntoa(
+                bytes.fromhex(fields[1][:8])[::-1]))
+    for path in map(Path, Path('sockets').read_text().split()):
+        mode = path.stat().st_mode
+        print('unix' if stat.S_ISSOCK(mode) else 'file', oct(mode & 0o22))
+'''
+
+
+@needs_proc
+@pytest.mark.parametrize('root_uri', [None, '127.0.0.1'])
+def test_a_job_of_one_machine_is_out_of_reach_for_others(
+        mark, capfd, monkeypatch, root_uri):
+    sockets = []
+
+    def reserve():
+        sockets.append(addresses.reserve_socket())
+        Path('sockets').write_text(' '.join(map(str, sockets)))
+        return sockets[-1]
+    monkeypatch.setattr(job, 'reserve_socket', reserve)
+    Path('sockets').touch()
+    before = os.umask(0o022)
+    try:
+        job.launch(['-c', LISTENING, mark], root_uri=root_uri)
+    finally:
+        os.umask(before)
+    # The scheduler, a server and two workers; who may write may connect
+    assert capfd.readouterr().out.splitlines() == 4 * [
+        'unix 0o0' if root_uri is None else 'tcp 127.0.0.1']
+    assert not any(path.exists() for path in sockets)
+
+
+def test_sockets_have_names_that_nobody_uses(tmp_path, monkeypatch):
+    monkeypatch.setattr(addresses, 'SOCKETS', str(tmp_path))
+    drawn = iter([1, 1, 2])
+    monkeypatch.setattr(addresses.secrets, 'randbelow', lambda _: next(drawn))
+    paths = [addresses.reserve_socket() for _ in range(2)]
+    assert [path.name for path in paths] == ['100001', '100002']
+    assert all(path.exists() for path in paths)
+
+
+def test_a_server_executes_nothing_that_it_is_sent(tmp_path, capfd):
+    with pytest.raises(job.LaunchError, match='(?s)server 0 ended with '
+                       '.*an optimizer was sent to this server'):
+        job.launch(['-c', f'''
+import pickle, sys, time
+from d2lbert.machine import workers
+from d2lbert.machine.backend import mx, np
+class Command:
+    def __reduce__(self):
+        return open, ({str(tmp_path / 'executed')!r}, 'w')
+store = workers.kvstore()
+try:
+    store.set_optimizer(mx.optimizer.Adam())
+except ValueError as error:
+    print(error, flush=True)
+store._send_command_to_servers(0, pickle.dumps(Command(), 0).decode())
+time.sleep(60)
+'''], workers=1)
+    assert capfd.readouterr().out.endswith(
+        'give gluon.Trainer update_on_kvstore=False\n')
+    assert not (tmp_path / 'executed').exists()
+
+
+def test_rank_and_count_come_from_the_environment(monkeypatch):
+    assert (workers.rank(), workers.num_workers()) == (0, 1)
+    monkeypatch.setenv('D2LBERT_RANK', '2')
+    monkeypatch.setenv('D2LBERT_NUM_WORKERS', '4')
+    assert (workers.rank(), workers.num_workers()) == (2, 4)
+
+
+def test_hosts_come_from_a_list_or_a_file(tmp_path):
+    assert addresses.read_hosts(None) == ['localhost']
+    assert addresses.read_hosts('a, b') == ['a', 'b']
+    (tmp_path / 'hosts.txt').write_text('# two\nme@a\n\nb  # fast\n')
+    assert addresses.read_hosts(str(tmp_path / 'hosts.txt')) == ['me@a', 'b']
+
+
+@pytest.mark.parametrize('args, sentence', [
+    ('--workers 0 -- pretrain', '--workers must be 1 or more, not 0'),
+    ('--servers -1 -- pretrain', '--servers must be 1 or more, not -1'),
+    ('--port 70000 -- pretrain', '--port must be 0 to 65535, not 70000'),
+    ('--hosts , -- pretrain', "--hosts ',' names no host: give a,b or a "),
+    ('--hosts no/file -- pretrain', '--hosts: there is no file no/file'),
+    ('--hosts=-oX -- pretrain', 'is not the name of a host'),
+    ('--hosts no.such.host.invalid -- pretrain', 'give --root-uri'),
+    ('--root-uri no.such.host.invalid -- pretrain', 'is not an address'),
+    ('--root-uri 192.0.2.1 -- pretrain', 'cannot listen at 192.0.2.1:0'),
+    ('--workers 2', 'what the workers are to run is missing'),
+    ('-- train', 'what the workers are to run is missing'),
+])
+def test_what_cannot_be_launched_is_refused_in_a_sentence(
+        command, args, sentence):
+    job = command('', *shlex.split(args))
+    _, errors = job.communicate(timeout=30)
+    assert job.returncode == 1
+    assert errors.startswith('d2lbert launch: ')
+    assert sentence in errors and errors.count('\n') == 1
+
+
+def test_a_port_in_use_is_refused(command):
+    with socket.socket() as taken:
+        taken.bind(('127.0.0.1', 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        _, errors = command('', '--port', str(port), '--',
+                            'pretrain').communicate(timeout=30)
+    assert (f'the scheduler cannot listen at 127.0.0.1:{port} (Address '
+            'already in use)') in errors
+
+
+@pytest.fixture
+def two_hosts(tmp_path):
+    """Two network namespaces joined by a cable; gives their names.
+
+    The first has the address 10.97.0.1, the second 10.97.0.2.
+    """
+    names = [f'd2l{uuid.uuid4().hex[:6]}' for _ in range(2)]
+
+    def ip(*args, check=True):
+        try:
+            subprocess.run(['ip', *args], check=check, capture_output=True)
+        except FileNotFoundError:
+            pytest.skip('network namespaces need the command ip (iproute2)')
+        except subprocess.CalledProcessError as error:
+            pytest.skip('network namespaces cannot be made here: '
+                        + error.stderr.decode().strip())
+    try:
+        for name in names:
+            ip('netns', 'add', name)
+        ip('link', 'add', 'eth0', 'netns', names[0], 'type', 'veth', 'peer',
+           'name', 'eth0', 'netns', names[1])
+        for i, name in enumerate(names):
+            ip('-n', name, 'link', 'set', 'lo', 'up')
+            ip('-n', name, 'link', 'set', 'eth0', 'up')
+            ip('-n', name, 'addr', 'add', f'10.97.0.{i + 1}/24', 'dev',
+               'eth0')
+        yield names
+    finally:
+        for name in names:
+            ip('netns', 'del', name, check=False)
+
+
+@needs_proc
+def test_two_hosts_on_a_network_equal_one_process(two_hosts, tmp_path, mark):
+    ssh = tmp_path / 'ssh'
+    ssh.write_text('#!/bin/sh\n'
+                   f'exec ip netns exec {two_hosts[1]} sh -c "$2"\n')
+    ssh.chmod(0o755)
+    job = LAUNCHER + f'''
+job.launch([{WORKER!r}, '{{rank}}.npz', '5', '10'], servers=2,
+              hosts=['localhost', '10.97.0.2'], ssh={str(ssh)!r})
+'''
+    run = subprocess.run(
+        ['ip', 'netns', 'exec', two_hosts[0], sys.executable, '-c', job],
+        capture_output=True, text=True, timeout=60)
+    assert run.returncode == 0, run.stderr
+    check_two_workers(tmp_path)
+    assert processes(mark) == []
+
+
+def test_pretraining_with_two_workers_is_that_of_one_process(tmp_path):
+    flags = ['pretrain', '--corpus', 'sample', '--num-steps', '3',
+             '--batch-size', '9', '--max-len', '32', '--num-hiddens', '16',
+             '--ffn-num-hiddens', '16', '--num-layers', '1', '--dropout',
+             '0', '--seed', '1', '--save-every', '2']
+    runs = [tmp_path / 'one', tmp_path / 'two']
+    assert main(flags + ['--out', str(runs[0])]) == 0
+    assert main(['launch', '--workers', '2', '--', *flags, '--out',
+                 str(runs[1])]) == 0
+    tables = [onp.genfromtxt(run / 'losses.csv', delimiter=',', names=True)
+              for run in runs]
+    assert len(tables[0]) == 3
+    for name in tables[0].dtype.names:
+        onp.testing.assert_allclose(tables[1][name], tables[0][name],
+                                    rtol=1e-5)

@@ -1,0 +1,189 @@
+"""What setup.py installs on machines with drivers of every kind."""
+import ast
+import os
+import platform
+import runpy
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+pytestmark = pytest.mark.skipif(
+    (platform.system(), platform.machine()) != ('Linux', 'x86_64'),
+    reason='the CUDA build of MXNet exists for Linux x86_64 only')
+
+# The few functions of the driver that the choice rests on; CAPABILITIES
+# lists one number a GPU: 86 is compute capability 8.6
+DRIVER = r'''
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+static const int gpus[] = {CAPABILITIES};
+int cuInit(unsigned flags) { START; return CODE; }
+int cuDriverGetVersion(int *v) { *v = VERSION; return 0; }
+int cuDeviceGetCount(int *n) { *n = sizeof gpus / sizeof *gpus - 1; return 0; }
+int cuDeviceGet(int *device, int i) { *device = i; return gpus[i] < 0; }
+int cuDeviceGetName(char *s, int n, int device) {
+    snprintf(s, n, "Stub %d", device); return 0; }
+int cuDeviceGetAttribute(int *v, int attribute, int device) {
+    if (attribute == 75) *v = gpus[device] / 10;
+    else if (attribute == 76) *v = gpus[device] % 10;
+    else return 1;
+    return 0; }
+'''
+
+
+@pytest.fixture
+def stub(tmp_path):
+    """A function that makes a driver library and returns its folder."""
+    gcc = shutil.which('gcc') or shutil.which('cc')
+    if gcc is None:
+        pytest.skip('a stub driver needs a C compiler')
+
+    def make(*capabilities, start='', code=0, version=12020):
+        source = tmp_path / 'driver.c'
+        source.write_text(DRIVER)
+        values = ','.join(map(str, [*capabilities, 0]))
+        subprocess.run(
+            [gcc, '-shared', '-fPIC', f'-DCAPABILITIES={values}',
+             f'-DSTART={start}', f'-DCODE={code}', f'-DVERSION={version}',
+             '-o', str(tmp_path / 'libcuda.so.1'), str(source)], check=True)
+        return tmp_path
+    return make
+
+
+def choose(library_path=None, wanted=None, timeout=30):
+    """Run setup.py's choice in a process of its own, as pip would."""
+    environ = {key: value for key, value in os.environ.items()
+               if key not in ('D2LBERT_MXNET', 'LD_LIBRARY_PATH')}
+    if library_path is not None:
+        environ['LD_LIBRARY_PATH'] = str(library_path)
+    if wanted is not None:
+        environ['D2LBERT_MXNET'] = wanted
+    code = ('import runpy, sys; names = runpy.run_path(sys.argv[1]); '
+            f'print(names["mxnet_requirements"]({timeout}))')
+    return subprocess.run(
+        [sys.executable, '-c', code, str(ROOT / 'setup.py')], env=environ,
+        capture_output=True, text=True)
+
+
+def chosen(*args, **kwargs):
+    """(first requirement, all of them, what was said)."""
+    done = choose(*args, **kwargs)
+    assert done.returncode == 0, done.stderr
+    requirements = ast.literal_eval(done.stdout)
+    return requirements[0], requirements, done.stderr
+
+
+@pytest.mark.parametrize('capability', [50, 52, 61, 70, 75, 80, 86, 89])
+def test_a_gpu_from_maxwell_to_ada_brings_the_cuda_build(stub, capability):
+    first, requirements, said = chosen(stub(capability))
+    assert first == 'mxnet-cu112==1.9.1'
+    assert 'nvidia-cudnn-cu11==8.9.6.50' in requirements
+    assert len(requirements) == len(set(requirements)) == 10
+    assert f'{capability // 10}.{capability % 10}' in said
+
+
+@pytest.mark.parametrize('capability', [37, 90, 100, 120])
+def test_a_gpu_without_kernels_brings_the_cpu_build_and_is_named(
+        stub, capability):
+    _, requirements, said = chosen(stub(capability))
+    assert requirements == ['mxnet==1.9.1']
+    assert f'compute capability {capability // 10}.{capability % 10}' in said
+    assert said.count('\n') == 1 and 'Stub 0' in said
+
+
+def test_one_usable_gpu_among_others_is_enough(stub):
+    first, _, said = chosen(stub(90, -1, 86))
+    assert first == 'mxnet-cu112==1.9.1'
+    assert 'GPU 2' in said
+
+
+@pytest.mark.parametrize('driver', [
+    {'code': 803}, {'code': 999}, {'start': 'abort()'},
+    {'start': '*(volatile int *)0 = 1'}, {'start': '_exit(0)'},
+    {'start': 'puts("noise"); exit(0)'}])
+def test_a_broken_driver_brings_the_cpu_build(stub, driver):
+    first, _, said = chosen(stub(86, **driver))
+    assert first == 'mxnet==1.9.1'
+    assert 'libcuda.so.1 does not work' in said
+
+
+def test_a_driver_that_hangs_is_left_alone_after_the_timeout(stub):
+    first, _, said = chosen(stub(86, start='for (;;) sleep(60)'), timeout=1)
+    assert first == 'mxnet==1.9.1'
+    assert 'no answer in 1 seconds' in said
+
+
+def test_a_driver_without_gpus_brings_the_cpu_build(stub):
+    for code in (0, 100):  # 100 is CUDA_ERROR_NO_DEVICE
+        first, _, said = chosen(stub(code=code))
+        assert first == 'mxnet==1.9.1'
+        assert 'no GPU' in said
+
+
+def test_a_driver_older_than_cuda_11_brings_the_cpu_build(stub):
+    first, _, said = chosen(stub(75, version=10020))
+    assert first == 'mxnet==1.9.1'
+    assert '10.2' in said
+
+
+def test_a_file_that_is_no_library_brings_the_cpu_build(tmp_path):
+    (tmp_path / 'libcuda.so.1').write_text('not a library')
+    first, _, said = chosen(tmp_path)
+    assert first == 'mxnet==1.9.1'
+    assert 'libcuda.so.1 does not work' in said
+
+
+@pytest.mark.parametrize('wanted, first', [
+    ('cpu', 'mxnet==1.9.1'), ('cu112', 'mxnet-cu112==1.9.1'),
+    (' CPU ', 'mxnet==1.9.1')])
+def test_the_variable_overrides_the_driver(stub, wanted, first):
+    for capability in (86, 90):
+        assert chosen(stub(capability), wanted=wanted)[0] == first
+
+
+@pytest.mark.parametrize('wanted', ['', 'auto'])
+def test_auto_is_the_default(stub, wanted):
+    assert chosen(stub(86), wanted=wanted)[0] == 'mxnet-cu112==1.9.1'
+
+
+def test_another_value_of_the_variable_is_refused_in_one_sentence():
+    done = choose(wanted='cu118')
+    assert done.returncode == 1
+    assert done.stderr == ("D2LBERT_MXNET is 'cu118'; it must be cpu, cu112 "
+                           'or auto (the default)\n')
+
+
+def test_a_newer_python_is_refused_before_anything_is_fetched(monkeypatch):
+    names = runpy.run_path(str(ROOT / 'setup.py'))
+    monkeypatch.setenv('D2LBERT_MXNET', 'cpu')
+    assert 'mxnet==1.9.1' in names['requirements']()
+    monkeypatch.setattr(sys, 'version_info', (3, 13, 0, 'final', 0))
+    assert names['requirements']() == []
+
+
+def test_the_sample_corpus_and_the_kernels_are_in_the_built_package(tmp_path):
+    for name in ('setup.py', 'd2lbert', 'data/sample'):
+        target = tmp_path / 'source' / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        (shutil.copytree if (ROOT / name).is_dir() else shutil.copy)(
+            str(ROOT / name), str(target))
+    subprocess.run(
+        [sys.executable, 'setup.py', '--quiet', 'build', '--build-lib',
+         str(tmp_path / 'lib')], cwd=str(tmp_path / 'source'), check=True,
+        env={**os.environ, 'D2LBERT_MXNET': 'cpu'}, stderr=subprocess.PIPE)
+    built = {str(path.relative_to(tmp_path / 'lib'))
+             for path in (tmp_path / 'lib').rglob('*') if path.is_file()}
+    expected = {f'd2lbert/{path.name}'
+                for path in (ROOT / 'd2lbert').glob('*.py')}
+    expected |= {f'd2lbert/kernels/{path.name}'
+                 for path in (ROOT / 'd2lbert' / 'kernels').glob('*.*')
+                 if path.suffix in ('.py', '.cc', '.h')}
+    expected |= {f'd2lbert/sample/{path.name}'
+                 for path in (ROOT / 'data' / 'sample').iterdir()}
+    assert expected <= built

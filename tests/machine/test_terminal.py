@@ -1,0 +1,74 @@
+"""Terminals that fail cost no run; lines go to log.txt whatever happens."""
+import io
+import os
+import subprocess
+import sys
+
+import pytest
+
+from d2lbert.machine.terminal import Steady, steady_output
+
+TINY = ['pretrain', '--corpus', 'sample', '--batch-size', '100', '--max-len',
+        '32', '--num-hiddens', '8', '--ffn-num-hiddens', '8', '--num-layers',
+        '1', '--num-steps', '4', '--eval-every', '2', '--devices', 'cpu',
+        '--out', 'run']
+
+
+class Full(io.StringIO):
+    """A stream on a full disk."""
+
+    def write(self, text):
+        raise OSError(28, 'No space left on device')
+
+
+class Gone(io.StringIO):
+    """A stream whose terminal was closed between writing and flushing."""
+
+    def flush(self):
+        raise BrokenPipeError(32, 'Broken pipe')
+
+
+def closed():
+    stream = io.StringIO()
+    stream.close()
+    return stream
+
+
+@pytest.mark.parametrize('make', [Full, Gone, closed, lambda: None])
+def test_a_stream_that_fails_goes_silent(make, monkeypatch):
+    monkeypatch.setattr(sys, 'stdout', make())
+    monkeypatch.setattr(sys, 'stderr', make())
+    with steady_output():
+        for _ in range(3):
+            print('hello', flush=True)
+            print('hello', file=sys.stderr)
+            assert sys.stdout.isatty() is False
+
+
+def test_a_stream_that_works_is_written_to():
+    stream = io.StringIO()
+    steady = Steady(stream)
+    print('hello', file=steady, flush=True)
+    assert stream.getvalue() == 'hello\n'
+    assert steady.closed is False
+
+
+@pytest.mark.skipif(not os.path.exists('/dev/full'),
+                    reason='no /dev/full on this system')
+@pytest.mark.parametrize('redirection', [
+    '| head -c 0', '> /dev/full', '>&-', '2>&-', '>&- 2>&-',
+    '2> /dev/full', '<&- >&- 2>&-'])
+def test_a_failing_terminal_costs_no_run(redirection, tmp_path):
+    command = ' '.join([sys.executable, '-m', 'd2lbert', *TINY])
+    done = subprocess.run(
+        ['bash', '-c', f'set -o pipefail; {command} {redirection}'],
+        cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert done.returncode == 0
+    assert b'Traceback' not in done.stderr and b'Errno' not in done.stderr
+    assert sorted(os.listdir(tmp_path / 'run')) == [
+        'config.json', 'log.txt', 'losses.csv', 'losses.png',
+        'model.params', 'vocab.txt']
+    log = (tmp_path / 'run' / 'log.txt').read_text()
+    assert len(log.splitlines()) == 4 and 'sentence pairs/sec' in log
+    # Nothing that was printed has found its way into a file
+    assert (tmp_path / 'run' / 'losses.csv').read_text().startswith('step,')

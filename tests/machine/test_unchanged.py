@@ -1,0 +1,136 @@
+"""What is known of a file holds as long as the file is as it was."""
+import json
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from d2lbert.machine import cache, unchanged
+from d2lbert.machine.unchanged import Unchanged
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    root = tmp_path / 'cache'
+    monkeypatch.setattr(cache, 'root', lambda: root)
+    return root / 'tokens' / unchanged.INDEX
+
+
+@pytest.fixture
+def at_rest(monkeypatch):
+    """As if every file had been written ten seconds ago."""
+    monkeypatch.setattr(unchanged, 'REST_NS', -10 ** 10)
+
+
+def find_out(path):
+    find_out.asked += 1
+    return Path(path).read_text()
+
+
+@pytest.fixture
+def ask(at_rest):
+    """(The fact about `file`, whether it was known)."""
+    find_out.asked = 0
+    Path('file').write_text('one')
+
+    def get(what='text', path='file'):
+        before, facts = find_out.asked, Unchanged()
+        fact = facts.get(what, path, find_out)
+        facts.save()
+        return fact, find_out.asked == before
+    return get
+
+
+def test_a_fact_is_found_out_once(ask):
+    assert ask() == ('one', False)
+    assert ask() == ('one', True)
+    assert ask(path=os.path.abspath('file')) == ('one', True)
+    assert ask('something else') == ('one', False)
+    assert ask() == ('one', True)
+
+
+def another_mtime():
+    time.sleep(0.05)        # a clock of the kernel ticks meanwhile
+    Path('file').write_text('two')
+
+
+def mtime_set_back():
+    before = os.stat('file')
+    another_mtime()
+    os.utime('file', ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert os.stat('file').st_mtime_ns == before.st_mtime_ns
+
+
+def another_file():
+    Path('file2').write_text('two')
+    os.replace('file2', 'file')
+
+
+def another_size():
+    Path('file').write_text('two or three')
+
+
+@pytest.mark.parametrize('change', [another_mtime, mtime_set_back,
+                                    another_file, another_size])
+def test_a_change_is_noticed(ask, change):
+    ask()
+    change()
+    assert ask() == (Path('file').read_text(), False)
+    assert ask()[1]
+
+
+def test_a_file_written_lately_is_looked_at_again(ask, monkeypatch):
+    monkeypatch.setattr(unchanged, 'REST_NS', 2 * 10 ** 9)
+    assert not ask()[1] and not ask()[1]
+    later = time.time_ns() + 3 * 10 ** 9
+    monkeypatch.setattr(unchanged.time, 'time_ns', lambda: later)
+    assert not ask()[1] and ask()[1]
+
+
+def test_a_file_that_changes_while_it_is_read_is_not_remembered(ask):
+    facts = Unchanged()
+
+    def change(path):
+        Path(path).write_text('much longer')
+        return 'one'
+    facts.get('text', 'file', change)
+    facts.save()
+    assert ask() == ('much longer', False)
+
+
+@pytest.mark.parametrize('damage', [
+    lambda text: '', lambda text: text[:-9], lambda text: '[1]',
+    lambda text: '{"facts": 1}', lambda text: text.replace('one', 'two'),
+    lambda text: json.dumps(dict(json.loads(text), version=0)),
+], ids=['empty', 'cut', 'foreign', 'no facts', 'another fact', 'version'])
+def test_a_damaged_index_is_ignored(ask, own_cache, damage):
+    ask()
+    own_cache.write_text(damage(own_cache.read_text()))
+    assert ask() == ('one', False)
+    assert ask() == ('one', True)
+
+
+def test_the_index_is_bounded(ask, own_cache, monkeypatch):
+    monkeypatch.setattr(unchanged, 'MAX_FACTS', 5)
+    for k in range(9):
+        ask(str(k))
+    assert len(json.loads(own_cache.read_text())['facts']) == 5
+    assert ask('8')[1] and not ask('3')[1]
+
+
+def test_what_another_process_found_out_stays(ask):
+    first, second = Unchanged(), Unchanged()
+    for facts, what in ((first, 'a'), (second, 'b')):
+        facts.get(what, 'file', find_out)
+        facts.save()
+    assert ask('a')[1] and ask('b')[1]
+
+
+def test_the_index_can_be_off_or_unwritable(ask, own_cache, monkeypatch):
+    monkeypatch.setenv('D2LBERT_CACHE', 'off')
+    assert not ask()[1] and not ask()[1]
+    assert not own_cache.exists()
+    monkeypatch.delenv('D2LBERT_CACHE')
+    own_cache.parent.parent.write_text('a file where the folder should be')
+    assert not ask()[1] and not ask()[1]
