@@ -205,11 +205,11 @@ class NextSentencePred(nn.Block):
     def __init__(self, num_hiddens=None, **kwargs):
         super().__init__(**kwargs)
         if num_hiddens is None:
-            self.output = Dense(2, fused=False, flatten=True)
+            self.output = Dense(2, flatten=True)
         else:
             self.mlp = nn.Sequential()
-            self.mlp.add(Dense(num_hiddens, activation='tanh', fused=False),
-                         Dense(2, fused=False))
+            self.mlp.add(Dense(num_hiddens, activation='tanh', flatten=True),
+                         Dense(2, flatten=True))
         self._first_edition = num_hiddens is not None
 
     def forward(self, X):
@@ -243,7 +243,7 @@ class BERTModel(nn.Block):
             vocab_size, num_hiddens, ffn_num_hiddens, num_heads, num_layers,
             dropout, max_len, positional=positional, precision=precision)
         if positional == 'learnable':
-            self.hidden = Dense(num_hiddens, activation='tanh', fused=False)
+            self.hidden = Dense(num_hiddens, activation='tanh', flatten=True)
             self.nsp = NextSentencePred()
         else:
             self.nsp = NextSentencePred(num_hiddens)

@@ -45,22 +45,21 @@ def grad_reqs(*parameters):
 class Dense(nn.Dense):
     """`nn.Dense` over the last axis: (..., K) to (..., units).
 
-    fused=False leaves the product to MXNet: with few rows there is nothing
-    to gain. flatten=True, which needs that, takes all axes but the first
-    for one, as Gluon does by default. Either way the bias learns while the
+    flatten=True, which is Gluon's default, makes it (B, ...) to (B, units)
+    and leaves the product to MXNet. Either way the bias learns while the
     weights are frozen.
     """
 
     def __init__(self, units, activation=None, use_bias=True,
-                 precision='fp32', fused=True, flatten=False, **kwargs):
+                 precision='fp32', flatten=False, **kwargs):
         super().__init__(units, activation=activation, use_bias=use_bias,
                          flatten=flatten, **kwargs)
         self._kind, self._precision = activation or 'none', precision
-        self._fused, self._bias_alone = fused, False
+        self._bias_alone = False
 
     def forward(self, X):
         """Apply the layer to X (..., K); returns (..., units)."""
-        if not (self._fused and ready(self, X)):
+        if self._flatten or not ready(self, X):
             return self._forward(X)
         bias = None if self.bias is None else self.bias.data(X.ctx)
         return ops.dense(X, self.weight.data(X.ctx), bias, act=self._kind,

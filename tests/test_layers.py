@@ -60,11 +60,12 @@ def array(values):
 
 @pytest.mark.parametrize('hybrid', [False, True])
 @pytest.mark.parametrize('act', [None, 'relu', 'tanh'])
-@pytest.mark.parametrize('fused', [True, False])
-def test_weights_and_bias_of_dense_learn_by_themselves(path, draw, fused,
-                                                       act, hybrid):
+@pytest.mark.parametrize('flatten', [True, False])
+def test_weights_and_bias_of_dense_learn_by_themselves(path, draw,
+                                                       flatten, act,
+                                                       hybrid):
     X, up = draw(9, 5), draw(9, 4)
-    layer = layers.Dense(4, act, fused=fused,
+    layer = layers.Dense(4, act, flatten=flatten,
                          bias_initializer=init.Normal(1))
     layer.initialize(init.Normal(1))
     layer(array(X))

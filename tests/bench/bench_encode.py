@@ -1,6 +1,6 @@
 """How fast a forward pass is in inference mode, beside the book's packages.
 
-    python tests/bench/bench_encode.py [--data FOLDER] [--torch-python PATH] [...]
+    python tests/bench/bench_encode.py [--data FOLDER] [--torch-python PATH]
 
 The model is the chapter's, the batch 512 sequences of length 64, the call
 outside autograd.record the page's own:

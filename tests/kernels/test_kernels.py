@@ -968,7 +968,8 @@ def test_the_sanitizers_find_nothing(compiler, tmp_path, cpu):
     cxx.chmod(0o755)
     here = os.path.dirname(os.path.abspath(__file__))
     done = subprocess.run(
-        [sys.executable, '-m', 'pytest', '-p', 'no:cacheprovider', __file__,
+        [sys.executable, '-m', 'pytest', '-p', 'no:cacheprovider',
+         '--capture=sys', __file__,      # so that reports are seen
          os.path.join(os.path.dirname(here), 'test_bert_dataset.py')],
         env={**os.environ, 'CXX': str(cxx), 'OMP_NUM_THREADS': '3',
              'D2LBERT_CACHE': str(tmp_path / 'cache'),
