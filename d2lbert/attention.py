@@ -3,15 +3,15 @@
 B batch, T tokens, Q queries, K keys, H hiddens, N heads, R rows: the tokens of
 all sequences one after another, with or without their padding.
 """
+import contextlib
 import math
 from typing import Any, NamedTuple
 
 import numpy as onp
 
-from d2lbert import kernels
 from d2lbert.kernels import ops
-from d2lbert.layers import Dense, as_defined, ready
-from d2lbert.machine.backend import autograd, nn, np, npx
+from d2lbert.layers import Dense, is_ours, values
+from d2lbert.machine.backend import nn, np, npx
 
 
 class Rows(NamedTuple):
@@ -57,63 +57,54 @@ def masked_softmax(X, valid_lens):
 
 
 class DotProductAttention(nn.Block):
-    """Scaled dot-product attention (Vaswani et al. 2017, equation 1)."""
+    """Scaled dot-product attention (Vaswani et al. 2017, equation 1).
+
+    attention_weights: the probabilities of the last call, (A, Q, K), before
+    dropout; None before the first call, and within a `MultiHeadAttention`
+    unless `keep_attention` asks to have them kept.
+    """
 
     def __init__(self, dropout, **kwargs):
         super().__init__(**kwargs)
         self.dropout = nn.Dropout(dropout)
-        self._weights = None
-
-    @property
-    def attention_weights(self):
-        """The probabilities of the last call, (A, Q, K), before dropout.
-
-        None before the first call, and where the fused operator, which
-        never holds them, ran for training or without padding.
-        """
-        if callable(self._weights):
-            self._weights = self._weights()
-        return self._weights
+        self.keeps_weights, self.attention_weights = True, None
 
     def forward(self, queries, keys, values, valid_lens=None):
         """Weigh values (A, K, D) by softmax(queries keysᵀ / √d): (A, Q, D)."""
-        weights = self._score(queries, keys, valid_lens)
-        self._weights = weights
-        return npx.batch_dot(self.dropout(weights), values)
-
-    def remember(self, inputs):
-        """Let `attention_weights` be computed when somebody asks for it.
-
-        inputs() gives queries, keys and valid_lens; None: they are unknown.
-        """
-        self._weights = (None if inputs is None or autograd.is_training()
-                         else lambda: self._score(*inputs()))
-
-    @staticmethod
-    def _score(queries, keys, valid_lens):
         scores = npx.batch_dot(queries, keys, transpose_b=True)
-        return masked_softmax(scores / math.sqrt(queries.shape[-1]),
-                              valid_lens)
+        weights = masked_softmax(scores / math.sqrt(queries.shape[-1]),
+                                 valid_lens)            # (A, Q, K)
+        self.attention_weights = weights if self.keeps_weights else None
+        return npx.batch_dot(self.dropout(weights), values)
 
 
 class MultiHeadAttention(nn.Block):
     """Multi-head attention (Vaswani et al. 2017, section 3.2.2)."""
 
     def __init__(self, num_hiddens, num_heads, dropout, use_bias=False,
-                 precision='fp32', **kwargs):
+                 precision='fp32', in_units=0, **kwargs):
         super().__init__(**kwargs)
         if num_heads < 1 or num_hiddens % num_heads:
             raise ValueError(
                 f'{num_heads} heads do not divide {num_hiddens} hiddens: '
                 'choose num_hiddens as a multiple of num_heads')
-        self.num_heads = num_heads
+        self.num_heads, self._precision = num_heads, precision
         self.attention = DotProductAttention(dropout)
-        self._dropout, self._precision = dropout, precision
+        self.attention.keeps_weights = False
 
-        def linear():
-            return Dense(num_hiddens, use_bias=use_bias, precision=precision)
-        self.W_q, self.W_k = linear(), linear()
-        self.W_v, self.W_o = linear(), linear()
+        def linear(in_units):
+            return Dense(num_hiddens, use_bias=use_bias, precision=precision,
+                         in_units=in_units)
+        self.W_q, self.W_k = linear(in_units), linear(in_units)
+        self.W_v, self.W_o = linear(in_units), linear(num_hiddens)
+
+    @property
+    def works_on_rows(self):
+        """Whether nobody wants the weights, and its layers only multiply."""
+        return not self.attention.keeps_weights and all(
+            type(layer) is Dense and layer.act is None
+            and not layer._flatten
+            for layer in (self.W_q, self.W_k, self.W_v, self.W_o))
 
     def forward(self, queries, keys, values, valid_lens):
         """Attend from queries (B, Q, H) to keys and values (B, K, H).
@@ -122,14 +113,13 @@ class MultiHeadAttention(nn.Block):
         (B, Q, H). With `Rows` for valid_lens the three are the same (R, H).
         """
         if isinstance(valid_lens, Rows):
-            return self._attend_rows(queries, valid_lens)
-        alike = queries is keys and keys is values
-        if (alike and kernels.enabled(queries) and as_defined(self)
+            return self._among_rows(queries, valid_lens)
+        if (queries is keys and keys is values and is_ours(self)
                 and (valid_lens is None or valid_lens.ndim == 1)):
             B, T, H = queries.shape
             rows = Rows.padded(B, T, valid_lens, queries.ctx)
-            return self._attend_rows(queries.reshape(B * T, H),
-                                     rows).reshape(B, T, -1)
+            return self._among_rows(queries.reshape(B * T, H),
+                                    rows).reshape(B, T, -1)
         queries = transpose_qkv(self.W_q(queries), self.num_heads)
         keys = transpose_qkv(self.W_k(keys), self.num_heads)
         values = transpose_qkv(self.W_v(values), self.num_heads)
@@ -142,39 +132,47 @@ class MultiHeadAttention(nn.Block):
             return None
         return valid_lens.repeat(self.num_heads, axis=0)
 
-    def _attend_rows(self, X, rows):
+    def _among_rows(self, X, rows):
         """Self-attention among the rows of X (R, H); returns (R, H)."""
         QKV = self._project(X)
-        Y = ops.attention_qkv(QKV, rows.offsets, rows.lens,
-                              num_heads=self.num_heads, p=self._dropout,
-                              precision=self._precision)
-        if rows.length is None:
-            self.attention.remember(None)
-        else:
-            self._remember(QKV, rows)
+        self.attention.attention_weights = None
+        Y = ops.attention_qkv(
+            QKV, rows.offsets, rows.lens, num_heads=self.num_heads,
+            p=self.attention.dropout._rate, precision=self._precision,
+            length=rows.length)
         return self.W_o(Y)
 
     def _project(self, X):
         """Queries, keys and values side by side: (R, H) to (R, 3H)."""
-        layers = self.W_q, self.W_k, self.W_v
-        if not all(ready(layer, X) for layer in layers):
-            return np.concatenate([layer(X) for layer in layers], axis=1)
         # One product reads X once; joining the weights costs next to nothing
-        W = np.concatenate([layer.weight.data(X.ctx) for layer in layers])
-        b = None
-        if self.W_q.bias is not None:
-            b = np.concatenate([layer.bias.data(X.ctx) for layer in layers])
-        return ops.dense(X, W, b, precision=self._precision,
-                         grad_req='write')
+        layers = self.W_q, self.W_k, self.W_v
+        joined = [np.concatenate(parameters) for parameters in zip(*(
+            values(layer, X).values() for layer in layers))]
+        wanted = {layer.weight.grad_req for layer in layers} - {'null'}
+        return ops.dense(X, *joined, precision=self._precision,
+                         grad_req=('write' if wanted else 'null', 'write'))
 
-    def _remember(self, QKV, rows):
-        def heads(part):
-            H = QKV.shape[1] // 3
-            A = QKV[:, part * H:(part + 1) * H]
-            return transpose_qkv(A.reshape(-1, rows.length, H),
-                                 self.num_heads)
-        self.attention.remember(
-            lambda: (heads(0), heads(1), self._by_head(rows.lens)))
+
+@contextlib.contextmanager
+def keep_attention(net):
+    """Let each attention in `net` keep its weights meanwhile.
+
+    `attention.attention_weights` of each `MultiHeadAttention` are then those
+    of its last call, (B*N, Q, K) before dropout, in training, too. Otherwise
+    nobody stores them: they are many.
+    """
+    found = []
+
+    def visit(block):
+        if isinstance(block, DotProductAttention):
+            found.append((block, block.keeps_weights))
+            block.keeps_weights = True
+    net.apply(visit)
+    try:
+        yield net
+    finally:
+        for block, before in found:
+            block.keeps_weights = before
 
 
 def transpose_qkv(X, num_heads):

@@ -3,18 +3,15 @@ import functools
 import math
 from pathlib import Path
 
-from d2lbert import kernels
-from d2lbert.bert import (
-    BERTModel,
-    check_ids,
-    get_tokens_and_segments,
-    on_device,
-    pack,
-)
+import numpy as onp
+
+from d2lbert.bert import get_tokens_and_segments
 from d2lbert.bert_dataset import Batch
-from d2lbert.layers import as_defined
+from d2lbert.inputs import check_ids, check_whole, on_device
+from d2lbert.layers import is_ours
 from d2lbert.machine.backend import autograd, gluon, np
 from d2lbert.machine.files import new_run_folder, write_text
+from d2lbert.packing import at_real_places
 from d2lbert.progress import Accumulator, Animator, Timer, in_notebook
 
 
@@ -50,27 +47,42 @@ def _get_batch_loss_bert(net, loss, vocab_size, tokens_X_shards,
                      pred_positions_X_shards, mlm_weights_X_shards,
                      mlm_Y_shards, nsp_y_shards):
         _check(net, vocab_size, *shard[-2:])
-        packed = None
-        if _can_pack(net, loss, shard[0]):
-            net.encoder.check(*shard[:2])
-            packed = pack(*shard)
-            if not net.initialized:
-                # Gluon infers shapes by a forward pass of its own operators,
-                # which take much memory: one example is enough
-                with autograd.pause():
-                    net(*(X[:1] for X in shard[:4]))
-        if packed is not None:
-            mlm_l, nsp_l = net.losses(packed, loss)
-        else:
-            mlm_l, nsp_l = _plain_losses(net, loss, vocab_size, *shard)
+        losses = None
+        if is_ours(net) and _is_the_books(loss):
+            losses = _real_losses(net, loss, *shard)
+        mlm_l, nsp_l = losses or _page_losses(net, loss, vocab_size, *shard)
         mlm_ls.append(mlm_l)
         nsp_ls.append(nsp_l)
         ls.append(mlm_l + nsp_l)
     return mlm_ls, nsp_ls, ls
 
 
-def _plain_losses(net, loss, vocab_size, tokens_X, segments_X, valid_lens_x,
-                  pred_positions_X, mlm_weights_X, mlm_Y, nsp_y):
+def _real_losses(net, loss, tokens_X, segments_X, valid_lens_x,
+                 pred_positions_X, mlm_weights_X, mlm_Y, nsp_y):
+    """Both losses of one shard, with nothing computed on padding.
+
+    None where no word is to be predicted, or one in the padding.
+    """
+    example, column = onp.nonzero(mlm_weights_X.asnumpy())
+    check_whole(pred_positions_X, 'prediction position')
+    place = pred_positions_X.asnumpy()[example, column]
+    lens = valid_lens_x.asnumpy().reshape(-1)
+    if not len(place) or (place < 0).any() or (place >= lens[example]).any():
+        return None
+    encoded_X, begins, nsp_Y_hat = at_real_places(
+        net, tokens_X, segments_X, valid_lens_x)
+
+    def put(A, dtype='int32'):
+        return np.array(A, dtype=dtype, ctx=encoded_X.ctx)
+    mlm_l = net.mlm.loss(
+        encoded_X.take(put(begins[example] + place), axis=0),
+        put(mlm_Y.asnumpy()[example, column]),
+        put(mlm_weights_X.asnumpy()[example, column], 'float32'))
+    return mlm_l, loss(nsp_Y_hat, nsp_y).mean()
+
+
+def _page_losses(net, loss, vocab_size, tokens_X, segments_X, valid_lens_x,
+                 pred_positions_X, mlm_weights_X, mlm_Y, nsp_y):
     """Both losses of one shard as the page writes them, for any net."""
     _, mlm_Y_hat, nsp_Y_hat = net(tokens_X, segments_X,
                                   valid_lens_x.reshape(-1), pred_positions_X)
@@ -80,14 +92,12 @@ def _plain_losses(net, loss, vocab_size, tokens_X, segments_X, valid_lens_x,
     return mlm_l, loss(nsp_Y_hat, nsp_y).mean()
 
 
-def _can_pack(net, loss, tokens_X):
-    """Whether net and loss are ours and the book's, so that the padding can
-    be left out without a change to the result."""
-    return (kernels.enabled(tokens_X.astype('int32', copy=False))
-            and type(loss) is gluon.loss.SoftmaxCrossEntropyLoss
+def _is_the_books(loss):
+    """Whether this is cross-entropy as `SoftmaxCELoss()` has it."""
+    return (type(loss) is gluon.loss.SoftmaxCrossEntropyLoss
             and (loss._axis, loss._sparse_label, loss._from_logits,
-                 loss._weight, loss._batch_axis) == (-1, True, False, None, 0)
-            and isinstance(net, BERTModel) and as_defined(net))
+                 loss._weight, loss._batch_axis) == (-1, True, False, None,
+                                                     0))
 
 
 def train_step(batch, net, loss, vocab_size, devices, trainer):

@@ -9,7 +9,7 @@ from d2lbert.hub import (
     DATA_HUB, DATA_URL, download, download_extract)
 from d2lbert.text import Vocab, count_corpus, tokenize
 from d2lbert.attention import (
-    DotProductAttention, MultiHeadAttention, masked_softmax,
+    DotProductAttention, MultiHeadAttention, keep_attention, masked_softmax,
     transpose_output, transpose_qkv)
 from d2lbert.transformer import (
     AddNorm, EncoderBlock, PositionalEncoding, PositionWiseFFN,

@@ -5,7 +5,8 @@ B batch, T tokens, H hiddens, F feed-forward hiddens, R rows (see attention).
 import numpy as onp
 
 from d2lbert.attention import MultiHeadAttention
-from d2lbert.layers import Dense, LayerNorm, as_defined, ready
+from d2lbert.kernels import ops
+from d2lbert.layers import Dense, LayerNorm, grad_reqs, is_ours, values
 from d2lbert.machine.backend import nn, np
 
 
@@ -13,11 +14,12 @@ class PositionWiseFFN(nn.Block):
     """Two dense layers applied to every position: (..., H) to (..., H)."""
 
     def __init__(self, ffn_num_hiddens, ffn_num_outputs, precision='fp32',
-                 **kwargs):
+                 in_units=0, **kwargs):
         super().__init__(**kwargs)
         self.dense1 = Dense(ffn_num_hiddens, activation='relu',
-                            precision=precision)
-        self.dense2 = Dense(ffn_num_outputs, precision=precision)
+                            precision=precision, in_units=in_units)
+        self.dense2 = Dense(ffn_num_outputs, precision=precision,
+                            in_units=ffn_num_hiddens)
 
     def forward(self, X):
         """Map X (..., H) to (..., ffn_num_outputs)."""
@@ -27,17 +29,19 @@ class PositionWiseFFN(nn.Block):
 class AddNorm(nn.Block):
     """LayerNorm(X + dropout(Y)): a residual connection, then LayerNorm."""
 
-    def __init__(self, dropout, **kwargs):
+    def __init__(self, dropout, in_channels=0, **kwargs):
         super().__init__(**kwargs)
         self.dropout = nn.Dropout(dropout)
-        self.ln = LayerNorm()
+        self.ln = LayerNorm(in_channels=in_channels)
 
     def forward(self, X, Y):
         """Add Y to X and normalize; X, Y and the result (..., H)."""
-        if (ready(self.ln, X) and not self.dropout._active
-                and as_defined(self.dropout)):
-            return self.ln.add(X, Y, self.dropout._rate)
-        return self.ln(self.dropout(Y) + X)
+        if not is_ours(self):
+            return self.ln(self.dropout(Y) + X)
+        return ops.add_norm(
+            X, Y, **values(self.ln, X), p=self.dropout._rate,
+            eps=self.ln._epsilon,
+            grad_req=grad_reqs(self.ln.gamma, self.ln.beta))
 
 
 class TransformerEncoderBlock(nn.Block):
@@ -50,10 +54,12 @@ class TransformerEncoderBlock(nn.Block):
                  use_bias=False, precision='fp32', **kwargs):
         super().__init__(**kwargs)
         self.attention = MultiHeadAttention(
-            num_hiddens, num_heads, dropout, use_bias, precision)
-        self.addnorm1 = AddNorm(dropout)
-        self.ffn = PositionWiseFFN(ffn_num_hiddens, num_hiddens, precision)
-        self.addnorm2 = AddNorm(dropout)
+            num_hiddens, num_heads, dropout, use_bias, precision,
+            in_units=num_hiddens)
+        self.addnorm1 = AddNorm(dropout, in_channels=num_hiddens)
+        self.ffn = PositionWiseFFN(ffn_num_hiddens, num_hiddens, precision,
+                                   in_units=num_hiddens)
+        self.addnorm2 = AddNorm(dropout, in_channels=num_hiddens)
 
     def forward(self, X, valid_lens):
         """Encode X (B, T, H), or (R, H) with `Rows` for valid_lens."""

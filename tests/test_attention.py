@@ -98,7 +98,8 @@ def test_cross_attention_is_attention_head_by_head(multi_head, draw,
 
 def test_the_weights_of_every_head_can_be_looked_at(multi_head, draw, path):
     X, valid_lens = draw(3, 5, 6), [3, 1, 5]
-    multi_head(*[np.array(X)] * 3, np.array(valid_lens))
+    with d2l.keep_attention(multi_head):
+        multi_head(*[np.array(X)] * 3, np.array(valid_lens))
     weights = multi_head.attention.attention_weights.asnumpy()
     assert weights.shape == (9, 5, 5)
     params = reference.parameters(multi_head)

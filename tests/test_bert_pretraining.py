@@ -10,9 +10,9 @@ import reference
 from batches import random_batch
 
 import d2lbert as d2l
-from d2lbert import bert_pretraining, hub, kernels, progress
+from d2lbert import bert_pretraining, hub, progress
 from d2lbert.bert_dataset import Batch
-from d2lbert.bert_pretraining import _plain_losses
+from d2lbert.bert_pretraining import _page_losses
 from d2lbert.machine.backend import autograd, gluon, init, mx, np, npx
 from d2lbert.text import RESERVED
 
@@ -86,23 +86,20 @@ def same(ours, theirs):
 @pytest.fixture
 def packed(monkeypatch):
     """Let a test fail that leaves the path without padding."""
-    if not kernels.enabled(np.zeros(1)):
-        pytest.skip('the compiled operators are not here')
-
     def fail(*args):
-        raise AssertionError('the plain path was taken')
-    monkeypatch.setattr(bert_pretraining, '_plain_losses', fail)
+        raise AssertionError("the page's path was taken")
+    monkeypatch.setattr(bert_pretraining, '_page_losses', fail)
 
 
 @pytest.fixture
 def plain(monkeypatch):
     """A list that grows when the path of the page is taken."""
-    taken, losses = [], bert_pretraining._plain_losses
+    taken, losses = [], bert_pretraining._page_losses
 
     def spy(*args):
         taken.append(args)
         return losses(*args)
-    monkeypatch.setattr(bert_pretraining, '_plain_losses', spy)
+    monkeypatch.setattr(bert_pretraining, '_page_losses', spy)
     return taken
 
 
@@ -165,12 +162,12 @@ def test_gradients_reach_every_parameter(path):
 
 
 @pytest.mark.parametrize('positional', ['learnable', 'sinusoidal'])
-def test_leaving_out_the_padding_changes_nothing(positional, packed):
+def test_leaving_out_the_padding_changes_nothing(positional, packed, path):
     net = build(positional=positional)
     for seed in range(3):
         batch = host_batch(seed)
         same(losses_and_gradients(net, batch),
-             losses_and_gradients(net, batch, _plain_losses))
+             losses_and_gradients(net, batch, _page_losses))
 
 
 def test_without_padding_there_are_no_attention_weights_to_look_at(packed):
@@ -180,6 +177,29 @@ def test_without_padding_there_are_no_attention_weights_to_look_at(packed):
     d2l._get_batch_loss_bert(net, LOSS, V,
                              *([X] for X in on_device(batch)))
     assert net.encoder.blks[0].attention.attention.attention_weights is None
+
+
+@pytest.mark.parametrize('training', [False, True])
+def test_attention_weights_are_kept_where_that_is_asked_for(
+        book, path, training):
+    net, theirs = build(), build(book)
+    batch = on_device(host_batch())
+    theirs(*batch[:4])
+    with d2l.keep_attention(net):
+        if training:
+            with autograd.record():
+                d2l._get_batch_loss_bert(net, LOSS, V,
+                                         *([X] for X in batch))
+        else:
+            net(*batch[:4])
+        for block, its in zip(net.encoder.blks, theirs.encoder.blks):
+            onp.testing.assert_allclose(
+                block.attention.attention.attention_weights.asnumpy(),
+                its.attention.attention.attention_weights.asnumpy(),
+                atol=2e-6)
+    net(*batch[:4])
+    assert all(block.attention.attention.attention_weights is None
+               for block in net.encoder.blks)
 
 
 def test_gradients_can_be_accumulated(path):

@@ -15,6 +15,7 @@ import numpy as onp
 from d2lbert.bert import get_tokens_and_segments
 from d2lbert.machine.backend import autograd, np
 from d2lbert.machine.files import replacing
+from d2lbert.packing import at_real_places
 from d2lbert.progress import bar
 from d2lbert.text import PAD
 from d2lbert.training.runs import load_run
@@ -82,11 +83,13 @@ def _encode(net, texts):
     for b, (tokens, of_tokens) in enumerate(inputs):
         ids[b, :lens[b]], segments[b, :lens[b]] = net.vocab[tokens], of_tokens
     with autograd.pause():
-        encoded_X, _, _ = net(np.array(ids, dtype='int32'),
-                              np.array(segments, dtype='int32'),
-                              np.array(lens, dtype='float32'))
-    for (tokens, _), T, vectors in zip(inputs, lens, encoded_X.asnumpy()):
-        yield Encoding(tokens, vectors[:T])
+        encoded, begins, _ = at_real_places(
+            net, np.array(ids, dtype='int32'),
+            np.array(segments, dtype='int32'),
+            np.array(lens, dtype='float32'))
+    encoded = encoded.asnumpy()
+    for (tokens, _), begin, T in zip(inputs, begins, lens):
+        yield Encoding(tokens, encoded[begin:begin + T])
 
 
 def words(text):

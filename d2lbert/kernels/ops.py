@@ -1,88 +1,26 @@
-"""The fused CPU operators, for arrays and for symbols.
+"""The operators: each has one name and two implementations.
 
-Every function has a twin of the same name and signature in `plain`. All
-matrices are float32, all indices, lengths and offsets int32; precision is
+`fused` in C++ serves float32 arrays on a CPU, where the compiled library is
+there; `plain`, of MXNet's own operators, all others: GPUs, other types,
+symbols, machines without a compiler. The values are the same to rounding.
+Nobody else asks which of the two it is.
+
+Matrices are float32, indices, lengths and offsets int32; precision is
 'fp32', or 'bf16' for products of operands rounded to bfloat16 and summed in
-float32. R rows, H hiddens, N heads, V vocabulary, B sequences.
+float32, which only `fused` has. grad_req is that of all parameters, or a
+tuple with one for each: 'write' and 'null' vouch that nothing accumulates in
+it, which saves a copy of its gradient. R rows, H hiddens, N heads, V
+vocabulary, B sequences.
 """
+from d2lbert import kernels
+from d2lbert.kernels import fused, plain
 
-import itertools
-
-from d2lbert.machine.backend import autograd, mx, np, npx
-
-__all__ = ['add_norm', 'attention', 'attention_qkv', 'dense', 'embed',
-           'softmax_ce', 'vocab_ce']
-
-_uses = itertools.count()
-_ones = {}  # by context
+__all__ = ['add_norm', 'attention_qkv', 'check_precision', 'dense', 'embed',
+           'layer_norm', 'vocab_ce']
 
 
-def _symbolic(array):
-    return isinstance(array, mx.symbol.Symbol)
-
-
-def _call(name, arrays, **attrs):
-    """All outputs of an operator, as a list."""
-    library = mx.sym if _symbolic(arrays[0]) else mx.nd
-    outputs = getattr(library, name)(
-        *[array.as_nd_ndarray() for array in arrays], **attrs)
-    if _symbolic(arrays[0]):
-        return [output.as_np_ndarray() for output in outputs]
-    if not isinstance(outputs, list):
-        outputs = [outputs]
-    return [output.as_np_ndarray() for output in outputs]
-
-
-def _guarded(array):
-    """The array behind an identity, if its gradient may be added to.
-
-    An extension operator writes its gradients whatever the request, so
-    between it and an array with grad_req='add' there has to be an operator
-    that knows how to add.
-    """
-    if _symbolic(array):
-        # Many uses of one array are added up in place, whatever the array;
-        # the attribute keeps their identities from being merged into one.
-        return mx.sym.identity(
-            array.as_nd_ndarray(),
-            attr={'__use__': str(next(_uses))}).as_np_ndarray()
-    if autograd.is_recording() and array.grad is not None:
-        # A reshape is a view: only its gradient costs a copy.
-        return array.as_nd_ndarray().reshape(array.shape).as_np_ndarray()
-    return array
-
-
-def detached(array):
-    """The same values, without a gradient."""
-    if _symbolic(array):
-        return mx.sym.BlockGrad(array.as_nd_ndarray()).as_np_ndarray()
-    return array.detach()
-
-
-def _parameters(grad_req, *arrays):
-    """The arrays, behind an identity where a gradient may be added to."""
-    if isinstance(grad_req, str):
-        grad_req = [grad_req] * len(arrays)
-    return [_guarded(array) if req == 'add' or _symbolic(array) else array
-            for array, req in zip(arrays, grad_req)]
-
-
-def _noise(like, p):
-    """Rate and noise: 64 random bits from the framework's own dropout.
-
-    They obey its seed, and as they are all ones in prediction, a graph
-    traced once drops in training alone.
-    """
-    if not p:
-        return 0, []
-    if _symbolic(like):
-        return p, [mx.sym.npx.dropout(mx.sym.np.ones((64,)), p=0.5)]
-    if not autograd.is_training():
-        return 0, []
-    if like.ctx not in _ones:
-        _ones[like.ctx] = np.ones((64,), ctx=like.ctx)
-    with autograd.pause():
-        return p, [npx.dropout(_ones[like.ctx], p=0.5, mode='always')]
+def _for(*arrays):
+    return fused if kernels.enabled(*arrays) else plain
 
 
 def dense(X, W, b=None, units=None, act='none', precision='fp32',
@@ -90,54 +28,36 @@ def dense(X, W, b=None, units=None, act='none', precision='fp32',
     """act(X W^T + b), act none, relu, tanh or gelu.
 
     X (..., K), W (units, K), b (units,) or None; returns (..., units).
-    units may stay None unless W's shape is still to be inferred. grad_req,
-    here and below, is that of all parameters or a tuple with one for each:
-    'write' and 'null' vouch that nothing accumulates in it, which saves a
-    copy of its gradient.
+    units may stay None unless W's shape is still to be inferred.
     """
-    parameters = [W] if b is None else [W, b]
-    attrs = {} if units is None else {'units': units}
-    return _call('d2lbert_dense',
-                 [_guarded(X), *_parameters(grad_req, *parameters)], act=act,
-                 precision=precision, bias=int(b is not None), **attrs)[0]
+    return _for(X, W).dense(X, W, b, units, act, precision, grad_req)
+
+
+def layer_norm(X, gamma, beta, eps=1e-5, grad_req='add'):
+    """LayerNorm(X) over the last axis; X (..., H), gamma, beta (H,)."""
+    return _for(X, gamma).layer_norm(X, gamma, beta, eps, grad_req)
 
 
 def add_norm(X, Y, gamma, beta, p=0, eps=1e-5, grad_req='add'):
     """LayerNorm(X + dropout(Y)) over the last axis.
 
-    X, Y (..., H); gamma, beta (H,); returns (..., H).
+    X, Y (..., H); gamma, beta (H,); p: dropout; returns (..., H).
     """
-    p, noise = _noise(X, p)
-    return _call('d2lbert_add_norm',
-                 [_guarded(X), _guarded(Y),
-                  *_parameters(grad_req, gamma, beta), *noise],
-                 p=p, eps=eps)[0]
-
-
-def attention(Q, K, V, offsets, lens, num_heads, p=0, precision='fp32',
-              length=None):
-    """Softmax attention within sequences that lie one after the other.
-
-    Q, K, V (R, H); offsets (B + 1,): sequence b has rows
-    offsets[b]:offsets[b + 1], all of them queries, the first lens[b] (B,) of
-    them keys; p: dropout of the weights. Returns (R, H), heads joined, zeros
-    where there are no keys. length, if every sequence has the same number
-    of rows, is that number: only `plain` uses it.
-    """
-    p, noise = _noise(Q, p)
-    return _call('d2lbert_attention',
-                 [_guarded(Q), _guarded(K), _guarded(V), offsets, lens,
-                  *noise],
-                 num_heads=num_heads, p=p, precision=precision)[0]
+    return _for(X, Y, gamma).add_norm(X, Y, gamma, beta, p, eps, grad_req)
 
 
 def attention_qkv(QKV, offsets, lens, num_heads, p=0, precision='fp32',
                   length=None):
-    """`attention` with Q, K and V side by side in one (R, 3H)."""
-    p, noise = _noise(QKV, p)
-    return _call('d2lbert_attention_qkv',
-                 [_guarded(QKV), offsets, lens, *noise],
-                 num_heads=num_heads, p=p, precision=precision)[0]
+    """Softmax attention within sequences that lie one after the other.
+
+    QKV (R, 3H), queries, keys and values side by side; offsets (B + 1,):
+    sequence b has rows offsets[b]:offsets[b + 1], all of them queries, the
+    first lens[b] (B,) of them keys; p: dropout of the weights. Returns
+    (R, H), heads joined, zeros where there are no keys. length: the number
+    of rows of each sequence, where all have the same.
+    """
+    return _for(QKV).attention_qkv(QKV, offsets, lens, num_heads, p,
+                                   precision, length)
 
 
 def embed(tokens, segments, positions, W_tok, W_seg, W_pos, grad_req='add'):
@@ -146,33 +66,29 @@ def embed(tokens, segments, positions, W_tok, W_seg, W_pos, grad_req='add'):
     tokens, segments, positions (...) int32, tables (rows, H); returns
     (..., H). Indices out of range are clipped: check them before.
     """
-    return _call('d2lbert_embed',
-                 [tokens, segments, positions,
-                  *_parameters(grad_req, W_tok, W_seg, W_pos)])[0]
+    return _for(tokens, W_tok).embed(tokens, segments, positions, W_tok,
+                                     W_seg, W_pos, grad_req)
 
 
-def vocab_ce(X, W, b, labels, weights, grad=None, precision='fp32',
-             grad_req='add'):
-    """Cross-entropy of X W^T + b without an (M, V) array.
+def vocab_ce(X, W, b, labels, weights, precision='fp32', grad_req='add'):
+    """Cross-entropy of X W^T + b, summed over rows by their weights: (1,).
 
-    X (M, H), W (V, H), b (V,), labels (M,) int32, weights (M,). Returns the
-    weighted sum (1,) and the rows' unweighted losses (M,), through which no
-    gradient flows. grad: whether gradients are computed, in the same pass;
-    None means while recording (a symbol: always).
+    X (M, H), W (V, H), b (V,), labels (M,) int32, weights (M,).
     """
-    if grad is None:
-        grad = _symbolic(X) or autograd.is_recording()
-    loss, rows = _call(
-        'd2lbert_vocab_ce',
-        [_guarded(X), *_parameters(grad_req, W, b), labels, _guarded(weights)],
-        grad=int(grad), precision=precision)[:2]
-    return loss, detached(rows)
+    return _for(X, W).vocab_ce(X, W, b, labels, weights,
+                               precision=precision, grad_req=grad_req)[0]
 
 
-def softmax_ce(logits, labels, weights):
-    """Each row's weighted cross-entropy.
-
-    logits (M, V), labels (M,) int32, weights (M,); returns (M,).
-    """
-    return _call('d2lbert_softmax_ce',
-                 [_guarded(logits), labels, _guarded(weights)])[0]
+def check_precision(precision):
+    """Refuse a precision that is unknown, or that this machine lacks."""
+    if precision == 'fp32':
+        return
+    if precision != 'bf16':
+        raise ValueError("precision must be 'fp32' or 'bf16', "
+                         f'not {precision!r}')
+    if not kernels.load():
+        raise ValueError("precision='bf16' needs the fused operators, which "
+                         f'are not there: {kernels.state().reason}')
+    if not kernels.bf16_supported():
+        raise ValueError("precision='bf16' needs a CPU with AVX-512 BF16 "
+                         "instructions, which this one lacks: use 'fp32'")

@@ -1,15 +1,16 @@
-"""The twins of `ops` in MXNet's own operators, for any device.
+"""The operators in MXNet's own, for any device, type and for symbols.
 
-Same names, signatures and results; see there for shapes.
+`ops` says what each does, and chooses between these and their twins in
+`fused`.
 """
 
 import numpy
 
-from d2lbert.kernels.ops import detached
+from d2lbert.kernels.fused import detached
 from d2lbert.machine.backend import mx, np, npx
 
 __all__ = ['add_norm', 'attention', 'attention_qkv', 'dense', 'embed',
-           'softmax_ce', 'vocab_ce']
+           'layer_norm', 'softmax_ce', 'vocab_ce']
 
 
 def _modules(array):
@@ -25,14 +26,25 @@ def _fp32(precision):
                          f"'fp32'")
 
 
+def _requests(grad_req, count):
+    """What each parameter wants of its gradient, 'add' being 'write'."""
+    if isinstance(grad_req, str):
+        grad_req = [grad_req] * count
+    return tuple(req.replace('add', 'write') for req in grad_req)
+
+
 def dense(X, W, b=None, units=None, act='none', precision='fp32',
           grad_req='add'):
     """act(X W^T + b); a symbol needs units."""
     _fp32(precision)
     _, npx = _modules(X)
-    bias = [] if b is None else [b]
-    Y = npx.fully_connected(X, W, *bias, no_bias=b is None, flatten=False,
+    # Where nobody asks for the gradient of W, MXNet gives b one of zero
+    apart = b is not None and _requests(grad_req, 2) == ('null', 'write')
+    bias = [] if b is None or apart else [b]
+    Y = npx.fully_connected(X, W, *bias, no_bias=not bias, flatten=False,
                             num_hidden=units or W.shape[0])
+    if apart:
+        Y = Y + b
     if act == 'none':
         return Y
     if act == 'gelu':
@@ -40,11 +52,17 @@ def dense(X, W, b=None, units=None, act='none', precision='fp32',
     return npx.activation(Y, act_type=act)
 
 
+def layer_norm(X, gamma, beta, eps=1e-5, grad_req='add'):
+    """LayerNorm(X) over the last axis."""
+    _, npx = _modules(X)
+    return npx.layer_norm(X, gamma, beta, axis=-1, eps=eps)
+
+
 def add_norm(X, Y, gamma, beta, p=0, eps=1e-5, grad_req='add'):
     """LayerNorm(X + dropout(Y)) over the last axis."""
     _, npx = _modules(X)
     dropped = npx.dropout(Y, p=p) if p else Y
-    return npx.layer_norm(X + dropped, gamma, beta, axis=-1, eps=eps)
+    return layer_norm(X + dropped, gamma, beta, eps)
 
 
 def attention(Q, K, V, offsets, lens, num_heads, p=0, precision='fp32',
@@ -119,7 +137,7 @@ def vocab_ce(X, W, b, labels, weights, grad=None, precision='fp32',
     if isinstance(X, mx.symbol.Symbol):
         logits = np.dot(X, W.T) + b
     else:
-        logits = dense(X, W, b)
+        logits = dense(X, W, b, grad_req=grad_req)
     rows = -npx.pick(npx.log_softmax(logits, axis=-1), labels, axis=-1)
     loss = np.sum(rows * weights).reshape(1)
     return loss, detached(rows)

@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 from d2lbert.bert_pretraining import _get_batch_bert
 from d2lbert.machine.backend import autograd, np, npx
+from d2lbert.packing import at_real_places
 from d2lbert.progress import Accumulator
 from d2lbert.text import UNK_ID
 
@@ -61,14 +62,15 @@ def _sums(net, tokens_X, segments_X, valid_lens_x, pred_positions_X,
     """
     # Words to score are many numbers each: leave out what only pads
     row, k = mlm_weights_X.asnumpy().nonzero()
-    places = row * tokens_X.shape[1] + pred_positions_X.asnumpy()[row, k]
     with autograd.pause():      # somebody may be recording
-        encoded, _, nsp_Y_hat = net(tokens_X, segments_X, valid_lens_x)
+        encoded, begins, nsp_Y_hat = at_real_places(
+            net, tokens_X, segments_X, valid_lens_x)
         nsp, _ = _loss_hits_count(nsp_Y_hat, nsp_y)
         if not len(row):
             return np.concatenate([np.zeros(5, ctx=encoded.ctx), nsp])
+        places = begins[row] + pred_positions_X.asnumpy()[row, k]
         mlm_Y_hat = net.mlm(
-            encoded.reshape(1, -1, encoded.shape[-1]),
+            np.expand_dims(encoded, 0),
             np.array(places[None], dtype='int32', ctx=encoded.ctx))
     labels = mlm_Y.asnumpy()[row, k]
     known = np.array(labels != UNK_ID, dtype='float32', ctx=encoded.ctx)

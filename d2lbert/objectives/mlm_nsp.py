@@ -1,15 +1,16 @@
 """Masked words and next sentences: what the chapter trains for."""
+import math
 from pathlib import Path
 
 from d2lbert import hub
-from d2lbert.bert import BERTModel, parameter_count
+from d2lbert.bert import BERTModel
 from d2lbert.bert_pretraining import (
     _get_batch_bert,
     _get_batch_loss_bert,
     summary,
 )
 from d2lbert.corpus.whole import open_corpus
-from d2lbert.machine.backend import gluon, init, np
+from d2lbert.machine.backend import gluon, init
 from d2lbert.machine.hardware import require_memory
 from d2lbert.objectives.evaluation import Figures, evaluate
 
@@ -53,22 +54,17 @@ class MLMAndNSP:
 
     def net(self, devices):
         """The net, with new weights on every device."""
-        model = self.model
+        net = BERTModel(**self.model)
+        net.vocab = self.vocab
         # A weight, its gradient and Adam's two moments
         require_memory(
-            16 * parameter_count(*(model[name] for name in (
-                'vocab_size', 'num_hiddens', 'ffn_num_hiddens', 'num_layers',
-                'max_len'))),
+            16 * sum(math.prod(param.shape)
+                     for param in net.collect_params().values()),
             'training this model', 'lower num_hiddens (--num-hiddens), '
             'ffn_num_hiddens, num_layers or max_len')
-        net = BERTModel(**model)
-        net.vocab = self.vocab
         net.initialize(
             init.Xavier() if self.settings['initializer'] == 'xavier'
             else init.Normal(0.02), ctx=devices)
-        for device in devices:      # a small pass, so that all weights exist
-            ones = np.zeros((1, 2), dtype='int32', ctx=device)
-            net(ones, ones, None, ones)
         return net
 
     def batches(self, epoch, start):

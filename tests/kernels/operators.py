@@ -13,7 +13,7 @@ import sys
 import numpy as onp
 
 from d2lbert import kernels
-from d2lbert.kernels import ops
+from d2lbert.kernels import fused as ops
 from d2lbert.machine.backend import autograd, np, npx
 
 LIMIT = 5

@@ -13,7 +13,8 @@ import operators
 import pytest
 
 from d2lbert import kernels
-from d2lbert.kernels import build, ops, plain
+from d2lbert.kernels import build, plain
+from d2lbert.kernels import fused as ops
 from d2lbert.machine import hardware
 from d2lbert.machine.backend import autograd, gluon, mx, np
 
@@ -791,10 +792,10 @@ def test_the_mask_does_not_depend_on_the_number_of_threads(fused):
         mx.random.seed(5)
         V = np.tile(np.eye(100), (20, 1))
         with autograd.train_mode():
-            A = kernels.ops.attention(
+            A = kernels.fused.attention(
                 V * 0, V * 0, V, np.arange(0, 2001, 100).astype('int32'),
                 np.full((20,), 100, dtype='int32'), 1, p=0.5)
-            B = kernels.ops.add_norm(V, V + 1, np.ones(100), np.zeros(100),
+            B = kernels.fused.add_norm(V, V + 1, np.ones(100), np.zeros(100),
                                      p=0.5)
         import hashlib
         for X in A, B:
@@ -876,9 +877,9 @@ def test_numbers_are_read_where_the_locale_writes_a_comma(fused, tmp_path):
         from d2lbert.machine import hardware
         assert kernels.load()
         X, gamma, beta = np.array([[1., 3.]]), np.ones(2), np.zeros(2)
-        print(*kernels.ops.add_norm(X, X * 0, gamma, beta, eps=0.5625)[0])
+        print(*kernels.fused.add_norm(X, X * 0, gamma, beta, eps=0.5625)[0])
         with autograd.train_mode():
-            Y = kernels.ops.add_norm(np.arange(4000).reshape(1, -1) * 0,
+            Y = kernels.fused.add_norm(np.arange(4000).reshape(1, -1) * 0,
                                      np.ones((1, 4000)), np.ones(4000),
                                      np.zeros(4000), p=0.25, eps=1e-5)
         print(float((Y > 0).mean()))

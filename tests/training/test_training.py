@@ -18,7 +18,6 @@ import reference
 import d2lbert as d2l
 from d2lbert import kernels
 from d2lbert.__main__ import main
-from d2lbert.bert import parameter_count
 from d2lbert.bert_dataset import Batch
 from d2lbert.machine.backend import gluon, np, npx
 from d2lbert.objectives import mlm_nsp
@@ -796,15 +795,3 @@ def test_a_model_beyond_the_memory_is_refused_with_both_numbers(monkeypatch):
                                          r'GiB of memory, and [\d.]+ GiB are '
                                          r'free: lower num_hiddens'):
         prepared(**dict(TINY, num_hiddens=100_000))
-
-
-@pytest.mark.parametrize('sizes', [
-    (30, 8, 12, 1, 1000), (77, 16, 8, 3, 1000), (9, 4, 4, 2, 24)])
-def test_parameters_are_counted_before_they_are_made(sizes):
-    V, H, F, L, T = sizes
-    net = d2l.BERTModel(V, H, F, 2, L, 0.1, max_len=T)
-    net.initialize()
-    ones = np.ones((1, 4), dtype='int32')
-    net(ones, ones, None, ones)
-    assert parameter_count(*sizes) == sum(
-        param.data().size for param in net.collect_params().values())

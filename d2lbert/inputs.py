@@ -1,0 +1,50 @@
+"""What a net is given: on its device, in range, whole."""
+import numpy as onp
+
+from d2lbert.machine.backend import np
+
+
+def on_device(X, ctx, dtype=None):
+    """X, a host or device array, as an array on ctx (its own if it has)."""
+    if not isinstance(X, np.ndarray):
+        X = onp.asarray(X)
+        return np.array(X, dtype=dtype or X.dtype, ctx=ctx)
+    return X if dtype is None else X.astype(dtype, copy=False)
+
+
+def _on_host(X):
+    """X as a host array where reading it costs nothing, else None."""
+    if isinstance(X, np.ndarray):
+        return X.asnumpy() if X.ctx.device_type == 'cpu' else None
+    return onp.asarray(X)
+
+
+def check_whole(X, name):
+    """Refuse a number that is not whole, where reading it costs nothing.
+
+    Whole floats will do, as some of the book's arrays hold; MXNet would cut
+    others, and NaN, in silence.
+    """
+    X = _on_host(X)
+    if X is not None and X.dtype.kind == 'f':
+        broken = X[~(X == onp.floor(X))]        # NaN equals nothing
+        if broken.size:
+            raise ValueError(f'{name} {broken[0]} is not a whole number')
+
+
+def check_ids(ids, bound, name):
+    """Refuse ids that are not whole numbers from 0 to bound - 1.
+
+    Only where reading them costs nothing.
+    """
+    ids = _on_host(ids)
+    if ids is None:
+        return
+    if not ids.size:
+        raise ValueError(f'at least one {name} is needed, not an array of '
+                         f'shape {ids.shape}')
+    check_whole(ids, name)
+    low, high = ids.min(), ids.max()
+    if low < 0 or high >= bound:
+        raise ValueError(f'{name} {low if low < 0 else high} is out of '
+                         f'range: it must be 0 to {bound - 1}')

@@ -1,0 +1,156 @@
+"""The operators in C++, for float32 arrays on a CPU, and for symbols.
+
+`ops` says what each does, and chooses between these and their twins in
+`plain`.
+"""
+
+import itertools
+
+from d2lbert.machine.backend import autograd, mx, np, npx
+
+__all__ = ['add_norm', 'attention', 'attention_qkv', 'dense', 'embed',
+           'layer_norm', 'softmax_ce', 'vocab_ce']
+
+_uses = itertools.count()
+_ones = {}  # by context
+
+
+def _symbolic(array):
+    return isinstance(array, mx.symbol.Symbol)
+
+
+def _call(name, arrays, **attrs):
+    """All outputs of an operator, as a list."""
+    library = mx.sym if _symbolic(arrays[0]) else mx.nd
+    outputs = getattr(library, name)(
+        *[array.as_nd_ndarray() for array in arrays], **attrs)
+    if _symbolic(arrays[0]):
+        return [output.as_np_ndarray() for output in outputs]
+    if not isinstance(outputs, list):
+        outputs = [outputs]
+    return [output.as_np_ndarray() for output in outputs]
+
+
+def _guarded(array):
+    """The array behind an identity, if its gradient may be added to.
+
+    An extension operator writes its gradients whatever the request, so
+    between it and an array with grad_req='add' there has to be an operator
+    that knows how to add.
+    """
+    if _symbolic(array):
+        # Many uses of one array are added up in place, whatever the array;
+        # the attribute keeps their identities from being merged into one.
+        return mx.sym.identity(
+            array.as_nd_ndarray(),
+            attr={'__use__': str(next(_uses))}).as_np_ndarray()
+    if autograd.is_recording() and array.grad is not None:
+        # A reshape is a view: only its gradient costs a copy.
+        return array.as_nd_ndarray().reshape(array.shape).as_np_ndarray()
+    return array
+
+
+def detached(array):
+    """The same values, without a gradient."""
+    if _symbolic(array):
+        return mx.sym.BlockGrad(array.as_nd_ndarray()).as_np_ndarray()
+    return array.detach()
+
+
+def _parameters(grad_req, *arrays):
+    """The arrays, behind an identity where a gradient may be added to."""
+    if isinstance(grad_req, str):
+        grad_req = [grad_req] * len(arrays)
+    return [_guarded(array) if req == 'add' or _symbolic(array) else array
+            for array, req in zip(arrays, grad_req)]
+
+
+def _noise(like, p):
+    """Rate and noise: 64 random bits from the framework's own dropout.
+
+    They obey its seed, and as they are all ones in prediction, a graph
+    traced once drops in training alone.
+    """
+    if not p:
+        return 0, []
+    if _symbolic(like):
+        return p, [mx.sym.npx.dropout(mx.sym.np.ones((64,)), p=0.5)]
+    if not autograd.is_training():
+        return 0, []
+    if like.ctx not in _ones:
+        _ones[like.ctx] = np.ones((64,), ctx=like.ctx)
+    with autograd.pause():
+        return p, [npx.dropout(_ones[like.ctx], p=0.5, mode='always')]
+
+
+def dense(X, W, b=None, units=None, act='none', precision='fp32',
+          grad_req='add'):
+    """act(X W^T + b)."""
+    parameters = [W] if b is None else [W, b]
+    attrs = {} if units is None else {'units': units}
+    return _call('d2lbert_dense',
+                 [_guarded(X), *_parameters(grad_req, *parameters)], act=act,
+                 precision=precision, bias=int(b is not None), **attrs)[0]
+
+
+def add_norm(X, Y, gamma, beta, p=0, eps=1e-5, grad_req='add'):
+    """LayerNorm(X + dropout(Y)) over the last axis."""
+    p, noise = _noise(X, p)
+    return _call('d2lbert_add_norm',
+                 [_guarded(X), _guarded(Y),
+                  *_parameters(grad_req, gamma, beta), *noise],
+                 p=p, eps=eps)[0]
+
+
+def layer_norm(X, gamma, beta, eps=1e-5, grad_req='add'):
+    """LayerNorm(X) over the last axis."""
+    # What is added to nothing has no dropout
+    return add_norm(X, np.zeros_like(X), gamma, beta, 0, eps, grad_req)
+
+
+def attention(Q, K, V, offsets, lens, num_heads, p=0, precision='fp32',
+              length=None):
+    """Softmax attention within sequences; the scores are never stored."""
+    p, noise = _noise(Q, p)
+    return _call('d2lbert_attention',
+                 [_guarded(Q), _guarded(K), _guarded(V), offsets, lens,
+                  *noise],
+                 num_heads=num_heads, p=p, precision=precision)[0]
+
+
+def attention_qkv(QKV, offsets, lens, num_heads, p=0, precision='fp32',
+                  length=None):
+    """`attention` with Q, K and V side by side."""
+    p, noise = _noise(QKV, p)
+    return _call('d2lbert_attention_qkv',
+                 [_guarded(QKV), offsets, lens, *noise],
+                 num_heads=num_heads, p=p, precision=precision)[0]
+
+
+def embed(tokens, segments, positions, W_tok, W_seg, W_pos, grad_req='add'):
+    """The sum of three rows."""
+    return _call('d2lbert_embed',
+                 [tokens, segments, positions,
+                  *_parameters(grad_req, W_tok, W_seg, W_pos)])[0]
+
+
+def vocab_ce(X, W, b, labels, weights, grad=None, precision='fp32',
+             grad_req='add'):
+    """Cross-entropy of X W^T + b, whose scores are never stored.
+
+    grad: whether gradients are computed, in the same pass; None means while
+    recording (a symbol: always).
+    """
+    if grad is None:
+        grad = _symbolic(X) or autograd.is_recording()
+    loss, rows = _call(
+        'd2lbert_vocab_ce',
+        [_guarded(X), *_parameters(grad_req, W, b), labels, _guarded(weights)],
+        grad=int(grad), precision=precision)[:2]
+    return loss, detached(rows)
+
+
+def softmax_ce(logits, labels, weights):
+    """Each row's weighted cross-entropy."""
+    return _call('d2lbert_softmax_ce',
+                 [_guarded(logits), labels, _guarded(weights)])[0]

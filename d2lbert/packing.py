@@ -1,0 +1,55 @@
+"""Batches without their padding: the one place where it is left out.
+
+B sequences, T tokens, R real ones of all sequences together, H hiddens.
+"""
+from typing import Any, NamedTuple
+
+import numpy as onp
+
+from d2lbert.attention import Rows
+from d2lbert.inputs import check_whole
+from d2lbert.layers import is_ours
+from d2lbert.machine.backend import np
+
+
+class Places(NamedTuple):
+    """The tokens that are no padding, one after another."""
+
+    tokens: Any         # (R,) int32
+    segments: Any       # (R,) int32
+    positions: Any      # (R,) int32, each token's within its sequence
+    rows: Rows
+
+
+def at_real_places(net, tokens, segments, valid_lens):
+    """What a net says of real tokens: X (R, H), begins (B,), nsp (B, 2).
+
+    tokens, segments (B, T) and valid_lens (B,), as for the net itself. Token
+    t of sequence b is row begins[b] + t of X, for every t below
+    valid_lens[b]; begins is on the host. A net in which every block is
+    exactly ours computes nothing on padding. Any other is called as the page
+    does, and there are rows for its padding, too.
+    """
+    check_whole(valid_lens, 'valid length')
+    lens = _host(valid_lens).reshape(-1).astype('int32')
+    if not is_ours(net) or lens.min() < 1:
+        encoded_X, _, nsp_Y_hat = net(tokens, segments,
+                                      valid_lens.reshape(-1))
+        B, T, H = encoded_X.shape
+        return encoded_X.reshape(B * T, H), onp.arange(B) * T, nsp_Y_hat
+    tokens, segments = net.encoder.check(tokens, segments)
+    T = tokens.shape[1]
+    real = onp.arange(T) < lens[:, None]                # (B, T)
+    offsets = onp.concatenate([[0], onp.cumsum(onp.minimum(lens, T))])
+
+    def put(A):
+        return np.array(A, dtype='int32', ctx=tokens.ctx)
+    places = Places(put(_host(tokens)[real]), put(_host(segments)[real]),
+                    put(onp.nonzero(real)[1]),
+                    Rows(put(offsets), put(onp.diff(offsets))))
+    X, nsp_Y_hat = net.encode_rows(places)
+    return X, offsets[:-1], nsp_Y_hat
+
+
+def _host(X):
+    return X.asnumpy() if isinstance(X, np.ndarray) else onp.asarray(X)
