@@ -13,7 +13,7 @@ import sys
 import textwrap
 from typing import NamedTuple
 
-from d2lbert.machine import cache, hardware
+from d2lbert.machine import cache, hardware, openmp
 
 OK, WARN, BAD = 'ok', 'warn', 'bad'
 FEATURES = ['OPENMP', 'MKLDNN', 'CUDA', 'CUDNN', 'NCCL', 'DIST_KVSTORE',
@@ -124,8 +124,7 @@ def _threads_row():
         threads = ctypes.CDLL('libgomp.so.1').omp_get_max_threads()
     except (AttributeError, OSError):
         return Row('threads', OK, f'unknown; {here}')
-    backend = importlib.import_module('d2lbert.machine.backend')
-    limit = backend.thread_count('MXNET_OMP_MAX_THREADS')
+    limit = openmp.thread_count('MXNET_OMP_MAX_THREADS')
     threads = min(threads, limit or threads)
     value = f'{threads}; {here}'
     if threads < cores:
