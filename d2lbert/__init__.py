@@ -15,12 +15,12 @@ from d2lbert.machine.cache import stand_in_for_home
 
 
 def _is_command():
-    """Whether this process is `d2lbert`, or `python -m d2lbert`."""
+    """Whether this is `d2lbert`, or `python -m d2lbert` or a part of it."""
     name = os.path.basename(''.join(sys.argv[:1]))
     if name == '-m':
         # What argv holds while Python looks for a module to run; for which
         # one it does, it tells from 3.10 on
-        return any(argument in ('d2lbert', '-md2lbert')
+        return any(argument.split('.')[0] in ('d2lbert', '-md2lbert')
                    for argument in getattr(sys, 'orig_argv', ['d2lbert']))
     return name == 'd2lbert'
 

@@ -71,10 +71,11 @@ def in_notebook():
 
 
 class Lines:
-    """What `bar` gives where standard error is no terminal: lines in time.
+    """A bar for standard error that is no terminal: a line now and then.
 
-    The first comes after EVERY seconds, the next ones after as many, or
-    after a hundredth of the time that has passed: long logs stay readable.
+    The first is written after EVERY seconds, each next one after as many
+    again, or after a hundredth of the time since the start if that is
+    longer, so that the log of a long run stays readable.
     """
 
     EVERY = 5
@@ -94,7 +95,7 @@ class Lines:
 
     def start(self):
         """Count what comes from now on for the time that is left."""
-        self._began = self._said = time.perf_counter()
+        self._began = self._written = time.perf_counter()
         self._first = self.n
 
     def set_postfix_str(self, text='', refresh=True):
@@ -105,8 +106,8 @@ class Lines:
         """Count n more, and write a line if one is due."""
         self.n += n
         now = time.perf_counter()
-        if now - self._said >= max(self.EVERY, (now - self._began) / 100):
-            self._said = now
+        if now - self._written >= max(self.EVERY, (now - self._began) / 100):
+            self._written = now
             self.say(self._line(now - self._began))
 
     def say(self, line):
@@ -138,8 +139,8 @@ def _duration(seconds):
     return f'{hours} h {minutes} min' if hours else f'{minutes} min'
 
 
-class _Nothing(Lines):
-    """A bar for those who shall not see one."""
+class _Hidden(Lines):
+    """A bar that counts and shows nothing."""
 
     def say(self, line):
         pass
@@ -158,7 +159,7 @@ def bar(total=None, what='', unit='it', unit_scale=False, leave=False,
     line.
     """
     if quiet:
-        return _Nothing(total, what, unit, unit_scale)
+        return _Hidden(total, what, unit, unit_scale)
     if sys.stderr is not None and sys.stderr.isatty():
         return tqdm(total=total, desc=what or None, unit=unit,
                     unit_scale=unit_scale, leave=leave, dynamic_ncols=True)

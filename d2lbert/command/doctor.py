@@ -13,7 +13,7 @@ import sys
 import textwrap
 from typing import NamedTuple
 
-from d2lbert.machine import cache, hardware
+from d2lbert.machine import cache, hardware, openmp
 
 OK, WARN, BAD = 'ok', 'warn', 'bad'
 FEATURES = ['OPENMP', 'MKLDNN', 'CUDA', 'CUDNN', 'NCCL', 'DIST_KVSTORE',
@@ -32,6 +32,24 @@ class Row(NamedTuple):
     remedy: str = ''
 
 
+def add(commands):
+    """Add this sub-command to those of the parser."""
+    doctor = commands.add_parser(
+        'doctor', help='check Python, MXNet, GPUs, compiler and data',
+        description='Print a table of what d2lbert needs and what is here, '
+        'with a remedy for each row that is not ok. The exit status is 0 '
+        'only if d2lbert can train.')
+    doctor.add_argument('--build', action='store_true',
+                        help='compile the CPU operators now, not at their '
+                        'first use; the exit status is 0 only if that works')
+    doctor.set_defaults(run=run)
+
+
+def run(args):
+    """Print the table; returns the exit status."""
+    return print_report(args.build)
+
+
 def report(build=False):
     """Return the rows (name, status, value, remedy) about this machine.
 
@@ -43,7 +61,7 @@ def report(build=False):
             _cache_row(), *_data_rows(), _matplotlib_row()]
 
 
-def main(build=False):
+def print_report(build=False):
     """Print the report; return 0 if `d2lbert pretrain` can run, else 1.
 
     build: compile what is not compiled yet, and return 1 if that fails.
@@ -124,8 +142,7 @@ def _threads_row():
         threads = ctypes.CDLL('libgomp.so.1').omp_get_max_threads()
     except (AttributeError, OSError):
         return Row('threads', OK, f'unknown; {here}')
-    backend = importlib.import_module('d2lbert.machine.backend')
-    limit = backend.thread_count('MXNET_OMP_MAX_THREADS')
+    limit = openmp.thread_count('MXNET_OMP_MAX_THREADS')
     threads = min(threads, limit or threads)
     value = f'{threads}; {here}'
     if threads < cores:
@@ -295,7 +312,3 @@ def _matplotlib_row():
                    'look at MPLBACKEND')
     return Row('matplotlib', OK, f'{matplotlib.__version__}, backend '
                                  f'{backend}')
-
-
-if __name__ == '__main__':
-    sys.exit(main())

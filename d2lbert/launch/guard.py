@@ -109,7 +109,7 @@ def _watch(child, spec, orders):
             return (f'{socket.gethostname()} has heard nothing from the '
                     f'launcher for {spec["silence"]} s')
         if root:
-            refusal = _knock(root)
+            refusal = _refusal(root)
             if refusal is None:
                 root = None
             elif time.monotonic() - begun > spec['join']:
@@ -119,8 +119,8 @@ def _watch(child, spec, orders):
     return None
 
 
-def _knock(address):
-    """None if somebody listens at (host, port), else why nobody is heard."""
+def _refusal(address):
+    """Why nothing answers at (host, port); None where something does."""
     try:
         socket.create_connection(tuple(address), timeout=1).close()
     except OSError as error:

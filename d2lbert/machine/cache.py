@@ -10,7 +10,6 @@ import re
 import secrets
 import shutil
 import stat
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -276,49 +275,3 @@ def size():
 
 def megabytes(number):
     return f'{number / 1e6:.1f} MB'
-
-
-def main(clearing=False, kinds=None, older_than=None):
-    """List what is kept, or remove it; returns the exit status."""
-    if older_than is not None and not older_than >= 0:
-        raise ValueError(f'--older-than {older_than:g}: expected a number '
-                         'of days, 0 or more')
-    print(root())
-    if clearing:
-        return _clear(kinds, older_than or 0)
-    rows = [('kind', 'number', 'size', 'last used'),
-            *(_row(kind, older_than or 0) for kind in kinds or KINDS)]
-    for name, number, bulk, last in rows:
-        print(f'{name:<9}{number:>7}{bulk:>12}  {last}'.rstrip())
-    return 0
-
-
-def _row(kind, older_than):
-    if (root() / kind).is_symlink():
-        return kind, '', '', f'in {os.readlink(root() / kind)}: left alone'
-    now = time.time()
-    found = [entry for entry in entries([kind])
-             if now - entry.used >= older_than * 86400]
-    number = sum(not entry.is_left for entry in found)
-    last = max((entry.used for entry in found), default=None)
-    return (kind, str(number), megabytes(sum(e.size for e in found)),
-            '' if last is None else
-            time.strftime('%Y-%m-%d', time.localtime(last)))
-
-
-def _clear(kinds, older_than):
-    status, total = 0, 0
-    for kind in kinds or RENEWABLE:
-        try:
-            number, freed = clear(kind, older_than)
-        except BlockingIOError:
-            print(f'{kind}: another process is making some, so all are '
-                  'left; try again when it is done', file=sys.stderr)
-            status = 1
-            continue
-        total += freed
-        print(f'{kind:<9}{number:>7} removed, {megabytes(freed)}')
-    if not kinds and any(entries(['data'])):
-        print('data      is kept: --kind data removes what was fetched')
-    print(f'{megabytes(total)} freed')
-    return status

@@ -2,6 +2,7 @@
 import contextlib
 import os
 import sys
+import threading
 
 
 def fill_descriptors():
@@ -66,17 +67,31 @@ class Steady:
             return None
 
 
+_lock = threading.Lock()
+_users, _before = 0, None      # of `steady_output`; what it stands in for
+
+
 @contextlib.contextmanager
 def steady_output():
     """Let nothing that is printed meanwhile raise an OSError.
 
     Flushes behind itself, so that Python finds nothing left to fail on.
+    Standard output belongs to all threads: the first to come replaces it,
+    and the last to leave puts it back.
     """
-    steady = Steady(sys.stdout), Steady(sys.stderr)
-    with contextlib.redirect_stdout(steady[0]), \
-            contextlib.redirect_stderr(steady[1]):
-        try:
-            yield
-        finally:
-            for stream in steady:
-                stream.flush()
+    global _users, _before
+    with _lock:
+        if not _users:
+            _before = sys.stdout, sys.stderr
+            sys.stdout, sys.stderr = map(Steady, _before)
+        _users += 1
+        steady = sys.stdout, sys.stderr
+    try:
+        yield
+    finally:
+        for stream in steady:
+            stream.flush()
+        with _lock:
+            _users -= 1
+            if not _users:
+                sys.stdout, sys.stderr = _before

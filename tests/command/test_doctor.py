@@ -32,7 +32,7 @@ def test_every_row_that_is_not_well_has_a_remedy():
 
 
 def test_a_machine_that_is_well_gives_status_0(capsys):
-    assert doctor.main() == 0
+    assert doctor.print_report() == 0
     said = capsys.readouterr().out
     assert '1.9.1' in said and 'MKLDNN' in said
     assert said.endswith('`d2lbert pretrain` can run.\n')
@@ -43,7 +43,7 @@ def test_the_table_is_aligned_and_fits_the_terminal(capsys, monkeypatch):
     monkeypatch.setattr(doctor, 'report', lambda build: [
         doctor.Row('a', doctor.OK, 'first'),
         doctor.Row('longer', doctor.BAD, 'word ' * 40, 'do ' * 40)])
-    assert doctor.main() == 1
+    assert doctor.print_report() == 1
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == 'ok    a       first'
     assert lines[1].startswith('bad   longer  word word')
@@ -169,10 +169,10 @@ def test_without_any_text_the_main_job_cannot_run(monkeypatch, capsys):
     monkeypatch.setattr(hub, 'sample_dir', missing)
     monkeypatch.setattr(hub, 'find_wikitext2', lambda: None)
     assert row('sample corpus').status == doctor.BAD
-    assert doctor.main() == 1
+    assert doctor.print_report() == 1
     monkeypatch.setattr(hub, 'find_wikitext2', lambda: Path('/wikitext-2'))
     assert row('sample corpus').status == doctor.WARN
-    assert doctor.main() == 0
+    assert doctor.print_report() == 0
     assert '/wikitext-2' in capsys.readouterr().out
 
 
@@ -197,7 +197,7 @@ def test_mxnet_that_does_not_import_is_a_bad_row(monkeypatch):
     said = row('MXNet')
     assert said[1:] == (doctor.BAD, 'MXNet is not installed',
                         'pip install mxnet')
-    assert doctor.main() == 1
+    assert doctor.print_report() == 1
 
 
 def test_the_command_reports_where_neither_mxnet_nor_numpy_is_installed():

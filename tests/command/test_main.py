@@ -15,13 +15,15 @@ import numpy as onp
 import pytest
 
 import d2lbert as d2l
-from d2lbert import hub
-from d2lbert.__main__ import CARRYING_OUT, main
-from d2lbert.command import encoding
+from d2lbert import encoding, hub
+from d2lbert.__main__ import main
+from d2lbert.command import vectors as encoder
+from d2lbert.command.pretrain import CARRYING_OUT
 from d2lbert.objectives import mlm_nsp
 from d2lbert.training import pretraining
 from d2lbert.training.settings import PATHS, SETTINGS, complete
 
+ROOT = str(Path(d2l.__file__).resolve().parents[1])
 TINY = ['--corpus', 'sample', '--batch-size', '16', '--max-len', '24',
         '--num-hiddens', '8', '--ffn-num-hiddens', '8', '--num-layers', '1',
         '--num-steps', '2', '--seed', '1']
@@ -31,8 +33,7 @@ TWO_LINES = (r'MLM loss \d+\.\d{3}, NSP loss \d+\.\d{3}\n'
 
 def start(*arguments, options=(), **kwargs):
     """Start `python -m d2lbert` with this package, wherever it runs."""
-    root = str(Path(d2l.__file__).resolve().parents[1])
-    paths = [root, *filter(None, [os.environ.get('PYTHONPATH')])]
+    paths = [ROOT, *filter(None, [os.environ.get('PYTHONPATH')])]
     return subprocess.Popen(
         [sys.executable, *options, '-m', 'd2lbert', *map(str, arguments)],
         env=dict(os.environ, PYTHONPATH=os.pathsep.join(paths)),
@@ -91,6 +92,17 @@ def test_version_and_help_are_told(capsys):
             main(arguments)
         assert exit.value.code == 0
         assert said in capsys.readouterr().out
+
+
+@pytest.mark.parametrize('command', ['pretrain', 'encode run a'])
+def test_what_keeps_mxnet_from_loading_is_said_once(command, tmp_path,
+                                                    monkeypatch):
+    monkeypatch.setenv('OMP_NUM_THREADS', 'abc')
+    process = start(*command.split(), cwd=tmp_path)
+    out, err = process.communicate()
+    assert process.returncode == 1 and out == '' and err.count('\n') == 1
+    assert err.startswith(f"d2lbert {command.split()[0]}: OMP_NUM_THREADS is "
+                          "'abc' and must be a number")
 
 
 SLOW = {'mxnet', 'numpy', 'matplotlib', 'tqdm'}
@@ -281,9 +293,8 @@ def test_ctrl_c_ends_with_one_line_and_the_run_can_go_on(tmp_path, capsys):
 
 def python(code):
     """Run code where this package is; (status, output, errors)."""
-    root = str(Path(d2l.__file__).resolve().parents[1])
     done = subprocess.run(
-        [sys.executable, '-c', 'import os, signal, sys\n' + code], cwd=root,
+        [sys.executable, '-c', 'import os, signal, sys\n' + code], cwd=ROOT,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding='utf-8')
     return done.returncode, done.stdout, done.stderr
 
@@ -456,9 +467,9 @@ def test_encode_answers_standard_input_line_by_line(run):
 def test_encode_reads_in_pieces_of_any_size(monkeypatch):
     whole = ''.join(f'text number {i}\r\n' for i in range(50)) + 'and öñe'
     for size in (1, 7, 1 << 16):
-        monkeypatch.setattr(encoding, 'CHUNK', size)
+        monkeypatch.setattr(encoder, 'CHUNK', size)
         file = io.BufferedReader(io.BytesIO(whole.encode()))
-        texts = [text for some in encoding.read_texts(file, 'x')
+        texts = [text for some in encoder.read_texts(file, 'x')
                  for text in some]
         assert [text.tokens_a for text in texts] == [
             line.split() for line in whole.splitlines()]
@@ -475,7 +486,7 @@ def test_encode_reads_in_pieces_of_any_size(monkeypatch):
     (b'a' * 2000, 'lines.txt, line 1 is longer than 0 MiB: put each text')])
 def test_a_line_that_cannot_be_encoded_is_named(run, data, reason, capsys,
                                                 tmp_path, monkeypatch):
-    monkeypatch.setattr(encoding, 'LONGEST', 1998)
+    monkeypatch.setattr(encoder, 'LONGEST', 1998)
     (tmp_path / 'lines.txt').write_bytes(data)
     assert reason in fails(capsys, 'encode', run, '--file', 'lines.txt',
                            '--pool', 'cls', '--out', 'x.npy')
@@ -501,7 +512,7 @@ def test_encode_writes_into_a_pipe(run, tmp_path):
 
 def test_a_file_of_rows_is_numpys_own(tmp_path):
     rows = onp.random.RandomState(0).normal(size=(70, 5)).astype('float32')
-    with encoding.npy_rows(tmp_path / 'x.npy') as file:
+    with encoder.npy_rows(tmp_path / 'x.npy') as file:
         for k in range(0, 70, 7):
             assert os.listdir(tmp_path) != ['x.npy']
             file.add(rows[k:k + 7])

@@ -15,8 +15,10 @@ import launch_worker
 import numpy as onp
 import pytest
 
-from d2lbert.__main__ import main
+from d2lbert.__main__ import main, parser
+from d2lbert.command import launch
 from d2lbert.launch import addresses, guard, job
+from d2lbert.launch.processes import GUARD
 from d2lbert.machine import hardware, workers
 from d2lbert.training.folder import RunFolder
 
@@ -26,24 +28,22 @@ WORKER = str(Path(launch_worker.__file__))
 SLEEP = 'import time; time.sleep(600)'
 
 # A launcher does not need MXNet, whose import takes seconds
-LAUNCHER = f'''
-import argparse, sys, types
-package = types.ModuleType('d2lbert')
-package.__path__ = [{str(Path(job.__file__).parents[1])!r}]
-sys.modules['d2lbert'] = package
+LAUNCHER = '''
+import sys
+sys.argv[0] = 'd2lbert'
 from d2lbert.launch import job
 '''
 # The command, whose workers run the text given first, and whose scheduler
 # and servers sleep
 COMMAND = LAUNCHER + f'''
-job.WORKER = ['-c', sys.argv.pop(1)]
-job.ROLE = ['-c', {SLEEP!r}]
-parser = argparse.ArgumentParser()
-job.add_arguments(parser)
-try:
-    sys.exit(job.main(parser.parse_args()))
-except (job.LaunchError, ValueError) as error:
-    sys.exit(f'd2lbert launch: {{error}}')
+from d2lbert.command import launch
+from d2lbert.command.line import main
+launch.WORKER = ['-c', sys.argv.pop(1)]
+launch.ROLE = ['-c', {SLEEP!r}]
+sys.argv.insert(1, 'launch')
+status = main()
+assert 'mxnet' not in sys.modules
+sys.exit(status)
 '''
 STUBBORN = '''
 import os, signal, subprocess, sys, time
@@ -287,14 +287,17 @@ def test_an_ignored_hangup_stays_ignored(command, mark):
 
 
 def test_workers_share_a_seed_and_a_folder():
-    command, run, again = job._worker_command(['--', 'pretrain'])
+    def worker_command(arguments):
+        return launch._worker_command(
+            arguments, parser().parse_args(['launch']).pretrain)
+    command, run, again = worker_command(['--', 'pretrain'])
     assert command[1] == '--seed' and int(command[2]) >= 0
     assert command[3:] == ['--out', run]
     assert again == ['pretrain', '--resume', run]
     given = ['pretrain', '--seed', '3', '--out', 'x', '--devices', 'cpu:2']
-    assert job._worker_command(given) == (given, 'x', [
+    assert worker_command(given) == (given, 'x', [
         'pretrain', '--resume', 'x', '--devices', 'cpu:2'])
-    assert job._worker_command(
+    assert worker_command(
         ['pretrain', '--resume', 'x/checkpoints/step-00000020.npz'])[1] == 'x'
 
 
@@ -307,14 +310,15 @@ def test_a_worker_with_another_text_is_refused(tmp_path, capfd):
                                                  'first: name a --corpus'):
         job.launch(['-c', f'''
 import sys
-from d2lbert.launch import job
+sys.argv[0] = 'd2lbert'
+from d2lbert.command.worker import worker
 from d2lbert.machine import workers
 sys.argv[1:] = ['pretrain', '--corpus',
                 '{tmp_path}/%d.txt' % workers.rank(), '--seed', '1',
                 '--num-steps', '2', '--batch-size', '8', '--num-hiddens',
                 '8', '--ffn-num-hiddens', '8', '--num-layers', '1', '--out',
                 '{tmp_path}/run']
-job.worker()
+worker()
 '''], workers=2)
     # Worker 0 was ended, but its folder stands in nobody's way
     assert not (tmp_path / 'run' / 'model.params').exists()
@@ -393,7 +397,7 @@ def run_guard(said, **spec):
         grace=1, silence=None, sharing=1, cwd=os.getcwd(),
         argv=[sys.executable, '-c', SLEEP]), **spec)
     process = subprocess.Popen(
-        [sys.executable, *job._GUARD], text=True, stdin=subprocess.PIPE,
+        [sys.executable, *GUARD], text=True, stdin=subprocess.PIPE,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     process.stdin.write(json.dumps(spec) + '\n' + said)
     process.stdin.flush()
@@ -613,12 +617,12 @@ def test_two_hosts_on_a_network_equal_one_process(two_hosts, tmp_path, mark):
     ssh.write_text('#!/bin/sh\n'
                    f'exec ip netns exec {two_hosts[1]} sh -c "$2"\n')
     ssh.chmod(0o755)
-    job = LAUNCHER + f'''
+    code = LAUNCHER + f'''
 job.launch([{WORKER!r}, '{{rank}}.npz', '5', '10'], servers=2,
               hosts=['localhost', '10.97.0.2'], ssh={str(ssh)!r})
 '''
     run = subprocess.run(
-        ['ip', 'netns', 'exec', two_hosts[0], sys.executable, '-c', job],
+        ['ip', 'netns', 'exec', two_hosts[0], sys.executable, '-c', code],
         capture_output=True, text=True, timeout=60)
     assert run.returncode == 0, run.stderr
     check_two_workers(tmp_path)
@@ -640,3 +644,11 @@ def test_pretraining_with_two_workers_is_that_of_one_process(tmp_path):
     for name in tables[0].dtype.names:
         onp.testing.assert_allclose(tables[1][name], tables[0][name],
                                     rtol=1e-5)
+
+
+def test_what_every_process_would_refuse_is_said_once(command, monkeypatch):
+    monkeypatch.setenv('OMP_NUM_THREADS', 'abc')
+    out, errors = command('', '--', 'pretrain').communicate(timeout=30)
+    assert out == '' and errors.count('OMP_NUM_THREADS is') == 1
+    assert errors.startswith("d2lbert launch: OMP_NUM_THREADS is 'abc' and ")
+    assert errors.count('\n') == 1

@@ -28,6 +28,9 @@ FAKE_MXNET = '''
 import os, types
 autograd = gluon = init = np = npx = types.SimpleNamespace(
     nn=None, set_np=lambda: None)
+util = types.SimpleNamespace(
+    np_array=lambda active: None, set_np_shape=lambda active: None,
+    _NumpyArrayScope=types.SimpleNamespace())
 __version__ = '1.9.1'
 print({name: os.environ.get(name) for name in (
     'OMP_NUM_THREADS', 'MXNET_OMP_MAX_THREADS')})

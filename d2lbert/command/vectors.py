@@ -1,95 +1,20 @@
-"""`d2lbert encode`: texts in, vectors out, one text or as many as come.
-
-T tokens of a text with <cls> and each <sep>, H hiddens.
-"""
+"""What `d2lbert encode` does: texts in, vectors out, as many as come."""
 import contextlib
 import shutil
 import struct
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any, NamedTuple, Optional
 
 import numpy as onp
 
-from d2lbert.bert import get_tokens_and_segments
-from d2lbert.machine.backend import autograd, np
+from d2lbert.encoding import POOLS, Text, encode_texts
 from d2lbert.machine.files import replacing
-from d2lbert.packing import at_real_places
 from d2lbert.progress import bar
-from d2lbert.text import PAD
 from d2lbert.training.runs import load_run
 
-#: Bytes read at once, and at most in a line; texts and padded tokens that go
-#: through the net at once.
-CHUNK, LONGEST, TEXTS, TOKENS = 1 << 16, 1 << 24, 64, 1 << 12
-
-#: What makes one vector of a text's (T, H).
-POOLS = {'cls': lambda vectors: vectors[0],
-         'mean': lambda vectors: vectors.mean(axis=0)}
-
-
-class Text(NamedTuple):
-    """A text on its way through the net, and where it comes from."""
-
-    name: str       # of the argument, or of a line of a file
-    tokens_a: list
-    tokens_b: Optional[list] = None
-
-
-class Encoding(NamedTuple):
-    """What the net makes of a text."""
-
-    tokens: list        # T of them, with <cls> and <sep>
-    vectors: Any        # (T, H) float32, on the host
-
-
-def encode_texts(net, texts):
-    """The `Encoding` of each `Text` of an iterable of lists of them.
-
-    The texts of a list go through the net some at a time, padded to the
-    longest; a list of none is passed over.
-    """
-    for waiting in texts:
-        while waiting:
-            count, longest = 0, 0
-            for text in waiting[:TEXTS]:
-                longest = max(longest, _length(net, text))
-                if count and (count + 1) * longest > TOKENS:
-                    break
-                count += 1
-            yield from _encode(net, waiting[:count])
-            waiting = waiting[count:]
-
-
-def _length(net, text):
-    """The number T of a text's tokens, once it is known to fit."""
-    for tokens in text[1:]:
-        if tokens == []:
-            raise ValueError(f'{text.name} is empty: give at least one word')
-    T = len(get_tokens_and_segments(*text[1:])[0])
-    if T > net.encoder.max_len:
-        raise ValueError(f'{text.name}: {T} tokens are more than the '
-                         f'{net.encoder.max_len} positions of this model: '
-                         'cut the text')
-    return T
-
-
-def _encode(net, texts):
-    inputs = [get_tokens_and_segments(*text[1:]) for text in texts]
-    lens = [len(tokens) for tokens, _ in inputs]
-    ids = onp.full((len(texts), max(lens)), net.vocab[PAD], 'int32')
-    segments = onp.zeros_like(ids)
-    for b, (tokens, of_tokens) in enumerate(inputs):
-        ids[b, :lens[b]], segments[b, :lens[b]] = net.vocab[tokens], of_tokens
-    with autograd.pause():
-        encoded, begins, _ = at_real_places(
-            net, np.array(ids, dtype='int32'),
-            np.array(segments, dtype='int32'),
-            np.array(lens, dtype='float32'))
-    encoded = encoded.asnumpy()
-    for (tokens, _), begin, T in zip(inputs, begins, lens):
-        yield Encoding(tokens, encoded[begin:begin + T])
+#: Bytes read at once, and at most in a line.
+CHUNK, LONGEST = 1 << 16, 1 << 24
 
 
 def words(text):
@@ -232,16 +157,16 @@ def encode(folder, text=None, pair=None, file=None, pool=None, out=None):
             rows = stack.enter_context(npy_rows(out))
             write = rows.add_encoding
         net, vocab = load_run(folder)
-        unknown = _Unknown(vocab)
+        unknown = _UnknownWords(vocab)
         shown = stack.enter_context(bar(
             what='encoding', unit='texts', quiet=file is None or out is None))
-        for encoding in encode_texts(net, unknown.among(texts)):
+        for encoding in encode_texts(net, unknown.counted(texts)):
             if pool:
                 encoding = encoding._replace(
                     vectors=POOLS[pool](encoding.vectors)[None])
             write(encoding)
             shown.update(1)
-    unknown.tell(by_name=file is None)
+    unknown.report(by_name=file is None)
 
 
 def _check_arguments(text, pair, file, pool, out):
@@ -279,15 +204,15 @@ def _numbers(vector):
     return ' '.join(f'{x:.4f}' for x in vector)
 
 
-class _Unknown:
-    """The words that a vocabulary does not have, told once."""
+class _UnknownWords:
+    """Counts the words that a vocabulary does not have."""
 
     def __init__(self, vocab):
         self.known, self.seen = vocab.token_to_idx, 0
         self.count, self.last = 0, set()
 
-    def among(self, texts):
-        """Count in lists of texts, on their way."""
+    def counted(self, texts):
+        """The same lists of texts, counted as they pass."""
         for some in texts:
             for text in some:
                 tokens = text.tokens_a + (text.tokens_b or [])
@@ -297,7 +222,7 @@ class _Unknown:
                 self.last = set(unknown)
             yield some
 
-    def tell(self, by_name):
+    def report(self, by_name):
         """Say on standard error which, or how many, there were."""
         if self.count:
             what = ('not in the vocabulary, read as <unk>: '

@@ -1,0 +1,73 @@
+"""`d2lbert cache`: what is kept between runs, listed and removed."""
+import os
+import sys
+import time
+
+from d2lbert.machine import cache
+
+
+def add(commands):
+    """Add this sub-command to those of the parser."""
+    parser = commands.add_parser(
+        'cache', help='what is kept between runs, and its removal',
+        description='Show what d2lbert keeps between runs, or remove it: '
+        'kernels, the compiled operators; tokens and corpora, texts cut into '
+        'words; data, what was fetched. Nothing is removed but what d2lbert '
+        'made there.')
+    parser.add_argument('--clear', action='store_true', help='remove it')
+    parser.add_argument('--kind', nargs='+', choices=list(cache.KINDS),
+                        metavar='KIND', help='only '
+                        f'{", ".join(cache.KINDS)} (all; with --clear '
+                        f'{", ".join(cache.RENEWABLE)}, which are made '
+                        'again when they are needed)')
+    parser.add_argument('--older-than', type=float, metavar='DAYS',
+                        help='only what was last used so many days ago')
+    parser.set_defaults(run=run)
+
+
+def run(args):
+    """List what is kept, or remove it; returns the exit status."""
+    kinds, older_than = args.kind, args.older_than
+    if older_than is not None and not older_than >= 0:
+        raise ValueError(f'--older-than {older_than:g}: expected a number '
+                         'of days, 0 or more')
+    print(cache.root())
+    if args.clear:
+        return _clear(kinds, older_than or 0)
+    rows = [('kind', 'number', 'size', 'last used'),
+            *(_row(kind, older_than or 0) for kind in kinds or cache.KINDS)]
+    for name, number, bulk, last in rows:
+        print(f'{name:<9}{number:>7}{bulk:>12}  {last}'.rstrip())
+    return 0
+
+
+def _row(kind, older_than):
+    folder = cache.root() / kind
+    if folder.is_symlink():
+        return kind, '', '', f'in {os.readlink(folder)}: left alone'
+    now = time.time()
+    found = [entry for entry in cache.entries([kind])
+             if now - entry.used >= older_than * 86400]
+    number = sum(not entry.is_left for entry in found)
+    last = max((entry.used for entry in found), default=None)
+    return (kind, str(number), cache.megabytes(sum(e.size for e in found)),
+            '' if last is None else
+            time.strftime('%Y-%m-%d', time.localtime(last)))
+
+
+def _clear(kinds, older_than):
+    status, total = 0, 0
+    for kind in kinds or cache.RENEWABLE:
+        try:
+            number, freed = cache.clear(kind, older_than)
+        except BlockingIOError:
+            print(f'{kind}: another process is making some, so all are '
+                  'left; try again when it is done', file=sys.stderr)
+            status = 1
+            continue
+        total += freed
+        print(f'{kind:<9}{number:>7} removed, {cache.megabytes(freed)}')
+    if not kinds and any(cache.entries(['data'])):
+        print('data      is kept: --kind data removes what was fetched')
+    print(f'{cache.megabytes(total)} freed')
+    return status

@@ -1,0 +1,143 @@
+"""`d2lbert launch`: a job of several processes, and how to go on after it."""
+import contextlib
+import os
+import shlex
+import signal
+import sys
+from pathlib import Path
+
+from d2lbert.launch.addresses import LOCAL, read_hosts
+from d2lbert.launch.job import ROLE, SSH, LaunchError, launch
+from d2lbert.machine import openmp
+from d2lbert.machine.files import free_run_name
+from d2lbert.training.interrupts import Interrupted
+
+#: What Python runs as a worker, before the arguments of its command.
+WORKER = ('-m', 'd2lbert.command.worker')
+
+
+def add(commands):
+    """Add this sub-command to those of the parser, behind `pretrain`."""
+    parser = commands.add_parser(
+        'launch', help='train on several machines or processes',
+        description='Start scheduler, servers and workers of MXNet\'s '
+        'parameter server, on this machine or on others over ssh, each '
+        'worker with its part of every batch.')
+    add = parser.add_argument
+    add('--workers', type=int, metavar='N',
+        help='processes that train (default: one for each host, or 2)')
+    add('--servers', type=int, default=1, metavar='N',
+        help='processes that add up gradients (default: 1); one for each '
+        'host spreads the traffic')
+    add('--hosts', metavar='HOSTS',
+        help='a,b,c or a file with a host on each line, taken in turn; ssh '
+        'must reach them without a password, and this folder, the text '
+        f'and Python must be there too; {LOCAL} is this machine, without '
+        'ssh (default)')
+    add('--port', type=int, default=0, metavar='P',
+        help="the scheduler's port (default: a free one)")
+    add('--root-uri', metavar='ADDRESS',
+        help="this machine's address as the hosts see it (default: the one "
+        'from which it reaches the first of them)')
+    add('--ssh', default=SSH, metavar='CMD',
+        help='what runs a command on a host, as CMD HOST COMMAND (default: '
+        f'{SSH})')
+    add('--remote-python', default=sys.executable, metavar='PATH',
+        help='the Python of the hosts (default: that of this machine)')
+    add('worker_command', nargs='...', metavar='-- pretrain ...',
+        help='the command of each worker, after --')
+    parser.set_defaults(run=run, pretrain=commands.choices['pretrain'])
+
+
+def run(args):
+    """Run the job, and say how to go on; returns the exit status."""
+    hosts = read_hosts(args.hosts)
+    workers = args.workers
+    if workers is None:
+        workers = 2 if args.hosts is None else len(hosts)
+    command, *resumable = _worker_command(args.worker_command, args.pretrain)
+    openmp.thread_settings()    # what every process would refuse
+    try:
+        with _interrupted_by(signal.SIGTERM, signal.SIGHUP):
+            launch([*WORKER, *command], workers, args.servers, hosts,
+                   args.port, args.root_uri, args.ssh, args.remote_python,
+                   ROLE)
+    except KeyboardInterrupt as interrupt:
+        print('d2lbert launch: stopped every process; '
+              f'{_way_on(args, workers, *resumable)}', file=sys.stderr)
+        return 128 + getattr(interrupt, 'signal', signal.SIGINT)
+    except LaunchError as error:
+        way_on = _way_on(args, workers, *resumable)
+        raise LaunchError(
+            f'{error}\n{way_on[0].upper()}{way_on[1:]}') from None
+    return 0
+
+
+@contextlib.contextmanager
+def _interrupted_by(*signals):
+    """Let these signals do what Ctrl-C does, unless they are ignored.
+
+    nohup has SIGHUP ignored, so that a job outlives its terminal.
+    """
+    def interrupt(number, _):
+        raise Interrupted(number=number)
+    before = {number: signal.signal(number, interrupt)
+              for number in signals
+              if signal.getsignal(number) is not signal.SIG_IGN}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler or signal.SIG_DFL)
+
+
+def _worker_command(command, pretrain):
+    """(command, run folder, what to resume it with) of a worker, checked.
+
+    pretrain: the parser of that sub-command.
+    """
+    command = command[1:] if command[:1] == ['--'] else list(command)
+    if command[:1] != ['pretrain']:
+        raise ValueError('what the workers are to run is missing: give '
+                         'pretrain and its arguments after --, as in '
+                         'd2lbert launch --workers 2 -- pretrain')
+    settings = pretrain.parse_args(command[1:])
+    run = getattr(settings, 'resume', None)
+    if run is None:
+        if not hasattr(settings, 'seed'):
+            # One for all: they take parts of the same batches
+            command += ['--seed', str(int.from_bytes(os.urandom(4),
+                                                     'little'))]
+        run = getattr(settings, 'out', None)
+        if run is None:
+            run = str(free_run_name())
+            command += ['--out', run]
+    elif run.endswith('.npz'):
+        # It may have gone on from there to later ones
+        run = str(Path(run).parent.parent)
+    again = ['pretrain', '--resume', run]
+    for name in ('num_steps', 'save_every', 'eval_every', 'devices'):
+        if hasattr(settings, name):
+            again += ['--' + name.replace('_', '-'),
+                      str(getattr(settings, name))]
+    return command, run, again
+
+
+def _way_on(args, workers, run, again):
+    """How to go on after a job has ended too soon."""
+    if not any(Path(run, 'checkpoints').glob('step-*.npz')):
+        return (f'{run} holds no checkpoint to go on from (pretrain '
+                '--save-every N writes them)')
+    command = ['d2lbert', 'launch', '--workers', str(workers),
+               '--servers', str(args.servers)]
+    for name, value in (('--hosts', args.hosts),
+                        ('--root-uri', args.root_uri)):
+        if value is not None:
+            command += [name, value]
+    for name, value, default in (
+            ('--port', args.port, 0), ('--ssh', args.ssh, SSH),
+            ('--remote-python', args.remote_python, sys.executable)):
+        if value != default:
+            command += [name, str(value)]
+    return ('go on with: '
+            + shlex.join([*command, '--', *again]))

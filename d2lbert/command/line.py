@@ -1,0 +1,114 @@
+"""The command line: its parser, how it begins and how it fails."""
+import argparse
+import contextlib
+import importlib
+import os
+import signal
+import subprocess
+import sys
+
+from d2lbert._version import __version__
+from d2lbert.command import cache, doctor, encode, evaluate, launch, pretrain
+from d2lbert.machine.terminal import Steady, fill_descriptors, give_up
+
+DESCRIPTION = '''\
+Pretrain BERT as "Dive into Deep Learning" does, and look at what it learnt.
+
+  d2lbert pretrain                       the chapter's run: 50 steps, a minute
+  d2lbert encode RUN 'a crane is flying' the vectors of a text
+  d2lbert evaluate RUN                   how well it does on unseen text
+  d2lbert launch -- pretrain             several processes or machines
+  d2lbert doctor                         what works here, and what does not
+  d2lbert cache                          what is kept between runs
+'''
+#: The sub-commands, as `--help` lists them; `launch` asks for `pretrain`'s
+#: parser. They import what they need when they run: nobody waits for MXNet
+#: to read a help text.
+COMMANDS = pretrain, encode, evaluate, launch, doctor, cache
+
+
+def main(argv=None):
+    """Run the command; returns the exit status."""
+    fill_descriptors()
+    if argv is None:
+        _speak_utf8()
+    with contextlib.redirect_stderr(Steady(sys.stderr)):
+        return _main(argv)
+
+
+def _main(argv):
+    args = parser().parse_args(argv)
+    try:
+        if args.needs is not None:
+            with _ending_at_once():
+                importlib.import_module(args.needs)
+        return args.run(args)
+    except KeyboardInterrupt as interrupt:
+        print(f'\n{str(interrupt) or "stopped"}', file=sys.stderr)
+        return 128 + getattr(interrupt, 'signal', 2)
+    except BrokenPipeError:
+        give_up(sys.stdout)    # the reader of a pipe left: nothing to say
+        return 1
+    except (ValueError, TypeError, OSError, ImportError,
+            RuntimeError) as error:
+        print(f'd2lbert {args.command}: {error}', file=sys.stderr)
+        return 1
+
+
+def _speak_utf8():
+    """Start again in Python's UTF-8 mode where the locale knows ASCII only.
+
+    There, names of files and words of texts beyond ASCII are no text. In
+    any other locale, what cannot be printed is printed as its code.
+    """
+    if sys.getfilesystemencoding() not in ('ascii', 'us-ascii'):
+        if getattr(sys.stdout, 'errors', None) == 'strict':
+            sys.stdout.reconfigure(errors='backslashreplace')
+        return
+    spec = sys.modules['__main__'].__spec__     # there is one after -m
+    os.execv(sys.executable, [
+        sys.executable, *subprocess._args_from_interpreter_flags(),
+        '-X', 'utf8', *(sys.argv[:1] if spec is None else ['-m', spec.name]),
+        *sys.argv[1:]])
+
+
+@contextlib.contextmanager
+def _ending_at_once():
+    """Let Ctrl-C end this process with one line.
+
+    Importing takes seconds, through code that may catch the exception.
+    """
+    def end(*_):
+        os.write(2, b'\nstopped\n')
+        os._exit(130)
+    heeded = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if heeded:
+        signal.signal(signal.SIGINT, end)
+    try:
+        yield
+    finally:
+        if heeded:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+class _Parser(argparse.ArgumentParser):
+    """One that says what is wrong in one line, not below thirty."""
+
+    def error(self, message):
+        self.exit(2, f'{self.prog}: {message}; see {self.prog} --help\n')
+
+
+def parser():
+    """The parser of all sub-commands; `run` of what it gives is one."""
+    top = _Parser(
+        prog='d2lbert', description=DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter)
+    top.add_argument('--version', action='version',
+                     version=f'd2lbert {__version__}')
+    # What a command imports besides itself, once its arguments are known
+    top.set_defaults(needs=None)
+    commands = top.add_subparsers(dest='command', metavar='COMMAND',
+                                  required=True)
+    for command in COMMANDS:
+        command.add(commands)
+    return top

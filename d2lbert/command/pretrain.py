@@ -1,0 +1,84 @@
+"""`d2lbert pretrain`: its flags are made from the settings of a run."""
+import argparse
+import sys
+
+from d2lbert.training.settings import (
+    GROUPS,
+    PATHS,
+    Setting,
+    described_default,
+)
+
+#: Flags of `pretrain` that are no settings of the run, but say where and
+#: how it is carried out.
+CARRYING_OUT = (
+    Setting('devices', str, 'auto', 'auto (all usable GPUs, else the CPU), '
+            'cpu, cpu:2 (two parts on the CPU), gpu or gpu:0,1', 'NAME'),
+    Setting('out', str, None, 'run folder (runs/<date-time>)', 'DIR'),
+    Setting('force', bool, False, 'replace the run folder, if it exists, '
+            'when this run is finished'),
+    Setting('resume', str, None, 'go on with this run folder, or with one '
+            'of its checkpoints', 'RUN'),
+)
+
+
+def add(commands):
+    """Add this sub-command to those of the parser."""
+    pretrain = commands.add_parser(
+        'pretrain', help='train a BERT and leave a run folder',
+        description='Train a BERT on pairs of sentences. Without arguments '
+        "this is the chapter's run on WikiText-2, which is fetched if it is "
+        'not here; where it cannot be fetched, the sample corpus that comes '
+        'with d2lbert stands in. Where a default has two values, the second '
+        'is that of --recipe learn.')
+    pretrain.set_defaults(run=run, needs='d2lbert.training.pretraining')
+    for title, settings in [*GROUPS.items(), ('the run', CARRYING_OUT)]:
+        group = next((group for group in pretrain._action_groups
+                      if group.title == title), None)
+        group = group or pretrain.add_argument_group(title)
+        for setting in settings:
+            name, options = _flag(setting)
+            group.add_argument(name, **options)
+
+
+def _flag(setting):
+    """(name, options) of a setting's flag, for argparse."""
+    note = described_default(setting)
+    text = setting.help + (f' ({note})' if note else '')
+    # What is not given stays away, so that the recipe decides
+    options = dict(default=argparse.SUPPRESS, help=text.replace('%', '%%'))
+    if setting.kind is bool:
+        options['action'] = 'store_true'
+    else:
+        kind = str if setting.kind == PATHS else setting.kind
+        options.update(type=kind, metavar=setting.metavar)
+        if setting.several:
+            options['nargs'] = '+'
+    return '--' + setting.name.replace('_', '-'), options
+
+
+def run(args):
+    """Train; returns the exit status."""
+    from d2lbert import hub
+    from d2lbert.machine import workers
+    from d2lbert.training.interrupts import Stopped
+    from d2lbert.training.pretraining import pretrain
+    settings = {name: value for name, value in vars(args).items()
+                if name not in ('command', 'run', 'needs')}
+    if 'corpus' not in settings and 'resume' not in settings:
+        settings['corpus'] = 'wikitext-2'
+        try:
+            hub.wikitext2_dir(settings.get('data_dir'))
+        except hub.HubError as error:
+            print(f'{error}\nTraining on the small sample corpus instead.',
+                  file=sys.stderr)
+            settings['corpus'] = 'sample'
+    try:
+        out = pretrain(**settings)
+    except Stopped as stopped:
+        if str(stopped):        # one worker of many speaks for all
+            print(f'\n{stopped}', file=sys.stderr)
+        return 128 + stopped.signal
+    if workers.rank() == 0:
+        print(f'run folder {out}', file=sys.stderr)
+    return 0

@@ -1,0 +1,132 @@
+"""The house: rooms in an order, and imports that go one way.
+
+What a module imports is read from its text, inside functions, too, and so
+are names of modules in strings, as `importlib` and `needs` take them.
+"""
+import ast
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).resolve().parents[1] / 'd2lbert'
+
+#: Rooms and modules from the ground up. Each may import from itself and from
+#: what stands before it.
+ORDER = [
+    '_version',
+    'machine',          # the door to MXNet, cores, GPUs, cache, whole files
+    'kernels',          # operators in C++ and their plain twins
+    'progress', 'devices', 'wikitext', 'hub', 'text',   # the book's tools
+    'layers', 'attention', 'transformer', 'bert',       # the pages
+    'bert_dataset', 'bert_pretraining',
+    'encoding',         # many texts to vectors
+    'corpus',           # texts of any size
+    'objectives',       # what a batch asks, its losses and figures
+    'training',         # a run one can trust
+    'names',            # the flat public names
+    '__init__',
+    'launch',           # several processes and machines
+    'command',          # the command, a file for each sub-command
+    '__main__',
+]
+
+#: Arrows that still point upwards, with the way to mend them.
+UPWARDS = {
+    ('bert_dataset', 'corpus.textfiles'):
+        'reading a text file belongs below the pages',
+}
+
+
+def name_of(path):
+    parts = path.relative_to(PACKAGE).with_suffix('').parts
+    return '.'.join(parts[:-1] if len(parts) > 1 and parts[-1] == '__init__'
+                    else parts)
+
+
+MODULES = {name_of(path): path for path in sorted(PACKAGE.rglob('*.py'))}
+
+
+def module_of(dotted):
+    """The module of the package that a dotted name is, or None."""
+    _, _, name = dotted.partition('d2lbert.')
+    return name if dotted == f'd2lbert.{name}' and name in MODULES else None
+
+
+def imports(text):
+    """The modules of the package that a module's text imports."""
+    found, tree = set(), ast.parse(text)
+    started = {id(after) for node in ast.walk(tree)
+               if isinstance(node, (ast.Tuple, ast.List))
+               for option, after in zip(node.elts, node.elts[1:])
+               if getattr(option, 'value', None) == '-m'}
+    for node in ast.walk(tree):
+        if id(node) in started:
+            continue            # what another process runs
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                found.add('__init__' if alias.name == 'd2lbert'
+                          else module_of(alias.name))
+        elif isinstance(node, ast.ImportFrom):
+            assert not node.level, 'imports name the whole way'
+            room = module_of(node.module) or (
+                '__init__' if node.module == 'd2lbert' else None)
+            for alias in node.names:
+                found.add(module_of(f'{node.module}.{alias.name}') or room)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            found.add(module_of(node.value))
+    return found - {None}
+
+
+@pytest.fixture(scope='module')
+def arrows():
+    """For each module those that it imports, but for itself."""
+    return {name: imports(path.read_text('utf-8')) - {name}
+            for name, path in MODULES.items()}
+
+
+def place(module):
+    return ORDER.index(module.split('.')[0])
+
+
+def test_each_module_has_a_place_in_the_order():
+    assert {name.split('.')[0] for name in MODULES} == set(ORDER)
+
+
+def test_imports_go_one_way(arrows):
+    upwards = {(module, other) for module, others in arrows.items()
+               for other in others if place(other) > place(module)}
+    # Equal, so that what is mended leaves the list of exceptions
+    assert upwards == set(UPWARDS)
+
+
+def test_there_is_no_circle(arrows):
+    waiting = dict(arrows)
+    while waiting:
+        free = [name for name, others in waiting.items()
+                if not others & set(waiting)]
+        assert free, f'in or above a circle: {sorted(waiting)}'
+        for name in free:
+            del waiting[name]
+
+
+def test_all_ways_to_import_are_seen():
+    assert imports('''
+import d2lbert
+import d2lbert.text
+from d2lbert import hub, BERTModel
+def later():
+    from d2lbert.machine import files
+    from d2lbert.training.runs import load_run
+    importlib.import_module('d2lbert.command.doctor')
+    print('see d2lbert.progress', 'd2lbert')
+    subprocess.run([sys.executable, '-m', 'd2lbert.devices'])
+''') == {'__init__', 'text', 'hub', 'machine.files', 'training.runs',
+         'command.doctor'}
+
+
+def test_no_module_is_long():
+    lengths = {name: len(path.read_text('utf-8').splitlines())
+               for name, path in MODULES.items()}
+    long = {name for name, length in lengths.items() if length > 410}
+    # Being divided
+    assert long <= {'corpus.whole', 'bert_dataset'}
