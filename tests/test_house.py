@@ -17,7 +17,8 @@ ORDER = [
     'machine',          # the door to MXNet, cores, GPUs, cache, whole files
     'kernels',          # operators in C++ and their plain twins
     'progress', 'devices', 'wikitext', 'hub', 'text',   # the book's tools
-    'layers', 'attention', 'transformer', 'bert',       # the pages
+    'inputs', 'layers', 'attention', 'packing',         # below the pages
+    'transformer', 'bert',                              # the pages
     'bert_dataset', 'bert_pretraining',
     'encoding',         # many texts to vectors
     'corpus',           # texts of any size
