@@ -4,6 +4,7 @@ What a module imports is read from its text, inside functions, too, and so
 are names of modules in strings, as `importlib` and `needs` take them.
 """
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -131,3 +132,17 @@ def test_no_module_is_long():
     long = {name for name, length in lengths.items() if length > 410}
     # Being divided
     assert long <= {'corpus.whole', 'bert_dataset'}
+
+
+def test_the_order_is_that_of_the_guide_for_contributors():
+    guide = (PACKAGE.parent / '.github' / 'CONTRIBUTING.md').read_text('utf-8')
+    table = guide[guide.index('| | |'):guide.index('No module is')]
+    named = [name for row in table.splitlines()[2:] if row
+             for name in re.findall(r'`(\w+)(?:\.py|/)`', row.split('|')[1])]
+    assert named == [name for name in ORDER
+                     if name not in ('_version', '__main__')]
+    for path in re.findall(r'`?((?:tests/|\.ci/)[\w/.]+)', guide):
+        assert (PACKAGE.parent / path).exists(), path
+    for name in re.findall(r'`((?:\w+/)*\w+\.(?:py|cc|h))`', guide):
+        if 'NAME' not in name:
+            assert list(PACKAGE.parent.rglob(name)), name

@@ -99,7 +99,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def parser():
-    """The parser of all sub-commands; `run` of what it gives is one."""
+    """The parser. A sub-command sets `run`, its function of the arguments."""
     top = _Parser(
         prog='d2lbert', description=DESCRIPTION,
         formatter_class=argparse.RawDescriptionHelpFormatter)

@@ -19,7 +19,9 @@ class Updater:
         self.net, self.objective, self.settings = net, objective, settings
         self.devices, self.rank, self.num_workers = devices, rank, num_workers
         if settings['accumulate'] > 1:
-            net.collect_params().setattr('grad_req', 'add')
+            for param in net.collect_params().values():
+                if param.grad_req != 'null':    # what is frozen stays so
+                    param.grad_req = 'add'
         self.trainer = gluon.Trainer(
             net.collect_params(), 'adam', {'learning_rate': settings['lr']},
             kvstore=kvstore, update_on_kvstore=False)

@@ -430,6 +430,22 @@ def assert_same_parameters(run, other, **tolerance):
                                         **tolerance)
 
 
+def test_what_an_objective_has_frozen_stays_so(monkeypatch):
+    class Frozen(mlm_nsp.MLMAndNSP):
+        def net(self, devices):
+            net = super().net(devices)
+            net.mlm.collect_params().setattr('grad_req', 'null')
+            return net
+    monkeypatch.setattr(pretraining, 'MLMAndNSP', Frozen)
+    run = prepared(**dict(TINY, accumulate=2))
+    before = {name: param.data().asnumpy() for name, param
+              in run.net._collect_params_with_prefix().items()}
+    step(run)
+    for name, param in run.net._collect_params_with_prefix().items():
+        same = (param.data().asnumpy() == before[name]).all()
+        assert same == name.startswith('mlm.'), name
+
+
 @pytest.mark.parametrize('devices, accumulate', [
     ('cpu', 4), ('cpu:2', 1), ('cpu:3', 1), ('cpu:2', 5)])
 def test_steps_in_parts_end_at_the_parameters_of_whole_ones(
