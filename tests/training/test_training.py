@@ -381,6 +381,29 @@ def test_random_numbers_drawn_by_others_do_not_matter(
     assert result(run) == result(uninterrupted(**PLAIN))
 
 
+def test_each_epoch_has_the_same_pairs_in_another_order():
+    run = prepared(**TINY)
+    epochs = []
+    for _, batch in zip(range(8), run._batches()):
+        if run.epoch == len(epochs):
+            epochs.append([])
+        epochs[-1] += batch.tokens_X.tolist()
+    assert len(epochs) == 2
+    assert epochs[0] != epochs[1] and sorted(epochs[0]) == sorted(epochs[1])
+
+
+def test_each_step_of_each_worker_drops_other_numbers():
+    def losses(rank):
+        run = prepared(**dict(PLAIN, lr=0.0))
+        run.rank = rank
+        batch = next(run._batches())
+        run._batches = lambda: iter([batch])    # the same in every step
+        return [tuple(step(run)) for _ in range(2)]
+    found = losses(rank=0), losses(rank=1)
+    assert len({*found[0], *found[1]}) == 4
+    assert found == (losses(rank=0), losses(rank=1))
+
+
 # One batch, split up
 
 def gradients(devices='cpu', **keywords):
@@ -503,6 +526,18 @@ def test_the_schedule_is_what_the_optimizer_is_told():
         rates.append(run.updater.trainer.learning_rate)
     onp.testing.assert_allclose(
         rates, 0.01 * onp.interp(range(1, 7), [0, 3, 7], [0, 1, 0]))
+
+
+def test_weights_decay_by_the_rate_of_the_step(monkeypatch):
+    run = prepared(**dict(TINY, lr=0.01, warmup=0.5, decay='linear',
+                          weight_decay=0.5))
+    shares = []
+    monkeypatch.setattr(updates, 'decay_weights',
+                        lambda params, share: shares.append(share))
+    for _ in range(6):
+        step(run)
+    onp.testing.assert_allclose(
+        shares, 0.005 * onp.interp(range(1, 7), [0, 3, 7], [0, 1, 0]))
 
 
 def small_params(devices):
