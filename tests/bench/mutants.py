@@ -1,6 +1,6 @@
 """Mistakes made on purpose, and whether the tests notice them.
 
-    python tests/bench/mutants.py [--only WORDS] [--list] [--jobs 2]
+    python tests/bench/mutants.py [--only WORDS...] [--list] [--jobs 2]
 
 Copies the checkout (what git tracks) into a temporary folder. There it
 makes each mistake of mistakes.py, one at a time, runs the tests that should
@@ -281,9 +281,9 @@ def main(argv=None):
     parser = argparse.ArgumentParser(
         description=__doc__.splitlines()[0],
         epilog='The exit status is 0 only if 95 % are caught.')
-    parser.add_argument('--only', metavar='WORDS', default='',
-                        help='only mistakes with these words in their name, '
-                        'or those of one room')
+    parser.add_argument('--only', metavar='WORDS', nargs='+', default=[''],
+                        help='only mistakes that have one of these in their '
+                        'names, or are made in these rooms')
     parser.add_argument('--list', action='store_true',
                         help='only say which there are, and where')
     parser.add_argument('--jobs', type=int, default=2, metavar='N',
@@ -293,10 +293,10 @@ def main(argv=None):
         parser.error(f'--jobs must be 1 or more, not {args.jobs}')
     try:
         # All of them: a list that is wrong anywhere cannot be relied on
-        cases = [case for case in find_cases()
-                 if args.only in case.mistake.name or args.only == case.room]
+        cases = [case for case in find_cases() if case.room in args.only
+                 or any(words in case.mistake.name for words in args.only)]
         if not cases:
-            raise Broken(f'there is no mistake {args.only!r}')
+            raise Broken(f'there is no mistake {" or ".join(args.only)!r}')
         if args.list:
             for case in cases:
                 print(f'{case.room:<18}{case.mistake.name}')

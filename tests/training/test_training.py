@@ -429,6 +429,14 @@ def equal_to_rounding(found, expected):
                                     err_msg=name)
 
 
+def test_the_losses_of_a_step_are_the_equations(path):
+    run = prepared(**dict(TINY, dropout=0.0, accumulate=2))
+    batch = next(run._batches())
+    losses = run._totals(run.updater.gradients(batch))
+    onp.testing.assert_allclose(losses, reference.losses(
+        reference.parameters(run.net), 2, batch), rtol=1e-5)
+
+
 @pytest.mark.parametrize('devices, accumulate', [
     ('cpu', 2), ('cpu', 10), ('cpu:2', 1), ('cpu:3', 1), ('cpu:2', 4)])
 def test_a_batch_in_parts_gives_the_gradients_of_the_whole(
@@ -691,6 +699,16 @@ def test_held_out_text_of_which_nothing_fits_is_refused_at_once(
     with pytest.raises(ValueError, match='valid.txt'):
         d2l.pretrain(**dict(TINY, max_len=12, fill=True), eval_every=1,
                      valid=text)
+
+
+def test_initial_weights_are_as_wide_as_was_asked_for():
+    # Glorot and Bengio 2010, equation 16, for a matrix of 32 to 8
+    for name, width in (('normal', 0.02), ('xavier', (2 / (32 + 8)) ** 0.5)):
+        run = prepared(**dict(TINY, num_hiddens=32, initializer=name))
+        found = [weight for weight in reference.parameters(run.net).items()
+                 if weight[0].endswith('ffn.dense1.weight')]
+        assert [weight.shape for _, weight in found] == [(8, 32)]
+        assert found[0][1].std() == pytest.approx(width, rel=0.15)
 
 
 def test_texts_longer_than_the_books_table_of_positions_are_served(tmp_path):
