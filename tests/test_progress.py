@@ -334,3 +334,18 @@ def test_a_picture_that_cannot_be_saved_leaves_nothing(tmp_path):
     with pytest.raises(ValueError, match='xyz'):
         animate().save(tmp_path / 'losses.xyz')
     assert os.listdir(tmp_path) == []
+
+
+def test_a_picture_that_breaks_off_leaves_the_one_before(tmp_path,
+                                                         monkeypatch):
+    def full(figure, path, **_):
+        path.write_bytes(b'half')
+        raise OSError(28, 'No space left on device')
+    animator, path = animate(), tmp_path / 'losses.png'
+    animator.save(path)
+    before = path.read_bytes()
+    monkeypatch.setattr(type(animator.fig), 'savefig', full)
+    with pytest.raises(OSError):
+        animator.save(path)
+    assert os.listdir(tmp_path) == [path.name]
+    assert path.read_bytes() == before

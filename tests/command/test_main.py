@@ -236,6 +236,12 @@ def test_wikitext_that_was_asked_for_is_never_swapped(no_wikitext, asked):
         mlm_nsp.read_corpus(complete(asked[0]))
 
 
+def test_a_folder_that_was_named_is_never_swapped(asked, capsys):
+    assert "'nowhere' holds neither" in fails(capsys, 'pretrain',
+                                              '--data-dir', 'nowhere')
+    assert asked == []
+
+
 @pytest.mark.parametrize('arguments, message', [
     (['--batch-size', '0'], 'batch_size must be'),
     (['--max-len', '4'], 'max_len=4'),

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from concurrent import futures
 from pathlib import Path
 
 import pytest
@@ -319,6 +320,19 @@ def test_what_cannot_be_opened_is_told_once(compiler, opened, reason, capsys,
     monkeypatch.setenv('D2LBERT_KERNELS', 'require')
     with pytest.raises(BuildError, match=reason):
         library.get()
+
+
+def test_threads_that_need_it_at_once_open_it_once(compiler):
+    opens = []
+
+    def slow(path):
+        opens.append(path)
+        time.sleep(0.1)
+        return seven(path)
+    library = Trifle(compiler, slow)
+    with futures.ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(lambda _: library.get(), range(4))) == [7] * 4
+    assert len(opens) == 1
 
 
 def test_off_opens_nothing(compiler, monkeypatch):

@@ -136,7 +136,7 @@ def np_ce(logits, labels):
 # values and gradients
 
 DENSE = [(1, 1, 1), (1, 40, 3), (30, 1, 17), (37, 19, 23), (130, 128, 96),
-         (57, 300, 1000), (300, 33, 70)]
+         (57, 300, 1000), (300, 33, 70), (240, 520, 510)]
 
 
 @pytest.mark.parametrize('act', ACTS)

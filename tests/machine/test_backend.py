@@ -449,6 +449,23 @@ def test_a_cpu_quota_limits_the_cores(tmp_path, limit, cores):
     assert hardware.physical_cores(range(8), root) == cores
 
 
+@pytest.mark.parametrize('files, free', [
+    ({}, None), ({'proc/meminfo': 'MemTotal: 9 kB\nMemAvailable: 7 kB\n'},
+                 7168),
+    ({'proc/meminfo': 'MemAvailable: 7 kB\n',
+      'sys/fs/cgroup/memory.max': '5000\n',
+      'sys/fs/cgroup/memory.current': '2000\n'}, 3000),
+    ({'proc/meminfo': 'MemAvailable: 7 kB\n',
+      'sys/fs/cgroup/memory.max': 'max\n',
+      'sys/fs/cgroup/memory.current': '2000\n'}, 7168),
+    ({'sys/fs/cgroup/memory/memory.limit_in_bytes': '900\n',
+      'sys/fs/cgroup/memory/memory.usage_in_bytes': '200\n'}, 700)])
+def test_memory_is_what_machine_and_control_groups_leave(tmp_path, files,
+                                                         free):
+    root = machine(tmp_path, [], **files)
+    assert hardware.available_memory(root) == free
+
+
 @pytest.mark.parametrize('quota, cores', [('-1', 4), ('300000', 3)])
 def test_a_cpu_quota_of_the_older_control_groups_counts(
         tmp_path, quota, cores):

@@ -274,6 +274,8 @@ def test_only_what_is_old_is_cleared(own_cache):
     for path in (paths['tokens'], paths['corpora'], paths['corpora'].parent,
                  paths['corpora'].parents[1]):
         age(path, 31)
+    for path in paths['kernels'].parent.iterdir():
+        age(path, 29)
     assert cache.clear('tokens', 30) == (1, 1000)
     assert cache.clear('corpora', 30) == (1, 1000)
     assert cache.clear('kernels', 30) == (0, 0)

@@ -1,5 +1,6 @@
 """Files that appear whole, their names, and locks."""
 import errno
+import fcntl
 import json
 import os
 import stat
@@ -131,6 +132,28 @@ def test_a_lock_keeps_threads_out_and_leaves_no_file(tmp_path):
         thread.join()
     assert len(most) == 120 and max(most) == 1
     assert not [*tmp_path.iterdir()]
+
+
+def test_who_waited_for_a_killed_process_is_alone(tmp_path):
+    path, waiting, inside, most = tmp_path / 'x.lock', [], [], []
+    held = os.open(path, os.O_RDWR | os.O_CREAT)
+    fcntl.flock(held, fcntl.LOCK_EX)
+
+    def work():
+        with locked(path, waiting=lambda: waiting.append(1)):
+            inside.append(1)
+            most.append(len(inside))
+            time.sleep(0.05)
+            inside.pop()
+    threads = [threading.Thread(target=work) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    while len(waiting) < 3:
+        time.sleep(0.001)
+    os.close(held)      # as the system does, and leaves the file
+    for thread in threads:
+        thread.join()
+    assert most == [1, 1, 1]
 
 
 def test_who_would_not_wait_is_told(tmp_path):

@@ -15,7 +15,7 @@ import numpy as onp
 import pytest
 
 import d2lbert as d2l
-from d2lbert.training import checkpoints, pretraining, runs
+from d2lbert.training import checkpoints, pretraining, runs, updates
 from d2lbert.training import run as loop
 from d2lbert.training.checkpoints import CheckpointError
 
@@ -76,6 +76,33 @@ def test_the_last_three_are_kept(run):
         'step-00000002.npz', 'step-00000003.npz', 'step-00000004.npz']
 
 
+def test_the_last_step_is_saved_whenever_it_comes(tmp_path):
+    run = d2l.pretrain(**TINY, num_steps=3, save_every=2,
+                       out=tmp_path / 'run')
+    assert steps(run) == [2, 3]
+
+
+def test_a_checkpoint_is_on_the_disk_before_it_has_its_name(copy,
+                                                            monkeypatch):
+    fsync, replace, written, named = os.fsync, os.replace, [], []
+
+    def note_fsync(number):
+        found = os.fstat(number)
+        written.append((found.st_ino, found.st_size))
+        fsync(number)
+
+    def note_replace(part, path):
+        if str(path).endswith('.npz'):
+            found = os.stat(part)
+            named.append((found.st_ino, found.st_size))
+            assert named[-1] in written
+        replace(part, path)
+    monkeypatch.setattr(os, 'fsync', note_fsync)
+    monkeypatch.setattr(os, 'replace', note_replace)
+    d2l.pretrain(resume=copy, num_steps=5, devices='cpu')
+    assert len(named) == 1
+
+
 def test_a_checkpoint_holds_parameters_and_both_moments_of_each(run):
     net, _ = d2l.load_run(run)
     expected = {name: param.shape for name, param
@@ -90,6 +117,17 @@ def test_a_checkpoint_holds_parameters_and_both_moments_of_each(run):
                                            param.data().asnumpy())
         assert all((file[name] >= 0).all() for name in file.files
                    if name.startswith('moment1'))
+
+
+def test_a_run_goes_on_from_the_latest(copy, monkeypatch):
+    update, taken = updates.Updater.update, []
+
+    def note(updater, step):
+        taken.append(step)
+        update(updater, step)
+    monkeypatch.setattr(updates.Updater, 'update', note)
+    d2l.pretrain(resume=copy, num_steps=6, devices='cpu')
+    assert taken == [5, 6]
 
 
 def test_going_on_from_an_earlier_one_gives_up_the_later(copy):

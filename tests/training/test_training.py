@@ -380,6 +380,29 @@ def test_random_numbers_drawn_by_others_do_not_matter(
     assert result(run) == result(uninterrupted(**PLAIN))
 
 
+def test_each_epoch_has_the_same_pairs_in_another_order():
+    run = prepared(**TINY)
+    epochs = []
+    for _, batch in zip(range(8), run._batches()):
+        if run.epoch == len(epochs):
+            epochs.append([])
+        epochs[-1] += batch.tokens_X.tolist()
+    assert len(epochs) == 2
+    assert epochs[0] != epochs[1] and sorted(epochs[0]) == sorted(epochs[1])
+
+
+def test_each_step_of_each_worker_drops_other_numbers():
+    def losses(rank):
+        run = prepared(**dict(PLAIN, lr=0.0))
+        run.rank = rank
+        batch = next(run._batches())
+        run._batches = lambda: iter([batch])    # the same in every step
+        return [tuple(step(run)) for _ in range(2)]
+    found = losses(rank=0), losses(rank=1)
+    assert len({*found[0], *found[1]}) == 4
+    assert found == (losses(rank=0), losses(rank=1))
+
+
 # One batch, split up
 
 def gradients(devices='cpu', **keywords):
@@ -403,6 +426,14 @@ def equal_to_rounding(found, expected):
         onp.testing.assert_allclose(found[1][name], grad, rtol=1e-4,
                                     atol=1e-6 * abs(grad).max() + 1e-8,
                                     err_msg=name)
+
+
+def test_the_losses_of_a_step_are_the_equations(path):
+    run = prepared(**dict(TINY, dropout=0.0, accumulate=2))
+    batch = next(run._batches())
+    losses = run._totals(run.updater.gradients(batch))
+    onp.testing.assert_allclose(losses, reference.losses(
+        reference.parameters(run.net), 2, batch), rtol=1e-5)
 
 
 @pytest.mark.parametrize('devices, accumulate', [
@@ -518,6 +549,18 @@ def test_the_schedule_is_what_the_optimizer_is_told():
         rates.append(run.updater.trainer.learning_rate)
     onp.testing.assert_allclose(
         rates, 0.01 * onp.interp(range(1, 7), [0, 3, 7], [0, 1, 0]))
+
+
+def test_weights_decay_by_the_rate_of_the_step(monkeypatch):
+    run = prepared(**dict(TINY, lr=0.01, warmup=0.5, decay='linear',
+                          weight_decay=0.5))
+    shares = []
+    monkeypatch.setattr(updates, 'decay_weights',
+                        lambda params, share: shares.append(share))
+    for _ in range(6):
+        step(run)
+    onp.testing.assert_allclose(
+        shares, 0.005 * onp.interp(range(1, 7), [0, 3, 7], [0, 1, 0]))
 
 
 def small_params(devices):
@@ -671,6 +714,16 @@ def test_held_out_text_of_which_nothing_fits_is_refused_at_once(
     with pytest.raises(ValueError, match='valid.txt'):
         d2l.pretrain(**dict(TINY, max_len=12, fill=True), eval_every=1,
                      valid=text)
+
+
+def test_initial_weights_are_as_wide_as_was_asked_for():
+    # Glorot and Bengio 2010, equation 16, for a matrix of 32 to 8
+    for name, width in (('normal', 0.02), ('xavier', (2 / (32 + 8)) ** 0.5)):
+        run = prepared(**dict(TINY, num_hiddens=32, initializer=name))
+        found = [weight for weight in reference.parameters(run.net).items()
+                 if weight[0].endswith('ffn.dense1.weight')]
+        assert [weight.shape for _, weight in found] == [(8, 32)]
+        assert found[0][1].std() == pytest.approx(width, rel=0.15)
 
 
 def test_texts_longer_than_the_books_table_of_positions_are_served(tmp_path):
