@@ -1,5 +1,6 @@
 """Made-up batches and texts for the tests."""
 import hashlib
+import random
 
 import numpy as onp
 
@@ -44,3 +45,22 @@ def digest_of(batches):
             digest.update(column.astype(
                 '<' + column.dtype.str[1:]).tobytes())
     return digest.hexdigest()
+
+
+def prose(num_paragraphs, seed=0, num_words=60, max_words=14):
+    """Lines in WikiText's format, of made-up words, some of them odd."""
+    rng = random.Random(seed)
+    words = [f'W{k}' for k in range(num_words)]
+    words += ['<unk>', '<cls>', '<sep>', 'ΟΔΟΣ', 'İstanbul', '戦場', '@-@']
+    lines = []
+    for _ in range(num_paragraphs):
+        lines += [' ', f' = {rng.choice(words)} = ', ' ' + ' . '.join(
+            ' '.join(rng.choices(words, k=rng.randint(0, max_words)))
+            for _ in range(rng.randint(1, 7))) + ' . ']
+    return '\n'.join(lines) + '\n'
+
+
+def assert_same_columns(ours, others):
+    for name, a, b in zip(Batch._fields, ours, others):
+        assert a.dtype == b.dtype, name
+        onp.testing.assert_array_equal(a, b, err_msg=name)

@@ -11,8 +11,9 @@ import numpy as onp
 import pytest
 
 # Before d2l: this makes `import mxnet` work
-from d2lbert import bert_dataset, kernels
+from d2lbert import kernels
 from d2lbert.kernels import build
+from d2lbert.kernels import draw as draw_cc
 from d2lbert.machine import cache as kept
 
 
@@ -64,7 +65,7 @@ def cache(tmp_path_factory):
                                         target_is_directory=True)
         # Now, so that no test sees the line that says so
         kernels.load()
-        bert_dataset.DRAW.get()
+        draw_cc.DRAW.get()
     # For the fixtures of modules, too, which come before `elsewhere`
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv('D2LBERT_CACHE', str(folder))
@@ -135,3 +136,22 @@ def draw():
     """A function that draws float32 NumPy arrays of a given shape."""
     rng = onp.random.RandomState(0)
     return lambda *shape: rng.normal(size=shape).astype('float32')
+
+
+@pytest.fixture
+def compiled():
+    """Skips where texts are not cut and drawn from in C++."""
+    try:
+        library = draw_cc.library()
+    except kernels.BuildError:
+        library = None
+    if library is None:
+        pytest.skip('no compiled code here: no compiler, or switched off')
+
+
+@pytest.fixture
+def plain(monkeypatch):
+    """Call it to cut and draw without the compiled code from there on."""
+    def switch():
+        monkeypatch.setattr(draw_cc, 'library', lambda: None)
+    return switch

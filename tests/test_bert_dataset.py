@@ -9,13 +9,12 @@ from pathlib import Path
 
 import numpy as onp
 import pytest
-from batches import digest_of, fixed_text
+from batches import assert_same_columns, digest_of, fixed_text, prose
 
-from d2lbert import bert_dataset, hub, kernels
+from d2lbert import bert_dataset, hub
 from d2lbert.bert_dataset import (
     Batch,
     BatchLoader,
-    Corpus,
     _get_mlm_data_from_tokens,
     _get_next_sentence,
     _get_nsp_data_from_paragraph,
@@ -27,8 +26,7 @@ from d2lbert.bert_dataset import (
     load_data,
     load_data_wiki,
 )
-from d2lbert.corpus import textfiles
-from d2lbert.machine import cache, unchanged
+from d2lbert.machine import cache
 from d2lbert.machine.backend import gluon
 from d2lbert.text import RESERVED, Vocab
 
@@ -44,37 +42,6 @@ def own_cache(monkeypatch, tmp_path):
 
 
 @pytest.fixture
-def plain(monkeypatch):
-    """Call it to do without the compiled code from there on."""
-    def switch():
-        monkeypatch.setattr(bert_dataset, '_library', lambda: None)
-    return switch
-
-
-@pytest.fixture
-def compiled():
-    try:
-        library = bert_dataset._library()
-    except kernels.BuildError:
-        library = None
-    if library is None:
-        pytest.skip('no compiled code here: no compiler, or switched off')
-
-
-def prose(num_paragraphs, seed=0, num_words=60, max_words=14):
-    """Lines in WikiText's format, of made-up words, some of them odd."""
-    rng = random.Random(seed)
-    words = [f'W{k}' for k in range(num_words)]
-    words += ['<unk>', '<cls>', '<sep>', 'ΟΔΟΣ', 'İstanbul', '戦場', '@-@']
-    lines = []
-    for _ in range(num_paragraphs):
-        lines += [' ', f' = {rng.choice(words)} = ', ' ' + ' . '.join(
-            ' '.join(rng.choices(words, k=rng.randint(0, max_words)))
-            for _ in range(rng.randint(1, 7))) + ' . ']
-    return '\n'.join(lines) + '\n'
-
-
-@pytest.fixture
 def folder(tmp_path):
     """A folder with a small wiki.train.tokens."""
     (tmp_path / hub.TRAIN_FILE).write_text(prose(60), encoding='utf-8')
@@ -87,12 +54,6 @@ def seeded(function, *args, **kwargs):
     random.random()
     onp.random.seed(12)
     return function(*args, **kwargs), random.getstate()
-
-
-def assert_same_columns(ours, others):
-    for name, a, b in zip(Batch._fields, ours, others):
-        assert a.dtype == b.dtype, name
-        onp.testing.assert_array_equal(a, b, err_msg=name)
 
 
 def books_loader(book, monkeypatch, folder):
@@ -209,33 +170,6 @@ def test_another_generator_draws_through_its_own_methods(folder):
     rng = Counting(0)
     load_data_wiki(8, 32, folder, rng=rng)
     assert rng.calls > 100
-
-
-def test_words_are_cut_alike_around_every_character(compiled, plain):
-    lines = []
-    for code in [*range(0xd800), *range(0xe000, 0x10000), 0x10400, 0x1f600]:
-        c = chr(code)
-        if c not in '\r\n':
-            lines.append(f'{c}ΑΣ{c}b . c{c}{c}d. .{c}. {c}Ae{c}')
-    lines += ['one line . ', ' . ', ' .  . ', 'no stop here.', '', ' ',
-              'a . . b . c .', 'ΑΣ . ΑΣ', ' . x', 'a\0b . c']
-    cut = bert_dataset._tokens_of_lines(lines)
-    plain()
-    plainly = bert_dataset._tokens_of_lines(lines)
-    assert cut.names == plainly.names
-    for a, b in zip(cut[:3], plainly[:3]):
-        assert a.dtype == b.dtype
-        onp.testing.assert_array_equal(a, b)
-
-
-def test_line_ends_of_any_system_give_one_text(tmp_path):
-    texts = []
-    for number, end in enumerate(['\n', '\r\n', '\r']):
-        path = tmp_path / str(number)
-        path.write_bytes(prose(5).replace('\n', end).encode())
-        texts.append(bert_dataset._read_tokens(path))
-    assert texts[0].names == texts[1].names == texts[2].names
-    assert len(texts[0].paragraphs) == 6
 
 
 # The page's helpers, called one by one as the page does
@@ -464,86 +398,10 @@ def test_rare_words_are_left_to_min_freq(folder):
     assert some < full
 
 
-# The cache
-
-def test_a_text_is_cut_only_once(folder, own_cache, monkeypatch):
-    first = seeded(load_data_wiki, 8, 40, folder)
-    monkeypatch.setattr(bert_dataset, '_tokens_of_lines', None)
-    second = seeded(load_data_wiki, 8, 40, folder)
-    assert_same_columns(first[0][0].dataset.columns,
-                        second[0][0].dataset.columns)
-    assert first[1] == second[1]
-    assert first[0][1].token_freqs == second[0][1].token_freqs
-    assert len(list((own_cache / 'tokens').iterdir())) == 1
-
-
-def test_a_text_at_rest_is_not_read_again(folder, monkeypatch):
-    monkeypatch.setattr(unchanged, 'REST_NS', -10 ** 10)
-    first = seeded(load_data_wiki, 8, 40, folder)
-    monkeypatch.setattr(textfiles, 'pieces', None)
-    second = seeded(load_data_wiki, 8, 40, folder)
-    assert_same_columns(first[0][0].dataset.columns,
-                        second[0][0].dataset.columns)
-
-
 def test_draws_are_not_kept(folder):
     first, second = (load_data_wiki(8, 40, folder)[0].dataset.all_token_ids
                      for _ in range(2))
     assert first.tolist() != second.tolist()
-
-
-def test_another_text_is_cut_again(folder, own_cache):
-    load_data_wiki(8, 40, folder)
-    with open(folder / hub.TRAIN_FILE, 'a', encoding='utf-8') as f:
-        f.write('a new one . with words . \n')
-    load_data_wiki(8, 40, folder)
-    assert len(list((own_cache / 'tokens').iterdir())) == 2
-
-
-def truncated(path):
-    path.write_bytes(path.read_bytes()[:-100])
-
-
-def garbled(path):
-    path.write_bytes(b'garbage')
-
-
-def emptied(path):
-    path.write_bytes(b'')
-
-
-def pointing_outside(path):
-    with onp.load(path) as f:
-        arrays = dict(f)
-    arrays['types'][5] = 10 ** 9
-    onp.savez(path, **arrays)
-
-
-def offset_outside(path):
-    with onp.load(path) as f:
-        arrays = dict(f)
-    arrays['sentences'][3] = 10 ** 12
-    onp.savez(path, **arrays)
-
-
-@pytest.mark.parametrize('damage', [truncated, garbled, emptied,
-                                    pointing_outside, offset_outside])
-def test_a_damaged_cache_is_written_again(folder, own_cache, damage):
-    first = seeded(load_data_wiki, 8, 40, folder)[0][0].dataset.columns
-    path, = (own_cache / 'tokens').iterdir()
-    damage(path)
-    again = seeded(load_data_wiki, 8, 40, folder)[0][0].dataset.columns
-    assert_same_columns(first, again)
-    assert bert_dataset._load_tokens(path) is not None
-
-
-def test_the_cache_can_be_off_or_unwritable(folder, own_cache, monkeypatch):
-    monkeypatch.setattr(cache, 'enabled', lambda: False)
-    load_data_wiki(8, 40, folder)
-    assert not own_cache.exists()
-    monkeypatch.setattr(cache, 'enabled', lambda: True)
-    own_cache.write_text('a file where the folder should be')
-    load_data_wiki(8, 40, folder)
 
 
 # Bad input
@@ -593,15 +451,6 @@ def test_paragraphs_without_sentences_are_refused():
         _WikiTextDataset([], 16)
     with pytest.raises(ValueError, match='max_len=3'):
         _WikiTextDataset([['a', 'b']], 3)
-
-
-def test_the_corpus_is_what_its_fields_say():
-    tokens = bert_dataset._tokens_of_paragraphs([['a b', 'c'], ['b', '', 'b']])
-    corpus = Corpus.of_tokens(tokens, onp.array([1, 0]), min_freq=1)
-    assert corpus.vocab.idx_to_token[5:] == ['b', 'a', 'c']
-    assert corpus.ids.tolist() == [6, 5, 7, 5, 5]
-    assert corpus.sentences.tolist() == [0, 2, 3, 4, 4, 5]
-    assert corpus.paragraphs.tolist() == [0, 2, 5]
 
 
 def test_any_data_set_with_columns_can_be_batched(folder):

@@ -20,7 +20,7 @@ FEATURES = ['OPENMP', 'MKLDNN', 'CUDA', 'CUDNN', 'NCCL', 'DIST_KVSTORE',
             'BLAS_OPEN', 'F16C']
 #: Row: the module and name of a kernels.Library
 COMPILED = {'fast operators': ('d2lbert.kernels', 'OPERATORS'),
-            'fast reading': ('d2lbert.bert_dataset', 'DRAW')}
+            'fast reading': ('d2lbert.kernels.draw', 'DRAW')}
 
 
 class Row(NamedTuple):

@@ -44,10 +44,10 @@ class Twister {
   }
 
   // random.shuffle(items)
-  template <typename Items>
-  void shuffle(Items* items) {
-    for (size_t i = items->size(); i-- > 1;) {
-      std::swap((*items)[i], (*items)[below(static_cast<uint32_t>(i + 1))]);
+  template <typename T>
+  void shuffle(T* items, size_t size) {
+    for (size_t i = size; i-- > 1;) {
+      std::swap(items[i], items[below(static_cast<uint32_t>(i + 1))]);
     }
   }
 
@@ -201,6 +201,28 @@ void copy(const std::vector<T>& from, T* to) {
   std::copy(from.begin(), from.end(), to);
 }
 
+// Words of a text as numbers of their types, two or four bytes each, which
+// `numbers` turns into those of the vocabulary.
+struct Words {
+  const void* types;
+  int64_t bytes;
+  const int32_t* numbers;
+
+  int32_t* copy(int64_t begin, int64_t end, int32_t* to) const {
+    return bytes == 2 ? copy(static_cast<const uint16_t*>(types), begin, end,
+                             to)
+                      : copy(static_cast<const int32_t*>(types), begin, end,
+                             to);
+  }
+
+ private:
+  template <typename T>
+  int32_t* copy(const T* from, int64_t begin, int64_t end, int32_t* to) const {
+    return std::transform(from + begin, from + end, to,
+                          [this](T type) { return numbers[type]; });
+  }
+};
+
 }  // namespace
 
 extern "C" {
@@ -245,20 +267,25 @@ void text_copy(const void* handle, int32_t* types, int64_t* sentences,
 
 void text_free(void* handle) { delete static_cast<Text*>(handle); }
 
-// Next sentence prediction: for each pair of neighbours, in half of the cases
-// the second is replaced by a random sentence. Writes the pairs of sentence
-// numbers that fit, returns how many they are.
+// The order in which the paragraphs come: random.shuffle(order).
+void draw_order(uint32_t* state, int64_t num_paragraphs, int32_t* order) {
+  Twister(state).shuffle(order, static_cast<size_t>(num_paragraphs));
+}
+
+// Next sentence prediction: for each pair of neighbours in the paragraphs
+// order[first] to order[last - 1], in half of the cases the second is replaced
+// by a random sentence of all num_paragraphs. Writes where the words of both
+// begin and end, for the pairs that fit, and returns how many those are.
 //
 // Paragraph q holds sentences paragraphs[q] to paragraphs[q + 1] - 1, and
-// sentence s holds sentences[s + 1] - sentences[s] tokens; order lists the
-// paragraphs as they come.
+// sentence s the words sentences[s] to sentences[s + 1] - 1.
 int64_t draw_pairs(uint32_t* state, int64_t num_paragraphs,
-                   const int64_t* order, const int64_t* paragraphs,
-                   const int64_t* sentences, int64_t max_len, int64_t* firsts,
-                   int64_t* seconds, uint8_t* is_next) {
+                   const int32_t* order, int64_t first, int64_t last,
+                   const int64_t* paragraphs, const int64_t* sentences,
+                   int64_t max_len, int64_t* spans, uint8_t* is_next) {
   Twister random(state);
   int64_t kept = 0;
-  for (int64_t k = 0; k < num_paragraphs; ++k) {
+  for (int64_t k = first; k < last; ++k) {
     const int64_t end = paragraphs[order[k] + 1];
     for (int64_t a = paragraphs[order[k]]; a + 1 < end; ++a) {
       int64_t b = a + 1;
@@ -269,12 +296,14 @@ int64_t draw_pairs(uint32_t* state, int64_t num_paragraphs,
         b = paragraphs[q] + random.below(static_cast<uint32_t>(
                                 paragraphs[q + 1] - paragraphs[q]));
       }
-      if (sentences[a + 1] - sentences[a] + sentences[b + 1] - sentences[b] +
-              3 > max_len) {
+      const int64_t* from_a = sentences + a;
+      const int64_t* from_b = sentences + b;
+      if (from_a[1] - from_a[0] + from_b[1] - from_b[0] + 3 > max_len) {
         continue;
       }
-      firsts[kept] = a;
-      seconds[kept] = b;
+      int64_t* span = spans + 4 * kept;
+      span = std::copy(from_a, from_a + 2, span);
+      std::copy(from_b, from_b + 2, span);
       is_next[kept++] = next;
     }
   }
@@ -286,17 +315,19 @@ struct Specials {
   int32_t pad, mask, cls, sep, vocab_size;
 };
 
-// Masked language modelling for each pair, written as padded rows: tokens and
-// segments (N, T), valid_lens (N), positions, weights and labels (N, P).
-// num_preds[n] says how many of n tokens are predicted (at most P).
+// Masked language modelling for each pair of spans of words, written as padded
+// rows: tokens and segments (N, T), valid_lens (N), positions, weights and
+// labels (N, P). num_preds[n] says how many of n tokens are predicted (at most
+// P); no pair has more than T tokens.
 // Returns 0, or 1 when memory runs out.
-int draw_masks(uint32_t* state, int64_t num_pairs, const int64_t* firsts,
-               const int64_t* seconds, const int32_t* ids,
-               const int64_t* sentences, const Specials* specials,
-               const int32_t* num_preds, int64_t T, int64_t P,
+int draw_masks(uint32_t* state, int64_t num_pairs, const int64_t* spans,
+               const void* types, int64_t type_bytes, const int32_t* numbers,
+               const Specials* specials, const int32_t* num_preds, int64_t T,
+               int64_t P,
                int32_t* tokens, int32_t* segments, float* valid_lens,
                int32_t* positions, float* weights, int32_t* labels) try {
   Twister random(state);
+  const Words words{types, type_bytes, numbers};
   std::vector<int32_t> candidates;
   std::vector<std::pair<int32_t, int32_t>> preds;  // position, label
   candidates.reserve(static_cast<size_t>(T));
@@ -305,12 +336,11 @@ int draw_masks(uint32_t* state, int64_t num_pairs, const int64_t* firsts,
     int32_t* row = tokens + k * T;
     int32_t* end = row;
     *end++ = specials->cls;
-    end = std::copy(ids + sentences[firsts[k]], ids + sentences[firsts[k] + 1],
-                    end);
+    const int64_t* span = spans + 4 * k;
+    end = words.copy(span[0], span[1], end);
     *end++ = specials->sep;
     const int32_t* second = end;
-    end = std::copy(ids + sentences[seconds[k]],
-                    ids + sentences[seconds[k] + 1], end);
+    end = words.copy(span[2], span[3], end);
     *end++ = specials->sep;
     const auto length = end - row;
     std::fill(end, row + T, specials->pad);
@@ -324,7 +354,7 @@ int draw_masks(uint32_t* state, int64_t num_pairs, const int64_t* firsts,
         candidates.push_back(i);
       }
     }
-    random.shuffle(&candidates);
+    random.shuffle(candidates.data(), candidates.size());
     preds.clear();
     for (int32_t i : candidates) {
       if (static_cast<int32_t>(preds.size()) >= num_preds[length]) break;

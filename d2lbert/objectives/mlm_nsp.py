@@ -9,7 +9,7 @@ from d2lbert.bert_pretraining import (
     _get_batch_loss_bert,
     summary,
 )
-from d2lbert.corpus.whole import open_corpus
+from d2lbert.corpus.opening import open_corpus
 from d2lbert.machine.backend import gluon, init
 from d2lbert.machine.hardware import require_memory
 from d2lbert.objectives.evaluation import Figures, evaluate
@@ -115,7 +115,8 @@ class MLMAndNSP:
 def read_corpus(settings, vocab=None, progress=False):
     """The `Text` that the settings name, with its held-out part.
 
-    vocab: the `Vocab` to use in place of a file that the settings name.
+    Its vocabulary, where one is built, is that of the seed in them. vocab:
+    the `Vocab` to use instead, and in place of a file that they name.
     """
     corpus, valid = settings['corpus'], settings['valid']
     if corpus == 'wikitext-2':
@@ -132,13 +133,15 @@ def read_corpus(settings, vocab=None, progress=False):
     def paths(files):
         return [files] if isinstance(files, (str, Path)) else files
     share = settings['valid_share'] if settings['eval_every'] else 0.0
-    return open_corpus(
+    text = open_corpus(
         paths(corpus), valid_paths=None if valid is None else paths(valid),
         valid_share=share if valid is None else 0.0,
-        split=settings['split'], vocab=given, progress=progress)
+        split=settings['split'], vocab=given, progress=progress,
+        seed=settings['seed'] if vocab is None else None)
+    return text if vocab is None else text.numbered_by(vocab)
 
 
-def held_out_batches(part, batch_size, max_len):
-    """Always the same batches of a held-out text."""
-    return (batch for _, batch in part.batches(batch_size, max_len, seed=0,
+def held_out_batches(text, batch_size, max_len):
+    """Always the same batches of a held-out `StoredText`."""
+    return (batch for _, batch in text.batches(batch_size, max_len, seed=0,
                                                dynamic=False))

@@ -57,9 +57,9 @@ def memory(field):
 
 
 def measure(text, num_batches, valid_share, fill):
-    from d2lbert import bert_dataset
-    from d2lbert.corpus.whole import open_corpus
-    bert_dataset._library()  # compiles draw.cc where that is yet to be done
+    from d2lbert.corpus.opening import open_corpus
+    from d2lbert.kernels import draw
+    draw.library()  # compiles draw.cc where that is yet to be done
     found = {'imported': memory('VmHWM')}
     for name in 'open', 'again':
         began, worked = time.perf_counter(), time.process_time()
@@ -69,7 +69,7 @@ def measure(text, num_batches, valid_share, fill):
         found[f'{name} peak'] = memory('VmHWM')
     part = opened.train
     found.update(words=part.num_words, paragraphs=part.num_paragraphs,
-                 articles=part.num_articles, chunks=part.num_chunks,
+                 articles=part.num_articles, chunks=part.num_chunks(MAX_LEN),
                  vocab=len(opened.vocab))
     began = time.perf_counter()
     batches = part.batches(BATCH_SIZE, MAX_LEN, seed=0, fill=fill)

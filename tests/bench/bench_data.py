@@ -24,8 +24,9 @@ BATCH_SIZE, MAX_LEN = 512, 64
 
 def run_ours(folder, cached):
     from d2lbert import bert_dataset
+    from d2lbert.kernels import draw
     from d2lbert.machine import cache
-    bert_dataset._library()  # compiles draw.cc where that is yet to be done
+    draw.library()  # compiles draw.cc where that is yet to be done
     if cached:
         bert_dataset.load_data_wiki(BATCH_SIZE, MAX_LEN, data_dir=folder)
     else:

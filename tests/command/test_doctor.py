@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from d2lbert import bert_dataset, hub, kernels
+from d2lbert import hub, kernels
 from d2lbert.__main__ import main
 from d2lbert.command import doctor
+from d2lbert.kernels import draw
 from d2lbert.machine import cache, hardware
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -105,7 +106,7 @@ def fresh(monkeypatch, tmp_path):
     monkeypatch.setattr(kernels.Library, '_is_told', False)
     source = tmp_path / 'seven.cc'
     source.write_text('extern "C" int seven() { return 7; }\n')
-    for module, name in ((kernels, 'OPERATORS'), (bert_dataset, 'DRAW')):
+    for module, name in ((kernels, 'OPERATORS'), (draw, 'DRAW')):
         library = kernels.Library('seven', [source], lambda path: path,
                                   what='the trifle', takes='a moment')
         monkeypatch.setattr(module, name, library)

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from d2lbert import bert_dataset, kernels
-from d2lbert.kernels import BuildError, build
+from d2lbert import kernels, words
+from d2lbert.kernels import BuildError, build, draw
 from d2lbert.machine import cache, files
 
 
@@ -260,7 +260,7 @@ def test_the_folder_is_private(compiler, own_cache):
     assert stat.S_IMODE(own_cache.stat().st_mode) == 0o755
 
 
-@pytest.mark.parametrize('library', [kernels.OPERATORS, bert_dataset.DRAW])
+@pytest.mark.parametrize('library', [kernels.OPERATORS, draw.DRAW])
 @pytest.mark.parametrize('size', [100, 20000])
 def test_a_cut_library_of_ours_is_not_opened(library, size, own_cache):
     if library.get() is None:
@@ -341,7 +341,7 @@ def test_off_opens_nothing(compiler, monkeypatch):
     assert not cache.root().exists()
 
 
-@pytest.mark.parametrize('opened', [kernels._opened, bert_dataset._opened])
+@pytest.mark.parametrize('opened', [kernels._opened, draw._opened])
 def test_a_library_without_our_functions_is_refused(compiler, opened):
     path = build.library('seven', [compiler])
     with pytest.raises(AttributeError, match='undefined symbol'):
@@ -352,9 +352,9 @@ def test_text_is_read_without_a_library_that_cannot_be_opened(
         monkeypatch, capsys):
     monkeypatch.setenv('D2LBERT_KERNELS', 'auto')
     broken = kernels.Library('draw', ['draw.cc'], failing, what='loops')
-    monkeypatch.setattr(bert_dataset, 'DRAW', broken)
+    monkeypatch.setattr(draw, 'DRAW', broken)
     monkeypatch.setattr(build, 'library', lambda *_: Path('/draw.so'))
-    tokens = bert_dataset._tokens_of_lines(['a b . c'])
+    tokens = words.tokens_of_lines(['a b . c'])
     assert tokens.names == ['a', 'b', 'c']
     assert 'noexec' in capsys.readouterr().err
 

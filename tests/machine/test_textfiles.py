@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from d2lbert.corpus import textfiles
-from d2lbert.corpus.textfiles import TextFileError, pieces
+from d2lbert.machine import textfiles
+from d2lbert.machine.textfiles import TextFileError, pieces
 
 TEXT = ''.join(f'line {k} . of é\n' for k in range(500)).encode()
 # Letters that hardly pack, so that damage hits them and buffers are filled
@@ -78,14 +78,14 @@ PACKED = {
 def test_a_packed_text_is_the_text(packed, size):
     assert read(packed(LETTERS)) == LETTERS
     assert read(packed(TEXT)) == TEXT
-    told = []
-    parts = list(pieces(Path('text'), told.append, size))
+    sizes = []
+    parts = list(pieces(Path('text'), sizes.append, size))
     assert b''.join(parts) == TEXT
     # All but the last are whole, so a text is never held at once
     assert {len(part) for part in parts[:-1]} <= {size}
     # What a progress bar adds up to, but for an archive's own bookkeeping
-    assert sum(told) <= os.path.getsize('text')
-    assert sum(told) > 0
+    assert sum(sizes) <= os.path.getsize('text')
+    assert sum(sizes) > 0
 
 
 @pytest.mark.parametrize('packed', PACKED.values(), ids=PACKED)

@@ -68,10 +68,10 @@ class TextFileError(ValueError):
     """A file that holds no text, or none that can be got at."""
 
 
-def pieces(path, told=lambda num_bytes: None, size=PIECE_BYTES):
+def pieces(path, advance=lambda num_bytes: None, size=PIECE_BYTES):
     """A file's content, unpacked, `size` bytes at a time (the last: fewer).
 
-    told: called with the number of bytes of the file that each piece took.
+    advance: called with the number of bytes of the file that each piece took.
     Raises `TextFileError`, a ValueError, if the file is empty, broken or of
     a format that is no text; PermissionError if it cannot be read.
     """
@@ -82,7 +82,7 @@ def pieces(path, told=lambda num_bytes: None, size=PIECE_BYTES):
             f = _unpacked(path, raw, layers, stack)
             while True:
                 piece = f.read(size)
-                told(raw.tell() - place)
+                advance(raw.tell() - place)
                 place = raw.tell()
                 if not piece:
                     break
@@ -109,10 +109,10 @@ def pieces(path, told=lambda num_bytes: None, size=PIECE_BYTES):
         raise TextFileError(f'{path} is empty: expected lines of text')
 
 
-def digest(path, told=lambda num_bytes: None):
-    """sha256 of a file's content, unpacked; told, errors: as for `pieces`."""
+def digest(path, advance=lambda num_bytes: None):
+    """sha256 of a file's content, unpacked; the rest as for `pieces`."""
     content = hashlib.sha256()
-    for piece in pieces(path, told):
+    for piece in pieces(path, advance):
         content.update(piece)
     return content.hexdigest()
 

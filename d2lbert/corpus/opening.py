@@ -1,0 +1,206 @@
+"""`open_corpus`: text files of any size, read once, as a `Text`."""
+import hashlib
+import json
+import os
+import random
+import shutil
+import unicodedata
+import weakref
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as onp
+
+from d2lbert.bert_dataset import MIN_FREQ
+from d2lbert.corpus import cutting, numbering, reading, runs, store, stored
+from d2lbert.corpus.numbering import described
+from d2lbert.machine import textfiles
+from d2lbert.machine.unchanged import Unchanged
+from d2lbert.numbered import falling_types, shuffled_paragraphs
+from d2lbert.progress import bar
+from d2lbert.text import RESERVED, UNK, Vocab
+
+# To be raised when other examples are drawn from the same files
+DRAWS = 2
+
+
+class Text(NamedTuple):
+    """A corpus that was opened: its texts and their vocabulary."""
+
+    train: Any        # StoredText
+    valid: Any        # StoredText, or None where nothing is held out
+    vocab: Vocab      # of the training text
+    fingerprint: str  # of content and settings: the same text, the same word
+
+    def numbered_by(self, vocab):
+        """This text, its parts renumbered by another vocabulary."""
+        numbers = onp.array(vocab[self.vocab.idx_to_token], 'int32')
+        for text in filter(None, self[:2]):
+            # From the numbers in the files to those of now to the new ones
+            text.numbers, text.vocab = numbers[text.numbers], vocab
+        return self._replace(vocab=vocab)
+
+
+def open_corpus(paths, *, valid_paths=None, valid_share=0.0, split='book',
+                vocab=None, min_freq=MIN_FREQ, max_vocab=None, seed=None,
+                progress=True):
+    """Read text files once and open what came of them, as a `Text`.
+
+    `load_data_wiki` holds a text in memory; here it is cut into numbered
+    words once, in files that are mapped into memory, and batches are drawn
+    from those.
+
+    Files are UTF-8, packed or not (as `textfiles` says), lower-cased as they
+    are read. A file with WikiText's headings ( = Title = between blank
+    lines) has a paragraph a line and an article a heading; in any other,
+    blank lines part paragraphs and the file is one article.
+
+    split: 'book' takes words as blanks part them and ends a sentence at
+    ' . '; 'punkt' has NLTK's Punkt, which learns from the text itself, and
+    the ends that scripts other than the Latin have for themselves, end the
+    sentences, and (except in WikiText's format, where that is done) sets
+    apart each character that Unicode calls punctuation or symbol, and each
+    Chinese one. A paragraph that comes out without an inner sentence end is
+    passed over.
+
+    valid_paths, or a valid_share of the articles (of blocks of paragraphs
+    where there are fewer than 1 / valid_share articles), one out of each of
+    so many equal stretches of the text, is held out. The vocabulary is that
+    of the training part, of words that occur min_freq times, max_vocab
+    words in all if that is given; or it is `vocab`, a Vocab or the path of
+    one. More than 2^21 different words are not counted at a time. Equally
+    frequent words stand in the order in which they first come in the text;
+    with a seed, as on the page, in the paragraphs as they are shuffled for
+    the first epoch of batches with that seed.
+
+    The result is kept in the user's cache under its content and settings; a
+    file that has not changed since (see `unchanged`) is not read again.
+    Raises OSError and ValueError, which name file and line.
+    """
+    if split not in cutting.CUTTERS:
+        raise ValueError(f'split={split!r} is unknown: '
+                         f'{" or ".join(map(repr, cutting.CUTTERS))}')
+    if not 0 <= valid_share < 1:
+        raise ValueError(f'valid_share={valid_share} is no share: it must '
+                         'be at least 0 and below 1')
+    if valid_paths is not None and valid_share:
+        raise ValueError('valid_paths and valid_share both say what to hold '
+                         'out: leave one of them out')
+    if max_vocab is not None and max_vocab <= len(RESERVED) + 1:
+        raise ValueError(f'max_vocab={max_vocab} leaves no room for a word '
+                         f'beside {UNK} and {", ".join(RESERVED)}')
+    vocab = _given_vocab(vocab)
+    files = _files(paths, 'the corpus')
+    valid_files = ([] if valid_paths is None
+                   else _files(valid_paths, 'the held-out text'))
+    cutters = cutting.CUTTERS[split]
+    stamps = _stamps(files + valid_files)
+    digests = _digests(files + valid_files, progress)
+    for k, path in enumerate(valid_files, len(files)):
+        if digests[k] in digests[:len(files)]:
+            twin = files[digests[:len(files)].index(digests[k])]
+            raise ValueError(f'{path} is to be held out, but {twin}, which '
+                             'is to be trained on, has the same content: '
+                             'leave it out of one of them')
+    key = _digest_of([
+        store.VERSION, DRAWS, unicodedata.unidata_version, cutters.version(),
+        reading.MAX_WORDS, numbering.MAX_TYPES, numbering.MAX_CHARS,
+        cutting.PUNKT_CHARS, reading.BLOCK_BYTES, stored.CHUNK_PLACES,
+        runs.TRIES, valid_share,
+        vocab.idx_to_token if vocab else [min_freq, max_vocab],
+        digests[:len(files)], digests[len(files):]])
+
+    def build(folder):
+        store.build(folder, files, valid_files, valid_share, cutters, vocab,
+                    min_freq, max_vocab, progress)
+        for path, before, after in zip(files + valid_files, stamps,
+                                       _stamps(files + valid_files)):
+            if before != after:
+                raise ValueError(f'{path} was changed while it was read: '
+                                 'try again')
+
+    folder, owned = store.find_or_build(key, build)
+    stored_vocab = Vocab.load(folder / store.VOCAB)
+    texts = [stored.StoredText(
+        folder / name, onp.arange(len(stored_vocab), dtype='int32'),
+        stored_vocab, described(source)) if (folder / name).is_dir() else None
+        for name, source in (('train', files),
+                             ('valid', valid_files or files))]
+    if owned:
+        weakref.finalize(texts[0], shutil.rmtree, owned, ignore_errors=True)
+    text = Text(*texts, stored_vocab, key)
+    if seed is None or vocab is not None:
+        return text
+    return text.numbered_by(_vocab_of(
+        seed, text.train, onp.load(folder / store.FREQS)))
+
+
+def _vocab_of(seed, text, freqs):
+    """The vocabulary that the page makes of a `StoredText` with a seed.
+
+    freqs (types,) int64: how often each token occurs in the text, 0 for the
+    reserved ones.
+    """
+    order = shuffled_paragraphs(text.num_paragraphs, random.Random(seed))
+    falling = falling_types(text, freqs, order)
+    text.release()
+    tokens = text.vocab.idx_to_token
+    return Vocab.from_freqs(
+        [(tokens[k], int(freqs[k])) for k in falling.tolist() if freqs[k]],
+        reserved_tokens=RESERVED)
+
+
+def _given_vocab(vocab):
+    """The vocabulary asked for, checked; None where it is to be built."""
+    if vocab is None:
+        return None
+    if not isinstance(vocab, Vocab):
+        if not Path(vocab).is_file():
+            raise FileNotFoundError(f'{vocab} is no file: name a vocabulary '
+                                    'that d2lbert saved')
+        return Vocab.load(vocab)
+    for idx, token in enumerate([UNK, *RESERVED]):
+        got = vocab.idx_to_token[idx:idx + 1]
+        if got != [token]:
+            came = repr(got[0]) if got else 'nothing'
+            raise ValueError(f'token {idx} of the vocabulary must be the '
+                             f'reserved {token!r}, not {came}: build it '
+                             'with reserved_tokens=d2lbert.text.RESERVED')
+    return vocab
+
+
+def _files(paths, what):
+    """Paths of files that are there, from one path or several."""
+    if isinstance(paths, (str, os.PathLike)):
+        paths = [paths]
+    files = [Path(path).expanduser() for path in paths]
+    if not files:
+        raise ValueError(f'{what} has no file: name at least one')
+    for path in files:
+        if path.is_dir():
+            raise IsADirectoryError(f'{path} is a folder: name the text '
+                                    'files in it')
+        if not path.is_file():
+            raise FileNotFoundError(f'{path} is no file: name a text file')
+    return files
+
+
+def _stamps(files):
+    return [(path.stat().st_size, path.stat().st_mtime_ns) for path in files]
+
+
+def _digest_of(settings):
+    return hashlib.sha256(json.dumps(settings).encode()).hexdigest()[:32]
+
+
+def _digests(files, progress):
+    """sha256 of the content of each file, unpacked."""
+    unchanged = Unchanged()
+    with bar(sum(path.stat().st_size for path in files), 'looking', 'B',
+             unit_scale=True, quiet=not progress) as shown:
+        def find_out(path):
+            return textfiles.digest(path, shown.update)
+        digests = [unchanged.get(textfiles.DIGEST, path, find_out)
+                   for path in files]
+    unchanged.save()
+    return digests

@@ -1,0 +1,209 @@
+"""What is kept on disk of a text: its words in numbers, its vocabulary."""
+import contextlib
+import errno
+import json
+import os
+import shutil
+import tempfile
+import uuid
+import zlib
+from pathlib import Path
+
+import numpy as onp
+
+from d2lbert.corpus.numbering import (
+    CutText,
+    build_vocab,
+    described,
+    held_out,
+    joined,
+)
+from d2lbert.machine import cache
+from d2lbert.machine.files import locked
+from d2lbert.machine.unchanged import Unchanged
+from d2lbert.numbered import BLOCK_WORDS
+from d2lbert.text import UNK
+
+# To be raised when the content of the files changes
+VERSION = 3
+
+MANIFEST = 'manifest.json'
+VOCAB = 'vocab.txt'
+# How often each token of a vocabulary that was built here occurs
+FREQS = 'freqs.npy'
+
+
+# What a store holds
+
+def build(folder, files, valid_files, valid_share, cutters, vocab, min_freq,
+          max_vocab, progress):
+    """Write vocabulary, numbered texts and manifest into `folder`.
+
+    The rest is what `open_corpus` is given; cutters: the class that cuts.
+    """
+    cutter = cutters(files, progress)
+    cut = CutText(folder / 'cut', files, cutter, progress)
+    train, valid = held_out(cut, valid_share)
+    if vocab is None:
+        vocab = build_vocab(cut, train, valid, min_freq, max_vocab)
+        freqs = [freq for _, freq in vocab.token_freqs]
+        onp.save(folder / FREQS, onp.array(
+            [0] * (len(vocab) - len(freqs)) + freqs, 'int64'))
+    vocab.save(folder / VOCAB)
+    write_numbers(folder / 'train', cut, train, vocab, cutter)
+    if valid:
+        write_numbers(folder / 'valid', cut, valid, vocab, cutter)
+    shutil.rmtree(cut.folder)
+    if valid_files:
+        cut = CutText(folder / 'cut', valid_files, cutter, progress)
+        write_numbers(folder / 'valid', cut, [(0, cut.num_paragraphs)], vocab,
+                      cutter)
+        shutil.rmtree(cut.folder)
+    names = [path.relative_to(folder).as_posix()
+             for path in sorted(folder.rglob('*')) if path.is_file()]
+    (folder / MANIFEST).write_text(json.dumps(
+        {name: size_and_sum(folder / name) for name in names}))
+
+
+@contextlib.contextmanager
+def _npy(path, dtype, length):
+    """A file that becomes a one-dimensional .npy by writing its numbers."""
+    with open(path, 'wb') as f:
+        onp.lib.format.write_array_header_1_0(f, {
+            'descr': onp.lib.format.dtype_to_descr(onp.dtype(dtype)),
+            'fortran_order': False, 'shape': (length,)})
+        yield f
+
+
+def write_numbers(folder, cut, ranges, vocab, cutter):
+    """Write ranges of paragraphs of a cut text, numbered by `vocab`."""
+    ranges = joined(ranges)
+    spans = [cut.span(begin, end) for begin, end in ranges]
+    num_paragraphs = sum(end - begin for begin, end in ranges)
+    num_sentences = sum(end - begin for (begin, end), _ in spans)
+    num_words = sum(end - begin for _, (begin, end) in spans)
+    if num_sentences == num_paragraphs:
+        raise ValueError(
+            f'{described(cut.files)}: no paragraph has two sentences'
+            f'{_where(folder.name, ranges, cut)}: {cutter.remedy}')
+    # The last entry is that of number -1
+    table = onp.array(vocab[[*cut.types.numbers, UNK]], 'int32')
+    dtype = 'uint16' if len(vocab) <= 1 << 16 else 'int32'
+    table = table.astype(dtype)
+    folder.mkdir()
+    with _npy(folder / 'ids.npy', dtype, num_words) as f:
+        for _, (begin, end) in spans:
+            for numbers in cut.words(begin, end):
+                f.write(table[numbers])
+    for name, length, stretches in (
+            ('sentences', num_sentences, [span[0] for span in spans]),
+            ('paragraphs', num_paragraphs, ranges)):
+        with _npy(folder / f'{name}.npy', 'int64', length + 1) as f:
+            f.write(onp.zeros(1, 'int64'))
+            last = 0
+            for begin, end in stretches:
+                shift = last - cut.offsets(name, begin, begin + 1)[0]
+                for block in range(begin, end, BLOCK_WORDS):
+                    ends = shift + cut.offsets(
+                        name, block + 1, min(block + BLOCK_WORDS, end) + 1)
+                    f.write(ends)
+                    last = ends[-1]
+    articles, done = [], 0
+    for begin, end in ranges:
+        inside = cut.articles[(cut.articles > begin) & (cut.articles < end)]
+        articles += [done, *(done + inside - begin).tolist()]
+        done += end - begin
+    onp.save(folder / 'articles.npy', onp.array(articles, 'int64'))
+
+
+def _where(name, ranges, cut):
+    if ranges == [(0, cut.num_paragraphs)]:
+        return ''
+    return ' in the held-out share' if name == 'valid' else (
+        ' in what is not held out')
+
+
+def size_and_sum(path):
+    size = checksum = 0
+    with open(path, 'rb') as f:
+        for piece in iter(lambda: f.read(1 << 20), b''):
+            size += len(piece)
+            checksum = zlib.crc32(piece, checksum)
+    return [size, checksum]
+
+
+def is_whole(store):
+    """Whether a store is there, and all of it as it was written."""
+    unchanged = Unchanged()
+    try:
+        manifest = json.loads((store / MANIFEST).read_text())
+        whole = {VOCAB, 'train/ids.npy'} <= set(manifest) and all(
+            unchanged.get('size and CRC-32', store / name,
+                          size_and_sum) == expected
+            for name, expected in manifest.items())
+    except (OSError, ValueError, TypeError, AttributeError):
+        return False
+    unchanged.save()
+    return whole
+
+
+# Where a store lies
+
+def find_or_build(key, build):
+    """(folder of a store, folder to be removed in the end or None).
+
+    build: called with an empty folder to fill, if the store is missing or
+    damaged.
+    """
+    root = cache.root() / 'corpora'
+    owned, store = None, root / key
+    if not cache.enabled() or not (_writable(root) or is_whole(store)):
+        owned = Path(tempfile.mkdtemp(prefix='d2lbert-'))
+        root, store = owned, owned / key
+    try:
+        if not is_whole(store):
+            with locked(root / f'{key}.lock') as alone:
+                if alone:
+                    for stale in root.glob(f'{key}.*.part'):
+                        shutil.rmtree(stale, ignore_errors=True)
+                if not is_whole(store):
+                    _fill(store, build)
+    except BaseException:
+        if owned:
+            shutil.rmtree(owned, ignore_errors=True)
+        raise
+    cache.used(store)
+    return store, owned
+
+
+def _writable(folder):
+    with contextlib.suppress(OSError):
+        return os.access(cache.private(folder), os.W_OK | os.X_OK)
+    return False
+
+
+def _fill(store, build):
+    """Build a store beside its place and put it there, whole or not."""
+    unfinished = store.with_name(f'{store.name}.{uuid.uuid4().hex[:8]}.part')
+    unfinished.mkdir()
+    try:
+        build(unfinished)
+        if store.exists() and not is_whole(store):
+            # Out of the way, and gone before the new one takes its place
+            store.rename(unfinished / 'damaged')
+            shutil.rmtree(unfinished / 'damaged', ignore_errors=True)
+        try:
+            unfinished.rename(store)
+        except OSError:
+            # Another process may have been quicker where locks do not work
+            if not is_whole(store):
+                raise
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise OSError(
+            f'no room left in {store.parent} for the words of the corpus, '
+            'which take up to twice as much as the corpus itself: free some, '
+            'or let D2LBERT_CACHE name a folder on a larger disk') from error
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)

@@ -1,0 +1,131 @@
+"""draw.cc for Python: texts cut into words, examples drawn from numbers.
+
+Each function gives to the last bit what plain Python gives, which does the
+work where `library` says that nothing is compiled.
+
+N pairs, T tokens (max_len), P predictions.
+"""
+import contextlib
+import ctypes
+import random
+
+import numpy as onp
+
+from d2lbert.kernels import Library
+
+
+def _opened(path):
+    library = ctypes.CDLL(str(path))
+
+    def array(dtype):
+        return onp.ctypeslib.ndpointer(dtype, flags='C_CONTIGUOUS')
+
+    i32, i64, f32 = array('int32'), array('int64'), array('float32')
+    u8, u32 = array('uint8'), array('uint32')
+    number, pointer = ctypes.c_int64, ctypes.c_void_p
+    for name, restype, *argtypes in (
+            ('text_new', pointer, ctypes.c_char_p, number, i64),
+            ('text_copy', None, pointer, i32, i64, i64, u8),
+            ('text_free', None, pointer),
+            ('draw_order', None, u32, number, i32),
+            ('draw_pairs', number, u32, number, i32, number, number, i64,
+             i64, number, i64, u8),
+            ('draw_masks', ctypes.c_int, u32, number, i64, pointer, number,
+             i32, i32, i32, number, number, i32, i32, f32, i32, f32, i32)):
+        function = getattr(library, name)
+        function.restype, function.argtypes = restype, argtypes
+    return library
+
+
+DRAW = Library('draw', ['draw.cc'], _opened,
+               what='the C++ loops over texts')
+
+
+def library():
+    """draw.cc compiled, or None where its plain twins are to do the work."""
+    return DRAW.get()
+
+
+def can_draw(rng):
+    """Whether examples can be drawn here from the state of `rng`.
+
+    Only CPython's own generator has a state that C++ can go on from.
+    """
+    return ((rng is random or type(rng) is random.Random)
+            and library() is not None)
+
+
+def cut(text):
+    """Cut the lines of a lower-case UTF-8 text, bytes, into words.
+
+    Returns types (words,) int32, sentences and paragraphs, (their number +
+    1,) int64, as `words.Tokens` has them, and names (bytes,) uint8: a line
+    for each different word.
+    """
+    compiled = library()
+    sizes = onp.zeros(4, 'int64')
+    handle = compiled.text_new(text, len(text), sizes)
+    if not handle:
+        raise MemoryError(f'no room for the words of {len(text):,} bytes')
+    try:
+        arrays = [onp.empty(size, dtype) for size, dtype in zip(
+            sizes, ('int32', 'int64', 'int64', 'uint8'))]
+        compiled.text_copy(handle, *arrays)
+    finally:
+        compiled.text_free(handle)
+    return arrays
+
+
+def shuffle(order, rng):
+    """rng.shuffle(order) for order (paragraphs,) int32."""
+    with _state_of(rng) as state:
+        library().draw_order(state, len(order), order)
+
+
+def pairs(order, first, last, paragraphs, sentences, max_len, rng):
+    """Pairs of sentences that fit, of paragraphs order[first:last].
+
+    The second is a random one of all paragraphs in half of the cases.
+    Returns spans (N, 4) int64 (where the words of the first and of the
+    second begin and end) and is_next (N,) uint8.
+    """
+    some = order[first:last]
+    most = int((paragraphs[some + 1] - paragraphs[some] - 1).sum())
+    spans, is_next = onp.empty((most, 4), 'int64'), onp.empty(most, 'uint8')
+    with _state_of(rng) as state:
+        num_pairs = library().draw_pairs(
+            state, len(order), order, first, last, paragraphs, sentences,
+            max_len, spans, is_next)
+    return spans[:num_pairs], is_next[:num_pairs]
+
+
+def masks(spans, types, numbers, specials, num_preds, columns, rng):
+    """Fill padded rows with pairs of spans of words, some of them hidden.
+
+    types: uint16 or int32, of which spans (N, 4) int64 speaks; numbers:
+    (different types,) int32, their vocabulary numbers; specials: (pad, mask,
+    cls, sep, size of the vocabulary); num_preds: (T + 1,) int32, how many
+    of so many tokens are hidden; columns: tokens, segments, lengths,
+    positions, weights and labels.
+    """
+    types = onp.ascontiguousarray(types)
+    with _state_of(rng) as state:
+        failed = library().draw_masks(
+            state, len(spans), onp.ascontiguousarray(spans),
+            types.ctypes.data, types.itemsize, numbers,
+            onp.array(specials, 'int32'), num_preds, columns[0].shape[1],
+            columns[3].shape[1], *columns)
+    if failed:
+        raise MemoryError(f'no room for rows of {columns[0].shape[1]} tokens')
+
+
+@contextlib.contextmanager
+def _state_of(rng):
+    """The words (625,) uint32 of a generator's state, for C++ to go on from.
+
+    Behind the block `rng` has what they have become.
+    """
+    version, state, gauss_next = rng.getstate()
+    state = onp.array(state, 'uint32')
+    yield state
+    rng.setstate((version, tuple(state.tolist()), gauss_next))
