@@ -9,6 +9,7 @@ import sys
 
 from d2lbert._version import __version__
 from d2lbert.machine.terminal import Steady, fill_descriptors, give_up
+from d2lbert.training.interrupts import StopRequest
 from d2lbert.training.settings import (
     GROUPS,
     PATHS,
@@ -38,14 +39,18 @@ def main(argv=None):
 
 
 def _main(argv):
-    args = parser().parse_args(argv)
+    with _ending_at_once():
+        args = parser().parse_args(argv)
     try:
         if args.needs is not None:
             with _ending_at_once():
                 importlib.import_module(args.needs)
-        return args.run(args)
+        with StopRequest() as stop:     # SIGTERM and SIGHUP clean up, too
+            stop.last_words = 'stopped'
+            return args.run(args)
     except KeyboardInterrupt as interrupt:
-        print(f'\n{str(interrupt) or "stopped"}', file=sys.stderr)
+        with _ending_at_once(b''):   # one that was impatient
+            print(f'\n{str(interrupt) or "stopped"}', file=sys.stderr)
         return 128 + getattr(interrupt, 'signal', 2)
     except BrokenPipeError:
         give_up(sys.stdout)    # the reader of a pipe left: nothing to say
@@ -72,13 +77,13 @@ def _speak_utf8():
         '-X', 'utf8', *(sys.argv[:1] if spec is None else ['-m', 'd2lbert']),
         *sys.argv[1:]])
 @contextlib.contextmanager
-def _ending_at_once():
+def _ending_at_once(words=b'\nstopped\n'):
     """Let Ctrl-C end this process with one line.
 
     Importing takes seconds, through code that may catch the exception.
     """
     def end(*_):
-        os.write(2, b'\nstopped\n')
+        os.write(2, words)
         os._exit(130)
     heeded = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if heeded:
