@@ -10,6 +10,7 @@ import sys
 from d2lbert._version import __version__
 from d2lbert.command import cache, doctor, encode, evaluate, launch, pretrain
 from d2lbert.machine.terminal import Steady, fill_descriptors, give_up
+from d2lbert.training.interrupts import StopRequest
 
 DESCRIPTION = '''\
 Pretrain BERT as "Dive into Deep Learning" does, and look at what it learnt.
@@ -37,14 +38,18 @@ def main(argv=None):
 
 
 def _main(argv):
-    args = parser().parse_args(argv)
+    with _ending_at_once():
+        args = parser().parse_args(argv)
     try:
         if args.needs is not None:
             with _ending_at_once():
                 importlib.import_module(args.needs)
-        return args.run(args)
+        with StopRequest() as stop:     # SIGTERM and SIGHUP clean up, too
+            stop.last_words = 'stopped'
+            return args.run(args)
     except KeyboardInterrupt as interrupt:
-        print(f'\n{str(interrupt) or "stopped"}', file=sys.stderr)
+        with _ending_at_once(b''):      # one that was impatient
+            print(f'\n{str(interrupt) or "stopped"}', file=sys.stderr)
         return 128 + getattr(interrupt, 'signal', 2)
     except BrokenPipeError:
         give_up(sys.stdout)    # the reader of a pipe left: nothing to say
@@ -73,13 +78,13 @@ def _speak_utf8():
 
 
 @contextlib.contextmanager
-def _ending_at_once():
+def _ending_at_once(words=b'\nstopped\n'):
     """Let Ctrl-C end this process with one line.
 
     Importing takes seconds, through code that may catch the exception.
     """
     def end(*_):
-        os.write(2, b'\nstopped\n')
+        os.write(2, words)
         os._exit(130)
     heeded = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if heeded:

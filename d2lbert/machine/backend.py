@@ -155,6 +155,10 @@ def _keep_freed_memory():
 
 def _explain(error):
     """The ImportError to raise for what `import mxnet` raised."""
+    if sys.flags.optimize > 1:
+        return ImportError('MXNet cannot be imported where Python drops '
+                           'docstrings: leave -OO out, and unset '
+                           'PYTHONOPTIMIZE')
     wheel = WHEELS[build()]
     text = (str(error).strip().splitlines() or [type(error).__name__])[0]
     library = re.match(r'(\S+): cannot open shared object', text)

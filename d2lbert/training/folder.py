@@ -1,14 +1,16 @@
 """The folder of a run while it is written: taken, locked, grown, finished."""
 import contextlib
+import glob
 import json
 import os
+import re
 import shutil
 import socket
 import time
 from pathlib import Path
 from shlex import quote
 
-from d2lbert.machine.files import new_run_folder, write_text
+from d2lbert.machine.files import exchange, new_run_folder, write_text
 from d2lbert.training import checkpoints
 from d2lbert.training.runs import RunError
 
@@ -51,6 +53,7 @@ class RunFolder:
         out = Path(out)
         _check_writable(out)
         if _was_given_up(out):
+            checkpoints.sweep(out)
             return cls(out, is_new=True)
         if os.path.lexists(out) and force:
             _check_replaceable(out)
@@ -76,7 +79,8 @@ class RunFolder:
         with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
             name, *found = dict(json.loads(
                 (path / 'config.json').read_text('utf-8')))['replaces']
-            if Path(name).name == name:
+            # The same name: it was put there, and not told so any more
+            if Path(name).name == name != path.name:
                 replaces = (name, *found)
         return cls(path, is_new=False, replaces=replaces)
 
@@ -161,8 +165,6 @@ class RunFolder:
             if not same or holder(target):
                 kept = (f'{target} is not the run any more that was to be '
                         f'replaced: this run stays in {path}')
-            self.replaces = None
-            self.write_config(config)
             if kept is None:
                 try:
                     _exchange(path, target)
@@ -170,6 +172,9 @@ class RunFolder:
                 except OSError as error:
                     kept = (f'{target} cannot be replaced '
                             f'({error.strerror}): this run stays in {path}')
+            # Only now: until it has its place it can still be resumed to it
+            self.replaces = None
+            self.write_config(config)
         (self.path / UNFINISHED).unlink()
         self._was_finished, self.is_new = True, False
         return kept
@@ -236,13 +241,15 @@ def _was_given_up(out):
     Nobody writes to it, and it holds nothing but what each run begins with.
     """
     began_with = {UNFINISHED, 'config.json', 'vocab.txt', 'losses.csv',
-                  'log.txt', RESERVE}
+                  'log.txt'}
     try:
-        found = {path.name for path in out.iterdir()}
+        found = {path.name for path in out.iterdir()
+                 if not re.fullmatch(r'\..+\.part', path.name)}
         return (not out.is_symlink() and UNFINISHED in found
                 and found <= began_with and holder(out) is None
-                and len((out / 'losses.csv').read_text().splitlines()) < 2
-                and not (out / 'log.txt').read_text())
+                and all(len((out / name).read_text().splitlines()) <= lines
+                        for name, lines in (('losses.csv', 1), ('log.txt', 0))
+                        if name in found))
     except OSError:
         return False
 
@@ -270,21 +277,30 @@ def _make_beside(out):
             path.mkdir()
             return path
         except FileExistsError:
+            if _was_given_up(path):
+                checkpoints.sweep(path)
+                return path
             copy += 1
 
 
 def _exchange(path, target):
     """Put the folder `path` in the place of `target`, which is removed."""
     aside = target.with_name(f'.{target.name}.{os.getpid()}.old')
-    if target.exists():
-        os.replace(target, aside)
     try:
-        os.replace(path, target)
-    except OSError:
-        if aside.exists():
-            os.replace(aside, target)
-        raise
-    shutil.rmtree(aside, ignore_errors=True)
+        exchange(path, target)      # a kill finds one of them in the place
+    except OSError:     # nothing is there, or the file system cannot
+        if target.exists():
+            os.replace(target, aside)
+        try:
+            os.replace(path, target)
+        except OSError:
+            if aside.exists():
+                os.replace(aside, target)
+            raise
+    else:
+        os.replace(path, aside)
+    for old in target.parent.glob(f'.{glob.escape(target.name)}.*.old'):
+        shutil.rmtree(old, ignore_errors=True)      # or of who was killed
 
 
 def _lock(folder):

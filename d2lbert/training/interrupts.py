@@ -1,10 +1,17 @@
 """Ctrl-C, SIGTERM and SIGHUP, taken as a request to stop."""
+import contextlib
+import math
 import signal
 import threading
+import time
 
 #: What asks a run to stop; a platform may lack some of them.
 SIGNALS = [getattr(signal, name) for name in ('SIGINT', 'SIGTERM', 'SIGHUP')
            if hasattr(signal, name)]
+
+
+#: Seconds in which no other signal breaks into what one has begun to end.
+CLEANING = 2
 
 
 class Interrupted(KeyboardInterrupt):
@@ -24,15 +31,17 @@ class StopRequest:
 
     While `patient`, the first signal is noted in `signal`, for the work to
     end where that is convenient; at any other time, and from the second on,
-    a signal raises `Interrupted` with the text `last_words`. While `deaf`,
-    signals change nothing. Those that are ignored stay so (nohup).
+    a signal raises `Interrupted` with the text `last_words`, unless one has
+    done so just now. While `deaf`, signals change nothing. Those that are
+    ignored stay so (nohup).
     """
 
     def __init__(self):
         self.signal = None
         self.patient = self.deaf = False
         self.last_words = 'stopped; nothing was written'
-        self._before = {}
+        self._before, self._is_held, self._held = {}, False, None
+        self._raised = -math.inf
 
     def __enter__(self):
         # Only the main thread can handle signals
@@ -50,8 +59,25 @@ class StopRequest:
             signal.signal(number, handler or signal.SIG_DFL)
 
     def _note(self, number, _):
+        if self._is_held:
+            self._held = number
+            return
         if self.deaf:
             return
-        if not self.patient or self.signal is not None:
+        if self.patient and self.signal is None:
+            self.signal = number
+        elif time.monotonic() - self._raised > CLEANING:
+            self._raised = time.monotonic()
             raise Interrupted(self.last_words, number)
-        self.signal = number
+
+    @contextlib.contextmanager
+    def held(self):
+        """Let signals wait for the end of a `with` statement."""
+        self._is_held = True
+        try:
+            yield
+        finally:
+            self._is_held = False
+        number, self._held = self._held, None
+        if number is not None:
+            self._note(number, None)

@@ -29,10 +29,8 @@ def pretrain(out=None, force=False, resume=None, devices='auto', **keywords):
     with steady_output(), StopRequest() as stop:
         if resume is None:
             run = Run(_objective, complete(keywords), devices, stop)
-            run.take_folder(RunFolder.take, out, force)
-        else:
-            run = resumed(Path(resume), keywords, devices, stop)
-        return run.carry_out()
+            return run.carry_out(RunFolder.take, out, force)
+        return resumed(Path(resume), keywords, devices, stop).carry_out()
 
 
 def _objective(settings, vocab):
@@ -52,8 +50,8 @@ def resumed(path, keywords, devices, stop=None):
     if not checkpoints.all_of(folder):
         raise RunError(f'{folder} has no checkpoint to resume from')
     run = Run(_objective, None, devices, stop)
-    run.take_folder(RunFolder.reopen, folder)
     try:
+        run.take_folder(RunFolder.reopen, folder)
         if is_folder:
             # Only now: the process that held the lock may have saved more
             path = checkpoints.all_of(folder)[-1]

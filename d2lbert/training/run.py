@@ -60,7 +60,8 @@ class Run:
     def take_folder(self, take, *args):
         """Take the folder that `take(*args)` gives, as the first worker."""
         if self.rank == 0:
-            self.folder = take(*args)
+            with self.stop.held():
+                self.folder = take(*args)
             if self.folder.target != self.out:
                 self.say(f'{self.folder.target} is replaced when the run is '
                          f'finished; until then it is in {self.out}')
@@ -70,10 +71,15 @@ class Run:
         if self.folder is not None:
             self.folder.close(keep)
 
-    def carry_out(self):
-        """Prepare, train and finish the run; returns its folder."""
+    def carry_out(self, take=None, *args):
+        """Prepare, train and finish the run; returns its folder.
+
+        take, args: as for `take_folder`, where there is no folder yet.
+        """
         keep = False
         try:
+            if take is not None:
+                self.take_folder(take, *args)
             self.prepare()
             self.train()
             keep = True
@@ -90,6 +96,7 @@ class Run:
             keep = self.steps_taken > 0
             raise
         finally:
+            self.stop.deaf = True   # or a second signal leaves half of it
             if self.folder is not None:
                 self.close(keep or bool(checkpoints.all_of(self.out)))
         return self.out

@@ -318,6 +318,40 @@ def test_ctrl_c_during_the_import_is_one_line_too():
         'main()\n') == (130, '', '\nstopped\n')
 
 
+@pytest.mark.parametrize('place', [
+    'argparse.ArgumentParser.parse_args',       # before the work
+    'builtins.print'])      # an impatient second one, while a word is said
+def test_ctrl_c_ends_quietly_wherever_it_comes(place):
+    status, out, err = python(
+        'sys.argv[:] = ["d2lbert", "cache"]\n'
+        'import argparse, builtins\n'
+        'from d2lbert.__main__ import main\n'
+        'from d2lbert.machine import cache\n'
+        'def interrupt(*_, **__):\n'
+        '    os.kill(os.getpid(), signal.SIGINT)\n'
+        'cache.main = interrupt\n'
+        f'{place} = interrupt\n'
+        'main()\n')
+    assert (status, out) == (130, '') and err.strip() in ('stopped', '')
+
+
+@pytest.mark.parametrize('number', [signal.SIGINT, signal.SIGTERM,
+                                    signal.SIGHUP])
+def test_a_signal_leaves_nothing_of_what_is_encoded(number, run, tmp_path,
+                                                    monkeypatch, capsys):
+    before = signal.signal(number, signal.SIG_DFL if number != signal.SIGINT
+                           else signal.default_int_handler)
+    try:
+        monkeypatch.setattr(encoding, 'load_run',
+                            lambda *_: signal.raise_signal(number))
+        assert main(['encode', str(run), 'a bird', '--out', 'x.npy']) == (
+            128 + number)
+    finally:
+        signal.signal(number, before)
+    assert capsys.readouterr().err == '\nstopped\n'
+    assert not os.listdir(tmp_path)
+
+
 @pytest.mark.parametrize('name', ['-m', 'script.py'])
 def test_after_the_import_ctrl_c_is_the_callers(name):
     _, _, err = python(f'sys.argv[:] = [{name!r}]; import d2lbert\n'

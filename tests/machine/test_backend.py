@@ -324,6 +324,13 @@ def test_a_missing_system_library_names_the_debian_packages(site, library):
     assert 'apt-get install libgomp1 libquadmath0' in said
 
 
+def test_a_python_without_docstrings_is_explained(site):
+    install(site, code="raise TypeError('sequence item 0: expected str')")
+    said = refusal(site, PYTHONOPTIMIZE='2')
+    assert 'docstrings' in said and said.endswith('unset PYTHONOPTIMIZE')
+    assert 'docstrings' not in refusal(site)
+
+
 def test_a_driver_without_the_functions_of_cuda_11_is_explained(site):
     install(site, code="raise OSError('/mxnet/libmxnet.so: undefined symbol: "
                        "cuGraphNodeGetType')")

@@ -14,7 +14,13 @@ from pathlib import Path
 import pytest
 
 from d2lbert.machine import files
-from d2lbert.machine.files import Name, locked, replacing, write_text
+from d2lbert.machine.files import (
+    Name,
+    exchange,
+    locked,
+    replacing,
+    write_text,
+)
 
 
 def mode(path):
@@ -221,3 +227,19 @@ def test_a_link_is_no_lock(tmp_path):
     with locked(tmp_path / 'x.lock') as alone:
         assert not alone
     assert not (tmp_path / 'victim').exists()
+
+
+def test_two_folders_have_each_others_names_at_once(tmp_path):
+    one, two = tmp_path / 'one', tmp_path / '\udcff'    # no text, but a name
+    for path in (one, two):
+        path.mkdir()
+        (path / ascii(path.name)).touch()
+    try:
+        exchange(one, two)
+    except OSError as error:
+        assert error.errno in (errno.ENOSYS, errno.EINVAL)
+        pytest.skip(f'no exchange here: {error}')
+    assert os.listdir(two) == [ascii('one')]
+    with pytest.raises(FileNotFoundError, match='three'):
+        exchange(one, tmp_path / 'three')
+    assert one.is_dir()

@@ -1,6 +1,7 @@
 """Ctrl-C, SIGTERM, SIGHUP: a run is saved, or leaves nothing in the way."""
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -10,7 +11,7 @@ import time
 import pytest
 
 import d2lbert as d2l
-from d2lbert.training import checkpoints
+from d2lbert.training import checkpoints, folder, interrupts
 from d2lbert.training import run as loop
 from d2lbert.training.interrupts import Interrupted, Stopped, StopRequest
 
@@ -88,6 +89,31 @@ def test_while_it_is_deaf_nothing_happens():
         assert stop.signal is None
 
 
+def test_what_one_signal_ends_no_other_breaks_into(monkeypatch):
+    cleaned = []
+    with pytest.raises(Interrupted) as caught, StopRequest():
+        try:
+            signal.raise_signal(signal.SIGTERM)
+        finally:
+            signal.raise_signal(signal.SIGINT)
+            cleaned.append('up')
+            monkeypatch.setattr(interrupts, 'CLEANING', 0)
+            signal.raise_signal(signal.SIGHUP)      # somebody insists
+            cleaned.append('more')
+    assert cleaned == ['up'] and caught.value.signal == signal.SIGHUP
+
+
+@SIGNALS
+def test_a_signal_waits_where_it_is_held(number):
+    seen = []
+    with pytest.raises(Interrupted) as caught, StopRequest() as stop:
+        with stop.held():
+            signal.raise_signal(number)
+            seen.append('the end')
+        seen.append('more')
+    assert seen == ['the end'] and caught.value.signal == number
+
+
 def test_another_thread_leaves_signals_alone():
     before, seen = signal.getsignal(signal.SIGINT), []
 
@@ -121,6 +147,34 @@ def test_a_second_signal_while_it_saves_leaves_nothing_in_the_way(
             signal.SIGINT))
         with pytest.raises(Interrupted, match='nothing was written'):
             d2l.pretrain(**TINY)
+    assert not os.listdir(tmp_path)
+
+
+@SIGNALS
+@pytest.mark.parametrize('moment', ['mkdir', 'open', 'after'])
+def test_a_signal_while_the_folder_is_taken_leaves_nothing(
+        number, moment, monkeypatch, tmp_path):
+    """And a second one, while it is removed, neither."""
+    remove, lock = shutil.rmtree, folder._lock
+
+    def taken(path):
+        if moment == 'mkdir':
+            signal.raise_signal(number)
+        found = lock(path)
+        if moment == 'open':
+            signal.raise_signal(number)
+        return found
+
+    def removed(*args, **kwargs):
+        signal.raise_signal(number)
+        remove(*args, **kwargs)
+    monkeypatch.setattr(folder, '_lock', taken)
+    monkeypatch.setattr(shutil, 'rmtree', removed)
+    if moment == 'after':
+        monkeypatch.setattr(loop.Run, 'prepare',
+                            lambda self: signal.raise_signal(number))
+    with pytest.raises(Interrupted, match='nothing was written'):
+        d2l.pretrain(**TINY)
     assert not os.listdir(tmp_path)
 
 

@@ -1,5 +1,6 @@
 """Run folders: whole or not there at all, read back as they were written."""
 import csv
+import errno
 import json
 import os
 import re
@@ -14,6 +15,7 @@ import d2lbert as d2l
 from d2lbert.machine.backend import npx
 from d2lbert.machine.files import write_text
 from d2lbert.objectives import mlm_nsp
+from d2lbert.training import folder as run_folder
 from d2lbert.training import run as loop
 from d2lbert.training.interrupts import Stopped
 from d2lbert.training.runs import RunError
@@ -178,7 +180,11 @@ def test_a_folder_that_cannot_be_replaced_is_put_back(copy, monkeypatch,
         if target == copy and not str(source).endswith('.old'):
             raise PermissionError(13, 'Permission denied')
         replace(source, target)
+
+    def fail(*_):
+        raise OSError(errno.EINVAL, 'Invalid argument')
     monkeypatch.setattr(os, 'replace', fail_for_the_new_one)
+    monkeypatch.setattr(run_folder, 'exchange', fail)
     beside = copy.with_name('copy.new')
     assert d2l.pretrain(**TINY, out=copy, force=True) == beside
     assert contents(copy) == before and sorted(contents(beside)) == FILES
@@ -344,6 +350,71 @@ def test_a_stopped_replacement_goes_on_and_then_takes_its_place(
     assert 'replaces' not in config
     assert sorted(set(contents(copy)) - set(FILES)) == [
         'checkpoints/step-00000001.npz']
+
+
+@pytest.mark.parametrize('can_exchange', [True, False])
+def test_a_replacement_is_complete_and_leaves_nothing(
+        can_exchange, copy, monkeypatch):
+    def fail(*_):
+        raise OSError(errno.ENOSYS, 'Function not implemented')
+    if not can_exchange:
+        monkeypatch.setattr(run_folder, 'exchange', fail)
+    left = copy.with_name('.copy.1.old')     # by who was killed there
+    left.mkdir()
+    assert d2l.pretrain(**TINY, seed=2, out=copy, force=True) == copy
+    assert os.listdir(copy.parent) == ['copy']
+    config = json.loads((copy / 'config.json').read_text('utf-8'))
+    assert config['training']['seed'] == 2 and 'replaces' not in config
+
+
+@pytest.mark.parametrize('name, place', [('renameat2', 'copy'),
+                                         ('config.json', 'copy'),
+                                         ('before', 'copy.new')])
+def test_a_replacement_killed_at_its_end_can_be_gone_on_with(
+        name, place, copy, monkeypatch):
+    before = contents(copy)
+    pid = os.fork()
+    if not pid:
+        swap = run_folder.exchange
+        write = run_folder.RunFolder.write_config
+
+        def exchange(path, other):
+            if name != 'before':
+                swap(path, other)
+            if name != 'config.json':
+                os._exit(9)
+
+        def write_config(self, config):
+            if self.path == copy:
+                os._exit(9)
+            write(self, config)
+        run_folder.exchange = exchange
+        run_folder.RunFolder.write_config = write_config
+        d2l.pretrain(**TINY, seed=2, save_every=1, out=copy, force=True)
+        os._exit(0)
+    assert os.WEXITSTATUS(os.waitpid(pid, 0)[1]) == 9
+    assert contents(copy) == before or d2l.load_run(copy)
+    assert d2l.pretrain(resume=copy.with_name(place)) == copy
+    config = json.loads((copy / 'config.json').read_text('utf-8'))
+    assert config['training']['seed'] == 2 and 'replaces' not in config
+    assert not (copy / 'unfinished').exists()
+
+
+@pytest.mark.parametrize('inside', [
+    ['unfinished'], ['unfinished', '.config.json.0123.part'],
+    ['unfinished', 'config.json', 'vocab.txt', 'losses.csv']])
+def test_a_run_killed_before_its_first_step_is_in_nobodys_way(inside,
+                                                              tmp_path):
+    for name in ('run', 'old.new'):
+        (tmp_path / name).mkdir()
+        for inner in inside:
+            (tmp_path / name / inner).touch()
+    d2l.pretrain(**TINY, out=tmp_path / 'run')
+    assert sorted(os.listdir(tmp_path / 'run')) == FILES
+    (tmp_path / 'run').rename(tmp_path / 'old')
+    d2l.pretrain(**TINY, out=tmp_path / 'old', force=True)
+    assert os.listdir(tmp_path) == ['old']
+    assert sorted(os.listdir(tmp_path / 'old')) == FILES
 
 
 def test_a_folder_that_became_another_is_not_replaced(copy, meanwhile,
