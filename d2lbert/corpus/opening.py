@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as onp
 
 from d2lbert.bert_dataset import MIN_FREQ
-from d2lbert.corpus import cutting, numbering, reading, runs, store, stored
+from d2lbert.corpus import cutting, filling, numbering, reading, store, stored
 from d2lbert.corpus.numbering import described
 from d2lbert.machine import textfiles
 from d2lbert.machine.unchanged import Unchanged
@@ -106,7 +106,7 @@ def open_corpus(paths, *, valid_paths=None, valid_share=0.0, split='book',
         store.VERSION, DRAWS, unicodedata.unidata_version, cutters.version(),
         reading.MAX_WORDS, numbering.MAX_TYPES, numbering.MAX_CHARS,
         cutting.PUNKT_CHARS, reading.BLOCK_BYTES, stored.CHUNK_PLACES,
-        runs.TRIES, valid_share,
+        filling.TRIES, valid_share,
         vocab.idx_to_token if vocab else [min_freq, max_vocab],
         digests[:len(files)], digests[len(files):]])
 

@@ -24,7 +24,7 @@ from d2lbert.bert_dataset import (
     mask_pairs,
     no_pair_fits,
 )
-from d2lbert.corpus.runs import draw_runs
+from d2lbert.corpus.filling import draw_runs
 from d2lbert.numbered import Corpus, shuffled_paragraphs
 
 # An epoch of no more pairs times max_len than this is one chunk. The columns

@@ -342,7 +342,7 @@ def test_a_signal_leaves_nothing_of_what_is_encoded(number, run, tmp_path,
     before = signal.signal(number, signal.SIG_DFL if number != signal.SIGINT
                            else signal.default_int_handler)
     try:
-        monkeypatch.setattr(encoding, 'load_run',
+        monkeypatch.setattr(encoder, 'load_run',
                             lambda *_: signal.raise_signal(number))
         assert main(['encode', str(run), 'a bird', '--out', 'x.npy']) == (
             128 + number)

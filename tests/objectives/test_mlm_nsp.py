@@ -1,13 +1,16 @@
 """What the chapter's objective trains on is what the page trains on."""
+import csv
 import random
 
 import numpy as onp
 import pytest
 from batches import assert_same_columns, prose
 
+import d2lbert as d2l
 from d2lbert import hub
 from d2lbert.bert_dataset import load_data_wiki
 from d2lbert.machine import cache
+from d2lbert.machine.backend import gluon, init, mx, npx
 from d2lbert.objectives.mlm_nsp import MLMAndNSP, read_corpus
 from d2lbert.text import RESERVED, Vocab
 from d2lbert.training.settings import complete
@@ -78,6 +81,26 @@ def test_the_chapters_run_has_the_books_examples(book, monkeypatch, wiki_dir):
     batches, vocab = books_load(book, monkeypatch, wiki_dir)(512, 64)
     assert_the_pages(settings, vocab, batches, 1)
     assert len(vocab) == 20256
+
+
+def test_a_run_loses_what_the_pages_loop_loses(folder, tmp_path):
+    settings = settings_of(
+        folder, batch_size=64, max_len=24, num_hiddens=8, num_steps=12,
+        ffn_num_hiddens=8, seed=5, dropout=0.0)
+    run = d2l.pretrain(**settings, devices='cpu', out=tmp_path / 'run')
+    seed_all(5)
+    mx.random.seed(5)
+    batches, vocab = load_data_wiki(64, 24, folder)
+    net = d2l.BERTModel(len(vocab), 8, 8, 2, 2, 0.0)
+    net.initialize(init.Xavier(), ctx=[npx.cpu()])
+    history = d2l.train_bert(batches, net, gluon.loss.SoftmaxCELoss(),
+                             len(vocab), [npx.cpu()], 12)
+    with open(run / 'losses.csv', newline='') as file:
+        rows = [(float(row['mlm_loss']), float(row['nsp_loss']))
+                for row in csv.DictReader(file)]
+    assert len(batches) < 6     # so that there are several epochs
+    onp.testing.assert_allclose(
+        rows, list(zip(history.mlm_loss, history.nsp_loss)), rtol=1e-6)
 
 
 def test_another_seed_numbers_equally_frequent_words_otherwise(folder):

@@ -781,7 +781,9 @@ def losses_of(tmp_path, precision, **settings):
 
 
 @pytest.mark.parametrize('settings', [
-    pytest.param(dict(TINY, num_hiddens=32, num_steps=50), id='sample'),
+    # At the book's rate the NSP loss of so few pairs hangs on rounding
+    pytest.param(dict(TINY, num_hiddens=32, num_steps=50, lr=0.002),
+                 id='sample'),
     pytest.param(dict(corpus='wikitext-2', seed=1), id='chapter',
                  marks=pytest.mark.slow)])
 def test_fifty_steps_in_bf16_lose_what_those_in_fp32_do(tmp_path, settings,

@@ -1,4 +1,4 @@
-"""Pairs of runs of sentences, as the published BERT draws them."""
+"""Rows filled with runs of sentences, as the published BERT draws them."""
 import bisect
 
 import numpy as onp
