@@ -1,6 +1,7 @@
 """Ctrl-C, SIGTERM and SIGHUP, taken as a request to stop."""
 import contextlib
 import math
+import os
 import signal
 import threading
 import time
@@ -58,7 +59,7 @@ class StopRequest:
         for number, handler in self._before.items():
             signal.signal(number, handler or signal.SIG_DFL)
 
-    def _note(self, number, _):
+    def _note(self, number, frame):
         if self._is_held:
             self._held = number
             return
@@ -66,6 +67,9 @@ class StopRequest:
             return
         if self.patient and self.signal is None:
             self.signal = number
+        elif _is_in_destructor(frame):
+            # Python would print the exception, and then go on
+            threading.Timer(0.01, os.kill, (os.getpid(), number)).start()
         elif time.monotonic() - self._raised > CLEANING:
             self._raised = time.monotonic()
             raise Interrupted(self.last_words, number)
@@ -81,3 +85,11 @@ class StopRequest:
         number, self._held = self._held, None
         if number is not None:
             self._note(number, None)
+
+
+def _is_in_destructor(frame):
+    while frame is not None:
+        if frame.f_code.co_name == '__del__':
+            return True
+        frame = frame.f_back
+    return False

@@ -104,6 +104,23 @@ def test_what_one_signal_ends_no_other_breaks_into(monkeypatch):
 
 
 @SIGNALS
+def test_a_signal_that_meets_a_destructor_comes_again(number, capfd):
+    class Interrupting:
+        def __del__(self):
+            signal.raise_signal(number)
+            ended.append(self)
+    ended = []
+    with pytest.raises(Interrupted) as caught, StopRequest():
+        Interrupting()
+        assert ended
+        deadline = time.monotonic() + 10
+        while time.monotonic() < deadline:
+            time.sleep(0.001)
+    assert caught.value.signal == number
+    assert capfd.readouterr().err == ''
+
+
+@SIGNALS
 def test_a_signal_waits_where_it_is_held(number):
     seen = []
     with pytest.raises(Interrupted) as caught, StopRequest() as stop:
