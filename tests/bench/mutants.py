@@ -114,6 +114,7 @@ class Copy:
     def __init__(self, folder, cache):
         self.folder, self._cache = folder, cache
         self.root, self.own_cache = folder / 'checkout', folder / 'cache'
+        self._process = None
         for name in tracked(ROOT):
             target = self.root / name
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -136,7 +137,7 @@ class Copy:
         env.update({MARK: mark, 'PYTHONDONTWRITEBYTECODE': '1',
                     'PYTHONPATH': str(self.root), 'TMPDIR': str(temporary),
                     'XDG_CACHE_HOME': str(self.own_cache)})
-        process = subprocess.Popen(
+        process = self._process = subprocess.Popen(
             [sys.executable, '-m', 'pytest', '-p', 'no:cacheprovider',
              *options, *tests], cwd=self.root, env=env,
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
@@ -149,6 +150,11 @@ class Copy:
                 with contextlib.suppress(OSError):
                     os.kill(left, signal.SIGKILL)
         return _verdict(process.returncode, hung, output), output
+
+    def stop(self):
+        """End the tests that run now."""
+        if self._process is not None:
+            self._process.terminate()
 
     @contextlib.contextmanager
     def having(self, case):
@@ -253,7 +259,9 @@ def try_all(cases, copies):
         try:
             return list(pool.map(attempt, cases))
         except BaseException:
-            stopped.set()       # only what has begun is waited for
+            stopped.set()
+            for copy in copies:
+                copy.stop()
             raise
 
 
@@ -307,6 +315,9 @@ def main(argv=None):
     except Broken as error:
         print(error, file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        print('\nstopped', file=sys.stderr)
+        return 130
 
 
 def _run(cases, jobs, folder):

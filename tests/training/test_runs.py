@@ -22,7 +22,7 @@ from d2lbert.training.runs import RunError
 
 FILES = ['config.json', 'log.txt', 'losses.csv', 'losses.png',
          'model.params', 'vocab.txt']
-TINY = dict(corpus='sample', batch_size=16, max_len=24, num_hiddens=8,
+TINY = dict(corpus='sample', batch_size=16, max_len=32, num_hiddens=8,
             ffn_num_hiddens=8, num_layers=1, num_steps=2)
 
 
