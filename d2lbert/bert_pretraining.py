@@ -148,7 +148,7 @@ class History:
         """Count a step; `read()` waits for its losses, so not yet."""
         self._waiting.append((read, num_pairs))
 
-    def settle(self, waiting=0):
+    def read_losses(self, waiting=0):
         """Wait for the devices and read losses, but for the last `waiting`.
         """
         while len(self._waiting) > waiting:
@@ -158,7 +158,7 @@ class History:
 
     def log(self, step):
         """Settle, and make an entry for `step`, which is the last one."""
-        self.settle()
+        self.read_losses()
         entry = (step, *self._last, *self.means)
         for name, value in zip(self.columns, entry):
             getattr(self, name).append(value)
@@ -170,7 +170,7 @@ class History:
 
     @property
     def means(self):
-        """The losses, means over all settled steps."""
+        """The losses, means over all steps that were read."""
         return tuple(self.sums[k] / self.sums[-1]
                      for k in range(len(self.losses)))
 
@@ -216,7 +216,7 @@ def run_steps(steps, num_steps, log_interval, history, animator,
             if step % log_interval == 0:
                 history.log(step)       # waits for the devices
             elif step == num_steps:
-                history.settle()
+                history.read_losses()
             history.seconds += timer.stop()
             if step % log_interval == 0:
                 animator.add(step, history.means)

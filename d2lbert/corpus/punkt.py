@@ -65,7 +65,7 @@ def parted(text, is_cut=False):
         yield text[begin:]
 
 
-class Apart(dict):
+class SpacedPunctuation(dict):
     """For str.translate: blanks around what is a word by itself.
 
     That is each character that Unicode calls punctuation or symbol, and each
@@ -90,7 +90,7 @@ class Splitter:
             learner.train(text, finalize=False)
         learner.finalize_training()
         self._punkt = punkt.PunktSentenceTokenizer(learner.get_params())
-        self._apart = Apart()
+        self._apart = SpacedPunctuation()
 
     def sentences(self, text, is_cut):
         """The sentences of a paragraph, words between blanks.

@@ -78,11 +78,11 @@ def save(run, step, state, net, trainer, kept=KEPT):
                 os.fsync(file.fileno())
     except OSError as error:
         before = all_of(run)
-        rest = (f'the one before it, {before[-1]}, is whole' if before
-                else 'there is none before it')
+        rest = (f'resume; the one before it, {before[-1]}, is whole'
+                if before else 'begin again; there is none before it')
         raise CheckpointError(
             f'the checkpoint {path} cannot be written ({error.strerror}): '
-            f'make room and resume; {rest}') from None
+            f'make room and {rest}') from None
     # Those of later steps belong to a run that was given up for this one
     stay = [old for old in all_of(run) if old.name <= path.name][-kept:]
     for old in set(all_of(run)) - set(stay):

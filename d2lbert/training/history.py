@@ -19,7 +19,7 @@ class RunHistory(History):
         should not be news when losses are next logged.
         """
         super().add(read, num_pairs)
-        self.settle(waiting=1)
+        self.read_losses(waiting=1)
 
     def csv(self, held_out):
         """The text of losses.csv: a row for each step with something noted.

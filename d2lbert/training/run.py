@@ -262,7 +262,7 @@ class Run:
         s, last = self.settings, step == self.settings['num_steps']
         self.steps_taken += 1
         if s['eval_every'] and (step % s['eval_every'] == 0 or last):
-            self.history.settle()       # figures of a net that still works
+            self.history.read_losses()   # figures of a net that still works
             if self.rank == 0:
                 self._note_held_out(step)
         if self.rank == 0:
@@ -305,7 +305,7 @@ class Run:
         self.animator.add(step, (*[None] * len(self.history.losses), *drawn))
 
     def _save(self):
-        self.history.settle()       # all workers at once: they share losses
+        self.history.read_losses()   # all workers at once: they share them
         self.orders, self.saved_at = 0, time.monotonic()
         if self.rank != 0:
             return

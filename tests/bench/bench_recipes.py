@@ -51,7 +51,7 @@ class Ours:
         while (history.num_steps < self.num_steps
                and time.perf_counter() - began < seconds):
             history.add(*next(self.steps))
-            history.settle()
+            history.read_losses()
         return time.perf_counter() - began, history.num_steps - before
 
     def figures(self):

@@ -4,7 +4,7 @@ import unicodedata
 import pytest
 
 from d2lbert.corpus import punkt
-from d2lbert.corpus.punkt import Apart, Splitter, parted
+from d2lbert.corpus.punkt import SpacedPunctuation, Splitter, parted
 
 PROSE = ('Dr. Smith keeps cranes. He said: "They don\'t sleep!" Then he left. '
          'Nobody followed Dr. Smith. As soon as the brown cranes left the '
@@ -54,7 +54,7 @@ def test_each_end_is_punctuation():
 
 def test_chinese_characters_and_punctuation_are_words():
     def words(text):
-        return text.translate(Apart()).split()
+        return text.translate(SpacedPunctuation()).split()
     assert words('我喜欢BERT，真的。') == [
         '我', '喜', '欢', 'BERT', '，', '真', '的', '。']
     assert words('東京タワーは高い𠀀') == [

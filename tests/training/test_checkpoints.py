@@ -195,7 +195,8 @@ def test_a_full_disk_loses_no_checkpoint_and_leaves_no_half_one(copy, full):
 
 def test_a_full_disk_before_the_first_checkpoint_is_told(tmp_path):
     with no_room('os.fsync'), pytest.raises(
-            CheckpointError, match='there is none before it'):
+            CheckpointError, match='make room and begin again; there is '
+                                   'none before it'):
         d2l.pretrain(**TINY, num_steps=2, save_every=1, out=tmp_path / 'run')
     with pytest.raises(runs.RunError, match='has no checkpoint'):
         d2l.pretrain(resume=tmp_path / 'run')
