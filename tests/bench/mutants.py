@@ -251,8 +251,9 @@ def try_all(cases, copies):
             print(error, flush=True)
         finally:
             free.put(copy)
-        print(f'{verdict:<9}{time.monotonic() - begun:>4.0f} s  '
-              f'{case.mistake.name}', flush=True)
+        if not stopped.is_set():
+            print(f'{verdict:<9}{time.monotonic() - begun:>4.0f} s  '
+                  f'{case.mistake.name}', flush=True)
         return verdict
 
     with futures.ThreadPoolExecutor(len(copies)) as pool:
