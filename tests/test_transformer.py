@@ -41,9 +41,12 @@ def test_add_norm_normalizes_the_sum(draw, path):
                                 atol=2e-6)
 
 
-def test_add_norm_drops_from_the_second_input_alone(draw, path):
+@pytest.mark.parametrize('is_hooked', [False, True])
+def test_add_norm_drops_from_the_second_input_alone(draw, path, is_hooked):
     X, Y = np.array(draw(3, 4, 6)), np.array(draw(3, 4, 6))
     block = d2l.AddNorm(0.5)
+    if is_hooked:       # and so called as the page calls it
+        block.ln.register_forward_hook(lambda *call: None)
     ready(block, X, Y)
     with autograd.train_mode():
         first, second = block(X, Y).asnumpy(), block(X, Y).asnumpy()
