@@ -79,6 +79,15 @@ def elsewhere(tmp_path, monkeypatch, cache):
     monkeypatch.setenv('D2LBERT_CACHE', str(cache))
 
 
+@pytest.fixture
+def own_cache(tmp_path, monkeypatch):
+    """A cache of this test's own, which is on: its folder."""
+    folder = tmp_path / 'cache'
+    monkeypatch.setattr(kept, 'root', lambda: folder)
+    monkeypatch.setattr(kept, 'enabled', lambda: True)
+    return folder
+
+
 @pytest.fixture(scope='session')
 def compiler(tmp_path_factory):
     """Skips where nothing can be compiled; gives the source of a trifle."""

@@ -26,19 +26,11 @@ from d2lbert.bert_dataset import (
     load_data,
     load_data_wiki,
 )
-from d2lbert.machine import cache
 from d2lbert.machine.backend import gluon
 from d2lbert.text import RESERVED, Vocab
 
+pytestmark = pytest.mark.usefixtures('own_cache')
 CLS_ID, SEP_ID, MASK_ID = 3, 4, 2
-
-
-@pytest.fixture(autouse=True)
-def own_cache(monkeypatch, tmp_path):
-    folder = tmp_path / 'cache'
-    monkeypatch.setattr(cache, 'root', lambda: folder)
-    monkeypatch.setattr(cache, 'enabled', lambda: True)
-    return folder
 
 
 @pytest.fixture

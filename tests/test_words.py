@@ -11,13 +11,7 @@ from d2lbert import words
 from d2lbert.machine import cache, textfiles, unchanged
 from d2lbert.words import read_tokens
 
-
-@pytest.fixture(autouse=True)
-def own_cache(monkeypatch, tmp_path):
-    folder = tmp_path / 'cache'
-    monkeypatch.setattr(cache, 'root', lambda: folder)
-    monkeypatch.setattr(cache, 'enabled', lambda: True)
-    return folder
+pytestmark = pytest.mark.usefixtures('own_cache')
 
 
 @pytest.fixture

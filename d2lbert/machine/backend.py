@@ -223,6 +223,10 @@ class _NumPyMode(threading.local):
 
 
 mx = _import_mxnet()
+# Gluon's own split_and_load calls what MXNet has renamed, which is nothing
+# that a user who turns warnings into errors could mend
+warnings.filterwarnings('ignore', 'ndarray.as_in_context has been renamed',
+                        DeprecationWarning)
 autograd, gluon, init = mx.autograd, mx.gluon, mx.init
 nn, np, npx = mx.gluon.nn, mx.np, mx.npx
 npx.set_np()

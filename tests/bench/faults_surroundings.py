@@ -226,6 +226,10 @@ def without_docstrings(case):
     case.names = ('PYTHONOPTIMIZE',)
 
 
+def warnings_are_errors(case):
+    case.env['PYTHONWARNINGS'] = 'error'
+
+
 def no_path(case):
     case.env['PATH'] = None
 
@@ -364,8 +368,8 @@ SCENES = [
     cache_is_a_file, cache_below_a_file, cache_that_cannot_be_written,
     cache_is_empty_text, xdg_relative, temporary_folder_missing,
     temporary_folder_missing_and_cache_off, decimal_comma, ascii_only,
-    no_utf8_mode, unknown_locale, without_docstrings,
-    no_path, odd_terminal, input_closed, private_umask,
-    generous_umask, few_open_files, clock_set_back, clock_long_ago,
-    full_disk, full_disk, full_while_it_trains, full_while_it_trains,
-    full_cache, full_temporary_folder]
+    no_utf8_mode, unknown_locale, without_docstrings, warnings_are_errors,
+    no_path, odd_terminal, input_closed, private_umask, generous_umask,
+    few_open_files, clock_set_back, clock_long_ago, full_disk, full_disk,
+    full_while_it_trains, full_while_it_trains, full_cache,
+    full_temporary_folder]

@@ -592,7 +592,7 @@ MISTAKES = tuple(Mistake(*row) for row in (
      'for _ in range(drawn, epoch + 1):',
      'for _ in range(1):',
      'test_each_epoch_has_the_same_pairs_in_another_order'),
-    ('masks of every seed are alike',
+    ('the draws of every seed are alike',
      "_digest('examples', seed, epoch, chunk)",
      "_digest('examples', epoch, chunk)",
      'test_a_seed_gives_one_stream '

@@ -252,7 +252,7 @@ def test_ctrl_c_lets_a_training_worker_0_save_behind_its_step(
         [sys.executable, '-c', 'import sys; from d2lbert.__main__ import '
          'main; sys.exit(main())', 'launch', '--', 'pretrain', '--corpus',
          'sample', '--num-steps', '1000000', '--batch-size', '8', '--max-len',
-         '24', '--num-hiddens', '8', '--ffn-num-hiddens', '8',
+         '32', '--num-hiddens', '8', '--ffn-num-hiddens', '8',
          '--num-layers', '1', '--log-interval', '100000', '--eval-every',
          '2',
          '--out', 'a run'], text=True, stdout=subprocess.PIPE,

@@ -89,6 +89,14 @@ def refusal(site, **environ):
     return last[len('ImportError: '):]
 
 
+def test_shards_are_made_where_warnings_are_errors():
+    done = python("""
+from d2lbert.machine.backend import gluon, mx, np
+gluon.utils.split_and_load(np.ones((2, 3)), [mx.cpu()])
+""", PYTHONWARNINGS='error')
+    assert done.returncode == 0, done.stderr
+
+
 def test_mxnet_imports_without_a_warning_and_leaves_the_environment():
     done = python('''
 import os, warnings

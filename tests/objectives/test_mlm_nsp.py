@@ -9,11 +9,12 @@ from batches import assert_same_columns, prose
 import d2lbert as d2l
 from d2lbert import hub
 from d2lbert.bert_dataset import load_data_wiki
-from d2lbert.machine import cache
 from d2lbert.machine.backend import gluon, init, mx, npx
 from d2lbert.objectives.mlm_nsp import MLMAndNSP, read_corpus
 from d2lbert.text import RESERVED, Vocab
 from d2lbert.training.settings import complete
+
+pytestmark = pytest.mark.usefixtures('own_cache')
 
 
 def settings_of(folder, **settings):
@@ -43,11 +44,6 @@ def folder(tmp_path):
     (tmp_path / hub.TRAIN_FILE).write_text(
         ' \n = Title = \n \n' + prose(120, num_words=300), encoding='utf-8')
     return tmp_path
-
-
-@pytest.fixture(autouse=True)
-def own_cache(monkeypatch, tmp_path):
-    monkeypatch.setattr(cache, 'root', lambda: tmp_path / 'cache')
 
 
 @pytest.mark.parametrize('way', ['compiled', 'plain'])
