@@ -202,12 +202,11 @@ def save_pretrained(net, tokenizer, folder):
     that is not exactly a `BERTModel`, and where `folder` holds something.
     """
     config = configs.of_net(net, tokenizer.pad_id)
-    tensors = _tensors(net)
     if len(tokenizer) > config['vocab_size']:
         raise PretrainedError(
             f'the tokenizer has {len(tokenizer)} tokens, but the net only '
             f'{config["vocab_size"]}: they are of two models')
-    write_folder(folder, config, tensors, tokenizer)
+    write_folder(folder, config, _tensors(net), tokenizer)
 
 
 def _tensors(net):
