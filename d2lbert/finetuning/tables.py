@@ -1,0 +1,266 @@
+"""Tables of examples: a line each, columns apart by tabs or commas."""
+import csv
+import io
+import math
+import sys
+from typing import NamedTuple, Optional
+
+from d2lbert.machine import textfiles
+
+#: What a column can be, in the order of names that come without a role
+ROLES = 'text', 'pair', 'label'
+
+
+class TaskError(ValueError):
+    """Why a task's data cannot be read, in one sentence."""
+
+
+class Examples(NamedTuple):
+    """Texts of a task, with their labels."""
+
+    texts_a: list                   # str
+    texts_b: Optional[list]         # str, of tasks of pairs
+    labels: Optional[list]          # int (classes) or float; None: not given
+    labels_names: Optional[tuple]   # of classes: the name of each
+    skipped: int                    # lines that were no examples
+    path: str
+
+
+class Columns(NamedTuple):
+    """In which columns of a table what is, by name or by number from 0."""
+
+    text: object
+    pair: object = None
+    label: object = None
+    header: Optional[bool] = None   # whether line 1 has names; None: see below
+
+    @classmethod
+    def parse(cls, columns):
+        """Columns as `--columns` and `columns=` give them.
+
+        'text=1,label=0' says by role which column is the text, the second
+        text of a pair ('pair=...') and the label, by number from 0 or by the
+        name in the first line. 'sentence,label' and
+        'premise,hypothesis,label' leave the roles out: one column is the
+        text, two are text and label, three text, pair and label. With a name
+        among them the first line is a header; with numbers alone it is an
+        example, unless 'header=yes' is added ('header=no' says outright that
+        it is one). From Python a dictionary of the roles, or a list of
+        columns in order, does as well, and takes names with commas in them.
+        """
+        if isinstance(columns, cls):
+            return columns
+        if isinstance(columns, str):
+            parts = [part.strip() for part in columns.split(',')]
+            named = [part.partition('=')[::2] for part in parts if '=' in part]
+            given = dict((a.strip(), b.strip()) for a, b in named)
+            columns = [part for part in parts if '=' not in part]
+            if len(given) < len(named):
+                raise TaskError(f'--columns {",".join(parts)} gives a role '
+                                'twice')
+        else:
+            given = dict(columns) if isinstance(columns, dict) else {}
+            columns = [] if given else list(columns)
+        header = given.pop('header', None)
+        if header not in (None, True, False, 'yes', 'no'):
+            raise TaskError(f'header={header} in --columns: expected yes or '
+                            'no')
+        roles = {1: ROLES[:1], 2: ('text', 'label'), 3: ROLES}.get(
+            len(columns), ())
+        given = {role: _number(name) for role, name
+                 in [*given.items(), *zip(roles, columns)]}
+        if (not set(given) <= set(ROLES) or 'text' not in given
+                or '' in given.values() or len(columns) != len(roles)
+                or columns and len(given) > len(columns)):
+            raise TaskError(
+                'expected --columns with roles, as text=1,label=0 or '
+                'text=premise,pair=hypothesis,label=label, or one to three '
+                'names, as sentence,label')
+        if len(set(given.values())) < len(given):
+            raise TaskError('--columns gives one column two roles')
+        header = {'yes': True, 'no': False}.get(header, header)
+        by_name = any(isinstance(name, str) for name in given.values())
+        if by_name and header is False:
+            raise TaskError('--columns names columns, and says header=no: '
+                            'without a header give their numbers, from 0')
+        return cls(**given, header=True if by_name else header)
+
+
+def _number(name):
+    """A column as --columns has it: its number if it is one, or its name."""
+    text = str(name).strip()
+    return int(text) if text.isascii() and text.isdigit() else text
+
+
+# Rows
+
+def is_csv(path):
+    """Whether a file's name says that commas part its columns."""
+    name = str(path).lower()
+    for packing in textfiles.PACKINGS:
+        if name.endswith(packing.ending):
+            name = name[:-len(packing.ending)]
+    return name.endswith('.csv')
+
+
+def rows_of(path):
+    """The lines of a table: a list of (number of the line, cells).
+
+    In a file whose name ends in .csv commas part the cells, quotes hold them
+    together and a cell may go over several lines. In any other tabs part
+    them, a quote is a letter like any other and only a line feed (with a
+    carriage return or none before it) ends a line. The file may be packed.
+    """
+    text = textfiles.whole(path)
+    if is_csv(path):
+        return _csv_rows(path, text)
+    lines = text.split('\n')
+    if not lines[-1]:
+        del lines[-1]
+    return [(number, (line[:-1] if line.endswith('\r') else line).split('\t'))
+            for number, line in enumerate(lines, 1)]
+
+
+def _csv_rows(path, text):
+    rows, number = [], 1
+    # Strict: a quote that nothing closes would swallow all that follows
+    reader = csv.reader(io.StringIO(text, newline=''), strict=True)
+    try:
+        for cells in reader:
+            rows.append((number, cells))
+            number = reader.line_num + 1
+    except csv.Error as error:
+        raise TaskError(
+            f'{path}, line {number}: what begins here is no row of a CSV file '
+            f'({error}): close its quotes, write a quote in quotes twice, or '
+            'name the file .tsv if tabs part its columns') from None
+    return rows
+
+
+# From rows to examples
+
+class Places(NamedTuple):
+    """Which cells of a row are what."""
+
+    text: int
+    pair: Optional[int]
+    label: Optional[int]
+    width: int              # cells of a whole row
+    header: Optional[bool]  # whether the first row has their names; None:
+                            # nobody said so, it is taken for an example
+
+
+def places_by_columns(path, rows, columns):
+    """The `Places` of `Columns` in a table."""
+    first = [cell.strip() for cell in rows[0][1]]
+
+    def place(role, name):
+        if isinstance(name, int) or name is None:
+            return name
+        if first.count(name) == 1:
+            return first.index(name)
+        raise TaskError(
+            f'{path} has {"several" if name in first else "no"} columns '
+            f'{name!r} in its first line ({", ".join(map(repr, first[:12]))}'
+            f'{", ..." * (len(first) > 12)}): name its columns by --columns, '
+            f'or give their numbers from 0, as {role}=1')
+    at = [place(role, getattr(columns, role)) for role in ROLES]
+    width = max(max(p for p in at if p is not None) + 1, len(first))
+    return Places(*at, width, columns.header)
+
+
+def examples_of(path, rows, places, kind='classify', names=None,
+                written=None, unlabelled=None, keep=None):
+    """The `Examples` of a table's rows.
+
+    kind: 'classify' or 'regress'. names: of the classes; None: the labels
+    that there are, sorted. written: the names as this file has them, if they
+    differ. unlabelled: a label that says that there is none. keep: which
+    rows to take, a function of a row's cells. Rows that lack a column or
+    have too many are left out, counted and spoken of in one line on standard
+    error.
+    """
+    needed = max(p for p in places[:3] if p is not None)
+    texts_a, texts_b, found, odd, bare = [], [], [], [], 0
+    for number, cells in rows[bool(places.header):]:
+        if len(cells) <= needed or any(cells[places.width:]):
+            odd.append((number, len(cells)))
+        elif keep is not None and not keep(cells):
+            continue
+        elif (places.label is not None and unlabelled is not None
+              and cells[places.label].strip() == unlabelled):
+            bare += 1
+        else:
+            texts_a.append(cells[places.text])
+            if places.pair is not None:
+                texts_b.append(cells[places.pair])
+            if places.label is not None:
+                found.append((number, cells[places.label].strip()))
+    if not texts_a:
+        raise TaskError(
+            f'{path} has no examples: of its {len(rows):,} lines {len(odd):,} '
+            f'do not have {places.width} columns'
+            + ('' if is_csv(path) else ' with tabs between them'))
+    _say_skipped(path, odd, bare, unlabelled, places.width)
+    labels = None
+    if places.label is not None and kind == 'regress':
+        labels = [_score(path, *label) for label in found]
+    elif places.label is not None:
+        if names is None:
+            _check_is_no_header(path, places, found)
+            names = tuple(sorted({name for _, name in found}))
+        labels = numbered_labels(path, found, names, written)
+    return Examples(
+        texts_a, texts_b if places.pair is not None else None, labels,
+        None if kind == 'regress' or names is None else tuple(names),
+        len(odd) + bare, str(path))
+
+
+def _say_skipped(path, odd, bare, unlabelled, width):
+    said = []
+    if odd:
+        number, count = odd[0]
+        said.append(
+            f'{len(odd):,} lines with missing or extra columns (the first is '
+            f'line {number}, with {count} where {width} were expected)')
+    if bare:
+        said.append(f'{bare:,} lines with the label {unlabelled!r}')
+    if said:
+        print(f'{path}: skipped {" and ".join(said)}', file=sys.stderr)
+
+
+def numbered_labels(path, found, names, written=None):
+    """The numbers of labels, given as (number of the line, label)."""
+    numbers = {name: k for k, name in enumerate(written or names)}
+    try:
+        return [numbers[name] for _, name in found]
+    except KeyError:
+        number, name = next(f for f in found if f[1] not in numbers)
+    shown = ', '.join(map(repr, list(numbers)[:12]))
+    raise TaskError(
+        f'{path}, line {number}: the label is {name!r}; expected one of '
+        f'{shown}{", ..." * (len(numbers) > 12)}')
+
+
+def _score(path, number, text):
+    try:
+        score = float(text)
+    except ValueError:
+        score = math.nan
+    if not math.isfinite(score):
+        raise TaskError(
+            f'{path}, line {number}: the label is {text!r}; expected a number'
+            + (' (if line 1 has the names of columns, give these names, or '
+               'add header=yes to --columns)' if number == 1 else ''))
+    return score
+
+
+def _check_is_no_header(path, places, found):
+    """Refuse a first line whose label looks like the name of a column."""
+    (number, name), rest = found[0], [name for _, name in found[1:]]
+    if (number == 1 and places.header is None and name not in rest
+            and len(set(rest)) < len(rest)):
+        raise TaskError(
+            f'{path}, line 1: the label {name!r} occurs nowhere else: if '
+            'these are the names of columns, add header=yes to --columns, and '
+            'header=no if this is an example')
