@@ -30,24 +30,49 @@ class BERTEncoder(nn.Block):
 
     `num_layers` (first and 0.17 editions) and `num_blks` (1.0) are one
     argument. `positional` is 'learnable' or 'sinusoidal' (first edition).
+
+    BERT as published (Devlin et al. 2018, and the code released with it) has
+    what the pages leave out: activation='gelu', in the feed-forward networks
+    ('gelu_new' is GELU by a tanh, 'relu' the pages'); layer_norm_eps=1e-12;
+    embedding_norm=True, LayerNorm and dropout behind the sum of embeddings.
+    num_segments: how many kinds of segments there are; attention_dropout:
+    that of the attention weights, where it is not `dropout`.
     """
 
     def __init__(self, vocab_size, num_hiddens, ffn_num_hiddens, num_heads,
                  num_layers=None, dropout=None, max_len=1000, *,
                  num_blks=None, positional='learnable', precision='fp32',
-                 **kwargs):
+                 activation='relu', layer_norm_eps=1e-5,
+                 embedding_norm=False, num_segments=2,
+                 attention_dropout=None, **kwargs):
         super().__init__(**kwargs)
         num_layers = _number_of_blocks(num_layers, num_blks)
-        _check_sizes(dropout, vocab_size=vocab_size, num_hiddens=num_hiddens,
+        if attention_dropout is None:
+            attention_dropout = dropout
+        _check_sizes(vocab_size=vocab_size, num_hiddens=num_hiddens,
                      ffn_num_hiddens=ffn_num_hiddens, num_layers=num_layers,
-                     max_len=max_len)
+                     max_len=max_len, num_segments=num_segments)
+        _check_shares(dropout=dropout, attention_dropout=attention_dropout,
+                      layer_norm_eps=layer_norm_eps)
+        if activation not in ('relu', 'gelu', 'gelu_new'):
+            raise ValueError('activation must be relu, gelu or gelu_new, not '
+                             f'{activation!r}')
         if positional not in ('learnable', 'sinusoidal'):
             raise ValueError("positional must be 'learnable' or 'sinusoidal', "
                              f'not {positional!r}')
-        self.vocab_size, self.max_len = vocab_size, max_len
         learnable = self._learnable = positional == 'learnable'
+        if embedding_norm and not learnable:
+            raise ValueError('embedding_norm=True needs the published '
+                             "model's positions, positional='learnable'")
+        self.vocab_size, self.max_len = vocab_size, max_len
+        self.num_segments = num_segments
         self.token_embedding = nn.Embedding(vocab_size, num_hiddens)
-        self.segment_embedding = nn.Embedding(2, num_hiddens)
+        self.segment_embedding = nn.Embedding(num_segments, num_hiddens)
+        self.embedding_norm = None
+        if embedding_norm:
+            self.embedding_norm = LayerNorm(epsilon=layer_norm_eps,
+                                            in_channels=num_hiddens)
+            self.embedding_dropout = nn.Dropout(dropout)
         if not learnable:
             self.pos_encoding = PositionalEncoding(num_hiddens, dropout,
                                                    max_len)
@@ -56,15 +81,16 @@ class BERTEncoder(nn.Block):
             # The first edition's projections have no bias, the later ones do
             self.blks.add(TransformerEncoderBlock(
                 num_hiddens, ffn_num_hiddens, num_heads, dropout, learnable,
-                precision))
+                precision, activation, layer_norm_eps, attention_dropout))
         if learnable:
             self.pos_embedding = self.params.get(
                 'pos_embedding', shape=(1, max_len, num_hiddens))
 
-    def forward(self, tokens, segments, valid_lens):
+    def forward(self, tokens, segments, valid_lens, layer=-1):
         """Encode tokens (B, T), segments (B, T), valid_lens (B,) or None.
 
-        Returns (B, T, H). Raises ValueError for an empty batch, for more
+        Returns (B, T, H). layer: behind which block, 0 for the embeddings,
+        -1 for the last. Raises ValueError for an empty batch, for more
         tokens than `max_len`, and for ids that the embeddings do not have.
         """
         tokens, segments = self.check(tokens, segments)
@@ -72,9 +98,18 @@ class BERTEncoder(nn.Block):
             check_whole(valid_lens, 'valid length')
             valid_lens = on_device(valid_lens, tokens.ctx)
         X = self._embed(tokens, segments)               # (B, T, H)
-        for blk in self.blks:
+        for blk in self._blocks_to(layer):
             X = blk(X, valid_lens)
         return X
+
+    def _blocks_to(self, layer):
+        """The blocks up to `layer`, counted from 1, or back from -1."""
+        count = len(self.blks)
+        if not -count - 1 <= layer <= count:
+            raise ValueError(f'layer must lie between {-count - 1} and '
+                             f'{count}, as there are {count} blocks behind '
+                             f'the embeddings, which are 0, not {layer}')
+        return list(self.blks)[:layer % (count + 1)]
 
     def _embed(self, tokens, segments):
         if is_ours(self):
@@ -84,8 +119,15 @@ class BERTEncoder(nn.Block):
                 positions, dtype='int32', ctx=tokens.ctx))
         X = self.token_embedding(tokens) + self.segment_embedding(segments)
         if self._learnable:
-            return X + self.pos_embedding.data(X.ctx)[:, :X.shape[1], :]
+            return self._normalized(
+                X + self.pos_embedding.data(X.ctx)[:, :X.shape[1], :])
         return self.pos_encoding(X)
+
+    def _normalized(self, X):
+        """What follows the sum of embeddings in the published model."""
+        if self.embedding_norm is None:
+            return X
+        return self.embedding_dropout(self.embedding_norm(X))
 
     def _embed_at(self, tokens, segments, positions):
         """Embed tokens (...) in segments (...) at positions (...)."""
@@ -100,13 +142,15 @@ class BERTEncoder(nn.Block):
         X = ops.embed(tokens, segments, positions,
                       *(table.data(ctx) for table in tables), positional,
                       grad_req=(*grad_reqs(*tables), 'write'))
-        return X if self._learnable else self.pos_encoding.dropout(X)
+        if self._learnable:
+            return self._normalized(X)
+        return self.pos_encoding.dropout(X)
 
-    def encode_rows(self, places):
+    def encode_rows(self, places, layer=-1):
         """Encode what `packing.Places` names, (R, H); only where `is_ours`.
         """
         X = self._embed_at(places.tokens, places.segments, places.positions)
-        for blk in self.blks:
+        for blk in self._blocks_to(layer):
             X = blk(X, places.rows)
         return X
 
@@ -129,23 +173,30 @@ class BERTEncoder(nn.Block):
                              f'{self.max_len} positions of this model: raise '
                              'max_len or cut the sequences')
         check_ids(tokens, self.vocab_size, 'token')
-        check_ids(segments, 2, 'segment')
+        check_ids(segments, self.num_segments, 'segment')
         return on_device(tokens, ctx, 'int32'), on_device(segments, ctx,
                                                           'int32')
 
 
 class MaskLM(nn.Block):
-    """The masked language model head: one hidden layer, then V scores."""
+    """The masked language model head: one hidden layer, then V scores.
+
+    embedding: the token embedding whose weight, (V, H), is that of the last
+    layer, too, as in the published model; its own bias stays.
+    """
 
     def __init__(self, vocab_size, num_hiddens, precision='fp32', in_units=0,
+                 activation='relu', layer_norm_eps=1e-5, embedding=None,
                  **kwargs):
         super().__init__(**kwargs)
         self.mlp = nn.Sequential()
-        self.mlp.add(Dense(num_hiddens, activation='relu',
+        self.mlp.add(Dense(num_hiddens, activation=activation,
                            precision=precision, in_units=in_units),
-                     LayerNorm(in_channels=num_hiddens),
+                     LayerNorm(epsilon=layer_norm_eps,
+                               in_channels=num_hiddens),
                      Dense(vocab_size, precision=precision,
-                           in_units=num_hiddens))
+                           in_units=num_hiddens,
+                           params=embedding and embedding.params))
         self._precision = precision
 
     @property
@@ -215,11 +266,17 @@ class BERTModel(nn.Block):
     Arguments as for `BERTEncoder`; with `positional='sinusoidal'` the whole
     model is the first edition's. `precision='bf16'` multiplies matrices in
     bfloat16 and keeps sums, weights and everything else in float32.
+    `tie_embeddings=True`, as published: the head that predicts words has the
+    token embedding for its last weight. `hidden` is what others call the
+    pooler.
     """
 
     def __init__(self, vocab_size, num_hiddens, ffn_num_hiddens, num_heads,
                  num_layers=None, dropout=None, max_len=1000, *,
-                 num_blks=None, positional='learnable', precision='fp32'):
+                 num_blks=None, positional='learnable', precision='fp32',
+                 activation='relu', layer_norm_eps=1e-5,
+                 embedding_norm=False, num_segments=2, tie_embeddings=False,
+                 attention_dropout=None):
         super().__init__()
         ops.check_precision(precision)
         num_layers = _number_of_blocks(num_layers, num_blks)
@@ -227,14 +284,24 @@ class BERTModel(nn.Block):
             vocab_size=vocab_size, num_hiddens=num_hiddens,
             ffn_num_hiddens=ffn_num_hiddens, num_heads=num_heads,
             num_layers=num_layers, dropout=dropout, max_len=max_len,
-            positional=positional, precision=precision)
+            positional=positional, precision=precision,
+            activation=activation, layer_norm_eps=layer_norm_eps,
+            embedding_norm=embedding_norm, num_segments=num_segments,
+            tie_embeddings=tie_embeddings,
+            attention_dropout=attention_dropout)
         self.vocab = None       # bound by train_bert and load_run
         self.encoder = BERTEncoder(
             vocab_size, num_hiddens, ffn_num_hiddens, num_heads, num_layers,
-            dropout, max_len, positional=positional, precision=precision)
+            dropout, max_len, positional=positional, precision=precision,
+            activation=activation, layer_norm_eps=layer_norm_eps,
+            embedding_norm=embedding_norm, num_segments=num_segments,
+            attention_dropout=attention_dropout)
         # In the order of a first pass through the book's model, so that one
         # seed draws the same initial weights
-        self.mlm = MaskLM(vocab_size, num_hiddens, precision, num_hiddens)
+        self.mlm = MaskLM(
+            vocab_size, num_hiddens, precision, num_hiddens, activation,
+            layer_norm_eps,
+            self.encoder.token_embedding if tie_embeddings else None)
         if positional == 'learnable':
             self.hidden = Dense(num_hiddens, activation='tanh', flatten=True,
                                 in_units=num_hiddens)
@@ -255,13 +322,16 @@ class BERTModel(nn.Block):
             mlm_Y_hat = self.mlm(encoded_X, pred_positions)
         return encoded_X, mlm_Y_hat, self._score_next(encoded_X)
 
-    def encode_rows(self, places):
+    def encode_rows(self, places, layer=-1):
         """`packing.Places` encoded, (R, H), and nsp_Y_hat (B, 2).
 
         Only for a net that `is_ours`: what `forward` gives, but nothing is
-        computed on padding.
+        computed on padding. layer: as for `BERTEncoder`; of any but -1,
+        nsp_Y_hat is None.
         """
-        X = self.encoder.encode_rows(places)
+        X = self.encoder.encode_rows(places, layer)
+        if layer != -1:
+            return X, None
         cls_X = X.take(places.rows.offsets[:-1], axis=0)        # (B, H)
         return X, self._score_next(np.expand_dims(cls_X, 1))
 
@@ -279,11 +349,15 @@ def _number_of_blocks(num_layers, num_blks):
     return num_blks if num_layers is None else num_layers
 
 
-def _check_sizes(dropout, **sizes):
+def _check_sizes(**sizes):
     for name, size in sizes.items():
         if int(size) != size or size < 1:
             raise ValueError(f'{name} must be a whole number of at least 1, '
                              f'not {size!r}')
-    if dropout is None or not 0 <= dropout < 1:
-        raise ValueError('dropout must be a number from 0 to less than 1, '
-                         f'not {dropout!r}')
+
+
+def _check_shares(**shares):
+    for name, share in shares.items():
+        if share is None or not 0 <= share < 1:
+            raise ValueError(f'{name} must be a number from 0 to less than '
+                             f'1, not {share!r}')

@@ -54,17 +54,33 @@ def values(layer, X):
         return {name: param.data(X.ctx) for name, param in params.items()}
 
 
+class GELU(nn.HybridBlock):
+    """Gaussian error linear unit: 'gelu', or 'gelu_new' by a tanh."""
+
+    def __init__(self, act_type, **kwargs):
+        super().__init__(**kwargs)
+        self._act_type = act_type
+
+    def hybrid_forward(self, F, X):
+        """Apply it to each number of X (...)."""
+        return ops.activation(X, self._act_type)
+
+
 class Dense(nn.Dense):
     """`nn.Dense` over the last axis: (..., K) to (..., units).
 
     flatten=True, which is Gluon's default, makes it (B, ...) to (B, units).
-    The bias also learns while the weights are frozen.
+    activation: Gluon's, 'gelu' or 'gelu_new'. The bias also learns while the
+    weights are frozen.
     """
 
     def __init__(self, units, activation=None, use_bias=True,
                  precision='fp32', flatten=False, **kwargs):
-        super().__init__(units, activation=activation, use_bias=use_bias,
-                         flatten=flatten, **kwargs)
+        gelu = activation in ('gelu', 'gelu_new')
+        super().__init__(units, activation=None if gelu else activation,
+                         use_bias=use_bias, flatten=flatten, **kwargs)
+        if gelu:
+            self.act = GELU(activation)
         self._precision, self._requests = precision, None
 
     def forward(self, X):

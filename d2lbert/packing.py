@@ -21,20 +21,24 @@ class Places(NamedTuple):
     rows: Rows
 
 
-def at_real_places(net, tokens, segments, valid_lens):
+def at_real_places(net, tokens, segments, valid_lens, layer=-1):
     """What a net says of real tokens: X (R, H), begins (B,), nsp (B, 2).
 
     tokens, segments (B, T) and valid_lens (B,), as for the net itself. Token
     t of sequence b is row begins[b] + t of X, for every t below
     valid_lens[b]; begins is on the host. A net in which every block is
     exactly ours computes nothing on padding. Any other is called as the page
-    does, and there are rows for its padding, too.
+    does, and there are rows for its padding, too. layer: as
+    for `BERTEncoder`; of any but -1, nsp is None.
     """
     check_whole(valid_lens, 'valid length')
     lens = _host(valid_lens).reshape(-1).astype('int32')
     if not is_ours(net) or lens.min() < 1:
-        encoded_X, _, nsp_Y_hat = net(tokens, segments,
-                                      valid_lens.reshape(-1))
+        inputs = tokens, segments, valid_lens.reshape(-1)
+        if layer == -1:
+            encoded_X, _, nsp_Y_hat = net(*inputs)
+        else:
+            encoded_X, nsp_Y_hat = net.encoder(*inputs, layer=layer), None
         B, T, H = encoded_X.shape
         return encoded_X.reshape(B * T, H), onp.arange(B) * T, nsp_Y_hat
     tokens, segments = net.encoder.check(tokens, segments)
@@ -47,7 +51,7 @@ def at_real_places(net, tokens, segments, valid_lens):
     places = Places(put(_host(tokens)[real]), put(_host(segments)[real]),
                     put(onp.nonzero(real)[1]),
                     Rows(put(offsets), put(onp.diff(offsets))))
-    X, nsp_Y_hat = net.encode_rows(places)
+    X, nsp_Y_hat = net.encode_rows(places, layer)
     return X, offsets[:-1], nsp_Y_hat
 
 

@@ -14,9 +14,9 @@ class PositionWiseFFN(nn.Block):
     """Two dense layers applied to every position: (..., H) to (..., H)."""
 
     def __init__(self, ffn_num_hiddens, ffn_num_outputs, precision='fp32',
-                 in_units=0, **kwargs):
+                 in_units=0, activation='relu', **kwargs):
         super().__init__(**kwargs)
-        self.dense1 = Dense(ffn_num_hiddens, activation='relu',
+        self.dense1 = Dense(ffn_num_hiddens, activation=activation,
                             precision=precision, in_units=in_units)
         self.dense2 = Dense(ffn_num_outputs, precision=precision,
                             in_units=ffn_num_hiddens)
@@ -29,10 +29,10 @@ class PositionWiseFFN(nn.Block):
 class AddNorm(nn.Block):
     """LayerNorm(X + dropout(Y)): a residual connection, then LayerNorm."""
 
-    def __init__(self, dropout, in_channels=0, **kwargs):
+    def __init__(self, dropout, in_channels=0, epsilon=1e-5, **kwargs):
         super().__init__(**kwargs)
         self.dropout = nn.Dropout(dropout)
-        self.ln = LayerNorm(in_channels=in_channels)
+        self.ln = LayerNorm(in_channels=in_channels, epsilon=epsilon)
 
     def forward(self, X, Y):
         """Add Y to X and normalize; X, Y and the result (..., H)."""
@@ -48,18 +48,22 @@ class TransformerEncoderBlock(nn.Block):
     """Self-attention and feed-forward network, each with its `AddNorm`.
 
     The 0.17 edition and the first call this class `EncoderBlock`.
+    attention_dropout: that of the attention weights, `dropout` if None.
     """
 
     def __init__(self, num_hiddens, ffn_num_hiddens, num_heads, dropout,
-                 use_bias=False, precision='fp32', **kwargs):
+                 use_bias=False, precision='fp32', activation='relu',
+                 layer_norm_eps=1e-5, attention_dropout=None, **kwargs):
         super().__init__(**kwargs)
+        if attention_dropout is None:
+            attention_dropout = dropout
         self.attention = MultiHeadAttention(
-            num_hiddens, num_heads, dropout, use_bias, precision,
+            num_hiddens, num_heads, attention_dropout, use_bias, precision,
             in_units=num_hiddens)
-        self.addnorm1 = AddNorm(dropout, in_channels=num_hiddens)
+        self.addnorm1 = AddNorm(dropout, num_hiddens, layer_norm_eps)
         self.ffn = PositionWiseFFN(ffn_num_hiddens, num_hiddens, precision,
-                                   in_units=num_hiddens)
-        self.addnorm2 = AddNorm(dropout, in_channels=num_hiddens)
+                                   num_hiddens, activation)
+        self.addnorm2 = AddNorm(dropout, num_hiddens, layer_norm_eps)
 
     def forward(self, X, valid_lens):
         """Encode X (B, T, H), or (R, H) with `Rows` for valid_lens."""

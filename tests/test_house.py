@@ -23,6 +23,7 @@ ORDER = [
     'transformer', 'bert',                              # the pages
     'bert_dataset', 'bert_pretraining',
     'encoding',         # many texts to vectors
+    'pretrained',       # BERT as released
     'corpus',           # texts of any size
     'objectives',       # what a batch asks, its losses and figures
     'training',         # a run one can trust

@@ -5,12 +5,12 @@
 namespace d2lbert {
 namespace {
 
-enum Act { NONE, RELU, TANH, GELU };
+enum Act { NONE, RELU, TANH, GELU, GELU_NEW };
 
 bool parse_act(const Attrs& attrs, Act* act) {
   const std::string name = text(attrs, "act", "none");
-  const char* names[] = {"none", "relu", "tanh", "gelu"};
-  for (int i = 0; i < 4; i++)
+  const char* names[] = {"none", "relu", "tanh", "gelu", "gelu_new"};
+  for (int i = 0; i < 5; i++)
     if (name == names[i]) {
       *act = (Act)i;
       return true;
@@ -20,14 +20,24 @@ bool parse_act(const Attrs& attrs, Act* act) {
 
 inline vf half_normal_cdf(vf z) { return 0.5f + 0.5f * erf(z * 0.70710678f); }
 
+// GELU by a tanh (Hendrycks and Gimpel 2016, section 2): twice the weight
+// that z is multiplied by is 1 + tanh of this.
+inline vf bent(vf z) {
+  return 0.79788456f * z * (1.f + 0.044715f * z * z);
+}
+
 inline vf apply(Act act, vf z) {
   switch (act) {
     case RELU: return z < 0.f ? splat(0.f) : z;  // NaN stays NaN
     case TANH: return tanh(z);
     case GELU: return z * half_normal_cdf(z);
+    case GELU_NEW: return 0.5f * z * (1.f + tanh(bent(z)));
     default: return z;
   }
 }
+
+// Both kinds of GELU need their argument for the gradient.
+inline bool needs_argument(Act act) { return act == GELU || act == GELU_NEW; }
 
 // Gradient by z; `saved` is z itself for GELU, the output otherwise.
 inline vf slope(Act act, vf dy, vf saved) {
@@ -37,6 +47,11 @@ inline vf slope(Act act, vf dy, vf saved) {
     case GELU:
       return dy * (half_normal_cdf(saved) +
                    saved * 0.39894228f * exp(-0.5f * saved * saved));
+    case GELU_NEW: {
+      const vf t = tanh(bent(saved));
+      return dy * 0.5f * (1.f + t + (1.f - t * t) * saved * 0.79788456f *
+                                        (1.f + 0.134145f * saved * saved));
+    }
     default: return dy;
   }
 }
@@ -284,13 +299,18 @@ void backward(long R, long K, long N, const float* X, const float* W,
 
 bool has_bias(const Attrs& attrs) { return number(attrs, "bias", 1) != 0; }
 
+// One, or a second one that the gradient needs, where there will be one.
+int num_outputs(const Attrs& attrs, Act act) {
+  return needs_argument(act) && number(attrs, "grad", 1) != 0 ? 2 : 1;
+}
+
 MXReturnValue parse(const Attrs& attrs, int* inputs, int* outputs) {
   Act act;
   if (!parse_act(attrs, &act))
-    return fail("act must be none, relu, tanh or gelu, not " +
+    return fail("act must be none, relu, tanh, gelu or gelu_new, not " +
                 text(attrs, "act", ""));
   *inputs = has_bias(attrs) ? 3 : 2;
-  *outputs = act == GELU ? 2 : 1;  // GELU's gradient needs its argument
+  *outputs = num_outputs(attrs, act);
   return MX_SUCCESS;
 }
 
@@ -332,7 +352,7 @@ MXReturnValue run_forward(const Attrs& attrs, Tensors* in, Tensors* out,
 #endif
   }
   run(R, K, N, floats(x), floats(w), in->size() == 3 ? floats((*in)[2]) : 0,
-      act, floats((*out)[0]), act == GELU ? floats((*out)[1]) : nullptr);
+      act, floats((*out)[0]), out->size() == 2 ? floats((*out)[1]) : nullptr);
   return MX_SUCCESS;
 }
 
@@ -340,7 +360,7 @@ MXReturnValue run_backward(const Attrs& attrs, Tensors* in, Tensors* out,
                            const OpResource&) {
   Act act;
   parse_act(attrs, &act);
-  const int outputs = act == GELU ? 2 : 1;
+  const int outputs = num_outputs(attrs, act);
   MXTensor &x = (*in)[outputs], &w = (*in)[outputs + 1];
   const long N = w.shape[0], K = w.shape[1];
   const long R = N ? (*in)[0].size() / N : 0;

@@ -88,6 +88,8 @@ def dense(X, W, b=None, units=None, act='none', precision='fp32',
     """act(X W^T + b)."""
     parameters = [W] if b is None else [W, b]
     attrs = {} if units is None else {'units': units}
+    if act.startswith('gelu') and not _symbolic(X):
+        attrs['grad'] = int(autograd.is_recording())
     return _call('d2lbert_dense',
                  [_guarded(X), *_parameters(grad_req, *parameters)], act=act,
                  precision=precision, bias=int(b is not None), **attrs)[0]

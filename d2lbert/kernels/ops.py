@@ -15,8 +15,8 @@ vocabulary, B sequences.
 from d2lbert import kernels
 from d2lbert.kernels import fused, plain
 
-__all__ = ['add_norm', 'attention_qkv', 'check_precision', 'dense', 'embed',
-           'layer_norm', 'vocab_ce']
+__all__ = ['activation', 'add_norm', 'attention_qkv', 'check_precision',
+           'dense', 'embed', 'layer_norm', 'vocab_ce']
 
 
 def _for(*arrays):
@@ -25,12 +25,18 @@ def _for(*arrays):
 
 def dense(X, W, b=None, units=None, act='none', precision='fp32',
           grad_req='add'):
-    """act(X W^T + b), act none, relu, tanh or gelu.
+    """act(X W^T + b), act none, relu, tanh, gelu or gelu_new.
 
     X (..., K), W (units, K), b (units,) or None; returns (..., units).
     units may stay None unless W's shape is still to be inferred.
     """
     return _for(X, W).dense(X, W, b, units, act, precision, grad_req)
+
+
+def activation(X, act):
+    """act(X), each number by itself, apart from a product: X like `dense`'s.
+    """
+    return plain.activation(X, act)
 
 
 def layer_norm(X, gamma, beta, eps=1e-5, grad_req='add'):

@@ -4,13 +4,15 @@
 `fused`.
 """
 
+import math
+
 import numpy
 
 from d2lbert.kernels.fused import detached
 from d2lbert.machine.backend import mx, np, npx
 
-__all__ = ['add_norm', 'attention', 'attention_qkv', 'dense', 'embed',
-           'layer_norm', 'softmax_ce', 'vocab_ce']
+__all__ = ['activation', 'add_norm', 'attention', 'attention_qkv', 'dense',
+           'embed', 'layer_norm', 'softmax_ce', 'vocab_ce']
 
 
 def _modules(array):
@@ -47,8 +49,17 @@ def dense(X, W, b=None, units=None, act='none', precision='fp32',
         Y = Y + b
     if act == 'none':
         return Y
+    return activation(Y, act)
+
+
+def activation(Y, act):
+    """act(Y)."""
+    _, npx = _modules(Y)
     if act == 'gelu':
         return npx.leaky_relu(Y, act_type='gelu')
+    if act == 'gelu_new':
+        bent = math.sqrt(2 / math.pi) * (Y + 0.044715 * Y * Y * Y)
+        return 0.5 * Y * (1 + npx.activation(bent, act_type='tanh'))
     return npx.activation(Y, act_type=act)
 
 

@@ -31,7 +31,7 @@ def save_parameters(net, path):
     """Write a .params file as Gluon does, whole or not at all."""
     with replacing(path) as part:
         try:
-            net.save_parameters(Name(part))
+            net.save_parameters(Name(part), deduplicate=True)
             # A disk that is full at the last bytes goes unnoticed there
             npx.load(Name(part))
         except mx.MXNetError as error:

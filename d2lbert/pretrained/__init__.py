@@ -1,0 +1,1 @@
+"""BERT as released: sizes, word pieces, folders in and out."""
