@@ -6,7 +6,7 @@ Task: Language-Independent Named Entity Recognition".
 import re
 from typing import NamedTuple, Optional
 
-from d2lbert.finetuning.tables import TaskError
+from d2lbert.finetuning.tables import TaskError, shown
 from d2lbert.machine import textfiles
 
 DOCUMENT = '-DOCSTART-'
@@ -42,7 +42,7 @@ def read_conll(path, column=-1, word=0, labels=None):
     if column is not None and column == word:
         raise TaskError(f'column {word} cannot be both words and tags')
     words, tags, width, fresh = [], [], None, True
-    for number, line in enumerate(textfiles.whole(path).split('\n'), 1):
+    for number, line in enumerate(textfiles.lines(path), 1):
         # No blank but these: some are letters in a word
         cells = re.findall('[^ \t\r]+', line)
         if not cells or cells[0] == DOCUMENT:
@@ -82,7 +82,7 @@ def read_conll(path, column=-1, word=0, labels=None):
     for number, tag in (found for sentence in tags for found in sentence):
         if tag not in numbers:
             raise TaskError(
-                f'{path}, line {number}: the tag is {tag!r}; expected one of '
-                f'{", ".join(map(repr, names))}')
+                f'{path}, line {number}: the tag is {shown([tag])}; expected '
+                f'one of {shown(names)}')
     return Sentences(words, [[numbers[tag] for _, tag in sentence]
                              for sentence in tags], names, 0, str(path))

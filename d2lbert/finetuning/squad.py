@@ -64,8 +64,8 @@ def read_squad(path):
                 contexts.append(context)
                 ids.append(look.text(qa, 'id', at_q))
                 impossible |= 'is_impossible' in qa
-                answers.append(None if 'answers' not in qa else []
-                               if qa.get('is_impossible') is True else
+                answers.append([] if qa.get('is_impossible') is True else
+                               None if 'answers' not in qa else
                                look.answers(qa, context, at_q))
     if not questions:
         raise TaskError(f'{path} has no questions')
@@ -116,6 +116,12 @@ class _Look:
             value = str(value)
         if not isinstance(value, str):
             self._refuse(at, f'has no text {key!r}')
+        try:
+            value.encode()
+        except UnicodeEncodeError as error:
+            raise TaskError(
+                f'{self.path}: {at} has in its {key!r} half of a character, '
+                f'{value[error.start]!a}, which is no text') from None
         return value
 
     def answers(self, qa, context, at):

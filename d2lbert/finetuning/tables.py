@@ -1,6 +1,6 @@
 """Tables of examples: a line each, columns apart by tabs or commas."""
 import csv
-import io
+import itertools
 import math
 import sys
 from typing import NamedTuple, Optional
@@ -9,6 +9,9 @@ from d2lbert.machine import textfiles
 
 #: What a column can be, in the order of names that come without a role
 ROLES = 'text', 'pair', 'label'
+
+# So many say how a table is laid out
+HEAD_ROWS = 100
 
 
 class TaskError(ValueError):
@@ -50,40 +53,45 @@ class Columns(NamedTuple):
         """
         if isinstance(columns, cls):
             return columns
-        if isinstance(columns, str):
-            parts = [part.strip() for part in columns.split(',')]
-            named = [part.partition('=')[::2] for part in parts if '=' in part]
-            given = dict((a.strip(), b.strip()) for a, b in named)
-            columns = [part for part in parts if '=' not in part]
-            if len(given) < len(named):
-                raise TaskError(f'--columns {",".join(parts)} gives a role '
-                                'twice')
-        else:
-            given = dict(columns) if isinstance(columns, dict) else {}
-            columns = [] if given else list(columns)
+        given, in_order = _given(columns)
         header = given.pop('header', None)
         if header not in (None, True, False, 'yes', 'no'):
             raise TaskError(f'header={header} in --columns: expected yes or '
                             'no')
-        roles = {1: ROLES[:1], 2: ('text', 'label'), 3: ROLES}.get(
-            len(columns), ())
-        given = {role: _number(name) for role, name
-                 in [*given.items(), *zip(roles, columns)]}
-        if (not set(given) <= set(ROLES) or 'text' not in given
-                or '' in given.values() or len(columns) != len(roles)
-                or columns and len(given) > len(columns)):
+        roles = {0: (), 1: ROLES[:1], 2: ('text', 'label'), 3: ROLES}.get(
+            len(in_order))
+        if (roles is None or given and in_order
+                or '' in (*given.values(), *in_order)
+                or not {'text'} <= {*given, *roles} <= set(ROLES)):
             raise TaskError(
                 'expected --columns with roles, as text=1,label=0 or '
                 'text=premise,pair=hypothesis,label=label, or one to three '
                 'names, as sentence,label')
-        if len(set(given.values())) < len(given):
+        places = {role: _number(name) for role, name
+                  in (*given.items(), *zip(roles, in_order))
+                  if name is not None}
+        if len(set(places.values())) < len(places):
             raise TaskError('--columns gives one column two roles')
         header = {'yes': True, 'no': False}.get(header, header)
-        by_name = any(isinstance(name, str) for name in given.values())
+        by_name = any(isinstance(name, str) for name in places.values())
         if by_name and header is False:
             raise TaskError('--columns names columns, and says header=no: '
                             'without a header give their numbers, from 0')
-        return cls(**given, header=True if by_name else header)
+        return cls(**places, header=True if by_name else header)
+
+
+def _given(columns):
+    """({role: column}, the columns without a role) of what was given."""
+    if isinstance(columns, dict):
+        return dict(columns), []
+    if not isinstance(columns, str):
+        return {}, list(columns)
+    parts = [part.strip() for part in columns.split(',')]
+    named = [tuple(side.strip() for side in part.split('=', 1))
+             for part in parts if '=' in part]
+    if len(dict(named)) < len(named):
+        raise TaskError(f'--columns {columns} gives a role twice')
+    return dict(named), [part for part in parts if '=' not in part]
 
 
 def _number(name):
@@ -104,37 +112,34 @@ def is_csv(path):
 
 
 def rows_of(path):
-    """The lines of a table: a list of (number of the line, cells).
+    """The lines of a table: yields (number of the line, cells).
 
     In a file whose name ends in .csv commas part the cells, quotes hold them
     together and a cell may go over several lines. In any other tabs part
     them, a quote is a letter like any other and only a line feed (with a
     carriage return or none before it) ends a line. The file may be packed.
     """
-    text = textfiles.whole(path)
     if is_csv(path):
-        return _csv_rows(path, text)
-    lines = text.split('\n')
-    if not lines[-1]:
-        del lines[-1]
-    return [(number, (line[:-1] if line.endswith('\r') else line).split('\t'))
-            for number, line in enumerate(lines, 1)]
+        yield from _csv_rows(path)
+        return
+    for number, line in enumerate(textfiles.lines(path), 1):
+        yield number, (line[:-1] if line.endswith('\r') else line).split('\t')
 
 
-def _csv_rows(path, text):
-    rows, number = [], 1
+def _csv_rows(path):
+    number = 1
     # Strict: a quote that nothing closes would swallow all that follows
-    reader = csv.reader(io.StringIO(text, newline=''), strict=True)
+    reader = csv.reader((line + '\n' for line in textfiles.lines(path)),
+                        strict=True)
     try:
         for cells in reader:
-            rows.append((number, cells))
+            yield number, cells
             number = reader.line_num + 1
     except csv.Error as error:
         raise TaskError(
             f'{path}, line {number}: what begins here is no row of a CSV file '
             f'({error}): close its quotes, write a quote in quotes twice, or '
             'name the file .tsv if tabs part its columns') from None
-    return rows
 
 
 # From rows to examples
@@ -150,28 +155,33 @@ class Places(NamedTuple):
                             # nobody said so, it is taken for an example
 
 
-def places_by_columns(path, rows, columns):
-    """The `Places` of `Columns` in a table."""
-    first = [cell.strip() for cell in rows[0][1]]
+def head_of(path):
+    """The first rows of a table: a list, as `rows_of` gives them."""
+    return list(itertools.islice(rows_of(path), HEAD_ROWS))
+
+
+def places_by_columns(path, head, columns):
+    """The `Places` of `Columns` in a table with these first rows."""
+    first = [cell.strip() for cell in head[0][1]]
 
     def place(role, name):
         if isinstance(name, int) or name is None:
             return name
         if first.count(name) == 1:
             return first.index(name)
+        count = 'several columns' if name in first else 'no column'
         raise TaskError(
-            f'{path} has {"several" if name in first else "no"} columns '
-            f'{name!r} in its first line ({", ".join(map(repr, first[:12]))}'
-            f'{", ..." * (len(first) > 12)}): name its columns by --columns, '
-            f'or give their numbers from 0, as {role}=1')
+            f'{path} has {count} {name!r} in its first line ({shown(first)}): '
+            'name its columns by --columns, or give their numbers from 0, as '
+            f'{role}=1')
     at = [place(role, getattr(columns, role)) for role in ROLES]
     width = max(max(p for p in at if p is not None) + 1, len(first))
     return Places(*at, width, columns.header)
 
 
-def examples_of(path, rows, places, kind='classify', names=None,
-                written=None, unlabelled=None, keep=None):
-    """The `Examples` of a table's rows.
+def examples_of(path, places, kind='classify', names=None, written=None,
+                unlabelled=None, keep=None):
+    """The `Examples` of a table.
 
     kind: 'classify' or 'regress'. names: of the classes; None: the labels
     that there are, sorted. written: the names as this file has them, if they
@@ -181,8 +191,9 @@ def examples_of(path, rows, places, kind='classify', names=None,
     error.
     """
     needed = max(p for p in places[:3] if p is not None)
-    texts_a, texts_b, found, odd, bare = [], [], [], [], 0
-    for number, cells in rows[bool(places.header):]:
+    texts_a, texts_b, found, odd, bare, number = [], [], [], [], 0, 0
+    for number, cells in itertools.islice(rows_of(path), bool(places.header),
+                                          None):
         if len(cells) <= needed or any(cells[places.width:]):
             odd.append((number, len(cells)))
         elif keep is not None and not keep(cells):
@@ -198,9 +209,10 @@ def examples_of(path, rows, places, kind='classify', names=None,
                 found.append((number, cells[places.label].strip()))
     if not texts_a:
         raise TaskError(
-            f'{path} has no examples: of its {len(rows):,} lines {len(odd):,} '
+            f'{path} has no examples: of its {number:,} lines {len(odd):,} '
             f'do not have {places.width} columns'
-            + ('' if is_csv(path) else ' with tabs between them'))
+            f'{"" if is_csv(path) else " with tabs between them"}'
+            if number else f'{path} has a header and no examples')
     _say_skipped(path, odd, bare, unlabelled, places.width)
     labels = None
     if places.label is not None and kind == 'regress':
@@ -236,10 +248,16 @@ def numbered_labels(path, found, names, written=None):
         return [numbers[name] for _, name in found]
     except KeyError:
         number, name = next(f for f in found if f[1] not in numbers)
-    shown = ', '.join(map(repr, list(numbers)[:12]))
     raise TaskError(
-        f'{path}, line {number}: the label is {name!r}; expected one of '
-        f'{shown}{", ..." * (len(numbers) > 12)}')
+        f'{path}, line {number}: the label is {shown([name])}; expected one '
+        f'of {shown(numbers)}')
+
+
+def shown(names):
+    """Names as a sentence lists them, some of many and the start of long."""
+    names = [repr(name if len(name) <= 40 else f'{name[:37]}...')
+             for name in names]
+    return ', '.join(names[:12] + ['...'] * (len(names) > 12))
 
 
 def _score(path, number, text):
@@ -249,7 +267,8 @@ def _score(path, number, text):
         score = math.nan
     if not math.isfinite(score):
         raise TaskError(
-            f'{path}, line {number}: the label is {text!r}; expected a number'
+            f'{path}, line {number}: the label is {shown([text])}; expected '
+            'a number'
             + (' (if line 1 has the names of columns, give these names, or '
                'add header=yes to --columns)' if number == 1 else ''))
     return score
@@ -261,6 +280,6 @@ def _check_is_no_header(path, places, found):
     if (number == 1 and places.header is None and name not in rest
             and len(set(rest)) < len(rest)):
         raise TaskError(
-            f'{path}, line 1: the label {name!r} occurs nowhere else: if '
-            'these are the names of columns, add header=yes to --columns, and '
-            'header=no if this is an example')
+            f'{path}, line 1: the label {shown([name])} occurs nowhere else: '
+            'if these are the names of columns, add header=yes to --columns, '
+            'and header=no if this is an example')

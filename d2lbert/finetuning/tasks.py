@@ -177,11 +177,11 @@ def _read_table(task, path, part, columns, labels):
     keep = None
     if columns is None and path.name == 'msr_paraphrase_train.txt':
         path, keep = _of_mrpc(path, part)
-    rows, written = tables.rows_of(path), task.written
+    head, written = tables.head_of(path), task.written
     if columns is not None:
-        places = tables.places_by_columns(path, rows, columns)
+        places = tables.places_by_columns(path, head, columns)
     elif task.text:
-        places = _places(task, path, rows, part)
+        places = _places(task, path, head, part)
     else:
         raise TaskError(f'task {task.name} has no layout of its own: say by '
                         '--columns where the texts and labels are, as '
@@ -196,18 +196,17 @@ def _read_table(task, path, part, columns, labels):
             f'{path} has no labels, which part {part} needs' + (
                 f': its first line has no column {task.label!r}'
                 if columns is None else ': give label=... in --columns'))
-    if task.labels is not None and labels is None:
-        labels = task.labels
-        if columns is not None and _has_names(rows, places, labels):
-            written = None
-    return tables.examples_of(path, rows, places, task.kind, labels, written,
+    labels = labels or task.labels
+    if columns is not None and written and _has_names(head, places, labels):
+        written = None
+    return tables.examples_of(path, places, task.kind, labels, written,
                               task.unlabelled, keep)
 
 
-def _has_names(rows, places, labels):
+def _has_names(head, places, labels):
     """Whether the labels of a table of one's own are the names outright."""
     return places.label is not None and any(
-        cells[places.label].strip() in labels for _, cells in rows
+        cells[places.label].strip() in labels for _, cells in head
         if len(cells) > places.label)
 
 
@@ -229,15 +228,15 @@ def _of_mrpc(path, part):
     return path, None
 
 
-def _places(task, path, rows, part):
+def _places(task, path, head, part):
     """Where the columns of a task are, by the header or by their order."""
-    names = [cell.strip() for cell in rows[0][1]]
+    names = [cell.strip() for cell in head[0][1]]
     header = set(task.text) <= set(names)
     if not header:
         # Of two with as many columns the first is of parts with labels
         orders = {len(order): order for order in (
             task.orders if part == 'test' else reversed(task.orders))}
-        names = next((orders[len(cells)] for _, cells in rows
+        names = next((orders[len(cells)] for _, cells in head
                       if len(cells) in orders), None)
     if names is None:
         raise TaskError(
@@ -268,11 +267,13 @@ def find(task, folder, part):
         for name in names:
             if (home / name).is_file():
                 return home / name
-    expected = (task.files or FILES.get(task.kind, ((),) * 3))[
-        PARTS.index(part)] or names[:1]
+    expected = [name for name in names if not name.endswith(
+        tuple(packing.ending for packing in PACKINGS))]
+    if task.files:
+        expected = expected[:len(task.files[PARTS.index(part)])]
     raise TaskError(
         f'{folder} has no {part} part of task {task.name}: expected '
-        f'{" or ".join(dict.fromkeys(expected))} in it'
+        f'{" or ".join(expected)} in it'
         + (f', in {folder / task.folders[0]} or in '
            f'{folder / "glue" / task.folders[0]}' if task.folders else ''))
 

@@ -126,6 +126,23 @@ def decoded(path, data, number=1):
     return text[1:] if number == 1 and text.startswith('\ufeff') else text
 
 
+def lines(path):
+    """Yield the lines of a file of UTF-8, unpacked, which line feeds end.
+
+    A carriage return is a letter like any other. Errors as for `pieces`.
+    """
+    number, held = 1, []
+    for piece in pieces(path):
+        end = piece.rfind(b'\n')
+        held.append(piece if end < 0 else piece[:end])
+        if end >= 0:
+            some = decoded(path, b''.join(held), number).split('\n')
+            yield from some
+            number, held = number + len(some), [piece[end + 1:]]
+    if any(held):
+        yield from decoded(path, b''.join(held), number).split('\n')
+
+
 def whole(path):
     """A file's text, unpacked, as one string; errors as for `pieces`."""
     return decoded(path, b''.join(pieces(path)))
