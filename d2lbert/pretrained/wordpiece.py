@@ -226,7 +226,8 @@ class WordPiece(_Tokens):
 
     def _joined(self, first, second, room):
         if room is not None:
-            lengths = _cut(len(first.ids), second and len(second.ids), room)
+            lengths = _cut(len(first.ids), None if second is None
+                           else len(second.ids), room)
             first.truncate(lengths[0])
             if second is not None:
                 second.truncate(lengths[1])
