@@ -94,6 +94,11 @@ class WordPiece(_Tokens):
             tokens[idx] = token
         self._number(tokens, special, max_len)
 
+    @property
+    def has_pieces(self):
+        """Whether it is what its class is called."""
+        return pieces.has_pieces(self.tokenizer)
+
     @classmethod
     def train(cls, files, vocab_size, lowercase=True, strip_accents=None,
               min_frequency=2, max_len=512):
@@ -165,14 +170,13 @@ class WordPiece(_Tokens):
         model that is not of word pieces.
         """
         folder = Path(folder)
-        model = json.loads(self.tokenizer.to_str())
         config = dict(self.config)
         for name in ('name_or_path', 'tokenizer_file', 'vocab_file',
                      'special_tokens_map_file', 'auto_map'):
             config.pop(name, None)
-        normalizer = model['normalizer'] or {}
-        if pieces.is_bert(model):
-            config.update({theirs: normalizer[ours]
+        if pieces.is_bert(self.tokenizer):
+            normalizer = self.tokenizer.normalizer
+            config.update({theirs: getattr(normalizer, ours)
                            for theirs, ours, _ in NORMALIZER})
             config['tokenizer_class'] = 'BertTokenizer'
             files.write_text(folder / VOCAB, ''.join(
@@ -226,7 +230,8 @@ class WordPiece(_Tokens):
 
     def _joined(self, first, second, room):
         if room is not None:
-            lengths = _cut(len(first.ids), second and len(second.ids), room)
+            lengths = _cut(len(first.ids), None if second is None
+                           else len(second.ids), room)
             first.truncate(lengths[0])
             if second is not None:
                 second.truncate(lengths[1])
