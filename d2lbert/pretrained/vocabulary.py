@@ -86,3 +86,8 @@ class PieceVocab(Vocab):
         ids = onp.fromiter((idx for some in found for idx in some), 'int32',
                            begins[-1])
         return ids, begins
+
+
+def same_pieces(vocab, other):
+    """Whether two `PieceVocab`s make the same of every text."""
+    return vocab.tokenizer.described() == other.tokenizer.described()
