@@ -273,12 +273,12 @@ def train_bert(train_iter, net, loss, vocab_size, ctx=None, *args,
     return history
 
 
-def about(net, num_steps, devices, batch_size):
+def about(net, num_steps, devices, batch_size, unit='sentence pairs'):
     """What is trained, in a line."""
     count = sum(math.prod(param.shape)
                 for param in net.collect_params().values())
     return (f'training {count:,} parameters: {num_steps} steps of '
-            f'{batch_size} sentence pairs on {devices}')
+            f'{batch_size} {unit} on {devices}')
 
 
 def _book_arguments(ctx, args, devices, log_interval, num_steps,
