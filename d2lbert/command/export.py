@@ -8,7 +8,8 @@ def add(commands):
         'export', help='write a run as a folder that others load',
         description='Write the model of a run as a folder of config.json, '
         "model.safetensors and its tokenizer, which transformers' "
-        'BertForPreTraining and AutoTokenizer load. The model must have what '
+        'BertForPreTraining and AutoTokenizer load, and of a run of finetune '
+        'the class for its kind of task. The model must have what '
         'that format has: learnt positions and a LayerNorm behind the '
         'embeddings.')
     export.add_argument('folder', metavar='RUN', help='a run folder')
@@ -30,6 +31,7 @@ def add(commands):
 
 def run(args):
     """Write the folder; returns the exit status."""
+    import d2lbert.finetuning.runs  # noqa: F401, for runs of finetune
     from d2lbert.training import models
     getattr(models, args.work)(args.folder, args.out)
     return 0
