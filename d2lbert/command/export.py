@@ -14,8 +14,7 @@ def add(commands):
         'embeddings.')
     export.add_argument('folder', metavar='RUN', help='a run folder')
     export.add_argument('out', metavar='FOLDER', help='the folder to make')
-    export.set_defaults(run=run, work='export_run',
-                        needs='d2lbert.training.models')
+    export.set_defaults(run=run, needs='d2lbert.finetuning.runs')
     back = commands.add_parser(
         'import', help='write a pretrained model as a run',
         description='Write the model of a folder of config.json, '
@@ -25,13 +24,14 @@ def add(commands):
     back.add_argument('folder', metavar='FOLDER',
                       help='a folder of a pretrained model')
     back.add_argument('out', metavar='RUN', help='the run folder to make')
-    back.set_defaults(run=run, work='import_run',
-                      needs='d2lbert.training.models')
+    back.set_defaults(run=run, needs='d2lbert.training.models')
 
 
 def run(args):
     """Write the folder; returns the exit status."""
-    import d2lbert.finetuning.runs  # noqa: F401, for runs of finetune
-    from d2lbert.training import models
-    getattr(models, args.work)(args.folder, args.out)
+    if args.command == 'export':
+        from d2lbert.finetuning.runs import export_run as work
+    else:
+        from d2lbert.training.models import import_run as work
+    work(args.folder, args.out)
     return 0

@@ -11,6 +11,7 @@ from d2lbert.finetuning.heads import KINDS, FineTuned
 from d2lbert.finetuning.kinds import About
 from d2lbert.machine.backend import mx
 from d2lbert.machine.files import write_text
+from d2lbert.pretrained.folders import save_pretrained
 from d2lbert.pretrained.wordpiece import (
     CONFIG,
     TOKENIZER,
@@ -19,9 +20,10 @@ from d2lbert.pretrained.wordpiece import (
     WordPiece,
 )
 from d2lbert.text import Vocab
+from d2lbert.training import models, runs
 from d2lbert.training.runs import (
-    LOADERS,
     RunError,
+    is_finetuned,
     load_parameters,
     read_config,
 )
@@ -94,4 +96,18 @@ def made_of(config, folder):
     return net, tokenizer
 
 
-LOADERS[:] = [load_finetuned]
+def load_run(folder, ctx=None):
+    """The net and vocabulary of a run folder, as (net, vocab).
+
+    Of a run of `finetune` the net and its tokenizer, see `load_finetuned`.
+    """
+    load = load_finetuned if is_finetuned(folder) else runs.load_run
+    return load(folder, ctx)
+
+
+def export_run(run, folder):
+    """Write any run as a new FOLDER that others load."""
+    if is_finetuned(run):
+        save_pretrained(*load_finetuned(run), folder)
+    else:
+        models.export_run(run, folder)

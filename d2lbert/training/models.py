@@ -12,12 +12,7 @@ from d2lbert.pretrained.folders import load_pretrained, save_pretrained
 from d2lbert.pretrained.names import HEADS
 from d2lbert.pretrained.storage import PretrainedError
 from d2lbert.pretrained.wordpiece import TOKENIZER, WholeWords, WordPiece
-from d2lbert.training.runs import (
-    is_finetuned,
-    load_net,
-    load_run,
-    save_parameters,
-)
+from d2lbert.training.runs import load_net, load_run, save_parameters
 
 
 def load_model(path, ctx=None, heads=HEADS):
@@ -55,7 +50,7 @@ def export_run(run, folder):
     if not is_run(Path(run)):
         raise PretrainedError(f'{run} is no folder of a run: name one that '
                               'd2lbert pretrain left')
-    net, tokenizer = (load_run if is_finetuned(run) else load_model)(run)
+    net, tokenizer = load_model(run)
     save_pretrained(net, tokenizer, folder)
 
 

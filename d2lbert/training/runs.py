@@ -46,18 +46,9 @@ def last_line(error):
     return (str(error).strip().splitlines() or [type(error).__name__])[-1]
 
 
-#: What loads fine-tuned runs; `finetuning.runs` puts it here.
-LOADERS = []
-
-
 def load_run(folder, ctx=None):
-    """The net and vocabulary of a run folder, as (net, vocab).
-
-    Of a run of `finetune` the net and its tokenizer, see `load_finetuned`.
-    """
+    """The net and vocabulary of a run of `pretrain`, as (net, vocab)."""
     folder = Path(folder)
-    if LOADERS and is_finetuned(folder):
-        return LOADERS[0](folder, ctx)
     net = _described_net(folder)
     of_pieces = (folder / TOKENIZER).is_file()
     vocab = (PieceVocab.load(folder) if of_pieces
