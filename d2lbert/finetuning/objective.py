@@ -33,6 +33,10 @@ class FineTuning:
     def __init__(self, settings, begun=None):
         self.settings = s = settings
         task = TASKS[s['task']]
+        if Path(s['data']).is_file():
+            raise ValueError(f'{s["data"]} is a file, and what is learnt from '
+                             'and what is compared with are two: name the '
+                             'folder that holds both (--data)')
         train = read_task(task, s['data'], 'train', s['columns'])
         if s['num_examples']:
             train = first(train, s['num_examples'])
