@@ -15,70 +15,9 @@
 #include <utility>
 #include <vector>
 
+#include "draw.h"
+
 namespace {
-
-// CPython's random.Random over the 624 words and the position in them that
-// random.getstate()[1] holds.
-class Twister {
- public:
-  explicit Twister(uint32_t* state)
-      : words_(state), position_(state[kWords]) {}
-  ~Twister() { words_[kWords] = position_; }
-
-  // random.random()
-  double uniform() {
-    const uint32_t high = next() >> 5, low = next() >> 6;
-    return (high * 67108864.0 + low) / 9007199254740992.0;
-  }
-
-  // random.randrange(n), and the index that random.choice takes of n things:
-  // as many top bits as n itself has, drawn again until they are below n
-  uint32_t below(uint32_t n) {
-    int shift = 0;
-    while (!(n << shift & 0x80000000u)) ++shift;
-    uint32_t r;
-    do {
-      r = next() >> shift;
-    } while (r >= n);
-    return r;
-  }
-
-  // random.shuffle(items)
-  template <typename T>
-  void shuffle(T* items, size_t size) {
-    for (size_t i = size; i-- > 1;) {
-      std::swap(items[i], items[below(static_cast<uint32_t>(i + 1))]);
-    }
-  }
-
- private:
-  static constexpr uint32_t kWords = 624, kHalf = 397;
-
-  static uint32_t twist(uint32_t upper, uint32_t lower, uint32_t far) {
-    const uint32_t y = (upper & 0x80000000u) | (lower & 0x7fffffffu);
-    return far ^ (y >> 1) ^ (y & 1 ? 0x9908b0dfu : 0);
-  }
-
-  void refill() {
-    uint32_t* w = words_;
-    for (uint32_t k = 0; k < kWords; ++k) {
-      w[k] = twist(w[k], w[(k + 1) % kWords], w[(k + kHalf) % kWords]);
-    }
-    position_ = 0;
-  }
-
-  uint32_t next() {
-    if (position_ >= kWords) refill();
-    uint32_t y = words_[position_++];
-    y ^= y >> 11;
-    y ^= y << 7 & 0x9d2c5680u;
-    y ^= y << 15 & 0xefc60000u;
-    return y ^ y >> 18;
-  }
-
-  uint32_t* words_;
-  uint32_t position_;
-};
 
 // Bytes taken by the white space that begins at p (what str.isspace() holds
 // for), or 0. Needs valid UTF-8, in which no continuation byte can be
@@ -201,28 +140,6 @@ void copy(const std::vector<T>& from, T* to) {
   std::copy(from.begin(), from.end(), to);
 }
 
-// Words of a text as numbers of their types, two or four bytes each, which
-// `numbers` turns into those of the vocabulary.
-struct Words {
-  const void* types;
-  int64_t bytes;
-  const int32_t* numbers;
-
-  int32_t* copy(int64_t begin, int64_t end, int32_t* to) const {
-    return bytes == 2 ? copy(static_cast<const uint16_t*>(types), begin, end,
-                             to)
-                      : copy(static_cast<const int32_t*>(types), begin, end,
-                             to);
-  }
-
- private:
-  template <typename T>
-  int32_t* copy(const T* from, int64_t begin, int64_t end, int32_t* to) const {
-    return std::transform(from + begin, from + end, to,
-                          [this](T type) { return numbers[type]; });
-  }
-};
-
 }  // namespace
 
 extern "C" {
@@ -310,11 +227,6 @@ int64_t draw_pairs(uint32_t* state, int64_t num_paragraphs,
   return kept;
 }
 
-// The numbers of the special tokens, and how many the vocabulary holds.
-struct Specials {
-  int32_t pad, mask, cls, sep, vocab_size;
-};
-
 // Masked language modelling for each pair of spans of words, written as padded
 // rows: tokens and segments (N, T), valid_lens (N), positions, weights and
 // labels (N, P). num_preds[n] says how many of n tokens are predicted (at most
@@ -359,12 +271,7 @@ int draw_masks(uint32_t* state, int64_t num_pairs, const int64_t* spans,
     for (int32_t i : candidates) {
       if (static_cast<int32_t>(preds.size()) >= num_preds[length]) break;
       preds.emplace_back(i, row[i]);
-      if (random.uniform() < 0.8) {
-        row[i] = specials->mask;
-      } else if (random.uniform() >= 0.5) {
-        row[i] = static_cast<int32_t>(
-            random.below(static_cast<uint32_t>(specials->vocab_size)));
-      }
+      hide(row + i, draw_fate(random), *specials, random);
     }
     std::sort(preds.begin(), preds.end());
     for (int64_t i = 0; i < P; ++i) {

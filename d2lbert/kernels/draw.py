@@ -1,4 +1,4 @@
-"""draw.cc for Python: texts cut into words, examples drawn from numbers.
+"""draw.cc and spans.cc for Python: cut texts, draw examples from numbers.
 
 Each function gives to the last bit what plain Python gives, which does the
 work where `library` says that nothing is compiled.
@@ -21,6 +21,7 @@ def _opened(path):
         return onp.ctypeslib.ndpointer(dtype, flags='C_CONTIGUOUS')
 
     i32, i64, f32 = array('int32'), array('int64'), array('float32')
+    f64 = array('float64')
     u8, u32 = array('uint8'), array('uint32')
     number, pointer = ctypes.c_int64, ctypes.c_void_p
     for name, restype, *argtypes in (
@@ -31,13 +32,16 @@ def _opened(path):
             ('draw_pairs', number, u32, number, i32, number, number, i64,
              i64, number, i64, u8),
             ('draw_masks', ctypes.c_int, u32, number, i64, pointer, number,
-             i32, i32, i32, number, number, i32, i32, f32, i32, f32, i32)):
+             i32, i32, i32, number, number, i32, i32, f32, i32, f32, i32),
+            ('draw_spans', ctypes.c_int, u32, number, i64, i64, pointer,
+             number, i32, i32, pointer, f64, number, number, number, number,
+             number, number, i32, f32, i32, f32, i32, i32, i32)):
         function = getattr(library, name)
         function.restype, function.argtypes = restype, argtypes
     return library
 
 
-DRAW = Library('draw', ['draw.cc'], _opened,
+DRAW = Library('draw', ['draw.cc', 'spans.cc'], _opened,
                what='the C++ loops over texts')
 
 
@@ -115,6 +119,32 @@ def masks(spans, types, numbers, specials, num_preds, columns, rng):
             types.ctypes.data, types.itemsize, numbers,
             onp.array(specials, 'int32'), num_preds, columns[0].shape[1],
             columns[3].shape[1], *columns)
+    if failed:
+        raise MemoryError(f'no room for rows of {columns[0].shape[1]} tokens')
+
+
+def spans(rows, parts, types, numbers, specials, begins_word, law, most,
+          apart, share, columns, rng):
+    """Fill padded rows with parts of a text, spans of words in them hidden.
+
+    rows (N + 1,) and parts (M, 2) int64: row k is made of parts rows[k] to
+    rows[k + 1] - 1; types, numbers, specials: as for `masks`; begins_word
+    (size of the vocabulary,) uint8 or None; law (longest,) float64: the
+    share of spans of up to so many words; most: tokens of a span at most;
+    apart: whether spans must not touch; share: of a million tokens, so many
+    are hidden; columns: those of `corpus.spans.Masked`.
+    """
+    types = onp.ascontiguousarray(types)
+    if begins_word is not None:
+        begins_word = onp.ascontiguousarray(begins_word, 'uint8')
+    with _state_of(rng) as state:
+        failed = library().draw_spans(
+            state, len(rows) - 1, rows, onp.ascontiguousarray(parts),
+            types.ctypes.data, types.itemsize, numbers,
+            onp.array(specials, 'int32'),
+            None if begins_word is None else begins_word.ctypes.data,
+            onp.array(law, 'float64'), len(law), most, apart, share,
+            columns[0].shape[1], columns[2].shape[1], *columns)
     if failed:
         raise MemoryError(f'no room for rows of {columns[0].shape[1]} tokens')
 
