@@ -117,6 +117,11 @@ GROUPS = {
                 'of matrices', 'NAME'),
     ),
     'the training': (
+        Setting('objective', str, 'mlm+nsp', "mlm+nsp, the book's, on pairs "
+                'of sentences; mlm, without pairs, in full sentences '
+                '(RoBERTa); span, spans in those, by the words beside them, '
+                'too (SpanBERT); both with new masks each epoch', 'NAME',
+                choices=('mlm+nsp', 'mlm', 'span')),
         Setting('recipe', str, 'book', "book, the chapter's settings, or "
                 'learn, which learns more in ten minutes', 'NAME'),
         Setting('batch_size', int, 512, 'sentence pairs in a step', learn=64,
@@ -161,6 +166,11 @@ LEARN = {name: setting.default if setting.learn is None else setting.learn
          for name, setting in SETTINGS.items()}
 RECIPES = {'book': BOOK, 'learn': LEARN}
 
+#: What an objective takes for granted: without pairs of sentences, rows are
+#: always filled.
+OF_OBJECTIVE = {'mlm+nsp': {}, 'mlm': dict(fill=True, dynamic=True),
+                'span': dict(fill=True, dynamic=True)}
+
 #: What a run that is resumed may be given anew: where it ends, how it is
 #: kept, and where the same text is found.
 ANEW = [name for name, setting in SETTINGS.items() if setting.anew]
@@ -176,7 +186,10 @@ def complete(keywords):
     if unknown:
         raise TypeError(f'unknown setting {", ".join(unknown)}: there are '
                         f'{", ".join(SETTINGS)}')
-    values = {**RECIPES[recipe], 'recipe': recipe, **keywords}
+    objective = SETTINGS['objective'].checked(
+        keywords.get('objective', 'mlm+nsp'))
+    values = {**RECIPES[recipe], **OF_OBJECTIVE[objective],
+              'recipe': recipe, **keywords}
     if values['seed'] is None:
         values['seed'] = int.from_bytes(os.urandom(4), 'little')
     values = {name: setting.checked(values[name])
@@ -184,6 +197,9 @@ def complete(keywords):
     if values['batch_size'] % values['accumulate']:
         raise ValueError(f'accumulate={values["accumulate"]} does not divide '
                          f'batch_size={values["batch_size"]}')
+    if objective != 'mlm+nsp' and not values['fill']:
+        raise ValueError(f'objective={objective} fills its sequences with '
+                         'full sentences: leave fill=False out')
     if values['data_dir'] is not None and values['corpus'] != 'wikitext-2':
         raise ValueError('data_dir (--data-dir) says where WikiText-2 is, '
                          'and corpus (--corpus) names another text: leave '
