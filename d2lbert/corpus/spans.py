@@ -11,7 +11,6 @@ import numpy as onp
 
 from d2lbert.bert_dataset import MASK_SHARE
 from d2lbert.kernels import draw
-from d2lbert.text import RESERVED
 
 # Where words come in pieces, a span has so many tokens more than words, at
 # most; words of more pieces than that are never hidden
@@ -39,13 +38,21 @@ class Spans(NamedTuple):
 
     law: tuple              # the share of spans of 1, 2, ... words
     apart: bool             # whether something must stay between two spans
-    begins_word: Any = None  # (V,) whether a word begins so; None: all are
+    whole: bool             # whether what is counted are words, not tokens
 
-    @property
-    def most(self):
+    def most(self, vocab):
         """How many tokens a span can have."""
-        pieces = 0 if self.begins_word is None else PIECES
-        return len(self.law) + pieces
+        pieces = self.whole and vocab.begins_word is not None
+        return len(self.law) + PIECES * pieces
+
+    def kinds(self, vocab):
+        """What each token of a `Vocab` is, as `draw.masks` takes it: (V,).
+        """
+        kinds = vocab.kinds
+        if kinds is None:       # words, of which <cls> may be one
+            kinds = onp.zeros(len(vocab), 'uint8')
+            kinds[vocab[vocab.special]] = draw.FIXED
+        return kinds if self.whole else kinds & draw.FIXED
 
 
 def geometric(p, longest):
@@ -54,11 +61,12 @@ def geometric(p, longest):
     return tuple(share / sum(law) for share in law)
 
 
-#: Each word by itself (BERT, RoBERTa).
-WORDS = Spans((1.0,), apart=False)
+#: Each token by itself, as in BERT and RoBERTa; or all pieces of a word.
+TOKENS = Spans((1.0,), apart=False, whole=False)
+WORDS = Spans((1.0,), apart=False, whole=True)
 
 #: SpanBERT's (Joshi et al. 2020, section 3.1): 3.8 words in the mean.
-SPANS = Spans(geometric(0.2, 10), apart=True)
+SPANS = Spans(geometric(0.2, 10), apart=True, whole=True)
 
 
 def hide_spans(corpus, rows, parts, spans, max_len, rng=random,
@@ -67,26 +75,29 @@ def hide_spans(corpus, rows, parts, spans, max_len, rng=random,
 
     rows, parts: as `sentences.full_sentences` gives them; spans: a `Spans`.
 
-    mask_share of all tokens are hidden, in spans of whole words: the length
-    of each is drawn by its law, then its place, among all where so many
-    words in a row are neither hidden nor special (where there is none, for
-    one word less). Of the spans, 80 % become <mask>, 10 % random words, one
-    for each token, and 10 % stay. No span is cut to come out even: what a
-    row hides beyond its share is owed to the next one, so that lengths obey
-    the law.
+    mask_share of all tokens are hidden, in spans of tokens or of whole
+    words: the length of each is drawn by its law, then its place, among all
+    where so many in a row are neither hidden nor special (where there is
+    none, for one less). Of the spans, 80 % become <mask>, 10 % random
+    tokens, and 10 % stay. No span is cut to come out even: what a row hides
+    beyond its share is owed to the next one, so that lengths obey the law.
     """
     vocab, share = corpus.vocab, round(mask_share * MILLION)
-    reserved = vocab[RESERVED]
-    columns = _empty_columns(len(rows) - 1, max_len, share, spans.most,
-                             reserved[0])
+    special, kinds = vocab[vocab.special], spans.kinds(vocab)
+    choices = vocab.replacement_ids
+    if choices is None:
+        choices = onp.arange(len(vocab), dtype='int32')
+    columns = _empty_columns(len(rows) - 1, max_len, share,
+                             spans.most(vocab), special[0])
     types, parts = corpus.gathered(parts)
     if not draw.can_draw(rng):
         _hide(columns, rows.tolist(), parts.tolist(), corpus.numbers[types],
-              reserved, len(vocab), spans, share, rng)
+              special, kinds, choices.tolist(), spans, spans.most(vocab),
+              share, rng)
         return columns
-    draw.spans(rows, parts, types, corpus.numbers, (*reserved, len(vocab)),
-               spans.begins_word, list(itertools.accumulate(spans.law)),
-               spans.most, spans.apart, share, columns, rng)
+    draw.spans(rows, parts, types, corpus.numbers, (*special, len(vocab)),
+               kinds, choices, list(itertools.accumulate(spans.law)),
+               spans.most(vocab), spans.apart, share, columns, rng)
     return columns
 
 
@@ -102,15 +113,16 @@ def _empty_columns(num_rows, max_len, share, most, pad):
 
 # The twin of spans.cc
 
-def _hide(columns, rows, parts, ids, reserved, vocab_size, spans, share, rng):
+def _hide(columns, rows, parts, ids, special, kinds, choices, spans, most,
+          share, rng):
     """Fill the columns; ids: the numbers of the words in `parts`."""
-    _, mask, cls, sep = reserved
+    _, mask, cls, sep = special
     law, owed = list(itertools.accumulate(spans.law)), 0
     for row, (first, last) in enumerate(zip(rows, rows[1:])):
         tokens = [cls]
         for begin, end in parts[first:last]:
             tokens += [*ids[begin:end].tolist(), sep]
-        units, preds = _units(tokens, reserved, spans.begins_word), []
+        units, preds = _units(tokens, kinds), []
         free = [_run(units, k, len(law)) for k in range(len(units))]
         owed += share * len(tokens)
         while owed > 0:
@@ -118,7 +130,7 @@ def _hide(columns, rows, parts, ids, reserved, vocab_size, spans, share, rng):
             if len(law) > 1:
                 wanted = 1 + bisect.bisect_right(law, rng.random(), 0,
                                                  len(law) - 1)
-            span = _take(units, free, wanted, spans, rng)
+            span = _take(units, free, wanted, most, spans.apart, rng)
             if span is None:
                 owed = 0
                 break
@@ -131,21 +143,20 @@ def _hide(columns, rows, parts, ids, reserved, vocab_size, spans, share, rng):
                 if is_masked:
                     tokens[i] = mask
                 elif is_random:
-                    tokens[i] = rng.randrange(vocab_size)
+                    tokens[i] = rng.choice(choices)
         columns.tokens_X[row, :len(tokens)] = tokens
         columns.valid_lens_x[row] = len(tokens)
         for column, values in zip(columns[2:], zip(*sorted(preds))):
             column[row, :len(preds)] = values
 
 
-def _units(tokens, reserved, begins_word):
+def _units(tokens, kinds):
     """Where words begin and end in a row, a list of pairs."""
     units = []
-    for i, token in enumerate(tokens):
-        if token in reserved:
+    for i, kind in enumerate(kinds[tokens].tolist()):
+        if kind & draw.FIXED:
             continue
-        if (begins_word is not None and not begins_word[token] and units
-                and units[-1][1] == i):
+        if kind & draw.GOES_ON and units and units[-1][1] == i:
             units[-1] = units[-1][0], i + 1
         else:
             units.append((i, i + 1))
@@ -161,12 +172,12 @@ def _run(units, k, longest):
     return count
 
 
-def _take(units, free, wanted, spans, rng):
+def _take(units, free, wanted, most, apart, rng):
     """A random span of `wanted` words, or of as many as there are; or None.
     """
     for length in range(wanted, 0, -1):
         fitting = [k for k in range(len(units)) if free[k] >= length
-                   and units[k + length - 1][1] - units[k][0] <= spans.most]
+                   and units[k + length - 1][1] - units[k][0] <= most]
         if fitting:
             break
     else:
@@ -174,7 +185,7 @@ def _take(units, free, wanted, spans, rng):
     first = fitting[rng.randrange(len(fitting))]
     last = first + length - 1
     span = units[first][0], units[last][1]
-    if spans.apart:
+    if apart:
         first -= first > 0 and units[first - 1][1] == units[first][0]
         last += (last + 1 < len(units)
                  and units[last][1] == units[last + 1][0])

@@ -99,6 +99,10 @@ struct Specials {
   int32_t pad, mask, cls, sep, vocab_size;
 };
 
+// What tokens can be: never hidden, or going on with the word of the one
+// before.
+constexpr uint8_t kFixed = 1, kGoesOn = 2;
+
 // What becomes of a word that is to be predicted: in 8 of 10 cases <mask>
 // stands in its place, in one a random word, in one itself.
 enum class Fate { kMasked, kReplaced, kKept };
@@ -108,13 +112,21 @@ inline Fate draw_fate(Twister& random) {
   return random.uniform() >= 0.5 ? Fate::kReplaced : Fate::kKept;
 }
 
-inline void hide(int32_t* word, Fate fate, const Specials& specials,
-                 Twister& random) {
-  if (fate == Fate::kMasked) *word = specials.mask;
-  if (fate == Fate::kReplaced) {
-    *word = static_cast<int32_t>(
-        random.below(static_cast<uint32_t>(specials.vocab_size)));
+// What others are replaced by: `count` choices; null: all tokens.
+struct Others {
+  const int32_t* choices;
+  uint32_t count;
+
+  int32_t draw(Twister& random) const {
+    const uint32_t k = random.below(count);
+    return choices != nullptr ? choices[k] : static_cast<int32_t>(k);
   }
+};
+
+inline void hide(int32_t* token, Fate fate, int32_t mask,
+                 const Others& others, Twister& random) {
+  if (fate == Fate::kMasked) *token = mask;
+  if (fate == Fate::kReplaced) *token = others.draw(random);
 }
 
 }  // namespace

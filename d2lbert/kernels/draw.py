@@ -32,14 +32,18 @@ def _opened(path):
             ('draw_pairs', number, u32, number, i32, number, number, i64,
              i64, number, i64, u8),
             ('draw_masks', ctypes.c_int, u32, number, i64, pointer, number,
-             i32, i32, i32, number, number, i32, i32, f32, i32, f32, i32),
+             i32, i32, i32, number, number, i32, i32, f32, i32, f32, i32,
+             pointer, pointer, number, ctypes.c_int),
             ('draw_spans', ctypes.c_int, u32, number, i64, i64, pointer,
-             number, i32, i32, pointer, f64, number, number, number, number,
-             number, number, i32, f32, i32, f32, i32, i32, i32)):
+             number, i32, i32, u8, i32, number, f64, number, number, number,
+             number, number, number, i32, f32, i32, f32, i32, i32, i32)):
         function = getattr(library, name)
         function.restype, function.argtypes = restype, argtypes
     return library
 
+
+#: What a token can be, in `kinds` of `masks`.
+FIXED, GOES_ON = 1, 2
 
 DRAW = Library('draw', ['draw.cc', 'spans.cc'], _opened,
                what='the C++ loops over texts')
@@ -103,14 +107,19 @@ def pairs(order, first, last, paragraphs, sentences, max_len, rng):
     return spans[:num_pairs], is_next[:num_pairs]
 
 
-def masks(spans, types, numbers, specials, num_preds, columns, rng):
+def masks(spans, types, numbers, specials, num_preds, columns, rng,
+          kinds=None, choices=None, whole_words=False):
     """Fill padded rows with pairs of spans of words, some of them hidden.
 
     types: uint16 or int32, of which spans (N, 4) int64 speaks; numbers:
     (different types,) int32, their vocabulary numbers; specials: (pad, mask,
     cls, sep, size of the vocabulary); num_preds: (T + 1,) int32, how many
     of so many tokens are hidden; columns: tokens, segments, lengths,
-    positions, weights and labels.
+    positions, weights and labels. kinds: None, or for each token of the
+    vocabulary, uint8, FIXED for one that is never hidden and GOES_ON for
+    one that goes on with a word; choices: None, or the tokens, int32, that
+    others may be replaced by; whole_words: hide all pieces of a word or
+    none.
     """
     types = onp.ascontiguousarray(types)
     with _state_of(rng) as state:
@@ -118,35 +127,42 @@ def masks(spans, types, numbers, specials, num_preds, columns, rng):
             state, len(spans), onp.ascontiguousarray(spans),
             types.ctypes.data, types.itemsize, numbers,
             onp.array(specials, 'int32'), num_preds, columns[0].shape[1],
-            columns[3].shape[1], *columns)
+            columns[3].shape[1], *columns, _address(kinds, 'uint8'),
+            _address(choices, 'int32'), 0 if choices is None else len(choices),
+            whole_words)
     if failed:
         raise MemoryError(f'no room for rows of {columns[0].shape[1]} tokens')
 
 
-def spans(rows, parts, types, numbers, specials, begins_word, law, most,
+def spans(rows, parts, types, numbers, specials, kinds, choices, law, most,
           apart, share, columns, rng):
     """Fill padded rows with parts of a text, spans of words in them hidden.
 
     rows (N + 1,) and parts (M, 2) int64: row k is made of parts rows[k] to
-    rows[k + 1] - 1; types, numbers, specials: as for `masks`; begins_word
-    (size of the vocabulary,) uint8 or None; law (longest,) float64: the
-    share of spans of up to so many words; most: tokens of a span at most;
-    apart: whether spans must not touch; share: of a million tokens, so many
-    are hidden; columns: those of `corpus.spans.Masked`.
+    rows[k + 1] - 1; types, numbers, specials, kinds, choices: as for
+    `masks`; law (longest,) float64: the share of spans of up to so many
+    words; most: tokens of a span at most; apart: whether spans must not
+    touch; share: of a million tokens, so many are hidden; columns: those of
+    `corpus.spans.Masked`.
     """
     types = onp.ascontiguousarray(types)
-    if begins_word is not None:
-        begins_word = onp.ascontiguousarray(begins_word, 'uint8')
     with _state_of(rng) as state:
         failed = library().draw_spans(
             state, len(rows) - 1, rows, onp.ascontiguousarray(parts),
             types.ctypes.data, types.itemsize, numbers,
-            onp.array(specials, 'int32'),
-            None if begins_word is None else begins_word.ctypes.data,
+            onp.array(specials, 'int32'), kinds, choices, len(choices),
             onp.array(law, 'float64'), len(law), most, apart, share,
             columns[0].shape[1], columns[2].shape[1], *columns)
     if failed:
         raise MemoryError(f'no room for rows of {columns[0].shape[1]} tokens')
+
+
+def _address(array, dtype):
+    """Where an array of a dtype lies, for C++; None stays None."""
+    if array is None:
+        return None
+    assert array.dtype == dtype and array.flags.c_contiguous
+    return array.ctypes.data
 
 
 @contextlib.contextmanager

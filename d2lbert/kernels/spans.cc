@@ -22,19 +22,13 @@ class Units {
   Units(int32_t longest, int32_t most, bool apart)
       : longest_(longest), most_(most), apart_(apart) {}
 
-  // The words of `length` tokens. begins_word says of each number of the
-  // vocabulary whether a word begins with it; null: each is a word.
-  void read(const int32_t* tokens, int32_t length, const Specials& specials,
-            const uint8_t* begins_word) {
+  // The words of `length` tokens; kinds: what each of the vocabulary is.
+  void read(const int32_t* tokens, int32_t length, const uint8_t* kinds) {
     units_.clear();
     for (int32_t i = 0; i < length; ++i) {
-      const int32_t token = tokens[i];
-      if (token == specials.pad || token == specials.mask ||
-          token == specials.cls || token == specials.sep) {
-        continue;
-      }
-      if (begins_word && !begins_word[token] && !units_.empty() &&
-          units_.back().end == i) {
+      const uint8_t kind = kinds[tokens[i]];
+      if (kind & kFixed) continue;
+      if (kind & kGoesOn && !units_.empty() && units_.back().end == i) {
         ++units_.back().end;
       } else {
         units_.push_back({i, i + 1, 0});
@@ -107,16 +101,18 @@ extern "C" {
 // the places left and right of its span (N, P).
 //
 // Row k is <cls> and, a <sep> behind each, parts rows[k] to rows[k + 1] - 1,
-// which are words parts[2i] to parts[2i + 1] - 1 of the text. law[i]: the
+// which are words parts[2i] to parts[2i + 1] - 1 of the text. kinds: what
+// each token of the vocabulary is; choices: what replaces others. law[i]: the
 // share of spans of up to i + 1 words; most: tokens of a span at most; share:
 // how many of a million tokens are to be hidden. What a row hides beyond its
 // share is owed to the next. Returns 0, or 1 when memory runs out.
 int draw_spans(uint32_t* state, int64_t num_rows, const int64_t* rows,
                const int64_t* parts, const void* types, int64_t type_bytes,
                const int32_t* numbers, const Specials* specials,
-               const uint8_t* begins_word, const double* law,
-               int64_t longest, int64_t most, int64_t apart, int64_t share,
-               int64_t T, int64_t P, int32_t* tokens, float* valid_lens,
+               const uint8_t* kinds, const int32_t* choices,
+               int64_t num_choices, const double* law, int64_t longest,
+               int64_t most, int64_t apart, int64_t share, int64_t T,
+               int64_t P, int32_t* tokens, float* valid_lens,
                int32_t* positions, float* weights, int32_t* labels,
                int32_t* left, int32_t* right) try {
   constexpr int64_t kWhole = 1000000;
@@ -124,6 +120,7 @@ int draw_spans(uint32_t* state, int64_t num_rows, const int64_t* rows,
   const Words words{types, type_bytes, numbers};
   Units units(static_cast<int32_t>(longest), static_cast<int32_t>(most),
               apart != 0);
+  const Others others{choices, static_cast<uint32_t>(num_choices)};
   std::vector<Pred> preds;
   preds.reserve(static_cast<size_t>(P));
   int64_t owed = 0;
@@ -138,7 +135,7 @@ int draw_spans(uint32_t* state, int64_t num_rows, const int64_t* rows,
     std::fill(end, row + T, specials->pad);
     valid_lens[k] = static_cast<float>(length);
 
-    units.read(row, length, *specials, begins_word);
+    units.read(row, length, kinds);
     preds.clear();
     owed += share * length;
     while (owed > 0) {
@@ -156,7 +153,7 @@ int draw_spans(uint32_t* state, int64_t num_rows, const int64_t* rows,
       const Fate fate = draw_fate(random);
       for (int32_t i = span.begin; i < span.end; ++i) {
         preds.push_back({i, row[i], span.begin - 1, span.end});
-        hide(row + i, fate, *specials, random);
+        hide(row + i, fate, specials->mask, others, random);
       }
     }
     std::sort(preds.begin(), preds.end(), [](const Pred& a, const Pred& b) {

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as onp
 
 from d2lbert.bert_pretraining import summary
-from d2lbert.corpus.spans import SPANS, WORDS, Masked
+from d2lbert.corpus.spans import SPANS, TOKENS, WORDS, Masked
 from d2lbert.machine.backend import autograd, np
 from d2lbert.objectives.boundary import BERTWithBoundary
 from d2lbert.objectives.evaluation import (
@@ -54,7 +54,7 @@ class MLM(MLMAndNSP):
     losses = 'mlm',
     examples = 'sequences'
     Figures = MLMFigures
-    spans = WORDS
+    spans = TOKENS
 
     @classmethod
     def trained(cls, bert):
@@ -67,10 +67,12 @@ class MLM(MLMAndNSP):
 
     def batches(self, epoch, start):
         """One epoch of training: (position, `Masked` of NumPy arrays)."""
-        s = self.settings
+        s, spans = self.settings, self.spans
+        if spans == TOKENS and s['whole_word_masking']:
+            spans = WORDS
         return self.text.train.batches(
             s['batch_size'], s['max_len'], seed=s['seed'], epoch=epoch,
-            start=start, dynamic=s['dynamic'], spans=self.spans)
+            start=start, dynamic=s['dynamic'], spans=spans)
 
     @classmethod
     def held_out_batches(cls, text, batch_size, max_len):
@@ -155,7 +157,8 @@ class MLMAndSBO(MLM):
     @classmethod
     def trained(cls, bert):
         """The model with a boundary head, and with its NSP frozen."""
-        return BERTWithBoundary(super().trained(bert), cls.spans.most)
+        return BERTWithBoundary(super().trained(bert),
+                                cls.spans.most(bert.vocab))
 
     @classmethod
     def losses_of(cls, net, hidden):

@@ -7,6 +7,8 @@ from shlex import quote
 from d2lbert.bert import BERTModel
 from d2lbert.machine.backend import mx, npx
 from d2lbert.machine.files import Name, replacing, write_text
+from d2lbert.pretrained.vocabulary import PieceVocab
+from d2lbert.pretrained.wordpiece import TOKENIZER
 from d2lbert.text import Vocab
 
 
@@ -65,23 +67,39 @@ def load_run(folder, ctx=None):
     The net is the model alone, whatever it was trained for.
     """
     folder = Path(folder)
+    net = _described_net(folder)
+    of_pieces = (folder / TOKENIZER).is_file()
+    vocab = (PieceVocab.load(folder) if of_pieces
+             else Vocab.load(folder / 'vocab.txt'))
+    if len(vocab) != net.config['vocab_size']:
+        name = TOKENIZER if of_pieces else 'vocab.txt'
+        raise RunError(f'{folder / name} has {len(vocab)} entries, '
+                       f'but the model {net.config["vocab_size"]}')
+    load_parameters(net, folder / 'model.params', ctx)
+    net.vocab = vocab
+    return net, vocab
+
+
+def load_net(folder, ctx=None):
+    """The net of a run folder, without a vocabulary."""
+    folder = Path(folder)
+    net = _described_net(folder)
+    load_parameters(net, folder / 'model.params', ctx)
+    return net
+
+
+def _described_net(folder):
+    """The net that config.json of a run folder describes, without values."""
     if not folder.is_dir():
         raise RunError(f'there is no run folder {folder}')
     config = read_config(folder)
     try:
         if not isinstance(config, dict) or 'model' not in config:
             raise ValueError('it says nothing of one')
-        net = BERTModel(**config['model'])
+        return BERTModel(**config['model'])
     except (ValueError, TypeError, OverflowError) as error:
         raise RunError(f'{folder / "config.json"} does not describe a model: '
                        f'{error}') from None
-    vocab = Vocab.load(folder / 'vocab.txt')
-    if len(vocab) != net.config['vocab_size']:
-        raise RunError(f'{folder / "vocab.txt"} has {len(vocab)} entries, '
-                       f'but the model {net.config["vocab_size"]}')
-    load_parameters(net, folder / 'model.params', ctx)
-    net.vocab = vocab
-    return net, vocab
 
 
 def read_config(folder):

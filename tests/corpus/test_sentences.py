@@ -9,7 +9,7 @@ from texts import assert_same, make_wiki, write
 from d2lbert.corpus import stored
 from d2lbert.corpus.opening import open_corpus
 from d2lbert.corpus.sentences import full_sentences
-from d2lbert.corpus.spans import SPANS, WORDS, Masked
+from d2lbert.corpus.spans import SPANS, TOKENS, Masked
 from d2lbert.text import SEP
 
 
@@ -124,7 +124,7 @@ def test_articles_come_in_a_new_order_each_time(articles):
 
 def test_batches_are_these_rows(big):
     text, vocab = big.train, big.vocab
-    _, rows = next(text.batches(10 ** 6, 40, seed=4, spans=WORDS))
+    _, rows = next(text.batches(10 ** 6, 40, seed=4, spans=TOKENS))
     assert isinstance(rows, Masked)
     tokens = rows.tokens_X.copy()
     row, k = onp.nonzero(rows.mlm_weights_X)
@@ -137,7 +137,7 @@ def test_batches_are_these_rows(big):
     assert rows.valid_lens_x.mean() > 30
 
 
-@pytest.mark.parametrize('spans', [WORDS, SPANS], ids=['words', 'spans'])
+@pytest.mark.parametrize('spans', [TOKENS, SPANS], ids=['tokens', 'spans'])
 @pytest.mark.parametrize('dynamic', [True, False])
 def test_rows_can_be_had_from_any_place_on(big, monkeypatch, spans, dynamic):
     monkeypatch.setattr(stored, 'CHUNK_PLACES', 700)
@@ -163,7 +163,7 @@ def test_rows_can_be_had_from_any_place_on(big, monkeypatch, spans, dynamic):
 
 def test_a_place_in_another_text_is_refused(big):
     with pytest.raises(ValueError, match='belongs to another text'):
-        big.train.batches(8, 32, seed=0, spans=WORDS, start=(2, 0))
+        big.train.batches(8, 32, seed=0, spans=TOKENS, start=(2, 0))
 
 
 def test_memory_does_not_grow_with_the_text(monkeypatch):

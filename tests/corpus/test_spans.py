@@ -1,4 +1,5 @@
 """Words hidden one by one and in spans, in rows of full sentences."""
+import copy
 import random
 
 import numpy as onp
@@ -9,13 +10,15 @@ from d2lbert.corpus.opening import open_corpus
 from d2lbert.corpus.sentences import full_sentences
 from d2lbert.corpus.spans import (
     SPANS,
+    TOKENS,
     WORDS,
     Masked,
     Spans,
     geometric,
     hide_spans,
 )
-from d2lbert.text import CLS, MASK, PAD, SEP
+from d2lbert.kernels import draw
+from d2lbert.text import CLS, MASK, PAD, RESERVED, SEP
 
 NUM_TOKENS = 100_000
 
@@ -66,22 +69,30 @@ def restored(rows):
     return tokens
 
 
-def pieces(vocab, share=0.4):
-    """Which of the vocabulary's words are to pass for beginnings."""
-    return (onp.random.RandomState(3).rand(len(vocab)) > share).astype(
-        'uint8')
+def in_pieces(text, begins_word):
+    """The text as if some of its words only went on with the one before."""
+    vocab = copy.copy(text.vocab)
+    vocab.begins_word = begins_word
+    vocab.kinds = onp.where(begins_word, 0, draw.GOES_ON).astype('uint8')
+    vocab.kinds[vocab[RESERVED]] = draw.FIXED
+    vocab.replacement_ids = onp.flatnonzero(
+        vocab.kinds != draw.FIXED).astype('int32')
+    train = copy.copy(text.train)
+    train.kept = text.train     # or its file is closed
+    train.vocab = vocab
+    return text._replace(train=train, vocab=vocab)
 
 
 def of_kind(kind, text):
-    if kind == 'words':
-        return WORDS
-    if kind == 'spans':
-        return SPANS
-    law = SPANS.law if kind == 'spans of pieces' else WORDS.law
-    return Spans(law, kind == 'spans of pieces', pieces(text.vocab))
+    """(Spans, text): what is hidden, and in what."""
+    if kind.endswith('pieces'):
+        text = in_pieces(text, onp.random.RandomState(3).rand(
+            len(text.vocab)) > 0.4)
+    return {'tokens': TOKENS, 'spans': SPANS, 'spans of pieces': SPANS,
+            'words of pieces': WORDS}[kind], text
 
 
-KINDS = ['words', 'spans', 'spans of pieces', 'pieces of words']
+KINDS = ['tokens', 'spans', 'spans of pieces', 'words of pieces']
 
 
 @pytest.mark.parametrize('kind', KINDS)
@@ -89,7 +100,7 @@ KINDS = ['words', 'spans', 'spans of pieces', 'pieces of words']
 def test_compiled_and_plain_spans_agree(compiled, plain, kind, max_len):
     path = write('small', make_wiki(60)[0])
     text = open_corpus(path, min_freq=1, progress=False)
-    spans = of_kind(kind, text)
+    spans, text = of_kind(kind, text)
 
     def drawn():
         rng = random.Random(5)
@@ -105,7 +116,8 @@ def test_compiled_and_plain_spans_agree(compiled, plain, kind, max_len):
 
 @pytest.mark.parametrize('kind', KINDS)
 def test_fifteen_per_cent_are_hidden_in_all(text, kind):
-    rows = rows_of(text, of_kind(kind, text))
+    spans, text = of_kind(kind, text)
+    rows = rows_of(text, spans)
     assert rows.valid_lens_x.sum() > NUM_TOKENS
     hidden = rows.mlm_weights_X.sum()
     # The last row may owe a span
@@ -113,7 +125,7 @@ def test_fifteen_per_cent_are_hidden_in_all(text, kind):
     # ... and each row has about its own share
     for lens, count in zip(rows.valid_lens_x, rows.mlm_weights_X.sum(1)):
         assert abs(count - 0.15 * lens) <= (
-            1 if kind == 'words' else 10 if kind == 'spans' else 30)
+            1 if kind == 'tokens' else 10 if kind == 'spans' else 30)
 
 
 def test_lengths_of_spans_obey_the_geometric_law(text):
@@ -135,7 +147,8 @@ def test_lengths_of_spans_obey_the_geometric_law(text):
 
 @pytest.mark.parametrize('kind', KINDS)
 def test_fates_are_decided_for_a_span_as_a_whole(text, kind):
-    rows, count = rows_of(text, of_kind(kind, text)), {}
+    spans, text = of_kind(kind, text)
+    rows, count = rows_of(text, spans), {}
     mask, before = text.vocab[MASK], restored(rows)
     sizes, kept_by_chance = onp.zeros(3), 0
     for row, begin, end in spans_of(rows):
@@ -161,7 +174,8 @@ def test_fates_are_decided_for_a_span_as_a_whole(text, kind):
 
 @pytest.mark.parametrize('kind', KINDS)
 def test_special_tokens_are_never_hidden(text, kind):
-    rows = rows_of(text, of_kind(kind, text))
+    spans, text = of_kind(kind, text)
+    rows = rows_of(text, spans)
     special = text.vocab[[CLS, SEP, MASK, PAD]]
     hidden = rows.mlm_Y[rows.mlm_weights_X > 0]
     assert not onp.isin(hidden, special).any()
@@ -177,7 +191,7 @@ def test_special_tokens_are_never_hidden(text, kind):
 def test_every_word_is_as_likely_to_be_hidden(text):
     hidden = onp.zeros(64)
     for epoch in range(5):
-        rows = rows_of(text, WORDS, epoch=epoch)
+        rows = rows_of(text, TOKENS, epoch=epoch)
         full = rows.valid_lens_x >= 60
         row, k = onp.nonzero(rows.mlm_weights_X * full[:, None])
         hidden += onp.bincount(rows.pred_positions_X[row, k], minlength=64)
@@ -188,17 +202,18 @@ def test_every_word_is_as_likely_to_be_hidden(text):
 
 def test_spans_do_not_touch(text):
     for kind in ('spans', 'spans of pieces'):
-        found = spans_of(rows_of(text, of_kind(kind, text)))
+        spans, its_text = of_kind(kind, text)
+        found = spans_of(rows_of(its_text, spans))
         for (row, _, end), (next_row, begin, _) in zip(found, found[1:]):
             assert row != next_row or end < begin
 
 
-@pytest.mark.parametrize('kind', ['spans of pieces', 'pieces of words'])
+@pytest.mark.parametrize('kind', ['spans of pieces', 'words of pieces'])
 def test_spans_are_of_whole_words(text, kind):
-    spans = of_kind(kind, text)
+    spans, text = of_kind(kind, text)
     rows = rows_of(text, spans)
     before, special = restored(rows), text.vocab[[CLS, SEP, MASK, PAD]]
-    begins, lengths = spans.begins_word, []
+    begins, lengths = text.vocab.begins_word, []
     for row, begin, end in spans_of(rows):
         words = begins[before[row, begin:end]]
         # The rest of a word may begin a row whose sentence was cut, and
@@ -207,8 +222,8 @@ def test_spans_are_of_whole_words(text, kind):
         assert onp.isin(before[row, end], special) or begins[
             before[row, end]]
         lengths.append(max(1, words.sum() + (not words[0])))
-        assert end - begin <= spans.most
-    if kind == 'pieces of words':
+        assert end - begin <= spans.most(text.vocab)
+    if kind == 'words of pieces':
         assert set(lengths) == {1}
     else:
         assert max(lengths) == 10
@@ -218,11 +233,11 @@ def test_spans_are_of_whole_words(text, kind):
 def test_a_word_of_too_many_pieces_is_left_alone():
     path = write('one', 'x ' + 'y ' * 29 + '. x a b .\n')
     text = open_corpus(path, min_freq=1, progress=False)
-    spans = Spans(WORDS.law, False, onp.array(
-        [token != 'y' for token in text.vocab.idx_to_token], 'uint8'))
-    assert spans.most == 21
+    text = in_pieces(text, onp.array(
+        [token != 'y' for token in text.vocab.idx_to_token]))
+    assert WORDS.most(text.vocab) == 21
     for seed in range(20):
-        rows = rows_of(text, spans, 40, seed=seed)
+        rows = rows_of(text, WORDS, 40, seed=seed)
         y = text.vocab['y']
         assert rows.mlm_weights_X.sum() and not (rows.mlm_Y == y).any()
 
@@ -230,7 +245,7 @@ def test_a_word_of_too_many_pieces_is_left_alone():
 def test_rows_too_short_for_a_span_have_shorter_ones():
     path = write('short', 'a b . c .\n')
     text = open_corpus(path, min_freq=1, progress=False)
-    always_ten = Spans((0.0,) * 9 + (1.0,), True)
+    always_ten = Spans((0.0,) * 9 + (1.0,), True, True)
     rows = rows_of(text, always_ten, 40)
     assert spans_of(rows) in ([(0, 1, 5)], [(0, 1, 4)])
     rows = rows_of(text, always_ten, 5)
