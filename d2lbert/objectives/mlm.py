@@ -103,7 +103,7 @@ class MLM(MLMAndNSP):
         """`Figures` of a net on batches like `held_out_batches`."""
         sums = None
         for batch in batches:
-            with autograd.pause():      # somebody may be recording
+            with autograd.pause():
                 waiting = [cls.sums_of(net, hidden) for hidden in (
                     Hidden.of(net, shard, device)
                     for shard, device in shards(batch, devices))
