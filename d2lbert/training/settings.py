@@ -114,7 +114,7 @@ GROUPS = {
                 'word or none'),
     ),
     'the model': (
-        Setting('max_len', int, 64, 'tokens in a pair at most'),
+        Setting('max_len', int, 64, 'tokens in a pair or sequence at most'),
         Setting('num_hiddens', int, 128, 'numbers in the vector of a token'),
         Setting('ffn_num_hiddens', int, 256, 'width of the feed-forward '
                 'networks'),
@@ -127,14 +127,14 @@ GROUPS = {
     ),
     'the training': (
         Setting('objective', str, 'mlm+nsp', "mlm+nsp, the book's, on pairs "
-                'of sentences; mlm, without pairs, in full sentences '
-                '(RoBERTa); span, spans in those, by the words beside them, '
-                'too (SpanBERT); both with new masks each epoch', 'NAME',
+                'of sentences; mlm, masked words in full sentences, '
+                "RoBERTa's; span, masked spans in them and their boundaries, "
+                "SpanBERT's; these two draw new masks each epoch", 'NAME',
                 choices=('mlm+nsp', 'mlm', 'span')),
         Setting('recipe', str, 'book', "book, the chapter's settings, or "
                 'learn, which learns more in ten minutes', 'NAME'),
-        Setting('batch_size', int, 512, 'sentence pairs in a step', learn=64,
-                least=1),
+        Setting('batch_size', int, 512, 'sentence pairs, or sequences, in a '
+                'step', learn=64, least=1),
         Setting('accumulate', int, 1, 'parts of a batch that are worked on '
                 'one after another, to save memory', 'K', least=1),
         Setting('num_steps', int, 50, 'steps of training', learn=5000,
