@@ -30,7 +30,7 @@ class MLMAndNSP:
     """
 
     losses = 'mlm', 'nsp'
-    examples = 'sentence pairs'
+    unit = 'sentence pairs'
     Figures = Figures
 
     def __init__(self, settings, vocab=None, progress=False):
