@@ -227,11 +227,12 @@ def run_steps(steps, num_steps, log_interval, history, animator,
         animator.close()
 
 
-def summary(history, devices):
+def summary(history, devices, unit='sentence pairs'):
     """The book's two lines about a loop that has ended."""
-    mlm, nsp = history.means
-    return (f'MLM loss {mlm:.3f}, NSP loss {nsp:.3f}\n'
-            f'{history.pairs_per_sec:.1f} sentence pairs/sec on {devices}')
+    losses = ', '.join(f'{name.upper()} loss {mean:.3f}'
+                       for name, mean in zip(history.losses, history.means))
+    return (f'{losses}\n'
+            f'{history.pairs_per_sec:.1f} {unit}/sec on {devices}')
 
 
 def train_bert(train_iter, net, loss, vocab_size, ctx=None, *args,
