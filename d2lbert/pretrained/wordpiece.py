@@ -149,6 +149,7 @@ class WordPiece(Tokens):
         model that is not of word pieces.
         """
         folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
         config = dict(self.config)
         for name in ('name_or_path', 'tokenizer_file', 'vocab_file',
                      'special_tokens_map_file', 'auto_map'):

@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import random
+import re
 import subprocess
 import sys
 import threading
@@ -511,3 +512,16 @@ def test_transformers_reads_whole_words(words, tmp_path):
     assert not errors
     assert found == [hashlib.md5(str(e.ids).encode()).hexdigest()
                      for e in words.encode_batch(texts)]
+
+
+def test_what_the_readme_shows_of_word_pieces_runs(
+        small, tmp_path, monkeypatch, capsys):
+    readme = Path(__file__).resolve().parents[2] / 'README.md'
+    code, = re.findall(r'```python\n(from d2lbert import WordPiece\n.*?)```',
+                       readme.read_text('utf-8'), re.DOTALL)
+    (tmp_path / 'more.txt.gz').write_bytes(gzip.compress(TEXT.encode()))
+    small.save(tmp_path / 'folder')
+    monkeypatch.chdir(tmp_path)
+    exec(compile(code, str(readme), 'exec'), {})
+    assert "['[CLS]', 'crane" in capsys.readouterr().out
+    assert WordPiece.load('other-folder').described() == small.described()
