@@ -111,9 +111,11 @@ if __name__ == '__main__':
         install_requires=requirements(),
         extras_require={
             'notebook': ['ipykernel>=6,<8', 'notebook>=6,<8'],
+            'pretrained': ['safetensors>=0.3,<1', 'tokenizers>=0.13,<1'],
             'punkt': ['nltk>=3.8,<4'],
             'test': ['ipykernel>=6,<8', 'nbclient>=0.6,<1',
-                     'nbformat>=5.1,<6', 'nltk>=3.8,<4', 'pytest>=7,<10'],
+                     'nbformat>=5.1,<6', 'nltk>=3.8,<4', 'pytest>=7,<10',
+                     'safetensors>=0.3,<1', 'tokenizers>=0.13,<1'],
         },
         entry_points={
             'console_scripts': ['d2lbert = d2lbert.__main__:main']},

@@ -1,0 +1,233 @@
+"""Word pieces by the library `tokenizers`: made, learnt, read.
+
+What `wordpiece.WordPiece` stands on; nobody else calls the library.
+"""
+import collections
+import json
+import re
+from pathlib import Path
+
+from d2lbert import words
+from d2lbert.text import UNK
+
+# Letters that pieces are made of; words with others become [UNK]
+MAX_LETTERS = 1000
+
+# Words that are counted at a time; when there are more, the rarer half is
+# forgotten
+MAX_TYPES = 1 << 21
+
+# Words that the library is given to count: of more, all counts are divided
+MAX_WORDS = 1 << 25
+
+MORE = '##'     # begins a piece that goes on with a word
+
+
+class TokenizerError(ValueError):
+    """Why a tokenizer cannot be read, in one sentence."""
+
+
+def library():
+    """The library; ImportError with a sentence where it is missing."""
+    try:
+        import tokenizers
+    except ImportError:
+        raise ImportError(
+            'word pieces need the library tokenizers: pip install '
+            "'.[pretrained]' brings it") from None
+    return tokenizers
+
+
+# Making one
+
+def bert(tokens, special, lowercase=True, strip_accents=None,
+         handle_chinese_chars=True):
+    """BERT's tokenizer of a list of tokens; special: {role: token}."""
+    t = library()
+    tokenizer = t.Tokenizer(t.models.WordPiece(
+        {token: idx for idx, token in enumerate(tokens)},
+        unk_token=special['unk'], max_input_chars_per_word=100))
+    tokenizer.normalizer = t.normalizers.BertNormalizer(
+        clean_text=True, handle_chinese_chars=handle_chinese_chars,
+        strip_accents=strip_accents, lowercase=lowercase)
+    tokenizer.pre_tokenizer = t.pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = t.decoders.WordPiece(prefix=MORE)
+    tokenizer.add_special_tokens(list(special.values()))
+    tokenizer.post_processor = template(tokenizer, special)
+    return tokenizer
+
+
+def whole_words(tokens, special):
+    """One whose tokens are lower-case words, as blanks part them."""
+    t = library()
+    tokenizer = t.Tokenizer(t.models.WordLevel(
+        {token: idx for idx, token in enumerate(tokens)},
+        unk_token=special['unk']))
+    tokenizer.normalizer = t.normalizers.Lowercase()
+    tokenizer.pre_tokenizer = t.pre_tokenizers.WhitespaceSplit()
+    tokenizer.add_special_tokens(list(special.values()))
+    tokenizer.post_processor = template(tokenizer, special)
+    return tokenizer
+
+
+def template(tokenizer, special):
+    """What puts the special tokens around a text, and around a pair."""
+    cls, sep = special['cls'], special['sep']
+    return library().processors.TemplateProcessing(
+        single=[f'{cls}:0', '$A:0', f'{sep}:0'],
+        pair=[f'{cls}:0', '$A:0', f'{sep}:0', '$B:1', f'{sep}:1'],
+        special_tokens=[(token, tokenizer.token_to_id(token))
+                        for token in sorted({cls, sep})])
+
+
+# Learning one
+
+def count_words(paths):
+    """How often each word of text files occurs, as blanks part them."""
+    if isinstance(paths, (str, Path)):
+        paths = [paths]
+    counts = collections.Counter()
+    for path in paths:
+        for line in words.read_lines(path):
+            counts.update(line.split())
+        if len(counts) > MAX_TYPES:
+            counts = collections.Counter(dict(
+                counts.most_common(MAX_TYPES // 2)))
+    return counts
+
+
+def learn(counts, vocab_size, special, normalizer, min_frequency=2):
+    """The tokens learnt from {word: how often}: a list, the same each time.
+
+    special: tokens that come first. Then come the letters, those that begin
+    a word and those that go on with one, and then the pieces in the order
+    in which they were learnt.
+    """
+    t = library()
+    counts = _normalized(counts, normalizer)
+    letters = collections.Counter()
+    for word, count in counts.items():
+        for letter in word:
+            letters[letter] += count
+    kept = sorted(letters, key=lambda letter: (-letters[letter], letter))
+    kept = set(kept[:MAX_LETTERS])
+    counts = {word: count for word, count in counts.items()
+              if kept.issuperset(word)}
+    begin = sorted({word[0] for word in counts})
+    more = sorted({MORE + letter for word in counts for letter in word[1:]})
+    known = [*special, *begin, *more]
+    if not begin:
+        raise ValueError('the text has no word to learn pieces from')
+    if vocab_size < len(known):
+        raise ValueError(
+            f'vocab_size={vocab_size} is too small: the special tokens and '
+            f'the letters of this text, at the begin of words and within, '
+            f'are {len(known)} pieces already')
+    # The library numbers letters within words as its hash table has them,
+    # and of pairs that are as frequent joins the one with lower numbers.
+    # Tokens that it is given as special have their numbers before that
+    trainer = t.trainers.WordPieceTrainer(
+        vocab_size=vocab_size, min_frequency=min_frequency,
+        show_progress=False, special_tokens=known,
+        initial_alphabet=sorted(kept), limit_alphabet=len(kept))
+    tokenizer = t.Tokenizer(t.models.WordPiece(unk_token=special[0]))
+    tokenizer.pre_tokenizer = t.pre_tokenizers.WhitespaceSplit()
+    tokenizer.train_from_iterator(_repeated(counts), trainer)
+    numbers = tokenizer.get_vocab()
+    return sorted(numbers, key=numbers.get)
+
+
+def _normalized(counts, options):
+    """The same counts for what BERT makes of the words before it cuts them.
+    """
+    t = library()
+    normalizer = t.normalizers.BertNormalizer(
+        clean_text=True, handle_chinese_chars=True, **options)
+    cut = t.pre_tokenizers.BertPreTokenizer()
+    normalized = collections.Counter()
+    for word, count in counts.items():
+        if word == UNK:     # WikiText's, for words that it leaves out
+            continue
+        for part, _ in cut.pre_tokenize_str(normalizer.normalize_str(word)):
+            normalized[part] += count
+    return normalized
+
+
+def _repeated(counts):
+    """Texts in which each word occurs as often as it was counted."""
+    total = sum(counts.values())
+    divisor = -(-total // MAX_WORDS)
+    for word, count in counts.items():
+        count = (count + divisor // 2) // divisor
+        for begin in range(0, count, 1 << 14):
+            yield ' '.join([word] * min(1 << 14, count - begin))
+
+
+# Reading one
+
+def read_json(path):
+    """The object in a JSON file."""
+    try:
+        found = json.loads(Path(path).read_text('utf-8'))
+        if not isinstance(found, dict):
+            raise ValueError(f'it holds a {type(found).__name__}')
+    except (ValueError, RecursionError) as error:
+        raise TokenizerError(f'{path} is damaged, it is no JSON object '
+                             f'({error}): fetch it again') from None
+    return found
+
+
+def read(path):
+    """The library's tokenizer in a tokenizer.json."""
+    found = read_json(path)
+    if not isinstance(found.get('model'), dict):
+        raise TokenizerError(f'{path} holds no tokenizer: expected a '
+                             'tokenizer.json with a model in it')
+    try:
+        return library().Tokenizer.from_str(json.dumps(found))
+    except ImportError:
+        raise
+    except BaseException as error:
+        # The library raises bare Exceptions, and others when it panics
+        if isinstance(error, (KeyboardInterrupt, SystemExit, MemoryError)):
+            raise
+        raise TokenizerError(
+            f'{path} holds no tokenizer that the library tokenizers can read '
+            f'({error}): it is damaged, or of a later version') from None
+
+
+def read_vocab(path):
+    """The tokens of a vocab.txt, one a line."""
+    data = Path(path).read_bytes()
+    try:
+        tokens = data.decode('utf-8').replace('\r\n', '\n').split('\n')
+    except UnicodeDecodeError as error:
+        raise TokenizerError(
+            f'{path}, line {1 + data.count(10, 0, error.start)}: not UTF-8: '
+            'expected a vocabulary, a token a line') from None
+    while tokens and not tokens[-1]:
+        tokens.pop()
+    if not tokens:
+        raise TokenizerError(f'{path} is empty: expected a vocabulary, a '
+                             'token a line')
+    return tokens
+
+
+def is_bert(found):
+    """Whether what a tokenizer.json holds is BERT's kind of tokenizer."""
+    return ((found['model'] or {}).get('type') == 'WordPiece'
+            and (found.get('normalizer') or {}).get('type')
+            == 'BertNormalizer')
+
+
+def change_normalizer(tokenizer, options):
+    """Let BERT's normalizer be as `options` say; others stay as they are."""
+    found = json.loads(tokenizer.to_str()).get('normalizer') or {}
+    if options and found.pop('type', '') == 'BertNormalizer':
+        tokenizer.normalizer = library().normalizers.BertNormalizer(
+            **{**found, **options})
+
+
+def continues(token):
+    """Whether a piece goes on with the word of the one before."""
+    return bool(re.match(f'{MORE}.', token))

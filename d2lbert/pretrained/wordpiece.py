@@ -1,0 +1,386 @@
+"""Texts to ids and back: word pieces, and the whole words of a run.
+
+`WordPiece` reads, trains and writes what released checkpoints come with, by
+the library `tokenizers`; `WholeWords` has the same methods for the `Vocab`
+of a run. Sources: Devlin et al. 2018, section 3; Wu et al. 2016, section 4.1.
+"""
+import json
+import re
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from d2lbert.machine import files
+from d2lbert.pretrained import pieces
+from d2lbert.pretrained.pieces import TokenizerError
+from d2lbert.text import CLS, MASK, PAD, SEP, UNK
+
+TOKENIZER, CONFIG, VOCAB = (
+    'tokenizer.json', 'tokenizer_config.json', 'vocab.txt')
+
+#: What the special tokens do, as tokenizer_config.json calls it, and their
+#: names where a folder says none.
+ROLES = ('pad', 'unk', 'cls', 'sep', 'mask')
+NAMES = dict(pad=('[PAD]', PAD), unk=('[UNK]', UNK),
+             cls=('[CLS]', CLS, '<s>'), sep=('[SEP]', SEP, '</s>'),
+             mask=('[MASK]', MASK))
+
+#: What tokenizer_config.json says of BERT's normalizer, the name in it, and
+#: what holds where neither file says it.
+NORMALIZER = (('do_lower_case', 'lowercase', True),
+              ('strip_accents', 'strip_accents', None),
+              ('tokenize_chinese_chars', 'handle_chinese_chars', True))
+
+#: tokenizer_config.json has a number beyond all lengths for no limit.
+NO_LIMIT = 1 << 30
+
+
+class Encoded(NamedTuple):
+    """A text, or a pair of them, as a model takes it; lists of T entries."""
+
+    ids: Any        # numbers of the tokens
+    tokens: Any     # strings
+    segments: Any   # 0, and 1 in the second of a pair
+    offsets: Any    # (begin, end) in characters of the text, special: (0, 0)
+    words: Any      # number of the word in its text, None for special tokens
+
+
+class _Tokens:
+    """What both kinds know of their tokens."""
+
+    def _number(self, idx_to_token, special, max_len=None):
+        """special: {role: token}, of which 'mask' may be missing."""
+        self.idx_to_token, self.max_len = idx_to_token, max_len
+        self.token_to_idx = {}
+        for idx, token in enumerate(idx_to_token):
+            self.token_to_idx.setdefault(token, idx)
+        self.special = special
+        (self.pad_id, self.unk_id, self.cls_id, self.sep_id,
+         self.mask_id) = (self.token_to_idx.get(special.get(role))
+                          for role in ROLES)
+
+    def __len__(self):
+        return len(self.idx_to_token)
+
+    @property
+    def special_ids(self):
+        """The numbers of all special tokens, rising."""
+        return sorted({self.token_to_idx[token]
+                       for token in self.special.values()})
+
+    def encode(self, text, pair=None, max_len=None):
+        """The `Encoded` of a text, or of a pair of texts.
+
+        max_len: how many tokens it has at most, special ones included; the
+        longer of a pair loses its last ones first.
+        """
+        return self.encode_batch(
+            [text], None if pair is None else [pair], max_len)[0]
+
+
+class WordPiece(_Tokens):
+    """Word pieces as BERT has them, or any other `tokenizer.json`.
+
+    To be had by `train` and `load`. Works in any thread.
+    """
+
+    def __init__(self, tokenizer, special, max_len=None, config=None):
+        """tokenizer: of the library; special: {role: token}."""
+        self.tokenizer, self.config = tokenizer, dict(config or {})
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
+        numbers = tokenizer.get_vocab(with_added_tokens=True)
+        tokens = [''] * (1 + max(numbers.values(), default=-1))
+        for token, idx in numbers.items():
+            tokens[idx] = token
+        self._number(tokens, special, max_len)
+
+    @classmethod
+    def train(cls, files, vocab_size, lowercase=True, strip_accents=None,
+              min_frequency=2, max_len=512):
+        """Learn `vocab_size` pieces from text files, the same each time.
+
+        files: a path or several, plain or packed, as `machine.textfiles`
+        reads them; the word <unk> of WikiText is passed over. strip_accents:
+        None follows `lowercase`, as published. Raises OSError and
+        ValueError, which name file and line.
+        """
+        return cls.of_counts(pieces.count_words(files), vocab_size,
+                             lowercase, strip_accents, min_frequency, max_len)
+
+    @classmethod
+    def of_counts(cls, counts, vocab_size, lowercase=True,
+                  strip_accents=None, min_frequency=2, max_len=512):
+        """The same from words: {word: how often it occurs}."""
+        special = {role: NAMES[role][0] for role in ROLES}
+        normalizer = dict(lowercase=lowercase, strip_accents=strip_accents)
+        tokens = pieces.learn(counts, vocab_size, list(special.values()),
+                              normalizer, min_frequency)
+        return cls(pieces.bert(tokens, special, **normalizer), special,
+                   max_len)
+
+    @classmethod
+    def load(cls, path):
+        """Read a folder, or a tokenizer.json or vocab.txt.
+
+        Lower-casing and accents are as tokenizer_config.json says, else as
+        tokenizer.json does, else BERT's own: lower case. Padding and
+        truncation that tokenizer.json holds are left out. Raises
+        `TokenizerError`, a ValueError, for what is no tokenizer.
+        """
+        path = Path(path)
+        folder = path if path.is_dir() else path.parent
+        if path.is_dir():
+            found = [folder / name for name in (TOKENIZER, VOCAB)
+                     if (folder / name).is_file()]
+            if not found:
+                raise TokenizerError(
+                    f'{folder} holds no tokenizer: expected {TOKENIZER} or '
+                    f'{VOCAB} in it')
+            path = found[0]
+        elif not path.is_file():
+            raise FileNotFoundError(
+                f'{path} is neither a folder nor a file: name a folder with '
+                f'{TOKENIZER} or {VOCAB}, or one of these')
+        config = _described(folder)
+        options = {ours: config[theirs] for theirs, ours, _ in NORMALIZER
+                   if theirs in config}
+        if path.suffix == '.json':
+            tokenizer = pieces.read(path)
+            pieces.change_normalizer(tokenizer, options)
+            special = _special(tokenizer.get_vocab(), config, path)
+        else:
+            tokens = pieces.read_vocab(path)
+            special = _special(set(tokens), config, path)
+            tokenizer = pieces.bert(tokens, special, **{
+                **{ours: default for _, ours, default in NORMALIZER},
+                **options})
+        if tokenizer.post_processor is None:
+            tokenizer.post_processor = pieces.template(tokenizer, special)
+        return cls(tokenizer, special, _limit(config), config)
+
+    def save(self, folder):
+        """Write tokenizer.json, tokenizer_config.json and vocab.txt.
+
+        transformers' AutoTokenizer reads them. vocab.txt is left out for a
+        model that is not of word pieces.
+        """
+        folder = Path(folder)
+        model = json.loads(self.tokenizer.to_str())
+        config = dict(self.config)
+        for name in ('name_or_path', 'tokenizer_file', 'vocab_file',
+                     'special_tokens_map_file', 'auto_map'):
+            config.pop(name, None)
+        normalizer = model['normalizer'] or {}
+        if pieces.is_bert(model):
+            config.update({theirs: normalizer[ours]
+                           for theirs, ours, _ in NORMALIZER})
+            config['tokenizer_class'] = 'BertTokenizer'
+            files.write_text(folder / VOCAB, ''.join(
+                f'{token}\n' for token in self.idx_to_token))
+        config.setdefault('tokenizer_class', 'PreTrainedTokenizerFast')
+        config.update({f'{role}_token': token
+                       for role, token in self.special.items()})
+        if self.max_len is not None:
+            config['model_max_length'] = self.max_len
+        files.write_text(folder / CONFIG, json.dumps(
+            config, indent=2, ensure_ascii=False) + '\n')
+        files.write_text(folder / TOKENIZER, self.tokenizer.to_str(
+            pretty=True))
+
+    def encode_batch(self, texts, pairs=None, max_len=None):
+        """A list with the `Encoded` of each text, or of each pair of texts.
+
+        pairs: the second texts, as many.
+        """
+        return self._encode(texts, pairs, max_len, False)
+
+    def encode_words(self, words, pair=None, max_len=None):
+        """The `Encoded` of a text that comes as a list of words.
+
+        `words` are the places in that list, and offsets those within a word.
+        """
+        return self._encode([words], None if pair is None else [pair],
+                            max_len, True)[0]
+
+    def _encode(self, texts, pairs, max_len, are_words):
+        texts = list(texts)
+        room = _room(self, max_len, pairs is not None)
+        firsts = self._of_texts(texts, are_words)
+        if pairs is None:
+            seconds = [None] * len(firsts)
+        else:
+            seconds = self._of_texts(_as_many(pairs, texts), are_words)
+        return [self._joined(first, second, room)
+                for first, second in zip(firsts, seconds)]
+
+    def _of_texts(self, texts, are_words):
+        """The library's encodings, without special tokens."""
+        try:
+            return self.tokenizer.encode_batch(
+                texts, is_pretokenized=are_words, add_special_tokens=False)
+        except (TypeError, UnicodeError, ValueError):
+            for text in texts:
+                for part in text if are_words else [text]:
+                    _check_text(part)
+            raise
+
+    def _joined(self, first, second, room):
+        if room is not None:
+            lengths = _cut(len(first.ids), second and len(second.ids), room)
+            first.truncate(lengths[0])
+            if second is not None:
+                second.truncate(lengths[1])
+        whole = self.tokenizer.post_process(first, second)
+        return Encoded(whole.ids, whole.tokens, whole.type_ids,
+                       whole.offsets, whole.word_ids)
+
+    def num_special(self, is_pair=False):
+        """How many special tokens are added to a text, or to a pair."""
+        return self.tokenizer.num_special_tokens_to_add(is_pair)
+
+
+class WholeWords(_Tokens):
+    """The whole words of a run's `Vocab`, lower-cased, parted by blanks."""
+
+    def __init__(self, vocab, max_len=None):
+        self.vocab = vocab
+        self._number(vocab.idx_to_token, dict(
+            pad=PAD, unk=UNK, cls=CLS, sep=SEP, mask=MASK), max_len)
+
+    def save(self, folder):
+        """Write vocab.txt and what transformers' AutoTokenizer reads."""
+        WordPiece(pieces.whole_words(self.idx_to_token, self.special),
+                  self.special, self.max_len).save(folder)
+        self.vocab.save(Path(folder) / VOCAB)
+
+    def encode_batch(self, texts, pairs=None, max_len=None):
+        """As `WordPiece.encode_batch`."""
+        texts = list(texts)
+        firsts = [self._of_text(text) for text in texts]
+        seconds = [None] * len(firsts) if pairs is None else [
+            self._of_text(text) for text in _as_many(pairs, texts)]
+        return [self._joined(*both, max_len) for both in zip(firsts, seconds)]
+
+    def encode_words(self, words, pair=None, max_len=None):
+        """As `WordPiece.encode_words`; here each word is one token."""
+        return self._joined(*(
+            None if some is None else
+            [(word.lower(), (0, len(word))) for word in map(_check_text, some)]
+            for some in (words, pair)), max_len)
+
+    @staticmethod
+    def _of_text(text):
+        return [(match.group().lower(), match.span())
+                for match in re.finditer(r'\S+', _check_text(text))]
+
+    def _joined(self, first, second, max_len):
+        room = _room(self, max_len, second is not None)
+        if room is not None:
+            lengths = _cut(len(first), None if second is None
+                           else len(second), room)
+            first = first[:lengths[0]]
+            second = second and second[:lengths[1]]
+        rows = [(self.cls_id, 0, (0, 0), None)]
+        for segment, some in enumerate((first, second)):
+            if some is not None:
+                rows += [(self.vocab[word], segment, span, k)
+                         for k, (word, span) in enumerate(some)]
+                rows.append((self.sep_id, segment, (0, 0), None))
+        ids, segments, offsets, words = map(list, zip(*rows))
+        return Encoded(ids, self.vocab.to_tokens(ids), segments, offsets,
+                       words)
+
+    @staticmethod
+    def num_special(is_pair=False):
+        """How many special tokens are added to a text, or to a pair."""
+        return 3 if is_pair else 2
+
+
+# What a folder says
+
+def _described(folder):
+    """What tokenizer_config.json says, and special_tokens_map.json."""
+    config = {}
+    for name in ('special_tokens_map.json', CONFIG):
+        if (folder / name).is_file():
+            config.update(pieces.read_json(folder / name))
+    return config
+
+
+def _special(vocab, config, path):
+    """{role: token} as the folder of `path` has it."""
+    special = {}
+    for role in ROLES:
+        said = config.get(f'{role}_token')
+        if isinstance(said, dict):
+            said = said.get('content')
+        names = [said] if isinstance(said, str) else NAMES[role]
+        token = next((name for name in names if name in vocab), None)
+        if token is not None:
+            special[role] = token
+        elif role != 'mask':
+            raise TokenizerError(
+                f'{path} has no token {names[0]!r}, which is to be the '
+                f'{role} token: it is damaged, no tokenizer of a BERT, or '
+                f'lacks its {CONFIG}')
+    return special
+
+
+def _limit(config):
+    limit = config.get('model_max_length')
+    if (isinstance(limit, (int, float)) and not isinstance(limit, bool)
+            and 0 < limit < NO_LIMIT):
+        return int(limit)
+    return None
+
+
+# Texts and their lengths
+
+def _check_text(text):
+    """The text; refuses what is none."""
+    if not isinstance(text, str):
+        raise TypeError(f'a text must be a string, not {text!r}')
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(
+            f'the text {text[:60]!r} is no Unicode: its character '
+            f'{error.start + 1} stands for a byte that was not UTF-8: read '
+            'it with the encoding that it has') from None
+    return text
+
+
+def _as_many(pairs, texts):
+    pairs = list(pairs)
+    if len(pairs) != len(texts):
+        raise ValueError(f'{len(pairs)} second texts cannot be paired with '
+                         f'{len(texts)} first ones: give as many')
+    return pairs
+
+
+def _room(tokenizer, max_len, is_pair):
+    """How many tokens of the texts fit beside the special ones, or None."""
+    if max_len is None:
+        return None
+    special = tokenizer.num_special(is_pair)
+    if max_len < special:
+        raise ValueError(f'max_len={max_len} has no room for the {special} '
+                         'special tokens: raise it')
+    return max_len - special
+
+
+def _cut(first, second, room):
+    """How many tokens of two texts stay: (of the first, of the second).
+
+    The longer one loses until both are as long; then each has its half of
+    the room, and of an odd one the longer has the token more, or the second
+    where both were as long. As transformers does with `longest_first`.
+    """
+    if second is None:
+        return min(first, room), 0
+    if first + second <= room:
+        return first, second
+    short, long = min(first, second), room // 2
+    short = min(short, long)
+    long = room - short
+    return (long, short) if first > second else (short, long)
