@@ -5,6 +5,7 @@ import errno
 import itertools
 import os
 import secrets
+import shutil
 import time
 from pathlib import Path
 
@@ -54,6 +55,38 @@ def _new_part(path):
             error.filename = str(path)
             raise
         return part
+
+
+@contextlib.contextmanager
+def new_folder(path):
+    """Yield a new folder beside `path`, which gets that name in the end.
+
+    Raises FileExistsError where there is something but an empty folder. If
+    anything goes wrong, nothing is left of it.
+    """
+    path = Path(os.path.abspath(path))
+    if os.path.lexists(path) and not (
+            path.is_dir() and not path.is_symlink()
+            and next(path.iterdir(), None) is None):
+        raise FileExistsError(f'{path} exists already: choose another name')
+    above = [folder for folder in path.parents if not folder.exists()]
+    part = path.with_name(f'.{path.name}.{secrets.token_hex(8)}.part')
+    done = False
+    try:
+        part.mkdir(parents=True)
+        yield part
+        os.rename(part, path)
+        done = True
+    except OSError as error:
+        if error.errno is not None:
+            error.filename, error.filename2 = str(path), None
+        raise
+    finally:
+        if not done:
+            shutil.rmtree(part, ignore_errors=True)
+            for folder in above:
+                with contextlib.suppress(OSError):
+                    folder.rmdir()
 
 
 def exchange(path, other):

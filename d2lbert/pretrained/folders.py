@@ -1,0 +1,249 @@
+"""Folders of pretrained BERTs: in, and out.
+
+A folder as Hugging Face's libraries write it: config.json, the weights as
+safetensors, the tokenizer. All of it is read from disk; nothing is fetched.
+"""
+import json
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as onp
+
+from d2lbert.bert import BERTModel
+from d2lbert.machine.backend import init, mx
+from d2lbert.machine.files import new_folder, write_text
+from d2lbert.pretrained import config as configs
+from d2lbert.pretrained import storage
+from d2lbert.pretrained.names import (
+    DECODER,
+    EMBEDDING,
+    HEADS,
+    PARTS,
+    bert,
+    in_table,
+)
+from d2lbert.pretrained.storage import PretrainedError
+from d2lbert.pretrained.wordpiece import WordPiece
+
+
+class Difference(NamedTuple):
+    """A tensor that a folder and the table do not have alike."""
+
+    name: str
+    state: str          # missing, left over or misshapen
+    expected: str       # its shape, '' where there is none
+    found: str
+    part: str           # of names.PARTS, '' of what is left over
+
+
+class Pretrained(NamedTuple):
+    """Where a net comes from; its text is the table of the differences."""
+
+    folder: Path
+    config: dict        # what config.json said
+    differences: tuple
+
+    def lacking(self, part):
+        """Whether tensors of this part, of names.PARTS, were drawn at random.
+        """
+        return any(line.state == 'missing' and line.part == part
+                   for line in self.differences)
+
+    def __str__(self):
+        return table(self.differences) or (
+            f'{self.folder} holds every tensor, and no other')
+
+
+def table(differences):
+    """The `Difference`s as lines of aligned columns, key by key."""
+    lines = [('tensor', 'state', 'expected', 'found'),
+             *(line[:4] for line in differences)]
+    widths = [max(map(len, column)) for column in zip(*lines)]
+    return '\n'.join(
+        '  '.join(map(str.ljust, line, widths)).rstrip()
+        for line in lines) if differences else ''
+
+
+def load_pretrained(folder, ctx=None, heads=HEADS):
+    """The net and tokenizer of a folder on disk, as (net, tokenizer).
+
+    ctx: a device or a list of them, the CPU if None. Weights come as
+    float32. Heads that the folder lacks are drawn at random, as its
+    initializer_range says; for those named in `heads` ('pooler', 'mlm',
+    'nsp') a line on standard error says so, and `print(net.pretrained)`
+    gives the table of what is missing or left over, key by key.
+
+    Raises `PretrainedError`, whose text has that table where tensors are
+    the reason, and ImportError without the libraries `tokenizers` and
+    `safetensors`.
+    """
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise PretrainedError(
+            f'there is no folder {folder}: name one on this disk that holds '
+            'config.json, model.safetensors and tokenizer.json or vocab.txt '
+            '(nothing is fetched by name)')
+    keywords, config = configs.keywords(folder / 'config.json')
+    found = storage.stored(folder)
+    current = {name: found[theirs]
+               for name, theirs in in_table(found).items()}
+    if not _is_tied(keywords, current):
+        keywords['tie_embeddings'] = False
+    lines = bert(keywords)
+    differences = _compare(lines, current)
+    _check(folder, differences)
+    tokenizer = WordPiece.load(folder)
+    if len(tokenizer) > keywords['vocab_size']:
+        raise PretrainedError(
+            f'the tokenizer of {folder} has {len(tokenizer)} tokens, but the '
+            f'model only {keywords["vocab_size"]}: they are of two models')
+    net = BERTModel(**keywords)
+    _fill(net, lines, current, config['initializer_range'], ctx or mx.cpu())
+    net.pretrained = Pretrained(folder, config, tuple(differences))
+    _say(net.pretrained, heads)
+    return net, tokenizer
+
+
+def _is_tied(keywords, current):
+    """Whether the last weight of the head is that of the embeddings.
+
+    As transformers 5 has it: two that differ are not tied, whatever
+    config.json says.
+    """
+    decoder, embedding = current.get(DECODER), current.get(EMBEDDING)
+    if not keywords['tie_embeddings'] or decoder is None:
+        return keywords['tie_embeddings']
+    if embedding is None or decoder.shape != embedding.shape or not (
+            {decoder.dtype, embedding.dtype} <= set(storage.TYPES)):
+        return False        # and will be refused with a table
+    if not onp.array_equal(storage.read(decoder), storage.read(embedding)):
+        return False
+    del current[DECODER]
+    return True
+
+
+def _compare(lines, current):
+    """The `Difference`s between a table and {name in it: `Stored`}."""
+    differences, strangers = [], dict(current)
+    for line in lines:
+        # The second name wins, as it does where both are one in memory
+        one = strangers.pop(line.name, None)
+        where = strangers.pop(line.also, None) or one
+        expected = storage.shown(line.shape)
+        if where is None:
+            differences.append(Difference(line.name, 'missing', expected, '',
+                                          line.part))
+        elif where.shape != line.shape or where.dtype not in storage.TYPES:
+            differences.append(Difference(where.name, 'misshapen', expected,
+                                          str(where), line.part))
+    return differences + [Difference(where.name, 'left over', '', str(where),
+                                     '') for where in strangers.values()]
+
+
+def _check(folder, differences):
+    """Refuse tensors of another shape, and an encoder that is not whole."""
+    misshapen = [line.name for line in differences
+                 if line.state == 'misshapen']
+    lost = [line.name for line in differences
+            if line.state == 'missing' and line.part == 'encoder']
+    if misshapen or lost:
+        reason = (f'{len(misshapen)} tensors are not of the shape that its '
+                  'config.json says' if misshapen else
+                  f'{len(lost)} tensors of the encoder are missing')
+        raise PretrainedError(f'{folder} does not hold the BERT that its '
+                              f'config.json describes: {reason}:\n'
+                              f'{table(differences)}')
+
+
+def _fill(net, lines, current, spread, ctx):
+    """Set each parameter to its tensor, or draw it where there is none."""
+    params = net._collect_params_with_prefix()
+    for line in lines:
+        param = params[line.ours]
+        where = current.get(line.also) or current.get(line.name)
+        if where is None:
+            # Biases and LayerNorms begin as they do in any net
+            param.initialize(ctx=ctx, default_init=init.Normal(spread))
+            continue
+        param.initialize(init.Zero(), ctx)
+        values = storage.read(where)
+        param.set_data((values[::-1] if line.turned else values)
+                       .reshape(param.shape))
+
+
+def _say(described, heads):
+    """Tell what of the folder is not as it was asked for, in one line."""
+    said = []
+    lacking = [PARTS[part] for part in heads if described.lacking(part)]
+    if lacking:
+        said.append('it lacks (parts of) the ' + ' and the '.join(lacking)
+                    + ', drawn at random until they are trained')
+    over = [line.name for line in described.differences
+            if line.state == 'left over']
+    if over:
+        more = f' and {len(over) - 4} more' if len(over) > 4 else ''
+        said.append(f'left over and not used: {", ".join(over[:4])}{more}')
+    if said and sys.stderr is not None:
+        print(f'{described.folder}: {"; ".join(said)} (net.pretrained has '
+              'the table)', file=sys.stderr)
+
+
+def save_pretrained(net, tokenizer, folder):
+    """Write net and tokenizer as a new folder, whole or not at all.
+
+    What `transformers.BertForPreTraining` and `AutoTokenizer` load: the
+    weights as float32 in one file, the tied ones once. Raises
+    `PretrainedError` for a net that the format has no words for (without
+    LayerNorm behind its embeddings, or with sinusoidal positions), for one
+    that is not exactly a `BERTModel`, and where `folder` holds something.
+    """
+    config = configs.of_net(net, tokenizer.pad_id)
+    tensors = _tensors(net)
+    if len(tokenizer) > config['vocab_size']:
+        raise PretrainedError(
+            f'the tokenizer has {len(tokenizer)} tokens, but the net only '
+            f'{config["vocab_size"]}: they are of two models')
+    write_folder(folder, config, tensors, tokenizer)
+
+
+def _tensors(net):
+    """{name: array} of a net, as the folder has them."""
+    params = net._collect_params_with_prefix()
+    lines = bert(net.config)
+    ours = {line.ours for line in lines}
+    if net.config['tie_embeddings']:
+        ours.add('mlm.mlp.2.weight')
+    strange = sorted(ours ^ set(params))
+    if strange:
+        raise PretrainedError(
+            'this net is not exactly a BERTModel, so that a folder of BERT '
+            f'cannot hold it: it has or lacks {", ".join(strange[:4])}')
+    tensors = {}
+    for line in lines:
+        try:
+            values = params[line.ours].data(
+                params[line.ours].list_ctx()[0]).asnumpy()
+        except RuntimeError:        # not initialized, or not yet of a shape
+            raise PretrainedError(f'the net has no values yet ({line.ours} '
+                                  'is not initialized): nothing to save'
+                                  ) from None
+        values = values.reshape(line.shape)
+        tensors[line.name] = values[::-1] if line.turned else values
+        # Untied, the decoder reads a bias of its own
+        if line.also and not net.config['tie_embeddings']:
+            tensors[line.also] = values
+    return tensors
+
+
+def write_folder(folder, config, tensors, tokenizer):
+    """Write a folder of config.json, model.safetensors and a tokenizer.
+
+    config: a dict; tensors: {name: array}. It appears when all is written.
+    """
+    storage.safetensors()       # before anything is done
+    with new_folder(folder) as part:
+        write_text(part / 'config.json', json.dumps(
+            config, indent=2, sort_keys=True) + '\n')
+        tokenizer.save(part)
+        storage.write(part / storage.WEIGHTS, tensors)

@@ -1,0 +1,172 @@
+"""The files of a checkpoint folder: JSON, and tensors as safetensors.
+
+Nothing is ever unpickled, as that would run what a file says.
+"""
+import json
+import struct
+from pathlib import Path
+from shlex import quote
+from typing import Any, NamedTuple
+
+import numpy as onp
+
+WEIGHTS = 'model.safetensors'
+INDEX = f'{WEIGHTS}.index.json'
+
+#: Types of numbers that weights come in; bfloat16 is the upper half of a
+#: float32, and NumPy does not know it.
+TYPES = {'F32': '<f4', 'F16': '<f2', 'F64': '<f8', 'BF16': '<u2'}
+
+#: Checkpoints in formats that are not read.
+OTHERS = ('pytorch_model.bin', 'pytorch_model.bin.index.json',
+          'tf_model.h5', 'flax_model.msgpack', 'bert_model.ckpt.index')
+
+
+class PretrainedError(ValueError):
+    """Why a folder cannot be read or written, in one sentence."""
+
+
+def safetensors():
+    """The library, or an ImportError that says how to install it."""
+    try:
+        import safetensors.numpy
+    except ImportError as error:
+        raise ImportError(
+            'checkpoint folders need the library safetensors, which cannot '
+            f"be imported ({error}): pip install '.[pretrained]', or pip "
+            "install 'safetensors<1'") from None
+    return safetensors
+
+
+def read_json(path):
+    """The object that a JSON file holds, as a dict."""
+    try:
+        found = json.loads(Path(path).read_text('utf-8'))
+    except FileNotFoundError:
+        raise PretrainedError(f'{Path(path).parent} has no {Path(path).name}:'
+                              ' it is no folder of a pretrained model'
+                              ) from None
+    except OSError as error:
+        raise PretrainedError(f'{path} cannot be read: {error.strerror}'
+                              ) from None
+    except (ValueError, RecursionError) as error:
+        raise PretrainedError(f'{path} is damaged: {error}') from None
+    if not isinstance(found, dict):
+        raise PretrainedError(f'{path} is damaged: it holds no object of '
+                              'names and values')
+    return found
+
+
+class Stored(NamedTuple):
+    """Where a tensor lies."""
+
+    path: Any
+    name: str
+    dtype: str          # as safetensors calls it
+    shape: tuple
+    begin: int          # of its bytes in the file
+
+    def __str__(self):
+        shape = shown(self.shape)
+        return shape if self.dtype in TYPES else f'{shape} of {self.dtype}'
+
+
+def shown(shape):
+    """A shape for people: 30522 x 384."""
+    return ' x '.join(map(str, shape)) or 'a number'
+
+
+def stored(folder):
+    """{name: `Stored`} of the tensors of a folder, one file or shards."""
+    folder = Path(folder)
+    if (folder / WEIGHTS).is_file():
+        return _stored_in(folder / WEIGHTS)
+    if (folder / INDEX).is_file():
+        return _stored_in_shards(folder / INDEX)
+    for name in OTHERS:
+        if (folder / name).is_file():
+            raise PretrainedError(_way_to_convert(folder, name))
+    raise PretrainedError(f'{folder} has no {WEIGHTS}: it holds no weights')
+
+
+def _way_to_convert(folder, name):
+    if name != 'pytorch_model.bin':
+        return (f'{folder} has its weights in {name}, and only {WEIGHTS} is '
+                'read: where transformers and what wrote it are installed, '
+                'load the folder and save it again with '
+                'save_pretrained(...)')
+    program = ('import torch, safetensors.torch as s; '
+               f"w = torch.load('{name}', 'cpu', weights_only=True); "
+               's.save_file({k: v.clone().contiguous() for k, v in '
+               "w.items()}, 'model.safetensors', {'format': 'pt'})")
+    return (f'{folder / name} is a pickle, which may run any program when it '
+            'is read, so it is not: where torch and safetensors are '
+            f'installed, convert it with cd {quote(str(folder))} && python '
+            f'-c "{program}"')
+
+
+def _stored_in_shards(index):
+    shards = read_json(index).get('weight_map')
+    if not isinstance(shards, dict) or not all(
+            isinstance(shard, str) and Path(shard).name == shard
+            for shard in shards.values()):
+        raise PretrainedError(f'{index} is damaged: its weight_map does not '
+                              'give each tensor the name of a file beside it')
+    found = {}
+    for shard in sorted(set(shards.values())):
+        path = index.with_name(shard)
+        if not path.is_file():
+            raise PretrainedError(f'{index} names {shard}, which is not '
+                                  'there: fetch all files of the folder')
+        found.update((name, where) for name, where
+                     in _stored_in(path).items() if shards.get(name) == shard)
+    for name in shards:
+        if name not in found:
+            raise PretrainedError(f'{index} says that {shards[name]} holds '
+                                  f'{name}, and it does not')
+    return found
+
+
+def _stored_in(path):
+    """{name: `Stored`} of one file that the library finds to be whole."""
+    library = safetensors()
+    try:
+        with library.safe_open(str(path), 'np'):
+            pass
+        with open(path, 'rb') as file:
+            size, = struct.unpack('<Q', file.read(8))
+            header = json.loads(file.read(size))
+    except (library.SafetensorError, OSError, ValueError) as error:
+        raise PretrainedError(f'{path} is no whole safetensors file: {error}'
+                              ) from None
+    header.pop('__metadata__', None)
+    return {name: Stored(path, name, of['dtype'], tuple(of['shape']),
+                         8 + size + of['data_offsets'][0])
+            for name, of in header.items()}
+
+
+def read(where):
+    """The tensor that `where` tells of, as float32, on the host."""
+    with open(where.path, 'rb') as file:
+        file.seek(where.begin)
+        count = int(onp.prod(where.shape, dtype='int64'))
+        found = onp.fromfile(file, TYPES[where.dtype], count)
+    if len(found) < count:
+        raise PretrainedError(f'{where.path} became shorter while it was '
+                              'read')
+    if where.dtype == 'BF16':
+        found = (found.astype('<u4') << 16).view('<f4')
+    return found.astype('float32', copy=False).reshape(where.shape)
+
+
+def write(path, tensors):
+    """Write {name: float32 array} as one safetensors file."""
+    library = safetensors()
+    try:
+        # Some versions of transformers read no file that does not say so
+        library.numpy.save_file(
+            {name: onp.ascontiguousarray(array, 'float32')
+             for name, array in tensors.items()}, str(path),
+            metadata={'format': 'pt'})
+    except library.SafetensorError as error:
+        raise OSError(f'{path} cannot be written: {error}') from None
