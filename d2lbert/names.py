@@ -25,8 +25,11 @@ from d2lbert.bert_dataset import (
 from d2lbert.bert_pretraining import (
     _get_batch_bert, _get_batch_loss_bert, get_bert_encoding, train_bert)
 from d2lbert.pretrained.sizes import bert_base, bert_large
+from d2lbert.pretrained.filling import fill_mask
+from d2lbert.pretrained.folders import load_pretrained, save_pretrained
 from d2lbert.corpus.opening import open_corpus
 from d2lbert.objectives.evaluation import evaluate
+from d2lbert.training.models import load_model
 from d2lbert.training.pretraining import pretrain
 from d2lbert.training.runs import load_run
 

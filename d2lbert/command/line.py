@@ -8,7 +8,16 @@ import subprocess
 import sys
 
 from d2lbert._version import __version__
-from d2lbert.command import cache, doctor, encode, evaluate, launch, pretrain
+from d2lbert.command import (
+    cache,
+    doctor,
+    encode,
+    evaluate,
+    export,
+    fill,
+    launch,
+    pretrain,
+)
 from d2lbert.machine.terminal import Steady, fill_descriptors, give_up
 from d2lbert.training.interrupts import StopRequest
 
@@ -18,6 +27,9 @@ Pretrain BERT as "Dive into Deep Learning" does, and look at what it learnt.
   d2lbert pretrain                       the chapter's run: 50 steps, a minute
   d2lbert encode RUN 'a crane is flying' the vectors of a text
   d2lbert evaluate RUN                   how well it does on unseen text
+  d2lbert fill FOLDER 'it is a [MASK] .' what it guesses for masked words
+  d2lbert export RUN FOLDER              a run for others to load
+  d2lbert import FOLDER RUN              a pretrained model as a run
   d2lbert launch -- pretrain             several processes or machines
   d2lbert doctor                         what works here, and what does not
   d2lbert cache                          what is kept between runs
@@ -25,7 +37,7 @@ Pretrain BERT as "Dive into Deep Learning" does, and look at what it learnt.
 #: The sub-commands, as `--help` lists them; `launch` asks for `pretrain`'s
 #: parser. They import what they need when they run: nobody waits for MXNet
 #: to read a help text.
-COMMANDS = pretrain, encode, evaluate, launch, doctor, cache
+COMMANDS = pretrain, encode, evaluate, fill, export, launch, doctor, cache
 
 
 def main(argv=None):

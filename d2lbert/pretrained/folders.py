@@ -93,7 +93,10 @@ def load_pretrained(folder, ctx=None, heads=HEADS):
     lines = bert(keywords)
     differences = _compare(lines, current)
     _check(folder, differences)
-    tokenizer = WordPiece.load(folder)
+    try:
+        tokenizer = WordPiece.load(folder)
+    except (ValueError, OSError) as error:
+        raise PretrainedError(str(error)) from None
     if len(tokenizer) > keywords['vocab_size']:
         raise PretrainedError(
             f'the tokenizer of {folder} has {len(tokenizer)} tokens, but the '

@@ -47,16 +47,7 @@ def last_line(error):
 def load_run(folder, ctx=None):
     """The net and vocabulary of a run folder, as (net, vocab)."""
     folder = Path(folder)
-    if not folder.is_dir():
-        raise RunError(f'there is no run folder {folder}')
-    config = read_config(folder)
-    try:
-        if not isinstance(config, dict) or 'model' not in config:
-            raise ValueError('it says nothing of one')
-        net = BERTModel(**config['model'])
-    except (ValueError, TypeError, OverflowError) as error:
-        raise RunError(f'{folder / "config.json"} does not describe a model: '
-                       f'{error}') from None
+    net = _described_net(folder)
     vocab = Vocab.load(folder / 'vocab.txt')
     if len(vocab) != net.config['vocab_size']:
         raise RunError(f'{folder / "vocab.txt"} has {len(vocab)} entries, '
@@ -64,6 +55,28 @@ def load_run(folder, ctx=None):
     load_parameters(net, folder / 'model.params', ctx)
     net.vocab = vocab
     return net, vocab
+
+
+def load_net(folder, ctx=None):
+    """The net of a run folder, without a vocabulary."""
+    folder = Path(folder)
+    net = _described_net(folder)
+    load_parameters(net, folder / 'model.params', ctx)
+    return net
+
+
+def _described_net(folder):
+    """The net that config.json of a run folder describes, without values."""
+    if not folder.is_dir():
+        raise RunError(f'there is no run folder {folder}')
+    config = read_config(folder)
+    try:
+        if not isinstance(config, dict) or 'model' not in config:
+            raise ValueError('it says nothing of one')
+        return BERTModel(**config['model'])
+    except (ValueError, TypeError, OverflowError) as error:
+        raise RunError(f'{folder / "config.json"} does not describe a model: '
+                       f'{error}') from None
 
 
 def read_config(folder):

@@ -1,0 +1,35 @@
+"""`d2lbert export` and `d2lbert import`: a run as others' folder, and back.
+"""
+
+
+def add(commands):
+    """Add these sub-commands to those of the parser."""
+    export = commands.add_parser(
+        'export', help='write a run as a folder that others load',
+        description='Write the model of a run as a folder of config.json, '
+        "model.safetensors and its tokenizer, which transformers' "
+        'BertForPreTraining and AutoTokenizer load. The model must have what '
+        'that format has: learnt positions and a LayerNorm behind the '
+        'embeddings.')
+    export.add_argument('folder', metavar='RUN', help='a run folder')
+    export.add_argument('out', metavar='FOLDER', help='the folder to make')
+    export.set_defaults(run=run, work='export_run',
+                        needs='d2lbert.training.models')
+    back = commands.add_parser(
+        'import', help='write a pretrained model as a run',
+        description='Write the model of a folder of config.json, '
+        'model.safetensors and a tokenizer as a run folder, with the '
+        'weights in model.params. Heads that the folder lacks are drawn at '
+        'random, once.')
+    back.add_argument('folder', metavar='FOLDER',
+                      help='a folder of a pretrained model')
+    back.add_argument('out', metavar='RUN', help='the run folder to make')
+    back.set_defaults(run=run, work='import_run',
+                      needs='d2lbert.training.models')
+
+
+def run(args):
+    """Write the folder; returns the exit status."""
+    from d2lbert.training import models
+    getattr(models, args.work)(args.folder, args.out)
+    return 0

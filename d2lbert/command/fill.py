@@ -1,0 +1,29 @@
+"""`d2lbert fill`: what a model guesses behind the masks of a text."""
+
+
+def add(commands):
+    """Add this sub-command to those of the parser."""
+    fill = commands.add_parser(
+        'fill', help='guess the masked words of a text',
+        description='Guess the masked words of a text: the likeliest tokens '
+        'at each mask with their probabilities, a line each; an empty line '
+        'parts the masks of a text.')
+    fill.add_argument('folder', metavar='FOLDER', help='a folder of a '
+                      'pretrained model, or a run folder')
+    fill.add_argument('text', help="for example 'the capital of france is "
+                      "[MASK] .'; for the whole words of a run, <mask>")
+    fill.add_argument('--top', type=int, default=5, metavar='N',
+                      help='how many tokens for each mask (default: 5)')
+    fill.set_defaults(run=run, needs='d2lbert.training.models')
+
+
+def run(args):
+    """Print the guesses; returns the exit status."""
+    from d2lbert.pretrained.filling import fill_mask
+    from d2lbert.training.models import load_model
+    net, tokenizer = load_model(args.folder, heads=('mlm',))
+    guesses = fill_mask(net, tokenizer, args.text, args.top)
+    print('\n\n'.join('\n'.join(
+        f'{guess.token} {guess.probability:.4f}' for guess in of_mask)
+        for of_mask in guesses))
+    return 0

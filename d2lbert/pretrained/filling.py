@@ -1,0 +1,55 @@
+"""What a net guesses behind the masks of a text: a look inside at once."""
+from typing import NamedTuple
+
+import numpy as onp
+
+from d2lbert.machine.backend import autograd, np
+from d2lbert.packing import at_real_places
+
+
+class Guess(NamedTuple):
+    """A token and its probability, out of the whole vocabulary."""
+
+    token: str
+    probability: float
+
+
+def fill_mask(net, tokenizer, text, top=5):
+    """The `top` likeliest tokens at each mask of a text.
+
+    Returns a list with one list of `Guess` for each mask, in the order of
+    the text, the likeliest first. The masks are guessed at once, each
+    without knowing of the others. Raises ValueError for a text without a
+    mask, and for one of more tokens than the net has positions.
+    """
+    if int(top) != top or top < 1:
+        raise ValueError('top must be a whole number of at least 1, not '
+                         f'{top!r}')
+    if tokenizer.mask_id is None:
+        raise ValueError('this tokenizer has no mask token: there is nothing '
+                         'to fill')
+    ids = onp.array([tokenizer.encode(text).ids], dtype='int32')
+    if ids.shape[1] > net.encoder.max_len:
+        raise ValueError(f'the text has {ids.shape[1]} tokens, and this '
+                         f'model only {net.encoder.max_len} positions: cut '
+                         'it')
+    places, = onp.nonzero(ids[0] == tokenizer.mask_id)
+    if not len(places):
+        mask = tokenizer.idx_to_token[tokenizer.mask_id]
+        raise ValueError(f'the text has no {mask}: write {mask} where a word '
+                         'is to be guessed')
+    with autograd.pause():
+        X, begins, _ = at_real_places(
+            net, np.array(ids, dtype='int32'),
+            np.array(onp.zeros_like(ids), dtype='int32'),
+            np.array([ids.shape[1]], dtype='float32'))
+        rows = np.array(begins[0] + places, dtype='int32', ctx=X.ctx)
+        scores = net.mlm.mlp(X.take(rows, axis=0))      # (masks, V)
+    scores = scores.asnumpy().astype('float64')
+    shares = onp.exp(scores - scores.max(axis=1, keepdims=True))
+    shares /= shares.sum(axis=1, keepdims=True)
+    # A net may have more numbers of tokens than there are tokens
+    best = onp.argsort(-shares[:, :len(tokenizer)], axis=1, kind='stable')
+    return [[Guess(tokenizer.idx_to_token[idx], float(of[idx]))
+             for idx in order[:int(top)]]
+            for of, order in zip(shares, best)]

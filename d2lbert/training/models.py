@@ -1,0 +1,69 @@
+"""A net and its tokenizer, from the folder of a run or of a checkpoint.
+
+And the ways between the two: a run's .params leave as safetensors, and
+published weights come in as a run.
+"""
+import json
+from pathlib import Path
+
+from d2lbert._version import __version__
+from d2lbert.machine.files import new_folder, write_text
+from d2lbert.pretrained.folders import load_pretrained, save_pretrained
+from d2lbert.pretrained.names import HEADS
+from d2lbert.pretrained.storage import PretrainedError
+from d2lbert.pretrained.wordpiece import TOKENIZER, WholeWords, WordPiece
+from d2lbert.training.runs import load_net, load_run, save_parameters
+
+
+def load_model(path, ctx=None, heads=HEADS):
+    """The net and tokenizer of a folder, as (net, tokenizer).
+
+    path: the RUN that `pretrain` left, with whole words or word pieces, or
+    a FOLDER of a pretrained model; ctx and heads as for `load_pretrained`.
+    Raises `RunError` or `PretrainedError`, both ValueErrors.
+    """
+    path = Path(path)
+    if not path.is_dir():
+        raise PretrainedError(f'there is no folder {path}: name that of a run'
+                              ' or of a pretrained model, on this disk')
+    if not is_run(path):
+        return load_pretrained(path, ctx, heads)
+    if (path / TOKENIZER).is_file():
+        return load_net(path, ctx), WordPiece.load(path)
+    net, vocab = load_run(path, ctx)
+    return net, WholeWords(vocab)
+
+
+def is_run(path):
+    """Whether a folder is that of a run, finished or not."""
+    if any((path / name).exists() for name in (
+            'model.params', 'checkpoints', 'unfinished', 'losses.csv')):
+        return True
+    try:
+        return 'model' in json.loads((path / 'config.json').read_text('utf-8'))
+    except (OSError, ValueError, TypeError):
+        return False
+
+
+def export_run(run, folder):
+    """Write the run in `run` as a new FOLDER that others load."""
+    if not is_run(Path(run)):
+        raise PretrainedError(f'{run} is no folder of a run: name one that '
+                              'd2lbert pretrain left')
+    net, tokenizer = load_model(run)
+    save_pretrained(net, tokenizer, folder)
+
+
+def import_run(folder, run):
+    """Write the pretrained model in `folder` as a new RUN.
+
+    It holds the net and its tokenizer, and no training: what is missing in
+    `folder` is drawn at random, once.
+    """
+    net, tokenizer = load_pretrained(folder)
+    with new_folder(run) as part:
+        write_text(part / 'config.json', json.dumps(
+            dict(d2lbert=__version__, model=net.config,
+                 imported=str(Path(folder).absolute())), indent=2) + '\n')
+        tokenizer.save(part)
+        save_parameters(net, part / 'model.params')
