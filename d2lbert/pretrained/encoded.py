@@ -24,6 +24,9 @@ class Encoded(NamedTuple):
 class Tokens:
     """What both kinds know of their tokens."""
 
+    #: How a text becomes one vector, the `encoding.Pooling` of a folder
+    pooling = None
+
     def _number(self, idx_to_token, special, max_len=None):
         """special: {role: token}, of which 'mask' may be missing."""
         self.idx_to_token, self.max_len = idx_to_token, max_len
