@@ -467,7 +467,7 @@ def test_what_an_objective_has_frozen_stays_so(monkeypatch):
             net = super().net(devices)
             net.mlm.collect_params().setattr('grad_req', 'null')
             return net
-    monkeypatch.setattr(pretraining, 'MLMAndNSP', Frozen)
+    monkeypatch.setitem(pretraining.OBJECTIVES, 'mlm+nsp', Frozen)
     run = prepared(**dict(TINY, accumulate=2))
     before = {name: param.data().asnumpy() for name, param
               in run.net._collect_params_with_prefix().items()}
