@@ -86,6 +86,10 @@ def load_pretrained(folder, ctx=None, heads=HEADS):
             '(nothing is fetched by name)')
     keywords, config = configs.keywords(folder / 'config.json')
     found = storage.stored(folder)
+    if keywords['num_layers'] > len(found):
+        raise PretrainedError(
+            f'{folder} holds {len(found)} tensors, which cannot be the '
+            f'{keywords["num_layers"]} layers that its config.json says')
     current = {name: found[theirs]
                for name, theirs in in_table(found).items()}
     if not _is_tied(keywords, current):
