@@ -383,7 +383,7 @@ def countless_layers(folder):
     path = folder / 'config.json'
     path.write_text(path.read_text().replace(
         '"num_hidden_layers": 2', '"num_hidden_layers": 2000000000'))
-    return 'holds 42 tensors, which cannot be the 2000000000 layers'
+    return 'holds 46 tensors, which cannot be the 2000000000 layers'
 
 
 def no_weights(folder):
@@ -445,7 +445,8 @@ def too_many_tokens(folder):
 
 
 @pytest.mark.parametrize('damage', [
-    bad_json, listed_json, no_config, countless_layers, no_weights, cut_weights, error_page,
+    bad_json, listed_json, no_config, countless_layers, no_weights,
+    cut_weights, error_page,
     pointer, a_shard_is_missing, an_index_lies, an_index_leads_elsewhere,
     an_index_is_none, no_tokenizer, too_many_tokens])
 def test_a_folder_that_is_none_is_refused_in_one_sentence(damage, tmp_path):
