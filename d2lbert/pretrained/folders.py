@@ -184,8 +184,8 @@ def _say(described, heads):
     said = []
     lacking = [PARTS[part] for part in heads if described.lacking(part)]
     if lacking:
-        said.append('it lacks (parts of) the ' + ' and the '.join(lacking)
-                    + ', drawn at random until they are trained')
+        said.append('it lacks tensors of the ' + ' and the '.join(lacking)
+                    + ', which are random until they are trained')
     over = [line.name for line in described.differences
             if line.state == 'left over']
     if over:

@@ -221,8 +221,8 @@ def test_heads_that_are_missing_are_drawn_and_told_key_by_key(
         tmp_path / 'x', dict(initializer_range=0.5, hidden_size=12), tensors)
     net, _ = load_pretrained(folder)
     assert capsys.readouterr().err == (
-        f'{folder}: it lacks (parts of) the pooler and the masked language '
-        'model head and the next sentence head, drawn at random until they '
+        f'{folder}: it lacks tensors of the pooler and the masked language '
+        'model head and the next sentence head, which are random until they '
         'are trained; left over and not used: classifier.bias, '
         'classifier.weight (net.pretrained has the table)\n')
     assert [line.split() for line in str(net.pretrained).splitlines()] == [
@@ -254,7 +254,7 @@ def test_only_the_heads_that_are_used_are_spoken_of(tmp_path, capsys):
                if 'pooler' not in name and 'seq' not in name}
     folder = published.write(tmp_path / 'x', None, tensors)
     for heads, said in (((), ''), (('mlm',), ''),
-                        (('nsp',), 'the next sentence head, drawn')):
+                        (('nsp',), 'of the next sentence head, which')):
         load_pretrained(folder, heads=heads)
         err = capsys.readouterr().err
         assert said in err and bool(said) == bool(err)
