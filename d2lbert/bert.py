@@ -15,12 +15,12 @@ from d2lbert.text import CLS, SEP
 from d2lbert.transformer import PositionalEncoding, TransformerEncoderBlock
 
 
-def get_tokens_and_segments(tokens_a, tokens_b=None):
+def get_tokens_and_segments(tokens_a, tokens_b=None, cls=CLS, sep=SEP):
     """Tokens of the BERT input sequence and their segment IDs, two lists."""
-    tokens = [CLS, *tokens_a, SEP]
+    tokens = [cls, *tokens_a, sep]
     segments = [0] * len(tokens)
     if tokens_b is not None:
-        tokens += [*tokens_b, SEP]
+        tokens += [*tokens_b, sep]
         segments += [1] * (len(tokens_b) + 1)
     return tokens, segments
 

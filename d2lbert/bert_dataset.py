@@ -25,7 +25,7 @@ from d2lbert.numbered import (
     shuffled_paragraphs,
     words_of,
 )
-from d2lbert.text import CLS, MASK, PAD, RESERVED, SEP
+from d2lbert.text import CLS, SEP, Vocab, special_of
 
 MIN_FREQ = 5
 
@@ -72,13 +72,14 @@ def _get_nsp_data_from_paragraph(paragraph, paragraphs, vocab, max_len,
     Sentences are lists of tokens; pairs longer than `max_len` are dropped.
     """
     examples = []
+    _, _, cls, sep = special_of(vocab)
     for sentence, next_sentence in zip(paragraph, paragraph[1:]):
         tokens_a, tokens_b, is_next = _get_next_sentence(
             sentence, next_sentence, paragraphs, rng)
         # One <cls> and two <sep> want room, too
         if len(tokens_a) + len(tokens_b) + 3 <= max_len:
-            examples.append((*get_tokens_and_segments(tokens_a, tokens_b),
-                             is_next))
+            examples.append((*get_tokens_and_segments(
+                tokens_a, tokens_b, cls, sep), is_next))
     return examples
 
 
@@ -90,24 +91,59 @@ def _replace_mlm_tokens(tokens, candidate_pred_positions, num_mlm_preds,
     `candidate_pred_positions` in place.
     """
     rng.shuffle(candidate_pred_positions)
-    positions = candidate_pred_positions[:num_mlm_preds]
+    return _hide_tokens(tokens, candidate_pred_positions[:num_mlm_preds],
+                        vocab, rng)
+
+
+def _hide_tokens(tokens, positions, vocab, rng):
+    """What `_replace_mlm_tokens` gives, for the tokens at `positions`."""
+    mask = special_of(vocab).mask
     mlm_input_tokens = list(tokens)
     for position in positions:
         if rng.random() < 0.8:
-            mlm_input_tokens[position] = MASK
+            mlm_input_tokens[position] = mask
         elif rng.random() >= 0.5:
-            mlm_input_tokens[position] = rng.choice(vocab.idx_to_token)
+            mlm_input_tokens[position] = rng.choice(
+                getattr(vocab, 'replacements', vocab.idx_to_token))
     return mlm_input_tokens, [(position, tokens[position])
                               for position in positions]
 
 
+def _draw_words(tokens, candidates, num_mlm_preds, vocab, rng):
+    """Positions of all pieces of random words, `num_mlm_preds` at most.
+
+    A word that would bring more pieces than that is left, and the next one
+    tried, as in the published BERT.
+    """
+    all_words, before = [], None
+    for position in candidates:
+        if (before != position - 1
+                or vocab.begins_word[vocab[tokens[position]]]):
+            all_words.append([])
+        all_words[-1].append(position)
+        before = position
+    rng.shuffle(all_words)
+    positions = []
+    for word in all_words:
+        if len(positions) + len(word) <= num_mlm_preds:
+            positions += word
+    return positions
+
+
 def _get_mlm_data_from_tokens(tokens, vocab, rng=random,
-                              mask_share=MASK_SHARE):
+                              mask_share=MASK_SHARE, whole_words=False):
     """(input ids, prediction positions, label ids) of a list of tokens."""
+    never = getattr(vocab, 'never_hidden', Vocab.never_hidden)
     candidates = [position for position, token in enumerate(tokens)
-                  if token not in (CLS, SEP)]
-    mlm_input_tokens, preds = _replace_mlm_tokens(
-        tokens, candidates, _num_preds(len(tokens), mask_share), vocab, rng)
+                  if token not in never]
+    num_preds = _num_preds(len(tokens), mask_share)
+    if whole_words:
+        mlm_input_tokens, preds = _hide_tokens(
+            tokens, _draw_words(tokens, candidates, num_preds, vocab, rng),
+            vocab, rng)
+    else:
+        mlm_input_tokens, preds = _replace_mlm_tokens(
+            tokens, candidates, num_preds, vocab, rng)
     preds.sort()
     return (vocab[mlm_input_tokens], [position for position, _ in preds],
             vocab[[token for _, token in preds]])
@@ -119,7 +155,8 @@ def _pad_bert_inputs(examples, max_len, vocab, mask_share=MASK_SHARE):
     examples: (token ids, prediction positions, label ids, segments,
     is_next), none longer than `max_len`.
     """
-    columns = _empty_columns(len(examples), max_len, vocab[PAD], mask_share)
+    columns = _empty_columns(len(examples), max_len,
+                             vocab[special_of(vocab).pad], mask_share)
     (all_token_ids, all_segments, valid_lens, all_pred_positions,
      all_mlm_weights, all_mlm_labels, nsp_labels) = columns
     for i, (token_ids, pred_positions, mlm_pred_label_ids, segments,
@@ -283,29 +320,32 @@ def no_pair_fits(max_len):
 # Whole columns at once
 
 def draw_examples(corpus, order, max_len, rng=random, mask_share=MASK_SHARE,
-                  first=0, last=None):
+                  first=0, last=None, whole_words=False):
     """The examples of a corpus as columns: a `Batch` of NumPy arrays.
 
     order (paragraphs,) int32: how the paragraphs come, as the book's
     shuffled list has them. Examples are those of the sentences in
     order[first:last], their partners come from all. rng: `random` or a
     random.Random, left in the state in which the book's code leaves it.
+    whole_words: hide all pieces of a word or none.
     """
     last = len(order) if last is None else last
     if draw.can_draw(rng):
         spans, is_next = draw.pairs(order, first, last, corpus.paragraphs,
                                     corpus.sentences, max_len, rng)
-        return mask_pairs(corpus, spans, is_next, max_len, rng, mask_share)
+        return mask_pairs(corpus, spans, is_next, max_len, rng, mask_share,
+                          whole_words)
     paragraphs = ParagraphsOfWords(corpus, order)
     examples = []
     for k in range(first, last):
         examples.extend(_get_nsp_data_from_paragraph(
             paragraphs[k], paragraphs, corpus.vocab, max_len, rng))
-    return _mask_examples(examples, corpus.vocab, max_len, rng, mask_share)
+    return _mask_examples(examples, corpus.vocab, max_len, rng, mask_share,
+                          whole_words)
 
 
 def mask_pairs(corpus, spans, is_next, max_len, rng=random,
-               mask_share=MASK_SHARE):
+               mask_share=MASK_SHARE, whole_words=False):
     """The same for pairs that are given by where their words stand.
 
     spans (N, 4) int64: begin and end of the first, begin and end of the
@@ -315,23 +355,26 @@ def mask_pairs(corpus, spans, is_next, max_len, rng=random,
     if not draw.can_draw(rng):
         return _mask_examples(
             [(*get_tokens_and_segments(words_of(corpus, *span[:2]),
-                                       words_of(corpus, *span[2:])), follows)
+                                       words_of(corpus, *span[2:]),
+                                       *vocab.special[2:]), follows)
              for span, follows in zip(spans.tolist(), is_next)],
-            vocab, max_len, rng, mask_share)
-    pad, mask, cls, sep = vocab[RESERVED]
+            vocab, max_len, rng, mask_share, whole_words)
+    pad, mask, cls, sep = vocab[vocab.special]
     columns = _empty_columns(len(spans), max_len, pad, mask_share)
     num_preds = onp.array([_num_preds(n, mask_share)
                            for n in range(max_len + 1)], 'int32')
     types, spans = corpus.gathered(spans)
     draw.masks(spans, types, corpus.numbers,
-               (pad, mask, cls, sep, len(vocab)), num_preds, columns[:6], rng)
+               (pad, mask, cls, sep, len(vocab)), num_preds, columns[:6], rng,
+               vocab.kinds, vocab.replacement_ids, whole_words)
     columns.nsp_y[:] = is_next
     return columns
 
 
-def _mask_examples(examples, vocab, max_len, rng, mask_share):
+def _mask_examples(examples, vocab, max_len, rng, mask_share, whole_words):
     """Hide words of examples (tokens, segments, is_next); their columns."""
     return _pad_bert_inputs(
-        [(*_get_mlm_data_from_tokens(tokens, vocab, rng, mask_share),
-          segments, is_next) for tokens, segments, is_next in examples],
+        [(*_get_mlm_data_from_tokens(tokens, vocab, rng, mask_share,
+                                     whole_words), segments, is_next)
+         for tokens, segments, is_next in examples],
         max_len, vocab, mask_share)

@@ -13,6 +13,7 @@ from d2lbert.machine.backend import autograd, gluon, np
 from d2lbert.machine.files import new_run_folder, write_text
 from d2lbert.packing import at_real_places
 from d2lbert.progress import Accumulator, Animator, Timer, in_notebook
+from d2lbert.text import special_of
 
 
 def _get_batch_bert(batch, ctx):
@@ -370,7 +371,8 @@ def get_bert_encoding(net, tokens_a, tokens_b=None, vocab=None):
     _check_tokens('tokens_a', tokens_a)
     if tokens_b is not None:
         _check_tokens('tokens_b', tokens_b)
-    tokens, segments = get_tokens_and_segments(tokens_a, tokens_b)
+    _, _, cls, sep = special_of(vocab)
+    tokens, segments = get_tokens_and_segments(tokens_a, tokens_b, cls, sep)
     device = next(iter(net.collect_params().values())).list_ctx()[0]
     with autograd.pause():
         encoded_X, _, _ = net(

@@ -33,5 +33,6 @@ from d2lbert.objectives.evaluation import evaluate
 from d2lbert.training.models import load_model
 from d2lbert.training.pretraining import pretrain
 from d2lbert.training.runs import load_run
+from d2lbert.finetuning.tasks import TASKS, read_task
 
 __all__ = [name for name in dir() if not name.startswith('__')]

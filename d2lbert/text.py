@@ -6,11 +6,21 @@ Serves the book's page "Text Preprocessing" as far as the BERT pages need it:
 import collections
 import operator
 from pathlib import Path
+from typing import NamedTuple
 
 from d2lbert.machine import files
 
 UNK, UNK_ID = '<unk>', 0
 PAD, MASK, CLS, SEP = RESERVED = ['<pad>', '<mask>', '<cls>', '<sep>']
+
+
+class Special(NamedTuple):
+    """The tokens that stand for no part of a text."""
+
+    pad: str
+    mask: str
+    cls: str
+    sep: str
 
 
 def tokenize(lines, token='word'):
@@ -36,6 +46,17 @@ class Vocab:
     occurs at least `min_freq` times; those that occur equally often stand
     in the order in which they first occur.
     """
+
+    #: What a run folder holds of a vocabulary
+    files = 'vocab.txt',
+    special = Special(*RESERVED)
+    #: Of a row's tokens those that are never hidden, and for C++ the same:
+    #: (V,) uint8, or None for <cls> and <sep> among words
+    never_hidden, kinds = frozenset((CLS, SEP)), None
+    #: Whether words begin with a token: (V,) bool, or None where all do
+    begins_word = None
+    #: The numbers of `replacements`: (their number,) int32, or None for all
+    replacement_ids = None
 
     def __init__(self, tokens=None, min_freq=0, reserved_tokens=None):
         counter = count_corpus([] if tokens is None else tokens)
@@ -81,6 +102,16 @@ class Vocab:
     def unk(self):
         """The number of the unknown token."""
         return UNK_ID
+
+    @property
+    def replacements(self):
+        """What a hidden token may be replaced by: a list of tokens."""
+        return self.idx_to_token
+
+    @staticmethod
+    def cut(text):
+        """The tokens of a text, as the text of a run was cut."""
+        return text.lower().split()
 
     @property
     def token_freqs(self):
@@ -135,3 +166,8 @@ class Vocab:
             vocab.token_to_idx[token] = line - 1
             vocab.idx_to_token.append(token)
         return vocab
+
+
+def special_of(vocab):
+    """The `Special` tokens of a vocabulary, which may be a stranger's."""
+    return getattr(vocab, 'special', Vocab.special)

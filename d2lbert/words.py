@@ -61,10 +61,10 @@ def _decoded(path, data):
     return lines
 
 
-def paragraphs_of_lines(lines):
+def paragraphs_of_lines(lines, lower=True):
     """Lower-case paragraphs (lists of sentences) of a text's lines."""
-    return [line.strip().lower().split(STOP) for line in lines
-            if STOP in line]
+    return [(line.strip().lower() if lower else line.strip()).split(STOP)
+            for line in lines if STOP in line]
 
 
 # From sentences to words
@@ -85,13 +85,14 @@ def tokens_of_paragraphs(paragraphs):
                   list(numbers))
 
 
-def tokens_of_lines(lines):
+def tokens_of_lines(lines, lower=True):
     """`Tokens` of a text's lines, in C++ where that is to be had."""
     if draw.library() is None:
-        return tokens_of_paragraphs(paragraphs_of_lines(lines))
+        return tokens_of_paragraphs(paragraphs_of_lines(lines, lower))
     # Line by line, since one letter beyond ASCII makes lower() slow for all
     *arrays, names = draw.cut(
-        b'\n'.join(line.lower().encode() for line in lines))
+        b'\n'.join((line.lower() if lower else line).encode()
+                   for line in lines))
     return Tokens(*arrays, _unpacked(names))
 
 

@@ -25,14 +25,14 @@ class BookCutter:
         """What sentences and words depend on, beside the text."""
         return 'book'
 
-    def __init__(self, files, progress):
-        pass
+    def __init__(self, files, progress, lower=True):
+        self.lower = lower
 
     def cut(self, paragraphs):
         """(Tokens, paragraphs at which articles begin) of `Paragraphs`."""
         kept = [STOP in text for text in paragraphs.texts]
         return (tokens_of_lines(list(itertools.compress(paragraphs.texts,
-                                                        kept))),
+                                                        kept)), self.lower),
                 _among_kept(paragraphs.articles, kept))
 
 
@@ -45,7 +45,8 @@ class PunktCutter:
     def version():
         return punkt.version()
 
-    def __init__(self, files, progress):
+    def __init__(self, files, progress, lower=True):
+        self.lower = lower
         with bar(PUNKT_CHARS, 'learning', 'B', unit_scale=True,
                  quiet=not progress) as shown:
             self.splitter = punkt.Splitter(_beginning(files, shown.update))
@@ -55,7 +56,8 @@ class PunktCutter:
                for text in paragraphs.texts]
         kept = [len(sentences) > 1 for sentences in cut]
         return (tokens_of_paragraphs(
-                    [[sentence.lower() for sentence in sentences]
+                    [[sentence.lower() if self.lower else sentence
+                      for sentence in sentences]
                      for sentences in itertools.compress(cut, kept)]),
                 _among_kept(paragraphs.articles, kept))
 

@@ -201,22 +201,18 @@ def build_vocab(cut, train, valid, min_freq, max_vocab):
     its words alone.
     """
     names = list(cut.types.numbers)
-    freqs = cut.types.counts[:len(names)]
+    freqs = _freqs(cut, valid)
     first = onp.arange(len(names))
     if valid:
         # The last entry is that of number -1
-        freqs = onp.append(freqs, 0)
-        for numbers in words_of_ranges(cut, valid):
-            different, counts = onp.unique(numbers, return_counts=True)
-            freqs[different] -= counts
-        first = onp.full(len(freqs), -1, 'int64')
+        first = onp.full(len(freqs) + 1, -1, 'int64')
         place = 0
         for numbers in words_of_ranges(cut, train):
             new = onp.flatnonzero(first[numbers] < 0)[::-1]
             # Of several values for one entry NumPy keeps the last
             first[numbers[new]] = place + new
             place += len(numbers)
-        freqs, first = freqs[:-1], first[:-1]
+        first = first[:-1]
     # As `numbered.falling_types`, for ranges of numbers that may be pruned
     falling = onp.lexsort((first, -freqs))
     falling = falling[freqs[falling] >= max(1, min_freq)]
@@ -226,6 +222,24 @@ def build_vocab(cut, train, valid, min_freq, max_vocab):
     if max_vocab is not None:
         pairs = pairs[:max_vocab - len(taken)]
     return Vocab.from_freqs(pairs, min_freq, RESERVED)
+
+
+def _freqs(cut, valid):
+    """How often each word occurs outside of ranges of paragraphs: (types,).
+    """
+    # The last entry is that of number -1
+    freqs = onp.append(cut.types.counts[:len(cut.types.numbers)], 0)
+    for numbers in words_of_ranges(cut, valid):
+        different, counts = onp.unique(numbers, return_counts=True)
+        freqs[different] -= counts
+    return freqs[:-1]
+
+
+def count_words(cut, valid):
+    """{word: how often it occurs outside of `valid`, ranges of paragraphs}.
+    """
+    return {name: count for name, count in zip(
+        cut.types.numbers, _freqs(cut, valid).tolist()) if count}
 
 
 def words_of_ranges(cut, ranges):

@@ -17,6 +17,8 @@ from d2lbert.corpus.numbering import described
 from d2lbert.machine import textfiles
 from d2lbert.machine.unchanged import Unchanged
 from d2lbert.numbered import falling_types, shuffled_paragraphs
+from d2lbert.pretrained.vocabulary import PieceVocab
+from d2lbert.pretrained.wordpiece import WordPiece
 from d2lbert.progress import bar
 from d2lbert.text import RESERVED, UNK, Vocab
 
@@ -42,8 +44,8 @@ class Text(NamedTuple):
 
 
 def open_corpus(paths, *, valid_paths=None, valid_share=0.0, split='book',
-                vocab=None, min_freq=MIN_FREQ, max_vocab=None, seed=None,
-                progress=True):
+                vocab=None, min_freq=MIN_FREQ, max_vocab=None, pieces=None,
+                seed=None, progress=True):
     """Read text files once and open what came of them, as a `Text`.
 
     `load_data_wiki` holds a text in memory; here it is cut into numbered
@@ -73,6 +75,11 @@ def open_corpus(paths, *, valid_paths=None, valid_share=0.0, split='book',
     with a seed, as on the page, in the paragraphs as they are shuffled for
     the first epoch of batches with that seed.
 
+    pieces: instead of taking whole words, learn so many word pieces from
+    the training part, or take those of `vocab` where that is a `PieceVocab`
+    or a `WordPiece`. Then words keep their capitals until they are cut, and
+    <unk>, as WikiText has it, is the unknown token.
+
     The result is kept in the user's cache under its content and settings; a
     file that has not changed since (see `unchanged`) is not read again.
     Raises OSError and ValueError, which name file and line.
@@ -89,6 +96,9 @@ def open_corpus(paths, *, valid_paths=None, valid_share=0.0, split='book',
     if max_vocab is not None and max_vocab <= len(RESERVED) + 1:
         raise ValueError(f'max_vocab={max_vocab} leaves no room for a word '
                          f'beside {UNK} and {", ".join(RESERVED)}')
+    if pieces is not None and vocab is not None:
+        raise ValueError('pieces and vocab both say what the vocabulary is: '
+                         'leave one of them out')
     vocab = _given_vocab(vocab)
     files = _files(paths, 'the corpus')
     valid_files = ([] if valid_paths is None
@@ -102,17 +112,18 @@ def open_corpus(paths, *, valid_paths=None, valid_share=0.0, split='book',
             raise ValueError(f'{path} is to be held out, but {twin}, which '
                              'is to be trained on, has the same content: '
                              'leave it out of one of them')
-    key = _digest_of([
+    contents = [
         store.VERSION, DRAWS, unicodedata.unidata_version, cutters.version(),
         reading.MAX_WORDS, numbering.MAX_TYPES, numbering.MAX_CHARS,
         cutting.PUNKT_CHARS, reading.BLOCK_BYTES, stored.CHUNK_PLACES,
         filling.TRIES, valid_share,
-        vocab.idx_to_token if vocab else [min_freq, max_vocab],
-        digests[:len(files)], digests[len(files):]])
+        _described_vocab(vocab, min_freq, max_vocab, pieces),
+        digests[:len(files)], digests[len(files):]]
+    key = _digest_of(contents)
 
     def build(folder):
         store.build(folder, files, valid_files, valid_share, cutters, vocab,
-                    min_freq, max_vocab, progress)
+                    min_freq, max_vocab, pieces, progress)
         for path, before, after in zip(files + valid_files, stamps,
                                        _stamps(files + valid_files)):
             if before != after:
@@ -120,7 +131,9 @@ def open_corpus(paths, *, valid_paths=None, valid_share=0.0, split='book',
                                  'try again')
 
     folder, owned = store.find_or_build(key, build)
-    stored_vocab = Vocab.load(folder / store.VOCAB)
+    of_pieces = pieces is not None or isinstance(vocab, PieceVocab)
+    stored_vocab = (PieceVocab if of_pieces else Vocab).load(
+        folder / store.VOCAB)
     texts = [stored.StoredText(
         folder / name, onp.arange(len(stored_vocab), dtype='int32'),
         stored_vocab, described(source)) if (folder / name).is_dir() else None
@@ -128,8 +141,12 @@ def open_corpus(paths, *, valid_paths=None, valid_share=0.0, split='book',
                              ('valid', valid_files or files))]
     if owned:
         weakref.finalize(texts[0], shutil.rmtree, owned, ignore_errors=True)
+    if of_pieces:
+        # The same pieces are the same text, learnt here or given
+        contents[-3] = _described_vocab(stored_vocab)
+        key = _digest_of(contents)
     text = Text(*texts, stored_vocab, key)
-    if seed is None or vocab is not None:
+    if seed is None or vocab is not None or of_pieces:
         return text
     return text.numbered_by(_vocab_of(
         seed, text.train, onp.load(folder / store.FREQS)))
@@ -150,10 +167,21 @@ def _vocab_of(seed, text, freqs):
         reserved_tokens=RESERVED)
 
 
+def _described_vocab(vocab, min_freq=None, max_vocab=None, pieces=None):
+    """What a store depends on, of a vocabulary given or to be built."""
+    if isinstance(vocab, PieceVocab):
+        return vocab.tokenizer.described()
+    if vocab is not None:
+        return vocab.idx_to_token
+    return [min_freq, max_vocab] if pieces is None else ['pieces', pieces]
+
+
 def _given_vocab(vocab):
     """The vocabulary asked for, checked; None where it is to be built."""
-    if vocab is None:
-        return None
+    if isinstance(vocab, WordPiece):
+        vocab = PieceVocab(vocab)
+    if vocab is None or isinstance(vocab, PieceVocab):
+        return vocab
     if not isinstance(vocab, Vocab):
         if not Path(vocab).is_file():
             raise FileNotFoundError(f'{vocab} is no file: name a vocabulary '

@@ -14,6 +14,7 @@ import numpy as onp
 from d2lbert.corpus.numbering import (
     CutText,
     build_vocab,
+    count_words,
     described,
     held_out,
     joined,
@@ -22,6 +23,8 @@ from d2lbert.machine import cache
 from d2lbert.machine.files import locked
 from d2lbert.machine.unchanged import Unchanged
 from d2lbert.numbered import BLOCK_WORDS
+from d2lbert.pretrained.vocabulary import PieceVocab
+from d2lbert.pretrained.wordpiece import WordPiece
 from d2lbert.text import UNK
 
 # To be raised when the content of the files changes
@@ -32,19 +35,26 @@ VOCAB = 'vocab.txt'
 # How often each token of a vocabulary that was built here occurs
 FREQS = 'freqs.npy'
 
+# Sentences, and words, that are made pieces at a time
+PIECE_SENTENCES, PIECE_WORDS = 1 << 15, 1 << 19
+
 
 # What a store holds
 
 def build(folder, files, valid_files, valid_share, cutters, vocab, min_freq,
-          max_vocab, progress):
+          max_vocab, pieces, progress):
     """Write vocabulary, numbered texts and manifest into `folder`.
 
     The rest is what `open_corpus` is given; cutters: the class that cuts.
     """
-    cutter = cutters(files, progress)
+    of_pieces = pieces is not None or isinstance(vocab, PieceVocab)
+    cutter = cutters(files, progress, lower=not of_pieces)
     cut = CutText(folder / 'cut', files, cutter, progress)
     train, valid = held_out(cut, valid_share)
-    if vocab is None:
+    if vocab is None and of_pieces:
+        vocab = PieceVocab(WordPiece.of_counts(
+            count_words(cut, valid), pieces))
+    elif vocab is None:
         vocab = build_vocab(cut, train, valid, min_freq, max_vocab)
         freqs = [freq for _, freq in vocab.token_freqs]
         onp.save(folder / FREQS, onp.array(
@@ -81,39 +91,110 @@ def write_numbers(folder, cut, ranges, vocab, cutter):
     spans = [cut.span(begin, end) for begin, end in ranges]
     num_paragraphs = sum(end - begin for begin, end in ranges)
     num_sentences = sum(end - begin for (begin, end), _ in spans)
-    num_words = sum(end - begin for _, (begin, end) in spans)
     if num_sentences == num_paragraphs:
         raise ValueError(
             f'{described(cut.files)}: no paragraph has two sentences'
             f'{_where(folder.name, ranges, cut)}: {cutter.remedy}')
-    # The last entry is that of number -1
-    table = onp.array(vocab[[*cut.types.numbers, UNK]], 'int32')
-    dtype = 'uint16' if len(vocab) <= 1 << 16 else 'int32'
-    table = table.astype(dtype)
     folder.mkdir()
-    with _npy(folder / 'ids.npy', dtype, num_words) as f:
-        for _, (begin, end) in spans:
-            for numbers in cut.words(begin, end):
-                f.write(table[numbers])
-    for name, length, stretches in (
-            ('sentences', num_sentences, [span[0] for span in spans]),
-            ('paragraphs', num_paragraphs, ranges)):
-        with _npy(folder / f'{name}.npy', 'int64', length + 1) as f:
-            f.write(onp.zeros(1, 'int64'))
-            last = 0
-            for begin, end in stretches:
-                shift = last - cut.offsets(name, begin, begin + 1)[0]
-                for block in range(begin, end, BLOCK_WORDS):
-                    ends = shift + cut.offsets(
-                        name, block + 1, min(block + BLOCK_WORDS, end) + 1)
-                    f.write(ends)
-                    last = ends[-1]
+    # The last type is that of number -1
+    names = [*cut.types.numbers, UNK]
+    if isinstance(vocab, PieceVocab):
+        text = _AsPieces(cut, spans, *vocab.pieces_of(names))
+    else:
+        text = _AsWords(cut, spans, onp.array(vocab[names], 'int32'))
+    with _npy(folder / 'sentences.npy', 'int64', num_sentences + 1) as f:
+        f.write(onp.zeros(1, 'int64'))
+        for ends in text.sentences():
+            f.write(ends)
+    dtype = 'uint16' if len(vocab) <= 1 << 16 else 'int32'
+    with _npy(folder / 'ids.npy', dtype, text.length) as f:
+        for ids in text.ids():
+            f.write(ids.astype(dtype))
+    with _npy(folder / 'paragraphs.npy', 'int64', num_paragraphs + 1) as f:
+        f.write(onp.zeros(1, 'int64'))
+        for ends in _shifted(cut, 'paragraphs', ranges, BLOCK_WORDS):
+            f.write(ends)
     articles, done = [], 0
     for begin, end in ranges:
         inside = cut.articles[(cut.articles > begin) & (cut.articles < end)]
         articles += [done, *(done + inside - begin).tolist()]
         done += end - begin
     onp.save(folder / 'articles.npy', onp.array(articles, 'int64'))
+
+
+def _shifted(cut, name, stretches, size):
+    """Ends of sentences or paragraphs in stretches of them, put in a row.
+
+    Yields int64 arrays of up to `size` numbers.
+    """
+    last = 0
+    for begin, end in stretches:
+        shift = last - cut.offsets(name, begin, begin + 1)[0]
+        for block in range(begin, end, size):
+            ends = shift + cut.offsets(
+                name, block + 1, min(block + size, end) + 1)
+            yield ends
+            last = ends[-1]
+
+
+class _AsWords:
+    """Spans of a cut text, its words numbered by a vocabulary of words."""
+
+    def __init__(self, cut, spans, table):
+        """table (types + 1,): the number of each word, the last of -1."""
+        self.cut, self.spans, self.table = cut, spans, table
+        self.length = sum(end - begin for _, (begin, end) in spans)
+
+    def sentences(self):
+        """Where sentences end: yields int64 arrays."""
+        return _shifted(self.cut, 'sentences', [span[0] for span in
+                                                self.spans], BLOCK_WORDS)
+
+    def ids(self):
+        """The numbers of all words: yields arrays."""
+        for _, (begin, end) in self.spans:
+            for numbers in self.cut.words(begin, end):
+                yield self.table[numbers]
+
+
+class _AsPieces:
+    """The same in pieces, some for each word; `length` comes last.
+
+    ids, begins: the pieces of each word, as `PieceVocab.pieces_of` gives.
+    """
+
+    def __init__(self, cut, spans, ids, begins):
+        self.cut, self.spans = cut, spans
+        self.piece_ids, self.begins = ids, begins[:-1]
+        self.counts = onp.diff(begins)
+        self.length = 0
+
+    def sentences(self):
+        self.length = 0
+        for (begin, end), (word, _) in self.spans:
+            for block in range(begin, end, PIECE_SENTENCES):
+                ends = self.cut.offsets('sentences', block + 1, min(
+                    block + PIECE_SENTENCES, end) + 1)
+                # How many pieces there are up to each word
+                pieces = onp.cumsum(onp.concatenate(
+                    [onp.zeros(1, 'int64'),
+                     *(self.counts[numbers] for numbers in
+                       self.cut.words(word, int(ends[-1])))]))
+                yield self.length + pieces[ends - word]
+                self.length += int(pieces[-1])
+                word = int(ends[-1])
+
+    def ids(self):
+        for _, (begin, end) in self.spans:
+            for numbers in self.cut.words(begin, end):
+                for k in range(0, len(numbers), PIECE_WORDS):
+                    yield self._ids(numbers[k:k + PIECE_WORDS])
+
+    def _ids(self, numbers):
+        counts = self.counts[numbers]
+        firsts = onp.cumsum(counts) - counts
+        return self.piece_ids[onp.arange(int(counts.sum())) + onp.repeat(
+            self.begins[numbers] - firsts, counts)]
 
 
 def _where(name, ranges, cut):

@@ -315,17 +315,26 @@ struct Specials {
   int32_t pad, mask, cls, sep, vocab_size;
 };
 
+// What tokens can be, for vocabularies of pieces: never hidden, or going on
+// with the word of the one before.
+constexpr uint8_t kFixed = 1, kGoesOn = 2;
+
 // Masked language modelling for each pair of spans of words, written as padded
 // rows: tokens and segments (N, T), valid_lens (N), positions, weights and
 // labels (N, P). num_preds[n] says how many of n tokens are predicted (at most
-// P); no pair has more than T tokens.
+// P); no pair has more than T tokens. kinds may be null, and says what each
+// token is (above); choices may be null, and are the num_choices tokens by
+// which others are replaced. whole_words hides words of which num_preds[n]
+// holds all pieces, or none of them.
 // Returns 0, or 1 when memory runs out.
 int draw_masks(uint32_t* state, int64_t num_pairs, const int64_t* spans,
                const void* types, int64_t type_bytes, const int32_t* numbers,
                const Specials* specials, const int32_t* num_preds, int64_t T,
                int64_t P,
                int32_t* tokens, int32_t* segments, float* valid_lens,
-               int32_t* positions, float* weights, int32_t* labels) try {
+               int32_t* positions, float* weights, int32_t* labels,
+               const uint8_t* kinds, const int32_t* choices,
+               int64_t num_choices, int whole_words) try {
   Twister random(state);
   const Words words{types, type_bytes, numbers};
   std::vector<int32_t> candidates;
@@ -348,22 +357,38 @@ int draw_masks(uint32_t* state, int64_t num_pairs, const int64_t* spans,
     std::fill(segments + k * T + (second - row), segments + k * T + length, 1);
     valid_lens[k] = static_cast<float>(length);
 
+    // What is hidden together: where it begins. Its pieces follow
     candidates.clear();
+    const auto goes_on = [&](int64_t i) {
+      return whole_words && kinds[row[i]] == kGoesOn &&
+             !(kinds[row[i - 1]] & kFixed);
+    };
     for (int32_t i = 0; i < length; ++i) {
-      if (row[i] != specials->cls && row[i] != specials->sep) {
-        candidates.push_back(i);
-      }
+      const bool fixed = kinds != nullptr
+                             ? kinds[row[i]] & kFixed
+                             : row[i] == specials->cls ||
+                                   row[i] == specials->sep;
+      if (!fixed && !goes_on(i)) candidates.push_back(i);
     }
     random.shuffle(candidates.data(), candidates.size());
     preds.clear();
+    const auto most = static_cast<size_t>(num_preds[length]);
     for (int32_t i : candidates) {
-      if (static_cast<int32_t>(preds.size()) >= num_preds[length]) break;
-      preds.emplace_back(i, row[i]);
+      if (preds.size() >= most) break;
+      int32_t stop = i + 1;
+      while (stop < length && goes_on(stop)) ++stop;
+      if (preds.size() + static_cast<size_t>(stop - i) > most) continue;
+      for (; i < stop; ++i) preds.emplace_back(i, row[i]);
+    }
+    for (const auto& pred : preds) {
+      int32_t* token = row + pred.first;
       if (random.uniform() < 0.8) {
-        row[i] = specials->mask;
+        *token = specials->mask;
       } else if (random.uniform() >= 0.5) {
-        row[i] = static_cast<int32_t>(
-            random.below(static_cast<uint32_t>(specials->vocab_size)));
+        *token = choices != nullptr
+                     ? choices[random.below(static_cast<uint32_t>(num_choices))]
+                     : static_cast<int32_t>(random.below(
+                           static_cast<uint32_t>(specials->vocab_size)));
       }
     }
     std::sort(preds.begin(), preds.end());

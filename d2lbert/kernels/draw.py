@@ -31,11 +31,15 @@ def _opened(path):
             ('draw_pairs', number, u32, number, i32, number, number, i64,
              i64, number, i64, u8),
             ('draw_masks', ctypes.c_int, u32, number, i64, pointer, number,
-             i32, i32, i32, number, number, i32, i32, f32, i32, f32, i32)):
+             i32, i32, i32, number, number, i32, i32, f32, i32, f32, i32,
+             pointer, pointer, number, ctypes.c_int)):
         function = getattr(library, name)
         function.restype, function.argtypes = restype, argtypes
     return library
 
+
+#: What a token can be, in `kinds` of `masks`.
+FIXED, GOES_ON = 1, 2
 
 DRAW = Library('draw', ['draw.cc'], _opened,
                what='the C++ loops over texts')
@@ -99,14 +103,19 @@ def pairs(order, first, last, paragraphs, sentences, max_len, rng):
     return spans[:num_pairs], is_next[:num_pairs]
 
 
-def masks(spans, types, numbers, specials, num_preds, columns, rng):
+def masks(spans, types, numbers, specials, num_preds, columns, rng,
+          kinds=None, choices=None, whole_words=False):
     """Fill padded rows with pairs of spans of words, some of them hidden.
 
     types: uint16 or int32, of which spans (N, 4) int64 speaks; numbers:
     (different types,) int32, their vocabulary numbers; specials: (pad, mask,
     cls, sep, size of the vocabulary); num_preds: (T + 1,) int32, how many
     of so many tokens are hidden; columns: tokens, segments, lengths,
-    positions, weights and labels.
+    positions, weights and labels. kinds: None, or for each token of the
+    vocabulary, uint8, FIXED for one that is never hidden and GOES_ON for
+    one that goes on with a word; choices: None, or the tokens, int32, that
+    others may be replaced by; whole_words: hide all pieces of a word or
+    none.
     """
     types = onp.ascontiguousarray(types)
     with _state_of(rng) as state:
@@ -114,9 +123,19 @@ def masks(spans, types, numbers, specials, num_preds, columns, rng):
             state, len(spans), onp.ascontiguousarray(spans),
             types.ctypes.data, types.itemsize, numbers,
             onp.array(specials, 'int32'), num_preds, columns[0].shape[1],
-            columns[3].shape[1], *columns)
+            columns[3].shape[1], *columns, _address(kinds, 'uint8'),
+            _address(choices, 'int32'), 0 if choices is None else len(choices),
+            whole_words)
     if failed:
         raise MemoryError(f'no room for rows of {columns[0].shape[1]} tokens')
+
+
+def _address(array, dtype):
+    """Where an array of a dtype lies, for C++; None stays None."""
+    if array is None:
+        return None
+    assert array.dtype == dtype and array.flags.c_contiguous
+    return array.ctypes.data
 
 
 @contextlib.contextmanager

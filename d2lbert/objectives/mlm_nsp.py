@@ -13,6 +13,11 @@ from d2lbert.corpus.opening import open_corpus
 from d2lbert.machine.backend import gluon, init
 from d2lbert.machine.hardware import require_memory
 from d2lbert.objectives.evaluation import Figures, evaluate
+from d2lbert.pretrained.sizes import PUBLISHED
+from d2lbert.pretrained.vocabulary import PieceVocab, same_pieces
+
+#: Word pieces that are learnt where no number of them is given.
+PIECES = 8000
 
 #: Rows of the table of positions, as the book has them, or more.
 POSITIONS = 1000
@@ -46,11 +51,14 @@ class MLMAndNSP:
     def model(self):
         """The arguments of the net, a dictionary."""
         s = self.settings
+        before = {'book': dict(max_len=POSITIONS),
+                  'published': PUBLISHED}[s['architecture']]
         return dict(
-            vocab_size=len(self.vocab), num_hiddens=s['num_hiddens'],
+            before, vocab_size=len(self.vocab), num_hiddens=s['num_hiddens'],
             ffn_num_hiddens=s['ffn_num_hiddens'], num_heads=s['num_heads'],
             num_layers=s['num_layers'], dropout=s['dropout'],
-            max_len=max(POSITIONS, s['max_len']), precision=s['precision'])
+            max_len=max(before['max_len'], s['max_len']),
+            precision=s['precision'])
 
     def net(self, devices):
         """The net, with new weights on every device."""
@@ -72,7 +80,8 @@ class MLMAndNSP:
         s = self.settings
         return self.text.train.batches(
             s['batch_size'], s['max_len'], seed=s['seed'], epoch=epoch,
-            start=start, dynamic=s['dynamic'], fill=s['fill'])
+            start=start, dynamic=s['dynamic'], fill=s['fill'],
+            whole_words=s['whole_word_masking'])
 
     @staticmethod
     def counts(batch):
@@ -133,11 +142,24 @@ def read_corpus(settings, vocab=None, progress=False):
     def paths(files):
         return [files] if isinstance(files, (str, Path)) else files
     share = settings['valid_share'] if settings['eval_every'] else 0.0
-    text = open_corpus(
-        paths(corpus), valid_paths=None if valid is None else paths(valid),
+    keywords = dict(
+        valid_paths=None if valid is None else paths(valid),
         valid_share=share if valid is None else 0.0,
-        split=settings['split'], vocab=given, progress=progress,
-        seed=settings['seed'] if vocab is None else None)
+        split=settings['split'], progress=progress)
+    size = settings['vocab_size']
+    if settings['tokenizer'] == 'wordpiece':
+        if given is None:
+            text = open_corpus(paths(corpus), pieces=size or PIECES,
+                               **keywords)
+            if vocab is None or same_pieces(text.vocab, vocab):
+                return text
+            given = vocab       # learnt by another version of the library
+        elif vocab is None:
+            given = PieceVocab.load(given)
+        return open_corpus(paths(corpus), vocab=given, **keywords)
+    text = open_corpus(
+        paths(corpus), vocab=given, max_vocab=size,
+        seed=settings['seed'] if vocab is None else None, **keywords)
     return text if vocab is None else text.numbered_by(vocab)
 
 

@@ -4,7 +4,6 @@ What `wordpiece.WordPiece` stands on; nobody else calls the library.
 """
 import collections
 import json
-import re
 from pathlib import Path
 
 from d2lbert import words
@@ -213,11 +212,27 @@ def read_vocab(path):
     return tokens
 
 
-def is_bert(found):
-    """Whether what a tokenizer.json holds is BERT's kind of tokenizer."""
-    return ((found['model'] or {}).get('type') == 'WordPiece'
-            and (found.get('normalizer') or {}).get('type')
-            == 'BertNormalizer')
+def has_pieces(tokenizer):
+    """Whether a tokenizer of the library cuts words into pieces."""
+    model = tokenizer.model
+    return (type(model).__name__ == 'WordPiece'
+            and model.continuing_subword_prefix == MORE)
+
+
+def described(tokenizer):
+    """What its pieces depend on beside the vocabulary, as JSON has it."""
+    if not is_bert(tokenizer):
+        return [tokenizer.to_str()]
+    normalizer = tokenizer.normalizer
+    return [normalizer.clean_text, normalizer.handle_chinese_chars,
+            normalizer.strip_accents, normalizer.lowercase,
+            tokenizer.model.max_input_chars_per_word]
+
+
+def is_bert(tokenizer):
+    """Whether it is BERT's kind of tokenizer."""
+    return (has_pieces(tokenizer)
+            and type(tokenizer.normalizer).__name__ == 'BertNormalizer')
 
 
 def change_normalizer(tokenizer, options):
@@ -228,6 +243,19 @@ def change_normalizer(tokenizer, options):
             **{**found, **options})
 
 
+def of_words(tokenizer, words):
+    """The ids of each word of a list: lists, without special tokens.
+
+    A word that looks like a special token is a word here.
+    """
+    plain = library().Tokenizer(tokenizer.model)
+    for part in ('normalizer', 'pre_tokenizer'):
+        if getattr(tokenizer, part) is not None:
+            setattr(plain, part, getattr(tokenizer, part))
+    return [encoding.ids for begin in range(0, len(words), 1 << 16)
+            for encoding in plain.encode_batch(words[begin:begin + (1 << 16)])]
+
+
 def continues(token):
     """Whether a piece goes on with the word of the one before."""
-    return bool(re.match(f'{MORE}.', token))
+    return len(token) > len(MORE) and token.startswith(MORE)

@@ -97,6 +97,29 @@ class WordPiece(_Tokens):
             tokens[idx] = token
         self._number(tokens, special, max_len)
 
+    def to_json(self):
+        """All of it as text, for `from_json`."""
+        return json.dumps(dict(
+            tokenizer=self.tokenizer.to_str(), special=self.special,
+            max_len=self.max_len, config=self.config))
+
+    @classmethod
+    def from_json(cls, text):
+        """What `to_json` gave."""
+        found = json.loads(text)
+        return cls(pieces.library().Tokenizer.from_str(found['tokenizer']),
+                   found['special'], found['max_len'], found['config'])
+
+    def described(self):
+        """What its ids depend on, as JSON has it."""
+        return [self.idx_to_token, self.special,
+                *pieces.described(self.tokenizer)]
+
+    @property
+    def has_pieces(self):
+        """Whether it is what its class is called."""
+        return pieces.has_pieces(self.tokenizer)
+
     @classmethod
     def train(cls, files, vocab_size, lowercase=True, strip_accents=None,
               min_frequency=2, max_len=512):
@@ -168,14 +191,13 @@ class WordPiece(_Tokens):
         model that is not of word pieces.
         """
         folder = Path(folder)
-        model = json.loads(self.tokenizer.to_str())
         config = dict(self.config)
         for name in ('name_or_path', 'tokenizer_file', 'vocab_file',
                      'special_tokens_map_file', 'auto_map'):
             config.pop(name, None)
-        normalizer = model['normalizer'] or {}
-        if pieces.is_bert(model):
-            config.update({theirs: normalizer[ours]
+        if pieces.is_bert(self.tokenizer):
+            normalizer = self.tokenizer.normalizer
+            config.update({theirs: getattr(normalizer, ours)
                            for theirs, ours, _ in NORMALIZER})
             config['tokenizer_class'] = 'BertTokenizer'
             files.write_text(folder / VOCAB, ''.join(
@@ -229,7 +251,8 @@ class WordPiece(_Tokens):
 
     def _joined(self, first, second, room):
         if room is not None:
-            lengths = _cut(len(first.ids), second and len(second.ids), room)
+            lengths = _cut(len(first.ids), None if second is None
+                           else len(second.ids), room)
             first.truncate(lengths[0])
             if second is not None:
                 second.truncate(lengths[1])

@@ -20,8 +20,12 @@ def evaluate_run(folder, corpus=None, devices='auto'):
     if corpus is not None:
         corpus = complete(dict(corpus=corpus))['corpus']
         text = read_corpus(dict(BOOK, corpus=corpus, vocab='of the run',
-                                split=training['split']), vocab)
+                                split=training['split'],
+                                tokenizer=training['tokenizer']), vocab)
         part = text.valid or text.train
+    elif fingerprint is None:
+        raise RunError(f'{folder} was imported, so none of its text is here: '
+                       'name files with --corpus')
     else:
         text = read_corpus(training, vocab)
         if text.fingerprint != fingerprint:

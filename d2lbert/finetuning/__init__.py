@@ -1,0 +1,1 @@
+"""Tasks to fine-tune for: their files, their metrics, windows over texts."""
