@@ -137,10 +137,14 @@ def _stored_in(path):
         with open(path, 'rb') as file:
             size, = struct.unpack('<Q', file.read(8))
             header = json.loads(file.read(size))
+            header.pop('__metadata__', None)
+            rest = file.seek(0, 2) - 8 - size
+        if rest < max((of['data_offsets'][1] for of in header.values()),
+                      default=0):       # which old versions do not notice
+            raise ValueError('its end is missing')
     except (library.SafetensorError, OSError, ValueError) as error:
         raise PretrainedError(f'{path} is no whole safetensors file: {error}'
                               ) from None
-    header.pop('__metadata__', None)
     return {name: Stored(path, name, of['dtype'], tuple(of['shape']),
                          8 + size + of['data_offsets'][0])
             for name, of in header.items()}

@@ -221,8 +221,8 @@ def test_heads_that_are_missing_are_drawn_and_told_key_by_key(
         tmp_path / 'x', dict(initializer_range=0.5, hidden_size=12), tensors)
     net, _ = load_pretrained(folder)
     assert capsys.readouterr().err == (
-        f'{folder}: it lacks (parts of) the pooler and the masked language '
-        'model head and the next sentence head, drawn at random until they '
+        f'{folder}: it lacks tensors of the pooler and the masked language '
+        'model head and the next sentence head, which are random until they '
         'are trained; left over and not used: classifier.bias, '
         'classifier.weight (net.pretrained has the table)\n')
     assert [line.split() for line in str(net.pretrained).splitlines()] == [
@@ -254,7 +254,7 @@ def test_only_the_heads_that_are_used_are_spoken_of(tmp_path, capsys):
                if 'pooler' not in name and 'seq' not in name}
     folder = published.write(tmp_path / 'x', None, tensors)
     for heads, said in (((), ''), (('mlm',), ''),
-                        (('nsp',), 'the next sentence head, drawn')):
+                        (('nsp',), 'of the next sentence head, which')):
         load_pretrained(folder, heads=heads)
         err = capsys.readouterr().err
         assert said in err and bool(said) == bool(err)
@@ -379,6 +379,13 @@ def no_config(folder):
     return 'has no config.json: it is no folder of a pretrained model'
 
 
+def countless_layers(folder):
+    path = folder / 'config.json'
+    path.write_text(path.read_text().replace(
+        '"num_hidden_layers": 2', '"num_hidden_layers": 2000000000'))
+    return 'holds 46 tensors, which cannot be the 2000000000 layers'
+
+
 def no_weights(folder):
     (folder / 'model.safetensors').unlink()
     return 'has no model.safetensors: it holds no weights'
@@ -438,7 +445,8 @@ def too_many_tokens(folder):
 
 
 @pytest.mark.parametrize('damage', [
-    bad_json, listed_json, no_config, no_weights, cut_weights, error_page,
+    bad_json, listed_json, no_config, countless_layers, no_weights,
+    cut_weights, error_page,
     pointer, a_shard_is_missing, an_index_lies, an_index_leads_elsewhere,
     an_index_is_none, no_tokenizer, too_many_tokens])
 def test_a_folder_that_is_none_is_refused_in_one_sentence(damage, tmp_path):
