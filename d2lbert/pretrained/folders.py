@@ -259,4 +259,5 @@ def write_folder(folder, config, tensors, tokenizer):
         write_text(part / 'config.json', json.dumps(
             config, indent=2, sort_keys=True) + '\n')
         tokenizer.save(part)
-        storage.write(part / storage.WEIGHTS, tensors)
+        storage.write(part / storage.WEIGHTS, tensors,
+                      Path(folder, storage.WEIGHTS))
