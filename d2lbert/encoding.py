@@ -9,7 +9,6 @@ import numpy as onp
 from d2lbert.bert import get_tokens_and_segments
 from d2lbert.machine.backend import autograd, np
 from d2lbert.packing import at_real_places
-from d2lbert.text import PAD
 
 #: Texts, and padded tokens, that go through the net at once.
 TEXTS, TOKENS = 64, 1 << 12
@@ -57,7 +56,7 @@ def _length(net, text):
     for tokens in text[1:]:
         if tokens == []:
             raise ValueError(f'{text.name} is empty: give at least one word')
-    T = len(get_tokens_and_segments(*text[1:])[0])
+    T = len(_inputs(net, text)[0])
     if T > net.encoder.max_len:
         raise ValueError(f'{text.name}: {T} tokens are more than the '
                          f'{net.encoder.max_len} positions of this model: '
@@ -65,10 +64,16 @@ def _length(net, text):
     return T
 
 
+def _inputs(net, text):
+    _, _, cls, sep = net.vocab.special
+    return get_tokens_and_segments(*text[1:], cls, sep)
+
+
 def _encode(net, texts):
-    inputs = [get_tokens_and_segments(*text[1:]) for text in texts]
+    inputs = [_inputs(net, text) for text in texts]
     lens = [len(tokens) for tokens, _ in inputs]
-    ids = onp.full((len(texts), max(lens)), net.vocab[PAD], 'int32')
+    ids = onp.full((len(texts), max(lens)), net.vocab[net.vocab.special.pad],
+                   'int32')
     segments = onp.zeros_like(ids)
     for b, (tokens, of_tokens) in enumerate(inputs):
         ids[b, :lens[b]], segments[b, :lens[b]] = net.vocab[tokens], of_tokens

@@ -11,22 +11,18 @@ import numpy as onp
 from d2lbert.encoding import POOLS, Text, encode_texts
 from d2lbert.machine.files import replacing
 from d2lbert.progress import bar
+from d2lbert.text import Vocab
 from d2lbert.training.runs import load_run
 
 #: Bytes read at once, and at most in a line.
 CHUNK, LONGEST = 1 << 16, 1 << 24
 
 
-def words(text):
-    """The tokens of a text, as the training text was cut."""
-    return text.lower().split()
-
-
-def read_texts(file, name):
+def read_texts(file, name, cut=Vocab.cut):
     """Lists of the `Text`s of a binary file, a line each, as they come.
 
-    Raises ValueError, with the number of the line, for one that is not
-    UTF-8 or without end.
+    cut: what makes a list of tokens of a text. Raises ValueError, with the
+    number of the line, for one that is not UTF-8 or without end.
     """
     kept, number = b'', 0
     while True:
@@ -38,7 +34,7 @@ def read_texts(file, name):
         for line in lines:
             number += 1
             texts.append(Text(f'{name}, line {number}',
-                              words(_decoded(line, name, number))))
+                              cut(_decoded(line, name, number))))
         if len(kept) > LONGEST:
             raise ValueError(f'{name}, line {number + 1} is longer than '
                              f'{LONGEST >> 20} MiB: put each text on a line '
@@ -147,16 +143,18 @@ def encode(folder, text=None, pair=None, file=None, pool=None, out=None):
     _check_arguments(text, pair, file, pool, out)
     with contextlib.ExitStack() as stack:
         if file is not None:
-            texts = read_texts(*stack.enter_context(opened(file)))
-        else:
-            tokens_b = None if pair is None else words(pair)
-            texts = [[Text('text', words(text), tokens_b)]]
+            lines = stack.enter_context(opened(file))
         write = (_print_pooled if pool else
                  _print_tokens if file is None else _print_block)
         if out is not None:
             rows = stack.enter_context(npy_rows(out))
             write = rows.add_encoding
         net, vocab = load_run(folder)
+        if file is not None:
+            texts = read_texts(*lines, vocab.cut)
+        else:
+            texts = [[Text('text', vocab.cut(text),
+                           None if pair is None else vocab.cut(pair))]]
         unknown = _UnknownWords(vocab)
         shown = stack.enter_context(bar(
             what='encoding', unit='texts', quiet=file is None or out is None))
@@ -175,7 +173,7 @@ def _check_arguments(text, pair, file, pool, out):
                          'line' + (', not both' if file else ''))
     if file is None:
         for name, given in (('text', text), ('--pair', pair)):
-            if given is not None and not words(given):
+            if given is not None and not given.split():
                 raise ValueError(f'{name} is empty: give at least one word')
     elif pair is not None:
         raise ValueError('--pair goes with one text, not with --file')
@@ -208,25 +206,35 @@ class _UnknownWords:
     """Counts the words that a vocabulary does not have."""
 
     def __init__(self, vocab):
-        self.known, self.seen = vocab.token_to_idx, 0
-        self.count, self.last = 0, set()
+        self.vocab = vocab
+        self.unknown = vocab.idx_to_token[vocab.unk]
+        # Pieces have been looked up already
+        self.are_pieces = vocab.begins_word is not None
+        self.count, self.seen, self.last = 0, 0, set()
 
     def counted(self, texts):
         """The same lists of texts, counted as they pass."""
         for some in texts:
             for text in some:
                 tokens = text.tokens_a + (text.tokens_b or [])
-                unknown = [t for t in tokens if t not in self.known]
+                unknown = [t for t in tokens if self._is_unknown(t)]
                 self.seen += len(tokens)
                 self.count += len(unknown)
                 self.last = set(unknown)
             yield some
 
+    def _is_unknown(self, token):
+        if self.are_pieces:
+            return token == self.unknown
+        return token not in self.vocab.token_to_idx
+
     def report(self, by_name):
         """Say on standard error which, or how many, there were."""
         if self.count:
-            what = ('not in the vocabulary, read as <unk>: '
-                    + ', '.join(sorted(self.last))) if by_name else (
-                f'{self.count} of {self.seen} words are not in the '
-                'vocabulary and were read as <unk>')
-            print(what, file=sys.stderr)
+            what = 'pieces' if self.are_pieces else 'words'
+            print(f'not in the vocabulary, read as {self.unknown}: '
+                  + ', '.join(sorted(self.last))
+                  if by_name and not self.are_pieces else
+                  f'{self.count} of {self.seen} {what} are not in the '
+                  f'vocabulary and were read as {self.unknown}',
+                  file=sys.stderr)

@@ -170,7 +170,7 @@ def _vocab_of(seed, text, freqs):
 def _described_vocab(vocab, min_freq=None, max_vocab=None, pieces=None):
     """What a store depends on, of a vocabulary given or to be built."""
     if isinstance(vocab, PieceVocab):
-        return vocab.tokenizer.tokenizer.to_str()
+        return vocab.tokenizer.described()
     if vocab is not None:
         return vocab.idx_to_token
     return [min_freq, max_vocab] if pieces is None else ['pieces', pieces]

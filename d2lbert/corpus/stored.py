@@ -102,7 +102,8 @@ class StoredText(Corpus):
         return max(1, CHUNK_PLACES * self.num_paragraphs // num_places)
 
     def batches(self, batch_size, max_len, *, seed, epoch=0, start=(0, 0),
-                dynamic=True, mask_share=MASK_SHARE, fill=False):
+                dynamic=True, mask_share=MASK_SHARE, fill=False,
+                whole_words=False):
         """One epoch: yields (position, Batch of NumPy arrays).
 
         position (chunk, index) is where the batch after this one stands;
@@ -121,6 +122,8 @@ class StoredText(Corpus):
         max_len together; only a pair of sentences that is longer is cut.
         dynamic: new partners and masks each epoch; without it the examples
         are those of every epoch, and only their order is new.
+        whole_words: of a text in word pieces, hide all pieces of a word or
+        none.
         Raises ValueError if not one pair fits.
         """
         _check_batch_size(batch_size)
@@ -135,10 +138,11 @@ class StoredText(Corpus):
                 f'start={tuple(start)} lies outside of {self.source}, which '
                 f'has {num_chunks} chunks: it belongs to another text')
         return self._batches(batch_size, max_len, int(seed), int(epoch),
-                             chunk, index, dynamic, mask_share, fill)
+                             chunk, index, dynamic, mask_share, fill,
+                             whole_words)
 
     def _batches(self, batch_size, max_len, seed, epoch, first_chunk,
-                 first_index, dynamic, mask_share, fill):
+                 first_index, dynamic, mask_share, fill, whole_words):
         num_chunks = self.num_chunks(max_len)
         chunks = onp.arange(num_chunks)
         if not dynamic:
@@ -152,7 +156,7 @@ class StoredText(Corpus):
             chunk = int(chunks[place])
             columns = None      # its memory is needed for the next ones
             columns = self._examples(
-                paragraphs, chunk, max_len, mask_share, fill,
+                paragraphs, chunk, max_len, mask_share, fill, whole_words,
                 _drawer(seed, drawn, chunk) if chunk else rng)
             order = _row_order(len(columns.nsp_y), seed, drawn, epoch, chunk)
             num_batches = -(-len(order) // batch_size)
@@ -172,7 +176,8 @@ class StoredText(Corpus):
         if nothing:
             raise ValueError(f'{self.source}: {no_pair_fits(max_len)}')
 
-    def _examples(self, paragraphs, chunk, max_len, mask_share, fill, rng):
+    def _examples(self, paragraphs, chunk, max_len, mask_share, fill,
+                  whole_words, rng):
         """All examples of a chunk, a `Batch` of columns."""
         size = self._chunk_paragraphs(max_len)
         first = chunk * size
@@ -180,10 +185,10 @@ class StoredText(Corpus):
         if fill:
             columns = mask_pairs(
                 self, *draw_runs(self, paragraphs[first:last], max_len, rng),
-                max_len, rng, mask_share)
+                max_len, rng, mask_share, whole_words)
         else:
             columns = draw_examples(self, paragraphs, max_len, rng,
-                                    mask_share, first, last)
+                                    mask_share, first, last, whole_words)
         self.release()
         return columns
 

@@ -13,6 +13,10 @@ from d2lbert.corpus.opening import open_corpus
 from d2lbert.machine.backend import gluon, init
 from d2lbert.machine.hardware import require_memory
 from d2lbert.objectives.evaluation import Figures, evaluate
+from d2lbert.pretrained.vocabulary import PieceVocab, same_pieces
+
+#: Word pieces that are learnt where no number of them is given.
+PIECES = 8000
 
 #: Rows of the table of positions, as the book has them, or more.
 POSITIONS = 1000
@@ -72,7 +76,8 @@ class MLMAndNSP:
         s = self.settings
         return self.text.train.batches(
             s['batch_size'], s['max_len'], seed=s['seed'], epoch=epoch,
-            start=start, dynamic=s['dynamic'], fill=s['fill'])
+            start=start, dynamic=s['dynamic'], fill=s['fill'],
+            whole_words=s['whole_word_masking'])
 
     @staticmethod
     def counts(batch):
@@ -133,11 +138,24 @@ def read_corpus(settings, vocab=None, progress=False):
     def paths(files):
         return [files] if isinstance(files, (str, Path)) else files
     share = settings['valid_share'] if settings['eval_every'] else 0.0
-    text = open_corpus(
-        paths(corpus), valid_paths=None if valid is None else paths(valid),
+    keywords = dict(
+        valid_paths=None if valid is None else paths(valid),
         valid_share=share if valid is None else 0.0,
-        split=settings['split'], vocab=given, progress=progress,
-        seed=settings['seed'] if vocab is None else None)
+        split=settings['split'], progress=progress)
+    size = settings['vocab_size']
+    if settings['tokenizer'] == 'wordpiece':
+        if given is None:
+            text = open_corpus(paths(corpus), pieces=size or PIECES,
+                               **keywords)
+            if vocab is None or same_pieces(text.vocab, vocab):
+                return text
+            given = vocab       # learnt by another version of the library
+        elif vocab is None:
+            given = PieceVocab.load(given)
+        return open_corpus(paths(corpus), vocab=given, **keywords)
+    text = open_corpus(
+        paths(corpus), vocab=given, max_vocab=size,
+        seed=settings['seed'] if vocab is None else None, **keywords)
     return text if vocab is None else text.numbered_by(vocab)
 
 

@@ -219,6 +219,16 @@ def has_pieces(tokenizer):
             and model.continuing_subword_prefix == MORE)
 
 
+def described(tokenizer):
+    """What its pieces depend on beside the vocabulary, as JSON has it."""
+    if not is_bert(tokenizer):
+        return [tokenizer.to_str()]
+    normalizer = tokenizer.normalizer
+    return [normalizer.clean_text, normalizer.handle_chinese_chars,
+            normalizer.strip_accents, normalizer.lowercase,
+            tokenizer.model.max_input_chars_per_word]
+
+
 def is_bert(tokenizer):
     """Whether it is BERT's kind of tokenizer."""
     return (has_pieces(tokenizer)

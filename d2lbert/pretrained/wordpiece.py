@@ -94,6 +94,24 @@ class WordPiece(_Tokens):
             tokens[idx] = token
         self._number(tokens, special, max_len)
 
+    def to_json(self):
+        """All of it as text, for `from_json`."""
+        return json.dumps(dict(
+            tokenizer=self.tokenizer.to_str(), special=self.special,
+            max_len=self.max_len, config=self.config))
+
+    @classmethod
+    def from_json(cls, text):
+        """What `to_json` gave."""
+        found = json.loads(text)
+        return cls(pieces.library().Tokenizer.from_str(found['tokenizer']),
+                   found['special'], found['max_len'], found['config'])
+
+    def described(self):
+        """What its ids depend on, as JSON has it."""
+        return [self.idx_to_token, self.special,
+                *pieces.described(self.tokenizer)]
+
     @property
     def has_pieces(self):
         """Whether it is what its class is called."""

@@ -13,6 +13,8 @@ import numpy as onp
 
 from d2lbert.machine.backend import np
 from d2lbert.machine.files import replacing
+from d2lbert.pretrained.vocabulary import PieceVocab
+from d2lbert.pretrained.wordpiece import WordPiece
 from d2lbert.text import RESERVED, Vocab
 
 FORMAT = 'd2lbert checkpoint 1'
@@ -65,6 +67,9 @@ def save(run, step, state, net, trainer, kept=KEPT):
     if net.vocab is not None:
         arrays['vocab'] = onp.frombuffer(
             '\n'.join(net.vocab.idx_to_token).encode(), dtype='uint8')
+    if isinstance(net.vocab, PieceVocab):
+        arrays['tokenizer'] = onp.frombuffer(
+            net.vocab.tokenizer.to_json().encode(), dtype='uint8')
     state = dict(state, format=FORMAT, step=step,
                  updates=trainer.optimizer.num_update)
     arrays['state'] = onp.frombuffer(
@@ -159,6 +164,9 @@ def vocab_of(arrays):
     """
     if 'vocab' not in arrays:
         return None
+    if 'tokenizer' in arrays:
+        return PieceVocab(WordPiece.from_json(
+            arrays['tokenizer'].tobytes().decode()))
     tokens = arrays['vocab'].tobytes().decode().split('\n')
     first = 1 + len(RESERVED)       # <unk> comes before the reserved ones
     return Vocab.from_freqs([(token, 0) for token in tokens[first:]],

@@ -20,7 +20,8 @@ def evaluate_run(folder, corpus=None, devices='auto'):
     if corpus is not None:
         corpus = complete(dict(corpus=corpus))['corpus']
         text = read_corpus(dict(BOOK, corpus=corpus, vocab='of the run',
-                                split=training['split']), vocab)
+                                split=training['split'],
+                                tokenizer=training['tokenizer']), vocab)
         part = text.valid or text.train
     else:
         text = read_corpus(training, vocab)

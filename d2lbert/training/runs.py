@@ -7,6 +7,8 @@ from shlex import quote
 from d2lbert.bert import BERTModel
 from d2lbert.machine.backend import mx, npx
 from d2lbert.machine.files import Name, replacing, write_text
+from d2lbert.pretrained.vocabulary import PieceVocab
+from d2lbert.pretrained.wordpiece import TOKENIZER
 from d2lbert.text import Vocab
 
 
@@ -48,9 +50,12 @@ def load_run(folder, ctx=None):
     """The net and vocabulary of a run folder, as (net, vocab)."""
     folder = Path(folder)
     net = _described_net(folder)
-    vocab = Vocab.load(folder / 'vocab.txt')
+    of_pieces = (folder / TOKENIZER).is_file()
+    vocab = (PieceVocab.load(folder) if of_pieces
+             else Vocab.load(folder / 'vocab.txt'))
     if len(vocab) != net.config['vocab_size']:
-        raise RunError(f'{folder / "vocab.txt"} has {len(vocab)} entries, '
+        name = TOKENIZER if of_pieces else 'vocab.txt'
+        raise RunError(f'{folder / name} has {len(vocab)} entries, '
                        f'but the model {net.config["vocab_size"]}')
     load_parameters(net, folder / 'model.params', ctx)
     net.vocab = vocab

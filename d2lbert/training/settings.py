@@ -92,8 +92,15 @@ GROUPS = {
         Setting('split', str, 'book', "how plain text is cut into sentences: "
                 "book, at ' . ' and with words apart already, or punkt, by a "
                 'library', 'HOW', choices=('book', 'punkt')),
+        Setting('tokenizer', str, 'words', 'words, as blanks part them, or '
+                'wordpiece: word pieces, learnt from the text', 'KIND',
+                choices=('words', 'wordpiece')),
+        Setting('vocab_size', int, None, 'tokens in the vocabulary, at most: '
+                'word pieces (8000), or words (all that occur 5 times)',
+                least=6),
         Setting('vocab', PATHS, None, 'use this vocabulary, a token a line, '
-                'instead of building one', 'FILE', anew=True),
+                'instead of building one; of word pieces a vocab.txt, a '
+                'tokenizer.json or their folder', 'FILE', anew=True),
         Setting('valid', PATHS, None, 'held-out text files', 'FILE',
                 several=True, anew=True),
         Setting('valid_share', float, 0.05, 'share of the articles held out '
@@ -103,6 +110,8 @@ GROUPS = {
                 'sentences, as the published BERT does'),
         Setting('dynamic', bool, False, 'draw new masks and pairs each '
                 'epoch', learn=True),
+        Setting('whole_word_masking', bool, False, 'hide all pieces of a '
+                'word or none'),
     ),
     'the model': (
         Setting('max_len', int, 64, 'tokens in a pair at most'),
@@ -184,6 +193,13 @@ def complete(keywords):
     if values['batch_size'] % values['accumulate']:
         raise ValueError(f'accumulate={values["accumulate"]} does not divide '
                          f'batch_size={values["batch_size"]}')
+    if values['vocab_size'] is not None and values['vocab'] is not None:
+        raise ValueError('vocab (--vocab) and vocab_size (--vocab-size) both '
+                         'say what the vocabulary is: leave one of them out')
+    if values['whole_word_masking'] and values['tokenizer'] == 'words':
+        raise ValueError('whole_word_masking (--whole-word-masking) is for '
+                         "pieces of words: add tokenizer='wordpiece' "
+                         '(--tokenizer wordpiece), or leave it out')
     if values['data_dir'] is not None and values['corpus'] != 'wikitext-2':
         raise ValueError('data_dir (--data-dir) says where WikiText-2 is, '
                          'and corpus (--corpus) names another text: leave '
