@@ -116,10 +116,14 @@ def train_step(batch, net, loss, vocab_size, devices, trainer):
     return mlm_ls, nsp_ls
 
 
-def no_gradient(net, devices):
-    """Give devices that got no shard a gradient of zero for this step."""
+def no_gradient(net, devices, like=None):
+    """Give devices that got no shard a gradient of zero for this step.
+
+    like: a device that got one; what has no gradient there gets none here.
+    """
     for param in net.collect_params().values():
-        if param.grad_req != 'null':
+        if param.grad_req != 'null' and (
+                like is None or param.data(like)._fresh_grad):
             for device in devices:
                 param.grad(device)[:] = 0
                 # Gluon refuses to step on gradients it takes for forgotten

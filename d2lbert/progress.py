@@ -283,7 +283,8 @@ class Animator:
             ', '.join(f'{name} {ys[-1]:.3f}' for name, ys
                       in zip(self.legend, self.Y) if ys),
             refresh=False)
-        self._bar.update(max(x) - self._bar.n)
+        # An epoch has parts, of which a bar would write sixteen digits
+        self._bar.update(round(max(x), 2) - self._bar.n)
 
     def say(self, line):
         """Print a line above the progress bar."""
