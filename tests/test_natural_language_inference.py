@@ -124,6 +124,21 @@ def test_the_page_runs_without_its_definitions(page, archives, tmp_path):
                             tmp_path))
 
 
+def test_the_readme_shows_lines_that_run(archives, tmp_path):
+    folder, sums = archives
+    readme = (ROOT / 'README.md').read_text('utf-8')
+    code, = [code for code in re.findall(r'```python\n(.*?)```', readme,
+                                         re.DOTALL)
+             if 'load_pretrained_model' in code]
+    assert code.count('trainer, 5, ') == 1
+    listed = {name: (hub.DATA_HUB[name][0], sha1)
+              for name, sha1 in sums.items()}
+    check_output(run_script(
+        code.replace('trainer, 5, ', 'trainer, 1, ').replace(
+            OURS, f'{OURS}d2l.DATA_HUB.update({listed!r})\n'),
+        folder, tmp_path))
+
+
 # Data
 
 def test_snli_is_read_as_the_book_reads_it(book, tmp_path):
