@@ -278,10 +278,14 @@ def train_bert(train_iter, net, loss, vocab_size, ctx=None, *args,
 
 def about(net, num_steps, devices, batch_size):
     """What is trained, in a line."""
-    count = sum(math.prod(param.shape)
-                for param in net.collect_params().values())
-    return (f'training {count:,} parameters: {num_steps} steps of '
-            f'{batch_size} sentence pairs on {devices}')
+    return (f'training {num_parameters(net):,} parameters: {num_steps} steps '
+            f'of {batch_size} sentence pairs on {devices}')
+
+
+def num_parameters(net):
+    """How many numbers a net learns."""
+    return sum(math.prod(param.shape)
+               for param in net.collect_params().values())
 
 
 def _book_arguments(ctx, args, devices, log_interval, num_steps,

@@ -4,7 +4,7 @@
 Multiple GPUs" and "Image Augmentation": any net, any loss that gives a number
 for each example. B batch.
 """
-from d2lbert.bert_pretraining import no_gradient
+from d2lbert.bert_pretraining import no_gradient, num_parameters
 from d2lbert.devices import try_all_gpus
 from d2lbert.inputs import on_device
 from d2lbert.machine.backend import autograd, gluon
@@ -137,6 +137,9 @@ def train_ch13(net, train_iter, test_iter, loss, trainer, num_epochs,
     accuracy on test_iter behind each.
     """
     devices = try_all_gpus() if devices is None else list(devices)
+    if not devices:
+        raise ValueError('train_ch13 needs a list of at least one device, as '
+                         'try_all_gpus() gives')
     num_batches = len(train_iter)
     if num_batches < 1 or num_epochs < 1:
         raise ValueError(f'there is nothing to do in {num_epochs} epochs of '
@@ -151,6 +154,12 @@ def train_ch13(net, train_iter, test_iter, loss, trainer, num_epochs,
             for i, (features, labels) in enumerate(train_iter, 1):
                 sums.add(_step(net, features, labels, loss, trainer, devices,
                                split_f), len(labels), labels.size)
+                if not animator.begun:
+                    animator.begin(
+                        f'training {num_parameters(net):,} parameters: '
+                        f'{num_epochs} epochs of {num_batches} batches on '
+                        f'{devices}')
+                animator.move(epoch + i / num_batches)
                 if i % max(1, num_batches // 5) == 0 or i == num_batches:
                     loss_sum, hits, examples, count = sums.read()
                     timer.stop()

@@ -20,7 +20,14 @@ class Drawn:
 
     def __init__(self, **settings):
         self.settings, self.points = settings, []
+        self.begun, self.moves = None, []
         Drawn.all.append(self)
+
+    def begin(self, line):
+        self.begun = line
+
+    def move(self, x):
+        self.moves.append(x)
 
     def add(self, x, y):
         self.points.append((x, *y))
@@ -262,6 +269,9 @@ def test_few_batches_are_drawn_each(drawn, capsys):
     made = net()
     d2l.train_ch13(made, batches(7), batches(5), LOSS, trainer_of(made), 1)
     assert [point[0] for point in drawn[0].points] == [0.5, 1.0, 1]
+    assert drawn[0].moves == [0.5, 1.0]
+    assert drawn[0].begun == ('training 101 parameters: 1 epochs of 2 '
+                              'batches on [cpu(0)]')
 
 
 def test_a_loop_over_nothing_is_an_error(drawn):
@@ -270,6 +280,9 @@ def test_a_loop_over_nothing_is_an_error(drawn):
         d2l.train_ch13(made, [], batches(), LOSS, trainer_of(made), 2)
     with pytest.raises(ValueError, match='0 epochs of 6 batches'):
         d2l.train_ch13(made, batches(), batches(), LOSS, trainer_of(made), 0)
+    with pytest.raises(ValueError, match='at least one device'):
+        d2l.train_ch13(made, batches(), batches(), LOSS, trainer_of(made), 1,
+                       [])
     with pytest.raises(ValueError, match='evaluate on has no batch'):
         d2l.evaluate_accuracy_gpus(made, [])
 
@@ -294,9 +307,11 @@ def test_losses_are_read_behind_the_next_step(monkeypatch):
     assert order[:6] == ['step', 'step', 'read', 'step', 'read', 'read']
 
 
-def test_a_script_shows_a_line_for_parts_of_an_epoch(capsys):
+def test_a_script_says_what_is_trained(capsys):
     made = net()
     d2l.train_ch13(made, batches(28), batches(4), LOSS, trainer_of(made), 1,
                    ONE)
     printed = capsys.readouterr()
-    assert printed.out.startswith('loss ') and 'Traceback' not in printed.err
+    assert printed.out.startswith('loss ')
+    assert printed.err == ('training 101 parameters: 1 epochs of 7 batches '
+                           'on [cpu(0)]\n')
