@@ -38,7 +38,7 @@ def at_real_places(net, tokens, segments, valid_lens, layer=-1):
         if layer == -1:
             encoded_X, _, nsp_Y_hat = net(*inputs)
         else:
-            encoded_X, nsp_Y_hat = net.encoder(*inputs, layer=layer), None
+            encoded_X, nsp_Y_hat = net.encoder(*inputs, layer), None
         B, T, H = encoded_X.shape
         return encoded_X.reshape(B * T, H), onp.arange(B) * T, nsp_Y_hat
     places, begins = _real_places(net.encoder, tokens, segments, lens)

@@ -71,17 +71,34 @@ def layer_norm(params, X, eps=1e-5):
     return Y * params['gamma'] + params['beta']
 
 
-def ffn(params, X):
-    hidden = np.maximum(dense(under(params, 'dense1'), X), 0)
-    return dense(under(params, 'dense2'), hidden)
+def gelu(X):
+    return X * (1 + np.vectorize(math.erf)(X / math.sqrt(2))) / 2
 
 
-def encoder_block(params, num_heads, X, valid_lens):
+def gelu_new(X):
+    """Hendrycks and Gimpel 2016: GELU by a tanh."""
+    return X * (1 + np.tanh(math.sqrt(2 / math.pi)
+                            * (X + 0.044715 * X ** 3))) / 2
+
+
+def relu(X):
+    return np.maximum(X, 0)
+
+
+ACTS = {'relu': relu, 'gelu': gelu, 'gelu_new': gelu_new}
+
+
+def ffn(params, X, act=relu):
+    return dense(under(params, 'dense2'),
+                 act(dense(under(params, 'dense1'), X)))
+
+
+def encoder_block(params, num_heads, X, valid_lens, act=relu, eps=1e-5):
     attended = multi_head(under(params, 'attention'), num_heads, X, X, X,
                           valid_lens)
-    Y = layer_norm(under(params, 'addnorm1.ln'), X + attended)
+    Y = layer_norm(under(params, 'addnorm1.ln'), X + attended, eps)
     return layer_norm(under(params, 'addnorm2.ln'),
-                      Y + ffn(under(params, 'ffn'), Y))
+                      Y + ffn(under(params, 'ffn'), Y, act), eps)
 
 
 def sinusoids(num_tokens, num_hiddens):
@@ -93,10 +110,13 @@ def sinusoids(num_tokens, num_hiddens):
     return P
 
 
-def bert(params, num_heads, tokens, segments, valid_lens, pred_positions):
+def bert(params, num_heads, tokens, segments, valid_lens, pred_positions,
+         act=relu, eps=1e-5, num_blocks=None):
     """encoded_X (B, T, H), mlm_Y_hat (B, P, V), nsp_Y_hat (B, 2).
 
-    The edition is known by the parameters: the first has no `hidden`.
+    The edition is known by the parameters: the first has no `hidden`, and
+    the published model a norm behind its embeddings. num_blocks: how many
+    of them, where not all.
     """
     first_edition = 'hidden.weight' not in params
     tokens = np.asarray(tokens, int)
@@ -106,16 +126,18 @@ def bert(params, num_heads, tokens, segments, valid_lens, pred_positions):
              np.asarray(segments, int)])
     X = X + (sinusoids(T, X.shape[-1]) if first_edition
              else params['encoder.pos_embedding'][0, :T])
+    if 'encoder.embedding_norm.gamma' in params:
+        X = layer_norm(under(params, 'encoder.embedding_norm'), X, eps)
     i = 0
-    while under(params, f'encoder.blks.{i}'):
+    while under(params, f'encoder.blks.{i}') and i != num_blocks:
         X = encoder_block(under(params, f'encoder.blks.{i}'), num_heads, X,
-                          valid_lens)
+                          valid_lens, act, eps)
         i += 1
     masked_X = np.array([x[p] for x, p in
                          zip(X, np.asarray(pred_positions, int))])
-    hidden = np.maximum(dense(under(params, 'mlm.mlp.0'), masked_X), 0)
+    hidden = act(dense(under(params, 'mlm.mlp.0'), masked_X))
     mlm_Y_hat = dense(under(params, 'mlm.mlp.2'),
-                      layer_norm(under(params, 'mlm.mlp.1'), hidden))
+                      layer_norm(under(params, 'mlm.mlp.1'), hidden, eps))
     hidden, output = (('nsp.mlp.0', 'nsp.mlp.1') if first_edition
                       else ('hidden', 'nsp.output'))
     nsp_Y_hat = dense(under(params, output),

@@ -5,7 +5,8 @@ import reference
 
 import d2lbert as d2l
 from d2lbert import kernels
-from d2lbert.machine.backend import gluon, init, mx, np
+from d2lbert.machine.backend import autograd, gluon, init, mx, np, npx
+from d2lbert.training.runs import load_parameters, save_parameters
 
 V, H, F, N, MAX_LEN = 30, 8, 12, 2, 12
 EDITIONS = ['learnable', 'sinusoidal']
@@ -92,6 +93,132 @@ def test_the_model_is_its_equations(net, valid_lens, path):
         None if valid_lens is None else onp.minimum(valid_lens, 7), positions)
     for output, answer in zip(outputs, expected):
         onp.testing.assert_allclose(output.asnumpy(), answer, atol=2e-5)
+
+
+# The published architecture
+
+PUBLISHED = dict(activation='gelu', layer_norm_eps=1e-12, num_segments=3,
+                 embedding_norm=True, tie_embeddings=True)
+
+
+@pytest.mark.parametrize('activation', ['gelu', 'gelu_new', 'relu'])
+def test_the_published_model_is_its_equations(activation, path):
+    net = with_random_weights(build(**{**PUBLISHED,
+                                       'activation': activation}))
+    tokens, segments, lens, positions = host_batch()
+    segments[0, 0] = 2
+    outputs = net(*on_device((tokens, segments, lens, positions)))
+    expected = reference.bert(
+        reference.parameters(net), N, tokens, segments, lens, positions,
+        reference.ACTS[activation], 1e-12)
+    for output, answer in zip(outputs, expected):
+        onp.testing.assert_allclose(output.asnumpy(), answer, atol=5e-5)
+
+
+def test_epsilon_reaches_every_norm(path):
+    net = with_random_weights(build(**{**PUBLISHED, 'layer_norm_eps': 0.5}))
+    tokens, segments, lens, positions = host_batch()
+    outputs = net(*on_device((tokens, segments, lens, positions)))
+    expected = reference.bert(reference.parameters(net), N, tokens, segments,
+                              lens, positions, reference.gelu, 0.5)
+    for output, answer in zip(outputs, expected):
+        onp.testing.assert_allclose(output.asnumpy(), answer, atol=2e-5)
+
+
+@pytest.mark.parametrize('layer, num_blocks', [
+    (0, 0), (1, 1), (2, 2), (-1, 2), (-2, 1), (-3, 0)])
+def test_the_states_behind_each_block_can_be_had(layer, num_blocks, path):
+    net = with_random_weights(build(**PUBLISHED))
+    tokens, segments, lens, positions = host_batch()
+    X = net.encoder(*on_device((tokens, segments, lens)), layer)
+    answer, _, _ = reference.bert(
+        reference.parameters(net), N, tokens, segments, lens, positions,
+        reference.gelu, 1e-12, num_blocks)
+    onp.testing.assert_allclose(X.asnumpy(), answer, atol=5e-5)
+
+
+@pytest.mark.parametrize('layer', [3, -4])
+def test_a_layer_that_is_not_there_is_named(layer):
+    net = with_random_weights(build())
+    with pytest.raises(ValueError, match='layer must lie between -3 and 2'):
+        net.encoder(*on_device(host_batch()[:3]), layer)
+
+
+@pytest.mark.parametrize('request_', ['write', 'add'])
+def test_a_tied_embedding_gets_both_gradients(request_, path):
+    """They are the sum of those of a net that has the weight twice."""
+    tied = with_random_weights(build(**PUBLISHED))
+    apart = with_random_weights(build(**{**PUBLISHED,
+                                         'tie_embeddings': False}))
+    for name, param in apart._collect_params_with_prefix().items():
+        param.set_data(tied._collect_params_with_prefix()[name].data())
+    tied.collect_params().setattr('grad_req', request_)
+    batch = on_device(host_batch())
+    labels = np.array(onp.arange(4 * 3) % V)
+
+    def gradients(net):
+        for _ in range(2 if request_ == 'add' else 1):
+            with autograd.record():
+                encoded_X, _, nsp = net(*batch[:3])
+                rows = encoded_X.reshape(-1, H)[:12]
+                loss = net.mlm.loss(rows, labels.astype('int32'),
+                                    np.ones(12)) + nsp.sum()
+            loss.backward()
+            if net is apart:
+                break
+        return {name: param.grad().asnumpy() for name, param
+                in net._collect_params_with_prefix().items()}
+    wanted, got = gradients(apart), gradients(tied)
+    wanted['encoder.token_embedding.weight'] += wanted['mlm.mlp.2.weight']
+    wanted['mlm.mlp.2.weight'] = wanted['encoder.token_embedding.weight']
+    assert got.keys() == wanted.keys()
+    times = 2 if request_ == 'add' else 1
+    for name, gradient in wanted.items():
+        onp.testing.assert_allclose(got[name], times * gradient, atol=2e-5,
+                                    err_msg=name)
+
+
+def test_a_tied_weight_is_one_parameter_and_is_saved_once(tmp_path):
+    net = with_random_weights(build(**PUBLISHED))
+    assert net.mlm.mlp[2].weight is net.encoder.token_embedding.weight
+    save_parameters(net, tmp_path / 'net.params')
+    names = {'mlm.mlp.2.weight', 'encoder.token_embedding.weight'}
+    assert len(names & set(npx.load(str(tmp_path / 'net.params')))) == 1
+    other = build(**PUBLISHED)
+    load_parameters(other, tmp_path / 'net.params')
+    for name, value in reference.parameters(net).items():
+        onp.testing.assert_array_equal(reference.parameters(other)[name],
+                                       value)
+
+
+@pytest.mark.parametrize('make, millions', [
+    (d2l.bert_base, 109482240), (d2l.bert_large, 335141888)])
+def test_the_published_sizes_have_the_published_parameters(make, millions):
+    net = make(30522)
+    assert sum(onp.prod(param.shape) for block in (net.encoder, net.hidden)
+               for param in block.collect_params().values()) == millions
+    assert net.config['dropout'] == 0.1 and net.encoder.max_len == 512
+    assert make(7, max_len=9, dropout=0.0).config['max_len'] == 9
+
+
+def test_the_embedding_is_dropped_in_training_alone():
+    net = build(**{**PUBLISHED, 'attention_dropout': 0.0})
+    net.encoder.embedding_dropout._rate = 0.5
+    net = with_random_weights(net)
+    batch = on_device(host_batch()[:3])
+    with autograd.train_mode():
+        dropped = net.encoder(*batch, 0).asnumpy()
+    whole = net.encoder(*batch, 0).asnumpy()
+    kept = dropped != 0
+    assert 0.2 < kept.mean() < 0.8
+    onp.testing.assert_allclose(dropped[kept], 2 * whole[kept], rtol=1e-5)
+
+
+def test_attention_has_a_dropout_of_its_own():
+    net = build(num_layers=1, attention_dropout=0.25)
+    blk = net.encoder.blks[0]
+    assert blk.attention.attention.dropout._rate == 0.25
+    assert blk.addnorm1.dropout._rate == 0.0
 
 
 def test_a_length_of_zero_gives_numbers(net, path):
@@ -258,7 +385,13 @@ def test_segments_must_have_the_shape_of_the_tokens():
     (dict(dropout=-0.1), 'dropout must be .* not -0.1'),
     (dict(dropout=None), 'dropout must be .* not None'),
     (dict(positional='none'), "positional must be .* not 'none'"),
-    (dict(precision='fp8'), 'precision .*fp8')])
+    (dict(precision='fp8'), 'precision .*fp8'),
+    (dict(activation='swish'), "activation must be .* not 'swish'"),
+    (dict(layer_norm_eps=-1), 'layer_norm_eps must be .* not -1'),
+    (dict(num_segments=0), 'num_segments must be .* not 0'),
+    (dict(attention_dropout=2), 'attention_dropout must be .* not 2'),
+    (dict(embedding_norm=True, positional='sinusoidal'),
+     "embedding_norm=True needs .*positional='learnable'")])
 def test_impossible_models_are_refused(arguments, message):
     settings = dict(vocab_size=V, num_hiddens=H, ffn_num_hiddens=F,
                     num_heads=N, num_layers=2, dropout=0.1)

@@ -54,6 +54,21 @@ def picked(X, begins):
                             for begin, n in zip(begins, LENS)])
 
 
+@pytest.mark.parametrize('layer', [0, 1, -2])
+def test_states_behind_any_block_are_those_of_the_net(layer, batch, path):
+    net = build(activation='gelu', embedding_norm=True)
+    X, begins, nsp = at_real_places(net, *batch, layer=layer)
+    onp.testing.assert_allclose(
+        picked(X, begins), real(net.encoder(*batch, layer)), atol=2e-6)
+    assert nsp is None
+    net.encoder.blks[1].register_forward_hook(lambda *_: None)
+    Y, begins, nsp = at_real_places(net, *batch, layer=layer)
+    assert len(Y) > len(X) and nsp is None
+    onp.testing.assert_allclose(picked(Y, begins),
+                                real(net.encoder(*batch, layer)),
+                                atol=2e-6)
+
+
 @pytest.mark.parametrize('positional', ['learnable', 'sinusoidal'])
 def test_real_tokens_get_what_the_net_says_of_them(positional, batch, path,
                                                    rows):

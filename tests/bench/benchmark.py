@@ -187,7 +187,7 @@ class Peer:
     def __init__(self, name, kind, python, path, threads=None):
         self.name = name
         environment = dict(os.environ)
-        if kind == 'ours':
+        if kind in ('ours', 'published'):
             environment['PYTHONPATH'] = os.pathsep.join(filter(None, [
                 str(ROOT), os.environ.get('PYTHONPATH')]))
         if threads is not None:
@@ -411,7 +411,7 @@ def introduce(peers, texts, args):
     width = max(map(len, facts))
     for name, fact in facts.items():
         print(f'{name:<{width}}  {fact}')
-    if not peers.missing.get('book*'):
+    if 'book*' in [peer.name for peer in peers]:
         print("book is the book's package as a reader gets it, book* with "
               "as many threads as ours;")
     print('busy is CPU seconds a second, a ratio how many times ours is as '

@@ -1,6 +1,6 @@
 """One peer of a benchmark, in a process and an interpreter of its own.
 
-    python benchmark_worker.py ours|book|torch COLUMNS.npz
+    python benchmark_worker.py ours|book|torch|... COLUMNS.npz
 
 The book's packages for MXNet (0.17.6) and for PyTorch (1.0.3) bear one name,
 d2l, so no interpreter can hold both. A worker reads one JSON object a line
@@ -281,7 +281,18 @@ def _cpu_has_bf16():
     return False
 
 
-PEERS = {'ours': ours, 'book': book, 'torch': Torch}
+def published():
+    from benchmark_published import Published
+    return Published()
+
+
+def transformers():
+    from benchmark_published import Transformers
+    return Transformers()
+
+
+PEERS = {'ours': ours, 'book': book, 'torch': Torch, 'published': published,
+         'transformers': transformers}
 
 
 class Worker:

@@ -42,7 +42,8 @@ def cases(precision='fp32'):
     # rows than threads and with fewer
     for act, R, K, N in (('none', 40, 33, 50), ('tanh', 700, 33, 50),
                          ('relu', 3, 130, 150), ('none', 20, 450, 600),
-                         ('gelu', 300, 450, 600), ('tanh', 2, 450, 600)):
+                         ('gelu', 300, 450, 600), ('tanh', 2, 450, 600),
+                         ('gelu_new', 300, 33, 50)):
         found[f'dense {act} {R} x {K} x {N}'] = dense(act), [
             draw(R, K), draw(N, K) / K**0.5, draw(N)]
     lens = [30, 7, 23]

@@ -101,7 +101,9 @@ def with_plain(function, values, tolerance=2e-5):
 
 ACTS = {'none': lambda z: z, 'relu': lambda z: numpy.maximum(z, 0),
         'tanh': numpy.tanh,
-        'gelu': lambda z: z * (1 + erf(z / math.sqrt(2))) / 2}
+        'gelu': lambda z: z * (1 + erf(z / math.sqrt(2))) / 2,
+        'gelu_new': lambda z: z / 2 * (1 + numpy.tanh(
+            math.sqrt(2 / math.pi) * (z + 0.044715 * z**3)))}
 
 
 def np_norm(X, Y, gamma, beta, eps=1e-5):
@@ -161,7 +163,7 @@ def test_every_activation_is_accurate_over_its_range(fused):
                            numpy.linspace(-1e-3, 1e-3, 101)])
     X = array(z[:, None].astype('float32'))
     exact = X.asnumpy().astype('float64')
-    for act in ('tanh', 'gelu'):
+    for act in ('tanh', 'gelu', 'gelu_new'):
         got = fused.dense(X, np.ones((1, 1)), act=act).asnumpy()
         wanted = ACTS[act](exact)
         assert numpy.abs(got - wanted).max() < 2e-6
@@ -398,7 +400,7 @@ def test_infinite_and_missing_logits_keep_their_meaning(fused):
     assert logits.grad.asnumpy()[0, 0] == 0
     assert numpy.isnan(logits.grad.asnumpy()[1]).all()
     z = array(numpy.array([[inf], [-inf], [nan]], 'float32'))
-    for act in ('relu', 'tanh', 'gelu'):
+    for act in ('relu', 'tanh', 'gelu', 'gelu_new'):
         got = fused.dense(z, np.ones((1, 1)), act=act).asnumpy()[:, 0]
         assert numpy.isnan(got[2])
         assert got[0] == (1 if act == 'tanh' else inf)
