@@ -47,6 +47,8 @@ class Vocab:
     in the order in which they first occur.
     """
 
+    #: What a run folder holds of a vocabulary
+    files = 'vocab.txt',
     special = Special(*RESERVED)
     #: Of a row's tokens those that are never hidden, and for C++ the same:
     #: (V,) uint8, or None for <cls> and <sep> among words

@@ -52,17 +52,7 @@ def _blocks(path, advance):
 
 def _decoded(path, number, data):
     """The lines in `data`, the first of which is line `number`."""
-    try:
-        text = data.decode()
-    except UnicodeDecodeError as error:
-        start = data.rfind(b'\n', 0, error.start)
-        raise ValueError(
-            f'{path}, line {number + data.count(10, 0, error.start)}: byte '
-            f'{error.start - start} ({data[error.start]:#04x}) is not UTF-8: '
-            'convert the file to UTF-8') from None
-    if number == 1 and text.startswith('\ufeff'):
-        text = text[1:]
-    lines = text.split('\n')
+    lines = textfiles.decoded(path, data, number).split('\n')
     if max(map(len, lines)) > MAX_WORDS:
         for k, line in enumerate(lines, number):
             _check_length(path, k, 0, line)

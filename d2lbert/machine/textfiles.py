@@ -109,6 +109,45 @@ def pieces(path, advance=lambda num_bytes: None, size=PIECE_BYTES):
         raise TextFileError(f'{path} is empty: expected lines of text')
 
 
+def decoded(path, data, number=1):
+    """Lines of UTF-8 as text, the first of which is line `number` of `path`.
+
+    A byte order mark before the first line of a file is left out. Raises
+    `TextFileError` that says which line is not UTF-8.
+    """
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as error:
+        start = data.rfind(b'\n', 0, error.start)
+        raise TextFileError(
+            f'{path}, line {number + data.count(10, 0, error.start)}: byte '
+            f'{error.start - start} ({data[error.start]:#04x}) is not UTF-8: '
+            'convert the file to UTF-8') from None
+    return text[1:] if number == 1 and text.startswith('\ufeff') else text
+
+
+def lines(path):
+    """Yield the lines of a file of UTF-8, unpacked, which line feeds end.
+
+    A carriage return is a letter like any other. Errors as for `pieces`.
+    """
+    number, held = 1, []
+    for piece in pieces(path):
+        end = piece.rfind(b'\n')
+        held.append(piece if end < 0 else piece[:end])
+        if end >= 0:
+            some = decoded(path, b''.join(held), number).split('\n')
+            yield from some
+            number, held = number + len(some), [piece[end + 1:]]
+    if any(held):
+        yield from decoded(path, b''.join(held), number).split('\n')
+
+
+def whole(path):
+    """A file's text, unpacked, as one string; errors as for `pieces`."""
+    return decoded(path, b''.join(pieces(path)))
+
+
 def digest(path, advance=lambda num_bytes: None):
     """sha256 of a file's content, unpacked; the rest as for `pieces`."""
     content = hashlib.sha256()

@@ -13,6 +13,7 @@ from d2lbert.corpus.opening import open_corpus
 from d2lbert.machine.backend import gluon, init
 from d2lbert.machine.hardware import require_memory
 from d2lbert.objectives.evaluation import Figures, evaluate
+from d2lbert.pretrained.sizes import PUBLISHED
 from d2lbert.pretrained.vocabulary import PieceVocab, same_pieces
 
 #: Word pieces that are learnt where no number of them is given.
@@ -30,8 +31,11 @@ class MLMAndNSP:
     """
 
     losses = 'mlm', 'nsp'
-    unit = 'sentence pairs'
     Figures = Figures
+    unit, command = 'sentence pairs', 'pretrain'
+    score = None            # the weights of the last step are kept
+    changed = ('the corpus', 'a file, what --eval-every holds out, or the '
+               'version of Unicode or NLTK that cuts it')
 
     def __init__(self, settings, vocab=None, progress=False):
         self.settings = s = settings
@@ -48,14 +52,27 @@ class MLMAndNSP:
                                        s['max_len']))
 
     @property
+    def num_steps(self):
+        """Steps of the whole run."""
+        return self.settings['num_steps']
+
+    @property
+    def eval_every(self):
+        """Steps between two looks at held-out text, or None."""
+        return self.settings['eval_every']
+
+    @property
     def model(self):
         """The arguments of the net, a dictionary."""
         s = self.settings
+        before = {'book': dict(max_len=POSITIONS),
+                  'published': PUBLISHED}[s['architecture']]
         return dict(
-            vocab_size=len(self.vocab), num_hiddens=s['num_hiddens'],
+            before, vocab_size=len(self.vocab), num_hiddens=s['num_hiddens'],
             ffn_num_hiddens=s['ffn_num_hiddens'], num_heads=s['num_heads'],
             num_layers=s['num_layers'], dropout=s['dropout'],
-            max_len=max(POSITIONS, s['max_len']), precision=s['precision'])
+            max_len=max(before['max_len'], s['max_len']),
+            precision=s['precision'])
 
     def net(self, devices):
         """The net, with new weights on every device."""
@@ -130,6 +147,11 @@ class MLMAndNSP:
                 'are <unk>); NSP loss '
                 f'{figures.nsp_loss:.3f}, accuracy '
                 f'{figures.nsp_accuracy:.3f}')
+
+    @staticmethod
+    def described(history):
+        """Nothing: net and settings say all."""
+        return {}
 
     summary = staticmethod(summary)
 

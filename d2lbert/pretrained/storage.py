@@ -3,6 +3,7 @@
 Nothing is ever unpickled, as that would run what a file says.
 """
 import json
+import stat
 import struct
 from pathlib import Path
 from shlex import quote
@@ -161,12 +162,15 @@ def read(where):
 
 def write(path, tensors):
     """Write {name: float32 array} as one safetensors file."""
-    library = safetensors()
-    try:
+    library, path = safetensors(), Path(path)
+    path.touch()
+    mode = path.stat().st_mode      # as the umask has it; the library's is
+    try:                            # its own
         # Some versions of transformers read no file that does not say so
         library.numpy.save_file(
             {name: onp.ascontiguousarray(array, 'float32')
              for name, array in tensors.items()}, str(path),
             metadata={'format': 'pt'})
+        path.chmod(stat.S_IMODE(mode))
     except library.SafetensorError as error:
         raise OSError(f'{path} cannot be written: {error}') from None

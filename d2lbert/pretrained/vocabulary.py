@@ -6,7 +6,7 @@ import numpy as onp
 
 from d2lbert.kernels.draw import FIXED, GOES_ON
 from d2lbert.pretrained import pieces
-from d2lbert.pretrained.wordpiece import WordPiece
+from d2lbert.pretrained.wordpiece import CONFIG, TOKENIZER, VOCAB, WordPiece
 from d2lbert.text import UNK, Special, Vocab
 
 
@@ -16,6 +16,8 @@ class PieceVocab(Vocab):
     Special tokens, [UNK] among them, are never hidden, and replace no
     other. Raises ValueError for a tokenizer without word pieces or [MASK].
     """
+
+    files = VOCAB, TOKENIZER, CONFIG
 
     def __init__(self, tokenizer, name='the tokenizer'):
         if not tokenizer.has_pieces or tokenizer.mask_id is None:

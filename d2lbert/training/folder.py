@@ -11,6 +11,7 @@ from pathlib import Path
 from shlex import quote
 
 from d2lbert.machine.files import exchange, new_run_folder, write_text
+from d2lbert.pretrained.vocabulary import PieceVocab
 from d2lbert.training import checkpoints
 from d2lbert.training.runs import RunError
 
@@ -98,7 +99,8 @@ class RunFolder:
         """
         if self.is_new or not (self.path / 'config.json').is_file():
             self.write_config(config)
-        if self.is_new or not (self.path / 'vocab.txt').is_file():
+        if self.is_new or not all((self.path / name).is_file()
+                                  for name in vocab.files):
             vocab.save(self.path / 'vocab.txt')
         for name, text in texts.items():
             self._grow(name, lambda path, text=text: write_text(path, text))
@@ -240,8 +242,8 @@ def _was_given_up(out):
 
     Nobody writes to it, and it holds nothing but what each run begins with.
     """
-    began_with = {UNFINISHED, 'config.json', 'vocab.txt', 'losses.csv',
-                  'log.txt'}
+    began_with = {UNFINISHED, 'config.json', 'losses.csv', 'log.txt',
+                  *PieceVocab.files}
     try:
         found = {path.name for path in out.iterdir()
                  if not re.fullmatch(r'\..+\.part', path.name)}

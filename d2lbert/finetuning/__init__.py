@@ -1,0 +1,1 @@
+"""Tasks to fine-tune for: files, metrics, heads, runs, predictions."""

@@ -1,0 +1,232 @@
+"""Texts in word pieces: stored as the tokenizer cuts them, hidden by words."""
+import collections
+import random
+
+import numpy as onp
+import pytest
+from texts import make_wiki, write
+
+from d2lbert.bert_dataset import draw_examples, mask_pairs
+from d2lbert.corpus import store
+from d2lbert.corpus.opening import open_corpus
+from d2lbert.numbered import Corpus
+from d2lbert.pretrained.vocabulary import PieceVocab
+from d2lbert.pretrained.wordpiece import WordPiece
+
+pytest.importorskip('tokenizers')
+
+CASED = '''\
+ = Birds =
+
+ The Crane flew over Ångström . It 's <unk> and fl\u00fcgge . CRANES , cranes
+'''.replace('\ncranes', ' cranes')
+
+
+def opened(*names, **keywords):
+    return open_corpus(names, progress=False, **keywords)
+
+
+def sentences_of(part):
+    """The ids of each sentence, lists."""
+    ends = part.sentences.tolist()
+    ids = part.ids.tolist()
+    return [ids[a:b] for a, b in zip(ends, ends[1:])]
+
+
+def cut_by_hand(tokenizer, text):
+    """The same from the text itself: whole sentences at once."""
+    found = []
+    for line in text.split('\n'):
+        if ' . ' in line:
+            for sentence in line.strip().split(' . '):
+                ids = tokenizer.encode(sentence.replace('<unk>',
+                                                        '[UNK]')).ids
+                found.append(ids[1:-1])
+    return found
+
+
+@pytest.mark.parametrize('blocks', [None, 3])
+def test_sentences_are_those_of_the_tokenizer(monkeypatch, blocks):
+    if blocks:      # many blocks instead of one
+        monkeypatch.setattr(store, 'PIECE_SENTENCES', blocks)
+        monkeypatch.setattr(store, 'PIECE_WORDS', blocks)
+    text = make_wiki(12)[0] + CASED
+    valid = make_wiki(3, seed=5)[0] + ' Unseen wörds here . ok <unk> .\n'
+    write('train.txt', text), write('valid.txt', valid)
+    found = opened('train.txt', valid_paths='valid.txt', pieces=150)
+    tokenizer = found.vocab.tokenizer
+    assert 100 < len(found.vocab) <= 150
+    assert sentences_of(found.train) == cut_by_hand(tokenizer, text)
+    assert sentences_of(found.valid) == cut_by_hand(tokenizer, valid)
+    assert found.train.types.dtype == onp.uint16
+
+
+def test_held_out_articles_teach_no_piece():
+    text, articles = make_wiki(40, mark='zq')
+    write('train.txt', text)
+    found = opened('train.txt', valid_share=0.1, pieces=400)
+    held = {line.split()[0] for line in text.split('\n')
+            if line.startswith(' zq')} - {
+        '' .join(found.vocab.to_tokens(sentence)).replace('##', '')
+        for sentence in sentences_of(found.train)}
+    assert held
+    everything = cut_by_hand(found.vocab.tokenizer, text)
+    there = sentences_of(found.train) + sentences_of(found.valid)
+    assert sorted(there) == sorted(everything)
+
+
+def test_capitals_and_accents_stay_where_the_tokenizer_has_them(tmp_path):
+    write('train.txt', CASED * 3)
+    cased = WordPiece.train('train.txt', 120, lowercase=False)
+    cased.save(tmp_path)
+    found = opened('train.txt', vocab=PieceVocab.load(tmp_path))
+    assert sentences_of(found.train) == cut_by_hand(cased, CASED * 3)
+    tokens = ''.join(found.vocab.to_tokens(sentences_of(found.train)[0]))
+    assert 'C' in tokens and 'Å' in tokens.replace('##', '')
+
+
+def test_pieces_learnt_and_given_are_one_text():
+    write('train.txt', make_wiki(5)[0])
+    learnt = opened('train.txt', pieces=120)
+    given = opened('train.txt', vocab=learnt.vocab.tokenizer)
+    assert learnt.fingerprint == given.fingerprint
+    fewer = opened('train.txt', pieces=len(learnt.vocab) - 3)
+    assert fewer.fingerprint != learnt.fingerprint
+    assert opened('train.txt').fingerprint != learnt.fingerprint
+    with pytest.raises(ValueError, match='both say what the vocabulary is'):
+        opened('train.txt', pieces=10, vocab=learnt.vocab)
+
+
+# Examples
+
+@pytest.fixture(scope='module')
+def pieces(tmp_path_factory):
+    path = tmp_path_factory.mktemp('pieces') / 'text.txt'
+    path.write_text('banana cherimoya <unk> figs and dragonfruit ! ' * 40)
+    return PieceVocab(WordPiece.train(path, 40))
+
+
+@pytest.fixture
+def corpus(pieces):
+    """Sentences of random pieces, [UNK] among them, often several a word."""
+    rng = onp.random.RandomState(0)
+    ids = onp.append(pieces.replacement_ids, pieces.unk)
+    types = rng.choice(ids, 9000).astype('int32')
+    sentences = onp.arange(0, 9001, 9)
+    return Corpus(types, onp.arange(len(pieces), dtype='int32'),
+                  sentences, onp.arange(0, 1001, 2), pieces)
+
+
+@pytest.mark.parametrize('whole_words', [False, True])
+@pytest.mark.parametrize('max_len', [21, 24])
+def test_both_ways_draw_the_same(corpus, compiled, plain, whole_words,
+                                 max_len):
+    order = onp.arange(corpus.num_paragraphs, dtype='int32')
+    rngs = random.Random(1), random.Random(1)
+    fast = draw_examples(corpus, order, max_len, rngs[0],
+                         whole_words=whole_words)
+    plain()
+    slow = draw_examples(corpus, order, max_len, rngs[1],
+                         whole_words=whole_words)
+    assert len(fast.tokens_X) > 400
+    for ours, theirs in zip(fast, slow):
+        onp.testing.assert_array_equal(ours, theirs)
+    assert rngs[0].getstate() == rngs[1].getstate()
+
+
+def drawn_rows(corpus, whole_words, share=0.15, max_len=21, times=10):
+    """(row without masks, row, positions, labels) of many examples."""
+    order = onp.arange(corpus.num_paragraphs, dtype='int32')
+    for seed in range(times):
+        columns = draw_examples(corpus, order, max_len, random.Random(seed),
+                                share, whole_words=whole_words)
+        for row, length, positions, weights, labels in zip(
+                columns.tokens_X, columns.valid_lens_x,
+                columns.pred_positions_X, columns.mlm_weights_X,
+                columns.mlm_Y):
+            positions = positions[weights > 0]
+            labels = labels[weights > 0]
+            before = row.copy()
+            before[positions] = labels
+            yield before[:int(length)], row, positions, labels
+
+
+@pytest.mark.parametrize('whole_words', [False, True])
+def test_special_tokens_are_never_hidden_nor_put_in(corpus, pieces,
+                                                    whole_words):
+    special = set(pieces.tokenizer.special_ids)
+    assert special == {0, 1, 2, 3, 4}
+    put_in = collections.Counter()
+    for before, row, positions, labels in drawn_rows(corpus, whole_words):
+        assert not special & set(labels.tolist())
+        put_in.update(row[positions].tolist())
+    # What is no [MASK] is any piece, and every piece comes
+    assert special & set(put_in) == {pieces.tokenizer.mask_id}
+    assert set(put_in) - special == set(pieces.replacement_ids.tolist())
+
+
+def words_at(before, pieces):
+    """The positions of each word in a row, lists, special tokens left out.
+    """
+    found, last_special = [], True
+    for k, idx in enumerate(before.tolist()):
+        token = pieces.idx_to_token[idx]
+        special = token.startswith('[')
+        if not special:
+            if last_special or not token.startswith('##'):
+                found.append([])
+            found[-1].append(k)
+        last_special = special
+    return found
+
+
+def test_words_are_hidden_whole_up_to_the_share(corpus, pieces):
+    fates, sizes, drawn = collections.Counter(), [], 0
+    hidden, rooms = 0, 0
+    for before, row, positions, _ in drawn_rows(corpus, True, share=0.3):
+        chosen = set(positions.tolist())
+        most = max(1, round(0.3 * len(before)))
+        assert len(chosen) <= most
+        left = []
+        for word in words_at(before, pieces):
+            inside = chosen & set(word)
+            assert inside in (set(), set(word))
+            (sizes if inside else left).append(len(word))
+        # Whatever is left would have been too much
+        assert not left or len(chosen) + min(left) > most
+        hidden, rooms = hidden + len(chosen), rooms + most
+        for position in positions:
+            fates[('mask' if row[position] == pieces.tokenizer.mask_id else
+                   'kept' if row[position] == before[position] else
+                   'other')] += 1
+    assert max(sizes) > 2 and min(sizes) == 1
+    assert hidden > 0.93 * rooms
+    total, chance = sum(fates.values()), 1 / len(pieces.replacement_ids)
+    assert total > 25000
+    assert abs(fates['mask'] / total - 0.8) < 0.01
+    assert abs(fates['kept'] / total - 0.1 * (1 + chance)) < 0.01
+
+
+def test_without_whole_words_pieces_are_hidden_one_by_one(corpus, pieces):
+    parted = 0
+    for before, _, positions, _ in drawn_rows(corpus, False, times=1):
+        chosen = set(positions.tolist())
+        assert len(chosen) == max(1, round(0.15 * len(before)))
+        parted += any(chosen & set(word) not in (set(), set(word))
+                      for word in words_at(before, pieces))
+    assert parted > 100
+
+
+def test_a_word_that_is_too_long_is_never_hidden(pieces):
+    # One word of eight pieces, and 15% of 13 tokens are two
+    ids = pieces['b ##a ##n ##a ##n ##a ##a ##n'.split()]
+    assert pieces.unk not in ids
+    corpus = Corpus(onp.array(ids * 2, 'int32'),
+                    onp.arange(len(pieces), dtype='int32'),
+                    onp.array([0, 8, 16]), onp.array([0, 2]), pieces)
+    spans = onp.array([[0, 8, 8, 10]])
+    for seed in range(20):
+        columns = mask_pairs(corpus, spans, [True], 13, random.Random(seed),
+                             whole_words=True)
+        # The second text is a word of two pieces, which fit
+        assert columns.pred_positions_X.tolist() == [[10, 11]]
