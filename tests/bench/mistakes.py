@@ -470,8 +470,8 @@ MISTAKES = tuple(Mistake(*row) for row in (
      'path = checkpoints.all_of(folder)[0]',
      'test_a_run_goes_on_from_the_latest'),
     ('any setting of a run can be changed on the way',
-     'if name not in ANEW and value != saved.get(name)',
-     'if name not in ANEW and name not in saved',
+     'if name not in kind.anew and value != saved.get(name)',
+     'if name not in kind.anew and name not in saved',
      'test_settings_cannot_be_changed_on_the_way'),
 
     # objectives
@@ -513,8 +513,8 @@ MISTAKES = tuple(Mistake(*row) for row in (
      "settings['valid_share']",
      'test_holding_text_out_from_now_on_is_a_changed_corpus'),
     ('the initializer normal is ten times too wide',
-     'init.Normal(0.02)',
-     'init.Normal(0.2)',
+     'init.Normal(0.02), ctx=devices)',
+     'init.Normal(0.2), ctx=devices)',
      'test_initial_weights_are_as_wide_as_was_asked_for'),
 
     # the pages
@@ -648,6 +648,9 @@ MISTAKES = tuple(Mistake(*row) for row in (
      'if before != after:',
      'if not after:',
      'test_a_file_that_changes_meanwhile_is_refused'),
+    ('a store that is cleared before it is open is an error',
+     'if owned or is_whole(store) or attempt == TRIES - 1:', 'if True:',
+     'test_a_store_that_is_cleared_before_it_is_open_is_built_again'),
     ('a build that breaks off leaves its folder',
      'shutil.rmtree(unfinished, ignore_errors=True)',
      'pass',
