@@ -660,8 +660,8 @@ MISTAKES = tuple(Mistake(*row) for row in (
      'for _, container in []:',
      'test_a_broken_file_is_told_in_a_sentence'),
     ('a mark of the byte order is a part of the first word',
-     "if number == 1 and text.startswith('\\ufeff'):",
-     "if number == 0 and text.startswith('\\ufeff'):",
+     "if number == 1 and text.startswith('\\ufeff') else text",
+     "if number == 0 and text.startswith('\\ufeff') else text",
      'test_line_ends_and_a_bom_change_nothing'),
 
     # finetuning
@@ -849,8 +849,8 @@ MISTAKES = tuple(Mistake(*row) for row in (
     # command
 
     ('a stopped run ends as one that failed',
-     'return 128 + stopped.signal',
-     'return 1',
+     'return 128 + stopped.signal\n    if workers.rank()',
+     'return 1\n    if workers.rank()',
      'test_the_command_ends_with_the_number_of_its_signal'),
     ('what goes wrong ends with status 0',
      "{args.command}: {error}', file=sys.stderr)\n        return 1",
@@ -861,8 +861,8 @@ MISTAKES = tuple(Mistake(*row) for row in (
      'except OSError as error:\n            print',
      'test_a_folder_that_was_named_is_never_swapped'),
     ('the vectors of a short text end with padding',
-     'yield Encoding(tokens, encoded[begin:begin + T])',
-     'yield Encoding(tokens, encoded[begin:begin + T + 1])',
+     'return [X[begin:begin + T] for begin, T in zip(begins, lens)]',
+     'return [X[begin:begin + T + 1] for begin, T in zip(begins, lens)]',
      'test_encode_pools_each_text_into_one_vector'),
     ('the last line of a file without line end is lost',
      'if not chunk and kept:',
@@ -880,8 +880,8 @@ MISTAKES = tuple(Mistake(*row) for row in (
      'onp.minimum(h_lens, onp.maximum(room - room // 2, room - p_lens))',
      'test_pairs_are_cut_as_the_page_cuts_them'),
     ('two labels of SNLI change places',
-     "'entailment', 'contradiction', 'neutral'",
-     "'entailment', 'neutral', 'contradiction'",
+     "SNLI_LABELS = 'entailment', 'contradiction', 'neutral'",
+     "SNLI_LABELS = 'entailment', 'neutral', 'contradiction'",
      'test_snli_is_read_as_the_book_reads_it'),
     ('the last block takes what stands behind <cls>',
      'self.addnorm1(X.take(firsts, axis=0),',
