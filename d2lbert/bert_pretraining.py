@@ -227,11 +227,12 @@ def run_steps(steps, num_steps, log_interval, history, animator,
         animator.close()
 
 
-def summary(history, devices):
+def summary(history, devices, examples='sentence pairs'):
     """The book's two lines about a loop that has ended."""
-    mlm, nsp = history.means
-    return (f'MLM loss {mlm:.3f}, NSP loss {nsp:.3f}\n'
-            f'{history.pairs_per_sec:.1f} sentence pairs/sec on {devices}')
+    losses = ', '.join(f'{name.upper()} loss {mean:.3f}'
+                       for name, mean in zip(history.losses, history.means))
+    return (f'{losses}\n'
+            f'{history.pairs_per_sec:.1f} {examples}/sec on {devices}')
 
 
 def train_bert(train_iter, net, loss, vocab_size, ctx=None, *args,
@@ -273,12 +274,12 @@ def train_bert(train_iter, net, loss, vocab_size, ctx=None, *args,
     return history
 
 
-def about(net, num_steps, devices, batch_size):
+def about(net, num_steps, devices, batch_size, examples='sentence pairs'):
     """What is trained, in a line."""
     count = sum(math.prod(param.shape)
                 for param in net.collect_params().values())
     return (f'training {count:,} parameters: {num_steps} steps of '
-            f'{batch_size} sentence pairs on {devices}')
+            f'{batch_size} {examples} on {devices}')
 
 
 def _book_arguments(ctx, args, devices, log_interval, num_steps,

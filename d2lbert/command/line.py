@@ -17,6 +17,7 @@ from d2lbert.command import (
     fill,
     launch,
     pretrain,
+    similar,
 )
 from d2lbert.machine.terminal import Steady, fill_descriptors, give_up
 from d2lbert.training.interrupts import StopRequest
@@ -26,6 +27,7 @@ Pretrain BERT as "Dive into Deep Learning" does, and look at what it learnt.
 
   d2lbert pretrain                       the chapter's run: 50 steps, a minute
   d2lbert encode RUN 'a crane is flying' the vectors of a text
+  d2lbert similar FOLDER QUERY --file F  the lines nearest to a query
   d2lbert evaluate RUN                   how well it does on unseen text
   d2lbert fill FOLDER 'it is a [MASK] .' what it guesses for masked words
   d2lbert export RUN FOLDER              a run for others to load
@@ -37,7 +39,8 @@ Pretrain BERT as "Dive into Deep Learning" does, and look at what it learnt.
 #: The sub-commands, as `--help` lists them; `launch` asks for `pretrain`'s
 #: parser. They import what they need when they run: nobody waits for MXNet
 #: to read a help text.
-COMMANDS = pretrain, encode, evaluate, fill, export, launch, doctor, cache
+COMMANDS = (pretrain, encode, similar, evaluate, fill, export, launch,
+            doctor, cache)
 
 
 def main(argv=None):

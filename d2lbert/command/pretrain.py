@@ -26,11 +26,11 @@ def add(commands):
     """Add this sub-command to those of the parser."""
     pretrain = commands.add_parser(
         'pretrain', help='train a BERT and leave a run folder',
-        description='Train a BERT on pairs of sentences. Without arguments '
-        "this is the chapter's run on WikiText-2, which is fetched if it is "
-        'not here; where it cannot be fetched, the sample corpus that comes '
-        'with d2lbert stands in. Where a default has two values, the second '
-        'is that of --recipe learn.')
+        description='Train a BERT, on pairs of sentences unless --objective '
+        "says otherwise. Without arguments this is the chapter's run on "
+        'WikiText-2, which is fetched if it is not here; where it cannot be '
+        'fetched, the sample corpus that comes with d2lbert stands in. Where '
+        'a default has two values, the second is that of --recipe learn.')
     pretrain.set_defaults(run=run, needs='d2lbert.training.pretraining')
     for title, settings in [*GROUPS.items(), ('the run', CARRYING_OUT)]:
         group = next((group for group in pretrain._action_groups

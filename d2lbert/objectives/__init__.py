@@ -2,8 +2,10 @@
 
 An objective is what `training.run.Run` goes through without knowing more:
 
-- `losses`: the names of its losses, whose sum is minimized;
-- `net(...)`: the net with its initial weights;
+- `losses`: the names of its losses, whose sum is minimized; `examples`:
+  what a batch is made of, in words;
+- `net(...)`: the net with its initial weights, with its `config`; of one
+  with several parts, `parts` says under which names they are saved;
 - `batches(epoch, start)`: (position, batch) from a place in an epoch on, a
   batch being a named tuple of arrays with an entry for each example;
 - `counts(batch)`: over how many things each loss is a mean;

@@ -31,6 +31,7 @@ class MLMAndNSP:
     """
 
     losses = 'mlm', 'nsp'
+    examples = 'sentence pairs'
     Figures = Figures
 
     def __init__(self, settings, vocab=None, progress=False):
@@ -44,8 +45,8 @@ class MLMAndNSP:
                                  'as valid (--valid), or raise valid_share '
                                  '(--valid-share)')
             # Text of which no pair fits is refused now, not hours later
-            next(held_out_batches(self.text.valid, s['batch_size'],
-                                  s['max_len']))
+            next(self.held_out_batches(self.text.valid, s['batch_size'],
+                                       s['max_len']))
 
     @property
     def model(self):
@@ -62,8 +63,9 @@ class MLMAndNSP:
 
     def net(self, devices):
         """The net, with new weights on every device."""
-        net = BERTModel(**self.model)
-        net.vocab = self.vocab
+        bert = BERTModel(**self.model)
+        bert.vocab = self.vocab
+        net = self.trained(bert)
         # A weight, its gradient and Adam's two moments
         require_memory(
             16 * sum(math.prod(param.shape)
@@ -74,6 +76,11 @@ class MLMAndNSP:
             init.Xavier() if self.settings['initializer'] == 'xavier'
             else init.Normal(0.02), ctx=devices)
         return net
+
+    @staticmethod
+    def trained(bert):
+        """The net that is trained: a `BERTModel` with what it needs."""
+        return bert
 
     def batches(self, epoch, start):
         """One epoch of training: (position, Batch of NumPy arrays)."""
@@ -100,8 +107,18 @@ class MLMAndNSP:
     def evaluate(self, net, devices):
         """`Figures` of the held-out text."""
         s = self.settings
-        return evaluate(net, held_out_batches(
+        return self.figures(net, self.held_out_batches(
             self.text.valid, s['batch_size'], s['max_len']), devices)
+
+    @staticmethod
+    def held_out_batches(text, batch_size, max_len):
+        """Always the same batches of a held-out `StoredText`."""
+        return held_out_batches(text, batch_size, max_len)
+
+    @staticmethod
+    def figures(net, batches, devices):
+        """`Figures` of a net on batches like `held_out_batches`."""
+        return evaluate(net, batches, devices)
 
     @staticmethod
     def drawn(figures):

@@ -23,6 +23,7 @@ from d2lbert.pretrained.names import (
     bert,
     in_table,
 )
+from d2lbert.pretrained.sentence_folders import load_pooling
 from d2lbert.pretrained.storage import PretrainedError
 from d2lbert.pretrained.wordpiece import WordPiece
 
@@ -99,6 +100,7 @@ def load_pretrained(folder, ctx=None, heads=HEADS):
     _check(folder, differences)
     try:
         tokenizer = WordPiece.load(folder)
+        tokenizer.pooling = load_pooling(folder)
     except (ValueError, OSError) as error:
         raise PretrainedError(str(error)) from None
     if len(tokenizer) > keywords['vocab_size']:

@@ -39,8 +39,8 @@ def safetensors():
     return safetensors
 
 
-def read_json(path):
-    """The object that a JSON file holds, as a dict."""
+def read_json(path, kind=dict):
+    """The object that a JSON file holds, as a dict; or a list, as `kind`."""
     try:
         found = json.loads(Path(path).read_text('utf-8'))
     except FileNotFoundError:
@@ -52,9 +52,9 @@ def read_json(path):
                               ) from None
     except (ValueError, RecursionError) as error:
         raise PretrainedError(f'{path} is damaged: {error}') from None
-    if not isinstance(found, dict):
-        raise PretrainedError(f'{path} is damaged: it holds no object of '
-                              'names and values')
+    if not isinstance(found, kind):
+        raise PretrainedError(f'{path} is damaged: it holds no ' + (
+            'object of names and values' if kind is dict else 'list'))
     return found
 
 

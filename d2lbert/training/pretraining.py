@@ -1,9 +1,9 @@
-"""`pretrain`: a run of the chapter's objective, new or resumed."""
+"""`pretrain`: a run of the chapter's objective, or of another one."""
 from pathlib import Path
 
 from d2lbert.machine import workers
 from d2lbert.machine.terminal import steady_output
-from d2lbert.objectives.mlm_nsp import MLMAndNSP
+from d2lbert.objectives.pretraining import OBJECTIVES
 from d2lbert.training import checkpoints
 from d2lbert.training.folder import RunFolder
 from d2lbert.training.interrupts import StopRequest
@@ -34,7 +34,8 @@ def pretrain(out=None, force=False, resume=None, devices='auto', **keywords):
 
 
 def _objective(settings, vocab):
-    return MLMAndNSP(settings, vocab, progress=workers.rank() == 0)
+    return OBJECTIVES[settings['objective']](
+        settings, vocab, progress=workers.rank() == 0)
 
 
 def resumed(path, keywords, devices, stop=None):

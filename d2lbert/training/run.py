@@ -184,7 +184,8 @@ class Run:
                   self.animator, self._after,
                   # Not its own count: the first batch may be a small one
                   lambda _: about(self.net, s['num_steps'],
-                                  self._whereabouts(), s['batch_size']))
+                                  self._whereabouts(), s['batch_size'],
+                                  self.objective.examples))
         self.stop.deaf = True       # only files are left to be written
         if self.rank == 0:
             self._finish()

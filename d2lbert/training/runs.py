@@ -26,7 +26,22 @@ def write_run(out, net, history, animator):
     animator.save(out / 'losses.png')
     history.save_csv(out / 'losses.csv')
     write_text(out / 'log.txt', ''.join(history.log_lines))
-    save_parameters(net, out / 'model.params')
+    for name, part in _parts(net).items():
+        if name != 'model':
+            save_parameters(part, out / f'{name}.params')
+    save_parameters(_parts(net)['model'], out / 'model.params')
+
+
+def _parts(net):
+    """The parts of a net that files of their own hold; see `objectives`."""
+    return getattr(net, 'parts', {'model': net})
+
+
+def load_parts(net, folder, ctx=None):
+    """Load into `net` what lies beside the model of the run in `folder`."""
+    for name, part in _parts(net).items():
+        if name != 'model':
+            load_parameters(part, Path(folder, f'{name}.params'), ctx)
 
 
 def save_parameters(net, path):
@@ -47,7 +62,10 @@ def last_line(error):
 
 
 def load_run(folder, ctx=None):
-    """The net and vocabulary of a run folder, as (net, vocab)."""
+    """The net and vocabulary of a run folder, as (net, vocab).
+
+    The net is the model alone, whatever it was trained for.
+    """
     folder = Path(folder)
     net = _described_net(folder)
     of_pieces = (folder / TOKENIZER).is_file()

@@ -114,7 +114,7 @@ GROUPS = {
                 'word or none'),
     ),
     'the model': (
-        Setting('max_len', int, 64, 'tokens in a pair at most'),
+        Setting('max_len', int, 64, 'tokens in a pair or sequence at most'),
         Setting('num_hiddens', int, 128, 'numbers in the vector of a token'),
         Setting('ffn_num_hiddens', int, 256, 'width of the feed-forward '
                 'networks'),
@@ -130,10 +130,15 @@ GROUPS = {
                 'of matrices', 'NAME'),
     ),
     'the training': (
+        Setting('objective', str, 'mlm+nsp', "mlm+nsp, the book's, on pairs "
+                'of sentences; mlm, masked words in full sentences, '
+                "RoBERTa's; span, masked spans in them and their boundaries, "
+                "SpanBERT's; these two draw new masks each epoch", 'NAME',
+                choices=('mlm+nsp', 'mlm', 'span')),
         Setting('recipe', str, 'book', "book, the chapter's settings, or "
                 'learn, which learns more in ten minutes', 'NAME'),
-        Setting('batch_size', int, 512, 'sentence pairs in a step', learn=64,
-                least=1),
+        Setting('batch_size', int, 512, 'sentence pairs, or sequences, in a '
+                'step', learn=64, least=1),
         Setting('accumulate', int, 1, 'parts of a batch that are worked on '
                 'one after another, to save memory', 'K', least=1),
         Setting('num_steps', int, 50, 'steps of training', learn=5000,
@@ -174,6 +179,11 @@ LEARN = {name: setting.default if setting.learn is None else setting.learn
          for name, setting in SETTINGS.items()}
 RECIPES = {'book': BOOK, 'learn': LEARN}
 
+#: What an objective takes for granted: without pairs of sentences, rows are
+#: always filled.
+OF_OBJECTIVE = {'mlm+nsp': {}, 'mlm': dict(fill=True, dynamic=True),
+                'span': dict(fill=True, dynamic=True)}
+
 #: What a run that is resumed may be given anew: where it ends, how it is
 #: kept, and where the same text is found.
 ANEW = [name for name, setting in SETTINGS.items() if setting.anew]
@@ -189,7 +199,10 @@ def complete(keywords):
     if unknown:
         raise TypeError(f'unknown setting {", ".join(unknown)}: there are '
                         f'{", ".join(SETTINGS)}')
-    values = {**RECIPES[recipe], 'recipe': recipe, **keywords}
+    objective = SETTINGS['objective'].checked(
+        keywords.get('objective', 'mlm+nsp'))
+    values = {**RECIPES[recipe], **OF_OBJECTIVE[objective],
+              'recipe': recipe, **keywords}
     if values['seed'] is None:
         values['seed'] = int.from_bytes(os.urandom(4), 'little')
     values = {name: setting.checked(values[name])
@@ -197,6 +210,9 @@ def complete(keywords):
     if values['batch_size'] % values['accumulate']:
         raise ValueError(f'accumulate={values["accumulate"]} does not divide '
                          f'batch_size={values["batch_size"]}')
+    if objective != 'mlm+nsp' and not values['fill']:
+        raise ValueError(f'objective={objective} fills its sequences with '
+                         'full sentences: leave fill=False out')
     if values['vocab_size'] is not None and values['vocab'] is not None:
         raise ValueError('vocab (--vocab) and vocab_size (--vocab-size) both '
                          'say what the vocabulary is: leave one of them out')
