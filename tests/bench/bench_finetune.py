@@ -1,0 +1,178 @@
+"""Fine-tuning beside transformers on PyTorch: quality, and examples a second.
+
+    python tests/bench/bench_finetune.py --model FOLDER --data DIR
+        --torch-python PATH [--tasks cola,stsb,rte,sst2] [--seeds 3]
+    python tests/bench/bench_finetune.py --story LEARNT --model FOLDER ...
+
+FOLDER is a released checkpoint, DIR holds GLUE's folders. Batches of 32, a
+rate of 5e-5, 128 tokens, AdamW with a weight decay of 0.01, warm-up in a tenth
+of the steps, linear decay, gradients clipped at 1; three epochs, of SST-2 one
+of the first 10,000 lines. For each task and seed both are trained in turn,
+each in a process of its own. The seconds are those of the steps alone; both
+have their predictions of the development part scored by the same function.
+
+--story: SST-2 by ours alone, from a new net of the chapter's size, from the
+chapter's 50 steps, from LEARNT, a run of `pretrain --recipe learn`, and from
+FOLDER.
+
+Nothing here passes or fails: it prints figures of this machine.
+"""
+import argparse
+import json
+import os
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import benchmark
+
+#: Of each task: epochs, and how many lines it is trained on, if not on all.
+TASKS = {'cola': (3, None), 'stsb': (3, None), 'rte': (3, None),
+         'sst2': (1, 10_000)}
+SETTINGS = dict(batch_size=32, lr=5e-5, max_len=128, weight_decay=0.01,
+                warmup=0.1, clip=1.0)
+
+
+class Job:
+    """One task: its examples, and how often they are trained on."""
+
+    def __init__(self, name, data):
+        from d2lbert.finetuning import tasks
+        from d2lbert.finetuning.objective import first
+        self.task, self.data = tasks.TASKS[name], data
+        self.num_epochs, self.num_examples = TASKS[name]
+        self.train = tasks.read_task(self.task, data, 'train')
+        if self.num_examples:
+            self.train = first(self.train, self.num_examples)
+        self.dev = tasks.read_task(self.task, data, 'dev')
+
+    def ours(self, model, seed, folder):
+        """Train; the metrics of the best epoch, and examples a second."""
+        out = folder / 'run'
+        command = ['finetune', '--task', self.task.name, '--data', self.data,
+                   '--model', model, '--out', out, '--force', '--num-epochs',
+                   self.num_epochs, '--seed', seed]
+        if self.num_examples:
+            command += ['--num-examples', self.num_examples]
+        for name, value in SETTINGS.items():
+            command += [f'--{name.replace("_", "-")}', value]
+        done = subprocess.run(
+            [sys.executable, '-m', 'd2lbert', *map(str, command)], check=True,
+            stdout=subprocess.PIPE, universal_newlines=True, env=dict(
+                os.environ, PYTHONPATH=str(benchmark.ROOT)))
+        figures = json.loads((out / 'config.json').read_text('utf-8'))
+        speed = re.search(r'^([\d.]+) examples/sec', done.stdout, re.M)
+        return figures['figures'], float(speed.group(1))
+
+    def theirs(self, python, model, seed, folder):
+        """The same by transformers."""
+        from d2lbert.finetuning.metrics import score
+        regression = self.task.kind == 'regress'
+
+        def part(examples):
+            kind = float if regression else int
+            return dict(texts_a=examples.texts_a, texts_b=examples.texts_b,
+                        labels=list(map(kind, examples.labels)))
+        job, answer = folder / 'job.json', folder / 'answer.json'
+        job.write_text(json.dumps(dict(
+            model=str(model), train=part(self.train), dev=part(self.dev),
+            num_labels=1 if regression else len(self.task.labels),
+            settings=dict(SETTINGS, seed=seed, num_epochs=self.num_epochs))),
+            'utf-8')
+        subprocess.run([python, Path(__file__).with_name(
+            'finetune_worker.py'), job, answer], check=True)
+        found = json.loads(answer.read_text('utf-8'))
+        figures = [score(self.task, self.dev.labels, predictions)
+                   for predictions in found['predictions']]
+        best = max(figures, key=lambda each: each[self.task.metrics[0]])
+        return best, found['examples'] / found['seconds']
+
+
+def compare(args, folder):
+    """Train both on each task with each seed; prints and gives a table."""
+    rows, numbers = [], {}
+    for name in args.tasks:
+        job = Job(name, args.data)
+        metric = job.task.metrics[0]
+        found = {'ours': [], 'torch': []}
+        for seed in range(1, args.seeds + 1):
+            found['ours'].append(job.ours(args.model, seed, folder))
+            if args.torch_python:
+                found['torch'].append(job.theirs(
+                    args.torch_python, args.model, seed, folder))
+            for who, results in found.items():
+                for figures, speed in results[-1:]:
+                    print(f'{name}, seed {seed}, {who}: {metric} '
+                          f'{figures[metric]:.4f}, {speed:.1f} examples/s',
+                          flush=True)
+        numbers[name] = found
+        ours = statistics.median(speed for _, speed in found['ours'])
+        for who, results in found.items():
+            if not results:
+                continue
+            values = [figures[metric] for figures, _ in results]
+            spread = statistics.stdev(values) if len(values) > 1 else 0.0
+            speed = statistics.median(speed for _, speed in results)
+            row = [f'{name} {who}', metric, f'{statistics.mean(values):.4f}',
+                   f'{spread:.4f}', f'{speed:.1f}']
+            rows.append(row + [f'{ours / speed:.2f}'] * (who != 'ours'))
+    benchmark.table(
+        f'Fine-tuning, {args.seeds} seeds: the best epoch, and examples a '
+        'second', ('', 'metric', 'mean', 'sd', 'examples/s', 'ratio'), rows)
+    return numbers
+
+
+def tell(args, folder):
+    """SST-2 from ever better beginnings, ours alone."""
+    sizes = ['--recipe', 'book', '--seed', '1']
+    begun = {'from scratch': [*sizes, '--num-steps', '1', '--lr', '0'],
+             "from the chapter's 50 steps": sizes}
+    rows, numbers, job = [], {}, Job('sst2', args.data)
+    beginnings = {}
+    for name, flags in begun.items():
+        beginnings[name] = folder / name.replace(' ', '-').replace("'", '')
+        subprocess.run(
+            [sys.executable, '-m', 'd2lbert', 'pretrain', '--corpus',
+             'wikitext-2', '--out', str(beginnings[name]), *flags],
+            check=True, env=dict(os.environ,
+                                 PYTHONPATH=str(benchmark.ROOT)))
+    beginnings['from --recipe learn'] = args.story
+    beginnings['from the released checkpoint'] = args.model
+    for name, model in beginnings.items():
+        results = [job.ours(model, seed, folder)
+                   for seed in range(1, args.seeds + 1)]
+        values = [figures['accuracy'] for figures, _ in results]
+        numbers[name] = results
+        rows.append([
+            name, f'{statistics.mean(values):.4f}',
+            f'{statistics.stdev(values) if len(values) > 1 else 0.0:.4f}',
+            f'{statistics.median(speed for _, speed in results):.1f}'])
+    benchmark.table(f'SST-2, 10,000 lines, one epoch, {args.seeds} seeds',
+                    ('', 'accuracy', 'sd', 'examples/s'), rows)
+    return numbers
+
+
+def main():
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument('--model', required=True, metavar='FOLDER')
+    parser.add_argument('--data', required=True, metavar='DIR')
+    parser.add_argument('--torch-python', metavar='PATH')
+    parser.add_argument('--tasks', default=list(TASKS), metavar='A,B',
+                        type=lambda text: text.split(','))
+    parser.add_argument('--seeds', type=int, default=3, metavar='N')
+    parser.add_argument('--story', metavar='LEARNT')
+    parser.add_argument('--json', metavar='FILE')
+    args = parser.parse_args()
+    print(f'machine  {benchmark.machine()}')
+    with tempfile.TemporaryDirectory() as folder:
+        run = tell if args.story else compare
+        benchmark.write_json(args.json, run(args, Path(folder)))
+
+
+if __name__ == '__main__':
+    main()
