@@ -117,10 +117,14 @@ def train_step(batch, net, loss, vocab_size, devices, trainer):
     return mlm_ls, nsp_ls
 
 
-def no_gradient(net, devices):
-    """Give devices that got no shard a gradient of zero for this step."""
+def no_gradient(net, devices, like=None):
+    """Give devices that got no shard a gradient of zero for this step.
+
+    like: a device that got one; what has no gradient there gets none here.
+    """
     for param in net.collect_params().values():
-        if param.grad_req != 'null':
+        if param.grad_req != 'null' and (
+                like is None or param.data(like)._fresh_grad):
             for device in devices:
                 param.grad(device)[:] = 0
                 # Gluon refuses to step on gradients it takes for forgotten
@@ -276,10 +280,14 @@ def train_bert(train_iter, net, loss, vocab_size, ctx=None, *args,
 
 def about(net, num_steps, devices, batch_size, unit='sentence pairs'):
     """What is trained, in a line."""
-    count = sum(math.prod(param.shape)
-                for param in net.collect_params().values())
-    return (f'training {count:,} parameters: {num_steps} steps of '
-            f'{batch_size} {unit} on {devices}')
+    return (f'training {num_parameters(net):,} parameters: {num_steps} steps '
+            f'of {batch_size} {unit} on {devices}')
+
+
+def num_parameters(net):
+    """How many numbers a net learns."""
+    return sum(math.prod(param.shape)
+               for param in net.collect_params().values())
 
 
 def _book_arguments(ctx, args, devices, log_interval, num_steps,

@@ -1,87 +1,355 @@
 """Many texts to vectors, some of them through the net at a time.
 
-T tokens of a text with <cls> and each <sep>, H hiddens.
+N texts, T tokens of a text with the special ones, H hiddens.
 """
+import math
+import sys
 from typing import Any, NamedTuple, Optional
 
 import numpy as onp
 
-from d2lbert.bert import get_tokens_and_segments
 from d2lbert.machine.backend import autograd, np
 from d2lbert.packing import at_real_places
 
-#: Texts, and padded tokens, that go through the net at once.
-TEXTS, TOKENS = 64, 1 << 12
+#: Texts that are sorted by length together, and tokens that go through the
+#: net at once where nobody says how many texts: each product of matrices
+#: arranges its weights anew, which many rows pay for.
+TEXTS, TOKENS = 1 << 12, 1 << 13
 
-#: What makes one vector of a text's (T, H).
-POOLS = {'cls': lambda vectors: vectors[0],
-         'mean': lambda vectors: vectors.mean(axis=0)}
+
+def _weighted(X):
+    weights = onp.arange(1, len(X) + 1, dtype=X.dtype)[:, None]
+    return (X * weights).sum(axis=0) / weights.sum()
+
+
+#: What makes one vector of a text's (T, H), by the names that folders of
+#: sentence-transformers use.
+POOLS = {'cls': lambda X: X[0],
+         'mean': lambda X: X.sum(axis=0) / len(X),
+         'max': lambda X: X.max(axis=0),
+         'mean_sqrt_len_tokens': lambda X: X.sum(axis=0) / len(X) ** 0.5,
+         'weightedmean': _weighted,
+         'lasttoken': lambda X: X[-1]}
+
+
+class Pooling(NamedTuple):
+    """How a model makes one vector of a text.
+
+    `pretrained.load_pooling` reads one; a tokenizer's `pooling` is what its
+    folder says.
+    """
+
+    modes: tuple = ('mean',)        # of POOLS; several are joined
+    normalize: bool = False         # to a length of 1
+    max_len: Optional[int] = None   # tokens of a text, None: not said
+    prompt: str = ''                # what stands before each text
+    lowercase: bool = False         # before the tokenizer sees it
+    refusal: str = ''               # why this is not what the folder says
+
+    def __call__(self, X):
+        """The vector of a text's X (T, H): (H,) for each of the modes."""
+        vectors = [POOLS[mode](X) for mode in self.modes]
+        vector = onp.concatenate(vectors) if len(vectors) > 1 else vectors[0]
+        if self.normalize:
+            exact = vector.astype('float64')
+            vector = exact / max(math.sqrt(exact @ exact), 1e-12)
+        return onp.array(vector, dtype='float32')
+
+    def prepared(self, text):
+        """The text as the tokenizer takes it."""
+        text = self.prompt + text
+        return text.lower() if self.lowercase else text
 
 
 class Text(NamedTuple):
     """A text on its way through the net, and where it comes from."""
 
     name: str       # of the argument, or of a line of a file
-    tokens_a: list
-    tokens_b: Optional[list] = None
+    text: str
+    pair: Optional[str] = None
 
 
 class Encoding(NamedTuple):
     """What the net makes of a text."""
 
-    tokens: list        # T of them, with <cls> and <sep>
-    vectors: Any        # (T, H) float32, on the host
+    text: Text
+    encoded: Any        # the tokenizer's `Encoded`, of T tokens
+    vectors: Any        # (T, H) float32, or (H,) of a pooled one
 
 
-def encode_texts(net, texts):
-    """The `Encoding` of each `Text` of an iterable of lists of them.
+class _Input(NamedTuple):
+    """Tokens that go through the net as one sequence."""
 
-    The texts of a list go through the net some at a time, padded to the
-    longest; a list of none is passed over.
+    text: int           # which of the texts at hand
+    window: int         # which of that text's windows
+    ids: list
+    segments: list
+
+
+def encode(net, tokenizer, texts, pooling='own', layer=-1, batch_size=None,
+           max_len=None, windows=None, normalize=None):
+    """The vectors of texts: a NumPy array (N, H) float32.
+
+    texts: strings, or pairs of strings. pooling: what makes one vector of a
+    text: 'cls', 'mean', 'max', 'mean_sqrt_len_tokens', 'weightedmean' or
+    'lasttoken', over all its tokens with the special ones; 'own', what the
+    model's folder says, normalizing included, else the mean; None gives the
+    vectors of its tokens, a list of N arrays (T, H). normalize: whether a
+    vector has a length of 1 (as pooling says). layer: behind which block of
+    the net, 0 for the embeddings, -1 for the last.
+
+    max_len: tokens of a text at most, special ones included (what the folder
+    says, but never more than the model's positions). A longer one is cut,
+    and a line on standard error counts those; or with `windows`, a number of
+    tokens, it goes through the net in windows of max_len that overlap by so
+    many: each token has the vector of the window in which it stands farthest
+    from an end, the special ones the mean of theirs.
+
+    batch_size: texts at a time (as many as 8,192 tokens make). It changes
+    the time that this takes and nothing else: the vector of a text is the
+    same to the last bit whatever other texts come with it, in whatever order
+    and number, and with any number of threads. Of the net's own operators in
+    C++, that is; MXNet's, which serve GPUs, machines without a compiler,
+    `D2LBERT_KERNELS=off` and nets with blocks of one's own, do not promise
+    it, and differ by rounding.
+
+    Raises ValueError for an empty text, TypeError for what is none.
     """
-    for waiting in texts:
-        while waiting:
-            count, longest = 0, 0
-            for text in waiting[:TEXTS]:
-                longest = max(longest, _length(net, text))
-                if count and (count + 1) * longest > TOKENS:
-                    break
-                count += 1
-            yield from _encode(net, waiting[:count])
-            waiting = waiting[count:]
+    texts = _named(texts)
+    encoder = TextEncoder(net, tokenizer, pooling, layer, batch_size,
+                          max_len, windows, normalize)
+    vectors = [encoding.vectors
+               for first in range(0, len(texts), TEXTS)
+               for encoding in encoder.encode(texts[first:first + TEXTS])]
+    said = encoder.cut_words()
+    if said:
+        print(f'd2lbert: {said}; windows=64 would keep them',
+              file=sys.stderr)
+    if encoder.pooling is None:
+        return vectors
+    if not vectors:
+        H = net.encoder.token_embedding.weight.shape[1]
+        return onp.zeros((0, len(encoder.pooling.modes) * H), 'float32')
+    return onp.stack(vectors)
 
 
-def _length(net, text):
-    """The number T of a text's tokens, once it is known to fit."""
-    for tokens in text[1:]:
-        if tokens == []:
-            raise ValueError(f'{text.name} is empty: give at least one word')
-    T = len(_inputs(net, text)[0])
-    if T > net.encoder.max_len:
-        raise ValueError(f'{text.name}: {T} tokens are more than the '
-                         f'{net.encoder.max_len} positions of this model: '
-                         'cut the text')
-    return T
+def _named(texts):
+    if isinstance(texts, str):
+        raise TypeError('texts must be a list of texts, not one: give '
+                        f'[{texts[:40]!r}]')
+    named = []
+    for i, text in enumerate(texts):
+        parts = [text] if isinstance(text, str) else text
+        if not (isinstance(parts, (list, tuple)) and len(parts) in (1, 2)
+                and all(isinstance(part, str) for part in parts)):
+            raise TypeError(f'texts[{i}] must be a string, or a pair of '
+                            f'them, not {text!r}')
+        named.append(Text(f'texts[{i}]', *parts))
+    return named
 
 
-def _inputs(net, text):
-    _, _, cls, sep = net.vocab.special
-    return get_tokens_and_segments(*text[1:], cls, sep)
+def _not_empty(texts):
+    for text in texts:
+        for part in text[1:]:
+            if part is not None and not part.strip():
+                raise ValueError(f'{text.name} is empty: give at least one '
+                                 'word')
+    return texts
 
 
-def _encode(net, texts):
-    inputs = [_inputs(net, text) for text in texts]
-    lens = [len(tokens) for tokens, _ in inputs]
-    ids = onp.full((len(texts), max(lens)), net.vocab[net.vocab.special.pad],
-                   'int32')
-    segments = onp.zeros_like(ids)
-    for b, (tokens, of_tokens) in enumerate(inputs):
-        ids[b, :lens[b]], segments[b, :lens[b]] = net.vocab[tokens], of_tokens
-    with autograd.pause():
-        encoded, begins, _ = at_real_places(
-            net, np.array(ids, dtype='int32'),
-            np.array(segments, dtype='int32'),
-            np.array(lens, dtype='float32'))
-    encoded = encoded.asnumpy()
-    for (tokens, _), begin, T in zip(inputs, begins, lens):
-        yield Encoding(tokens, encoded[begin:begin + T])
+class TextEncoder:
+    """A net and a tokenizer that turn `Text`s into `Encoding`s.
+
+    Arguments as for `encode`; cuts=False refuses a text that is too long
+    where neither max_len nor windows are given. `count`, `cut` and
+    `left_out` say how many texts have come, how many were cut, and by how
+    many tokens in all.
+    """
+
+    def __init__(self, net, tokenizer, pooling='own', layer=-1,
+                 batch_size=None, max_len=None, windows=None, normalize=None,
+                 cuts=True):
+        self.net, self.tokenizer, self.layer = net, tokenizer, layer
+        self.pooling, self._prepared = _chosen(tokenizer, pooling, normalize)
+        self.max_len = _limit(net, tokenizer, max_len)
+        self._cuts = cuts or (max_len, windows) != (None, None)
+        self._room = self.max_len - tokenizer.num_special()
+        if self._room < 1:
+            raise ValueError(f'max_len={self.max_len} leaves no room for a '
+                             f'text: give {tokenizer.num_special() + 1} or '
+                             'more')
+        if windows is not None and not 0 <= windows < self._room:
+            raise ValueError(
+                f'windows={windows} must be at least 0 and less than the '
+                f'{self._room} tokens of a text that max_len={self.max_len} '
+                'has room for')
+        if batch_size is not None and batch_size < 1:
+            raise ValueError(f'batch_size={batch_size} must be at least 1')
+        self._overlap, self._batch_size = windows, batch_size
+        self.count = self.cut = self.left_out = 0
+
+    def encode(self, texts):
+        """The `Encoding`s of a list of `Text`s, in its order.
+
+        Their texts are those that the tokenizer took: a prompt is in them.
+        """
+        texts = [text._replace(text=self._prepared(text.text))
+                 for text in _not_empty(texts)]
+        encoded, inputs = self._inputs(texts)
+        waiting = {}            # what there is of texts in several windows
+        vectors = [None] * len(texts)
+        for batch in self._batches(inputs):
+            for one, X in zip(batch, self._through_the_net(batch)):
+                places = self._windows(encoded[one.text])
+                if len(places) > 1:
+                    those = waiting.setdefault(one.text, {})
+                    those[one.window] = X.copy()
+                    if len(those) < len(places):
+                        continue
+                    X = self._joined([those[w] for w in range(len(places))],
+                                     places)
+                    del waiting[one.text]
+                # What stays must not keep the whole batch
+                vectors[one.text] = (X.copy() if self.pooling is None
+                                     else self.pooling(X))
+        return [Encoding(*each) for each in zip(texts, encoded, vectors)]
+
+    def cut_words(self):
+        """What to say of texts that were cut, or None."""
+        if not self.cut:
+            return None
+        return (f'{self.cut} of {self.count} texts have more than '
+                f'{self.max_len} tokens and were cut; {self.left_out} tokens '
+                'were left out')
+
+    def _inputs(self, texts):
+        """What the tokenizer says of each text, and the `_Input`s."""
+        firsts = [text.text for text in texts]
+        pairs = [text.pair for text in texts]
+        if pairs == [None] * len(texts):
+            encoded = self.tokenizer.encode_batch(firsts)
+        else:
+            encoded = list(map(self.tokenizer.encode, firsts, pairs))
+        inputs = []
+        for k, text in enumerate(texts):
+            self.count += 1
+            if len(encoded[k].ids) > self.max_len:
+                encoded[k] = self._shortened(text, encoded[k])
+            ids, segments = encoded[k].ids, encoded[k].segments
+            places = self._windows(encoded[k])
+            if len(places) == 1:
+                inputs.append(_Input(k, 0, ids, segments))
+                continue
+            for window, first in enumerate(places):
+                kept = [0, *range(first + 1, first + 1 + self._room),
+                        *range(len(ids) - self._trailing, len(ids))]
+                inputs.append(_Input(k, window, [ids[i] for i in kept],
+                                     [segments[i] for i in kept]))
+        return encoded, inputs
+
+    def _shortened(self, text, encoded):
+        """What the net is to have of a text that is too long."""
+        T = len(encoded.ids)
+        if not self._cuts:
+            raise ValueError(f'{text.name}: {T} tokens are more than the '
+                             f'{self.max_len} positions of this model: cut '
+                             'the text')
+        if self._overlap is not None:
+            if text.pair is None:
+                return encoded
+            raise ValueError(f'{text.name}: {T} tokens are more than '
+                             f'{self.max_len}, and windows are of single '
+                             'texts: cut the pair')
+        encoded = self.tokenizer.encode(*text[1:], self.max_len)
+        self.cut += 1
+        self.left_out += T - len(encoded.ids)
+        return encoded
+
+    @property
+    def _trailing(self):
+        # The first special token stands before the text, the others behind
+        return self.tokenizer.num_special() - 1
+
+    def _windows(self, encoded):
+        """Where the windows of a text begin, counted without <cls>."""
+        if len(encoded.ids) <= self.max_len:
+            return [0]
+        n = len(encoded.ids) - self.tokenizer.num_special()
+        return [*range(0, n - self._room, self._room - self._overlap),
+                n - self._room]
+
+    def _joined(self, parts, places):
+        """One (T, H) of those of a text's windows."""
+        n = places[-1] + self._room
+        at = onp.arange(n) - onp.array(places)[:, None]
+        nearer_end = onp.minimum(at, self._room - 1 - at)
+        best = nearer_end.argmax(axis=0)                # (n,) of the windows
+        parts = onp.stack(parts)
+        body = parts[best, 1 + at[best, onp.arange(n)]]
+        ends = parts.mean(axis=0)
+        return onp.concatenate([ends[:1], body, ends[1 + self._room:]])
+
+    def _batches(self, inputs):
+        """Lists of inputs that go through the net together."""
+        batch, tokens = [], 0
+        for one in sorted(inputs, key=lambda one: -len(one.ids)):
+            full = (tokens + len(one.ids) > TOKENS
+                    if self._batch_size is None
+                    else len(batch) == self._batch_size)
+            if batch and full:
+                yield batch
+                batch, tokens = [], 0
+            batch.append(one)
+            tokens += len(one.ids)
+        if batch:
+            yield batch
+
+    def _through_the_net(self, batch):
+        """The (T, H) of each `_Input`, views of one array on the host."""
+        lens = [len(one.ids) for one in batch]
+        ids = onp.full((len(batch), max(lens)), self.tokenizer.pad_id,
+                       'int32')
+        segments = onp.zeros_like(ids)
+        for b, one in enumerate(batch):
+            ids[b, :lens[b]], segments[b, :lens[b]] = one.ids, one.segments
+        with autograd.pause():
+            X, begins, _ = at_real_places(
+                self.net, np.array(ids, dtype='int32'),
+                np.array(segments, dtype='int32'),
+                np.array(lens, dtype='float32'), layer=self.layer)
+        X = X.asnumpy()
+        return [X[begin:begin + T] for begin, T in zip(begins, lens)]
+
+
+def _chosen(tokenizer, pooling, normalize):
+    """A `Pooling` or None, and what prepares a text."""
+    own = getattr(tokenizer, 'pooling', None) or Pooling()
+    if pooling is None:
+        if normalize:
+            raise ValueError('normalize=True is for one vector a text, which '
+                             'pooling=None does not make')
+        return None, own.prepared
+    chosen = own
+    if pooling == 'own':
+        if own.refusal:
+            raise ValueError(own.refusal)
+    else:
+        if pooling not in POOLS:
+            raise ValueError(f'pooling must be own, {", ".join(POOLS)} or '
+                             f'None, not {pooling!r}')
+        chosen = own._replace(modes=(pooling,), normalize=False)
+    if normalize is not None:
+        chosen = chosen._replace(normalize=normalize)
+    return chosen, own.prepared
+
+
+def _limit(net, tokenizer, max_len):
+    """Tokens of a text at most."""
+    positions = net.encoder.max_len
+    if max_len is None:
+        own = getattr(tokenizer, 'pooling', None) or Pooling()
+        return min(own.max_len or tokenizer.max_len or positions, positions)
+    if max_len > positions:
+        raise ValueError(f'max_len={max_len} is more than the {positions} '
+                         'positions of this model')
+    return max_len

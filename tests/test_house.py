@@ -22,6 +22,7 @@ ORDER = [
     'inputs', 'layers', 'attention', 'packing',         # below the pages
     'transformer', 'bert',                              # the pages
     'bert_dataset', 'bert_pretraining',
+    'multi_device', 'natural_language_inference',
     'encoding',         # many texts to vectors
     'pretrained',       # BERT as released
     'corpus',           # texts of any size

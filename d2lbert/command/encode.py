@@ -5,30 +5,55 @@ def add(commands):
     """Add this sub-command to those of the parser."""
     encode = commands.add_parser(
         'encode', help='print or write the vectors of texts',
-        description='Encode a text, or each line of a file, with a trained '
-        'model: one vector for <cls>, each token and <sep>, or one for the '
-        'whole text with --pool. A text is lower-cased and split at white '
-        'space, as the training text was. What is printed is a line for '
-        'each vector, behind its token; with --file an empty line ends each '
-        'text.')
+        description='Encode a text, or each line of a file: with a '
+        'pretrained model one vector for the text, as its folder says, with '
+        'a run one for each token, <cls> and <sep>, unless --pool asks for '
+        'another. For a run of whole words a text is lower-cased and split '
+        'at white space, as the training text was. What is printed is a line '
+        'for each vector, behind its token; with --file an empty line ends '
+        'each text.')
     add = encode.add_argument
-    add('folder', metavar='RUN', help='a run folder')
+    add('folder', metavar='FOLDER|RUN',
+        help='the folder of a pretrained model, or a run folder')
     add('text', nargs='?', help="for example 'a crane is flying'")
     add('--pair', metavar='TEXT',
         help='a second text, encoded together with the first')
     add('--file', metavar='FILE',
         help='encode each line of a file, - for standard input, instead of '
         'one text; results come as the lines do, in constant memory')
-    add('--pool', choices=('cls', 'mean'), help='one vector for a text: that '
-        'of <cls>, or the mean of all its vectors, with <cls> and <sep>')
     add('--out', metavar='FILE.npy',
-        help='write the vectors as float32 instead of printing them: (T, H) '
-        'of one text, (N, H) of N texts with --pool')
+        help='write the vectors as float32 instead of printing them: (N, H) '
+        'of N texts, (T, H) of the T tokens of one')
+    add_choices(add, ('own', 'cls', 'mean', 'none'),
+                'one vector for a text: as the folder says (own), that of '
+                'the first token (cls), or the mean of all, special ones '
+                'included (mean); or one for each token (none)')
     encode.set_defaults(run=run, needs='d2lbert.command.vectors')
+
+
+def add_choices(add, pools, what):
+    """Add the flags of what makes a vector; what: the help of --pool."""
+    add('--pool', choices=pools, help=what)
+    add('--layer', type=int, default=-1, metavar='N',
+        help='the block whose outcome is meant, 0 for the embeddings, -1 for '
+        'the last (default: -1)')
+    add('--max-len', type=int, metavar='N',
+        help='tokens of a text, special ones included, beyond which it is '
+        "cut, and counted (default: the folder's own; a run refuses what is "
+        'longer than its positions)')
+    add('--windows', type=int, metavar='N',
+        help='do not cut longer texts, but encode them in windows that '
+        'overlap by N tokens')
+
+
+def choices(args):
+    """The values of these flags but for --pool, as keywords."""
+    return dict(layer=args.layer, max_len=args.max_len, windows=args.windows)
 
 
 def run(args):
     """Print or write the vectors; returns the exit status."""
     from d2lbert.command.vectors import encode
-    encode(args.folder, args.text, args.pair, args.file, args.pool, args.out)
+    encode(args.folder, args.text, args.pair, args.file, args.pool, args.out,
+           **choices(args))
     return 0

@@ -19,6 +19,7 @@ from d2lbert.command import (
     launch,
     predict,
     pretrain,
+    similar,
 )
 from d2lbert.machine.terminal import Steady, fill_descriptors, give_up
 from d2lbert.training.interrupts import StopRequest
@@ -28,6 +29,7 @@ Pretrain BERT as "Dive into Deep Learning" does, and look at what it learnt.
 
   d2lbert pretrain                       the chapter's run: 50 steps, a minute
   d2lbert encode RUN 'a crane is flying' the vectors of a text
+  d2lbert similar FOLDER QUERY --file F  the lines nearest to a query
   d2lbert evaluate RUN                   how well it does on unseen text
   d2lbert fill FOLDER 'it is a [MASK] .' what it guesses for masked words
   d2lbert finetune --task sst2 ...       learn a labelled task
@@ -41,8 +43,8 @@ Pretrain BERT as "Dive into Deep Learning" does, and look at what it learnt.
 #: The sub-commands, as `--help` lists them; `launch` asks for `pretrain`'s
 #: parser. They import what they need when they run: nobody waits for MXNet
 #: to read a help text.
-COMMANDS = (pretrain, encode, evaluate, fill, finetune, predict, export,
-            launch, doctor, cache)
+COMMANDS = (pretrain, encode, similar, evaluate, fill, finetune, predict,
+            export, launch, doctor, cache)
 
 
 def main(argv=None):

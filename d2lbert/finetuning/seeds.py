@@ -6,6 +6,7 @@ seeds.json has the settings, and in the end the figures.
 """
 import json
 import math
+import shutil
 import statistics
 from pathlib import Path
 from shlex import quote
@@ -17,6 +18,8 @@ from d2lbert.training.interrupts import Stopped
 from d2lbert.training.runs import RunError, is_finetuned, read_config
 
 FILE = 'seeds.json'
+
+FINISHED, BEGUN = 'finished', 'begun'
 
 
 def is_folder(path):
@@ -84,15 +87,15 @@ def resume(one, out, keywords, devices):
 
 def _carry_out(one, out, state, force, devices):
     """force None: go on with what is there."""
-    epochs = state['settings']['num_epochs']
     for k, seed in enumerate(state['seeds'], 1):
         folder = out / f'seed-{k}'
         settings = dict(state['settings'], seed=seed)
-        if force is None and _is_finished(folder, epochs):
+        found = None if force is not None else _found(folder, settings)
+        if found == FINISHED:
             continue
         print(f'seed {seed}, run {k} of {len(state["seeds"])}', flush=True)
         try:
-            if force is None and checkpoints.all_of(folder):
+            if found == BEGUN:
                 one(None, False, folder, devices,
                     {name: settings[name] for name in ANEW})
             else:
@@ -108,16 +111,35 @@ def _carry_out(one, out, state, force, devices):
     summary = {name: dict(mean=mean, spread=spread) for name, (mean, spread)
                in mean_and_spread(figures).items()}
     _write(out, dict(state, figures=figures, summary=summary))
+    _remove_more(out, len(state['seeds']))
     for name, found in summary.items():
         print(f'{name} {found["mean"]:.4f} ± {found["spread"]:.4f} ('
               + ', '.join(f'{one[name]:.4f}' for one in figures) + ')')
     return out
 
 
-def _is_finished(folder, epochs):
-    if not (folder / 'model.params').is_file() or not is_finetuned(folder):
-        return False
-    return read_config(folder)['training']['num_epochs'] >= epochs
+def _found(folder, settings):
+    """FINISHED, BEGUN, or None where there is no such run to go on with."""
+    if not is_finetuned(folder):
+        return None
+    training = json.loads((folder / 'config.json').read_text('utf-8')).get(
+        'training', {})
+    # A run that is to be replaced has other settings
+    if any(training.get(name) != value for name, value in settings.items()
+           if name not in ANEW):
+        return None
+    if ((folder / 'model.params').is_file()
+            and training['num_epochs'] >= settings['num_epochs']):
+        return FINISHED
+    return BEGUN if checkpoints.all_of(folder) else None
+
+
+def _remove_more(out, count):
+    """Remove runs of more seeds, which those of now replace."""
+    for folder in out.glob('seed-*'):
+        number = folder.name[5:]
+        if number.isdigit() and int(number) > count and is_finetuned(folder):
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def mean_and_spread(figures):

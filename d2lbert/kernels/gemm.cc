@@ -17,7 +17,7 @@ Scratch& team_scratch() {
 
 namespace {
 
-inline void multiply_add(vf& c, float a, vf b) { c += a * b; }
+inline void multiply_add(vf& c, float a, vf b) { c = fused(a, b, c); }
 inline vf load_word(const float* b) { return load(b); }
 
 #if D2LBERT_BF16

@@ -92,7 +92,8 @@ def keywords(path):
 
 
 def _is_number(value):
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+    return (isinstance(value, (int, float)) and not isinstance(value, bool)
+            and abs(value) < 1e30)      # neither NaN nor beyond a float
 
 
 def of_net(net, pad_id):

@@ -24,6 +24,7 @@ from d2lbert.pretrained.names import (
     finetuned,
     in_table,
 )
+from d2lbert.pretrained.sentence_folders import load_pooling
 from d2lbert.pretrained.storage import PretrainedError
 from d2lbert.pretrained.wordpiece import WordPiece
 
@@ -87,6 +88,10 @@ def load_pretrained(folder, ctx=None, heads=HEADS):
             '(nothing is fetched by name)')
     keywords, config = configs.keywords(folder / 'config.json')
     found = storage.stored(folder)
+    if keywords['num_layers'] > len(found):
+        raise PretrainedError(
+            f'{folder} holds {len(found)} tensors, which cannot be the '
+            f'{keywords["num_layers"]} layers that its config.json says')
     current = {name: found[theirs]
                for name, theirs in in_table(found).items()}
     if not _is_tied(keywords, current):
@@ -96,6 +101,7 @@ def load_pretrained(folder, ctx=None, heads=HEADS):
     _check(folder, differences)
     try:
         tokenizer = WordPiece.load(folder)
+        tokenizer.pooling = load_pooling(folder)
     except (ValueError, OSError) as error:
         raise PretrainedError(str(error)) from None
     if len(tokenizer) > keywords['vocab_size']:
@@ -181,8 +187,8 @@ def _say(described, heads):
     said = []
     lacking = [PARTS[part] for part in heads if described.lacking(part)]
     if lacking:
-        said.append('it lacks (parts of) the ' + ' and the '.join(lacking)
-                    + ', drawn at random until they are trained')
+        said.append('it lacks tensors of the ' + ' and the '.join(lacking)
+                    + ', which are random until they are trained')
     over = [line.name for line in described.differences
             if line.state == 'left over']
     if over:
@@ -253,4 +259,5 @@ def write_folder(folder, config, tensors, tokenizer):
         write_text(part / 'config.json', json.dumps(
             config, indent=2, sort_keys=True) + '\n')
         tokenizer.save(part)
-        storage.write(part / storage.WEIGHTS, tensors)
+        storage.write(part / storage.WEIGHTS, tensors,
+                      Path(folder, storage.WEIGHTS))

@@ -39,8 +39,8 @@ def safetensors():
     return safetensors
 
 
-def read_json(path):
-    """The object that a JSON file holds, as a dict."""
+def read_json(path, kind=dict):
+    """The object that a JSON file holds, as a dict; or a list, as `kind`."""
     try:
         found = json.loads(Path(path).read_text('utf-8'))
     except FileNotFoundError:
@@ -52,9 +52,9 @@ def read_json(path):
                               ) from None
     except (ValueError, RecursionError) as error:
         raise PretrainedError(f'{path} is damaged: {error}') from None
-    if not isinstance(found, dict):
-        raise PretrainedError(f'{path} is damaged: it holds no object of '
-                              'names and values')
+    if not isinstance(found, kind):
+        raise PretrainedError(f'{path} is damaged: it holds no ' + (
+            'object of names and values' if kind is dict else 'list'))
     return found
 
 
@@ -137,10 +137,14 @@ def _stored_in(path):
         with open(path, 'rb') as file:
             size, = struct.unpack('<Q', file.read(8))
             header = json.loads(file.read(size))
+            header.pop('__metadata__', None)
+            rest = file.seek(0, 2) - 8 - size
+        if rest < max((of['data_offsets'][1] for of in header.values()),
+                      default=0):       # which old versions do not notice
+            raise ValueError('its end is missing')
     except (library.SafetensorError, OSError, ValueError) as error:
         raise PretrainedError(f'{path} is no whole safetensors file: {error}'
                               ) from None
-    header.pop('__metadata__', None)
     return {name: Stored(path, name, of['dtype'], tuple(of['shape']),
                          8 + size + of['data_offsets'][0])
             for name, of in header.items()}
@@ -160,8 +164,11 @@ def read(where):
     return found.astype('float32', copy=False).reshape(where.shape)
 
 
-def write(path, tensors):
-    """Write {name: float32 array} as one safetensors file."""
+def write(path, tensors, name):
+    """Write {name: float32 array} as one safetensors file.
+
+    name: what errors call it.
+    """
     library, path = safetensors(), Path(path)
     path.touch()
     mode = path.stat().st_mode      # as the umask has it; the library's is
@@ -173,4 +180,4 @@ def write(path, tensors):
             metadata={'format': 'pt'})
         path.chmod(stat.S_IMODE(mode))
     except library.SafetensorError as error:
-        raise OSError(f'{path} cannot be written: {error}') from None
+        raise OSError(f'{name} cannot be written: {error}') from None

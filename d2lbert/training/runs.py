@@ -5,7 +5,7 @@ from pathlib import Path
 from shlex import quote
 
 from d2lbert.bert import BERTModel
-from d2lbert.machine.backend import mx, npx
+from d2lbert.machine.backend import last_line, mx, npx
 from d2lbert.machine.files import Name, replacing, write_text
 from d2lbert.pretrained.vocabulary import PieceVocab
 from d2lbert.pretrained.wordpiece import TOKENIZER
@@ -54,11 +54,6 @@ def save_parameters(net, path):
         except mx.MXNetError as error:
             raise OSError(f'{path} cannot be written whole (is the disk '
                           f'full?): {last_line(error)}') from None
-
-
-def last_line(error):
-    """What an error says; MXNet's own begin with a traceback."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[-1]
 
 
 def load_run(folder, ctx=None):

@@ -342,8 +342,8 @@ def test_a_signal_leaves_nothing_of_what_is_encoded(number, run, tmp_path,
     before = signal.signal(number, signal.SIG_DFL if number != signal.SIGINT
                            else signal.default_int_handler)
     try:
-        monkeypatch.setattr(encoder, 'load_run',
-                            lambda *_: signal.raise_signal(number))
+        monkeypatch.setattr(encoder, 'load_model',
+                            lambda *_, **__: signal.raise_signal(number))
         assert main(['encode', str(run), 'a bird', '--out', 'x.npy']) == (
             128 + number)
     finally:
@@ -417,7 +417,7 @@ def test_encode_names_unknown_words_on_standard_error(run, capsys):
 
 
 def test_encode_needs_a_run_and_words_and_room(run, capsys):
-    assert 'no run folder nowhere' in fails(capsys, 'encode', 'nowhere', 'a')
+    assert 'no folder nowhere' in fails(capsys, 'encode', 'nowhere', 'a')
     assert 'text is empty' in fails(capsys, 'encode', run, ' ')
     assert '--pair is empty' in fails(capsys, 'encode', run, 'a',
                                       '--pair', '')
@@ -469,7 +469,7 @@ def test_encode_prints_the_tokens_of_each_line_of_a_file(run, lines, capsys):
 @pytest.mark.parametrize('pool', ['cls', 'mean'])
 def test_encode_pools_each_text_into_one_vector(run, lines, capsys, tmp_path,
                                                 monkeypatch, pool, at_once):
-    monkeypatch.setattr(encoding, 'TEXTS', at_once)
+    monkeypatch.setattr(encoding, 'TOKENS', at_once)
     flags = ['--file', str(lines), '--pool', pool]
     assert main(['encode', str(run), *flags, '--out', 'x.npy']) == 0
     vectors = onp.load(tmp_path / 'x.npy')
@@ -511,8 +511,7 @@ def test_encode_reads_in_pieces_of_any_size(monkeypatch):
         file = io.BufferedReader(io.BytesIO(whole.encode()))
         texts = [text for some in encoder.read_texts(file, 'x')
                  for text in some]
-        assert [text.tokens_a for text in texts] == [
-            line.split() for line in whole.splitlines()]
+        assert [text.text for text in texts] == whole.splitlines()
         assert texts[-1].name == 'x, line 51'
 
 

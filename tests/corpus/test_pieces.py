@@ -181,7 +181,7 @@ def words_at(before, pieces):
 
 
 def test_words_are_hidden_whole_up_to_the_share(corpus, pieces):
-    fates, sizes, drawn = collections.Counter(), [], 0
+    fates, sizes = collections.Counter(), []
     hidden, rooms = 0, 0
     for before, row, positions, _ in drawn_rows(corpus, True, share=0.3):
         chosen = set(positions.tolist())

@@ -3,6 +3,7 @@ import csv
 import json
 import re
 import shutil
+from pathlib import Path
 
 import models
 import numpy as onp
@@ -298,13 +299,26 @@ def test_several_seeds_go_on_where_they_stopped(given, tmp_path,
     assert summary[0] == summary[1]
 
 
-def test_runs_of_several_seeds_are_replaced_with_force(given, tmp_path):
+def test_runs_of_several_seeds_are_replaced_with_force(given, tmp_path,
+                                                       monkeypatch):
     out = d2l.finetune(**given(), seeds=2, out=tmp_path / 'run')
     before = result(out / 'seed-1')
     with pytest.raises(RunError, match='exists already.*give --force'):
         d2l.finetune(**given(), seeds=2, out=out)
-    d2l.finetune(**dict(given(), seed=5), seeds=2, out=out, force=True)
+    d2l.finetune(**given(), seeds=3, out=tmp_path / 'three')
+    shutil.copytree(tmp_path / 'three' / 'seed-3', out / 'seed-3')
+    # One that was killed before it had replaced the first
+    with monkeypatch.context() as patch:
+        with pytest.raises(killed_behind(2, patch)):
+            d2l.finetune(**dict(given(), seed=5), seeds=2, out=out,
+                         force=True)
+    assert result(out / 'seed-1') == before
+    d2l.finetune(resume=out)
     assert result(out / 'seed-1') != before
+    assert sorted(path.name for path in out.glob('seed-?')) == [
+        'seed-1', 'seed-2']
+    one = d2l.finetune(**dict(given(), seed=5), out=tmp_path / 'one')
+    assert result(one) == result(out / 'seed-1')
 
 
 def test_seeds_that_cannot_begin_leave_nothing(given, tmp_path):
@@ -375,10 +389,11 @@ def test_an_answer_stands_where_it_is_said_to(given, tmp_path):
 @pytest.mark.parametrize('change, words', [
     (dict(task=None), r'needs a task, as sst2 \(--task sst2\)$'),
     (dict(task='sst3'), "task must be sst2 or .* not 'sst3'"),
-    (dict(data=None), 'needs the folder with its files'),
+    (dict(data=None), 'needs the folder with the files of the task'),
     (dict(model=None), 'needs the folder of what is fine-tuned'),
     (dict(model='nowhere'), 'there is no folder nowhere'),
     (dict(data='nowhere'), 'there is no folder nowhere'),
+    (dict(data=__file__), 'is a file, and what is learnt from'),
     (dict(max_len=65), 'more than the 64 positions of the model'),
     (dict(max_len=3), 'max_len must be a whole number of at least 4'),
     (dict(num_epochs=0), 'num_epochs must be'),
@@ -396,7 +411,8 @@ def test_what_cannot_be_done_is_refused_and_leaves_nothing(
 
 
 def test_the_readme_lists_the_settings():
-    assert table(GROUPS, 'default').count('`num_epochs` | 3 |') == 1
+    readme = Path(__file__).resolve().parents[2] / 'README.md'
+    assert table(GROUPS, 'default') in readme.read_text('utf-8')
 
 
 def test_predicting_asks_for_what_the_task_has(given, tmp_path):

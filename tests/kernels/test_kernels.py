@@ -153,6 +153,53 @@ def test_dense_is_the_float64_product(fused, draw, R, K, N, act):
               lambda X, W, b: fused.dense(X, W, b, act=act), values)
 
 
+def same_bits(got, wanted):
+    numpy.testing.assert_array_equal(got.asnumpy().view('int32'),
+                                     wanted.view('int32'))
+
+
+@pytest.mark.parametrize('act', ['none', 'tanh', 'gelu', 'gelu_new'])
+@pytest.mark.parametrize('K, N', [(40, 1), (40, 17), (33, 70), (64, 96)])
+def test_a_row_of_dense_does_not_know_how_many_there_are(fused, draw, K, N,
+                                                         act):
+    # All heights of a tile, and all widths of its last vector: a machine
+    # that multiplies and adds at once has to do so in each
+    X, W, b = draw(75, K), array(draw(N, K)), array(draw(N))
+    for precision in ['fp32'] + ['bf16'] * kernels.bf16_supported():
+        def rows(first, last, precision=precision):
+            return fused.dense(array(X[first:last]), W, b, act=act,
+                               precision=precision)
+        every = rows(0, 75).asnumpy()
+        for m in range(1, 31):
+            same_bits(rows(0, m), every[:m])
+            same_bits(rows(75 - m, 75), every[75 - m:])
+
+
+@pytest.mark.parametrize('H', [16, 21, 70])
+def test_a_row_of_add_norm_does_not_know_how_many_there_are(fused, draw, H):
+    X, Y, gamma, beta = draw(90, H), draw(90, H), draw(H), draw(H)
+    every = fused.add_norm(*map(array, (X, Y, gamma, beta))).asnumpy()
+    for m in (1, 2, 7, 50):
+        same_bits(fused.add_norm(array(X[-m:]), array(Y[-m:]), array(gamma),
+                                 array(beta)), every[-m:])
+
+
+@pytest.mark.parametrize('H', [6, 20, 64])
+def test_a_sequence_of_attention_does_not_know_the_others(fused, draw, H):
+    lens = numpy.random.RandomState(1).permutation(40) + 1
+    offsets = numpy.cumsum([0, *lens])
+    QKV = draw(offsets[-1], 3 * H)
+    for precision in ['fp32'] + ['bf16'] * kernels.bf16_supported():
+        def attend(first, last, ends, precision=precision):
+            lens = numpy.diff(ends)
+            return fused.attention_qkv(array(QKV[first:last]), ints(ends),
+                                       ints(lens), 2, precision=precision)
+        every = attend(0, offsets[-1], offsets).asnumpy()
+        for first, last in zip(offsets, offsets[1:]):
+            same_bits(attend(first, last, [0, last - first]),
+                      every[first:last])
+
+
 def test_dense_takes_more_axes_and_no_bias(fused, draw):
     check(lambda X, W: X @ W.T, lambda X, W: fused.dense(X, W),
           [draw(2, 3, 5), draw(7, 5)])

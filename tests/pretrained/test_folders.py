@@ -2,6 +2,7 @@
 import json
 import math
 import os
+import resource
 import struct
 import sys
 import threading
@@ -221,8 +222,8 @@ def test_heads_that_are_missing_are_drawn_and_told_key_by_key(
         tmp_path / 'x', dict(initializer_range=0.5, hidden_size=12), tensors)
     net, _ = load_pretrained(folder)
     assert capsys.readouterr().err == (
-        f'{folder}: it lacks (parts of) the pooler and the masked language '
-        'model head and the next sentence head, drawn at random until they '
+        f'{folder}: it lacks tensors of the pooler and the masked language '
+        'model head and the next sentence head, which are random until they '
         'are trained; left over and not used: classifier.bias, '
         'classifier.weight (net.pretrained has the table)\n')
     assert [line.split() for line in str(net.pretrained).splitlines()] == [
@@ -254,7 +255,7 @@ def test_only_the_heads_that_are_used_are_spoken_of(tmp_path, capsys):
                if 'pooler' not in name and 'seq' not in name}
     folder = published.write(tmp_path / 'x', None, tensors)
     for heads, said in (((), ''), (('mlm',), ''),
-                        (('nsp',), 'the next sentence head, drawn')):
+                        (('nsp',), 'of the next sentence head, which')):
         load_pretrained(folder, heads=heads)
         err = capsys.readouterr().err
         assert said in err and bool(said) == bool(err)
@@ -327,6 +328,8 @@ def test_a_decoder_of_another_shape_is_refused(tmp_path):
     ('architectures', 'BertModel', 'a list'),
     ('dtype', 32, 'a name'), ('torch_dtype', ['float32'], 'a name'),
     ('initializer_range', -1, 'a number'),
+    ('initializer_range', float('inf'), 'a number'),
+    ('classifier_dropout', float('nan'), 'a number below 1'),
     ('classifier_dropout', 2, 'a number below 1'),
     ('pad_token_id', 23, 'one of the 23 numbers of tokens')])
 def test_a_field_that_is_not_served_is_refused_by_name(field, value,
@@ -377,6 +380,13 @@ def listed_json(folder):
 def no_config(folder):
     (folder / 'config.json').unlink()
     return 'has no config.json: it is no folder of a pretrained model'
+
+
+def countless_layers(folder):
+    path = folder / 'config.json'
+    path.write_text(path.read_text().replace(
+        '"num_hidden_layers": 2', '"num_hidden_layers": 2000000000'))
+    return 'holds 46 tensors, which cannot be the 2000000000 layers'
 
 
 def no_weights(folder):
@@ -438,7 +448,8 @@ def too_many_tokens(folder):
 
 
 @pytest.mark.parametrize('damage', [
-    bad_json, listed_json, no_config, no_weights, cut_weights, error_page,
+    bad_json, listed_json, no_config, countless_layers, no_weights,
+    cut_weights, error_page,
     pointer, a_shard_is_missing, an_index_lies, an_index_leads_elsewhere,
     an_index_is_none, no_tokenizer, too_many_tokens])
 def test_a_folder_that_is_none_is_refused_in_one_sentence(damage, tmp_path):
@@ -574,7 +585,22 @@ def test_a_folder_is_written_whole_or_not_at_all(loaded, tmp_path,
     path = tmp_path / 'new' / 'x'
     with pytest.raises(OSError) as error:
         save_pretrained(*loaded, path)
-    assert error.value.filename == str(path)
+    assert str(error.value) == (f"[Errno 28] No space left on device: "
+                                f"'{path}'")
+    assert not any(tmp_path.iterdir())
+
+
+def test_a_full_disk_is_named_by_the_folder(loaded, tmp_path):
+    # This process may write 8 KB into a file, and no more
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (8192, hard))
+    try:
+        with pytest.raises(OSError) as error:
+            save_pretrained(*loaded, tmp_path / 'x')
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert f"{tmp_path / 'x'}" in str(error.value)
+    assert '.part' not in str(error.value)
     assert not any(tmp_path.iterdir())
 
 

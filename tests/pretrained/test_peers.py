@@ -126,8 +126,9 @@ def test_real_checkpoints_say_what_they_say_in_transformers(name, scored):
     assert {part for part in HEADS if not net.pretrained.lacking(part)
             } == set(REAL[name])
     check_scores(net, folder, REAL[name])
-    # What it says there of what is missing is noticed
-    assert any('missing_keys' in line for line in said(folder))
+    # What is said there, of what is missing, does not go unnoticed
+    for what in 'LOAD REPORT', 'missing_keys':
+        assert any(what in line for line in said(folder))
 
 
 @pytest.mark.parametrize('name', [

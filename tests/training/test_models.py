@@ -9,8 +9,10 @@ from safetensors.numpy import load_file
 
 import d2lbert as d2l
 from d2lbert.machine.backend import mx, npx
+from d2lbert.pretrained.filling import fill_mask
 from d2lbert.pretrained.folders import PretrainedError, load_pretrained
 from d2lbert.pretrained.wordpiece import WholeWords, WordPiece
+from d2lbert.training.evaluation import evaluate_run
 from d2lbert.training.models import export_run, import_run, load_model
 from d2lbert.training.runs import RunError, load_run
 
@@ -113,13 +115,34 @@ def test_a_folder_becomes_a_run_and_a_folder_again(folder, tmp_path):
         assert onp.array_equal(after[name], tensors[name]), name
 
 
+def test_a_model_that_was_imported_is_evaluated_on_texts_that_are_named(
+        folder, tmp_path):
+    (tmp_path / 'text').write_text(
+        '\n\n'.join(['the crane is flying . he just left . a b c .'] * 9))
+    import_run(folder, tmp_path / 'run')
+    figures = evaluate_run(tmp_path / 'run', [str(tmp_path / 'text')])
+    assert 0 < figures.mlm_loss < 99 and 0 < figures.nsp_loss < 99
+    with pytest.raises(RunError, match='was imported, so none of its text'):
+        evaluate_run(tmp_path / 'run')
+
+
+def test_a_tokenizer_of_another_model_is_refused(folder, tmp_path):
+    import_run(folder, tmp_path / 'run')
+    published.write(tmp_path / 'larger', dict(vocab_size=24), None,
+                    [*published.VOCAB, 'more'])
+    import_run(tmp_path / 'larger', tmp_path / 'other')
+    shutil.copy(tmp_path / 'other' / 'tokenizer.json', tmp_path / 'run')
+    with pytest.raises(RunError, match='has 24 tokens, but the model 23'):
+        load_model(tmp_path / 'run')
+
+
 def test_heads_that_a_folder_lacks_are_drawn_once(tmp_path, capsys):
     tensors = {name: tensor for name, tensor
                in published.draw(published.CONFIG).items()
                if not name.startswith('cls.')}
     folder = published.write(tmp_path / 'x', None, tensors)
     import_run(folder, tmp_path / 'run')
-    assert 'drawn at random' in capsys.readouterr().err
+    assert 'which are random' in capsys.readouterr().err
     check_same(load_model(tmp_path / 'run')[0],
                load_model(tmp_path / 'run')[0])
     assert capsys.readouterr().err == ''
@@ -133,6 +156,19 @@ def test_a_run_leaves_as_a_folder(runs, tmp_path):
     text = 'He left . The crane <mask> flying'
     assert tokenizer.encode(text).ids == words.encode(text).ids
     assert tokenizer.mask_id in tokenizer.encode(text).ids
+
+
+def test_a_run_of_word_pieces_leaves_with_them(tmp_path):
+    settings = dict(TINY, max_len=128, tokenizer='wordpiece', vocab_size=400)
+    run = d2l.pretrain(**settings, architecture='published',
+                       out=tmp_path / 'run')
+    export_run(run, tmp_path / 'x')
+    net, tokenizer = load_model(tmp_path / 'x')
+    other, pieces = load_model(run)
+    check_same(net, other)
+    text = 'Unaffably, the crane [MASK] flying.'
+    assert tokenizer.encode(text) == pieces.encode(text)
+    assert len(fill_mask(net, tokenizer, text)) == 1
 
 
 def test_the_chapters_net_cannot_leave(runs, folder, tmp_path):

@@ -33,7 +33,7 @@ def test_fill_says_that_a_head_is_missing(tmp_path, capsys):
     assert main(['fill', str(folder), '[MASK]']) == 0
     out, err = capsys.readouterr()
     assert len(out.splitlines()) == 5 and err.count('\n') == 1
-    assert 'the masked language model head, drawn at random' in err
+    assert 'tensors of the masked language model head, which are random' in err
     assert 'next sentence' not in err
 
 

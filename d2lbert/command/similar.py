@@ -1,0 +1,30 @@
+"""`d2lbert similar`: its flags; `vectors` does the work."""
+from d2lbert.command.encode import add_choices, choices
+
+
+def add(commands):
+    """Add this sub-command to those of the parser."""
+    similar = commands.add_parser(
+        'similar', help='the texts of a file that are nearest to a query',
+        description='Print the lines of a file that are nearest to a query, '
+        'each behind the cosine of the two vectors, the nearest first.')
+    add = similar.add_argument
+    add('folder', metavar='FOLDER|RUN',
+        help='the folder of a pretrained model, or a run folder')
+    add('query', help="for example 'a bird in the sky'")
+    add('--file', metavar='FILE', required=True,
+        help='the texts, one on each line; - for standard input')
+    add('--top', type=int, default=5, metavar='N',
+        help='how many lines (default: 5)')
+    add_choices(add, ('own', 'cls', 'mean'),
+                'what makes one vector of a text: what the folder says, else '
+                'the mean (own, the default), the first token, the mean')
+    similar.set_defaults(run=run, needs='d2lbert.command.vectors')
+
+
+def run(args):
+    """Print the lines; returns the exit status."""
+    from d2lbert.command.vectors import similar
+    similar(args.folder, args.query, args.file, args.top, args.pool,
+            **choices(args))
+    return 0
