@@ -55,8 +55,8 @@ def read_snli(data_dir, is_train):
                         f'{path}, line {number}: expected a label and two '
                         'sentences, apart by tabs, found '
                         f'{1 + len(sentences)} of them: fetch SNLI again')
-                premises.append(_leaves(sentences[0]))
-                hypotheses.append(_leaves(sentences[1]))
+                premises.append(leaves(sentences[0]))
+                hypotheses.append(leaves(sentences[1]))
                 labels.append(numbers[label])
         except UnicodeDecodeError as error:
             raise ValueError(f'{path} is not UTF-8 ({error.reason}): fetch '
@@ -64,7 +64,7 @@ def read_snli(data_dir, is_train):
     return premises, hypotheses, labels
 
 
-def _leaves(tree):
+def leaves(tree):
     """The words of a bracketed tree."""
     words = tree.replace('(', '').replace(')', '')
     return _SPACES.sub(' ', words).strip()

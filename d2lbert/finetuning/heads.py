@@ -9,7 +9,7 @@ import numpy as onp
 from d2lbert.bert import BERTModel
 from d2lbert.layers import Dense
 from d2lbert.machine.backend import init, nn, np, npx
-from d2lbert.packing import at_real_places
+from d2lbert.packing import at_first_places, at_real_places
 
 #: What is scored: the whole text, by the hidden layer over its first token
 #: (labels, or one number), or each of its tokens (tags; begin and end).
@@ -73,8 +73,12 @@ class FineTuned(nn.Block):
     def encode(self, tokens, segments, valid_lens):
         """Rows X (R, H) behind the last block, and begins (B,) on the host.
 
-        Token t of sequence b is row begins[b] + t.
+        Token t of sequence b is row begins[b] + t; where whole texts are
+        scored there is no row but that of the first token.
         """
+        if self.kind in WHOLE:
+            X = at_first_places(self.encoder, tokens, segments, valid_lens)
+            return X, onp.arange(len(X))
         X, begins, _ = at_real_places(self, tokens, segments, valid_lens,
                                       layer=len(self.encoder.blks))
         return X, begins

@@ -10,11 +10,15 @@ from d2lbert.finetuning.heads import WHOLE, FineTuned
 from d2lbert.finetuning.inputs import batch_of, epoch_of
 from d2lbert.finetuning.kinds import KINDS, About
 from d2lbert.finetuning.scoring import encode, outputs_of
-from d2lbert.finetuning.tasks import TASKS, read_task
+from d2lbert.finetuning.sources import (
+    folder_of,
+    pretrained_model,
+    read_part,
+)
+from d2lbert.finetuning.tasks import TASKS
 from d2lbert.machine.backend import mx
 from d2lbert.machine.hardware import require_memory
 from d2lbert.training.best import best_step
-from d2lbert.training.models import load_model
 from d2lbert.training.runs import RunError
 from d2lbert.training.updates import part_of
 
@@ -33,34 +37,28 @@ class FineTuning:
     def __init__(self, settings, begun=None):
         self.settings = s = settings
         task = TASKS[s['task']]
-        if Path(s['data']).is_file():
-            raise ValueError(f'{s["data"]} is a file, and what is learnt from '
-                             'and what is compared with are two: name the '
-                             'folder that holds both (--data)')
-        train = read_task(task, s['data'], 'train', s['columns'])
-        if s['num_examples']:
-            train = first(train, s['num_examples'])
-        dev = read_task(task, s['data'], 'dev', s['columns'],
-                        getattr(train, 'labels_names', None))
-        def about(dropout):
-            return About(
-                task.name, task.kind, is_of_pairs(train),
-                getattr(train, 'labels_names', None), task.metrics,
-                s['max_len'], s['stride'],
-                getattr(train, 'impossible', False), dropout)
+        folder = folder_of(task, s['data'])
         # Of what a model lacks, and of the head, which the net draws
         mx.random.seed(s['seed'] % 2 ** 31)
         if begun is None:
-            bert, self.tokenizer = load_model(
-                s['model'],
-                heads=('pooler',) if task.kind in WHOLE else ())
-            self.about = about(dropout_of(bert))
+            bert, self.tokenizer = pretrained_model(
+                s['model'], ('pooler',) if task.kind in WHOLE else ())
+        else:
+            self._net, self.tokenizer = begun_net(begun)
+        train, dev = self._read(task, folder)
+        self.about = About(
+            task.name, task.kind, is_of_pairs(train), labels_of(train),
+            task.metrics, s['max_len'], s['stride'],
+            getattr(train, 'impossible', False),
+            dropout_of(bert) if begun is None else self._net.about.dropout)
+        if begun is None:
             self._net = FineTuned(bert, task.kind, self.about.num_scores,
                                   self.about.dropout)
             self._net.about = self.about
-        else:
-            self._net, self.tokenizer = begun_net(begun, about)
-            self.about = self._net.about
+        elif self._net.about != self.about:
+            raise RunError(
+                f'the data of {begun} have changed since the run began (the '
+                'names of the labels are others): resume with what they were')
         check_fits(self._net, self.about)
         self.kind = KINDS[task.kind](self.about, self.tokenizer)
         self.train = self.kind.inputs(train, training=True)
@@ -75,6 +73,15 @@ class FineTuning:
         self.fingerprint = f'{digest(self.train)}-{digest(self.dev)}'
         self.eval_every = math.ceil(len(self.train.tokens) / s['batch_size'])
         self.num_steps = s['num_epochs'] * self.eval_every
+
+    def _read(self, task, folder):
+        """Both parts of the data: what is learnt, what is compared with."""
+        s = self.settings
+        train = read_part(task, folder, 'train', s['columns'],
+                          self.tokenizer)
+        dev = read_part(task, folder, 'dev', s['columns'], self.tokenizer,
+                        labels_of(train))
+        return first(train, s['num_examples']), dev
 
     def described(self, history):
         """What config.json says: the task, and figures of the weights."""
@@ -175,8 +182,13 @@ def is_of_pairs(data):
             or getattr(data, 'texts_b', None) is not None)
 
 
+def labels_of(data):
+    """The names of the labels of data; None where there are none."""
+    return getattr(data, 'labels_names', None)
+
+
 def first(data, count):
-    """The first `count` examples of data."""
+    """The first `count` examples of data; None: all."""
     return data._replace(**{
         name: value[:count] for name, value in data._asdict().items()
         if isinstance(value, list)})
@@ -189,23 +201,15 @@ def dropout_of(bert):
     return bert.config['dropout'] if found is None else found
 
 
-def begun_net(folder, about):
-    """The net and tokenizer of a run that is not finished.
-
-    about(dropout): what its task is now.
-    """
+def begun_net(folder):
+    """The net and tokenizer of a run that is not finished."""
     folder = Path(folder)
     try:
         config = json.loads((folder / 'config.json').read_text('utf-8'))
     except (OSError, ValueError) as error:
         raise RunError(f'{folder / "config.json"} is damaged: {error}'
                        ) from None
-    net, tokenizer = runs.made_of(config, folder)
-    if net.about != about(net.about.dropout):
-        raise RunError(f'the data of {folder} have changed since the run '
-                       'began (the names of the labels are others): resume '
-                       'with what they were')
-    return net, tokenizer
+    return runs.made_of(config, folder)
 
 
 def check_fits(net, about):

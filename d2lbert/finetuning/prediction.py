@@ -10,9 +10,9 @@ from d2lbert.finetuning.kinds import KINDS
 from d2lbert.finetuning.objective import digest, evaluated
 from d2lbert.finetuning.runs import load_finetuned
 from d2lbert.finetuning.scoring import outputs_of
+from d2lbert.finetuning.sources import folder_of, read_part
 from d2lbert.finetuning.squad import Questions
 from d2lbert.finetuning.tables import Examples
-from d2lbert.finetuning.tasks import read_task
 from d2lbert.machine.files import write_text
 from d2lbert.machine.textfiles import decoded, whole
 from d2lbert.training.runs import RunError, read_config
@@ -74,8 +74,9 @@ def evaluate_finetuned(folder, data=None, devices='auto', part='dev'):
             IndexError) as error:
         raise RunError(f'{Path(folder) / "config.json"} does not describe a '
                        f'run: {error!r}') from None
-    found = read_task(net.about.task, where if data is None else data, part,
-                      columns, net.about.labels)
+    found = read_part(
+        net.about.task, folder_of(net.about.task, where) if data is None
+        else data, part, columns, tokenizer, net.about.labels)
     kind = KINDS[net.about.kind](net.about, tokenizer)
     inputs = kind.inputs(found)
     if inputs.labels is None:

@@ -21,7 +21,8 @@ GROUPS = {
                 + '; the last four of files of any content', 'NAME',
                 choices=tuple(TASKS)),
         Setting('data', PATHS, None, 'folder with the files train and dev of '
-                'the task, as GLUE lays them out', 'DIR', anew=True),
+                'the task, as GLUE lays them out (snli can be fetched)',
+                'DIR', anew=True),
         Setting('columns', str, None, 'which columns of a table are what, by '
                 'name or by number from 0: text=1,label=0 or '
                 'premise,hypothesis,label', 'COLUMNS'),
@@ -30,7 +31,8 @@ GROUPS = {
     ),
     'the model': (
         Setting('model', PATHS, None, 'what is fine-tuned: the folder of a '
-                'released checkpoint, or of a run of pretrain', 'FOLDER'),
+                'released checkpoint, or of a run of pretrain; bert.small or '
+                'bert.base, the ones of the book', 'FOLDER'),
         Setting('max_len', int, 128, 'tokens in a text or a pair at most, '
                 'and in a window over a long text', least=4),
         Setting('stride', int, 64, 'tokens between the beginnings of two '
@@ -68,7 +70,6 @@ SEEDS = Setting('seeds', int, 1, 'so many runs that differ in their seed '
 ANEW = [name for name, setting in SETTINGS.items() if setting.anew]
 
 _NEEDED = {'task': 'a task, as sst2 (--task sst2)',
-           'data': 'the folder with its files (--data DIR)',
            'model': 'the folder of what is fine-tuned (--model FOLDER)'}
 
 

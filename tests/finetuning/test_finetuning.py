@@ -389,7 +389,7 @@ def test_an_answer_stands_where_it_is_said_to(given, tmp_path):
 @pytest.mark.parametrize('change, words', [
     (dict(task=None), r'needs a task, as sst2 \(--task sst2\)$'),
     (dict(task='sst3'), "task must be sst2 or .* not 'sst3'"),
-    (dict(data=None), 'needs the folder with its files'),
+    (dict(data=None), 'needs the folder with the files of the task'),
     (dict(model=None), 'needs the folder of what is fine-tuned'),
     (dict(model='nowhere'), 'there is no folder nowhere'),
     (dict(data='nowhere'), 'there is no folder nowhere'),
