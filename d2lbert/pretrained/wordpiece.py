@@ -47,8 +47,7 @@ class Encoded(NamedTuple):
 class _Tokens:
     """What both kinds know of their tokens."""
 
-    #: How a text becomes one vector, the `encoding.Pooling` of a folder
-    pooling = None
+    pooling = None      # a folder's `encoding.Pooling`
 
     def _number(self, idx_to_token, special, max_len=None):
         """special: {role: token}, of which 'mask' may be missing."""
