@@ -2,6 +2,7 @@
 
 N texts, T tokens of a text with the special ones, H hiddens.
 """
+import math
 import sys
 from typing import Any, NamedTuple, Optional
 
@@ -11,8 +12,9 @@ from d2lbert.machine.backend import autograd, np
 from d2lbert.packing import at_real_places
 
 #: Texts that are sorted by length together, and tokens that go through the
-#: net at once where nobody says how many texts.
-TEXTS, TOKENS = 1 << 12, 1 << 12
+#: net at once where nobody says how many texts: each product of matrices
+#: arranges its weights anew, which many rows pay for.
+TEXTS, TOKENS = 1 << 12, 1 << 13
 
 
 def _weighted(X):
@@ -23,7 +25,7 @@ def _weighted(X):
 #: What makes one vector of a text's (T, H), by the names that folders of
 #: sentence-transformers use.
 POOLS = {'cls': lambda X: X[0],
-         'mean': lambda X: X.mean(axis=0),
+         'mean': lambda X: X.sum(axis=0) / len(X),
          'max': lambda X: X.max(axis=0),
          'mean_sqrt_len_tokens': lambda X: X.sum(axis=0) / len(X) ** 0.5,
          'weightedmean': _weighted,
@@ -46,12 +48,12 @@ class Pooling(NamedTuple):
 
     def __call__(self, X):
         """The vector of a text's X (T, H): (H,) for each of the modes."""
-        vector = onp.concatenate([POOLS[mode](X) for mode in self.modes])
+        vectors = [POOLS[mode](X) for mode in self.modes]
+        vector = onp.concatenate(vectors) if len(vectors) > 1 else vectors[0]
         if self.normalize:
-            # In float64: of no length at all only what is zero
-            length = onp.sqrt((vector.astype('float64') ** 2).sum())
-            vector = (vector / max(length, 1e-12)).astype('float32')
-        return vector
+            exact = vector.astype('float64')
+            vector = exact / max(math.sqrt(exact @ exact), 1e-12)
+        return onp.array(vector, dtype='float32')
 
     def prepared(self, text):
         """The text as the tokenizer takes it."""
@@ -103,7 +105,7 @@ def encode(net, tokenizer, texts, pooling='own', layer=-1, batch_size=None,
     many: each token has the vector of the window in which it stands farthest
     from an end, the special ones the mean of theirs.
 
-    batch_size: texts at a time (as many as 4,096 tokens make). It changes
+    batch_size: texts at a time (as many as 8,192 tokens make). It changes
     the time that this takes and nothing else: the vector of a text is the
     same to the last bit whatever other texts come with it, in whatever order
     and number, and with any number of threads. Of the net's own operators in
@@ -121,7 +123,7 @@ def encode(net, tokenizer, texts, pooling='own', layer=-1, batch_size=None,
                for encoding in encoder.encode(texts[first:first + TEXTS])]
     said = encoder.cut_words()
     if said:
-        print(f'd2lbert: {said}; windows=64 would keep them',
+        print(f'd2lbert: {said}; windows= would keep them',
               file=sys.stderr)
     if encoder.pooling is None:
         return vectors

@@ -13,6 +13,7 @@ from d2lbert.corpus.opening import open_corpus
 from d2lbert.machine.backend import gluon, init
 from d2lbert.machine.hardware import require_memory
 from d2lbert.objectives.evaluation import Figures, evaluate
+from d2lbert.pretrained.sizes import PUBLISHED
 from d2lbert.pretrained.vocabulary import PieceVocab, same_pieces
 
 #: Word pieces that are learnt where no number of them is given.
@@ -51,11 +52,14 @@ class MLMAndNSP:
     def model(self):
         """The arguments of the net, a dictionary."""
         s = self.settings
+        before = {'book': dict(max_len=POSITIONS),
+                  'published': PUBLISHED}[s['architecture']]
         return dict(
-            vocab_size=len(self.vocab), num_hiddens=s['num_hiddens'],
+            before, vocab_size=len(self.vocab), num_hiddens=s['num_hiddens'],
             ffn_num_hiddens=s['ffn_num_hiddens'], num_heads=s['num_heads'],
             num_layers=s['num_layers'], dropout=s['dropout'],
-            max_len=max(POSITIONS, s['max_len']), precision=s['precision'])
+            max_len=max(before['max_len'], s['max_len']),
+            precision=s['precision'])
 
     def net(self, devices):
         """The net, with new weights on every device."""

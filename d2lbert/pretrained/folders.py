@@ -87,6 +87,10 @@ def load_pretrained(folder, ctx=None, heads=HEADS):
             '(nothing is fetched by name)')
     keywords, config = configs.keywords(folder / 'config.json')
     found = storage.stored(folder)
+    if keywords['num_layers'] > len(found):
+        raise PretrainedError(
+            f'{folder} holds {len(found)} tensors, which cannot be the '
+            f'{keywords["num_layers"]} layers that its config.json says')
     current = {name: found[theirs]
                for name, theirs in in_table(found).items()}
     if not _is_tied(keywords, current):
@@ -182,8 +186,8 @@ def _say(described, heads):
     said = []
     lacking = [PARTS[part] for part in heads if described.lacking(part)]
     if lacking:
-        said.append('it lacks (parts of) the ' + ' and the '.join(lacking)
-                    + ', drawn at random until they are trained')
+        said.append('it lacks tensors of the ' + ' and the '.join(lacking)
+                    + ', which are random until they are trained')
     over = [line.name for line in described.differences
             if line.state == 'left over']
     if over:
@@ -204,12 +208,11 @@ def save_pretrained(net, tokenizer, folder):
     that is not exactly a `BERTModel`, and where `folder` holds something.
     """
     config = configs.of_net(net, tokenizer.pad_id)
-    tensors = _tensors(net)
     if len(tokenizer) > config['vocab_size']:
         raise PretrainedError(
             f'the tokenizer has {len(tokenizer)} tokens, but the net only '
             f'{config["vocab_size"]}: they are of two models')
-    write_folder(folder, config, tensors, tokenizer)
+    write_folder(folder, config, _tensors(net), tokenizer)
 
 
 def _tensors(net):

@@ -3,6 +3,7 @@
 Nothing is ever unpickled, as that would run what a file says.
 """
 import json
+import stat
 import struct
 from pathlib import Path
 from shlex import quote
@@ -136,10 +137,14 @@ def _stored_in(path):
         with open(path, 'rb') as file:
             size, = struct.unpack('<Q', file.read(8))
             header = json.loads(file.read(size))
+            header.pop('__metadata__', None)
+            rest = file.seek(0, 2) - 8 - size
+        if rest < max((of['data_offsets'][1] for of in header.values()),
+                      default=0):       # which old versions do not notice
+            raise ValueError('its end is missing')
     except (library.SafetensorError, OSError, ValueError) as error:
         raise PretrainedError(f'{path} is no whole safetensors file: {error}'
                               ) from None
-    header.pop('__metadata__', None)
     return {name: Stored(path, name, of['dtype'], tuple(of['shape']),
                          8 + size + of['data_offsets'][0])
             for name, of in header.items()}
@@ -161,12 +166,15 @@ def read(where):
 
 def write(path, tensors):
     """Write {name: float32 array} as one safetensors file."""
-    library = safetensors()
-    try:
+    library, path = safetensors(), Path(path)
+    path.touch()
+    mode = path.stat().st_mode      # as the umask has it; the library's is
+    try:                            # its own
         # Some versions of transformers read no file that does not say so
         library.numpy.save_file(
             {name: onp.ascontiguousarray(array, 'float32')
              for name, array in tensors.items()}, str(path),
             metadata={'format': 'pt'})
+        path.chmod(stat.S_IMODE(mode))
     except library.SafetensorError as error:
         raise OSError(f'{path} cannot be written: {error}') from None

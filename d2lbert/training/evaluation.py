@@ -24,6 +24,9 @@ def evaluate_run(folder, corpus=None, devices='auto'):
                                 split=training['split'],
                                 tokenizer=training['tokenizer']), vocab)
         part = text.valid or text.train
+    elif fingerprint is None:
+        raise RunError(f'{folder} was imported, so none of its text is here: '
+                       'name files with --corpus')
     else:
         text = read_corpus(training, vocab)
         if text.fingerprint != fingerprint:

@@ -12,7 +12,12 @@ from d2lbert.pretrained.folders import load_pretrained, save_pretrained
 from d2lbert.pretrained.names import HEADS
 from d2lbert.pretrained.storage import PretrainedError
 from d2lbert.pretrained.wordpiece import TOKENIZER, WholeWords, WordPiece
-from d2lbert.training.runs import load_net, load_run, save_parameters
+from d2lbert.training.runs import (
+    RunError,
+    load_net,
+    load_run,
+    save_parameters,
+)
 
 
 def load_model(path, ctx=None, heads=HEADS):
@@ -29,7 +34,11 @@ def load_model(path, ctx=None, heads=HEADS):
     if not is_run(path):
         return load_pretrained(path, ctx, heads)
     if (path / TOKENIZER).is_file():
-        return load_net(path, ctx), WordPiece.load(path)
+        tokenizer, net = WordPiece.load(path), load_net(path, ctx)
+        if len(tokenizer) > net.config['vocab_size']:
+            raise RunError(f'{path / TOKENIZER} has {len(tokenizer)} tokens, '
+                           f'but the model {net.config["vocab_size"]}')
+        return net, tokenizer
     net, vocab = load_run(path, ctx)
     return net, WholeWords(vocab)
 
@@ -57,13 +66,16 @@ def export_run(run, folder):
 def import_run(folder, run):
     """Write the pretrained model in `folder` as a new RUN.
 
-    It holds the net and its tokenizer, and no training: what is missing in
-    `folder` is drawn at random, once.
+    It holds the net and its tokenizer, and no training but the settings by
+    which `d2lbert evaluate` reads texts: what is missing in `folder` is
+    drawn at random, once.
     """
     net, tokenizer = load_pretrained(folder)
+    config = dict(
+        d2lbert=__version__, model=net.config, fingerprint=None,
+        training=dict(tokenizer='wordpiece', batch_size=64,
+                      max_len=min(128, net.encoder.max_len)))
     with new_folder(run) as part:
-        write_text(part / 'config.json', json.dumps(
-            dict(d2lbert=__version__, model=net.config,
-                 imported=str(Path(folder).absolute())), indent=2) + '\n')
+        write_text(part / 'config.json', json.dumps(config, indent=2) + '\n')
         tokenizer.save(part)
         save_parameters(net, part / 'model.params')

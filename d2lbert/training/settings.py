@@ -122,6 +122,10 @@ GROUPS = {
         Setting('num_layers', int, 2, 'encoder blocks'),
         Setting('dropout', float, 0.2, 'share of numbers dropped', 'P',
                 learn=0.1),
+        Setting('architecture', str, 'book', 'book, that of the pages, or '
+                'published: GELU, LayerNorm behind the embeddings, these '
+                'tied to the head, as d2lbert export needs it',
+                choices=('book', 'published')),
         Setting('precision', str, 'fp32', 'fp32 or bf16, for the products '
                 'of matrices', 'NAME'),
     ),

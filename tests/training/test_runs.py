@@ -67,7 +67,9 @@ def test_the_configuration_tells_how_to_repeat_the_run(run):
     assert config['model'] == dict(
         vocab_size=len(vocab), num_hiddens=8, ffn_num_hiddens=8, num_heads=2,
         num_layers=1, dropout=0.2, max_len=1000, positional='learnable',
-        precision='fp32')
+        precision='fp32', activation='relu', layer_norm_eps=1e-5,
+        embedding_norm=False, num_segments=2, tie_embeddings=False,
+        attention_dropout=None)
     training = config['training']
     assert training['devices'] == ['cpu(0)'] and training['seed'] == 1
     assert {name: training[name] for name in TINY} == TINY

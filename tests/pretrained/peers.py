@@ -1,0 +1,90 @@
+"""What transformers says, in an environment of its own (D2LBERT_PEERS).
+
+peers.py make DIR: a folder with random weights for each of SHAPES.
+peers.py score FOLDER...: loads folders and writes peers.npz into each: what
+the model says of some texts, and peers.json: what was said while loading.
+This file is run, and imported for SHAPES alone.
+"""
+import json
+import logging
+import sys
+import warnings
+from pathlib import Path
+
+#: Ten, each with something of its own.
+SHAPES = [
+    dict(), dict(hidden_act='gelu_new', layer_norm_eps=1e-5),
+    dict(hidden_act='relu', vocab_size=131),
+    dict(hidden_size=48, num_attention_heads=12, intermediate_size=20),
+    dict(num_hidden_layers=5), dict(type_vocab_size=1),
+    dict(type_vocab_size=5, max_position_embeddings=70),
+    dict(tie_word_embeddings=False), dict(layer_norm_eps=0.01, dtype='half'),
+    dict(num_attention_heads=1, hidden_size=7, intermediate_size=64,
+         hidden_act='gelu_pytorch_tanh', dtype='bfloat16')]
+SIZES = dict(vocab_size=100, hidden_size=24, num_hidden_layers=2,
+             num_attention_heads=3, intermediate_size=40,
+             max_position_embeddings=40)
+#: Lengths of the texts that are scored.
+LENS = [37, 1, 12, 30]
+
+
+def make(folder):
+    """Save one random model for each shape, in shards where it is the first.
+    """
+    import torch
+    from transformers import BertConfig, BertForPreTraining
+    torch.manual_seed(1)
+    for i, shape in enumerate(SHAPES):
+        shape = {**SIZES, **shape}
+        kind = shape.pop('dtype', 'float')
+        net = BertForPreTraining(BertConfig(**shape))
+        with torch.no_grad():
+            for name, param in net.named_parameters():
+                # Biases too, which begin as zeros
+                param.normal_(float('Norm.weight' in name), 0.3)
+        path = Path(folder, str(i))
+        net.to(getattr(torch, kind)).save_pretrained(
+            path, max_shard_size='20KB' if not i else '5GB')
+        (path / 'vocab.txt').write_text('\n'.join(
+            ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', 'a', '##a']))
+
+
+def score(folder):
+    """Write what the model in `folder` says of random texts."""
+    import numpy as np
+    import torch
+    from transformers import AutoTokenizer, BertForPreTraining
+    said = []
+    handler = logging.Handler(logging.WARNING)
+    handler.emit = lambda record: said.append(record.getMessage())
+    logger = logging.getLogger('transformers')
+    logger.addHandler(handler)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter('always')
+        net, info = BertForPreTraining.from_pretrained(
+            folder, output_loading_info=True, dtype=torch.float32)
+        tokenizer = AutoTokenizer.from_pretrained(folder)
+        texts = ['The crane is FLYING, unaffably!', '[MASK] caf\u00e9 \u4e2d']
+        tokens = [tokenizer(text, 'a ab').input_ids for text in texts]
+    logger.removeHandler(handler)
+    said += [str(warning.message) for warning in caught]
+    said += [f'{kind}: {sorted(keys)}' for kind, keys in info.items() if keys]
+    rng = np.random.RandomState(0)
+    shape, config = (len(LENS), max(LENS)), net.config
+    ids = rng.randint(0, config.vocab_size, shape)
+    segments = rng.randint(0, config.type_vocab_size, shape)
+    mask = (np.arange(shape[1]) < np.array(LENS)[:, None]).astype('int64')
+    with torch.no_grad():
+        body = net.bert.eval()(
+            torch.tensor(ids), torch.tensor(mask), torch.tensor(segments))
+        mlm, nsp = net.cls.eval()(body.last_hidden_state, body.pooler_output)
+    np.savez(Path(folder, 'peers.npz'), ids=ids, segments=segments,
+             hidden=body.last_hidden_state, pooled=body.pooler_output,
+             mlm=mlm, nsp=nsp)
+    Path(folder, 'peers.json').write_text(json.dumps(
+        dict(said=said, texts=texts, tokens=tokens)))
+
+
+if __name__ == '__main__':
+    for folder in sys.argv[2:]:
+        dict(make=make, score=score)[sys.argv[1]](folder)

@@ -1,0 +1,165 @@
+"""The same folders read by transformers, in an environment of its own.
+
+D2LBERT_PEERS names a Python that has torch and transformers; D2LBERT_WEIGHTS
+a folder with minilm/ and tiny/, real checkpoints.
+"""
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import numpy as onp
+import peers
+import published
+import pytest
+
+import d2lbert as d2l
+from d2lbert.machine.backend import init
+from d2lbert.pretrained.folders import (
+    PretrainedError,
+    load_pretrained,
+    save_pretrained,
+)
+from d2lbert.pretrained.names import HEADS
+from d2lbert.pretrained.wordpiece import WordPiece
+
+
+@pytest.fixture(scope='module')
+def ask():
+    """Run a line of peers.py, or of Python, in the peers' environment."""
+    python = os.environ.get('D2LBERT_PEERS')
+    if not python:
+        pytest.skip('D2LBERT_PEERS does not name a Python that has torch and '
+                    'transformers')
+
+    def run(*arguments, program=peers.__file__, cwd=None):
+        subprocess.run(
+            [python, program, *map(str, arguments)], check=True, cwd=cwd,
+            env=dict(os.environ, HF_HUB_OFFLINE='1', PYTHONPATH=''))
+    return run
+
+
+#: Nets from here that transformers reads.
+NETS = [dict(tie_embeddings=True, activation='gelu', layer_norm_eps=1e-12),
+        dict(tie_embeddings=False, num_segments=3),
+        dict(tie_embeddings=True, activation='gelu_new', layer_norm_eps=1e-3)]
+#: Real checkpoints, and the heads that they have.
+REAL = {'tiny': ('mlm',), 'minilm': ('pooler',)}
+
+
+@pytest.fixture(scope='module')
+def scored(ask, tmp_path_factory):
+    """A folder of folders, read there in one go, and what was written here.
+
+    0 to 9 are of the ten shapes; net-0 to net-2 were written here; tiny and
+    minilm are real, tiny-again and minilm-again the same written here.
+    """
+    place, written = tmp_path_factory.mktemp('peers'), {}
+    ask('make', place)
+    (place / 'text').write_text('the crane is flying he just left ' * 9)
+    for i, keywords in enumerate(NETS):
+        tokenizer = WordPiece.train([str(place / 'text')], 40)
+        written[f'net-{i}'] = random_net(len(tokenizer), keywords), tokenizer
+    (place / 'text').unlink()
+    for name in REAL:
+        folder = Path(os.environ.get('D2LBERT_WEIGHTS', ''), name)
+        if os.environ.get('D2LBERT_WEIGHTS') and folder.is_dir():
+            (place / name).mkdir()
+            for file in folder.iterdir():
+                (place / name / file.name).symlink_to(file)
+            written[f'{name}-again'] = load_pretrained(folder)
+    for name, model in written.items():
+        save_pretrained(*model, place / name)
+        assert sorted(path.name for path in (place / name).iterdir()) == [
+            'config.json', 'model.safetensors', 'tokenizer.json',
+            'tokenizer_config.json', 'vocab.txt']
+    ask('score', *place.iterdir())
+    return place, written
+
+
+def random_net(num_tokens, keywords):
+    net = d2l.BERTModel(num_tokens, 12, 20, 3, 2, 0.1, 37,
+                        embedding_norm=True, **keywords)
+    net.initialize(init.Normal(0.5))
+    for name, param in net.collect_params().items():
+        if name.endswith(('bias', 'beta', 'gamma')):
+            param.set_data(onp.random.RandomState(0).normal(
+                name.endswith('gamma'), 0.3, param.shape))
+    return net
+
+
+def said(folder):
+    return json.loads((folder / 'peers.json').read_text())['said']
+
+
+def check_scores(net, folder, heads=HEADS, tolerance=1e-4):
+    """That a net says what the peer has written down in `folder`."""
+    their = onp.load(folder / 'peers.npz')
+    found = published.scores(net, their['ids'], their['segments'],
+                             onp.array(peers.LENS))
+    for b, n in enumerate(peers.LENS):
+        hidden, pooled, mlm, nsp = found[b]
+        for part, ours, theirs in (
+                (None, hidden, their['hidden'][b, :n]),
+                ('pooler', pooled, their['pooled'][b]),
+                ('mlm', mlm, their['mlm'][b, :n]),
+                ('nsp', nsp, their['nsp'][b, ::-1])):
+            if part is None or part in heads:
+                onp.testing.assert_allclose(ours, theirs, 0, tolerance)
+
+
+@pytest.mark.parametrize('number', range(len(peers.SHAPES)))
+def test_random_models_say_what_they_say_in_transformers(number, scored,
+                                                         capsys):
+    folder = scored[0] / str(number)
+    net, _ = load_pretrained(folder)
+    assert net.pretrained.differences == () == tuple(capsys.readouterr().err)
+    check_scores(net, folder)
+
+
+@pytest.mark.parametrize('name', REAL)
+def test_real_checkpoints_say_what_they_say_in_transformers(name, scored):
+    folder = scored[0] / name
+    if not folder.is_dir():
+        pytest.skip(f'D2LBERT_WEIGHTS does not name a folder with {name}/')
+    net, _ = load_pretrained(folder)
+    assert {part for part in HEADS if not net.pretrained.lacking(part)
+            } == set(REAL[name])
+    check_scores(net, folder, REAL[name])
+    # What is said there, of what is missing, does not go unnoticed
+    for what in 'LOAD REPORT', 'missing_keys':
+        assert any(what in line for line in said(folder))
+
+
+@pytest.mark.parametrize('name', [
+    *(f'net-{i}' for i in range(len(NETS))),
+    *(f'{name}-again' for name in REAL)])
+def test_what_is_written_here_is_read_there_without_a_word(name, scored):
+    place, written = scored
+    if name not in written:
+        pytest.skip(f'D2LBERT_WEIGHTS does not name a folder for {name}')
+    net, tokenizer = written[name]
+    assert said(place / name) == []
+    check_scores(net, place / name)
+    told = json.loads((place / name / 'peers.json').read_text())
+    for text, ids in zip(told['texts'], told['tokens']):
+        assert tokenizer.encode(text, 'a ab').ids == ids
+
+
+def test_a_pickle_is_converted_by_the_line_of_its_refusal(ask, tmp_path):
+    folder = published.write(tmp_path / 'it is')
+    weights = (folder / 'model.safetensors').read_bytes()
+    program = tmp_path / 'program.py'
+    program.write_text('import torch, safetensors.torch as s\n'
+                       'torch.save(s.load_file("model.safetensors"), '
+                       '"pytorch_model.bin")\n')
+    ask(program=program, cwd=folder)
+    (folder / 'model.safetensors').unlink()
+    with pytest.raises(PretrainedError) as error:
+        load_pretrained(folder)
+    line = str(error.value).split('convert it with ')[1]
+    python = os.environ['D2LBERT_PEERS']
+    subprocess.run(line.replace('python -c', f'{python} -c'), shell=True,
+                   check=True)
+    assert (folder / 'model.safetensors').read_bytes() == weights
+    load_pretrained(folder)

@@ -1,0 +1,187 @@
+"""Folders of sentence-transformers, as their modules.json says."""
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import numpy as onp
+import pytest
+import sentences
+from sentences import NEW, OLD
+
+import d2lbert as d2l
+from d2lbert.encoding import Pooling
+from d2lbert.pretrained.sentence_folders import load_pooling
+from d2lbert.pretrained.storage import PretrainedError
+
+
+def changed(files, name, **values):
+    """The files, one of which has other values (None: lacks one)."""
+    content = {**files.get(name, {}), **values}
+    return {**files, name: {key: value for key, value in content.items()
+                            if value is not None}}
+
+
+def listing(files, *kinds):
+    """The files with these modules."""
+    return {**files, 'modules.json': [
+        {'idx': i, 'name': str(i), 'path': '' if not i else f'{i}_{kind}',
+         'type': f'sentence_transformers.models.{kind}'}
+        for i, kind in enumerate(kinds)]}
+
+
+POOLING = '1_Pooling/config.json'
+PROMPTS = 'config_sentence_transformers.json'
+
+
+@pytest.mark.parametrize('files, wanted', [
+    ({}, Pooling()),
+    (OLD, Pooling(('mean',), True, 12)),
+    (NEW, Pooling(('cls',), False, None)),
+    (listing(OLD, 'Transformer', 'Pooling'), Pooling(('mean',), False, 12)),
+    (changed(OLD, POOLING, pooling_mode_max_tokens=True),
+     Pooling(('max', 'mean'), True, 12)),
+    (changed(OLD, POOLING, pooling_mode_mean_tokens=False,
+             pooling_mode_lasttoken=True), Pooling(('lasttoken',), True, 12)),
+    (changed(OLD, POOLING, pooling_mode_mean_tokens=False),
+     Pooling(('mean',), True, 12)),
+    (changed(NEW, POOLING, pooling_mode=['cls', 'weightedmean']),
+     Pooling(('cls', 'weightedmean'))),
+    (changed(OLD, 'sentence_bert_config.json', max_seq_length=None,
+             do_lower_case=True),
+     Pooling(('mean',), True, None, lowercase=True)),
+    (changed(NEW, PROMPTS, prompts={'query': 'find: '},
+             default_prompt_name='query'), Pooling(('cls',), prompt='find: ')),
+    (changed(NEW, PROMPTS, prompts={'query': 'find: '}), Pooling(('cls',)))])
+def test_a_folder_is_read_as_its_library_reads_it(files, wanted, tmp_path):
+    sentences.write_files(tmp_path, files)
+    assert load_pooling(tmp_path) == wanted
+
+
+def test_the_transformer_may_lie_in_a_folder_of_its_own(tmp_path):
+    files = {**OLD, '0_Transformer/sentence_roberta_config.json':
+             {'max_seq_length': 7}}
+    del files['sentence_bert_config.json']
+    files['modules.json'] = [dict(files['modules.json'][0],
+                                  path='0_Transformer'),
+                             *files['modules.json'][1:]]
+    sentences.write_files(tmp_path, files)
+    assert load_pooling(tmp_path).max_len == 7
+
+
+@pytest.mark.parametrize('files, reason', [
+    (listing(OLD, 'Transformer', 'Pooling', 'Dense', 'Normalize'),
+     'lists Transformer, Pooling, Dense, Normalize, and only'),
+    (listing(OLD, 'Transformer'), 'lists Transformer, and only'),
+    ({'modules.json': []}, 'lists nothing, and only'),
+    (changed(changed(NEW, PROMPTS, prompts={'query': 'find: '},
+                     default_prompt_name='query'), POOLING,
+             include_prompt=False), "puts 'find: ' before each text")])
+def test_what_is_not_served_is_refused_when_it_is_asked_for(files, reason,
+                                                            tmp_path):
+    sentences.write_files(tmp_path, files)
+    assert reason in load_pooling(tmp_path).refusal
+
+
+@pytest.mark.parametrize('files, reason', [
+    ({'modules.json': {}}, 'modules.json is damaged: it holds no list'),
+    ({'modules.json': [{'path': ''}]}, 'each module has a type and a path'),
+    ({'modules.json': ['Pooling']}, 'each module has a type and a path'),
+    ({name: OLD[name] for name in ('modules.json',)},
+     '1_Pooling has no config.json'),
+    (changed(NEW, POOLING, pooling_mode='median'),
+     "names the pooling 'median': known are cls, mean"),
+    (changed(NEW, POOLING, pooling_mode=[]), r'names the pooling \[\]'),
+    (changed(NEW, POOLING, pooling_mode=3), 'names the pooling 3'),
+    (changed(OLD, 'sentence_bert_config.json', max_seq_length='long'),
+     "max_seq_length must be a number of tokens, not 'long'"),
+    (changed(OLD, 'sentence_bert_config.json', max_seq_length=0), 'not 0'),
+    (changed(NEW, PROMPTS, default_prompt_name='query'),
+     "it has no prompt 'query'"),
+    (changed(NEW, PROMPTS, default_prompt_name='query', prompts=[]),
+     "it has no prompt 'query'")])
+def test_damaged_files_are_named(files, reason, tmp_path):
+    sentences.write_files(tmp_path, files)
+    with pytest.raises(PretrainedError, match=reason):
+        load_pooling(tmp_path)
+
+
+def test_a_loaded_tokenizer_brings_the_pooling_along(tmp_path):
+    pytest.importorskip('tokenizers')
+    pytest.importorskip('safetensors')
+    net, tokenizer = d2l.load_pretrained(
+        sentences.write_folder(tmp_path / 'model'))
+    assert tokenizer.pooling == Pooling(('mean',), True, 12)
+    text = 'the grey crane flies over the old tree under the river wing'
+    (own,) = d2l.encode(net, tokenizer, [text])
+    (mean,) = d2l.encode(net, tokenizer, [text], 'mean', max_len=12)
+    onp.testing.assert_allclose(own, mean / onp.linalg.norm(mean), atol=1e-6)
+
+
+# Against the library itself
+
+ORACLE = '''
+import json, sys
+import numpy as np
+from sentence_transformers import SentenceTransformer
+model = SentenceTransformer(sys.argv[1], device='cpu')
+np.save(sys.argv[3], model.encode(json.load(open(sys.argv[2]))))
+if len(sys.argv) > 4:
+    model.save(sys.argv[4])
+'''
+
+
+@pytest.fixture
+def peer(tmp_path):
+    """A function: a folder's vectors of texts as its own library has them."""
+    python = os.environ.get('D2LBERT_PEERS')
+    if not python:
+        pytest.skip('D2LBERT_PEERS names no Python with sentence-transformers')
+
+    def vectors(folder, texts, save=None):
+        (tmp_path / 'texts.json').write_text(json.dumps(texts))
+        subprocess.run(
+            [python, '-c', ORACLE, folder, 'texts.json', 'x.npy',
+             *([save] if save else [])], check=True, cwd=str(tmp_path),
+            env={**os.environ, 'HF_HUB_OFFLINE': '1', 'OMP_NUM_THREADS': '1'},
+            stderr=subprocess.DEVNULL)
+        return onp.load(tmp_path / 'x.npy')
+    return vectors
+
+
+HARD = ['A crane is flying over the river.', 'Ünïcödé, naïve café',
+        '鹤在飞 over the river', 'an emoji 🐦!', 'word ' * 400,
+        'x' * 300, 'Tabs\tand  blanks ']
+
+
+def test_minilm_gives_the_vectors_of_its_library(peer):
+    folder = Path(os.environ.get('D2LBERT_WEIGHTS', ''), 'minilm')
+    if not os.environ.get('D2LBERT_WEIGHTS') or not folder.is_dir():
+        pytest.skip('D2LBERT_WEIGHTS names no folder with minilm/')
+    net, tokenizer = d2l.load_pretrained(folder, heads=())
+    texts = HARD + sentences.texts(20)
+    found = d2l.encode(net, tokenizer, texts)
+    onp.testing.assert_allclose(found, peer(folder, texts), atol=1e-5)
+    onp.testing.assert_allclose(onp.linalg.norm(found, axis=1), 1, atol=1e-6)
+
+
+@pytest.mark.parametrize('files', [
+    {}, OLD, NEW,
+    changed(OLD, POOLING, pooling_mode_max_tokens=True,
+            pooling_mode_cls_token=True),
+    changed(NEW, POOLING, pooling_mode=['mean_sqrt_len_tokens', 'lasttoken',
+                                        'weightedmean']),
+    changed(changed(OLD, 'sentence_bert_config.json', do_lower_case=True),
+            PROMPTS, prompts={'query': 'The bird '},
+            default_prompt_name='query')],
+    ids=['plain', 'old', 'new', 'joined', 'others', 'prompt'])
+def test_a_folder_of_ours_gives_the_vectors_of_its_library(peer, files,
+                                                           tmp_path):
+    pytest.importorskip('tokenizers')
+    folder = sentences.write_folder(tmp_path / 'model', files)
+    texts = [*sentences.texts(20), 'A Crane ' * 30]
+    wanted = peer(folder, texts, save='again')
+    for path in (folder, tmp_path / 'again'):
+        net, tokenizer = d2l.load_pretrained(path, heads=())
+        onp.testing.assert_allclose(
+            d2l.encode(net, tokenizer, texts), wanted, atol=1e-5)
