@@ -227,12 +227,12 @@ def run_steps(steps, num_steps, log_interval, history, animator,
         animator.close()
 
 
-def summary(history, devices, examples='sentence pairs'):
+def summary(history, devices, unit='sentence pairs'):
     """The book's two lines about a loop that has ended."""
     losses = ', '.join(f'{name.upper()} loss {mean:.3f}'
                        for name, mean in zip(history.losses, history.means))
     return (f'{losses}\n'
-            f'{history.pairs_per_sec:.1f} {examples}/sec on {devices}')
+            f'{history.pairs_per_sec:.1f} {unit}/sec on {devices}')
 
 
 def train_bert(train_iter, net, loss, vocab_size, ctx=None, *args,
@@ -274,12 +274,12 @@ def train_bert(train_iter, net, loss, vocab_size, ctx=None, *args,
     return history
 
 
-def about(net, num_steps, devices, batch_size, examples='sentence pairs'):
+def about(net, num_steps, devices, batch_size, unit='sentence pairs'):
     """What is trained, in a line."""
     count = sum(math.prod(param.shape)
                 for param in net.collect_params().values())
     return (f'training {count:,} parameters: {num_steps} steps of '
-            f'{batch_size} {examples} on {devices}')
+            f'{batch_size} {unit} on {devices}')
 
 
 def _book_arguments(ctx, args, devices, log_interval, num_steps,

@@ -33,7 +33,9 @@ from d2lbert.corpus.opening import open_corpus
 from d2lbert.objectives.evaluation import evaluate
 from d2lbert.training.models import load_model
 from d2lbert.training.pretraining import pretrain
-from d2lbert.training.runs import load_run
 from d2lbert.finetuning.tasks import TASKS, read_task
+from d2lbert.finetuning.finetuning import finetune
+from d2lbert.finetuning.prediction import evaluate_finetuned, predict
+from d2lbert.finetuning.runs import load_finetuned, load_run
 
 __all__ = [name for name in dir() if not name.startswith('__')]

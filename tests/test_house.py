@@ -27,7 +27,7 @@ ORDER = [
     'corpus',           # texts of any size
     'objectives',       # what a batch asks, its losses and figures
     'training',         # a run one can trust
-    'finetuning',       # tasks: their files, metrics, windows
+    'finetuning',       # labelled tasks, heads, predictions
     'names',            # the flat public names
     '__init__',
     'launch',           # several processes and machines

@@ -52,7 +52,7 @@ class MLM(MLMAndNSP):
     """
 
     losses = 'mlm',
-    examples = 'sequences'
+    unit = 'sequences'
     Figures = MLMFigures
     spans = TOKENS
 
@@ -140,7 +140,7 @@ class MLM(MLMAndNSP):
     @classmethod
     def summary(cls, history, devices):
         """The book's two lines, of sequences."""
-        return summary(history, devices, cls.examples)
+        return summary(history, devices, cls.unit)
 
 
 class MLMAndSBO(MLM):

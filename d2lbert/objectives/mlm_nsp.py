@@ -31,8 +31,11 @@ class MLMAndNSP:
     """
 
     losses = 'mlm', 'nsp'
-    examples = 'sentence pairs'
     Figures = Figures
+    unit, command = 'sentence pairs', 'pretrain'
+    score = None            # the weights of the last step are kept
+    changed = ('the corpus', 'a file, what --eval-every holds out, or the '
+               'version of Unicode or NLTK that cuts it')
 
     def __init__(self, settings, vocab=None, progress=False):
         self.settings = s = settings
@@ -47,6 +50,16 @@ class MLMAndNSP:
             # Text of which no pair fits is refused now, not hours later
             next(self.held_out_batches(self.text.valid, s['batch_size'],
                                        s['max_len']))
+
+    @property
+    def num_steps(self):
+        """Steps of the whole run."""
+        return self.settings['num_steps']
+
+    @property
+    def eval_every(self):
+        """Steps between two looks at held-out text, or None."""
+        return self.settings['eval_every']
 
     @property
     def model(self):
@@ -134,6 +147,11 @@ class MLMAndNSP:
                 'are <unk>); NSP loss '
                 f'{figures.nsp_loss:.3f}, accuracy '
                 f'{figures.nsp_accuracy:.3f}')
+
+    @staticmethod
+    def described(history):
+        """Nothing: net and settings say all."""
+        return {}
 
     summary = staticmethod(summary)
 

@@ -62,7 +62,7 @@ def last_line(error):
 
 
 def load_run(folder, ctx=None):
-    """The net and vocabulary of a run folder, as (net, vocab).
+    """The net and vocabulary of a run of `pretrain`, as (net, vocab).
 
     The net is the model alone, whatever it was trained for.
     """
@@ -96,7 +96,13 @@ def _described_net(folder):
     try:
         if not isinstance(config, dict) or 'model' not in config:
             raise ValueError('it says nothing of one')
+        if 'finetuned' in config:
+            raise RunError(f'{folder} holds a fine-tuned model, which has '
+                           'other scores: d2lbert predict and evaluate, '
+                           'load_run and load_finetuned know it')
         return BERTModel(**config['model'])
+    except RunError:
+        raise
     except (ValueError, TypeError, OverflowError) as error:
         raise RunError(f'{folder / "config.json"} does not describe a model: '
                        f'{error}') from None
@@ -111,13 +117,23 @@ def read_config(folder):
         if not any(folder.glob('checkpoints/step-*.npz')):
             raise RunError(f'the run in {folder} was not finished and has '
                            'no checkpoint to go on from: train it again')
+        command = 'finetune' if is_finetuned(folder) else 'pretrain'
         raise RunError(f'the run in {folder} was not finished: go on with '
-                       f'd2lbert pretrain --resume {quote(str(folder))}')
+                       f'd2lbert {command} --resume {quote(str(folder))}')
     try:
         return json.loads((folder / 'config.json').read_text('utf-8'))
     except ValueError as error:
         raise RunError(f'{folder / "config.json"} is damaged: {error}'
                        ) from None
+
+
+def is_finetuned(folder):
+    """Whether config.json there is that of a fine-tuned model."""
+    try:
+        return 'finetuned' in dict(json.loads(
+            (Path(folder) / 'config.json').read_text('utf-8')))
+    except (OSError, ValueError, TypeError):
+        return False
 
 
 def load_parameters(net, path, ctx=None):

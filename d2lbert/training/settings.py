@@ -195,21 +195,10 @@ def complete(keywords):
     if recipe not in RECIPES:
         raise ValueError(f'there is no recipe {recipe!r}: choose '
                          f'{" or ".join(RECIPES)}')
-    unknown = sorted(set(keywords) - set(SETTINGS))
-    if unknown:
-        raise TypeError(f'unknown setting {", ".join(unknown)}: there are '
-                        f'{", ".join(SETTINGS)}')
     objective = SETTINGS['objective'].checked(
         keywords.get('objective', 'mlm+nsp'))
-    values = {**RECIPES[recipe], **OF_OBJECTIVE[objective],
-              'recipe': recipe, **keywords}
-    if values['seed'] is None:
-        values['seed'] = int.from_bytes(os.urandom(4), 'little')
-    values = {name: setting.checked(values[name])
-              for name, setting in SETTINGS.items()}
-    if values['batch_size'] % values['accumulate']:
-        raise ValueError(f'accumulate={values["accumulate"]} does not divide '
-                         f'batch_size={values["batch_size"]}')
+    values = checked(SETTINGS, {**RECIPES[recipe], **OF_OBJECTIVE[objective],
+                                'recipe': recipe}, keywords)
     if objective != 'mlm+nsp' and not values['fill']:
         raise ValueError(f'objective={objective} fills its sequences with '
                          'full sentences: leave fill=False out')
@@ -227,6 +216,27 @@ def complete(keywords):
     return values
 
 
+def checked(settings, defaults, keywords):
+    """The values of all `settings`: those given, else the defaults.
+
+    settings: {name: Setting}, a seed among them, which is drawn where there
+    is none.
+    """
+    unknown = sorted(set(keywords) - set(settings))
+    if unknown:
+        raise TypeError(f'unknown setting {", ".join(unknown)}: there are '
+                        f'{", ".join(settings)}')
+    values = {**defaults, **keywords}
+    if values['seed'] is None:
+        values['seed'] = int.from_bytes(os.urandom(4), 'little')
+    values = {name: setting.checked(values[name])
+              for name, setting in settings.items()}
+    if values['batch_size'] % values['accumulate']:
+        raise ValueError(f'accumulate={values["accumulate"]} does not divide '
+                         f'batch_size={values["batch_size"]}')
+    return values
+
+
 def described_default(setting):
     """The default in words: '512; 64 in learn', '' where there is none."""
     if setting.default is None or setting.kind is bool:
@@ -235,10 +245,10 @@ def described_default(setting):
     return both if setting.learn is None else f'{both}; {setting.learn}'
 
 
-def table():
+def table(groups=None, default='default; in `learn`'):
     """The settings as the README lists them, in Markdown."""
-    lines = ['| setting | default; in `learn` | |', '|---|---|---|']
-    for title, settings in GROUPS.items():
+    lines = [f'| setting | {default} | |', '|---|---|---|']
+    for title, settings in (groups or GROUPS).items():
         lines.append(f'| *{title}* | | |')
         lines += [f'| `{setting.name}` | {described_default(setting)} | '
                   f'{setting.help} |' for setting in settings]
