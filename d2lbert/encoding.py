@@ -123,7 +123,7 @@ def encode(net, tokenizer, texts, pooling='own', layer=-1, batch_size=None,
                for encoding in encoder.encode(texts[first:first + TEXTS])]
     said = encoder.cut_words()
     if said:
-        print(f'd2lbert: {said}; windows=64 would keep them',
+        print(f'd2lbert: {said}; windows= would keep them',
               file=sys.stderr)
     if encoder.pooling is None:
         return vectors

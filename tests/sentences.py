@@ -58,7 +58,7 @@ def whole_words():
 
 
 def word_pieces():
-    return WordPiece.of_counts(dict.fromkeys(WORDS, 9), 60)
+    return WordPiece.of_counts(dict.fromkeys(WORDS, 9), 90)
 
 
 def texts(count, longest=24, seed=0):

@@ -226,7 +226,7 @@ def _encoder(folder, **choices):
 def _report_cuts(encoder):
     said = encoder.cut_words()
     if said:
-        print(f'{said}; --windows 64 would keep them', file=sys.stderr)
+        print(f'{said}; --windows would keep them', file=sys.stderr)
 
 
 def _check_arguments(text, pair, file, pooling, out):

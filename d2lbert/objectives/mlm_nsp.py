@@ -31,7 +31,6 @@ class MLMAndNSP:
     """
 
     losses = 'mlm', 'nsp'
-    unit = 'sentence pairs'
     Figures = Figures
     unit, command = 'sentence pairs', 'pretrain'
     score = None            # the weights of the last step are kept

@@ -71,7 +71,8 @@ def check_text(text):
     if not isinstance(text, str):
         raise TypeError(f'a text must be a string, not {text!r}')
     try:
-        text.encode()
+        if not text.isascii():
+            text.encode()
     except UnicodeEncodeError as error:
         raise ValueError(
             f'the text {text[:60]!r} is no Unicode: its character '

@@ -83,12 +83,12 @@ def _modes(path):
         # As their library: the mean where no switch is on
         modes = [mode for switch, mode in SWITCHES.items()
                  if config.get(switch)] or ['mean']
-    modes = [modes] if isinstance(modes, str) else modes
-    if not isinstance(modes, list) or not modes or not all(
-            isinstance(mode, str) and mode in POOLS for mode in modes):
+    named = [modes] if isinstance(modes, str) else modes
+    if not isinstance(named, list) or not named or not all(
+            isinstance(mode, str) and mode in POOLS for mode in named):
         raise PretrainedError(f'{path} names the pooling {modes!r}: known '
                               f'are {", ".join(POOLS)}')
-    return tuple(modes), config.get('include_prompt', True)
+    return tuple(named), config.get('include_prompt', True)
 
 
 def _prompt(path):

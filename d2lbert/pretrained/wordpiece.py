@@ -201,14 +201,11 @@ class WordPiece(Tokens):
 
     def _of_texts(self, texts, are_words):
         """The library's encodings, without special tokens."""
-        try:
-            return self.tokenizer.encode_batch(
-                texts, is_pretokenized=are_words, add_special_tokens=False)
-        except (TypeError, UnicodeError, ValueError):
-            for text in texts:
-                for part in text if are_words else [text]:
-                    check_text(part)
-            raise
+        for text in texts:
+            for part in text if are_words else [text]:
+                check_text(part)
+        return self.tokenizer.encode_batch(
+            texts, is_pretokenized=are_words, add_special_tokens=False)
 
     def _joined(self, first, second, room):
         if room is not None:

@@ -128,7 +128,7 @@ def test_texts_are_encoded_in_the_pieces_of_the_run(run, tmp_path):
                                 1e-4, 1e-5)
 
 
-def test_transformers_reads_the_tokenizer_of_a_run(run, tmp_path):
+def test_vocab_txt_alone_gives_the_same_pieces(run):
     tokenizer = WordPiece.load(run)
     again = WordPiece.load(run / 'vocab.txt')
     text = 'Cranes fly, don\'t they? [MASK] 飛行'

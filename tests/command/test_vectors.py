@@ -1,0 +1,155 @@
+"""`d2lbert encode` and `d2lbert similar` with a pretrained model."""
+import subprocess
+import sys
+
+import numpy as onp
+import pytest
+import sentences
+
+import d2lbert as d2l
+from d2lbert.command.line import main
+
+pytest.importorskip('tokenizers')
+pytest.importorskip('safetensors')
+
+LINES = ['a crane flies over the river', 'the old tree', 'it sleeps',
+         'a grey bird flies over the river', 'the wing of the crane']
+
+
+@pytest.fixture(scope='module')
+def folder(tmp_path_factory):
+    return sentences.write_folder(tmp_path_factory.mktemp('x') / 'model')
+
+
+@pytest.fixture(scope='module')
+def model(folder):
+    return d2l.load_pretrained(folder)
+
+
+@pytest.fixture
+def lines(tmp_path):
+    (tmp_path / 'lines.txt').write_text('\n'.join(LINES) + '\n')
+    return 'lines.txt'
+
+
+def numbers(text):
+    return onp.array([line.split() for line in text.splitlines()], 'float32')
+
+
+def fails(capsys, *argv):
+    assert main([str(part) for part in argv]) == 1
+    out, err = capsys.readouterr()
+    assert out == '' and err.count('\n') == 1, err
+    return err
+
+
+def test_encode_writes_what_the_folder_makes_of_each_line(
+        folder, model, lines, capsys, tmp_path):
+    assert main(['encode', str(folder), '--file', lines, '--out',
+                 'x.npy']) == 0
+    assert capsys.readouterr() == ('', '')
+    found = onp.load('x.npy')
+    onp.testing.assert_array_equal(found, d2l.encode(*model, LINES))
+    onp.testing.assert_allclose(onp.linalg.norm(found, axis=1), 1, atol=1e-6)
+    assert main(['encode', str(folder), '--file', lines]) == 0
+    onp.testing.assert_allclose(numbers(capsys.readouterr().out), found,
+                                atol=6e-5)
+    assert main(['encode', str(folder), LINES[2], '--out', 'one.npy']) == 0
+    onp.testing.assert_array_equal(onp.load('one.npy'), found[2:3])
+
+
+def test_encode_takes_another_pooling_layer_and_length(folder, model, lines,
+                                                       capsys):
+    flags = ['--pool', 'cls', '--layer', '1', '--max-len', '5']
+    assert main(['encode', str(folder), '--file', lines, *flags, '--out',
+                 'x.npy']) == 0
+    assert capsys.readouterr().err == (
+        '3 of 5 texts have more than 5 tokens and were cut; 9 tokens were '
+        'left out; --windows would keep them\n')
+    onp.testing.assert_array_equal(
+        onp.load('x.npy'), d2l.encode(*model, LINES, 'cls', 1, max_len=5))
+    capsys.readouterr()
+    assert main(['encode', str(folder), '--file', lines, '--max-len', '5',
+                 '--windows', '1', '--out', 'x.npy']) == 0
+    assert capsys.readouterr().err == ''
+    onp.testing.assert_array_equal(
+        onp.load('x.npy'), d2l.encode(*model, LINES, max_len=5, windows=1))
+
+
+def test_encode_prints_the_pieces_and_unknown_ones_as_they_stand(
+        folder, model, capsys):
+    text = 'The crane 鹤 Sleeps'
+    assert main(['encode', str(folder), text, '--pool', 'none']) == 0
+    out, err = capsys.readouterr()
+    tokens = model[1].encode(text).tokens
+    assert tokens.count('[UNK]') == 1
+    tokens[tokens.index('[UNK]')] = '鹤'
+    assert [line.split()[0] for line in out.splitlines()] == tokens
+    assert err == 'not in the vocabulary, read as [UNK]: 鹤\n'
+
+
+def test_similar_prints_the_nearest_lines(folder, model, lines, capsys):
+    query = 'the bird flies'
+    wanted = d2l.encode(*model, LINES) @ d2l.encode(*model, [query])[0]
+    order = (-wanted).argsort()
+    for flags, count in ([], 5), (['--top', '2'], 2):
+        assert main(['similar', str(folder), query, '--file', lines,
+                     *flags]) == 0
+        out, err = capsys.readouterr()
+        assert err == '' and out.splitlines() == [
+            f'{wanted[i]:.4f} {LINES[i]}' for i in order[:count]]
+
+
+def test_similar_compares_directions_and_keeps_the_first_of_equals(
+        folder, model, capsys, tmp_path):
+    (tmp_path / 'x.txt').write_text('it is\nthe tree\nit is\nthe tree\n')
+    assert main(['similar', str(folder), 'the tree', '--file', 'x.txt',
+                 '--pool', 'mean', '--top', '3']) == 0
+    first, second, third = capsys.readouterr().out.splitlines()
+    assert first == second == '1.0000 the tree' and third.endswith(' it is')
+    cls = d2l.encode(*model, ['it is', 'the tree'], 'mean')
+    cosine = cls[0] @ cls[1] / onp.prod(onp.linalg.norm(cls, axis=1))
+    assert abs(float(third.split()[0]) - cosine) < 6e-5
+
+
+def test_similar_reads_standard_input(folder):
+    done = subprocess.run(
+        [sys.executable, '-m', 'd2lbert', 'similar', str(folder), 'the tree',
+         '--file', '-', '--top', '1'], input='it is\nthe tree\n',
+        stdout=subprocess.PIPE, universal_newlines=True, check=True)
+    assert done.stdout == '1.0000 the tree\n'
+
+
+def test_a_run_can_be_asked_for_what_is_similar(tmp_path, capsys):
+    # A run of whole words has no pooling of its own: the mean
+    d2l.pretrain(corpus='sample', batch_size=8, max_len=64, num_hiddens=8,
+                 ffn_num_hiddens=8, num_layers=1, num_steps=1, out='run')
+    (tmp_path / 'x.txt').write_text('a crane\nthe old bird\n' + 'a ' * 1200)
+    capsys.readouterr()
+    assert 'line 3: 1202 tokens are more than the 1000 positions' in fails(
+        capsys, 'similar', 'run', 'a crane', '--file', 'x.txt')
+    assert main(['similar', 'run', 'a crane', '--file', 'x.txt', '--windows',
+                 '9', '--top', '1']) == 0
+    assert capsys.readouterr().out == '1.0000 a crane\n'
+
+
+@pytest.mark.parametrize('argv, reason', [
+    (['similar', 'MODEL', ' ', '--file', 'lines.txt'], 'query is empty'),
+    (['similar', 'MODEL', 'a', '--file', 'nowhere'],
+     '--file nowhere cannot be read: No such file'),
+    (['similar', 'nowhere', 'a', '--file', 'lines.txt'],
+     'there is no folder nowhere'),
+    (['similar', 'MODEL', 'a', '--file', 'lines.txt', '--top', '0'],
+     '--top 0 must be at least 1'),
+    (['encode', 'MODEL', '--file', 'lines.txt', '--pool', 'none', '--out',
+      'x.npy'], 'give --pool cls or --pool mean'),
+    (['encode', 'MODEL', 'a', '--max-len', '41'],
+     'max_len=41 is more than the 40 positions of this model'),
+    (['encode', 'MODEL', 'a', '--windows', '11'],
+     'windows=11 must be at least 0 and less than the 10 tokens'),
+    (['encode', 'MODEL', 'a', '--layer', '7'], 'layer must lie between')])
+def test_what_cannot_be_done_is_said_in_a_line(argv, reason, folder, lines,
+                                               capsys, tmp_path):
+    assert reason in fails(capsys, *(
+        folder if part == 'MODEL' else part for part in argv))
+    assert [path.name for path in tmp_path.iterdir()] == ['lines.txt']
