@@ -1,5 +1,6 @@
 """The loop of chapter 13 against the book's own package, and on devices."""
 import re
+import threading
 
 import numpy as onp
 import pytest
@@ -305,6 +306,21 @@ def test_losses_are_read_behind_the_next_step(monkeypatch):
     d2l.train_ch13(made, batches(60), batches(4), LOSS, trainer_of(made), 1,
                    ONE)
     assert order[:6] == ['step', 'step', 'read', 'step', 'read', 'read']
+
+
+def test_another_thread_trains_to_the_same_weights(drawn, capsys):
+    trained = []
+
+    def train():
+        made = net()
+        d2l.train_ch13(made, batches(inputs=3), batches(9, 3), LOSS,
+                       trainer_of(made), 2, ONE, d2l.split_batch_multi_inputs)
+        trained.append(weights(made))
+    train()
+    thread = threading.Thread(target=train)
+    thread.start()
+    thread.join()
+    close(*trained, 0)
 
 
 def test_a_script_says_what_is_trained(capsys):

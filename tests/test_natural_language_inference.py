@@ -488,8 +488,8 @@ def test_labels_that_words_give_away_are_learned(capsys):
     vocab = vocabulary()
     mx.random.seed(0)
     onp.random.seed(0)
-    whole = d2l.BERTModel(len(vocab), 32, 32, 2, 1, 0.1, max_len=24)
-    whole.initialize(init.Normal(0.1))
+    whole = d2l.BERTModel(len(vocab), 32, 32, 2, 1, 0.0, max_len=24)
+    whole.initialize(init.Xavier())
     net = d2l.BERTClassifier(whole)
     net.output.initialize()
     batches = gluon.data.DataLoader(d2l.SNLIBERTDataset(data, 24, vocab), 16,
