@@ -1,6 +1,4 @@
 """`d2lbert finetune`: its flags are made from the settings of such a run."""
-import sys
-
 from d2lbert.command import pretrain
 from d2lbert.finetuning.settings import GROUPS, SEEDS
 
@@ -21,11 +19,4 @@ def add(commands):
 def run(args):
     """Train; returns the exit status."""
     from d2lbert.finetuning.finetuning import finetune
-    from d2lbert.training.interrupts import Stopped
-    try:
-        out = finetune(**pretrain.given(args))
-    except Stopped as stopped:
-        print(f'\n{stopped}', file=sys.stderr)
-        return 128 + stopped.signal
-    print(f'run folder {out}', file=sys.stderr)
-    return 0
+    return pretrain.carried_out(finetune, pretrain.given(args))

@@ -71,8 +71,6 @@ def _flag(setting):
 def run(args):
     """Train; returns the exit status."""
     from d2lbert import hub
-    from d2lbert.machine import workers
-    from d2lbert.training.interrupts import Stopped
     from d2lbert.training.pretraining import pretrain
     settings = given(args)
     if 'corpus' not in settings and 'resume' not in settings:
@@ -83,8 +81,15 @@ def run(args):
             print(f'{error}\nTraining on the small sample corpus instead.',
                   file=sys.stderr)
             settings['corpus'] = 'sample'
+    return carried_out(pretrain, settings)
+
+
+def carried_out(train, settings):
+    """Call train(**settings) and say where the run is; the exit status."""
+    from d2lbert.machine import workers
+    from d2lbert.training.interrupts import Stopped
     try:
-        out = pretrain(**settings)
+        out = train(**settings)
     except Stopped as stopped:
         if str(stopped):        # one worker of many speaks for all
             print(f'\n{stopped}', file=sys.stderr)

@@ -100,6 +100,10 @@ def open_corpus(paths, *, valid_paths=None, valid_share=0.0, split='book',
         raise ValueError('pieces and vocab both say what the vocabulary is: '
                          'leave one of them out')
     vocab = _given_vocab(vocab)
+    of_pieces = pieces is not None or isinstance(vocab, PieceVocab)
+    if of_pieces and max_vocab is not None:
+        raise ValueError('max_vocab is a bound for words: of word pieces, '
+                         'pieces says how many')
     files = _files(paths, 'the corpus')
     valid_files = ([] if valid_paths is None
                    else _files(valid_paths, 'the held-out text'))
@@ -130,7 +134,6 @@ def open_corpus(paths, *, valid_paths=None, valid_share=0.0, split='book',
                 raise ValueError(f'{path} was changed while it was read: '
                                  'try again')
 
-    of_pieces = pieces is not None or isinstance(vocab, PieceVocab)
     sources = {'train': files, 'valid': valid_files or files}
     (stored_vocab, *texts, freqs), owned = store.opened(
         key, build, lambda folder: _open(

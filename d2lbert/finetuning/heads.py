@@ -137,7 +137,8 @@ class FineTuned(nn.Block):
             if param._data is None:
                 param.initialize(
                     init.Zero() if param is self.output.bias
-                    else init.Normal(0.02), ctx=devices, force_reinit=True)
+                    else init.Normal(sigma=0.02), ctx=devices,
+                    force_reinit=True)
             else:
                 param.reset_ctx(devices)
 

@@ -187,7 +187,7 @@ class Peer:
     def __init__(self, name, kind, python, path, threads=None):
         self.name = name
         environment = dict(os.environ)
-        if kind in ('ours', 'published'):
+        if kind in ('ours', 'published', 'vectors'):
             environment['PYTHONPATH'] = os.pathsep.join(filter(None, [
                 str(ROOT), os.environ.get('PYTHONPATH')]))
         if threads is not None:
@@ -354,11 +354,11 @@ def as_json(results):
 
 # Output
 
-def compare(title, results, num_pairs):
+def compare(title, results, num_pairs, unit='pairs'):
     """Print the table of one comparison.
 
     results: as from `take_turns`, ours among them; num_pairs: sequences in
-    a step. A ratio says how many times ours is as fast.
+    a step, which `unit` calls. A ratio says how many times ours is as fast.
     """
     reference = results['ours']
     rows = []
@@ -377,7 +377,7 @@ def compare(title, results, num_pairs):
             row += [f'{result.median / reference.median:.2f}',
                     f'{min(ratios):.2f} to {max(ratios):.2f}']
         rows.append(row)
-    table(title, ('', 'threads', 'busy', 's/step', 'min to max', 'pairs/s',
+    table(title, ('', 'threads', 'busy', 's/step', 'min to max', f'{unit}/s',
                   'ratio', 'min to max'), rows)
 
 

@@ -291,8 +291,16 @@ def transformers():
     return Transformers()
 
 
+def of_sentences(name):
+    def peer():
+        import benchmark_embed
+        return getattr(benchmark_embed, name)()
+    return peer
+
+
 PEERS = {'ours': ours, 'book': book, 'torch': Torch, 'published': published,
-         'transformers': transformers}
+         'transformers': transformers, 'vectors': of_sentences('Vectors'),
+         'sentences': of_sentences('Sentences'), 'onnx': of_sentences('Onnx')}
 
 
 class Worker:
@@ -373,6 +381,17 @@ class Worker:
         shards = [self._batch(*batch) for batch in batches]
         times, _ = self._timed(lambda: [self.peer.forward(shard, predictions)
                                         for shard in shards])
+        return times
+
+    def open(self, folder):
+        """Load the sentence encoder in a folder, and the texts."""
+        return {'about': self.peer.open(folder, self.path)}
+
+    def embed(self, out=None):
+        """Encode the texts: their seconds; the vectors go to `out`."""
+        times, vectors = self._timed(self.peer.embed)
+        if out is not None:
+            onp.save(out, vectors)
         return times
 
     def gemm(self, M, N, K, times):

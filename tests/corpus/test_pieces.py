@@ -96,6 +96,8 @@ def test_pieces_learnt_and_given_are_one_text():
     assert opened('train.txt').fingerprint != learnt.fingerprint
     with pytest.raises(ValueError, match='both say what the vocabulary is'):
         opened('train.txt', pieces=10, vocab=learnt.vocab)
+    with pytest.raises(ValueError, match='max_vocab is a bound for words'):
+        opened('train.txt', pieces=10, max_vocab=10)
 
 
 # Examples

@@ -12,7 +12,7 @@ import pytest
 import d2lbert as d2l
 from d2lbert.finetuning import finetuning, seeds
 from d2lbert.finetuning.settings import GROUPS, complete
-from d2lbert.machine.backend import npx
+from d2lbert.machine.backend import mx, npx
 from d2lbert.training import checkpoints
 from d2lbert.training import run as loop
 from d2lbert.training.interrupts import Stopped
@@ -162,6 +162,22 @@ def test_each_example_is_trained_on_once_in_an_epoch(given):
         assert rows == sorted(map(tuple, run.objective.train.tokens))
 
 
+def test_the_batches_of_two_epochs_differ(given):
+    run = prepared(given)
+    first, second = (
+        [batch.tokens_X.tolist() for _, batch in
+         run.objective.batches(epoch, (0, 0))] for epoch in range(2))
+    assert first != second
+
+
+def test_a_seed_gives_the_same_run_whatever_came_before(given, tmp_path):
+    found = []
+    for k in range(2):
+        mx.np.random.normal(size=(3 + k,))
+        found.append(result(d2l.finetune(**given(), out=tmp_path / str(k))))
+    assert found[0] == found[1]
+
+
 # Resumed
 
 def killed_behind(step, monkeypatch):
@@ -243,6 +259,17 @@ def test_data_that_have_changed_are_no_data_to_go_on_with(given, data,
             d2l.finetune(resume=out, data=tmp_path / 'other')
         path.write_text(before)
     d2l.finetune(resume=out, data=tmp_path / 'other')
+
+
+def test_a_run_is_not_evaluated_on_what_has_changed(given, data, tmp_path):
+    shutil.copytree(data['sst2'], tmp_path / 'data')
+    out = d2l.finetune(**dict(given(), data=tmp_path / 'data'),
+                       out=tmp_path / 'run')
+    path = tmp_path / 'data' / 'dev.tsv'
+    path.write_text(path.read_text().replace('boat', 'song'))
+    with pytest.raises(RunError, match='has changed since .* --data'):
+        d2l.evaluate_finetuned(out)
+    d2l.evaluate_finetuned(out, tmp_path / 'data')
 
 
 def test_each_kind_of_run_is_resumed_by_its_own_command(given, tmp_path):

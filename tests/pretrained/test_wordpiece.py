@@ -131,6 +131,9 @@ def test_what_is_saved_is_what_transformers_reads(tmp_path, options):
         again = WordPiece.load(tmp_path / name)
         assert again.encode_batch(HARD) == tokenizer.encode_batch(HARD)
         assert (len(again), again.max_len) == (len(tokenizer), 512)
+    if options == dict(lowercase=False):    # vocab.txt and what is said of it
+        (tmp_path / 'tokenizer.json').unlink()
+        assert not assert_as_transformers(tokenizer, tmp_path)
 
 
 # Alone

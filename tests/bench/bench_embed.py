@@ -1,0 +1,107 @@
+"""How many texts a second become vectors, beside others on PyTorch and ONNX.
+
+    python tests/bench/bench_embed.py --peer-python PATH [--model FOLDER]
+
+FOLDER is one of sentence-transformers with mean pooling and normalizing
+($D2LBERT_WEIGHTS/minilm), the texts are the first 2,000 different sentences
+of STS-B's training file (below $D2LBERT_DATA/glue), and PATH is an
+interpreter with sentence-transformers, ONNX Runtime and onnx
+($D2LBERT_PEERS). A turn goes from the list of texts to the array of vectors,
+in fp32, with as many threads for each peer; the peers take their fastest
+batch size of three. The vectors are compared, too.
+
+Nothing here passes or fails: it prints figures of this machine.
+"""
+import csv
+import json
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+import benchmark
+import numpy as onp
+
+
+class Peers(benchmark.Peers):
+    """Ours, sentence-transformers and ONNX Runtime."""
+
+    def __init__(self, args, path):
+        self._path, self._all, self.missing = path, {}, {}
+        self._start('ours', 'vectors', sys.executable, args.threads)
+        for name, kind in (('sentence-transformers', 'sentences'),
+                           ('onnxruntime', 'onnx')):
+            if args.peer_python:
+                self._start(name, kind, args.peer_python,
+                            self['ours'].threads)
+            else:
+                self.missing[name] = 'give --peer-python'
+
+    def _start(self, name, kind, python, threads=None):
+        super()._start(name, kind, python, threads)
+        if name in self.missing and name == 'ours':
+            sys.exit(f'd2lbert cannot be measured: {self.missing[name]}')
+
+
+class Sentences:
+    """The texts, as `benchmark.introduce` names them."""
+
+    def __init__(self, folder, count):
+        self.name, self.vocab_size = f'{count:,} sentences of STS-B', 30522
+        found = {}
+        with open(Path(folder, 'STS-B', 'train.tsv'), encoding='utf-8',
+                  newline='') as file:
+            for row in csv.DictReader(file, delimiter='\t',
+                                      quoting=csv.QUOTE_NONE):
+                found.update({row['sentence1']: 0, row['sentence2']: 0})
+        self.texts = [text for text in found if text][:count]
+
+    def save(self, path):
+        Path(path).write_text(json.dumps(self.texts), 'utf-8')
+
+
+def main():
+    parser = benchmark.parser(__doc__)
+    parser.add_argument('--model', metavar='FOLDER', default=str(Path(
+        os.environ.get('D2LBERT_WEIGHTS', ''), 'minilm')))
+    parser.add_argument('--peer-python', metavar='PATH',
+                        default=os.environ.get('D2LBERT_PEERS'))
+    parser.add_argument('--threads', type=int, metavar='N',
+                        help='of each peer (one for each core)')
+    parser.add_argument('--texts', type=int, default=2000, metavar='N')
+    args = parser.parse_args()
+    args.steps = 1
+    data = args.data or Path(os.environ.get('D2LBERT_DATA', ''), 'glue')
+    texts = Sentences(data, args.texts)
+    names = 'ours', 'sentence-transformers', 'onnxruntime'
+    with tempfile.TemporaryDirectory() as folder:
+        path = str(Path(folder, 'texts.json'))
+        texts.save(path)
+        with Peers(args, path) as peers:
+            numbers = benchmark.introduce(peers, texts, args)
+            how = {}
+
+            def prepare(peer):
+                how[peer.name] = peer.ask('open', folder=args.model)['about']
+            results = benchmark.take_turns(
+                peers, names, args.rounds, lambda peer: peer.ask('embed'),
+                prepare)
+            benchmark.compare(f'{len(texts.texts):,} texts to vectors',
+                              results, len(texts.texts), 'texts')
+            measured = [name for name in names
+                        if not isinstance(results[name], str)]
+            vectors = {}
+            for name in measured:
+                out = str(Path(folder, f'{name}.npy'))
+                peers[name].ask('embed', out=out)
+                vectors[name] = onp.load(out)
+            for name in measured:
+                apart = abs(vectors[name] - vectors['ours']).max()
+                print(f'  {name}: {how[name]}, farthest from ours '
+                      f'{apart:.1e}')
+            numbers.update(turns=benchmark.as_json(results), how=how)
+            benchmark.write_json(args.json, numbers)
+
+
+if __name__ == '__main__':
+    main()
