@@ -132,15 +132,18 @@ class MultiHeadAttention(nn.Block):
             return None
         return valid_lens.repeat(self.num_heads, axis=0)
 
-    def _among_rows(self, X, rows):
-        """Self-attention among the rows of X (R, H); returns (R, H)."""
+    def _among_rows(self, X, rows, wanted=None):
+        """Self-attention among the rows of X (R, H); returns (R, H).
+
+        wanted (W,) int32: the rows that alone are returned, (W, H).
+        """
         QKV = self._project(X)
         self.attention.attention_weights = None
         Y = ops.attention_qkv(
             QKV, rows.offsets, rows.lens, num_heads=self.num_heads,
             p=self.attention.dropout._rate, precision=self._precision,
             length=rows.length)
-        return self.W_o(Y)
+        return self.W_o(Y if wanted is None else Y.take(wanted, axis=0))
 
     def _project(self, X):
         """Queries, keys and values side by side: (R, H) to (R, 3H)."""

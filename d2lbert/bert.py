@@ -154,6 +154,14 @@ class BERTEncoder(nn.Block):
             X = blk(X, places.rows)
         return X
 
+    def encode_firsts(self, places):
+        """What `encode_rows` gives of each sequence's first token, (B, H).
+
+        The last block computes nothing else but keys and values.
+        """
+        X = self.encode_rows(places, len(self.blks) - 1)
+        return self.blks[-1].encode_firsts(X, places.rows)
+
     def check(self, tokens, segments):
         """The two as (B, T) arrays on the device, once their ids are known.
 

@@ -117,10 +117,14 @@ def train_step(batch, net, loss, vocab_size, devices, trainer):
     return mlm_ls, nsp_ls
 
 
-def no_gradient(net, devices):
-    """Give devices that got no shard a gradient of zero for this step."""
+def no_gradient(net, devices, like=None):
+    """Give devices that got no shard a gradient of zero for this step.
+
+    like: a device that got one; what has no gradient there gets none here.
+    """
     for param in net.collect_params().values():
-        if param.grad_req != 'null':
+        if param.grad_req != 'null' and (
+                like is None or param.data(like)._fresh_grad):
             for device in devices:
                 param.grad(device)[:] = 0
                 # Gluon refuses to step on gradients it takes for forgotten
@@ -227,11 +231,12 @@ def run_steps(steps, num_steps, log_interval, history, animator,
         animator.close()
 
 
-def summary(history, devices):
+def summary(history, devices, unit='sentence pairs'):
     """The book's two lines about a loop that has ended."""
-    mlm, nsp = history.means
-    return (f'MLM loss {mlm:.3f}, NSP loss {nsp:.3f}\n'
-            f'{history.pairs_per_sec:.1f} sentence pairs/sec on {devices}')
+    losses = ', '.join(f'{name.upper()} loss {mean:.3f}'
+                       for name, mean in zip(history.losses, history.means))
+    return (f'{losses}\n'
+            f'{history.pairs_per_sec:.1f} {unit}/sec on {devices}')
 
 
 def train_bert(train_iter, net, loss, vocab_size, ctx=None, *args,
@@ -273,12 +278,16 @@ def train_bert(train_iter, net, loss, vocab_size, ctx=None, *args,
     return history
 
 
-def about(net, num_steps, devices, batch_size):
+def about(net, num_steps, devices, batch_size, unit='sentence pairs'):
     """What is trained, in a line."""
-    count = sum(math.prod(param.shape)
-                for param in net.collect_params().values())
-    return (f'training {count:,} parameters: {num_steps} steps of '
-            f'{batch_size} sentence pairs on {devices}')
+    return (f'training {num_parameters(net):,} parameters: {num_steps} steps '
+            f'of {batch_size} {unit} on {devices}')
+
+
+def num_parameters(net):
+    """How many numbers a net learns."""
+    return sum(math.prod(param.shape)
+               for param in net.collect_params().values())
 
 
 def _book_arguments(ctx, args, devices, log_interval, num_steps,

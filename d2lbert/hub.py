@@ -10,21 +10,19 @@ import http.client
 import os
 import shutil
 import sys
-import tarfile
 import tempfile
 import threading
 import time
 import urllib.error
 import urllib.request
-import zipfile
-import zlib
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import NamedTuple
 
 from tqdm import tqdm
 
 from d2lbert import wikitext
 from d2lbert.machine import cache
+from d2lbert.machine.archives import ArchiveError, unpack
 from d2lbert.machine.files import file_digest
 from d2lbert.wikitext import PUBLISHED, TEST_FILE, TRAIN_FILE, VALID_FILE
 
@@ -35,6 +33,12 @@ DATA_URL = 'http://d2l-data.s3-accelerate.amazonaws.com/'
 DATA_HUB = {
     'wikitext-2': ('https://wikitext.smerity.com/wikitext-2-v1.zip',
                    '3c914d17d80b1459be871a5039ac23e752a53cbe'),
+    'SNLI': ('https://nlp.stanford.edu/projects/snli/snli_1.0.zip',
+             '9fcde07509c7e87ec61c640c1b2753d9041758e4'),
+    'bert.base': (DATA_URL + 'bert.base.zip',
+                  '7b3820b35da691042e5d34c0971ac3edbd80d3f4'),
+    'bert.small': (DATA_URL + 'bert.small.zip',
+                   'a4e718a47137ccd1809c9107ab4f5edd317bae2c'),
 }
 
 # Python's own User-Agent is refused by the first of the addresses above
@@ -182,33 +186,48 @@ def _by_hand(folder):
 def download(name, cache_dir=None):
     """Fetch a file listed in DATA_HUB unless it is there; return its path.
 
-    `cache_dir` defaults to the folder `data` of the user's cache, not to
-    the book's ../data, which depends on where Python was started. A file
-    that is there with a wrong checksum is fetched again. Raises HubError
-    if it cannot be had, ValueError for a name that DATA_HUB lacks.
+    Without `cache_dir` it is looked for in the folder that D2LBERT_DATA
+    names, in the repository's data/ and in the folder `data` of the user's
+    cache, and fetched into the last, not into the book's ../data, which
+    depends on where Python was started. A file with a wrong checksum is not
+    taken. Raises HubError if it cannot be had, ValueError for a name that
+    DATA_HUB lacks.
     """
     if name not in DATA_HUB:
         raise ValueError(f'{name!r} is not in DATA_HUB, which has '
                          f'{", ".join(map(repr, DATA_HUB))}; add it as '
                          'DATA_HUB[name] = (address, sha1)')
     url, sha1 = DATA_HUB[name]
-    folder = cache.root() / 'data' if cache_dir is None else Path(cache_dir)
-    path = folder / url.split('/')[-1]
-    if not (path.is_file() and _sha1(path) == sha1):
-        cache.sweep('data')
-        try:
-            _fetch(url, path, _sha1, sha1)
-        except HubError as error:
-            raise HubError(f'{name} could not be fetched: {error}; by hand: '
-                           f'put {path.name} into {folder}') from error
-    return str(path)
+    folder, file = _base(cache_dir), url.split('/')[-1]
+    others = []
+    for place in _places() if cache_dir is None else [folder]:
+        path = place / file
+        if path.is_file():
+            if _sha1(path) == sha1:
+                return str(path)
+            others.append(path)
+    cache.sweep('data')
+    try:
+        _fetch(url, folder / file, _sha1, sha1)
+    except HubError as error:
+        found = ''.join(f'; {path} is another file, with checksum '
+                        f'{_sha1(path)}' for path in others)
+        raise HubError(f'{name} could not be fetched: {error}{found}; by '
+                       f'hand: put {file} into {folder}') from error
+    return str(folder / file)
+
+
+def _base(cache_dir):
+    """Where files are fetched and unpacked."""
+    return cache.root() / 'data' if cache_dir is None else Path(cache_dir)
 
 
 def download_extract(name, folder=None, cache_dir=None):
-    """Fetch an archive listed in DATA_HUB and unpack it beside itself.
+    """Fetch an archive listed in DATA_HUB and unpack it.
 
-    Returns the folder named `folder` there, or, without one, the archive's
-    path less its extension. Where no address serves the archive but its
+    Into `cache_dir`, or the folder `data` of the user's cache. Returns the
+    folder named `folder` there, or, without one, that of the archive's name
+    less its extension. Where no address serves the archive but its
     files can be had one by one (LOOSE_FILES), they are fetched instead.
     Raises HubError, with everything that was tried.
     """
@@ -218,17 +237,19 @@ def download_extract(name, folder=None, cache_dir=None):
         if name not in LOOSE_FILES:
             raise
         return str(_fetch_loose(name, cache_dir, error))
-    base = os.path.dirname(archive)
-    _extract(archive, base)
-    return os.path.join(base, folder) if folder else (
-        os.path.splitext(archive)[0])
+    base = str(_base(cache_dir))
+    try:
+        unpack(archive, base)
+    except ArchiveError as error:
+        raise HubError(str(error)) from error
+    return os.path.join(base, folder or os.path.splitext(
+        os.path.basename(archive))[0])
 
 
 def _fetch_loose(name, cache_dir, archive_error):
     """Fetch the files of an archive that could not be had; their folder."""
-    base = cache.root() / 'data' if cache_dir is None else Path(cache_dir)
     folder, files = LOOSE_FILES[name]
-    folder = base / folder
+    folder = _base(cache_dir) / folder
     for url, blob, file in files:
         path = folder / file
         if path.is_file() and wikitext.git_blob(path) == blob:
@@ -240,61 +261,6 @@ def _fetch_loose(name, cache_dir, archive_error):
                            f'{archive_error.__cause__}; {error}; '
                            f'{_by_hand(folder)}') from error
     return folder
-
-
-def _members(archive):
-    """Yield (name, is a folder, function that opens it) of an archive.
-
-    Devices and links in a tar archive are refused by name.
-    """
-    if archive.endswith('.zip'):
-        with zipfile.ZipFile(archive) as f:
-            for info in f.infolist():
-                yield info.filename, info.is_dir(), (
-                    lambda info=info: f.open(info))
-    elif archive.endswith(('.tar', '.gz', '.tgz')):
-        with tarfile.open(archive) as f:
-            for info in f:
-                if not (info.isfile() or info.isdir()):
-                    raise HubError(f'{archive}: member {info.name!r} is a '
-                                   'link or a device, so nothing of the '
-                                   'archive is unpacked')
-                yield info.name, info.isdir(), (
-                    lambda info=info: f.extractfile(info))
-    else:
-        raise HubError(f'{archive} is no archive that can be unpacked: '
-                       'expected .zip, .tar, .gz or .tgz')
-
-
-def _extract(archive, base):
-    """Unpack `archive` into `base`; its files appear when all are whole."""
-    os.makedirs(base, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix='.unpack-', dir=base) as temp:
-        files = []
-        try:
-            for name, is_folder, opened in _members(archive):
-                parts = PurePosixPath(name).parts
-                if ('..' in parts or name.startswith('/')
-                        or '\\' in name or '\0' in name):
-                    raise HubError(f'{archive}: member {name!r} would land '
-                                   f'outside {base}, so nothing of the '
-                                   'archive is unpacked')
-                path = Path(temp, *parts)
-                if is_folder:
-                    path.mkdir(parents=True, exist_ok=True)
-                    continue
-                path.parent.mkdir(parents=True, exist_ok=True)
-                with opened() as source, open(path, 'wb') as target:
-                    shutil.copyfileobj(source, target, 1 << 20)
-                files.append(parts)
-        except (zipfile.BadZipFile, tarfile.TarError, zlib.error, EOFError,
-                NotImplementedError, RuntimeError) as error:
-            raise HubError(f'{archive} cannot be unpacked ({error}): delete '
-                           'it and try again') from error
-        for parts in files:
-            target = Path(base, *parts)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            os.replace(Path(temp, *parts), target)
 
 
 def _repository():

@@ -24,15 +24,23 @@ from d2lbert.bert_dataset import (
     load_data, load_data_wiki)
 from d2lbert.bert_pretraining import (
     _get_batch_bert, _get_batch_loss_bert, get_bert_encoding, train_bert)
+from d2lbert.multi_device import (
+    accuracy, evaluate_accuracy_gpus, split_batch, split_batch_multi_inputs,
+    train_batch_ch13, train_ch13)
+from d2lbert.natural_language_inference import (
+    BERTClassifier, SNLIBERTDataset, load_pretrained_model, read_snli)
 from d2lbert.encoding import encode
 from d2lbert.pretrained.sizes import bert_base, bert_large
 from d2lbert.pretrained.filling import fill_mask
 from d2lbert.pretrained.folders import load_pretrained, save_pretrained
+from d2lbert.pretrained.wordpiece import WholeWords, WordPiece
 from d2lbert.corpus.opening import open_corpus
 from d2lbert.objectives.evaluation import evaluate
 from d2lbert.training.models import load_model
 from d2lbert.training.pretraining import pretrain
-from d2lbert.training.runs import load_run
 from d2lbert.finetuning.tasks import TASKS, read_task
+from d2lbert.finetuning.finetuning import finetune
+from d2lbert.finetuning.prediction import evaluate_finetuned, predict
+from d2lbert.finetuning.runs import load_finetuned, load_run
 
 __all__ = [name for name in dir() if not name.startswith('__')]

@@ -41,18 +41,44 @@ def at_real_places(net, tokens, segments, valid_lens, layer=-1):
             encoded_X, nsp_Y_hat = net.encoder(*inputs, layer), None
         B, T, H = encoded_X.shape
         return encoded_X.reshape(B * T, H), onp.arange(B) * T, nsp_Y_hat
-    tokens, segments = net.encoder.check(tokens, segments)
+    places, begins = _real_places(net.encoder, tokens, segments, lens)
+    X, nsp_Y_hat = net.encode_rows(places, layer)
+    return X, begins, nsp_Y_hat
+
+
+def at_first_places(encoder, tokens, segments, valid_lens):
+    """What an encoder says of the first token of each sequence, (B, H).
+
+    Arguments as for `BERTEncoder`. One in which every block is exactly ours
+    computes nothing else that this does not ask for; any other is called as
+    a page does.
+    """
+    if valid_lens is None:
+        lens = onp.full(len(tokens), tokens.shape[1], 'int32')
+    else:
+        check_whole(valid_lens, 'valid length')
+        lens = _host(valid_lens).reshape(-1).astype('int32')
+    if not is_ours(encoder) or lens.min() < 1:
+        return encoder(tokens, segments, valid_lens)[:, 0, :]
+    places, _ = _real_places(encoder, tokens, segments, lens)
+    return encoder.encode_firsts(places)
+
+
+def _real_places(encoder, tokens, segments, lens):
+    """`Places` of tokens (B, T), and on the host where each row begins.
+
+    lens (B,) int32 on the host, all above 0.
+    """
+    tokens, segments = encoder.check(tokens, segments)
     T = tokens.shape[1]
     real = onp.arange(T) < lens[:, None]                # (B, T)
     offsets = onp.concatenate([[0], onp.cumsum(onp.minimum(lens, T))])
 
     def put(A):
         return np.array(A, dtype='int32', ctx=tokens.ctx)
-    places = Places(put(_host(tokens)[real]), put(_host(segments)[real]),
-                    put(onp.nonzero(real)[1]),
-                    Rows(put(offsets), put(onp.diff(offsets))))
-    X, nsp_Y_hat = net.encode_rows(places, layer)
-    return X, offsets[:-1], nsp_Y_hat
+    return Places(put(_host(tokens)[real]), put(_host(segments)[real]),
+                  put(onp.nonzero(real)[1]),
+                  Rows(put(offsets), put(onp.diff(offsets)))), offsets[:-1]
 
 
 def _host(X):

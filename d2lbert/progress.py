@@ -283,7 +283,14 @@ class Animator:
             ', '.join(f'{name} {ys[-1]:.3f}' for name, ys
                       in zip(self.legend, self.Y) if ys),
             refresh=False)
-        self._bar.update(max(x) - self._bar.n)
+        self.move(max(x))
+
+    def move(self, x):
+        """Let the bar say how far the loop is, without a point."""
+        if not self._notebook:
+            self._make_bar()
+            # An epoch has parts, of which a bar would write sixteen digits
+            self._bar.update(round(x, 2) - self._bar.n)
 
     def say(self, line):
         """Print a line above the progress bar."""

@@ -108,11 +108,6 @@ class Vocab:
         """What a hidden token may be replaced by: a list of tokens."""
         return self.idx_to_token
 
-    @staticmethod
-    def cut(text):
-        """The tokens of a text, as the text of a run was cut."""
-        return text.lower().split()
-
     @property
     def token_freqs(self):
         """All (token, frequency) pairs, rare ones included, falling.

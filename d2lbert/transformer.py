@@ -70,6 +70,16 @@ class TransformerEncoderBlock(nn.Block):
         Y = self.addnorm1(X, self.attention(X, X, X, valid_lens))
         return self.addnorm2(Y, self.ffn(Y))
 
+    def encode_firsts(self, X, rows):
+        """The first row of each sequence of X (R, H) alone, (B, H).
+
+        What `forward` gives there, where `is_ours`.
+        """
+        firsts = rows.offsets[:-1]
+        Y = self.addnorm1(X.take(firsts, axis=0),
+                          self.attention._among_rows(X, rows, firsts))
+        return self.addnorm2(Y, self.ffn(Y))
+
 
 EncoderBlock = TransformerEncoderBlock
 

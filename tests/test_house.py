@@ -22,12 +22,13 @@ ORDER = [
     'inputs', 'layers', 'attention', 'packing',         # below the pages
     'transformer', 'bert',                              # the pages
     'bert_dataset', 'bert_pretraining',
+    'multi_device', 'natural_language_inference',
     'encoding',         # many texts to vectors
     'pretrained',       # BERT as released
     'corpus',           # texts of any size
     'objectives',       # what a batch asks, its losses and figures
     'training',         # a run one can trust
-    'finetuning',       # tasks: their files, metrics, windows
+    'finetuning',       # labelled tasks, heads, predictions
     'names',            # the flat public names
     '__init__',
     'launch',           # several processes and machines

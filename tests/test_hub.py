@@ -364,3 +364,80 @@ def test_the_checkout_is_the_folder_that_one_is_in(monkeypatch, tmp_path):
     (tmp_path / 'd2lbert').mkdir()
     (tmp_path / 'd2lbert/_version.py').touch()
     assert hub._repository() == tmp_path
+
+
+# Archives that somebody has put on this machine
+
+@pytest.mark.parametrize('place', ['D2LBERT_DATA', 'checkout'])
+def test_an_archive_on_this_machine_is_not_fetched(server, monkeypatch,
+                                                   tmp_path, place):
+    listed(monkeypatch, 'x', server.serve('x.zip', ARCHIVE), ARCHIVE)
+    mine = tmp_path / place / 'data'
+    mine.mkdir(parents=True)
+    (mine / 'x.zip').write_bytes(ARCHIVE)
+    if place == 'checkout':
+        monkeypatch.setattr(hub, '_repository', lambda: mine.parent)
+    else:
+        monkeypatch.setenv('D2LBERT_DATA', str(mine))
+    assert hub.download('x') == str(mine / 'x.zip')
+    folder = hub.download_extract('x', 'wikitext-2')
+    # Nothing is written where somebody else's data lie
+    assert files_in(mine) == ['x.zip'] and not server.asked
+    assert folder == str(tmp_path / 'cache' / 'data' / 'wikitext-2')
+    assert (tmp_path / 'cache/data/wikitext-2/wiki.train.tokens'
+            ).read_bytes() == TEXT
+    assert hub.download_extract('x') == str(tmp_path / 'cache/data/x')
+
+
+def test_another_archive_of_that_name_is_passed_over(server, monkeypatch,
+                                                     tmp_path):
+    listed(monkeypatch, 'x', server.serve('x.zip', ARCHIVE), ARCHIVE)
+    (tmp_path / 'x.zip').write_bytes(b'another')
+    monkeypatch.setenv('D2LBERT_DATA', str(tmp_path))
+    assert hub.download('x') == str(tmp_path / 'cache/data/x.zip')
+    assert len(server.asked) == 1
+    assert (tmp_path / 'x.zip').read_bytes() == b'another'
+
+
+def test_another_archive_of_that_name_is_named_where_nothing_helps(
+        server, monkeypatch, tmp_path):
+    listed(monkeypatch, 'x', server.address('x.zip'), ARCHIVE)
+    (tmp_path / 'x.zip').write_bytes(b'another')
+    monkeypatch.setenv('D2LBERT_DATA', str(tmp_path))
+    with pytest.raises(HubError) as error:
+        hub.download_extract('x')
+    assert (f'{tmp_path / "x.zip"} is another file, with checksum '
+            f'{sha1(b"another")}') in str(error.value)
+
+
+def test_a_folder_that_is_given_is_the_only_place(server, monkeypatch,
+                                                  tmp_path):
+    listed(monkeypatch, 'x', server.serve('x.zip', ARCHIVE), ARCHIVE)
+    (tmp_path / 'x.zip').write_bytes(ARCHIVE)
+    monkeypatch.setenv('D2LBERT_DATA', str(tmp_path))
+    assert hub.download('x', tmp_path / 'in') == str(tmp_path / 'in/x.zip')
+
+
+def test_an_address_may_be_a_file(monkeypatch, tmp_path):
+    (tmp_path / 'x.zip').write_bytes(ARCHIVE)
+    listed(monkeypatch, 'x', (tmp_path / 'x.zip').as_uri(), ARCHIVE)
+    assert files_in(tmp_path / 'cache') == []
+    hub.download_extract('x', 'wikitext-2')
+    assert 'data/wikitext-2/wiki.test.tokens' in files_in(tmp_path / 'cache')
+    listed(monkeypatch, 'y', (tmp_path / 'x.zip').as_uri(), TEXT)
+    with pytest.raises(HubError, match='sent another file'):
+        hub.download('y', tmp_path / 'other')
+
+
+def test_the_books_archives_are_listed():
+    assert hub.DATA_HUB['bert.small'] == (
+        hub.DATA_URL + 'bert.small.zip',
+        'a4e718a47137ccd1809c9107ab4f5edd317bae2c')
+    assert hub.DATA_HUB['bert.base'] == (
+        hub.DATA_URL + 'bert.base.zip',
+        '7b3820b35da691042e5d34c0971ac3edbd80d3f4')
+
+
+def test_snli_is_listed_as_in_the_books_package(book):
+    assert hub.DATA_HUB['SNLI'] == book.DATA_HUB['SNLI']
+    assert hub.DATA_URL == book.DATA_URL

@@ -6,7 +6,7 @@ import d2lbert as d2l
 from d2lbert.kernels import ops
 from d2lbert.layers import Dense
 from d2lbert.machine.backend import autograd, gluon, nn, np
-from d2lbert.packing import at_real_places
+from d2lbert.packing import at_first_places, at_real_places
 
 V, H, T, LENS = 30, 8, 9, [9, 3, 1, 6]
 
@@ -191,3 +191,38 @@ def test_all_sizes_are_known_before_the_first_call():
         net = d2l.BERTModel(V, H, 12, 2, 1, 0.1, positional=positional)
         assert all(0 not in param.shape
                    for param in net.collect_params().values())
+
+
+@pytest.mark.parametrize('positional', ['learnable', 'sinusoidal'])
+def test_the_first_tokens_are_those_of_all_places(positional, batch, path,
+                                                  rows):
+    net = build(positional=positional)
+    encoded_X, _, _ = net(*batch)
+    del rows[:]
+    cls_X = at_first_places(net.encoder, *batch)
+    onp.testing.assert_allclose(cls_X.asnumpy(), encoded_X[:, 0].asnumpy(),
+                                atol=1e-6)
+    assert max(rows) == sum(LENS) and rows[-3:] == [len(LENS)] * 3
+
+
+def test_first_tokens_of_a_batch_that_has_no_padding(batch):
+    net = build()
+    for lens in (None, np.full((4,), T)):
+        onp.testing.assert_allclose(
+            at_first_places(net.encoder, *batch[:2], lens).asnumpy(),
+            net.encoder(*batch[:2], None)[:, 0].asnumpy(), atol=1e-6)
+
+
+def test_a_sequence_of_no_token_has_a_first_one_all_the_same(batch):
+    net, lens = build(), np.array([2, 0, 1, 5], dtype='float32')
+    onp.testing.assert_array_equal(
+        at_first_places(net.encoder, *batch[:2], lens).asnumpy(),
+        net.encoder(*batch[:2], lens)[:, 0].asnumpy())
+
+
+def test_bad_ids_and_lengths_are_refused_there_too(batch):
+    net, (tokens, segments, lens) = build(), batch
+    with pytest.raises(ValueError, match='token 30 is out of range'):
+        at_first_places(net.encoder, tokens * 0 + V, segments, lens)
+    with pytest.raises(ValueError, match='valid length 9.5 is not a whole'):
+        at_first_places(net.encoder, tokens, segments, lens + 0.5)

@@ -150,6 +150,20 @@ def test_elsewhere_lines_come_every_few_seconds(clock, capfd):
         'step 6/100: mlm 2.000, nsp 0.700, 3 min left\n'))
 
 
+@pytest.mark.parametrize('parts', [3, 7, 50, 1073])
+def test_parts_of_an_epoch_are_told_in_two_digits(clock, capfd, parts):
+    animator = Animator(xlabel='epoch', xlim=[1, 2])
+    for part in range(1, 2 * parts + 1):
+        clock[0] += 10 ** 4
+        animator.move(part / parts)
+    lines = capfd.readouterr().err.splitlines()
+    seen = [re.fullmatch(r'epoch (\d\.\d\d?)/2(: .* left)?', line).group(1)
+            for line in lines]
+    assert animator.X is None and len(seen) > parts / 4
+    assert set(map(float, seen)) <= {round(part / parts, 2)
+                                     for part in range(1, 2 * parts + 1)}
+
+
 def test_each_line_is_there_at_once(clock, monkeypatch):
     read, write = os.pipe()
     with os.fdopen(write, 'w') as stderr:       # which Python would buffer

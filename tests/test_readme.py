@@ -23,7 +23,7 @@ def test_the_python_block_runs_as_printed(tmp_path, monkeypatch):
     folder = tmp_path / 'wikitext-2'
     shutil.copytree(hub.sample_dir(), folder)
     monkeypatch.setenv('D2LBERT_DATA', str(tmp_path))
-    code, = blocks('python')
+    code = blocks('python')[0]
     assert code.count(', 50)') == 1
     monkeypatch.setenv('PYTHONPATH', str(ROOT))
     done = subprocess.run(

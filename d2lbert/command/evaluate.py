@@ -6,11 +6,15 @@ def add(commands):
     evaluate = commands.add_parser(
         'evaluate', help='losses and accuracies of a run on held-out text',
         description='Evaluate a run on held-out text: that of its own '
-        'corpus, or other files.')
+        'corpus, or other files; a run of finetune on the development part '
+        'of its task.')
     evaluate.add_argument('folder', metavar='RUN', help='a run folder')
     evaluate.add_argument('--corpus', nargs='+', metavar='FILE',
                           help='text files to evaluate on, read with the '
                           "run's vocabulary")
+    evaluate.add_argument('--data', metavar='DIR',
+                          help='of a run of finetune: a folder with other '
+                          'files of its task, or a file')
     evaluate.add_argument('--devices', default='auto', metavar='NAME',
                           help='as for pretrain')
     evaluate.set_defaults(run=run, needs='d2lbert.training.evaluation')
@@ -19,7 +23,18 @@ def add(commands):
 def run(args):
     """Print the figures, a line each; returns the exit status."""
     from d2lbert.training.evaluation import evaluate_run
-    figures = evaluate_run(args.folder, args.corpus, args.devices)
+    from d2lbert.training.runs import is_finetuned
+    if is_finetuned(args.folder):
+        from d2lbert.finetuning.prediction import evaluate_finetuned
+        if args.corpus is not None:
+            raise ValueError(f'{args.folder} is a run of finetune: name '
+                             'other files with --data, not with --corpus')
+        figures = evaluate_finetuned(args.folder, args.data, args.devices)
+    else:
+        if args.data is not None:
+            raise ValueError(f'{args.folder} is no run of finetune: name '
+                             'text files with --corpus, not with --data')
+        figures = evaluate_run(args.folder, args.corpus, args.devices)
     for name, value in figures._asdict().items():
         print(f'{name} {value:.4f}')
     return 0

@@ -8,13 +8,13 @@ def add(commands):
         'export', help='write a run as a folder that others load',
         description='Write the model of a run as a folder of config.json, '
         "model.safetensors and its tokenizer, which transformers' "
-        'BertForPreTraining and AutoTokenizer load. The model must have what '
+        'BertForPreTraining and AutoTokenizer load, and of a run of finetune '
+        'the class for its kind of task. The model must have what '
         'that format has: learnt positions and a LayerNorm behind the '
         'embeddings.')
     export.add_argument('folder', metavar='RUN', help='a run folder')
     export.add_argument('out', metavar='FOLDER', help='the folder to make')
-    export.set_defaults(run=run, work='export_run',
-                        needs='d2lbert.training.models')
+    export.set_defaults(run=run, needs='d2lbert.finetuning.runs')
     back = commands.add_parser(
         'import', help='write a pretrained model as a run',
         description='Write the model of a folder of config.json, '
@@ -24,12 +24,14 @@ def add(commands):
     back.add_argument('folder', metavar='FOLDER',
                       help='a folder of a pretrained model')
     back.add_argument('out', metavar='RUN', help='the run folder to make')
-    back.set_defaults(run=run, work='import_run',
-                      needs='d2lbert.training.models')
+    back.set_defaults(run=run, needs='d2lbert.training.models')
 
 
 def run(args):
     """Write the folder; returns the exit status."""
-    from d2lbert.training import models
-    getattr(models, args.work)(args.folder, args.out)
+    if args.command == 'export':
+        from d2lbert.finetuning.runs import export_run as work
+    else:
+        from d2lbert.training.models import import_run as work
+    work(args.folder, args.out)
     return 0

@@ -15,7 +15,9 @@ from d2lbert.command import (
     evaluate,
     export,
     fill,
+    finetune,
     launch,
+    predict,
     pretrain,
     similar,
 )
@@ -30,6 +32,8 @@ Pretrain BERT as "Dive into Deep Learning" does, and look at what it learnt.
   d2lbert similar FOLDER QUERY --file F  the lines nearest to a query
   d2lbert evaluate RUN                   how well it does on unseen text
   d2lbert fill FOLDER 'it is a [MASK] .' what it guesses for masked words
+  d2lbert finetune --task sst2 ...       learn a labelled task
+  d2lbert predict RUN 'a fine film'      what it then says of a text
   d2lbert export RUN FOLDER              a run for others to load
   d2lbert import FOLDER RUN              a pretrained model as a run
   d2lbert launch -- pretrain             several processes or machines
@@ -39,8 +43,8 @@ Pretrain BERT as "Dive into Deep Learning" does, and look at what it learnt.
 #: The sub-commands, as `--help` lists them; `launch` asks for `pretrain`'s
 #: parser. They import what they need when they run: nobody waits for MXNet
 #: to read a help text.
-COMMANDS = (pretrain, encode, similar, evaluate, fill, export, launch,
-            doctor, cache)
+COMMANDS = (pretrain, encode, similar, evaluate, fill, finetune, predict,
+            export, launch, doctor, cache)
 
 
 def main(argv=None):

@@ -26,19 +26,30 @@ def add(commands):
     """Add this sub-command to those of the parser."""
     pretrain = commands.add_parser(
         'pretrain', help='train a BERT and leave a run folder',
-        description='Train a BERT on pairs of sentences. Without arguments '
-        "this is the chapter's run on WikiText-2, which is fetched if it is "
-        'not here; where it cannot be fetched, the sample corpus that comes '
-        'with d2lbert stands in. Where a default has two values, the second '
-        'is that of --recipe learn.')
+        description='Train a BERT, on pairs of sentences unless --objective '
+        "says otherwise. Without arguments this is the chapter's run on "
+        'WikiText-2, which is fetched if it is not here; where it cannot be '
+        'fetched, the sample corpus that comes with d2lbert stands in. Where '
+        'a default has two values, the second is that of --recipe learn.')
     pretrain.set_defaults(run=run, needs='d2lbert.training.pretraining')
-    for title, settings in [*GROUPS.items(), ('the run', CARRYING_OUT)]:
-        group = next((group for group in pretrain._action_groups
+    add_flags(pretrain, [*GROUPS.items(), ('the run', CARRYING_OUT)])
+
+
+def add_flags(parser, groups):
+    """Add flags for settings to a parser; groups: (title, settings)."""
+    for title, settings in groups:
+        group = next((group for group in parser._action_groups
                       if group.title == title), None)
-        group = group or pretrain.add_argument_group(title)
+        group = group or parser.add_argument_group(title)
         for setting in settings:
             name, options = _flag(setting)
             group.add_argument(name, **options)
+
+
+def given(args):
+    """The settings among a command's arguments, {name: value}."""
+    return {name: value for name, value in vars(args).items()
+            if name not in ('command', 'run', 'needs')}
 
 
 def _flag(setting):
@@ -63,8 +74,7 @@ def run(args):
     from d2lbert.machine import workers
     from d2lbert.training.interrupts import Stopped
     from d2lbert.training.pretraining import pretrain
-    settings = {name: value for name, value in vars(args).items()
-                if name not in ('command', 'run', 'needs')}
+    settings = given(args)
     if 'corpus' not in settings and 'resume' not in settings:
         settings['corpus'] = 'wikitext-2'
         try:

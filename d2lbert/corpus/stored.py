@@ -17,7 +17,6 @@ import numpy as onp
 
 from d2lbert.bert_dataset import (
     MASK_SHARE,
-    Batch,
     _check_batch_size,
     _check_max_len,
     draw_examples,
@@ -25,6 +24,8 @@ from d2lbert.bert_dataset import (
     no_pair_fits,
 )
 from d2lbert.corpus.filling import draw_runs
+from d2lbert.corpus.sentences import full_sentences
+from d2lbert.corpus.spans import hide_spans
 from d2lbert.numbered import Corpus, shuffled_paragraphs
 
 # An epoch of no more pairs times max_len than this is one chunk. The columns
@@ -64,7 +65,7 @@ class StoredText(Corpus):
         types = self._read(begins.tolist(), ends.tolist())
         lengths = ends - begins
         ends = onp.cumsum(lengths)
-        return types, onp.stack([ends - lengths, ends], 1).reshape(-1, 4)
+        return types, onp.stack([ends - lengths, ends], 1).reshape(spans.shape)
 
     def _read(self, begins, ends):
         """The types of words from each begin to its end, in a row.
@@ -91,8 +92,10 @@ class StoredText(Corpus):
             if hasattr(mmap, 'MADV_DONTNEED'):
                 mapped.madvise(mmap.MADV_DONTNEED)
 
-    def num_chunks(self, max_len):
+    def num_chunks(self, max_len, spans=None):
         """How many pieces an epoch is drawn in."""
+        if spans is not None:
+            return max(1, -(-self.num_words // CHUNK_PLACES))
         return -(-self.num_paragraphs // self._chunk_paragraphs(max_len))
 
     def _chunk_paragraphs(self, max_len):
@@ -103,7 +106,7 @@ class StoredText(Corpus):
 
     def batches(self, batch_size, max_len, *, seed, epoch=0, start=(0, 0),
                 dynamic=True, mask_share=MASK_SHARE, fill=False,
-                whole_words=False):
+                whole_words=False, spans=None):
         """One epoch: yields (position, Batch of NumPy arrays).
 
         position (chunk, index) is where the batch after this one stands;
@@ -120,6 +123,9 @@ class StoredText(Corpus):
         of `load_data` with `random` and NumPy seeded with `seed`.
         fill: instead, both texts are runs of sentences that come close to
         max_len together; only a pair of sentences that is longer is cut.
+        spans: instead, rows are full sentences of one text, with words
+        hidden as this `spans.Spans` says, and batches `spans.Masked`. The
+        chunks, parts of the text as it stands, come in a new order.
         dynamic: new partners and masks each epoch; without it the examples
         are those of every epoch, and only their order is new.
         whole_words: of a text in word pieces, hide all pieces of a word or
@@ -132,33 +138,40 @@ class StoredText(Corpus):
             raise ValueError(f'mask_share={mask_share} is no share: it must '
                              'lie between 0 and 1')
         chunk, index = start
-        num_chunks = self.num_chunks(max_len)
+        num_chunks = self.num_chunks(max_len, spans)
         if not (0 <= chunk <= num_chunks and 0 <= index):
             raise ValueError(
                 f'start={tuple(start)} lies outside of {self.source}, which '
                 f'has {num_chunks} chunks: it belongs to another text')
         return self._batches(batch_size, max_len, int(seed), int(epoch),
                              chunk, index, dynamic, mask_share, fill,
-                             whole_words)
+                             whole_words, spans)
 
     def _batches(self, batch_size, max_len, seed, epoch, first_chunk,
-                 first_index, dynamic, mask_share, fill, whole_words):
-        num_chunks = self.num_chunks(max_len)
+                 first_index, dynamic, mask_share, fill, whole_words, spans):
+        num_chunks = self.num_chunks(max_len, spans)
         chunks = onp.arange(num_chunks)
-        if not dynamic:
+        if not dynamic or spans is not None:
             _shuffler('chunks', seed, epoch).shuffle(chunks)
         # Static examples are those of epoch 0, whichever it is
         drawn = epoch if dynamic else 0
         rng = _drawer(seed, drawn, 0)
-        paragraphs = shuffled_paragraphs(self.num_paragraphs, rng)
+        paragraphs = None
+        if spans is None:
+            paragraphs = shuffled_paragraphs(self.num_paragraphs, rng)
         nothing = (first_chunk, first_index) == (0, 0)
         for place in range(first_chunk, num_chunks):
             chunk = int(chunks[place])
             columns = None      # its memory is needed for the next ones
-            columns = self._examples(
-                paragraphs, chunk, max_len, mask_share, fill, whole_words,
-                _drawer(seed, drawn, chunk) if chunk else rng)
-            order = _row_order(len(columns.nsp_y), seed, drawn, epoch, chunk)
+            drawer = _drawer(seed, drawn, chunk) if chunk else rng
+            if spans is None:
+                columns = self._examples(paragraphs, chunk, max_len,
+                                         mask_share, fill, whole_words,
+                                         drawer)
+            else:
+                columns = self._rows(chunk, num_chunks, max_len, mask_share,
+                                     spans, drawer)
+            order = _row_order(len(columns[0]), seed, drawn, epoch, chunk)
             num_batches = -(-len(order) // batch_size)
             if first_index > max(0, num_batches - 1):
                 raise ValueError(
@@ -170,7 +183,7 @@ class StoredText(Corpus):
                 nothing = False
                 rows = order[index * batch_size:(index + 1) * batch_size]
                 yield ((place, index + 1) if index + 1 < num_batches
-                       else (place + 1, 0)), Batch(*(
+                       else (place + 1, 0)), type(columns)(*(
                            column[rows] for column in columns))
             first_index = 0
         if nothing:
@@ -189,6 +202,14 @@ class StoredText(Corpus):
         else:
             columns = draw_examples(self, paragraphs, max_len, rng,
                                     mask_share, first, last, whole_words)
+        self.release()
+        return columns
+
+    def _rows(self, chunk, num_chunks, max_len, mask_share, spans, rng):
+        """All rows of full sentences of a chunk, `Masked` columns."""
+        rows, parts = full_sentences(self, chunk, num_chunks, max_len, rng)
+        columns = hide_spans(self, rows, parts, spans, max_len, rng,
+                             mask_share)
         self.release()
         return columns
 

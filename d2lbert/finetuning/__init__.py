@@ -1,1 +1,1 @@
-"""Tasks to fine-tune for: their files, their metrics, windows over texts."""
+"""Tasks to fine-tune for: files, metrics, heads, runs, predictions."""

@@ -68,8 +68,7 @@ class Columns(NamedTuple):
                 'text=premise,pair=hypothesis,label=label, or one to three '
                 'names, as sentence,label')
         places = {role: _number(name) for role, name
-                  in (*given.items(), *zip(roles, in_order))
-                  if name is not None}
+                  in (*given.items(), *zip(roles, in_order))}
         if len(set(places.values())) < len(places):
             raise TaskError('--columns gives one column two roles')
         header = {'yes': True, 'no': False}.get(header, header)
@@ -83,7 +82,8 @@ class Columns(NamedTuple):
 def _given(columns):
     """({role: column}, the columns without a role) of what was given."""
     if isinstance(columns, dict):
-        return dict(columns), []
+        return {role: name for role, name in columns.items()
+                if name is not None}, []
     if not isinstance(columns, str):
         return {}, list(columns)
     parts = [part.strip() for part in columns.split(',')]

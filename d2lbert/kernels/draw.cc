@@ -15,70 +15,9 @@
 #include <utility>
 #include <vector>
 
+#include "draw.h"
+
 namespace {
-
-// CPython's random.Random over the 624 words and the position in them that
-// random.getstate()[1] holds.
-class Twister {
- public:
-  explicit Twister(uint32_t* state)
-      : words_(state), position_(state[kWords]) {}
-  ~Twister() { words_[kWords] = position_; }
-
-  // random.random()
-  double uniform() {
-    const uint32_t high = next() >> 5, low = next() >> 6;
-    return (high * 67108864.0 + low) / 9007199254740992.0;
-  }
-
-  // random.randrange(n), and the index that random.choice takes of n things:
-  // as many top bits as n itself has, drawn again until they are below n
-  uint32_t below(uint32_t n) {
-    int shift = 0;
-    while (!(n << shift & 0x80000000u)) ++shift;
-    uint32_t r;
-    do {
-      r = next() >> shift;
-    } while (r >= n);
-    return r;
-  }
-
-  // random.shuffle(items)
-  template <typename T>
-  void shuffle(T* items, size_t size) {
-    for (size_t i = size; i-- > 1;) {
-      std::swap(items[i], items[below(static_cast<uint32_t>(i + 1))]);
-    }
-  }
-
- private:
-  static constexpr uint32_t kWords = 624, kHalf = 397;
-
-  static uint32_t twist(uint32_t upper, uint32_t lower, uint32_t far) {
-    const uint32_t y = (upper & 0x80000000u) | (lower & 0x7fffffffu);
-    return far ^ (y >> 1) ^ (y & 1 ? 0x9908b0dfu : 0);
-  }
-
-  void refill() {
-    uint32_t* w = words_;
-    for (uint32_t k = 0; k < kWords; ++k) {
-      w[k] = twist(w[k], w[(k + 1) % kWords], w[(k + kHalf) % kWords]);
-    }
-    position_ = 0;
-  }
-
-  uint32_t next() {
-    if (position_ >= kWords) refill();
-    uint32_t y = words_[position_++];
-    y ^= y >> 11;
-    y ^= y << 7 & 0x9d2c5680u;
-    y ^= y << 15 & 0xefc60000u;
-    return y ^ y >> 18;
-  }
-
-  uint32_t* words_;
-  uint32_t position_;
-};
 
 // Bytes taken by the white space that begins at p (what str.isspace() holds
 // for), or 0. Needs valid UTF-8, in which no continuation byte can be
@@ -201,28 +140,6 @@ void copy(const std::vector<T>& from, T* to) {
   std::copy(from.begin(), from.end(), to);
 }
 
-// Words of a text as numbers of their types, two or four bytes each, which
-// `numbers` turns into those of the vocabulary.
-struct Words {
-  const void* types;
-  int64_t bytes;
-  const int32_t* numbers;
-
-  int32_t* copy(int64_t begin, int64_t end, int32_t* to) const {
-    return bytes == 2 ? copy(static_cast<const uint16_t*>(types), begin, end,
-                             to)
-                      : copy(static_cast<const int32_t*>(types), begin, end,
-                             to);
-  }
-
- private:
-  template <typename T>
-  int32_t* copy(const T* from, int64_t begin, int64_t end, int32_t* to) const {
-    return std::transform(from + begin, from + end, to,
-                          [this](T type) { return numbers[type]; });
-  }
-};
-
 }  // namespace
 
 extern "C" {
@@ -310,15 +227,6 @@ int64_t draw_pairs(uint32_t* state, int64_t num_paragraphs,
   return kept;
 }
 
-// The numbers of the special tokens, and how many the vocabulary holds.
-struct Specials {
-  int32_t pad, mask, cls, sep, vocab_size;
-};
-
-// What tokens can be, for vocabularies of pieces: never hidden, or going on
-// with the word of the one before.
-constexpr uint8_t kFixed = 1, kGoesOn = 2;
-
 // Masked language modelling for each pair of spans of words, written as padded
 // rows: tokens and segments (N, T), valid_lens (N), positions, weights and
 // labels (N, P). num_preds[n] says how many of n tokens are predicted (at most
@@ -337,6 +245,8 @@ int draw_masks(uint32_t* state, int64_t num_pairs, const int64_t* spans,
                int64_t num_choices, int whole_words) try {
   Twister random(state);
   const Words words{types, type_bytes, numbers};
+  const Others others{choices, static_cast<uint32_t>(
+      choices != nullptr ? num_choices : specials->vocab_size)};
   std::vector<int32_t> candidates;
   std::vector<std::pair<int32_t, int32_t>> preds;  // position, label
   candidates.reserve(static_cast<size_t>(T));
@@ -381,15 +291,8 @@ int draw_masks(uint32_t* state, int64_t num_pairs, const int64_t* spans,
       for (; i < stop; ++i) preds.emplace_back(i, row[i]);
     }
     for (const auto& pred : preds) {
-      int32_t* token = row + pred.first;
-      if (random.uniform() < 0.8) {
-        *token = specials->mask;
-      } else if (random.uniform() >= 0.5) {
-        *token = choices != nullptr
-                     ? choices[random.below(static_cast<uint32_t>(num_choices))]
-                     : static_cast<int32_t>(random.below(
-                           static_cast<uint32_t>(specials->vocab_size)));
-      }
+      hide(row + pred.first, draw_fate(random), specials->mask, others,
+           random);
     }
     std::sort(preds.begin(), preds.end());
     for (int64_t i = 0; i < P; ++i) {

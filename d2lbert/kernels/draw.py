@@ -1,4 +1,4 @@
-"""draw.cc for Python: texts cut into words, examples drawn from numbers.
+"""draw.cc and spans.cc for Python: cut texts, draw examples from numbers.
 
 Each function gives to the last bit what plain Python gives, which does the
 work where `library` says that nothing is compiled.
@@ -21,6 +21,7 @@ def _opened(path):
         return onp.ctypeslib.ndpointer(dtype, flags='C_CONTIGUOUS')
 
     i32, i64, f32 = array('int32'), array('int64'), array('float32')
+    f64 = array('float64')
     u8, u32 = array('uint8'), array('uint32')
     number, pointer = ctypes.c_int64, ctypes.c_void_p
     for name, restype, *argtypes in (
@@ -32,7 +33,10 @@ def _opened(path):
              i64, number, i64, u8),
             ('draw_masks', ctypes.c_int, u32, number, i64, pointer, number,
              i32, i32, i32, number, number, i32, i32, f32, i32, f32, i32,
-             pointer, pointer, number, ctypes.c_int)):
+             pointer, pointer, number, ctypes.c_int),
+            ('draw_spans', ctypes.c_int, u32, number, i64, i64, pointer,
+             number, i32, i32, u8, i32, number, f64, number, number, number,
+             number, number, number, i32, f32, i32, f32, i32, i32, i32)):
         function = getattr(library, name)
         function.restype, function.argtypes = restype, argtypes
     return library
@@ -41,7 +45,7 @@ def _opened(path):
 #: What a token can be, in `kinds` of `masks`.
 FIXED, GOES_ON = 1, 2
 
-DRAW = Library('draw', ['draw.cc'], _opened,
+DRAW = Library('draw', ['draw.cc', 'spans.cc'], _opened,
                what='the C++ loops over texts')
 
 
@@ -126,6 +130,29 @@ def masks(spans, types, numbers, specials, num_preds, columns, rng,
             columns[3].shape[1], *columns, _address(kinds, 'uint8'),
             _address(choices, 'int32'), 0 if choices is None else len(choices),
             whole_words)
+    if failed:
+        raise MemoryError(f'no room for rows of {columns[0].shape[1]} tokens')
+
+
+def spans(rows, parts, types, numbers, specials, kinds, choices, law, most,
+          apart, share, columns, rng):
+    """Fill padded rows with parts of a text, spans of words in them hidden.
+
+    rows (N + 1,) and parts (M, 2) int64: row k is made of parts rows[k] to
+    rows[k + 1] - 1; types, numbers, specials, kinds, choices: as for
+    `masks`; law (longest,) float64: the share of spans of up to so many
+    words; most: tokens of a span at most; apart: whether spans must not
+    touch; share: of a million tokens, so many are hidden; columns: those of
+    `corpus.spans.Masked`.
+    """
+    types = onp.ascontiguousarray(types)
+    with _state_of(rng) as state:
+        failed = library().draw_spans(
+            state, len(rows) - 1, rows, onp.ascontiguousarray(parts),
+            types.ctypes.data, types.itemsize, numbers,
+            onp.array(specials, 'int32'), kinds, choices, len(choices),
+            onp.array(law, 'float64'), len(law), most, apart, share,
+            columns[0].shape[1], columns[2].shape[1], *columns)
     if failed:
         raise MemoryError(f'no room for rows of {columns[0].shape[1]} tokens')
 

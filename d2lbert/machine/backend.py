@@ -210,6 +210,11 @@ def _import_mxnet():
     return module
 
 
+def last_line(error):
+    """What an error says; MXNet's own begin with a traceback."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[-1]
+
+
 class _NumPyMode(threading.local):
     """Whether arrays are NumPy's: in every thread they are, to begin with.
 

@@ -33,13 +33,21 @@ def replacing(path):
         os.replace(part, path)
     except OSError as error:
         if error.errno is not None and error.filename in (None, str(part)):
-            # A full disk names no file, and nobody knows the part's name
-            error.filename, error.filename2 = str(path), None
+            _name_alone(error, path)
         raise
     finally:
         if part is not None:
             with contextlib.suppress(FileNotFoundError):
                 part.unlink()
+
+
+def _name_alone(error, path):
+    """Let an OSError name `path`, and no other file.
+
+    A full disk names none, and nobody knows the name of a part.
+    """
+    error.filename = str(path)
+    del error.filename2     # None would be told as a name
 
 
 def _new_part(path):
@@ -79,7 +87,7 @@ def new_folder(path):
         done = True
     except OSError as error:
         if error.errno is not None:
-            error.filename, error.filename2 = str(path), None
+            _name_alone(error, path)
         raise
     finally:
         if not done:

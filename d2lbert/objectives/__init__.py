@@ -2,8 +2,11 @@
 
 An objective is what `training.run.Run` goes through without knowing more:
 
-- `losses`: the names of its losses, whose sum is minimized;
-- `net(...)`: the net with its initial weights;
+- `losses`: the names of its losses, whose sum is minimized; `unit`: what
+  an example is called; `command`: the sub-command that goes on with a run;
+- `num_steps`, `eval_every`: how long a run is, and how often it is scored;
+- `net(...)`: the net with its initial weights, with its `config`; of one
+  with several parts, `parts` says under which names they are saved;
 - `batches(epoch, start)`: (position, batch) from a place in an epoch on, a
   batch being a named tuple of arrays with an entry for each example;
 - `counts(batch)`: over how many things each loss is a mean;
@@ -11,6 +14,14 @@ An objective is what `training.run.Run` goes through without knowing more:
   list of (loss, count), one for each of `losses`;
 - `evaluate(net, devices)`: figures of held-out text, a named tuple whose
   type is `Figures`; `drawn(figures)`, those for the picture; `line(figures)`;
+- `score(figures)`: the number by which the best weights are known, which
+  are kept then, the larger the better; None in place of this function: the
+  weights of the last step are;
+- `trained(bert)`, `held_out_batches(text, batch_size, max_len)` and
+  `figures(net, batches, devices)`: what `d2lbert evaluate` asks the class of
+  an objective of `pretrain` for;
 - `summary(history, devices)`: what is printed in the end;
-- `fingerprint`: a word that is another one for another text; `vocab`.
+- `fingerprint`: a word that is another one for another text; `changed`: what
+  may have changed then; `vocab`;
+- `described(history)`: what config.json says besides, a dictionary.
 """

@@ -40,17 +40,31 @@ def evaluate(net, batches, devices):
     if not num_preds or not num_pairs:
         raise ValueError('there is nothing to evaluate on: the text has no '
                          'pair of sentences that fits')
-    mlm_loss /= num_preds
-    if math.isnan(mlm_loss):        # the first of all scores that are NaN
-        mlm_hits = known_hits = math.nan    # is no guess
-    if math.isnan(nsp_loss):
-        nsp_hits = math.nan
+    *mlm, unknown_share, known_accuracy = mlm_figures(
+        mlm_loss, mlm_hits, num_preds, known_hits, num_known)
+    return Figures(*mlm, *loss_and_accuracy(nsp_loss, nsp_hits, num_pairs),
+                   unknown_share, known_accuracy)
+
+
+def mlm_figures(loss, hits, num_preds, known_hits, num_known):
+    """What is told of hidden words, of `mlm_sums` over all of them.
+
+    Loss, perplexity, accuracy, share of those unknown, accuracy without.
+    """
+    loss, accuracy = loss_and_accuracy(loss, hits, num_preds)
+    if math.isnan(loss):
+        known_hits = math.nan
     # Where training has failed, e to the loss can be beyond all numbers
-    perplexity = math.exp(mlm_loss) if not mlm_loss > 700 else math.inf
-    return Figures(mlm_loss, perplexity, mlm_hits / num_preds,
-                   nsp_loss / num_pairs, nsp_hits / num_pairs,
-                   (num_preds - num_known) / num_preds,
-                   known_hits / num_known if num_known else math.nan)
+    perplexity = math.exp(loss) if not loss > 700 else math.inf
+    return (loss, perplexity, accuracy, (num_preds - num_known) / num_preds,
+            known_hits / num_known if num_known else math.nan)
+
+
+def loss_and_accuracy(loss, hits, count):
+    """Means of sums over so many predictions."""
+    if math.isnan(loss):        # the first of all scores that are NaN
+        hits = math.nan         # is no guess
+    return loss / count, hits / count
 
 
 def _sums(net, tokens_X, segments_X, valid_lens_x, pred_positions_X,
@@ -72,12 +86,19 @@ def _sums(net, tokens_X, segments_X, valid_lens_x, pred_positions_X,
         mlm_Y_hat = net.mlm(
             np.expand_dims(encoded, 0),
             np.array(places[None], dtype='int32', ctx=encoded.ctx))
-    labels = mlm_Y.asnumpy()[row, k]
-    known = np.array(labels != UNK_ID, dtype='float32', ctx=encoded.ctx)
-    mlm, hits = _loss_hits_count(mlm_Y_hat[0],
-                                 np.array(labels, ctx=encoded.ctx))
-    return np.concatenate([mlm, np.stack([(hits * known).sum(), known.sum()]),
-                           nsp])
+    return np.concatenate([
+        mlm_sums(mlm_Y_hat[0], mlm_Y.asnumpy()[row, k]), nsp])
+
+
+def mlm_sums(scores, labels):
+    """Loss, hits, predictions, hits and predictions without <unk>: (5,).
+
+    scores (M, V) of hidden words labels (M,), these on the host.
+    """
+    known = np.array(labels != UNK_ID, dtype='float32', ctx=scores.ctx)
+    mlm, hits = _loss_hits_count(scores, np.array(labels, ctx=scores.ctx))
+    return np.concatenate([mlm, np.stack([(hits * known).sum(),
+                                          known.sum()])])
 
 
 def _loss_hits_count(scores, labels):

@@ -32,6 +32,10 @@ class MLMAndNSP:
 
     losses = 'mlm', 'nsp'
     Figures = Figures
+    unit, command = 'sentence pairs', 'pretrain'
+    score = None            # the weights of the last step are kept
+    changed = ('the corpus', 'a file, what --eval-every holds out, or the '
+               'version of Unicode or NLTK that cuts it')
 
     def __init__(self, settings, vocab=None, progress=False):
         self.settings = s = settings
@@ -44,8 +48,18 @@ class MLMAndNSP:
                                  'as valid (--valid), or raise valid_share '
                                  '(--valid-share)')
             # Text of which no pair fits is refused now, not hours later
-            next(held_out_batches(self.text.valid, s['batch_size'],
-                                  s['max_len']))
+            next(self.held_out_batches(self.text.valid, s['batch_size'],
+                                       s['max_len']))
+
+    @property
+    def num_steps(self):
+        """Steps of the whole run."""
+        return self.settings['num_steps']
+
+    @property
+    def eval_every(self):
+        """Steps between two looks at held-out text, or None."""
+        return self.settings['eval_every']
 
     @property
     def model(self):
@@ -62,8 +76,9 @@ class MLMAndNSP:
 
     def net(self, devices):
         """The net, with new weights on every device."""
-        net = BERTModel(**self.model)
-        net.vocab = self.vocab
+        bert = BERTModel(**self.model)
+        bert.vocab = self.vocab
+        net = self.trained(bert)
         # A weight, its gradient and Adam's two moments
         require_memory(
             16 * sum(math.prod(param.shape)
@@ -74,6 +89,11 @@ class MLMAndNSP:
             init.Xavier() if self.settings['initializer'] == 'xavier'
             else init.Normal(0.02), ctx=devices)
         return net
+
+    @staticmethod
+    def trained(bert):
+        """The net that is trained: a `BERTModel` with what it needs."""
+        return bert
 
     def batches(self, epoch, start):
         """One epoch of training: (position, Batch of NumPy arrays)."""
@@ -100,8 +120,18 @@ class MLMAndNSP:
     def evaluate(self, net, devices):
         """`Figures` of the held-out text."""
         s = self.settings
-        return evaluate(net, held_out_batches(
+        return self.figures(net, self.held_out_batches(
             self.text.valid, s['batch_size'], s['max_len']), devices)
+
+    @staticmethod
+    def held_out_batches(text, batch_size, max_len):
+        """Always the same batches of a held-out `StoredText`."""
+        return held_out_batches(text, batch_size, max_len)
+
+    @staticmethod
+    def figures(net, batches, devices):
+        """`Figures` of a net on batches like `held_out_batches`."""
+        return evaluate(net, batches, devices)
 
     @staticmethod
     def drawn(figures):
@@ -117,6 +147,11 @@ class MLMAndNSP:
                 'are <unk>); NSP loss '
                 f'{figures.nsp_loss:.3f}, accuracy '
                 f'{figures.nsp_accuracy:.3f}')
+
+    @staticmethod
+    def described(history):
+        """Nothing: net and settings say all."""
+        return {}
 
     summary = staticmethod(summary)
 

@@ -4,6 +4,7 @@ Its fields, and the values of those that are not there, are those of
 `transformers`. What `BERTModel` cannot do is refused by name: a field that
 is passed over in silence gives other numbers.
 """
+from d2lbert.pretrained.names import FINETUNED
 from d2lbert.pretrained.storage import PretrainedError, read_json
 
 #: {field: (keyword, value where it is missing)}
@@ -91,7 +92,8 @@ def keywords(path):
 
 
 def _is_number(value):
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+    return (isinstance(value, (int, float)) and not isinstance(value, bool)
+            and abs(value) < 1e30)      # neither NaN nor beyond a float
 
 
 def of_net(net, pad_id):
@@ -123,4 +125,20 @@ def of_net(net, pad_id):
         'tie_word_embeddings': config['tie_embeddings'],
         'classifier_dropout': before.get('classifier_dropout'),
         'initializer_range': before.get('initializer_range', 0.02),
-        'pad_token_id': pad_id, 'dtype': 'float32'}
+        'pad_token_id': pad_id, 'dtype': 'float32', **_of_head(net)}
+
+
+def _of_head(net):
+    """What config.json says of a fine-tuned net: its class, its labels."""
+    about = getattr(net, 'about', None)
+    if about is None:
+        return {}
+    found = {'architectures': [FINETUNED[about.kind][0]],
+             'classifier_dropout': about.dropout}
+    if about.kind != 'span':
+        names = about.labels or ('LABEL_0',)
+        found.update(id2label={str(k): name for k, name in enumerate(names)},
+                     label2id={name: k for k, name in enumerate(names)})
+    problem = {'classify': 'single_label_classification',
+               'regress': 'regression'}.get(about.kind)
+    return dict(found, problem_type=problem) if problem else found

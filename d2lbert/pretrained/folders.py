@@ -21,6 +21,7 @@ from d2lbert.pretrained.names import (
     HEADS,
     PARTS,
     bert,
+    finetuned,
     in_table,
 )
 from d2lbert.pretrained.sentence_folders import load_pooling
@@ -201,8 +202,10 @@ def _say(described, heads):
 def save_pretrained(net, tokenizer, folder):
     """Write net and tokenizer as a new folder, whole or not at all.
 
-    What `transformers.BertForPreTraining` and `AutoTokenizer` load: the
-    weights as float32 in one file, the tied ones once. Raises
+    What `transformers.BertForPreTraining` and `AutoTokenizer` load, and of a
+    fine-tuned net BertForSequenceClassification, BertForTokenClassification
+    or BertForQuestionAnswering, with the names of its labels: the weights
+    as float32 in one file, the tied ones once. Raises
     `PretrainedError` for a net that the format has no words for (without
     LayerNorm behind its embeddings, or with sinusoidal positions), for one
     that is not exactly a `BERTModel`, and where `folder` holds something.
@@ -218,9 +221,11 @@ def save_pretrained(net, tokenizer, folder):
 def _tensors(net):
     """{name: array} of a net, as the folder has them."""
     params = net._collect_params_with_prefix()
-    lines = bert(net.config)
+    kind = getattr(net, 'kind', None)
+    lines = bert(net.config) if kind is None else finetuned(
+        net.config, kind, net.num_scores)
     ours = {line.ours for line in lines}
-    if net.config['tie_embeddings']:
+    if net.config['tie_embeddings'] and kind is None:
         ours.add('mlm.mlp.2.weight')
     strange = sorted(ours ^ set(params))
     if strange:
@@ -254,4 +259,5 @@ def write_folder(folder, config, tensors, tokenizer):
         write_text(part / 'config.json', json.dumps(
             config, indent=2, sort_keys=True) + '\n')
         tokenizer.save(part)
-        storage.write(part / storage.WEIGHTS, tensors)
+        storage.write(part / storage.WEIGHTS, tensors,
+                      Path(folder, storage.WEIGHTS))

@@ -78,6 +78,26 @@ def bert(config):
                          turned=True)
 
 
+#: The heads of fine-tuned nets, by kind: the class in `transformers`, what
+#: its new layer is called, the parts of the table that it has.
+FINETUNED = {
+    'classify': ('BertForSequenceClassification', 'classifier',
+                 ('encoder', 'pooler')),
+    'regress': ('BertForSequenceClassification', 'classifier',
+                ('encoder', 'pooler')),
+    'tag': ('BertForTokenClassification', 'classifier', ('encoder',)),
+    'span': ('BertForQuestionAnswering', 'qa_outputs', ('encoder',))}
+
+
+def finetuned(config, kind, num_scores):
+    """The table of a `finetuning.heads.FineTuned`, as `bert` gives one."""
+    _, head, parts = FINETUNED[kind]
+    shape = num_scores, config['num_hiddens']
+    return [line for line in bert(config) if line.part in parts] + [
+        Tensor(f'{head}.weight', 'output.weight', shape, 'head'),
+        Tensor(f'{head}.bias', 'output.bias', shape[:1], 'head')]
+
+
 #: The last weight of the masked language model head, where it is not that of
 #: the words' embeddings, and the latter.
 DECODER = 'cls.predictions.decoder.weight'

@@ -6,7 +6,7 @@ import collections
 import json
 from pathlib import Path
 
-from d2lbert import words
+from d2lbert.machine import textfiles
 from d2lbert.text import UNK
 
 # Letters that pieces are made of; words with others become [UNK]
@@ -17,7 +17,7 @@ MAX_LETTERS = 1000
 MAX_TYPES = 1 << 21
 
 # Words that the library is given to count: of more, all counts are divided
-MAX_WORDS = 1 << 25
+MAX_WORDS = 1 << 23
 
 MORE = '##'     # begins a piece that goes on with a word
 
@@ -87,20 +87,22 @@ def count_words(paths):
         paths = [paths]
     counts = collections.Counter()
     for path in paths:
-        for line in words.read_lines(path):
+        if not Path(path).is_file():
+            raise FileNotFoundError(f'{path} is no file: name a text file')
+        for line in textfiles.lines(path):
             counts.update(line.split())
-        if len(counts) > MAX_TYPES:
-            counts = collections.Counter(dict(
-                counts.most_common(MAX_TYPES // 2)))
+            if len(counts) > MAX_TYPES:
+                counts = collections.Counter(dict(
+                    counts.most_common(MAX_TYPES // 2)))
     return counts
 
 
 def learn(counts, vocab_size, special, normalizer, min_frequency=2):
     """The tokens learnt from {word: how often}: a list, the same each time.
 
-    special: tokens that come first. Then come the letters, those that begin
-    a word and those that go on with one, and then the pieces in the order
-    in which they were learnt.
+    special: tokens that come first. Then come the letters, all of them and
+    those that go on with a word, and then the pieces in the order in which
+    they were learnt.
     """
     t = library()
     counts = _normalized(counts, normalizer)
@@ -112,10 +114,9 @@ def learn(counts, vocab_size, special, normalizer, min_frequency=2):
     kept = set(kept[:MAX_LETTERS])
     counts = {word: count for word, count in counts.items()
               if kept.issuperset(word)}
-    begin = sorted({word[0] for word in counts})
     more = sorted({MORE + letter for word in counts for letter in word[1:]})
-    known = [*special, *begin, *more]
-    if not begin:
+    known = [*special, *sorted(kept), *more]
+    if not counts:
         raise ValueError('the text has no word to learn pieces from')
     if vocab_size < len(known):
         raise ValueError(

@@ -164,8 +164,11 @@ def read(where):
     return found.astype('float32', copy=False).reshape(where.shape)
 
 
-def write(path, tensors):
-    """Write {name: float32 array} as one safetensors file."""
+def write(path, tensors, name):
+    """Write {name: float32 array} as one safetensors file.
+
+    name: what errors call it.
+    """
     library, path = safetensors(), Path(path)
     path.touch()
     mode = path.stat().st_mode      # as the umask has it; the library's is
@@ -177,4 +180,4 @@ def write(path, tensors):
             metadata={'format': 'pt'})
         path.chmod(stat.S_IMODE(mode))
     except library.SafetensorError as error:
-        raise OSError(f'{path} cannot be written: {error}') from None
+        raise OSError(f'{name} cannot be written: {error}') from None

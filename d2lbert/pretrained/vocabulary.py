@@ -45,12 +45,6 @@ class PieceVocab(Vocab):
         """The number of the unknown token."""
         return self.tokenizer.unk_id
 
-    def cut(self, text):
-        """The pieces of a text, a list of strings."""
-        encoded = self.tokenizer.encode(text)
-        return [token for token, word in zip(encoded.tokens, encoded.words)
-                if word is not None]
-
     @functools.cached_property
     def begins_word(self):
         """Whether a word begins with a piece: (V,) bool."""

@@ -7,22 +7,25 @@ of a run. Sources: Devlin et al. 2018, section 3; Wu et al. 2016, section 4.1.
 import json
 import re
 from pathlib import Path
-from typing import Any, NamedTuple
 
 from d2lbert.machine import files
 from d2lbert.pretrained import pieces
+from d2lbert.pretrained.encoded import (
+    NAMES,
+    ROLES,
+    Encoded,
+    Tokens,
+    as_many,
+    check_text,
+    cut_to_fit,
+    listed,
+    room_of,
+)
 from d2lbert.pretrained.pieces import TokenizerError
 from d2lbert.text import CLS, MASK, PAD, SEP, UNK
 
 TOKENIZER, CONFIG, VOCAB = (
     'tokenizer.json', 'tokenizer_config.json', 'vocab.txt')
-
-#: What the special tokens do, as tokenizer_config.json calls it, and their
-#: names where a folder says none.
-ROLES = ('pad', 'unk', 'cls', 'sep', 'mask')
-NAMES = dict(pad=('[PAD]', PAD), unk=('[UNK]', UNK),
-             cls=('[CLS]', CLS, '<s>'), sep=('[SEP]', SEP, '</s>'),
-             mask=('[MASK]', MASK))
 
 #: What tokenizer_config.json says of BERT's normalizer, the name in it, and
 #: what holds where neither file says it.
@@ -34,52 +37,7 @@ NORMALIZER = (('do_lower_case', 'lowercase', True),
 NO_LIMIT = 1 << 30
 
 
-class Encoded(NamedTuple):
-    """A text, or a pair of them, as a model takes it; lists of T entries."""
-
-    ids: Any        # numbers of the tokens
-    tokens: Any     # strings
-    segments: Any   # 0, and 1 in the second of a pair
-    offsets: Any    # (begin, end) in characters of the text, special: (0, 0)
-    words: Any      # number of the word in its text, None for special tokens
-
-
-class _Tokens:
-    """What both kinds know of their tokens."""
-
-    pooling = None      # a folder's `encoding.Pooling`
-
-    def _number(self, idx_to_token, special, max_len=None):
-        """special: {role: token}, of which 'mask' may be missing."""
-        self.idx_to_token, self.max_len = idx_to_token, max_len
-        self.token_to_idx = {}
-        for idx, token in enumerate(idx_to_token):
-            self.token_to_idx.setdefault(token, idx)
-        self.special = special
-        (self.pad_id, self.unk_id, self.cls_id, self.sep_id,
-         self.mask_id) = (self.token_to_idx.get(special.get(role))
-                          for role in ROLES)
-
-    def __len__(self):
-        return len(self.idx_to_token)
-
-    @property
-    def special_ids(self):
-        """The numbers of all special tokens, rising."""
-        return sorted({self.token_to_idx[token]
-                       for token in self.special.values()})
-
-    def encode(self, text, pair=None, max_len=None):
-        """The `Encoded` of a text, or of a pair of texts.
-
-        max_len: how many tokens it has at most, special ones included; the
-        longer of a pair loses its last ones first.
-        """
-        return self.encode_batch(
-            [text], None if pair is None else [pair], max_len)[0]
-
-
-class WordPiece(_Tokens):
+class WordPiece(Tokens):
     """Word pieces as BERT has them, or any other `tokenizer.json`.
 
     To be had by `train` and `load`. Works in any thread.
@@ -167,7 +125,8 @@ class WordPiece(_Tokens):
                 f'{path} is neither a folder nor a file: name a folder with '
                 f'{TOKENIZER} or {VOCAB}, or one of these')
         config = _described(folder)
-        options = {ours: config[theirs] for theirs, ours, _ in NORMALIZER
+        options = {ours: _choice(config[theirs], theirs, default, folder)
+                   for theirs, ours, default in NORMALIZER
                    if theirs in config}
         if path.suffix == '.json':
             tokenizer = pieces.read(path)
@@ -190,6 +149,7 @@ class WordPiece(_Tokens):
         model that is not of word pieces.
         """
         folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
         config = dict(self.config)
         for name in ('name_or_path', 'tokenizer_file', 'vocab_file',
                      'special_tokens_map_file', 'auto_map'):
@@ -223,34 +183,33 @@ class WordPiece(_Tokens):
 
         `words` are the places in that list, and offsets those within a word.
         """
-        return self._encode([words], None if pair is None else [pair],
-                            max_len, True)[0]
+        return self._encode(
+            [listed(words, 'words')],
+            None if pair is None else [listed(pair, 'words')], max_len,
+            True)[0]
 
     def _encode(self, texts, pairs, max_len, are_words):
-        texts = list(texts)
-        room = _room(self, max_len, pairs is not None)
+        texts = listed(texts, 'texts')
+        room = room_of(self, max_len, pairs is not None)
         firsts = self._of_texts(texts, are_words)
         if pairs is None:
             seconds = [None] * len(firsts)
         else:
-            seconds = self._of_texts(_as_many(pairs, texts), are_words)
+            seconds = self._of_texts(as_many(pairs, texts), are_words)
         return [self._joined(first, second, room)
                 for first, second in zip(firsts, seconds)]
 
     def _of_texts(self, texts, are_words):
         """The library's encodings, without special tokens."""
-        try:
-            return self.tokenizer.encode_batch(
-                texts, is_pretokenized=are_words, add_special_tokens=False)
-        except (TypeError, UnicodeError, ValueError):
-            for text in texts:
-                for part in text if are_words else [text]:
-                    _check_text(part)
-            raise
+        for text in texts:
+            for part in text if are_words else [text]:
+                check_text(part)
+        return self.tokenizer.encode_batch(
+            texts, is_pretokenized=are_words, add_special_tokens=False)
 
     def _joined(self, first, second, room):
         if room is not None:
-            lengths = _cut(len(first.ids), None if second is None
+            lengths = cut_to_fit(len(first.ids), None if second is None
                            else len(second.ids), room)
             first.truncate(lengths[0])
             if second is not None:
@@ -264,7 +223,7 @@ class WordPiece(_Tokens):
         return self.tokenizer.num_special_tokens_to_add(is_pair)
 
 
-class WholeWords(_Tokens):
+class WholeWords(Tokens):
     """The whole words of a run's `Vocab`, lower-cased, parted by blanks."""
 
     def __init__(self, vocab, max_len=None):
@@ -280,28 +239,29 @@ class WholeWords(_Tokens):
 
     def encode_batch(self, texts, pairs=None, max_len=None):
         """As `WordPiece.encode_batch`."""
-        texts = list(texts)
+        texts = listed(texts, 'texts')
         firsts = [self._of_text(text) for text in texts]
         seconds = [None] * len(firsts) if pairs is None else [
-            self._of_text(text) for text in _as_many(pairs, texts)]
+            self._of_text(text) for text in as_many(pairs, texts)]
         return [self._joined(*both, max_len) for both in zip(firsts, seconds)]
 
     def encode_words(self, words, pair=None, max_len=None):
         """As `WordPiece.encode_words`; here each word is one token."""
-        return self._joined(*(
-            None if some is None else
-            [(word.lower(), (0, len(word))) for word in map(_check_text, some)]
-            for some in (words, pair)), max_len)
+        first, second = (None if some is None else [
+            (word.lower(), (0, len(word)))
+            for word in map(check_text, listed(some, 'words'))]
+            for some in (words, pair))
+        return self._joined(first, second, max_len)
 
     @staticmethod
     def _of_text(text):
         return [(match.group().lower(), match.span())
-                for match in re.finditer(r'\S+', _check_text(text))]
+                for match in re.finditer(r'\S+', check_text(text))]
 
     def _joined(self, first, second, max_len):
-        room = _room(self, max_len, second is not None)
+        room = room_of(self, max_len, second is not None)
         if room is not None:
-            lengths = _cut(len(first), None if second is None
+            lengths = cut_to_fit(len(first), None if second is None
                            else len(second), room)
             first = first[:lengths[0]]
             second = second and second[:lengths[1]]
@@ -351,61 +311,19 @@ def _special(vocab, config, path):
     return special
 
 
+def _choice(value, name, default, folder):
+    """What a folder says of the normalizer: True, False, or the default."""
+    if value is None:
+        return default
+    if not isinstance(value, bool):
+        raise TokenizerError(f'{name} in {folder / CONFIG} must be true or '
+                             f'false, not {value!r}')
+    return value
+
+
 def _limit(config):
     limit = config.get('model_max_length')
     if (isinstance(limit, (int, float)) and not isinstance(limit, bool)
             and 0 < limit < NO_LIMIT):
         return int(limit)
     return None
-
-
-# Texts and their lengths
-
-def _check_text(text):
-    """The text; refuses what is none."""
-    if not isinstance(text, str):
-        raise TypeError(f'a text must be a string, not {text!r}')
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise ValueError(
-            f'the text {text[:60]!r} is no Unicode: its character '
-            f'{error.start + 1} stands for a byte that was not UTF-8: read '
-            'it with the encoding that it has') from None
-    return text
-
-
-def _as_many(pairs, texts):
-    pairs = list(pairs)
-    if len(pairs) != len(texts):
-        raise ValueError(f'{len(pairs)} second texts cannot be paired with '
-                         f'{len(texts)} first ones: give as many')
-    return pairs
-
-
-def _room(tokenizer, max_len, is_pair):
-    """How many tokens of the texts fit beside the special ones, or None."""
-    if max_len is None:
-        return None
-    special = tokenizer.num_special(is_pair)
-    if max_len < special:
-        raise ValueError(f'max_len={max_len} has no room for the {special} '
-                         'special tokens: raise it')
-    return max_len - special
-
-
-def _cut(first, second, room):
-    """How many tokens of two texts stay: (of the first, of the second).
-
-    The longer one loses until both are as long; then each has its half of
-    the room, and of an odd one the longer has the token more, or the second
-    where both were as long. As transformers does with `longest_first`.
-    """
-    if second is None:
-        return min(first, room), 0
-    if first + second <= room:
-        return first, second
-    short, long = min(first, second), room // 2
-    short = min(short, long)
-    long = room - short
-    return (long, short) if first > second else (short, long)

@@ -52,10 +52,11 @@ def all_of(run):
     return [found[step] for step in sorted(found)]
 
 
-def save(run, step, state, net, trainer, kept=KEPT):
+def save(run, step, state, net, trainer, kept=KEPT, also=None):
     """Write the checkpoint of `step`, then drop all but the last `kept`.
 
-    state: what JSON can hold. Whatever goes wrong, the ones before stay.
+    state: what JSON can hold; also: more arrays, by name. Whatever goes
+    wrong, the ones before stay.
     """
     folder = folder_of(run)
     path = folder / f'step-{step:08d}.npz'
@@ -70,6 +71,7 @@ def save(run, step, state, net, trainer, kept=KEPT):
     if isinstance(net.vocab, PieceVocab):
         arrays['tokenizer'] = onp.frombuffer(
             net.vocab.tokenizer.to_json().encode(), dtype='uint8')
+    arrays.update(also or {})
     state = dict(state, format=FORMAT, step=step,
                  updates=trainer.optimizer.num_update)
     arrays['state'] = onp.frombuffer(

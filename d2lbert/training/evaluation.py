@@ -2,16 +2,17 @@
 from pathlib import Path
 
 from d2lbert.devices import parse_devices
-from d2lbert.objectives.evaluation import evaluate
-from d2lbert.objectives.mlm_nsp import held_out_batches, read_corpus
+from d2lbert.objectives.mlm_nsp import read_corpus
+from d2lbert.objectives.pretraining import OBJECTIVES
 from d2lbert.progress import watched
-from d2lbert.training.runs import RunError, load_run, read_config
+from d2lbert.training.runs import RunError, load_parts, load_run, read_config
 from d2lbert.training.settings import BOOK, complete
 
 
 def evaluate_run(folder, corpus=None, devices='auto'):
     """The `Figures` of a run on its held-out text, or on another one.
 
+    They are those of the objective that it was trained for.
     corpus: as for `pretrain`; of one with a held-out part, that part.
     """
     contexts = parse_devices(devices)
@@ -31,16 +32,21 @@ def evaluate_run(folder, corpus=None, devices='auto'):
         if text.fingerprint != fingerprint:
             raise RunError(
                 f'the corpus of {folder} has changed since it was trained on '
-                '(a file, or the version of Unicode or NLTK that cuts it), '
-                'so what was held out is not known: name files with --corpus')
+                '(a file, what its config.json says of it, or the version of '
+                'Unicode or NLTK that cuts it), so what was held out is not '
+                'known: name files with --corpus')
         # Without --eval-every all of a text was trained on
         part = text.valid
     if part is None:
         raise RunError(f'the corpus of {folder} has no held-out text: name '
                        'files with --corpus')
-    batches = held_out_batches(part, training['batch_size'],
-                               training['max_len'])
-    return evaluate(net, watched(batches, 'evaluating', 'batches'), contexts)
+    objective = OBJECTIVES[training['objective']]
+    net = objective.trained(net)
+    load_parts(net, folder, contexts)
+    batches = objective.held_out_batches(part, training['batch_size'],
+                                         training['max_len'])
+    return objective.figures(net, watched(batches, 'evaluating', 'batches'),
+                             contexts)
 
 
 def _settings_of(folder):

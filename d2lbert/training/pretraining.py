@@ -1,14 +1,16 @@
-"""`pretrain`: a run of the chapter's objective, new or resumed."""
+"""`pretrain`: a run of the chapter's objective, or of another one."""
 from pathlib import Path
+from shlex import quote
+from typing import Any, NamedTuple
 
 from d2lbert.machine import workers
 from d2lbert.machine.terminal import steady_output
-from d2lbert.objectives.mlm_nsp import MLMAndNSP
+from d2lbert.objectives.pretraining import OBJECTIVES
 from d2lbert.training import checkpoints
 from d2lbert.training.folder import RunFolder
 from d2lbert.training.interrupts import StopRequest
 from d2lbert.training.run import Run
-from d2lbert.training.runs import RunError
+from d2lbert.training.runs import RunError, is_finetuned
 from d2lbert.training.settings import ANEW, complete
 
 
@@ -34,10 +36,23 @@ def pretrain(out=None, force=False, resume=None, devices='auto', **keywords):
 
 
 def _objective(settings, vocab):
-    return MLMAndNSP(settings, vocab, progress=workers.rank() == 0)
+    return OBJECTIVES[settings['objective']](
+        settings, vocab, progress=workers.rank() == 0)
 
 
-def resumed(path, keywords, devices, stop=None):
+class Kind(NamedTuple):
+    """What kind of run a checkpoint goes on with."""
+
+    command: str            # the sub-command of such runs
+    objective: Any          # as `Run` takes it
+    complete: Any           # keywords to all settings
+    anew: Any               # settings that may be given another value
+
+
+PRETRAINING = Kind('pretrain', _objective, complete, ANEW)
+
+
+def resumed(path, keywords, devices, stop=None, kind=PRETRAINING):
     """The `Run` that a run folder or a checkpoint holds, with its lock."""
     is_folder = path.is_dir()
     folder = path if is_folder else path.parent.parent
@@ -49,32 +64,37 @@ def resumed(path, keywords, devices, stop=None):
                        'from where it was written')
     if not checkpoints.all_of(folder):
         raise RunError(f'{folder} has no checkpoint to resume from')
-    run = Run(_objective, None, devices, stop)
+    command = 'finetune' if is_finetuned(folder) else 'pretrain'
+    if command != kind.command:
+        raise RunError(f'{folder} is a run of d2lbert {command}: go on with '
+                       f'd2lbert {command} --resume {quote(str(path))}')
+    run = Run(kind.objective, None, devices, stop)
     try:
         run.take_folder(RunFolder.reopen, folder)
         if is_folder:
             # Only now: the process that held the lock may have saved more
             path = checkpoints.all_of(folder)[-1]
         run.checkpoint = (path, *checkpoints.load(path))
-        run.settings = _settings_anew(path, run.checkpoint[1], keywords)
+        run.settings = _settings_anew(path, run.checkpoint[1], keywords,
+                                      kind)
     except BaseException:
         run.close()
         raise
     return run
 
 
-def _settings_anew(path, state, keywords):
+def _settings_anew(path, state, keywords, kind):
     """The settings of a checkpoint, with what may be given anew."""
     try:
-        saved = complete(dict(state['settings']))
+        saved = kind.complete(dict(state['settings']))
     except (ValueError, TypeError, OverflowError) as error:
         raise checkpoints.CheckpointError(
             f'{path} is damaged: its settings are those of no run '
             f'({error})') from None
     fixed = sorted(name for name, value in keywords.items()
-                   if name not in ANEW and value != saved.get(name))
+                   if name not in kind.anew and value != saved.get(name))
     if fixed:
         raise ValueError(f'a resumed run keeps its settings: '
                          f'{", ".join(fixed)} cannot be changed, only '
-                         f'{", ".join(ANEW)} and devices')
-    return complete({**saved, **keywords})
+                         f'{", ".join(kind.anew)} and devices')
+    return kind.complete({**saved, **keywords})

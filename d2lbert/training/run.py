@@ -16,6 +16,7 @@ from d2lbert.machine import workers
 from d2lbert.machine.backend import mx, np
 from d2lbert.progress import Animator
 from d2lbert.training import checkpoints
+from d2lbert.training.best import Best
 from d2lbert.training.folder import check_room
 from d2lbert.training.history import RunHistory
 from d2lbert.training.interrupts import Stopped, StopRequest
@@ -111,8 +112,11 @@ class Run:
         self.objective = self.make_objective(self.settings, vocab)
         mx.random.seed(self.settings['seed'] % 2 ** 31)
         self.net = self.objective.net(self.devices)
+        self.num_steps = self.objective.num_steps
+        self.eval_every = self.objective.eval_every
         self.history = RunHistory(self.objective.losses,
                                   self.objective.Figures)
+        self.best = Best(self.objective, self.history, self.net)
         self.updater = Updater(
             self.net, self.objective, self.settings, self.devices,
             workers.kvstore() if self.num_workers > 1 else 'device',
@@ -125,10 +129,9 @@ class Run:
 
     def _restore(self, path, state, arrays):
         if self.objective.fingerprint != state['fingerprint']:
-            raise RunError(
-                f'the corpus of {path} has changed since (a file, what '
-                '--eval-every holds out, or the version of Unicode or NLTK '
-                'that cuts it): resume with what it was')
+            what, why = self.objective.changed
+            raise RunError(f'{what} of {path} has changed since ({why}): '
+                           'resume with what it was')
         checkpoints.restore(path, state, arrays, self.net,
                             self.updater.trainer)
         try:
@@ -139,9 +142,9 @@ class Run:
             raise checkpoints.CheckpointError(
                 f'{path} is damaged: it does not say where its run was '
                 f'({error})') from None
-        if self.history.num_steps > self.settings['num_steps']:
+        if self.history.num_steps > self.num_steps:
             raise ValueError(
-                f'num_steps={self.settings["num_steps"]} is less than the '
+                f'num_steps={self.num_steps} is less than the '
                 f'{self.history.num_steps} steps that were taken up to '
                 f'{path}: name more, or an earlier checkpoint')
         for what, now in (('devices', self.num_devices),
@@ -154,6 +157,7 @@ class Run:
                 break
         if self.rank == 0:
             checkpoints.sweep(self.out)
+            self.best.restore(self.out, arrays)
 
     def say(self, line):
         """A line for whoever looks on, from one worker only."""
@@ -166,10 +170,10 @@ class Run:
         """Take the steps that are left, then write the run folder."""
         s, history = self.settings, self.history
         legend = list(history.losses)
-        if s['eval_every']:
+        if self.eval_every:
             legend += [f'held-out {name}' for name in history.losses]
         self.animator = Animator(xlabel='step', ylabel='loss', legend=legend,
-                                 xlim=[1, s['num_steps']],
+                                 xlim=[1, self.num_steps],
                                  quiet=self.rank != 0)
         for step, *means in zip(history.step, *(
                 getattr(history, name) for name in history.losses)):
@@ -180,11 +184,12 @@ class Run:
             self._begin_folder()
         self.saved_at = time.monotonic()
         self.stop.patient = True
-        run_steps(self.steps(), s['num_steps'], s['log_interval'], history,
+        run_steps(self.steps(), self.num_steps, s['log_interval'], history,
                   self.animator, self._after,
                   # Not its own count: the first batch may be a small one
-                  lambda _: about(self.net, s['num_steps'],
-                                  self._whereabouts(), s['batch_size']))
+                  lambda _: about(self.net, self.num_steps,
+                                  self._whereabouts(), s['batch_size'],
+                                  self.objective.unit))
         self.stop.deaf = True       # only files are left to be written
         if self.rank == 0:
             self._finish()
@@ -259,9 +264,9 @@ class Run:
 
     def _after(self, step):
         """What is due behind a step: figures, a checkpoint, the end."""
-        s, last = self.settings, step == self.settings['num_steps']
+        s, last = self.settings, step == self.num_steps
         self.steps_taken += 1
-        if s['eval_every'] and (step % s['eval_every'] == 0 or last):
+        if self.eval_every and (step % self.eval_every == 0 or last):
             self.history.read_losses()   # figures of a net that still works
             if self.rank == 0:
                 self._note_held_out(step)
@@ -280,7 +285,7 @@ class Run:
             self._save()
         if stopping:
             way_on = '' if self.num_workers > 1 else (
-                f'; go on with: d2lbert pretrain --resume '
+                f'; go on with: d2lbert {self.objective.command} --resume '
                 f'{quote(str(self.out))}')
             raise Stopped(f'stopped at step {step}{way_on}'
                           if self.rank == 0 else '', self.stop.signal)
@@ -294,6 +299,7 @@ class Run:
     def _note_held_out(self, step):
         figures = self.objective.evaluate(self.net, self.devices)
         self.history.held_out[step] = figures
+        self.best.note(self.out, step)
         self._draw(step, figures)
         line = f'step {step}: {self.objective.line(figures)}'
         self.history.log_lines.append(f'{line}\n')
@@ -318,7 +324,8 @@ class Run:
                  num_devices=self.num_devices,
                  num_workers=self.num_workers),
             self.net, self.updater.trainer,
-            checkpoints.KEPT if self.settings['save_every'] else 1)
+            checkpoints.KEPT if self.settings['save_every'] else 1,
+            self.best.arrays(self.out))
         self.stop.last_words = 'stopped; what was saved before is whole'
 
     def _check_finite(self):
@@ -344,16 +351,17 @@ class Run:
                             self.net.collect_params().values())
         # A checkpoint has both of Adam's moments, too, and the oldest goes
         # when the new one is there
-        check_room(self.out, self.folder.target, num_bytes * (
-            1 + 3 * (checkpoints.KEPT + 1) if self.settings['save_every']
-            else 1))
+        best = self.best.is_kept
+        check_room(self.out, self.folder.target, num_bytes * (1 + best + (
+            (3 + best) * (checkpoints.KEPT + 1)
+            if self.settings['save_every'] else 0)))
         self.folder.reserve(num_bytes)
         self.folder.begin(self._config(), self.objective.vocab, {
             'losses.csv': self.history.csv(self._has_held_out()),
             'log.txt': ''.join(self.history.log_lines)})
 
     def _has_held_out(self):
-        return bool(self.settings['eval_every'] or self.history.held_out)
+        return bool(self.eval_every or self.history.held_out)
 
     def _finish(self):
         """Write what a finished run leaves, and only then print it."""
@@ -361,9 +369,11 @@ class Run:
         self.history.log_lines.append(f'{lines}\n')
         self._check_finite()
         self.folder.release()
+        self.best.load(self.out, self.devices)
         # A resumed run may have more steps than when it began
         self.folder.write_config(self._config())
         write_run(self.out, self.net, self.history, self.animator)
+        self.best.close(self.out)
         kept_apart = self.folder.finish(self._config())
         if kept_apart:
             self.say(kept_apart)
@@ -371,6 +381,7 @@ class Run:
 
     def _config(self):
         return dict(d2lbert=__version__, model=self.net.config,
+                    **self.objective.described(self.history),
                     fingerprint=self.objective.fingerprint,
                     training=dict(self.settings,
                                   devices=[str(c) for c in self.devices]))

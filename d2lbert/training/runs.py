@@ -5,7 +5,7 @@ from pathlib import Path
 from shlex import quote
 
 from d2lbert.bert import BERTModel
-from d2lbert.machine.backend import mx, npx
+from d2lbert.machine.backend import last_line, mx, npx
 from d2lbert.machine.files import Name, replacing, write_text
 from d2lbert.pretrained.vocabulary import PieceVocab
 from d2lbert.pretrained.wordpiece import TOKENIZER
@@ -26,7 +26,22 @@ def write_run(out, net, history, animator):
     animator.save(out / 'losses.png')
     history.save_csv(out / 'losses.csv')
     write_text(out / 'log.txt', ''.join(history.log_lines))
-    save_parameters(net, out / 'model.params')
+    for name, part in _parts(net).items():
+        if name != 'model':
+            save_parameters(part, out / f'{name}.params')
+    save_parameters(_parts(net)['model'], out / 'model.params')
+
+
+def _parts(net):
+    """The parts of a net that files of their own hold; see `objectives`."""
+    return getattr(net, 'parts', {'model': net})
+
+
+def load_parts(net, folder, ctx=None):
+    """Load into `net` what lies beside the model of the run in `folder`."""
+    for name, part in _parts(net).items():
+        if name != 'model':
+            load_parameters(part, Path(folder, f'{name}.params'), ctx)
 
 
 def save_parameters(net, path):
@@ -41,13 +56,11 @@ def save_parameters(net, path):
                           f'full?): {last_line(error)}') from None
 
 
-def last_line(error):
-    """What an error says; MXNet's own begin with a traceback."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[-1]
-
-
 def load_run(folder, ctx=None):
-    """The net and vocabulary of a run folder, as (net, vocab)."""
+    """The net and vocabulary of a run of `pretrain`, as (net, vocab).
+
+    The net is the model alone, whatever it was trained for.
+    """
     folder = Path(folder)
     net = _described_net(folder)
     of_pieces = (folder / TOKENIZER).is_file()
@@ -78,7 +91,13 @@ def _described_net(folder):
     try:
         if not isinstance(config, dict) or 'model' not in config:
             raise ValueError('it says nothing of one')
+        if 'finetuned' in config:
+            raise RunError(f'{folder} holds a fine-tuned model, which has '
+                           'other scores: d2lbert predict and evaluate, '
+                           'load_run and load_finetuned know it')
         return BERTModel(**config['model'])
+    except RunError:
+        raise
     except (ValueError, TypeError, OverflowError) as error:
         raise RunError(f'{folder / "config.json"} does not describe a model: '
                        f'{error}') from None
@@ -93,13 +112,23 @@ def read_config(folder):
         if not any(folder.glob('checkpoints/step-*.npz')):
             raise RunError(f'the run in {folder} was not finished and has '
                            'no checkpoint to go on from: train it again')
+        command = 'finetune' if is_finetuned(folder) else 'pretrain'
         raise RunError(f'the run in {folder} was not finished: go on with '
-                       f'd2lbert pretrain --resume {quote(str(folder))}')
+                       f'd2lbert {command} --resume {quote(str(folder))}')
     try:
         return json.loads((folder / 'config.json').read_text('utf-8'))
     except ValueError as error:
         raise RunError(f'{folder / "config.json"} is damaged: {error}'
                        ) from None
+
+
+def is_finetuned(folder):
+    """Whether config.json there is that of a fine-tuned model."""
+    try:
+        return 'finetuned' in dict(json.loads(
+            (Path(folder) / 'config.json').read_text('utf-8')))
+    except (OSError, ValueError, TypeError):
+        return False
 
 
 def load_parameters(net, path, ctx=None):

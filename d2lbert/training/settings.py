@@ -114,7 +114,7 @@ GROUPS = {
                 'word or none'),
     ),
     'the model': (
-        Setting('max_len', int, 64, 'tokens in a pair at most'),
+        Setting('max_len', int, 64, 'tokens in a pair or sequence at most'),
         Setting('num_hiddens', int, 128, 'numbers in the vector of a token'),
         Setting('ffn_num_hiddens', int, 256, 'width of the feed-forward '
                 'networks'),
@@ -130,10 +130,15 @@ GROUPS = {
                 'of matrices', 'NAME'),
     ),
     'the training': (
+        Setting('objective', str, 'mlm+nsp', "mlm+nsp, the book's, on pairs "
+                'of sentences; mlm, masked words in full sentences, '
+                "RoBERTa's; span, masked spans in them and their boundaries, "
+                "SpanBERT's; these two draw new masks each epoch", 'NAME',
+                choices=('mlm+nsp', 'mlm', 'span')),
         Setting('recipe', str, 'book', "book, the chapter's settings, or "
                 'learn, which learns more in ten minutes', 'NAME'),
-        Setting('batch_size', int, 512, 'sentence pairs in a step', learn=64,
-                least=1),
+        Setting('batch_size', int, 512, 'sentence pairs, or sequences, in a '
+                'step', learn=64, least=1),
         Setting('accumulate', int, 1, 'parts of a batch that are worked on '
                 'one after another, to save memory', 'K', least=1),
         Setting('num_steps', int, 50, 'steps of training', learn=5000,
@@ -174,6 +179,11 @@ LEARN = {name: setting.default if setting.learn is None else setting.learn
          for name, setting in SETTINGS.items()}
 RECIPES = {'book': BOOK, 'learn': LEARN}
 
+#: What an objective takes for granted: without pairs of sentences, rows are
+#: always filled.
+OF_OBJECTIVE = {'mlm+nsp': {}, 'mlm': dict(fill=True, dynamic=True),
+                'span': dict(fill=True, dynamic=True)}
+
 #: What a run that is resumed may be given anew: where it ends, how it is
 #: kept, and where the same text is found.
 ANEW = [name for name, setting in SETTINGS.items() if setting.anew]
@@ -185,18 +195,13 @@ def complete(keywords):
     if recipe not in RECIPES:
         raise ValueError(f'there is no recipe {recipe!r}: choose '
                          f'{" or ".join(RECIPES)}')
-    unknown = sorted(set(keywords) - set(SETTINGS))
-    if unknown:
-        raise TypeError(f'unknown setting {", ".join(unknown)}: there are '
-                        f'{", ".join(SETTINGS)}')
-    values = {**RECIPES[recipe], 'recipe': recipe, **keywords}
-    if values['seed'] is None:
-        values['seed'] = int.from_bytes(os.urandom(4), 'little')
-    values = {name: setting.checked(values[name])
-              for name, setting in SETTINGS.items()}
-    if values['batch_size'] % values['accumulate']:
-        raise ValueError(f'accumulate={values["accumulate"]} does not divide '
-                         f'batch_size={values["batch_size"]}')
+    objective = SETTINGS['objective'].checked(
+        keywords.get('objective', 'mlm+nsp'))
+    values = checked(SETTINGS, {**RECIPES[recipe], **OF_OBJECTIVE[objective],
+                                'recipe': recipe}, keywords)
+    if objective != 'mlm+nsp' and not values['fill']:
+        raise ValueError(f'objective={objective} fills its sequences with '
+                         'full sentences: leave fill=False out')
     if values['vocab_size'] is not None and values['vocab'] is not None:
         raise ValueError('vocab (--vocab) and vocab_size (--vocab-size) both '
                          'say what the vocabulary is: leave one of them out')
@@ -211,6 +216,27 @@ def complete(keywords):
     return values
 
 
+def checked(settings, defaults, keywords):
+    """The values of all `settings`: those given, else the defaults.
+
+    settings: {name: Setting}, a seed among them, which is drawn where there
+    is none.
+    """
+    unknown = sorted(set(keywords) - set(settings))
+    if unknown:
+        raise TypeError(f'unknown setting {", ".join(unknown)}: there are '
+                        f'{", ".join(settings)}')
+    values = {**defaults, **keywords}
+    if values['seed'] is None:
+        values['seed'] = int.from_bytes(os.urandom(4), 'little')
+    values = {name: setting.checked(values[name])
+              for name, setting in settings.items()}
+    if values['batch_size'] % values['accumulate']:
+        raise ValueError(f'accumulate={values["accumulate"]} does not divide '
+                         f'batch_size={values["batch_size"]}')
+    return values
+
+
 def described_default(setting):
     """The default in words: '512; 64 in learn', '' where there is none."""
     if setting.default is None or setting.kind is bool:
@@ -219,10 +245,10 @@ def described_default(setting):
     return both if setting.learn is None else f'{both}; {setting.learn}'
 
 
-def table():
+def table(groups=None, default='default; in `learn`'):
     """The settings as the README lists them, in Markdown."""
-    lines = ['| setting | default; in `learn` | |', '|---|---|---|']
-    for title, settings in GROUPS.items():
+    lines = [f'| setting | {default} | |', '|---|---|---|']
+    for title, settings in (groups or GROUPS).items():
         lines.append(f'| *{title}* | | |')
         lines += [f'| `{setting.name}` | {described_default(setting)} | '
                   f'{setting.help} |' for setting in settings]

@@ -60,8 +60,8 @@ class Updater:
     def rate(self, step):
         """The learning rate of a step."""
         s = self.settings
-        return s['lr'] * schedule(step, s['num_steps'], s['warmup'],
-                                  s['decay'])
+        return s['lr'] * schedule(step, self.objective.num_steps,
+                                  s['warmup'], s['decay'])
 
     def update(self, step):
         """Add up gradients of all devices and workers; clip; step."""

@@ -36,9 +36,9 @@ def parser(description):
     parser = argparse.ArgumentParser(
         description=description,
         formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument('--rounds', type=_count, default=7, metavar='N',
+    parser.add_argument('--rounds', type=count, default=7, metavar='N',
                         help='turns of each peer (7)')
-    parser.add_argument('--steps', type=_count, default=3, metavar='N',
+    parser.add_argument('--steps', type=count, default=3, metavar='N',
                         help='batches, hence steps, in a turn (3)')
     parser.add_argument('--data', metavar='FOLDER',
                         help='the folder that holds wiki.train.tokens '
@@ -53,7 +53,7 @@ def parser(description):
     return parser
 
 
-def _count(text):
+def count(text):
     value = int(text)
     if value < 1:
         raise argparse.ArgumentTypeError(f'{text} is less than 1')
@@ -118,6 +118,31 @@ class Texts:
         return self._add(f'{length} filled', [
             tokens, segments, onp.full_like(lens, T), positions,
             onp.ones(positions.shape, 'float32'), labels, nsp])
+
+    def shorten(self, length, means, deviations, classes):
+        """Rows of `length` that hold pairs as short as other texts have.
+
+        means, deviations: those of the number of words of the first and of
+        the second sentence, which are gamma distributed; their words are
+        those of the rows of `length`. Labels are drawn from `classes`.
+        """
+        rng = onp.random.RandomState(0)
+        columns = self.columns[f'{length}']
+        tokens, _, lens, *others, _ = columns
+        B, T = tokens.shape
+        parts = [onp.maximum(1, rng.gamma(
+            (mean / spread) ** 2, spread ** 2 / mean, B).round().astype(int))
+            for mean, spread in zip(means, deviations)]
+        first = onp.minimum(parts[0], T // 2)
+        last = onp.minimum(first + parts[1] + 3, T)
+        real = tokens[onp.arange(T) < lens[:, None]]
+        place = onp.arange(T)
+        segments = (place > first[:, None] + 1) & (place < last[:, None])
+        return self._add(f'{length} short', [
+            onp.where(place < last[:, None], onp.resize(real, (B, T)),
+                      1).astype(tokens.dtype),
+            segments.astype(tokens.dtype), last.astype(lens.dtype), *others,
+            rng.randint(0, classes, B).astype('float32')])
 
     def _add(self, name, columns):
         self.columns[name] = columns

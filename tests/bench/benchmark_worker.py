@@ -97,6 +97,30 @@ class Gluon:
         return (sum(float(loss) for loss in mlm_ls) / len(mlm_ls),
                 sum(float(loss) for loss in nsp_ls) / len(nsp_ls))
 
+    def build_classifier(self, vocab_size, sizes, max_len, typed):
+        """A BERT of random weights, and three classes of its <cls>.
+
+        typed: by the class that a reader of the page types, not by the
+        package's own, if it has one.
+        """
+        bert = self.d2l.BERTModel(vocab_size, *sizes, max_len)
+        bert.initialize(self.mx.init.Xavier())
+        kind = getattr(self.d2l, 'BERTClassifier', None)
+        self.net = (page_classifier(self.mx.gluon.nn)
+                    if typed or kind is None else kind)(bert)
+        self.net.output.initialize()
+        self.loss = self.mx.gluon.loss.SoftmaxCrossEntropyLoss()
+        self.trainer = self.mx.gluon.Trainer(
+            self.net.collect_params(), 'adam', {'learning_rate': 1e-4})
+
+    def fine_tune(self, shards):
+        """One step of train_ch13; the sum of losses, right guesses."""
+        features, (labels,) = [X for X, in shards[:3]], shards[6]
+        sums = self.d2l.train_batch_ch13(
+            self.net, features, labels, self.loss, self.trainer,
+            [self.mx.cpu()], self.d2l.split_batch_multi_inputs)
+        return tuple(map(float, sums))
+
     def forward(self, shards, predictions):
         (tokens_X,), (segments_X,), (valid_lens_x,), (positions,) = shards[:4]
         self.net(tokens_X, segments_X, valid_lens_x.reshape(-1),
@@ -133,6 +157,21 @@ class Gluon:
         return sorted(((name, row['Count'], row['Total'])
                        for name, row in operators.items()),
                       key=lambda row: -row[2])
+
+
+def page_classifier(nn):
+    """The class that the page on inference has its readers type."""
+    class BERTClassifier(nn.Block):
+        def __init__(self, bert):
+            super().__init__()
+            self.encoder, self.hidden = bert.encoder, bert.hidden
+            self.output = nn.Dense(3)
+
+        def forward(self, inputs):
+            tokens_X, segments_X, valid_lens_x = inputs
+            encoded_X = self.encoder(tokens_X, segments_X, valid_lens_x)
+            return self.output(self.hidden(encoded_X[:, 0, :]))
+    return BERTClassifier
 
 
 def ours():
@@ -284,12 +323,21 @@ class Worker:
         self.peer.build(vocab_size, sizes, precision)
         return {}
 
-    def train(self, batches):
-        """A step on each batch: their seconds altogether, the last losses."""
+    def build_classifier(self, **arguments):
+        """Make a new net that classifies, in place of the last one."""
+        self.batches.clear()
+        self.peer.build_classifier(**arguments)
+        return {}
+
+    def train(self, batches, step='step'):
+        """A step on each batch: their seconds altogether, the last losses.
+
+        step: the peer's method that takes it.
+        """
         shards = [self._batch(*batch) for batch in batches]
 
         def steps():
-            losses = [self.peer.step(shard) for shard in shards]
+            losses = [getattr(self.peer, step)(shard) for shard in shards]
             return losses[-1]
         times, losses = self._timed(steps)
         if not onp.isfinite(losses).all():

@@ -15,7 +15,6 @@ rejects VBZ I-VP O
 German\tJJ\tI-NP\tI-MISC
 call NN I-NP O
 . . O O
-
 -DOCSTART- -X- O O
 Peter NNP I-NP I-PER\r
 Blackburn NNP I-NP I-PER

@@ -107,6 +107,7 @@ def test_columns_come_by_role_or_in_order(given, expected):
     ('a,b,c,d', 'expected --columns'), ('text=1,1', 'expected --columns'),
     ('tekst=1', 'expected --columns'), ('text=', 'expected --columns'),
     ('text=1,,', 'expected --columns'), ([], 'expected --columns'),
+    ({'text': None, 'label': 1}, 'expected --columns'),
     ('text=1,label=1', 'one column two roles'),
     ('text=1,text=2', 'gives a role twice'),
     ('text=1,header=maybe', 'header=maybe in --columns: expected yes or no'),

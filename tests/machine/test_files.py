@@ -18,6 +18,7 @@ from d2lbert.machine.files import (
     Name,
     exchange,
     locked,
+    new_folder,
     replacing,
     write_text,
 )
@@ -35,6 +36,37 @@ def test_a_file_appears_when_all_is_written(tmp_path):
         assert path.read_text() == 'before'
     assert path.read_text() == 'after'
     assert [*tmp_path.iterdir()] == [path]
+
+
+def test_a_folder_appears_when_all_is_written(tmp_path):
+    path = tmp_path / 'a' / 'x'
+    with new_folder(path) as part:
+        (part / 'y').write_text('all')
+        assert not path.exists() and part.parent == path.parent
+    assert [*path.parent.iterdir()] == [path]
+    assert [*path.iterdir()] == [path / 'y']
+
+
+def test_a_folder_that_goes_wrong_leaves_nothing(tmp_path):
+    for error in (ValueError('no'), KeyboardInterrupt(), OSError(28, 'full')):
+        with pytest.raises(type(error)) as raised:
+            with new_folder(tmp_path / 'a' / 'x') as part:
+                (part / 'y').write_text('some')
+                raise error
+        assert raised.value is error and not [*tmp_path.iterdir()]
+    assert str(error) == f"[Errno 28] full: '{tmp_path / 'a' / 'x'}'"
+
+
+def test_a_new_folder_takes_the_place_of_an_empty_one_alone(tmp_path):
+    (tmp_path / 'x').mkdir()
+    with new_folder(tmp_path / 'x') as part:
+        (part / 'y').touch()
+    (tmp_path / 'link').symlink_to(tmp_path)
+    for path in (tmp_path / 'x', tmp_path / 'x' / 'y', tmp_path / 'link'):
+        with pytest.raises(FileExistsError, match='exists already: choose'):
+            with new_folder(path):
+                raise AssertionError
+    assert [*(tmp_path / 'x').iterdir()] == [tmp_path / 'x' / 'y']
 
 
 def test_what_goes_wrong_leaves_what_was_there(tmp_path):
@@ -92,6 +124,7 @@ def test_errors_name_the_file_and_not_its_part(tmp_path):
         write_text(tmp_path, '')
     assert raised.value.filename == str(tmp_path)
     assert raised.value.filename2 is None
+    assert ' -> ' not in str(raised.value)
 
 
 def test_a_pipe_is_written_to_and_stays_one(tmp_path):

@@ -2,6 +2,7 @@
 import json
 import math
 import os
+import resource
 import struct
 import sys
 import threading
@@ -327,6 +328,8 @@ def test_a_decoder_of_another_shape_is_refused(tmp_path):
     ('architectures', 'BertModel', 'a list'),
     ('dtype', 32, 'a name'), ('torch_dtype', ['float32'], 'a name'),
     ('initializer_range', -1, 'a number'),
+    ('initializer_range', float('inf'), 'a number'),
+    ('classifier_dropout', float('nan'), 'a number below 1'),
     ('classifier_dropout', 2, 'a number below 1'),
     ('pad_token_id', 23, 'one of the 23 numbers of tokens')])
 def test_a_field_that_is_not_served_is_refused_by_name(field, value,
@@ -582,7 +585,22 @@ def test_a_folder_is_written_whole_or_not_at_all(loaded, tmp_path,
     path = tmp_path / 'new' / 'x'
     with pytest.raises(OSError) as error:
         save_pretrained(*loaded, path)
-    assert error.value.filename == str(path)
+    assert str(error.value) == (f"[Errno 28] No space left on device: "
+                                f"'{path}'")
+    assert not any(tmp_path.iterdir())
+
+
+def test_a_full_disk_is_named_by_the_folder(loaded, tmp_path):
+    # This process may write 8 KB into a file, and no more
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (8192, hard))
+    try:
+        with pytest.raises(OSError) as error:
+            save_pretrained(*loaded, tmp_path / 'x')
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert f"{tmp_path / 'x'}" in str(error.value)
+    assert '.part' not in str(error.value)
     assert not any(tmp_path.iterdir())
 
 

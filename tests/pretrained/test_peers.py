@@ -21,7 +21,8 @@ from d2lbert.pretrained.folders import (
     save_pretrained,
 )
 from d2lbert.pretrained.names import HEADS
-from d2lbert.pretrained.wordpiece import WordPiece
+from d2lbert.pretrained.wordpiece import WholeWords, WordPiece
+from d2lbert.text import RESERVED, Vocab
 
 
 @pytest.fixture(scope='module')
@@ -51,8 +52,9 @@ REAL = {'tiny': ('mlm',), 'minilm': ('pooler',)}
 def scored(ask, tmp_path_factory):
     """A folder of folders, read there in one go, and what was written here.
 
-    0 to 9 are of the ten shapes; net-0 to net-2 were written here; tiny and
-    minilm are real, tiny-again and minilm-again the same written here.
+    0 to 9 are of the ten shapes; net-0 to net-2 were written here, words
+    with the whole words of a run; tiny and minilm are real, tiny-again and
+    minilm-again the same written here.
     """
     place, written = tmp_path_factory.mktemp('peers'), {}
     ask('make', place)
@@ -61,6 +63,9 @@ def scored(ask, tmp_path_factory):
         tokenizer = WordPiece.train([str(place / 'text')], 40)
         written[f'net-{i}'] = random_net(len(tokenizer), keywords), tokenizer
     (place / 'text').unlink()
+    words = WholeWords(Vocab(['the crane is flying, <mask> a'.split()],
+                             reserved_tokens=RESERVED), 37)
+    written['words'] = random_net(len(words), NETS[0]), words
     for name in REAL:
         folder = Path(os.environ.get('D2LBERT_WEIGHTS', ''), name)
         if os.environ.get('D2LBERT_WEIGHTS') and folder.is_dir():
@@ -132,7 +137,7 @@ def test_real_checkpoints_say_what_they_say_in_transformers(name, scored):
 
 
 @pytest.mark.parametrize('name', [
-    *(f'net-{i}' for i in range(len(NETS))),
+    *(f'net-{i}' for i in range(len(NETS))), 'words',
     *(f'{name}-again' for name in REAL)])
 def test_what_is_written_here_is_read_there_without_a_word(name, scored):
     place, written = scored

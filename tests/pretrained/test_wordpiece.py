@@ -3,6 +3,8 @@ import gzip
 import hashlib
 import json
 import os
+import random
+import re
 import subprocess
 import sys
 import threading
@@ -129,3 +131,397 @@ def test_what_is_saved_is_what_transformers_reads(tmp_path, options):
         again = WordPiece.load(tmp_path / name)
         assert again.encode_batch(HARD) == tokenizer.encode_batch(HARD)
         assert (len(again), again.max_len) == (len(tokenizer), 512)
+
+
+# Alone
+
+SPECIAL = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]']
+
+
+def test_what_is_learnt_is_the_same_in_every_process(tmp_path):
+    text = tmp_path / 'text.txt'
+    text.write_text(TEXT + ' '.join(HARD), 'utf-8', 'replace')
+    script = ('import sys\n'
+              "sys.argv[0] = 'd2lbert'\n"      # which waits for no MXNet
+              'from d2lbert.pretrained.wordpiece import WordPiece\n'
+              'print(ascii(WordPiece.train(sys.argv[1], 900).idx_to_token))')
+    found = {subprocess.run(
+        [sys.executable, '-c', script, str(text)], check=True, text=True,
+        stdout=subprocess.PIPE, env=dict(os.environ, PYTHONHASHSEED=str(k),
+                                         RAYON_NUM_THREADS=str(1 + k))
+        ).stdout for k in range(3)}
+    assert len(found) == 1
+
+
+def test_pieces_are_special_tokens_letters_and_then_the_most_frequent(small):
+    tokens = small.idx_to_token
+    assert tokens[:5] == SPECIAL
+    assert [small.pad_id, small.unk_id, small.cls_id, small.sep_id,
+            small.mask_id] == list(range(5))
+    letters = [token for token in tokens[5:] if len(token) == 1]
+    more = [token for token in tokens if token.startswith('##')
+            and len(token) == 3]
+    assert tokens[5:5 + len(letters) + len(more)] == (
+        sorted(letters) + sorted(more))
+    # 'are' is there once in 'are', and 'an' in crane, cranes, an
+    assert tokens.index('##an') < tokens.index('are')
+    assert len(small) == 90 == len(small.token_to_idx)
+    assert not {'A', 'Ä', 'ä', 'é', '<unk>'} & set(tokens)
+    # WikiText's <unk> is no word to learn letters from
+    assert '<' not in tokens and '飛' in tokens
+
+
+def test_words_are_counted_and_rare_pairs_left_alone(monkeypatch):
+    counts = {'ab': 5, 'abc': 3, 'xy': 1}
+    tokens = WordPiece.of_counts(counts, 50).idx_to_token
+    assert tokens[5:] == ['a', 'b', 'c', 'x', 'y', '##b', '##c', '##y',
+                          'ab', 'abc']
+    monkeypatch.setattr(pieces, 'MAX_WORDS', 1000)
+    many = {word: count * 1000 for word, count in counts.items()}
+    assert sum(text.count(' ') + 1 for text in pieces._repeated(many)) == 1000
+    assert WordPiece.of_counts(many, 50).idx_to_token == [
+        *tokens, 'xy']
+
+
+def test_packed_and_several_files_are_read(tmp_path, small):
+    half = len(TEXT) // 2
+    (tmp_path / 'a.gz').write_bytes(gzip.compress((TEXT * 2).encode()))
+    (tmp_path / 'b.txt').write_text(TEXT.replace('\n', '\r\n'), 'utf-8')
+    again = WordPiece.train([tmp_path / 'a.gz', tmp_path / 'b.txt'], 90)
+    assert half and again.idx_to_token == small.idx_to_token
+
+
+def test_words_beyond_the_bound_are_forgotten_the_rarest_first(
+        tmp_path, monkeypatch):
+    text = tmp_path / 'text.txt'
+    text.write_text(' '.join(f'w{k} often' for k in range(60)))
+    monkeypatch.setattr(pieces, 'MAX_TYPES', 20)
+    text.write_text('\n'.join(f'w{k} often' for k in range(60)))
+    counts = pieces.count_words(text)
+    assert counts['often'] == 60 and len(counts) <= 20
+
+
+def test_offsets_and_words_point_into_the_text(small):
+    text = 'The  cranés, Ängström\tflying! zzz'
+    encoded = small.encode(text)
+    assert encoded.tokens == [small.idx_to_token[idx] for idx in encoded.ids]
+    assert encoded.tokens[0] == '[CLS]' and encoded.tokens[-1] == '[SEP]'
+    words = {}
+    for (begin, end), word in zip(encoded.offsets, encoded.words):
+        if word is not None:
+            words[word] = words.get(word, '') + text[begin:end]
+    assert list(words.values()) == ['The', 'cranés', ',', 'Ängström',
+                                    'flying', '!', 'zzz']
+    assert encoded.tokens[-2] == '[UNK]'
+
+
+@pytest.mark.parametrize('lengths', [(0, 0), (0, 9), (9, 0), (3, 9), (9, 3),
+                                     (9, 9), (9, 8), (8, 9), (5, 5), (1, 1)])
+@pytest.mark.parametrize('max_len', [3, 4, 5, 8, 9, 12, 13, 40])
+def test_the_longer_text_loses_its_last_pieces_first(small, lengths, max_len):
+    a, b = ('a ' * lengths[0]).strip(), ('is ' * lengths[1]).strip()
+    encoded = small.encode(a, b, max_len)
+    counts = [encoded.segments.count(k) - 2 + k for k in range(2)]
+    left = list(lengths)
+    while sum(left) + 3 > max_len:      # one token at a time
+        left[left[0] < left[1]] -= 1
+    assert sum(counts) == sum(left) and sorted(counts) == sorted(left)
+    assert len(encoded.ids) == sum(counts) + 3 <= max(max_len, 3)
+    if lengths[0] != lengths[1] and abs(counts[0] - counts[1]) == 1:
+        assert (counts[0] > counts[1]) == (lengths[0] > lengths[1])
+    words = [(word, segment) for word, segment in zip(
+        encoded.words, encoded.segments) if word is not None]
+    assert words == [(k, 0) for k in range(counts[0])] + [
+        (k, 1) for k in range(counts[1])]
+
+
+def test_a_batch_is_its_texts_one_by_one_in_any_thread(small):
+    texts = [f'crane {k} flies' * (k % 7) for k in range(60)]
+    pairs = texts[::-1]
+    expected = [small.encode(*both, max_len=9 + k % 3)
+                for k, both in enumerate(zip(texts, pairs))]
+    found, failed = {}, []
+
+    def work(shift):
+        try:
+            found[shift] = small.encode_batch(texts, pairs, 9 + shift)
+        except BaseException as error:
+            failed.append(error)
+    threads = [threading.Thread(target=work, args=(k,)) for k in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failed
+    for k, encoded in enumerate(expected):
+        assert found[k % 3][k] == encoded
+    assert small.encode_batch([]) == []
+    assert small.encode_batch(iter(texts[:2])) == small.encode_batch(texts[:2])
+
+
+def test_words_of_a_list_are_numbered_by_it(small):
+    encoded = small.encode_words(['Crane', '', "don't", 'is'], ['a', 'crane'])
+    assert [word for word in encoded.words if word is not None][-2:] == [0, 1]
+    numbers = {word for word, segment in zip(encoded.words, encoded.segments)
+               if not segment}
+    assert numbers == {None, 0, 2, 3}
+    assert encoded.offsets[-2] == (0, 5)
+
+
+# Folders
+
+def saved(tokenizer, folder, **changes):
+    """The tokenizer in a folder, its tokenizer_config.json changed."""
+    folder.mkdir(exist_ok=True)
+    tokenizer.save(folder)
+    path = folder / 'tokenizer_config.json'
+    config = {**json.loads(path.read_text()), **changes}
+    path.write_text(json.dumps({key: value for key, value in config.items()
+                                if value != 'LEFT OUT'}))
+    return folder
+
+
+def test_the_folder_says_what_becomes_of_capitals_and_accents(
+        small, tmp_path):
+    text = 'É Crane'
+    folder = saved(small, tmp_path / 'a')
+    (folder / 'tokenizer.json').unlink()
+
+    def tokens(**changes):
+        path = folder / 'tokenizer_config.json'
+        config = json.loads(path.read_text())
+        path.write_text(json.dumps({**config, **changes}))
+        loaded = WordPiece.load(folder)
+        return [loaded.tokenizer.normalizer.normalize_str(text)]
+    assert tokens() == ['e crane']
+    assert tokens(do_lower_case=False) == ['É Crane']
+    assert tokens(strip_accents=True) == ['E Crane']
+    assert tokens(do_lower_case=True, strip_accents=False) == ['é crane']
+    (folder / 'tokenizer_config.json').unlink()
+    assert WordPiece.load(folder).encode('[MASK] Crane') == small.encode(
+        '[MASK] Crane')
+
+
+def test_tokenizer_config_wins_over_tokenizer_json(small, tmp_path):
+    folder = saved(small, tmp_path / 'a', do_lower_case=False)
+    assert not WordPiece.load(folder).tokenizer.normalizer.lowercase
+    folder = saved(small, tmp_path / 'b', do_lower_case='LEFT OUT')
+    assert WordPiece.load(folder).tokenizer.normalizer.lowercase
+
+
+def test_padding_and_truncation_are_no_part_of_a_tokenizer(small, tmp_path):
+    folder = saved(small, tmp_path / 'a')
+    small.tokenizer.enable_padding(length=40)
+    small.tokenizer.enable_truncation(4)
+    (folder / 'tokenizer.json').write_text(small.tokenizer.to_str())
+    loaded = WordPiece.load(folder)
+    assert len(loaded.encode('crane').ids) < 10
+    assert len(loaded.encode('is ' * 50).ids) == 52
+
+
+@pytest.mark.parametrize('limit, expected', [
+    (512, 512), (128.0, 128), (1e30, None), (int(1e30), None), (None, None),
+    ('LEFT OUT', None), ('many', None), (True, None), (0, None)])
+def test_the_limit_is_what_the_folder_says(small, tmp_path, limit, expected):
+    folder = saved(small, tmp_path / 'a', model_max_length=limit)
+    assert WordPiece.load(folder).max_len == expected
+
+
+@pytest.mark.parametrize('way', ['config', 'map', 'dict', 'known'])
+def test_special_tokens_are_those_of_the_folder(tmp_path, way):
+    tokens = ['<unk>', '<s>', '</s>', '<pad>', '<mask>', 'a', '##b']
+    (tmp_path / 'vocab.txt').write_text('\n'.join(tokens) + '\n')
+    said = dict(unk_token='<unk>', cls_token='<s>', sep_token='</s>',
+                pad_token='<pad>', mask_token='<mask>')
+    if way == 'dict':
+        said = {role: dict(content=token, lstrip=False)
+                for role, token in said.items()}
+    if way != 'known':
+        (tmp_path / ('special_tokens_map.json' if way == 'map' else
+                     'tokenizer_config.json')).write_text(json.dumps(said))
+    loaded = WordPiece.load(tmp_path)
+    assert [loaded.unk_id, loaded.cls_id, loaded.sep_id, loaded.pad_id,
+            loaded.mask_id] == [0, 1, 2, 3, 4]
+    assert loaded.special_ids == [0, 1, 2, 3, 4]
+    assert loaded.encode('ab c <mask>', 'a').ids == [
+        1, 5, 6, 0, 4, 2, 5, 2]
+    loaded.save(tmp_path)
+    assert WordPiece.load(tmp_path).encode('ab') == loaded.encode('ab')
+
+
+def test_a_vocabulary_with_a_token_twice_is_read_as_transformers_does(
+        tmp_path):
+    (tmp_path / 'vocab.txt').write_text('\r\n'.join(
+        [*SPECIAL, 'a', 'b', 'a', 'c']) + '\r\n\r\n')
+    loaded = WordPiece.load(tmp_path)
+    assert loaded.encode('a b c').ids == [2, 7, 6, 8, 3]
+    assert len(loaded) == 9
+
+
+@pytest.mark.parametrize('name, content, message', [
+    ('tokenizer.json', b'', 'tokenizer.json is damaged, it is no JSON'),
+    ('tokenizer.json', b'[]', 'it holds a list'),
+    ('tokenizer.json', b'\xff\xfe', 'is damaged'),
+    ('tokenizer.json', b'[' * 100000, 'is damaged'),
+    ('tokenizer.json', b'{}', 'holds no tokenizer'),
+    ('tokenizer.json', b'{"model": {"type": "Odd", "vocab": {}}}',
+     'that the library tokenizers can read'),
+    ('tokenizer.json', b'{"version": "1.0", "model": {"type": "WordPiece", '
+     b'"unk_token": "[UNK]", "continuing_subword_prefix": "##", '
+     b'"max_input_chars_per_word": 100, "vocab": {"a": 0}}}',
+     r"has no token '\[PAD\]', which is to be the pad token"),
+    ('tokenizer_config.json', b'{"cls_token": "<odd>"}',
+     "has no token '<odd>', which is to be the cls token"),
+    ('tokenizer_config.json', b'nonsense', 'tokenizer_config.json is damag'),
+    ('tokenizer_config.json', b'{"do_lower_case": "yes"}',
+     "do_lower_case in .* must be true or false, not 'yes'"),
+    ('vocab.txt', b'', 'vocab.txt is empty'),
+    ('vocab.txt', b'a\n\xff\n', 'vocab.txt, line 2: not UTF-8'),
+    ('vocab.txt', b'a\nb\n', r"has no token '\[PAD\]'"),
+    ('vocab.txt', None, 'holds no tokenizer: expected'),
+])
+def test_what_is_no_tokenizer_is_refused_in_a_sentence(
+        small, tmp_path, name, content, message):
+    folder = saved(small, tmp_path / 'a')
+    if name == 'vocab.txt':
+        (folder / 'tokenizer.json').unlink()
+        (folder / name).unlink()
+    if content is not None:
+        (folder / name).write_bytes(content)
+    with pytest.raises(ValueError, match=message) as caught:
+        WordPiece.load(folder)
+    assert type(caught.value) is pieces.TokenizerError
+    assert '\n' not in str(caught.value)
+
+
+def test_damage_anywhere_is_refused_or_does_no_harm(small, tmp_path):
+    folder = saved(small, tmp_path / 'a')
+    whole = (folder / 'tokenizer.json').read_bytes()
+    rng = random.Random(0)
+    for k in range(150):
+        damaged = bytearray(whole)
+        place = rng.randrange(len(whole))
+        if k % 3:
+            damaged[place] = rng.randrange(32, 127)
+        else:
+            del damaged[place:place + rng.randrange(1, 60)]
+        (folder / 'tokenizer.json').write_bytes(damaged)
+        try:
+            WordPiece.load(folder).encode('a crane [MASK]', 'b')
+        except ValueError as error:
+            assert 'tokenizer.json' in str(error)
+
+
+@pytest.mark.parametrize('call, kind, message', [
+    (lambda t: t.encode(b'bytes'), TypeError, 'a text must be a string'),
+    (lambda t: t.encode(None), TypeError, 'a text must be a string, not None'),
+    (lambda t: t.encode('a', 5), TypeError, 'a text must be a string, not 5'),
+    (lambda t: t.encode_words(['a', 5]), TypeError, 'must be a string, not 5'),
+    (lambda t: t.encode_words('abc d'), TypeError, 'list of words'),
+    (lambda t: t.encode_batch('abc'), TypeError, 'a list of texts'),
+    (lambda t: t.encode('\udcff'), ValueError, 'is no Unicode'),
+    (lambda t: t.encode_batch(['a'], ['b', 'c']), ValueError,
+     '2 second texts cannot be paired with 1'),
+    (lambda t: t.encode('a', max_len=1), ValueError, 'no room for the 2'),
+    (lambda t: t.encode('a', 'b', max_len=2), ValueError, 'no room for the 3'),
+])
+@pytest.mark.parametrize('kind_of_tokenizer', ['pieces', 'words'])
+def test_what_is_no_text_is_refused(small, kind_of_tokenizer, call, kind,
+                                    message):
+    tokenizer = small
+    if kind_of_tokenizer == 'words':
+        tokenizer = WholeWords(Vocab(['a'], reserved_tokens=RESERVED))
+    with pytest.raises(kind, match=message):
+        call(tokenizer)
+
+
+@pytest.mark.parametrize('content, size, message', [
+    (b'', 50, 'is empty'), (b' \n', 50, 'no word to learn pieces from'),
+    (b'<unk> <unk>', 50, 'no word to learn pieces from'),
+    (b'ab\n\xff', 50, 'line 2: byte 1'), (b'abc', 7, 'is too small'),
+    (b'%PDF-1', 50, 'a PDF file')])
+def test_what_cannot_be_learnt_from_is_said(tmp_path, content, size, message):
+    (tmp_path / 'text.txt').write_bytes(content)
+    with pytest.raises(ValueError, match=message):
+        WordPiece.train(tmp_path / 'text.txt', size)
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(FileNotFoundError, match='nothing is no file'):
+        WordPiece.train(tmp_path / 'nothing', 50)
+    with pytest.raises(FileNotFoundError, match='neither a folder nor'):
+        WordPiece.load(tmp_path / 'nothing')
+
+
+def test_without_the_library_a_sentence_names_the_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, 'tokenizers', None)
+    with pytest.raises(ImportError, match=r"pip install '\.\[pretrained\]'"):
+        WordPiece.of_counts({'a': 5}, 20)
+
+
+def test_the_package_imports_no_library_for_pieces():
+    script = ('import sys, d2lbert as d2l; d2l.BERTModel\n'
+              "print({'tokenizers', 'safetensors'} & set(sys.modules))")
+    assert subprocess.run([sys.executable, '-c', script], check=True,
+                          stdout=subprocess.PIPE, text=True
+                          ).stdout == 'set()\n'
+
+
+# Whole words
+
+@pytest.fixture
+def words():
+    return WholeWords(Vocab(['a', 'crane', 'is', 'flying'],
+                            reserved_tokens=RESERVED), 64)
+
+
+def test_whole_words_are_those_of_the_run(words):
+    assert words.encode('A  crane\u2009IS not\n', 'flying a') == Encoded(
+        [3, 5, 6, 7, 0, 4, 8, 5, 4],
+        ['<cls>', 'a', 'crane', 'is', '<unk>', '<sep>', 'flying', 'a',
+         '<sep>'],
+        [0, 0, 0, 0, 0, 0, 1, 1, 1],
+        [(0, 0), (0, 1), (3, 8), (9, 11), (12, 15), (0, 0), (0, 6), (7, 8),
+         (0, 0)],
+        [None, 0, 1, 2, 3, None, 0, 1, None])
+    assert [words.pad_id, words.unk_id, words.cls_id, words.sep_id,
+            words.mask_id, words.max_len, len(words)] == [1, 0, 3, 4, 2, 64,
+                                                          9]
+    assert words.encode_words(['A', 'not so', 'crane'], max_len=4) == Encoded(
+        [3, 5, 0, 4], ['<cls>', 'a', '<unk>', '<sep>'], [0] * 4,
+        [(0, 0), (0, 1), (0, 6), (0, 0)], [None, 0, 1, None])
+
+
+def test_whole_words_are_read_back_as_the_same(words, tmp_path):
+    words.save(tmp_path)
+    again = WordPiece.load(tmp_path)
+    assert Vocab.load(tmp_path / 'vocab.txt').idx_to_token == (
+        words.idx_to_token)
+    texts = ['A  crane\tIS not', '<mask> crane', '', 'a ' * 30]
+    for max_len in (None, 5):
+        assert again.encode_batch(texts, texts[::-1], max_len) == (
+            words.encode_batch(texts, texts[::-1], max_len))
+    assert again.mask_id == 2 and again.max_len == 64
+
+
+def test_transformers_reads_whole_words(words, tmp_path):
+    words.save(tmp_path)
+    texts = ['A crane is not flying', 'a\tcrane <mask>']
+    (tmp_path / 'texts').write_text('\n'.join(texts))
+    found, errors = ask(LINES, tmp_path, tmp_path / 'texts')
+    assert not errors
+    assert found == [hashlib.md5(str(e.ids).encode()).hexdigest()
+                     for e in words.encode_batch(texts)]
+
+
+def test_what_the_readme_shows_of_word_pieces_runs(
+        small, tmp_path, monkeypatch, capsys):
+    readme = Path(__file__).resolve().parents[2] / 'README.md'
+    code, = re.findall(r'```python\n(from d2lbert import WordPiece\n.*?)```',
+                       readme.read_text('utf-8'), re.DOTALL)
+    (tmp_path / 'more.txt.gz').write_bytes(gzip.compress(TEXT.encode()))
+    small.save(tmp_path / 'folder')
+    monkeypatch.chdir(tmp_path)
+    exec(compile(code, str(readme), 'exec'), {})
+    assert "['[CLS]', 'crane" in capsys.readouterr().out
+    assert WordPiece.load('other-folder').described() == small.described()

@@ -109,9 +109,10 @@ def test_a_reloaded_run_says_what_it_said(run):
 def test_texts_are_encoded_in_the_pieces_of_the_run(run, tmp_path):
     net, vocab = d2l.load_run(run)
     assert net.vocab is vocab
-    pieces = vocab.cut('The cranes, unbelievably')
+    pieces, pair = (vocab.tokenizer.encode(text).tokens[1:-1] for text in (
+        'The cranes, unbelievably', 'fly'))
     assert len(pieces) > 4 and pieces[0] == 'the'
-    expected = d2l.get_bert_encoding(net, pieces, vocab.cut('fly'))
+    expected = d2l.get_bert_encoding(net, pieces, pair)
     net, tokenizer = load_model(run)
     encoded = tokenizer.encode('The cranes, unbelievably', 'fly')
     found = net.encoder(
@@ -127,7 +128,7 @@ def test_texts_are_encoded_in_the_pieces_of_the_run(run, tmp_path):
                                 1e-4, 1e-5)
 
 
-def test_transformers_reads_the_tokenizer_of_a_run(run, tmp_path):
+def test_vocab_txt_alone_gives_the_same_pieces(run):
     tokenizer = WordPiece.load(run)
     again = WordPiece.load(run / 'vocab.txt')
     text = 'Cranes fly, don\'t they? [MASK] 飛行'

@@ -467,7 +467,7 @@ def test_what_an_objective_has_frozen_stays_so(monkeypatch):
             net = super().net(devices)
             net.mlm.collect_params().setattr('grad_req', 'null')
             return net
-    monkeypatch.setattr(pretraining, 'MLMAndNSP', Frozen)
+    monkeypatch.setitem(pretraining.OBJECTIVES, 'mlm+nsp', Frozen)
     run = prepared(**dict(TINY, accumulate=2))
     before = {name: param.data().asnumpy() for name, param
               in run.net._collect_params_with_prefix().items()}
@@ -642,7 +642,9 @@ def test_the_recipe_learn_is_the_one_that_was_measured():
         ffn_num_hiddens=256, num_heads=2, num_layers=2, dropout=0.1,
         precision='fp32', lr=0.002, num_steps=5000, log_interval=100,
         accumulate=1, warmup=0.1, decay='linear', weight_decay=0.01,
-        clip=1.0, initializer='normal', dynamic=True, fill=False)
+        clip=1.0, initializer='normal', dynamic=True, fill=False,
+        objective='mlm+nsp', tokenizer='words', vocab_size=None,
+        whole_word_masking=False, architecture='book')
 
 
 def test_a_recipe_gives_what_is_not_given():

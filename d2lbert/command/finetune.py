@@ -1,0 +1,31 @@
+"""`d2lbert finetune`: its flags are made from the settings of such a run."""
+import sys
+
+from d2lbert.command import pretrain
+from d2lbert.finetuning.settings import GROUPS, SEEDS
+
+
+def add(commands):
+    """Add this sub-command to those of the parser."""
+    finetune = commands.add_parser(
+        'finetune', help='learn a labelled task with a pretrained model',
+        description='Train all weights of a pretrained model, and a new '
+        'layer on it, on a labelled task: a class or a number for a text or '
+        'a pair, a tag for each word, an answer in a text. After each epoch '
+        'the development part is scored, and the best weights are kept.')
+    finetune.set_defaults(run=run, needs='d2lbert.finetuning.finetuning')
+    pretrain.add_flags(finetune, [
+        *GROUPS.items(), ('the run', (*pretrain.CARRYING_OUT, SEEDS))])
+
+
+def run(args):
+    """Train; returns the exit status."""
+    from d2lbert.finetuning.finetuning import finetune
+    from d2lbert.training.interrupts import Stopped
+    try:
+        out = finetune(**pretrain.given(args))
+    except Stopped as stopped:
+        print(f'\n{stopped}', file=sys.stderr)
+        return 128 + stopped.signal
+    print(f'run folder {out}', file=sys.stderr)
+    return 0

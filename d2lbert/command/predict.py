@@ -1,0 +1,32 @@
+"""`d2lbert predict`: what a fine-tuned model says of texts."""
+
+
+def add(commands):
+    """Add this sub-command to those of the parser."""
+    predict = commands.add_parser(
+        'predict', help='what a fine-tuned model says of texts',
+        description='Predict with a run of finetune. Of one text: each label '
+        'with its share, the number, each word with its tag, or the answer. '
+        'With --file a line for each text: the label and its share, the '
+        'number or the answer; of tags each word and its tag, and an empty '
+        'line behind each text.')
+    add = predict.add_argument
+    add('folder', metavar='RUN', help='a run folder of finetune')
+    add('text', nargs='?', help="for example 'a fine film'; for answers the "
+        'question')
+    add('--pair', metavar='TEXT', help='the second text of a pair; for '
+        'answers the text that is searched')
+    add('--file', metavar='FILE', help='predict for each line of a file, - '
+        'for standard input; a tab parts the texts of a pair')
+    add('--out', metavar='FILE', help='write the predictions of --file there '
+        'instead of printing them')
+    add('--devices', default='auto', metavar='NAME', help='as for finetune')
+    predict.set_defaults(run=run, needs='d2lbert.finetuning.prediction')
+
+
+def run(args):
+    """Print or write the predictions; returns the exit status."""
+    from d2lbert.finetuning.prediction import predicted_lines
+    predicted_lines(args.folder, args.text, args.pair, args.file, args.out,
+                    args.devices)
+    return 0

@@ -1,0 +1,58 @@
+"""`finetune`: runs that learn a labelled task, new or resumed."""
+import functools
+from pathlib import Path
+
+from d2lbert.finetuning import seeds as several
+from d2lbert.finetuning.objective import FineTuning
+from d2lbert.finetuning.settings import ANEW, SEEDS, complete
+from d2lbert.machine.terminal import steady_output
+from d2lbert.training.folder import RunFolder
+from d2lbert.training.interrupts import StopRequest
+from d2lbert.training.pretraining import Kind, resumed
+from d2lbert.training.run import Run
+
+
+def finetune(task=None, data=None, model=None, out=None, force=False,
+             resume=None, devices='auto', seeds=1, **keywords):
+    """Fine-tune a pretrained model and leave a run folder; returns its path.
+
+    task: a name in `tasks.TASKS`; data: the folder with its files; model: a
+    folder as `load_pretrained` reads it, or a run folder of `pretrain`.
+    keywords: the other settings of `finetuning.settings`. After each epoch
+    the development part is scored, and the weights of the best epoch are
+    kept, by the task's first metric. out, force, resume and devices are as
+    for `pretrain`. seeds: so many runs, with seeds one after another, in
+    folders within `out`, and the mean and spread of their figures.
+    """
+    given = dict(task=task, data=data, model=model)
+    keywords.update((name, value) for name, value in given.items()
+                    if value is not None)
+    seeds = SEEDS.checked(seeds)
+    if resume is not None and (out is not None or force or seeds > 1):
+        raise ValueError('a resumed run stays in its folder, with the seeds '
+                         'that it has: give neither --out nor --force nor '
+                         '--seeds with --resume')
+    if resume is not None and several.is_folder(resume):
+        return several.resume(one, Path(resume), keywords, devices)
+    if seeds > 1:
+        return several.begin(one, complete(keywords), seeds, out, force,
+                             devices)
+    return one(out, force, resume, devices, keywords)
+
+
+def one(out, force, resume, devices, keywords):
+    """One run; returns its folder."""
+    with steady_output(), StopRequest() as stop:
+        if resume is None:
+            run = Run(_objective, complete(keywords), devices, stop)
+            return run.carry_out(RunFolder.take, out, force)
+        run = resumed(Path(resume), keywords, devices, stop, KIND)
+        run.make_objective = functools.partial(_objective, begun=run.out)
+        return run.carry_out()
+
+
+def _objective(settings, vocab, begun=None):
+    return FineTuning(settings, begun)
+
+
+KIND = Kind('finetune', _objective, complete, ANEW)

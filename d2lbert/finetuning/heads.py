@@ -1,0 +1,148 @@
+"""What is put on a pretrained encoder for a task: one new layer.
+
+The families of the published paper (Devlin et al. 2018, figure 4): one text
+or a pair with a label or a number, a tag for each word, an answer within a
+text. B sequences, T tokens, R rows (see `packing`), H hiddens, K scores.
+"""
+import numpy as onp
+
+from d2lbert.bert import BERTModel
+from d2lbert.layers import Dense
+from d2lbert.machine.backend import init, nn, np, npx
+from d2lbert.packing import at_real_places
+
+#: What is scored: the whole text, by the hidden layer over its first token
+#: (labels, or one number), or each of its tokens (tags; begin and end).
+WHOLE, EACH = ('classify', 'regress'), ('tag', 'span')
+KINDS = WHOLE + EACH
+
+#: A score that no softmax gives a share to.
+NEVER = -1e30
+
+
+class FineTuned(nn.Block):
+    """A pretrained encoder with a new output layer of K scores.
+
+    bert: a `BERTModel`, whose encoder, and hidden layer where whole texts
+    are scored, become this net's own; what it predicts words and next
+    sentences with is left behind. kind: one of `KINDS`. num_scores: K; one
+    for 'regress', two for 'span'. dropout: of what the new layer is given;
+    None: the encoder's, as published; for 'span' there is none.
+    """
+
+    def __init__(self, bert, kind, num_scores, dropout=None):
+        super().__init__()
+        if kind not in KINDS:
+            raise ValueError(f'a head is one of {", ".join(KINDS)}, not '
+                             f'{kind!r}')
+        self.config, self.kind = dict(bert.config), kind
+        self.num_scores = num_scores
+        self.vocab = None
+        self.encoder = bert.encoder
+        H = bert.config['num_hiddens']
+        if kind in WHOLE:
+            # The first edition's hidden layer is part of its head
+            self.hidden = (bert.hidden if hasattr(bert, 'hidden')
+                           else bert.nsp.mlp[0])
+        if kind != 'span':
+            self.dropout = nn.Dropout(bert.config['dropout']
+                                      if dropout is None else dropout)
+        self.output = Dense(num_scores, in_units=H,
+                            precision=bert.config['precision'])
+
+    @classmethod
+    def of_config(cls, config, *args):
+        """The net without weights; config: arguments of `BERTModel`."""
+        return cls(BERTModel(**config), *args)
+
+    def forward(self, tokens, segments, valid_lens):
+        """Score tokens (B, T), segments (B, T), valid_lens (B,).
+
+        Returns (B, K) of whole texts, (B, T, K) of their tokens: those of
+        padding are some other's.
+        """
+        tokens, segments = self.encoder.check(tokens, segments)
+        X, begins = self.encode(tokens, segments, valid_lens)
+        if self.kind in WHOLE:
+            return self.score(X, begins)
+        lens = onp.asarray(valid_lens, 'int64').reshape(-1)
+        places = grid(begins, lens, tokens.shape[1])    # (B, T)
+        return self.score(X, places.reshape(-1)).reshape(
+            *places.shape, -1)
+
+    def encode(self, tokens, segments, valid_lens):
+        """Rows X (R, H) behind the last block, and begins (B,) on the host.
+
+        Token t of sequence b is row begins[b] + t.
+        """
+        X, begins, _ = at_real_places(self, tokens, segments, valid_lens,
+                                      layer=len(self.encoder.blks))
+        return X, begins
+
+    def encode_rows(self, places, layer=-1):
+        """As for `BERTModel`: (R, H), and None for what it lacks."""
+        return self.encoder.encode_rows(places, layer), None
+
+    def score(self, X, places):
+        """Scores (M, K) at rows places (M,), on the host, of X (R, H)."""
+        rows = X.take(np.array(places, dtype='int32', ctx=X.ctx), axis=0)
+        if self.kind in WHOLE:
+            rows = self.hidden(rows)
+        if self.kind != 'span':
+            rows = self.dropout(rows)
+        return self.output(rows)
+
+    def losses(self, X, begins, lens, labels):
+        """The mean loss, a scalar, and over how many things it is one.
+
+        X, begins: what `encode` gave; lens (B,) and labels on the host:
+        (B,) numbers of labels, or values; (B, T) numbers of tags, -1 where
+        there is none; (B, 2) first and last token of the answer.
+        """
+        def put(A, dtype='int32'):
+            return np.array(A, dtype=dtype, ctx=X.ctx)
+        if self.kind == 'regress':
+            error = self.score(X, begins).reshape(-1) - put(labels, 'float32')
+            return (error * error).mean(), len(labels)
+        if self.kind == 'classify':
+            return cross_entropy(self.score(X, begins),
+                                 put(labels)).mean(), len(labels)
+        if self.kind == 'tag':
+            b, t = onp.nonzero(labels >= 0)
+            if not len(b):
+                # Nothing to learn, but a gradient for every weight
+                return (self.output(X[:1]) * 0).sum(), 0
+            return cross_entropy(self.score(X, begins[b] + t),
+                                 put(labels[b, t])).mean(), len(b)
+        scores = self.span_scores(X, begins, lens)      # (B, 2, T)
+        return cross_entropy(scores.reshape(-1, scores.shape[-1]),
+                             put(labels.reshape(-1))).mean(), len(labels)
+
+    def span_scores(self, X, begins, lens):
+        """Scores (B, 2, T) of each token as first and last; NEVER behind lens.
+        """
+        T = int(lens.max())
+        scores = self.score(X, grid(begins, lens, T).reshape(-1))
+        scores = scores.reshape(len(lens), T, 2).swapaxes(1, 2)
+        never = onp.where(onp.arange(T) < lens[:, None], 0, NEVER)
+        return scores + np.array(never[:, None], dtype='float32', ctx=X.ctx)
+
+    def begin(self, devices):
+        """Put all weights on the devices, new ones where there were none."""
+        for param in self.collect_params().values():
+            if param._data is None:
+                param.initialize(
+                    init.Zero() if param is self.output.bias
+                    else init.Normal(0.02), ctx=devices, force_reinit=True)
+            else:
+                param.reset_ctx(devices)
+
+
+def cross_entropy(scores, labels):
+    """-log softmax of scores (M, K) at labels (M,) int32: (M,)."""
+    return -npx.pick(npx.log_softmax(scores), labels)
+
+
+def grid(begins, lens, T):
+    """Rows of T tokens of each sequence, (B, T); of padding, its last's."""
+    return begins[:, None] + onp.minimum(onp.arange(T), lens[:, None] - 1)

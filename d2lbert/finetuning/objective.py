@@ -1,0 +1,230 @@
+"""Fine-tuning as an objective of a run: its examples, net and figures."""
+import hashlib
+import json
+import math
+from collections import namedtuple
+from pathlib import Path
+
+from d2lbert.finetuning import metrics, runs
+from d2lbert.finetuning.heads import WHOLE, FineTuned
+from d2lbert.finetuning.inputs import batch_of, epoch_of
+from d2lbert.finetuning.kinds import KINDS, About
+from d2lbert.finetuning.scoring import encode, outputs_of
+from d2lbert.finetuning.tasks import TASKS, read_task
+from d2lbert.machine.backend import mx
+from d2lbert.machine.hardware import require_memory
+from d2lbert.training.best import best_step
+from d2lbert.training.models import load_model
+from d2lbert.training.runs import RunError
+from d2lbert.training.updates import part_of
+
+
+class FineTuning:
+    """A labelled task, learnt with all weights of a pretrained model.
+
+    settings: those of `finetuning.settings`. begun: the folder of a run to
+    go on with, which has the tokenizer and says what the net is like.
+    """
+
+    losses = ('task',)
+    unit, command = 'examples', 'finetune'
+    changed = 'the data', 'a file of the task, or how it is read'
+
+    def __init__(self, settings, begun=None):
+        self.settings = s = settings
+        task = TASKS[s['task']]
+        if Path(s['data']).is_file():
+            raise ValueError(f'{s["data"]} is a file, and what is learnt from '
+                             'and what is compared with are two: name the '
+                             'folder that holds both (--data)')
+        train = read_task(task, s['data'], 'train', s['columns'])
+        if s['num_examples']:
+            train = first(train, s['num_examples'])
+        dev = read_task(task, s['data'], 'dev', s['columns'],
+                        getattr(train, 'labels_names', None))
+        def about(dropout):
+            return About(
+                task.name, task.kind, is_of_pairs(train),
+                getattr(train, 'labels_names', None), task.metrics,
+                s['max_len'], s['stride'],
+                getattr(train, 'impossible', False), dropout)
+        # Of what a model lacks, and of the head, which the net draws
+        mx.random.seed(s['seed'] % 2 ** 31)
+        if begun is None:
+            bert, self.tokenizer = load_model(
+                s['model'],
+                heads=('pooler',) if task.kind in WHOLE else ())
+            self.about = about(dropout_of(bert))
+            self._net = FineTuned(bert, task.kind, self.about.num_scores,
+                                  self.about.dropout)
+            self._net.about = self.about
+        else:
+            self._net, self.tokenizer = begun_net(begun, about)
+            self.about = self._net.about
+        check_fits(self._net, self.about)
+        self.kind = KINDS[task.kind](self.about, self.tokenizer)
+        self.train = self.kind.inputs(train, training=True)
+        self.dev_data, self.dev = dev, self.kind.inputs(dev)
+        if not self.train.tokens:
+            raise ValueError(f'{train.path} has no example to train on')
+        for data, inputs in (train, self.train), (dev, self.dev):
+            if inputs.labels is None:
+                raise ValueError(f'{data.path} has no answers, so that there '
+                                 'is nothing to learn or to compare with')
+        self.Figures = figures_of(self.about)
+        self.fingerprint = f'{digest(self.train)}-{digest(self.dev)}'
+        self.eval_every = math.ceil(len(self.train.tokens) / s['batch_size'])
+        self.num_steps = s['num_epochs'] * self.eval_every
+
+    def described(self, history):
+        """What config.json says: the task, and figures of the weights."""
+        found, step = {'finetuned': self.about._asdict()}, None
+        if history.num_steps == self.num_steps:
+            step = best_step(history, self.score)
+        if step is not None:
+            found['figures'] = history.held_out[step]._asdict()
+            found['best_epoch'] = self._epoch(step)
+        return found
+
+    def _epoch(self, step):
+        return math.ceil(step / self.eval_every)
+
+    @property
+    def vocab(self):
+        """What the run folder begins with, in place of a `Vocab`."""
+        return runs.SavedTokenizer(self.tokenizer)
+
+    def net(self, devices):
+        """The net with its pretrained weights, and new ones in its head."""
+        net = self._net
+        # A weight, its gradient and Adam's two moments
+        require_memory(
+            16 * sum(math.prod(param.shape)
+                     for param in net.collect_params().values()),
+            'fine-tuning this model', 'choose a smaller one')
+        net.begin(devices)
+        return net
+
+    def batches(self, epoch, start):
+        """One epoch of training from batch start[0] on: (position, Batch)."""
+        s = self.settings
+        chosen = epoch_of(self.train.lens, s['batch_size'], s['bucket'],
+                          s['seed'], epoch)
+        for k in range(start[0], len(chosen)):
+            yield (k + 1, 0), batch_of(self.train, chosen[k])
+
+    def counts(self, batch):
+        """The examples; the words with a tag, where these are learnt."""
+        if self.about.kind == 'tag':
+            return (int((batch.labels_Y >= 0).sum()),)
+        return (len(batch.tokens_X),)
+
+    def shard_losses(self, net, batch, devices):
+        """[(loss, count)] of each device that gets something."""
+        devices = devices[:len(batch.tokens_X)]
+        shards = []
+        for k, device in enumerate(devices):
+            part = part_of(batch, k, len(devices))
+            X, begins, lens = encode(net, part, device)
+            shards.append([net.losses(X, begins, lens, part.labels_Y)])
+        return shards
+
+    def evaluate(self, net, devices):
+        """`Figures` of the development part."""
+        return evaluated(net, self.kind, self.dev, self.dev_data, devices)
+
+    def score(self, figures):
+        """The first metric of the task decides."""
+        return figures[1]
+
+    @staticmethod
+    def drawn(figures):
+        """The held-out loss."""
+        return figures[:1]
+
+    @staticmethod
+    def line(figures):
+        """Figures in words."""
+        return 'dev ' + ', '.join(f'{name} {value:.4f}' for name, value
+                                  in figures._asdict().items())
+
+    def summary(self, history, devices):
+        """What is printed in the end: the figures of the weights kept."""
+        step = best_step(history, self.score)
+        return (f'{self.line(history.held_out[step])} behind epoch '
+                f'{self._epoch(step)}\n'
+                f'{history.pairs_per_sec:.1f} examples/sec on {devices}')
+
+
+def evaluated(net, kind, inputs, data, devices, shown=None):
+    """The figures of a net on data: a named tuple, the loss and metrics."""
+    outputs = outputs_of(net, inputs, devices, shown)
+    found = metrics.score(TASKS[kind.about.task], kind.wanted(data),
+                          kind.guesses(outputs, inputs, data))
+    return figures_of(kind.about)(kind.loss(outputs, inputs), **found)
+
+
+def figures_of(about):
+    """The type of figures of a task: the mean loss, then its metrics."""
+    return namedtuple('Figures', ('loss', *about.metrics))
+
+
+def is_of_pairs(data):
+    """Whether the examples are pairs of texts."""
+    return (hasattr(data, 'questions')
+            or getattr(data, 'texts_b', None) is not None)
+
+
+def first(data, count):
+    """The first `count` examples of data."""
+    return data._replace(**{
+        name: value[:count] for name, value in data._asdict().items()
+        if isinstance(value, list)})
+
+
+def dropout_of(bert):
+    """The dropout before a new layer: the folder's own, or the encoder's."""
+    config = getattr(getattr(bert, 'pretrained', None), 'config', {})
+    found = config.get('classifier_dropout')
+    return bert.config['dropout'] if found is None else found
+
+
+def begun_net(folder, about):
+    """The net and tokenizer of a run that is not finished.
+
+    about(dropout): what its task is now.
+    """
+    folder = Path(folder)
+    try:
+        config = json.loads((folder / 'config.json').read_text('utf-8'))
+    except (OSError, ValueError) as error:
+        raise RunError(f'{folder / "config.json"} is damaged: {error}'
+                       ) from None
+    net, tokenizer = runs.made_of(config, folder)
+    if net.about != about(net.about.dropout):
+        raise RunError(f'the data of {folder} have changed since the run '
+                       'began (the names of the labels are others): resume '
+                       'with what they were')
+    return net, tokenizer
+
+
+def check_fits(net, about):
+    """Refuse a task that the model has no positions or segments for."""
+    if about.max_len > net.encoder.max_len:
+        raise ValueError(
+            f'max_len={about.max_len} is more than the {net.encoder.max_len} '
+            'positions of the model: lower it (--max-len)')
+    if about.pair and net.encoder.num_segments < 2:
+        raise ValueError(f'task {about.task} has pairs of texts, and the '
+                         'model has one kind of segments: choose another')
+
+
+def digest(inputs):
+    """A word that is another one for other inputs."""
+    found = hashlib.blake2b(digest_size=8)
+    for columns in (inputs.tokens, inputs.segments, inputs.labels):
+        found.update(b'|')
+        for column in columns:
+            found.update(column.tobytes())
+            found.update(b',')
+    return found.hexdigest()

@@ -1,0 +1,172 @@
+"""What a fine-tuned model says of texts that nobody has labelled, and of
+those that somebody has.
+"""
+import sys
+from pathlib import Path
+
+from d2lbert.devices import parse_devices
+from d2lbert.finetuning.conll import Sentences
+from d2lbert.finetuning.kinds import KINDS
+from d2lbert.finetuning.objective import digest, evaluated
+from d2lbert.finetuning.runs import load_finetuned
+from d2lbert.finetuning.scoring import outputs_of
+from d2lbert.finetuning.squad import Questions
+from d2lbert.finetuning.tables import Examples
+from d2lbert.finetuning.tasks import read_task
+from d2lbert.machine.files import write_text
+from d2lbert.machine.textfiles import decoded, whole
+from d2lbert.training.runs import RunError, read_config
+
+
+def predict(net, tokenizer, texts, pairs=None, shown=None):
+    """A `Prediction` for each text, or each pair of texts, a list.
+
+    net, tokenizer: of `load_finetuned`. texts: strings; for tags strings
+    whose words blanks part, or lists of words; for answers the questions.
+    pairs: the second texts, for answers those to be searched. shown: what a
+    progress bar says. Raises ValueError and TypeError.
+    """
+    about = net.about
+    data = data_of(about, list(texts), None if pairs is None else list(pairs))
+    kind = KINDS[about.kind](about, tokenizer)
+    inputs = kind.inputs(data)
+    devices = net.output.weight.list_ctx()
+    return kind.predictions(outputs_of(net, inputs, devices, shown), inputs,
+                            data)
+
+
+def data_of(about, texts, pairs=None, path='the texts'):
+    """Texts as `read_task` gives them, without labels."""
+    if about.pair != (pairs is not None):
+        raise ValueError(
+            f'task {about.task} has ' + (
+                'pairs of texts: give the second ones, too' if about.pair
+                else 'one text each: give no second ones'))
+    if pairs is not None and len(pairs) != len(texts):
+        raise ValueError(f'{len(pairs)} second texts cannot be paired with '
+                         f'{len(texts)} first ones: give as many')
+    if not texts:
+        raise ValueError('there is no text: give at least one')
+    if about.kind == 'tag':
+        words = [text.split() if isinstance(text, str) else list(text)
+                 for text in texts]
+        return Sentences(words, None, about.labels, 0, path)
+    if about.kind == 'span':
+        return Questions(texts, pairs, None, list(map(str, range(len(texts)))),
+                         about.null, 0, path)
+    return Examples(texts, pairs, None, about.labels, 0, path)
+
+
+def evaluate_finetuned(folder, data=None, devices='auto', part='dev'):
+    """The figures of a run on the development part of its task.
+
+    data: a folder or a file to take instead of the run's own. Returns a
+    named tuple: the mean loss, and the task's metrics.
+    """
+    contexts = parse_devices(devices)
+    net, tokenizer = load_finetuned(folder, contexts)
+    config = read_config(Path(folder))
+    try:
+        training, fingerprint = dict(config['training']), config['fingerprint']
+        where, columns = training['data'], training['columns']
+        trained_on = fingerprint.split('-')[1]
+    except (KeyError, TypeError, ValueError, AttributeError,
+            IndexError) as error:
+        raise RunError(f'{Path(folder) / "config.json"} does not describe a '
+                       f'run: {error!r}') from None
+    found = read_task(net.about.task, where if data is None else data, part,
+                      columns, net.about.labels)
+    kind = KINDS[net.about.kind](net.about, tokenizer)
+    inputs = kind.inputs(found)
+    if inputs.labels is None:
+        raise ValueError(f'{found.path} has no labels: name one that has '
+                         '(--data)')
+    if data is None and digest(inputs) != trained_on:
+        raise RunError(f'{found.path} has changed since {folder} was trained:'
+                       ' name a folder or file with --data')
+    return evaluated(net, kind, inputs, found, contexts, 'evaluating')
+
+
+# For the command
+
+def predicted_lines(folder, text=None, pair=None, file=None, out=None,
+                    devices='auto'):
+    """Print or write what the model in `folder` says; see `d2lbert predict`.
+    """
+    if (text is None) == (file is None):
+        raise ValueError('give a text, or --file FILE with a text on each '
+                         'line' + (', not both' if file else ''))
+    if file is None and out is not None:
+        raise ValueError('--out goes with --file: what is said of one text '
+                         'is printed')
+    if file is not None and pair is not None:
+        raise ValueError('--pair goes with one text; in --file a tab parts '
+                         'the two')
+    net, tokenizer = load_finetuned(folder, parse_devices(devices))
+    about = net.about
+    if file is None:
+        found, = predict(net, tokenizer, [text],
+                         None if pair is None else [pair])
+        lines = _shares(found) if found.shares else _lines(about, text, found)
+        print('\n'.join(lines))
+        return
+    texts, pairs = read_lines(file, about.pair)
+    if out is not None and not Path(out).absolute().parent.is_dir():
+        raise ValueError(f'--out {out} cannot be written: there is no folder '
+                         f'{Path(out).parent}')
+    found = predict(net, tokenizer, texts, pairs, 'predicting')
+    lines = [line for text, one in zip(texts, found)
+             for line in (*_lines(about, text, one),
+                          *[''] * (about.kind == 'tag'))]
+    if out is None:
+        print('\n'.join(lines))
+        return
+    try:
+        write_text(out, '\n'.join(lines) + '\n')
+    except OSError as error:
+        raise ValueError(f'--out {out} cannot be written: {error.strerror}'
+                         ) from None
+
+
+def _shares(found):
+    return [f'{name}\t{share:.4f}' for name, share in sorted(
+        found.shares.items(), key=lambda one: -one[1])]
+
+
+def _lines(about, text, found):
+    if about.kind == 'tag':
+        return [f'{word}\t{tag}'
+                for word, tag in zip(text.split(), found.label)]
+    if about.kind == 'regress':
+        return [f'{found.label:.4f}']
+    if about.kind == 'span':
+        # An answer over several lines has to be one here
+        return [' '.join(found.label.split())]
+    return [f'{found.label}\t{found.score:.4f}']
+
+
+def read_lines(file, pair):
+    """The texts of a file, a line each, and the second ones, or None."""
+    if file == '-':
+        if sys.stdin is None:
+            raise ValueError('--file - is standard input, which is closed')
+        name, text = 'standard input', decoded('standard input',
+                                               sys.stdin.buffer.read())
+    else:
+        name, text = file, whole(file)
+    lines = text.split('\n')
+    if not lines[-1]:
+        del lines[-1]
+    lines = [line[:-1] if line.endswith('\r') else line for line in lines]
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            raise ValueError(f'{name}, line {number} is empty: put a text on '
+                             'each line')
+        if pair and line.count('\t') != 1:
+            raise ValueError(f'{name}, line {number} has '
+                             f'{line.count(chr(9))} tabs: expected two texts '
+                             'with one tab between them')
+    if not pair:
+        return lines, None
+    parts = [line.split('\t') for line in lines]
+    return [a for a, _ in parts], [b for _, b in parts]

@@ -1,0 +1,59 @@
+"""A fine-tuned net over many examples: what it makes of each."""
+import contextlib
+
+import numpy as onp
+
+from d2lbert.finetuning.heads import WHOLE
+from d2lbert.finetuning.inputs import batch_of, to_score
+from d2lbert.machine.backend import autograd, np
+from d2lbert.progress import bar
+
+
+def outputs_of(net, inputs, devices, shown=None):
+    """What the net says of each of `Inputs`, a list of host arrays.
+
+    (K,) of whole texts, (T, K) of each token. Examples of like length go
+    through it together, nothing is computed on padding, dropout is off. On
+    the same devices the same inputs have the same outputs, to the last bit.
+    shown: what a progress bar says, None for none.
+    """
+    found = [None] * len(inputs.tokens)
+    chosen = list(to_score(inputs.lens))
+    watched = (contextlib.nullcontext() if shown is None
+               else bar(len(found), shown, 'examples'))
+    with autograd.pause(), watched as progress:
+        for begin in range(0, len(chosen), len(devices)):
+            # As many batches at once as there are devices
+            waiting = [(some, *_scores(net, batch_of(inputs, some), device))
+                       for some, device in zip(
+                           chosen[begin:begin + len(devices)], devices)]
+            for some, scores, bounds in waiting:
+                scores = scores.asnumpy()
+                parts = (scores if bounds is None
+                         else onp.split(scores, bounds[1:-1]))
+                for k, part in zip(some, parts):
+                    found[k] = part
+                if progress is not None:
+                    progress.update(len(some))
+    return found
+
+
+def _scores(net, batch, device):
+    """Scores on the device, and where each text's begin; None: one each."""
+    X, begins, _ = encode(net, batch, device)
+    if net.kind in WHOLE:
+        return net.score(X, begins), None
+    lens = batch.lens
+    bounds = onp.concatenate([[0], onp.cumsum(lens)])
+    rows = onp.concatenate([onp.arange(begin, begin + length)
+                            for begin, length in zip(begins, lens)])
+    return net.score(X, rows), bounds
+
+
+def encode(net, batch, device):
+    """`FineTuned.encode` of a `Batch`, on a device; and its lengths."""
+    def put(A):
+        return np.array(A, dtype='int32', ctx=device)
+    X, begins = net.encode(put(batch.tokens_X), put(batch.segments_X),
+                           put(batch.valid_lens_x))
+    return X, begins, batch.lens

@@ -1,0 +1,89 @@
+"""The settings of fine-tuning, in the manner of `training.settings`.
+
+Those of both kinds of run have the same names, meanings and checks.
+`python -m d2lbert.finetuning.settings` prints the README's list.
+"""
+from d2lbert.finetuning.tasks import TASKS
+from d2lbert.training import settings as pretraining
+from d2lbert.training.settings import PATHS, Setting, checked, table
+
+
+def _as_there(name, default, **changed):
+    """A setting of `pretrain` with a default of its own."""
+    return pretraining.SETTINGS[name]._replace(default=default, learn=None,
+                                               **changed)
+
+
+#: What is learnt; from what; how; how the run is kept. Groups of the help.
+GROUPS = {
+    'the task': (
+        Setting('task', str, None, 'what is learnt: ' + ', '.join(TASKS)
+                + '; the last four of files of any content', 'NAME',
+                choices=tuple(TASKS)),
+        Setting('data', PATHS, None, 'folder with the files train and dev of '
+                'the task, as GLUE lays them out', 'DIR', anew=True),
+        Setting('columns', str, None, 'which columns of a table are what, by '
+                'name or by number from 0: text=1,label=0 or '
+                'premise,hypothesis,label', 'COLUMNS'),
+        Setting('num_examples', int, None, 'train on the first N examples '
+                'alone', least=1),
+    ),
+    'the model': (
+        Setting('model', PATHS, None, 'what is fine-tuned: the folder of a '
+                'released checkpoint, or of a run of pretrain', 'FOLDER'),
+        Setting('max_len', int, 128, 'tokens in a text or a pair at most, '
+                'and in a window over a long text', least=4),
+        Setting('stride', int, 64, 'tokens between the beginnings of two '
+                'windows over a text that is searched for an answer',
+                least=1),
+    ),
+    'the training': (
+        Setting('num_epochs', int, 3, 'how often each example is trained on',
+                least=1, anew=True),
+        _as_there('batch_size', 32, help='examples in a step'),
+        _as_there('accumulate', 1),
+        _as_there('lr', 5e-5),
+        _as_there('warmup', 0.1),
+        _as_there('decay', 'linear'),
+        _as_there('weight_decay', 0.01),
+        _as_there('clip', 1.0),
+        Setting('bucket', int, 16, 'batches among whose examples those of '
+                'like length come together; 1 for none', least=1),
+        _as_there('seed', None),
+    ),
+    'the run': (
+        _as_there('log_interval', 10),
+        _as_there('save_every', None),
+    ),
+}
+SETTINGS = {setting.name: setting for group in GROUPS.values()
+            for setting in group}
+DEFAULTS = {name: setting.default for name, setting in SETTINGS.items()}
+
+#: No setting of a run, but of how many there are.
+SEEDS = Setting('seeds', int, 1, 'so many runs that differ in their seed '
+                'alone, in folders of one, with mean and spread', least=1)
+
+#: What a resumed run may be given anew.
+ANEW = [name for name, setting in SETTINGS.items() if setting.anew]
+
+_NEEDED = {'task': 'a task, as sst2 (--task sst2)',
+           'data': 'the folder with its files (--data DIR)',
+           'model': 'the folder of what is fine-tuned (--model FOLDER)'}
+
+
+def complete(keywords):
+    """All settings of a run of fine-tuning: those given, a seed."""
+    values = checked(SETTINGS, DEFAULTS, keywords)
+    missing = [what for name, what in _NEEDED.items() if values[name] is None]
+    if missing:
+        raise ValueError(f'fine-tuning needs {", and ".join(missing)}')
+    for name in ('data', 'model'):
+        if isinstance(values[name], list):
+            raise ValueError(f'{name} must be one folder, not '
+                             f'{len(values[name])}')
+    return values
+
+
+if __name__ == '__main__':
+    print(table(GROUPS, 'default'), end='')

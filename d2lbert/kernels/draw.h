@@ -1,0 +1,134 @@
+// What examples are drawn with: CPython's random numbers, words as numbers.
+#ifndef D2LBERT_DRAW_H_
+#define D2LBERT_DRAW_H_
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+
+namespace {
+
+// CPython's random.Random over the 624 words and the position in them that
+// random.getstate()[1] holds.
+class Twister {
+ public:
+  explicit Twister(uint32_t* state)
+      : words_(state), position_(state[kWords]) {}
+  ~Twister() { words_[kWords] = position_; }
+
+  // random.random()
+  double uniform() {
+    const uint32_t high = next() >> 5, low = next() >> 6;
+    return (high * 67108864.0 + low) / 9007199254740992.0;
+  }
+
+  // random.randrange(n), and the index that random.choice takes of n things:
+  // as many top bits as n itself has, drawn again until they are below n
+  uint32_t below(uint32_t n) {
+    int shift = 0;
+    while (!(n << shift & 0x80000000u)) ++shift;
+    uint32_t r;
+    do {
+      r = next() >> shift;
+    } while (r >= n);
+    return r;
+  }
+
+  // random.shuffle(items)
+  template <typename T>
+  void shuffle(T* items, size_t size) {
+    for (size_t i = size; i-- > 1;) {
+      std::swap(items[i], items[below(static_cast<uint32_t>(i + 1))]);
+    }
+  }
+
+ private:
+  static constexpr uint32_t kWords = 624, kHalf = 397;
+
+  static uint32_t twist(uint32_t upper, uint32_t lower, uint32_t far) {
+    const uint32_t y = (upper & 0x80000000u) | (lower & 0x7fffffffu);
+    return far ^ (y >> 1) ^ (y & 1 ? 0x9908b0dfu : 0);
+  }
+
+  void refill() {
+    uint32_t* w = words_;
+    for (uint32_t k = 0; k < kWords; ++k) {
+      w[k] = twist(w[k], w[(k + 1) % kWords], w[(k + kHalf) % kWords]);
+    }
+    position_ = 0;
+  }
+
+  uint32_t next() {
+    if (position_ >= kWords) refill();
+    uint32_t y = words_[position_++];
+    y ^= y >> 11;
+    y ^= y << 7 & 0x9d2c5680u;
+    y ^= y << 15 & 0xefc60000u;
+    return y ^ y >> 18;
+  }
+
+  uint32_t* words_;
+  uint32_t position_;
+};
+
+// Words of a text as numbers of their types, two or four bytes each, which
+// `numbers` turns into those of the vocabulary.
+struct Words {
+  const void* types;
+  int64_t bytes;
+  const int32_t* numbers;
+
+  int32_t* copy(int64_t begin, int64_t end, int32_t* to) const {
+    return bytes == 2 ? copy(static_cast<const uint16_t*>(types), begin, end,
+                             to)
+                      : copy(static_cast<const int32_t*>(types), begin, end,
+                             to);
+  }
+
+ private:
+  template <typename T>
+  int32_t* copy(const T* from, int64_t begin, int64_t end, int32_t* to) const {
+    return std::transform(from + begin, from + end, to,
+                          [this](T type) { return numbers[type]; });
+  }
+};
+
+// The numbers of the special tokens, and how many the vocabulary holds.
+struct Specials {
+  int32_t pad, mask, cls, sep, vocab_size;
+};
+
+// What tokens can be: never hidden, or going on with the word of the one
+// before.
+constexpr uint8_t kFixed = 1, kGoesOn = 2;
+
+// What becomes of a word that is to be predicted: in 8 of 10 cases <mask>
+// stands in its place, in one a random word, in one itself.
+enum class Fate { kMasked, kReplaced, kKept };
+
+inline Fate draw_fate(Twister& random) {
+  if (random.uniform() < 0.8) return Fate::kMasked;
+  return random.uniform() >= 0.5 ? Fate::kReplaced : Fate::kKept;
+}
+
+// What others are replaced by: `count` choices; null: all tokens.
+struct Others {
+  const int32_t* choices;
+  uint32_t count;
+
+  int32_t draw(Twister& random) const {
+    const uint32_t k = random.below(count);
+    return choices != nullptr ? choices[k] : static_cast<int32_t>(k);
+  }
+};
+
+inline void hide(int32_t* token, Fate fate, int32_t mask,
+                 const Others& others, Twister& random) {
+  if (fate == Fate::kMasked) *token = mask;
+  if (fate == Fate::kReplaced) *token = others.draw(random);
+}
+
+}  // namespace
+
+#endif  // D2LBERT_DRAW_H_

@@ -1,0 +1,178 @@
+// Words hidden in spans, in rows of one text (corpus/spans.py), from the
+// same random numbers as its plain twin. No MXNet in here, as in draw.cc.
+
+#include <algorithm>
+#include <cstdint>
+#include <new>
+#include <vector>
+
+#include "draw.h"
+
+namespace {
+
+// A word: one token, or pieces that belong together.
+struct Unit {
+  int32_t begin, end;  // tokens of the row
+  int32_t free;        // how many from this one on can be hidden in one span
+};
+
+// Which words of a row can be hidden yet.
+class Units {
+ public:
+  Units(int32_t longest, int32_t most, bool apart)
+      : longest_(longest), most_(most), apart_(apart) {}
+
+  // The words of `length` tokens; kinds: what each of the vocabulary is.
+  void read(const int32_t* tokens, int32_t length, const uint8_t* kinds) {
+    units_.clear();
+    for (int32_t i = 0; i < length; ++i) {
+      const uint8_t kind = kinds[tokens[i]];
+      if (kind & kFixed) continue;
+      if (kind & kGoesOn && !units_.empty() && units_.back().end == i) {
+        ++units_.back().end;
+      } else {
+        units_.push_back({i, i + 1, 0});
+      }
+    }
+    for (size_t k = units_.size(); k-- > 0;) {
+      const bool goes_on = k + 1 < units_.size() && touches(k);
+      units_[k].free =
+          std::min(longest_, 1 + (goes_on ? units_[k + 1].free : 0));
+    }
+  }
+
+  // Take a span of `length` words from a random place among all that there
+  // are; of fewer, where there is none. False: there is none at all.
+  bool take(int32_t length, Twister& random, Unit* span) {
+    for (; length > 0; --length) {
+      uint32_t count = 0;
+      for (size_t k = 0; k < units_.size(); ++k) count += fits(k, length);
+      if (!count) continue;
+      uint32_t which = random.below(count);
+      size_t k = 0;
+      while (!fits(k, length) || which--) ++k;
+      *span = {units_[k].begin, units_[k + length - 1].end, length};
+      close(k, k + length - 1);
+      return true;
+    }
+    return false;
+  }
+
+ private:
+  bool touches(size_t k) const {
+    return units_[k].end == units_[k + 1].begin;
+  }
+
+  bool fits(size_t k, int32_t length) const {
+    return units_[k].free >= length &&
+           units_[k + length - 1].end - units_[k].begin <= most_;
+  }
+
+  // Words `first` to `last` are hidden; those beside them must stay, if
+  // spans are to lie apart.
+  void close(size_t first, size_t last) {
+    if (apart_) {
+      if (first > 0 && touches(first - 1)) --first;
+      if (last + 1 < units_.size() && touches(last)) ++last;
+    }
+    for (size_t k = first; k <= last; ++k) units_[k].free = 0;
+    for (size_t k = first; k-- > 0;) {
+      const auto left = static_cast<int32_t>(first - k);
+      if (units_[k].free <= left) break;
+      units_[k].free = left;
+    }
+  }
+
+  const int32_t longest_, most_;
+  const bool apart_;
+  std::vector<Unit> units_;
+};
+
+struct Pred {
+  int32_t position, label, left, right;
+};
+
+}  // namespace
+
+extern "C" {
+
+// Rows of parts of a text, in which spans of words are hidden: tokens (N, T),
+// valid_lens (N), and for each prediction its position, weight and label, and
+// the places left and right of its span (N, P).
+//
+// Row k is <cls> and, a <sep> behind each, parts rows[k] to rows[k + 1] - 1,
+// which are words parts[2i] to parts[2i + 1] - 1 of the text. kinds: what
+// each token of the vocabulary is; choices: what replaces others. law[i]: the
+// share of spans of up to i + 1 words; most: tokens of a span at most; share:
+// how many of a million tokens are to be hidden. What a row hides beyond its
+// share is owed to the next. Returns 0, or 1 when memory runs out.
+int draw_spans(uint32_t* state, int64_t num_rows, const int64_t* rows,
+               const int64_t* parts, const void* types, int64_t type_bytes,
+               const int32_t* numbers, const Specials* specials,
+               const uint8_t* kinds, const int32_t* choices,
+               int64_t num_choices, const double* law, int64_t longest,
+               int64_t most, int64_t apart, int64_t share, int64_t T,
+               int64_t P, int32_t* tokens, float* valid_lens,
+               int32_t* positions, float* weights, int32_t* labels,
+               int32_t* left, int32_t* right) try {
+  constexpr int64_t kWhole = 1000000;
+  Twister random(state);
+  const Words words{types, type_bytes, numbers};
+  Units units(static_cast<int32_t>(longest), static_cast<int32_t>(most),
+              apart != 0);
+  const Others others{choices, static_cast<uint32_t>(num_choices)};
+  std::vector<Pred> preds;
+  preds.reserve(static_cast<size_t>(P));
+  int64_t owed = 0;
+  for (int64_t k = 0; k < num_rows; ++k) {
+    int32_t *row = tokens + k * T, *end = row;
+    *end++ = specials->cls;
+    for (int64_t i = rows[k]; i < rows[k + 1]; ++i) {
+      end = words.copy(parts[2 * i], parts[2 * i + 1], end);
+      *end++ = specials->sep;
+    }
+    const auto length = static_cast<int32_t>(end - row);
+    std::fill(end, row + T, specials->pad);
+    valid_lens[k] = static_cast<float>(length);
+
+    units.read(row, length, kinds);
+    preds.clear();
+    owed += share * length;
+    while (owed > 0) {
+      int32_t wanted = 1;
+      if (longest > 1) {
+        const double u = random.uniform();
+        while (wanted < longest && law[wanted - 1] <= u) ++wanted;
+      }
+      Unit span;
+      if (!units.take(wanted, random, &span)) {
+        owed = 0;
+        break;
+      }
+      owed -= kWhole * (span.end - span.begin);
+      const Fate fate = draw_fate(random);
+      for (int32_t i = span.begin; i < span.end; ++i) {
+        preds.push_back({i, row[i], span.begin - 1, span.end});
+        hide(row + i, fate, specials->mask, others, random);
+      }
+    }
+    std::sort(preds.begin(), preds.end(), [](const Pred& a, const Pred& b) {
+      return a.position < b.position;
+    });
+    for (size_t i = 0; i < static_cast<size_t>(P); ++i) {
+      const bool real = i < preds.size();
+      const Pred pred = real ? preds[i] : Pred{0, 0, 0, 0};
+      const size_t place = static_cast<size_t>(k * P) + i;
+      positions[place] = pred.position;
+      labels[place] = pred.label;
+      left[place] = pred.left;
+      right[place] = pred.right;
+      weights[place] = real ? 1.0f : 0.0f;
+    }
+  }
+  return 0;
+} catch (const std::bad_alloc&) {
+  return 1;
+}
+
+}  // extern "C"

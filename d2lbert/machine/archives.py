@@ -1,0 +1,67 @@
+"""Archives unpacked: whole, and never outside of their folder."""
+import os
+import shutil
+import tarfile
+import tempfile
+import zipfile
+import zlib
+from pathlib import Path, PurePosixPath
+
+
+class ArchiveError(OSError):
+    """Why an archive is not unpacked, in one sentence."""
+
+
+def unpack(archive, base):
+    """Unpack `archive` into `base`; its files appear when all are whole."""
+    os.makedirs(base, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix='.unpack-', dir=base) as temp:
+        files = []
+        try:
+            for name, is_folder, opened in _members(archive):
+                parts = PurePosixPath(name).parts
+                if ('..' in parts or name.startswith('/')
+                        or '\\' in name or '\0' in name):
+                    raise ArchiveError(
+                        f'{archive}: member {name!r} would land outside '
+                        f'{base}, so nothing of the archive is unpacked')
+                path = Path(temp, *parts)
+                if is_folder:
+                    path.mkdir(parents=True, exist_ok=True)
+                    continue
+                path.parent.mkdir(parents=True, exist_ok=True)
+                with opened() as source, open(path, 'wb') as target:
+                    shutil.copyfileobj(source, target, 1 << 20)
+                files.append(parts)
+        except (zipfile.BadZipFile, tarfile.TarError, zlib.error, EOFError,
+                NotImplementedError, RuntimeError) as error:
+            raise ArchiveError(f'{archive} cannot be unpacked ({error}): '
+                               'delete it and try again') from error
+        for parts in files:
+            target = Path(base, *parts)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            os.replace(Path(temp, *parts), target)
+
+
+def _members(archive):
+    """Yield (name, is a folder, function that opens it) of an archive.
+
+    Devices and links in a tar archive are refused by name.
+    """
+    if archive.endswith('.zip'):
+        with zipfile.ZipFile(archive) as f:
+            for info in f.infolist():
+                yield info.filename, info.is_dir(), (
+                    lambda info=info: f.open(info))
+    elif archive.endswith(('.tar', '.gz', '.tgz')):
+        with tarfile.open(archive) as f:
+            for info in f:
+                if not (info.isfile() or info.isdir()):
+                    raise ArchiveError(
+                        f'{archive}: member {info.name!r} is a link or a '
+                        'device, so nothing of the archive is unpacked')
+                yield info.name, info.isdir(), (
+                    lambda info=info: f.extractfile(info))
+    else:
+        raise ArchiveError(f'{archive} is no archive that can be unpacked: '
+                           'expected .zip, .tar, .gz or .tgz')

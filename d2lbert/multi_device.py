@@ -1,0 +1,177 @@
+"""Training on several devices, as the book's chapter 13 has it.
+
+`train_ch13` and its parts, from the pages "Concise Implementation for
+Multiple GPUs" and "Image Augmentation": any net, any loss that gives a number
+for each example. B batch.
+"""
+from d2lbert.bert_pretraining import no_gradient, num_parameters
+from d2lbert.devices import try_all_gpus
+from d2lbert.inputs import on_device
+from d2lbert.machine.backend import autograd, gluon
+from d2lbert.progress import Accumulator, Animator, Timer
+
+
+def accuracy(y_hat, y):
+    """How many of y (B, ...) the scores y_hat (B, C, ...) are right about.
+
+    y_hat may be the guesses themselves, like y. A number; waits for them.
+    """
+    return float(_hits(y_hat, y))
+
+
+def _hits(y_hat, y):
+    if y_hat.ndim > 1 and y_hat.shape[1] > 1:
+        y_hat = y_hat.argmax(axis=1)
+    return (y_hat.astype(y.dtype) == y).astype('int32').sum()
+
+
+def split_batch(X, y, devices):
+    """Spread X (B, ...) and y (B, ...) over devices: two lists of shards.
+
+    A batch smaller than the number of devices leaves the last ones without.
+    """
+    if len(X) != len(y):
+        raise ValueError(f'{len(X)} examples have {len(y)} labels')
+    return _shards(X, devices), _shards(y, devices)
+
+
+def split_batch_multi_inputs(X, y, devices):
+    """Spread a batch whose examples are of several arrays.
+
+    X: a list of arrays (B, ...). Returns a list of tuples of shards, one for
+    each device, and the shards of y. Fewer than devices as in `split_batch`.
+    """
+    for feature in X:
+        if len(feature) != len(y):
+            raise ValueError(f'{len(feature)} examples have {len(y)} labels')
+    return (list(zip(*(_shards(feature, devices) for feature in X))),
+            _shards(y, devices))
+
+
+def _shards(X, devices):
+    devices = devices[:len(X)]
+    return gluon.utils.split_and_load(on_device(X, devices[0]), devices,
+                                      even_split=False)
+
+
+class _Sums:
+    """Sums over batches; each is read when the devices are at the next."""
+
+    def __init__(self, num_sums):
+        self._metric, self._waiting = Accumulator(num_sums), []
+
+    def add(self, of_devices, *counts):
+        """Add a batch: a tuple of scalars of each device, and numbers."""
+        self._waiting.append((of_devices, counts))
+        self.read(1)
+
+    def read(self, waiting=0):
+        """Wait for all batches but for the last `waiting`; the sums."""
+        while len(self._waiting) > waiting:
+            of_devices, counts = self._waiting.pop(0)
+            self._metric.add(*_added(of_devices), *counts)
+        return self._metric
+
+
+def _added(of_devices):
+    """What the devices have, added up; waits for them."""
+    return [sum(map(float, column)) for column in zip(*of_devices)]
+
+
+def evaluate_accuracy_gpus(net, data_iter, split_f=split_batch):
+    """The share of labels that a net is right about, on all its devices.
+
+    data_iter yields (features, labels), which split_f spreads.
+    """
+    devices = next(iter(net.collect_params().values())).list_ctx()
+    sums = _Sums(2)
+    with autograd.pause():
+        for features, labels in data_iter:
+            X_shards, y_shards = split_f(features, labels, devices)
+            sums.add([(_hits(net(X_shard), y_shard),) for X_shard, y_shard
+                      in zip(X_shards, y_shards)], labels.size)
+    hits, count = sums.read()
+    if not count:
+        raise ValueError('the data to evaluate on has no batch')
+    return hits / count
+
+
+def train_batch_ch13(net, features, labels, loss, trainer, devices,
+                     split_f=split_batch):
+    """One step on a batch: the sum of its losses, and how many were right.
+
+    Two numbers; waits for the step.
+    """
+    return tuple(_added(_step(net, features, labels, loss, trainer, devices,
+                              split_f)))
+
+
+def _step(net, features, labels, loss, trainer, devices, split_f):
+    """One step: each device's sum of losses and number of right guesses.
+
+    They stay on their devices.
+    """
+    X_shards, y_shards = split_f(features, labels, devices)
+    with autograd.record():
+        pred_shards = [net(X_shard) for X_shard in X_shards]
+        losses = [loss(pred_shard, y_shard)
+                  for pred_shard, y_shard in zip(pred_shards, y_shards)]
+    autograd.backward(losses)
+    if len(losses) < len(devices):
+        no_gradient(net, devices[len(losses):], like=devices[0])
+    # What takes no part, as the heads of pretraining, stays as it is
+    trainer.step(len(labels), ignore_stale_grad=True)
+    return [(of_shard.sum(), _hits(pred_shard, y_shard))
+            for of_shard, pred_shard, y_shard
+            in zip(losses, pred_shards, y_shards)]
+
+
+def train_ch13(net, train_iter, test_iter, loss, trainer, num_epochs,
+               devices=None, split_f=split_batch):
+    """Train a net, draw losses and accuracies, print the book's two lines.
+
+    train_iter and test_iter yield (features, labels) and are gone through
+    once an epoch; split_f spreads these over devices (`try_all_gpus()` if
+    None). loss gives a number for each example. Parameters that get no
+    gradient in a step stay as they are. Draws five times an epoch, and the
+    accuracy on test_iter behind each.
+    """
+    devices = try_all_gpus() if devices is None else list(devices)
+    if not devices:
+        raise ValueError('train_ch13 needs a list of at least one device, as '
+                         'try_all_gpus() gives')
+    num_batches = len(train_iter)
+    if num_batches < 1 or num_epochs < 1:
+        raise ValueError(f'there is nothing to do in {num_epochs} epochs of '
+                         f'{num_batches} batches: both must be at least 1')
+    timer = Timer()
+    animator = Animator(xlabel='epoch', xlim=[1, num_epochs], ylim=[0, 1],
+                        legend=['train loss', 'train acc', 'test acc'])
+    try:
+        for epoch in range(num_epochs):
+            sums = _Sums(4)     # losses, right guesses, examples, labels
+            timer.start()
+            for i, (features, labels) in enumerate(train_iter, 1):
+                sums.add(_step(net, features, labels, loss, trainer, devices,
+                               split_f), len(labels), labels.size)
+                if not animator.begun:
+                    animator.begin(
+                        f'training {num_parameters(net):,} parameters: '
+                        f'{num_epochs} epochs of {num_batches} batches on '
+                        f'{devices}')
+                animator.move(epoch + i / num_batches)
+                if i % max(1, num_batches // 5) == 0 or i == num_batches:
+                    loss_sum, hits, examples, count = sums.read()
+                    timer.stop()
+                    animator.add(epoch + i / num_batches, (
+                        loss_sum / examples, hits / count, None))
+                    timer.start()
+            timer.stop()
+            test_acc = evaluate_accuracy_gpus(net, test_iter, split_f)
+            animator.add(epoch + 1, (None, None, test_acc))
+    finally:
+        animator.close()
+    print(f'loss {loss_sum / examples:.3f}, train acc {hits / count:.3f}, '
+          f'test acc {test_acc:.3f}')
+    print(f'{examples * num_epochs / timer.sum():.1f} examples/sec on '
+          f'{devices}')

@@ -1,0 +1,246 @@
+"""The book's page "Natural Language Inference: Fine-Tuning BERT".
+
+And what it takes from "Natural Language Inference and the Dataset". N
+examples, B batch, T tokens (max_len), H hiddens.
+"""
+import json
+import re
+from pathlib import Path
+
+import numpy as onp
+
+from d2lbert import hub
+from d2lbert.bert import BERTModel
+from d2lbert.bert_dataset import _check_max_len
+from d2lbert.devices import try_all_gpus
+from d2lbert.layers import Dense
+from d2lbert.machine.backend import gluon, last_line, mx, nn
+from d2lbert.machine.files import Name
+from d2lbert.packing import at_first_places
+from d2lbert.text import CLS, PAD, RESERVED, SEP, UNK, Vocab, tokenize
+
+#: What the labels of SNLI are numbered by; pairs without one are left out.
+SNLI_LABELS = 'entailment', 'contradiction', 'neutral'
+
+#: Hiddens, those of the feed-forward networks, heads, blocks.
+SIZES = {'bert.small': (256, 512, 4, 2), 'bert.base': (768, 3072, 12, 12)}
+
+
+def read_snli(data_dir, is_train):
+    """Premises, hypotheses and labels (0 to 2): three lists of N.
+
+    Those of snli_1.0_train.txt, or of snli_1.0_test.txt, in `data_dir`. The
+    sentences are the official columns that separate words and punctuation,
+    less their parentheses. Raises FileNotFoundError, or ValueError for a
+    line that has no such columns.
+    """
+    path = Path(data_dir, f'snli_1.0_{"train" if is_train else "test"}.txt')
+    numbers = {label: k for k, label in enumerate(SNLI_LABELS)}
+    premises, hypotheses, labels = [], [], []
+    try:
+        lines = open(path, encoding='utf-8')
+    except FileNotFoundError:
+        raise FileNotFoundError(
+            f'{data_dir} holds no {path.name}: name the folder snli_1.0 of '
+            "the official archive, which download_extract('SNLI') gives"
+        ) from None
+    with lines:
+        try:
+            for number, line in enumerate(lines, 1):
+                label, *sentences = line.rstrip('\n').split('\t', 3)[:3]
+                if number == 1 or label not in numbers:
+                    continue        # the head, or '-': nobody agrees
+                if len(sentences) < 2:
+                    raise ValueError(
+                        f'{path}, line {number}: expected a label and two '
+                        'sentences, apart by tabs, found '
+                        f'{1 + len(sentences)} of them: fetch SNLI again')
+                premises.append(_leaves(sentences[0]))
+                hypotheses.append(_leaves(sentences[1]))
+                labels.append(numbers[label])
+        except UnicodeDecodeError as error:
+            raise ValueError(f'{path} is not UTF-8 ({error.reason}): fetch '
+                             'SNLI again') from None
+    return premises, hypotheses, labels
+
+
+def _leaves(tree):
+    """The words of a bracketed tree."""
+    words = tree.replace('(', '').replace(')', '')
+    return _SPACES.sub(' ', words).strip()
+
+
+_SPACES = re.compile(r'\s{2,}')
+
+
+def load_pretrained_model(pretrained_model, num_hiddens=None,
+                          ffn_num_hiddens=None, num_heads=None,
+                          num_layers=None, dropout=0.1, max_len=512,
+                          devices=None, *, num_blks=None):
+    """The book's own pretrained BERT and its vocabulary: (bert, vocab).
+
+    pretrained_model: 'bert.small' or 'bert.base', whose sizes need not be
+    said, or another archive of DATA_HUB that holds vocab.json (a list of
+    tokens) and pretrained.params (under the book's names). `num_layers` and
+    `num_blks` are one argument. devices: `try_all_gpus()` if None. Raises
+    HubError where the archive cannot be had, ValueError for one of other
+    sizes.
+    """
+    given = (num_hiddens, ffn_num_hiddens, num_heads,
+             num_layers if num_blks is None else num_blks)
+    if None not in (num_layers, num_blks):
+        raise TypeError('num_layers and num_blks are one argument: give one')
+    sizes = [size if size is not None else known for size, known
+             in zip(given, SIZES.get(pretrained_model, given))]
+    if None in sizes:
+        raise ValueError(f'the sizes of {pretrained_model!r} are not known '
+                         'here: give num_hiddens, ffn_num_hiddens, num_heads '
+                         'and num_layers')
+    folder = Path(hub.download_extract(pretrained_model))
+    vocab = _read_vocab(folder / 'vocab.json')
+    bert = BERTModel(len(vocab), *sizes, dropout, max_len)
+    path = folder / 'pretrained.params'
+    if not path.is_file():
+        raise ValueError(f'the archive of {pretrained_model} holds no '
+                         f'{path.name}')
+    try:
+        bert.load_parameters(Name(path), ctx=devices or try_all_gpus())
+    except (mx.MXNetError, AssertionError, ValueError, OSError) as error:
+        raise ValueError(
+            f'{path} does not hold the parameters of a model of these sizes '
+            f'({", ".join(map(str, sizes))}; max_len {max_len}): '
+            f'{last_line(error)}') from None
+    bert.vocab = vocab
+    return bert, vocab
+
+
+def _read_vocab(path):
+    """The `Vocab` of a file with a list of tokens."""
+    try:
+        tokens = json.loads(path.read_text('utf-8'))
+    except (OSError, ValueError) as error:
+        raise ValueError(f'{path} cannot be read: {error}') from None
+    if not (isinstance(tokens, list) and tokens[:1] == [UNK] and all(
+            isinstance(token, str) for token in tokens)):
+        raise ValueError(f'{path} must hold a list of tokens that begins '
+                         f'with {UNK}')
+    vocab = Vocab()
+    vocab.idx_to_token = tokens
+    vocab.token_to_idx = {token: idx for idx, token in enumerate(tokens)}
+    missing = [token for token in RESERVED
+               if token not in vocab.token_to_idx]
+    if missing:
+        raise ValueError(f'{path} lacks {", ".join(missing)}')
+    return vocab
+
+
+class SNLIBERTDataset(gluon.data.Dataset):
+    """Pairs of sentences as BERT reads them, cut to max_len tokens.
+
+    dataset: premises, hypotheses, labels, as `read_snli` gives them. Words
+    are lower-cased and parted at white space; of a pair that is too long the
+    longer one loses its last word until both fit. The columns lie on the
+    host as NumPy arrays: all_token_ids (N, T) int32, all_segments (N, T)
+    int32, valid_lens (N,) float32, labels (N,) float32. An item is
+    ((token ids, segments, valid length), label), of which a `DataLoader`
+    makes MXNet arrays.
+    """
+
+    def __init__(self, dataset, max_len, vocab=None):
+        _check_max_len(max_len)
+        premises, hypotheses, labels = dataset
+        if not len(premises) == len(hypotheses) == len(labels):
+            raise ValueError(f'{len(premises)} premises, {len(hypotheses)} '
+                             f'hypotheses and {len(labels)} labels are not '
+                             'as many examples')
+        if vocab is None:
+            raise ValueError('vocab is needed: that of the pretrained model, '
+                             'as load_pretrained_model gives it')
+        self.vocab, self.max_len = vocab, max_len
+        self.labels = onp.array(labels, 'float32')
+        (self.all_token_ids, self.all_segments,
+         self.valid_lens) = self._columns(_Numbered(premises, vocab),
+                                          _Numbered(hypotheses, vocab))
+        print(f'read {len(self)} examples')
+
+    def _columns(self, premises, hypotheses):
+        """Token ids, segments and lengths of the pairs."""
+        p_lens, h_lens = _cut(premises.lens, hypotheses.lens,
+                              self.max_len - 3)
+        valid_lens = p_lens + h_lens + 3
+        shape = len(valid_lens), self.max_len
+        token_ids = onp.full(shape, self.vocab[PAD], 'int32')
+        token_ids[:, 0] = self.vocab[CLS]
+        every = onp.arange(len(valid_lens))
+        token_ids[every, p_lens + 1] = self.vocab[SEP]
+        token_ids[every, valid_lens - 1] = self.vocab[SEP]
+        premises.put(token_ids, p_lens, onp.ones_like(p_lens))
+        hypotheses.put(token_ids, h_lens, p_lens + 2)
+        place = onp.arange(self.max_len)
+        segments = ((place > p_lens[:, None] + 1)
+                    & (place < valid_lens[:, None])).astype('int32')
+        return token_ids, segments, valid_lens.astype('float32')
+
+    def __getitem__(self, idx):
+        return (self.all_token_ids[idx], self.all_segments[idx],
+                self.valid_lens[idx]), self.labels[idx]
+
+    def __len__(self):
+        return len(self.labels)
+
+
+class _Numbered:
+    """Sentences as numbers of a vocabulary, one after another."""
+
+    def __init__(self, sentences, vocab):
+        number, unk = vocab.token_to_idx.get, vocab.unk
+        lines = tokenize([sentence.lower() for sentence in sentences])
+        self.lens = onp.array([len(line) for line in lines], 'int64')
+        self._ids = onp.fromiter(
+            (number(word, unk) for line in lines for word in line), 'int32',
+            self.lens.sum())
+
+    def put(self, columns, lens, begins):
+        """Write the first lens (N,) of each into its row, from begins."""
+        rows = onp.repeat(onp.arange(len(lens)), self.lens)
+        places = onp.arange(len(rows)) - onp.repeat(
+            onp.cumsum(self.lens) - self.lens, self.lens)
+        kept = places < lens[rows]
+        rows, places = rows[kept], places[kept]
+        columns[rows, begins[rows] + places] = self._ids[kept]
+
+
+def _cut(p_lens, h_lens, room):
+    """What is left of pairs of lengths when the longer one gives way.
+
+    Of two equally long ones the second does.
+    """
+    return (onp.minimum(p_lens, onp.maximum(room - room // 2,
+                                            room - h_lens)),
+            onp.minimum(h_lens, onp.maximum(room // 2, room - p_lens)))
+
+
+class BERTClassifier(nn.Block):
+    """The encoder and hidden layer of a BERT, and scores of three classes.
+
+    bert: a `BERTModel`, whose weights go on learning here.
+    """
+
+    def __init__(self, bert):
+        super().__init__()
+        if not hasattr(bert, 'hidden'):
+            raise ValueError("BERTClassifier needs a model with `hidden`, "
+                             "which positional='sinusoidal' has not")
+        self.encoder = bert.encoder
+        self.hidden = bert.hidden
+        self.output = Dense(len(SNLI_LABELS), in_units=bert.hidden._units)
+
+    def forward(self, inputs):
+        """Score inputs, a tuple of three, (B, T), (B, T) and (B,): (B, 3).
+
+        Tokens, segments and valid lengths, as a BERTModel takes them.
+        """
+        tokens_X, segments_X, valid_lens_x = inputs
+        cls_X = at_first_places(self.encoder, tokens_X, segments_X,
+                                valid_lens_x)           # (B, H)
+        return self.output(self.hidden(cls_X))

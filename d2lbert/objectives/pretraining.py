@@ -1,0 +1,5 @@
+"""The objectives of `pretrain`, by the names that a setting has for them."""
+from d2lbert.objectives.mlm import MLM, MLMAndSBO
+from d2lbert.objectives.mlm_nsp import MLMAndNSP
+
+OBJECTIVES = {'mlm+nsp': MLMAndNSP, 'mlm': MLM, 'span': MLMAndSBO}

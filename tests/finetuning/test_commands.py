@@ -1,0 +1,203 @@
+"""`d2lbert finetune`, `predict` and `evaluate`, as a user types them."""
+import io
+import os
+import re
+import subprocess
+import sys
+import types
+
+import prose
+import pytest
+
+import d2lbert as d2l
+from d2lbert.__main__ import main, parser
+from d2lbert.finetuning.settings import SETTINGS
+
+FLAGS = ['--num-epochs', '1', '--batch-size', '8', '--lr', '1e-2', '--max-len',
+         '48', '--stride', '8', '--seed', '1', '--devices', 'cpu']
+
+
+@pytest.fixture(scope='module')
+def runs(folder, data, tmp_path_factory):
+    """A function that gives a finished run of a task, as the command left it.
+    """
+    found = {}
+
+    def get(task):
+        if task not in found:
+            out = tmp_path_factory.mktemp('runs') / task
+            assert main(['finetune', '--task', task, '--data',
+                         str(data[task]), '--model', str(folder), '--out',
+                         str(out), *FLAGS]) == 0
+            found[task] = str(out)
+        return found[task]
+    return get
+
+
+def said(capsys, *argv):
+    """What a command prints, once it has ended well."""
+    capsys.readouterr()
+    assert main(list(argv)) == 0
+    return capsys.readouterr().out
+
+
+def refused(capsys, *argv):
+    """The one line that a command ends with."""
+    capsys.readouterr()
+    assert main(list(argv)) == 1
+    out, err = capsys.readouterr()
+    line, = [line for line in err.splitlines() if line.startswith('d2lbert ')]
+    assert out == '' and 'Traceback' not in err
+    return line
+
+
+def test_each_setting_has_a_flag():
+    text = parser().parse_args(['finetune', '--task', 'sst2'])
+    assert text.task == 'sst2'
+    with pytest.raises(SystemExit):
+        parser().parse_args(['finetune', '--recipe', 'learn'])
+    for name in SETTINGS:
+        value = {'task': 'rte', 'decay': 'none'}.get(name, '1')
+        args = parser().parse_args(
+            ['finetune', '--' + name.replace('_', '-'), value])
+        assert str(getattr(args, name)) in (value, '1.0')
+
+
+def test_help_needs_no_library(tmp_path):
+    for name in 'numpy', 'mxnet', 'tokenizers':
+        (tmp_path / f'{name}.py').write_text('raise SystemExit("loaded")')
+    for command in 'finetune', 'predict':
+        done = subprocess.run(
+            [sys.executable, '-m', 'd2lbert', command, '--help'],
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            env=dict(os.environ, PYTHONPATH=str(tmp_path)))
+        assert done.returncode == 0, done.stdout.decode()
+
+
+@pytest.mark.parametrize('task', ['sst2', 'stsb', 'tag', 'span'])
+def test_evaluate_prints_the_figures_of_the_run(task, runs, capsys):
+    figures = d2l.evaluate_finetuned(runs(task))
+    assert said(capsys, 'evaluate', runs(task)) == ''.join(
+        f'{name} {value:.4f}\n' for name, value
+        in figures._asdict().items())
+
+
+def test_evaluate_takes_other_data(runs, data, capsys):
+    path = str(data['sst2'] / 'train.tsv')
+    other = said(capsys, 'evaluate', runs('sst2'), '--data', path)
+    assert other != said(capsys, 'evaluate', runs('sst2'))
+    assert re.match(r'loss \d\.\d{4}\naccuracy \d\.\d{4}\n$', other)
+
+
+def test_predict_prints_each_label_with_its_share(runs, capsys):
+    lines = said(capsys, 'predict', runs('sst2'), 'a grim clock').split('\n')
+    shares = [float(line.split('\t')[1]) for line in lines[:2]]
+    assert {line.split('\t')[0] for line in lines[:2]} == {'positive',
+                                                           'negative'}
+    assert shares == sorted(shares, reverse=True)
+    assert abs(sum(shares) - 1) < 2e-4 and lines[2:] == ['']
+
+
+def test_predict_prints_a_number_tags_and_an_answer(runs, capsys):
+    assert re.match(r'-?\d\.\d{4}\n$', said(
+        capsys, 'predict', runs('stsb'), 'a boat', '--pair', 'a song'))
+    lines = said(capsys, 'predict', runs('tag'), 'mei in Oslo').splitlines()
+    assert [line.split('\t')[0] for line in lines] == ['mei', 'in', 'Oslo']
+    context = 'mei paints a boat in Oslo .'
+    assert said(capsys, 'predict', runs('span'), 'Where?', '--pair', context
+                ).strip() in context
+
+
+@pytest.mark.parametrize('task, lines', [
+    ('sst2', ['a grim clock', 'the warm song', 'a grim clock\r']),
+    ('stsb', ['a boat\ta song', 'a clock\ta clock']),
+    ('tag', ['mei in Oslo', 'Ines Vega sings']),
+    ('span', ['Where?\tmei paints in Oslo .', 'Who?\tlars sells a boat .'])])
+def test_predict_says_of_a_file_what_it_says_of_its_lines(
+        task, lines, runs, tmp_path, capsys, monkeypatch):
+    path, out = tmp_path / 'texts', tmp_path / 'out'
+    path.write_text('\n'.join(lines) + '\n')
+    assert said(capsys, 'predict', runs(task), '--file', str(path), '--out',
+                str(out)) == ''
+    text = out.read_text()
+    assert said(capsys, 'predict', runs(task), '--file', str(path)) == text
+    monkeypatch.setattr(sys, 'stdin', types.SimpleNamespace(
+        buffer=io.BytesIO(path.read_bytes())))
+    assert said(capsys, 'predict', runs(task), '--file', '-') == text
+    net, tokenizer = d2l.load_run(runs(task))
+    parts = [line.rstrip('\r').split('\t') for line in lines]
+    found = d2l.predict(net, tokenizer, [one[0] for one in parts],
+                        [one[1] for one in parts] if net.about.pair else None)
+    rows = text.split('\n\n')[:-1] if task == 'tag' else text.splitlines()
+    assert len(rows) == len(lines) == len(found)
+    for row, one in zip(rows, found):
+        if task == 'tag':
+            assert [line.split('\t')[1] for line in row.split('\n')
+                    ] == one.label
+        elif task == 'stsb':
+            assert row == f'{one.label:.4f}'
+        else:
+            assert row.split('\t')[0] == one.label
+
+
+def test_what_cannot_be_predicted_is_refused_in_one_line(runs, tmp_path,
+                                                         capsys):
+    path = tmp_path / 'texts'
+    path.write_text('a\n\nb\n')
+    run = runs('sst2')
+    assert refused(capsys, 'predict', run, '--file', str(path)).endswith(
+        'texts, line 2 is empty: put a text on each line')
+    assert 'give a text, or --file' in refused(capsys, 'predict', run)
+    assert 'not both' in refused(capsys, 'predict', run, 'a', '--file', 'x')
+    assert '--out goes with --file' in refused(capsys, 'predict', run, 'a',
+                                               '--out', 'x')
+    assert 'give no second ones' in refused(capsys, 'predict', run, 'a',
+                                            '--pair', 'b')
+    assert 'nowhere' in refused(capsys, 'predict', run, '--file', 'nowhere')
+    assert 'there is no run folder nowhere' in refused(
+        capsys, 'predict', 'nowhere', 'a')
+    path.write_text('a\n')
+    assert 'no folder' in refused(capsys, 'predict', run, '--file', str(path),
+                                  '--out', str(tmp_path / 'x' / 'y'))
+    assert '0 tabs: expected two texts' in refused(
+        capsys, 'predict', runs('stsb'), '--file', str(path))
+    path.write_bytes(b'a\n\xff\n')
+    assert 'line 2' in refused(capsys, 'predict', run, '--file', str(path))
+
+
+def test_commands_tell_the_kinds_of_runs_apart(runs, tmp_path, capsys):
+    run = runs('sst2')
+    assert '--data, not with --corpus' in refused(
+        capsys, 'evaluate', run, '--corpus', 'x')
+    assert 'holds a fine-tuned model' in refused(capsys, 'encode', run, 'a')
+    start = str(tmp_path / 'start')
+    main(['pretrain', '--corpus', 'sample', '--num-steps', '1',
+          '--num-hiddens', '4', '--num-layers', '1', '--max-len', '32',
+          '--out', start])
+    assert '--corpus, not with --data' in refused(
+        capsys, 'evaluate', start, '--data', 'x')
+    assert 'is no run of d2lbert finetune' in refused(
+        capsys, 'predict', start, 'a')
+    assert 'has no checkpoint to resume from' in refused(
+        capsys, 'finetune', '--resume', start)
+
+
+def test_columns_of_a_table_of_ones_own(folder, tmp_path, capsys):
+    for seed, part in enumerate(('train', 'dev')):
+        prose.write_rows(tmp_path / f'{part}.tsv', [
+            (('sad', 'glad')[label], text)
+            for text, label in prose.moods(24, seed)], 'mood line')
+    out = str(tmp_path / 'run')
+    assert main(['finetune', '--task', 'classify', '--data', str(tmp_path),
+                 '--columns', 'text=line,label=mood', '--model', str(folder),
+                 '--out', out, *FLAGS]) == 0
+    assert said(capsys, 'predict', out, 'x').split('\t')[0] in ('glad', 'sad')
+    assert 'accuracy' in said(capsys, 'evaluate', out)
+
+
+def test_a_mistake_leaves_nothing_behind(folder, data, tmp_path, capsys):
+    out = tmp_path / 'run'
+    line = refused(capsys, 'finetune', '--task', 'sst2', '--data',
+                   str(data['rte']), '--model', str(folder), '--out',
+                   str(out))
+    assert 'train.tsv' in line and not out.exists()

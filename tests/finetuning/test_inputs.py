@@ -1,0 +1,67 @@
+"""Examples in batches: each in one, like lengths together."""
+import models
+import numpy as onp
+import pytest
+
+from d2lbert.finetuning.inputs import (
+    TEXTS,
+    TOKENS,
+    Inputs,
+    batch_of,
+    epoch_of,
+    to_score,
+)
+
+LENS = onp.random.RandomState(0).randint(2, 60, 203)
+
+
+@pytest.mark.parametrize('bucket', [1, 4, 1000])
+def test_an_epoch_has_each_example_once(bucket):
+    batches = epoch_of(LENS, 16, bucket, 1, 0)
+    assert sorted(onp.concatenate(batches)) == list(range(203))
+    sizes = sorted(map(len, batches))
+    assert sizes == [203 % 16] + [16] * (203 // 16)
+
+
+def test_the_seed_and_the_epoch_decide_the_batches():
+    def drawn(*seed):
+        return [list(some) for some in epoch_of(LENS, 16, 4, *seed)]
+    assert drawn(1, 0) == drawn(1, 0)
+    assert drawn(1, 0) != drawn(1, 1)
+    assert drawn(1, 0) != drawn(2, 0)
+
+
+def test_bucketing_leaves_less_to_be_padded():
+    def padded(bucket):
+        return sum(len(some) * LENS[some].max() - LENS[some].sum()
+                   for some in epoch_of(LENS, 16, bucket, 1, 0))
+    assert padded(8) < 0.5 * padded(1)
+
+
+def test_batches_of_like_lengths_do_not_come_by_length():
+    means = [LENS[some].mean() for some in epoch_of(LENS, 16, 1000, 1, 0)]
+    assert means not in (sorted(means), sorted(means, reverse=True))
+
+
+def test_what_is_scored_together_is_neither_too_much_nor_forgotten():
+    lens = onp.concatenate([LENS, [TOKENS + 1, TOKENS, 1]])
+    groups = list(to_score(lens))
+    assert sorted(onp.concatenate(groups)) == list(range(len(lens)))
+    for some in groups:
+        assert len(some) == 1 or (len(some) <= TEXTS
+                                  and lens[some].sum() <= TOKENS)
+
+
+@pytest.mark.parametrize('kind', models.LABELS)
+def test_a_batch_is_the_examples_side_by_side(kind):
+    whole = models.batch(kind)
+    inputs = Inputs(*[[row[:n] for row, n in zip(X, whole.lens)]
+                      for X in whole[:2]],
+                    [row[:n] for row, n in zip(whole.labels_Y, whole.lens)]
+                    if kind == 'tag' else whole.labels_Y)
+    for a, b in zip(batch_of(inputs, range(4)), whole):
+        onp.testing.assert_array_equal(a, b)
+    # Of tags that are all as long, too
+    some = batch_of(inputs, [2, 2])
+    onp.testing.assert_array_equal(some.labels_Y, [
+        whole.labels_Y[2][:5] if kind == 'tag' else whole.labels_Y[2]] * 2)
