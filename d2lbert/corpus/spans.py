@@ -14,7 +14,7 @@ from d2lbert.kernels import draw
 
 # Where words come in pieces, a span has so many tokens more than words, at
 # most; words of more pieces than that are never hidden
-PIECES = 20
+MORE_PIECES = 20
 
 # Shares are counted in millionths: sums of whole numbers are exact
 MILLION = 10 ** 6
@@ -43,7 +43,7 @@ class Spans(NamedTuple):
     def most(self, vocab):
         """How many tokens a span can have."""
         pieces = self.whole and vocab.begins_word is not None
-        return len(self.law) + PIECES * pieces
+        return len(self.law) + MORE_PIECES * pieces
 
     def kinds(self, vocab):
         """What each token of a `Vocab` is, as `draw.masks` takes it: (V,).

@@ -14,12 +14,12 @@ An objective is what `training.run.Run` goes through without knowing more:
   list of (loss, count), one for each of `losses`;
 - `evaluate(net, devices)`: figures of held-out text, a named tuple whose
   type is `Figures`; `drawn(figures)`, those for the picture; `line(figures)`;
-- `trained(bert)`, `held_out_batches(text, batch_size, max_len)` and
-  `figures(net, batches, devices)`: what `d2lbert evaluate` asks the class of
-  an objective of `pretrain` for;
 - `score(figures)`: the number by which the best weights are known, which
   are kept then, the larger the better; None in place of this function: the
   weights of the last step are;
+- `trained(bert)`, `held_out_batches(text, batch_size, max_len)` and
+  `figures(net, batches, devices)`: what `d2lbert evaluate` asks the class of
+  an objective of `pretrain` for;
 - `summary(history, devices)`: what is printed in the end;
 - `fingerprint`: a word that is another one for another text; `changed`: what
   may have changed then; `vocab`;

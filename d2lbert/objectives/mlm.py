@@ -2,7 +2,7 @@
 
 B rows, T tokens, S hidden words, R rows without padding (see `packing`).
 """
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as onp
 
@@ -76,7 +76,11 @@ class MLM(MLMAndNSP):
 
     @classmethod
     def held_out_batches(cls, text, batch_size, max_len):
-        """Always the same batches of a held-out `StoredText`."""
+        """Always the same batches of a held-out `StoredText`.
+
+        Masked words are single tokens, whatever a run of `mlm` hides, so
+        that figures of all of them can be compared.
+        """
         return (batch for _, batch in text.batches(
             batch_size, max_len, seed=0, dynamic=False, spans=cls.spans))
 
@@ -204,12 +208,12 @@ class MLMAndSBO(MLM):
 class Hidden(NamedTuple):
     """The hidden words of a shard, and what the net says of its tokens."""
 
-    X: object           # (R, H)
-    places: object      # (S,) rows of X, on the host, as are the next two
-    left: object        # (S,) the row left of each one's span
-    right: object       # (S,) the row right of it
-    labels: object      # (S,) int32
-    weights: object     # (S,) float32
+    X: Any              # (R, H)
+    places: Any         # (S,) rows of X, on the host, as are the next two
+    left: Any           # (S,) the row left of each one's span
+    right: Any          # (S,) the row right of it
+    labels: Any         # (S,) int32
+    weights: Any        # (S,) float32
     count: float        # how many there are
 
     @classmethod

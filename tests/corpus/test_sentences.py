@@ -4,6 +4,7 @@ import tracemalloc
 
 import numpy as onp
 import pytest
+from batches import digest_of, fixed_text
 from texts import assert_same, make_wiki, write
 
 from d2lbert.corpus import stored
@@ -159,6 +160,25 @@ def test_rows_can_be_had_from_any_place_on(big, monkeypatch, spans, dynamic):
     assert (digests[0] == digests[1]) is not dynamic
     assert everything[0][1].tokens_X.tobytes() != (
         other[0][1].tokens_X.tobytes())
+
+
+@pytest.mark.parametrize('way', ['compiled', 'plain'])
+@pytest.mark.parametrize('spans, digest', [
+    (TOKENS,
+     'b55dddf759cc91f34df08308f20c66c728b3de76b61f1e6de73cdff07156a4ae'),
+    (SPANS,
+     '6d63fb332aca8ea351affaf6bcd478e1ebcb2655415fe58f510b5e1538b83c7c'),
+], ids=['tokens', 'spans'])
+def test_a_seed_gives_these_rows_for_ever(way, spans, digest, request, plain,
+                                          monkeypatch):
+    plain() if way == 'plain' else request.getfixturevalue(way)
+    monkeypatch.setattr(stored, 'CHUNK_PLACES', 200)
+    text = open_corpus(write('fixed', fixed_text()), min_freq=3, seed=11,
+                       progress=False)
+    assert text.train.num_chunks(24, spans) == 3
+    assert digest_of(batch for epoch in (0, 1) for _, batch in (
+        text.train.batches(16, 24, seed=11, epoch=epoch, spans=spans))
+    ) == digest
 
 
 def test_a_place_in_another_text_is_refused(big):

@@ -265,9 +265,21 @@ def gradients(objective, devices='cpu', **keywords):
     ('cpu', 4, 40), ('cpu:3', 1, 40), ('cpu:2', 2, 40), ('cpu:3', 2, 2)])
 def test_a_batch_in_parts_gives_the_gradients_of_the_whole(
         objective, devices, accumulate, batch_size):
-    whole = gradients(objective, batch_size=batch_size)
-    parts = gradients(objective, devices, accumulate=accumulate,
-                      batch_size=batch_size)
+    assert_equal_to_rounding(
+        gradients(objective, devices, accumulate=accumulate,
+                  batch_size=batch_size),
+        gradients(objective, batch_size=batch_size))
+
+
+@pytest.mark.parametrize('objective', OBJECTIVES)
+def test_gradients_of_a_tied_table_are_added_up(objective):
+    published = dict(architecture='published')
+    assert_equal_to_rounding(
+        gradients(objective, 'cpu:2', accumulate=4, **published),
+        gradients(objective, **published))
+
+
+def assert_equal_to_rounding(parts, whole):
     onp.testing.assert_allclose(parts[0], whole[0], rtol=1e-5)
     assert parts[1].keys() == whole[1].keys()
     for name, grad in whole[1].items():
