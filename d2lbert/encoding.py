@@ -171,8 +171,9 @@ class TextEncoder:
                  cuts=True):
         self.net, self.tokenizer, self.layer = net, tokenizer, layer
         self.pooling, self._prepared = _chosen(tokenizer, pooling, normalize)
-        self.max_len = _limit(net, tokenizer, max_len)
         self._cuts = cuts or (max_len, windows) != (None, None)
+        self.max_len = (_limit(net, tokenizer, max_len) if self._cuts
+                        else net.encoder.max_len)
         self._room = self.max_len - tokenizer.num_special()
         if self._room < 1:
             raise ValueError(f'max_len={self.max_len} leaves no room for a '

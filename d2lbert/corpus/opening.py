@@ -134,14 +134,10 @@ def open_corpus(paths, *, valid_paths=None, valid_share=0.0, split='book',
                 raise ValueError(f'{path} was changed while it was read: '
                                  'try again')
 
-    folder, owned = store.find_or_build(key, build)
-    stored_vocab = (PieceVocab if of_pieces else Vocab).load(
-        folder / store.VOCAB)
-    texts = [stored.StoredText(
-        folder / name, onp.arange(len(stored_vocab), dtype='int32'),
-        stored_vocab, described(source)) if (folder / name).is_dir() else None
-        for name, source in (('train', files),
-                             ('valid', valid_files or files))]
+    sources = {'train': files, 'valid': valid_files or files}
+    (stored_vocab, *texts, freqs), owned = store.opened(
+        key, build, lambda folder: _open(
+            folder, PieceVocab if of_pieces else Vocab, sources))
     if owned:
         weakref.finalize(texts[0], shutil.rmtree, owned, ignore_errors=True)
     if of_pieces:
@@ -151,8 +147,20 @@ def open_corpus(paths, *, valid_paths=None, valid_share=0.0, split='book',
     text = Text(*texts, stored_vocab, key)
     if seed is None or vocab is not None or of_pieces:
         return text
-    return text.numbered_by(_vocab_of(
-        seed, text.train, onp.load(folder / store.FREQS)))
+    return text.numbered_by(_vocab_of(seed, text.train, freqs))
+
+
+def _open(folder, vocab_class, sources):
+    """[vocabulary, training text, held-out text or None, frequencies] of a
+    store; the last, None too, where it did not build its vocabulary."""
+    # Not what is there, which another process may be clearing away
+    names = store.names(folder)
+    vocab = vocab_class.load(folder / store.VOCAB)
+    return [vocab, *(stored.StoredText(
+        folder / name, onp.arange(len(vocab), dtype='int32'), vocab,
+        described(source)) if f'{name}/ids.npy' in names else None
+        for name, source in sources.items()),
+        onp.load(folder / store.FREQS) if store.FREQS in names else None]
 
 
 def _vocab_of(seed, text, freqs):

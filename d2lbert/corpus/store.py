@@ -30,6 +30,9 @@ from d2lbert.text import UNK
 # To be raised when the content of the files changes
 VERSION = 3
 
+# How often a store is built that others clear away before it is open
+TRIES = 10
+
 MANIFEST = 'manifest.json'
 VOCAB = 'vocab.txt'
 # How often each token of a vocabulary that was built here occurs
@@ -228,6 +231,11 @@ def is_whole(store):
     return whole
 
 
+def names(store):
+    """The names of the files of a whole store."""
+    return set(json.loads((store / MANIFEST).read_text()))
+
+
 # Where a store lies
 
 def find_or_build(key, build):
@@ -255,6 +263,20 @@ def find_or_build(key, build):
         raise
     cache.used(store)
     return store, owned
+
+
+def opened(key, build, open_store):
+    """(what open_store(folder) gives of a store, folder to be removed).
+
+    A store that is cleared away before it is open is built again.
+    """
+    for attempt in range(TRIES):
+        store, owned = find_or_build(key, build)
+        try:
+            return open_store(store), owned
+        except FileNotFoundError:
+            if owned or is_whole(store) or attempt == TRIES - 1:
+                raise
 
 
 def _writable(folder):

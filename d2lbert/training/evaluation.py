@@ -32,8 +32,9 @@ def evaluate_run(folder, corpus=None, devices='auto'):
         if text.fingerprint != fingerprint:
             raise RunError(
                 f'the corpus of {folder} has changed since it was trained on '
-                '(a file, or the version of Unicode or NLTK that cuts it), '
-                'so what was held out is not known: name files with --corpus')
+                '(a file, what its config.json says of it, or the version of '
+                'Unicode or NLTK that cuts it), so what was held out is not '
+                'known: name files with --corpus')
         # Without --eval-every all of a text was trained on
         part = text.valid
     if part is None:

@@ -197,9 +197,8 @@ def complete(keywords):
                          f'{" or ".join(RECIPES)}')
     objective = SETTINGS['objective'].checked(
         keywords.get('objective', 'mlm+nsp'))
-    values = checked(SETTINGS, {
-        **RECIPES[recipe], **OF_OBJECTIVE[objective], 'recipe': recipe},
-        keywords)
+    values = checked(SETTINGS, {**RECIPES[recipe], **OF_OBJECTIVE[objective],
+                                'recipe': recipe}, keywords)
     if objective != 'mlm+nsp' and not values['fill']:
         raise ValueError(f'objective={objective} fills its sequences with '
                          'full sentences: leave fill=False out')

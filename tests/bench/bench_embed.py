@@ -48,9 +48,10 @@ class Sentences:
 
     def __init__(self, folder, count):
         self.name, self.vocab_size = f'{count:,} sentences of STS-B', 30522
-        found = {}
-        with open(Path(folder, 'STS-B', 'train.tsv'), encoding='utf-8',
-                  newline='') as file:
+        found, path = {}, Path(folder, 'STS-B', 'train.tsv')
+        if not path.is_file():
+            sys.exit(f'there is no {path}: --data names the folder of GLUE')
+        with open(path, encoding='utf-8', newline='') as file:
             for row in csv.DictReader(file, delimiter='\t',
                                       quoting=csv.QUOTE_NONE):
                 found.update({row['sentence1']: 0, row['sentence2']: 0})

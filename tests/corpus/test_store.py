@@ -6,6 +6,7 @@ import gzip
 import json
 import lzma
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -119,6 +120,40 @@ def test_a_damaged_store_is_built_again(wiki, own_cache, file, damage):
     text = open_corpus(wiki, valid_share=0.1, progress=False)
     assert text.train.ids.tolist() == ids
     assert manifest(own_cache) == before
+
+
+@pytest.mark.parametrize('gone', ['', 'train', 'train/paragraphs.npy',
+                                  'valid', 'freqs.npy'])
+def test_a_store_that_is_cleared_before_it_is_open_is_built_again(
+        wiki, own_cache, monkeypatch, gone):
+    expected = open_corpus(wiki, valid_share=0.2, seed=1)
+    find, cleared = store.find_or_build, []
+
+    def find_and_clear(key, build):
+        folder, owned = find(key, build)
+        if len(cleared) < 2:
+            cleared.append(folder)
+            path = folder / gone
+            path.unlink() if path.is_file() else shutil.rmtree(path)
+        return folder, owned
+    monkeypatch.setattr(store, 'find_or_build', find_and_clear)
+    text = open_corpus(wiki, valid_share=0.2, seed=1)
+    assert len(cleared) == 2 and text.fingerprint == expected.fingerprint
+    assert text.vocab.idx_to_token == expected.vocab.idx_to_token
+    for part, other in zip(text[:2], expected[:2]):
+        assert part.num_paragraphs == other.num_paragraphs
+
+
+def test_a_store_that_is_always_cleared_is_told(wiki, own_cache, monkeypatch):
+    find = store.find_or_build
+
+    def find_and_clear(key, build):
+        folder, owned = find(key, build)
+        shutil.rmtree(folder)
+        return folder, owned
+    monkeypatch.setattr(store, 'find_or_build', find_and_clear)
+    with pytest.raises(FileNotFoundError):
+        open_corpus(wiki)
 
 
 @pytest.mark.parametrize('locks', [True, False])

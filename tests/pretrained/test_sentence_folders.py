@@ -116,6 +116,8 @@ def test_a_loaded_tokenizer_brings_the_pooling_along(tmp_path):
     (own,) = d2l.encode(net, tokenizer, [text])
     (mean,) = d2l.encode(net, tokenizer, [text], 'mean', max_len=12)
     onp.testing.assert_allclose(own, mean / onp.linalg.norm(mean), atol=1e-6)
+    # What is asked for is not normalized, unless that is, too
+    assert abs(onp.linalg.norm(mean) - 1) > 0.1
 
 
 # Against the library itself
