@@ -983,7 +983,7 @@ MISTAKES = tuple(Mistake(*row) for row in (
      "s['bucket'],\n                          s['seed'], 0)",
      'test_a_resumed_run_is_the_run_that_never_stopped '
      'test_the_batches_of_two_epochs_differ'),
-    ('a head is not drawn from the seed',
+    ('what a model lacks is not drawn from the seed',
      "mx.random.seed(s['seed'] % 2 ** 31)\n        if begun is None:",
      'if begun is None:',
      'test_a_seed_gives_the_same_run_whatever_came_before'),
