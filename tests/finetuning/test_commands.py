@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 import types
+from pathlib import Path
 
 import prose
 import pytest
@@ -70,7 +71,8 @@ def test_help_needs_no_library(tmp_path):
         done = subprocess.run(
             [sys.executable, '-m', 'd2lbert', command, '--help'],
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-            env=dict(os.environ, PYTHONPATH=str(tmp_path)))
+            env=dict(os.environ, PYTHONPATH=os.pathsep.join(
+                map(str, (tmp_path, Path(d2l.__file__).parents[1])))))
         assert done.returncode == 0, done.stdout.decode()
 
 
