@@ -218,7 +218,7 @@ def _pooling(folder, pool):
 
 def _encoder(folder, **choices):
     """The `TextEncoder` of a folder; the texts of a run are not cut."""
-    net, tokenizer = load_model(folder, heads=())
+    net, tokenizer = load_model(folder, heads=(), trainable=False)
     return TextEncoder(net, tokenizer, cuts=tokenizer.pooling is not None,
                        **choices)
 

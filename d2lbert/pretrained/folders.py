@@ -67,7 +67,7 @@ def table(differences):
         for line in lines) if differences else ''
 
 
-def load_pretrained(folder, ctx=None, heads=HEADS):
+def load_pretrained(folder, ctx=None, heads=HEADS, trainable=True):
     """The net and tokenizer of a folder on disk, as (net, tokenizer).
 
     ctx: a device or a list of them, the CPU if None. Weights come as
@@ -75,6 +75,8 @@ def load_pretrained(folder, ctx=None, heads=HEADS):
     initializer_range says; for those named in `heads` ('pooler', 'mlm',
     'nsp') a line on standard error says so, and `print(net.pretrained)`
     gives the table of what is missing or left over, key by key.
+    trainable=False leaves out the gradients, which take as much memory as
+    the weights: enough for a net that is only asked.
 
     Raises `PretrainedError`, whose text has that table where tensors are
     the reason, and ImportError without the libraries `tokenizers` and
@@ -109,6 +111,8 @@ def load_pretrained(folder, ctx=None, heads=HEADS):
             f'the tokenizer of {folder} has {len(tokenizer)} tokens, but the '
             f'model only {keywords["vocab_size"]}: they are of two models')
     net = BERTModel(**keywords)
+    if not trainable:
+        net.collect_params().setattr('grad_req', 'null')
     _fill(net, lines, current, config['initializer_range'], ctx or mx.cpu())
     net.pretrained = Pretrained(folder, config, tuple(differences))
     _say(net.pretrained, heads)

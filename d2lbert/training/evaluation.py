@@ -16,7 +16,7 @@ def evaluate_run(folder, corpus=None, devices='auto'):
     corpus: as for `pretrain`; of one with a held-out part, that part.
     """
     contexts = parse_devices(devices)
-    net, vocab = load_run(folder, contexts)
+    net, vocab = load_run(folder, contexts, trainable=False)
     training, fingerprint = _settings_of(Path(folder))
     if corpus is not None:
         corpus = complete(dict(corpus=corpus))['corpus']

@@ -20,11 +20,12 @@ from d2lbert.training.runs import (
 )
 
 
-def load_model(path, ctx=None, heads=HEADS):
+def load_model(path, ctx=None, heads=HEADS, trainable=True):
     """The net and tokenizer of a folder, as (net, tokenizer).
 
     path: the RUN that `pretrain` left, with whole words or word pieces, or
-    a FOLDER of a pretrained model; ctx and heads as for `load_pretrained`.
+    a FOLDER of a pretrained model; ctx, heads and trainable as for
+    `load_pretrained`.
     Raises `RunError` or `PretrainedError`, both ValueErrors.
     """
     path = Path(path)
@@ -32,14 +33,15 @@ def load_model(path, ctx=None, heads=HEADS):
         raise PretrainedError(f'there is no folder {path}: name that of a run'
                               ' or of a pretrained model, on this disk')
     if not is_run(path):
-        return load_pretrained(path, ctx, heads)
+        return load_pretrained(path, ctx, heads, trainable)
     if (path / TOKENIZER).is_file():
-        tokenizer, net = WordPiece.load(path), load_net(path, ctx)
+        tokenizer = WordPiece.load(path)
+        net = load_net(path, ctx, trainable)
         if len(tokenizer) > net.config['vocab_size']:
             raise RunError(f'{path / TOKENIZER} has {len(tokenizer)} tokens, '
                            f'but the model {net.config["vocab_size"]}')
         return net, tokenizer
-    net, vocab = load_run(path, ctx)
+    net, vocab = load_run(path, ctx, trainable)
     return net, WholeWords(vocab)
 
 
@@ -59,7 +61,7 @@ def export_run(run, folder):
     if not is_run(Path(run)):
         raise PretrainedError(f'{run} is no folder of a run: name one that '
                               'd2lbert pretrain left')
-    net, tokenizer = load_model(run)
+    net, tokenizer = load_model(run, trainable=False)
     save_pretrained(net, tokenizer, folder)
 
 
@@ -70,7 +72,7 @@ def import_run(folder, run):
     which `d2lbert evaluate` reads texts: what is missing in `folder` is
     drawn at random, once.
     """
-    net, tokenizer = load_pretrained(folder)
+    net, tokenizer = load_pretrained(folder, trainable=False)
     config = dict(
         d2lbert=__version__, model=net.config, fingerprint=None,
         training=dict(tokenizer='wordpiece', batch_size=64,

@@ -56,13 +56,14 @@ def save_parameters(net, path):
                           f'full?): {last_line(error)}') from None
 
 
-def load_run(folder, ctx=None):
+def load_run(folder, ctx=None, trainable=True):
     """The net and vocabulary of a run of `pretrain`, as (net, vocab).
 
-    The net is the model alone, whatever it was trained for.
+    The net is the model alone, whatever it was trained for. trainable=False
+    leaves out its gradients, which take as much memory as its weights.
     """
     folder = Path(folder)
-    net = _described_net(folder)
+    net = _described_net(folder, trainable)
     of_pieces = (folder / TOKENIZER).is_file()
     vocab = (PieceVocab.load(folder) if of_pieces
              else Vocab.load(folder / 'vocab.txt'))
@@ -75,15 +76,15 @@ def load_run(folder, ctx=None):
     return net, vocab
 
 
-def load_net(folder, ctx=None):
+def load_net(folder, ctx=None, trainable=True):
     """The net of a run folder, without a vocabulary."""
     folder = Path(folder)
-    net = _described_net(folder)
+    net = _described_net(folder, trainable)
     load_parameters(net, folder / 'model.params', ctx)
     return net
 
 
-def _described_net(folder):
+def _described_net(folder, trainable):
     """The net that config.json of a run folder describes, without values."""
     if not folder.is_dir():
         raise RunError(f'there is no run folder {folder}')
@@ -95,7 +96,10 @@ def _described_net(folder):
             raise RunError(f'{folder} holds a fine-tuned model, which has '
                            'other scores: d2lbert predict and evaluate, '
                            'load_run and load_finetuned know it')
-        return BERTModel(**config['model'])
+        net = BERTModel(**config['model'])
+        if not trainable:
+            net.collect_params().setattr('grad_req', 'null')
+        return net
     except RunError:
         raise
     except (ValueError, TypeError, OverflowError) as error:

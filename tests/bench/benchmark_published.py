@@ -26,15 +26,19 @@ class Published(Gluon):
             vocab_size, hiddens, ffn_hiddens, heads, layers,
             **dict(PUBLISHED, dropout=dropout, precision=precision))
         self.output = Dense(CLASSES, in_units=hiddens)
+        # As a net is that is only asked; `step` makes another of it
+        self.net.collect_params().setattr('grad_req', 'null')
         for block in (self.net, self.output):
             block.initialize(self.mx.init.Normal(0.02))
-        used = self.net.encoder, self.net.hidden, self.output
-        params = [param for block in used
+        self.trainer = None
+
+    def _begin(self):
+        """Give gradients to what the loss reaches, and a trainer."""
+        params = [param for block in (self.net.encoder, self.net.hidden,
+                                      self.output)
                   for param in block.collect_params().values()]
-        # What no loss reaches needs no gradients
-        for name, param in self.net.collect_params().items():
-            if not any(param is other for other in params):
-                param.grad_req = 'null'
+        for param in params:
+            param.grad_req = 'write'
         self.loss = self.mx.gluon.loss.SoftmaxCELoss()
         self.trainer = self.mx.gluon.Trainer(params, 'adam',
                                              {'learning_rate': RATE})
@@ -46,6 +50,8 @@ class Published(Gluon):
 
     def step(self, shards):
         np = self.mx.np
+        if self.trainer is None:
+            self._begin()
         with self.mx.autograd.record():
             X, begins, _ = self._encode(shards)
             first = X.take(np.array(begins, dtype='int32'), axis=0)

@@ -1011,6 +1011,10 @@ MISTAKES = tuple(Mistake(*row) for row in (
      "found.update(id2label={", "dict(id2label={",
      'test_what_is_written_says_what_was_learnt'),
 
+    ('the gradients of a net that is only asked take memory',
+     'if not trainable:\n        net.', 'if False:\n        net.',
+     'test_a_net_that_is_only_asked_has_no_gradients'),
+
     # texts as vectors
 
     ('a vector is as long as it happens to be',

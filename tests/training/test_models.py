@@ -74,6 +74,21 @@ def test_a_folder_comes_as_load_pretrained_gives_it(folder, capsys):
         load_model(folder)
 
 
+@pytest.mark.parametrize('kind', ['words', 'pieces', 'folder'])
+def test_a_net_that_is_only_asked_has_no_gradients(kind, runs, folder,
+                                                   tmp_path):
+    path = runs['book'] if kind == 'words' else folder
+    if kind == 'pieces':
+        path = tmp_path / 'run'
+        import_run(folder, path)
+    net, _ = load_model(path, trainable=False)
+    check_same(net, load_model(path)[0])
+    for param in net.collect_params().values():
+        assert param.grad_req == 'null' and param._grad is None
+    for param in load_model(path)[0].collect_params().values():
+        assert param.grad() is not None
+
+
 @pytest.mark.parametrize('what, said', [
     ('nothing', 'there is no folder .*: name that of a run or of a pretr'),
     ('file', 'there is no folder'), ('empty', 'has no config.json'),
