@@ -44,42 +44,34 @@ def _get_batch_loss_bert(net, loss, vocab_size, tokens_X_shards,
     NSP loss the mean over examples. Nothing waits for the device.
     """
     mlm_ls, nsp_ls, ls = [], [], []
-    for shard in zip(tokens_X_shards, segments_X_shards, valid_lens_x_shards,
-                     pred_positions_X_shards, mlm_weights_X_shards,
-                     mlm_Y_shards, nsp_y_shards):
-        _check(net, vocab_size, *shard[-2:])
-        losses = None
+    for shard in map(Batch, tokens_X_shards, segments_X_shards,
+                     valid_lens_x_shards, pred_positions_X_shards,
+                     mlm_weights_X_shards, mlm_Y_shards, nsp_y_shards):
+        _check(net, vocab_size, shard.mlm_Y, shard.nsp_y)
+        hidden = None
         if is_ours(net) and _is_the_books(loss):
-            losses = _real_losses(net, loss, *shard)
-        mlm_l, nsp_l = losses or _page_losses(net, loss, vocab_size, *shard)
+            hidden = _hidden_words(shard)
+        mlm_l, nsp_l = (_page_losses(net, loss, vocab_size, *shard)
+                        if hidden is None else
+                        _real_losses(net, loss, hidden, shard))
         mlm_ls.append(mlm_l)
         nsp_ls.append(nsp_l)
         ls.append(mlm_l + nsp_l)
     return mlm_ls, nsp_ls, ls
 
 
-def _real_losses(net, loss, tokens_X, segments_X, valid_lens_x,
-                 pred_positions_X, mlm_weights_X, mlm_Y, nsp_y):
-    """Both losses of one shard, with nothing computed on padding.
+def _hidden_words(shard):
+    """Where words are to be predicted: example, column, place, on the host.
 
-    None where no word is to be predicted, or one in the padding.
+    None where there are none, or one in the padding.
     """
-    example, column = onp.nonzero(mlm_weights_X.asnumpy())
-    check_whole(pred_positions_X, 'prediction position')
-    place = pred_positions_X.asnumpy()[example, column]
-    lens = valid_lens_x.asnumpy().reshape(-1)
+    example, column = onp.nonzero(shard.mlm_weights_X.asnumpy())
+    check_whole(shard.pred_positions_X, 'prediction position')
+    place = shard.pred_positions_X.asnumpy()[example, column]
+    lens = shard.valid_lens_x.asnumpy().reshape(-1)
     if not len(place) or (place < 0).any() or (place >= lens[example]).any():
         return None
-    encoded_X, begins, nsp_Y_hat = at_real_places(
-        net, tokens_X, segments_X, valid_lens_x)
-
-    def put(A, dtype='int32'):
-        return np.array(A, dtype=dtype, ctx=encoded_X.ctx)
-    mlm_l = net.mlm.loss(
-        encoded_X.take(put(begins[example] + place), axis=0),
-        put(mlm_Y.asnumpy()[example, column]),
-        put(mlm_weights_X.asnumpy()[example, column], 'float32'))
-    return mlm_l, loss(nsp_Y_hat, nsp_y).mean()
+    return example, column, place
 
 
 def _page_losses(net, loss, vocab_size, tokens_X, segments_X, valid_lens_x,
@@ -91,6 +83,21 @@ def _page_losses(net, loss, vocab_size, tokens_X, segments_X, valid_lens_x,
                  mlm_weights_X.reshape((-1, 1)))
     mlm_l = mlm_l.sum() / (mlm_weights_X.sum() + 1e-8)
     return mlm_l, loss(nsp_Y_hat, nsp_y).mean()
+
+
+def _real_losses(net, loss, hidden, shard):
+    """Both losses of one shard, with nothing computed on padding."""
+    example, column, place = hidden
+    encoded_X, begins, nsp_Y_hat = at_real_places(
+        net, shard.tokens_X, shard.segments_X, shard.valid_lens_x)
+
+    def put(A, dtype='int32'):
+        return np.array(A, dtype=dtype, ctx=encoded_X.ctx)
+    mlm_l = net.mlm.loss(
+        encoded_X.take(put(begins[example] + place), axis=0),
+        put(shard.mlm_Y.asnumpy()[example, column]),
+        put(shard.mlm_weights_X.asnumpy()[example, column], 'float32'))
+    return mlm_l, loss(nsp_Y_hat, shard.nsp_y).mean()
 
 
 def _is_the_books(loss):
