@@ -64,7 +64,7 @@ def evaluate_finetuned(folder, data=None, devices='auto', part='dev'):
     named tuple: the mean loss, and the task's metrics.
     """
     contexts = parse_devices(devices)
-    net, tokenizer = load_finetuned(folder, contexts)
+    net, tokenizer = load_finetuned(folder, contexts, trainable=False)
     config = read_config(Path(folder))
     try:
         training, fingerprint = dict(config['training']), config['fingerprint']
@@ -103,7 +103,11 @@ def predicted_lines(folder, text=None, pair=None, file=None, out=None,
     if file is not None and pair is not None:
         raise ValueError('--pair goes with one text; in --file a tab parts '
                          'the two')
-    net, tokenizer = load_finetuned(folder, parse_devices(devices))
+    if out is not None and not Path(out).absolute().parent.is_dir():
+        raise ValueError(f'--out {out} cannot be written: there is no folder '
+                         f'{Path(out).parent}')
+    net, tokenizer = load_finetuned(folder, parse_devices(devices),
+                                    trainable=False)
     about = net.about
     if file is None:
         found, = predict(net, tokenizer, [text],
@@ -112,9 +116,6 @@ def predicted_lines(folder, text=None, pair=None, file=None, out=None,
         print('\n'.join(lines))
         return
     texts, pairs = read_lines(file, about.pair)
-    if out is not None and not Path(out).absolute().parent.is_dir():
-        raise ValueError(f'--out {out} cannot be written: there is no folder '
-                         f'{Path(out).parent}')
     found = predict(net, tokenizer, texts, pairs, 'predicting')
     lines = [line for text, one in zip(texts, found)
              for line in (*_lines(about, text, one),

@@ -58,17 +58,20 @@ def load_tokenizer(folder):
     return WholeWords(Vocab.load(folder / VOCAB))
 
 
-def load_finetuned(folder, ctx=None):
+def load_finetuned(folder, ctx=None, trainable=True):
     """The net and tokenizer of a run folder of `finetune`.
 
     ctx: a device or several, else the CPU. Returns (net, tokenizer): a
     `FineTuned` whose `about`, an `About`, says what it was trained for, with
-    the names of its labels. Raises `RunError`, a ValueError.
+    the names of its labels. trainable: as for `load_pretrained`. Raises
+    `RunError`, a ValueError.
     """
     folder = Path(folder)
     if not folder.is_dir():
         raise RunError(f'there is no run folder {folder}')
     net, tokenizer = made_of(read_config(folder), folder)
+    if not trainable:
+        net.collect_params().setattr('grad_req', 'null')
     load_parameters(net, folder / 'model.params', ctx or mx.cpu())
     return net, tokenizer
 
@@ -108,6 +111,6 @@ def load_run(folder, ctx=None):
 def export_run(run, folder):
     """Write any run as a new FOLDER that others load."""
     if is_finetuned(run):
-        save_pretrained(*load_finetuned(run), folder)
+        save_pretrained(*load_finetuned(run, trainable=False), folder)
     else:
         models.export_run(run, folder)
