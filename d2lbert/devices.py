@@ -70,3 +70,20 @@ def parse_devices(text):
     if len(set(wanted)) < len(wanted):
         raise ValueError(f'devices are {text!r}, which names a GPU twice')
     return [npx.gpu(i) for i in wanted]
+
+
+def part_of(batch, k, n):
+    """The k-th of n nearly equal parts of a batch's rows.
+
+    batch: a named tuple of columns, each with a row for each example.
+    """
+    rows = len(batch[0])
+    return type(batch)(*(column[k * rows // n:(k + 1) * rows // n]
+                         for column in batch))
+
+
+def shards(batch, devices):
+    """(part of a batch, device) for each device that gets something."""
+    devices = devices[:len(batch[0])]
+    return [(part_of(batch, k, len(devices)), device)
+            for k, device in enumerate(devices)]

@@ -5,6 +5,7 @@ import math
 from collections import namedtuple
 from pathlib import Path
 
+from d2lbert.devices import shards
 from d2lbert.finetuning import metrics, runs
 from d2lbert.finetuning.heads import WHOLE, FineTuned
 from d2lbert.finetuning.inputs import batch_of, epoch_of
@@ -20,7 +21,6 @@ from d2lbert.machine.backend import mx
 from d2lbert.machine.hardware import require_memory
 from d2lbert.training.best import best_step
 from d2lbert.training.runs import RunError
-from d2lbert.training.updates import part_of
 
 
 class FineTuning:
@@ -128,13 +128,8 @@ class FineTuning:
 
     def shard_losses(self, net, batch, devices):
         """[(loss, count)] of each device that gets something."""
-        devices = devices[:len(batch.tokens_X)]
-        shards = []
-        for k, device in enumerate(devices):
-            part = part_of(batch, k, len(devices))
-            X, begins, lens = encode(net, part, device)
-            shards.append([net.losses(X, begins, lens, part.labels_Y)])
-        return shards
+        return [[net.losses(*encode(net, part, device), part.labels_Y)]
+                for part, device in shards(batch, devices)]
 
     def evaluate(self, net, devices):
         """`Figures` of the development part."""

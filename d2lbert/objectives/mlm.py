@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 import numpy as onp
 
 from d2lbert.bert_pretraining import summary
-from d2lbert.corpus.spans import SPANS, TOKENS, WORDS, Masked
+from d2lbert.corpus.spans import SPANS, TOKENS, WORDS
+from d2lbert.devices import shards
 from d2lbert.machine.backend import autograd, np
 from d2lbert.objectives.boundary import BERTWithBoundary
 from d2lbert.objectives.evaluation import (
@@ -245,11 +246,3 @@ class Hidden(NamedTuple):
     def put(self, numbers):
         """Whole numbers (S,) on the device of X."""
         return np.array(numbers, dtype='int32', ctx=self.X.ctx)
-
-
-def shards(batch, devices):
-    """(part of a batch, device) for each device that gets something."""
-    devices = devices[:len(batch.tokens_X)]
-    columns = [onp.array_split(column, len(devices)) for column in batch]
-    return [(Masked(*parts), device)
-            for *parts, device in zip(*columns, devices)]

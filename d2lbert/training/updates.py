@@ -5,6 +5,7 @@ import math
 import numpy as onp
 
 from d2lbert.bert_pretraining import no_gradient
+from d2lbert.devices import part_of
 from d2lbert.machine.backend import autograd, gluon, mx, np
 
 
@@ -97,13 +98,6 @@ def mixed(*what):
     """31 random bits that follow from what they are for."""
     digest = hashlib.blake2b(repr(what).encode(), digest_size=4).digest()
     return int.from_bytes(digest, 'little') >> 1
-
-
-def part_of(batch, k, n):
-    """The k-th of n nearly equal parts of a batch's rows."""
-    rows = len(batch[0])
-    return type(batch)(*(column[k * rows // n:(k + 1) * rows // n]
-                         for column in batch))
 
 
 def schedule(step, num_steps, warmup, decay):

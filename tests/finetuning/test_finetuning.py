@@ -5,9 +5,11 @@ import re
 import shutil
 from pathlib import Path
 
+import loops
 import models
 import numpy as onp
 import pytest
+from loops import result, step
 from safetensors.numpy import load_file, save_file
 
 import d2lbert as d2l
@@ -37,23 +39,9 @@ def figures_of(out):
     return json.loads((out / 'config.json').read_text())['figures']
 
 
-def result(out):
-    """What has to be the same to the last bit."""
-    return {name: (out / name).read_bytes()
-            for name in ('losses.csv', 'model.params')}
-
-
 def prepared(given, devices='cpu', **keywords):
-    run = loop.Run(finetuning._objective, complete(
-        given(**keywords)), devices)
-    run.prepare()
-    return run
-
-
-def step(run):
-    read, _ = next(run.steps())
-    run.history.add(read, 1)
-    return read()
+    return loops.prepared(finetuning._objective, complete(given(**keywords)),
+                          devices)
 
 
 # What is learnt

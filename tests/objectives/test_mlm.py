@@ -4,19 +4,21 @@ import json
 import math
 import shutil
 
+import loops
 import numpy as onp
 import pytest
 import reference
+from loops import step
 
 import d2lbert as d2l
 from d2lbert.corpus.spans import Masked
+from d2lbert.devices import shards
 from d2lbert.launch import job
 from d2lbert.machine.backend import autograd, np, npx
 from d2lbert.objectives.boundary import POSITION_UNITS, BERTWithBoundary
-from d2lbert.objectives.mlm import MLM, MLMAndSBO, shards
+from d2lbert.objectives.mlm import MLM, MLMAndSBO
 from d2lbert.text import RESERVED, Vocab
 from d2lbert.training import checkpoints, pretraining
-from d2lbert.training import run as loop
 from d2lbert.training.evaluation import evaluate_run
 from d2lbert.training.runs import RunError
 from d2lbert.training.settings import complete
@@ -157,8 +159,8 @@ def test_gradients_are_finite_differences(objective, tied, path):
         for place in places:
             at = onp.unravel_index(place, grad.shape)
             value, found = params[name][at], []
-            for step in (eps, -eps):
-                params[name][at] = value + step
+            for change in (eps, -eps):
+                params[name][at] = value + change
                 found.append(sum(expected_losses(params, batch)))
             params[name][at] = value
             expected = (found[0] - found[1]) / (2 * eps)
@@ -221,17 +223,9 @@ def test_figures_are_those_of_float64(objective, path):
 # Runs
 
 def prepared(objective, devices='cpu', **keywords):
-    run = loop.Run(pretraining._objective,
-                   complete(dict(TINY, objective=objective, **keywords)),
-                   devices)
-    run.prepare()
-    return run
-
-
-def step(run):
-    read, _ = next(run.steps())
-    run.history.add(read, 1)
-    return read()
+    return loops.prepared(
+        pretraining._objective,
+        complete(dict(TINY, objective=objective, **keywords)), devices)
 
 
 @pytest.mark.parametrize('objective', OBJECTIVES)

@@ -11,14 +11,17 @@ import sys
 import time
 from pathlib import Path
 
+import loops
 import numpy as onp
 import pytest
 import reference
+from loops import result, step
 
 import d2lbert as d2l
 from d2lbert import kernels
 from d2lbert.__main__ import main
 from d2lbert.bert_dataset import Batch
+from d2lbert.devices import part_of
 from d2lbert.machine.backend import gluon, np, npx
 from d2lbert.objectives import mlm_nsp
 from d2lbert.training import checkpoints, pretraining, runs, updates
@@ -33,7 +36,7 @@ from d2lbert.training.settings import (
     described_default,
     table,
 )
-from d2lbert.training.updates import part_of, schedule
+from d2lbert.training.updates import schedule
 
 #: Four batches an epoch, the last of them smaller.
 TINY = dict(corpus='sample', batch_size=100, max_len=32, num_hiddens=8,
@@ -44,24 +47,8 @@ FULL = dict(TINY, dropout=0.1, accumulate=4, eval_every=2, dynamic=True,
             clip=0.5, initializer='normal')
 
 
-def result(run):
-    """What has to be the same to the last bit."""
-    return {name: (run / name).read_bytes()
-            for name in ('losses.csv', 'model.params')}
-
-
 def prepared(devices='cpu', **keywords):
-    """A `Run` that has read its corpus and made its net."""
-    run = loop.Run(pretraining._objective, complete(keywords), devices)
-    run.prepare()
-    return run
-
-
-def step(run):
-    """Take one step of a prepared run; returns its two losses."""
-    read, _ = next(run.steps())
-    run.history.add(read, 1)
-    return read()
+    return loops.prepared(pretraining._objective, complete(keywords), devices)
 
 
 # Resuming
