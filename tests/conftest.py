@@ -12,7 +12,7 @@ import pytest
 
 # Before d2l: this makes `import mxnet` work
 from d2lbert import kernels
-from d2lbert.kernels import build
+from d2lbert.kernels import build, ops
 from d2lbert.kernels import draw as draw_cc
 from d2lbert.machine import cache as kept
 
@@ -138,6 +138,18 @@ def path(request, monkeypatch):
     if request.param == 'plain':
         monkeypatch.setattr(kernels, 'enabled', lambda *arrays: False)
     return request.param
+
+
+@pytest.fixture
+def rows(monkeypatch):
+    """How many rows went through each dense layer."""
+    seen, dense = [], ops.dense
+
+    def spy(X, *args, **kwargs):
+        seen.append(onp.prod(X.shape[:-1]))
+        return dense(X, *args, **kwargs)
+    monkeypatch.setattr(ops, 'dense', spy)
+    return seen
 
 
 @pytest.fixture

@@ -15,7 +15,6 @@ from test_pages import CELL, IMPORTS, OURS, without_definitions
 
 import d2lbert as d2l
 from d2lbert import hub
-from d2lbert.kernels import ops
 from d2lbert.machine.backend import autograd, gluon, init, mx, nn, np, npx
 from d2lbert.text import RESERVED
 
@@ -384,18 +383,6 @@ def classifier(kind, module=d2l, **sizes):
     net(features())
     fill(net.output)
     return net
-
-
-@pytest.fixture
-def rows(monkeypatch):
-    """How many rows went through each dense layer."""
-    seen, dense = [], ops.dense
-
-    def spy(X, *args, **kwargs):
-        seen.append(onp.prod(X.shape[:-1]))
-        return dense(X, *args, **kwargs)
-    monkeypatch.setattr(ops, 'dense', spy)
-    return seen
 
 
 def scores_and_gradients(net):

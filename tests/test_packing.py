@@ -3,7 +3,6 @@ import numpy as onp
 import pytest
 
 import d2lbert as d2l
-from d2lbert.kernels import ops
 from d2lbert.layers import Dense
 from d2lbert.machine.backend import autograd, gluon, nn, np
 from d2lbert.packing import at_first_places, at_real_places
@@ -31,18 +30,6 @@ def batch():
     return (np.array(rng.randint(0, V, (4, T)), dtype='int32'),
             np.array(rng.randint(0, 2, (4, T)), dtype='int32'),
             np.array(LENS, dtype='float32'))
-
-
-@pytest.fixture
-def rows(monkeypatch):
-    """How many rows went through each dense layer."""
-    seen, dense = [], ops.dense
-
-    def spy(X, *args, **kwargs):
-        seen.append(onp.prod(X.shape[:-1]))
-        return dense(X, *args, **kwargs)
-    monkeypatch.setattr(ops, 'dense', spy)
-    return seen
 
 
 def real(encoded_X):
