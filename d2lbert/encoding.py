@@ -352,5 +352,5 @@ def _limit(net, tokenizer, max_len):
         return min(own.max_len or tokenizer.max_len or positions, positions)
     if max_len > positions:
         raise ValueError(f'max_len={max_len} is more than the {positions} '
-                         'positions of this model')
+                         'positions of this model: lower it')
     return max_len

@@ -144,7 +144,7 @@ def test_a_run_can_be_asked_for_what_is_similar(tmp_path, capsys):
     (['encode', 'MODEL', '--file', 'lines.txt', '--pool', 'none', '--out',
       'x.npy'], 'give --pool cls or --pool mean'),
     (['encode', 'MODEL', 'a', '--max-len', '41'],
-     'max_len=41 is more than the 40 positions of this model'),
+     'max_len=41 is more than the 40 positions of this model: lower it'),
     (['encode', 'MODEL', 'a', '--windows', '11'],
      'windows=11 must be at least 0 and less than the 10 tokens'),
     (['encode', 'MODEL', 'a', '--layer', '7'], 'layer must lie between')])
