@@ -4,6 +4,7 @@ Serves the book's page "Text Preprocessing" as far as the BERT pages need it:
 `tokenize`, `count_corpus` and `Vocab`, and the names of the special tokens.
 """
 import collections
+import itertools
 import operator
 from pathlib import Path
 from typing import NamedTuple
@@ -144,6 +145,8 @@ class Vocab:
                     f'{path}, line {line}: expected the reserved token '
                     f'{token!r}, found {came}: this is no vocabulary '
                     'that d2lbert saved')
+        if vocab._extended(lines[len(vocab):]):
+            return vocab
         for line, got in enumerate(lines[len(vocab):], len(vocab) + 1):
             try:
                 token = got.rstrip(b'\r').decode()
@@ -161,6 +164,22 @@ class Vocab:
             vocab.token_to_idx[token] = line - 1
             vocab.idx_to_token.append(token)
         return vocab
+
+
+    def _extended(self, lines):
+        """Whether tokens, bytes, were added; nothing is if one is wrong."""
+        try:
+            tokens = b'\n'.join(lines).decode().split('\n') if lines else []
+        except UnicodeDecodeError:
+            return False
+        numbers = dict(zip(tokens, itertools.count(len(self))))
+        if (len(numbers) < len(tokens) or '' in numbers
+                or not numbers.keys().isdisjoint(self.idx_to_token)
+                or any(line.endswith(b'\r') for line in lines)):
+            return False
+        self.token_to_idx.update(numbers)
+        self.idx_to_token += tokens
+        return True
 
 
 def special_of(vocab):
