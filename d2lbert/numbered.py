@@ -3,7 +3,7 @@ import collections.abc
 
 import numpy as onp
 
-from d2lbert.kernels import draw
+from d2lbert.kernels import cut, draw
 from d2lbert.text import RESERVED, Vocab
 from d2lbert.words import STOP
 
@@ -122,6 +122,10 @@ def _first_places(corpus, order, num_types):
     cuts = [*onp.unique(cuts).tolist(), len(lengths)]
     for begin, end in zip(cuts, cuts[1:]):
         types = corpus.read(int(starts[begin]), int(starts[end]))
+        if draw.library() is not None:
+            cut.first_places(types, lengths[begin:end], moved[begin:end],
+                             first)
+            continue
         rising = begin + onp.argsort(moved[begin:end], kind='stable')
         counts = lengths[rising]
         # Words of the block in that order: where they are, and would be

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as onp
 
-from d2lbert.kernels import draw
+from d2lbert.kernels import cut, draw
 from d2lbert.machine import cache, files, textfiles
 from d2lbert.machine.unchanged import Unchanged
 
@@ -89,11 +89,9 @@ def tokens_of_lines(lines, lower=True):
     """`Tokens` of a text's lines, in C++ where that is to be had."""
     if draw.library() is None:
         return tokens_of_paragraphs(paragraphs_of_lines(lines, lower))
-    # Line by line, since one letter beyond ASCII makes lower() slow for all
-    *arrays, names = draw.cut(
-        b'\n'.join((line.lower() if lower else line).encode()
-                   for line in lines))
-    return Tokens(*arrays, _unpacked(names))
+    *arrays, _, names = cut.text('\n'.join(lines).encode(), cut.PARAGRAPHS,
+                                 lower)
+    return Tokens(*arrays, names.decode().split('\n')[:-1])
 
 
 # The cache

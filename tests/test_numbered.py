@@ -26,10 +26,12 @@ def test_the_corpus_is_what_its_fields_say():
             corpus.num_pairs) == (5, 5, 2, 3)
 
 
+@pytest.mark.parametrize('way', ['compiled', 'plain'])
 @pytest.mark.parametrize('block', [1, 50, 1 << 22])
 @pytest.mark.parametrize('seed', range(3))
-def test_the_vocabulary_is_that_of_the_paragraphs_in_order(block, seed,
-                                                           monkeypatch):
+def test_the_vocabulary_is_that_of_the_paragraphs_in_order(
+        block, seed, way, monkeypatch, request, plain):
+    plain() if way == 'plain' else request.getfixturevalue(way)
     monkeypatch.setattr(numbered, 'BLOCK_WORDS', block)
     paragraphs = words.paragraphs_of_lines(
         prose(30, seed, max_words=4).split('\n'))

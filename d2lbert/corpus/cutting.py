@@ -1,16 +1,37 @@
 """Paragraphs cut into sentences and words, by the book's rule or Punkt's."""
 import itertools
+from typing import NamedTuple
 
 import numpy as onp
 
-from d2lbert.corpus import punkt
-from d2lbert.corpus.reading import paragraphs_of
+from d2lbert.corpus import punkt, reading
+from d2lbert.kernels import cut, draw
 from d2lbert.progress import bar
-from d2lbert.words import STOP, tokens_of_lines, tokens_of_paragraphs
+from d2lbert.words import STOP, paragraphs_of_lines, tokens_of_paragraphs
 
 # How much of a text Punkt learns its abbreviations from: half a minute's
 # work for a text of any size
 PUNKT_CHARS = 1 << 20
+
+
+class Cut(NamedTuple):
+    """A stretch of a text cut into words.
+
+    As `words.Tokens` has them, and articles (titles,) int64: the paragraphs
+    with which one begins, or that would come next; names: a line for each
+    different word, bytes.
+    """
+
+    types: onp.ndarray
+    sentences: onp.ndarray
+    paragraphs: onp.ndarray
+    articles: onp.ndarray
+    names: bytes
+
+    @classmethod
+    def of_tokens(cls, tokens, articles):
+        return cls(*tokens[:3], articles,
+                   ''.join(f'{name}\n' for name in tokens.names).encode())
 
 
 class BookCutter:
@@ -27,13 +48,31 @@ class BookCutter:
 
     def __init__(self, files, progress, lower=True):
         self.lower = lower
+        # Of how many threads it can make use; None: of one each core
+        self.num_threads = 1 if draw.library() is None else None
 
-    def cut(self, paragraphs):
-        """(Tokens, paragraphs at which articles begin) of `Paragraphs`."""
+    def cut(self, stretch):
+        """The `Cut` of a `reading.Stretch`, in any thread."""
+        found = None
+        if draw.library() is not None:
+            found = cut.text(stretch.whole,
+                             cut.WIKI if stretch.is_wiki else cut.PARTS,
+                             self.lower, reading.MAX_WORDS)
+        if found is None:
+            # Python has the words for what is wrong with a text, too
+            return self.cut_plainly(stretch)
+        found = Cut(*found)
+        return found._replace(articles=onp.concatenate([
+            onp.zeros(int(stretch.is_first), 'int64'), found.articles]))
+
+    def cut_plainly(self, stretch):
+        """The same without compiled code."""
+        paragraphs = stretch.paragraphs()
         kept = [STOP in text for text in paragraphs.texts]
-        return (tokens_of_lines(list(itertools.compress(paragraphs.texts,
-                                                        kept)), self.lower),
-                _among_kept(paragraphs.articles, kept))
+        return Cut.of_tokens(
+            tokens_of_paragraphs(paragraphs_of_lines(itertools.compress(
+                paragraphs.texts, kept), self.lower)),
+            _among_kept(paragraphs.articles, kept))
 
 
 class PunktCutter:
@@ -46,20 +85,22 @@ class PunktCutter:
         return punkt.version()
 
     def __init__(self, files, progress, lower=True):
-        self.lower = lower
+        self.lower, self.num_threads = lower, 1
         with bar(PUNKT_CHARS, 'learning', 'B', unit_scale=True,
                  quiet=not progress) as shown:
             self.splitter = punkt.Splitter(_beginning(files, shown.update))
 
-    def cut(self, paragraphs):
-        cut = [self.splitter.sentences(text, paragraphs.is_cut)
-               for text in paragraphs.texts]
-        kept = [len(sentences) > 1 for sentences in cut]
-        return (tokens_of_paragraphs(
-                    [[sentence.lower() if self.lower else sentence
-                      for sentence in sentences]
-                     for sentences in itertools.compress(cut, kept)]),
-                _among_kept(paragraphs.articles, kept))
+    def cut(self, stretch):
+        paragraphs = stretch.paragraphs()
+        parted = [self.splitter.sentences(text, paragraphs.is_cut)
+                  for text in paragraphs.texts]
+        kept = [len(sentences) > 1 for sentences in parted]
+        return Cut.of_tokens(
+            tokens_of_paragraphs(
+                [[sentence.lower() if self.lower else sentence
+                  for sentence in sentences]
+                 for sentences in itertools.compress(parted, kept)]),
+            _among_kept(paragraphs.articles, kept))
 
 
 CUTTERS = {'book': BookCutter, 'punkt': PunktCutter}
@@ -67,7 +108,7 @@ CUTTERS = {'book': BookCutter, 'punkt': PunktCutter}
 
 def _among_kept(places, kept):
     """What places in a list become when only some items are kept."""
-    return onp.cumsum([0, *kept])[places]
+    return onp.cumsum([0, *kept], dtype='int64')[places]
 
 
 def _beginning(files, advance):
@@ -77,7 +118,7 @@ def _beginning(files, advance):
     """
     left = PUNKT_CHARS
     for path in files:
-        for paragraphs in paragraphs_of(path, lambda num_bytes: None):
+        for paragraphs in reading.paragraphs_of(path, lambda num_bytes: None):
             for text in paragraphs.texts:
                 if not left:
                     return

@@ -6,7 +6,10 @@ import random
 
 import numpy as onp
 
-from d2lbert.corpus.reading import paragraphs_of
+from d2lbert.corpus.reading import stretches_of
+from d2lbert.kernels import draw
+from d2lbert.kernels.cut import Names
+from d2lbert.machine.threads import in_order
 from d2lbert.numbered import BLOCK_WORDS
 from d2lbert.progress import bar
 from d2lbert.text import RESERVED, UNK, Vocab
@@ -17,47 +20,99 @@ MAX_TYPES = 1 << 21
 MAX_CHARS = 1 << 26
 
 
+class PlainNames:
+    """The twin of `kernels.cut.Names`."""
+
+    def __init__(self):
+        self._numbers = {}
+        self.letters = 0
+
+    def __len__(self):
+        return len(self._numbers)
+
+    def add(self, lines, kept=None):
+        numbers, known = self._numbers, len(self._numbers)
+        names = lines.decode().split('\n')[:-1]
+        table = onp.fromiter((
+            numbers.setdefault(name, len(numbers)) if keep else -1
+            for name, keep in zip(names, itertools.repeat(True)
+                                  if kept is None else kept)),
+            'int32', len(names))
+        self.letters += sum(len(names[k])
+                            for k in onp.flatnonzero(table >= known))
+        return table
+
+    def text(self):
+        return ''.join(f'{name}\n' for name in self._numbers).encode()
+
+
+def _new_names():
+    return PlainNames() if draw.library() is None else Names()
+
+
 class WordTypes:
     """The different words so far, numbered as they came, and counted."""
 
     def __init__(self):
-        self.numbers = {}
-        self.counts = onp.zeros(1 << 12, 'int64')
-        self.chars = 0
+        self._names = _new_names()
+        self._counts = onp.zeros(1 << 12, 'int64')
 
-    def add(self, tokens):
-        """Count `Tokens`; returns the words' numbers (words,) int32."""
-        numbers, known = self.numbers, len(self.numbers)
-        table = onp.fromiter(
-            (numbers.setdefault(name, len(numbers)) for name in tokens.names),
-            'int32', len(tokens.names))
-        self.chars += sum(len(tokens.names[k])
-                          for k in onp.flatnonzero(table >= known))
-        if len(numbers) > len(self.counts):
-            self.counts = onp.concatenate([
-                self.counts, onp.zeros(2 * len(numbers), 'int64')])
-        self.counts[table] += onp.bincount(tokens.types,
-                                           minlength=len(table))
-        return table[tokens.types]
+    def __len__(self):
+        return len(self._names)
+
+    @property
+    def names(self):
+        """The words, a list."""
+        return self._names.text().decode().split('\n')[:-1]
+
+    @property
+    def counts(self):
+        """How often each occurred: (words,) int64."""
+        return self._counts[:len(self)]
+
+    def add(self, types, names):
+        """Count words; returns their numbers (words,) int32.
+
+        types (words,) int32: their places among `names`, bytes, a line for
+        each different word.
+        """
+        table = self._names.add(names)
+        if len(self) > len(self._counts):
+            self._counts = onp.concatenate([
+                self._counts, onp.zeros(2 * len(self), 'int64')])
+        self._counts[table] += onp.bincount(types, minlength=len(table))
+        return table[types]
 
     @property
     def too_many(self):
-        return len(self.numbers) > MAX_TYPES or self.chars > MAX_CHARS
+        return len(self) > MAX_TYPES or self._names.letters > MAX_CHARS
 
     def prune(self):
         """Forget the rarer half; returns what old numbers became, or -1."""
-        counts = self.counts[:len(self.numbers)]
-        lengths = onp.fromiter(map(len, self.numbers), 'int64', len(counts))
+        counts, text = self.counts, self._names.text()
+        lengths = _lengths(text)
         falling = onp.argsort(-counts, kind='stable')
         last = min(MAX_TYPES // 2, len(counts) - 1, onp.searchsorted(
             onp.cumsum(lengths[falling]), MAX_CHARS // 2))
         # Equally rare words go together
         kept = counts > counts[falling[last]]
-        self.numbers = {name: k for k, name in enumerate(
-            itertools.compress(self.numbers, kept))}
-        self.chars = int(lengths[kept].sum())
-        self.counts = counts[kept]
+        self._names = _new_names()
+        self._names.add(text, kept)
+        self._counts = counts[kept]
         return onp.where(kept, onp.cumsum(kept) - 1, -1).astype('int32')
+
+
+def _lengths(names):
+    """The letters of each word of a line each, bytes: (words,) int64."""
+    codes = onp.frombuffer(names, 'uint8')
+    ends = onp.flatnonzero(codes == ord('\n'))
+    lengths = onp.diff(ends, prepend=-1) - 1
+    if codes.max(initial=0) > 0x7f:
+        # What goes on with a letter in UTF-8 is none
+        more = onp.concatenate([onp.zeros(1, 'int64'),
+                                onp.cumsum((codes & 0xc0) == 0x80)])[ends]
+        lengths -= onp.diff(more, prepend=0)
+    return lengths
 
 
 class CutText:
@@ -71,7 +126,7 @@ class CutText:
     def __init__(self, folder, files, cutter, progress):
         folder.mkdir()
         self.folder, self.files = folder, files
-        self.articles = onp.zeros(0, 'int64')
+        self._articles = []
         # The words before pruned_at[k] were numbered before rare words were
         # forgotten for the k-th time
         self.pruned_at = []
@@ -85,24 +140,27 @@ class CutText:
             shown = stack.enter_context(bar(
                 sum(path.stat().st_size for path in files), 'cutting', 'B',
                 unit_scale=True, quiet=not progress))
-            for path in files:
-                for paragraphs in paragraphs_of(path, shown.update):
-                    self._add(*cutter.cut(paragraphs))
+            # Closed before what it is at work on
+            for some in stack.enter_context(contextlib.closing(in_order(
+                    cutter.cut, itertools.chain.from_iterable(
+                        stretches_of(path, shown.update) for path in files),
+                    cutter.num_threads))):
+                self._add(some)
         self._link_prunings()
         # An article without a paragraph is none
-        self.articles = onp.unique(self.articles)
+        self.articles = onp.unique(onp.concatenate(self._articles))
         self.articles = self.articles[self.articles < self.num_paragraphs]
 
-    def _add(self, tokens, articles):
+    def _add(self, some):
+        """Number the words of a `cutting.Cut` and write them down."""
         ids, sentences, paragraphs = self._out
-        self.articles = onp.concatenate([
-            self.articles, self.num_paragraphs + articles])
-        ids.write(self.types.add(tokens))
-        sentences.write(self.num_words + tokens.sentences[1:])
-        paragraphs.write(self.num_sentences + tokens.paragraphs[1:])
-        self.num_words += len(tokens.types)
-        self.num_sentences += len(tokens.sentences) - 1
-        self.num_paragraphs += len(tokens.paragraphs) - 1
+        self._articles.append(self.num_paragraphs + some.articles)
+        ids.write(self.types.add(some.types, some.names))
+        sentences.write(self.num_words + some.sentences[1:])
+        paragraphs.write(self.num_sentences + some.paragraphs[1:])
+        self.num_words += len(some.types)
+        self.num_sentences += len(some.sentences) - 1
+        self.num_paragraphs += len(some.paragraphs) - 1
         if self.types.too_many:
             onp.save(self._became(len(self.pruned_at)), self.types.prune())
             self.pruned_at.append(self.num_words)
@@ -120,20 +178,28 @@ class CutText:
                 onp.save(self._became(k), became)
             later = became
 
-    def words(self, begin, end):
-        """Words begin to end - 1 in valid numbers, -1 for forgotten ones.
+    def stretches(self, begin, end, size=None):
+        """Words begin to end - 1 in parts that `words` takes: (begin, end).
 
-        Yields int32 arrays of up to BLOCK_WORDS words.
+        size: of how many words each is at most, or BLOCK_WORDS.
         """
         while begin < end:
+            stop = min(end, begin + (size or BLOCK_WORDS))
             k = bisect.bisect_right(self.pruned_at, begin)
-            became, stop = None, min(end, begin + BLOCK_WORDS)
-            if k < len(self.pruned_at):
-                became = onp.load(self._became(k))
-                stop = min(stop, self.pruned_at[k])
-            numbers = self._read('ids', 'int32', begin, stop)
-            yield numbers if became is None else became[numbers]
+            stop = min([stop, *self.pruned_at[k:k + 1]])
+            yield begin, stop
             begin = stop
+
+    def words(self, begin, end):
+        """Words begin to end - 1, of one of `stretches`: (words,) int32.
+
+        In valid numbers, -1 for forgotten ones. For any thread.
+        """
+        k = bisect.bisect_right(self.pruned_at, begin)
+        numbers = self._read('ids', 'int32', begin, end)
+        if k < len(self.pruned_at):
+            return onp.load(self._became(k))[numbers]
+        return numbers
 
     def offsets(self, name, begin, end):
         """Entries begin to end - 1 of sentences or paragraphs."""
@@ -200,8 +266,7 @@ def build_vocab(cut, train, valid, min_freq, max_vocab):
     The same as text.Vocab gives for them, but that frequencies are those of
     its words alone.
     """
-    names = list(cut.types.numbers)
-    freqs = _freqs(cut, valid)
+    names, freqs = cut.types.names, _freqs(cut, valid)
     first = onp.arange(len(names))
     if valid:
         # The last entry is that of number -1
@@ -228,7 +293,7 @@ def _freqs(cut, valid):
     """How often each word occurs outside of ranges of paragraphs: (types,).
     """
     # The last entry is that of number -1
-    freqs = onp.append(cut.types.counts[:len(cut.types.numbers)], 0)
+    freqs = onp.append(cut.types.counts, 0)
     for numbers in words_of_ranges(cut, valid):
         different, counts = onp.unique(numbers, return_counts=True)
         freqs[different] -= counts
@@ -239,13 +304,14 @@ def count_words(cut, valid):
     """{word: how often it occurs outside of `valid`, ranges of paragraphs}.
     """
     return {name: count for name, count in zip(
-        cut.types.numbers, _freqs(cut, valid).tolist()) if count}
+        cut.types.names, _freqs(cut, valid).tolist()) if count}
 
 
 def words_of_ranges(cut, ranges):
     """The words of ranges of paragraphs, as `CutText.words` gives them."""
     for begin, end in joined(ranges):
-        yield from cut.words(*cut.span(begin, end)[1])
+        for stretch in cut.stretches(*cut.span(begin, end)[1]):
+            yield cut.words(*stretch)
 
 
 def described(files):

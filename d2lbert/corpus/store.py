@@ -1,6 +1,7 @@
 """What is kept on disk of a text: its words in numbers, its vocabulary."""
 import contextlib
 import errno
+import itertools
 import json
 import os
 import shutil
@@ -21,6 +22,7 @@ from d2lbert.corpus.numbering import (
 )
 from d2lbert.machine import cache
 from d2lbert.machine.files import locked
+from d2lbert.machine.threads import in_order
 from d2lbert.machine.unchanged import Unchanged
 from d2lbert.numbered import BLOCK_WORDS
 from d2lbert.pretrained.vocabulary import PieceVocab
@@ -63,33 +65,50 @@ def build(folder, files, valid_files, valid_share, cutters, vocab, min_freq,
         onp.save(folder / FREQS, onp.array(
             [0] * (len(vocab) - len(freqs)) + freqs, 'int64'))
     vocab.save(folder / VOCAB)
-    write_numbers(folder / 'train', cut, train, vocab, cutter)
+    sums = write_numbers(folder / 'train', cut, train, vocab, cutter)
     if valid:
-        write_numbers(folder / 'valid', cut, valid, vocab, cutter)
+        sums.update(write_numbers(folder / 'valid', cut, valid, vocab,
+                                  cutter))
     shutil.rmtree(cut.folder)
     if valid_files:
         cut = CutText(folder / 'cut', valid_files, cutter, progress)
-        write_numbers(folder / 'valid', cut, [(0, cut.num_paragraphs)], vocab,
-                      cutter)
+        sums.update(write_numbers(
+            folder / 'valid', cut, [(0, cut.num_paragraphs)], vocab, cutter))
         shutil.rmtree(cut.folder)
-    names = [path.relative_to(folder).as_posix()
-             for path in sorted(folder.rglob('*')) if path.is_file()]
-    (folder / MANIFEST).write_text(json.dumps(
-        {name: size_and_sum(folder / name) for name in names}))
+    files = [path for path in sorted(folder.rglob('*')) if path.is_file()]
+    (folder / MANIFEST).write_text(json.dumps({
+        path.relative_to(folder).as_posix():
+            sums.get(path) or size_and_sum(path) for path in files}))
+
+
+class _Summed:
+    """What is written to a file, and `sum`, its size and CRC-32."""
+
+    def __init__(self, f):
+        self.f, self.sum = f, [0, 0]
+
+    def write(self, data):
+        data = memoryview(data).cast('B')
+        self.f.write(data)
+        self.sum = [self.sum[0] + len(data), zlib.crc32(data, self.sum[1])]
 
 
 @contextlib.contextmanager
 def _npy(path, dtype, length):
-    """A file that becomes a one-dimensional .npy by writing its numbers."""
+    """A `_Summed` that becomes a one-dimensional .npy by its numbers."""
     with open(path, 'wb') as f:
-        onp.lib.format.write_array_header_1_0(f, {
+        summed = _Summed(f)
+        onp.lib.format.write_array_header_1_0(summed, {
             'descr': onp.lib.format.dtype_to_descr(onp.dtype(dtype)),
             'fortran_order': False, 'shape': (length,)})
-        yield f
+        yield summed
 
 
 def write_numbers(folder, cut, ranges, vocab, cutter):
-    """Write ranges of paragraphs of a cut text, numbered by `vocab`."""
+    """Write ranges of paragraphs of a cut text, numbered by `vocab`.
+
+    Returns {path: size and CRC-32} of the largest file.
+    """
     ranges = joined(ranges)
     spans = [cut.span(begin, end) for begin, end in ranges]
     num_paragraphs = sum(end - begin for begin, end in ranges)
@@ -100,19 +119,24 @@ def write_numbers(folder, cut, ranges, vocab, cutter):
             f'{_where(folder.name, ranges, cut)}: {cutter.remedy}')
     folder.mkdir()
     # The last type is that of number -1
-    names = [*cut.types.numbers, UNK]
+    names = [*cut.types.names, UNK]
     if isinstance(vocab, PieceVocab):
         text = _AsPieces(cut, spans, *vocab.pieces_of(names))
     else:
-        text = _AsWords(cut, spans, onp.array(vocab[names], 'int32'))
+        text = _AsWords(cut, spans, onp.fromiter(
+            map(vocab.token_to_idx.get, names, itertools.repeat(vocab.unk)),
+            'int32', len(names)))
+    del names
     with _npy(folder / 'sentences.npy', 'int64', num_sentences + 1) as f:
         f.write(onp.zeros(1, 'int64'))
         for ends in text.sentences():
             f.write(ends)
     dtype = 'uint16' if len(vocab) <= 1 << 16 else 'int32'
-    with _npy(folder / 'ids.npy', dtype, text.length) as f:
-        for ids in text.ids():
-            f.write(ids.astype(dtype))
+    with _npy(folder / 'ids.npy', dtype, text.length) as ids:
+        for some in in_order(
+                lambda stretch: text.ids(*stretch).astype(dtype),
+                _stretches(cut, spans, text.most_words)):
+            ids.write(some)
     with _npy(folder / 'paragraphs.npy', 'int64', num_paragraphs + 1) as f:
         f.write(onp.zeros(1, 'int64'))
         for ends in _shifted(cut, 'paragraphs', ranges, BLOCK_WORDS):
@@ -123,6 +147,13 @@ def write_numbers(folder, cut, ranges, vocab, cutter):
         articles += [done, *(done + inside - begin).tolist()]
         done += end - begin
     onp.save(folder / 'articles.npy', onp.array(articles, 'int64'))
+    return {folder / 'ids.npy': ids.sum}
+
+
+def _stretches(cut, spans, size=None):
+    """The words of spans as `CutText.stretches` has them."""
+    for _, (begin, end) in spans:
+        yield from cut.stretches(begin, end, size)
 
 
 def _shifted(cut, name, stretches, size):
@@ -143,6 +174,9 @@ def _shifted(cut, name, stretches, size):
 class _AsWords:
     """Spans of a cut text, its words numbered by a vocabulary of words."""
 
+    # Whose numbers are found at a time
+    most_words = 1 << 20
+
     def __init__(self, cut, spans, table):
         """table (types + 1,): the number of each word, the last of -1."""
         self.cut, self.spans, self.table = cut, spans, table
@@ -153,11 +187,9 @@ class _AsWords:
         return _shifted(self.cut, 'sentences', [span[0] for span in
                                                 self.spans], BLOCK_WORDS)
 
-    def ids(self):
-        """The numbers of all words: yields arrays."""
-        for _, (begin, end) in self.spans:
-            for numbers in self.cut.words(begin, end):
-                yield self.table[numbers]
+    def ids(self, begin, end):
+        """The numbers of words begin to end - 1, in any thread."""
+        return self.table[self.cut.words(begin, end)]
 
 
 class _AsPieces:
@@ -167,33 +199,38 @@ class _AsPieces:
     """
 
     def __init__(self, cut, spans, ids, begins):
-        self.cut, self.spans = cut, spans
+        self.cut, self.spans, self.most_words = cut, spans, PIECE_WORDS
         self.piece_ids, self.begins = ids, begins[:-1]
         self.counts = onp.diff(begins)
         self.length = 0
 
     def sentences(self):
         self.length = 0
+        for ends in in_order(self._ends, self._blocks()):
+            yield self.length + ends
+            self.length += int(ends[-1])
+
+    def _blocks(self):
+        """(word, first, last): sentences, of which the first begins there.
+        """
         for (begin, end), (word, _) in self.spans:
             for block in range(begin, end, PIECE_SENTENCES):
-                ends = self.cut.offsets('sentences', block + 1, min(
-                    block + PIECE_SENTENCES, end) + 1)
-                # How many pieces there are up to each word
-                pieces = onp.cumsum(onp.concatenate(
-                    [onp.zeros(1, 'int64'),
-                     *(self.counts[numbers] for numbers in
-                       self.cut.words(word, int(ends[-1])))]))
-                yield self.length + pieces[ends - word]
-                self.length += int(pieces[-1])
-                word = int(ends[-1])
+                last = min(block + PIECE_SENTENCES, end)
+                yield word, block, last
+                word = int(self.cut.offsets('sentences', last, last + 1)[0])
 
-    def ids(self):
-        for _, (begin, end) in self.spans:
-            for numbers in self.cut.words(begin, end):
-                for k in range(0, len(numbers), PIECE_WORDS):
-                    yield self._ids(numbers[k:k + PIECE_WORDS])
+    def _ends(self, block):
+        """How many pieces there are up to the end of each sentence."""
+        word, first, last = block
+        ends = self.cut.offsets('sentences', first + 1, last + 1)
+        pieces = onp.cumsum(onp.concatenate(
+            [onp.zeros(1, 'int64'),
+             *(self.counts[self.cut.words(*stretch)] for stretch in
+               self.cut.stretches(word, int(ends[-1])))]))
+        return pieces[ends - word]
 
-    def _ids(self, numbers):
+    def ids(self, begin, end):
+        numbers = self.cut.words(begin, end)
         counts = self.counts[numbers]
         firsts = onp.cumsum(counts) - counts
         return self.piece_ids[onp.arange(int(counts.sum())) + onp.repeat(

@@ -1,188 +1,20 @@
-// The host side of "The Dataset for Pretraining BERT": cutting a text into
-// numbered tokens, and drawing examples from them. No MXNet in here: a plain
-// C interface for ctypes over caller-owned arrays.
+// The host side of "The Dataset for Pretraining BERT": drawing examples from
+// numbered tokens. No MXNet in here: a plain C interface for ctypes over
+// caller-owned arrays.
 //
 // The draws repeat CPython's `random` (3.8 to 3.12) word for word on the
 // caller's own Mersenne Twister state, in the book's order, so that the
 // examples are the ones that the book's Python code would have drawn.
 
 #include <algorithm>
-#include <cmath>
 #include <cstdint>
-#include <cstring>
 #include <new>
-#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "draw.h"
 
-namespace {
-
-// Bytes taken by the white space that begins at p (what str.isspace() holds
-// for), or 0. Needs valid UTF-8, in which no continuation byte can be
-// mistaken for the first byte of a character.
-inline int space_at(const char* p, const char* end) {
-  const auto c = static_cast<unsigned char>(*p);
-  if (c < 0x80) return c == ' ' || (c >= 9 && c <= 13) || (c >= 28 && c <= 31);
-  if (c == 0xc2 && end - p >= 2) {
-    const auto d = static_cast<unsigned char>(p[1]);
-    return d == 0x85 || d == 0xa0 ? 2 : 0;
-  }
-  if ((c < 0xe1 || c > 0xe3) || end - p < 3) return 0;
-  const auto d = static_cast<unsigned char>(p[1]);
-  const auto e = static_cast<unsigned char>(p[2]);
-  const bool space =
-      (c == 0xe1 && d == 0x9a && e == 0x80) ||
-      (c == 0xe2 && d == 0x80 && (e <= 0x8a || e == 0xa8 || e == 0xa9 ||
-                                  e == 0xaf)) ||
-      (c == 0xe2 && d == 0x81 && e == 0x9f) ||
-      (c == 0xe3 && d == 0x80 && e == 0x80);
-  return space ? 3 : 0;
-}
-
-std::string_view strip(std::string_view line) {
-  const char *begin = line.data(), *end = begin + line.size();
-  for (int n; begin < end && (n = space_at(begin, end)); begin += n) {}
-  while (begin < end) {
-    const char* last = end - 1;
-    while (last > begin && (*last & 0xc0) == 0x80) --last;
-    if (!space_at(last, end)) break;
-    end = last;
-  }
-  return {begin, static_cast<size_t>(end - begin)};
-}
-
-// Words numbered in the order in which they first come: an open-addressing
-// table, since 2 million look-ups are most of the work.
-class Names {
- public:
-  Names() : slots_(1 << 16, -1) {}
-
-  int32_t number(std::string_view word) {
-    uint64_t h = hash(word);
-    size_t mask = slots_.size() - 1, slot = h & mask;
-    for (; slots_[slot] >= 0; slot = (slot + 1) & mask) {
-      const auto k = static_cast<size_t>(slots_[slot]);
-      if (hashes_[k] == h && words_[k] == word) return slots_[slot];
-    }
-    const auto k = static_cast<int32_t>(words_.size());
-    slots_[slot] = k;
-    words_.push_back(word);
-    hashes_.push_back(h);
-    bytes_ += word.size() + 1;
-    if (words_.size() * 2 > slots_.size()) grow();
-    return k;
-  }
-
-  const std::vector<std::string_view>& words() const { return words_; }
-  int64_t bytes() const { return bytes_; }
-
- private:
-  static uint64_t hash(std::string_view word) {
-    uint64_t h = 0xcbf29ce484222325u;
-    for (unsigned char c : word) h = (h ^ c) * 0x100000001b3u;
-    return h ^ h >> 29;
-  }
-
-  void grow() {
-    slots_.assign(slots_.size() * 2, -1);
-    const size_t mask = slots_.size() - 1;
-    for (size_t k = 0; k < words_.size(); ++k) {
-      size_t slot = hashes_[k] & mask;
-      while (slots_[slot] >= 0) slot = (slot + 1) & mask;
-      slots_[slot] = static_cast<int32_t>(k);
-    }
-  }
-
-  std::vector<int32_t> slots_;
-  std::vector<std::string_view> words_;
-  std::vector<uint64_t> hashes_;
-  int64_t bytes_ = 0;
-};
-
-struct Text {
-  Names names;
-  std::vector<int32_t> types;
-  std::vector<int64_t> sentences{0}, paragraphs{0};
-
-  void add_sentence(std::string_view sentence) {
-    const char *p = sentence.data(), *end = p + sentence.size();
-    while (p < end) {
-      if (const int n = space_at(p, end)) {
-        p += n;
-        continue;
-      }
-      const char* word = p;
-      while (p < end && !space_at(p, end)) ++p;
-      types.push_back(names.number({word, static_cast<size_t>(p - word)}));
-    }
-    sentences.push_back(static_cast<int64_t>(types.size()));
-  }
-
-  // A line with ' . ' in it is a paragraph; its ends are stripped before it
-  // is split, so the full stop that closes it stays with the last sentence
-  void add_line(std::string_view line) {
-    constexpr std::string_view kStop = " . ";
-    if (line.find(kStop) == line.npos) return;
-    line = strip(line);
-    for (size_t stop; (stop = line.find(kStop)) != line.npos;) {
-      add_sentence(line.substr(0, stop));
-      line.remove_prefix(stop + kStop.size());
-    }
-    add_sentence(line);
-    paragraphs.push_back(static_cast<int64_t>(sentences.size()) - 1);
-  }
-};
-
-template <typename T>
-void copy(const std::vector<T>& from, T* to) {
-  std::copy(from.begin(), from.end(), to);
-}
-
-}  // namespace
-
 extern "C" {
-
-// Cut a lower-cased UTF-8 text; sizes receives the lengths of the arrays that
-// text_copy fills. Null when memory runs out.
-void* text_new(const char* bytes, int64_t size, int64_t* sizes) try {
-  auto* text = new Text;
-  try {
-    std::string_view rest(bytes, static_cast<size_t>(size));
-    while (!rest.empty()) {
-      const size_t line = std::min(rest.find('\n'), rest.size());
-      text->add_line(rest.substr(0, line));
-      rest.remove_prefix(std::min(line + 1, rest.size()));
-    }
-  } catch (...) {
-    delete text;
-    throw;
-  }
-  sizes[0] = static_cast<int64_t>(text->types.size());
-  sizes[1] = static_cast<int64_t>(text->sentences.size());
-  sizes[2] = static_cast<int64_t>(text->paragraphs.size());
-  sizes[3] = text->names.bytes();
-  return text;
-} catch (const std::bad_alloc&) {
-  return nullptr;
-}
-
-// names receives the words in the order of their numbers, a line feed after
-// each; `bytes` given to text_new must still be there.
-void text_copy(const void* handle, int32_t* types, int64_t* sentences,
-               int64_t* paragraphs, char* names) {
-  const auto* text = static_cast<const Text*>(handle);
-  copy(text->types, types);
-  copy(text->sentences, sentences);
-  copy(text->paragraphs, paragraphs);
-  for (std::string_view word : text->names.words()) {
-    names = std::copy(word.begin(), word.end(), names);
-    *names++ = '\n';
-  }
-}
-
-void text_free(void* handle) { delete static_cast<Text*>(handle); }
 
 // The order in which the paragraphs come: random.shuffle(order).
 void draw_order(uint32_t* state, int64_t num_paragraphs, int32_t* order) {

@@ -1,4 +1,4 @@
-"""draw.cc and spans.cc for Python: cut texts, draw examples from numbers.
+"""draw.cc and spans.cc for Python: draw examples from numbered words.
 
 Each function gives to the last bit what plain Python gives, which does the
 work where `library` says that nothing is compiled.
@@ -25,9 +25,25 @@ def _opened(path):
     u8, u32 = array('uint8'), array('uint32')
     number, pointer = ctypes.c_int64, ctypes.c_void_p
     for name, restype, *argtypes in (
-            ('text_new', pointer, ctypes.c_char_p, number, i64),
-            ('text_copy', None, pointer, i32, i64, i64, u8),
+            ('text_new', pointer, ctypes.c_char_p, number, ctypes.c_int,
+             ctypes.c_int, number, i64),
+            ('text_foreign', None, pointer, u8),
+            ('text_rename', ctypes.c_int, pointer, ctypes.c_char_p, number,
+             i64),
+            ('text_copy', None, pointer, i32, i64, i64, i64, u8),
             ('text_free', None, pointer),
+            ('names_new', pointer),
+            ('names_add', ctypes.c_int, pointer, ctypes.c_char_p, number,
+             pointer, i32, i64),
+            ('names_copy', None, pointer, u8),
+            ('names_free', None, pointer),
+            ('first_places', None, pointer, number, number, i64, i64, i64),
+            ('pieces_new', pointer, ctypes.c_char_p, number, i32,
+             ctypes.c_char_p, number, i32, ctypes.c_int32, number,
+             ctypes.c_int),
+            ('pieces_cut', number, pointer, ctypes.c_char_p, number, i32,
+             i32),
+            ('pieces_free', None, pointer),
             ('draw_order', None, u32, number, i32),
             ('draw_pairs', number, u32, number, i32, number, number, i64,
              i64, number, i64, u8),
@@ -45,7 +61,7 @@ def _opened(path):
 #: What a token can be, in `kinds` of `masks`.
 FIXED, GOES_ON = 1, 2
 
-DRAW = Library('draw', ['draw.cc', 'spans.cc'], _opened,
+DRAW = Library('draw', ['draw.cc', 'spans.cc', 'cut.cc', 'pieces.cc'], _opened,
                what='the C++ loops over texts')
 
 
@@ -61,27 +77,6 @@ def can_draw(rng):
     """
     return ((rng is random or type(rng) is random.Random)
             and library() is not None)
-
-
-def cut(text):
-    """Cut the lines of a lower-case UTF-8 text, bytes, into words.
-
-    Returns types (words,) int32, sentences and paragraphs, (their number +
-    1,) int64, as `words.Tokens` has them, and names (bytes,) uint8: a line
-    for each different word.
-    """
-    compiled = library()
-    sizes = onp.zeros(4, 'int64')
-    handle = compiled.text_new(text, len(text), sizes)
-    if not handle:
-        raise MemoryError(f'no room for the words of {len(text):,} bytes')
-    try:
-        arrays = [onp.empty(size, dtype) for size, dtype in zip(
-            sizes, ('int32', 'int64', 'int64', 'uint8'))]
-        compiled.text_copy(handle, *arrays)
-    finally:
-        compiled.text_free(handle)
-    return arrays
 
 
 def shuffle(order, rng):

@@ -3,10 +3,16 @@
 What `wordpiece.WordPiece` stands on; nobody else calls the library.
 """
 import collections
+import itertools
 import json
 from pathlib import Path
 
+import numpy as onp
+
+from d2lbert.kernels import cut as compiled
+from d2lbert.kernels import draw
 from d2lbert.machine import textfiles
+from d2lbert.machine.threads import in_order
 from d2lbert.text import UNK
 
 # Letters that pieces are made of; words with others become [UNK]
@@ -18,6 +24,9 @@ MAX_TYPES = 1 << 21
 
 # Words that the library is given to count: of more, all counts are divided
 MAX_WORDS = 1 << 23
+
+# Words that are cut at a time
+STRETCH = 1 << 16
 
 MORE = '##'     # begins a piece that goes on with a word
 
@@ -144,9 +153,13 @@ def _normalized(counts, options):
     normalizer = t.normalizers.BertNormalizer(
         clean_text=True, handle_chinese_chars=True, **options)
     cut = t.pre_tokenizers.BertPreTokenizer()
-    normalized = collections.Counter()
+    normalized, lower = collections.Counter(), normalizer.lowercase
     for word, count in counts.items():
         if word == UNK:     # WikiText's, for words that it leaves out
+            continue
+        if word.isascii() and word.isalnum():
+            # Of these nothing is left out or set apart
+            normalized[word.lower() if lower else word] += count
             continue
         for part, _ in cut.pre_tokenize_str(normalizer.normalize_str(word)):
             normalized[part] += count
@@ -244,17 +257,69 @@ def change_normalizer(tokenizer, options):
             **{**found, **options})
 
 
-def of_words(tokenizer, words):
-    """The ids of each word of a list: lists, without special tokens.
+def of_words(tokenizer, words, given):
+    """The ids of each word of a list, without special tokens.
 
-    A word that looks like a special token is a word here.
+    given: {word: its ids} of words that are not to be cut. A word that looks
+    like a special token is a word here. Returns counts (words,) int32, how
+    many ids each has, and ids (all,) int32, those.
     """
     plain = library().Tokenizer(tokenizer.model)
     for part in ('normalizer', 'pre_tokenizer'):
         if getattr(tokenizer, part) is not None:
             setattr(plain, part, getattr(tokenizer, part))
-    return [encoding.ids for begin in range(0, len(words), 1 << 16)
-            for encoding in plain.encode_batch(words[begin:begin + (1 << 16)])]
+    fast = _compiled(plain)
+
+    def cut(begin):
+        some = words[begin:begin + STRETCH]
+        counts, ids = onp.full(len(some), -1, 'int32'), onp.empty(0, 'int32')
+        if fast is not None:
+            counts, ids = fast.cut(''.join(f'{word}\n'
+                                           for word in some).encode())
+        left = onp.flatnonzero(counts < 0)
+        counts, ids = _filled(counts, ids, left, [
+            encoding.ids for encoding in plain.encode_batch(
+                [some[k] for k in left.tolist()])])
+        places = [k for k, word in enumerate(some) if word in given]
+        return _filled(counts, ids, places, [given[some[k]] for k in places])
+    counts, ids = zip(*in_order(cut, range(0, max(1, len(words)), STRETCH)))
+    return onp.concatenate(counts), onp.concatenate(ids)
+
+
+def _compiled(tokenizer):
+    """What cuts as a tokenizer of the library does, in C++; None: nothing.
+
+    It leaves words that have more than letters of ASCII to the library.
+    """
+    vocab, model = tokenizer.get_vocab(), tokenizer.model
+    if (draw.library() is None or not is_bert(tokenizer)
+            or type(tokenizer.pre_tokenizer).__name__ != 'BertPreTokenizer'
+            or model.unk_token not in vocab):
+        return None
+    begin, more = {}, {}
+    for token, idx in vocab.items():
+        if continues(token):
+            more[token[len(MORE):]] = idx
+        else:
+            begin[token] = idx
+    return compiled.Pieces(
+        begin, more, vocab[model.unk_token], model.max_input_chars_per_word,
+        tokenizer.normalizer.lowercase)
+
+
+def _filled(counts, ids, places, found):
+    """counts and ids of words, some of which get others: lists of ids."""
+    if not len(places):
+        return counts, ids
+    stays = onp.ones(len(counts), bool)
+    stays[places] = False
+    old = ids[onp.repeat(stays, onp.maximum(counts, 0))]
+    counts[places] = [*map(len, found)]
+    stays = onp.repeat(stays, counts)
+    ids = onp.empty(len(stays), 'int32')
+    ids[stays] = old
+    ids[~stays] = onp.fromiter(itertools.chain.from_iterable(found), 'int32')
+    return counts, ids
 
 
 def continues(token):

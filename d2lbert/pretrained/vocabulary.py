@@ -74,14 +74,10 @@ class PieceVocab(Vocab):
         Those of word k are ids[begins[k]:begins[k + 1]]. <unk>, as WikiText
         writes for the words that it leaves out, is the unknown token.
         """
-        found = pieces.of_words(self.tokenizer.tokenizer, names)
-        for k, name in enumerate(names):
-            if name == UNK:
-                found[k] = [self.unk]
-        begins = onp.cumsum([0, *map(len, found)], dtype='int64')
-        ids = onp.fromiter((idx for some in found for idx in some), 'int32',
-                           begins[-1])
-        return ids, begins
+        counts, ids = pieces.of_words(self.tokenizer.tokenizer, names,
+                                      {UNK: [self.unk]})
+        return ids, onp.concatenate([onp.zeros(1, 'int64'),
+                                     onp.cumsum(counts, dtype='int64')])
 
 
 def same_pieces(vocab, other):

@@ -125,6 +125,17 @@ MISTAKES = tuple(Mistake(*row) for row in (
      'd == 0x85 ? 2 : 0',
      'test_words_are_cut_alike_around_every_character'),
 
+    ('a full stop lends its blank to the next one',
+     'if (*p == \'.\' && p > taken && p[-1]',
+     'if (*p == \'.\' && p > begin && p[-1]',
+     'test_words_are_cut_alike_around_every_character '
+     'test_a_text_is_cut_alike_wherever_it_is_parted'),
+    ('two words with one small form are renumbered and their places not',
+     'if (names.size() < names_.size()) {',
+     'if (false) {',
+     'test_words_are_cut_alike_around_every_character '
+     'test_a_text_is_cut_alike_wherever_it_is_parted'),
+
     # kernels, in Python
 
     ('a library that was damaged is taken for whole',
@@ -596,6 +607,10 @@ MISTAKES = tuple(Mistake(*row) for row in (
      'freqs[different] -= counts',
      'pass',
      'test_the_vocabulary_is_that_of_the_training_part'),
+    ('the lines that stand before a stretch are forgotten',
+     "before, is_first = _last_lines(stretch.whole) + b'\\n', False",
+     "before, is_first = b'\\n', False",
+     'test_a_streamed_text_is_the_books_text'),
     ('a word too rare for its number becomes another word',
      "np.where(kept, onp.cumsum(kept) - 1, -1)",
      "np.where(kept, onp.cumsum(kept), -1)",

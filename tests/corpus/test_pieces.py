@@ -1,5 +1,6 @@
 """Texts in word pieces: stored as the tokenizer cuts them, hidden by words."""
 import collections
+import itertools
 import random
 
 import numpy as onp
@@ -10,6 +11,7 @@ from d2lbert.bert_dataset import draw_examples, mask_pairs
 from d2lbert.corpus import store
 from d2lbert.corpus.opening import open_corpus
 from d2lbert.numbered import Corpus
+from d2lbert.pretrained import pieces as pieces_module
 from d2lbert.pretrained.vocabulary import PieceVocab
 from d2lbert.pretrained.wordpiece import WordPiece
 
@@ -98,6 +100,50 @@ def test_pieces_learnt_and_given_are_one_text():
         opened('train.txt', pieces=10, vocab=learnt.vocab)
     with pytest.raises(ValueError, match='max_vocab is a bound for words'):
         opened('train.txt', pieces=10, max_vocab=10)
+
+
+@pytest.mark.parametrize('lowercase', [True, False])
+@pytest.mark.parametrize('stretch', [1 << 16, 7])
+def test_words_are_cut_as_the_library_cuts_them(
+        lowercase, stretch, monkeypatch, compiled, plain):
+    monkeypatch.setattr(pieces_module, 'STRETCH', stretch)
+    rng = random.Random(stretch)
+    letters = "abcdeABCDE09.,-'#[]<>@_~!\x01\x7féΣ鹤İ"
+    words = ['<unk>', '[UNK]', '[MASK]', '##a', '#', 'a' * 100, 'a' * 101,
+             'a' * 101 + '.b', 'abc' * 30 + 'zz', 'a\0b', '~', '<unk>x']
+    words += [''.join(rng.choice(letters[:rng.choice([5, 10, 24, 30])])
+                      for _ in range(rng.randint(1, 12)))
+              for _ in range(600)]
+    write('train.txt', ' '.join(words[12:500]) + ' e' * 40)
+    tokenizer = WordPiece.train('train.txt', 260, lowercase=lowercase)
+    vocab = PieceVocab(tokenizer)
+    fast = vocab.pieces_of([*words, '<unk>'])
+    plain()
+    slow = vocab.pieces_of([*words, '<unk>'])
+    for ours, theirs in zip(fast, slow):
+        assert ours.dtype == theirs.dtype
+        assert ours.tolist() == theirs.tolist()
+    ids, begins = fast
+    assert len(begins) == len(words) + 2 and begins[-1] == len(ids) > 1500
+    # As the library cuts a text in which the word stands alone
+    for k in range(12, len(words), 7):
+        assert ids[begins[k]:begins[k + 1]].tolist() == (
+            tokenizer.encode(words[k]).ids[1:-1])
+
+
+def test_words_of_ascii_are_normalized_as_the_library_does():
+    counts = {''.join(word): 1 + k for k, word in enumerate(
+        itertools.product('aZ9.-é', repeat=3))}
+    for lowercase in True, False:
+        options = dict(lowercase=lowercase, strip_accents=None)
+        whole = pieces_module._normalized(counts, options)
+        # A letter beyond ASCII before it: none is taken the short way
+        parts = pieces_module._normalized(
+            {f'é.{word}': count for word, count in counts.items()}, options)
+        total = sum(counts.values())
+        accent = 'e' if lowercase else 'é'
+        parts -= collections.Counter({accent: total, '.': total})
+        assert whole == parts and len(whole) > 30
 
 
 # Examples

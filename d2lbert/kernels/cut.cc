@@ -1,0 +1,453 @@
+// A text cut into words, and these numbered: "The Dataset for Pretraining
+// BERT" up to its vocabulary. No MXNet in here, as in draw.cc.
+//
+// A text comes as bytes. What cannot be told from them, which small letter
+// belongs to one beyond ASCII, Python says of each different word.
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <new>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "cut.h"
+
+namespace {
+
+// What the lines of a text are: paragraphs, all of them; the same, with
+// WikiText's headings, but for the first and the last, which are only looked
+// at; parts of paragraphs, with blank ones between.
+enum class Lines { kParagraphs, kWiki, kParts };
+
+constexpr std::string_view kStop = " . ";
+constexpr uint64_t kOnes = 0x0101010101010101u, kHigh = kOnes * 0x80;
+
+// Whether a line is empty or blanks.
+bool is_blank(std::string_view line) {
+  const char *p = line.data(), *end = p + line.size();
+  while (p < end) {
+    const int n = space_at(p, end);
+    if (!n) return false;
+    p += n;
+  }
+  return true;
+}
+
+bool begins(std::string_view text, std::string_view how) {
+  return text.substr(0, how.size()) == how;
+}
+
+bool ends(std::string_view text, std::string_view how) {
+  return text.size() >= how.size() &&
+         text.substr(text.size() - how.size()) == how;
+}
+
+// Whether a line looks like a heading of the first level.
+bool is_title(std::string_view line) {
+  if (!begins(line, " = ") && !begins(line, "= ")) return false;
+  line = strip(line);
+  return ends(line, " =") && line.find_first_not_of("= ") != line.npos &&
+         !begins(line, "= = ") && !ends(line, " = =");
+}
+
+// Whether bytes are UTF-8 as Python decodes it.
+bool is_utf8(const unsigned char* p, const unsigned char* end) {
+  while (p < end) {
+    if (end - p >= 8) {
+      if (!(load(reinterpret_cast<const char*>(p), 8) & kHigh)) {
+        p += 8;
+        continue;
+      }
+    }
+    const unsigned c = *p++;
+    if (c < 0x80) continue;
+    if (c < 0xc2 || c > 0xf4) return false;
+    const int more = c < 0xe0 ? 1 : c < 0xf0 ? 2 : 3;
+    if (end - p < more) return false;
+    // No longer than need be, no surrogate, nothing beyond Unicode
+    const unsigned least = c == 0xe0 ? 0xa0 : c == 0xf0 ? 0x90 : 0x80;
+    const unsigned most = c == 0xed ? 0x9f : c == 0xf4 ? 0x8f : 0xbf;
+    if (*p < least || *p > most) return false;
+    for (int k = 1; k < more; ++k) {
+      if ((p[k] & 0xc0) != 0x80) return false;
+    }
+    p += more;
+  }
+  return true;
+}
+
+// Where ' . ' first stands in a line, or null.
+const char* find_stop(const char* p, const char* end) {
+  const char* first = p;
+  // Points are fewer than blanks
+  while (p < end && (p = static_cast<const char*>(
+                         std::memchr(p, '.', static_cast<size_t>(end - p))))) {
+    if (p > first && p[-1] == ' ' && p + 1 < end && p[1] == ' ') return p - 1;
+    ++p;
+  }
+  return nullptr;
+}
+
+class Text {
+ public:
+  // False: something is to be looked at by Python, which has the words for
+  // it: bytes that are not UTF-8, or a paragraph of more than `most` bytes.
+  bool cut(const char* bytes, size_t size, Lines lines, bool lower,
+           size_t most) {
+    bytes_.resize(size + kPadding);
+    const char* from = bytes;
+    char* to = &bytes_[0];
+    unsigned char all = 0;
+    for (size_t i = 0; i < size; ++i) all |= from[i];
+    if (all & 0x80 && !is_utf8(reinterpret_cast<const unsigned char*>(from),
+                               reinterpret_cast<const unsigned char*>(from) +
+                                   size)) {
+      return false;
+    }
+    if (lower) {
+      for (size_t i = 0; i < size; ++i) {
+        const char c = from[i];
+        to[i] = static_cast<char>(c | (c >= 'A' && c <= 'Z' ? 0x20 : 0));
+      }
+    } else {
+      std::memcpy(to, from, size);
+    }
+    std::fill(to + size, to + size + kPadding, '\n');
+    lower_ = lower;
+    // About as many as there are in a language with blanks
+    types_.reserve(size / 5);
+    const bool done = lines == Lines::kParts
+                          ? cut_parts(to, to + size, most)
+                          : cut_lines(to, to + size, lines, most);
+    number_words();
+    return done;
+  }
+
+  // The words with letters beyond ASCII, a line feed after each.
+  std::string foreign() const {
+    std::string found;
+    for (int32_t k : foreign_) {
+      found.append(names_[static_cast<size_t>(k)]).push_back('\n');
+    }
+    return found;
+  }
+
+  // What became of those: as many lines.
+  bool rename(std::string_view lines) {
+    std::vector<std::string_view> become(names_.size());
+    for (size_t k = 0; k < become.size(); ++k) become[k] = names_[k];
+    for (int32_t k : foreign_) {
+      const size_t end = lines.find('\n');
+      if (end == lines.npos) return false;
+      become[static_cast<size_t>(k)] = lines.substr(0, end);
+      lines.remove_prefix(end + 1);
+    }
+    Names names;
+    std::vector<int32_t> numbers;
+    numbers.reserve(become.size());
+    for (std::string_view word : become) {
+      numbers.push_back(names.number(Word(word)));
+    }
+    if (names.size() < names_.size()) {
+      for (int32_t& type : types_) type = numbers[static_cast<size_t>(type)];
+    }
+    names_ = std::move(names);
+    foreign_.clear();
+    return lines.empty();
+  }
+
+  void sizes(int64_t* to) const {
+    to[0] = static_cast<int64_t>(types_.size());
+    to[1] = static_cast<int64_t>(sentences_.size());
+    to[2] = static_cast<int64_t>(paragraphs_.size());
+    to[3] = static_cast<int64_t>(articles_.size());
+    to[4] = static_cast<int64_t>(names_.text().size());
+  }
+
+  void copy(int32_t* types, int64_t* sentences, int64_t* paragraphs,
+            int64_t* articles, char* names) const {
+    std::copy(types_.begin(), types_.end(), types);
+    std::copy(sentences_.begin(), sentences_.end(), sentences);
+    std::copy(paragraphs_.begin(), paragraphs_.end(), paragraphs);
+    std::copy(articles_.begin(), articles_.end(), articles);
+    std::copy(names_.text().begin(), names_.text().end(), names);
+  }
+
+ private:
+  // Eight bytes can be looked at wherever a word begins
+  static constexpr size_t kPadding = 8;
+  // So many words wait for their places in the table
+  static constexpr size_t kWords = 64;
+
+  bool cut_lines(const char* p, const char* end, Lines lines, size_t most) {
+    std::string_view before, line;
+    for (int64_t k = 0;; ++k) {
+      const char* stop = end_of_line(p, end);
+      const std::string_view next(p, static_cast<size_t>(stop - p));
+      if (next.size() > most) return false;
+      if (lines == Lines::kParagraphs) {
+        add_paragraph(next);
+      } else if (k > 1) {
+        // Blank lines part a title from what is beside it
+        if (is_title(line) && is_blank(before) && is_blank(next)) {
+          articles_.push_back(static_cast<int64_t>(paragraphs_.size()) - 1);
+        }
+        add_paragraph(line);
+      }
+      if (stop == end) return true;
+      before = line;
+      line = next;
+      p = stop + 1;
+    }
+  }
+
+  bool cut_parts(char* p, char* end, size_t most) {
+    char* begin = nullptr;      // of the paragraph
+    for (;;) {
+      char* stop = const_cast<char*>(end_of_line(p, end));
+      const bool blank = is_blank({p, static_cast<size_t>(stop - p)});
+      if (!blank && !begin) begin = p;
+      if (begin && static_cast<size_t>(stop - begin) > most) return false;
+      if (begin && (blank || stop == end)) {
+        const char* last = blank ? p - 1 : stop;
+        add_paragraph({begin, static_cast<size_t>(last - begin)});
+        begin = nullptr;
+      }
+      if (stop == end) return true;
+      if (begin) *stop = ' ';   // one blank between the lines of a paragraph
+      p = stop + 1;
+    }
+  }
+
+  static const char* end_of_line(const char* p, const char* end) {
+    const void* found = std::memchr(p, '\n', static_cast<size_t>(end - p));
+    return found ? static_cast<const char*>(found) : end;
+  }
+
+  // A line with ' . ' in it is a paragraph; its ends are stripped before it
+  // is split, so the full stop that closes it stays with the last sentence
+  void add_paragraph(std::string_view line) {
+    if (!find_stop(line.data(), line.data() + line.size())) return;
+    line = strip(line);
+    const char *begin = line.data(), *end = begin + line.size();
+    const char* taken = begin;  // up to where blanks belong to a full stop
+    for (const char* p = begin;;) {
+      while (p < end && *p == ' ') ++p;
+      if (p >= end) break;
+      if (*p == '.' && p > taken && p[-1] == ' ' && p + 1 < end &&
+          p[1] == ' ') {
+        end_sentence();
+        p += 2;
+        taken = p;
+        continue;
+      }
+      p = add_word(p, end);
+    }
+    end_sentence();
+    paragraphs_.push_back(static_cast<int64_t>(sentences_.size()) - 1);
+  }
+
+  // Add the word at p, if there is one; returns where it, or the white space
+  // there, ends.
+  const char* add_word(const char* p, const char* end) {
+    const uint64_t x = load(p, 8);
+    // The first byte that is no letter of ASCII ends most words
+    const uint64_t found = ((x - kOnes * 0x21) | x) & kHigh;
+    if (found) {
+      const auto bits = static_cast<unsigned>(__builtin_ctzll(found)) & ~7u;
+      const char* stop = p + bits / 8;
+      if (bits && (stop >= end || *stop == ' ')) {
+        add({p, bits / 8, x & ((uint64_t{1} << bits) - 1)}, false);
+        return stop;
+      }
+    }
+    const char* stop = p;
+    unsigned char all = 0;
+    for (int n; stop < end; ++stop) {
+      const auto c = static_cast<unsigned char>(*stop);
+      if (c > 0x20 && c < 0x80) continue;
+      if ((n = space_at(stop, end))) {
+        if (stop == p) return p + n;
+        break;
+      }
+      all |= c;
+    }
+    add(Word({p, static_cast<size_t>(stop - p)}), all & 0x80 && lower_);
+    return stop;
+  }
+
+  void add(const Word& word, bool foreign) {
+    names_.expect(word);
+    words_.push_back(word);
+    if (foreign) are_foreign_.push_back(words_.size() - 1);
+    if (words_.size() == kWords) number_words();
+  }
+
+  // Give the words that wait for it their numbers.
+  void number_words() {
+    auto foreign = are_foreign_.begin();
+    for (size_t k = 0; k < words_.size(); ++k) {
+      const size_t known = names_.size();
+      types_.push_back(names_.number(words_[k]));
+      if (foreign != are_foreign_.end() && *foreign == k) {
+        if (names_.size() > known) foreign_.push_back(types_.back());
+        ++foreign;
+      }
+    }
+    words_.clear();
+    are_foreign_.clear();
+  }
+
+  void end_sentence() {
+    sentences_.push_back(
+        static_cast<int64_t>(types_.size() + words_.size()));
+  }
+
+  bool lower_ = false;
+  std::string bytes_;
+  Names names_;
+  std::vector<Word> words_;
+  std::vector<size_t> are_foreign_;  // those of `words_`
+  std::vector<int32_t> foreign_;     // of the names
+  std::vector<int32_t> types_;
+  std::vector<int64_t> sentences_{0}, paragraphs_{0}, articles_;
+};
+
+template <typename T>
+void lower_firsts(const T* types, int64_t num_paragraphs,
+                  const int64_t* lengths, const int64_t* places,
+                  int64_t* first) {
+  for (int64_t q = 0; q < num_paragraphs; ++q) {
+    for (int64_t i = 0; i < lengths[q]; ++i) {
+      int64_t& found = first[*types++];
+      found = std::min(found, places[q] + i);
+    }
+  }
+}
+
+}  // namespace
+
+extern "C" {
+
+// Cut UTF-8 into words. lines: what the lines are (`Lines`); most: bytes of a
+// paragraph. sizes receives the lengths of what text_copy fills, behind them
+// those of the words that have letters beyond ASCII and are to be small ones,
+// and last 1 where Python is to do it. Null when memory runs out.
+void* text_new(const char* bytes, int64_t size, int lines, int lower,
+               int64_t most, int64_t* sizes) try {
+  auto* text = new Text;
+  try {
+    const bool done =
+        text->cut(bytes, static_cast<size_t>(size), static_cast<Lines>(lines),
+                  lower != 0, static_cast<size_t>(most));
+    text->sizes(sizes);
+    sizes[5] = static_cast<int64_t>(text->foreign().size());
+    sizes[6] = !done;
+  } catch (...) {
+    delete text;
+    throw;
+  }
+  return text;
+} catch (const std::bad_alloc&) {
+  return nullptr;
+}
+
+// The words of which Python says what becomes of them, a line for each.
+void text_foreign(const void* handle, char* to) {
+  const std::string found = static_cast<const Text*>(handle)->foreign();
+  std::copy(found.begin(), found.end(), to);
+}
+
+// What became of them; returns 1 if these are not as many, 2 when memory runs
+// out.
+int text_rename(void* handle, const char* lines, int64_t size,
+                int64_t* sizes) try {
+  auto* text = static_cast<Text*>(handle);
+  const bool done = text->rename({lines, static_cast<size_t>(size)});
+  text->sizes(sizes);
+  return !done;
+} catch (const std::bad_alloc&) {
+  return 2;
+}
+
+// names receives the words in the order of their numbers, a line feed after
+// each.
+void text_copy(const void* handle, int32_t* types, int64_t* sentences,
+               int64_t* paragraphs, int64_t* articles, char* names) {
+  static_cast<const Text*>(handle)->copy(types, sentences, paragraphs,
+                                         articles, names);
+}
+
+void text_free(void* handle) { delete static_cast<Text*>(handle); }
+
+// A table of names; null when memory runs out.
+void* names_new() try {
+  return new Names;
+} catch (const std::bad_alloc&) {
+  return nullptr;
+}
+
+// Number `size` bytes of names, a line feed after each: numbers, with room for
+// one for every two bytes, receives those. Those at which `kept`, unless it is
+// null, is 0, are passed over, and have -1. sizes receives how many names
+// came, and how many the table holds, of how many bytes; how many letters
+// those have is added to the last. Returns 1 when memory runs out.
+int names_add(void* handle, const char* lines, int64_t size,
+              const uint8_t* kept, int32_t* numbers, int64_t* sizes) try {
+  auto* names = static_cast<Names*>(handle);
+  const int32_t* const first = numbers;
+  const char* end = lines + size;
+  std::vector<Word> words;
+  while (lines < end) {
+    words.clear();
+    for (; lines < end && words.size() < 64; ++lines) {
+      const char* begin = lines;
+      lines = static_cast<const char*>(
+          std::memchr(lines, '\n', static_cast<size_t>(end - lines)));
+      words.emplace_back(
+          std::string_view(begin, static_cast<size_t>(lines - begin)));
+      names->expect(words.back());
+    }
+    for (const Word& word : words) {
+      const size_t known = names->size();
+      *numbers++ = kept && !*kept++ ? -1 : names->number(word);
+      if (names->size() > known) {
+        // What goes on with a letter in UTF-8 is none
+        sizes[3] += std::count_if(word.begin, word.begin + word.size,
+                                  [](char c) { return (c & 0xc0) != 0x80; });
+      }
+    }
+  }
+  sizes[0] = numbers - first;
+  sizes[1] = static_cast<int64_t>(names->size());
+  sizes[2] = static_cast<int64_t>(names->text().size());
+  return 0;
+} catch (const std::bad_alloc&) {
+  return 1;
+}
+
+void names_copy(const void* handle, char* to) {
+  const std::string& text = static_cast<const Names*>(handle)->text();
+  std::copy(text.begin(), text.end(), to);
+}
+
+void names_free(void* handle) { delete static_cast<Names*>(handle); }
+
+// Where the words of paragraphs, of lengths[q] words each, first stand when
+// paragraph q is put at places[q]: first[type] becomes that if it is less.
+void first_places(const void* types, int64_t type_bytes,
+                  int64_t num_paragraphs, const int64_t* lengths,
+                  const int64_t* places, int64_t* first) {
+  if (type_bytes == 2) {
+    lower_firsts(static_cast<const uint16_t*>(types), num_paragraphs, lengths,
+                 places, first);
+  } else {
+    lower_firsts(static_cast<const int32_t*>(types), num_paragraphs, lengths,
+                 places, first);
+  }
+}
+
+}  // extern "C"

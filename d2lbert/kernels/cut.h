@@ -1,0 +1,177 @@
+// Words by their bytes: what parts them, and tables that number them.
+#ifndef D2LBERT_CUT_H_
+#define D2LBERT_CUT_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <new>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace {
+
+// Bytes taken by the white space that begins at p (what str.isspace() holds
+// for), or 0. Needs valid UTF-8, in which no continuation byte can be
+// mistaken for the first byte of a character.
+inline int space_at(const char* p, const char* end) {
+  const auto c = static_cast<unsigned char>(*p);
+  if (c < 0x80) return c == ' ' || (c >= 9 && c <= 13) || (c >= 28 && c <= 31);
+  if (c == 0xc2 && end - p >= 2) {
+    const auto d = static_cast<unsigned char>(p[1]);
+    return d == 0x85 || d == 0xa0 ? 2 : 0;
+  }
+  if ((c < 0xe1 || c > 0xe3) || end - p < 3) return 0;
+  const auto d = static_cast<unsigned char>(p[1]);
+  const auto e = static_cast<unsigned char>(p[2]);
+  const bool space =
+      (c == 0xe1 && d == 0x9a && e == 0x80) ||
+      (c == 0xe2 && d == 0x80 && (e <= 0x8a || e == 0xa8 || e == 0xa9 ||
+                                  e == 0xaf)) ||
+      (c == 0xe2 && d == 0x81 && e == 0x9f) ||
+      (c == 0xe3 && d == 0x80 && e == 0x80);
+  return space ? 3 : 0;
+}
+
+inline std::string_view strip(std::string_view line) {
+  const char *begin = line.data(), *end = begin + line.size();
+  for (int n; begin < end && (n = space_at(begin, end)); begin += n) {}
+  while (begin < end) {
+    const char* last = end - 1;
+    while (last > begin && (*last & 0xc0) == 0x80) --last;
+    if (!space_at(last, end)) break;
+    end = last;
+  }
+  return {begin, static_cast<size_t>(end - begin)};
+}
+
+// Up to eight bytes as a number, zeros behind them.
+inline uint64_t load(const char* p, size_t size) {
+  uint64_t x = 0;
+  std::memcpy(&x, p, size);
+  return x;
+}
+
+constexpr uint64_t kMix = 0x9e3779b97f4a7c15u;
+
+inline uint64_t hash(std::string_view word) {
+  const char* p = word.data();
+  size_t left = word.size();
+  uint64_t h = left;
+  for (; left > 8; p += 8, left -= 8) {
+    h = (h ^ load(p, 8)) * kMix;
+    h ^= h >> 32;
+  }
+  h = (h ^ load(p, left)) * kMix;
+  return h ^ h >> 32;
+}
+
+// A word and what stands for it in a table of names: up to seven bytes and
+// how many they are, or a hash.
+struct Word {
+  const char* begin;
+  size_t size;
+  uint64_t key;
+
+  explicit Word(std::string_view word)
+      : begin(word.data()), size(word.size()),
+        key(size < 8 ? short_key(load(begin, size), size)
+                     : hash(word) | uint64_t{8} << 56) {}
+
+  // Of less than eight bytes, which `bytes` holds, zeros behind them.
+  Word(const char* begin, size_t size, uint64_t bytes)
+      : begin(begin), size(size), key(short_key(bytes, size)) {}
+
+  static uint64_t short_key(uint64_t bytes, size_t size) {
+    return bytes | uint64_t{size} << 56;
+  }
+};
+
+// Words numbered in the order in which they first come: an open-addressing
+// table, since look-ups are most of the work. They wait for memory, so who
+// has several words asks for their places first.
+class Names {
+ public:
+  Names() : slots_(size_t{1} << (64 - shift_)) {}
+
+  void expect(const Word& word) const {
+    __builtin_prefetch(&slots_[place(word.key)]);
+  }
+
+  int32_t number(const Word& word) {
+    Slot& slot = slots_[find(word)];
+    if (slot.number >= 0) return slot.number;
+    const auto k = static_cast<int32_t>(size());
+    if (text_.size() >> 32) throw std::bad_alloc();
+    slot = {word.key, k, static_cast<uint32_t>(text_.size())};
+    text_.append(word.begin, word.size).push_back('\n');
+    starts_.push_back(static_cast<uint32_t>(text_.size()));
+    if (size() * 5 > slots_.size() * 3) grow();
+    return k;
+  }
+
+  // The number of a word that is there, or -1.
+  int32_t at(const Word& word) const { return slots_[find(word)].number; }
+
+  std::string_view operator[](size_t k) const {
+    return std::string_view(text_).substr(starts_[k],
+                                          starts_[k + 1] - starts_[k] - 1);
+  }
+  size_t size() const { return starts_.size() - 1; }
+  // All words, a line feed after each.
+  const std::string& text() const { return text_; }
+
+ private:
+  struct Slot {
+    uint64_t key;
+    int32_t number = -1;
+    uint32_t start;   // in the text
+  };
+
+  size_t place(uint64_t key) const {
+    return (key ^ key >> 32) * kMix >> shift_;
+  }
+
+  // The slot in which a word is, or would be.
+  size_t find(const Word& word) const {
+    const size_t mask = slots_.size() - 1;
+    size_t slot = place(word.key);
+    for (;; slot = (slot + 1) & mask) {
+      const Slot& here = slots_[slot];
+      if (here.number < 0 || (here.key == word.key && is_at(here, word))) {
+        return slot;
+      }
+    }
+  }
+
+  bool is_at(const Slot& slot, const Word& word) const {
+    if (word.size < 8) return true;
+    const char* there = text_.data() + slot.start;
+    return text_.size() - slot.start > word.size &&
+           there[word.size] == '\n' &&
+           !std::memcmp(there, word.begin, word.size);
+  }
+
+  void grow() {
+    std::vector<Slot> old(slots_.size() * 2);
+    old.swap(slots_);
+    --shift_;
+    const size_t mask = slots_.size() - 1;
+    for (const Slot& here : old) {
+      if (here.number < 0) continue;
+      size_t slot = place(here.key);
+      while (slots_[slot].number >= 0) slot = (slot + 1) & mask;
+      slots_[slot] = here;
+    }
+  }
+
+  int shift_ = 64 - 14;
+  std::vector<Slot> slots_;
+  std::vector<uint32_t> starts_{0};
+  std::string text_;
+};
+
+}  // namespace
+
+#endif  // D2LBERT_CUT_H_

@@ -1,0 +1,145 @@
+"""cut.cc and pieces.cc for Python: words, their numbers, their pieces.
+
+To be called where `draw.library` says that they are compiled; each gives what
+its plain twin gives. While C++ is at work other threads go on.
+"""
+import weakref
+
+import numpy as onp
+
+from d2lbert.kernels import draw
+
+#: What the lines of a text are, for `text`: paragraphs, all of them; those
+#: of WikiText, with its headings, the first and the last only looked at;
+#: parts of paragraphs, with blank ones between.
+PARAGRAPHS, WIKI, PARTS = range(3)
+
+#: No bound for the bytes of a paragraph.
+NO_BOUND = (1 << 63) - 1
+
+
+def text(data, lines, lower=True, most=NO_BOUND):
+    """Cut a text, bytes of UTF-8, into words.
+
+    lines: what its lines are; lower: whether to make letters small; most:
+    bytes of a paragraph. Returns types (words,) int32, sentences and
+    paragraphs, (their number + 1,) int64, as `words.Tokens` has them,
+    articles (titles,) int64, the paragraphs before which a title stands, and
+    names, bytes, a line for each different word. Or None, where a paragraph
+    is longer or something is no UTF-8.
+    """
+    library = draw.library()
+    sizes = onp.zeros(7, 'int64')
+    handle = _there(library.text_new(data, len(data), lines, lower, most,
+                                     sizes))
+    try:
+        if sizes[6]:
+            return None
+        if sizes[5]:
+            # Blanks part the words, so no letter depends on another word
+            foreign = onp.empty(sizes[5], 'uint8')
+            library.text_foreign(handle, foreign)
+            small = foreign.tobytes().decode().lower().encode()
+            failed = library.text_rename(handle, small, len(small), sizes)
+            _there(failed != 2)
+            assert not failed
+        arrays = [onp.empty(size, dtype) for size, dtype in zip(
+            sizes, ('int32', 'int64', 'int64', 'int64', 'uint8'))]
+        library.text_copy(handle, *arrays)
+    finally:
+        library.text_free(handle)
+    return (*arrays[:-1], arrays[-1].tobytes())
+
+
+def first_places(types, lengths, places, first):
+    """Lower `first` to where each type stands, if that is before it.
+
+    types (words,) uint16 or int32, those of paragraphs of so many words
+    each; places (paragraphs,) int64: where these begin; first (types,)
+    int64.
+    """
+    types = onp.ascontiguousarray(types)
+    assert types.itemsize in (2, 4) and len(types) == lengths.sum()
+    draw.library().first_places(types.ctypes.data, types.itemsize,
+                                len(lengths), lengths, places, first)
+
+
+class Names:
+    """Different words, numbered as they came. Not for several threads."""
+
+    def __init__(self):
+        library = draw.library()
+        self._library, self._handle = library, _there(library.names_new())
+        self._free = weakref.finalize(self, library.names_free, self._handle)
+        # Names that came last, all names, their bytes, their letters
+        self._sizes = onp.zeros(4, 'int64')
+
+    def __len__(self):
+        return int(self._sizes[1])
+
+    @property
+    def letters(self):
+        """How many letters all words have."""
+        return int(self._sizes[3])
+
+    def add(self, lines, kept=None):
+        """The numbers of words, a line each, bytes: (words,) int32.
+
+        kept (words,) bool: without those at which it is False; they have -1.
+        """
+        numbers = onp.empty(len(lines) // 2, 'int32')
+        if kept is not None:
+            kept = onp.ascontiguousarray(kept).view('uint8')
+        failed = self._library.names_add(
+            self._handle, lines, len(lines),
+            None if kept is None else kept.ctypes.data, numbers, self._sizes)
+        _there(not failed)
+        return numbers[:self._sizes[0]]
+
+    def text(self):
+        """All words in the order of their numbers, a line each: bytes."""
+        names = onp.empty(self._sizes[2], 'uint8')
+        self._library.names_copy(self._handle, names)
+        return names.tobytes()
+
+
+class Pieces:
+    """Words cut into pieces, by BERT's rule. For any thread.
+
+    begin, more: {piece: its number}, of those that words begin with and of
+    those that words go on with, without what marks these; unknown: the number
+    for words that cannot be cut, or have more than `most` letters; lower:
+    whether to make letters small.
+    """
+
+    def __init__(self, begin, more, unknown, most, lower):
+        library = draw.library()
+        tables = []
+        for pieces in (begin, more):
+            lines = ''.join(f'{piece}\n' for piece in pieces).encode()
+            tables += [lines, len(lines), onp.array([*pieces.values()],
+                                                    'int32')]
+        self._library = library
+        self._handle = _there(library.pieces_new(*tables, unknown, most,
+                                                 lower))
+        self._free = weakref.finalize(self, library.pieces_free, self._handle)
+
+    def cut(self, lines):
+        """(counts, ids) of words, a line each, bytes: int32.
+
+        counts (words,): how many of the ids each has, or -1 for one that is
+        not of ASCII's letters, digits and punctuation alone.
+        """
+        counts = onp.empty(lines.count(b'\n'), 'int32')
+        ids = onp.empty(len(lines), 'int32')
+        size = self._library.pieces_cut(self._handle, lines, len(lines),
+                                        counts, ids)
+        _there(size >= 0)
+        return counts, ids[:size].copy()
+
+
+def _there(found):
+    """What C++ gave, unless it had no memory to make it."""
+    if not found:
+        raise MemoryError('no room for the words of a text')
+    return found
