@@ -4,12 +4,15 @@
 `plain`.
 """
 
+import ctypes
+import functools
 import itertools
 
+from d2lbert import kernels
 from d2lbert.machine.backend import autograd, mx, np, npx
 
-__all__ = ['add_norm', 'attention', 'attention_qkv', 'dense', 'embed',
-           'layer_norm', 'softmax_ce', 'vocab_ce']
+__all__ = ['adam', 'add_norm', 'attention', 'attention_qkv', 'dense',
+           'embed', 'layer_norm', 'softmax_ce', 'vocab_ce']
 
 _uses = itertools.count()
 _ones = {}  # by context
@@ -156,3 +159,32 @@ def softmax_ce(logits, labels, weights):
     """Each row's weighted cross-entropy."""
     return _call('d2lbert_softmax_ce',
                  [_guarded(logits), labels, _guarded(weights)])[0]
+
+
+@functools.lru_cache(maxsize=None)
+def _about_arrays():
+    """Where those functions of MXNet's lie that `Arrays` of adam.cc names."""
+    library = mx.base._LIB
+    functions = [getattr(library, f'MXNDArray{name}') for name in (
+        'WaitToWrite', 'GetContext', 'GetDType', 'GetStorageType',
+        'GetShapeEx', 'GetData')]
+    return (ctypes.c_void_p * len(functions))(*[
+        ctypes.cast(function, ctypes.c_void_p) for function in functions])
+
+
+def adam(weights, grads, means, variances, rates, decays, beta1, beta2,
+         epsilon, rescale=1.0, clip=0.0):
+    """Steps of Adam in one pass; waits for the arrays, and returns done."""
+    handles = [array.handle for arrays in zip(weights, grads, means,
+                                              variances) for array in arrays]
+    count, double = len(weights), ctypes.c_double
+    failed = kernels.OPERATORS.get().d2lbert_adam(
+        _about_arrays(), ctypes.c_long(count),
+        (ctypes.c_void_p * len(handles))(*handles), (double * count)(*rates),
+        (double * count)(*decays), *map(double, (beta1, beta2, epsilon,
+                                                 rescale, clip)))
+    if failed == 2:
+        mx.base.check_call(failed)      # raises what MXNet says
+    if failed:
+        raise ValueError('each weight, its gradient and its two means must '
+                         'be float32 on a CPU, dense, and of one size')

@@ -15,8 +15,8 @@ vocabulary, B sequences.
 from d2lbert import kernels
 from d2lbert.kernels import fused, plain
 
-__all__ = ['activation', 'add_norm', 'attention_qkv', 'check_precision',
-           'dense', 'embed', 'layer_norm', 'vocab_ce']
+__all__ = ['activation', 'adam', 'add_norm', 'attention_qkv',
+           'check_precision', 'dense', 'embed', 'layer_norm', 'vocab_ce']
 
 
 def _for(*arrays):
@@ -83,6 +83,21 @@ def vocab_ce(X, W, b, labels, weights, precision='fp32', grad_req='add'):
     """
     return _for(X, W).vocab_ce(X, W, b, labels, weights,
                                precision=precision, grad_req=grad_req)[0]
+
+
+def adam(weights, grads, means, variances, rates, decays, beta1, beta2,
+         epsilon, rescale=1.0, clip=0.0):
+    """Change weights and both means, in place, by a step of Adam.
+
+    Lists, an entry for each parameter, of arrays of MXNet's older type: the
+    weight, its gradient, and the running means of gradients and of their
+    squares, all of one shape; rates: learning rates, with the correction of
+    bias in them; decays: the share that each weight loses. Gradients count
+    `rescale` times, and where the norm of all of them together is then above
+    `clip`, they are scaled down to it; 0 is no limit.
+    """
+    _for(*weights).adam(weights, grads, means, variances, rates, decays,
+                        beta1, beta2, epsilon, rescale, clip)
 
 
 def check_precision(precision):

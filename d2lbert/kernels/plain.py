@@ -11,8 +11,8 @@ import numpy
 from d2lbert.kernels.fused import detached
 from d2lbert.machine.backend import mx, np, npx
 
-__all__ = ['activation', 'add_norm', 'attention', 'attention_qkv', 'dense',
-           'embed', 'layer_norm', 'softmax_ce', 'vocab_ce']
+__all__ = ['activation', 'adam', 'add_norm', 'attention', 'attention_qkv',
+           'dense', 'embed', 'layer_norm', 'softmax_ce', 'vocab_ce']
 
 
 def _modules(array):
@@ -159,3 +159,30 @@ def softmax_ce(logits, labels, weights):
     _, npx = _modules(logits)
     return -npx.pick(npx.log_softmax(logits, axis=-1), labels,
                      axis=-1) * weights
+
+
+def _norm(arrays):
+    """The common norm of all arrays, a float."""
+    flat = [array.reshape(-1) for array in arrays]
+    if arrays[0].ctx.device_type != 'gpu':
+        # NumPy's dot product takes half as long as MXNet's
+        flat = [array.asnumpy() for array in flat]
+        return math.sqrt(sum(float(array.dot(array)) for array in flat))
+    return math.sqrt(float(sum(mx.nd.dot(array, array) for array in flat)
+                           .asscalar()))
+
+
+def adam(weights, grads, means, variances, rates, decays, beta1, beta2,
+         epsilon, rescale=1.0, clip=0.0):
+    """Steps of Adam, an array after the other."""
+    if clip:
+        # Not clipped by NaN, which max leaves out as its second argument
+        rescale /= max(1.0, abs(rescale) * _norm(grads) / clip)
+    for weight, grad, mean, variance, rate, decay in zip(
+            weights, grads, means, variances, rates, decays):
+        if decay:
+            weight *= 1 - decay
+        # The optimizer multiplies as it reads: no pass over the gradients
+        mx.nd.adam_update(weight, grad, mean, variance, out=weight, lr=rate,
+                          beta1=beta1, beta2=beta2, epsilon=epsilon,
+                          rescale_grad=rescale, wd=0.0)

@@ -182,6 +182,19 @@ inline vf sign_of(vf sign, vf size) {
 
 inline vf absolute(vf x) { return (vf)(bits(x) & INT32_MAX); }
 
+inline vf root(vf x) {
+#if defined(__AVX512F__)
+  return (vf)_mm512_sqrt_ps((__m512)x);
+#elif defined(__FMA__)
+  return (vf)_mm256_sqrt_ps((__m256)x);
+#elif defined(__aarch64__)
+  return (vf)vsqrtq_f32((float32x4_t)x);
+#else
+  for (int i = 0; i < VL; i++) x[i] = std::sqrt(x[i]);
+  return x;
+#endif
+}
+
 inline vf tanh(vf x) {
   vf a = absolute(x), s = x * x;
   vf p = splat(-5.5151642e-3f);

@@ -1,12 +1,12 @@
 """From the gradients of a batch's parts to new weights."""
 import hashlib
-import math
 
 import numpy as onp
 
 from d2lbert.bert_pretraining import no_gradient
 from d2lbert.devices import part_of
-from d2lbert.machine.backend import autograd, gluon, mx, np
+from d2lbert.machine.backend import autograd, gluon, mx
+from d2lbert.training import adamw  # noqa: F401  (registers 'adamw')
 
 
 class Updater:
@@ -24,7 +24,9 @@ class Updater:
                 if param.grad_req != 'null':    # what is frozen stays so
                     param.grad_req = 'add'
         self.trainer = gluon.Trainer(
-            net.collect_params(), 'adam', {'learning_rate': settings['lr']},
+            net.collect_params(), 'adamw', dict(
+                learning_rate=settings['lr'], wd=settings['weight_decay'],
+                clip_norm=settings['clip']),
             kvstore=kvstore, update_on_kvstore=False)
 
     def gradients(self, batch):
@@ -66,19 +68,8 @@ class Updater:
 
     def update(self, step):
         """Add up gradients of all devices and workers; clip; step."""
-        s, rate = self.settings, self.rate(step)
-        self.trainer.set_learning_rate(rate)
-        self.trainer.allreduce_grads()
-        params = [p for p in self.net.collect_params().values()
-                  if p.grad_req != 'null']
-        divisor = 1.0
-        if s['clip']:
-            divisor = max(1.0, gradient_norm(params, self.devices[0])
-                          / s['clip'])
-        if s['weight_decay']:
-            decay_weights(params, rate * s['weight_decay'])
-        # The optimizer divides as it reads: no pass over the gradients more
-        self.trainer.update(divisor)
+        self.trainer.set_learning_rate(self.rate(step))
+        self.trainer.step(1)
 
     def not_finite(self):
         """The name of a parameter that holds NaN or infinity, or None."""
@@ -112,24 +103,3 @@ def schedule(step, num_steps, warmup, decay):
     if decay == 'none':
         return 1.0
     return (num_steps + 1 - step) / (num_steps + 1 - rising)
-
-
-def gradient_norm(params, device):
-    """The common norm of all gradients on a device, a float."""
-    grads = [param.grad(device).reshape(-1) for param in params]
-    if device.device_type == 'cpu':
-        # NumPy's dot product takes half as long as MXNet's
-        grads = [grad.asnumpy() for grad in grads]
-        return math.sqrt(sum(float(grad.dot(grad)) for grad in grads))
-    return math.sqrt(float(sum(np.dot(grad, grad) for grad in grads)))
-
-
-def decay_weights(params, share):
-    """Decoupled weight decay (Loshchilov and Hutter 2019) of matrices.
-
-    Biases and the scales and shifts of LayerNorm are left alone.
-    """
-    for param in params:
-        if len(param.shape) > 1:
-            for weight in param.list_data():
-                weight *= 1 - share

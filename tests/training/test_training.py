@@ -22,7 +22,7 @@ from d2lbert import kernels
 from d2lbert.__main__ import main
 from d2lbert.bert_dataset import Batch
 from d2lbert.devices import part_of
-from d2lbert.machine.backend import gluon, np, npx
+from d2lbert.machine.backend import np, npx
 from d2lbert.objectives import mlm_nsp
 from d2lbert.training import checkpoints, pretraining, runs, updates
 from d2lbert.training import run as loop
@@ -536,76 +536,6 @@ def test_the_schedule_is_what_the_optimizer_is_told():
         rates.append(run.updater.trainer.learning_rate)
     onp.testing.assert_allclose(
         rates, 0.01 * onp.interp(range(1, 7), [0, 3, 7], [0, 1, 0]))
-
-
-def test_weights_decay_by_the_rate_of_the_step(monkeypatch):
-    run = prepared(**dict(TINY, lr=0.01, warmup=0.5, decay='linear',
-                          weight_decay=0.5))
-    shares = []
-    monkeypatch.setattr(updates, 'decay_weights',
-                        lambda params, share: shares.append(share))
-    for _ in range(6):
-        step(run)
-    onp.testing.assert_allclose(
-        shares, 0.005 * onp.interp(range(1, 7), [0, 3, 7], [0, 1, 0]))
-
-
-def small_params(devices):
-    net = gluon.nn.Dense(3, in_units=2)
-    net.initialize(ctx=devices)
-    rng = onp.random.RandomState(0)
-    params = list(net.collect_params().values())
-    for param in params:
-        param.set_data(np.array(rng.normal(size=param.shape)))
-        grad = rng.normal(size=param.shape)
-        for device in devices:
-            param.grad(device)[:] = np.array(grad)
-    return params
-
-
-def test_the_norm_is_that_of_all_gradients_together():
-    device = npx.cpu(0)
-    params = small_params([device])
-    grads = [param.grad(device).asnumpy().astype('float64').ravel()
-             for param in params]
-    assert updates.gradient_norm(params, device) == pytest.approx(
-        onp.linalg.norm(onp.concatenate(grads)))
-
-
-@pytest.mark.parametrize('limit', [1e-3, 1e3])
-@pytest.mark.parametrize('devices', ['cpu', 'cpu:2'])
-def test_gradients_beyond_the_limit_are_divided(monkeypatch, devices, limit):
-    run = prepared(devices, **dict(TINY, clip=limit, lr=0.01))
-    norms, divisors = [], []
-    update = run.updater.trainer.update
-    params = [p for p in run.net.collect_params().values()
-              if p.grad_req != 'null']
-
-    def record(divisor):
-        norms.append(onp.sqrt(sum(
-            (p.grad(run.devices[0]).asnumpy().astype('float64') ** 2).sum()
-            for p in params)))
-        divisors.append(divisor)
-        update(divisor)
-    monkeypatch.setattr(run.updater.trainer, 'update', record)
-    for _ in range(3):
-        step(run)
-    onp.testing.assert_allclose(
-        divisors, onp.maximum(1, onp.array(norms) / limit), rtol=1e-5)
-    assert run.updater.trainer._optimizer.rescale_grad == pytest.approx(
-        1 / divisors[-1])
-
-
-def test_weights_of_matrices_decay_and_biases_do_not():
-    devices = [npx.cpu(0), npx.cpu(1)]
-    params = small_params(devices)
-    before = [param.data(devices[0]).asnumpy() for param in params]
-    updates.decay_weights(params, 0.25)
-    for param, value in zip(params, before):
-        share = 0.75 if value.ndim == 2 else 1.0
-        for data in param.list_data():
-            onp.testing.assert_allclose(data.asnumpy(), value * share,
-                                        rtol=1e-6)
 
 
 # Settings

@@ -1,0 +1,66 @@
+"""Adam as runs use it: all parameters at once."""
+import math
+
+from d2lbert.kernels import ops
+from d2lbert.machine.backend import mx
+
+
+@mx.optimizer.register
+class AdamW(mx.optimizer.Optimizer):
+    """Adam with decoupled weight decay and clipping by the common norm.
+
+    `gluon.Trainer(params, 'adamw', {...}, update_on_kvstore=False)` takes
+    it. Without decay and clipping its steps are those of MXNet's Adam to
+    rounding (Kingma and Ba 2015, with the correction of bias in the rate);
+    decay is that of Loshchilov and Hutter (2019): a matrix loses the share
+    learning_rate * wd, biases and the scales and shifts of LayerNorm are
+    left alone. clip_norm: the limit of the norm of all gradients together,
+    after `rescale_grad`; 0 for none.
+    """
+
+    def __init__(self, learning_rate=0.001, beta1=0.9, beta2=0.999,
+                 epsilon=1e-8, clip_norm=0.0, **keywords):
+        super().__init__(learning_rate=learning_rate, **keywords)
+        if self.clip_gradient is not None:
+            raise ValueError('AdamW clips by the norm of all gradients: give '
+                             'clip_norm in place of clip_gradient')
+        self.beta1, self.beta2, self.epsilon = beta1, beta2, epsilon
+        self.clip_norm = clip_norm
+        self.aggregate_num = 1 << 30    # give `update` all there are
+
+    def create_state(self, index, weight):
+        """The running means of gradients and of their squares, zeros."""
+        if weight.stype != 'default':
+            raise ValueError(f'AdamW updates dense weights, not those that '
+                             f'are {weight.stype}')
+        return tuple(mx.nd.zeros(weight.shape, weight.ctx, weight.dtype)
+                     for _ in range(2))
+
+    def update(self, index, weight, grad, state):
+        """A step of the parameters with these numbers.
+
+        Lists, or all four of one parameter.
+        """
+        if not isinstance(index, (list, tuple)):
+            index, weight, grad, state = [index], [weight], [grad], [state]
+        if self.clip_norm and len(index) == 1 < self._num_learnt():
+            raise ValueError('the norm of all gradients needs all of them at '
+                             'once: give gluon.Trainer '
+                             'update_on_kvstore=False')
+        self._update_count(index)
+        rates = self._get_lrs(index)
+        decays = [rate * wd if len(one.shape) > 1 else 0.0 for rate, wd, one
+                  in zip(rates, self._get_wds(index), weight)]
+        for k, number in enumerate(index):
+            rates[k] *= self._correction(self._index_update_count[number])
+        means, variances = zip(*state)
+        ops.adam(weight, grad, means, variances, rates, decays, self.beta1,
+                 self.beta2, self.epsilon, self.rescale_grad, self.clip_norm)
+
+    def _num_learnt(self):
+        return sum(param.grad_req != 'null'
+                   for param in self.param_dict.values())
+
+    def _correction(self, count):
+        """What makes up for means that began as zeros."""
+        return math.sqrt(1 - self.beta2 ** count) / (1 - self.beta1 ** count)
