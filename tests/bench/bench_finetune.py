@@ -2,6 +2,8 @@
 
     python tests/bench/bench_finetune.py --model FOLDER --data DIR
         --torch-python PATH [--tasks cola,stsb,rte,sst2] [--seeds 3]
+        [--who ours,torch]
+    python tests/bench/bench_finetune.py --steps 20 --rounds 5 --model ...
     python tests/bench/bench_finetune.py --story LEARNT --model FOLDER ...
 
 FOLDER is a released checkpoint, DIR holds GLUE's folders. Batches of 32, a
@@ -10,6 +12,11 @@ of the steps, linear decay, gradients clipped at 1; three epochs, of SST-2 one
 of the first 10,000 lines. For each task and seed both are trained in turn,
 each in a process of its own. The seconds are those of the steps alone; both
 have their predictions of the development part scored by the same function.
+--who: train only one of them.
+
+--steps: speed alone. Both take so many steps of each task in turn, as often as
+--rounds says, each going on where it was; what the first ones cost is left
+out. The ratio is the median of the rounds'.
 
 --story: SST-2 by ours alone, from a new net of the chapter's size, from the
 chapter's 50 steps, from LEARNT, a run of `pretrain --recipe learn`, and from
@@ -18,6 +25,7 @@ FOLDER.
 Nothing here passes or fails: it prints figures of this machine.
 """
 import argparse
+import contextlib
 import json
 import os
 import re
@@ -25,6 +33,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import benchmark
@@ -70,25 +79,97 @@ class Job:
     def theirs(self, python, model, seed, folder):
         """The same by transformers."""
         from d2lbert.finetuning.metrics import score
+        answer = folder / 'answer.json'
+        subprocess.run([*self.worker(python, model, seed, folder), answer],
+                       check=True)
+        found = json.loads(answer.read_text('utf-8'))
+        figures = [score(self.task, self.dev.labels, predictions)
+                   for predictions in found['predictions']]
+        best = max(figures, key=lambda each: each[self.task.metrics[0]])
+        return best, found['examples'] / found['seconds']
+
+    def worker(self, python, model, seed, folder):
+        """The command of transformers' process, without its answer."""
         regression = self.task.kind == 'regress'
 
         def part(examples):
             kind = float if regression else int
             return dict(texts_a=examples.texts_a, texts_b=examples.texts_b,
                         labels=list(map(kind, examples.labels)))
-        job, answer = folder / 'job.json', folder / 'answer.json'
+        job = folder / 'job.json'
         job.write_text(json.dumps(dict(
             model=str(model), train=part(self.train), dev=part(self.dev),
             num_labels=1 if regression else len(self.task.labels),
             settings=dict(SETTINGS, seed=seed, num_epochs=self.num_epochs))),
             'utf-8')
-        subprocess.run([python, Path(__file__).with_name(
-            'finetune_worker.py'), job, answer], check=True)
-        found = json.loads(answer.read_text('utf-8'))
-        figures = [score(self.task, self.dev.labels, predictions)
-                   for predictions in found['predictions']]
-        best = max(figures, key=lambda each: each[self.task.metrics[0]])
-        return best, found['examples'] / found['seconds']
+        return [python, Path(__file__).with_name('finetune_worker.py'), job]
+
+    def steps(self, model):
+        """A function that takes so many steps; their seconds, examples."""
+        from d2lbert.finetuning.finetuning import KIND
+        from d2lbert.training.run import Run
+        run = Run(KIND.objective, KIND.complete(dict(
+            SETTINGS, task=self.task.name, data=str(self.data),
+            model=str(model), num_epochs=self.num_epochs, seed=1,
+            num_examples=self.num_examples)), 'cpu')
+        run.prepare()
+        steps = run.steps()
+
+        def take(count):
+            before, began = run.history.sums[-2], time.perf_counter()
+            for _ in range(count):
+                run.history.add(*next(steps))
+            run.history.read_losses()
+            return time.perf_counter() - began, run.history.sums[-2] - before
+        return take
+
+    @contextlib.contextmanager
+    def their_steps(self, python, model, folder):
+        """The same of transformers', in its process."""
+        with subprocess.Popen(
+                self.worker(python, model, 1, folder), stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE, universal_newlines=True) as process:
+            def take(count):
+                process.stdin.write(f'{count}\n')
+                process.stdin.flush()
+                return json.loads(process.stdout.readline())
+            yield take
+            process.stdin.close()
+
+
+def race(args, folder):
+    """Steps of both in turn, for each task; prints and gives a table."""
+    rows, numbers = [], {}
+    for name in args.tasks:
+        job, found = Job(name, args.data), {}
+        with contextlib.ExitStack() as stack:
+            takes = {}
+            if 'ours' in args.who:
+                takes['ours'] = job.steps(args.model)
+            if 'torch' in args.who:
+                takes['torch'] = stack.enter_context(job.their_steps(
+                    args.torch_python, args.model, folder))
+            for take in takes.values():
+                take(2)
+            for _ in range(args.rounds):
+                for who, take in takes.items():
+                    seconds, examples = take(args.steps)
+                    found.setdefault(who, []).append(examples / seconds)
+        numbers[name] = found
+        for who, speeds in found.items():
+            row = [f'{name} {who}', f'{statistics.median(speeds):.1f}',
+                   f'{min(speeds):.1f} to {max(speeds):.1f}']
+            if who != 'ours' and 'ours' in found:
+                ratios = [ours / theirs for ours, theirs
+                          in zip(found['ours'], speeds)]
+                row += [f'{statistics.median(ratios):.2f}',
+                        f'{min(ratios):.2f} to {max(ratios):.2f}']
+            rows.append(row)
+    benchmark.table(
+        f'Fine-tuning, {args.rounds} rounds of {args.steps} steps of '
+        f'{SETTINGS["batch_size"]}: examples a second',
+        ('', 'median', 'min to max', 'ratio', 'min to max'), rows)
+    return numbers
 
 
 def compare(args, folder):
@@ -99,8 +180,9 @@ def compare(args, folder):
         metric = job.task.metrics[0]
         found = {'ours': [], 'torch': []}
         for seed in range(1, args.seeds + 1):
-            found['ours'].append(job.ours(args.model, seed, folder))
-            if args.torch_python:
+            if 'ours' in args.who:
+                found['ours'].append(job.ours(args.model, seed, folder))
+            if 'torch' in args.who:
                 found['torch'].append(job.theirs(
                     args.torch_python, args.model, seed, folder))
             for who, results in found.items():
@@ -109,7 +191,8 @@ def compare(args, folder):
                           f'{figures[metric]:.4f}, {speed:.1f} examples/s',
                           flush=True)
         numbers[name] = found
-        ours = statistics.median(speed for _, speed in found['ours'])
+        ours = found['ours'] and statistics.median(
+            speed for _, speed in found['ours'])
         for who, results in found.items():
             if not results:
                 continue
@@ -118,7 +201,9 @@ def compare(args, folder):
             speed = statistics.median(speed for _, speed in results)
             row = [f'{name} {who}', metric, f'{statistics.mean(values):.4f}',
                    f'{spread:.4f}', f'{speed:.1f}']
-            rows.append(row + [f'{ours / speed:.2f}'] * (who != 'ours'))
+            if ours and who != 'ours':
+                row.append(f'{ours / speed:.2f}')
+            rows.append(row)
     benchmark.table(
         f'Fine-tuning, {args.seeds} seeds: the best epoch, and examples a '
         'second', ('', 'metric', 'mean', 'sd', 'examples/s', 'ratio'), rows)
@@ -165,12 +250,26 @@ def main():
     parser.add_argument('--tasks', default=list(TASKS), metavar='A,B',
                         type=lambda text: text.split(','))
     parser.add_argument('--seeds', type=int, default=3, metavar='N')
+    parser.add_argument('--who', default=None, metavar='A,B',
+                        type=lambda text: text.split(','))
+    parser.add_argument('--steps', type=benchmark.count, metavar='N')
+    parser.add_argument('--rounds', type=benchmark.count, default=3,
+                        metavar='N')
     parser.add_argument('--story', metavar='LEARNT')
     parser.add_argument('--json', metavar='FILE')
     args = parser.parse_args()
+    if args.who is None:
+        args.who = ['ours'] + ['torch'] * bool(args.torch_python)
+    for who in args.who:
+        if who not in ('ours', 'torch'):
+            parser.error(f'--who is ours or torch or both, not {who}')
+    if 'torch' in args.who and not args.torch_python:
+        parser.error('torch needs --torch-python')
+    if args.story and args.steps:
+        parser.error('--story trains to the end: leave out --steps')
     print(f'machine  {benchmark.machine()}')
     with tempfile.TemporaryDirectory() as folder:
-        run = tell if args.story else compare
+        run = tell if args.story else race if args.steps else compare
         benchmark.write_json(args.json, run(args, Path(folder)))
 
 

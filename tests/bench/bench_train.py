@@ -12,12 +12,15 @@ chapter  the page's model: batch 512, length 64, 2 layers of 128, 2 heads;
 bf16     the same in bfloat16
 long     batch 64, length 256, 4 layers of 256, 4 heads, on pairs as they are
          and on rows filled up to their length
+small    batches of 64 and 128 beside 512: what a pair costs, with the page's
+         'adam' and with the optimizer of runs; ours alone
 scale    batches of 64 to 1024, lengths of 32 to 256; ours alone unless
          --scale-peers says otherwise
 
 Nothing here passes or fails: it prints figures of this machine.
 """
 import argparse
+import statistics
 import tempfile
 from pathlib import Path
 
@@ -25,11 +28,13 @@ import benchmark
 from benchmark import CHAPTER
 
 LONG = (256, 512, 4, 4, 0.2)
-ROWS = ('chapter', 'bf16', 'long', 'scale')
+ROWS = ('chapter', 'bf16', 'long', 'small', 'scale')
 BATCH_SIZE, LENGTH = 512, 64
 LONG_BATCH_SIZE, LONG_LENGTH = 64, 256
 BATCH_SIZES = (64, 128, 256, 512, 1024)
 LENGTHS = (32, 64, 128, 256)
+SMALL = (64, 128, 512)
+OPTIMIZERS = ('adam', 'adamw')
 SCALE_BATCH_SIZE = 128
 
 GEMM = dict(M=4096, N=1024, K=1024)
@@ -159,6 +164,44 @@ class Bench:
                 LONG_BATCH_SIZE)
             numbers[text] = benchmark.as_json(results)
         return numbers
+
+    def small(self):
+        """Steps over as many pairs of each size of batch, in turn."""
+        ours, pairs = self.peers['ours'], max(SMALL) * self.args.steps
+        costs = {}
+        for optimizer in OPTIMIZERS:
+            try:
+                ours.ask('build', vocab_size=self.texts.vocab_size,
+                         sizes=CHAPTER, precision='fp32',
+                         optimizer=optimizer)
+                for _ in range(1 + self.args.rounds):
+                    for size in SMALL:
+                        answer = ours.ask('train', batches=self.texts.batches(
+                            f'{LENGTH}', size, pairs // size))
+                        costs.setdefault(f'{size} {optimizer}', []).append(
+                            1e6 * answer['seconds'] / pairs)
+            except benchmark.PeerError as error:
+                print(f'\nSmall batches: not measured: {error}')
+                return {'not measured': str(error)}
+        rows = []
+        for optimizer in OPTIMIZERS:
+            # The first of each is what warms up
+            of = {size: costs[f'{size} {optimizer}'][1:] for size in SMALL}
+            for size in SMALL:
+                ratios = [cost / most for cost, most
+                          in zip(of[size], of[max(SMALL)])]
+                rows.append((
+                    f'{size} {optimizer}',
+                    f'{statistics.median(of[size]):.0f}',
+                    f'{min(of[size]):.0f} to {max(of[size]):.0f}',
+                    f'{statistics.median(ratios) - 1:+.0%}',
+                    f'{min(ratios) - 1:+.0%} to {max(ratios) - 1:+.0%}'))
+        benchmark.table(
+            f'Small batches, the chapter\'s model, fp32: microseconds a '
+            f'pair, against batches of {max(SMALL)}',
+            ('batch, optimizer', 'us/pair', 'min to max', 'cost',
+             'min to max'), rows)
+        return costs
 
     def scale(self):
         names = (('ours', 'book', 'torch') if self.args.scale_peers

@@ -77,14 +77,14 @@ class Gluon:
         return [[self.mx.np.array(column, dtype=column.dtype)]
                 for column in columns]
 
-    def build(self, vocab_size, sizes, precision):
+    def build(self, vocab_size, sizes, precision, optimizer='adam'):
         choice = {} if precision == 'fp32' else {'precision': precision}
         self.vocab_size = vocab_size
         self.net = self.d2l.BERTModel(vocab_size, *sizes, **choice)
         self.net.initialize(self.mx.init.Xavier())
         self.loss = self.mx.gluon.loss.SoftmaxCELoss()
         self.trainer = self.mx.gluon.Trainer(
-            self.net.collect_params(), 'adam', {'learning_rate': 0.01})
+            self.net.collect_params(), optimizer, {'learning_rate': 0.01})
 
     def step(self, shards):
         """One step as the book's own loop writes it."""
@@ -178,6 +178,7 @@ def ours():
     import d2lbert
     from d2lbert import kernels
     from d2lbert.machine.backend import MXNET_VERSION
+    from d2lbert.training import adamw  # noqa: F401  (Trainer's 'adamw')
     kernels.load()
     state = kernels.state()
     fused = ('with the fused operators' if state.loaded else
@@ -317,10 +318,10 @@ class Worker:
                 'threads': self.peer.threads(),
                 'memory': self.memory()}
 
-    def build(self, vocab_size, sizes, precision):
+    def build(self, **arguments):
         """Make a new net, which takes the place of the last one."""
         self.batches.clear()
-        self.peer.build(vocab_size, sizes, precision)
+        self.peer.build(**arguments)
         return {}
 
     def build_classifier(self, **arguments):

@@ -1,13 +1,16 @@
 """The peer of bench_finetune: transformers on PyTorch, the same settings.
 
-    python finetune_worker.py JOB.json ANSWER.json
+    python finetune_worker.py JOB.json [ANSWER.json]
 
 JOB.json has the folder of a model, examples to train and to predict, and the
 settings; ANSWER.json gets the predictions behind each epoch, the seconds of
-training and what this peer is. AdamW, dropout, warm-up, decay and clipping
+training and what this peer is. Without it, each line of standard input asks
+for so many steps, and is answered by a line: their seconds and examples.
+AdamW, dropout, warm-up, decay and clipping
 are PyTorch's and transformers' own; each batch is padded to its longest
 sequence.
 """
+import itertools
 import json
 import os
 import random
@@ -19,7 +22,7 @@ import torch
 import transformers
 
 
-def main(job_path, answer_path):
+def main(job_path, answer_path=None):
     with open(job_path, encoding='utf-8') as file:
         job = json.load(file)
     s = job['settings']
@@ -61,20 +64,31 @@ def main(job_path, answer_path):
          dict(params=matrices, weight_decay=s['weight_decay'])], lr=s['lr'])
     schedule = transformers.get_linear_schedule_with_warmup(
         optimizer, s['warmup'] * steps, steps)
-    order = list(range(count))
     shuffle = random.Random(s['seed'])
+
+    def batches():
+        order = list(range(count))
+        shuffle.shuffle(order)
+        for start in range(0, count, size):
+            yield order[start:start + size]
+
+    def step(rows):
+        net(**batch(train, rows), labels=labels[rows]).loss.backward()
+        torch.nn.utils.clip_grad_norm_(net.parameters(), s['clip'])
+        optimizer.step()
+        schedule.step()
+        optimizer.zero_grad()
+    if answer_path is None:
+        net.train()
+        answer_lines(step, itertools.chain.from_iterable(
+            batches() for _ in itertools.count()))
+        return
     seconds, predictions = 0.0, []
     for _ in range(s['num_epochs']):
-        shuffle.shuffle(order)
         net.train()
         began = time.perf_counter()
-        for start in range(0, count, size):
-            rows = order[start:start + size]
-            net(**batch(train, rows), labels=labels[rows]).loss.backward()
-            torch.nn.utils.clip_grad_norm_(net.parameters(), s['clip'])
-            optimizer.step()
-            schedule.step()
-            optimizer.zero_grad()
+        for rows in batches():
+            step(rows)
         seconds += time.perf_counter() - began
         predictions.append(predicted())
     with open(f'{answer_path}.part', 'w', encoding='utf-8') as file:
@@ -85,6 +99,16 @@ def main(job_path, answer_path):
                   f'{torch.__version__}, {torch.get_num_threads()} threads'),
             file)
     os.replace(f'{answer_path}.part', answer_path)
+
+
+def answer_lines(step, batches):
+    """Take so many steps as each line says; answer what they took."""
+    for line in sys.stdin:
+        examples, began = 0, time.perf_counter()
+        for rows in itertools.islice(batches, int(line)):
+            step(rows)
+            examples += len(rows)
+        print(json.dumps([time.perf_counter() - began, examples]), flush=True)
 
 
 if __name__ == '__main__':
