@@ -57,7 +57,8 @@ class Updater:
             used = max(used, len(totals))
             for parts, losses in zip(added, zip(*scaled)):
                 parts += losses
-        no_gradient(self.net, self.devices[used:])
+        if used < len(self.devices):    # collecting them takes a millisecond
+            no_gradient(self.net, self.devices[used:])
         return added
 
     def rate(self, step):
