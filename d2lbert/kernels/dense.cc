@@ -64,13 +64,24 @@ long block_rows(long rows, int threads, double bytes) {
   return std::max<long>(1, std::min<long>(ceil_div(block, MR), 16)) * MR;
 }
 
+// Rows of a panel that will be written, brought near.
+inline void fetch_rows(const float* c, long ld, long rows) {
+  for (long r = 0; r < rows; r++)
+    for (long j = 0; j < NR; j += 16)
+      __builtin_prefetch(c + r * ld + j, 1, 2);
+}
+
+// Words of the summed index at a time, where rows are long: so much of a panel
+// of W stays in cache while the rows of a block pass by.
+long slice(long words) { return words > 2048 ? 768 : std::max(1L, words); }
+
 template <class E>
 void forward(long R, long K, long N, const float* X, const float* W,
              const float* b, Act act, float* Y, float* Z) {
   const int threads = team(2.0 * R * K * N);
   const long words = E::words(K), panels = ceil_div(N, NR);
-  const long block = block_rows(R, threads, 4.0 * K);
-  const long blocks = ceil_div(R, block);
+  const long block = block_rows(R, threads, 4.0 * slice(K));
+  const long blocks = ceil_div(R, block), step = slice(words);
   // Few rows: the columns are shared out as well.
   const long groups = blocks >= 2 * threads ? 1 : std::min<long>(panels, 8);
   Scratch& shared = team_scratch();
@@ -95,27 +106,37 @@ void forward(long R, long K, long N, const float* X, const float* W,
         long lda = K, p0, p1;
         const word<E>* a = as_rows(X + first * K, lda, m, K, rows);
         share(panels, groups, g, &p0, &p1);
-        Ahead ahead(ceil_div(m, STRIPE) * (p1 - p0));
+        Ahead ahead(ceil_div(m, STRIPE) * (p1 - p0) *
+                    ceil_div(words, step));
         if (groups == 1 && i + 1 < blocks) {
           const long next = std::min(block, R - first - m);
           ahead.fetch(X + (first + m) * K, next * K * 4);
-          ahead.fetch((Z ? Z : Y) + (first + m) * N, next * N * 4);
         }
+        float* const to = (Z ? Z : Y) + first * N;
         for (long p = p0; p < p1; p++)
-          for (long r0 = 0; r0 < m; r0 += STRIPE) {
-            const long n = std::min<long>(NR, N - p * NR);
-            const long rows = std::min(STRIPE, m - r0);
-            const long at = (first + r0) * N + p * NR;
-            float* c = (Z ? Z : Y) + at;
-            ahead.step();
-            panel<E>(false, rows, n, words, a + r0 * lda, lda,
-                     packed + p * NR * words, c, N, BIAS, bias + p * NR);
-            if (act == NONE) continue;
-            for (long r = 0; r < rows; r++)
-              for (long j = 0; j < n; j += VL)
-                store(Y + at + r * N + j,
-                      apply(act, load(c + r * N + j, n - j)), n - j);
-          }
+          for (long k = 0; !k || k < words; k += step)
+            for (long r0 = 0; r0 < m; r0 += STRIPE) {
+              const long n = std::min<long>(NR, N - p * NR);
+              const long rows = std::min(STRIPE, m - r0);
+              const long at = (first + r0) * N + p * NR;
+              float* c = to + r0 * N + p * NR;
+              ahead.step();
+              // Of what is written, the next stripe and no more: a whole
+              // block of wide rows would drive the panels out of the cache.
+              if (r0 + STRIPE < m)
+                fetch_rows(c + STRIPE * N, N,
+                           std::min(STRIPE, m - r0 - STRIPE));
+              else if (p + 1 < p1)
+                fetch_rows(to + (p + 1) * NR, N, std::min(STRIPE, m));
+              panel<E>(false, rows, n, std::min(step, words - k),
+                       a + r0 * lda + k, lda, packed + p * NR * words + k * NR,
+                       c, N, k ? ADD : BIAS, bias + p * NR);
+              if (act == NONE || k + step < words) continue;
+              for (long r = 0; r < rows; r++)
+                for (long j = 0; j < n; j += VL)
+                  store(Y + at + r * N + j,
+                        apply(act, load(c + r * N + j, n - j)), n - j);
+            }
       }
   }
 }
@@ -219,8 +240,88 @@ void backward_by_rows(long R, long K, long N, const float* X, const float* W,
   }
 }
 
-// Large weights: each thread owns some of their rows, and goes over all of
-// X for them.
+// How a team shares a matrix of tiles x panels: as many parts down as this,
+// so that each reads as little as can be of what both sides hold.
+int parts_down(long tiles, long panels, int team_size) {
+  int best = 1;
+  double least = INFINITY;
+  for (int down = 1; down <= team_size; down++) {
+    if (team_size % down) continue;
+    const int across = team_size / down;
+    const double read = (double)MR * ceil_div(tiles, down) +
+                        (double)NR * ceil_div(panels, across);
+    if (read < least) {
+      least = read;
+      best = down;
+    }
+  }
+  return best;
+}
+
+// This thread's part of dW = dZ^T X, and of db.
+template <class E>
+void weight_gradient(long R, long K, long N, const float* X, const float* dz,
+                     float* dW, float* db) {
+  // Rows summed at a time, and tiles of dZ's columns held meanwhile: the
+  // panels of X, each of which serves them all, come from the last cache.
+  const long high = 8 * MR;
+  const int team_size = omp_get_num_threads(), t = omp_get_thread_num();
+  const long tiles = ceil_div(N, MR), panels = ceil_div(K, NR);
+  const int down = parts_down(tiles, panels, team_size);
+  const int across = team_size / down;
+  long c0, c1, p0, p1;
+  share(tiles, down, t / across, &c0, &c1);
+  share(panels, across, t % across, &p0, &p1);
+  c0 *= MR;
+  c1 = std::min(c1 * MR, N);
+  const long k0 = p0 * NR, k1 = std::min(p1 * NR, K);
+  const long deep = k1 - k0 > 1536 ? 256 : 512;  // 3 MB of X at base size
+  if (t % across) db = nullptr;
+  if (db) std::fill(db + c0, db + c1, 0.f);
+  if (!R && dW)
+    for (long c = c0; c < c1; c++)
+      std::memset(dW + c * K + k0, 0, 4 * (k1 - k0));
+  const long most = std::min(deep, R);
+  Scratch& own = own_scratch();
+  own.reset((padded(K) * E::words(most) +
+             high / MR * tile_size<E>(most)) * 4 + 128);
+  word<E>* x = own.take<word<E>>(padded(k1 - k0) * E::words(most));
+  word<E>* turned = own.take<word<E>>(high / MR * tile_size<E>(most));
+  for (long first = 0; first < R; first += deep) {
+    const long m = std::min(deep, R - first), words = E::words(m);
+    if (dW) pack<E>(X + first * K + k0, K, m, k1 - k0, x);
+    for (long c = c0; c < c1; c += high) {
+      const long n = std::min(high, c1 - c);
+      const float* from = dz + first * N + c;
+      if (db)
+        for (long r = 0; r < m; r++)
+          for (long j = 0; j < n; j += VL)
+            store(db + c + j,
+                  load(db + c + j, n - j) + load(from + r * N + j, n - j),
+                  n - j);
+      if (!dW) continue;
+      pack_columns<E>(from, N, m, n, turned);
+      for (long p = p0; p < p1; p++) {
+        const word<E>* panel_x = x + (p - p0) * NR * words;
+        float* to = dW + c * K + p * NR;
+        Ahead ahead(ceil_div(n, MR));
+        if (p + 1 < p1) ahead.fetch(panel_x + NR * words, NR * words * 4);
+        for (long r = 0; r < n; r += MR) {
+          ahead.step();
+          if (p + 1 < p1)
+            fetch_rows(to + r * K + NR, K, std::min<long>(MR, n - r));
+          panel<E>(true, std::min<long>(MR, n - r),
+                   std::min<long>(NR, K - p * NR), words,
+                   turned + r / MR * tile_size<E>(m), TILE_LD, panel_x,
+                   to + r * K, K, first ? ADD : ZERO);
+        }
+      }
+    }
+  }
+}
+
+// Large weights: one pass over the rows gives dX, another, in which each
+// thread owns part of dW, the rest.
 template <class E>
 void backward_by_columns(long R, long K, long N, const float* X,
                          const float* W, Act act, const float* dY,
@@ -228,21 +329,17 @@ void backward_by_columns(long R, long K, long N, const float* X,
                          float* db) {
   const int threads = team(4.0 * R * K * N);
   const long block = 8 * MR, blocks = ceil_div(R, block);
-  const long deep = 16 * MR, words = E::words(N), half = E::words(deep);
-  const long columns = ceil_div(ceil_div(N, threads), MR) * MR;
+  const long words = E::words(N);
   Scratch& shared = team_scratch();
   shared.reset((padded(K) * words + (act == NONE ? 0 : R * N)) * 4 + 256);
   word<E>* packed = shared.take<word<E>>(padded(K) * words);
   float* dZ = act == NONE ? nullptr : shared.take<float>(R * N);
   const float* dz = dZ ? dZ : dY;
-  if (!R && dW) std::memset(dW, 0, 4 * N * K);
 #pragma omp parallel num_threads(threads)
   {
     Scratch& own = own_scratch();
-    own.reset((padded(K) * half + block * words + half * columns) * 4 + 512);
-    word<E>* x = own.take<word<E>>(padded(K) * half);
+    own.reset(block * words * 4);
     word<E>* as_is = own.take<word<E>>(block * words);
-    word<E>* turned = own.take<word<E>>(half * columns);
     if (dX) {
 #pragma omp for schedule(static)
       for (long p = 0; p < ceil_div(K, NR); p++)
@@ -266,26 +363,7 @@ void backward_by_columns(long R, long K, long N, const float* X,
                    packed + j * words + k * NR, dX + first * K + j, K,
                    k ? ADD : ZERO);
     }
-#pragma omp for schedule(static)
-    for (long c = 0; c < N; c += columns) {
-      const long n = std::min(columns, N - c);
-      for (long first = 0; first < R; first += deep) {
-        const long m = std::min(deep, R - first);
-        long lda = N;
-        const word<E>* a = as_columns(dz + first * N + c, lda, m, n, turned);
-        if (dW) {
-          pack<E>(X + first * K, K, m, K, x);
-          multiply<E>(true, n, K, E::words(m), a, lda, x, dW + c * K, K,
-                      first ? ADD : ZERO);
-        }
-      }
-      if (!db) continue;
-      std::fill(db + c, db + c + n, 0.f);
-      for (long r = 0; r < R; r++)
-        for (long j = 0; j < n; j += VL)
-          store(db + c + j, load(db + c + j, n - j) +
-                                load(dz + r * N + c + j, n - j), n - j);
-    }
+    weight_gradient<E>(R, K, N, X, dz, dW, db);
   }
 }
 

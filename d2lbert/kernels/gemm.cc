@@ -89,17 +89,35 @@ template <>
 const Tile<Bf16> Tiles<Bf16>::columns[NV][MR] = D2LBERT_TILES(Bf16, true);
 #endif
 
+namespace {
+constexpr long AHEAD = 12;  // rows that are fetched before they are packed
+}
+
 template <>
 void pack_panel<Fp32>(const float* b, long ld, long k, long n, float* to) {
   if (n == NR) {
-    for (long i = 0; i < k; i++, b += ld, to += NR)
+    for (long i = 0; i < k; i++, b += ld, to += NR) {
+      for (int j = 0; j < NR; j += 16)  // rows far apart come one by one
+        __builtin_prefetch(b + AHEAD * ld + j);
 #pragma GCC unroll 3
       for (int j = 0; j < NV; j++) store(to + j * VL, load(b + j * VL));
+    }
     return;
   }
   for (long i = 0; i < k; i++, b += ld, to += NR)
     for (int j = 0; j * VL < n; j++)
       store(to + j * VL, load(b + j * VL, n - j * VL));
+}
+
+template <>
+void pack_columns<Fp32>(const float* a, long ld, long k, long m, float* to) {
+  for (long i = 0; i < k; i++, a += ld, to += TILE_LD) {
+    for (long j = 0; j < m; j += 16) __builtin_prefetch(a + AHEAD * ld + j);
+    float* tile = to;
+    for (long j = 0; j < m; j += MR, tile += tile_size<Fp32>(k))
+      for (long v = 0; v < std::min<long>(MR, m - j); v += VL)
+        store(tile + v, load(a + j + v, m - j - v));
+  }
 }
 
 namespace {
@@ -176,6 +194,16 @@ void pack_panel<Bf16>(const float* b, long ld, long k, long n,
       store(to + j * VL, pairs(b + j * VL,
                                i + 1 < k ? b + ld + j * VL : nullptr,
                                n - j * VL));
+}
+
+template <>
+void pack_columns<Bf16>(const float* a, long ld, long k, long m,
+                        uint32_t* to) {
+  for (long i = 0; i < k; i += 2, a += 2 * ld, to += TILE_LD) {
+    uint32_t* tile = to;
+    for (long j = 0; j < m; j += MR, tile += tile_size<Bf16>(k))
+      store(tile, pairs(a + j, i + 1 < k ? a + ld + j : nullptr, m - j));
+  }
 }
 
 template <>

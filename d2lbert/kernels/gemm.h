@@ -225,6 +225,17 @@ inline const float* as_rows(const float* a, long&, long, long, float*) {
 const uint32_t* as_rows(const float* a, long& ld, long m, long k,
                         uint32_t* to);
 
+// The transpose of A (k x m) as tiles of MR columns that lie one after the
+// other, for many passes over it: tile t begins at `to` + t * tile_size(k)
+// and is read by columns that are TILE_LD apart.
+constexpr long TILE_LD = (MR + VL - 1) / VL * VL;
+template <class E>
+inline long tile_size(long k) {
+  return E::words(k) * TILE_LD + 16;  // no power of two
+}
+template <class E>
+void pack_columns(const float* a, long ld, long k, long m, word<E>* to);
+
 // The transpose of A (k x m) as tiles read it by columns.
 inline const float* as_columns(const float* a, long&, long, long, float*) {
   return a;

@@ -153,13 +153,23 @@ def test_dense_is_the_float64_product(fused, draw, R, K, N, act):
               lambda X, W, b: fused.dense(X, W, b, act=act), values)
 
 
+@pytest.mark.parametrize('act', ['none', 'tanh'])
+def test_long_sums_of_dense_are_the_float64_product(fused, draw, act):
+    # More rows, and longer ones, than are summed at a time
+    K, N = 2100, 130
+    check(lambda X, W, b: ACTS[act](X @ W.T + b),
+          lambda X, W, b: fused.dense(X, W, b, act=act),
+          [draw(530, K), draw(N, K) / math.sqrt(K), draw(N)])
+
+
 def same_bits(got, wanted):
     numpy.testing.assert_array_equal(got.asnumpy().view('int32'),
                                      wanted.view('int32'))
 
 
 @pytest.mark.parametrize('act', ['none', 'tanh', 'gelu', 'gelu_new'])
-@pytest.mark.parametrize('K, N', [(40, 1), (40, 17), (33, 70), (64, 96)])
+@pytest.mark.parametrize('K, N', [(40, 1), (40, 17), (33, 70), (64, 96),
+                                  (2100, 35)])
 def test_a_row_of_dense_does_not_know_how_many_there_are(fused, draw, K, N,
                                                          act):
     # All heights of a tile, and all widths of its last vector: a machine
@@ -488,7 +498,8 @@ def bf16(fused):
         pytest.skip('this CPU does not multiply in bfloat16')
 
 
-@pytest.mark.parametrize('R, K, N', [(1, 1, 1), (37, 19, 23), (90, 128, 70)])
+@pytest.mark.parametrize('R, K, N', [(1, 1, 1), (37, 19, 23), (90, 128, 70),
+                                     (515, 2051, 130)])
 def test_bf16_rounds_the_operands_and_nothing_else(bf16, draw, R, K, N):
     def rounded(x):
         bits = numpy.ascontiguousarray(x, 'float32').view('uint32')
