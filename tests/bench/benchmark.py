@@ -187,7 +187,7 @@ class Peer:
     def __init__(self, name, kind, python, path, threads=None):
         self.name = name
         environment = dict(os.environ)
-        if kind in ('ours', 'published', 'vectors'):
+        if kind in ('ours', 'published', 'vectors', 'products', 'onednn'):
             environment['PYTHONPATH'] = os.pathsep.join(filter(None, [
                 str(ROOT), os.environ.get('PYTHONPATH')]))
         if threads is not None:

@@ -299,7 +299,16 @@ def of_sentences(name):
     return peer
 
 
-PEERS = {'ours': ours, 'book': book, 'torch': Torch, 'published': published,
+def products(name, *arguments):
+    def peer():
+        import benchmark_products
+        return getattr(benchmark_products, name)(*arguments)
+    return peer
+
+
+PEERS = {'products': products('Gluon', False),
+         'onednn': products('Gluon', True), 'linear': products('Linear'),
+         'ours': ours, 'book': book, 'torch': Torch, 'published': published,
          'transformers': transformers, 'vectors': of_sentences('Vectors'),
          'sentences': of_sentences('Sentences'), 'onnx': of_sentences('Onnx')}
 
@@ -404,6 +413,11 @@ class Worker:
         multiply()
         best = min(self._timed(multiply)[0]['seconds'] for _ in range(times))
         return {'rate': 2 * M * N * K / best}
+
+    def dense(self, R, K, N, what, seconds):
+        """The shortest time of a dense layer, or of its gradients."""
+        self.peer.prepare(R, K, N)
+        return {'seconds': self.peer.best(what, seconds)}
 
     def profile(self, batch):
         """Operators of one step, after one step without the profiler."""
