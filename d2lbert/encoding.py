@@ -199,8 +199,8 @@ class TextEncoder:
         encoded, inputs = self._inputs(texts)
         waiting = {}            # what there is of texts in several windows
         vectors = [None] * len(texts)
-        for batch in self._batches(inputs):
-            for one, X in zip(batch, self._through_the_net(batch)):
+        for batch, arrays in self._through_the_net(inputs):
+            for one, X in zip(batch, arrays):
                 places = self._windows(encoded[one.text])
                 if len(places) > 1:
                     those = waiting.setdefault(one.text, {})
@@ -305,8 +305,23 @@ class TextEncoder:
         if batch:
             yield batch
 
-    def _through_the_net(self, batch):
-        """The (T, H) of each `_Input`, views of one array on the host."""
+    def _through_the_net(self, inputs):
+        """Batches of inputs, each with the (T, H) of its `_Input`s.
+
+        These are views of one array on the host. The next batch is computed
+        while what there is of one is used.
+        """
+        before = None
+        for batch in self._batches(inputs):
+            begun = batch, self._begun(batch)
+            if before:
+                yield before[0], self._ended(*before)
+            before = begun
+        if before:
+            yield before[0], self._ended(*before)
+
+    def _begun(self, batch):
+        """The rows of a batch, which the net may still be computing."""
         lens = [len(one.ids) for one in batch]
         ids = onp.full((len(batch), max(lens)), self.tokenizer.pad_id,
                        'int32')
@@ -318,8 +333,12 @@ class TextEncoder:
                 self.net, np.array(ids, dtype='int32'),
                 np.array(segments, dtype='int32'),
                 np.array(lens, dtype='float32'), layer=self.layer)
-        X = X.asnumpy()
-        return [X[begin:begin + T] for begin, T in zip(begins, lens)]
+        return X, begins
+
+    def _ended(self, batch, begun):
+        X, begins = begun[0].asnumpy(), begun[1]
+        return [X[begin:begin + len(one.ids)]
+                for begin, one in zip(begins, batch)]
 
 
 def _chosen(tokenizer, pooling, normalize):
