@@ -80,8 +80,10 @@ void forward(long R, long K, long N, const float* X, const float* W,
              const float* b, Act act, float* Y, float* Z) {
   const int threads = team(2.0 * R * K * N);
   const long words = E::words(K), panels = ceil_div(N, NR);
-  const long block = block_rows(R, threads, 4.0 * slice(K));
-  const long blocks = ceil_div(R, block), step = slice(words);
+  const long step = slice(words);
+  const long block =
+      block_rows(R, threads, 4.0 * (step < words ? step : K));
+  const long blocks = ceil_div(R, block);
   // Few rows: the columns are shared out as well.
   const long groups = blocks >= 2 * threads ? 1 : std::min<long>(panels, 8);
   Scratch& shared = team_scratch();
