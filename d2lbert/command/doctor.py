@@ -14,6 +14,7 @@ import textwrap
 from typing import NamedTuple
 
 from d2lbert.machine import cache, hardware, openmp
+from d2lbert.machine.processor import processor
 
 OK, WARN, BAD = 'ok', 'warn', 'bad'
 FEATURES = ['OPENMP', 'MKLDNN', 'CUDA', 'CUDNN', 'NCCL', 'DIST_KVSTORE',
@@ -58,6 +59,7 @@ def report(build=False):
     mxnet, rows = _mxnet_rows()
     return [_python_row(), _numpy_row(), *rows, *_driver_rows(mxnet),
             *_cuda_rows(), _compiler_row(), *_compiled_rows(mxnet, build),
+            _processor_row(mxnet),
             _cache_row(), *_data_rows(), _matplotlib_row()]
 
 
@@ -250,6 +252,9 @@ def _compiled_row(mx, name, module, library, build):
                        f'{slower}; unset D2LBERT_KERNELS')
         library = getattr(importlib.import_module(module), library)
         found = library.find() or build and library.get() is not None
+    except ValueError as error:     # a variable from outside is wrong
+        return Row(name, BAD, f'not loaded: {error}', 'until then, whatever '
+                   'needs it is refused')
     except Exception as error:  # a report goes on
         return Row(name, WARN, f'not loaded: {error}', slower)
     if found:
@@ -259,6 +264,24 @@ def _compiled_row(mx, name, module, library, build):
     return Row(name, WARN, 'not compiled yet',
                f'd2lbert doctor --build, which takes {library.takes}; or '
                'the first run does it')
+
+
+def _processor_row(mx):
+    value = str(processor())
+    try:
+        # Neither needs MXNet, but their package's other modules do
+        isa = mx and importlib.import_module('d2lbert.kernels.isa')
+        named = isa.chosen() if isa else 'native'
+        used = isa and importlib.import_module('d2lbert.kernels'
+                                               ).compiled_for()
+    except Exception as error:  # a report goes on
+        return Row('processor', BAD, f'{value}; {error}',
+                   "'Settings from outside' in the README lists D2LBERT_ISA")
+    if used:
+        value += f': operators for {used[0]}, {used[1]} floats a vector'
+    if named != 'native':
+        value += f'; D2LBERT_ISA is {named}'
+    return Row('processor', OK, value)
 
 
 def _cache_row():

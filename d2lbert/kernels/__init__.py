@@ -20,8 +20,8 @@ from d2lbert.kernels.build import BuildError
 from d2lbert.machine.backend import mx
 from d2lbert.machine.files import Name
 
-__all__ = ['BuildError', 'Library', 'bf16_supported', 'build', 'enabled',
-           'load', 'mode', 'state']
+__all__ = ['BuildError', 'Library', 'bf16_supported', 'build',
+           'compiled_for', 'enabled', 'load', 'mode', 'state']
 
 FOLDER = pathlib.Path(__file__).parent
 SOURCES = ['adam.cc', 'attention.cc', 'dense.cc', 'embed.cc', 'gemm.cc',
@@ -124,6 +124,7 @@ def _opened(path):
     """Make the operators of the library at `path` MXNet's own."""
     library = ctypes.CDLL(str(path))    # whose errors are better than MXNet's
     library.d2lbert_bf16
+    library.d2lbert_isa.restype = ctypes.c_char_p
     mx.library.load(Name(path), verbose=False)
     for source in SOURCES:
         for name in re.findall(r'^REGISTER_OP\((\w+)\)',
@@ -164,6 +165,16 @@ def enabled(*arrays):
         isinstance(array, mx.nd.NDArray)
         and array.ctx.device_type != 'gpu'
         and array.dtype in (numpy.float32, numpy.int32) for array in arrays)
+
+
+def compiled_for():
+    """(instruction set, floats in a vector) of the operators in use.
+
+    None where they are not loaded; loads nothing.
+    """
+    library = OPERATORS.path and OPERATORS.get()
+    return library and (library.d2lbert_isa().decode(),
+                        library.d2lbert_vector())
 
 
 def bf16_supported():

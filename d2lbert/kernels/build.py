@@ -16,12 +16,13 @@ import subprocess
 import sys
 import tempfile
 
+from d2lbert.kernels import isa
 from d2lbert.machine import cache
 from d2lbert.machine.files import locked
 
 # NaN and infinity keep their meaning: no -ffast-math.
-FLAGS = ['-std=c++17', '-O3', '-march=native', '-fopenmp', '-fPIC',
-         '-fno-math-errno', '-fno-trapping-math', '-ffp-contract=fast']
+FLAGS = ['-std=c++17', '-O3', '-fopenmp', '-fPIC', '-fno-math-errno',
+         '-fno-trapping-math', '-ffp-contract=fast']
 
 
 class BuildError(RuntimeError):
@@ -129,7 +130,7 @@ def _recipe(name, sources, mxnet):
     """Compiler command, all sources, and a file name that tells of both."""
     sources = [pathlib.Path(source) for source in sources]
     command, version = _compiler()
-    flags = list(FLAGS)
+    flags = [*isa.flags(), *FLAGS]
     key = hashlib.sha256()
     texts = list(sources)
     for folder in sorted({source.parent for source in sources}):

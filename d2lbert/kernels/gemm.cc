@@ -37,6 +37,9 @@ void tile(long k, const word<E>* a, long lda, const word<E>* b, float* c,
 #pragma GCC unroll 3
     for (int j = 0; j < N; j++)
       sums[i][j] = load(start + i * start_ld + j * VL);
+#if defined(__AVX__) && !defined(__AVX512F__)
+#pragma GCC unroll 2  // a step is short: twelve products
+#endif
   for (; k; k--, b += NR, a += COLUMNS ? lda : 1) {
     decltype(load_word(b)) row[N];
 #pragma GCC unroll 3
@@ -249,3 +252,6 @@ const uint32_t* as_columns(const float* a, long& ld, long k, long m,
 
 // For callers outside: whether precision 'bf16' is there.
 extern "C" int d2lbert_bf16() { return D2LBERT_BF16; }
+// The instruction set that this was compiled for, and its vectors' floats.
+extern "C" const char* d2lbert_isa() { return d2lbert::ISA; }
+extern "C" int d2lbert_vector() { return d2lbert::VL; }

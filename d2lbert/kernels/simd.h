@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <cstring>
 #include <cmath>
-#if defined(__AVX512F__) || defined(__FMA__)
+#if defined(__SSE2__)
 #include <immintrin.h>
 #elif defined(__aarch64__)
 #include <arm_neon.h>
@@ -19,11 +19,25 @@
 
 namespace d2lbert {
 
+// What this was compiled for, and how many floats a vector holds.
 #if defined(__AVX512F__)
+constexpr const char* ISA = D2LBERT_BF16 ? "AVX-512 with bf16" : "AVX-512";
 constexpr int VL = 16;
 #elif defined(__AVX__)
+#if defined(__AVX2__) && defined(__FMA__)
+constexpr const char* ISA = "AVX2";
+#else
+constexpr const char* ISA = "AVX";
+#endif
 constexpr int VL = 8;
 #else
+#if defined(__aarch64__)
+constexpr const char* ISA = "NEON";
+#elif defined(__SSE2__)
+constexpr const char* ISA = "SSE";
+#else
+constexpr const char* ISA = "no vectors";
+#endif
 constexpr int VL = 4;
 #endif
 
@@ -44,12 +58,22 @@ inline V load(const void* p) {
 template <class V>
 inline void store(void* p, V v) { std::memcpy(p, &v, sizeof v); }
 
+#if defined(__AVX__) && !defined(__AVX512F__)
+// All bits of the first n lanes.
+inline __m256i first_lanes(long n) {
+  static const int32_t window[2 * VL] = {-1, -1, -1, -1, -1, -1, -1, -1};
+  return _mm256_loadu_si256((const __m256i*)(window + VL - n));
+}
+#endif
+
 // The first n lanes, zeros after them; nothing beyond them is touched.
 template <class V = vf>
 inline V load(const void* p, long n) {
   if (n >= VL) return load<V>(p);
 #ifdef __AVX512F__
   return (V)_mm512_maskz_loadu_epi32((__mmask16)((1u << n) - 1), p);
+#elif defined(__AVX__)
+  return (V)_mm256_maskload_ps((const float*)p, first_lanes(n));
 #else
   V v{};
   std::memcpy(&v, p, 4 * n);
@@ -62,6 +86,21 @@ inline void store(void* p, V v, long n) {
   if (n >= VL) return store(p, v);
 #ifdef __AVX512F__
   _mm512_mask_storeu_epi32(p, (__mmask16)((1u << n) - 1), (__m512i)v);
+#elif defined(__AVX__)
+  // By halves: a masked store takes dozens of steps on AMD's before Zen 4.
+  float* to = (float*)p;
+  __m128 part = _mm256_castps256_ps128((__m256)v);
+  if (n & 4) {
+    _mm_storeu_ps(to, part);
+    part = _mm256_extractf128_ps((__m256)v, 1);
+    to += 4;
+  }
+  if (n & 2) {
+    _mm_storel_pi((__m64*)to, part);
+    part = _mm_movehl_ps(part, part);
+    to += 2;
+  }
+  if (n & 1) _mm_store_ss(to, part);
 #else
   std::memcpy(p, &v, 4 * n);
 #endif
@@ -108,6 +147,10 @@ inline vu shuffle(vu a, vu b, vi order) {
 inline vf larger(vf a, vf b) {
 #ifdef __AVX512F__
   return (vf)_mm512_max_ps((__m512)a, (__m512)b);
+#elif defined(__AVX__)
+  return (vf)_mm256_max_ps((__m256)a, (__m256)b);
+#elif defined(__SSE2__)
+  return (vf)_mm_max_ps((__m128)a, (__m128)b);
 #else
   return a > b ? a : b;
 #endif
@@ -116,6 +159,10 @@ inline vf larger(vf a, vf b) {
 inline vf smaller(vf a, vf b) {
 #ifdef __AVX512F__
   return (vf)_mm512_min_ps((__m512)a, (__m512)b);
+#elif defined(__AVX__)
+  return (vf)_mm256_min_ps((__m256)a, (__m256)b);
+#elif defined(__SSE2__)
+  return (vf)_mm_min_ps((__m128)a, (__m128)b);
 #else
   return a < b ? a : b;
 #endif
@@ -124,16 +171,24 @@ inline vf smaller(vf a, vf b) {
 // Halves are folded, so the order of a sum is the same everywhere.
 template <class F>
 inline float fold(vf v, F both) {
+#ifdef __SSE2__
+  typedef float v4 __attribute__((vector_size(16)));
+#ifdef __AVX__
+  typedef float v8 __attribute__((vector_size(32)));
 #ifdef __AVX512F__
   __m256 a = _mm512_castps512_ps256((__m512)v);
   __m256 b = _mm256_castpd_ps(_mm512_extractf64x4_pd((__m512d)v, 1));
-  typedef float v8 __attribute__((vector_size(32)));
-  typedef float v4 __attribute__((vector_size(16)));
   const v8 eight = both((v8)a, (v8)b);
+#else
+  const v8 eight = v;
+#endif
   v4 four = both((v4)_mm256_castps256_ps128((__m256)eight),
                  (v4)_mm256_extractf128_ps((__m256)eight, 1));
+#else
+  v4 four = v;
+#endif
   four = both(four, (v4)_mm_movehl_ps((__m128)four, (__m128)four));
-  return both(four, (v4)_mm_movehdup_ps((__m128)four))[0];
+  return both(four, (v4)_mm_shuffle_ps((__m128)four, (__m128)four, 1))[0];
 #else
   for (int half = VL / 2; half; half /= 2)
     for (int i = 0; i < half; i++) v[i] = both(v[i], v[i + half]);
@@ -168,11 +223,11 @@ inline vf exp(vf x) {
 #ifdef __AVX512F__
   return (vf)_mm512_scalef_ps((__m512)p, (__m512)n);
 #else
-  // 2^n as 2 * 2^(n - 1): n may be 128, whose power is no float.
+  // 2^n as 2 * 2^(n - 1): n may be 128, whose power is no float; that much
+  // times what exceeds 1 overflows to infinity, as it should.
   const vi power = (bits(shifted) - bits(splat(round)) + 126) << 23;
   p = (p + p) * (vf)power;
-  p = x < -86.6f ? splat(0.f) : p;
-  return x > 88.722839f ? splat(INFINITY) : p;
+  return (vf)(bits(p) & ~(x < -86.6f));
 #endif
 }
 
@@ -240,6 +295,10 @@ inline vu load_quads(const uint32_t* const* row, int column) {
   v = _mm512_inserti32x4(v, quad(4), 1);
   v = _mm512_inserti32x4(v, quad(8), 2);
   return (vu)_mm512_inserti32x4(v, quad(12), 3);
+#elif defined(__AVX__)
+  return (vu)_mm256_insertf128_ps(
+      _mm256_castps128_ps256(_mm_loadu_ps((const float*)row[0] + column)),
+      _mm_loadu_ps((const float*)row[4] + column), 1);
 #else
   vu v;
   for (int r = 0; r < VL; r += 4) std::memcpy((char*)&v + 4 * r,
