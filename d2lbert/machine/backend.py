@@ -14,6 +14,7 @@ import sys
 import threading
 import warnings
 
+from d2lbert.machine import standins
 from d2lbert.machine.hardware import (  # noqa: F401  (build and gpus for others)
     CUDA_LIBRARIES,
     MXNET_VERSION,
@@ -195,6 +196,8 @@ def _import_mxnet():
         _check_wheels()
         if build() == 'cu112':
             _load_cuda()
+        elif standins.is_arm():
+            standins.load(mxnet_folders())
     _keep_freed_memory()
     with warnings.catch_warnings(), threads_for_import():
         # Of NumPy's and distutils' old names, which are MXNet's affair

@@ -1,0 +1,89 @@
+"""What MXNet's wheel for Arm links and does not bring.
+
+It was linked with Arm's performance libraries, which no package index has:
+one of linear algebra, two that only replace functions of the C library.
+OpenBLAS and LAPACKE, which every distribution packages, have the same
+functions under the same names. The dynamic linker, though, asks for files by
+name before it asks for functions, and takes a library that is loaded already
+for the one that it looks for where that calls itself so (DT_SONAME): empty
+libraries with those names satisfy it.
+"""
+import ctypes
+import os
+import platform
+import struct
+import sys
+import tempfile
+
+#: The names that the wheel's libmxnet.so asks for.
+NEEDED = ('libarmpl_lp64_mp.so', 'libamath.so', 'libastring.so')
+#: What has the functions of the first; LAPACKE may lie within OpenBLAS.
+LINEAR_ALGEBRA = ('libopenblas.so.0', 'liblapacke.so.3')
+PACKAGES = 'apt-get install libopenblas0 liblapacke (Debian and Ubuntu)'
+
+MACHINES = {'aarch64': 183, 'x86_64': 62}   # e_machine of ELF
+
+
+def is_arm():
+    """Whether this is Linux on Arm, 64 bits."""
+    return sys.platform.startswith('linux') and (
+        platform.machine() == 'aarch64')
+
+
+def empty_library(name, machine):
+    """The bytes of a shared library without content that bears a name.
+
+    System V ABI: an ELF header, two program headers, and the dynamic section
+    that they point to, with the name and a symbol table of none.
+    """
+    header, entry, symbol = 64, 56, 24
+    strings = b'\0' + name.encode() + b'\0'
+    strings_at = header + 2 * entry
+    symbols_at = (strings_at + len(strings) + 7) // 8 * 8
+    dynamic_at = symbols_at + symbol
+    # DT_SONAME, DT_STRTAB, DT_SYMTAB, DT_STRSZ, DT_SYMENT, DT_NULL
+    dynamic = struct.pack('<12Q', 14, 1, 5, strings_at, 6, symbols_at, 10,
+                          len(strings), 11, symbol, 0, 0)
+    size = dynamic_at + len(dynamic)
+    ident = b'\x7fELF' + bytes([2, 1, 1]) + bytes(9)    # 64 bits, LSB first
+    return b''.join([
+        ident, struct.pack('<HHIQQQIHHHHHH', 3, MACHINES[machine], 1, 0,
+                           header, 0, 0, header, entry, 2, 0, 0, 0),
+        # PT_LOAD of all of it, writable since the linker notes addresses
+        # there; PT_DYNAMIC
+        struct.pack('<IIQQQQQQ', 1, 6, 0, 0, 0, size, size, 1 << 16),
+        struct.pack('<IIQQQQQQ', 2, 6, dynamic_at, dynamic_at, dynamic_at,
+                    len(dynamic), len(dynamic), 8),
+        strings.ljust(symbols_at - strings_at, b'\0'), bytes(symbol),
+        dynamic])
+
+
+def _is_there(name):
+    try:
+        ctypes.CDLL(name, ctypes.RTLD_GLOBAL)
+    except OSError:
+        return False
+    return True
+
+
+def load(folders=()):
+    """Load what libmxnet.so needs, or what can stand in for it.
+
+    folders: where the linker looks besides, as the wheel says: that of
+    libmxnet.so. Raises ImportError where there is no linear algebra at all.
+    """
+    missing = [name for name in NEEDED if not _is_there(name) and not any(
+        _is_there(os.path.join(folder, name)) for folder in folders)]
+    if NEEDED[0] in missing and not _is_there(LINEAR_ALGEBRA[0]):
+        raise ImportError(
+            f'MXNet for Arm needs {LINEAR_ALGEBRA[0]}, which is not here: '
+            + PACKAGES)
+    if NEEDED[0] in missing:
+        _is_there(LINEAR_ALGEBRA[1])    # without it, only np.linalg fails
+    for name in missing:
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, name)
+            with open(path, 'wb') as file:
+                file.write(empty_library(name, platform.machine()))
+            # It stays loaded without its file
+            ctypes.CDLL(path, ctypes.RTLD_GLOBAL)
