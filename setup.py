@@ -38,7 +38,9 @@ def choose_build(machine, timeout=30):
             sys.exit('D2LBERT_MXNET is cu112, and that build of MXNet exists '
                      f'for Linux x86_64 only, not for {system}; install with '
                      'D2LBERT_MXNET=cpu')
-        return 'cpu', f'the only one for {system}'
+        needs = (f', which needs OpenBLAS: {machine.ARM_PACKAGES}'
+                 if system == 'Linux aarch64' else '')
+        return 'cpu', f'the only one for {system}{needs}'
     if wanted != 'auto':
         return wanted, f'D2LBERT_MXNET={wanted}'
     driver = machine.probe_driver(timeout)

@@ -1,4 +1,5 @@
 """What the README shows is what happens."""
+import json
 import re
 import shutil
 import subprocess
@@ -67,3 +68,16 @@ def test_every_file_and_folder_named_is_there():
     table = README[README.index('## The files'):README.index('## GPUs')]
     for name in re.findall(r'`([\w/]+\.py)`', table):
         assert (ROOT / name).exists() or (ROOT / 'd2lbert' / name).exists()
+
+
+def test_a_workspace_has_what_the_readme_says_is_needed():
+    described = json.loads((ROOT / '.devcontainer' / 'devcontainer.json')
+                           .read_text('utf-8'))
+    assert re.fullmatch(r'python:3\.(8|9|10|11|12)-\w+', described['image'])
+    assert described['postCreateCommand'] == "pip install -e '.[test]'"
+    named = set(described['onCreateCommand'].split())
+    needed = re.findall(r'`apt-get\s+install\s+(lib[^`]*)`', README)
+    assert needed
+    for packages in needed:
+        assert set(packages.split()) <= named
+    assert 'g++' in named

@@ -267,16 +267,17 @@ def _compiled_row(mx, name, module, library, build):
 
 
 def _processor_row(mx):
-    value = str(processor())
-    try:
-        # Neither needs MXNet, but their package's other modules do
-        isa = mx and importlib.import_module('d2lbert.kernels.isa')
-        named = isa.chosen() if isa else 'native'
-        used = isa and importlib.import_module('d2lbert.kernels'
-                                               ).compiled_for()
-    except Exception as error:  # a report goes on
-        return Row('processor', BAD, f'{value}; {error}',
-                   "'Settings from outside' in the README lists D2LBERT_ISA")
+    value, named, used = str(processor()), 'native', None
+    if mx is not None:
+        from d2lbert import kernels
+        from d2lbert.kernels import isa
+        try:
+            named = isa.chosen()
+        except ValueError as error:
+            return Row('processor', BAD, f'{value}; {error}',
+                       "'Settings from outside' in the README lists "
+                       'D2LBERT_ISA')
+        used = kernels.compiled_for()
     if used:
         value += f': operators for {used[0]}, {used[1]} floats a vector'
     if named != 'native':

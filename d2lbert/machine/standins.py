@@ -15,11 +15,12 @@ import struct
 import sys
 import tempfile
 
+from d2lbert.machine.hardware import ARM_PACKAGES
+
 #: The names that the wheel's libmxnet.so asks for.
 NEEDED = ('libarmpl_lp64_mp.so', 'libamath.so', 'libastring.so')
 #: What has the functions of the first; LAPACKE may lie within OpenBLAS.
 LINEAR_ALGEBRA = ('libopenblas.so.0', 'liblapacke.so.3')
-PACKAGES = 'apt-get install libopenblas0 liblapacke (Debian and Ubuntu)'
 
 MACHINES = {'aarch64': 183, 'x86_64': 62}   # e_machine of ELF
 
@@ -77,7 +78,7 @@ def load(folders=()):
     if NEEDED[0] in missing and not _is_there(LINEAR_ALGEBRA[0]):
         raise ImportError(
             f'MXNet for Arm needs {LINEAR_ALGEBRA[0]}, which is not here: '
-            + PACKAGES)
+            + ARM_PACKAGES)
     if NEEDED[0] in missing:
         _is_there(LINEAR_ALGEBRA[1])    # without it, only np.linalg fails
     for name in missing:

@@ -3,6 +3,7 @@ import importlib
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -106,8 +107,10 @@ def fresh(monkeypatch, tmp_path):
     monkeypatch.setattr(kernels.Library, '_is_told', False)
     source = tmp_path / 'seven.cc'
     source.write_text('extern "C" int seven() { return 7; }\n')
+    seven = SimpleNamespace(d2lbert_isa=lambda: b'SSE',
+                            d2lbert_vector=lambda: 4)
     for module, name in ((kernels, 'OPERATORS'), (draw, 'DRAW')):
-        library = kernels.Library('seven', [source], lambda path: path,
+        library = kernels.Library('seven', [source], lambda path: seven,
                                   what='the trifle', takes='a moment')
         monkeypatch.setattr(module, name, library)
     return source
@@ -210,3 +213,15 @@ def test_the_command_reports_where_neither_mxnet_nor_numpy_is_installed():
     assert not done.stderr
     assert "pip install 'numpy<2'" in done.stdout
     assert 'cannot run yet' in done.stdout
+
+
+# The processor
+
+def test_what_the_operators_were_compiled_for_is_said(monkeypatch):
+    if not kernels.load():
+        pytest.skip(kernels.state().reason)
+    name, floats = kernels.compiled_for()
+    assert f'operators for {name}, {floats} floats' in row('processor').value
+    monkeypatch.setenv('D2LBERT_ISA', 'avx3')
+    said = row('processor')
+    assert said.status == doctor.BAD and "'avx3'" in said.value

@@ -187,3 +187,15 @@ def test_the_sample_corpus_and_the_kernels_are_in_the_built_package(tmp_path):
     expected |= {f'd2lbert/sample/{path.name}'
                  for path in (ROOT / 'data' / 'sample').iterdir()}
     assert expected <= built
+
+
+def test_arm_gets_its_only_wheel_and_is_told_what_that_needs(monkeypatch):
+    names = runpy.run_path(str(ROOT / 'setup.py'))
+    monkeypatch.setattr(platform, 'machine', lambda: 'aarch64')
+    monkeypatch.delenv('D2LBERT_MXNET', raising=False)
+    build, reason = names['choose_build'](names['load_machine']())
+    assert build == 'cpu' and 'Linux aarch64' in reason
+    assert 'apt-get install libopenblas0 liblapacke' in reason
+    monkeypatch.setenv('D2LBERT_MXNET', 'cu112')
+    with pytest.raises(SystemExit, match='for Linux x86_64 only'):
+        names['choose_build'](names['load_machine']())
