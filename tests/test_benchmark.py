@@ -1,5 +1,9 @@
 """What the benchmarks do beside measuring."""
+import argparse
 import contextlib
+import os
+import re
+import subprocess
 import sys
 
 import benchmark
@@ -7,6 +11,8 @@ import numpy as onp
 import pytest
 from batches import random_batch
 from benchmark_worker import FIELDS
+
+from d2lbert.machine.processor import processor
 
 
 def test_a_profile_is_written_beside_the_columns_alone(tmp_path):
@@ -62,3 +68,74 @@ def test_a_classifier_takes_steps(kind, typed, tmp_path, request):
     losses = [answer['losses'][0] for answer in answers]
     # Of six examples, as a sum; and it falls
     assert 2 < losses[1] < losses[0] < 20 and answers[0]['seconds'] > 0
+
+
+@pytest.fixture
+def command(monkeypatch, tmp_path):
+    """Run a benchmark of one table as a command with these words."""
+    monkeypatch.setattr(benchmark, 'RESULTS', tmp_path / 'results')
+
+    def run(*words, rate='1', fails=False):
+        def main():
+            parser = argparse.ArgumentParser()
+            parser.add_argument('--rows')
+            parser.add_argument('--torch-python')
+            benchmark.parse(parser)
+            benchmark.table('Speed', ('', 'pairs/s'), [['ours', rate]])
+            if fails:
+                sys.exit('not measured')
+        monkeypatch.setattr(sys, 'argv', ['bench_it.py', *words])
+        benchmark.run(main)
+        return {path.name: path.read_text('utf-8')
+                for path in (tmp_path / 'results').glob('*')}
+    return run
+
+
+def test_what_a_benchmark_prints_is_kept_under_the_processor(command,
+                                                             capsys):
+    assert command() == {}
+    kept = command('--keep', '--torch-python', f'{os.sep}opt{os.sep}python')
+    printed = capsys.readouterr().out
+    (name, text), = kept.items()
+    assert name == f'{processor().slug}.txt'
+    lines = text.splitlines()
+    assert lines[0] == str(processor())
+    assert lines[2] == '## bench_it.py --torch-python PATH'
+    assert re.fullmatch(r'\d{4}-\d\d-\d\d', lines[3])
+    assert 'cores' in lines[4] and 'load' in lines[4]
+    assert '\n  ours        1\n' in text and '\n  ours        1\n' in printed
+    assert printed.splitlines()[-1].startswith('kept in ')
+
+
+def test_a_benchmark_replaces_what_the_same_command_left(command):
+    command('--keep', '--rows', 'chapter', rate='1')
+    command('--keep', '--rows', 'bf16', rate='2')
+    text, = command('--rows', 'chapter', '--keep', rate='3').values()
+    heads = [line for line in text.splitlines() if line.startswith('## ')]
+    assert heads == ['## bench_it.py --rows bf16',
+                     '## bench_it.py --rows chapter']
+    rates = re.findall(r'  ours +(\d)', text)
+    assert rates == ['2', '3']
+    with pytest.raises(SystemExit):
+        command('--keep', '--rows', 'bf16', rate='4', fails=True)
+    assert command('--rows', 'bf16') == {processor().slug + '.txt': text}
+
+
+def test_every_benchmark_can_keep_what_it_prints():
+    for path in benchmark.HERE.glob('bench_*.py'):
+        text = path.read_text('utf-8')
+        assert 'benchmark.parse(' in text, path.name
+        assert text.endswith('    benchmark.run(main)\n'), path.name
+
+
+def test_all_peers_are_held_to_the_same_instructions(monkeypatch):
+    for name in benchmark.HELD['avx2']:
+        monkeypatch.setenv(name, '')
+    monkeypatch.setattr(sys, 'argv', ['bench_it.py', '--isa', 'avx2'])
+    args = benchmark.parse(benchmark.parser(''))
+    assert args.isa == 'avx2' == os.environ['D2LBERT_ISA']
+    assert os.environ['ONEDNN_MAX_CPU_ISA'] == 'AVX2'
+    with subprocess.Popen([sys.executable, '-c', (
+            'import os; print(os.environ["ATEN_CPU_CAPABILITY"])')],
+            stdout=subprocess.PIPE) as child:
+        assert child.communicate()[0].split() == [b'avx2']

@@ -29,6 +29,8 @@ import tempfile
 import time
 from pathlib import Path
 
+import benchmark
+
 BATCH_SIZE, MAX_LEN = 512, 64
 
 
@@ -165,7 +167,7 @@ def main():
                         help=argparse.SUPPRESS)
     parser.add_argument('--threads', type=int, default=0,
                         help=argparse.SUPPRESS)
-    args = parser.parse_args()
+    args = benchmark.parse(parser)
     if args.measure:
         print(json.dumps(measure(args.text, args.batches, args.valid_share,
                                  args.fill, args.threads, args.pieces)))
@@ -192,7 +194,9 @@ def main():
         for _ in range(args.rounds):
             for name, (checkout, threads) in ways.items():
                 command = [
-                    sys.executable, __file__, *sys.argv[1:], '--measure',
+                    sys.executable, __file__, *(
+                        word for word in sys.argv[1:] if word != '--keep'),
+                    '--measure',
                     '--text', str(large), '--threads', str(threads), *pieces]
                 came = json.loads(subprocess.run(
                     command, env=surroundings(checkout, folder, args.plain),
@@ -249,4 +253,4 @@ def report(args, size, ways):
 
 
 if __name__ == '__main__':
-    main()
+    benchmark.run(main)

@@ -17,6 +17,8 @@ import tempfile
 import time
 from pathlib import Path
 
+import benchmark
+
 sys.path[:0] = [str(Path(__file__).resolve().parents[1])]
 
 BATCH_SIZE, MAX_LEN = 512, 64
@@ -89,7 +91,7 @@ def main():
                         help='ours without compiled code')
     parser.add_argument('--kind', choices=list(KINDS),
                         help=argparse.SUPPRESS)
-    args = parser.parse_args()
+    args = benchmark.parse(parser)
     if args.kind:
         print(json.dumps(KINDS[args.kind](args.data)))
         return
@@ -114,4 +116,4 @@ def main():
 
 
 if __name__ == '__main__':
-    main()
+    benchmark.run(main)

@@ -70,7 +70,7 @@ def main():
     parser.add_argument('--threads', type=int, metavar='N',
                         help='of each peer (one for each core)')
     parser.add_argument('--texts', type=int, default=2000, metavar='N')
-    args = parser.parse_args()
+    args = benchmark.parse(parser)
     args.steps = 1
     data = args.data or Path(os.environ.get('D2LBERT_DATA', ''), 'glue')
     texts = Sentences(data, args.texts)
@@ -105,4 +105,4 @@ def main():
 
 
 if __name__ == '__main__':
-    main()
+    benchmark.run(main)

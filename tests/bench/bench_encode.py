@@ -42,7 +42,7 @@ def measure(texts, peers, args, row):
 
 
 def main():
-    args = benchmark.parser(__doc__).parse_args()
+    args = benchmark.parse(benchmark.parser(__doc__))
     texts = benchmark.Texts(args.data)
     texts.draw(LENGTH, BATCH_SIZE * args.steps)
     with tempfile.TemporaryDirectory() as folder:
@@ -56,4 +56,4 @@ def main():
 
 
 if __name__ == '__main__':
-    main()
+    benchmark.run(main)

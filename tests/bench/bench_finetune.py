@@ -257,7 +257,7 @@ def main():
                         metavar='N')
     parser.add_argument('--story', metavar='LEARNT')
     parser.add_argument('--json', metavar='FILE')
-    args = parser.parse_args()
+    args = benchmark.parse(parser)
     if args.who is None:
         args.who = ['ours'] + ['torch'] * bool(args.torch_python)
     for who in args.who:
@@ -274,4 +274,4 @@ def main():
 
 
 if __name__ == '__main__':
-    main()
+    benchmark.run(main)

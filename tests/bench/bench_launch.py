@@ -18,6 +18,7 @@ import tempfile
 import time
 from pathlib import Path
 
+import benchmark
 import numpy as onp
 from bench_train import necessary_flops
 from benchmark import CHAPTER, machine, table
@@ -124,7 +125,7 @@ def main():
     parser.add_argument('--training-steps', type=int, default=5,
                         help='training steps to time (5)')
     parser.add_argument('--worker', metavar='FILE', help=argparse.SUPPRESS)
-    args = parser.parse_args()
+    args = benchmark.parse(parser)
     if args.worker:
         exchange(args.steps, args.worker)
         return
@@ -153,4 +154,4 @@ def main():
 
 
 if __name__ == '__main__':
-    main()
+    benchmark.run(main)

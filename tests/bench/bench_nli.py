@@ -67,7 +67,7 @@ def main():
                         metavar='ROW,...', help=', '.join(ROWS))
     parser.add_argument('--batch-size', type=benchmark.count, default=512,
                         metavar='N', help='pairs in a step (512)')
-    args = parser.parse_args()
+    args = benchmark.parse(parser)
     texts = benchmark.Texts(args.data)
     texts.draw(LENGTH, args.batch_size * args.steps)
     texts.shorten(LENGTH, MEANS, DEVIATIONS, classes=3)
@@ -83,4 +83,4 @@ def main():
 
 
 if __name__ == '__main__':
-    main()
+    benchmark.run(main)

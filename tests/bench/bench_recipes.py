@@ -220,7 +220,7 @@ def main():
                         help='draw held-out loss and accuracy over time')
     parser.add_argument('--json', metavar='FILE',
                         help='write the curves there')
-    args = parser.parse_args()
+    args = benchmark.parse(parser)
     machine = benchmark.machine()
     print(machine)
     with tempfile.TemporaryDirectory() as folder:
@@ -248,4 +248,4 @@ def main():
 
 
 if __name__ == '__main__':
-    main()
+    benchmark.run(main)

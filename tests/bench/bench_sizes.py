@@ -92,7 +92,7 @@ def main():
                         metavar='A,B', help='of base,minilm (both)')
     parser.add_argument('--precision', choices=('fp32', 'bf16'),
                         default='fp32', help='bf16: PyTorch by autocast')
-    args = parser.parse_args()
+    args = benchmark.parse(parser)
     lines = Lines()
     lines.draw(max(batch for _, batch in SIZES.values()) * args.steps)
     numbers = {}
@@ -117,4 +117,4 @@ def _rows(text):
 
 
 if __name__ == '__main__':
-    main()
+    benchmark.run(main)

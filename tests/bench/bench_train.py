@@ -17,7 +17,11 @@ small    batches of 64 and 128 beside 512: what a pair costs, with the page's
 scale    batches of 64 to 1024, lengths of 32 to 256; ours alone unless
          --scale-peers says otherwise
 
-Nothing here passes or fails: it prints figures of this machine.
+`--isa avx2` holds ours, MXNet and PyTorch to the instructions of processors
+without AVX-512, in the same run.
+
+Nothing here passes or fails: it prints figures of this machine; `--keep` puts
+them into the file of its processor in tests/bench/results.
 """
 import argparse
 import statistics
@@ -336,7 +340,7 @@ def main():
     parser.add_argument('--plot', metavar='FILE.png',
                         help='draw pairs/s over batch and length (the row '
                              'scale)')
-    args = parser.parse_args()
+    args = benchmark.parse(parser)
     if args.plot and 'scale' not in args.rows:
         parser.error('--plot draws the row scale, which --rows leaves out')
     texts = benchmark.Texts(args.data)
@@ -381,4 +385,4 @@ def prepare_texts(texts, args):
 
 
 if __name__ == '__main__':
-    main()
+    benchmark.run(main)

@@ -6,6 +6,7 @@ is so for all of them.
 """
 import argparse
 import contextlib
+import io
 import json
 import os
 import platform
@@ -21,11 +22,23 @@ from pathlib import Path
 import numpy as onp
 
 HERE = Path(__file__).resolve().parent
+RESULTS = HERE / 'results'
 ROOT = HERE.parents[1]
 sys.path[:0] = [str(ROOT)]
 
 # num_hiddens, ffn_num_hiddens, num_heads, num_layers, dropout
 CHAPTER = (128, 256, 2, 2, 0.2)
+
+# What holds the libraries of all peers to the instructions of an older
+# processor: our operators; oneDNN under its two names, in MXNet and in
+# PyTorch; PyTorch's own loops; MKL; OpenBLAS
+HELD = {isa: dict(D2LBERT_ISA=isa, DNNL_MAX_CPU_ISA=onednn,
+                  ONEDNN_MAX_CPU_ISA=onednn, ATEN_CPU_CAPABILITY=aten,
+                  MKL_ENABLE_INSTRUCTIONS=mkl, OPENBLAS_CORETYPE=blas)
+        for isa, onednn, aten, mkl, blas in (
+            ('avx512', 'AVX512_CORE', 'avx512', 'AVX512', 'SkylakeX'),
+            ('avx2', 'AVX2', 'avx2', 'AVX2', 'Haswell'),
+            ('sse', 'SSE41', 'default', 'SSE4_2', 'Nehalem'))}
 
 # A process that has just computed keeps its threads spinning for a moment
 PAUSE = 0.3
@@ -50,7 +63,78 @@ def parser(description):
                         help='an interpreter with d2l 1.0.3 and PyTorch')
     parser.add_argument('--json', metavar='FILE',
                         help='write the numbers of every turn there')
+    parser.add_argument('--isa', choices=HELD,
+                        help='hold ours and all peers to the instructions '
+                             'of an older processor')
     return parser
+
+
+def parse(parser):
+    """The arguments of a benchmark; --keep, which each has, among them."""
+    parser.add_argument('--keep', action='store_true',
+                        help='keep what is printed in tests/bench/results, '
+                             'in the file of this processor, in place of '
+                             'what this command left there')
+    args = parser.parse_args()
+    if getattr(args, 'isa', None):
+        os.environ.update(HELD[args.isa])
+    if isinstance(sys.stdout, Copy):
+        sys.stdout.keep = args.keep
+    return args
+
+
+class Copy(io.StringIO):
+    """Standard output that remembers what was written to it."""
+
+    def __init__(self, out):
+        super().__init__()
+        self.out, self.keep = out, False
+
+    def write(self, text):
+        super().write(text)
+        return self.out.write(text)
+
+    def flush(self):
+        self.out.flush()
+
+
+def run(main):
+    """Call a benchmark's `main`; what it printed is kept if --keep is given.
+
+    One that ends in an error, or by `sys.exit`, keeps nothing.
+    """
+    with contextlib.redirect_stdout(Copy(sys.stdout)) as copy:
+        main()
+    if copy.keep:
+        print(f'kept in {keep(copy.getvalue(), sys.argv)}')
+
+
+def keep(text, argv):
+    """Put a benchmark's output into the file of this processor.
+
+    It has a section for each command line, headed by that line and the date;
+    the section of the same command is replaced. Returns the file's path.
+    """
+    from d2lbert.machine.files import write_text
+    from d2lbert.machine.processor import processor
+    path = RESULTS / f'{processor().slug}.txt'
+    words = ['PATH' if os.sep in word else word for word in argv[1:]
+             if word != '--keep']
+    title = ' '.join(['##', Path(argv[0]).name, *words])
+    sections = {}
+    if path.exists():
+        for part in path.read_text('utf-8').split(SECTION)[1:]:
+            head, _, rest = part.partition('\n')
+            sections[f'## {head}'] = rest
+    lines = [time.strftime('%Y-%m-%d'), machine(), '', text.strip()]
+    sections[title] = '\n'.join(lines) + '\n'
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    write_text(path, f'{processor()}\n' + ''.join(
+        f'\n{head}\n{sections[head]}' for head in sorted(sections)))
+    return path
+
+
+SECTION = '\n## '    # no table has a line that begins so
 
 
 def count(text):
@@ -403,7 +487,9 @@ def table(title, head, rows):
 
 def introduce(peers, texts, args):
     """Print what ran where, and give it as a dict."""
-    facts = {'machine': machine(), 'rounds': args.rounds,
+    facts = {'machine': machine(),
+             **({'all held to': args.isa} if args.isa else {}),
+             'rounds': args.rounds,
              'steps in a turn': args.steps,
              'text': f'{texts.name}, vocabulary of {texts.vocab_size:,}',
              **{peer.name: f'{peer.about}; {peer.threads} threads'
@@ -423,13 +509,9 @@ def introduce(peers, texts, args):
 def machine():
     """This machine in a line: processor, cores, memory, load."""
     from d2lbert.machine import hardware
-    model = platform.processor() or platform.machine()
-    with contextlib.suppress(OSError, IndexError), open(
-            '/proc/cpuinfo') as lines:
-        model = [line.partition(':')[2].strip() for line in lines
-                 if line.startswith('model name')][0]
+    from d2lbert.machine.processor import processor
     memory = os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES')
-    return (f'{model}, {hardware.physical_cores()} cores, '
+    return (f'{processor()}, {hardware.physical_cores()} cores, '
             f'{memory / 2 ** 30:.0f} GiB, {platform.system()}, '
             f'load {os.getloadavg()[0]:.1f} at the start')
 
