@@ -1061,4 +1061,13 @@ MISTAKES = tuple(Mistake(*row) for row in (
     ('the farthest lines come first',
      'in sorted(nearest, reverse=True)', 'in sorted(nearest)',
      'test_similar_prints_the_nearest_lines'),
+
+    # instruction sets
+
+    ('a processor is given instructions that it lacks',
+     'if feature not in this.features]', 'if feature in ()]',
+     'test_what_this_processor_cannot_run_is_refused'),
+    ('a lower instruction set is named in vain',
+     '[*isa.flags(), *FLAGS]', "['-march=native', *FLAGS]",
+     'test_a_lower_set_is_allowed_and_another_library'),
 ))

@@ -99,9 +99,6 @@ def test_all_that_holds_for_the_operators_holds_for_a_lower_set(compiler,
 @pytest.mark.slow
 def test_the_operators_on_an_emulated_arm(tmp_path):
     """Cross-compiled, without MXNet around them, against double precision.
-
-    The whole file of the operators' tests has run in an emulated Debian for
-    Arm, too; how is in the README.
     """
     cross = 'aarch64-linux-gnu-g++'
     native = platform.machine() == 'aarch64'
