@@ -15,17 +15,17 @@ from collections import namedtuple
 
 import numpy
 
-from d2lbert.kernels import build
+from d2lbert.kernels import build, products
 from d2lbert.kernels.build import BuildError
 from d2lbert.machine.backend import mx
 from d2lbert.machine.files import Name
 
 __all__ = ['BuildError', 'Library', 'bf16_supported', 'build',
-           'compiled_for', 'enabled', 'load', 'mode', 'state']
+           'compiled_for', 'enabled', 'load', 'mode', 'products', 'state']
 
 FOLDER = pathlib.Path(__file__).parent
-SOURCES = ['adam.cc', 'attention.cc', 'dense.cc', 'embed.cc', 'gemm.cc',
-           'norm.cc', 'vocab.cc']
+SOURCES = ['adam.cc', 'amx.cc', 'attention.cc', 'dense.cc', 'embed.cc',
+           'gemm.cc', 'norm.cc', 'vocab.cc']
 
 State = namedtuple('State', 'mode loaded path reason')
 State.__doc__ = """What `d2lbert doctor` shows of the fused operators.
@@ -125,6 +125,7 @@ def _opened(path):
     library = ctypes.CDLL(str(path))    # whose errors are better than MXNet's
     library.d2lbert_bf16
     library.d2lbert_isa.restype = ctypes.c_char_p
+    products.choose(library, path)
     mx.library.load(Name(path), verbose=False)
     for source in SOURCES:
         for name in re.findall(r'^REGISTER_OP\((\w+)\)',

@@ -148,6 +148,32 @@ void forward(const Problem& p, const Parts& in, float* out, float* lse) {
   }
 }
 
+// A row's weights, as V was multiplied by them, from its scores s, and their
+// gradient from that of the weights, ds; both have n numbers of ns, zeros
+// after them.
+void score_gradient(const Problem& p, long place, long n, long ns,
+                    float normal, float* s, float* ds) {
+  const vi lane = count();
+  const Draws draws = p.dropout.row(place);
+  vf total{};
+  for (long j = 0; j < ns; j += VL) {
+    vf w = exp(load(s + j) * p.scale - normal), d = load(ds + j);
+    if (n - j < VL) w = pick(lane < (int)(n - j), w, vf{});
+    if (p.dropout.on())
+      d *= p.dropout.factors(draws, (vu)(lane + (int)j));
+    total += w * d;
+    store(s + j, w);
+    store(ds + j, d);
+  }
+  const float mean = sum(total);
+  for (long j = 0; j < ns; j += VL) {
+    const vf w = load(s + j);
+    store(ds + j, (load(ds + j) - mean) * w * p.scale);
+    if (p.dropout.on())
+      store(s + j, w * p.dropout.factors(draws, (vu)(lane + (int)j)));
+  }
+}
+
 template <class E>
 void backward(const Problem& p, const Parts& in, const float* d_out,
               const float* lse, const Parts& grad) {
@@ -170,7 +196,6 @@ void backward(const Problem& p, const Parts& in, const float* d_out,
     float* dS = own.take<float>(QUERIES * width);
     word<E>* as_is = own.take<word<E>>(QUERIES * std::max(d_words, t_words));
     word<E>* turned = own.take<word<E>>(q_words * width);
-    const vi lane = count();
 #pragma omp for schedule(dynamic, 4)
     for (long unit = 0; unit < p.B * p.heads; unit++) {
       const long b = unit / p.heads, h = unit % p.heads;
@@ -205,26 +230,7 @@ void backward(const Problem& p, const Parts& in, const float* d_out,
           for (const float* x : {in.q, in.k, in.v})
             next.fetch(x, in.ld, i - first + r);
           next.fetch(d_out, p.H, i - first + r);
-          const float normal = lse[place];
-          const Draws draws = p.dropout.row(place);
-          vf total{};
-          for (long j = 0; j < ns; j += VL) {
-            vf w = exp(load(s + j) * p.scale - normal), d = load(ds + j);
-            if (n - j < VL) w = pick(lane < (int)(n - j), w, vf{});
-            if (p.dropout.on())
-              d *= p.dropout.factors(draws, (vu)(lane + (int)j));
-            total += w * d;
-            store(s + j, w);
-            store(ds + j, d);
-          }
-          const float mean = sum(total);
-          for (long j = 0; j < ns; j += VL) {
-            const vf w = load(s + j);
-            store(ds + j, (load(ds + j) - mean) * w * p.scale);
-            if (p.dropout.on())  // what V was weighted by
-              store(s + j,
-                    w * p.dropout.factors(draws, (vu)(lane + (int)j)));
-          }
+          score_gradient(p, place, n, ns, lse[place], s, ds);
         }
         lda = ns;
         a = as_rows(dS, lda, m, n, as_is);
@@ -244,6 +250,10 @@ void backward(const Problem& p, const Parts& in, const float* d_out,
     }
   }
 }
+
+#if D2LBERT_AMX
+#include "amx_attention.h"
+#endif
 
 // Inputs: Q, K, V or QKV together; offsets, lens[, noise].
 template <bool TOGETHER>
@@ -305,14 +315,9 @@ struct Op {
   static MXReturnValue run_forward(const Attrs& attrs, Tensors* in,
                                    Tensors* out, const OpResource&) {
     const Problem p = problem(attrs, in, 0);
-    auto run = forward<Fp32>;
-    if (wants_bf16(attrs)) {
-#if D2LBERT_BF16
-      run = forward<Bf16>;
-#else
-      return fail(no_bf16());
-#endif
-    }
+    const bool bf16 = wants_bf16(attrs);
+    if (bf16 && !D2LBERT_BF16) return fail(no_bf16());
+    const auto run = pick(bf16, p.size, D2LBERT_PRODUCTS(forward));
     run(p, parts(in, 0, p.H), floats((*out)[0]), floats((*out)[1]));
     return MX_SUCCESS;
   }
@@ -320,14 +325,9 @@ struct Op {
   static MXReturnValue run_backward(const Attrs& attrs, Tensors* in,
                                     Tensors* out, const OpResource&) {
     const Problem p = problem(attrs, in, 2);
-    auto run = backward<Fp32>;
-    if (wants_bf16(attrs)) {
-#if D2LBERT_BF16
-      run = backward<Bf16>;
-#else
-      return fail(no_bf16());
-#endif
-    }
+    const bool bf16 = wants_bf16(attrs);
+    if (bf16 && !D2LBERT_BF16) return fail(no_bf16());
+    const auto run = pick(bf16, p.size, D2LBERT_PRODUCTS(backward));
     Parts grad = parts(out, 0, p.H);
     // The framework leaves out what no one asked for; it is computed anyway.
     std::vector<float> unwanted;

@@ -1,5 +1,7 @@
 // d2lbert_dense: act(X W^T + b), with the activation's gradient folded into
 // the gradients of X, W and b.
+#include <time.h>
+
 #include "op.h"
 
 namespace d2lbert {
@@ -377,6 +379,10 @@ void backward(long R, long K, long N, const float* X, const float* W,
       R, K, N, X, W, act, dY, saved, dX, dW, db);
 }
 
+#if D2LBERT_AMX
+#include "amx_dense.h"
+#endif
+
 bool has_bias(const Attrs& attrs) { return number(attrs, "bias", 1) != 0; }
 
 // One, or a second one that the gradient needs, where there will be one.
@@ -423,14 +429,10 @@ MXReturnValue run_forward(const Attrs& attrs, Tensors* in, Tensors* out,
   MXTensor &x = (*in)[0], &w = (*in)[1];
   const long N = w.shape[0], K = w.shape[1];
   const long R = N ? (*out)[0].size() / N : 0;
-  auto run = forward<Fp32>;
-  if (wants_bf16(attrs)) {
-#if D2LBERT_BF16
-    run = forward<Bf16>;
-#else
-    return fail(no_bf16());
-#endif
-  }
+  const bool bf16 = wants_bf16(attrs);
+  if (bf16 && !D2LBERT_BF16) return fail(no_bf16());
+  const auto run =
+      pick(bf16, R ? std::min(K, N) : 0, D2LBERT_PRODUCTS(forward));
   run(R, K, N, floats(x), floats(w), in->size() == 3 ? floats((*in)[2]) : 0,
       act, floats((*out)[0]), out->size() == 2 ? floats((*out)[1]) : nullptr);
   return MX_SUCCESS;
@@ -444,14 +446,10 @@ MXReturnValue run_backward(const Attrs& attrs, Tensors* in, Tensors* out,
   MXTensor &x = (*in)[outputs], &w = (*in)[outputs + 1];
   const long N = w.shape[0], K = w.shape[1];
   const long R = N ? (*in)[0].size() / N : 0;
-  auto run = backward<Fp32>;
-  if (wants_bf16(attrs)) {
-#if D2LBERT_BF16
-    run = backward<Bf16>;
-#else
-    return fail(no_bf16());
-#endif
-  }
+  const bool bf16 = wants_bf16(attrs);
+  if (bf16 && !D2LBERT_BF16) return fail(no_bf16());
+  const auto run =
+      pick(bf16, R ? std::min(K, N) : 0, D2LBERT_PRODUCTS(backward));
   run(R, K, N, floats(x), floats(w), act, floats((*in)[0]),
       floats(in->back()), floats((*out)[0]), floats((*out)[1]),
       out->size() == 3 ? floats((*out)[2]) : nullptr);
@@ -459,6 +457,27 @@ MXReturnValue run_backward(const Attrs& attrs, Tensors* in, Tensors* out,
 }
 
 }  // namespace
+
+// Seconds of this thread's for X W^T by one Product, the least of several
+// times, for a choice between them; infinite for tiles that are refused.
+double trial(Product product, long R, long K, long N, const float* X,
+             const float* W, float* Y, int times) {
+  decltype(&forward<Fp32>) runs[] = {D2LBERT_PRODUCTS(forward)};
+  double least = INFINITY;
+  if (product >= TILES && !permitted()) return least;
+  const int threads = omp_get_max_threads();
+  omp_set_num_threads(1);
+  for (int i = 0; i < times; i++) {
+    timespec from, to;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &from);
+    runs[product](R, K, N, X, W, nullptr, NONE, Y, nullptr);
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &to);
+    least = std::min(least, to.tv_sec - from.tv_sec +
+                                1e-9 * (to.tv_nsec - from.tv_nsec));
+  }
+  omp_set_num_threads(threads);
+  return least;
+}
 
 REGISTER_OP(d2lbert_dense)
     .setForward(run_forward, "cpu")
@@ -468,3 +487,9 @@ REGISTER_OP(d2lbert_dense)
     .setInferShape(infer_shape);
 
 }  // namespace d2lbert
+
+extern "C" double d2lbert_trial(int product, long R, long K, long N,
+                                const float* X, const float* W, float* Y,
+                                int times) {
+  return d2lbert::trial((d2lbert::Product)product, R, K, N, X, W, Y, times);
+}

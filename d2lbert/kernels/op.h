@@ -9,6 +9,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "amx.h"
 #include "gemm.h"
 #include "mxnet/lib_api.h"
 

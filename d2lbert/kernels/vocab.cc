@@ -100,6 +100,41 @@ void exponentials(const Job& job, long first, long m, long v, long n,
   }
 }
 
+// The labels' part of the gradients of W and b, rows [v0, v1) of them.
+void take_labels(const Job& job, long first, long m, long v0, long v1) {
+  const long H = job.H;
+  for (long r = 0; r < m; r++) {
+    const long label = clip(job.labels[first + r], job.V);
+    if (label < v0 || label >= v1) continue;
+    const float weight = job.weights[first + r];
+    const float* xr = job.X + (first + r) * H;
+    float* to = job.dW + label * H;
+    for (long j = 0; j < H; j += VL)
+      store(to + j, load(to + j, H - j) - weight * load(xr + j, H - j),
+            H - j);
+    job.db[label] -= weight;
+  }
+}
+
+// A row's gradient from what the threads have of it, and its label's part.
+void join_row(const Job& job, long first, long r,
+              const std::vector<Part>& parts, float share, float top) {
+  const long H = job.H;
+  const float weight = job.weights[first + r];
+  float* to = job.dX + (first + r) * H;
+  for (const Part& part : parts) {
+    const float f = share * std::exp(part.reference[r] - top);
+    for (long j = 0; j < H; j += VL)
+      store(to + j,
+            load(to + j, H - j) + f * load(part.dX + r * H + j, H - j),
+            H - j);
+  }
+  const float* wr = job.W + clip(job.labels[first + r], job.V) * H;
+  for (long j = 0; j < H; j += VL)
+    store(to + j, load(to + j, H - j) - weight * load(wr + j, H - j),
+          H - j);
+}
+
 template <class E>
 void vocabulary(const Job& job) {
   const long M = job.M, H = job.H, V = job.V;
@@ -242,39 +277,19 @@ void vocabulary(const Job& job) {
                         E::words(m) * BLOCK * 4);
           add_rows(e, ld, m, n, factor, job.db + v, ahead);
         }
-        for (long r = 0; r < m; r++) {
-          const long label = clip(job.labels[first + r], V);
-          if (label < v0 || label >= v1) continue;
-          const float weight = job.weights[first + r];
-          const float* xr = job.X + (first + r) * H;
-          float* to = job.dW + label * H;
-          for (long j = 0; j < H; j += VL)
-            store(to + j, load(to + j, H - j) - weight * load(xr + j, H - j),
-                  H - j);
-          job.db[label] -= weight;
-        }
+        take_labels(job, first, m, v0, v1);
 #pragma omp for schedule(static) nowait
-        for (long r = 0; r < m; r++) {
-          const float weight = job.weights[first + r];
-          float* to = job.dX + (first + r) * H;
-          for (int q = 0; q < team_size; q++) {
-            const float f =
-                shares[r] * std::exp(parts[q].reference[r] - tops[r]);
-            for (long j = 0; j < H; j += VL)
-              store(to + j, load(to + j, H - j) +
-                                f * load(parts[q].dX + r * H + j, H - j),
-                    H - j);
-          }
-          const float* wr = job.W + clip(job.labels[first + r], V) * H;
-          for (long j = 0; j < H; j += VL)
-            store(to + j, load(to + j, H - j) - weight * load(wr + j, H - j),
-                  H - j);
-        }
+        for (long r = 0; r < m; r++)
+          join_row(job, first, r, parts, shares[r], tops[r]);
       }
 #pragma omp barrier
     }
   }
 }
+
+#if D2LBERT_AMX
+#include "amx_vocab.h"
+#endif
 
 namespace fused {
 
@@ -318,15 +333,10 @@ MXReturnValue run_forward(const Attrs& attrs, Tensors* in, Tensors* out,
     job.dW = floats((*out)[3]);
     job.db = floats((*out)[4]);
   }
-  if (wants_bf16(attrs)) {
-#if D2LBERT_BF16
-    vocabulary<Bf16>(job);
-#else
-    return fail(no_bf16());
-#endif
-  } else {
-    vocabulary<Fp32>(job);
-  }
+  const bool bf16 = wants_bf16(attrs);
+  if (bf16 && !D2LBERT_BF16) return fail(no_bf16());
+  pick(bf16, job.M ? std::min(job.H, job.V) : 0,
+       D2LBERT_PRODUCTS(vocabulary))(job);
   double loss = 0;
   for (long r = 0; r < job.M; r++)
     loss += (double)job.weights[r] * job.rows[r];

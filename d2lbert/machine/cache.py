@@ -21,7 +21,7 @@ from d2lbert.machine.files import locked
 #: named; what stands in the first group is one entry. Nothing with another
 #: name is ever removed, since D2LBERT_CACHE can name any folder.
 KINDS = {
-    'kernels': r'(\w+-[0-9a-f]{16}\.so)(?:\.sha256)?',
+    'kernels': r'(\w+-[0-9a-f]{16}\.so)(?:\.sha256|\.products)?',
     'tokens': r'([0-9a-f]{32}\.npz|unchanged\.json)',
     'corpora': r'([0-9a-f]{32})',
     'data': r'(wikitext-2(?:-v1\.zip)?)',

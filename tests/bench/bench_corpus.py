@@ -196,8 +196,8 @@ def main():
                 command = [
                     sys.executable, __file__, *(
                         word for word in sys.argv[1:] if word != '--keep'),
-                    '--measure',
-                    '--text', str(large), '--threads', str(threads), *pieces]
+                    '--measure', '--text', str(large), '--threads',
+                    str(threads), *pieces]
                 came = json.loads(subprocess.run(
                     command, env=surroundings(checkout, folder, args.plain),
                     stdout=subprocess.PIPE,

@@ -41,8 +41,8 @@ MISTAKES = tuple(Mistake(*row) for row in (
      '',
      'test_rows_without_keys_are_zero_and_never_nan'),
     ('the backward pass of attention draws another mask for dropout',
-     'const Draws draws = p.dropout.row(place);\n          vf total{};',
-     'const Draws draws = p.dropout.row(i + r);\n          vf total{};',
+     'const Draws draws = p.dropout.row(place);\n  vf total{};',
+     'const Draws draws = p.dropout.row(place + 1);\n  vf total{};',
      'test_attention_with_dropout_uses_one_mask_both_ways'),
     ('the gradient of relu passes where the output is zero',
      'case RELU: return saved > 0.f ? dy',
@@ -139,8 +139,25 @@ MISTAKES = tuple(Mistake(*row) for row in (
      'if (false) {',
      'test_words_are_cut_alike_around_every_character '
      'test_a_text_is_cut_alike_wherever_it_is_parted'),
+    ('a forked process does not ask for its own AMX tiles',
+     'if (asked_by.load(std::memory_order_acquire) != me) {',
+     'if (!asked_by.load(std::memory_order_acquire)) {',
+     'test_threads_and_a_forked_process_multiply_alike'),
+    ('AMX tiles are given denormals, which they take for zeros',
+     'r.low >= power(lowest<P>()) && r.top',
+     'r.top',
+     'test_strange_numbers_come_out_as_vectors_have_them'),
+    ('one of the six products of three parts is left out',
+     'rows(d, 2), add();',
+     '',
+     'test_three_parts_are_no_less_accurate_than_fp32'),
 
     # kernels, in Python
+
+    ('three parts multiply where they are less accurate than fp32',
+     "            and errors['split'] <= errors['plain']\n",
+     '',
+     'test_the_fastest_is_taken_that_is_accurate'),
 
     ('a library that was damaged is taken for whole',
      '_sha256(file) == _digest_file(library).read_text()',

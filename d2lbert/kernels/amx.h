@@ -1,0 +1,462 @@
+// Products of matrices by AMX tiles, of fp32 numbers as one bfloat16 each or
+// as the sum of three (Henry, Tang and Heinecke 2019: six products instead of
+// nine give what fp32 gives).
+//
+// A tile is 16 rows of 64 bytes. Both factors are packed into contiguous
+// tiles of words, each a pair of bfloat16: of every 32 numbers along the sum,
+// k and k + 16 share a word. The order of a sum depends on its length alone,
+// so a row of a product does not know how many rows there are.
+#pragma once
+#include <type_traits>
+#include <vector>
+
+#include "gemm.h"
+
+// Tiles are emulated, instruction by instruction, for tests on machines
+// without them: -DD2LBERT_AMX_EMULATED.
+#if D2LBERT_BF16 && (defined(D2LBERT_AMX_EMULATED) || \
+                     (defined(__AMX_TILE__) && defined(__AMX_BF16__)))
+#define D2LBERT_AMX 1
+#else
+#define D2LBERT_AMX 0
+#endif
+
+namespace d2lbert {
+
+// By what matrices are multiplied: fp32 vectors, bfloat16 pairs of AVX-512,
+// tiles of one or of three parts.
+enum Product { PLAIN, PAIRS, TILES, SPLIT };
+
+// What to take for precision 'fp32' or 'bf16' where the shorter of a
+// product's two lengths that do not count rows is `least`.
+Product product(bool bf16, long least);
+
+// Whether the system lets this process have tiles; asks it once.
+bool permitted();
+
+// Of four functions the one for that product; those for tiles may be null
+// where the library has none.
+template <class F>
+F pick(bool bf16, long least, F plain, std::common_type_t<F> pairs,
+       std::common_type_t<F> tiles, std::common_type_t<F> split) {
+  switch (product(bf16, least)) {
+    case PLAIN: return plain;
+    case PAIRS: return pairs;
+    case TILES: return tiles;
+    default: return split;
+  }
+}
+#if D2LBERT_AMX
+#define D2LBERT_TILED(function) tiled::function<1>, tiled::function<3>
+#else
+#define D2LBERT_TILED(function) nullptr, nullptr
+#endif
+#if D2LBERT_BF16
+#define D2LBERT_PRODUCTS(function) \
+  function<Fp32>, function<Bf16>, D2LBERT_TILED(function)
+#else
+#define D2LBERT_PRODUCTS(function) function<Fp32>, nullptr, nullptr, nullptr
+#endif
+
+}  // namespace d2lbert
+
+#if D2LBERT_AMX
+namespace d2lbert {
+namespace amx {
+
+constexpr long TILE = 1024;  // bytes
+constexpr long SIDE = 16;    // rows, and words of a row
+constexpr long DEPTH = 32;   // numbers along the sum
+
+inline long depth(long k) { return ceil_div(k, DEPTH); }
+inline long whole(long n) { return ceil_div(n, SIDE) * SIDE; }
+// Bytes of a packed matrix of n rows or columns and a sum over k.
+template <int P>
+inline long bytes(long n, long k) {
+  return ceil_div(n, SIDE) * depth(k) * P * TILE;
+}
+
+// What LDTILECFG reads: palette 1, eight tiles of 16 rows of 64 bytes.
+struct Config {
+  uint8_t palette = 1, start = 0, reserved[14] = {};
+  uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
+  uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
+};
+static_assert(sizeof(Config) == 64, "as the processor reads it");
+
+#ifdef D2LBERT_AMX_EMULATED
+namespace emulated {
+void configure(const Config&);
+void release();
+void zero(int tile);
+void load(int tile, const void* from, long ld);
+void save(int tile, void* to, long ld);
+void multiply(int to, int a, int b);
+}  // namespace emulated
+inline void configure(const Config& config) { emulated::configure(config); }
+inline void release() { emulated::release(); }
+template <int T>
+inline void zero_tile() { emulated::zero(T); }
+template <int T>
+inline void load_tile(const void* p, long ld) { emulated::load(T, p, ld); }
+template <int T>
+inline void save_tile(void* p, long ld) { emulated::save(T, p, ld); }
+template <int C, int A, int B>
+inline void dot() { emulated::multiply(C, A, B); }
+#else
+// The compiler's own functions do not say that they read and write memory:
+// GCC 12 drops or moves the stores before them.
+inline void configure(const Config& config) {
+  asm volatile("ldtilecfg %0" : : "m"(config));
+}
+inline void release() { asm volatile("tilerelease" : : : "memory"); }
+template <int T>
+inline void zero_tile() { asm volatile("tilezero %%tmm%c0" : : "i"(T)); }
+template <int T>
+inline void load_tile(const void* p, long ld) {
+  asm volatile("tileloadd (%0,%1,1), %%tmm%c2"
+               : : "r"(p), "r"(ld), "i"(T) : "memory");
+}
+template <int T>
+inline void save_tile(void* p, long ld) {
+  asm volatile("tilestored %%tmm%c2, (%0,%1,1)"
+               : : "r"(p), "r"(ld), "i"(T) : "memory");
+}
+template <int C, int A, int B>
+inline void dot() {
+  asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0"
+               : : "i"(C), "i"(A), "i"(B));
+}
+#endif
+
+// Tiles for a thread, as long as this lives: one in each thread of every
+// parallel region, since who carries tiles along is switched more slowly.
+struct InUse {
+  InUse() { configure(Config()); }
+  ~InUse() { release(); }
+  InUse(const InUse&) = delete;
+};
+
+// Words of (x_i, y_i), P parts of each, the largest part first.
+template <int P>
+inline void words(vf x, vf y, vu* to);
+
+template <>
+inline void words<1>(vf x, vf y, vu* to) {
+  const __m512i order = _mm512_set_epi16(
+      31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7,
+      22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
+  const __m512bh both = _mm512_cvtne2ps_pbh((__m512)y, (__m512)x);
+  to[0] = (vu)_mm512_permutexvar_epi16(order, (__m512i)both);
+}
+
+// Eight bits after eight bits: what is left is exact, and nothing is left
+// after the third.
+template <>
+inline void words<3>(vf x, vf y, vu* to) {
+  constexpr uint32_t upper = 0xffff0000u, half = 0x8000u;
+#pragma GCC unroll 3
+  for (int p = 0; p < 3; p++) {
+    const vu a = (vu)x + half, b = (vu)y + half;
+    to[p] = (a >> 16) | (b & upper);
+    x -= (vf)(a & upper);
+    y -= (vf)(b & upper);
+  }
+}
+
+inline vf some(const float* p, long n) { return n > 0 ? load(p, n) : vf{}; }
+
+// 16 x 16 words, transposed.
+inline void turn(const vu* from, char* to) {
+  const uint32_t* row[SIDE];
+  for (int r = 0; r < SIDE; r++) row[r] = (const uint32_t*)(from + r);
+  transpose(row, (uint32_t*)to, SIDE);
+}
+
+// Packs x (n x k), whose rows run along the sum: its rows are the first
+// factor's (TURN false) or the second one's columns (true). Rows with `skip`
+// set count as zeros.
+template <int P, bool TURN>
+void along(const float* x, long ld, long n, long k, char* to,
+           const char* skip = nullptr) {
+  alignas(64) vu lines[TURN ? P * SIDE : 1];
+  for (long i = 0; i < n; i += SIDE)
+    for (long d = 0; d < k; d += DEPTH, to += P * TILE) {
+      vu* tile = TURN ? lines : (vu*)to;
+      for (long r = 0; r < SIDE; r++) {
+        vu word[P] = {};
+        if (i + r < n && !(skip && skip[i + r])) {
+          const float* from = x + (i + r) * ld + d;
+          words<P>(some(from, k - d), some(from + SIDE, k - d - SIDE), word);
+        }
+        for (int p = 0; p < P; p++) store(tile + p * SIDE + r, word[p]);
+      }
+      for (int p = 0; TURN && p < P; p++)
+        turn(lines + p * SIDE, to + p * TILE);
+    }
+}
+
+// Packs x (k x n), whose rows run across the sum: its columns are the second
+// factor's (TURN false) or the first one's rows (true).
+template <int P, bool TURN>
+void across(const float* x, long ld, long k, long n, char* to,
+            const char* skip = nullptr) {
+  alignas(64) vu lines[TURN ? P * SIDE : 1];
+  const long deep = depth(k);
+  auto row = [&](long i, long j) {
+    return i < k && !(skip && skip[i]) ? load(x + i * ld + j, n - j) : vf{};
+  };
+  for (long d = 0; d < deep; d++) {
+    const long first = d * DEPTH;
+    bool all = first + DEPTH <= k;
+    for (long i = first; all && skip && i < first + DEPTH; i++)
+      all = !skip[i];
+    for (long j = 0; j < n; j += SIDE) {
+      char* at = to + (j / SIDE * deep + d) * P * TILE;
+      vu* tile = TURN ? lines : (vu*)at;
+      auto put = [&](long r, vf upper, vf lower) {
+        vu word[P];
+        words<P>(upper, lower, word);
+        for (int p = 0; p < P; p++) store(tile + p * SIDE + r, word[p]);
+      };
+      const float* from = x + first * ld + j;
+      if (all && j + SIDE <= n) {
+        for (long r = 0; r < SIDE; r++)
+          put(r, load(from + r * ld), load(from + (r + SIDE) * ld));
+      } else {
+        for (long r = 0; r < SIDE; r++)
+          put(r, row(first + r, j), row(first + SIDE + r, j));
+      }
+      for (int p = 0; TURN && p < P; p++)
+        turn(lines + p * SIDE, at + p * TILE);
+    }
+  }
+}
+
+// Tiles 0 to 3 += up to 32 rows by up to 32 columns. Of three parts each six
+// products count: those of the largest come when all others are summed, as
+// every addition to a large sum costs it some accuracy.
+template <int P, bool LOWER, bool RIGHT>
+inline void block(const char* a, const char* b, long deep) {
+  const long next = deep * P * TILE;
+  auto rows = [&](long d, int part) {
+    const char* tile = a + (d * P + part) * TILE;
+    load_tile<4>(tile, 64);
+    if (LOWER) load_tile<5>(tile + next, 64);
+  };
+  auto columns = [&](long d, int part) {
+    const char* tile = b + (d * P + part) * TILE;
+    load_tile<6>(tile, 64);
+    if (RIGHT) load_tile<7>(tile + next, 64);
+  };
+  auto add = [&] {
+    dot<0, 4, 6>();
+    if (RIGHT) dot<1, 4, 7>();
+    if (LOWER) dot<2, 5, 6>();
+    if (LOWER && RIGHT) dot<3, 5, 7>();
+  };
+  // One factor changes at a time
+  for (long d = 0; P == 3 && d < deep; d++) {
+    rows(d, 0), columns(d, 2), add();
+    columns(d, 1), add();
+    rows(d, 1), add();
+    columns(d, 0), add();
+    rows(d, 2), add();
+  }
+  for (long d = 0; d < deep; d++) rows(d, 0), columns(d, 0), add();
+}
+
+// One block of C, which has room for whole tiles, from `start` with its rows
+// `start_ld` bytes apart, or from zeros where that is null.
+template <int P, bool LOWER, bool RIGHT>
+void block_of(const char* a, const char* b, long deep, float* c, long ld,
+              const float* start, long start_ld) {
+  if (start) {
+    const char *upper = (const char*)start, *lower = upper + SIDE * start_ld;
+    load_tile<0>(upper, start_ld);
+    if (RIGHT) load_tile<1>(upper + 64, start_ld);
+    if (LOWER) load_tile<2>(lower, start_ld);
+    if (LOWER && RIGHT) load_tile<3>(lower + 64, start_ld);
+  } else {
+    zero_tile<0>();
+    if (RIGHT) zero_tile<1>();
+    if (LOWER) zero_tile<2>();
+    if (LOWER && RIGHT) zero_tile<3>();
+  }
+  block<P, LOWER, RIGHT>(a, b, deep);
+  char *upper = (char*)c, *lower = upper + SIDE * ld;
+  save_tile<0>(upper, ld);
+  if (RIGHT) save_tile<1>(upper + 64, ld);
+  if (LOWER) save_tile<2>(lower, ld);
+  if (LOWER && RIGHT) save_tile<3>(lower + 64, ld);
+}
+
+// C (m x n) = start + A B for a sum over k; bias, if any, has room for a
+// multiple of 32 numbers. Takes tiles that are InUse.
+template <int P>
+void multiply(long m, long n, long k, const char* a, const char* b, float* c,
+              long ldc, Start start, const float* bias = nullptr,
+              Ahead* ahead = nullptr) {
+  const long deep = depth(k), line = deep * P * TILE;
+  for (long j = 0; j < n; j += 2 * SIDE)
+    for (long i = 0; i < m; i += 2 * SIDE) {
+      if (ahead) ahead->step();
+      const long rows = std::min(2 * SIDE, m - i);
+      const long columns = std::min(2 * SIDE, n - j);
+      const bool fits = rows % SIDE == 0 && columns % SIDE == 0;
+      // What C holds is added to the whole of the parts' products
+      const bool behind = P == 3 && start == ADD, apart = behind || !fits;
+      alignas(64) float edge[4 * SIDE * SIDE];
+      float *at = c + i * ldc + j, *to = apart ? edge : at;
+      const long ld = (apart ? 2 * SIDE : ldc) * 4;
+      if (apart && start == ADD && !behind)
+        for (long r = 0; r < rows; r++)
+          std::memcpy(edge + r * 2 * SIDE, at + r * ldc, columns * 4);
+      const float* from = start == BIAS ? bias + j
+                          : start == ADD && !behind ? to : nullptr;
+      const bool lower = rows > SIDE, right = columns > SIDE;
+      (lower ? right ? block_of<P, true, true> : block_of<P, true, false>
+             : right ? block_of<P, false, true> : block_of<P, false, false>)(
+          a + i / SIDE * line, b + j / SIDE * line, deep, to, ld, from,
+          start == ADD ? ld : 0);
+      for (long r = 0; apart && r < rows; r++)
+        for (long q = 0; q < columns; q += VL) {
+          vf sums = load(edge + r * 2 * SIDE + q);
+          if (behind) sums += load(at + r * ldc + q, columns - q);
+          store(at + r * ldc + q, sums, columns - q);
+        }
+    }
+}
+
+// Where tiles give what fp32 gives. They take numbers below 2^-126 for zero,
+// in factors and results; three parts need 24 bits of room above that; what
+// is rounded up to infinity, or infinite, makes parts that are no numbers.
+// So each row of a product is looked at, and those that tiles cannot do are
+// done by vectors: which they are, its own numbers and the other factor say.
+
+// Bits of the largest and of the smallest number's size, zeros apart; of a
+// matrix also of the smallest of its rows' (or columns') largest.
+struct Range {
+  uint32_t top = 0, low = ~0u, least = ~0u;
+  void add(const Range& r) {
+    top = std::max(top, r.top);
+    low = std::min(low, r.low);
+    least = std::min(least, r.least);
+  }
+};
+
+struct Span {
+  vu top = {}, low = ~vu{};
+  void add(vf x) {
+    const __m512i size = (__m512i)((vu)x & 0x7fffffffu);
+    top = (vu)_mm512_max_epu32((__m512i)top, size);
+    // Zero is the largest of all after this
+    low = (vu)_mm512_min_epu32((__m512i)low, (__m512i)((vu)size - 1u));
+  }
+  Range range() const {
+    Range r;
+    r.top = _mm512_reduce_max_epu32((__m512i)top);
+    r.low = _mm512_reduce_min_epu32((__m512i)low);
+    if (~r.low) r.low++;
+    if (r.top) r.least = r.top;
+    return r;
+  }
+};
+
+inline Range range_of(const float* x, long n) {
+  Span span;
+  for (long j = 0; j < n; j += VL) span.add(load(x + j, n - j));
+  return span.range();
+}
+
+// Of x (m x n), its rows as the vectors that are multiplied.
+inline Range range_of_rows(const float* x, long ld, long m, long n) {
+  Range all;
+  for (long i = 0; i < m; i++) all.add(range_of(x + i * ld, n));
+  return all;
+}
+
+// The same, its columns as those vectors.
+inline Range range_of_columns(const float* x, long ld, long m, long n) {
+  Range all;
+  for (long j = 0; j < n; j += VL) {
+    Span span;
+    for (long i = 0; i < m; i++) span.add(load(x + i * ld + j, n - j));
+    Range r = span.range();
+    for (int c = 0; c < VL; c++)
+      if (span.top[c]) r.least = std::min<uint32_t>(r.least, span.top[c]);
+    all.add(r);
+  }
+  return all;
+}
+
+// 2^e as bits, for what is a normal number; a larger e gives the largest.
+inline uint32_t power(long e) {
+  return (uint32_t)(std::min(127L, std::max(-126L, e)) + 127) << 23;
+}
+inline long exponent(uint32_t bits) { return (long)(bits >> 23) - 127; }
+
+// The smallest number that tiles can do: a third part keeps its last bit.
+template <int P>
+constexpr long lowest() { return P == 3 ? -102 : -126; }
+
+constexpr long LARGEST = 60;      // powers of two: of any factor
+constexpr long SMALLEST = -60;    // of the largest products of a row
+
+// Whether one factor's numbers are of a size that tiles can do.
+template <int P>
+inline bool is_usual(const Range& r) {
+  return r.low >= power(lowest<P>()) && r.top < power(LARGEST);
+}
+
+// Whether two vectors, or a vector and a matrix, are together, summed over k.
+template <int P>
+inline bool fit(const Range& a, const Range& b, long k) {
+  if (!is_usual<P>(a) || !is_usual<P>(b)) return false;
+  if (!a.top || !b.top) return true;
+  long log = 0;
+  while (k >> log) log++;
+  return exponent(a.top) + exponent(b.top) + 2 + log <= 125 &&
+         exponent(a.least) + exponent(b.least) >= SMALLEST;
+}
+
+// Whether a sum may begin with these numbers.
+inline bool is_start(const Range& r) {
+  return r.low >= power(-102) && r.top < power(126);
+}
+
+// Rows that vectors have to do: gathered into matrices of their own.
+class Rest {
+ public:
+  explicit Rest(long rows) : marks_(rows) {}
+  char* marks() { return marks_.data(); }
+  // Called once all marks are set.
+  long count() {
+    for (size_t i = 0; at_.empty() && i < marks_.size(); i++)
+      if (marks_[i]) {
+        for (; i < marks_.size(); i++)
+          if (marks_[i]) at_.push_back(i);
+      }
+    return at_.size();
+  }
+  template <class T>
+  std::vector<T> gather(const T* x, long n) const {
+    std::vector<T> rows(at_.size() * n);
+    for (size_t i = 0; i < at_.size(); i++)
+      std::copy(x + at_[i] * n, x + (at_[i] + 1) * n, rows.begin() + i * n);
+    return rows;
+  }
+  void scatter(const std::vector<float>& rows, float* x, long n) const {
+    for (size_t i = 0; i < at_.size(); i++)
+      std::copy(rows.begin() + i * n, rows.begin() + (i + 1) * n,
+                x + at_[i] * n);
+  }
+
+ private:
+  std::vector<char> marks_;
+  std::vector<long> at_;
+};
+
+}  // namespace amx
+}  // namespace d2lbert
+#endif

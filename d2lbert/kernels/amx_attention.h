@@ -1,0 +1,216 @@
+// d2lbert_attention by AMX tiles: a part of attention.cc, whose functions
+// these are twins of.
+
+namespace tiled {
+
+using namespace amx;
+
+constexpr long ROWS = 8 * SIDE;  // of scores held at a time
+
+// Whether tiles can do a sequence's head forward.
+template <int P>
+bool fits(const Parts& in, long start, long m, long n, long D) {
+  const Range q = range_of_rows(in.q + start, in.ld, m, D);
+  const Range k = range_of_rows(in.k + start, in.ld, n, D);
+  const Range v = range_of_columns(in.v + start, in.ld, n, D);
+  return fit<P>(q, k, D) && is_usual<P>(v) && v.least >= power(SMALLEST);
+}
+
+// And backward: the gradient of its scores is a factor again.
+template <int P>
+bool fits_back(const Parts& in, long start, const float* d_out, long H,
+               long m, long n, long D) {
+  const Range d = range_of_rows(d_out, H, m, D);
+  const Range v = range_of_rows(in.v + start, in.ld, n, D);
+  return fits<P>(in, start, m, n, D) && fit<P>(d, v, D) &&
+         (!d.top || !v.top ||
+          exponent(d.top) + exponent(v.top) + 2 < LARGEST - 20);
+}
+
+// The sequences of which a head has to be done by vectors; all others have
+// no keys there.
+class Others {
+ public:
+  explicit Others(const Problem& p) : p_(p), marks_(p.B * p.heads) {}
+  void mark(long unit) { marks_[unit] = 1; }
+  bool any() const {
+    return std::find(marks_.begin(), marks_.end(), 1) != marks_.end();
+  }
+  Problem problem() {
+    lens_.assign(p_.B, 0);
+    for (size_t unit = 0; unit < marks_.size(); unit++)
+      if (marks_[unit]) lens_[unit / p_.heads] = p_.lens[unit / p_.heads];
+    Problem part = p_;
+    part.lens = lens_.data();
+    return part;
+  }
+  // Copies what belongs to those heads, `n` numbers a head and row.
+  void copy(const float* from, long from_ld, float* to, long to_ld,
+            long n) const {
+    for (size_t unit = 0; unit < marks_.size(); unit++) {
+      if (!marks_[unit]) continue;
+      long first, last, keys;
+      p_.sequence(unit / p_.heads, &first, &last, &keys);
+      const long column = unit % p_.heads * n;
+      for (long i = first; i < last; i++)
+        std::copy(from + i * from_ld + column,
+                  from + i * from_ld + column + n, to + i * to_ld + column);
+    }
+  }
+
+ private:
+  const Problem& p_;
+  std::vector<char> marks_;
+  std::vector<int32_t> lens_;
+};
+
+template <int P>
+void forward(const Problem& p, const Parts& in, float* out, float* lse) {
+  const long D = p.size, T = p.longest(), width = whole(T);
+  Others others(p);
+  clear_gaps(p, out, p.H, p.H);
+  clear_gaps(p, lse, p.heads, p.heads);
+#pragma omp parallel num_threads(team(8.0 * p.R * T * p.H))
+  {
+    const InUse tiles;
+    Scratch& own = own_scratch();
+    own.reset(bytes<P>(T, D) + bytes<P>(D, T) + 4 * ROWS * width +
+              bytes<P>(ROWS, D) + bytes<P>(ROWS, T) + 512);
+    char* keys_t = own.take<char>(bytes<P>(T, D));
+    char* values = own.take<char>(bytes<P>(D, T));
+    float* S = own.take<float>(ROWS * width);
+    char* query = own.take<char>(bytes<P>(ROWS, D));
+    char* weight = own.take<char>(bytes<P>(ROWS, T));
+    const vi lane = count();
+#pragma omp for schedule(dynamic, 4)
+    for (long unit = 0; unit < p.B * p.heads; unit++) {
+      const long b = unit / p.heads, h = unit % p.heads;
+      long first, last, n;
+      p.sequence(b, &first, &last, &n);
+      const long column = h * D, start = first * in.ld + column;
+      if (!n) {
+        clear_rows(out + first * p.H + column, p.H, last - first, D);
+        for (long i = first; i < last; i++) lse[i * p.heads + h] = 0;
+        continue;
+      }
+      if (!fits<P>(in, start, last - first, n, D)) {
+        others.mark(unit);
+        continue;
+      }
+      const long ns = whole(n);
+      const Next next(p, h, first, last);
+      along<P, true>(in.k + start, in.ld, n, D, keys_t);
+      across<P, false>(in.v + start, in.ld, n, D, values);
+      for (long i = first; i < last; i += ROWS) {
+        const long m = std::min(ROWS, last - i);
+        along<P, false>(in.q + i * in.ld + column, in.ld, m, D, query);
+        multiply<P>(whole(m), ns, D, query, keys_t, S, ns, ZERO);
+        for (long r = 0; r < m; r++) {
+          float* s = S + r * ns;
+          const long place = (i + r) * p.heads + h;
+          for (const float* x : {in.q, in.k, in.v})
+            next.fetch(x, in.ld, i - first + r);
+          lse[place] = softmax(s, n, p.scale);
+          if (!p.dropout.on()) continue;
+          const Draws draws = p.dropout.row(place);
+          for (long j = 0; j < n; j += VL)
+            store(s + j, load(s + j) *
+                             p.dropout.factors(draws, (vu)(lane + (int)j)));
+        }
+        along<P, false>(S, ns, m, n, weight);
+        multiply<P>(m, D, n, weight, values, out + i * p.H + column, p.H,
+                    ZERO);
+      }
+    }
+  }
+  if (!others.any()) return;
+  std::vector<float> o(p.R * p.H), l(p.R * p.heads);
+  d2lbert::forward<Fp32>(others.problem(), in, o.data(), l.data());
+  others.copy(o.data(), p.H, out, p.H, D);
+  others.copy(l.data(), p.heads, lse, p.heads, 1);
+}
+
+template <int P>
+void backward(const Problem& p, const Parts& in, const float* d_out,
+              const float* lse, const Parts& grad) {
+  const long D = p.size, T = p.longest(), width = whole(T);
+  Others others(p);
+  for (float* g : {grad.q, grad.k, grad.v}) clear_gaps(p, g, grad.ld, p.H);
+#pragma omp parallel num_threads(team(20.0 * p.R * T * p.H))
+  {
+    const InUse tiles;
+    Scratch& own = own_scratch();
+    own.reset(2 * bytes<P>(T, D) + bytes<P>(D, T) + 2 * bytes<P>(D, ROWS) +
+              8 * ROWS * width + bytes<P>(ROWS, std::max(D, T)) +
+              bytes<P>(T, ROWS) + 1024);
+    char* keys_t = own.take<char>(bytes<P>(T, D));
+    char* values_t = own.take<char>(bytes<P>(T, D));
+    char* keys = own.take<char>(bytes<P>(D, T));
+    char* queries = own.take<char>(bytes<P>(D, ROWS));
+    char* d_outs = own.take<char>(bytes<P>(D, ROWS));
+    float* S = own.take<float>(ROWS * width);
+    float* dS = own.take<float>(ROWS * width);
+    char* as_is = own.take<char>(bytes<P>(ROWS, std::max(D, T)));
+    char* turned = own.take<char>(bytes<P>(T, ROWS));
+#pragma omp for schedule(dynamic, 4)
+    for (long unit = 0; unit < p.B * p.heads; unit++) {
+      const long b = unit / p.heads, h = unit % p.heads;
+      long first, last, n;
+      p.sequence(b, &first, &last, &n);
+      const long column = h * D;
+      const long start = first * in.ld + column;
+      const long to = first * grad.ld + column;
+      if (!n) clear_rows(grad.q + to, grad.ld, last - first, D);
+      clear_rows(grad.k + to + n * grad.ld, grad.ld, last - first - n, D);
+      clear_rows(grad.v + to + n * grad.ld, grad.ld, last - first - n, D);
+      if (!n) continue;
+      if (!fits_back<P>(in, start, d_out + first * p.H + column, p.H,
+                        last - first, n, D)) {
+        others.mark(unit);
+        continue;
+      }
+      const long ns = whole(n);
+      const Next next(p, h, first, last);
+      along<P, true>(in.k + start, in.ld, n, D, keys_t);
+      along<P, true>(in.v + start, in.ld, n, D, values_t);
+      across<P, false>(in.k + start, in.ld, n, D, keys);
+      for (long i = first; i < last; i += ROWS) {
+        const long m = std::min(ROWS, last - i);
+        const float* q = in.q + i * in.ld + column;
+        const float* d_o = d_out + i * p.H + column;
+        const Start mode = i == first ? ZERO : ADD;
+        along<P, false>(q, in.ld, m, D, as_is);
+        multiply<P>(whole(m), ns, D, as_is, keys_t, S, ns, ZERO);
+        along<P, false>(d_o, p.H, m, D, as_is);
+        multiply<P>(whole(m), ns, D, as_is, values_t, dS, ns, ZERO);
+        for (long r = 0; r < m; r++) {
+          float *s = S + r * ns, *ds = dS + r * ns;
+          const long place = (i + r) * p.heads + h;
+          for (const float* x : {in.q, in.k, in.v})
+            next.fetch(x, in.ld, i - first + r);
+          next.fetch(d_out, p.H, i - first + r);
+          score_gradient(p, place, n, ns, lse[place], s, ds);
+        }
+        along<P, false>(dS, ns, m, n, as_is);
+        multiply<P>(m, D, n, as_is, keys, grad.q + i * grad.ld + column,
+                    grad.ld, ZERO);
+        across<P, true>(S, ns, m, n, turned);
+        across<P, false>(d_o, p.H, m, D, d_outs);
+        multiply<P>(n, D, m, turned, d_outs, grad.v + to, grad.ld, mode);
+        across<P, true>(dS, ns, m, n, turned);
+        across<P, false>(q, in.ld, m, D, queries);
+        multiply<P>(n, D, m, turned, queries, grad.k + to, grad.ld, mode);
+      }
+    }
+  }
+  if (!others.any()) return;
+  std::vector<float> g(p.R * 3 * p.H);
+  const Parts parts = {g.data(), g.data() + p.H, g.data() + 2 * p.H,
+                       3 * p.H};
+  d2lbert::backward<Fp32>(others.problem(), in, d_out, lse, parts);
+  others.copy(parts.q, parts.ld, grad.q, grad.ld, D);
+  others.copy(parts.k, parts.ld, grad.k, grad.ld, D);
+  others.copy(parts.v, parts.ld, grad.v, grad.ld, D);
+}
+
+}  // namespace tiled
