@@ -59,8 +59,8 @@ def report(build=False):
     mxnet, rows = _mxnet_rows()
     return [_python_row(), _numpy_row(), *rows, *_driver_rows(mxnet),
             *_cuda_rows(), _compiler_row(), *_compiled_rows(mxnet, build),
-            _processor_row(mxnet),
-            _cache_row(), *_data_rows(), _matplotlib_row()]
+            _processor_row(mxnet), *_products_rows(), _cache_row(),
+            *_data_rows(), _matplotlib_row()]
 
 
 def print_report(build=False):
@@ -283,6 +283,18 @@ def _processor_row(mx):
     if named != 'native':
         value += f'; D2LBERT_ISA is {named}'
     return Row('processor', OK, value)
+
+
+def _products_rows():
+    """By what matrices are multiplied, once the operators are loaded."""
+    kernels = sys.modules.get('d2lbert.kernels')
+    used = kernels and kernels.products.chosen()
+    if not used:
+        return []
+    value = ' and '.join(
+        f'{precision} by {kernels.products.words_of(product)}'
+        for precision, product in (('fp32', used.fp32), ('bf16', used.bf16)))
+    return [Row('products', OK, f'{value}: {used.why}')]
 
 
 def _cache_row():

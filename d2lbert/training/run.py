@@ -9,6 +9,7 @@ import sys
 import time
 from shlex import quote
 
+from d2lbert import kernels
 from d2lbert._version import __version__
 from d2lbert.bert_pretraining import about, run_steps
 from d2lbert.devices import parse_devices
@@ -155,9 +156,20 @@ class Run:
                          f'written and is {now} now: the parameters are the '
                          'same, the stream of dropout is not')
                 break
+        changed = kernels.products.resume(state.get('products'),
+                                          *self._multiplies())
+        if changed:
+            self.say(f'{changed}: the parameters of {path} are the same, the '
+                     'steps from here on differ by rounding')
         if self.rank == 0:
             checkpoints.sweep(self.out)
             self.best.restore(self.out, arrays)
+
+    def _multiplies(self):
+        """The precision of products, and whether it is the fused operators
+        that compute them."""
+        return self.net.config['precision'], kernels.load() and all(
+            device.device_type != 'gpu' for device in self.devices)
 
     def say(self, line):
         """A line for whoever looks on, from one worker only."""
@@ -322,7 +334,8 @@ class Run:
                  epoch=self.epoch, position=list(self.position),
                  fingerprint=self.objective.fingerprint,
                  num_devices=self.num_devices,
-                 num_workers=self.num_workers),
+                 num_workers=self.num_workers,
+                 products=kernels.products.record(*self._multiplies())),
             self.net, self.updater.trainer,
             checkpoints.KEPT if self.settings['save_every'] else 1,
             self.best.arrays(self.out))

@@ -252,6 +252,27 @@ def test_as_many_devices_among_other_workers_is_said_too(
         f'the number of workers was 2 when {path} was written and is 1 now')
 
 
+def test_another_kind_of_product_is_said_and_the_same_is_not(
+        uninterrupted, tmp_path, capfd):
+    run = cut(uninterrupted(**PLAIN), 3, tmp_path / 'run')
+    path = checkpoints.all_of(run)[-1]
+    again = pretraining.resumed(path, {}, 'cpu')
+    before = again.checkpoint[1]['products']
+    assert before == kernels.products.record('fp32', kernels.load())
+    before['product'], before['cpu'] = 'split', 'that CPU'
+    again.prepare()
+    again.close()
+    said = capfd.readouterr().err
+    assert said.startswith('matrices were multiplied by three bfloat16 tiles '
+                           'a number (AMX) on that CPU, and are by ')
+    assert said.endswith(f': the parameters of {path} are the same, the '
+                         'steps from here on differ by rounding\n')
+    again = pretraining.resumed(path, {}, 'cpu')
+    again.prepare()
+    again.close()
+    assert not capfd.readouterr().err
+
+
 def test_without_dropout_other_devices_end_alike(uninterrupted, tmp_path):
     # A small rate: Adam makes much of gradients that are all but zero
     settings = dict(TINY, dropout=0.0, lr=1e-4)
