@@ -15,6 +15,7 @@ from d2lbert.bert_pretraining import about, run_steps
 from d2lbert.devices import parse_devices
 from d2lbert.machine import workers
 from d2lbert.machine.backend import mx, np
+from d2lbert.machine.hardware import described
 from d2lbert.progress import Animator
 from d2lbert.training import checkpoints
 from d2lbert.training.best import Best
@@ -396,5 +397,6 @@ class Run:
         return dict(d2lbert=__version__, model=self.net.config,
                     **self.objective.described(self.history),
                     fingerprint=self.objective.fingerprint,
+                    machine=described(),
                     training=dict(self.settings,
                                   devices=[str(c) for c in self.devices]))
