@@ -38,18 +38,34 @@ def fill_mask(net, tokenizer, text, top=5):
         mask = tokenizer.idx_to_token[tokenizer.mask_id]
         raise ValueError(f'the text has no {mask}: write {mask} where a word '
                          'is to be guessed')
+    shares = shares_at(net, ids, onp.zeros_like(ids),
+                       onp.zeros_like(places), places)
+    return likeliest(shares, tokenizer, int(top))
+
+
+def shares_at(net, ids, segments, rows, places):
+    """The share of each token at places in rows of a batch: (M, V) float64.
+
+    ids, segments (B, T) int32 without padding, rows and places (M,), all on
+    the host. Those of a row do not depend on what else is in the batch.
+    """
     with autograd.pause():
         X, begins, _ = at_real_places(
             net, np.array(ids, dtype='int32'),
-            np.array(onp.zeros_like(ids), dtype='int32'),
-            np.array([ids.shape[1]], dtype='float32'))
-        rows = np.array(begins[0] + places, dtype='int32', ctx=X.ctx)
-        scores = net.mlm.mlp(X.take(rows, axis=0))      # (masks, V)
+            np.array(segments, dtype='int32'),
+            np.array(onp.full(len(ids), ids.shape[1]), dtype='float32'))
+        rows = np.array(begins[rows] + places, dtype='int32', ctx=X.ctx)
+        scores = net.mlm.mlp(X.take(rows, axis=0))      # (M, V)
     scores = scores.asnumpy().astype('float64')
     shares = onp.exp(scores - scores.max(axis=1, keepdims=True))
     shares /= shares.sum(axis=1, keepdims=True)
+    return shares
+
+
+def likeliest(shares, tokenizer, top):
+    """The `top` best `Guess`es of each row of shares (M, V)."""
     # A net may have more numbers of tokens than there are tokens
     best = onp.argsort(-shares[:, :len(tokenizer)], axis=1, kind='stable')
     return [[Guess(tokenizer.idx_to_token[idx], float(of[idx]))
-             for idx in order[:int(top)]]
+             for idx in order[:top]]
             for of, order in zip(shares, best)]
