@@ -108,10 +108,12 @@ if __name__ == '__main__':
                   'd2lbert.sample'],
         package_dir={'d2lbert.sample': 'data/sample'},
         package_data={'d2lbert.kernels': ['*.cc', '*.h'],
+                      'd2lbert.pictures': ['*.html', '*.css', '*.js'],
                       'd2lbert.sample': ['*']},
         python_requires='>=3.8,<3.13',
         install_requires=requirements(),
         extras_require={
+            'browser': ['selenium>=4.10,<5'],
             'notebook': ['ipykernel>=6,<8', 'notebook>=6,<8'],
             'pretrained': ['safetensors>=0.3,<1', 'tokenizers>=0.13,<1'],
             'punkt': ['nltk>=3.8,<4'],

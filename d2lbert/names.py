@@ -42,5 +42,8 @@ from d2lbert.finetuning.tasks import TASKS, read_task
 from d2lbert.finetuning.finetuning import finetune
 from d2lbert.finetuning.prediction import evaluate_finetuned, predict
 from d2lbert.finetuning.runs import load_finetuned, load_run
+from d2lbert.pictures.attention import plot_attention
+from d2lbert.pictures.record import plot_history
+from d2lbert.pictures.show import show
 
 __all__ = [name for name in dir() if not name.startswith('__')]

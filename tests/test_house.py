@@ -29,6 +29,7 @@ ORDER = [
     'objectives',       # what a batch asks, its losses and figures
     'training',         # a run one can trust
     'finetuning',       # labelled tasks, heads, predictions
+    'pictures',         # attention, senses, the page that shows them
     'names',            # the flat public names
     '__init__',
     'launch',           # several processes and machines

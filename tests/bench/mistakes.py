@@ -1087,4 +1087,21 @@ MISTAKES = tuple(Mistake(*row) for row in (
     ('a lower instruction set is named in vain',
      '[*isa.flags(), *FLAGS]', "['-march=native', *FLAGS]",
      'test_a_lower_set_is_allowed_and_another_library'),
+
+    # pictures
+
+    ('a text ends the script that holds it',
+     "for c in '<>&", "for c in '",
+     'test_whatever_is_in_a_text_stays_data'),
+    ('attention weights are stored in the order of bytes of another machine',
+     "astype('<u2' if bits", "astype('>u2' if bits",
+     'test_packed_weights_are_the_weights'),
+    ('a token is hidden beside its place',
+     'ids[rows, some] = tokenizer.mask_id',
+     'ids[rows, some - 1] = tokenizer.mask_id',
+     'test_guesses_are_those_of_fill_mask'),
+    ('special tokens are among the neighbours of words',
+     'same if text.words[t] is None else ~special',
+     'same if text.words[t] is None else special | ~special',
+     'test_neighbours_are_the_nearest_of_their_kind'),
 ))

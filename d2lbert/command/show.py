@@ -1,0 +1,57 @@
+"""`d2lbert show`: one page that shows what a model learnt."""
+import argparse
+
+
+class _Text(argparse.Action):
+    """A text, as a list of it and of its pair."""
+
+    def __call__(self, parser, namespace, value, option_string=None):
+        namespace.texts = [*(namespace.texts or ()), (value, None)]
+
+
+class _Pair(argparse.Action):
+    """The second text of the pair whose first one stands before it."""
+
+    def __call__(self, parser, namespace, value, option_string=None):
+        texts = namespace.texts or ()
+        if not texts or texts[-1][1] is not None:
+            parser.error('--pair is the second text of a pair: give it '
+                         'behind the --text that it goes with')
+        namespace.texts = [*texts[:-1], (texts[-1][0], value)]
+
+
+def add(commands):
+    """Add this sub-command to those of the parser."""
+    show = commands.add_parser(
+        'show', help='a page that shows what a model learnt',
+        description='Write one file of HTML that shows what a model makes of '
+        'texts: attention by layer and head, the best guesses for each token '
+        'were it hidden, the nearest tokens of a corpus, the vectors of a '
+        'word in many sentences, and how the run learnt. It opens from disk '
+        'in any browser, and needs no network.')
+    add = show.add_argument
+    add('folder', metavar='RUN|FOLDER', help='a run folder, of pretrain or '
+        'finetune, or a folder of a pretrained model')
+    add('--text', dest='texts', action=_Text, metavar='TEXT', help='a text '
+        "that is looked at, as 'a crane is flying'; several may be given "
+        "(default: the book's two cranes)")
+    add('--pair', action=_Pair, metavar='TEXT', default=argparse.SUPPRESS,
+        help='the second text of a pair, behind the --text it goes with')
+    add('--word', dest='words', action='append', metavar='WORD', help='a '
+        'word whose vectors in many sentences are shown; several may be '
+        'given (default: those of the texts that occur often enough)')
+    add('--file', metavar='FILE', help='look for neighbours among the lines '
+        "of this file (default: a run's own text, else the sample corpus)")
+    add('--out', metavar='FILE.html', required=True,
+        help='the page to write')
+    add('--force', action='store_true', help='replace the page, if there is '
+        'one')
+    show.set_defaults(run=run, needs='d2lbert.pictures.show')
+
+
+def run(args):
+    """Write the page; returns the exit status."""
+    from d2lbert.pictures.show import write_page
+    write_page(args.folder, args.out, args.force, texts=args.texts,
+               words=args.words, file=args.file)
+    return 0

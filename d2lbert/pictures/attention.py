@@ -1,0 +1,118 @@
+"""Attention weights as a figure: a panel for each block and head."""
+import math
+
+from d2lbert.bert import get_tokens_and_segments
+from d2lbert.pictures.inside import attention_of
+from d2lbert.text import special_of
+
+#: Points of a token's label, inches of a panel at least, and of a figure's
+#: side at most.
+POINTS, PANEL, SIDE = 7, 1.3, 18
+
+
+def plot_attention(net, tokens, tokens_b=None, *, tokenizer=None, vocab=None,
+                   layers=None, heads=None, hide_special=False,
+                   figsize=None):
+    """A matplotlib figure of what the tokens of a text look at.
+
+    tokens: a list of tokens, which the net's own vocabulary (or `vocab`)
+    knows, as for `get_bert_encoding`; or with a tokenizer, as `load_model`
+    gives it, a text. tokens_b: the second of a pair. layers, heads: which
+    ones, counted from 1, lists of them or numbers (all). hide_special:
+    leave out <cls> and <sep>; what they take is not shared out.
+
+    A row of a panel is the token that looks, a column the one looked at;
+    the darker, the larger the weight, up to the largest that is shown.
+    Where tokens are many, every second,
+    third ... is named, so that names do not overlap.
+    """
+    from matplotlib.figure import Figure
+    ids, segments, names, special = _numbered(net, tokens, tokens_b,
+                                              tokenizer, vocab)
+    weights = attention_of(net, ids, segments)          # (L, N, T, T)
+    layers = _chosen(layers, weights.shape[0], 'layers')
+    heads = _chosen(heads, weights.shape[1], 'heads')
+    if hide_special:
+        kept = [t for t, is_one in enumerate(special) if not is_one]
+        if not kept:
+            raise ValueError('the text has special tokens alone: there is '
+                             'nothing to show without them')
+        weights = weights[:, :, kept][:, :, :, kept]
+        names = [names[t] for t in kept]
+    height = POINTS * 1.25 / 72         # inches of a line
+    side = min(max(PANEL, len(names) * height),
+               SIDE / max(len(layers), len(heads)))
+    margin = 0.25 + min(max(map(len, names)), 14) * POINTS * 0.65 / 72
+    fig = Figure(figsize=figsize or (
+        margin + len(heads) * (side + 0.15) + 0.7,
+        margin + len(layers) * (side + 0.3)), layout='constrained')
+    axes = fig.subplots(len(layers), len(heads), squeeze=False)
+    if figsize is not None:
+        side = min((figsize[0] - margin - 0.7) / len(heads),
+                   (figsize[1] - margin) / len(layers))
+    every = max(1, math.ceil(len(names) * height / max(side, 0.1)))
+    places = list(range(0, len(names), every))
+    labels = [_short(names[t]) for t in places]
+    shown = [[weights[layer - 1, head - 1] for head in heads]
+             for layer in layers]
+    most = max(panel.max() for row in shown for panel in row)
+    for row, layer in zip(axes, layers):
+        for ax, head in zip(row, heads):
+            image = ax.imshow(weights[layer - 1, head - 1], vmin=0, vmax=most,
+                              cmap='Greys', interpolation='nearest')
+            ax.set_xticks(places)
+            ax.set_yticks(places)
+            ax.tick_params(labelsize=POINTS, length=2, labelleft=head ==
+                           heads[0], labelbottom=layer == layers[-1])
+            if head == heads[0]:
+                ax.set_yticklabels(labels)
+                ax.set_ylabel(f'layer {layer}', fontsize=POINTS + 1)
+            if layer == layers[-1]:
+                ax.set_xticklabels(labels, rotation=90)
+            if layer == layers[0]:
+                ax.set_title(f'head {head}', fontsize=POINTS + 1)
+    bar = fig.colorbar(image, ax=axes, shrink=0.8, pad=0.02,
+                       aspect=30)
+    bar.ax.tick_params(labelsize=POINTS)
+    bar.set_label('attention weight', fontsize=POINTS + 1)
+    return fig
+
+
+def _numbered(net, tokens, tokens_b, tokenizer, vocab):
+    """(ids, segments, names, whether special) of what was given."""
+    if tokenizer is not None:
+        encoded = tokenizer.encode(tokens, tokens_b)
+        return (encoded.ids, encoded.segments, encoded.tokens,
+                [word is None for word in encoded.words])
+    if isinstance(tokens, str):
+        raise TypeError(f'tokens must be a list of tokens, not the string '
+                        f'{tokens!r}: give {tokens!r}.split(), or a '
+                        'tokenizer=')
+    vocab = getattr(net, 'vocab', None) if vocab is None else vocab
+    if vocab is None:
+        raise ValueError('this net has no vocabulary: load it with load_run, '
+                         'or give tokenizer= or vocab=')
+    _, _, cls, sep = special_of(vocab)
+    names, segments = get_tokens_and_segments(tokens, tokens_b, cls, sep)
+    return (vocab[names], segments, names,
+            [name in (cls, sep) for name in names])
+
+
+def _chosen(wanted, count, what):
+    """Numbers from 1 to count, as a list."""
+    if wanted is None:
+        return list(range(1, count + 1))
+    wanted = [wanted] if isinstance(wanted, int) else list(wanted)
+    for number in wanted:
+        if number not in range(1, count + 1):
+            raise ValueError(f'{what} are counted from 1 to {count}, and one '
+                             f'of those asked for is {number!r}')
+    if not wanted:
+        raise ValueError(f'{what} names none: give some from 1 to {count}')
+    return wanted
+
+
+def _short(name):
+    # A dollar sign would begin a formula
+    name = name if len(name) <= 14 else name[:13] + '\u2026'
+    return name.replace('$', r'\$')

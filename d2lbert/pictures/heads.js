@@ -1,0 +1,125 @@
+// Heads: their weights, and pictures of all of them to pick from
+
+// The weights of a head of the text, (T, T) in a row; each row sums to one
+const headCache = new Map();
+
+function headWeights(layer, head) {
+  const key = [page.text, layer, head].join();
+  if (headCache.has(key)) return headCache.get(key);
+  const count = text().tokens.length, size = data.bits / 8;
+  const bytes = count * count * size;
+  const first = (layer * data.heads + head) * bytes;
+  // Four characters are three bytes
+  const from = Math.floor(first / 3), to = Math.ceil((first + bytes) / 3);
+  const raw = atob(text().attention.slice(4 * from, 4 * to));
+  const skip = first - 3 * from;
+  const weights = new Float32Array(count * count);
+  for (let k = 0; k < weights.length; k++) {
+    const at = skip + k * size;
+    weights[k] = (raw.charCodeAt(at) +
+      (size === 2 ? 256 * raw.charCodeAt(at + 1) : 0)) ** 2;
+  }
+  for (let i = 0; i < count; i++) {
+    let sum = 0;
+    for (let j = 0; j < count; j++) sum += weights[i * count + j];
+    if (sum > 0) {
+      for (let j = 0; j < count; j++) weights[i * count + j] /= sum;
+    }
+  }
+  if (headCache.size >= 24) headCache.delete(headCache.keys().next().value);
+  headCache.set(key, weights);
+  return weights;
+}
+
+const pickedHeads = () => [...attention.picked].map((key) =>
+  key.split(',').map(Number)).sort((a, b) => a[0] - b[0] || a[1] - b[1]);
+
+function meanWeights(heads) {
+  if (heads.length === 1) return headWeights(...heads[0]);
+  const mean = new Float32Array(text().tokens.length ** 2);
+  for (const head of heads) {
+    const weights = headWeights(...head);
+    for (let k = 0; k < mean.length; k++) mean[k] += weights[k];
+  }
+  for (let k = 0; k < mean.length; k++) mean[k] /= heads.length;
+  return mean;
+}
+
+const headName = ([layer, head]) => 'layer ' + (layer + 1) + ', head ' +
+  (head + 1);
+
+// The grid of all layers and heads. press([l, h]): one is pressed;
+// several(wanted): all those for which wanted(l, h) is true
+function headGrid(press, several) {
+  const cells = [], buttons = [];
+  const rows = [el('tr', null, el('th', null,
+    el('button', {type: 'button', 'aria-label': 'all layers and heads',
+      title: 'all', onclick: () => several(() => true)}, '\u2217')),
+  ...Array.from({length: data.heads}, (_, h) => el('th', {scope: 'col'},
+    el('button', {type: 'button', 'aria-label': 'head ' + (h + 1) +
+      ' of all layers', onclick: () => several((l, k) => k === h)},
+    String(h + 1)))))];
+  for (let l = 0; l < data.layers; l++) {
+    const row = el('tr', null, el('th', {scope: 'row'}, el('button', {type:
+      'button', 'aria-label': 'all heads of layer ' + (l + 1), onclick: () =>
+      several((k) => k === l)}, String(l + 1))));
+    for (let h = 0; h < data.heads; h++) {
+      const canvas = el('canvas', {'aria-hidden': 'true'});
+      const button = el('button', {type: 'button', class: 'head',
+        'data-head': l + ',' + h,
+        'aria-label': headName([l, h]), title: headName([l, h]),
+        onclick: () => press([l, h])}, canvas);
+      buttons.push(button);
+      cells.push([l, h, canvas]);
+      row.append(el('td', null, button));
+    }
+    rows.push(row);
+  }
+  const table = el('table', {'aria-label': 'Layers (rows) and heads ' +
+    '(columns)'}, rows);
+  roving(buttons, data.heads);
+  requestAnimationFrame(() => table.parentNode && new ResizeObserver(() => {
+    const room = table.parentNode.clientWidth - 60;
+    table.style.setProperty('--cell', Math.max(22, Math.min(64, Math.floor(
+      room / data.heads) - 3)) + 'px');
+  }).observe(table.parentNode));
+  return {table, buttons, cells};
+}
+
+// Pictures of all heads, a few at a time so that nobody waits
+function drawThumbs(table, cells, count) {
+  const draft = page.text;
+  let next = 0;
+  function some() {
+    const until = page.printing ? Infinity : performance.now() + 14;
+    while (next < cells.length && performance.now() < until) {
+      if (draft !== page.text || !table.isConnected) return;
+      thumb(...cells[next++], count);
+    }
+    if (next < cells.length) setTimeout(some, 0);
+    else table.dataset.done = 'yes';
+  }
+  if (page.printing) some();
+  else setTimeout(some, 0);
+}
+
+// A head as a small picture: the darker, the nearer to its largest weight
+function thumb(layer, head, canvas, count) {
+  const weights = headWeights(layer, head), size = Math.min(count, 40);
+  const sums = new Float32Array(size * size);
+  for (let i = 0; i < count; i++) {
+    const row = Math.floor(i * size / count) * size;
+    for (let j = 0; j < count; j++) {
+      const at = row + Math.floor(j * size / count);
+      sums[at] = Math.max(sums[at], weights[i * count + j]);
+    }
+  }
+  canvas.width = canvas.height = size;
+  const pen = canvas.getContext('2d');
+  const image = pen.createImageData(size, size);
+  const most = sums.reduce((a, b) => Math.max(a, b), 1e-9);
+  for (let k = 0; k < sums.length; k++) {
+    image.data[4 * k + 3] = Math.round(255 * sums[k] / most);
+  }
+  pen.putImageData(image, 0, 0);
+}

@@ -1,0 +1,81 @@
+// Neighbours: the nearest tokens of a text that the model has read
+
+const nearby = {layer: null, token: null, same: 'kind'};
+
+// A sentence with what is meant marked, and not more than can be read
+function inContext(sentence, begin, end, most) {
+  const all = characters(sentence);
+  const blank = (k) => !all[k].trim();
+  let first = Math.max(0, begin - most), last = Math.min(all.length,
+    end + most);
+  // Between words, where there are some
+  for (let k = first; first && k < begin; k++) {
+    if (blank(k)) { first = k; break; }
+  }
+  for (let k = last - 1; last < all.length && k > end; k--) {
+    if (blank(k)) { last = k + 1; break; }
+  }
+  const before = (first ? '\u2026' : '') + all.slice(first, begin).join('');
+  const after = all.slice(end, last).join('') + (last < all.length
+    ? '\u2026' : '');
+  return end > begin ? [before, el('mark', null, all.slice(begin, end)
+    .join('')), after] : [all.slice(0, 2 * most).join('') +
+      (all.length > 2 * most ? '\u2026' : '')];
+}
+
+function drawNeighbours(panel) {
+  const one = text();
+  if (nearby.layer === null) nearby.layer = data.layers;
+  let token = one.tokens.findIndex((each, t) => !each.special && t > 1);
+  if (token < 0) token = 0;
+  const heading = el('h3', {id: 'near-heading', dir: 'auto'});
+  const list = el('ol', {class: 'uses', id: 'near'});
+  function show(aloud) {
+    const [kind, same] = one.near[nearby.layer][token];
+    const flat = nearby.same === 'same' && same !== 0 ? same : kind;
+    const rows = [];
+    for (let k = 0; k < flat.length; k += 2) rows.push([flat[k], flat[k + 1]]);
+    const name = shown(one.tokens[token]);
+    heading.textContent = 'Nearest to ' + name + ', ' + (nearby.layer
+      ? 'layer ' + nearby.layer : 'embeddings');
+    clear(list, rows.length ? rows.map(([place, cosine]) => {
+      const [sentence, begin, end] = data.sample.places[place];
+      return el('li', {'data-value': cosine}, el('span', {class: 'text',
+        dir: 'auto'}, inContext(data.sample.sentences[sentence], begin, end,
+        70)), el('span', {class: 'value'}, cosine.toFixed(4)));
+    }) : el('li', null, 'The sample has no other ' + name + '.'));
+    if (aloud) {
+      say(heading.textContent + ': ' + rows.slice(0, 3).map(([place]) => {
+        const [sentence, begin, end] = data.sample.places[place];
+        return characters(data.sample.sentences[sentence]).slice(
+          Math.max(0, begin - 25), end + 25).join('');
+      }).join('; '));
+    }
+  }
+  const {box, press} = flow('Tokens of the text; press one to see its ' +
+    'neighbours', () => true, (t) => {
+    token = t;
+    show(true);
+  });
+  panel.append(el('p', {class: 'hint'}, 'The tokens whose vectors point ' +
+    'most nearly the same way, among ' + counted(data.sample.count) +
+    ' sentences of ' + data.sample.name + ', and the cosine with each: 1 is ' +
+    'the same direction.'), box,
+  el('div', {class: 'controls'},
+    layerSlider('near-layer', nearby.layer, (layer) => {
+      nearby.layer = layer;
+      show();
+    }),
+    radios('same', 'Among', [['kind', 'all tokens'], ['same', 'the same ' +
+      'one alone']], nearby.same, (value) => {
+      nearby.same = value;
+      show(true);
+    })),
+  el('div', {class: 'card'}, heading, list));
+  const before = byId('live').textContent;
+  press(token);
+  say(before);
+  return null;
+}
+
+addTab('neighbours', 'Neighbours', drawNeighbours, true);

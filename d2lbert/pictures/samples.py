@@ -1,0 +1,179 @@
+"""Sentences in which the words of a text are looked for: the sample.
+
+That of a run comes from the text it was trained on; that of any other model
+from a file, or from the corpus that comes with the package.
+"""
+import collections
+import csv
+import functools
+import re
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+from d2lbert import hub
+from d2lbert.corpus.reading import paragraphs_of
+from d2lbert.machine import textfiles
+from d2lbert.training.runs import read_config
+from d2lbert.words import STOP
+
+#: Sentences from all over a text, and for each word asked for.
+SENTENCES, OF_A_WORD = 250, 20
+
+#: How much of a text is looked at, in characters, and how long a sentence
+#: may be, in words.
+CHARS, WORDS = 1 << 24, 48
+
+#: Where a sentence ends in text as people write it.
+_END = re.compile(r'(?<=[.!?\u3002\uff01\uff1f])\s+')
+
+
+class Sample(NamedTuple):
+    """Sentences, and what they are called."""
+
+    name: str
+    sentences: list
+
+
+class Use(NamedTuple):
+    """A use of a word whose sense somebody has noted."""
+
+    sentence: str
+    sense: str
+
+
+def of_run(folder):
+    """The sample of the text that the run in `folder` was trained on.
+
+    Where it is not on this machine any more, a line on standard error says
+    so, and the sample is that of the package.
+    """
+    training = dict(read_config(Path(folder)).get('training', {}))
+    corpus = training.get('corpus')
+    if corpus == 'wikitext-2':
+        found = training.get('data_dir') or hub.find_wikitext2()
+        paths = [] if found is None else [
+            path for path in (Path(found, hub.TRAIN_FILE), Path(
+                found, 'wikitext-2', hub.TRAIN_FILE)) if path.is_file()][:1]
+        name = 'WikiText-2'
+    elif corpus in (None, 'sample'):
+        return bundled()
+    else:
+        paths = [Path(path).expanduser() for path in (
+            [corpus] if isinstance(corpus, str) else corpus)]
+        name = ', '.join(path.name for path in paths)
+    if not paths or not all(path.is_file() for path in paths):
+        print(f'the text of {folder} is not here any more ({corpus}): '
+              'neighbours are from the sample corpus', file=sys.stderr)
+        return bundled()
+    return Sample(name, sentences_of(paths))
+
+
+def bundled():
+    """The sample corpus that comes with the package."""
+    return Sample('the sample corpus',
+                  sentences_of([hub.sample_dir() / hub.TRAIN_FILE]))
+
+
+def of_file(path):
+    """The lines of a file, each a text; ValueError names what is wrong."""
+    try:
+        text = textfiles.whole(path)
+    except OSError as error:
+        raise ValueError(f'--file {path} cannot be read: {error.strerror}'
+                         ) from None
+    lines = [line.strip() for line in text.splitlines()]
+    lines = [line for line in lines if line]
+    if not lines:
+        raise ValueError(f'{path} holds no text: put one on each line')
+    return Sample(Path(path).name, lines)
+
+
+def sentences_of(paths):
+    """The sentences at the beginning of text files, CHARS in all."""
+    found, left = [], CHARS
+    for path in paths:
+        for paragraphs in paragraphs_of(path, lambda num_bytes: None):
+            for text in paragraphs.texts:
+                left -= len(text)
+                if left < 0:
+                    return found
+                found += _sentences(text, paragraphs.is_cut)
+    return found
+
+
+def _sentences(text, is_cut):
+    text = text.strip()
+    parts = text.split(STOP) if is_cut or STOP in text else _END.split(text)
+    return [part for part in map(str.strip, parts)
+            if 3 <= len(part.split()) <= WORDS]
+
+
+def chosen(sample, words):
+    """Some sentences of a `Sample`: from all over it, and with the words.
+
+    words: lower-case strings. A list without repetitions, in the order of
+    the text.
+    """
+    sentences = sample.sentences
+    kept = set(_spread(range(len(sentences)), SENTENCES))
+    places = {word: [] for word in words}
+    for k, sentence in enumerate(sentences):
+        for word in set(sentence.lower().split()):
+            if word in places:
+                places[word].append(k)
+    for found in places.values():
+        kept.update(_spread(found, OF_A_WORD))
+    return list(dict.fromkeys(sentences[k] for k in sorted(kept)))
+
+
+def common(sample):
+    """Words that more than one of 30 sentences has: they say little."""
+    some = _spread(sample.sentences, 3000)
+    counts = collections.Counter(
+        word for sentence in some for word in set(sentence.lower().split()))
+    return {word for word, count in counts.items() if count * 30 > len(some)}
+
+
+def _spread(items, count):
+    """At most so many of the items, evenly spread."""
+    if len(items) <= count:
+        return list(items)
+    return [items[k * len(items) // count] for k in range(count)]
+
+
+def senses_of(word):
+    """The `Use`s of a word in the sample corpus whose sense is noted."""
+    return _noted().get(word, [])
+
+
+@functools.lru_cache(1)
+def _noted():
+    """{word: its `Use`s}, of data/sample/senses.tsv."""
+    folder = hub.sample_dir()
+    lines = (folder / hub.TRAIN_FILE).read_text('utf-8').split('\n')
+    uses = {}
+    with open(folder / 'senses.tsv', encoding='utf-8', newline='') as file:
+        for row in csv.DictReader(file, delimiter='\t'):
+            words, at = lines[int(row['line']) - 1].split(), int(row['token'])
+            stops = [k for k, word in enumerate(words) if word == '.']
+            first = max((k + 1 for k in stops if k < at), default=0)
+            last = min((k for k in stops if k >= at), default=len(words))
+            uses.setdefault(row['word'].lower(), []).append(
+                Use(' '.join(words[first:last]), row['sense']))
+    return uses
+
+
+def read_senses(word, sentences):
+    """What `senses.sense_points` is given for a word: (sentences, senses).
+
+    Those of the sample corpus where it notes senses of the word; else the
+    ones among `sentences` that have the word, with None for senses.
+    """
+    uses = list(dict.fromkeys(senses_of(word)))
+    if uses:
+        return [use.sentence for use in uses], [use.sense for use in uses]
+    return _spread([sentence for sentence in sentences
+                    if word in sentence.lower().split()], 60), None
+
+

@@ -1,0 +1,193 @@
+"""Attention weights, vectors by layer, guesses and neighbours of a net."""
+import os
+import subprocess
+from pathlib import Path
+
+import numpy as onp
+import pytest
+import reference
+import sentences
+
+import d2lbert as d2l
+from d2lbert.machine.backend import nn, np
+from d2lbert.pictures import guesses, neighbours, points, samples
+from d2lbert.pictures.inside import attention_of, vectors_by_layer
+
+TEXTS = [('a grey bird flies', 'it is a crane'), ('the old tree',),
+         ('a crane sleeps under the tree',)]
+
+
+@pytest.fixture(scope='module')
+def small():
+    tokenizer = sentences.whole_words()
+    return sentences.build_net(len(tokenizer)), tokenizer
+
+
+def float64_weights(net, ids, segments):
+    """softmax(QKᵀ / √d) of each block and head, (L, N, T, T), in NumPy."""
+    params = reference.parameters(net)
+    N, found = net.config['num_heads'], []
+    for k, X in enumerate(vectors_by_layer(net, [Ids(ids, segments)])):
+        if k == net.config['num_layers']:
+            return onp.stack(found)
+        block = reference.under(params, f'encoder.blks.{k}.attention')
+        Q, K = (reference.dense(reference.under(block, name),
+                                X[0].astype('float64'))
+                for name in ('W_q', 'W_k'))
+        found.append([])
+        for q, key in zip(onp.split(Q, N, -1), onp.split(K, N, -1)):
+            scores = onp.exp(q @ key.T / onp.sqrt(q.shape[-1]))
+            found[-1].append(scores / scores.sum(-1, keepdims=True))
+
+
+class Ids:
+    def __init__(self, ids, segments):
+        self.ids, self.segments = ids, segments
+
+
+@pytest.mark.parametrize('number', range(3))
+def test_attention_is_the_float64_softmax_and_rows_sum_to_one(
+        number, small, path):
+    net, tokenizer = small
+    one = tokenizer.encode(*TEXTS[number])
+    found = attention_of(net, one.ids, one.segments)
+    T = len(one.ids)
+    assert found.shape == (2, 2, T, T) and found.dtype == 'float32'
+    onp.testing.assert_allclose(found.sum(-1), 1, atol=1e-6)
+    onp.testing.assert_allclose(
+        found, float64_weights(net, one.ids, one.segments), atol=1e-5)
+    # A net that was looked into is as fast as before
+    assert all(blk.attention.attention.attention_weights is None
+               and not blk.attention.attention.keeps_weights
+               for blk in net.encoder.blks)
+
+
+def test_attention_is_what_the_page_keeps(small):
+    net, tokenizer = small
+    one = tokenizer.encode(*TEXTS[0])
+    with d2l.keep_attention(net):
+        net(np.array([one.ids]), np.array([one.segments]),
+            np.array([len(one.ids)]))
+        kept = [blk.attention.attention.attention_weights.asnumpy()
+                for blk in net.encoder.blks]
+    onp.testing.assert_allclose(attention_of(net, one.ids, one.segments),
+                                kept, atol=1e-6)
+
+
+def test_a_block_without_its_attention_is_refused(small):
+    net, tokenizer = small
+    other = sentences.build_net(len(tokenizer))
+    other.encoder.blks = nn.Sequential()
+    other.encoder.blks.add(nn.Dense(20, flatten=False))
+    other.initialize(force_reinit=True)
+    with pytest.raises(ValueError, match='has 0 DotProductAttention in it'):
+        attention_of(other, [2, 5, 3])
+
+
+def test_vectors_by_layer_are_those_of_encode(small):
+    net, tokenizer = small
+    encoded = [tokenizer.encode(*text) for text in TEXTS]
+    for layer, rows in enumerate(vectors_by_layer(net, encoded)):
+        wanted = d2l.encode(net, tokenizer, TEXTS, pooling=None, layer=layer)
+        for found, each in zip(rows, wanted):
+            onp.testing.assert_allclose(found, each, atol=1e-5)
+    assert layer == 2
+
+
+def test_guesses_are_those_of_fill_mask(small):
+    net, tokenizer = small
+    words = 'the old crane flies'.split()
+    hidden = guesses.guesses_of(net, tokenizer,
+                                tokenizer.encode(' '.join(words)), 4)
+    assert hidden[0] is hidden[-1] is None
+    for k, word in enumerate(words):
+        text = ' '.join([*words[:k], '<mask>', *words[k + 1:]])
+        every, = d2l.fill_mask(net, tokenizer, text, len(tokenizer))
+        found = hidden[1 + k]
+        assert found.guesses == every[:4] and found.own.token == word
+        assert every[found.rank - 1] == found.own
+
+
+def test_neighbours_are_the_nearest_of_their_kind(small):
+    net, tokenizer = small
+    text = tokenizer.encode('a crane flies')
+    those = [' '.join(text) for text in TEXTS] + ['the crane is old']
+    places, (found,) = neighbours.neighbours_of(net, tokenizer, [text], those,
+                                                top=3)
+    for layer in range(3):
+        X, = d2l.encode(net, tokenizer, ['a crane flies'], None, layer)
+        rows = d2l.encode(net, tokenizer, those, None, layer)
+        tokens = [token for one in those
+                  for token in tokenizer.encode(one).tokens]
+        Y = onp.concatenate(rows)
+        cosines = X @ Y.T / onp.outer(*(onp.linalg.norm(A, axis=1)
+                                        for A in (X, Y)))
+        for t, token in enumerate(text.tokens):
+            of_kind, same = found[layer][t]
+            allowed = [k for k, other in enumerate(tokens)
+                       if (other == token if '<' in token
+                           else '<' not in other)]
+            best = sorted(allowed, key=lambda k: -cosines[t, k])[:3]
+            onp.testing.assert_allclose(of_kind.cosines, cosines[t, best],
+                                        atol=1e-5)
+            assert {tokens[k] for k in same.places} <= {token}
+    crane, = [place for place in found[2][2][1].places[:1]]
+    where = places[crane]
+    assert those[where.sentence][where.begin:where.end] == 'crane'
+
+
+def test_senses_are_of_the_word_in_the_sample_corpus(small):
+    net, tokenizer = small
+    texts, senses = samples.read_senses('crane', [])
+    assert set(senses) == {'bird', 'machine'}
+    found = points.sense_points(net, tokenizer, 'crane', texts, senses)
+    assert found.points.shape == (3, len(found.texts), 2)
+    for text, (begin, end) in zip(found.texts, found.spans):
+        assert text[begin:end].lower() == 'crane'
+    # Two principal components: no more than the vectors, and centred
+    onp.testing.assert_allclose(found.points.mean(axis=1), 0, atol=1e-5)
+    with pytest.raises(ValueError, match="'xyz' stands in 0"):
+        points.sense_points(net, tokenizer, 'xyz', texts)
+
+
+def test_a_sample_has_sentences_with_the_words_asked_for(tmp_path):
+    sample = samples.bundled()
+    some = samples.chosen(sample, {'crane'})
+    assert len(set(some)) == len(some) <= len(sample.sentences)
+    assert sum('crane' in one.lower().split() for one in some) >= 15
+    (tmp_path / 'x.txt').write_text('one crane\n\n two cranes \n')
+    assert samples.of_file('x.txt').sentences == ['one crane', 'two cranes']
+
+
+PROGRAM = '''
+import sys, numpy, torch
+from transformers import BertModel
+for k in range(1, len(sys.argv), 2):
+    net = BertModel.from_pretrained(sys.argv[k], attn_implementation='eager')
+    with torch.no_grad():
+        ids = torch.tensor([list(map(int, sys.argv[k + 1].split()))])
+        found = net.eval()(ids, output_attentions=True).attentions
+    numpy.save(f'{k}.npy', torch.cat(found).numpy())
+'''
+
+
+def test_attention_is_that_of_transformers(tmp_path):
+    python = os.environ.get('D2LBERT_PEERS')
+    folders = [Path(os.environ.get('D2LBERT_WEIGHTS', 'none'), name)
+               for name in ('minilm', 'tiny')]
+    if not python or not all(folder.is_dir() for folder in folders):
+        pytest.skip('D2LBERT_PEERS names no Python with transformers, or '
+                    'D2LBERT_WEIGHTS no folder with minilm/ and tiny/')
+    models = [d2l.load_pretrained(folder, heads=(), trainable=False)
+              for folder in folders]
+    texts = [tokenizer.encode('A crane flies over the unaffable crane '
+                              'driver.').ids for _, tokenizer in models]
+    subprocess.run(
+        [python, '-c', PROGRAM, *(part for folder, ids in zip(folders, texts)
+                                  for part in (folder, ' '.join(
+                                      map(str, ids))))],
+        check=True, stderr=subprocess.DEVNULL,
+        env=dict(os.environ, HF_HUB_OFFLINE='1', PYTHONPATH=''))
+    for k, ((net, _), ids) in enumerate(zip(models, texts)):
+        onp.testing.assert_allclose(attention_of(net, ids),
+                                    onp.load(f'{2 * k + 1}.npy'), atol=1e-5)

@@ -1,0 +1,114 @@
+"""Figures for notebooks: `plot_attention` and `plot_history`."""
+import numpy as onp
+import pytest
+import sentences
+
+import d2lbert as d2l
+from d2lbert.bert_pretraining import History
+from d2lbert.pictures.inside import attention_of
+
+WORDS = 'a grey crane flies over the old river'.split()
+
+
+@pytest.fixture(scope='module')
+def small():
+    tokenizer = sentences.whole_words()
+    net = sentences.build_net(len(tokenizer), max_len=300)
+    net.vocab = tokenizer.vocab
+    return net, tokenizer
+
+
+def drawn(fig):
+    """The figure, with every text in its place, and what knows where."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    canvas = FigureCanvasAgg(fig)
+    canvas.draw()
+    return canvas.get_renderer()
+
+
+def check_labels(fig):
+    renderer = drawn(fig)
+    whole = fig.get_window_extent(renderer)
+    for ax in fig.axes:
+        for axis in (ax.xaxis, ax.yaxis):
+            low, high = sorted(axis.get_view_interval())
+            boxes = [tick.label1.get_window_extent(renderer) for tick
+                     in axis.get_major_ticks()
+                     if tick.label1.get_visible() and tick.label1.get_text()
+                     and low <= tick.get_loc() <= high]
+            for one, other in zip(boxes, boxes[1:]):
+                assert not one.overlaps(other)
+            for box in boxes:
+                assert whole.x0 - 1 <= box.x0 and box.x1 <= whole.x1 + 1
+                assert whole.y0 - 1 <= box.y0 and box.y1 <= whole.y1 + 1
+
+
+@pytest.mark.parametrize('words, choices', [
+    (WORDS, {}), (WORDS * 30, dict(layers=2, heads=1)),
+    (WORDS, dict(figsize=(3, 3)))])
+def test_names_of_tokens_do_not_overlap(words, choices, small):
+    check_labels(d2l.plot_attention(small[0], words, **choices))
+
+
+def test_panels_show_the_weights_of_their_head(small):
+    net, tokenizer = small
+    one = tokenizer.encode('a crane flies', 'it is old')
+    weights = attention_of(net, one.ids, one.segments)
+    for fig in (d2l.plot_attention(net, ['a', 'crane', 'flies'],
+                                   ['it', 'is', 'old'], layers=[2],
+                                   heads=[2, 1]),
+                d2l.plot_attention(net, 'a crane flies', 'it is old',
+                                   tokenizer=tokenizer, layers=2,
+                                   heads=[2, 1])):
+        shown = [ax.get_images()[0] for ax in fig.axes[:2]]
+        for image, head in zip(shown, (1, 0)):
+            onp.testing.assert_allclose(image.get_array(), weights[1, head],
+                                        atol=1e-6)
+        # Grey already, and darker for more
+        greys = onp.array([image.to_rgba(x)[:3] for x in
+                           onp.linspace(0, image.get_clim()[1], 9)])
+        assert (greys.std(axis=1) < 0.01).all()
+        assert (onp.diff(greys.mean(axis=1)) < 0).all()
+    hidden = d2l.plot_attention(net, ['a', 'crane'], hide_special=True)
+    assert hidden.axes[0].get_images()[0].get_array().shape == (2, 2)
+
+
+@pytest.mark.parametrize('arguments, choices, said', [
+    (['a crane'], {}, 'must be a list of tokens'),
+    ([['a']], dict(layers=3), 'layers are counted from 1 to 2'),
+    ([['a']], dict(heads=0), 'heads are counted from 1 to 2'),
+    ([[]], dict(hide_special=True), 'special tokens alone')])
+def test_what_cannot_be_drawn_is_said(arguments, choices, said, small):
+    with pytest.raises((ValueError, TypeError), match=said):
+        d2l.plot_attention(small[0], *arguments, **choices)
+
+
+def test_a_history_is_drawn_of_a_run_and_of_what_training_returned(run):
+    fig = d2l.plot_history(run)
+    check_labels(fig)
+    mlm, nsp, rates = fig.axes
+    lines = {line.get_label(): line for line in mlm.get_lines()}
+    assert set(lines) == {"each step's", 'mean since step 1', 'held out'}
+    rows = [line.split(',') for line in (run / 'losses.csv').read_text()
+            .splitlines()]
+    mean = [float(row[rows[0].index('mlm')]) for row in rows[1:]]
+    assert list(lines['mean since step 1'].get_ydata()) == mean
+    assert list(lines['held out'].get_xdata()) == [3, 6]
+    assert {line.get_label() for line in rates.get_lines()} == {
+        'mlm accuracy', 'known accuracy', 'nsp accuracy'}
+    both = d2l.plot_history(run, run)
+    styles = {line.get_linestyle() for line in both.axes[0].get_lines()
+              if 'mean' in line.get_label()}
+    assert len(styles) == 2     # told apart without colours
+    check_labels(both)
+
+    history = History()
+    history.step, history.mlm_loss, history.nsp_loss = [1, 2], [3, 2], [1, 1]
+    history.mlm, history.nsp = [3, 2.5], [1, 1]
+    found = d2l.plot_history(history).axes[0].get_lines()
+    assert [list(line.get_ydata()) for line in found] == [[3, 2], [3, 2.5]]
+
+
+def test_a_folder_without_a_history_is_refused(tmp_path):
+    with pytest.raises(ValueError, match='is no folder of a run'):
+        d2l.plot_history(tmp_path)
