@@ -900,8 +900,8 @@ MISTAKES = tuple(Mistake(*row) for row in (
      'except OSError as error:\n            print',
      'test_a_folder_that_was_named_is_never_swapped'),
     ('the vectors of a short text end with padding',
-     'return [X[begin:begin + T] for begin, T in zip(begins, lens)]',
-     'return [X[begin:begin + T + 1] for begin, T in zip(begins, lens)]',
+     'return [X[begin:begin + len(one.ids)]',
+     'return [X[begin:begin + len(one.ids) + 1]',
      'test_encode_pools_each_text_into_one_vector'),
     ('the last line of a file without line end is lost',
      'if not chunk and kept:',
@@ -959,14 +959,14 @@ MISTAKES = tuple(Mistake(*row) for row in (
      'pieces.change_normalizer(tokenizer, options)', 'pass',
      'test_tokenizer_config_wins_over_tokenizer_json'),
     ('a text in pieces has the <unk> of WikiText in letters',
-     'found[k] = [self.unk]', 'pass',
+     '{UNK: [self.unk]})', '{})',
      'test_sentences_are_those_of_the_tokenizer'),
     ('words in pieces are lower-cased before they are cut',
      'cutters(files, progress, lower=not of_pieces)',
      'cutters(files, progress)',
      'test_capitals_and_accents_stay_where_the_tokenizer_has_them'),
     ('sentences of a later block begin as those of the first',
-     'yield self.length + pieces[ends - word]', 'yield pieces[ends - word]',
+     'yield self.length + ends', 'yield ends',
      'test_sentences_are_those_of_the_tokenizer'),
     ('held-out articles teach pieces, too',
      'count_words(cut, valid), pieces))', 'count_words(cut, []), pieces))',
@@ -1051,7 +1051,9 @@ MISTAKES = tuple(Mistake(*row) for row in (
      'test_what_is_written_says_what_was_learnt'),
 
     ('the gradients of a net that is only asked take memory',
-     'if not trainable:\n        net.', 'if False:\n        net.',
+     'if not trainable:\n        net.collect_params().setattr('
+     "'grad_req', 'null')\n    _fill(",
+     '_fill(',
      'test_a_net_that_is_only_asked_has_no_gradients'),
 
     # texts as vectors
