@@ -7,12 +7,18 @@ edition's.
 """
 import numpy as onp
 
-from d2lbert.inputs import check_ids, check_whole, on_device
+from d2lbert.inputs import (
+    check_ids,
+    check_shares,
+    check_sizes,
+    check_whole,
+    on_device,
+)
 from d2lbert.kernels import ops
 from d2lbert.layers import Dense, LayerNorm, grad_reqs, is_ours, values
 from d2lbert.machine.backend import nn, np
 from d2lbert.text import CLS, SEP
-from d2lbert.transformer import PositionalEncoding, TransformerEncoderBlock
+from d2lbert.transformer import Blocks, PositionalEncoding
 
 
 def get_tokens_and_segments(tokens_a, tokens_b=None, cls=CLS, sep=SEP):
@@ -35,8 +41,14 @@ class BERTEncoder(nn.Block):
     what the pages leave out: activation='gelu', in the feed-forward networks
     ('gelu_new' is GELU by a tanh, 'relu' the pages'); layer_norm_eps=1e-12;
     embedding_norm=True, LayerNorm and dropout behind the sum of embeddings.
-    num_segments: how many kinds of segments there are; attention_dropout:
-    that of the attention weights, where it is not `dropout`.
+    num_segments: how many kinds of segments there are; with fewer than two
+    nobody looks at segments. attention_dropout: that of the attention
+    weights, where it is not `dropout`.
+
+    ALBERT (Lan et al. 2020) has embedding_size=E, embeddings of E numbers
+    and a layer from them to H, and num_groups, the number of groups of
+    inner_group_num blocks that the layers are made of, each used by as many
+    layers. pre_norm=True is XLM's: see `TransformerEncoderBlock`.
     """
 
     def __init__(self, vocab_size, num_hiddens, ffn_num_hiddens, num_heads,
@@ -44,16 +56,22 @@ class BERTEncoder(nn.Block):
                  num_blks=None, positional='learnable', precision='fp32',
                  activation='relu', layer_norm_eps=1e-5,
                  embedding_norm=False, num_segments=2,
-                 attention_dropout=None, **kwargs):
+                 attention_dropout=None, embedding_size=None,
+                 num_groups=None, inner_group_num=1, pre_norm=False,
+                 **kwargs):
         super().__init__(**kwargs)
         num_layers = _number_of_blocks(num_layers, num_blks)
+        E = num_hiddens if embedding_size is None else embedding_size
         if attention_dropout is None:
             attention_dropout = dropout
-        _check_sizes(vocab_size=vocab_size, num_hiddens=num_hiddens,
-                     ffn_num_hiddens=ffn_num_hiddens, num_layers=num_layers,
-                     max_len=max_len, num_segments=num_segments)
-        _check_shares(dropout=dropout, attention_dropout=attention_dropout,
-                      layer_norm_eps=layer_norm_eps)
+        check_sizes(vocab_size=vocab_size, num_hiddens=num_hiddens,
+                    ffn_num_hiddens=ffn_num_hiddens, num_layers=num_layers,
+                    max_len=max_len, embedding_size=E,
+                    num_groups=num_groups or 1,
+                    inner_group_num=inner_group_num)
+        check_sizes(0, num_segments=num_segments)
+        check_shares(dropout=dropout, attention_dropout=attention_dropout,
+                     layer_norm_eps=layer_norm_eps)
         if activation not in ('relu', 'gelu', 'gelu_new'):
             raise ValueError('activation must be relu, gelu or gelu_new, not '
                              f'{activation!r}')
@@ -66,25 +84,27 @@ class BERTEncoder(nn.Block):
                              "model's positions, positional='learnable'")
         self.vocab_size, self.max_len = vocab_size, max_len
         self.num_segments = num_segments
-        self.token_embedding = nn.Embedding(vocab_size, num_hiddens)
-        self.segment_embedding = nn.Embedding(num_segments, num_hiddens)
-        self.embedding_norm = None
+        self.token_embedding = nn.Embedding(vocab_size, E)
+        self.segment_embedding = self.embedding_norm = self.projection = None
+        if num_segments:
+            self.segment_embedding = nn.Embedding(num_segments, E)
         if embedding_norm:
             self.embedding_norm = LayerNorm(epsilon=layer_norm_eps,
-                                            in_channels=num_hiddens)
+                                            in_channels=E)
             self.embedding_dropout = nn.Dropout(dropout)
         if not learnable:
-            self.pos_encoding = PositionalEncoding(num_hiddens, dropout,
-                                                   max_len)
-        self.blks = nn.Sequential()
-        for _ in range(num_layers):
-            # The first edition's projections have no bias, the later ones do
-            self.blks.add(TransformerEncoderBlock(
-                num_hiddens, ffn_num_hiddens, num_heads, dropout, learnable,
-                precision, activation, layer_norm_eps, attention_dropout))
+            self.pos_encoding = PositionalEncoding(E, dropout, max_len)
+        if embedding_size is not None:
+            self.projection = Dense(num_hiddens, precision=precision,
+                                    in_units=E)
+        # The first edition's projections have no bias, the later ones do
+        self.blks = Blocks(
+            num_layers, num_groups, inner_group_num, num_hiddens,
+            ffn_num_hiddens, num_heads, dropout, learnable, precision,
+            activation, layer_norm_eps, attention_dropout, pre_norm)
         if learnable:
             self.pos_embedding = self.params.get(
-                'pos_embedding', shape=(1, max_len, num_hiddens))
+                'pos_embedding', shape=(1, max_len, E))
 
     def forward(self, tokens, segments, valid_lens, layer=-1):
         """Encode tokens (B, T), segments (B, T), valid_lens (B,) or None.
@@ -98,18 +118,9 @@ class BERTEncoder(nn.Block):
             check_whole(valid_lens, 'valid length')
             valid_lens = on_device(valid_lens, tokens.ctx)
         X = self._embed(tokens, segments)               # (B, T, H)
-        for blk in self._blocks_to(layer):
+        for blk in self.blks.up_to(layer):
             X = blk(X, valid_lens)
         return X
-
-    def _blocks_to(self, layer):
-        """The blocks up to `layer`, counted from 1, or back from -1."""
-        count = len(self.blks)
-        if not -count - 1 <= layer <= count:
-            raise ValueError(f'layer must lie between {-count - 1} and '
-                             f'{count}, as there are {count} blocks behind '
-                             f'the embeddings, which are 0, not {layer}')
-        return list(self.blks)[:layer % (count + 1)]
 
     def _embed(self, tokens, segments):
         if is_ours(self):
@@ -117,40 +128,47 @@ class BERTEncoder(nn.Block):
             positions = onp.broadcast_to(onp.arange(T), (B, T))
             return self._embed_at(tokens, segments, np.array(
                 positions, dtype='int32', ctx=tokens.ctx))
-        X = self.token_embedding(tokens) + self.segment_embedding(segments)
+        X = self.token_embedding(tokens)
+        if self.segment_embedding is not None:
+            X = X + self.segment_embedding(segments)
         if self._learnable:
-            return self._normalized(
+            return self._projected(
                 X + self.pos_embedding.data(X.ctx)[:, :X.shape[1], :])
-        return self.pos_encoding(X)
+        return self._projected(self.pos_encoding(X))
 
-    def _normalized(self, X):
-        """What follows the sum of embeddings in the published model."""
-        if self.embedding_norm is None:
-            return X
-        return self.embedding_dropout(self.embedding_norm(X))
+    def _projected(self, X):
+        """What follows the sum of embeddings (..., E): (..., H)."""
+        if self.embedding_norm is not None:
+            X = self.embedding_dropout(self.embedding_norm(X))
+        return X if self.projection is None else self.projection(X)
 
     def _embed_at(self, tokens, segments, positions):
         """Embed tokens (...) in segments (...) at positions (...)."""
         ctx = tokens.ctx
-        tables = self.token_embedding.weight, self.segment_embedding.weight
+        words = self.token_embedding.weight
+        if self.segment_embedding is None:
+            kinds, request = np.zeros((1, words.shape[1]), ctx=ctx), 'null'
+        else:
+            kinds = self.segment_embedding.weight
+            kinds, request = kinds.data(ctx), kinds.grad_req
         if self._learnable:
             positional = self.pos_embedding.data(ctx)
             positional = positional.reshape(positional.shape[1:])   # (L, H)
         else:
             positional = self.pos_encoding.P[0].as_in_ctx(ctx)
         # The reshape stands before the third table and knows how to add
-        X = ops.embed(tokens, segments, positions,
-                      *(table.data(ctx) for table in tables), positional,
-                      grad_req=(*grad_reqs(*tables), 'write'))
+        X = ops.embed(tokens, segments, positions, words.data(ctx), kinds,
+                      positional,
+                      grad_req=(*grad_reqs(words), request, 'write'))
         if self._learnable:
-            return self._normalized(X)
-        return self.pos_encoding.dropout(X)
+            return self._projected(X)
+        return self._projected(self.pos_encoding.dropout(X))
 
     def encode_rows(self, places, layer=-1):
         """Encode what `packing.Places` names, (R, H); only where `is_ours`.
         """
         X = self._embed_at(places.tokens, places.segments, places.positions)
-        for blk in self._blocks_to(layer):
+        for blk in self.blks.up_to(layer):
             X = blk(X, places.rows)
         return X
 
@@ -159,8 +177,11 @@ class BERTEncoder(nn.Block):
 
         The last block computes nothing else but keys and values.
         """
-        X = self.encode_rows(places, len(self.blks) - 1)
-        return self.blks[-1].encode_firsts(X, places.rows)
+        X = self._embed_at(places.tokens, places.segments, places.positions)
+        *blks, last = self.blks.up_to(-1)
+        for blk in blks:
+            X = blk(X, places.rows)
+        return last.encode_firsts(X, places.rows)
 
     def check(self, tokens, segments):
         """The two as (B, T) arrays on the device, once their ids are known.
@@ -181,7 +202,9 @@ class BERTEncoder(nn.Block):
                              f'{self.max_len} positions of this model: raise '
                              'max_len or cut the sequences')
         check_ids(tokens, self.vocab_size, 'token')
-        check_ids(segments, self.num_segments, 'segment')
+        if self.num_segments < 2:
+            segments = onp.zeros(shape, 'int32')
+        check_ids(segments, max(self.num_segments, 1), 'segment')
         return on_device(tokens, ctx, 'int32'), on_device(segments, ctx,
                                                           'int32')
 
@@ -190,28 +213,31 @@ class MaskLM(nn.Block):
     """The masked language model head: one hidden layer, then V scores.
 
     embedding: the token embedding whose weight, (V, H), is that of the last
-    layer, too, as in the published model; its own bias stays.
+    layer, too, as in the published model; its own bias stays. units: those
+    of the hidden layer, num_hiddens if None; 0: there is none, as in XLM.
     """
 
     def __init__(self, vocab_size, num_hiddens, precision='fp32', in_units=0,
                  activation='relu', layer_norm_eps=1e-5, embedding=None,
-                 **kwargs):
+                 units=None, **kwargs):
         super().__init__(**kwargs)
+        units = num_hiddens if units is None else units
         self.mlp = nn.Sequential()
-        self.mlp.add(Dense(num_hiddens, activation=activation,
-                           precision=precision, in_units=in_units),
-                     LayerNorm(epsilon=layer_norm_eps,
-                               in_channels=num_hiddens),
-                     Dense(vocab_size, precision=precision,
-                           in_units=num_hiddens,
+        if units:
+            self.mlp.add(Dense(units, activation=activation,
+                               precision=precision, in_units=in_units),
+                         LayerNorm(epsilon=layer_norm_eps,
+                                   in_channels=units))
+        self.mlp.add(Dense(vocab_size, precision=precision,
+                           in_units=units or num_hiddens,
                            params=embedding and embedding.params))
         self._precision = precision
 
     @property
     def works_on_rows(self):
-        """Whether it has the three layers that it was made with."""
-        return [type(layer) for layer in self.mlp] == [Dense, LayerNorm,
-                                                       Dense]
+        """Whether it has the layers that it was made with."""
+        return [type(layer) for layer in self.mlp] in (
+            [Dense, LayerNorm, Dense], [Dense])
 
     def forward(self, X, pred_positions):
         """Score the vocabulary at pred_positions (B, P) of X (B, T, H).
@@ -233,8 +259,10 @@ class MaskLM(nn.Block):
         labels (S,) int32, weights (S,) float32. Returns a scalar; nothing of
         the size of S times the vocabulary is ever stored.
         """
-        hidden, norm, output = self.mlp
-        X = norm(hidden(masked_X))
+        *hidden, output = self.mlp
+        X = masked_X
+        for layer in hidden:
+            X = layer(X)
         total = ops.vocab_ce(
             X, *values(output, X).values(), labels, weights,
             precision=self._precision,
@@ -268,6 +296,11 @@ class NextSentencePred(nn.Block):
         return self.output(X)
 
 
+#: What a `BERTModel` may have otherwise, and what it has.
+RELATIVE = dict(family='bert', heads=('pooler', 'mlm', 'nsp'),
+                mlm_hidden=True, mlm_activation=None)
+
+
 class BERTModel(nn.Block):
     """The encoder and its two pretraining heads.
 
@@ -276,7 +309,12 @@ class BERTModel(nn.Block):
     bfloat16 and keeps sums, weights and everything else in float32.
     `tie_embeddings=True`, as published: the head that predicts words has the
     token embedding for its last weight. `hidden` is what others call the
-    pooler.
+    pooler. relative: what the relatives of BERT have otherwise, of RELATIVE
+    and of the encoder's keywords; family: in whose folders the net is kept
+    (`pretrained.families`); heads: those that there are, of 'pooler', 'mlm'
+    and 'nsp', the last not without the first; mlm_hidden=False: the head
+    that predicts words has no hidden layer; mlm_activation: that of this
+    layer, where it is not `activation`.
     """
 
     def __init__(self, vocab_size, num_hiddens, ffn_num_hiddens, num_heads,
@@ -284,9 +322,14 @@ class BERTModel(nn.Block):
                  num_blks=None, positional='learnable', precision='fp32',
                  activation='relu', layer_norm_eps=1e-5,
                  embedding_norm=False, num_segments=2, tie_embeddings=False,
-                 attention_dropout=None):
+                 attention_dropout=None, **relative):
         super().__init__()
         ops.check_precision(precision)
+        _, heads, mlm_hidden, mlm_activation = (
+            relative.get(name, value) for name, value in RELATIVE.items())
+        if 'nsp' in heads and 'pooler' not in heads:
+            raise ValueError('the head nsp stands on the head pooler: name '
+                             'both in heads, or neither')
         num_layers = _number_of_blocks(num_layers, num_blks)
         self.config = dict(
             vocab_size=vocab_size, num_hiddens=num_hiddens,
@@ -296,24 +339,25 @@ class BERTModel(nn.Block):
             activation=activation, layer_norm_eps=layer_norm_eps,
             embedding_norm=embedding_norm, num_segments=num_segments,
             tie_embeddings=tie_embeddings,
-            attention_dropout=attention_dropout)
+            attention_dropout=attention_dropout, **relative)
         self.vocab = None       # bound by train_bert and load_run
-        self.encoder = BERTEncoder(
-            vocab_size, num_hiddens, ffn_num_hiddens, num_heads, num_layers,
-            dropout, max_len, positional=positional, precision=precision,
-            activation=activation, layer_norm_eps=layer_norm_eps,
-            embedding_norm=embedding_norm, num_segments=num_segments,
-            attention_dropout=attention_dropout)
+        self.encoder = BERTEncoder(**{
+            name: value for name, value in self.config.items()
+            if name != 'tie_embeddings' and name not in RELATIVE})
         # In the order of a first pass through the book's model, so that one
         # seed draws the same initial weights
         self.mlm = MaskLM(
-            vocab_size, num_hiddens, precision, num_hiddens, activation,
-            layer_norm_eps,
-            self.encoder.token_embedding if tie_embeddings else None)
+            vocab_size, num_hiddens, precision, num_hiddens,
+            mlm_activation or activation, layer_norm_eps,
+            self.encoder.token_embedding if tie_embeddings else None,
+            relative.get('embedding_size') if mlm_hidden else 0)
         if positional == 'learnable':
-            self.hidden = Dense(num_hiddens, activation='tanh', flatten=True,
-                                in_units=num_hiddens)
-            self.nsp = NextSentencePred(in_units=num_hiddens)
+            self.nsp = None
+            if 'pooler' in heads:
+                self.hidden = Dense(num_hiddens, activation='tanh',
+                                    flatten=True, in_units=num_hiddens)
+            if 'nsp' in heads:
+                self.nsp = NextSentencePred(in_units=num_hiddens)
         else:
             self.nsp = NextSentencePred(num_hiddens, num_hiddens)
 
@@ -322,7 +366,7 @@ class BERTModel(nn.Block):
 
         tokens, segments (B, T); valid_lens (B,); pred_positions (B, P).
         Returns encoded_X (B, T, H), mlm_Y_hat (B, P, V) or None where there
-        are no pred_positions, nsp_Y_hat (B, 2).
+        are no pred_positions, nsp_Y_hat (B, 2) or None without such a head.
         """
         encoded_X = self.encoder(tokens, segments, valid_lens)
         mlm_Y_hat = None
@@ -344,6 +388,8 @@ class BERTModel(nn.Block):
         return X, self._score_next(np.expand_dims(cls_X, 1))
 
     def _score_next(self, encoded_X):
+        if self.nsp is None:
+            return None
         if hasattr(self, 'hidden'):
             # 0 is the place of <cls>
             return self.nsp(self.hidden(encoded_X[:, 0, :]))
@@ -355,17 +401,3 @@ def _number_of_blocks(num_layers, num_blks):
         raise TypeError('give the number of blocks once, as num_layers or as '
                         f'num_blks, not {num_layers} and {num_blks}')
     return num_blks if num_layers is None else num_layers
-
-
-def _check_sizes(**sizes):
-    for name, size in sizes.items():
-        if int(size) != size or size < 1:
-            raise ValueError(f'{name} must be a whole number of at least 1, '
-                             f'not {size!r}')
-
-
-def _check_shares(**shares):
-    for name, share in shares.items():
-        if share is None or not 0 <= share < 1:
-            raise ValueError(f'{name} must be a number from 0 to less than '
-                             f'1, not {share!r}')

@@ -48,3 +48,19 @@ def check_ids(ids, bound, name):
     if low < 0 or high >= bound:
         raise ValueError(f'{name} {low if low < 0 else high} is out of '
                          f'range: it must be 0 to {bound - 1}')
+
+
+def check_sizes(least=1, **sizes):
+    """Refuse sizes of a net that are no whole numbers from `least` on."""
+    for name, size in sizes.items():
+        if int(size) != size or size < least:
+            raise ValueError(f'{name} must be a whole number of at least '
+                             f'{least}, not {size!r}')
+
+
+def check_shares(**shares):
+    """Refuse numbers that are not from 0 to less than 1."""
+    for name, share in shares.items():
+        if share is None or not 0 <= share < 1:
+            raise ValueError(f'{name} must be a number from 0 to less than '
+                             f'1, not {share!r}')

@@ -6,7 +6,14 @@ import numpy as onp
 
 from d2lbert.attention import MultiHeadAttention
 from d2lbert.kernels import ops
-from d2lbert.layers import Dense, LayerNorm, grad_reqs, is_ours, values
+from d2lbert.layers import (
+    Dense,
+    LayerNorm,
+    grad_reqs,
+    is_ours,
+    used_often,
+    values,
+)
 from d2lbert.machine.backend import nn, np
 
 
@@ -43,18 +50,26 @@ class AddNorm(nn.Block):
             eps=self.ln._epsilon,
             grad_req=grad_reqs(self.ln.gamma, self.ln.beta))
 
+    def add(self, X, Y):
+        """X + dropout(Y): the residual connection alone."""
+        return X + self.dropout(Y)
+
 
 class TransformerEncoderBlock(nn.Block):
     """Self-attention and feed-forward network, each with its `AddNorm`.
 
     The 0.17 edition and the first call this class `EncoderBlock`.
     attention_dropout: that of the attention weights, `dropout` if None.
+    pre_norm=True normalizes what each of the two is given in place of what
+    it is added to: X + dropout(f(LayerNorm(X))).
     """
 
     def __init__(self, num_hiddens, ffn_num_hiddens, num_heads, dropout,
                  use_bias=False, precision='fp32', activation='relu',
-                 layer_norm_eps=1e-5, attention_dropout=None, **kwargs):
+                 layer_norm_eps=1e-5, attention_dropout=None, pre_norm=False,
+                 **kwargs):
         super().__init__(**kwargs)
+        self.pre_norm = pre_norm
         if attention_dropout is None:
             attention_dropout = dropout
         self.attention = MultiHeadAttention(
@@ -67,7 +82,17 @@ class TransformerEncoderBlock(nn.Block):
 
     def forward(self, X, valid_lens):
         """Encode X (B, T, H), or (R, H) with `Rows` for valid_lens."""
-        Y = self.addnorm1(X, self.attention(X, X, X, valid_lens))
+        if self.pre_norm:
+            Y = self.addnorm1.ln(X)
+            return self._feed(self.addnorm1.add(
+                X, self.attention(Y, Y, Y, valid_lens)))
+        return self._feed(self.addnorm1(
+            X, self.attention(X, X, X, valid_lens)))
+
+    def _feed(self, Y):
+        """The second half of the block: the network on each Y (..., H)."""
+        if self.pre_norm:
+            return self.addnorm2.add(Y, self.ffn(self.addnorm2.ln(Y)))
         return self.addnorm2(Y, self.ffn(Y))
 
     def encode_firsts(self, X, rows):
@@ -76,12 +101,62 @@ class TransformerEncoderBlock(nn.Block):
         What `forward` gives there, where `is_ours`.
         """
         firsts = rows.offsets[:-1]
-        Y = self.addnorm1(X.take(firsts, axis=0),
-                          self.attention._among_rows(X, rows, firsts))
-        return self.addnorm2(Y, self.ffn(Y))
+        first_X = X.take(firsts, axis=0)
+        if self.pre_norm:
+            return self._feed(self.addnorm1.add(
+                first_X, self.attention._among_rows(
+                    self.addnorm1.ln(X), rows, firsts)))
+        return self._feed(self.addnorm1(
+            first_X, self.attention._among_rows(X, rows, firsts)))
 
 
 EncoderBlock = TransformerEncoderBlock
+
+
+class Blocks(nn.Sequential):
+    """The blocks of an encoder of `num_layers` layers.
+
+    A block for each layer; or num_groups groups of inner_group_num blocks,
+    each group that of as many layers one after another (Lan et al. 2020).
+    arguments: those of `TransformerEncoderBlock`.
+    """
+
+    def __init__(self, num_layers=0, num_groups=None, inner_group_num=1,
+                 *arguments, **kwargs):
+        super().__init__(**kwargs)
+        if num_groups is not None and num_groups > num_layers:
+            raise ValueError(f'num_groups={num_groups} is more than the '
+                             f'{num_layers} layers that there are: lower it')
+        self._inner = inner_group_num
+        for _ in range(inner_group_num * (num_groups or num_layers)):
+            self.add(TransformerEncoderBlock(*arguments))
+        self._groups = None
+        if num_groups is not None:
+            # Rounded as transformers does
+            self._groups = [int(k / (num_layers / num_groups))
+                            for k in range(num_layers)]
+            used_often(self)
+
+    @property
+    def num_layers(self):
+        """How many layers follow the embeddings."""
+        return len(self if self._groups is None else self._groups)
+
+    def up_to(self, layer):
+        """The blocks up to `layer`, counted from 1, or back from -1: a list.
+
+        One that several layers share is there several times.
+        """
+        count = self.num_layers
+        if not -count - 1 <= layer <= count:
+            raise ValueError(f'layer must lie between {-count - 1} and '
+                             f'{count}, as there are {count} blocks behind '
+                             f'the embeddings, which are 0, not {layer}')
+        blks, count = list(self), layer % (count + 1)
+        if self._groups is None:
+            return blks[:count]
+        return [blk for k in self._groups[:count]
+                for blk in blks[k * self._inner:(k + 1) * self._inner]]
 
 
 class PositionalEncoding(nn.Block):

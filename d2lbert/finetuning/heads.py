@@ -1,4 +1,4 @@
-"""What is put on a pretrained encoder for a task: one new layer.
+"""What is put on a pretrained encoder for a task: one new layer, or two.
 
 The families of the published paper (Devlin et al. 2018, figure 4): one text
 or a pair with a label or a number, a tag for each word, an answer within a
@@ -10,6 +10,7 @@ from d2lbert.bert import BERTModel
 from d2lbert.layers import Dense
 from d2lbert.machine.backend import init, nn, np, npx
 from d2lbert.packing import at_first_places, at_real_places
+from d2lbert.pretrained.families import family_of
 
 #: What is scored: the whole text, by the hidden layer over its first token
 #: (labels, or one number), or each of its tokens (tags; begin and end).
@@ -25,9 +26,11 @@ class FineTuned(nn.Block):
 
     bert: a `BERTModel`, whose encoder, and hidden layer where whole texts
     are scored, become this net's own; what it predicts words and next
-    sentences with is left behind. kind: one of `KINDS`. num_scores: K; one
-    for 'regress', two for 'span'. dropout: of what the new layer is given;
-    None: the encoder's, as published; for 'span' there is none.
+    sentences with is left behind. The relatives of BERT score whole texts
+    by a new hidden layer, or by none: see `pretrained.families.Head`. kind:
+    one of `KINDS`. num_scores: K; one for 'regress', two for 'span'.
+    dropout: of what the new layer is given; None: the encoder's, as
+    published; for 'span' there is none.
     """
 
     def __init__(self, bert, kind, num_scores, dropout=None):
@@ -40,7 +43,13 @@ class FineTuned(nn.Block):
         self.vocab = None
         self.encoder = bert.encoder
         H = bert.config['num_hiddens']
-        if kind in WHOLE:
+        head = family_of(self.config).whole
+        self._hides = kind in WHOLE and head.act is not None
+        self._drops_first = kind in WHOLE and head.drops_first
+        if self._hides and head.name is not None:
+            self.hidden = Dense(H, activation=head.act, in_units=H,
+                                precision=bert.config['precision'])
+        elif self._hides:
             # The first edition's hidden layer is part of its head
             self.hidden = (bert.hidden if hasattr(bert, 'hidden')
                            else bert.nsp.mlp[0])
@@ -80,7 +89,7 @@ class FineTuned(nn.Block):
             X = at_first_places(self.encoder, tokens, segments, valid_lens)
             return X, onp.arange(len(X))
         X, begins, _ = at_real_places(self, tokens, segments, valid_lens,
-                                      layer=len(self.encoder.blks))
+                                      layer=self.encoder.blks.num_layers)
         return X, begins
 
     def encode_rows(self, places, layer=-1):
@@ -90,7 +99,9 @@ class FineTuned(nn.Block):
     def score(self, X, places):
         """Scores (M, K) at rows places (M,), on the host, of X (R, H)."""
         rows = X.take(np.array(places, dtype='int32', ctx=X.ctx), axis=0)
-        if self.kind in WHOLE:
+        if self._drops_first:
+            rows = self.dropout(rows)
+        if self._hides:
             rows = self.hidden(rows)
         if self.kind != 'span':
             rows = self.dropout(rows)
@@ -136,7 +147,7 @@ class FineTuned(nn.Block):
         for param in self.collect_params().values():
             if param._data is None:
                 param.initialize(
-                    init.Zero() if param is self.output.bias
+                    init.Zero() if param.name.endswith('bias')
                     else init.Normal(sigma=0.02), ctx=devices,
                     force_reinit=True)
             else:

@@ -19,6 +19,7 @@ from d2lbert.finetuning.sources import (
 from d2lbert.finetuning.tasks import TASKS
 from d2lbert.machine.backend import mx
 from d2lbert.machine.hardware import require_memory
+from d2lbert.pretrained.families import family_of
 from d2lbert.training.best import best_step
 from d2lbert.training.runs import RunError
 
@@ -50,7 +51,8 @@ class FineTuning:
             task.name, task.kind, is_of_pairs(train), labels_of(train),
             task.metrics, s['max_len'], s['stride'],
             getattr(train, 'impossible', False),
-            dropout_of(bert) if begun is None else self._net.about.dropout)
+            self._net.about.dropout if begun is not None
+            else dropout_of(bert, task.kind))
         if begun is None:
             self._net = FineTuned(bert, task.kind, self.about.num_scores,
                                   self.about.dropout)
@@ -189,10 +191,12 @@ def first(data, count):
         if isinstance(value, list)})
 
 
-def dropout_of(bert):
+def dropout_of(bert, kind):
     """The dropout before a new layer: the folder's own, or the encoder's."""
-    config = getattr(getattr(bert, 'pretrained', None), 'config', {})
-    found = config.get('classifier_dropout')
+    described = getattr(bert, 'pretrained', None)
+    field, found = family_of(bert.config).dropouts[kind not in WHOLE]
+    if described is not None and described.config.get(field) is not None:
+        found = described.config[field]
     return bert.config['dropout'] if found is None else found
 
 
@@ -208,14 +212,11 @@ def begun_net(folder):
 
 
 def check_fits(net, about):
-    """Refuse a task that the model has no positions or segments for."""
+    """Refuse a task that the model has no positions for."""
     if about.max_len > net.encoder.max_len:
         raise ValueError(
             f'max_len={about.max_len} is more than the {net.encoder.max_len} '
             'positions of the model: lower it (--max-len)')
-    if about.pair and net.encoder.num_segments < 2:
-        raise ValueError(f'task {about.task} has pairs of texts, and the '
-                         'model has one kind of segments: choose another')
 
 
 def digest(inputs):

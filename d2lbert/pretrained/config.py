@@ -1,43 +1,19 @@
-"""config.json of a BERT folder, and the keywords of `BERTModel`, both ways.
+"""config.json of a folder, and the keywords of `BERTModel`, both ways.
 
 Its fields, and the values of those that are not there, are those of
 `transformers`. What `BERTModel` cannot do is refused by name: a field that
 is passed over in silence gives other numbers.
 """
-from d2lbert.pretrained.names import FINETUNED
+from d2lbert.pretrained.families import FAMILIES, family_of
 from d2lbert.pretrained.storage import PretrainedError, read_json
-
-#: {field: (keyword, value where it is missing)}
-SIZES = {'vocab_size': ('vocab_size', 30522),
-         'hidden_size': ('num_hiddens', 768),
-         'intermediate_size': ('ffn_num_hiddens', 3072),
-         'num_attention_heads': ('num_heads', 12),
-         'num_hidden_layers': ('num_layers', 12),
-         'max_position_embeddings': ('max_len', 512),
-         'type_vocab_size': ('num_segments', 2)}
-SHARES = {'hidden_dropout_prob': ('dropout', 0.1),
-          'attention_probs_dropout_prob': ('attention_dropout', 0.1),
-          'layer_norm_eps': ('layer_norm_eps', 1e-12)}
-
-#: What the kinds of GELU are called there. There are two: the exact one, and
-#: that by a tanh, which different programs have written down.
-ACTIVATIONS = {'gelu': 'gelu', 'gelu_python': 'gelu', 'gelu_new': 'gelu_new',
-               'gelu_fast': 'gelu_new', 'gelu_pytorch_tanh': 'gelu_new',
-               'relu': 'relu'}
-
-#: {field: (the only value that is served, what another would mean)}
-FIXED = {'model_type': ('bert', 'another family of models'),
-         'position_embedding_type': ('absolute', 'positions of another kind'),
-         'is_decoder': (False, 'a decoder'),
-         'add_cross_attention': (False, 'attention to a second text'),
-         'pruned_heads': ({}, 'attention heads that were cut out'),
-         'quantization_config': (None, 'quantized weights')}
 
 
 def keywords(path):
     """The keywords of `BERTModel` for a config.json, and all that it says.
 
-    Two dicts. Raises `PretrainedError` for what `BERTModel` cannot do.
+    Two dicts; the second has `initializer_range`, whatever its family calls
+    that, and `skip`, the rows of positions that no token has. Raises
+    `PretrainedError` for what `BERTModel` cannot do.
     """
     config = read_json(path)
 
@@ -45,50 +21,85 @@ def keywords(path):
         raise PretrainedError(f'{path}: {field} is {config[field]!r}, but '
                               f'expected is {expected}{remark}')
 
-    for field, (value, meaning) in FIXED.items():
+    kind = config.get('model_type')
+    if kind is not None and (not isinstance(kind, str)
+                             or kind not in FAMILIES):
+        refuse('model_type', 'one of ' + ', '.join(FAMILIES),
+               ', as another family of models cannot be served here')
+    family = FAMILIES[kind or 'bert']
+    for other, field in family.aliases.items():
+        if other in config:
+            config.setdefault(field, config[other])
+    for field, (value, meaning) in family.fixed.items():
         if config.get(field) not in (value, None):
             refuse(field, repr(value),
                    f', as {meaning} cannot be served here')
     found = {}
-    for field, (keyword, default) in SIZES.items():
+    for field, (keyword, default) in family.sizes.items():
         found[keyword] = value = config.get(field, default)
         if type(value) is not int or value < 1:
             refuse(field, 'a whole number of at least 1')
-    for field, (keyword, default) in SHARES.items():
+    for field, (keyword, default) in family.shares.items():
         found[keyword] = value = config.get(field, default)
         if not _is_number(value) or not 0 <= value < 1:
             refuse(field, 'a number from 0 to less than 1')
+    hiddens, heads = (next(field for field, (keyword, _) in
+                           family.sizes.items() if keyword == wanted)
+                      for wanted in ('num_hiddens', 'num_heads'))
     if found['num_hiddens'] % found['num_heads']:
         raise PretrainedError(
-            f'{path}: num_attention_heads, {found["num_heads"]}, does not '
-            f'divide hidden_size, {found["num_hiddens"]}')
-    act = config.setdefault('hidden_act', 'gelu')
-    if not isinstance(act, str) or act not in ACTIVATIONS:
-        refuse('hidden_act', 'one of ' + ', '.join(ACTIVATIONS))
-    for field, default, kind in (('tie_word_embeddings', True, bool),
-                                 ('architectures', None, list),
-                                 ('dtype', None, str),
-                                 ('torch_dtype', None, str)):
-        if config.setdefault(field, default) is not None and not isinstance(
-                config[field], kind):
-            refuse(field, {bool: 'true or false', list: 'a list',
-                           str: 'a name'}[kind])
-    if config.get('initializer_range') is None:
-        config['initializer_range'] = 0.02
-    for field, limit in (('initializer_range', None),
-                         ('classifier_dropout', 1)):
-        value = config.get(field)
+            f'{path}: {heads}, {found["num_heads"]}, does not divide '
+            f'{hiddens}, {found["num_hiddens"]}')
+    if found.get('num_groups', 1) > found['num_layers']:
+        refuse('num_hidden_groups', 'at most the number of layers')
+    field, default = family.activation
+    act = config.setdefault(field, default)
+    if type(act) is not type(default) or act not in family.activations:
+        refuse(field, 'true or false' if isinstance(default, bool) else
+               'one of ' + ', '.join(family.activations))
+    for name, default, kind in (
+            ('tie_word_embeddings', True, bool),
+            ('architectures', None, list), ('dtype', None, str),
+            ('torch_dtype', None, str),
+            *((name, value, bool) for name, (_, value)
+              in family.flags.items())):
+        if config.setdefault(name, default) is not None and not isinstance(
+                config[name], kind):
+            refuse(name, {bool: 'true or false', list: 'a list',
+                          str: 'a name'}[kind])
+    for name, (keyword, default) in family.flags.items():
+        found[keyword] = default if config[name] is None else config[name]
+    for name, limit in ((family.spread, None), *(
+            (name, 1) for name, _ in family.dropouts if name)):
+        value = config.get(name)
         if value is not None and (not _is_number(value) or value < 0 or (
                 limit and value >= limit)):
-            refuse(field, 'a number' + (f' below {limit}' if limit else ''))
+            refuse(name, 'a number' + (f' below {limit}' if limit else ''))
     pad = config.get('pad_token_id')
     if pad is not None and (type(pad) is not int or not
                             -1 <= pad < found['vocab_size']):
         refuse('pad_token_id', f"one of the {found['vocab_size']} numbers "
                'of tokens')
-    return dict(found, activation=ACTIVATIONS[act], embedding_norm=True,
-                tie_embeddings=config['tie_word_embeddings'] is not False
-                ), config
+    skip = skipped(family, family.pad_id if pad is None else pad)
+    if found['max_len'] <= skip:
+        raise PretrainedError(
+            f'{path}: max_position_embeddings is {found["max_len"]}, but the '
+            f'first {skip} of them belong to no token')
+    found['max_len'] -= skip
+    if family.ffn_factor:
+        found['ffn_num_hiddens'] = family.ffn_factor * found['num_hiddens']
+    spread = config.get(family.spread)
+    return (dict(found, activation=family.activations[act],
+                 embedding_norm=True,
+                 tie_embeddings=config['tie_word_embeddings'] is not False,
+                 **family.structure),
+            dict(config, skip=skip,
+                 initializer_range=0.02 if spread is None else spread))
+
+
+def skipped(family, pad_id):
+    """How many rows of a family's positions belong to no token."""
+    return pad_id + 1 if family.positions_from_pad else 0
 
 
 def _is_number(value):
@@ -102,7 +113,7 @@ def of_net(net, pad_id):
     The format has no words for a net without LayerNorm behind its
     embeddings, nor for positions that are not learnt.
     """
-    config = net.config
+    config, family = net.config, family_of(net.config)
     if config['positional'] != 'learnable':
         raise PretrainedError(
             'this net has sinusoidal positions, as the first edition of the '
@@ -113,28 +124,77 @@ def of_net(net, pad_id):
             "this net has no LayerNorm behind its embeddings, as the book's "
             "page, and BERT's folders always have one: train one with "
             'embedding_norm=True')
+    said = {**family.sizes, **family.shares, **family.flags}
+    config = dict(config)
+    if config['attention_dropout'] is None:
+        config['attention_dropout'] = config['dropout']
+    _check_sayable(family, config, {keyword for keyword, _ in said.values()})
+    found = {field: config.get(keyword, default)
+             for field, (keyword, default) in said.items()}
+    found['max_position_embeddings'] += skipped(family, pad_id)
+    field, _ = family.activation
+    found[field] = next(theirs for theirs, ours in family.activations.items()
+                        if ours == config['activation'])
     described = getattr(net, 'pretrained', None)
     before = described.config if described else {}
-    found = {field: config[keyword] for field, (keyword, _)
-             in (*SIZES.items(), *SHARES.items())}
-    if found['attention_probs_dropout_prob'] is None:
-        found['attention_probs_dropout_prob'] = config['dropout']
     return {
-        'architectures': ['BertForPreTraining'], 'model_type': 'bert',
-        **found, 'hidden_act': config['activation'],
+        'architectures': [architecture(net)],
+        'model_type': family.model_type, **found,
         'tie_word_embeddings': config['tie_embeddings'],
-        'classifier_dropout': before.get('classifier_dropout'),
-        'initializer_range': before.get('initializer_range', 0.02),
-        'pad_token_id': pad_id, 'dtype': 'float32', **_of_head(net)}
+        **{name: before.get(name, default) for name, default
+           in family.dropouts if name},
+        family.spread: before.get('initializer_range', 0.02),
+        'pad_token_id': pad_id, 'dtype': 'float32', **_of_head(net, family)}
 
 
-def _of_head(net):
-    """What config.json says of a fine-tuned net: its class, its labels."""
+def _check_sayable(family, config, said):
+    """Refuse a net that is not what the folders of its family mean."""
+    expected = {**family.structure, 'inner_group_num': 1, 'pre_norm': False}
+    if family.ffn_factor:
+        expected['ffn_num_hiddens'] = (family.ffn_factor
+                                       * config['num_hiddens'])
+    for name, value in expected.items():
+        if name not in said and name != 'heads' and config.get(
+                name, value) != value:
+            raise PretrainedError(
+                f'this net has {name}={config[name]!r}, and the folders of '
+                f'{family.title} have no word for another than {value!r}')
+    if config['activation'] not in family.activations.values():
+        raise PretrainedError(
+            f'this net has activation={config["activation"]!r}, and the '
+            f'folders of {family.title} know only '
+            + ', '.join(sorted(set(family.activations.values()))))
+
+
+def is_encoder_alone(net):
+    """Whether a net goes out without the head that predicts words.
+
+    So do those that came without it and with a pooler, in families whose
+    classes have the one or the other.
+    """
+    described = getattr(net, 'pretrained', None)
+    return (described is not None and described.lacking('mlm')
+            and family_of(net.config).encoder_alone is not None
+            and 'pooler' in net.config.get('heads', ()))
+
+
+def architecture(net):
+    """The class of `transformers` that a net is one of."""
+    family, about = family_of(net.config), getattr(net, 'about', None)
+    if about is not None:
+        return family.finetuned[about.kind]
+    return (family.encoder_alone if is_encoder_alone(net)
+            else family.architecture)
+
+
+def _of_head(net, family):
+    """What config.json says of a fine-tuned net: dropout and labels."""
     about = getattr(net, 'about', None)
     if about is None:
         return {}
-    found = {'architectures': [FINETUNED[about.kind][0]],
-             'classifier_dropout': about.dropout}
+    whole = about.kind in ('classify', 'regress')
+    field, _ = family.dropouts[0 if whole else 1]
+    found = {field: about.dropout} if field else {}
     if about.kind != 'span':
         names = about.labels or ('LABEL_0',)
         found.update(id2label={str(k): name for k, name in enumerate(names)},

@@ -1,4 +1,4 @@
-"""Folders of pretrained BERTs: in, and out.
+"""Folders of pretrained BERTs and their relatives: in, and out.
 
 A folder as Hugging Face's libraries write it: config.json, the weights as
 safetensors, the tokenizer. All of it is read from disk; nothing is fetched.
@@ -14,16 +14,9 @@ from d2lbert.bert import BERTModel
 from d2lbert.machine.backend import init, mx
 from d2lbert.machine.files import new_folder, write_text
 from d2lbert.pretrained import config as configs
-from d2lbert.pretrained import storage
-from d2lbert.pretrained.names import (
-    DECODER,
-    EMBEDDING,
-    HEADS,
-    PARTS,
-    bert,
-    finetuned,
-    in_table,
-)
+from d2lbert.pretrained import names, storage
+from d2lbert.pretrained.families import family_of
+from d2lbert.pretrained.names import HEADS, PARTS
 from d2lbert.pretrained.sentence_folders import load_pooling
 from d2lbert.pretrained.storage import PretrainedError
 from d2lbert.pretrained.wordpiece import WordPiece
@@ -82,6 +75,25 @@ def load_pretrained(folder, ctx=None, heads=HEADS, trainable=True):
     the reason, and ImportError without the libraries `tokenizers` and
     `safetensors`.
     """
+    opened = open_folder(folder)
+    net, tokenizer = fill_net(
+        opened, names.table(opened.keywords, opened.config['skip']),
+        lambda: BERTModel(**opened.keywords), ctx, trainable)
+    _say(net.pretrained, heads)
+    return net, tokenizer
+
+
+class Opened(NamedTuple):
+    """A folder whose config.json is understood."""
+
+    folder: Path
+    keywords: dict      # of `BERTModel`
+    config: dict        # what config.json said, see `config.keywords`
+    current: dict       # {name in a table: `storage.Stored`}
+
+
+def open_folder(folder):
+    """The `Opened` of a folder on disk; raises `PretrainedError`."""
     folder = Path(folder)
     if not folder.is_dir():
         raise PretrainedError(
@@ -90,17 +102,29 @@ def load_pretrained(folder, ctx=None, heads=HEADS, trainable=True):
             '(nothing is fetched by name)')
     keywords, config = configs.keywords(folder / 'config.json')
     found = storage.stored(folder)
-    if keywords['num_layers'] > len(found):
+    if (keywords.get('num_groups') or keywords['num_layers']) > len(found):
         raise PretrainedError(
             f'{folder} holds {len(found)} tensors, which cannot be the '
             f'{keywords["num_layers"]} layers that its config.json says')
+    family = family_of(keywords)
     current = {name: found[theirs]
-               for name, theirs in in_table(found).items()}
+               for name, theirs in names.in_table(found, family).items()}
     if not _is_tied(keywords, current):
         keywords['tie_embeddings'] = False
-    lines = bert(keywords)
-    differences = _compare(lines, current)
-    _check(folder, differences)
+    _leave_out(keywords, family, current, config['skip'])
+    return Opened(folder, keywords, config, current)
+
+
+def fill_net(opened, lines, make, ctx=None, trainable=True,
+             needed=('encoder',)):
+    """The net with the weights of a folder, and its tokenizer.
+
+    lines: the table of the net that make() makes. needed: the parts of which
+    no tensor may be missing; others are drawn at random.
+    """
+    folder, keywords, config, current = opened
+    differences = _compare(lines, dict(current))
+    _check(folder, family_of(keywords), differences, needed)
     try:
         tokenizer = WordPiece.load(folder)
         tokenizer.pooling = load_pooling(folder)
@@ -110,13 +134,23 @@ def load_pretrained(folder, ctx=None, heads=HEADS, trainable=True):
         raise PretrainedError(
             f'the tokenizer of {folder} has {len(tokenizer)} tokens, but the '
             f'model only {keywords["vocab_size"]}: they are of two models')
-    net = BERTModel(**keywords)
+    net = make()
     if not trainable:
         net.collect_params().setattr('grad_req', 'null')
     _fill(net, lines, current, config['initializer_range'], ctx or mx.cpu())
     net.pretrained = Pretrained(folder, config, tuple(differences))
-    _say(net.pretrained, heads)
     return net, tokenizer
+
+
+def _leave_out(keywords, family, current, skip):
+    """Let the net go without heads that the folder need not have."""
+    lost = {part for part in family.optional
+            if not any(line.name in current
+                       for line in names.table(keywords, skip)
+                       if line.part == part)}
+    if lost:
+        keywords['heads'] = tuple(part for part in keywords['heads']
+                                  if part not in lost)
 
 
 def _is_tied(keywords, current):
@@ -125,7 +159,10 @@ def _is_tied(keywords, current):
     As transformers 5 has it: two that differ are not tied, whatever
     config.json says.
     """
-    decoder, embedding = current.get(DECODER), current.get(EMBEDDING)
+    called = family_of(keywords).names
+    decoder_name = f'{called["mlm.output"]}.weight'
+    decoder, embedding = current.get(decoder_name), current.get(
+        f'{called["encoder.token_embedding"]}.weight')
     if not keywords['tie_embeddings'] or decoder is None:
         return keywords['tie_embeddings']
     if embedding is None or decoder.shape != embedding.shape or not (
@@ -133,7 +170,7 @@ def _is_tied(keywords, current):
         return False        # and will be refused with a table
     if not onp.array_equal(storage.read(decoder), storage.read(embedding)):
         return False
-    del current[DECODER]
+    del current[decoder_name]
     return True
 
 
@@ -155,18 +192,19 @@ def _compare(lines, current):
                                      '') for where in strangers.values()]
 
 
-def _check(folder, differences):
+def _check(folder, family, differences, needed):
     """Refuse tensors of another shape, and an encoder that is not whole."""
     misshapen = [line.name for line in differences
                  if line.state == 'misshapen']
     lost = [line.name for line in differences
-            if line.state == 'missing' and line.part == 'encoder']
+            if line.state == 'missing' and line.part in needed]
     if misshapen or lost:
         reason = (f'{len(misshapen)} tensors are not of the shape that its '
                   'config.json says' if misshapen else
-                  f'{len(lost)} tensors of the encoder are missing')
-        raise PretrainedError(f'{folder} does not hold the BERT that its '
-                              f'config.json describes: {reason}:\n'
+                  f'{len(lost)} tensors of the '
+                  f'{" and the ".join(needed)} are missing')
+        raise PretrainedError(f'{folder} does not hold the {family.title} '
+                              f'that its config.json describes: {reason}:\n'
                               f'{table(differences)}')
 
 
@@ -182,7 +220,7 @@ def _fill(net, lines, current, spread, ctx):
             continue
         param.initialize(init.Zero(), ctx)
         values = storage.read(where)
-        param.set_data((values[::-1] if line.turned else values)
+        param.set_data((values[::-1] if line.turned else values)[line.skip:]
                        .reshape(param.shape))
 
 
@@ -208,8 +246,9 @@ def save_pretrained(net, tokenizer, folder):
 
     What `transformers.BertForPreTraining` and `AutoTokenizer` load, and of a
     fine-tuned net BertForSequenceClassification, BertForTokenClassification
-    or BertForQuestionAnswering, with the names of its labels: the weights
-    as float32 in one file, the tied ones once. Raises
+    or BertForQuestionAnswering, with the names of its labels, or the classes
+    of its family that are these: the weights as float32 in one file, the
+    tied ones once. Raises
     `PretrainedError` for a net that the format has no words for (without
     LayerNorm behind its embeddings, or with sinusoidal positions), for one
     that is not exactly a `BERTModel`, and where `folder` holds something.
@@ -219,18 +258,19 @@ def save_pretrained(net, tokenizer, folder):
         raise PretrainedError(
             f'the tokenizer has {len(tokenizer)} tokens, but the net only '
             f'{config["vocab_size"]}: they are of two models')
-    write_folder(folder, config, _tensors(net), tokenizer)
+    write_folder(folder, config, _tensors(net, tokenizer.pad_id), tokenizer)
 
 
-def _tensors(net):
+def _tensors(net, pad_id):
     """{name: array} of a net, as the folder has them."""
     params = net._collect_params_with_prefix()
     kind = getattr(net, 'kind', None)
-    lines = bert(net.config) if kind is None else finetuned(
-        net.config, kind, net.num_scores)
+    skip = configs.skipped(family_of(net.config), pad_id)
+    lines = names.table(net.config, skip) if kind is None else (
+        names.finetuned(net.config, kind, net.num_scores, skip))
     ours = {line.ours for line in lines}
     if net.config['tie_embeddings'] and kind is None:
-        ours.add('mlm.mlp.2.weight')
+        ours.add(f'mlm.mlp.{len(net.mlm.mlp) - 1}.weight')
     strange = sorted(ours ^ set(params))
     if strange:
         raise PretrainedError(
@@ -238,6 +278,8 @@ def _tensors(net):
             f'cannot hold it: it has or lacks {", ".join(strange[:4])}')
     tensors = {}
     for line in lines:
+        if line.part == 'mlm' and configs.is_encoder_alone(net):
+            continue
         try:
             values = params[line.ours].data(
                 params[line.ours].list_ctx()[0]).asnumpy()
@@ -245,7 +287,9 @@ def _tensors(net):
             raise PretrainedError(f'the net has no values yet ({line.ours} '
                                   'is not initialized): nothing to save'
                                   ) from None
-        values = values.reshape(line.shape)
+        values = values.reshape(-1, *line.shape[1:])
+        if line.skip:
+            values = onp.pad(values, ((line.skip, 0), (0, 0)))
         tensors[line.name] = values[::-1] if line.turned else values
         # Untied, the decoder reads a bias of its own
         if line.also and not net.config['tie_embeddings']:

@@ -1,17 +1,19 @@
-"""The table of BERT's tensors: their names in a folder, ours, their shapes.
+"""The table of a net's tensors: their names in a folder, ours, their shapes.
 
-V vocabulary, L positions, S kinds of segments, H hiddens, F feed-forward
-hiddens. Weights of dense layers are (out, in) on both sides. The names are
-those of the checkpoints that Hugging Face's library `transformers` writes.
+V vocabulary, L positions, S kinds of segments, E embeddings, H hiddens, F
+feed-forward hiddens. Weights of dense layers are (out, in) on both sides.
 """
 import re
 from typing import NamedTuple
+
+from d2lbert.bert import RELATIVE
+from d2lbert.pretrained.families import BERT, family_of
 
 #: The parts of a checkpoint. One without the first is none; the others are
 #: heads, and many checkpoints lack some.
 PARTS = {'encoder': 'encoder', 'pooler': 'pooler',
          'mlm': 'masked language model head', 'nsp': 'next sentence head'}
-HEADS = tuple(PARTS)[1:]
+HEADS = RELATIVE['heads']
 
 
 class Tensor(NamedTuple):
@@ -23,110 +25,118 @@ class Tensor(NamedTuple):
     part: str               # of PARTS
     turned: bool = False    # whether the order of its rows is the other one
     also: str = None        # a second name of the same tensor
+    skip: int = 0           # rows before ours, which no token has
 
 
-def bert(config):
-    """The table, a list of `Tensor`, of a `BERTModel` of this `config`."""
+def table(config, skip=0):
+    """The table, a list of `Tensor`, of a `BERTModel` of this `config`.
+
+    skip: rows of the folder's positions that no token has.
+    """
+    names = family_of(config).names
     V, L, S, H, F = (config[name] for name in (
         'vocab_size', 'max_len', 'num_segments', 'num_hiddens',
         'ffn_num_hiddens'))
+    heads = config.get('heads', HEADS)
+    E = config.get('embedding_size') or H
 
-    def dense(name, ours, shape, part, turned=False):
+    def rows(ours, at, shape):
+        return Tensor(f'{names[ours]}.weight', at, shape, 'encoder')
+
+    def dense(key, ours, shape, part='encoder', turned=False, **places):
+        name = names[key].format(**places)
         return [Tensor(f'{name}.weight', f'{ours}.weight', shape, part,
                        turned),
                 Tensor(f'{name}.bias', f'{ours}.bias', shape[:1], part,
                        turned)]
 
-    def norm(name, ours, part):
-        return [Tensor(f'{name}.weight', f'{ours}.gamma', (H,), part),
-                Tensor(f'{name}.bias', f'{ours}.beta', (H,), part)]
+    def norm(key, ours, size, part='encoder', **places):
+        name = names[key].format(**places)
+        return [Tensor(f'{name}.weight', f'{ours}.gamma', (size,), part),
+                Tensor(f'{name}.bias', f'{ours}.beta', (size,), part)]
 
-    table = [
-        Tensor('bert.embeddings.word_embeddings.weight',
-               'encoder.token_embedding.weight', (V, H), 'encoder'),
-        Tensor('bert.embeddings.position_embeddings.weight',
-               'encoder.pos_embedding', (L, H), 'encoder'),
-        Tensor('bert.embeddings.token_type_embeddings.weight',
-               'encoder.segment_embedding.weight', (S, H), 'encoder'),
-        *norm('bert.embeddings.LayerNorm', 'encoder.embedding_norm',
-              'encoder')]
-    for i in range(config['num_layers']):
-        name, ours = f'bert.encoder.layer.{i}', f'encoder.blks.{i}'
-        for theirs, W in (('self.query', 'W_q'), ('self.key', 'W_k'),
-                          ('self.value', 'W_v'), ('output.dense', 'W_o')):
-            table += dense(f'{name}.attention.{theirs}',
-                           f'{ours}.attention.{W}', (H, H), 'encoder')
-        table += [
-            *norm(f'{name}.attention.output.LayerNorm',
-                  f'{ours}.addnorm1.ln', 'encoder'),
-            *dense(f'{name}.intermediate.dense', f'{ours}.ffn.dense1',
-                   (F, H), 'encoder'),
-            *dense(f'{name}.output.dense', f'{ours}.ffn.dense2', (H, F),
-                   'encoder'),
-            *norm(f'{name}.output.LayerNorm', f'{ours}.addnorm2.ln',
-                  'encoder')]
-    head = 'cls.predictions'
-    table += [*dense('bert.pooler.dense', 'hidden', (H, H), 'pooler'),
-              *dense(f'{head}.transform.dense', 'mlm.mlp.0', (H, H), 'mlm'),
-              *norm(f'{head}.transform.LayerNorm', 'mlm.mlp.1', 'mlm'),
-              Tensor(f'{head}.bias', 'mlm.mlp.2.bias', (V,), 'mlm',
-                     also=f'{head}.decoder.bias')]
+    lines = [rows('encoder.token_embedding',
+                  'encoder.token_embedding.weight', (V, E)),
+             rows('encoder.pos_embedding', 'encoder.pos_embedding',
+                  (skip + L, E))._replace(skip=skip)]
+    if S:
+        lines.append(rows('encoder.segment_embedding',
+                          'encoder.segment_embedding.weight', (S, E)))
+    lines += norm('encoder.embedding_norm', 'encoder.embedding_norm', E)
+    if config.get('embedding_size'):
+        lines += dense('encoder.projection', 'encoder.projection', (H, E))
+    inner = config.get('inner_group_num', 1)
+    for i in range(inner * (config.get('num_groups') or config['num_layers'])):
+        places = dict(i=i, group=i // inner, inner=i % inner)
+        for kind, key, size in (
+                *((dense, f'attention.W_{x}', (H, H)) for x in 'qkvo'),
+                (norm, 'addnorm1.ln', H), (dense, 'ffn.dense1', (F, H)),
+                (dense, 'ffn.dense2', (H, F)), (norm, 'addnorm2.ln', H)):
+            lines += kind(key, f'encoder.blks.{i}.{key}', size, **places)
+    if 'pooler' in heads:
+        lines += dense('hidden', 'hidden', (H, H), 'pooler')
+    last = 0
+    if config.get('mlm_hidden', True):
+        lines += [*dense('mlm.hidden', 'mlm.mlp.0', (E, H), 'mlm'),
+                  *norm('mlm.norm', 'mlm.mlp.1', E, 'mlm')]
+        last = 2
+    decoder, bias = f'{names["mlm.output"]}.bias', names['mlm.bias']
+    lines.append(Tensor(bias, f'mlm.mlp.{last}.bias', (V,), 'mlm',
+                        also=decoder if decoder != bias else None))
     if not config['tie_embeddings']:
-        table.append(Tensor(DECODER, 'mlm.mlp.2.weight', (V, H), 'mlm'))
-    # Published BERT's class 0 is "b follows a", which is the book's 1
-    return table + dense('cls.seq_relationship', 'nsp.output', (2, H), 'nsp',
-                         turned=True)
+        lines.append(Tensor(f'{names["mlm.output"]}.weight',
+                            f'mlm.mlp.{last}.weight', (V, E), 'mlm'))
+    if 'nsp' in heads:
+        # Class 0 there is "b follows a", which is the book's 1
+        lines += dense('nsp.output', 'nsp.output', (2, H), 'nsp', turned=True)
+    return lines
 
 
-#: The heads of fine-tuned nets, by kind: the class in `transformers`, what
-#: its new layer is called, the parts of the table that it has.
-FINETUNED = {
-    'classify': ('BertForSequenceClassification', 'classifier',
-                 ('encoder', 'pooler')),
-    'regress': ('BertForSequenceClassification', 'classifier',
-                ('encoder', 'pooler')),
-    'tag': ('BertForTokenClassification', 'classifier', ('encoder',)),
-    'span': ('BertForQuestionAnswering', 'qa_outputs', ('encoder',))}
+def finetuned(config, kind, num_scores, skip=0):
+    """The table of a `finetuning.heads.FineTuned`, as `table` gives one."""
+    head, H = family_of(config).whole, config['num_hiddens']
+    parts, new = ['encoder'], {}
+    output = {'tag': 'classifier', 'span': 'qa_outputs'}.get(kind)
+    if output is None:
+        output = head.output
+        if head.name:
+            new[head.name] = 'hidden', (H, H)
+        elif head.act:
+            parts.append('pooler')
+    new[output] = 'output', (num_scores, H)
+    return [line for line in table(config, skip) if line.part in parts] + [
+        Tensor(f'{name}.{what}', f'{ours}.{what}', size, 'head')
+        for name, (ours, shape) in new.items()
+        for what, size in (('weight', shape), ('bias', shape[:1]))]
 
 
-def finetuned(config, kind, num_scores):
-    """The table of a `finetuning.heads.FineTuned`, as `bert` gives one."""
-    _, head, parts = FINETUNED[kind]
-    shape = num_scores, config['num_hiddens']
-    return [line for line in bert(config) if line.part in parts] + [
-        Tensor(f'{head}.weight', 'output.weight', shape, 'head'),
-        Tensor(f'{head}.bias', 'output.bias', shape[:1], 'head')]
-
-
-#: The last weight of the masked language model head, where it is not that of
-#: the words' embeddings, and the latter.
-DECODER = 'cls.predictions.decoder.weight'
-EMBEDDING = 'bert.embeddings.word_embeddings.weight'
-
-
-def in_table(names):
+def in_table(names, family=BERT):
     """{name in the table: name in the folder} of the tensors of a folder.
 
-    The encoder's come with the prefix `bert.` or without; old checkpoints
-    say gamma and beta for the weight and bias of a LayerNorm, and of nothing
-    else. A name that no table has stands for itself; what old checkpoints
-    counted (position_ids) is no weight and left out.
+    The encoder's come with the prefix of the family or without; old
+    checkpoints say gamma and beta for the weight and bias of a LayerNorm,
+    and of nothing else. A name that no table has stands for itself; what old
+    checkpoints counted (position_ids) is no weight and left out.
     """
+    prefix = family.prefix
+    first = {name[len(prefix):].split('.')[0]
+             for name in family.names.values() if name.startswith(prefix)}
     found = {}
-    for name in sorted(names, key=lambda name: (_current(name) != name,
-                                                name)):
-        if re.fullmatch(r'(bert\.)?embeddings\.(position|token_type)_ids',
-                        name):
+
+    def current(name):
+        return _current(name, prefix, first)
+    for name in sorted(names, key=lambda name: (current(name) != name, name)):
+        if re.fullmatch(rf'{re.escape(prefix)}(embeddings\.)?'
+                        r'(position|token_type)_ids', current(name)):
             continue
         # Of two names for one tensor the second is a stranger
-        current = _current(name)
-        found[name if current in found else current] = name
+        found[name if current(name) in found else current(name)] = name
     return found
 
 
-def _current(name):
-    if name.startswith(('embeddings.', 'encoder.', 'pooler.')):
-        name = f'bert.{name}'
+def _current(name, prefix, first):
+    if name.split('.')[0] in {*first, 'position_ids'}:
+        name = prefix + name
     for old, new in (('gamma', 'weight'), ('beta', 'bias')):
         name = re.sub(rf'(^|\.)LayerNorm\.{old}$', rf'\1LayerNorm.{new}',
                       name)

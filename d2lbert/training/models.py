@@ -76,7 +76,8 @@ def import_run(folder, run):
     config = dict(
         d2lbert=__version__, model=net.config, fingerprint=None,
         training=dict(tokenizer='wordpiece', batch_size=64,
-                      max_len=min(128, net.encoder.max_len)))
+                      max_len=min(128, net.encoder.max_len),
+                      **({} if net.nsp else dict(objective='mlm'))))
     with new_folder(run) as part:
         write_text(part / 'config.json', json.dumps(config, indent=2) + '\n')
         tokenizer.save(part)

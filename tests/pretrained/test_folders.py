@@ -23,7 +23,8 @@ from d2lbert.pretrained.folders import (
     load_pretrained,
     save_pretrained,
 )
-from d2lbert.pretrained.names import bert, in_table
+from d2lbert.pretrained.names import in_table
+from d2lbert.pretrained.names import table as table_of
 
 LENS = onp.array([9, 4])
 
@@ -308,7 +309,8 @@ def test_a_decoder_of_another_shape_is_refused(tmp_path):
 # config.json
 
 @pytest.mark.parametrize('field, value, expected', [
-    ('model_type', 'roberta', "'bert', as another family of models"),
+    ('model_type', 'gpt2', 'one of albert, bert, camembert, distilbert, '
+     'flaubert, roberta, as another family'),
     ('position_embedding_type', 'relative_key', "'absolute', as positions"),
     ('is_decoder', True, 'False, as a decoder'),
     ('add_cross_attention', True, 'False, as attention to a second text'),
@@ -623,7 +625,7 @@ def test_published_sizes_have_the_published_parameters(make, without_heads):
                in net._collect_params_with_prefix().items()
                if name.startswith(('encoder.', 'hidden.'))}
     assert sum(counted.values()) == without_heads
-    table = bert(net.config)
+    table = table_of(net.config)
     assert sum(math.prod(line.shape) for line in table
                if line.part in ('encoder', 'pooler')) == without_heads
     assert sorted(line.name for line in table) == sorted(published.shapes(
@@ -641,7 +643,7 @@ def test_the_table_knows_each_parameter_and_its_shape():
         net = d2l.bert_base(50, num_hiddens=24, ffn_num_hiddens=7,
                             num_layers=2, max_len=5, tie_embeddings=tied)
         params = net._collect_params_with_prefix()
-        table = bert(net.config)
+        table = table_of(net.config)
         assert {line.ours for line in table} == set(params) - (
             {'mlm.mlp.2.weight'} if tied else set())
         for line in table:

@@ -1,0 +1,236 @@
+"""What transformers says of BERT's relatives, in an environment of its own.
+
+relatives.py make DIR SEED: two folders for each of SHAPES, DIR/FAMILY-I with
+random weights that predict words, and DIR/FAMILY-I-classify that scores
+texts, each with a tokenizer and with what the model says of random texts,
+peers.npz. relatives.py small DIR SEED: small ones for SMALL alone, those
+that lie in fixtures/ beside this file.
+relatives.py score FOLDER...: that, and what is said while loading, of other
+folders.
+This file is run, and imported for what does not need transformers.
+"""
+import json
+import logging
+import sys
+import warnings
+from pathlib import Path
+
+SIZES = dict(vocab_size=90, hidden_size=24, num_hidden_layers=2,
+             num_attention_heads=3, intermediate_size=40,
+             max_position_embeddings=40)
+SHORT = dict(vocab_size=90, dim=24, n_layers=2, n_heads=3, hidden_dim=40,
+             max_position_embeddings=40)
+XLM = dict(vocab_size=90, emb_dim=24, n_layers=2, n_heads=3,
+           max_position_embeddings=40)
+#: Those of each family, with something of its own in each.
+SHAPES = {
+    'roberta': [
+        dict(SIZES, type_vocab_size=1, layer_norm_eps=1e-5),
+        dict(SIZES, pad_token_id=3, hidden_act='gelu_new',
+             tie_word_embeddings=False),
+        dict(SIZES, hidden_size=14, num_attention_heads=7, vocab_size=131,
+             num_hidden_layers=3, max_position_embeddings=43)],
+    'camembert': [
+        dict(SIZES, type_vocab_size=1, layer_norm_eps=1e-5),
+        dict(SIZES, intermediate_size=18, hidden_act='relu')],
+    'distilbert': [
+        dict(SHORT), dict(SHORT, sinusoidal_pos_embds=True, n_layers=3),
+        dict(SHORT, dim=14, n_heads=7, activation='relu',
+             tie_word_embeddings=False)],
+    'albert': [
+        dict(SIZES, embedding_size=8),
+        dict(SIZES, embedding_size=24, num_hidden_layers=12,
+             hidden_act='gelu'),
+        dict(SIZES, embedding_size=30, num_hidden_layers=4,
+             num_hidden_groups=2, inner_group_num=2, type_vocab_size=3)],
+    'flaubert': [
+        dict(XLM), dict(XLM, pre_norm=True, n_layers=3),
+        dict(XLM, pre_norm=True, gelu_activation=False, pad_token_id=0,
+             layer_norm_eps=1e-3, emb_dim=14, n_heads=7)]}
+#: Which of them lie here, and what makes them small.
+SMALL = ['roberta-0', 'camembert-0', 'distilbert-0', 'albert-2', 'flaubert-0',
+         'flaubert-1']
+SMALLER = {'hidden_size': 12, 'dim': 12, 'emb_dim': 12,
+           'intermediate_size': 14, 'hidden_dim': 14,
+           'max_position_embeddings': 14}
+#: Lengths of the texts that are scored, in small ones of each fourth token,
+#: and the labels of these.
+LENS, LABELS = [33, 1, 12, 30], [2, 0, 1, 2]
+#: How far one step of learning goes.
+RATE = 0.01
+
+#: Text to learn pieces from.
+TEXT = ['The crane is flying, unaffably!', 'It was late. He just left?',
+        'cranes fly and fly; the crane left late', 'aaa bb c, it is the .'] * 9
+
+
+def tokenizer_of(pad_id):
+    """A small byte-level BPE whose pad token has this number."""
+    import tokenizers as t
+    special = ['<s>', '</s>', '<unk>', '<mask>']
+    special.insert(pad_id, '<pad>')
+    found = t.Tokenizer(t.models.BPE(unk_token='<unk>'))
+    found.pre_tokenizer = t.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    found.decoder = t.decoders.ByteLevel()
+    found.train_from_iterator(TEXT, t.trainers.BpeTrainer(
+        vocab_size=90, show_progress=False, special_tokens=special))
+    ids = {token: found.token_to_id(token) for token in special}
+    found.post_processor = t.processors.RobertaProcessing(
+        ('</s>', ids['</s>']), ('<s>', ids['<s>']))
+    return found
+
+
+def write_tokenizer(folder, pad_id):
+    """Write it as a folder has it."""
+    tokenizer_of(pad_id).save(str(folder / 'tokenizer.json'))
+    (folder / 'tokenizer_config.json').write_text(json.dumps(dict(
+        tokenizer_class='PreTrainedTokenizerFast', pad_token='<pad>',
+        unk_token='<unk>', cls_token='<s>', sep_token='</s>',
+        mask_token='<mask>')))
+
+
+def make(place, seed, small=False):
+    """Save random models of each family and shape, or small ones."""
+    import torch
+    import transformers
+    torch.manual_seed(int(seed))
+    for family, shapes in SHAPES.items():
+        for i, shape in enumerate(shapes):
+            if small:
+                if f'{family}-{i}' not in SMALL:
+                    continue
+                shape = {name: SMALLER.get(name, value)
+                         for name, value in shape.items()}
+            for kind, suffix in ('', ''), ('classify', '-classify'):
+                config = transformers.AutoConfig.for_model(
+                    family, num_labels=3 if kind else 2, **shape)
+                net = class_of(config, kind)(config)
+                with torch.no_grad():
+                    for name, param in net.named_parameters():
+                        # Biases too, which begin as zeros
+                        is_norm = 'norm' in name.lower() and (
+                            name.endswith('weight'))
+                        param.normal_(float(is_norm), 0.2)
+                path = Path(place, f'{family}-{i}{suffix}')
+                net.save_pretrained(path)
+                write_tokenizer(path, config.pad_token_id)
+                score(path)
+
+
+def class_of(config, kind=''):
+    """The class of a family for what predicts words, or scores texts."""
+    import transformers as t
+    if kind:
+        return t.AutoModelForSequenceClassification._model_mapping[
+            type(config)]
+    return t.AutoModelForPreTraining._model_mapping[type(config)]
+
+
+def loaded(folder):
+    """The net of a folder, and what was said while it was loaded."""
+    import torch
+    import transformers
+    said = []
+    handler = logging.Handler(logging.WARNING)
+    handler.emit = lambda record: said.append(record.getMessage())
+    logger = logging.getLogger('transformers')
+    logger.addHandler(handler)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter('always')
+        config = transformers.AutoConfig.from_pretrained(folder)
+        net, info = getattr(transformers, config.architectures[0]
+                            ).from_pretrained(
+            folder, output_loading_info=True, dtype=torch.float32)
+    logger.removeHandler(handler)
+    said += [str(warning.message) for warning in caught]
+    return net.eval(), said + [f'{kind}: {sorted(keys)}'
+                               for kind, keys in info.items() if keys]
+
+
+def score(folder):
+    """Write what the model in `folder` says of random texts."""
+    import numpy as np
+    import torch
+    net, said = loaded(folder)
+    rng = np.random.RandomState(0)
+    config = net.config
+    lens = np.array(LENS)
+    if config.max_position_embeddings < max(LENS):
+        lens = -(-lens // 4)
+    shape = len(lens), max(lens)
+    # The number of the pad token has no position of its own in RoBERTa
+    ids = rng.randint(0, config.vocab_size - 1, shape)
+    ids += ids >= config.pad_token_id
+    mask = np.arange(shape[1]) < lens[:, None]
+    ids[~mask] = config.pad_token_id
+    segments = rng.randint(0, getattr(config, 'type_vocab_size', 1), shape)
+    inputs = dict(input_ids=torch.tensor(ids),
+                  attention_mask=torch.tensor(mask.astype('int64')))
+    if hasattr(config, 'type_vocab_size'):
+        inputs['token_type_ids'] = torch.tensor(segments)
+    if getattr(config, 'pre_norm', False):
+        inputs['cache'] = NoCache()
+    found = dict(ids=ids, segments=segments, lens=lens)
+    if config.architectures[0].endswith('ForSequenceClassification'):
+        found.update(learnt(net, inputs))
+    else:
+        found.update(heads(net, inputs))
+    np.savez_compressed(Path(folder, 'peers.npz'), **found)
+    Path(folder, 'peers.json').write_text(json.dumps(dict(said=said)))
+
+
+class NoCache:
+    """What version 5.23 wants in place of None where layers are pre-norm."""
+
+    def __getitem__(self, layer):
+        return None
+
+    def get_seq_length(self):
+        """As many tokens are kept."""
+        return 0
+
+
+def heads(net, inputs):
+    """Last hidden states, the pooled ones and scores, where there are some.
+    """
+    import torch
+    with torch.no_grad():
+        body = net.base_model(**inputs)
+        found = dict(hidden=body.last_hidden_state)
+        if getattr(body, 'pooler_output', None) is not None:
+            found['pooled'] = body.pooler_output
+        if net is net.base_model:
+            return found
+        scores = net(**inputs)
+        names = dict(prediction_logits='mlm', logits='mlm', sop_logits='nsp')
+        found.update((names[name], value) for name, value in scores.items()
+                     if name in names)
+    return found
+
+
+def learnt(net, inputs):
+    """Scores of texts, losses and gradients' norms around one step."""
+    import torch
+    labels, found = torch.tensor(LABELS), {}
+    for k in range(2):
+        said = net(**inputs, labels=labels)
+        net.zero_grad()
+        said.loss.backward()
+        params = [param for param in net.parameters()
+                  if param.grad is not None]
+        found[f'scores_{k}'] = said.logits.detach()
+        found[f'loss_{k}'] = said.loss.detach()
+        found[f'norm_{k}'] = sum(
+            param.grad.double().pow(2).sum() for param in params).sqrt()
+        with torch.no_grad():
+            for param in params:
+                param -= RATE * param.grad
+    return found
+
+
+if __name__ == '__main__':
+    if sys.argv[1] in ('make', 'small'):
+        make(*sys.argv[2:], sys.argv[1] == 'small')
+    else:
+        for folder in sys.argv[2:]:
+            score(folder)
