@@ -18,6 +18,7 @@ from d2lbert.pretrained.wordpiece import (
     VOCAB,
     WholeWords,
     WordPiece,
+    is_in,
 )
 from d2lbert.text import Vocab
 from d2lbert.training import models, runs
@@ -35,7 +36,7 @@ class SavedTokenizer:
     def __init__(self, tokenizer):
         self.tokenizer = tokenizer
         self.files = (VOCAB,) if isinstance(tokenizer, WholeWords) else (
-            VOCAB, TOKENIZER, CONFIG)
+            VOCAB, CONFIG, *(tokenizer.files or (TOKENIZER,)))
 
     def save(self, path):
         """Write vocab.txt, as `path`, and other files beside it."""
@@ -53,7 +54,7 @@ class SavedTokenizer:
 def load_tokenizer(folder):
     """The tokenizer of a run folder of fine-tuning."""
     folder = Path(folder)
-    if (folder / TOKENIZER).is_file():
+    if is_in(folder):
         return WordPiece.load(folder)
     return WholeWords(Vocab.load(folder / VOCAB))
 

@@ -9,7 +9,7 @@ import re
 from pathlib import Path
 
 from d2lbert.machine import files
-from d2lbert.pretrained import pieces
+from d2lbert.pretrained import bpe, pieces
 from d2lbert.pretrained.encoded import (
     NAMES,
     ROLES,
@@ -27,6 +27,9 @@ from d2lbert.text import CLS, MASK, PAD, SEP, UNK
 TOKENIZER, CONFIG, VOCAB = (
     'tokenizer.json', 'tokenizer_config.json', 'vocab.txt')
 
+#: All files that tokenizers lie in.
+FILES = (TOKENIZER, CONFIG, VOCAB, bpe.VOCAB_JSON, bpe.MERGES, bpe.CODES)
+
 #: What tokenizer_config.json says of BERT's normalizer, the name in it, and
 #: what holds where neither file says it.
 NORMALIZER = (('do_lower_case', 'lowercase', True),
@@ -43,15 +46,23 @@ class WordPiece(Tokens):
     To be had by `train` and `load`. Works in any thread.
     """
 
-    def __init__(self, tokenizer, special, max_len=None, config=None):
-        """tokenizer: of the library; special: {role: token}."""
+    def __init__(self, tokenizer, special, max_len=None, config=None,
+                 tokens=None, files=None):
+        """tokenizer: of the library; special: {role: token}.
+
+        tokens: those that have a number in the model, where the library's
+        has more; the others are the unknown one. files: {name: text} that
+        are written in place of tokenizer.json.
+        """
         self.tokenizer, self.config = tokenizer, dict(config or {})
+        self.files = files
         tokenizer.no_truncation()
         tokenizer.no_padding()
-        numbers = tokenizer.get_vocab(with_added_tokens=True)
-        tokens = [''] * (1 + max(numbers.values(), default=-1))
-        for token, idx in numbers.items():
-            tokens[idx] = token
+        if tokens is None:
+            numbers = tokenizer.get_vocab(with_added_tokens=True)
+            tokens = [''] * (1 + max(numbers.values(), default=-1))
+            for token, idx in numbers.items():
+                tokens[idx] = token
         self._number(tokens, special, max_len)
 
     def to_json(self):
@@ -113,6 +124,9 @@ class WordPiece(Tokens):
         path = Path(path)
         folder = path if path.is_dir() else path.parent
         if path.is_dir():
+            if not (folder / TOKENIZER).is_file() and (
+                    bpe.is_of_pairs(folder)):
+                return cls._of_pairs(folder)
             found = [folder / name for name in (TOKENIZER, VOCAB)
                      if (folder / name).is_file()]
             if not found:
@@ -142,11 +156,18 @@ class WordPiece(Tokens):
             tokenizer.post_processor = pieces.template(tokenizer, special)
         return cls(tokenizer, special, _limit(config), config)
 
+    @classmethod
+    def _of_pairs(cls, folder):
+        config = _described(folder)
+        tokenizer, special, tokens, texts = bpe.read(folder, config, _special)
+        return cls(tokenizer, special, _limit(config), config, tokens, texts)
+
     def save(self, folder):
         """Write tokenizer.json, tokenizer_config.json and vocab.txt.
 
         transformers' AutoTokenizer reads them. vocab.txt is left out for a
-        model that is not of word pieces.
+        model that is not of word pieces; PhoBERT's and FlauBERT's are
+        written in the files that they were read from.
         """
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
@@ -161,15 +182,19 @@ class WordPiece(Tokens):
             config['tokenizer_class'] = 'BertTokenizer'
             files.write_text(folder / VOCAB, ''.join(
                 f'{token}\n' for token in self.idx_to_token))
-        config.setdefault('tokenizer_class', 'PreTrainedTokenizerFast')
-        config.update({f'{role}_token': token
-                       for role, token in self.special.items()})
+        for name, text in (self.files or {}).items():
+            files.write_text(folder / name, text)
+        if self.files is None:
+            config.setdefault('tokenizer_class', 'PreTrainedTokenizerFast')
+            config.update({f'{role}_token': token
+                           for role, token in self.special.items()})
         if self.max_len is not None:
             config['model_max_length'] = self.max_len
         files.write_text(folder / CONFIG, json.dumps(
             config, indent=2, ensure_ascii=False) + '\n')
-        files.write_text(folder / TOKENIZER, self.tokenizer.to_str(
-            pretty=True))
+        if self.files is None:
+            files.write_text(folder / TOKENIZER, self.tokenizer.to_str(
+                pretty=True))
 
     def encode_batch(self, texts, pairs=None, max_len=None):
         """A list with the `Encoded` of each text, or of each pair of texts.
@@ -215,8 +240,12 @@ class WordPiece(Tokens):
             if second is not None:
                 second.truncate(lengths[1])
         whole = self.tokenizer.post_process(first, second)
-        return Encoded(whole.ids, whole.tokens, whole.type_ids,
-                       whole.offsets, whole.word_ids)
+        ids, tokens = whole.ids, whole.tokens
+        if self.files is not None:
+            ids = [idx if idx < len(self) else self.unk_id for idx in ids]
+            tokens = [self.idx_to_token[idx] for idx in ids]
+        return Encoded(ids, tokens, whole.type_ids, whole.offsets,
+                       whole.word_ids)
 
     def num_special(self, is_pair=False):
         """How many special tokens are added to a text, or to a pair."""
@@ -282,6 +311,12 @@ class WholeWords(Tokens):
 
 
 # What a folder says
+
+def is_in(folder):
+    """Whether a folder holds a tokenizer that is more than a vocab.txt."""
+    folder = Path(folder)
+    return (folder / TOKENIZER).is_file() or bpe.is_of_pairs(folder)
+
 
 def _described(folder):
     """What tokenizer_config.json says, and special_tokens_map.json."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from shlex import quote
 
 from d2lbert.machine.files import exchange, new_run_folder, write_text
-from d2lbert.pretrained.vocabulary import PieceVocab
+from d2lbert.pretrained.wordpiece import FILES
 from d2lbert.training import checkpoints
 from d2lbert.training.runs import RunError
 
@@ -243,7 +243,7 @@ def _was_given_up(out):
     Nobody writes to it, and it holds nothing but what each run begins with.
     """
     began_with = {UNFINISHED, 'config.json', 'losses.csv', 'log.txt',
-                  *PieceVocab.files}
+                  *FILES}
     try:
         found = {path.name for path in out.iterdir()
                  if not re.fullmatch(r'\..+\.part', path.name)}

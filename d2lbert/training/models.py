@@ -11,7 +11,7 @@ from d2lbert.machine.files import new_folder, write_text
 from d2lbert.pretrained.folders import load_pretrained, save_pretrained
 from d2lbert.pretrained.names import HEADS
 from d2lbert.pretrained.storage import PretrainedError
-from d2lbert.pretrained.wordpiece import TOKENIZER, WholeWords, WordPiece
+from d2lbert.pretrained.wordpiece import WholeWords, WordPiece, is_in
 from d2lbert.training.runs import (
     RunError,
     load_net,
@@ -34,12 +34,13 @@ def load_model(path, ctx=None, heads=HEADS, trainable=True):
                               ' or of a pretrained model, on this disk')
     if not is_run(path):
         return load_pretrained(path, ctx, heads, trainable)
-    if (path / TOKENIZER).is_file():
+    if is_in(path):
         tokenizer = WordPiece.load(path)
         net = load_net(path, ctx, trainable)
         if len(tokenizer) > net.config['vocab_size']:
-            raise RunError(f'{path / TOKENIZER} has {len(tokenizer)} tokens, '
-                           f'but the model {net.config["vocab_size"]}')
+            raise RunError(f'the tokenizer in {path} has {len(tokenizer)} '
+                           f'tokens, but the model '
+                           f'{net.config["vocab_size"]}')
         return net, tokenizer
     net, vocab = load_run(path, ctx, trainable)
     return net, WholeWords(vocab)

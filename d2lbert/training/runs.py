@@ -8,7 +8,7 @@ from d2lbert.bert import BERTModel
 from d2lbert.machine.backend import last_line, mx, npx
 from d2lbert.machine.files import Name, replacing, write_text
 from d2lbert.pretrained.vocabulary import PieceVocab
-from d2lbert.pretrained.wordpiece import TOKENIZER
+from d2lbert.pretrained.wordpiece import VOCAB, is_in
 from d2lbert.text import Vocab
 
 
@@ -64,12 +64,11 @@ def load_run(folder, ctx=None, trainable=True):
     """
     folder = Path(folder)
     net = _described_net(folder, trainable)
-    of_pieces = (folder / TOKENIZER).is_file()
+    of_pieces = is_in(folder)
     vocab = (PieceVocab.load(folder) if of_pieces
-             else Vocab.load(folder / 'vocab.txt'))
+             else Vocab.load(folder / VOCAB))
     if len(vocab) != net.config['vocab_size']:
-        name = TOKENIZER if of_pieces else 'vocab.txt'
-        raise RunError(f'{folder / name} has {len(vocab)} entries, '
+        raise RunError(f'{folder / VOCAB} has {len(vocab)} entries, '
                        f'but the model {net.config["vocab_size"]}')
     load_parameters(net, folder / 'model.params', ctx)
     net.vocab = vocab
@@ -109,8 +108,10 @@ def _described_net(folder, trainable):
 
 def read_config(folder):
     """What config.json of the finished run in `folder` says."""
-    for name in ('config.json', 'vocab.txt'):
-        if not (folder / name).is_file():
+    for name, is_there in (
+            ('config.json', (folder / 'config.json').is_file()),
+            (VOCAB, (folder / VOCAB).is_file() or is_in(folder))):
+        if not is_there:
             raise RunError(f'{folder} is not a run folder: it has no {name}')
     if not (folder / 'model.params').is_file():
         if not any(folder.glob('checkpoints/step-*.npz')):

@@ -1,0 +1,122 @@
+"""Tokenizers of the relatives: ids are those of transformers.
+
+In fixtures/tokens lie small ones with the ids of texts.json, as tokens.py
+has written them there; D2LBERT_PEERS as in test_relatives.py.
+"""
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+import tokens
+
+from d2lbert.pretrained.wordpiece import TokenizerError, WordPiece
+
+FIXTURES = Path(__file__).with_name('fixtures') / 'tokens'
+TEXTS = json.loads((FIXTURES / 'texts.json').read_text('utf-8'))
+
+
+@pytest.fixture(scope='module')
+def place(tmp_path_factory):
+    """Folders made by transformers now, and written here: KIND-again."""
+    python = os.environ.get('D2LBERT_PEERS')
+    if not python:
+        pytest.skip('D2LBERT_PEERS does not name a Python that has torch and '
+                    'transformers')
+    place = tmp_path_factory.mktemp('tokens')
+
+    def run(*arguments):
+        subprocess.run(
+            [python, tokens.__file__, *map(str, arguments)], check=True,
+            env=dict(os.environ, HF_HUB_OFFLINE='1', PYTHONPATH=''))
+    run('make', place, FIXTURES / 'texts.json')
+    again = [place / f'{kind}-again' for kind in tokens.KINDS]
+    for kind, folder in zip(tokens.KINDS, again):
+        WordPiece.load(place / kind).save(folder)
+        (folder / 'config.json').write_text(
+            (place / kind / 'config.json').read_text())
+    run('ask', FIXTURES / 'texts.json', *again)
+    return place
+
+
+def check(folder):
+    """That ids are what is written in a folder, alone and in pairs."""
+    tokenizer = WordPiece.load(folder)
+    alone, both = json.loads((folder / 'tokens.json').read_text())
+    of_texts = tokenizer.encode_batch(TEXTS)
+    of_pairs = tokenizer.encode_batch(TEXTS, TEXTS[7:] + TEXTS[:7])
+    for found, expected, step in (of_texts, alone, 0), (of_pairs, both, 7):
+        for k, (encoded, ids) in enumerate(zip(found, expected)):
+            text = TEXTS[k] + TEXTS[(k + step) % len(TEXTS)]
+            # There nobody looked for special tokens in FlauBERT's texts
+            if 'flaubert' not in folder.name or '<unk>' not in text:
+                assert encoded.ids == ids, text
+            if tokenizer.files:
+                assert encoded.tokens == [tokenizer.idx_to_token[idx]
+                                          for idx in encoded.ids]
+            assert len(encoded.ids) == len(encoded.offsets)
+    assert all(len(ids) >= 2 for ids in alone)
+    return tokenizer
+
+
+@pytest.mark.parametrize('kind', tokens.KINDS)
+def test_ids_are_those_of_transformers(kind, tmp_path):
+    tokenizer = check(FIXTURES / kind)
+    tokenizer.save(tmp_path / kind)
+    again = WordPiece.load(tmp_path / kind)
+    for ours, theirs in zip(tokenizer.encode_batch(TEXTS),
+                            again.encode_batch(TEXTS)):
+        assert ours == theirs
+    assert again.special == tokenizer.special
+
+
+@pytest.mark.parametrize('kind', tokens.KINDS)
+def test_fresh_ones_agree_and_are_read_there(kind, place):
+    check(place / kind)
+    check(place / f'{kind}-again')
+
+
+def test_offsets_and_words_are_places_in_the_text():
+    text = 'Chúng_tôi là những  nghiên_cứu_viên .'
+    encoded = WordPiece.load(FIXTURES / 'phobert').encode(text)
+    words = text.split()
+    for (begin, end), word in zip(encoded.offsets, encoded.words):
+        assert (begin == end) == (word is None)
+        if word is not None:
+            assert text[begin:end] in words[word]
+    assert encoded.segments == [0] * len(encoded.ids)
+
+
+@pytest.mark.parametrize('kind, lost, there', [
+    ('roberta', 'merges.txt', 'vocab.json'),
+    ('phobert', 'vocab.txt', 'bpe.codes')])
+def test_half_of_the_files_is_no_tokenizer(kind, lost, there, tmp_path):
+    for path in (FIXTURES / kind).iterdir():
+        if path.name != lost:
+            (tmp_path / path.name).write_bytes(path.read_bytes())
+    with pytest.raises(TokenizerError) as error:
+        WordPiece.load(tmp_path)
+    assert str(error.value).startswith(
+        f'{tmp_path} has {there} and no {lost}, ')
+
+
+@pytest.mark.parametrize('kind, name, text, said', [
+    ('roberta', 'vocab.json', '{"a": "b"}', 'each token its number'),
+    ('roberta', 'vocab.json', '[]', 'is damaged'),
+    ('roberta', 'merges.txt', 'a', 'line 1: expected two pieces'),
+    ('roberta', 'merges.txt', 'qqq zzz', 'do not belong together'),
+    ('herbert', 'vocab.json', '{"a</w>": 0}', "no token '<pad>'|no token"),
+    ('flaubert', 'vocab.json', '{"a</w>": 9999999, "<special1>": 0, '
+     '"<s>": 1, "</s>": 2, "<pad>": 3, "<unk>": 4}', 'numbers 6 tokens up'),
+    ('phobert', 'vocab.txt', 'x 1\nword\n', 'line 2: expected a token'),
+    ('phobert', 'bpe.codes', b'\xff', 'not UTF-8')])
+def test_damaged_files_are_told_in_one_sentence(kind, name, text, said,
+                                                tmp_path):
+    for path in (FIXTURES / kind).iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    (tmp_path / name).write_bytes(text if isinstance(text, bytes)
+                                  else text.encode())
+    with pytest.raises(TokenizerError, match=said) as error:
+        WordPiece.load(tmp_path)
+    assert '\n' not in str(error.value) and str(tmp_path) in str(error.value)
