@@ -4,14 +4,22 @@ What `transformers` writes of a ...ForSequenceClassification,
 ...ForTokenClassification or ...ForQuestionAnswering, and `save_pretrained`
 here; a run of `finetune` is read by `runs`.
 """
+from pathlib import Path
+
 from d2lbert.finetuning.heads import FineTuned
 from d2lbert.finetuning.kinds import About
 from d2lbert.pretrained import folders, names
 from d2lbert.pretrained.families import family_of
-from d2lbert.pretrained.storage import PretrainedError
+from d2lbert.pretrained.storage import INDEX, OTHERS, WEIGHTS, PretrainedError
 
 #: Tokens between two windows over a text that answers are looked for in.
 STRIDE = 128
+
+
+def stored_here(folder):
+    """Whether a folder is one of a checkpoint, not of a run."""
+    return any((Path(folder) / name).is_file()
+               for name in (WEIGHTS, INDEX, *OTHERS))
 
 
 def load_finetuned_folder(folder, ctx=None, trainable=True):
@@ -78,7 +86,7 @@ def about_of(opened, kind):
     if dropout is None:
         dropout = opened.keywords['dropout'] if default is None else default
     return About(
-        task='', kind=kind, pair=None,
+        task='', kind=kind, pair={'tag': False, 'span': True}.get(kind),
         labels=labels_of(config) if kind in ('classify', 'tag') else None,
         metrics=(), max_len=opened.keywords['max_len'], stride=STRIDE,
         null=False, dropout=dropout)

@@ -24,7 +24,7 @@ class About(NamedTuple):
 
     task: str
     kind: str                   # of `tasks.Task`
-    pair: bool                  # two texts?
+    pair: Optional[bool]        # two texts? None: as they come
     labels: Optional[tuple]     # the names, by number
     metrics: tuple              # of `metrics.METRICS`; the first decides
     max_len: int                # tokens at most

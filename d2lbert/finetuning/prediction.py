@@ -37,9 +37,10 @@ def predict(net, tokenizer, texts, pairs=None, shown=None):
 
 def data_of(about, texts, pairs=None, path='the texts'):
     """Texts as `read_task` gives them, without labels."""
-    if about.pair != (pairs is not None):
+    if about.pair not in (pairs is not None, None):
+        what = f'task {about.task}' if about.task else 'this model'
         raise ValueError(
-            f'task {about.task} has ' + (
+            f'{what} has ' + (
                 'pairs of texts: give the second ones, too' if about.pair
                 else 'one text each: give no second ones'))
     if pairs is not None and len(pairs) != len(texts):

@@ -7,6 +7,7 @@ word pieces.
 import json
 from pathlib import Path
 
+from d2lbert.finetuning.folders import load_finetuned_folder, stored_here
 from d2lbert.finetuning.heads import KINDS, FineTuned
 from d2lbert.finetuning.kinds import About
 from d2lbert.machine.backend import mx
@@ -62,6 +63,7 @@ def load_tokenizer(folder):
 def load_finetuned(folder, ctx=None, trainable=True):
     """The net and tokenizer of a run folder of `finetune`.
 
+    Or of a folder of others whose head scores texts or words, see `folders`.
     ctx: a device or several, else the CPU. Returns (net, tokenizer): a
     `FineTuned` whose `about`, an `About`, says what it was trained for, with
     the names of its labels. trainable: as for `load_pretrained`. Raises
@@ -70,6 +72,8 @@ def load_finetuned(folder, ctx=None, trainable=True):
     folder = Path(folder)
     if not folder.is_dir():
         raise RunError(f'there is no run folder {folder}')
+    if not models.is_run(folder) and stored_here(folder):
+        return load_finetuned_folder(folder, ctx, trainable)
     net, tokenizer = made_of(read_config(folder), folder)
     if not trainable:
         net.collect_params().setattr('grad_req', 'null')
