@@ -35,23 +35,8 @@ _CALLED = {'__call__', 'forward', 'hybrid_forward'}
 
 
 def grad_reqs(*parameters):
-    """What each parameter (None: there is none) wants of its gradient.
-
-    Of one that is `used_often`, 'add' in place of 'write'.
-    """
-    return tuple('add' if p.grad_req == 'write' and getattr(
-        p, 'is_used_often', False) else p.grad_req
-                 for p in parameters if p is not None)
-
-
-def used_often(block):
-    """Say of a block's parameters that a graph has each of them many times.
-
-    Of more than a few gradients MXNet adds up the later ones in place, which
-    is 'add' even where the parameter says 'write'.
-    """
-    for param in block.collect_params().values():
-        param.is_used_often = True
+    """What each parameter (None: there is none) wants of its gradient."""
+    return tuple(p.grad_req for p in parameters if p is not None)
 
 
 def values(layer, X):

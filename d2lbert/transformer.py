@@ -6,14 +6,7 @@ import numpy as onp
 
 from d2lbert.attention import MultiHeadAttention
 from d2lbert.kernels import ops
-from d2lbert.layers import (
-    Dense,
-    LayerNorm,
-    grad_reqs,
-    is_ours,
-    used_often,
-    values,
-)
+from d2lbert.layers import Dense, LayerNorm, grad_reqs, is_ours, values
 from d2lbert.machine.backend import nn, np
 
 
@@ -135,7 +128,6 @@ class Blocks(nn.Sequential):
             # Rounded as transformers does
             self._groups = [int(k / (num_layers / num_groups))
                             for k in range(num_layers)]
-            used_often(self)
 
     @property
     def num_layers(self):

@@ -1,1 +1,2 @@
-"""BERT as released: sizes, word pieces, folders in and out."""
+"""BERT and its relatives as released: sizes, tokenizers, folders in and out.
+"""

@@ -1,7 +1,7 @@
 """Tokenizers of the relatives: ids are those of transformers.
 
 In fixtures/tokens lie small ones with the ids of texts.json, as tokens.py
-has written them there; D2LBERT_PEERS as in test_relatives.py.
+has written them there; D2LBERT_PEERS as in test_families.py.
 """
 import json
 import os

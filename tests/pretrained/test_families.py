@@ -8,24 +8,20 @@ is written here is read there.
 import json
 import os
 import subprocess
-from pathlib import Path
 
 import numpy as onp
 import pytest
 import relatives
+from closeness import FIXTURES, load, of_heads, of_learning
 from safetensors.numpy import load_file
 
 import d2lbert as d2l
-from d2lbert.finetuning.folders import load_finetuned_folder
-from d2lbert.machine.backend import autograd, np
-from d2lbert.packing import at_real_places
 from d2lbert.pretrained.folders import (
     PretrainedError,
     load_pretrained,
     save_pretrained,
 )
 
-FIXTURES = Path(__file__).with_name('fixtures')
 ALL = [f'{family}-{i}' for family, shapes in relatives.SHAPES.items()
        for i in range(len(shapes))]
 
@@ -64,64 +60,18 @@ def fresh(peers, tmp_path_factory):
     return place
 
 
-def load(folder):
-    return (load_finetuned_folder if 'classify' in folder.name
-            else load_pretrained)(folder)
-
-
-def put(A):
-    return np.array(A, dtype='int32')
-
-
-def close(ours, theirs):
-    onp.testing.assert_allclose(ours, theirs, 0, CLOSE)
-
-
 def check_heads(folder):
     """That a net says of texts, padded and not, what is written there."""
-    net, _ = load(folder)
-    assert net.pretrained.differences == ()
-    their = onp.load(folder / 'peers.npz')
-    B, T = their['ids'].shape
-    places = onp.broadcast_to(onp.arange(T), (B, T))
-    inputs = [put(their[name]) for name in ('ids', 'segments', 'lens')]
-    X, mlm, nsp = net(*inputs, put(places))
-    packed, begins, packed_nsp = at_real_places(net, *inputs)
-    for b, n in enumerate(their['lens']):
-        close(X[b, :n].asnumpy(), their['hidden'][b, :n])
-        close(mlm[b, :n].asnumpy(), their['mlm'][b, :n])
-        close(packed[begins[b]:begins[b] + n].asnumpy(),
-              their['hidden'][b, :n])
-        alone, _, _ = net(*(A[b:b + 1, :n] for A in inputs[:2]))
-        close(alone[0].asnumpy(), their['hidden'][b, :n])
-        if hasattr(net, 'hidden'):
-            close(net.hidden(X[b:b + 1, 0]).asnumpy()[0], their['pooled'][b])
-        if net.nsp is not None:
-            for found in nsp, packed_nsp:
-                close(found[b].asnumpy(), their['nsp'][b, ::-1])
-    assert (net.nsp is None) == (nsp is None) == ('nsp' not in their)
+    worst = of_heads(folder)
+    assert {'hidden', 'mlm'} <= set(worst)
+    assert max(worst.values()) < CLOSE, worst
 
 
 def check_learning(folder):
     """That scores, losses and gradients are theirs around one step."""
-    net, _ = load(folder)
-    assert net.pretrained.differences == ()
-    their, labels = onp.load(folder / 'peers.npz'), onp.array(relatives.LABELS)
-    params = {id(p): p for p in net.collect_params().values()}.values()
-    for k in range(2):
-        with autograd.record(train_mode=False):
-            X, begins = net.encode(*(put(their[name]) for name in (
-                'ids', 'segments', 'lens')))
-            scores = net.score(X, begins)
-            loss, _ = net.losses(X, begins, their['lens'], labels)
-        loss.backward()
-        close(scores.asnumpy(), their[f'scores_{k}'])
-        close(float(loss), their[f'loss_{k}'])
-        norm = sum((p.grad().asnumpy().astype('float64') ** 2).sum()
-                   for p in params) ** 0.5
-        assert abs(norm / their[f'norm_{k}'] - 1) < CLOSE
-        for param in params:
-            param.set_data(param.data() - relatives.RATE * param.grad())
+    worst = of_learning(folder)
+    assert set(worst) == {'scores', 'loss', 'norm'}
+    assert max(worst.values()) < CLOSE, worst
 
 
 def check_written(folder, again):
