@@ -1106,4 +1106,21 @@ MISTAKES = tuple(Mistake(*row) for row in (
      'same if text.words[t] is None else ~special',
      'same if text.words[t] is None else special | ~special',
      'test_neighbours_are_the_nearest_of_their_kind'),
+
+    # relatives
+
+    ('positions begin one row too early in the folder of a RoBERTa',
+     'return pad_id + 1 if family.positions_from_pad',
+     'return pad_id if family.positions_from_pad',
+     'test_a_folder_says_what_it_says_in_transformers'),
+    ('layers take turns with the groups of blocks that they share',
+     'int(k / (num_layers / num_groups))', 'k % num_groups',
+     'test_layers_are_counted_and_not_blocks'),
+    ('what is normalized is added to, too',
+     'X, self.attention(Y, Y, Y, valid_lens)',
+     'Y, self.attention(Y, Y, Y, valid_lens)',
+     'test_a_folder_says_what_it_says_in_transformers'),
+    ('pieces without a number are passed on',
+     'idx if idx < len(self) else self.unk_id', 'idx % len(self)',
+     'test_ids_are_those_of_transformers'),
 ))
