@@ -12,6 +12,7 @@ from d2lbert.inputs import (
     check_shares,
     check_sizes,
     check_whole,
+    number_of_blocks,
     on_device,
 )
 from d2lbert.kernels import ops
@@ -48,7 +49,8 @@ class BERTEncoder(nn.Block):
     ALBERT (Lan et al. 2020) has embedding_size=E, embeddings of E numbers
     and a layer from them to H, and num_groups, the number of groups of
     inner_group_num blocks that the layers are made of, each used by as many
-    layers. pre_norm=True is XLM's: see `TransformerEncoderBlock`.
+    layers. pre_norm=True: see `TransformerEncoderBlock`; then one more
+    LayerNorm follows the last block, but for final_norm=False, as in XLM.
     """
 
     def __init__(self, vocab_size, num_hiddens, ffn_num_hiddens, num_heads,
@@ -58,9 +60,9 @@ class BERTEncoder(nn.Block):
                  embedding_norm=False, num_segments=2,
                  attention_dropout=None, embedding_size=None,
                  num_groups=None, inner_group_num=1, pre_norm=False,
-                 **kwargs):
+                 final_norm=True, **kwargs):
         super().__init__(**kwargs)
-        num_layers = _number_of_blocks(num_layers, num_blks)
+        num_layers = number_of_blocks(num_layers, num_blks)
         E = num_hiddens if embedding_size is None else embedding_size
         if attention_dropout is None:
             attention_dropout = dropout
@@ -102,6 +104,10 @@ class BERTEncoder(nn.Block):
             num_layers, num_groups, inner_group_num, num_hiddens,
             ffn_num_hiddens, num_heads, dropout, learnable, precision,
             activation, layer_norm_eps, attention_dropout, pre_norm)
+        self.norm = None
+        if pre_norm and final_norm:
+            self.norm = LayerNorm(epsilon=layer_norm_eps,
+                                  in_channels=num_hiddens)
         if learnable:
             self.pos_embedding = self.params.get(
                 'pos_embedding', shape=(1, max_len, E))
@@ -120,7 +126,13 @@ class BERTEncoder(nn.Block):
         X = self._embed(tokens, segments)               # (B, T, H)
         for blk in self.blks.up_to(layer):
             X = blk(X, valid_lens)
-        return X
+        return self._finished(X, layer)
+
+    def _finished(self, X, layer):
+        """What `layer` gives: behind the last block, pre-norm normalizes."""
+        count = self.blks.num_layers
+        last = layer % (count + 1) == count
+        return self.norm(X) if last and self.norm is not None else X
 
     def _embed(self, tokens, segments):
         if is_ours(self):
@@ -170,7 +182,7 @@ class BERTEncoder(nn.Block):
         X = self._embed_at(places.tokens, places.segments, places.positions)
         for blk in self.blks.up_to(layer):
             X = blk(X, places.rows)
-        return X
+        return self._finished(X, layer)
 
     def encode_firsts(self, places):
         """What `encode_rows` gives of each sequence's first token, (B, H).
@@ -181,7 +193,7 @@ class BERTEncoder(nn.Block):
         *blks, last = self.blks.up_to(-1)
         for blk in blks:
             X = blk(X, places.rows)
-        return last.encode_firsts(X, places.rows)
+        return self._finished(last.encode_firsts(X, places.rows), -1)
 
     def check(self, tokens, segments):
         """The two as (B, T) arrays on the device, once their ids are known.
@@ -330,7 +342,7 @@ class BERTModel(nn.Block):
         if 'nsp' in heads and 'pooler' not in heads:
             raise ValueError('the head nsp stands on the head pooler: name '
                              'both in heads, or neither')
-        num_layers = _number_of_blocks(num_layers, num_blks)
+        num_layers = number_of_blocks(num_layers, num_blks)
         self.config = dict(
             vocab_size=vocab_size, num_hiddens=num_hiddens,
             ffn_num_hiddens=ffn_num_hiddens, num_heads=num_heads,
@@ -394,10 +406,3 @@ class BERTModel(nn.Block):
             # 0 is the place of <cls>
             return self.nsp(self.hidden(encoded_X[:, 0, :]))
         return self.nsp(encoded_X)
-
-
-def _number_of_blocks(num_layers, num_blks):
-    if (num_layers is None) == (num_blks is None):
-        raise TypeError('give the number of blocks once, as num_layers or as '
-                        f'num_blks, not {num_layers} and {num_blks}')
-    return num_blks if num_layers is None else num_layers

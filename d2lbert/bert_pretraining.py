@@ -7,7 +7,7 @@ import numpy as onp
 
 from d2lbert.bert import get_tokens_and_segments
 from d2lbert.bert_dataset import Batch
-from d2lbert.inputs import check_ids, check_whole, on_device
+from d2lbert.inputs import check_labels, check_whole, on_device
 from d2lbert.layers import is_ours
 from d2lbert.machine.backend import autograd, gluon, np
 from d2lbert.machine.files import new_run_folder, write_text
@@ -47,7 +47,7 @@ def _get_batch_loss_bert(net, loss, vocab_size, tokens_X_shards,
     for shard in map(Batch, tokens_X_shards, segments_X_shards,
                      valid_lens_x_shards, pred_positions_X_shards,
                      mlm_weights_X_shards, mlm_Y_shards, nsp_y_shards):
-        _check(net, vocab_size, shard.mlm_Y, shard.nsp_y)
+        check_labels(net, vocab_size, shard.mlm_Y, shard.nsp_y)
         hidden = None
         if is_ours(net) and _is_the_books(loss):
             hidden = _hidden_words(shard)
@@ -349,17 +349,6 @@ def _means(*losses_of_devices):
     """The mean over devices of each list of losses; waits for them."""
     return [sum(map(float, losses)) / len(losses)
             for losses in losses_of_devices]
-
-
-def _check(net, vocab_size, mlm_Y, nsp_y):
-    """Refuse labels that have no score: the loss would take another one."""
-    own_size = getattr(getattr(net, 'encoder', None), 'vocab_size',
-                       vocab_size)
-    if vocab_size != own_size:
-        raise ValueError(f'vocab_size is {vocab_size}, but the net has a '
-                         f'vocabulary of {own_size}')
-    check_ids(mlm_Y, vocab_size, 'label')
-    check_ids(nsp_y, 2, 'nsp_y')
 
 
 def vocabulary_of(batches):

@@ -64,3 +64,26 @@ def check_shares(**shares):
         if share is None or not 0 <= share < 1:
             raise ValueError(f'{name} must be a number from 0 to less than '
                              f'1, not {share!r}')
+
+
+def number_of_blocks(num_layers, num_blks):
+    """The number that is given once, by the one name or the other."""
+    if (num_layers is None) == (num_blks is None):
+        raise TypeError('give the number of blocks once, as num_layers or as '
+                        f'num_blks, not {num_layers} and {num_blks}')
+    return num_blks if num_layers is None else num_layers
+
+
+def check_labels(net, vocab_size, mlm_Y, nsp_y):
+    """Refuse labels that have no score: the loss would take another one."""
+    own_size = getattr(getattr(net, 'encoder', None), 'vocab_size',
+                       vocab_size)
+    if vocab_size != own_size:
+        raise ValueError(f'vocab_size is {vocab_size}, but the net has a '
+                         f'vocabulary of {own_size}')
+    if getattr(net, 'nsp', net) is None:
+        raise ValueError('this net has no head for next sentences: give one '
+                         "whose heads are pooler, mlm and nsp, as BERT's, or "
+                         'train it for hidden words alone')
+    check_ids(mlm_Y, vocab_size, 'label')
+    check_ids(nsp_y, 2, 'nsp_y')

@@ -14,7 +14,8 @@ RELATIVES = {
     'albert': dict(embedding_size=5, num_groups=2, inner_group_num=2),
     'flaubert': dict(num_segments=0, heads=('mlm',), mlm_hidden=False),
     'flaubert large': dict(num_segments=0, heads=('mlm',), mlm_hidden=False,
-                           pre_norm=True)}
+                           pre_norm=True, final_norm=False),
+    'pre-norm': dict(pre_norm=True)}
 
 
 def build(num_layers=4, seed=0, dropout=0.0, **keywords):

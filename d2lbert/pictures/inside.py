@@ -24,7 +24,7 @@ def attention_of(net, ids, segments=None):
     found = []
     with autograd.pause():
         X = _embedded(net, [ids], [segments or [0] * T], [T])[0]
-        for blk in net.encoder._blocks_to(-1):
+        for blk in net.encoder.blks.up_to(-1):
             attention = _attention_in(blk)
             with keep_attention(blk):
                 X = blk(X, None)
@@ -59,7 +59,7 @@ def vectors_by_layer(net, encoded, pad_id=0):
         for rows, ids, segments, lens in batches:
             state.append(_embedded(net, ids, segments, lens))
     yield _rows(batches, state)
-    for blk in net.encoder._blocks_to(-1):
+    for blk in net.encoder.blks.up_to(-1):
         with autograd.pause():
             state = [(blk(X, lens), lens) for X, lens in state]
         yield _rows(batches, state)

@@ -225,7 +225,7 @@ FLAUBERT = Family(
     activation=('gelu_activation', True),
     activations={True: 'gelu', False: 'relu'},
     structure=dict(family='flaubert', heads=('mlm',), num_segments=0,
-                   mlm_hidden=False),
+                   mlm_hidden=False, final_norm=False),
     fixed={'causal': (False, 'texts read from left to right'),
            'asm': (False, 'an adaptive softmax'),
            'n_langs': (1, 'embeddings of languages'),
