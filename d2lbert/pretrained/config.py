@@ -4,8 +4,13 @@ Its fields, and the values of those that are not there, are those of
 `transformers`. What `BERTModel` cannot do is refused by name: a field that
 is passed over in silence gives other numbers.
 """
+from d2lbert.bert import RELATIVE
 from d2lbert.pretrained.families import FAMILIES, family_of
 from d2lbert.pretrained.storage import PretrainedError, read_json
+
+#: What a net has whose `config` does not say it.
+OTHERWISE = dict(RELATIVE, embedding_size=None, num_groups=None,
+                 inner_group_num=1, pre_norm=False)
 
 
 def keywords(path):
@@ -149,21 +154,29 @@ def of_net(net, pad_id):
 
 def _check_sayable(family, config, said):
     """Refuse a net that is not what the folders of its family mean."""
-    expected = {**family.structure, 'inner_group_num': 1, 'pre_norm': False}
+    config = {**OTHERWISE, **config}
+
+    def refuse(name, expected):
+        raise PretrainedError(
+            f'this net has {name}={config[name]!r}, and the folders of '
+            f'{family.title} have no word for another than {expected}')
+
+    expected = {**OTHERWISE, **family.structure}
     if family.ffn_factor:
         expected['ffn_num_hiddens'] = (family.ffn_factor
                                        * config['num_hiddens'])
+    heads = set(expected.pop('heads'))
+    if not heads - set(family.optional) <= set(config['heads']) <= heads:
+        refuse('heads', ' and '.join(sorted(heads)))
     for name, value in expected.items():
-        if name not in said and name != 'heads' and config.get(
-                name, value) != value:
-            raise PretrainedError(
-                f'this net has {name}={config[name]!r}, and the folders of '
-                f'{family.title} have no word for another than {value!r}')
-    if config['activation'] not in family.activations.values():
-        raise PretrainedError(
-            f'this net has activation={config["activation"]!r}, and the '
-            f'folders of {family.title} know only '
-            + ', '.join(sorted(set(family.activations.values()))))
+        if name not in said and config.get(name, value) != value:
+            refuse(name, repr(value))
+    for keyword, _ in family.sizes.values():
+        if not config[keyword]:
+            refuse(keyword, 'whole numbers of at least 1')
+    known = set(family.activations.values())
+    if config['activation'] not in known:
+        refuse('activation', ' and '.join(sorted(known)))
 
 
 def is_encoder_alone(net):

@@ -63,6 +63,7 @@ def table(differences):
 def load_pretrained(folder, ctx=None, heads=HEADS, trainable=True):
     """The net and tokenizer of a folder on disk, as (net, tokenizer).
 
+    Of BERT, or of a relative in `families.FAMILIES`, as config.json says.
     ctx: a device or a list of them, the CPU if None. Weights come as
     float32. Heads that the folder lacks are drawn at random, as its
     initializer_range says; for those named in `heads` ('pooler', 'mlm',

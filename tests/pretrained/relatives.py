@@ -1,10 +1,10 @@
 """What transformers says of BERT's relatives, in an environment of its own.
 
-relatives.py make DIR SEED: two folders for each of SHAPES, DIR/FAMILY-I with
-random weights that predict words, and DIR/FAMILY-I-classify that scores
-texts, each with a tokenizer and with what the model says of random texts,
-peers.npz. relatives.py small DIR SEED: small ones for SMALL alone, those
-that lie in fixtures/ beside this file.
+relatives.py make DIR SEED: folders for each of SHAPES, DIR/FAMILY-I with
+random weights that predict words, DIR/FAMILY-I-classify that scores texts,
+and those of ENCODERS; each with a tokenizer and with what the model says of
+random texts, peers.npz. relatives.py small DIR SEED: small ones for SMALL
+alone, those that lie in fixtures/ beside this file.
 relatives.py score FOLDER...: that, and what is said while loading, of other
 folders.
 This file is run, and imported for what does not need transformers.
@@ -50,6 +50,8 @@ SHAPES = {
 #: Which of them lie here, and what makes them small.
 SMALL = ['roberta-0', 'camembert-0', 'distilbert-0', 'albert-2', 'flaubert-0',
          'flaubert-1']
+#: Those that are there without a head, and with a pooler, too.
+ENCODERS = ['roberta-0-encoder', 'camembert-1-encoder']
 SMALLER = {'hidden_size': 12, 'dim': 12, 'emb_dim': 12,
            'intermediate_size': 14, 'hidden_dim': 14,
            'max_position_embeddings': 14}
@@ -92,34 +94,43 @@ def write_tokenizer(folder, pad_id):
 def make(place, seed, small=False):
     """Save random models of each family and shape, or small ones."""
     import torch
-    import transformers
     torch.manual_seed(int(seed))
-    for family, shapes in SHAPES.items():
-        for i, shape in enumerate(shapes):
-            if small:
-                if f'{family}-{i}' not in SMALL:
+    for kinds in ('', 'classify'), ('encoder',):
+        for family, shapes in SHAPES.items():
+            for i, shape in enumerate(shapes):
+                if small and f'{family}-{i}' not in SMALL:
                     continue
-                shape = {name: SMALLER.get(name, value)
-                         for name, value in shape.items()}
-            for kind, suffix in ('', ''), ('classify', '-classify'):
-                config = transformers.AutoConfig.for_model(
-                    family, num_labels=3 if kind else 2, **shape)
-                net = class_of(config, kind)(config)
-                with torch.no_grad():
-                    for name, param in net.named_parameters():
-                        # Biases too, which begin as zeros
-                        is_norm = 'norm' in name.lower() and (
-                            name.endswith('weight'))
-                        param.normal_(float(is_norm), 0.2)
-                path = Path(place, f'{family}-{i}{suffix}')
-                net.save_pretrained(path)
-                write_tokenizer(path, config.pad_token_id)
-                score(path)
+                if small:
+                    shape = {name: SMALLER.get(name, value)
+                             for name, value in shape.items()}
+                for kind in kinds:
+                    name = f'{family}-{i}' + (kind and f'-{kind}')
+                    if kind != 'encoder' or name in ENCODERS:
+                        save(Path(place, name), family, shape, kind)
+
+
+def save(folder, family, shape, kind):
+    """Save a random model of a kind, and what it says."""
+    import torch
+    import transformers
+    config = transformers.AutoConfig.for_model(
+        family, num_labels=3 if kind == 'classify' else 2, **shape)
+    net = class_of(config, kind)(config)
+    with torch.no_grad():
+        for name, param in net.named_parameters():
+            # Biases too, which begin as zeros
+            is_norm = 'norm' in name.lower() and name.endswith('weight')
+            param.normal_(float(is_norm), 0.2)
+    net.save_pretrained(folder)
+    write_tokenizer(folder, config.pad_token_id)
+    score(folder)
 
 
 def class_of(config, kind=''):
-    """The class of a family for what predicts words, or scores texts."""
+    """The class of a family that predicts words, or is of another kind."""
     import transformers as t
+    if kind == 'encoder':
+        return t.AutoModel._model_mapping[type(config)]
     if kind:
         return t.AutoModelForSequenceClassification._model_mapping[
             type(config)]
@@ -202,7 +213,8 @@ def heads(net, inputs):
         if net is net.base_model:
             return found
         scores = net(**inputs)
-        names = dict(prediction_logits='mlm', logits='mlm', sop_logits='nsp')
+        names = dict(prediction_logits='mlm', logits='mlm', sop_logits='nsp',
+                     start_logits='first', end_logits='last')
         found.update((names[name], value) for name, value in scores.items()
                      if name in names)
     return found

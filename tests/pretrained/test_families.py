@@ -16,6 +16,10 @@ from closeness import FIXTURES, load, of_heads, of_learning
 from safetensors.numpy import load_file
 
 import d2lbert as d2l
+from d2lbert.finetuning.folders import load_finetuned_folder
+from d2lbert.finetuning.heads import FineTuned
+from d2lbert.finetuning.kinds import About
+from d2lbert.machine.backend import np, npx
 from d2lbert.pretrained.folders import (
     PretrainedError,
     load_pretrained,
@@ -24,6 +28,9 @@ from d2lbert.pretrained.folders import (
 
 ALL = [f'{family}-{i}' for family, shapes in relatives.SHAPES.items()
        for i in range(len(shapes))]
+
+#: Those that get heads over each token, and the labels of these.
+EACH, LABELS = [f'{family}-1' for family in relatives.SHAPES], ('a', 'b', 'O')
 
 #: How close every number is to theirs.
 CLOSE = 1e-4
@@ -53,17 +60,28 @@ def fresh(peers, tmp_path_factory):
     """
     place = tmp_path_factory.mktemp('relatives')
     peers('make', place, 7)
-    names = [*ALL, *(f'{name}-classify' for name in ALL)]
+    names = [*ALL, *(f'{name}-classify' for name in ALL),
+             *relatives.ENCODERS]
     for name in names:
         save_pretrained(*load(place / name), place / f'{name}-again')
-    peers('score', *(place / f'{name}-again' for name in names))
+    asked = [place / f'{name}-again' for name in names]
+    for name in EACH:
+        for kind, labels in ('tag', LABELS), ('span', None):
+            bert, tokenizer = load(place / name)
+            net = FineTuned(bert, kind, 2 if labels is None else len(labels))
+            net.about = About('', kind, None, labels, (), 12, 4, False, 0.1)
+            net.begin([npx.cpu()])
+            asked.append(place / f'{name}-{kind}')
+            save_pretrained(net, tokenizer, asked[-1])
+    peers('score', *asked)
     return place
 
 
 def check_heads(folder):
     """That a net says of texts, padded and not, what is written there."""
     worst = of_heads(folder)
-    assert {'hidden', 'mlm'} <= set(worst)
+    assert {'hidden', 'pooled' if 'encoder' in folder.name else 'mlm'
+            } <= set(worst)
     assert max(worst.values()) < CLOSE, worst
 
 
@@ -79,6 +97,9 @@ def check_written(folder, again):
     """
     there, here = (load_file(str(path / 'model.safetensors'))
                    for path in (folder, again))
+    # An encoder alone leaves out the prefix that it has with a head
+    there = {'roberta.' * ('encoder' in folder.name) + name: tensor
+             for name, tensor in there.items()}
     assert set(here) == set(there)
     for name in there:
         expected = there[name]
@@ -90,7 +111,7 @@ def check_written(folder, again):
         assert (here[name] == expected).all(), name
 
 
-@pytest.mark.parametrize('name', relatives.SMALL)
+@pytest.mark.parametrize('name', [*relatives.SMALL, 'roberta-0-encoder'])
 def test_a_folder_says_what_it_says_in_transformers(name, tmp_path):
     check_heads(FIXTURES / name)
     save_pretrained(*load(FIXTURES / name), tmp_path / 'again')
@@ -115,6 +136,31 @@ def test_fresh_folders_agree_and_are_read_there_without_a_word(name, fresh):
                                ).read_text())['said'] == []
 
 
+@pytest.mark.parametrize('name', EACH)
+def test_heads_over_each_token_are_read_there_without_a_word(name, fresh):
+    for kind in 'tag', 'span':
+        folder = fresh / f'{name}-{kind}'
+        their = onp.load(folder / 'peers.npz')
+        net, _ = load_finetuned_folder(folder)
+        scores = net(*(np.array(their[what], dtype='int32')
+                       for what in ('ids', 'segments', 'lens'))).asnumpy()
+        expected = their['mlm'] if kind == 'tag' else onp.stack(
+            [their['first'], their['last']], axis=-1)
+        assert net.about.labels == (LABELS if kind == 'tag' else None)
+        for b, n in enumerate(their['lens']):
+            assert abs(scores[b, :n] - expected[b, :n]).max() < CLOSE
+        assert json.loads((folder / 'peers.json').read_text())['said'] == []
+
+
+@pytest.mark.parametrize('name', relatives.ENCODERS)
+def test_fresh_encoders_agree_and_go_out_with_their_pooler_alone(name,
+                                                                 fresh):
+    for again in '', '-again':
+        check_heads(fresh / f'{name}{again}')
+    said = json.loads((fresh / f'{name}-again' / 'peers.json').read_text())
+    assert said['said'] == []
+
+
 def test_an_unknown_family_is_refused_with_those_that_are_known(tmp_path):
     (tmp_path / 'config.json').write_text('{"model_type": "t5"}')
     with pytest.raises(PretrainedError) as error:
@@ -123,6 +169,31 @@ def test_an_unknown_family_is_refused_with_those_that_are_known(tmp_path):
         f"{tmp_path}/config.json: model_type is 't5', but expected is one of "
         'albert, bert, camembert, distilbert, flaubert, roberta, as another '
         'family of models cannot be served here')
+
+
+@pytest.mark.parametrize('keywords, said', [
+    (dict(family='flaubert', activation='gelu_new', heads=['mlm'],
+          num_segments=0, mlm_hidden=False, final_norm=False),
+     "activation='gelu_new', and the folders of FlauBERT have no word for "
+     'another than gelu and relu'),
+    (dict(pre_norm=True), 'pre_norm=True, and the folders of BERT have no '
+     'word for another than False'),
+    (dict(num_segments=0), 'num_segments=0, .* of at least 1'),
+    (dict(embedding_size=3), 'embedding_size=3, .* another than None'),
+    (dict(heads=['mlm']), r"heads=\['mlm'\], .* than mlm and nsp and pooler"),
+    (dict(family='albert', embedding_size=3), 'num_groups=None, .* least 1'),
+    (dict(family='distilbert', heads=['mlm']), 'num_segments=2, .* than 0')])
+def test_a_net_that_its_family_has_no_words_for_is_refused(keywords, said,
+                                                           tmp_path):
+    _, tokenizer = load(FIXTURES / 'roberta-0')
+    net = d2l.BERTModel(**{**dict(
+        vocab_size=90, num_hiddens=4, ffn_num_hiddens=16, num_heads=1,
+        num_layers=1, dropout=0.1, max_len=9, embedding_norm=True,
+        layer_norm_eps=1e-12), **keywords})
+    net.initialize()
+    with pytest.raises(PretrainedError, match=f'^this net has {said}'):
+        save_pretrained(net, tokenizer, tmp_path / 'x')
+    assert not any(tmp_path.iterdir())
 
 
 def test_albert_base_has_its_parameters():
