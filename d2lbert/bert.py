@@ -126,9 +126,9 @@ class BERTEncoder(nn.Block):
         X = self._embed(tokens, segments)               # (B, T, H)
         for blk in self.blks.up_to(layer):
             X = blk(X, valid_lens)
-        return self._finished(X, layer)
+        return self.finished(X, layer)
 
-    def _finished(self, X, layer):
+    def finished(self, X, layer):
         """What `layer` gives: behind the last block, pre-norm normalizes."""
         count = self.blks.num_layers
         last = layer % (count + 1) == count
@@ -182,7 +182,7 @@ class BERTEncoder(nn.Block):
         X = self._embed_at(places.tokens, places.segments, places.positions)
         for blk in self.blks.up_to(layer):
             X = blk(X, places.rows)
-        return self._finished(X, layer)
+        return self.finished(X, layer)
 
     def encode_firsts(self, places):
         """What `encode_rows` gives of each sequence's first token, (B, H).
@@ -193,7 +193,7 @@ class BERTEncoder(nn.Block):
         *blks, last = self.blks.up_to(-1)
         for blk in blks:
             X = blk(X, places.rows)
-        return self._finished(last.encode_firsts(X, places.rows), -1)
+        return self.finished(last.encode_firsts(X, places.rows), -1)
 
     def check(self, tokens, segments):
         """The two as (B, T) arrays on the device, once their ids are known.

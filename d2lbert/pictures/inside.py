@@ -59,10 +59,12 @@ def vectors_by_layer(net, encoded, pad_id=0):
         for rows, ids, segments, lens in batches:
             state.append(_embedded(net, ids, segments, lens))
     yield _rows(batches, state)
-    for blk in net.encoder.blks.up_to(-1):
+    for layer, blk in enumerate(net.encoder.blks.up_to(-1), 1):
         with autograd.pause():
             state = [(blk(X, lens), lens) for X, lens in state]
-        yield _rows(batches, state)
+            finished = [(net.encoder.finished(X, layer), lens)
+                        for X, lens in state]
+        yield _rows(batches, finished)
 
 
 def _embedded(net, ids, segments, lens):

@@ -12,6 +12,7 @@ import d2lbert as d2l
 from d2lbert.machine.backend import nn, np
 from d2lbert.pictures import guesses, neighbours, points, samples
 from d2lbert.pictures.inside import attention_of, vectors_by_layer
+from d2lbert.transformer import Blocks
 
 TEXTS = [('a grey bird flies', 'it is a crane'), ('the old tree',),
          ('a crane sleeps under the tree',)]
@@ -77,15 +78,18 @@ def test_attention_is_what_the_page_keeps(small):
 def test_a_block_without_its_attention_is_refused(small):
     net, tokenizer = small
     other = sentences.build_net(len(tokenizer))
-    other.encoder.blks = nn.Sequential()
+    other.encoder.blks = Blocks()
     other.encoder.blks.add(nn.Dense(20, flatten=False))
     other.initialize(force_reinit=True)
     with pytest.raises(ValueError, match='has 0 DotProductAttention in it'):
         attention_of(other, [2, 5, 3])
 
 
-def test_vectors_by_layer_are_those_of_encode(small):
-    net, tokenizer = small
+@pytest.mark.parametrize('keywords', [
+    {}, dict(pre_norm=True), dict(num_groups=1, embedding_size=8)])
+def test_vectors_by_layer_are_those_of_encode(keywords, small):
+    tokenizer = small[1]
+    net = sentences.build_net(len(tokenizer), **keywords)
     encoded = [tokenizer.encode(*text) for text in TEXTS]
     for layer, rows in enumerate(vectors_by_layer(net, encoded)):
         wanted = d2l.encode(net, tokenizer, TEXTS, pooling=None, layer=layer)
