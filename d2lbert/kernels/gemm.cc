@@ -1,9 +1,21 @@
 // The tiles and packings of gemm.h.
 #include "gemm.h"
 
+#include <pthread.h>
+
 namespace d2lbert {
 
 const float zeros[NR] = {};
+
+namespace {
+
+thread_local bool is_of_a_parent = false;
+const int watching =
+    pthread_atfork(nullptr, nullptr, [] { is_of_a_parent = true; });
+
+}  // namespace
+
+bool forked() { return is_of_a_parent; }
 
 Scratch& own_scratch() {
   static thread_local Scratch scratch;

@@ -71,6 +71,10 @@ class Scratch {
   size_t size_ = 0, used_ = 0;
 };
 
+// Whether this thread is older than its process: after a fork it is alone, and
+// libgomp would wait for ever for those that it worked with before.
+bool forked();
+
 // One per thread for itself, one per calling thread for its whole team.
 Scratch& own_scratch();
 Scratch& team_scratch();

@@ -72,7 +72,7 @@ inline void clear(MXTensor& t) {
 // that comes may be smaller (OMP_THREAD_LIMIT, OMP_DYNAMIC, a region within
 // a region): share work by omp_get_num_threads(), never by what was asked.
 inline int team(double work) {
-  return work < 5e4 ? 1 : std::max(1, omp_get_max_threads());
+  return work < 5e4 || forked() ? 1 : std::max(1, omp_get_max_threads());
 }
 
 // This thread's part of n items: [first, last).

@@ -1,5 +1,6 @@
 """The optimizer of runs: against NumPy, MXNet's Adam, and itself."""
 import ctypes
+import multiprocessing
 
 import loops
 import numpy as onp
@@ -165,6 +166,19 @@ def test_any_number_of_threads_gives_the_same_bits():
     finally:
         openmp.omp_set_num_threads(before)
     assert all(one == found[0] for one in found)
+
+
+def test_a_forked_process_steps_as_the_one_it_comes_from():
+    trained = Trained(wd=0.1, clip_norm=1.0)
+    trained.step(normal(1))
+    # What was at work with this thread is not there in the child
+    process = multiprocessing.get_context('fork').Process(
+        target=trained.step, args=(normal(2),))
+    process.start()
+    process.join(60)
+    hangs = process.is_alive()
+    process.kill()
+    assert not hangs and process.exitcode == 0
 
 
 def test_what_is_frozen_stays_and_counts_for_nothing(path):
