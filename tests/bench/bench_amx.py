@@ -171,7 +171,7 @@ def main():
                              '($D2LBERT_DATA, else the bundled sample)')
     parser.add_argument('--no-steps', action='store_true',
                         help='leave the training steps out')
-    args = parser.parse_args()
+    args = benchmark.parse(parser)
     from d2lbert import kernels
     if not kernels.load():
         raise SystemExit(f'the operators are not there: '
@@ -192,4 +192,4 @@ def main():
 
 
 if __name__ == '__main__':
-    main()
+    benchmark.run(main)

@@ -61,7 +61,7 @@ def main():
                         metavar='A,B', help='of chapter,minilm,base (all)')
     parser.add_argument('--seconds', type=float, default=0.3, metavar='S',
                         help='of calls in a turn (0.3)')
-    args = parser.parse_args()
+    args = benchmark.parse(parser)
     found = {}
     with Peers(args) as peers:
         print(f'machine  {benchmark.machine()}')
@@ -101,4 +101,4 @@ def _rows(text):
 
 
 if __name__ == '__main__':
-    main()
+    benchmark.run(main)
