@@ -14,7 +14,6 @@ that any product of the run had.
 
 Nothing here passes or fails: it prints figures of this machine.
 """
-import argparse
 import sys
 
 import benchmark
@@ -57,7 +56,8 @@ def measure(peers, R, K, N, args):
 
 def main():
     parser = benchmark.parser(__doc__)
-    parser.add_argument('--rows', type=_rows, default=list(SHAPES),
+    parser.add_argument('--rows', type=benchmark.rows_of(SHAPES),
+                        default=list(SHAPES),
                         metavar='A,B', help='of chapter,minilm,base (all)')
     parser.add_argument('--seconds', type=float, default=0.3, metavar='S',
                         help='of calls in a turn (0.3)')
@@ -89,15 +89,6 @@ def main():
             '', *NAMES, *(f'to {n}' for n in NAMES[1:]), 'share'), rows)
     benchmark.write_json(args.json, {'machine': benchmark.machine(),
                                      'best': best, 'rates': found})
-
-
-def _rows(text):
-    rows = text.split(',')
-    for row in rows:
-        if row not in SHAPES:
-            raise argparse.ArgumentTypeError(
-                f'{row!r} is none of the rows {",".join(SHAPES)}')
-    return rows
 
 
 if __name__ == '__main__':

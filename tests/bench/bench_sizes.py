@@ -15,7 +15,6 @@ forward passes and behind the training.
 
 Nothing here passes or fails: it prints figures of this machine.
 """
-import argparse
 import sys
 import tempfile
 from pathlib import Path
@@ -88,7 +87,8 @@ def measure(size, lines, peers, args):
 
 def main():
     parser = benchmark.parser(__doc__)
-    parser.add_argument('--rows', type=_rows, default=list(SIZES),
+    parser.add_argument('--rows', type=benchmark.rows_of(SIZES),
+                        default=list(SIZES),
                         metavar='A,B', help='of base,minilm (both)')
     parser.add_argument('--precision', choices=('fp32', 'bf16'),
                         default='fp32', help='bf16: PyTorch by autocast')
@@ -105,15 +105,6 @@ def main():
                     numbers = benchmark.introduce(peers, lines, args)
                 numbers[size] = measure(size, lines, peers, args)
                 benchmark.write_json(args.json, numbers)
-
-
-def _rows(text):
-    rows = text.split(',')
-    for row in rows:
-        if row not in SIZES:
-            raise argparse.ArgumentTypeError(
-                f'{row!r} is none of the rows {",".join(SIZES)}')
-    return rows
 
 
 if __name__ == '__main__':

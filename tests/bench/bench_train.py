@@ -23,7 +23,6 @@ without AVX-512, in the same run.
 Nothing here passes or fails: it prints figures of this machine; `--keep` puts
 them into the file of its processor in tests/bench/results.
 """
-import argparse
 import statistics
 import tempfile
 from pathlib import Path
@@ -360,11 +359,7 @@ def main():
 
 
 def _rows(text):
-    rows = [] if text == 'none' else text.split(',')
-    for row in rows:
-        if row not in ROWS:
-            raise argparse.ArgumentTypeError(
-                f'{row!r} is none of the rows {",".join(ROWS)}')
+    rows = [] if text == 'none' else benchmark.rows_of(ROWS)(text)
     # Memory is a peak, so the chapter's comes before anything larger
     return sorted(rows, key=ROWS.index)
 

@@ -144,6 +144,18 @@ def count(text):
     return value
 
 
+def rows_of(names):
+    """What reads some of the rows of a benchmark from 'A,B', a list."""
+    def read(text):
+        rows = text.split(',')
+        for row in rows:
+            if row not in names:
+                raise argparse.ArgumentTypeError(
+                    f'{row!r} is none of the rows {",".join(names)}')
+        return rows
+    return read
+
+
 # Texts
 
 class Texts:
