@@ -81,16 +81,13 @@ void forward(const Problem& p, const Parts& in, float* out, float* lse) {
     float* S = own.take<float>(ROWS * width);
     char* query = own.take<char>(bytes<P>(ROWS, D));
     char* weight = own.take<char>(bytes<P>(ROWS, T));
-    const vi lane = count();
 #pragma omp for schedule(dynamic, 4)
     for (long unit = 0; unit < p.B * p.heads; unit++) {
-      const long b = unit / p.heads, h = unit % p.heads;
-      long first, last, n;
-      p.sequence(b, &first, &last, &n);
-      const long column = h * D, start = first * in.ld + column;
+      const Unit u(p, unit);
+      const long first = u.first, last = u.last, n = u.keys, h = u.head;
+      const long column = u.column, start = first * in.ld + column;
       if (!n) {
-        clear_rows(out + first * p.H + column, p.H, last - first, D);
-        for (long i = first; i < last; i++) lse[i * p.heads + h] = 0;
+        u.clear_output(p, out, lse);
         continue;
       }
       if (!fits<P>(in, start, last - first, n, D)) {
@@ -110,12 +107,7 @@ void forward(const Problem& p, const Parts& in, float* out, float* lse) {
           const long place = (i + r) * p.heads + h;
           for (const float* x : {in.q, in.k, in.v})
             next.fetch(x, in.ld, i - first + r);
-          lse[place] = softmax(s, n, p.scale);
-          if (!p.dropout.on()) continue;
-          const Draws draws = p.dropout.row(place);
-          for (long j = 0; j < n; j += VL)
-            store(s + j, load(s + j) *
-                             p.dropout.factors(draws, (vu)(lane + (int)j)));
+          lse[place] = weigh(p, place, n, s);
         }
         along<P, false>(S, ns, m, n, weight);
         multiply<P>(m, D, n, weight, values, out + i * p.H + column, p.H,
@@ -154,15 +146,11 @@ void backward(const Problem& p, const Parts& in, const float* d_out,
     char* turned = own.take<char>(bytes<P>(T, ROWS));
 #pragma omp for schedule(dynamic, 4)
     for (long unit = 0; unit < p.B * p.heads; unit++) {
-      const long b = unit / p.heads, h = unit % p.heads;
-      long first, last, n;
-      p.sequence(b, &first, &last, &n);
-      const long column = h * D;
-      const long start = first * in.ld + column;
+      const Unit u(p, unit);
+      const long first = u.first, last = u.last, n = u.keys, h = u.head;
+      const long column = u.column, start = first * in.ld + column;
       const long to = first * grad.ld + column;
-      if (!n) clear_rows(grad.q + to, grad.ld, last - first, D);
-      clear_rows(grad.k + to + n * grad.ld, grad.ld, last - first - n, D);
-      clear_rows(grad.v + to + n * grad.ld, grad.ld, last - first - n, D);
+      u.clear_gradients(p, grad);
       if (!n) continue;
       if (!fits_back<P>(in, start, d_out + first * p.H + column, p.H,
                         last - first, n, D)) {

@@ -171,23 +171,8 @@ void backward_by_rows(long R, long K, long N, const float* X, const float* W,
         multiply<P>(N, K, m, turned, x, weights[t], K, ADD, nullptr, &ahead);
       }
     }
-    const int came = omp_get_num_threads();
-    if (dW) {
-#pragma omp for schedule(static)
-      for (long j = 0; j < N * K; j += VL) {
-        vf s = load(weights[0] + j, N * K - j);
-        for (int q = 1; q < came; q++)
-          s += load(weights[q] + j, N * K - j);
-        store(dW + j, s, N * K - j);
-      }
-    }
-    if (db) {
-#pragma omp for schedule(static)
-      for (long j = 0; j < N; j++) {
-        db[j] = sums[0][j];
-        for (int q = 1; q < came; q++) db[j] += sums[q][j];
-      }
-    }
+    if (dW) add_up(weights, N * K, dW);
+    if (db) add_up(sums, N, db);
   }
 }
 

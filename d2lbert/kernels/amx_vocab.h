@@ -49,18 +49,7 @@ void usual_rows(const Job& job) {
     const long widest = ceil_div(units, team_size) * 2 * SIDE;
     const long held = grad ? ceil_div(widest, COLUMNS) : 1;
 #pragma omp single
-    {
-      shared.reset(team_size * 4 *
-                   (chunk * (3 + held + (grad ? H : 0)) + 96));
-      parts.resize(team_size);
-      for (Part& part : parts) {
-        part.reference = shared.take<float>(chunk);
-        part.total = shared.take<float>(chunk);
-        part.label = shared.take<float>(chunk);
-        part.references = shared.take<float>(chunk * held);
-        part.dX = grad ? shared.take<float>(chunk * H) : nullptr;
-      }
-    }
+    parts = allot(shared, team_size, chunk, held, grad ? H : 0);
     long v0, v1;
     share(units, team_size, t, &v0, &v1);
     v0 *= 2 * SIDE;
@@ -90,9 +79,7 @@ void usual_rows(const Job& job) {
     float* shares = own.take<float>(chunk);
     for (long first = 0; first < M; first += chunk) {
       const long m = std::min(chunk, M - first);
-      std::fill(mine.reference, mine.reference + m, -1e30f);
-      std::fill(mine.total, mine.total + m, 0.f);
-      std::fill(mine.label, mine.label + m, 0.f);
+      begin(mine, m);
       if (grad) std::memset(mine.dX, 0, 4 * whole(m) * H);
       along<P, false>(job.X + first * H, H, m, H, x);
       for (long v = v0, block = 0; v < v1; v += COLUMNS, block++) {
@@ -120,32 +107,15 @@ void usual_rows(const Job& job) {
           across<P, true>(l, COLUMNS, m, n, turned + block * e_size);
       }
 #pragma omp barrier
-      // As in the twin: every thread for itself, in the same order.
-      for (long r = 0; r < m; r++) {
-        float top = parts[0].reference[r], total = 0, label = 0;
-        for (int q = 1; q < team_size; q++)
-          top = std::max(top, parts[q].reference[r]);
-        for (int q = 0; q < team_size; q++) {
-          total += parts[q].total[r] * std::exp(parts[q].reference[r] - top);
-          label += parts[q].label[r];  // zero but for the label's owner
-        }
-        tops[r] = top;
-        shares[r] = job.weights[first + r] / total;
-        if (t == 0) job.rows[first + r] = top - label + std::log(total);
-      }
+      normalize(job, first, m, parts, t == 0, tops, shares);
       if (grad) {
         std::fill(factor, factor + chunk, 0.f);
         for (long v = v0, block = 0; v < v1; v += COLUMNS, block++) {
           const long n = std::min(COLUMNS, v1 - v);
           const float* reference = mine.references + block * chunk;
           if (!block || std::memcmp(reference, reference - chunk, 4 * m)) {
-            for (long r = 0; r < m; r++) {
-              factor[r] = shares[r] * std::exp(reference[r] - tops[r]);
-              for (long j = 0; j < H; j += VL)
-                store(scaled + r * H + j,
-                      factor[r] * load(job.X + (first + r) * H + j, H - j),
-                      H - j);
-            }
+            scale_rows(job, first, m, reference, tops, shares, factor,
+                       scaled);
             across<P, false>(scaled, H, m, H, x_columns);
           }
           const char* a = turned + (P == 3 ? 0 : block * e_size);

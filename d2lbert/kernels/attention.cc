@@ -78,6 +78,40 @@ void clear_rows(float* x, long ld, long rows, long columns) {
   for (long i = 0; i < rows; i++) std::memset(x + i * ld, 0, 4 * columns);
 }
 
+// A row's scores to the weights that V is multiplied by, in place. Returns
+// the logarithm of the sum of exponentials.
+float weigh(const Problem& p, long place, long n, float* s) {
+  const float normal = softmax(s, n, p.scale);
+  if (!p.dropout.on()) return normal;
+  const vi lane = count();
+  const Draws draws = p.dropout.row(place);
+  for (long j = 0; j < n; j += VL)
+    store(s + j,
+          load(s + j) * p.dropout.factors(draws, (vu)(lane + (int)j)));
+  return normal;
+}
+
+// A head of a sequence.
+struct Unit {
+  long head, column, first, last, keys;
+  Unit(const Problem& p, long unit)
+      : head(unit % p.heads), column(head * p.size) {
+    p.sequence(unit / p.heads, &first, &last, &keys);
+  }
+  // What comes of no keys at all.
+  void clear_output(const Problem& p, float* out, float* lse) const {
+    clear_rows(out + first * p.H + column, p.H, last - first, p.size);
+    for (long i = first; i < last; i++) lse[i * p.heads + head] = 0;
+  }
+  // Keys beyond the length have no gradient; without any, queries neither.
+  void clear_gradients(const Problem& p, const Parts& grad) const {
+    const long to = first * grad.ld + column, rest = to + keys * grad.ld;
+    if (!keys) clear_rows(grad.q + to, grad.ld, last - first, p.size);
+    for (float* g : {grad.k, grad.v})
+      clear_rows(g + rest, grad.ld, last - first - keys, p.size);
+  }
+};
+
 // Rows that belong to no sequence get zeros.
 void clear_gaps(const Problem& p, float* x, long ld, long columns) {
   long end = 0, first, last, keys;
@@ -105,16 +139,13 @@ void forward(const Problem& p, const Parts& in, float* out, float* lse) {
     float* S = own.take<float>(QUERIES * width);
     word<E>* query = own.take<word<E>>(QUERIES * d_words);
     word<E>* weight = own.take<word<E>>(QUERIES * t_words);
-    const vi lane = count();
 #pragma omp for schedule(dynamic, 4)
     for (long unit = 0; unit < p.B * p.heads; unit++) {
-      const long b = unit / p.heads, h = unit % p.heads;
-      long first, last, n;
-      p.sequence(b, &first, &last, &n);
-      const long column = h * D, start = first * in.ld + column;
+      const Unit u(p, unit);
+      const long first = u.first, last = u.last, n = u.keys, h = u.head;
+      const long column = u.column, start = first * in.ld + column;
       if (!n) {
-        clear_rows(out + first * p.H + column, p.H, last - first, D);
-        for (long i = first; i < last; i++) lse[i * p.heads + h] = 0;
+        u.clear_output(p, out, lse);
         continue;
       }
       const long ns = ceil_div(n, VL) * VL;
@@ -132,12 +163,7 @@ void forward(const Problem& p, const Parts& in, float* out, float* lse) {
           const long place = (i + r) * p.heads + h;
           for (const float* x : {in.q, in.k, in.v})
             next.fetch(x, in.ld, i - first + r);
-          lse[place] = softmax(s, n, p.scale);
-          if (!p.dropout.on()) continue;
-          const Draws draws = p.dropout.row(place);
-          for (long j = 0; j < n; j += VL)
-            store(s + j, load(s + j) *
-                             p.dropout.factors(draws, (vu)(lane + (int)j)));
+          lse[place] = weigh(p, place, n, s);
         }
         lda = ns;
         const word<E>* w = as_rows(S, lda, m, n, weight);
@@ -198,15 +224,11 @@ void backward(const Problem& p, const Parts& in, const float* d_out,
     word<E>* turned = own.take<word<E>>(q_words * width);
 #pragma omp for schedule(dynamic, 4)
     for (long unit = 0; unit < p.B * p.heads; unit++) {
-      const long b = unit / p.heads, h = unit % p.heads;
-      long first, last, n;
-      p.sequence(b, &first, &last, &n);
-      const long column = h * D;
-      const long start = first * in.ld + column;
+      const Unit u(p, unit);
+      const long first = u.first, last = u.last, n = u.keys, h = u.head;
+      const long column = u.column, start = first * in.ld + column;
       const long to = first * grad.ld + column;
-      if (!n) clear_rows(grad.q + to, grad.ld, last - first, D);
-      clear_rows(grad.k + to + n * grad.ld, grad.ld, last - first - n, D);
-      clear_rows(grad.v + to + n * grad.ld, grad.ld, last - first - n, D);
+      u.clear_gradients(p, grad);
       if (!n) continue;
       const long ns = ceil_div(n, VL) * VL, n_words = E::words(n);
       const Next next(p, h, first, last);

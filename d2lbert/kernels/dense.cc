@@ -160,6 +160,17 @@ void activation_gradient(Act act, long m, long N, const float* dY,
               N - j);
 }
 
+// The sum of what each thread of the team has, n numbers; each adds a part.
+void add_up(const std::vector<float*>& parts, long n, float* to) {
+  const int team_size = omp_get_num_threads();
+#pragma omp for schedule(static)
+  for (long j = 0; j < n; j += VL) {
+    vf s = load(parts[0] + j, n - j);
+    for (int q = 1; q < team_size; q++) s += load(parts[q] + j, n - j);
+    store(to + j, s, n - j);
+  }
+}
+
 // Weights small enough for each thread to keep a gradient of its own in
 // cache: one pass over the rows gives dX, dW and db.
 template <class E>
@@ -223,24 +234,8 @@ void backward_by_rows(long R, long K, long N, const float* X, const float* W,
                     &ahead);
       }
     }
-    const int team_size = omp_get_num_threads();
-    if (dW) {
-#pragma omp for schedule(static)
-      for (long j = 0; j < N * K; j += VL) {
-        vf s = load(weights[0] + j, N * K - j);
-        for (int q = 1; q < team_size; q++)
-          s += load(weights[q] + j, N * K - j);
-        store(dW + j, s, N * K - j);
-      }
-    }
-    if (db) {
-#pragma omp for schedule(static)
-      for (long j = 0; j < N; j++) {
-        float s = sums[0][j];
-        for (int q = 1; q < team_size; q++) s += sums[q][j];
-        db[j] = s;
-      }
-    }
+    if (dW) add_up(weights, N * K, dW);
+    if (db) add_up(sums, N, db);
   }
 }
 

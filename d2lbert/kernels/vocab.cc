@@ -61,6 +61,28 @@ struct Part {
   float *reference, *total, *label, *references, *dX;
 };
 
+// Room of each thread for a chunk's rows, and for their gradients, H wide,
+// where those are wanted.
+std::vector<Part> allot(Scratch& shared, int team_size, long chunk, long held,
+                        long H) {
+  shared.reset(team_size * 4 * (chunk * (3 + held + H) + 96));
+  std::vector<Part> parts(team_size);
+  for (Part& part : parts) {
+    part.reference = shared.take<float>(chunk);
+    part.total = shared.take<float>(chunk);
+    part.label = shared.take<float>(chunk);
+    part.references = shared.take<float>(chunk * held);
+    part.dX = H ? shared.take<float>(chunk * H) : nullptr;
+  }
+  return parts;
+}
+
+void begin(const Part& part, long m) {
+  std::fill(part.reference, part.reference + m, -1e30f);
+  std::fill(part.total, part.total + m, 0.f);
+  std::fill(part.label, part.label + m, 0.f);
+}
+
 // Logits of columns [v, v + n) to exponentials relative to each row's
 // reference, which moves, with all that hangs on it, only when a logit
 // exceeds it by far; so all exponentials of a row usually share one scale.
@@ -97,6 +119,39 @@ void exponentials(const Job& job, long first, long m, long v, long n,
       total += e;
     }
     part.total[r] += sum(total);
+  }
+}
+
+// Each row's maximum, and its weight by its sum, from what the threads have.
+// Every thread finds them for itself: no second barrier, and the same order
+// of sums in each; the first one writes the losses.
+void normalize(const Job& job, long first, long m,
+               const std::vector<Part>& parts, bool writes, float* tops,
+               float* shares) {
+  for (long r = 0; r < m; r++) {
+    float top = parts[0].reference[r], total = 0, label = 0;
+    for (const Part& part : parts) top = std::max(top, part.reference[r]);
+    for (const Part& part : parts) {
+      total += part.total[r] * std::exp(part.reference[r] - top);
+      label += part.label[r];  // zero but for the label's owner
+    }
+    tops[r] = top;
+    shares[r] = job.weights[first + r] / total;
+    if (writes) job.rows[first + r] = top - label + std::log(total);
+  }
+}
+
+// Rows of X by what a block's exponentials, relative to its references, are
+// to be multiplied by.
+void scale_rows(const Job& job, long first, long m, const float* reference,
+                const float* tops, const float* shares, float* factor,
+                float* scaled) {
+  const long H = job.H;
+  for (long r = 0; r < m; r++) {
+    factor[r] = shares[r] * std::exp(reference[r] - tops[r]);
+    for (long j = 0; j < H; j += VL)
+      store(scaled + r * H + j,
+            factor[r] * load(job.X + (first + r) * H + j, H - j), H - j);
   }
 }
 
@@ -165,18 +220,7 @@ void vocabulary(const Job& job) {
     const long widest = ceil_div(panels, team_size) * NR;
     const long held = grad ? ceil_div(widest, BLOCK) : 1;
 #pragma omp single
-    {
-      shared.reset(team_size * 4 *
-                   (chunk * (3 + held + (grad ? H : 0)) + 96));
-      parts.resize(team_size);
-      for (Part& part : parts) {
-        part.reference = shared.take<float>(chunk);
-        part.total = shared.take<float>(chunk);
-        part.label = shared.take<float>(chunk);
-        part.references = shared.take<float>(chunk * held);
-        part.dX = grad ? shared.take<float>(chunk * H) : nullptr;
-      }
-    }
+    parts = allot(shared, team_size, chunk, held, grad ? H : 0);
     long v0, v1;
     share(panels, team_size, t, &v0, &v1);
     v0 *= NR;
@@ -202,9 +246,7 @@ void vocabulary(const Job& job) {
     float* shares = own.take<float>(chunk);
     for (long first = 0; first < M; first += chunk) {
       const long m = std::min(chunk, M - first);
-      std::fill(mine.reference, mine.reference + m, -1e30f);
-      std::fill(mine.total, mine.total + m, 0.f);
-      std::fill(mine.label, mine.label + m, 0.f);
+      begin(mine, m);
       if (grad) std::memset(mine.dX, 0, 4 * m * H);
       long x_ld = H;
       const word<E>* x = as_rows(job.X + first * H, x_ld, m, H, x_words);
@@ -233,32 +275,14 @@ void vocabulary(const Job& job) {
         as_columns(l, ld, m, n, kept + block * m_words * BLOCK);
       }
 #pragma omp barrier
-      // Every thread finds each row's maximum and sum for itself: no second
-      // barrier, and the same order of sums in each.
-      for (long r = 0; r < m; r++) {
-        float top = parts[0].reference[r], total = 0, label = 0;
-        for (int q = 1; q < team_size; q++)
-          top = std::max(top, parts[q].reference[r]);
-        for (int q = 0; q < team_size; q++) {
-          total += parts[q].total[r] * std::exp(parts[q].reference[r] - top);
-          label += parts[q].label[r];  // zero but for the label's owner
-        }
-        tops[r] = top;
-        shares[r] = job.weights[first + r] / total;
-        if (t == 0) job.rows[first + r] = top - label + std::log(total);
-      }
+      normalize(job, first, m, parts, t == 0, tops, shares);
       if (grad) {
         for (long v = v0, block = 0; v < v1; v += BLOCK, block++) {
           const long n = std::min(BLOCK, v1 - v);
           const float* reference = mine.references + block * chunk;
           if (!block || std::memcmp(reference, reference - chunk, 4 * m)) {
-            for (long r = 0; r < m; r++) {
-              factor[r] = shares[r] * std::exp(reference[r] - tops[r]);
-              for (long j = 0; j < H; j += VL)
-                store(scaled + r * H + j,
-                      factor[r] * load(job.X + (first + r) * H + j, H - j),
-                      H - j);
-            }
+            scale_rows(job, first, m, reference, tops, shares, factor,
+                       scaled);
             pack<E>(scaled, H, m, H, x_panels);
           }
           long ld = in_place ? BLOCK : n;

@@ -3,8 +3,9 @@
 peers.py make DIR: a folder with random weights for each of SHAPES.
 peers.py score FOLDER...: loads folders and writes peers.npz into each: what
 the model says of some texts, and peers.json: what was said while loading.
-This file is run, and imported for SHAPES alone.
+This file is run, and imported for what does not need transformers.
 """
+import contextlib
 import json
 import logging
 import sys
@@ -49,11 +50,9 @@ def make(folder):
             ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', 'a', '##a']))
 
 
-def score(folder):
-    """Write what the model in `folder` says of random texts."""
-    import numpy as np
-    import torch
-    from transformers import AutoTokenizer, BertForPreTraining
+@contextlib.contextmanager
+def listening():
+    """A list that has, behind this, what transformers logged and warned."""
     said = []
     handler = logging.Handler(logging.WARNING)
     handler.emit = lambda record: said.append(record.getMessage())
@@ -61,23 +60,39 @@ def score(folder):
     logger.addHandler(handler)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter('always')
-        net, info = BertForPreTraining.from_pretrained(
-            folder, output_loading_info=True, dtype=torch.float32)
+        yield said
+    logger.removeHandler(handler)
+    said += [str(warning.message) for warning in caught]
+
+
+def read(folder, kind, said):
+    """The net of a folder by its class; what did not fit is said, too."""
+    import torch
+    net, info = kind.from_pretrained(folder, output_loading_info=True,
+                                     dtype=torch.float32)
+    said += [f'{kind}: {sorted(keys)}' for kind, keys in info.items() if keys]
+    return net.eval()
+
+
+def score(folder):
+    """Write what the model in `folder` says of random texts."""
+    import numpy as np
+    import torch
+    from transformers import AutoTokenizer, BertForPreTraining
+    with listening() as said:
+        net = read(folder, BertForPreTraining, said)
         tokenizer = AutoTokenizer.from_pretrained(folder)
         texts = ['The crane is FLYING, unaffably!', '[MASK] caf\u00e9 \u4e2d']
         tokens = [tokenizer(text, 'a ab').input_ids for text in texts]
-    logger.removeHandler(handler)
-    said += [str(warning.message) for warning in caught]
-    said += [f'{kind}: {sorted(keys)}' for kind, keys in info.items() if keys]
     rng = np.random.RandomState(0)
     shape, config = (len(LENS), max(LENS)), net.config
     ids = rng.randint(0, config.vocab_size, shape)
     segments = rng.randint(0, config.type_vocab_size, shape)
     mask = (np.arange(shape[1]) < np.array(LENS)[:, None]).astype('int64')
     with torch.no_grad():
-        body = net.bert.eval()(
+        body = net.bert(
             torch.tensor(ids), torch.tensor(mask), torch.tensor(segments))
-        mlm, nsp = net.cls.eval()(body.last_hidden_state, body.pooler_output)
+        mlm, nsp = net.cls(body.last_hidden_state, body.pooler_output)
     np.savez(Path(folder, 'peers.npz'), ids=ids, segments=segments,
              hidden=body.last_hidden_state, pooled=body.pooler_output,
              mlm=mlm, nsp=nsp)

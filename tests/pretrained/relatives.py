@@ -10,10 +10,10 @@ folders.
 This file is run, and imported for what does not need transformers.
 """
 import json
-import logging
 import sys
-import warnings
 from pathlib import Path
+
+import peers
 
 SIZES = dict(vocab_size=90, hidden_size=24, num_hidden_layers=2,
              num_attention_heads=3, intermediate_size=40,
@@ -139,23 +139,12 @@ def class_of(config, kind=''):
 
 def loaded(folder):
     """The net of a folder, and what was said while it was loaded."""
-    import torch
     import transformers
-    said = []
-    handler = logging.Handler(logging.WARNING)
-    handler.emit = lambda record: said.append(record.getMessage())
-    logger = logging.getLogger('transformers')
-    logger.addHandler(handler)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter('always')
+    with peers.listening() as said:
         config = transformers.AutoConfig.from_pretrained(folder)
-        net, info = getattr(transformers, config.architectures[0]
-                            ).from_pretrained(
-            folder, output_loading_info=True, dtype=torch.float32)
-    logger.removeHandler(handler)
-    said += [str(warning.message) for warning in caught]
-    return net.eval(), said + [f'{kind}: {sorted(keys)}'
-                               for kind, keys in info.items() if keys]
+        net = peers.read(folder, getattr(
+            transformers, config.architectures[0]), said)
+    return net, said
 
 
 def score(folder):

@@ -5,9 +5,8 @@ of them, as relatives.py has written them there. D2LBERT_PEERS names a Python
 with torch and transformers: then others are made and compared, too, and what
 is written here is read there.
 """
+import functools
 import json
-import os
-import subprocess
 
 import numpy as onp
 import pytest
@@ -37,19 +36,9 @@ CLOSE = 1e-4
 
 
 @pytest.fixture(scope='module')
-def peers():
+def peers(ask):
     """Runs relatives.py where transformers is."""
-    python = os.environ.get('D2LBERT_PEERS')
-    if not python:
-        pytest.skip('D2LBERT_PEERS does not name a Python that has torch and '
-                    'transformers')
-
-    def run(*arguments):
-        subprocess.run(
-            [python, relatives.__file__, *map(str, arguments)], check=True,
-            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-            env=dict(os.environ, HF_HUB_OFFLINE='1', PYTHONPATH=''))
-    return run
+    return functools.partial(ask, program=relatives.__file__)
 
 
 @pytest.fixture(scope='module')

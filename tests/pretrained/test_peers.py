@@ -24,22 +24,6 @@ from d2lbert.pretrained.names import HEADS
 from d2lbert.pretrained.wordpiece import WholeWords, WordPiece
 from d2lbert.text import RESERVED, Vocab
 
-
-@pytest.fixture(scope='module')
-def ask():
-    """Run a line of peers.py, or of Python, in the peers' environment."""
-    python = os.environ.get('D2LBERT_PEERS')
-    if not python:
-        pytest.skip('D2LBERT_PEERS does not name a Python that has torch and '
-                    'transformers')
-
-    def run(*arguments, program=peers.__file__, cwd=None):
-        subprocess.run(
-            [python, program, *map(str, arguments)], check=True, cwd=cwd,
-            env=dict(os.environ, HF_HUB_OFFLINE='1', PYTHONPATH=''))
-    return run
-
-
 #: Nets from here that transformers reads.
 NETS = [dict(tie_embeddings=True, activation='gelu', layer_norm_eps=1e-12),
         dict(tie_embeddings=False, num_segments=3),
