@@ -119,7 +119,8 @@ if __name__ == '__main__':
             'punkt': ['nltk>=3.8,<4'],
             'test': ['ipykernel>=6,<8', 'nbclient>=0.6,<1',
                      'nbformat>=5.1,<6', 'nltk>=3.8,<4', 'pytest>=7,<10',
-                     'safetensors>=0.3,<1', 'tokenizers>=0.13,<1'],
+                     'pytest-xdist>=3,<4', 'safetensors>=0.3,<1',
+                     'tokenizers>=0.13,<1'],
         },
         entry_points={
             'console_scripts': ['d2lbert = d2lbert.__main__:main']},
