@@ -78,6 +78,15 @@ def whole_words(tokens, special):
     return tokenizer
 
 
+def is_whole_words(tokenizer):
+    """Whether a tokenizer is what `whole_words` makes."""
+    t = library()
+    return (isinstance(tokenizer.model, t.models.WordLevel)
+            and isinstance(tokenizer.normalizer, t.normalizers.Lowercase)
+            and isinstance(tokenizer.pre_tokenizer,
+                           t.pre_tokenizers.WhitespaceSplit))
+
+
 def template(tokenizer, special):
     """What puts the special tokens around a text, and around a pair."""
     cls, sep = special['cls'], special['sep']

@@ -22,7 +22,7 @@ from d2lbert.pretrained.encoded import (
     room_of,
 )
 from d2lbert.pretrained.pieces import TokenizerError
-from d2lbert.text import CLS, MASK, PAD, SEP, UNK
+from d2lbert.text import CLS, MASK, PAD, RESERVED, SEP, UNK, Vocab
 
 TOKENIZER, CONFIG, VOCAB = (
     'tokenizer.json', 'tokenizer_config.json', 'vocab.txt')
@@ -259,6 +259,16 @@ class WholeWords(Tokens):
         self.vocab = vocab
         self._number(vocab.idx_to_token, dict(
             pad=PAD, unk=UNK, cls=CLS, sep=SEP, mask=MASK), max_len)
+
+    @classmethod
+    def of(cls, tokenizer):
+        """Those that a tokenizer read from a folder was; None for others."""
+        tokens, reserved = tokenizer.idx_to_token, [UNK, *RESERVED]
+        if (tokens[:len(reserved)] != reserved
+                or not pieces.is_whole_words(tokenizer.tokenizer)):
+            return None
+        return cls(Vocab.from_freqs(
+            [(token, 0) for token in tokens[len(reserved):]], 0, RESERVED))
 
     def save(self, folder):
         """Write vocab.txt and what transformers' AutoTokenizer reads."""

@@ -11,7 +11,7 @@ from d2lbert.machine.files import new_folder, write_text
 from d2lbert.pretrained.folders import load_pretrained, save_pretrained
 from d2lbert.pretrained.names import HEADS
 from d2lbert.pretrained.storage import PretrainedError
-from d2lbert.pretrained.wordpiece import WholeWords, WordPiece, is_in
+from d2lbert.pretrained.wordpiece import VOCAB, WholeWords, WordPiece, is_in
 from d2lbert.training.runs import (
     RunError,
     load_net,
@@ -74,12 +74,17 @@ def import_run(folder, run):
     drawn at random, once.
     """
     net, tokenizer = load_pretrained(folder, trainable=False)
+    words = WholeWords.of(tokenizer)
     config = dict(
         d2lbert=__version__, model=net.config, fingerprint=None,
-        training=dict(tokenizer='wordpiece', batch_size=64,
+        training=dict(tokenizer='wordpiece' if words is None else 'words',
+                      batch_size=64,
                       max_len=min(128, net.encoder.max_len),
                       **({} if net.nsp else dict(objective='mlm'))))
     with new_folder(run) as part:
         write_text(part / 'config.json', json.dumps(config, indent=2) + '\n')
-        tokenizer.save(part)
+        if words is None:
+            tokenizer.save(part)
+        else:  # as a run of whole words has them
+            words.vocab.save(part / VOCAB)
         save_parameters(net, part / 'model.params')

@@ -130,6 +130,24 @@ def test_a_folder_becomes_a_run_and_a_folder_again(folder, tmp_path):
         assert onp.array_equal(after[name], tensors[name]), name
 
 
+def test_a_run_of_whole_words_comes_back_as_one(runs, tmp_path):
+    (tmp_path / 'text').write_text(
+        '\n\n'.join(['the crane is flying . he just left . a b c .'] * 9))
+    export_run(runs['published'], tmp_path / 'folder')
+    import_run(tmp_path / 'folder', tmp_path / 'run')
+    assert sorted(path.name for path in (tmp_path / 'run').iterdir()) == [
+        'config.json', 'model.params', 'vocab.txt']
+    vocabs = [(run / 'vocab.txt').read_bytes()
+              for run in (runs['published'], tmp_path / 'run')]
+    assert vocabs[0] == vocabs[1]
+    check_same(load_model(runs['published'])[0],
+               load_model(tmp_path / 'run')[0])
+    before, after = (evaluate_run(run, [str(tmp_path / 'text')])
+                     for run in (runs['published'], tmp_path / 'run'))
+    # In batches of other sizes, so to rounding
+    assert after == pytest.approx(before, rel=1e-6)
+
+
 def test_a_model_that_was_imported_is_evaluated_on_texts_that_are_named(
         folder, tmp_path):
     (tmp_path / 'text').write_text(
