@@ -65,17 +65,30 @@ def _get_next_sentence(sentence, next_sentence, paragraphs, rng=random):
     return sentence, rng.choice(rng.choice(paragraphs)), False
 
 
+def _swap_sentences(sentence, next_sentence, rng=random):
+    """(first, second, whether they are in order): half change places.
+
+    Sentence order of Lan et al. 2020, section 3.1, in place of the page's
+    next sentences.
+    """
+    if rng.random() < 0.5:
+        return sentence, next_sentence, True
+    return next_sentence, sentence, False
+
+
 def _get_nsp_data_from_paragraph(paragraph, paragraphs, vocab, max_len,
-                                 rng=random):
+                                 rng=random, swap=False):
     """Examples (tokens, segments, is_next) of a paragraph's neighbours.
 
     Sentences are lists of tokens; pairs longer than `max_len` are dropped.
+    swap: as for `draw_examples`.
     """
     examples = []
     _, _, cls, sep = special_of(vocab)
     for sentence, next_sentence in zip(paragraph, paragraph[1:]):
-        tokens_a, tokens_b, is_next = _get_next_sentence(
-            sentence, next_sentence, paragraphs, rng)
+        tokens_a, tokens_b, is_next = (
+            _swap_sentences(sentence, next_sentence, rng) if swap else
+            _get_next_sentence(sentence, next_sentence, paragraphs, rng))
         # One <cls> and two <sep> want room, too
         if len(tokens_a) + len(tokens_b) + 3 <= max_len:
             examples.append((*get_tokens_and_segments(
@@ -320,26 +333,27 @@ def no_pair_fits(max_len):
 # Whole columns at once
 
 def draw_examples(corpus, order, max_len, rng=random, mask_share=MASK_SHARE,
-                  first=0, last=None, whole_words=False):
+                  first=0, last=None, whole_words=False, swap=False):
     """The examples of a corpus as columns: a `Batch` of NumPy arrays.
 
     order (paragraphs,) int32: how the paragraphs come, as the book's
     shuffled list has them. Examples are those of the sentences in
     order[first:last], their partners come from all. rng: `random` or a
     random.Random, left in the state in which the book's code leaves it.
-    whole_words: hide all pieces of a word or none.
+    whole_words: hide all pieces of a word or none. swap: no partner is
+    replaced; instead the two sentences of half of the pairs change places.
     """
     last = len(order) if last is None else last
     if draw.can_draw(rng):
         spans, is_next = draw.pairs(order, first, last, corpus.paragraphs,
-                                    corpus.sentences, max_len, rng)
+                                    corpus.sentences, max_len, rng, swap)
         return mask_pairs(corpus, spans, is_next, max_len, rng, mask_share,
                           whole_words)
     paragraphs = ParagraphsOfWords(corpus, order)
     examples = []
     for k in range(first, last):
         examples.extend(_get_nsp_data_from_paragraph(
-            paragraphs[k], paragraphs, corpus.vocab, max_len, rng))
+            paragraphs[k], paragraphs, corpus.vocab, max_len, rng, swap))
     return _mask_examples(examples, corpus.vocab, max_len, rng, mask_share,
                           whole_words)
 

@@ -7,7 +7,7 @@ import numpy as onp
 TRIES = 16
 
 
-def draw_runs(text, order, max_len, rng):
+def draw_runs(text, order, max_len, rng, swap=False):
     """Pairs of runs of sentences that come close to max_len together.
 
     text: a `StoredText`; order: the paragraphs to take, as they come. Returns
@@ -17,7 +17,8 @@ def draw_runs(text, order, max_len, rng):
     As in the published BERT: sentences are taken until the next one would
     not fit, and parted at random; if the second text is replaced, its
     sentences come again. The last run of a paragraph goes on into the
-    article's next one.
+    article's next one. swap: none is replaced; the two texts of half of the
+    pairs change places, as in the published ALBERT.
     """
     spans, is_next = [], []
     for q in order.tolist():
@@ -29,15 +30,18 @@ def draw_runs(text, order, max_len, rng):
             while stop <= last and ends[stop + 1] - ends[a] + 3 <= max_len:
                 stop += 1
             b = a + 1 + int(rng.random() * (stop - a - 1))
-            second = ends[b], ends[stop]
+            first, second = (ends[a], ends[b]), (ends[b], ends[stop])
             follows = rng.random() < 0.5
-            if not follows:
+            if not follows and swap:
+                first, second = second, first
+            elif not follows:
                 second = _run_like(
                     text, second, max_len - 3 - (ends[b] - ends[a]), max_len,
                     rng)
-            spans.append(_cut_to_fit(ends[a], ends[b], *second, max_len - 3))
+            # Behind the change of places, or what is cut would tell of it
+            spans.append(_cut_to_fit(*first, *second, max_len - 3))
             is_next.append(follows)
-            a = stop if follows else b
+            a = stop if follows or swap else b
     return (onp.array(spans, 'int64').reshape(-1, 4),
             onp.array(is_next, bool))
 

@@ -106,7 +106,7 @@ class StoredText(Corpus):
 
     def batches(self, batch_size, max_len, *, seed, epoch=0, start=(0, 0),
                 dynamic=True, mask_share=MASK_SHARE, fill=False,
-                whole_words=False, spans=None):
+                whole_words=False, spans=None, swap=False):
         """One epoch: yields (position, Batch of NumPy arrays).
 
         position (chunk, index) is where the batch after this one stands;
@@ -123,6 +123,8 @@ class StoredText(Corpus):
         of `load_data` with `random` and NumPy seeded with `seed`.
         fill: instead, both texts are runs of sentences that come close to
         max_len together; only a pair of sentences that is longer is cut.
+        swap: in no pair is anything replaced; the two texts of half of them
+        change places, and nsp_y is 1 where they stand in order.
         spans: instead, rows are full sentences of one text, with words
         hidden as this `spans.Spans` says, and batches `spans.Masked`. The
         chunks, parts of the text as it stands, come in a new order.
@@ -145,10 +147,11 @@ class StoredText(Corpus):
                 f'has {num_chunks} chunks: it belongs to another text')
         return self._batches(batch_size, max_len, int(seed), int(epoch),
                              chunk, index, dynamic, mask_share, fill,
-                             whole_words, spans)
+                             whole_words, spans, swap)
 
     def _batches(self, batch_size, max_len, seed, epoch, first_chunk,
-                 first_index, dynamic, mask_share, fill, whole_words, spans):
+                 first_index, dynamic, mask_share, fill, whole_words, spans,
+                 swap):
         num_chunks = self.num_chunks(max_len, spans)
         chunks = onp.arange(num_chunks)
         if not dynamic or spans is not None:
@@ -167,7 +170,7 @@ class StoredText(Corpus):
             if spans is None:
                 columns = self._examples(paragraphs, chunk, max_len,
                                          mask_share, fill, whole_words,
-                                         drawer)
+                                         drawer, swap)
             else:
                 columns = self._rows(chunk, num_chunks, max_len, mask_share,
                                      spans, drawer)
@@ -190,18 +193,20 @@ class StoredText(Corpus):
             raise ValueError(f'{self.source}: {no_pair_fits(max_len)}')
 
     def _examples(self, paragraphs, chunk, max_len, mask_share, fill,
-                  whole_words, rng):
+                  whole_words, rng, swap):
         """All examples of a chunk, a `Batch` of columns."""
         size = self._chunk_paragraphs(max_len)
         first = chunk * size
         last = min(first + size, len(paragraphs))
         if fill:
             columns = mask_pairs(
-                self, *draw_runs(self, paragraphs[first:last], max_len, rng),
+                self, *draw_runs(self, paragraphs[first:last], max_len, rng,
+                                 swap),
                 max_len, rng, mask_share, whole_words)
         else:
             columns = draw_examples(self, paragraphs, max_len, rng,
-                                    mask_share, first, last, whole_words)
+                                    mask_share, first, last, whole_words,
+                                    swap)
         self.release()
         return columns
 

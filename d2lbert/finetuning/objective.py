@@ -31,7 +31,7 @@ class FineTuning:
     go on with, which has the tokenizer and says what the net is like.
     """
 
-    losses = ('task',)
+    losses, drawn = ('task',), ('loss',)
     unit, command = 'examples', 'finetune'
     changed = 'the data', 'a file of the task, or how it is read'
 
@@ -140,11 +140,6 @@ class FineTuning:
     def score(self, figures):
         """The first metric of the task decides."""
         return figures[1]
-
-    @staticmethod
-    def drawn(figures):
-        """The held-out loss."""
-        return figures[:1]
 
     @staticmethod
     def line(figures):

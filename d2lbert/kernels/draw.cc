@@ -23,23 +23,27 @@ void draw_order(uint32_t* state, int64_t num_paragraphs, int32_t* order) {
 
 // Next sentence prediction: for each pair of neighbours in the paragraphs
 // order[first] to order[last - 1], in half of the cases the second is replaced
-// by a random sentence of all num_paragraphs. Writes where the words of both
-// begin and end, for the pairs that fit, and returns how many those are.
+// by a random sentence of all num_paragraphs; with swap both change places
+// then. Writes where the words of both begin and end, for the pairs that fit,
+// and returns how many those are.
 //
 // Paragraph q holds sentences paragraphs[q] to paragraphs[q + 1] - 1, and
 // sentence s the words sentences[s] to sentences[s + 1] - 1.
 int64_t draw_pairs(uint32_t* state, int64_t num_paragraphs,
                    const int32_t* order, int64_t first, int64_t last,
                    const int64_t* paragraphs, const int64_t* sentences,
-                   int64_t max_len, int64_t* spans, uint8_t* is_next) {
+                   int64_t max_len, int swap, int64_t* spans,
+                   uint8_t* is_next) {
   Twister random(state);
   int64_t kept = 0;
   for (int64_t k = first; k < last; ++k) {
     const int64_t end = paragraphs[order[k] + 1];
-    for (int64_t a = paragraphs[order[k]]; a + 1 < end; ++a) {
-      int64_t b = a + 1;
+    for (int64_t s = paragraphs[order[k]]; s + 1 < end; ++s) {
+      int64_t a = s, b = s + 1;
       const bool next = random.uniform() < 0.5;
-      if (!next) {
+      if (!next && swap) {
+        std::swap(a, b);
+      } else if (!next) {
         const int64_t q =
             order[random.below(static_cast<uint32_t>(num_paragraphs))];
         b = paragraphs[q] + random.below(static_cast<uint32_t>(

@@ -46,7 +46,7 @@ def _opened(path):
             ('pieces_free', None, pointer),
             ('draw_order', None, u32, number, i32),
             ('draw_pairs', number, u32, number, i32, number, number, i64,
-             i64, number, i64, u8),
+             i64, number, ctypes.c_int, i64, u8),
             ('draw_masks', ctypes.c_int, u32, number, i64, pointer, number,
              i32, i32, i32, number, number, i32, i32, f32, i32, f32, i32,
              pointer, pointer, number, ctypes.c_int),
@@ -85,10 +85,12 @@ def shuffle(order, rng):
         library().draw_order(state, len(order), order)
 
 
-def pairs(order, first, last, paragraphs, sentences, max_len, rng):
+def pairs(order, first, last, paragraphs, sentences, max_len, rng,
+          swap=False):
     """Pairs of sentences that fit, of paragraphs order[first:last].
 
-    The second is a random one of all paragraphs in half of the cases.
+    In half of the cases the second is a random one of all paragraphs, or
+    with `swap` both change places.
     Returns spans (N, 4) int64 (where the words of the first and of the
     second begin and end) and is_next (N,) uint8.
     """
@@ -98,7 +100,7 @@ def pairs(order, first, last, paragraphs, sentences, max_len, rng):
     with _state_of(rng) as state:
         num_pairs = library().draw_pairs(
             state, len(order), order, first, last, paragraphs, sentences,
-            max_len, spans, is_next)
+            max_len, swap, spans, is_next)
     return spans[:num_pairs], is_next[:num_pairs]
 
 

@@ -13,7 +13,8 @@ An objective is what `training.run.Run` goes through without knowing more:
 - `shard_losses(net, batch, devices)`: for each device that got something, a
   list of (loss, count), one for each of `losses`;
 - `evaluate(net, devices)`: figures of held-out text, a named tuple whose
-  type is `Figures`; `drawn(figures)`, those for the picture; `line(figures)`;
+  type is `Figures`; `drawn`, the names of those for the picture, in the
+  order of `losses`; `line(figures)`;
 - `score(figures)`: the number by which the best weights are known, which
   are kept then, the larger the better; None in place of this function: the
   weights of the last step are;

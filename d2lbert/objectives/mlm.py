@@ -16,7 +16,7 @@ from d2lbert.objectives.evaluation import (
     mlm_figures,
     mlm_sums,
 )
-from d2lbert.objectives.mlm_nsp import MLMAndNSP
+from d2lbert.objectives.mlm_nsp import MLMAndNSP, mlm_line, pairs_line
 from d2lbert.packing import at_real_places
 from d2lbert.progress import Accumulator
 
@@ -55,13 +55,14 @@ class MLM(MLMAndNSP):
     losses = 'mlm',
     unit = 'sequences'
     Figures = MLMFigures
+    drawn = 'mlm_loss',
     spans = TOKENS
 
     @classmethod
     def trained(cls, bert):
         """The model, with what no loss reaches frozen."""
         for name in ('hidden', 'nsp'):
-            if hasattr(bert, name):
+            if getattr(bert, name, None) is not None:
                 getattr(bert, name).collect_params().setattr('grad_req',
                                                              'null')
         return bert
@@ -129,18 +130,7 @@ class MLM(MLMAndNSP):
 
     means_of = staticmethod(mlm_figures)
 
-    @staticmethod
-    def drawn(figures):
-        """The held-out losses, in the order of `losses`."""
-        return figures.mlm_loss,
-
-    @staticmethod
-    def line(figures):
-        """Held-out figures in words."""
-        return (f'held-out MLM loss {figures.mlm_loss:.3f}, accuracy '
-                f'{figures.mlm_accuracy:.3f} (of known words '
-                f'{figures.known_accuracy:.3f}, {figures.unknown_share:.0%} '
-                'are <unk>)')
+    line = staticmethod(mlm_line)
 
     @classmethod
     def summary(cls, history, devices):
@@ -157,6 +147,7 @@ class MLMAndSBO(MLM):
 
     losses = 'mlm', 'sbo'
     Figures = SpanFigures
+    drawn = 'mlm_loss', 'sbo_loss'
     spans = SPANS
 
     @classmethod
@@ -194,16 +185,9 @@ class MLMAndSBO(MLM):
             hidden.put(onp.maximum(behind, 0)))
 
     @staticmethod
-    def drawn(figures):
-        """The held-out losses, in the order of `losses`."""
-        return figures.mlm_loss, figures.sbo_loss
-
-    @classmethod
-    def line(cls, figures):
+    def line(figures):
         """Held-out figures in words."""
-        return (f'{super().line(figures)}; SBO loss '
-                f'{figures.sbo_loss:.3f}, accuracy '
-                f'{figures.sbo_accuracy:.3f}')
+        return f'{mlm_line(figures)}; {pairs_line("sbo", figures)}'
 
 
 class Hidden(NamedTuple):

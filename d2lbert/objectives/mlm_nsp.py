@@ -1,6 +1,10 @@
-"""Masked words and next sentences: what the chapter trains for."""
+"""Masked words and pairs of sentences: what the chapter trains for.
+
+And the same with the order of sentences, which is ALBERT's.
+"""
 import math
 from pathlib import Path
+from typing import NamedTuple
 
 from d2lbert import hub
 from d2lbert.bert import BERTModel
@@ -13,7 +17,7 @@ from d2lbert.corpus.opening import open_corpus
 from d2lbert.machine.backend import gluon, init
 from d2lbert.machine.hardware import require_memory
 from d2lbert.objectives.evaluation import Figures, evaluate
-from d2lbert.pretrained.sizes import PUBLISHED
+from d2lbert.pretrained.sizes import DISTILLED, PUBLISHED
 from d2lbert.pretrained.vocabulary import PieceVocab, same_pieces
 
 #: Word pieces that are learnt where no number of them is given.
@@ -21,6 +25,10 @@ PIECES = 8000
 
 #: Rows of the table of positions, as the book has them, or more.
 POSITIONS = 1000
+
+#: What nets have besides their sizes, by the name of the architecture.
+ARCHITECTURES = {'book': dict(max_len=POSITIONS), 'published': PUBLISHED,
+                 'distilbert': DISTILLED}
 
 
 class MLMAndNSP:
@@ -32,7 +40,9 @@ class MLMAndNSP:
 
     losses = 'mlm', 'nsp'
     Figures = Figures
+    drawn = 'mlm_loss', 'nsp_loss'
     unit, command = 'sentence pairs', 'pretrain'
+    swap = False            # whether the label is the order of a pair
     score = None            # the weights of the last step are kept
     changed = ('the corpus', 'a file, what --eval-every holds out, or the '
                'version of Unicode or NLTK that cuts it')
@@ -65,8 +75,15 @@ class MLMAndNSP:
     def model(self):
         """The arguments of the net, a dictionary."""
         s = self.settings
-        before = {'book': dict(max_len=POSITIONS),
-                  'published': PUBLISHED}[s['architecture']]
+        before = dict(ARCHITECTURES[s['architecture']])
+        if s['share_layers']:
+            before['num_groups'] = 1
+        if s['embedding_size'] is not None:
+            before['embedding_size'] = s['embedding_size']
+            if s['architecture'] == 'published':
+                # Whose folders speak of groups, even of one layer each
+                before.setdefault('num_groups', s['num_layers'])
+                before['family'] = 'albert'
         return dict(
             before, vocab_size=len(self.vocab), num_hiddens=s['num_hiddens'],
             ffn_num_hiddens=s['ffn_num_hiddens'], num_heads=s['num_heads'],
@@ -101,7 +118,7 @@ class MLMAndNSP:
         return self.text.train.batches(
             s['batch_size'], s['max_len'], seed=s['seed'], epoch=epoch,
             start=start, dynamic=s['dynamic'], fill=s['fill'],
-            whole_words=s['whole_word_masking'])
+            whole_words=s['whole_word_masking'], swap=self.swap)
 
     @staticmethod
     def counts(batch):
@@ -109,7 +126,8 @@ class MLMAndNSP:
         return batch.mlm_weights_X.sum(), len(batch.tokens_X)
 
     def shard_losses(self, net, batch, devices):
-        """[(MLM loss, predictions), (NSP loss, pairs)] of each device."""
+        """[(MLM loss, predictions), (loss of pairs, pairs)] of each device.
+        """
         shards = _get_batch_bert(batch, devices)
         mlm_ls, nsp_ls, _ = _get_batch_loss_bert(
             net, self._loss, len(self.vocab), *shards)
@@ -123,30 +141,20 @@ class MLMAndNSP:
         return self.figures(net, self.held_out_batches(
             self.text.valid, s['batch_size'], s['max_len']), devices)
 
-    @staticmethod
-    def held_out_batches(text, batch_size, max_len):
+    @classmethod
+    def held_out_batches(cls, text, batch_size, max_len):
         """Always the same batches of a held-out `StoredText`."""
-        return held_out_batches(text, batch_size, max_len)
+        return held_out_batches(text, batch_size, max_len, cls.swap)
 
-    @staticmethod
-    def figures(net, batches, devices):
+    @classmethod
+    def figures(cls, net, batches, devices):
         """`Figures` of a net on batches like `held_out_batches`."""
-        return evaluate(net, batches, devices)
-
-    @staticmethod
-    def drawn(figures):
-        """The held-out losses, in the order of `losses`."""
-        return figures.mlm_loss, figures.nsp_loss
+        return cls.Figures(*evaluate(net, batches, devices))
 
     @staticmethod
     def line(figures):
         """Held-out figures in words."""
-        return (f'held-out MLM loss {figures.mlm_loss:.3f}, accuracy '
-                f'{figures.mlm_accuracy:.3f} (of known words '
-                f'{figures.known_accuracy:.3f}, {figures.unknown_share:.0%} '
-                'are <unk>); NSP loss '
-                f'{figures.nsp_loss:.3f}, accuracy '
-                f'{figures.nsp_accuracy:.3f}')
+        return f'{mlm_line(figures)}; {pairs_line("nsp", figures)}'
 
     @staticmethod
     def described(history):
@@ -154,6 +162,53 @@ class MLMAndNSP:
         return {}
 
     summary = staticmethod(summary)
+
+
+class SOPFigures(NamedTuple):
+    """What a model makes of a text; see `evaluation.Figures`."""
+
+    mlm_loss: float
+    perplexity: float
+    mlm_accuracy: float
+    sop_loss: float         # nats for a pair; 0.693 is chance
+    sop_accuracy: float     # share of pairs told rightly; 0.5 is chance
+    unknown_share: float
+    known_accuracy: float
+
+
+class MLMAndSOP(MLMAndNSP):
+    """Masked words and the order of sentences: Lan et al. 2020, section 3.1.
+
+    The two texts of a pair are always neighbours, and in half of the pairs
+    they have changed places. The head is that of next sentences: its 1 says
+    "in order". What the two are about tells nothing here, and in next
+    sentences it tells nearly all.
+    """
+
+    losses = 'mlm', 'sop'
+    Figures = SOPFigures
+    drawn = 'mlm_loss', 'sop_loss'
+    swap = True
+
+    @staticmethod
+    def line(figures):
+        """Held-out figures in words."""
+        return f'{mlm_line(figures)}; {pairs_line("sop", figures)}'
+
+
+def mlm_line(figures):
+    """Held-out figures of hidden words, in words."""
+    return (f'held-out MLM loss {figures.mlm_loss:.3f}, accuracy '
+            f'{figures.mlm_accuracy:.3f} (of known words '
+            f'{figures.known_accuracy:.3f}, {figures.unknown_share:.0%} '
+            'are <unk>)')
+
+
+def pairs_line(name, figures):
+    """The loss and accuracy that figures have under a name, in words."""
+    loss, accuracy = (getattr(figures, f'{name}_{what}')
+                      for what in ('loss', 'accuracy'))
+    return f'{name.upper()} loss {loss:.3f}, accuracy {accuracy:.3f}'
 
 
 def read_corpus(settings, vocab=None, progress=False):
@@ -198,7 +253,7 @@ def read_corpus(settings, vocab=None, progress=False):
     return text if vocab is None else text.numbered_by(vocab)
 
 
-def held_out_batches(text, batch_size, max_len):
+def held_out_batches(text, batch_size, max_len, swap=False):
     """Always the same batches of a held-out `StoredText`."""
-    return (batch for _, batch in text.batches(batch_size, max_len, seed=0,
-                                               dynamic=False))
+    return (batch for _, batch in text.batches(
+        batch_size, max_len, seed=0, dynamic=False, swap=swap))

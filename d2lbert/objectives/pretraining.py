@@ -1,5 +1,6 @@
 """The objectives of `pretrain`, by the names that a setting has for them."""
 from d2lbert.objectives.mlm import MLM, MLMAndSBO
-from d2lbert.objectives.mlm_nsp import MLMAndNSP
+from d2lbert.objectives.mlm_nsp import MLMAndNSP, MLMAndSOP
 
-OBJECTIVES = {'mlm+nsp': MLMAndNSP, 'mlm': MLM, 'span': MLMAndSBO}
+OBJECTIVES = {'mlm+nsp': MLMAndNSP, 'mlm+sop': MLMAndSOP, 'mlm': MLM,
+              'span': MLMAndSBO}

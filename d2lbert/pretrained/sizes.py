@@ -1,11 +1,15 @@
 """The published sizes of BERT (Devlin et al. 2018, section 3)."""
 from d2lbert.bert import BERTModel
+from d2lbert.pretrained.families import DISTILBERT
 
 #: What the published architecture has and the book's pages leave out; the
 #: sizes are arguments of their own.
 PUBLISHED = dict(dropout=0.1, max_len=512, activation='gelu',
                  layer_norm_eps=1e-12, embedding_norm=True,
                  tie_embeddings=True)
+
+#: What it left of that in DistilBERT (Sanh et al. 2019, section 3).
+DISTILLED = {**PUBLISHED, **DISTILBERT.structure}
 
 
 def bert_base(vocab_size, **keywords):

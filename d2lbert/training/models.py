@@ -80,7 +80,7 @@ def import_run(folder, run):
         training=dict(tokenizer='wordpiece' if words is None else 'words',
                       batch_size=64,
                       max_len=min(128, net.encoder.max_len),
-                      **({} if net.nsp else dict(objective='mlm'))))
+                      objective=_objective_of(net)))
     with new_folder(run) as part:
         write_text(part / 'config.json', json.dumps(config, indent=2) + '\n')
         if words is None:
@@ -88,3 +88,10 @@ def import_run(folder, run):
         else:  # as a run of whole words has them
             words.vocab.save(part / VOCAB)
         save_parameters(net, part / 'model.params')
+
+
+def _objective_of(net):
+    """What the heads of a pretrained net were trained for."""
+    if net.nsp is None:
+        return 'mlm'
+    return 'mlm+sop' if net.config.get('family') == 'albert' else 'mlm+nsp'

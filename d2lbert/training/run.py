@@ -320,8 +320,9 @@ class Run:
         self.animator.say(line)
 
     def _draw(self, step, figures):
-        drawn = self.objective.drawn(figures)
-        self.animator.add(step, (*[None] * len(self.history.losses), *drawn))
+        self.animator.add(step, (
+            *[None] * len(self.history.losses),
+            *(getattr(figures, name) for name in self.objective.drawn)))
 
     def _save(self):
         self.history.read_losses()   # all workers at once: they share them

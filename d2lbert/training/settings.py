@@ -120,21 +120,29 @@ GROUPS = {
                 'networks'),
         Setting('num_heads', int, 2, 'attention heads'),
         Setting('num_layers', int, 2, 'encoder blocks'),
+        Setting('embedding_size', int, None, 'numbers in the embedding of a '
+                'token, from which a layer makes num_hiddens, as in ALBERT '
+                '(num_hiddens, and no such layer)', least=1),
+        Setting('share_layers', bool, False, 'one block for all layers, as '
+                'in ALBERT'),
         Setting('dropout', float, 0.2, 'share of numbers dropped', 'P',
                 learn=0.1),
-        Setting('architecture', str, 'book', 'book, that of the pages, or '
+        Setting('architecture', str, 'book', 'book, that of the pages; '
                 'published: GELU, LayerNorm behind the embeddings, these '
-                'tied to the head, as d2lbert export needs it',
-                choices=('book', 'published')),
+                'tied to the head, as d2lbert export needs it (with '
+                'embedding_size it is an ALBERT); distilbert, the same '
+                'without segments and a pooler', choices=(
+                    'book', 'published', 'distilbert')),
         Setting('precision', str, 'fp32', 'fp32 or bf16, for the products '
                 'of matrices', 'NAME'),
     ),
     'the training': (
         Setting('objective', str, 'mlm+nsp', "mlm+nsp, the book's, on pairs "
-                'of sentences; mlm, masked words in full sentences, '
-                "RoBERTa's; span, masked spans in them and their boundaries, "
-                "SpanBERT's; these two draw new masks each epoch", 'NAME',
-                choices=('mlm+nsp', 'mlm', 'span')),
+                "of sentences; mlm+sop, ALBERT's, on the order of such pairs; "
+                "mlm, masked words in full sentences, RoBERTa's; span, masked "
+                "spans in them and their boundaries, SpanBERT's; these two "
+                'draw new masks each epoch', 'NAME',
+                choices=('mlm+nsp', 'mlm+sop', 'mlm', 'span')),
         Setting('recipe', str, 'book', "book, the chapter's settings, or "
                 'learn, which learns more in ten minutes', 'NAME'),
         Setting('batch_size', int, 512, 'sentence pairs, or sequences, in a '
@@ -181,7 +189,8 @@ RECIPES = {'book': BOOK, 'learn': LEARN}
 
 #: What an objective takes for granted: without pairs of sentences, rows are
 #: always filled.
-OF_OBJECTIVE = {'mlm+nsp': {}, 'mlm': dict(fill=True, dynamic=True),
+OF_OBJECTIVE = {'mlm+nsp': {}, 'mlm+sop': {},
+                'mlm': dict(fill=True, dynamic=True),
                 'span': dict(fill=True, dynamic=True)}
 
 #: What a run that is resumed may be given anew: where it ends, how it is
@@ -200,9 +209,13 @@ def complete(keywords):
     values = checked(SETTINGS, {
         **RECIPES[recipe], **OF_OBJECTIVE[objective], 'recipe': recipe},
         keywords)
-    if objective != 'mlm+nsp' and not values['fill']:
+    if 'fill' in OF_OBJECTIVE[objective] and not values['fill']:
         raise ValueError(f'objective={objective} fills its sequences with '
                          'full sentences: leave fill=False out')
+    if values['architecture'] == 'distilbert' and '+' in objective:
+        raise ValueError(f'objective={objective} asks for a head over pairs, '
+                         'which architecture=distilbert has not: give '
+                         'objective=mlm (--objective mlm)')
     if values['vocab_size'] is not None and values['vocab'] is not None:
         raise ValueError('vocab (--vocab) and vocab_size (--vocab-size) both '
                          'say what the vocabulary is: leave one of them out')

@@ -64,6 +64,25 @@ def test_examples_are_neighbours_or_random_sentences(big):
     assert sum(pair in neighbours for pair in others) < len(others) / 20
 
 
+@pytest.mark.parametrize('fill', [False, True])
+def test_order_is_of_neighbours_and_half_of_them_change_places(big, fill):
+    rows = rows_of(big.train.batches(64, 64, seed=1, fill=fill, swap=True))
+    text = ' '.join(word for paragraph in words_of(big.train)
+                    for sentence in paragraph for word in sentence)
+    drawn = list(pairs_of(rows, big.vocab))
+    for first, second, in_order in drawn:
+        both = (first, second) if in_order else (second, first)
+        assert ' '.join(sum(both, ())) in text
+    assert abs(rows.nsp_y.mean() - 0.5) < 2.5 / len(drawn) ** 0.5
+    if not fill:
+        pairs = sorted((a, b) if in_order else (b, a)
+                       for a, b, in_order in drawn)
+        assert pairs == sorted(
+            pair for paragraph in words_of(big.train)
+            for pair in zip(map(tuple, paragraph),
+                            map(tuple, paragraph[1:])))
+
+
 def test_partners_come_from_the_whole_text(big):
     # Words w... of a first word that is the article's number
     firsts = [b[0] for _, b, is_next in pairs_of(
@@ -212,10 +231,14 @@ def test_a_seed_gives_one_stream(big):
      '83cdcb926c1225c80f9040b3e66b77ef613034916cf02dae615c384b1a53079c'),
     (dict(dynamic=True, fill=True),
      '74e1ec3b6c8a7598d410ad472116bbdff11c1774a36520df3a44a8f677f82c1f'),
+    (dict(dynamic=True, swap=True),
+     '29f5f9b1a8660b7d97824fdef9fbdb1a2f2debdfdd57b666149d58fcd67ba4aa'),
+    (dict(dynamic=True, swap=True, fill=True),
+     '2acbe4f2a1d843a4243cf637165b1291a840fb573fb80a0a0db2dfd1fb14c674'),
     (dict(dynamic=True, mask_share=0.4),
      '6f70ad6312726261e2934826f87149e0b6d0e323e25514413e10dccacf07a4eb'),
 ], ids=['static', 'dynamic', 'static, filled', 'dynamic, filled',
-        'more hidden'])
+        'swapped', 'swapped, filled', 'more hidden'])
 def test_a_seed_gives_these_batches_for_ever(way, settings, digest, request,
                                              plain, monkeypatch):
     plain() if way == 'plain' else request.getfixturevalue(way)

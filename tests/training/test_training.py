@@ -582,7 +582,8 @@ def test_the_recipe_learn_is_the_one_that_was_measured():
         accumulate=1, warmup=0.1, decay='linear', weight_decay=0.01,
         clip=1.0, initializer='normal', dynamic=True, fill=False,
         objective='mlm+nsp', tokenizer='words', vocab_size=None,
-        whole_word_masking=False, architecture='book')
+        whole_word_masking=False, architecture='book', embedding_size=None,
+        share_layers=False)
 
 
 def test_a_recipe_gives_what_is_not_given():

@@ -1,0 +1,82 @@
+"""What `pretrain` makes goes out in the folders of BERT's relatives."""
+import json
+import os
+import subprocess
+
+import loops
+import numpy as onp
+import pytest
+import relatives
+from closeness import of_heads
+
+from d2lbert.machine.backend import np
+from d2lbert.pretrained.folders import (
+    PretrainedError,
+    load_pretrained,
+    save_pretrained,
+)
+from d2lbert.training import pretraining
+from d2lbert.training.settings import complete
+
+#: Settings of `pretrain`, and the class of what they make.
+RELATIVES = {
+    'AlbertForPreTraining': dict(
+        objective='mlm+sop', architecture='published', embedding_size=6,
+        share_layers=True),
+    'DistilBertForMaskedLM': dict(objective='mlm', architecture='distilbert'),
+}
+
+
+def net_of(**keywords):
+    """The net of a run, with weights none of which could be forgotten."""
+    net = loops.prepared(pretraining._objective, complete(dict(
+        corpus='sample', max_len=40, num_hiddens=8, ffn_num_hiddens=12,
+        tokenizer='wordpiece', vocab_size=300, seed=1, **keywords))).net
+    rng = onp.random.RandomState(0)
+    for param in net.collect_params().values():
+        param.set_data(np.array(rng.normal(0, 0.3, param.shape)))
+    return net
+
+
+@pytest.fixture(scope='module')
+def folders(tmp_path_factory):
+    """Folders of RELATIVES, {class: path}."""
+    pytest.importorskip('tokenizers')
+    place, found = tmp_path_factory.mktemp('folders'), {}
+    for name, settings in RELATIVES.items():
+        net, found[name] = net_of(**settings), place / name
+        save_pretrained(net, net.vocab.tokenizer, found[name])
+    return found
+
+
+@pytest.mark.parametrize('name', RELATIVES)
+def test_a_run_goes_out_as_one_of_its_family_and_comes_back(folders, name):
+    config = json.loads((folders[name] / 'config.json').read_text())
+    assert config['architectures'] == [name]
+    net, _ = load_pretrained(folders[name])
+    assert net.pretrained.differences == ()
+
+
+def test_transformers_says_of_them_what_is_said_here(folders):
+    python = os.environ.get('D2LBERT_PEERS')
+    if not python:
+        pytest.skip('D2LBERT_PEERS does not name a Python that has torch and '
+                    'transformers')
+    subprocess.run(
+        [python, relatives.__file__, 'score', *map(str, folders.values())],
+        check=True, env=dict(os.environ, HF_HUB_OFFLINE='1', PYTHONPATH=''))
+    for name, folder in folders.items():
+        worst = of_heads(folder)
+        # Whose class 0 is "in order"
+        assert ('nsp' in worst) == (name == 'AlbertForPreTraining')
+        assert {'hidden', 'mlm'} <= set(worst)
+        assert max(worst.values()) < 1e-4, (name, worst)
+        said = json.loads((folder / 'peers.json').read_text())['said']
+        assert said == []
+
+
+def test_a_structure_that_no_folder_has_is_refused(tmp_path):
+    pytest.importorskip('tokenizers')
+    net = net_of(architecture='published', share_layers=True)
+    with pytest.raises(PretrainedError, match='num_groups=1'):
+        save_pretrained(net, net.vocab.tokenizer, tmp_path / 'x')
