@@ -31,9 +31,10 @@ class FineTuning:
     go on with, which has the tokenizer and says what the net is like.
     """
 
-    losses, drawn = ('task',), ('loss',)
+    losses, weights, drawn = ('task',), (1,), ('loss',)
     unit, command = 'examples', 'finetune'
-    changed = 'the data', 'a file of the task, or how it is read'
+    changed = {'fingerprint': ('the data', 'a file of the task, or how it is '
+                               'read')}
 
     def __init__(self, settings, begun=None):
         self.settings = s = settings
@@ -73,6 +74,7 @@ class FineTuning:
                                  'is nothing to learn or to compare with')
         self.Figures = figures_of(self.about)
         self.fingerprint = f'{digest(self.train)}-{digest(self.dev)}'
+        self.recorded = dict(fingerprint=self.fingerprint)
         self.eval_every = math.ceil(len(self.train.tokens) / s['batch_size'])
         self.num_steps = s['num_epochs'] * self.eval_every
 

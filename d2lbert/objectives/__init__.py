@@ -2,8 +2,9 @@
 
 An objective is what `training.run.Run` goes through without knowing more:
 
-- `losses`: the names of its losses, whose sum is minimized; `unit`: what
-  an example is called; `command`: the sub-command that goes on with a run;
+- `losses`: the names of its losses; `weights`: how much each counts in the
+  sum that is minimized; `unit`: what an example is called; `command`: the
+  sub-command that goes on with a run;
 - `num_steps`, `eval_every`: how long a run is, and how often it is scored;
 - `net(...)`: the net with its initial weights, with its `config`; of one
   with several parts, `parts` says under which names they are saved;
@@ -18,11 +19,15 @@ An objective is what `training.run.Run` goes through without knowing more:
 - `score(figures)`: the number by which the best weights are known, which
   are kept then, the larger the better; None in place of this function: the
   weights of the last step are;
+- `losses_of(net, hidden)`, of one of `pretrain`: [(loss, count), ...] of a
+  `hidden.Hidden`, for `teaching.Taught`, an objective with a teacher;
 - `trained(bert)`, `held_out_batches(text, batch_size, max_len)` and
   `figures(net, batches, devices)`: what `d2lbert evaluate` asks the class of
   an objective of `pretrain` for;
 - `summary(history, devices)`: what is printed in the end;
-- `fingerprint`: a word that is another one for another text; `changed`: what
-  may have changed then; `vocab`;
+- `fingerprint`: a word that is another one for another text; `recorded`: it,
+  and others that must stay the same while a run goes on, by name, which
+  checkpoints keep; `changed`: by the same names, what has changed then, and
+  why that may be; `vocab`;
 - `described(history)`: what config.json says besides, a dictionary.
 """

@@ -2,7 +2,7 @@
 
 B rows, T tokens, S hidden words, R rows without padding (see `packing`).
 """
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as onp
 
@@ -16,8 +16,8 @@ from d2lbert.objectives.evaluation import (
     mlm_figures,
     mlm_sums,
 )
+from d2lbert.objectives.hidden import Hidden
 from d2lbert.objectives.mlm_nsp import MLMAndNSP, mlm_line, pairs_line
-from d2lbert.packing import at_real_places
 from d2lbert.progress import Accumulator
 
 
@@ -52,7 +52,7 @@ class MLM(MLMAndNSP):
     that it was made with: they get no gradient and are never updated.
     """
 
-    losses = 'mlm',
+    losses, weights = ('mlm',), (1,)
     unit = 'sequences'
     Figures = MLMFigures
     drawn = 'mlm_loss',
@@ -94,15 +94,13 @@ class MLM(MLMAndNSP):
     @classmethod
     def shard_losses(cls, net, batch, devices):
         """[(MLM loss, predictions), ...] of each device, as in `losses`."""
-        return [[(loss, hidden.count) for loss in cls.losses_of(net, hidden)]
-                for hidden in (Hidden.of(net, shard, device)
-                               for shard, device in shards(batch, devices))]
+        return [cls.losses_of(net, Hidden.of(net, shard, device))
+                for shard, device in shards(batch, devices)]
 
     @staticmethod
     def losses_of(net, hidden):
-        """The losses of a shard, scalars."""
-        return [net.mlm.loss(hidden.at(hidden.places), hidden.labels,
-                             hidden.weights)]
+        """[(MLM loss, predictions)] of a shard."""
+        return [hidden.mlm_loss(net)]
 
     @classmethod
     def figures(cls, net, batches, devices):
@@ -158,10 +156,10 @@ class MLMAndSBO(MLM):
 
     @classmethod
     def losses_of(cls, net, hidden):
-        """MLM and SBO loss of a shard, scalars."""
-        return [*super().losses_of(net.bert, hidden), net.boundary.loss(
+        """[(loss, predictions), ...] of a shard, MLM and SBO."""
+        return [hidden.mlm_loss(net.bert), (net.boundary.loss(
             cls._boundary(net, hidden), net.bert.encoder.token_embedding,
-            hidden.labels, hidden.weights)]
+            hidden.labels, hidden.weights), hidden.count)]
 
     @classmethod
     def sums_of(cls, net, hidden):
@@ -188,45 +186,3 @@ class MLMAndSBO(MLM):
     def line(figures):
         """Held-out figures in words."""
         return f'{mlm_line(figures)}; {pairs_line("sbo", figures)}'
-
-
-class Hidden(NamedTuple):
-    """The hidden words of a shard, and what the net says of its tokens."""
-
-    X: Any              # (R, H)
-    places: Any         # (S,) rows of X, on the host, as are the next two
-    left: Any           # (S,) the row left of each one's span
-    right: Any          # (S,) the row right of it
-    labels: Any         # (S,) int32
-    weights: Any        # (S,) float32
-    count: float        # how many there are
-
-    @classmethod
-    def of(cls, net, shard, device):
-        """Encode a `Masked` of NumPy arrays on a device.
-
-        Where nothing is hidden, one word counts with a weight of 0: each
-        device has to give all gradients.
-        """
-        net = getattr(net, 'bert', net)
-        tokens = np.array(shard.tokens_X, dtype='int32', ctx=device)
-        X, begins, _ = at_real_places(net, tokens, np.zeros_like(tokens),
-                                      shard.valid_lens_x)
-        row, k = onp.nonzero(shard.mlm_weights_X)
-        count = len(row)
-        if not count:
-            row = k = onp.zeros(1, 'int64')
-        places, left, right = (
-            begins[row] + column[row, k] for column in (
-                shard.pred_positions_X, shard.left_X, shard.right_X))
-        return cls(X, places, left, right, *(
-            np.array(column[row, k], dtype=column.dtype, ctx=device)
-            for column in (shard.mlm_Y, shard.mlm_weights_X)), float(count))
-
-    def at(self, places):
-        """The vectors (S, H) at rows `places` of X."""
-        return self.X.take(self.put(places), axis=0)
-
-    def put(self, numbers):
-        """Whole numbers (S,) on the device of X."""
-        return np.array(numbers, dtype='int32', ctx=self.X.ctx)

@@ -38,14 +38,16 @@ class MLMAndNSP:
     place of a file that the settings name, which may be gone.
     """
 
-    losses = 'mlm', 'nsp'
+    losses, weights = ('mlm', 'nsp'), (1, 1)
     Figures = Figures
     drawn = 'mlm_loss', 'nsp_loss'
     unit, command = 'sentence pairs', 'pretrain'
     swap = False            # whether the label is the order of a pair
     score = None            # the weights of the last step are kept
-    changed = ('the corpus', 'a file, what --eval-every holds out, or the '
-               'version of Unicode or NLTK that cuts it')
+    changed = {
+        'fingerprint': ('the corpus', 'a file, what --eval-every holds out, '
+                        'or the version of Unicode or NLTK that cuts it'),
+        'teacher': ('the teacher', 'its weights are others')}
 
     def __init__(self, settings, vocab=None, progress=False):
         self.settings = s = settings
@@ -60,6 +62,12 @@ class MLMAndNSP:
             # Text of which no pair fits is refused now, not hours later
             next(self.held_out_batches(self.text.valid, s['batch_size'],
                                        s['max_len']))
+
+    @property
+    def recorded(self):
+        """What must be the same in a resumed run, by what it is of."""
+        # Another teacher has another vocabulary, too: it is named first
+        return dict(teacher=None, fingerprint=self.fingerprint)
 
     @property
     def num_steps(self):
@@ -134,6 +142,12 @@ class MLMAndNSP:
         return [[(mlm_l, float(weights.sum())), (nsp_l, len(nsp_y))]
                 for mlm_l, nsp_l, weights, nsp_y in zip(
                     mlm_ls, nsp_ls, shards.mlm_weights_X, shards.nsp_y)]
+
+    def losses_of(self, net, hidden):
+        """The same of a shard that is encoded, `hidden.Hidden`."""
+        return [hidden.mlm_loss(net), (
+            self._loss(hidden.nsp_Y_hat, hidden.nsp_y).mean(),
+            len(hidden.nsp_y))]
 
     def evaluate(self, net, devices):
         """`Figures` of the held-out text."""
@@ -215,7 +229,8 @@ def read_corpus(settings, vocab=None, progress=False):
     """The `Text` that the settings name, with its held-out part.
 
     Its vocabulary, where one is built, is that of the seed in them. vocab:
-    the `Vocab` to use instead, and in place of a file that they name.
+    the `Vocab` to use instead, and in place of a file that they name, or of
+    a teacher.
     """
     corpus, valid = settings['corpus'], settings['valid']
     if corpus == 'wikitext-2':
@@ -226,7 +241,7 @@ def read_corpus(settings, vocab=None, progress=False):
     elif corpus == 'sample':
         corpus = hub.sample_dir() / hub.TRAIN_FILE
     given = settings['vocab']
-    if given is not None and vocab is not None:
+    if vocab is not None and (given, settings['teacher']) != (None, None):
         given = vocab
 
     def paths(files):

@@ -1,4 +1,5 @@
 """`pretrain`: a run of the chapter's objective, or of another one."""
+import functools
 from pathlib import Path
 from shlex import quote
 from typing import Any, NamedTuple
@@ -6,12 +7,14 @@ from typing import Any, NamedTuple
 from d2lbert.machine import workers
 from d2lbert.machine.terminal import steady_output
 from d2lbert.objectives.pretraining import OBJECTIVES
+from d2lbert.objectives.teaching import Taught
 from d2lbert.training import checkpoints
 from d2lbert.training.folder import RunFolder
 from d2lbert.training.interrupts import StopRequest
 from d2lbert.training.run import Run
 from d2lbert.training.runs import RunError, is_finetuned
 from d2lbert.training.settings import ANEW, complete
+from d2lbert.training.teaching import Teacher
 
 
 def pretrain(out=None, force=False, resume=None, devices='auto', **keywords):
@@ -30,14 +33,25 @@ def pretrain(out=None, force=False, resume=None, devices='auto', **keywords):
                          '--out nor --force with --resume')
     with steady_output(), StopRequest() as stop:
         if resume is None:
-            run = Run(_objective, complete(keywords), devices, stop)
+            settings, make = complete(keywords), _objective
+            if settings['teacher'] is not None:
+                teacher = Teacher.load(settings['teacher'])
+                settings = teacher.completed(keywords)
+                make = functools.partial(_objective, teacher=teacher)
+            run = Run(make, settings, devices, stop)
             return run.carry_out(RunFolder.take, out, force)
         return resumed(Path(resume), keywords, devices, stop).carry_out()
 
 
-def _objective(settings, vocab):
-    return OBJECTIVES[settings['objective']](
-        settings, vocab, progress=workers.rank() == 0)
+def _objective(settings, vocab, teacher=None):
+    """The objective of a run; vocab: that of one that goes on."""
+    kind, progress = OBJECTIVES[settings['objective']], workers.rank() == 0
+    if settings['teacher'] is None:
+        return kind(settings, vocab, progress=progress)
+    teacher = teacher or Teacher.load(settings['teacher'])
+    teacher.check(settings, vocab)
+    return Taught(kind(settings, teacher.vocab, progress=progress), teacher,
+                  begins=vocab is None)
 
 
 class Kind(NamedTuple):

@@ -28,6 +28,9 @@ from d2lbert.training.updates import Updater, mixed, seed_dropout
 #: What the first worker asks of all of them.
 STOP, SAVE = 1, 2
 
+#: How the losses are drawn, and behind them the held-out ones.
+LINES = '-', 'm--', 'g-.', 'r:', 'c-', 'y--', 'k-.', 'b:'
+
 #: Seconds between the checkpoints of a run that was not told when to save.
 SAVE_SECONDS = 300
 
@@ -130,10 +133,11 @@ class Run:
             self.stop.last_words = 'stopped; what was saved before is whole'
 
     def _restore(self, path, state, arrays):
-        if self.objective.fingerprint != state['fingerprint']:
-            what, why = self.objective.changed
-            raise RunError(f'{what} of {path} has changed since ({why}): '
-                           'resume with what it was')
+        for name, now in self.objective.recorded.items():
+            if state.get(name) != now:
+                what, why = self.objective.changed[name]
+                raise RunError(f'{what} of {path} has changed since ({why}): '
+                               'resume with what it was')
         checkpoints.restore(path, state, arrays, self.net,
                             self.updater.trainer)
         try:
@@ -184,9 +188,10 @@ class Run:
         s, history = self.settings, self.history
         legend = list(history.losses)
         if self.eval_every:
-            legend += [f'held-out {name}' for name in history.losses]
+            legend += [f'held-out {name}' for name, _ in zip(
+                history.losses, self.objective.drawn)]
         self.animator = Animator(xlabel='step', ylabel='loss', legend=legend,
-                                 xlim=[1, self.num_steps],
+                                 xlim=[1, self.num_steps], fmts=LINES,
                                  quiet=self.rank != 0)
         for step, *means in zip(history.step, *(
                 getattr(history, name) for name in history.losses)):
@@ -265,7 +270,7 @@ class Run:
         # are exchanged under this key later on
         mine = np.zeros(size, dtype='float32')
         mine[:2] = np.array(divmod(mixed(self.settings,
-                                         self.objective.fingerprint), 1 << 16))
+                                         self.objective.recorded), 1 << 16))
         first = np.zeros_like(mine)
         store.broadcast(key, mine, first)
         if mine.tolist() != first.tolist():
@@ -334,7 +339,7 @@ class Run:
             self.out, self.history.num_steps,
             dict(settings=self.settings, history=self.history.to_dict(),
                  epoch=self.epoch, position=list(self.position),
-                 fingerprint=self.objective.fingerprint,
+                 **self.objective.recorded,
                  num_devices=self.num_devices,
                  num_workers=self.num_workers,
                  products=kernels.products.record(*self._multiplies())),

@@ -80,8 +80,8 @@ def _paths(name, paths):
                     f'{type(paths).__name__}')
 
 
-#: Where the text comes from; what the model is; how it is trained; how the
-#: run is kept. Groups of the command's help.
+#: Where the text comes from; what the model is; how it is trained; from whom
+#: it learns besides; how the run is kept. Groups of the command's help.
 GROUPS = {
     'the text': (
         Setting('corpus', PATHS, 'wikitext-2', 'wikitext-2, sample, or text '
@@ -166,6 +166,20 @@ GROUPS = {
         Setting('seed', int, None, 'seed of all random numbers (a new one '
                 'each run)'),
     ),
+    'the teacher': (
+        Setting('teacher', PATHS, None, 'a run, or the folder of a '
+                'pretrained model, from which the model learns; what is not '
+                'said of the model is as it is there, with half the layers',
+                'FOLDER', anew=True),
+        Setting('temperature', float, 2.0, 'by what the scores of both are '
+                'divided before they are compared', 'T'),
+        Setting('soft_weight', float, 5.0, 'how much the guesses of the '
+                'teacher count', 'X'),
+        Setting('mlm_weight', float, 2.0, 'how much the hidden words '
+                'themselves count beside them', 'X'),
+        Setting('cosine_weight', float, 1.0, 'how much the angle between '
+                'the last hidden states of both counts', 'X'),
+    ),
     'the run': (
         Setting('log_interval', int, 1, 'steps between two log entries',
                 learn=100, least=1),
@@ -223,11 +237,30 @@ def complete(keywords):
         raise ValueError('whole_word_masking (--whole-word-masking) is for '
                          "pieces of words: add tokenizer='wordpiece' "
                          '(--tokenizer wordpiece), or leave it out')
+    _check_teaching(values)
     if values['data_dir'] is not None and values['corpus'] != 'wikitext-2':
         raise ValueError('data_dir (--data-dir) says where WikiText-2 is, '
                          'and corpus (--corpus) names another text: leave '
                          'one of them out')
     return values
+
+
+def _check_teaching(values):
+    """Refuse what is said of a teacher where it makes no sense."""
+    if values['teacher'] is None:
+        for name in ('temperature', 'soft_weight', 'mlm_weight',
+                     'cosine_weight'):
+            if values[name] != SETTINGS[name].default:
+                raise ValueError(f'{name} (--{name.replace("_", "-")}) is '
+                                 'about a teacher, and there is none: add '
+                                 'teacher (--teacher), or leave it out')
+    elif not values['temperature']:
+        raise ValueError('temperature must be above 0: scores are divided by '
+                         'it')
+    elif not (values['soft_weight'] or values['cosine_weight']):
+        raise ValueError('with soft_weight=0 and cosine_weight=0 nothing is '
+                         'learnt from the teacher: raise one of them, or '
+                         'leave teacher out')
 
 
 def checked(settings, defaults, keywords):

@@ -34,7 +34,7 @@ class Updater:
 
         Each part (of `accumulate`, on each device of each worker) counts by
         its share of what a loss is a mean over. Returns for each loss what
-        this worker's parts add to it, lists of scalars.
+        this worker's parts add to it, lists of scalars, before its weight.
         """
         counts = self.objective.counts(batch)
         mine = part_of(batch, self.rank, self.num_workers)
@@ -52,7 +52,7 @@ class Updater:
                      for (loss, count), of_all in zip(shard, counts)]
                     for shard in self.objective.shard_losses(
                         self.net, part, self.devices)]
-                totals = [sum(losses[1:], losses[0]) for losses in scaled]
+                totals = [self._total(losses) for losses in scaled]
             autograd.backward(totals)
             used = max(used, len(totals))
             for parts, losses in zip(added, zip(*scaled)):
@@ -60,6 +60,12 @@ class Updater:
         if used < len(self.devices):    # collecting them takes a millisecond
             no_gradient(self.net, self.devices[used:])
         return added
+
+    def _total(self, losses):
+        """The sum of losses by their weights."""
+        first, *others = (loss if weight == 1 else loss * weight for
+                          loss, weight in zip(losses, self.objective.weights))
+        return sum(others, first)
 
     def rate(self, step):
         """The learning rate of a step."""

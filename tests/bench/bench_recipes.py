@@ -31,13 +31,14 @@ class Ours:
     """Training by `d2lbert pretrain`, in this process, a stretch at a time."""
 
     def __init__(self, name, **settings):
-        from d2lbert.objectives.mlm_nsp import MLMAndNSP, held_out_batches
+        from d2lbert.objectives.mlm_nsp import held_out_batches
+        from d2lbert.training.pretraining import PRETRAINING
         from d2lbert.training.run import Run
         from d2lbert.training.settings import complete
         self.name = name
         # It keeps no folder; held-out text is looked at from here
-        self.run = Run(MLMAndNSP, complete(dict(settings, eval_every=1)),
-                       'auto')
+        self.run = Run(PRETRAINING.objective,
+                       complete(dict(settings, eval_every=1)), 'auto')
         self.run.prepare()
         self.num_steps = self.run.settings['num_steps']
         self.steps = self.run.steps()

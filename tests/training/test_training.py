@@ -583,7 +583,8 @@ def test_the_recipe_learn_is_the_one_that_was_measured():
         clip=1.0, initializer='normal', dynamic=True, fill=False,
         objective='mlm+nsp', tokenizer='words', vocab_size=None,
         whole_word_masking=False, architecture='book', embedding_size=None,
-        share_layers=False)
+        share_layers=False, teacher=None, temperature=2.0, soft_weight=5.0,
+        mlm_weight=2.0, cosine_weight=1.0)
 
 
 def test_a_recipe_gives_what_is_not_given():
