@@ -12,7 +12,7 @@ from d2lbert import kernels
 from d2lbert.machine.backend import autograd, mx, np, npx
 
 __all__ = ['adam', 'add_norm', 'attention', 'attention_qkv', 'dense',
-           'embed', 'layer_norm', 'softmax_ce', 'vocab_ce']
+           'divergence', 'embed', 'layer_norm', 'softmax_ce', 'vocab_ce']
 
 _uses = itertools.count()
 _ones = {}  # by context
@@ -159,6 +159,12 @@ def softmax_ce(logits, labels, weights):
     """Each row's weighted cross-entropy."""
     return _call('d2lbert_softmax_ce',
                  [_guarded(logits), labels, _guarded(weights)])[0]
+
+
+def divergence(scores, taught, temperature):
+    """Each row's divergence, of which no softmax is ever stored."""
+    return _call('d2lbert_divergence', [_guarded(scores), detached(taught)],
+                 temperature=temperature)[0]
 
 
 @functools.lru_cache(maxsize=None)

@@ -16,7 +16,8 @@ from d2lbert import kernels
 from d2lbert.kernels import fused, plain
 
 __all__ = ['activation', 'adam', 'add_norm', 'attention_qkv',
-           'check_precision', 'dense', 'embed', 'layer_norm', 'vocab_ce']
+           'check_precision', 'dense', 'divergence', 'embed', 'layer_norm',
+           'vocab_ce']
 
 
 def _for(*arrays):
@@ -83,6 +84,14 @@ def vocab_ce(X, W, b, labels, weights, precision='fp32', grad_req='add'):
     """
     return _for(X, W).vocab_ce(X, W, b, labels, weights,
                                precision=precision, grad_req=grad_req)[0]
+
+
+def divergence(scores, taught, temperature):
+    """KL(softmax(taught / T) || softmax(scores / T)) of each row: (M,).
+
+    scores, taught (M, V), of which only the first get a gradient.
+    """
+    return _for(scores, taught).divergence(scores, taught, temperature)
 
 
 def adam(weights, grads, means, variances, rates, decays, beta1, beta2,

@@ -12,7 +12,8 @@ from d2lbert.kernels.fused import detached
 from d2lbert.machine.backend import mx, np, npx
 
 __all__ = ['activation', 'adam', 'add_norm', 'attention', 'attention_qkv',
-           'dense', 'embed', 'layer_norm', 'softmax_ce', 'vocab_ce']
+           'dense', 'divergence', 'embed', 'layer_norm', 'softmax_ce',
+           'vocab_ce']
 
 
 def _modules(array):
@@ -159,6 +160,14 @@ def softmax_ce(logits, labels, weights):
     _, npx = _modules(logits)
     return -npx.pick(npx.log_softmax(logits, axis=-1), labels,
                      axis=-1) * weights
+
+
+def divergence(scores, taught, temperature):
+    """Each row's divergence."""
+    np, npx = _modules(scores)
+    log_p = npx.log_softmax(detached(taught) / temperature, axis=-1)
+    log_q = npx.log_softmax(scores / temperature, axis=-1)
+    return np.sum(np.exp(log_p) * (log_p - log_q), axis=-1)
 
 
 def _norm(arrays):

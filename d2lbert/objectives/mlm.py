@@ -52,7 +52,7 @@ class MLM(MLMAndNSP):
     that it was made with: they get no gradient and are never updated.
     """
 
-    losses, weights = ('mlm',), (1,)
+    losses = 'mlm',
     unit = 'sequences'
     Figures = MLMFigures
     drawn = 'mlm_loss',

@@ -38,7 +38,7 @@ class MLMAndNSP:
     place of a file that the settings name, which may be gone.
     """
 
-    losses, weights = ('mlm', 'nsp'), (1, 1)
+    losses = 'mlm', 'nsp'
     Figures = Figures
     drawn = 'mlm_loss', 'nsp_loss'
     unit, command = 'sentence pairs', 'pretrain'
@@ -62,6 +62,11 @@ class MLMAndNSP:
             # Text of which no pair fits is refused now, not hours later
             next(self.held_out_batches(self.text.valid, s['batch_size'],
                                        s['max_len']))
+
+    @property
+    def weights(self):
+        """How much each of the losses counts."""
+        return (1,) * len(self.losses)
 
     @property
     def recorded(self):

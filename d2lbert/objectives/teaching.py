@@ -6,8 +6,9 @@ vocabulary.
 import sys
 
 from d2lbert.devices import shards
+from d2lbert.kernels import ops
 from d2lbert.machine import workers
-from d2lbert.machine.backend import autograd, np, npx
+from d2lbert.machine.backend import autograd, np
 from d2lbert.objectives.hidden import Hidden
 from d2lbert.pretrained.config import OTHERWISE
 
@@ -93,12 +94,8 @@ def soft_loss(scores, taught, weights, temperature):
     divided by the temperature T before softmax; T^2 makes up for what that
     takes from the gradients (Hinton et al. 2015, section 2). weights (S,).
     """
-    with autograd.pause():
-        log_p = npx.log_softmax(taught / temperature)
-        p = np.exp(log_p)
-    divergence = (p * (log_p - npx.log_softmax(scores / temperature))).sum(
-        axis=1)
-    return temperature ** 2 * (divergence * weights).sum() / (
+    rows = ops.divergence(scores, taught, temperature)
+    return temperature ** 2 * (rows * weights).sum() / (
         weights.sum() + 1e-8)
 
 

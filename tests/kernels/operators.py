@@ -77,6 +77,9 @@ def cases(precision='fp32'):
     found['softmax_ce'] = (
         lambda m: lambda X, w: m.softmax_ce(X, labels, w),
         [draw(70, 500), draw(70)])
+    taught = np.array(draw(70, 500))
+    found['divergence'] = (
+        lambda m: lambda X: m.divergence(X, taught, 2.0), [draw(70, 500)])
     return found
 
 

@@ -444,6 +444,35 @@ def test_softmax_ce_is_the_float64_loss(fused, draw, M, V):
           [draw(M, V) * 5, draw(M)])
 
 
+def np_divergence(X, Y, T):
+    log_q, log_p = (Z / T - numpy.log(numpy.exp(Z / T).sum(
+        1, keepdims=True)) for Z in (X, Y))
+    return (numpy.exp(log_p) * (log_p - log_q)).sum(1)
+
+
+@pytest.mark.parametrize('M, V, T', [(1, 1, 1), (5, 33, 2), (40, 1000, 0.7)])
+def test_divergence_is_the_float64_one(fused, draw, M, V, T):
+    taught = draw(M, V) * 3
+    check(lambda X: np_divergence(X, taught.astype('float64'), T),
+          lambda X: fused.divergence(X, array(taught), T), [draw(M, V) * 3])
+
+
+def test_a_teacher_gets_no_gradient_and_nan_stays(fused, draw):
+    for kind in (fused, plain):
+        X, Y = array(draw(3, 20)), array(draw(3, 20))
+        X[1, 4] = numpy.nan
+        Y.attach_grad()
+        X.attach_grad()
+        with autograd.record():
+            rows = kind.divergence(X, Y, 2.0)
+        rows.backward()
+        assert numpy.isnan(rows.asnumpy()).tolist() == [False, True, False]
+        assert not Y.grad.asnumpy().any()
+    # Equal but for what softmax does not see, however large
+    far = array(numpy.round(draw(2, 50) * 1e4))
+    close(fused.divergence(far, far + 64, 2.0), numpy.zeros(2), 1e-5)
+
+
 def test_infinite_and_missing_logits_keep_their_meaning(fused):
     inf, nan = numpy.inf, numpy.nan
     logits = array(numpy.array([[-inf, 0, 1], [0, nan, 1], [500, -500, 0],
@@ -482,6 +511,9 @@ def test_fused_and_plain_agree(fused, draw):
         X, W, b, labels, w)[0], [draw(4, 5), draw(9, 5), draw(9), draw(4)])
     with_plain(lambda m: lambda X, w: m.softmax_ce(X, labels, w),
                [draw(4, 9), draw(4)])
+    taught = array(draw(4, 9))
+    with_plain(lambda m: lambda X: m.divergence(X, taught, 2.0),
+               [draw(4, 9)])
 
 
 def test_slices_that_start_anywhere_are_fine(fused, draw):

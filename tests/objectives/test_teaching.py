@@ -185,7 +185,8 @@ def test_a_run_has_the_losses_of_its_objective_and_of_teaching(teacher,
     assert [count for _, count in shard] == list(run.objective.counts(batch))
     own = run.objective._objective
     assert run.objective.losses == (*own.losses, 'soft', 'cosine')
-    assert run.objective.weights == (2, *own.weights[1:], 5, 1)
+    assert run.objective.weights == (
+        (2, 5, 1) if objective == 'mlm' else (2, 1, 5, 1))
     # What it would have lost without a teacher is still among it
     (alone,) = own.shard_losses(run.net, batch, [npx.cpu()])
     for name, (loss, _) in zip(own.losses, alone):

@@ -1,0 +1,111 @@
+// d2lbert_divergence: how far the softmax of scores is from that of others,
+// row by row, with both divided by a temperature.
+#include <cmath>
+
+#include "op.h"
+
+namespace d2lbert {
+namespace {
+
+MXReturnValue parse(const Attrs&, int* inputs, int* outputs) {
+  *inputs = 2;   // scores, taught
+  *outputs = 2;  // each row's divergence; the log of both its sums
+  return MX_SUCCESS;
+}
+
+MXReturnValue infer_type(const Attrs&, std::vector<int>* in,
+                         std::vector<int>* out) {
+  std::fill(in->begin(), in->end(), kFloat32);
+  std::fill(out->begin(), out->end(), kFloat32);
+  return MX_SUCCESS;
+}
+
+MXReturnValue infer_shape(const Attrs&, Shapes* in, Shapes* out) {
+  const Shape x = (*in)[0];
+  if (x.size() != 2) return fail("divergence needs scores (M, V)");
+  (*in)[1] = x;
+  *out = {{x[0]}, {x[0], 2}};
+  return MX_SUCCESS;
+}
+
+float top(const float* x, long n) {
+  const vi lane = count();
+  const vf nothing = splat(-INFINITY);
+  vf most = nothing;
+  for (long j = 0; j < n; j += VL) {
+    vf v = load(x + j, n - j);
+    if (n - j < VL) v = pick(lane < (int)(n - j), v, nothing);
+    most = larger(v, most);
+  }
+  return std::max(maximum(most), -1e30f);
+}
+
+MXReturnValue run_forward(const Attrs& attrs, Tensors* in, Tensors* out,
+                          const OpResource&) {
+  const float *X = floats((*in)[0]), *Y = floats((*in)[1]);
+  const long M = (*in)[0].shape[0], V = (*in)[0].shape[1];
+  const float cold = 1 / (float)number(attrs, "temperature", 1);
+  float *rows = floats((*out)[0]), *logs = floats((*out)[1]);
+#pragma omp parallel for schedule(static) num_threads(team(40.0 * M * V))
+  for (long i = 0; i < M; i++) {
+    const float *x = X + i * V, *y = Y + i * V;
+    const float most_x = top(x, V), most_y = top(y, V);
+    const vi lane = count();
+    vf total_x{}, total_y{}, apart{};
+    for (long j = 0; j < V; j += VL) {
+      const vf a = (load(x + j, V - j) - most_x) * cold;
+      const vf b = (load(y + j, V - j) - most_y) * cold;
+      vf e = exp(a), p = exp(b), d = p * (b - a);
+      if (V - j < VL) {
+        e = pick(lane < (int)(V - j), e, vf{});
+        p = pick(lane < (int)(V - j), p, vf{});
+        d = pick(lane < (int)(V - j), d, vf{});
+      }
+      total_x += e;
+      total_y += p;
+      apart += d;
+    }
+    const float all_y = sum(total_y);
+    const float log_x = std::log(sum(total_x)), log_y = std::log(all_y);
+    rows[i] = sum(apart) / all_y + (log_x - log_y);
+    // Of what stands above, for exp(x / T - log)
+    logs[2 * i] = most_x * cold + log_x;
+    logs[2 * i + 1] = most_y * cold + log_y;
+  }
+  return MX_SUCCESS;
+}
+
+MXReturnValue run_backward(const Attrs& attrs, Tensors* in, Tensors* out,
+                           const OpResource&) {
+  // in: drows, dlogs, scores, taught, rows, logs
+  const float *d = floats((*in)[0]), *X = floats((*in)[2]);
+  const float *Y = floats((*in)[3]), *logs = floats((*in)[5]);
+  const long M = (*in)[2].shape[0], V = (*in)[2].shape[1];
+  const float cold = 1 / (float)number(attrs, "temperature", 1);
+  float* dX = floats((*out)[0]);
+  clear((*out)[1]);  // a teacher is not taught
+  if (!dX) return MX_SUCCESS;
+#pragma omp parallel for schedule(static) num_threads(team(40.0 * M * V))
+  for (long i = 0; i < M; i++) {
+    const float *x = X + i * V, *y = Y + i * V;
+    const float log_x = logs[2 * i], log_y = logs[2 * i + 1];
+    const float scale = d[i] * cold;
+    for (long j = 0; j < V; j += VL)
+      store(dX + i * V + j,
+            scale * (exp(load(x + j, V - j) * cold - log_x) -
+                     exp(load(y + j, V - j) * cold - log_y)),
+            V - j);
+  }
+  return MX_SUCCESS;
+}
+
+}  // namespace
+
+REGISTER_OP(d2lbert_divergence)
+    .setForward(run_forward, "cpu")
+    .setBackward(run_backward, "cpu")
+    .setParseAttrs(parse)
+    .setInferType(infer_type)
+    .setInferShape(infer_shape);
+
+}  // namespace d2lbert
