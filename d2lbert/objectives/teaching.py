@@ -140,9 +140,9 @@ def begin(net, teacher):
                                      *lacks))
     if net.config['positional'] == 'learnable':
         _copy_positions(net.encoder, teacher.net.encoder)
-    return (f'the model begins with embeddings, heads and layers '
-            f'{", ".join(map(str, layers))} of the {N} of its teacher '
-            f'{teacher.path}, counted from 0')
+    return ('the model begins with the embeddings, heads and layers '
+            f'{", ".join(map(str, layers))} (of 0 to {N - 1}) of its teacher '
+            f'{teacher.path}')
 
 
 def differences(config, other):

@@ -51,7 +51,8 @@ def make_teacher(minutes, settings, out):
     """
     import d2lbert as d2l
     steps, began = steps_within(minutes, settings), time.perf_counter()
-    d2l.pretrain(**settings, num_steps=steps, out=out)
+    # Looked at once, so that something is held out of any text
+    d2l.pretrain(**settings, num_steps=steps, eval_every=steps, out=out)
     return (time.perf_counter() - began) / 60, steps
 
 

@@ -16,6 +16,8 @@ from d2lbert.pretrained.folders import (
     save_pretrained,
 )
 from d2lbert.training import pretraining
+from d2lbert.training.evaluation import evaluate_run
+from d2lbert.training.models import import_run
 from d2lbert.training.settings import complete
 
 #: Settings of `pretrain`, and the class of what they make.
@@ -55,6 +57,16 @@ def test_a_run_goes_out_as_one_of_its_family_and_comes_back(folders, name):
     assert config['architectures'] == [name]
     net, _ = load_pretrained(folders[name])
     assert net.pretrained.differences == ()
+
+
+@pytest.mark.parametrize('name', RELATIVES)
+def test_one_that_comes_back_is_evaluated_by_the_heads_it_has(
+        folders, name, tmp_path):
+    import_run(folders[name], tmp_path / 'run')
+    figures = evaluate_run(tmp_path / 'run', 'sample', devices='cpu')
+    assert 0 < figures.mlm_loss < 99
+    assert not hasattr(figures, 'nsp_loss')
+    assert hasattr(figures, 'sop_loss') == (name == 'AlbertForPreTraining')
 
 
 def test_transformers_says_of_them_what_is_said_here(folders):
