@@ -209,9 +209,9 @@ class History:
         """Show nothing below a cell that ends with the call, as the book."""
 
 
-def run_steps(steps, num_steps, log_interval, history, animator,
+def run_steps(steps, is_over, log_interval, history, animator,
               after=None, about=None):
-    """Take from `steps` those that `history` lacks of `num_steps`.
+    """Take from `steps` those that `history` lacks, until `is_over()`.
 
     `steps` yields (read, number of pairs) as `History.add` takes them;
     `after(step)` is called behind each, and `about(number of pairs)` once,
@@ -219,21 +219,23 @@ def run_steps(steps, num_steps, log_interval, history, animator,
     """
     timer = Timer()
     try:
-        for step in range(history.num_steps + 1, num_steps + 1):
+        while not is_over():
             timer.start()
             read, num_pairs = next(steps)
             history.add(read, num_pairs)
+            step = history.num_steps
             if about is not None and not animator.begun:
                 animator.begin(about(num_pairs))
             if step % log_interval == 0:
                 history.log(step)       # waits for the devices
-            elif step == num_steps:
+            elif is_over():
                 history.read_losses()
             history.seconds += timer.stop()
             if step % log_interval == 0:
                 animator.add(step, history.means)
             if after is not None:
                 after(step)
+        history.read_losses()
     finally:
         animator.close()
 
@@ -274,8 +276,9 @@ def train_bert(train_iter, net, loss, vocab_size, ctx=None, *args,
     history = History()
     animator = Animator(xlabel='step', ylabel='loss', xlim=[1, num_steps],
                         legend=['mlm', 'nsp'])
-    run_steps(steps(), num_steps, log_interval, history, animator,
-              about=functools.partial(about, net, num_steps, devices))
+    run_steps(steps(), lambda: history.num_steps >= num_steps, log_interval,
+              history, animator, about=functools.partial(
+                  about, net, f'{num_steps} steps', devices))
     if out is not None or not in_notebook():
         out = Path(out) if out is not None else new_run_folder()
         out.mkdir(parents=True, exist_ok=True)
@@ -285,10 +288,10 @@ def train_bert(train_iter, net, loss, vocab_size, ctx=None, *args,
     return history
 
 
-def about(net, num_steps, devices, batch_size, unit='sentence pairs'):
-    """What is trained, in a line."""
-    return (f'training {num_parameters(net):,} parameters: {num_steps} steps '
-            f'of {batch_size} {unit} on {devices}')
+def about(net, length, devices, batch_size, unit='sentence pairs'):
+    """What is trained, in a line; length: for how long, as '50 steps'."""
+    return (f'training {num_parameters(net):,} parameters: {length} of '
+            f'{batch_size} {unit} on {devices}')
 
 
 def num_parameters(net):

@@ -12,7 +12,7 @@ from shlex import quote
 
 from d2lbert.machine.files import exchange, new_run_folder, write_text
 from d2lbert.pretrained.wordpiece import FILES
-from d2lbert.training import checkpoints
+from d2lbert.training import checkpoints, pace
 from d2lbert.training.runs import RunError
 
 try:
@@ -243,14 +243,15 @@ def _was_given_up(out):
     Nobody writes to it, and it holds nothing but what each run begins with.
     """
     began_with = {UNFINISHED, 'config.json', 'losses.csv', 'log.txt',
-                  *FILES}
+                  pace.FILE, *FILES}
     try:
         found = {path.name for path in out.iterdir()
                  if not re.fullmatch(r'\..+\.part', path.name)}
         return (not out.is_symlink() and UNFINISHED in found
                 and found <= began_with and holder(out) is None
                 and all(len((out / name).read_text().splitlines()) <= lines
-                        for name, lines in (('losses.csv', 1), ('log.txt', 0))
+                        for name, lines in (('losses.csv', 1), ('log.txt', 0),
+                                        (pace.FILE, 1))
                         if name in found))
     except OSError:
         return False

@@ -14,7 +14,8 @@ from d2lbert._version import __version__
 from d2lbert.bert_pretraining import about, run_steps
 from d2lbert.devices import parse_devices
 from d2lbert.machine import workers
-from d2lbert.machine.backend import mx, np
+from d2lbert.machine.backend import mx
+from d2lbert.machine.files import write_text
 from d2lbert.machine.hardware import described
 from d2lbert.progress import Animator
 from d2lbert.training import checkpoints
@@ -22,8 +23,9 @@ from d2lbert.training.best import Best
 from d2lbert.training.folder import check_room
 from d2lbert.training.history import RunHistory
 from d2lbert.training.interrupts import Stopped, StopRequest
+from d2lbert.training.pace import pace_of
 from d2lbert.training.runs import RunError, last_line, write_run
-from d2lbert.training.updates import Updater, mixed, seed_dropout
+from d2lbert.training.updates import Updater, seed_dropout
 
 #: What the first worker asks of all of them.
 STOP, SAVE = 1, 2
@@ -53,7 +55,7 @@ class Run:
         self.stop = stop or StopRequest()
         self.folder = self.checkpoint = None
         self.position, self.epoch = (0, 0), 0
-        self.shares_losses = self.saved_by_itself = False
+        self.saved_by_itself = False
         self.orders = self.steps_taken = 0
         self.rank, self.num_workers = workers.rank(), workers.num_workers()
         self.num_devices = len(self.devices) * self.num_workers
@@ -117,13 +119,15 @@ class Run:
         self.objective = self.make_objective(self.settings, vocab)
         mx.random.seed(self.settings['seed'] % 2 ** 31)
         self.net = self.objective.net(self.devices)
-        self.num_steps = self.objective.num_steps
         self.eval_every = self.objective.eval_every
         self.history = RunHistory(self.objective.losses,
                                   self.objective.Figures)
+        self.pace = pace_of(self.settings, self.objective.num_steps,
+                            self.history, self.num_workers)
         self.best = Best(self.objective, self.history, self.net)
         self.updater = Updater(
-            self.net, self.objective, self.settings, self.devices,
+            self.net, self.objective, self.settings, self.pace,
+            self.devices,
             workers.kvstore() if self.num_workers > 1 else 'device',
             self.rank, self.num_workers)
         if self.checkpoint is not None:
@@ -142,17 +146,14 @@ class Run:
                             self.updater.trainer)
         try:
             self.history.restore(state['history'])
+            self.pace.restore(state, self.out)
             self.epoch = int(state['epoch'])
             self.position = tuple(map(int, state['position']))
         except (ValueError, TypeError, KeyError) as error:
             raise checkpoints.CheckpointError(
                 f'{path} is damaged: it does not say where its run was '
                 f'({error})') from None
-        if self.history.num_steps > self.num_steps:
-            raise ValueError(
-                f'num_steps={self.num_steps} is less than the '
-                f'{self.history.num_steps} steps that were taken up to '
-                f'{path}: name more, or an earlier checkpoint')
+        self.pace.check(path)
         for what, now in (('devices', self.num_devices),
                           ('workers', self.num_workers)):
             before = state[f'num_{what}']
@@ -191,7 +192,7 @@ class Run:
             legend += [f'held-out {name}' for name, _ in zip(
                 history.losses, self.objective.drawn)]
         self.animator = Animator(xlabel='step', ylabel='loss', legend=legend,
-                                 xlim=[1, self.num_steps], fmts=LINES,
+                                 xlim=self.pace.xlim, fmts=LINES,
                                  quiet=self.rank != 0)
         for step, *means in zip(history.step, *(
                 getattr(history, name) for name in history.losses)):
@@ -202,10 +203,10 @@ class Run:
             self._begin_folder()
         self.saved_at = time.monotonic()
         self.stop.patient = True
-        run_steps(self.steps(), self.num_steps, s['log_interval'], history,
-                  self.animator, self._after,
+        run_steps(self.steps(), self.pace.is_over, s['log_interval'],
+                  history, self.animator, self._after,
                   # Not its own count: the first batch may be a small one
-                  lambda _: about(self.net, self.num_steps,
+                  lambda _: about(self.net, self.pace.words,
                                   self._whereabouts(), s['batch_size'],
                                   self.objective.unit))
         self.stop.deaf = True       # only files are left to be written
@@ -223,8 +224,11 @@ class Run:
 
     def steps(self):
         """Steps for `run_steps`: each reads its losses when it is asked."""
-        for batch in self._batches():
+        batches = self._batches()
+        while True:
             step = self.history.num_steps + 1
+            self.pace.begin(step)
+            batch = next(batches)
             seed_dropout(self.settings['seed'], step, self.rank)
             losses = self.updater.gradients(batch)
             self.updater.update(step)
@@ -251,38 +255,16 @@ class Run:
         """
         totals = [sum(map(float, added)) for added in losses]
         if self.num_workers > 1:
-            # The trainer's keys are the parameters' numbers
-            trainer = self.updater.trainer
-            store, key = trainer._kvstore, len(trainer._params)
-            sums = np.array([*totals, 0 if self.rank else self._orders()],
-                            dtype='float32')
-            if not self.shares_losses:
-                self._compare_with_the_first(store, key, sums.size)
-                self.shares_losses = True
-            store.pushpull(key, sums, out=sums)
-            *totals, orders = sums.tolist()
+            *totals, orders = self.updater.over_all(
+                [*totals, 0 if self.rank else self._orders()])
             self.orders = int(orders)
         return totals
-
-    def _compare_with_the_first(self, store, key, size):
-        """Raise `RunError` where this worker trains on something else."""
-        # 16 bits a number, which float32 holds exactly; as many numbers as
-        # are exchanged under this key later on
-        mine = np.zeros(size, dtype='float32')
-        mine[:2] = np.array(divmod(mixed(self.settings,
-                                         self.objective.recorded), 1 << 16))
-        first = np.zeros_like(mine)
-        store.broadcast(key, mine, first)
-        if mine.tolist() != first.tolist():
-            raise RunError(
-                f'worker {self.rank} has other settings or another text than '
-                'the first: name a --corpus that is the same on every host')
 
     # Behind a step
 
     def _after(self, step):
         """What is due behind a step: figures, a checkpoint, the end."""
-        s, last = self.settings, step == self.num_steps
+        s, last = self.settings, self.pace.is_over()
         self.steps_taken += 1
         if self.eval_every and (step % self.eval_every == 0 or last):
             self.history.read_losses()   # figures of a net that still works
@@ -291,6 +273,8 @@ class Run:
         if self.rank == 0:
             self.folder.append('losses.csv', self.history.last_csv_row(
                 step, self._has_held_out()))
+            if self.pace.file:
+                self.folder.append(self.pace.file, self.pace.row(step))
         orders = self._orders() if self.num_workers == 1 else self.orders
         stopping = orders & STOP and not last
         if s['save_every']:
@@ -339,7 +323,7 @@ class Run:
             self.out, self.history.num_steps,
             dict(settings=self.settings, history=self.history.to_dict(),
                  epoch=self.epoch, position=list(self.position),
-                 **self.objective.recorded,
+                 **self.pace.state(), **self.objective.recorded,
                  num_devices=self.num_devices,
                  num_workers=self.num_workers,
                  products=kernels.products.record(*self._multiplies())),
@@ -378,7 +362,7 @@ class Run:
         self.folder.reserve(num_bytes)
         self.folder.begin(self._config(), self.objective.vocab, {
             'losses.csv': self.history.csv(self._has_held_out()),
-            'log.txt': ''.join(self.history.log_lines)})
+            'log.txt': ''.join(self.history.log_lines), **self.pace.texts()})
 
     def _has_held_out(self):
         return bool(self.eval_every or self.history.held_out)
@@ -392,6 +376,8 @@ class Run:
         self.best.load(self.out, self.devices)
         # A resumed run may have more steps than when it began
         self.folder.write_config(self._config())
+        for name, text in self.pace.texts().items():
+            write_text(self.out / name, text)
         write_run(self.out, self.net, self.history, self.animator)
         self.best.close(self.out)
         kept_apart = self.folder.finish(self._config())

@@ -23,11 +23,12 @@ class Setting(NamedTuple):
     help: str
     metavar: str = 'N'
     learn: Any = None       # the value in the recipe learn, if another
-    least: Any = None       # numbers: the smallest that is allowed
+    least: Any = None       # int: the smallest allowed; float: too small
     choices: tuple = ()
     share: bool = False     # numbers: must lie below 1
     several: bool = False   # PATHS: may be a list
     anew: bool = False      # whether a resumed run may be given another
+    instead: Any = None     # the setting that takes its place where given
 
     def checked(self, value):
         """The value as Python's own type, for JSON; refuses all others."""
@@ -46,6 +47,10 @@ class Setting(NamedTuple):
         if self.kind is float and not 0 <= value < math.inf:
             raise ValueError(f'{self.name} must be finite and not negative, '
                              f'not {value}')
+        if self.kind is float and self.least is not None and (
+                value <= self.least):
+            raise ValueError(f'{self.name} must be above {self.least}, not '
+                             f'{value}')
         if self.share and value >= 1:
             raise ValueError(f'{self.name} is a share and must lie below 1, '
                              f'not {value}')
@@ -150,13 +155,17 @@ GROUPS = {
         Setting('accumulate', int, 1, 'parts of a batch that are worked on '
                 'one after another, to save memory', 'K', least=1),
         Setting('num_steps', int, 50, 'steps of training', learn=5000,
-                least=1, anew=True),
+                least=1, anew=True, instead='minutes'),
+        Setting('minutes', float, None, 'minutes of training, in place of '
+                'num_steps: rate and batches then follow the clock', least=0,
+                anew=True),
         Setting('lr', float, 0.01, 'learning rate of Adam', 'RATE',
                 learn=0.002),
         Setting('warmup', float, 0.0, 'share of the steps in which the rate '
                 'rises', 'SHARE', learn=0.1, share=True),
-        Setting('decay', str, 'none', 'none or linear: how the rate falls',
-                'HOW', learn='linear', choices=('none', 'linear')),
+        Setting('decay', str, 'none', 'none, linear or cosine: how the '
+                'rate falls', 'HOW', learn='linear',
+                choices=('none', 'linear', 'cosine')),
         Setting('weight_decay', float, 0.0, 'decoupled weight decay', 'RATE',
                 learn=0.01),
         Setting('clip', float, 0.0, 'limit of the gradient norm, 0 for none',
@@ -276,12 +285,24 @@ def checked(settings, defaults, keywords):
     values = {**defaults, **keywords}
     if values['seed'] is None:
         values['seed'] = int.from_bytes(os.urandom(4), 'little')
-    values = {name: setting.checked(values[name])
+    replaced = {name: setting.instead for name, setting in settings.items()
+                if values.get(setting.instead) is not None}
+    for name, instead in replaced.items():
+        if keywords.get(name) is not None:
+            raise ValueError(
+                f'{name} (--{_flag(name)}) and {instead} '
+                f'(--{_flag(instead)}) both say how long a run is: give one '
+                'of them, and to a resumed run the one that it began with')
+    values = {name: None if name in replaced else setting.checked(values[name])
               for name, setting in settings.items()}
     if values['batch_size'] % values['accumulate']:
         raise ValueError(f'accumulate={values["accumulate"]} does not divide '
                          f'batch_size={values["batch_size"]}')
     return values
+
+
+def _flag(name):
+    return name.replace('_', '-')
 
 
 def described_default(setting):

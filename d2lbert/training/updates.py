@@ -5,19 +5,22 @@ import numpy as onp
 
 from d2lbert.bert_pretraining import no_gradient
 from d2lbert.devices import part_of
-from d2lbert.machine.backend import autograd, gluon, mx
+from d2lbert.machine.backend import autograd, gluon, mx, np
 from d2lbert.training import adamw  # noqa: F401  (registers 'adamw')
+from d2lbert.training.runs import RunError
 
 
 class Updater:
     """One step's gradients and update, on all devices of this worker.
 
-    kvstore: what adds up gradients, as `gluon.Trainer` takes it.
+    pace: see `training.pace`; kvstore: what adds up gradients, as
+    `gluon.Trainer` takes it.
     """
 
-    def __init__(self, net, objective, settings, devices, kvstore='device',
-                 rank=0, num_workers=1):
+    def __init__(self, net, objective, settings, pace, devices,
+                 kvstore='device', rank=0, num_workers=1):
         self.net, self.objective, self.settings = net, objective, settings
+        self.pace, self._shares = pace, False
         self.devices, self.rank, self.num_workers = devices, rank, num_workers
         if settings['accumulate'] > 1:
             for param in net.collect_params().values():
@@ -70,13 +73,39 @@ class Updater:
     def rate(self, step):
         """The learning rate of a step."""
         s = self.settings
-        return s['lr'] * schedule(step, self.objective.num_steps,
-                                  s['warmup'], s['decay'])
+        return s['lr'] * self.pace.factor(step, s['warmup'], s['decay'])
 
     def update(self, step):
         """Add up gradients of all devices and workers; clip; step."""
         self.trainer.set_learning_rate(self.rate(step))
         self.trainer.step(1)
+
+    def over_all(self, numbers):
+        """The sums of each of some numbers over all workers, a list.
+
+        Raises `RunError` where this worker trains on something else.
+        """
+        # The trainer's keys are the parameters' numbers
+        store, key = self.trainer._kvstore, len(self.trainer._params)
+        sums = np.array(numbers, dtype='float32')
+        if not self._shares:
+            self._compare_with_the_first(store, key, sums.size)
+            self._shares = True
+        store.pushpull(key, sums, out=sums)
+        return sums.tolist()
+
+    def _compare_with_the_first(self, store, key, size):
+        # 16 bits a number, which float32 holds exactly; as many numbers as
+        # are exchanged under this key later on
+        mine = np.zeros(size, dtype='float32')
+        mine[:2] = np.array(divmod(mixed(self.settings,
+                                         self.objective.recorded), 1 << 16))
+        first = np.zeros_like(mine)
+        store.broadcast(key, mine, first)
+        if mine.tolist() != first.tolist():
+            raise RunError(
+                f'worker {self.rank} has other settings or another text than '
+                'the first: name a --corpus that is the same on every host')
 
     def not_finite(self):
         """The name of a parameter that holds NaN or infinity, or None."""
@@ -96,17 +125,3 @@ def mixed(*what):
     """31 random bits that follow from what they are for."""
     digest = hashlib.blake2b(repr(what).encode(), digest_size=4).digest()
     return int.from_bytes(digest, 'little') >> 1
-
-
-def schedule(step, num_steps, warmup, decay):
-    """What the learning rate is multiplied by at `step` (from 1).
-
-    It rises over the share `warmup` of all steps, then falls to nearly 0
-    with decay='linear', or stays.
-    """
-    rising = warmup * num_steps
-    if step < rising:
-        return step / rising
-    if decay == 'none':
-        return 1.0
-    return (num_steps + 1 - step) / (num_steps + 1 - rising)

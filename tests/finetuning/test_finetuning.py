@@ -109,7 +109,7 @@ def test_the_weights_of_the_best_epoch_are_kept(given, tmp_path, monkeypatch):
 def test_the_first_examples_alone(given, tmp_path):
     run = prepared(given, num_examples=11)
     assert len(run.objective.train.tokens) == 11
-    assert run.num_steps == 4
+    assert run.pace.num_steps == 4
     whole = prepared(given).objective.train
     for a, b in zip(run.objective.train.tokens, whole.tokens):
         onp.testing.assert_array_equal(a, b)

@@ -36,7 +36,6 @@ from d2lbert.training.settings import (
     described_default,
     table,
 )
-from d2lbert.training.updates import schedule
 
 #: Four batches an epoch, the last of them smaller.
 TINY = dict(corpus='sample', batch_size=100, max_len=32, num_hiddens=8,
@@ -534,31 +533,6 @@ def test_the_parts_of_a_batch_are_all_of_it_once(rows, num_parts):
     assert max(sizes) - min(sizes) <= 1
 
 
-# What lies around a step
-
-@pytest.mark.parametrize('num_steps', [1, 7, 100])
-@pytest.mark.parametrize('warmup', [0.0, 0.1, 0.5, 0.99])
-@pytest.mark.parametrize('decay, end', [('none', 1.0), ('linear', 0.0)])
-def test_the_schedule_is_made_of_two_straight_lines(num_steps, warmup, decay,
-                                                    end):
-    steps = onp.arange(1, num_steps + 1)
-    turn = warmup * num_steps
-    expected = onp.interp(steps, [0] * (turn > 0) + [turn, num_steps + 1],
-                          [0] * (turn > 0) + [1, end])
-    onp.testing.assert_allclose(
-        [schedule(k, num_steps, warmup, decay) for k in steps], expected)
-
-
-def test_the_schedule_is_what_the_optimizer_is_told():
-    run = prepared(**dict(TINY, lr=0.01, warmup=0.5, decay='linear'))
-    rates = []
-    for _ in range(6):
-        step(run)
-        rates.append(run.updater.trainer.learning_rate)
-    onp.testing.assert_allclose(
-        rates, 0.01 * onp.interp(range(1, 7), [0, 3, 7], [0, 1, 0]))
-
-
 # Settings
 
 def test_the_book_recipe_is_the_chapters_run():
@@ -625,7 +599,7 @@ def test_the_values_of_both_recipes_pass_their_own_checks(setting):
     (dict(clip=float('inf')), 'clip must be finite'),
     (dict(valid_share=-0.1), 'valid_share must be finite and not negative'),
     (dict(warmup=1), 'warmup is a share'),
-    (dict(decay='steep'), 'decay must be none or linear'),
+    (dict(decay='steep'), 'decay must be none or linear or cosine'),
     (dict(split='words'), 'split must be book or punkt'),
     (dict(initializer='zero'), 'initializer must be xavier or normal'),
     (dict(batch_size=10, accumulate=4), 'accumulate=4 does not divide'),
