@@ -93,7 +93,14 @@ def ffn(params, X, act=relu):
                  act(dense(under(params, 'dense1'), X)))
 
 
-def encoder_block(params, num_heads, X, valid_lens, act=relu, eps=1e-5):
+def encoder_block(params, num_heads, X, valid_lens, act=relu, eps=1e-5,
+                  pre_norm=False):
+    if pre_norm:
+        Y = layer_norm(under(params, 'addnorm1.ln'), X, eps)
+        X = X + multi_head(under(params, 'attention'), num_heads, Y, Y, Y,
+                           valid_lens)
+        Y = layer_norm(under(params, 'addnorm2.ln'), X, eps)
+        return X + ffn(under(params, 'ffn'), Y, act)
     attended = multi_head(under(params, 'attention'), num_heads, X, X, X,
                           valid_lens)
     Y = layer_norm(under(params, 'addnorm1.ln'), X + attended, eps)
@@ -115,7 +122,8 @@ def bert(params, num_heads, tokens, segments, valid_lens, pred_positions,
     """encoded_X (B, T, H), mlm_Y_hat (B, P, V), nsp_Y_hat (B, 2).
 
     The edition is known by the parameters: the first has no `hidden`, and
-    the published model a norm behind its embeddings. num_blocks: how many
+    the published model a norm behind its embeddings; one that normalizes
+    first has a norm behind its last block. num_blocks: how many
     of them, where not all.
     """
     first_edition = 'hidden.weight' not in params
@@ -131,8 +139,11 @@ def bert(params, num_heads, tokens, segments, valid_lens, pred_positions,
     i = 0
     while under(params, f'encoder.blks.{i}') and i != num_blocks:
         X = encoder_block(under(params, f'encoder.blks.{i}'), num_heads, X,
-                          valid_lens, act, eps)
+                          valid_lens, act, eps,
+                          'encoder.norm.gamma' in params)
         i += 1
+    if 'encoder.norm.gamma' in params:
+        X = layer_norm(under(params, 'encoder.norm'), X, eps)
     masked_X = np.array([x[p] for x, p in
                          zip(X, np.asarray(pred_positions, int))])
     hidden = act(dense(under(params, 'mlm.mlp.0'), masked_X))

@@ -52,7 +52,7 @@ class MLM(MLMAndNSP):
     that it was made with: they get no gradient and are never updated.
     """
 
-    losses = 'mlm',
+    losses, weights = ('mlm',), (1,)
     unit = 'sequences'
     Figures = MLMFigures
     drawn = 'mlm_loss',
@@ -74,7 +74,8 @@ class MLM(MLMAndNSP):
             spans = WORDS
         return self.text.train.batches(
             s['batch_size'], s['max_len'], seed=s['seed'], epoch=epoch,
-            start=start, dynamic=s['dynamic'], spans=spans)
+            start=start, dynamic=s['dynamic'], mask_share=s['mask_share'],
+            spans=spans)
 
     @classmethod
     def held_out_batches(cls, text, batch_size, max_len):
@@ -143,7 +144,7 @@ class MLMAndSBO(MLM):
     two places beside their span. Rows are those of `MLM`, single sequences.
     """
 
-    losses = 'mlm', 'sbo'
+    losses, weights = ('mlm', 'sbo'), (1, 1)
     Figures = SpanFigures
     drawn = 'mlm_loss', 'sbo_loss'
     spans = SPANS

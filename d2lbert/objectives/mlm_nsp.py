@@ -64,11 +64,6 @@ class MLMAndNSP:
                                        s['max_len']))
 
     @property
-    def weights(self):
-        """How much each of the losses counts."""
-        return (1,) * len(self.losses)
-
-    @property
     def recorded(self):
         """What must be the same in a resumed run, by what it is of."""
         # Another teacher has another vocabulary, too: it is named first
@@ -78,6 +73,11 @@ class MLMAndNSP:
     def num_steps(self):
         """Steps of the whole run."""
         return self.settings['num_steps']
+
+    @property
+    def weights(self):
+        """How much each of the losses counts."""
+        return 1, self.settings['nsp_weight']
 
     @property
     def eval_every(self):
@@ -102,17 +102,20 @@ class MLMAndNSP:
             ffn_num_hiddens=s['ffn_num_hiddens'], num_heads=s['num_heads'],
             num_layers=s['num_layers'], dropout=s['dropout'],
             max_len=max(before['max_len'], s['max_len']),
-            precision=s['precision'])
+            precision=s['precision'],
+            **{name: True for name in ('tie_embeddings', 'pre_norm')
+               if s[name]})
 
     def net(self, devices):
         """The net, with new weights on every device."""
         bert = BERTModel(**self.model)
         bert.vocab = self.vocab
         net = self.trained(bert)
-        # A weight, its gradient and Adam's two moments
+        # A weight, its gradient, Adam's two moments, and its average
+        num_bytes = 20 if self.settings['average'] else 16
         require_memory(
-            16 * sum(math.prod(param.shape)
-                     for param in net.collect_params().values()),
+            num_bytes * sum(math.prod(param.shape)
+                            for param in net.collect_params().values()),
             'training this model', 'lower num_hiddens (--num-hiddens), '
             'ffn_num_hiddens, num_layers or max_len')
         net.initialize(
@@ -131,6 +134,7 @@ class MLMAndNSP:
         return self.text.train.batches(
             s['batch_size'], s['max_len'], seed=s['seed'], epoch=epoch,
             start=start, dynamic=s['dynamic'], fill=s['fill'],
+            mask_share=s['mask_share'],
             whole_words=s['whole_word_masking'], swap=self.swap)
 
     @staticmethod

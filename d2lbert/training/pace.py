@@ -169,6 +169,17 @@ def _readings(path):
     return seconds
 
 
+def batch_size(whole, growing, share):
+    """How many examples a batch has when a share of the run is over.
+
+    In thirds of the share `growing` they are an eighth, a quarter and half
+    of the `whole`, rounded up, then all of it.
+    """
+    if share >= growing:
+        return whole
+    return -(-whole // (8, 4, 2)[int(3 * share / growing)])
+
+
 def schedule(place, whole, end, warmup, decay):
     """What the learning rate is multiplied by at a place in a run.
 

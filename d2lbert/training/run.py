@@ -19,11 +19,13 @@ from d2lbert.machine.files import write_text
 from d2lbert.machine.hardware import described
 from d2lbert.progress import Animator
 from d2lbert.training import checkpoints
+from d2lbert.training.average import Average
 from d2lbert.training.best import Best
 from d2lbert.training.folder import check_room
 from d2lbert.training.history import RunHistory
 from d2lbert.training.interrupts import Stopped, StopRequest
-from d2lbert.training.pace import pace_of
+from d2lbert.training.pace import batch_size, pace_of
+from d2lbert.training.place import Place
 from d2lbert.training.runs import RunError, last_line, write_run
 from d2lbert.training.updates import Updater, seed_dropout
 
@@ -54,7 +56,7 @@ class Run:
         self.devices = parse_devices(devices)
         self.stop = stop or StopRequest()
         self.folder = self.checkpoint = None
-        self.position, self.epoch = (0, 0), 0
+        self.place = Place()
         self.saved_by_itself = False
         self.orders = self.steps_taken = 0
         self.rank, self.num_workers = workers.rank(), workers.num_workers()
@@ -125,6 +127,7 @@ class Run:
         self.pace = pace_of(self.settings, self.objective.num_steps,
                             self.history, self.num_workers)
         self.best = Best(self.objective, self.history, self.net)
+        self.average = Average(self.net, self.settings.get('average', 0.0))
         self.updater = Updater(
             self.net, self.objective, self.settings, self.pace,
             self.devices,
@@ -147,8 +150,7 @@ class Run:
         try:
             self.history.restore(state['history'])
             self.pace.restore(state, self.out)
-            self.epoch = int(state['epoch'])
-            self.position = tuple(map(int, state['position']))
+            self.place.restore(state)
         except (ValueError, TypeError, KeyError) as error:
             raise checkpoints.CheckpointError(
                 f'{path} is damaged: it does not say where its run was '
@@ -170,6 +172,7 @@ class Run:
         if self.rank == 0:
             checkpoints.sweep(self.out)
             self.best.restore(self.out, arrays)
+        self.average.restore(path, arrays)
 
     def _multiplies(self):
         """The precision of products, and whether it is the fused operators
@@ -215,12 +218,12 @@ class Run:
 
     def _batches(self):
         """This run's batches from where it stands, without end."""
-        while True:
-            for position, batch in self.objective.batches(self.epoch,
-                                                          self.position):
-                self.position = position
-                yield batch
-            self.epoch, self.position = self.epoch + 1, (0, 0)
+        return self.place.batches(self.objective, self._batch_size)
+
+    def _batch_size(self):
+        s = self.settings
+        return batch_size(s['batch_size'], s.get('grow_batch', 0.0),
+                          self.pace.share(self.history.num_steps + 1))
 
     def steps(self):
         """Steps for `run_steps`: each reads its losses when it is asked."""
@@ -232,6 +235,7 @@ class Run:
             seed_dropout(self.settings['seed'], step, self.rank)
             losses = self.updater.gradients(batch)
             self.updater.update(step)
+            self.average.update(step)
             yield functools.partial(self._read, step, losses), len(batch[0])
 
     def _whereabouts(self):
@@ -299,7 +303,8 @@ class Run:
         return STOP * (self.stop.signal is not None) + SAVE * overdue
 
     def _note_held_out(self, step):
-        figures = self.objective.evaluate(self.net, self.devices)
+        with self.average.in_place():
+            figures = self.objective.evaluate(self.net, self.devices)
         self.history.held_out[step] = figures
         self.best.note(self.out, step)
         self._draw(step, figures)
@@ -322,14 +327,14 @@ class Run:
         checkpoints.save(
             self.out, self.history.num_steps,
             dict(settings=self.settings, history=self.history.to_dict(),
-                 epoch=self.epoch, position=list(self.position),
-                 **self.pace.state(), **self.objective.recorded,
+                 **self.place.state(), **self.pace.state(),
+                 **self.objective.recorded,
                  num_devices=self.num_devices,
                  num_workers=self.num_workers,
                  products=kernels.products.record(*self._multiplies())),
             self.net, self.updater.trainer,
             checkpoints.KEPT if self.settings['save_every'] else 1,
-            self.best.arrays(self.out))
+            {**self.best.arrays(self.out), **self.average.arrays()})
         self.stop.last_words = 'stopped; what was saved before is whole'
 
     def _check_finite(self):
@@ -355,9 +360,9 @@ class Run:
                             self.net.collect_params().values())
         # A checkpoint has both of Adam's moments, too, and the oldest goes
         # when the new one is there
-        best = self.best.is_kept
+        best, kept = self.best.is_kept, 3 + bool(self.average.decay)
         check_room(self.out, self.folder.target, num_bytes * (1 + best + (
-            (3 + best) * (checkpoints.KEPT + 1)
+            (kept + best) * (checkpoints.KEPT + 1)
             if self.settings['save_every'] else 0)))
         self.folder.reserve(num_bytes)
         self.folder.begin(self._config(), self.objective.vocab, {
@@ -374,6 +379,7 @@ class Run:
         self._check_finite()
         self.folder.release()
         self.best.load(self.out, self.devices)
+        self.average.put()
         # A resumed run may have more steps than when it began
         self.folder.write_config(self._config())
         for name, text in self.pace.texts().items():

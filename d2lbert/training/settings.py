@@ -115,6 +115,8 @@ GROUPS = {
                 'sentences, as the published BERT does'),
         Setting('dynamic', bool, False, 'draw new masks and pairs each '
                 'epoch', learn=True),
+        Setting('mask_share', float, 0.15, 'share of the tokens that are '
+                'hidden in training', 'SHARE', least=0, share=True),
         Setting('whole_word_masking', bool, False, 'hide all pieces of a '
                 'word or none'),
     ),
@@ -138,6 +140,11 @@ GROUPS = {
                 'embedding_size it is an ALBERT); distilbert, the same '
                 'without segments and a pooler', choices=(
                     'book', 'published', 'distilbert')),
+        Setting('tie_embeddings', bool, False, 'the head that predicts words '
+                'has the token embeddings for its last weight, as published'),
+        Setting('pre_norm', bool, False, 'normalize what attention and '
+                'feed-forward networks are given, not what they are added '
+                'to'),
         Setting('precision', str, 'fp32', 'fp32 or bf16, for the products '
                 'of matrices', 'NAME'),
     ),
@@ -152,6 +159,9 @@ GROUPS = {
                 'learn, which learns more in ten minutes', 'NAME'),
         Setting('batch_size', int, 512, 'sentence pairs, or sequences, in a '
                 'step', learn=64, least=1),
+        Setting('grow_batch', float, 0.0, 'share of the run in which batches '
+                'are smaller: in thirds of it an eighth, a quarter and half '
+                'of batch_size', 'SHARE', share=True),
         Setting('accumulate', int, 1, 'parts of a batch that are worked on '
                 'one after another, to save memory', 'K', least=1),
         Setting('num_steps', int, 50, 'steps of training', learn=5000,
@@ -166,10 +176,15 @@ GROUPS = {
         Setting('decay', str, 'none', 'none, linear or cosine: how the '
                 'rate falls', 'HOW', learn='linear',
                 choices=('none', 'linear', 'cosine')),
+        Setting('nsp_weight', float, 1.0, 'by what the NSP loss counts in the '
+                'sum that is minimized', 'W'),
         Setting('weight_decay', float, 0.0, 'decoupled weight decay', 'RATE',
                 learn=0.01),
         Setting('clip', float, 0.0, 'limit of the gradient norm, 0 for none',
                 'NORM', learn=1.0),
+        Setting('average', float, 0.0, 'score and keep the running average '
+                'of the weights, of which a step keeps this share, as 0.999; '
+                '0: those of the last step', 'SHARE', share=True),
         Setting('initializer', str, 'xavier', 'xavier or normal', 'NAME',
                 learn='normal', choices=('xavier', 'normal')),
         Setting('seed', int, None, 'seed of all random numbers (a new one '
@@ -213,8 +228,8 @@ RECIPES = {'book': BOOK, 'learn': LEARN}
 #: What an objective takes for granted: without pairs of sentences, rows are
 #: always filled.
 OF_OBJECTIVE = {'mlm+nsp': {}, 'mlm+sop': {},
-                'mlm': dict(fill=True, dynamic=True),
-                'span': dict(fill=True, dynamic=True)}
+                'mlm': dict(fill=True, dynamic=True, nsp_weight=1.0),
+                'span': dict(fill=True, dynamic=True, nsp_weight=1.0)}
 
 #: What a run that is resumed may be given anew: where it ends, how it is
 #: kept, and where the same text is found.
@@ -239,6 +254,9 @@ def complete(keywords):
         raise ValueError(f'objective={objective} asks for a head over pairs, '
                          'which architecture=distilbert has not: give '
                          'objective=mlm (--objective mlm)')
+    if values['nsp_weight'] != 1 and objective in ('mlm', 'span'):
+        raise ValueError(f'objective={objective} has no next sentences: leave '
+                         'nsp_weight (--nsp-weight) out')
     if values['vocab_size'] is not None and values['vocab'] is not None:
         raise ValueError('vocab (--vocab) and vocab_size (--vocab-size) both '
                          'say what the vocabulary is: leave one of them out')

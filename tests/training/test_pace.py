@@ -51,7 +51,8 @@ def test_a_cosine_falls_slowly_fast_and_slowly_again(warmup):
         found[falling],
         0.5 * (1 + onp.cos(onp.pi * (places[falling] - turn) / (60 - turn))),
         atol=1e-12)
-    onp.testing.assert_allclose(found[~falling], places[~falling] / (turn or 1))
+    onp.testing.assert_allclose(found[~falling],
+                                places[~falling] / (turn or 1))
 
 
 def test_the_schedule_is_what_the_optimizer_is_told():

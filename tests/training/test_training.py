@@ -44,6 +44,8 @@ PLAIN = dict(TINY, dropout=0.5)
 FULL = dict(TINY, dropout=0.1, accumulate=4, eval_every=2, dynamic=True,
             fill=True, warmup=0.3, decay='linear', weight_decay=0.1,
             clip=0.5, initializer='normal')
+LEVERS = dict(FULL, decay='cosine', mask_share=0.3, tie_embeddings=True,
+              pre_norm=True, nsp_weight=2.0, grow_batch=0.6, average=0.9)
 
 
 def prepared(devices='cpu', **keywords):
@@ -79,7 +81,8 @@ def cut(run, step, folder):
     return folder
 
 
-@pytest.mark.parametrize('settings', [PLAIN, FULL], ids=['plain', 'full'])
+@pytest.mark.parametrize('settings', [PLAIN, FULL, LEVERS],
+                         ids=['plain', 'full', 'levers'])
 @pytest.mark.parametrize('step', [1, 3, 4, 5])
 def test_a_run_cut_anywhere_ends_as_if_never_stopped(
         uninterrupted, settings, step, tmp_path):
@@ -391,7 +394,7 @@ def test_each_epoch_has_the_same_pairs_in_another_order():
     run = prepared(**TINY)
     epochs = []
     for _, batch in zip(range(8), run._batches()):
-        if run.epoch == len(epochs):
+        if run.place.epoch == len(epochs):
             epochs.append([])
         epochs[-1] += batch.tokens_X.tolist()
     assert len(epochs) == 2
@@ -558,7 +561,9 @@ def test_the_recipe_learn_is_the_one_that_was_measured():
         objective='mlm+nsp', tokenizer='words', vocab_size=None,
         whole_word_masking=False, architecture='book', embedding_size=None,
         share_layers=False, teacher=None, temperature=2.0, soft_weight=5.0,
-        mlm_weight=2.0, cosine_weight=1.0)
+        mlm_weight=2.0, cosine_weight=1.0,
+        minutes=None, mask_share=0.15, tie_embeddings=False, pre_norm=False,
+        nsp_weight=1.0, grow_batch=0.0, average=0.0)
 
 
 def test_a_recipe_gives_what_is_not_given():
@@ -599,6 +604,9 @@ def test_the_values_of_both_recipes_pass_their_own_checks(setting):
     (dict(clip=float('inf')), 'clip must be finite'),
     (dict(valid_share=-0.1), 'valid_share must be finite and not negative'),
     (dict(warmup=1), 'warmup is a share'),
+    (dict(mask_share=0), 'mask_share must be above 0'),
+    (dict(average=1), 'average is a share'),
+    (dict(objective='span', nsp_weight=2), 'span has no next sentences'),
     (dict(decay='steep'), 'decay must be none or linear or cosine'),
     (dict(split='words'), 'split must be book or punkt'),
     (dict(initializer='zero'), 'initializer must be xavier or normal'),
