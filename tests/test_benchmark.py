@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 
+import bench_recipes
 import benchmark
 import numpy as onp
 import pytest
@@ -29,6 +30,32 @@ def test_a_profile_is_written_beside_the_columns_alone(tmp_path):
     assert any('adam' in name for name, _, _ in answer['operators'])
     left = {file.name for file in tmp_path.iterdir()}
     assert left == {'columns.npz', 'columns.npz.profile.json'}
+
+
+def test_a_recipe_is_tried_with_other_settings():
+    text = 'num_layers=3 lr=0.0015 dynamic=False pre_norm=True decay=cosine'
+    assert bench_recipes.overrides(text) == (text, dict(
+        num_layers=3, lr=0.0015, dynamic=False, pre_norm=True,
+        decay='cosine'))
+    args = argparse.Namespace(
+        tries=[bench_recipes.overrides('lr=1'),
+               bench_recipes.overrides('num_steps=7')],
+        tries_alone=False, by_clock=True, minutes=2.5, data='here')
+    given = dict(recipe='learn', data_dir='here')
+    assert list(bench_recipes.recipes(args)) == [
+        ('learn', dict(given, minutes=2.5)),
+        ('lr=1', dict(given, lr=1.0, minutes=2.5)),
+        ('num_steps=7', dict(given, num_steps=7))]
+
+
+@pytest.mark.parametrize('text, message', [
+    ('colour=1', "'colour=1' is no setting=value"),
+    ('lr', "'lr' is no setting=value"), ('lr=fast', 'fast'),
+    ('dynamic=1', "dynamic must be True or False, not '1'"),
+    ('minutes=1 num_steps=2', 'both say how long a run is')])
+def test_settings_that_cannot_be_tried_are_named(text, message):
+    with pytest.raises(argparse.ArgumentTypeError, match=message):
+        bench_recipes.overrides(text)
 
 
 def test_pairs_are_as_short_as_they_are_asked_to_be():

@@ -1,15 +1,18 @@
 """What some minutes of training teach: the recipe and the book's settings.
 
     python tests/bench/bench_recipes.py [--data FOLDER] [--torch-python PATH]
-                                  [--minutes 10] [--seeds 1,2,3] [...]
+                                  [--minutes 10] [--seeds 1,2,3]
+                                  [--try 'num_layers=3 lr=0.0015']... [...]
 
 learn  `d2lbert pretrain --recipe learn`, once for each seed
 book   `d2lbert pretrain`, the book's settings, for as long
 torch  the book's package for PyTorch at the book's settings, for as long
 
+and for each --try the recipe with other settings, once for each seed, too.
 All train on WikiText-2's training file and are measured on the same examples
-of its validation file. Only training counts as time, and they take turns: a
-contestant is looked at each --every minutes and then makes way for the next.
+of its validation file (losses of two vocabularies cannot be compared). Only
+training counts as time, and they take turns: a contestant is looked at each
+--every minutes and then makes way for the next.
 """
 import argparse
 import functools
@@ -28,36 +31,40 @@ BATCH_SIZE, LENGTH = 512, 64
 
 
 class Ours:
-    """Training by `d2lbert pretrain`, in this process, a stretch at a time."""
+    """Training by `d2lbert pretrain`, in this process, a stretch at a time.
 
-    def __init__(self, name, **settings):
+    kind: 'learn', 'book', or what --try says; name: the same with the seed.
+    """
+
+    def __init__(self, kind, name, **settings):
         from d2lbert.objectives.mlm_nsp import held_out_batches
         from d2lbert.training.pretraining import PRETRAINING
         from d2lbert.training.run import Run
         from d2lbert.training.settings import complete
-        self.name = name
+        self.kind, self.name = kind, name
         # It keeps no folder; held-out text is looked at from here
         self.run = Run(PRETRAINING.objective,
                        complete(dict(settings, eval_every=1)), 'auto')
         self.run.prepare()
-        self.num_steps = self.run.settings['num_steps']
         self.steps = self.run.steps()
         self.examples = list(held_out_batches(
             self.run.objective.text.valid, BATCH_SIZE, LENGTH))
 
     def train(self, seconds):
         """(seconds, steps) of training; fewer where the recipe ends."""
-        history = self.run.history
+        history, pace, spent = self.run.history, self.run.pace, 0.0
         began, before = time.perf_counter(), history.num_steps
-        while (history.num_steps < self.num_steps
-               and time.perf_counter() - began < seconds):
+        while spent < seconds and not pace.is_over():
             history.add(*next(self.steps))
             history.read_losses()
-        return time.perf_counter() - began, history.num_steps - before
+            now = time.perf_counter() - began
+            history.seconds, spent = history.seconds + now - spent, now
+        return spent, history.num_steps - before
 
     def figures(self):
         from d2lbert.objectives.evaluation import evaluate
-        return evaluate(self.run.net, self.examples, self.run.devices)
+        with self.run.average.in_place():
+            return evaluate(self.run.net, self.examples, self.run.devices)
 
     def close(self):
         pass
@@ -67,7 +74,7 @@ class Theirs:
     """Training by the book's package for PyTorch, in its own process."""
 
     def __init__(self, name, python, path, vocab_size):
-        self.name = name
+        self.kind = self.name = name
         self.peer = Peer(name, 'torch', python, path)
         print(f'{name}: {self.peer.about}; {self.peer.threads} threads')
         self.peer.ask('build', vocab_size=vocab_size, sizes=CHAPTER,
@@ -111,7 +118,7 @@ class Contest:
 
 
 def measure(contestants, minutes, every):
-    """{name: curve} of functions that make a contestant each."""
+    """{(kind, name): curve} of functions that make a contestant each."""
     contests = []
     for make in contestants:
         try:
@@ -126,13 +133,15 @@ def measure(contestants, minutes, every):
                 contest.go_on(until)
     for contest in contests:
         contest.contestant.close()
-    return {contest.contestant.name: contest.curve for contest in contests}
+    return {(contest.contestant.kind, contest.contestant.name): contest.curve
+            for contest in contests}
 
 
 def report(curves, minutes):
-    """Print where each contestant stood at the end, and the margin of NSP."""
-    rows = []
-    for name, curve in curves.items():
+    """Print where each contestant stood at the end, and means over seeds."""
+    rows, ends = [], {}
+    for (kind, name), curve in curves.items():
+        ends.setdefault(kind, []).append(curve[-1][2])
         spent, steps, figures = curve[-1]
         rows.append([name, f'{spent:.1f}', f'{steps}',
                      f'{figures.mlm_loss:.3f}', f'{figures.perplexity:.0f}',
@@ -142,12 +151,16 @@ def report(curves, minutes):
         f'Held-out figures after {minutes:g} minutes of training',
         ('', 'minutes', 'steps', 'MLM loss', 'perplexity', 'MLM accuracy',
          'NSP loss', 'NSP accuracy'), rows)
-    learnt = [curve[-1][2].nsp_accuracy for name, curve in curves.items()
-              if name.startswith('learn')]
-    if len(learnt) > 1:
-        print(f'\nlearn, NSP accuracy over {len(learnt)} seeds: '
-              f'{statistics.mean(learnt):.3f}, standard deviation '
-              f'{statistics.stdev(learnt):.3f}, lowest {min(learnt):.3f}')
+    for kind, figures in ends.items():
+        if len(figures) < 2:
+            continue
+        print(f'\n{kind}, over {len(figures)} seeds:')
+        for title, field, worst in (('MLM loss', 'mlm_loss', max),
+                                    ('NSP accuracy', 'nsp_accuracy', min)):
+            found = [getattr(one, field) for one in figures]
+            print(f'  {title} {statistics.mean(found):.3f}, standard '
+                  f'deviation {statistics.stdev(found):.3f}, worst '
+                  f'{worst(found):.3f}')
 
 
 def draw(curves, path):
@@ -161,8 +174,9 @@ def draw(curves, path):
     figure, panels = plt.subplots(1, 2, figsize=(9, 3.6))
     for axes, field in zip(panels, ('mlm_loss', 'nsp_accuracy')):
         seen = set()
-        for name, curve in curves.items():
-            colour, label = looks[name.partition(' ')[0]]
+        for (kind, _), curve in curves.items():
+            colour, label = looks.setdefault(kind, (
+                f'C{(1, 2, 4, 5, 6, 8, 9)[(len(looks) - 3) % 7]}', kind))
             axes.plot([row[0] for row in curve],
                       [getattr(row[2], field) for row in curve],
                       color=colour, marker='o', markersize=3,
@@ -177,6 +191,35 @@ def draw(curves, path):
     panels[1].axhline(0.5, color='black', linestyle=':', linewidth=1)
     panels[0].legend()
     benchmark.save_figure(figure, path)
+
+
+def overrides(text):
+    """The settings in a text as 'num_layers=3 lr=0.0015', checked."""
+    from d2lbert.training.settings import PATHS, SETTINGS, complete
+    found = {}
+    try:
+        for word in text.split():
+            name, _, value = word.partition('=')
+            if name not in SETTINGS or not value:
+                raise ValueError(f'{word!r} is no setting=value')
+            kind = SETTINGS[name].kind
+            if kind is bool and value in ('True', 'False'):
+                found[name] = value == 'True'
+            else:
+                found[name] = value if kind in (bool, PATHS) else kind(value)
+        complete(dict(found, recipe='learn'))
+    except (ValueError, TypeError) as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return text, found
+
+
+def recipes(args):
+    """(kind, settings) of what is trained once for each seed."""
+    found = [] if args.tries_alone else [('learn', {})]
+    for kind, settings in found + args.tries:
+        if args.by_clock and not {'num_steps', 'minutes'} & set(settings):
+            settings = dict(settings, minutes=args.minutes)
+        yield kind, dict(settings, recipe='learn', data_dir=args.data)
 
 
 def save_texts(data_dir, path):
@@ -212,6 +255,14 @@ def main():
                         help='minutes between two looks (1)')
     parser.add_argument('--seeds', default='1,2,3', metavar='A,B',
                         help='seeds of the recipe learn (1,2,3)')
+    parser.add_argument('--try', type=overrides, action='append', default=[],
+                        dest='tries', metavar="'A=1 B=2'", help='the recipe '
+                        'with these settings, too; several times')
+    parser.add_argument('--tries-alone', action='store_true', help='neither '
+                        "the recipe as it is nor the book's settings")
+    parser.add_argument('--by-clock', action='store_true', help='let the '
+                        'recipe take what steps fit into --minutes, with its '
+                        'rate by the clock')
     parser.add_argument('--data', metavar='FOLDER', help='the folder that '
                         'holds wiki.train.tokens or wikitext-2/ (default: '
                         'where load_data_wiki finds it)')
@@ -227,16 +278,20 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         path = str(Path(folder, 'columns.npz'))
         vocab_size = save_texts(args.data, path)
-        contestants = [functools.partial(
-            Ours, f'learn {seed}', recipe='learn', seed=int(seed),
-            data_dir=args.data) for seed in args.seeds.split(',') if seed]
-        contestants.append(functools.partial(
-            Ours, 'book', num_steps=sys.maxsize, seed=1, data_dir=args.data))
-        if args.torch_python:
+        contestants = [
+            functools.partial(Ours, kind, f'{kind} {seed}', seed=int(seed),
+                              **settings)
+            for kind, settings in recipes(args)
+            for seed in args.seeds.split(',') if seed]
+        if not args.tries_alone:
             contestants.append(functools.partial(
-                Theirs, 'torch', args.torch_python, path, vocab_size))
-        else:
-            print('torch: not measured: give --torch-python')
+                Ours, 'book', 'book', num_steps=sys.maxsize, seed=1,
+                data_dir=args.data))
+            if args.torch_python:
+                contestants.append(functools.partial(
+                    Theirs, 'torch', args.torch_python, path, vocab_size))
+            else:
+                print('torch: not measured: give --torch-python')
         curves = measure(contestants, args.minutes, args.every)
     report(curves, args.minutes)
     if args.plot:
@@ -245,7 +300,7 @@ def main():
         'machine': machine, 'curves': {
             name: [(spent, steps, figures._asdict())
                    for spent, steps, figures in curve]
-            for name, curve in curves.items()}})
+            for (_, name), curve in curves.items()}})
 
 
 if __name__ == '__main__':
