@@ -94,10 +94,13 @@ class ByClock:
 
     def is_over(self):
         """Whether no time is left to begin a step in."""
-        next_step = self.history.num_steps + 1
-        return self.end <= (self.history.seconds
-                            if next_step > len(self.seconds)
-                            else self.seconds[next_step - 1])
+        return self._next() >= self.end
+
+    def _next(self):
+        """What the clock shows the step that comes next."""
+        taken = self.history.num_steps
+        return (self.seconds[taken] if taken < len(self.seconds)
+                else self.history.seconds)
 
     def share(self, step):
         """The share of the time that was used when `step` began."""
@@ -120,8 +123,9 @@ class ByClock:
         return f'{step},{self.seconds[step - 1]!r}\n'
 
     def state(self):
-        """What a checkpoint says of it."""
-        return dict(clock=self.seconds[:self.history.num_steps])
+        """What a checkpoint says of it: readings, the next one included."""
+        return dict(clock=[*self.seconds[:self.history.num_steps],
+                           self._next()])
 
     def restore(self, state, folder):
         """Go on from a checkpoint; the history is restored.
@@ -130,13 +134,14 @@ class ByClock:
         too.
         """
         taken = self.history.num_steps
-        self.seconds = [float(second) for second in state['clock']]
+        *self.seconds, now = map(float, state['clock'])
         if len(self.seconds) != taken:
             raise ValueError(f'the clock was read {len(self.seconds)} times '
                              f'in {taken} steps')
+        self.history.seconds = now
         later = _readings(folder / FILE)[taken:]
         # A file that was changed, or is of another run, says nothing
-        if later[:1] == [self.history.seconds]:
+        if later[:1] == [now]:
             self.seconds += later
         self._known = len(self.seconds)
 
