@@ -126,20 +126,20 @@ GROUPS = {
         Setting('ffn_num_hiddens', int, 256, 'width of the feed-forward '
                 'networks'),
         Setting('num_heads', int, 2, 'attention heads'),
-        Setting('num_layers', int, 2, 'encoder blocks'),
+        Setting('num_layers', int, 2, 'encoder blocks', learn=4),
         Setting('embedding_size', int, None, 'numbers in the embedding of a '
                 'token, from which a layer makes num_hiddens, as in ALBERT '
                 '(num_hiddens, and no such layer)', least=1),
         Setting('share_layers', bool, False, 'one block for all layers, as '
                 'in ALBERT'),
         Setting('dropout', float, 0.2, 'share of numbers dropped', 'P',
-                learn=0.1),
+                learn=0.0),
         Setting('architecture', str, 'book', 'book, that of the pages; '
                 'published: GELU, LayerNorm behind the embeddings, these '
                 'tied to the head, as d2lbert export needs it (with '
                 'embedding_size it is an ALBERT); distilbert, the same '
-                'without segments and a pooler', choices=(
-                    'book', 'published', 'distilbert')),
+                'without segments and a pooler', learn='published',
+                choices=('book', 'published', 'distilbert')),
         Setting('tie_embeddings', bool, False, 'the head that predicts words '
                 'has the token embeddings for its last weight, as published'),
         Setting('pre_norm', bool, False, 'normalize what attention and '
@@ -164,13 +164,13 @@ GROUPS = {
                 'of batch_size', 'SHARE', share=True),
         Setting('accumulate', int, 1, 'parts of a batch that are worked on '
                 'one after another, to save memory', 'K', least=1),
-        Setting('num_steps', int, 50, 'steps of training', learn=5000,
+        Setting('num_steps', int, 50, 'steps of training', learn=4000,
                 least=1, anew=True, instead='minutes'),
         Setting('minutes', float, None, 'minutes of training, in place of '
                 'num_steps: rate and batches then follow the clock', least=0,
                 anew=True),
         Setting('lr', float, 0.01, 'learning rate of Adam', 'RATE',
-                learn=0.002),
+                learn=0.0015),
         Setting('warmup', float, 0.0, 'share of the steps in which the rate '
                 'rises', 'SHARE', learn=0.1, share=True),
         Setting('decay', str, 'none', 'none, linear or cosine: how the '

@@ -394,7 +394,7 @@ def test_it_learns(objective):
 def test_other_settings_hold_as_in_any_run(objective):
     settings = complete(dict(objective=objective, recipe='learn'))
     assert settings['fill'] and settings['dynamic']
-    assert settings['num_steps'] == 5000
+    assert settings['num_steps'] == 4000
     with pytest.raises(ValueError, match='fill=False'):
         complete(dict(objective=objective, fill=False))
     assert complete(settings) == settings

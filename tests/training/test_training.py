@@ -548,20 +548,20 @@ def test_the_book_recipe_is_the_chapters_run():
         'warmup', 'weight_decay', 'clip', 'dynamic', 'fill'))
 
 
-def test_the_recipe_learn_is_the_one_that_was_measured():
+def test_the_recipe_learn_is_the_one_that_the_readme_tells_of():
     settings = complete(dict(recipe='learn', seed=1))
     assert settings == dict(
         corpus='wikitext-2', data_dir=None, valid=None, valid_share=0.05,
         split='book', vocab=None, seed=1, eval_every=None, save_every=None,
         recipe='learn', batch_size=64, max_len=64, num_hiddens=128,
-        ffn_num_hiddens=256, num_heads=2, num_layers=2, dropout=0.1,
-        precision='fp32', lr=0.002, num_steps=5000, log_interval=100,
+        ffn_num_hiddens=256, num_heads=2, num_layers=4, dropout=0.0,
+        precision='fp32', lr=0.0015, num_steps=4000, log_interval=100,
         accumulate=1, warmup=0.1, decay='linear', weight_decay=0.01,
         clip=1.0, initializer='normal', dynamic=True, fill=False,
         objective='mlm+nsp', tokenizer='words', vocab_size=None,
-        whole_word_masking=False, architecture='book', embedding_size=None,
-        share_layers=False, teacher=None, temperature=2.0, soft_weight=5.0,
-        mlm_weight=2.0, cosine_weight=1.0,
+        whole_word_masking=False, architecture='published',
+        embedding_size=None, share_layers=False, teacher=None, temperature=2.0,
+        soft_weight=5.0, mlm_weight=2.0, cosine_weight=1.0,
         minutes=None, mask_share=0.15, tie_embeddings=False, pre_norm=False,
         nsp_weight=1.0, grow_batch=0.0, average=0.0)
 
