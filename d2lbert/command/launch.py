@@ -11,6 +11,7 @@ from d2lbert.launch.job import ROLE, SSH, LaunchError, launch
 from d2lbert.machine import openmp
 from d2lbert.machine.files import free_run_name
 from d2lbert.training.interrupts import Interrupted
+from d2lbert.training.pace import check_clock
 
 #: What Python runs as a worker, before the arguments of its command.
 WORKER = ('-m', 'd2lbert.command.worker')
@@ -55,7 +56,8 @@ def run(args):
     workers = args.workers
     if workers is None:
         workers = 2 if args.hosts is None else len(hosts)
-    command, *resumable = _worker_command(args.worker_command, args.pretrain)
+    command, *resumable = _worker_command(args.worker_command, args.pretrain,
+                                          workers)
     openmp.thread_settings()    # what every process would refuse
     try:
         with _interrupted_by(signal.SIGTERM, signal.SIGHUP):
@@ -91,7 +93,7 @@ def _interrupted_by(*signals):
             signal.signal(number, handler or signal.SIG_DFL)
 
 
-def _worker_command(command, pretrain):
+def _worker_command(command, pretrain, workers=1):
     """(command, run folder, what to resume it with) of a worker, checked.
 
     pretrain: the parser of that sub-command.
@@ -102,6 +104,7 @@ def _worker_command(command, pretrain):
                          'pretrain and its arguments after --, as in '
                          'd2lbert launch --workers 2 -- pretrain')
     settings = pretrain.parse_args(command[1:])
+    check_clock(getattr(settings, 'minutes', None), workers)
     run = getattr(settings, 'resume', None)
     if run is None:
         if not hasattr(settings, 'seed'):
@@ -116,7 +119,8 @@ def _worker_command(command, pretrain):
         # It may have gone on from there to later ones
         run = str(Path(run).parent.parent)
     again = ['pretrain', '--resume', run]
-    for name in ('num_steps', 'save_every', 'eval_every', 'devices'):
+    for name in ('num_steps', 'minutes', 'save_every', 'eval_every',
+                 'devices'):
         if hasattr(settings, name):
             again += ['--' + name.replace('_', '-'),
                       str(getattr(settings, name))]

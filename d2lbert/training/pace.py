@@ -13,13 +13,17 @@ def pace_of(settings, num_steps, history, num_workers=1):
     num_steps: how many there are, where no `minutes` are set.
     """
     minutes = settings.get('minutes')
-    if minutes is None:
-        return BySteps(num_steps, history)
-    if num_workers > 1:
+    check_clock(minutes, num_workers)
+    return (BySteps(num_steps, history) if minutes is None
+            else ByClock(minutes, history))
+
+
+def check_clock(minutes, num_workers):
+    """Refuse a run by the clock that has several workers, hence clocks."""
+    if minutes is not None and num_workers > 1:
         raise ValueError(f'minutes={minutes:g} is for one worker, whose clock '
                          f'it is, not for {num_workers}: give num_steps '
                          '(--num-steps) in place of it')
-    return ByClock(minutes, history)
 
 
 class BySteps:

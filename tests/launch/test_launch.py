@@ -558,6 +558,7 @@ def test_hosts_come_from_a_list_or_a_file(tmp_path):
     ('--root-uri 192.0.2.1 -- pretrain', 'cannot listen at 192.0.2.1:0'),
     ('--workers 2', 'what the workers are to run is missing'),
     ('-- train', 'what the workers are to run is missing'),
+    ('-- pretrain --minutes 3', 'minutes=3 is for one worker, whose clock'),
 ])
 def test_what_cannot_be_launched_is_refused_in_a_sentence(
         command, args, sentence):
