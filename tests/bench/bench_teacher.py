@@ -28,7 +28,7 @@ WARM, TIMED = 20, 60
 
 def steps_within(minutes, settings):
     """How many steps of a run take so long."""
-    run = Ours('', **settings, num_steps=sys.maxsize).run
+    run = Ours('', '', **settings, num_steps=sys.maxsize).run
     steps = run.steps()
     for k in range(WARM + TIMED):
         if k == WARM:
@@ -40,7 +40,8 @@ def steps_within(minutes, settings):
 
 def contest(name, minutes, settings):
     """A row of the table: a run of as many steps as fit into the minutes."""
-    ours = Ours(name, **settings, num_steps=steps_within(minutes, settings))
+    ours = Ours(name, name, **settings,
+                num_steps=steps_within(minutes, settings))
     seconds, steps = ours.train(float('inf'))
     return row(name, f'{seconds / 60:.1f}', steps, ours.figures(),
                ours.run.net)
