@@ -121,8 +121,22 @@ class MultiHeadAttention(nn.Block):
             return self._among_rows(queries.reshape(B * T, H),
                                     rows).reshape(B, T, -1)
         queries = transpose_qkv(self.W_q(queries), self.num_heads)
-        keys = transpose_qkv(self.W_k(keys), self.num_heads)
-        values = transpose_qkv(self.W_v(values), self.num_heads)
+        return self._attend(queries, *self.by_head(keys, values), valid_lens)
+
+    def by_head(self, keys, values):
+        """Keys and values (B, K, H) as `attend` takes them.
+
+        Two of (B*N, K, H/N), which may be kept for more queries.
+        """
+        return (transpose_qkv(self.W_k(keys), self.num_heads),
+                transpose_qkv(self.W_v(values), self.num_heads))
+
+    def attend(self, queries, keys, values, valid_lens):
+        """Attend from queries (B, Q, H) to what `by_head` gave: (B, Q, H)."""
+        return self._attend(transpose_qkv(self.W_q(queries), self.num_heads),
+                            keys, values, valid_lens)
+
+    def _attend(self, queries, keys, values, valid_lens):
         output = self.attention(queries, keys, values,
                                 self._by_head(valid_lens))  # (B*N, Q, H/N)
         return self.W_o(transpose_output(output, self.num_heads))

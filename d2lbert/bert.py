@@ -11,6 +11,7 @@ from d2lbert.inputs import (
     check_ids,
     check_shares,
     check_sizes,
+    check_tokens,
     check_whole,
     number_of_blocks,
     on_device,
@@ -51,6 +52,9 @@ class BERTEncoder(nn.Block):
     inner_group_num blocks that the layers are made of, each used by as many
     layers. pre_norm=True: see `TransformerEncoderBlock`; then one more
     LayerNorm follows the last block, but for final_norm=False, as in XLM.
+    BART (Lewis et al. 2020) may have activation_dropout within the
+    feed-forward networks, and scale_embedding=True, token embeddings that
+    count √H times.
     """
 
     def __init__(self, vocab_size, num_hiddens, ffn_num_hiddens, num_heads,
@@ -60,7 +64,8 @@ class BERTEncoder(nn.Block):
                  embedding_norm=False, num_segments=2,
                  attention_dropout=None, embedding_size=None,
                  num_groups=None, inner_group_num=1, pre_norm=False,
-                 final_norm=True, **kwargs):
+                 final_norm=True, activation_dropout=0.0,
+                 scale_embedding=False, **kwargs):
         super().__init__(**kwargs)
         num_layers = number_of_blocks(num_layers, num_blks)
         E = num_hiddens if embedding_size is None else embedding_size
@@ -73,6 +78,7 @@ class BERTEncoder(nn.Block):
                     inner_group_num=inner_group_num)
         check_sizes(0, num_segments=num_segments)
         check_shares(dropout=dropout, attention_dropout=attention_dropout,
+                     activation_dropout=activation_dropout,
                      layer_norm_eps=layer_norm_eps)
         if activation not in ('relu', 'gelu', 'gelu_new'):
             raise ValueError('activation must be relu, gelu or gelu_new, not '
@@ -86,6 +92,7 @@ class BERTEncoder(nn.Block):
                              "model's positions, positional='learnable'")
         self.vocab_size, self.max_len = vocab_size, max_len
         self.num_segments = num_segments
+        self._scale = num_hiddens ** 0.5 if scale_embedding else None
         self.token_embedding = nn.Embedding(vocab_size, E)
         self.segment_embedding = self.embedding_norm = self.projection = None
         if num_segments:
@@ -103,7 +110,8 @@ class BERTEncoder(nn.Block):
         self.blks = Blocks(
             num_layers, num_groups, inner_group_num, num_hiddens,
             ffn_num_hiddens, num_heads, dropout, learnable, precision,
-            activation, layer_norm_eps, attention_dropout, pre_norm)
+            activation, layer_norm_eps, attention_dropout, pre_norm,
+            activation_dropout)
         self.norm = None
         if pre_norm and final_norm:
             self.norm = LayerNorm(epsilon=layer_norm_eps,
@@ -140,13 +148,17 @@ class BERTEncoder(nn.Block):
             positions = onp.broadcast_to(onp.arange(T), (B, T))
             return self._embed_at(tokens, segments, np.array(
                 positions, dtype='int32', ctx=tokens.ctx))
-        X = self.token_embedding(tokens)
+        X = self.scaled(self.token_embedding(tokens))
         if self.segment_embedding is not None:
             X = X + self.segment_embedding(segments)
         if self._learnable:
             return self._projected(
                 X + self.pos_embedding.data(X.ctx)[:, :X.shape[1], :])
         return self._projected(self.pos_encoding(X))
+
+    def scaled(self, words):
+        """Token embeddings (..., E) as they count in the sum."""
+        return words if self._scale is None else words * self._scale
 
     def _projected(self, X):
         """What follows the sum of embeddings (..., E): (..., H)."""
@@ -169,8 +181,8 @@ class BERTEncoder(nn.Block):
         else:
             positional = self.pos_encoding.P[0].as_in_ctx(ctx)
         # The reshape stands before the third table and knows how to add
-        X = ops.embed(tokens, segments, positions, words.data(ctx), kinds,
-                      positional,
+        X = ops.embed(tokens, segments, positions,
+                      self.scaled(words.data(ctx)), kinds, positional,
                       grad_req=(*grad_reqs(words), request, 'write'))
         if self._learnable:
             return self._projected(X)
@@ -198,27 +210,17 @@ class BERTEncoder(nn.Block):
     def check(self, tokens, segments):
         """The two as (B, T) arrays on the device, once their ids are known.
 
-        Ids are read where that costs nothing: in host arrays, and on a CPU.
-        MXNet itself would clip a token id that is out of range in silence.
+        Raises ValueError as `inputs.check_tokens` does.
         """
         ctx = self.token_embedding.weight.list_ctx()[0]
-        shape = onp.shape(tokens)
-        if len(shape) != 2 or 0 in shape:
-            raise ValueError('tokens must be a batch of at least one row and '
-                             f'one column, (B, T), not of shape {shape}')
-        if onp.shape(segments) != shape:
+        tokens = check_tokens(tokens, self.vocab_size, self.max_len, ctx)
+        if onp.shape(segments) != tokens.shape:
             raise ValueError(f'segments {onp.shape(segments)} and tokens '
-                             f'{shape} must have one shape')
-        if shape[1] > self.max_len:
-            raise ValueError(f'{shape[1]} tokens are more than the '
-                             f'{self.max_len} positions of this model: raise '
-                             'max_len or cut the sequences')
-        check_ids(tokens, self.vocab_size, 'token')
+                             f'{tokens.shape} must have one shape')
         if self.num_segments < 2:
-            segments = onp.zeros(shape, 'int32')
+            segments = onp.zeros(tokens.shape, 'int32')
         check_ids(segments, max(self.num_segments, 1), 'segment')
-        return on_device(tokens, ctx, 'int32'), on_device(segments, ctx,
-                                                          'int32')
+        return tokens, on_device(segments, ctx, 'int32')
 
 
 class MaskLM(nn.Block):

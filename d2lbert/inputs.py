@@ -50,6 +50,25 @@ def check_ids(ids, bound, name):
                          f'range: it must be 0 to {bound - 1}')
 
 
+def check_tokens(tokens, vocab_size, max_len, ctx):
+    """tokens (B, T) as an int32 array on ctx, once its ids are known.
+
+    Raises ValueError for an empty batch, for more tokens than `max_len`, and
+    for ids out of range, where reading them costs nothing. MXNet itself
+    would clip those in silence.
+    """
+    shape = onp.shape(tokens)
+    if len(shape) != 2 or 0 in shape:
+        raise ValueError('tokens must be a batch of at least one row and '
+                         f'one column, (B, T), not of shape {shape}')
+    if shape[1] > max_len:
+        raise ValueError(f'{shape[1]} tokens are more than the {max_len} '
+                         'positions of this model: raise max_len or cut the '
+                         'sequences')
+    check_ids(tokens, vocab_size, 'token')
+    return on_device(tokens, ctx, 'int32')
+
+
 def check_sizes(least=1, **sizes):
     """Refuse sizes of a net that are no whole numbers from `least` on."""
     for name, size in sizes.items():

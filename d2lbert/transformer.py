@@ -11,11 +11,15 @@ from d2lbert.machine.backend import nn, np
 
 
 class PositionWiseFFN(nn.Block):
-    """Two dense layers applied to every position: (..., H) to (..., H)."""
+    """Two dense layers applied to every position: (..., H) to (..., H).
+
+    dropout: of the first one's outcome.
+    """
 
     def __init__(self, ffn_num_hiddens, ffn_num_outputs, precision='fp32',
-                 in_units=0, activation='relu', **kwargs):
+                 in_units=0, activation='relu', dropout=0.0, **kwargs):
         super().__init__(**kwargs)
+        self.dropout = nn.Dropout(dropout) if dropout else None
         self.dense1 = Dense(ffn_num_hiddens, activation=activation,
                             precision=precision, in_units=in_units)
         self.dense2 = Dense(ffn_num_outputs, precision=precision,
@@ -23,7 +27,8 @@ class PositionWiseFFN(nn.Block):
 
     def forward(self, X):
         """Map X (..., H) to (..., ffn_num_outputs)."""
-        return self.dense2(self.dense1(X))
+        Y = self.dense1(X)
+        return self.dense2(Y if self.dropout is None else self.dropout(Y))
 
 
 class AddNorm(nn.Block):
@@ -52,7 +57,8 @@ class TransformerEncoderBlock(nn.Block):
     """Self-attention and feed-forward network, each with its `AddNorm`.
 
     The 0.17 edition and the first call this class `EncoderBlock`.
-    attention_dropout: that of the attention weights, `dropout` if None.
+    attention_dropout: that of the attention weights, `dropout` if None;
+    activation_dropout: that within the network.
     pre_norm=True normalizes what each of the two is given in place of what
     it is added to: X + dropout(f(LayerNorm(X))).
     """
@@ -60,7 +66,7 @@ class TransformerEncoderBlock(nn.Block):
     def __init__(self, num_hiddens, ffn_num_hiddens, num_heads, dropout,
                  use_bias=False, precision='fp32', activation='relu',
                  layer_norm_eps=1e-5, attention_dropout=None, pre_norm=False,
-                 **kwargs):
+                 activation_dropout=0.0, **kwargs):
         super().__init__(**kwargs)
         self.pre_norm = pre_norm
         if attention_dropout is None:
@@ -70,7 +76,8 @@ class TransformerEncoderBlock(nn.Block):
             in_units=num_hiddens)
         self.addnorm1 = AddNorm(dropout, num_hiddens, layer_norm_eps)
         self.ffn = PositionWiseFFN(ffn_num_hiddens, num_hiddens, precision,
-                                   num_hiddens, activation)
+                                   num_hiddens, activation,
+                                   activation_dropout)
         self.addnorm2 = AddNorm(dropout, num_hiddens, layer_norm_eps)
 
     def forward(self, X, valid_lens):
@@ -104,6 +111,55 @@ class TransformerEncoderBlock(nn.Block):
 
 
 EncoderBlock = TransformerEncoderBlock
+
+
+class TransformerDecoderBlock(nn.Block):
+    """Attention to what came before, to a text, and a feed-forward network.
+
+    Each with its `AddNorm`. Arguments as for `TransformerEncoderBlock`.
+    """
+
+    def __init__(self, num_hiddens, ffn_num_hiddens, num_heads, dropout,
+                 use_bias=False, precision='fp32', activation='relu',
+                 layer_norm_eps=1e-5, attention_dropout=None,
+                 activation_dropout=0.0, **kwargs):
+        super().__init__(**kwargs)
+        if attention_dropout is None:
+            attention_dropout = dropout
+
+        def attention():
+            return MultiHeadAttention(
+                num_hiddens, num_heads, attention_dropout, use_bias,
+                precision, in_units=num_hiddens)
+
+        def add_norm():
+            return AddNorm(dropout, num_hiddens, layer_norm_eps)
+        self.attention1, self.addnorm1 = attention(), add_norm()
+        self.attention2, self.addnorm2 = attention(), add_norm()
+        self.ffn = PositionWiseFFN(ffn_num_hiddens, num_hiddens, precision,
+                                   num_hiddens, activation,
+                                   activation_dropout)
+        self.addnorm3 = add_norm()
+
+    def forward(self, X, encoded_X, valid_lens, seen_lens, cache):
+        """Decode X (B, T, H) with a text encoded_X (B, S, H) before it.
+
+        valid_lens (B,): how many tokens of the text count, None: all.
+        seen_lens (B, T): how many of all tokens so far each of X may look
+        at, None: all. cache: a dict that keeps what was computed of the text
+        and of the tokens before X; empty where X begins. Returns (B, T, H).
+        """
+        if 'text' not in cache:
+            cache['text'] = self.attention2.by_head(encoded_X, encoded_X)
+        new = self.attention1.by_head(X, X)
+        if 'tokens' in cache:
+            new = tuple(np.concatenate(both, axis=1)
+                        for both in zip(cache['tokens'], new))
+        cache['tokens'] = new
+        Y = self.addnorm1(X, self.attention1.attend(X, *new, seen_lens))
+        Z = self.addnorm2(Y, self.attention2.attend(Y, *cache['text'],
+                                                    valid_lens))
+        return self.addnorm3(Z, self.ffn(Z))
 
 
 class Blocks(nn.Sequential):

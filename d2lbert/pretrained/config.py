@@ -4,21 +4,39 @@ Its fields, and the values of those that are not there, are those of
 `transformers`. What `BERTModel` cannot do is refused by name: a field that
 is passed over in silence gives other numbers.
 """
+from pathlib import Path
+
 from d2lbert.bert import RELATIVE
 from d2lbert.pretrained.families import FAMILIES, family_of
 from d2lbert.pretrained.storage import PretrainedError, read_json
 
+#: The token that a text is decoded behind, where no field says it.
+START = {'decoder_start_token_id': 2}
+
+#: The file that says how texts are generated, and what holds without it.
+GENERATION = 'generation_config.json'
+FORCED = {'forced_eos_token_id': 2}
+
+#: {field of it: what `generation.How` calls it}
+GENERATED = {'num_beams': 'num_beams', 'max_length': 'max_len',
+             'min_length': 'min_len', 'length_penalty': 'length_penalty',
+             'no_repeat_ngram_size': 'no_repeat_ngram',
+             'early_stopping': 'early_stopping',
+             'forced_bos_token_id': 'first_id',
+             'forced_eos_token_id': 'last_id'}
+
 #: What a net has whose `config` does not say it.
 OTHERWISE = dict(RELATIVE, embedding_size=None, num_groups=None,
-                 inner_group_num=1, pre_norm=False)
+                 inner_group_num=1, pre_norm=False, activation_dropout=0.0,
+                 scale_embedding=False, decoder_layers=None)
 
 
 def keywords(path):
     """The keywords of `BERTModel` for a config.json, and all that it says.
 
-    Two dicts; the second has `initializer_range`, whatever its family calls
-    that, and `skip`, the rows of positions that no token has. Raises
-    `PretrainedError` for what `BERTModel` cannot do.
+    Or of `BARTModel`. Two dicts; the second has `initializer_range`,
+    whatever its family calls that, and `skip`, the rows of positions that no
+    token has. Raises `PretrainedError` for what these cannot do.
     """
     config = read_json(path)
 
@@ -48,13 +66,13 @@ def keywords(path):
         found[keyword] = value = config.get(field, default)
         if not _is_number(value) or not 0 <= value < 1:
             refuse(field, 'a number from 0 to less than 1')
-    hiddens, heads = (next(field for field, (keyword, _) in
-                           family.sizes.items() if keyword == wanted)
-                      for wanted in ('num_hiddens', 'num_heads'))
-    if found['num_hiddens'] % found['num_heads']:
-        raise PretrainedError(
-            f'{path}: {heads}, {found["num_heads"]}, does not divide '
-            f'{hiddens}, {found["num_hiddens"]}')
+    fields = {keyword: field for field, (keyword, _)
+              in family.sizes.items()}
+    for heads in 'num_heads', 'decoder_heads':
+        if found['num_hiddens'] % found.get(heads, 1):
+            raise PretrainedError(
+                f'{path}: {fields[heads]}, {found[heads]}, does not divide '
+                f'{fields["num_hiddens"]}, {found["num_hiddens"]}')
     if found.get('num_groups', 1) > found['num_layers']:
         refuse('num_hidden_groups', 'at most the number of layers')
     field, default = family.activation
@@ -80,17 +98,29 @@ def keywords(path):
         if value is not None and (not _is_number(value) or value < 0 or (
                 limit and value >= limit)):
             refuse(name, 'a number' + (f' below {limit}' if limit else ''))
-    pad = config.get('pad_token_id')
-    if pad is not None and (type(pad) is not int or not
-                            -1 <= pad < found['vocab_size']):
-        refuse('pad_token_id', f"one of the {found['vocab_size']} numbers "
-               'of tokens')
-    skip = skipped(family, family.pad_id if pad is None else pad)
-    if found['max_len'] <= skip:
+    ids = dict(pad_token_id=family.pad_id)
+    if family.generates:
+        ids.update(START)
+    for name, default in ids.items():
+        value = config.get(name)
+        if value is None:
+            ids[name] = default
+        elif type(value) is not int or not (
+                -(name == 'pad_token_id') <= value < found['vocab_size']):
+            refuse(name, f"one of the {found['vocab_size']} numbers of "
+                   'tokens')
+        else:
+            ids[name] = value
+    if family.generates:
+        found['start_id'] = ids['decoder_start_token_id']
+        config['generation'] = _generation(path, config)
+    skip = skipped(family, ids['pad_token_id'])
+    before = skip - family.rows_before      # of those that the field counts
+    if found['max_len'] <= before:
         raise PretrainedError(
             f'{path}: max_position_embeddings is {found["max_len"]}, but the '
-            f'first {skip} of them belong to no token')
-    found['max_len'] -= skip
+            f'first {before} of them belong to no token')
+    found['max_len'] -= before
     if family.ffn_factor:
         found['ffn_num_hiddens'] = family.ffn_factor * found['num_hiddens']
     spread = config.get(family.spread)
@@ -102,9 +132,21 @@ def keywords(path):
                  initializer_range=0.02 if spread is None else spread))
 
 
+def _generation(path, config):
+    """What a folder says of how texts are generated, a dict.
+
+    That is generation_config.json alone; before it was invented,
+    config.json.
+    """
+    other = Path(path).with_name(GENERATION)
+    if other.is_file():
+        return read_json(other)
+    return {**FORCED, **config}
+
+
 def skipped(family, pad_id):
     """How many rows of a family's positions belong to no token."""
-    return pad_id + 1 if family.positions_from_pad else 0
+    return pad_id + 1 if family.positions_from_pad else family.rows_before
 
 
 def _is_number(value):
@@ -112,8 +154,8 @@ def _is_number(value):
             and abs(value) < 1e30)      # neither NaN nor beyond a float
 
 
-def of_net(net, pad_id):
-    """What config.json says of a `BERTModel`; `PretrainedError` if it can't.
+def of_net(net, tokenizer):
+    """What config.json says of a net; `PretrainedError` if it can't.
 
     The format has no words for a net without LayerNorm behind its
     embeddings, nor for positions that are not learnt.
@@ -136,12 +178,18 @@ def of_net(net, pad_id):
     _check_sayable(family, config, {keyword for keyword, _ in said.values()})
     found = {field: config.get(keyword, default)
              for field, (keyword, default) in said.items()}
-    found['max_position_embeddings'] += skipped(family, pad_id)
+    found['max_position_embeddings'] += (
+        skipped(family, tokenizer.pad_id) - family.rows_before)
     field, _ = family.activation
     found[field] = next(theirs for theirs, ours in family.activations.items()
                         if ours == config['activation'])
     described = getattr(net, 'pretrained', None)
     before = described.config if described else {}
+    if family.generates:
+        found.update(
+            is_encoder_decoder=True, bos_token_id=tokenizer.cls_id,
+            eos_token_id=tokenizer.sep_id,
+            decoder_start_token_id=config['start_id'])
     return {
         'architectures': [architecture(net)],
         'model_type': family.model_type, **found,
@@ -149,7 +197,24 @@ def of_net(net, pad_id):
         **{name: before.get(name, default) for name, default
            in family.dropouts if name},
         family.spread: before.get('initializer_range', 0.02),
-        'pad_token_id': pad_id, 'dtype': 'float32', **_of_head(net, family)}
+        'pad_token_id': tokenizer.pad_id, 'dtype': 'float32',
+        **_of_head(net, family)}
+
+
+def generation_of_net(net, tokenizer):
+    """What `GENERATION` says of a net; None of one without a decoder."""
+    family, described = family_of(net.config), getattr(net, 'pretrained',
+                                                       None)
+    if not family.generates:
+        return None
+    before = described.config['generation'] if described else dict(
+        forced_eos_token_id=tokenizer.sep_id)
+    ours = dict(bos_token_id=tokenizer.cls_id, eos_token_id=tokenizer.sep_id,
+                pad_token_id=tokenizer.pad_id,
+                decoder_start_token_id=net.config['start_id'])
+    return {**ours, **{
+        name: value for name, value in before.items()
+        if name in ours or name in GENERATED and value is not None}}
 
 
 def _check_sayable(family, config, said):

@@ -1,10 +1,13 @@
 """The families of models that folders hold: what each calls its parts.
 
 A family is what its config.json says, and in which words, the names of its
-tensors, and the keywords by which a `BERTModel` is one of it. The names are
-those of Hugging Face's library `transformers`.
+tensors, and the keywords by which a `BERTModel` is one of it, or a
+`BARTModel`. The names are those of Hugging Face's library `transformers`.
 """
 from typing import NamedTuple, Optional
+
+from d2lbert.bart import STRUCTURE, BARTModel
+from d2lbert.bert import BERTModel
 
 #: What the kinds of GELU are called there. There are two: the exact one, and
 #: that by a tanh, which different programs have written down.
@@ -53,6 +56,10 @@ class Family(NamedTuple):
     optional: tuple = ()
     pad_id: int = 0
     positions_from_pad: bool = False    # position 0 is row pad_id + 1
+    rows_before: int = 0    # position 0 is this row, and fields count none
+                            # of those before it
+    copies: tuple = ()      # other names of the token embedding
+    generates: bool = False     # whether there is a decoder
     spread: str = 'initializer_range'
     #: The dropout before new layers, over whole texts and over each token:
     #: fields, and their values where they are missing (None: `dropout`).
@@ -241,11 +248,79 @@ FLAUBERT = Family(
     finetuned=_classes('Flaubert', span='ForQuestionAnsweringSimple'),
     whole=Head(act=None, output='sequence_summary.summary'))
 
+_BART_ATTENTION = {'W_q': 'q_proj', 'W_k': 'k_proj', 'W_v': 'v_proj',
+                   'W_o': 'out_proj'}
+
+
+def _bart_attention(ours, theirs):
+    return {f'{ours}.{x}': f'layers.{{i}}.{theirs}.{name}'
+            for x, name in _BART_ATTENTION.items()}
+
+
+_BART_FFN = {'ffn.dense1': 'layers.{i}.fc1', 'ffn.dense2': 'layers.{i}.fc2'}
+
+# Lewis et al. 2020
+BART = Family(
+    title='BART', model_type='bart', prefix='model.',
+    names={
+        'encoder.token_embedding': 'model.shared',
+        **_under('model.encoder.', {
+            'encoder.pos_embedding': 'embed_positions',
+            'encoder.embedding_norm': 'layernorm_embedding',
+            **_bart_attention('attention', 'self_attn'),
+            'addnorm1.ln': 'layers.{i}.self_attn_layer_norm', **_BART_FFN,
+            'addnorm2.ln': 'layers.{i}.final_layer_norm'}),
+        **{f'decoder.{ours}': f'model.decoder.{theirs}'
+           for ours, theirs in {
+               'pos_embedding': 'embed_positions',
+               'embedding_norm': 'layernorm_embedding',
+               **_bart_attention('attention1', 'self_attn'),
+               'addnorm1.ln': 'layers.{i}.self_attn_layer_norm',
+               **_bart_attention('attention2', 'encoder_attn'),
+               'addnorm2.ln': 'layers.{i}.encoder_attn_layer_norm',
+               **_BART_FFN,
+               'addnorm3.ln': 'layers.{i}.final_layer_norm'}.items()},
+        'mlm.bias': 'final_logits_bias', 'mlm.output': 'lm_head'},
+    sizes={'vocab_size': ('vocab_size', 50265),
+           'd_model': ('num_hiddens', 1024),
+           'encoder_ffn_dim': ('ffn_num_hiddens', 4096),
+           'encoder_attention_heads': ('num_heads', 16),
+           'encoder_layers': ('num_layers', 12),
+           'decoder_ffn_dim': ('decoder_ffn', 4096),
+           'decoder_attention_heads': ('decoder_heads', 16),
+           'decoder_layers': ('decoder_layers', 12),
+           'max_position_embeddings': ('max_len', 1024)},
+    shares={'dropout': ('dropout', 0.1),
+            'attention_dropout': ('attention_dropout', 0.0),
+            'activation_dropout': ('activation_dropout', 0.0)},
+    flags={'scale_embedding': ('scale_embedding', False)},
+    activation=('activation_function', 'gelu'),
+    structure=dict(layer_norm_eps=1e-5, **{
+        name: STRUCTURE[name] for name in (
+            'family', 'heads', 'mlm_hidden', 'num_segments')}),
+    fixed={**FIXED, 'is_encoder_decoder': (True, 'a single stack of layers'),
+           'tie_word_embeddings': (True, 'embeddings of which each part has '
+                                   'its own')},
+    aliases={'hidden_size': 'd_model',
+             'num_attention_heads': 'encoder_attention_heads',
+             'num_hidden_layers': 'encoder_layers'},
+    pad_id=1, rows_before=2, copies=(
+        'model.encoder.embed_tokens', 'model.decoder.embed_tokens'),
+    generates=True, spread='init_std',
+    dropouts=(('classifier_dropout', 0.0), (None, None)),
+    architecture='BartForConditionalGeneration')
+
 #: By what config.json says; a net's `config` names one as `family`.
 FAMILIES = {family.model_type: family for family in (
-    ALBERT, BERT, CAMEMBERT, DISTILBERT, FLAUBERT, ROBERTA)}
+    ALBERT, BART, BERT, CAMEMBERT, DISTILBERT, FLAUBERT, ROBERTA)}
 
 
 def family_of(config):
     """The `Family` of a net's `config`."""
     return FAMILIES[config.get('family', 'bert')]
+
+
+def net_of(config):
+    """The net of a `config`, without weights: a `BERTModel`, or another."""
+    generates = family_of(config).generates
+    return (BARTModel if generates else BERTModel)(**config)

@@ -10,12 +10,11 @@ from typing import NamedTuple
 
 import numpy as onp
 
-from d2lbert.bert import BERTModel
 from d2lbert.machine.backend import init, mx
 from d2lbert.machine.files import new_folder, write_text
 from d2lbert.pretrained import config as configs
 from d2lbert.pretrained import names, storage
-from d2lbert.pretrained.families import family_of
+from d2lbert.pretrained.families import family_of, net_of
 from d2lbert.pretrained.names import HEADS, PARTS
 from d2lbert.pretrained.sentence_folders import load_pooling
 from d2lbert.pretrained.storage import PretrainedError
@@ -77,9 +76,11 @@ def load_pretrained(folder, ctx=None, heads=HEADS, trainable=True):
     `safetensors`.
     """
     opened = open_folder(folder)
+    generates = family_of(opened.keywords).generates
     net, tokenizer = fill_net(
         opened, names.table(opened.keywords, opened.config['skip']),
-        lambda: BERTModel(**opened.keywords), ctx, trainable)
+        lambda: net_of(opened.keywords), ctx, trainable,
+        needed=('encoder', 'decoder') if generates else ('encoder',))
     _say(net.pretrained, heads)
     return net, tokenizer
 
@@ -88,7 +89,7 @@ class Opened(NamedTuple):
     """A folder whose config.json is understood."""
 
     folder: Path
-    keywords: dict      # of `BERTModel`
+    keywords: dict      # of `BERTModel`, or of `BARTModel`
     config: dict        # what config.json said, see `config.keywords`
     current: dict       # {name in a table: `storage.Stored`}
 
@@ -110,6 +111,7 @@ def open_folder(folder):
     family = family_of(keywords)
     current = {name: found[theirs]
                for name, theirs in names.in_table(found, family).items()}
+    _leave_out_copies(folder, family, current)
     if not _is_tied(keywords, current):
         keywords['tie_embeddings'] = False
     _leave_out(keywords, family, current, config['skip'])
@@ -154,6 +156,26 @@ def _leave_out(keywords, family, current, skip):
                                   if part not in lost)
 
 
+def _leave_out_copies(folder, family, current):
+    """Leave out other names of the token embedding; refuse another one."""
+    shared = f'{family.names["encoder.token_embedding"]}.weight'
+    for name in [f'{copy}.weight' for copy in family.copies]:
+        if name not in current:
+            continue
+        copy = current.pop(name)
+        if not _are_one(copy, current.setdefault(shared, copy)):
+            raise PretrainedError(
+                f'{folder}: {name} is another tensor than {shared}, and a '
+                f'{family.title} with several token embeddings cannot be '
+                'served here')
+
+
+def _are_one(a, b):
+    """Whether two `Stored` tensors hold the same."""
+    return (a.shape == b.shape and {a.dtype, b.dtype} <= set(storage.TYPES)
+            and onp.array_equal(storage.read(a), storage.read(b)))
+
+
 def _is_tied(keywords, current):
     """Whether the last weight of the head is that of the embeddings.
 
@@ -166,10 +188,8 @@ def _is_tied(keywords, current):
         f'{called["encoder.token_embedding"]}.weight')
     if not keywords['tie_embeddings'] or decoder is None:
         return keywords['tie_embeddings']
-    if embedding is None or decoder.shape != embedding.shape or not (
-            {decoder.dtype, embedding.dtype} <= set(storage.TYPES)):
-        return False        # and will be refused with a table
-    if not onp.array_equal(storage.read(decoder), storage.read(embedding)):
+    # Where shapes differ, they will be refused with a table
+    if embedding is None or not _are_one(decoder, embedding):
         return False
     del current[decoder_name]
     return True
@@ -184,8 +204,9 @@ def _compare(lines, current):
         where = strangers.pop(line.also, None) or one
         expected = storage.shown(line.shape)
         if where is None:
-            differences.append(Difference(line.name, 'missing', expected, '',
-                                          line.part))
+            if not line.spare:
+                differences.append(Difference(line.name, 'missing', expected,
+                                              '', line.part))
         elif where.shape != line.shape or where.dtype not in storage.TYPES:
             differences.append(Difference(where.name, 'misshapen', expected,
                                           str(where), line.part))
@@ -254,12 +275,13 @@ def save_pretrained(net, tokenizer, folder):
     LayerNorm behind its embeddings, or with sinusoidal positions), for one
     that is not exactly a `BERTModel`, and where `folder` holds something.
     """
-    config = configs.of_net(net, tokenizer.pad_id)
+    config = configs.of_net(net, tokenizer)
     if len(tokenizer) > config['vocab_size']:
         raise PretrainedError(
             f'the tokenizer has {len(tokenizer)} tokens, but the net only '
             f'{config["vocab_size"]}: they are of two models')
-    write_folder(folder, config, _tensors(net, tokenizer.pad_id), tokenizer)
+    write_folder(folder, config, _tensors(net, tokenizer.pad_id), tokenizer,
+                 configs.generation_of_net(net, tokenizer))
 
 
 def _tensors(net, pad_id):
@@ -298,15 +320,20 @@ def _tensors(net, pad_id):
     return tensors
 
 
-def write_folder(folder, config, tensors, tokenizer):
+def write_folder(folder, config, tensors, tokenizer, generation=None):
     """Write a folder of config.json, model.safetensors and a tokenizer.
 
-    config: a dict; tensors: {name: array}. It appears when all is written.
+    config: a dict; tensors: {name: array}; generation: what
+    generation_config.json is to say, if there is one. It appears when all is
+    written.
     """
     storage.safetensors()       # before anything is done
     with new_folder(folder) as part:
-        write_text(part / 'config.json', json.dumps(
-            config, indent=2, sort_keys=True) + '\n')
+        for name, said in (('config.json', config),
+                           (configs.GENERATION, generation)):
+            if said is not None:
+                write_text(part / name, json.dumps(
+                    said, indent=2, sort_keys=True) + '\n')
         tokenizer.save(part)
         storage.write(part / storage.WEIGHTS, tensors,
                       Path(folder, storage.WEIGHTS))

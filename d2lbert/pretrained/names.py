@@ -11,7 +11,7 @@ from d2lbert.pretrained.families import BERT, family_of
 
 #: The parts of a checkpoint. One without the first is none; the others are
 #: heads, and many checkpoints lack some.
-PARTS = {'encoder': 'encoder', 'pooler': 'pooler',
+PARTS = {'encoder': 'encoder', 'decoder': 'decoder', 'pooler': 'pooler',
          'mlm': 'masked language model head', 'nsp': 'next sentence head'}
 HEADS = RELATIVE['heads']
 
@@ -26,6 +26,7 @@ class Tensor(NamedTuple):
     turned: bool = False    # whether the order of its rows is the other one
     also: str = None        # a second name of the same tensor
     skip: int = 0           # rows before ours, which no token has
+    spare: bool = False     # where it is missing, it is what it begins as
 
 
 def table(config, skip=0):
@@ -40,8 +41,8 @@ def table(config, skip=0):
     heads = config.get('heads', HEADS)
     E = config.get('embedding_size') or H
 
-    def rows(ours, at, shape):
-        return Tensor(f'{names[ours]}.weight', at, shape, 'encoder')
+    def rows(ours, at, shape, part='encoder'):
+        return Tensor(f'{names[ours]}.weight', at, shape, part)
 
     def dense(key, ours, shape, part='encoder', turned=False, **places):
         name = names[key].format(**places)
@@ -73,6 +74,21 @@ def table(config, skip=0):
                 (norm, 'addnorm1.ln', H), (dense, 'ffn.dense1', (F, H)),
                 (dense, 'ffn.dense2', (H, F)), (norm, 'addnorm2.ln', H)):
             lines += kind(key, f'encoder.blks.{i}.{key}', size, **places)
+    for i in range(config.get('decoder_layers', 0)):
+        if not i:
+            lines.append(rows('decoder.pos_embedding',
+                              'decoder.pos_embedding', (skip + L, H),
+                              'decoder')._replace(skip=skip))
+            lines += norm('decoder.embedding_norm', 'decoder.embedding_norm',
+                          H, 'decoder')
+        F = config['decoder_ffn']
+        for kind, key, size in (
+                *((dense, f'attention{k}.W_{x}', (H, H))
+                  for k in (1, 2) for x in 'qkvo'),
+                *((norm, f'addnorm{k}.ln', H) for k in (1, 2, 3)),
+                (dense, 'ffn.dense1', (F, H)), (dense, 'ffn.dense2', (H, F))):
+            lines += kind(f'decoder.{key}', f'decoder.blks.{i}.{key}', size,
+                          'decoder', i=i)
     if 'pooler' in heads:
         lines += dense('hidden', 'hidden', (H, H), 'pooler')
     last = 0
@@ -81,7 +97,10 @@ def table(config, skip=0):
                   *norm('mlm.norm', 'mlm.mlp.1', E, 'mlm')]
         last = 2
     decoder, bias = f'{names["mlm.output"]}.bias', names['mlm.bias']
-    lines.append(Tensor(bias, f'mlm.mlp.{last}.bias', (V,), 'mlm',
+    # Of those with a decoder it is a row, which need not be there
+    spare = family_of(config).generates
+    lines.append(Tensor(bias, f'mlm.mlp.{last}.bias', (1, V) if spare
+                        else (V,), 'mlm', spare=spare,
                         also=decoder if decoder != bias else None))
     if not config['tie_embeddings']:
         lines.append(Tensor(f'{names["mlm.output"]}.weight',

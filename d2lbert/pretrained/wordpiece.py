@@ -213,6 +213,10 @@ class WordPiece(Tokens):
             None if pair is None else [listed(pair, 'words')], max_len,
             True)[0]
 
+    def decode(self, ids):
+        """The text of a list of ids, without special tokens."""
+        return self.tokenizer.decode(ids, skip_special_tokens=True)
+
     def _encode(self, texts, pairs, max_len, are_words):
         texts = listed(texts, 'texts')
         room = room_of(self, max_len, pairs is not None)
@@ -291,6 +295,12 @@ class WholeWords(Tokens):
             for word in map(check_text, listed(some, 'words'))]
             for some in (words, pair))
         return self._joined(first, second, max_len)
+
+    def decode(self, ids):
+        """As `WordPiece.decode`."""
+        special = set(self.special_ids)
+        return ' '.join(self.vocab.to_tokens(
+            [idx for idx in ids if idx not in special]))
 
     @staticmethod
     def _of_text(text):

@@ -156,8 +156,8 @@ def test_an_unknown_family_is_refused_with_those_that_are_known(tmp_path):
         load_pretrained(tmp_path)
     assert str(error.value) == (
         f"{tmp_path}/config.json: model_type is 't5', but expected is one of "
-        'albert, bert, camembert, distilbert, flaubert, roberta, as another '
-        'family of models cannot be served here')
+        'albert, bart, bert, camembert, distilbert, flaubert, roberta, as '
+        'another family of models cannot be served here')
 
 
 @pytest.mark.parametrize('keywords, said', [

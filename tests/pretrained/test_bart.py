@@ -1,0 +1,159 @@
+"""BART: its folders say and generate here what they do in transformers.
+
+In fixtures/bart lies a small folder of random weights with what transformers
+says of it, as seq2seq.py has written it there. D2LBERT_PEERS names a Python
+with torch and transformers: then others are made and compared, too, and what
+is written here is read there.
+"""
+import json
+
+import numpy as onp
+import pytest
+import relatives
+import seq2seq
+from closeness import FIXTURES, put
+from safetensors.numpy import load_file
+from test_families import CLOSE
+
+from d2lbert.machine.backend import autograd, np
+from d2lbert.pretrained.folders import load_pretrained, save_pretrained
+from d2lbert.pretrained.generation import generated_ids, how_of
+
+SHAPES = list(map(str, range(len(seq2seq.SHAPES))))
+
+
+@pytest.fixture(scope='module')
+def fresh(ask, tmp_path_factory):
+    """Folders of all shapes, 0 and so on; 0-again and so on written here."""
+    place = tmp_path_factory.mktemp('bart')
+    ask('make', place, 5, program=seq2seq.__file__)
+    again = [place / f'{name}-again' for name in SHAPES]
+    for name, folder in zip(SHAPES, again):
+        save_pretrained(*load_pretrained(place / name), folder)
+    ask('score', *again, program=seq2seq.__file__)
+    return place
+
+
+def close(ours, theirs, lens):
+    """Whether ours (B, T, ...) is theirs in the first lens of each row."""
+    ours = ours.asnumpy()
+    return all(abs(ours[b, :n] - theirs[b, :n]).max() < CLOSE
+               for b, n in enumerate(lens))
+
+
+def check_says(folder):
+    """That a net says what is written there, padded and not."""
+    net, _ = load_pretrained(folder)
+    assert net.pretrained.differences == ()
+    their = onp.load(folder / 'peers.npz')
+    ids, lens, targets, target_lens = (their[name] for name in (
+        'ids', 'lens', 'targets', 'target_lens'))
+    places = onp.broadcast_to(onp.arange(ids.shape[1]), ids.shape)
+    X, mlm, nsp = net(put(ids), None, put(lens), put(places))
+    assert nsp is None
+    assert close(X, their['hidden'], lens) and close(mlm, their['mlm'], lens)
+    encoded = net.encode(put(ids), put(lens))
+    assert close(encoded[0], their['encoded'], lens)
+    shifted = net.shifted(put(targets))
+    decoded = net.decode(shifted, *encoded)
+    assert close(decoded, their['decoded'], target_lens)
+    assert close(net.mlm.mlp(decoded), their['scores'], target_lens)
+    for b, (n, t) in enumerate(zip(lens, target_lens)):     # without padding
+        alone = net.encode(put(ids[b:b + 1, :n]), None)
+        assert close(alone[0], their['encoded'][b:b + 1], [n])
+        alone = net.decode(shifted[b:b + 1, :t], *alone)
+        assert close(alone, their['decoded'][b:b + 1], [t])
+
+
+def check_learns(folder):
+    """That the loss and the gradients' norm are those written there."""
+    net, _ = load_pretrained(folder)
+    their = onp.load(folder / 'peers.npz')
+    targets, target_lens = their['targets'], their['target_lens']
+    b, t = onp.nonzero(onp.arange(targets.shape[1]) < target_lens[:, None])
+    with autograd.record(train_mode=False):
+        X = net.decode(net.shifted(put(targets)),
+                       *net.encode(put(their['ids']), put(their['lens'])))
+        rows = X.reshape(-1, X.shape[-1]).take(
+            put(b * targets.shape[1] + t), axis=0)
+        loss = net.mlm.loss(rows, put(targets[b, t]), np.ones(len(b)))
+    loss.backward()
+    params = {id(p): p for p in net.collect_params().values()
+              if p.grad_req != 'null'}.values()
+    norm = sum((p.grad().asnumpy().astype('float64') ** 2).sum()
+               for p in params) ** 0.5
+    assert float(loss) == pytest.approx(float(their['loss']), abs=CLOSE)
+    assert norm == pytest.approx(float(their['norm']), rel=CLOSE)
+
+
+def check_generates(folder):
+    """That ids are those written there, with the cache and without."""
+    net, tokenizer = load_pretrained(folder)
+    their = onp.load(folder / 'peers.npz')
+    texts = [ids[:n].tolist() for ids, n in zip(their['ids'], their['lens'])]
+    names = {field: ours for field, ours in (
+        ('num_beams', 'num_beams'), ('min_length', 'min_len'),
+        ('length_penalty', 'length_penalty'),
+        ('no_repeat_ngram_size', 'no_repeat_ngram'),
+        ('early_stopping', 'early_stopping'))}
+    said = how_of(net, tokenizer)
+    plain = said._replace(num_beams=1, min_len=0, length_penalty=1.0,
+                          no_repeat_ngram=0, early_stopping=False,
+                          max_len=seq2seq.MAX_LENGTH)
+    hows = {name: plain._replace(**{names[field]: value for field, value
+                                    in how.items()})
+            for name, how in seq2seq.HOW.items()}
+    for name, how in {**hows, 'folder': said}.items():
+        expected = [ids.tolist() for ids in their[f'ids_{name}']]
+        for use_cache in True, False:
+            found = generated_ids(net, texts, how.checked(net), use_cache,
+                                  tokenizer.pad_id)
+            width = len(expected[0])
+            assert [ids + [tokenizer.pad_id] * (width - len(ids))
+                    for ids in found] == expected, (name, use_cache)
+    assert said.num_beams == seq2seq.SAID['num_beams']
+
+
+def check_written(folder, again):
+    """That a folder written here holds what the one it was read from holds.
+    """
+    there, here = (load_file(str(path / 'model.safetensors'))
+                   for path in (folder, again))
+    assert set(here) == set(there)
+    for name in there:
+        expected = there[name]
+        if name.endswith('embed_positions.weight'):
+            # Rows that no token has do not come back
+            expected = onp.pad(expected[2:], ((2, 0), (0, 0)))
+        assert (here[name] == expected).all(), name
+
+
+CHECKS = check_says, check_learns, check_generates
+
+
+@pytest.mark.parametrize('check', CHECKS)
+def test_a_folder_is_what_it_is_in_transformers(check, tmp_path, path):
+    check(FIXTURES / 'bart')
+
+
+def test_a_folder_comes_back(tmp_path):
+    save_pretrained(*load_pretrained(FIXTURES / 'bart'), tmp_path / 'again')
+    check_written(FIXTURES / 'bart', tmp_path / 'again')
+    one, again = (json.loads((folder / 'generation_config.json').read_text())
+                  for folder in (FIXTURES / 'bart', tmp_path / 'again'))
+    assert {**one, **again} == one and set(seq2seq.SAID) <= set(again)
+
+
+@pytest.mark.parametrize('check', CHECKS)
+@pytest.mark.parametrize('name', SHAPES)
+def test_fresh_folders_agree(name, check, fresh):
+    check(fresh / name)
+
+
+@pytest.mark.parametrize('name', SHAPES)
+def test_what_is_written_here_is_read_there_without_a_word(name, fresh):
+    again = fresh / f'{name}-again'
+    check_written(fresh / name, again)
+    for check in CHECKS:
+        check(again)
+    assert json.loads((again / 'peers.json').read_text())['said'] == []
