@@ -190,33 +190,38 @@ class BARTModel(nn.Block):
         stands for it, and scores the word there. segments are not looked at.
         Returns encoded_X (B, T, H), mlm_Y_hat (B, P, V) or None, None.
         """
-        tokens, _ = self.encoder.check(tokens, onp.zeros(onp.shape(tokens)))
-        encoded_X = self.decode(self.shifted(tokens),
-                                *self.encode(tokens, valid_lens))
-        mlm_Y_hat = None
+        encoded_X, mlm_Y_hat = restored(self, tokens, valid_lens), None
         if pred_positions is not None:
             mlm_Y_hat = self.mlm(encoded_X, pred_positions)
         return encoded_X, mlm_Y_hat, None
 
-    def encode(self, tokens, valid_lens):
-        """The encoder's (B, S, H) of tokens (B, S), and valid_lens again."""
-        return self.encoder(tokens, onp.zeros(onp.shape(tokens), 'int32'),
-                            valid_lens), valid_lens
 
-    def decode(self, tokens, encoded_X, valid_lens, caches=None):
-        """What the decoder makes of tokens (B, T): (B, T, H).
+def read(net, tokens, valid_lens):
+    """What the encoder of a net makes of tokens (B, S): (B, S, H)."""
+    return net.encoder(tokens, onp.zeros(onp.shape(tokens), 'int32'),
+                       valid_lens)
 
-        encoded_X, valid_lens: what `encode` gave; caches: as for
-        `BARTDecoder`.
-        """
-        return self.decoder(tokens, self.encoder, encoded_X, valid_lens,
-                            caches)
 
-    def shifted(self, tokens):
-        """What the decoder is given to say tokens (B, T): (B, T).
+def restored(net, tokens, valid_lens, targets=None):
+    """What the decoder of a net makes of targets (B, T): (B, T, H).
 
-        start_id, and all tokens but the last.
-        """
-        start = np.full((len(tokens), 1), self.config['start_id'],
-                        dtype='int32', ctx=tokens.ctx)
-        return np.concatenate([start, tokens[:, :-1]], axis=1)
+    net: a `BARTModel`, or one with its encoder, decoder and config. tokens
+    (B, S) and valid_lens (B,), or None: the text that is read, which has to
+    be said itself where there are no targets. Row t is given the targets
+    before t.
+    """
+    encoded_X = read(net, tokens, valid_lens)
+    return net.decoder(
+        shifted(tokens if targets is None else targets,
+                net.config['start_id'], encoded_X.ctx),
+        net.encoder, encoded_X, valid_lens)
+
+
+def shifted(tokens, start_id, ctx):
+    """What a decoder is given to say tokens (B, T): int32 (B, T).
+
+    start_id, and all tokens but the last.
+    """
+    tokens = on_device(tokens, ctx, 'int32')
+    start = np.full((len(tokens), 1), start_id, dtype='int32', ctx=ctx)
+    return np.concatenate([start, tokens[:, :-1]], axis=1)

@@ -17,6 +17,7 @@ from d2lbert.transformer import (
 from d2lbert.bert import (
     BERTEncoder, BERTModel, MaskLM, NextSentencePred,
     get_tokens_and_segments)
+from d2lbert.bart import BARTModel
 from d2lbert.bert_dataset import (
     _get_mlm_data_from_tokens, _get_next_sentence,
     _get_nsp_data_from_paragraph, _pad_bert_inputs, _read_wiki,
@@ -33,6 +34,7 @@ from d2lbert.encoding import encode
 from d2lbert.pretrained.sizes import bert_base, bert_large
 from d2lbert.pretrained.filling import fill_mask
 from d2lbert.pretrained.folders import load_pretrained, save_pretrained
+from d2lbert.pretrained.generation import generate
 from d2lbert.pretrained.wordpiece import WholeWords, WordPiece
 from d2lbert.corpus.opening import open_corpus
 from d2lbert.objectives.evaluation import evaluate

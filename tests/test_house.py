@@ -21,6 +21,7 @@ ORDER = [
     'words', 'numbered',                                # a text as numbers
     'inputs', 'layers', 'attention', 'packing',         # below the pages
     'transformer', 'bert',                              # the pages
+    'bart',             # an encoder with a decoder behind it
     'bert_dataset', 'bert_pretraining',
     'multi_device', 'natural_language_inference',
     'encoding',         # many texts to vectors

@@ -16,6 +16,7 @@ from d2lbert.command import (
     export,
     fill,
     finetune,
+    generate,
     launch,
     predict,
     pretrain,
@@ -33,6 +34,7 @@ Pretrain BERT as "Dive into Deep Learning" does, and look at what it learnt.
   d2lbert similar FOLDER QUERY --file F  the lines nearest to a query
   d2lbert evaluate RUN                   how well it does on unseen text
   d2lbert fill FOLDER 'it is a [MASK] .' what it guesses for masked words
+  d2lbert generate FOLDER 'a text'       what a BART says to it
   d2lbert show RUN --out page.html       attention, senses, losses: a page
   d2lbert finetune --task sst2 ...       learn a labelled task
   d2lbert predict RUN 'a fine film'      what it then says of a text
@@ -45,8 +47,8 @@ Pretrain BERT as "Dive into Deep Learning" does, and look at what it learnt.
 #: The sub-commands, as `--help` lists them; `launch` asks for `pretrain`'s
 #: parser. They import what they need when they run: nobody waits for MXNet
 #: to read a help text.
-COMMANDS = (pretrain, encode, similar, evaluate, fill, show, finetune, predict,
-            export, launch, doctor, cache)
+COMMANDS = (pretrain, encode, similar, evaluate, fill, generate, show,
+            finetune, predict, export, launch, doctor, cache)
 
 
 def main(argv=None):

@@ -54,6 +54,11 @@ class Spans(NamedTuple):
             kinds[vocab[vocab.special]] = draw.FIXED
         return kinds if self.whole else kinds & draw.FIXED
 
+    def drawn(self, corpus, rows, parts, max_len, rng, mask_share):
+        """Rows of parts of a text with words hidden: `hide_spans`."""
+        return hide_spans(corpus, rows, parts, self, max_len, rng,
+                          mask_share)
+
 
 def geometric(p, longest):
     """The geometric law cut at `longest`, and scaled to sum to 1: a tuple."""

@@ -25,7 +25,6 @@ from d2lbert.bert_dataset import (
 )
 from d2lbert.corpus.filling import draw_runs
 from d2lbert.corpus.sentences import full_sentences
-from d2lbert.corpus.spans import hide_spans
 from d2lbert.numbered import Corpus, shuffled_paragraphs
 
 # An epoch of no more pairs times max_len than this is one chunk. The columns
@@ -126,7 +125,8 @@ class StoredText(Corpus):
         swap: in no pair is anything replaced; the two texts of half of them
         change places, and nsp_y is 1 where they stand in order.
         spans: instead, rows are full sentences of one text, with words
-        hidden as this `spans.Spans` says, and batches `spans.Masked`. The
+        hidden as this `spans.Spans` says, and batches `spans.Masked`; or
+        made noisy by a `noise.Noise`, and batches `noise.Noised`. The
         chunks, parts of the text as it stands, come in a new order.
         dynamic: new partners and masks each epoch; without it the examples
         are those of every epoch, and only their order is new.
@@ -211,10 +211,9 @@ class StoredText(Corpus):
         return columns
 
     def _rows(self, chunk, num_chunks, max_len, mask_share, spans, rng):
-        """All rows of full sentences of a chunk, `Masked` columns."""
+        """All rows of full sentences of a chunk, as columns."""
         rows, parts = full_sentences(self, chunk, num_chunks, max_len, rng)
-        columns = hide_spans(self, rows, parts, spans, max_len, rng,
-                             mask_share)
+        columns = spans.drawn(self, rows, parts, max_len, rng, mask_share)
         self.release()
         return columns
 

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from d2lbert import hub
-from d2lbert.bert import BERTModel
 from d2lbert.bert_pretraining import (
     _get_batch_bert,
     _get_batch_loss_bert,
@@ -17,6 +16,7 @@ from d2lbert.corpus.opening import open_corpus
 from d2lbert.machine.backend import gluon, init
 from d2lbert.machine.hardware import require_memory
 from d2lbert.objectives.evaluation import Figures, evaluate
+from d2lbert.pretrained.families import net_of
 from d2lbert.pretrained.sizes import DISTILLED, PUBLISHED
 from d2lbert.pretrained.vocabulary import PieceVocab, same_pieces
 
@@ -108,7 +108,7 @@ class MLMAndNSP:
 
     def net(self, devices):
         """The net, with new weights on every device."""
-        bert = BERTModel(**self.model)
+        bert = net_of(self.model)
         bert.vocab = self.vocab
         net = self.trained(bert)
         # A weight, its gradient, Adam's two moments, and its average

@@ -8,7 +8,7 @@ from typing import NamedTuple, Optional, Union
 
 import numpy as onp
 
-from d2lbert.bart import Caches
+from d2lbert.bart import Caches, read
 from d2lbert.machine.backend import autograd, np
 from d2lbert.pretrained.config import GENERATED
 
@@ -170,7 +170,7 @@ def generated_ids(net, texts, how, use_cache=True, pad_id=0):
     searches = [(Greedy if how.num_beams == 1 else Beams)(how)
                 for _ in texts]
     with autograd.pause():
-        encoded_X, _ = net.encode(ids, lens)
+        encoded_X = read(net, ids, lens)
         _search(net, searches, encoded_X, lens, use_cache)
     return [search.best for search in searches]
 
@@ -187,8 +187,8 @@ def _search(net, searches, encoded_X, lens, use_cache):
         tokens = onp.array([tokens for k in begun
                             for tokens in searches[k].sequences], 'int32')
         new = tokens[:, caches.length:]
-        X = net.decode(new, texts_X, lens[rows],
-                       caches if use_cache else None)[:, -1]
+        X = net.decoder(new, net.encoder, texts_X, lens[rows],
+                        caches if use_cache else None)[:, -1]
         scores = _log_softmax(net.mlm.mlp(X).asnumpy())
         order, at, left = [], 0, []
         for k in begun:

@@ -93,5 +93,5 @@ def import_run(folder, run):
 def _objective_of(net):
     """What the heads of a pretrained net were trained for."""
     if net.nsp is None:
-        return 'mlm'
+        return 'denoise' if hasattr(net, 'decoder') else 'mlm'
     return 'mlm+sop' if net.config.get('family') == 'albert' else 'mlm+nsp'

@@ -4,9 +4,9 @@ import json
 from pathlib import Path
 from shlex import quote
 
-from d2lbert.bert import BERTModel
 from d2lbert.machine.backend import last_line, mx, npx
 from d2lbert.machine.files import Name, replacing, write_text
+from d2lbert.pretrained.families import net_of
 from d2lbert.pretrained.vocabulary import PieceVocab
 from d2lbert.pretrained.wordpiece import VOCAB, is_in
 from d2lbert.text import Vocab
@@ -95,13 +95,13 @@ def _described_net(folder, trainable):
             raise RunError(f'{folder} holds a fine-tuned model, which has '
                            'other scores: d2lbert predict and evaluate, '
                            'load_run and load_finetuned know it')
-        net = BERTModel(**config['model'])
+        net = net_of(config['model'])
         if not trainable:
             net.collect_params().setattr('grad_req', 'null')
         return net
     except RunError:
         raise
-    except (ValueError, TypeError, OverflowError) as error:
+    except (ValueError, TypeError, KeyError, OverflowError) as error:
         raise RunError(f'{folder / "config.json"} does not describe a model: '
                        f'{error}') from None
 

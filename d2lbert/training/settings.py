@@ -14,6 +14,11 @@ from typing import Any, NamedTuple
 PATHS = 'paths'
 
 
+#: What `corpus.noise` can do to a text.
+NOISES = ('masking', 'deletion', 'infilling', 'sentences',
+          'masking+sentences', 'deletion+sentences', 'infilling+sentences')
+
+
 class Setting(NamedTuple):
     """One thing about a run that can be chosen."""
 
@@ -152,9 +157,16 @@ GROUPS = {
         Setting('objective', str, 'mlm+nsp', "mlm+nsp, the book's, on pairs "
                 "of sentences; mlm+sop, ALBERT's, on the order of such pairs; "
                 "mlm, masked words in full sentences, RoBERTa's; span, masked "
-                "spans in them and their boundaries, SpanBERT's; these two "
-                'draw new masks each epoch', 'NAME',
-                choices=('mlm+nsp', 'mlm+sop', 'mlm', 'span')),
+                "spans in them and their boundaries, SpanBERT's; "
+                "denoise, noisy sentences restored by a decoder, BART's; "
+                'these three draw anew each epoch', 'NAME',
+                choices=('mlm+nsp', 'mlm+sop', 'mlm', 'span', 'denoise')),
+        Setting('noise', str, 'infilling+sentences', 'of denoise: masking '
+                'or deletion of tokens, or infilling, one mask for a span of '
+                'words; and sentences in another order', 'NAME',
+                choices=NOISES),
+        Setting('noise_share', float, 0.3, 'of denoise: share of the tokens '
+                'that are masked, deleted or in spans', 'SHARE', share=True),
         Setting('recipe', str, 'book', "book, the chapter's settings, or "
                 'learn, which learns more in ten minutes', 'NAME'),
         Setting('batch_size', int, 512, 'sentence pairs, or sequences, in a '
@@ -229,7 +241,9 @@ RECIPES = {'book': BOOK, 'learn': LEARN}
 #: always filled.
 OF_OBJECTIVE = {'mlm+nsp': {}, 'mlm+sop': {},
                 'mlm': dict(fill=True, dynamic=True, nsp_weight=1.0),
-                'span': dict(fill=True, dynamic=True, nsp_weight=1.0)}
+                'span': dict(fill=True, dynamic=True, nsp_weight=1.0),
+                'denoise': dict(fill=True, dynamic=True, nsp_weight=1.0,
+                                architecture='published')}
 
 #: What a run that is resumed may be given anew: where it ends, how it is
 #: kept, and where the same text is found.
@@ -254,9 +268,10 @@ def complete(keywords):
         raise ValueError(f'objective={objective} asks for a head over pairs, '
                          'which architecture=distilbert has not: give '
                          'objective=mlm (--objective mlm)')
-    if values['nsp_weight'] != 1 and objective in ('mlm', 'span'):
+    if values['nsp_weight'] != 1 and objective in ('mlm', 'span', 'denoise'):
         raise ValueError(f'objective={objective} has no next sentences: leave '
                          'nsp_weight (--nsp-weight) out')
+    _check_noise(objective, values)
     if values['vocab_size'] is not None and values['vocab'] is not None:
         raise ValueError('vocab (--vocab) and vocab_size (--vocab-size) both '
                          'say what the vocabulary is: leave one of them out')
@@ -288,6 +303,25 @@ def _check_teaching(values):
         raise ValueError('with soft_weight=0 and cosine_weight=0 nothing is '
                          'learnt from the teacher: raise one of them, or '
                          'leave teacher out')
+
+
+def _check_noise(objective, values):
+    """Refuse what is said of noise, or of a BART, where it makes no sense."""
+    for name in ('noise', 'noise_share'):
+        if objective != 'denoise' and values[name] != BOOK[name]:
+            raise ValueError(f'{name} (--{name.replace("_", "-")}) is for '
+                             'objective=denoise: add that (--objective '
+                             'denoise), or leave it out')
+    if not values['noise_share']:
+        raise ValueError('noise_share (--noise-share) must be more than 0: '
+                         'for a text without noise in its tokens choose '
+                         'noise=sentences (--noise sentences)')
+    for name, only in (('architecture', 'published'), ('teacher', None),
+                       ('embedding_size', None), ('share_layers', False)):
+        if objective == 'denoise' and values[name] != only:
+            raise ValueError(
+                f'objective=denoise trains a BART, which has {name}={only}: '
+                f'leave {name} (--{name.replace("_", "-")}) out')
 
 
 def checked(settings, defaults, keywords):

@@ -1,0 +1,143 @@
+"""Noisy texts restored, word by word: the objective of BART.
+
+B rows, S and T tokens of what is read and of what was there (`corpus.noise`).
+"""
+from typing import NamedTuple
+
+import numpy as onp
+
+from d2lbert.bart import STRUCTURE, restored
+from d2lbert.corpus.noise import Noise
+from d2lbert.devices import shards
+from d2lbert.machine.backend import autograd, np
+from d2lbert.objectives.evaluation import mlm_figures, mlm_sums
+from d2lbert.objectives.mlm import MLM
+from d2lbert.pretrained.sizes import PUBLISHED
+from d2lbert.progress import Accumulator
+
+#: Share of the tokens that noise takes, as published.
+NOISE_SHARE = 0.3
+
+#: Rows whose scores of the whole vocabulary are in memory at a time.
+ROWS = 1 << 10
+
+
+class DenoiseFigures(NamedTuple):
+    """What a model makes of a text; see `evaluation.Figures`."""
+
+    denoise_loss: float     # nats for a token that was there
+    perplexity: float       # exp(denoise_loss)
+    accuracy: float         # share of tokens that come first
+    unknown_share: float    # of the tokens, those <unk>
+    known_accuracy: float   # accuracy over all but those
+
+
+class Denoise(MLM):
+    """A text that was made noisy, restored: Lewis et al. 2020.
+
+    Rows are those of `MLM`; the noise is drawn anew each epoch, unless
+    dynamic=False. The model is a `BARTModel`, whose decoder is given the
+    words that were there before each one that it says.
+    """
+
+    losses = 'denoise',
+    Figures = DenoiseFigures
+
+    @property
+    def model(self):
+        """The arguments of the net, a dictionary."""
+        s, sep = self.settings, self.vocab.special.sep
+        sizes = {name: s[name] for name in (
+            'num_hiddens', 'ffn_num_hiddens', 'num_heads', 'num_layers',
+            'dropout', 'precision')}
+        return dict(
+            sizes, vocab_size=len(self.vocab), start_id=self.vocab[sep],
+            max_len=max(PUBLISHED['max_len'], s['max_len']), **STRUCTURE)
+
+    @staticmethod
+    def trained(bart):
+        """The model, all of which is trained."""
+        return bart
+
+    def batches(self, epoch, start):
+        """One epoch of training: (position, `Noised` of NumPy arrays)."""
+        s = self.settings
+        return self.text.train.batches(
+            s['batch_size'], s['max_len'], seed=s['seed'], epoch=epoch,
+            start=start, dynamic=s['dynamic'], mask_share=s['noise_share'],
+            spans=Noise(tuple(s['noise'].split('+')),
+                        s['whole_word_masking']))
+
+    @classmethod
+    def held_out_batches(cls, text, batch_size, max_len):
+        """Always the same batches of a held-out `StoredText`.
+
+        Their noise is the default one, whatever a run has, so that figures
+        of all of them can be compared.
+        """
+        return (batch for _, batch in text.batches(
+            batch_size, max_len, seed=0, dynamic=False,
+            mask_share=NOISE_SHARE, spans=Noise()))
+
+    @classmethod
+    def counts(cls, batch):
+        """Tokens that were there."""
+        return batch.target_lens_y.sum(),
+
+    @classmethod
+    def shard_losses(cls, net, batch, devices):
+        """[(loss, tokens)] of each device."""
+        found = []
+        for shard, device in shards(batch, devices):
+            X, labels = said(net, shard, device)
+            loss = net.mlm.loss(X, np.array(labels, dtype='int32',
+                                            ctx=device),
+                                np.ones(len(labels), ctx=device))
+            found.append([(loss, float(len(labels)))])
+        return found
+
+    @classmethod
+    def figures(cls, net, batches, devices):
+        """`Figures` of a net on batches like `held_out_batches`."""
+        sums = Accumulator(5)
+        for batch in batches:
+            for shard, device in shards(batch, devices):
+                with autograd.pause():
+                    X, labels = said(net, shard, device)
+                    for k in range(0, len(labels), ROWS):
+                        sums.add(*mlm_sums(net.mlm.mlp(X[k:k + ROWS]),
+                                           labels[k:k + ROWS]).asnumpy())
+        if not sums[2]:
+            raise ValueError('there is nothing to evaluate on: the text has '
+                             'no word')
+        return cls.Figures(*mlm_figures(*sums.data))
+
+    @staticmethod
+    def drawn(figures):
+        """The held-out loss."""
+        return figures.denoise_loss,
+
+    @staticmethod
+    def line(figures):
+        """Held-out figures in words."""
+        return (f'held-out denoising loss {figures.denoise_loss:.3f}, '
+                f'accuracy {figures.accuracy:.3f} (of known words '
+                f'{figures.known_accuracy:.3f}, {figures.unknown_share:.0%} '
+                'are <unk>)')
+
+
+def said(net, shard, device):
+    """What the decoder makes of all real targets of a shard, (M, H).
+
+    And these, labels (M,) int32 on the host.
+    """
+    def put(A):
+        return np.array(A, dtype='int32', ctx=device)
+    lens = shard.target_lens_y.astype('int64')
+    longest = int(lens.max())
+    targets = shard.targets_Y[:, :longest]
+    tokens = shard.tokens_X[:, :int(shard.valid_lens_x.max())]
+    X = restored(net, put(tokens), put(shard.valid_lens_x), put(targets))
+    b, t = onp.nonzero(onp.arange(longest) < lens[:, None])
+    return (X.reshape(-1, X.shape[-1]).take(put(b * longest + t), axis=0),
+            targets[b, t])
