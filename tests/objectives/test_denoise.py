@@ -1,0 +1,229 @@
+"""Noisy texts restored: losses, gradients, runs, figures, folders."""
+import csv
+import shutil
+
+import numpy as onp
+import pytest
+import reference
+from loops import prepared as prepared_run
+from loops import result, step
+
+import d2lbert as d2l
+from d2lbert.bart import restored
+from d2lbert.corpus.noise import Noised
+from d2lbert.machine.backend import autograd, np, npx
+from d2lbert.objectives.denoise import NOISE_SHARE, Denoise
+from d2lbert.training import checkpoints, pretraining
+from d2lbert.training.evaluation import evaluate_run
+from d2lbert.training.models import export_run, import_run
+from d2lbert.training.settings import BOOK, complete
+
+V, H, T = 25, 6, 9
+TINY = dict(corpus='sample', objective='denoise', batch_size=40, max_len=24,
+            num_hiddens=8, ffn_num_hiddens=8, num_layers=1, num_steps=4,
+            seed=1, eval_every=2)
+
+
+def make_net(**keywords):
+    """A net whose weights are drawn anew, the same each time."""
+    net = d2l.BARTModel(**{**dict(
+        vocab_size=V, num_hiddens=H, ffn_num_hiddens=8, num_heads=2,
+        num_layers=2, dropout=0.0, max_len=T, decoder_layers=1,
+        decoder_heads=3, decoder_ffn=7, scale_embedding=True), **keywords})
+    net.initialize()
+    rng = onp.random.RandomState(0)
+    for _, param in sorted(net._collect_params_with_prefix().items()):
+        param.set_data(np.array(rng.normal(0, 0.4, param.shape)))
+    return net
+
+
+def make_batch(B=5):
+    rng = onp.random.RandomState(1)
+    return Noised(rng.randint(0, V, (B, T)).astype('int32'),
+                  rng.randint(1, T + 1, B).astype('float32'),
+                  rng.randint(0, V, (B, T)).astype('int32'),
+                  rng.randint(1, T + 1, B).astype('float32'))
+
+
+def embedded(params, part, tokens):
+    """Tokens (B, T) as the part of a BART sees them, in float64."""
+    own = reference.under(params, part)
+    words = params['encoder.token_embedding.weight'][tokens] * H ** 0.5
+    return reference.layer_norm(
+        reference.under(own, 'embedding_norm'),
+        words + own['pos_embedding'][:, :tokens.shape[1]])
+
+
+def expected_scores(params, batch):
+    """Scores (B, T, V) of what was there, in float64."""
+    lens = batch.valid_lens_x
+    X = embedded(params, 'encoder', batch.tokens_X)
+    for i in range(2):
+        X = reference.encoder_block(
+            reference.under(params, f'encoder.blks.{i}'), 2, X, lens,
+            reference.gelu)
+    before = onp.concatenate([onp.full((len(lens), 1), 2),
+                              batch.targets_Y[:, :-1]], axis=1)
+    Y = embedded(params, 'decoder', before)
+    seen = onp.tile(onp.arange(1, T + 1), (len(lens), 1))
+    blk = reference.under(params, 'decoder.blks.0')
+
+    def added(k, Y, Z):
+        return reference.layer_norm(reference.under(blk, f'addnorm{k}.ln'),
+                                    Y + Z)
+    for k, keys, counts in (1, Y, seen), (2, X, lens):
+        Y = added(k, Y, reference.multi_head(
+            reference.under(blk, f'attention{k}'), 3, Y, keys, keys,
+            counts))
+    Y = added(3, Y, reference.ffn(reference.under(blk, 'ffn'), Y,
+                                  reference.gelu))
+    return (Y @ params['encoder.token_embedding.weight'].T
+            + params['mlm.mlp.0.bias'])
+
+
+def expected_loss(params, batch):
+    scores = expected_scores(params, batch)
+    return onp.mean([
+        reference.cross_entropy(scores[b, t], batch.targets_Y[b, t])
+        for b, n in enumerate(batch.target_lens_y) for t in range(int(n))])
+
+
+def loss_of(net, batch):
+    ((loss, count),), = Denoise.shard_losses(net, batch, [npx.cpu()])
+    return loss, count
+
+
+def test_the_loss_is_the_equations(path):
+    net, batch = make_net(), make_batch()
+    loss, count = loss_of(net, batch)
+    assert (count,) == Denoise.counts(batch) == (
+        batch.target_lens_y.sum(),)
+    assert float(loss) == pytest.approx(
+        expected_loss(reference.parameters(net), batch), rel=1e-5)
+
+
+def test_gradients_are_finite_differences(path):
+    net, batch = make_net(), make_batch()
+    with autograd.record():
+        loss, _ = loss_of(net, batch)
+    loss.backward()
+    params, rng = reference.parameters(net), onp.random.RandomState(2)
+    shared = 'encoder.token_embedding.weight'
+    for name, param in net._collect_params_with_prefix().items():
+        if param.grad_req == 'null' or (
+                name != shared and param is net.encoder.token_embedding.weight
+        ):
+            continue
+        direction = rng.normal(size=param.shape)
+        ends = [expected_loss({**params, name: params[name]
+                               + sign * 1e-5 * direction}, batch)
+                for sign in (1, -1)]
+        found = (param.grad().asnumpy() * direction).sum()
+        assert found == pytest.approx((ends[0] - ends[1]) / 2e-5, abs=2e-5,
+                                      rel=1e-3), name
+
+
+def test_a_word_never_sees_itself_nor_what_follows():
+    net, batch = make_net(), make_batch(1)
+    text = np.array(batch.tokens_X, dtype='int32')
+    for t in range(T):
+        targets = batch.targets_Y.copy()
+        one = restored(net, text, None, targets).asnumpy()
+        targets[0, t:] = (targets[0, t:] + 3) % V
+        other = restored(net, text, None, targets).asnumpy()
+        assert (one[0, :t + 1] == other[0, :t + 1]).all()
+        assert t + 1 == T or (one[0, t + 1:] != other[0, t + 1:]).any()
+
+
+def test_figures_are_those_of_float64(path):
+    net, batches = make_net(), [make_batch(), make_batch(3)]
+    params, losses, hits = reference.parameters(net), [], 0
+    for batch in batches:
+        scores = expected_scores(params, batch)
+        for b, n in enumerate(batch.target_lens_y):
+            for t in range(int(n)):
+                label = batch.targets_Y[b, t]
+                losses.append(reference.cross_entropy(scores[b, t], label))
+                hits += scores[b, t].argmax() == label
+    found = Denoise.figures(net, batches, [npx.cpu(0), npx.cpu(1)][:1])
+    assert found.denoise_loss == pytest.approx(onp.mean(losses), rel=1e-5)
+    assert found.accuracy == pytest.approx(hits / len(losses))
+    assert found.perplexity == pytest.approx(onp.exp(onp.mean(losses)),
+                                             rel=1e-4)
+
+
+@pytest.fixture(scope='module')
+def run(tmp_path_factory):
+    """A finished run of word pieces, with its checkpoints."""
+    return d2l.pretrain(tmp_path_factory.mktemp('run') / 'run',
+                        devices='cpu', save_every=1, accumulate=2,
+                        tokenizer='wordpiece', vocab_size=600, **TINY)
+
+
+@pytest.mark.parametrize('at', [1, 2])
+def test_a_resumed_run_is_the_run_that_never_stopped(run, at, tmp_path):
+    again = tmp_path / 'again'
+    shutil.copytree(run, again)
+    for path in (*checkpoints.all_of(again)[at:], again / 'model.params',
+                 again / 'losses.csv'):
+        path.unlink()
+    d2l.pretrain(resume=again, devices='cpu')
+    assert result(again) == result(run)
+
+
+def test_evaluating_a_run_repeats_its_last_held_out_figures(run):
+    *_, last = csv.DictReader((run / 'losses.csv').open())
+    figures = evaluate_run(run, devices='cpu')
+    onp.testing.assert_allclose(
+        figures, [float(last[f'held_out_{name}'])
+                  for name in figures._fields], rtol=1e-6)
+
+
+def test_a_batch_in_parts_and_on_devices_gives_the_same_gradients():
+    found = []
+    for devices, accumulate in ('cpu', 1), ('cpu', 4), ('cpu:2', 1):
+        one = prepared_run(
+            pretraining._objective, complete(dict(
+                TINY, dropout=0.0, accumulate=accumulate, eval_every=None)),
+            devices)
+        found.append([step(one), one.net.encoder.token_embedding.weight.data(
+            one.devices[0]).asnumpy()])
+    for other in found[1:]:
+        onp.testing.assert_allclose(other[0], found[0][0], rtol=1e-5)
+        onp.testing.assert_allclose(other[1], found[0][1], atol=2e-4)
+
+
+def test_it_learns():
+    one = prepared_run(pretraining._objective, complete(dict(
+        TINY, num_hiddens=32, lr=0.02, num_steps=20, dropout=0.0,
+        noise='masking', eval_every=None)), 'cpu')
+    losses = [step(one)[0] for _ in range(20)]
+    assert losses[-1] < losses[0] - 0.8
+
+
+@pytest.mark.parametrize('given, said', [
+    (dict(architecture='book'), 'published architecture'),
+    (dict(fill=False), 'fill=False'), (dict(noise='salt'), 'noise must be'),
+    (dict(noise_share=0), 'more than 0'),
+    (dict(objective='mlm', noise='masking'), 'is for objective=denoise'),
+    (dict(objective='span', noise_share=0.2), 'is for objective=denoise')])
+def test_settings_that_it_cannot_have_are_refused(given, said):
+    with pytest.raises(ValueError, match=said):
+        complete({'objective': 'denoise', **given})
+    assert BOOK['noise_share'] == NOISE_SHARE
+
+
+def test_a_run_leaves_as_a_folder_and_comes_back(run, tmp_path):
+    export_run(run, tmp_path / 'folder')
+    net, tokenizer = d2l.load_pretrained(tmp_path / 'folder')
+    assert net.pretrained.differences == ()
+    own, _ = d2l.load_run(run)
+    for name, param in own._collect_params_with_prefix().items():
+        assert (net._collect_params_with_prefix()[name].data().asnumpy()
+                == param.data().asnumpy()).all()
+    texts = ['the sea is [MASK]', 'a crane']
+    said = d2l.generate(net, tokenizer, texts, num_beams=2, max_len=9)
+    assert said == d2l.generate(*d2l.load_model(run), texts, num_beams=2,
+                                max_len=9)
+    import_run(tmp_path / 'folder', tmp_path / 'again')
+    assert evaluate_run(tmp_path / 'again', 'sample', 'cpu').accuracy >= 0
