@@ -32,7 +32,7 @@ def at_real_places(net, tokens, segments, valid_lens, layer=-1):
     for `BERTEncoder`; of any but -1, nsp is None.
     """
     check_whole(valid_lens, 'valid length')
-    lens = _host(valid_lens).reshape(-1).astype('int32')
+    lens = host(valid_lens).reshape(-1).astype('int32')
     if not is_ours(net) or lens.min() < 1:
         inputs = tokens, segments, valid_lens.reshape(-1)
         if layer == -1:
@@ -57,7 +57,7 @@ def at_first_places(encoder, tokens, segments, valid_lens):
         lens = onp.full(len(tokens), tokens.shape[1], 'int32')
     else:
         check_whole(valid_lens, 'valid length')
-        lens = _host(valid_lens).reshape(-1).astype('int32')
+        lens = host(valid_lens).reshape(-1).astype('int32')
     if not is_ours(encoder) or lens.min() < 1:
         return encoder(tokens, segments, valid_lens)[:, 0, :]
     places, _ = _real_places(encoder, tokens, segments, lens)
@@ -76,10 +76,11 @@ def _real_places(encoder, tokens, segments, lens):
 
     def put(A):
         return np.array(A, dtype='int32', ctx=tokens.ctx)
-    return Places(put(_host(tokens)[real]), put(_host(segments)[real]),
+    return Places(put(host(tokens)[real]), put(host(segments)[real]),
                   put(onp.nonzero(real)[1]),
                   Rows(put(offsets), put(onp.diff(offsets)))), offsets[:-1]
 
 
-def _host(X):
+def host(X):
+    """X, a host or device array, as an array on the host."""
     return X.asnumpy() if isinstance(X, np.ndarray) else onp.asarray(X)

@@ -42,7 +42,7 @@ def load_finetuned_folder(folder, ctx=None, trainable=True):
                                 opened.config['skip']),
         lambda: FineTuned.of_config(opened.keywords, kind, about.num_scores,
                                     about.dropout),
-        ctx, trainable, needed=('encoder', 'pooler', 'head'))
+        ctx, trainable, needed=('encoder', 'decoder', 'pooler', 'head'))
     net.about = about._replace(max_len=min(
         about.max_len, tokenizer.max_len or about.max_len))
     return net, tokenizer

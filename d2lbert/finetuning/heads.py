@@ -6,11 +6,11 @@ text. B sequences, T tokens, R rows (see `packing`), H hiddens, K scores.
 """
 import numpy as onp
 
-from d2lbert.bert import BERTModel
+from d2lbert.bart import restored
 from d2lbert.layers import Dense
 from d2lbert.machine.backend import init, nn, np, npx
-from d2lbert.packing import at_first_places, at_real_places
-from d2lbert.pretrained.families import family_of
+from d2lbert.packing import at_first_places, at_real_places, host
+from d2lbert.pretrained.families import family_of, net_of
 
 #: What is scored: the whole text, by the hidden layer over its first token
 #: (labels, or one number), or each of its tokens (tags; begin and end).
@@ -27,7 +27,9 @@ class FineTuned(nn.Block):
     bert: a `BERTModel`, whose encoder, and hidden layer where whole texts
     are scored, become this net's own; what it predicts words and next
     sentences with is left behind. The relatives of BERT score whole texts
-    by a new hidden layer, or by none: see `pretrained.families.Head`. kind:
+    by a new hidden layer, or by none: see `pretrained.families.Head`. Of a
+    `BARTModel` the decoder stays, too: it is given the text once more, and
+    what it makes of a token stands for that, of the last one for all. kind:
     one of `KINDS`. num_scores: K; one for 'regress', two for 'span'.
     dropout: of what the new layer is given; None: the encoder's, as
     published; for 'span' there is none.
@@ -42,6 +44,7 @@ class FineTuned(nn.Block):
         self.num_scores = num_scores
         self.vocab = None
         self.encoder = bert.encoder
+        self.decoder = getattr(bert, 'decoder', None)
         H = bert.config['num_hiddens']
         head = family_of(self.config).whole
         self._hides = kind in WHOLE and head.act is not None
@@ -62,7 +65,7 @@ class FineTuned(nn.Block):
     @classmethod
     def of_config(cls, config, *args):
         """The net without weights; config: arguments of `BERTModel`."""
-        return cls(BERTModel(**config), *args)
+        return cls(net_of(config), *args)
 
     def forward(self, tokens, segments, valid_lens):
         """Score tokens (B, T), segments (B, T), valid_lens (B,).
@@ -85,12 +88,25 @@ class FineTuned(nn.Block):
         Token t of sequence b is row begins[b] + t; where whole texts are
         scored there is no row but that of the first token.
         """
+        if self.decoder is not None:
+            return self._restored(tokens, valid_lens)
         if self.kind in WHOLE:
             X = at_first_places(self.encoder, tokens, segments, valid_lens)
             return X, onp.arange(len(X))
         X, begins, _ = at_real_places(self, tokens, segments, valid_lens,
                                       layer=self.encoder.blks.num_layers)
         return X, begins
+
+    def _restored(self, tokens, valid_lens):
+        """As `encode`, of a net with a decoder; padding has rows, too."""
+        B, T = tokens.shape
+        X = restored(self, tokens, valid_lens)
+        X, begins = X.reshape(B * T, -1), onp.arange(B) * T
+        if self.kind in EACH:
+            return X, begins
+        last = begins + host(valid_lens).reshape(-1).astype('int64') - 1
+        return X.take(np.array(last, dtype='int32', ctx=X.ctx),
+                      axis=0), onp.arange(B)
 
     def encode_rows(self, places, layer=-1):
         """As for `BERTModel`: (R, H), and None for what it lacks."""

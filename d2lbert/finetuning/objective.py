@@ -55,6 +55,7 @@ class FineTuning:
             self._net.about.dropout if begun is not None
             else dropout_of(bert, task.kind))
         if begun is None:
+            check_kind(bert, task)
             self._net = FineTuned(bert, task.kind, self.about.num_scores,
                                   self.about.dropout)
             self._net.about = self.about
@@ -206,6 +207,16 @@ def begun_net(folder):
         raise RunError(f'{folder / "config.json"} is damaged: {error}'
                        ) from None
     return runs.made_of(config, folder)
+
+
+def check_kind(bert, task):
+    """Refuse a task for which the model's family has no head."""
+    family = family_of(bert.config)
+    if task.kind not in family.finetuned:
+        raise ValueError(
+            f'task {task.name} has a tag for each word, for which a '
+            f'{family.title} has no published head: choose a BERT or another '
+            'relative (--model)')
 
 
 def check_fits(net, about):

@@ -308,7 +308,11 @@ BART = Family(
         'model.encoder.embed_tokens', 'model.decoder.embed_tokens'),
     generates=True, spread='init_std',
     dropouts=(('classifier_dropout', 0.0), (None, None)),
-    architecture='BartForConditionalGeneration')
+    architecture='BartForConditionalGeneration',
+    finetuned={kind: name for kind, name in _classes('Bart').items()
+               if kind != 'tag'},
+    whole=Head('tanh', 'classification_head.dense', True,
+               'classification_head.out_proj'))
 
 #: By what config.json says; a net's `config` names one as `family`.
 FAMILIES = {family.model_type: family for family in (

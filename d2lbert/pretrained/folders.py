@@ -76,11 +76,9 @@ def load_pretrained(folder, ctx=None, heads=HEADS, trainable=True):
     `safetensors`.
     """
     opened = open_folder(folder)
-    generates = family_of(opened.keywords).generates
     net, tokenizer = fill_net(
         opened, names.table(opened.keywords, opened.config['skip']),
-        lambda: net_of(opened.keywords), ctx, trainable,
-        needed=('encoder', 'decoder') if generates else ('encoder',))
+        lambda: net_of(opened.keywords), ctx, trainable)
     _say(net.pretrained, heads)
     return net, tokenizer
 
@@ -119,7 +117,7 @@ def open_folder(folder):
 
 
 def fill_net(opened, lines, make, ctx=None, trainable=True,
-             needed=('encoder',)):
+             needed=('encoder', 'decoder')):
     """The net with the weights of a folder, and its tokenizer.
 
     lines: the table of the net that make() makes. needed: the parts of which
@@ -215,16 +213,17 @@ def _compare(lines, current):
 
 
 def _check(folder, family, differences, needed):
-    """Refuse tensors of another shape, and an encoder that is not whole."""
+    """Refuse tensors of another shape, and needed parts that are not whole.
+    """
     misshapen = [line.name for line in differences
                  if line.state == 'misshapen']
-    lost = [line.name for line in differences
+    lost = [line.part for line in differences
             if line.state == 'missing' and line.part in needed]
     if misshapen or lost:
+        parts = ' and the '.join(part for part in needed if part in lost)
         reason = (f'{len(misshapen)} tensors are not of the shape that its '
                   'config.json says' if misshapen else
-                  f'{len(lost)} tensors of the '
-                  f'{" and the ".join(needed)} are missing')
+                  f'{len(lost)} tensors of the {parts} are missing')
         raise PretrainedError(f'{folder} does not hold the {family.title} '
                               f'that its config.json describes: {reason}:\n'
                               f'{table(differences)}')

@@ -114,7 +114,7 @@ def table(config, skip=0):
 def finetuned(config, kind, num_scores, skip=0):
     """The table of a `finetuning.heads.FineTuned`, as `table` gives one."""
     head, H = family_of(config).whole, config['num_hiddens']
-    parts, new = ['encoder'], {}
+    parts, new = ['encoder', 'decoder'], {}
     output = {'tag': 'classifier', 'span': 'qa_outputs'}.get(kind)
     if output is None:
         output = head.output

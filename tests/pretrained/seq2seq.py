@@ -2,15 +2,16 @@
 
 seq2seq.py make DIR SEED: a folder with random weights for each of SHAPES,
 DIR/0 and so on, each with a tokenizer and with what the model says, and
-generates, of random texts: peers.npz. seq2seq.py small DIR SEED: a small one,
-that lies in fixtures/bart. seq2seq.py score FOLDER...: that of other folders.
+generates, of random texts: peers.npz; and DIR/0-classify and so on, that
+score texts. seq2seq.py small DIR SEED: small ones, that lie in fixtures/bart
+and fixtures/bart-classify. seq2seq.py score FOLDER...: that of other folders.
 This file is run, and imported for what does not need transformers.
 """
 import json
 import sys
 from pathlib import Path
 
-from relatives import LENS, loaded, write_tokenizer
+from relatives import LENS, learnt, loaded, write_tokenizer
 
 SIZES = dict(vocab_size=90, d_model=24, encoder_layers=2, decoder_layers=2,
              encoder_attention_heads=3, decoder_attention_heads=3,
@@ -54,27 +55,32 @@ def make(place, seed, small=False):
             shape = dict(shape, d_model=12, encoder_ffn_dim=14,
                          decoder_ffn_dim=14, encoder_layers=1,
                          max_position_embeddings=14)
-        save(Path(place, 'bart' if small else str(i)), shape)
+        name = 'bart' if small else str(i)
+        save(Path(place, name), shape)
+        save(Path(place, f'{name}-classify'), dict(shape, num_labels=3),
+             'ForSequenceClassification')
 
 
-def save(folder, shape):
+def save(folder, shape, kind='ForConditionalGeneration'):
     """Save a random model, and what it says."""
     import torch
     import transformers
     config = transformers.BartConfig(**shape)
-    net = transformers.BartForConditionalGeneration(config)
+    net = getattr(transformers, f'Bart{kind}')(config)
     with torch.no_grad():
         for name, param in net.named_parameters():
             is_norm = 'norm' in name and name.endswith('weight')
             param.normal_(float(is_norm), 0.2)
         # So that what is said depends on what was said before
         net.model.decoder.embed_positions.weight.normal_(0, 1)
-        net.final_logits_bias.normal_(0, 0.2)
-        # Or hardly a text would end
-        net.final_logits_bias[0, config.eos_token_id] += 1.5
-    said = dict(SAID, forced_bos_token_id=shape.get('forced_bos_token_id'))
-    for name, value in said.items():
-        setattr(net.generation_config, name, value)
+        if kind == 'ForConditionalGeneration':
+            net.final_logits_bias.normal_(0, 0.2)
+            # Or hardly a text would end
+            net.final_logits_bias[0, config.eos_token_id] += 1.5
+            said = dict(SAID, forced_bos_token_id=shape.get(
+                'forced_bos_token_id'))
+            for name, value in said.items():
+                setattr(net.generation_config, name, value)
     net.save_pretrained(folder)
     write_tokenizer(folder, config.pad_token_id)
     score(folder)
@@ -105,6 +111,14 @@ def score(folder):
         (np.arange(ids.shape[1]) < lens[:, None]).astype('int64')))
     found = dict(ids=ids, lens=lens, targets=targets,
                  target_lens=target_lens)
+    if not hasattr(net, 'final_logits_bias'):
+        # Texts end once
+        end = net.config.eos_token_id
+        ids[ids == end] = end + 1
+        ids[range(len(ids)), lens - 1] = end
+        found.update(segments=0 * ids, **learnt(net, dict(
+            inputs, input_ids=torch.tensor(ids))))
+        return write(folder, found, said)
     with torch.no_grad():
         alone = net.model(**inputs)
         found.update(hidden=alone.last_hidden_state,
@@ -128,6 +142,12 @@ def score(folder):
                               min_length=0, early_stopping=False,
                               max_length=MAX_LENGTH), **how}
             found[f'ids_{name}'] = net.generate(**inputs, **how)
+    write(folder, found, said)
+
+
+def write(folder, found, said):
+    """Write what was found, and what was said while loading."""
+    import numpy as np
     np.savez_compressed(Path(folder, 'peers.npz'), **found)
     Path(folder, 'peers.json').write_text(json.dumps(dict(said=said)))
 

@@ -11,9 +11,9 @@ import numpy as onp
 import pytest
 import relatives
 import seq2seq
-from closeness import FIXTURES, put
+from closeness import FIXTURES, load, put
 from safetensors.numpy import load_file
-from test_families import CLOSE
+from test_families import CLOSE, check_learning
 
 import d2lbert as d2l
 from d2lbert.bart import read, restored
@@ -30,9 +30,10 @@ def fresh(ask, tmp_path_factory):
     """Folders of all shapes, 0 and so on; 0-again and so on written here."""
     place = tmp_path_factory.mktemp('bart')
     ask('make', place, 5, program=seq2seq.__file__)
-    again = [place / f'{name}-again' for name in SHAPES]
-    for name, folder in zip(SHAPES, again):
-        save_pretrained(*load_pretrained(place / name), folder)
+    names = [*SHAPES, *(f'{name}-classify' for name in SHAPES)]
+    again = [place / f'{name}-again' for name in names]
+    for name, folder in zip(names, again):
+        save_pretrained(*load(place / name), folder)
     d2l.pretrain(place / 'run', corpus='sample', objective='denoise',
                  tokenizer='wordpiece', vocab_size=600, num_layers=1,
                  num_hiddens=8, ffn_num_hiddens=8, num_steps=1, batch_size=4,
@@ -153,10 +154,18 @@ def test_a_folder_comes_back(tmp_path):
     assert {**one, **again} == one and set(seq2seq.SAID) <= set(again)
 
 
+def test_a_step_of_fine_tuning_is_theirs(tmp_path, path):
+    folder = FIXTURES / 'bart-classify'
+    check_learning(folder)
+    save_pretrained(*load(folder), tmp_path / 'classify')
+    check_written(folder, tmp_path / 'classify')
+
+
 @pytest.mark.parametrize('check', CHECKS)
 @pytest.mark.parametrize('name', SHAPES)
 def test_fresh_folders_agree(name, check, fresh):
     check(fresh / name)
+    check_learning(fresh / f'{name}-classify')
 
 
 def test_a_model_trained_here_is_read_there_without_a_word(fresh):
@@ -173,4 +182,7 @@ def test_what_is_written_here_is_read_there_without_a_word(name, fresh):
     check_written(fresh / name, again)
     for check in CHECKS:
         check(again)
-    assert json.loads((again / 'peers.json').read_text())['said'] == []
+    classify = fresh / f'{name}-classify-again'
+    check_learning(classify)
+    for folder in again, classify:
+        assert json.loads((folder / 'peers.json').read_text())['said'] == []
