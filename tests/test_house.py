@@ -21,9 +21,9 @@ ORDER = [
     'words', 'numbered',                                # a text as numbers
     'inputs', 'layers', 'attention', 'packing',         # below the pages
     'transformer', 'bert',                              # the pages
-    'bart',             # an encoder with a decoder behind it
     'bert_dataset', 'bert_pretraining',
     'multi_device', 'natural_language_inference',
+    'bart',             # an encoder with a decoder behind it
     'encoding',         # many texts to vectors
     'pretrained',       # BERT as released
     'corpus',           # texts of any size
