@@ -202,10 +202,10 @@ def of_net(net, tokenizer):
 
 
 def generation_of_net(net, tokenizer):
-    """What `GENERATION` says of a net; None of one without a decoder."""
+    """What `GENERATION` says of a net; None of one that says no texts."""
     family, described = family_of(net.config), getattr(net, 'pretrained',
                                                        None)
-    if not family.generates:
+    if not family.generates or hasattr(net, 'about'):
         return None
     before = described.config['generation'] if described else dict(
         forced_eos_token_id=tokenizer.sep_id)
