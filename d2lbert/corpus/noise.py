@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as onp
 
-from d2lbert.corpus.spans import TOKENS, WORDS, Masked, Spans, hide_spans
+from d2lbert.corpus.spans import TOKENS, WORDS, Spans, hide_spans
 from d2lbert.numbered import Corpus
 
 #: The mean length of a span in words, and the longest that is drawn.

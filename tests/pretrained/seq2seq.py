@@ -110,14 +110,13 @@ def score(folder):
     inputs = dict(input_ids=torch.tensor(ids), attention_mask=torch.tensor(
         (np.arange(ids.shape[1]) < lens[:, None]).astype('int64')))
     found = dict(ids=ids, lens=lens, targets=targets,
-                 target_lens=target_lens)
+                 target_lens=target_lens, segments=0 * ids)
     if not hasattr(net, 'final_logits_bias'):
         # Texts end once
         end = net.config.eos_token_id
         ids[ids == end] = end + 1
         ids[range(len(ids)), lens - 1] = end
-        found.update(segments=0 * ids, **learnt(net, dict(
-            inputs, input_ids=torch.tensor(ids))))
+        found.update(learnt(net, dict(inputs, input_ids=torch.tensor(ids))))
         return write(folder, found, said)
     with torch.no_grad():
         alone = net.model(**inputs)
@@ -133,9 +132,10 @@ def score(folder):
         norm=sum(param.grad.double().pow(2).sum()
                  for param in net.parameters()).sqrt())
     with torch.no_grad():
+        shifted = net.prepare_decoder_input_ids_from_labels(
+            torch.tensor(targets))
         found['decoded'] = net.model(
-            **inputs, decoder_input_ids=net.prepare_decoder_input_ids_from_labels(
-                torch.tensor(targets))).last_hidden_state
+            **inputs, decoder_input_ids=shifted).last_hidden_state
         for name, how in dict(HOW, folder={}).items():
             if how:     # nothing else of what the folder says
                 how = {**dict(length_penalty=1.0, no_repeat_ngram_size=0,

@@ -9,7 +9,6 @@ import json
 
 import numpy as onp
 import pytest
-import relatives
 import seq2seq
 from closeness import FIXTURES, load, put
 from safetensors.numpy import load_file

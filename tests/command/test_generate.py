@@ -1,0 +1,97 @@
+"""`d2lbert generate`, and what else a command says of a BART."""
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+import d2lbert as d2l
+from d2lbert.__main__ import main
+
+FIXTURES = Path(__file__).parents[1] / 'pretrained' / 'fixtures'
+BART, BERT = str(FIXTURES / 'bart'), str(FIXTURES / 'roberta-0')
+TEXTS = ['The crane is flying', 'it was late.']
+
+
+def out_of(capsys, *arguments):
+    assert main([*map(str, arguments)]) == 0
+    return capsys.readouterr()
+
+
+def test_a_line_is_printed_for_each_text(tmp_path, capsys):
+    net, tokenizer = d2l.load_pretrained(BART)
+    said = [' '.join(text.split())
+            for text in d2l.generate(net, tokenizer, TEXTS, num_beams=3,
+                                     max_len=8, min_len=5,
+                                     length_penalty=0.5)]
+    how = ['--num-beams', '3', '--max-len', '8', '--min-len', '5',
+           '--length-penalty', '0.5']
+    assert out_of(capsys, 'generate', BART, *TEXTS, *how).out.split('\n') == [
+        *said, '']
+    (tmp_path / 'texts').write_text('\n'.join(TEXTS))
+    assert out_of(capsys, 'generate', BART, '--file', tmp_path / 'texts',
+                  *how).out.split('\n') == [*said, '']
+
+
+def test_texts_do_not_depend_on_what_else_there_is():
+    net, tokenizer = d2l.load_pretrained(BART)
+    texts = [*TEXTS, 'fly', 'a b c, it is the .'] * 5
+    assert d2l.generate(net, tokenizer, texts) == [
+        said for text in texts
+        for said in d2l.generate(net, tokenizer, [text])]
+
+
+def test_what_is_cut_or_not_done_is_said(tmp_path, capsys):
+    folder = tmp_path / 'bart'
+    shutil.copytree(BART, folder)
+    path = folder / 'generation_config.json'
+    path.write_text(json.dumps(dict(json.loads(path.read_text()),
+                                    do_sample=True)))
+    err = out_of(capsys, 'generate', folder, 'crane ' * 30, 'fly').err
+    assert 'do_sample=True, too, which is not done here' in err
+    assert '1 of 2 texts have more than 14 tokens and were cut' in err
+
+
+@pytest.mark.parametrize('arguments, said', [
+    ([BERT, 'a'], 'this model has no decoder'),
+    ([BART], 'give texts, or --file FILE'),
+    ([BART, 'a', '--file', 'b'], 'not both'),
+    ([BART, 'a', '--num-beams', '0'], 'num_beams must be a whole number'),
+    ([BART, 'a', '--num-beams', '46'], 'more than half'),
+    ([BART, 'a', '--max-len', '99'], 'max_len=99 is more than the 14'),
+    ([BART, 'a', '--length-penalty', 'nan'], 'length_penalty must be'),
+    ([BART, 'a', '--min-len', '-1'], 'min_len must be a whole number')])
+def test_a_mistake_gets_one_sentence(arguments, said, capsys):
+    assert main(['generate', *arguments]) == 1
+    out, err = capsys.readouterr()
+    assert out == '' and said in err and err.startswith('d2lbert generate: ')
+
+
+@pytest.mark.parametrize('change, said', [
+    (dict(encoder_attention_heads=5), 'encoder_attention_heads, 5, does not'),
+    (dict(decoder_attention_heads=5), 'decoder_attention_heads, 5, does not'),
+    (dict(decoder_start_token_id=90), 'decoder_start_token_id is 90'),
+    (dict(tie_word_embeddings=False), 'embeddings of which each part'),
+    (dict(is_encoder_decoder=False), 'a single stack of layers'),
+    (dict(decoder_layers=3), 'tensors of the decoder are missing'),
+    (dict(activation_dropout=2), 'activation_dropout is 2')])
+def test_a_folder_that_cannot_be_served_is_refused(change, said, tmp_path):
+    folder = tmp_path / 'bart'
+    shutil.copytree(BART, folder)
+    path = folder / 'config.json'
+    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+    with pytest.raises(ValueError, match=said):
+        d2l.load_pretrained(folder)
+
+
+def test_vectors_and_guesses_are_the_decoder_s(capsys):
+    net, tokenizer = d2l.load_pretrained(BART)
+    text = 'The crane <mask> late'
+    ids = tokenizer.encode(text).ids
+    X, scores, _ = net([ids], None, None, [list(range(len(ids)))])
+    vectors, = d2l.encode(net, tokenizer, [text], pooling=None)
+    assert abs(vectors - X.asnumpy()[0]).max() < 1e-5
+    guess, = d2l.fill_mask(net, tokenizer, text, 1)
+    place = ids.index(tokenizer.mask_id)
+    assert guess[0].token == tokenizer.idx_to_token[
+        int(scores[0, place, :len(tokenizer)].argmax())]
