@@ -3,10 +3,12 @@ import json
 import shutil
 from pathlib import Path
 
+import numpy as onp
 import pytest
 
 import d2lbert as d2l
 from d2lbert.__main__ import main
+from d2lbert.pretrained.generation import generated_ids, how_of
 
 FIXTURES = Path(__file__).parents[1] / 'pretrained' / 'fixtures'
 BART, BERT = str(FIXTURES / 'bart'), str(FIXTURES / 'roberta-0')
@@ -39,6 +41,22 @@ def test_texts_do_not_depend_on_what_else_there_is():
     assert d2l.generate(net, tokenizer, texts) == [
         said for text in texts
         for said in d2l.generate(net, tokenizer, [text])]
+
+
+@pytest.mark.parametrize('n', [1, 2, 3])
+def test_what_was_said_is_never_said_again(n):
+    net, tokenizer = d2l.load_pretrained(BART)
+    how = how_of(net, tokenizer)._replace(
+        no_repeat_ngram=n, num_beams=2, min_len=12, max_len=14, last_id=None)
+    for ids in generated_ids(net, [[0, 7, 9, 2], [0, 11, 2]], how):
+        runs = [tuple(ids[k:k + n]) for k in range(len(ids) - n + 1)]
+        assert len(set(runs)) == len(runs) > 8
+    # start_id counts, too
+    tokens, none = {1: ([9, 5], [5, 9]), 2: ([9, 4, 5, 9], [4]),
+                    3: ([9, 4, 5, 9, 4], [5])}[n]
+    scores = how._replace(min_len=0, first_id=None).allowed(
+        onp.zeros(90), tokens)
+    assert onp.flatnonzero(scores == -onp.inf).tolist() == none
 
 
 def test_what_is_cut_or_not_done_is_said(tmp_path, capsys):
