@@ -40,7 +40,7 @@ class Denoise(MLM):
     words that were there before each one that it says.
     """
 
-    losses = 'denoise',
+    losses, drawn = ('denoise',), ('denoise_loss',)
     Figures = DenoiseFigures
 
     @property
@@ -111,11 +111,6 @@ class Denoise(MLM):
             raise ValueError('there is nothing to evaluate on: the text has '
                              'no word')
         return cls.Figures(*mlm_figures(*sums.data))
-
-    @staticmethod
-    def drawn(figures):
-        """The held-out loss."""
-        return figures.denoise_loss,
 
     @staticmethod
     def line(figures):

@@ -27,6 +27,10 @@ class Teacher(NamedTuple):
         """
         path = Path(path)
         net, tokenizer = load_model(path, heads=('mlm',), trainable=False)
+        if hasattr(net, 'decoder'):
+            raise ValueError(f'the teacher {path} is a BART, whose decoder '
+                             'no student has: choose a BERT, or a relative '
+                             'of one stack of layers')
         vocab = getattr(tokenizer, 'vocab', None)
         if not isinstance(vocab, Vocab):
             vocab = PieceVocab(tokenizer, f'the teacher {path}')

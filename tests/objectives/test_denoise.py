@@ -202,7 +202,7 @@ def test_it_learns():
 
 
 @pytest.mark.parametrize('given, said', [
-    (dict(architecture='book'), 'published architecture'),
+    (dict(architecture='book'), 'has architecture=published'),
     (dict(fill=False), 'fill=False'), (dict(noise='salt'), 'noise must be'),
     (dict(noise_share=0), 'more than 0'),
     (dict(objective='mlm', noise='masking'), 'is for objective=denoise'),
@@ -211,6 +211,13 @@ def test_settings_that_it_cannot_have_are_refused(given, said):
     with pytest.raises(ValueError, match=said):
         complete({'objective': 'denoise', **given})
     assert BOOK['noise_share'] == NOISE_SHARE
+
+
+def test_it_teaches_nobody(run, tmp_path):
+    with pytest.raises(ValueError, match='is a BART, whose decoder'):
+        d2l.pretrain(tmp_path / 'run', teacher=run, corpus='sample')
+    with pytest.raises(ValueError, match='which has teacher=None'):
+        complete(dict(objective='denoise', teacher=str(run)))
 
 
 def test_a_run_leaves_as_a_folder_and_comes_back(run, tmp_path):
