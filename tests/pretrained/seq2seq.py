@@ -111,6 +111,11 @@ def score(folder):
         (np.arange(ids.shape[1]) < lens[:, None]).astype('int64')))
     found = dict(ids=ids, lens=lens, targets=targets,
                  target_lens=target_lens, segments=0 * ids)
+    if hasattr(net, 'qa_outputs'):
+        with torch.no_grad():
+            answers = net(**inputs)
+        return write(folder, dict(found, first=answers.start_logits,
+                                  last=answers.end_logits), said)
     if not hasattr(net, 'final_logits_bias'):
         # Texts end once
         end = net.config.eos_token_id

@@ -16,7 +16,10 @@ from test_families import CLOSE, check_learning
 
 import d2lbert as d2l
 from d2lbert.bart import read, restored
-from d2lbert.machine.backend import autograd, np
+from d2lbert.finetuning.folders import load_finetuned_folder
+from d2lbert.finetuning.heads import FineTuned
+from d2lbert.finetuning.kinds import About
+from d2lbert.machine.backend import autograd, np, npx
 from d2lbert.pretrained.folders import load_pretrained, save_pretrained
 from d2lbert.pretrained.generation import generated_ids, how_of
 from d2lbert.training.models import export_run
@@ -38,7 +41,13 @@ def fresh(ask, tmp_path_factory):
                  num_hiddens=8, ffn_num_hiddens=8, num_steps=1, batch_size=4,
                  seed=1, devices='cpu')
     export_run(place / 'run', place / 'trained')
-    ask('score', *again, place / 'trained', program=seq2seq.__file__)
+    bart, tokenizer = load(place / '1')
+    net = FineTuned(bart, 'span', 2)
+    net.about = About('', 'span', None, None, (), 12, 4, False, 0.1)
+    net.begin([npx.cpu()])
+    save_pretrained(net, tokenizer, place / 'span')
+    ask('score', *again, place / 'trained', place / 'span',
+        program=seq2seq.__file__)
     return place
 
 
@@ -165,6 +174,16 @@ def test_a_step_of_fine_tuning_is_theirs(tmp_path, path):
 def test_fresh_folders_agree(name, check, fresh):
     check(fresh / name)
     check_learning(fresh / f'{name}-classify')
+
+
+def test_answers_are_scored_there_as_here_without_a_word(fresh):
+    net, _ = load_finetuned_folder(fresh / 'span')
+    their = onp.load(fresh / 'span' / 'peers.npz')
+    scores = net(*(put(their[name]) for name in ('ids', 'segments', 'lens')))
+    assert close(scores, onp.stack([their['first'], their['last']], axis=-1),
+                 their['lens'])
+    assert json.loads((fresh / 'span' / 'peers.json').read_text()
+                      )['said'] == []
 
 
 def test_a_model_trained_here_is_read_there_without_a_word(fresh):
