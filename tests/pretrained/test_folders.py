@@ -309,8 +309,8 @@ def test_a_decoder_of_another_shape_is_refused(tmp_path):
 # config.json
 
 @pytest.mark.parametrize('field, value, expected', [
-    ('model_type', 'gpt2', 'one of albert, bert, camembert, distilbert, '
-     'flaubert, roberta, as another family'),
+    ('model_type', 'gpt2', 'one of albert, bart, bert, camembert, '
+     'distilbert, flaubert, roberta, as another family'),
     ('position_embedding_type', 'relative_key', "'absolute', as positions"),
     ('is_decoder', True, 'False, as a decoder'),
     ('add_cross_attention', True, 'False, as attention to a second text'),
