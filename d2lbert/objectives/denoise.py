@@ -40,7 +40,7 @@ class Denoise(MLM):
     words that were there before each one that it says.
     """
 
-    losses, drawn = ('denoise',), ('denoise_loss',)
+    losses, weights, drawn = ('denoise',), (1,), ('denoise_loss',)
     Figures = DenoiseFigures
 
     @property
@@ -64,7 +64,7 @@ class Denoise(MLM):
         s = self.settings
         return self.text.train.batches(
             s['batch_size'], s['max_len'], seed=s['seed'], epoch=epoch,
-            start=start, dynamic=s['dynamic'], mask_share=s['noise_share'],
+            start=start, dynamic=s['dynamic'], mask_share=s['mask_share'],
             spans=Noise(tuple(s['noise'].split('+')),
                         s['whole_word_masking']))
 

@@ -121,7 +121,8 @@ GROUPS = {
         Setting('dynamic', bool, False, 'draw new masks and pairs each '
                 'epoch', learn=True),
         Setting('mask_share', float, 0.15, 'share of the tokens that are '
-                'hidden in training', 'SHARE', least=0, share=True),
+                'hidden in training; of denoise 0.3, masked, deleted or in '
+                'spans', 'SHARE', least=0, share=True),
         Setting('whole_word_masking', bool, False, 'hide all pieces of a '
                 'word or none'),
     ),
@@ -165,8 +166,6 @@ GROUPS = {
                 'or deletion of tokens, or infilling, one mask for a span of '
                 'words; and sentences in another order', 'NAME',
                 choices=NOISES),
-        Setting('noise_share', float, 0.3, 'of denoise: share of the tokens '
-                'that are masked, deleted or in spans', 'SHARE', share=True),
         Setting('recipe', str, 'book', "book, the chapter's settings, or "
                 'learn, which learns more in ten minutes', 'NAME'),
         Setting('batch_size', int, 512, 'sentence pairs, or sequences, in a '
@@ -243,7 +242,7 @@ OF_OBJECTIVE = {'mlm+nsp': {}, 'mlm+sop': {},
                 'mlm': dict(fill=True, dynamic=True, nsp_weight=1.0),
                 'span': dict(fill=True, dynamic=True, nsp_weight=1.0),
                 'denoise': dict(fill=True, dynamic=True, nsp_weight=1.0,
-                                architecture='published')}
+                                mask_share=0.3, architecture='published')}
 
 #: What a run that is resumed may be given anew: where it ends, how it is
 #: kept, and where the same text is found.
@@ -307,17 +306,12 @@ def _check_teaching(values):
 
 def _check_noise(objective, values):
     """Refuse what is said of noise, or of a BART, where it makes no sense."""
-    for name in ('noise', 'noise_share'):
-        if objective != 'denoise' and values[name] != BOOK[name]:
-            raise ValueError(f'{name} (--{name.replace("_", "-")}) is for '
-                             'objective=denoise: add that (--objective '
-                             'denoise), or leave it out')
-    if not values['noise_share']:
-        raise ValueError('noise_share (--noise-share) must be more than 0: '
-                         'for a text without noise in its tokens choose '
-                         'noise=sentences (--noise sentences)')
-    for name, only in (('architecture', 'published'), ('teacher', None),
-                       ('embedding_size', None), ('share_layers', False)):
+    if objective != 'denoise' and values['noise'] != BOOK['noise']:
+        raise ValueError('noise (--noise) is for objective=denoise: add that '
+                         '(--objective denoise), or leave it out')
+    for name, only in (('architecture', 'published'), ('pre_norm', False),
+                       ('teacher', None), ('embedding_size', None),
+                       ('share_layers', False)):
         if objective == 'denoise' and values[name] != only:
             raise ValueError(
                 f'objective=denoise trains a BART, which has {name}={only}: '
