@@ -102,7 +102,7 @@ def test_thirty_per_cent_are_masked_or_deleted(text, kind):
 
 
 def test_spans_are_as_long_as_poisson_s_law_says(text):
-    # Words that occur once show which run each mask stands for
+    # Where one run of words alone fits, that is what a mask stands for
     rows = rows_of(text, 'infilling')
     mask = text.vocab[MASK]
     lengths, count = [], 0
