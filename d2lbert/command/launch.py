@@ -119,7 +119,7 @@ def _worker_command(command, pretrain, workers=1):
         # It may have gone on from there to later ones
         run = str(Path(run).parent.parent)
     again = ['pretrain', '--resume', run]
-    for name in ('num_steps', 'minutes', 'save_every', 'eval_every',
+    for name in ('num_steps', 'minutes', 'save_every', 'keep', 'eval_every',
                  'devices'):
         if hasattr(settings, name):
             again += ['--' + name.replace('_', '-'),

@@ -56,6 +56,7 @@ GROUPS = {
     'the run': (
         _as_there('log_interval', 10),
         _as_there('save_every', None),
+        _as_there('keep', 3),
     ),
 }
 SETTINGS = {setting.name: setting for group in GROUPS.values()

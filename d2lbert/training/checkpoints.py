@@ -24,9 +24,6 @@ STATE = dict(format=str, step=int, updates=int, settings=dict, history=dict,
              epoch=int, position=list, fingerprint=str, num_devices=int,
              num_workers=int)
 
-#: How many checkpoints of a run are kept.
-KEPT = 3
-
 #: What reading an archive of any content can raise.
 UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, OSError,
               EOFError, MemoryError, OverflowError, RuntimeError,
@@ -52,11 +49,11 @@ def all_of(run):
     return [found[step] for step in sorted(found)]
 
 
-def save(run, step, state, net, trainer, kept=KEPT, also=None):
+def save(run, step, state, net, trainer, kept=3, also=None):
     """Write the checkpoint of `step`, then drop all but the last `kept`.
 
-    state: what JSON can hold; also: more arrays, by name. Whatever goes
-    wrong, the ones before stay.
+    kept: 0 for all of them; state: what JSON can hold; also: more arrays,
+    by name. Whatever goes wrong, the ones before stay.
     """
     folder = folder_of(run)
     path = folder / f'step-{step:08d}.npz'

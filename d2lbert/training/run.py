@@ -333,7 +333,7 @@ class Run:
                  num_workers=self.num_workers,
                  products=kernels.products.record(*self._multiplies())),
             self.net, self.updater.trainer,
-            checkpoints.KEPT if self.settings['save_every'] else 1,
+            self.settings['keep'] if self.settings['save_every'] else 1,
             {**self.best.arrays(self.out), **self.average.arrays()})
         self.stop.last_words = 'stopped; what was saved before is whole'
 
@@ -358,12 +358,17 @@ class Run:
     def _begin_folder(self):
         num_bytes = 4 * sum(param.data(self.devices[0]).size for param in
                             self.net.collect_params().values())
+        best, s = self.best.is_kept, self.settings
         # A checkpoint has both of Adam's moments, too, and the oldest goes
         # when the new one is there
-        best, kept = self.best.is_kept, 3 + bool(self.average.decay)
-        check_room(self.out, self.folder.target, num_bytes * (1 + best + (
-            (kept + best) * (checkpoints.KEPT + 1)
-            if self.settings['save_every'] else 0)))
+        arrays, saved = 3 + bool(self.average.decay) + best, 0
+        if s['save_every']:
+            steps = self.objective.num_steps    # None where a clock decides
+            saved = min([s['keep'] + 1] * bool(s['keep']) + (
+                [math.ceil(steps / s['save_every'])] if steps else []),
+                default=1)
+        check_room(self.out, self.folder.target,
+                   num_bytes * (1 + best + arrays * saved))
         self.folder.reserve(num_bytes)
         self.folder.begin(self._config(), self.objective.vocab, {
             'losses.csv': self.history.csv(self._has_held_out()),

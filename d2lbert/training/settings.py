@@ -220,9 +220,11 @@ GROUPS = {
                 learn=100, least=1),
         Setting('eval_every', int, None, 'steps between two looks at '
                 'held-out text', least=1, anew=True),
-        Setting('save_every', int, None, 'steps between two checkpoints, of '
-                'which the last three are kept; 0 for none (one every five '
-                'minutes, of which the last is kept)', least=0, anew=True),
+        Setting('save_every', int, None, 'steps between two checkpoints; 0 '
+                'for none (one every five minutes, of which the last is '
+                'kept)', least=0, anew=True),
+        Setting('keep', int, 3, 'how many of the checkpoints of save_every '
+                'are kept, the last ones; 0 for all', least=0, anew=True),
     ),
 }
 SETTINGS = {setting.name: setting for group in GROUPS.values()

@@ -287,13 +287,11 @@ def runs(tmp_path_factory):
     """A finished run of each objective, with all its checkpoints."""
     found = {}
     for objective in OBJECTIVES:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(checkpoints, 'KEPT', 100)
-            found[objective] = d2l.pretrain(
-                **TINY, objective=objective, dropout=0.3, accumulate=2,
-                eval_every=2, weight_decay=0.1, clip=0.5, devices='cpu',
-                save_every=1,
-                out=tmp_path_factory.mktemp('runs') / objective)
+        found[objective] = d2l.pretrain(
+            **TINY, objective=objective, dropout=0.3, accumulate=2,
+            eval_every=2, weight_decay=0.1, clip=0.5, devices='cpu',
+            save_every=1, keep=0,
+            out=tmp_path_factory.mktemp('runs') / objective)
     return found
 
 

@@ -76,6 +76,16 @@ def test_the_last_three_are_kept(run):
         'step-00000002.npz', 'step-00000003.npz', 'step-00000004.npz']
 
 
+def test_as_many_are_kept_as_was_said(tmp_path):
+    for keep, kept in (0, [1, 2, 3, 4, 5]), (2, [4, 5]):
+        out = d2l.pretrain(**TINY, num_steps=5, save_every=1, keep=keep,
+                           out=tmp_path / f'{keep}')
+        assert steps(out) == kept
+    # And what a resumed run is told anew holds from there on
+    d2l.pretrain(resume=out, num_steps=7, keep=0, devices='cpu')
+    assert steps(out) == [4, 5, 6, 7]
+
+
 def test_the_last_step_is_saved_whenever_it_comes(tmp_path):
     run = d2l.pretrain(**TINY, num_steps=3, save_every=2,
                        out=tmp_path / 'run')

@@ -62,11 +62,9 @@ def uninterrupted(tmp_path_factory):
     def get(**settings):
         key = repr(sorted(settings.items()))
         if key not in runs:
-            with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(checkpoints, 'KEPT', 100)
-                runs[key] = d2l.pretrain(
-                    **settings, devices='cpu', save_every=1,
-                    out=tmp_path_factory.mktemp('runs') / 'run')
+            runs[key] = d2l.pretrain(
+                **settings, devices='cpu', save_every=1, keep=0,
+                out=tmp_path_factory.mktemp('runs') / 'run')
         return runs[key]
     return get
 
@@ -553,7 +551,7 @@ def test_the_recipe_learn_is_the_one_that_the_readme_tells_of():
     assert settings == dict(
         corpus='wikitext-2', data_dir=None, valid=None, valid_share=0.05,
         split='book', vocab=None, seed=1, eval_every=None, save_every=None,
-        recipe='learn', batch_size=64, max_len=64, num_hiddens=128,
+        keep=3, recipe='learn', batch_size=64, max_len=64, num_hiddens=128,
         ffn_num_hiddens=256, num_heads=2, num_layers=4, dropout=0.0,
         precision='fp32', lr=0.0015, num_steps=4000, log_interval=100,
         accumulate=1, warmup=0.1, decay='linear', weight_decay=0.01,
@@ -598,6 +596,7 @@ def test_the_values_of_both_recipes_pass_their_own_checks(setting):
     (dict(batch_size=0), 'batch_size must be a whole number'),
     (dict(num_steps=1.5), 'num_steps must be a whole number'),
     (dict(save_every=-1), 'save_every must be a whole number'),
+    (dict(keep=-1), 'keep must be a whole number of at least 0'),
     (dict(eval_every=-1), 'eval_every must be a whole number'),
     (dict(lr=-1), 'lr must be finite and not negative'),
     (dict(lr=float('nan')), 'lr must be finite'),
