@@ -45,7 +45,9 @@ from d2lbert.finetuning.finetuning import finetune
 from d2lbert.finetuning.prediction import evaluate_finetuned, predict
 from d2lbert.finetuning.runs import load_finetuned, load_run
 from d2lbert.pictures.attention import plot_attention
+from d2lbert.pictures.parting import sense_accuracy
 from d2lbert.pictures.record import plot_history
+from d2lbert.pictures.senses import plot_senses
 from d2lbert.pictures.show import show
 
 __all__ = [name for name in dir() if not name.startswith('__')]

@@ -20,6 +20,7 @@ from d2lbert.command import (
     launch,
     predict,
     pretrain,
+    senses,
     show,
     similar,
 )
@@ -36,6 +37,7 @@ Pretrain BERT as "Dive into Deep Learning" does, and look at what it learnt.
   d2lbert fill FOLDER 'it is a [MASK] .' what it guesses for masked words
   d2lbert generate FOLDER 'a text'       what a BART says to it
   d2lbert show RUN --out page.html       attention, senses, losses: a page
+  d2lbert senses RUN                     whether a word's senses part
   d2lbert finetune --task sst2 ...       learn a labelled task
   d2lbert predict RUN 'a fine film'      what it then says of a text
   d2lbert export RUN FOLDER              a run for others to load
@@ -48,7 +50,7 @@ Pretrain BERT as "Dive into Deep Learning" does, and look at what it learnt.
 #: parser. They import what they need when they run: nobody waits for MXNet
 #: to read a help text.
 COMMANDS = (pretrain, encode, similar, evaluate, fill, generate, show,
-            finetune, predict, export, launch, doctor, cache)
+            senses, finetune, predict, export, launch, doctor, cache)
 
 
 def main(argv=None):

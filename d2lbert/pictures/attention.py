@@ -2,6 +2,7 @@
 import math
 
 from d2lbert.bert import get_tokens_and_segments
+from d2lbert.pictures.given import short, vocab_of
 from d2lbert.pictures.inside import attention_of
 from d2lbert.text import special_of
 
@@ -52,7 +53,7 @@ def plot_attention(net, tokens, tokens_b=None, *, tokenizer=None, vocab=None,
                    (figsize[1] - margin) / len(layers))
     every = max(1, math.ceil(len(names) * height / max(side, 0.1)))
     places = list(range(0, len(names), every))
-    labels = [_short(names[t]) for t in places]
+    labels = [short(names[t]) for t in places]
     shown = [[weights[layer - 1, head - 1] for head in heads]
              for layer in layers]
     most = max(panel.max() for row in shown for panel in row)
@@ -88,10 +89,7 @@ def _numbered(net, tokens, tokens_b, tokenizer, vocab):
         raise TypeError(f'tokens must be a list of tokens, not the string '
                         f'{tokens!r}: give {tokens!r}.split(), or a '
                         'tokenizer=')
-    vocab = getattr(net, 'vocab', None) if vocab is None else vocab
-    if vocab is None:
-        raise ValueError('this net has no vocabulary: load it with load_run, '
-                         'or give tokenizer= or vocab=')
+    vocab = vocab_of(net, vocab)
     _, _, cls, sep = special_of(vocab)
     names, segments = get_tokens_and_segments(tokens, tokens_b, cls, sep)
     return (vocab[names], segments, names,
@@ -110,9 +108,3 @@ def _chosen(wanted, count, what):
     if not wanted:
         raise ValueError(f'{what} names none: give some from 1 to {count}')
     return wanted
-
-
-def _short(name):
-    # A dollar sign would begin a formula
-    name = name if len(name) <= 14 else name[:13] + '\u2026'
-    return name.replace('$', r'\$')

@@ -5,65 +5,58 @@ import numpy as onp
 
 from d2lbert.pictures.inside import vectors_by_layer
 
+#: Tokens of a sentence that are looked at, at most.
+LENGTH = 128
+
 
 class SensePoints(NamedTuple):
-    """Where a word lies in each of n sentences, by layer."""
+    """Where a word lies in each of n uses, by layer."""
 
     word: str
     points: Any     # (L + 1, n, 2) float64, the embeddings first
-    texts: list     # n sentences
-    spans: list     # n (begin, end) of the word in its sentence
-    senses: Any     # n names, or None where none are known
+    uses: list      # n `samples.Use`s
 
 
-def sense_points(net, tokenizer, word, sentences, senses=None):
-    """The `SensePoints` of a word: of its first use in each sentence.
+def sense_points(net, tokenizer, word, uses):
+    """The `SensePoints` of a word's `samples.Use`s.
 
-    The vector of a use is the mean of its pieces'; the two dimensions are
-    the principal components of each layer, turned so that a layer looks
-    like the one before it. senses: a name for each sentence, or None.
-    Sentences without the word are left out. Raises ValueError where fewer
-    than three have it.
+    The two dimensions are the principal components of each layer, turned so
+    that a layer looks like the one before it. Uses that no token is left of
+    are left out. Raises ValueError where fewer than three stay.
     """
-    sentences = list(sentences)
-    encoded = tokenizer.encode_batch(
-        sentences, max_len=min(net.encoder.max_len, 128))
-    uses = []               # (sentence, tokens, span)
-    for k, (sentence, one) in enumerate(zip(sentences, encoded)):
-        span = _first_use(word, sentence)
-        tokens = [] if span is None else [
-            t for t, (begin, end) in enumerate(one.offsets)
-            if one.words[t] is not None and begin < span[1]
-            and end > span[0]]
-        if tokens:
-            uses.append((k, tokens, span))
+    uses, layers = vectors_of(net, tokenizer, uses)
     if len(uses) < 3:
         raise ValueError(f'{word!r} stands in {len(uses)} of the sentences: '
                          'three are the fewest that make a picture')
-    layers = []
-    for rows in vectors_by_layer(net, [encoded[k] for k, _, _ in uses],
-                                 tokenizer.pad_id):
-        X = onp.stack([X[tokens].mean(axis=0) for X, (_, tokens, _)
-                       in zip(rows, uses)])
-        layers.append(_like(_plane(X), layers[-1] if layers else None))
-    kept = [k for k, _, _ in uses]
-    return SensePoints(word, onp.stack(layers),
-                       [sentences[k] for k in kept],
-                       [span for _, _, span in uses],
-                       senses and [senses[k] for k in kept])
+    found = []
+    for X in layers:
+        found.append(_like(_plane(X), found[-1] if found else None))
+    return SensePoints(word, onp.stack(found), uses)
 
 
-def _first_use(word, sentence):
-    """Where a word first stands in a sentence, apart from others, or None."""
-    at = -1
-    while True:
-        at = sentence.lower().find(word.lower(), at + 1)
-        if at < 0:
-            return None
-        end = at + len(word)
-        if not (sentence[at - 1:at].isalnum() or sentence[end:end + 1]
-                .isalnum()):
-            return at, end
+def vectors_of(net, tokenizer, uses):
+    """The vectors of words in sentences, `samples.Use`s, a layer at a time.
+
+    That of a use is the mean of its pieces'. Returns the n uses of which
+    there are some (a sentence may be too long), and what yields for each of
+    L + 1 layers, the embeddings first, (n, H) float32.
+    """
+    sentences = list(dict.fromkeys(use.sentence for use in uses))
+    encoded = tokenizer.encode_batch(
+        sentences, max_len=min(net.encoder.max_len, LENGTH))
+    row_of = {sentence: k for k, sentence in enumerate(sentences)}
+    kept, places = [], []
+    for use in uses:
+        one = encoded[row_of[use.sentence]]
+        tokens = [t for t, (begin, end) in enumerate(one.offsets)
+                  if one.words[t] is not None and begin < use.end
+                  and end > use.begin]
+        if tokens:
+            kept.append(use)
+            places.append((row_of[use.sentence], tokens))
+    return kept, (
+        onp.stack([rows[k][tokens].mean(axis=0) for k, tokens in places])
+        for rows in vectors_by_layer(net, encoded, tokenizer.pad_id))
 
 
 def _plane(X):

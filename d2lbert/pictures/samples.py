@@ -8,8 +8,9 @@ import csv
 import functools
 import re
 import sys
+from itertools import repeat
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Optional
 
 from d2lbert import hub
 from d2lbert.corpus.reading import paragraphs_of
@@ -28,6 +29,11 @@ CHARS, WORDS = 1 << 24, 48
 _END = re.compile(r'(?<=[.!?\u3002\uff01\uff1f])\s+')
 
 
+#: What senses.tsv says of a use that has neither sense of its word, and
+#: the forms in it that no rule leads back to their words.
+OTHER, IRREGULAR = 'other', {'mice': 'mouse'}
+
+
 class Sample(NamedTuple):
     """Sentences, and what they are called."""
 
@@ -36,10 +42,12 @@ class Sample(NamedTuple):
 
 
 class Use(NamedTuple):
-    """A use of a word whose sense somebody has noted."""
+    """A use of a word in a sentence, and its sense, where one is noted."""
 
     sentence: str
-    sense: str
+    begin: int      # in characters
+    end: int
+    sense: Optional[str] = None
 
 
 def of_run(folder):
@@ -142,14 +150,61 @@ def _spread(items, count):
     return [items[k * len(items) // count] for k in range(count)]
 
 
-def senses_of(word):
+def uses_of(word, sentences, senses=None, most=60):
+    """The `Use`s of a word: its first one in each sentence that has it.
+
+    Capitals do not matter. senses: a name for each of the sentences, or
+    None. At most so many, evenly spread.
+    """
+    found = []
+    for sentence, sense in zip(sentences, senses or repeat(None)):
+        span = _first_use(word, sentence)
+        if span is not None:
+            found.append(Use(sentence, *span, sense))
+    return _spread(found, most)
+
+
+def _first_use(word, sentence):
+    """Where a word first stands in a sentence, apart from others, or None."""
+    sentence, word, at = sentence.lower(), word.lower(), -1
+    while True:
+        at = sentence.find(word, at + 1)
+        if at < 0:
+            return None
+        end = at + len(word)
+        if not (sentence[at - 1:at].isalnum() or sentence[end:end + 1]
+                .isalnum()):
+            return at, end
+
+
+def noted(word):
     """The `Use`s of a word in the sample corpus whose sense is noted."""
-    return _noted().get(word, [])
+    return _noted().get(word.lower(), [])
+
+
+def noted_words():
+    """{word: its `Use`s in all of its forms}, of the sample corpus.
+
+    Without the few whose sense is neither of the two.
+    """
+    found, forms = {}, _noted()
+    for form, uses in forms.items():
+        found.setdefault(_base(form, forms), []).extend(
+            use for use in uses if use.sense != OTHER)
+    return dict(sorted(found.items()))
+
+
+def _base(form, forms):
+    """What a dictionary has for one of the forms."""
+    if form in IRREGULAR:
+        return IRREGULAR[form]
+    return next((form[:-k] for k in (1, 2) if form[-k:] in ('s', 'es')
+                 and form[:-k] in forms), form)
 
 
 @functools.lru_cache(1)
 def _noted():
-    """{word: its `Use`s}, of data/sample/senses.tsv."""
+    """{form of a word: its `Use`s}, of data/sample/senses.tsv."""
     folder = hub.sample_dir()
     lines = (folder / hub.TRAIN_FILE).read_text('utf-8').split('\n')
     uses = {}
@@ -159,21 +214,8 @@ def _noted():
             stops = [k for k, word in enumerate(words) if word == '.']
             first = max((k + 1 for k in stops if k < at), default=0)
             last = min((k for k in stops if k >= at), default=len(words))
+            begin = sum(len(word) + 1 for word in words[first:at])
             uses.setdefault(row['word'].lower(), []).append(
-                Use(' '.join(words[first:last]), row['sense']))
+                Use(' '.join(words[first:last]), begin,
+                    begin + len(words[at]), row['sense']))
     return uses
-
-
-def read_senses(word, sentences):
-    """What `senses.sense_points` is given for a word: (sentences, senses).
-
-    Those of the sample corpus where it notes senses of the word; else the
-    ones among `sentences` that have the word, with None for senses.
-    """
-    uses = list(dict.fromkeys(senses_of(word)))
-    if uses:
-        return [use.sentence for use in uses], [use.sense for use in uses]
-    return _spread([sentence for sentence in sentences
-                    if word in sentence.lower().split()], 60), None
-
-

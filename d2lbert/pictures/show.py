@@ -1,20 +1,16 @@
 """`show`: what a model learnt, gathered for the page."""
 import re
-from pathlib import Path
 
 from d2lbert._version import __version__
 from d2lbert.finetuning.prediction import predict
-from d2lbert.finetuning.runs import load_finetuned
 from d2lbert.pictures import points, samples
+from d2lbert.pictures.given import check_out, loaded
 from d2lbert.pictures.guesses import guesses_of, has_mask_head
 from d2lbert.pictures.inside import attention_of
 from d2lbert.pictures.neighbours import neighbours_of
 from d2lbert.pictures.page import FINE, MOST, Page, packed
 from d2lbert.pictures.record import name_of, read_record
-from d2lbert.pretrained.vocabulary import PieceVocab
-from d2lbert.pretrained.wordpiece import WholeWords
-from d2lbert.text import Vocab
-from d2lbert.training.models import is_run, load_model
+from d2lbert.training.models import is_run
 from d2lbert.training.runs import RunError, is_finetuned
 
 #: What is shown where nobody says what: the book's two cranes.
@@ -50,19 +46,10 @@ def write_page(model, out, force=False, **choices):
     What keeps it from being written is said before the model is loaded,
     where that can be known.
     """
-    path = Path(out)
-    if path.is_dir():
-        raise ValueError(f'--out {out} is a folder: name a file, as '
-                         f'{path / "page.html"}')
-    if not path.absolute().parent.is_dir():
-        raise ValueError(f'--out {out} cannot be written: there is no folder '
-                         f'{path.parent}')
-    if path.is_file() and not force:
-        raise FileExistsError(f'--out {out} exists already: choose another '
-                              'name, or give --force to replace it')
+    check_out(out, force, 'page.html')
     page = Page(gathered(model, **choices))
     try:
-        page.save(path, force=True)
+        page.save(out, force=True)
     except OSError as error:
         raise ValueError(f'--out {out} cannot be written: {error.strerror}'
                          ) from None
@@ -71,7 +58,7 @@ def write_page(model, out, force=False, **choices):
 
 def gathered(model, texts=None, words=None, file=None):
     """What the page shows, as JSON can hold it; arguments as for `show`."""
-    net, tokenizer, folder = _loaded(model)
+    net, tokenizer, folder = loaded(model)
     about = getattr(net, 'about', None)
     if texts is None:
         texts = PAIRS if about is not None and about.pair else TEXTS
@@ -112,21 +99,6 @@ def gathered(model, texts=None, words=None, file=None):
         sample=_sample_data(sample, sentences, places, used),
         senses=_senses(net, tokenizer, sample, asked, words),
         training=_training(folder))
-
-
-def _loaded(model):
-    """(net, tokenizer, folder or None)."""
-    if isinstance(model, (tuple, list)) and len(model) == 2:
-        net, tokenizer = model
-        if isinstance(tokenizer, PieceVocab):   # as load_run gives them
-            tokenizer = tokenizer.tokenizer
-        elif isinstance(tokenizer, Vocab):
-            tokenizer = WholeWords(tokenizer)
-        return net, tokenizer, None
-    folder = Path(model)
-    if is_finetuned(folder):
-        return (*load_finetuned(folder, trainable=False), folder)
-    return (*load_model(folder, heads=(), trainable=False), folder)
 
 
 def _checked(texts):
@@ -253,7 +225,7 @@ def _senses(net, tokenizer, sample, asked, words):
         common = samples.common(sample)
         likely = [word for word in dict.fromkeys(asked)
                   if word not in common and not word.isdigit()]
-        likely.sort(key=lambda word: not samples.senses_of(word))
+        likely.sort(key=lambda word: not samples.noted(word))
         for word in likely:
             if len(found) < SENSED:
                 try:
@@ -264,17 +236,19 @@ def _senses(net, tokenizer, sample, asked, words):
 
 
 def _points(net, tokenizer, sample, word, fewest=3):
-    sentences, senses = samples.read_senses(word, sample.sentences)
-    if len(sentences) < fewest:
-        raise ValueError(f'the word {word!r} is in {len(sentences)} of the '
+    uses = samples.noted(word) or samples.uses_of(word, sample.sentences)
+    if len(uses) < fewest:
+        raise ValueError(f'the word {word!r} is in {len(uses)} of the '
                          f'sentences of {sample.name}: three are the fewest '
                          'that make a picture')
-    found = points.sense_points(net, tokenizer, word, sentences, senses)
-    names = sorted(set(found.senses)) if found.senses else []
+    found = points.sense_points(net, tokenizer, word, uses)
+    senses = [use.sense for use in found.uses]
+    names = sorted(set(senses) - {None})
     return dict(
-        word=word, names=names, texts=found.texts, spans=found.spans,
-        sample='the sample corpus' if senses else sample.name,
-        senses=[names.index(sense) for sense in found.senses or ()],
+        word=word, names=names, texts=[use.sentence for use in found.uses],
+        spans=[(use.begin, use.end) for use in found.uses],
+        sample='the sample corpus' if names else sample.name,
+        senses=[names.index(sense) for sense in senses if names],
         layers=[[[float(f'{x:.4g}') for x in point] for point in layer]
                 for layer in found.points.tolist()])
 

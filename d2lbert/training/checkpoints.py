@@ -175,17 +175,7 @@ def vocab_of(arrays):
 def restore(path, state, arrays, net, trainer):
     """Put a loaded checkpoint's numbers into net and trainer."""
     params = dict(_params(net))
-    wanted = {f'param/{name}': param.shape for name, param in params.items()}
-    found = {name: array.shape for name, array in arrays.items()
-             if name.startswith('param/')}
-    if wanted != found:
-        name = sorted(set(wanted.items()) ^ set(found.items()))[0][0]
-        raise CheckpointError(
-            f'{path} belongs to another model: {name[6:]} is '
-            f'{found.get(name, "missing")} there and '
-            f'{wanted.get(name, "missing")} here')
-    for name, param in params.items():
-        param.set_data(np.array(arrays[f'param/{name}']))
+    _set(path, params, _weights(arrays))
     optimizer = trainer.optimizer
     # Adam's bias correction counts updates from here on
     optimizer.begin_num_update = optimizer.num_update = state['updates']
@@ -199,6 +189,40 @@ def restore(path, state, arrays, net, trainer):
                              ctx=param.list_ctx()[place]).as_nd_ndarray()
                     for i in range(2))
                 updater.states_synced[index] = True
+
+
+def load_weights(path, net):
+    """Give a model the weights that a checkpoint of its run has of it.
+
+    Returns the step of the checkpoint. A net that an objective trained with
+    more around the model has that as its `bert`.
+    """
+    state, arrays = load(path)
+    params, weights = dict(_params(net)), _weights(arrays)
+    if not params.keys() <= weights.keys():
+        weights = _weights(arrays, 'param/bert.')
+    _set(path, params, weights)
+    return state['step']
+
+
+def _weights(arrays, prefix='param/'):
+    """The weights among a checkpoint's arrays, by their names in the net."""
+    return {name[len(prefix):]: array for name, array in arrays.items()
+            if name.startswith(prefix)}
+
+
+def _set(path, params, weights):
+    """Put weights into params, both by name; they must fit wholly."""
+    wanted = {name: param.shape for name, param in params.items()}
+    found = {name: array.shape for name, array in weights.items()}
+    if wanted != found:
+        name = sorted(set(wanted.items()) ^ set(found.items()))[0][0]
+        raise CheckpointError(
+            f'{path} belongs to another model: {name} is '
+            f'{found.get(name, "missing")} there and '
+            f'{wanted.get(name, "missing")} here')
+    for name, param in params.items():
+        param.set_data(np.array(weights[name]))
 
 
 def _params(net):

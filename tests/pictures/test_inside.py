@@ -142,16 +142,16 @@ def test_neighbours_are_the_nearest_of_their_kind(small):
 
 def test_senses_are_of_the_word_in_the_sample_corpus(small):
     net, tokenizer = small
-    texts, senses = samples.read_senses('crane', [])
-    assert set(senses) == {'bird', 'machine'}
-    found = points.sense_points(net, tokenizer, 'crane', texts, senses)
-    assert found.points.shape == (3, len(found.texts), 2)
-    for text, (begin, end) in zip(found.texts, found.spans):
-        assert text[begin:end].lower() == 'crane'
+    uses = samples.noted('Crane')
+    assert {use.sense for use in uses} == {'bird', 'machine'}
+    found = points.sense_points(net, tokenizer, 'crane', uses)
+    assert found.uses == uses and found.points.shape == (3, len(uses), 2)
+    for sentence, begin, end, _ in uses:
+        assert sentence[begin:end].lower() == 'crane'
     # Two principal components: no more than the vectors, and centred
     onp.testing.assert_allclose(found.points.mean(axis=1), 0, atol=1e-5)
     with pytest.raises(ValueError, match="'xyz' stands in 0"):
-        points.sense_points(net, tokenizer, 'xyz', texts)
+        points.sense_points(net, tokenizer, 'xyz', [])
 
 
 def test_a_sample_has_sentences_with_the_words_asked_for(tmp_path):

@@ -1,10 +1,11 @@
-"""Figures for notebooks: `plot_attention` and `plot_history`."""
+"""Figures for notebooks: of attention, of senses and of a history."""
 import numpy as onp
 import pytest
 import sentences
 
 import d2lbert as d2l
 from d2lbert.bert_pretraining import History
+from d2lbert.pictures import samples
 from d2lbert.pictures.inside import attention_of
 
 WORDS = 'a grey crane flies over the old river'.split()
@@ -81,6 +82,69 @@ def test_panels_show_the_weights_of_their_head(small):
 def test_what_cannot_be_drawn_is_said(arguments, choices, said, small):
     with pytest.raises((ValueError, TypeError), match=said):
         d2l.plot_attention(small[0], *arguments, **choices)
+
+
+@pytest.mark.parametrize('layer, wanted', [(-1, [2]), ([0, 2], [0, 2])])
+def test_points_of_senses_are_the_components_of_their_layer(layer, wanted,
+                                                            small):
+    net, tokenizer = small
+    fig = d2l.plot_senses(net, 'Crane', layer=layer)
+    uses = samples.noted('crane')
+    names = [use.sense for use in uses]
+    assert [text.get_text() for text in fig.axes[0].get_legend().get_texts()
+            ] == sorted(set(names))
+    for ax, number in zip(fig.axes, wanted):
+        shown = {line.get_label(): line.get_xydata() for line in
+                 ax.get_lines()}
+        found = onp.empty((len(uses), 2))
+        for name, points in shown.items():
+            found[[sense == name for sense in names]] = points
+        rows = d2l.encode(net, tokenizer, [use.sentence for use in uses],
+                          None, number)
+        X = onp.array([row[1 + use.sentence[:use.begin].count(' ')]
+                       for row, use in zip(rows, uses)], 'float64')
+        X -= X.mean(axis=0)
+        # Turned, or mirrored, at most: the same products of any two points
+        best = X @ onp.linalg.eigh(X.T @ X)[1][:, -2:]
+        onp.testing.assert_allclose(found @ found.T, best @ best.T,
+                                    atol=1e-4 * onp.abs(X @ X.T).max())
+
+
+def test_labels_of_senses_do_not_overlap_and_senses_differ_in_shape(small):
+    those = [f'{a} crane {b}' for a in WORDS for b in WORDS]
+    fig = d2l.plot_senses(small[0], 'crane', those,
+                          senses=['bird', 'machine', '$x$', 'y'] * 16)
+    renderer = drawn(fig)
+    ax, = fig.axes
+    boxes = [text.get_window_extent(renderer) for text in ax.texts]
+    assert 3 < len(boxes) < len(those)
+    for k, one in enumerate(boxes):
+        assert not any(one.overlaps(other) for other in boxes[:k])
+        corners = one.get_points()
+        for line in ax.get_lines():
+            at = ax.transData.transform(line.get_xydata())
+            assert not ((corners[0] < at) & (at < corners[1])).all(1).any()
+    looks = [(line.get_marker(), line.get_markerfacecolor() == 'none')
+             for line in ax.get_lines()]
+    assert len({marker for marker, _ in looks}) == len(looks) == 4
+    assert [hollow for _, hollow in looks] == [False, True] * 2
+    assert not d2l.plot_senses(small[0], 'crane', those,
+                               label=False).axes[0].texts
+
+
+@pytest.mark.parametrize('arguments, choices, said', [
+    (['xyz'], {}, 'notes no senses of'), ([' '], {}, 'must be a word'),
+    (['crane', 'a crane'], {}, 'must be a list of strings'),
+    (['crane', ['a crane']], dict(senses=[]), '0 senses for 1 sentences'),
+    (['crane', ['a crane', 'an old crane']], {}, 'stands in 2 of'),
+    (['crane'], dict(layer=3), 'counted from 0, the embeddings, to 2'),
+    (['crane'], dict(layer=[]), 'layer names none')])
+def test_senses_that_cannot_be_drawn_are_said(arguments, choices, said,
+                                              small):
+    with pytest.raises((ValueError, TypeError), match=said):
+        d2l.plot_senses(small[0], *arguments, **choices)
+    with pytest.raises(ValueError, match='no vocabulary'):
+        d2l.plot_senses(sentences.build_net(30), 'crane')
 
 
 def test_a_history_is_drawn_of_a_run_and_of_what_training_returned(run):

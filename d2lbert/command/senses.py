@@ -1,0 +1,41 @@
+"""`d2lbert senses`: whether a model parts the senses of words."""
+
+
+def add(commands):
+    """Add this sub-command to those of the parser."""
+    senses = commands.add_parser(
+        'senses', help='whether a model parts the senses of words',
+        description='Print for words with two senses, and for each layer of '
+        'a model, the share of uses in the sample corpus whose nearest other '
+        'use has the same sense, layer 0 being the embeddings. chance is the '
+        'share of the more frequent sense. Of a run that kept checkpoints '
+        '(--save-every with --keep 0 keeps all) the same for each of them.')
+    add = senses.add_argument
+    add('folders', nargs='+', metavar='RUN|FOLDER', help='a run folder, of '
+        'pretrain or finetune, or a folder of a pretrained model; several '
+        'are drawn beside each other')
+    add('--word', dest='words', action='append', metavar='WORD', help='one '
+        'of the 32 words whose senses are noted, as crane; several may be '
+        'given (default: all)')
+    add('--out', metavar='FILE.png', help='a figure to draw: shares by '
+        'layer, and by step of what was kept')
+    add('--force', action='store_true', help='replace the figure, if there '
+        'is one')
+    senses.set_defaults(run=run, needs='d2lbert.pictures.parting')
+
+
+def run(args):
+    """Print the table; returns the exit status."""
+    from d2lbert.pictures.given import check_figure, save_figure
+    from d2lbert.pictures.parting import plot_parting, table, told_of
+    if args.out is not None:
+        check_figure(args.out, args.force)
+    several = []
+    for k, folder in enumerate(args.folders):
+        several.append(told_of(folder, args.words))
+        if len(args.folders) > 1:
+            print(*[''] * bool(k), several[-1].name, sep='\n')
+        print('\n'.join(table(several[-1])), flush=True)
+    if args.out is not None:
+        save_figure(plot_parting(several), args.out)
+    return 0

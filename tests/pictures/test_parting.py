@@ -1,0 +1,117 @@
+"""Whether senses part: the figure against loops, and over checkpoints."""
+import numpy as onp
+import pytest
+import sentences
+
+import d2lbert as d2l
+from d2lbert.pictures import parting, samples
+from d2lbert.training import checkpoints
+
+TINY = dict(corpus='sample', batch_size=100, max_len=32, num_hiddens=8,
+            ffn_num_hiddens=8, num_layers=1, seed=1, devices='cpu')
+
+
+@pytest.fixture(scope='module')
+def small():
+    tokenizer = sentences.whole_words()
+    net = sentences.build_net(len(tokenizer), max_len=80)
+    net.vocab = tokenizer.vocab
+    return net
+
+
+def test_each_noted_word_has_its_forms_and_two_senses():
+    noted = samples.noted_words()
+    assert len(noted) == 32
+    for word, uses in noted.items():
+        assert len({use.sense for use in uses}) == 2
+        forms = {use.sentence[use.begin:use.end].lower() for use in uses}
+        assert forms <= {word, f'{word}s', f'{word}es', 'mice'}
+        assert len(uses) >= 30
+    assert {'mouse', 'mice'} == {use.sentence[use.begin:use.end].lower()
+                                 for use in noted['mouse']}
+
+
+def test_the_figure_is_that_of_loops_over_encode(small):
+    found = d2l.sense_accuracy(small, ['crane', 'Bank'])
+    assert found.words == ['crane', 'bank'] and found.rates.shape == (3, 2)
+    tokenizer = sentences.whole_words()
+    for k, word in enumerate(found.words):
+        uses = samples.noted_words()[word]
+        senses = [use.sense for use in uses]
+        assert found.counts[k] == len(uses)
+        assert found.chances[k] == max(map(senses.count, senses)) / len(uses)
+        for layer in range(3):
+            rows = d2l.encode(small, tokenizer, [use.sentence for use
+                                                 in uses], None, layer)
+            X = [row[1 + use.sentence[:use.begin].count(' ')].astype(float)
+                 for row, use in zip(rows, uses)]
+            hits = 0
+            for i, use in enumerate(uses):
+                cosines = {j: X[i] @ X[j] / onp.linalg.norm(X[i])
+                           / onp.linalg.norm(X[j])
+                           for j, other in enumerate(uses)
+                           if other.sentence != use.sentence}
+                best = [j for j in cosines
+                        if cosines[j] > max(cosines.values()) - 1e-9]
+                hits += sum(senses[j] == use.sense for j in best) / len(best)
+            assert found.rates[layer, k] == pytest.approx(hits / len(uses))
+    assert found.all_rates == pytest.approx(
+        found.rates @ found.counts / found.counts.sum())
+
+
+def test_planted_senses_part_and_equal_vectors_do_not():
+    rng = onp.random.RandomState(0)
+    senses = onp.array(['x', 'y', 'y', 'x', 'y'])
+    apart = ~onp.eye(5, dtype=bool)
+    planted = onp.where(senses == 'x', 1, -1)[:, None] + rng.normal(
+        0, 0.1, (5, 6))
+    assert parting._nearest_agree(planted, senses, apart) == 1
+    # Four others, of which one (of an x) or two (of a y) have its sense
+    equal = onp.tile(rng.normal(size=6).astype('float32'), (5, 1))
+    assert parting._nearest_agree(equal, senses, apart) == pytest.approx(
+        (2 * 1 / 4 + 3 * 2 / 4) / 5)
+    # Those of one sentence are not compared: the two x are in one
+    apart[0, 3] = apart[3, 0] = False
+    assert parting._nearest_agree(planted, senses, apart) == 3 / 5
+
+
+@pytest.mark.parametrize('objective', ['mlm+nsp', 'span'])
+def test_checkpoints_are_told_of_and_the_last_is_the_model(objective,
+                                                           tmp_path):
+    run = d2l.pretrain(**TINY, objective=objective, num_steps=3,
+                       save_every=1, keep=0, out=tmp_path / 'run')
+    told = parting.told_of(run, ['crane', 'bark'])
+    assert list(told.steps) == [1, 2, 3] and told.name == 'run'
+    onp.testing.assert_array_equal(told.steps[3].rates, told.parting.rates)
+    net, _ = d2l.load_run(run)
+    before = {name: param.data().asnumpy() for name, param
+              in net._collect_params_with_prefix().items()}
+    assert checkpoints.load_weights(checkpoints.all_of(run)[0], net) == 1
+    assert any((before[name] != param.data().asnumpy()).any() for name, param
+               in net._collect_params_with_prefix().items())
+    other = sentences.build_net(30)
+    with pytest.raises(checkpoints.CheckpointError, match='another model'):
+        checkpoints.load_weights(checkpoints.all_of(run)[0], other)
+
+
+def test_the_figure_differs_in_grey_and_has_a_line_for_chance(small):
+    one = parting.Told('one', d2l.sense_accuracy(small, 'crane'), {})
+    other = one._replace(name='other', steps={5: one.parting,
+                                              10: one.parting})
+    assert len(parting.plot_parting([one]).axes) == 1
+    layers, steps = parting.plot_parting([one, other]).axes
+    lines = layers.get_lines()
+    assert [line.get_label() for line in lines] == ['one', 'other', 'chance']
+    assert len({(line.get_marker(), line.get_linestyle())
+                for line in lines[:2]}) == 2
+    onp.testing.assert_array_equal(lines[0].get_ydata(),
+                                   one.parting.rates[:, 0])
+    line, chance = steps.get_lines()
+    assert list(line.get_xdata()) == [5, 10]
+    assert set(line.get_ydata()) == {one.parting.rates[-1, 0]}
+    assert chance.get_ydata()[0] == one.parting.chances[0]
+
+
+def test_a_word_without_noted_senses_is_refused(small):
+    with pytest.raises(ValueError, match="no senses of 'heron', but of bank"):
+        d2l.sense_accuracy(small, ['crane', 'heron'])
