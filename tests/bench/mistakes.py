@@ -1208,6 +1208,23 @@ MISTAKES = tuple(Mistake(*row) for row in (
      'same if text.words[t] is None else ~special',
      'same if text.words[t] is None else special | ~special',
      'test_neighbours_are_the_nearest_of_their_kind'),
+    ('uses of one sentence find each other',
+     'onp.where(apart, X @ X.T, -onp.inf)', 'X @ X.T',
+     'test_planted_senses_part_and_equal_vectors_do_not'),
+    ('of uses that are equally near the first counts alone',
+     'nearest = cosines >= cosines.max(axis=1, keepdims=True) - EQUAL',
+     'nearest = onp.eye(len(X), dtype=bool)[cosines.argmax(axis=1)]',
+     'test_planted_senses_part_and_equal_vectors_do_not'),
+    ('a label is written over another',
+     'and not any(_overlap(box, other) for other in taken)', '',
+     'test_labels_of_senses_do_not_overlap_and_senses_differ_in_shape'),
+    ('a checkpoint of a net with more around the model is not found',
+     "'param/bert.'", "'param/'",
+     'test_checkpoints_are_told_of_and_the_last_is_the_model'),
+    ('all checkpoints are dropped but the last three, whatever is asked',
+     "self.settings['keep'] if self.settings['save_every'] else 1",
+     "3 if self.settings['save_every'] else 1",
+     'test_as_many_are_kept_as_was_said'),
 
     # relatives
 
