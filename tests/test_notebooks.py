@@ -20,7 +20,11 @@ import d2lbert  # noqa: E402
 
 ROOT = Path(d2lbert.__file__).resolve().parent.parent
 FOLDER = Path(__file__).resolve().parent.parent / 'notebooks'
-NAMES = 'bert', 'bert-dataset', 'bert-pretraining', 'first-edition'
+PAGES = 'bert', 'bert-dataset', 'bert-pretraining', 'first-edition'
+
+#: Notebooks of what the pages do not show, on the package's own names.
+BEYOND = 'context', 'checkpoints', 'finetuning', 'objectives'
+NAMES = *PAGES, *BEYOND
 
 # What a test may shrink: the names that the parameters cell assigns
 NET = dict(vocab_size=50, num_hiddens=16, ffn_num_hiddens=24, num_heads=2,
@@ -32,6 +36,11 @@ PARAMETERS = {
     'bert-pretraining': dict(DATA, num_steps=3),
     'first-edition': dict(DATA, **NET, num_layers=1, log_interval=1,
                           num_steps=3),
+    'context': dict(num_steps=3, width=8, seed=1),
+    'checkpoints': dict(weights=None, seed=1),
+    'finetuning': dict(num_train=dict(sst2=40, cola=40), num_dev=20,
+                       num_epochs=1, num_steps=2, seed=1),
+    'objectives': dict(num_steps=2, seeds=[1], batch_size=20, max_len=32),
 }
 
 # How the package spells what the first edition's definitions give
@@ -108,7 +117,7 @@ def execute(name, folder, monkeypatch, without_definitions=False):
     return nb
 
 
-@pytest.mark.parametrize('name', NAMES)
+@pytest.mark.parametrize('name', PAGES)
 def test_notebook_runs_as_printed_and_on_the_packages_own_names(
         name, tmp_path, monkeypatch):
     printed = execute(name, tmp_path, monkeypatch)
@@ -131,6 +140,24 @@ def test_notebook_runs_as_printed_and_on_the_packages_own_names(
     assert not any('False' in text_below(cell) for nb in (printed, package)
                    for cell in code_cells(nb))
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize('name', BEYOND)
+def test_notebook_runs_without_data_and_weights(name, tmp_path, monkeypatch):
+    for variable in 'D2LBERT_DATA', 'D2LBERT_WEIGHTS':
+        monkeypatch.delenv(variable, raising=False)
+    committed, run = read(name), execute(name, tmp_path, monkeypatch)
+    # All that it shows where there are some it shows here, too
+    for there, here in zip(code_cells(committed), code_cells(run)):
+        assert kinds(there) == kinds(here), here.source
+        assert 'False' not in text_below(here)
+    assert not list(tmp_path.iterdir())
+
+
+def kinds(cell):
+    """What a cell shows: names of streams, types of values and pictures."""
+    return {kind for output in cell.outputs
+            for kind in output.get('data') or [output.name]}
 
 
 @pytest.mark.parametrize('name', NAMES)
@@ -156,7 +183,7 @@ def test_committed_notebook_begins_with_title_parameters_and_imports(name):
     assert parameters.metadata.tags == ['parameters']
     assert len(code_cells(nb, 'parameters')) == 1
     assert 'import d2lbert as d2l' in imports.source
-    assert code_cells(nb, 'definition')
+    assert bool(code_cells(nb, 'definition')) == (name in PAGES)
 
 
 @pytest.mark.parametrize('name', NAMES)
@@ -189,3 +216,15 @@ def test_prose_of_committed_notebook_states_the_losses_that_came_out(name):
             in prose)
     assert any('image/svg+xml' in output.get('data', {})
                for output in training.outputs)
+
+
+@pytest.mark.parametrize('name', BEYOND)
+def test_figures_in_the_prose_are_those_that_came_out(name):
+    nb = read(name)
+    shown = ' '.join(map(text_below, [
+        cell for cell in code_cells(nb) if cell.outputs]))
+    prose = ' '.join(cell.source for cell in nb.cells
+                     if cell.cell_type == 'markdown')
+    told = re.findall(r'\d\.\d{3}\b', prose)
+    assert told or name in ('context', 'checkpoints')
+    assert not [number for number in told if number not in shown]
