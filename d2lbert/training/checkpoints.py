@@ -194,14 +194,19 @@ def restore(path, state, arrays, net, trainer):
 def load_weights(path, net):
     """Give a model the weights that a checkpoint of its run has of it.
 
-    Returns the step of the checkpoint. A net that an objective trained with
-    more around the model has that as its `bert`.
+    Their running averages where the run keeps these. Returns the step of the
+    checkpoint. A net that an objective trained with more around the model
+    has that as its `bert`.
     """
     state, arrays = load(path)
-    params, weights = dict(_params(net)), _weights(arrays)
-    if not params.keys() <= weights.keys():
-        weights = _weights(arrays, 'param/bert.')
-    _set(path, params, weights)
+    params, inside = dict(_params(net)), ''
+    if not params.keys() <= _weights(arrays).keys():
+        inside = 'bert.'
+    _set(path, params, _weights(arrays, f'param/{inside}'))
+    # Last: a weight that two blocks share has one average and two names
+    for name, array in _weights(arrays, f'average/{inside}').items():
+        if name in params:
+            params[name].set_data(np.array(array))
     return state['step']
 
 

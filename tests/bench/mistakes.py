@@ -1219,7 +1219,7 @@ MISTAKES = tuple(Mistake(*row) for row in (
      'and not any(_overlap(box, other) for other in taken)', '',
      'test_labels_of_senses_do_not_overlap_and_senses_differ_in_shape'),
     ('a checkpoint of a net with more around the model is not found',
-     "'param/bert.'", "'param/'",
+     "inside = 'bert.'", "inside = ''",
      'test_checkpoints_are_told_of_and_the_last_is_the_model'),
     ('all checkpoints are dropped but the last three, whatever is asked',
      "self.settings['keep'] if self.settings['save_every'] else 1",

@@ -75,11 +75,12 @@ def test_planted_senses_part_and_equal_vectors_do_not():
     assert parting._nearest_agree(planted, senses, apart) == 3 / 5
 
 
-@pytest.mark.parametrize('objective', ['mlm+nsp', 'span'])
-def test_checkpoints_are_told_of_and_the_last_is_the_model(objective,
+@pytest.mark.parametrize('settings', [
+    {}, dict(objective='span'), dict(average=0.9, architecture='published')])
+def test_checkpoints_are_told_of_and_the_last_is_the_model(settings,
                                                            tmp_path):
-    run = d2l.pretrain(**TINY, objective=objective, num_steps=3,
-                       save_every=1, keep=0, out=tmp_path / 'run')
+    run = d2l.pretrain(**TINY, **settings, num_steps=3, save_every=1, keep=0,
+                       out=tmp_path / 'run')
     told = parting.told_of(run, ['crane', 'bark'])
     assert list(told.steps) == [1, 2, 3] and told.name == 'run'
     onp.testing.assert_array_equal(told.steps[3].rates, told.parting.rates)
