@@ -2,6 +2,10 @@
 
 And what two runs that are the same have in common.
 """
+import numpy as onp
+
+import d2lbert as d2l
+from d2lbert.launch import job
 from d2lbert.training.run import Run
 
 
@@ -23,3 +27,22 @@ def step(run):
     read, _ = next(run.steps())
     run.history.add(read, 1)
     return read()
+
+
+def by_one_and_two(settings, folder):
+    """What losses.csv holds of runs by one worker and by two, as arrays.
+
+    The runs are folder / 'one' and folder / 'two'.
+    """
+    flags = [text for name, value in settings.items() for text in (
+        '--' + name.replace('_', '-'), str(value))]
+    job.launch(['-c', f"""
+import sys
+sys.argv[0] = 'd2lbert'
+from d2lbert.command.worker import worker
+sys.argv[1:] = ['pretrain', '--out', {str(folder / 'two')!r}, *{flags!r}]
+worker()
+"""], workers=2)
+    d2l.pretrain(**settings, devices='cpu', out=folder / 'one')
+    return [onp.loadtxt(folder / name / 'losses.csv', delimiter=',',
+                        skiprows=1) for name in ('one', 'two')]

@@ -13,7 +13,6 @@ from loops import step
 import d2lbert as d2l
 from d2lbert.corpus.spans import Masked
 from d2lbert.devices import shards
-from d2lbert.launch import job
 from d2lbert.machine.backend import autograd, np, npx
 from d2lbert.objectives.boundary import POSITION_UNITS, BERTWithBoundary
 from d2lbert.objectives.mlm import MLM, MLMAndSBO
@@ -407,18 +406,7 @@ def test_an_objective_that_is_unknown_is_refused():
 
 def test_two_workers_make_the_steps_of_one(tmp_path):
     settings = dict(TINY, objective='span', dropout=0.0, num_steps=3)
-    flags = [text for name, value in settings.items() for text in (
-        '--' + name.replace('_', '-'), str(value))]
-    job.launch(['-c', f"""
-import sys
-sys.argv[0] = 'd2lbert'
-from d2lbert.command.worker import worker
-sys.argv[1:] = ['pretrain', '--out', {str(tmp_path / 'two')!r}, *{flags!r}]
-worker()
-"""], workers=2)
-    d2l.pretrain(**settings, devices='cpu', out=tmp_path / 'one')
-    losses = [onp.loadtxt(tmp_path / name / 'losses.csv', delimiter=',',
-                          skiprows=1) for name in ('one', 'two')]
+    losses = loops.by_one_and_two(settings, tmp_path)
     assert losses[0].shape == (3, 5)
     onp.testing.assert_allclose(losses[1], losses[0], rtol=1e-5)
     nets = [reference.parameters(d2l.load_run(tmp_path / name)[0])

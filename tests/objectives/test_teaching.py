@@ -12,7 +12,6 @@ import reference
 from loops import step
 
 import d2lbert as d2l
-from d2lbert.launch import job
 from d2lbert.machine.backend import autograd, np, npx
 from d2lbert.objectives.teaching import begin, cosine_loss, soft_loss
 from d2lbert.training import checkpoints, pretraining
@@ -419,18 +418,7 @@ def test_a_smaller_student_learns_from_the_scores_alone(teacher):
 
 def test_two_workers_make_the_steps_of_one(teacher, tmp_path):
     settings = dict(TINY, teacher=teacher, dropout=0.0, num_steps=2)
-    flags = [text for name, value in settings.items() for text in (
-        '--' + name.replace('_', '-'), str(value))]
-    job.launch(['-c', f"""
-import sys
-sys.argv[0] = 'd2lbert'
-from d2lbert.command.worker import worker
-sys.argv[1:] = ['pretrain', '--out', {str(tmp_path / 'two')!r}, *{flags!r}]
-worker()
-"""], workers=2)
-    d2l.pretrain(**settings, devices='cpu', out=tmp_path / 'one')
-    losses = [onp.loadtxt(tmp_path / name / 'losses.csv', delimiter=',',
-                          skiprows=1) for name in ('one', 'two')]
+    losses = loops.by_one_and_two(settings, tmp_path)
     assert losses[0].shape == (2, 9)
     onp.testing.assert_allclose(losses[1], losses[0], rtol=1e-4)
 
