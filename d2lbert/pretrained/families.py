@@ -326,5 +326,7 @@ def family_of(config):
 
 def net_of(config):
     """The net of a `config`, without weights: a `BERTModel`, or another."""
+    if not isinstance(config, dict):
+        raise TypeError(f'a model is a table of arguments, not {config!r}')
     generates = family_of(config).generates
     return (BARTModel if generates else BERTModel)(**config)

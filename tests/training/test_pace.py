@@ -110,11 +110,10 @@ def clock_of(run):
 
 
 @pytest.fixture
-def timed(clock, monkeypatch, tmp_path):
+def timed(clock, tmp_path):
     """A finished run by the clock, with all its checkpoints."""
-    monkeypatch.setattr(checkpoints, 'KEPT', 100)
     clock(durations(1))
-    return d2l.pretrain(**TIMED, devices='cpu', save_every=1,
+    return d2l.pretrain(**TIMED, devices='cpu', save_every=1, keep=0,
                         out=tmp_path / 'run')
 
 
