@@ -395,13 +395,6 @@ MXReturnValue parse(const Attrs& attrs, int* inputs, int* outputs) {
   return MX_SUCCESS;
 }
 
-MXReturnValue infer_type(const Attrs&, std::vector<int>* in,
-                         std::vector<int>* out) {
-  std::fill(in->begin(), in->end(), kFloat32);
-  std::fill(out->begin(), out->end(), kFloat32);
-  return MX_SUCCESS;
-}
-
 MXReturnValue infer_shape(const Attrs& attrs, Shapes* in, Shapes* out) {
   const Shape x = (*in)[0];
   Shape w = (*in)[1];
@@ -478,7 +471,7 @@ REGISTER_OP(d2lbert_dense)
     .setForward(run_forward, "cpu")
     .setBackward(run_backward, "cpu")
     .setParseAttrs(parse)
-    .setInferType(infer_type)
+    .setInferType(all_floats)
     .setInferShape(infer_shape);
 
 }  // namespace d2lbert

@@ -13,13 +13,6 @@ MXReturnValue parse(const Attrs&, int* inputs, int* outputs) {
   return MX_SUCCESS;
 }
 
-MXReturnValue infer_type(const Attrs&, std::vector<int>* in,
-                         std::vector<int>* out) {
-  std::fill(in->begin(), in->end(), kFloat32);
-  std::fill(out->begin(), out->end(), kFloat32);
-  return MX_SUCCESS;
-}
-
 MXReturnValue infer_shape(const Attrs&, Shapes* in, Shapes* out) {
   const Shape x = (*in)[0];
   if (x.size() != 2) return fail("divergence needs scores (M, V)");
@@ -105,7 +98,7 @@ REGISTER_OP(d2lbert_divergence)
     .setForward(run_forward, "cpu")
     .setBackward(run_backward, "cpu")
     .setParseAttrs(parse)
-    .setInferType(infer_type)
+    .setInferType(all_floats)
     .setInferShape(infer_shape);
 
 }  // namespace d2lbert

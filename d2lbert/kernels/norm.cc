@@ -12,13 +12,6 @@ MXReturnValue parse(const Attrs& attrs, int* inputs, int* outputs) {
   return MX_SUCCESS;
 }
 
-MXReturnValue infer_type(const Attrs&, std::vector<int>* in,
-                         std::vector<int>* out) {
-  std::fill(in->begin(), in->end(), kFloat32);
-  std::fill(out->begin(), out->end(), kFloat32);
-  return MX_SUCCESS;
-}
-
 MXReturnValue infer_shape(const Attrs&, Shapes* in, Shapes* out) {
   const Shape x = (*in)[0];
   if (x.empty()) return fail("add_norm needs X with at least one axis");
@@ -155,7 +148,7 @@ REGISTER_OP(d2lbert_add_norm)
     .setForward(run_forward, "cpu")
     .setBackward(run_backward, "cpu")
     .setParseAttrs(parse)
-    .setInferType(infer_type)
+    .setInferType(all_floats)
     .setInferShape(infer_shape);
 
 }  // namespace d2lbert

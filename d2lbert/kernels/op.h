@@ -63,6 +63,14 @@ inline const char* no_bf16() {
 inline float* floats(MXTensor& t) { return t.data<float>(); }
 inline int32_t* ints(MXTensor& t) { return t.data<int32_t>(); }
 
+// The types of an operator all of whose arrays hold floats.
+inline MXReturnValue all_floats(const Attrs&, std::vector<int>* in,
+                                std::vector<int>* out) {
+  std::fill(in->begin(), in->end(), kFloat32);
+  std::fill(out->begin(), out->end(), kFloat32);
+  return MX_SUCCESS;
+}
+
 // Gradients of indices, lengths and noise: zero, where asked for at all.
 inline void clear(MXTensor& t) {
   if (t.data_ptr) std::memset(t.data_ptr, 0, 4 * t.size());

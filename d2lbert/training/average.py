@@ -20,7 +20,7 @@ class Average:
     """
 
     def __init__(self, net, decay):
-        self.net, self.decay, self._averages = net, decay, {}
+        self.decay, self._averages = decay, {}
         if decay:
             for name, param in net._collect_params_with_prefix().items():
                 if param.grad_req != 'null' and all(
