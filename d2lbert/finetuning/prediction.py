@@ -156,7 +156,11 @@ def read_lines(file, pair):
         name, text = 'standard input', decoded('standard input',
                                                sys.stdin.buffer.read())
     else:
-        name, text = file, whole(file)
+        try:
+            name, text = file, whole(file)
+        except OSError as error:
+            raise ValueError(f'--file {file} cannot be read: '
+                             f'{error.strerror}') from None
     lines = text.split('\n')
     if not lines[-1]:
         del lines[-1]

@@ -74,6 +74,8 @@ def test_what_is_cut_or_not_done_is_said(tmp_path, capsys):
     ([BERT, 'a'], 'this model has no decoder'),
     ([BART], 'give texts, or --file FILE'),
     ([BART, 'a', '--file', 'b'], 'not both'),
+    ([BART, '--file', 'nowhere'],
+     '--file nowhere cannot be read: No such file'),
     ([BART, 'a', '--num-beams', '0'], 'num_beams must be a whole number'),
     ([BART, 'a', '--num-beams', '46'], 'more than half'),
     ([BART, 'a', '--max-len', '99'], 'max_len=99 is more than the 14'),

@@ -155,7 +155,8 @@ def test_what_cannot_be_predicted_is_refused_in_one_line(runs, tmp_path,
                                                '--out', 'x')
     assert 'give no second ones' in refused(capsys, 'predict', run, 'a',
                                             '--pair', 'b')
-    assert 'nowhere' in refused(capsys, 'predict', run, '--file', 'nowhere')
+    assert '--file nowhere cannot be read: No such file' in refused(
+        capsys, 'predict', run, '--file', 'nowhere')
     assert 'there is no run folder nowhere' in refused(
         capsys, 'predict', 'nowhere', 'a')
     path.write_text('a\n')
