@@ -12,7 +12,8 @@ of the steps, linear decay, gradients clipped at 1; three epochs, of SST-2 one
 of the first 10,000 lines. For each task and seed both are trained in turn,
 each in a process of its own. The seconds are those of the steps alone; both
 have their predictions of the development part scored by the same function.
---who: train only one of them.
+--who: train only one of them. All of it takes hours: --json FILE keeps the outcome
+of each seed, and the same command again takes from there what it has.
 
 --steps: speed alone. Both take so many steps of each task in turn, as often as
 --rounds says, each going on where it was; what the first ones cost is left
@@ -175,33 +176,33 @@ def race(args, folder):
 def compare(args, folder):
     """Train both on each task with each seed; prints and gives a table."""
     rows, numbers = [], {}
+    if args.json and os.path.exists(args.json):
+        numbers = json.loads(Path(args.json).read_text('utf-8'))
     for name in args.tasks:
         job = Job(name, args.data)
         metric = job.task.metrics[0]
-        found = {'ours': [], 'torch': []}
+        found = numbers.setdefault(name, {'ours': [], 'torch': []})
         for seed in range(1, args.seeds + 1):
-            if 'ours' in args.who:
-                found['ours'].append(job.ours(args.model, seed, folder))
-            if 'torch' in args.who:
-                found['torch'].append(job.theirs(
-                    args.torch_python, args.model, seed, folder))
-            for who, results in found.items():
-                for figures, speed in results[-1:]:
-                    print(f'{name}, seed {seed}, {who}: {metric} '
-                          f'{figures[metric]:.4f}, {speed:.1f} examples/s',
-                          flush=True)
-        numbers[name] = found
-        ours = found['ours'] and statistics.median(
-            speed for _, speed in found['ours'])
+            for who in args.who:
+                if len(found[who]) >= seed:
+                    continue
+                found[who].append(
+                    job.ours(args.model, seed, folder) if who == 'ours' else
+                    job.theirs(args.torch_python, args.model, seed, folder))
+                benchmark.write_json(args.json, numbers)
+                figures, speed = found[who][-1]
+                print(f'{name}, seed {seed}, {who}: {metric} '
+                      f'{figures[metric]:.4f}, {speed:.1f} examples/s',
+                      flush=True)
+        found = {who: found[who][:args.seeds] for who in args.who}
         for who, results in found.items():
-            if not results:
-                continue
             values = [figures[metric] for figures, _ in results]
             spread = statistics.stdev(values) if len(values) > 1 else 0.0
             speed = statistics.median(speed for _, speed in results)
             row = [f'{name} {who}', metric, f'{statistics.mean(values):.4f}',
                    f'{spread:.4f}', f'{speed:.1f}']
-            if ours and who != 'ours':
+            if who != 'ours' and 'ours' in found:
+                ours = statistics.median(speed for _, speed in found['ours'])
                 row.append(f'{ours / speed:.2f}')
             rows.append(row)
     benchmark.table(
