@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as onp
 
 from d2lbert.encoding import Text, TextEncoder
+from d2lbert.machine.arguments import check_place, failures_of
 from d2lbert.machine.files import replacing
 from d2lbert.progress import bar
 from d2lbert.training.models import is_run, load_model
@@ -67,11 +68,8 @@ def opened(path):
             raise ValueError('--file - is standard input, which is closed')
         yield sys.stdin.buffer, 'standard input'
         return
-    try:
+    with failures_of('--file', path, 'read'):
         file = open(path, 'rb')
-    except OSError as error:
-        raise ValueError(f'--file {path} cannot be read: {error.strerror}'
-                         ) from None
     with file:
         yield file, path
 
@@ -109,12 +107,7 @@ class NpyRows:
 def npy_rows(out):
     """An `NpyRows` that is in the file `out` when all went well."""
     path, part = Path(out), None
-    if path.is_dir():
-        raise ValueError(f'--out {out} is a folder: name a file, as '
-                         f'{path / "x.npy"}')
-    if not path.parent.is_dir():
-        raise ValueError(f'--out {out} cannot be written: there is no folder '
-                         f'{path.parent}')
+    check_place(out, 'x.npy')
     try:
         with replacing(path) as part, open(part, 'wb') as file:
             if file.seekable():

@@ -13,6 +13,7 @@ from d2lbert.finetuning.scoring import outputs_of
 from d2lbert.finetuning.sources import folder_of, read_part
 from d2lbert.finetuning.squad import Questions
 from d2lbert.finetuning.tables import Examples
+from d2lbert.machine.arguments import check_place, failures_of
 from d2lbert.machine.files import write_text
 from d2lbert.machine.textfiles import decoded, whole
 from d2lbert.training.runs import RunError, read_config
@@ -104,9 +105,8 @@ def predicted_lines(folder, text=None, pair=None, file=None, out=None,
     if file is not None and pair is not None:
         raise ValueError('--pair goes with one text; in --file a tab parts '
                          'the two')
-    if out is not None and not Path(out).absolute().parent.is_dir():
-        raise ValueError(f'--out {out} cannot be written: there is no folder '
-                         f'{Path(out).parent}')
+    if out is not None:
+        check_place(out, 'labels.txt')
     net, tokenizer = load_finetuned(folder, parse_devices(devices),
                                     trainable=False)
     about = net.about
@@ -124,11 +124,8 @@ def predicted_lines(folder, text=None, pair=None, file=None, out=None,
     if out is None:
         print('\n'.join(lines))
         return
-    try:
+    with failures_of('--out', out, 'written'):
         write_text(out, '\n'.join(lines) + '\n')
-    except OSError as error:
-        raise ValueError(f'--out {out} cannot be written: {error.strerror}'
-                         ) from None
 
 
 def _shares(found):
@@ -156,11 +153,8 @@ def read_lines(file, pair):
         name, text = 'standard input', decoded('standard input',
                                                sys.stdin.buffer.read())
     else:
-        try:
+        with failures_of('--file', file, 'read'):
             name, text = file, whole(file)
-        except OSError as error:
-            raise ValueError(f'--file {file} cannot be read: '
-                             f'{error.strerror}') from None
     lines = text.split('\n')
     if not lines[-1]:
         del lines[-1]

@@ -21,18 +21,6 @@ MXReturnValue infer_shape(const Attrs&, Shapes* in, Shapes* out) {
   return MX_SUCCESS;
 }
 
-float top(const float* x, long n) {
-  const vi lane = count();
-  const vf nothing = splat(-INFINITY);
-  vf most = nothing;
-  for (long j = 0; j < n; j += VL) {
-    vf v = load(x + j, n - j);
-    if (n - j < VL) v = pick(lane < (int)(n - j), v, nothing);
-    most = larger(v, most);
-  }
-  return std::max(maximum(most), -1e30f);
-}
-
 MXReturnValue run_forward(const Attrs& attrs, Tensors* in, Tensors* out,
                           const OpResource&) {
   const float *X = floats((*in)[0]), *Y = floats((*in)[1]);
@@ -42,7 +30,8 @@ MXReturnValue run_forward(const Attrs& attrs, Tensors* in, Tensors* out,
 #pragma omp parallel for schedule(static) num_threads(team(40.0 * M * V))
   for (long i = 0; i < M; i++) {
     const float *x = X + i * V, *y = Y + i * V;
-    const float most_x = top(x, V), most_y = top(y, V);
+    const float most_x = std::max(maximum(x, V), -1e30f);
+    const float most_y = std::max(maximum(y, V), -1e30f);
     const vi lane = count();
     vf total_x{}, total_y{}, apart{};
     for (long j = 0; j < V; j += VL) {

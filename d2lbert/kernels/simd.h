@@ -204,6 +204,19 @@ inline float maximum(vf v) {
   return fold(v, [](auto a, auto b) { return a > b ? a : b; });
 }
 
+// The largest of n numbers.
+inline float maximum(const float* x, long n) {
+  const vi lane = count();
+  const vf nothing = splat(-INFINITY);
+  vf most = nothing;
+  for (long j = 0; j < n; j += VL) {
+    vf v = load(x + j, n - j);
+    if (n - j < VL) v = pick(lane < (int)(n - j), v, nothing);
+    most = larger(v, most);
+  }
+  return maximum(most);
+}
+
 // e^x to about one unit in the last place; 0 where that is no normal float
 // (or, on AVX-512, no float), inf above the largest float, NaN for NaN.
 inline vf exp(vf x) {

@@ -89,19 +89,12 @@ void begin(const Part& part, long m) {
 void exponentials(const Job& job, long first, long m, long v, long n,
                   float* L, long ld, const Part& part, Ahead ahead) {
   const vi lane = count();
-  const vf nothing = splat(-INFINITY);
   for (long r = 0; r < m; r++) {
     ahead.step();
     float* l = L + r * ld;
     const long label = clip(job.labels[first + r], job.V) - v;
     if (label >= 0 && label < n) part.label[r] = l[label];
-    vf top = nothing;
-    for (long j = 0; j < n; j += VL) {
-      vf x = load(l + j, n - j);
-      if (n - j < VL) x = pick(lane < (int)(n - j), x, nothing);
-      top = larger(x, top);
-    }
-    const float most = maximum(top);
+    const float most = maximum(l, n);
     if (most > part.reference[r] + 30) {
       const float old = part.reference[r];
       part.reference[r] = most;
@@ -428,14 +421,8 @@ MXReturnValue run_forward(const Attrs&, Tensors* in, Tensors* out,
   for (long i = 0; i < M; i++) {
     const float* x = X + i * V;
     const vi lane = count();
-    const vf nothing = splat(-INFINITY);
-    vf top = nothing, total{};
-    for (long j = 0; j < V; j += VL) {
-      vf l = load(x + j, V - j);
-      if (V - j < VL) l = pick(lane < (int)(V - j), l, nothing);
-      top = larger(l, top);
-    }
-    const float most = std::max(maximum(top), -1e30f);
+    const float most = std::max(maximum(x, V), -1e30f);
+    vf total{};
     for (long j = 0; j < V; j += VL) {
       vf e = exp(load(x + j, V - j) - most);
       if (V - j < VL) e = pick(lane < (int)(V - j), e, vf{});

@@ -2,6 +2,7 @@
 from pathlib import Path
 
 from d2lbert.finetuning.runs import load_finetuned
+from d2lbert.machine.arguments import check_place, failures_of
 from d2lbert.machine.files import replacing
 from d2lbert.pretrained.vocabulary import PieceVocab
 from d2lbert.pretrained.wordpiece import WholeWords
@@ -52,14 +53,8 @@ def short(name, letters=14):
 
 def check_out(out, force, example):
     """Refuse what --out cannot be, before anything is computed for it."""
-    path = Path(out)
-    if path.is_dir():
-        raise ValueError(f'--out {out} is a folder: name a file, as '
-                         f'{path / example}')
-    if not path.absolute().parent.is_dir():
-        raise ValueError(f'--out {out} cannot be written: there is no folder '
-                         f'{path.parent}')
-    if path.is_file() and not force:
+    check_place(out, example)
+    if Path(out).is_file() and not force:
         raise FileExistsError(f'--out {out} exists already: choose another '
                               'name, or give --force to replace it')
 
@@ -75,12 +70,8 @@ def check_figure(out, force):
 
 def save_figure(fig, out):
     """Write a matplotlib figure, whole or not at all."""
-    try:
-        with replacing(Path(out)) as part:
-            fig.savefig(part, format=_kind(out), dpi=150)
-    except OSError as error:
-        raise ValueError(f'--out {out} cannot be written: {error.strerror}'
-                         ) from None
+    with failures_of('--out', out, 'written'), replacing(Path(out)) as part:
+        fig.savefig(part, format=_kind(out), dpi=150)
 
 
 def _kind(out):

@@ -15,6 +15,7 @@ from typing import NamedTuple, Optional
 from d2lbert import hub
 from d2lbert.corpus.reading import paragraphs_of
 from d2lbert.machine import textfiles
+from d2lbert.machine.arguments import failures_of
 from d2lbert.training.runs import read_config
 from d2lbert.words import STOP
 
@@ -85,11 +86,8 @@ def bundled():
 
 def of_file(path):
     """The lines of a file, each a text; ValueError names what is wrong."""
-    try:
+    with failures_of('--file', path, 'read'):
         text = textfiles.whole(path)
-    except OSError as error:
-        raise ValueError(f'--file {path} cannot be read: {error.strerror}'
-                         ) from None
     lines = [line.strip() for line in text.splitlines()]
     lines = [line for line in lines if line]
     if not lines:

@@ -3,6 +3,7 @@ import re
 
 from d2lbert._version import __version__
 from d2lbert.finetuning.prediction import predict
+from d2lbert.machine.arguments import failures_of
 from d2lbert.pictures import points, samples
 from d2lbert.pictures.given import check_out, loaded
 from d2lbert.pictures.guesses import guesses_of, has_mask_head
@@ -48,11 +49,8 @@ def write_page(model, out, force=False, **choices):
     """
     check_out(out, force, 'page.html')
     page = Page(gathered(model, **choices))
-    try:
+    with failures_of('--out', out, 'written'):
         page.save(out, force=True)
-    except OSError as error:
-        raise ValueError(f'--out {out} cannot be written: {error.strerror}'
-                         ) from None
     return page
 
 

@@ -12,8 +12,8 @@ of the steps, linear decay, gradients clipped at 1; three epochs, of SST-2 one
 of the first 10,000 lines. For each task and seed both are trained in turn,
 each in a process of its own. The seconds are those of the steps alone; both
 have their predictions of the development part scored by the same function.
---who: train only one of them. All of it takes hours: --json FILE keeps the outcome
-of each seed, and the same command again takes from there what it has.
+--who: train only one of them. All of it takes hours: --json FILE keeps the
+outcome of each seed, and the same command again takes from there what it has.
 
 --steps: speed alone. Both take so many steps of each task in turn, as often as
 --rounds says, each going on where it was; what the first ones cost is left
