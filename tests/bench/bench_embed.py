@@ -8,7 +8,8 @@ of STS-B's training file (below $D2LBERT_DATA/glue), and PATH is an
 interpreter with sentence-transformers, ONNX Runtime and onnx
 ($D2LBERT_PEERS). A turn goes from the list of texts to the array of vectors,
 in fp32, with as many threads for each peer; the peers take their fastest
-batch size of three. The vectors are compared, too.
+batch size of three. The vectors are compared, too, and the operations that the
+texts need at least, to the rate of multiplying matrices in the same run.
 
 Nothing here passes or fails: it prints figures of this machine.
 """
@@ -21,6 +22,7 @@ from pathlib import Path
 
 import benchmark
 import numpy as onp
+from tokenizers import Tokenizer
 
 
 class Peers(benchmark.Peers):
@@ -61,6 +63,17 @@ class Sentences:
         Path(path).write_text(json.dumps(self.texts), 'utf-8')
 
 
+def necessary_flops(folder, texts):
+    """Operations of the products of matrices, without any padding."""
+    config = json.loads(Path(folder, 'config.json').read_text('utf-8'))
+    H, F = config['hidden_size'], config['intermediate_size']
+    tokenizer = Tokenizer.from_file(str(Path(folder, 'tokenizer.json')))
+    tokenizer.no_padding()
+    lens = [len(encoded.ids) for encoded in tokenizer.encode_batch(texts)]
+    return config['num_hidden_layers'] * sum(
+        2 * T * (4 * H * H + 2 * H * F) + 4 * T * T * H for T in lens)
+
+
 def main():
     parser = benchmark.parser(__doc__)
     parser.add_argument('--model', metavar='FOLDER', default=str(Path(
@@ -84,13 +97,20 @@ def main():
 
             def prepare(peer):
                 how[peer.name] = peer.ask('open', folder=args.model)['about']
-            results = benchmark.take_turns(
-                peers, names, args.rounds, lambda peer: peer.ask('embed'),
-                prepare)
+
+            def turn(peer):
+                if peer.name == 'ours':
+                    multiplier.measure()
+                return peer.ask('embed')
+            with benchmark.Multiplier(peers) as multiplier:
+                results = benchmark.take_turns(peers, names, args.rounds,
+                                               turn, prepare)
             benchmark.compare(f'{len(texts.texts):,} texts to vectors',
                               results, len(texts.texts), 'texts')
-            measured = [name for name in names
-                        if not isinstance(results[name], str)]
+            measured = {name: result for name, result in results.items()
+                        if not isinstance(result, str)}
+            flops = necessary_flops(args.model, texts.texts)
+            multiplier.compare(flops, measured)
             vectors = {}
             for name in measured:
                 out = str(Path(folder, f'{name}.npy'))
@@ -100,7 +120,8 @@ def main():
                 apart = abs(vectors[name] - vectors['ours']).max()
                 print(f'  {name}: {how[name]}, farthest from ours '
                       f'{apart:.1e}')
-            numbers.update(turns=benchmark.as_json(results), how=how)
+            numbers.update(turns=benchmark.as_json(results), how=how,
+                           flops=flops, rates=multiplier.rates)
             benchmark.write_json(args.json, numbers)
 
 

@@ -40,7 +40,6 @@ SMALL = (64, 128, 512)
 OPTIMIZERS = ('adam', 'adamw')
 SCALE_BATCH_SIZE = 128
 
-GEMM = dict(M=4096, N=1024, K=1024)
 
 
 def necessary_flops(counts, sizes, vocab_size):
@@ -104,12 +103,11 @@ class Bench:
                 'real')
 
     def chapter(self):
-        text, rates = f'{LENGTH}', []
-        with self.peers.another() as multiplier:
+        text = f'{LENGTH}'
+        with benchmark.Multiplier(self.peers) as multiplier:
             def measure_rate(peer):
                 if peer.name == 'ours':
-                    rates.append(multiplier.ask('gemm', times=5,
-                                                **GEMM)['rate'])
+                    multiplier.measure()
             results = self.train(('ours', 'book', 'book*', 'torch'), text,
                                  BATCH_SIZE, CHAPTER, after=measure_rate)
         benchmark.compare(
@@ -121,16 +119,8 @@ class Bench:
         numbers = {'steps': benchmark.as_json(results), 'peak': memory}
         if not isinstance(results['ours'], str):
             flops = self.flops(text, BATCH_SIZE, CHAPTER)
-            rate, seconds = max(rates), results['ours'].median
-            benchmark.table(
-                'Share of the rate of multiplying matrices (FullyConnected, '
-                f'{GEMM["M"]} x {GEMM["N"]} x {GEMM["K"]}, the best of all '
-                'rounds)',
-                ('', 'GFLOP', 's/step', 'GFLOP/s', 'at best', 'share'),
-                [['ours', f'{flops / 1e9:.1f}', f'{seconds:.4f}',
-                  f'{flops / seconds / 1e9:.0f}', f'{rate / 1e9:.0f}',
-                  f'{flops / seconds / rate:.0%}']])
-            numbers.update(flops=flops, rates=rates)
+            multiplier.compare(flops, {'ours': results['ours']})
+            numbers.update(flops=flops, rates=multiplier.rates)
         return numbers
 
     def _print_memory(self, memory):

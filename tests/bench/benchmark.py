@@ -380,6 +380,37 @@ class Peers:
             peer.close()
 
 
+class Multiplier:
+    """How fast this machine multiplies matrices, while peers take turns."""
+
+    SIZES = dict(M=4096, N=1024, K=1024)
+
+    def __init__(self, peers):
+        self._another, self.rates = peers.another(), []
+
+    def __enter__(self):
+        self._peer = self._another.__enter__()
+        return self
+
+    def __exit__(self, *exception):
+        return self._another.__exit__(*exception)
+
+    def measure(self):
+        self.rates.append(self._peer.ask('gemm', times=5,
+                                               **self.SIZES)['rate'])
+
+    def compare(self, flops, results):
+        """A line for each `Result` of steps that need so many operations."""
+        rate = max(self.rates)
+        table('Share of the rate of multiplying matrices (FullyConnected, '
+              '{M} x {N} x {K}, the best of all rounds)'.format(**self.SIZES),
+              ('', 'GFLOP', 's/step', 'GFLOP/s', 'at best', 'share'),
+              [[name, f'{flops / 1e9:.1f}', f'{result.median:.4f}',
+                f'{flops / result.median / 1e9:.0f}', f'{rate / 1e9:.0f}',
+                f'{flops / result.median / rate:.0%}']
+               for name, result in results.items()])
+
+
 def _has_book():
     try:
         return metadata.version('d2l') == '0.17.6'
