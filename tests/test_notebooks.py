@@ -40,7 +40,8 @@ PARAMETERS = {
     'checkpoints': dict(weights=None, seed=1),
     'finetuning': dict(num_train=dict(sst2=40, cola=40), num_dev=20,
                        num_epochs=1, num_steps=2, seed=1),
-    'objectives': dict(num_steps=2, seeds=[1], batch_size=20, max_len=32),
+    'objectives': dict(minutes=0.02, log_interval=1, seeds=[1], batch_size=20,
+                       max_len=32),
 }
 
 # How the package spells what the first edition's definitions give

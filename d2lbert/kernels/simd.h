@@ -275,29 +275,6 @@ inline vf tanh(vf x) {
   return a < 0.625f ? near : far;
 }
 
-inline vf erf(vf x) {
-  vf a = absolute(x), s = x * x;
-  vf p = splat(7.8538753e-5f);
-  p = p * s - 8.0101984e-4f;
-  p = p * s + 5.1883282e-3f;
-  p = p * s - 2.6853813e-2f;
-  p = p * s + 1.1283585e-1f;
-  p = p * s - 3.7612626e-1f;
-  vf near = x * (p * s + 1.1283791f);
-  // log(1 - erf(a)) is smooth; from 4 on erf is 1 in single precision.
-  vf t = a > 4.f ? splat(4.f) : a;
-  vf q = splat(-2.1697610e-5f);
-  q = q * t + 4.4147257e-4f;
-  q = q * t - 4.2052842e-3f;
-  q = q * t + 2.5210340e-2f;
-  q = q * t - 1.0842210e-1f;
-  q = q * t - 6.3321638e-1f;
-  q = q * t - 1.1295803f;
-  q = q * t + 1.8846767e-4f;
-  vf far = sign_of(x, 1.f - exp(q));
-  return a < 1.f ? near : far;
-}
-
 // Words 0..3 of rows r, r + 4, r + 8, ... side by side.
 inline vu load_quads(const uint32_t* const* row, int column) {
 #if defined(__AVX512F__)
