@@ -11,10 +11,11 @@ import numpy as onp
 from d2lbert.machine.backend import autograd, np
 from d2lbert.packing import at_real_places
 
-#: Texts that are sorted by length together, and tokens that go through the
-#: net at once where nobody says how many texts: each product of matrices
-#: arranges its weights anew, which many rows pay for.
-TEXTS, TOKENS = 1 << 12, 1 << 13
+#: Texts that are sorted by length together, those that the tokenizer is given
+#: at once, and tokens that go through the net at once where nobody says how
+#: many texts: each product of matrices arranges its weights anew, which many
+#: rows pay for.
+TEXTS, CUT, TOKENS = 1 << 12, 1 << 8, 1 << 13
 
 
 def _weighted(X):
@@ -196,9 +197,9 @@ class TextEncoder:
         """
         texts = [text._replace(text=self._prepared(text.text))
                  for text in _not_empty(texts)]
-        encoded, inputs = self._inputs(texts)
+        encoded, vectors = [None] * len(texts), [None] * len(texts)
         waiting = {}            # what there is of texts in several windows
-        vectors = [None] * len(texts)
+        inputs = self._inputs(texts, encoded)
         for batch, arrays in self._through_the_net(inputs):
             for one, X in zip(batch, arrays):
                 places = self._windows(encoded[one.text])
@@ -223,30 +224,43 @@ class TextEncoder:
                 f'{self.max_len} tokens and were cut; {self.left_out} tokens '
                 'were left out')
 
-    def _inputs(self, texts):
-        """What the tokenizer says of each text, and the `_Input`s."""
+    def _inputs(self, texts, encoded):
+        """The `_Input`s of texts, the longest first, by their letters.
+
+        What the tokenizer says of each comes into `encoded`. It is asked for
+        a part of them at a time: the net is busy with one meanwhile.
+        """
+        order = sorted(range(len(texts)), key=lambda k: -sum(
+            len(part or '') for part in texts[k][1:]))
+        for first in range(0, len(order), CUT):
+            part = order[first:first + CUT]
+            found = self._tokenized([texts[k] for k in part])
+            for k, one in zip(part, found):
+                self.count += 1
+                if len(one.ids) > self.max_len:
+                    one = self._shortened(texts[k], one)
+                encoded[k] = one
+                yield from self._inputs_of(k, one)
+
+    def _tokenized(self, texts):
         firsts = [text.text for text in texts]
         pairs = [text.pair for text in texts]
         if pairs == [None] * len(texts):
-            encoded = self.tokenizer.encode_batch(firsts)
-        else:
-            encoded = list(map(self.tokenizer.encode, firsts, pairs))
-        inputs = []
-        for k, text in enumerate(texts):
-            self.count += 1
-            if len(encoded[k].ids) > self.max_len:
-                encoded[k] = self._shortened(text, encoded[k])
-            ids, segments = encoded[k].ids, encoded[k].segments
-            places = self._windows(encoded[k])
-            if len(places) == 1:
-                inputs.append(_Input(k, 0, ids, segments))
-                continue
-            for window, first in enumerate(places):
-                kept = [0, *range(first + 1, first + 1 + self._room),
-                        *range(len(ids) - self._trailing, len(ids))]
-                inputs.append(_Input(k, window, [ids[i] for i in kept],
-                                     [segments[i] for i in kept]))
-        return encoded, inputs
+            return self.tokenizer.encode_batch(firsts)
+        return list(map(self.tokenizer.encode, firsts, pairs))
+
+    def _inputs_of(self, k, encoded):
+        """Those of text k: one, or one for each of its windows."""
+        ids, segments = encoded.ids, encoded.segments
+        places = self._windows(encoded)
+        if len(places) == 1:
+            yield _Input(k, 0, ids, segments)
+            return
+        for window, first in enumerate(places):
+            kept = [0, *range(first + 1, first + 1 + self._room),
+                    *range(len(ids) - self._trailing, len(ids))]
+            yield _Input(k, window, [ids[i] for i in kept],
+                         [segments[i] for i in kept])
 
     def _shortened(self, text, encoded):
         """What the net is to have of a text that is too long."""
@@ -293,7 +307,7 @@ class TextEncoder:
     def _batches(self, inputs):
         """Lists of inputs that go through the net together."""
         batch, tokens = [], 0
-        for one in sorted(inputs, key=lambda one: -len(one.ids)):
+        for one in inputs:
             full = (tokens + len(one.ids) > TOKENS
                     if self._batch_size is None
                     else len(batch) == self._batch_size)

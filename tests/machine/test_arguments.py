@@ -1,0 +1,34 @@
+"""What is said of the files that flags name."""
+import pytest
+
+from d2lbert.machine.arguments import check_place, failures_of
+
+
+def test_a_failure_names_the_flag_the_file_and_the_reason(tmp_path):
+    path = tmp_path / 'none.txt'
+    with pytest.raises(ValueError) as failure, \
+            failures_of('--file', path, 'read'):
+        path.read_text()
+    assert str(failure.value) == (
+        f'--file {path} cannot be read: No such file or directory')
+    # Nobody wants to read the other, too
+    assert failure.value.__suppress_context__
+
+
+def test_what_is_no_failure_of_files_passes():
+    with pytest.raises(KeyError), failures_of('--out', 'x', 'written'):
+        raise KeyError('x')
+    with failures_of('--out', 'x', 'written'):
+        pass
+
+
+def test_places_for_files(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    check_place('x.npy', 'x.npy')
+    check_place(tmp_path / 'x.npy', 'x.npy')
+    with pytest.raises(ValueError, match='--out . is a folder: name a file, '
+                                         'as x.npy'):
+        check_place('.', 'x.npy')
+    with pytest.raises(ValueError, match='--out no/x cannot be written: '
+                                         'there is no folder no'):
+        check_place('no/x', 'x.npy')
