@@ -227,6 +227,10 @@ def test_every_activation_is_accurate_over_its_range(fused):
         near = numpy.abs(exact) < 1
         error = numpy.abs(got - wanted)[near]
         assert (error <= 1e-6 * numpy.abs(wanted)[near] + 1e-12).all()
+        if act == 'gelu':   # what is left of a large z has digits of its own
+            left = (exact < -1) & (exact > -6)
+            error = numpy.abs(got - wanted)[left]
+            assert (error < 1e-3 * numpy.abs(wanted)[left]).all()
 
 
 @pytest.mark.parametrize('shape', [(1, 1), (17, 3), (2, 5, 16), (9, 100),
