@@ -80,7 +80,7 @@ def requirements():
         "numpy>=1.26,<2; python_version >= '3.12'",
         # MXNet imports distutils, which left CPython in 3.12
         "setuptools<90; python_version >= '3.12'",
-        'matplotlib>=3.5,<4',
+        'matplotlib>=3.7,<4',
         'tqdm>=4.40,<5',
     ]
 

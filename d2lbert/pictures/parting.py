@@ -169,10 +169,17 @@ def plot_parting(several):
                     rate for *_, rates in lines for rate in rates)), 1.01))
     if learning:
         axes[1].set(xlabel='step', title='the same in the last layer')
+        ends = [max(one.steps) for one in several if one.steps]
+        if max(ends) > 20 * min(ends):  # else the short run is but a point
+            axes[1].set_xscale('log')
+            axes[1].xaxis.set_major_formatter('{x:g}')
     for ax in axes:
         ax.axhline(several[0].parting.chance, color='0.4', linewidth=1,
                    linestyle=(0, (1, 2)), label='chance')
         ax.grid(alpha=0.3)
-        ax.locator_params('x', integer=True, nbins=8)
-        ax.legend(fontsize=8)
+        if ax.get_xscale() == 'linear':
+            ax.locator_params('x', integer=True, nbins=8)
+    # Outside: a curve may go anywhere
+    fig.legend(*axes[0].get_legend_handles_labels(), fontsize=8,
+               loc='outside lower center', ncols=min(4, 1 + len(several)))
     return fig
