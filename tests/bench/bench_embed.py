@@ -63,13 +63,13 @@ class Sentences:
         Path(path).write_text(json.dumps(self.texts), 'utf-8')
 
 
-def necessary_flops(folder, texts):
-    """Operations of the products of matrices, without any padding."""
-    config = json.loads(Path(folder, 'config.json').read_text('utf-8'))
+def necessary_flops(config, encoded):
+    """Operations of the products of matrices, without any padding.
+
+    config: that of a released BERT; encoded: what a tokenizer made of texts.
+    """
     H, F = config['hidden_size'], config['intermediate_size']
-    tokenizer = Tokenizer.from_file(str(Path(folder, 'tokenizer.json')))
-    tokenizer.no_padding()
-    lens = [len(encoded.ids) for encoded in tokenizer.encode_batch(texts)]
+    lens = [len(one.ids) for one in encoded]
     return config['num_hidden_layers'] * sum(
         2 * T * (4 * H * H + 2 * H * F) + 4 * T * T * H for T in lens)
 
@@ -109,7 +109,12 @@ def main():
                               results, len(texts.texts), 'texts')
             measured = {name: result for name, result in results.items()
                         if not isinstance(result, str)}
-            flops = necessary_flops(args.model, texts.texts)
+            tokenizer = Tokenizer.from_file(
+                str(Path(args.model, 'tokenizer.json')))
+            tokenizer.no_padding()
+            flops = necessary_flops(
+                json.loads(Path(args.model, 'config.json').read_text('utf-8')),
+                tokenizer.encode_batch(texts.texts))
             multiplier.compare(flops, measured)
             vectors = {}
             for name in measured:

@@ -6,6 +6,8 @@ import re
 import subprocess
 import sys
 
+import bench_embed
+import bench_finetune
 import bench_recipes
 import benchmark
 import numpy as onp
@@ -166,3 +168,46 @@ def test_all_peers_are_held_to_the_same_instructions(monkeypatch):
             'import os; print(os.environ["ATEN_CPU_CAPABILITY"])')],
             stdout=subprocess.PIPE) as child:
         assert child.communicate()[0].split() == [b'avx2']
+
+
+def test_a_comparison_goes_on_where_it_stopped(tmp_path, monkeypatch, capsys):
+    trained = []
+
+    class Job:
+        def __init__(self, name, data):
+            self.task = argparse.Namespace(metrics=['accuracy'])
+
+        def ours(self, model, seed, folder):
+            trained.append(('ours', seed))
+            if len(trained) == 3:
+                raise KeyboardInterrupt
+            return {'accuracy': 0.5 + seed / 10}, 30.0
+
+        def theirs(self, python, model, seed, folder):
+            trained.append(('torch', seed))
+            return {'accuracy': 0.75}, 10.0
+    monkeypatch.setattr(bench_finetune, 'Job', Job)
+    args = argparse.Namespace(
+        tasks=['sst2'], data='', model='', torch_python='', seeds=2,
+        who=['ours', 'torch'], json=str(tmp_path / 'kept.json'))
+    with pytest.raises(KeyboardInterrupt):
+        bench_finetune.compare(args, tmp_path)
+    bench_finetune.compare(args, tmp_path)
+    assert trained == [('ours', 1), ('torch', 1), ('ours', 2), ('ours', 2),
+                       ('torch', 2)]
+    ours, torch = capsys.readouterr().out.splitlines()[-2:]
+    assert ours.split() == ['sst2', 'ours', 'accuracy', '0.6500', '0.0707',
+                            '30.0']
+    assert torch.split() == ['sst2', 'torch', 'accuracy', '0.7500', '0.0000',
+                             '10.0', '3.00']
+
+
+def test_necessary_operations_are_those_of_a_bert_of_a_layer():
+    # As sentences of 4 and 6 tokens with the special ones
+    class Encoded:
+        def __init__(self, T):
+            self.ids = [0] * T
+    assert bench_embed.necessary_flops(
+        dict(hidden_size=8, intermediate_size=16, num_hidden_layers=1),
+        [Encoded(4), Encoded(6)]) == (
+            2 * 10 * (4 * 8 * 8 + 2 * 8 * 16) + 2 * 2 * 8 * (16 + 36))
