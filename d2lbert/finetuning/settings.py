@@ -49,8 +49,9 @@ GROUPS = {
         _as_there('decay', 'linear'),
         _as_there('weight_decay', 0.01),
         _as_there('clip', 1.0),
-        Setting('bucket', int, 16, 'batches among whose examples those of '
-                'like length come together; 1 for none', least=1),
+        Setting('bucket', int, 1, 'batches among whose examples those of '
+                'like length come together, which saves time where padding '
+                'is computed; 1 for none', least=1),
         _as_there('seed', None),
     ),
     'the run': (
