@@ -117,7 +117,7 @@ def test_training_takes_the_steps_of_transformers(folder, data, theirs):
         run.history.add(read, 1)
         losses.append(read()[0])
     onp.testing.assert_allclose(losses, theirs['train']['losses'], 2e-3)
-    assert onp.std(losses) > 0.04      # it was not nothing that they did
+    assert onp.std(losses) > 0.02      # it was not nothing that they did
 
 
 def test_what_is_written_says_what_was_learnt(left):
