@@ -66,7 +66,7 @@ def undropped(folder, data):
     """A run that is ready to train, without dropout."""
     run = loop.Run(finetuning._objective, complete(dict(
         SETTINGS, data=str(data['sst2']), model=str(folder), task='sst2',
-        num_epochs=3, lr=0.02, clip=0.3, weight_decay=1.0)), 'cpu')
+        num_epochs=3, lr=0.02, clip=0.3, weight_decay=1.0, bucket=16)), 'cpu')
     run.prepare()
     run.net.apply(lambda block: setattr(block, '_rate', 0)
                   if hasattr(block, '_rate') else None)
@@ -117,7 +117,7 @@ def test_training_takes_the_steps_of_transformers(folder, data, theirs):
         run.history.add(read, 1)
         losses.append(read()[0])
     onp.testing.assert_allclose(losses, theirs['train']['losses'], 2e-3)
-    assert onp.std(losses) > 0.02      # it was not nothing that they did
+    assert onp.std(losses) > 0.04      # it was not nothing that they did
 
 
 def test_what_is_written_says_what_was_learnt(left):
