@@ -111,6 +111,23 @@ def test_the_figure_differs_in_grey_and_has_a_line_for_chance(small):
     assert list(line.get_xdata()) == [5, 10]
     assert set(line.get_ydata()) == {one.parting.rates[-1, 0]}
     assert chance.get_ydata()[0] == one.parting.chances[0]
+    assert steps.get_xscale() == 'linear'
+
+
+def test_a_short_run_is_seen_beside_a_long_one(small):
+    found = d2l.sense_accuracy(small, 'crane')
+    runs = [parting.Told(name, found, {step: found for step in steps})
+            for name, steps in (('short', (10, 50)), ('long', (500, 4000)))]
+    figure = parting.plot_parting(runs)
+    layers, steps = figure.axes
+    assert (layers.get_xscale(), steps.get_xscale()) == ('linear', 'log')
+    # Outside of both, where no curve can lie
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == [
+        'short', 'long', 'chance']
+    figure.draw_without_rendering()
+    below = min(ax.get_tightbbox().y0 for ax in figure.axes)
+    assert legend.get_window_extent().y1 <= below
 
 
 def test_a_word_without_noted_senses_is_refused(small):
