@@ -68,10 +68,10 @@ def necessary_flops(config, encoded):
 
     config: that of a released BERT; encoded: what a tokenizer made of texts.
     """
-    H, F = config['hidden_size'], config['intermediate_size']
     lens = [len(one.ids) for one in encoded]
-    return config['num_hidden_layers'] * sum(
-        2 * T * (4 * H * H + 2 * H * F) + 4 * T * T * H for T in lens)
+    return 2 * config['num_hidden_layers'] * benchmark.layer_products(
+        sum(lens), sum(T * T for T in lens), config['hidden_size'],
+        config['intermediate_size'])
 
 
 def main():
@@ -99,8 +99,7 @@ def main():
                 how[peer.name] = peer.ask('open', folder=args.model)['about']
 
             def turn(peer):
-                if peer.name == 'ours':
-                    multiplier.measure()
+                multiplier.measure(peer)
                 return peer.ask('embed')
             with benchmark.Multiplier(peers) as multiplier:
                 results = benchmark.take_turns(peers, names, args.rounds,

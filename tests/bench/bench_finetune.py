@@ -179,11 +179,24 @@ def race(args, folder):
     return numbers
 
 
+def kept(path):
+    """What a comparison left in a file: {task: {who: [figures, speed]s}}."""
+    try:
+        numbers = json.loads(Path(path).read_text('utf-8'))
+        for found in numbers.values():
+            for _, _ in [*found['ours'], *found['torch']]:
+                pass
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        sys.exit(f'--json {path} does not hold what a comparison left there '
+                 f'({type(error).__name__}): name another file')
+    return numbers
+
+
 def compare(args, folder):
     """Train both on each task with each seed; prints and gives a table."""
     rows, numbers = [], {}
     if args.json and os.path.exists(args.json):
-        numbers = json.loads(Path(args.json).read_text('utf-8'))
+        numbers = kept(args.json)
     for name in args.tasks:
         job = Job(name, args.data)
         metric = job.task.metrics[0]

@@ -41,7 +41,6 @@ OPTIMIZERS = ('adam', 'adamw')
 SCALE_BATCH_SIZE = 128
 
 
-
 def necessary_flops(counts, sizes, vocab_size):
     """Floating point operations that training on these sequences asks for.
 
@@ -50,7 +49,7 @@ def necessary_flops(counts, sizes, vocab_size):
     hiddens of the FFN, heads, L layers, dropout; V the vocabulary. Products
     of matrices alone, two operations a multiplication:
 
-        layer    4 R H H + 2 R H F + 2 Q H     projections, FFN, attention
+        layer    `benchmark.layer_products`
         MLM      S H H + S H V
         NSP      B H H + 2 B H
         forward  2 (L layer + MLM + NSP)
@@ -60,7 +59,7 @@ def necessary_flops(counts, sizes, vocab_size):
     H, F, _, L, _ = sizes
     R, S = counts['real_tokens'], counts['real_predictions']
     B, Q = counts['sequences'], counts['squares']
-    layer = 4 * R * H * H + 2 * R * H * F + 2 * Q * H
+    layer = benchmark.layer_products(R, Q, H, F)
     heads = S * H * H + S * H * vocab_size + B * H * H + 2 * B * H
     return 3 * 2 * (L * layer + heads)
 
@@ -105,11 +104,8 @@ class Bench:
     def chapter(self):
         text = f'{LENGTH}'
         with benchmark.Multiplier(self.peers) as multiplier:
-            def measure_rate(peer):
-                if peer.name == 'ours':
-                    multiplier.measure()
             results = self.train(('ours', 'book', 'book*', 'torch'), text,
-                                 BATCH_SIZE, CHAPTER, after=measure_rate)
+                                 BATCH_SIZE, CHAPTER, after=multiplier.measure)
         benchmark.compare(
             'Training step, the chapter\'s model, fp32: '
             + self.describe(text, BATCH_SIZE, LENGTH), results, BATCH_SIZE)

@@ -380,6 +380,15 @@ class Peers:
             peer.close()
 
 
+def layer_products(R, Q, H, F):
+    """Multiplications of a layer: 4 R H H + 2 R H F + 2 Q H.
+
+    Those of the projections, the FFN and attention, for R tokens and Q, the
+    sum of squared lengths; H hiddens, F hiddens of the FFN.
+    """
+    return 4 * R * H * H + 2 * R * H * F + 2 * Q * H
+
+
 class Multiplier:
     """How fast this machine multiplies matrices, while peers take turns."""
 
@@ -395,9 +404,11 @@ class Multiplier:
     def __exit__(self, *exception):
         return self._another.__exit__(*exception)
 
-    def measure(self):
-        self.rates.append(self._peer.ask('gemm', times=5,
-                                               **self.SIZES)['rate'])
+    def measure(self, peer):
+        """Beside each turn of ours: once a round."""
+        if peer.name == 'ours':
+            self.rates.append(self._peer.ask('gemm', times=5,
+                                             **self.SIZES)['rate'])
 
     def compare(self, flops, results):
         """A line for each `Result` of steps that need so many operations."""

@@ -202,6 +202,17 @@ def test_a_comparison_goes_on_where_it_stopped(tmp_path, monkeypatch, capsys):
                              '10.0', '3.00']
 
 
+@pytest.mark.parametrize('text', ['', '[]', '{"sst2": {"ours": []}}',
+                                  '{"sst2": {"ours": [1], "torch": []}}'])
+def test_a_file_of_another_benchmark_is_no_comparison(text, tmp_path):
+    path = tmp_path / 'kept.json'
+    path.write_text(text, encoding='utf-8')
+    with pytest.raises(SystemExit, match='kept.json does not hold what a comp'
+                                         '.*name another file'):
+        bench_finetune.kept(path)
+    assert path.read_text(encoding='utf-8') == text
+
+
 def test_necessary_operations_are_those_of_a_bert_of_a_layer():
     # As sentences of 4 and 6 tokens with the special ones
     class Encoded:
