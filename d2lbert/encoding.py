@@ -238,6 +238,8 @@ class TextEncoder:
             for k, one in zip(part, found):
                 self.count += 1
                 if len(one.ids) > self.max_len:
+                    if not self._cuts:
+                        self._refuse_first(texts)
                     one = self._shortened(texts[k], one)
                 encoded[k] = one
                 yield from self._inputs_of(k, one)
@@ -262,13 +264,19 @@ class TextEncoder:
             yield _Input(k, window, [ids[i] for i in kept],
                          [segments[i] for i in kept])
 
+    def _refuse_first(self, texts):
+        """Name the first text that is too long, which need not be the longest.
+        """
+        for text in texts:
+            T = len(self._tokenized([text])[0].ids)
+            if T > self.max_len:
+                raise ValueError(f'{text.name}: {T} tokens are more than the '
+                                 f'{self.max_len} positions of this model: '
+                                 'cut the text')
+
     def _shortened(self, text, encoded):
         """What the net is to have of a text that is too long."""
         T = len(encoded.ids)
-        if not self._cuts:
-            raise ValueError(f'{text.name}: {T} tokens are more than the '
-                             f'{self.max_len} positions of this model: cut '
-                             'the text')
         if self._overlap is not None:
             if text.pair is None:
                 return encoded
