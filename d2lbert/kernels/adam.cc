@@ -2,9 +2,11 @@
 // arrays of a net in one go: what `kernels.ops.adam` is on a CPU.
 //
 // It is no operator of MXNet's, which would see an array at a time: Python
-// hands it the arrays, it waits until nobody writes or reads them, and works
-// on their memory.
+// hands over the arrays, and MXNet's engine calls this when nobody else
+// writes or reads them. Python does not wait, so that the next step's
+// operators stand ready when this one's weights are there.
 #include <cmath>
+#include <memory>
 #include <vector>
 #ifdef __SSE2__
 #include <xmmintrin.h>
@@ -17,12 +19,19 @@ namespace {
 
 // MXNet's own functions about an array, from the library that is loaded.
 struct Arrays {
-  int (*wait)(void* array);
+  int (*wait)(void* array);  // until it is written
   int (*device)(void* array, int* kind, int* number);
   int (*type)(void* array, int* type);
   int (*storage)(void* array, int* storage);
   int (*shape)(void* array, int* dims, const int** shape);
   int (*data)(void* array, void** data);
+  int (*same)(void* array, void** other);  // another handle of its memory
+  int (*release)(void* array);
+  // What is to be called, with what, what deletes that, where; arrays that
+  // are read, arrays that are written; no properties, no priority, a name
+  int (*push)(void (*call)(void*, void*), void* with, void (*drop)(void*),
+              const int* device, void** read, int num_read, void** written,
+              int num_written, const void*, int, const char*);
 };
 
 constexpr int CPU = 1, PINNED = 3, DENSE = 0;
@@ -44,19 +53,17 @@ struct Block {
 
 enum { DONE, NOT_OURS, MXNET_FAILED };
 
-int find(const Arrays& about, void* array, long* size, float** data) {
+int measure(const Arrays& about, void* array, long* size) {
   int kind, number, type, storage, dims;
   const int* shape;
-  // The memory last: an array that waits for others may move until then
-  if (about.wait(array) || about.device(array, &kind, &number) ||
-      about.type(array, &type) || about.storage(array, &storage) ||
-      about.shape(array, &dims, &shape))
+  if (about.device(array, &kind, &number) || about.type(array, &type) ||
+      about.storage(array, &storage) || about.shape(array, &dims, &shape))
     return MXNET_FAILED;
   if ((kind != CPU && kind != PINNED) || type != kFloat32 || storage != DENSE)
     return NOT_OURS;
   *size = 1;
   for (int d = 0; d < dims; d++) *size *= shape[d];
-  return about.data(array, (void**)data) ? MXNET_FAILED : DONE;
+  return DONE;
 }
 
 double squares(const float* x, long n) {
@@ -105,39 +112,66 @@ struct WithoutDenormals {
 #endif
 };
 
-}  // namespace
+// One step, from when it is asked for until it is done.
+class Step {
+ public:
+  Step(const Arrays& about, long n, Rule rule, double rescale, double clip)
+      : about_(about), all_(n), gradients_(n, nullptr), rule_(rule),
+        rescale_(rescale), clip_(clip) {}
 
-// arrays: n times weight, gradient, mean and variance; rates: the learning
-// rate of each, with its correction of bias; decays: the share that each
-// weight loses; clip: the limit of the norm of all gradients, times rescale,
-// or 0 for none.
-extern "C" int d2lbert_adam(const Arrays* about, long n, void** arrays,
-                            const double* rates, const double* decays,
-                            double beta1, double beta2, double epsilon,
-                            double rescale, double clip) {
-  std::vector<Parameter> all(n);
-  std::vector<Block> blocks;
-  double total = 0;
-  for (long i = 0; i < n; i++) {
-    Parameter& p = all[i];
-    float** const to[] = {&p.weight, &p.gradient, &p.mean, &p.variance};
+  ~Step() {
+    for (void* gradient : gradients_)
+      if (gradient) about_.release(gradient);
+  }
+
+  // What is changed is waited for, which ends no later than the step before:
+  // MXNet may have turned a weight to an order of its own, and turns it back
+  // here. The gradient's memory is asked for when it is written.
+  int take(long i, void* const arrays[4], double rate, double decay) {
+    Parameter& p = all_[i];
+    float** const to[] = {&p.weight, nullptr, &p.mean, &p.variance};
     for (int k = 0; k < 4; k++) {
       long size;
-      if (int failed = find(*about, arrays[4 * i + k], &size, to[k]))
-        return failed;
+      if (int failed = measure(about_, arrays[k], &size)) return failed;
       if (k && size != p.size) return NOT_OURS;
       p.size = size;
+      if (k == 1 ? about_.same(arrays[k], &gradients_[i])
+                 : about_.wait(arrays[k]) ||
+                       about_.data(arrays[k], (void**)to[k]))
+        return MXNET_FAILED;
     }
-    p.rate = (float)rates[i];
-    p.keep = (float)(1 - decays[i]);
-    for (long first = 0; first < p.size; first += BLOCK)
-      blocks.push_back({&p, first, std::min(BLOCK, p.size - first)});
-    total += p.size;
+    p.rate = (float)rate;
+    p.keep = (float)(1 - decay);
+    return DONE;
   }
-  const long count = blocks.size();
-  const int threads = team(10 * total);
-  double scale = rescale;
-  if (clip > 0) {
+
+  void carry_out() {
+    std::vector<Block> blocks;
+    double total = 0;
+    for (size_t i = 0; i < all_.size(); i++) {
+      Parameter& p = all_[i];
+      if (about_.data(gradients_[i], (void**)&p.gradient))
+        throw std::runtime_error("Adam: a gradient has no memory");
+      for (long first = 0; first < p.size; first += BLOCK)
+        blocks.push_back({&p, first, std::min(BLOCK, p.size - first)});
+      total += p.size;
+    }
+    const long count = blocks.size();
+    const int threads = team(10 * total);
+    rule_.scale = (float)scale(blocks, threads);
+#pragma omp parallel num_threads(threads)
+    {
+      WithoutDenormals here;
+#pragma omp for schedule(static)
+      for (long b = 0; b < count; b++) rule_(blocks[b]);
+    }
+  }
+
+ private:
+  // What each gradient counts: all of them have a norm of at most clip.
+  double scale(const std::vector<Block>& blocks, int threads) const {
+    if (!(clip_ > 0)) return rescale_;
+    const long count = blocks.size();
     std::vector<double> sums(count);
 #pragma omp parallel for schedule(static) num_threads(threads)
     for (long b = 0; b < count; b++)
@@ -145,17 +179,46 @@ extern "C" int d2lbert_adam(const Arrays* about, long n, void** arrays,
                         blocks[b].size);
     double norm = 0;
     for (double sum : sums) norm += sum;
-    norm = std::abs(rescale) * std::sqrt(norm);
-    if (norm > clip) scale = rescale / (norm / clip);
+    norm = std::abs(rescale_) * std::sqrt(norm);
+    return norm > clip_ ? rescale_ / (norm / clip_) : rescale_;
   }
-  const Rule rule = {(float)beta1, (float)beta2, (float)epsilon,
-                     (float)scale};
-#pragma omp parallel num_threads(threads)
-  {
-    WithoutDenormals here;
-#pragma omp for schedule(static)
-    for (long b = 0; b < count; b++) rule(blocks[b]);
+
+  const Arrays about_;
+  std::vector<Parameter> all_;
+  std::vector<void*> gradients_;
+  Rule rule_;
+  double rescale_, clip_;
+};
+
+}  // namespace
+
+// arrays: n times weight, gradient, mean and variance; rates: the learning
+// rate of each, with its correction of bias; decays: the share that each
+// weight loses; clip: the limit of the norm of all gradients, times rescale,
+// or 0 for none. Returns before it is done.
+extern "C" int d2lbert_adam(const Arrays* about, long n, void** arrays,
+                            const double* rates, const double* decays,
+                            double beta1, double beta2, double epsilon,
+                            double rescale, double clip) {
+  if (!n) return DONE;
+  std::unique_ptr<Step> step(new Step(
+      *about, n, {(float)beta1, (float)beta2, (float)epsilon, 1}, rescale,
+      clip));
+  std::vector<void*> read, written;
+  for (long i = 0; i < n; i++, arrays += 4) {
+    if (int failed = step->take(i, arrays, rates[i], decays[i]))
+      return failed;
+    written.insert(written.end(), {arrays[0], arrays[2], arrays[3]});
+    read.push_back(arrays[1]);
   }
+  int device[2];
+  if (about->device(written[0], &device[0], &device[1])) return MXNET_FAILED;
+  if (about->push([](void*, void* it) { ((Step*)it)->carry_out(); },
+                  step.get(), [](void* it) { delete (Step*)it; }, device,
+                  read.data(), (int)n, written.data(), (int)written.size(),
+                  nullptr, 0, "d2lbert_adam"))
+    return MXNET_FAILED;
+  step.release();
   return DONE;
 }
 

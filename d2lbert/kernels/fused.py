@@ -171,16 +171,17 @@ def divergence(scores, taught, temperature):
 def _about_arrays():
     """Where those functions of MXNet's lie that `Arrays` of adam.cc names."""
     library = mx.base._LIB
-    functions = [getattr(library, f'MXNDArray{name}') for name in (
-        'WaitToWrite', 'GetContext', 'GetDType', 'GetStorageType',
-        'GetShapeEx', 'GetData')]
+    functions = [getattr(library, f'MX{name}') for name in (
+        'NDArrayWaitToRead', 'NDArrayGetContext', 'NDArrayGetDType',
+        'NDArrayGetStorageType', 'NDArrayGetShapeEx', 'NDArrayGetData',
+        'ShallowCopyNDArray', 'NDArrayFree', 'EnginePushSyncND')]
     return (ctypes.c_void_p * len(functions))(*[
         ctypes.cast(function, ctypes.c_void_p) for function in functions])
 
 
 def adam(weights, grads, means, variances, rates, decays, beta1, beta2,
          epsilon, rescale=1.0, clip=0.0):
-    """Steps of Adam in one pass; waits for the arrays, and returns done."""
+    """Steps of Adam in one pass, which MXNet's engine takes in its turn."""
     handles = [array.handle for arrays in zip(weights, grads, means,
                                               variances) for array in arrays]
     count, double = len(weights), ctypes.c_double
