@@ -71,10 +71,12 @@ def test_a_seed_gives_the_books_examples(book, monkeypatch, folder):
 
 
 @pytest.mark.wiki
-def test_the_chapters_run_has_the_books_examples(book, monkeypatch, wiki_dir):
+def test_the_chapters_run_has_the_examples_of_load_data_wiki(wiki_dir):
+    """Which tests/test_bert_dataset.py compares with the book's, all of them.
+    """
     settings = settings_of(wiki_dir, seed=7)
     seed_all(7)
-    batches, vocab = books_load(book, monkeypatch, wiki_dir)(512, 64)
+    batches, vocab = load_data_wiki(512, 64, wiki_dir)
     assert_the_pages(settings, vocab, batches, 1)
     assert len(vocab) == 20256
 
