@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as onp
 
+from d2lbert.inputs import on_device
 from d2lbert.kernels import ops
 from d2lbert.layers import Dense, is_ours, values
 from d2lbert.machine.backend import nn, np, npx
@@ -34,8 +35,7 @@ class Rows(NamedTuple):
             lens = np.full((batch_size,), num_tokens, dtype='int32', ctx=ctx)
         else:
             lens = valid_lens.astype('int32')
-        return cls(np.array(offsets, dtype='int32', ctx=ctx), lens,
-                   num_tokens)
+        return cls(on_device(offsets, ctx), lens, num_tokens)
 
 
 def masked_softmax(X, valid_lens):

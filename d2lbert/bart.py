@@ -68,9 +68,9 @@ class BARTDecoder(nn.Block):
         X = self._embed(tokens, encoder, first)
         seen_lens = None
         if T > 1:
-            seen_lens = np.array(onp.broadcast_to(
+            seen_lens = on_device(onp.broadcast_to(
                 onp.arange(first + 1, first + T + 1), (len(tokens), T)),
-                dtype='int32', ctx=tokens.ctx)
+                tokens.ctx, 'int32')
         for blk, cache in zip(self.blks, caches.of_blocks):
             X = blk(X, encoded_X, valid_lens, seen_lens, cache)
         caches.length += T
@@ -79,9 +79,9 @@ class BARTDecoder(nn.Block):
     def _embed(self, tokens, encoder, first):
         """Embed tokens (B, T) at positions from `first` on: (B, T, H)."""
         ctx, words = tokens.ctx, encoder.token_embedding.weight
-        positions = np.array(onp.broadcast_to(
+        positions = on_device(onp.broadcast_to(
             onp.arange(first, first + tokens.shape[1]), tokens.shape),
-            dtype='int32', ctx=ctx)
+            ctx, 'int32')
         X = ops.embed(
             tokens, np.zeros_like(tokens), positions,
             encoder.scaled(words.data(ctx)),
@@ -115,7 +115,7 @@ class Caches:
 def _chosen(X, order, num_sequences):
     """Those rows of X (B*N, T, D) that belong to sequences `order`."""
     rows = X.reshape(num_sequences, -1)
-    order = np.array(order, dtype='int32', ctx=X.ctx)
+    order = on_device(order, X.ctx, 'int32')
     return rows.take(order, axis=0).reshape(-1, *X.shape[1:])
 
 

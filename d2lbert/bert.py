@@ -146,8 +146,8 @@ class BERTEncoder(nn.Block):
         if is_ours(self):
             B, T = tokens.shape
             positions = onp.broadcast_to(onp.arange(T), (B, T))
-            return self._embed_at(tokens, segments, np.array(
-                positions, dtype='int32', ctx=tokens.ctx))
+            return self._embed_at(tokens, segments, on_device(
+                positions, tokens.ctx, 'int32'))
         X = self.scaled(self.token_embedding(tokens))
         if self.segment_embedding is not None:
             X = X + self.segment_embedding(segments)
@@ -261,8 +261,7 @@ class MaskLM(nn.Block):
         B, T, H = X.shape
         check_ids(pred_positions, T, 'prediction position')
         pred_positions = on_device(pred_positions, X.ctx, 'int32')
-        firsts = np.array(onp.arange(B)[:, None] * T, dtype='int32',
-                          ctx=X.ctx)
+        firsts = on_device(onp.arange(B)[:, None] * T, X.ctx, 'int32')
         rows = (pred_positions + firsts).reshape(-1)    # (B*P,)
         masked_X = X.reshape(B * T, H).take(rows, axis=0)
         return self.mlp(masked_X.reshape(B, -1, H))

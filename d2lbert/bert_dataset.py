@@ -17,8 +17,9 @@ import numpy as onp
 
 from d2lbert import hub, words
 from d2lbert.bert import get_tokens_and_segments
+from d2lbert.inputs import on_device
 from d2lbert.kernels import draw
-from d2lbert.machine.backend import gluon, np
+from d2lbert.machine.backend import gluon
 from d2lbert.numbered import (
     Corpus,
     ParagraphsOfWords,
@@ -236,8 +237,7 @@ class _WikiTextDataset(gluon.data.Dataset):
          self.all_mlm_labels, self.nsp_labels) = self.columns
 
     def __getitem__(self, idx):
-        return tuple(np.array(column[idx], dtype=column.dtype)
-                     for column in self.columns)
+        return tuple(on_device(column[idx]) for column in self.columns)
 
     def __len__(self):
         return len(self.all_token_ids)
@@ -263,7 +263,7 @@ class BatchLoader:
         self.rng.shuffle(order)
         for start in range(0, len(order), self.batch_size):
             rows = order[start:start + self.batch_size]
-            yield Batch(*(np.array(column[rows], dtype=column.dtype)
+            yield Batch(*(on_device(column[rows])
                           for column in self.dataset.columns))
 
 

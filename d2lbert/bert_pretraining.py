@@ -9,7 +9,7 @@ from d2lbert.bert import get_tokens_and_segments
 from d2lbert.bert_dataset import Batch
 from d2lbert.inputs import check_labels, check_whole, on_device
 from d2lbert.layers import is_ours
-from d2lbert.machine.backend import autograd, gluon, np
+from d2lbert.machine.backend import autograd, gluon
 from d2lbert.machine.files import new_run_folder, write_text
 from d2lbert.packing import at_real_places
 from d2lbert.progress import Accumulator, Animator, Timer, in_notebook
@@ -92,7 +92,7 @@ def _real_losses(net, loss, hidden, shard):
         net, shard.tokens_X, shard.segments_X, shard.valid_lens_x)
 
     def put(A, dtype='int32'):
-        return np.array(A, dtype=dtype, ctx=encoded_X.ctx)
+        return on_device(A, encoded_X.ctx, dtype)
     mlm_l = net.mlm.loss(
         encoded_X.take(put(begins[example] + place), axis=0),
         put(shard.mlm_Y.asnumpy()[example, column]),
@@ -384,9 +384,9 @@ def get_bert_encoding(net, tokens_a, tokens_b=None, vocab=None):
     device = next(iter(net.collect_params().values())).list_ctx()[0]
     with autograd.pause():
         encoded_X, _, _ = net(
-            np.array([vocab[tokens]], dtype='int32', ctx=device),
-            np.array([segments], dtype='int32', ctx=device),
-            np.array([len(tokens)], dtype='float32', ctx=device))
+            on_device([vocab[tokens]], device, 'int32'),
+            on_device([segments], device, 'int32'),
+            on_device([len(tokens)], device, 'float32'))
     return encoded_X
 
 

@@ -8,7 +8,8 @@ from typing import Any, NamedTuple, Optional
 
 import numpy as onp
 
-from d2lbert.machine.backend import autograd, np
+from d2lbert.inputs import on_device
+from d2lbert.machine.backend import autograd
 from d2lbert.packing import at_real_places
 
 #: Texts that are sorted by length together, those that the tokenizer is given
@@ -352,9 +353,8 @@ class TextEncoder:
             ids[b, :lens[b]], segments[b, :lens[b]] = one.ids, one.segments
         with autograd.pause():
             X, begins, _ = at_real_places(
-                self.net, np.array(ids, dtype='int32'),
-                np.array(segments, dtype='int32'),
-                np.array(lens, dtype='float32'), layer=self.layer)
+                self.net, on_device(ids), on_device(segments),
+                on_device(lens, dtype='float32'), layer=self.layer)
         return X, begins
 
     def _ended(self, batch, begun):

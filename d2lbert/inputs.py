@@ -1,15 +1,31 @@
 """What a net is given: on its device, in range, whole."""
+import ctypes
+
 import numpy as onp
 
-from d2lbert.machine.backend import np
+from d2lbert.machine.backend import mx, np
 
 
-def on_device(X, ctx, dtype=None):
-    """X, a host or device array, as an array on ctx (its own if it has)."""
-    if not isinstance(X, np.ndarray):
-        X = onp.asarray(X)
-        return np.array(X, dtype=dtype or X.dtype, ctx=ctx)
-    return X if dtype is None else X.astype(dtype, copy=False)
+def on_device(X, ctx=None, dtype=None):
+    """X, a host or device array, as an array on ctx (its own if it has).
+
+    ctx: None is MXNet's current one. Numbers that come from the host are
+    there at once: MXNet's own `np.array` waits for all operators before it,
+    which then find nothing to do while Python prepares more of them.
+    """
+    if isinstance(X, np.ndarray):
+        return X if dtype is None else X.astype(dtype, copy=False)
+    X, ctx = onp.asarray(X), ctx or mx.current_context()
+    dtype = onp.dtype(dtype or X.dtype)
+    if ctx.device_type != 'cpu' or not X.size or dtype.kind not in 'iufb':
+        return np.array(X, dtype=dtype, ctx=ctx)
+    X = onp.asarray(X, dtype, order='C')
+    # Nobody else knows of this memory yet, so it may be written from here
+    array, memory = np.empty(X.shape, dtype, ctx=ctx), ctypes.c_void_p()
+    mx.base.check_call(mx.base._LIB.MXNDArrayGetData(
+        array.handle, ctypes.byref(memory)))
+    ctypes.memmove(memory, X.ctypes.data, X.nbytes)
+    return array
 
 
 def _on_host(X):

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as onp
 
 from d2lbert.attention import Rows
-from d2lbert.inputs import check_whole
+from d2lbert.inputs import check_whole, on_device
 from d2lbert.layers import is_ours
 from d2lbert.machine.backend import np
 
@@ -75,7 +75,7 @@ def _real_places(encoder, tokens, segments, lens):
     offsets = onp.concatenate([[0], onp.cumsum(onp.minimum(lens, T))])
 
     def put(A):
-        return np.array(A, dtype='int32', ctx=tokens.ctx)
+        return on_device(A, tokens.ctx, 'int32')
     return Places(put(host(tokens)[real]), put(host(segments)[real]),
                   put(onp.nonzero(real)[1]),
                   Rows(put(offsets), put(onp.diff(offsets)))), offsets[:-1]

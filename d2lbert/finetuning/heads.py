@@ -7,8 +7,9 @@ text. B sequences, T tokens, R rows (see `packing`), H hiddens, K scores.
 import numpy as onp
 
 from d2lbert.bart import restored
+from d2lbert.inputs import on_device
 from d2lbert.layers import Dense
-from d2lbert.machine.backend import init, nn, np, npx
+from d2lbert.machine.backend import init, nn, npx
 from d2lbert.packing import at_first_places, at_real_places, host
 from d2lbert.pretrained.families import family_of, net_of
 
@@ -105,8 +106,7 @@ class FineTuned(nn.Block):
         if self.kind in EACH:
             return X, begins
         last = begins + host(valid_lens).reshape(-1).astype('int64') - 1
-        return X.take(np.array(last, dtype='int32', ctx=X.ctx),
-                      axis=0), onp.arange(B)
+        return X.take(on_device(last, X.ctx, 'int32'), axis=0), onp.arange(B)
 
     def encode_rows(self, places, layer=-1):
         """As for `BERTModel`: (R, H), and None for what it lacks."""
@@ -114,7 +114,7 @@ class FineTuned(nn.Block):
 
     def score(self, X, places):
         """Scores (M, K) at rows places (M,), on the host, of X (R, H)."""
-        rows = X.take(np.array(places, dtype='int32', ctx=X.ctx), axis=0)
+        rows = X.take(on_device(places, X.ctx, 'int32'), axis=0)
         if self._drops_first:
             rows = self.dropout(rows)
         if self._hides:
@@ -131,7 +131,7 @@ class FineTuned(nn.Block):
         there is none; (B, 2) first and last token of the answer.
         """
         def put(A, dtype='int32'):
-            return np.array(A, dtype=dtype, ctx=X.ctx)
+            return on_device(A, X.ctx, dtype)
         if self.kind == 'regress':
             error = self.score(X, begins).reshape(-1) - put(labels, 'float32')
             return (error * error).mean(), len(labels)
@@ -156,7 +156,7 @@ class FineTuned(nn.Block):
         scores = self.score(X, grid(begins, lens, T).reshape(-1))
         scores = scores.reshape(len(lens), T, 2).swapaxes(1, 2)
         never = onp.where(onp.arange(T) < lens[:, None], 0, NEVER)
-        return scores + np.array(never[:, None], dtype='float32', ctx=X.ctx)
+        return scores + on_device(never[:, None], X.ctx, 'float32')
 
     def begin(self, devices):
         """Put all weights on the devices, new ones where there were none."""

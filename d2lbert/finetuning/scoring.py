@@ -5,7 +5,8 @@ import numpy as onp
 
 from d2lbert.finetuning.heads import WHOLE
 from d2lbert.finetuning.inputs import batch_of, to_score
-from d2lbert.machine.backend import autograd, np
+from d2lbert.inputs import on_device
+from d2lbert.machine.backend import autograd
 from d2lbert.progress import bar
 
 
@@ -53,7 +54,7 @@ def _scores(net, batch, device):
 def encode(net, batch, device):
     """`FineTuned.encode` of a `Batch`, on a device; and its lengths."""
     def put(A):
-        return np.array(A, dtype='int32', ctx=device)
+        return on_device(A, device, 'int32')
     X, begins = net.encode(put(batch.tokens_X), put(batch.segments_X),
                            put(batch.valid_lens_x))
     return X, begins, batch.lens

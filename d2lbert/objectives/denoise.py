@@ -9,6 +9,7 @@ import numpy as onp
 from d2lbert.bart import STRUCTURE, restored
 from d2lbert.corpus.noise import Noise
 from d2lbert.devices import shards
+from d2lbert.inputs import on_device
 from d2lbert.machine.backend import autograd, np
 from d2lbert.objectives.evaluation import mlm_figures, mlm_sums
 from d2lbert.objectives.mlm import MLM
@@ -90,8 +91,7 @@ class Denoise(MLM):
         found = []
         for shard, device in shards(batch, devices):
             X, labels = said(net, shard, device)
-            loss = net.mlm.loss(X, np.array(labels, dtype='int32',
-                                            ctx=device),
+            loss = net.mlm.loss(X, on_device(labels, device, 'int32'),
                                 np.ones(len(labels), ctx=device))
             found.append([(loss, float(len(labels)))])
         return found
@@ -127,7 +127,7 @@ def said(net, shard, device):
     And these, labels (M,) int32 on the host.
     """
     def put(A):
-        return np.array(A, dtype='int32', ctx=device)
+        return on_device(A, device, 'int32')
     lens = shard.target_lens_y.astype('int64')
     longest = int(lens.max())
     targets = shard.targets_Y[:, :longest]

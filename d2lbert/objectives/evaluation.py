@@ -3,6 +3,7 @@ import math
 from typing import NamedTuple
 
 from d2lbert.bert_pretraining import _get_batch_bert
+from d2lbert.inputs import on_device
 from d2lbert.machine.backend import autograd, np, npx
 from d2lbert.packing import at_real_places
 from d2lbert.progress import Accumulator
@@ -85,7 +86,7 @@ def _sums(net, tokens_X, segments_X, valid_lens_x, pred_positions_X,
         places = begins[row] + pred_positions_X.asnumpy()[row, k]
         mlm_Y_hat = net.mlm(
             np.expand_dims(encoded, 0),
-            np.array(places[None], dtype='int32', ctx=encoded.ctx))
+            on_device(places[None], encoded.ctx, 'int32'))
     return np.concatenate([
         mlm_sums(mlm_Y_hat[0], mlm_Y.asnumpy()[row, k]), nsp])
 
@@ -95,8 +96,8 @@ def mlm_sums(scores, labels):
 
     scores (M, V) of hidden words labels (M,), these on the host.
     """
-    known = np.array(labels != UNK_ID, dtype='float32', ctx=scores.ctx)
-    mlm, hits = _loss_hits_count(scores, np.array(labels, ctx=scores.ctx))
+    known = on_device(labels != UNK_ID, scores.ctx, 'float32')
+    mlm, hits = _loss_hits_count(scores, on_device(labels, scores.ctx))
     return np.concatenate([mlm, np.stack([(hits * known).sum(),
                                           known.sum()])])
 

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as onp
 
+from d2lbert.inputs import on_device
 from d2lbert.machine.backend import np
 from d2lbert.packing import at_real_places
 
@@ -34,8 +35,7 @@ class Hidden(NamedTuple):
 
         def column(name, dtype=None):
             found = getattr(shard, name, None)
-            return None if found is None else np.array(
-                found, dtype=dtype or found.dtype, ctx=device)
+            return None if found is None else on_device(found, device, dtype)
         tokens = column('tokens_X', 'int32')
         segments = column('segments_X', 'int32')
         X, begins, nsp_Y_hat = at_real_places(
@@ -50,7 +50,7 @@ class Hidden(NamedTuple):
             for found in (getattr(shard, name, None) for name in (
                 'pred_positions_X', 'left_X', 'right_X')))
         return cls(X, places, left, right, *(
-            np.array(found[row, k], dtype=found.dtype, ctx=device)
+            on_device(found[row, k], device)
             for found in (shard.mlm_Y, shard.mlm_weights_X)), float(count),
             nsp_Y_hat, column('nsp_y'))
 
@@ -60,7 +60,7 @@ class Hidden(NamedTuple):
 
     def put(self, numbers):
         """Whole numbers (S,) on the device of X."""
-        return np.array(numbers, dtype='int32', ctx=self.X.ctx)
+        return on_device(numbers, self.X.ctx, 'int32')
 
     def mlm_loss(self, bert):
         """(MLM loss of a `BERTModel`, predictions)."""

@@ -5,7 +5,8 @@ T tokens of a text with the special ones, H hiddens, L blocks, N heads.
 import numpy as onp
 
 from d2lbert.attention import DotProductAttention, keep_attention
-from d2lbert.machine.backend import autograd, np
+from d2lbert.inputs import on_device
+from d2lbert.machine.backend import autograd
 
 #: Tokens of the texts that go through the net together.
 TOKENS = 1 << 12
@@ -71,7 +72,7 @@ def _embedded(net, ids, segments, lens):
     """X (B, T, H) as the first block takes it, and its valid lengths."""
     X = net.encoder(onp.array(ids, 'int32'), onp.array(segments, 'int32'),
                     None, 0)
-    return X, np.array(lens, dtype='float32', ctx=X.ctx)
+    return X, on_device(lens, X.ctx, 'float32')
 
 
 def _batches(encoded, pad_id):

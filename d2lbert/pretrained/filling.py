@@ -3,7 +3,8 @@ from typing import NamedTuple
 
 import numpy as onp
 
-from d2lbert.machine.backend import autograd, np
+from d2lbert.inputs import on_device
+from d2lbert.machine.backend import autograd
 from d2lbert.packing import at_real_places
 
 
@@ -51,10 +52,10 @@ def shares_at(net, ids, segments, rows, places):
     """
     with autograd.pause():
         X, begins, _ = at_real_places(
-            net, np.array(ids, dtype='int32'),
-            np.array(segments, dtype='int32'),
-            np.array(onp.full(len(ids), ids.shape[1]), dtype='float32'))
-        rows = np.array(begins[rows] + places, dtype='int32', ctx=X.ctx)
+            net, on_device(ids, dtype='int32'),
+            on_device(segments, dtype='int32'),
+            on_device(onp.full(len(ids), ids.shape[1]), dtype='float32'))
+        rows = on_device(begins[rows] + places, X.ctx, 'int32')
         scores = net.mlm.mlp(X.take(rows, axis=0))      # (M, V)
     scores = scores.asnumpy().astype('float64')
     shares = onp.exp(scores - scores.max(axis=1, keepdims=True))

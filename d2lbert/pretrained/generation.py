@@ -9,7 +9,8 @@ from typing import NamedTuple, Optional, Union
 import numpy as onp
 
 from d2lbert.bart import Caches, read
-from d2lbert.machine.backend import autograd, np
+from d2lbert.inputs import on_device
+from d2lbert.machine.backend import autograd
 from d2lbert.pretrained.config import GENERATED
 
 #: Texts that are worked on together.
@@ -182,7 +183,7 @@ def _search(net, searches, encoded_X, lens, use_cache):
             for _ in search.sequences]
     caches = Caches(len(net.decoder.blks))
     begun, ctx = list(range(len(searches))), encoded_X.ctx
-    texts_X = encoded_X.take(np.array(rows, dtype='int32', ctx=ctx), axis=0)
+    texts_X = encoded_X.take(on_device(rows, ctx, 'int32'), axis=0)
     while begun:
         tokens = onp.array([tokens for k in begun
                             for tokens in searches[k].sequences], 'int32')
@@ -203,8 +204,8 @@ def _search(net, searches, encoded_X, lens, use_cache):
             if use_cache:
                 caches.choose(order, len(tokens))
             else:
-                texts_X = texts_X.take(np.array(order, dtype='int32',
-                                                ctx=ctx), axis=0)
+                texts_X = texts_X.take(on_device(order, ctx, 'int32'),
+                                       axis=0)
         begun = left
 
 
