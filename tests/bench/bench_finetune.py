@@ -114,6 +114,7 @@ class Job:
     def steps(self, model):
         """A function that takes so many steps; their seconds, examples."""
         from d2lbert.finetuning.finetuning import KIND
+        from d2lbert.machine.backend import npx
         from d2lbert.training.run import Run
         run = Run(KIND.objective, KIND.complete(dict(
             SETTINGS, task=self.task.name, data=str(self.data),
@@ -127,6 +128,7 @@ class Job:
             for _ in range(count):
                 run.history.add(*next(steps))
             run.history.read_losses()
+            npx.waitall()       # losses are there before the weights are
             return time.perf_counter() - began, run.history.sums[-2] - before
         return take
 
