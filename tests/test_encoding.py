@@ -1,12 +1,9 @@
 """Texts to vectors: the same ones whatever comes with them."""
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as onp
 import pytest
 import sentences
+from processes import in_a_process
 
 import d2lbert as d2l
 from d2lbert import encoding
@@ -95,10 +92,7 @@ onp.save('x.npy', d2l.encode(net, tokenizer, sentences.texts(200)))
 @pytest.mark.parametrize('threads', [1, 3])
 def test_so_they_are_with_any_number_of_threads(threads, net, tokenizer,
                                                 texts, fused, tmp_path):
-    subprocess.run([sys.executable, '-c', THREADS], check=True, env={
-        **os.environ, 'OMP_NUM_THREADS': str(threads),
-        'PYTHONPATH': os.pathsep.join(
-            [str(Path(__file__).parent), *sys.path])})
+    in_a_process(THREADS, OMP_NUM_THREADS=str(threads))
     onp.testing.assert_array_equal(
         bits(onp.load(tmp_path / 'x.npy')),
         bits(d2l.encode(net, tokenizer, texts)))

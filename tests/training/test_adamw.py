@@ -1,14 +1,11 @@
 """The optimizer of runs: against NumPy, MXNet's Adam, and itself."""
 import multiprocessing
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import loops
 import numpy as onp
 import pytest
 from loops import step
+from processes import in_a_process
 
 from d2lbert import kernels
 from d2lbert.machine.backend import gluon, mx, np, npx
@@ -162,15 +159,6 @@ for k in range(3):
 print(hashlib.sha256(b''.join(
     value.tobytes() for value in trained.values())).hexdigest())
 '''
-
-
-def in_a_process(script, **environment):
-    """What a script prints that may import from beside this file."""
-    return subprocess.run(
-        [sys.executable, '-c', script], check=True, timeout=120,
-        stdout=subprocess.PIPE, universal_newlines=True, env={
-            **os.environ, **environment, 'PYTHONPATH': os.pathsep.join(
-                [str(Path(__file__).parent), *sys.path])}).stdout
 
 
 def test_any_number_of_threads_gives_the_same_bits():
