@@ -13,9 +13,10 @@ from d2lbert.bert_pretraining import (
     summary,
 )
 from d2lbert.corpus.opening import open_corpus
-from d2lbert.machine.backend import gluon, init
+from d2lbert.machine.backend import gluon
 from d2lbert.machine.hardware import require_memory
 from d2lbert.objectives.evaluation import Figures, evaluate
+from d2lbert.objectives.initial import initialize
 from d2lbert.pretrained.families import net_of
 from d2lbert.pretrained.sizes import DISTILLED, PUBLISHED
 from d2lbert.pretrained.vocabulary import PieceVocab, same_pieces
@@ -118,9 +119,7 @@ class MLMAndNSP:
                             for param in net.collect_params().values()),
             'training this model', 'lower num_hiddens (--num-hiddens), '
             'ffn_num_hiddens, num_layers or max_len')
-        net.initialize(
-            init.Xavier() if self.settings['initializer'] == 'xavier'
-            else init.Normal(0.02), ctx=devices)
+        initialize(net, self.settings['initializer'], devices)
         return net
 
     @staticmethod

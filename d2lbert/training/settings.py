@@ -131,7 +131,7 @@ GROUPS = {
         Setting('num_hiddens', int, 128, 'numbers in the vector of a token'),
         Setting('ffn_num_hiddens', int, 256, 'width of the feed-forward '
                 'networks'),
-        Setting('num_heads', int, 2, 'attention heads'),
+        Setting('num_heads', int, 2, 'attention heads', learn=4),
         Setting('num_layers', int, 2, 'encoder blocks', learn=4),
         Setting('embedding_size', int, None, 'numbers in the embedding of a '
                 'token, from which a layer makes num_hiddens, as in ALBERT '
@@ -190,14 +190,15 @@ GROUPS = {
         Setting('nsp_weight', float, 1.0, 'by what the NSP loss counts in the '
                 'sum that is minimized', 'W'),
         Setting('weight_decay', float, 0.0, 'decoupled weight decay', 'RATE',
-                learn=0.01),
+                learn=0.3),
         Setting('clip', float, 0.0, 'limit of the gradient norm, 0 for none',
                 'NORM', learn=1.0),
         Setting('average', float, 0.0, 'score and keep the running average '
                 'of the weights, of which a step keeps this share, as 0.999; '
                 '0: those of the last step', 'SHARE', share=True),
-        Setting('initializer', str, 'xavier', 'xavier or normal', 'NAME',
-                learn='normal', choices=('xavier', 'normal')),
+        Setting('initializer', str, 'xavier', 'xavier, normal, or mimetic, by '
+                'which tokens look at ones like themselves at first', 'NAME',
+                learn='mimetic', choices=('xavier', 'normal', 'mimetic')),
         Setting('seed', int, None, 'seed of all random numbers (a new one '
                 'each run)'),
     ),

@@ -604,9 +604,17 @@ MISTAKES = tuple(Mistake(*row) for row in (
      "settings['valid_share']",
      'test_holding_text_out_from_now_on_is_a_changed_corpus'),
     ('the initializer normal is ten times too wide',
-     'init.Normal(0.02), ctx=devices)',
-     'init.Normal(0.2), ctx=devices)',
+     'else init.Normal(SPREAD),',
+     'else init.Normal(10 * SPREAD),',
      'test_initial_weights_are_as_wide_as_was_asked_for'),
+    ('keys begin apart from queries',
+     'net.apply(_match)',
+     'pass',
+     'test_tokens_begin_by_looking_at_ones_like_themselves'),
+    ('a score of a token with itself begins the larger the more hiddens',
+     'SELF_SCORE / (H * math.sqrt(H / block.num_heads))',
+     'SELF_SCORE / math.sqrt(H / block.num_heads)',
+     'test_tokens_begin_by_looking_at_ones_like_themselves'),
 
     # the pages
 

@@ -69,6 +69,54 @@ def test_so_many_tokens_are_hidden_and_the_held_out_ones_stay(objective,
             onp.testing.assert_array_equal(a, b)
 
 
+# The weights at first
+
+@pytest.mark.parametrize('others', [
+    {}, dict(pre_norm=True), dict(objective='span'), dict(objective='denoise'),
+    dict(objective='mlm', architecture='distilbert'),
+    dict(architecture='published', embedding_size=16, share_layers=True)],
+    ids=repr)
+def test_tokens_begin_by_looking_at_ones_like_themselves(others):
+    H, heads = 64, 4
+    net = prepared(initializer='mimetic', num_hiddens=H, num_heads=heads,
+                   ffn_num_hiddens=128, max_len=200, **others).net
+    first = arrays(net)
+    wide = {name: values.std() for name, values in first.items()}
+    X = onp.random.RandomState(2).normal(size=(500, H))
+    X /= X.std(1, keepdims=True)
+    # One class of weights each; how wide is written here a second time
+    seen = []
+    for name, values in first.items():
+        if name.endswith('W_k.weight'):
+            W = first[name.replace('W_k', 'W_q')]
+            assert (values == W).all(), name
+            Q = (X @ W.T).reshape(500, heads, -1)
+            scores = (Q ** 2).sum(-1) / (H / heads) ** 0.5
+            assert scores.mean() == pytest.approx(3.5, rel=0.15), name
+            seen.append('scores')
+        elif name.endswith(('W_v.weight', 'W_o.weight', 'dense1.weight',
+                            'dense2.weight')):
+            assert wide[name] == pytest.approx(
+                0.02 * (768 / H) ** 0.5, rel=0.15), name
+            seen.append('matrices')
+        elif name.endswith(('token_embedding.weight', 'projection.weight')):
+            assert wide[name] == pytest.approx(0.02, rel=0.15), name
+            seen.append('tokens')
+        elif name.endswith(('encoder.pos_embedding',
+                            'segment_embedding.weight')):
+            assert wide[name] == pytest.approx(0.01, rel=0.3), name
+            seen.append('places')
+    assert set(seen) == {'scores', 'matrices', 'tokens', 'places'}
+
+
+def test_queries_and_keys_are_alike_at_first_alone():
+    run = prepared(initializer='mimetic')
+    step(run)
+    weights = arrays(run.net)
+    assert (weights['encoder.blks.0.attention.W_q.weight']
+            != weights['encoder.blks.0.attention.W_k.weight']).any()
+
+
 # The model
 
 @pytest.mark.parametrize('levers', [

@@ -1,0 +1,64 @@
+"""The weights with which a net begins to be pretrained."""
+import math
+
+from d2lbert.attention import MultiHeadAttention
+from d2lbert.bert import BERTEncoder
+from d2lbert.machine.backend import init
+from d2lbert.transformer import PositionWiseFFN
+
+#: Standard deviation of the published weights (Devlin et al. 2018), and the
+#: number of hiddens for which it was chosen.
+SPREAD, PUBLISHED_HIDDENS = 0.02, 768
+
+#: What a token's score with itself is at first with `mimetic`. Others of the
+#: same word in a text of 64 tokens then get some tenth of the attention.
+SELF_SCORE = 3.5
+
+
+def initialize(net, how, devices):
+    """Give all parameters of `net` new weights on every device.
+
+    how: 'xavier' (Glorot and Bengio 2010), the pages'; 'normal', N(0, 0.02²),
+    as published; 'mimetic', by which tokens look at ones like themselves
+    from the first step on, as trained ones do (Trockman and Kolter 2023,
+    "Mimetic Initialization of Self-Attention Layers"): keys are what queries
+    are, segments and positions count half as much as tokens, and the
+    matrices of the blocks are as wide for H hiddens as the published ones
+    for 768, N(0, 0.02² 768 / H).
+    """
+    if how == 'mimetic':
+        net.apply(_spread)
+    net.initialize(init.Xavier() if how == 'xavier' else init.Normal(SPREAD),
+                   ctx=devices)
+    if how == 'mimetic':
+        net.apply(_match)
+
+
+def _spread(block):
+    if isinstance(block, BERTEncoder):
+        tables = [getattr(block, 'pos_embedding', None)]
+        if block.segment_embedding is not None:
+            tables.append(block.segment_embedding.weight)
+        for table in filter(None, tables):
+            table.init = init.Normal(SPREAD / 2)
+    elif isinstance(block, PositionWiseFFN):
+        for layer in (block.dense1, block.dense2):
+            layer.weight.init = _scaled(block.dense2._units)
+    elif isinstance(block, MultiHeadAttention):
+        H = block.W_o._units
+        for layer in (block.W_v, block.W_o):
+            layer.weight.init = _scaled(H)
+        # Of d numbers in a head, and inputs of H normalized ones, the score
+        # of x with itself is |Wx|² / √d, on average √d H σ²
+        block.W_q.weight.init = init.Normal(math.sqrt(
+            SELF_SCORE / (H * math.sqrt(H / block.num_heads))))
+
+
+def _scaled(H):
+    return init.Normal(SPREAD * math.sqrt(PUBLISHED_HIDDENS / H))
+
+
+def _match(block):
+    if isinstance(block, MultiHeadAttention):
+        block.W_k.weight.set_data(block.W_q.weight.data(
+            block.W_q.weight.list_ctx()[0]))
