@@ -132,7 +132,7 @@ GROUPS = {
         Setting('ffn_num_hiddens', int, 256, 'width of the feed-forward '
                 'networks'),
         Setting('num_heads', int, 2, 'attention heads', learn=4),
-        Setting('num_layers', int, 2, 'encoder blocks', learn=4),
+        Setting('num_layers', int, 2, 'encoder blocks'),
         Setting('embedding_size', int, None, 'numbers in the embedding of a '
                 'token, from which a layer makes num_hiddens, as in ALBERT '
                 '(num_hiddens, and no such layer)', least=1),

@@ -552,7 +552,7 @@ def test_the_recipe_learn_is_the_one_that_the_readme_tells_of():
         corpus='wikitext-2', data_dir=None, valid=None, valid_share=0.05,
         split='book', vocab=None, seed=1, eval_every=None, save_every=None,
         keep=3, recipe='learn', batch_size=64, max_len=64, num_hiddens=128,
-        ffn_num_hiddens=256, num_heads=4, num_layers=4, dropout=0.0,
+        ffn_num_hiddens=256, num_heads=4, num_layers=2, dropout=0.0,
         precision='fp32', lr=0.0015, num_steps=4000, log_interval=100,
         accumulate=1, warmup=0.1, decay='linear', weight_decay=0.3,
         clip=1.0, initializer='mimetic', dynamic=True, fill=False,
