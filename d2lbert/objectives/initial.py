@@ -22,9 +22,9 @@ def initialize(net, how, devices):
     as published; 'mimetic', by which tokens look at ones like themselves
     from the first step on, as trained ones do (Trockman and Kolter 2023,
     "Mimetic Initialization of Self-Attention Layers"): keys are what queries
-    are, segments and positions count half as much as tokens, and the
-    matrices of the blocks are as wide for H hiddens as the published ones
-    for 768, N(0, 0.02² 768 / H).
+    are, segments and positions of the encoder count half as much as tokens,
+    and the matrices of the blocks are as wide for H hiddens as the published
+    ones for 768, N(0, 0.02² 768 / H).
     """
     if how == 'mimetic':
         net.apply(_spread)
@@ -36,11 +36,10 @@ def initialize(net, how, devices):
 
 def _spread(block):
     if isinstance(block, BERTEncoder):
-        tables = [getattr(block, 'pos_embedding', None)]
         if block.segment_embedding is not None:
-            tables.append(block.segment_embedding.weight)
-        for table in filter(None, tables):
-            table.init = init.Normal(SPREAD / 2)
+            block.segment_embedding.weight.init = init.Normal(SPREAD / 2)
+        if block._learnable:
+            block.pos_embedding.init = init.Normal(SPREAD / 2)
     elif isinstance(block, PositionWiseFFN):
         for layer in (block.dense1, block.dense2):
             layer.weight.init = _scaled(block.dense2._units)
