@@ -7,6 +7,7 @@ import numpy as onp
 
 from d2lbert.bert import get_tokens_and_segments
 from d2lbert.bert_dataset import Batch
+from d2lbert.devices import record_when_idle
 from d2lbert.inputs import check_labels, check_whole, on_device
 from d2lbert.layers import is_ours
 from d2lbert.machine.backend import autograd, gluon
@@ -114,7 +115,7 @@ def train_step(batch, net, loss, vocab_size, devices, trainer):
     The losses stay on their devices: reading them waits for the step.
     """
     shards = _get_batch_bert(batch, devices)
-    with autograd.record():
+    with record_when_idle():
         mlm_ls, nsp_ls, ls = _get_batch_loss_bert(net, loss, vocab_size,
                                                   *shards)
     autograd.backward(ls)

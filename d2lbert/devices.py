@@ -3,7 +3,7 @@ import re
 import warnings
 
 from d2lbert.machine import backend
-from d2lbert.machine.backend import mx, npx
+from d2lbert.machine.backend import autograd, mx, npx
 
 _warned = set()
 
@@ -87,3 +87,14 @@ def shards(batch, devices):
     devices = devices[:len(batch[0])]
     return [(part_of(batch, k, len(devices)), device)
             for k, device in enumerate(devices)]
+
+
+def record_when_idle():
+    """`autograd.record()`, once the devices are done with what came before.
+
+    Its batch may be there already. But arrays that a forward pass takes
+    while the step before it gives its own back come to lie between those,
+    and a tenth more memory is used: large arrays no longer find room.
+    """
+    npx.waitall()
+    return autograd.record()

@@ -126,7 +126,8 @@ class Step {
 
   // What is changed is waited for, which ends no later than the step before:
   // MXNet may have turned a weight to an order of its own, and turns it back
-  // here. The gradient's memory is asked for when it is written.
+  // here. It must not do so from now on: see `fused.adam`. The gradient's
+  // memory is asked for when it is written.
   int take(long i, void* const arrays[4], double rate, double decay) {
     Parameter& p = all_[i];
     float** const to[] = {&p.weight, nullptr, &p.mean, &p.variance};

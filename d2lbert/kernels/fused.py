@@ -180,8 +180,14 @@ def _about_arrays():
 
 
 def adam(weights, grads, means, variances, rates, decays, beta1, beta2,
-         epsilon, rescale=1.0, clip=0.0):
+         epsilon, rescale=1.0, clip=0.0, ahead=False):
     """Steps of Adam in one pass, which MXNet's engine takes in its turn."""
+    if not ahead:
+        # Convolution and FullyConnected turn the weights of a prediction to
+        # an order of oneDNN's while they read them, and their memory moves
+        for weight in weights:
+            mx.base.check_call(
+                mx.base._LIB.MXNDArrayWaitToWrite(weight.handle))
     handles = [array.handle for arrays in zip(weights, grads, means,
                                               variances) for array in arrays]
     count, double = len(weights), ctypes.c_double

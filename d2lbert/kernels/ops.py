@@ -95,7 +95,7 @@ def divergence(scores, taught, temperature):
 
 
 def adam(weights, grads, means, variances, rates, decays, beta1, beta2,
-         epsilon, rescale=1.0, clip=0.0):
+         epsilon, rescale=1.0, clip=0.0, ahead=False):
     """Change weights and both means, in place, by a step of Adam.
 
     Lists, an entry for each parameter, of arrays of MXNet's older type: the
@@ -103,10 +103,11 @@ def adam(weights, grads, means, variances, rates, decays, beta1, beta2,
     squares, all of one shape; rates: learning rates, with the correction of
     bias in them; decays: the share that each weight loses. Gradients count
     `rescale` times, and where the norm of all of them together is then above
-    `clip`, they are scaled down to it; 0 is no limit.
+    `clip`, they are scaled down to it; 0 is no limit. Waits for what reads
+    the weights, unless `ahead` says that no prediction is among it.
     """
     _for(*weights).adam(weights, grads, means, variances, rates, decays,
-                        beta1, beta2, epsilon, rescale, clip)
+                        beta1, beta2, epsilon, rescale, clip, ahead)
 
 
 def check_precision(precision):

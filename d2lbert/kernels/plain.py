@@ -182,7 +182,7 @@ def _norm(arrays):
 
 
 def adam(weights, grads, means, variances, rates, decays, beta1, beta2,
-         epsilon, rescale=1.0, clip=0.0):
+         epsilon, rescale=1.0, clip=0.0, ahead=False):
     """Steps of Adam, an array after the other."""
     if clip:
         # Not clipped by NaN, which max leaves out as its second argument

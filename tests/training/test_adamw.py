@@ -242,6 +242,43 @@ def test_weights_in_an_order_of_onednns_are_found():
     assert in_a_process(OTHERS) == 'same\n'
 
 
+READ = '''
+import numpy as onp
+from d2lbert import kernels
+from d2lbert.machine.backend import autograd, gluon, mx, np
+found = []
+for enabled in (kernels.enabled, lambda *arrays: False):
+    kernels.enabled = enabled
+    mx.random.seed(1)
+    nn, net = gluon.nn, gluon.nn.HybridSequential()
+    net.add(nn.Conv2D(32, 3, in_channels=16), nn.Conv2D(48, 3, in_channels=32),
+            nn.Flatten(), nn.Dense(32, in_units=48 * 8 * 8))
+    # Behind the weights, so that the step takes long to be asked for
+    many = [gluon.Parameter(f'shift{k}', shape=(1,)) for k in range(300)]
+    net.initialize(mx.init.Normal(0.05))
+    for param in many:
+        param.initialize(mx.init.Zero())
+    trainer = gluon.Trainer([*net.collect_params().values(), *many], 'adamw',
+                            dict(learning_rate=1e-3), update_on_kvstore=False)
+    X = np.random.normal(size=(32, 16, 12, 12))
+    for k in range(15):
+        with autograd.record():
+            loss = (net(X) ** 2).mean() + sum(param.data() for param in many)
+        loss.backward()
+        net(np.repeat(X, 1 + 3 * k, axis=0))    # is under way at the step
+        trainer.step(1)
+    found.append([p.data().asnumpy() for p in net.collect_params().values()])
+for one, other in zip(*found):
+    onp.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-4)
+print('same')
+'''
+
+
+def test_a_prediction_that_is_under_way_is_waited_for():
+    """It turns weights to another order while the step is asked for."""
+    assert in_a_process(READ) == 'same\n'
+
+
 def test_what_is_frozen_stays_and_counts_for_nothing(path):
     ours, theirs = Trained(wd=0.1, clip_norm=1.0), Reference(
         normal(0)[1:], 0.1, 1.0)
