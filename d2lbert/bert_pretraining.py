@@ -7,7 +7,7 @@ import numpy as onp
 
 from d2lbert.bert import get_tokens_and_segments
 from d2lbert.bert_dataset import Batch
-from d2lbert.devices import record_when_idle
+from d2lbert.devices import wait_for_step_before
 from d2lbert.inputs import check_labels, check_whole, on_device
 from d2lbert.layers import is_ours
 from d2lbert.machine.backend import autograd, gluon
@@ -42,8 +42,9 @@ def _get_batch_loss_bert(net, loss, vocab_size, tokens_X_shards,
     """The losses of every shard: three lists of scalars, MLM, NSP and sum.
 
     The MLM loss is the mean over predictions whose weight is not zero, the
-    NSP loss the mean over examples. Nothing waits for the device.
+    NSP loss the mean over examples. Waits for the step before, not for this.
     """
+    wait_for_step_before()
     mlm_ls, nsp_ls, ls = [], [], []
     for shard in map(Batch, tokens_X_shards, segments_X_shards,
                      valid_lens_x_shards, pred_positions_X_shards,
@@ -115,7 +116,7 @@ def train_step(batch, net, loss, vocab_size, devices, trainer):
     The losses stay on their devices: reading them waits for the step.
     """
     shards = _get_batch_bert(batch, devices)
-    with record_when_idle():
+    with autograd.record():
         mlm_ls, nsp_ls, ls = _get_batch_loss_bert(net, loss, vocab_size,
                                                   *shards)
     autograd.backward(ls)

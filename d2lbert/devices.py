@@ -3,7 +3,7 @@ import re
 import warnings
 
 from d2lbert.machine import backend
-from d2lbert.machine.backend import autograd, mx, npx
+from d2lbert.machine.backend import mx, npx
 
 _warned = set()
 
@@ -89,12 +89,11 @@ def shards(batch, devices):
             for k, device in enumerate(devices)]
 
 
-def record_when_idle():
-    """`autograd.record()`, once the devices are done with what came before.
+def wait_for_step_before():
+    """Wait until the devices are done; for the beginning of a forward pass.
 
-    Its batch may be there already. But arrays that a forward pass takes
-    while the step before it gives its own back come to lie between those,
-    and a tenth more memory is used: large arrays no longer find room.
+    Its batch may be there already. But arrays that it takes while the step
+    before it gives its own back come to lie between those, and a tenth more
+    memory is used: large arrays no longer find room.
     """
     npx.waitall()
-    return autograd.record()

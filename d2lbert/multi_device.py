@@ -5,7 +5,7 @@ Multiple GPUs" and "Image Augmentation": any net, any loss that gives a number
 for each example. B batch.
 """
 from d2lbert.bert_pretraining import no_gradient, num_parameters
-from d2lbert.devices import record_when_idle, try_all_gpus
+from d2lbert.devices import try_all_gpus, wait_for_step_before
 from d2lbert.inputs import on_device
 from d2lbert.machine.backend import autograd, gluon
 from d2lbert.progress import Accumulator, Animator, Timer
@@ -112,7 +112,8 @@ def _step(net, features, labels, loss, trainer, devices, split_f):
     They stay on their devices.
     """
     X_shards, y_shards = split_f(features, labels, devices)
-    with record_when_idle():
+    wait_for_step_before()
+    with autograd.record():
         pred_shards = [net(X_shard) for X_shard in X_shards]
         losses = [loss(pred_shard, y_shard)
                   for pred_shard, y_shard in zip(pred_shards, y_shards)]

@@ -4,7 +4,7 @@ import hashlib
 import numpy as onp
 
 from d2lbert.bert_pretraining import no_gradient
-from d2lbert.devices import part_of, record_when_idle
+from d2lbert.devices import part_of, wait_for_step_before
 from d2lbert.machine.backend import autograd, gluon, mx, np
 from d2lbert.training import adamw  # noqa: F401  (registers 'adamw')
 from d2lbert.training.runs import RunError
@@ -30,7 +30,7 @@ class Updater:
             net.collect_params(), 'adamw', dict(
                 learning_rate=settings['lr'], wd=settings['weight_decay'],
                 clip_norm=settings['clip'],
-                ahead=True),    # `record_when_idle` waits for predictions
+                ahead=True),    # `gradients` waits for predictions
             kvstore=kvstore, update_on_kvstore=False)
 
     def gradients(self, batch):
@@ -50,7 +50,8 @@ class Updater:
             part = part_of(mine, k, accumulate)
             if not len(part[0]):
                 continue
-            with record_when_idle():
+            wait_for_step_before()
+            with autograd.record():
                 scaled = [
                     [loss * (count / max(of_all, 1))
                      for (loss, count), of_all in zip(shard, counts)]
