@@ -93,7 +93,7 @@ def wait_for_step_before():
     """Wait until the devices are done; for the beginning of a forward pass.
 
     Its batch may be there already. But arrays that it takes while the step
-    before it gives its own back come to lie between those, and a tenth more
-    memory is used: large arrays no longer find room.
+    before it gives its own back come to lie between those, and more memory
+    is used: large arrays no longer find room.
     """
     npx.waitall()

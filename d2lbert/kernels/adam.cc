@@ -3,8 +3,8 @@
 //
 // It is no operator of MXNet's, which would see an array at a time: Python
 // hands over the arrays, and MXNet's engine calls this when nobody else
-// writes or reads them. Python does not wait, so that the next step's
-// operators stand ready when this one's weights are there.
+// writes or reads them. Python does not wait for that, so that the next
+// step's operators stand ready when this one's weights are there.
 #include <cmath>
 #include <memory>
 #include <vector>

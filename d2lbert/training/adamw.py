@@ -16,8 +16,8 @@ class AdamW(mx.optimizer.Optimizer):
     learning_rate * wd, biases and the scales and shifts of LayerNorm are
     left alone. clip_norm: the limit of the norm of all gradients together,
     after `rescale_grad`; 0 for none. ahead: whether a step is prepared
-    while its gradients are computed, a tenth of the time of small batches;
-    for loops that wait for every prediction before they go on to learn.
+    while its gradients are still computed; for loops that wait for every
+    prediction before they go on to learn.
     """
 
     def __init__(self, learning_rate=0.001, beta1=0.9, beta2=0.999,

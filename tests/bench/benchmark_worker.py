@@ -91,10 +91,11 @@ class Gluon:
         self.net = self.d2l.BERTModel(vocab_size, *sizes, **choice)
         self.net.initialize(self.mx.init.Xavier())
         self.loss = self.mx.gluon.loss.SoftmaxCELoss()
+        settings = {'learning_rate': 0.01}
+        if optimizer == 'adamw':
+            settings['ahead'] = True    # as runs have it
         self.trainer = self.mx.gluon.Trainer(
-            self.net.collect_params(), optimizer,
-            {'learning_rate': 0.01,     # and nothing predicts meanwhile
-             **({'ahead': True} if optimizer == 'adamw' else {})})
+            self.net.collect_params(), optimizer, settings)
 
     def step(self, shards):
         """One step as the book's own loop writes it."""

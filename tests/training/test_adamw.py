@@ -192,7 +192,7 @@ def test_a_forked_process_steps_as_the_one_it_comes_from():
 
 def test_steps_come_in_their_order_though_nobody_waits_for_them(path):
     """Each is begun while what came before it is still to be done."""
-    ours = Trained(wd=0.3, clip_norm=1.0)
+    ours = Trained(wd=0.3, clip_norm=1.0, ahead=True)
     theirs = Reference(normal(0), 0.3, 1.0)
     big, halves = np.ones((600, 600)), np.full((600, 600), 1 / 600)
     for k in range(5):
@@ -208,32 +208,51 @@ def test_steps_come_in_their_order_though_nobody_waits_for_them(path):
     close([weight.asnumpy() for weight in weights], theirs.w)
 
 
-OTHERS = '''
+TWICE = '''
 import numpy as onp
 from d2lbert import kernels
 from d2lbert.machine.backend import autograd, gluon, mx, np
-found = []
-for enabled in (kernels.enabled, lambda *arrays: False):
-    kernels.enabled = enabled
-    mx.random.seed(1)
+
+X = np.random.normal(size=(32, 16, 12, 12))
+
+def conv_net():
     nn, net = gluon.nn, gluon.nn.HybridSequential()
     net.add(nn.Conv2D(32, 3, in_channels=16), nn.Conv2D(48, 3, in_channels=32),
             nn.Flatten(), nn.Dense(64, in_units=48 * 8 * 8),
             nn.Dense(32, in_units=64))
     net.initialize(mx.init.Normal(0.05))
-    trainer = gluon.Trainer(net.collect_params(), 'adamw', dict(
-        learning_rate=1e-3, wd=0.1, clip_norm=1.0), update_on_kvstore=False)
-    X = np.random.normal(size=(32, 16, 12, 12))
+    return net
+
+def trainer_of(params, **settings):
+    return gluon.Trainer(params, 'adamw', dict(learning_rate=1e-3, **settings),
+                         update_on_kvstore=False)
+
+def compare(train, **tolerance):
+    """Train by the fused operator, and by plain ones."""
+    found = []
+    for enabled in (kernels.enabled, lambda *arrays: False):
+        kernels.enabled = enabled
+        mx.random.seed(1)
+        net = conv_net()
+        train(net)
+        found.append([param.data().asnumpy()
+                      for param in net.collect_params().values()])
+    for one, other in zip(*found):
+        onp.testing.assert_allclose(one, other, **tolerance)
+    print('same')
+'''
+
+OTHERS = TWICE + '''
+def train(net):
+    trainer = trainer_of(net.collect_params(), wd=0.1, clip_norm=1.0)
     for _ in range(3):
         with autograd.record():
             loss = (net(X) ** 2).mean()
         loss.backward()
         trainer.step(1)
         net(X)          # may turn the weights to an order of its own
-    found.append([p.data().asnumpy() for p in net.collect_params().values()])
-for one, other in zip(*found):
-    onp.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
-print('same')
+
+compare(train, rtol=1e-4, atol=1e-5)
 '''
 
 
@@ -242,35 +261,21 @@ def test_weights_in_an_order_of_onednns_are_found():
     assert in_a_process(OTHERS) == 'same\n'
 
 
-READ = '''
-import numpy as onp
-from d2lbert import kernels
-from d2lbert.machine.backend import autograd, gluon, mx, np
-found = []
-for enabled in (kernels.enabled, lambda *arrays: False):
-    kernels.enabled = enabled
-    mx.random.seed(1)
-    nn, net = gluon.nn, gluon.nn.HybridSequential()
-    net.add(nn.Conv2D(32, 3, in_channels=16), nn.Conv2D(48, 3, in_channels=32),
-            nn.Flatten(), nn.Dense(32, in_units=48 * 8 * 8))
+READ = TWICE + '''
+def train(net):
     # Behind the weights, so that the step takes long to be asked for
     many = [gluon.Parameter(f'shift{k}', shape=(1,)) for k in range(300)]
-    net.initialize(mx.init.Normal(0.05))
     for param in many:
         param.initialize(mx.init.Zero())
-    trainer = gluon.Trainer([*net.collect_params().values(), *many], 'adamw',
-                            dict(learning_rate=1e-3), update_on_kvstore=False)
-    X = np.random.normal(size=(32, 16, 12, 12))
+    trainer = trainer_of([*net.collect_params().values(), *many])
     for k in range(15):
         with autograd.record():
             loss = (net(X) ** 2).mean() + sum(param.data() for param in many)
         loss.backward()
         net(np.repeat(X, 1 + 3 * k, axis=0))    # is under way at the step
         trainer.step(1)
-    found.append([p.data().asnumpy() for p in net.collect_params().values()])
-for one, other in zip(*found):
-    onp.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-4)
-print('same')
+
+compare(train, rtol=1e-3, atol=1e-4)
 '''
 
 
