@@ -4,6 +4,7 @@ One run's score is not the model's: with small data it changes by points from
 seed to seed. The runs lie in folders seed-1, seed-2, ... of one folder, whose
 seeds.json has the settings, and in the end the figures.
 """
+import contextlib
 import json
 import math
 import shutil
@@ -12,7 +13,7 @@ from pathlib import Path
 from shlex import quote
 
 from d2lbert.finetuning.settings import ANEW
-from d2lbert.machine.files import new_run_folder, write_text
+from d2lbert.machine.files import RUNS, new_run_folder, write_text
 from d2lbert.training import checkpoints
 from d2lbert.training.interrupts import Stopped
 from d2lbert.training.runs import RunError, is_finetuned, read_config
@@ -33,7 +34,9 @@ def begin(one, settings, count, out, force, devices):
     one(out, force, resume, devices, keywords): carries out one run.
     settings: all of them, the seed being the first one's.
     """
+    made = []
     if out is None:
+        made = [folder for folder in [RUNS] if not folder.exists()]
         out = new_run_folder()
     else:
         out = Path(out)
@@ -52,7 +55,9 @@ def begin(one, settings, count, out, force, devices):
         # What could not begin leaves nothing behind
         if {path.name for path in out.iterdir()} == {FILE}:
             (out / FILE).unlink()
-            out.rmdir()
+            for folder in [out, *made]:
+                with contextlib.suppress(OSError):
+                    folder.rmdir()      # only where it is empty
         raise
 
 

@@ -14,6 +14,9 @@ try:
 except ImportError:  # not a POSIX system
     fcntl = None
 
+#: Where runs go that are given no folder.
+RUNS = Path('runs')
+
 
 @contextlib.contextmanager
 def replacing(path):
@@ -193,7 +196,7 @@ def _is_at(descriptor, path):
         return False
 
 
-def run_names(parent='runs'):
+def run_names(parent=RUNS):
     """Names for the folder of a run that begins now, without end."""
     path = Path(parent, time.strftime('%Y-%m-%d_%H-%M-%S'))
     yield path
@@ -201,7 +204,7 @@ def run_names(parent='runs'):
         yield path.with_name(f'{path.name}-{copy}')
 
 
-def new_run_folder(parent='runs'):
+def new_run_folder(parent=RUNS):
     """Make a folder for a run that begins now, which no other run gets."""
     Path(parent).mkdir(parents=True, exist_ok=True)
     for path in run_names(parent):
@@ -210,7 +213,7 @@ def new_run_folder(parent='runs'):
             return path
 
 
-def free_run_name(parent='runs'):
+def free_run_name(parent=RUNS):
     """The name that the next run folder would get; not yet made."""
     return next(path for path in run_names(parent)
                 if not os.path.lexists(path))

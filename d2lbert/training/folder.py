@@ -10,7 +10,12 @@ import time
 from pathlib import Path
 from shlex import quote
 
-from d2lbert.machine.files import exchange, new_run_folder, write_text
+from d2lbert.machine.files import (
+    RUNS,
+    exchange,
+    new_run_folder,
+    write_text,
+)
 from d2lbert.pretrained.wordpiece import FILES
 from d2lbert.training import checkpoints, pace
 from d2lbert.training.runs import RunError
@@ -50,7 +55,10 @@ class RunFolder:
         place of the run in `out`, once the new run is finished.
         """
         if out is None:
-            return cls(new_run_folder(), is_new=True)
+            was_there = RUNS.exists()
+            folder = cls(new_run_folder(), is_new=True)
+            folder._made = [] if was_there else [RUNS]
+            return folder
         out = Path(out)
         _check_writable(out)
         if _was_given_up(out):

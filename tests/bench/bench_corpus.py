@@ -172,6 +172,8 @@ def main():
         print(json.dumps(measure(args.text, args.batches, args.valid_share,
                                  args.fill, args.threads, args.pieces)))
         return
+    if not Path(args.text).is_file():
+        parser.error(f'--text {args.text} is no file: name a text')
     here = Path(__file__).resolve().parents[2]
     ways = {'threads': (here, 0), 'one thread': (here, 1)}
     if args.beside:

@@ -256,9 +256,10 @@ def test_a_folder_that_was_named_is_never_swapped(asked, capsys):
     (['--corpus', 'wikitext-2', '--data-dir', 'nowhere'], "'nowhere' holds")])
 def test_what_pretrain_cannot_do_is_one_line(arguments, message, capsys,
                                              tmp_path):
-    err = fails(capsys, 'pretrain', *TINY, '--out', 'run', *arguments)
-    assert err.startswith('d2lbert pretrain: ') and message in err
-    assert not os.listdir(tmp_path)
+    for out in ['--out', 'run'], []:
+        err = fails(capsys, 'pretrain', *TINY, *out, *arguments)
+        assert err.startswith('d2lbert pretrain: ') and message in err
+        assert not os.listdir(tmp_path)
 
 
 def test_an_existing_run_needs_force(run, capsys):

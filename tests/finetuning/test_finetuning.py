@@ -324,6 +324,17 @@ def test_several_seeds_go_on_where_they_stopped(given, tmp_path,
     assert summary[0] == summary[1]
 
 
+def test_several_seeds_that_cannot_begin_leave_nothing(given, tmp_path,
+                                                       monkeypatch):
+    (tmp_path / 'here').mkdir()
+    monkeypatch.chdir(tmp_path / 'here')
+    with pytest.raises(ValueError, match='batch_size'):
+        d2l.finetune(**dict(given(), batch_size=0), seeds=2)
+    with pytest.raises((ValueError, OSError), match='nowhere'):
+        d2l.finetune(**dict(given(), data=tmp_path / 'nowhere'), seeds=2)
+    assert not list(Path().iterdir())
+
+
 def test_runs_of_several_seeds_are_replaced_with_force(given, tmp_path,
                                                        monkeypatch):
     out = d2l.finetune(**given(), seeds=2, out=tmp_path / 'run')
