@@ -132,10 +132,13 @@ class Vocab:
 
         The file must begin with `<unk>` and `reserved_tokens` in order.
         """
-        lines = Path(path).read_bytes().split(b'\n')
+        vocab = cls(reserved_tokens=reserved_tokens)
+        data = Path(path).read_bytes()
+        if vocab._take(data):
+            return vocab
+        lines = data.split(b'\n')
         if not lines[-1]:
             lines.pop()
-        vocab = cls(reserved_tokens=reserved_tokens)
         for line, token in enumerate(vocab.idx_to_token, 1):
             got = lines[line - 1:line]
             if not got or got[0].rstrip(b'\r') != token.encode():
@@ -145,8 +148,6 @@ class Vocab:
                     f'{path}, line {line}: expected the reserved token '
                     f'{token!r}, found {came}: this is no vocabulary '
                     'that d2lbert saved')
-        if vocab._extended(lines[len(vocab):]):
-            return vocab
         for line, got in enumerate(lines[len(vocab):], len(vocab) + 1):
             try:
                 token = got.rstrip(b'\r').decode()
@@ -165,19 +166,22 @@ class Vocab:
             vocab.idx_to_token.append(token)
         return vocab
 
-
-    def _extended(self, lines):
-        """Whether tokens, bytes, were added; nothing is if one is wrong."""
+    def _take(self, data):
+        """Whether bytes are a file as `save` writes it, whose tokens this
+        vocabulary then has; nothing is changed if something is wrong."""
+        head = ''.join(f'{token}\n' for token in self.idx_to_token).encode()
+        if (not data.startswith(head) or not data.endswith(b'\n')
+                or b'\r' in data):
+            return False
         try:
-            tokens = b'\n'.join(lines).decode().split('\n') if lines else []
+            tokens = data[len(head):].decode().split('\n')[:-1]
         except UnicodeDecodeError:
             return False
-        numbers = dict(zip(tokens, itertools.count(len(self))))
-        if (len(numbers) < len(tokens) or '' in numbers
-                or not numbers.keys().isdisjoint(self.idx_to_token)
-                or any(line.endswith(b'\r') for line in lines)):
+        numbers = dict(self.token_to_idx)
+        numbers.update(zip(tokens, itertools.count(len(self))))
+        if len(numbers) < len(self) + len(tokens) or '' in numbers:
             return False
-        self.token_to_idx.update(numbers)
+        self.token_to_idx = numbers
         self.idx_to_token += tokens
         return True
 

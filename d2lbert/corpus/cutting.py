@@ -1,5 +1,6 @@
 """Paragraphs cut into sentences and words, by the book's rule or Punkt's."""
 import itertools
+import threading
 from typing import NamedTuple
 
 import numpy as onp
@@ -50,14 +51,17 @@ class BookCutter:
         self.lower = lower
         # Of how many threads it can make use; None: of one each core
         self.num_threads = 1 if draw.library() is None else None
+        self._own = threading.local()
 
     def cut(self, stretch):
         """The `Cut` of a `reading.Stretch`, in any thread."""
         found = None
         if draw.library() is not None:
+            if not hasattr(self._own, 'room'):
+                self._own.room = cut.Room()
             found = cut.text(stretch.whole,
                              cut.WIKI if stretch.is_wiki else cut.PARTS,
-                             self.lower, reading.MAX_WORDS)
+                             self.lower, reading.MAX_WORDS, self._own.room)
         if found is None:
             # Python has the words for what is wrong with a text, too
             return self.cut_plainly(stretch)

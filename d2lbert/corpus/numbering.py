@@ -12,7 +12,7 @@ from d2lbert.kernels.cut import Names
 from d2lbert.machine.threads import in_order
 from d2lbert.numbered import BLOCK_WORDS
 from d2lbert.progress import bar
-from d2lbert.text import RESERVED, UNK, Vocab
+from d2lbert.text import RESERVED, UNK, UNK_ID
 
 # Words that are counted at a time. When there are more, the rarer half is
 # forgotten: it becomes <unk>, and what comes again is counted from 0
@@ -42,6 +42,11 @@ class PlainNames:
                             for k in onp.flatnonzero(table >= known))
         return table
 
+    @staticmethod
+    def count(types, table, counts):
+        types[:] = table[types]
+        counts += onp.bincount(types, minlength=len(counts))
+
     def text(self):
         return ''.join(f'{name}\n' for name in self._numbers).encode()
 
@@ -63,7 +68,12 @@ class WordTypes:
     @property
     def names(self):
         """The words, a list."""
-        return self._names.text().decode().split('\n')[:-1]
+        return self.text.decode().split('\n')[:-1]
+
+    @property
+    def text(self):
+        """The words, a line each: bytes."""
+        return self._names.text()
 
     @property
     def counts(self):
@@ -71,17 +81,16 @@ class WordTypes:
         return self._counts[:len(self)]
 
     def add(self, types, names):
-        """Count words; returns their numbers (words,) int32.
+        """Count words, and number them.
 
         types (words,) int32: their places among `names`, bytes, a line for
-        each different word.
+        each different word. They become the words' numbers.
         """
         table = self._names.add(names)
         if len(self) > len(self._counts):
             self._counts = onp.concatenate([
                 self._counts, onp.zeros(2 * len(self), 'int64')])
-        self._counts[table] += onp.bincount(types, minlength=len(table))
-        return table[types]
+        self._names.count(types, table, self._counts)
 
     @property
     def too_many(self):
@@ -102,17 +111,22 @@ class WordTypes:
         return onp.where(kept, onp.cumsum(kept) - 1, -1).astype('int32')
 
 
+def _line_ends(text):
+    """Where the lines of bytes end: (lines,) int64."""
+    return onp.flatnonzero(onp.frombuffer(text, 'uint8') == ord('\n'))
+
+
 def _lengths(names):
     """The letters of each word of a line each, bytes: (words,) int64."""
     codes = onp.frombuffer(names, 'uint8')
-    ends = onp.flatnonzero(codes == ord('\n'))
-    lengths = onp.diff(ends, prepend=-1) - 1
     if codes.max(initial=0) > 0x7f:
         # What goes on with a letter in UTF-8 is none
-        more = onp.concatenate([onp.zeros(1, 'int64'),
-                                onp.cumsum((codes & 0xc0) == 0x80)])[ends]
-        lengths -= onp.diff(more, prepend=0)
-    return lengths
+        names = codes[(codes & 0xc0) != 0x80]
+    return onp.diff(_line_ends(names), prepend=-1) - 1
+
+
+# Bytes before a cut text's numbers, so that their file can become a .npy
+ROOM_FOR_HEADER = 128
 
 
 class CutText:
@@ -135,6 +149,7 @@ class CutText:
         with contextlib.ExitStack() as stack:
             self._out = [stack.enter_context(open(folder / name, 'wb'))
                          for name in ('ids', 'sentences', 'paragraphs')]
+            self._out[0].write(bytes(ROOM_FOR_HEADER))
             for f in self._out[1:]:
                 f.write(onp.zeros(1, 'int64'))
             shown = stack.enter_context(bar(
@@ -155,7 +170,8 @@ class CutText:
         """Number the words of a `cutting.Cut` and write them down."""
         ids, sentences, paragraphs = self._out
         self._articles.append(self.num_paragraphs + some.articles)
-        ids.write(self.types.add(some.types, some.names))
+        self.types.add(some.types, some.names)
+        ids.write(some.types)
         sentences.write(self.num_words + some.sentences[1:])
         paragraphs.write(self.num_sentences + some.paragraphs[1:])
         self.num_words += len(some.types)
@@ -195,19 +211,30 @@ class CutText:
 
         In valid numbers, -1 for forgotten ones. For any thread.
         """
-        k = bisect.bisect_right(self.pruned_at, begin)
-        numbers = self._read('ids', 'int32', begin, end)
+        k, numbers = self.numbers(begin, end)
         if k < len(self.pruned_at):
-            return onp.load(self._became(k))[numbers]
+            return self.became(k)[numbers]
         return numbers
+
+    def numbers(self, begin, end):
+        """Those words as they were numbered: (k, (words,) int32).
+
+        For k < len(pruned_at), `became(k)` leads to valid numbers.
+        """
+        return (bisect.bisect_right(self.pruned_at, begin),
+                self._read('ids', 'int32', begin, end, ROOM_FOR_HEADER))
+
+    def became(self, k):
+        """What became of the numbers before pruned_at[k]: int32."""
+        return onp.load(self._became(k))
 
     def offsets(self, name, begin, end):
         """Entries begin to end - 1 of sentences or paragraphs."""
         return self._read(name, 'int64', begin, end)
 
-    def _read(self, name, dtype, begin, end):
+    def _read(self, name, dtype, begin, end, before=0):
         with open(self.folder / name, 'rb') as f:
-            f.seek(begin * onp.dtype(dtype).itemsize)
+            f.seek(before + begin * onp.dtype(dtype).itemsize)
             numbers = onp.fromfile(f, dtype, end - begin)
         if len(numbers) < end - begin:
             raise OSError(f'{self.folder / name} lost its end while it was '
@@ -264,29 +291,57 @@ def build_vocab(cut, train, valid, min_freq, max_vocab):
     """The vocabulary of the ranges of paragraphs that are to be trained on.
 
     The same as text.Vocab gives for them, but that frequencies are those of
-    its words alone.
+    its words alone. Returns its tokens, bytes, a line each; how often each
+    occurs, (tokens,) int64, 0 for the reserved ones; and the number of each
+    word of the text, (types + 1,) int32, the last that of -1.
     """
-    names, freqs = cut.types.names, _freqs(cut, valid)
-    first = onp.arange(len(names))
-    if valid:
-        # The last entry is that of number -1
-        first = onp.full(len(freqs) + 1, -1, 'int64')
-        place = 0
-        for numbers in words_of_ranges(cut, train):
-            new = onp.flatnonzero(first[numbers] < 0)[::-1]
-            # Of several values for one entry NumPy keeps the last
-            first[numbers[new]] = place + new
-            place += len(numbers)
-        first = first[:-1]
+    text, freqs = cut.types.text, _freqs(cut, valid)
+    ends, reserved = _line_ends(text), [UNK, *RESERVED]
+    table = onp.full(len(freqs) + 1, UNK_ID, 'int32')
+    falling = onp.flatnonzero(freqs >= max(1, min_freq))
+    for number, token in enumerate(reserved):
+        place = (b'\n' + text).find(f'\n{token}\n'.encode())
+        if place >= 0:
+            k = onp.searchsorted(ends, place)
+            table[k], falling = number, falling[falling != k]
     # As `numbered.falling_types`, for ranges of numbers that may be pruned
-    falling = onp.lexsort((first, -freqs))
-    falling = falling[freqs[falling] >= max(1, min_freq)]
-    taken = {UNK, *RESERVED}
-    pairs = [(names[k], int(freqs[k])) for k in falling.tolist()
-             if names[k] not in taken]
+    falling = falling[onp.lexsort(
+        (_firsts(cut, train, len(freqs))[falling], -freqs[falling]))
+        if valid else onp.argsort(-freqs[falling], kind='stable')]
     if max_vocab is not None:
-        pairs = pairs[:max_vocab - len(taken)]
-    return Vocab.from_freqs(pairs, min_freq, RESERVED)
+        falling = falling[:max_vocab - len(reserved)]
+    table[falling] = onp.arange(len(reserved), len(reserved) + len(falling))
+    lengths = onp.diff(ends, prepend=-1)[falling]
+    lines = onp.frombuffer(text, 'uint8')[stretched(
+        ends[falling] + 1 - lengths, lengths)]
+    return (''.join(f'{token}\n' for token in reserved).encode()
+            + lines.tobytes(),
+            onp.concatenate([onp.zeros(len(reserved), 'int64'),
+                             freqs[falling]]), table)
+
+
+def stretched(begins, lengths):
+    """The places of stretches, one behind the other: (all of them,) int64.
+    """
+    firsts = onp.cumsum(lengths) - lengths
+    return onp.arange(int(lengths.sum())) + onp.repeat(
+        begins - firsts, lengths)
+
+
+def _firsts(cut, train, count):
+    """Where words first come in ranges of paragraphs: (count,) int64.
+
+    -1 for one that does not.
+    """
+    # The last entry is that of number -1
+    first = onp.full(count + 1, -1, 'int64')
+    place = 0
+    for numbers in words_of_ranges(cut, train):
+        new = onp.flatnonzero(first[numbers] < 0)[::-1]
+        # Of several values for one entry NumPy keeps the last
+        first[numbers[new]] = place + new
+        place += len(numbers)
+    return first[:-1]
 
 
 def _freqs(cut, valid):

@@ -5,6 +5,8 @@ A file is read in stretches, each of which can be cut by itself.
 import itertools
 from typing import NamedTuple
 
+import numpy as onp
+
 from d2lbert.machine import textfiles
 from d2lbert.words import STOP
 
@@ -47,10 +49,12 @@ def _blocks(path, advance):
             rest += piece
             _check_length(path, number, len(rest), '')
             continue
-        data = rest + piece[:end]
+        data = b''.join((rest, memoryview(piece)[:end]))
         rest = piece[end + 1:]
         yield number, data
-        number += data.count(b'\n') + 1
+        # Faster than bytes.count, in which no byte is looked at beside others
+        number += 1 + int(onp.count_nonzero(
+            onp.frombuffer(data, 'uint8') == ord('\n')))
     if rest:
         yield number, rest
 

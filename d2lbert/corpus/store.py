@@ -1,6 +1,7 @@
 """What is kept on disk of a text: its words in numbers, its vocabulary."""
 import contextlib
 import errno
+import functools
 import itertools
 import json
 import os
@@ -13,13 +14,17 @@ from pathlib import Path
 import numpy as onp
 
 from d2lbert.corpus.numbering import (
+    ROOM_FOR_HEADER,
     CutText,
     build_vocab,
     count_words,
     described,
     held_out,
     joined,
+    stretched,
 )
+from d2lbert.kernels import draw
+from d2lbert.kernels.cut import looked_up
 from d2lbert.machine import cache
 from d2lbert.machine.files import locked
 from d2lbert.machine.threads import in_order
@@ -27,7 +32,7 @@ from d2lbert.machine.unchanged import Unchanged
 from d2lbert.numbered import BLOCK_WORDS
 from d2lbert.pretrained.vocabulary import PieceVocab
 from d2lbert.pretrained.wordpiece import WordPiece
-from d2lbert.text import UNK
+from d2lbert.text import UNK, Vocab
 
 # To be raised when the content of the files changes
 VERSION = 3
@@ -59,21 +64,29 @@ def build(folder, files, valid_files, valid_share, cutters, vocab, min_freq,
     if vocab is None and of_pieces:
         vocab = PieceVocab(WordPiece.of_counts(
             count_words(cut, valid), pieces))
-    elif vocab is None:
-        vocab = build_vocab(cut, train, valid, min_freq, max_vocab)
-        freqs = [freq for _, freq in vocab.token_freqs]
-        onp.save(folder / FREQS, onp.array(
-            [0] * (len(vocab) - len(freqs)) + freqs, 'int64'))
-    vocab.save(folder / VOCAB)
-    sums = write_numbers(folder / 'train', cut, train, vocab, cutter)
+    if vocab is None:
+        tokens, freqs, table = build_vocab(cut, train, valid, min_freq,
+                                           max_vocab)
+        (folder / VOCAB).write_bytes(tokens)
+        onp.save(folder / FREQS, freqs)
+        numbered = functools.partial(_AsWords, cut, _narrow(table,
+                                                            len(freqs)))
+        if valid_files:
+            vocab = Vocab.load(folder / VOCAB)
+    else:
+        vocab.save(folder / VOCAB)
+        numbered = numbered_by(vocab, cut)
+    sums = write_numbers(folder / 'train', cut, train, numbered, cutter)
     if valid:
-        sums.update(write_numbers(folder / 'valid', cut, valid, vocab,
+        sums.update(write_numbers(folder / 'valid', cut, valid, numbered,
                                   cutter))
     shutil.rmtree(cut.folder)
     if valid_files:
+        del cut, numbered       # before there is another
         cut = CutText(folder / 'cut', valid_files, cutter, progress)
         sums.update(write_numbers(
-            folder / 'valid', cut, [(0, cut.num_paragraphs)], vocab, cutter))
+            folder / 'valid', cut, [(0, cut.num_paragraphs)],
+            numbered_by(vocab, cut), cutter))
         shutil.rmtree(cut.folder)
     files = [path for path in sorted(folder.rglob('*')) if path.is_file()]
     (folder / MANIFEST).write_text(json.dumps({
@@ -94,20 +107,43 @@ class _Summed:
 
 
 @contextlib.contextmanager
-def _npy(path, dtype, length):
-    """A `_Summed` that becomes a one-dimensional .npy by its numbers."""
-    with open(path, 'wb') as f:
+def _npy(path, dtype, length, mode='wb'):
+    """A `_Summed` that becomes a one-dimensional .npy by its numbers.
+
+    mode: 'r+b' to write over what is in a file.
+    """
+    with open(path, mode) as f:
         summed = _Summed(f)
         onp.lib.format.write_array_header_1_0(summed, {
             'descr': onp.lib.format.dtype_to_descr(onp.dtype(dtype)),
             'fortran_order': False, 'shape': (length,)})
         yield summed
+        f.truncate()
 
 
-def write_numbers(folder, cut, ranges, vocab, cutter):
-    """Write ranges of paragraphs of a cut text, numbered by `vocab`.
+def numbered_by(vocab, cut):
+    """What gives the words of spans of a cut text their numbers."""
+    # The last type is that of number -1
+    names = [*cut.types.names, UNK]
+    if isinstance(vocab, PieceVocab):
+        ids, begins = vocab.pieces_of(names)
+        return functools.partial(_AsPieces, cut, _narrow(ids, len(vocab)),
+                                 begins)
+    return functools.partial(_AsWords, cut, _narrow(onp.fromiter(
+        map(vocab.token_to_idx.get, names, itertools.repeat(vocab.unk)),
+        'int32', len(names)), len(vocab)))
 
-    Returns {path: size and CRC-32} of the largest file.
+
+def _narrow(numbers, count):
+    """Numbers below `count` as they are stored: uint16 or int32."""
+    return numbers.astype('uint16' if count <= 1 << 16 else 'int32')
+
+
+def write_numbers(folder, cut, ranges, numbered, cutter):
+    """Write ranges of paragraphs of a cut text in numbers.
+
+    numbered: what `numbered_by` gives. Returns {path: size and CRC-32} of
+    the largest file.
     """
     ranges = joined(ranges)
     spans = [cut.span(begin, end) for begin, end in ranges]
@@ -118,25 +154,24 @@ def write_numbers(folder, cut, ranges, vocab, cutter):
             f'{described(cut.files)}: no paragraph has two sentences'
             f'{_where(folder.name, ranges, cut)}: {cutter.remedy}')
     folder.mkdir()
-    # The last type is that of number -1
-    names = [*cut.types.names, UNK]
-    if isinstance(vocab, PieceVocab):
-        text = _AsPieces(cut, spans, *vocab.pieces_of(names))
-    else:
-        text = _AsWords(cut, spans, onp.fromiter(
-            map(vocab.token_to_idx.get, names, itertools.repeat(vocab.unk)),
-            'int32', len(names)))
-    del names
+    text = numbered(spans)
     with _npy(folder / 'sentences.npy', 'int64', num_sentences + 1) as f:
         f.write(onp.zeros(1, 'int64'))
         for ends in text.sentences():
             f.write(ends)
-    dtype = 'uint16' if len(vocab) <= 1 << 16 else 'int32'
-    with _npy(folder / 'ids.npy', dtype, text.length) as ids:
+    in_place = isinstance(text, _AsWords) and ranges == [
+        (0, cut.num_paragraphs)]
+    where = cut.folder / 'ids' if in_place else folder / 'ids.npy'
+    with _npy(where, text.dtype, text.length,
+              'r+b' if in_place else 'wb') as ids:
+        # No number takes more room than before, and what is written has been
+        # read: then the system need not find room for both
+        assert not in_place or ids.sum[0] == ROOM_FOR_HEADER
         for some in in_order(
-                lambda stretch: text.ids(*stretch).astype(dtype),
+                lambda stretch: text.ids(*stretch),
                 _stretches(cut, spans, text.most_words)):
             ids.write(some)
+    where.replace(folder / 'ids.npy')
     with _npy(folder / 'paragraphs.npy', 'int64', num_paragraphs + 1) as f:
         f.write(onp.zeros(1, 'int64'))
         for ends in _shifted(cut, 'paragraphs', ranges, BLOCK_WORDS):
@@ -177,9 +212,13 @@ class _AsWords:
     # Whose numbers are found at a time
     most_words = 1 << 20
 
-    def __init__(self, cut, spans, table):
-        """table (types + 1,): the number of each word, the last of -1."""
-        self.cut, self.spans, self.table = cut, spans, table
+    def __init__(self, cut, table, spans):
+        """table (types + 1,), uint16 or int32: the number of each word, the
+        last of -1."""
+        self.cut, self.spans, self.dtype = cut, spans, table.dtype
+        # For words numbered before rare ones were forgotten, and after
+        self.tables = [*(table[cut.became(k)] for k in
+                         range(len(cut.pruned_at))), table]
         self.length = sum(end - begin for _, (begin, end) in spans)
 
     def sentences(self):
@@ -189,7 +228,10 @@ class _AsWords:
 
     def ids(self, begin, end):
         """The numbers of words begin to end - 1, in any thread."""
-        return self.table[self.cut.words(begin, end)]
+        k, numbers = self.cut.numbers(begin, end)
+        if draw.library() is None:
+            return self.tables[k][numbers]
+        return looked_up(self.tables[k], numbers)
 
 
 class _AsPieces:
@@ -198,8 +240,9 @@ class _AsPieces:
     ids, begins: the pieces of each word, as `PieceVocab.pieces_of` gives.
     """
 
-    def __init__(self, cut, spans, ids, begins):
+    def __init__(self, cut, ids, begins, spans):
         self.cut, self.spans, self.most_words = cut, spans, PIECE_WORDS
+        self.dtype = ids.dtype
         self.piece_ids, self.begins = ids, begins[:-1]
         self.counts = onp.diff(begins)
         self.length = 0
@@ -231,10 +274,8 @@ class _AsPieces:
 
     def ids(self, begin, end):
         numbers = self.cut.words(begin, end)
-        counts = self.counts[numbers]
-        firsts = onp.cumsum(counts) - counts
-        return self.piece_ids[onp.arange(int(counts.sum())) + onp.repeat(
-            self.begins[numbers] - firsts, counts)]
+        return self.piece_ids[stretched(self.begins[numbers],
+                                        self.counts[numbers])]
 
 
 def _where(name, ranges, cut):

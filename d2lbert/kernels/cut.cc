@@ -5,9 +5,11 @@
 // belongs to one beyond ASCII, Python says of each different word.
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <cstring>
 #include <new>
+#include <numeric>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -97,6 +99,7 @@ class Text {
   // it: bytes that are not UTF-8, or a paragraph of more than `most` bytes.
   bool cut(const char* bytes, size_t size, Lines lines, bool lower,
            size_t most) {
+    clear();
     bytes_.resize(size + kPadding);
     const char* from = bytes;
     char* to = &bytes_[0];
@@ -117,12 +120,11 @@ class Text {
     }
     std::fill(to + size, to + size + kPadding, '\n');
     lower_ = lower;
-    // About as many as there are in a language with blanks
-    types_.reserve(size / 5);
     const bool done = lines == Lines::kParts
                           ? cut_parts(to, to + size, most)
                           : cut_lines(to, to + size, lines, most);
     number_words();
+    text_ = names_.text();
     return done;
   }
 
@@ -135,27 +137,54 @@ class Text {
     return found;
   }
 
-  // What became of those: as many lines.
+  // What became of those: as many lines. Two words may have become one, which
+  // has the place of the first.
   bool rename(std::string_view lines) {
-    std::vector<std::string_view> become(names_.size());
-    for (size_t k = 0; k < become.size(); ++k) become[k] = names_[k];
-    for (int32_t k : foreign_) {
+    const size_t size = names_.size();
+    std::vector<std::string_view> become(size);
+    for (size_t k = 0; k < size; ++k) become[k] = names_[k];
+    std::vector<size_t> changed;
+    for (int32_t foreign : foreign_) {
       const size_t end = lines.find('\n');
       if (end == lines.npos) return false;
-      become[static_cast<size_t>(k)] = lines.substr(0, end);
+      const auto k = static_cast<size_t>(foreign);
+      if (become[k] != lines.substr(0, end)) changed.push_back(k);
+      become[k] = lines.substr(0, end);
       lines.remove_prefix(end + 1);
     }
-    Names names;
-    std::vector<int32_t> numbers;
-    numbers.reserve(become.size());
-    for (std::string_view word : become) {
-      numbers.push_back(names.number(Word(word)));
+    foreign_.clear();
+    if (changed.empty()) return lines.empty();
+    // Only what was changed can be the same as another word
+    std::vector<size_t> same(size);
+    std::iota(same.begin(), same.end(), size_t{0});
+    Names fresh;
+    std::vector<size_t> firsts;
+    for (size_t k : changed) {
+      const int32_t there = names_.at(Word(become[k]));
+      if (there >= 0 && become[static_cast<size_t>(there)] == become[k]) {
+        same[k] = static_cast<size_t>(there);
+        continue;
+      }
+      const auto number = static_cast<size_t>(fresh.number(Word(become[k])));
+      if (number == firsts.size()) firsts.push_back(k);
+      same[k] = firsts[number];
     }
-    if (names.size() < names_.size()) {
+    std::vector<int32_t> numbers(size, -1);
+    std::string text;
+    text.reserve(names_.text().size());
+    int32_t count = 0;
+    for (size_t k = 0; k < size; ++k) {
+      int32_t& number = numbers[same[k]];
+      if (number < 0) {
+        number = count++;
+        text.append(become[k]).push_back('\n');
+      }
+      numbers[k] = number;
+    }
+    if (static_cast<size_t>(count) < size) {
       for (int32_t& type : types_) type = numbers[static_cast<size_t>(type)];
     }
-    names_ = std::move(names);
-    foreign_.clear();
+    text_ = std::move(text);
     return lines.empty();
   }
 
@@ -164,7 +193,7 @@ class Text {
     to[1] = static_cast<int64_t>(sentences_.size());
     to[2] = static_cast<int64_t>(paragraphs_.size());
     to[3] = static_cast<int64_t>(articles_.size());
-    to[4] = static_cast<int64_t>(names_.text().size());
+    to[4] = static_cast<int64_t>(text_.size());
   }
 
   void copy(int32_t* types, int64_t* sentences, int64_t* paragraphs,
@@ -173,14 +202,23 @@ class Text {
     std::copy(sentences_.begin(), sentences_.end(), sentences);
     std::copy(paragraphs_.begin(), paragraphs_.end(), paragraphs);
     std::copy(articles_.begin(), articles_.end(), articles);
-    std::copy(names_.text().begin(), names_.text().end(), names);
+    std::copy(text_.begin(), text_.end(), names);
   }
 
  private:
-  // Eight bytes can be looked at wherever a word begins
-  static constexpr size_t kPadding = 8;
+  // So many bytes can be looked at wherever a word begins
+  static constexpr size_t kPadding = 64;
   // So many words wait for their places in the table
   static constexpr size_t kWords = 64;
+
+  void clear() {
+    names_.clear();
+    for (auto* found : {&types_, &foreign_}) found->clear();
+    for (auto* ends : {&sentences_, &paragraphs_}) ends->assign(1, 0);
+    articles_.clear();
+    num_words_ = 0;
+    are_foreign_.clear();
+  }
 
   bool cut_lines(const char* p, const char* end, Lines lines, size_t most) {
     std::string_view before, line;
@@ -232,38 +270,56 @@ class Text {
   void add_paragraph(std::string_view line) {
     if (!find_stop(line.data(), line.data() + line.size())) return;
     line = strip(line);
-    const char *begin = line.data(), *end = begin + line.size();
-    const char* taken = begin;  // up to where blanks belong to a full stop
-    for (const char* p = begin;;) {
-      while (p < end && *p == ' ') ++p;
-      if (p >= end) break;
-      if (*p == '.' && p > taken && p[-1] == ' ' && p + 1 < end &&
-          p[1] == ' ') {
-        end_sentence();
-        p += 2;
-        taken = p;
-        continue;
+    const char *p = line.data(), *end = p + line.size();
+    const char* taken = p;      // up to where blanks belong to a full stop
+    while (p < end) {
+      // Up to 64 bytes of words and what parts them; p begins a word
+      uint64_t parts = parting(p);
+      const char* const block = p;
+      for (; parts; parts &= parts - 1) {
+        const char* stop = block + __builtin_ctzll(parts);
+        if (*stop != ' ' && stop < end) break;
+        if (stop > end) stop = end;
+        const auto size = static_cast<size_t>(stop - p);
+        if (size == 1 && *p == '.' && p > taken && p[-1] == ' ' &&
+            stop < end) {
+          end_sentence();
+          taken = stop + 1;
+        } else if (size) {
+          add(size < 8 ? Word(p, size, first_bytes(p, size))
+                       : Word({p, size}), false);
+        }
+        p = stop + 1;
+        if (stop == end) break;
       }
-      p = add_word(p, end);
+      // What is no letter of ASCII and no blank, or a long word
+      if (p < end && (parts || p == block)) p = add_word(p, end);
     }
     end_sentence();
     paragraphs_.push_back(static_cast<int64_t>(sentences_.size()) - 1);
   }
 
+  // Which of 64 bytes are none that words of ASCII are made of.
+  static uint64_t parting(const char* p) {
+    uint64_t found = 0;
+    for (unsigned k = 0; k < 8; ++k) {
+      const uint64_t x = load(p + 8 * k, 8);
+      // No byte carries into the next
+      const uint64_t letters = ((x & ~kHigh) + kOnes * 0x5f) & ~x & kHigh;
+      found |= (((letters ^ kHigh) >> 7) * 0x0102040810204080u >> 56)
+               << 8 * k;
+    }
+    return found;
+  }
+
+  // Less than eight bytes as a number, zeros behind them.
+  static uint64_t first_bytes(const char* p, size_t size) {
+    return load(p, 8) & ((uint64_t{1} << 8 * size) - 1);
+  }
+
   // Add the word at p, if there is one; returns where it, or the white space
   // there, ends.
   const char* add_word(const char* p, const char* end) {
-    const uint64_t x = load(p, 8);
-    // The first byte that is no letter of ASCII ends most words
-    const uint64_t found = ((x - kOnes * 0x21) | x) & kHigh;
-    if (found) {
-      const auto bits = static_cast<unsigned>(__builtin_ctzll(found)) & ~7u;
-      const char* stop = p + bits / 8;
-      if (bits && (stop >= end || *stop == ' ')) {
-        add({p, bits / 8, x & ((uint64_t{1} << bits) - 1)}, false);
-        return stop;
-      }
-    }
     const char* stop = p;
     unsigned char all = 0;
     for (int n; stop < end; ++stop) {
@@ -281,39 +337,42 @@ class Text {
 
   void add(const Word& word, bool foreign) {
     names_.expect(word);
-    words_.push_back(word);
-    if (foreign) are_foreign_.push_back(words_.size() - 1);
-    if (words_.size() == kWords) number_words();
+    if (foreign) are_foreign_.push_back(num_words_);
+    words_[num_words_++] = word;
+    if (num_words_ == kWords) number_words();
   }
 
   // Give the words that wait for it their numbers.
   void number_words() {
+    const size_t first = types_.size();
+    types_.resize(first + num_words_);
     auto foreign = are_foreign_.begin();
-    for (size_t k = 0; k < words_.size(); ++k) {
+    for (size_t k = 0; k < num_words_; ++k) {
       const size_t known = names_.size();
-      types_.push_back(names_.number(words_[k]));
+      const int32_t type = types_[first + k] = names_.number(words_[k]);
       if (foreign != are_foreign_.end() && *foreign == k) {
-        if (names_.size() > known) foreign_.push_back(types_.back());
+        if (names_.size() > known) foreign_.push_back(type);
         ++foreign;
       }
     }
-    words_.clear();
+    num_words_ = 0;
     are_foreign_.clear();
   }
 
   void end_sentence() {
     sentences_.push_back(
-        static_cast<int64_t>(types_.size() + words_.size()));
+        static_cast<int64_t>(types_.size() + num_words_));
   }
 
   bool lower_ = false;
-  std::string bytes_;
+  std::string bytes_, text_;
   Names names_;
-  std::vector<Word> words_;
+  std::array<Word, kWords> words_;
+  size_t num_words_ = 0;
   std::vector<size_t> are_foreign_;  // those of `words_`
   std::vector<int32_t> foreign_;     // of the names
   std::vector<int32_t> types_;
-  std::vector<int64_t> sentences_{0}, paragraphs_{0}, articles_;
+  std::vector<int64_t> sentences_, paragraphs_, articles_;
 };
 
 template <typename T>
@@ -328,31 +387,41 @@ void lower_firsts(const T* types, int64_t num_paragraphs,
   }
 }
 
+template <typename T>
+void look_up_in(const T* table, int64_t num_types, const int32_t* types,
+                int64_t size, T* to) {
+  for (int64_t i = 0; i < size; ++i) {
+    to[i] = table[types[i] < 0 ? num_types : types[i]];
+  }
+}
+
 }  // namespace
 
 extern "C" {
 
+// What a text is cut in, and the next one; null when memory runs out.
+void* text_new() try {
+  return new Text;
+} catch (const std::bad_alloc&) {
+  return nullptr;
+}
+
 // Cut UTF-8 into words. lines: what the lines are (`Lines`); most: bytes of a
 // paragraph. sizes receives the lengths of what text_copy fills, behind them
 // those of the words that have letters beyond ASCII and are to be small ones,
-// and last 1 where Python is to do it. Null when memory runs out.
-void* text_new(const char* bytes, int64_t size, int lines, int lower,
-               int64_t most, int64_t* sizes) try {
-  auto* text = new Text;
-  try {
-    const bool done =
-        text->cut(bytes, static_cast<size_t>(size), static_cast<Lines>(lines),
-                  lower != 0, static_cast<size_t>(most));
-    text->sizes(sizes);
-    sizes[5] = static_cast<int64_t>(text->foreign().size());
-    sizes[6] = !done;
-  } catch (...) {
-    delete text;
-    throw;
-  }
-  return text;
+// and last 1 where Python is to do it. Returns 1 when memory runs out.
+int text_cut(void* handle, const char* bytes, int64_t size, int lines,
+             int lower, int64_t most, int64_t* sizes) try {
+  auto* text = static_cast<Text*>(handle);
+  const bool done =
+      text->cut(bytes, static_cast<size_t>(size), static_cast<Lines>(lines),
+                lower != 0, static_cast<size_t>(most));
+  text->sizes(sizes);
+  sizes[5] = static_cast<int64_t>(text->foreign().size());
+  sizes[6] = !done;
+  return 0;
 } catch (const std::bad_alloc&) {
-  return nullptr;
+  return 1;
 }
 
 // The words of which Python says what becomes of them, a line for each.
@@ -411,6 +480,7 @@ int names_add(void* handle, const char* lines, int64_t size,
           std::string_view(begin, static_cast<size_t>(lines - begin)));
       names->expect(words.back());
     }
+    for (const Word& word : words) names->expect_text(word);
     for (const Word& word : words) {
       const size_t known = names->size();
       *numbers++ = kept && !*kept++ ? -1 : names->number(word);
@@ -435,6 +505,36 @@ void names_copy(const void* handle, char* to) {
 }
 
 void names_free(void* handle) { delete static_cast<Names*>(handle); }
+
+// types become what a table of num_types numbers says of them, and are
+// counted as that. Returns 1 when memory runs out.
+int count_names(int32_t* types, int64_t size, const int32_t* table,
+                int64_t num_types, int64_t* counts) try {
+  // There are fewer types than numbers, so that these are near at hand
+  std::vector<int64_t> count(static_cast<size_t>(num_types));
+  for (int64_t i = 0; i < size; ++i) {
+    ++count[static_cast<size_t>(types[i])];
+    types[i] = table[types[i]];
+  }
+  for (int64_t k = 0; k < num_types; ++k) {
+    counts[table[k]] += count[static_cast<size_t>(k)];
+  }
+  return 0;
+} catch (const std::bad_alloc&) {
+  return 1;
+}
+
+// What a table of uint16 or int32 says of types; of -1, behind all others.
+void look_up(const void* table, int64_t bytes, int64_t num_types,
+             const int32_t* types, int64_t size, void* to) {
+  if (bytes == 2) {
+    look_up_in(static_cast<const uint16_t*>(table), num_types, types, size,
+               static_cast<uint16_t*>(to));
+  } else {
+    look_up_in(static_cast<const int32_t*>(table), num_types, types, size,
+               static_cast<int32_t*>(to));
+  }
+}
 
 // Where the words of paragraphs, of lengths[q] words each, first stand when
 // paragraph q is put at places[q]: first[type] becomes that if it is less.

@@ -2,6 +2,7 @@
 #ifndef D2LBERT_CUT_H_
 #define D2LBERT_CUT_H_
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -53,6 +54,14 @@ inline uint64_t load(const char* p, size_t size) {
   return x;
 }
 
+// Whether eight bytes or more are the same; words are too short for a call.
+inline bool are_same(const char* one, const char* other, size_t size) {
+  for (size_t k = 0; k + 8 < size; k += 8) {
+    if (load(one + k, 8) != load(other + k, 8)) return false;
+  }
+  return load(one + size - 8, 8) == load(other + size - 8, 8);
+}
+
 constexpr uint64_t kMix = 0x9e3779b97f4a7c15u;
 
 inline uint64_t hash(std::string_view word) {
@@ -73,6 +82,8 @@ struct Word {
   const char* begin;
   size_t size;
   uint64_t key;
+
+  Word() = default;
 
   explicit Word(std::string_view word)
       : begin(word.data()), size(word.size()),
@@ -95,8 +106,24 @@ class Names {
  public:
   Names() : slots_(size_t{1} << (64 - shift_)) {}
 
+  // Forget all words, and keep the room for them.
+  void clear() {
+    std::fill(slots_.begin(), slots_.end(), Slot());
+    starts_.assign(1, 0);
+    text_.clear();
+  }
+
   void expect(const Word& word) const {
     __builtin_prefetch(&slots_[place(word.key)]);
+  }
+
+  // The same of what `number` compares a long word with; later, when the
+  // first has come.
+  void expect_text(const Word& word) const {
+    const Slot& slot = slots_[place(word.key)];
+    if (slot.number >= 0 && word.size >= 8) {
+      __builtin_prefetch(text_.data() + slot.start);
+    }
   }
 
   int32_t number(const Word& word) {
@@ -124,9 +151,9 @@ class Names {
 
  private:
   struct Slot {
-    uint64_t key;
+    uint64_t key = 0;
     int32_t number = -1;
-    uint32_t start;   // in the text
+    uint32_t start = 0;   // in the text
   };
 
   size_t place(uint64_t key) const {
@@ -149,8 +176,7 @@ class Names {
     if (word.size < 8) return true;
     const char* there = text_.data() + slot.start;
     return text_.size() - slot.start > word.size &&
-           there[word.size] == '\n' &&
-           !std::memcmp(there, word.begin, word.size);
+           there[word.size] == '\n' && are_same(there, word.begin, word.size);
   }
 
   void grow() {

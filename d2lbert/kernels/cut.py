@@ -18,36 +18,47 @@ PARAGRAPHS, WIKI, PARTS = range(3)
 NO_BOUND = (1 << 63) - 1
 
 
-def text(data, lines, lower=True, most=NO_BOUND):
+class Room:
+    """Memory in which texts are cut, one after the other.
+
+    Not for several threads. With one of its own for each text, most of the
+    time would go into new memory.
+    """
+
+    def __init__(self):
+        library = draw.library()
+        self.library, self.handle = library, _there(library.text_new())
+        self._free = weakref.finalize(self, library.text_free, self.handle)
+
+
+def text(data, lines, lower=True, most=NO_BOUND, room=None):
     """Cut a text, bytes of UTF-8, into words.
 
     lines: what its lines are; lower: whether to make letters small; most:
-    bytes of a paragraph. Returns types (words,) int32, sentences and
-    paragraphs, (their number + 1,) int64, as `words.Tokens` has them,
-    articles (titles,) int64, the paragraphs before which a title stands, and
-    names, bytes, a line for each different word. Or None, where a paragraph
-    is longer or something is no UTF-8.
+    bytes of a paragraph; room: a `Room` that is to be used. Returns types
+    (words,) int32, sentences and paragraphs, (their number + 1,) int64, as
+    `words.Tokens` has them, articles (titles,) int64, the paragraphs before
+    which a title stands, and names, bytes, a line for each different word.
+    Or None, where a paragraph is longer or something is no UTF-8.
     """
-    library = draw.library()
+    room = room or Room()
+    library, handle = room.library, room.handle
     sizes = onp.zeros(7, 'int64')
-    handle = _there(library.text_new(data, len(data), lines, lower, most,
-                                     sizes))
-    try:
-        if sizes[6]:
-            return None
-        if sizes[5]:
-            # Blanks part the words, so no letter depends on another word
-            foreign = onp.empty(sizes[5], 'uint8')
-            library.text_foreign(handle, foreign)
-            small = foreign.tobytes().decode().lower().encode()
-            failed = library.text_rename(handle, small, len(small), sizes)
-            _there(failed != 2)
-            assert not failed
-        arrays = [onp.empty(size, dtype) for size, dtype in zip(
-            sizes, ('int32', 'int64', 'int64', 'int64', 'uint8'))]
-        library.text_copy(handle, *arrays)
-    finally:
-        library.text_free(handle)
+    _there(not library.text_cut(handle, data, len(data), lines, lower, most,
+                                sizes))
+    if sizes[6]:
+        return None
+    if sizes[5]:
+        # Blanks part the words, so no letter depends on another word
+        foreign = onp.empty(sizes[5], 'uint8')
+        library.text_foreign(handle, foreign)
+        small = foreign.tobytes().decode().lower().encode()
+        failed = library.text_rename(handle, small, len(small), sizes)
+        _there(failed != 2)
+        assert not failed
+    arrays = [onp.empty(size, dtype) for size, dtype in zip(
+        sizes, ('int32', 'int64', 'int64', 'int64', 'uint8'))]
+    library.text_copy(handle, *arrays)
     return (*arrays[:-1], arrays[-1].tobytes())
 
 
@@ -62,6 +73,18 @@ def first_places(types, lengths, places, first):
     assert types.itemsize in (2, 4) and len(types) == lengths.sum()
     draw.library().first_places(types.ctypes.data, types.itemsize,
                                 len(lengths), lengths, places, first)
+
+
+def looked_up(table, types):
+    """table[types], where that takes time, in any thread.
+
+    table (types + 1,) uint16 or int32; types (words,) int32, from -1 on.
+    """
+    assert table.itemsize in (2, 4) and table.flags.c_contiguous
+    found = onp.empty(len(types), table.dtype)
+    draw.library().look_up(table.ctypes.data, table.itemsize, len(table) - 1,
+                           types, len(types), found.ctypes.data)
+    return found
 
 
 class Names:
@@ -95,6 +118,12 @@ class Names:
             None if kept is None else kept.ctypes.data, numbers, self._sizes)
         _there(not failed)
         return numbers[:self._sizes[0]]
+
+    @staticmethod
+    def count(types, table, counts):
+        """Let types (words,) int32 be table[types], and count them so."""
+        _there(not draw.library().count_names(
+            types, len(types), table, len(table), counts))
 
     def text(self):
         """All words in the order of their numbers, a line each: bytes."""

@@ -25,8 +25,9 @@ def _opened(path):
     u8, u32 = array('uint8'), array('uint32')
     number, pointer = ctypes.c_int64, ctypes.c_void_p
     for name, restype, *argtypes in (
-            ('text_new', pointer, ctypes.c_char_p, number, ctypes.c_int,
-             ctypes.c_int, number, i64),
+            ('text_new', pointer),
+            ('text_cut', ctypes.c_int, pointer, ctypes.c_char_p, number,
+             ctypes.c_int, ctypes.c_int, number, i64),
             ('text_foreign', None, pointer, u8),
             ('text_rename', ctypes.c_int, pointer, ctypes.c_char_p, number,
              i64),
@@ -37,6 +38,8 @@ def _opened(path):
              pointer, i32, i64),
             ('names_copy', None, pointer, u8),
             ('names_free', None, pointer),
+            ('count_names', ctypes.c_int, i32, number, i32, number, i64),
+            ('look_up', None, pointer, number, number, i32, number, pointer),
             ('first_places', None, pointer, number, number, i64, i64, i64),
             ('pieces_new', pointer, ctypes.c_char_p, number, i32,
              ctypes.c_char_p, number, i32, ctypes.c_int32, number,
