@@ -3,7 +3,8 @@ import math
 
 from d2lbert.attention import MultiHeadAttention
 from d2lbert.bert import BERTEncoder
-from d2lbert.machine.backend import init
+from d2lbert.corpus.topics import topics
+from d2lbert.machine.backend import init, np
 from d2lbert.transformer import PositionWiseFFN
 
 #: Standard deviation of the published weights (Devlin et al. 2018), and the
@@ -14,8 +15,12 @@ SPREAD, PUBLISHED_HIDDENS = 0.02, 768
 #: same word in a text of 64 tokens then get some tenth of the attention.
 SELF_SCORE = 3.5
 
+#: How much of a token's first vector is its topic with `topical`; the rest is
+#: random, so that no two are the same.
+TOPIC = 0.97
 
-def initialize(net, how, devices):
+
+def initialize(net, how, devices, text=None):
     """Give all parameters of `net` new weights on every device.
 
     how: 'xavier' (Glorot and Bengio 2010), the pages'; 'normal', N(0, 0.02²),
@@ -24,14 +29,32 @@ def initialize(net, how, devices):
     "Mimetic Initialization of Self-Attention Layers"): keys are what queries
     are, segments and positions of the encoder count half as much as tokens,
     and the matrices of the blocks are as wide for H hiddens as the published
-    ones for 768, N(0, 0.02² 768 / H).
+    ones for 768, N(0, 0.02² 768 / H); 'topical', the same, but that tokens
+    are alike that stand in paragraphs about the same, by `corpus.topics` of
+    the `Corpus` text.
     """
-    if how == 'mimetic':
+    mimetic = how in ('mimetic', 'topical')
+    if mimetic:
         net.apply(_spread)
     net.initialize(init.Xavier() if how == 'xavier' else init.Normal(SPREAD),
                    ctx=devices)
-    if how == 'mimetic':
+    if mimetic:
         net.apply(_match)
+    if how == 'topical':
+        net.apply(lambda block: _set_topics(block, text))
+
+
+def _set_topics(block, text):
+    if not isinstance(block, BERTEncoder):
+        return
+    weight = block.token_embedding.weight
+    V, H = weight.shape
+    vectors = np.array(topics(text, H, text.vocab.unk))
+    first = weight.data(weight.list_ctx()[0])
+    about = (vectors ** 2).sum(1, keepdims=True)    # 1, or 0 for no topic
+    weight.set_data(about * (
+        TOPIC * SPREAD * math.sqrt(H) * vectors
+        + math.sqrt(1 - TOPIC ** 2) * first) + (1 - about) * first)
 
 
 def _spread(block):

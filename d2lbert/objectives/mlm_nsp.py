@@ -119,7 +119,8 @@ class MLMAndNSP:
                             for param in net.collect_params().values()),
             'training this model', 'lower num_hiddens (--num-hiddens), '
             'ffn_num_hiddens, num_layers or max_len')
-        initialize(net, self.settings['initializer'], devices)
+        initialize(net, self.settings['initializer'], devices,
+                   self.text.train)
         return net
 
     @staticmethod

@@ -9,6 +9,7 @@ from loops import step
 
 import d2lbert as d2l
 from d2lbert.bert_dataset import _num_preds
+from d2lbert.corpus.topics import topics
 from d2lbert.training import checkpoints, pretraining, updates
 from d2lbert.training.checkpoints import CheckpointError
 from d2lbert.training.evaluation import evaluate_run
@@ -76,9 +77,10 @@ def test_so_many_tokens_are_hidden_and_the_held_out_ones_stay(objective,
     dict(objective='mlm', architecture='distilbert'),
     dict(architecture='published', embedding_size=16, share_layers=True)],
     ids=repr)
-def test_tokens_begin_by_looking_at_ones_like_themselves(others):
+@pytest.mark.parametrize('initializer', ['mimetic', 'topical'])
+def test_tokens_begin_by_looking_at_ones_like_themselves(initializer, others):
     H, heads = 64, 4
-    net = prepared(initializer='mimetic', num_hiddens=H, num_heads=heads,
+    net = prepared(initializer=initializer, num_hiddens=H, num_heads=heads,
                    ffn_num_hiddens=128, max_len=200, **others).net
     first = arrays(net)
     wide = {name: values.std() for name, values in first.items()}
@@ -107,6 +109,23 @@ def test_tokens_begin_by_looking_at_ones_like_themselves(others):
             assert wide[name] == pytest.approx(0.01, rel=0.3), name
             seen.append('places')
     assert set(seen) == {'scores', 'matrices', 'tokens', 'places'}
+
+
+@pytest.mark.parametrize('others', [
+    {}, dict(objective='denoise'),
+    dict(architecture='published', embedding_size=16)], ids=repr)
+def test_tokens_begin_near_those_of_the_same_topics(others):
+    run, plain = (prepared(initializer=initializer, num_hiddens=64, **others)
+                  for initializer in ('topical', 'mimetic'))
+    weight, other = (one.net.encoder.token_embedding.weight.data(
+        ).asnumpy() for one in (run, plain))
+    text = run.objective.text.train
+    found = topics(text, weight.shape[1], text.vocab.unk)
+    there = (found ** 2).sum(1) > 0.5
+    assert 0.5 < there.mean() < 1
+    unit = weight / onp.linalg.norm(weight, axis=1, keepdims=True)
+    assert ((unit * found).sum(1)[there] > 0.9).all()
+    onp.testing.assert_array_equal(weight[~there], other[~there])
 
 
 def test_queries_and_keys_are_alike_at_first_alone():

@@ -555,7 +555,7 @@ def test_the_recipe_learn_is_the_one_that_the_readme_tells_of():
         ffn_num_hiddens=256, num_heads=4, num_layers=2, dropout=0.0,
         precision='fp32', lr=0.0015, num_steps=4000, log_interval=100,
         accumulate=1, warmup=0.1, decay='linear', weight_decay=0.3,
-        clip=1.0, initializer='mimetic', dynamic=True, fill=False,
+        clip=1.0, initializer='topical', dynamic=True, fill=False,
         objective='mlm+nsp', tokenizer='words', vocab_size=None,
         whole_word_masking=False, architecture='published',
         embedding_size=None, share_layers=False, teacher=None, temperature=2.0,
@@ -610,7 +610,7 @@ def test_the_values_of_both_recipes_pass_their_own_checks(setting):
     (dict(decay='steep'), 'decay must be none or linear or cosine'),
     (dict(split='words'), 'split must be book or punkt'),
     (dict(initializer='zero'), 'initializer must be xavier or normal or '
-     'mimetic'),
+     'mimetic or topical'),
     (dict(batch_size=10, accumulate=4), 'accumulate=4 does not divide'),
     (dict(corpus='sample', data_dir='x'), 'data_dir .* says where WikiText'),
     (dict(num_hiddens=float('inf')), 'num_hiddens must be a whole number'),

@@ -1,0 +1,96 @@
+"""What tokens are about, against a singular value decomposition in float64."""
+import numpy as onp
+import pytest
+from texts import write
+
+from d2lbert.corpus import topics as topics_module
+from d2lbert.corpus.opening import open_corpus
+from d2lbert.corpus.topics import topics
+
+
+def expected(text, size, chosen=None):
+    """The same by the definition, from the words of each paragraph."""
+    begins = text.sentences[text.paragraphs]
+    paragraphs = [text.ids[begin:end] for begin, end in zip(begins,
+                                                            begins[1:])]
+    if chosen is not None:
+        paragraphs = [paragraphs[k] for k in chosen]
+    counts = onp.stack([onp.bincount(some, minlength=len(text.vocab))
+                        for some in paragraphs])
+    rare = onp.log(len(counts) / onp.maximum(1, (counts > 0).sum(0)))
+    rare[text.vocab.unk] = 0
+    weights = onp.where(counts, 1 + onp.log(onp.maximum(1, counts)), 0) * rare
+    weights /= onp.linalg.norm(weights, axis=1, keepdims=True)
+    values, vectors = onp.linalg.svd(weights, full_matrices=False)[1:]
+    vectors = vectors[:size][values[:size] > 1e-9].T
+    lengths = onp.linalg.norm(vectors, axis=1, keepdims=True)
+    return vectors / onp.where(lengths > 1e-9, lengths, 1), values
+
+
+def near(found, vectors):
+    """Whether rows lie to each other as those others do."""
+    onp.testing.assert_allclose(found @ found.T, vectors @ vectors.T,
+                                atol=2e-3)
+
+
+@pytest.fixture
+def text(wiki):
+    return open_corpus(wiki, min_freq=3, progress=False).train
+
+
+def test_vectors_are_those_of_a_singular_value_decomposition(text):
+    size = len(text.vocab)      # and more: not so many words differ
+    vectors, values = expected(text, size)
+    assert vectors.shape[1] > 40
+    near(topics(text, size, text.vocab.unk), vectors)
+
+
+def test_the_strongest_come_first_and_others_are_left_out(tmp_path):
+    # Five topics of nine words each, apart but for a word of all paragraphs
+    rng = onp.random.RandomState(0)
+    lines = []
+    for k in range(200):
+        words = [f't{k % 5}w{w}' for w in rng.randint(0, 9, 12)]
+        lines.append(' '.join(['all', *words, '.', words[0], 'all']))
+    text = open_corpus(write('topics', '\n\n'.join(lines)), min_freq=2,
+                       progress=False).train
+    found = topics(text, 5, text.vocab.unk)
+    vectors, values = expected(text, 5)
+    assert values[4] > 2 * values[5]
+    near(found, vectors)
+    names = text.vocab.idx_to_token
+    for one, ours in zip(names, found):
+        for other, theirs in zip(names, found):
+            if one[0] == other[0] == 't':
+                same = float(one[1] == other[1])
+                assert ours @ theirs == pytest.approx(same, abs=0.1)
+    for token in 'all', '<unk>', '<mask>':
+        assert not found[text.vocab[token]].any()
+
+
+def test_more_numbers_than_the_text_is_worth_are_zeros(tmp_path):
+    text = open_corpus(write('short', b'a b . c\n\nd e . a\n'), min_freq=1,
+                       progress=False).train
+    found = topics(text, 40, text.vocab.unk)
+    assert found.shape == (len(text.vocab), 40) and found.dtype == 'float32'
+    assert found[:, :2].any() and not found[:, 2:].any()
+    lengths = onp.linalg.norm(found, axis=1)
+    assert set(lengths.round(5).tolist()) == {0, 1}
+    # One paragraph has no topic
+    text = open_corpus(write('one', b'a b . c\n'), min_freq=1,
+                       progress=False).train
+    assert not topics(text, 4).any()
+
+
+def test_of_a_longer_text_paragraphs_from_all_over_it_count(text,
+                                                            monkeypatch):
+    monkeypatch.setattr(topics_module, 'MOST_WORDS', text.num_words // 3)
+    num = text.num_paragraphs * (text.num_words // 3) // text.num_words
+    chosen = onp.linspace(0, text.num_paragraphs - 1, num).astype(int)
+    vectors, _ = expected(text, 500, chosen)
+    near(topics(text, len(text.vocab), text.vocab.unk), vectors)
+    assert chosen[-1] == text.num_paragraphs - 1 and len(chosen) > 20
+
+
+def test_a_second_time_gives_the_same(text):
+    onp.testing.assert_array_equal(topics(text, 16), topics(text, 16))
