@@ -8,7 +8,7 @@ import numpy as onp
 
 from d2lbert.corpus.reading import stretches_of
 from d2lbert.kernels import draw
-from d2lbert.kernels.cut import Names
+from d2lbert.kernels.cut import Names, looked_up
 from d2lbert.machine.threads import in_order
 from d2lbert.numbered import BLOCK_WORDS
 from d2lbert.progress import bar
@@ -213,7 +213,7 @@ class CutText:
         """
         k, numbers = self.numbers(begin, end)
         if k < len(self.pruned_at):
-            return self.became(k)[numbers]
+            return looked_up(self.became(k), numbers)
         return numbers
 
     def numbers(self, begin, end):
@@ -312,20 +312,13 @@ def build_vocab(cut, train, valid, min_freq, max_vocab):
         falling = falling[:max_vocab - len(reserved)]
     table[falling] = onp.arange(len(reserved), len(reserved) + len(falling))
     lengths = onp.diff(ends, prepend=-1)[falling]
-    lines = onp.frombuffer(text, 'uint8')[stretched(
-        ends[falling] + 1 - lengths, lengths)]
+    starts = ends[falling] + 1 - lengths - onp.cumsum(lengths) + lengths
+    lines = onp.frombuffer(text, 'uint8')[
+        onp.arange(int(lengths.sum())) + onp.repeat(starts, lengths)]
     return (''.join(f'{token}\n' for token in reserved).encode()
             + lines.tobytes(),
             onp.concatenate([onp.zeros(len(reserved), 'int64'),
                              freqs[falling]]), table)
-
-
-def stretched(begins, lengths):
-    """The places of stretches, one behind the other: (all of them,) int64.
-    """
-    firsts = onp.cumsum(lengths) - lengths
-    return onp.arange(int(lengths.sum())) + onp.repeat(
-        begins - firsts, lengths)
 
 
 def _firsts(cut, train, count):

@@ -21,10 +21,8 @@ from d2lbert.corpus.numbering import (
     described,
     held_out,
     joined,
-    stretched,
 )
-from d2lbert.kernels import draw
-from d2lbert.kernels.cut import looked_up
+from d2lbert.kernels.cut import SPARE, looked_up, spread
 from d2lbert.machine import cache
 from d2lbert.machine.files import locked
 from d2lbert.machine.threads import in_order
@@ -229,8 +227,6 @@ class _AsWords:
     def ids(self, begin, end):
         """The numbers of words begin to end - 1, in any thread."""
         k, numbers = self.cut.numbers(begin, end)
-        if draw.library() is None:
-            return self.tables[k][numbers]
         return looked_up(self.tables[k], numbers)
 
 
@@ -243,8 +239,9 @@ class _AsPieces:
     def __init__(self, cut, ids, begins, spans):
         self.cut, self.spans, self.most_words = cut, spans, PIECE_WORDS
         self.dtype = ids.dtype
-        self.piece_ids, self.begins = ids, begins[:-1]
-        self.counts = onp.diff(begins)
+        self.piece_ids = onp.concatenate([ids, onp.zeros(SPARE, ids.dtype)])
+        self.begins = begins
+        self.counts = onp.diff(begins).astype('int32')
         self.length = 0
 
     def sentences(self):
@@ -266,16 +263,16 @@ class _AsPieces:
         """How many pieces there are up to the end of each sentence."""
         word, first, last = block
         ends = self.cut.offsets('sentences', first + 1, last + 1)
-        pieces = onp.cumsum(onp.concatenate(
-            [onp.zeros(1, 'int64'),
-             *(self.counts[self.cut.words(*stretch)] for stretch in
-               self.cut.stretches(word, int(ends[-1])))]))
-        return pieces[ends - word]
+        counts = onp.concatenate([
+            looked_up(self.counts, self.cut.words(*stretch))
+            for stretch in self.cut.stretches(word, int(ends[-1]))])
+        sums = onp.zeros(len(counts) + 1, 'int64')
+        onp.cumsum(counts, out=sums[1:])
+        return sums[ends - word]
 
     def ids(self, begin, end):
-        numbers = self.cut.words(begin, end)
-        return self.piece_ids[stretched(self.begins[numbers],
-                                        self.counts[numbers])]
+        return spread(self.piece_ids, self.begins,
+                      self.cut.words(begin, end))
 
 
 def _where(name, ranges, cut):

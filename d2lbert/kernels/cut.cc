@@ -395,6 +395,37 @@ void look_up_in(const T* table, int64_t num_types, const int32_t* types,
   }
 }
 
+// How many numbers there are from begins[k] up to begins[k + 1], for the types
+// k together.
+int64_t spread_size(const int64_t* begins, int64_t num_types,
+                    const int32_t* types, int64_t size) {
+  int64_t count = 0;
+  for (int64_t i = 0; i < size; ++i) {
+    const int64_t k = types[i] < 0 ? num_types : types[i];
+    count += begins[k + 1] - begins[k];
+  }
+  return count;
+}
+
+// ids[begins[k]] up to ids[begins[k + 1]] for each type k. So many are copied at
+// a time, whatever their number, which nobody can foresee: there is room for
+// them behind `ids` and `to`.
+constexpr int64_t kAtATime = 4;
+
+template <typename T>
+void spread_in(const T* ids, const int64_t* begins, int64_t num_types,
+               const int32_t* types, int64_t size, T* to) {
+  for (int64_t i = 0; i < size; ++i) {
+    const int64_t k = types[i] < 0 ? num_types : types[i];
+    const T* from = ids + begins[k];
+    const int64_t count = begins[k + 1] - begins[k];
+    for (int64_t j = 0; j < count || j == 0; j += kAtATime) {
+      std::memcpy(to + j, from + j, kAtATime * sizeof(T));
+    }
+    to += count;
+  }
+}
+
 }  // namespace
 
 extern "C" {
@@ -534,6 +565,24 @@ void look_up(const void* table, int64_t bytes, int64_t num_types,
     look_up_in(static_cast<const int32_t*>(table), num_types, types, size,
                static_cast<int32_t*>(to));
   }
+}
+
+// What a table of uint16 or int32 says of types, some numbers for each: those
+// from begins[k] up to begins[k + 1] for k; for -1, those behind all others.
+// The table, and `to`, have room for four more. If `to` is null, only returns
+// how many these are.
+int64_t spread(const void* table, int64_t bytes, const int64_t* begins,
+               int64_t num_types, const int32_t* types, int64_t size,
+               void* to) {
+  if (!to) return spread_size(begins, num_types, types, size);
+  if (bytes == 2) {
+    spread_in(static_cast<const uint16_t*>(table), begins, num_types, types,
+              size, static_cast<uint16_t*>(to));
+  } else {
+    spread_in(static_cast<const int32_t*>(table), begins, num_types, types,
+              size, static_cast<int32_t*>(to));
+  }
+  return 0;
 }
 
 // Where the words of paragraphs, of lengths[q] words each, first stand when

@@ -1,7 +1,8 @@
 """cut.cc and pieces.cc for Python: words, their numbers, their pieces.
 
-To be called where `draw.library` says that they are compiled; each gives what
-its plain twin gives. While C++ is at work other threads go on.
+To be called where `draw.library` says that they are compiled, but for
+`looked_up` and `spread`; each gives what its plain twin gives. While C++ is at
+work other threads go on.
 """
 import weakref
 
@@ -13,6 +14,9 @@ from d2lbert.kernels import draw
 #: of WikiText, with its headings, the first and the last only looked at;
 #: parts of paragraphs, with blank ones between.
 PARAGRAPHS, WIKI, PARTS = range(3)
+
+#: Numbers for which a table of `spread` has room behind its own.
+SPARE = 4
 
 #: No bound for the bytes of a paragraph.
 NO_BOUND = (1 << 63) - 1
@@ -76,15 +80,37 @@ def first_places(types, lengths, places, first):
 
 
 def looked_up(table, types):
-    """table[types], where that takes time, in any thread.
+    """table[types], in any thread.
 
     table (types + 1,) uint16 or int32; types (words,) int32, from -1 on.
     """
+    if draw.library() is None:
+        return table[types]
     assert table.itemsize in (2, 4) and table.flags.c_contiguous
     found = onp.empty(len(types), table.dtype)
     draw.library().look_up(table.ctypes.data, table.itemsize, len(table) - 1,
                            types, len(types), found.ctypes.data)
     return found
+
+
+def spread(table, begins, types):
+    """table[begins[k]:begins[k + 1]] for each k of types, in a row.
+
+    table (numbers + SPARE,) uint16 or int32; begins (types + 2,) int64;
+    types (words,) int32, from -1 on. In any thread.
+    """
+    if draw.library() is None:
+        lengths = onp.diff(begins)[types]
+        ends = onp.cumsum(lengths)
+        return table[onp.arange(int(lengths.sum())) + onp.repeat(
+            begins[:-1][types] - ends + lengths, lengths)]
+    assert table.itemsize in (2, 4) and table.flags.c_contiguous
+    given = (table.ctypes.data, table.itemsize, begins, len(begins) - 2,
+             types, len(types))
+    size = draw.library().spread(*given, None)
+    found = onp.empty(size + SPARE, table.dtype)
+    draw.library().spread(*given, found.ctypes.data)
+    return found[:size]
 
 
 class Names:

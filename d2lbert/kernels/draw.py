@@ -40,6 +40,8 @@ def _opened(path):
             ('names_free', None, pointer),
             ('count_names', ctypes.c_int, i32, number, i32, number, i64),
             ('look_up', None, pointer, number, number, i32, number, pointer),
+            ('spread', number, pointer, number, i64, number, i32, number,
+             pointer),
             ('first_places', None, pointer, number, number, i64, i64, i64),
             ('pieces_new', pointer, ctypes.c_char_p, number, i32,
              ctypes.c_char_p, number, i32, ctypes.c_int32, number,
