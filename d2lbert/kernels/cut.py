@@ -1,4 +1,4 @@
-"""cut.cc and pieces.cc for Python: words, their numbers, their pieces.
+"""cut.cc, types.cc and pieces.cc for Python: words, their numbers and pieces.
 
 To be called where `draw.library` says that they are compiled, but for
 `looked_up` and `spread`; each gives what its plain twin gives. While C++ is at

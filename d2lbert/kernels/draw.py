@@ -66,7 +66,8 @@ def _opened(path):
 #: What a token can be, in `kinds` of `masks`.
 FIXED, GOES_ON = 1, 2
 
-DRAW = Library('draw', ['draw.cc', 'spans.cc', 'cut.cc', 'pieces.cc'], _opened,
+DRAW = Library('draw', ['draw.cc', 'spans.cc', 'cut.cc', 'types.cc',
+                        'pieces.cc'], _opened,
                what='the C++ loops over texts')
 
 
