@@ -12,37 +12,36 @@ MORE, PASSES = 16, 3
 
 
 def topics(text, size, unknown=None):
-    """Latent semantic analysis of a text: (V, size) float32.
+    """Latent semantic analysis of a text: (tokens, vectors).
 
-    text: a `Corpus`, whose vocabulary has V tokens; unknown: the number of
-    the token for all others, which is about nothing. A row is a vector of
+    text: a `Corpus`; unknown: the number of the token for all others, which
+    is about nothing. tokens (n,) int64: those that are about something, which
+    stand in some paragraphs and not in others; vectors (n, size) float32: of
     length 1, near those of tokens in paragraphs about the same (Deerwester et
-    al. 1990, "Indexing by Latent Semantic Analysis"); zeros for a token that
-    does not occur, or in every paragraph, and behind the vectors where the
-    text has too few words or paragraphs for so many numbers.
+    al. 1990, "Indexing by Latent Semantic Analysis"), with zeros behind them
+    where the text has too few words or paragraphs for so many numbers.
     """
-    found = onp.zeros((len(text.vocab), size), 'float32')
     paragraphs, tokens, weights = _weighted(text, unknown)
     there, columns = onp.unique(tokens, return_inverse=True)
     wide = min(size, len(there), len(onp.unique(paragraphs)))
     if not wide:
-        return found
+        return there, onp.zeros((0, size), 'float32')
     begins = onp.searchsorted(paragraphs, onp.arange(paragraphs[-1] + 2))
     matrix = mx.nd.sparse.csr_matrix((weights, columns, begins), shape=(
         len(begins) - 1, len(there)))
     basis = onp.random.RandomState(0).normal(
         size=(len(there), wide + MORE)).astype('float32')
     for _ in range(PASSES):
-        basis = mx.nd.sparse.dot(matrix, mx.nd.sparse.dot(
-            matrix, mx.nd.array(basis)), transpose_a=True).asnumpy()
-        basis = _orthogonal(basis)
+        basis = _orthogonal(mx.nd.sparse.dot(matrix, mx.nd.sparse.dot(
+            matrix, mx.nd.array(basis)), transpose_a=True).asnumpy())
     # Turned so that the first columns are the strongest
-    turned = basis @ _principal(
-        mx.nd.sparse.dot(matrix, mx.nd.array(basis)).asnumpy())[1][:, :wide]
+    turned = basis @ _principal(mx.nd.sparse.dot(
+        matrix, mx.nd.array(basis)).asnumpy())[1][:, :wide]
     lengths = onp.linalg.norm(turned, axis=1, keepdims=True)
-    found[there, :wide] = onp.divide(turned, lengths, where=lengths > 1e-6,
-                                     out=onp.zeros_like(turned))
-    return found
+    kept = lengths[:, 0] > 1e-6
+    vectors = onp.zeros((int(kept.sum()), size), 'float32')
+    vectors[:, :wide] = turned[kept] / lengths[kept]
+    return there[kept], vectors
 
 
 def _weighted(text, unknown):

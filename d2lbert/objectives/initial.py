@@ -48,13 +48,12 @@ def _set_topics(block, text):
     if not isinstance(block, BERTEncoder):
         return
     weight = block.token_embedding.weight
-    V, H = weight.shape
-    vectors = np.array(topics(text, H, text.vocab.unk))
-    first = weight.data(weight.list_ctx()[0])
-    about = (vectors ** 2).sum(1, keepdims=True)    # 1, or 0 for no topic
-    weight.set_data(about * (
-        TOPIC * SPREAD * math.sqrt(H) * vectors
-        + math.sqrt(1 - TOPIC ** 2) * first) + (1 - about) * first)
+    first = weight.data(weight.list_ctx()[0]).asnumpy()
+    H = first.shape[1]
+    tokens, vectors = topics(text, H, text.vocab.unk)
+    first[tokens] *= math.sqrt(1 - TOPIC ** 2)
+    first[tokens] += TOPIC * SPREAD * math.sqrt(H) * vectors
+    weight.set_data(np.array(first))
 
 
 def _spread(block):

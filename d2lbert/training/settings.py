@@ -196,11 +196,10 @@ GROUPS = {
         Setting('average', float, 0.0, 'score and keep the running average '
                 'of the weights, of which a step keeps this share, as 0.999; '
                 '0: those of the last step', 'SHARE', share=True),
-        Setting('initializer', str, 'xavier', 'xavier, normal, mimetic, by '
-                'which tokens look at ones like themselves at first, or '
-                'topical, by which these are those of the same topics',
-                'NAME', learn='topical', choices=('xavier', 'normal',
-                                                  'mimetic', 'topical')),
+        Setting('initializer', str, 'xavier', 'xavier, normal, mimetic '
+                '(tokens look at ones like themselves at first) or topical '
+                '(and at ones of the same topics)', 'NAME', learn='topical',
+                choices=('xavier', 'normal', 'mimetic', 'topical')),
         Setting('seed', int, None, 'seed of all random numbers (a new one '
                 'each run)'),
     ),

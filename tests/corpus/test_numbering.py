@@ -1,10 +1,13 @@
 """The vocabulary of a text of any size, and what is held out of it."""
 import random
 
+import numpy as onp
+import pytest
 from texts import UNK, book_vocab, book_words, make_wiki, words_of, write
 
 from d2lbert.corpus import numbering, reading
 from d2lbert.corpus.opening import open_corpus
+from d2lbert.kernels import cut
 from d2lbert.text import RESERVED
 
 
@@ -92,3 +95,26 @@ def test_blocks_of_a_text_without_articles_are_held_out(tmp_path):
     numbers = sorted(int(word[1:]) for word in held)
     assert numbers == [k for start in numbers[::5]
                        for k in range(start, start + 5)]
+
+
+@pytest.mark.parametrize('dtype', ['uint16', 'int32'])
+def test_tables_say_the_same_compiled_or_not(dtype, compiled, plain):
+    rng = onp.random.RandomState(0)
+    # None, one, many numbers for a word; the last is for -1
+    counts = onp.append(rng.choice([0, 1, 1, 1, 2, 3, 4, 5, 9], 500), 3)
+    begins = onp.append(0, onp.cumsum(counts))
+    table = rng.randint(0, 1 << 16, begins[-1] + cut.SPARE).astype(dtype)
+    types = rng.randint(-1, 500, 3000).astype('int32')
+    pieces = [table[begins[:-1][k]:begins[1:][k]] for k in types]
+
+    def found():
+        some = table[:501]
+        return [cut.looked_up(some, types).tolist(),
+                cut.spread(table, begins, types).tolist(),
+                cut.spread(table, begins, types[:0]).tolist()]
+    expected = [[int(table[:501][k]) for k in types],
+                onp.concatenate(pieces).tolist(), []]
+    assert found() == expected
+    assert cut.spread(table, begins, types).dtype == dtype
+    plain()
+    assert found() == expected

@@ -27,6 +27,15 @@ def expected(text, size, chosen=None):
     return vectors / onp.where(lengths > 1e-9, lengths, 1), values
 
 
+def found_in(text, size):
+    """A row of `topics` for each token, zeros for one that has none."""
+    tokens, vectors = topics(text, size, text.vocab.unk)
+    assert vectors.dtype == 'float32'
+    found = onp.zeros((len(text.vocab), size))
+    found[tokens] = vectors
+    return found
+
+
 def near(found, vectors):
     """Whether rows lie to each other as those others do."""
     onp.testing.assert_allclose(found @ found.T, vectors @ vectors.T,
@@ -42,7 +51,7 @@ def test_vectors_are_those_of_a_singular_value_decomposition(text):
     size = len(text.vocab)      # and more: not so many words differ
     vectors, values = expected(text, size)
     assert vectors.shape[1] > 40
-    near(topics(text, size, text.vocab.unk), vectors)
+    near(found_in(text, size), vectors)
 
 
 def test_the_strongest_come_first_and_others_are_left_out(tmp_path):
@@ -54,7 +63,7 @@ def test_the_strongest_come_first_and_others_are_left_out(tmp_path):
         lines.append(' '.join(['all', *words, '.', words[0], 'all']))
     text = open_corpus(write('topics', '\n\n'.join(lines)), min_freq=2,
                        progress=False).train
-    found = topics(text, 5, text.vocab.unk)
+    found = found_in(text, 5)
     vectors, values = expected(text, 5)
     assert values[4] > 2 * values[5]
     near(found, vectors)
@@ -71,15 +80,15 @@ def test_the_strongest_come_first_and_others_are_left_out(tmp_path):
 def test_more_numbers_than_the_text_is_worth_are_zeros(tmp_path):
     text = open_corpus(write('short', b'a b . c\n\nd e . a\n'), min_freq=1,
                        progress=False).train
-    found = topics(text, 40, text.vocab.unk)
-    assert found.shape == (len(text.vocab), 40) and found.dtype == 'float32'
+    found = found_in(text, 40)
     assert found[:, :2].any() and not found[:, 2:].any()
     lengths = onp.linalg.norm(found, axis=1)
     assert set(lengths.round(5).tolist()) == {0, 1}
     # One paragraph has no topic
     text = open_corpus(write('one', b'a b . c\n'), min_freq=1,
                        progress=False).train
-    assert not topics(text, 4).any()
+    tokens, vectors = topics(text, 4)
+    assert tokens.shape == (0,) and vectors.shape == (0, 4)
 
 
 def test_of_a_longer_text_paragraphs_from_all_over_it_count(text,
@@ -88,9 +97,10 @@ def test_of_a_longer_text_paragraphs_from_all_over_it_count(text,
     num = text.num_paragraphs * (text.num_words // 3) // text.num_words
     chosen = onp.linspace(0, text.num_paragraphs - 1, num).astype(int)
     vectors, _ = expected(text, 500, chosen)
-    near(topics(text, len(text.vocab), text.vocab.unk), vectors)
+    near(found_in(text, len(text.vocab)), vectors)
     assert chosen[-1] == text.num_paragraphs - 1 and len(chosen) > 20
 
 
 def test_a_second_time_gives_the_same(text):
-    onp.testing.assert_array_equal(topics(text, 16), topics(text, 16))
+    for one, other in zip(topics(text, 16), topics(text, 16)):
+        onp.testing.assert_array_equal(one, other)
