@@ -16,6 +16,7 @@ from d2lbert.devices import try_all_gpus
 from d2lbert.layers import Dense
 from d2lbert.machine.backend import gluon, last_line, mx, nn
 from d2lbert.machine.files import Name
+from d2lbert.numbered import stretched
 from d2lbert.packing import at_first_places
 from d2lbert.text import CLS, PAD, RESERVED, SEP, UNK, Vocab, tokenize
 
@@ -203,8 +204,7 @@ class _Numbered:
     def put(self, columns, lens, begins):
         """Write the first lens (N,) of each into its row, from begins."""
         rows = onp.repeat(onp.arange(len(lens)), self.lens)
-        places = onp.arange(len(rows)) - onp.repeat(
-            onp.cumsum(self.lens) - self.lens, self.lens)
+        places = stretched(0, self.lens)
         kept = places < lens[rows]
         rows, places = rows[kept], places[kept]
         columns[rows, begins[rows] + places] = self._ids[kept]

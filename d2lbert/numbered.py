@@ -11,6 +11,17 @@ from d2lbert.words import STOP
 BLOCK_WORDS = 1 << 22
 
 
+def stretched(begins, lengths):
+    """Places of stretches, one behind the other: begins[k] and what follows.
+
+    begins (stretches,) int64, or one number for all; lengths (stretches,).
+    Returns (places of all,) int64.
+    """
+    firsts = onp.cumsum(lengths) - lengths
+    return onp.arange(int(lengths.sum())) + onp.repeat(begins - firsts,
+                                                       lengths)
+
+
 class Corpus:
     """A text as vocabulary numbers.
 
@@ -129,11 +140,8 @@ def _first_places(corpus, order, num_types):
         rising = begin + onp.argsort(moved[begin:end], kind='stable')
         counts = lengths[rising]
         # Words of the block in that order: where they are, and would be
-        within = onp.arange(len(types)) - onp.repeat(
-            onp.cumsum(counts) - counts, counts)
-        types = types[within + onp.repeat(starts[rising] - starts[begin],
-                                          counts)]
-        places = within + onp.repeat(moved[rising], counts)
+        types = types[stretched(starts[rising] - starts[begin], counts)]
+        places = stretched(moved[rising], counts)
         here = onp.full(num_types, len(corpus.types), 'int64')
         # Of several values assigned to one place NumPy keeps the last
         here[types[::-1]] = places[::-1]

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as onp
 
 from d2lbert.corpus.spans import TOKENS, WORDS, Spans, hide_spans
-from d2lbert.numbered import Corpus
+from d2lbert.numbered import Corpus, stretched
 
 #: The mean length of a span in words, and the longest that is drawn.
 MEAN, LONGEST = 3, 10
@@ -146,16 +146,14 @@ def _reordered(corpus, parts, numbers):
     types, moved = corpus.gathered(parts)
     lengths = parts[:, 1] - parts[:, 0]
     ends = onp.cumsum(lengths)
-    within = onp.arange(ends[-1] if len(ends) else 0) - onp.repeat(
-        ends - lengths, lengths)
     part = onp.repeat(onp.arange(len(parts)), lengths)
     sentence = onp.searchsorted(
-        corpus.sentences, onp.repeat(parts[:, 0], lengths) + within, 'right')
+        corpus.sentences, stretched(parts[:, 0], lengths), 'right')
     begins = onp.ones(len(part), bool)
     begins[1:] = (onp.diff(part) != 0) | (onp.diff(sentence) != 0)
     keys = numbers.random_sample(int(begins.sum()))
     # lexsort keeps words with one key in their order
     order = onp.lexsort((keys[onp.cumsum(begins) - 1], part))
-    words = onp.repeat(moved[:, 0], lengths) + within
+    words = stretched(moved[:, 0], lengths)
     return (Corpus(types[words[order]], corpus.numbers, None, None,
                    corpus.vocab), onp.stack([ends - lengths, ends], 1))

@@ -7,10 +7,11 @@ import random
 import numpy as onp
 
 from d2lbert.corpus.reading import stretches_of
+from d2lbert.kernels import cut as compiled
 from d2lbert.kernels import draw
-from d2lbert.kernels.cut import Names, looked_up
+from d2lbert.kernels.cut import Names
 from d2lbert.machine.threads import in_order
-from d2lbert.numbered import BLOCK_WORDS
+from d2lbert.numbered import BLOCK_WORDS, stretched
 from d2lbert.progress import bar
 from d2lbert.text import RESERVED, UNK, UNK_ID
 
@@ -49,6 +50,20 @@ class PlainNames:
 
     def text(self):
         return ''.join(f'{name}\n' for name in self._numbers).encode()
+
+
+def looked_up(table, types):
+    """table[types], as `kernels.cut` has it where that is compiled."""
+    if draw.library() is None:
+        return table[types]
+    return compiled.looked_up(table, types)
+
+
+def spread(table, begins, types):
+    """table[begins[k]:begins[k + 1]] for each k of types, in the same way."""
+    if draw.library() is None:
+        return table[stretched(begins[:-1][types], onp.diff(begins)[types])]
+    return compiled.spread(table, begins, types)
 
 
 def _new_names():
@@ -178,20 +193,21 @@ class CutText:
         self.num_sentences += len(some.sentences) - 1
         self.num_paragraphs += len(some.paragraphs) - 1
         if self.types.too_many:
-            onp.save(self._became(len(self.pruned_at)), self.types.prune())
+            onp.save(self._became_file(len(self.pruned_at)),
+                     self.types.prune())
             self.pruned_at.append(self.num_words)
 
-    def _became(self, k):
+    def _became_file(self, k):
         return self.folder / f'became-{k}.npy'
 
     def _link_prunings(self):
         """Let each became-N.npy lead to the last numbers in one step."""
         later = None
         for k in reversed(range(len(self.pruned_at))):
-            became = onp.load(self._became(k))
+            became = self.became(k)
             if later is not None:
                 became = onp.where(became < 0, became, later[became])
-                onp.save(self._became(k), became)
+                onp.save(self._became_file(k), became)
             later = became
 
     def stretches(self, begin, end, size=None):
@@ -226,7 +242,7 @@ class CutText:
 
     def became(self, k):
         """What became of the numbers before pruned_at[k]: int32."""
-        return onp.load(self._became(k))
+        return onp.load(self._became_file(k))
 
     def offsets(self, name, begin, end):
         """Entries begin to end - 1 of sentences or paragraphs."""
@@ -295,14 +311,15 @@ def build_vocab(cut, train, valid, min_freq, max_vocab):
     occurs, (tokens,) int64, 0 for the reserved ones; and the number of each
     word of the text, (types + 1,) int32, the last that of -1.
     """
-    text, freqs = cut.types.text, _freqs(cut, valid)
-    ends, reserved = _line_ends(text), [UNK, *RESERVED]
+    text, freqs = b'\n' + cut.types.text, _freqs(cut, valid)
+    # Each token stands between two of them
+    feeds, reserved = _line_ends(text), [UNK, *RESERVED]
     table = onp.full(len(freqs) + 1, UNK_ID, 'int32')
     falling = onp.flatnonzero(freqs >= max(1, min_freq))
     for number, token in enumerate(reserved):
-        place = (b'\n' + text).find(f'\n{token}\n'.encode())
+        place = text.find(f'\n{token}\n'.encode())
         if place >= 0:
-            k = onp.searchsorted(ends, place)
+            k = onp.searchsorted(feeds, place)
             table[k], falling = number, falling[falling != k]
     # As `numbered.falling_types`, for ranges of numbers that may be pruned
     falling = falling[onp.lexsort(
@@ -311,10 +328,8 @@ def build_vocab(cut, train, valid, min_freq, max_vocab):
     if max_vocab is not None:
         falling = falling[:max_vocab - len(reserved)]
     table[falling] = onp.arange(len(reserved), len(reserved) + len(falling))
-    lengths = onp.diff(ends, prepend=-1)[falling]
-    starts = ends[falling] + 1 - lengths - onp.cumsum(lengths) + lengths
-    lines = onp.frombuffer(text, 'uint8')[
-        onp.arange(int(lengths.sum())) + onp.repeat(starts, lengths)]
+    lines = onp.frombuffer(text, 'uint8')[stretched(
+        feeds[falling] + 1, onp.diff(feeds)[falling])]
     return (''.join(f'{token}\n' for token in reserved).encode()
             + lines.tobytes(),
             onp.concatenate([onp.zeros(len(reserved), 'int64'),

@@ -21,8 +21,10 @@ from d2lbert.corpus.numbering import (
     described,
     held_out,
     joined,
+    looked_up,
+    spread,
 )
-from d2lbert.kernels.cut import SPARE, looked_up, spread
+from d2lbert.kernels.cut import SPARE
 from d2lbert.machine import cache
 from d2lbert.machine.files import locked
 from d2lbert.machine.threads import in_order

@@ -11,17 +11,17 @@ MOST_WORDS = 1 << 22
 MORE, PASSES = 16, 3
 
 
-def topics(text, size, unknown=None):
+def topics(text, size):
     """Latent semantic analysis of a text: (tokens, vectors).
 
-    text: a `Corpus`; unknown: the number of the token for all others, which
-    is about nothing. tokens (n,) int64: those that are about something, which
-    stand in some paragraphs and not in others; vectors (n, size) float32: of
+    text: a `Corpus`. tokens (n,) int64: those that are about something, which
+    stand in some paragraphs and not in others, and of these not the one for
+    all unknown words; vectors (n, size) float32: of
     length 1, near those of tokens in paragraphs about the same (Deerwester et
     al. 1990, "Indexing by Latent Semantic Analysis"), with zeros behind them
     where the text has too few words or paragraphs for so many numbers.
     """
-    paragraphs, tokens, weights = _weighted(text, unknown)
+    paragraphs, tokens, weights = _weighted(text)
     there, columns = onp.unique(tokens, return_inverse=True)
     wide = min(size, len(there), len(onp.unique(paragraphs)))
     if not wide:
@@ -44,7 +44,7 @@ def topics(text, size, unknown=None):
     return there[kept], vectors
 
 
-def _weighted(text, unknown):
+def _weighted(text):
     """How much each token counts in each paragraph, by paragraphs.
 
     Returns (paragraphs, tokens, weights), of which no weight is 0: the
@@ -66,8 +66,7 @@ def _weighted(text, unknown):
                                return_counts=True)
     paragraphs, tokens = onp.divmod(pairs, V)
     rare = onp.log(num_chosen / onp.bincount(tokens, minlength=V).clip(1))
-    if unknown is not None:
-        rare[unknown] = 0
+    rare[text.vocab.unk] = 0
     weights = (1 + onp.log(counts)) * rare[tokens]
     lengths = onp.sqrt(onp.bincount(paragraphs, weights ** 2, num_chosen))
     kept = weights > 0

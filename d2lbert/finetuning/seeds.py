@@ -4,7 +4,6 @@ One run's score is not the model's: with small data it changes by points from
 seed to seed. The runs lie in folders seed-1, seed-2, ... of one folder, whose
 seeds.json has the settings, and in the end the figures.
 """
-import contextlib
 import json
 import math
 import shutil
@@ -13,7 +12,13 @@ from pathlib import Path
 from shlex import quote
 
 from d2lbert.finetuning.settings import ANEW
-from d2lbert.machine.files import RUNS, new_run_folder, write_text
+from d2lbert.machine.files import (
+    RUNS,
+    missing,
+    new_run_folder,
+    remove_empty,
+    write_text,
+)
 from d2lbert.training import checkpoints
 from d2lbert.training.interrupts import Stopped
 from d2lbert.training.runs import RunError, is_finetuned, read_config
@@ -34,9 +39,8 @@ def begin(one, settings, count, out, force, devices):
     one(out, force, resume, devices, keywords): carries out one run.
     settings: all of them, the seed being the first one's.
     """
-    made = []
+    made = missing(RUNS if out is None else Path(out).parent)
     if out is None:
-        made = [folder for folder in [RUNS] if not folder.exists()]
         out = new_run_folder()
     else:
         out = Path(out)
@@ -55,9 +59,7 @@ def begin(one, settings, count, out, force, devices):
         # What could not begin leaves nothing behind
         if {path.name for path in out.iterdir()} == {FILE}:
             (out / FILE).unlink()
-            for folder in [out, *made]:
-                with contextlib.suppress(OSError):
-                    folder.rmdir()      # only where it is empty
+            remove_empty([out, *made])
         raise
 
 

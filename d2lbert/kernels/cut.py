@@ -1,8 +1,7 @@
 """cut.cc, types.cc and pieces.cc for Python: words, their numbers and pieces.
 
-To be called where `draw.library` says that they are compiled, but for
-`looked_up` and `spread`; each gives what its plain twin gives. While C++ is at
-work other threads go on.
+To be called where `draw.library` says that they are compiled; each gives what
+its plain twin gives. While C++ is at work other threads go on.
 """
 import weakref
 
@@ -84,8 +83,6 @@ def looked_up(table, types):
 
     table (types + 1,) uint16 or int32; types (words,) int32, from -1 on.
     """
-    if draw.library() is None:
-        return table[types]
     assert table.itemsize in (2, 4) and table.flags.c_contiguous
     found = onp.empty(len(types), table.dtype)
     draw.library().look_up(table.ctypes.data, table.itemsize, len(table) - 1,
@@ -99,11 +96,6 @@ def spread(table, begins, types):
     table (numbers + SPARE,) uint16 or int32; begins (types + 2,) int64;
     types (words,) int32, from -1 on. In any thread.
     """
-    if draw.library() is None:
-        lengths = onp.diff(begins)[types]
-        ends = onp.cumsum(lengths)
-        return table[onp.arange(int(lengths.sum())) + onp.repeat(
-            begins[:-1][types] - ends + lengths, lengths)]
     assert table.itemsize in (2, 4) and table.flags.c_contiguous
     given = (table.ctypes.data, table.itemsize, begins, len(begins) - 2,
              types, len(types))

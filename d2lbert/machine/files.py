@@ -80,7 +80,7 @@ def new_folder(path):
             path.is_dir() and not path.is_symlink()
             and next(path.iterdir(), None) is None):
         raise FileExistsError(f'{path} exists already: choose another name')
-    above = [folder for folder in path.parents if not folder.exists()]
+    above = missing(path.parent)
     part = path.with_name(f'.{path.name}.{secrets.token_hex(8)}.part')
     done = False
     try:
@@ -95,9 +95,7 @@ def new_folder(path):
     finally:
         if not done:
             shutil.rmtree(part, ignore_errors=True)
-            for folder in above:
-                with contextlib.suppress(OSError):
-                    folder.rmdir()
+            remove_empty(above)
 
 
 def exchange(path, other):
@@ -194,6 +192,20 @@ def _is_at(descriptor, path):
                                 os.stat(path, follow_symlinks=False))
     except FileNotFoundError:
         return False
+
+
+def missing(path):
+    """`path` and the folders above it, those that are not there: a list."""
+    path = Path(path)
+    return [folder for folder in (path, *path.parents)
+            if not folder.exists()]
+
+
+def remove_empty(folders):
+    """Remove folders, one after the other, that are there and empty."""
+    for folder in folders:
+        with contextlib.suppress(OSError):
+            folder.rmdir()
 
 
 def run_names(parent=RUNS):

@@ -50,7 +50,7 @@ def _set_topics(block, text):
     weight = block.token_embedding.weight
     first = weight.data(weight.list_ctx()[0]).asnumpy()
     H = first.shape[1]
-    tokens, vectors = topics(text, H, text.vocab.unk)
+    tokens, vectors = topics(text, H)
     first[tokens] *= math.sqrt(1 - TOPIC ** 2)
     first[tokens] += TOPIC * SPREAD * math.sqrt(H) * vectors
     weight.set_data(np.array(first))

@@ -13,7 +13,9 @@ from shlex import quote
 from d2lbert.machine.files import (
     RUNS,
     exchange,
+    missing,
     new_run_folder,
+    remove_empty,
     write_text,
 )
 from d2lbert.pretrained.wordpiece import FILES
@@ -40,9 +42,9 @@ class RunFolder:
     another place only while it is to replace a run (--force).
     """
 
-    def __init__(self, path, is_new, replaces=None):
+    def __init__(self, path, is_new, replaces=None, made=()):
         self.path, self.is_new, self.replaces = Path(path), is_new, replaces
-        self._made = []         # folders to be removed with a discarded run
+        self._made = made       # folders to be removed with a discarded run
         self._was_finished = (self.path / 'model.params').is_file()
         self._lock = _lock(self.path)
         self._cannot_grow = set()
@@ -55,10 +57,8 @@ class RunFolder:
         place of the run in `out`, once the new run is finished.
         """
         if out is None:
-            was_there = RUNS.exists()
-            folder = cls(new_run_folder(), is_new=True)
-            folder._made = [] if was_there else [RUNS]
-            return folder
+            made = missing(RUNS)
+            return cls(new_run_folder(), True, made=made)
         out = Path(out)
         _check_writable(out)
         if _was_given_up(out):
@@ -69,7 +69,7 @@ class RunFolder:
             found = os.stat(out)
             replaces = out.name, found.st_dev, found.st_ino
             return cls(_make_beside(out), True, replaces)
-        made = [path for path in (out, *out.parents) if not path.exists()]
+        made = missing(out.parent)
         try:
             out.parent.mkdir(parents=True, exist_ok=True)
             out.mkdir()
@@ -77,9 +77,7 @@ class RunFolder:
             raise RunError(
                 f'{out} exists already{_state(out)}: choose another --out, '
                 'or give --force to replace it') from None
-        folder = cls(out, is_new=True)
-        folder._made = made[1:]
-        return folder
+        return cls(out, True, made=made)
 
     @classmethod
     def reopen(cls, path):
@@ -199,9 +197,7 @@ class RunFolder:
                 self._was_finished = False
         if self.is_new and not keep:
             shutil.rmtree(self.path, ignore_errors=True)
-            for folder in self._made:
-                with contextlib.suppress(OSError):
-                    folder.rmdir()      # only where it is empty
+            remove_empty(self._made)
         elif self._was_finished:
             with contextlib.suppress(OSError):
                 (self.path / UNFINISHED).unlink()

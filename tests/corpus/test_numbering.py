@@ -109,12 +109,12 @@ def test_tables_say_the_same_compiled_or_not(dtype, compiled, plain):
 
     def found():
         some = table[:501]
-        return [cut.looked_up(some, types).tolist(),
-                cut.spread(table, begins, types).tolist(),
-                cut.spread(table, begins, types[:0]).tolist()]
+        return [numbering.looked_up(some, types).tolist(),
+                numbering.spread(table, begins, types).tolist(),
+                numbering.spread(table, begins, types[:0]).tolist()]
     expected = [[int(table[:501][k]) for k in types],
                 onp.concatenate(pieces).tolist(), []]
     assert found() == expected
-    assert cut.spread(table, begins, types).dtype == dtype
+    assert numbering.spread(table, begins, types).dtype == dtype
     plain()
     assert found() == expected

@@ -29,7 +29,7 @@ def expected(text, size, chosen=None):
 
 def found_in(text, size):
     """A row of `topics` for each token, zeros for one that has none."""
-    tokens, vectors = topics(text, size, text.vocab.unk)
+    tokens, vectors = topics(text, size)
     assert vectors.dtype == 'float32'
     found = onp.zeros((len(text.vocab), size))
     found[tokens] = vectors

@@ -120,7 +120,7 @@ def test_tokens_begin_near_those_of_the_same_topics(others):
     weight, other = (one.net.encoder.token_embedding.weight.data(
         ).asnumpy() for one in (run, plain))
     text = run.objective.text.train
-    tokens, vectors = topics(text, weight.shape[1], text.vocab.unk)
+    tokens, vectors = topics(text, weight.shape[1])
     assert 0.5 < len(tokens) / len(weight) < 1
     unit = weight / onp.linalg.norm(weight, axis=1, keepdims=True)
     assert ((unit[tokens] * vectors).sum(1) > 0.9).all()
