@@ -13,7 +13,7 @@ import numpy as onp
 
 from d2lbert.bert_dataset import MIN_FREQ
 from d2lbert.corpus import cutting, filling, numbering, reading, store, stored
-from d2lbert.corpus.numbering import described
+from d2lbert.corpus.cut_text import described
 from d2lbert.machine import textfiles
 from d2lbert.machine.unchanged import Unchanged
 from d2lbert.numbered import falling_types, shuffled_paragraphs
@@ -77,8 +77,9 @@ def open_corpus(paths, *, valid_paths=None, valid_share=0.0, split='book',
 
     pieces: instead of taking whole words, learn so many word pieces from
     the training part, or take those of `vocab` where that is a `PieceVocab`
-    or a `WordPiece`. Then words keep their capitals until they are cut, and
-    <unk>, as WikiText has it, is the unknown token.
+    or a `WordPiece`. Then words keep their capitals until they are cut, each
+    of them is, however many there are, and <unk>, as WikiText has it, is the
+    unknown token.
 
     The result is kept in the user's cache under its content and settings; a
     file that has not changed since (see `unchanged`) is not read again.

@@ -1,7 +1,6 @@
 """What is kept on disk of a text: its words in numbers, its vocabulary."""
 import contextlib
 import errno
-import functools
 import itertools
 import json
 import os
@@ -13,7 +12,7 @@ from pathlib import Path
 
 import numpy as onp
 
-from d2lbert.corpus.numbering import (
+from d2lbert.corpus.cut_text import (
     ROOM_FOR_HEADER,
     CutText,
     build_vocab,
@@ -21,10 +20,9 @@ from d2lbert.corpus.numbering import (
     described,
     held_out,
     joined,
-    looked_up,
-    spread,
 )
-from d2lbert.kernels.cut import SPARE
+from d2lbert.corpus.numbering import looked_up, narrow
+from d2lbert.corpus.word_pieces import PieceTypes, in_pieces
 from d2lbert.machine import cache
 from d2lbert.machine.files import locked
 from d2lbert.machine.threads import in_order
@@ -35,7 +33,7 @@ from d2lbert.pretrained.wordpiece import WordPiece
 from d2lbert.text import UNK, Vocab
 
 # To be raised when the content of the files changes
-VERSION = 3
+VERSION = 4
 
 # How often a store is built that others clear away before it is open
 TRIES = 10
@@ -45,8 +43,8 @@ VOCAB = 'vocab.txt'
 # How often each token of a vocabulary that was built here occurs
 FREQS = 'freqs.npy'
 
-# Sentences, and words, that are made pieces at a time
-PIECE_SENTENCES, PIECE_WORDS = 1 << 15, 1 << 19
+# Words that get their numbers at a time
+STORED_WORDS = 1 << 20
 
 
 # What a store holds
@@ -59,34 +57,42 @@ def build(folder, files, valid_files, valid_share, cutters, vocab, min_freq,
     """
     of_pieces = pieces is not None or isinstance(vocab, PieceVocab)
     cutter = cutters(files, progress, lower=not of_pieces)
-    cut = CutText(folder / 'cut', files, cutter, progress)
+
+    def cut_text(files):
+        types = PieceTypes(vocab) if isinstance(vocab, PieceVocab) else None
+        return CutText(folder / 'cut', files, cutter, progress, types)
+    cut = cut_text(files)
     train, valid = held_out(cut, valid_share)
     if vocab is None and of_pieces:
         vocab = PieceVocab(WordPiece.of_counts(
             count_words(cut, valid), pieces))
+        if cut.pruned_at:       # what was forgotten has pieces, too
+            shutil.rmtree(cut.folder)
+            cut = cut_text(files)
+        else:
+            in_pieces(cut, vocab)
     if vocab is None:
         tokens, freqs, table = build_vocab(cut, train, valid, min_freq,
                                            max_vocab)
         (folder / VOCAB).write_bytes(tokens)
         onp.save(folder / FREQS, freqs)
-        numbered = functools.partial(_AsWords, cut, _narrow(table,
-                                                            len(freqs)))
+        table = narrow(table, len(freqs))
         if valid_files:
             vocab = Vocab.load(folder / VOCAB)
     else:
         vocab.save(folder / VOCAB)
-        numbered = numbered_by(vocab, cut)
-    sums = write_numbers(folder / 'train', cut, train, numbered, cutter)
+        table = table_of(vocab, cut)
+    sums = write_numbers(folder / 'train', cut, train, table, cutter)
     if valid:
-        sums.update(write_numbers(folder / 'valid', cut, valid, numbered,
+        sums.update(write_numbers(folder / 'valid', cut, valid, table,
                                   cutter))
     shutil.rmtree(cut.folder)
     if valid_files:
-        del cut, numbered       # before there is another
-        cut = CutText(folder / 'cut', valid_files, cutter, progress)
+        del cut, table          # before there is another
+        cut = cut_text(valid_files)
         sums.update(write_numbers(
             folder / 'valid', cut, [(0, cut.num_paragraphs)],
-            numbered_by(vocab, cut), cutter))
+            table_of(vocab, cut), cutter))
         shutil.rmtree(cut.folder)
     files = [path for path in sorted(folder.rglob('*')) if path.is_file()]
     (folder / MANIFEST).write_text(json.dumps({
@@ -121,29 +127,24 @@ def _npy(path, dtype, length, mode='wb'):
         f.truncate()
 
 
-def numbered_by(vocab, cut):
-    """What gives the words of spans of a cut text their numbers."""
-    # The last type is that of number -1
-    names = [*cut.types.names, UNK]
+def table_of(vocab, cut):
+    """The numbers of a cut text's words, (types + 1,) uint16 or int32.
+
+    The last is that of number -1. None for pieces, which have theirs.
+    """
     if isinstance(vocab, PieceVocab):
-        ids, begins = vocab.pieces_of(names)
-        return functools.partial(_AsPieces, cut, _narrow(ids, len(vocab)),
-                                 begins)
-    return functools.partial(_AsWords, cut, _narrow(onp.fromiter(
+        return None
+    names = [*cut.types.names, UNK]
+    return narrow(onp.fromiter(
         map(vocab.token_to_idx.get, names, itertools.repeat(vocab.unk)),
-        'int32', len(names)), len(vocab)))
+        'int32', len(names)), len(vocab))
 
 
-def _narrow(numbers, count):
-    """Numbers below `count` as they are stored: uint16 or int32."""
-    return numbers.astype('uint16' if count <= 1 << 16 else 'int32')
-
-
-def write_numbers(folder, cut, ranges, numbered, cutter):
+def write_numbers(folder, cut, ranges, table, cutter):
     """Write ranges of paragraphs of a cut text in numbers.
 
-    numbered: what `numbered_by` gives. Returns {path: size and CRC-32} of
-    the largest file.
+    table: what `table_of` gives. Returns {path: size and CRC-32} of the
+    largest file.
     """
     ranges = joined(ranges)
     spans = [cut.span(begin, end) for begin, end in ranges]
@@ -153,29 +154,29 @@ def write_numbers(folder, cut, ranges, numbered, cutter):
         raise ValueError(
             f'{described(cut.files)}: no paragraph has two sentences'
             f'{_where(folder.name, ranges, cut)}: {cutter.remedy}')
+    # For words numbered before rare ones were forgotten, and after
+    tables = [] if table is None else [
+        *(table[cut.became(k)] for k in range(len(cut.pruned_at))), table]
+
+    def numbers(stretch):
+        k, words = cut.numbers(*stretch)
+        return looked_up(tables[k], words) if tables else words
     folder.mkdir()
-    text = numbered(spans)
-    with _npy(folder / 'sentences.npy', 'int64', num_sentences + 1) as f:
-        f.write(onp.zeros(1, 'int64'))
-        for ends in text.sentences():
-            f.write(ends)
-    in_place = isinstance(text, _AsWords) and ranges == [
-        (0, cut.num_paragraphs)]
+    in_place = ranges == [(0, cut.num_paragraphs)]
     where = cut.folder / 'ids' if in_place else folder / 'ids.npy'
-    with _npy(where, text.dtype, text.length,
+    with _npy(where, cut.dtype if table is None else table.dtype,
+              sum(end - begin for _, (begin, end) in spans),
               'r+b' if in_place else 'wb') as ids:
         # No number takes more room than before, and what is written has been
         # read: then the system need not find room for both
         assert not in_place or ids.sum[0] == ROOM_FOR_HEADER
-        for some in in_order(
-                lambda stretch: text.ids(*stretch),
-                _stretches(cut, spans, text.most_words)):
+        for some in in_order(numbers, itertools.chain.from_iterable(
+                cut.stretches(*words, STORED_WORDS) for _, words in spans)):
             ids.write(some)
     where.replace(folder / 'ids.npy')
-    with _npy(folder / 'paragraphs.npy', 'int64', num_paragraphs + 1) as f:
-        f.write(onp.zeros(1, 'int64'))
-        for ends in _shifted(cut, 'paragraphs', ranges, BLOCK_WORDS):
-            f.write(ends)
+    for name, stretches in (('sentences', [those for those, _ in spans]),
+                            ('paragraphs', ranges)):
+        _write_ends(folder / f'{name}.npy', cut, name, stretches)
     articles, done = [], 0
     for begin, end in ranges:
         inside = cut.articles[(cut.articles > begin) & (cut.articles < end)]
@@ -185,96 +186,19 @@ def write_numbers(folder, cut, ranges, numbered, cutter):
     return {folder / 'ids.npy': ids.sum}
 
 
-def _stretches(cut, spans, size=None):
-    """The words of spans as `CutText.stretches` has them."""
-    for _, (begin, end) in spans:
-        yield from cut.stretches(begin, end, size)
-
-
-def _shifted(cut, name, stretches, size):
-    """Ends of sentences or paragraphs in stretches of them, put in a row.
-
-    Yields int64 arrays of up to `size` numbers.
-    """
+def _write_ends(path, cut, name, stretches):
+    """Write where sentences or paragraphs end, stretches of them in a row."""
     last = 0
-    for begin, end in stretches:
-        shift = last - cut.offsets(name, begin, begin + 1)[0]
-        for block in range(begin, end, size):
-            ends = shift + cut.offsets(
-                name, block + 1, min(block + size, end) + 1)
-            yield ends
-            last = ends[-1]
-
-
-class _AsWords:
-    """Spans of a cut text, its words numbered by a vocabulary of words."""
-
-    # Whose numbers are found at a time
-    most_words = 1 << 20
-
-    def __init__(self, cut, table, spans):
-        """table (types + 1,), uint16 or int32: the number of each word, the
-        last of -1."""
-        self.cut, self.spans, self.dtype = cut, spans, table.dtype
-        # For words numbered before rare ones were forgotten, and after
-        self.tables = [*(table[cut.became(k)] for k in
-                         range(len(cut.pruned_at))), table]
-        self.length = sum(end - begin for _, (begin, end) in spans)
-
-    def sentences(self):
-        """Where sentences end: yields int64 arrays."""
-        return _shifted(self.cut, 'sentences', [span[0] for span in
-                                                self.spans], BLOCK_WORDS)
-
-    def ids(self, begin, end):
-        """The numbers of words begin to end - 1, in any thread."""
-        k, numbers = self.cut.numbers(begin, end)
-        return looked_up(self.tables[k], numbers)
-
-
-class _AsPieces:
-    """The same in pieces, some for each word; `length` comes last.
-
-    ids, begins: the pieces of each word, as `PieceVocab.pieces_of` gives.
-    """
-
-    def __init__(self, cut, ids, begins, spans):
-        self.cut, self.spans, self.most_words = cut, spans, PIECE_WORDS
-        self.dtype = ids.dtype
-        self.piece_ids = onp.concatenate([ids, onp.zeros(SPARE, ids.dtype)])
-        self.begins = begins
-        self.counts = onp.diff(begins).astype('int32')
-        self.length = 0
-
-    def sentences(self):
-        self.length = 0
-        for ends in in_order(self._ends, self._blocks()):
-            yield self.length + ends
-            self.length += int(ends[-1])
-
-    def _blocks(self):
-        """(word, first, last): sentences, of which the first begins there.
-        """
-        for (begin, end), (word, _) in self.spans:
-            for block in range(begin, end, PIECE_SENTENCES):
-                last = min(block + PIECE_SENTENCES, end)
-                yield word, block, last
-                word = int(self.cut.offsets('sentences', last, last + 1)[0])
-
-    def _ends(self, block):
-        """How many pieces there are up to the end of each sentence."""
-        word, first, last = block
-        ends = self.cut.offsets('sentences', first + 1, last + 1)
-        counts = onp.concatenate([
-            looked_up(self.counts, self.cut.words(*stretch))
-            for stretch in self.cut.stretches(word, int(ends[-1]))])
-        sums = onp.zeros(len(counts) + 1, 'int64')
-        onp.cumsum(counts, out=sums[1:])
-        return sums[ends - word]
-
-    def ids(self, begin, end):
-        return spread(self.piece_ids, self.begins,
-                      self.cut.words(begin, end))
+    with _npy(path, 'int64', 1 + sum(end - begin
+                                     for begin, end in stretches)) as f:
+        f.write(onp.zeros(1, 'int64'))
+        for begin, end in stretches:
+            shift = last - cut.offsets(name, begin, begin + 1)[0]
+            for block in range(begin, end, BLOCK_WORDS):
+                ends = shift + cut.offsets(
+                    name, block + 1, min(block + BLOCK_WORDS, end) + 1)
+                f.write(ends)
+                last = ends[-1]
 
 
 def _where(name, ranges, cut):

@@ -442,8 +442,8 @@ void* names_new() try {
 // Number `size` bytes of names, a line feed after each: numbers, with room for
 // one for every two bytes, receives those. Those at which `kept`, unless it is
 // null, is 0, are passed over, and have -1. sizes receives how many names
-// came, and how many the table holds, of how many bytes; how many letters
-// those have is added to the last. Returns 1 when memory runs out.
+// came, and how many the table holds; how many letters those have is added to
+// the last. Returns 1 when memory runs out.
 int names_add(void* handle, const char* lines, int64_t size,
               const uint8_t* kept, int32_t* numbers, int64_t* sizes) try {
   auto* names = static_cast<Names*>(handle);
@@ -466,22 +466,25 @@ int names_add(void* handle, const char* lines, int64_t size,
       *numbers++ = kept && !*kept++ ? -1 : names->number(word);
       if (names->size() > known) {
         // What goes on with a letter in UTF-8 is none
-        sizes[3] += std::count_if(word.begin, word.begin + word.size,
+        sizes[2] += std::count_if(word.begin, word.begin + word.size,
                                   [](char c) { return (c & 0xc0) != 0x80; });
       }
     }
   }
   sizes[0] = numbers - first;
   sizes[1] = static_cast<int64_t>(names->size());
-  sizes[2] = static_cast<int64_t>(names->text().size());
   return 0;
 } catch (const std::bad_alloc&) {
   return 1;
 }
 
-void names_copy(const void* handle, char* to) {
-  const std::string& text = static_cast<const Names*>(handle)->text();
-  std::copy(text.begin(), text.end(), to);
+// The words from number `first` on, a line each; if `to` is null, only returns
+// how many bytes these are.
+int64_t names_copy(const void* handle, int64_t first, char* to) {
+  const std::string_view text = static_cast<const Names*>(handle)->from(
+      static_cast<size_t>(first));
+  if (to) std::copy(text.begin(), text.end(), to);
+  return static_cast<int64_t>(text.size());
 }
 
 void names_free(void* handle) { delete static_cast<Names*>(handle); }

@@ -148,6 +148,10 @@ class Names {
   size_t size() const { return starts_.size() - 1; }
   // All words, a line feed after each.
   const std::string& text() const { return text_; }
+  // The same of those from number k on.
+  std::string_view from(size_t k) const {
+    return std::string_view(text_).substr(starts_[k]);
+  }
 
  private:
   struct Slot {

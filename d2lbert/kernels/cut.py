@@ -90,19 +90,34 @@ def looked_up(table, types):
     return found
 
 
-def spread(table, begins, types):
-    """table[begins[k]:begins[k + 1]] for each k of types, in a row.
+def spread(table, begins, lengths, types, ends, size):
+    """table[begins[k]:begins[k] + lengths[k]] for each k of types, in a row.
 
-    table (numbers + SPARE,) uint16 or int32; begins (types + 2,) int64;
-    types (words,) int32, from -1 on. In any thread.
+    table (numbers + SPARE,) uint16 or int32; begins (types,) int64 and
+    lengths (types,) int32; types (words,) int32; ends (places,) int64: how
+    many of these there are up to places that rise; size: how many numbers
+    there will be. Returns them, and how many of them there are up to those
+    places, int64. In any thread.
     """
     assert table.itemsize in (2, 4) and table.flags.c_contiguous
-    given = (table.ctypes.data, table.itemsize, begins, len(begins) - 2,
-             types, len(types))
-    size = draw.library().spread(*given, None)
-    found = onp.empty(size + SPARE, table.dtype)
-    draw.library().spread(*given, found.ctypes.data)
-    return found[:size]
+    ends, found = onp.array(ends), onp.empty(size + SPARE, table.dtype)
+    draw.library().spread(
+        table.ctypes.data, table.itemsize, begins, lengths, types, len(types),
+        ends, len(ends), found.ctypes.data)
+    return found[:size], ends
+
+
+def counted(types, num_types, table=None):
+    """How often each of so many types occurs: (num_types,) int64.
+
+    types (words,) int32; they become table[types], where a table (num_types,)
+    int32 is given.
+    """
+    assert table is None or table.dtype == 'int32' and len(table) >= num_types
+    counts = onp.zeros(num_types, 'int64')
+    draw.library().count_types(types, len(types), None if table is None
+                               else table.ctypes.data, counts)
+    return counts
 
 
 class Names:
@@ -112,8 +127,8 @@ class Names:
         library = draw.library()
         self._library, self._handle = library, _there(library.names_new())
         self._free = weakref.finalize(self, library.names_free, self._handle)
-        # Names that came last, all names, their bytes, their letters
-        self._sizes = onp.zeros(4, 'int64')
+        # Names that came last, all names, their letters
+        self._sizes = onp.zeros(3, 'int64')
 
     def __len__(self):
         return int(self._sizes[1])
@@ -121,7 +136,7 @@ class Names:
     @property
     def letters(self):
         """How many letters all words have."""
-        return int(self._sizes[3])
+        return int(self._sizes[2])
 
     def add(self, lines, kept=None):
         """The numbers of words, a line each, bytes: (words,) int32.
@@ -137,16 +152,11 @@ class Names:
         _there(not failed)
         return numbers[:self._sizes[0]]
 
-    @staticmethod
-    def count(types, table, counts):
-        """Let types (words,) int32 be table[types], and count them so."""
-        _there(not draw.library().count_names(
-            types, len(types), table, len(table), counts))
-
-    def text(self):
-        """All words in the order of their numbers, a line each: bytes."""
-        names = onp.empty(self._sizes[2], 'uint8')
-        self._library.names_copy(self._handle, names)
+    def text(self, first=0):
+        """The words from number `first` on, a line each: bytes."""
+        size = self._library.names_copy(self._handle, first, None)
+        names = onp.empty(size, 'uint8')
+        self._library.names_copy(self._handle, first, names.ctypes.data)
         return names.tobytes()
 
 

@@ -1,7 +1,6 @@
 // Words cut into word pieces: the longest that fits, from the left (Wu et al.
 // 2016, section 4.1), as the library `tokenizers` does. No MXNet in here.
 
-#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <new>
@@ -13,32 +12,72 @@
 
 namespace {
 
-// Pieces that words begin with, or go on with, and their numbers.
-struct Pieces {
-  Names names;
-  std::vector<int32_t> ids;
-  size_t longest = 0;
-
+// Pieces that words begin with, or go on with, and their numbers: a trie, its
+// branches in an open-addressing table.
+class Pieces {
+ public:
   void read(std::string_view lines, const int32_t* from) {
-    while (!lines.empty()) {
-      const std::string_view piece = lines.substr(0, lines.find('\n'));
-      lines.remove_prefix(std::min(piece.size() + 1, lines.size()));
-      const auto k = static_cast<size_t>(names.number(Word(piece)));
-      if (k == ids.size()) ids.push_back(*from);
+    size_t least = 64;      // twice as many as there can be branches
+    while (least < 2 * lines.size()) least *= 2;
+    branches_.assign(least, Branch());
+    ids_.assign(1, -1);
+    uint32_t node = 0;
+    for (const char letter : lines) {
+      if (letter != '\n') {
+        node = grown(node, letter);
+        continue;
+      }
+      if (ids_[node] < 0) ids_[node] = *from;
       ++from;
-      longest = std::max(longest, piece.size());
+      node = 0;
     }
   }
 
   // The number of the longest piece at the begin of `word`, and its bytes;
   // none: 0 bytes.
   int32_t longest_of(std::string_view word, size_t* size) const {
-    for (*size = std::min(word.size(), longest); *size; --*size) {
-      const int32_t k = names.at(Word(word.substr(0, *size)));
-      if (k >= 0) return ids[static_cast<size_t>(k)];
+    int32_t found = -1;
+    *size = 0;
+    uint32_t node = 0;
+    for (size_t k = 0; k < word.size();) {
+      node = branches_[slot(node, word[k])].to;
+      if (!node) break;
+      ++k;
+      if (ids_[node] < 0) continue;
+      found = ids_[node];
+      *size = k;
     }
-    return 0;
+    return found;
   }
+
+ private:
+  struct Branch {
+    uint64_t key = 0;
+    uint32_t to = 0;    // none: the root, to which no branch leads
+  };
+
+  // Where the branch of a node by a letter is, or would be.
+  size_t slot(uint32_t node, char letter) const {
+    const uint64_t key = uint64_t{node} << 8 | static_cast<uint8_t>(letter);
+    size_t k = (key * kMix >> 32) & (branches_.size() - 1);
+    while (branches_[k].to && branches_[k].key != key) {
+      k = (k + 1) & (branches_.size() - 1);
+    }
+    return k;
+  }
+
+  uint32_t grown(uint32_t node, char letter) {
+    Branch& branch = branches_[slot(node, letter)];
+    if (!branch.to) {
+      branch = {uint64_t{node} << 8 | static_cast<uint8_t>(letter),
+                static_cast<uint32_t>(ids_.size())};
+      ids_.push_back(-1);
+    }
+    return branch.to;
+  }
+
+  std::vector<Branch> branches_;
+  std::vector<int32_t> ids_;    // of nodes, -1 where no piece ends
 };
 
 class Cutter {

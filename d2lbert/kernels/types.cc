@@ -5,8 +5,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <new>
-#include <vector>
 
 namespace {
 
@@ -30,35 +28,27 @@ void look_up_in(const T* table, int64_t num_types, const int32_t* types,
   }
 }
 
-// How many numbers there are from begins[k] up to begins[k + 1], for the types
-// k together.
-int64_t spread_size(const int64_t* begins, int64_t num_types,
-                    const int32_t* types, int64_t size) {
-  int64_t count = 0;
-  for (int64_t i = 0; i < size; ++i) {
-    const int64_t k = types[i] < 0 ? num_types : types[i];
-    count += begins[k + 1] - begins[k];
-  }
-  return count;
-}
-
 // So many numbers are copied at a time: how many there are for the next word,
 // mostly one or two, no processor can foresee.
 constexpr int64_t kAtATime = 4;
 
-// ids[begins[k]] up to ids[begins[k + 1]] for each type k. Behind `ids` and
-// `to` there is room for kAtATime more.
+// lengths[k] of `ids` from begins[k] on, for each type k; `ends` are told among
+// these. Behind `ids` and `to` there is room for kAtATime more.
 template <typename T>
-void spread_in(const T* ids, const int64_t* begins, int64_t num_types,
-               const int32_t* types, int64_t size, T* to) {
-  for (int64_t i = 0; i < size; ++i) {
-    const int64_t k = types[i] < 0 ? num_types : types[i];
-    const T* from = ids + begins[k];
-    const int64_t count = begins[k + 1] - begins[k];
-    for (int64_t j = 0; j < count || j == 0; j += kAtATime) {
-      std::memcpy(to + j, from + j, kAtATime * sizeof(T));
+void spread_in(const T* ids, const int64_t* begins, const int32_t* lengths,
+               const int32_t* types, int64_t size, int64_t* ends,
+               int64_t num_ends, T* const first) {
+  T* to = first;
+  for (int64_t i = 0, s = 0; s <= num_ends; ++s) {
+    for (const int64_t end = s < num_ends ? ends[s] : size; i < end; ++i) {
+      const T* from = ids + begins[types[i]];
+      const int64_t count = lengths[types[i]];
+      for (int64_t j = 0; j < count || j == 0; j += kAtATime) {
+        std::memcpy(to + j, from + j, kAtATime * sizeof(T));
+      }
+      to += count;
     }
-    to += count;
+    if (s < num_ends) ends[s] = to - first;
   }
 }
 
@@ -66,22 +56,14 @@ void spread_in(const T* ids, const int64_t* begins, int64_t num_types,
 
 extern "C" {
 
-// types become what a table of num_types numbers says of them, and are
-// counted as that. Returns 1 when memory runs out.
-int count_names(int32_t* types, int64_t size, const int32_t* table,
-                int64_t num_types, int64_t* counts) try {
-  // There are fewer types than numbers, so that these are near at hand
-  std::vector<int64_t> count(static_cast<size_t>(num_types));
+// How often each type occurs is added to counts; types become what a table
+// says of them, unless it is null.
+void count_types(int32_t* types, int64_t size, const int32_t* table,
+                 int64_t* counts) {
   for (int64_t i = 0; i < size; ++i) {
-    ++count[static_cast<size_t>(types[i])];
-    types[i] = table[types[i]];
+    ++counts[types[i]];
+    if (table) types[i] = table[types[i]];
   }
-  for (int64_t k = 0; k < num_types; ++k) {
-    counts[table[k]] += count[static_cast<size_t>(k)];
-  }
-  return 0;
-} catch (const std::bad_alloc&) {
-  return 1;
 }
 
 // What a table of uint16 or int32 says of types; of -1, behind all others.
@@ -96,22 +78,20 @@ void look_up(const void* table, int64_t bytes, int64_t num_types,
   }
 }
 
-// What a table of uint16 or int32 says of types, some numbers for each: those
-// from begins[k] up to begins[k + 1] for k; for -1, those behind all others.
-// The table, and `to`, have room for four more. If `to` is null, only returns
-// how many these are.
-int64_t spread(const void* table, int64_t bytes, const int64_t* begins,
-               int64_t num_types, const int32_t* types, int64_t size,
-               void* to) {
-  if (!to) return spread_size(begins, num_types, types, size);
+// What a table of uint16 or int32 says of types, some numbers for each:
+// lengths[k] from begins[k] on for k. ends: how many types there are up to some
+// places, which rise; they become how many numbers there are. The table, and
+// `to`, have room for four more.
+void spread(const void* table, int64_t bytes, const int64_t* begins,
+            const int32_t* lengths, const int32_t* types, int64_t size,
+            int64_t* ends, int64_t num_ends, void* to) {
   if (bytes == 2) {
-    spread_in(static_cast<const uint16_t*>(table), begins, num_types, types,
-              size, static_cast<uint16_t*>(to));
+    spread_in(static_cast<const uint16_t*>(table), begins, lengths, types,
+              size, ends, num_ends, static_cast<uint16_t*>(to));
   } else {
-    spread_in(static_cast<const int32_t*>(table), begins, num_types, types,
-              size, static_cast<int32_t*>(to));
+    spread_in(static_cast<const int32_t*>(table), begins, lengths, types, size,
+              ends, num_ends, static_cast<int32_t*>(to));
   }
-  return 0;
 }
 
 // Where the words of paragraphs, of lengths[q] words each, first stand when

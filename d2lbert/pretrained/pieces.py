@@ -5,6 +5,7 @@ What `wordpiece.WordPiece` stands on; nobody else calls the library.
 import collections
 import itertools
 import json
+import re
 from pathlib import Path
 
 import numpy as onp
@@ -25,8 +26,8 @@ MAX_TYPES = 1 << 21
 # Words that the library is given to count: of more, all counts are divided
 MAX_WORDS = 1 << 23
 
-# Words that are cut at a time
-STRETCH = 1 << 16
+# Bytes of words that are cut at a time
+STRETCH = 1 << 19
 
 MORE = '##'     # begins a piece that goes on with a word
 
@@ -266,33 +267,59 @@ def change_normalizer(tokenizer, options):
             **{**found, **options})
 
 
-def of_words(tokenizer, words, given):
-    """The ids of each word of a list, without special tokens.
+class WordCutter:
+    """Cuts words into the pieces of a tokenizer, without special tokens.
 
     given: {word: its ids} of words that are not to be cut. A word that looks
-    like a special token is a word here. Returns counts (words,) int32, how
-    many ids each has, and ids (all,) int32, those.
+    like a special token is a word here.
     """
-    plain = library().Tokenizer(tokenizer.model)
-    for part in ('normalizer', 'pre_tokenizer'):
-        if getattr(tokenizer, part) is not None:
-            setattr(plain, part, getattr(tokenizer, part))
-    fast = _compiled(plain)
 
-    def cut(begin):
-        some = words[begin:begin + STRETCH]
-        counts, ids = onp.full(len(some), -1, 'int32'), onp.empty(0, 'int32')
-        if fast is not None:
-            counts, ids = fast.cut(''.join(f'{word}\n'
-                                           for word in some).encode())
+    def __init__(self, tokenizer, given):
+        self._plain, self._given = library().Tokenizer(tokenizer.model), given
+        for part in ('normalizer', 'pre_tokenizer'):
+            if getattr(tokenizer, part) is not None:
+                setattr(self._plain, part, getattr(tokenizer, part))
+        self._fast = _compiled(self._plain)
+
+    def __call__(self, lines):
+        """The ids of words, bytes, a line each.
+
+        Returns ids (all,) int32 and begins (words + 1,) int64: those of word
+        k are ids[begins[k]:begins[k + 1]].
+        """
+        counts, ids = zip(*in_order(self._cut, _stretches(lines),
+                                    1 if len(lines) <= STRETCH else None))
+        return onp.concatenate(ids), onp.cumsum(
+            onp.concatenate([[0], *counts]), dtype='int64')
+
+    def _cut(self, lines):
+        ends = onp.flatnonzero(onp.frombuffer(lines, 'uint8') == ord('\n'))
+        begins = onp.append(0, ends[:-1] + 1)
+        counts, ids = onp.full(len(ends), -1, 'int32'), onp.empty(0, 'int32')
+        if self._fast is not None:
+            counts, ids = self._fast.cut(lines)
         left = onp.flatnonzero(counts < 0)
         counts, ids = _filled(counts, ids, left, [
-            encoding.ids for encoding in plain.encode_batch(
-                [some[k] for k in left.tolist()])])
-        places = [k for k, word in enumerate(some) if word in given]
-        return _filled(counts, ids, places, [given[some[k]] for k in places])
-    counts, ids = zip(*in_order(cut, range(0, max(1, len(words)), STRETCH)))
-    return onp.concatenate(counts), onp.concatenate(ids)
+            encoding.ids for encoding in self._plain.encode_batch(
+                [lines[begins[k]:ends[k]].decode() for k in left])])
+        for word, its_ids in self._given.items():
+            if word.encode() in lines:
+                places = onp.searchsorted(ends, [found.start() for found in
+                                                 re.finditer(
+                    rb'(?m)^%b$' % re.escape(word.encode()), lines)])
+                counts, ids = _filled(counts, ids, places,
+                                      [its_ids] * len(places))
+        return counts, ids
+
+
+def _stretches(lines):
+    """Lines, bytes, in parts of about so many bytes; at least one part."""
+    begin = 0
+    while len(lines) - begin > STRETCH:
+        end = lines.index(b'\n', begin + STRETCH) + 1
+        yield lines[begin:end]
+        begin = end
+    yield lines[begin:]
 
 
 def _compiled(tokenizer):

@@ -68,16 +68,13 @@ class PieceVocab(Vocab):
         """Those pieces: a list of tokens."""
         return self.to_tokens(self.replacement_ids.tolist())
 
-    def pieces_of(self, names):
-        """The pieces of words: ids (all,) int32 and begins (words + 1,) int64.
+    def cutter(self):
+        """A `pieces.WordCutter` into these.
 
-        Those of word k are ids[begins[k]:begins[k + 1]]. <unk>, as WikiText
-        writes for the words that it leaves out, is the unknown token.
+        <unk>, as WikiText writes for the words that it leaves out, is the
+        unknown token.
         """
-        counts, ids = pieces.of_words(self.tokenizer.tokenizer, names,
-                                      {UNK: [self.unk]})
-        return ids, onp.concatenate([onp.zeros(1, 'int64'),
-                                     onp.cumsum(counts, dtype='int64')])
+        return pieces.WordCutter(self.tokenizer.tokenizer, {UNK: [self.unk]})
 
 
 def same_pieces(vocab, other):

@@ -163,19 +163,20 @@ def main():
     parser.add_argument('--pieces', metavar='N')
     parser.add_argument('--beside', metavar='CHECKOUT')
     parser.add_argument('--rounds', type=int, default=1)
-    parser.add_argument('--measure', action='store_true',
+    parser.add_argument('--measure', metavar='CHECKOUT',
                         help=argparse.SUPPRESS)
     parser.add_argument('--threads', type=int, default=0,
                         help=argparse.SUPPRESS)
     args = benchmark.parse(parser)
     if args.measure:
+        # Before the one beside this file, which `benchmark` has put first
+        sys.path[:0] = [args.measure]
         print(json.dumps(measure(args.text, args.batches, args.valid_share,
                                  args.fill, args.threads, args.pieces)))
         return
     if not Path(args.text).is_file():
         parser.error(f'--text {args.text} is no file: name a text')
-    here = Path(__file__).resolve().parents[2]
-    ways = {'threads': (here, 0), 'one thread': (here, 1)}
+    ways = {'threads': (benchmark.ROOT, 0), 'one thread': (benchmark.ROOT, 1)}
     if args.beside:
         ways['beside'] = Path(args.beside).resolve(), 0
     folder = tempfile.mkdtemp(prefix='bench-corpus-', dir=args.folder)
@@ -191,17 +192,17 @@ def main():
                  'd2lbert.pretrained.wordpiece import WordPiece; '
                  'WordPiece.train(sys.argv[1], int(sys.argv[2])).save('
                  'sys.argv[3])', args.text, args.pieces, folder],
-                env=surroundings(here, folder, args.plain), check=True)
+                env=surroundings(folder, args.plain), check=True)
         size, found = large.stat().st_size / 1e6, {}
         for _ in range(args.rounds):
             for name, (checkout, threads) in ways.items():
                 command = [
                     sys.executable, __file__, *(
                         word for word in sys.argv[1:] if word != '--keep'),
-                    '--measure', '--text', str(large), '--threads',
-                    str(threads), *pieces]
+                    '--measure', str(checkout), '--text', str(large),
+                    '--threads', str(threads), *pieces]
                 came = json.loads(subprocess.run(
-                    command, env=surroundings(checkout, folder, args.plain),
+                    command, env=surroundings(folder, args.plain),
                     stdout=subprocess.PIPE,
                     check=True).stdout.splitlines()[-1])
                 corpora = Path(folder, 'cache', 'corpora')
@@ -216,10 +217,10 @@ def main():
     report(args, size, found)
 
 
-def surroundings(checkout, folder, plain):
-    """The environment of a process that uses the d2lbert in a folder."""
+def surroundings(folder, plain):
+    """The environment of a process that keeps its corpora in a folder."""
     env = dict(os.environ, PYTHONPATH=os.pathsep.join(filter(None, [
-        str(checkout), os.environ.get('PYTHONPATH')])),
+        str(benchmark.ROOT), os.environ.get('PYTHONPATH')])),
         D2LBERT_CACHE=str(Path(folder, 'cache')))
     if plain:
         env['D2LBERT_KERNELS'] = 'off'

@@ -100,21 +100,39 @@ def test_blocks_of_a_text_without_articles_are_held_out(tmp_path):
 @pytest.mark.parametrize('dtype', ['uint16', 'int32'])
 def test_tables_say_the_same_compiled_or_not(dtype, compiled, plain):
     rng = onp.random.RandomState(0)
-    # None, one, many numbers for a word; the last is for -1
-    counts = onp.append(rng.choice([0, 1, 1, 1, 2, 3, 4, 5, 9], 500), 3)
+    table = rng.randint(0, 1 << 16, 501).astype(dtype)
+    types = rng.randint(-1, 500, 3000).astype('int32')      # the last is -1's
+    expected = [int(table[k]) for k in types]
+    assert numbering.looked_up(table, types).tolist() == expected
+    assert numbering.looked_up(table, types).dtype == dtype
+    plain()
+    assert numbering.looked_up(table, types).tolist() == expected
+
+
+@pytest.mark.parametrize('dtype', ['uint16', 'int32'])
+def test_words_become_several_numbers_compiled_or_not(dtype, compiled, plain):
+    rng = onp.random.RandomState(0)
+    # None, one, many numbers for a word
+    counts = rng.choice([0, 1, 1, 1, 2, 3, 4, 5, 9], 500).astype('int32')
     begins = onp.append(0, onp.cumsum(counts))
     table = rng.randint(0, 1 << 16, begins[-1] + cut.SPARE).astype(dtype)
-    types = rng.randint(-1, 500, 3000).astype('int32')
-    pieces = [table[begins[:-1][k]:begins[1:][k]] for k in types]
+    types = rng.randint(0, 500, 3000).astype('int32')
+    pieces = [table[begins[k]:begins[k + 1]].tolist() for k in types]
 
-    def found():
-        some = table[:501]
-        return [numbering.looked_up(some, types).tolist(),
-                numbering.spread(table, begins, types).tolist(),
-                numbering.spread(table, begins, types[:0]).tolist()]
-    expected = [[int(table[:501][k]) for k in types],
-                onp.concatenate(pieces).tolist(), []]
-    assert found() == expected
-    assert numbering.spread(table, begins, types).dtype == dtype
+    def found(types, ends):
+        occur = numbering.counted(types, 500)
+        assert occur.tolist() == onp.bincount(types, minlength=500).tolist()
+        numbers, ends = numbering.spread(
+            table, begins, counts, types, ends, int(occur @ counts))
+        assert numbers.dtype == dtype and ends.dtype == onp.int64
+        return numbers.tolist(), ends.tolist()
+
+    def check():
+        for ends in [0, 0, 7, 7, 2999, 3000], [1], []:
+            numbers, there = found(types, onp.array(ends, 'int64'))
+            assert numbers == sum(pieces, [])
+            assert there == [len(sum(pieces[:end], [])) for end in ends]
+        assert found(types[:0], onp.zeros(2, 'int64')) == ([], [0, 0])
+    check()
     plain()
-    assert found() == expected
+    check()

@@ -8,7 +8,7 @@ import pytest
 from texts import make_wiki, write
 
 from d2lbert.bert_dataset import draw_examples, mask_pairs
-from d2lbert.corpus import store
+from d2lbert.corpus import cut_text, numbering, reading, store
 from d2lbert.corpus.opening import open_corpus
 from d2lbert.numbered import Corpus
 from d2lbert.pretrained import pieces as pieces_module
@@ -50,8 +50,8 @@ def cut_by_hand(tokenizer, text):
 @pytest.mark.parametrize('blocks', [None, 3])
 def test_sentences_are_those_of_the_tokenizer(monkeypatch, blocks):
     if blocks:      # many blocks instead of one
-        monkeypatch.setattr(store, 'PIECE_SENTENCES', blocks)
-        monkeypatch.setattr(store, 'PIECE_WORDS', blocks)
+        monkeypatch.setattr(store, 'STORED_WORDS', blocks)
+        monkeypatch.setattr(cut_text, 'BLOCK_WORDS', blocks)
     text = make_wiki(12)[0] + CASED
     valid = make_wiki(3, seed=5)[0] + ' Unseen wörds here . ok <unk> .\n'
     write('train.txt', text), write('valid.txt', valid)
@@ -102,6 +102,33 @@ def test_pieces_learnt_and_given_are_one_text():
         opened('train.txt', pieces=10, max_vocab=10)
 
 
+def test_no_word_is_lost_where_words_are_forgotten(monkeypatch, own_cache):
+    text = make_wiki(30)[0] + ' \n = X = \n \n a .  . b .   . c <unk> . \n'
+    write('train.txt', text)
+    learnt = opened('train.txt', pieces=150)
+    monkeypatch.setattr(reading, 'BLOCK_BYTES', 400)
+    monkeypatch.setattr(numbering, 'MAX_TYPES', 40)
+    for vocab in learnt.vocab, learnt.vocab.tokenizer:
+        given = opened('train.txt', vocab=vocab)
+        assert given.fingerprint != learnt.fingerprint      # of the settings
+        for name in 'types', 'sentences', 'paragraphs':
+            assert (getattr(given.train, name).tolist()
+                    == getattr(learnt.train, name).tolist())
+    assert sentences_of(given.train) == cut_by_hand(given.vocab.tokenizer,
+                                                    text)
+    # What is learnt when words are forgotten is cut into pieces as well
+    few = opened('train.txt', pieces=150)
+    assert sentences_of(few.train) == cut_by_hand(few.vocab.tokenizer, text)
+    pruned = []
+    prune = numbering.WordTypes.prune
+    monkeypatch.setattr(numbering.WordTypes, 'prune', lambda self: (
+        pruned.append(len(self)), prune(self))[1])
+    monkeypatch.setenv('D2LBERT_CACHE', 'off')
+    assert opened('train.txt', vocab=learnt.vocab).train.num_words == (
+        learnt.train.num_words)
+    assert len(pruned) > 5
+
+
 @pytest.mark.parametrize('lowercase', [True, False])
 @pytest.mark.parametrize('stretch', [1 << 16, 7])
 def test_words_are_cut_as_the_library_cuts_them(
@@ -117,9 +144,10 @@ def test_words_are_cut_as_the_library_cuts_them(
     write('train.txt', ' '.join(words[12:500]) + ' e' * 40)
     tokenizer = WordPiece.train('train.txt', 260, lowercase=lowercase)
     vocab = PieceVocab(tokenizer)
-    fast = vocab.pieces_of([*words, '<unk>'])
+    lines = ''.join(f'{word}\n' for word in [*words, '<unk>']).encode()
+    fast = vocab.cutter()(lines)
     plain()
-    slow = vocab.pieces_of([*words, '<unk>'])
+    slow = vocab.cutter()(lines)
     for ours, theirs in zip(fast, slow):
         assert ours.dtype == theirs.dtype
         assert ours.tolist() == theirs.tolist()

@@ -14,7 +14,7 @@ from texts import (
 )
 
 from d2lbert import hub, words
-from d2lbert.corpus import numbering, reading, store
+from d2lbert.corpus import cut_text, reading, store
 from d2lbert.corpus.opening import open_corpus
 from d2lbert.numbered import Corpus
 
@@ -22,7 +22,7 @@ from d2lbert.numbered import Corpus
 @pytest.mark.parametrize('block', [64, 1000, 1 << 22])
 def test_a_streamed_text_is_the_books_text(block, monkeypatch):
     monkeypatch.setattr(reading, 'BLOCK_BYTES', block)
-    monkeypatch.setattr(numbering, 'BLOCK_WORDS', block)
+    monkeypatch.setattr(cut_text, 'BLOCK_WORDS', block)
     monkeypatch.setattr(store, 'BLOCK_WORDS', block)
     path = hub.sample_dir() / hub.TRAIN_FILE
     if block < 1000:

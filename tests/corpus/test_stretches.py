@@ -7,13 +7,9 @@ import numpy as onp
 import pytest
 from texts import make_wiki, write
 
-from d2lbert.corpus import cutting, numbering, reading, store
-from d2lbert.corpus.numbering import (
-    ROOM_FOR_HEADER,
-    CutText,
-    PlainNames,
-    WordTypes,
-)
+from d2lbert.corpus import cut_text, cutting, numbering, reading, store
+from d2lbert.corpus.cut_text import ROOM_FOR_HEADER, CutText
+from d2lbert.corpus.numbering import PlainNames, WordTypes
 from d2lbert.corpus.opening import open_corpus
 from d2lbert.kernels import cut
 from d2lbert.machine import hardware
@@ -44,7 +40,7 @@ def random_text(rng, ends):
     return end.join(lines) + rng.choice(['', end])
 
 
-def cut_text(path, folder, lower=True):
+def cut_file(path, folder, lower=True):
     """What `CutText` has of a file: words, where they end, articles."""
     found = CutText(folder, [path], cutting.BookCutter([path], False, lower),
                     False)
@@ -69,14 +65,14 @@ def test_a_text_is_cut_alike_wherever_it_is_parted(tmp_path, monkeypatch,
         path = write(tmp_path / f'{k}.gz', gzip.compress(text))
         for size in range(1, len(text) + 1, 1 + len(text) // 40):
             monkeypatch.setattr(reading, 'BLOCK_BYTES', size)
-            came.append((path, size, k % 3 > 0, cut_text(
+            came.append((path, size, k % 3 > 0, cut_file(
                 path, tmp_path / f'{k}-{size}', k % 3 > 0)))
     assert len(came) > 200 and sum(bool(found[0]) for *_, found in came) > 60
     plain()
     for path, size, lower, found in came:
         # In which format a file is, its first block says
         monkeypatch.setattr(reading, 'BLOCK_BYTES', size)
-        assert found == cut_text(path, tmp_path / f'{path.stem}-{size}-plain',
+        assert found == cut_file(path, tmp_path / f'{path.stem}-{size}-plain',
                                  lower)
 
 
@@ -145,8 +141,9 @@ def test_words_are_forgotten_alike(monkeypatch, compiled):
         for step in range(20):
             names = [f'{step % 3}é{k}' for k in range(70)]
             numbers = rng.randint(0, 70, 300).astype('int32')
-            types.add(numbers, ''.join(f'{name}\n' for name in names
-                                       ).encode())
+            table = types.add(''.join(f'{name}\n' for name in names
+                                      ).encode())
+            types.count(table, numbering.counted(numbers, 70, table))
             became.append(numbers.tolist())
             if types.too_many:
                 became.append(types.prune().tolist())
@@ -161,17 +158,17 @@ def test_words_are_forgotten_alike(monkeypatch, compiled):
         assert any(-1 in some for some in first[0])
 
 
+@pytest.mark.parametrize('most', [70, 1 << 21])
 @pytest.mark.parametrize('settings', [
     {}, dict(valid_share=0.2), dict(valid_share=0.2, pieces=130)], ids=str)
 def test_any_number_of_threads_writes_the_same_bytes(
-        tmp_path, monkeypatch, settings):
+        tmp_path, monkeypatch, settings, most):
     if 'pieces' in settings:
         pytest.importorskip('tokenizers')
     for module, name, value in ((reading, 'BLOCK_BYTES', 900),
-                                (store, 'PIECE_SENTENCES', 7),
-                                (store, 'PIECE_WORDS', 50),
-                                (numbering, 'MAX_TYPES', 70),
-                                (store._AsWords, 'most_words', 60)):
+                                (cut_text, 'BLOCK_WORDS', 50),
+                                (numbering, 'MAX_TYPES', most),
+                                (store, 'STORED_WORDS', 60)):
         monkeypatch.setattr(module, name, value)
     path = write('many', make_wiki(40)[0])
     written = []
