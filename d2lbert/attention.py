@@ -11,7 +11,7 @@ import numpy as onp
 
 from d2lbert.inputs import on_device
 from d2lbert.kernels import ops
-from d2lbert.layers import Dense, is_ours, values
+from d2lbert.layers import Dense, grad_reqs, is_ours, values
 from d2lbert.machine.backend import nn, np, npx
 
 
@@ -161,13 +161,13 @@ class MultiHeadAttention(nn.Block):
 
     def _project(self, X):
         """Queries, keys and values side by side: (R, H) to (R, 3H)."""
-        # One product reads X once; joining the weights costs next to nothing
+        # One product reads X once
         layers = self.W_q, self.W_k, self.W_v
-        joined = [np.concatenate(parameters) for parameters in zip(*(
-            values(layer, X).values() for layer in layers))]
-        wanted = {layer.weight.grad_req for layer in layers} - {'null'}
-        return ops.dense(X, *joined, precision=self._precision,
-                         grad_req=('write' if wanted else 'null', 'write'))
+        parameters = zip(*(values(layer, X).values() for layer in layers))
+        requests = zip(*(grad_reqs(layer.weight, layer.bias)
+                         for layer in layers))
+        return ops.joined_dense(X, *parameters, precision=self._precision,
+                                grad_req=sum(requests, ()))
 
 
 @contextlib.contextmanager

@@ -142,13 +142,14 @@ def path(request, monkeypatch):
 
 @pytest.fixture
 def rows(monkeypatch):
-    """How many rows went through each dense layer."""
-    seen, dense = [], ops.dense
-
-    def spy(X, *args, **kwargs):
-        seen.append(onp.prod(X.shape[:-1]))
-        return dense(X, *args, **kwargs)
-    monkeypatch.setattr(ops, 'dense', spy)
+    """How many rows went through each dense layer, or some that are joined.
+    """
+    seen = []
+    for name in 'dense', 'joined_dense':
+        def spy(X, *args, of=getattr(ops, name), **kwargs):
+            seen.append(onp.prod(X.shape[:-1]))
+            return of(X, *args, **kwargs)
+        monkeypatch.setattr(ops, name, spy)
     return seen
 
 

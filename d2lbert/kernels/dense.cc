@@ -1,5 +1,6 @@
 // d2lbert_dense: act(X W^T + b), with the activation's gradient folded into
-// the gradients of X, W and b.
+// the gradients of X, W and b. W and b may come in parts, whose rows follow
+// each other: one product for all of them.
 #include <time.h>
 
 #include "op.h"
@@ -397,6 +398,44 @@ void backward(long R, long K, long N, const float* X, const float* W,
 
 bool has_bias(const Attrs& attrs) { return number(attrs, "bias", 1) != 0; }
 
+int num_parts(const Attrs& attrs) { return (int)number(attrs, "parts", 1); }
+
+long num_numbers(Tensors& all, int first, int parts) {
+  long count = 0;
+  for (int k = first; k < first + parts; k++) count += all[k].size();
+  return count;
+}
+
+// Memory for parts that are made one, of each thread that calls.
+Scratch& joined_scratch() {
+  static thread_local Scratch scratch;
+  return scratch;
+}
+
+// Parts from `first` on as one: itself where there is but one.
+const float* join(Tensors& all, int first, int parts, Scratch& room) {
+  if (parts == 1) return floats(all[first]);
+  float* const one = room.take<float>(num_numbers(all, first, parts));
+  float* to = one;
+  for (int k = first; k < first + parts; k++)
+    to = std::copy_n(floats(all[k]), all[k].size(), to);
+  return one;
+}
+
+// Room for what `part` gives to parts that somebody asks for, or null.
+float* room_for(Tensors& all, int first, int parts, Scratch& room) {
+  if (parts == 1) return floats(all[first]);
+  bool wanted = false;
+  for (int k = first; k < first + parts; k++) wanted |= !!floats(all[k]);
+  return wanted ? room.take<float>(num_numbers(all, first, parts)) : nullptr;
+}
+
+void part(const float* one, Tensors& all, int first, int parts) {
+  if (parts == 1 || !one) return;
+  for (int k = first; k < first + parts; one += all[k++].size())
+    if (floats(all[k])) std::copy_n(one, all[k].size(), floats(all[k]));
+}
+
 // One, or a second one that the gradient needs, where there will be one.
 int num_outputs(const Attrs& attrs, Act act) {
   return needs_argument(act) && number(attrs, "grad", 1) != 0 ? 2 : 1;
@@ -407,22 +446,26 @@ MXReturnValue parse(const Attrs& attrs, int* inputs, int* outputs) {
   if (!parse_act(attrs, &act))
     return fail("act must be none, relu, tanh, gelu or gelu_new, not " +
                 text(attrs, "act", ""));
-  *inputs = has_bias(attrs) ? 3 : 2;
+  *inputs = 1 + num_parts(attrs) * (has_bias(attrs) ? 2 : 1);
   *outputs = num_outputs(attrs, act);
   return MX_SUCCESS;
 }
 
 MXReturnValue infer_shape(const Attrs& attrs, Shapes* in, Shapes* out) {
   const Shape x = (*in)[0];
-  Shape w = (*in)[1];
-  if (x.empty() || w.size() != 2)
-    return fail("dense needs X (..., K) and W (N, K)");
-  if (attrs.count("units")) w[0] = (unsigned)number(attrs, "units", 0);
-  w[1] = x.back();
-  (*in)[1] = w;
-  if (in->size() == 3) (*in)[2] = {w[0]};
+  const int parts = num_parts(attrs);
   Shape y = x;
-  y.back() = w[0];
+  if (!x.empty()) y.back() = 0;
+  for (int k = 1; k <= parts; k++) {
+    Shape w = (*in)[k];
+    if (x.empty() || w.size() != 2)
+      return fail("dense needs X (..., K) and W (N, K)");
+    if (attrs.count("units")) w[0] = (unsigned)number(attrs, "units", 0);
+    w[1] = x.back();
+    (*in)[k] = w;
+    if (has_bias(attrs)) (*in)[k + parts] = {w[0]};
+    y.back() += w[0];
+  }
   for (Shape& s : *out) s = y;
   return MX_SUCCESS;
 }
@@ -431,15 +474,20 @@ MXReturnValue run_forward(const Attrs& attrs, Tensors* in, Tensors* out,
                           const OpResource&) {
   Act act;
   parse_act(attrs, &act);
-  MXTensor &x = (*in)[0], &w = (*in)[1];
-  const long N = w.shape[0], K = w.shape[1];
+  const int parts = num_parts(attrs);
+  const long N = (*out)[0].shape.back(), K = (*in)[1].shape[1];
   const long R = N ? (*out)[0].size() / N : 0;
   const bool bf16 = wants_bf16(attrs);
   if (bf16 && !D2LBERT_BF16) return fail(no_bf16());
   const auto run =
       pick(bf16, R ? std::min(K, N) : 0, D2LBERT_PRODUCTS(forward));
-  run(R, K, N, floats(x), floats(w), in->size() == 3 ? floats((*in)[2]) : 0,
-      act, floats((*out)[0]), out->size() == 2 ? floats((*out)[1]) : nullptr);
+  Scratch& room = joined_scratch();
+  if (parts > 1) room.reset(4 * N * (K + 1) + 128);
+  const float* W = join(*in, 1, parts, room);
+  const float* b =
+      has_bias(attrs) ? join(*in, 1 + parts, parts, room) : nullptr;
+  run(R, K, N, floats((*in)[0]), W, b, act, floats((*out)[0]),
+      out->size() == 2 ? floats((*out)[1]) : nullptr);
   return MX_SUCCESS;
 }
 
@@ -447,17 +495,23 @@ MXReturnValue run_backward(const Attrs& attrs, Tensors* in, Tensors* out,
                            const OpResource&) {
   Act act;
   parse_act(attrs, &act);
-  const int outputs = num_outputs(attrs, act);
-  MXTensor &x = (*in)[outputs], &w = (*in)[outputs + 1];
-  const long N = w.shape[0], K = w.shape[1];
+  const int outputs = num_outputs(attrs, act), parts = num_parts(attrs);
+  const long N = (*in)[0].shape.back(), K = (*in)[outputs + 1].shape[1];
   const long R = N ? (*in)[0].size() / N : 0;
   const bool bf16 = wants_bf16(attrs);
   if (bf16 && !D2LBERT_BF16) return fail(no_bf16());
   const auto run =
       pick(bf16, R ? std::min(K, N) : 0, D2LBERT_PRODUCTS(backward));
-  run(R, K, N, floats(x), floats(w), act, floats((*in)[0]),
-      floats(in->back()), floats((*out)[0]), floats((*out)[1]),
-      out->size() == 3 ? floats((*out)[2]) : nullptr);
+  Scratch& room = joined_scratch();
+  if (parts > 1) room.reset(8 * N * (K + 1) + 256);
+  const float* W = join(*in, outputs + 1, parts, room);
+  float* dW = room_for(*out, 1, parts, room);
+  float* db =
+      has_bias(attrs) ? room_for(*out, 1 + parts, parts, room) : nullptr;
+  run(R, K, N, floats((*in)[outputs]), W, act, floats((*in)[0]),
+      floats(in->back()), floats((*out)[0]), dW, db);
+  part(dW, *out, 1, parts);
+  if (has_bias(attrs)) part(db, *out, 1 + parts, parts);
   return MX_SUCCESS;
 }
 

@@ -12,7 +12,8 @@ from d2lbert import kernels
 from d2lbert.machine.backend import autograd, mx, np, npx
 
 __all__ = ['adam', 'add_norm', 'attention', 'attention_qkv', 'dense',
-           'divergence', 'embed', 'layer_norm', 'softmax_ce', 'vocab_ce']
+           'divergence', 'embed', 'joined_dense', 'layer_norm', 'softmax_ce',
+           'vocab_ce']
 
 _uses = itertools.count()
 _ones = {}  # by context
@@ -98,6 +99,13 @@ def dense(X, W, b=None, units=None, act='none', precision='fp32',
                  precision=precision, bias=int(b is not None), **attrs)[0]
 
 
+def joined_dense(X, weights, biases=(), precision='fp32', grad_req='add'):
+    """X times several weights as times one."""
+    return _call('d2lbert_dense', [
+        _guarded(X), *_parameters(grad_req, *weights, *biases)],
+        precision=precision, bias=int(bool(biases)), parts=len(weights))[0]
+
+
 def add_norm(X, Y, gamma, beta, p=0, eps=1e-5, grad_req='add'):
     """LayerNorm(X + dropout(Y)) over the last axis."""
     p, noise = _noise(X, p)
@@ -148,11 +156,14 @@ def vocab_ce(X, W, b, labels, weights, grad=None, precision='fp32',
     """
     if grad is None:
         grad = _symbolic(X) or autograd.is_recording()
-    loss, rows = _call(
+    found = _call(
         'd2lbert_vocab_ce',
         [_guarded(X), *_parameters(grad_req, W, b), labels, _guarded(weights)],
-        grad=int(grad), precision=precision)[:2]
-    return loss, detached(rows)
+        grad=int(grad), precision=precision)
+    loss, rows = found[0], detached(found[1])
+    if grad:
+        loss, = _call('d2lbert_first', found, inputs=len(found))
+    return loss, rows
 
 
 def softmax_ce(logits, labels, weights):

@@ -16,8 +16,8 @@ from d2lbert import kernels
 from d2lbert.kernels import fused, plain
 
 __all__ = ['activation', 'adam', 'add_norm', 'attention_qkv',
-           'check_precision', 'dense', 'divergence', 'embed', 'layer_norm',
-           'vocab_ce']
+           'check_precision', 'dense', 'divergence', 'embed', 'joined_dense',
+           'layer_norm', 'vocab_ce']
 
 
 def _for(*arrays):
@@ -32,6 +32,17 @@ def dense(X, W, b=None, units=None, act='none', precision='fp32',
     units may stay None unless W's shape is still to be inferred.
     """
     return _for(X, W).dense(X, W, b, units, act, precision, grad_req)
+
+
+def joined_dense(X, weights, biases=(), precision='fp32', grad_req='add'):
+    """What `dense` gives for each of several weights, side by side.
+
+    X (..., K), weights (units, K) each, biases (units,) each, or none;
+    grad_req: of all of them, or a tuple, of the weights first. Returns
+    (..., all units).
+    """
+    return _for(X, *weights).joined_dense(X, weights, biases, precision,
+                                          grad_req)
 
 
 def activation(X, act):

@@ -12,8 +12,8 @@ from d2lbert.kernels.fused import detached
 from d2lbert.machine.backend import mx, np, npx
 
 __all__ = ['activation', 'adam', 'add_norm', 'attention', 'attention_qkv',
-           'dense', 'divergence', 'embed', 'layer_norm', 'softmax_ce',
-           'vocab_ce']
+           'dense', 'divergence', 'embed', 'joined_dense', 'layer_norm',
+           'softmax_ce', 'vocab_ce']
 
 
 def _modules(array):
@@ -51,6 +51,20 @@ def dense(X, W, b=None, units=None, act='none', precision='fp32',
     if act == 'none':
         return Y
     return activation(Y, act)
+
+
+def joined_dense(X, weights, biases=(), precision='fp32', grad_req='add'):
+    """X times several weights as times one."""
+    np, _ = _modules(X)
+    count = len(weights)
+    requests = [set(_requests(grad_req, count + len(biases))[begin:][:count])
+                for begin in (0, count)]
+    return dense(X, np.concatenate(weights, axis=0),
+                 np.concatenate(biases, axis=0) if biases else None,
+                 sum(len(weight) for weight in weights),
+                 precision=precision, grad_req=tuple(
+                     'write' if 'write' in wanted else 'null'
+                     for wanted in requests[:1 + bool(biases)]))
 
 
 def activation(Y, act):

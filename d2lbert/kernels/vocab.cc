@@ -1,6 +1,6 @@
 // d2lbert_vocab_ce: cross-entropy over a vocabulary straight from the hidden
-// rows, so that no (M, V) array ever exists; d2lbert_softmax_ce: the same
-// from logits that do.
+// rows, so that no (M, V) array ever exists, with d2lbert_first behind it;
+// d2lbert_softmax_ce: the same from logits that do.
 #include <cmath>
 
 #include "op.h"
@@ -387,6 +387,40 @@ MXReturnValue run_backward(const Attrs& attrs, Tensors* in, Tensors* out,
 
 }  // namespace fused
 
+// The first of some arrays. What an operator gives beside its result is there
+// for its own gradient, and nobody asks for the gradient of that: MXNet fills
+// an array of its size with zeros, in each step. Those of what passes through
+// here hold whatever their memory held.
+namespace first {
+
+MXReturnValue parse(const Attrs& attrs, int* inputs, int* outputs) {
+  *inputs = (int)number(attrs, "inputs", 1);
+  *outputs = 1;
+  return MX_SUCCESS;
+}
+
+MXReturnValue infer_shape(const Attrs&, Shapes* in, Shapes* out) {
+  (*out)[0] = (*in)[0];
+  return MX_SUCCESS;
+}
+
+MXReturnValue copy(MXTensor& from, MXTensor& to) {
+  if (floats(to)) std::memcpy(floats(to), floats(from), 4 * from.size());
+  return MX_SUCCESS;
+}
+
+MXReturnValue run_forward(const Attrs&, Tensors* in, Tensors* out,
+                          const OpResource&) {
+  return copy((*in)[0], (*out)[0]);
+}
+
+MXReturnValue run_backward(const Attrs&, Tensors* in, Tensors* out,
+                           const OpResource&) {
+  return copy((*in)[0], (*out)[0]);
+}
+
+}  // namespace first
+
 namespace plain {
 
 MXReturnValue parse(const Attrs&, int* inputs, int* outputs) {
@@ -471,6 +505,13 @@ REGISTER_OP(d2lbert_vocab_ce)
     .setParseAttrs(fused::parse)
     .setInferType(fused::infer_type)
     .setInferShape(fused::infer_shape);
+
+REGISTER_OP(d2lbert_first)
+    .setForward(first::run_forward, "cpu")
+    .setBackward(first::run_backward, "cpu")
+    .setParseAttrs(first::parse)
+    .setInferType(all_floats)
+    .setInferShape(first::infer_shape);
 
 REGISTER_OP(d2lbert_softmax_ce)
     .setForward(plain::run_forward, "cpu")

@@ -46,6 +46,9 @@ def cases(precision='fp32'):
                          ('gelu_new', 300, 33, 50)):
         found[f'dense {act} {R} x {K} x {N}'] = dense(act), [
             draw(R, K), draw(N, K) / K**0.5, draw(N)]
+    found['joined_dense'] = (
+        lambda m: lambda X, *W: m.joined_dense(X, W, precision=precision),
+        [draw(300, 33), draw(40, 33), draw(60, 33)])
     lens = [30, 7, 23]
     offsets, lens = _ints(onp.cumsum([0] + lens)), _ints(lens)
     found['attention'] = (

@@ -520,6 +520,64 @@ def test_fused_and_plain_agree(fused, draw):
                [draw(4, 9)])
 
 
+@pytest.mark.parametrize('R, K, units', [
+    (7, 5, (3,)), (40, 33, (16, 1, 50)), (20, 300, (400, 400, 400))],
+    ids=str)
+@pytest.mark.parametrize('biased', [True, False])
+def test_joined_weights_are_as_good_as_one(fused, draw, R, K, units, biased):
+    n = len(units)
+
+    def joined(m):
+        return lambda X, *Wb: m.joined_dense(X, Wb[:n], Wb[n:])
+    values = [draw(R, K), *(draw(N, K) / K ** 0.5 for N in units),
+              *(draw(N) for N in units if biased)]
+
+    def reference(X, *Wb):
+        b = numpy.concatenate(Wb[n:]) if biased else 0
+        return X @ numpy.concatenate(Wb[:n]).T + b
+    check(reference, joined(fused), values)
+    with_plain(joined, values)
+
+
+@pytest.mark.parametrize('module', [ops, plain], ids=['fused', 'plain'])
+@pytest.mark.parametrize('frozen', [(), (0,), (1, 3), (0, 1), (2, 3),
+                                    (0, 1, 2)], ids=str)
+def test_parts_of_joined_weights_can_be_frozen(fused, draw, module, frozen):
+    values = [draw(6, 5), draw(3, 5), draw(4, 5), draw(3), draw(4)]
+    expected = gradients(lambda X, W, V, b, c: module.joined_dense(
+        X, (W, V), (b, c)), values)
+    X, *parameters = map(array, values)
+    X.attach_grad()
+    requests = ['null' if k in frozen else 'add' for k in range(4)]
+    for parameter, request in zip(parameters, requests):
+        if request == 'add':
+            parameter.attach_grad('add')
+    rng = numpy.random.RandomState(6)
+    up = array(rng.randn(6, 7).astype('float32'))
+    for _ in range(2):
+        with autograd.record():
+            Y = module.joined_dense(X, parameters[:2], parameters[2:],
+                                    grad_req=tuple(requests))
+        Y.backward(up)
+    close(Y, expected[0])
+    close(X.grad, expected[1])
+    for k, (parameter, wanted) in enumerate(zip(parameters, expected[2:])):
+        if k not in frozen:
+            close(parameter.grad, 2 * wanted)
+
+
+def test_the_first_of_some_arrays_has_its_gradient_to_itself(fused, draw):
+    X, Y = array(draw(3, 4)), array(draw(7))
+    X.attach_grad()
+    with autograd.record():
+        found, = ops._call('d2lbert_first', [X * 2, Y], inputs=2)
+        total = (found * found).sum()
+    total.backward()
+    assert found.shape == (3, 4)
+    close(found, 2 * X.asnumpy())
+    close(X.grad, 8 * X.asnumpy())
+
+
 def test_slices_that_start_anywhere_are_fine(fused, draw):
     X, W = array(draw(9, 5)), array(draw(8, 5))
     close(fused.dense(X[3:], W[1:]), X.asnumpy()[3:] @ W.asnumpy()[1:].T)
