@@ -33,6 +33,11 @@ class Tokens(NamedTuple):
 
 # From bytes to sentences
 
+def line_ends(text):
+    """Where the lines of bytes end: (lines,) int64."""
+    return onp.flatnonzero(onp.frombuffer(text, 'uint8') == ord('\n'))
+
+
 def read_lines(path):
     """The lines of a UTF-8 text file; ValueError names file and line."""
     _check_is_file(path)

@@ -6,18 +6,13 @@ import random
 
 import numpy as onp
 
-from d2lbert.corpus.numbering import (
-    WordTypes,
-    counted,
-    line_ends,
-    looked_up,
-    spread,
-)
+from d2lbert.corpus.numbering import WordTypes, counted, looked_up, spread
 from d2lbert.corpus.reading import stretches_of
 from d2lbert.machine.threads import in_order
 from d2lbert.numbered import BLOCK_WORDS, stretched
 from d2lbert.progress import bar
 from d2lbert.text import RESERVED, UNK, UNK_ID
+from d2lbert.words import line_ends
 
 # Bytes before a cut text's numbers, so that their file can become a .npy
 ROOM_FOR_HEADER = 128
@@ -45,11 +40,7 @@ class CutText:
         self.dtype = self.types.dtype
         self.num_words = self.num_sentences = self.num_paragraphs = 0
         with contextlib.ExitStack() as stack:
-            self._out = [stack.enter_context(open(folder / name, 'wb'))
-                         for name in ('ids', 'sentences', 'paragraphs')]
-            self._out[0].write(bytes(ROOM_FOR_HEADER))
-            for f in self._out[1:]:
-                f.write(onp.zeros(1, 'int64'))
+            self._out = self._begun(stack, 'ids', 'sentences', 'paragraphs')
             shown = stack.enter_context(bar(
                 sum(path.stat().st_size for path in files), 'cutting', 'B',
                 unit_scale=True, quiet=not progress))
@@ -63,6 +54,15 @@ class CutText:
         # An article without a paragraph is none
         self.articles = onp.unique(onp.concatenate(self._articles))
         self.articles = self.articles[self.articles < self.num_paragraphs]
+
+    def _begun(self, stack, ids, *ends):
+        """Files to be written, open: for numbers, and for where things end."""
+        files = [stack.enter_context(open(self.folder / name, 'wb'))
+                 for name in (ids, *ends)]
+        files[0].write(bytes(ROOM_FOR_HEADER))
+        for f in files[1:]:
+            f.write(onp.zeros(1, 'int64'))
+        return files
 
     def _add(self, some):
         """Number the words of a `cutting.Cut` and write them down."""
@@ -112,11 +112,8 @@ class CutText:
                           int(counted(types, len(lengths)) @ lengths))
         count = 0
         with contextlib.ExitStack() as stack:
-            ids, sentences = [stack.enter_context(open(
-                self.folder / f'{name}-further', 'wb'))
-                for name in ('ids', 'sentences')]
-            ids.write(bytes(ROOM_FOR_HEADER))
-            sentences.write(onp.zeros(1, 'int64'))
+            ids, sentences = self._begun(stack, 'ids-further',
+                                         'sentences-further')
             for numbers, new_ends in stack.enter_context(contextlib.closing(
                     in_order(parts, self.stretches(0, self.num_words)))):
                 ids.write(numbers)

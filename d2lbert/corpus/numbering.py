@@ -7,6 +7,7 @@ from d2lbert.kernels import cut as compiled
 from d2lbert.kernels import draw
 from d2lbert.kernels.cut import Names
 from d2lbert.numbered import stretched
+from d2lbert.words import line_ends
 
 # Words that are counted at a time. When there are more, the rarer half is
 # forgotten: it becomes <unk>, and what comes again is counted from 0
@@ -150,11 +151,6 @@ class WordTypes:
         self._names.add(text, kept)
         self._counts = counts[kept]
         return onp.where(kept, onp.cumsum(kept) - 1, -1).astype('int32')
-
-
-def line_ends(text):
-    """Where the lines of bytes end: (lines,) int64."""
-    return onp.flatnonzero(onp.frombuffer(text, 'uint8') == ord('\n'))
 
 
 def _lengths(names):

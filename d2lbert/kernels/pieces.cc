@@ -17,9 +17,10 @@ namespace {
 class Pieces {
  public:
   void read(std::string_view lines, const int32_t* from) {
-    size_t least = 64;      // twice as many as there can be branches
-    while (least < 2 * lines.size()) least *= 2;
-    branches_.assign(least, Branch());
+    size_t size = 64;
+    // A branch for each letter at most, none for a line feed: some stay free
+    while (size < lines.size()) size *= 2;
+    branches_.assign(size, Branch());
     ids_.assign(1, -1);
     uint32_t node = 0;
     for (const char letter : lines) {
@@ -56,9 +57,13 @@ class Pieces {
     uint32_t to = 0;    // none: the root, to which no branch leads
   };
 
+  static uint64_t key_of(uint32_t node, char letter) {
+    return uint64_t{node} << 8 | static_cast<uint8_t>(letter);
+  }
+
   // Where the branch of a node by a letter is, or would be.
   size_t slot(uint32_t node, char letter) const {
-    const uint64_t key = uint64_t{node} << 8 | static_cast<uint8_t>(letter);
+    const uint64_t key = key_of(node, letter);
     size_t k = (key * kMix >> 32) & (branches_.size() - 1);
     while (branches_[k].to && branches_[k].key != key) {
       k = (k + 1) & (branches_.size() - 1);
@@ -69,8 +74,7 @@ class Pieces {
   uint32_t grown(uint32_t node, char letter) {
     Branch& branch = branches_[slot(node, letter)];
     if (!branch.to) {
-      branch = {uint64_t{node} << 8 | static_cast<uint8_t>(letter),
-                static_cast<uint32_t>(ids_.size())};
+      branch = {key_of(node, letter), static_cast<uint32_t>(ids_.size())};
       ids_.push_back(-1);
     }
     return branch.to;

@@ -55,16 +55,12 @@ def dense(X, W, b=None, units=None, act='none', precision='fp32',
 
 def joined_dense(X, weights, biases=(), precision='fp32', grad_req='add'):
     """X times several weights as times one."""
-    np, _ = _modules(X)
-    count = len(weights)
-    requests = [set(_requests(grad_req, count + len(biases))[begin:][:count])
-                for begin in (0, count)]
-    return dense(X, np.concatenate(weights, axis=0),
-                 np.concatenate(biases, axis=0) if biases else None,
-                 sum(len(weight) for weight in weights),
-                 precision=precision, grad_req=tuple(
-                     'write' if 'write' in wanted else 'null'
-                     for wanted in requests[:1 + bool(biases)]))
+    wanted = set(_requests(grad_req, len(weights) + len(biases))
+                 [:len(weights)])
+    return dense(X, np.concatenate(weights),
+                 np.concatenate(biases) if biases else None,
+                 precision=precision,
+                 grad_req=('null' if wanted == {'null'} else 'write', 'write'))
 
 
 def activation(Y, act):

@@ -15,6 +15,7 @@ from d2lbert.kernels import draw
 from d2lbert.machine import textfiles
 from d2lbert.machine.threads import in_order
 from d2lbert.text import UNK
+from d2lbert.words import line_ends
 
 # Letters that pieces are made of; words with others become [UNK]
 MAX_LETTERS = 1000
@@ -287,13 +288,14 @@ class WordCutter:
         Returns ids (all,) int32 and begins (words + 1,) int64: those of word
         k are ids[begins[k]:begins[k + 1]].
         """
+        # For a single part threads would cost more than they save
         counts, ids = zip(*in_order(self._cut, _stretches(lines),
                                     1 if len(lines) <= STRETCH else None))
         return onp.concatenate(ids), onp.cumsum(
             onp.concatenate([[0], *counts]), dtype='int64')
 
     def _cut(self, lines):
-        ends = onp.flatnonzero(onp.frombuffer(lines, 'uint8') == ord('\n'))
+        ends = line_ends(lines)
         begins = onp.append(0, ends[:-1] + 1)
         counts, ids = onp.full(len(ends), -1, 'int32'), onp.empty(0, 'int32')
         if self._fast is not None:
