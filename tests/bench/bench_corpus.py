@@ -176,6 +176,9 @@ def main():
         return
     if not Path(args.text).is_file():
         parser.error(f'--text {args.text} is no file: name a text')
+    if args.beside and not Path(args.beside, 'd2lbert').is_dir():
+        parser.error(f'--beside {args.beside} has no d2lbert in it: name a '
+                     'checkout')
     ways = {'threads': (benchmark.ROOT, 0), 'one thread': (benchmark.ROOT, 1)}
     if args.beside:
         ways['beside'] = Path(args.beside).resolve(), 0
