@@ -398,12 +398,13 @@ class BERTModel(nn.Block):
         if layer != -1:
             return X, None
         cls_X = X.take(places.rows.offsets[:-1], axis=0)        # (B, H)
-        return X, self._score_next(np.expand_dims(cls_X, 1))
+        return X, self._score_next(cls_X)
 
-    def _score_next(self, encoded_X):
+    def _score_next(self, X):
+        """nsp_Y_hat (B, 2) or None, of X (B, T, H) or its <cls> (B, H)."""
         if self.nsp is None:
             return None
-        if hasattr(self, 'hidden'):
-            # 0 is the place of <cls>
-            return self.nsp(self.hidden(encoded_X[:, 0, :]))
-        return self.nsp(encoded_X)
+        if not hasattr(self, 'hidden'):
+            return self.nsp(np.expand_dims(X, 1) if X.ndim == 2 else X)
+        # 0 is the place of <cls>
+        return self.nsp(self.hidden(X if X.ndim == 2 else X[:, 0, :]))

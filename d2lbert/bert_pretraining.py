@@ -9,7 +9,7 @@ from d2lbert.bert import get_tokens_and_segments
 from d2lbert.bert_dataset import Batch
 from d2lbert.devices import wait_for_step_before
 from d2lbert.inputs import check_labels, check_whole, on_device
-from d2lbert.layers import is_ours
+from d2lbert.layers import cross_entropy, is_ours
 from d2lbert.machine.backend import autograd, gluon
 from d2lbert.machine.files import new_run_folder, write_text
 from d2lbert.packing import at_real_places
@@ -55,7 +55,7 @@ def _get_batch_loss_bert(net, loss, vocab_size, tokens_X_shards,
             hidden = _hidden_words(shard)
         mlm_l, nsp_l = (_page_losses(net, loss, vocab_size, *shard)
                         if hidden is None else
-                        _real_losses(net, loss, hidden, shard))
+                        _real_losses(net, hidden, shard))
         mlm_ls.append(mlm_l)
         nsp_ls.append(nsp_l)
         ls.append(mlm_l + nsp_l)
@@ -87,7 +87,7 @@ def _page_losses(net, loss, vocab_size, tokens_X, segments_X, valid_lens_x,
     return mlm_l, loss(nsp_Y_hat, nsp_y).mean()
 
 
-def _real_losses(net, loss, hidden, shard):
+def _real_losses(net, hidden, shard):
     """Both losses of one shard, with nothing computed on padding."""
     example, column, place = hidden
     encoded_X, begins, nsp_Y_hat = at_real_places(
@@ -99,7 +99,7 @@ def _real_losses(net, loss, hidden, shard):
         encoded_X.take(put(begins[example] + place), axis=0),
         put(shard.mlm_Y.asnumpy()[example, column]),
         put(shard.mlm_weights_X.asnumpy()[example, column], 'float32'))
-    return mlm_l, loss(nsp_Y_hat, shard.nsp_y).mean()
+    return mlm_l, cross_entropy(nsp_Y_hat, shard.nsp_y.asnumpy())
 
 
 def _is_the_books(loss):

@@ -77,7 +77,10 @@ def losses_and_gradients(net, batch, losses=None):
 
 
 def same(ours, theirs):
-    onp.testing.assert_allclose(ours[:2], theirs[:2], rtol=2e-6)
+    onp.testing.assert_allclose(ours[0], theirs[0], rtol=2e-6)
+    # MXNet's log_softmax is off by so much; ours is held to float64 where
+    # the operators are tested
+    onp.testing.assert_allclose(ours[1], theirs[1], rtol=2e-6, atol=4e-6)
     for name, gradient in theirs[2].items():
         onp.testing.assert_allclose(ours[2][name], gradient, atol=2e-6,
                                     err_msg=name)

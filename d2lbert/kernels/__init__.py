@@ -159,13 +159,13 @@ def load():
 def enabled(*arrays):
     """Whether the fused operators may take these arrays.
 
-    True where they are loaded (the first call builds them) and every array
-    is a float32 or int32 array on a CPU.
+    True where they are loaded (the first call builds them) and these are
+    float32 or int32 arrays on a CPU; all are where the first one is.
     """
     return load() and all(
         isinstance(array, mx.nd.NDArray)
-        and array.ctx.device_type != 'gpu'
-        and array.dtype in (numpy.float32, numpy.int32) for array in arrays)
+        and array.dtype in (numpy.float32, numpy.int32)
+        for array in arrays) and arrays[0].ctx.device_type != 'gpu'
 
 
 def compiled_for():

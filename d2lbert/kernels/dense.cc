@@ -121,7 +121,9 @@ void forward(long R, long K, long N, const float* X, const float* W,
     for (long p = 0; p < panels; p++)
       pack_panel_t<E>(W + p * NR * K, K, K, std::min<long>(NR, N - p * NR),
                       packed + p * NR * words);
-#pragma omp for schedule(static) collapse(2)
+    // A core may be another's for a while, such as Python's that prepares
+    // the operators behind this one.
+#pragma omp for schedule(dynamic, 2) collapse(2)
     for (long i = 0; i < blocks; i++)
       for (long g = 0; g < groups; g++) {
         const long first = i * block, m = std::min(block, R - first);
@@ -197,7 +199,7 @@ void backward_by_rows(long R, long K, long N, const float* X, const float* W,
                       float* dW, float* db) {
   const int threads = team(4.0 * R * K * N);
   const long block = block_rows(R, threads, 4.0 * (K + N));
-  const long blocks = ceil_div(R, block), words = E::words(N);
+  const long words = E::words(N);
   const long half = E::words(block);
   Scratch& shared = team_scratch();
   shared.reset((padded(K) * words + (N * K + N + 32) * threads) * 4 + 128);
@@ -225,9 +227,12 @@ void backward_by_rows(long R, long K, long N, const float* X, const float* W,
         pack_panel<E>(W + p * NR, K, N, std::min<long>(NR, K - p * NR),
                       packed + p * NR * words);
     }
-#pragma omp for schedule(static)
-    for (long i = 0; i < blocks; i++) {
-      const long first = i * block, m = std::min(block, R - first);
+    // Of few rows, whole blocks would be more for one thread than another.
+    long begin, end;
+    share(ceil_div(R, MR), omp_get_num_threads(), t, &begin, &end);
+    end = std::min(end * MR, R);
+    for (long first = begin * MR; first < end; first += block) {
+      const long m = std::min(block, end - first);
       const float* dy = dY + first * N;
       activation_gradient(act, m, N, dy, saved + first * N, dZ, sums[t]);
       const float* dz = act == NONE ? dy : dZ;
@@ -244,7 +249,7 @@ void backward_by_rows(long R, long K, long N, const float* X, const float* W,
         const word<E>* a = as_columns(dz, lda, m, N, turned);
         pack<E>(X + first * K, K, m, K, x);
         Ahead ahead(stripes(N, K));
-        const long next = std::min(block, R - first - m);
+        const long next = std::min(block, end - first - m);
         ahead.fetch(dy + m * N, next * N * 4);
         if (act != NONE) ahead.fetch(saved + (first + m) * N, next * N * 4);
         if (dX) ahead.fetch(dX + (first + m) * K, next * K * 4);
@@ -252,6 +257,7 @@ void backward_by_rows(long R, long K, long N, const float* X, const float* W,
                     &ahead);
       }
     }
+#pragma omp barrier
     if (dW) add_up(weights, N * K, dW);
     if (db) add_up(sums, N, db);
   }

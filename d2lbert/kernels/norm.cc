@@ -1,32 +1,37 @@
-// d2lbert_add_norm: LayerNorm(X + dropout(Y)) over the last axis.
+// d2lbert_add_norm: LayerNorm(X + dropout(Y)) over the last axis, or of X
+// alone.
 #include "op.h"
 
 namespace d2lbert {
 namespace {
 
+bool adds(const Attrs& attrs) { return number(attrs, "adds", 1) != 0; }
 bool drops(const Attrs& attrs) { return number(attrs, "p", 0) > 0; }
 
 MXReturnValue parse(const Attrs& attrs, int* inputs, int* outputs) {
-  *inputs = drops(attrs) ? 5 : 4;  // X, Y, gamma, beta[, noise]
-  *outputs = 2;                    // Z, (mean, 1 / deviation) of each row
+  // X[, Y], gamma, beta[, noise]
+  *inputs = 3 + adds(attrs) + drops(attrs);
+  *outputs = 2;  // Z, (mean, 1 / deviation) of each row
   return MX_SUCCESS;
 }
 
-MXReturnValue infer_shape(const Attrs&, Shapes* in, Shapes* out) {
+MXReturnValue infer_shape(const Attrs& attrs, Shapes* in, Shapes* out) {
   const Shape x = (*in)[0];
   if (x.empty()) return fail("add_norm needs X with at least one axis");
-  (*in)[1] = x;
-  (*in)[2] = (*in)[3] = {x.back()};
-  if (in->size() == 5) (*in)[4] = {64};
+  const int scales = 1 + adds(attrs);
+  (*in)[scales - 1] = x;
+  (*in)[scales] = (*in)[scales + 1] = {x.back()};
+  if (drops(attrs)) in->back() = {64};
   Shape stats = x;
   stats.back() = 2;
   *out = {x, stats};
   return MX_SUCCESS;
 }
 
-// X + dropout(Y), vector j of a row.
+// X + dropout(Y), or X where there is no Y, vector j of a row.
 inline vf joined(const float* x, const float* y, const Dropout& dropout,
                  const Draws& draws, vi lane, long j, long n) {
+  if (!y) return load(x + j, n - j);
   const vf v = load(y + j, n - j);
   if (!dropout.on()) return load(x + j, n - j) + v;
   return load(x + j, n - j) + v * dropout.factors(draws, (vu)(lane + (int)j));
@@ -34,16 +39,19 @@ inline vf joined(const float* x, const float* y, const Dropout& dropout,
 
 MXReturnValue run_forward(const Attrs& attrs, Tensors* in, Tensors* out,
                           const OpResource&) {
-  const float *X = floats((*in)[0]), *Y = floats((*in)[1]);
-  const float *gamma = floats((*in)[2]), *beta = floats((*in)[3]);
+  const int scales = 1 + adds(attrs);
+  const float* X = floats((*in)[0]);
+  const float* Y = adds(attrs) ? floats((*in)[1]) : nullptr;
+  const float *gamma = floats((*in)[scales]),
+              *beta = floats((*in)[scales + 1]);
   const Dropout dropout(number(attrs, "p", 0),
-                        drops(attrs) ? floats((*in)[4]) : nullptr);
+                        drops(attrs) ? floats(in->back()) : nullptr);
   const float eps = (float)number(attrs, "eps", 1e-5);
   float *Z = floats((*out)[0]), *stats = floats((*out)[1]);
   const long H = (*in)[0].shape.back(), R = H ? (*in)[0].size() / H : 0;
-#pragma omp parallel for schedule(static) num_threads(team(10.0 * R * H))
+#pragma omp parallel for schedule(dynamic, 64) num_threads(team(10.0 * R * H))
   for (long i = 0; i < R; i++) {
-    const float *x = X + i * H, *y = Y + i * H;
+    const float *x = X + i * H, *y = Y ? Y + i * H : nullptr;
     float* z = Z + i * H;
     const Draws draws = dropout.row(i);
     const vi lane = count();
@@ -73,16 +81,18 @@ MXReturnValue run_forward(const Attrs& attrs, Tensors* in, Tensors* out,
 
 MXReturnValue run_backward(const Attrs& attrs, Tensors* in, Tensors* out,
                            const OpResource&) {
-  // in: dZ, dstats, X, Y, gamma, beta[, noise], Z, stats
-  const float* dZ = floats((*in)[0]);
-  const float *X = floats((*in)[2]), *Y = floats((*in)[3]);
-  const float* gamma = floats((*in)[4]);
+  // in: dZ, dstats, X[, Y], gamma, beta[, noise], Z, stats
+  const int scales = 1 + adds(attrs);
+  const float *dZ = floats((*in)[0]), *X = floats((*in)[2]);
+  const float* Y = adds(attrs) ? floats((*in)[3]) : nullptr;
+  const float* gamma = floats((*in)[2 + scales]);
   const Dropout dropout(number(attrs, "p", 0),
-                        drops(attrs) ? floats((*in)[6]) : nullptr);
+                        drops(attrs) ? floats((*in)[4 + scales]) : nullptr);
   const float* stats = floats(in->back());
-  float *dX = floats((*out)[0]), *dY = floats((*out)[1]);
-  float *dgamma = floats((*out)[2]), *dbeta = floats((*out)[3]);
-  if (drops(attrs)) clear((*out)[4]);
+  float* dX = floats((*out)[0]);
+  float* dY = adds(attrs) ? floats((*out)[1]) : nullptr;
+  float *dgamma = floats((*out)[scales]), *dbeta = floats((*out)[scales + 1]);
+  if (drops(attrs)) clear(out->back());
   const long H = (*in)[2].shape.back(), R = H ? (*in)[2].size() / H : 0;
   const int threads = team(10.0 * R * H);
   const long width = ceil_div(H, VL) * VL;
@@ -105,7 +115,8 @@ MXReturnValue run_backward(const Attrs& attrs, Tensors* in, Tensors* out,
     const vi lane = count();
 #pragma omp for schedule(static)
     for (long i = 0; i < R; i++) {
-      const float *x = X + i * H, *y = Y + i * H, *dz = dZ + i * H;
+      const float *x = X + i * H, *y = Y ? Y + i * H : nullptr;
+      const float* dz = dZ + i * H;
       const float mean = stats[2 * i], scale = stats[2 * i + 1];
       const Draws draws = dropout.row(i);
       vf first{}, second{};

@@ -17,7 +17,7 @@ from d2lbert.kernels import fused, plain
 
 __all__ = ['activation', 'adam', 'add_norm', 'attention_qkv',
            'check_precision', 'dense', 'divergence', 'embed', 'joined_dense',
-           'layer_norm', 'vocab_ce']
+           'layer_norm', 'softmax_ce', 'vocab_ce']
 
 
 def _for(*arrays):
@@ -95,6 +95,14 @@ def vocab_ce(X, W, b, labels, weights, precision='fp32', grad_req='add'):
     """
     return _for(X, W).vocab_ce(X, W, b, labels, weights,
                                precision=precision, grad_req=grad_req)[0]
+
+
+def softmax_ce(logits, labels, weights):
+    """Cross-entropy of each row of logits (M, V) by its weight: (M,).
+
+    labels (M,) int32, weights (M,).
+    """
+    return _for(logits).softmax_ce(logits, labels, weights)
 
 
 def divergence(scores, taught, temperature):

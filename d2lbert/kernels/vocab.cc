@@ -437,6 +437,9 @@ MXReturnValue infer_shape(const Attrs&, Shapes* in, Shapes* out) {
   return MX_SUCCESS;
 }
 
+// Rows of a few classes, which a vector would mostly leave empty.
+bool is_narrow(long V) { return V < VL; }
+
 MXReturnValue run_forward(const Attrs&, Tensors* in, Tensors* out,
                           const OpResource&) {
   const float *X = floats((*in)[0]), *weights = floats((*in)[2]);
@@ -448,6 +451,15 @@ MXReturnValue run_forward(const Attrs&, Tensors* in, Tensors* out,
     const float* x = X + i * V;
     const vi lane = count();
     const float most = std::max(maximum(x, V), -1e30f);
+    stats[2 * i] = most;
+    if (is_narrow(V)) {
+      double all = 0;
+      for (long j = 0; j < V; j++) all += std::exp((double)x[j] - most);
+      stats[2 * i + 1] = (float)(1 / all);
+      loss[i] = (float)(weights[i] *
+                        (most - (double)x[clip(labels[i], V)] + std::log(all)));
+      continue;
+    }
     vf total{};
     for (long j = 0; j < V; j += VL) {
       vf e = exp(load(x + j, V - j) - most);
@@ -455,7 +467,6 @@ MXReturnValue run_forward(const Attrs&, Tensors* in, Tensors* out,
       total += e;
     }
     const float all = sum(total);
-    stats[2 * i] = most;
     stats[2 * i + 1] = 1 / all;
     loss[i] = weights[i] * (most - x[clip(labels[i], V)] + std::log(all));
   }
@@ -480,8 +491,12 @@ MXReturnValue run_backward(const Attrs&, Tensors* in, Tensors* out,
       dweights[i] = d[i] * (most - x[label] - std::log(inverse));
     if (!dX) continue;
     const float c = d[i] * weights[i], scale = c * inverse;
-    for (long j = 0; j < V; j += VL)
-      store(dX + i * V + j, scale * exp(load(x + j, V - j) - most), V - j);
+    if (is_narrow(V))
+      for (long j = 0; j < V; j++)
+        dX[i * V + j] = (float)(scale * std::exp((double)x[j] - most));
+    else
+      for (long j = 0; j < V; j += VL)
+        store(dX + i * V + j, scale * exp(load(x + j, V - j) - most), V - j);
     dX[i * V + label] -= c;
   }
   return MX_SUCCESS;

@@ -13,6 +13,7 @@ from d2lbert.bert_pretraining import (
     summary,
 )
 from d2lbert.corpus.opening import open_corpus
+from d2lbert.layers import cross_entropy
 from d2lbert.machine.backend import gluon
 from d2lbert.machine.hardware import require_memory
 from d2lbert.objectives.evaluation import Figures, evaluate
@@ -155,7 +156,7 @@ class MLMAndNSP:
     def losses_of(self, net, hidden):
         """The same of a shard that is encoded, `hidden.Hidden`."""
         return [hidden.mlm_loss(net), (
-            self._loss(hidden.nsp_Y_hat, hidden.nsp_y).mean(),
+            cross_entropy(hidden.nsp_Y_hat, hidden.nsp_y.asnumpy()),
             len(hidden.nsp_y))]
 
     def evaluate(self, net, devices):

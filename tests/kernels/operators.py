@@ -70,16 +70,19 @@ def cases(precision='fp32'):
     for R, H in ((100, 70), (3, 2000)):
         found[f'add_norm {R} x {H}'] = lambda m: m.add_norm, [
             draw(R, H), draw(R, H), draw(H), draw(H)]
+    found['layer_norm'] = lambda m: m.layer_norm, [
+        draw(100, 70), draw(70), draw(70)]
     # A table of many rows is shared out by rows, a short one by columns;
     # every row is drawn, so that none on a border can be wrong unseen
     places = [_ints(rng.permutation(3000) % n) for n in (1500, 2, 50)]
     found['embed'] = (
         lambda m: lambda *tables: m.embed(*places, *tables),
         [draw(1500, 21), draw(2, 21), draw(50, 21)])
-    labels = _ints(rng.randint(0, 500, 70))
-    found['softmax_ce'] = (
-        lambda m: lambda X, w: m.softmax_ce(X, labels, w),
-        [draw(70, 500), draw(70)])
+    for V in (500, 2):
+        labels = _ints(rng.randint(0, V, 70))
+        found[f'softmax_ce {V}'] = (
+            lambda m, labels=labels: lambda X, w: m.softmax_ce(X, labels, w),
+            [draw(70, V), draw(70)])
     taught = np.array(draw(70, 500))
     found['divergence'] = (
         lambda m: lambda X: m.divergence(X, taught, 2.0), [draw(70, 500)])

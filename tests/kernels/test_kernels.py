@@ -241,6 +241,9 @@ def test_add_norm_is_the_float64_layer_norm(fused, draw, shape):
     check(np_norm, fused.add_norm, values, tolerance=5e-5)
     check(lambda *v: np_norm(*v, eps=1e-2),
           lambda *v: fused.add_norm(*v, eps=1e-2), values)
+    X, _, *scales = values
+    check(lambda X, *v: np_norm(X, 0 * X, *v), fused.layer_norm,
+          [X, *scales], tolerance=5e-5)
 
 
 PADDED = [(1, [1], 1, 1), (5, [5, 0, 1, 3], 12, 3), (64, [64, 30], 128, 2),
@@ -440,12 +443,21 @@ def test_a_loss_asked_for_alone_refuses_to_go_backward(fused, draw):
         X.grad.asnumpy()
 
 
-@pytest.mark.parametrize('M, V', [(1, 1), (5, 33), (40, 1000)])
+@pytest.mark.parametrize('M, V', [(1, 1), (64, 2), (5, 33), (40, 1000)])
 def test_softmax_ce_is_the_float64_loss(fused, draw, M, V):
     labels = numpy.random.RandomState(4).randint(0, V, M)
     check(lambda X, w: np_ce(X, labels) * w,
           lambda X, w: fused.softmax_ce(X, ints(labels), w),
           [draw(M, V) * 5, draw(M)])
+
+
+def test_few_classes_are_as_exact_as_float32_can_be(fused, draw):
+    logits = (draw(300, 2) * 5).astype('float32')
+    labels = numpy.random.RandomState(4).randint(0, 2, 300)
+    rows = fused.softmax_ce(array(logits), ints(labels), np.ones(300))
+    numpy.testing.assert_allclose(
+        rows.asnumpy(), np_ce(logits.astype('float64'), labels), rtol=1e-7,
+        atol=1e-12)
 
 
 def np_divergence(X, Y, T):

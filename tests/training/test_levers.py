@@ -44,6 +44,11 @@ def test_a_loss_counts_by_its_weight_and_is_told_without(accumulate):
     (losses, mlm), (_, both), (told, much) = map(found, (0, 1, 3))
     assert told == losses
     for name, grad in mlm.items():
+        if name.endswith('W_k.bias'):
+            # What is added to all keys moves no share of attention: there
+            # is nothing but rounding
+            assert abs(much[name]).max() < 1e-7
+            continue
         onp.testing.assert_allclose(
             much[name], grad + 3 * (both[name] - grad), rtol=1e-3,
             atol=3e-6 * abs(much[name]).max() + 1e-8, err_msg=name)
