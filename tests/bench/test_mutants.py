@@ -17,7 +17,6 @@ def python(*arguments):
     return done.returncode, done.stdout
 
 
-@pytest.mark.slow
 def test_each_mistake_has_its_place_and_its_tests():
     status, out = python('mutants.py', '--list')
     assert status == 0, out

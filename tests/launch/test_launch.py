@@ -159,7 +159,8 @@ def test_a_killed_worker_ends_the_training_of_all(tmp_path, mark, capfd):
 @pytest.mark.parametrize('role', ['scheduler', 'server'])
 def test_scheduler_and_servers_are_watched_over_as_well(command, mark, role):
     job = command(STUBBORN, '--', 'pretrain')
-    wait_for(lambda: len(processes(mark, 'D2LBERT_RANK=1')) == 2)
+    wait_for(lambda: len(processes(mark, 'D2LBERT_RANK=1')) == 2
+             and processes(mark, f'DMLC_ROLE={role}'))
     for pid in processes(mark, f'DMLC_ROLE={role}'):
         os.kill(pid, signal.SIGKILL)
     _, errors = job.communicate(timeout=30)
