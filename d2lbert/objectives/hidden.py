@@ -22,7 +22,7 @@ class Hidden(NamedTuple):
     weights: Any        # (S,) float32
     count: float        # how many there are
     nsp_Y_hat: Any      # (B, 2), None without such a head
-    nsp_y: Any          # (B,) float32; None without pairs
+    nsp_y: Any          # (B,) float32, on the host; None without pairs
 
     @classmethod
     def of(cls, net, shard, device):
@@ -33,11 +33,11 @@ class Hidden(NamedTuple):
         """
         net = getattr(net, 'bert', net)
 
-        def column(name, dtype=None):
+        def column(name):
             found = getattr(shard, name, None)
-            return None if found is None else on_device(found, device, dtype)
-        tokens = column('tokens_X', 'int32')
-        segments = column('segments_X', 'int32')
+            return None if found is None else on_device(found, device,
+                                                        'int32')
+        tokens, segments = column('tokens_X'), column('segments_X')
         X, begins, nsp_Y_hat = at_real_places(
             net, tokens, np.zeros_like(tokens) if segments is None
             else segments, shard.valid_lens_x)
@@ -52,7 +52,7 @@ class Hidden(NamedTuple):
         return cls(X, places, left, right, *(
             on_device(found[row, k], device)
             for found in (shard.mlm_Y, shard.mlm_weights_X)), float(count),
-            nsp_Y_hat, column('nsp_y'))
+            nsp_Y_hat, getattr(shard, 'nsp_y', None))
 
     def at(self, places):
         """The vectors (S, H) at rows `places` of X."""

@@ -156,7 +156,7 @@ class MLMAndNSP:
     def losses_of(self, net, hidden):
         """The same of a shard that is encoded, `hidden.Hidden`."""
         return [hidden.mlm_loss(net), (
-            cross_entropy(hidden.nsp_Y_hat, hidden.nsp_y.asnumpy()),
+            cross_entropy(hidden.nsp_Y_hat, hidden.nsp_y),
             len(hidden.nsp_y))]
 
     def evaluate(self, net, devices):
