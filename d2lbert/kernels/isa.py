@@ -27,6 +27,7 @@ SETS = {
                       '-mavx512cd', '-mavx512dq', '-mavx512vl'),
         f'{_HASWELL} avx512f avx512bw avx512cd avx512dq avx512vl'),
     'avx2': InstructionSet(('x86_64',), ('-march=haswell',), _HASWELL),
+    'avx': InstructionSet(('x86_64',), ('-march=x86-64', '-mavx'), 'avx'),
     'sse': InstructionSet(('x86_64',), ('-march=x86-64',), ''),
     'neon': InstructionSet(('aarch64', 'arm64'), ('-march=armv8-a',), ''),
 }

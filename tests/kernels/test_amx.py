@@ -6,33 +6,25 @@ itself, instruction by instruction, with NumPy.
 import ctypes
 import faulthandler
 import os
-import pathlib
 import signal
 import subprocess
 import sys
 
+import emulation
 import numpy
 import pytest
 import tiles
 
 from d2lbert import kernels
-from d2lbert.kernels import build, products
+from d2lbert.kernels import products
 
-HERE = pathlib.Path(__file__).parent
-EMULATED = '-DD2LBERT_AMX_EMULATED'
+HERE = emulation.HERE
 
 
 @pytest.fixture(scope='module')
 def emulated(compiler):
     """The variables that give a process emulated tiles for all products."""
-    if kernels.mode() == 'off':
-        pytest.skip('D2LBERT_KERNELS is off')
-    if not kernels.bf16_supported():
-        pytest.skip('the emulation needs a CPU with AVX-512 BF16')
-    command = os.environ.get('CXX') or build._compiler()[0][0]
-    if EMULATED not in command:
-        command = f'{command} {EMULATED}'
-    return {'CXX': command, 'D2LBERT_AMX': 'require'}
+    return emulation.variables(tiles=True)
 
 
 def python(arguments, variables):
@@ -62,12 +54,11 @@ def found(emulated, tmp_path_factory):
 
 
 @pytest.fixture(scope='module')
-def driver(emulated):
+def driver(compiler):
     """The instructions themselves."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv('CXX', f'{emulated["CXX"]} -I{kernels.FOLDER}')
-        path = build.library('tiles', [HERE / 'tiles.cc', *(
-            kernels.FOLDER / name for name in ('amx.cc', 'gemm.cc'))])
+        path = emulation.library('tiles', [
+            HERE / 'tiles.cc', kernels.FOLDER / 'amx.cc'], patch, tiles=True)
     return ctypes.CDLL(str(path))
 
 

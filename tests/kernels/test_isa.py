@@ -29,7 +29,7 @@ def runs_here(name):
 
 
 @pytest.mark.parametrize('name, this, why', [
-    ('avx3', X86, "'avx3': it must be native, avx512, avx2, sse or neon"),
+    ('avx3', X86, "'avx3': it must be native, avx512, avx2, avx, sse or neon"),
     ('neon', X86, 'instructions of aarch64, and this processor is x86_64'),
     ('avx512', X86, 'lacks avx512f, avx512bw.*: name a lower one'),
     ('avx2', X86._replace(machine='aarch64'), 'this processor is aarch64')])
@@ -53,6 +53,7 @@ def test_a_lower_set_is_allowed_and_another_library(monkeypatch, compiler):
 
 
 @pytest.mark.parametrize('name, said', [('avx2', ('AVX2', 8)),
+                                        ('avx', ('AVX', 8)),
                                         ('sse', ('SSE', 4))])
 def test_a_lower_set_is_what_the_library_was_compiled_for(
         name, said, monkeypatch, compiler, tmp_path):
@@ -83,7 +84,7 @@ def test_the_operators_say_what_they_were_compiled_for():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('name', ['avx512', 'avx2', 'sse'])
+@pytest.mark.parametrize('name', ['avx512', 'avx2', 'avx', 'sse'])
 def test_all_that_holds_for_the_operators_holds_for_a_lower_set(compiler,
                                                                 name):
     runs_here(name)

@@ -1,0 +1,44 @@
+"""Compiling for instructions that the processor at hand need not have."""
+import hashlib
+import os
+import pathlib
+
+import pytest
+
+from d2lbert import kernels
+from d2lbert.kernels import build
+from d2lbert.machine.processor import processor
+
+HERE = pathlib.Path(__file__).parent
+
+
+def variables(tiles=False):
+    """What compiles for AVX-512 with bfloat16: {variable: value}.
+
+    By the processor's own instructions as far as it has them, emulated ones
+    for the rest. tiles: emulated tiles of AMX as well, for all products.
+    Skips the test where even those do not run.
+    """
+    if kernels.mode() == 'off':
+        pytest.skip('D2LBERT_KERNELS is off')
+    if not {'avx2', 'fma'} <= set(processor().features):
+        pytest.skip('the emulation needs a CPU with AVX2 and FMA')
+    header = HERE / 'avx512.h'
+    # A library's name tells of its command, but not of what that includes
+    digest = hashlib.sha256(header.read_bytes()).hexdigest()[:16]
+    command = [os.environ.get('CXX') or build._compiler()[0][0], '-include',
+               header.name, '-Wno-psabi', f'-DEMULATION={digest}']
+    if tiles:
+        command.append('-DD2LBERT_AMX_EMULATED')
+    folders = [str(HERE), str(kernels.FOLDER), os.environ.get('CPATH')]
+    return {'CXX': ' '.join(command), 'D2LBERT_ISA': '',
+            # Unlike CXX, it may name folders that have spaces in their names
+            'CPATH': os.pathsep.join(filter(None, folders)),
+            'D2LBERT_AMX': 'require' if tiles else 'off'}
+
+
+def library(name, sources, patch, tiles=False):
+    """A path to C++ compiled that way; patch: a `pytest.MonkeyPatch`."""
+    for variable, value in variables(tiles).items():
+        patch.setenv(variable, value)
+    return build.library(name, sources)
