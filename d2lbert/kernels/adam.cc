@@ -163,7 +163,7 @@ class Step {
 #pragma omp parallel num_threads(threads)
     {
       WithoutDenormals here;
-#pragma omp for schedule(static)
+#pragma omp for schedule(dynamic) nowait
       for (long b = 0; b < count; b++) rule_(blocks[b]);
     }
   }

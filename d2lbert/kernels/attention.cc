@@ -139,7 +139,7 @@ void forward(const Problem& p, const Parts& in, float* out, float* lse) {
     float* S = own.take<float>(QUERIES * width);
     word<E>* query = own.take<word<E>>(QUERIES * d_words);
     word<E>* weight = own.take<word<E>>(QUERIES * t_words);
-#pragma omp for schedule(dynamic, 4)
+#pragma omp for schedule(dynamic, 4) nowait
     for (long unit = 0; unit < p.B * p.heads; unit++) {
       const Unit u(p, unit);
       const long first = u.first, last = u.last, n = u.keys, h = u.head;
@@ -222,7 +222,7 @@ void backward(const Problem& p, const Parts& in, const float* d_out,
     float* dS = own.take<float>(QUERIES * width);
     word<E>* as_is = own.take<word<E>>(QUERIES * std::max(d_words, t_words));
     word<E>* turned = own.take<word<E>>(q_words * width);
-#pragma omp for schedule(dynamic, 4)
+#pragma omp for schedule(dynamic, 4) nowait
     for (long unit = 0; unit < p.B * p.heads; unit++) {
       const Unit u(p, unit);
       const long first = u.first, last = u.last, n = u.keys, h = u.head;

@@ -112,18 +112,19 @@ void forward(long R, long K, long N, const float* X, const float* W,
   float* bias = shared.take<float>(padded(N));
   std::fill(bias, bias + padded(N), 0.f);
   if (b) std::copy(b, b + N, bias);
+  Preparation packing;
 #pragma omp parallel num_threads(threads)
   {
     Scratch& own = own_scratch();
     own.reset(block * words * 4);
     word<E>* rows = own.take<word<E>>(block * words);
-#pragma omp for schedule(static)
-    for (long p = 0; p < panels; p++)
+    packing.all(panels, [&](long p) {
       pack_panel_t<E>(W + p * NR * K, K, K, std::min<long>(NR, N - p * NR),
                       packed + p * NR * words);
+    });
     // A core may be another's for a while, such as Python's that prepares
     // the operators behind this one.
-#pragma omp for schedule(dynamic, 2) collapse(2)
+#pragma omp for schedule(dynamic, 2) collapse(2) nowait
     for (long i = 0; i < blocks; i++)
       for (long g = 0; g < groups; g++) {
         const long first = i * block, m = std::min(block, R - first);
@@ -180,10 +181,11 @@ void activation_gradient(Act act, long m, long N, const float* dY,
               N - j);
 }
 
-// The sum of what each thread of the team has, n numbers; each adds a part.
+// The sum of what each thread of the team has, n numbers; each adds a part,
+// and waits for no other.
 void add_up(const std::vector<float*>& parts, long n, float* to) {
   const int team_size = omp_get_num_threads();
-#pragma omp for schedule(static)
+#pragma omp for schedule(static) nowait
   for (long j = 0; j < n; j += VL) {
     vf s = load(parts[0] + j, n - j);
     for (int q = 1; q < team_size; q++) s += load(parts[q] + j, n - j);
@@ -209,6 +211,7 @@ void backward_by_rows(long R, long K, long N, const float* X, const float* W,
     weights[t] = shared.take<float>(N * K);
     sums[t] = shared.take<float>(N);
   }
+  Preparation packing;
 #pragma omp parallel num_threads(threads)
   {
     const int t = omp_get_thread_num();
@@ -221,12 +224,10 @@ void backward_by_rows(long R, long K, long N, const float* X, const float* W,
     word<E>* x = own.take<word<E>>(padded(K) * half);
     word<E>* as_is = own.take<word<E>>(block * words);
     word<E>* turned = own.take<word<E>>(half * N);
-    if (dX) {
-#pragma omp for schedule(static)
-      for (long p = 0; p < ceil_div(K, NR); p++)
-        pack_panel<E>(W + p * NR, K, N, std::min<long>(NR, K - p * NR),
-                      packed + p * NR * words);
-    }
+    packing.all(dX ? ceil_div(K, NR) : 0, [&](long p) {
+      pack_panel<E>(W + p * NR, K, N, std::min<long>(NR, K - p * NR),
+                    packed + p * NR * words);
+    });
     // Of few rows, whole blocks would be more for one thread than another.
     long begin, end;
     share(ceil_div(R, MR), omp_get_num_threads(), t, &begin, &end);
@@ -358,17 +359,16 @@ void backward_by_columns(long R, long K, long N, const float* X,
   word<E>* packed = shared.take<word<E>>(padded(K) * words);
   float* dZ = act == NONE ? nullptr : shared.take<float>(R * N);
   const float* dz = dZ ? dZ : dY;
+  Preparation packing;
 #pragma omp parallel num_threads(threads)
   {
     Scratch& own = own_scratch();
     own.reset(block * words * 4);
     word<E>* as_is = own.take<word<E>>(block * words);
-    if (dX) {
-#pragma omp for schedule(static)
-      for (long p = 0; p < ceil_div(K, NR); p++)
-        pack_panel<E>(W + p * NR, K, N, std::min<long>(NR, K - p * NR),
-                      packed + p * NR * words);
-    }
+    packing.all(dX ? ceil_div(K, NR) : 0, [&](long p) {
+      pack_panel<E>(W + p * NR, K, N, std::min<long>(NR, K - p * NR),
+                    packed + p * NR * words);
+    });
 #pragma omp for schedule(static)
     for (long i = 0; i < blocks; i++) {
       const long first = i * block, m = std::min(block, R - first);

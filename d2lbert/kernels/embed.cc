@@ -47,7 +47,7 @@ MXReturnValue run_forward(const Attrs&, Tensors* in, Tensors* out,
     rows[k] = (*in)[3 + k].shape[0];
   }
   float* Y = floats((*out)[0]);
-#pragma omp parallel for schedule(static) num_threads(team(3.0 * R * H))
+#pragma omp parallel for schedule(dynamic, 64) num_threads(team(3.0 * R * H))
   for (long i = 0; i < R; i++) {
     const float* a = table[0] + clip(index[0][i], rows[0]) * H;
     const float* b = table[1] + clip(index[1][i], rows[1]) * H;

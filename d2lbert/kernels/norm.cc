@@ -113,7 +113,7 @@ MXReturnValue run_backward(const Attrs& attrs, Tensors* in, Tensors* out,
     own.reset(4 * (2 * width + 32));
     float *hat = own.take<float>(width), *by_hat = own.take<float>(width);
     const vi lane = count();
-#pragma omp for schedule(static)
+#pragma omp for schedule(static) nowait
     for (long i = 0; i < R; i++) {
       const float *x = X + i * H, *y = Y ? Y + i * H : nullptr;
       const float* dz = dZ + i * H;

@@ -4,8 +4,10 @@
 #include <omp.h>
 #include <stdlib.h>
 
+#include <atomic>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <unordered_map>
 #include <vector>
 
@@ -89,5 +91,26 @@ inline void share(long n, int parts, int part, long* first, long* last) {
   *first = n * part / parts;
   *last = n * (part + 1) / parts;
 }
+
+// What all threads of a team need before they go on, done by those that are
+// there. The end of an `omp for` would wait for one that comes late, or that
+// the system gave another's work meanwhile, for longer than that takes.
+class Preparation {
+ public:
+  // Returns once each of n parts is done, by whichever thread of the team;
+  // all of them call this, with the same n.
+  template <class F>
+  void all(long n, F part) {
+    for (long i; (i = next_.fetch_add(1, std::memory_order_relaxed)) < n;) {
+      part(i);
+      done_.fetch_add(1, std::memory_order_release);
+    }
+    while (done_.load(std::memory_order_acquire) < n)
+      std::this_thread::yield();
+  }
+
+ private:
+  std::atomic<long> next_{0}, done_{0};
+};
 
 }  // namespace d2lbert
