@@ -50,7 +50,7 @@ def read(folder, config, special_of):
     vocab = read_json(folder / VOCAB_JSON)
     if not all(type(idx) is int and idx >= 0 for idx in vocab.values()):
         raise TokenizerError(f'{folder / VOCAB_JSON} is damaged: it must give '
-                             'each token its number')
+                             'each token its number; fetch it again')
     if not any(token.endswith(END) for token in vocab):
         return _roberta(folder, vocab, config, special_of)
     if '<special1>' in vocab:
@@ -194,7 +194,7 @@ def _in_order(vocab, path):
     tokens = [''] * (1 + max(vocab.values()))
     if len(tokens) > 2 * len(vocab) + 1000:
         raise TokenizerError(f'{path} is damaged: it numbers {len(vocab)} '
-                             f'tokens up to {len(tokens) - 1}')
+                             f'tokens up to {len(tokens) - 1}; fetch it again')
     for token, idx in vocab.items():
         tokens[idx] = token
     return tokens
@@ -219,7 +219,7 @@ def _lines(path):
         text = path.read_text('utf-8')
     except UnicodeDecodeError as error:
         raise TokenizerError(f'{path} is damaged: not UTF-8 at byte '
-                             f'{error.start}') from None
+                             f'{error.start}; fetch it again') from None
     lines = text.split('\n')
     while lines and not lines[-1].strip():
         lines.pop()

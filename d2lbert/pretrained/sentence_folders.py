@@ -40,7 +40,8 @@ def load_pooling(folder):
                 module.get('type'), str) and isinstance(
                     module.get('path', ''), str)):
             raise PretrainedError(f'{folder / MODULES} is damaged: each '
-                                  'module has a type and a path')
+                                  'module has a type and a path; fetch it '
+                                  'again')
         kinds[module['type'].rpartition('.')[2]] = module.get('path', '')
     order = list(kinds)
     if order not in (['Transformer', 'Pooling'],
@@ -72,7 +73,7 @@ def _length(config, path):
                           and length is not True):
         return length
     raise PretrainedError(f'{path} is damaged: max_seq_length must be a '
-                          f'number of tokens, not {length!r}')
+                          f'number of tokens, not {length!r}; fetch it again')
 
 
 def _modes(path):
@@ -102,5 +103,5 @@ def _prompt(path):
     prompt = prompts.get(name) if isinstance(prompts, dict) else None
     if not isinstance(prompt, str):
         raise PretrainedError(f'{path} is damaged: it has no prompt {name!r},'
-                              ' which is its default')
+                              ' which is its default; fetch it again')
     return prompt

@@ -51,10 +51,12 @@ def read_json(path, kind=dict):
         raise PretrainedError(f'{path} cannot be read: {error.strerror}'
                               ) from None
     except (ValueError, RecursionError) as error:
-        raise PretrainedError(f'{path} is damaged: {error}') from None
+        raise PretrainedError(f'{path} is damaged: {error}; fetch it again'
+                              ) from None
     if not isinstance(found, kind):
-        raise PretrainedError(f'{path} is damaged: it holds no ' + (
-            'object of names and values' if kind is dict else 'list'))
+        wanted = 'object of names and values' if kind is dict else 'list'
+        raise PretrainedError(f'{path} is damaged: it holds no {wanted}; '
+                              'fetch it again')
     return found
 
 
@@ -112,7 +114,8 @@ def _stored_in_shards(index):
             isinstance(shard, str) and Path(shard).name == shard
             for shard in shards.values()):
         raise PretrainedError(f'{index} is damaged: its weight_map does not '
-                              'give each tensor the name of a file beside it')
+                              'give each tensor the name of a file beside it; '
+                              'fetch it again')
     found = {}
     for shard in sorted(set(shards.values())):
         path = index.with_name(shard)
@@ -124,7 +127,8 @@ def _stored_in_shards(index):
     for name in shards:
         if name not in found:
             raise PretrainedError(f'{index} says that {shards[name]} holds '
-                                  f'{name}, and it does not')
+                                  f'{name}, and it does not: fetch both '
+                                  'again')
     return found
 
 
@@ -143,8 +147,8 @@ def _stored_in(path):
                       default=0):       # which old versions do not notice
             raise ValueError('its end is missing')
     except (library.SafetensorError, OSError, ValueError) as error:
-        raise PretrainedError(f'{path} is no whole safetensors file: {error}'
-                              ) from None
+        raise PretrainedError(f'{path} is no whole safetensors file: {error}; '
+                              'fetch it again') from None
     return {name: Stored(path, name, of['dtype'], tuple(of['shape']),
                          8 + size + of['data_offsets'][0])
             for name, of in header.items()}
@@ -158,7 +162,7 @@ def read(where):
         found = onp.fromfile(file, TYPES[where.dtype], count)
     if len(found) < count:
         raise PretrainedError(f'{where.path} became shorter while it was '
-                              'read')
+                              'read: fetch it again')
     if where.dtype == 'BF16':
         found = (found.astype('<u4') << 16).view('<f4')
     return found.astype('float32', copy=False).reshape(where.shape)
