@@ -4,8 +4,9 @@
 //     g++ -include avx512.h ...
 //
 // compiles them as for one with AVX-512, and changes nothing where there is
-// one. Each function does what the Intel 64 and IA-32 Architectures Software
-// Developer's Manual, volume 2, says of the instruction of that name.
+// one; with -DAVX512_ALONE for one without bfloat16. Each function does what
+// the Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2,
+// says of the instruction of that name.
 #pragma once
 #include <immintrin.h>
 
@@ -13,7 +14,6 @@
 #error "the emulation of AVX-512 needs AVX2 with FMA all the same"
 #endif
 
-#ifndef __AVX512BF16__
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -42,6 +42,7 @@ inline float flushed(float x) {
   return std::fabs(x) < 1.17549435e-38f ? std::copysign(0.f, x) : x;
 }
 
+#if !defined(__AVX512BF16__) && !defined(AVX512_ALONE)
 // The nearest bfloat16, an even one of two; quiet where that is NaN.
 inline uint16_t bfloat16(float x) {
   const uint32_t word = bits(flushed(x));
@@ -73,12 +74,12 @@ inline __m512 dpbf16_ps(__m512 c, __m512bh a, __m512bh b) {
   return (__m512)sum;
 }
 
-}  // namespace avx512
-
 #define __AVX512BF16__ 1
 #define _mm512_cvtne2ps_pbh avx512::cvtne2ps_pbh
 #define _mm512_dpbf16_ps avx512::dpbf16_ps
 #endif
+
+}  // namespace avx512
 
 #ifndef __AVX512F__
 namespace avx512 {

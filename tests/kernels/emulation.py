@@ -12,8 +12,8 @@ from d2lbert.machine.processor import processor
 HERE = pathlib.Path(__file__).parent
 
 
-def variables(tiles=False):
-    """What compiles for AVX-512 with bfloat16: {variable: value}.
+def variables(tiles=False, bf16=True):
+    """What compiles for AVX-512, with bfloat16 or without: {variable: value}.
 
     By the processor's own instructions as far as it has them, emulated ones
     for the rest. tiles: emulated tiles of AMX as well, for all products.
@@ -30,11 +30,19 @@ def variables(tiles=False):
                header.name, '-Wno-psabi', f'-DEMULATION={digest}']
     if tiles:
         command.append('-DD2LBERT_AMX_EMULATED')
+    if not bf16:
+        command.append('-DAVX512_ALONE')
     folders = [str(HERE), str(kernels.FOLDER), os.environ.get('CPATH')]
-    return {'CXX': ' '.join(command), 'D2LBERT_ISA': '',
+    return {'CXX': ' '.join(command),
+            'D2LBERT_ISA': '' if bf16 else _without_bf16(),
             # Unlike CXX, it may name folders that have spaces in their names
             'CPATH': os.pathsep.join(filter(None, folders)),
             'D2LBERT_AMX': 'require' if tiles else 'off'}
+
+
+def _without_bf16():
+    """A set that lacks it, where the processor's own has it."""
+    return 'avx512' * ('avx512_bf16' in processor().features)
 
 
 def library(name, sources, patch, tiles=False):

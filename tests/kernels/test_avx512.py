@@ -1,4 +1,4 @@
-"""Operators for AVX-512 with bfloat16, emulated where the CPU has none.
+"""Operators for AVX-512, emulated where the CPU has none.
 
 Each emulated instruction is compared with NumPy; on a CPU that has them the
 same comparisons are with its own.
@@ -218,11 +218,12 @@ def test_pairs_of_bfloat16_are_multiplied_and_summed(call):
 
 
 @pytest.mark.slow
-def test_all_that_holds_for_the_operators_holds_for_avx512(compiler):
+@pytest.mark.parametrize('bf16', [True, False])
+def test_all_that_holds_for_the_operators_holds_for_avx512(compiler, bf16):
     done = subprocess.run(
         [sys.executable, '-m', 'pytest', '-p', 'no:cacheprovider',
          str(HERE / 'test_kernels.py'), '-k', 'not sanitizers'],
-        env={**os.environ, **emulation.variables()}, stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT)
+        env={**os.environ, **emulation.variables(bf16=bf16)},
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     said = done.stdout.decode(errors='replace')
     assert done.returncode == 0, said
