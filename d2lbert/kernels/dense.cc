@@ -511,7 +511,10 @@ MXReturnValue run_backward(const Attrs& attrs, Tensors* in, Tensors* out,
   Scratch& room = joined_scratch();
   if (parts > 1) room.reset(8 * N * (K + 1) + 256);
   const float* W = join(*in, outputs + 1, parts, room);
-  float* dW = room_for(*out, 1, parts, room);
+  // MXNet does not tell whose gradients nobody wants; who calls may know.
+  const bool frozen = number(attrs, "frozen", 0) != 0;
+  float* dW = frozen ? nullptr : room_for(*out, 1, parts, room);
+  for (int k = 1; frozen && k <= parts; k++) clear((*out)[k]);
   float* db =
       has_bias(attrs) ? room_for(*out, 1 + parts, parts, room) : nullptr;
   run(R, K, N, floats((*in)[outputs]), W, act, floats((*in)[0]),

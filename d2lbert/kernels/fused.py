@@ -20,7 +20,7 @@ _ones = {}  # by context
 
 # What attributes are in C++ where they are not given: each that is takes
 # microseconds, whenever an operator is called
-_DEFAULTS = dict(act='none', precision='fp32', bias=1, p=0)
+_DEFAULTS = dict(act='none', precision='fp32', bias=1, frozen=0, p=0)
 
 
 def _symbolic(array):
@@ -84,6 +84,16 @@ def _parameters(grad_req, *arrays):
             for array, req in zip(arrays, grad_req)]
 
 
+def _frozen(X, grad_req, count):
+    """Whether nobody wants the gradient of any of the first parameters.
+
+    A graph says nothing of it: it may be kept for longer than that holds.
+    """
+    if isinstance(grad_req, str):
+        grad_req = [grad_req] * count
+    return int(not _symbolic(X) and {*grad_req[:count]} == {'null'})
+
+
 def _noise(like, p):
     """Rate and noise: 64 random bits from the framework's own dropout.
 
@@ -111,14 +121,16 @@ def dense(X, W, b=None, units=None, act='none', precision='fp32',
         attrs['grad'] = int(autograd.is_recording())
     return _call('d2lbert_dense',
                  [_guarded(X), *_parameters(grad_req, *parameters)], act=act,
-                 precision=precision, bias=int(b is not None), **attrs)[0]
+                 precision=precision, bias=int(b is not None),
+                 frozen=_frozen(X, grad_req, 1), **attrs)[0]
 
 
 def joined_dense(X, weights, biases=(), precision='fp32', grad_req='add'):
     """X times several weights as times one."""
     return _call('d2lbert_dense', [
         _guarded(X), *_parameters(grad_req, *weights, *biases)],
-        precision=precision, bias=int(bool(biases)), parts=len(weights))[0]
+        precision=precision, bias=int(bool(biases)), parts=len(weights),
+        frozen=_frozen(X, grad_req, len(weights)))[0]
 
 
 def add_norm(X, Y, gamma, beta, p=0, eps=1e-5, grad_req='add'):

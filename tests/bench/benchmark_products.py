@@ -67,7 +67,8 @@ class Gluon(Products):
             A[name].attach_grad()
 
         def product():
-            return self.dense(A['X'], A['W'], A['b'], grad_req='write')
+            return self.dense(A['X'], A['W'], A['b'], grad_req=tuple(
+                'write' if name in wanted else 'null' for name in 'Wb'))
         if not wanted:
             self.wait()
             return product

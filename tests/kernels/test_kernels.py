@@ -1,5 +1,6 @@
 """The fused CPU operators against float64 NumPy."""
 
+import itertools
 import math
 import os
 import pathlib
@@ -213,6 +214,48 @@ def test_a_sequence_of_attention_does_not_know_the_others(fused, draw, H):
 def test_dense_takes_more_axes_and_no_bias(fused, draw):
     check(lambda X, W: X @ W.T, lambda X, W: fused.dense(X, W),
           [draw(2, 3, 5), draw(7, 5)])
+
+
+@pytest.mark.parametrize('act', ['none', 'gelu'])
+@pytest.mark.parametrize('R, K, N', [(70, 33, 50), (40, 600, 450)])
+def test_frozen_weights_change_no_other_gradient(fused, draw, R, K, N, act):
+    up, values = array(draw(R, N)), [draw(R, K), draw(N, K), draw(N)]
+    found = []
+    for frozen in (False, True):
+        X, W, b = map(array, values)
+        for learnt in (X, W, b):
+            learnt.attach_grad()
+        with autograd.record():
+            Y = fused.dense(X, W, b, act=act, grad_req=(
+                'null' if frozen else 'write', 'write'))
+        Y.backward(up)
+        found.append((X.grad.asnumpy(), b.grad.asnumpy()))
+        # Not computed, but never what memory held before
+        assert W.grad.asnumpy().any() != frozen
+    for learnt, frozen in zip(*found):
+        numpy.testing.assert_array_equal(frozen, learnt)
+        assert frozen.any()
+
+
+def test_joined_weights_are_frozen_where_all_are(fused, draw):
+    parts = [draw(7, 5), draw(4, 5)]
+    for requests in itertools.product(['null', 'write'], repeat=2):
+        X, *weights = map(array, [draw(9, 5), *parts])
+        for weight, request in zip(weights, requests):
+            if request == 'write':
+                weight.attach_grad()
+        X.attach_grad()
+        with autograd.record():
+            Y = fused.joined_dense(X, weights, grad_req=requests)
+        up = draw(*Y.shape)
+        Y.backward(array(up))
+        numpy.testing.assert_allclose(
+            X.grad.asnumpy(), up @ numpy.concatenate(parts), atol=1e-5)
+        for weight, begin in zip(weights, (0, 7)):
+            if weight.grad is not None:
+                wanted = up.T[begin:begin + len(weight)] @ X.asnumpy()
+                numpy.testing.assert_allclose(weight.grad.asnumpy(), wanted,
+                                              atol=1e-5)
 
 
 def test_every_activation_is_accurate_over_its_range(fused):
