@@ -226,6 +226,7 @@ def test_other_devices_go_on_from_the_same_parameters_and_say_so(
         uninterrupted, tmp_path, capfd):
     run = cut(uninterrupted(**PLAIN), 3, tmp_path / 'run')
     path = checkpoints.all_of(run)[-1]
+    capfd.readouterr()      # of the run that was cut, if it is a new one
     two = pretraining.resumed(path, {}, 'cpu:2')
     two.prepare()
     assert capfd.readouterr().err == (
@@ -245,6 +246,7 @@ def test_as_many_devices_among_other_workers_is_said_too(
         uninterrupted, tmp_path, capfd):
     run = cut(uninterrupted(**PLAIN), 3, tmp_path / 'run')
     path = checkpoints.all_of(run)[-1]
+    capfd.readouterr()      # of the run that was cut, if it is a new one
     again = pretraining.resumed(path, {}, 'cpu')
     again.checkpoint[1]['num_workers'] = 2
     again.prepare()
@@ -256,6 +258,7 @@ def test_another_kind_of_product_is_said_and_the_same_is_not(
         uninterrupted, tmp_path, capfd):
     run = cut(uninterrupted(**PLAIN), 3, tmp_path / 'run')
     path = checkpoints.all_of(run)[-1]
+    capfd.readouterr()      # of the run that was cut, if it is a new one
     again = pretraining.resumed(path, {}, 'cpu')
     before = again.checkpoint[1]['products']
     assert before == kernels.products.record('fp32', kernels.load())
