@@ -78,10 +78,12 @@ def detached(array):
 
 def _parameters(grad_req, *arrays):
     """The arrays, behind an identity where a gradient may be added to."""
-    if isinstance(grad_req, str):
-        grad_req = [grad_req] * len(arrays)
     return [_guarded(array) if req == 'add' or _symbolic(array) else array
-            for array, req in zip(arrays, grad_req)]
+            for array, req in zip(arrays, _requests(grad_req, len(arrays)))]
+
+
+def _requests(grad_req, count):
+    return [grad_req] * count if isinstance(grad_req, str) else grad_req
 
 
 def _frozen(X, grad_req, count):
@@ -89,9 +91,8 @@ def _frozen(X, grad_req, count):
 
     A graph says nothing of it: it may be kept for longer than that holds.
     """
-    if isinstance(grad_req, str):
-        grad_req = [grad_req] * count
-    return int(not _symbolic(X) and {*grad_req[:count]} == {'null'})
+    first = _requests(grad_req, count)[:count]
+    return int(not _symbolic(X) and {*first} == {'null'})
 
 
 def _noise(like, p):

@@ -2,7 +2,10 @@
 import hashlib
 import os
 import pathlib
+import subprocess
+import sys
 
+import numpy
 import pytest
 
 from d2lbert import kernels
@@ -50,3 +53,20 @@ def library(name, sources, patch, tiles=False):
     for variable, value in variables(tiles).items():
         patch.setenv(variable, value)
     return build.library(name, sources)
+
+
+def check_operators(variables):
+    """Run all tests of operators in a process that has these variables."""
+    done = subprocess.run(
+        [sys.executable, '-m', 'pytest', '-p', 'no:cacheprovider',
+         str(HERE / 'test_kernels.py'), '-k', 'not sanitizers'],
+        env={**os.environ, **variables}, stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT)
+    said = done.stdout.decode(errors='replace')
+    assert done.returncode == 0, said
+
+
+def flushed(x):
+    """x without denormals: zeros of their sign."""
+    return numpy.where(abs(x) < numpy.finfo('float32').tiny,
+                       numpy.copysign(numpy.float32(0), x), x)

@@ -14,6 +14,7 @@ import emulation
 import numpy
 import pytest
 import tiles
+from emulation import flushed
 
 from d2lbert import kernels
 from d2lbert.kernels import products
@@ -63,12 +64,6 @@ def driver(compiler):
 
 
 # The emulation
-
-def flushed(x):
-    """x without denormals."""
-    return numpy.where(abs(x) < numpy.finfo('float32').tiny,
-                       numpy.copysign(numpy.float32(0), x), x)
-
 
 def np_dot(A, B, C):
     """C + A B as TDPBF16PS sums it; A (m, 2k) and B (2k, n) float32."""
@@ -365,5 +360,4 @@ def test_a_refusal_falls_back_in_silence(emulated):
 
 @pytest.mark.slow
 def test_all_tests_of_operators_pass_with_tiles(emulated):
-    python(['-m', 'pytest', '-p', 'no:cacheprovider',
-            HERE / 'test_kernels.py'], emulated)
+    emulation.check_operators({**emulated, 'OMP_NUM_THREADS': '3'})

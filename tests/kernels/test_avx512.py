@@ -4,13 +4,11 @@ Each emulated instruction is compared with NumPy; on a CPU that has them the
 same comparisons are with its own.
 """
 import ctypes
-import os
-import subprocess
-import sys
 
 import emulation
 import numpy
 import pytest
+from emulation import flushed
 
 HERE = emulation.HERE
 LANES = 16
@@ -58,10 +56,6 @@ def integers(seed, kind):
     return numpy.random.RandomState(seed).randint(
         0, 1 << 8 * numpy.dtype(kind).itemsize, 64 // numpy.dtype(kind)
         .itemsize, 'int64').astype(kind)
-
-
-def flushed(x):
-    return numpy.where(abs(x) < TINY, numpy.copysign(numpy.float32(0), x), x)
 
 
 def np_bfloat16(x):
@@ -220,10 +214,4 @@ def test_pairs_of_bfloat16_are_multiplied_and_summed(call):
 @pytest.mark.slow
 @pytest.mark.parametrize('bf16', [True, False])
 def test_all_that_holds_for_the_operators_holds_for_avx512(compiler, bf16):
-    done = subprocess.run(
-        [sys.executable, '-m', 'pytest', '-p', 'no:cacheprovider',
-         str(HERE / 'test_kernels.py'), '-k', 'not sanitizers'],
-        env={**os.environ, **emulation.variables(bf16=bf16)},
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-    said = done.stdout.decode(errors='replace')
-    assert done.returncode == 0, said
+    emulation.check_operators(emulation.variables(bf16=bf16))
