@@ -110,10 +110,8 @@ class MultiHeadAttention(nn.Block):
         """Attend from queries (B, Q, H) to keys and values (B, K, H).
 
         valid_lens None, (B,) or (B, Q) says how many keys count. Returns
-        (B, Q, H). With `Rows` for valid_lens the three are the same (R, H).
+        (B, Q, H).
         """
-        if isinstance(valid_lens, Rows):
-            return self._among_rows(queries, valid_lens)
         if (queries is keys and keys is values and is_ours(self)
                 and (valid_lens is None or valid_lens.ndim == 1)):
             B, T, H = queries.shape
@@ -159,15 +157,34 @@ class MultiHeadAttention(nn.Block):
             length=rows.length)
         return self.W_o(Y if wanted is None else Y.take(wanted, axis=0))
 
+    def with_norm(self, X, rows, addnorm):
+        """addnorm(X, self-attention of X) for X (R, H), both `is_ours`."""
+        self.attention.attention_weights = None
+        layers = self.W_q, self.W_k, self.W_v, self.W_o
+        return ops.self_attention(
+            X, *self._parameters(X, layers), **addnorm.arguments(X),
+            offsets=rows.offsets, lens=rows.lens, num_heads=self.num_heads,
+            weights_p=self.attention.dropout._rate,
+            precision=self._precision, length=rows.length,
+            grad_req=self._requests(layers) + addnorm.grad_reqs())
+
+    def _parameters(self, X, layers):
+        """Weights and biases of some layers: two tuples; without bias: ()."""
+        parameters = [*zip(*(values(layer, X).values() for layer in layers))]
+        return parameters if len(parameters) == 2 else [*parameters, ()]
+
+    def _requests(self, layers):
+        """What their weights, then their biases, want of their gradients."""
+        return sum(zip(*(grad_reqs(layer.weight, layer.bias)
+                         for layer in layers)), ())
+
     def _project(self, X):
         """Queries, keys and values side by side: (R, H) to (R, 3H)."""
         # One product reads X once
         layers = self.W_q, self.W_k, self.W_v
-        parameters = zip(*(values(layer, X).values() for layer in layers))
-        requests = zip(*(grad_reqs(layer.weight, layer.bias)
-                         for layer in layers))
-        return ops.joined_dense(X, *parameters, precision=self._precision,
-                                grad_req=sum(requests, ()))
+        return ops.joined_dense(X, *self._parameters(X, layers),
+                                precision=self._precision,
+                                grad_req=self._requests(layers))
 
 
 @contextlib.contextmanager

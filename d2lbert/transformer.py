@@ -4,7 +4,7 @@ B batch, T tokens, H hiddens, F feed-forward hiddens, R rows (see attention).
 """
 import numpy as onp
 
-from d2lbert.attention import MultiHeadAttention
+from d2lbert.attention import MultiHeadAttention, Rows
 from d2lbert.kernels import ops
 from d2lbert.layers import Dense, LayerNorm, grad_reqs, is_ours, values
 from d2lbert.machine.backend import nn, np
@@ -30,6 +30,23 @@ class PositionWiseFFN(nn.Block):
         Y = self.dense1(X)
         return self.dense2(Y if self.dropout is None else self.dropout(Y))
 
+    def with_norm(self, X, addnorm):
+        """addnorm(X, self(X)) for rows X (R, H), where both are `is_ours`."""
+        layers = self.dense1, self.dense2
+        act = self.dense1.act
+        if not (self.dropout is None and act is not None
+                and self.dense2.act is None
+                and all(type(layer) is Dense for layer in layers)):
+            return addnorm(X, self(X))
+        weights, biases = zip(*(values(layer, X).values()
+                                for layer in layers))
+        requests = sum((grad_reqs(layer.weight, layer.bias)
+                        for layer in layers), ())
+        return ops.feed_forward(
+            X, weights, biases, **addnorm.arguments(X), act=act._act_type,
+            precision=self.dense1._precision,
+            grad_req=requests + addnorm.grad_reqs())
+
 
 class AddNorm(nn.Block):
     """LayerNorm(X + dropout(Y)): a residual connection, then LayerNorm."""
@@ -43,10 +60,17 @@ class AddNorm(nn.Block):
         """Add Y to X and normalize; X, Y and the result (..., H)."""
         if not is_ours(self):
             return self.ln(self.dropout(Y) + X)
-        return ops.add_norm(
-            X, Y, **values(self.ln, X), p=self.dropout._rate,
-            eps=self.ln._epsilon,
-            grad_req=grad_reqs(self.ln.gamma, self.ln.beta))
+        return ops.add_norm(X, Y, **self.arguments(X),
+                            grad_req=self.grad_reqs())
+
+    def arguments(self, X):
+        """What the operators have to know of it, but for `grad_reqs`."""
+        return dict(values(self.ln, X), p=self.dropout._rate,
+                    eps=self.ln._epsilon)
+
+    def grad_reqs(self):
+        """What gamma and beta want of their gradients."""
+        return grad_reqs(self.ln.gamma, self.ln.beta)
 
     def add(self, X, Y):
         """X + dropout(Y): the residual connection alone."""
@@ -82,12 +106,28 @@ class TransformerEncoderBlock(nn.Block):
 
     def forward(self, X, valid_lens):
         """Encode X (B, T, H), or (R, H) with `Rows` for valid_lens."""
+        if isinstance(valid_lens, Rows):
+            return self.encode_rows(X, valid_lens)
+        if ((valid_lens is None or valid_lens.ndim == 1)
+                and not self.pre_norm and is_ours(self)):
+            B, T, H = X.shape
+            rows = Rows.padded(B, T, valid_lens, X.ctx)
+            return self.encode_rows(X.reshape(B * T, H), rows).reshape(B, T, H)
         if self.pre_norm:
             Y = self.addnorm1.ln(X)
             return self._feed(self.addnorm1.add(
                 X, self.attention(Y, Y, Y, valid_lens)))
         return self._feed(self.addnorm1(
             X, self.attention(X, X, X, valid_lens)))
+
+    def encode_rows(self, X, rows):
+        """What `forward` gives of X (R, H), where `is_ours`."""
+        if self.pre_norm:
+            Y = self.addnorm1.ln(X)
+            return self._feed(self.addnorm1.add(
+                X, self.attention._among_rows(Y, rows)))
+        return self.ffn.with_norm(
+            self.attention.with_norm(X, rows, self.addnorm1), self.addnorm2)
 
     def _feed(self, Y):
         """The second half of the block: the network on each Y (..., H)."""

@@ -145,9 +145,10 @@ def rows(monkeypatch):
     """How many rows went through each dense layer, or some that are joined.
     """
     seen = []
-    for name in 'dense', 'joined_dense':
-        def spy(X, *args, of=getattr(ops, name), **kwargs):
-            seen.append(onp.prod(X.shape[:-1]))
+    for name, layers in dict(dense=1, joined_dense=1, self_attention=2,
+                             feed_forward=2).items():
+        def spy(X, *args, of=getattr(ops, name), layers=layers, **kwargs):
+            seen.extend([onp.prod(X.shape[:-1])] * layers)
             return of(X, *args, **kwargs)
         monkeypatch.setattr(ops, name, spy)
     return seen

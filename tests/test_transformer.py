@@ -79,6 +79,24 @@ def test_an_encoder_block_is_its_equations(draw, valid_lens, use_bias, path):
     onp.testing.assert_allclose(output, expected, atol=1e-5)
 
 
+@pytest.mark.parametrize('kind', ['hook', 'lengths by query', 'dropout'])
+def test_an_encoder_block_of_any_kind_is_called_as_the_page_does(draw, kind,
+                                                                 path):
+    X, valid_lens, calls = draw(3, 5, 6), [5, 2, 1], []
+    lens = np.array(valid_lens)
+    if kind == 'lengths by query':
+        lens = lens.reshape(3, 1).repeat(5, axis=1)
+    block = d2l.TransformerEncoderBlock(
+        6, 10, 3, 0.5, True, activation_dropout=0.5 * (kind == 'dropout'))
+    params = ready(block, np.array(X), lens)
+    if kind == 'hook':
+        block.ffn.register_forward_hook(lambda *_: calls.append(kind))
+    output = block(np.array(X), lens).asnumpy()
+    expected = reference.encoder_block(params, 3, X, valid_lens)
+    onp.testing.assert_allclose(output, expected, atol=1e-5)
+    assert len(calls) == (kind == 'hook')
+
+
 def test_both_names_of_the_encoder_block_are_one_class():
     assert d2l.EncoderBlock is d2l.TransformerEncoderBlock
 

@@ -224,3 +224,8 @@ extern "C" long d2lbert_dots() { return d2lbert::amx::emulated::dots; }
 #error "the emulation of AMX needs AVX-512 with bfloat16 all the same"
 #endif
 #endif
+
+// Whether a product whose shorter length is `least` goes by tiles.
+extern "C" int d2lbert_goes_by_tiles(int bf16, long least) {
+  return d2lbert::product(bf16 != 0, least) >= d2lbert::TILES;
+}

@@ -34,6 +34,9 @@ Product product(bool bf16, long least);
 // Whether the system lets this process have tiles; asks it once.
 bool permitted();
 
+// The `least` for which there are vectors alone.
+constexpr long NO_TILES = 0;
+
 // Of four functions the one for that product; those for tiles may be null
 // where the library has none.
 template <class F>
@@ -54,8 +57,11 @@ F pick(bool bf16, long least, F plain, std::common_type_t<F> pairs,
 #if D2LBERT_BF16
 #define D2LBERT_PRODUCTS(function) \
   function<Fp32>, function<Bf16>, D2LBERT_TILED(function)
+#define D2LBERT_VECTORS(function) \
+  function<Fp32>, function<Bf16>, nullptr, nullptr
 #else
 #define D2LBERT_PRODUCTS(function) function<Fp32>, nullptr, nullptr, nullptr
+#define D2LBERT_VECTORS(function) D2LBERT_PRODUCTS(function)
 #endif
 
 }  // namespace d2lbert

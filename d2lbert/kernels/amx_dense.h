@@ -123,20 +123,15 @@ void backward_by_rows(long R, long K, long N, const float* X, const float* W,
   const long block = rows_of_block(R, threads, (4.0 + 2 * P) * (K + N));
   const long blocks = ceil_div(R, block);
   Scratch& shared = team_scratch();
-  shared.reset(bytes<P>(K, N) + (N * K + N + 32) * threads * 4 + 128);
+  shared.reset(bytes<P>(K, N) + 64 + Sums::bytes(N * K, threads) +
+               Sums::bytes(N, threads));
   char* packed = shared.take<char>(bytes<P>(K, N));
-  std::vector<float*> weights(threads), sums(threads);
-  for (int t = 0; t < threads; t++) {
-    weights[t] = shared.take<float>(N * K);
-    sums[t] = shared.take<float>(N);
-  }
+  const Sums weights(shared, N * K, threads), biases(shared, N, threads);
   Range range;
 #pragma omp parallel num_threads(threads)
   {
     const InUse tiles;
-    const int t = omp_get_thread_num();
-    std::memset(weights[t], 0, 4 * N * K);
-    std::memset(sums[t], 0, 4 * N);
+    float *const own_W = weights.cleared(), *const own_b = biases.cleared();
     Scratch& own = own_scratch();
     own.reset(block * N * 4 + bytes<P>(block, N) + bytes<P>(N, block) +
               bytes<P>(K, block) + 512);
@@ -149,7 +144,7 @@ void backward_by_rows(long R, long K, long N, const float* X, const float* W,
     for (long i = 0; i < blocks; i++) {
       const long first = i * block, m = std::min(block, R - first);
       const float* dy = dY + first * N;
-      activation_gradient(act, m, N, dy, saved + first * N, dZ, sums[t]);
+      activation_gradient(act, m, N, dy, saved + first * N, dZ, own_b);
       const float* dz = act == NONE ? dy : dZ;
       char* marks = rest->marks() + first;
       for (long r = 0; r < m; r++)
@@ -168,11 +163,11 @@ void backward_by_rows(long R, long K, long N, const float* X, const float* W,
         if (act != NONE) ahead.fetch(saved + (first + m) * N, next * N * 4);
         ahead.fetch(X + (first + m) * K, next * K * 4);
         if (dX) ahead.fetch(dX + (first + m) * K, next * K * 4);
-        multiply<P>(N, K, m, turned, x, weights[t], K, ADD, nullptr, &ahead);
+        multiply<P>(N, K, m, turned, x, own_W, K, ADD, nullptr, &ahead);
       }
     }
-    if (dW) add_up(weights, N * K, dW);
-    if (db) add_up(sums, N, db);
+    weights.add_up(dW);
+    biases.add_up(db);
   }
 }
 

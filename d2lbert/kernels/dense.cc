@@ -3,78 +3,10 @@
 // each other: one product for all of them.
 #include <time.h>
 
-#include "op.h"
+#include "act.h"
 
 namespace d2lbert {
 namespace {
-
-enum Act { NONE, RELU, TANH, GELU, GELU_NEW };
-
-bool parse_act(const Attrs& attrs, Act* act) {
-  const std::string name = text(attrs, "act", "none");
-  const char* names[] = {"none", "relu", "tanh", "gelu", "gelu_new"};
-  for (int i = 0; i < 5; i++)
-    if (name == names[i]) {
-      *act = (Act)i;
-      return true;
-    }
-  return false;
-}
-
-// GELU's normal distribution (Hendrycks and Gimpel 2016, section 2): e^(-z²/2),
-inline vf bell(vf z) { return exp(-0.5f * z * z); }
-
-// and with it the share below z. What is left above |z| is that times a
-// polynomial without constant in 1 / (1 + k |z|), the form of Abramowitz and
-// Stegun 7.1.26; fitted so that z times it is off by 7e-9 at most.
-inline vf share_below(vf z, vf bell) {
-  const vf u = 1.f / (1.f + 0.27731144f * absolute(z));
-  vf p = splat(-0.11110299f);
-  p = p * u + 0.42442581f;
-  p = p * u - 0.28891068f;
-  p = p * u + 0.30483399f;
-  p = p * u + 0.05348177f;
-  p = p * u + 0.1172721f;
-  const vf above = bell * (p * u);
-  return z > 0.f ? 1.f - above : above;
-}
-
-// GELU by a tanh, of the same section: twice the weight that z is multiplied
-// by is 1 + tanh of this.
-inline vf bent(vf z) {
-  return 0.79788456f * z * (1.f + 0.044715f * z * z);
-}
-
-inline vf apply(Act act, vf z) {
-  switch (act) {
-    case RELU: return z < 0.f ? splat(0.f) : z;  // NaN stays NaN
-    case TANH: return tanh(z);
-    case GELU: return z * share_below(z, bell(z));
-    case GELU_NEW: return 0.5f * z * (1.f + tanh(bent(z)));
-    default: return z;
-  }
-}
-
-// Both kinds of GELU need their argument for the gradient.
-inline bool needs_argument(Act act) { return act == GELU || act == GELU_NEW; }
-
-// Gradient by z; `saved` is z itself for GELU, the output otherwise.
-inline vf slope(Act act, vf dy, vf saved) {
-  switch (act) {
-    case RELU: return saved > 0.f ? dy : splat(0.f);
-    case TANH: return dy * (1.f - saved * saved);
-    case GELU: {
-      const vf e = bell(saved);
-      return dy * (share_below(saved, e) + saved * 0.39894228f * e);
-    }
-    case GELU_NEW: {
-      const vf t = tanh(bent(saved));
-      return dy * 0.5f * (1.f + t + (1.f - t * t) * saved * 0.79788456f *
-                                        (1.f + 0.134145f * saved * saved));
-    }
-    default: return dy;
-  }
-}
 
 // Rows of a block: a multiple of the tile, small enough that `bytes` a row
 // stay in half of a megabyte of cache, at least four blocks a thread.
@@ -181,18 +113,6 @@ void activation_gradient(Act act, long m, long N, const float* dY,
               N - j);
 }
 
-// The sum of what each thread of the team has, n numbers; each adds a part,
-// and waits for no other.
-void add_up(const std::vector<float*>& parts, long n, float* to) {
-  const int team_size = omp_get_num_threads();
-#pragma omp for schedule(static) nowait
-  for (long j = 0; j < n; j += VL) {
-    vf s = load(parts[0] + j, n - j);
-    for (int q = 1; q < team_size; q++) s += load(parts[q] + j, n - j);
-    store(to + j, s, n - j);
-  }
-}
-
 // Weights small enough for each thread to keep a gradient of its own in
 // cache: one pass over the rows gives dX, dW and db.
 template <class E>
@@ -204,19 +124,14 @@ void backward_by_rows(long R, long K, long N, const float* X, const float* W,
   const long words = E::words(N);
   const long half = E::words(block);
   Scratch& shared = team_scratch();
-  shared.reset((padded(K) * words + (N * K + N + 32) * threads) * 4 + 128);
+  shared.reset(4 * padded(K) * words + 64 + Sums::bytes(N * K, threads) +
+               Sums::bytes(N, threads));
   word<E>* packed = shared.take<word<E>>(padded(K) * words);
-  std::vector<float*> weights(threads), sums(threads);
-  for (int t = 0; t < threads; t++) {
-    weights[t] = shared.take<float>(N * K);
-    sums[t] = shared.take<float>(N);
-  }
+  const Sums weights(shared, N * K, threads), biases(shared, N, threads);
   Preparation packing;
 #pragma omp parallel num_threads(threads)
   {
-    const int t = omp_get_thread_num();
-    std::memset(weights[t], 0, 4 * N * K);
-    std::memset(sums[t], 0, 4 * N);
+    float *const own_W = weights.cleared(), *const own_b = biases.cleared();
     Scratch& own = own_scratch();
     own.reset((block * N + padded(K) * half + block * words + half * N) * 4 +
               512);
@@ -230,12 +145,13 @@ void backward_by_rows(long R, long K, long N, const float* X, const float* W,
     });
     // Of few rows, whole blocks would be more for one thread than another.
     long begin, end;
-    share(ceil_div(R, MR), omp_get_num_threads(), t, &begin, &end);
+    share(ceil_div(R, MR), omp_get_num_threads(), omp_get_thread_num(),
+          &begin, &end);
     end = std::min(end * MR, R);
     for (long first = begin * MR; first < end; first += block) {
       const long m = std::min(block, end - first);
       const float* dy = dY + first * N;
-      activation_gradient(act, m, N, dy, saved + first * N, dZ, sums[t]);
+      activation_gradient(act, m, N, dy, saved + first * N, dZ, own_b);
       const float* dz = act == NONE ? dy : dZ;
       long lda = N;
       if (dX) {
@@ -254,13 +170,13 @@ void backward_by_rows(long R, long K, long N, const float* X, const float* W,
         ahead.fetch(dy + m * N, next * N * 4);
         if (act != NONE) ahead.fetch(saved + (first + m) * N, next * N * 4);
         if (dX) ahead.fetch(dX + (first + m) * K, next * K * 4);
-        multiply<E>(true, N, K, E::words(m), a, lda, x, weights[t], K, ADD,
+        multiply<E>(true, N, K, E::words(m), a, lda, x, own_W, K, ADD,
                     &ahead);
       }
     }
 #pragma omp barrier
-    if (dW) add_up(weights, N * K, dW);
-    if (db) add_up(sums, N, db);
+    weights.add_up(dW);
+    biases.add_up(db);
   }
 }
 

@@ -12,15 +12,16 @@ from d2lbert import kernels
 from d2lbert.machine.backend import autograd, mx, np, npx
 
 __all__ = ['adam', 'add_norm', 'attention', 'attention_qkv', 'dense',
-           'divergence', 'embed', 'joined_dense', 'layer_norm', 'softmax_ce',
-           'vocab_ce']
+           'divergence', 'embed', 'feed_forward', 'in_cache', 'joined_dense',
+           'layer_norm', 'self_attention', 'softmax_ce', 'vocab_ce']
 
 _uses = itertools.count()
 _ones = {}  # by context
 
 # What attributes are in C++ where they are not given: each that is takes
 # microseconds, whenever an operator is called
-_DEFAULTS = dict(act='none', precision='fp32', bias=1, frozen=0, p=0)
+_DEFAULTS = dict(act='none', precision='fp32', bias=1, frozen=0, p=0,
+                 weights_p=0)
 
 
 def _symbolic(array):
@@ -141,6 +142,43 @@ def add_norm(X, Y, gamma, beta, p=0, eps=1e-5, grad_req='add'):
                  [_guarded(X), _guarded(Y),
                   *_parameters(grad_req, gamma, beta), *noise],
                  p=p, eps=eps)[0]
+
+
+def in_cache(X, size, precision, grad_req):
+    """Whether half of a block is best done at once, as the two below do it.
+
+    size: of its largest weight, whose gradient each thread has for itself, in
+    cache if it is small. Tiles take more rows at a time than stay there, and
+    frozen weights are spared their gradients where each product is alone.
+    """
+    return (not _symbolic(X) and X.ndim == 2 and 4 * size <= 1 << 20
+            and not (autograd.is_recording() and 'null' in grad_req)
+            and not kernels.OPERATORS.get().d2lbert_goes_by_tiles(
+                int(precision == 'bf16'), ctypes.c_long(X.shape[1])))
+
+
+def feed_forward(X, weights, biases, gamma, beta, act, p=0, eps=1e-5,
+                 precision='fp32', grad_req='add'):
+    """LayerNorm(X + dropout(W2 act(W1 X + b1) + b2))."""
+    p, noise = _noise(X, p)
+    (W1, W2), (b1, b2) = weights, biases
+    return _call('d2lbert_feed_forward', [
+        _guarded(X), *_parameters(grad_req, W1, b1, W2, b2, gamma, beta),
+        *noise], act=act, p=p, eps=eps, precision=precision,
+        grad=int(autograd.is_recording()))[0]
+
+
+def self_attention(X, weights, biases, gamma, beta, offsets, lens, num_heads,
+                   weights_p=0, p=0, eps=1e-5, precision='fp32',
+                   grad_req='add'):
+    """LayerNorm(X + dropout(Wo attention(X) + bo)) within sequences."""
+    weights_p, weights_noise = _noise(X, weights_p)
+    p, noise = _noise(X, p)
+    return _call('d2lbert_self_attention', [
+        _guarded(X), *_parameters(grad_req, *weights, *biases, gamma, beta),
+        offsets, lens, *weights_noise, *noise], num_heads=num_heads,
+        weights_p=weights_p, p=p, eps=eps, precision=precision,
+        bias=int(bool(biases)), grad=int(autograd.is_recording()))[0]
 
 
 def layer_norm(X, gamma, beta, eps=1e-5, grad_req='add'):

@@ -1,6 +1,6 @@
 // d2lbert_add_norm: LayerNorm(X + dropout(Y)) over the last axis, or of X
 // alone.
-#include "op.h"
+#include "norm.h"
 
 namespace d2lbert {
 namespace {
@@ -55,20 +55,10 @@ MXReturnValue run_forward(const Attrs& attrs, Tensors* in, Tensors* out,
     float* z = Z + i * H;
     const Draws draws = dropout.row(i);
     const vi lane = count();
-    vf total{};
-    for (long j = 0; j < H; j += VL) {
-      const vf v = joined(x, y, dropout, draws, lane, j, H);
-      store(z + j, v, H - j);
-      total += H - j < VL ? load(z + j, H - j) : v;
-    }
-    const float mean = sum(total) / H;
-    vf squares{};
-    for (long j = 0; j < H; j += VL) {
-      vf d = load(z + j, H - j) - mean;
-      if (H - j < VL) d = pick(lane < (int)(H - j), d, vf{});
-      squares += d * d;
-    }
-    const float scale = 1 / std::sqrt(sum(squares) / H + eps);
+    for (long j = 0; j < H; j += VL)
+      store(z + j, joined(x, y, dropout, draws, lane, j, H), H - j);
+    float mean, scale;
+    moments(z, H, eps, &mean, &scale);
     for (long j = 0; j < H; j += VL)
       store(z + j, (load(z + j, H - j) - mean) * scale *
                            load(gamma + j, H - j) + load(beta + j, H - j),
@@ -97,59 +87,32 @@ MXReturnValue run_backward(const Attrs& attrs, Tensors* in, Tensors* out,
   const int threads = team(10.0 * R * H);
   const long width = ceil_div(H, VL) * VL;
   Scratch& shared = team_scratch();
-  shared.reset(8 * (width + 16) * threads);
-  std::vector<float*> gammas(threads), betas(threads);
-  for (int t = 0; t < threads; t++) {
-    gammas[t] = shared.take<float>(width);
-    betas[t] = shared.take<float>(width);
-    std::memset(gammas[t], 0, 4 * width);
-    std::memset(betas[t], 0, 4 * width);
-  }
+  shared.reset(4 * Sums::bytes(width, threads));
+  const Sums gammas(shared, width, threads), betas(shared, width, threads);
+  const Sums rows(shared, width, threads), hats(shared, width, threads);
 #pragma omp parallel num_threads(threads)
   {
-    const int t = omp_get_thread_num();
-    float *G = gammas[t], *B = betas[t];
-    Scratch& own = own_scratch();
-    own.reset(4 * (2 * width + 32));
-    float *hat = own.take<float>(width), *by_hat = own.take<float>(width);
+    const NormSums sums = {gammas.cleared(), betas.cleared(), rows.mine()};
+    float* const hat = hats.mine();
     const vi lane = count();
-#pragma omp for schedule(static) nowait
+#pragma omp for schedule(static)
     for (long i = 0; i < R; i++) {
       const float *x = X + i * H, *y = Y ? Y + i * H : nullptr;
-      const float* dz = dZ + i * H;
       const float mean = stats[2 * i], scale = stats[2 * i + 1];
       const Draws draws = dropout.row(i);
-      vf first{}, second{};
-      for (long j = 0; j < H; j += VL) {
-        const vf h = (joined(x, y, dropout, draws, lane, j, H) - mean) * scale;
-        const vf d = load(dz + j, H - j), g = d * load(gamma + j, H - j);
-        first += g;  // zero beyond the row's end, as d is
-        second += H - j < VL ? pick(lane < (int)(H - j), g * h, vf{}) : g * h;
-        store(G + j, load(G + j) + d * h);
-        store(B + j, load(B + j) + d);
-        store(hat + j, h);
-        store(by_hat + j, g);
-      }
-      const float a = sum(first) / H, b = sum(second) / H;
-      for (long j = 0; j < H; j += VL) {
-        const vf d = (load(by_hat + j) - a - load(hat + j) * b) * scale;
+      for (long j = 0; j < H; j += VL)
+        store(hat + j,
+              (joined(x, y, dropout, draws, lane, j, H) - mean) * scale);
+      norm_gradient(dZ + i * H, hat, gamma, scale, H, sums, [&](long j, vf d) {
         if (dX) store(dX + i * H + j, d, H - j);
-        if (dY)
-          store(dY + i * H + j,
-                dropout.on()
-                    ? d * dropout.factors(draws, (vu)(lane + (int)j))
-                    : d,
-                H - j);
-      }
+        if (!dY) return;
+        if (dropout.on()) d *= dropout.factors(draws, (vu)(lane + (int)j));
+        store(dY + i * H + j, d, H - j);
+      });
     }
+    gammas.add_up(dgamma, 0, H);
+    betas.add_up(dbeta, 0, H);
   }
-  for (int t = 1; t < threads; t++)
-    for (long j = 0; j < H; j++) {
-      gammas[0][j] += gammas[t][j];
-      betas[0][j] += betas[t][j];
-    }
-  if (dgamma) std::copy(gammas[0], gammas[0] + H, dgamma);
-  if (dbeta) std::copy(betas[0], betas[0] + H, dbeta);
   return MX_SUCCESS;
 }
 

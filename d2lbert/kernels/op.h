@@ -92,6 +92,39 @@ inline void share(long n, int parts, int part, long* first, long* last) {
   *last = n * (part + 1) / parts;
 }
 
+// Memory of threads for what each of them sums, n numbers.
+class Sums {
+ public:
+  static size_t bytes(long n, int threads) { return threads * (4 * n + 64); }
+  Sums(Scratch& shared, long n, int threads) : n_(n), all_(threads) {
+    for (float*& one : all_) one = shared.take<float>(n);
+  }
+  // This thread's own.
+  float* mine() const { return all_[omp_get_thread_num()]; }
+  float* cleared() const {
+    std::memset(mine(), 0, 4 * n_);
+    return mine();
+  }
+  // The team's numbers [from, from + n) added up, where somebody asks for
+  // them; each thread does a part, and waits for no other.
+  void add_up(float* to, long from, long n) const {
+    if (!to) return;
+    const int team_size = omp_get_num_threads();
+#pragma omp for schedule(static) nowait
+    for (long j = 0; j < n; j += VL) {
+      vf s = load(all_[0] + from + j, n - j);
+      for (int q = 1; q < team_size; q++)
+        s += load(all_[q] + from + j, n - j);
+      store(to + j, s, n - j);
+    }
+  }
+  void add_up(float* to) const { add_up(to, 0, n_); }
+
+ private:
+  long n_;
+  std::vector<float*> all_;
+};
+
 // What all threads of a team need before they go on, done by those that are
 // there. The end of an `omp for` would wait for one that comes late, or that
 // the system gave another's work meanwhile, for longer than that takes.

@@ -13,11 +13,12 @@ it, which saves a copy of its gradient. R rows, H hiddens, N heads, V
 vocabulary, B sequences.
 """
 from d2lbert import kernels
-from d2lbert.kernels import fused, plain
+from d2lbert.kernels import fused, halves, plain
 
 __all__ = ['activation', 'adam', 'add_norm', 'attention_qkv',
-           'check_precision', 'dense', 'divergence', 'embed', 'joined_dense',
-           'layer_norm', 'softmax_ce', 'vocab_ce']
+           'check_precision', 'dense', 'divergence', 'embed', 'feed_forward',
+           'joined_dense', 'layer_norm', 'self_attention', 'softmax_ce',
+           'vocab_ce']
 
 
 def _for(*arrays):
@@ -76,6 +77,43 @@ def attention_qkv(QKV, offsets, lens, num_heads, p=0, precision='fp32',
     """
     return _for(QKV).attention_qkv(QKV, offsets, lens, num_heads, p,
                                    precision, length)
+
+
+def self_attention(X, weights, biases, gamma, beta, offsets, lens, num_heads,
+                   weights_p=0, p=0, eps=1e-5, precision='fp32',
+                   grad_req=('add',) * 10, length=None):
+    """LayerNorm(X + dropout(Wo attention(X) + bo)): half an encoder's block.
+
+    X (R, H); weights (H, H) and biases (H,) of queries, keys, values and
+    outcome, or no biases: (); gamma, beta (H,); grad_req: a tuple of all of
+    them, in this order; weights_p, p: dropout of attention's weights and of
+    what is added; the rest as for `attention_qkv`. Returns (R, H).
+    """
+    chosen, H = _for(X, *weights), X.shape[-1]
+    if chosen is fused and fused.in_cache(X, 3 * H * H, precision, grad_req):
+        return fused.self_attention(
+            X, weights, biases, gamma, beta, offsets, lens, num_heads,
+            weights_p, p, eps, precision, grad_req)
+    return halves.self_attention(
+        chosen, X, weights, biases, gamma, beta, offsets, lens, num_heads,
+        weights_p, p, eps, precision, grad_req, length)
+
+
+def feed_forward(X, weights, biases, gamma, beta, act, p=0, eps=1e-5,
+                 precision='fp32', grad_req=('add',) * 6):
+    """LayerNorm(X + dropout(W2 act(W1 X + b1) + b2)): the block's other half.
+
+    X (R, H); weights (F, H) and (H, F), biases (F,) and (H,), gamma, beta
+    (H,); grad_req: a tuple of W1's, b1's, W2's, b2's, gamma's and beta's;
+    act, p as for `dense` and `add_norm`. Returns (R, H).
+    """
+    chosen = _for(X, *weights)
+    arguments = (X, weights, biases, gamma, beta, act, p, eps, precision,
+                 grad_req)
+    if chosen is fused and fused.in_cache(X, weights[0].size, precision,
+                                          grad_req):
+        return fused.feed_forward(*arguments)
+    return halves.feed_forward(chosen, *arguments)
 
 
 def embed(tokens, segments, positions, W_tok, W_seg, W_pos, grad_req='add'):

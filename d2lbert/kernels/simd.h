@@ -106,6 +106,24 @@ inline void store(void* p, V v, long n) {
 #endif
 }
 
+// A store of what is read next when the cache has long lost it: past the
+// cache where the machine can, so that its old content is never read.
+inline void stream(float* p, vf v, long n) {
+#if defined(__AVX512F__)
+  if (n >= VL && !((uintptr_t)p % 64)) return _mm512_stream_ps(p, (__m512)v);
+#elif defined(__AVX__)
+  if (n >= VL && !((uintptr_t)p % 32)) return _mm256_stream_ps(p, (__m256)v);
+#endif
+  store(p, v, n);
+}
+
+// Called before others may read what was streamed.
+inline void streamed() {
+#if defined(__AVX__)
+  _mm_sfence();
+#endif
+}
+
 // a * b + c, rounded once wherever the machine can. To leave that to the
 // compiler would let it choose anew in each loop, and a tile of one row has
 // to give that row what a tile of many gives it: GCC tuned for Zen takes two

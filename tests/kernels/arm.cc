@@ -59,18 +59,29 @@ Array whole(std::vector<float> values) {
   return a;
 }
 
+using mxnet::ext::CustomStatefulOp;
+
+// state: that of an operator which keeps something for its gradient.
 void run(bool backward, const char* name, const Attrs& attrs, Arrays* in,
-         Arrays* out) {
+         Arrays* out, CustomStatefulOp** state) {
   auto* all = Registry<CustomOp>::get();
   for (int i = 0; i < all->size(); i++) {
     CustomOp& op = all->get(i);
     if (std::strcmp(op.name, name)) continue;
-    if (op.forward_fp.empty()) op.mapToVector();
-    const auto run = (backward ? op.backward_fp : op.forward_fp)[0];
+    if (op.forward_fp.empty() && op.create_op_fp.empty()) op.mapToVector();
     Tensors from(in->begin(), in->end()), to(out->begin(), out->end());
     const OpResource none(nullptr, nullptr, nullptr, nullptr, nullptr,
                           nullptr, nullptr, nullptr, nullptr);
-    if (run(attrs, &from, &to, none) == MX_SUCCESS) return;
+    if (op.create_op_fp.empty()) {
+      const auto run = (backward ? op.backward_fp : op.forward_fp)[0];
+      if (run(attrs, &from, &to, none) == MX_SUCCESS) return;
+    } else {
+      if (!*state)
+        op.create_op_fp[0](attrs, MXContext::CPU(0), {}, {}, state);
+      if ((backward ? (*state)->Backward(&from, &to, none)
+                    : (*state)->Forward(&from, &to, none)) == MX_SUCCESS)
+        return;
+    }
   }
   std::printf("%s did not run\n", name);
   std::exit(1);
@@ -121,91 +132,156 @@ std::vector<double> gradient(const Function& f, const Arrays& arrays, int k,
   return slopes;
 }
 
-void dense(const char* act, long R, long K, long N) {
-  const std::string name = act;
-  const Function f = [=](const Doubles& a) {
-    std::vector<double> y(R * N);
-    for (long r = 0; r < R; r++)
-      for (long n = 0; n < N; n++) {
-        double z = a[2][n];
-        for (long k = 0; k < K; k++) z += a[0][r * K + k] * a[1][n * K + k];
-        y[r * N + n] =
-            name == "relu" ? std::max(z, 0.)
-            : name == "tanh" ? std::tanh(z)
-            : name == "gelu" ? z * .5 * (1 + std::erf(z * std::sqrt(.5)))
-                             : z;
+typedef std::vector<double> Doubled;
+
+// x (R, K) times w (N, K), and a bias.
+Doubled product(const Doubled& x, const Doubled& w, const Doubled& b, long R,
+                long K, long N) {
+  Doubled y(R * N);
+  for (long r = 0; r < R; r++)
+    for (long n = 0; n < N; n++) {
+      y[r * N + n] = b[n];
+      for (long k = 0; k < K; k++) y[r * N + n] += x[r * K + k] * w[n * K + k];
+    }
+  return y;
+}
+
+Doubled activated(Doubled y, const std::string& name) {
+  for (double& z : y)
+    z = name == "relu" ? std::max(z, 0.)
+        : name == "tanh" ? std::tanh(z)
+        : name == "gelu" ? z * .5 * (1 + std::erf(z * std::sqrt(.5)))
+                         : z;
+  return y;
+}
+
+// LayerNorm(x + y).
+Doubled normalized(const Doubled& x, const Doubled& y, const Doubled& gamma,
+                   const Doubled& beta, long R, long H) {
+  Doubled z(R * H);
+  for (long r = 0; r < R; r++) {
+    double mean = 0, square = 0;
+    for (long i = r * H; i < (r + 1) * H; i++) {
+      z[i] = x[i] + y[i];
+      mean += z[i] / H;
+    }
+    for (long i = r * H; i < (r + 1) * H; i++)
+      square += std::pow(z[i] - mean, 2) / H;
+    for (long h = 0; h < H; h++)
+      z[r * H + h] = (z[r * H + h] - mean) / std::sqrt(square + 1e-5) *
+                         gamma[h] + beta[h];
+  }
+  return z;
+}
+
+// Sequences of T rows, of which the first of each are keys.
+Doubled attended(const Doubled& q, const Doubled& k, const Doubled& v,
+                 const std::vector<float>& lens, long T, long D, long heads) {
+  const long H = D * heads;
+  Doubled y(lens.size() * T * H);
+  for (long b = 0; b < (long)lens.size(); b++)
+    for (long h = 0; h < heads; h++)
+      for (long i = b * T; i < (b + 1) * T; i++) {
+        Doubled w((long)lens[b]);
+        double total = 0;
+        for (long j = 0; j < (long)w.size(); j++) {
+          double s = 0;
+          for (long c = h * D; c < (h + 1) * D; c++)
+            s += q[i * H + c] * k[(b * T + j) * H + c];
+          total += w[j] = std::exp(s / std::sqrt((double)D));
+        }
+        for (long j = 0; j < (long)w.size(); j++)
+          for (long c = h * D; c < (h + 1) * D; c++)
+            y[i * H + c] += w[j] / total * v[(b * T + j) * H + c];
       }
-    return y;
-  };
-  Arrays in = {normal({R, K}), normal({N, K}), normal({N})};
-  const Attrs attrs = {{"act", act}, {"bias", "1"}};
-  const bool two = name == "gelu";
-  Arrays out(two ? 2 : 1, Array({R, N}));
-  run(false, "d2lbert_dense", attrs, &in, &out);
-  near(("dense, " + name).c_str(), out[0].x, f(in_double(in)));
-  const Array d = normal({R, N});
-  Arrays given(two ? 2 : 1, d), grads = {in[0], in[1], in[2]};
+  return y;
+}
+
+std::vector<float> starts(long B, long T) {
+  std::vector<float> offsets;
+  for (long b = 0; b <= B; b++) offsets.push_back(b * T);
+  return offsets;
+}
+
+// An operator's outcome, out[0], and its gradients by the first so many of
+// `in`.
+void check(const std::string& what, const char* name, const Attrs& attrs,
+           Arrays in, Arrays out, const Function& f, int gradients) {
+  CustomStatefulOp* state = nullptr;
+  run(false, name, attrs, &in, &out, &state);
+  near(what.c_str(), out[0].x, f(in_double(in)));
+  const Array d = normal(out[0].shape);
+  Arrays all(out.size(), d), grads = in;
+  for (Array& grad : grads) grad.whole = false;
   for (const Arrays& more : {in, out})
-    given.insert(given.end(), more.begin(), more.end());
-  run(true, "d2lbert_dense", attrs, &given, &grads);
-  for (int k = 0; k < 3; k++)
+    all.insert(all.end(), more.begin(), more.end());
+  if (gradients) run(true, name, attrs, &all, &grads, &state);
+  for (int k = 0; k < gradients; k++)
     near(("its gradient " + std::to_string(k)).c_str(), grads[k].x,
-         gradient(f, in, k, d));
+         gradient(f, in, k, d), 5e-5);
+  delete state;
+}
+
+void dense(const std::string& act, long R, long K, long N) {
+  check("dense, " + act, "d2lbert_dense", {{"act", act}, {"bias", "1"}},
+        {normal({R, K}), normal({N, K}), normal({N})},
+        Arrays(act == "gelu" ? 2 : 1, Array({R, N})),
+        [=](const Doubles& a) {
+          return activated(product(a[0], a[1], a[2], R, K, N), act);
+        }, 3);
 }
 
 void norm(long R, long H) {
-  const Function f = [=](const Doubles& a) {
-    std::vector<double> y(R * H);
-    for (long r = 0; r < R; r++) {
-      double mean = 0, square = 0;
-      std::vector<double> x(H);
-      for (long h = 0; h < H; h++) {
-        x[h] = a[0][r * H + h] + a[1][r * H + h];
-        mean += x[h] / H;
-      }
-      for (long h = 0; h < H; h++) square += std::pow(x[h] - mean, 2) / H;
-      for (long h = 0; h < H; h++)
-        y[r * H + h] =
-            (x[h] - mean) / std::sqrt(square + 1e-5) * a[2][h] + a[3][h];
-    }
-    return y;
-  };
-  Arrays in = {normal({R, H}), normal({R, H}), normal({H}), normal({H})};
-  const Attrs attrs = {{"p", "0"}, {"eps", "1e-5"}};
-  Arrays out = {Array({R, H}), Array({R, 2})};
-  run(false, "d2lbert_add_norm", attrs, &in, &out);
-  near("add and normalize", out[0].x, f(in_double(in)));
+  check("add and normalize", "d2lbert_add_norm", {{"p", "0"}},
+        {normal({R, H}), normal({R, H}), normal({H}), normal({H})},
+        {Array({R, H}), Array({R, 2})},
+        [=](const Doubles& a) {
+          return normalized(a[0], a[1], a[2], a[3], R, H);
+        }, 4);
 }
 
 void attention(long D, long heads, std::vector<float> lens) {
   const long B = lens.size(), T = 37, R = B * T, H = D * heads;
-  std::vector<float> offsets;
-  for (long b = 0; b <= B; b++) offsets.push_back(b * T);
-  const Function f = [=](const Doubles& a) {
-    std::vector<double> y(R * H);
-    for (long b = 0; b < B; b++)
-      for (long h = 0; h < heads; h++)
-        for (long i = b * T; i < (b + 1) * T; i++) {
-          std::vector<double> w((long)lens[b]);
-          double total = 0;
-          for (long j = 0; j < (long)w.size(); j++) {
-            double s = 0;
-            for (long c = h * D; c < (h + 1) * D; c++)
-              s += a[0][i * 3 * H + c] * a[0][(b * T + j) * 3 * H + H + c];
-            total += w[j] = std::exp(s / std::sqrt((double)D));
-          }
-          for (long j = 0; j < (long)w.size(); j++)
-            for (long c = h * D; c < (h + 1) * D; c++)
-              y[i * H + c] += w[j] / total *
-                              a[0][(b * T + j) * 3 * H + 2 * H + c];
-        }
-    return y;
-  };
-  Arrays in = {normal({R, 3 * H}), whole(offsets), whole(lens)};
-  const Attrs attrs = {{"num_heads", std::to_string(heads)}, {"p", "0"}};
-  Arrays out = {Array({R, H}), Array({R, heads})};
-  run(false, "d2lbert_attention_qkv", attrs, &in, &out);
-  near("attention", out[0].x, f(in_double(in)));
+  check("attention", "d2lbert_attention",
+        {{"num_heads", std::to_string(heads)}, {"p", "0"}},
+        {normal({R, H}), normal({R, H}), normal({R, H}), whole(starts(B, T)),
+         whole(lens)},
+        {Array({R, H}), Array({R, heads})},
+        [=](const Doubles& a) {
+          return attended(a[0], a[1], a[2], lens, T, D, heads);
+        }, 0);
+}
+
+void feed_forward(const std::string& act, long R, long H, long F) {
+  check("feed forward, " + act, "d2lbert_feed_forward", {{"act", act}},
+        {normal({R, H}), normal({F, H}), normal({F}), normal({H, F}),
+         normal({H}), normal({H}), normal({H})},
+        {Array({R, H})},
+        [=](const Doubles& a) {
+          const Doubled hidden =
+              activated(product(a[0], a[1], a[2], R, H, F), act);
+          return normalized(a[0], product(hidden, a[3], a[4], R, F, H), a[5],
+                            a[6], R, H);
+        }, 7);
+}
+
+void self_attention(long D, long heads, long T, std::vector<float> lens) {
+  const long B = lens.size(), R = B * T, H = D * heads;
+  Arrays in = {normal({R, H})};
+  for (int k = 0; k < 4; k++) in.push_back(normal({H, H}));
+  for (int k = 0; k < 6; k++) in.push_back(normal({H}));
+  in.push_back(whole(starts(B, T)));
+  in.push_back(whole(lens));
+  check("self-attention", "d2lbert_self_attention",
+        {{"num_heads", std::to_string(heads)}}, in, {Array({R, H})},
+        [=](const Doubles& a) {
+          Doubled x[3];
+          for (int k = 0; k < 3; k++)
+            x[k] = product(a[0], a[1 + k], a[5 + k], R, H, H);
+          const Doubled y = attended(x[0], x[1], x[2], lens, T, D, heads);
+          return normalized(a[0], product(y, a[4], a[8], R, H, H), a[9],
+                            a[10], R, H);
+        }, 6);
 }
 
 void vocabulary(long M, long H, long V) {
@@ -228,7 +304,7 @@ void vocabulary(long M, long H, long V) {
   Arrays in = {normal({M, H}), normal({V, H}), normal({V}), whole(labels),
                normal({M})};
   Arrays out = {Array({1}), Array({M}), in[0], in[1], in[2]};
-  run(false, "d2lbert_vocab_ce", {{"grad", "1"}}, &in, &out);
+  run(false, "d2lbert_vocab_ce", {{"grad", "1"}}, &in, &out, nullptr);
   near("cross-entropy over a vocabulary", out[0].x, f(in_double(in)));
   const Array one({1}, 1.f);
   for (int k = 0; k < 3; k++)
@@ -246,6 +322,9 @@ int main() {
   dense("gelu", 11, 20, 12);
   norm(23, 37);
   attention(19, 2, {37, 1, 20});
+  feed_forward("gelu", 13, 11, 21);
+  feed_forward("tanh", 9, 8, 5);
+  self_attention(5, 2, 7, {7, 1, 4});
   vocabulary(31, 9, 70);
   return !all_near;
 }

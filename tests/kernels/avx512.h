@@ -246,4 +246,5 @@ inline unsigned reduce_min_epu32(__m512i v) {
 #define _mm512_sqrt_ps avx512::sqrt_ps
 #define _mm512_store_ps avx512::storeu_ps
 #define _mm512_storeu_ps avx512::storeu_ps
+#define _mm512_stream_ps avx512::storeu_ps
 #endif

@@ -59,7 +59,8 @@ def check_operators(variables):
     """Run all tests of operators in a process that has these variables."""
     done = subprocess.run(
         [sys.executable, '-m', 'pytest', '-p', 'no:cacheprovider',
-         str(HERE / 'test_kernels.py'), '-k', 'not sanitizers'],
+         str(HERE / 'test_kernels.py'), str(HERE / 'test_halves.py'), '-k',
+         'not sanitizers'],
         env={**os.environ, **variables}, stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT)
     said = done.stdout.decode(errors='replace')

@@ -8,12 +8,14 @@ that operators run in the thread whose settings are changed here. TEAM.so has
 `received`, the size of a team that asked for as many threads as it may.
 """
 import ctypes
+import functools
 import sys
 
 import numpy as onp
 
 from d2lbert import kernels
 from d2lbert.kernels import fused as ops
+from d2lbert.kernels import halves
 from d2lbert.machine.backend import autograd, np, npx
 
 LIMIT = 5
@@ -59,6 +61,34 @@ def cases(precision='fp32'):
         lambda m: lambda QKV: m.attention_qkv(QKV, offsets, lens, 2,
                                               precision=precision),
         [draw(60, 60)])
+
+    def half(name):
+        # `plain` has no such operators: their parts, then
+        def of(m):
+            return getattr(m, name, functools.partial(getattr(halves, name),
+                                                      m))
+        return of
+    for act, R, H, F in (('relu', 700, 33, 50), ('gelu', 40, 20, 90)):
+        found[f'feed_forward {act} {R}'] = (
+            lambda m, act=act: lambda X, W1, b1, W2, b2, gamma, beta: half(
+                'feed_forward')(m)(X, (W1, W2), (b1, b2), gamma, beta, act,
+                                   0, 1e-2, precision, ('add',) * 6),
+            [draw(R, H), draw(F, H) / H**0.5, draw(F), draw(H, F) / F**0.5,
+             draw(H), draw(H), draw(H)])
+    many = onp.array([30, 7, 23] * 15)
+    starts, many = _ints(onp.cumsum([0, *many])), _ints(many)
+    # The gradient of the keys' bias is zero but for rounding
+    keys = _array(draw(20))
+    for name, ends, each in (('many', starts, many), ('few', offsets, lens)):
+        found[f'self_attention {name}'] = (
+            lambda m, ends=ends, each=each: lambda X, W, V, U, T, b, c, d, *n:
+            half('self_attention')(m)(
+                X, (W, V, U, T), (b, keys, c, d), *n, ends, each, 2, 0, 0,
+                1e-2, precision, ('add',) * 10,
+                *(() if hasattr(m, 'self_attention') else (None,))),
+            [draw(int(ends[-1]), 20),
+             *(draw(20, 20) / 20**0.5 for _ in range(4)),
+             *(draw(20) for _ in range(5))])
     for M, V in ((300, 3000), (2, 3000), (300, 40)):
         labels = _ints(rng.randint(0, V, M))
         found[f'vocab_ce {M} x {V}'] = (

@@ -1,0 +1,286 @@
+// Attention of one head over one sequence, and its gradient: what the
+// operators that contain attention are made of. No score leaves the cache.
+#pragma once
+#include "op.h"
+
+namespace d2lbert {
+
+constexpr long QUERIES = 8 * MR;  // rows of scores held at a time
+
+// Q, K, V, or their gradients, as columns of rows ld apart.
+struct Parts {
+  float *q, *k, *v;
+  long ld;
+};
+
+struct Problem {
+  long R, H, B, heads, size;
+  const int32_t *offsets, *lens;
+  float scale;
+  Dropout dropout;
+
+  // Rows [first, last) are sequence b's queries, the first `keys` its keys.
+  void sequence(long b, long* first, long* last, long* keys) const {
+    *first = std::min<long>(std::max<long>(offsets[b], 0), R);
+    *last = std::min<long>(std::max<long>(offsets[b + 1], *first), R);
+    *keys = std::min<long>(std::max<long>(lens[b], 0), *last - *first);
+  }
+
+  long longest() const {
+    long most = 0, first, last, keys;
+    for (long b = 0; b < B; b++) {
+      sequence(b, &first, &last, &keys);
+      most = std::max(most, last - first);
+    }
+    return most;
+  }
+};
+
+// Scores to weights, in place; zeros in the rest of the last vector. Returns
+// the logarithm of the sum of exponentials.
+inline float softmax(float* s, long n, float scale) {
+  const vi lane = count();
+  const vf nothing = splat(-INFINITY);
+  const long whole = n / VL * VL;
+  vf top = nothing;
+  for (long j = 0; j < whole; j += VL) top = larger(load(s + j), top);
+  if (whole < n)  // without the padding's zeros
+    top = larger(pick(lane < (int)(n - whole), load(s + whole), nothing),
+                 top);
+  const float most = maximum(top);
+  vf total{};
+  for (long j = 0; j < n; j += VL) {
+    vf e = exp((load(s + j) - most) * scale);
+    if (j == whole) e = pick(lane < (int)(n - whole), e, vf{});
+    store(s + j, e);
+    total += e;
+  }
+  const float denominator = sum(total), inverse = 1 / denominator;
+  for (long j = 0; j < n; j += VL) store(s + j, load(s + j) * inverse);
+  return most * scale + std::log(denominator);
+}
+
+// The part of a row that the next head, or the next sequence, begins with.
+struct Next {
+  long row, column, size;
+  Next(const Problem& p, long h, long first, long last)
+      : row(h + 1 < p.heads ? first : last),
+        column((h + 1) % p.heads * p.size), size(p.size) {}
+  void fetch(const float* x, long ld, long r) const {
+    const float* from = x + (row + r) * ld + column;
+    for (long j = 0; j < size; j += 16) __builtin_prefetch(from + j, 0, 2);
+  }
+};
+
+inline void clear_rows(float* x, long ld, long rows, long columns) {
+  for (long i = 0; i < rows; i++) std::memset(x + i * ld, 0, 4 * columns);
+}
+
+// A row's scores to the weights that V is multiplied by, in place. Returns
+// the logarithm of the sum of exponentials.
+inline float weigh(const Problem& p, long place, long n, float* s) {
+  const float normal = softmax(s, n, p.scale);
+  if (!p.dropout.on()) return normal;
+  const vi lane = count();
+  const Draws draws = p.dropout.row(place);
+  for (long j = 0; j < n; j += VL)
+    store(s + j,
+          load(s + j) * p.dropout.factors(draws, (vu)(lane + (int)j)));
+  return normal;
+}
+
+// A head of a sequence.
+struct Unit {
+  long head, column, first, last, keys;
+  Unit(const Problem& p, long unit)
+      : head(unit % p.heads), column(head * p.size) {
+    p.sequence(unit / p.heads, &first, &last, &keys);
+  }
+  // What comes of no keys at all.
+  void clear_output(const Problem& p, float* out, float* lse) const {
+    clear_rows(out + first * p.H + column, p.H, last - first, p.size);
+    for (long i = first; i < last; i++) lse[i * p.heads + head] = 0;
+  }
+  // Keys beyond the length have no gradient; without any, queries neither.
+  void clear_gradients(const Problem& p, const Parts& grad) const {
+    const long to = first * grad.ld + column, rest = to + keys * grad.ld;
+    if (!keys) clear_rows(grad.q + to, grad.ld, last - first, p.size);
+    for (float* g : {grad.k, grad.v})
+      clear_rows(g + rest, grad.ld, last - first - keys, p.size);
+  }
+};
+
+// Rows that belong to no sequence get zeros.
+inline void clear_gaps(const Problem& p, float* x, long ld, long columns) {
+  long end = 0, first, last, keys;
+  for (long b = 0; b < p.B; b++) {
+    p.sequence(b, &first, &last, &keys);
+    if (first > end) clear_rows(x + end * ld, ld, first - end, columns);
+    end = std::max(end, last);
+  }
+  clear_rows(x + end * ld, ld, p.R - end, columns);
+}
+
+// A row's weights, as V was multiplied by them, from its scores s, and their
+// gradient from that of the weights, ds; both have n numbers of ns, zeros
+// after them.
+inline void score_gradient(const Problem& p, long place, long n, long ns,
+                    float normal, float* s, float* ds) {
+  const vi lane = count();
+  const Draws draws = p.dropout.row(place);
+  vf total{};
+  for (long j = 0; j < ns; j += VL) {
+    vf w = exp(load(s + j) * p.scale - normal), d = load(ds + j);
+    if (n - j < VL) w = pick(lane < (int)(n - j), w, vf{});
+    if (p.dropout.on())
+      d *= p.dropout.factors(draws, (vu)(lane + (int)j));
+    total += w * d;
+    store(s + j, w);
+    store(ds + j, d);
+  }
+  const float mean = sum(total);
+  for (long j = 0; j < ns; j += VL) {
+    const vf w = load(s + j);
+    store(ds + j, (load(ds + j) - mean) * w * p.scale);
+    if (p.dropout.on())
+      store(s + j, w * p.dropout.factors(draws, (vu)(lane + (int)j)));
+  }
+}
+
+// Room for a head of the longest sequence, in a thread's own scratch.
+template <class E>
+struct Room {
+  word<E> *keys_t, *values, *query, *weight;
+  float* S;
+  static size_t bytes(const Problem& p) {
+    const long D = p.size, T = p.longest(), width = padded(T);
+    const long d_words = E::words(D), t_words = E::words(T);
+    return 4 * (width * d_words + padded(D) * t_words + QUERIES * width +
+                QUERIES * (d_words + t_words)) + 512;
+  }
+  Room(const Problem& p, Scratch& own) {
+    const long D = p.size, T = p.longest(), width = padded(T);
+    const long d_words = E::words(D), t_words = E::words(T);
+    keys_t = own.take<word<E>>(width * d_words);
+    values = own.take<word<E>>(padded(D) * t_words);
+    S = own.take<float>(QUERIES * width);
+    query = own.take<word<E>>(QUERIES * d_words);
+    weight = own.take<word<E>>(QUERIES * t_words);
+  }
+};
+
+// Unit u's part of the outcome, and the logarithms of its sums.
+template <class E>
+void attend(const Problem& p, const Unit& u, const Parts& in, float* out,
+            float* lse, const Room<E>& room) {
+  const long D = p.size, d_words = E::words(D);
+  const long first = u.first, last = u.last, n = u.keys, h = u.head;
+  const long column = u.column, start = first * in.ld + column;
+  if (!n) return u.clear_output(p, out, lse);
+  const long ns = ceil_div(n, VL) * VL;
+  const Next next(p, h, first, last);
+  pack_t<E>(in.k + start, in.ld, D, n, room.keys_t);
+  pack<E>(in.v + start, in.ld, n, D, room.values);
+  for (long i = first; i < last; i += QUERIES) {
+    const long m = std::min(QUERIES, last - i);
+    long lda = in.ld;
+    const word<E>* q =
+        as_rows(in.q + i * in.ld + column, lda, m, D, room.query);
+    multiply<E>(false, m, ns, d_words, q, lda, room.keys_t, room.S, ns, ZERO);
+    for (long r = 0; r < m; r++) {
+      float* s = room.S + r * ns;
+      const long place = (i + r) * p.heads + h;
+      for (const float* x : {in.q, in.k, in.v})
+        next.fetch(x, in.ld, i - first + r);
+      lse[place] = weigh(p, place, n, s);
+    }
+    lda = ns;
+    const word<E>* w = as_rows(room.S, lda, m, n, room.weight);
+    multiply<E>(false, m, D, E::words(n), w, lda, room.values,
+                out + i * p.H + column, p.H, ZERO);
+  }
+}
+
+// The same for its gradient.
+template <class E>
+struct GradientRoom {
+  word<E> *keys_t, *values_t, *keys, *queries, *d_outs, *as_is, *turned;
+  float *S, *dS;
+  static size_t bytes(const Problem& p) {
+    const long D = p.size, T = p.longest(), width = padded(T);
+    const long d_words = E::words(D), t_words = E::words(T);
+    const long q_words = E::words(QUERIES), d_width = padded(D);
+    return 4 * (2 * width * d_words + d_width * t_words +
+                2 * d_width * q_words + 2 * QUERIES * width +
+                QUERIES * (d_words + t_words) + q_words * width) + 1024;
+  }
+  GradientRoom(const Problem& p, Scratch& own) {
+    const long D = p.size, T = p.longest(), width = padded(T);
+    const long d_words = E::words(D), t_words = E::words(T);
+    const long q_words = E::words(QUERIES), d_width = padded(D);
+    keys_t = own.take<word<E>>(width * d_words);
+    values_t = own.take<word<E>>(width * d_words);
+    keys = own.take<word<E>>(d_width * t_words);
+    queries = own.take<word<E>>(d_width * q_words);
+    d_outs = own.take<word<E>>(d_width * q_words);
+    S = own.take<float>(QUERIES * width);
+    dS = own.take<float>(QUERIES * width);
+    as_is = own.take<word<E>>(QUERIES * std::max(d_words, t_words));
+    turned = own.take<word<E>>(q_words * width);
+  }
+};
+
+// Unit u's part of the gradients, from that of the outcome.
+template <class E>
+void attend_back(const Problem& p, const Unit& u, const Parts& in,
+                 const float* d_out, const float* lse, const Parts& grad,
+                 const GradientRoom<E>& room) {
+  const long D = p.size, d_words = E::words(D);
+  const long first = u.first, last = u.last, n = u.keys, h = u.head;
+  const long column = u.column, start = first * in.ld + column;
+  const long to = first * grad.ld + column;
+  u.clear_gradients(p, grad);
+  if (!n) return;
+  const long ns = ceil_div(n, VL) * VL, n_words = E::words(n);
+  const Next next(p, h, first, last);
+  pack_t<E>(in.k + start, in.ld, D, n, room.keys_t);
+  pack_t<E>(in.v + start, in.ld, D, n, room.values_t);
+  pack<E>(in.k + start, in.ld, n, D, room.keys);
+  for (long i = first; i < last; i += QUERIES) {
+    const long m = std::min(QUERIES, last - i), m_words = E::words(m);
+    const float* q = in.q + i * in.ld + column;
+    const float* d_o = d_out + i * p.H + column;
+    const Start mode = i == first ? ZERO : ADD;
+    long lda = in.ld;
+    const word<E>* a = as_rows(q, lda, m, D, room.as_is);
+    multiply<E>(false, m, ns, d_words, a, lda, room.keys_t, room.S, ns, ZERO);
+    lda = p.H;
+    a = as_rows(d_o, lda, m, D, room.as_is);
+    multiply<E>(false, m, ns, d_words, a, lda, room.values_t, room.dS, ns,
+                ZERO);
+    for (long r = 0; r < m; r++) {
+      float *s = room.S + r * ns, *ds = room.dS + r * ns;
+      const long place = (i + r) * p.heads + h;
+      for (const float* x : {in.q, in.k, in.v})
+        next.fetch(x, in.ld, i - first + r);
+      next.fetch(d_out, p.H, i - first + r);
+      score_gradient(p, place, n, ns, lse[place], s, ds);
+    }
+    lda = ns;
+    a = as_rows(room.dS, lda, m, n, room.as_is);
+    multiply<E>(false, m, D, n_words, a, lda, room.keys,
+                grad.q + i * grad.ld + column, grad.ld, ZERO);
+    lda = ns;
+    a = as_columns(room.S, lda, m, n, room.turned);
+    pack<E>(d_o, p.H, m, D, room.d_outs);
+    multiply<E>(true, n, D, m_words, a, lda, room.d_outs, grad.v + to,
+                grad.ld, mode);
+    lda = ns;
+    a = as_columns(room.dS, lda, m, n, room.turned);
+    pack<E>(q, in.ld, m, D, room.queries);
+    multiply<E>(true, n, D, m_words, a, lda, room.queries, grad.k + to,
+                grad.ld, mode);
+  }
+}
+
+}  // namespace d2lbert

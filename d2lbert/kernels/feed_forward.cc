@@ -1,0 +1,265 @@
+// d2lbert_feed_forward: LayerNorm(X + dropout(W2 act(W1 X + b1) + b2)), the
+// second half of an encoder's block, for weights that stay in cache.
+#include "act.h"
+#include "sublayer.h"
+
+namespace d2lbert {
+namespace {
+
+struct Job {
+  long R, H, F;
+  Act act;
+  Residual residual;
+  const float *X, *W1, *b1, *W2, *b2;
+};
+
+// hidden: the activation's argument or outcome, (R, F), as its gradient needs.
+struct Kept {
+  float* hidden;
+  Normalized sums;
+};
+
+template <class E>
+void forward(const Job& job, const Kept& kept, float* Y) {
+  const long R = job.R, H = job.H, F = job.F;
+  const int threads = team(4.0 * R * H * F);
+  const long block = rows_at_a_time(R, threads, H + F);
+  const long blocks = ceil_div(R, block);
+  const long h_words = E::words(H), f_words = E::words(F);
+  const long up = ceil_div(F, NR), down = ceil_div(H, NR);
+  Scratch& shared = team_scratch();
+  shared.reset(4 * (padded(F) * (h_words + 1) + padded(H) * (f_words + 1)) +
+               256);
+  word<E>* w1 = shared.take<word<E>>(padded(F) * h_words);
+  word<E>* w2 = shared.take<word<E>>(padded(H) * f_words);
+  const float* b1 = padded_copy(job.b1, F, shared);
+  const float* b2 = padded_copy(job.b2, H, shared);
+  Preparation packing;
+#pragma omp parallel num_threads(threads)
+  {
+    Scratch& own = own_scratch();
+    own.reset(4 * block * (F + H + h_words + f_words) + 256);
+    float* hidden = own.take<float>(block * F);
+    float* out = own.take<float>(block * H);
+    word<E>* x_words = own.take<word<E>>(block * h_words);
+    word<E>* words = own.take<word<E>>(block * f_words);
+    packing.all(up + down, [&](long p) {
+      const bool first = p < up;
+      const long at = (first ? p : p - up) * NR;
+      if (first)
+        pack_panel_t<E>(job.W1 + at * H, H, H, std::min<long>(NR, F - at),
+                        w1 + at * h_words);
+      else
+        pack_panel_t<E>(job.W2 + at * F, F, F, std::min<long>(NR, H - at),
+                        w2 + at * f_words);
+    });
+#pragma omp for schedule(dynamic) nowait
+    for (long i = 0; i < blocks; i++) {
+      const long first = i * block, m = std::min(block, R - first);
+      const float* x = job.X + first * H;
+      long ld = H;
+      const word<E>* a = as_rows(x, ld, m, H, x_words);
+      Ahead ahead(stripes(m, F));
+      ahead.fetch(x + m * H, std::min(block, R - first - m) * H * 4);
+      multiply<E>(false, m, F, h_words, a, ld, w1, hidden, F, BIAS, &ahead,
+                  b1);
+      float* keep = kept.hidden ? kept.hidden + first * F : nullptr;
+      const bool argument = needs_argument(job.act);
+      for (long j = 0, all = m * F; j < all; j += VL) {
+        const vf z = load(hidden + j, all - j), y = apply(job.act, z);
+        if (keep) stream(keep + j, argument ? z : y, all - j);
+        store(hidden + j, y, all - j);
+      }
+      ld = F;
+      a = as_rows(hidden, ld, m, F, words);
+      multiply<E>(false, m, H, f_words, a, ld, w2, out, H, BIAS, nullptr, b2);
+      finish(job.residual, first, m, x, out, kept.sums, Y);
+    }
+    streamed();
+  }
+}
+
+struct Gradients {
+  float *X, *W1, *b1, *W2, *b2, *gamma, *beta;  // null: not wanted
+};
+
+template <class E>
+void backward(const Job& job, const Kept& kept, const float* dY,
+              const Gradients& to) {
+  const long R = job.R, H = job.H, F = job.F;
+  const int threads = team(8.0 * R * H * F);
+  const long block = rows_at_a_time(R, threads, H + F);
+  const long h_words = E::words(H), f_words = E::words(F);
+  const long half = E::words(block);
+  const long up = ceil_div(F, NR), down = ceil_div(H, NR);
+  const long width = ceil_div(H, VL) * VL;
+  const bool argument = needs_argument(job.act);
+  Scratch& shared = team_scratch();
+  shared.reset(4 * (padded(F) * h_words + padded(H) * f_words) + 128 +
+               2 * Sums::bytes(F * H, threads) + Sums::bytes(F, threads) +
+               Sums::bytes(H, threads) + 3 * Sums::bytes(width, threads));
+  word<E>* w2 = shared.take<word<E>>(padded(F) * h_words);
+  word<E>* w1 = shared.take<word<E>>(padded(H) * f_words);
+  const Sums W1(shared, F * H, threads), W2(shared, F * H, threads);
+  const Sums b1(shared, F, threads), b2(shared, H, threads);
+  const Sums gamma(shared, width, threads), beta(shared, width, threads);
+  const Sums row(shared, width, threads);
+  Preparation packing;
+#pragma omp parallel num_threads(threads)
+  {
+    float *dW1 = W1.cleared(), *dW2 = W2.cleared();
+    float *db1 = b1.cleared(), *db2 = b2.cleared();
+    const NormSums norm = {gamma.cleared(), beta.cleared(), row.mine()};
+    Scratch& own = own_scratch();
+    own.reset(4 * (block * (2 * H + 2 * F + std::max(h_words, f_words)) +
+                   half * (padded(H) + padded(F) + std::max(H, F))) + 512);
+    float* dx = own.take<float>(block * H);
+    float* dz = own.take<float>(block * H);
+    float* dh = own.take<float>(block * F);
+    float* outcome = own.take<float>(argument ? block * F : 0);
+    word<E>* as_is = own.take<word<E>>(block * std::max(h_words, f_words));
+    word<E>* turned = own.take<word<E>>(half * std::max(H, F));
+    word<E>* x_panels = own.take<word<E>>(half * padded(H));
+    word<E>* h_panels = own.take<word<E>>(half * padded(F));
+    packing.all(up + down, [&](long p) {
+      const bool first = p < up;
+      const long at = (first ? p : p - up) * NR;
+      if (first)
+        pack_panel<E>(job.W2 + at, F, H, std::min<long>(NR, F - at),
+                      w2 + at * h_words);
+      else
+        pack_panel<E>(job.W1 + at, H, F, std::min<long>(NR, H - at),
+                      w1 + at * f_words);
+    });
+    // Of few rows, whole blocks would be more for one thread than another.
+    long begin, end;
+    share(ceil_div(R, MR), omp_get_num_threads(), omp_get_thread_num(),
+          &begin, &end);
+    end = std::min(end * MR, R);
+    for (long first = begin * MR; first < end; first += block) {
+      const long m = std::min(block, end - first), words = E::words(m);
+      const long next = std::min(block, end - first - m);
+      const float *x = job.X + first * H, *hidden = kept.hidden + first * F;
+      finish_back(job.residual, first, m, dY, kept.sums, norm, dx, dz);
+      add_rows(dz, m, H, db2);
+      long ld = H;
+      const word<E>* a = as_rows(dz, ld, m, H, as_is);
+      Ahead ahead(stripes(m, F));
+      ahead.fetch(hidden, m * F * 4);
+      ahead.fetch(x, m * H * 4);
+      multiply<E>(false, m, F, h_words, a, ld, w2, dh, F, ZERO, &ahead);
+      for (long j = 0, all = m * F; j < all; j += VL) {
+        const vf h = load(hidden + j, all - j);
+        if (argument) store(outcome + j, apply(job.act, h), all - j);
+        store(dh + j, slope(job.act, load(dh + j, all - j), h), all - j);
+      }
+      add_rows(dh, m, F, db1);
+      ld = H;
+      a = as_columns(dz, ld, m, H, turned);
+      pack<E>(argument ? outcome : hidden, F, m, F, h_panels);
+      multiply<E>(true, H, F, words, a, ld, h_panels, dW2, F, ADD);
+      if (to.X) {
+        float* const d = to.X + first * H;
+        std::copy(dx, dx + m * H, d);
+        ld = F;
+        a = as_rows(dh, ld, m, F, as_is);
+        Ahead behind(stripes(m, H));
+        behind.fetch(dY + (first + m) * H, next * H * 4);
+        behind.fetch(kept.sums.hat + (first + m) * H, next * H * 4);
+        multiply<E>(false, m, H, f_words, a, ld, w1, d, H, ADD, &behind);
+      }
+      ld = F;
+      a = as_columns(dh, ld, m, F, turned);
+      pack<E>(x, H, m, H, x_panels);
+      multiply<E>(true, F, H, words, a, ld, x_panels, dW1, H, ADD);
+    }
+#pragma omp barrier
+    W1.add_up(to.W1);
+    W2.add_up(to.W2);
+    b1.add_up(to.b1);
+    b2.add_up(to.b2);
+    gamma.add_up(to.gamma, 0, H);
+    beta.add_up(to.beta, 0, H);
+  }
+}
+
+// X, W1, b1, W2, b2, gamma, beta[, noise]
+constexpr int PARAMETERS = 7;
+
+MXReturnValue parse(const Attrs& attrs, int* inputs, int* outputs) {
+  *inputs = PARAMETERS + drops(attrs, "p");
+  *outputs = 1;
+  return MX_SUCCESS;
+}
+
+MXReturnValue infer_shape(const Attrs& attrs, Shapes* in, Shapes* out) {
+  const Shape x = (*in)[0], w = (*in)[1];
+  if (x.size() != 2 || w.size() != 2)
+    return fail("feed_forward needs X (R, H) and W1 (F, H)");
+  const unsigned H = x[1], F = w[0];
+  *in = {x, {F, H}, {F}, {H, F}, {H}, {H}, {H}};
+  if (drops(attrs, "p")) in->push_back({64});
+  (*out)[0] = x;
+  return MX_SUCCESS;
+}
+
+class FeedForward : public Keeping {
+ public:
+  using Keeping::Keeping;
+
+  MXReturnValue Forward(Tensors* in, Tensors* out,
+                        const OpResource&) override {
+    const bool bf16 = wants_bf16(attrs);
+    if (bf16 && !D2LBERT_BF16) return fail(no_bf16());
+    const Job job = job_of(in->data());
+    if (keeps()) {
+      memory.reset(4 * job.R * (job.F + job.H + 1) + 192);
+      kept_ = {memory.take<float>(job.R * job.F),
+               {memory.take<float>(job.R * job.H),
+                memory.take<float>(job.R)}};
+    }
+    pick(bf16, NO_TILES, D2LBERT_VECTORS(forward))(job, kept_,
+                                                   floats((*out)[0]));
+    return MX_SUCCESS;
+  }
+
+  // in: dY, the inputs, Y
+  MXReturnValue Backward(Tensors* in, Tensors* out,
+                         const OpResource&) override {
+    if (!keeps()) return kept_nothing();
+    float* to[PARAMETERS];
+    for (int k = 0; k < PARAMETERS; k++) to[k] = floats((*out)[k]);
+    for (size_t k = PARAMETERS; k < out->size(); k++) clear((*out)[k]);
+    pick(wants_bf16(attrs), NO_TILES, D2LBERT_VECTORS(backward))(
+        job_of(in->data() + 1), kept_, floats((*in)[0]),
+        {to[0], to[1], to[2], to[3], to[4], to[5], to[6]});
+    return MX_SUCCESS;
+  }
+
+ private:
+  Job job_of(MXTensor* in) const {
+    Act act = NONE;
+    parse_act(attrs, &act);
+    const float* all[PARAMETERS];
+    for (int k = 0; k < PARAMETERS; k++) all[k] = floats(in[k]);
+    const long R = in[0].shape[0], H = in[0].shape[1], F = in[1].shape[0];
+    const Dropout dropout(
+        number(attrs, "p", 0),
+        drops(attrs, "p") ? floats(in[PARAMETERS]) : nullptr);
+    return {R, H, F, act,
+            {H, (float)number(attrs, "eps", 1e-5), dropout, all[5], all[6]},
+            all[0], all[1], all[2], all[3], all[4]};
+  }
+
+  Kept kept_ = {};
+};
+
+}  // namespace
+
+REGISTER_OP(d2lbert_feed_forward)
+    .setCreateOpState(create<FeedForward>, "cpu")
+    .setParseAttrs(parse)
+    .setInferType(all_floats)
+    .setInferShape(infer_shape);
+
+}  // namespace d2lbert

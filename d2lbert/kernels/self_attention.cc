@@ -1,0 +1,376 @@
+// d2lbert_self_attention: LayerNorm(X + dropout(Wo attention(X) + bo)), the
+// first half of an encoder's block, some sequences at a time, for weights
+// that stay in cache.
+#include "attend.h"
+#include "sublayer.h"
+
+namespace d2lbert {
+namespace {
+
+struct Job {
+  Problem attention;
+  Residual residual;
+  const float *X, *W[3], *b[3], *Wo, *bo;  // the biases may be null
+};
+
+// Queries, keys and values (R, 3H), the heads' outcomes (R, H), and the
+// logarithms of their sums (R, heads), as the gradient needs them.
+struct Kept {
+  float *qkv, *joined, *lse;
+  Normalized sums;
+};
+
+// Sequences one after the other that are done together.
+struct Group {
+  long begin, end;
+};
+
+// A thread's, or everyone's, sequences [begin, end) in groups of `rows` rows
+// at most, or of one sequence.
+std::vector<Group> groups(const Problem& p, long begin, long end, long rows) {
+  std::vector<Group> all;
+  for (long b = begin, from = begin; b < end; b++)
+    if (b + 1 == end || p.offsets[b + 2] - p.offsets[from] > rows) {
+      all.push_back({from, b + 1});
+      from = b + 1;
+    }
+  return all;
+}
+
+// A thread's sequences: about as many rows as each other one's.
+void share_sequences(const Problem& p, int parts, int part, long* begin,
+                     long* end) {
+  const int32_t* const last = p.offsets + p.B;
+  long* const to[] = {begin, end};
+  for (int k = 0; k < 2; k++) {
+    const long row = p.R * (part + k) / parts;
+    long b = std::lower_bound(p.offsets, last, row) - p.offsets;
+    // The sequence that lies across is whose more of it is
+    if (b && p.offsets[b] - row > row - p.offsets[b - 1]) b--;
+    *to[k] = part + k == parts ? p.B : part + k ? b : 0;
+  }
+}
+
+long most_rows(const Problem& p, const std::vector<Group>& all) {
+  long most = 0;
+  for (const Group& g : all)
+    most = std::max<long>(most, p.offsets[g.end] - p.offsets[g.begin]);
+  return most;
+}
+
+// Where row 0 would lie, of rows that begin with `first`.
+inline float* from_row(float* rows, long first, long ld) {
+  return rows - first * ld;
+}
+
+// Rows to where they are kept.
+void keep(const float* from, long n, float* to) {
+  for (long j = 0; j < n; j += VL) stream(to + j, load(from + j, n - j), n - j);
+}
+
+template <class E>
+void forward(const Job& job, const Kept& kept, float* Y) {
+  const Problem& p = job.attention;
+  const long H = p.H, N = 3 * H, words = E::words(H);
+  const int threads = team(8.0 * p.R * H * H);
+  const std::vector<Group> all =
+      groups(p, 0, p.B, rows_at_a_time(p.R, threads, 4 * H));
+  const long most = most_rows(p, all), parts = ceil_div(H, NR);
+  Scratch& shared = team_scratch();
+  shared.reset(4 * 4 * padded(H) * (words + 1) + 512);
+  word<E>* packed[4];
+  const float* bias[4];
+  for (int k = 0; k < 4; k++) {
+    packed[k] = shared.take<word<E>>(padded(H) * words);
+    bias[k] = padded_copy(k < 3 ? job.b[k] : job.bo, H, shared);
+  }
+  Preparation packing;
+#pragma omp parallel num_threads(threads)
+  {
+    Scratch& own = own_scratch();
+    own.reset(4 * most * (5 * H + p.heads + words) + 512 + Room<E>::bytes(p));
+    float* qkv = own.take<float>(most * N);
+    float* joined = own.take<float>(most * H);
+    float* out = own.take<float>(most * H);
+    float* sums = own.take<float>(most * p.heads);
+    word<E>* x_words = own.take<word<E>>(most * words);
+    const Room<E> room(p, own);
+    packing.all(4 * parts, [&](long i) {
+      const long k = i / parts, at = i % parts * NR;
+      pack_panel_t<E>((k < 3 ? job.W[k] : job.Wo) + at * H, H, H,
+                      std::min<long>(NR, H - at), packed[k] + at * words);
+    });
+#pragma omp for schedule(dynamic) nowait
+    for (size_t i = 0; i < all.size(); i++) {
+      const Group g = all[i];
+      const long first = p.offsets[g.begin], m = p.offsets[g.end] - first;
+      const float* x = job.X + first * H;
+      long ld = H;
+      const word<E>* a = as_rows(x, ld, m, H, x_words);
+      Ahead ahead(3 * stripes(m, H));
+      ahead.fetch(x + m * H, std::min(m, p.R - first - m) * H * 4);
+      for (int k = 0; k < 3; k++)
+        multiply<E>(false, m, H, words, a, ld, packed[k], qkv + k * H, N, BIAS,
+                    &ahead, bias[k]);
+      float* q = from_row(qkv, first, N);
+      float* lse = kept.lse ? kept.lse : from_row(sums, first, p.heads);
+      for (long unit = g.begin * p.heads; unit < g.end * p.heads; unit++)
+        attend<E>(p, Unit(p, unit), {q, q + H, q + 2 * H, N},
+                  from_row(joined, first, H), lse, room);
+      if (kept.qkv) {
+        keep(qkv, m * N, kept.qkv + first * N);
+        keep(joined, m * H, kept.joined + first * H);
+      }
+      ld = H;
+      a = as_rows(joined, ld, m, H, x_words);
+      multiply<E>(false, m, H, words, a, ld, packed[3], out, H, BIAS, nullptr,
+                  bias[3]);
+      finish(job.residual, first, m, x, out, kept.sums, Y);
+    }
+    streamed();
+  }
+}
+
+struct Gradients {
+  float *X, *W[3], *b[3], *Wo, *bo, *gamma, *beta;  // null: not wanted
+};
+
+template <class E>
+void backward(const Job& job, const Kept& kept, const float* dY,
+              const Gradients& to) {
+  const Problem& p = job.attention;
+  const long H = p.H, N = 3 * H;
+  const long words = E::words(H), n_words = E::words(N);
+  const int threads = team(16.0 * p.R * H * H);
+  const long rows = rows_at_a_time(p.R, threads, 4 * H);
+  // One sequence may be longer than a group
+  const long most = std::max(rows, p.longest()), half = E::words(most);
+  const long parts = ceil_div(H, NR), width = ceil_div(H, VL) * VL;
+  Scratch& shared = team_scratch();
+  shared.reset(4 * padded(H) * (words + n_words) + 128 +
+               Sums::bytes(N * H, threads) + Sums::bytes(H * H, threads) +
+               Sums::bytes(N, threads) + Sums::bytes(H, threads) +
+               3 * Sums::bytes(width, threads));
+  word<E>* wo = shared.take<word<E>>(padded(H) * words);
+  word<E>* w = shared.take<word<E>>(padded(H) * n_words);
+  const Sums W(shared, N * H, threads), Wo(shared, H * H, threads);
+  const Sums b(shared, N, threads), bo(shared, H, threads);
+  const Sums gamma(shared, width, threads), beta(shared, width, threads);
+  const Sums row(shared, width, threads);
+  std::vector<float> joined_W(N * H);
+  for (int k = 0; k < 3; k++)
+    std::copy(job.W[k], job.W[k] + H * H, joined_W.data() + k * H * H);
+  Preparation packing;
+#pragma omp parallel num_threads(threads)
+  {
+    float *dW = W.cleared(), *dWo = Wo.cleared();
+    float *db = b.cleared(), *dbo = bo.cleared();
+    const NormSums norm = {gamma.cleared(), beta.cleared(), row.mine()};
+    Scratch& own = own_scratch();
+    own.reset(4 * (most * (2 * H + H + N + n_words) +
+                   half * (padded(H) + N)) + 512 +
+              GradientRoom<E>::bytes(p));
+    float* dx = own.take<float>(most * H);
+    float* dz = own.take<float>(most * H);
+    float* dj = own.take<float>(most * H);
+    float* dq = own.take<float>(most * N);
+    word<E>* as_is = own.take<word<E>>(most * n_words);
+    word<E>* turned = own.take<word<E>>(half * N);
+    word<E>* panels = own.take<word<E>>(half * padded(H));
+    const GradientRoom<E> room(p, own);
+    packing.all(2 * parts, [&](long i) {
+      const long at = i % parts * NR, n = std::min<long>(NR, H - at);
+      if (i < parts)
+        pack_panel<E>(job.Wo + at, H, H, n, wo + at * words);
+      else
+        pack_panel<E>(joined_W.data() + at, H, N, n, w + at * n_words);
+    });
+    long begin, end;
+    share_sequences(p, omp_get_num_threads(), omp_get_thread_num(), &begin,
+                    &end);
+    for (const Group& g : groups(p, begin, end, rows)) {
+      const long first = p.offsets[g.begin], m = p.offsets[g.end] - first;
+      const long m_words = E::words(m), behind = first + m;
+      const long next = std::min(m, p.offsets[end] - behind);
+      const float *x = job.X + first * H, *joined = kept.joined + first * H;
+      finish_back(job.residual, first, m, dY, kept.sums, norm, dx, dz);
+      add_rows(dz, m, H, dbo);
+      long ld = H;
+      const word<E>* a = as_columns(dz, ld, m, H, turned);
+      pack<E>(joined, H, m, H, panels);
+      multiply<E>(true, H, H, m_words, a, ld, panels, dWo, H, ADD);
+      ld = H;
+      a = as_rows(dz, ld, m, H, as_is);
+      Ahead ahead(stripes(m, H));
+      ahead.fetch(kept.qkv + first * N, m * N * 4);
+      ahead.fetch(x, m * H * 4);
+      multiply<E>(false, m, H, words, a, ld, wo, dj, H, ZERO, &ahead);
+      float *q = kept.qkv, *d = from_row(dq, first, N);
+      for (long unit = g.begin * p.heads; unit < g.end * p.heads; unit++)
+        attend_back<E>(p, Unit(p, unit), {q, q + H, q + 2 * H, N},
+                       from_row(dj, first, H), kept.lse,
+                       {d, d + H, d + 2 * H, N}, room);
+      add_rows(dq, m, N, db);
+      if (to.X) {
+        float* const rows_X = to.X + first * H;
+        std::copy(dx, dx + m * H, rows_X);
+        ld = N;
+        a = as_rows(dq, ld, m, N, as_is);
+        Ahead later(stripes(m, H));
+        later.fetch(dY + behind * H, next * H * 4);
+        later.fetch(kept.sums.hat + behind * H, next * H * 4);
+        later.fetch(kept.joined + behind * H, next * H * 4);
+        multiply<E>(false, m, H, n_words, a, ld, w, rows_X, H, ADD, &later);
+      }
+      ld = N;
+      a = as_columns(dq, ld, m, N, turned);
+      pack<E>(x, H, m, H, panels);
+      multiply<E>(true, N, H, m_words, a, ld, panels, dW, H, ADD);
+    }
+#pragma omp barrier
+    for (int k = 0; k < 3; k++) {
+      W.add_up(to.W[k], k * H * H, H * H);
+      b.add_up(to.b[k], k * H, H);
+    }
+    Wo.add_up(to.Wo);
+    bo.add_up(to.bo);
+    gamma.add_up(to.gamma, 0, H);
+    beta.add_up(to.beta, 0, H);
+  }
+}
+
+bool has_bias(const Attrs& attrs) { return number(attrs, "bias", 1) != 0; }
+
+// Where each input lies: X, Wq, Wk, Wv, Wo[, bq, bk, bv, bo], gamma, beta,
+// offsets, lens[, the weights' noise][, the outcome's noise].
+struct Places {
+  int gamma, offsets, weights_noise, noise, all;
+  explicit Places(const Attrs& attrs) {
+    gamma = has_bias(attrs) ? 9 : 5;
+    offsets = gamma + 2;
+    weights_noise = offsets + 2;
+    noise = weights_noise + drops(attrs, "weights_p");
+    all = noise + drops(attrs, "p");
+  }
+};
+
+MXReturnValue parse(const Attrs& attrs, int* inputs, int* outputs) {
+  *inputs = Places(attrs).all;
+  *outputs = 1;
+  return MX_SUCCESS;
+}
+
+MXReturnValue infer_type(const Attrs& attrs, std::vector<int>* in,
+                         std::vector<int>* out) {
+  const int at = Places(attrs).offsets;
+  std::fill(in->begin(), in->end(), kFloat32);
+  (*in)[at] = (*in)[at + 1] = kInt32;
+  (*out)[0] = kFloat32;
+  return MX_SUCCESS;
+}
+
+MXReturnValue infer_shape(const Attrs& attrs, Shapes* in, Shapes* out) {
+  const Places at(attrs);
+  const Shape x = (*in)[0], lens = (*in)[at.offsets + 1];
+  const unsigned heads = (unsigned)number(attrs, "num_heads", 1);
+  if (x.size() != 2 || lens.size() != 1)
+    return fail("self_attention needs rows (R, H) and lens (B,)");
+  const unsigned H = x[1];
+  if (!heads || H % heads)
+    return fail(std::to_string(heads) + " heads do not divide " +
+                std::to_string(H) + " hiddens");
+  for (int k = 1; k < 5; k++) (*in)[k] = {H, H};
+  for (int k = 5; k < at.offsets; k++) (*in)[k] = {H};
+  (*in)[at.offsets] = {lens[0] + 1};
+  for (int k = at.weights_noise; k < at.all; k++) (*in)[k] = {64};
+  (*out)[0] = x;
+  return MX_SUCCESS;
+}
+
+// Whether each row belongs to one sequence.
+bool covers(const Problem& p) {
+  return p.offsets[0] == 0 && p.offsets[p.B] == p.R &&
+         std::is_sorted(p.offsets, p.offsets + p.B + 1);
+}
+
+class SelfAttention : public Keeping {
+ public:
+  using Keeping::Keeping;
+
+  MXReturnValue Forward(Tensors* in, Tensors* out,
+                        const OpResource&) override {
+    const bool bf16 = wants_bf16(attrs);
+    if (bf16 && !D2LBERT_BF16) return fail(no_bf16());
+    const Job job = job_of(in->data());
+    const Problem& p = job.attention;
+    if (!covers(p))
+      return fail("self_attention needs offsets that rise from 0 to " +
+                  std::to_string(p.R) + ", the number of rows");
+    if (keeps()) {
+      memory.reset(4 * p.R * (5 * p.H + p.heads + 1) + 320);
+      kept_ = {memory.take<float>(p.R * 3 * p.H),
+               memory.take<float>(p.R * p.H),
+               memory.take<float>(p.R * p.heads),
+               {memory.take<float>(p.R * p.H), memory.take<float>(p.R)}};
+    }
+    pick(bf16, NO_TILES, D2LBERT_VECTORS(forward))(job, kept_,
+                                                   floats((*out)[0]));
+    return MX_SUCCESS;
+  }
+
+  // in: dY, the inputs, Y
+  MXReturnValue Backward(Tensors* in, Tensors* out,
+                         const OpResource&) override {
+    if (!keeps()) return kept_nothing();
+    const Places at(attrs);
+    Gradients to = {};
+    to.X = floats((*out)[0]);
+    for (int k = 0; k < 3; k++) {
+      to.W[k] = floats((*out)[1 + k]);
+      if (has_bias(attrs)) to.b[k] = floats((*out)[5 + k]);
+    }
+    to.Wo = floats((*out)[4]);
+    if (has_bias(attrs)) to.bo = floats((*out)[8]);
+    to.gamma = floats((*out)[at.gamma]);
+    to.beta = floats((*out)[at.gamma + 1]);
+    for (int k = at.offsets; k < at.all; k++) clear((*out)[k]);
+    pick(wants_bf16(attrs), NO_TILES, D2LBERT_VECTORS(backward))(
+        job_of(in->data() + 1), kept_, floats((*in)[0]), to);
+    return MX_SUCCESS;
+  }
+
+ private:
+  Job job_of(MXTensor* in) const {
+    const Places at(attrs);
+    const auto dropout = [&](const char* rate, int noise) {
+      return Dropout(number(attrs, rate, 0),
+                     drops(attrs, rate) ? floats(in[noise]) : nullptr);
+    };
+    const long R = in[0].shape[0], H = in[0].shape[1];
+    const long heads = (long)number(attrs, "num_heads", 1);
+    Job job = {{R, H, (long)in[at.offsets + 1].size(), heads, H / heads,
+                ints(in[at.offsets]), ints(in[at.offsets + 1]),
+                (float)(1 / std::sqrt((double)H / heads)),
+                dropout("weights_p", at.weights_noise)},
+               {H, (float)number(attrs, "eps", 1e-5), dropout("p", at.noise),
+                floats(in[at.gamma]), floats(in[at.gamma + 1])},
+               floats(in[0]), {}, {}, floats(in[4]), nullptr};
+    for (int k = 0; k < 3; k++) job.W[k] = floats(in[1 + k]);
+    for (int k = 0; k < 3 && has_bias(attrs); k++)
+      job.b[k] = floats(in[5 + k]);
+    if (has_bias(attrs)) job.bo = floats(in[8]);
+    return job;
+  }
+
+  Kept kept_ = {};
+};
+
+}  // namespace
+
+REGISTER_OP(d2lbert_self_attention)
+    .setCreateOpState(create<SelfAttention>, "cpu")
+    .setParseAttrs(parse)
+    .setInferType(infer_type)
+    .setInferShape(infer_shape);
+
+}  // namespace d2lbert

@@ -1,0 +1,109 @@
+"""What operators are compared with: float64 NumPy, and their plain twins."""
+import math
+
+import numpy
+
+from d2lbert.kernels import fused as ops
+from d2lbert.kernels import plain
+from d2lbert.machine.backend import autograd, mx, np
+
+erf = numpy.vectorize(math.erf)
+
+
+def array(values, ctx=None):
+    values = numpy.asarray(values)
+    return np.array(values, dtype=values.dtype, ctx=ctx or mx.cpu())
+
+
+def ints(values):
+    return array(numpy.asarray(values, dtype='int32'))
+
+
+def close(got, wanted, tolerance=2e-5):
+    """Equal but for rounding, relative to the largest entry."""
+    got = got.asnumpy() if hasattr(got, 'asnumpy') else got
+    wanted = numpy.asarray(wanted)
+    assert got.shape == wanted.shape
+    scale = max(numpy.abs(wanted).max(), 1e-2)
+    assert numpy.abs(got - wanted).max() <= tolerance * scale
+
+
+def check(reference, function, values, tolerance=2e-5):
+    """Value and gradients of function(*arrays) against float64.
+
+    The gradients' oracle is the central difference of the float64 reference
+    along random directions, one array at a time.
+    """
+    arrays = [array(value) for value in values]
+    for x in arrays:
+        x.attach_grad()
+    with autograd.record():
+        y = function(*arrays)
+    rng = numpy.random.RandomState(6)
+    upstream = rng.randn(*y.shape).astype('float32')
+    y.backward(array(upstream))
+    exact = [value.astype('float64') for value in values]
+    close(y, reference(*exact), tolerance)
+    for i, x in enumerate(arrays):
+        for _ in range(2):
+            direction = rng.randn(*x.shape)
+            step, ends = 1e-5, []
+            for sign in (1, -1):
+                moved = list(exact)
+                moved[i] = exact[i] + sign * step * direction
+                ends.append((upstream * reference(*moved)).sum())
+            slope = (ends[0] - ends[1]) / (2 * step)
+            gradient = x.grad.asnumpy().astype('float64')
+            size = numpy.linalg.norm(gradient) * 3 + 1e-2
+            assert abs((gradient * direction).sum() - slope) <= (
+                4 * tolerance * size)
+
+
+def gradients(function, values):
+    arrays = [array(value) for value in values]
+    for x in arrays:
+        x.attach_grad()
+    with autograd.record():
+        y = function(*arrays)
+    rng = numpy.random.RandomState(6)
+    y.backward(array(rng.randn(*y.shape).astype('float32')))
+    return [y.asnumpy()] + [x.grad.asnumpy() for x in arrays]
+
+
+def with_plain(function, values, tolerance=2e-5):
+    """The fused operator and its twin give the same, gradients included."""
+    for got, wanted in zip(gradients(function(ops), values),
+                           gradients(function(plain), values)):
+        close(got, wanted, tolerance)
+
+
+# float64 references
+
+ACTS = {'none': lambda z: z, 'relu': lambda z: numpy.maximum(z, 0),
+        'tanh': numpy.tanh,
+        'gelu': lambda z: z * (1 + erf(z / math.sqrt(2))) / 2,
+        'gelu_new': lambda z: z / 2 * (1 + numpy.tanh(
+            math.sqrt(2 / math.pi) * (z + 0.044715 * z**3)))}
+
+
+def np_norm(X, Y, gamma, beta, eps=1e-5):
+    Z = X + Y
+    Z = Z - Z.mean(-1, keepdims=True)
+    return Z / numpy.sqrt((Z**2).mean(-1, keepdims=True) + eps) * gamma + beta
+
+
+def np_attention(Q, K, V, offsets, lens, heads, factors=None):
+    """factors (R, heads, longest): what dropout multiplies weights by."""
+    out = numpy.zeros_like(Q)
+    size = Q.shape[1] // heads
+    for first, last, n in zip(offsets, offsets[1:], lens):
+        for h in range(heads if n else 0):
+            columns = slice(h * size, (h + 1) * size)
+            q = Q[first:last, columns]
+            scores = q @ K[first:first + n, columns].T / math.sqrt(size)
+            e = numpy.exp(scores - scores.max(1, keepdims=True))
+            weights = e / e.sum(1, keepdims=True)
+            if factors is not None:
+                weights = weights * factors[first:last, h, :n]
+            out[first:last, columns] = weights @ V[first:first + n, columns]
+    return out
