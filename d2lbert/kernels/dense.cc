@@ -16,6 +16,34 @@ long block_rows(long rows, int threads, double bytes) {
   return std::max<long>(1, std::min<long>(ceil_div(block, MR), 16)) * MR;
 }
 
+// Rows in blocks of at most `most`, a multiple of the tile. Where a thread has
+// few of them, all have as many tiles, but for one: the others would wait for
+// the thread that has more.
+class Blocks {
+ public:
+  Blocks(long R, int threads, long most)
+      : R_(R), most_(most), count_(ceil_div(R, most)),
+        even_(count_ < 16 * threads) {
+    if (even_) count_ = ceil_div(R, threads * most) * threads;
+  }
+  long count() const { return count_; }
+  // Block i: rows [first, first + m).
+  void at(long i, long* first, long* m) const {
+    long last = (i + 1) * most_;
+    *first = i * most_;
+    if (even_) {
+      share(ceil_div(R_, MR), (int)count_, (int)i, first, &last);
+      *first *= MR;
+      last *= MR;
+    }
+    *m = std::min(last, R_) - *first;
+  }
+
+ private:
+  long R_, most_, count_;
+  bool even_;
+};
+
 // Rows of a panel that will be written, brought near.
 inline void fetch_rows(const float* c, long ld, long rows) {
   for (long r = 0; r < rows; r++)
@@ -35,7 +63,8 @@ void forward(long R, long K, long N, const float* X, const float* W,
   const long step = slice(words);
   const long block =
       block_rows(R, threads, 4.0 * (step < words ? step : K));
-  const long blocks = ceil_div(R, block);
+  const Blocks all(R, threads, block);
+  const long blocks = all.count();
   // Few rows: the columns are shared out as well.
   const long groups = blocks >= 2 * threads ? 1 : std::min<long>(panels, 8);
   Scratch& shared = team_scratch();
@@ -56,17 +85,17 @@ void forward(long R, long K, long N, const float* X, const float* W,
     });
     // A core may be another's for a while, such as Python's that prepares
     // the operators behind this one.
-#pragma omp for schedule(dynamic, 2) collapse(2) nowait
+#pragma omp for schedule(dynamic, at_once(blocks, threads)) collapse(2) nowait
     for (long i = 0; i < blocks; i++)
       for (long g = 0; g < groups; g++) {
-        const long first = i * block, m = std::min(block, R - first);
-        long lda = K, p0, p1;
+        long first, m, lda = K, p0, p1;
+        all.at(i, &first, &m);
         const word<E>* a = as_rows(X + first * K, lda, m, K, rows);
         share(panels, groups, g, &p0, &p1);
         Ahead ahead(ceil_div(m, STRIPE) * (p1 - p0) *
                     ceil_div(words, step));
         if (groups == 1 && i + 1 < blocks) {
-          const long next = std::min(block, R - first - m);
+          const long next = std::min(m, R - first - m);
           ahead.fetch(X + (first + m) * K, next * K * 4);
         }
         float* const to = (Z ? Z : Y) + first * N;
@@ -268,7 +297,8 @@ void backward_by_columns(long R, long K, long N, const float* X,
                          const float* saved, float* dX, float* dW,
                          float* db) {
   const int threads = team(4.0 * R * K * N);
-  const long block = 8 * MR, blocks = ceil_div(R, block);
+  const long block = 8 * MR;
+  const Blocks all(R, threads, block);
   const long words = E::words(N);
   Scratch& shared = team_scratch();
   shared.reset((padded(K) * words + (act == NONE ? 0 : R * N)) * 4 + 256);
@@ -286,8 +316,9 @@ void backward_by_columns(long R, long K, long N, const float* X,
                     packed + p * NR * words);
     });
 #pragma omp for schedule(static)
-    for (long i = 0; i < blocks; i++) {
-      const long first = i * block, m = std::min(block, R - first);
+    for (long i = 0; i < all.count(); i++) {
+      long first, m;
+      all.at(i, &first, &m);
       activation_gradient(act, m, N, dY + first * N, saved + first * N,
                           dZ ? dZ + first * N : nullptr, nullptr);
       if (!dX) continue;

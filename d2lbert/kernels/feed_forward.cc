@@ -53,7 +53,7 @@ void forward(const Job& job, const Kept& kept, float* Y) {
         pack_panel_t<E>(job.W2 + at * F, F, F, std::min<long>(NR, H - at),
                         w2 + at * f_words);
     });
-#pragma omp for schedule(dynamic) nowait
+#pragma omp for schedule(dynamic, at_once(blocks, threads)) nowait
     for (long i = 0; i < blocks; i++) {
       const long first = i * block, m = std::min(block, R - first);
       const float* x = job.X + first * H;

@@ -92,6 +92,12 @@ inline void share(long n, int parts, int part, long* first, long* last) {
   *last = n * (part + 1) / parts;
 }
 
+// How many blocks of rows a thread takes at a time: of many, two, the first of
+// which brings the second's rows near; of few, one, so that none waits long.
+inline int at_once(long blocks, int threads) {
+  return blocks >= 16 * threads ? 2 : 1;
+}
+
 // Memory of threads for what each of them sums, n numbers.
 class Sums {
  public:

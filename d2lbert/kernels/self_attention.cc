@@ -100,7 +100,7 @@ void forward(const Job& job, const Kept& kept, float* Y) {
       pack_panel_t<E>((k < 3 ? job.W[k] : job.Wo) + at * H, H, H,
                       std::min<long>(NR, H - at), packed[k] + at * words);
     });
-#pragma omp for schedule(dynamic) nowait
+#pragma omp for schedule(dynamic, at_once(all.size(), threads)) nowait
     for (size_t i = 0; i < all.size(); i++) {
       const Group g = all[i];
       const long first = p.offsets[g.begin], m = p.offsets[g.end] - first;
