@@ -13,6 +13,7 @@ import d2lbert as d2l
 from d2lbert import bert_pretraining, hub, progress
 from d2lbert.bert_dataset import Batch
 from d2lbert.bert_pretraining import _page_losses
+from d2lbert.kernels import ops
 from d2lbert.machine.backend import autograd, gluon, init, mx, np, npx
 from d2lbert.text import RESERVED
 
@@ -82,11 +83,8 @@ def same(ours, theirs):
     # the operators are tested
     onp.testing.assert_allclose(ours[1], theirs[1], rtol=2e-6, atol=4e-6)
     for name, gradient in theirs[2].items():
-        # So is its gradient, by 2.1e-6 at the biases of a first edition's
-        # head on AMD Zen 5, where ours is off by 2e-8
-        onp.testing.assert_allclose(
-            ours[2][name], gradient, err_msg=name,
-            atol=4e-6 if name.startswith('nsp.') else 2e-6)
+        onp.testing.assert_allclose(ours[2][name], gradient, atol=2e-6,
+                                    err_msg=name)
 
 
 @pytest.fixture
@@ -169,11 +167,21 @@ def test_gradients_reach_every_parameter(path):
 
 @pytest.mark.parametrize('positional', ['learnable', 'sinusoidal'])
 def test_leaving_out_the_padding_changes_nothing(positional, packed, path):
+    def loss(scores, labels, weights=None):
+        # LOSS by the operator that sentence pairs have without padding: the
+        # gradient of MXNet's log_softmax is off by 2.1e-6 on AMD Zen 5
+        if weights is None:
+            weights = np.ones(len(labels))
+        return ops.softmax_ce(scores, labels.astype('int32'),
+                              weights.reshape(-1))
+
+    def page_losses(net, _, *arguments):
+        return _page_losses(net, loss, *arguments)
     net = build(positional=positional)
     for seed in range(3):
         batch = host_batch(seed)
         same(losses_and_gradients(net, batch),
-             losses_and_gradients(net, batch, _page_losses))
+             losses_and_gradients(net, batch, page_losses))
 
 
 def test_without_padding_there_are_no_attention_weights_to_look_at(packed):
