@@ -125,7 +125,7 @@ inline void clear_gaps(const Problem& p, float* x, long ld, long columns) {
 // gradient from that of the weights, ds; both have n numbers of ns, zeros
 // after them.
 inline void score_gradient(const Problem& p, long place, long n, long ns,
-                    float normal, float* s, float* ds) {
+                           float normal, float* s, float* ds) {
   const vi lane = count();
   const Draws draws = p.dropout.row(place);
   vf total{};
@@ -147,19 +147,19 @@ inline void score_gradient(const Problem& p, long place, long n, long ns,
   }
 }
 
-// Room for a head of the longest sequence, in a thread's own scratch.
+// Room for a head of the longest sequence, of T rows, in a thread's scratch.
 template <class E>
 struct Room {
   word<E> *keys_t, *values, *query, *weight;
   float* S;
-  static size_t bytes(const Problem& p) {
-    const long D = p.size, T = p.longest(), width = padded(T);
+  static size_t bytes(const Problem& p, long T) {
+    const long D = p.size, width = padded(T);
     const long d_words = E::words(D), t_words = E::words(T);
     return 4 * (width * d_words + padded(D) * t_words + QUERIES * width +
                 QUERIES * (d_words + t_words)) + 512;
   }
-  Room(const Problem& p, Scratch& own) {
-    const long D = p.size, T = p.longest(), width = padded(T);
+  Room(const Problem& p, long T, Scratch& own) {
+    const long D = p.size, width = padded(T);
     const long d_words = E::words(D), t_words = E::words(T);
     keys_t = own.take<word<E>>(width * d_words);
     values = own.take<word<E>>(padded(D) * t_words);
@@ -206,16 +206,16 @@ template <class E>
 struct GradientRoom {
   word<E> *keys_t, *values_t, *keys, *queries, *d_outs, *as_is, *turned;
   float *S, *dS;
-  static size_t bytes(const Problem& p) {
-    const long D = p.size, T = p.longest(), width = padded(T);
+  static size_t bytes(const Problem& p, long T) {
+    const long D = p.size, width = padded(T);
     const long d_words = E::words(D), t_words = E::words(T);
     const long q_words = E::words(QUERIES), d_width = padded(D);
     return 4 * (2 * width * d_words + d_width * t_words +
                 2 * d_width * q_words + 2 * QUERIES * width +
                 QUERIES * (d_words + t_words) + q_words * width) + 1024;
   }
-  GradientRoom(const Problem& p, Scratch& own) {
-    const long D = p.size, T = p.longest(), width = padded(T);
+  GradientRoom(const Problem& p, long T, Scratch& own) {
+    const long D = p.size, width = padded(T);
     const long d_words = E::words(D), t_words = E::words(T);
     const long q_words = E::words(QUERIES), d_width = padded(D);
     keys_t = own.take<word<E>>(width * d_words);

@@ -11,11 +11,12 @@ template <class E>
 void forward(const Problem& p, const Parts& in, float* out, float* lse) {
   clear_gaps(p, out, p.H, p.H);
   clear_gaps(p, lse, p.heads, p.heads);
-#pragma omp parallel num_threads(team(8.0 * p.R * p.longest() * p.H))
+  const long T = p.longest();
+#pragma omp parallel num_threads(team(8.0 * p.R * T * p.H))
   {
     Scratch& own = own_scratch();
-    own.reset(Room<E>::bytes(p));
-    const Room<E> room(p, own);
+    own.reset(Room<E>::bytes(p, T));
+    const Room<E> room(p, T, own);
 #pragma omp for schedule(dynamic, 4) nowait
     for (long unit = 0; unit < p.B * p.heads; unit++)
       attend<E>(p, Unit(p, unit), in, out, lse, room);
@@ -26,11 +27,12 @@ template <class E>
 void backward(const Problem& p, const Parts& in, const float* d_out,
               const float* lse, const Parts& grad) {
   for (float* g : {grad.q, grad.k, grad.v}) clear_gaps(p, g, grad.ld, p.H);
-#pragma omp parallel num_threads(team(20.0 * p.R * p.longest() * p.H))
+  const long T = p.longest();
+#pragma omp parallel num_threads(team(20.0 * p.R * T * p.H))
   {
     Scratch& own = own_scratch();
-    own.reset(GradientRoom<E>::bytes(p));
-    const GradientRoom<E> room(p, own);
+    own.reset(GradientRoom<E>::bytes(p, T));
+    const GradientRoom<E> room(p, T, own);
 #pragma omp for schedule(dynamic, 4) nowait
     for (long unit = 0; unit < p.B * p.heads; unit++)
       attend_back<E>(p, Unit(p, unit), in, d_out, lse, grad, room);

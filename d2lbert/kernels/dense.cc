@@ -8,14 +8,6 @@
 namespace d2lbert {
 namespace {
 
-// Rows of a block: a multiple of the tile, small enough that `bytes` a row
-// stay in half of a megabyte of cache, at least four blocks a thread.
-long block_rows(long rows, int threads, double bytes) {
-  long block = std::min<long>(ceil_div(rows, 4 * threads),
-                              (long)(200e3 / std::max(bytes, 1.0)));
-  return std::max<long>(1, std::min<long>(ceil_div(block, MR), 16)) * MR;
-}
-
 // Rows in blocks of at most `most`, a multiple of the tile. Where a thread has
 // few of them, all have as many tiles, but for one: the others would wait for
 // the thread that has more.
@@ -62,7 +54,7 @@ void forward(long R, long K, long N, const float* X, const float* W,
   const long words = E::words(K), panels = ceil_div(N, NR);
   const long step = slice(words);
   const long block =
-      block_rows(R, threads, 4.0 * (step < words ? step : K));
+      block_rows(R, threads, 4, 4.0 * (step < words ? step : K));
   const Blocks all(R, threads, block);
   const long blocks = all.count();
   // Few rows: the columns are shared out as well.
@@ -134,12 +126,7 @@ void activation_gradient(Act act, long m, long N, const float* dY,
     for (long i = 0; i < m * N; i += VL)
       store(dZ + i, slope(act, load(dY + i, m * N - i),
                           load(saved + i, m * N - i)), m * N - i);
-  if (db)
-    for (long r = 0; r < m; r++)
-      for (long j = 0; j < N; j += VL)
-        store(db + j, load(db + j, N - j) +
-                          load((act == NONE ? dY : dZ) + r * N + j, N - j),
-              N - j);
+  if (db) sum_rows(act == NONE ? dY : dZ, N, m, N, db);
 }
 
 // Weights small enough for each thread to keep a gradient of its own in
@@ -149,7 +136,7 @@ void backward_by_rows(long R, long K, long N, const float* X, const float* W,
                       Act act, const float* dY, const float* saved, float* dX,
                       float* dW, float* db) {
   const int threads = team(4.0 * R * K * N);
-  const long block = block_rows(R, threads, 4.0 * (K + N));
+  const long block = block_rows(R, threads, 4, 4.0 * (K + N));
   const long words = E::words(N);
   const long half = E::words(block);
   Scratch& shared = team_scratch();
@@ -182,25 +169,19 @@ void backward_by_rows(long R, long K, long N, const float* X, const float* W,
       const float* dy = dY + first * N;
       activation_gradient(act, m, N, dy, saved + first * N, dZ, own_b);
       const float* dz = act == NONE ? dy : dZ;
-      long lda = N;
       if (dX) {
-        const word<E>* a = as_rows(dz, lda, m, N, as_is);
         Ahead ahead(stripes(m, K));
         if (dW) ahead.fetch(X + first * K, m * K * 4);
-        multiply<E>(false, m, K, words, a, lda, packed, dX + first * K, K,
-                    ZERO, &ahead);
+        times<E>(dz, m, N, as_is, packed, K, dX + first * K, K, ZERO, &ahead);
       }
       if (dW) {
-        lda = N;
-        const word<E>* a = as_columns(dz, lda, m, N, turned);
-        pack<E>(X + first * K, K, m, K, x);
         Ahead ahead(stripes(N, K));
         const long next = std::min(block, end - first - m);
         ahead.fetch(dy + m * N, next * N * 4);
         if (act != NONE) ahead.fetch(saved + (first + m) * N, next * N * 4);
         if (dX) ahead.fetch(dX + (first + m) * K, next * K * 4);
-        multiply<E>(true, N, K, E::words(m), a, lda, x, own_W, K, ADD,
-                    &ahead);
+        add_transposed<E>(dz, N, X + first * K, K, m, turned, x, own_W,
+                          &ahead);
       }
     }
 #pragma omp barrier
@@ -262,12 +243,7 @@ void weight_gradient(long R, long K, long N, const float* X, const float* dz,
     for (long c = c0; c < c1; c += high) {
       const long n = std::min(high, c1 - c);
       const float* from = dz + first * N + c;
-      if (db)
-        for (long r = 0; r < m; r++)
-          for (long j = 0; j < n; j += VL)
-            store(db + c + j,
-                  load(db + c + j, n - j) + load(from + r * N + j, n - j),
-                  n - j);
+      if (db) sum_rows(from, N, m, n, db + c);
       if (!dW) continue;
       pack_columns<E>(from, N, m, n, turned);
       for (long p = p0; p < p1; p++) {

@@ -57,12 +57,9 @@ void forward(const Job& job, const Kept& kept, float* Y) {
     for (long i = 0; i < blocks; i++) {
       const long first = i * block, m = std::min(block, R - first);
       const float* x = job.X + first * H;
-      long ld = H;
-      const word<E>* a = as_rows(x, ld, m, H, x_words);
       Ahead ahead(stripes(m, F));
       ahead.fetch(x + m * H, std::min(block, R - first - m) * H * 4);
-      multiply<E>(false, m, F, h_words, a, ld, w1, hidden, F, BIAS, &ahead,
-                  b1);
+      times<E>(x, m, H, x_words, w1, F, hidden, F, BIAS, &ahead, b1);
       float* keep = kept.hidden ? kept.hidden + first * F : nullptr;
       const bool argument = needs_argument(job.act);
       for (long j = 0, all = m * F; j < all; j += VL) {
@@ -70,9 +67,7 @@ void forward(const Job& job, const Kept& kept, float* Y) {
         if (keep) stream(keep + j, argument ? z : y, all - j);
         store(hidden + j, y, all - j);
       }
-      ld = F;
-      a = as_rows(hidden, ld, m, F, words);
-      multiply<E>(false, m, H, f_words, a, ld, w2, out, H, BIAS, nullptr, b2);
+      times<E>(hidden, m, F, words, w2, H, out, H, BIAS, nullptr, b2);
       finish(job.residual, first, m, x, out, kept.sums, Y);
     }
     streamed();
@@ -92,24 +87,22 @@ void backward(const Job& job, const Kept& kept, const float* dY,
   const long h_words = E::words(H), f_words = E::words(F);
   const long half = E::words(block);
   const long up = ceil_div(F, NR), down = ceil_div(H, NR);
-  const long width = ceil_div(H, VL) * VL;
   const bool argument = needs_argument(job.act);
   Scratch& shared = team_scratch();
   shared.reset(4 * (padded(F) * h_words + padded(H) * f_words) + 128 +
                2 * Sums::bytes(F * H, threads) + Sums::bytes(F, threads) +
-               Sums::bytes(H, threads) + 3 * Sums::bytes(width, threads));
+               Sums::bytes(H, threads) + TeamNormSums::bytes(H, threads));
   word<E>* w2 = shared.take<word<E>>(padded(F) * h_words);
   word<E>* w1 = shared.take<word<E>>(padded(H) * f_words);
   const Sums W1(shared, F * H, threads), W2(shared, F * H, threads);
   const Sums b1(shared, F, threads), b2(shared, H, threads);
-  const Sums gamma(shared, width, threads), beta(shared, width, threads);
-  const Sums row(shared, width, threads);
+  const TeamNormSums norms(shared, H, threads);
   Preparation packing;
 #pragma omp parallel num_threads(threads)
   {
     float *dW1 = W1.cleared(), *dW2 = W2.cleared();
     float *db1 = b1.cleared(), *db2 = b2.cleared();
-    const NormSums norm = {gamma.cleared(), beta.cleared(), row.mine()};
+    const NormSums norm = norms.cleared();
     Scratch& own = own_scratch();
     own.reset(4 * (block * (2 * H + 2 * F + std::max(h_words, f_words)) +
                    half * (padded(H) + padded(F) + std::max(H, F))) + 512);
@@ -137,49 +130,39 @@ void backward(const Job& job, const Kept& kept, const float* dY,
           &begin, &end);
     end = std::min(end * MR, R);
     for (long first = begin * MR; first < end; first += block) {
-      const long m = std::min(block, end - first), words = E::words(m);
+      const long m = std::min(block, end - first);
       const long next = std::min(block, end - first - m);
       const float *x = job.X + first * H, *hidden = kept.hidden + first * F;
       finish_back(job.residual, first, m, dY, kept.sums, norm, dx, dz);
-      add_rows(dz, m, H, db2);
-      long ld = H;
-      const word<E>* a = as_rows(dz, ld, m, H, as_is);
+      sum_rows(dz, H, m, H, db2);
       Ahead ahead(stripes(m, F));
       ahead.fetch(hidden, m * F * 4);
       ahead.fetch(x, m * H * 4);
-      multiply<E>(false, m, F, h_words, a, ld, w2, dh, F, ZERO, &ahead);
+      times<E>(dz, m, H, as_is, w2, F, dh, F, ZERO, &ahead);
       for (long j = 0, all = m * F; j < all; j += VL) {
         const vf h = load(hidden + j, all - j);
         if (argument) store(outcome + j, apply(job.act, h), all - j);
         store(dh + j, slope(job.act, load(dh + j, all - j), h), all - j);
       }
-      add_rows(dh, m, F, db1);
-      ld = H;
-      a = as_columns(dz, ld, m, H, turned);
-      pack<E>(argument ? outcome : hidden, F, m, F, h_panels);
-      multiply<E>(true, H, F, words, a, ld, h_panels, dW2, F, ADD);
+      sum_rows(dh, F, m, F, db1);
+      add_transposed<E>(dz, H, argument ? outcome : hidden, F, m, turned,
+                        h_panels, dW2);
       if (to.X) {
         float* const d = to.X + first * H;
         std::copy(dx, dx + m * H, d);
-        ld = F;
-        a = as_rows(dh, ld, m, F, as_is);
         Ahead behind(stripes(m, H));
         behind.fetch(dY + (first + m) * H, next * H * 4);
         behind.fetch(kept.sums.hat + (first + m) * H, next * H * 4);
-        multiply<E>(false, m, H, f_words, a, ld, w1, d, H, ADD, &behind);
+        times<E>(dh, m, F, as_is, w1, H, d, H, ADD, &behind);
       }
-      ld = F;
-      a = as_columns(dh, ld, m, F, turned);
-      pack<E>(x, H, m, H, x_panels);
-      multiply<E>(true, F, H, words, a, ld, x_panels, dW1, H, ADD);
+      add_transposed<E>(dh, F, x, H, m, turned, x_panels, dW1);
     }
 #pragma omp barrier
     W1.add_up(to.W1);
     W2.add_up(to.W2);
     b1.add_up(to.b1);
     b2.add_up(to.b2);
-    gamma.add_up(to.gamma, 0, H);
-    beta.add_up(to.beta, 0, H);
+    norms.add_up(to.gamma, to.beta);
   }
 }
 
@@ -205,52 +188,38 @@ MXReturnValue infer_shape(const Attrs& attrs, Shapes* in, Shapes* out) {
 
 class FeedForward : public Keeping {
  public:
-  using Keeping::Keeping;
-
-  MXReturnValue Forward(Tensors* in, Tensors* out,
-                        const OpResource&) override {
-    const bool bf16 = wants_bf16(attrs);
-    if (bf16 && !D2LBERT_BF16) return fail(no_bf16());
-    const Job job = job_of(in->data());
-    if (keeps()) {
-      memory.reset(4 * job.R * (job.F + job.H + 1) + 192);
-      kept_ = {memory.take<float>(job.R * job.F),
-               {memory.take<float>(job.R * job.H),
-                memory.take<float>(job.R)}};
-    }
-    pick(bf16, NO_TILES, D2LBERT_VECTORS(forward))(job, kept_,
-                                                   floats((*out)[0]));
-    return MX_SUCCESS;
-  }
-
-  // in: dY, the inputs, Y
-  MXReturnValue Backward(Tensors* in, Tensors* out,
-                         const OpResource&) override {
-    if (!keeps()) return kept_nothing();
-    float* to[PARAMETERS];
-    for (int k = 0; k < PARAMETERS; k++) to[k] = floats((*out)[k]);
-    for (size_t k = PARAMETERS; k < out->size(); k++) clear((*out)[k]);
-    pick(wants_bf16(attrs), NO_TILES, D2LBERT_VECTORS(backward))(
-        job_of(in->data() + 1), kept_, floats((*in)[0]),
-        {to[0], to[1], to[2], to[3], to[4], to[5], to[6]});
-    return MX_SUCCESS;
+  explicit FeedForward(const Attrs& attrs) : Keeping(attrs) {
+    parse_act(attrs, &act_);
   }
 
  private:
-  Job job_of(MXTensor* in) const {
-    Act act = NONE;
-    parse_act(attrs, &act);
-    const float* all[PARAMETERS];
-    for (int k = 0; k < PARAMETERS; k++) all[k] = floats(in[k]);
-    const long R = in[0].shape[0], H = in[0].shape[1], F = in[1].shape[0];
-    const Dropout dropout(
-        number(attrs, "p", 0),
-        drops(attrs, "p") ? floats(in[PARAMETERS]) : nullptr);
-    return {R, H, F, act,
-            {H, (float)number(attrs, "eps", 1e-5), dropout, all[5], all[6]},
-            all[0], all[1], all[2], all[3], all[4]};
+  MXReturnValue run(MXTensor* in, float* Y) override {
+    const Job job = job_of(in);
+    if (keeps) {
+      memory.reset(4 * job.R * (job.F + job.H + 1) + 192);
+      kept_.hidden = memory.take<float>(job.R * job.F);
+      kept_.sums = normalized(job.R, job.H);
+    }
+    pick(bf16, NO_TILES, D2LBERT_VECTORS(forward))(job, kept_, Y);
+    return MX_SUCCESS;
   }
 
+  void run_back(MXTensor* in, const float* dY, Tensors* grads) override {
+    float* to[PARAMETERS];
+    for (int k = 0; k < PARAMETERS; k++) to[k] = floats((*grads)[k]);
+    for (size_t k = PARAMETERS; k < grads->size(); k++) clear((*grads)[k]);
+    pick(bf16, NO_TILES, D2LBERT_VECTORS(backward))(
+        job_of(in), kept_, dY,
+        {to[0], to[1], to[2], to[3], to[4], to[5], to[6]});
+  }
+
+  Job job_of(MXTensor* in) const {
+    return {in[0].shape[0], in[0].shape[1], in[1].shape[0], act_,
+            residual(in, 5, "p", PARAMETERS), floats(in[0]), floats(in[1]),
+            floats(in[2]), floats(in[3]), floats(in[4])};
+  }
+
+  Act act_ = NONE;
   Kept kept_ = {};
 };
 

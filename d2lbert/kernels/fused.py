@@ -7,14 +7,17 @@
 import ctypes
 import functools
 import itertools
+import sys
 
 from d2lbert import kernels
+from d2lbert.kernels import halves
 from d2lbert.machine.backend import autograd, mx, np, npx
 
 __all__ = ['adam', 'add_norm', 'attention', 'attention_qkv', 'dense',
-           'divergence', 'embed', 'feed_forward', 'in_cache', 'joined_dense',
-           'layer_norm', 'self_attention', 'softmax_ce', 'vocab_ce']
+           'divergence', 'embed', 'feed_forward', 'joined_dense', 'layer_norm',
+           'self_attention', 'softmax_ce', 'vocab_ce']
 
+_PARTS = sys.modules[__name__]
 _uses = itertools.count()
 _ones = {}  # by context
 
@@ -144,7 +147,7 @@ def add_norm(X, Y, gamma, beta, p=0, eps=1e-5, grad_req='add'):
                  p=p, eps=eps)[0]
 
 
-def in_cache(X, size, precision, grad_req):
+def _in_cache(X, size, precision, grad_req):
     """Whether half of a block is best done at once, as the two below do it.
 
     size: of its largest weight, whose gradient each thread has for itself, in
@@ -158,8 +161,11 @@ def in_cache(X, size, precision, grad_req):
 
 
 def feed_forward(X, weights, biases, gamma, beta, act, p=0, eps=1e-5,
-                 precision='fp32', grad_req='add'):
+                 precision='fp32', grad_req=('add',) * 6):
     """LayerNorm(X + dropout(W2 act(W1 X + b1) + b2))."""
+    if not _in_cache(X, weights[0].size, precision, grad_req):
+        return halves.feed_forward(_PARTS, X, weights, biases, gamma, beta,
+                                   act, p, eps, precision, grad_req)
     p, noise = _noise(X, p)
     (W1, W2), (b1, b2) = weights, biases
     return _call('d2lbert_feed_forward', [
@@ -170,8 +176,12 @@ def feed_forward(X, weights, biases, gamma, beta, act, p=0, eps=1e-5,
 
 def self_attention(X, weights, biases, gamma, beta, offsets, lens, num_heads,
                    weights_p=0, p=0, eps=1e-5, precision='fp32',
-                   grad_req='add'):
+                   grad_req=('add',) * 10, length=None):
     """LayerNorm(X + dropout(Wo attention(X) + bo)) within sequences."""
+    if not _in_cache(X, 3 * weights[0].size, precision, grad_req):
+        return halves.self_attention(
+            _PARTS, X, weights, biases, gamma, beta, offsets, lens, num_heads,
+            weights_p, p, eps, precision, grad_req, length)
     weights_p, weights_noise = _noise(X, weights_p)
     p, noise = _noise(X, p)
     return _call('d2lbert_self_attention', [

@@ -247,4 +247,28 @@ inline const float* as_columns(const float* a, long&, long, long, float*) {
 const uint32_t* as_columns(const float* a, long& ld, long k, long m,
                            uint32_t* to);
 
+// to (m x n, rows ld apart) = start + x w, for x (m x k) as it lies and w packed;
+// `room` is for x in words, m * words(k).
+template <class E>
+inline void times(const float* x, long m, long k, word<E>* room,
+                  const word<E>* w, long n, float* to, long ld, Start start,
+                  Ahead* ahead = nullptr, const float* bias = nullptr) {
+  long lda = k;
+  const word<E>* a = as_rows(x, lda, m, k, room);
+  multiply<E>(false, m, n, E::words(k), a, lda, w, to, ld, start, ahead,
+              bias);
+}
+
+// to (n x k) += y^T x, for y (m x n) and x (m x k) as they lie; `turned` is
+// for y's words, words(m) * n, `panels` for x packed, words(m) * padded(k).
+template <class E>
+inline void add_transposed(const float* y, long n, const float* x, long k,
+                           long m, word<E>* turned, word<E>* panels, float* to,
+                           Ahead* ahead = nullptr) {
+  long lda = n;
+  const word<E>* a = as_columns(y, lda, m, n, turned);
+  pack<E>(x, k, m, k, panels);
+  multiply<E>(true, n, k, E::words(m), a, lda, panels, to, k, ADD, ahead);
+}
+
 }  // namespace d2lbert

@@ -87,12 +87,12 @@ MXReturnValue run_backward(const Attrs& attrs, Tensors* in, Tensors* out,
   const int threads = team(10.0 * R * H);
   const long width = ceil_div(H, VL) * VL;
   Scratch& shared = team_scratch();
-  shared.reset(4 * Sums::bytes(width, threads));
-  const Sums gammas(shared, width, threads), betas(shared, width, threads);
-  const Sums rows(shared, width, threads), hats(shared, width, threads);
+  shared.reset(TeamNormSums::bytes(H, threads) + Sums::bytes(width, threads));
+  const TeamNormSums all(shared, H, threads);
+  const Sums hats(shared, width, threads);
 #pragma omp parallel num_threads(threads)
   {
-    const NormSums sums = {gammas.cleared(), betas.cleared(), rows.mine()};
+    const NormSums sums = all.cleared();
     float* const hat = hats.mine();
     const vi lane = count();
 #pragma omp for schedule(static)
@@ -110,8 +110,7 @@ MXReturnValue run_backward(const Attrs& attrs, Tensors* in, Tensors* out,
         store(dY + i * H + j, d, H - j);
       });
     }
-    gammas.add_up(dgamma, 0, H);
-    betas.add_up(dbeta, 0, H);
+    all.add_up(dgamma, dbeta);
   }
   return MX_SUCCESS;
 }

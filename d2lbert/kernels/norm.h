@@ -25,6 +25,30 @@ struct NormSums {
   float *gamma, *beta, *row;
 };
 
+// Those of a team, for rows of n numbers.
+class TeamNormSums {
+ public:
+  static size_t bytes(long n, int threads) {
+    return 3 * Sums::bytes(width(n), threads);
+  }
+  TeamNormSums(Scratch& shared, long n, int threads)
+      : n_(n), gamma_(shared, width(n), threads),
+        beta_(shared, width(n), threads), row_(shared, width(n), threads) {}
+  // This thread's own.
+  NormSums cleared() const {
+    return {gamma_.cleared(), beta_.cleared(), row_.mine()};
+  }
+  void add_up(float* gamma, float* beta) const {
+    gamma_.add_up(gamma, 0, n_);
+    beta_.add_up(beta, 0, n_);
+  }
+
+ private:
+  static long width(long n) { return ceil_div(n, VL) * VL; }
+  long n_;
+  Sums gamma_, beta_, row_;
+};
+
 // The gradient of what was normalized, vector by vector to put(j, vector):
 // from the gradient dz of the outcome, what `hat` was before gamma and beta,
 // and its scale.

@@ -92,6 +92,21 @@ inline void share(long n, int parts, int part, long* first, long* last) {
   *last = n * (part + 1) / parts;
 }
 
+// Rows of a block: a multiple of the tile, small enough that `bytes` a row
+// stay in half of a megabyte of cache, at least `each` blocks a thread.
+inline long block_rows(long rows, int threads, long each, double bytes) {
+  const long block = std::min<long>(ceil_div(rows, each * threads),
+                                    (long)(200e3 / std::max(bytes, 1.0)));
+  return std::max<long>(1, std::min<long>(ceil_div(block, MR), 16)) * MR;
+}
+
+// to += the sum of m rows of n numbers, ld apart.
+inline void sum_rows(const float* x, long ld, long m, long n, float* to) {
+  for (long r = 0; r < m; r++)
+    for (long j = 0; j < n; j += VL)
+      store(to + j, load(to + j, n - j) + load(x + r * ld + j, n - j), n - j);
+}
+
 // How many blocks of rows a thread takes at a time: of many, two, the first of
 // which brings the second's rows near; of few, one, so that none waits long.
 inline int at_once(long blocks, int threads) {

@@ -13,7 +13,7 @@ it, which saves a copy of its gradient. R rows, H hiddens, N heads, V
 vocabulary, B sequences.
 """
 from d2lbert import kernels
-from d2lbert.kernels import fused, halves, plain
+from d2lbert.kernels import fused, plain
 
 __all__ = ['activation', 'adam', 'add_norm', 'attention_qkv',
            'check_precision', 'dense', 'divergence', 'embed', 'feed_forward',
@@ -89,14 +89,9 @@ def self_attention(X, weights, biases, gamma, beta, offsets, lens, num_heads,
     them, in this order; weights_p, p: dropout of attention's weights and of
     what is added; the rest as for `attention_qkv`. Returns (R, H).
     """
-    chosen, H = _for(X, *weights), X.shape[-1]
-    if chosen is fused and fused.in_cache(X, 3 * H * H, precision, grad_req):
-        return fused.self_attention(
-            X, weights, biases, gamma, beta, offsets, lens, num_heads,
-            weights_p, p, eps, precision, grad_req)
-    return halves.self_attention(
-        chosen, X, weights, biases, gamma, beta, offsets, lens, num_heads,
-        weights_p, p, eps, precision, grad_req, length)
+    return _for(X, *weights).self_attention(
+        X, weights, biases, gamma, beta, offsets, lens, num_heads, weights_p,
+        p, eps, precision, grad_req, length)
 
 
 def feed_forward(X, weights, biases, gamma, beta, act, p=0, eps=1e-5,
@@ -107,13 +102,8 @@ def feed_forward(X, weights, biases, gamma, beta, act, p=0, eps=1e-5,
     (H,); grad_req: a tuple of W1's, b1's, W2's, b2's, gamma's and beta's;
     act, p as for `dense` and `add_norm`. Returns (R, H).
     """
-    chosen = _for(X, *weights)
-    arguments = (X, weights, biases, gamma, beta, act, p, eps, precision,
-                 grad_req)
-    if chosen is fused and fused.in_cache(X, weights[0].size, precision,
-                                          grad_req):
-        return fused.feed_forward(*arguments)
-    return halves.feed_forward(chosen, *arguments)
+    return _for(X, *weights).feed_forward(X, weights, biases, gamma, beta,
+                                          act, p, eps, precision, grad_req)
 
 
 def embed(tokens, segments, positions, W_tok, W_seg, W_pos, grad_req='add'):

@@ -4,16 +4,19 @@
 `fused`.
 """
 
+import functools
 import math
+import sys
 
 import numpy
 
+from d2lbert.kernels import halves
 from d2lbert.kernels.fused import detached
 from d2lbert.machine.backend import mx, np, npx
 
 __all__ = ['activation', 'adam', 'add_norm', 'attention', 'attention_qkv',
-           'dense', 'divergence', 'embed', 'joined_dense', 'layer_norm',
-           'softmax_ce', 'vocab_ce']
+           'dense', 'divergence', 'embed', 'feed_forward', 'joined_dense',
+           'layer_norm', 'self_attention', 'softmax_ce', 'vocab_ce']
 
 
 def _modules(array):
@@ -141,6 +144,11 @@ def attention_qkv(QKV, offsets, lens, num_heads, p=0, precision='fp32',
     np, _ = _modules(QKV)
     Q, K, V = np.split(QKV, 3, axis=-1)
     return attention(Q, K, V, offsets, lens, num_heads, p, precision, length)
+
+
+feed_forward = functools.partial(halves.feed_forward, sys.modules[__name__])
+self_attention = functools.partial(halves.self_attention,
+                                   sys.modules[__name__])
 
 
 def embed(tokens, segments, positions, W_tok, W_seg, W_pos, grad_req='add'):

@@ -76,6 +76,7 @@ void forward(const Job& job, const Kept& kept, float* Y) {
   const std::vector<Group> all =
       groups(p, 0, p.B, rows_at_a_time(p.R, threads, 4 * H));
   const long most = most_rows(p, all), parts = ceil_div(H, NR);
+  const long T = p.longest();
   Scratch& shared = team_scratch();
   shared.reset(4 * 4 * padded(H) * (words + 1) + 512);
   word<E>* packed[4];
@@ -88,13 +89,13 @@ void forward(const Job& job, const Kept& kept, float* Y) {
 #pragma omp parallel num_threads(threads)
   {
     Scratch& own = own_scratch();
-    own.reset(4 * most * (5 * H + p.heads + words) + 512 + Room<E>::bytes(p));
+    own.reset(4 * most * (5 * H + p.heads + words) + 512 + Room<E>::bytes(p, T));
     float* qkv = own.take<float>(most * N);
     float* joined = own.take<float>(most * H);
     float* out = own.take<float>(most * H);
     float* sums = own.take<float>(most * p.heads);
     word<E>* x_words = own.take<word<E>>(most * words);
-    const Room<E> room(p, own);
+    const Room<E> room(p, T, own);
     packing.all(4 * parts, [&](long i) {
       const long k = i / parts, at = i % parts * NR;
       pack_panel_t<E>((k < 3 ? job.W[k] : job.Wo) + at * H, H, H,
@@ -121,10 +122,8 @@ void forward(const Job& job, const Kept& kept, float* Y) {
         keep(qkv, m * N, kept.qkv + first * N);
         keep(joined, m * H, kept.joined + first * H);
       }
-      ld = H;
-      a = as_rows(joined, ld, m, H, x_words);
-      multiply<E>(false, m, H, words, a, ld, packed[3], out, H, BIAS, nullptr,
-                  bias[3]);
+      times<E>(joined, m, H, x_words, packed[3], H, out, H, BIAS, nullptr,
+               bias[3]);
       finish(job.residual, first, m, x, out, kept.sums, Y);
     }
     streamed();
@@ -144,19 +143,20 @@ void backward(const Job& job, const Kept& kept, const float* dY,
   const int threads = team(16.0 * p.R * H * H);
   const long rows = rows_at_a_time(p.R, threads, 4 * H);
   // One sequence may be longer than a group
-  const long most = std::max(rows, p.longest()), half = E::words(most);
-  const long parts = ceil_div(H, NR), width = ceil_div(H, VL) * VL;
+  const long T = p.longest(), most = std::max(rows, T);
+  const long half = E::words(most);
+  const long parts = ceil_div(H, NR);
   Scratch& shared = team_scratch();
   shared.reset(4 * padded(H) * (words + n_words) + 128 +
                Sums::bytes(N * H, threads) + Sums::bytes(H * H, threads) +
                Sums::bytes(N, threads) + Sums::bytes(H, threads) +
-               3 * Sums::bytes(width, threads));
+               TeamNormSums::bytes(H, threads));
   word<E>* wo = shared.take<word<E>>(padded(H) * words);
   word<E>* w = shared.take<word<E>>(padded(H) * n_words);
   const Sums W(shared, N * H, threads), Wo(shared, H * H, threads);
   const Sums b(shared, N, threads), bo(shared, H, threads);
-  const Sums gamma(shared, width, threads), beta(shared, width, threads);
-  const Sums row(shared, width, threads);
+  const TeamNormSums norms(shared, H, threads);
+  // One product for the gradients of X by all three
   std::vector<float> joined_W(N * H);
   for (int k = 0; k < 3; k++)
     std::copy(job.W[k], job.W[k] + H * H, joined_W.data() + k * H * H);
@@ -165,11 +165,11 @@ void backward(const Job& job, const Kept& kept, const float* dY,
   {
     float *dW = W.cleared(), *dWo = Wo.cleared();
     float *db = b.cleared(), *dbo = bo.cleared();
-    const NormSums norm = {gamma.cleared(), beta.cleared(), row.mine()};
+    const NormSums norm = norms.cleared();
     Scratch& own = own_scratch();
     own.reset(4 * (most * (2 * H + H + N + n_words) +
                    half * (padded(H) + N)) + 512 +
-              GradientRoom<E>::bytes(p));
+              GradientRoom<E>::bytes(p, T));
     float* dx = own.take<float>(most * H);
     float* dz = own.take<float>(most * H);
     float* dj = own.take<float>(most * H);
@@ -177,7 +177,7 @@ void backward(const Job& job, const Kept& kept, const float* dY,
     word<E>* as_is = own.take<word<E>>(most * n_words);
     word<E>* turned = own.take<word<E>>(half * N);
     word<E>* panels = own.take<word<E>>(half * padded(H));
-    const GradientRoom<E> room(p, own);
+    const GradientRoom<E> room(p, T, own);
     packing.all(2 * parts, [&](long i) {
       const long at = i % parts * NR, n = std::min<long>(NR, H - at);
       if (i < parts)
@@ -190,42 +190,32 @@ void backward(const Job& job, const Kept& kept, const float* dY,
                     &end);
     for (const Group& g : groups(p, begin, end, rows)) {
       const long first = p.offsets[g.begin], m = p.offsets[g.end] - first;
-      const long m_words = E::words(m), behind = first + m;
+      const long behind = first + m;
       const long next = std::min(m, p.offsets[end] - behind);
       const float *x = job.X + first * H, *joined = kept.joined + first * H;
       finish_back(job.residual, first, m, dY, kept.sums, norm, dx, dz);
-      add_rows(dz, m, H, dbo);
-      long ld = H;
-      const word<E>* a = as_columns(dz, ld, m, H, turned);
-      pack<E>(joined, H, m, H, panels);
-      multiply<E>(true, H, H, m_words, a, ld, panels, dWo, H, ADD);
-      ld = H;
-      a = as_rows(dz, ld, m, H, as_is);
+      sum_rows(dz, H, m, H, dbo);
+      add_transposed<E>(dz, H, joined, H, m, turned, panels, dWo);
       Ahead ahead(stripes(m, H));
       ahead.fetch(kept.qkv + first * N, m * N * 4);
       ahead.fetch(x, m * H * 4);
-      multiply<E>(false, m, H, words, a, ld, wo, dj, H, ZERO, &ahead);
+      times<E>(dz, m, H, as_is, wo, H, dj, H, ZERO, &ahead);
       float *q = kept.qkv, *d = from_row(dq, first, N);
       for (long unit = g.begin * p.heads; unit < g.end * p.heads; unit++)
         attend_back<E>(p, Unit(p, unit), {q, q + H, q + 2 * H, N},
                        from_row(dj, first, H), kept.lse,
                        {d, d + H, d + 2 * H, N}, room);
-      add_rows(dq, m, N, db);
+      sum_rows(dq, N, m, N, db);
       if (to.X) {
         float* const rows_X = to.X + first * H;
         std::copy(dx, dx + m * H, rows_X);
-        ld = N;
-        a = as_rows(dq, ld, m, N, as_is);
         Ahead later(stripes(m, H));
         later.fetch(dY + behind * H, next * H * 4);
         later.fetch(kept.sums.hat + behind * H, next * H * 4);
         later.fetch(kept.joined + behind * H, next * H * 4);
-        multiply<E>(false, m, H, n_words, a, ld, w, rows_X, H, ADD, &later);
+        times<E>(dq, m, N, as_is, w, H, rows_X, H, ADD, &later);
       }
-      ld = N;
-      a = as_columns(dq, ld, m, N, turned);
-      pack<E>(x, H, m, H, panels);
-      multiply<E>(true, N, H, m_words, a, ld, panels, dW, H, ADD);
+      add_transposed<E>(dq, N, x, H, m, turned, panels, dW);
     }
 #pragma omp barrier
     for (int k = 0; k < 3; k++) {
@@ -234,8 +224,7 @@ void backward(const Job& job, const Kept& kept, const float* dY,
     }
     Wo.add_up(to.Wo);
     bo.add_up(to.bo);
-    gamma.add_up(to.gamma, 0, H);
-    beta.add_up(to.beta, 0, H);
+    norms.add_up(to.gamma, to.beta);
   }
 }
 
@@ -295,73 +284,60 @@ bool covers(const Problem& p) {
 
 class SelfAttention : public Keeping {
  public:
-  using Keeping::Keeping;
+  explicit SelfAttention(const Attrs& attrs)
+      : Keeping(attrs), at_(attrs), biased_(has_bias(attrs)),
+        heads_((long)number(attrs, "num_heads", 1)) {}
 
-  MXReturnValue Forward(Tensors* in, Tensors* out,
-                        const OpResource&) override {
-    const bool bf16 = wants_bf16(attrs);
-    if (bf16 && !D2LBERT_BF16) return fail(no_bf16());
-    const Job job = job_of(in->data());
+ private:
+  MXReturnValue run(MXTensor* in, float* Y) override {
+    const Job job = job_of(in);
     const Problem& p = job.attention;
     if (!covers(p))
       return fail("self_attention needs offsets that rise from 0 to " +
                   std::to_string(p.R) + ", the number of rows");
-    if (keeps()) {
+    if (keeps) {
       memory.reset(4 * p.R * (5 * p.H + p.heads + 1) + 320);
-      kept_ = {memory.take<float>(p.R * 3 * p.H),
-               memory.take<float>(p.R * p.H),
-               memory.take<float>(p.R * p.heads),
-               {memory.take<float>(p.R * p.H), memory.take<float>(p.R)}};
+      kept_.qkv = memory.take<float>(p.R * 3 * p.H);
+      kept_.joined = memory.take<float>(p.R * p.H);
+      kept_.lse = memory.take<float>(p.R * p.heads);
+      kept_.sums = normalized(p.R, p.H);
     }
-    pick(bf16, NO_TILES, D2LBERT_VECTORS(forward))(job, kept_,
-                                                   floats((*out)[0]));
+    pick(bf16, NO_TILES, D2LBERT_VECTORS(forward))(job, kept_, Y);
     return MX_SUCCESS;
   }
 
-  // in: dY, the inputs, Y
-  MXReturnValue Backward(Tensors* in, Tensors* out,
-                         const OpResource&) override {
-    if (!keeps()) return kept_nothing();
-    const Places at(attrs);
+  void run_back(MXTensor* in, const float* dY, Tensors* grads) override {
+    const auto grad = [&](int k) { return floats((*grads)[k]); };
     Gradients to = {};
-    to.X = floats((*out)[0]);
-    for (int k = 0; k < 3; k++) {
-      to.W[k] = floats((*out)[1 + k]);
-      if (has_bias(attrs)) to.b[k] = floats((*out)[5 + k]);
-    }
-    to.Wo = floats((*out)[4]);
-    if (has_bias(attrs)) to.bo = floats((*out)[8]);
-    to.gamma = floats((*out)[at.gamma]);
-    to.beta = floats((*out)[at.gamma + 1]);
-    for (int k = at.offsets; k < at.all; k++) clear((*out)[k]);
-    pick(wants_bf16(attrs), NO_TILES, D2LBERT_VECTORS(backward))(
-        job_of(in->data() + 1), kept_, floats((*in)[0]), to);
-    return MX_SUCCESS;
+    to.X = grad(0);
+    to.Wo = grad(4);
+    for (int k = 0; k < 3; k++) to.W[k] = grad(1 + k);
+    for (int k = 0; k < 3 && biased_; k++) to.b[k] = grad(5 + k);
+    if (biased_) to.bo = grad(8);
+    to.gamma = grad(at_.gamma);
+    to.beta = grad(at_.gamma + 1);
+    for (int k = at_.offsets; k < at_.all; k++) clear((*grads)[k]);
+    pick(bf16, NO_TILES, D2LBERT_VECTORS(backward))(job_of(in), kept_, dY,
+                                                    to);
   }
 
- private:
   Job job_of(MXTensor* in) const {
-    const Places at(attrs);
-    const auto dropout = [&](const char* rate, int noise) {
-      return Dropout(number(attrs, rate, 0),
-                     drops(attrs, rate) ? floats(in[noise]) : nullptr);
-    };
-    const long R = in[0].shape[0], H = in[0].shape[1];
-    const long heads = (long)number(attrs, "num_heads", 1);
-    Job job = {{R, H, (long)in[at.offsets + 1].size(), heads, H / heads,
-                ints(in[at.offsets]), ints(in[at.offsets + 1]),
-                (float)(1 / std::sqrt((double)H / heads)),
-                dropout("weights_p", at.weights_noise)},
-               {H, (float)number(attrs, "eps", 1e-5), dropout("p", at.noise),
-                floats(in[at.gamma]), floats(in[at.gamma + 1])},
-               floats(in[0]), {}, {}, floats(in[4]), nullptr};
+    MXTensor &x = in[0], &offsets = in[at_.offsets], &lens = (&offsets)[1];
+    const long R = x.shape[0], H = x.shape[1];
+    Job job = {{R, H, (long)lens.size(), heads_, H / heads_, ints(offsets),
+                ints(lens), (float)(1 / std::sqrt((double)H / heads_)),
+                dropout("weights_p", in, at_.weights_noise)},
+               residual(in, at_.gamma, "p", at_.noise),
+               floats(x), {}, {}, floats(in[4]), nullptr};
     for (int k = 0; k < 3; k++) job.W[k] = floats(in[1 + k]);
-    for (int k = 0; k < 3 && has_bias(attrs); k++)
-      job.b[k] = floats(in[5 + k]);
-    if (has_bias(attrs)) job.bo = floats(in[8]);
+    for (int k = 0; k < 3 && biased_; k++) job.b[k] = floats(in[5 + k]);
+    if (biased_) job.bo = floats(in[8]);
     return job;
   }
 
+  const Places at_;
+  const bool biased_;
+  const long heads_;
   Kept kept_ = {};
 };
 

@@ -66,19 +66,10 @@ inline void finish_back(const Residual& f, long first, long m,
   }
 }
 
-// x's m rows of n numbers added to one.
-inline void add_rows(const float* x, long m, long n, float* to) {
-  for (long r = 0; r < m; r++)
-    for (long j = 0; j < n; j += VL)
-      store(to + j, load(to + j, n - j) + load(x + r * n + j, n - j), n - j);
-}
-
 // Rows at a time, so that what belongs to them, `width` numbers a row, stays
 // in cache, and each thread has a dozen such blocks to take.
 inline long rows_at_a_time(long R, int threads, long width) {
-  const long block = std::min<long>(ceil_div(R, 12 * threads),
-                                    (long)(200e3 / (4.0 * width)));
-  return std::max<long>(1, std::min<long>(ceil_div(block, MR), 16)) * MR;
+  return block_rows(R, threads, 12, 4.0 * width);
 }
 
 // n numbers, followed by zeros in the rest of the last panel.
@@ -94,16 +85,48 @@ inline float* padded_copy(const float* from, long n, Scratch& shared) {
 // for which MXNet finds memory in each step.
 class Keeping : public mxnet::ext::CustomStatefulOp {
  public:
-  explicit Keeping(const Attrs& attrs) : attrs(attrs) {}
+  explicit Keeping(const Attrs& attrs)
+      : attrs(attrs), bf16(wants_bf16(attrs)),
+        keeps(number(attrs, "grad", 1) != 0) {}
+
+  MXReturnValue Forward(Tensors* in, Tensors* out, const OpResource&) final {
+    if (bf16 && !D2LBERT_BF16) return fail(no_bf16());
+    return run(in->data(), floats((*out)[0]));
+  }
+
+  // in: the outcome's gradient, the inputs, the outcome
+  MXReturnValue Backward(Tensors* in, Tensors* out, const OpResource&) final {
+    if (!keeps)
+      return fail("an operator was called with grad=0 and keeps nothing for "
+                  "a gradient");
+    run_back(in->data() + 1, floats((*in)[0]), out);
+    return MX_SUCCESS;
+  }
 
  protected:
-  // Whether there will be a gradient; and that of one that was not foreseen.
-  bool keeps() const { return number(attrs, "grad", 1) != 0; }
-  static MXReturnValue kept_nothing() {
-    return fail("an operator was called with grad=0 and keeps nothing for a "
-                "gradient");
+  // Y from the inputs; what is kept goes into `memory`.
+  virtual MXReturnValue run(MXTensor* in, float* Y) = 0;
+  virtual void run_back(MXTensor* in, const float* dY, Tensors* grads) = 0;
+
+  // How input `noise` drops at a rate, where there is one.
+  Dropout dropout(const char* rate, MXTensor* in, int noise) const {
+    const double p = number(attrs, rate, 0);
+    return Dropout(p, p > 0 ? floats(in[noise]) : nullptr);
   }
+  Residual residual(MXTensor* in, int gamma, const char* rate,
+                    int noise) const {
+    return {in[0].shape[1], (float)number(attrs, "eps", 1e-5),
+            dropout(rate, in, noise), floats(in[gamma]),
+            floats(in[gamma + 1])};
+  }
+  // Room for R rows of those.
+  Normalized normalized(long R, long H) {
+    float* const hat = memory.take<float>(R * H);
+    return {hat, memory.take<float>(R)};
+  }
+
   const Attrs attrs;
+  const bool bf16, keeps;
   Scratch memory;
 };
 

@@ -8,14 +8,12 @@ that operators run in the thread whose settings are changed here. TEAM.so has
 `received`, the size of a team that asked for as many threads as it may.
 """
 import ctypes
-import functools
 import sys
 
 import numpy as onp
 
 from d2lbert import kernels
 from d2lbert.kernels import fused as ops
-from d2lbert.kernels import halves
 from d2lbert.machine.backend import autograd, np, npx
 
 LIMIT = 5
@@ -61,18 +59,11 @@ def cases(precision='fp32'):
         lambda m: lambda QKV: m.attention_qkv(QKV, offsets, lens, 2,
                                               precision=precision),
         [draw(60, 60)])
-
-    def half(name):
-        # `plain` has no such operators: their parts, then
-        def of(m):
-            return getattr(m, name, functools.partial(getattr(halves, name),
-                                                      m))
-        return of
     for act, R, H, F in (('relu', 700, 33, 50), ('gelu', 40, 20, 90)):
         found[f'feed_forward {act} {R}'] = (
-            lambda m, act=act: lambda X, W1, b1, W2, b2, gamma, beta: half(
-                'feed_forward')(m)(X, (W1, W2), (b1, b2), gamma, beta, act,
-                                   0, 1e-2, precision, ('add',) * 6),
+            lambda m, act=act: lambda X, W1, b1, W2, b2, gamma, beta:
+            m.feed_forward(X, (W1, W2), (b1, b2), gamma, beta, act, eps=1e-2,
+                           precision=precision),
             [draw(R, H), draw(F, H) / H**0.5, draw(F), draw(H, F) / F**0.5,
              draw(H), draw(H), draw(H)])
     many = onp.array([30, 7, 23] * 15)
@@ -82,10 +73,8 @@ def cases(precision='fp32'):
     for name, ends, each in (('many', starts, many), ('few', offsets, lens)):
         found[f'self_attention {name}'] = (
             lambda m, ends=ends, each=each: lambda X, W, V, U, T, b, c, d, *n:
-            half('self_attention')(m)(
-                X, (W, V, U, T), (b, keys, c, d), *n, ends, each, 2, 0, 0,
-                1e-2, precision, ('add',) * 10,
-                *(() if hasattr(m, 'self_attention') else (None,))),
+            m.self_attention(X, (W, V, U, T), (b, keys, c, d), *n, ends, each,
+                             2, eps=1e-2, precision=precision),
             [draw(int(ends[-1]), 20),
              *(draw(20, 20) / 20**0.5 for _ in range(4)),
              *(draw(20) for _ in range(5))])

@@ -34,26 +34,21 @@ def check(reference, function, values, tolerance=2e-5):
     The gradients' oracle is the central difference of the float64 reference
     along random directions, one array at a time.
     """
-    arrays = [array(value) for value in values]
-    for x in arrays:
-        x.attach_grad()
-    with autograd.record():
-        y = function(*arrays)
+    y, *grads = gradients(function, values)
     rng = numpy.random.RandomState(6)
-    upstream = rng.randn(*y.shape).astype('float32')
-    y.backward(array(upstream))
+    upstream = rng.randn(*y.shape).astype('float32')    # as `gradients` has it
     exact = [value.astype('float64') for value in values]
     close(y, reference(*exact), tolerance)
-    for i, x in enumerate(arrays):
+    for i, gradient in enumerate(grads):
+        gradient = gradient.astype('float64')
         for _ in range(2):
-            direction = rng.randn(*x.shape)
+            direction = rng.randn(*gradient.shape)
             step, ends = 1e-5, []
             for sign in (1, -1):
                 moved = list(exact)
                 moved[i] = exact[i] + sign * step * direction
                 ends.append((upstream * reference(*moved)).sum())
             slope = (ends[0] - ends[1]) / (2 * step)
-            gradient = x.grad.asnumpy().astype('float64')
             size = numpy.linalg.norm(gradient) * 3 + 1e-2
             assert abs((gradient * direction).sum() - slope) <= (
                 4 * tolerance * size)
