@@ -222,10 +222,7 @@ void backward_by_columns(long R, long K, long N, const float* X,
       }
       if (!db) continue;
       std::fill(db + c, db + c + n, 0.f);
-      for (long r = 0; r < R; r++)
-        for (long j = 0; j < n; j += VL)
-          store(db + c + j, load(db + c + j, n - j) +
-                                load(dz + r * N + c + j, n - j), n - j);
+      sum_rows(dz + c, N, R, n, db + c);
     }
   }
 }

@@ -43,18 +43,54 @@ inline void fetch_rows(const float* c, long ld, long rows) {
       __builtin_prefetch(c + r * ld + j, 1, 2);
 }
 
-// Words of the summed index at a time, where rows are long: so much of a panel
-// of W stays in cache while the rows of a block pass by.
-long slice(long words) { return words > 2048 ? 768 : std::max(1L, words); }
+// Words of the summed index at a time, where rows are long: so much of a block
+// of rows stays in cache while the panels of W pass by.
+long slice(long words) { return words > 2048 ? 1024 : std::max(1L, words); }
+
+// Room for that much of m rows, as `near_rows` may leave them.
+template <class E>
+long slice_room(long m, long words) {
+  return m * (slice(words) + FAR_APART);
+}
+
+// Panels [p0, p1) of to (m x N) = bias + x b, for x (m x K) as it lies and b
+// packed, a stripe of rows after the other; `room` is a slice's. What is whole
+// goes to done(place in `to`, rows, columns).
+template <class E, class F>
+inline void long_rows(const float* x, long m, long K, const word<E>* b,
+                      long p0, long p1, const float* bias, float* to, long N,
+                      word<E>* room, Ahead* ahead, F done) {
+  const long words = E::words(K), step = slice(words);
+  for (long k = 0; !k || k < words; k += step) {
+    const long now = std::min(step, words - k), from = k * E::EACH;
+    long lda = K;
+    const word<E>* a = near_rows(x + from, lda, m,
+                                 std::min(now * E::EACH, K - from), room);
+    for (long p = p0; p < p1; p++)
+      for (long r = 0; r < m; r += STRIPE) {
+        const long n = std::min<long>(NR, N - p * NR);
+        const long rows = std::min(STRIPE, m - r), at = r * N + p * NR;
+        ahead->step();
+        // Of what is written, the next stripe and no more: a whole block of
+        // wide rows would drive the panels out of the cache.
+        if (r + STRIPE < m)
+          fetch_rows(to + at + STRIPE * N, N, std::min(STRIPE, m - r - STRIPE));
+        else if (p + 1 < p1)
+          fetch_rows(to + (p + 1) * NR, N, std::min(STRIPE, m));
+        panel<E>(false, rows, n, now, a + r * lda, lda,
+                 b + p * NR * words + k * NR, to + at, N,
+                 k ? ADD : bias ? BIAS : ZERO, bias ? bias + p * NR : bias);
+        if (k + step >= words) done(at, rows, n);
+      }
+  }
+}
 
 template <class E>
 void forward(long R, long K, long N, const float* X, const float* W,
              const float* b, Act act, float* Y, float* Z) {
   const int threads = team(2.0 * R * K * N);
   const long words = E::words(K), panels = ceil_div(N, NR);
-  const long step = slice(words);
-  const long block =
-      block_rows(R, threads, 4, 4.0 * (step < words ? step : K));
+  const long block = block_rows(R, threads, 4, 4.0 * slice(words) * E::EACH);
   const Blocks all(R, threads, block);
   const long blocks = all.count();
   // Few rows: the columns are shared out as well.
@@ -69,8 +105,8 @@ void forward(long R, long K, long N, const float* X, const float* W,
 #pragma omp parallel num_threads(threads)
   {
     Scratch& own = own_scratch();
-    own.reset(block * words * 4);
-    word<E>* rows = own.take<word<E>>(block * words);
+    own.reset(slice_room<E>(block, words) * 4);
+    word<E>* rows = own.take<word<E>>(slice_room<E>(block, words));
     packing.all(panels, [&](long p) {
       pack_panel_t<E>(W + p * NR * K, K, K, std::min<long>(NR, N - p * NR),
                       packed + p * NR * words);
@@ -80,41 +116,21 @@ void forward(long R, long K, long N, const float* X, const float* W,
 #pragma omp for schedule(dynamic, at_once(blocks, threads)) collapse(2) nowait
     for (long i = 0; i < blocks; i++)
       for (long g = 0; g < groups; g++) {
-        long first, m, lda = K, p0, p1;
+        long first, m, p0, p1;
         all.at(i, &first, &m);
-        const word<E>* a = as_rows(X + first * K, lda, m, K, rows);
         share(panels, groups, g, &p0, &p1);
-        Ahead ahead(ceil_div(m, STRIPE) * (p1 - p0) *
-                    ceil_div(words, step));
-        if (groups == 1 && i + 1 < blocks) {
+        Ahead ahead(ceil_div(m, STRIPE) * (p1 - p0));
+        if (groups == 1 && i + 1 < blocks && slice(words) == words) {
           const long next = std::min(m, R - first - m);
           ahead.fetch(X + (first + m) * K, next * K * 4);
         }
-        float* const to = (Z ? Z : Y) + first * N;
-        for (long p = p0; p < p1; p++)
-          for (long k = 0; !k || k < words; k += step)
-            for (long r0 = 0; r0 < m; r0 += STRIPE) {
-              const long n = std::min<long>(NR, N - p * NR);
-              const long rows = std::min(STRIPE, m - r0);
-              const long at = (first + r0) * N + p * NR;
-              float* c = to + r0 * N + p * NR;
-              ahead.step();
-              // Of what is written, the next stripe and no more: a whole
-              // block of wide rows would drive the panels out of the cache.
-              if (r0 + STRIPE < m)
-                fetch_rows(c + STRIPE * N, N,
-                           std::min(STRIPE, m - r0 - STRIPE));
-              else if (p + 1 < p1)
-                fetch_rows(to + (p + 1) * NR, N, std::min(STRIPE, m));
-              panel<E>(false, rows, n, std::min(step, words - k),
-                       a + r0 * lda + k, lda, packed + p * NR * words + k * NR,
-                       c, N, k ? ADD : BIAS, bias + p * NR);
-              if (act == NONE || k + step < words) continue;
-              for (long r = 0; r < rows; r++)
-                for (long j = 0; j < n; j += VL)
-                  store(Y + at + r * N + j,
-                        apply(act, load(c + r * N + j, n - j)), n - j);
-            }
+        float *const y = Y + first * N, *const z = Z ? Z + first * N : y;
+        long_rows<E>(X + first * K, m, K, packed, p0, p1, bias, z, N, rows,
+                     &ahead, [&](long at, long rows, long n) {
+          for (long r = 0; act != NONE && r < rows; r++, at += N)
+            for (long j = 0; j < n; j += VL)
+              store(y + at + j, apply(act, load(z + at + j, n - j)), n - j);
+        });
       }
   }
 }
@@ -225,7 +241,8 @@ void weight_gradient(long R, long K, long N, const float* X, const float* dz,
   c0 *= MR;
   c1 = std::min(c1 * MR, N);
   const long k0 = p0 * NR, k1 = std::min(p1 * NR, K);
-  const long deep = k1 - k0 > 1536 ? 256 : 512;  // 3 MB of X at base size
+  // 3 MB of X at base size, or 6, for half as many additions to dW
+  const long deep = (k1 - k0 > 1536 ? 1 : 2) * (VL == 16 ? 512 : 256);
   if (t % across) db = nullptr;
   if (db) std::fill(db + c0, db + c1, 0.f);
   if (!R && dW)
@@ -273,9 +290,9 @@ void backward_by_columns(long R, long K, long N, const float* X,
                          const float* saved, float* dX, float* dW,
                          float* db) {
   const int threads = team(4.0 * R * K * N);
-  const long block = 8 * MR;
-  const Blocks all(R, threads, block);
   const long words = E::words(N);
+  const long block = block_rows(R, threads, 4, 4.0 * slice(words) * E::EACH);
+  const Blocks all(R, threads, block);
   Scratch& shared = team_scratch();
   shared.reset((padded(K) * words + (act == NONE ? 0 : R * N)) * 4 + 256);
   word<E>* packed = shared.take<word<E>>(padded(K) * words);
@@ -285,8 +302,8 @@ void backward_by_columns(long R, long K, long N, const float* X,
 #pragma omp parallel num_threads(threads)
   {
     Scratch& own = own_scratch();
-    own.reset(block * words * 4);
-    word<E>* as_is = own.take<word<E>>(block * words);
+    own.reset(slice_room<E>(block, words) * 4);
+    word<E>* rows = own.take<word<E>>(slice_room<E>(block, words));
     packing.all(dX ? ceil_div(K, NR) : 0, [&](long p) {
       pack_panel<E>(W + p * NR, K, N, std::min<long>(NR, K - p * NR),
                     packed + p * NR * words);
@@ -298,16 +315,10 @@ void backward_by_columns(long R, long K, long N, const float* X,
       activation_gradient(act, m, N, dY + first * N, saved + first * N,
                           dZ ? dZ + first * N : nullptr, nullptr);
       if (!dX) continue;
-      long lda = N;
-      const word<E>* a = as_rows(dz + first * N, lda, m, N, as_is);
-      // Short sums keep the panels of W in cache.
-      const long step = 512;
-      for (long j = 0; j < K; j += NR)
-        for (long k = 0; k < words; k += step)
-          panel<E>(false, m, std::min<long>(NR, K - j),
-                   std::min(step, words - k), a + k, lda,
-                   packed + j * words + k * NR, dX + first * K + j, K,
-                   k ? ADD : ZERO);
+      Ahead nothing(1);
+      long_rows<E>(dz + first * N, m, N, packed, 0, ceil_div(K, NR), nullptr,
+                   dX + first * K, K, rows, &nothing,
+                   [](long, long, long) {});
     }
     weight_gradient<E>(R, K, N, X, dz, dW, db);
   }
@@ -434,10 +445,10 @@ MXReturnValue run_backward(const Attrs& attrs, Tensors* in, Tensors* out,
   Scratch& room = joined_scratch();
   if (parts > 1) room.reset(8 * N * (K + 1) + 256);
   const float* W = join(*in, outputs + 1, parts, room);
-  // MXNet does not tell whose gradients nobody wants; who calls may know.
+  // MXNet does not tell whose gradients nobody wants; who calls may know. Its
+  // memory for them, new each time, costs as long as a tenth of the product.
   const bool frozen = number(attrs, "frozen", 0) != 0;
   float* dW = frozen ? nullptr : room_for(*out, 1, parts, room);
-  for (int k = 1; frozen && k <= parts; k++) clear((*out)[k]);
   float* db =
       has_bias(attrs) ? room_for(*out, 1 + parts, parts, room) : nullptr;
   run(R, K, N, floats((*in)[outputs]), W, act, floats((*in)[0]),

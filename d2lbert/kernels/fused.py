@@ -90,13 +90,15 @@ def _requests(grad_req, count):
     return [grad_req] * count if isinstance(grad_req, str) else grad_req
 
 
-def _frozen(X, grad_req, count):
-    """Whether nobody wants the gradient of any of the first parameters.
+def _frozen(grad_req, *arrays):
+    """Whether nobody wants the gradient of any of these.
 
     A graph says nothing of it: it may be kept for longer than that holds.
     """
-    first = _requests(grad_req, count)[:count]
-    return int(not _symbolic(X) and {*first} == {'null'})
+    requests = _requests(grad_req, len(arrays))
+    return int(not _symbolic(arrays[0]) and all(
+        request == 'null' and array.grad is None
+        for array, request in zip(arrays, requests)))
 
 
 def _noise(like, p):
@@ -127,7 +129,7 @@ def dense(X, W, b=None, units=None, act='none', precision='fp32',
     return _call('d2lbert_dense',
                  [_guarded(X), *_parameters(grad_req, *parameters)], act=act,
                  precision=precision, bias=int(b is not None),
-                 frozen=_frozen(X, grad_req, 1), **attrs)[0]
+                 frozen=_frozen(grad_req, W), **attrs)[0]
 
 
 def joined_dense(X, weights, biases=(), precision='fp32', grad_req='add'):
@@ -135,7 +137,7 @@ def joined_dense(X, weights, biases=(), precision='fp32', grad_req='add'):
     return _call('d2lbert_dense', [
         _guarded(X), *_parameters(grad_req, *weights, *biases)],
         precision=precision, bias=int(bool(biases)), parts=len(weights),
-        frozen=_frozen(X, grad_req, len(weights)))[0]
+        frozen=_frozen(grad_req, *weights))[0]
 
 
 def add_norm(X, Y, gamma, beta, p=0, eps=1e-5, grad_req='add'):

@@ -81,10 +81,12 @@ Scratch& team_scratch();
 
 struct Fp32 {
   typedef float word;
+  static constexpr long EACH = 1;  // number of a word
   static long words(long k) { return k; }
 };
 struct Bf16 {
   typedef uint32_t word;
+  static constexpr long EACH = 2;  // numbers of a word
   static long words(long k) { return (k + 1) / 2; }
 };
 
@@ -228,6 +230,23 @@ inline const float* as_rows(const float* a, long&, long, long, float*) {
 }
 const uint32_t* as_rows(const float* a, long& ld, long m, long k,
                         uint32_t* to);
+
+// The same for many passes over A. Rows that lie a power of two apart would
+// fall on the same places of the first cache, which holds fewer than a tile
+// has: they are copied, to rows FAR_APART words longer.
+constexpr long FAR_APART = 16;
+inline const float* near_rows(const float* a, long& ld, long m, long k,
+                              float* to) {
+  if (ld % 1024) return a;
+  for (long i = 0; i < m; i++, a += ld)
+    std::copy_n(a, k, to + i * (k + FAR_APART));
+  ld = k + FAR_APART;
+  return to;
+}
+inline const uint32_t* near_rows(const float* a, long& ld, long m, long k,
+                                 uint32_t* to) {
+  return as_rows(a, ld, m, k, to);
+}
 
 // The transpose of A (k x m) as tiles of MR columns that lie one after the
 // other, for many passes over it: tile t begins at `to` + t * tile_size(k)

@@ -245,7 +245,9 @@ def test_a_sequence_does_not_know_the_others(fused, draw):
 
 @pytest.mark.parametrize('offsets', [[1, 40, 60], [0, 40, 59], [0, 60, 40]],
                          ids=str)
-def test_rows_of_no_sequence_are_refused(fused, draw, offsets):
+def test_rows_of_no_sequence_are_refused(fused, draw, monkeypatch, offsets):
+    # By the operator that does all at once, whatever this processor prefers
+    monkeypatch.setattr(fused, '_in_cache', lambda *arguments: True)
     half = attend(fused, offsets, [20, 20], 2)
     with pytest.raises(mx.base.MXNetError, match='rise from 0 to 60'):
         half(*map(array, attend_values(draw, 60, 40))).asnumpy()
