@@ -53,6 +53,17 @@ long slice_room(long m, long words) {
   return m * (slice(words) + FAR_APART);
 }
 
+// Rows of such a block. Each reads all of W (N x K), which comes from memory
+// where it is larger than the last cache: fewer blocks, then. A processor with
+// AVX-512 has a megabyte of the second.
+template <class E>
+long long_block(long R, int threads, long words, long N) {
+  const double bytes = 4.0 * slice(words) * E::EACH;
+  return block_rows(R, threads, 4, bytes,
+                    VL == 16 && 4e-6 * words * E::EACH * N > 12 ? 450e3
+                                                               : 200e3);
+}
+
 // Panels [p0, p1) of to (m x N) = bias + x b, for x (m x K) as it lies and b
 // packed, a stripe of rows after the other; `room` is a slice's. What is whole
 // goes to done(place in `to`, rows, columns).
@@ -90,7 +101,7 @@ void forward(long R, long K, long N, const float* X, const float* W,
              const float* b, Act act, float* Y, float* Z) {
   const int threads = team(2.0 * R * K * N);
   const long words = E::words(K), panels = ceil_div(N, NR);
-  const long block = block_rows(R, threads, 4, 4.0 * slice(words) * E::EACH);
+  const long block = long_block<E>(R, threads, words, N);
   const Blocks all(R, threads, block);
   const long blocks = all.count();
   // Few rows: the columns are shared out as well.
@@ -250,7 +261,7 @@ void weight_gradient(long R, long K, long N, const float* X, const float* dz,
       std::memset(dW + c * K + k0, 0, 4 * (k1 - k0));
   const long most = std::min(deep, R);
   Scratch& own = own_scratch();
-  own.reset((padded(K) * E::words(most) +
+  own.reset((padded(k1 - k0) * E::words(most) +
              high / MR * tile_size<E>(most)) * 4 + 128);
   word<E>* x = own.take<word<E>>(padded(k1 - k0) * E::words(most));
   word<E>* turned = own.take<word<E>>(high / MR * tile_size<E>(most));
@@ -266,10 +277,7 @@ void weight_gradient(long R, long K, long N, const float* X, const float* dz,
       for (long p = p0; p < p1; p++) {
         const word<E>* panel_x = x + (p - p0) * NR * words;
         float* to = dW + c * K + p * NR;
-        Ahead ahead(ceil_div(n, MR));
-        if (p + 1 < p1) ahead.fetch(panel_x + NR * words, NR * words * 4);
         for (long r = 0; r < n; r += MR) {
-          ahead.step();
           if (p + 1 < p1)
             fetch_rows(to + r * K + NR, K, std::min<long>(MR, n - r));
           panel<E>(true, std::min<long>(MR, n - r),
@@ -291,7 +299,7 @@ void backward_by_columns(long R, long K, long N, const float* X,
                          float* db) {
   const int threads = team(4.0 * R * K * N);
   const long words = E::words(N);
-  const long block = block_rows(R, threads, 4, 4.0 * slice(words) * E::EACH);
+  const long block = long_block<E>(R, threads, words, K);
   const Blocks all(R, threads, block);
   Scratch& shared = team_scratch();
   shared.reset((padded(K) * words + (act == NONE ? 0 : R * N)) * 4 + 256);

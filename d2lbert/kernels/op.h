@@ -93,10 +93,12 @@ inline void share(long n, int parts, int part, long* first, long* last) {
 }
 
 // Rows of a block: a multiple of the tile, small enough that `bytes` a row
-// stay in half of a megabyte of cache, at least `each` blocks a thread.
-inline long block_rows(long rows, int threads, long each, double bytes) {
+// stay in `room`, most of half a megabyte of cache; at least `each` blocks a
+// thread.
+inline long block_rows(long rows, int threads, long each, double bytes,
+                       double room = 200e3) {
   const long block = std::min<long>(ceil_div(rows, each * threads),
-                                    (long)(200e3 / std::max(bytes, 1.0)));
+                                    (long)(room / std::max(bytes, 1.0)));
   return std::max<long>(1, std::min<long>(ceil_div(block, MR), 16)) * MR;
 }
 
