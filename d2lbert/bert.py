@@ -112,10 +112,8 @@ class BERTEncoder(nn.Block):
             ffn_num_hiddens, num_heads, dropout, learnable, precision,
             activation, layer_norm_eps, attention_dropout, pre_norm,
             activation_dropout)
-        self.norm = None
-        if pre_norm and final_norm:
-            self.norm = LayerNorm(epsilon=layer_norm_eps,
-                                  in_channels=num_hiddens)
+        self.norm = None if not (pre_norm and final_norm) else LayerNorm(
+            epsilon=layer_norm_eps, in_channels=num_hiddens)
         if learnable:
             self.pos_embedding = self.params.get(
                 'pos_embedding', shape=(1, max_len, E))
@@ -387,18 +385,20 @@ class BERTModel(nn.Block):
             mlm_Y_hat = self.mlm(encoded_X, pred_positions)
         return encoded_X, mlm_Y_hat, self._score_next(encoded_X)
 
-    def encode_rows(self, places, layer=-1):
+    def encode_rows(self, places, layer=-1, at=None):
         """`packing.Places` encoded, (R, H), and nsp_Y_hat (B, 2).
 
         Only for a net that `is_ours`: what `forward` gives, but nothing is
         computed on padding. layer: as for `BERTEncoder`; of any but -1,
-        nsp_Y_hat is None.
+        nsp_Y_hat is None. at: rows (S,) int32 of those R; (S, H), then.
         """
         X = self.encoder.encode_rows(places, layer)
         if layer != -1:
             return X, None
-        cls_X = X.take(places.rows.offsets[:-1], axis=0)        # (B, H)
-        return X, self._score_next(cls_X)
+        firsts = places.rows.offsets[:-1]                       # (B,)
+        cls_X, *wanted = ops.take_rows(
+            X, firsts, *([] if at is None else [at]))
+        return wanted[0] if wanted else X, self._score_next(cls_X)
 
     def _score_next(self, X):
         """nsp_Y_hat (B, 2) or None, of X (B, T, H) or its <cls> (B, H)."""

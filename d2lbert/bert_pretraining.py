@@ -90,15 +90,14 @@ def _page_losses(net, loss, vocab_size, tokens_X, segments_X, valid_lens_x,
 def _real_losses(net, hidden, shard):
     """Both losses of one shard, with nothing computed on padding."""
     example, column, place = hidden
-    encoded_X, begins, nsp_Y_hat = at_real_places(
-        net, shard.tokens_X, shard.segments_X, shard.valid_lens_x)
+    masked_X, _, nsp_Y_hat = at_real_places(
+        net, shard.tokens_X, shard.segments_X, shard.valid_lens_x,
+        at=(example, place))
 
     def put(A, dtype='int32'):
-        return on_device(A, encoded_X.ctx, dtype)
-    mlm_l = net.mlm.loss(
-        encoded_X.take(put(begins[example] + place), axis=0),
-        put(shard.mlm_Y.asnumpy()[example, column]),
-        put(shard.mlm_weights_X.asnumpy()[example, column], 'float32'))
+        return on_device(A[example, column], masked_X.ctx, dtype)
+    mlm_l = net.mlm.loss(masked_X, put(shard.mlm_Y.asnumpy()),
+                         put(shard.mlm_weights_X.asnumpy(), 'float32'))
     return mlm_l, cross_entropy(nsp_Y_hat, shard.nsp_y.asnumpy())
 
 

@@ -8,6 +8,7 @@ import numpy as onp
 
 from d2lbert.attention import Rows
 from d2lbert.inputs import check_whole, on_device
+from d2lbert.kernels import ops
 from d2lbert.layers import is_ours
 from d2lbert.machine.backend import np
 
@@ -21,7 +22,7 @@ class Places(NamedTuple):
     rows: Rows
 
 
-def at_real_places(net, tokens, segments, valid_lens, layer=-1):
+def at_real_places(net, tokens, segments, valid_lens, layer=-1, at=None):
     """What a net says of real tokens: X (R, H), begins (B,), nsp (B, 2).
 
     tokens, segments (B, T) and valid_lens (B,), as for the net itself. Token
@@ -29,7 +30,9 @@ def at_real_places(net, tokens, segments, valid_lens, layer=-1):
     valid_lens[b]; begins is on the host. A net in which every block is
     exactly ours computes nothing on padding. Any other is called as the page
     does, and there are rows for its padding, too. layer: as
-    for `BERTEncoder`; of any but -1, nsp is None.
+    for `BERTEncoder`; of any but -1, nsp is None. at: sequences (S,) and
+    tokens (S,) within them, on the host, where X is to be (S, H) of those
+    tokens alone, behind the last block.
     """
     check_whole(valid_lens, 'valid length')
     lens = host(valid_lens).reshape(-1).astype('int32')
@@ -40,10 +43,23 @@ def at_real_places(net, tokens, segments, valid_lens, layer=-1):
         else:
             encoded_X, nsp_Y_hat = net.encoder(*inputs, layer), None
         B, T, H = encoded_X.shape
-        return encoded_X.reshape(B * T, H), onp.arange(B) * T, nsp_Y_hat
+        X, begins = encoded_X.reshape(B * T, H), onp.arange(B) * T
+        if at is not None:
+            X, = ops.take_rows(X, _rows_of(at, begins, X.ctx))
+        return X, begins, nsp_Y_hat
     places, begins = _real_places(net.encoder, tokens, segments, lens)
-    X, nsp_Y_hat = net.encode_rows(places, layer)
+    if at is None:
+        X, nsp_Y_hat = net.encode_rows(places, layer)
+    else:
+        X, nsp_Y_hat = net.encode_rows(
+            places, layer, _rows_of(at, begins, places.tokens.ctx))
     return X, begins, nsp_Y_hat
+
+
+def _rows_of(at, begins, device):
+    """Rows (S,) of tokens of sequences that begin there, on a device."""
+    sequences, tokens = at
+    return on_device(begins[sequences] + tokens, device, 'int32')
 
 
 def at_first_places(encoder, tokens, segments, valid_lens):

@@ -8,6 +8,7 @@ import numpy as onp
 
 from d2lbert.bart import restored
 from d2lbert.inputs import on_device
+from d2lbert.kernels import ops
 from d2lbert.layers import Dense
 from d2lbert.machine.backend import init, nn, npx
 from d2lbert.packing import at_first_places, at_real_places, host
@@ -114,7 +115,7 @@ class FineTuned(nn.Block):
 
     def score(self, X, places):
         """Scores (M, K) at rows places (M,), on the host, of X (R, H)."""
-        rows = X.take(on_device(places, X.ctx, 'int32'), axis=0)
+        rows, = ops.take_rows(X, on_device(places, X.ctx, 'int32'))
         if self._drops_first:
             rows = self.dropout(rows)
         if self._hides:

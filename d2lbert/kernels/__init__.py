@@ -25,7 +25,7 @@ __all__ = ['BuildError', 'Library', 'bf16_supported', 'build',
 
 FOLDER = pathlib.Path(__file__).parent
 SOURCES = ['adam.cc', 'amx.cc', 'attention.cc', 'dense.cc', 'divergence.cc',
-           'embed.cc', 'feed_forward.cc', 'gemm.cc', 'norm.cc',
+           'embed.cc', 'feed_forward.cc', 'gemm.cc', 'norm.cc', 'rows.cc',
            'self_attention.cc', 'vocab.cc']
 
 State = namedtuple('State', 'mode loaded path reason')

@@ -29,12 +29,6 @@ MXReturnValue infer_shape(const Attrs&, Shapes* in, Shapes* out) {
   return MX_SUCCESS;
 }
 
-// The caller has checked the ranges; a wrong index still touches no memory
-// but the table's.
-inline long clip(int32_t index, long rows) {
-  return index < 0 ? 0 : index >= rows ? rows - 1 : index;
-}
-
 MXReturnValue run_forward(const Attrs&, Tensors* in, Tensors* out,
                           const OpResource&) {
   const long R = (*in)[0].size(), H = (*in)[3].shape[1];
@@ -49,9 +43,9 @@ MXReturnValue run_forward(const Attrs&, Tensors* in, Tensors* out,
   float* Y = floats((*out)[0]);
 #pragma omp parallel for schedule(dynamic, 64) num_threads(team(3.0 * R * H))
   for (long i = 0; i < R; i++) {
-    const float* a = table[0] + clip(index[0][i], rows[0]) * H;
-    const float* b = table[1] + clip(index[1][i], rows[1]) * H;
-    const float* c = table[2] + clip(index[2][i], rows[2]) * H;
+    const float* a = table[0] + within(index[0][i], rows[0]) * H;
+    const float* b = table[1] + within(index[1][i], rows[1]) * H;
+    const float* c = table[2] + within(index[2][i], rows[2]) * H;
     for (long j = 0; j < H; j += VL)
       store(Y + i * H + j,
             load(a + j, H - j) + load(b + j, H - j) + load(c + j, H - j),
@@ -93,7 +87,7 @@ MXReturnValue run_backward(const Attrs&, Tensors* in, Tensors* out,
         std::memset(dW + first * H, 0, 4 * (last - first) * H);
       }
       for (long i = 0; i < R; i++) {
-        const long r = clip(index[i], rows);
+        const long r = within(index[i], rows);
         if (r < first || r >= last) continue;
         for (long j = left; j < right; j += VL)
           store(dW + r * H + j, load(dW + r * H + j, right - j) +

@@ -15,7 +15,7 @@ from d2lbert.machine.backend import autograd, mx, np, npx
 
 __all__ = ['adam', 'add_norm', 'attention', 'attention_qkv', 'dense',
            'divergence', 'embed', 'feed_forward', 'joined_dense', 'layer_norm',
-           'self_attention', 'softmax_ce', 'vocab_ce']
+           'self_attention', 'softmax_ce', 'take_rows', 'vocab_ce']
 
 _PARTS = sys.modules[__name__]
 _uses = itertools.count()
@@ -23,7 +23,7 @@ _ones = {}  # by context
 
 # What attributes are in C++ where they are not given: each that is takes
 # microseconds, whenever an operator is called
-_DEFAULTS = dict(act='none', precision='fp32', bias=1, frozen=0, p=0,
+_DEFAULTS = dict(act='none', precision='fp32', bias=1, frozen=0, lists=1, p=0,
                  weights_p=0)
 
 
@@ -224,6 +224,11 @@ def embed(tokens, segments, positions, W_tok, W_seg, W_pos, grad_req='add'):
     return _call('d2lbert_embed',
                  [tokens, segments, positions,
                   *_parameters(grad_req, W_tok, W_seg, W_pos)])[0]
+
+
+def take_rows(X, *lists):
+    """Rows of X at several lists of places."""
+    return _call('d2lbert_rows', [_guarded(X), *lists], lists=len(lists))
 
 
 def vocab_ce(X, W, b, labels, weights, grad=None, precision='fp32',

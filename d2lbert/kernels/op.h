@@ -79,6 +79,12 @@ inline void clear(MXTensor& t) {
   if (t.data_ptr) std::memset(t.data_ptr, 0, 4 * t.size());
 }
 
+// An index of n: the caller has checked it, and a wrong one still touches no
+// memory but the array's.
+inline long within(int32_t index, long n) {
+  return index < 0 ? 0 : index >= n ? n - 1 : index;
+}
+
 // Threads worth waking for this much work (in rough operations). The team
 // that comes may be smaller (OMP_THREAD_LIMIT, OMP_DYNAMIC, a region within
 // a region): share work by omp_get_num_threads(), never by what was asked.

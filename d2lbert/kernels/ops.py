@@ -18,7 +18,7 @@ from d2lbert.kernels import fused, plain
 __all__ = ['activation', 'adam', 'add_norm', 'attention_qkv',
            'check_precision', 'dense', 'divergence', 'embed', 'feed_forward',
            'joined_dense', 'layer_norm', 'self_attention', 'softmax_ce',
-           'vocab_ce']
+           'take_rows', 'vocab_ce']
 
 
 def _for(*arrays):
@@ -114,6 +114,15 @@ def embed(tokens, segments, positions, W_tok, W_seg, W_pos, grad_req='add'):
     """
     return _for(tokens, W_tok).embed(tokens, segments, positions, W_tok,
                                      W_seg, W_pos, grad_req)
+
+
+def take_rows(X, *lists):
+    """Rows of X (R, H) at each list of places (S,): as many arrays (S, H).
+
+    What many uses of X would cost in its gradient, this costs once. Places
+    out of range are clipped: check them before.
+    """
+    return _for(X).take_rows(X, *lists)
 
 
 def vocab_ce(X, W, b, labels, weights, precision='fp32', grad_req='add'):

@@ -16,7 +16,8 @@ from d2lbert.machine.backend import mx, np, npx
 
 __all__ = ['activation', 'adam', 'add_norm', 'attention', 'attention_qkv',
            'dense', 'divergence', 'embed', 'feed_forward', 'joined_dense',
-           'layer_norm', 'self_attention', 'softmax_ce', 'vocab_ce']
+           'layer_norm', 'self_attention', 'softmax_ce', 'take_rows',
+           'vocab_ce']
 
 
 def _modules(array):
@@ -157,6 +158,12 @@ def embed(tokens, segments, positions, W_tok, W_seg, W_pos, grad_req='add'):
     return (np.take(W_tok, tokens, axis=0)
             + np.take(W_seg, segments, axis=0)
             + np.take(W_pos, positions, axis=0))
+
+
+def take_rows(X, *lists):
+    """Rows of X at several lists of places."""
+    np, _ = _modules(X)
+    return [np.take(X, places, axis=0) for places in lists]
 
 
 def vocab_ce(X, W, b, labels, weights, grad=None, precision='fp32',

@@ -17,10 +17,6 @@ constexpr long BLOCK = UNIT * std::max<long>(1, 224 / UNIT);
 // have W packed more often, which counts for more where products take less.
 constexpr long CHUNK = ((VL == 16 ? 462 : 252) + MR - 1) / MR * MR;
 
-inline long clip(int32_t label, long V) {
-  return label < 0 ? 0 : label >= V ? V - 1 : label;
-}
-
 // db[j] += sum over rows of weight * e.
 void add_rows(const float* e, long ld, long m, long n, const float* weight,
               float* db, Ahead ahead) {
@@ -93,7 +89,7 @@ void exponentials(const Job& job, long first, long m, long v, long n,
   for (long r = 0; r < m; r++) {
     ahead.step();
     float* l = L + r * ld;
-    const long label = clip(job.labels[first + r], job.V) - v;
+    const long label = within(job.labels[first + r], job.V) - v;
     if (label >= 0 && label < n) part.label[r] = l[label];
     const float most = maximum(l, n);
     if (most > part.reference[r] + 30) {
@@ -153,7 +149,7 @@ void scale_rows(const Job& job, long first, long m, const float* reference,
 void take_labels(const Job& job, long first, long m, long v0, long v1) {
   const long H = job.H;
   for (long r = 0; r < m; r++) {
-    const long label = clip(job.labels[first + r], job.V);
+    const long label = within(job.labels[first + r], job.V);
     if (label < v0 || label >= v1) continue;
     const float weight = job.weights[first + r];
     const float* xr = job.X + (first + r) * H;
@@ -178,7 +174,7 @@ void join_row(const Job& job, long first, long r,
             load(to + j, H - j) + f * load(part.dX + r * H + j, H - j),
             H - j);
   }
-  const float* wr = job.W + clip(job.labels[first + r], job.V) * H;
+  const float* wr = job.W + within(job.labels[first + r], job.V) * H;
   for (long j = 0; j < H; j += VL)
     store(to + j, load(to + j, H - j) - weight * load(wr + j, H - j),
           H - j);
@@ -457,8 +453,8 @@ MXReturnValue run_forward(const Attrs&, Tensors* in, Tensors* out,
       double all = 0;
       for (long j = 0; j < V; j++) all += std::exp((double)x[j] - most);
       stats[2 * i + 1] = (float)(1 / all);
-      loss[i] = (float)(weights[i] *
-                        (most - (double)x[clip(labels[i], V)] + std::log(all)));
+      const double label = x[within(labels[i], V)];
+      loss[i] = (float)(weights[i] * (most - label + std::log(all)));
       continue;
     }
     vf total{};
@@ -469,7 +465,7 @@ MXReturnValue run_forward(const Attrs&, Tensors* in, Tensors* out,
     }
     const float all = sum(total);
     stats[2 * i + 1] = 1 / all;
-    loss[i] = weights[i] * (most - x[clip(labels[i], V)] + std::log(all));
+    loss[i] = weights[i] * (most - x[within(labels[i], V)] + std::log(all));
   }
   return MX_SUCCESS;
 }
@@ -486,7 +482,7 @@ MXReturnValue run_backward(const Attrs&, Tensors* in, Tensors* out,
 #pragma omp parallel for schedule(static) num_threads(team(20.0 * M * V))
   for (long i = 0; i < M; i++) {
     const float* x = X + i * V;
-    const long label = clip(labels[i], V);
+    const long label = within(labels[i], V);
     const float most = stats[2 * i], inverse = stats[2 * i + 1];
     if (dweights)
       dweights[i] = d[i] * (most - x[label] - std::log(inverse));

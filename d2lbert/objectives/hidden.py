@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as onp
 
 from d2lbert.inputs import on_device
+from d2lbert.kernels import ops
 from d2lbert.machine.backend import np
 from d2lbert.packing import at_real_places
 
@@ -56,7 +57,7 @@ class Hidden(NamedTuple):
 
     def at(self, places):
         """The vectors (S, H) at rows `places` of X."""
-        return self.X.take(self.put(places), axis=0)
+        return ops.take_rows(self.X, self.put(places))[0]
 
     def put(self, numbers):
         """Whole numbers (S,) on the device of X."""

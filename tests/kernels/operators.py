@@ -97,6 +97,10 @@ def cases(precision='fp32'):
     found['embed'] = (
         lambda m: lambda *tables: m.embed(*places, *tables),
         [draw(1500, 21), draw(2, 21), draw(50, 21)])
+    lists = [_ints(rng.randint(0, 300, size)) for size in (700, 40)]
+    found['take_rows'] = (
+        lambda m: lambda X: np.concatenate(m.take_rows(X, *lists)),
+        [draw(300, 70)])
     for V in (500, 2):
         labels = _ints(rng.randint(0, V, 70))
         found[f'softmax_ce {V}'] = (

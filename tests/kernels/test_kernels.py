@@ -303,6 +303,19 @@ def test_no_row_of_a_long_table_is_summed_by_two_threads(fused):
         assert (table.grad.asnumpy() == wanted).all()
 
 
+@pytest.mark.parametrize('R, H, sizes', [(9, 5, [4]), (40, 33, [60, 1, 0]),
+                                         (900, 70, [300, 30])])
+def test_rows_are_taken_and_their_gradients_added(fused, draw, R, H, sizes):
+    # Some rows several times, in one list and in several
+    rng = numpy.random.RandomState(3)
+    lists = [rng.randint(0, R, size) for size in sizes]
+
+    def rows(X):
+        return numpy.concatenate([X[places] for places in lists])
+    check(rows, lambda X: np.concatenate(
+        fused.take_rows(X, *map(ints, lists))), [draw(R, H)])
+
+
 @pytest.mark.parametrize('sizes', [(3, 4, 5), (4, 3, 4), (4, 4, 5)])
 def test_tables_of_different_widths_are_refused(fused, sizes):
     with pytest.raises(mx.base.MXNetError, match='[Ss]hape'):
@@ -349,6 +362,11 @@ def test_an_index_out_of_range_touches_only_the_table(fused, draw):
     wanted = [tables[0].asnumpy()[i] + tables[1].asnumpy()[0]
               + tables[2].asnumpy()[0] for i in (0, 3)]
     close(Y, wanted)
+    assert tables[0].grad.asnumpy().sum(1).tolist() == [3, 0, 0, 3]
+    with autograd.record():
+        Y, = fused.take_rows(tables[0], ints([-7, 1 << 30]))
+    Y.backward()
+    close(Y, tables[0].asnumpy()[[0, 3]])
     assert tables[0].grad.asnumpy().sum(1).tolist() == [3, 0, 0, 3]
 
 
