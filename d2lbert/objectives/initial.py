@@ -31,7 +31,7 @@ def initialize(net, how, devices, text=None):
     and the matrices of the blocks are as wide for H hiddens as the published
     ones for 768, N(0, 0.02² 768 / H); 'topical', the same, but that tokens
     are alike that stand in paragraphs about the same, by `corpus.topics` of
-    the `Corpus` text.
+    the `Corpus` text, where there is one.
     """
     mimetic = how in ('mimetic', 'topical')
     if mimetic:
@@ -40,7 +40,7 @@ def initialize(net, how, devices, text=None):
                    ctx=devices)
     if mimetic:
         net.apply(_match)
-    if how == 'topical':
+    if how == 'topical' and text is not None:
         net.apply(lambda block: _set_topics(block, text))
 
 

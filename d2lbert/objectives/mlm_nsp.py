@@ -37,7 +37,9 @@ class MLMAndNSP:
     """The objective of the chapter, on a text of any size.
 
     settings: those of `training.settings`; vocab: the `Vocab` to use in
-    place of a file that the settings name, which may be gone.
+    place of a file that the settings name, which may be gone; begins:
+    whether the net keeps the weights that are drawn for it, as it does not
+    where a run goes on.
     """
 
     losses = 'mlm', 'nsp'
@@ -51,8 +53,9 @@ class MLMAndNSP:
                         'or the version of Unicode or NLTK that cuts it'),
         'teacher': ('the teacher', 'its weights are others')}
 
-    def __init__(self, settings, vocab=None, progress=False):
-        self.settings = s = settings
+    def __init__(self, settings, vocab=None, progress=False, begins=True):
+        self.settings, self._begins = settings, begins
+        s = settings
         self.text = read_corpus(s, vocab, progress)
         self.vocab, self.fingerprint = self.text.vocab, self.text.fingerprint
         self._loss = gluon.loss.SoftmaxCELoss()
@@ -120,8 +123,9 @@ class MLMAndNSP:
                             for param in net.collect_params().values()),
             'training this model', 'lower num_hiddens (--num-hiddens), '
             'ffn_num_hiddens, num_layers or max_len')
+        # To find topics takes a second and more
         initialize(net, self.settings['initializer'], devices,
-                   self.text.train)
+                   self.text.train if self._begins else None)
         return net
 
     @staticmethod

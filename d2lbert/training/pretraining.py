@@ -45,13 +45,14 @@ def pretrain(out=None, force=False, resume=None, devices='auto', **keywords):
 
 def _objective(settings, vocab, teacher=None):
     """The objective of a run; vocab: that of one that goes on."""
-    kind, progress = OBJECTIVES[settings['objective']], workers.rank() == 0
+    begins = vocab is None
+    make = functools.partial(OBJECTIVES[settings['objective']], settings,
+                             progress=workers.rank() == 0, begins=begins)
     if settings['teacher'] is None:
-        return kind(settings, vocab, progress=progress)
+        return make(vocab)
     teacher = teacher or Teacher.load(settings['teacher'])
     teacher.check(settings, vocab)
-    return Taught(kind(settings, teacher.vocab, progress=progress), teacher,
-                  begins=vocab is None)
+    return Taught(make(teacher.vocab), teacher, begins)
 
 
 class Kind(NamedTuple):

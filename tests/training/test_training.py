@@ -23,7 +23,7 @@ from d2lbert.__main__ import main
 from d2lbert.bert_dataset import Batch
 from d2lbert.devices import part_of
 from d2lbert.machine.backend import np, npx
-from d2lbert.objectives import mlm_nsp
+from d2lbert.objectives import initial, mlm_nsp
 from d2lbert.training import checkpoints, pretraining, runs, updates
 from d2lbert.training import run as loop
 from d2lbert.training.history import RunHistory
@@ -92,6 +92,15 @@ def test_a_run_cut_anywhere_ends_as_if_never_stopped(
     logs = [re.sub(r'[\d.]+ sentence', '', (folder / 'log.txt').read_text())
             for folder in (run, again)]
     assert logs[0] == logs[1]
+
+
+def test_topics_are_sought_where_a_run_begins_alone(
+        uninterrupted, monkeypatch, tmp_path):
+    run = uninterrupted(**PLAIN, initializer='topical')
+    again = cut(run, 3, tmp_path / 'run')
+    monkeypatch.setattr(initial, 'topics', None)    # who asks for them fails
+    d2l.pretrain(resume=again, devices='cpu')
+    assert result(again) == result(run)
 
 
 def test_a_run_cut_at_every_step_ends_as_if_never_stopped(
