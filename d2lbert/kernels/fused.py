@@ -91,12 +91,12 @@ def _requests(grad_req, count):
 
 
 def _frozen(grad_req, *arrays):
-    """Whether nobody wants the gradient of any of these.
+    """Whether a gradient is to come, and nobody wants that of any of these.
 
     A graph says nothing of it: it may be kept for longer than that holds.
     """
     requests = _requests(grad_req, len(arrays))
-    return int(not _symbolic(arrays[0]) and all(
+    return int(not _symbolic(arrays[0]) and autograd.is_recording() and all(
         request == 'null' and array.grad is None
         for array, request in zip(arrays, requests)))
 
@@ -122,6 +122,9 @@ def _noise(like, p):
 def dense(X, W, b=None, units=None, act='none', precision='fp32',
           grad_req='add'):
     """act(X W^T + b)."""
+    frozen = _frozen(grad_req, W)
+    if frozen:      # the operator leaves its gradient as memory was
+        W = detached(W)
     parameters = [W] if b is None else [W, b]
     attrs = {} if units is None else {'units': units}
     if act.startswith('gelu') and not _symbolic(X):
@@ -129,15 +132,18 @@ def dense(X, W, b=None, units=None, act='none', precision='fp32',
     return _call('d2lbert_dense',
                  [_guarded(X), *_parameters(grad_req, *parameters)], act=act,
                  precision=precision, bias=int(b is not None),
-                 frozen=_frozen(grad_req, W), **attrs)[0]
+                 frozen=frozen, **attrs)[0]
 
 
 def joined_dense(X, weights, biases=(), precision='fp32', grad_req='add'):
     """X times several weights as times one."""
+    frozen = _frozen(grad_req, *weights)
+    if frozen:
+        weights = [*map(detached, weights)]
     return _call('d2lbert_dense', [
         _guarded(X), *_parameters(grad_req, *weights, *biases)],
         precision=precision, bias=int(bool(biases)), parts=len(weights),
-        frozen=_frozen(grad_req, *weights))[0]
+        frozen=frozen)[0]
 
 
 def add_norm(X, Y, gamma, beta, p=0, eps=1e-5, grad_req='add'):

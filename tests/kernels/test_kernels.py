@@ -147,6 +147,21 @@ def test_who_asks_for_the_gradient_of_frozen_weights_gets_it(fused, draw):
     close(W.grad, up.T @ X)
 
 
+def test_nothing_reaches_what_frozen_weights_are_made_of(fused, draw):
+    # Not computed, but never what memory held before
+    X, *sources = map(array, [draw(9, 5), draw(7, 5), draw(4, 5)])
+    for source in (X, *sources):
+        source.attach_grad()
+    for apply in (lambda W, V: fused.dense(X, W, grad_req='null'),
+                  lambda W, V: fused.joined_dense(X, (W, V),
+                                                  grad_req='null')):
+        with autograd.record():
+            Y = apply(*(source * 2 for source in sources))
+        Y.backward()
+        assert X.grad.asnumpy().any()
+        assert not any(source.grad.asnumpy().any() for source in sources)
+
+
 def test_joined_weights_are_frozen_where_all_are(fused, draw):
     parts = [draw(7, 5), draw(4, 5)]
     for requests in itertools.product(['null', 'write'], repeat=2):
