@@ -394,7 +394,7 @@ class BERTModel(nn.Block):
         """
         X = self.encoder.encode_rows(places, layer)
         if layer != -1:
-            return X, None
+            return X if at is None else ops.take_rows(X, at)[0], None
         firsts = places.rows.offsets[:-1]                       # (B,)
         cls_X, *wanted = ops.take_rows(
             X, firsts, *([] if at is None else [at]))

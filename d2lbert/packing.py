@@ -32,7 +32,7 @@ def at_real_places(net, tokens, segments, valid_lens, layer=-1, at=None):
     does, and there are rows for its padding, too. layer: as
     for `BERTEncoder`; of any but -1, nsp is None. at: sequences (S,) and
     tokens (S,) within them, on the host, where X is to be (S, H) of those
-    tokens alone, behind the last block.
+    tokens alone.
     """
     check_whole(valid_lens, 'valid length')
     lens = host(valid_lens).reshape(-1).astype('int32')

@@ -70,18 +70,21 @@ def test_real_tokens_get_what_the_net_says_of_them(positional, batch, path,
                                 atol=2e-6)
 
 
+@pytest.mark.parametrize('layer', [1, -1])
 @pytest.mark.parametrize('ours', [True, False])
-def test_some_tokens_alone_are_as_among_all(ours, batch, path):
+def test_some_tokens_alone_are_as_among_all(ours, layer, batch, path):
     net = build()
     if not ours:
         net.encoder.blks[1].register_forward_hook(lambda *_: None)
     at = onp.array([3, 0, 2, 3]), onp.array([5, 8, 0, 5])
-    X, begins, nsp = at_real_places(net, *batch)
-    some, same, alone = at_real_places(net, *batch, at=at)
+    X, begins, nsp = at_real_places(net, *batch, layer)
+    some, same, alone = at_real_places(net, *batch, layer, at)
     onp.testing.assert_array_equal(some.asnumpy(),
                                    X.asnumpy()[begins[at[0]] + at[1]])
     onp.testing.assert_array_equal(same, begins)
-    onp.testing.assert_array_equal(alone.asnumpy(), nsp.asnumpy())
+    assert (nsp is None) == (alone is None) == (layer != -1)
+    if nsp is not None:
+        onp.testing.assert_array_equal(alone.asnumpy(), nsp.asnumpy())
 
 
 def own_block(net):

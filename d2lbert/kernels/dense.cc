@@ -81,11 +81,12 @@ inline void long_rows(const float* x, long m, long K, const word<E>* b,
       for (long r = 0; r < m; r += STRIPE) {
         const long n = std::min<long>(NR, N - p * NR);
         const long rows = std::min(STRIPE, m - r), at = r * N + p * NR;
-        ahead->step();
+        if (ahead) ahead->step();
         // Of what is written, the next stripe and no more: a whole block of
         // wide rows would drive the panels out of the cache.
         if (r + STRIPE < m)
-          fetch_rows(to + at + STRIPE * N, N, std::min(STRIPE, m - r - STRIPE));
+          fetch_rows(to + at + STRIPE * N, N,
+                     std::min(STRIPE, m - r - STRIPE));
         else if (p + 1 < p1)
           fetch_rows(to + (p + 1) * NR, N, std::min(STRIPE, m));
         panel<E>(false, rows, n, now, a + r * lda, lda,
@@ -323,9 +324,8 @@ void backward_by_columns(long R, long K, long N, const float* X,
       activation_gradient(act, m, N, dY + first * N, saved + first * N,
                           dZ ? dZ + first * N : nullptr, nullptr);
       if (!dX) continue;
-      Ahead nothing(1);
       long_rows<E>(dz + first * N, m, N, packed, 0, ceil_div(K, NR), nullptr,
-                   dX + first * K, K, rows, &nothing,
+                   dX + first * K, K, rows, nullptr,
                    [](long, long, long) {});
     }
     weight_gradient<E>(R, K, N, X, dz, dW, db);

@@ -266,8 +266,8 @@ inline const float* as_columns(const float* a, long&, long, long, float*) {
 const uint32_t* as_columns(const float* a, long& ld, long k, long m,
                            uint32_t* to);
 
-// to (m x n, rows ld apart) = start + x w, for x (m x k) as it lies and w packed;
-// `room` is for x in words, m * words(k).
+// to (m x n, rows ld apart) = start + x w, for x (m x k) as it lies and w
+// packed; `room` is for x in words, m * words(k).
 template <class E>
 inline void times(const float* x, long m, long k, word<E>* room,
                   const word<E>* w, long n, float* to, long ld, Start start,

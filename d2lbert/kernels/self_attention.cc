@@ -89,7 +89,8 @@ void forward(const Job& job, const Kept& kept, float* Y) {
 #pragma omp parallel num_threads(threads)
   {
     Scratch& own = own_scratch();
-    own.reset(4 * most * (5 * H + p.heads + words) + 512 + Room<E>::bytes(p, T));
+    own.reset(4 * most * (5 * H + p.heads + words) + 512 +
+              Room<E>::bytes(p, T));
     float* qkv = own.take<float>(most * N);
     float* joined = own.take<float>(most * H);
     float* out = own.take<float>(most * H);
