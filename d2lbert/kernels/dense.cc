@@ -313,9 +313,9 @@ void backward_by_columns(long R, long K, long N, const float* X,
     Scratch& own = own_scratch();
     own.reset(slice_room<E>(block, words) * 4);
     word<E>* rows = own.take<word<E>>(slice_room<E>(block, words));
-    packing.all(dX ? ceil_div(K, NR) : 0, [&](long p) {
-      pack_panel<E>(W + p * NR, K, N, std::min<long>(NR, K - p * NR),
-                    packed + p * NR * words);
+    packing.all(dX ? ceil_div(K, WIDE) : 0, [&](long i) {
+      pack<E>(W + i * WIDE, K, N, std::min(WIDE, K - i * WIDE),
+              packed + i * WIDE * words);
     });
 #pragma omp for schedule(static)
     for (long i = 0; i < all.count(); i++) {

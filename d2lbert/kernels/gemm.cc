@@ -105,23 +105,38 @@ const Tile<Bf16> Tiles<Bf16>::columns[NV][MR] = D2LBERT_TILES(Bf16, true);
 #endif
 
 namespace {
+
 constexpr long AHEAD = 12;  // rows that are fetched before they are packed
+
+// Panels of so many columns of B in one pass over its rows.
+template <long columns>
+inline void pack_whole(const float* b, long ld, long k, float* to) {
+  for (long i = 0; i < k; i++, b += ld, to += NR) {
+    for (long j = 0; j < columns; j += 16)  // rows far apart come one by one
+      __builtin_prefetch(b + AHEAD * ld + j);
+    for (long j = 0; j < columns; j += NR)
+#pragma GCC unroll 3
+      for (long v = 0; v < NR; v += VL)
+        store(to + j * k + v, load(b + j + v));
+  }
 }
+
+}  // namespace
 
 template <>
 void pack_panel<Fp32>(const float* b, long ld, long k, long n, float* to) {
-  if (n == NR) {
-    for (long i = 0; i < k; i++, b += ld, to += NR) {
-      for (int j = 0; j < NR; j += 16)  // rows far apart come one by one
-        __builtin_prefetch(b + AHEAD * ld + j);
-#pragma GCC unroll 3
-      for (int j = 0; j < NV; j++) store(to + j * VL, load(b + j * VL));
-    }
-    return;
-  }
+  if (n == NR) return pack_whole<NR>(b, ld, k, to);
   for (long i = 0; i < k; i++, b += ld, to += NR)
     for (int j = 0; j * VL < n; j++)
       store(to + j * VL, load(b + j * VL, n - j * VL));
+}
+
+template <>
+void pack<Fp32>(const float* b, long ld, long k, long n, float* to) {
+  for (; n >= WIDE; n -= WIDE, b += WIDE, to += WIDE * k)
+    pack_whole<WIDE>(b, ld, k, to);
+  for (long j = 0; j < n; j += NR)
+    pack_panel<Fp32>(b + j, ld, k, std::min<long>(NR, n - j), to + j * k);
 }
 
 template <>
@@ -209,6 +224,13 @@ void pack_panel<Bf16>(const float* b, long ld, long k, long n,
       store(to + j * VL, pairs(b + j * VL,
                                i + 1 < k ? b + ld + j * VL : nullptr,
                                n - j * VL));
+}
+
+template <>
+void pack<Bf16>(const float* b, long ld, long k, long n, uint32_t* to) {
+  for (long j = 0; j < n; j += NR)
+    pack_panel<Bf16>(b + j, ld, k, std::min<long>(NR, n - j),
+                     to + j * Bf16::words(k));
 }
 
 template <>
