@@ -67,6 +67,10 @@ class GELU(nn.HybridBlock):
         return ops.activation(X, self._act_type)
 
 
+# Activations that the operators of dense layers apply as they go
+_FOLDED = {'relu', 'tanh', 'gelu', 'gelu_new'}
+
+
 class Dense(nn.Dense):
     """`nn.Dense` over the last axis: (..., K) to (..., units).
 
@@ -96,11 +100,16 @@ class Dense(nn.Dense):
         """Arrays, or symbols of a graph, through the operator."""
         if self._flatten and (isinstance(X, mx.symbol.Symbol) or X.ndim != 2):
             X = F.npx.reshape(X, (-2, -1))
-        fused = self.act is not None and is_ours(self.act)
-        Y = ops.dense(X, weight, bias, self._units,
-                      self.act._act_type if fused else 'none',
-                      self._precision, grad_reqs(self.weight, self.bias))
-        return Y if self.act is None or fused else self.act(Y)
+        act = self.folded()
+        Y = ops.dense(X, weight, bias, self._units, act, self._precision,
+                      grad_reqs(self.weight, self.bias))
+        return Y if self.act is None or act != 'none' else self.act(Y)
+
+    def folded(self):
+        """The activation that the operator applies itself, or 'none'."""
+        act = self.act
+        return (act._act_type if act is not None and is_ours(act)
+                and act._act_type in _FOLDED else 'none')
 
 
 class LayerNorm(nn.LayerNorm):

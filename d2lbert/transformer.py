@@ -33,17 +33,18 @@ class PositionWiseFFN(nn.Block):
     def with_norm(self, X, addnorm):
         """addnorm(X, self(X)) for rows X (R, H), where both are `is_ours`."""
         layers = self.dense1, self.dense2
-        act = self.dense1.act
-        if not (self.dropout is None and act is not None
-                and self.dense2.act is None
-                and all(type(layer) is Dense for layer in layers)):
+        if (self.dropout is not None or self.dense2.act is not None
+                or any(type(layer) is not Dense for layer in layers)):
+            return addnorm(X, self(X))
+        act = self.dense1.folded()
+        if act == 'none':
             return addnorm(X, self(X))
         weights, biases = zip(*(values(layer, X).values()
                                 for layer in layers))
         requests = sum((grad_reqs(layer.weight, layer.bias)
                         for layer in layers), ())
         return ops.feed_forward(
-            X, weights, biases, **addnorm.arguments(X), act=act._act_type,
+            X, weights, biases, **addnorm.arguments(X), act=act,
             precision=self.dense1._precision,
             grad_req=requests + addnorm.grad_reqs())
 

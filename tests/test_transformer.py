@@ -79,6 +79,26 @@ def test_an_encoder_block_is_its_equations(draw, valid_lens, use_bias, path):
     onp.testing.assert_allclose(output, expected, atol=1e-5)
 
 
+GLUONS = {'sigmoid': lambda X: 1 / (1 + onp.exp(-X)),
+          'softrelu': lambda X: onp.log1p(onp.exp(X)),
+          'softsign': lambda X: X / (1 + abs(X)), 'tanh': onp.tanh}
+
+
+@pytest.mark.parametrize('act', GLUONS)
+def test_every_activation_of_gluon_is_applied(draw, act, path):
+    X = draw(3, 5, 6)
+    block = d2l.PositionWiseFFN(10, 6, activation=act)
+    params = ready(block, np.array(X))
+    onp.testing.assert_allclose(block(np.array(X)).asnumpy(),
+                                reference.ffn(params, X, GLUONS[act]),
+                                atol=1e-5)
+    block = d2l.TransformerEncoderBlock(6, 10, 3, 0.0, activation=act)
+    params = ready(block, np.array(X), None)
+    onp.testing.assert_allclose(
+        block(np.array(X), None).asnumpy(), reference.encoder_block(
+            params, 3, X, None, GLUONS[act]), atol=1e-5)
+
+
 @pytest.mark.parametrize('kind', ['hook', 'lengths by query', 'dropout'])
 def test_an_encoder_block_of_any_kind_is_called_as_the_page_does(draw, kind,
                                                                  path):

@@ -6,15 +6,15 @@ namespace d2lbert {
 
 enum Act { NONE, RELU, TANH, GELU, GELU_NEW };
 
-inline bool parse_act(const Attrs& attrs, Act* act) {
+inline MXReturnValue parse_act(const Attrs& attrs, Act* act) {
   const std::string name = text(attrs, "act", "none");
   const char* names[] = {"none", "relu", "tanh", "gelu", "gelu_new"};
   for (int i = 0; i < 5; i++)
     if (name == names[i]) {
       *act = (Act)i;
-      return true;
+      return MX_SUCCESS;
     }
-  return false;
+  return fail("act must be none, relu, tanh, gelu or gelu_new, not " + name);
 }
 
 // GELU's normal distribution (Hendrycks and Gimpel 2016, section 2): e^(-z²/2),

@@ -146,6 +146,13 @@ class Step {
     return DONE;
   }
 
+  std::vector<void*> weights() const {
+    std::vector<void*> found;
+    for (const Parameter& p : all_)
+      if (p.size) found.push_back(p.weight);
+    return found;
+  }
+
   void carry_out() {
     std::vector<Block> blocks;
     double total = 0;
@@ -212,15 +219,19 @@ extern "C" int d2lbert_adam(const Arrays* about, long n, void** arrays,
     written.insert(written.end(), {arrays[0], arrays[2], arrays[3]});
     read.push_back(arrays[1]);
   }
+  // The engine would wait for ever for an array that is written twice
+  std::vector<void*> weights = step->weights();
+  std::sort(weights.begin(), weights.end());
+  if (std::adjacent_find(weights.begin(), weights.end()) != weights.end())
+    return NOT_OURS;
   int device[2];
   if (about->device(written[0], &device[0], &device[1])) return MXNET_FAILED;
-  if (about->push([](void*, void* it) { ((Step*)it)->carry_out(); },
-                  step.get(), [](void* it) { delete (Step*)it; }, device,
-                  read.data(), (int)n, written.data(), (int)written.size(),
-                  nullptr, 0, "d2lbert_adam"))
-    return MXNET_FAILED;
-  step.release();
-  return DONE;
+  // MXNet deletes it, be it that it fails
+  const int failed = about->push(
+      [](void*, void* it) { ((Step*)it)->carry_out(); }, step.release(),
+      [](void* it) { delete (Step*)it; }, device, read.data(), (int)n,
+      written.data(), (int)written.size(), nullptr, 0, "d2lbert_adam");
+  return failed ? MXNET_FAILED : DONE;
 }
 
 }  // namespace d2lbert

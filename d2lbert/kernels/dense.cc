@@ -391,9 +391,7 @@ int num_outputs(const Attrs& attrs, Act act) {
 
 MXReturnValue parse(const Attrs& attrs, int* inputs, int* outputs) {
   Act act;
-  if (!parse_act(attrs, &act))
-    return fail("act must be none, relu, tanh, gelu or gelu_new, not " +
-                text(attrs, "act", ""));
+  if (parse_act(attrs, &act) != MX_SUCCESS) return MX_FAIL;
   *inputs = 1 + num_parts(attrs) * (has_bias(attrs) ? 2 : 1);
   *outputs = num_outputs(attrs, act);
   return MX_SUCCESS;
@@ -444,6 +442,8 @@ MXReturnValue run_backward(const Attrs& attrs, Tensors* in, Tensors* out,
   Act act;
   parse_act(attrs, &act);
   const int outputs = num_outputs(attrs, act), parts = num_parts(attrs);
+  if (needs_argument(act) && outputs == 1)
+    return fail("dense with grad=0 keeps nothing for gradients");
   const long N = (*in)[0].shape.back(), K = (*in)[outputs + 1].shape[1];
   const long R = N ? (*in)[0].size() / N : 0;
   const bool bf16 = wants_bf16(attrs);

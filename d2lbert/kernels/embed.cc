@@ -39,6 +39,8 @@ MXReturnValue run_forward(const Attrs&, Tensors* in, Tensors* out,
     index[k] = ints((*in)[k]);
     table[k] = floats((*in)[3 + k]);
     rows[k] = (*in)[3 + k].shape[0];
+    if ((*in)[3 + k].shape.size() != 2 || (R && !rows[k]))
+      return fail("embed needs tables (V, H) of at least one row");
   }
   float* Y = floats((*out)[0]);
 #pragma omp parallel for schedule(dynamic, 64) num_threads(team(3.0 * R * H))

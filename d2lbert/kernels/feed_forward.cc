@@ -170,9 +170,10 @@ void backward(const Job& job, const Kept& kept, const float* dY,
 constexpr int PARAMETERS = 7;
 
 MXReturnValue parse(const Attrs& attrs, int* inputs, int* outputs) {
+  Act act;
   *inputs = PARAMETERS + drops(attrs, "p");
   *outputs = 1;
-  return MX_SUCCESS;
+  return parse_act(attrs, &act);
 }
 
 MXReturnValue infer_shape(const Attrs& attrs, Shapes* in, Shapes* out) {

@@ -300,5 +300,6 @@ def adam(weights, grads, means, variances, rates, decays, beta1, beta2,
     if failed == 2:
         mx.base.check_call(failed)      # raises what MXNet says
     if failed:
-        raise ValueError('each weight, its gradient and its two means must '
-                         'be float32 on a CPU, dense, and of one size')
+        raise ValueError('each weight must come once, and it, its gradient '
+                         'and its two means be float32 on a CPU, dense, and '
+                         'of one size')

@@ -34,9 +34,10 @@ MXReturnValue run_forward(const Attrs&, Tensors* in, Tensors* out,
                           const OpResource&) {
   const float* X = floats((*in)[0]);
   const long R = (*in)[0].shape[0], H = (*in)[0].shape[1];
-  for (size_t k = 0; R && k < out->size(); k++) {
+  for (size_t k = 0; k < out->size(); k++) {
     const int32_t* places = ints((*in)[1 + k]);
     const long S = (*in)[1 + k].size();
+    if (S && !R) return fail("there are no rows to take from");
     float* Y = floats((*out)[k]);
 #pragma omp parallel for schedule(static) num_threads(team(1.0 * S * H))
     for (long i = 0; i < S; i++)

@@ -349,6 +349,7 @@ MXReturnValue run_forward(const Attrs& attrs, Tensors* in, Tensors* out,
   }
   const bool bf16 = wants_bf16(attrs);
   if (bf16 && !D2LBERT_BF16) return fail(no_bf16());
+  if (job.M && !job.V) return fail("vocab_ce needs at least one word");
   pick(bf16, job.M ? std::min(job.H, job.V) : 0,
        D2LBERT_PRODUCTS(vocabulary))(job);
   double loss = 0;
@@ -442,6 +443,7 @@ MXReturnValue run_forward(const Attrs&, Tensors* in, Tensors* out,
   const float *X = floats((*in)[0]), *weights = floats((*in)[2]);
   const int32_t* labels = ints((*in)[1]);
   const long M = (*in)[0].shape[0], V = (*in)[0].shape[1];
+  if (M && !V) return fail("softmax_ce needs at least one class");
   float *loss = floats((*out)[0]), *stats = floats((*out)[1]);
 #pragma omp parallel for schedule(static) num_threads(team(20.0 * M * V))
   for (long i = 0; i < M; i++) {

@@ -299,6 +299,12 @@ def test_a_half_asked_for_alone_refuses_to_go_backward(fused, draw):
         arrays[0].grad.asnumpy()
 
 
+def test_a_half_refuses_an_activation_that_there_is_not(fused, draw):
+    arrays = [*map(array, feed_values(draw, 9, 8, 7))]
+    with pytest.raises(mx.base.MXNetError, match='act must be .* sigmoid'):
+        fused._call('d2lbert_feed_forward', arrays, act='sigmoid', grad=0)
+
+
 def test_what_is_kept_belongs_to_one_call(fused, draw):
     # Two calls before any gradient, and a gradient asked for twice
     values = feed_values(draw, 50, 24, 30)

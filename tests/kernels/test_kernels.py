@@ -418,6 +418,53 @@ def test_a_loss_whose_weights_are_zero_has_no_gradient(fused, draw):
         assert (x.grad.asnumpy() == 0).all()
 
 
+REFUSED = {
+    'an activation that there is not': (
+        lambda m: m.dense(np.ones((2, 3)), np.ones((4, 3)), act='sigmoid'),
+        'act must be'),
+    'words of a vocabulary of none': (
+        lambda m: m.vocab_ce(np.ones((2, 3)), np.zeros((0, 3)),
+                             np.zeros(0), ints([0, 0]), np.ones(2))[0],
+        'at least one word'),
+    'one of no classes': (
+        lambda m: m.softmax_ce(np.zeros((2, 0)), ints([0, 0]), np.ones(2)),
+        'at least one class'),
+    'rows of an empty table': (
+        lambda m: m.embed(*[ints([0])] * 3, np.ones((5, 8)),
+                          np.zeros((0, 8)), np.ones((5, 8))),
+        'at least one row'),
+    'rows of a vector': (
+        lambda m: m.embed(*[ints([0])] * 3, np.ones((5, 8)),
+                          np.ones(8), np.ones((5, 8))),
+        'tables'),
+    'places in nothing': (
+        lambda m: m.take_rows(np.zeros((0, 8)), ints([0]))[0],
+        'no rows to take'),
+    'sequences that overlap': (
+        lambda m: m.attention(*[np.ones((8, 4))] * 3, ints([0, 5, 3, 8]),
+                              ints([5, 0, 5]), 2),
+        'offsets that rise'),
+}
+
+
+@pytest.mark.parametrize('what', REFUSED)
+def test_what_would_touch_memory_of_others_is_refused(fused, what):
+    call, reason = REFUSED[what]
+    with pytest.raises(mx.base.MXNetError, match=reason):
+        call(fused).asnumpy()
+
+
+def test_gelu_without_its_argument_refuses_to_go_backward(fused):
+    X = np.ones((2, 3))
+    X.attach_grad()
+    with autograd.record():
+        Y, = fused._call('d2lbert_dense', [X, np.ones((4, 3))], act='gelu',
+                         bias=0, grad=0)
+    with pytest.raises(mx.base.MXNetError, match='keeps nothing'):
+        Y.backward()
+        X.grad.asnumpy()
+
+
 def test_a_loss_asked_for_alone_refuses_to_go_backward(fused, draw):
     X = array(draw(6, 5))
     X.attach_grad()

@@ -316,6 +316,15 @@ def test_what_it_cannot_do_is_refused():
         update(0, param.grad(), param.data())
 
 
+def test_an_array_that_comes_twice_is_refused():
+    if not kernels.load():
+        pytest.skip('MXNet itself takes it twice')
+    arrays = [mx.nd.zeros((4,)) for _ in range(4)]
+    with pytest.raises(ValueError, match='must come once'):
+        kernels.ops.adam(*[[array] * 2 for array in arrays], [0.1] * 2,
+                         [0.0] * 2, 0.9, 0.999, 1e-8)
+
+
 def test_memory_of_other_sizes_or_types_is_never_touched():
     if not kernels.load():
         pytest.skip('MXNet itself sees to that')
