@@ -24,7 +24,9 @@ KINDS = {
     'kernels': r'(\w+-[0-9a-f]{16}\.so)(?:\.sha256|\.products)?',
     'tokens': r'([0-9a-f]{32}\.npz|unchanged\.json)',
     'corpora': r'([0-9a-f]{32})',
-    'data': r'(wikitext-2(?:-v1\.zip)?)',
+    # archives that hub.DATA_HUB names, and the folders that are in them
+    'data': r'(wikitext-2(?:-v1\.zip)?|'
+            r'(?:snli_1\.0|bert\.base|bert\.small)(?:\.zip)?)',
 }
 #: What is made again when it is needed, without the network
 RENEWABLE = 'kernels', 'tokens', 'corpora'

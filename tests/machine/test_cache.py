@@ -269,6 +269,19 @@ def test_what_can_be_made_again_is_cleared(own_cache, capsys):
     assert not [path for path in own_cache.glob('*/*')]
 
 
+def test_all_that_the_hub_fetches_is_listed_and_removed(own_cache):
+    for url, _ in hub.DATA_HUB.values():
+        archive = own_cache / 'data' / url.split('/')[-1]
+        unpacked = archive.with_name(archive.stem.replace('-v1', ''))
+        unpacked.mkdir(parents=True)
+        (unpacked / 'part').write_bytes(bytes(10))
+        archive.write_bytes(bytes(100))
+    number = 2 * len(hub.DATA_HUB)
+    assert len([*cache.entries(['data'])]) == number
+    assert cache.clear('data') == (number, 110 * len(hub.DATA_HUB))
+    assert not [*(own_cache / 'data').iterdir()]
+
+
 def test_only_what_is_old_is_cleared(own_cache):
     paths = fill(own_cache)
     for path in (paths['tokens'], paths['corpora'], paths['corpora'].parent,
