@@ -67,7 +67,9 @@ class Gluon(Products):
             A[name].attach_grad()
 
         def product():
-            return self.dense(A['X'], A['W'], A['b'], grad_req=tuple(
+            # X comes out of another operator, as it does within a net
+            X = A['X'].reshape(A['X'].shape)
+            return self.dense(X, A['W'], A['b'], grad_req=tuple(
                 'write' if name in wanted else 'null' for name in 'Wb'))
         if not wanted:
             self.wait()
