@@ -167,7 +167,7 @@ GROUPS = {
                 'words; and sentences in another order', 'NAME',
                 choices=NOISES),
         Setting('recipe', str, 'book', "book, the chapter's settings, or "
-                'learn, which learns more in a quarter of an hour', 'NAME'),
+                'learn, which learns more in ten minutes', 'NAME'),
         Setting('batch_size', int, 512, 'sentence pairs, or sequences, in a '
                 'step', learn=64, least=1),
         Setting('grow_batch', float, 0.0, 'share of the run in which batches '
