@@ -33,10 +33,10 @@ class PositionWiseFFN(nn.Block):
     def with_norm(self, X, addnorm):
         """addnorm(X, self(X)) for rows X (R, H), where both are `is_ours`."""
         layers = self.dense1, self.dense2
-        if (self.dropout is not None or self.dense2.act is not None
-                or any(type(layer) is not Dense for layer in layers)):
-            return addnorm(X, self(X))
-        act = self.dense1.folded()
+        act = 'none'
+        if (self.dropout is None and self.dense2.act is None
+                and all(type(layer) is Dense for layer in layers)):
+            act = self.dense1.folded()
         if act == 'none':
             return addnorm(X, self(X))
         weights, biases = zip(*(values(layer, X).values()

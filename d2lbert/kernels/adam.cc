@@ -5,6 +5,7 @@
 // hands over the arrays, and MXNet's engine calls this when nobody else
 // writes or reads them. Python does not wait for that, so that the next
 // step's operators stand ready when this one's weights are there.
+#include <algorithm>
 #include <cmath>
 #include <memory>
 #include <vector>
@@ -146,11 +147,15 @@ class Step {
     return DONE;
   }
 
-  std::vector<void*> weights() const {
-    std::vector<void*> found;
+  // Whether no memory is written twice.
+  bool apart() const {
+    std::vector<float*> written;
     for (const Parameter& p : all_)
-      if (p.size) found.push_back(p.weight);
-    return found;
+      if (p.size)
+        written.insert(written.end(), {p.weight, p.mean, p.variance});
+    std::sort(written.begin(), written.end());
+    return std::adjacent_find(written.begin(), written.end()) ==
+           written.end();
   }
 
   void carry_out() {
@@ -220,13 +225,10 @@ extern "C" int d2lbert_adam(const Arrays* about, long n, void** arrays,
     read.push_back(arrays[1]);
   }
   // The engine would wait for ever for an array that is written twice
-  std::vector<void*> weights = step->weights();
-  std::sort(weights.begin(), weights.end());
-  if (std::adjacent_find(weights.begin(), weights.end()) != weights.end())
-    return NOT_OURS;
+  if (!step->apart()) return NOT_OURS;
   int device[2];
   if (about->device(written[0], &device[0], &device[1])) return MXNET_FAILED;
-  // MXNet deletes it, be it that it fails
+  // From here on MXNet deletes it, also where it fails
   const int failed = about->push(
       [](void*, void* it) { ((Step*)it)->carry_out(); }, step.release(),
       [](void* it) { delete (Step*)it; }, device, read.data(), (int)n,

@@ -26,6 +26,9 @@ struct Problem {
     *keys = std::min<long>(std::max<long>(lens[b], 0), *last - *first);
   }
 
+  // Whether no row is of two sequences.
+  bool apart() const { return std::is_sorted(offsets, offsets + B + 1); }
+
   long longest() const {
     long most = 0, first, last, keys;
     for (long b = 0; b < B; b++) {

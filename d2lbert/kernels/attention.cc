@@ -103,7 +103,7 @@ struct Op {
   static MXReturnValue run_forward(const Attrs& attrs, Tensors* in,
                                    Tensors* out, const OpResource&) {
     const Problem p = problem(attrs, in, 0);
-    if (!std::is_sorted(p.offsets, p.offsets + p.B + 1))
+    if (!p.apart())
       return fail("attention needs offsets that rise");
     const bool bf16 = wants_bf16(attrs);
     if (bf16 && !D2LBERT_BF16) return fail(no_bf16());

@@ -24,7 +24,7 @@ _ones = {}  # by context
 # What attributes are in C++ where they are not given: each that is takes
 # microseconds, whenever an operator is called
 _DEFAULTS = dict(act='none', precision='fp32', bias=1, frozen=0, lists=1, p=0,
-                 weights_p=0)
+                 parts=1, weights_p=0)
 
 
 def _symbolic(array):
@@ -122,28 +122,23 @@ def _noise(like, p):
 def dense(X, W, b=None, units=None, act='none', precision='fp32',
           grad_req='add'):
     """act(X W^T + b)."""
-    frozen = _frozen(grad_req, W)
-    if frozen:      # the operator leaves its gradient as memory was
-        W = detached(W)
-    parameters = [W] if b is None else [W, b]
     attrs = {} if units is None else {'units': units}
     if act.startswith('gelu') and not _symbolic(X):
         attrs['grad'] = int(autograd.is_recording())
-    return _call('d2lbert_dense',
-                 [_guarded(X), *_parameters(grad_req, *parameters)], act=act,
-                 precision=precision, bias=int(b is not None),
-                 frozen=frozen, **attrs)[0]
+    return joined_dense(X, [W], [] if b is None else [b], precision,
+                        grad_req, act=act, **attrs)
 
 
-def joined_dense(X, weights, biases=(), precision='fp32', grad_req='add'):
-    """X times several weights as times one."""
+def joined_dense(X, weights, biases=(), precision='fp32', grad_req='add',
+                 **attrs):
+    """X times several weights as times one; attrs: what `dense` adds."""
     frozen = _frozen(grad_req, *weights)
-    if frozen:
+    if frozen:      # the operator leaves its gradient as memory was
         weights = [*map(detached, weights)]
     return _call('d2lbert_dense', [
         _guarded(X), *_parameters(grad_req, *weights, *biases)],
         precision=precision, bias=int(bool(biases)), parts=len(weights),
-        frozen=frozen)[0]
+        frozen=frozen, **attrs)[0]
 
 
 def add_norm(X, Y, gamma, beta, p=0, eps=1e-5, grad_req='add'):

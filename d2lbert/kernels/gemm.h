@@ -205,14 +205,15 @@ inline void multiply(bool columns, long m, long n, long k, const word<E>* a,
 // the last vector that it needs is filled up with zeros.
 template <class E>
 void pack_panel(const float* b, long ld, long k, long n, word<E>* to);
-// All panels of B (k x n), one behind the other; as many as this at a time,
-// since rows that lie far apart take as long for one.
-constexpr long WIDE = 128 / NR * NR;
-template <class E>
-void pack(const float* b, long ld, long k, long n, word<E>* to);
 // The same panel from B's transpose (n x k).
 template <class E>
 void pack_panel_t(const float* b, long ld, long k, long n, word<E>* to);
+
+// All panels of B (k x n), one behind the other. Rows that lie far apart take
+// as long for one panel as for so many columns, which fp32 packs in one pass.
+constexpr long WIDE = 128 / NR * NR;
+template <class E>
+void pack(const float* b, long ld, long k, long n, word<E>* to);
 
 template <class E>
 inline void pack_t(const float* b, long ld, long k, long n, word<E>* to) {

@@ -279,8 +279,7 @@ MXReturnValue infer_shape(const Attrs& attrs, Shapes* in, Shapes* out) {
 
 // Whether each row belongs to one sequence.
 bool covers(const Problem& p) {
-  return p.offsets[0] == 0 && p.offsets[p.B] == p.R &&
-         std::is_sorted(p.offsets, p.offsets + p.B + 1);
+  return p.offsets[0] == 0 && p.offsets[p.B] == p.R && p.apart();
 }
 
 class SelfAttention : public Keeping {

@@ -109,7 +109,7 @@ MISTAKES = tuple(Mistake(*row) for row in (
      "else 'none')",
      'test_every_activation_of_gluon_is_applied'),
     ('a team attends to sequences that overlap',
-     'if (!std::is_sorted(p.offsets, p.offsets + p.B + 1))\n',
+     'if (!p.apart())\n',
      'if (false)\n',
      'test_what_would_touch_memory_of_others_is_refused'),
     ('panels that are packed together are written over each other',
