@@ -114,7 +114,8 @@ if __name__ == '__main__':
         install_requires=requirements(),
         extras_require={
             'browser': ['selenium>=4.10,<5'],
-            'notebook': ['ipykernel>=6,<8', 'notebook>=6,<8'],
+            'notebook': ['ipykernel>=6,<8', 'nbformat>=5.1,<6',
+                         'notebook>=6,<8'],
             'pretrained': ['safetensors>=0.3,<1', 'tokenizers>=0.13,<1'],
             'punkt': ['nltk>=3.8,<4'],
             'test': ['ipykernel>=6,<8', 'nbclient>=0.6,<1',

@@ -46,3 +46,15 @@ def __getattr__(name):
         if hasattr(names, name):
             return getattr(names, name)
     raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
+
+
+def load_ipython_extension(ip):
+    """`%load_ext d2lbert`: let `import d2l` give d2lbert in this kernel."""
+    from d2lbert.book.imports import redirection
+    redirection.begin(ip)
+
+
+def unload_ipython_extension(ip):
+    """`%unload_ext d2lbert`: let `import d2l` mean the installed package."""
+    from d2lbert.book.imports import redirection
+    redirection.end()

@@ -41,6 +41,9 @@ DATA_HUB = {
                    'a4e718a47137ccd1809c9107ab4f5edd317bae2c'),
 }
 
+# The page lists it under another address; its checksum is the same
+_WIKITEXT2 = DATA_HUB['wikitext-2'][1]
+
 # Python's own User-Agent is refused by the first of the addresses above
 USER_AGENT = 'Mozilla/5.0 (compatible; d2lbert; https://d2l.ai)'
 
@@ -227,10 +230,15 @@ def download_extract(name, folder=None, cache_dir=None):
 
     Into `cache_dir`, or the folder `data` of the user's cache. Returns the
     folder named `folder` there, or, without one, that of the archive's name
-    less its extension. Where no address serves the archive but its
-    files can be had one by one (LOOSE_FILES), they are fetched instead.
-    Raises HubError, with everything that was tried.
+    less its extension. Without `cache_dir`, files of WikiText-2 that are on
+    this machine are used where they are. Where no address serves the archive
+    but its files can be had one by one (LOOSE_FILES), they are fetched
+    instead. Raises HubError, with everything that was tried.
     """
+    if cache_dir is None and DATA_HUB.get(name, ('', ''))[1] == _WIKITEXT2:
+        found = find_wikitext2()
+        if found is not None:
+            return str(_checked(found))
     try:
         archive = download(name, cache_dir)
     except HubError as error:
@@ -322,6 +330,13 @@ def _tell_flaws(folder):
             _told.add(flaw)
 
 
+def _checked(folder):
+    """`folder`, of WikiText-2, whose flaws are said on standard error."""
+    cache.used(folder)
+    _tell_flaws(folder)
+    return folder
+
+
 def wikitext2_dir(data_dir=None):
     """The folder that holds wiki.train.tokens, fetched if need be.
 
@@ -343,9 +358,7 @@ def wikitext2_dir(data_dir=None):
     else:
         folder = find_wikitext2()
     if folder is not None:
-        cache.used(folder)
-        _tell_flaws(folder)
-        return folder
+        return _checked(folder)
     try:
         return Path(download_extract('wikitext-2', 'wikitext-2'))
     except OSError as error:

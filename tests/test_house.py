@@ -32,6 +32,7 @@ ORDER = [
     'finetuning',       # labelled tasks, heads, predictions
     'pictures',         # attention, senses, the page that shows them
     'names',            # the flat public names
+    'book',             # the book's own files, run unchanged
     '__init__',
     'launch',           # several processes and machines
     'command',          # the command, a file for each sub-command

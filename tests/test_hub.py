@@ -389,6 +389,23 @@ def test_an_archive_on_this_machine_is_not_fetched(server, monkeypatch,
     assert hub.download_extract('x') == str(tmp_path / 'cache/data/x')
 
 
+def test_wikitext2_on_this_machine_serves_the_pages_own_loader(
+        monkeypatch, tmp_path, server):
+    mine = tmp_path / 'wikitext-2'
+    mine.mkdir()
+    (mine / hub.TRAIN_FILE).write_bytes(TEXT)
+    monkeypatch.setenv('D2LBERT_DATA', str(tmp_path))
+    # The page lists the archive under an address that answers no more
+    monkeypatch.setitem(hub.DATA_HUB, 'wikitext-2', (
+        server.address('gone.zip'), hub.DATA_HUB['wikitext-2'][1]))
+    assert hub.download_extract('wikitext-2', 'wikitext-2') == str(mine)
+    assert not server.asked
+    # Another archive under that name is another text
+    listed(monkeypatch, 'wikitext-2', server.serve('x.zip', ARCHIVE), ARCHIVE)
+    assert hub.download_extract('wikitext-2', 'wikitext-2') == str(
+        tmp_path / 'cache/data/wikitext-2')
+
+
 def test_another_archive_of_that_name_is_passed_over(server, monkeypatch,
                                                      tmp_path):
     listed(monkeypatch, 'x', server.serve('x.zip', ARCHIVE), ARCHIVE)

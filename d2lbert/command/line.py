@@ -20,6 +20,7 @@ from d2lbert.command import (
     launch,
     predict,
     pretrain,
+    run,
     senses,
     show,
     similar,
@@ -31,6 +32,7 @@ DESCRIPTION = '''\
 Pretrain BERT as "Dive into Deep Learning" does, and look at what it learnt.
 
   d2lbert pretrain                       the chapter's run: 50 steps, a minute
+  d2lbert run PAGE.ipynb                 a page of the book, unchanged
   d2lbert encode RUN 'a crane is flying' the vectors of a text
   d2lbert similar FOLDER QUERY --file F  the lines nearest to a query
   d2lbert evaluate RUN                   how well it does on unseen text
@@ -49,7 +51,7 @@ Pretrain BERT as "Dive into Deep Learning" does, and look at what it learnt.
 #: The sub-commands, as `--help` lists them; `launch` asks for `pretrain`'s
 #: parser. They import what they need when they run: nobody waits for MXNet
 #: to read a help text.
-COMMANDS = (pretrain, encode, similar, evaluate, fill, generate, show,
+COMMANDS = (pretrain, run, encode, similar, evaluate, fill, generate, show,
             senses, finetune, predict, export, launch, doctor, cache)
 
 

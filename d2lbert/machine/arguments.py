@@ -28,3 +28,11 @@ def check_place(out, example):
     if not path.absolute().parent.is_dir():
         raise ValueError(f'--out {out} cannot be written: there is no folder '
                          f'{path.parent}')
+
+
+def check_out(out, force, example):
+    """Refuse what --out cannot be, before anything is computed for it."""
+    check_place(out, example)
+    if Path(out).is_file() and not force:
+        raise FileExistsError(f'--out {out} exists already: choose another '
+                              'name, or give --force to replace it')

@@ -2,7 +2,7 @@
 from pathlib import Path
 
 from d2lbert.finetuning.runs import load_finetuned
-from d2lbert.machine.arguments import check_place, failures_of
+from d2lbert.machine.arguments import check_out, failures_of
 from d2lbert.machine.files import replacing
 from d2lbert.pretrained.vocabulary import PieceVocab
 from d2lbert.pretrained.wordpiece import WholeWords
@@ -49,14 +49,6 @@ def short(name, letters=14):
     name = name if len(name) <= letters else name[:letters - 1] + '\u2026'
     # A dollar sign would begin a formula
     return name.replace('$', r'\$')
-
-
-def check_out(out, force, example):
-    """Refuse what --out cannot be, before anything is computed for it."""
-    check_place(out, example)
-    if Path(out).is_file() and not force:
-        raise FileExistsError(f'--out {out} exists already: choose another '
-                              'name, or give --force to replace it')
 
 
 def check_figure(out, force):

@@ -3,9 +3,9 @@ import re
 
 from d2lbert._version import __version__
 from d2lbert.finetuning.prediction import predict
-from d2lbert.machine.arguments import failures_of
+from d2lbert.machine.arguments import check_out, failures_of
 from d2lbert.pictures import points, samples
-from d2lbert.pictures.given import check_out, loaded
+from d2lbert.pictures.given import loaded
 from d2lbert.pictures.guesses import guesses_of, has_mask_head
 from d2lbert.pictures.inside import attention_of
 from d2lbert.pictures.neighbours import neighbours_of

@@ -1,0 +1,1 @@
+"""The book's own files: read them, run them, compare their outputs."""

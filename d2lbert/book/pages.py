@@ -1,0 +1,181 @@
+"""Pages of the book: notebooks and Markdown sources, read as notebooks."""
+import json
+import re
+import warnings
+from pathlib import Path
+from typing import NamedTuple
+
+import nbformat
+from nbformat import v4
+
+from d2lbert.book.tabs import TAB, is_ours, split_tabs, tabs_of
+from d2lbert.machine.arguments import failures_of
+from d2lbert.machine.textfiles import whole
+
+PICTURE = '(a picture)'
+#: Where the living edition keeps the outputs of its Markdown sources.
+OUTPUTS = Path('outputs', TAB)
+_CODE = re.compile(r'```\s*\{\.python \.input\s*(?:#([\w.:-]+))?[^}]*\}\s*$')
+_TEXT_IN_TABS = re.compile(
+    r'^:begin_tab:`([^`]*)`[^\n]*\n(.*?)^:end_tab:[^\n]*$', re.M | re.S)
+
+
+class Page(NamedTuple):
+    """A page, read.
+
+    notebook: its text and its MXNet code, as nbformat has them; the code
+    has no outputs. line_numbers: for each cell the line of the Markdown
+    source where it begins, or None. printed: for each cell the lines that
+    the file shows below it, or None where the file does not say.
+    """
+
+    path: Path
+    notebook: nbformat.NotebookNode
+    line_numbers: list
+    printed: list
+
+
+def read_page(path):
+    """Read a page of the book, .ipynb or .md; ValueError if it is none."""
+    path = Path(path)
+    readers = {'.ipynb': _read_notebook, '.md': _read_markdown}
+    if path.suffix not in readers:
+        raise ValueError(f'{path} is no page of the book: expected a '
+                         'notebook (.ipynb) or a Markdown source (.md)')
+    with failures_of('page', path, 'read'):
+        text = whole(path).replace('\r\n', '\n')
+        page = readers[path.suffix](path, text)
+    if not any(is_code(cell) for cell in page.notebook.cells):
+        raise ValueError(f'{path} has no code cells')
+    return page
+
+
+def is_code(cell):
+    """True for a cell of code that is not empty."""
+    return cell.cell_type == 'code' and bool(cell.source.strip())
+
+
+def printed_lines(outputs):
+    """The lines of a cell's outputs on a screen, without standard error."""
+    text, pictures = '', 0
+    for output in outputs:
+        if output.output_type == 'stream' and output.name == 'stdout':
+            text += output.text
+        elif 'data' in output and is_picture(output):
+            pictures += 1
+        elif 'data' in output:
+            text += '\n' * (text[-1:] not in ('', '\n'))
+            text += output.data.get('text/plain', '') + '\n'
+    return text.splitlines() + [PICTURE] * pictures
+
+
+def is_picture(output):
+    """True for an output that shows a picture."""
+    return any(kind.startswith('image/') for kind in output.get('data', ()))
+
+
+def _read_notebook(path, text):
+    try:
+        with warnings.catch_warnings():
+            # Old notebooks lack ids of cells, which are added
+            warnings.simplefilter('ignore')
+            notebook = nbformat.reads(text, as_version=4)
+            nbformat.validate(notebook)
+    except Exception as error:      # of the validator's own kinds, too
+        reason = str(error).strip().split('\n')[0]
+        raise ValueError(f'{path} is no notebook: {reason}') from None
+    language = notebook.metadata.get('kernelspec', {}).get(
+        'language', 'python').lower()
+    if language != 'python':
+        raise ValueError(f'{path} is a notebook in {language}, not in '
+                         'Python')
+    printed = [printed_lines(cell.outputs) if cell.cell_type == 'code'
+               else None for cell in notebook.cells]
+    if not any(printed):            # it was saved without its outputs
+        printed = [None] * len(printed)
+    for cell in notebook.cells:
+        if cell.cell_type == 'code':
+            cell.outputs, cell.execution_count = [], None
+    return Page(path, notebook, [None] * len(printed), printed)
+
+
+def _read_markdown(path, text):
+    notebook = v4.new_notebook(metadata={
+        'kernelspec': {'display_name': 'Python 3', 'language': 'python',
+                       'name': 'python3'},
+        'language_info': {'name': 'python'}})
+    shown, numbers, printed, others = _stored_outputs(path), [], [], []
+
+    def add(cell, number=None, lines=None):
+        notebook.cells.append(cell)
+        numbers.append(number)
+        printed.append(lines)
+
+    prose, rest = [], enumerate(text.split('\n'), 1)
+    for number, line in rest:
+        begins = _CODE.match(line)
+        if not begins:
+            prose.append(line)
+            continue
+        code = []
+        for _, line in rest:
+            if line.rstrip() == '```':
+                break
+            code.append(line)
+        else:
+            raise ValueError(f'{path}, line {number}: the code cell that '
+                             'begins here has no end (```)')
+        tabs = tabs_of('\n'.join(code))
+        if not is_ours(tabs):
+            others += tabs
+            continue
+        _add_prose(add, prose)
+        add(v4.new_code_cell('\n'.join(code)), number + 1,
+            shown.get(begins.group(1)))
+    _add_prose(add, prose)
+    if others and not any(map(is_code, notebook.cells)):
+        raise ValueError(f'{path} has no MXNet code, only code for '
+                         + ', '.join(sorted(set(others))))
+    return Page(path, notebook, numbers, printed)
+
+
+def _add_prose(add, lines):
+    """Add a cell of the text since the last code, for MXNet's readers."""
+    text = _TEXT_IN_TABS.sub(
+        lambda match: (match.group(2).rstrip('\n')
+                       if is_ours(split_tabs(match.group(1))) else ''),
+        '\n'.join(lines)).strip('\n')
+    lines.clear()
+    if text.strip():
+        add(v4.new_markdown_cell(text))
+
+
+def _stored_outputs(path):
+    """The printed lines of the living edition's cells, by their names."""
+    path = path.resolve()
+    for root in path.parents:
+        stored = root / OUTPUTS / path.relative_to(root).with_suffix('.json')
+        if stored.is_file():
+            return _read_outputs(stored)
+    return {}
+
+
+def _read_outputs(path):
+    try:
+        cells = json.loads(whole(path))['cells']
+        return {name: printed_lines(map(_as_nbformat, cell['outputs']))
+                for name, cell in cells.items()}
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise ValueError(f'{path} does not hold the outputs of a page: '
+                         f'{type(error).__name__}: {error}') from None
+
+
+def _as_nbformat(output):
+    """An output of the living edition's files, as notebooks have it."""
+    kind = output['type']
+    if kind == 'stream':
+        return v4.new_output(kind, name=output['name'], text=output['text'])
+    if kind == 'error':
+        return v4.new_output(kind)
+    return v4.new_output(kind, data={
+        output.get('mime', 'text/plain'): output.get('text', '')})
