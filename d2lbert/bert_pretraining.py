@@ -5,10 +5,12 @@ from pathlib import Path
 
 import numpy as onp
 
+from d2lbert import kernels
 from d2lbert.bert import get_tokens_and_segments
 from d2lbert.bert_dataset import Batch
 from d2lbert.devices import wait_for_step_before
 from d2lbert.inputs import check_labels, check_whole, on_device
+from d2lbert.kernels import draw
 from d2lbert.layers import cross_entropy, is_ours
 from d2lbert.machine.backend import autograd, gluon
 from d2lbert.machine.files import new_run_folder, write_text
@@ -216,8 +218,12 @@ def run_steps(steps, is_over, log_interval, history, animator,
 
     `steps` yields (read, number of pairs) as `History.add` takes them;
     `after(step)` is called behind each, and `about(number of pairs)` once,
-    behind the first, for a line on what is trained. Draws with `animator`.
+    behind the first, for a line on what is trained. The last step is logged,
+    whatever its number. Draws with `animator`.
     """
+    # Before the clock starts: compiling takes longer than many steps
+    kernels.load()
+    draw.DRAW.get()
     timer = Timer()
     try:
         while not is_over():
@@ -227,12 +233,12 @@ def run_steps(steps, is_over, log_interval, history, animator,
             step = history.num_steps
             if about is not None and not animator.begun:
                 animator.begin(about(num_pairs))
-            if step % log_interval == 0:
+            if step % log_interval == 0 or is_over():
                 history.log(step)       # waits for the devices
-            elif is_over():
-                history.read_losses()
             history.seconds += timer.stop()
-            if step % log_interval == 0:
+            if is_over() and history.step[-1:] != [step]:
+                history.log(step)       # the time of the run is up just now
+            if history.step[-1:] == [step]:
                 animator.add(step, history.means)
             if after is not None:
                 after(step)

@@ -9,6 +9,9 @@ from tqdm import tqdm
 
 from d2lbert.machine.files import replacing
 
+#: How a line of a single point is drawn, even at the edge of a figure.
+POINT = dict(marker='o', markersize=4, clip_on=False)
+
 
 class Timer:
     """Record several running times, in seconds."""
@@ -306,7 +309,8 @@ class Animator:
         axes = self.axes[0]
         axes.cla()
         for xs, ys, fmt in zip(self.X or [], self.Y or [], self.fmts):
-            axes.plot(xs, ys, fmt)
+            # A line of one point would not be seen
+            axes.plot(xs, ys, fmt, **POINT if len(xs) == 1 else {})
         axes.set(**self._settings)
         if self.legend:
             axes.legend(self.legend)

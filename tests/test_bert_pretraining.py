@@ -10,10 +10,10 @@ import reference
 from batches import random_batch
 
 import d2lbert as d2l
-from d2lbert import bert_pretraining, hub, progress
+from d2lbert import bert_pretraining, hub, kernels, progress
 from d2lbert.bert_dataset import Batch
 from d2lbert.bert_pretraining import _page_losses
-from d2lbert.kernels import ops
+from d2lbert.kernels import draw, ops
 from d2lbert.machine.backend import autograd, gluon, init, mx, np, npx
 from d2lbert.text import RESERVED
 
@@ -482,6 +482,31 @@ def test_history_holds_the_means_since_step_1_and_those_of_each_step():
     assert history.pairs_per_sec == 25 / history.seconds
 
 
+@pytest.mark.parametrize('library', [kernels.OPERATORS, draw.DRAW],
+                         ids=['operators', 'draw'])
+def test_what_is_compiled_is_not_counted_as_training(library, monkeypatch):
+    clock, get, net = [0.0], kernels.Library.get, build()
+    waiting = [1000.0]
+
+    def compiled(self):
+        if self is library and waiting:
+            clock[0] += waiting.pop()
+        return get(self)
+    monkeypatch.setattr(kernels.Library, 'get', compiled)
+
+    def tick():
+        clock[0] += 1
+        return clock[0]
+    monkeypatch.setattr(progress.time, 'perf_counter', tick)
+
+    class Drawn(Batches):
+        def __iter__(self):
+            draw.library()      # as batches that are drawn on the way do
+            return super().__iter__()
+    history = d2l.train_bert(Drawn(batches()), net, LOSS, V, [npx.cpu()], 2)
+    assert not waiting and 0 < history.seconds < 100
+
+
 def test_exactly_the_books_two_lines_are_printed(capsys):
     history = d2l.train_bert(batches(), build(), LOSS, V, [npx.cpu()], 2)
     output = capsys.readouterr()
@@ -511,6 +536,8 @@ def trainers(monkeypatch):
     ((), dict(log_interval=2, num_steps=4), [2, 4], 0.001),
     ((3,), {}, [1, 2, 3], 0.01),                        # later editions
     ((), dict(num_steps=3), [1, 2, 3], 0.01),
+    ((7, 3), {}, [3], 0.001),               # the last step is always there
+    ((2, 3), {}, [2, 3], 0.001),
     ((3,), dict(learning_rate=0.1, optimizer='sgd'), [1, 2, 3], 0.1)])
 def test_both_orders_of_the_book_have_its_learning_rates(
         args, keywords, steps, learning_rate, trainers):

@@ -312,6 +312,17 @@ def test_a_line_may_begin_after_the_others():
         [[1, 8], [2, 7]], [[1, 0.7], [2, 0.6]], [[1, 9]]]
 
 
+def test_a_line_of_one_point_is_seen():
+    animator = Animator(legend=['mlm', 'nsp'], xlim=[1, 60])
+    animator.add(30, (8, 0.7))
+    animator.add(60, (7, None))
+    both, one = animator.draw().axes[0].get_lines()
+    assert one.get_xydata().tolist() == [[30, 0.7]]
+    # A line without a marker draws nothing between one point and none
+    assert (both.get_marker(), one.get_marker()) == ('None', 'o')
+    assert one.get_markersize() > 2
+
+
 def test_the_figure_holds_every_line_and_setting():
     animator = Animator(xlabel='step', ylabel='loss', xlim=[1, 5],
                         ylim=[0.5, 9], yscale='log', legend=['mlm', 'nsp'])

@@ -55,7 +55,7 @@ GROUPS = {
         _as_there('seed', None),
     ),
     'the run': (
-        _as_there('log_interval', 10),
+        _as_there('log_interval', 10, help='steps between two log entries'),
         _as_there('save_every', None),
         _as_there('keep', 3),
     ),

@@ -6,7 +6,6 @@ from typing import NamedTuple
 
 import numpy as onp
 
-from d2lbert.bert_pretraining import summary
 from d2lbert.corpus.spans import SPANS, TOKENS, WORDS
 from d2lbert.devices import shards
 from d2lbert.machine.backend import autograd, np
@@ -17,7 +16,12 @@ from d2lbert.objectives.evaluation import (
     mlm_sums,
 )
 from d2lbert.objectives.hidden import Hidden
-from d2lbert.objectives.mlm_nsp import MLMAndNSP, mlm_line, pairs_line
+from d2lbert.objectives.mlm_nsp import (
+    MLMAndNSP,
+    mlm_line,
+    pairs_line,
+    run_summary,
+)
 from d2lbert.progress import Accumulator
 
 
@@ -133,8 +137,8 @@ class MLM(MLMAndNSP):
 
     @classmethod
     def summary(cls, history, devices):
-        """The book's two lines, of sequences."""
-        return summary(history, devices, cls.unit)
+        """The book's two lines, of sequences, and the last steps."""
+        return run_summary(history, devices, cls.unit)
 
 
 class MLMAndSBO(MLM):

@@ -189,7 +189,10 @@ class MLMAndNSP:
         """Nothing: net and settings say all."""
         return {}
 
-    summary = staticmethod(summary)
+    @classmethod
+    def summary(cls, history, devices):
+        """The book's two lines, and the losses of the last steps."""
+        return run_summary(history, devices, cls.unit)
 
 
 class SOPFigures(NamedTuple):
@@ -222,6 +225,20 @@ class MLMAndSOP(MLMAndNSP):
     def line(figures):
         """Held-out figures in words."""
         return f'{mlm_line(figures)}; {pairs_line("sop", figures)}'
+
+
+def run_summary(history, devices, unit):
+    """The book's two lines, and the losses of the last steps.
+
+    The book prints means since step 1, to which the first steps add much.
+    """
+    lines = summary(history, devices, unit)
+    if history.recent is None:
+        return lines
+    count, means = history.recent
+    losses = ', '.join(f'{name.upper()} loss {mean:.3f}'
+                       for name, mean in zip(history.losses, means))
+    return f'{lines}\nlast {count} step{"s" * (count > 1)}: {losses}'
 
 
 def mlm_line(figures):

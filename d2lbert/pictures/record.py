@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
+from d2lbert.progress import POINT
 from d2lbert.training.models import is_run
 from d2lbert.training.runs import RunError
 
@@ -97,14 +98,16 @@ def plot_history(run, *others, figsize=None):
     run, others: run folders, finished or not, or what `train_bert` returned.
     A panel for each loss, with its mean since step 1, as the book draws it,
     each step's own, and held-out ones where there are some; and one for
-    held-out accuracies.
+    held-out accuracies. Raises `RunError` for a run without a logged step.
     """
     from matplotlib.figure import Figure
     records = [read_record(one) for one in (run, *others)]
+    for one, record in zip((run, *others), records):
+        if not record.losses:
+            raise RunError(f'{one} has no step in its history yet: leave it '
+                           'out until its first log entry')
     names = list(dict.fromkeys(
         name for record in records for name in record.losses))
-    if not names:
-        raise RunError(f'{run} has no step in its history yet')
     rates = list(dict.fromkeys(
         name for record in records for name in record.held_out
         if 'accuracy' in name))
@@ -140,14 +143,20 @@ def _plot_loss(ax, record, name, k, several):
     own, mean = record.losses[name]
     style = STYLES[k % len(STYLES)]
     if not several:
-        ax.plot(*own, color='#9a9a9a', linewidth=0.8, label="each step's")
+        ax.plot(*own, color='#9a9a9a', linewidth=0.8, label="each step's",
+                **_point(own))
     if mean[0]:
         ax.plot(*mean, **style, label=_labelled(record, 'mean since step 1',
-                                                several))
+                                                several), **_point(mean))
     held_out = record.held_out.get(f'{name}_loss')
     if held_out:
         ax.plot(*held_out, 'o', markersize=4, **dict(style, linestyle=':'),
                 label=_labelled(record, 'held out', several))
+
+
+def _point(column):
+    """How to draw a column with a single point, which no line shows."""
+    return POINT if len(column[0]) == 1 else {}
 
 
 def _labelled(record, what, several):

@@ -271,7 +271,8 @@ def _training(folder):
         settings={name: _told(value) for name, value
                   in config.get('training', {}).items()},
         machine=config.get('machine'), version=config.get('d2lbert'),
-        log=record.log.splitlines()[-2:])
+        log=[line for line in record.log.splitlines()[-3:]
+             if not line.startswith('step ')])
 
 
 def _told(value):

@@ -21,7 +21,7 @@ function chart(title, lines, unit) {
       'stroke-width': line.faint ? 1.2 : 2.2, 'stroke-dasharray':
         DASHES[k % 4].join(' '), 'stroke-linejoin': 'round',
       opacity: line.faint ? 0.75 : 1}),
-    ...(points.length <= 40 && !line.faint ? points.map((xy) => {
+    ...(points.length === 1 || points.length <= 40 && !line.faint ? points.map((xy) => {
       const [cx, cy] = xy.split(',');
       return el('circle', {cx, cy, r: 2.6, fill: stroke});
     }) : [])];

@@ -1,4 +1,6 @@
 """What a run saw: losses, held-out figures, lines for log.txt."""
+import bisect
+
 from d2lbert.bert_pretraining import History
 from d2lbert.machine.files import write_text
 
@@ -20,6 +22,29 @@ class RunHistory(History):
         """
         super().add(read, num_pairs)
         self.read_losses(waiting=1)
+
+    @property
+    def recent(self):
+        """(number of steps, means of the losses): the last tenth of the run.
+
+        It begins at a logged step. None where none lies before it.
+        """
+        k = bisect.bisect(self.step, 0.9 * self.step[-1]) - 1
+        if k < 0:
+            return None
+        last, before = self.step[-1], self.step[k]
+        return last - before, tuple(
+            (means[-1] * last - means[k] * before) / (last - before)
+            for means in (getattr(self, name) for name in self.losses))
+
+    def drop_end(self, log_interval):
+        """Remove the entry of the last step of a run that goes on now.
+
+        The run that never stopped has none there, unless one was due.
+        """
+        if self.step and self.step[-1] % log_interval:
+            for name in self.columns:
+                getattr(self, name).pop()
 
     def csv(self, held_out):
         """The text of losses.csv: a row for each step with something noted.

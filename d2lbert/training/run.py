@@ -156,6 +156,8 @@ class Run:
                 f'{path} is damaged: it does not say where its run was '
                 f'({error})') from None
         self.pace.check(path)
+        if not self.pace.is_over():
+            self.history.drop_end(self.settings['log_interval'])
         for what, now in (('devices', self.num_devices),
                           ('workers', self.num_workers)):
             before = state[f'num_{what}']

@@ -218,7 +218,8 @@ GROUPS = {
                 'the last hidden states of both counts', 'X'),
     ),
     'the run': (
-        Setting('log_interval', int, 1, 'steps between two log entries',
+        Setting('log_interval', int, 1, 'steps between two log entries; a '
+                'run of fewer than 2000 steps has at least 20 entries',
                 learn=100, least=1),
         Setting('eval_every', int, None, 'steps between two looks at '
                 'held-out text', least=1, anew=True),
@@ -248,6 +249,9 @@ OF_OBJECTIVE = {'mlm+nsp': {}, 'mlm+sop': {},
                 'denoise': dict(fill=True, dynamic=True, nsp_weight=1.0,
                                 mask_share=0.3, architecture='published')}
 
+#: Log entries that a run has at least, where their interval is not given.
+ENTRIES = 20
+
 #: What a run that is resumed may be given anew: where it ends, how it is
 #: kept, and where the same text is found.
 ANEW = [name for name, setting in SETTINGS.items() if setting.anew]
@@ -264,6 +268,10 @@ def complete(keywords):
     values = checked(SETTINGS, {
         **RECIPES[recipe], **OF_OBJECTIVE[objective], 'recipe': recipe},
         keywords)
+    if 'log_interval' not in keywords and values['num_steps'] is not None:
+        # A short run has a curve, too
+        values['log_interval'] = min(values['log_interval'], max(
+            1, values['num_steps'] // ENTRIES))
     if 'fill' in OF_OBJECTIVE[objective] and not values['fill']:
         raise ValueError(f'objective={objective} fills its sequences with '
                          'full sentences: leave fill=False out')

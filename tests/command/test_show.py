@@ -61,7 +61,8 @@ def test_a_run_is_shown_with_its_own_text_and_machine(tmp_path, capsys):
     assert data['sample']['name'] == 'text.txt'
     training = data['training']
     assert training['machine'] == hardware.described()
-    assert 'pairs/sec' in training['log'][-1]
+    assert 'pairs/sec' in training['log'][1]
+    assert training['log'][2].startswith('last 1 step: MLM loss ')
     assert training['settings']['num_steps'] == '2'
     # Without its text, that of the package
     (tmp_path / 'text.txt').unlink()

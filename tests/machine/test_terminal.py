@@ -69,6 +69,6 @@ def test_a_failing_terminal_costs_no_run(redirection, tmp_path):
         'config.json', 'log.txt', 'losses.csv', 'losses.png',
         'model.params', 'vocab.txt']
     log = (tmp_path / 'run' / 'log.txt').read_text()
-    assert len(log.splitlines()) == 4 and 'sentence pairs/sec' in log
+    assert len(log.splitlines()) == 5 and 'sentence pairs/sec' in log
     # Nothing that was printed has found its way into a file
     assert (tmp_path / 'run' / 'losses.csv').read_text().startswith('step,')

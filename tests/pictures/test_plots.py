@@ -173,6 +173,24 @@ def test_a_history_is_drawn_of_a_run_and_of_what_training_returned(run):
     assert [list(line.get_ydata()) for line in found] == [[3, 2], [3, 2.5]]
 
 
+def test_a_run_without_steps_is_named_and_one_step_is_seen(run, tmp_path):
+    begun = tmp_path / 'begun'
+    begun.mkdir()
+    (begun / 'losses.csv').write_text('step,mlm_loss,nsp_loss,mlm,nsp\n')
+    (begun / 'config.json').write_text('{}')
+    for runs in ((run, begun), (begun, run), (begun,)):
+        with pytest.raises(ValueError, match='begun has no step in its'):
+            d2l.plot_history(*runs)
+    with open(begun / 'losses.csv', 'a') as file:
+        file.write('60,3.5,0.7,4.5,0.75\n')
+    for fig, shown in ((d2l.plot_history(begun), [3.5, 4.5]),
+                       (d2l.plot_history(run, begun), [4.5])):
+        one = [line for line in fig.axes[0].get_lines()
+               if list(line.get_xdata()) == [60]]
+        assert [line.get_ydata()[0] for line in one] == shown
+        assert all(line.get_marker() == 'o' for line in one)
+
+
 def test_a_folder_without_a_history_is_refused(tmp_path):
     with pytest.raises(ValueError, match='is no folder of a run'):
         d2l.plot_history(tmp_path)

@@ -48,7 +48,8 @@ def test_a_run_folder_holds_exactly_six_files(run):
     assert (run / 'losses.png').read_bytes().startswith(b'\x89PNG')
     assert re.fullmatch(
         r'MLM loss \d+\.\d{3}, NSP loss \d+\.\d{3}\n'
-        r'\d+\.\d sentence pairs/sec on \[cpu\(0\)\]\n',
+        r'\d+\.\d sentence pairs/sec on \[cpu\(0\)\]\n'
+        r'last 1 step: MLM loss \d+\.\d{3}, NSP loss \d+\.\d{3}\n',
         (run / 'log.txt').read_text('utf-8'))
     with open(run / 'losses.csv', newline='') as file:
         assert [row['step'] for row in csv.DictReader(file)] == ['1', '2']

@@ -143,6 +143,67 @@ def test_a_longer_run_goes_on_from_a_shorter_one(uninterrupted, tmp_path):
         d2l.pretrain(resume=shorter, num_steps=5)
 
 
+@pytest.mark.parametrize('log_interval, steps, longer', [
+    (4, [4, 6], [4, 7]), (10, [6], [7]), (3, [3, 6], [3, 6, 7])])
+def test_the_last_step_is_in_the_chart_and_in_the_table(
+        log_interval, steps, longer, uninterrupted, tmp_path, monkeypatch):
+    drawn, save = [], d2l.Animator.save
+
+    def look(self, path):
+        save(self, path)
+        drawn[:] = [line.get_xydata().tolist() for line
+                    in self.fig.axes[0].get_lines()]
+    monkeypatch.setattr(d2l.Animator, 'save', look)
+    settings = dict(PLAIN, log_interval=log_interval)
+
+    def check(run, expected):
+        with open(run / 'losses.csv', newline='') as file:
+            rows = list(csv.DictReader(file))
+        assert [int(row['step']) for row in rows] == expected
+        assert drawn == [[[int(row['step']), float(row[name])]
+                          for row in rows] for name in ('mlm', 'nsp')]
+    run = d2l.pretrain(**settings, devices='cpu', save_every=1, keep=0,
+                       out=tmp_path / 'run')
+    check(run, steps)
+    # A longer run is the run that never stopped
+    d2l.pretrain(resume=run, num_steps=7, devices='cpu')
+    check(run, longer)
+    assert result(run) == result(uninterrupted(**dict(settings,
+                                                      num_steps=7)))
+
+
+def test_a_short_run_has_a_curve_unless_its_interval_is_given():
+    def interval(**keywords):
+        return complete(dict(recipe='learn', **keywords))['log_interval']
+    assert [interval(num_steps=n) for n in (1, 39, 60, 1000, 2000, 9000)
+            ] == [1, 1, 3, 50, 100, 100]
+    assert interval(num_steps=60, log_interval=100) == 100
+    assert interval(minutes=1) == interval() == 100
+
+
+@pytest.mark.parametrize('log_interval, count', [(1, 2), (4, 4), (15, None)])
+def test_the_losses_of_the_last_steps_stand_below_the_books_line(
+        log_interval, count, tmp_path, capsys):
+    run = d2l.pretrain(**dict(TINY, num_steps=12, dropout=0.1), out='run',
+                       log_interval=log_interval, devices='cpu')
+    each = d2l.pretrain(**dict(TINY, num_steps=12, dropout=0.1), out='each',
+                        devices='cpu')
+    with open(each / 'losses.csv', newline='') as file:
+        rows = list(csv.DictReader(file))
+    book, _, *last = capsys.readouterr().out.splitlines()[:3]
+    assert (run / 'log.txt').read_text().splitlines()[0] == book
+
+    def losses(rows):
+        return 'MLM loss {:.3f}, NSP loss {:.3f}'.format(*(
+            onp.mean([float(row[name]) for row in rows])
+            for name in ('mlm_loss', 'nsp_loss')))
+    assert book == losses(rows)
+    if count is not None:
+        assert last == [f'last {count} steps: {losses(rows[-count:])}']
+    else:       # all steps lie in one entry: the mean above is that of all
+        assert not last[0].startswith('last')
+
+
 def test_settings_cannot_be_changed_on_the_way(uninterrupted):
     run = uninterrupted(**PLAIN)
     before = result(run)
