@@ -9,6 +9,8 @@ import hashlib
 import http.client
 import os
 import shutil
+import socket
+import ssl
 import sys
 import tempfile
 import threading
@@ -23,7 +25,7 @@ from tqdm import tqdm
 from d2lbert import wikitext
 from d2lbert.machine import cache
 from d2lbert.machine.archives import ArchiveError, unpack
-from d2lbert.machine.files import file_digest
+from d2lbert.machine.files import file_digest, missing, remove_empty
 from d2lbert.wikitext import PUBLISHED, TEST_FILE, TRAIN_FILE, VALID_FILE
 
 DATA_URL = 'http://d2l-data.s3-accelerate.amazonaws.com/'
@@ -47,8 +49,10 @@ _WIKITEXT2 = DATA_HUB['wikitext-2'][1]
 # Python's own User-Agent is refused by the first of the addresses above
 USER_AGENT = 'Mozilla/5.0 (compatible; d2lbert; https://d2l.ai)'
 
-# A transfer must move STALL_BYTES in every STALL_SECONDS, look-up of the
-# name and the server's first word included, or it is given up
+# A transfer is given up if the server does not answer in ANSWER_SECONDS,
+# look-up of the name included, or if it then moves fewer than STALL_BYTES in
+# any STALL_SECONDS
+ANSWER_SECONDS = 8
 STALL_SECONDS = 20
 STALL_BYTES = 1024
 
@@ -93,6 +97,7 @@ class _Transfer(threading.Thread):
     def __init__(self, url, path):
         super().__init__(daemon=True)
         self.url, self.path = url, path
+        self.answered = False
         self.size = None  # what the server announced
         self.received = 0
         self.error = None
@@ -110,6 +115,7 @@ class _Transfer(threading.Thread):
         request = urllib.request.Request(self.url, headers={
             'User-Agent': USER_AGENT, 'Accept-Encoding': 'identity'})
         with urllib.request.urlopen(request, timeout=STALL_SECONDS) as reply:
+            self.answered = True
             length = reply.headers.get('Content-Length', '')
             self.size = int(length) if length.isdigit() else None
             with open(self.path, 'wb') as f:
@@ -125,28 +131,41 @@ def _watch(transfer, label):
     """Show a transfer's progress until it ends; give up one that stalls."""
     transfer.start()
     mark, since = 0, time.monotonic()
+    answered = False
     # disable=None: no bar where standard error is not a terminal
     with tqdm(desc=label, unit='B', unit_scale=True, leave=False,
               disable=None, file=sys.stderr) as bar:
-        while not transfer.done.wait(min(0.1, STALL_SECONDS / 4)):
+        while not transfer.done.wait(min(0.1, ANSWER_SECONDS / 4)):
             bar.total = transfer.size
             bar.update(transfer.received - bar.n)
-            if transfer.received >= mark + STALL_BYTES:
+            if (transfer.received >= mark + STALL_BYTES
+                    or transfer.answered > answered):
                 mark, since = transfer.received, time.monotonic()
-            elif time.monotonic() - since > STALL_SECONDS:
+                answered = transfer.answered
+            elif time.monotonic() - since > (
+                    STALL_SECONDS if answered else ANSWER_SECONDS):
                 raise TimeoutError
         bar.total = transfer.size
         bar.update(transfer.received - bar.n)
 
 
-def _reason(error):
-    """Why a transfer failed, in a few words."""
+def _reason(error, answered):
+    """Why a transfer failed, in a few words; answered: before it did."""
     if isinstance(error, urllib.error.HTTPError):
         return f'the server answered {error.code} {error.reason}'
     if isinstance(error, urllib.error.URLError):
         error = error.reason
-    if isinstance(error, TimeoutError) or str(error) == 'timed out':
-        return f'no answer for {STALL_SECONDS} s'
+    # socket.timeout is another class than TimeoutError up to Python 3.9
+    if isinstance(error, (TimeoutError, socket.timeout)):
+        return (f'nothing came for {STALL_SECONDS} s' if answered
+                else f'no answer for {ANSWER_SECONDS} s')
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f'its certificate is not trusted ({error.verify_message})'
+    if isinstance(error, ssl.SSLError):
+        # Python's text ends in a line of its own C source
+        words = (getattr(error, 'reason', None)
+                 or 'the connection broke off').lower()
+        return f'no secure connection ({words.replace("_", " ")})'
     return getattr(error, 'strerror', None) or (
         f'{type(error).__name__}: {error}'.rstrip(': '))
 
@@ -154,6 +173,9 @@ def _reason(error):
 def _fetch(url, path, digest, expected):
     """Fetch `url` into `path`, which appears only if its digest is right."""
     path = Path(path)
+    if sys.stderr is not None:
+        print(f'd2lbert: fetching {url}', file=sys.stderr, flush=True)
+    made = missing(path.parent)
     path.parent.mkdir(parents=True, exist_ok=True)
     folder = tempfile.mkdtemp(prefix='.fetch-', dir=path.parent)
     transfer = _Transfer(url, os.path.join(folder, path.name))
@@ -163,7 +185,8 @@ def _fetch(url, path, digest, expected):
             if transfer.error is not None:
                 raise transfer.error
         except (OSError, ValueError, http.client.HTTPException) as error:
-            raise HubError(f'{url}: {_reason(error)}') from error
+            raise HubError(
+                f'{url}: {_reason(error, transfer.answered)}') from error
         if transfer.size not in (None, transfer.received):
             raise HubError(f'{url}: broke off after {transfer.received:,} '
                            f'of {transfer.size:,} bytes')
@@ -179,6 +202,7 @@ def _fetch(url, path, digest, expected):
     finally:
         transfer.abandoned = True
         shutil.rmtree(folder, ignore_errors=True)
+        remove_empty(made)      # an empty folder would count as data
 
 
 def _by_hand(folder):

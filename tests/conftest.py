@@ -51,7 +51,8 @@ def book():
 @pytest.fixture(scope='session')
 def wiki_dir():
     folder = Path(os.environ.get('D2LBERT_DATA', ''), 'wikitext-2')
-    if not os.environ.get('D2LBERT_DATA') or not folder.is_dir():
+    if not (os.environ.get('D2LBERT_DATA')
+            and (folder / 'wiki.train.tokens').is_file()):
         pytest.skip('D2LBERT_DATA does not name a folder with wikitext-2/')
     return folder
 

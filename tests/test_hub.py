@@ -3,10 +3,14 @@ import hashlib
 import http.server
 import io
 import os
+import socket
+import ssl
 import sys
 import tarfile
 import threading
 import time
+import urllib.error
+import urllib.request
 import zipfile
 
 import pytest
@@ -101,6 +105,7 @@ def nowhere(monkeypatch, tmp_path):
             monkeypatch.delenv(name)
     monkeypatch.setenv('D2LBERT_CACHE', str(tmp_path / 'cache'))
     monkeypatch.setattr(hub, '_repository', lambda: None)
+    monkeypatch.setattr(hub, 'ANSWER_SECONDS', 0.3)
     monkeypatch.setattr(hub, 'STALL_SECONDS', 0.4)
 
 
@@ -150,7 +155,9 @@ def test_progress_is_for_terminals_alone(server, monkeypatch, capsys,
     hub.download('x')
     captured = capsys.readouterr()
     assert captured.out == ''
-    assert ('x.bin' in captured.err) == terminal
+    told, _, rest = captured.err.partition('\n')
+    assert told == f'd2lbert: fetching {server.address("x.bin")}'
+    assert ('x.bin' in rest) == terminal == bool(rest)
 
 
 def test_a_kept_file_that_is_damaged_is_fetched_again(
@@ -167,8 +174,8 @@ def test_a_kept_file_that_is_damaged_is_fetched_again(
     ((200, b'', 50), 'broke off after 0 of 50 bytes'),
     ((200, b'wrong', 5), r'sent another file \(5 bytes, checksum'),
     ((200, b'\n<!DOCTYPE html>', 16), 'sent a web page'),
-    ('silence', 'no answer for 0.4 s'),
-    ('trickle', 'no answer for 0.4 s'),
+    ('silence', 'no answer for 0.3 s'),
+    ('trickle', 'nothing came for 0.4 s'),
 ])
 def test_nothing_stays_of_a_bad_answer(server, monkeypatch, tmp_path, answer,
                                        reason):
@@ -181,7 +188,57 @@ def test_nothing_stays_of_a_bad_answer(server, monkeypatch, tmp_path, answer,
     assert server.address('x') in str(error.value)
     assert f'by hand: put x into {tmp_path / "data"}' in str(error.value)
     assert '\n' not in str(error.value)
-    assert files_in(tmp_path) == []
+    # An empty folder would be listed, and taken for data
+    assert list(tmp_path.iterdir()) == []
+
+
+def no_certificate():
+    error = ssl.SSLCertVerificationError(
+        1, '[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed: '
+        'self signed certificate (_ssl.c:1006)')
+    error.verify_message = 'self signed certificate'
+    return error
+
+
+def no_tls():
+    error = ssl.SSLError(1, '[SSL: WRONG_VERSION_NUMBER] wrong version '
+                         'number (_ssl.c:1006)')
+    error.reason = 'WRONG_VERSION_NUMBER'
+    return error
+
+
+@pytest.mark.parametrize('error, reason', [
+    (no_certificate(), 'its certificate is not trusted (self signed '
+                       'certificate)'),
+    (no_tls(), 'no secure connection (wrong version number)'),
+    (ssl.SSLEOFError(8, 'EOF occurred (_ssl.c:997)'),
+     'no secure connection (the connection broke off)'),
+    (socket.timeout('_ssl.c:1114: The handshake operation timed out'),
+     'no answer for 0.3 s')], ids=['certificate', 'version', 'end', 'time'])
+@pytest.mark.parametrize('wrapped', [True, False])
+def test_reasons_name_no_source_file(error, reason, wrapped, monkeypatch):
+    def refuse(*args, **kwargs):
+        raise urllib.error.URLError(error) if wrapped else error
+    monkeypatch.setattr(urllib.request, 'urlopen', refuse)
+    listed(monkeypatch, 'x', 'https://x.invalid/x', b'')
+    with pytest.raises(HubError) as told:
+        hub.download('x')
+    assert f'https://x.invalid/x: {reason}; by hand' in str(told.value)
+    assert '_ssl' not in str(told.value)
+
+
+def test_a_line_names_each_mirror_before_it_is_asked(wikitext, monkeypatch,
+                                                     capsys):
+    told, urlopen = [], urllib.request.urlopen
+
+    def look(request, **kwargs):
+        told.append(capsys.readouterr().err)
+        return urlopen(request, **kwargs)
+    monkeypatch.setattr(urllib.request, 'urlopen', look)
+    with pytest.raises(HubError):
+        hub.wikitext2_dir()
+    assert told == [f'd2lbert: fetching {wikitext.address(name)}\n'
+                    for name in ('wikitext-2-v1.zip', 'train.txt')]
 
 
 def test_nobody_at_the_address_is_an_error(monkeypatch):

@@ -80,7 +80,8 @@ def run(args):
         except hub.HubError as error:
             print(f'{error}\nTraining on the small sample corpus instead.',
                   file=sys.stderr)
-            settings['corpus'] = 'sample'
+            settings.update(corpus='sample', wanted=dict(
+                corpus='wikitext-2', reason=str(error)))
     return carried_out(pretrain, settings)
 
 

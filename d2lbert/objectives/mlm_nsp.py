@@ -186,8 +186,8 @@ class MLMAndNSP:
 
     @staticmethod
     def described(history):
-        """Nothing: net and settings say all."""
-        return {}
+        """What config.json has besides net and settings."""
+        return {} if history.wanted is None else dict(wanted=history.wanted)
 
     @classmethod
     def summary(cls, history, devices):

@@ -253,9 +253,8 @@ def _was_given_up(out):
                  if not re.fullmatch(r'\..+\.part', path.name)}
         return (not out.is_symlink() and UNFINISHED in found
                 and found <= began_with and holder(out) is None
-                and all(len((out / name).read_text().splitlines()) <= lines
-                        for name, lines in (('losses.csv', 1), ('log.txt', 0),
-                                        (pace.FILE, 1))
+                and all(len((out / name).read_text().splitlines()) <= 1
+                        for name in ('losses.csv', pace.FILE)
                         if name in found))
     except OSError:
         return False

@@ -8,11 +8,19 @@ from d2lbert.machine.files import write_text
 class RunHistory(History):
     """A `History` with held-out figures and log lines, for checkpoints."""
 
-    def __init__(self, losses, figures):
-        """losses: their names; figures: the type of held-out figures."""
+    def __init__(self, losses, figures, wanted=None):
+        """losses: their names; figures: the type of held-out figures.
+
+        wanted: dict(corpus=, reason=), the text that was asked for and the
+        reason why the run has another one, or None.
+        """
         super().__init__(losses)
-        self.figures = figures
+        self.figures, self.wanted = figures, wanted
         self.held_out, self.log_lines = {}, []
+        if wanted is not None:
+            self.log_lines.append(
+                f'trained on another corpus than {wanted["corpus"]}, which '
+                f'could not be had: {wanted["reason"]}\n')
 
     def add(self, read, num_pairs):
         """Count a step, and read the losses of the one before.
@@ -87,12 +95,13 @@ class RunHistory(History):
         return dict({name: getattr(self, name) for name in self.columns},
                     sums=self.sums.data, seconds=self.seconds,
                     held_out=list(self.held_out.items()),
-                    log_lines=self.log_lines)
+                    log_lines=self.log_lines, wanted=self.wanted)
 
     def restore(self, state):
         """Become the history that `to_dict` wrote."""
         for name in (*self.columns, 'seconds', 'log_lines'):
             setattr(self, name, state[name])
+        self.wanted = state.get('wanted')   # an older checkpoint has none
         self.sums.data = state['sums']
         self.held_out = {step: self.figures(*figures)
                          for step, figures in state['held_out']}

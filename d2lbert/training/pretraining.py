@@ -17,7 +17,8 @@ from d2lbert.training.settings import ANEW, complete
 from d2lbert.training.teaching import Teacher
 
 
-def pretrain(out=None, force=False, resume=None, devices='auto', **keywords):
+def pretrain(out=None, force=False, resume=None, devices='auto', wanted=None,
+             **keywords):
     """Pretrain BERT and leave a run folder; returns its path.
 
     keywords: the settings of `training.settings`, with the values of the
@@ -25,12 +26,16 @@ def pretrain(out=None, force=False, resume=None, devices='auto', **keywords):
     file or a list of them. resume: a run folder, or one of its checkpoints,
     to go on with; of the settings only those in `ANEW` may then be given
     another value. force: take the place of the run in `out`, when this one
-    is finished. Under `d2lbert launch` each worker takes its part of every
-    batch.
+    is finished. wanted: dict(corpus=, reason=), a text that could not be had
+    and for which `corpus` is a substitute; config.json and log.txt name it.
+    Under `d2lbert launch` each worker takes its part of every batch.
     """
     if resume is not None and (out is not None or force):
         raise ValueError('a resumed run stays in its folder: give neither '
                          '--out nor --force with --resume')
+    if resume is not None and wanted is not None:
+        raise ValueError('a resumed run has noted what was wanted: leave '
+                         'wanted out')
     with steady_output(), StopRequest() as stop:
         if resume is None:
             settings, make = complete(keywords), _objective
@@ -39,6 +44,7 @@ def pretrain(out=None, force=False, resume=None, devices='auto', **keywords):
                 settings = teacher.completed(keywords)
                 make = functools.partial(_objective, teacher=teacher)
             run = Run(make, settings, devices, stop)
+            run.wanted = wanted
             return run.carry_out(RunFolder.take, out, force)
         return resumed(Path(resume), keywords, devices, stop).carry_out()
 

@@ -55,7 +55,7 @@ class Run:
         self.make_objective, self.settings = make_objective, settings
         self.devices = parse_devices(devices)
         self.stop = stop or StopRequest()
-        self.folder = self.checkpoint = None
+        self.folder = self.checkpoint = self.wanted = None
         self.place = Place()
         self.saved_by_itself = False
         self.orders = self.steps_taken = 0
@@ -122,8 +122,8 @@ class Run:
         mx.random.seed(self.settings['seed'] % 2 ** 31)
         self.net = self.objective.net(self.devices)
         self.eval_every = self.objective.eval_every
-        self.history = RunHistory(self.objective.losses,
-                                  self.objective.Figures)
+        self.history = RunHistory(
+            self.objective.losses, self.objective.Figures, self.wanted)
         self.pace = pace_of(self.settings, self.objective.num_steps,
                             self.history, self.num_workers)
         self.best = Best(self.objective, self.history, self.net)

@@ -1,6 +1,7 @@
 """The command `d2lbert`, mostly in this process, where it must as another."""
 import inspect
 import io
+import json
 import os
 import re
 import signal
@@ -228,6 +229,35 @@ def test_without_wikitext_the_sample_stands_in_and_it_is_said(
     for word in ('WikiText-2 is not on this machine', 'empty', 'https://',
                  'D2LBERT_DATA', 'Training on the small sample corpus'):
         assert word in err
+
+
+def test_a_run_notes_that_its_text_is_a_substitute(no_wikitext, tmp_path,
+                                                   capsys):
+    without = TINY[TINY.index('sample') + 1:]
+    assert main(['pretrain', *without, '--save-every', '1', '--out', 'run',
+                 '--keep', '0']) == 0
+    reason = capsys.readouterr().err.splitlines()[2]
+    assert reason.startswith('WikiText-2 is not on this machine')
+
+    def check(steps):
+        config = json.loads((tmp_path / 'run' / 'config.json').read_text())
+        assert config['wanted'] == dict(corpus='wikitext-2', reason=reason)
+        assert config['training']['corpus'] == 'sample'
+        assert config['training']['num_steps'] == steps
+        first, *lines = (tmp_path / 'run' / 'log.txt').read_text(
+            ).splitlines()
+        assert first == ('trained on another corpus than wikitext-2, which '
+                         f'could not be had: {reason}')
+        assert len(lines) == 3 and lines[0].startswith('MLM loss ')
+    check(2)
+    assert main(['pretrain', '--resume', 'run', '--num-steps', '3']) == 0
+    check(3)
+    # A text that was chosen is no substitute
+    assert main(['pretrain', *TINY, '--out', 'other']) == 0
+    assert 'wanted' not in json.loads(
+        (tmp_path / 'other' / 'config.json').read_text())
+    with pytest.raises(ValueError, match='leave wanted out'):
+        pretraining.pretrain(resume='run', wanted={})
 
 
 def test_wikitext_that_was_asked_for_is_never_swapped(no_wikitext, asked):
