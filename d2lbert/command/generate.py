@@ -17,7 +17,8 @@ def add(commands):
     add('--num-beams', type=int, metavar='K', help='search for the likeliest '
         'text with so many beams (1: take the likeliest word each time)')
     add('--max-len', type=int, metavar='N', help='tokens that are said at '
-        'most, those at both ends included (as many as the model can)')
+        'most, those at both ends included (as many as the model can, '
+        'or a run was trained on)')
     add('--min-len', type=int, metavar='N', help='and at least, without the '
         'last (0)')
     add('--length-penalty', type=float, metavar='P', help='the score of a '

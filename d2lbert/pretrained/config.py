@@ -201,14 +201,25 @@ def of_net(net, tokenizer):
         **_of_head(net, family)}
 
 
+def generation_of_run(net, tokenizer):
+    """The settings of `GENERATION` for the net of a run.
+
+    Later positions than those of its training have random vectors.
+    """
+    found = dict(forced_eos_token_id=tokenizer.sep_id)
+    if getattr(net, 'trained_len', None) is not None:
+        found['max_length'] = net.trained_len + 1   # with the start token
+    return found
+
+
 def generation_of_net(net, tokenizer):
     """What `GENERATION` says of a net; None of one that says no texts."""
     family, described = family_of(net.config), getattr(net, 'pretrained',
                                                        None)
     if not family.generates or hasattr(net, 'about'):
         return None
-    before = described.config['generation'] if described else dict(
-        forced_eos_token_id=tokenizer.sep_id)
+    before = (described.config['generation'] if described
+              else generation_of_run(net, tokenizer))
     ours = dict(bos_token_id=tokenizer.cls_id, eos_token_id=tokenizer.sep_id,
                 pad_token_id=tokenizer.pad_id,
                 decoder_start_token_id=net.config['start_id'])

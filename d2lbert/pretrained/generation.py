@@ -11,7 +11,7 @@ import numpy as onp
 from d2lbert.bart import Caches, read
 from d2lbert.inputs import on_device
 from d2lbert.machine.backend import autograd
-from d2lbert.pretrained.config import GENERATED
+from d2lbert.pretrained.config import GENERATED, generation_of_run
 
 #: Texts that are worked on together.
 TEXTS = 16
@@ -106,8 +106,8 @@ def _repeating(tokens, n):
 def how_of(net, tokenizer):
     """`How` as the folder of a net says, or a run's tokenizer."""
     described = getattr(net, 'pretrained', None)
-    said = described.config['generation'] if described else dict(
-        forced_eos_token_id=tokenizer.sep_id)
+    said = (described.config['generation'] if described
+            else generation_of_run(net, tokenizer))
     strange = [f'{name}={said[name]!r}' for name, value in OTHERS.items()
                if said.get(name) not in (None, value)]
     if strange and sys.stderr is not None:
@@ -130,7 +130,8 @@ def generate(net, tokenizer, texts, num_beams=None, max_len=None,
 
     What is None is as the folder says, else: num_beams=1, the likeliest word
     each time, of more the likeliest whole text that a search finds; max_len,
-    the tokens that are said, as many as the model can; min_len=0;
+    the tokens that are said, as many as the model can, or the run was trained
+    on; min_len=0;
     length_penalty=1, the power of its length by which a text's sum of
     logarithms is divided; no_repeat_ngram=0, how many tokens in a row never
     come twice. Texts longer than the model are cut, and a line on standard
@@ -146,19 +147,32 @@ def generate(net, tokenizer, texts, num_beams=None, max_len=None,
     how = how_of(net, tokenizer)._replace(**{
         name: value for name, value in given.items() if value is not None
     }).checked(net)
-    most = net.encoder.max_len
+    trained = getattr(net, 'trained_len', None)
+    most = trained or net.encoder.max_len
     whole = tokenizer.encode_batch(texts)
     cut = sum(len(one.ids) > most for one in whole)
     if cut:
         whole = tokenizer.encode_batch(texts, max_len=most)
-        if sys.stderr is not None:
-            print(f'd2lbert: {cut} of {len(whole)} texts have more than '
-                  f'{most} tokens and were cut', file=sys.stderr)
+        _tell(f'{cut} of {len(whole)} texts have more than {most} tokens and '
+              'were cut')
     said = []
     for first in range(0, len(whole), TEXTS):
         some = [one.ids for one in whole[first:first + TEXTS]]
         said += generated_ids(net, some, how, use_cache, tokenizer.pad_id)
+    if trained and max_len is None:
+        ended = sum(len(ids) == how.max_len for ids in said)
+        if ended:
+            _tell(f'{ended} of {len(said)} texts end at {trained} tokens, '
+                  'the length that the model was trained at')
+    elif trained and how.max_len > trained + 1:
+        _tell(f'the model was trained on {trained} tokens at most: the '
+              'vectors of later positions are random')
     return [tokenizer.decode(ids) for ids in said]
+
+
+def _tell(line):
+    if sys.stderr is not None:
+        print(f'd2lbert: {line}', file=sys.stderr)
 
 
 def generated_ids(net, texts, how, use_cache=True, pad_id=0):

@@ -96,6 +96,7 @@ def _described_net(folder, trainable):
                            'other scores: d2lbert predict and evaluate, '
                            'load_run and load_finetuned know it')
         net = net_of(config['model'])
+        net.trained_len = _trained_len(config)
         if not trainable:
             net.collect_params().setattr('grad_req', 'null')
         return net
@@ -104,6 +105,13 @@ def _described_net(folder, trainable):
     except (ValueError, TypeError, KeyError, OverflowError) as error:
         raise RunError(f'{folder / "config.json"} does not describe a model: '
                        f'{error}') from None
+
+
+def _trained_len(config):
+    """The length of the sequences of a run; None of an imported model."""
+    if config.get('fingerprint') is None:
+        return None
+    return dict(config.get('training', {})).get('max_len')
 
 
 def read_config(folder):
