@@ -213,11 +213,11 @@ function drawAttention(panel) {
   panel.append(el('p', {class: 'hint'}, 'Each token gathers what it needs ' +
     'from the others: a head gives each of them a weight, and the weights ' +
     'of a token sum to 100 %. The grid has a picture of every head, row for ' +
-    'row the token that looks; the numbers at its edges take a whole layer ' +
-    'or column.'), controls,
+    'row the token that looks, on one scale for all heads; the numbers at ' +
+    'its edges take a whole layer or column.'), controls,
   el('div', {class: 'attention'},
     el('div', {class: 'card heads'}, el('h3', null, 'Layers and heads'),
-      table, picked),
+      table, shadeKey(), picked),
     el('div', {class: 'card tall pairs'}, countSaid, pair, details),
     looks));
   layout();

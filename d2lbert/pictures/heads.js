@@ -103,7 +103,20 @@ function drawThumbs(table, cells, count) {
   else setTimeout(some, 0);
 }
 
-// A head as a small picture: the darker, the nearer to its largest weight
+// The opacity of a weight, the same for all heads: one that spreads over all
+// tokens is pale, one that looks at a single token is dark. The root keeps
+// small weights visible
+const shade = (weight) => Math.sqrt(Math.min(weight, 1));
+
+// The scale of `shade`, a few weights and how dark they are
+function shadeKey() {
+  return el('p', {class: 'shades soft'}, 'Weight, for all heads: ',
+    [0.01, 0.1, 0.5, 1].map((weight) => el('span', null, el('i', {style:
+      'opacity:' + shade(weight), 'data-weight': weight}), (100 * weight) +
+      ' %')));
+}
+
+// A head as a small picture
 function thumb(layer, head, canvas, count) {
   const weights = headWeights(layer, head), size = Math.min(count, 40);
   const sums = new Float32Array(size * size);
@@ -117,9 +130,8 @@ function thumb(layer, head, canvas, count) {
   canvas.width = canvas.height = size;
   const pen = canvas.getContext('2d');
   const image = pen.createImageData(size, size);
-  const most = sums.reduce((a, b) => Math.max(a, b), 1e-9);
   for (let k = 0; k < sums.length; k++) {
-    image.data[4 * k + 3] = Math.round(255 * sums[k] / most);
+    image.data[4 * k + 3] = Math.round(255 * shade(sums[k]));
   }
   pen.putImageData(image, 0, 0);
 }

@@ -32,7 +32,7 @@ function drawLines(canvas, {heads, count, kept, high, active, least, width,
   pen.setTransform(scale, 0, 0, scale, 0, 0);
   const bend = (right - left) / 2, into = colour('in');
   let drawn = 0, passed = 0;
-  heads.forEach(([weights, shade], at) => {
+  heads.forEach(([weights, ink], at) => {
     // Those of several heads lie beside each other
     const shift = (at - (heads.length - 1) / 2) * Math.min(2.2, 14 /
       heads.length);
@@ -50,10 +50,9 @@ function drawLines(canvas, {heads, count, kept, high, active, least, width,
       found.length = most;
     }
     drawn += found.length;
-    const top = found.reduce((a, b) => Math.max(a, b[0]), 1e-9);
     for (const [weight, y, z, i] of found) {
-      pen.strokeStyle = active === null || i === active ? shade : into;
-      pen.globalAlpha = 0.12 + 0.88 * Math.sqrt(weight / top);
+      pen.strokeStyle = active === null || i === active ? ink : into;
+      pen.globalAlpha = 0.12 + 0.88 * shade(weight);
       pen.lineWidth = 0.6 + 3.4 * weight;
       const from = (y + 0.5) * high + shift, to = (z + 0.5) * high + shift;
       pen.beginPath();

@@ -137,6 +137,37 @@ def test_a_head_is_picked_and_its_weights_are_the_models(window, weights):
     assert window.texts('.picked li') == ['layer 1, head 1']
 
 
+def test_all_heads_are_shaded_on_one_scale(window, weights):
+    wait(lambda: window.run('return document.querySelector(".heads table")'
+                            '.dataset.done') == 'yes')
+    shown = window.run(
+        'return [...document.querySelectorAll(".heads td canvas")].map((c) =>'
+        '[...c.getContext("2d").getImageData(0, 0, c.width, c.height).data]'
+        '.filter((x, k) => k % 4 === 3))')
+    wanted = 255 * onp.sqrt(weights.reshape(6, -1))
+    onp.testing.assert_allclose(shown, wanted, atol=1)
+    # Their largest weights differ, so a scale for each would be another
+    assert onp.ptp(wanted.max(axis=1)) > 3
+    keys = window.run('return [...document.querySelectorAll(".shades i")]'
+                      '.map((one) => [+one.dataset.weight, '
+                      '+getComputedStyle(one).opacity])')
+    assert keys == [[w, pytest.approx(w ** 0.5, abs=1e-4)]
+                    for w in (0.01, 0.1, 0.5, 1)]
+    assert window.text('.shades').endswith('1 %10 %50 %100 %')
+
+    # And so are their lines
+    window.run('window.drawn = []; const pen = CanvasRenderingContext2D'
+               '.prototype, stroke = pen.stroke; pen.stroke = function () {'
+               'drawn.push(this.globalAlpha); stroke.call(this); }')
+    for layer, head in (0, 0), (1, 2):
+        window.click(f'[data-head="{layer},{head}"]')
+        window.run('drawn.length = 0')
+        window.choose('#floor', 0)
+        onp.testing.assert_allclose(
+            window.run('return drawn'),
+            0.12 + 0.88 * onp.sqrt(weights[layer, head].ravel()), atol=1e-3)
+
+
 def check_looks(window, weights, t, name):
     tokens = ['<cls>', 'a', 'crane', 'is', 'flying', '<sep>']
     heads = window.texts('#looks h3')
@@ -212,7 +243,7 @@ def test_every_head_has_a_picture(window):
     assert window.run(
         'return [...document.querySelectorAll(".heads canvas")].every((c) =>'
         'c.getContext("2d").getImageData(0, 0, c.width, c.height).data'
-        '.some((x) => x === 255))')
+        '.some((x, k) => k % 4 === 3 && x > 0))')
 
 
 # The other tabs
