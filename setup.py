@@ -91,8 +91,18 @@ def version():
 
 
 def readme():
+    """README.md as the page of a package index can show it.
+
+    There is no address that its pictures and relative links could lead to
+    from there: pictures are left out, and of links the text is kept.
+    """
     path = HERE / 'README.md'
-    return path.read_text(encoding='utf-8') if path.exists() else ''
+    text = path.read_text(encoding='utf-8') if path.exists() else ''
+    parts = re.split('(^```.*?^```$)', text, flags=re.DOTALL | re.MULTILINE)
+    for k in range(0, len(parts), 2):   # between blocks of code
+        parts[k] = re.sub(r'!\[[^]]*\]\((?!https?:)[^)]*\)\n*', '', parts[k])
+        parts[k] = re.sub(r'\[([^]]*)\]\((?!https?:)[^)]*\)', r'\1', parts[k])
+    return ''.join(parts)
 
 
 if __name__ == '__main__':

@@ -1,6 +1,7 @@
 """What the README shows is what happens."""
 import json
 import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -68,6 +69,27 @@ def test_every_file_and_folder_named_is_there():
     table = README[README.index('## The files'):README.index('## GPUs')]
     for name in re.findall(r'`([\w/]+\.py)`', table):
         assert (ROOT / name).exists() or (ROOT / 'd2lbert' / name).exists()
+
+
+def test_an_index_shows_neither_broken_pictures_nor_broken_links():
+    shown = runpy.run_path(str(ROOT / 'setup.py'))['readme']()
+
+    def prose(text):
+        return re.sub('^```.*?^```$', '', text, flags=re.DOTALL | re.M)
+    # As the text of a link, it would have a relative address, or an anchor,
+    # which an index gives no heading
+    targets = re.findall(r'\]\(([^)]*)\)', prose(shown))
+    assert [to for to in targets if not to.startswith('https://')] == []
+    assert '![' not in prose(shown) and '<img' not in shown
+    # Nothing else is gone
+    for pattern in '^```.*?^```$', '^#+ .*?$', r'(?<=\]\()https:[^)]*':
+        assert (re.findall(pattern, shown, re.DOTALL | re.M)
+                == re.findall(pattern, README, re.DOTALL | re.M))
+
+    def words(text):
+        text = re.sub(r'!\[[^]]*\]\([^)]*\)', '', prose(text))
+        return re.sub(r'\]\([^)]*\)|\[|\]', '', text).split()
+    assert words(shown) == words(README)
 
 
 def test_a_workspace_has_what_the_readme_says_is_needed():
