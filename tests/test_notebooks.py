@@ -205,6 +205,18 @@ def test_committed_notebook_is_small_and_tells_nothing_of_a_machine(name):
         assert max(map(len, cell.source.split('\n'))) <= 79
 
 
+@pytest.mark.parametrize('name', NAMES)
+def test_lines_in_committed_charts_are_seen(name):
+    charts = [data['image/svg+xml'] for data in pictures(read(name))
+              if 'image/svg+xml' in data]
+    for chart in charts:
+        lines = re.findall(r'<g id="line2d_\d+">(.*?)</g>', chart, re.DOTALL)
+        assert len(lines) > 2       # the grid has some
+        for line in lines:
+            # One point has no length: only a marker shows it
+            assert ' L ' in line or '<use ' in line
+
+
 @pytest.mark.parametrize('name', ['bert-pretraining', 'first-edition'])
 def test_prose_of_committed_notebook_states_the_losses_that_came_out(name):
     nb = read(name)
