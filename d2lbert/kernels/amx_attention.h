@@ -44,17 +44,17 @@ class Others {
     part.lens = lens_.data();
     return part;
   }
-  // Copies what belongs to those heads, `n` numbers a head and row.
-  void copy(const float* from, long from_ld, float* to, long to_ld,
-            long n) const {
+  // Copies what belongs to those heads.
+  void copy(const float* from, long from_ld, float* to, long to_ld) const {
     for (size_t unit = 0; unit < marks_.size(); unit++) {
       if (!marks_[unit]) continue;
       long first, last, keys;
       p_.sequence(unit / p_.heads, &first, &last, &keys);
-      const long column = unit % p_.heads * n;
+      const long column = unit % p_.heads * p_.size;
       for (long i = first; i < last; i++)
         std::copy(from + i * from_ld + column,
-                  from + i * from_ld + column + n, to + i * to_ld + column);
+                  from + i * from_ld + column + p_.size,
+                  to + i * to_ld + column);
     }
   }
 
@@ -65,11 +65,10 @@ class Others {
 };
 
 template <int P>
-void forward(const Problem& p, const Parts& in, float* out, float* lse) {
+void forward(const Problem& p, const Parts& in, float* out) {
   const long D = p.size, T = p.longest(), width = whole(T);
   Others others(p);
   clear_gaps(p, out, p.H, p.H);
-  clear_gaps(p, lse, p.heads, p.heads);
 #pragma omp parallel num_threads(team(8.0 * p.R * T * p.H))
   {
     const InUse tiles;
@@ -87,7 +86,7 @@ void forward(const Problem& p, const Parts& in, float* out, float* lse) {
       const long first = u.first, last = u.last, n = u.keys, h = u.head;
       const long column = u.column, start = first * in.ld + column;
       if (!n) {
-        u.clear_output(p, out, lse);
+        u.clear_output(p, out);
         continue;
       }
       if (!fits<P>(in, start, last - first, n, D)) {
@@ -107,7 +106,7 @@ void forward(const Problem& p, const Parts& in, float* out, float* lse) {
           const long place = (i + r) * p.heads + h;
           for (const float* x : {in.q, in.k, in.v})
             next.fetch(x, in.ld, i - first + r);
-          lse[place] = weigh(p, place, n, s);
+          weigh(p, place, n, s);
         }
         along<P, false>(S, ns, m, n, weight);
         multiply<P>(m, D, n, weight, values, out + i * p.H + column, p.H,
@@ -116,15 +115,14 @@ void forward(const Problem& p, const Parts& in, float* out, float* lse) {
     }
   }
   if (!others.any()) return;
-  std::vector<float> o(p.R * p.H), l(p.R * p.heads);
-  d2lbert::forward<Fp32>(others.problem(), in, o.data(), l.data());
-  others.copy(o.data(), p.H, out, p.H, D);
-  others.copy(l.data(), p.heads, lse, p.heads, 1);
+  std::vector<float> o(p.R * p.H);
+  d2lbert::forward<Fp32>(others.problem(), in, o.data());
+  others.copy(o.data(), p.H, out, p.H);
 }
 
 template <int P>
 void backward(const Problem& p, const Parts& in, const float* d_out,
-              const float* lse, const Parts& grad) {
+              const Parts& grad) {
   const long D = p.size, T = p.longest(), width = whole(T);
   Others others(p);
   for (float* g : {grad.q, grad.k, grad.v}) clear_gaps(p, g, grad.ld, p.H);
@@ -177,7 +175,7 @@ void backward(const Problem& p, const Parts& in, const float* d_out,
           for (const float* x : {in.q, in.k, in.v})
             next.fetch(x, in.ld, i - first + r);
           next.fetch(d_out, p.H, i - first + r);
-          score_gradient(p, place, n, ns, lse[place], s, ds);
+          score_gradient(p, place, n, ns, s, ds);
         }
         along<P, false>(dS, ns, m, n, as_is);
         multiply<P>(m, D, n, as_is, keys, grad.q + i * grad.ld + column,
@@ -195,10 +193,10 @@ void backward(const Problem& p, const Parts& in, const float* d_out,
   std::vector<float> g(p.R * 3 * p.H);
   const Parts parts = {g.data(), g.data() + p.H, g.data() + 2 * p.H,
                        3 * p.H};
-  d2lbert::backward<Fp32>(others.problem(), in, d_out, lse, parts);
-  others.copy(parts.q, parts.ld, grad.q, grad.ld, D);
-  others.copy(parts.k, parts.ld, grad.k, grad.ld, D);
-  others.copy(parts.v, parts.ld, grad.v, grad.ld, D);
+  d2lbert::backward<Fp32>(others.problem(), in, d_out, parts);
+  others.copy(parts.q, parts.ld, grad.q, grad.ld);
+  others.copy(parts.k, parts.ld, grad.k, grad.ld);
+  others.copy(parts.v, parts.ld, grad.v, grad.ld);
 }
 
 }  // namespace tiled

@@ -39,18 +39,24 @@ struct Problem {
   }
 };
 
-// Scores to weights, in place; zeros in the rest of the last vector. Returns
-// the logarithm of the sum of exponentials.
-inline float softmax(float* s, long n, float scale) {
+// The largest of n scores; the last vector may hold padding after them.
+inline float largest(const float* s, long n) {
   const vi lane = count();
   const vf nothing = splat(-INFINITY);
   const long whole = n / VL * VL;
   vf top = nothing;
   for (long j = 0; j < whole; j += VL) top = larger(load(s + j), top);
-  if (whole < n)  // without the padding's zeros
+  if (whole < n)
     top = larger(pick(lane < (int)(n - whole), load(s + whole), nothing),
                  top);
-  const float most = maximum(top);
+  return maximum(top);
+}
+
+// Scores to weights, in place; zeros in the rest of the last vector.
+inline void softmax(float* s, long n, float scale) {
+  const vi lane = count();
+  const long whole = n / VL * VL;
+  const float most = largest(s, n);
   vf total{};
   for (long j = 0; j < n; j += VL) {
     vf e = exp((load(s + j) - most) * scale);
@@ -58,9 +64,8 @@ inline float softmax(float* s, long n, float scale) {
     store(s + j, e);
     total += e;
   }
-  const float denominator = sum(total), inverse = 1 / denominator;
+  const float inverse = 1 / sum(total);
   for (long j = 0; j < n; j += VL) store(s + j, load(s + j) * inverse);
-  return most * scale + std::log(denominator);
 }
 
 // The part of a row that the next head, or the next sequence, begins with.
@@ -79,17 +84,15 @@ inline void clear_rows(float* x, long ld, long rows, long columns) {
   for (long i = 0; i < rows; i++) std::memset(x + i * ld, 0, 4 * columns);
 }
 
-// A row's scores to the weights that V is multiplied by, in place. Returns
-// the logarithm of the sum of exponentials.
-inline float weigh(const Problem& p, long place, long n, float* s) {
-  const float normal = softmax(s, n, p.scale);
-  if (!p.dropout.on()) return normal;
+// A row's scores to the weights that V is multiplied by, in place.
+inline void weigh(const Problem& p, long place, long n, float* s) {
+  softmax(s, n, p.scale);
+  if (!p.dropout.on()) return;
   const vi lane = count();
   const Draws draws = p.dropout.row(place);
   for (long j = 0; j < n; j += VL)
     store(s + j,
           load(s + j) * p.dropout.factors(draws, (vu)(lane + (int)j)));
-  return normal;
 }
 
 // A head of a sequence.
@@ -100,9 +103,8 @@ struct Unit {
     p.sequence(unit / p.heads, &first, &last, &keys);
   }
   // What comes of no keys at all.
-  void clear_output(const Problem& p, float* out, float* lse) const {
+  void clear_output(const Problem& p, float* out) const {
     clear_rows(out + first * p.H + column, p.H, last - first, p.size);
-    for (long i = first; i < last; i++) lse[i * p.heads + head] = 0;
   }
   // Keys beyond the length have no gradient; without any, queries neither.
   void clear_gradients(const Problem& p, const Parts& grad) const {
@@ -124,29 +126,34 @@ inline void clear_gaps(const Problem& p, float* x, long ld, long columns) {
   clear_rows(x + end * ld, ld, p.R - end, columns);
 }
 
-// A row's weights, as V was multiplied by them, from its scores s, and their
-// gradient from that of the weights, ds; both have n numbers of ns, zeros
-// after them.
+// A row's weights, as V was multiplied by them, from its scores s, and the
+// gradient of the scores from the gradient of the weights, ds; both have n
+// numbers of ns, zeros after them. The maximum and the sum are found again:
+// the logarithm of a sum of large exponentials is too coarse for the weights
+// to add up to 1, and forward may have multiplied by other instructions.
 inline void score_gradient(const Problem& p, long place, long n, long ns,
-                           float normal, float* s, float* ds) {
+                           float* s, float* ds) {
   const vi lane = count();
   const Draws draws = p.dropout.row(place);
-  vf total{};
+  const float most = largest(s, n);
+  vf total{}, change{};
   for (long j = 0; j < ns; j += VL) {
-    vf w = exp(load(s + j) * p.scale - normal), d = load(ds + j);
-    if (n - j < VL) w = pick(lane < (int)(n - j), w, vf{});
+    vf e = exp((load(s + j) - most) * p.scale), d = load(ds + j);
+    if (n - j < VL) e = pick(lane < (int)(n - j), e, vf{});
     if (p.dropout.on())
       d *= p.dropout.factors(draws, (vu)(lane + (int)j));
-    total += w * d;
-    store(s + j, w);
+    total += e;
+    change += e * d;
+    store(s + j, e);
     store(ds + j, d);
   }
-  const float mean = sum(total);
+  const float inverse = 1 / sum(total), mean = sum(change) * inverse;
   for (long j = 0; j < ns; j += VL) {
-    const vf w = load(s + j);
+    const vf w = load(s + j) * inverse;
     store(ds + j, (load(ds + j) - mean) * w * p.scale);
-    if (p.dropout.on())
-      store(s + j, w * p.dropout.factors(draws, (vu)(lane + (int)j)));
+    store(s + j, p.dropout.on()
+                     ? w * p.dropout.factors(draws, (vu)(lane + (int)j))
+                     : w);
   }
 }
 
@@ -172,14 +179,14 @@ struct Room {
   }
 };
 
-// Unit u's part of the outcome, and the logarithms of its sums.
+// Unit u's part of the outcome.
 template <class E>
 void attend(const Problem& p, const Unit& u, const Parts& in, float* out,
-            float* lse, const Room<E>& room) {
+            const Room<E>& room) {
   const long D = p.size, d_words = E::words(D);
   const long first = u.first, last = u.last, n = u.keys, h = u.head;
   const long column = u.column, start = first * in.ld + column;
-  if (!n) return u.clear_output(p, out, lse);
+  if (!n) return u.clear_output(p, out);
   const long ns = ceil_div(n, VL) * VL;
   const Next next(p, h, first, last);
   pack_t<E>(in.k + start, in.ld, D, n, room.keys_t);
@@ -195,7 +202,7 @@ void attend(const Problem& p, const Unit& u, const Parts& in, float* out,
       const long place = (i + r) * p.heads + h;
       for (const float* x : {in.q, in.k, in.v})
         next.fetch(x, in.ld, i - first + r);
-      lse[place] = weigh(p, place, n, s);
+      weigh(p, place, n, s);
     }
     lda = ns;
     const word<E>* w = as_rows(room.S, lda, m, n, room.weight);
@@ -236,7 +243,7 @@ struct GradientRoom {
 // Unit u's part of the gradients, from that of the outcome.
 template <class E>
 void attend_back(const Problem& p, const Unit& u, const Parts& in,
-                 const float* d_out, const float* lse, const Parts& grad,
+                 const float* d_out, const Parts& grad,
                  const GradientRoom<E>& room) {
   const long D = p.size, d_words = E::words(D);
   const long first = u.first, last = u.last, n = u.keys, h = u.head;
@@ -267,7 +274,7 @@ void attend_back(const Problem& p, const Unit& u, const Parts& in,
       for (const float* x : {in.q, in.k, in.v})
         next.fetch(x, in.ld, i - first + r);
       next.fetch(d_out, p.H, i - first + r);
-      score_gradient(p, place, n, ns, lse[place], s, ds);
+      score_gradient(p, place, n, ns, s, ds);
     }
     lda = ns;
     a = as_rows(room.dS, lda, m, n, room.as_is);

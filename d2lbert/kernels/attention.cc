@@ -8,9 +8,8 @@ namespace d2lbert {
 namespace {
 
 template <class E>
-void forward(const Problem& p, const Parts& in, float* out, float* lse) {
+void forward(const Problem& p, const Parts& in, float* out) {
   clear_gaps(p, out, p.H, p.H);
-  clear_gaps(p, lse, p.heads, p.heads);
   const long T = p.longest();
 #pragma omp parallel num_threads(team(8.0 * p.R * T * p.H))
   {
@@ -19,13 +18,13 @@ void forward(const Problem& p, const Parts& in, float* out, float* lse) {
     const Room<E> room(p, T, own);
 #pragma omp for schedule(dynamic, 4) nowait
     for (long unit = 0; unit < p.B * p.heads; unit++)
-      attend<E>(p, Unit(p, unit), in, out, lse, room);
+      attend<E>(p, Unit(p, unit), in, out, room);
   }
 }
 
 template <class E>
 void backward(const Problem& p, const Parts& in, const float* d_out,
-              const float* lse, const Parts& grad) {
+              const Parts& grad) {
   for (float* g : {grad.q, grad.k, grad.v}) clear_gaps(p, g, grad.ld, p.H);
   const long T = p.longest();
 #pragma omp parallel num_threads(team(20.0 * p.R * T * p.H))
@@ -35,7 +34,7 @@ void backward(const Problem& p, const Parts& in, const float* d_out,
     const GradientRoom<E> room(p, T, own);
 #pragma omp for schedule(dynamic, 4) nowait
     for (long unit = 0; unit < p.B * p.heads; unit++)
-      attend_back<E>(p, Unit(p, unit), in, d_out, lse, grad, room);
+      attend_back<E>(p, Unit(p, unit), in, d_out, grad, room);
   }
 }
 
@@ -71,7 +70,7 @@ struct Op {
 
   static MXReturnValue parse(const Attrs& attrs, int* inputs, int* outputs) {
     *inputs = PARTS + 2 + (drops(attrs) ? 1 : 0);
-    *outputs = 2;  // heads joined; logarithms of the softmax's sums
+    *outputs = 1;  // heads joined
     return MX_SUCCESS;
   }
 
@@ -96,7 +95,7 @@ struct Op {
     for (int i = 1; i < PARTS; i++) (*in)[i] = x;
     (*in)[PARTS] = {lens[0] + 1};
     if (drops(attrs)) (*in)[PARTS + 2] = {64};
-    *out = {{x[0], H}, {x[0], heads}};
+    *out = {{x[0], H}};
     return MX_SUCCESS;
   }
 
@@ -108,13 +107,14 @@ struct Op {
     const bool bf16 = wants_bf16(attrs);
     if (bf16 && !D2LBERT_BF16) return fail(no_bf16());
     const auto run = pick(bf16, p.size, D2LBERT_PRODUCTS(forward));
-    run(p, parts(in, 0, p.H), floats((*out)[0]), floats((*out)[1]));
+    run(p, parts(in, 0, p.H), floats((*out)[0]));
     return MX_SUCCESS;
   }
 
   static MXReturnValue run_backward(const Attrs& attrs, Tensors* in,
                                     Tensors* out, const OpResource&) {
-    const Problem p = problem(attrs, in, 2);
+    // in: gradient of the outcome, inputs, outcome
+    const Problem p = problem(attrs, in, 1);
     const bool bf16 = wants_bf16(attrs);
     if (bf16 && !D2LBERT_BF16) return fail(no_bf16());
     const auto run = pick(bf16, p.size, D2LBERT_PRODUCTS(backward));
@@ -126,7 +126,7 @@ struct Op {
       for (float** g : {&grad.q, &grad.k, &grad.v})
         if (!*g) *g = unwanted.data();
     }
-    run(p, parts(in, 2, p.H), floats((*in)[0]), floats(in->back()), grad);
+    run(p, parts(in, 1, p.H), floats((*in)[0]), grad);
     for (size_t i = PARTS; i < out->size(); i++) clear((*out)[i]);
     return MX_SUCCESS;
   }

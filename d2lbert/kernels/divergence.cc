@@ -7,9 +7,18 @@
 namespace d2lbert {
 namespace {
 
+// A row's largest score and the logarithm of its sum of exponentials after
+// that was subtracted. Their sum would be too coarse where scores are large.
+struct Normal {
+  float most, log;
+  vf weights(vf scores, float cold) const {
+    return exp((scores - most) * cold - log);
+  }
+};
+
 MXReturnValue parse(const Attrs&, int* inputs, int* outputs) {
   *inputs = 2;   // scores, taught
-  *outputs = 2;  // each row's divergence; the log of both its sums
+  *outputs = 2;  // each row's divergence; `Normal` of both its softmaxes
   return MX_SUCCESS;
 }
 
@@ -17,7 +26,7 @@ MXReturnValue infer_shape(const Attrs&, Shapes* in, Shapes* out) {
   const Shape x = (*in)[0];
   if (x.size() != 2) return fail("divergence needs scores (M, V)");
   (*in)[1] = x;
-  *out = {{x[0]}, {x[0], 2}};
+  *out = {{x[0]}, {x[0], 4}};
   return MX_SUCCESS;
 }
 
@@ -26,7 +35,8 @@ MXReturnValue run_forward(const Attrs& attrs, Tensors* in, Tensors* out,
   const float *X = floats((*in)[0]), *Y = floats((*in)[1]);
   const long M = (*in)[0].shape[0], V = (*in)[0].shape[1];
   const float cold = 1 / (float)number(attrs, "temperature", 1);
-  float *rows = floats((*out)[0]), *logs = floats((*out)[1]);
+  float* rows = floats((*out)[0]);
+  Normal* normals = (Normal*)floats((*out)[1]);
 #pragma omp parallel for schedule(static) num_threads(team(40.0 * M * V))
   for (long i = 0; i < M; i++) {
     const float *x = X + i * V, *y = Y + i * V;
@@ -50,18 +60,18 @@ MXReturnValue run_forward(const Attrs& attrs, Tensors* in, Tensors* out,
     const float all_y = sum(total_y);
     const float log_x = std::log(sum(total_x)), log_y = std::log(all_y);
     rows[i] = sum(apart) / all_y + (log_x - log_y);
-    // Of what stands above, for exp(x / T - log)
-    logs[2 * i] = most_x * cold + log_x;
-    logs[2 * i + 1] = most_y * cold + log_y;
+    normals[2 * i] = {most_x, log_x};
+    normals[2 * i + 1] = {most_y, log_y};
   }
   return MX_SUCCESS;
 }
 
 MXReturnValue run_backward(const Attrs& attrs, Tensors* in, Tensors* out,
                            const OpResource&) {
-  // in: drows, dlogs, scores, taught, rows, logs
+  // in: drows, dnormals, scores, taught, rows, normals
   const float *d = floats((*in)[0]), *X = floats((*in)[2]);
-  const float *Y = floats((*in)[3]), *logs = floats((*in)[5]);
+  const float* Y = floats((*in)[3]);
+  const Normal* normals = (const Normal*)floats((*in)[5]);
   const long M = (*in)[2].shape[0], V = (*in)[2].shape[1];
   const float cold = 1 / (float)number(attrs, "temperature", 1);
   float* dX = floats((*out)[0]);
@@ -70,12 +80,12 @@ MXReturnValue run_backward(const Attrs& attrs, Tensors* in, Tensors* out,
 #pragma omp parallel for schedule(static) num_threads(team(40.0 * M * V))
   for (long i = 0; i < M; i++) {
     const float *x = X + i * V, *y = Y + i * V;
-    const float log_x = logs[2 * i], log_y = logs[2 * i + 1];
+    const Normal of_x = normals[2 * i], of_y = normals[2 * i + 1];
     const float scale = d[i] * cold;
     for (long j = 0; j < V; j += VL)
       store(dX + i * V + j,
-            scale * (exp(load(x + j, V - j) * cold - log_x) -
-                     exp(load(y + j, V - j) * cold - log_y)),
+            scale * (of_x.weights(load(x + j, V - j), cold) -
+                     of_y.weights(load(y + j, V - j), cold)),
             V - j);
   }
   return MX_SUCCESS;

@@ -13,10 +13,10 @@ struct Job {
   const float *X, *W[3], *b[3], *Wo, *bo;  // the biases may be null
 };
 
-// Queries, keys and values (R, 3H), the heads' outcomes (R, H), and the
-// logarithms of their sums (R, heads), as the gradient needs them.
+// Queries, keys and values (R, 3H) and the heads' outcomes (R, H), as the
+// gradient needs them.
 struct Kept {
-  float *qkv, *joined, *lse;
+  float *qkv, *joined;
   Normalized sums;
 };
 
@@ -89,12 +89,10 @@ void forward(const Job& job, const Kept& kept, float* Y) {
 #pragma omp parallel num_threads(threads)
   {
     Scratch& own = own_scratch();
-    own.reset(4 * most * (5 * H + p.heads + words) + 512 +
-              Room<E>::bytes(p, T));
+    own.reset(4 * most * (5 * H + words) + 512 + Room<E>::bytes(p, T));
     float* qkv = own.take<float>(most * N);
     float* joined = own.take<float>(most * H);
     float* out = own.take<float>(most * H);
-    float* sums = own.take<float>(most * p.heads);
     word<E>* x_words = own.take<word<E>>(most * words);
     const Room<E> room(p, T, own);
     packing.all(4 * parts, [&](long i) {
@@ -115,10 +113,9 @@ void forward(const Job& job, const Kept& kept, float* Y) {
         multiply<E>(false, m, H, words, a, ld, packed[k], qkv + k * H, N, BIAS,
                     &ahead, bias[k]);
       float* q = from_row(qkv, first, N);
-      float* lse = kept.lse ? kept.lse : from_row(sums, first, p.heads);
       for (long unit = g.begin * p.heads; unit < g.end * p.heads; unit++)
         attend<E>(p, Unit(p, unit), {q, q + H, q + 2 * H, N},
-                  from_row(joined, first, H), lse, room);
+                  from_row(joined, first, H), room);
       if (kept.qkv) {
         keep(qkv, m * N, kept.qkv + first * N);
         keep(joined, m * H, kept.joined + first * H);
@@ -204,8 +201,8 @@ void backward(const Job& job, const Kept& kept, const float* dY,
       float *q = kept.qkv, *d = from_row(dq, first, N);
       for (long unit = g.begin * p.heads; unit < g.end * p.heads; unit++)
         attend_back<E>(p, Unit(p, unit), {q, q + H, q + 2 * H, N},
-                       from_row(dj, first, H), kept.lse,
-                       {d, d + H, d + 2 * H, N}, room);
+                       from_row(dj, first, H), {d, d + H, d + 2 * H, N},
+                       room);
       sum_rows(dq, N, m, N, db);
       if (to.X) {
         float* const rows_X = to.X + first * H;
@@ -296,10 +293,9 @@ class SelfAttention : public Keeping {
       return fail("self_attention needs offsets that rise from 0 to " +
                   std::to_string(p.R) + ", the number of rows");
     if (keeps) {
-      memory.reset(4 * p.R * (5 * p.H + p.heads + 1) + 320);
+      memory.reset(4 * p.R * (5 * p.H + 1) + 256);
       kept_.qkv = memory.take<float>(p.R * 3 * p.H);
       kept_.joined = memory.take<float>(p.R * p.H);
-      kept_.lse = memory.take<float>(p.R * p.heads);
       kept_.sums = normalized(p.R, p.H);
     }
     pick(bf16, NO_TILES, D2LBERT_VECTORS(forward))(job, kept_, Y);
