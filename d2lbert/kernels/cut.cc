@@ -8,7 +8,6 @@
 #include <array>
 #include <cstdint>
 #include <cstring>
-#include <new>
 #include <numeric>
 #include <string>
 #include <string_view>
@@ -16,6 +15,7 @@
 #include <vector>
 
 #include "cut.h"
+#include "door.h"
 
 namespace {
 
@@ -377,19 +377,20 @@ class Text {
 
 }  // namespace
 
+// All but those that free something return a Status.
 extern "C" {
 
-// What a text is cut in, and the next one; null when memory runs out.
-void* text_new() try {
-  return new Text;
-} catch (const std::bad_alloc&) {
-  return nullptr;
+// Memory in which texts are cut, one after the other.
+int text_new(void** made) try {
+  *made = new Text;
+  return kDone;
+} catch (...) {
+  return failure();
 }
 
 // Cut UTF-8 into words. lines: what the lines are (`Lines`); most: bytes of a
-// paragraph. sizes receives the lengths of what text_copy fills, behind them
-// those of the words that have letters beyond ASCII and are to be small ones,
-// and last 1 where Python is to do it. Returns 1 when memory runs out.
+// paragraph. sizes (7) receives the lengths of what text_copy fills, after
+// them the length of text_foreign, and last 1 where Python is to do it.
 int text_cut(void* handle, const char* bytes, int64_t size, int lines,
              int lower, int64_t most, int64_t* sizes) try {
   auto* text = static_cast<Text*>(handle);
@@ -399,56 +400,70 @@ int text_cut(void* handle, const char* bytes, int64_t size, int lines,
   text->sizes(sizes);
   sizes[5] = static_cast<int64_t>(text->foreign().size());
   sizes[6] = !done;
-  return 0;
-} catch (const std::bad_alloc&) {
-  return 1;
+  return kDone;
+} catch (...) {
+  return failure();
 }
 
-// The words of which Python says what becomes of them, a line for each.
-void text_foreign(const void* handle, char* to) {
+// The words that have letters beyond ASCII and are to be made small, which
+// Python does, a line for each.
+int text_foreign(const void* handle, char* to, int64_t size) try {
   const std::string found = static_cast<const Text*>(handle)->foreign();
+  require(static_cast<int64_t>(found.size()) == size);
   std::copy(found.begin(), found.end(), to);
+  return kDone;
+} catch (...) {
+  return failure();
 }
 
-// What became of them; returns 1 if these are not as many, 2 when memory runs
-// out.
+// The same words made small, as many lines.
 int text_rename(void* handle, const char* lines, int64_t size,
                 int64_t* sizes) try {
   auto* text = static_cast<Text*>(handle);
-  const bool done = text->rename({lines, static_cast<size_t>(size)});
+  require(text->rename({lines, static_cast<size_t>(size)}));
   text->sizes(sizes);
-  return !done;
-} catch (const std::bad_alloc&) {
-  return 2;
+  return kDone;
+} catch (...) {
+  return failure();
 }
 
 // names receives the words in the order of their numbers, a line feed after
-// each.
-void text_copy(const void* handle, int32_t* types, int64_t* sentences,
-               int64_t* paragraphs, int64_t* articles, char* names) {
-  static_cast<const Text*>(handle)->copy(types, sentences, paragraphs,
-                                         articles, names);
+// each. sizes (5): the lengths of the arrays.
+int text_copy(const void* handle, int32_t* types, int64_t* sentences,
+              int64_t* paragraphs, int64_t* articles, char* names,
+              const int64_t* sizes) try {
+  auto* text = static_cast<const Text*>(handle);
+  int64_t expected[5];
+  text->sizes(expected);
+  require(std::equal(expected, expected + 5, sizes));
+  text->copy(types, sentences, paragraphs, articles, names);
+  return kDone;
+} catch (...) {
+  return failure();
 }
 
 void text_free(void* handle) { delete static_cast<Text*>(handle); }
 
-// A table of names; null when memory runs out.
-void* names_new() try {
-  return new Names;
-} catch (const std::bad_alloc&) {
-  return nullptr;
+// A table of names.
+int names_new(void** made) try {
+  *made = new Names;
+  return kDone;
+} catch (...) {
+  return failure();
 }
 
-// Number `size` bytes of names, a line feed after each: numbers, with room for
-// one for every two bytes, receives those. Those at which `kept`, unless it is
-// null, is 0, are passed over, and have -1. sizes receives how many names
-// came, and how many the table holds; how many letters those have is added to
-// the last. Returns 1 when memory runs out.
+// Number `size` bytes of names, a line feed after each: numbers (room)
+// receives their numbers. Names at which `kept` (num_kept), unless it is null,
+// is 0 are passed over, and have -1. sizes (3) receives how many names came,
+// and how many the table holds; how many letters those have is added to the
+// last.
 int names_add(void* handle, const char* lines, int64_t size,
-              const uint8_t* kept, int32_t* numbers, int64_t* sizes) try {
+              const uint8_t* kept, int64_t num_kept, int32_t* numbers,
+              int64_t room, int64_t* sizes) try {
   auto* names = static_cast<Names*>(handle);
-  const int32_t* const first = numbers;
   const char* end = lines + size;
+  require(!size || end[-1] == '\n');
+  int64_t count = 0;
   std::vector<Word> words;
   while (lines < end) {
     words.clear();
@@ -460,31 +475,44 @@ int names_add(void* handle, const char* lines, int64_t size,
           std::string_view(begin, static_cast<size_t>(lines - begin)));
       names->expect(words.back());
     }
+    const auto after = count + static_cast<int64_t>(words.size());
+    require(after <= room && (!kept || after <= num_kept));
     for (const Word& word : words) names->expect_text(word);
     for (const Word& word : words) {
       const size_t known = names->size();
-      *numbers++ = kept && !*kept++ ? -1 : names->number(word);
+      numbers[count] =
+          kept && !kept[count] ? -1 : names->number(word);
+      ++count;
       if (names->size() > known) {
-        // What goes on with a letter in UTF-8 is none
+        // Continuation bytes of UTF-8 are no letters
         sizes[2] += std::count_if(word.begin, word.begin + word.size,
                                   [](char c) { return (c & 0xc0) != 0x80; });
       }
     }
   }
-  sizes[0] = numbers - first;
+  sizes[0] = count;
   sizes[1] = static_cast<int64_t>(names->size());
-  return 0;
-} catch (const std::bad_alloc&) {
-  return 1;
+  return kDone;
+} catch (...) {
+  return failure();
 }
 
-// The words from number `first` on, a line each; if `to` is null, only returns
-// how many bytes these are.
-int64_t names_copy(const void* handle, int64_t first, char* to) {
-  const std::string_view text = static_cast<const Names*>(handle)->from(
-      static_cast<size_t>(first));
-  if (to) std::copy(text.begin(), text.end(), to);
-  return static_cast<int64_t>(text.size());
+// The words from number `first` on, a line each, into `to` (size); if that is
+// null, only the number of bytes, `size`.
+int names_copy(const void* handle, int64_t first, char* to,
+               int64_t* size) try {
+  auto* names = static_cast<const Names*>(handle);
+  require(first >= 0 && static_cast<size_t>(first) <= names->size());
+  const std::string_view text = names->from(static_cast<size_t>(first));
+  const auto found = static_cast<int64_t>(text.size());
+  if (to) {
+    require(found == *size);
+    std::copy(text.begin(), text.end(), to);
+  }
+  *size = found;
+  return kDone;
+} catch (...) {
+  return failure();
 }
 
 void names_free(void* handle) { delete static_cast<Names*>(handle); }

@@ -130,10 +130,11 @@ class Names {
     Slot& slot = slots_[find(word)];
     if (slot.number >= 0) return slot.number;
     const auto k = static_cast<int32_t>(size());
-    if (text_.size() >> 32) throw std::bad_alloc();
-    slot = {word.key, k, static_cast<uint32_t>(text_.size())};
+    const size_t start = text_.size(), end = start + word.size + 1;
+    if (end >> 32 || size() >> 31) throw std::bad_alloc();
+    starts_.push_back(static_cast<uint32_t>(end));
     text_.append(word.begin, word.size).push_back('\n');
-    starts_.push_back(static_cast<uint32_t>(text_.size()));
+    slot = {word.key, k, static_cast<uint32_t>(start)};
     if (size() * 5 > slots_.size() * 3) grow();
     return k;
   }

@@ -3,6 +3,7 @@
 To be called where `draw.library` says that they are compiled; each gives what
 its plain twin gives. While C++ is at work other threads go on.
 """
+import ctypes
 import weakref
 
 import numpy as onp
@@ -29,9 +30,8 @@ class Room:
     """
 
     def __init__(self):
-        library = draw.library()
-        self.library, self.handle = library, _there(library.text_new())
-        self._free = weakref.finalize(self, library.text_free, self.handle)
+        self.library = draw.library()
+        self.handle = _made(self, self.library, 'text')
 
 
 def text(data, lines, lower=True, most=NO_BOUND, room=None):
@@ -47,21 +47,18 @@ def text(data, lines, lower=True, most=NO_BOUND, room=None):
     room = room or Room()
     library, handle = room.library, room.handle
     sizes = onp.zeros(7, 'int64')
-    _there(not library.text_cut(handle, data, len(data), lines, lower, most,
-                                sizes))
+    library.text_cut(handle, data, len(data), lines, lower, most, sizes)
     if sizes[6]:
         return None
     if sizes[5]:
         # Blanks part the words, so no letter depends on another word
         foreign = onp.empty(sizes[5], 'uint8')
-        library.text_foreign(handle, foreign)
+        library.text_foreign(handle, foreign, len(foreign))
         small = foreign.tobytes().decode().lower().encode()
-        failed = library.text_rename(handle, small, len(small), sizes)
-        _there(failed != 2)
-        assert not failed
+        library.text_rename(handle, small, len(small), sizes)
     arrays = [onp.empty(size, dtype) for size, dtype in zip(
         sizes, ('int32', 'int64', 'int64', 'int64', 'uint8'))]
-    library.text_copy(handle, *arrays)
+    library.text_copy(handle, *arrays, sizes)
     return (*arrays[:-1], arrays[-1].tobytes())
 
 
@@ -73,19 +70,20 @@ def first_places(types, lengths, places, first):
     int64.
     """
     types = onp.ascontiguousarray(types)
-    assert types.itemsize in (2, 4) and len(types) == lengths.sum()
-    draw.library().first_places(types.ctypes.data, types.itemsize,
-                                len(lengths), lengths, places, first)
+    assert types.itemsize in (2, 4) and len(places) == len(lengths)
+    draw.library().first_places(
+        types.ctypes.data, types.itemsize, len(types), len(first),
+        len(lengths), lengths, places, first)
 
 
 def looked_up(table, types):
     """table[types], in any thread.
 
-    table (types + 1,) uint16 or int32; types (words,) int32, from -1 on.
+    table uint16 or int32; types (words,) int32, -1 for the last entry.
     """
     assert table.itemsize in (2, 4) and table.flags.c_contiguous
     found = onp.empty(len(types), table.dtype)
-    draw.library().look_up(table.ctypes.data, table.itemsize, len(table) - 1,
+    draw.library().look_up(table.ctypes.data, table.itemsize, len(table),
                            types, len(types), found.ctypes.data)
     return found
 
@@ -100,10 +98,12 @@ def spread(table, begins, lengths, types, ends, size):
     places, int64. In any thread.
     """
     assert table.itemsize in (2, 4) and table.flags.c_contiguous
+    assert len(begins) >= len(lengths)
     ends, found = onp.array(ends), onp.empty(size + SPARE, table.dtype)
     draw.library().spread(
-        table.ctypes.data, table.itemsize, begins, lengths, types, len(types),
-        ends, len(ends), found.ctypes.data)
+        table.ctypes.data, table.itemsize, len(table), begins, lengths,
+        len(lengths), types, len(types), ends, len(ends), found.ctypes.data,
+        size)
     return found[:size], ends
 
 
@@ -116,7 +116,7 @@ def counted(types, num_types, table=None):
     assert table is None or table.dtype == 'int32' and len(table) >= num_types
     counts = onp.zeros(num_types, 'int64')
     draw.library().count_types(types, len(types), None if table is None
-                               else table.ctypes.data, counts)
+                               else table.ctypes.data, num_types, counts)
     return counts
 
 
@@ -124,9 +124,8 @@ class Names:
     """Different words, numbered as they came. Not for several threads."""
 
     def __init__(self):
-        library = draw.library()
-        self._library, self._handle = library, _there(library.names_new())
-        self._free = weakref.finalize(self, library.names_free, self._handle)
+        self._library = draw.library()
+        self._handle = _made(self, self._library, 'names')
         # Names that came last, all names, their letters
         self._sizes = onp.zeros(3, 'int64')
 
@@ -146,17 +145,19 @@ class Names:
         numbers = onp.empty(len(lines) // 2, 'int32')
         if kept is not None:
             kept = onp.ascontiguousarray(kept).view('uint8')
-        failed = self._library.names_add(
+        self._library.names_add(
             self._handle, lines, len(lines),
-            None if kept is None else kept.ctypes.data, numbers, self._sizes)
-        _there(not failed)
+            None if kept is None else kept.ctypes.data,
+            0 if kept is None else len(kept), numbers, len(numbers),
+            self._sizes)
         return numbers[:self._sizes[0]]
 
     def text(self, first=0):
         """The words from number `first` on, a line each: bytes."""
-        size = self._library.names_copy(self._handle, first, None)
-        names = onp.empty(size, 'uint8')
-        self._library.names_copy(self._handle, first, names.ctypes.data)
+        size = ctypes.c_int64()
+        self._library.names_copy(self._handle, first, None, size)
+        names = onp.empty(size.value, 'uint8')
+        self._library.names_copy(self._handle, first, names.ctypes.data, size)
         return names.tobytes()
 
 
@@ -170,16 +171,17 @@ class Pieces:
     """
 
     def __init__(self, begin, more, unknown, most, lower):
-        library = draw.library()
         tables = []
         for pieces in (begin, more):
+            # Words that are cut here have no other letters, nor line feeds
+            pieces = {piece: idx for piece, idx in pieces.items()
+                      if piece.isascii() and piece.isprintable()}
             lines = ''.join(f'{piece}\n' for piece in pieces).encode()
-            tables += [lines, len(lines), onp.array([*pieces.values()],
-                                                    'int32')]
-        self._library = library
-        self._handle = _there(library.pieces_new(*tables, unknown, most,
-                                                 lower))
-        self._free = weakref.finalize(self, library.pieces_free, self._handle)
+            ids = onp.array([*pieces.values()], 'int32')
+            tables += [lines, len(lines), ids, len(ids)]
+        self._library = draw.library()
+        self._handle = _made(self, self._library, 'pieces', *tables, unknown,
+                             most, lower)
 
     def cut(self, lines):
         """(counts, ids) of words, a line each, bytes: int32.
@@ -188,15 +190,15 @@ class Pieces:
         not of ASCII's letters, digits and punctuation alone.
         """
         counts = onp.empty(lines.count(b'\n'), 'int32')
-        ids = onp.empty(len(lines), 'int32')
-        size = self._library.pieces_cut(self._handle, lines, len(lines),
-                                        counts, ids)
-        _there(size >= 0)
-        return counts, ids[:size].copy()
+        ids, size = onp.empty(len(lines), 'int32'), ctypes.c_int64()
+        self._library.pieces_cut(self._handle, lines, len(lines), counts,
+                                 len(counts), ids, size)
+        return counts, ids[:size.value].copy()
 
 
-def _there(found):
-    """What C++ gave, unless it had no memory to make it."""
-    if not found:
-        raise MemoryError('no room for the words of a text')
-    return found
+def _made(owner, library, kind, *arguments):
+    """A handle of C++, which is freed with its owner."""
+    handle = ctypes.c_void_p()
+    getattr(library, f'{kind}_new')(*arguments, handle)
+    weakref.finalize(owner, getattr(library, f'{kind}_free'), handle)
+    return handle

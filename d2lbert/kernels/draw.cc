@@ -8,7 +8,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <new>
 #include <utility>
 #include <vector>
 
@@ -23,64 +22,91 @@ void draw_order(uint32_t* state, int64_t num_paragraphs, int32_t* order) {
 
 // Next sentence prediction: for each pair of neighbours in the paragraphs
 // order[first] to order[last - 1], in half of the cases the second is replaced
-// by a random sentence of all num_paragraphs; with swap both change places
-// then. Writes where the words of both begin and end, for the pairs that fit,
-// and returns how many those are.
+// by a random sentence of all num_order paragraphs; with swap both change
+// places then. Writes where the words of both begin and end, for the pairs
+// that fit, of which there is room for `room`, and how many they are.
 //
-// Paragraph q holds sentences paragraphs[q] to paragraphs[q + 1] - 1, and
-// sentence s the words sentences[s] to sentences[s + 1] - 1.
-int64_t draw_pairs(uint32_t* state, int64_t num_paragraphs,
-                   const int32_t* order, int64_t first, int64_t last,
-                   const int64_t* paragraphs, const int64_t* sentences,
-                   int64_t max_len, int swap, int64_t* spans,
-                   uint8_t* is_next) {
+// Paragraph q of num_paragraphs holds sentences paragraphs[q] to
+// paragraphs[q + 1] - 1, and sentence s of num_sentences the words
+// sentences[s] to sentences[s + 1] - 1. Returns a Status.
+int draw_pairs(uint32_t* state, int64_t num_order, const int32_t* order,
+               int64_t first, int64_t last, const int64_t* paragraphs,
+               int64_t num_paragraphs, const int64_t* sentences,
+               int64_t num_sentences, int64_t max_len, int swap,
+               int64_t* spans, uint8_t* is_next, int64_t room,
+               int64_t* num_pairs) try {
+  require(0 <= first && last <= num_order);
+  const auto sentences_of = [&](int64_t k) {
+    const int64_t q = order[k];
+    require(0 <= q && q < num_paragraphs);
+    const int64_t begin = paragraphs[q], end = paragraphs[q + 1];
+    require(0 <= begin && begin < end && end <= num_sentences);
+    return std::make_pair(begin, end);
+  };
+  const auto words_of = [&](int64_t s) {
+    const int64_t begin = sentences[s], end = sentences[s + 1];
+    require(0 <= begin && begin <= end && end < int64_t{1} << 60);
+    return std::make_pair(begin, end);
+  };
   Twister random(state);
   int64_t kept = 0;
   for (int64_t k = first; k < last; ++k) {
-    const int64_t end = paragraphs[order[k] + 1];
-    for (int64_t s = paragraphs[order[k]]; s + 1 < end; ++s) {
+    const auto here = sentences_of(k);
+    for (int64_t s = here.first; s + 1 < here.second; ++s) {
       int64_t a = s, b = s + 1;
       const bool next = random.uniform() < 0.5;
       if (!next && swap) {
         std::swap(a, b);
       } else if (!next) {
-        const int64_t q =
-            order[random.below(static_cast<uint32_t>(num_paragraphs))];
-        b = paragraphs[q] + random.below(static_cast<uint32_t>(
-                                paragraphs[q + 1] - paragraphs[q]));
+        const auto there =
+            sentences_of(random.below(static_cast<uint32_t>(num_order)));
+        b = there.first + random.below(static_cast<uint32_t>(
+                              there.second - there.first));
       }
-      const int64_t* from_a = sentences + a;
-      const int64_t* from_b = sentences + b;
-      if (from_a[1] - from_a[0] + from_b[1] - from_b[0] + 3 > max_len) {
+      const auto one = words_of(a), other = words_of(b);
+      if (one.second - one.first + other.second - other.first + 3 >
+          max_len) {
         continue;
       }
+      require(kept < room);
       int64_t* span = spans + 4 * kept;
-      span = std::copy(from_a, from_a + 2, span);
-      std::copy(from_b, from_b + 2, span);
+      span[0] = one.first;
+      span[1] = one.second;
+      span[2] = other.first;
+      span[3] = other.second;
       is_next[kept++] = next;
     }
   }
-  return kept;
+  *num_pairs = kept;
+  return kDone;
+} catch (...) {
+  return failure();
 }
 
 // Masked language modelling for each pair of spans of words, written as padded
 // rows: tokens and segments (N, T), valid_lens (N), positions, weights and
-// labels (N, P). num_preds[n] says how many of n tokens are predicted (at most
-// P); no pair has more than T tokens. kinds may be null, and says what each
-// token is (above); choices may be null, and are the num_choices tokens by
-// which others are replaced. whole_words hides words of which num_preds[n]
-// holds all pieces, or none of them.
-// Returns 0, or 1 when memory runs out.
+// labels (N, P). types: those of num_words words, numbers: (num_types).
+// num_preds[n] is how many of n tokens are predicted (at most P), (T + 1).
+// kinds (num_kinds) may be null, and says what each token is (above); choices
+// may be null, and are the num_choices tokens by which others are replaced.
+// whole_words hides words of which num_preds[n] holds all pieces, or none of
+// them. Returns a Status.
 int draw_masks(uint32_t* state, int64_t num_pairs, const int64_t* spans,
-               const void* types, int64_t type_bytes, const int32_t* numbers,
+               const void* types, int64_t type_bytes, int64_t num_words,
+               const int32_t* numbers, int64_t num_types,
                const Specials* specials, const int32_t* num_preds, int64_t T,
                int64_t P,
                int32_t* tokens, int32_t* segments, float* valid_lens,
                int32_t* positions, float* weights, int32_t* labels,
-               const uint8_t* kinds, const int32_t* choices,
-               int64_t num_choices, int whole_words) try {
+               const uint8_t* kinds, int64_t num_kinds,
+               const int32_t* choices, int64_t num_choices,
+               int whole_words) try {
+  const Words words{types, type_bytes, num_words, numbers, num_types};
+  specials->check(words, kinds, num_kinds, choices, num_choices);
+  require_range(num_preds, T + 1, 0, P + 1);
+  require(!num_pairs || T >= 3);
+  require(kinds || !whole_words);
   Twister random(state);
-  const Words words{types, type_bytes, numbers};
   const Others others{choices, static_cast<uint32_t>(
       choices != nullptr ? num_choices : specials->vocab_size)};
   std::vector<int32_t> candidates;
@@ -92,10 +118,10 @@ int draw_masks(uint32_t* state, int64_t num_pairs, const int64_t* spans,
     int32_t* end = row;
     *end++ = specials->cls;
     const int64_t* span = spans + 4 * k;
-    end = words.copy(span[0], span[1], end);
+    end = words.copy(span[0], span[1], end, T - 3);
     *end++ = specials->sep;
     const int32_t* second = end;
-    end = words.copy(span[2], span[3], end);
+    end = words.copy(span[2], span[3], end, row + T - 1 - end);
     *end++ = specials->sep;
     const auto length = end - row;
     std::fill(end, row + T, specials->pad);
@@ -106,7 +132,7 @@ int draw_masks(uint32_t* state, int64_t num_pairs, const int64_t* spans,
     // What is hidden together: where it begins. Its pieces follow
     candidates.clear();
     const auto goes_on = [&](int64_t i) {
-      return whole_words && kinds[row[i]] == kGoesOn &&
+      return whole_words && i && kinds[row[i]] == kGoesOn &&
              !(kinds[row[i - 1]] & kFixed);
     };
     for (int32_t i = 0; i < length; ++i) {
@@ -138,9 +164,9 @@ int draw_masks(uint32_t* state, int64_t num_pairs, const int64_t* spans,
       weights[k * P + i] = real ? 1.0f : 0.0f;
     }
   }
-  return 0;
-} catch (const std::bad_alloc&) {
-  return 1;
+  return kDone;
+} catch (...) {
+  return failure();
 }
 
 }  // extern "C"

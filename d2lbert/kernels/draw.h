@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <utility>
 
+#include "door.h"
+
 namespace {
 
 // CPython's random.Random over the 624 words and the position in them that
@@ -72,14 +74,17 @@ class Twister {
   uint32_t position_;
 };
 
-// Words of a text as numbers of their types, two or four bytes each, which
-// `numbers` turns into those of the vocabulary.
+// Words of a text (size) as numbers of their types, two or four bytes each,
+// which `numbers` (num_types) turns into numbers of the vocabulary.
 struct Words {
   const void* types;
-  int64_t bytes;
+  int64_t bytes, size;
   const int32_t* numbers;
+  int64_t num_types;
 
-  int32_t* copy(int64_t begin, int64_t end, int32_t* to) const {
+  // Words begin to end - 1; `to` has room for so many numbers.
+  int32_t* copy(int64_t begin, int64_t end, int32_t* to, int64_t room) const {
+    require(0 <= begin && begin <= end && end <= size && end - begin <= room);
     return bytes == 2 ? copy(static_cast<const uint16_t*>(types), begin, end,
                              to)
                       : copy(static_cast<const int32_t*>(types), begin, end,
@@ -89,6 +94,7 @@ struct Words {
  private:
   template <typename T>
   int32_t* copy(const T* from, int64_t begin, int64_t end, int32_t* to) const {
+    require_range(from + begin, end - begin, 0, num_types);
     return std::transform(from + begin, from + end, to,
                           [this](T type) { return numbers[type]; });
   }
@@ -97,6 +103,18 @@ struct Words {
 // The numbers of the special tokens, and how many the vocabulary holds.
 struct Specials {
   int32_t pad, mask, cls, sep, vocab_size;
+
+  // These and other tokens are tokens of the vocabulary.
+  void check(const Words& words, const uint8_t* kinds, int64_t num_kinds,
+             const int32_t* choices, int64_t num_choices) const {
+    const int32_t special[] = {pad, mask, cls, sep};
+    require_range(special, 4, 0, vocab_size);
+    require_range(words.numbers, words.num_types, 0, vocab_size);
+    require(!kinds || num_kinds >= vocab_size);
+    if (!choices) return;
+    require(num_choices > 0);
+    require_range(choices, num_choices, 0, vocab_size);
+  }
 };
 
 // What tokens can be: never hidden, or going on with the word of the one

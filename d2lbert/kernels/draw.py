@@ -23,44 +23,61 @@ def _opened(path):
     i32, i64, f32 = array('int32'), array('int64'), array('float32')
     f64 = array('float64')
     u8, u32 = array('uint8'), array('uint32')
-    number, pointer = ctypes.c_int64, ctypes.c_void_p
-    for name, restype, *argtypes in (
-            ('text_new', pointer),
-            ('text_cut', ctypes.c_int, pointer, ctypes.c_char_p, number,
-             ctypes.c_int, ctypes.c_int, number, i64),
-            ('text_foreign', None, pointer, u8),
-            ('text_rename', ctypes.c_int, pointer, ctypes.c_char_p, number,
-             i64),
-            ('text_copy', None, pointer, i32, i64, i64, i64, u8),
-            ('text_free', None, pointer),
-            ('names_new', pointer),
-            ('names_add', ctypes.c_int, pointer, ctypes.c_char_p, number,
-             pointer, i32, i64),
-            ('names_copy', number, pointer, number, pointer),
-            ('names_free', None, pointer),
-            ('count_types', None, i32, number, pointer, i64),
-            ('look_up', None, pointer, number, number, i32, number, pointer),
-            ('spread', None, pointer, number, i64, i32, i32, number, i64,
-             number, pointer),
-            ('first_places', None, pointer, number, number, i64, i64, i64),
-            ('pieces_new', pointer, ctypes.c_char_p, number, i32,
-             ctypes.c_char_p, number, i32, ctypes.c_int32, number,
-             ctypes.c_int),
-            ('pieces_cut', number, pointer, ctypes.c_char_p, number, i32,
-             i32),
-            ('pieces_free', None, pointer),
-            ('draw_order', None, u32, number, i32),
-            ('draw_pairs', number, u32, number, i32, number, number, i64,
-             i64, number, ctypes.c_int, i64, u8),
-            ('draw_masks', ctypes.c_int, u32, number, i64, pointer, number,
-             i32, i32, i32, number, number, i32, i32, f32, i32, f32, i32,
-             pointer, pointer, number, ctypes.c_int),
-            ('draw_spans', ctypes.c_int, u32, number, i64, i64, pointer,
-             number, i32, i32, u8, i32, number, f64, number, number, number,
-             number, number, number, i32, f32, i32, f32, i32, i32, i32)):
+    number, pointer, text = ctypes.c_int64, ctypes.c_void_p, ctypes.c_char_p
+    flag, place = ctypes.c_int, ctypes.POINTER(pointer)
+    count = ctypes.POINTER(number)
+    for name, *argtypes in (
+            ('text_new', place),
+            ('text_cut', pointer, text, number, flag, flag, number, i64),
+            ('text_foreign', pointer, u8, number),
+            ('text_rename', pointer, text, number, i64),
+            ('text_copy', pointer, i32, i64, i64, i64, u8, i64),
+            ('text_free', pointer),
+            ('names_new', place),
+            ('names_add', pointer, text, number, pointer, number, i32,
+             number, i64),
+            ('names_copy', pointer, number, pointer, count),
+            ('names_free', pointer),
+            ('count_types', i32, number, pointer, number, i64),
+            ('look_up', pointer, number, number, i32, number, pointer),
+            ('spread', pointer, number, number, i64, i32, number, i32,
+             number, i64, number, pointer, number),
+            ('first_places', pointer, number, number, number, number, i64,
+             i64, i64),
+            ('pieces_new', text, number, i32, number, text, number, i32,
+             number, ctypes.c_int32, number, flag, place),
+            ('pieces_cut', pointer, text, number, i32, number, i32, count),
+            ('pieces_free', pointer),
+            ('draw_order', u32, number, i32),
+            ('draw_pairs', u32, number, i32, number, number, i64, number,
+             i64, number, number, flag, i64, u8, number, count),
+            ('draw_masks', u32, number, i64, pointer, number, number, i32,
+             number, i32, i32, number, number, i32, i32, f32, i32, f32, i32,
+             pointer, number, pointer, number, flag),
+            ('draw_spans', u32, number, i64, i64, number, pointer, number,
+             number, i32, number, i32, u8, number, i32, number, f64, number,
+             number, number, number, number, number, i32, f32, i32, f32, i32,
+             i32, i32)):
         function = getattr(library, name)
-        function.restype, function.argtypes = restype, argtypes
+        function.argtypes = argtypes
+        if name.endswith('_free') or name == 'draw_order':
+            function.restype = None
+        else:
+            function.restype = flag
+            function.errcheck = _check
     return library
+
+
+def _check(status, function, arguments):
+    """Raise what a Status of door.h other than 0 means."""
+    if status == 1:
+        raise MemoryError('no memory left for the words of a text')
+    if status:
+        raise ValueError(
+            'a number of a text points outside of its tables: its files are '
+            'damaged (`d2lbert cache --clear corpora tokens` removes what is '
+            'kept of texts)')
+    return status
 
 
 #: What a token can be, in `kinds` of `masks`.
@@ -100,14 +117,16 @@ def pairs(order, first, last, paragraphs, sentences, max_len, rng,
     Returns spans (N, 4) int64 (where the words of the first and of the
     second begin and end) and is_next (N,) uint8.
     """
-    some = order[first:last]
+    some, num_pairs = order[first:last], ctypes.c_int64()
     most = int((paragraphs[some + 1] - paragraphs[some] - 1).sum())
+    most = max(0, min(most, len(some) * len(sentences)))
     spans, is_next = onp.empty((most, 4), 'int64'), onp.empty(most, 'uint8')
     with _state_of(rng) as state:
-        num_pairs = library().draw_pairs(
-            state, len(order), order, first, last, paragraphs, sentences,
-            max_len, swap, spans, is_next)
-    return spans[:num_pairs], is_next[:num_pairs]
+        library().draw_pairs(
+            state, len(order), order, first, last, paragraphs,
+            len(paragraphs) - 1, sentences, len(sentences) - 1, max_len, swap,
+            spans, is_next, most, num_pairs)
+    return spans[:num_pairs.value], is_next[:num_pairs.value]
 
 
 def masks(spans, types, numbers, specials, num_preds, columns, rng,
@@ -126,15 +145,13 @@ def masks(spans, types, numbers, specials, num_preds, columns, rng,
     """
     types = onp.ascontiguousarray(types)
     with _state_of(rng) as state:
-        failed = library().draw_masks(
+        library().draw_masks(
             state, len(spans), onp.ascontiguousarray(spans),
-            types.ctypes.data, types.itemsize, numbers,
-            onp.array(specials, 'int32'), num_preds, columns[0].shape[1],
-            columns[3].shape[1], *columns, _address(kinds, 'uint8'),
-            _address(choices, 'int32'), 0 if choices is None else len(choices),
+            types.ctypes.data, types.itemsize, len(types), numbers,
+            len(numbers), onp.array(specials, 'int32'), num_preds,
+            columns[0].shape[1], columns[3].shape[1], *columns,
+            *_address(kinds, 'uint8'), *_address(choices, 'int32'),
             whole_words)
-    if failed:
-        raise MemoryError(f'no room for rows of {columns[0].shape[1]} tokens')
 
 
 def spans(rows, parts, types, numbers, specials, kinds, choices, law, most,
@@ -150,22 +167,21 @@ def spans(rows, parts, types, numbers, specials, kinds, choices, law, most,
     """
     types = onp.ascontiguousarray(types)
     with _state_of(rng) as state:
-        failed = library().draw_spans(
+        library().draw_spans(
             state, len(rows) - 1, rows, onp.ascontiguousarray(parts),
-            types.ctypes.data, types.itemsize, numbers,
-            onp.array(specials, 'int32'), kinds, choices, len(choices),
-            onp.array(law, 'float64'), len(law), most, apart, share,
-            columns[0].shape[1], columns[2].shape[1], *columns)
-    if failed:
-        raise MemoryError(f'no room for rows of {columns[0].shape[1]} tokens')
+            len(parts), types.ctypes.data, types.itemsize, len(types),
+            numbers, len(numbers), onp.array(specials, 'int32'), kinds,
+            len(kinds), choices, len(choices), onp.array(law, 'float64'),
+            len(law), most, apart, share, columns[0].shape[1],
+            columns[2].shape[1], *columns)
 
 
 def _address(array, dtype):
-    """Where an array of a dtype lies, for C++; None stays None."""
+    """Where an array of a dtype lies, for C++, and its length; or None, 0."""
     if array is None:
-        return None
+        return None, 0
     assert array.dtype == dtype and array.flags.c_contiguous
-    return array.ctypes.data
+    return array.ctypes.data, len(array)
 
 
 @contextlib.contextmanager

@@ -1,14 +1,16 @@
 // Words cut into word pieces: the longest that fits, from the left (Wu et al.
 // 2016, section 4.1), as the library `tokenizers` does. No MXNet in here.
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
-#include <new>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "cut.h"
+#include "door.h"
 
 namespace {
 
@@ -16,7 +18,10 @@ namespace {
 // branches in an open-addressing table.
 class Pieces {
  public:
-  void read(std::string_view lines, const int32_t* from) {
+  // Pieces, a line each, and as many numbers.
+  void read(std::string_view lines, const int32_t* from, int64_t count) {
+    require(std::count(lines.begin(), lines.end(), '\n') == count &&
+            (lines.empty() || lines.back() == '\n'));
     size_t size = 64;
     // A branch for each letter at most, none for a line feed: some stay free
     while (size < lines.size()) size *= 2;
@@ -139,48 +144,51 @@ class Cutter {
 
 extern "C" {
 
-// Pieces that words begin with and those that words go on with, a line and a
+// Pieces that words begin with and pieces that words go on with, a line and a
 // number for each; most: letters of a word that is not unknown; lower:
-// whether words are made small. Null when memory runs out.
-void* pieces_new(const char* begin, int64_t begin_size,
-                 const int32_t* begin_ids, const char* more,
-                 int64_t more_size, const int32_t* more_ids, int32_t unknown,
-                 int64_t most, int lower) try {
-  auto* cutter = new Cutter(unknown, static_cast<size_t>(most), lower != 0);
-  try {
-    cutter->begin.read({begin, static_cast<size_t>(begin_size)}, begin_ids);
-    cutter->more.read({more, static_cast<size_t>(more_size)}, more_ids);
-  } catch (...) {
-    delete cutter;
-    throw;
-  }
-  return cutter;
-} catch (const std::bad_alloc&) {
-  return nullptr;
+// whether words are made small. `made` receives what cuts words. Returns a
+// Status.
+int pieces_new(const char* begin, int64_t begin_size,
+               const int32_t* begin_ids, int64_t num_begin, const char* more,
+               int64_t more_size, const int32_t* more_ids, int64_t num_more,
+               int32_t unknown, int64_t most, int lower, void** made) try {
+  auto cutter = std::make_unique<Cutter>(
+      unknown, static_cast<size_t>(most), lower != 0);
+  cutter->begin.read({begin, static_cast<size_t>(begin_size)}, begin_ids,
+                     num_begin);
+  cutter->more.read({more, static_cast<size_t>(more_size)}, more_ids,
+                    num_more);
+  *made = cutter.release();
+  return kDone;
+} catch (...) {
+  return failure();
 }
 
-// Cut words, a line each: counts receives how many pieces each has, or -1 for
-// one that is left to the library; ids, with room for `size`, these. Returns
-// how many there are in all, or -1 when memory runs out.
-int64_t pieces_cut(const void* handle, const char* lines, int64_t size,
-                   int32_t* counts, int32_t* ids) try {
+// Cut words, a line each: counts (num_words) receives the number of pieces of
+// each, or -1 for one that is left to the library; ids, with room for `size`,
+// these; num_ids how many there are. Returns a Status.
+int pieces_cut(const void* handle, const char* lines, int64_t size,
+               int32_t* counts, int64_t num_words, int32_t* ids,
+               int64_t* num_ids) try {
   auto* cutter = static_cast<const Cutter*>(handle);
   std::string room;
-  const int32_t* const first = ids;
+  // Each piece has a letter, or is one for a part that has letters
+  int32_t* end_of_ids = ids;
   const char* end = lines + size;
-  while (lines < end) {
+  for (int64_t k = 0; lines < end; ++k) {
     const auto* stop = static_cast<const char*>(
         std::memchr(lines, '\n', static_cast<size_t>(end - lines)));
-    if (!stop) stop = end;
-    int32_t* to = cutter->cut({lines, static_cast<size_t>(stop - lines)}, ids,
-                              &room);
-    *counts++ = to ? static_cast<int32_t>(to - ids) : -1;
-    if (to) ids = to;
+    require(stop && k < num_words);
+    int32_t* to = cutter->cut({lines, static_cast<size_t>(stop - lines)},
+                              end_of_ids, &room);
+    counts[k] = to ? static_cast<int32_t>(to - end_of_ids) : -1;
+    if (to) end_of_ids = to;
     lines = stop + 1;
   }
-  return ids - first;
-} catch (const std::bad_alloc&) {
-  return -1;
+  *num_ids = end_of_ids - ids;
+  return kDone;
+} catch (...) {
+  return failure();
 }
 
 void pieces_free(void* handle) { delete static_cast<Cutter*>(handle); }

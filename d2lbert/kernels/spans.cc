@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <new>
 #include <vector>
 
 #include "draw.h"
@@ -100,24 +99,30 @@ extern "C" {
 // valid_lens (N), and for each prediction its position, weight and label, and
 // the places left and right of its span (N, P).
 //
-// Row k is <cls> and, a <sep> behind each, parts rows[k] to rows[k + 1] - 1,
-// which are words parts[2i] to parts[2i + 1] - 1 of the text. kinds: what
+// Row k is <cls> and, a <sep> after each, parts rows[k] to rows[k + 1] - 1,
+// which are words parts[2i] to parts[2i + 1] - 1 of the text. There are
+// num_parts parts, num_words words, num_types numbers. kinds (num_kinds): what
 // each token of the vocabulary is; choices: what replaces others. law[i]: the
 // share of spans of up to i + 1 words; most: tokens of a span at most; share:
 // how many of a million tokens are to be hidden. What a row hides beyond its
-// share is owed to the next. Returns 0, or 1 when memory runs out.
+// share is owed to the next. Returns a Status.
 int draw_spans(uint32_t* state, int64_t num_rows, const int64_t* rows,
-               const int64_t* parts, const void* types, int64_t type_bytes,
-               const int32_t* numbers, const Specials* specials,
-               const uint8_t* kinds, const int32_t* choices,
-               int64_t num_choices, const double* law, int64_t longest,
+               const int64_t* parts, int64_t num_parts, const void* types,
+               int64_t type_bytes, int64_t num_words, const int32_t* numbers,
+               int64_t num_types, const Specials* specials,
+               const uint8_t* kinds, int64_t num_kinds,
+               const int32_t* choices, int64_t num_choices,
+               const double* law, int64_t longest,
                int64_t most, int64_t apart, int64_t share, int64_t T,
                int64_t P, int32_t* tokens, float* valid_lens,
                int32_t* positions, float* weights, int32_t* labels,
                int32_t* left, int32_t* right) try {
   constexpr int64_t kWhole = 1000000;
+  const Words words{types, type_bytes, num_words, numbers, num_types};
+  specials->check(words, kinds, num_kinds, choices, num_choices);
+  require_rising(rows, num_rows + 1, num_parts);
+  require(!num_rows || T >= 1);
   Twister random(state);
-  const Words words{types, type_bytes, numbers};
   Units units(static_cast<int32_t>(longest), static_cast<int32_t>(most),
               apart != 0);
   const Others others{choices, static_cast<uint32_t>(num_choices)};
@@ -128,7 +133,8 @@ int draw_spans(uint32_t* state, int64_t num_rows, const int64_t* rows,
     int32_t *row = tokens + k * T, *end = row;
     *end++ = specials->cls;
     for (int64_t i = rows[k]; i < rows[k + 1]; ++i) {
-      end = words.copy(parts[2 * i], parts[2 * i + 1], end);
+      end = words.copy(parts[2 * i], parts[2 * i + 1], end,
+                       row + T - 1 - end);
       *end++ = specials->sep;
     }
     const auto length = static_cast<int32_t>(end - row);
@@ -170,9 +176,9 @@ int draw_spans(uint32_t* state, int64_t num_rows, const int64_t* rows,
       weights[place] = real ? 1.0f : 0.0f;
     }
   }
-  return 0;
-} catch (const std::bad_alloc&) {
-  return 1;
+  return kDone;
+} catch (...) {
+  return failure();
 }
 
 }  // extern "C"

@@ -1,17 +1,25 @@
-// What tables say of the numbers of words: "The Dataset for Pretraining BERT".
-// No MXNet in here, as in draw.cc.
+// Tables of the numbers of words: "The Dataset for Pretraining BERT". No
+// MXNet in here, as in draw.cc.
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 
+#include "door.h"
+
 namespace {
 
 template <typename T>
-void lower_firsts(const T* types, int64_t num_paragraphs,
-                  const int64_t* lengths, const int64_t* places,
-                  int64_t* first) {
+void lower_firsts(const T* types, int64_t size, int64_t num_types,
+                  int64_t num_paragraphs, const int64_t* lengths,
+                  const int64_t* places, int64_t* first) {
+  int64_t left = size;
+  for (int64_t q = 0; q < num_paragraphs; ++q) {
+    require(lengths[q] >= 0 && lengths[q] <= left);
+    left -= lengths[q];
+  }
+  require_range(types, size, 0, num_types);
   for (int64_t q = 0; q < num_paragraphs; ++q) {
     for (int64_t i = 0; i < lengths[q]; ++i) {
       int64_t& found = first[*types++];
@@ -21,19 +29,19 @@ void lower_firsts(const T* types, int64_t num_paragraphs,
 }
 
 template <typename T>
-void look_up_in(const T* table, int64_t num_types, const int32_t* types,
+void look_up_in(const T* table, int64_t table_size, const int32_t* types,
                 int64_t size, T* to) {
   for (int64_t i = 0; i < size; ++i) {
-    to[i] = table[types[i] < 0 ? num_types : types[i]];
+    to[i] = table[types[i] < 0 ? table_size - 1 : types[i]];
   }
 }
 
-// So many numbers are copied at a time: how many there are for the next word,
-// mostly one or two, no processor can foresee.
+// This many numbers are copied at a time: the number of pieces of the next
+// word, mostly one or two, is hard to predict for a processor.
 constexpr int64_t kAtATime = 4;
 
-// lengths[k] of `ids` from begins[k] on, for each type k; `ends` are told among
-// these. Behind `ids` and `to` there is room for kAtATime more.
+// lengths[k] of `ids` from begins[k] on, for each type k; `ends` become places
+// among these. `ids` and `to` have room for kAtATime more at their ends.
 template <typename T>
 void spread_in(const T* ids, const int64_t* begins, const int32_t* lengths,
                const int32_t* types, int64_t size, int64_t* ends,
@@ -52,60 +60,97 @@ void spread_in(const T* ids, const int64_t* begins, const int32_t* lengths,
   }
 }
 
+// All that `spread` reads and writes lies in its arrays.
+void require_spread(int64_t table_size, const int64_t* begins,
+                    const int32_t* lengths, int64_t num_types,
+                    const int32_t* types, int64_t size, const int64_t* ends,
+                    int64_t num_ends, int64_t room) {
+  for (int64_t k = 0; k < num_types; ++k) {
+    require(begins[k] >= 0 && lengths[k] >= 0 &&
+            begins[k] <= table_size - kAtATime - lengths[k]);
+  }
+  require_range(types, size, 0, num_types);
+  require_rising(ends, num_ends, size);
+  int64_t count = 0;
+  for (int64_t i = 0; i < size; ++i) count += lengths[types[i]];
+  require(count <= room);
+}
+
 }  // namespace
 
+// All return a Status.
 extern "C" {
 
-// How often each type occurs is added to counts; types become what a table
-// says of them, unless it is null.
-void count_types(int32_t* types, int64_t size, const int32_t* table,
-                 int64_t* counts) {
+// Count how often each type occurs; types become entries of a table
+// (num_types), unless it is null.
+int count_types(int32_t* types, int64_t size, const int32_t* table,
+                int64_t num_types, int64_t* counts) try {
+  require_range(types, size, 0, num_types);
   for (int64_t i = 0; i < size; ++i) {
     ++counts[types[i]];
     if (table) types[i] = table[types[i]];
   }
+  return kDone;
+} catch (...) {
+  return failure();
 }
 
-// What a table of uint16 or int32 says of types; of -1, behind all others.
-void look_up(const void* table, int64_t bytes, int64_t num_types,
-             const int32_t* types, int64_t size, void* to) {
+// Entries of a table (table_size) of uint16 or int32; type -1 reads the last.
+int look_up(const void* table, int64_t bytes, int64_t table_size,
+            const int32_t* types, int64_t size, void* to) try {
+  require(table_size > 0);
+  require_range(types, size, -1, table_size);
   if (bytes == 2) {
-    look_up_in(static_cast<const uint16_t*>(table), num_types, types, size,
+    look_up_in(static_cast<const uint16_t*>(table), table_size, types, size,
                static_cast<uint16_t*>(to));
   } else {
-    look_up_in(static_cast<const int32_t*>(table), num_types, types, size,
+    look_up_in(static_cast<const int32_t*>(table), table_size, types, size,
                static_cast<int32_t*>(to));
   }
+  return kDone;
+} catch (...) {
+  return failure();
 }
 
-// What a table of uint16 or int32 says of types, some numbers for each:
-// lengths[k] from begins[k] on for k. ends: how many types there are up to some
-// places, which rise; they become how many numbers there are. The table, and
-// `to`, have room for four more.
-void spread(const void* table, int64_t bytes, const int64_t* begins,
-            const int32_t* lengths, const int32_t* types, int64_t size,
-            int64_t* ends, int64_t num_ends, void* to) {
+// Several entries of a table of uint16 or int32 for each type: lengths[k] from
+// begins[k] on for type k (num_types). ends: numbers of types, which rise;
+// they become the numbers of entries up to there. The table has table_size
+// entries, the last four of which belong to no type, and `to` has four more
+// than `room`.
+int spread(const void* table, int64_t bytes, int64_t table_size,
+           const int64_t* begins, const int32_t* lengths, int64_t num_types,
+           const int32_t* types, int64_t size, int64_t* ends,
+           int64_t num_ends, void* to, int64_t room) try {
+  require_spread(table_size, begins, lengths, num_types, types, size, ends,
+                 num_ends, room);
   if (bytes == 2) {
     spread_in(static_cast<const uint16_t*>(table), begins, lengths, types,
               size, ends, num_ends, static_cast<uint16_t*>(to));
   } else {
-    spread_in(static_cast<const int32_t*>(table), begins, lengths, types, size,
-              ends, num_ends, static_cast<int32_t*>(to));
+    spread_in(static_cast<const int32_t*>(table), begins, lengths, types,
+              size, ends, num_ends, static_cast<int32_t*>(to));
   }
+  return kDone;
+} catch (...) {
+  return failure();
 }
 
-// Where the words of paragraphs, of lengths[q] words each, first stand when
-// paragraph q is put at places[q]: first[type] becomes that if it is less.
-void first_places(const void* types, int64_t type_bytes,
-                  int64_t num_paragraphs, const int64_t* lengths,
-                  const int64_t* places, int64_t* first) {
+// The first place of each type (num_types) when paragraph q, of lengths[q]
+// words, is put at places[q]: first[type] becomes that if it is less.
+int first_places(const void* types, int64_t type_bytes, int64_t size,
+                 int64_t num_types, int64_t num_paragraphs,
+                 const int64_t* lengths, const int64_t* places,
+                 int64_t* first) try {
   if (type_bytes == 2) {
-    lower_firsts(static_cast<const uint16_t*>(types), num_paragraphs, lengths,
-                 places, first);
+    lower_firsts(static_cast<const uint16_t*>(types), size, num_types,
+                 num_paragraphs, lengths, places, first);
   } else {
-    lower_firsts(static_cast<const int32_t*>(types), num_paragraphs, lengths,
-                 places, first);
+    lower_firsts(static_cast<const int32_t*>(types), size, num_types,
+                 num_paragraphs, lengths, places, first);
   }
+  return kDone;
+} catch (...) {
+  return failure();
 }
 
 }  // extern "C"
