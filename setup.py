@@ -126,6 +126,9 @@ if __name__ == '__main__':
             'browser': ['selenium>=4.10,<5'],
             'notebook': ['ipykernel>=6,<8', 'nbformat>=5.1,<6',
                          'notebook>=6,<8'],
+            # Later ones need NumPy 2
+            'parquet': ["pyarrow>=8,<18; python_version < '3.13'",
+                        "pyarrow>=18,<30; python_version >= '3.13'"],
             'pretrained': ['safetensors>=0.3,<1', 'tokenizers>=0.13,<1'],
             'punkt': ['nltk>=3.8,<4'],
             'test': ['ipykernel>=6,<8', 'nbclient>=0.6,<1',

@@ -21,14 +21,22 @@ def add(commands):
     add('--file', metavar='FILE',
         help='encode each line of a file, - for standard input, instead of '
         'one text; results come as the lines do, in constant memory')
-    add('--out', metavar='FILE.npy',
-        help='write the vectors as float32 instead of printing them: (N, H) '
-        'of N texts, (T, H) of the T tokens of one')
+    add('--out', metavar='FILE', help='write the vectors as float32 instead '
+        'of printing them: (N, H) of N texts, (T, H) of the T tokens of one; '
+        'its ending is the format: .npy, .npz, .csv, .tsv, .jsonl or '
+        '.parquet, which needs pyarrow')
+    add_force(add)
     add_choices(add, ('own', 'cls', 'mean', 'none'),
                 'one vector for a text: as the folder says (own), that of '
                 'the first token (cls), or the mean of all, special ones '
                 'included (mean); or one for each token (none)')
     encode.set_defaults(run=run, needs='d2lbert.command.vectors')
+
+
+def add_force(add):
+    """Add the flag that lets a command replace a file."""
+    add('--force', action='store_true', help='replace the file --out, if it '
+        'exists; a file that the command reads is never replaced')
 
 
 def add_choices(add, pools, what):
@@ -55,5 +63,5 @@ def run(args):
     """Print or write the vectors; returns the exit status."""
     from d2lbert.command.vectors import encode
     encode(args.folder, args.text, args.pair, args.file, args.pool, args.out,
-           **choices(args))
+           args.force, **choices(args))
     return 0

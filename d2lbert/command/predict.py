@@ -1,4 +1,5 @@
 """`d2lbert predict`: what a fine-tuned model says of texts."""
+from d2lbert.command.encode import add_force
 
 
 def add(commands):
@@ -20,6 +21,7 @@ def add(commands):
         'for standard input; a tab parts the texts of a pair')
     add('--out', metavar='FILE', help='write the predictions of --file there '
         'instead of printing them')
+    add_force(add)
     add('--devices', default='auto', metavar='NAME', help='as for finetune')
     predict.set_defaults(run=run, needs='d2lbert.finetuning.prediction')
 
@@ -28,5 +30,5 @@ def run(args):
     """Print or write the predictions; returns the exit status."""
     from d2lbert.finetuning.prediction import predicted_lines
     predicted_lines(args.folder, args.text, args.pair, args.file, args.out,
-                    args.devices)
+                    args.devices, args.force)
     return 0

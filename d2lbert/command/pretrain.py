@@ -16,7 +16,7 @@ CARRYING_OUT = (
             'cpu, cpu:2 (two parts on the CPU), gpu or gpu:0,1', 'NAME'),
     Setting('out', str, None, 'run folder (runs/<date-time>)', 'DIR'),
     Setting('force', bool, False, 'replace the run folder, if it exists, '
-            'when this run is finished'),
+            'when this run is finished; files that no run wrote stay'),
     Setting('resume', str, None, 'go on with this run folder, or with one '
             'of its checkpoints', 'RUN'),
 )

@@ -29,7 +29,7 @@ def run(args):
     from d2lbert.pictures.given import check_figure, save_figure
     from d2lbert.pictures.parting import plot_parting, table, told_of
     if args.out is not None:
-        check_figure(args.out, args.force)
+        check_figure(args.out, args.force, args.folders)
     several = []
     for k, folder in enumerate(args.folders):
         several.append(told_of(folder, args.words))
@@ -37,5 +37,5 @@ def run(args):
             print(*[''] * bool(k), several[-1].name, sep='\n')
         print('\n'.join(table(several[-1])), flush=True)
     if args.out is not None:
-        save_figure(plot_parting(several), args.out)
+        save_figure(plot_parting(several), args.out, args.force)
     return 0

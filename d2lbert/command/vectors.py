@@ -3,18 +3,16 @@
 As many as come, in constant memory.
 """
 import contextlib
+import functools
 import heapq
-import shutil
-import struct
 import sys
-import tempfile
 from pathlib import Path
 
 import numpy as onp
 
+from d2lbert.command.formats import vectors_file
 from d2lbert.encoding import Text, TextEncoder
-from d2lbert.machine.arguments import check_place, failures_of
-from d2lbert.machine.files import replacing
+from d2lbert.machine.arguments import failures_of
 from d2lbert.progress import bar
 from d2lbert.training.models import is_run, load_model
 
@@ -74,64 +72,8 @@ def opened(path):
         yield file, path
 
 
-class NpyRows:
-    """A .npy file of float32 rows whose number is known at its end."""
-
-    def __init__(self, file):
-        self.file, self.shape = file, (0, 0)
-        file.write(self._header())      # a full disk shows here, at once
-        file.flush()
-
-    def _header(self):
-        # Always as long: NumPy allows spaces before the end of the line
-        text = ("{'descr': '<f4', 'fortran_order': False, 'shape': "
-                f'{self.shape}, }}').encode().ljust(117) + b'\n'
-        return b'\x93NUMPY\x01\x00' + struct.pack('<H', len(text)) + text
-
-    def add(self, rows):
-        """Write more rows, (n, H)."""
-        self.file.write(onp.ascontiguousarray(rows, '<f4').tobytes())
-        self.shape = self.shape[0] + len(rows), rows.shape[1]
-
-    def add_encoding(self, encoding):
-        """Write the rows of an `Encoding`, or its one."""
-        self.add(onp.atleast_2d(encoding.vectors))
-
-    def close(self):
-        """Write how many rows there are."""
-        self.file.seek(0)
-        self.file.write(self._header())
-
-
-@contextlib.contextmanager
-def npy_rows(out):
-    """An `NpyRows` that is in the file `out` when all went well."""
-    path, part = Path(out), None
-    check_place(out, 'x.npy')
-    try:
-        with replacing(path) as part, open(part, 'wb') as file:
-            if file.seekable():
-                rows = NpyRows(file)
-                yield rows
-                rows.close()
-            else:       # a pipe, which cannot take the header last
-                with tempfile.TemporaryFile() as whole:
-                    rows = NpyRows(whole)
-                    yield rows
-                    rows.close()
-                    whole.seek(0)
-                    shutil.copyfileobj(whole, file)
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        if error.filename not in (None, str(part), str(path)):
-            raise
-        raise ValueError(f'--out {out} cannot be written: {error.strerror}'
-                         ) from None
-
-
 def encode(folder, text=None, pair=None, file=None, pool=None, out=None,
-           **choices):
+           force=False, **choices):
     """Print or write the vectors of a text, or of each line of a file.
 
     Arguments as those of the command; choices: those of `TextEncoder`.
@@ -145,10 +87,12 @@ def encode(folder, text=None, pair=None, file=None, pool=None, out=None,
             texts = read_texts(*stack.enter_context(opened(file)))
         else:
             texts = [[Text('text', text, pair)]]
-        rows = out and stack.enter_context(npy_rows(out))
+        rows = out and stack.enter_context(vectors_file(
+            out, force, [folder, *filter(None, [file])],
+            'text' if pooling else 'token'))
         encoder = _encoder(folder, pooling=pooling, **choices)
         tokens = _Tokens(encoder.tokenizer)
-        write = (rows.add_encoding if rows else
+        write = (functools.partial(_add, rows, tokens) if rows else
                  _print_pooled if pooling else
                  tokens.print if file is None else tokens.print_block)
         shown = stack.enter_context(bar(
@@ -237,6 +181,13 @@ def _check_arguments(text, pair, file, pooling, out):
                          'tokens, which no one array holds: give --pool cls '
                          'or --pool mean for one vector each, or leave out '
                          '--out')
+
+
+def _add(rows, tokens, encoding):
+    """Write the vectors of an `Encoding`, or its one vector, to a file."""
+    names = ([encoding.text.text] if encoding.vectors.ndim == 1
+             else tokens.shown(encoding))
+    rows.add(names, onp.atleast_2d(encoding.vectors))
 
 
 def _print_pooled(encoding):

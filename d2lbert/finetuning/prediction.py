@@ -13,8 +13,7 @@ from d2lbert.finetuning.scoring import outputs_of
 from d2lbert.finetuning.sources import folder_of, read_part
 from d2lbert.finetuning.squad import Questions
 from d2lbert.finetuning.tables import Examples
-from d2lbert.machine.arguments import check_place, failures_of
-from d2lbert.machine.files import write_text
+from d2lbert.machine.arguments import check_out, failures_of, writing
 from d2lbert.machine.textfiles import decoded, whole
 from d2lbert.training.runs import RunError, read_config
 
@@ -93,7 +92,7 @@ def evaluate_finetuned(folder, data=None, devices='auto', part='dev'):
 # For the command
 
 def predicted_lines(folder, text=None, pair=None, file=None, out=None,
-                    devices='auto'):
+                    devices='auto', force=False):
     """Print or write what the model in `folder` says; see `d2lbert predict`.
     """
     if (text is None) == (file is None):
@@ -106,7 +105,7 @@ def predicted_lines(folder, text=None, pair=None, file=None, out=None,
         raise ValueError('--pair goes with one text; in --file a tab parts '
                          'the two')
     if out is not None:
-        check_place(out, 'labels.txt')
+        check_out(out, force, 'labels.txt', [folder, file])
     net, tokenizer = load_finetuned(folder, parse_devices(devices),
                                     trainable=False)
     about = net.about
@@ -124,8 +123,8 @@ def predicted_lines(folder, text=None, pair=None, file=None, out=None,
     if out is None:
         print('\n'.join(lines))
         return
-    with failures_of('--out', out, 'written'):
-        write_text(out, '\n'.join(lines) + '\n')
+    with writing(out, force) as part:
+        Path(part).write_text('\n'.join(lines) + '\n', encoding='utf-8')
 
 
 def _shares(found):

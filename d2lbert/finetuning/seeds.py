@@ -6,7 +6,6 @@ seeds.json has the settings, and in the end the figures.
 """
 import json
 import math
-import shutil
 import statistics
 from pathlib import Path
 from shlex import quote
@@ -21,6 +20,7 @@ from d2lbert.machine.files import (
 )
 from d2lbert.training import checkpoints
 from d2lbert.training.interrupts import Stopped
+from d2lbert.training.run_files import remove_run
 from d2lbert.training.runs import RunError, is_finetuned, read_config
 
 FILE = 'seeds.json'
@@ -146,7 +146,7 @@ def _remove_more(out, count):
     for folder in out.glob('seed-*'):
         number = folder.name[5:]
         if number.isdigit() and int(number) > count and is_finetuned(folder):
-            shutil.rmtree(folder, ignore_errors=True)
+            remove_run(folder)
 
 
 def mean_and_spread(figures):

@@ -2,6 +2,8 @@
 import contextlib
 from pathlib import Path
 
+from d2lbert.machine.files import replacing
+
 
 @contextlib.contextmanager
 def failures_of(flag, path, done):
@@ -11,6 +13,8 @@ def failures_of(flag, path, done):
     """
     try:
         yield
+    except BrokenPipeError:
+        raise       # the reader of a pipe left: no mistake of the user
     except OSError as error:
         raise ValueError(f'{flag} {path} cannot be {done}: {error.strerror}'
                          ) from None
@@ -30,9 +34,51 @@ def check_place(out, example):
                          f'{path.parent}')
 
 
-def check_out(out, force, example):
-    """Refuse what --out cannot be, before anything is computed for it."""
+def check_out(out, force, example, reads=()):
+    """Refuse what --out cannot be, before anything is computed for it.
+
+    reads: paths of the files, and of the folders of files, that the command
+    reads. It never writes over any of them.
+    """
     check_place(out, example)
-    if Path(out).is_file() and not force:
+    if not Path(out).is_file():
+        return
+    source = _same_file(out, reads)
+    if source is not None:
+        raise ValueError(f'--out {out} is the file {source}, which this '
+                         'command reads: choose another name')
+    if not force:
         raise FileExistsError(f'--out {out} exists already: choose another '
                               'name, or give --force to replace it')
+
+
+def _same_file(out, reads):
+    """The file among `reads` that `out` is by device and inode, or None."""
+    for path in map(Path, reads):
+        files = path.rglob('*') if path.is_dir() else [path]
+        for file in files:
+            with contextlib.suppress(OSError):
+                if file.is_file() and file.samefile(out):
+                    return file
+    return None
+
+
+@contextlib.contextmanager
+def writing(out, force):
+    """Yield a temporary file that becomes --out; ValueError if it cannot.
+
+    Without force, a file that has come to `out` since `check_out` stays.
+    """
+    part = None
+    try:
+        with replacing(out, overwrite=force) as part:
+            yield part
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        # Other files that are read meanwhile have names of their own
+        if error.errno is None or error.filename not in (
+                None, str(part), str(out)):
+            raise
+        raise ValueError(f'--out {out} cannot be written: {error.strerror}'
+                         ) from None

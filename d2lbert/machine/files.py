@@ -19,9 +19,10 @@ RUNS = Path('runs')
 
 
 @contextlib.contextmanager
-def replacing(path):
+def replacing(path, overwrite=True):
     """Yield a temporary path beside `path`; rename it when all went well.
 
+    With overwrite=False, raises FileExistsError if `path` exists by then.
     The file of that name is there already, empty: it was made under a name
     that nobody can foresee, and not through a link that somebody put there.
     """
@@ -33,7 +34,10 @@ def replacing(path):
     try:
         part = _new_part(path)
         yield part
-        os.replace(part, path)
+        if overwrite:
+            os.replace(part, path)
+        else:
+            _rename_new(part, path)
     except OSError as error:
         if error.errno is not None and error.filename in (None, str(part)):
             _name_alone(error, path)
@@ -42,6 +46,20 @@ def replacing(path):
         if part is not None:
             with contextlib.suppress(FileNotFoundError):
                 part.unlink()
+
+
+def _rename_new(part, path):
+    """Rename `part` to `path`; raises FileExistsError if `path` exists."""
+    try:
+        os.link(part, path)
+        return
+    except FileExistsError:
+        raise
+    except OSError:     # a file system without hard links
+        if os.path.lexists(path):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST),
+                                  str(path)) from None
+    os.replace(part, path)
 
 
 def _name_alone(error, path):

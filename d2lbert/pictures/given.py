@@ -2,8 +2,7 @@
 from pathlib import Path
 
 from d2lbert.finetuning.runs import load_finetuned
-from d2lbert.machine.arguments import check_out, failures_of
-from d2lbert.machine.files import replacing
+from d2lbert.machine.arguments import check_out, writing
 from d2lbert.pretrained.vocabulary import PieceVocab
 from d2lbert.pretrained.wordpiece import WholeWords
 from d2lbert.text import Vocab
@@ -51,18 +50,18 @@ def short(name, letters=14):
     return name.replace('$', r'\$')
 
 
-def check_figure(out, force):
+def check_figure(out, force, reads=()):
     """As `check_out`, of a file that matplotlib is to write."""
     from matplotlib.backend_bases import FigureCanvasBase
-    check_out(out, force, 'figure.png')
+    check_out(out, force, 'figure.png', reads)
     if _kind(out) not in FigureCanvasBase.get_supported_filetypes():
         raise ValueError(f'--out {out} does not say what picture it is: let '
                          'it end in .png, .svg or .pdf')
 
 
-def save_figure(fig, out):
+def save_figure(fig, out, force):
     """Write a matplotlib figure, whole or not at all."""
-    with failures_of('--out', out, 'written'), replacing(Path(out)) as part:
+    with writing(out, force) as part:
         fig.savefig(part, format=_kind(out), dpi=150)
 
 

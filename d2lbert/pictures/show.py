@@ -1,9 +1,10 @@
 """`show`: what a model learnt, gathered for the page."""
 import re
+from pathlib import Path
 
 from d2lbert._version import __version__
 from d2lbert.finetuning.prediction import predict
-from d2lbert.machine.arguments import check_out, failures_of
+from d2lbert.machine.arguments import check_out, writing
 from d2lbert.pictures import points, samples
 from d2lbert.pictures.given import loaded
 from d2lbert.pictures.guesses import guesses_of, has_mask_head
@@ -47,10 +48,12 @@ def write_page(model, out, force=False, **choices):
     What keeps it from being written is said before the model is loaded,
     where that can be known.
     """
-    check_out(out, force, 'page.html')
+    reads = [model] if isinstance(model, (str, Path)) else []
+    check_out(out, force, 'page.html', [
+        *reads, *filter(None, [choices.get('file')])])
     page = Page(gathered(model, **choices))
-    with failures_of('--out', out, 'written'):
-        page.save(out, force=True)
+    with writing(out, force) as part:
+        Path(part).write_text(page.html, 'utf-8', 'backslashreplace')
     return page
 
 

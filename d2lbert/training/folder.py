@@ -20,16 +20,13 @@ from d2lbert.machine.files import (
 )
 from d2lbert.pretrained.wordpiece import FILES
 from d2lbert.training import checkpoints, pace
+from d2lbert.training.run_files import UNFINISHED, remove_run
 from d2lbert.training.runs import RunError
 
 try:
     import fcntl
 except ImportError:  # not a POSIX system
     fcntl = None
-
-#: Marks a run that is not finished. Whoever writes the run holds a lock on
-#: this file, which the system lets go of however the process ends.
-UNFINISHED = 'unfinished'
 
 #: Keeps the room that the model will need.
 RESERVE = '.room-for-model.part'
@@ -160,9 +157,10 @@ class RunFolder:
     def finish(self, config):
         """Mark the run as finished and put it in its place.
 
-        Returns a sentence where the place is not what it was, else None.
+        Returns a sentence where the place is not what it was, or where it
+        held files that no run wrote, else None.
         """
-        kept = None
+        kept = found_there = None
         if self.replaces is not None:
             target, path = self.target, self.path
             try:
@@ -175,7 +173,7 @@ class RunFolder:
                         f'replaced: this run stays in {path}')
             if kept is None:
                 try:
-                    _exchange(path, target)
+                    found_there = _exchange(path, target)
                     self.path = target
                 except OSError as error:
                     kept = (f'{target} cannot be replaced '
@@ -185,6 +183,9 @@ class RunFolder:
             self.write_config(config)
         (self.path / UNFINISHED).unlink()
         self._was_finished, self.is_new = True, False
+        if found_there:
+            kept = (f'kept in {self.path}, as no run wrote it: '
+                    f'{", ".join(found_there)}')
         return kept
 
     def close(self, keep=True):
@@ -290,7 +291,10 @@ def _make_beside(out):
 
 
 def _exchange(path, target):
-    """Put the folder `path` in the place of `target`, which is removed."""
+    """Put the folder `path` in the place of `target`, which is removed.
+
+    Files in it that no run wrote stay; returns their names.
+    """
     aside = target.with_name(f'.{target.name}.{os.getpid()}.old')
     try:
         exchange(path, target)      # a kill finds one of them in the place
@@ -305,8 +309,11 @@ def _exchange(path, target):
             raise
     else:
         os.replace(path, aside)
+    kept = []
+    # Also of a process that was killed here
     for old in target.parent.glob(f'.{glob.escape(target.name)}.*.old'):
-        shutil.rmtree(old, ignore_errors=True)      # or of who was killed
+        kept += remove_run(old, target)
+    return kept
 
 
 def _lock(folder):

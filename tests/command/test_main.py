@@ -19,6 +19,7 @@ import d2lbert as d2l
 from d2lbert import encoding, hub
 from d2lbert.__main__ import main
 from d2lbert.command import vectors as encoder
+from d2lbert.command.formats import vectors_file
 from d2lbert.command.pretrain import CARRYING_OUT
 from d2lbert.objectives import mlm_nsp
 from d2lbert.training import pretraining
@@ -583,10 +584,10 @@ def test_encode_writes_into_a_pipe(run, tmp_path):
 
 def test_a_file_of_rows_is_numpys_own(tmp_path):
     rows = onp.random.RandomState(0).normal(size=(70, 5)).astype('float32')
-    with encoder.npy_rows(tmp_path / 'x.npy') as file:
+    with vectors_file(tmp_path / 'x.npy') as file:
         for k in range(0, 70, 7):
             assert os.listdir(tmp_path) != ['x.npy']
-            file.add(rows[k:k + 7])
+            file.add([''] * 7, rows[k:k + 7])
     onp.testing.assert_array_equal(onp.load(tmp_path / 'x.npy'), rows)
     onp.testing.assert_array_equal(
         onp.load(tmp_path / 'x.npy', mmap_mode='r')[3:9], rows[3:9])

@@ -70,7 +70,7 @@ def test_encode_takes_another_pooling_layer_and_length(folder, model, lines,
         onp.load('x.npy'), d2l.encode(*model, LINES, 'cls', 1, max_len=5))
     capsys.readouterr()
     assert main(['encode', str(folder), '--file', lines, '--max-len', '5',
-                 '--windows', '1', '--out', 'x.npy']) == 0
+                 '--windows', '1', '--out', 'x.npy', '--force']) == 0
     assert capsys.readouterr().err == ''
     onp.testing.assert_array_equal(
         onp.load('x.npy'), d2l.encode(*model, LINES, max_len=5, windows=1))

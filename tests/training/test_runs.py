@@ -133,10 +133,33 @@ def test_a_run_is_not_overwritten_unasked(copy, untrained):
 
 
 def test_force_replaces_a_run(copy, run):
-    (copy / 'notes.txt').write_text('of the old run')
     d2l.pretrain(**TINY, seed=2, out=copy, force=True)
     assert sorted(contents(copy)) == FILES
     assert contents(copy)['model.params'] != contents(run)['model.params']
+
+
+def test_force_keeps_what_no_run_wrote(copy, run, capsys):
+    (copy / 'notes.txt').write_text('mine')
+    (copy / 'figures').mkdir()
+    (copy / 'figures' / 'best.params').write_text('mine, too')
+    (copy / 'checkpoints').mkdir(exist_ok=True)
+    (copy / 'checkpoints' / 'why.txt').write_text('and this')
+    # Of a process that was killed between two renames
+    old = copy.with_name(f'.{copy.name}.1.old')
+    old.mkdir()
+    (old / 'lost.txt').write_text('found again')
+    (old / 'model.params').write_text('of the run before')
+    d2l.pretrain(**TINY, seed=2, out=copy, force=True)
+    after = contents(copy)
+    mine = {'notes.txt': b'mine', 'figures/best.params': b'mine, too',
+            'checkpoints/why.txt': b'and this', 'lost.txt': b'found again'}
+    assert {name: after.pop(name) for name in mine} == mine
+    assert sorted(after) == FILES
+    assert after['model.params'] != contents(run)['model.params']
+    assert not old.exists()
+    told = capsys.readouterr()
+    for name in ('notes.txt', 'figures/', 'checkpoints/why.txt', 'lost.txt'):
+        assert name in told.out + told.err
 
 
 def test_force_takes_an_empty_folder(tmp_path):

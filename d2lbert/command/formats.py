@@ -1,0 +1,197 @@
+"""Files of vectors, in the format that the ending of their name says."""
+import contextlib
+import csv
+import io
+import json
+import shutil
+import struct
+import tempfile
+import zipfile
+from pathlib import Path
+
+import numpy as onp
+
+from d2lbert.machine.arguments import check_out, writing
+
+#: Rows of a Parquet file that are written at once.
+ROWS = 1 << 12
+
+
+class Npy:
+    """A .npy file of float32 rows whose number is known at its end."""
+
+    def __init__(self, file, name='text'):
+        self.file, self.shape = file, (0, 0)
+        file.write(self._header())      # a full disk shows here, at once
+        file.flush()
+
+    def _header(self):
+        # Always as long: NumPy allows spaces before the end of the line
+        text = ("{'descr': '<f4', 'fortran_order': False, 'shape': "
+                f'{self.shape}, }}').encode().ljust(117) + b'\n'
+        return b'\x93NUMPY\x01\x00' + struct.pack('<H', len(text)) + text
+
+    def add(self, names, rows):
+        """Write more rows, (n, H), and the text or token of each."""
+        self.file.write(onp.ascontiguousarray(rows, '<f4').tobytes())
+        self.shape = self.shape[0] + len(rows), rows.shape[1]
+
+    def close(self):
+        """Write the number of rows."""
+        self.file.seek(0)
+        self.file.write(self._header())
+        self.file.seek(0, 2)
+
+
+class Npz:
+    """A .npz file with these rows as its array `vectors`."""
+
+    def __init__(self, file, name='text'):
+        self._file, self._array = file, tempfile.TemporaryFile()
+        self._rows = Npy(self._array)
+
+    def add(self, names, rows):
+        """As `Npy.add`."""
+        self._rows.add(names, rows)
+
+    def close(self):
+        """Write the archive."""
+        with self._array as array:
+            self._rows.close()
+            array.seek(0)
+            with zipfile.ZipFile(self._file, 'w') as archive:
+                with archive.open('vectors.npy', 'w',
+                                  force_zip64=True) as member:
+                    shutil.copyfileobj(array, member)
+
+
+class Table:
+    """A .csv or .tsv file: a row for each vector, its text or token first.
+    """
+
+    dialect = 'excel'
+
+    def __init__(self, file, name='text'):
+        self._text = io.TextIOWrapper(file, 'utf-8', newline='')
+        self._writer = csv.writer(self._text, self.dialect,
+                                  lineterminator='\n')
+        self._name, self._has_header = name, False
+
+    def add(self, names, rows):
+        """As `Npy.add`."""
+        if not self._has_header:
+            self._writer.writerow([self._name, *range(rows.shape[1])])
+            self._has_header = True
+        # str of a float32 has the fewest digits that give it back
+        self._writer.writerows([name, *map(str, row)]
+                               for name, row in zip(names, rows))
+
+    def close(self):
+        """Write everything to the file."""
+        self._text.flush()
+        self._text.detach()
+
+
+class TabTable(Table):
+    """A .tsv file."""
+
+    dialect = 'excel-tab'
+
+
+class JsonLines:
+    """A .jsonl file: an object of a text or token and its vector a line."""
+
+    def __init__(self, file, name='text'):
+        self._file, self._name = file, name
+
+    def add(self, names, rows):
+        """As `Npy.add`."""
+        for name, row in zip(names, rows):
+            line = json.dumps({self._name: name,
+                               'vector': [float(str(x)) for x in row]},
+                              ensure_ascii=False)
+            self._file.write(line.encode() + b'\n')
+
+    def close(self):
+        """Nothing is left to do: each line is whole."""
+
+
+class Parquet:
+    """A .parquet file with the columns `text` or `token`, and `vector`."""
+
+    def __init__(self, file, name='text'):
+        self._file, self._name, self._writer = file, name, None
+        self._names, self._rows = [], []
+
+    def add(self, names, rows):
+        """As `Npy.add`."""
+        self._names += names
+        self._rows += list(rows)
+        if len(self._rows) >= ROWS:
+            self._write()
+
+    def _write(self):
+        import pyarrow as pa
+        from pyarrow import parquet
+        rows = onp.array(self._rows, 'float32')
+        vectors = pa.FixedSizeListArray.from_arrays(
+            pa.array(rows.reshape(-1)), rows.shape[1])
+        table = pa.table({self._name: pa.array(self._names, pa.string()),
+                          'vector': vectors})
+        if self._writer is None:
+            self._writer = parquet.ParquetWriter(self._file, table.schema)
+        self._writer.write_table(table)
+        self._names, self._rows = [], []
+
+    def close(self):
+        """Write the last rows and the description of all."""
+        if self._rows:
+            self._write()
+        if self._writer is not None:
+            self._writer.close()
+
+
+FORMATS = {'.npy': Npy, '.npz': Npz, '.csv': Table, '.tsv': TabTable,
+           '.jsonl': JsonLines, '.parquet': Parquet}
+
+
+def check_vectors_out(out, force=False, reads=()):
+    """Refuse an --out that vectors cannot be written to; as `check_out`."""
+    check_out(out, force, 'x.npy', reads)
+    path = Path(out)
+    if path.exists() and not path.is_file():
+        return      # a pipe or a device gets NumPy's format
+    if path.suffix.lower() not in FORMATS:
+        raise ValueError(f'--out {out} does not end in a format for vectors: '
+                         f'let it end in {", ".join(FORMATS)}')
+    if path.suffix.lower() == '.parquet':
+        try:
+            import pyarrow.parquet  # noqa: F401
+        except ImportError as error:
+            raise ImportError(
+                f'--out {out}: Parquet files need pyarrow, which cannot be '
+                f'imported ({error}): pip install pyarrow, or choose '
+                'another ending') from None
+
+
+@contextlib.contextmanager
+def vectors_file(out, force=False, reads=(), name='text'):
+    """A file of vectors that is in --out when all went well.
+
+    name: of the column of texts or tokens.
+    """
+    check_vectors_out(out, force, reads)
+    kind = FORMATS.get(Path(out).suffix.lower(), Npy)
+    with writing(out, force) as part, open(part, 'wb') as file:
+        if file.seekable():
+            rows = kind(file, name)
+            yield rows
+            rows.close()
+            return
+        # A pipe cannot take the header of .npy last
+        with tempfile.TemporaryFile() as whole:
+            rows = kind(whole, name)
+            yield rows
+            rows.close()
+            whole.seek(0)
+            shutil.copyfileobj(whole, file)
