@@ -64,8 +64,7 @@ int draw_pairs(uint32_t* state, int64_t num_order, const int32_t* order,
                               there.second - there.first));
       }
       const auto one = words_of(a), other = words_of(b);
-      if (one.second - one.first + other.second - other.first + 3 >
-          max_len) {
+      if (one.second - one.first + other.second - other.first + 3 > max_len) {
         continue;
       }
       require(kept < room);
