@@ -132,13 +132,21 @@ def _cached_tokens(digest):
 
 def _save_tokens(tokens, path):
     cache.folder('tokens')
-    with files.replacing(path) as part, open(part, 'wb') as f:
-        onp.savez(f, types=tokens.types, sentences=tokens.sentences,
-                  paragraphs=tokens.paragraphs, names=_packed(tokens.names))
+    with files.replacing(path) as part:
+        with open(part, 'wb') as f:
+            onp.savez(f, types=tokens.types, sentences=tokens.sentences,
+                      paragraphs=tokens.paragraphs,
+                      names=_packed(tokens.names))
+        cache.make_private(part)
 
 
 def load_tokens(path):
-    """`Tokens` from the cache; None for a file that is missing or damaged."""
+    """`Tokens` from the cache; None for a file that is missing or damaged.
+
+    Also for one that another user can have written.
+    """
+    if not cache.is_ours(path):
+        return None
     try:
         with onp.load(path, allow_pickle=False) as f:
             tokens = Tokens(f['types'], f['sentences'], f['paragraphs'],

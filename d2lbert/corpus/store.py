@@ -218,7 +218,9 @@ def size_and_sum(path):
 
 
 def is_whole(store):
-    """Whether a store is there, and all of it as it was written."""
+    """True if a store is there, all of it as this user or root wrote it."""
+    if not cache.is_ours(store):
+        return False
     unchanged = Unchanged()
     try:
         manifest = json.loads((store / MANIFEST).read_text())
@@ -292,6 +294,7 @@ def _fill(store, build):
     unfinished.mkdir()
     try:
         build(unfinished)
+        cache.make_private(unfinished)
         if store.exists() and not is_whole(store):
             # Out of the way, and gone before the new one takes its place
             store.rename(unfinished / 'damaged')

@@ -98,11 +98,15 @@ class Library:
                 build.say(f'slower without its compiled C++: {error}')
 
     def _open(self, path):
+        name = path
         try:
-            self._handle = self._opened(path)
+            with build.held(path) as name:
+                self._handle = self._opened(name)
+        except BuildError:
+            raise
         except (OSError, AttributeError, RuntimeError) as error:
             line = ([type(error).__name__] + str(error).splitlines())[-1]
-            line = line.replace(f'{path}: ', '')
+            line = line.replace(f'{name}: ', '')
             raise BuildError(
                 f'{path} cannot be loaded ({line}): if its folder is mounted '
                 'noexec, set D2LBERT_CACHE to one that is not') from error

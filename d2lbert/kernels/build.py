@@ -121,6 +121,31 @@ def library(name, sources, mxnet=False, what='', takes='a few seconds',
     return target
 
 
+@contextlib.contextmanager
+def held(library):
+    """Yield a path by which the library that was checked is opened.
+
+    It goes through the open folder, in which only this user and root can
+    write, so no other library can come by that name meanwhile. Raises
+    BuildError if it is no longer what was checked.
+    """
+    try:
+        folder = os.open(library.parent, os.O_RDONLY)
+    except OSError as error:
+        raise BuildError(f'{library.parent} cannot be read '
+                         f'({error.strerror})') from error
+    try:
+        path = pathlib.Path(f'/proc/self/fd/{folder}', library.name)
+        if not path.exists():   # not Linux
+            path = library
+        if not (cache.is_trusted(os.fstat(folder)) and _is_sound(path)):
+            raise BuildError(f'{library} was changed while it was opened: '
+                             'try again')
+        yield path
+    finally:
+        os.close(folder)
+
+
 def say(line):
     """Print a line on standard error, even before a minute of silence."""
     print(f'd2lbert: {line}', file=sys.stderr, flush=True)

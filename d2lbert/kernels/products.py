@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 import numpy as onp
 
+from d2lbert.machine.cache import is_trusted, make_private
 from d2lbert.machine.files import replacing
 
 __all__ = ['NAMES', 'Choice', 'chosen', 'cpu', 'mode', 'record', 'resume',
@@ -158,7 +159,8 @@ def _measured(library, path, tiles):
     kept = path.with_name(path.name + '.products')
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         found = json.loads(kept.read_text('utf-8'))
-        if found['cpu'] == cpu() and set(names) <= set(found['seconds']):
+        if (is_trusted(kept.stat()) and found['cpu'] == cpu()
+                and set(names) <= set(found['seconds'])):
             return dict(
                 seconds={name: float(found['seconds'][name])
                          for name in names},
@@ -169,6 +171,7 @@ def _measured(library, path, tiles):
     with contextlib.suppress(OSError):
         with replacing(kept) as part:
             part.write_text(json.dumps(dict(found, cpu=cpu())), 'utf-8')
+            make_private(part)
     return found
 
 

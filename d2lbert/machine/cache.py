@@ -17,6 +17,12 @@ from typing import NamedTuple, Tuple
 
 from d2lbert.machine.files import locked
 
+try:
+    import grp
+    import pwd
+except ImportError:  # not a POSIX system
+    grp = pwd = None
+
 #: The kinds of what is kept, and how the files and folders of each are
 #: named; what stands in the first group is one entry. Nothing with another
 #: name is ever removed, since D2LBERT_CACHE can name any folder.
@@ -95,6 +101,8 @@ def _usual():
                  if os.path.lexists(path))
     if above != folder and not os.access(above, os.W_OK | os.X_OK):
         return None
+    if _open_to_others(folder) is not None:
+        return None     # a container's root in the home folder of another
     return folder
 
 
@@ -134,7 +142,7 @@ def private(path):
     """Make the folder `path` if it is missing, for this user alone.
 
     Returns it. Raises CacheError if it cannot be made, or if another user
-    may write to it (other than root).
+    (other than root) may write to it or put another folder in its place.
     """
     path = Path(path)
     try:
@@ -149,6 +157,12 @@ def private(path):
             f'the cache folder {path} cannot be made or read '
             f'({error.strerror}): set D2LBERT_CACHE to a folder that you can '
             'write') from None
+    above = _open_to_others(path)
+    if above is not None:
+        raise CacheError(
+            f'the cache folder {path} is not trusted, because {above} belongs '
+            'to another user, or others can write to it: set D2LBERT_CACHE '
+            'to a folder of your own')
     if not is_trusted(found):
         raise CacheError(
             f'the cache folder {path} belongs to another user, or others can '
@@ -171,6 +185,93 @@ def is_trusted(found):
     """Whether only root and this user may write, by an os.stat result."""
     return (found.st_uid in (0, os.geteuid())
             and not found.st_mode & 0o022)
+
+
+def is_ours(path):
+    """True if only root and this user can have written what is at `path`.
+
+    Of a folder, all that is in it. The folders above must not let others
+    put something else in its place.
+    """
+    path = Path(path)
+    try:
+        return (_open_to_others(path) is None and is_trusted(path.stat())
+                and all(is_trusted(inner.lstat())
+                        for inner in path.rglob('*')))
+    except OSError:
+        return False
+
+
+def make_private(path):
+    """Let only this user write to a file, or to a folder and all in it."""
+    path = Path(path)
+    for one in (path, *path.rglob('*')):
+        one.chmod(stat.S_IMODE(one.stat().st_mode) & ~0o022)
+
+
+def _open_to_others(path):
+    """The folder or link above `path` that others can exchange, or None.
+
+    A sticky folder, like /tmp, lets each user exchange their own alone.
+    Where the system has no number for root, as in a container of one user,
+    root is whoever owns the root folder.
+    """
+    owners = {0, os.geteuid(), os.stat('/').st_uid}
+    for above, found in _way_to(path):
+        mode = found.st_mode
+        if found.st_uid not in owners:
+            return above
+        if (stat.S_ISDIR(mode) and not mode & stat.S_ISVTX
+                and (mode & 0o002 or (mode & 0o020 and not _is_own_group(
+                    found.st_gid)))):
+            return above
+    return None
+
+
+def _way_to(path):
+    """Each folder and link that leads to `path`, and its os.lstat result.
+
+    As far as it is there.
+    """
+    here, links = '/', 0
+    left = [*reversed(Path(os.path.abspath(path)).parts[1:])]
+    yield here, os.lstat(here)
+    while left:
+        part = left.pop()
+        here, before = os.path.join(here, part), here
+        if part == '..':        # of a link
+            here = os.path.dirname(before)
+            continue
+        try:
+            found = os.lstat(here)
+        except OSError:
+            return
+        if stat.S_ISLNK(found.st_mode):
+            yield here, found
+            links += 1
+            if links > 40:
+                return          # a circle, which the system refuses
+            target = Path(os.readlink(here))
+            left += reversed(target.parts[target.is_absolute():])
+            here = '/' if target.is_absolute() else before
+        elif left:
+            yield here, found
+
+
+def _is_own_group(number):
+    """True for a group that has no other member than this user.
+
+    Many systems give each user such a group, which a umask of 002 then lets
+    write.
+    """
+    if grp is None:
+        return False
+    try:
+        user, group = pwd.getpwuid(os.geteuid()), grp.getgrgid(number)
+    except KeyError:
+        return False
+    return (user.pw_gid == number and group.gr_name == user.pw_name
+            and set(group.gr_mem) <= {user.pw_name})
 
 
 # How long

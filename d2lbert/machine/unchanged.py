@@ -61,7 +61,9 @@ class Unchanged:
         self.facts, self.new = facts, {}
         with contextlib.suppress(OSError):
             _index().parent.mkdir(parents=True, exist_ok=True)
-            files.write_text(_index(), json.dumps(_sealed(facts)))
+            with files.replacing(_index()) as part:
+                part.write_text(json.dumps(_sealed(facts)), 'utf-8')
+                cache.make_private(part)
 
 
 def _stamp(path):
@@ -81,7 +83,9 @@ def _sealed(facts):
 
 
 def _load(index):
-    """The facts in an index; none if it is missing or damaged."""
+    """The facts in an index of this user's; none if it is damaged."""
+    if not cache.is_ours(index):
+        return {}
     try:
         sealed = json.loads(index.read_text('utf-8'))
         facts = sealed['facts']

@@ -67,6 +67,42 @@ def test_a_store_is_built_once(wiki, no_build):
         open_corpus(wiki, min_freq=4, progress=False)
 
 
+def shared(folder):
+    for path in (folder, *folder.rglob('*')):
+        path.chmod(path.stat().st_mode | 0o020)
+
+
+def given_away(folder):
+    if os.geteuid():
+        pytest.skip('only root can give files away')
+    for path in (folder, *folder.rglob('*')):
+        os.chown(path, 12345, -1)
+
+
+@pytest.mark.parametrize('spoil', [shared, given_away])
+def test_a_store_that_another_user_can_have_written_is_built_again(
+        wiki, own_cache, spoil):
+    first = open_corpus(wiki, progress=False)
+    folder, = (path for path in own_cache.iterdir() if path.is_dir())
+    assert store.is_whole(folder)
+    spoil(folder)
+    assert not store.is_whole(folder)
+    again = open_corpus(wiki, progress=False)
+    assert_same([again.train.ids], [first.train.ids])
+    assert store.is_whole(folder)
+
+
+def test_a_store_is_found_again_whatever_the_umask(wiki, own_cache,
+                                                   no_build):
+    before = os.umask(0o002)
+    try:
+        open_corpus(wiki, progress=False)
+        no_build()
+        open_corpus(wiki, progress=False)
+    finally:
+        os.umask(before)
+
+
 def test_a_text_at_rest_is_not_read_again(wiki, own_cache, monkeypatch):
     monkeypatch.setattr(unchanged, 'REST_NS', -10 ** 10)
     paths = dict(paths=gzipped(wiki), valid_paths=write('valid', VALID))

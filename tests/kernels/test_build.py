@@ -1,4 +1,5 @@
 """How the C++ is compiled, kept, checked and opened."""
+import contextlib
 import ctypes
 import os
 import re
@@ -282,6 +283,22 @@ def test_a_cut_library_of_ours_is_not_opened(library, size, own_cache):
 
 # Opening
 
+def test_a_library_is_opened_from_the_folder_that_was_checked(
+        compiler, own_cache, tmp_path, monkeypatch):
+    path = build.library('seven', [compiler])
+    with build.held(path) as name:
+        # Another folder takes its place between check and opening
+        own_cache.rename(tmp_path / 'moved')
+        own_cache.mkdir()
+        path.write_bytes(b'something else')
+        if name == path:
+            pytest.skip('no /proc here')
+        assert seven(name) == 7
+    with pytest.raises(BuildError, match='was changed while it was opened'):
+        with build.held(path):
+            raise AssertionError
+
+
 class Trifle(kernels.Library):
     """A library of one function."""
 
@@ -354,6 +371,7 @@ def test_text_is_read_without_a_library_that_cannot_be_opened(
     broken = kernels.Library('draw', ['draw.cc'], failing, what='loops')
     monkeypatch.setattr(draw, 'DRAW', broken)
     monkeypatch.setattr(build, 'library', lambda *_: Path('/draw.so'))
+    monkeypatch.setattr(build, 'held', contextlib.nullcontext)
     tokens = words.tokens_of_lines(['a b . c'])
     assert tokens.names == ['a', 'b', 'c']
     assert 'noexec' in capsys.readouterr().err

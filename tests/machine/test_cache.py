@@ -195,6 +195,81 @@ def test_who_may_write_is_asked():
         assert not cache.is_trusted(found(uid, mode))
 
 
+def foreign(path):
+    if os.geteuid():
+        pytest.skip('only root can give files away')
+    os.chown(path, 12345, -1, follow_symlinks=False)
+
+
+@pytest.mark.parametrize('spoil', [
+    foreign, lambda path: path.chmod(0o777), lambda path: path.chmod(0o775)])
+def test_a_folder_above_that_others_can_exchange_is_refused(
+        tmp_path, monkeypatch, spoil):
+    monkeypatch.setattr(cache, '_is_own_group', lambda number: False)
+    above = tmp_path / 'above'
+    path = cache.private(above / 'cache' / 'tokens')
+    (path / 'some').touch()
+    assert cache.is_ours(path) and cache.is_ours(path / 'some')
+    spoil(above)
+    with pytest.raises(cache.CacheError, match=f'because {above} belongs'):
+        cache.private(path)
+    assert not cache.is_ours(path) and not cache.is_ours(path / 'some')
+
+
+def test_folders_above_may_be_sticky_or_of_ones_own_group(tmp_path,
+                                                          monkeypatch):
+    above = tmp_path / 'above'
+    path = cache.private(above / 'cache')
+    above.chmod(0o1777)
+    assert cache.private(path) == path
+    above.chmod(0o775)
+    monkeypatch.setattr(cache, '_is_own_group', lambda number: True)
+    assert cache.private(path) == path and cache.is_ours(path)
+
+
+@pytest.mark.parametrize('spoiled', ['link', 'folder'])
+def test_links_are_followed_to_what_they_lead_to(tmp_path, monkeypatch,
+                                                 spoiled):
+    monkeypatch.setattr(cache, '_is_own_group', lambda number: False)
+    (tmp_path / 'a' / 'b').mkdir(parents=True)
+    (tmp_path / 'link').symlink_to('a/../a')
+    path = cache.private(tmp_path / 'link' / 'b' / 'cache')
+    if spoiled == 'link':
+        foreign(tmp_path / 'link')
+    else:
+        (tmp_path / 'a').chmod(0o777)
+    with pytest.raises(cache.CacheError, match='not trusted, because'):
+        cache.private(path)
+
+
+def test_what_another_user_can_have_written_is_not_ours(tmp_path):
+    store = cache.private(tmp_path / 'store')
+    (store / 'train').mkdir()
+    ids = store / 'train' / 'ids'
+    ids.touch()
+    cache.make_private(store)
+    assert cache.is_ours(store)
+    for path in (ids, ids.parent):
+        path.chmod(0o777)
+        assert not cache.is_ours(store)
+        cache.make_private(store)
+        assert cache.is_ours(store)
+    foreign(ids)
+    assert not cache.is_ours(store)
+
+
+def test_a_home_in_the_folder_of_another_is_not_used(usual, monkeypatch,
+                                                     tmp_path):
+    monkeypatch.setattr(tempfile, 'tempdir', str(tmp_path))
+    monkeypatch.setattr(cache, '_is_own_group', lambda number: False)
+    cache._temporary.cache_clear()
+    usual.parent.mkdir(parents=True, exist_ok=True)
+    assert cache.root() == usual
+    usual.parent.chmod(0o777)
+    assert cache.is_temporary() and cache.root().parent == tmp_path
+    cache._temporary.cache_clear()
+
+
 # How long
 
 def test_what_each_part_of_the_package_keeps_is_known(own_cache, compiler):
