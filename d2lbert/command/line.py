@@ -81,10 +81,21 @@ def _main(argv):
     except BrokenPipeError:
         give_up(sys.stdout)    # the reader of a pipe left: nothing to say
         return 1
-    except (ValueError, TypeError, OSError, ImportError,
+    except (ValueError, TypeError, OSError, ImportError, MemoryError,
             RuntimeError) as error:
-        print(f'd2lbert {args.command}: {error}', file=sys.stderr)
+        print(f'd2lbert {args.command}: {_sentence(error)}', file=sys.stderr)
         return 1
+
+
+def _sentence(error):
+    """The message of an error, in one line where MXNet has several."""
+    if isinstance(error, MemoryError):
+        return str(error) or 'no memory left: work on less at a time'
+    mxnet = sys.modules.get('mxnet')
+    if mxnet is not None and isinstance(error, mxnet.MXNetError):
+        return importlib.import_module(
+            'd2lbert.machine.backend').last_line(error)
+    return error
 
 
 def _speak_utf8():

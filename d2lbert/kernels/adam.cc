@@ -52,7 +52,7 @@ struct Block {
   long first, size;
 };
 
-enum { DONE, NOT_OURS, MXNET_FAILED };
+enum { DONE, NOT_OURS, MXNET_FAILED, NO_MEMORY };
 
 int measure(const Arrays& about, void* array, long* size) {
   int kind, number, type, storage, dims;
@@ -212,7 +212,7 @@ class Step {
 extern "C" int d2lbert_adam(const Arrays* about, long n, void** arrays,
                             const double* rates, const double* decays,
                             double beta1, double beta2, double epsilon,
-                            double rescale, double clip) {
+                            double rescale, double clip) try {
   if (!n) return DONE;
   std::unique_ptr<Step> step(new Step(
       *about, n, {(float)beta1, (float)beta2, (float)epsilon, 1}, rescale,
@@ -234,6 +234,8 @@ extern "C" int d2lbert_adam(const Arrays* about, long n, void** arrays,
       [](void* it) { delete (Step*)it; }, device, read.data(), (int)n,
       written.data(), (int)written.size(), nullptr, 0, "d2lbert_adam");
   return failed ? MXNET_FAILED : DONE;
+} catch (const std::bad_alloc&) {
+  return NO_MEMORY;
 }
 
 }  // namespace d2lbert

@@ -69,12 +69,14 @@ void forward(const Problem& p, const Parts& in, float* out) {
   const long D = p.size, T = p.longest(), width = whole(T);
   Others others(p);
   clear_gaps(p, out, p.H, p.H);
-#pragma omp parallel num_threads(team(8.0 * p.R * T * p.H))
+  const int threads = team(8.0 * p.R * T * p.H);
+  Rooms& rooms = team_rooms(
+      threads, bytes<P>(T, D) + bytes<P>(D, T) + 4 * ROWS * width +
+      bytes<P>(ROWS, D) + bytes<P>(ROWS, T) + 512);
+#pragma omp parallel num_threads(threads)
   {
     const InUse tiles;
-    Scratch& own = own_scratch();
-    own.reset(bytes<P>(T, D) + bytes<P>(D, T) + 4 * ROWS * width +
-              bytes<P>(ROWS, D) + bytes<P>(ROWS, T) + 512);
+    Scratch& own = rooms.mine();
     char* keys_t = own.take<char>(bytes<P>(T, D));
     char* values = own.take<char>(bytes<P>(D, T));
     float* S = own.take<float>(ROWS * width);
@@ -126,13 +128,15 @@ void backward(const Problem& p, const Parts& in, const float* d_out,
   const long D = p.size, T = p.longest(), width = whole(T);
   Others others(p);
   for (float* g : {grad.q, grad.k, grad.v}) clear_gaps(p, g, grad.ld, p.H);
-#pragma omp parallel num_threads(team(20.0 * p.R * T * p.H))
+  const int threads = team(20.0 * p.R * T * p.H);
+  Rooms& rooms = team_rooms(
+      threads, 2 * bytes<P>(T, D) + bytes<P>(D, T) + 2 * bytes<P>(D, ROWS) +
+      8 * ROWS * width + bytes<P>(ROWS, std::max(D, T)) + bytes<P>(T, ROWS) +
+      1024);
+#pragma omp parallel num_threads(threads)
   {
     const InUse tiles;
-    Scratch& own = own_scratch();
-    own.reset(2 * bytes<P>(T, D) + bytes<P>(D, T) + 2 * bytes<P>(D, ROWS) +
-              8 * ROWS * width + bytes<P>(ROWS, std::max(D, T)) +
-              bytes<P>(T, ROWS) + 1024);
+    Scratch& own = rooms.mine();
     char* keys_t = own.take<char>(bytes<P>(T, D));
     char* values_t = own.take<char>(bytes<P>(T, D));
     char* keys = own.take<char>(bytes<P>(D, T));

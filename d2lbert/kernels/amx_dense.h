@@ -31,11 +31,11 @@ void forward(long R, long K, long N, const float* X, const float* W,
   const bool starts = is_start(range_of(bias, N));
   Range weights;
   Rest rest(R);
+  Rooms& rooms = team_rooms(threads, bytes<P>(block, K) + block + 128);
 #pragma omp parallel num_threads(threads)
   {
     const InUse tiles;
-    Scratch& own = own_scratch();
-    own.reset(bytes<P>(block, K) + block + 128);
+    Scratch& own = rooms.mine();
     char* rows = own.take<char>(bytes<P>(block, K));
     char* marks = own.take<char>(block);
     Range mine;
@@ -128,13 +128,14 @@ void backward_by_rows(long R, long K, long N, const float* X, const float* W,
   char* packed = shared.take<char>(bytes<P>(K, N));
   const Sums weights(shared, N * K, threads), biases(shared, N, threads);
   Range range;
+  Rooms& rooms = team_rooms(
+      threads, block * N * 4 + bytes<P>(block, N) + bytes<P>(N, block) +
+      bytes<P>(K, block) + 512);
 #pragma omp parallel num_threads(threads)
   {
     const InUse tiles;
     float *const own_W = weights.cleared(), *const own_b = biases.cleared();
-    Scratch& own = own_scratch();
-    own.reset(block * N * 4 + bytes<P>(block, N) + bytes<P>(N, block) +
-              bytes<P>(K, block) + 512);
+    Scratch& own = rooms.mine();
     float* dZ = own.take<float>(block * N);
     char* rows = own.take<char>(bytes<P>(block, N));
     char* turned = own.take<char>(bytes<P>(N, block));
@@ -187,12 +188,13 @@ void backward_by_columns(long R, long K, long N, const float* X,
   float* dZ = act == NONE ? nullptr : shared.take<float>(R * N);
   const float* dz = dZ ? dZ : dY;
   Range range;
+  Rooms& rooms = team_rooms(
+      threads, bytes<P>(block, N) + bytes<P>(columns, deep) + bytes<P>(K,
+      deep) + 256);
 #pragma omp parallel num_threads(threads)
   {
     const InUse tiles;
-    Scratch& own = own_scratch();
-    own.reset(bytes<P>(block, N) + bytes<P>(columns, deep) +
-              bytes<P>(K, deep) + 256);
+    Scratch& own = rooms.mine();
     char* rows = own.take<char>(bytes<P>(block, N));
     char* turned = own.take<char>(bytes<P>(columns, deep));
     char* x = own.take<char>(bytes<P>(K, deep));

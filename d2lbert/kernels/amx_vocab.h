@@ -39,8 +39,12 @@ void usual_rows(const Job& job) {
     std::memset(job.dX, 0, 4 * M * H);
     std::memset(job.db, 0, 4 * V);
   }
+  const long w_t_size = bytes<P>(COLUMNS, H), w_size = bytes<P>(H, COLUMNS);
+  const long e_size = bytes<P>(COLUMNS, chunk);
   Scratch& shared = team_scratch();
+  Rooms& rooms = team_rooms();
   std::vector<Part> parts;
+  bool fits = true;
 #pragma omp parallel num_threads(threads)
   {
     const InUse tiles;
@@ -48,99 +52,104 @@ void usual_rows(const Job& job) {
     const int team_size = omp_get_num_threads();
     const long widest = ceil_div(units, team_size) * 2 * SIDE;
     const long held = grad ? ceil_div(widest, COLUMNS) : 1;
-#pragma omp single
-    parts = allot(shared, team_size, chunk, held, grad ? H : 0);
-    long v0, v1;
-    share(units, team_size, t, &v0, &v1);
-    v0 *= 2 * SIDE;
-    v1 = std::min(v1 * 2 * SIDE, V);
-    const Part& mine = parts[t];
-    const long w_t_size = bytes<P>(COLUMNS, H), w_size = bytes<P>(H, COLUMNS);
-    const long e_size = bytes<P>(COLUMNS, chunk);
     const long copies = once ? ceil_div(widest, COLUMNS) : 1;
     const long logits = P == 3 ? held : 1, kept = P == 3 ? 1 : held;
-    Scratch& own = own_scratch();
-    own.reset(copies * (w_t_size + w_size) + kept * e_size +
-              bytes<P>(chunk, H) + bytes<P>(chunk, COLUMNS) +
-              bytes<P>(H, chunk) +
+#pragma omp single
+    fits = has_memory([&] {
+      parts = allot(shared, team_size, chunk, held, grad ? H : 0);
+      rooms.reserve(
+          team_size,
+          copies * (w_t_size + w_size) + kept * e_size + bytes<P>(chunk, H) +
+              bytes<P>(chunk, COLUMNS) + bytes<P>(H, chunk) +
               4 * (logits * chunk * COLUMNS + chunk * (H + 3) + COLUMNS) +
               2048);
-    char* w_t = own.take<char>(copies * w_t_size);
-    char* w = own.take<char>(copies * w_size);
-    char* turned = own.take<char>(kept * e_size);
-    char* x = own.take<char>(bytes<P>(chunk, H));
-    char* e = own.take<char>(bytes<P>(chunk, COLUMNS));
-    char* x_columns = own.take<char>(bytes<P>(H, chunk));
-    float* L = own.take<float>(logits * chunk * COLUMNS);
-    float* scaled = own.take<float>(chunk * H);
-    float* bias = own.take<float>(COLUMNS);
-    float* factor = own.take<float>(chunk);
-    float* tops = own.take<float>(chunk);
-    float* shares = own.take<float>(chunk);
-    for (long first = 0; first < M; first += chunk) {
-      const long m = std::min(chunk, M - first);
-      begin(mine, m);
-      if (grad) std::memset(mine.dX, 0, 4 * whole(m) * H);
-      along<P, false>(job.X + first * H, H, m, H, x);
-      for (long v = v0, block = 0; v < v1; v += COLUMNS, block++) {
-        const long n = std::min(COLUMNS, v1 - v), copy = once ? block : 0;
-        float* l = P == 3 && grad ? L + block * chunk * COLUMNS : L;
-        if (!once || !first)
-          along<P, true>(job.W + v * H, H, n, H, w_t + copy * w_t_size);
-        std::fill(bias, bias + COLUMNS, 0.f);
-        std::copy(job.b + v, job.b + v + n, bias);
-        multiply<P>(whole(m), whole(n), H, x, w_t + copy * w_t_size, l,
-                    COLUMNS, BIAS, bias);
-        Ahead ahead(m);
-        const long next = std::max(0L, std::min(COLUMNS, v1 - v - COLUMNS));
-        if (!once || !first)
-          ahead.fetch(job.W + (v + n) * H, next * H * 4);
-        exponentials(job, first, m, v, n, l, COLUMNS, mine, ahead);
-        if (!grad) continue;
-        std::copy(mine.reference, mine.reference + m,
-                  mine.references + block * chunk);
-        along<P, false>(l, COLUMNS, m, n, e);
-        if (!once || !first)
-          across<P, false>(job.W + v * H, H, n, H, w + copy * w_size);
-        multiply<P>(whole(m), H, n, e, w + copy * w_size, mine.dX, H, ADD);
-        if (P == 1)
-          across<P, true>(l, COLUMNS, m, n, turned + block * e_size);
-      }
-#pragma omp barrier
-      normalize(job, first, m, parts, t == 0, tops, shares);
-      if (grad) {
-        std::fill(factor, factor + chunk, 0.f);
+    });
+    if (fits) {
+      long v0, v1;
+      share(units, team_size, t, &v0, &v1);
+      v0 *= 2 * SIDE;
+      v1 = std::min(v1 * 2 * SIDE, V);
+      const Part& mine = parts[t];
+      Scratch& own = rooms.mine();
+      char* w_t = own.take<char>(copies * w_t_size);
+      char* w = own.take<char>(copies * w_size);
+      char* turned = own.take<char>(kept * e_size);
+      char* x = own.take<char>(bytes<P>(chunk, H));
+      char* e = own.take<char>(bytes<P>(chunk, COLUMNS));
+      char* x_columns = own.take<char>(bytes<P>(H, chunk));
+      float* L = own.take<float>(logits * chunk * COLUMNS);
+      float* scaled = own.take<float>(chunk * H);
+      float* bias = own.take<float>(COLUMNS);
+      float* factor = own.take<float>(chunk);
+      float* tops = own.take<float>(chunk);
+      float* shares = own.take<float>(chunk);
+      for (long first = 0; first < M; first += chunk) {
+        const long m = std::min(chunk, M - first);
+        begin(mine, m);
+        if (grad) std::memset(mine.dX, 0, 4 * whole(m) * H);
+        along<P, false>(job.X + first * H, H, m, H, x);
         for (long v = v0, block = 0; v < v1; v += COLUMNS, block++) {
-          const long n = std::min(COLUMNS, v1 - v);
-          const float* reference = mine.references + block * chunk;
-          if (!block || std::memcmp(reference, reference - chunk, 4 * m)) {
-            scale_rows(job, first, m, reference, tops, shares, factor,
-                       scaled);
-            across<P, false>(scaled, H, m, H, x_columns);
-          }
-          const char* a = turned + (P == 3 ? 0 : block * e_size);
-          if (P == 3) {
-            const float* l = L + block * chunk * COLUMNS;
-            across<P, true>(l, COLUMNS, m, n, turned);
-            d2lbert::add_rows(l, COLUMNS, m, n, factor, job.db + v,
-                              Ahead(m));
-          } else {
-            add_rows(a, m, n, factor, job.db + v);
-          }
-          Ahead ahead(ceil_div(n, 2 * SIDE) * ceil_div(H, 2 * SIDE));
+          const long n = std::min(COLUMNS, v1 - v), copy = once ? block : 0;
+          float* l = P == 3 && grad ? L + block * chunk * COLUMNS : L;
+          if (!once || !first)
+            along<P, true>(job.W + v * H, H, n, H, w_t + copy * w_t_size);
+          std::fill(bias, bias + COLUMNS, 0.f);
+          std::copy(job.b + v, job.b + v + n, bias);
+          multiply<P>(whole(m), whole(n), H, x, w_t + copy * w_t_size, l,
+                      COLUMNS, BIAS, bias);
+          Ahead ahead(m);
           const long next = std::max(0L, std::min(COLUMNS, v1 - v - COLUMNS));
-          ahead.fetch(job.dW + (v + n) * H, next * H * 4);
-          multiply<P>(n, H, m, a, x_columns, job.dW + v * H, H,
-                      first ? ADD : ZERO, nullptr, &ahead);
+          if (!once || !first)
+            ahead.fetch(job.W + (v + n) * H, next * H * 4);
+          exponentials(job, first, m, v, n, l, COLUMNS, mine, ahead);
+          if (!grad) continue;
+          std::copy(mine.reference, mine.reference + m,
+                    mine.references + block * chunk);
+          along<P, false>(l, COLUMNS, m, n, e);
+          if (!once || !first)
+            across<P, false>(job.W + v * H, H, n, H, w + copy * w_size);
+          multiply<P>(whole(m), H, n, e, w + copy * w_size, mine.dX, H, ADD);
+          if (P == 1)
+            across<P, true>(l, COLUMNS, m, n, turned + block * e_size);
         }
-        take_labels(job, first, m, v0, v1);
-#pragma omp for schedule(static) nowait
-        for (long r = 0; r < m; r++)
-          join_row(job, first, r, parts, shares[r], tops[r]);
-      }
 #pragma omp barrier
+        normalize(job, first, m, parts, t == 0, tops, shares);
+        if (grad) {
+          std::fill(factor, factor + chunk, 0.f);
+          for (long v = v0, block = 0; v < v1; v += COLUMNS, block++) {
+            const long n = std::min(COLUMNS, v1 - v);
+            const float* reference = mine.references + block * chunk;
+            if (!block || std::memcmp(reference, reference - chunk, 4 * m)) {
+              scale_rows(job, first, m, reference, tops, shares, factor,
+                         scaled);
+              across<P, false>(scaled, H, m, H, x_columns);
+            }
+            const char* a = turned + (P == 3 ? 0 : block * e_size);
+            if (P == 3) {
+              const float* l = L + block * chunk * COLUMNS;
+              across<P, true>(l, COLUMNS, m, n, turned);
+              d2lbert::add_rows(l, COLUMNS, m, n, factor, job.db + v,
+                                Ahead(m));
+            } else {
+              add_rows(a, m, n, factor, job.db + v);
+            }
+            Ahead ahead(ceil_div(n, 2 * SIDE) * ceil_div(H, 2 * SIDE));
+            const long next =
+                std::max(0L, std::min(COLUMNS, v1 - v - COLUMNS));
+            ahead.fetch(job.dW + (v + n) * H, next * H * 4);
+            multiply<P>(n, H, m, a, x_columns, job.dW + v * H, H,
+                        first ? ADD : ZERO, nullptr, &ahead);
+          }
+          take_labels(job, first, m, v0, v1);
+#pragma omp for schedule(static) nowait
+          for (long r = 0; r < m; r++)
+            join_row(job, first, r, parts, shares[r], tops[r]);
+        }
+#pragma omp barrier
+      }
     }
   }
+  if (!fits) throw std::bad_alloc();
 }
 
 template <int P>

@@ -11,10 +11,11 @@ template <class E>
 void forward(const Problem& p, const Parts& in, float* out) {
   clear_gaps(p, out, p.H, p.H);
   const long T = p.longest();
-#pragma omp parallel num_threads(team(8.0 * p.R * T * p.H))
+  const int threads = team(8.0 * p.R * T * p.H);
+  Rooms& rooms = team_rooms(threads, Room<E>::bytes(p, T));
+#pragma omp parallel num_threads(threads)
   {
-    Scratch& own = own_scratch();
-    own.reset(Room<E>::bytes(p, T));
+    Scratch& own = rooms.mine();
     const Room<E> room(p, T, own);
 #pragma omp for schedule(dynamic, 4) nowait
     for (long unit = 0; unit < p.B * p.heads; unit++)
@@ -27,10 +28,11 @@ void backward(const Problem& p, const Parts& in, const float* d_out,
               const Parts& grad) {
   for (float* g : {grad.q, grad.k, grad.v}) clear_gaps(p, g, grad.ld, p.H);
   const long T = p.longest();
-#pragma omp parallel num_threads(team(20.0 * p.R * T * p.H))
+  const int threads = team(20.0 * p.R * T * p.H);
+  Rooms& rooms = team_rooms(threads, GradientRoom<E>::bytes(p, T));
+#pragma omp parallel num_threads(threads)
   {
-    Scratch& own = own_scratch();
-    own.reset(GradientRoom<E>::bytes(p, T));
+    Scratch& own = rooms.mine();
     const GradientRoom<E> room(p, T, own);
 #pragma omp for schedule(dynamic, 4) nowait
     for (long unit = 0; unit < p.B * p.heads; unit++)
@@ -135,17 +137,17 @@ struct Op {
 }  // namespace
 
 REGISTER_OP(d2lbert_attention)
-    .setForward(Op<false>::run_forward, "cpu")
-    .setBackward(Op<false>::run_backward, "cpu")
-    .setParseAttrs(Op<false>::parse)
-    .setInferType(Op<false>::infer_type)
-    .setInferShape(Op<false>::infer_shape);
+    .setForward(Caught<Op<false>::run_forward>::call, "cpu")
+    .setBackward(Caught<Op<false>::run_backward>::call, "cpu")
+    .setParseAttrs(Caught<Op<false>::parse>::call)
+    .setInferType(Caught<Op<false>::infer_type>::call)
+    .setInferShape(Caught<Op<false>::infer_shape>::call);
 
 REGISTER_OP(d2lbert_attention_qkv)
-    .setForward(Op<true>::run_forward, "cpu")
-    .setBackward(Op<true>::run_backward, "cpu")
-    .setParseAttrs(Op<true>::parse)
-    .setInferType(Op<true>::infer_type)
-    .setInferShape(Op<true>::infer_shape);
+    .setForward(Caught<Op<true>::run_forward>::call, "cpu")
+    .setBackward(Caught<Op<true>::run_backward>::call, "cpu")
+    .setParseAttrs(Caught<Op<true>::parse>::call)
+    .setInferType(Caught<Op<true>::infer_type>::call)
+    .setInferShape(Caught<Op<true>::infer_shape>::call);
 
 }  // namespace d2lbert

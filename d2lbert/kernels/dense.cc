@@ -114,10 +114,10 @@ void forward(long R, long K, long N, const float* X, const float* W,
   std::fill(bias, bias + padded(N), 0.f);
   if (b) std::copy(b, b + N, bias);
   Preparation packing;
+  Rooms& rooms = team_rooms(threads, slice_room<E>(block, words) * 4);
 #pragma omp parallel num_threads(threads)
   {
-    Scratch& own = own_scratch();
-    own.reset(slice_room<E>(block, words) * 4);
+    Scratch& own = rooms.mine();
     word<E>* rows = own.take<word<E>>(slice_room<E>(block, words));
     packing.all(panels, [&](long p) {
       pack_panel_t<E>(W + p * NR * K, K, K, std::min<long>(NR, N - p * NR),
@@ -173,12 +173,13 @@ void backward_by_rows(long R, long K, long N, const float* X, const float* W,
   word<E>* packed = shared.take<word<E>>(padded(K) * words);
   const Sums weights(shared, N * K, threads), biases(shared, N, threads);
   Preparation packing;
+  Rooms& rooms = team_rooms(
+      threads, (block * N + padded(K) * half + block * words + half * N) * 4
+      + 512);
 #pragma omp parallel num_threads(threads)
   {
     float *const own_W = weights.cleared(), *const own_b = biases.cleared();
-    Scratch& own = own_scratch();
-    own.reset((block * N + padded(K) * half + block * words + half * N) * 4 +
-              512);
+    Scratch& own = rooms.mine();
     float* dZ = own.take<float>(block * N);
     word<E>* x = own.take<word<E>>(padded(K) * half);
     word<E>* as_is = own.take<word<E>>(block * words);
@@ -236,13 +237,34 @@ int parts_down(long tiles, long panels, int team_size) {
   return best;
 }
 
+// Tiles of dZ's columns held while rows are summed: the panels of X, each of
+// which serves them all, come from the last cache.
+constexpr long HIGH = 8 * MR;
+
+// Rows summed at a time where X has k columns: 3 MB of X at base size, or 6,
+// for half as many additions to dW.
+inline long rows_summed(long k) {
+  return (k > 1536 ? 1 : 2) * (VL == 16 ? 512 : 256);
+}
+
+// Words that a thread needs for `most` rows and k columns of X.
+template <class E>
+long gradient_room(long most, long k) {
+  return padded(k) * E::words(most) + HIGH / MR * tile_size<E>(most);
+}
+
+// The same for any part of K columns that a thread may get.
+template <class E>
+long most_gradient_room(long R, long K) {
+  const long few = std::min(K, 1536L);
+  return std::max(gradient_room<E>(std::min(rows_summed(K), R), K),
+                  gradient_room<E>(std::min(rows_summed(few), R), few));
+}
+
 // This thread's part of dW = dZ^T X, and of db.
 template <class E>
 void weight_gradient(long R, long K, long N, const float* X, const float* dz,
-                     float* dW, float* db) {
-  // Rows summed at a time, and tiles of dZ's columns held meanwhile: the
-  // panels of X, each of which serves them all, come from the last cache.
-  const long high = 8 * MR;
+                     float* dW, float* db, Scratch& own) {
   const int team_size = omp_get_num_threads(), t = omp_get_thread_num();
   const long tiles = ceil_div(N, MR), panels = ceil_div(K, NR);
   const int down = parts_down(tiles, panels, team_size);
@@ -253,24 +275,21 @@ void weight_gradient(long R, long K, long N, const float* X, const float* dz,
   c0 *= MR;
   c1 = std::min(c1 * MR, N);
   const long k0 = p0 * NR, k1 = std::min(p1 * NR, K);
-  // 3 MB of X at base size, or 6, for half as many additions to dW
-  const long deep = (k1 - k0 > 1536 ? 1 : 2) * (VL == 16 ? 512 : 256);
+  const long deep = rows_summed(k1 - k0);
   if (t % across) db = nullptr;
   if (db) std::fill(db + c0, db + c1, 0.f);
   if (!R && dW)
     for (long c = c0; c < c1; c++)
       std::memset(dW + c * K + k0, 0, 4 * (k1 - k0));
   const long most = std::min(deep, R);
-  Scratch& own = own_scratch();
-  own.reset((padded(k1 - k0) * E::words(most) +
-             high / MR * tile_size<E>(most)) * 4 + 128);
+  own.clear();
   word<E>* x = own.take<word<E>>(padded(k1 - k0) * E::words(most));
-  word<E>* turned = own.take<word<E>>(high / MR * tile_size<E>(most));
+  word<E>* turned = own.take<word<E>>(HIGH / MR * tile_size<E>(most));
   for (long first = 0; first < R; first += deep) {
     const long m = std::min(deep, R - first), words = E::words(m);
     if (dW) pack<E>(X + first * K + k0, K, m, k1 - k0, x);
-    for (long c = c0; c < c1; c += high) {
-      const long n = std::min(high, c1 - c);
+    for (long c = c0; c < c1; c += HIGH) {
+      const long n = std::min(HIGH, c1 - c);
       const float* from = dz + first * N + c;
       if (db) sum_rows(from, N, m, n, db + c);
       if (!dW) continue;
@@ -308,10 +327,12 @@ void backward_by_columns(long R, long K, long N, const float* X,
   float* dZ = act == NONE ? nullptr : shared.take<float>(R * N);
   const float* dz = dZ ? dZ : dY;
   Preparation packing;
+  Rooms& rooms = team_rooms(
+      threads, 4 * std::max(slice_room<E>(block, words),
+                            most_gradient_room<E>(R, K)) + 128);
 #pragma omp parallel num_threads(threads)
   {
-    Scratch& own = own_scratch();
-    own.reset(slice_room<E>(block, words) * 4);
+    Scratch& own = rooms.mine();
     word<E>* rows = own.take<word<E>>(slice_room<E>(block, words));
     packing.all(dX ? ceil_div(K, WIDE) : 0, [&](long i) {
       pack<E>(W + i * WIDE, K, N, std::min(WIDE, K - i * WIDE),
@@ -328,7 +349,7 @@ void backward_by_columns(long R, long K, long N, const float* X,
                    dX + first * K, K, rows, nullptr,
                    [](long, long, long) {});
     }
-    weight_gradient<E>(R, K, N, X, dz, dW, db);
+    weight_gradient<E>(R, K, N, X, dz, dW, db, own);
   }
 }
 
@@ -469,7 +490,8 @@ MXReturnValue run_backward(const Attrs& attrs, Tensors* in, Tensors* out,
 }  // namespace
 
 // Seconds of this thread's for X W^T by one Product, the least of several
-// times, for a choice between them; infinite for tiles that are refused.
+// times, for a choice between them; infinite for tiles that are refused, or
+// without memory.
 double trial(Product product, long R, long K, long N, const float* X,
              const float* W, float* Y, int times) {
   decltype(&forward<Fp32>) runs[] = {D2LBERT_PRODUCTS(forward)};
@@ -490,16 +512,18 @@ double trial(Product product, long R, long K, long N, const float* X,
 }
 
 REGISTER_OP(d2lbert_dense)
-    .setForward(run_forward, "cpu")
-    .setBackward(run_backward, "cpu")
-    .setParseAttrs(parse)
-    .setInferType(all_floats)
-    .setInferShape(infer_shape);
+    .setForward(Caught<run_forward>::call, "cpu")
+    .setBackward(Caught<run_backward>::call, "cpu")
+    .setParseAttrs(Caught<parse>::call)
+    .setInferType(Caught<all_floats>::call)
+    .setInferShape(Caught<infer_shape>::call);
 
 }  // namespace d2lbert
 
 extern "C" double d2lbert_trial(int product, long R, long K, long N,
                                 const float* X, const float* W, float* Y,
-                                int times) {
+                                int times) try {
   return d2lbert::trial((d2lbert::Product)product, R, K, N, X, W, Y, times);
+} catch (const std::bad_alloc&) {
+  return INFINITY;
 }

@@ -35,10 +35,11 @@ void forward(const Job& job, const Kept& kept, float* Y) {
   const float* b1 = padded_copy(job.b1, F, shared);
   const float* b2 = padded_copy(job.b2, H, shared);
   Preparation packing;
+  Rooms& rooms = team_rooms(
+      threads, 4 * block * (F + H + h_words + f_words) + 256);
 #pragma omp parallel num_threads(threads)
   {
-    Scratch& own = own_scratch();
-    own.reset(4 * block * (F + H + h_words + f_words) + 256);
+    Scratch& own = rooms.mine();
     float* hidden = own.take<float>(block * F);
     float* out = own.take<float>(block * H);
     word<E>* x_words = own.take<word<E>>(block * h_words);
@@ -98,14 +99,15 @@ void backward(const Job& job, const Kept& kept, const float* dY,
   const Sums b1(shared, F, threads), b2(shared, H, threads);
   const TeamNormSums norms(shared, H, threads);
   Preparation packing;
+  Rooms& rooms = team_rooms(
+      threads, 4 * (block * (2 * H + 2 * F + std::max(h_words, f_words)) +
+      half * (padded(H) + padded(F) + std::max(H, F))) + 512);
 #pragma omp parallel num_threads(threads)
   {
     float *dW1 = W1.cleared(), *dW2 = W2.cleared();
     float *db1 = b1.cleared(), *db2 = b2.cleared();
     const NormSums norm = norms.cleared();
-    Scratch& own = own_scratch();
-    own.reset(4 * (block * (2 * H + 2 * F + std::max(h_words, f_words)) +
-                   half * (padded(H) + padded(F) + std::max(H, F))) + 512);
+    Scratch& own = rooms.mine();
     float* dx = own.take<float>(block * H);
     float* dz = own.take<float>(block * H);
     float* dh = own.take<float>(block * F);
@@ -227,9 +229,9 @@ class FeedForward : public Keeping {
 }  // namespace
 
 REGISTER_OP(d2lbert_feed_forward)
-    .setCreateOpState(create<FeedForward>, "cpu")
-    .setParseAttrs(parse)
-    .setInferType(all_floats)
-    .setInferShape(infer_shape);
+    .setCreateOpState(Caught<create<FeedForward>>::call, "cpu")
+    .setParseAttrs(Caught<parse>::call)
+    .setInferType(Caught<all_floats>::call)
+    .setInferShape(Caught<infer_shape>::call);
 
 }  // namespace d2lbert

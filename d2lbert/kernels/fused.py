@@ -294,6 +294,8 @@ def adam(weights, grads, means, variances, rates, decays, beta1, beta2,
                                                  rescale, clip)))
     if failed == 2:
         mx.base.check_call(failed)      # raises what MXNet says
+    if failed == 3:
+        raise MemoryError('no memory left for a step of Adam')
     if failed:
         raise ValueError('each weight must come once, and it, its gradient '
                          'and its two means be float32 on a CPU, dense, and '

@@ -17,11 +17,6 @@ const int watching =
 
 bool forked() { return is_of_a_parent; }
 
-Scratch& own_scratch() {
-  static thread_local Scratch scratch;
-  return scratch;
-}
-
 Scratch& team_scratch() {
   static thread_local Scratch scratch;
   return scratch;

@@ -30,7 +30,7 @@ constexpr int NR = NV * VL;
 inline long ceil_div(long a, long b) { return (a + b - 1) / b; }
 inline long padded(long n) { return ceil_div(n, NR) * NR; }
 
-// A thread's scratch: grows, never shrinks, is cut up by take(). The address
+// Scratch memory: grows, never shrinks, is cut up by take(). The address
 // sanitizer sees the pieces, with a gap after each, instead of the whole.
 class Scratch {
  public:
@@ -46,6 +46,10 @@ class Scratch {
       base_ = (char*)p;
       size_ = bytes;
     }
+    clear();
+  }
+  // Take the same memory once more.
+  void clear() {
     used_ = 0;
 #ifdef __SANITIZE_ADDRESS__
     ASAN_POISON_MEMORY_REGION(base_, size_);
@@ -75,8 +79,7 @@ class Scratch {
 // libgomp would wait for ever for those that it worked with before.
 bool forked();
 
-// One per thread for itself, one per calling thread for its whole team.
-Scratch& own_scratch();
+// One per calling thread, for its whole team.
 Scratch& team_scratch();
 
 struct Fp32 {

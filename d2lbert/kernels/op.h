@@ -5,6 +5,8 @@
 #include <stdlib.h>
 
 #include <atomic>
+#include <deque>
+#include <new>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -59,6 +61,28 @@ inline MXReturnValue fail(const std::string& reason) {
   return MX_FAIL;
 }
 
+// A function of an operator whose exceptions become its error, since the
+// library that calls it cannot tell them.
+template <class F>
+MXReturnValue caught(F run) {
+  try {
+    return run();
+  } catch (const std::bad_alloc&) {
+    return fail("no memory left for an operator");
+  } catch (const std::exception& error) {
+    return fail(error.what());
+  }
+}
+
+template <auto run>
+struct Caught;
+template <class... A, MXReturnValue (*run)(A...)>
+struct Caught<run> {
+  static MXReturnValue call(A... arguments) {
+    return caught([&] { return run(arguments...); });
+  }
+};
+
 inline const char* no_bf16() {
   return "precision 'bf16' needs a CPU with AVX-512 BF16 instructions";
 }
@@ -90,6 +114,44 @@ inline long within(int32_t index, long n) {
 // a region): share work by omp_get_num_threads(), never by what was asked.
 inline int team(double work) {
   return work < 5e4 || forked() ? 1 : std::max(1, omp_get_max_threads());
+}
+
+// Scratch memory of a team's threads, reserved before they begin: an exception
+// that leaves a parallel region ends the process.
+class Rooms {
+ public:
+  void reserve(int threads, size_t bytes) {
+    while ((int)all_.size() < threads) all_.emplace_back();
+    for (int t = 0; t < threads; t++) all_[t].reset(bytes);
+  }
+  // This thread's own.
+  Scratch& mine() { return all_[omp_get_thread_num()]; }
+
+ private:
+  std::deque<Scratch> all_;
+};
+
+// One per calling thread.
+inline Rooms& team_rooms() {
+  static thread_local Rooms rooms;
+  return rooms;
+}
+
+inline Rooms& team_rooms(int threads, size_t bytes) {
+  team_rooms().reserve(threads, bytes);
+  return team_rooms();
+}
+
+// True if `reserve` found memory, for what only a team that is there can ask
+// for.
+template <class F>
+bool has_memory(F reserve) {
+  try {
+    reserve();
+    return true;
+  } catch (const std::bad_alloc&) {
+    return false;
+  }
 }
 
 // This thread's part of n items: [first, last).

@@ -77,10 +77,10 @@ MXReturnValue run_backward(const Attrs& attrs, Tensors* in, Tensors* out,
 }  // namespace
 
 REGISTER_OP(d2lbert_rows)
-    .setForward(run_forward, "cpu")
-    .setBackward(run_backward, "cpu")
-    .setParseAttrs(parse)
-    .setInferType(infer_type)
-    .setInferShape(infer_shape);
+    .setForward(Caught<run_forward>::call, "cpu")
+    .setBackward(Caught<run_backward>::call, "cpu")
+    .setParseAttrs(Caught<parse>::call)
+    .setInferType(Caught<infer_type>::call)
+    .setInferShape(Caught<infer_shape>::call);
 
 }  // namespace d2lbert

@@ -25,15 +25,19 @@ struct Group {
   long begin, end;
 };
 
-// A thread's, or everyone's, sequences [begin, end) in groups of `rows` rows
-// at most, or of one sequence.
-std::vector<Group> groups(const Problem& p, long begin, long end, long rows) {
+// The first of sequences [begin, end), as many as have `rows` rows at most, or
+// one.
+Group group(const Problem& p, long begin, long end, long rows) {
+  long last = begin + 1;
+  while (last < end && p.offsets[last + 1] - p.offsets[begin] <= rows) last++;
+  return {begin, last};
+}
+
+// All sequences in such groups.
+std::vector<Group> groups(const Problem& p, long rows) {
   std::vector<Group> all;
-  for (long b = begin, from = begin; b < end; b++)
-    if (b + 1 == end || p.offsets[b + 2] - p.offsets[from] > rows) {
-      all.push_back({from, b + 1});
-      from = b + 1;
-    }
+  for (long b = 0; b < p.B; b = all.back().end)
+    all.push_back(group(p, b, p.B, rows));
   return all;
 }
 
@@ -74,7 +78,7 @@ void forward(const Job& job, const Kept& kept, float* Y) {
   const long H = p.H, N = 3 * H, words = E::words(H);
   const int threads = team(8.0 * p.R * H * H);
   const std::vector<Group> all =
-      groups(p, 0, p.B, rows_at_a_time(p.R, threads, 4 * H));
+      groups(p, rows_at_a_time(p.R, threads, 4 * H));
   const long most = most_rows(p, all), parts = ceil_div(H, NR);
   const long T = p.longest();
   Scratch& shared = team_scratch();
@@ -86,10 +90,11 @@ void forward(const Job& job, const Kept& kept, float* Y) {
     bias[k] = padded_copy(k < 3 ? job.b[k] : job.bo, H, shared);
   }
   Preparation packing;
+  Rooms& rooms = team_rooms(
+      threads, 4 * most * (5 * H + words) + 512 + Room<E>::bytes(p, T));
 #pragma omp parallel num_threads(threads)
   {
-    Scratch& own = own_scratch();
-    own.reset(4 * most * (5 * H + words) + 512 + Room<E>::bytes(p, T));
+    Scratch& own = rooms.mine();
     float* qkv = own.take<float>(most * N);
     float* joined = own.take<float>(most * H);
     float* out = own.take<float>(most * H);
@@ -159,15 +164,15 @@ void backward(const Job& job, const Kept& kept, const float* dY,
   for (int k = 0; k < 3; k++)
     std::copy(job.W[k], job.W[k] + H * H, joined_W.data() + k * H * H);
   Preparation packing;
+  Rooms& rooms = team_rooms(
+      threads, 4 * (most * (2 * H + H + N + n_words) + half * (padded(H) +
+      N)) + 512 + GradientRoom<E>::bytes(p, T));
 #pragma omp parallel num_threads(threads)
   {
     float *dW = W.cleared(), *dWo = Wo.cleared();
     float *db = b.cleared(), *dbo = bo.cleared();
     const NormSums norm = norms.cleared();
-    Scratch& own = own_scratch();
-    own.reset(4 * (most * (2 * H + H + N + n_words) +
-                   half * (padded(H) + N)) + 512 +
-              GradientRoom<E>::bytes(p, T));
+    Scratch& own = rooms.mine();
     float* dx = own.take<float>(most * H);
     float* dz = own.take<float>(most * H);
     float* dj = own.take<float>(most * H);
@@ -186,7 +191,8 @@ void backward(const Job& job, const Kept& kept, const float* dY,
     long begin, end;
     share_sequences(p, omp_get_num_threads(), omp_get_thread_num(), &begin,
                     &end);
-    for (const Group& g : groups(p, begin, end, rows)) {
+    for (Group g; begin < end; begin = g.end) {
+      g = group(p, begin, end, rows);
       const long first = p.offsets[g.begin], m = p.offsets[g.end] - first;
       const long behind = first + m;
       const long next = std::min(m, p.offsets[end] - behind);
@@ -340,9 +346,9 @@ class SelfAttention : public Keeping {
 }  // namespace
 
 REGISTER_OP(d2lbert_self_attention)
-    .setCreateOpState(create<SelfAttention>, "cpu")
-    .setParseAttrs(parse)
-    .setInferType(infer_type)
-    .setInferShape(infer_shape);
+    .setCreateOpState(Caught<create<SelfAttention>>::call, "cpu")
+    .setParseAttrs(Caught<parse>::call)
+    .setInferType(Caught<infer_type>::call)
+    .setInferShape(Caught<infer_shape>::call);
 
 }  // namespace d2lbert

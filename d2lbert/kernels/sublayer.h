@@ -91,7 +91,7 @@ class Keeping : public mxnet::ext::CustomStatefulOp {
 
   MXReturnValue Forward(Tensors* in, Tensors* out, const OpResource&) final {
     if (bf16 && !D2LBERT_BF16) return fail(no_bf16());
-    return run(in->data(), floats((*out)[0]));
+    return caught([&] { return run(in->data(), floats((*out)[0])); });
   }
 
   // in: the outcome's gradient, the inputs, the outcome
@@ -99,8 +99,10 @@ class Keeping : public mxnet::ext::CustomStatefulOp {
     if (!keeps)
       return fail("an operator was called with grad=0 and keeps nothing for "
                   "a gradient");
-    run_back(in->data() + 1, floats((*in)[0]), out);
-    return MX_SUCCESS;
+    return caught([&] {
+      run_back(in->data() + 1, floats((*in)[0]), out);
+      return MX_SUCCESS;
+    });
   }
 
  protected:

@@ -200,7 +200,9 @@ void vocabulary(const Job& job) {
     std::memset(job.db, 0, 4 * V);
   }
   Scratch& shared = team_scratch();
+  Rooms& rooms = team_rooms();
   std::vector<Part> parts;
+  bool fits = true;
 #pragma omp parallel num_threads(threads)
   {
     const int t = omp_get_thread_num();
@@ -210,95 +212,102 @@ void vocabulary(const Job& job) {
     const long widest = ceil_div(panels, team_size) * NR;
     const long held = grad ? ceil_div(widest, BLOCK) : 1;
 #pragma omp single
-    parts = allot(shared, team_size, chunk, held, grad ? H : 0);
-    long v0, v1;
-    share(panels, team_size, t, &v0, &v1);
-    v0 *= NR;
-    v1 = std::min(v1 * NR, V);
-    const Part& mine = parts[t];
-    Scratch& own = own_scratch();
-    own.reset(4 * (BLOCK * h_words + padded(H) * b_words + chunk * h_words +
-                   chunk * BLOCK * (in_place ? held : 1) +
-                   chunk * b_words + (in_place ? 0 : held * m_words * BLOCK) +
-                   padded(H) * m_words + chunk * (H + 3) + BLOCK) + 2048);
-    word<E>* w_t = own.take<word<E>>(BLOCK * h_words);
-    word<E>* w = own.take<word<E>>(padded(H) * b_words);
-    word<E>* x_words = own.take<word<E>>(chunk * h_words);
-    float* L = own.take<float>(chunk * BLOCK * (in_place ? held : 1));
-    word<E>* e_words = own.take<word<E>>(chunk * b_words);
-    word<E>* kept =
-        own.take<word<E>>(in_place ? 0 : held * m_words * BLOCK);
-    word<E>* x_panels = own.take<word<E>>(padded(H) * m_words);
-    float* scaled = own.take<float>(chunk * H);
-    float* bias = own.take<float>(BLOCK);
-    float* factor = own.take<float>(chunk);
-    float* tops = own.take<float>(chunk);
-    float* shares = own.take<float>(chunk);
-    for (long first = 0; first < M; first += chunk) {
-      const long m = std::min(chunk, M - first);
-      begin(mine, m);
-      if (grad) std::memset(mine.dX, 0, 4 * m * H);
-      long x_ld = H;
-      const word<E>* x = as_rows(job.X + first * H, x_ld, m, H, x_words);
-      for (long v = v0, block = 0; v < v1; v += BLOCK, block++) {
-        const long n = std::min(BLOCK, v1 - v);
-        float* l = in_place && grad ? L + block * chunk * BLOCK : L;
-        pack_t<E>(job.W + v * H, H, H, n, w_t);
-        std::fill(bias, bias + BLOCK, 0.f);
-        std::copy(job.b + v, job.b + v + n, bias);
-        multiply<E>(false, m, n, h_words, x, x_ld, w_t, l, BLOCK, BIAS,
-                    nullptr, bias);
-        Ahead ahead(m);
-        const long next = std::max(0L, std::min(BLOCK, v1 - v - BLOCK));
-        ahead.fetch(job.W + (v + n) * H, next * H * 4);
-        if (next && in_place && grad)
-          ahead.fetch(l + chunk * BLOCK, m * BLOCK * 4);
-        exponentials(job, first, m, v, n, l, BLOCK, mine, ahead);
-        if (!grad) continue;
-        std::copy(mine.reference, mine.reference + m,
-                  mine.references + block * chunk);
-        long ld = BLOCK;
-        const word<E>* e = as_rows(l, ld, m, n, e_words);
-        pack<E>(job.W + v * H, H, n, H, w);
-        multiply<E>(false, m, H, E::words(n), e, ld, w, mine.dX, H, ADD);
-        ld = BLOCK;
-        as_columns(l, ld, m, n, kept + block * m_words * BLOCK);
-      }
-#pragma omp barrier
-      normalize(job, first, m, parts, t == 0, tops, shares);
-      if (grad) {
+    fits = has_memory([&] {
+      parts = allot(shared, team_size, chunk, held, grad ? H : 0);
+      rooms.reserve(
+          team_size,
+          4 * (BLOCK * h_words + padded(H) * b_words + chunk * h_words +
+               chunk * BLOCK * (in_place ? held : 1) + chunk * b_words +
+               (in_place ? 0 : held * m_words * BLOCK) +
+               padded(H) * m_words + chunk * (H + 3) + BLOCK) + 2048);
+    });
+    if (fits) {
+      long v0, v1;
+      share(panels, team_size, t, &v0, &v1);
+      v0 *= NR;
+      v1 = std::min(v1 * NR, V);
+      const Part& mine = parts[t];
+      Scratch& own = rooms.mine();
+      word<E>* w_t = own.take<word<E>>(BLOCK * h_words);
+      word<E>* w = own.take<word<E>>(padded(H) * b_words);
+      word<E>* x_words = own.take<word<E>>(chunk * h_words);
+      float* L = own.take<float>(chunk * BLOCK * (in_place ? held : 1));
+      word<E>* e_words = own.take<word<E>>(chunk * b_words);
+      word<E>* kept =
+          own.take<word<E>>(in_place ? 0 : held * m_words * BLOCK);
+      word<E>* x_panels = own.take<word<E>>(padded(H) * m_words);
+      float* scaled = own.take<float>(chunk * H);
+      float* bias = own.take<float>(BLOCK);
+      float* factor = own.take<float>(chunk);
+      float* tops = own.take<float>(chunk);
+      float* shares = own.take<float>(chunk);
+      for (long first = 0; first < M; first += chunk) {
+        const long m = std::min(chunk, M - first);
+        begin(mine, m);
+        if (grad) std::memset(mine.dX, 0, 4 * m * H);
+        long x_ld = H;
+        const word<E>* x = as_rows(job.X + first * H, x_ld, m, H, x_words);
         for (long v = v0, block = 0; v < v1; v += BLOCK, block++) {
           const long n = std::min(BLOCK, v1 - v);
-          const float* reference = mine.references + block * chunk;
-          if (!block || std::memcmp(reference, reference - chunk, 4 * m)) {
-            scale_rows(job, first, m, reference, tops, shares, factor,
-                       scaled);
-            pack<E>(scaled, H, m, H, x_panels);
-          }
-          long ld = in_place ? BLOCK : n;
-          const word<E>* e =
-              in_place ? (const word<E>*)(L + block * chunk * BLOCK)
-                       : kept + block * m_words * BLOCK;
-          multiply<E>(true, n, H, E::words(m), e, ld, x_panels,
-                      job.dW + v * H, H, first ? ADD : ZERO);
+          float* l = in_place && grad ? L + block * chunk * BLOCK : L;
+          pack_t<E>(job.W + v * H, H, H, n, w_t);
+          std::fill(bias, bias + BLOCK, 0.f);
+          std::copy(job.b + v, job.b + v + n, bias);
+          multiply<E>(false, m, n, h_words, x, x_ld, w_t, l, BLOCK, BIAS,
+                      nullptr, bias);
           Ahead ahead(m);
           const long next = std::max(0L, std::min(BLOCK, v1 - v - BLOCK));
-          ahead.fetch(job.dW + (v + n) * H, next * H * 4);
-          if (next)
-            ahead.fetch(in_place ? (const void*)(L + (block + 1) * chunk *
-                                                         BLOCK)
-                                 : kept + (block + 1) * m_words * BLOCK,
-                        E::words(m) * BLOCK * 4);
-          add_rows(e, ld, m, n, factor, job.db + v, ahead);
+          ahead.fetch(job.W + (v + n) * H, next * H * 4);
+          if (next && in_place && grad)
+            ahead.fetch(l + chunk * BLOCK, m * BLOCK * 4);
+          exponentials(job, first, m, v, n, l, BLOCK, mine, ahead);
+          if (!grad) continue;
+          std::copy(mine.reference, mine.reference + m,
+                    mine.references + block * chunk);
+          long ld = BLOCK;
+          const word<E>* e = as_rows(l, ld, m, n, e_words);
+          pack<E>(job.W + v * H, H, n, H, w);
+          multiply<E>(false, m, H, E::words(n), e, ld, w, mine.dX, H, ADD);
+          ld = BLOCK;
+          as_columns(l, ld, m, n, kept + block * m_words * BLOCK);
         }
-        take_labels(job, first, m, v0, v1);
-#pragma omp for schedule(static) nowait
-        for (long r = 0; r < m; r++)
-          join_row(job, first, r, parts, shares[r], tops[r]);
-      }
 #pragma omp barrier
+        normalize(job, first, m, parts, t == 0, tops, shares);
+        if (grad) {
+          for (long v = v0, block = 0; v < v1; v += BLOCK, block++) {
+            const long n = std::min(BLOCK, v1 - v);
+            const float* reference = mine.references + block * chunk;
+            if (!block || std::memcmp(reference, reference - chunk, 4 * m)) {
+              scale_rows(job, first, m, reference, tops, shares, factor,
+                         scaled);
+              pack<E>(scaled, H, m, H, x_panels);
+            }
+            long ld = in_place ? BLOCK : n;
+            const word<E>* e =
+                in_place ? (const word<E>*)(L + block * chunk * BLOCK)
+                         : kept + block * m_words * BLOCK;
+            multiply<E>(true, n, H, E::words(m), e, ld, x_panels,
+                        job.dW + v * H, H, first ? ADD : ZERO);
+            Ahead ahead(m);
+            const long next = std::max(0L, std::min(BLOCK, v1 - v - BLOCK));
+            ahead.fetch(job.dW + (v + n) * H, next * H * 4);
+            if (next)
+              ahead.fetch(in_place ? (const void*)(L + (block + 1) * chunk *
+                                                           BLOCK)
+                                   : kept + (block + 1) * m_words * BLOCK,
+                          E::words(m) * BLOCK * 4);
+            add_rows(e, ld, m, n, factor, job.db + v, ahead);
+          }
+          take_labels(job, first, m, v0, v1);
+#pragma omp for schedule(static) nowait
+          for (long r = 0; r < m; r++)
+            join_row(job, first, r, parts, shares[r], tops[r]);
+        }
+#pragma omp barrier
+      }
     }
   }
+  if (!fits) throw std::bad_alloc();
 }
 
 #if D2LBERT_AMX
@@ -506,24 +515,24 @@ MXReturnValue run_backward(const Attrs&, Tensors* in, Tensors* out,
 }  // namespace
 
 REGISTER_OP(d2lbert_vocab_ce)
-    .setForward(fused::run_forward, "cpu")
-    .setBackward(fused::run_backward, "cpu")
-    .setParseAttrs(fused::parse)
-    .setInferType(fused::infer_type)
-    .setInferShape(fused::infer_shape);
+    .setForward(Caught<fused::run_forward>::call, "cpu")
+    .setBackward(Caught<fused::run_backward>::call, "cpu")
+    .setParseAttrs(Caught<fused::parse>::call)
+    .setInferType(Caught<fused::infer_type>::call)
+    .setInferShape(Caught<fused::infer_shape>::call);
 
 REGISTER_OP(d2lbert_first)
-    .setForward(first::run, "cpu")
-    .setBackward(first::run, "cpu")
-    .setParseAttrs(first::parse)
-    .setInferType(all_floats)
-    .setInferShape(first::infer_shape);
+    .setForward(Caught<first::run>::call, "cpu")
+    .setBackward(Caught<first::run>::call, "cpu")
+    .setParseAttrs(Caught<first::parse>::call)
+    .setInferType(Caught<all_floats>::call)
+    .setInferShape(Caught<first::infer_shape>::call);
 
 REGISTER_OP(d2lbert_softmax_ce)
-    .setForward(plain::run_forward, "cpu")
-    .setBackward(plain::run_backward, "cpu")
-    .setParseAttrs(plain::parse)
-    .setInferType(plain::infer_type)
-    .setInferShape(plain::infer_shape);
+    .setForward(Caught<plain::run_forward>::call, "cpu")
+    .setBackward(Caught<plain::run_backward>::call, "cpu")
+    .setParseAttrs(Caught<plain::parse>::call)
+    .setInferType(Caught<plain::infer_type>::call)
+    .setInferShape(Caught<plain::infer_shape>::call);
 
 }  // namespace d2lbert

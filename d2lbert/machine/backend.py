@@ -214,8 +214,12 @@ def _import_mxnet():
 
 
 def last_line(error):
-    """What an error says; MXNet's own begin with a traceback."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[-1]
+    """The message of an error; MXNet's own begin with a traceback.
+
+    Errors of operators in C++ name their source, too.
+    """
+    line = (str(error).strip().splitlines() or [type(error).__name__])[-1]
+    return re.sub(r'^\[\d+\] .*\.(?:h|cc)\[\d+\]: ', '', line.strip())
 
 
 class _NumPyMode(threading.local):

@@ -169,7 +169,7 @@ MISTAKES = tuple(Mistake(*row) for row in (
      '',
      'test_vocab_ce_is_the_float64_loss'),
     ('the cross-entropy does not wait for the other threads',
-     'kept + block * m_words * BLOCK);\n      }\n#pragma omp barrier',
+     'kept + block * m_words * BLOCK);\n        }\n#pragma omp barrier',
      'kept + block * m_words * BLOCK);\n      }',
      'test_vocab_ce_is_the_float64_loss'),
     ('every panel of a product takes the bias of the first',
@@ -271,8 +271,8 @@ MISTAKES = tuple(Mistake(*row) for row in (
     # machine
 
     ('a file is written in its place instead of beside it',
-     'yield part\n        os.replace(part, path)',
-     'yield path',
+     'yield part\n        if overwrite:\n            os.replace(part, path)',
+     'yield path\n        if overwrite:\n            pass',
      'test_a_file_appears_when_all_is_written '
      'test_what_goes_wrong_leaves_what_was_there'),
     ('a part stays beside the file that could not be written',
@@ -1084,8 +1084,8 @@ MISTAKES = tuple(Mistake(*row) for row in (
      'return 1\n    if workers.rank()',
      'test_the_command_ends_with_the_number_of_its_signal'),
     ('what goes wrong ends with status 0',
-     "{args.command}: {error}', file=sys.stderr)\n        return 1",
-     "{args.command}: {error}', file=sys.stderr)\n        return 0",
+     "{args.command}: {_sentence(error)}', file=sys.stderr)\n        return 1",
+     "{args.command}: {_sentence(error)}', file=sys.stderr)\n        return 0",
      'test_what_pretrain_cannot_do_is_one_line'),
     ('the sample stands in for a folder that was named',
      'except hub.HubError as error:\n            print',
