@@ -135,6 +135,7 @@ if __name__ == '__main__':
                      'nbformat>=5.1,<6', 'nltk>=3.8,<4', 'pytest>=7,<10',
                      'pytest-xdist>=3,<4', 'safetensors>=0.3,<1',
                      'tokenizers>=0.13,<1'],
+            'zstd': ['zstandard>=0.19,<1'],
         },
         entry_points={
             'console_scripts': ['d2lbert = d2lbert.__main__:main']},

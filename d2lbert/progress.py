@@ -8,6 +8,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 from d2lbert.machine.files import replacing
+from d2lbert.machine.terminal import is_quiet
 
 #: How a line of a single point is drawn, even at the edge of a figure.
 POINT = dict(marker='o', markersize=4, clip_on=False)
@@ -161,7 +162,7 @@ def bar(total=None, what='', unit='it', unit_scale=False, leave=False,
     for `with`. A piece of work that takes less than five seconds gets no
     line.
     """
-    if quiet:
+    if quiet or is_quiet():
         return _Hidden(total, what, unit, unit_scale)
     if sys.stderr is not None and sys.stderr.isatty():
         return tqdm(total=total, desc=what or None, unit=unit,

@@ -3,6 +3,7 @@ import os
 import sys
 import time
 
+from d2lbert.command.flags import at_least
 from d2lbert.machine import cache
 
 
@@ -20,7 +21,8 @@ def add(commands):
                         f'{", ".join(cache.KINDS)} (all; with --clear '
                         f'{", ".join(cache.RENEWABLE)}, which are made '
                         'again when they are needed)')
-    parser.add_argument('--older-than', type=float, metavar='DAYS',
+    parser.add_argument('--older-than', type=at_least(0, float),
+                        metavar='DAYS',
                         help='only what was last used so many days ago')
     parser.set_defaults(run=run)
 
@@ -28,9 +30,6 @@ def add(commands):
 def run(args):
     """List what is kept, or remove it; returns the exit status."""
     kinds, older_than = args.kind, args.older_than
-    if older_than is not None and not older_than >= 0:
-        raise ValueError(f'--older-than {older_than:g}: expected a number '
-                         'of days, 0 or more')
     print(cache.root())
     if args.clear:
         return _clear(kinds, older_than or 0)

@@ -1,4 +1,5 @@
 """`d2lbert encode`: its flags; `vectors` does the work."""
+from d2lbert.command.flags import add_choices, add_force, add_texts, choices
 
 
 def add(commands):
@@ -18,9 +19,8 @@ def add(commands):
     add('text', nargs='?', help="for example 'a crane is flying'")
     add('--pair', metavar='TEXT',
         help='a second text, encoded together with the first')
-    add('--file', metavar='FILE',
-        help='encode each line of a file, - for standard input, instead of '
-        'one text; results come as the lines do, in constant memory')
+    add_texts(add, 'encode each line of a file instead of one text; results '
+              'come as the lines do, in constant memory')
     add('--out', metavar='FILE', help='write the vectors as float32 instead '
         'of printing them: (N, H) of N texts, (T, H) of the T tokens of one; '
         'its ending is the format: .npy, .npz, .csv, .tsv, .jsonl or '
@@ -33,35 +33,9 @@ def add(commands):
     encode.set_defaults(run=run, needs='d2lbert.command.vectors')
 
 
-def add_force(add):
-    """Add the flag that lets a command replace a file."""
-    add('--force', action='store_true', help='replace the file --out, if it '
-        'exists; a file that the command reads is never replaced')
-
-
-def add_choices(add, pools, what):
-    """Add the flags of what makes a vector; what: the help of --pool."""
-    add('--pool', choices=pools, help=what)
-    add('--layer', type=int, default=-1, metavar='N',
-        help='the block whose outcome is meant, 0 for the embeddings, -1 for '
-        'the last (default: -1)')
-    add('--max-len', type=int, metavar='N',
-        help='tokens of a text, special ones included, beyond which it is '
-        "cut, and counted (default: the folder's own; a run refuses what is "
-        'longer than its positions)')
-    add('--windows', type=int, metavar='N',
-        help='do not cut longer texts, but encode them in windows that '
-        'overlap by N tokens')
-
-
-def choices(args):
-    """The values of these flags but for --pool, as keywords."""
-    return dict(layer=args.layer, max_len=args.max_len, windows=args.windows)
-
-
 def run(args):
     """Print or write the vectors; returns the exit status."""
     from d2lbert.command.vectors import encode
     encode(args.folder, args.text, args.pair, args.file, args.pool, args.out,
-           args.force, **choices(args))
+           args.force, args.text_field, args.skip_empty, **choices(args))
     return 0

@@ -12,6 +12,8 @@ def add(commands):
     evaluate.add_argument('--corpus', nargs='+', metavar='FILE',
                           help='text files to evaluate on, read with the '
                           "run's vocabulary")
+    evaluate.add_argument('--text-field', metavar='NAME', help='the field '
+                          'of JSON lines that holds the text of --corpus')
     evaluate.add_argument('--data', metavar='DIR',
                           help='of a run of finetune: a folder with other '
                           'files of its task, or a file')
@@ -34,7 +36,8 @@ def run(args):
         if args.data is not None:
             raise ValueError(f'{args.folder} is no run of finetune: name '
                              'text files with --corpus, not with --data')
-        figures = evaluate_run(args.folder, args.corpus, args.devices)
+        figures = evaluate_run(args.folder, args.corpus, args.devices,
+                               args.text_field)
     for name, value in figures._asdict().items():
         print(f'{name} {value:.4f}')
     return 0

@@ -1,4 +1,5 @@
 """`d2lbert fill`: what a model guesses behind the masks of a text."""
+from d2lbert.command.flags import at_least
 
 
 def add(commands):
@@ -12,7 +13,7 @@ def add(commands):
                       'pretrained model, or a run folder')
     fill.add_argument('text', help="for example 'the capital of france is "
                       "[MASK] .'; for the whole words of a run, <mask>")
-    fill.add_argument('--top', type=int, default=5, metavar='N',
+    fill.add_argument('--top', type=at_least(1), default=5, metavar='N',
                       help='how many tokens for each mask (default: 5)')
     fill.set_defaults(run=run, needs='d2lbert.training.models')
 

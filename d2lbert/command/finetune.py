@@ -1,6 +1,6 @@
 """`d2lbert finetune`: its flags are made from the settings of such a run."""
 from d2lbert.command import pretrain
-from d2lbert.finetuning.settings import GROUPS, SEEDS
+from d2lbert.finetuning.settings import GROUPS, SEEDS, complete
 
 
 def add(commands):
@@ -19,4 +19,6 @@ def add(commands):
 def run(args):
     """Train; returns the exit status."""
     from d2lbert.finetuning.finetuning import finetune
-    return pretrain.carried_out(finetune, pretrain.given(args))
+    settings = pretrain.given(args)
+    pretrain.check(settings, complete)
+    return pretrain.carried_out(finetune, settings)

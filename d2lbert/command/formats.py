@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as onp
 
-from d2lbert.machine.arguments import check_out, writing
+from d2lbert.machine.arguments import UsageError, check_out, writing
 
 #: Rows of a Parquet file that are written at once.
 ROWS = 1 << 12
@@ -21,7 +21,7 @@ class Npy:
     """A .npy file of float32 rows whose number is known at its end."""
 
     def __init__(self, file, name='text'):
-        self.file, self.shape = file, (0, 0)
+        self.file, self.shape, self.about = file, (0, 0), None
         file.write(self._header())      # a full disk shows here, at once
         file.flush()
 
@@ -37,14 +37,45 @@ class Npy:
         self.shape = self.shape[0] + len(rows), rows.shape[1]
 
     def close(self):
-        """Write the number of rows."""
+        """Write the number of rows, and what the rows are about.
+
+        That is a second array, as NumPy allows in a .npy file, with bytes of
+        JSON: `numpy.load` reads the first one.
+        """
         self.file.seek(0)
         self.file.write(self._header())
         self.file.seek(0, 2)
+        if self.about is not None:
+            onp.save(self.file, onp.frombuffer(
+                json.dumps(self.about).encode(), 'uint8'))
+
+
+def read_npy(path, flag):
+    """(rows, about) of a .npy file of vectors; rows are not yet in memory.
+
+    Raises ValueError, with the flag that names the file, where it is none.
+    """
+    try:
+        rows, about = onp.load(path, mmap_mode='r'), {}
+        with open(path, 'rb') as file:
+            file.seek(rows.offset + rows.nbytes)
+            rest = file.read(1 << 16)
+        if rest:
+            about = json.loads(bytes(onp.load(io.BytesIO(rest))))
+        if rows.ndim != 2 or rows.dtype.kind != 'f' or not isinstance(
+                about, dict):
+            raise ValueError('it does not hold rows of numbers')
+    except (ValueError, OSError, EOFError, AttributeError,
+            TypeError) as error:
+        raise ValueError(f'{flag} {path} is no .npy file of vectors: {error}'
+                         ) from None
+    return rows, about
 
 
 class Npz:
     """A .npz file with these rows as its array `vectors`."""
+
+    about = None
 
     def __init__(self, file, name='text'):
         self._file, self._array = file, tempfile.TemporaryFile()
@@ -69,7 +100,7 @@ class Table:
     """A .csv or .tsv file: a row for each vector, its text or token first.
     """
 
-    dialect = 'excel'
+    dialect, about = 'excel', None
 
     def __init__(self, file, name='text'):
         self._text = io.TextIOWrapper(file, 'utf-8', newline='')
@@ -101,6 +132,8 @@ class TabTable(Table):
 class JsonLines:
     """A .jsonl file: an object of a text or token and its vector a line."""
 
+    about = None
+
     def __init__(self, file, name='text'):
         self._file, self._name = file, name
 
@@ -118,6 +151,8 @@ class JsonLines:
 
 class Parquet:
     """A .parquet file with the columns `text` or `token`, and `vector`."""
+
+    about = None
 
     def __init__(self, file, name='text'):
         self._file, self._name, self._writer = file, name, None
@@ -155,34 +190,34 @@ FORMATS = {'.npy': Npy, '.npz': Npz, '.csv': Table, '.tsv': TabTable,
            '.jsonl': JsonLines, '.parquet': Parquet}
 
 
-def check_vectors_out(out, force=False, reads=()):
+def check_vectors_out(out, force=False, reads=(), flag='--out'):
     """Refuse an --out that vectors cannot be written to; as `check_out`."""
-    check_out(out, force, 'x.npy', reads)
+    check_out(out, force, 'x.npy', reads, flag)
     path = Path(out)
     if path.exists() and not path.is_file():
         return      # a pipe or a device gets NumPy's format
     if path.suffix.lower() not in FORMATS:
-        raise ValueError(f'--out {out} does not end in a format for vectors: '
+        raise UsageError(f'{flag} {out} does not end in a format for vectors: '
                          f'let it end in {", ".join(FORMATS)}')
     if path.suffix.lower() == '.parquet':
         try:
             import pyarrow.parquet  # noqa: F401
         except ImportError as error:
             raise ImportError(
-                f'--out {out}: Parquet files need pyarrow, which cannot be '
+                f'{flag} {out}: Parquet files need pyarrow, which cannot be '
                 f'imported ({error}): pip install pyarrow, or choose '
                 'another ending') from None
 
 
 @contextlib.contextmanager
-def vectors_file(out, force=False, reads=(), name='text'):
+def vectors_file(out, force=False, reads=(), name='text', flag='--out'):
     """A file of vectors that is in --out when all went well.
 
     name: of the column of texts or tokens.
     """
-    check_vectors_out(out, force, reads)
+    check_vectors_out(out, force, reads, flag)
     kind = FORMATS.get(Path(out).suffix.lower(), Npy)
-    with writing(out, force) as part, open(part, 'wb') as file:
+    with writing(out, force, flag) as part, open(part, 'wb') as file:
         if file.seekable():
             rows = kind(file, name)
             yield rows

@@ -1,5 +1,9 @@
 """`d2lbert generate`: what a model with a decoder says to texts."""
 
+from d2lbert.command.flags import add_texts, at_least
+from d2lbert.machine.arguments import UsageError
+from d2lbert.machine.terminal import note
+
 
 def add(commands):
     """Add this sub-command to those of the parser."""
@@ -12,34 +16,37 @@ def add(commands):
         'BART, or a run of pretrain --objective denoise')
     add('texts', nargs='*', metavar='TEXT', help="for example 'a crane "
         "[MASK] flying'")
-    add('--file', metavar='FILE', help='generate for each line of a file, - '
-        'for standard input, instead')
-    add('--num-beams', type=int, metavar='K', help='search for the likeliest '
-        'text with so many beams (1: take the likeliest word each time)')
-    add('--max-len', type=int, metavar='N', help='tokens that are said at '
-        'most, those at both ends included (as many as the model can, '
-        'or a run was trained on)')
-    add('--min-len', type=int, metavar='N', help='and at least, without the '
-        'last (0)')
+    add_texts(add, 'generate for each line of a file instead')
+    add('--num-beams', type=at_least(1), metavar='K', help='search for the '
+        'likeliest text with so many beams (1: take the likeliest word each '
+        'time)')
+    add('--max-len', type=at_least(1), metavar='N', help='tokens that are '
+        'said at most, those at both ends included (as many as the model '
+        'can, or a run was trained on)')
+    add('--min-len', type=at_least(0), metavar='N', help='and at least, '
+        'without the last (0)')
     add('--length-penalty', type=float, metavar='P', help='the score of a '
         'text in the search is divided by the power P of its length: more '
         'makes texts longer (1.0)')
-    add('--no-repeat-ngram', type=int, metavar='N', help='never say the same '
-        'N tokens in a row twice (0: they may come again)')
+    add('--no-repeat-ngram', type=at_least(0), metavar='N', help='never say '
+        'the same N tokens in a row twice (0: they may come again)')
     generate.set_defaults(run=run, needs='d2lbert.pretrained.generation')
 
 
 def run(args):
     """Print what is said, a line each; returns the exit status."""
-    from d2lbert.finetuning.prediction import read_lines
+    from d2lbert.machine.texts import Lines
     from d2lbert.pretrained.generation import generate
     from d2lbert.training.models import load_model
     if bool(args.texts) == (args.file is not None):
-        raise ValueError('give texts, or --file FILE with a text on each '
+        raise UsageError('give texts, or --file FILE with a text on each '
                          'line' + (', not both' if args.file else ''))
     texts = args.texts
     if args.file is not None:
-        texts, _ = read_lines(args.file, None)
+        lines = Lines(args.file, args.text_field, args.skip_empty)
+        texts = [line.text for line in lines]
+        if lines.skipped:
+            note(lines.skipped_words())
     net, tokenizer = load_model(args.folder, heads=(), trainable=False)
     for text in generate(net, tokenizer, texts, args.num_beams, args.max_len,
                          args.min_len, args.length_penalty,

@@ -6,12 +6,16 @@ import signal
 import sys
 from pathlib import Path
 
+from d2lbert.command.flags import at_least
+from d2lbert.command.pretrain import check, given
 from d2lbert.launch.addresses import LOCAL, read_hosts
 from d2lbert.launch.job import ROLE, SSH, LaunchError, launch
 from d2lbert.machine import openmp
+from d2lbert.machine.arguments import UsageError, usage
 from d2lbert.machine.files import free_run_name
 from d2lbert.training.interrupts import Interrupted
 from d2lbert.training.pace import check_clock
+from d2lbert.training.settings import complete
 
 #: What Python runs as a worker, before the arguments of its command.
 WORKER = ('-m', 'd2lbert.command.worker')
@@ -25,9 +29,9 @@ def add(commands):
         'parameter server, on this machine or on others over ssh, each '
         'worker with its part of every batch.')
     add = parser.add_argument
-    add('--workers', type=int, metavar='N',
+    add('--workers', type=at_least(1), metavar='N',
         help='processes that train (default: one for each host, or 2)')
-    add('--servers', type=int, default=1, metavar='N',
+    add('--servers', type=at_least(1), default=1, metavar='N',
         help='processes that add up gradients (default: 1); one for each '
         'host spreads the traffic')
     add('--hosts', metavar='HOSTS',
@@ -100,11 +104,13 @@ def _worker_command(command, pretrain, workers=1):
     """
     command = command[1:] if command[:1] == ['--'] else list(command)
     if command[:1] != ['pretrain']:
-        raise ValueError('what the workers are to run is missing: give '
+        raise UsageError('what the workers are to run is missing: give '
                          'pretrain and its arguments after --, as in '
                          'd2lbert launch --workers 2 -- pretrain')
     settings = pretrain.parse_args(command[1:])
-    check_clock(getattr(settings, 'minutes', None), workers)
+    check(given(settings), complete)
+    with usage():
+        check_clock(getattr(settings, 'minutes', None), workers)
     run = getattr(settings, 'resume', None)
     if run is None:
         if not hasattr(settings, 'seed'):

@@ -25,6 +25,7 @@ from d2lbert.command import (
     show,
     similar,
 )
+from d2lbert.machine.arguments import UsageError
 from d2lbert.machine.terminal import Steady, fill_descriptors, give_up
 from d2lbert.training.interrupts import StopRequest
 
@@ -48,6 +49,11 @@ Pretrain BERT as "Dive into Deep Learning" does, and look at what it learnt.
   d2lbert doctor                         what works here, and what does not
   d2lbert cache                          what is kept between runs
 '''
+EPILOG = '''\
+exit status: 0, it is done; 1, it could not be done; 2, the command line is
+wrong; 128 and the number of a signal (130: Ctrl-C), it was stopped.
+'''
+
 #: The sub-commands, as `--help` lists them; `launch` asks for `pretrain`'s
 #: parser. They import what they need when they run: nobody waits for MXNet
 #: to read a help text.
@@ -84,7 +90,7 @@ def _main(argv):
     except (ValueError, TypeError, OSError, ImportError, MemoryError,
             RuntimeError) as error:
         print(f'd2lbert {args.command}: {_sentence(error)}', file=sys.stderr)
-        return 1
+        return 2 if isinstance(error, UsageError) else 1
 
 
 def _sentence(error):
@@ -144,7 +150,7 @@ class _Parser(argparse.ArgumentParser):
 def parser():
     """The parser. A sub-command sets `run`, its function of the arguments."""
     top = _Parser(
-        prog='d2lbert', description=DESCRIPTION,
+        prog='d2lbert', description=DESCRIPTION, epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter)
     top.add_argument('--version', action='version',
                      version=f'd2lbert {__version__}')

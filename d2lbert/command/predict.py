@@ -1,5 +1,5 @@
 """`d2lbert predict`: what a fine-tuned model says of texts."""
-from d2lbert.command.encode import add_force
+from d2lbert.command.flags import add_force, add_texts
 
 
 def add(commands):
@@ -17,8 +17,8 @@ def add(commands):
         'question')
     add('--pair', metavar='TEXT', help='the second text of a pair; for '
         'answers the text that is searched')
-    add('--file', metavar='FILE', help='predict for each line of a file, - '
-        'for standard input; a tab parts the texts of a pair')
+    add_texts(add, 'predict for each line of a file; a tab parts the texts '
+              'of a pair', with_fields=False)
     add('--out', metavar='FILE', help='write the predictions of --file there '
         'instead of printing them')
     add_force(add)
@@ -30,5 +30,5 @@ def run(args):
     """Print or write the predictions; returns the exit status."""
     from d2lbert.finetuning.prediction import predicted_lines
     predicted_lines(args.folder, args.text, args.pair, args.file, args.out,
-                    args.devices, args.force)
+                    args.devices, args.force, args.skip_empty)
     return 0

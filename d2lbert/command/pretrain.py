@@ -2,10 +2,12 @@
 import argparse
 import sys
 
+from d2lbert.machine.arguments import UsageError, usage
 from d2lbert.training.settings import (
     GROUPS,
     PATHS,
     Setting,
+    complete,
     described_default,
 )
 
@@ -73,6 +75,7 @@ def run(args):
     from d2lbert import hub
     from d2lbert.training.pretraining import pretrain
     settings = given(args)
+    check(settings, complete)
     if 'corpus' not in settings and 'resume' not in settings:
         settings['corpus'] = 'wikitext-2'
         try:
@@ -83,6 +86,21 @@ def run(args):
             settings.update(corpus='sample', wanted=dict(
                 corpus='wikitext-2', reason=str(error)))
     return carried_out(pretrain, settings)
+
+
+def check(settings, complete):
+    """Refuse settings that cannot be, whatever the files hold.
+
+    complete: the function that refuses them. A resumed run has its own.
+    """
+    if settings.get('resume') is None:
+        others = {setting.name for setting in CARRYING_OUT} | {'seeds'}
+        with usage():
+            complete({name: value for name, value in settings.items()
+                      if name not in others})
+    elif 'out' in settings or settings.get('force'):
+        raise UsageError('a resumed run stays in its folder: give neither '
+                         '--out nor --force with --resume')
 
 
 def carried_out(train, settings):

@@ -2,7 +2,7 @@
 import importlib
 from pathlib import Path
 
-from d2lbert.machine.arguments import check_out, failures_of
+from d2lbert.machine.arguments import UsageError, check_out, failures_of
 from d2lbert.machine.files import replacing
 
 #: What the kernel of a page needs: modules, and the packages they are in.
@@ -74,7 +74,7 @@ def _check_outs(files, out, force):
         outs = [folder / (Path(file).stem + '.ipynb') for file in files]
     for k, path in enumerate(outs):
         if path in outs[:k]:
-            raise ValueError(f'{files[outs.index(path)]} and {files[k]} '
+            raise UsageError(f'{files[outs.index(path)]} and {files[k]} '
                              f'would both be written to {path}: run one of '
                              'them alone')
         for file in files:
@@ -86,7 +86,7 @@ def _check_outs(files, out, force):
         else:
             check_out(path, force, Path(files[0]).stem + '.ipynb')
         if path.suffix != '.ipynb':
-            raise ValueError(f'--out {path} is to be a notebook: let it end '
+            raise UsageError(f'--out {path} is to be a notebook: let it end '
                              'in .ipynb')
     return outs
 

@@ -1,5 +1,5 @@
 """`d2lbert similar`: its flags; `vectors` does the work."""
-from d2lbert.command.encode import add_choices, choices
+from d2lbert.command.flags import add_choices, add_texts, at_least, choices
 
 
 def add(commands):
@@ -12,9 +12,11 @@ def add(commands):
     add('folder', metavar='FOLDER|RUN',
         help='the folder of a pretrained model, or a run folder')
     add('query', help="for example 'a bird in the sky'")
-    add('--file', metavar='FILE', required=True,
-        help='the texts, one on each line; - for standard input')
-    add('--top', type=int, default=5, metavar='N',
+    add_texts(add, 'the texts, one on each line', required=True)
+    add('--vectors', metavar='FILE.npy', help='take the vectors of the texts '
+        'from this file, which an earlier call of encode or similar wrote; '
+        'if it does not exist, write them there')
+    add('--top', type=at_least(1), default=5, metavar='N',
         help='how many lines (default: 5)')
     add_choices(add, ('own', 'cls', 'mean'),
                 'what makes one vector of a text: what the folder says, else '
@@ -26,5 +28,5 @@ def run(args):
     """Print the lines; returns the exit status."""
     from d2lbert.command.vectors import similar
     similar(args.folder, args.query, args.file, args.top, args.pool,
-            **choices(args))
+            args.vectors, args.text_field, args.skip_empty, **choices(args))
     return 0

@@ -1,79 +1,32 @@
-"""What `d2lbert encode` and `similar` do: texts in, vectors out.
+"""The work of `d2lbert encode` and `similar`: texts in, vectors out.
 
-As many as come, in constant memory.
+Any number of texts, in constant memory.
 """
 import contextlib
 import functools
+import hashlib
 import heapq
-import sys
 from pathlib import Path
 
 import numpy as onp
 
-from d2lbert.command.formats import vectors_file
+from d2lbert.command.formats import read_npy, vectors_file
 from d2lbert.encoding import Text, TextEncoder
-from d2lbert.machine.arguments import failures_of
+from d2lbert.machine.arguments import UsageError
+from d2lbert.machine.terminal import note
+from d2lbert.machine.texts import Lines
 from d2lbert.progress import bar
 from d2lbert.training.models import is_run, load_model
 
-#: Bytes read at once, and at most in a line.
-CHUNK, LONGEST = 1 << 16, 1 << 24
+#: Texts that are encoded again to check vectors from a file.
+CHECKED = 8
 
-
-def read_texts(file, name):
-    """Lists of the `Text`s of a binary file, a line each, as they come.
-
-    Raises ValueError, with the number of the line, for one that is not
-    UTF-8 or without end.
-    """
-    kept, number = b'', 0
-    while True:
-        chunk = file.read1(CHUNK)
-        *lines, kept = (kept + chunk).split(b'\n')
-        if not chunk and kept:
-            lines, kept = [kept], b''
-        texts = []
-        for line in lines:
-            number += 1
-            texts.append(Text(f'{name}, line {number}',
-                              _decoded(line, name, number).strip()))
-        if len(kept) > LONGEST:
-            raise ValueError(f'{name}, line {number + 1} is longer than '
-                             f'{LONGEST >> 20} MiB: put each text on a line '
-                             'of its own')
-        yield texts
-        if not chunk:
-            break
-    if not number:
-        raise ValueError(f'{name} holds no text: put one on each line')
-
-
-def _decoded(line, name, number):
-    try:
-        # Some editors begin a file with a mark of its byte order
-        return line.decode('utf-8-sig' if number == 1 else 'utf-8')
-    except UnicodeDecodeError as error:
-        raise ValueError(f'{name}, line {number} is not UTF-8 ({error.reason}'
-                         f' at byte {error.start + 1}): convert the file'
-                         ) from None
-
-
-@contextlib.contextmanager
-def opened(path):
-    """A file of texts for reading, and its name; '-' is standard input."""
-    if path == '-':
-        if sys.stdin is None:
-            raise ValueError('--file - is standard input, which is closed')
-        yield sys.stdin.buffer, 'standard input'
-        return
-    with failures_of('--file', path, 'read'):
-        file = open(path, 'rb')
-    with file:
-        yield file, path
+#: Unknown words that are named.
+NAMED = 8
 
 
 def encode(folder, text=None, pair=None, file=None, pool=None, out=None,
-           force=False, **choices):
+           force=False, text_field=None, skip_empty=False, **choices):
     """Print or write the vectors of a text, or of each line of a file.
 
     Arguments as those of the command; choices: those of `TextEncoder`.
@@ -82,13 +35,15 @@ def encode(folder, text=None, pair=None, file=None, pool=None, out=None,
     """
     pooling = _pooling(folder, pool)
     _check_arguments(text, pair, file, pooling, out)
+    lines, total = None, None
+    if file is not None:
+        # Texts that are printed are answered as they come
+        lines = Lines(file, text_field, skip_empty, twice=out is not None)
+        if not lines.is_stream:
+            total, digest = _counted(lines)
     with contextlib.ExitStack() as stack:
-        if file is not None:
-            texts = read_texts(*stack.enter_context(opened(file)))
-        else:
-            texts = [[Text('text', text, pair)]]
         rows = out and stack.enter_context(vectors_file(
-            out, force, [folder, *filter(None, [file])],
+            out, force, [folder, *(lines.sources if lines else ())],
             'text' if pooling else 'token'))
         encoder = _encoder(folder, pooling=pooling, **choices)
         tokens = _Tokens(encoder.tokenizer)
@@ -96,43 +51,124 @@ def encode(folder, text=None, pair=None, file=None, pool=None, out=None,
                  _print_pooled if pooling else
                  tokens.print if file is None else tokens.print_block)
         shown = stack.enter_context(bar(
-            what='encoding', unit='texts', quiet=file is None or out is None))
-        for some in texts:
-            for encoding in encoder.encode(some):
+            total, what='encoding', unit='texts',
+            quiet=file is None or out is None))
+        if lines is None:
+            batches = [[Text('text', text, pair)]]
+        else:
+            batches = ([Text(*line) for line in some]
+                       for some in lines.batches())
+        for some in batches:
+            for given, encoding in zip(some, encoder.encode(some)):
                 tokens.count(encoding)
-                write(encoding)
+                write(encoding, given.text)
                 shown.update(1)
-    tokens.report(by_name=file is None)
-    _report_cuts(encoder)
+        if rows and lines:
+            rows.about = dict(texts=digest)
+    tokens.report()
+    _report(encoder, lines)
 
 
-def similar(folder, query, file, top=5, pool=None, **choices):
+def similar(folder, query, file, top=5, pool=None, vectors=None,
+            text_field=None, skip_empty=False, **choices):
     """Print the texts of a file that are nearest to a query, a line each.
 
     Before each its cosine with the query, both as one vector; of equal ones
-    the first comes first.
+    the first comes first. vectors: a .npy file with the vectors of the
+    texts; where there is none, they are written to it.
     """
     if not query.strip():
-        raise ValueError('query is empty: give at least one word')
-    if top < 1:
-        raise ValueError(f'--top {top} must be at least 1')
-    nearest = []            # (cosine, -number of the line, text), a heap
-    with opened(file) as (lines, name):
+        raise UsageError('query is empty: give at least one word')
+    lines = Lines(file, text_field, skip_empty)
+    total, digest = _counted(lines)
+    kept = _kept_vectors(vectors, total, digest, lines)
+    with contextlib.ExitStack() as stack:
+        rows = None
+        if vectors is not None and kept is None:
+            rows = stack.enter_context(vectors_file(
+                vectors, False, [folder, *lines.sources], flag='--vectors'))
         encoder = _encoder(folder, pooling=pool or 'own', **choices)
+        words, asked_words = (_Tokens(encoder.tokenizer) for _ in range(2))
         (asked,) = encoder.encode([Text('query', query)])
-        with bar(what='comparing', unit='texts') as shown:
-            for some in read_texts(lines, name):
-                for text, encoding in zip(some, encoder.encode(some)):
-                    item = (_cosine(asked.vectors, encoding.vectors),
-                            -shown.n, text.text)
-                    if len(nearest) < top:
-                        heapq.heappush(nearest, item)
-                    else:
-                        heapq.heappushpop(nearest, item)
-                    shown.update(1)
+        asked_words.count(asked)
+        if kept is None:
+            found = _encoded(encoder, words, lines, total, rows)
+        else:
+            _check_vectors(vectors, kept, encoder, lines)
+            found = zip((line.text for line in lines), kept)
+        nearest = []        # (cosine, -number of the text, text), a heap
+        for k, (text, vector) in enumerate(found):
+            item = _cosine(asked.vectors, vector), -k, text
+            if len(nearest) < top:
+                heapq.heappush(nearest, item)
+            else:
+                heapq.heappushpop(nearest, item)
+        if rows is not None:
+            rows.about = dict(texts=digest)
     for cosine, _, text in sorted(nearest, reverse=True):
         print(f'{cosine:.4f} {text}')
-    _report_cuts(encoder)
+    asked_words.report('the query')
+    words.report('the texts')
+    _report(encoder, lines)
+
+
+def _encoded(encoder, words, lines, total, rows):
+    """Pairs of each text and its vector, which also go to a file."""
+    with bar(total, what='encoding', unit='texts') as shown:
+        for some in lines.batches():
+            encoded = encoder.encode([Text(*line) for line in some])
+            for line, encoding in zip(some, encoded):
+                words.count(encoding)
+                if rows is not None:
+                    rows.add([line.text], encoding.vectors[None])
+                yield line.text, encoding.vectors
+                shown.update(1)
+
+
+def _counted(lines):
+    """The number of texts and their digest; raises where one cannot be."""
+    count, content = 0, hashlib.sha256()
+    for line in lines:
+        count += 1
+        content.update(line.text.encode() + b'\n')
+    return count, content.hexdigest()
+
+
+# Vectors that were kept
+
+def _kept_vectors(path, total, digest, lines):
+    """The rows of the file --vectors, or None where there is no file."""
+    if path is None:
+        return None
+    if Path(path).suffix.lower() != '.npy':
+        raise UsageError(f'--vectors {path} must end in .npy')
+    if not Path(path).exists():
+        return None
+    rows, about = read_npy(path, '--vectors')
+    remedy = 'name a file that is not there yet, and they are written to it'
+    if len(rows) != total:
+        raise ValueError(f'--vectors {path} has {len(rows):,} rows, and the '
+                         f'file has {total:,} texts: {remedy}')
+    if about.get('texts', digest) != digest:
+        raise ValueError(f'--vectors {path} was made from other texts: '
+                         f'{remedy}')
+    return rows
+
+
+def _check_vectors(path, rows, encoder, lines):
+    """Encode some texts again, and refuse rows that are not theirs."""
+    places = set(onp.linspace(0, len(rows) - 1, CHECKED).astype(int).tolist())
+    some = [(k, Text(*line)) for k, line in enumerate(lines) if k in places]
+    for (k, text), encoding in zip(some, encoder.encode(
+            [text for _, text in some])):
+        expected = encoding.vectors.astype('float64')
+        if expected.shape != rows[k].shape or onp.abs(
+                expected - rows[k]).max() > 1e-3 * onp.abs(expected).max():
+            raise ValueError(
+                f'--vectors {path} was not made by this model with these '
+                f'settings: the row of {text.name} is another vector; name a '
+                'file that is not there yet, and the vectors are written to '
+                'it')
 
 
 def _cosine(x, y):
@@ -141,11 +177,13 @@ def _cosine(x, y):
     return float(x @ y / lengths) if lengths else 0.0
 
 
-def _pooling(folder, pool):
-    """What `--pool` means: 'own', one of `POOLS`, or None for all tokens.
+# The model and the flags
 
-    Where it is left out, a run gives the vectors of tokens, and a pretrained
-    model one vector a text, as its folder says.
+def _pooling(folder, pool):
+    """The pooling that `--pool` asks for: 'own', one of `POOLS`, or None.
+
+    None gives the vectors of all tokens. Without --pool a run gives these,
+    and a pretrained model one vector a text, as its folder says.
     """
     if pool == 'none':
         return None
@@ -160,37 +198,41 @@ def _encoder(folder, **choices):
                        **choices)
 
 
-def _report_cuts(encoder):
+def _report(encoder, lines):
+    """Say on standard error which texts were cut or left out."""
     said = encoder.cut_words()
     if said:
-        print(f'{said}; --windows would keep them', file=sys.stderr)
+        note(f'{said}; --windows would keep them')
+    if lines is not None and lines.skipped:
+        note(lines.skipped_words())
 
 
 def _check_arguments(text, pair, file, pooling, out):
     if (text is None) == (file is None):
-        raise ValueError('give a text, or --file FILE with a text on each '
+        raise UsageError('give a text, or --file FILE with a text on each '
                          'line' + (', not both' if file else ''))
     if file is None:
         for name, given in (('text', text), ('--pair', pair)):
             if given is not None and not given.strip():
-                raise ValueError(f'{name} is empty: give at least one word')
+                raise UsageError(f'{name} is empty: give at least one word')
     elif pair is not None:
-        raise ValueError('--pair goes with one text, not with --file')
+        raise UsageError('--pair goes with one text, not with --file')
     elif out is not None and pooling is None:
-        raise ValueError('the texts of --file have as many vectors as '
+        raise UsageError('the texts of --file have as many vectors as '
                          'tokens, which no one array holds: give --pool cls '
                          'or --pool mean for one vector each, or leave out '
                          '--out')
 
 
-def _add(rows, tokens, encoding):
+# Vectors and tokens in words
+
+def _add(rows, tokens, encoding, text):
     """Write the vectors of an `Encoding`, or its one vector, to a file."""
-    names = ([encoding.text.text] if encoding.vectors.ndim == 1
-             else tokens.shown(encoding))
+    names = [text] if encoding.vectors.ndim == 1 else tokens.shown(encoding)
     rows.add(names, onp.atleast_2d(encoding.vectors))
 
 
-def _print_pooled(encoding):
+def _print_pooled(encoding, text):
     print(_numbers(encoding.vectors), flush=True)
 
 
@@ -199,12 +241,13 @@ def _numbers(vector):
 
 
 class _Tokens:
-    """The tokens of texts, of which it counts those that are not known."""
+    """The tokens of texts; it counts those that the vocabulary lacks."""
 
     def __init__(self, tokenizer):
         self._unknown = tokenizer.unk_id
         self._name = tokenizer.idx_to_token[tokenizer.unk_id]
-        self.words, self.unknown, self.last = 0, 0, set()
+        self.words = self.unknown = 0
+        self._names = {}        # of unknown words, in order, some of them
 
     def shown(self, encoding):
         """The tokens of an `Encoding`; unknown ones as the text has them."""
@@ -213,12 +256,12 @@ class _Tokens:
                 else texts[segment][begin:end]
                 for idx, token, segment, (begin, end), _ in zip(*encoded)]
 
-    def print(self, encoding):
+    def print(self, encoding, text=None):
         """Print each token and its vector."""
         for token, vector in zip(self.shown(encoding), encoding.vectors):
             print(token, _numbers(vector))
 
-    def print_block(self, encoding):
+    def print_block(self, encoding, text=None):
         """The same, and an empty line: this text is complete."""
         self.print(encoding)
         print(flush=True)
@@ -230,15 +273,18 @@ class _Tokens:
             encoded.segments, encoded.words) if place[1] is not None})
         unknown = encoded.ids.count(self._unknown)
         self.unknown += unknown
-        self.last = set() if not unknown else {
-            token for token, idx in zip(self.shown(encoding), encoded.ids)
-            if idx == self._unknown}
+        if unknown and len(self._names) <= NAMED:
+            self._names.update(dict.fromkeys(
+                token for token, idx in zip(self.shown(encoding), encoded.ids)
+                if idx == self._unknown))
 
-    def report(self, by_name):
-        """Say on standard error which, or how many, are unknown."""
-        if self.unknown:
-            what = (f'not in the vocabulary, read as {self._name}: '
-                    + ', '.join(sorted(self.last))) if by_name else (
-                f'{self.unknown} of {self.words} words are not in the '
-                f'vocabulary and were read as {self._name}')
-            print(what, file=sys.stderr)
+    def report(self, where=None):
+        """Say on standard error how many are unknown, and which."""
+        if not self.unknown:
+            return
+        names = list(self._names)
+        note(f'{self.unknown:,} of {self.words:,} words'
+             + (f' of {where}' if where else '') + ' are not in the '
+             f'vocabulary and were read as {self._name}: '
+             + ', '.join(names[:NAMED])
+             + (' and others' if len(names) > NAMED else ''))

@@ -14,7 +14,7 @@ import numpy as onp
 from d2lbert.bert_dataset import MIN_FREQ
 from d2lbert.corpus import cutting, filling, numbering, reading, store, stored
 from d2lbert.corpus.cut_text import described
-from d2lbert.machine import textfiles
+from d2lbert.machine import texts
 from d2lbert.machine.unchanged import Unchanged
 from d2lbert.numbered import falling_types, shuffled_paragraphs
 from d2lbert.pretrained.vocabulary import PieceVocab
@@ -45,17 +45,21 @@ class Text(NamedTuple):
 
 def open_corpus(paths, *, valid_paths=None, valid_share=0.0, split='book',
                 vocab=None, min_freq=MIN_FREQ, max_vocab=None, pieces=None,
-                seed=None, progress=True):
+                seed=None, progress=True, text_field=None):
     """Read text files once and open what came of them, as a `Text`.
 
     `load_data_wiki` holds a text in memory; here it is cut into numbered
     words once, in files that are mapped into memory, and batches are drawn
     from those.
 
-    Files are UTF-8, packed or not (as `textfiles` says), lower-cased as they
-    are read. A file with WikiText's headings ( = Title = between blank
-    lines) has a paragraph a line and an article a heading; in any other,
-    blank lines part paragraphs and the file is one article.
+    paths: of files, of folders, whose files are all taken, of pipes; '-' is
+    standard input. Files are UTF-8, packed or not (as `textfiles` says),
+    lower-cased as they are read. text_field: the field of JSON lines that
+    holds the text; each object's text is some paragraphs.
+    A file with WikiText's headings ( = Title = between blank lines) has a
+    paragraph a line and an article a heading; in any other, blank lines part
+    paragraphs and the file is one article. A paragraph of more than 2^18
+    words or 16 MiB is cut into several, which a warning says.
 
     split: 'book' takes words as blanks part them and ends a sentence at
     ' . '; 'punkt' has NLTK's Punkt, which learns from the text itself, and
@@ -105,9 +109,9 @@ def open_corpus(paths, *, valid_paths=None, valid_share=0.0, split='book',
     if of_pieces and max_vocab is not None:
         raise ValueError('max_vocab is a bound for words: of word pieces, '
                          'pieces says how many')
-    files = _files(paths, 'the corpus')
-    valid_files = ([] if valid_paths is None
-                   else _files(valid_paths, 'the held-out text'))
+    files = _files(paths, 'the corpus', text_field)
+    valid_files = ([] if valid_paths is None else
+                   _files(valid_paths, 'the held-out text', text_field))
     cutters = cutting.CUTTERS[split]
     stamps = _stamps(files + valid_files)
     digests = _digests(files + valid_files, progress)
@@ -136,16 +140,16 @@ def open_corpus(paths, *, valid_paths=None, valid_share=0.0, split='book',
                                  'try again')
 
     sources = {'train': files, 'valid': valid_files or files}
-    (stored_vocab, *texts, freqs), owned = store.opened(
+    (stored_vocab, *parts, freqs), owned = store.opened(
         key, build, lambda folder: _open(
             folder, PieceVocab if of_pieces else Vocab, sources))
     if owned:
-        weakref.finalize(texts[0], shutil.rmtree, owned, ignore_errors=True)
+        weakref.finalize(parts[0], shutil.rmtree, owned, ignore_errors=True)
     if of_pieces:
         # The same pieces are the same text, learnt here or given
         contents[-3] = _described_vocab(stored_vocab)
         key = _digest_of(contents)
-    text = Text(*texts, stored_vocab, key)
+    text = Text(*parts, stored_vocab, key)
     if seed is None or vocab is not None or of_pieces:
         return text
     return text.numbered_by(_vocab_of(seed, text.train, freqs))
@@ -209,20 +213,18 @@ def _given_vocab(vocab):
     return vocab
 
 
-def _files(paths, what):
-    """Paths of files that are there, from one path or several."""
+def _files(paths, what, text_field):
+    """The `texts.Source`s of one path or several."""
     if isinstance(paths, (str, os.PathLike)):
         paths = [paths]
-    files = [Path(path).expanduser() for path in paths]
-    if not files:
+    paths = list(paths)
+    if not paths:
         raise ValueError(f'{what} has no file: name at least one')
-    for path in files:
-        if path.is_dir():
-            raise IsADirectoryError(f'{path} is a folder: name the text '
-                                    'files in it')
-        if not path.is_file():
+    for path in paths:
+        # A link that leads to itself is no file either
+        if path != texts.STDIN and not Path(path).expanduser().exists():
             raise FileNotFoundError(f'{path} is no file: name a text file')
-    return files
+    return texts.sources(paths, text_field)
 
 
 def _stamps(files):
@@ -238,9 +240,8 @@ def _digests(files, progress):
     unchanged = Unchanged()
     with bar(sum(path.stat().st_size for path in files), 'looking', 'B',
              unit_scale=True, quiet=not progress) as shown:
-        def find_out(path):
-            return textfiles.digest(path, shown.update)
-        digests = [unchanged.get(textfiles.DIGEST, path, find_out)
-                   for path in files]
+        digests = [unchanged.get(
+            path.digest_name, path, lambda path: path.digest(shown.update))
+            for path in files]
     unchanged.save()
     return digests

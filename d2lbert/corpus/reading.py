@@ -2,15 +2,19 @@
 
 A file is read in stretches, each of which can be cut by itself.
 """
+import contextlib
 import itertools
+import logging
 from typing import NamedTuple
 
 import numpy as onp
 
-from d2lbert.machine import textfiles
+from d2lbert.machine import textfiles, texts
 from d2lbert.words import STOP
 
-# A paragraph is held in memory whole, so it must have an end
+LOG = logging.getLogger('d2lbert')
+
+# A paragraph is held in memory whole: one that is longer is cut
 MAX_WORDS = 1 << 18
 MAX_BYTES = 1 << 24
 
@@ -21,33 +25,21 @@ BOM = b'\xef\xbb\xbf'
 
 # From files to lines
 
-def _with_line_feeds(pieces):
-    """The same with every line end as a line feed."""
-    held = b''
-    for piece in pieces:
-        piece = held + piece
-        # The line feed that belongs to it may be in the next piece
-        held = b'\r' if piece.endswith(b'\r') else b''
-        if b'\r' in piece:
-            piece = piece[:len(piece) - len(held)].replace(
-                b'\r\n', b'\n').replace(b'\r', b'\n')
-        yield piece
-    if held:
-        yield b'\n'
-
-
 def _blocks(path, advance):
     """A file's lines by the block: (number of the first line, bytes).
 
     advance: as for `textfiles.pieces`.
     """
     number, rest = 1, b''
-    for piece in _with_line_feeds(
-            textfiles.pieces(path, advance, BLOCK_BYTES)):
+    for piece in texts.with_line_feeds(
+            texts.pieces(path, advance, BLOCK_BYTES)):
         end = piece.rfind(b'\n')
         if end < 0:
             rest += piece
-            _check_length(path, number, len(rest), '')
+            if len(rest) > MAX_BYTES:
+                place = _last_blank_of(path, number, rest)
+                yield number, rest[:place]
+                rest = rest[place + 1:]
             continue
         data = b''.join((rest, memoryview(piece)[:end]))
         rest = piece[end + 1:]
@@ -61,24 +53,52 @@ def _blocks(path, advance):
 
 def _decoded(path, number, data):
     """The lines in `data`, the first of which is line `number`."""
-    lines = textfiles.decoded(path, data, number).split('\n')
-    if max(map(len, lines)) > MAX_WORDS:
-        for k, line in enumerate(lines, number):
-            _check_length(path, k, 0, line)
-    return lines
+    return textfiles.decoded(path, data, number).split('\n')
 
 
-def _check_length(path, number, num_bytes, text):
-    """Refuse a line or paragraph that is too long to be one."""
-    # Words are counted only where there can be so many
-    num_words = len(text.split()) if len(text) > MAX_WORDS else 0
-    if num_bytes > MAX_BYTES or num_words > MAX_WORDS:
-        came = (f'{num_words:,} words' if num_words > MAX_WORDS
-                else f'more than {MAX_BYTES:,} bytes')
+def _last_blank_of(path, number, data):
+    """The place of the last blank in a line that is longer than MAX_BYTES."""
+    place = max(data.rfind(b' '), data.rfind(b'\t'))
+    if place < 1:
         raise ValueError(
-            f'{path}, line {number}: the paragraph that begins here has '
-            f'{came}, and no more than {MAX_WORDS:,} words are allowed: part '
-            'the paragraphs by blank lines')
+            f'{path}, line {number} has more than {MAX_BYTES:,} bytes without '
+            'a blank: expected a text whose words blanks part')
+    _warn_of_cut(path, number)
+    return place
+
+
+def _warn_of_cut(path, number):
+    """Log, once for a file, that a paragraph of it is cut."""
+    if getattr(path, 'is_cut', False):
+        return
+    with contextlib.suppress(AttributeError):   # a path, not a Source
+        path.is_cut = True
+    LOG.warning('%s, line %d: the paragraph that begins here has more than '
+                '%s words or %s bytes, and is cut into several; blank lines '
+                'part paragraphs', path, number, f'{MAX_WORDS:,}',
+                f'{MAX_BYTES:,}')
+
+
+def _paragraph(path, number, lines):
+    """The paragraph that lines make up; several if it is too long."""
+    text = ' '.join(lines)
+    # Words are counted only where there can be that many
+    if len(text) <= MAX_WORDS or len(text.split()) <= MAX_WORDS:
+        return [text]
+    _warn_of_cut(path, number)
+    found, held, count = [], [], 0
+    for line in lines:
+        words = line.split()
+        if held and count + len(words) > MAX_WORDS:
+            found.append(' '.join(held))
+            held, count = [], 0
+        if len(words) > MAX_WORDS:
+            found += [' '.join(words[k:k + MAX_WORDS])
+                      for k in range(0, len(words), MAX_WORDS)]
+        else:
+            held.append(line)
+            count += len(words)
+    return found + [' '.join(held)] * bool(held)
 
 
 # From lines to paragraphs
@@ -140,7 +160,8 @@ class Stretch(NamedTuple):
         if not self.is_wiki:
             return Paragraphs(_of_parts(self.path, self.number, lines),
                               articles, False)
-        return _of_wiki(self.before.decode().split('\n')[:-1] + lines,
+        before = self.before.decode().split('\n')[:-1]
+        return _of_wiki(self.path, self.number - len(before), before + lines,
                         articles)
 
 
@@ -197,17 +218,17 @@ def _last_lines(data):
     return data[data.rfind(b'\n', 0, max(0, end)) + 1:]
 
 
-def _of_wiki(lines, articles):
-    texts = []
+def _of_wiki(path, number, lines, articles):
+    found = []
     for k in range(1, len(lines) - 1):
         line = lines[k]
         heading = _is_heading(line)
         if heading and _is_title(lines, k):
-            articles.append(len(texts))
+            articles.append(len(found))
         # The book's rule makes no exception for headings
         if STOP in line or not heading:
-            texts.append(line)
-    return Paragraphs(texts, articles, True)
+            found += _paragraph(path, number + k, [line])
+    return Paragraphs(found, articles, True)
 
 
 # Any other: blank lines part paragraphs; the file is an article
@@ -224,7 +245,11 @@ def _plain_stretches(path, blocks):
             held, is_first, data = [], False, data[begin:]
         if end is None or data:
             held.append(data)
-        _check_held(path, began, held)
+        if sum(map(len, held)) > MAX_BYTES:
+            _warn_of_cut(path, began)
+            yield Stretch(path, began, b'', b'\n'.join(held), False, is_first)
+            began = number + data.count(b'\n') + 1
+            held, is_first = [], False
     yield Stretch(path, began, b'', b'\n'.join(held), False, is_first)
 
 
@@ -243,23 +268,15 @@ def _last_blank(data):
     return None, None
 
 
-def _check_held(path, number, held):
-    """Refuse a paragraph that does not end; held: its lines so far."""
-    if sum(map(len, held)) > MAX_BYTES:
-        text = textfiles.decoded(path, b'\n'.join(held), number)
-        _check_length(path, number, len(text) - text.count('\n'), '')
-
-
 def _of_parts(path, number, lines):
     """The paragraphs of lines, the first of which is line `number`."""
-    texts, held, began = [], [], number
+    found, held, began = [], [], number
     for k, line in enumerate([*lines, ''], number):
         if line and not line.isspace():
             if not held:
                 began = k
             held.append(line)
         elif held:
-            texts.append(' '.join(held))
-            _check_length(path, began, 0, texts[-1])
+            found += _paragraph(path, began, held)
             held = []
-    return texts
+    return found

@@ -1,7 +1,6 @@
 """What a fine-tuned model says of texts that nobody has labelled, and of
 those that somebody has.
 """
-import sys
 from pathlib import Path
 
 from d2lbert.devices import parse_devices
@@ -13,8 +12,9 @@ from d2lbert.finetuning.scoring import outputs_of
 from d2lbert.finetuning.sources import folder_of, read_part
 from d2lbert.finetuning.squad import Questions
 from d2lbert.finetuning.tables import Examples
-from d2lbert.machine.arguments import check_out, failures_of, writing
-from d2lbert.machine.textfiles import decoded, whole
+from d2lbert.machine.arguments import UsageError, check_out, writing
+from d2lbert.machine.terminal import note
+from d2lbert.machine.texts import Lines
 from d2lbert.training.runs import RunError, read_config
 
 
@@ -92,17 +92,17 @@ def evaluate_finetuned(folder, data=None, devices='auto', part='dev'):
 # For the command
 
 def predicted_lines(folder, text=None, pair=None, file=None, out=None,
-                    devices='auto', force=False):
+                    devices='auto', force=False, skip_empty=False):
     """Print or write what the model in `folder` says; see `d2lbert predict`.
     """
     if (text is None) == (file is None):
-        raise ValueError('give a text, or --file FILE with a text on each '
+        raise UsageError('give a text, or --file FILE with a text on each '
                          'line' + (', not both' if file else ''))
     if file is None and out is not None:
-        raise ValueError('--out goes with --file: what is said of one text '
+        raise UsageError('--out goes with --file: what is said of one text '
                          'is printed')
     if file is not None and pair is not None:
-        raise ValueError('--pair goes with one text; in --file a tab parts '
+        raise UsageError('--pair goes with one text; in --file a tab parts '
                          'the two')
     if out is not None:
         check_out(out, force, 'labels.txt', [folder, file])
@@ -115,7 +115,7 @@ def predicted_lines(folder, text=None, pair=None, file=None, out=None,
         lines = _shares(found) if found.shares else _lines(about, text, found)
         print('\n'.join(lines))
         return
-    texts, pairs = read_lines(file, about.pair)
+    texts, pairs = read_lines(file, about.pair, skip_empty)
     found = predict(net, tokenizer, texts, pairs, 'predicting')
     lines = [line for text, one in zip(texts, found)
              for line in (*_lines(about, text, one),
@@ -144,29 +144,17 @@ def _lines(about, text, found):
     return [f'{found.label}\t{found.score:.4f}']
 
 
-def read_lines(file, pair):
+def read_lines(file, pair, skip_empty=False):
     """The texts of a file, a line each, and the second ones, or None."""
-    if file == '-':
-        if sys.stdin is None:
-            raise ValueError('--file - is standard input, which is closed')
-        name, text = 'standard input', decoded('standard input',
-                                               sys.stdin.buffer.read())
-    else:
-        with failures_of('--file', file, 'read'):
-            name, text = file, whole(file)
-    lines = text.split('\n')
-    if not lines[-1]:
-        del lines[-1]
-    lines = [line[:-1] if line.endswith('\r') else line for line in lines]
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            raise ValueError(f'{name}, line {number} is empty: put a text on '
-                             'each line')
-        if pair and line.count('\t') != 1:
-            raise ValueError(f'{name}, line {number} has '
-                             f'{line.count(chr(9))} tabs: expected two texts '
-                             'with one tab between them')
+    lines = Lines(file, skip_empty=skip_empty)
+    texts = list(lines)
+    if lines.skipped:
+        note(lines.skipped_words())
     if not pair:
-        return lines, None
-    parts = [line.split('\t') for line in lines]
+        return [line.text for line in texts], None
+    for name, text in texts:
+        if text.count('\t') != 1:
+            raise ValueError(f'{name} has {text.count(chr(9))} tabs: expected '
+                             'two texts with one tab between them')
+    parts = [line.text.split('\t') for line in texts]
     return [a for a, _ in parts], [b for _, b in parts]

@@ -5,6 +5,19 @@ from pathlib import Path
 from d2lbert.machine.files import replacing
 
 
+class UsageError(ValueError):
+    """Arguments that cannot be, whatever the files and models hold."""
+
+
+@contextlib.contextmanager
+def usage():
+    """Let errors of values and types be `UsageError`s."""
+    try:
+        yield
+    except (ValueError, TypeError) as error:
+        raise UsageError(str(error)) from None
+
+
 @contextlib.contextmanager
 def failures_of(flag, path, done):
     """Say OSErrors as '--out page.html cannot be written: ...', ValueErrors.
@@ -20,35 +33,35 @@ def failures_of(flag, path, done):
                          ) from None
 
 
-def check_place(out, example):
+def check_place(out, example, flag='--out'):
     """Refuse an --out that is no place for a file, before any computing.
 
     example: a name that the file might have.
     """
     path = Path(out)
     if path.is_dir():
-        raise ValueError(f'--out {out} is a folder: name a file, as '
+        raise ValueError(f'{flag} {out} is a folder: name a file, as '
                          f'{path / example}')
     if not path.absolute().parent.is_dir():
-        raise ValueError(f'--out {out} cannot be written: there is no folder '
+        raise ValueError(f'{flag} {out} cannot be written: there is no folder '
                          f'{path.parent}')
 
 
-def check_out(out, force, example, reads=()):
+def check_out(out, force, example, reads=(), flag='--out'):
     """Refuse what --out cannot be, before anything is computed for it.
 
     reads: paths of the files, and of the folders of files, that the command
     reads. It never writes over any of them.
     """
-    check_place(out, example)
+    check_place(out, example, flag)
     if not Path(out).is_file():
         return
     source = _same_file(out, reads)
     if source is not None:
-        raise ValueError(f'--out {out} is the file {source}, which this '
+        raise ValueError(f'{flag} {out} is the file {source}, which this '
                          'command reads: choose another name')
     if not force:
-        raise FileExistsError(f'--out {out} exists already: choose another '
+        raise FileExistsError(f'{flag} {out} exists already: choose another '
                               'name, or give --force to replace it')
 
 
@@ -64,7 +77,7 @@ def _same_file(out, reads):
 
 
 @contextlib.contextmanager
-def writing(out, force):
+def writing(out, force, flag='--out'):
     """Yield a temporary file that becomes --out; ValueError if it cannot.
 
     Without force, a file that has come to `out` since `check_out` stays.
@@ -80,5 +93,5 @@ def writing(out, force):
         if error.errno is None or error.filename not in (
                 None, str(part), str(out)):
             raise
-        raise ValueError(f'--out {out} cannot be written: {error.strerror}'
+        raise ValueError(f'{flag} {out} cannot be written: {error.strerror}'
                          ) from None

@@ -27,6 +27,31 @@ def give_up(stream):
         stream.close()
 
 
+_quiet = False
+
+
+@contextlib.contextmanager
+def quiet(is_quiet=True):
+    """Let `note` and progress bars be silent meanwhile (--quiet)."""
+    global _quiet
+    before, _quiet = _quiet, is_quiet or _quiet
+    try:
+        yield
+    finally:
+        _quiet = before
+
+
+def is_quiet():
+    """True within `quiet`."""
+    return _quiet
+
+
+def note(line):
+    """Print a line to standard error, unless the command is to be quiet."""
+    if not _quiet and sys.stderr is not None:
+        print(line, file=sys.stderr, flush=True)
+
+
 class Steady:
     """A stream that goes silent, rather than raise, once it cannot write.
 

@@ -1,16 +1,22 @@
 """The bytes of text files, as they are or packed.
 
-A file may be packed as .gz, .bz2 or .xz, or be the only one in a .zip or
-.tar archive; how it begins tells, not its name.
+A file may be packed as .gz, .bz2, .xz or .zst, or be the only one in a
+.zip or .tar archive; how it begins tells, not its name. A .zst file needs a
+library: Python's from 3.14 on, or one of the packages in ZSTD. A pipe is
+read as a file is, once.
 """
 import contextlib
 import functools
 import hashlib
 import importlib
+import io
 import itertools
 import re
+import shutil
 import struct
+import sys
 import tarfile
+import tempfile
 import zipfile
 import zlib
 from pathlib import PurePosixPath
@@ -34,16 +40,20 @@ DIGEST = 'sha256 of the text'
 
 
 class Packing(NamedTuple):
-    """How packed files begin, how their names end, the module for them."""
+    """How packed files begin, how their names end, modules for them."""
 
     begins: str
     ending: str
-    module: str
+    modules: tuple      # the first that can be imported is used
 
 
-PACKINGS = (Packing(rb'\x1f\x8b', '.gz', 'gzip'),
-            Packing(rb'BZh[1-9](1AY&SY|\x17rE8P\x90)', '.bz2', 'bz2'),
-            Packing(rb'\xfd7zXZ\0', '.xz', 'lzma'))
+#: Modules that read .zst files.
+ZSTD = ('compression.zstd', 'backports.zstd', 'pyzstd', 'zstandard')
+
+PACKINGS = (Packing(rb'\x1f\x8b', '.gz', ('gzip',)),
+            Packing(rb'BZh[1-9](1AY&SY|\x17rE8P\x90)', '.bz2', ('bz2',)),
+            Packing(rb'\xfd7zXZ\0', '.xz', ('lzma',)),
+            Packing(rb'\x28\xb5\x2f\xfd', '.zst', ZSTD))
 
 # How files begin that are neither text nor can be unpacked here
 FOREIGN = ((rb'%PDF-', 'a PDF file'),
@@ -56,7 +66,6 @@ FOREIGN = ((rb'%PDF-', 'a PDF file'),
            (rb'SQLite format 3\0', 'an SQLite database'),
            (rb"7z\xbc\xaf'\x1c", 'a 7z archive'),
            (rb'Rar!\x1a\x07', 'a RAR archive'),
-           (rb'\x28\xb5\x2f\xfd', 'a file packed with zstd'),
            (rb'\x04\x22\x4d\x18', 'a file packed with lz4'),
            (rb'\x1f\x9d', 'a file packed with compress'),
            (rb'\x89PNG\r\n', 'a picture (PNG)'),
@@ -78,12 +87,19 @@ def pieces(path, advance=lambda num_bytes: None, size=PIECE_BYTES):
     layers = []  # from the outside: (how a file is packed, that file)
     place, empty = 0, True
     try:
-        with open(path, 'rb') as raw, contextlib.ExitStack() as stack:
-            f = _unpacked(path, raw, layers, stack)
+        with contextlib.ExitStack() as stack:
+            raw, is_stream = _opened(path, stack)
+            if is_stream and _is_packed(raw):
+                raw, is_stream = _spooled(raw, stack), False
+            f = raw if is_stream else _unpacked(path, raw, layers, stack)
+            if is_stream:
+                _check_is_text(path, raw.peek(HEAD_BYTES)[:HEAD_BYTES], [])
             while True:
-                piece = f.read(size)
-                advance(raw.tell() - place)
-                place = raw.tell()
+                # Of a pipe what is there, without waiting for more
+                piece = f.read1(size) if is_stream else f.read(size)
+                after = place + len(piece) if is_stream else raw.tell()
+                advance(after - place)
+                place = after
                 if not piece:
                     break
                 empty = False
@@ -97,7 +113,7 @@ def pieces(path, advance=lambda num_bytes: None, size=PIECE_BYTES):
                               'permission to') from None
     except (EOFError, OSError, OverflowError, RuntimeError, ValueError,
             struct.error, tarfile.TarError, zipfile.BadZipFile, zlib.error,
-            *_lzma_errors()) as error:
+            *_library_errors()) as error:
         # What the disk says has a number
         if (not layers or isinstance(error, TextFileError)
                 or getattr(error, 'errno', None)):
@@ -150,21 +166,57 @@ def whole(path):
 
 def digest(path, advance=lambda num_bytes: None):
     """sha256 of a file's content, unpacked; the rest as for `pieces`."""
+    return digest_of(pieces(path, advance))
+
+
+def digest_of(found):
+    """sha256 of pieces of bytes, hexadecimal."""
     content = hashlib.sha256()
-    for piece in pieces(path, advance):
+    for piece in found:
         content.update(piece)
     return content.hexdigest()
 
+
+# Pipes
+
+def _opened(path, stack):
+    """The file at a path, or a `texts.Source`'s stream; True of a stream.
+    """
+    stream = getattr(path, 'stream', None)
+    if stream is None:
+        file = stack.enter_context(open(path, 'rb'))
+        return file, not file.seekable()
+    return (stream if hasattr(stream, 'peek') else io.BufferedReader(stream)
+            ), True
+
+
+def _is_packed(stream):
+    """True if what comes from a stream is a packed file."""
+    head = stream.peek(HEAD_BYTES)[:HEAD_BYTES]
+    return head[257:262] == b'ustar' or head.startswith(b'PK') or any(
+        re.match(packing.begins, head) for packing in PACKINGS)
+
+
+def _spooled(stream, stack):
+    """A temporary file with all that comes from a stream."""
+    file = stack.enter_context(tempfile.TemporaryFile())
+    shutil.copyfileobj(stream, file)
+    file.seek(0)
+    return file
+
+
+# Packed files
 
 def _endings(layers):
     return ''.join(ending for ending, _ in reversed(layers))
 
 
-def _lzma_errors():
-    with contextlib.suppress(ImportError):
-        import lzma
-        return [lzma.LZMAError]
-    return []
+def _library_errors():
+    """Exceptions that modules in use raise for a broken file."""
+    names = 'LZMAError', 'ZstdError'
+    return [getattr(sys.modules[module], name) for module in ('lzma', *ZSTD)
+            if module in sys.modules for name in names
+            if hasattr(sys.modules[module], name)]
 
 
 def _unpacked(path, f, layers, stack):
@@ -178,7 +230,7 @@ def _unpacked(path, f, layers, stack):
         packing = next((packing for packing in PACKINGS
                         if re.match(packing.begins, head)), None)
         if packing:
-            ending, opened = packing.ending, _module(path, packing).open
+            ending, opened = packing.ending, _opener(path, packing)
         elif head.startswith((b'PK\3\4', b'PK\5\6')):
             ending, opened = '.zip', functools.partial(_of_zip, path, stack)
         elif head[257:262] == b'ustar':
@@ -194,14 +246,68 @@ def _unpacked(path, f, layers, stack):
                                 'times over: unpack it')
 
 
-def _module(path, packing):
-    try:
-        return importlib.import_module(packing.module)
-    except ImportError:     # a Python that was built without it
+def _opener(path, packing):
+    """The function that opens a packed file object for reading."""
+    for name in packing.modules:
+        with contextlib.suppress(ImportError):
+            module = importlib.import_module(name)
+            return (module.open if name != 'zstandard' else
+                    lambda f: io.BufferedReader(_Zstandard(f)))
+    if packing.ending == '.zst':
         raise TextFileError(
-            f'{path} is packed as {packing.ending}, which this Python cannot '
-            f'read (it lacks the module {packing.module}): unpack it'
-            ) from None
+            f'{path} is packed as .zst, which no library here can read: pip '
+            'install zstandard, or unpack it')
+    # A Python that was built without it
+    raise TextFileError(
+        f'{path} is packed as {packing.ending}, which this Python cannot '
+        f'read (it lacks the module {packing.modules[0]}): unpack it')
+
+
+class _Zstandard(io.RawIOBase):
+    """A .zst file of any number of frames, by the package zstandard.
+
+    Its own reader ends after the first frame, and without an error where a
+    file is cut.
+    """
+
+    def __init__(self, file):
+        self._file, self._frame, self._place = file, None, 0
+        self._rest = self._data = b''   # still packed, and unpacked
+
+    def readable(self):
+        return True
+
+    def seekable(self):
+        return True
+
+    def seek(self, place, whence=0):
+        if (place, whence) == (0, 0):
+            self._file.seek(0)
+            self.__init__(self._file)
+        elif (place, whence) not in ((0, 1), (self._place, 0)):
+            raise io.UnsupportedOperation('only to the beginning')
+        return self._place
+
+    def readinto(self, buffer):
+        while not self._data:
+            if not self._rest:
+                self._rest = self._file.read(1 << 17)
+                if not self._rest:
+                    if self._frame is not None:
+                        raise EOFError('it ends within a frame')
+                    return 0
+            if self._frame is None:
+                import zstandard
+                self._frame = zstandard.ZstdDecompressor().decompressobj()
+            self._data = self._frame.decompress(self._rest)
+            self._rest = b''
+            if self._frame.eof:
+                self._rest, self._frame = self._frame.unused_data, None
+        count = min(len(buffer), len(self._data))
+        buffer[:count] = self._data[:count]
+        self._data = self._data[count:]
+        self._place += count
+        return count
 
 
 def _check_is_text(path, head, layers):

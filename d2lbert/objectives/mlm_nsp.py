@@ -281,7 +281,8 @@ def read_corpus(settings, vocab=None, progress=False):
     keywords = dict(
         valid_paths=None if valid is None else paths(valid),
         valid_share=share if valid is None else 0.0,
-        split=settings['split'], progress=progress)
+        split=settings['split'], text_field=settings['text_field'],
+        progress=progress)
     size = settings['vocab_size']
     if settings['tokenizer'] == 'wordpiece':
         if given is None:

@@ -2,7 +2,7 @@
 from pathlib import Path
 
 from d2lbert.finetuning.runs import load_finetuned
-from d2lbert.machine.arguments import check_out, writing
+from d2lbert.machine.arguments import UsageError, check_out, writing
 from d2lbert.pretrained.vocabulary import PieceVocab
 from d2lbert.pretrained.wordpiece import WholeWords
 from d2lbert.text import Vocab
@@ -55,7 +55,7 @@ def check_figure(out, force, reads=()):
     from matplotlib.backend_bases import FigureCanvasBase
     check_out(out, force, 'figure.png', reads)
     if _kind(out) not in FigureCanvasBase.get_supported_filetypes():
-        raise ValueError(f'--out {out} does not say what picture it is: let '
+        raise UsageError(f'--out {out} does not say what picture it is: let '
                          'it end in .png, .svg or .pdf')
 
 

@@ -14,8 +14,7 @@ from typing import NamedTuple, Optional
 
 from d2lbert import hub
 from d2lbert.corpus.reading import paragraphs_of
-from d2lbert.machine import textfiles
-from d2lbert.machine.arguments import failures_of
+from d2lbert.machine import texts
 from d2lbert.training.runs import read_config
 from d2lbert.words import STOP
 
@@ -68,14 +67,17 @@ def of_run(folder):
     elif corpus in (None, 'sample'):
         return bundled()
     else:
-        paths = [Path(path).expanduser() for path in (
-            [corpus] if isinstance(corpus, str) else corpus)]
-        name = ', '.join(path.name for path in paths)
-    if not paths or not all(path.is_file() for path in paths):
+        paths = [corpus] if isinstance(corpus, str) else list(corpus)
+        name = ', '.join(Path(path).name for path in paths)
+    # Standard input and pipes are not here any more
+    if not paths or not all(
+            path.is_file() or path.is_dir() for path in (
+                Path(path).expanduser() for path in paths)):
         print(f'the text of {folder} is not here any more ({corpus}): '
               'neighbours are from the sample corpus', file=sys.stderr)
         return bundled()
-    return Sample(name, sentences_of(paths))
+    return Sample(name, sentences_of(texts.sources(
+        paths, training.get('text_field'))))
 
 
 def bundled():
@@ -84,15 +86,10 @@ def bundled():
                   sentences_of([hub.sample_dir() / hub.TRAIN_FILE]))
 
 
-def of_file(path):
+def of_file(path, text_field=None):
     """The lines of a file, each a text; ValueError names what is wrong."""
-    with failures_of('--file', path, 'read'):
-        text = textfiles.whole(path)
-    lines = [line.strip() for line in text.splitlines()]
-    lines = [line for line in lines if line]
-    if not lines:
-        raise ValueError(f'{path} holds no text: put one on each line')
-    return Sample(Path(path).name, lines)
+    lines = texts.Lines(path, text_field, skip_empty=True, twice=False)
+    return Sample(Path(path).name, [line.text for line in lines])
 
 
 def sentences_of(paths):

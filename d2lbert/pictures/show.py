@@ -4,7 +4,7 @@ from pathlib import Path
 
 from d2lbert._version import __version__
 from d2lbert.finetuning.prediction import predict
-from d2lbert.machine.arguments import check_out, writing
+from d2lbert.machine.arguments import UsageError, check_out, writing
 from d2lbert.pictures import points, samples
 from d2lbert.pictures.given import loaded
 from d2lbert.pictures.guesses import guesses_of, has_mask_head
@@ -114,7 +114,7 @@ def _checked(texts):
                             f'{text!r}')
         for part in parts:
             if part is not None and not part.strip():
-                raise ValueError('a text is empty: give at least one word')
+                raise UsageError('a text is empty: give at least one word')
         found.append(tuple(parts))
     if not found:
         raise ValueError('there is no text: give at least one')

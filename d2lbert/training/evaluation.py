@@ -9,11 +9,12 @@ from d2lbert.training.runs import RunError, load_parts, load_run, read_config
 from d2lbert.training.settings import BOOK, complete
 
 
-def evaluate_run(folder, corpus=None, devices='auto'):
+def evaluate_run(folder, corpus=None, devices='auto', text_field=None):
     """The `Figures` of a run on its held-out text, or on another one.
 
     They are those of the objective that it was trained for.
-    corpus: as for `pretrain`; of one with a held-out part, that part.
+    corpus, text_field: as for `pretrain`; of one with a held-out part, that
+    part.
     """
     contexts = parse_devices(devices)
     net, vocab = load_run(folder, contexts, trainable=False)
@@ -21,6 +22,7 @@ def evaluate_run(folder, corpus=None, devices='auto'):
     if corpus is not None:
         corpus = complete(dict(corpus=corpus))['corpus']
         text = read_corpus(dict(BOOK, corpus=corpus, vocab='of the run',
+                                text_field=text_field,
                                 split=training['split'],
                                 tokenizer=training['tokenizer']), vocab)
         part = text.valid or text.train

@@ -95,10 +95,13 @@ def _paths(name, paths):
 GROUPS = {
     'the text': (
         Setting('corpus', PATHS, 'wikitext-2', 'wikitext-2, sample, or text '
-                'files, plain or in WikiText format, packed too', 'NAME',
+                'files or folders of them, plain or in WikiText format, '
+                'packed too; - is standard input', 'NAME',
                 several=True, anew=True),
         Setting('data_dir', PATHS, None, 'folder that holds '
                 'wiki.train.tokens or wikitext-2/', 'DIR', anew=True),
+        Setting('text_field', str, None, 'the field of JSON lines that holds '
+                'the text', 'NAME', anew=True),
         Setting('split', str, 'book', "how plain text is cut into sentences: "
                 "book, at ' . ' and with words apart already, or punkt, by a "
                 'library', 'HOW', choices=('book', 'punkt')),

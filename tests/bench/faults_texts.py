@@ -31,7 +31,7 @@ def damaged_corpus(rng, folder):
     path, data = folder / 'text.txt', plain_text(rng)
     kind = rng.choice(['bytes', 'bytes', 'empty', 'long line', 'no pairs',
                        'too long', 'gz cut', 'gz flipped', 'gz noise',
-                       'folder', 'missing', 'pipe', 'loop', 'UTF-16',
+                       'folder', 'missing', 'loop', 'UTF-16',
                        'blank', 'noise', 'below a file', 'twice'])
     names = ['text.txt']
     argv = ['pretrain', *TINY[2:], '--num-steps', '1', '--out', 'new',
@@ -62,8 +62,6 @@ def damaged_corpus(rng, folder):
         data = noise(rng)
     if kind == 'folder':
         path.mkdir()
-    elif kind == 'pipe':
-        os.mkfifo(path)
     elif kind == 'loop':
         path.symlink_to('text.txt')
     elif kind == 'twice':

@@ -5,8 +5,10 @@ import sys
 import numpy as onp
 import pytest
 import sentences
+from commands import refusal
 
 import d2lbert as d2l
+from d2lbert.command import vectors
 from d2lbert.command.line import main
 
 pytest.importorskip('tokenizers')
@@ -37,10 +39,7 @@ def numbers(text):
 
 
 def fails(capsys, *argv):
-    assert main([str(part) for part in argv]) == 1
-    out, err = capsys.readouterr()
-    assert out == '' and err.count('\n') == 1, err
-    return err
+    return refusal(capsys, *argv)[1]
 
 
 def test_encode_writes_what_the_folder_makes_of_each_line(
@@ -85,7 +84,8 @@ def test_encode_prints_the_pieces_and_unknown_ones_as_they_stand(
     assert tokens.count('[UNK]') == 1
     tokens[tokens.index('[UNK]')] = '鹤'
     assert [line.split()[0] for line in out.splitlines()] == tokens
-    assert err == 'not in the vocabulary, read as [UNK]: 鹤\n'
+    assert err == ('1 of 4 words are not in the vocabulary and were read as '
+                   '[UNK]: 鹤\n')
 
 
 def test_similar_prints_the_nearest_lines(folder, model, lines, capsys):
@@ -140,7 +140,7 @@ def test_a_run_can_be_asked_for_what_is_similar(tmp_path, capsys):
     (['similar', 'nowhere', 'a', '--file', 'lines.txt'],
      'there is no folder nowhere'),
     (['similar', 'MODEL', 'a', '--file', 'lines.txt', '--top', '0'],
-     '--top 0 must be at least 1'),
+     'argument --top: 0 must be at least 1'),
     (['encode', 'MODEL', '--file', 'lines.txt', '--pool', 'none', '--out',
       'x.npy'], 'give --pool cls or --pool mean'),
     (['encode', 'MODEL', 'a', '--max-len', '41'],
@@ -153,3 +153,80 @@ def test_what_cannot_be_done_is_said_in_a_line(argv, reason, folder, lines,
     assert reason in fails(capsys, *(
         folder if part == 'MODEL' else part for part in argv))
     assert [path.name for path in tmp_path.iterdir()] == ['lines.txt']
+
+
+# Vectors that are kept
+
+def answers(capsys, folder, *argv):
+    assert main(['similar', str(folder), 'the bird flies', '--file',
+                 'lines.txt', *argv]) == 0
+    out, err = capsys.readouterr()
+    assert err == ''
+    return out
+
+
+@pytest.mark.parametrize('maker', ['similar', 'encode', 'numpy'])
+def test_similar_takes_kept_vectors(maker, folder, model, lines, capsys,
+                                    monkeypatch):
+    wanted = answers(capsys, folder)
+    if maker == 'similar':
+        assert answers(capsys, folder, '--vectors', 'x.npy') == wanted
+    elif maker == 'encode':
+        assert main(['encode', str(folder), '--file', lines, '--out',
+                     'x.npy']) == 0
+    else:
+        onp.save('x.npy', d2l.encode(*model, LINES))
+    onp.testing.assert_array_equal(onp.load('x.npy'),
+                                   d2l.encode(*model, LINES))
+    # The query, and some texts for a check, are all that is encoded now
+    monkeypatch.setattr(vectors, 'CHECKED', 2)
+    encoded, encode = [], vectors.TextEncoder.encode
+    monkeypatch.setattr(vectors.TextEncoder, 'encode', lambda self, texts: (
+        encoded.extend(texts), encode(self, texts))[1])
+    assert answers(capsys, folder, '--vectors', 'x.npy') == wanted
+    assert [text.text for text in encoded] == [
+        'the bird flies', LINES[0], LINES[-1]]
+
+
+def test_kept_vectors_must_belong_to_the_texts_and_the_model(
+        folder, lines, capsys, tmp_path):
+    argv = ['similar', folder, 'the bird flies', '--file', lines,
+            '--vectors', 'x.npy']
+    answers(capsys, folder, '--vectors', 'x.npy')
+    for flags in ['--pool', 'cls'], ['--layer', '1'], ['--max-len', '4']:
+        assert 'was not made by this model with these settings' in refusal(
+            capsys, *argv, *flags)[1]
+    other, tokenizer = tmp_path / 'other', sentences.word_pieces()
+    d2l.save_pretrained(sentences.build_net(
+        len(tokenizer), 40, num_layers=1), tokenizer, other)
+    sentences.write_files(other, sentences.OLD)
+    assert 'was not made by this model' in refusal(
+        capsys, argv[0], other, *argv[2:])[1]
+    (tmp_path / lines).write_text('\n'.join(
+        [LINES[0], 'the new tree', *LINES[2:]]))
+    assert 'was made from other texts' in refusal(capsys, *argv)[1]
+    (tmp_path / lines).write_text('\n'.join(LINES[:-1]))
+    assert 'has 5 rows, and the file has 4 texts' in refusal(
+        capsys, *argv)[1]
+    (tmp_path / 'x.npy').write_text('no array')
+    assert 'is no .npy file of vectors' in refusal(capsys, *argv)[1]
+
+
+# Empty lines
+
+@pytest.mark.parametrize('argv', [
+    ['encode', 'MODEL', '--out', 'x.npy'], ['encode', 'MODEL'],
+    ['similar', 'MODEL', 'a bird', '--vectors', 'x.npy']])
+def test_an_empty_line_is_found_before_any_work(argv, folder, capsys,
+                                                monkeypatch, tmp_path):
+    (tmp_path / 'gaps.txt').write_text('a crane\n\nit is\n \n')
+    argv = [folder if part == 'MODEL' else part for part in argv]
+    with monkeypatch.context() as patched:
+        patched.setattr(vectors, 'load_model', None)
+        assert 'gaps.txt, line 2 is empty' in refusal(
+            capsys, *argv, '--file', 'gaps.txt')[1]
+    assert main([*map(str, argv), '--file', 'gaps.txt', '--skip-empty']) == 0
+    assert capsys.readouterr().err == (
+        '2 empty lines were left out, the first gaps.txt, line 2\n')
+    if 'x.npy' in argv:
+        assert len(onp.load('x.npy')) == 2

@@ -1,6 +1,12 @@
 """open_corpus: what it is given, and what of that is in the fingerprint."""
 import gzip
+import io
+import json
+import os
 import sys
+import threading
+import types
+from pathlib import Path
 
 import pytest
 from texts import VALID, book_words, known, words_of, write
@@ -61,12 +67,53 @@ def test_a_file_is_not_both_trained_on_and_held_out(wiki):
 def test_paths_that_are_no_files_are_named(tmp_path):
     with pytest.raises(FileNotFoundError, match='nowhere.txt is no file'):
         open_corpus('nowhere.txt')
-    with pytest.raises(IsADirectoryError, match='is a folder'):
-        open_corpus(tmp_path)
+    (tmp_path / 'empty').mkdir()
+    with pytest.raises(ValueError, match='empty is a folder without files'):
+        open_corpus(tmp_path / 'empty')
     with pytest.raises(ValueError, match='name at least one'):
         open_corpus([])
     with pytest.raises(FileNotFoundError, match='nothing.txt is no file'):
         open_corpus(write('a', VALID), vocab='nothing.txt')
+
+
+def test_folders_pipes_and_standard_input_are_read_as_files(tmp_path,
+                                                            monkeypatch):
+    parts = VALID[:len(VALID) // 2 + 1].rsplit(b'\n\n', 1)[0], VALID
+    (tmp_path / 'in' / 'below').mkdir(parents=True)
+    (tmp_path / 'in' / '.hidden').write_bytes(b'\xff')
+    (tmp_path / 'in' / 'b.txt').write_bytes(parts[0])
+    (tmp_path / 'in' / 'below' / 'c.gz').write_bytes(gzip.compress(parts[1]))
+    wanted = open_corpus([tmp_path / 'in' / 'b.txt',
+                          tmp_path / 'in' / 'below' / 'c.gz'], progress=False)
+    found = open_corpus(tmp_path / 'in', progress=False)
+    assert found.fingerprint == wanted.fingerprint
+    wanted = open_corpus(write('a', VALID), progress=False)
+    monkeypatch.setattr('sys.stdin', types.SimpleNamespace(
+        buffer=io.BytesIO(gzip.compress(VALID))))
+    assert open_corpus('-', progress=False).fingerprint == wanted.fingerprint
+    os.mkfifo('pipe')
+    thread = threading.Thread(target=Path('pipe').write_bytes, args=[VALID])
+    thread.start()
+    found = open_corpus('pipe', progress=False)
+    thread.join()
+    assert found.fingerprint == wanted.fingerprint
+
+
+def test_the_text_of_json_lines_is_the_text_of_their_field():
+    texts = ['a . b\n\nc . d', 'e \u00f6 . f \U0001f426']
+    data = ''.join(json.dumps(dict(id=k, body=text)) + '\r\n'
+                   for k, text in enumerate(texts))
+    wanted = open_corpus(write('a', '\n\n'.join(texts).encode()),
+                         min_freq=1, progress=False)
+    path = write('x.jsonl', ('\ufeff' + data).encode())
+    found = open_corpus(path, text_field='body', min_freq=1, progress=False)
+    assert words_of(found.train) == words_of(wanted.train)
+    with pytest.raises(ValueError, match=r"x.jsonl holds JSON, .*'body'"):
+        open_corpus(path, progress=False)
+    with pytest.raises(ValueError, match="line 1 has no text in a field 'id'"):
+        open_corpus(path, text_field='id', progress=False)
+    with pytest.raises(ValueError, match='a does not hold JSON lines'):
+        open_corpus('a', text_field='body', progress=False)
 
 
 @pytest.mark.parametrize('settings, message', [

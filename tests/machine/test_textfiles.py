@@ -7,6 +7,7 @@ import os
 import random
 import sys
 import tarfile
+import threading
 import zipfile
 from pathlib import Path
 
@@ -155,7 +156,6 @@ def test_an_archive_must_hold_one_file(data, message):
     (b'PAR1\x15\0', 'a Parquet file'),
     (b'SQLite format 3\0', 'an SQLite database'),
     (b"7z\xbc\xaf'\x1c\0\4", 'a 7z archive'),
-    (b'\x28\xb5\x2f\xfd\x04', 'a file packed with zstd'),
     (b'{\\rtf1\\ansi', 'an RTF document'),
     (b'\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1', 'an Office document'),
 ])
@@ -189,3 +189,54 @@ def test_an_error_of_the_disk_is_not_the_files(monkeypatch):
     monkeypatch.setattr(textfiles, '_of_zip', fail)
     with pytest.raises(OSError, match='Input/output error'):
         read(zipped({'a': TEXT}))
+
+
+# .zst, which needs a library
+
+def zst(data):
+    return pytest.importorskip('zstandard').ZstdCompressor(
+        write_checksum=True).compress(data)
+
+
+def test_a_zst_file_needs_a_library(monkeypatch):
+    for name in textfiles.ZSTD:
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(TextFileError, match='^text is packed as .zst, which '
+                                            '.*pip install zstandard'):
+        read(b'\x28\xb5\x2f\xfd\x04')
+
+
+@pytest.mark.parametrize('size', [100, 1 << 22])
+def test_a_zst_file_is_its_text(size):
+    # Several frames, as pzstd writes them
+    for data in (zst(TEXT), zst(TEXT[:99]) + zst(TEXT[99:]) + zst(b'')):
+        assert read(data) == TEXT
+        parts = list(pieces(Path('text'), size=size))
+        assert b''.join(parts) == TEXT
+        assert {len(part) for part in parts[:-1]} <= {size}
+    assert read(zipped({'a.zst': zst(LETTERS)})) == LETTERS
+    assert read(zst(gzip.compress(LETTERS))) == LETTERS
+
+
+@pytest.mark.parametrize('damage', [cut, damaged])
+def test_a_broken_zst_file_is_told(damage):
+    with pytest.raises(TextFileError, match='^text is a broken .zst file '
+                                            r'\(.+\): fetch or pack'):
+        read(damage(zst(LETTERS)))
+
+
+def test_a_pipe_is_read_as_a_file_is():
+    os.mkfifo('pipe')
+    for name, pack in PACKED.items():
+        thread = threading.Thread(target=Path('pipe').write_bytes,
+                                  args=[pack(TEXT)])
+        thread.start()
+        assert b''.join(pieces(Path('pipe'))) == TEXT, name
+        thread.join()
+    for data, message in ((b'', 'pipe is empty'), (b'%PDF-', 'is a PDF fil')):
+        thread = threading.Thread(target=Path('pipe').write_bytes,
+                                  args=[data])
+        thread.start()
+        with pytest.raises(TextFileError, match=message):
+            list(pieces(Path('pipe')))
+        thread.join()

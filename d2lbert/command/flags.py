@@ -1,0 +1,52 @@
+"""Flags that several commands have, and types of their values."""
+import argparse
+
+
+def at_least(least, kind=int):
+    """A type of argparse: a number that is not below `least`."""
+    def number(text):
+        value = kind(text)
+        if not value >= least:
+            raise argparse.ArgumentTypeError(
+                f'{text} must be at least {least}')
+        return value
+    number.__name__ = kind.__name__     # argparse names it in its errors
+    return number
+
+
+def add_texts(add, help, with_fields=True, **options):
+    """Add the flags of a file with a text on each line."""
+    add('--file', metavar='FILE', help=f'{help}; - is standard input, and of '
+        'a folder all files are read', **options)
+    if with_fields:
+        add('--text-field', metavar='NAME',
+            help='the field of JSON lines that holds the text')
+    add('--skip-empty', action='store_true',
+        help='leave out empty lines of --file, which are errors otherwise, '
+        'and say how many')
+
+
+def add_force(add):
+    """Add the flag that lets a command replace a file."""
+    add('--force', action='store_true', help='replace the file --out, if it '
+        'exists; a file that the command reads is never replaced')
+
+
+def add_choices(add, pools, what):
+    """Add the flags of what makes a vector; what: the help of --pool."""
+    add('--pool', choices=pools, help=what)
+    add('--layer', type=int, default=-1, metavar='N',
+        help='the block whose outcome is meant, 0 for the embeddings, -1 for '
+        'the last (default: -1)')
+    add('--max-len', type=at_least(1), metavar='N',
+        help='tokens of a text, special ones included, beyond which it is '
+        "cut, and counted (default: the folder's own; a run refuses what is "
+        'longer than its positions)')
+    add('--windows', type=at_least(0), metavar='N',
+        help='do not cut longer texts, but encode them in windows that '
+        'overlap by N tokens')
+
+
+def choices(args):
+    """The values of these flags but for --pool, as keywords."""
+    return dict(layer=args.layer, max_len=args.max_len, windows=args.windows)
