@@ -9,6 +9,7 @@ import weakref
 import numpy as onp
 
 from d2lbert.kernels import draw
+from d2lbert.machine.threads import interruptible
 
 #: What the lines of a text are, for `text`: paragraphs, all of them; those
 #: of WikiText, with its headings, the first and the last only looked at;
@@ -17,6 +18,10 @@ PARAGRAPHS, WIKI, PARTS = range(3)
 
 #: Numbers for which a table of `spread` has room behind its own.
 SPARE = 4
+
+#: Bytes of a text that is cut in a thread of its own, for more than about a
+#: tenth of a second, so that signals are handled meanwhile.
+LONG = 1 << 25
 
 #: No bound for the bytes of a paragraph.
 NO_BOUND = (1 << 63) - 1
@@ -47,7 +52,14 @@ def text(data, lines, lower=True, most=NO_BOUND, room=None):
     room = room or Room()
     library, handle = room.library, room.handle
     sizes = onp.zeros(7, 'int64')
-    library.text_cut(handle, data, len(data), lines, lower, most, sizes)
+
+    def cut(is_abandoned=None):
+        library.text_cut(room.handle, data, len(data), lines, lower, most,
+                         sizes)
+    if len(data) < LONG:
+        cut()
+    else:
+        interruptible(cut)
     if sizes[6]:
         return None
     if sizes[5]:
@@ -200,5 +212,7 @@ def _made(owner, library, kind, *arguments):
     """A handle of C++, which is freed with its owner."""
     handle = ctypes.c_void_p()
     getattr(library, f'{kind}_new')(*arguments, handle)
-    weakref.finalize(owner, getattr(library, f'{kind}_free'), handle)
+    free = weakref.finalize(owner, getattr(library, f'{kind}_free'), handle)
+    # Another thread may still be at work when the process ends
+    free.atexit = False
     return handle

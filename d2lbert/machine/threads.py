@@ -4,9 +4,39 @@ For work that is C++ or NumPy for the most part: Python's own is done by one
 thread at a time.
 """
 import collections
-from concurrent.futures import ThreadPoolExecutor
+import threading
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 
 from d2lbert.machine import hardware
+
+# How long abandoned work may take to end by itself
+ENDING_SECONDS = 1
+
+
+def interruptible(work):
+    """Return work(is_abandoned), during which signals are handled.
+
+    For long calls of other libraries: Python handles a signal in the main
+    thread alone, and only between two steps of Python's own. So the work is
+    done in another thread, and goes on there after an exception of a signal
+    handler, until the process ends or `is_abandoned()` tells it to stop.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return work(lambda: False)
+    done, abandoned = Future(), threading.Event()
+
+    def run():
+        try:
+            done.set_result(work(abandoned.is_set))
+        except BaseException as error:
+            done.set_exception(error)
+    threading.Thread(target=run, daemon=True).start()
+    try:
+        return done.result()
+    finally:
+        if not done.done():
+            abandoned.set()
+            wait([done], ENDING_SECONDS)
 
 
 def in_order(work, items, num_threads=None):

@@ -13,9 +13,12 @@ import numpy as onp
 from d2lbert.kernels import cut as compiled
 from d2lbert.kernels import draw
 from d2lbert.machine import textfiles
-from d2lbert.machine.threads import in_order
+from d2lbert.machine.threads import in_order, interruptible
 from d2lbert.text import UNK
 from d2lbert.words import line_ends
+
+# Letters of a word; longer words are unknown, as in BERT
+MAX_WORD = 100
 
 # Letters that pieces are made of; words with others become [UNK]
 MAX_LETTERS = 1000
@@ -56,7 +59,7 @@ def bert(tokens, special, lowercase=True, strip_accents=None,
     t = library()
     tokenizer = t.Tokenizer(t.models.WordPiece(
         {token: idx for idx, token in enumerate(tokens)},
-        unk_token=special['unk'], max_input_chars_per_word=100))
+        unk_token=special['unk'], max_input_chars_per_word=MAX_WORD))
     tokenizer.normalizer = t.normalizers.BertNormalizer(
         clean_text=True, handle_chinese_chars=handle_chinese_chars,
         strip_accents=strip_accents, lowercase=lowercase)
@@ -152,13 +155,17 @@ def learn(counts, vocab_size, special, normalizer, min_frequency=2):
         initial_alphabet=sorted(kept), limit_alphabet=len(kept))
     tokenizer = t.Tokenizer(t.models.WordPiece(unk_token=special[0]))
     tokenizer.pre_tokenizer = t.pre_tokenizers.WhitespaceSplit()
-    tokenizer.train_from_iterator(_repeated(counts), trainer)
+    interruptible(lambda is_abandoned: tokenizer.train_from_iterator(
+        itertools.takewhile(lambda _: not is_abandoned(), _repeated(counts)),
+        trainer))
     numbers = tokenizer.get_vocab()
     return sorted(numbers, key=numbers.get)
 
 
 def _normalized(counts, options):
     """The same counts for what BERT makes of the words before it cuts them.
+
+    Without words that are too long for it.
     """
     t = library()
     normalizer = t.normalizers.BertNormalizer(
@@ -170,10 +177,12 @@ def _normalized(counts, options):
             continue
         if word.isascii() and word.isalnum():
             # Of these nothing is left out or set apart
-            normalized[word.lower() if lower else word] += count
+            if len(word) <= MAX_WORD:
+                normalized[word.lower() if lower else word] += count
             continue
         for part, _ in cut.pre_tokenize_str(normalizer.normalize_str(word)):
-            normalized[part] += count
+            if len(part) <= MAX_WORD:
+                normalized[part] += count
     return normalized
 
 

@@ -8,11 +8,13 @@ import re
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
 
 from d2lbert.pretrained import pieces
+from d2lbert.pretrained.vocabulary import PieceVocab
 from d2lbert.pretrained.wordpiece import Encoded, WholeWords, WordPiece
 from d2lbert.text import RESERVED, Vocab
 
@@ -528,3 +530,31 @@ def test_what_the_readme_shows_of_word_pieces_runs(
     exec(compile(code, str(readme), 'exec'), {})
     assert "['[CLS]', 'crane" in capsys.readouterr().out
     assert WordPiece.load('other-folder').described() == small.described()
+
+
+# Long words
+
+def test_words_above_a_hundred_letters_teach_no_piece(tmp_path):
+    text = tmp_path / 'text.txt'
+    words = ['crane', 'flies', 'x' * 100, 'y' * 101, 'é' * 101]
+    text.write_text(' '.join(words * 3), 'utf-8')
+    tokenizer = WordPiece.train(text, 60)
+    letters = set(''.join(tokenizer.idx_to_token[5:]))
+    assert letters == set('cranefliesx#')
+    encoded = tokenizer.encode_batch(words)
+    assert [row.tokens[1:-1] == ['[UNK]'] for row in encoded] == (
+        [False] * 3 + [True] * 2)
+
+
+@pytest.mark.parametrize('word', ['z' * 3_000_000, 'é' * 1_000_000,
+                                  'a.' * 500_000])
+def test_a_word_of_megabytes_takes_seconds(tmp_path, word):
+    text = tmp_path / 'text.txt'
+    text.write_text(f'crane flies {word} ' * 2 + 'a crane. ' * 3, 'utf-8')
+    begun = time.monotonic()
+    tokenizer = WordPiece.train(text, 60)
+    cut = PieceVocab(tokenizer).cutter()
+    ids, begins = cut(f'{word}\ncrane\n'.encode())
+    assert time.monotonic() - begun < 60
+    if word[1] != '.':
+        assert ids[:begins[1]].tolist() == [tokenizer.unk_id]
