@@ -9,6 +9,7 @@ import re
 from pathlib import Path
 
 from d2lbert.machine import files
+from d2lbert.machine.threads import interruptible
 from d2lbert.pretrained import bpe, pieces
 from d2lbert.pretrained.encoded import (
     NAMES,
@@ -35,6 +36,9 @@ FILES = (TOKENIZER, CONFIG, VOCAB, bpe.VOCAB_JSON, bpe.MERGES, bpe.CODES)
 NORMALIZER = (('do_lower_case', 'lowercase', True),
               ('strip_accents', 'strip_accents', None),
               ('tokenize_chinese_chars', 'handle_chinese_chars', True))
+
+#: Letters that keep the library busy for long: signals are handled meanwhile.
+LONG = 1 << 20
 
 #: tokenizer_config.json has a number beyond all lengths for no limit.
 NO_LIMIT = 1 << 30
@@ -230,11 +234,15 @@ class WordPiece(Tokens):
 
     def _of_texts(self, texts, are_words):
         """The library's encodings, without special tokens."""
+        letters = 0
         for text in texts:
             for part in text if are_words else [text]:
-                check_text(part)
-        return self.tokenizer.encode_batch(
-            texts, is_pretokenized=are_words, add_special_tokens=False)
+                letters += len(check_text(part))
+
+        def encode(is_abandoned=None):
+            return self.tokenizer.encode_batch(
+                texts, is_pretokenized=are_words, add_special_tokens=False)
+        return encode() if letters < LONG else interruptible(encode)
 
     def _joined(self, first, second, room):
         if room is not None:
