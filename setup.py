@@ -81,7 +81,7 @@ def requirements():
         # MXNet imports distutils, which left CPython in 3.12
         "setuptools<90; python_version >= '3.12'",
         'matplotlib>=3.7,<4',
-        'tqdm>=4.40,<5',
+        'tqdm>=4.57,<5',
     ]
 
 

@@ -2,65 +2,25 @@
 
 N texts, T tokens of a text with the special ones, H hiddens.
 """
-import math
 import sys
 from typing import Any, NamedTuple, Optional
 
 import numpy as onp
 
 from d2lbert.inputs import on_device
+from d2lbert.machine.arguments import check_model, short, whole_number
 from d2lbert.machine.backend import autograd
+from d2lbert.machine.terminal import warn_once
 from d2lbert.packing import at_real_places
+from d2lbert.pooling import Pooling, chosen_pooling
+from d2lbert.progress import bar, in_notebook
+from d2lbert.unknown_words import UnknownWords
 
 #: Texts that are sorted by length together, those that the tokenizer is given
 #: at once, and tokens that go through the net at once where nobody says how
 #: many texts: each product of matrices arranges its weights anew, which many
 #: rows pay for.
 TEXTS, CUT, TOKENS = 1 << 12, 1 << 8, 1 << 13
-
-
-def _weighted(X):
-    weights = onp.arange(1, len(X) + 1, dtype=X.dtype)[:, None]
-    return (X * weights).sum(axis=0) / weights.sum()
-
-
-#: What makes one vector of a text's (T, H), by the names that folders of
-#: sentence-transformers use.
-POOLS = {'cls': lambda X: X[0],
-         'mean': lambda X: X.sum(axis=0) / len(X),
-         'max': lambda X: X.max(axis=0),
-         'mean_sqrt_len_tokens': lambda X: X.sum(axis=0) / len(X) ** 0.5,
-         'weightedmean': _weighted,
-         'lasttoken': lambda X: X[-1]}
-
-
-class Pooling(NamedTuple):
-    """How a model makes one vector of a text.
-
-    `pretrained.load_pooling` reads one; a tokenizer's `pooling` is what its
-    folder says.
-    """
-
-    modes: tuple = ('mean',)        # of POOLS; several are joined
-    normalize: bool = False         # to a length of 1
-    max_len: Optional[int] = None   # tokens of a text, None: not said
-    prompt: str = ''                # what stands before each text
-    lowercase: bool = False         # before the tokenizer sees it
-    refusal: str = ''               # why this is not what the folder says
-
-    def __call__(self, X):
-        """The vector of a text's X (T, H): (H,) for each of the modes."""
-        vectors = [POOLS[mode](X) for mode in self.modes]
-        vector = onp.concatenate(vectors) if len(vectors) > 1 else vectors[0]
-        if self.normalize:
-            exact = vector.astype('float64')
-            vector = exact / max(math.sqrt(exact @ exact), 1e-12)
-        return onp.array(vector, dtype='float32')
-
-    def prepared(self, text):
-        """The text as the tokenizer takes it."""
-        text = self.prompt + text
-        return text.lower() if self.lowercase else text
 
 
 class Text(NamedTuple):
@@ -89,7 +49,7 @@ class _Input(NamedTuple):
 
 
 def encode(net, tokenizer, texts, pooling='own', layer=-1, batch_size=None,
-           max_len=None, windows=None, normalize=None):
+           max_len=None, windows=None, normalize=None, show_progress=None):
     """The vectors of texts: a NumPy array (N, H) float32.
 
     texts: strings, or pairs of strings. pooling: what makes one vector of a
@@ -102,10 +62,11 @@ def encode(net, tokenizer, texts, pooling='own', layer=-1, batch_size=None,
 
     max_len: tokens of a text at most, special ones included (what the folder
     says, but never more than the model's positions). A longer one is cut,
-    and a line on standard error counts those; or with `windows`, a number of
-    tokens, it goes through the net in windows of max_len that overlap by so
-    many: each token has the vector of the window in which it stands farthest
-    from an end, the special ones the mean of theirs.
+    which a `TextWarning` says once for a tokenizer, and the logger d2lbert
+    each time; or with `windows`, a number of tokens, it goes through the net
+    in windows of max_len that overlap by so many: each token has the vector
+    of the window in which it stands farthest from an end, the special ones
+    the mean of theirs.
 
     batch_size: texts at a time (as many as 8,192 tokens make). It changes
     the time that this takes and nothing else: the vector of a text is the
@@ -115,18 +76,27 @@ def encode(net, tokenizer, texts, pooling='own', layer=-1, batch_size=None,
     `D2LBERT_KERNELS=off` and nets with blocks of one's own, do not promise
     it, and differ by rounding.
 
-    Raises ValueError for an empty text, TypeError for what is none.
+    show_progress: a bar on standard error, with the time that is left (after
+    a second of work, in a notebook and where that is a terminal).
+
+    Raises ValueError for an empty text, TypeError for what is none. Words
+    that the vocabulary lacks are warned of as cut texts are.
     """
-    texts = _named(texts)
     encoder = TextEncoder(net, tokenizer, pooling, layer, batch_size,
                           max_len, windows, normalize)
-    vectors = [encoding.vectors
-               for first in range(0, len(texts), TEXTS)
-               for encoding in encoder.encode(texts[first:first + TEXTS])]
-    said = encoder.cut_words()
-    if said:
-        print(f'd2lbert: {said}; windows= would keep them',
-              file=sys.stderr)
+    texts = _named(texts)
+    words, vectors = UnknownWords(tokenizer), []
+    with _bar(len(texts), show_progress) as shown:
+        for first in range(0, len(texts), TEXTS):
+            for encoding in encoder.encode(texts[first:first + TEXTS],
+                                           shown.update):
+                words.count(encoding)
+                vectors.append(encoding.vectors)
+    cut = encoder.cut_words()
+    if cut:
+        warn_once(tokenizer, 'cut', f'{cut}; windows= would keep them')
+    if words.unknown:
+        warn_once(tokenizer, 'unknown', words.sentence())
     if encoder.pooling is None:
         return vectors
     if not vectors:
@@ -135,10 +105,24 @@ def encode(net, tokenizer, texts, pooling='own', layer=-1, batch_size=None,
     return onp.stack(vectors)
 
 
+def _bar(total, shown):
+    """A bar of texts; shown: True, False, or None to decide."""
+    notebook = in_notebook()
+    if shown is None:
+        shown = notebook or (sys.stderr is not None and sys.stderr.isatty())
+        delay = 1
+    else:
+        delay = 0
+    return bar(total, 'encoding', 'texts', quiet=not shown, delay=delay,
+               notebook=notebook)
+
+
 def _named(texts):
     if isinstance(texts, str):
         raise TypeError('texts must be a list of texts, not one: give '
                         f'[{texts[:40]!r}]')
+    if not hasattr(texts, '__iter__') and not hasattr(texts, '__getitem__'):
+        raise TypeError(f'texts must be a list of texts, not {short(texts)}')
     named = []
     for i, text in enumerate(texts):
         parts = [text] if isinstance(text, str) else text
@@ -171,8 +155,15 @@ class TextEncoder:
     def __init__(self, net, tokenizer, pooling='own', layer=-1,
                  batch_size=None, max_len=None, windows=None, normalize=None,
                  cuts=True):
-        self.net, self.tokenizer, self.layer = net, tokenizer, layer
-        self.pooling, self._prepared = _chosen(tokenizer, pooling, normalize)
+        check_model(net, tokenizer)
+        self.net, self.tokenizer = net, tokenizer
+        self.layer = whole_number('layer', layer)
+        for name, value in (('batch_size', batch_size), ('max_len', max_len),
+                            ('windows', windows)):
+            if value is not None:
+                whole_number(name, value)
+        self.pooling, self._prepared = chosen_pooling(tokenizer, pooling,
+                                                      normalize)
         self._cuts = cuts or (max_len, windows) != (None, None)
         self.max_len = (_limit(net, tokenizer, max_len) if self._cuts
                         else net.encoder.max_len)
@@ -191,10 +182,11 @@ class TextEncoder:
         self._overlap, self._batch_size = windows, batch_size
         self.count = self.cut = self.left_out = 0
 
-    def encode(self, texts):
+    def encode(self, texts, advance=lambda num_texts: None):
         """The `Encoding`s of a list of `Text`s, in its order.
 
         Their texts are those that the tokenizer took: a prompt is in them.
+        advance: called with 1 when a text is done.
         """
         texts = [text._replace(text=self._prepared(text.text))
                  for text in _not_empty(texts)]
@@ -215,6 +207,7 @@ class TextEncoder:
                 # What stays must not keep the whole batch
                 vectors[one.text] = (X.copy() if self.pooling is None
                                      else self.pooling(X))
+                advance(1)
         return [Encoding(*each) for each in zip(texts, encoded, vectors)]
 
     def cut_words(self):
@@ -361,28 +354,6 @@ class TextEncoder:
         X, begins = begun[0].asnumpy(), begun[1]
         return [X[begin:begin + len(one.ids)]
                 for begin, one in zip(begins, batch)]
-
-
-def _chosen(tokenizer, pooling, normalize):
-    """A `Pooling` or None, and what prepares a text."""
-    own = getattr(tokenizer, 'pooling', None) or Pooling()
-    if pooling is None:
-        if normalize:
-            raise ValueError('normalize=True is for one vector a text, which '
-                             'pooling=None does not make')
-        return None, own.prepared
-    chosen = own
-    if pooling == 'own':
-        if own.refusal:
-            raise ValueError(own.refusal)
-    else:
-        if pooling not in POOLS:
-            raise ValueError(f'pooling must be own, {", ".join(POOLS)} or '
-                             f'None, not {pooling!r}')
-        chosen = own._replace(modes=(pooling,), normalize=False)
-    if normalize is not None:
-        chosen = chosen._replace(normalize=normalize)
-    return chosen, own.prepared
 
 
 def _limit(net, tokenizer, max_len):

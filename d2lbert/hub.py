@@ -26,6 +26,7 @@ from d2lbert import wikitext
 from d2lbert.machine import cache
 from d2lbert.machine.archives import ArchiveError, unpack
 from d2lbert.machine.files import file_digest, missing, remove_empty
+from d2lbert.machine.terminal import is_quiet, warn
 from d2lbert.wikitext import PUBLISHED, TEST_FILE, TRAIN_FILE, VALID_FILE
 
 DATA_URL = 'http://d2l-data.s3-accelerate.amazonaws.com/'
@@ -134,7 +135,7 @@ def _watch(transfer, label):
     answered = False
     # disable=None: no bar where standard error is not a terminal
     with tqdm(desc=label, unit='B', unit_scale=True, leave=False,
-              disable=None, file=sys.stderr) as bar:
+              disable=is_quiet() or None, file=sys.stderr) as bar:
         while not transfer.done.wait(min(0.1, ANSWER_SECONDS / 4)):
             bar.total = transfer.size
             bar.update(transfer.received - bar.n)
@@ -173,8 +174,7 @@ def _reason(error, answered):
 def _fetch(url, path, digest, expected):
     """Fetch `url` into `path`, which appears only if its digest is right."""
     path = Path(path)
-    if sys.stderr is not None:
-        print(f'd2lbert: fetching {url}', file=sys.stderr, flush=True)
+    warn(f'd2lbert: fetching {url}')
     made = missing(path.parent)
     path.parent.mkdir(parents=True, exist_ok=True)
     folder = tempfile.mkdtemp(prefix='.fetch-', dir=path.parent)
@@ -350,7 +350,7 @@ def _tell_flaws(folder):
             return      # it is known for what it is
     for flaw in wikitext2_flaws(folder):
         if flaw not in _told:
-            print(f'{flaw}; it is used as it is', file=sys.stderr)
+            warn(f'{flaw}; it is used as it is')
             _told.add(flaw)
 
 

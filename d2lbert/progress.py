@@ -151,12 +151,13 @@ class _Hidden(Lines):
 
 
 def bar(total=None, what='', unit='it', unit_scale=False, leave=False,
-        quiet=False):
+        quiet=False, delay=0, notebook=False):
     """A progress bar on standard error; plain lines where that is a file.
 
     total: how many there will be, None where nobody knows; what: the work
     in a word, as 'reading'; unit: what is counted, for example 'B' with
     unit_scale, which writes 1.2M; leave: whether a bar stays at the end.
+    delay: seconds before a bar appears. notebook: a bar in a notebook, too.
     With quiet=True nothing is shown. Returns tqdm's bar or something with
     the same `update(n)`, `set_postfix_str(text)`, `n` and `close()`, also
     for `with`. A piece of work that takes less than five seconds gets no
@@ -164,8 +165,8 @@ def bar(total=None, what='', unit='it', unit_scale=False, leave=False,
     """
     if quiet or is_quiet():
         return _Hidden(total, what, unit, unit_scale)
-    if sys.stderr is not None and sys.stderr.isatty():
-        return tqdm(total=total, desc=what or None, unit=unit,
+    if sys.stderr is not None and (notebook or sys.stderr.isatty()):
+        return tqdm(total=total, desc=what or None, unit=unit, delay=delay,
                     unit_scale=unit_scale, leave=leave, dynamic_ncols=True)
     return Lines(total, what, unit, unit_scale)
 

@@ -1,5 +1,6 @@
 """Fixtures shared by the tests."""
 import contextlib
+import logging
 import os
 import signal
 import subprocess
@@ -15,6 +16,7 @@ from d2lbert import kernels
 from d2lbert.kernels import build, ops
 from d2lbert.kernels import draw as draw_cc
 from d2lbert.machine import cache as kept
+from d2lbert.machine import terminal
 
 
 def import_book():
@@ -71,6 +73,18 @@ def cache(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv('D2LBERT_CACHE', str(folder))
         yield folder
+
+
+@pytest.fixture(scope='session', autouse=True)
+def standard_error():
+    """Let warnings reach standard error, as in a program without logging.
+
+    pytest gives the root logger a handler, which keeps Python from that.
+    """
+    class Handler(logging.Handler):
+        def emit(self, record):
+            print(record.getMessage(), file=sys.stderr)
+    terminal.LOG.addHandler(Handler(logging.WARNING))
 
 
 @pytest.fixture(autouse=True)

@@ -1,4 +1,5 @@
 """Texts to vectors: the same ones whatever comes with them."""
+import warnings
 
 import numpy as onp
 import pytest
@@ -7,8 +8,11 @@ from processes import in_a_process
 
 import d2lbert as d2l
 from d2lbert import encoding
-from d2lbert.encoding import Pooling, Text, TextEncoder
+from d2lbert.encoding import Text, TextEncoder
 from d2lbert.machine.backend import autograd, np
+from d2lbert.machine.terminal import TextWarning
+from d2lbert.pooling import Pooling
+from d2lbert.progress import bar
 
 H = 20
 
@@ -158,19 +162,78 @@ def test_pairs_are_encoded_as_the_tokenizer_joins_them(net, tokenizer):
     assert pair.shape == (7, H) and single.shape == (4, H)
 
 
-def test_a_text_that_is_too_long_is_cut_and_counted(net, tokenizer, capsys):
+def test_a_text_that_is_too_long_is_cut_and_counted(net, capsys, caplog):
+    tokenizer = sentences.whole_words()
     long = ' '.join(['crane', 'river', 'tree', 'wing', 'old'] * 10)
-    found = d2l.encode(net, tokenizer, ['a bird', long, long + ' it'])
-    assert capsys.readouterr().err == (
-        'd2lbert: 2 of 3 texts have more than 30 tokens and were cut; 45 '
-        'tokens were left out; windows= would keep them\n')
+    with pytest.warns(TextWarning) as warned:
+        found = d2l.encode(net, tokenizer, ['a bird', long, long + ' it'])
+    assert [str(one.message) for one in warned] == [
+        '2 of 3 texts have more than 30 tokens and were cut; 45 tokens were '
+        'left out; windows= would keep them']
+    assert warned[0].filename == __file__
     kept = ' '.join(long.split()[:28])
     short = d2l.encode(net, tokenizer, ['a bird', kept, kept])
     onp.testing.assert_array_equal(bits(found), bits(short))
-    assert capsys.readouterr().err == ''
-    (pair,) = d2l.encode(net, tokenizer, [(long, 'it is')], None, max_len=9)
+    assert not caplog.records
+    # A server is not to write a line for each request
+    with warnings.catch_warnings(), caplog.at_level('INFO', 'd2lbert'):
+        warnings.simplefilter('error')
+        (pair,) = d2l.encode(net, tokenizer, [(long, 'it is')], None,
+                             max_len=9)
     assert len(pair) == 9
-    assert '1 of 1 texts have more than 9 tokens' in capsys.readouterr().err
+    assert '1 of 1 texts have more than 9 tokens' in caplog.text
+    assert capsys.readouterr() == ('', '')
+
+
+def test_unknown_words_are_named_once(net):
+    tokenizer = sentences.whole_words()
+    with pytest.warns(TextWarning) as warned:
+        d2l.encode(net, tokenizer, ['a 鹤 bird', ('鹤 it', '山')])
+    assert [str(one.message) for one in warned] == [
+        '3 of 6 words are not in the vocabulary and were read as <unk>: '
+        '鹤, 山']
+    with warnings.catch_warnings():
+        warnings.simplefilter('error')
+        d2l.encode(net, tokenizer, ['鹤', 'a bird'])
+
+
+def test_many_texts_have_a_bar(net, tokenizer, capsys, monkeypatch):
+    texts = ['a bird', 'the old tree'] * 40
+    d2l.encode(net, tokenizer, texts, show_progress=True)
+    assert capsys.readouterr().err == ''    # a file: after five seconds
+    monkeypatch.setattr('sys.stderr.isatty', lambda: True)
+    for shown in True, None, False:
+        d2l.encode(net, tokenizer, texts, show_progress=shown)
+        # Where nobody asks for it, it is there after a second
+        assert ('| 0/80 ' in capsys.readouterr().err) == (shown is True)
+    calls = []
+    monkeypatch.setattr(encoding, 'bar', lambda *args, **keywords: (
+        calls.append((args, keywords)), bar(*args, **keywords))[1])
+    monkeypatch.setattr(encoding, 'in_notebook', lambda: True)
+    d2l.encode(net, tokenizer, texts)
+    (args, keywords), = calls
+    assert args[0] == 80 and not keywords['quiet'] and keywords['notebook']
+
+
+@pytest.mark.parametrize('change, said', [
+    (dict(texts=None), 'texts must be a list of texts, not None'),
+    (dict(texts=3), 'texts must be a list of texts, not 3'),
+    (dict(texts='a bird'), 'texts must be a list of texts, not one'),
+    (dict(texts=['a', None]), r'texts\[1\] must be a string'),
+    (dict(layer=1.0), 'layer must be a whole number, not 1.0'),
+    (dict(max_len=9.5), 'max_len must be a whole number, not 9.5'),
+    (dict(windows='2'), "windows must be a whole number, not '2'"),
+    (dict(batch_size=2.0), 'batch_size must be a whole number, not 2.0'),
+    (dict(net=None), 'net must be a net as load_model gives it, not None'),
+    (dict(tokenizer=d2l.Vocab([['a']])),
+     'tokenizer must be a tokenizer as load_model gives it, not a? ?<?.*Vocab')
+    ])
+def test_what_is_no_argument_is_named(net, tokenizer, change, said):
+    given = {**dict(net=net, tokenizer=tokenizer, texts=['a bird']), **change}
+    with pytest.raises(TypeError, match=said):
+        d2l.encode(**given)
+    with pytest.raises(TypeError, match='net and tokenizer are swapped'):
+        d2l.encode(tokenizer, net, ['a bird'])
 
 
 @pytest.mark.parametrize('overlap', [0, 1, 4, 6])

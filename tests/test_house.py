@@ -24,7 +24,7 @@ ORDER = [
     'bert_dataset', 'bert_pretraining',
     'multi_device', 'natural_language_inference',
     'bart',             # an encoder with a decoder behind it
-    'encoding',         # many texts to vectors
+    'pooling', 'unknown_words', 'encoding',        # many texts to vectors
     'pretrained',       # BERT as released
     'corpus',           # texts of any size
     'objectives',       # what a batch asks, its losses and figures

@@ -6,6 +6,7 @@ from tqdm import tqdm
 from d2lbert.book.comparison import Comparison
 from d2lbert.book.kernel import Kernel, KernelError, Outputs
 from d2lbert.book.pages import is_code, is_picture, printed_lines
+from d2lbert.machine.terminal import is_quiet
 
 
 class PageError(RuntimeError):
@@ -26,7 +27,7 @@ def run_page(page, compare=False):
     # disable=None: no bar where standard error is no terminal
     with Kernel(page.path.resolve().parent) as kernel, tqdm(
             total=len(cells), desc=page.path.name, unit='cell', leave=False,
-            disable=None, file=sys.stderr) as bar:
+            disable=is_quiet() or None, file=sys.stderr) as bar:
         for number, (k, cell) in enumerate(cells, 1):
             screen = Screen(bar, silent=compare)
             outputs = Outputs(displays)

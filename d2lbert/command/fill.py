@@ -22,8 +22,7 @@ def run(args):
     """Print the guesses; returns the exit status."""
     from d2lbert.pretrained.filling import fill_mask
     from d2lbert.training.models import load_model
-    net, tokenizer = load_model(args.folder, heads=('mlm',),
-                                trainable=False)
+    net, tokenizer = load_model(args.folder, heads=(), trainable=False)
     guesses = fill_mask(net, tokenizer, args.text, args.top)
     print('\n\n'.join('\n'.join(
         f'{guess.token} {guess.probability:.4f}' for guess in of_mask)

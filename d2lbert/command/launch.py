@@ -62,6 +62,8 @@ def run(args):
         workers = 2 if args.hosts is None else len(hosts)
     command, *resumable = _worker_command(args.worker_command, args.pretrain,
                                           workers)
+    if args.quiet:
+        command.append('--quiet')
     openmp.thread_settings()    # what every process would refuse
     try:
         with _interrupted_by(signal.SIGTERM, signal.SIGHUP):

@@ -26,7 +26,12 @@ from d2lbert.command import (
     similar,
 )
 from d2lbert.machine.arguments import UsageError
-from d2lbert.machine.terminal import Steady, fill_descriptors, give_up
+from d2lbert.machine.terminal import (
+    Steady,
+    fill_descriptors,
+    give_up,
+    speaking,
+)
 from d2lbert.training.interrupts import StopRequest
 
 DESCRIPTION = '''\
@@ -74,12 +79,13 @@ def _main(argv):
     with _ending_at_once():
         args = parser().parse_args(argv)
     try:
-        if args.needs is not None:
-            with _ending_at_once():
-                importlib.import_module(args.needs)
-        with StopRequest() as stop:     # SIGTERM and SIGHUP clean up, too
-            stop.last_words = 'stopped'
-            return args.run(args)
+        with speaking(args.quiet):
+            if args.needs is not None:
+                with _ending_at_once():
+                    importlib.import_module(args.needs)
+            with StopRequest() as stop:     # SIGTERM and SIGHUP clean up, too
+                stop.last_words = 'stopped'
+                return args.run(args)
     except KeyboardInterrupt as interrupt:
         with _ending_at_once(b''):      # one that was impatient
             print(f'\n{str(interrupt) or "stopped"}', file=sys.stderr)
@@ -155,9 +161,15 @@ def parser():
     top.add_argument('--version', action='version',
                      version=f'd2lbert {__version__}')
     # What a command imports besides itself, once its arguments are known
-    top.set_defaults(needs=None)
+    top.set_defaults(needs=None, quiet=False)
     commands = top.add_subparsers(dest='command', metavar='COMMAND',
                                   required=True)
     for command in COMMANDS:
         command.add(commands)
+    for name, command in commands.choices.items():
+        # Of the others all that is printed is what was asked for
+        if name not in ('cache', 'doctor'):
+            command.add_argument(
+                '-q', '--quiet', action='store_true', help='write nothing '
+                'but errors to standard error: no progress, no warnings')
     return top

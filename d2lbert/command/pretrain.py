@@ -3,6 +3,7 @@ import argparse
 import sys
 
 from d2lbert.machine.arguments import UsageError, usage
+from d2lbert.machine.terminal import note
 from d2lbert.training.settings import (
     GROUPS,
     PATHS,
@@ -51,7 +52,7 @@ def add_flags(parser, groups):
 def given(args):
     """The settings among a command's arguments, {name: value}."""
     return {name: value for name, value in vars(args).items()
-            if name not in ('command', 'run', 'needs')}
+            if name not in ('command', 'run', 'needs', 'quiet')}
 
 
 def _flag(setting):
@@ -81,8 +82,7 @@ def run(args):
         try:
             hub.wikitext2_dir(settings.get('data_dir'))
         except hub.HubError as error:
-            print(f'{error}\nTraining on the small sample corpus instead.',
-                  file=sys.stderr)
+            note(f'{error}\nTraining on the small sample corpus instead.')
             settings.update(corpus='sample', wanted=dict(
                 corpus='wikitext-2', reason=str(error)))
     return carried_out(pretrain, settings)
@@ -114,5 +114,5 @@ def carried_out(train, settings):
             print(f'\n{stopped}', file=sys.stderr)
         return 128 + stopped.signal
     if workers.rank() == 0:
-        print(f'run folder {out}', file=sys.stderr)
+        note(f'run folder {out}')
     return 0

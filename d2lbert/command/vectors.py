@@ -17,12 +17,10 @@ from d2lbert.machine.terminal import note
 from d2lbert.machine.texts import Lines
 from d2lbert.progress import bar
 from d2lbert.training.models import is_run, load_model
+from d2lbert.unknown_words import UnknownWords
 
 #: Texts that are encoded again to check vectors from a file.
 CHECKED = 8
-
-#: Unknown words that are named.
-NAMED = 8
 
 
 def encode(folder, text=None, pair=None, file=None, pool=None, out=None,
@@ -46,10 +44,10 @@ def encode(folder, text=None, pair=None, file=None, pool=None, out=None,
             out, force, [folder, *(lines.sources if lines else ())],
             'text' if pooling else 'token'))
         encoder = _encoder(folder, pooling=pooling, **choices)
-        tokens = _Tokens(encoder.tokenizer)
-        write = (functools.partial(_add, rows, tokens) if rows else
-                 _print_pooled if pooling else
-                 tokens.print if file is None else tokens.print_block)
+        words = UnknownWords(encoder.tokenizer)
+        write = (functools.partial(_add, rows, words) if rows else
+                 _print_pooled if pooling else functools.partial(
+                     _print_tokens if file is None else _print_block, words))
         shown = stack.enter_context(bar(
             total, what='encoding', unit='texts',
             quiet=file is None or out is None))
@@ -60,13 +58,12 @@ def encode(folder, text=None, pair=None, file=None, pool=None, out=None,
                        for some in lines.batches())
         for some in batches:
             for given, encoding in zip(some, encoder.encode(some)):
-                tokens.count(encoding)
+                words.count(encoding)
                 write(encoding, given.text)
                 shown.update(1)
         if rows and lines:
             rows.about = dict(texts=digest)
-    tokens.report()
-    _report(encoder, lines)
+    _report(encoder, lines, words.sentence())
 
 
 def similar(folder, query, file, top=5, pool=None, vectors=None,
@@ -88,7 +85,8 @@ def similar(folder, query, file, top=5, pool=None, vectors=None,
             rows = stack.enter_context(vectors_file(
                 vectors, False, [folder, *lines.sources], flag='--vectors'))
         encoder = _encoder(folder, pooling=pool or 'own', **choices)
-        words, asked_words = (_Tokens(encoder.tokenizer) for _ in range(2))
+        words, asked_words = (UnknownWords(encoder.tokenizer)
+                              for _ in range(2))
         (asked,) = encoder.encode([Text('query', query)])
         asked_words.count(asked)
         if kept is None:
@@ -107,9 +105,8 @@ def similar(folder, query, file, top=5, pool=None, vectors=None,
             rows.about = dict(texts=digest)
     for cosine, _, text in sorted(nearest, reverse=True):
         print(f'{cosine:.4f} {text}')
-    asked_words.report('the query')
-    words.report('the texts')
-    _report(encoder, lines)
+    _report(encoder, lines, asked_words.sentence('the query'),
+            words.sentence('the texts'))
 
 
 def _encoded(encoder, words, lines, total, rows):
@@ -198,13 +195,13 @@ def _encoder(folder, **choices):
                        **choices)
 
 
-def _report(encoder, lines):
-    """Say on standard error which texts were cut or left out."""
-    said = encoder.cut_words()
-    if said:
-        note(f'{said}; --windows would keep them')
-    if lines is not None and lines.skipped:
-        note(lines.skipped_words())
+def _report(encoder, lines, *sentences):
+    """Print sentences to standard error, and which texts were cut or left."""
+    cut = encoder.cut_words()
+    for line in (*sentences, cut and f'{cut}; --windows would keep them',
+                 lines and lines.skipped_words()):
+        if line:
+            note(line)
 
 
 def _check_arguments(text, pair, file, pooling, out):
@@ -226,9 +223,9 @@ def _check_arguments(text, pair, file, pooling, out):
 
 # Vectors and tokens in words
 
-def _add(rows, tokens, encoding, text):
+def _add(rows, words, encoding, text):
     """Write the vectors of an `Encoding`, or its one vector, to a file."""
-    names = [text] if encoding.vectors.ndim == 1 else tokens.shown(encoding)
+    names = [text] if encoding.vectors.ndim == 1 else words.shown(encoding)
     rows.add(names, onp.atleast_2d(encoding.vectors))
 
 
@@ -240,51 +237,13 @@ def _numbers(vector):
     return ' '.join(f'{x:.4f}' for x in vector)
 
 
-class _Tokens:
-    """The tokens of texts; it counts those that the vocabulary lacks."""
+def _print_tokens(words, encoding, text):
+    """Print each token and its vector."""
+    for token, vector in zip(words.shown(encoding), encoding.vectors):
+        print(token, _numbers(vector))
 
-    def __init__(self, tokenizer):
-        self._unknown = tokenizer.unk_id
-        self._name = tokenizer.idx_to_token[tokenizer.unk_id]
-        self.words = self.unknown = 0
-        self._names = {}        # of unknown words, in order, some of them
 
-    def shown(self, encoding):
-        """The tokens of an `Encoding`; unknown ones as the text has them."""
-        encoded, (_, *texts) = encoding.encoded, encoding.text
-        return [token if idx != self._unknown or end == 0
-                else texts[segment][begin:end]
-                for idx, token, segment, (begin, end), _ in zip(*encoded)]
-
-    def print(self, encoding, text=None):
-        """Print each token and its vector."""
-        for token, vector in zip(self.shown(encoding), encoding.vectors):
-            print(token, _numbers(vector))
-
-    def print_block(self, encoding, text=None):
-        """The same, and an empty line: this text is complete."""
-        self.print(encoding)
-        print(flush=True)
-
-    def count(self, encoding):
-        """Count the words of an `Encoding`, and those that are unknown."""
-        encoded = encoding.encoded
-        self.words += len({place for place in zip(
-            encoded.segments, encoded.words) if place[1] is not None})
-        unknown = encoded.ids.count(self._unknown)
-        self.unknown += unknown
-        if unknown and len(self._names) <= NAMED:
-            self._names.update(dict.fromkeys(
-                token for token, idx in zip(self.shown(encoding), encoded.ids)
-                if idx == self._unknown))
-
-    def report(self, where=None):
-        """Say on standard error how many are unknown, and which."""
-        if not self.unknown:
-            return
-        names = list(self._names)
-        note(f'{self.unknown:,} of {self.words:,} words'
-             + (f' of {where}' if where else '') + ' are not in the '
-             f'vocabulary and were read as {self._name}: '
-             + ', '.join(names[:NAMED])
-             + (' and others' if len(names) > NAMED else ''))
+def _print_block(words, encoding, text):
+    """The same, and an empty line: this text is complete."""
+    _print_tokens(words, encoding, text)
+    print(flush=True)

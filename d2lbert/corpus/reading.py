@@ -4,15 +4,13 @@ A file is read in stretches, each of which can be cut by itself.
 """
 import contextlib
 import itertools
-import logging
 from typing import NamedTuple
 
 import numpy as onp
 
 from d2lbert.machine import textfiles, texts
+from d2lbert.machine.terminal import warn
 from d2lbert.words import STOP
-
-LOG = logging.getLogger('d2lbert')
 
 # A paragraph is held in memory whole: one that is longer is cut
 MAX_WORDS = 1 << 18
@@ -73,10 +71,9 @@ def _warn_of_cut(path, number):
         return
     with contextlib.suppress(AttributeError):   # a path, not a Source
         path.is_cut = True
-    LOG.warning('%s, line %d: the paragraph that begins here has more than '
-                '%s words or %s bytes, and is cut into several; blank lines '
-                'part paragraphs', path, number, f'{MAX_WORDS:,}',
-                f'{MAX_BYTES:,}')
+    warn(f'{path}, line {number}: the paragraph that begins here has more '
+         f'than {MAX_WORDS:,} words or {MAX_BYTES:,} bytes, and is cut into '
+         'several; blank lines part paragraphs')
 
 
 def _paragraph(path, number, lines):

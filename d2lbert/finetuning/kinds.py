@@ -5,7 +5,6 @@ the net says of these the guesses that `metrics` compares with the data
 (`guesses`, `wanted`), the losses (`loss`) and what a user is shown
 (`predictions`).
 """
-import sys
 from typing import Any, NamedTuple, Optional
 
 import numpy as onp
@@ -17,6 +16,7 @@ from d2lbert.finetuning.windows import (
     labels_of_pieces,
     labels_of_words,
 )
+from d2lbert.machine.terminal import warn
 
 
 class About(NamedTuple):
@@ -227,9 +227,9 @@ def say_cut(kind, data, encoded):
     limit = kind.about.max_len
     full = [k for k, one in enumerate(encoded) if len(one.ids) >= limit]
     cut = sum(len(kind.encode(data, k).ids) > limit for k in full)
-    if cut and sys.stderr is not None:
-        print(f'{data.path}: {cut:,} of {len(encoded):,} examples were cut '
-              f'to {limit} tokens (max_len)', file=sys.stderr)
+    if cut:
+        warn(f'{data.path}: {cut:,} of {len(encoded):,} examples were cut to '
+             f'{limit} tokens (max_len)')
 
 
 def log_softmax(scores):

@@ -5,11 +5,11 @@ of Text", and 2018, "Know What You Don't Know" (2.0, where a question may
 have no answer).
 """
 import json
-import sys
 from typing import NamedTuple, Optional
 
 from d2lbert.finetuning.tables import TaskError
 from d2lbert.machine import textfiles
+from d2lbert.machine.terminal import warn
 
 
 class Answer(NamedTuple):
@@ -76,8 +76,8 @@ def read_squad(path):
     skipped = sum(bool(some) and all(a.begin is None for a in some)
                   for some in answers)
     if skipped:
-        print(f'{path}: the answers of {skipped:,} questions are not at their '
-              'places in the text; they are not trained on', file=sys.stderr)
+        warn(f'{path}: the answers of {skipped:,} questions are not at their '
+             'places in the text; they are not trained on')
     if None in answers:
         if any(some is not None for some in answers):
             raise TaskError(f'{path}: question {ids[answers.index(None)]!r} '

@@ -2,10 +2,10 @@
 import csv
 import itertools
 import math
-import sys
 from typing import NamedTuple, Optional
 
 from d2lbert.machine import textfiles
+from d2lbert.machine.terminal import warn
 
 #: What a column can be, in the order of names that come without a role
 ROLES = 'text', 'pair', 'label'
@@ -238,7 +238,7 @@ def _say_skipped(path, odd, bare, unlabelled, width):
     if bare:
         said.append(f'{bare:,} lines with the label {unlabelled!r}')
     if said:
-        print(f'{path}: skipped {" and ".join(said)}', file=sys.stderr)
+        warn(f'{path}: skipped {" and ".join(said)}')
 
 
 def numbered_labels(path, found, names, written=None):

@@ -3,7 +3,6 @@
 Wang et al. 2018, "GLUE: A Multi-Task Benchmark and Analysis Platform for
 Natural Language Understanding"; Bowman et al. 2015 (SNLI).
 """
-import sys
 from pathlib import Path
 from typing import NamedTuple, Optional
 
@@ -11,6 +10,7 @@ from d2lbert.finetuning import tables
 from d2lbert.finetuning.conll import Sentences, read_conll
 from d2lbert.finetuning.squad import Questions, read_squad
 from d2lbert.finetuning.tables import Columns, Examples, TaskError
+from d2lbert.machine.terminal import warn
 from d2lbert.machine.textfiles import PACKINGS
 
 __all__ = ['Columns', 'Examples', 'Questions', 'Sentences', 'TASKS', 'Task',
@@ -223,8 +223,8 @@ def _of_mrpc(path, part):
     if not path.is_file():
         raise TaskError(f'{path.parent} has no dev part of task mrpc: '
                         f'expected dev.tsv, dev_ids.tsv or {path.name} in it')
-    print(f'{path}: taken for the development part, as there is no '
-          'dev_ids.tsv', file=sys.stderr)
+    warn(f'{path}: taken for the development part, as there is no '
+         'dev_ids.tsv')
     return path, None
 
 

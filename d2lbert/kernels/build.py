@@ -13,12 +13,12 @@ import platform
 import shutil
 import stat
 import subprocess
-import sys
 import tempfile
 
 from d2lbert.kernels import isa
 from d2lbert.machine import cache
 from d2lbert.machine.files import locked
+from d2lbert.machine.terminal import warn
 
 # NaN and infinity keep their meaning: no -ffast-math.
 FLAGS = ['-std=c++17', '-O3', '-fopenmp', '-fPIC', '-fno-math-errno',
@@ -148,7 +148,7 @@ def held(library):
 
 def say(line):
     """Print a line on standard error, even before a minute of silence."""
-    print(f'd2lbert: {line}', file=sys.stderr, flush=True)
+    warn(f'd2lbert: {line}')
 
 
 def _recipe(name, sources, mxnet):

@@ -1,5 +1,6 @@
-"""Files that a command's flags name: what is said where they fail."""
+"""Checks of arguments, and of files that the flags of a command name."""
 import contextlib
+import operator
 from pathlib import Path
 
 from d2lbert.machine.files import replacing
@@ -95,3 +96,35 @@ def writing(out, force, flag='--out'):
             raise
         raise ValueError(f'{flag} {out} cannot be written: {error.strerror}'
                          ) from None
+
+
+# Arguments of functions
+
+def check_model(net, tokenizer):
+    """Raise TypeError that names the argument which is no net or tokenizer.
+    """
+    is_net, is_tokenizer = hasattr(net, 'encoder'), hasattr(
+        tokenizer, 'encode_batch')
+    if is_net and is_tokenizer:
+        return
+    if hasattr(net, 'encode_batch') and hasattr(tokenizer, 'encoder'):
+        raise TypeError('net and tokenizer are swapped: give the net first')
+    name, given = ('net', net) if not is_net else ('tokenizer', tokenizer)
+    raise TypeError(f'{name} must be a {name} as load_model gives it, not '
+                    f'{short(given)}')
+
+
+def whole_number(name, value):
+    """The value as an int; TypeError names the argument if it is none."""
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise TypeError(f'{name} must be a whole number, not {short(value)}'
+                        ) from None
+
+
+def short(value):
+    """An object in a few words, for an error."""
+    text = repr(value)
+    return text if len(text) <= 40 and '\n' not in text else (
+        f'a {type(value).__name__}')

@@ -1,8 +1,11 @@
 """Standard output and error that may fail without costing a run."""
 import contextlib
+import logging
 import os
 import sys
 import threading
+import warnings
+import weakref
 
 
 def fill_descriptors():
@@ -25,6 +28,65 @@ def give_up(stream):
     """
     with contextlib.suppress(OSError, ValueError):
         stream.close()
+
+
+#: The logger of the package. It has no handler of its own, so where the
+#: application gives it none, Python prints warnings to standard error.
+LOG = logging.getLogger('d2lbert')
+
+
+def warn(line):
+    """Log a line that the user should see; `--quiet` hides it."""
+    LOG.warning('%s', line)
+
+
+class TextWarning(UserWarning):
+    """Texts of a call are not what they seem: cut, or of unknown words."""
+
+
+_told = weakref.WeakKeyDictionary()
+
+
+def warn_once(owner, kind, line, stacklevel=3):
+    """Warn of `line`, the first time for this owner and kind; then log it.
+
+    owner: an object, for example a tokenizer. Later lines have the level
+    INFO: a server is not to write a line for each request.
+    """
+    kinds = _told.setdefault(owner, set())
+    if kind in kinds:
+        LOG.info('%s', line)
+        return
+    kinds.add(kind)
+    warnings.warn(line, TextWarning, stacklevel=stacklevel)
+
+
+class _Stderr(logging.Handler):
+    """Writes the messages of records to what standard error is then."""
+
+    def emit(self, record):
+        note(record.getMessage())
+
+
+@contextlib.contextmanager
+def speaking(is_quiet=False):
+    """Let a command print the package's warnings, or hide them."""
+    before, show = LOG.handlers, warnings.showwarning
+
+    def show_text(message, category, *args, **kwargs):
+        if issubclass(category, TextWarning):
+            note(message)
+        else:
+            show(message, category, *args, **kwargs)
+    # Without a handler Python would print what is to be quiet
+    LOG.handlers = [_Stderr(logging.WARNING)]
+    try:
+        with quiet(is_quiet), warnings.catch_warnings():
+            warnings.simplefilter('always', TextWarning)
+            warnings.showwarning = show_text
+            yield
+    finally:
+        LOG.handlers = before
 
 
 _quiet = False

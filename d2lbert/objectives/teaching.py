@@ -3,12 +3,12 @@
 R rows without padding (see `packing`), S hidden words, H hiddens, V
 vocabulary.
 """
-import sys
 
 from d2lbert.devices import shards
 from d2lbert.kernels import ops
 from d2lbert.machine import workers
 from d2lbert.machine.backend import autograd, np
+from d2lbert.machine.terminal import warn
 from d2lbert.objectives.hidden import Hidden
 from d2lbert.pretrained.config import OTHERWISE
 
@@ -43,8 +43,8 @@ class Taught:
         self.teacher.net.collect_params().reset_ctx(devices)
         if self._begins:
             said = begin(getattr(net, 'bert', net), self.teacher)
-            if workers.rank() == 0 and sys.stderr is not None:
-                print(said, file=sys.stderr)
+            if workers.rank() == 0:
+                warn(said)
         return net
 
     def counts(self, batch):

@@ -27,7 +27,7 @@ def plot_attention(net, tokens, tokens_b=None, *, tokenizer=None, vocab=None,
     Where tokens are many, every second,
     third ... is named, so that names do not overlap.
     """
-    from matplotlib.figure import Figure
+    from d2lbert.pictures.picture import Picture
     ids, segments, names, special = _numbered(net, tokens, tokens_b,
                                               tokenizer, vocab)
     weights = attention_of(net, ids, segments)          # (L, N, T, T)
@@ -44,7 +44,7 @@ def plot_attention(net, tokens, tokens_b=None, *, tokenizer=None, vocab=None,
     side = min(max(PANEL, len(names) * height),
                SIDE / max(len(layers), len(heads)))
     margin = 0.25 + min(max(map(len, names)), 14) * POINTS * 0.65 / 72
-    fig = Figure(figsize=figsize or (
+    fig = Picture(figsize=figsize or (
         margin + len(heads) * (side + 0.15) + 0.7,
         margin + len(layers) * (side + 0.3)), layout='constrained')
     axes = fig.subplots(len(layers), len(heads), squeeze=False)

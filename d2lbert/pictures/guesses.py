@@ -21,13 +21,6 @@ class Hidden(NamedTuple):
     rank: int           # how many tokens come before it, and one
 
 
-def has_mask_head(net):
-    """Whether a net can guess: with a head that was not drawn at random."""
-    pretrained = getattr(net, 'pretrained', None)
-    return hasattr(net, 'mlm') and not (
-        pretrained is not None and pretrained.lacking('mlm'))
-
-
 def guesses_of(net, tokenizer, encoded, top=TOP):
     """A `Hidden` for each token of an `Encoded`, None of special ones.
 

@@ -149,9 +149,9 @@ def _numbers(rates):
 
 def plot_parting(several):
     """A matplotlib figure of `Told`s: by layer, and by step where known."""
-    from matplotlib.figure import Figure
+    from d2lbert.pictures.picture import Picture
     learning = any(one.steps for one in several)
-    fig = Figure(figsize=(4.6 * (1 + learning), 3.6), layout='constrained')
+    fig = Picture(figsize=(4.6 * (1 + learning), 3.6), layout='constrained')
     axes = fig.subplots(1, 1 + learning, squeeze=False, sharey=True)[0]
     lines = []
     for k, one in enumerate(several):

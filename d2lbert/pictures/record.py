@@ -100,7 +100,7 @@ def plot_history(run, *others, figsize=None):
     each step's own, and held-out ones where there are some; and one for
     held-out accuracies. Raises `RunError` for a run without a logged step.
     """
-    from matplotlib.figure import Figure
+    from d2lbert.pictures.picture import Picture
     records = [read_record(one) for one in (run, *others)]
     for one, record in zip((run, *others), records):
         if not record.losses:
@@ -112,7 +112,7 @@ def plot_history(run, *others, figsize=None):
         name for record in records for name in record.held_out
         if 'accuracy' in name))
     count = len(names) + bool(rates)
-    fig = Figure(figsize=figsize or (4.6 * count, 3.4), layout='constrained')
+    fig = Picture(figsize=figsize or (4.6 * count, 3.4), layout='constrained')
     axes = fig.subplots(1, count, squeeze=False)[0]
     for ax, name in zip(axes, names):
         for k, record in enumerate(records):

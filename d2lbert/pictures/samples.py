@@ -7,7 +7,6 @@ import collections
 import csv
 import functools
 import re
-import sys
 from itertools import repeat
 from pathlib import Path
 from typing import NamedTuple, Optional
@@ -15,6 +14,7 @@ from typing import NamedTuple, Optional
 from d2lbert import hub
 from d2lbert.corpus.reading import paragraphs_of
 from d2lbert.machine import texts
+from d2lbert.machine.terminal import warn
 from d2lbert.training.runs import read_config
 from d2lbert.words import STOP
 
@@ -73,8 +73,8 @@ def of_run(folder):
     if not paths or not all(
             path.is_file() or path.is_dir() for path in (
                 Path(path).expanduser() for path in paths)):
-        print(f'the text of {folder} is not here any more ({corpus}): '
-              'neighbours are from the sample corpus', file=sys.stderr)
+        warn(f'the text of {folder} is not here any more ({corpus}): '
+             'neighbours are from the sample corpus')
         return bundled()
     return Sample(name, sentences_of(texts.sources(
         paths, training.get('text_field'))))

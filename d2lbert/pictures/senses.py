@@ -34,13 +34,14 @@ def plot_senses(net, word, sentences=None, *, senses=None, tokenizer=None,
     layer, so only how points lie to each other says anything.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
+
+    from d2lbert.pictures.picture import Picture
     uses = _uses(word, sentences, senses)
     found = sense_points(net, tokenizer_of(net, tokenizer, vocab), word, uses)
     layers = _chosen(layer, len(found.points))
     names = list(dict.fromkeys(sorted(
         (use.sense for use in found.uses), key=lambda name: name or '')))
-    fig = Figure(figsize=figsize or (PANEL * len(layers) + 0.2, PANEL + 0.6),
+    fig = Picture(figsize=figsize or (PANEL * len(layers) + 0.2, PANEL + 0.6),
                  layout='constrained')
     canvas = FigureCanvasAgg(fig)
     axes = fig.subplots(1, len(layers), squeeze=False)[0]

@@ -7,11 +7,12 @@ from d2lbert.finetuning.prediction import predict
 from d2lbert.machine.arguments import UsageError, check_out, writing
 from d2lbert.pictures import points, samples
 from d2lbert.pictures.given import loaded
-from d2lbert.pictures.guesses import guesses_of, has_mask_head
+from d2lbert.pictures.guesses import guesses_of
 from d2lbert.pictures.inside import attention_of
 from d2lbert.pictures.neighbours import neighbours_of
 from d2lbert.pictures.page import FINE, MOST, Page, packed
 from d2lbert.pictures.record import name_of, read_record
+from d2lbert.pretrained.filling import has_mask_head
 from d2lbert.training.models import is_run
 from d2lbert.training.runs import RunError, is_finetuned
 

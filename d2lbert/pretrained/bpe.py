@@ -4,10 +4,10 @@ Read from the files that their own programs wrote: vocab.json with
 merges.txt, of RoBERTa (pairs of bytes), HerBERT and FlauBERT (of letters),
 and PhoBERT's vocab.txt with bpe.codes. Source: Sennrich et al. 2016.
 """
-import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from d2lbert.machine.terminal import warn
 from d2lbert.pretrained.pieces import TokenizerError, library, read_json
 
 VOCAB, VOCAB_JSON, MERGES, CODES = (
@@ -114,11 +114,9 @@ def _flaubert(folder, vocab, config, special_of):
     tokenizer.add_special_tokens(list(special.values()))
     tokenizer.post_processor = t.processors.BertProcessing(
         *_ends(special, vocab))
-    if sys.stderr is not None:
-        print(f'{folder}: words are taken as blanks part them; FlauBERT '
-              'learnt from text that the tokenizer of Moses had cut (the '
-              'library sacremoses has it): give it such text',
-              file=sys.stderr)
+    warn(f'{folder}: words are taken as blanks part them; FlauBERT learnt '
+         'from text that the tokenizer of Moses had cut (the library '
+         'sacremoses has it): give it such text')
     return Read(tokenizer, special, tokens, _texts(
         folder, VOCAB_JSON, MERGES))
 

@@ -24,7 +24,7 @@ class Encoded(NamedTuple):
 class Tokens:
     """What both kinds know of their tokens."""
 
-    #: How a text becomes one vector, the `encoding.Pooling` of a folder
+    #: How a text becomes one vector, the `pooling.Pooling` of a folder
     pooling = None
 
     def _number(self, idx_to_token, special, max_len=None):

@@ -4,6 +4,7 @@ from typing import NamedTuple
 import numpy as onp
 
 from d2lbert.inputs import on_device
+from d2lbert.machine.arguments import check_model
 from d2lbert.machine.backend import autograd
 from d2lbert.packing import at_real_places
 
@@ -15,20 +16,34 @@ class Guess(NamedTuple):
     probability: float
 
 
+def has_mask_head(net):
+    """True if a net has a head for masked words that is not random."""
+    pretrained = getattr(net, 'pretrained', None)
+    return (hasattr(net, 'mlm') and 'mlm' not in getattr(
+        net, 'random_heads', ()) and not (
+            pretrained is not None and pretrained.lacking('mlm')))
+
+
 def fill_mask(net, tokenizer, text, top=5):
     """The `top` likeliest tokens at each mask of a text.
 
     Returns a list with one list of `Guess` for each mask, in the order of
     the text, the likeliest first. The masks are guessed at once, each
     without knowing of the others. Raises ValueError for a text without a
-    mask, and for one of more tokens than the net has positions.
+    mask, for one of more tokens than the net has positions, and for a net
+    without a head for masked words, or with a random one.
     """
+    check_model(net, tokenizer)
     if int(top) != top or top < 1:
         raise ValueError('top must be a whole number of at least 1, not '
                          f'{top!r}')
     if tokenizer.mask_id is None:
         raise ValueError('this tokenizer has no mask token: there is nothing '
                          'to fill')
+    if not has_mask_head(net):
+        raise ValueError('this model has no trained head for masked words, '
+                         'so its guesses would be random: take one that was '
+                         'pretrained with masked words')
     ids = onp.array([tokenizer.encode(text).ids], dtype='int32')
     if ids.shape[1] > net.encoder.max_len:
         raise ValueError(f'the text has {ids.shape[1]} tokens, and this '

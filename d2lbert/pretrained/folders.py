@@ -4,7 +4,6 @@ A folder as Hugging Face's libraries write it: config.json, the weights as
 safetensors, the tokenizer. All of it is read from disk; nothing is fetched.
 """
 import json
-import sys
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,6 +11,7 @@ import numpy as onp
 
 from d2lbert.machine.backend import init, mx
 from d2lbert.machine.files import new_folder, write_text
+from d2lbert.machine.terminal import warn
 from d2lbert.pretrained import config as configs
 from d2lbert.pretrained import names, storage
 from d2lbert.pretrained.families import family_of, net_of
@@ -66,7 +66,7 @@ def load_pretrained(folder, ctx=None, heads=HEADS, trainable=True):
     ctx: a device or a list of them, the CPU if None. Weights come as
     float32. Heads that the folder lacks are drawn at random, as its
     initializer_range says; for those named in `heads` ('pooler', 'mlm',
-    'nsp') a line on standard error says so, and `print(net.pretrained)`
+    'nsp') a warning is logged, and `print(net.pretrained)`
     gives the table of what is missing or left over, key by key.
     trainable=False leaves out the gradients, which take as much memory as
     the weights: enough for a net that is only asked.
@@ -257,9 +257,9 @@ def _say(described, heads):
     if over:
         more = f' and {len(over) - 4} more' if len(over) > 4 else ''
         said.append(f'left over and not used: {", ".join(over[:4])}{more}')
-    if said and sys.stderr is not None:
-        print(f'{described.folder}: {"; ".join(said)} (net.pretrained has '
-              'the table)', file=sys.stderr)
+    if said:
+        warn(f'{described.folder}: {"; ".join(said)} (net.pretrained has the '
+             'table)')
 
 
 def save_pretrained(net, tokenizer, folder):

@@ -3,7 +3,6 @@
 B texts, K beams of each, S and T tokens of a text and of what is said, V
 vocabulary. What is found is what `transformers` finds with the same choices.
 """
-import sys
 from typing import NamedTuple, Optional, Union
 
 import numpy as onp
@@ -11,6 +10,7 @@ import numpy as onp
 from d2lbert.bart import Caches, read
 from d2lbert.inputs import on_device
 from d2lbert.machine.backend import autograd
+from d2lbert.machine.terminal import warn, warn_once
 from d2lbert.pretrained.config import GENERATED, generation_of_run
 
 #: Texts that are worked on together.
@@ -110,10 +110,9 @@ def how_of(net, tokenizer):
             else generation_of_run(net, tokenizer))
     strange = [f'{name}={said[name]!r}' for name, value in OTHERS.items()
                if said.get(name) not in (None, value)]
-    if strange and sys.stderr is not None:
-        print(f'{described.folder}: its generation_config.json asks for '
-              f'{", ".join(strange)}, too, which is not done here',
-              file=sys.stderr)
+    if strange:
+        warn(f'{described.folder}: its generation_config.json asks for '
+             f'{", ".join(strange)}, too, which is not done here')
     chosen = {ours: said[theirs] for theirs, ours in GENERATED.items()
               if said.get(theirs) is not None}
     start, end = (said.get(f'{name}_token_id') for name in (
@@ -134,9 +133,9 @@ def generate(net, tokenizer, texts, num_beams=None, max_len=None,
     on; min_len=0;
     length_penalty=1, the power of its length by which a text's sum of
     logarithms is divided; no_repeat_ngram=0, how many tokens in a row never
-    come twice. Texts longer than the model are cut, and a line on standard
-    error says how many. use_cache=False computes everything anew for each
-    word, and finds the same. Raises ValueError and TypeError.
+    come twice. Texts longer than the model are cut, which a `TextWarning`
+    says once for a tokenizer. use_cache=False computes everything again for
+    each word, and finds the same. Raises ValueError and TypeError.
     """
     if not hasattr(net, 'decoder'):
         raise ValueError('this model has no decoder, so it can say nothing: '
@@ -153,8 +152,8 @@ def generate(net, tokenizer, texts, num_beams=None, max_len=None,
     cut = sum(len(one.ids) > most for one in whole)
     if cut:
         whole = tokenizer.encode_batch(texts, max_len=most)
-        _tell(f'{cut} of {len(whole)} texts have more than {most} tokens and '
-              'were cut')
+        warn_once(tokenizer, 'cut to generate', f'{cut} of {len(whole)} texts '
+                  f'have more than {most} tokens and were cut')
     said = []
     for first in range(0, len(whole), TEXTS):
         some = [one.ids for one in whole[first:first + TEXTS]]
@@ -162,17 +161,14 @@ def generate(net, tokenizer, texts, num_beams=None, max_len=None,
     if trained and max_len is None:
         ended = sum(len(ids) == how.max_len for ids in said)
         if ended:
-            _tell(f'{ended} of {len(said)} texts end at {trained} tokens, '
-                  'the length that the model was trained at')
+            warn_once(tokenizer, 'ended', f'{ended} of {len(said)} texts end '
+                      f'at {trained} tokens, the length that the model was '
+                      'trained at')
     elif trained and how.max_len > trained + 1:
-        _tell(f'the model was trained on {trained} tokens at most: the '
-              'vectors of later positions are random')
+        warn_once(tokenizer, 'later positions', 'the model was trained on '
+                  f'{trained} tokens at most: the vectors of later positions '
+                  'are random')
     return [tokenizer.decode(ids) for ids in said]
-
-
-def _tell(line):
-    if sys.stderr is not None:
-        print(f'd2lbert: {line}', file=sys.stderr)
 
 
 def generated_ids(net, texts, how, use_cache=True, pad_id=0):

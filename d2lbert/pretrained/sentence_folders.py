@@ -6,7 +6,7 @@ do and never run.
 """
 from pathlib import Path
 
-from d2lbert.encoding import POOLS, Pooling
+from d2lbert.pooling import POOLS, Pooling
 from d2lbert.pretrained.storage import PretrainedError, read_json
 
 MODULES, PROMPTS = 'modules.json', 'config_sentence_transformers.json'

@@ -77,6 +77,8 @@ def import_run(folder, run):
     words = WholeWords.of(tokenizer)
     config = dict(
         d2lbert=__version__, model=net.config, fingerprint=None,
+        # Not in the folder, so random from now on
+        random_heads=[head for head in HEADS if net.pretrained.lacking(head)],
         training=dict(tokenizer='wordpiece' if words is None else 'words',
                       batch_size=64,
                       max_len=min(128, net.encoder.max_len),

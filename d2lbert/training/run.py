@@ -5,7 +5,6 @@ that a run that goes on is the run that never stopped.
 """
 import functools
 import math
-import sys
 import time
 from shlex import quote
 
@@ -17,6 +16,7 @@ from d2lbert.machine import workers
 from d2lbert.machine.backend import mx
 from d2lbert.machine.files import write_text
 from d2lbert.machine.hardware import described
+from d2lbert.machine.terminal import note
 from d2lbert.progress import Animator
 from d2lbert.training import checkpoints
 from d2lbert.training.average import Average
@@ -185,7 +185,7 @@ class Run:
     def say(self, line):
         """A line for whoever looks on, from one worker only."""
         if self.rank == 0:
-            print(line, file=sys.stderr)
+            note(line)
 
     # Steps
 

@@ -10,6 +10,7 @@ from d2lbert.pretrained.families import net_of
 from d2lbert.pretrained.vocabulary import PieceVocab
 from d2lbert.pretrained.wordpiece import VOCAB, is_in
 from d2lbert.text import Vocab
+from d2lbert.training.run_files import UNFINISHED
 
 
 class RunError(ValueError):
@@ -97,6 +98,7 @@ def _described_net(folder, trainable):
                            'load_run and load_finetuned know it')
         net = net_of(config['model'])
         net.trained_len = _trained_len(config)
+        net.random_heads = tuple(config.get('random_heads', ()))
         if not trainable:
             net.collect_params().setattr('grad_req', 'null')
         return net
@@ -121,18 +123,24 @@ def read_config(folder):
             (VOCAB, (folder / VOCAB).is_file() or is_in(folder))):
         if not is_there:
             raise RunError(f'{folder} is not a run folder: it has no {name}')
+    try:
+        config = json.loads((folder / 'config.json').read_text('utf-8'))
+    except ValueError as error:
+        raise RunError(f'{folder / "config.json"} is damaged: {error}'
+                       ) from None
     if not (folder / 'model.params').is_file():
+        if not (folder / UNFINISHED).exists() and (
+                not isinstance(config, dict) or 'd2lbert' not in config):
+            raise RunError(f'{folder} is not a run folder: its config.json '
+                           'describes another model (d2lbert import makes a '
+                           'run of a pretrained one)')
         if not any(folder.glob('checkpoints/step-*.npz')):
             raise RunError(f'the run in {folder} was not finished and has '
                            'no checkpoint to go on from: train it again')
         command = 'finetune' if is_finetuned(folder) else 'pretrain'
         raise RunError(f'the run in {folder} was not finished: go on with '
                        f'd2lbert {command} --resume {quote(str(folder))}')
-    try:
-        return json.loads((folder / 'config.json').read_text('utf-8'))
-    except ValueError as error:
-        raise RunError(f'{folder / "config.json"} is damaged: {error}'
-                       ) from None
+    return config
 
 
 def is_finetuned(folder):

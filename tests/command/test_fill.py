@@ -26,16 +26,19 @@ def test_fill_prints_tokens_and_probabilities(folder, capsys):
     assert len(capsys.readouterr().out.splitlines()) == 5
 
 
-def test_fill_says_that_a_head_is_missing(tmp_path, capsys):
+def test_fill_refuses_a_head_that_is_random(tmp_path, capsys):
     tensors = {name: tensor for name, tensor
                in published.draw(published.CONFIG).items()
                if not name.startswith('cls.')}
     folder = published.write(tmp_path / 'x', None, tensors)
-    assert main(['fill', str(folder), '[MASK]']) == 0
-    out, err = capsys.readouterr()
-    assert len(out.splitlines()) == 5 and err.count('\n') == 1
-    assert 'tensors of the masked language model head, which are random' in err
-    assert 'next sentence' not in err
+    said = 'this model has no trained head for masked words'
+    status, err = refusal(capsys, 'fill', folder, '[MASK]')
+    assert status == 1 and said in err
+    # It is as random in the run that it becomes
+    assert main(['import', str(folder), str(tmp_path / 'run')]) == 0
+    assert said in refusal(capsys, 'fill', tmp_path / 'run', '[MASK]')[1]
+    with pytest.raises(TypeError, match='net and tokenizer are swapped'):
+        d2l.fill_mask(*reversed(d2l.load_pretrained(folder)), '[MASK]')
 
 
 def test_a_folder_goes_through_a_run(folder, tmp_path, capsys):

@@ -1,4 +1,6 @@
 """Figures for notebooks: of attention, of senses and of a history."""
+import pickle
+
 import numpy as onp
 import pytest
 import sentences
@@ -194,3 +196,15 @@ def test_a_run_without_steps_is_named_and_one_step_is_seen(run, tmp_path):
 def test_a_folder_without_a_history_is_refused(tmp_path):
     with pytest.raises(ValueError, match='is no folder of a run'):
         d2l.plot_history(tmp_path)
+
+
+def test_a_notebook_shows_figures_without_being_asked(small, tmp_path):
+    formatters = pytest.importorskip('IPython.core.formatters')
+    net = small[0]
+    for fig in (d2l.plot_attention(net, ['a', 'crane']),
+                d2l.plot_senses(net, 'crane', ['a crane', 'the crane flies',
+                                               'old crane is'])):
+        shown, _ = formatters.DisplayFormatter().format(fig)
+        assert shown['image/png'].startswith(b'\x89PNG')
+        again = pickle.loads(pickle.dumps(fig))
+        assert len(again.axes) == len(fig.axes)

@@ -10,7 +10,7 @@ import sentences
 from sentences import NEW, OLD
 
 import d2lbert as d2l
-from d2lbert.encoding import Pooling
+from d2lbert.pooling import Pooling
 from d2lbert.pretrained.sentence_folders import load_pooling
 from d2lbert.pretrained.storage import PretrainedError
 
