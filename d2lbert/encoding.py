@@ -86,7 +86,7 @@ def encode(net, tokenizer, texts, pooling='own', layer=-1, batch_size=None,
                           max_len, windows, normalize)
     texts = _named(texts)
     words, vectors = UnknownWords(tokenizer), []
-    with _bar(len(texts), show_progress) as shown:
+    with text_bar(len(texts), 'encoding', show_progress) as shown:
         for first in range(0, len(texts), TEXTS):
             for encoding in encoder.encode(texts[first:first + TEXTS],
                                            shown.update):
@@ -105,15 +105,15 @@ def encode(net, tokenizer, texts, pooling='own', layer=-1, batch_size=None,
     return onp.stack(vectors)
 
 
-def _bar(total, shown):
-    """A bar of texts; shown: True, False, or None to decide."""
+def text_bar(total, what, shown):
+    """A bar of texts; shown: as `show_progress` of `encode`."""
     notebook = in_notebook()
     if shown is None:
         shown = notebook or (sys.stderr is not None and sys.stderr.isatty())
         delay = 1
     else:
         delay = 0
-    return bar(total, 'encoding', 'texts', quiet=not shown, delay=delay,
+    return bar(total, what, 'texts', quiet=not shown, delay=delay,
                notebook=notebook)
 
 

@@ -171,9 +171,9 @@ def bar(total=None, what='', unit='it', unit_scale=False, leave=False,
     return Lines(total, what, unit, unit_scale)
 
 
-def watched(items, what, unit='it'):
+def watched(items, what, unit='it', total=None):
     """The items of an iterable, one by one, with a `bar` meanwhile."""
-    with bar(what=what, unit=unit) as shown:
+    with bar(total, what, unit) as shown:
         for item in items:
             yield item
             shown.update(1)

@@ -50,6 +50,7 @@ def run(args):
     net, tokenizer = load_model(args.folder, heads=(), trainable=False)
     for text in generate(net, tokenizer, texts, args.num_beams, args.max_len,
                          args.min_len, args.length_penalty,
-                         args.no_repeat_ngram):
+                         args.no_repeat_ngram,
+                         show_progress=args.file is not None):
         print(' '.join(text.split()))
     return 0

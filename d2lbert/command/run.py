@@ -2,8 +2,12 @@
 import importlib
 from pathlib import Path
 
-from d2lbert.machine.arguments import UsageError, check_out, failures_of
-from d2lbert.machine.files import replacing
+from d2lbert.machine.arguments import (
+    UsageError,
+    check_out,
+    failures_of,
+    writing,
+)
 
 #: What the kernel of a page needs: modules, and the packages they are in.
 LIBRARIES = 'nbformat', 'jupyter_client', 'ipykernel'
@@ -45,7 +49,7 @@ def run(args):
             print(*[''] * bool(k), f'{page.path}:', sep='\n', flush=True)
         run_page(page, args.compare)
         if out is not None:
-            _write(page.notebook, out)
+            _write(page.notebook, out, args.force)
     return 0
 
 
@@ -100,10 +104,10 @@ def _check_printed(pages):
                 'its checkout, with outputs/mxnet/')
 
 
-def _write(notebook, out):
+def _write(notebook, out, force):
     import nbformat
     with failures_of('--out', out, 'written'):
         out.parent.mkdir(exist_ok=True)
-        with replacing(out) as part:
-            with open(part, 'w', encoding='utf-8') as f:
-                nbformat.write(notebook, f)
+    with writing(out, force) as part:
+        with open(part, 'w', encoding='utf-8') as f:
+            nbformat.write(notebook, f)

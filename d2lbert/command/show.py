@@ -42,6 +42,8 @@ def add(commands):
         'given (default: those of the texts that occur often enough)')
     add('--file', metavar='FILE', help='look for neighbours among the lines '
         "of this file (default: a run's own text, else the sample corpus)")
+    add('--text-field', metavar='NAME', help='the field of JSON lines in '
+        '--file that holds the text')
     add('--out', metavar='FILE.html', required=True,
         help='the page to write')
     add('--force', action='store_true', help='replace the page, if there is '
@@ -53,5 +55,6 @@ def run(args):
     """Write the page; returns the exit status."""
     from d2lbert.pictures.show import write_page
     write_page(args.folder, args.out, args.force, texts=args.texts,
-               words=args.words, file=args.file)
+               words=args.words, file=args.file,
+               text_field=args.text_field)
     return 0

@@ -6,6 +6,7 @@ import contextlib
 import functools
 import hashlib
 import heapq
+import sys
 from pathlib import Path
 
 import numpy as onp
@@ -49,8 +50,8 @@ def encode(folder, text=None, pair=None, file=None, pool=None, out=None,
                  _print_pooled if pooling else functools.partial(
                      _print_tokens if file is None else _print_block, words))
         shown = stack.enter_context(bar(
-            total, what='encoding', unit='texts',
-            quiet=file is None or out is None))
+            total, what='encoding', unit='texts', quiet=file is None
+            or out is None and (total is None or sys.stdout.isatty())))
         if lines is None:
             batches = [[Text('text', text, pair)]]
         else:

@@ -44,8 +44,10 @@ def one(out, force, resume, devices, keywords):
     """One run; returns its folder."""
     with steady_output(), StopRequest() as stop:
         if resume is None:
-            run = Run(_objective, complete(keywords), devices, stop)
-            return run.carry_out(RunFolder.take, out, force)
+            settings = complete(keywords)
+            run = Run(_objective, settings, devices, stop)
+            return run.carry_out(RunFolder.take, out, force,
+                                 [settings['data'], settings['model']])
         run = resumed(Path(resume), keywords, devices, stop, KIND)
         run.make_objective = functools.partial(_objective, begun=run.out)
         return run.carry_out()

@@ -13,6 +13,7 @@ from d2lbert.finetuning.sources import folder_of, read_part
 from d2lbert.finetuning.squad import Questions
 from d2lbert.finetuning.tables import Examples
 from d2lbert.machine.arguments import UsageError, check_out, writing
+from d2lbert.machine.rows import ROW_FORMATS, check_rows_out, write_rows
 from d2lbert.machine.terminal import note
 from d2lbert.machine.texts import Lines
 from d2lbert.training.runs import RunError, read_config
@@ -106,6 +107,7 @@ def predicted_lines(folder, text=None, pair=None, file=None, out=None,
                          'the two')
     if out is not None:
         check_out(out, force, 'labels.txt', [folder, file])
+        check_rows_out(out)
     net, tokenizer = load_finetuned(folder, parse_devices(devices),
                                     trainable=False)
     about = net.about
@@ -117,6 +119,11 @@ def predicted_lines(folder, text=None, pair=None, file=None, out=None,
         return
     texts, pairs = read_lines(file, about.pair, skip_empty)
     found = predict(net, tokenizer, texts, pairs, 'predicting')
+    if out is not None and Path(out).suffix.lower() in ROW_FORMATS:
+        with writing(out, force) as part:
+            write_rows(part, Path(out).suffix.lower(), _rows(
+                about, texts, found))
+        return
     lines = [line for text, one in zip(texts, found)
              for line in (*_lines(about, text, one),
                           *[''] * (about.kind == 'tag'))]
@@ -125,6 +132,20 @@ def predicted_lines(folder, text=None, pair=None, file=None, out=None,
         return
     with writing(out, force) as part:
         Path(part).write_text('\n'.join(lines) + '\n', encoding='utf-8')
+
+
+def _rows(about, texts, found):
+    """Predictions as dictionaries of the same keys."""
+    for number, (text, one) in enumerate(zip(texts, found), 1):
+        if about.kind == 'tag':
+            for word, tag in zip(text.split(), one.label):
+                yield dict(text=number, word=word, tag=tag)
+        elif about.kind == 'regress':
+            yield dict(text=text, value=float(one.label))
+        elif about.kind == 'span':
+            yield dict(text=text, answer=one.label)
+        else:
+            yield dict(text=text, label=one.label, score=float(one.score))
 
 
 def _shares(found):

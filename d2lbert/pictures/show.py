@@ -24,7 +24,8 @@ PAIRS = (('a crane is flying', 'a bird is in the air'), TEXTS[1])
 SENSED = 6
 
 
-def show(model, texts=None, *, words=None, file=None, out=None, force=False):
+def show(model, texts=None, *, words=None, file=None, out=None, force=False,
+         text_field=None):
     """A page that shows what a model learnt; a notebook shows it at once.
 
     model: the folder of a run of `pretrain` or `finetune`, or of a released
@@ -33,14 +34,16 @@ def show(model, texts=None, *, words=None, file=None, out=None, force=False):
     cranes). words: whose vectors are shown in many sentences (those of the
     texts that are used several times). file: the texts, one on each line,
     among which neighbours are looked for (a run's own text, else the sample
-    corpus). out: a file to write the page to as well, which force replaces.
+    corpus); text_field: the field of JSON lines that holds the text. out: a
+    file to write the page to as well, which force replaces.
 
     Returns a `Page`. The file needs no network, and no other file. Raises
     ValueError and OSError, in one sentence.
     """
     if out is None:
-        return Page(gathered(model, texts, words, file))
-    return write_page(model, out, force, texts=texts, words=words, file=file)
+        return Page(gathered(model, texts, words, file, text_field))
+    return write_page(model, out, force, texts=texts, words=words, file=file,
+                      text_field=text_field)
 
 
 def write_page(model, out, force=False, **choices):
@@ -58,7 +61,7 @@ def write_page(model, out, force=False, **choices):
     return page
 
 
-def gathered(model, texts=None, words=None, file=None):
+def gathered(model, texts=None, words=None, file=None, text_field=None):
     """What the page shows, as JSON can hold it; arguments as for `show`."""
     net, tokenizer, folder = loaded(model)
     about = getattr(net, 'about', None)
@@ -67,7 +70,7 @@ def gathered(model, texts=None, words=None, file=None):
     texts = _checked(texts)
     encoded = [tokenizer.encode(*text) for text in texts]
     _check_sizes(net, encoded)
-    sample = _sample(folder, file)
+    sample = _sample(folder, file, text_field)
     asked = [word for text in texts for part in text if part
              for word in re.findall(r'\w+', part.lower())]
     sentences = samples.chosen(sample, {*asked, *map(str.lower, words or ())})
@@ -146,9 +149,9 @@ def _size(param):
     return size
 
 
-def _sample(folder, file):
+def _sample(folder, file, text_field):
     if file is not None:
-        return samples.of_file(file)
+        return samples.of_file(file, text_field)
     if folder is not None and is_run(folder) and not is_finetuned(folder):
         return samples.of_run(folder)
     return samples.bundled()

@@ -8,7 +8,9 @@ from typing import NamedTuple, Optional, Union
 import numpy as onp
 
 from d2lbert.bart import Caches, read
+from d2lbert.encoding import text_bar
 from d2lbert.inputs import on_device
+from d2lbert.machine.arguments import check_model
 from d2lbert.machine.backend import autograd
 from d2lbert.machine.terminal import warn, warn_once
 from d2lbert.pretrained.config import GENERATED, generation_of_run
@@ -124,7 +126,7 @@ def how_of(net, tokenizer):
 
 def generate(net, tokenizer, texts, num_beams=None, max_len=None,
              min_len=None, length_penalty=None, no_repeat_ngram=None,
-             use_cache=True):
+             use_cache=True, show_progress=None):
     """What a net with a decoder says to each text: a list of strings.
 
     What is None is as the folder says, else: num_beams=1, the likeliest word
@@ -135,8 +137,10 @@ def generate(net, tokenizer, texts, num_beams=None, max_len=None,
     logarithms is divided; no_repeat_ngram=0, how many tokens in a row never
     come twice. Texts longer than the model are cut, which a `TextWarning`
     says once for a tokenizer. use_cache=False computes everything again for
-    each word, and finds the same. Raises ValueError and TypeError.
+    each word, and finds the same. show_progress: as for `encode`. Raises
+    ValueError and TypeError.
     """
+    check_model(net, tokenizer)
     if not hasattr(net, 'decoder'):
         raise ValueError('this model has no decoder, so it can say nothing: '
                          'give a BART (d2lbert fill guesses masked words)')
@@ -155,9 +159,11 @@ def generate(net, tokenizer, texts, num_beams=None, max_len=None,
         warn_once(tokenizer, 'cut to generate', f'{cut} of {len(whole)} texts '
                   f'have more than {most} tokens and were cut')
     said = []
-    for first in range(0, len(whole), TEXTS):
-        some = [one.ids for one in whole[first:first + TEXTS]]
-        said += generated_ids(net, some, how, use_cache, tokenizer.pad_id)
+    with text_bar(len(whole), 'generating', show_progress) as shown:
+        for first in range(0, len(whole), TEXTS):
+            some = [one.ids for one in whole[first:first + TEXTS]]
+            said += generated_ids(net, some, how, use_cache, tokenizer.pad_id)
+            shown.update(len(some))
     if trained and max_len is None:
         ended = sum(len(ids) == how.max_len for ids in said)
         if ended:

@@ -2,6 +2,7 @@
 from pathlib import Path
 
 from d2lbert.devices import parse_devices
+from d2lbert.machine.terminal import is_quiet
 from d2lbert.objectives.mlm_nsp import read_corpus
 from d2lbert.objectives.pretraining import OBJECTIVES
 from d2lbert.progress import watched
@@ -45,10 +46,14 @@ def evaluate_run(folder, corpus=None, devices='auto', text_field=None):
     objective = OBJECTIVES[training['objective']]
     net = objective.trained(net)
     load_parts(net, folder, contexts)
-    batches = objective.held_out_batches(part, training['batch_size'],
-                                         training['max_len'])
-    return objective.figures(net, watched(batches, 'evaluating', 'batches'),
-                             contexts)
+
+    def batches():
+        return objective.held_out_batches(part, training['batch_size'],
+                                          training['max_len'])
+    # To draw them takes a small part of the time that the net takes
+    total = None if is_quiet() else sum(1 for _ in batches())
+    return objective.figures(
+        net, watched(batches(), 'evaluating', 'batches', total), contexts)
 
 
 def _settings_of(folder):

@@ -20,7 +20,11 @@ from d2lbert.machine.files import (
 )
 from d2lbert.pretrained.wordpiece import FILES
 from d2lbert.training import checkpoints, pace
-from d2lbert.training.run_files import UNFINISHED, remove_run
+from d2lbert.training.run_files import (
+    UNFINISHED,
+    check_reads,
+    remove_run,
+)
 from d2lbert.training.runs import RunError
 
 try:
@@ -47,11 +51,12 @@ class RunFolder:
         self._cannot_grow = set()
 
     @classmethod
-    def take(cls, out=None, force=False):
+    def take(cls, out=None, force=False, reads=()):
         """Make the folder of a new run; `RunError` where that cannot be.
 
         out: its path, None for one named after the time. force: take the
-        place of the run in `out`, once the new run is finished.
+        place of the run in `out`, once the new run is finished, unless it is
+        among `reads`, the paths that the new run reads.
         """
         if out is None:
             made = missing(RUNS)
@@ -63,6 +68,7 @@ class RunFolder:
             return cls(out, is_new=True)
         if os.path.lexists(out) and force:
             _check_replaceable(out)
+            check_reads(out, reads)
             found = os.stat(out)
             replaces = out.name, found.st_dev, found.st_ino
             return cls(_make_beside(out), True, replaces)

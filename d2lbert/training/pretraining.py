@@ -16,6 +16,9 @@ from d2lbert.training.runs import RunError, is_finetuned
 from d2lbert.training.settings import ANEW, complete
 from d2lbert.training.teaching import Teacher
 
+#: Settings that name files and folders that a run reads.
+READS = ('corpus', 'valid', 'vocab', 'teacher')
+
 
 def pretrain(out=None, force=False, resume=None, devices='auto', wanted=None,
              **keywords):
@@ -45,7 +48,8 @@ def pretrain(out=None, force=False, resume=None, devices='auto', wanted=None,
                 make = functools.partial(_objective, teacher=teacher)
             run = Run(make, settings, devices, stop)
             run.wanted = wanted
-            return run.carry_out(RunFolder.take, out, force)
+            return run.carry_out(RunFolder.take, out, force,
+                                 [settings[name] for name in READS])
         return resumed(Path(resume), keywords, devices, stop).carry_out()
 
 

@@ -35,6 +35,24 @@ def foreign(folder):
     return found
 
 
+def check_reads(out, paths):
+    """Refuse to replace the run in `out` where a new run reads it.
+
+    paths: of files and folders, None among them, and lists of paths.
+    """
+    others = foreign(out)
+    own = [path for path in (*out.iterdir(), *out.glob('checkpoints/*'))
+           if path.is_file() and path.relative_to(out) not in others]
+    for path in paths:
+        if isinstance(path, (list, tuple)):
+            check_reads(out, path)
+        elif path is not None and Path(path).exists():
+            if any(one.samefile(path) for one in (out, *own)):
+                raise ValueError(f'--out {out} holds {path}, which this run '
+                                 'reads, so --force does not replace it: '
+                                 'choose another --out')
+
+
 def remove_run(folder, target=None):
     """Remove what a run wrote to a folder, and the folder if it is empty.
 

@@ -3,11 +3,13 @@ import json
 import subprocess
 import sys
 import warnings
+from pathlib import Path
 
 import published
 import pytest
 import sentences
 
+from d2lbert import progress
 from d2lbert.command.line import main
 from d2lbert.machine import terminal
 
@@ -101,3 +103,16 @@ def test_evaluate_says_that_a_folder_is_no_run(folder, capsys):
     assert main(['evaluate', str(folder)]) == 1
     assert 'is not a run folder: its config.json describes another model' in (
         capsys.readouterr().err)
+
+
+def test_long_work_on_texts_has_a_total(folder, tmp_path, capsys,
+                                        monkeypatch):
+    # A line as soon as there is something to count
+    monkeypatch.setattr(progress.Lines, 'EVERY', 0)
+    (tmp_path / 'x.txt').write_text('a crane\nit is\n')
+    bart = Path(__file__).parents[1] / 'pretrained' / 'fixtures' / 'bart'
+    for argv in (['encode', folder, '--out', 'x.npy'], ['encode', folder],
+                 ['similar', folder, 'a'], ['generate', bart]):
+        argv = [*map(str, argv), '--file', 'x.txt']
+        assert main(argv) == 0
+        assert '2/2 texts' in capsys.readouterr().err

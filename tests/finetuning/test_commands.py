@@ -1,7 +1,10 @@
 """`d2lbert finetune`, `predict` and `evaluate`, as a user types them."""
+import csv
 import io
+import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import types
@@ -14,6 +17,7 @@ from commands import status_of
 import d2lbert as d2l
 from d2lbert.__main__ import main, parser
 from d2lbert.finetuning.settings import SETTINGS
+from d2lbert.training.run_files import foreign
 
 FLAGS = ['--num-epochs', '1', '--batch-size', '8', '--lr', '1e-2', '--max-len',
          '48', '--stride', '8', '--seed', '1', '--devices', 'cpu']
@@ -141,6 +145,79 @@ def test_predict_says_of_a_file_what_it_says_of_its_lines(
             assert row == f'{one.label:.4f}'
         else:
             assert row.split('\t')[0] == one.label
+
+
+@pytest.mark.parametrize('task, lines, names', [
+    ('sst2', ['a grim clock', 'the "warm", song'], ['text', 'label', 'score']),
+    ('stsb', ['a boat\ta song'], ['text', 'value']),
+    ('tag', ['mei in Oslo', 'Ines'], ['text', 'word', 'tag']),
+    ('span', ['Where?\tmei paints in Oslo .'], ['text', 'answer'])])
+def test_predictions_are_written_in_the_format_of_the_name(
+        task, lines, names, runs, tmp_path, capsys):
+    path = tmp_path / 'texts'
+    path.write_text('\n'.join(lines) + '\n')
+    argv = ['predict', runs(task), '--file', str(path)]
+    printed = said(capsys, *argv).splitlines()
+    if task == 'tag':
+        printed = [row for row in printed if row]
+    for name in 'x.csv', 'x.jsonl':
+        said(capsys, *argv, '--out', name)
+    with open('x.csv', newline='', encoding='utf-8') as file:
+        rows = list(csv.DictReader(file))
+    found = [json.loads(row) for row
+             in (tmp_path / 'x.jsonl').read_text().splitlines()]
+    assert [list(row) for row in (*rows, *found)] == [names] * 2 * len(rows)
+    assert [[str(cell) for cell in row.values()] for row in found] == [
+        list(row.values()) for row in rows]
+    assert len(found) == len(printed)
+    for row, line in zip(found, printed):
+        cells = [row[name] for name in names[1:]]
+        assert line == '\t'.join(cell if isinstance(cell, str)
+                                 else f'{cell:.4f}' for cell in cells)
+    if task != 'tag':
+        assert [row['text'] for row in found] == [
+            line.split('\t')[0] for line in lines]
+
+
+def test_predictions_replace_nothing_unasked(runs, tmp_path, capsys):
+    path = tmp_path / 'texts'
+    path.write_text('a grim clock\n')
+    argv = ['predict', runs('sst2'), '--file', str(path), '--out']
+    for flags in [], ['--force']:
+        assert 'which this command reads' in refused(capsys, *argv, str(path),
+                                                     *flags)
+    assert path.read_text() == 'a grim clock\n'
+    (tmp_path / 'there').write_text('precious')
+    assert 'give --force to replace it' in refused(capsys, *argv, 'there')
+    assert (tmp_path / 'there').read_text() == 'precious'
+    said(capsys, *argv, 'there', '--force')
+    assert (tmp_path / 'there').read_text() != 'precious'
+    for name in 'x.npy', 'x.parquet':
+        assert 'predictions are not written as' in refused(capsys, *argv,
+                                                           name)
+
+
+@pytest.mark.parametrize('task', ['sst2', 'tag'])
+def test_every_file_of_a_run_is_known_as_its_own(task, runs):
+    assert foreign(Path(runs(task))) == []
+
+
+def test_a_run_does_not_replace_what_it_reads(runs, folder, data, tmp_path,
+                                              capsys):
+    run = tmp_path / 'run'
+    shutil.copytree(runs('sst2'), run)
+    (run / 'model').mkdir()
+    (run / 'config.json.part').write_text('')
+    for model in run, run / 'model.params':
+        assert 'which this run reads, so --force does not' in refused(
+            capsys, 'finetune', '--task', 'sst2', '--data',
+            str(data['sst2']), '--model', str(model), '--out', str(run),
+            '--force')
+    for name in 'vocab.txt', '.':
+        assert 'which this run reads, so --force does not' in refused(
+            capsys, 'pretrain', '--corpus', str(run / name), '--out',
+            str(run), '--force')
+    assert (run / 'model.params').is_file()
 
 
 def test_what_cannot_be_predicted_is_refused_in_one_line(runs, tmp_path,

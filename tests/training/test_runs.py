@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import signal
+from pathlib import Path
 
 import numpy as onp
 import pytest
@@ -18,6 +19,7 @@ from d2lbert.objectives import mlm_nsp
 from d2lbert.training import folder as run_folder
 from d2lbert.training import run as loop
 from d2lbert.training.interrupts import Stopped
+from d2lbert.training.run_files import foreign
 from d2lbert.training.runs import RunError
 
 FILES = ['config.json', 'log.txt', 'losses.csv', 'losses.png',
@@ -136,6 +138,10 @@ def test_force_replaces_a_run(copy, run):
     d2l.pretrain(**TINY, seed=2, out=copy, force=True)
     assert sorted(contents(copy)) == FILES
     assert contents(copy)['model.params'] != contents(run)['model.params']
+
+
+def test_every_file_of_a_run_is_known_as_its_own(run):
+    assert foreign(Path(run)) == []
 
 
 def test_force_keeps_what_no_run_wrote(copy, run, capsys):
