@@ -75,8 +75,8 @@ def _check(status, function, arguments):
     if status:
         raise ValueError(
             'a number of a text points outside of its tables: its files are '
-            'damaged (`d2lbert cache --clear corpora tokens` removes what is '
-            'kept of texts)')
+            'damaged; if they are in the cache, d2lbert cache --clear --kind '
+            'corpora tokens removes them')
     return status
 
 
