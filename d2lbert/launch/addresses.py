@@ -5,6 +5,8 @@ import secrets
 import socket
 from pathlib import Path
 
+from d2lbert.machine.arguments import UsageError
+
 #: This machine, among hosts.
 LOCAL = 'localhost'
 #: The folder in which MXNet puts the sockets of a job that needs no network.
@@ -25,10 +27,10 @@ def read_hosts(hosts):
     found = [host for host in found if host]
     for host in found:
         if host.startswith('-') or len(host.split()) > 1:
-            raise ValueError(f'--hosts {hosts}: {host!r} is not the name of '
+            raise UsageError(f'--hosts {hosts}: {host!r} is not the name of '
                              'a host')
     if not found:
-        raise ValueError(f'--hosts {hosts!r} names no host: give a,b or a '
+        raise UsageError(f'--hosts {hosts!r} names no host: give a,b or a '
                          'file with a host on each line')
     return found
 

@@ -18,6 +18,7 @@ from d2lbert.launch.addresses import (
     root_address,
 )
 from d2lbert.launch.processes import Job, LaunchError  # noqa: F401
+from d2lbert.machine.arguments import UsageError
 
 #: Gives up on an unreachable host after 10 s, on one that is lost after 15 s.
 SSH = ('ssh -o BatchMode=yes -o ConnectTimeout=10 '
@@ -48,9 +49,9 @@ def launch(worker, workers=2, servers=1, hosts=(LOCAL,), port=0,
     """
     for name, count in (('--workers', workers), ('--servers', servers)):
         if count < 1:
-            raise ValueError(f'{name} must be 1 or more, not {count}')
+            raise UsageError(f'{name} must be 1 or more, not {count}')
     if not 0 <= port < 2 ** 16:
-        raise ValueError(f'--port must be 0 to 65535, not {port}')
+        raise UsageError(f'--port must be 0 to 65535, not {port}')
     env = dict(DMLC_NUM_WORKER=str(workers), DMLC_NUM_SERVER=str(servers),
                D2LBERT_NUM_WORKERS=str(workers))
     places = [hosts[i % len(hosts)] for i in range(max(workers, servers))]

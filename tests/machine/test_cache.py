@@ -441,8 +441,8 @@ def test_a_lock_that_is_held_is_never_swept(own_cache):
 @pytest.mark.parametrize('arguments, complaint', [
     (['--kind', 'runs'], "invalid choice: 'runs'"),
     (['--older-than', 'ever'], 'invalid float'),
-    (['--older-than', '-1'], '--older-than -1'),
-    (['--older-than', 'nan'], '--older-than nan')])
+    (['--older-than', '-1'], '--older-than: -1 must be'),
+    (['--older-than', 'nan'], '--older-than: nan must be')])
 def test_bad_arguments_remove_nothing(own_cache, arguments, complaint,
                                       capsys):
     paths = fill(own_cache)
