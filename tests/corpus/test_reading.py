@@ -139,9 +139,9 @@ def test_a_line_without_an_end_takes_no_memory(monkeypatch):
 
 @pytest.mark.parametrize('compiled', [True, False])
 @pytest.mark.parametrize('data, line', [
-    (b'w . ' * 3000, 1),                                    # one line
+    (b'w v . ' * 3000, 1),                                    # one line
     (b'a . b\n\n' + b'u w . v x\n' * 2000 + b'\nc . d', 3),
-    (b' \n = T = \n \n a . b\n' + b'w . ' * 3000, 5)])    # WikiText's
+    (b' \n = T = \n \n a . b\n' + b'w v . ' * 3000, 5)])    # WikiText's
 def test_long_paragraphs_are_cut_with_a_word(compiled, data, line,
                                              monkeypatch, caplog):
     monkeypatch.setattr(reading, 'BLOCK_BYTES', 1000)
