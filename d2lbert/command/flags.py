@@ -14,13 +14,12 @@ def at_least(least, kind=int):
     return number
 
 
-def add_texts(add, help, with_fields=True, **options):
+def add_texts(add, help, **options):
     """Add the flags of a file with a text on each line."""
     add('--file', metavar='FILE', help=f'{help}; - is standard input, and of '
         'a folder all files are read', **options)
-    if with_fields:
-        add('--text-field', metavar='NAME',
-            help='the field of JSON lines that holds the text')
+    add('--text-field', metavar='NAME',
+        help='the field of JSON lines that holds the text')
     add('--skip-empty', action='store_true',
         help='leave out empty lines of --file, which are errors otherwise, '
         'and say how many')

@@ -18,7 +18,7 @@ def add(commands):
     add('--pair', metavar='TEXT', help='the second text of a pair; for '
         'answers the text that is searched')
     add_texts(add, 'predict for each line of a file; a tab parts the texts '
-              'of a pair', with_fields=False)
+              'of a pair')
     add('--out', metavar='FILE', help='write the predictions of --file there '
         'instead of printing them')
     add_force(add)
@@ -30,5 +30,6 @@ def run(args):
     """Print or write the predictions; returns the exit status."""
     from d2lbert.finetuning.prediction import predicted_lines
     predicted_lines(args.folder, args.text, args.pair, args.file, args.out,
-                    args.devices, args.force, args.skip_empty)
+                    args.devices, args.force, args.skip_empty,
+                    args.text_field)
     return 0

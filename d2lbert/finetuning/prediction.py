@@ -93,7 +93,8 @@ def evaluate_finetuned(folder, data=None, devices='auto', part='dev'):
 # For the command
 
 def predicted_lines(folder, text=None, pair=None, file=None, out=None,
-                    devices='auto', force=False, skip_empty=False):
+                    devices='auto', force=False, skip_empty=False,
+                    text_field=None):
     """Print or write what the model in `folder` says; see `d2lbert predict`.
     """
     if (text is None) == (file is None):
@@ -117,7 +118,7 @@ def predicted_lines(folder, text=None, pair=None, file=None, out=None,
         lines = _shares(found) if found.shares else _lines(about, text, found)
         print('\n'.join(lines))
         return
-    texts, pairs = read_lines(file, about.pair, skip_empty)
+    texts, pairs = read_lines(file, about.pair, skip_empty, text_field)
     found = predict(net, tokenizer, texts, pairs, 'predicting')
     if out is not None and Path(out).suffix.lower() in ROW_FORMATS:
         with writing(out, force) as part:
@@ -165,9 +166,12 @@ def _lines(about, text, found):
     return [f'{found.label}\t{found.score:.4f}']
 
 
-def read_lines(file, pair, skip_empty=False):
+def read_lines(file, pair, skip_empty=False, text_field=None):
     """The texts of a file, a line each, and the second ones, or None."""
-    lines = Lines(file, skip_empty=skip_empty)
+    if pair and text_field is not None:
+        raise UsageError('--text-field is for one text, and this model takes '
+                         'pairs: give lines with a tab between the two')
+    lines = Lines(file, text_field, skip_empty)
     texts = list(lines)
     if lines.skipped:
         note(lines.skipped_words())

@@ -179,6 +179,19 @@ def test_predictions_are_written_in_the_format_of_the_name(
             line.split('\t')[0] for line in lines]
 
 
+def test_predict_takes_the_text_of_json_lines(runs, tmp_path, capsys):
+    (tmp_path / 'a').write_text('a grim clock\nthe warm song\n')
+    (tmp_path / 'b').write_text('{"t": "a grim\\nclock"}\n'
+                                '{"t": "the warm song"}\n')
+    argv = ['predict', runs('sst2'), '--file']
+    wanted = said(capsys, *argv, 'a')
+    assert said(capsys, *argv, 'b', '--text-field', 't') == wanted
+    assert "(--text-field), one of 't'" in refused(capsys, *argv, 'b')
+    argv[1] = runs('stsb')
+    assert 'this model takes pairs' in refused(capsys, *argv, 'b',
+                                               '--text-field', 't')
+
+
 def test_predictions_replace_nothing_unasked(runs, tmp_path, capsys):
     path = tmp_path / 'texts'
     path.write_text('a grim clock\n')

@@ -635,7 +635,7 @@ def test_the_recipe_learn_is_the_one_that_the_readme_tells_of():
         soft_weight=5.0, mlm_weight=2.0, cosine_weight=1.0,
         minutes=None, mask_share=0.15, tie_embeddings=False, pre_norm=False,
         nsp_weight=1.0, grow_batch=0.0, average=0.0,
-        noise='infilling+sentences')
+        noise='infilling+sentences', text_field=None)
 
 
 def test_a_recipe_gives_what_is_not_given():
