@@ -2,11 +2,14 @@
 
 And the one question about a net: is every block in it exactly ours?
 """
+import re
+
 import numpy as onp
 
 from d2lbert.inputs import on_device
 from d2lbert.kernels import ops
-from d2lbert.machine.backend import mx, nn
+from d2lbert.machine import params
+from d2lbert.machine.backend import mx, nn, np
 
 
 def is_ours(block):
@@ -130,3 +133,42 @@ def cross_entropy(scores, labels):
     return ops.softmax_ce(
         scores, on_device(labels, scores.ctx, 'int32'),
         on_device(onp.ones(len(labels), 'float32'), scores.ctx)).mean()
+
+
+def load_parameters(net, path, ctx=None):
+    """Load a .params file into a net, all of it or nothing.
+
+    As Gluon's `load_parameters`, but `machine.params` reads the file. ctx: a
+    device or a list of them, the CPU if None. Raises OSError, and ValueError
+    where the file is damaged or does not fit.
+    """
+    found = params.read(path)
+    wanted = net._collect_params_with_prefix()
+    if not any('.' in name for name in found):
+        # Of old versions: the names of all parameters, without the net's own
+        found = {f'{net.prefix}{re.sub("^(arg|aux):", "", name)}': array
+                 for name, array in found.items()}
+        wanted = dict(net.collect_params().items())
+    _check_fit(found, wanted)
+    for name, array in found.items():
+        wanted[name]._load_init(np.array(array), ctx or mx.cpu())
+
+
+def _check_fit(found, wanted):
+    """Refuse arrays that are not those of parameters, both by name."""
+    # Of parameters with several names, one name is stored
+    known = {id(param) for name, param in wanted.items() if name in found}
+    for name, param in wanted.items():
+        if id(param) not in known:
+            raise ValueError(f'{name} is missing')
+    for name, array in found.items():
+        if name not in wanted:
+            raise ValueError(f'the model has no {name}')
+        shape = wanted[name].shape
+        if array.dtype != wanted[name].dtype or shape is not None and (
+                len(shape) != array.ndim or any(
+                    known not in (-1, size)
+                    for known, size in zip(shape, array.shape))):
+            raise ValueError(
+                f'the shape of {name} is {array.shape} ({array.dtype}) there '
+                f'and {shape} ({onp.dtype(wanted[name].dtype)}) in the model')

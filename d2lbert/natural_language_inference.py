@@ -13,9 +13,8 @@ from d2lbert import hub
 from d2lbert.bert import BERTModel
 from d2lbert.bert_dataset import _check_max_len
 from d2lbert.devices import try_all_gpus
-from d2lbert.layers import Dense
-from d2lbert.machine.backend import gluon, last_line, mx, nn
-from d2lbert.machine.files import Name
+from d2lbert.layers import Dense, load_parameters
+from d2lbert.machine.backend import gluon, nn
 from d2lbert.numbered import stretched
 from d2lbert.packing import at_first_places
 from d2lbert.text import CLS, PAD, RESERVED, SEP, UNK, Vocab, tokenize
@@ -105,12 +104,12 @@ def load_pretrained_model(pretrained_model, num_hiddens=None,
         raise ValueError(f'the archive of {pretrained_model} holds no '
                          f'{path.name}')
     try:
-        bert.load_parameters(Name(path), ctx=devices or try_all_gpus())
-    except (mx.MXNetError, AssertionError, ValueError, OSError) as error:
+        load_parameters(bert, path, devices or try_all_gpus())
+    except (ValueError, OSError) as error:
         raise ValueError(
             f'{path} does not hold the parameters of a model of these sizes '
             f'({", ".join(map(str, sizes))}; max_len {max_len}): '
-            f'{last_line(error)}') from None
+            f'{error}') from None
     bert.vocab = vocab
     return bert, vocab
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as onp
 
+from d2lbert.machine import npz
 from d2lbert.machine.arguments import UsageError, check_out, writing
 
 #: Rows of a Parquet file that are written at once.
@@ -56,12 +57,13 @@ def read_npy(path, flag):
     Raises ValueError, with the flag that names the file, where it is none.
     """
     try:
-        rows, about = onp.load(path, mmap_mode='r'), {}
+        rows, about = npz.mapped(path), {}
         with open(path, 'rb') as file:
             file.seek(rows.offset + rows.nbytes)
             rest = file.read(1 << 16)
         if rest:
-            about = json.loads(bytes(onp.load(io.BytesIO(rest))))
+            about = json.loads(bytes(npz.read_array(io.BytesIO(rest),
+                                                    len(rest))))
         if rows.ndim != 2 or rows.dtype.kind != 'f' or not isinstance(
                 about, dict):
             raise ValueError('it does not hold rows of numbers')

@@ -25,6 +25,7 @@ from d2lbert.text import Vocab
 from d2lbert.training import models, runs
 from d2lbert.training.runs import (
     RunError,
+    check_described,
     is_finetuned,
     load_parameters,
     read_config,
@@ -74,15 +75,21 @@ def load_finetuned(folder, ctx=None, trainable=True):
         raise RunError(f'there is no run folder {folder}')
     if not models.is_run(folder) and stored_here(folder):
         return load_finetuned_folder(folder, ctx, trainable)
-    net, tokenizer = made_of(read_config(folder), folder)
+    net, tokenizer = made_of(
+        read_config(folder), folder,
+        lambda model: check_described(model, folder))
     if not trainable:
         net.collect_params().setattr('grad_req', 'null')
     load_parameters(net, folder / 'model.params', ctx or mx.cpu())
     return net, tokenizer
 
 
-def made_of(config, folder):
-    """The net without weights and the tokenizer that config.json tells of."""
+def made_of(config, folder, check=None):
+    """The net without weights and the tokenizer that config.json tells of.
+
+    check: called with the arguments of the net before it is made; raises
+    ValueError where no tensor of the run has these sizes.
+    """
     if not isinstance(config, dict) or 'finetuned' not in config:
         raise RunError(f'{folder} is no run of d2lbert finetune: name one '
                        'that is')
@@ -90,8 +97,12 @@ def made_of(config, folder):
         about = About.of(config['finetuned'])
         if about.kind not in KINDS:
             raise ValueError(f'its kind is {about.kind!r}')
+        if check is not None:
+            check(config['model'])
         net = FineTuned.of_config(config['model'], about.kind,
                                   about.num_scores, about.dropout)
+    except RunError:
+        raise
     except (ValueError, TypeError, KeyError, OverflowError) as error:
         raise RunError(f'{folder / "config.json"} does not describe a '
                        f'fine-tuned model: {error}') from None

@@ -8,7 +8,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from d2lbert.machine.terminal import warn
-from d2lbert.pretrained.pieces import TokenizerError, library, read_json
+from d2lbert.pretrained.pieces import (
+    TokenizerError,
+    by_number,
+    library,
+    read_json,
+)
 
 VOCAB, VOCAB_JSON, MERGES, CODES = (
     'vocab.txt', 'vocab.json', 'merges.txt', 'bpe.codes')
@@ -51,6 +56,7 @@ def read(folder, config, special_of):
     if not all(type(idx) is int and idx >= 0 for idx in vocab.values()):
         raise TokenizerError(f'{folder / VOCAB_JSON} is damaged: it must give '
                              'each token its number; fetch it again')
+    by_number(vocab, folder / VOCAB_JSON)
     if not any(token.endswith(END) for token in vocab):
         return _roberta(folder, vocab, config, special_of)
     if '<special1>' in vocab:
@@ -101,7 +107,7 @@ def _flaubert(folder, vocab, config, special_of):
     special = special_of(vocab, {'mask_token': '<special1>', **config,
                                  'cls_token': config.get('bos_token', '<s>')},
                          path)
-    tokens = _in_order(vocab, path)
+    tokens = by_number(vocab, path)
     merges = _pairs(folder / MERGES)
     tokenizer = _made(path, _with_all(vocab, merges), merges,
                       unk_token=special['unk'], end_of_word_suffix=END)
@@ -138,7 +144,7 @@ def _phobert(folder, config, special_of):
     mask = config.get('mask_token', '<mask>')
     vocab.setdefault(mask, len(vocab))
     special = special_of(vocab, config, path)
-    tokens = _in_order(vocab, path)
+    tokens = by_number(vocab, path)
     # There @@ ends what goes on; here END what does not
     ours = {token if token in first or token == mask else token[:-2]
             if token.endswith('@@') and len(token) > 2 else token + END: idx
@@ -185,17 +191,6 @@ def _with_all(vocab, merges):
                 found[token] = beyond
                 beyond += 1
     return found
-
-
-def _in_order(vocab, path):
-    """The tokens by their numbers, a list."""
-    tokens = [''] * (1 + max(vocab.values()))
-    if len(tokens) > 2 * len(vocab) + 1000:
-        raise TokenizerError(f'{path} is damaged: it numbers {len(vocab)} '
-                             f'tokens up to {len(tokens) - 1}; fetch it again')
-    for token, idx in vocab.items():
-        tokens[idx] = token
-    return tokens
 
 
 def _pairs(path):

@@ -14,6 +14,7 @@ from d2lbert.machine.files import new_folder, write_text
 from d2lbert.machine.terminal import warn
 from d2lbert.pretrained import config as configs
 from d2lbert.pretrained import names, storage
+from d2lbert.pretrained.bounds import check_layers
 from d2lbert.pretrained.families import family_of, net_of
 from d2lbert.pretrained.names import HEADS, PARTS
 from d2lbert.pretrained.sentence_folders import load_pooling
@@ -102,10 +103,11 @@ def open_folder(folder):
             '(nothing is fetched by name)')
     keywords, config = configs.keywords(folder / 'config.json')
     found = storage.stored(folder)
-    if (keywords.get('num_groups') or keywords['num_layers']) > len(found):
-        raise PretrainedError(
-            f'{folder} holds {len(found)} tensors, which cannot be the '
-            f'{keywords["num_layers"]} layers that its config.json says')
+    try:
+        check_layers(keywords, len(found))
+    except ValueError as error:
+        raise PretrainedError(f'{folder} does not hold what its config.json '
+                              f'describes: {error}') from None
     family = family_of(keywords)
     current = {name: found[theirs]
                for name, theirs in names.in_table(found, family).items()}

@@ -217,7 +217,7 @@ def read(path):
         raise TokenizerError(f'{path} holds no tokenizer: expected a '
                              'tokenizer.json with a model in it')
     try:
-        return library().Tokenizer.from_str(json.dumps(found))
+        tokenizer = library().Tokenizer.from_str(json.dumps(found))
     except ImportError:
         raise
     except BaseException as error:
@@ -227,6 +227,8 @@ def read(path):
         raise TokenizerError(
             f'{path} holds no tokenizer that the library tokenizers can read '
             f'({error}): it is damaged, or of a later version') from None
+    by_number(tokenizer.get_vocab(with_added_tokens=True), path)
+    return tokenizer
 
 
 def read_vocab(path):
@@ -243,6 +245,21 @@ def read_vocab(path):
     if not tokens:
         raise TokenizerError(f'{path} is empty: expected a vocabulary, a '
                              'token a line')
+    return tokens
+
+
+def by_number(vocab, name='the tokenizer'):
+    """The tokens of {token: number} as a list, '' where there is none.
+
+    Raises `TokenizerError` for numbers far beyond that of tokens.
+    """
+    count = 1 + max(vocab.values(), default=-1)
+    if count > 2 * len(vocab) + 1000:
+        raise TokenizerError(f'{name} is damaged: it numbers {len(vocab)} '
+                             f'tokens up to {count - 1}; fetch it again')
+    tokens = [''] * count
+    for token, idx in vocab.items():
+        tokens[idx] = token
     return tokens
 
 

@@ -64,9 +64,7 @@ class WordPiece(Tokens):
         tokenizer.no_padding()
         if tokens is None:
             numbers = tokenizer.get_vocab(with_added_tokens=True)
-            tokens = [''] * (1 + max(numbers.values(), default=-1))
-            for token, idx in numbers.items():
-                tokens[idx] = token
+            tokens = pieces.by_number(numbers)
         self._number(tokens, special, max_len)
 
     def to_json(self):

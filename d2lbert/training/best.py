@@ -4,6 +4,7 @@ import math
 
 import numpy as onp
 
+from d2lbert.machine import params
 from d2lbert.machine.backend import np, npx
 from d2lbert.machine.files import Name, replacing
 from d2lbert.training import checkpoints
@@ -46,8 +47,8 @@ class Best:
         """What a checkpoint needs besides its own weights, {name: array}."""
         if self.step in (None, self.history.num_steps):
             return {}
-        return {f'{PREFIX}{name}': array.asnumpy()
-                for name, array in npx.load(Name(run / FILE)).items()}
+        return {f'{PREFIX}{name}': array
+                for name, array in params.read(run / FILE).items()}
 
     def restore(self, run, arrays):
         """Put back what `arrays` gave a checkpoint; the net is restored."""

@@ -11,8 +11,10 @@ from shlex import quote
 
 import numpy as onp
 
+from d2lbert.machine import npz
 from d2lbert.machine.backend import np
 from d2lbert.machine.files import replacing
+from d2lbert.pretrained.bounds import check_sizes
 from d2lbert.pretrained.vocabulary import PieceVocab
 from d2lbert.pretrained.wordpiece import WordPiece
 from d2lbert.text import RESERVED, Vocab
@@ -122,15 +124,7 @@ def load(path):
     """
     path = Path(path)
     try:
-        if path.is_file() and not zipfile.is_zipfile(path):
-            raise ValueError('it is no whole archive')
-        # Before NumPy believes the sizes that are written there
-        with zipfile.ZipFile(path) as archive:
-            broken = archive.testzip()
-        if broken is not None:
-            raise ValueError(f'{broken} in it is not what was written')
-        with onp.load(path, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
+        arrays = npz.read(path)
         if 'state' not in arrays:
             raise ValueError('it has no state')
         state = dict(json.loads(arrays.pop('state').tobytes().decode()))
@@ -147,6 +141,19 @@ def load(path):
             f'{path} is damaged or no checkpoint of d2lbert ({error})'
             + _offer_before(path)) from None
     return state, arrays
+
+
+def check_described(path, config, shapes):
+    """Refuse a description of a net that a checkpoint's tensors contradict.
+
+    config: arguments of the net; shapes: {name: shape}, of the checkpoint's
+    arrays. Raises `CheckpointError`.
+    """
+    try:
+        check_sizes(config, _weights(shapes).values())
+    except ValueError as error:
+        raise CheckpointError(f'{path} is damaged, or its run is: {error}'
+                              + _offer_before(path)) from None
 
 
 def _offer_before(path):

@@ -1,5 +1,7 @@
 """`pretrain`: a run of the chapter's objective, or of another one."""
+import contextlib
 import functools
+import json
 from pathlib import Path
 from shlex import quote
 from typing import Any, NamedTuple
@@ -102,10 +104,26 @@ def resumed(path, keywords, devices, stop=None, kind=PRETRAINING):
         run.checkpoint = (path, *checkpoints.load(path))
         run.settings = _settings_anew(path, run.checkpoint[1], keywords,
                                       kind)
+        _check_sizes(path, run, folder)
     except BaseException:
         run.close()
         raise
     return run
+
+
+def _check_sizes(path, run, folder):
+    """Refuse sizes of a net that no tensor of its checkpoint has."""
+    settings = dict(run.settings)
+    if settings.get('share_layers'):
+        settings['num_groups'] = 1
+    described = [settings]
+    with contextlib.suppress(OSError, ValueError, TypeError, KeyError,
+                             RecursionError):
+        described.append(dict(json.loads(
+            (folder / 'config.json').read_text('utf-8'))['model']))
+    for sizes in described:
+        checkpoints.check_described(path, sizes, {
+            name: array.shape for name, array in run.checkpoint[2].items()})
 
 
 def _settings_anew(path, state, keywords, kind):

@@ -4,8 +4,11 @@ import json
 from pathlib import Path
 from shlex import quote
 
-from d2lbert.machine.backend import last_line, mx, npx
+from d2lbert import layers
+from d2lbert.machine import params
+from d2lbert.machine.backend import last_line, mx
 from d2lbert.machine.files import Name, replacing, write_text
+from d2lbert.pretrained.bounds import check_sizes
 from d2lbert.pretrained.families import net_of
 from d2lbert.pretrained.vocabulary import PieceVocab
 from d2lbert.pretrained.wordpiece import VOCAB, is_in
@@ -51,8 +54,8 @@ def save_parameters(net, path):
         try:
             net.save_parameters(Name(part), deduplicate=True)
             # A disk that is full at the last bytes goes unnoticed there
-            npx.load(Name(part))
-        except mx.MXNetError as error:
+            params.stored(part)
+        except (mx.MXNetError, ValueError) as error:
             raise OSError(f'{path} cannot be written whole (is the disk '
                           f'full?): {last_line(error)}') from None
 
@@ -96,6 +99,7 @@ def _described_net(folder, trainable):
             raise RunError(f'{folder} holds a fine-tuned model, which has '
                            'other scores: d2lbert predict and evaluate, '
                            'load_run and load_finetuned know it')
+        check_described(config['model'], folder)
         net = net_of(config['model'])
         net.trained_len = _trained_len(config)
         net.random_heads = tuple(config.get('random_heads', ()))
@@ -107,6 +111,22 @@ def _described_net(folder, trainable):
     except (ValueError, TypeError, KeyError, OverflowError) as error:
         raise RunError(f'{folder / "config.json"} does not describe a model: '
                        f'{error}') from None
+
+
+def check_described(model, folder):
+    """Compare a net's arguments with the tensors in a run folder.
+
+    Raises `ValueError` for sizes that no tensor has, and `RunError` where
+    model.params is damaged.
+    """
+    if not isinstance(model, dict):
+        raise TypeError(f'a model is a table of arguments, not {model!r}')
+    path = folder / 'model.params'
+    try:
+        found = params.stored(path)
+    except (ValueError, OSError) as error:
+        raise _unreadable(path, error) from None
+    check_sizes(model, [tensor.shape for tensor in found.values()])
 
 
 def _trained_len(config):
@@ -155,8 +175,11 @@ def is_finetuned(folder):
 def load_parameters(net, path, ctx=None):
     """Load a .params file into net; `RunError` where it does not fit."""
     try:
-        net.load_parameters(Name(path), ctx=ctx or mx.cpu())
-    except (mx.MXNetError, AssertionError, ValueError, OSError) as error:
-        raise RunError(f'{path} does not hold the parameters of this model '
-                       f'(damaged, or of another one): {last_line(error)}'
-                       ) from None
+        layers.load_parameters(net, path, ctx)
+    except (ValueError, OSError) as error:
+        raise _unreadable(path, error) from None
+
+
+def _unreadable(path, error):
+    return RunError(f'{path} does not hold the parameters of this model '
+                    f'(damaged, or of another one): {error}')

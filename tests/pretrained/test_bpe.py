@@ -120,3 +120,11 @@ def test_damaged_files_are_told_in_one_sentence(kind, name, text, said,
     with pytest.raises(TokenizerError, match=said) as error:
         WordPiece.load(tmp_path)
     assert '\n' not in str(error.value) and str(tmp_path) in str(error.value)
+
+
+def test_numbers_far_beyond_the_tokens_are_refused(tmp_path):
+    (tmp_path / 'vocab.json').write_text(
+        '{"<s>": 0, "<pad>": 1, "</s>": 2, "<unk>": 3, "a": 2147483648}')
+    (tmp_path / 'merges.txt').write_text('#version: 0.2\n')
+    with pytest.raises(TokenizerError, match='5 tokens up to 2147483648'):
+        WordPiece.load(tmp_path)

@@ -558,3 +558,14 @@ def test_a_word_of_megabytes_takes_seconds(tmp_path, word):
     assert time.monotonic() - begun < 60
     if word[1] != '.':
         assert ids[:begins[1]].tolist() == [tokenizer.unk_id]
+
+
+def test_numbers_far_beyond_the_tokens_are_refused(tmp_path):
+    WordPiece.of_counts({'a': 1, 'b': 1}, 10, min_frequency=1).save(tmp_path)
+    path = tmp_path / 'tokenizer.json'
+    found = json.loads(path.read_text('utf-8'))
+    found['model']['vocab']['b'] = 1 << 31
+    path.write_text(json.dumps(found))
+    with pytest.raises(pieces.TokenizerError,
+                       match='7 tokens up to 2147483648'):
+        WordPiece.load(tmp_path)

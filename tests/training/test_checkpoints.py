@@ -427,3 +427,26 @@ def test_what_is_not_there_is_named(tmp_path):
         d2l.pretrain(resume=tmp_path / 'none')
     with pytest.raises(runs.RunError, match='has no checkpoint to resume'):
         d2l.pretrain(resume=tmp_path)
+
+
+def test_a_compressed_checkpoint_is_refused(copy):
+    """It could unpack to any size."""
+    path = checkpoints.all_of(copy)[-1]
+    with onp.load(path) as file:
+        onp.savez_compressed(path, **dict(file), more=onp.zeros(1 << 25))
+    assert path.stat().st_size < 1 << 21
+    with pytest.raises(CheckpointError, match='it is compressed'):
+        checkpoints.load(path)
+
+
+@pytest.mark.parametrize('settings, reason', [
+    (dict(num_layers=10 ** 9), 'cannot be 1000000000 layers'),
+    (dict(num_layers=10 ** 9, share_layers=True), 'may share'),
+    (dict(num_hiddens=10 ** 9), 'num_hiddens is 1000000000'),
+    (dict(max_len=10 ** 9), 'max_len is 1000000000')])
+def test_settings_that_no_tensor_has_are_refused(copy, settings, reason):
+    path = checkpoints.all_of(copy)[-1]
+    state, _ = checkpoints.load(path)
+    rewritten(path, settings=dict(state['settings'], **settings))
+    with pytest.raises(CheckpointError, match=reason):
+        d2l.pretrain(resume=copy, num_steps=6)

@@ -13,7 +13,7 @@ import pytest
 import reference
 
 import d2lbert as d2l
-from d2lbert.machine.backend import npx
+from d2lbert.machine.backend import mx, npx
 from d2lbert.machine.files import write_text
 from d2lbert.objectives import mlm_nsp
 from d2lbert.training import folder as run_folder
@@ -583,3 +583,63 @@ def test_a_device_or_pipe_is_written_to_and_not_replaced(tmp_path):
     finally:
         os.close(end)
     assert pipe.is_fifo() and list(tmp_path.iterdir()) == [pipe]
+
+
+def described(run, **sizes):
+    """Let config.json of a run describe another model."""
+    config = json.loads((run / 'config.json').read_text('utf-8'))
+    config['model'].update(sizes)
+    (run / 'config.json').write_text(json.dumps(config))
+
+
+@pytest.mark.parametrize('sizes, reason', [
+    (dict(num_layers=10 ** 9), 'cannot be 1000000000 layers'),
+    (dict(num_groups=10 ** 9, num_layers=10 ** 9), 'may share'),
+    (dict(num_groups=1, num_layers=10 ** 9), 'may share their tensors'),
+    (dict(num_groups=1, inner_group_num=10 ** 9), 'cannot be 1000000000'),
+    (dict(num_hiddens=10 ** 9, num_heads=10 ** 9), 'num_hiddens is 10{9},'),
+    (dict(ffn_num_hiddens=10 ** 12), 'ffn_num_hiddens is 10{12}, but no'),
+    (dict(vocab_size=10 ** 10), 'vocab_size is 10{10}, but no tensor'),
+    (dict(positional='sinusoidal', max_len=10 ** 9), 'max_len is 10{9}, ')])
+def test_sizes_that_no_tensor_has_are_refused_before_a_net_is_made(
+        copy, monkeypatch, sizes, reason):
+    described(copy, **sizes)
+    monkeypatch.setattr('d2lbert.training.runs.net_of', None)
+    with pytest.raises(RunError, match=reason):
+        d2l.load_run(copy)
+
+
+def test_mxnet_parses_no_file_of_parameters(copy, monkeypatch):
+    def parse(*args):
+        raise AssertionError
+    for module in mx.nd, npx, mx.nd.utils, mx.numpy_extension.utils:
+        monkeypatch.setattr(module, 'load', parse)
+    d2l.load_run(copy)
+
+
+def test_a_count_beyond_the_file_is_refused(copy):
+    data = (copy / 'model.params').read_bytes()
+    (copy / 'model.params').write_bytes(
+        data[:16] + (20_000_000).to_bytes(8, 'little') + data[24:])
+    with pytest.raises(RunError, match='tells of 20000000 arrays'):
+        d2l.load_run(copy)
+
+
+def test_the_book_reads_what_is_written_here_and_the_other_way(run, copy,
+                                                               book):
+    net, vocab = d2l.load_run(run)
+    sizes = dict(num_hiddens=8, ffn_num_hiddens=8, num_heads=2, num_layers=1,
+                 dropout=0.2, max_len=1000)
+    other = book.BERTModel(len(vocab), *sizes.values())
+    other.load_parameters(str(run / 'model.params'))
+    ours, theirs = (
+        {name: param.data().asnumpy() for name, param
+         in model._collect_params_with_prefix().items()}
+        for model in (net, other))
+    assert ours.keys() == theirs.keys()
+    for name in ours:
+        assert onp.array_equal(ours[name], theirs[name]), name
+    other.save_parameters(str(copy / 'model.params'))
+    back = d2l.load_run(copy)[0]._collect_params_with_prefix()
+    for name in ours:
+        assert onp.array_equal(back[name].data().asnumpy(), ours[name]), name
