@@ -3,7 +3,6 @@
 And what it takes from "Natural Language Inference and the Dataset". N
 examples, B batch, T tokens (max_len), H hiddens.
 """
-import json
 import re
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from d2lbert.bert_dataset import _check_max_len
 from d2lbert.devices import try_all_gpus
 from d2lbert.layers import Dense, load_parameters
 from d2lbert.machine.backend import gluon, nn
+from d2lbert.machine.files import read_json
 from d2lbert.numbered import stretched
 from d2lbert.packing import at_first_places
 from d2lbert.text import CLS, PAD, RESERVED, SEP, UNK, Vocab, tokenize
@@ -117,7 +117,7 @@ def load_pretrained_model(pretrained_model, num_hiddens=None,
 def _read_vocab(path):
     """The `Vocab` of a file with a list of tokens."""
     try:
-        tokens = json.loads(path.read_text('utf-8'))
+        tokens = read_json(path)
     except (OSError, ValueError) as error:
         raise ValueError(f'{path} cannot be read: {error}') from None
     if not (isinstance(tokens, list) and tokens[:1] == [UNK] and all(

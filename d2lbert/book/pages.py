@@ -1,5 +1,4 @@
 """Pages of the book: notebooks and Markdown sources, read as notebooks."""
-import json
 import re
 import warnings
 from pathlib import Path
@@ -10,6 +9,7 @@ from nbformat import v4
 
 from d2lbert.book.tabs import TAB, is_ours, split_tabs, tabs_of
 from d2lbert.machine.arguments import failures_of
+from d2lbert.machine.files import parse_json
 from d2lbert.machine.textfiles import whole
 
 PICTURE = '(a picture)'
@@ -162,7 +162,7 @@ def _stored_outputs(path):
 
 def _read_outputs(path):
     try:
-        cells = json.loads(whole(path))['cells']
+        cells = parse_json(whole(path))['cells']
         return {name: printed_lines(map(_as_nbformat, cell['outputs']))
                 for name, cell in cells.items()}
     except (AttributeError, KeyError, TypeError, ValueError) as error:

@@ -13,6 +13,7 @@ import numpy as onp
 
 from d2lbert.machine import npz
 from d2lbert.machine.arguments import UsageError, check_out, writing
+from d2lbert.machine.files import parse_json
 
 #: Rows of a Parquet file that are written at once.
 ROWS = 1 << 12
@@ -62,7 +63,7 @@ def read_npy(path, flag):
             file.seek(rows.offset + rows.nbytes)
             rest = file.read(1 << 16)
         if rest:
-            about = json.loads(bytes(npz.read_array(io.BytesIO(rest),
+            about = parse_json(bytes(npz.read_array(io.BytesIO(rest),
                                                     len(rest))))
         if rows.ndim != 2 or rows.dtype.kind != 'f' or not isinstance(
                 about, dict):

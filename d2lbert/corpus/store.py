@@ -24,7 +24,7 @@ from d2lbert.corpus.cut_text import (
 from d2lbert.corpus.numbering import looked_up, narrow
 from d2lbert.corpus.word_pieces import PieceTypes, in_pieces
 from d2lbert.machine import cache
-from d2lbert.machine.files import locked
+from d2lbert.machine.files import locked, read_json
 from d2lbert.machine.threads import in_order
 from d2lbert.machine.unchanged import Unchanged
 from d2lbert.numbered import BLOCK_WORDS
@@ -223,7 +223,7 @@ def is_whole(store):
         return False
     unchanged = Unchanged()
     try:
-        manifest = json.loads((store / MANIFEST).read_text())
+        manifest = read_json(store / MANIFEST)
         whole = {VOCAB, 'train/ids.npy'} <= set(manifest) and all(
             unchanged.get('size and CRC-32', store / name,
                           size_and_sum) == expected
@@ -236,7 +236,7 @@ def is_whole(store):
 
 def names(store):
     """The names of the files of a whole store."""
-    return set(json.loads((store / MANIFEST).read_text()))
+    return set(read_json(store / MANIFEST))
 
 
 # Where a store lies

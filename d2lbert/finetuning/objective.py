@@ -1,6 +1,5 @@
 """Fine-tuning as an objective of a run: its examples, net and figures."""
 import hashlib
-import json
 import math
 from collections import namedtuple
 from pathlib import Path
@@ -18,6 +17,7 @@ from d2lbert.finetuning.sources import (
 )
 from d2lbert.finetuning.tasks import TASKS
 from d2lbert.machine.backend import mx
+from d2lbert.machine.files import read_json
 from d2lbert.machine.hardware import require_memory
 from d2lbert.pretrained.families import family_of
 from d2lbert.training.best import best_step
@@ -202,7 +202,7 @@ def begun_net(folder):
     """The net and tokenizer of a run that is not finished."""
     folder = Path(folder)
     try:
-        config = json.loads((folder / 'config.json').read_text('utf-8'))
+        config = read_json(folder / 'config.json')
     except (OSError, ValueError) as error:
         raise RunError(f'{folder / "config.json"} is damaged: {error}'
                        ) from None

@@ -15,6 +15,7 @@ from d2lbert.machine.files import (
     RUNS,
     missing,
     new_run_folder,
+    read_json,
     remove_empty,
     write_text,
 )
@@ -129,8 +130,7 @@ def _found(folder, settings):
     """FINISHED, BEGUN, or None where there is no such run to go on with."""
     if not is_finetuned(folder):
         return None
-    training = json.loads((folder / 'config.json').read_text('utf-8')).get(
-        'training', {})
+    training = read_json(folder / 'config.json').get('training', {})
     # A run that is to be replaced has other settings
     if any(training.get(name) != value for name, value in settings.items()
            if name not in ANEW):
@@ -173,7 +173,7 @@ def _write(out, state):
 
 def _read(out):
     try:
-        state = dict(json.loads((out / FILE).read_text('utf-8')))
+        state = dict(read_json(out / FILE))
         dict(state['settings'])['num_epochs'] + sum(state['seeds'])
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise RunError(f'{out / FILE} is damaged ({error}): resume the runs '

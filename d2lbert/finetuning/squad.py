@@ -9,6 +9,7 @@ from typing import NamedTuple, Optional
 
 from d2lbert.finetuning.tables import TaskError
 from d2lbert.machine import textfiles
+from d2lbert.machine.files import parse_json
 from d2lbert.machine.terminal import warn
 
 
@@ -47,12 +48,14 @@ def read_squad(path):
     on standard error.
     """
     try:
-        whole = json.loads(textfiles.whole(path))
+        whole = parse_json(textfiles.whole(path))
     except json.JSONDecodeError as error:
         raise TaskError(f'{path}, line {error.lineno}: no JSON ({error.msg} '
                         f'at column {error.colno}): fetch it again') from None
-    except RecursionError:
-        raise TaskError(f'{path} is nested too deeply for SQuAD') from None
+    except textfiles.TextFileError:
+        raise
+    except ValueError as error:
+        raise TaskError(f'{path} is no file of SQuAD: {error}') from None
     look = _Look(path)
     questions, contexts, answers, ids = [], [], [], []
     impossible = False

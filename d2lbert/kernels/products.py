@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as onp
 
 from d2lbert.machine.cache import is_trusted, make_private
-from d2lbert.machine.files import replacing
+from d2lbert.machine.files import read_json, replacing
 
 __all__ = ['NAMES', 'Choice', 'chosen', 'cpu', 'mode', 'record', 'resume',
            'trial', 'use', 'words_of']
@@ -158,7 +158,7 @@ def _measured(library, path, tiles):
     names = NAMES if tiles else NAMES[:2]
     kept = path.with_name(path.name + '.products')
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        found = json.loads(kept.read_text('utf-8'))
+        found = read_json(kept)
         if (is_trusted(kept.stat()) and found['cpu'] == cpu()
                 and set(names) <= set(found['seconds'])):
             return dict(

@@ -20,6 +20,10 @@ def unpack(archive, base):
         try:
             for name, is_folder, opened in _members(archive):
                 parts = PurePosixPath(name).parts
+                if not parts and not is_folder:
+                    raise ArchiveError(
+                        f'{archive}: a member has no name, so nothing of '
+                        'the archive is unpacked')
                 if ('..' in parts or name.startswith('/')
                         or '\\' in name or '\0' in name):
                     raise ArchiveError(
@@ -51,7 +55,7 @@ def _members(archive):
     if archive.endswith('.zip'):
         with zipfile.ZipFile(archive) as f:
             for info in f.infolist():
-                yield info.filename, info.is_dir(), (
+                yield info.filename, info.filename.endswith('/'), (
                     lambda info=info: f.open(info))
     elif archive.endswith(('.tar', '.gz', '.tgz')):
         with tarfile.open(archive) as f:

@@ -3,6 +3,7 @@ import contextlib
 import ctypes
 import errno
 import itertools
+import json
 import os
 import secrets
 import shutil
@@ -140,6 +141,22 @@ def write_text(path, text):
     """
     with replacing(path) as part:
         part.write_text(text, encoding='utf-8', errors='backslashreplace')
+
+
+def parse_json(text):
+    """The object that a text of JSON describes; ValueError for any other.
+
+    Python raises RecursionError for brackets in thousands of brackets.
+    """
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError('its brackets are nested too deeply') from None
+
+
+def read_json(path):
+    """The object in a JSON file; raises OSError and ValueError."""
+    return parse_json(Path(path).read_text('utf-8'))
 
 
 class Name(str):

@@ -327,7 +327,9 @@ def _check_is_text(path, head, layers):
 def _of_zip(path, stack, f):
     """The only file of the zip archive in `f`."""
     archive = stack.enter_context(zipfile.ZipFile(f))
-    infos = [info for info in archive.infolist() if not info.is_dir()]
+    # `is_dir` of some versions of Python needs a name that is not empty
+    infos = [info for info in archive.infolist()
+             if not info.filename.endswith('/')]
     names = {info.filename for info in infos}
     # How Office, OpenDocument and e-books are packed
     if names & {'[Content_Types].xml', 'mimetype'}:

@@ -5,7 +5,6 @@ ends, with or without a byte order mark.
 """
 import contextlib
 import itertools
-import json
 import os
 import re
 import shutil
@@ -17,6 +16,7 @@ from typing import NamedTuple
 
 from d2lbert.machine import textfiles
 from d2lbert.machine.arguments import failures_of
+from d2lbert.machine.files import parse_json
 from d2lbert.machine.textfiles import TextFileError
 
 #: The name of standard input among paths, and in messages.
@@ -188,7 +188,7 @@ def _check_format(source, first, field):
 def _fields(data):
     """The names of the first object's fields with text, for an error."""
     with contextlib.suppress(ValueError, AttributeError):
-        first = json.loads(data.decode('utf-8-sig').strip().split('\n')[0])
+        first = parse_json(data.decode('utf-8-sig').strip().split('\n')[0])
         names = [name for name, value in first.items()
                  if isinstance(value, str)]
         if names:
@@ -205,8 +205,8 @@ def _json_texts(source, found, field):
         if not line.strip():
             continue
         try:
-            item = json.loads(line)
-        except (ValueError, RecursionError):
+            item = parse_json(line)
+        except ValueError:
             item = None
         if not isinstance(item, dict):
             raise TextFileError(f'{source}, line {number} is no JSON object: '

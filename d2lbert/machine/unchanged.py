@@ -11,6 +11,7 @@ import time
 import zlib
 
 from d2lbert.machine import cache, files
+from d2lbert.machine.files import read_json
 
 INDEX = 'unchanged.json'
 
@@ -87,7 +88,7 @@ def _load(index):
     if not cache.is_ours(index):
         return {}
     try:
-        sealed = json.loads(index.read_text('utf-8'))
+        sealed = read_json(index)
         facts = sealed['facts']
         return facts if sealed == _sealed(facts) else {}
     except (OSError, ValueError, TypeError, KeyError):

@@ -1,11 +1,11 @@
 """What a run left of its training, and a figure of it."""
 import csv
-import json
 import math
 import os
 from pathlib import Path
 from typing import NamedTuple
 
+from d2lbert.machine.files import read_json
 from d2lbert.progress import POINT
 from d2lbert.training.models import is_run
 from d2lbert.training.runs import RunError
@@ -52,7 +52,7 @@ def read_record(run):
             rows = [{name: _number(name, value) for name, value
                      in row.items() if value not in ('', None)}
                     for row in csv.DictReader(file)]
-        config = dict(json.loads((folder / 'config.json').read_text('utf-8')))
+        config = dict(read_json(folder / 'config.json'))
         return _record(name_of(folder), rows, config, _text(folder))
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise RunError(f'the history of {folder} is damaged: {error}'

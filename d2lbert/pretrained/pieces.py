@@ -3,6 +3,7 @@
 What `wordpiece.WordPiece` stands on; nobody else calls the library.
 """
 import collections
+import contextlib
 import itertools
 import json
 import re
@@ -12,7 +13,7 @@ import numpy as onp
 
 from d2lbert.kernels import cut as compiled
 from d2lbert.kernels import draw
-from d2lbert.machine import textfiles
+from d2lbert.machine import files, textfiles
 from d2lbert.machine.threads import in_order, interruptible
 from d2lbert.text import UNK
 from d2lbert.words import line_ends
@@ -201,10 +202,10 @@ def _repeated(counts):
 def read_json(path):
     """The object in a JSON file."""
     try:
-        found = json.loads(Path(path).read_text('utf-8'))
+        found = files.read_json(path)
         if not isinstance(found, dict):
             raise ValueError(f'it holds a {type(found).__name__}')
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise TokenizerError(f'{path} is damaged, it is no JSON object '
                              f'({error}): fetch it again') from None
     return found
@@ -217,13 +218,9 @@ def read(path):
         raise TokenizerError(f'{path} holds no tokenizer: expected a '
                              'tokenizer.json with a model in it')
     try:
-        tokenizer = library().Tokenizer.from_str(json.dumps(found))
-    except ImportError:
-        raise
-    except BaseException as error:
-        # The library raises bare Exceptions, and others when it panics
-        if isinstance(error, (KeyboardInterrupt, SystemExit, MemoryError)):
-            raise
+        with asking():
+            tokenizer = library().Tokenizer.from_str(json.dumps(found))
+    except (ValueError, TypeError, OverflowError, RecursionError) as error:
         raise TokenizerError(
             f'{path} holds no tokenizer that the library tokenizers can read '
             f'({error}): it is damaged, or of a later version') from None
@@ -294,6 +291,24 @@ def change_normalizer(tokenizer, options):
             **{**found, **options})
 
 
+@contextlib.contextmanager
+def asking(what='this text'):
+    """Turn an error of the library into a `TokenizerError`.
+
+    It raises bare Exceptions, and panics, which are no Exceptions, where the
+    regular expression of a tokenizer takes too many steps.
+    """
+    try:
+        yield
+    except BaseException as error:
+        if type(error) is Exception or type(
+                error).__name__ == 'PanicException':
+            raise TokenizerError(f'the tokenizer cannot serve {what} '
+                                 f'({error}): choose another tokenizer'
+                                 ) from None
+        raise
+
+
 class WordCutter:
     """Cuts words into the pieces of a tokenizer, without special tokens.
 
@@ -327,9 +342,11 @@ class WordCutter:
         if self._fast is not None:
             counts, ids = self._fast.cut(lines)
         left = onp.flatnonzero(counts < 0)
-        counts, ids = _filled(counts, ids, left, [
-            encoding.ids for encoding in self._plain.encode_batch(
-                [lines[begins[k]:ends[k]].decode() for k in left])])
+        with asking():
+            found = self._plain.encode_batch(
+                [lines[begins[k]:ends[k]].decode() for k in left])
+        counts, ids = _filled(counts, ids, left,
+                              [encoding.ids for encoding in found])
         for word, its_ids in self._given.items():
             if word.encode() in lines:
                 places = onp.searchsorted(ends, [found.start() for found in

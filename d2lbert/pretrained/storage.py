@@ -2,7 +2,6 @@
 
 Nothing is ever unpickled, as that would run what a file says.
 """
-import json
 import stat
 import struct
 from pathlib import Path
@@ -10,6 +9,8 @@ from shlex import quote
 from typing import Any, NamedTuple
 
 import numpy as onp
+
+from d2lbert.machine import files
 
 WEIGHTS = 'model.safetensors'
 INDEX = f'{WEIGHTS}.index.json'
@@ -42,7 +43,7 @@ def safetensors():
 def read_json(path, kind=dict):
     """The object that a JSON file holds, as a dict; or a list, as `kind`."""
     try:
-        found = json.loads(Path(path).read_text('utf-8'))
+        found = files.read_json(path)
     except FileNotFoundError:
         raise PretrainedError(f'{Path(path).parent} has no {Path(path).name}:'
                               ' it is no folder of a pretrained model'
@@ -50,7 +51,7 @@ def read_json(path, kind=dict):
     except OSError as error:
         raise PretrainedError(f'{path} cannot be read: {error.strerror}'
                               ) from None
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise PretrainedError(f'{path} is damaged: {error}; fetch it again'
                               ) from None
     if not isinstance(found, kind):
@@ -140,7 +141,7 @@ def _stored_in(path):
             pass
         with open(path, 'rb') as file:
             size, = struct.unpack('<Q', file.read(8))
-            header = json.loads(file.read(size))
+            header = files.parse_json(file.read(size))
             header.pop('__metadata__', None)
             rest = file.seek(0, 2) - 8 - size
         if rest < max((of['data_offsets'][1] for of in header.values()),

@@ -75,10 +75,16 @@ class WordPiece(Tokens):
 
     @classmethod
     def from_json(cls, text):
-        """What `to_json` gave."""
-        found = json.loads(text)
-        return cls(pieces.library().Tokenizer.from_str(found['tokenizer']),
-                   found['special'], found['max_len'], found['config'])
+        """The tokenizer that `to_json` wrote.
+
+        Raises ValueError, TypeError or KeyError for other text.
+        """
+        found = files.parse_json(text)
+        with pieces.asking('its own description'):
+            tokenizer = pieces.library().Tokenizer.from_str(
+                found['tokenizer'])
+        return cls(tokenizer, found['special'], found['max_len'],
+                   found['config'])
 
     def described(self):
         """What its ids depend on, as JSON has it."""
@@ -217,7 +223,8 @@ class WordPiece(Tokens):
 
     def decode(self, ids):
         """The text of a list of ids, without special tokens."""
-        return self.tokenizer.decode(ids, skip_special_tokens=True)
+        with pieces.asking('these tokens'):
+            return self.tokenizer.decode(ids, skip_special_tokens=True)
 
     def _encode(self, texts, pairs, max_len, are_words):
         texts = listed(texts, 'texts')
@@ -240,7 +247,8 @@ class WordPiece(Tokens):
         def encode(is_abandoned=None):
             return self.tokenizer.encode_batch(
                 texts, is_pretokenized=are_words, add_special_tokens=False)
-        return encode() if letters < LONG else interruptible(encode)
+        with pieces.asking():
+            return encode() if letters < LONG else interruptible(encode)
 
     def _joined(self, first, second, room):
         if room is not None:
@@ -249,7 +257,8 @@ class WordPiece(Tokens):
             first.truncate(lengths[0])
             if second is not None:
                 second.truncate(lengths[1])
-        whole = self.tokenizer.post_process(first, second)
+        with pieces.asking():
+            whole = self.tokenizer.post_process(first, second)
         ids, tokens = whole.ids, whole.tokens
         if self.files is not None:
             ids = [idx if idx < len(self) else self.unk_id for idx in ids]

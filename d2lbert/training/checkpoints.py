@@ -13,7 +13,7 @@ import numpy as onp
 
 from d2lbert.machine import npz
 from d2lbert.machine.backend import np
-from d2lbert.machine.files import replacing
+from d2lbert.machine.files import parse_json, replacing
 from d2lbert.pretrained.bounds import check_sizes
 from d2lbert.pretrained.vocabulary import PieceVocab
 from d2lbert.pretrained.wordpiece import WordPiece
@@ -127,7 +127,7 @@ def load(path):
         arrays = npz.read(path)
         if 'state' not in arrays:
             raise ValueError('it has no state')
-        state = dict(json.loads(arrays.pop('state').tobytes().decode()))
+        state = dict(parse_json(arrays.pop('state').tobytes().decode()))
         if state.get('format') != FORMAT:
             raise ValueError(f'its format is {state.get("format")!r}, '
                              f'not {FORMAT!r}')
@@ -165,11 +165,22 @@ def _offer_before(path):
             + quote(str(before[-1])))
 
 
-def vocab_of(arrays):
+def vocab_of(path, arrays):
     """The vocabulary of a loaded checkpoint; None in one of an old version.
+
+    Raises `CheckpointError` where it is damaged.
     """
     if 'vocab' not in arrays:
         return None
+    try:
+        return _vocab_of(arrays)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CheckpointError(
+            f'{path} is damaged: its vocabulary cannot be read ({error})'
+            + _offer_before(path)) from None
+
+
+def _vocab_of(arrays):
     if 'tokenizer' in arrays:
         return PieceVocab(WordPiece.from_json(
             arrays['tokenizer'].tobytes().decode()))
@@ -190,11 +201,16 @@ def restore(path, state, arrays, net, trainer):
         for name, param in params.items():
             if f'moment0/{name}' in arrays:
                 index = trainer._param2idx[param.name]
+                moments = [arrays.get(f'moment{i}/{name}') for i in range(2)]
+                if any(onp.shape(moment) != param.shape
+                       for moment in moments):
+                    raise CheckpointError(
+                        f'{path} is damaged: its moments of {name} are not '
+                        f'of the shape {param.shape}' + _offer_before(path))
                 # The update is an operator of MXNet's older array type
                 updater.states[index] = tuple(
-                    np.array(arrays[f'moment{i}/{name}'],
-                             ctx=param.list_ctx()[place]).as_nd_ndarray()
-                    for i in range(2))
+                    np.array(moment, ctx=param.list_ctx()[place]
+                             ).as_nd_ndarray() for moment in moments)
                 updater.states_synced[index] = True
 
 
@@ -213,7 +229,7 @@ def load_weights(path, net):
     # Last: a weight that two blocks share has one average and two names
     for name, array in _weights(arrays, f'average/{inside}').items():
         if name in params:
-            params[name].set_data(np.array(array))
+            _set(path, {name: params[name]}, {name: array})
     return state['step']
 
 

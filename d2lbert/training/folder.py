@@ -15,6 +15,7 @@ from d2lbert.machine.files import (
     exchange,
     missing,
     new_run_folder,
+    read_json,
     remove_empty,
     write_text,
 )
@@ -87,8 +88,7 @@ class RunFolder:
         """Go on with the run folder `path`, even as its replacement."""
         replaces = None
         with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
-            name, *found = dict(json.loads(
-                (path / 'config.json').read_text('utf-8')))['replaces']
+            name, *found = dict(read_json(path / 'config.json'))['replaces']
             # The same name: it was put there, and not told so any more
             if Path(name).name == name != path.name:
                 replaces = (name, *found)
@@ -239,8 +239,7 @@ def _check_replaceable(out):
 def _is_run_folder(folder):
     """Whether `pretrain` made this folder, finished or not."""
     try:
-        return 'd2lbert' in dict(json.loads(
-            (folder / 'config.json').read_text('utf-8')))
+        return 'd2lbert' in dict(read_json(folder / 'config.json'))
     except FileNotFoundError:
         # One that is empty, or was given up before the first step
         return {path.name for path in folder.iterdir()} <= {UNFINISHED}

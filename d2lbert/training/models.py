@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 from d2lbert._version import __version__
-from d2lbert.machine.files import new_folder, write_text
+from d2lbert.machine.files import new_folder, read_json, write_text
 from d2lbert.pretrained.folders import load_pretrained, save_pretrained
 from d2lbert.pretrained.names import HEADS
 from d2lbert.pretrained.storage import PretrainedError
@@ -52,7 +52,7 @@ def is_run(path):
             'model.params', 'checkpoints', 'unfinished', 'losses.csv')):
         return True
     try:
-        return 'model' in json.loads((path / 'config.json').read_text('utf-8'))
+        return 'model' in read_json(path / 'config.json')
     except (OSError, ValueError, TypeError):
         return False
 

@@ -1,12 +1,12 @@
 """`pretrain`: a run of the chapter's objective, or of another one."""
 import contextlib
 import functools
-import json
 from pathlib import Path
 from shlex import quote
 from typing import Any, NamedTuple
 
 from d2lbert.machine import workers
+from d2lbert.machine.files import read_json
 from d2lbert.machine.terminal import steady_output
 from d2lbert.objectives.pretraining import OBJECTIVES
 from d2lbert.objectives.teaching import Taught
@@ -117,10 +117,8 @@ def _check_sizes(path, run, folder):
     if settings.get('share_layers'):
         settings['num_groups'] = 1
     described = [settings]
-    with contextlib.suppress(OSError, ValueError, TypeError, KeyError,
-                             RecursionError):
-        described.append(dict(json.loads(
-            (folder / 'config.json').read_text('utf-8'))['model']))
+    with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
+        described.append(dict(read_json(folder / 'config.json')['model']))
     for sizes in described:
         checkpoints.check_described(path, sizes, {
             name: array.shape for name, array in run.checkpoint[2].items()})

@@ -117,7 +117,8 @@ class Run:
         """Make the objective, the net and what updates it; restore."""
         vocab = None
         if self.checkpoint is not None:
-            vocab = checkpoints.vocab_of(self.checkpoint[2])
+            path, _, arrays = self.checkpoint
+            vocab = checkpoints.vocab_of(path, arrays)
         self.objective = self.make_objective(self.settings, vocab)
         mx.random.seed(self.settings['seed'] % 2 ** 31)
         self.net = self.objective.net(self.devices)

@@ -1,13 +1,12 @@
 """Run folders: what `pretrain` leaves, and what reads it again."""
 import contextlib
-import json
 from pathlib import Path
 from shlex import quote
 
 from d2lbert import layers
 from d2lbert.machine import params
 from d2lbert.machine.backend import last_line, mx
-from d2lbert.machine.files import Name, replacing, write_text
+from d2lbert.machine.files import Name, read_json, replacing, write_text
 from d2lbert.pretrained.bounds import check_sizes
 from d2lbert.pretrained.families import net_of
 from d2lbert.pretrained.vocabulary import PieceVocab
@@ -144,7 +143,7 @@ def read_config(folder):
         if not is_there:
             raise RunError(f'{folder} is not a run folder: it has no {name}')
     try:
-        config = json.loads((folder / 'config.json').read_text('utf-8'))
+        config = read_json(folder / 'config.json')
     except ValueError as error:
         raise RunError(f'{folder / "config.json"} is damaged: {error}'
                        ) from None
@@ -166,8 +165,7 @@ def read_config(folder):
 def is_finetuned(folder):
     """Whether config.json there is that of a fine-tuned model."""
     try:
-        return 'finetuned' in dict(json.loads(
-            (Path(folder) / 'config.json').read_text('utf-8')))
+        return 'finetuned' in dict(read_json(Path(folder) / 'config.json'))
     except (OSError, ValueError, TypeError):
         return False
 

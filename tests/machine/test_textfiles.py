@@ -240,3 +240,12 @@ def test_a_pipe_is_read_as_a_file_is():
         with pytest.raises(TextFileError, match=message):
             list(pieces(Path('pipe')))
         thread.join()
+
+
+def test_a_member_without_a_name_is_read_as_any_other(tmp_path):
+    path = tmp_path / 'a.zip'
+    with zipfile.ZipFile(path, 'w') as archive:
+        info = zipfile.ZipInfo('x')
+        info.filename = ''
+        archive.writestr(info, TEXT)
+    assert b''.join(pieces(path)) == TEXT

@@ -569,3 +569,19 @@ def test_numbers_far_beyond_the_tokens_are_refused(tmp_path):
     with pytest.raises(pieces.TokenizerError,
                        match='7 tokens up to 2147483648'):
         WordPiece.load(tmp_path)
+
+
+def test_a_regular_expression_without_end_is_an_error(tmp_path):
+    """The library panics, which is no Exception."""
+    WordPiece.of_counts({'a': 1, 'b': 1}, 10, min_frequency=1).save(tmp_path)
+    path = tmp_path / 'tokenizer.json'
+    found = json.loads(path.read_text('utf-8'))
+    found['pre_tokenizer'] = {
+        'type': 'Split', 'pattern': {'Regex': '(a|aa)+$'},
+        'behavior': 'Removed', 'invert': False}
+    path.write_text(json.dumps(found))
+    tokenizer = WordPiece.load(tmp_path)
+    assert tokenizer.encode('a b').ids
+    with pytest.raises(pieces.TokenizerError,
+                       match='cannot serve this text .*retry-limit'):
+        tokenizer.encode('a' * 40 + 'b')

@@ -450,3 +450,34 @@ def test_settings_that_no_tensor_has_are_refused(copy, settings, reason):
     rewritten(path, settings=dict(state['settings'], **settings))
     with pytest.raises(CheckpointError, match=reason):
         d2l.pretrain(resume=copy, num_steps=6)
+
+
+def without(path, **changes):
+    """Write a checkpoint again with other arrays; None removes one."""
+    with onp.load(path) as file:
+        arrays = {**dict(file), **changes}
+    onp.savez(path, **{name: array for name, array in arrays.items()
+                       if array is not None})
+
+
+@pytest.mark.parametrize('changes, reason', [
+    ({'tokenizer': onp.frombuffer(b'[' * 10 ** 5, 'uint8')}, 'vocabulary'),
+    ({'tokenizer': onp.frombuffer(b'{"tokenizer": "{"}', 'uint8')},
+     'its vocabulary cannot be read'),
+    ({'vocab': onp.frombuffer(b'\xff\xfe', 'uint8')}, 'its vocabulary'),
+    ({'moment1/encoder.token_embedding.weight': None}, 'its moments of'),
+    ({'moment0/encoder.token_embedding.weight': onp.zeros(3)}, 'its moments'),
+])
+def test_damaged_arrays_are_named(copy, changes, reason):
+    path = checkpoints.all_of(copy)[-1]
+    without(path, **changes)
+    with pytest.raises(CheckpointError, match=reason) as raised:
+        d2l.pretrain(resume=copy, num_steps=6)
+    assert str(path) in str(raised.value)
+
+
+def test_damaged_averages_are_named(copy):
+    path = checkpoints.all_of(copy)[-1]
+    without(path, **{'average/encoder.token_embedding.weight': onp.zeros(3)})
+    with pytest.raises(CheckpointError, match='encoder.token_embedding'):
+        checkpoints.load_weights(path, d2l.load_run(copy)[0])

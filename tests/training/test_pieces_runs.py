@@ -79,8 +79,9 @@ def test_a_run_goes_on_with_its_own_pieces_whatever_is_learnt_now(
 
 
 def test_the_vocabulary_of_a_checkpoint_is_that_of_the_run(run):
-    _, arrays = checkpoints.load(checkpoints.all_of(run)[-1])
-    vocab = checkpoints.vocab_of(arrays)
+    path = checkpoints.all_of(run)[-1]
+    _, arrays = checkpoints.load(path)
+    vocab = checkpoints.vocab_of(path, arrays)
     _, expected = d2l.load_run(run)
     assert isinstance(vocab, PieceVocab)
     assert vocab.tokenizer.described() == expected.tokenizer.described()

@@ -643,3 +643,9 @@ def test_the_book_reads_what_is_written_here_and_the_other_way(run, copy,
     back = d2l.load_run(copy)[0]._collect_params_with_prefix()
     for name in ours:
         assert onp.array_equal(back[name].data().asnumpy(), ours[name]), name
+
+
+def test_a_description_that_is_nested_too_deeply_is_named(copy):
+    (copy / 'config.json').write_text('[' * 200_000)
+    with pytest.raises(RunError, match='config.json is damaged: its brackets'):
+        d2l.load_run(copy)
