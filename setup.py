@@ -4,26 +4,42 @@ D2LBERT_MXNET=auto (the default) takes the CUDA build where the NVIDIA
 driver shows a GPU that it has kernels for, and the CPU build elsewhere;
 D2LBERT_MXNET=cpu and D2LBERT_MXNET=cu112 choose outright.
 """
-import importlib.util
+import importlib
 import os
 import platform
 import re
 import sys
+import types
 from pathlib import Path
 
+from setuptools import __version__ as setuptools_version
 from setuptools import find_packages, setup
+from setuptools.command.sdist import sdist
 
 HERE = Path(__file__).resolve().parent
 
+#: Commands whose result says what to install
+INSTALLING = {'bdist_wheel', 'develop', 'dist_info', 'editable_wheel',
+              'install'}
 
-def load_machine():
-    """The module alone: the package needs what is not here yet."""
-    spec = importlib.util.spec_from_file_location(
-        '_d2lbert_machine',
-        str(HERE / 'd2lbert' / 'machine' / 'hardware.py'))
-    machine = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(machine)
-    return machine
+
+def load(name):
+    """A module of d2lbert/machine: d2lbert itself needs MXNet."""
+    package = types.ModuleType('d2lbert')
+    package.__path__ = [str(HERE / 'd2lbert')]
+    saved = take_modules()
+    sys.modules['d2lbert'] = package
+    try:
+        return importlib.import_module(f'd2lbert.machine.{name}')
+    finally:
+        take_modules()
+        sys.modules.update(saved)
+
+
+def take_modules():
+    """Remove the modules of d2lbert from sys.modules; returns them."""
+    return {name: sys.modules.pop(name) for name in list(sys.modules)
+            if name.split('.')[0] == 'd2lbert'}
 
 
 def choose_build(machine, timeout=30):
@@ -53,36 +69,60 @@ def choose_build(machine, timeout=30):
          for gpu in driver.gpus] or [driver.problem])
 
 
-def mxnet_requirements(timeout=30):
-    """The wheels to install for MXNet, said in one line on stderr."""
-    machine = load_machine()
-    build, reason = choose_build(machine, timeout)
+def mxnet_projects(timeout=30):
+    """MXNet's project, and the wheels of CUDA's libraries that it needs.
+
+    The choice is said in one line on stderr.
+    """
+    hardware = load('hardware')
+    build, reason = choose_build(hardware, timeout)
     print(f'd2lbert: the {build} build of MXNet ({reason})', file=sys.stderr)
-    requirements = [f'{machine.WHEELS[build]}=={machine.MXNET_VERSION}']
-    if build == 'cu112':
-        for library in machine.CUDA_LIBRARIES:
-            if library.requirement not in requirements:
-                requirements.append(library.requirement)
-    return requirements
+    libraries = hardware.CUDA_LIBRARIES if build == 'cu112' else []
+    return [hardware.WHEELS[build], *dict.fromkeys(
+        library.requirement for library in libraries)]
 
 
 def requirements():
     """Everything that d2lbert needs to run on this machine."""
-    if sys.version_info >= (3, 13):
-        # MXNet 1.9.1 works with no NumPy that has wheels for it. pip would
-        # compile one before it gets to python_requires below.
-        return []
-    return [
-        *mxnet_requirements(),
-        # Up to 3.11, NumPy 1.23 still has the names that MXNet uses; 3.12
-        # has no such NumPy, and d2lbert/machine/backend.py fills the gap
-        "numpy>=1.17,<1.24; python_version < '3.12'",
-        "numpy>=1.26,<2; python_version >= '3.12'",
-        # MXNet imports distutils, which left CPython in 3.12
-        "setuptools<90; python_version >= '3.12'",
-        'matplotlib>=3.7,<4',
-        'tqdm>=4.57,<5',
-    ]
+    project, *libraries = mxnet_projects()
+    wheels = load('mxnet_wheel')
+    try:
+        wheel = wheels.find_or_make(project)
+    except wheels.WheelError as error:
+        sys.exit(f'd2lbert: {error}')
+    return [f'{project} @ {wheel.as_uri()}', *libraries, *PACKAGES]
+
+
+def refuse_to_travel(folder):
+    """Exit where a wheel is built to be kept, not to be installed here.
+
+    It names a file of this machine, which no other has. pip says in its
+    environment that it installs; uv builds in its cache.
+    """
+    if ('PIP_BUILD_TRACKER' in os.environ or 'PIP_REQ_TRACKER' in os.environ
+            or any((above / 'CACHEDIR.TAG').exists()
+                   for above in Path(folder).resolve().parents)):
+        return
+    sys.exit('d2lbert: a built wheel would name the MXNet of this machine '
+             'and could not be installed on another: run python -m build '
+             '--sdist, and install what that makes')
+
+
+class SourceDistribution(sdist):
+    """The source with all that its tests need."""
+
+    def add_defaults(self):
+        super().add_defaults()
+        for top in ('.ci', '.github', 'd2lbert', 'data/sample', 'notebooks',
+                    'tests'):
+            for path in sorted((HERE / top).rglob('*')):
+                name = path.relative_to(HERE)
+                if path.is_file() and not {'__pycache__', '.ipynb_checkpoints'
+                                           } & set(name.parts):
+                    self.filelist.append(str(name))
+        for path in HERE.glob('.*'):
+            if path.is_file() and path.name != '.git':
+                self.filelist.append(path.name)
 
 
 def version():
@@ -105,7 +145,19 @@ def readme():
     return ''.join(parts)
 
 
+def license_of(setuptools):
+    """The SPDX expression, under the keyword that this setuptools has."""
+    has_expression = int(setuptools.split('.')[0]) >= 77
+    return {'license_expression' if has_expression else 'license': 'MIT'}
+
+
+PACKAGES = ['numpy>=1.17', 'matplotlib>=3.5,<4', 'tqdm>=4.57,<5']
+
 if __name__ == '__main__':
+    if 'bdist_wheel' in sys.argv:
+        refuse_to_travel(next(
+            (after for option, after in zip(sys.argv, sys.argv[1:])
+             if option in ('--dist-dir', '-d')), 'dist'))
     setup(
         name='d2lbert',
         version=version(),
@@ -113,27 +165,45 @@ if __name__ == '__main__':
         long_description=readme(),
         long_description_content_type='text/markdown',
         author='d2lbert authors',
-        license='MIT',
+        **license_of(setuptools_version),
+        license_files=['LICENSE'],
+        keywords=['BERT', 'MXNet', 'Gluon', 'Dive into Deep Learning',
+                  'pretraining', 'sentence embeddings'],
+        classifiers=[
+            'Development Status :: 5 - Production/Stable',
+            'Intended Audience :: Education',
+            'Intended Audience :: Science/Research',
+            'Operating System :: MacOS :: MacOS X',
+            'Operating System :: POSIX :: Linux',
+            'Programming Language :: C++',
+            'Programming Language :: Python :: 3',
+            *(f'Programming Language :: Python :: 3.{minor}'
+              for minor in range(8, 15)),
+            'Programming Language :: Python :: Implementation :: CPython',
+            'Topic :: Scientific/Engineering :: Artificial Intelligence',
+            'Topic :: Text Processing :: Linguistic',
+        ],
+        cmdclass={'sdist': SourceDistribution},
         packages=[*find_packages(include=['d2lbert', 'd2lbert.*']),
                   'd2lbert.sample'],
         package_dir={'d2lbert.sample': 'data/sample'},
         package_data={'d2lbert.kernels': ['*.cc', '*.h'],
                       'd2lbert.pictures': ['*.html', '*.css', '*.js'],
                       'd2lbert.sample': ['*']},
-        python_requires='>=3.8,<3.13',
-        install_requires=requirements(),
+        python_requires='>=3.8',
+        install_requires=(requirements() if INSTALLING & set(sys.argv)
+                          else PACKAGES),
         extras_require={
             'browser': ['selenium>=4.10,<5'],
             'notebook': ['ipykernel>=6,<8', 'nbformat>=5.1,<6',
                          'notebook>=6,<8'],
-            # Later ones need NumPy 2
-            'parquet': ["pyarrow>=8,<18; python_version < '3.13'",
-                        "pyarrow>=18,<30; python_version >= '3.13'"],
+            'parquet': ['pyarrow>=8,<30'],
             'pretrained': ['safetensors>=0.3,<1', 'tokenizers>=0.13,<1'],
             'punkt': ['nltk>=3.8,<4'],
             'test': ['ipykernel>=6,<8', 'nbclient>=0.6,<1',
                      'nbformat>=5.1,<6', 'nltk>=3.8,<4', 'pytest>=7,<10',
                      'pytest-xdist>=3,<4', 'safetensors>=0.3,<1',
+                     'setuptools>=61',
                      'tokenizers>=0.13,<1'],
             'zstd': ['zstandard>=0.19,<1'],
         },

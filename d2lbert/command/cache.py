@@ -13,8 +13,8 @@ def add(commands):
         'cache', help='what is kept between runs, and its removal',
         description='Show what d2lbert keeps between runs, or remove it: '
         'kernels, the compiled operators; tokens and corpora, texts cut into '
-        'words; data, what was fetched. Nothing is removed but what d2lbert '
-        'made there.')
+        'words; data, what was fetched; wheels, the MXNet that was '
+        'installed. Nothing is removed but what d2lbert made there.')
     parser.add_argument('--clear', action='store_true', help='remove it')
     parser.add_argument('--kind', nargs='+', choices=list(cache.KINDS),
                         metavar='KIND', help='only '
@@ -66,7 +66,9 @@ def _clear(kinds, older_than):
             continue
         total += freed
         print(f'{kind:<9}{number:>7} removed, {cache.megabytes(freed)}')
-    if not kinds and any(cache.entries(['data'])):
-        print('data      is kept: --kind data removes what was fetched')
+    kept = [kind for kind in cache.KINDS if kind not in cache.RENEWABLE
+            and not kinds and any(cache.entries([kind]))]
+    for kind in kept:
+        print(f'{kind:<9} is kept: --kind {kind} removes what was fetched')
     print(f'{cache.megabytes(total)} freed')
     return status

@@ -103,8 +103,8 @@ def _wrapped(text, indent):
 def _python_row():
     value = (f'{platform.python_version()} ({sys.executable}), '
              f'{platform.system()} {platform.machine()}')
-    if not (3, 8) <= sys.version_info[:2] <= (3, 12):
-        return Row('Python', BAD, value, 'MXNet needs Python 3.8 to 3.12: '
+    if sys.version_info < (3, 8):
+        return Row('Python', BAD, value, 'd2lbert needs Python 3.8 or later: '
                    'make a virtual environment with one of those')
     return Row('Python', OK, value)
 
@@ -114,9 +114,7 @@ def _numpy_row():
         import numpy
     except ImportError as error:
         return Row('NumPy', BAD, f'cannot be imported: {error}',
-                   "pip install 'numpy<2'")
-    if int(numpy.__version__.split('.')[0]) >= 2:
-        return Row('NumPy', BAD, numpy.__version__, "pip install 'numpy<2'")
+                   'pip install numpy')
     return Row('NumPy', OK, numpy.__version__)
 
 

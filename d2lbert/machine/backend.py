@@ -1,7 +1,7 @@
 """The one door to MXNet: every other module imports it from here.
 
-MXNet 1.9.1 was built for the Pythons, NumPys and CUDA of 2022. This
-module makes `import mxnet` work on those at hand and at full speed; what
+`mxnet_wheel.py` adapts MXNet 1.9.1 to today's Python and NumPy when it is
+installed. This module finds its libraries and gives it its threads; what
 cannot be made to work becomes one ImportError whose sentence holds the
 remedy.
 """
@@ -14,7 +14,7 @@ import sys
 import threading
 import warnings
 
-from d2lbert.machine import standins
+from d2lbert.machine import mxnet_wheel, standins
 from d2lbert.machine.hardware import (  # noqa: F401  (build and gpus for others)
     CUDA_LIBRARIES,
     MXNET_VERSION,
@@ -27,46 +27,26 @@ from d2lbert.machine.hardware import (  # noqa: F401  (build and gpus for others
 )
 from d2lbert.machine.openmp import threads_for_import
 
-_REINSTALL = f'pip install --force-reinstall --no-deps {{}}=={MXNET_VERSION}'
 _START_OVER = ('pip uninstall -y mxnet mxnet-cu112 and install d2lbert '
                'again with pip install .')
 
 
 def _check_numpy():
-    """Refuse a NumPy that MXNet cannot work with; fill the small gaps."""
+    """Refuse a NumPy or a Python that the installed MXNet cannot use."""
     try:
         import numpy
     except ImportError as error:
         raise ImportError('MXNet needs NumPy, which cannot be imported '
-                          f"({error}): pip install 'numpy<2'") from None
-    if int(numpy.__version__.split('.')[0]) >= 2:
-        raise ImportError(f'NumPy {numpy.__version__} is installed, and '
-                          f'MXNet {MXNET_VERSION} works with versions below '
-                          "2 only: pip install 'numpy<2'")
-    # NumPy 1.24 took the name away, and hasattr would warn of NumPy 1.20's
-    if 'bool' not in vars(numpy):
-        numpy.bool = bool
-
-
-def _provide_distutils():
-    """MXNet imports distutils.version, which CPython 3.12 left out."""
-    with warnings.catch_warnings():
-        warnings.simplefilter('ignore')
-        try:
-            importlib.import_module('distutils.version')
-            return
-        except ImportError:
-            pass
-        try:
-            distutils = importlib.import_module('setuptools._distutils')
-            version = importlib.import_module('setuptools._distutils.version')
-        except ImportError:
-            raise ImportError(
-                f'MXNet {MXNET_VERSION} imports distutils, which Python '
-                f'{platform.python_version()} lacks: pip install '
-                "'setuptools<90'") from None
-    sys.modules['distutils'] = distutils
-    sys.modules['distutils.version'] = version
+                          f'({error}): pip install numpy') from None
+    if any(mxnet_wheel.is_changed(folder) for folder in mxnet_folders()):
+        return
+    numbers = tuple(map(int, numpy.__version__.split('.')[:2]))
+    if numbers >= (1, 24) or sys.version_info >= (3, 12):
+        raise ImportError(
+            f'the MXNet {MXNET_VERSION} that is installed is the stock one, '
+            'which works with NumPy below 1.24 on Python below 3.12 only, '
+            f'and here are NumPy {numpy.__version__} and Python '
+            f'{platform.python_version()}: {_START_OVER}')
 
 
 def _check_wheels():
@@ -78,24 +58,24 @@ def _check_wheels():
             'folder, so that the last one written is in use and uninstalling '
             f'one empties the folder of both: {_START_OVER}')
     for wheel, version in wheels.items():
-        if version != MXNET_VERSION:
+        if version.split('+')[0] != MXNET_VERSION:
             raise ImportError(
                 f'{wheel} {version} is installed and d2lbert needs '
-                f'{MXNET_VERSION}: pip install {wheel}=={MXNET_VERSION}')
+                f'{MXNET_VERSION}: {_START_OVER}')
     folders = mxnet_folders()
     if any((folder / '__init__.py').exists() for folder in folders):
         return
     for wheel in wheels:
         raise _emptied(wheel)
     raise ImportError('MXNet is not installed: install d2lbert again with '
-                      f'pip install ., or pip install mxnet=={MXNET_VERSION}')
+                      'pip install .')
 
 
 def _emptied(wheel):
     return ImportError(
         f'pip lists {wheel} but files of its folder mxnet are gone, as they '
         'are after mxnet or mxnet-cu112 was uninstalled beside the other: '
-        + _REINSTALL.format(wheel))
+        + _START_OVER)
 
 
 def _load_cuda():
@@ -170,7 +150,7 @@ def _explain(error):
             'Ubuntu), or your system\'s packages of the same libraries')
     if library:
         return ImportError(f'MXNet needs {library.group(1)}, which is not '
-                           f'here: {_REINSTALL.format(wheel)}')
+                           f'here: {_START_OVER}')
     symbol = re.search(r'undefined symbol: (cu[A-Z]\w*)', text)
     if symbol:
         return ImportError(f'the NVIDIA driver lacks {symbol.group(1)}, which '
@@ -185,22 +165,21 @@ def _explain(error):
                            f'pip install {error.name}')
     return ImportError(
         f'MXNet cannot be imported ({type(error).__name__}: {text}): '
-        + _REINSTALL.format(wheel))
+        + _START_OVER)
 
 
 def _import_mxnet():
     """Import MXNet, after all that it needs has been made ready."""
-    _check_numpy()
-    _provide_distutils()
     if 'mxnet' not in sys.modules:
         _check_wheels()
+        _check_numpy()
         if build() == 'cu112':
             _load_cuda()
         elif standins.is_arm():
             standins.load(mxnet_folders())
     _keep_freed_memory()
     with warnings.catch_warnings(), threads_for_import():
-        # Of NumPy's and distutils' old names, which are MXNet's affair
+        # Its own code is full of invalid escapes and the like
         warnings.simplefilter('ignore')
         try:
             module = importlib.import_module('mxnet')
@@ -235,10 +214,6 @@ class _NumPyMode(threading.local):
 
 
 mx = _import_mxnet()
-# Gluon's own split_and_load calls what MXNet has renamed, which is nothing
-# that a user who turns warnings into errors could mend
-warnings.filterwarnings('ignore', 'ndarray.as_in_context has been renamed',
-                        DeprecationWarning)
 autograd, gluon, init = mx.autograd, mx.gluon, mx.init
 nn, np, npx = mx.gluon.nn, mx.np, mx.npx
 npx.set_np()

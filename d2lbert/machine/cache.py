@@ -33,6 +33,7 @@ KINDS = {
     # archives that hub.DATA_HUB names, and the folders that are in them
     'data': r'(wikitext-2(?:-v1\.zip)?|'
             r'(?:snli_1\.0|bert\.base|bert\.small)(?:\.zip)?)',
+    'wheels': r'(mxnet[\w.+-]*\.whl)',
 }
 #: What is made again when it is needed, without the network
 RENEWABLE = 'kernels', 'tokens', 'corpora'

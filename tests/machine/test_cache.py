@@ -63,7 +63,8 @@ def fill(root):
     paths = {'kernels': root / 'kernels' / f'ops-{"0" * 16}.so',
              'tokens': root / 'tokens' / f'{"1" * 32}.npz',
              'corpora': root / 'corpora' / ('2' * 32) / 'train' / 'ids.npy',
-             'data': root / 'data' / 'wikitext-2' / hub.TRAIN_FILE}
+             'data': root / 'data' / 'wikitext-2' / hub.TRAIN_FILE,
+             'wheels': root / 'wheels' / 'mxnet-1.9.1+d2lbert.0-any.whl'}
     for path in paths.values():
         path.parent.mkdir(parents=True)
         path.write_bytes(bytes(1000))
@@ -336,11 +337,12 @@ def test_the_command_lists_by_kind(own_cache, capsys):
 def test_what_can_be_made_again_is_cleared(own_cache, capsys):
     paths = fill(own_cache)
     assert main(['cache', '--clear']) == 0
-    assert [kind for kind, path in paths.items() if path.exists()] == ['data']
+    assert [kind for kind, path in paths.items() if path.exists()] == [
+        'data', 'wheels']
     said = capsys.readouterr().out
     assert '--kind data' in said and said.endswith('0.0 MB freed\n')
-    assert main(['cache', '--clear', '--kind', 'data']) == 0
-    assert not paths['data'].exists()
+    assert main(['cache', '--clear', '--kind', 'data', 'wheels']) == 0
+    assert not paths['data'].exists() and not paths['wheels'].exists()
     assert not [path for path in own_cache.glob('*/*')]
 
 

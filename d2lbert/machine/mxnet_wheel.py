@@ -1,0 +1,251 @@
+"""MXNet's wheel with what today's Python and NumPy need.
+
+MXNet 1.9.1 was built for Python 3.8 and NumPy 1.19. Its libraries work with
+every later version; some lines of its Python code and the bounds in its
+metadata do not. `setup.py` calls `find_or_make`, which lets pip download
+the stock wheel, changes those lines and keeps the result in the cache.
+Nothing here needs MXNet or NumPy.
+"""
+import base64
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from pathlib import Path
+
+from d2lbert.machine import cache, files
+from d2lbert.machine.hardware import MXNET_VERSION
+
+COMPAT = Path(__file__).with_name('mxnet_compat.py')
+
+_FROM_COMPAT = 'from mxnet._compat import '
+#: (pattern of files, pattern of text, replacement). MXNet's command-line
+#: tools are left alone.
+CHANGES = [
+    # NumPy's old names, without adding them to NumPy
+    (r'mxnet/(?!tools/).*\.py', r'(?m)^( *)import numpy(?=$| +as | +#)',
+     rf'\1{_FROM_COMPAT}numpy'),
+    # Python 3.12 has no distutils
+    (r'mxnet/.*\.py', r'from distutils\.version import ', _FROM_COMPAT),
+    # logging.info adds a handler to the root logger, which is not ours
+    (r'mxnet/(?!tools/).*\.py',
+     r'\blogging\.(debug|info|warning|error|exception)\(',
+     r"logging.getLogger('mxnet').\1("),
+    # NumPy 2 writes np.int64(3) where MXNet's parser expects 3
+    (r'mxnet/_ctypes/(ndarray|symbol)\.py', r'\bstr\((s|v|val)\)(?= for )',
+     r'parameter_string(\1)'),
+    (r'mxnet/_ctypes/(ndarray|symbol)\.py', r'(?m)^import ctypes$',
+     f'import ctypes\n{_FROM_COMPAT}parameter_string'),
+    (r'mxnet/symbol/symbol\.py', r"(?m)^( +attr\['__shape__'\] = )str\(shape\)$",
+     r'\1parameter_string(shape)'),
+    (r'mxnet/symbol/symbol\.py', r'(?m)^import ctypes$',
+     f'import ctypes\n{_FROM_COMPAT}parameter_string'),
+    # MXNet warns its callers of a name that its own modules use
+    (r'mxnet/numpy/multiarray\.py',
+     r"        warnings\.warn\('ndarray\.as_in_context has been renamed to'\n"
+     r".*DeprecationWarning\)\n", ''),
+    # libmxnet.so takes the handler of SIGSEGV
+    (r'mxnet/base\.py', r'ctypes\.CDLL\(lib_path\[0\], ctypes\.RTLD_LOCAL\)',
+     'load_library(lib_path[0])'),
+    (r'mxnet/base\.py', r'(?m)^import ctypes$',
+     f'import ctypes\n{_FROM_COMPAT}load_library'),
+    # Upper bounds that nothing in its code needs
+    (r'[^/]+\.dist-info/METADATA',
+     r'(?m)^(Requires-Dist: numpy).*$', r'\1 (>=1.17)'),
+    (r'[^/]+\.dist-info/METADATA',
+     r'(?m)^(Requires-Dist: requests).*$', r'\1 (>=2.20)'),
+    (r'[^/]+\.dist-info/METADATA',
+     r'(?m)^(Requires-Dist: graphviz).*$', r'\1 (>=0.8.1)'),
+]
+
+
+class WheelError(Exception):
+    """Why there is no wheel of MXNet, in one sentence with the remedy."""
+
+
+def version():
+    """The version of the changed wheel, which its changes determine."""
+    digest = hashlib.sha256(repr(CHANGES).encode() + COMPAT.read_bytes())
+    return f'{MXNET_VERSION}+d2lbert.{digest.hexdigest()[:8]}'
+
+
+def is_changed(folder):
+    """Whether the package `mxnet` in this folder is a changed one."""
+    return Path(folder, '_compat.py').exists()
+
+
+def find_or_make(project):
+    """Path of the changed wheel of a project, `mxnet` or `mxnet-cu112`.
+
+    The wheel is kept in the cache's folder `wheels`, or among the temporary
+    files where there is no cache. Raises WheelError if pip cannot download
+    the stock wheel.
+    """
+    folder = _folder()
+    name = project.replace('-', '_')
+    for path in folder.glob(f'{name}-{version()}-*.whl'):
+        if zipfile.is_zipfile(path):
+            cache.used(path)
+            return path
+    with tempfile.TemporaryDirectory(prefix='d2lbert-mxnet-') as stock:
+        downloaded = _download(project, stock)
+        target = folder / downloaded.name.replace(
+            f'-{MXNET_VERSION}-', f'-{version()}-', 1)
+        try:
+            with files.replacing(target) as part:
+                change(downloaded, part)
+        except OSError as error:
+            raise WheelError(
+                f'{target} cannot be written ({error.strerror}): set '
+                'D2LBERT_CACHE to a folder with more space') from None
+    return target
+
+
+def _folder():
+    if cache.enabled():
+        try:
+            return cache.folder('wheels')
+        except OSError:
+            pass
+    return Path(tempfile.mkdtemp(prefix='d2lbert-wheels-'))
+
+
+def _download(project, folder):
+    """Let pip put the stock wheel into a folder; returns its path."""
+    requirement = f'{project}=={MXNET_VERSION}'
+    command = [sys.executable, '-m', 'pip', '--disable-pip-version-check',
+               'download', '--no-deps', '--only-binary', ':all:',
+               '--progress-bar', 'off', '--dest', folder, requirement]
+    print(f'd2lbert: downloading {requirement}', file=sys.stderr, flush=True)
+    done = subprocess.run(command, env=_pip_settings(os.environ),
+                          stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                          stderr=subprocess.STDOUT)
+    found = list(Path(folder).glob('*.whl'))
+    if done.returncode == 0 and len(found) == 1:
+        return found[0]
+    lines = done.stdout.decode('utf-8', 'replace').strip().splitlines()
+    errors = [line for line in lines if line.startswith('ERROR: ')]
+    said = (errors or lines or ['no output'])[-1]
+    if said.endswith('No module named pip'):
+        raise WheelError('d2lbert needs pip to download MXNet, and this '
+                         'Python has none: python -m ensurepip, or install '
+                         'with build isolation')
+    raise WheelError(
+        f'pip could not download {requirement} ('
+        f'{re.sub("^ERROR: ", "", said)}): look at the network, or name an '
+        'index in PIP_INDEX_URL, or a folder with the wheel in '
+        'PIP_FIND_LINKS')
+
+
+def _pip_settings(environ):
+    """The environment for pip, with uv's settings under pip's names."""
+    environ = dict(environ)
+
+    def take(pip, *uv):
+        value = next((environ[name] for name in uv if environ.get(name)), '')
+        # uv separates by commas what pip separates by spaces
+        value = ' '.join(re.sub(r'(^|\s)[\w-]+=(?=\w+:)', r'\1', part)
+                         for part in value.replace(',', ' ').split())
+        if value:
+            environ.setdefault(pip, value)
+
+    take('PIP_INDEX_URL', 'UV_DEFAULT_INDEX', 'UV_INDEX_URL')
+    take('PIP_EXTRA_INDEX_URL', 'UV_INDEX', 'UV_EXTRA_INDEX_URL')
+    take('PIP_FIND_LINKS', 'UV_FIND_LINKS')
+    take('PIP_NO_INDEX', 'UV_NO_INDEX', 'UV_OFFLINE')
+    take('PIP_CERT', 'SSL_CERT_FILE')
+    # They say where to install, and this is no installation
+    for name in ('PIP_TARGET', 'PIP_PREFIX', 'PIP_USER', 'PIP_REQUIRE_HASHES',
+                 'PIP_REQUIRE_VIRTUALENV', 'PIP_NO_BINARY', 'PIP_PYTHON',
+                 'PIP_CONSTRAINT', 'PIP_REQUIREMENT'):
+        environ.pop(name, None)
+    return environ
+
+
+def change(stock, target):
+    """Write the wheel `stock` with all CHANGES to the path `target`."""
+    record = []
+    info = f'{MXNET_VERSION}.dist-info/'
+    new_info = f'{version()}.dist-info/'
+    unused = set(range(len(CHANGES)))
+    with zipfile.ZipFile(stock) as old, zipfile.ZipFile(
+            target, 'w', zipfile.ZIP_DEFLATED) as new:
+        members = {member.filename: member for member in old.infolist()}
+        record_name = next(name for name in members
+                           if name.endswith(f'-{info}RECORD'))
+        hashes = dict(_rows(old.read(record_name).decode('utf-8')))
+
+        def write(name, member, data):
+            if data is None:        # as it is: libraries are large
+                with old.open(member) as source, new.open(
+                        _named(member, name), 'w', force_zip64=True) as part:
+                    shutil.copyfileobj(source, part, 2 ** 20)
+                record.append(f'{name},{hashes[member.filename]}')
+            else:
+                with new.open(_named(member, name), 'w') as part:
+                    part.write(data)
+                record.append(f'{name},sha256={_digest(data)},{len(data)}')
+
+        for name, member in members.items():
+            if name.endswith('/') or name == record_name:
+                continue
+            changed, used = _changed(name, old, member)
+            unused -= used
+            write(name.replace(f'-{info}', f'-{new_info}', 1), member,
+                  changed)
+        write('mxnet/_compat.py', members['mxnet/__init__.py'],
+              COMPAT.read_bytes())
+        record_member = members[record_name]
+        record_name = record_name.replace(f'-{info}', f'-{new_info}', 1)
+        record.append(f'{record_name},,')
+        with new.open(_named(record_member, record_name), 'w') as part:
+            part.write(('\n'.join(record) + '\n').encode('utf-8'))
+    if unused:
+        raise WheelError(
+            f'{Path(stock).name} is not the wheel of MXNet {MXNET_VERSION} '
+            'that its publishers released: '
+            f'{CHANGES[min(unused)][1]!r} is not found in it')
+
+
+def _named(member, name):
+    """A copy of an archive's entry under a name, compressed fast."""
+    copy = zipfile.ZipInfo(name, member.date_time)
+    copy.external_attr = member.external_attr
+    copy.compress_type = zipfile.ZIP_DEFLATED
+    copy._compresslevel = 1
+    return copy
+
+
+def _changed(name, archive, member):
+    """(new bytes or None, the numbers of the CHANGES that were made)."""
+    fitting = [k for k, (file, _, _) in enumerate(CHANGES)
+               if re.fullmatch(file, name)]
+    used, text = set(), None
+    if fitting:
+        text = before = archive.read(member).decode('utf-8')
+        for k in fitting:
+            text, times = re.subn(CHANGES[k][1], CHANGES[k][2], text)
+            if times:
+                used.add(k)
+        if name.endswith('.dist-info/METADATA'):
+            text = text.replace(f'Version: {MXNET_VERSION}\n',
+                                f'Version: {version()}\n', 1)
+        if text == before:
+            text = None
+    return None if text is None else text.encode('utf-8'), used
+
+
+def _digest(data):
+    digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest())
+    return digest.rstrip(b'=').decode()
+
+
+def _rows(record):
+    """(file name, 'digest,size') of each line of a RECORD."""
+    for line in record.splitlines():
+        name, digest, size = line.rsplit(',', 2)
+        yield name.strip('"'), f'{digest},{size}'
