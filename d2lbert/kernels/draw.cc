@@ -2,7 +2,7 @@
 // numbered tokens. No MXNet in here: a plain C interface for ctypes over
 // caller-owned arrays.
 //
-// The draws repeat CPython's `random` (3.8 to 3.12) word for word on the
+// The draws repeat CPython's `random` (3.8 to 3.14) word for word on the
 // caller's own Mersenne Twister state, in the book's order, so that the
 // examples are the ones that the book's Python code would have drawn.
 
