@@ -111,18 +111,16 @@ def refuse_to_travel(folder):
 class SourceDistribution(sdist):
     """The source with all that its tests need."""
 
-    def add_defaults(self):
-        super().add_defaults()
-        for top in ('.ci', '.github', 'd2lbert', 'data/sample', 'notebooks',
-                    'tests'):
-            for path in sorted((HERE / top).rglob('*')):
-                name = path.relative_to(HERE)
-                if path.is_file() and not {'__pycache__', '.ipynb_checkpoints'
-                                           } & set(name.parts):
-                    self.filelist.append(str(name))
-        for path in HERE.glob('.*'):
-            if path.is_file() and path.name != '.git':
-                self.filelist.append(path.name)
+    def make_distribution(self):
+        tops = ('.ci', '.devcontainer', '.github', 'data/sample', 'notebooks',
+                'tests')
+        found = [path for top in tops for path in (HERE / top).rglob('*')]
+        for path in sorted([*found, *HERE.glob('.*')]):
+            name = path.relative_to(HERE)
+            if path.is_file() and name.name != '.git' and not (
+                    {'__pycache__', '.ipynb_checkpoints'} & set(name.parts)):
+                self.filelist.append(str(name))
+        super().make_distribution()
 
 
 def version():

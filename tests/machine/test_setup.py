@@ -2,10 +2,12 @@
 import ast
 import os
 import platform
+import re
 import runpy
 import shutil
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -179,6 +181,51 @@ def test_the_sample_corpus_and_the_kernels_are_in_the_built_package(tmp_path):
     expected |= {f'd2lbert/sample/{path.name}'
                  for path in (ROOT / 'data' / 'sample').iterdir()}
     assert expected <= built
+
+
+def run_setup(source, *arguments):
+    return subprocess.run(
+        [sys.executable, 'setup.py', '--quiet', *arguments], cwd=str(source),
+        env={**{key: value for key, value in os.environ.items()
+                if not key.startswith('PIP_')}, 'D2LBERT_MXNET': 'cpu'},
+        capture_output=True, text=True)
+
+
+@pytest.fixture
+def source(tmp_path):
+    """A copy of the checkout, in which setup.py may write."""
+    copy = tmp_path / 'source'
+    shutil.copytree(str(ROOT), str(copy), ignore=shutil.ignore_patterns(
+        '.git', '__pycache__', '*.egg-info', 'runs', '.venv', 'build',
+        'dist', '.pytest_cache', '.ruff_cache'))
+    return copy
+
+
+def test_a_source_distribution_brings_the_tests_and_names_no_file(source):
+    done = run_setup(source, 'sdist', '--formats', 'zip')
+    assert done.returncode == 0, done.stderr
+    archive, = (source / 'dist').iterdir()
+    with zipfile.ZipFile(archive) as opened:
+        top = f'{archive.stem}/'
+        names = {name[len(top):] for name in opened.namelist()}
+        facts = opened.read(f'{top}PKG-INFO').decode('utf-8')
+    for name in ('tests/machine/test_setup.py', 'notebooks/bert.ipynb',
+                 'data/sample/README.md', '.ci/run', 'd2lbert/kernels/op.h',
+                 'd2lbert/pictures/page.css', 'pyproject.toml', 'LICENSE'):
+        assert name in names, name
+    assert not [name for name in names if '__pycache__' in name]
+    assert 'file:' not in facts
+    assert 'Classifier: Programming Language :: Python :: 3.14' in facts
+    assert re.search('^License(-Expression)?: MIT$', facts, re.MULTILINE)
+
+
+def test_a_wheel_to_be_given_away_is_refused_in_one_sentence(source):
+    done = run_setup(source, 'bdist_wheel')
+    assert done.returncode == 1
+    said, = done.stderr.splitlines()
+    assert said.startswith('d2lbert: a built wheel would name the MXNet of ')
+    assert 'python -m build --sdist' in said
+    assert not (source / 'dist').exists()
 
 
 def test_arm_gets_its_only_wheel_and_is_told_what_that_needs(monkeypatch):
