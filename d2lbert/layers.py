@@ -10,6 +10,7 @@ from d2lbert.inputs import on_device
 from d2lbert.kernels import ops
 from d2lbert.machine import params
 from d2lbert.machine.backend import mx, nn, np
+from d2lbert.machine.finite import count_not_finite, warn_not_finite
 
 
 def is_ours(block):
@@ -139,8 +140,9 @@ def load_parameters(net, path, ctx=None):
     """Load a .params file into a net, all of it or nothing.
 
     As Gluon's `load_parameters`, but `machine.params` reads the file. ctx: a
-    device or a list of them, the CPU if None. Raises OSError, and ValueError
-    where the file is damaged or does not fit.
+    device or a list of them, the CPU if None. Tensors with NaN or infinite
+    numbers are named in a warning. Raises OSError, and ValueError where the
+    file is damaged or does not fit.
     """
     found = params.read(path)
     wanted = net._collect_params_with_prefix()
@@ -150,6 +152,8 @@ def load_parameters(net, path, ctx=None):
                  for name, array in found.items()}
         wanted = dict(net.collect_params().items())
     _check_fit(found, wanted)
+    warn_not_finite(path, {name: count_not_finite(array)
+                           for name, array in found.items()})
     for name, array in found.items():
         wanted[name]._load_init(np.array(array), ctx or mx.cpu())
 

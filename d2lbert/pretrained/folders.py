@@ -11,6 +11,7 @@ import numpy as onp
 
 from d2lbert.machine.backend import init, mx
 from d2lbert.machine.files import new_folder, write_text
+from d2lbert.machine.finite import count_not_finite, warn_not_finite
 from d2lbert.machine.terminal import warn
 from d2lbert.pretrained import config as configs
 from d2lbert.pretrained import names, storage
@@ -140,7 +141,8 @@ def fill_net(opened, lines, make, ctx=None, trainable=True,
     net = make()
     if not trainable:
         net.collect_params().setattr('grad_req', 'null')
-    _fill(net, lines, current, config['initializer_range'], ctx or mx.cpu())
+    warn_not_finite(folder, _fill(
+        net, lines, current, config['initializer_range'], ctx or mx.cpu()))
     net.pretrained = Pretrained(folder, config, tuple(differences))
     return net, tokenizer
 
@@ -232,8 +234,11 @@ def _check(folder, family, differences, needed):
 
 
 def _fill(net, lines, current, spread, ctx):
-    """Set each parameter to its tensor, or draw it where there is none."""
-    params = net._collect_params_with_prefix()
+    """Set each parameter to its tensor, or draw it where there is none.
+
+    Returns {name: numbers of it that are NaN or infinite}.
+    """
+    params, counts = net._collect_params_with_prefix(), {}
     for line in lines:
         param = params[line.ours]
         where = current.get(line.also) or current.get(line.name)
@@ -243,8 +248,10 @@ def _fill(net, lines, current, spread, ctx):
             continue
         param.initialize(init.Zero(), ctx)
         values = storage.read(where)
+        counts[where.name] = count_not_finite(values)
         param.set_data((values[::-1] if line.turned else values)[line.skip:]
                        .reshape(param.shape))
+    return counts
 
 
 def _say(described, heads):

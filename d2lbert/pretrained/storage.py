@@ -2,11 +2,13 @@
 
 Nothing is ever unpickled, as that would run what a file says.
 """
+import hashlib
+import json
 import stat
 import struct
 from pathlib import Path
 from shlex import quote
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Optional
 
 import numpy as onp
 
@@ -18,6 +20,10 @@ INDEX = f'{WEIGHTS}.index.json'
 #: Types of numbers that weights come in; bfloat16 is the upper half of a
 #: float32, and NumPy does not know it.
 TYPES = {'F32': '<f4', 'F16': '<f2', 'F64': '<f8', 'BF16': '<u2'}
+
+#: The entry of the metadata with a digest of each tensor: JSON, {name:
+#: BLAKE2b of 16 bytes, hexadecimal}.
+DIGESTS = 'd2lbert.blake2b'
 
 #: Checkpoints in formats that are not read.
 OTHERS = ('pytorch_model.bin', 'pytorch_model.bin.index.json',
@@ -69,6 +75,7 @@ class Stored(NamedTuple):
     dtype: str          # as safetensors calls it
     shape: tuple
     begin: int          # of its bytes in the file
+    digest: Optional[str]   # of its bytes, where the file has one
 
     def __str__(self):
         shape = shown(self.shape)
@@ -142,7 +149,7 @@ def _stored_in(path):
         with open(path, 'rb') as file:
             size, = struct.unpack('<Q', file.read(8))
             header = files.parse_json(file.read(size))
-            header.pop('__metadata__', None)
+            digests = _digests(header.pop('__metadata__', {}), header)
             rest = file.seek(0, 2) - 8 - size
         if rest < max((of['data_offsets'][1] for of in header.values()),
                       default=0):       # which old versions do not notice
@@ -151,12 +158,30 @@ def _stored_in(path):
         raise PretrainedError(f'{path} is no whole safetensors file: {error}; '
                               'fetch it again') from None
     return {name: Stored(path, name, of['dtype'], tuple(of['shape']),
-                         8 + size + of['data_offsets'][0])
+                         8 + size + of['data_offsets'][0], digests.get(name))
             for name, of in header.items()}
 
 
+def _digests(metadata, header):
+    """{name: digest} of a file, none where another program wrote it."""
+    if DIGESTS not in metadata:
+        return {}
+    digests = files.parse_json(metadata[DIGESTS])
+    if not isinstance(digests, dict) or digests.keys() != header.keys():
+        raise ValueError('its digests are not those of its tensors')
+    return digests
+
+
+def _digest(array):
+    return hashlib.blake2b(array.reshape(-1).view('uint8'),
+                           digest_size=16).hexdigest()
+
+
 def read(where):
-    """The tensor that `where` tells of, as float32, on the host."""
+    """The tensor that `where` tells of, as float32, on the host.
+
+    Raises `PretrainedError` where its bytes do not have their digest.
+    """
     with open(where.path, 'rb') as file:
         file.seek(where.begin)
         count = int(onp.prod(where.shape, dtype='int64'))
@@ -164,6 +189,10 @@ def read(where):
     if len(found) < count:
         raise PretrainedError(f'{where.path} became shorter while it was '
                               'read: fetch it again')
+    if where.digest is not None and _digest(found) != where.digest:
+        raise PretrainedError(f'{where.path} is damaged: the numbers of '
+                              f'{where.name} are not those that were written '
+                              '(their digest differs); fetch it again')
     if where.dtype == 'BF16':
         found = (found.astype('<u4') << 16).view('<f4')
     return found.astype('float32', copy=False).reshape(where.shape)
@@ -172,17 +201,19 @@ def read(where):
 def write(path, tensors, name):
     """Write {name: float32 array} as one safetensors file.
 
-    name: what errors call it.
+    Its metadata has a digest of each tensor. name: what errors call the
+    file.
     """
     library, path = safetensors(), Path(path)
     path.touch()
     mode = path.stat().st_mode      # as the umask has it; the library's is
     try:                            # its own
-        # Some versions of transformers read no file that does not say so
-        library.numpy.save_file(
-            {name: onp.ascontiguousarray(array, 'float32')
-             for name, array in tensors.items()}, str(path),
-            metadata={'format': 'pt'})
+        tensors = {name: onp.ascontiguousarray(array, '<f4')
+                   for name, array in tensors.items()}
+        digests = {name: _digest(array) for name, array in tensors.items()}
+        # Some versions of transformers read no file without this format
+        library.numpy.save_file(tensors, str(path), metadata={
+            'format': 'pt', DIGESTS: json.dumps(digests)})
         path.chmod(stat.S_IMODE(mode))
     except library.SafetensorError as error:
         raise OSError(f'{name} cannot be written: {error}') from None

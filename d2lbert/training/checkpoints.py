@@ -14,6 +14,7 @@ import numpy as onp
 from d2lbert.machine import npz
 from d2lbert.machine.backend import np
 from d2lbert.machine.files import parse_json, replacing
+from d2lbert.machine.finite import count_not_finite, warn_not_finite
 from d2lbert.pretrained.bounds import check_sizes
 from d2lbert.pretrained.vocabulary import PieceVocab
 from d2lbert.pretrained.wordpiece import WordPiece
@@ -249,6 +250,8 @@ def _set(path, params, weights):
             f'{path} belongs to another model: {name} is '
             f'{found.get(name, "missing")} there and '
             f'{wanted.get(name, "missing")} here')
+    warn_not_finite(path, {name: count_not_finite(array)
+                           for name, array in weights.items()})
     for name, param in params.items():
         param.set_data(np.array(weights[name]))
 

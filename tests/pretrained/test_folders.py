@@ -1,4 +1,5 @@
 """Folders of pretrained BERTs, against names and numbers written out."""
+import hashlib
 import json
 import math
 import os
@@ -11,6 +12,7 @@ import numpy as onp
 import published
 import pytest
 from published import CONFIG, VOCAB
+from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
 import d2lbert as d2l
@@ -523,8 +525,9 @@ def test_what_was_read_is_written_as_it_was(config, tmp_path):
                                                      True)
     with open(tmp_path / 'after' / 'model.safetensors', 'rb') as file:
         size, = struct.unpack('<Q', file.read(8))
-        assert json.loads(file.read(size))['__metadata__'] == {
-            'format': 'pt'}
+        metadata = json.loads(file.read(size))['__metadata__']
+    assert sorted(metadata) == ['d2lbert.blake2b', 'format']
+    assert metadata['format'] == 'pt'
     again, tokenizer = load_pretrained(tmp_path / 'after')
     assert tokenizer.idx_to_token == VOCAB
 
@@ -670,3 +673,64 @@ def test_devices_and_threads(tmp_path):
     assert weight.list_ctx() == devices
     assert np.array_equal(*(weight.data(device).as_in_ctx(mx.cpu())
                             for device in devices))
+
+
+# What is wrong with numbers
+
+def saved(tmp_path):
+    """A folder that `save_pretrained` wrote."""
+    published.write(tmp_path / 'theirs')
+    d2l.save_pretrained(*load_pretrained(tmp_path / 'theirs'),
+                        tmp_path / 'ours')
+    return tmp_path / 'ours'
+
+
+def test_every_flipped_bit_of_our_weights_is_refused(tmp_path):
+    folder = saved(tmp_path)
+    path = folder / 'model.safetensors'
+    whole = path.read_bytes()
+    begin = 8 + struct.unpack('<Q', whole[:8])[0]
+    rng = onp.random.RandomState(0)
+    for place in rng.randint(begin, len(whole), 40):
+        data = bytearray(whole)
+        data[place] ^= 1 << rng.randint(8)
+        path.write_bytes(data)
+        with pytest.raises(PretrainedError, match='the numbers of .* are not '
+                           r'those that were written .*; fetch it again$'):
+            load_pretrained(folder)
+    path.write_bytes(whole)
+    load_pretrained(folder)
+
+
+def test_digests_are_those_of_the_bytes(tmp_path):
+    path = saved(tmp_path) / 'model.safetensors'
+    with safe_open(path, 'np') as file:
+        digests = json.loads(file.metadata()['d2lbert.blake2b'])
+        assert file.metadata()['format'] == 'pt'
+        assert digests == {name: hashlib.blake2b(
+            file.get_tensor(name).tobytes(), digest_size=16).hexdigest()
+            for name in file.keys()}
+
+
+def test_digests_of_other_tensors_are_refused(tmp_path):
+    folder = saved(tmp_path)
+    path = folder / 'model.safetensors'
+    tensors = load_file(path)
+    for digests in {}, {**dict.fromkeys(tensors, ''), 'more': ''}, []:
+        save_file(tensors, path, {'d2lbert.blake2b': json.dumps(digests)})
+        with pytest.raises(PretrainedError, match='its digests are not'):
+            load_pretrained(folder)
+    save_file(tensors, path, {'d2lbert.blake2b': '[' * 10 ** 5})
+    with pytest.raises(PretrainedError, match='nested too deeply'):
+        load_pretrained(folder)
+
+
+def test_weights_that_are_no_numbers_are_named_once(tmp_path, capsys):
+    tensors = published.draw(CONFIG)
+    first, second, *_ = [name for name in tensors if 'query' in name]
+    tensors[first][:3] = onp.nan
+    tensors[second].reshape(-1)[0] = -onp.inf
+    load_pretrained(published.write(tmp_path / 'x', None, tensors))
+    (line,) = capsys.readouterr().err.splitlines()
+    count = tensors[first][:3].size
+    assert f'{first} ({count}), {second} (1); what the model' in line

@@ -649,3 +649,23 @@ def test_a_description_that_is_nested_too_deeply_is_named(copy):
     (copy / 'config.json').write_text('[' * 200_000)
     with pytest.raises(RunError, match='config.json is damaged: its brackets'):
         d2l.load_run(copy)
+
+
+def test_weights_that_are_no_numbers_are_named_once(copy, capsys):
+    arrays = npx.load(str(copy / 'model.params'))
+    name = 'encoder.token_embedding.weight'
+    arrays[name][0] = onp.nan
+    arrays[name][1, 0] = onp.inf
+    npx.save(str(copy / 'model.params'), arrays)
+    d2l.load_run(copy)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f'infinite: {name} (9); what' in line
+
+
+def test_large_weights_are_numbers(copy, capsys):
+    """Their sum is infinite."""
+    arrays = npx.load(str(copy / 'model.params'))
+    arrays['encoder.token_embedding.weight'][:] = 3e38
+    npx.save(str(copy / 'model.params'), arrays)
+    d2l.load_run(copy)
+    assert capsys.readouterr().err == ''
