@@ -33,6 +33,7 @@ class Pooling(NamedTuple):
     prompt: str = ''                # what stands before each text
     lowercase: bool = False         # before the tokenizer sees it
     refusal: str = ''               # why this is not what the folder says
+    files: Optional[dict] = None    # {name: JSON} of the folder that says so
 
     def __call__(self, X):
         """The vector of a text's X (T, H): (H,) for each of the modes."""

@@ -18,7 +18,7 @@ from d2lbert.pretrained import names, storage
 from d2lbert.pretrained.bounds import check_layers
 from d2lbert.pretrained.families import family_of, net_of
 from d2lbert.pretrained.names import HEADS, PARTS
-from d2lbert.pretrained.sentence_folders import load_pooling
+from d2lbert.pretrained.sentence_folders import files_of, load_pooling
 from d2lbert.pretrained.storage import PretrainedError
 from d2lbert.pretrained.wordpiece import WordPiece
 
@@ -281,7 +281,10 @@ def save_pretrained(net, tokenizer, folder):
     tied ones once. Raises
     `PretrainedError` for a net that the format has no words for (without
     LayerNorm behind its embeddings, or with sinusoidal positions), for one
-    that is not exactly a `BERTModel`, and where `folder` holds something.
+    that is not exactly a `BERTModel`, for one whose vectors need modules of
+    sentence-transformers that are not served, and where `folder` holds
+    something. The `pooling` of the tokenizer goes into the files of
+    sentence-transformers.
     """
     config = configs.of_net(net, tokenizer)
     if len(tokenizer) > config['vocab_size']:
@@ -289,7 +292,9 @@ def save_pretrained(net, tokenizer, folder):
             f'the tokenizer has {len(tokenizer)} tokens, but the net only '
             f'{config["vocab_size"]}: they are of two models')
     write_folder(folder, config, _tensors(net, tokenizer.pad_id), tokenizer,
-                 configs.generation_of_net(net, tokenizer))
+                 configs.generation_of_net(net, tokenizer),
+                 {} if hasattr(net, 'about') else files_of(
+                     tokenizer.pooling, net.config['num_hiddens']))
 
 
 def _tensors(net, pad_id):
@@ -328,18 +333,21 @@ def _tensors(net, pad_id):
     return tensors
 
 
-def write_folder(folder, config, tensors, tokenizer, generation=None):
+def write_folder(folder, config, tensors, tokenizer, generation=None,
+                 others=()):
     """Write a folder of config.json, model.safetensors and a tokenizer.
 
     config: a dict; tensors: {name: array}; generation: what
-    generation_config.json is to say, if there is one. It appears when all is
-    written.
+    generation_config.json is to say, if there is one; others: {name: JSON}
+    of more files. It appears when all is written.
     """
     storage.safetensors()       # before anything is done
     with new_folder(folder) as part:
         for name, said in (('config.json', config),
-                           (configs.GENERATION, generation)):
+                           (configs.GENERATION, generation),
+                           *dict(others).items()):
             if said is not None:
+                (part / name).parent.mkdir(exist_ok=True)
                 write_text(part / name, json.dumps(
                     said, indent=2, sort_keys=True) + '\n')
         tokenizer.save(part)

@@ -10,6 +10,14 @@ from d2lbert.pooling import POOLS, Pooling
 from d2lbert.pretrained.storage import PretrainedError, read_json
 
 MODULES, PROMPTS = 'modules.json', 'config_sentence_transformers.json'
+POOLING = '1_Pooling/config.json'
+
+#: The folder of each kind of module.
+PLACES = {'Transformer': '', 'Pooling': '1_Pooling',
+          'Normalize': '2_Normalize'}
+
+#: Lists of modules that are served.
+SERVED = ['Transformer', 'Pooling'], ['Transformer', 'Pooling', 'Normalize']
 
 #: The file of the first module, by the kinds of models it was called after.
 LENGTHS = [f'sentence_{kind}_config.json' for kind in (
@@ -34,37 +42,114 @@ def load_pooling(folder):
     folder = Path(folder)
     if not (folder / MODULES).is_file():
         return Pooling()
-    kinds = {}
-    for module in read_json(folder / MODULES, list):
+    modules = read_json(folder / MODULES, list)
+    places, found = _places(modules, folder), {MODULES: modules}
+    if list(places) in SERVED:
+        for name in LENGTHS:
+            path = folder / places['Transformer'] / name
+            if path.is_file():
+                found[name] = read_json(path)
+                break
+        found[POOLING] = read_json(folder / places['Pooling'] / 'config.json')
+        if (folder / PROMPTS).is_file():
+            found[PROMPTS] = read_json(folder / PROMPTS)
+        # As they are written again, whatever the folders were called
+        found[MODULES] = [dict(module, path=PLACES[kind])
+                          for module, kind in zip(modules, places)]
+    return pooling_of(found, folder)
+
+
+def pooling_of(found, folder):
+    """The `Pooling` that files describe; raises as `load_pooling` does.
+
+    found: {name: what the JSON file of that name in `folder` holds}.
+    """
+    kinds = {MODULES: list, **{name: dict for name in (*LENGTHS, POOLING,
+                                                       PROMPTS)}}
+    if not isinstance(found, dict) or not all(
+            isinstance(content, kinds.get(name, ()))
+            for name, content in found.items()):
+        raise PretrainedError(f'{folder} is damaged: its pooling is not that '
+                              'of a folder of sentence-transformers')
+    order = list(_places(found.get(MODULES, []), folder))
+    if order not in SERVED or POOLING not in found:
+        return Pooling(files=found, refusal=(
+            f'{folder / MODULES} lists {", ".join(order) or "nothing"}, and '
+            'only Transformer, Pooling and, last, Normalize are served: '
+            'choose a pooling, as mean, to do without the others'))
+    name = next((name for name in LENGTHS if name in found), LENGTHS[0])
+    config = found.get(name, {})
+    modes, with_prompt = _modes(found[POOLING], folder / POOLING)
+    prompt = _prompt(found.get(PROMPTS, {}), folder / PROMPTS)
+    refusal = ''
+    if prompt and not with_prompt:
+        refusal = (f'{folder} puts {prompt!r} before each text and leaves it '
+                   'out of the pooling, which is not served: choose a '
+                   'pooling, as mean, to have it counted')
+    return Pooling(modes, 'Normalize' in order,
+                   _length(config, folder / name), prompt,
+                   bool(config.get('do_lower_case', False)), refusal, found)
+
+
+def files_of(pooling, num_hiddens):
+    """{name: JSON} of the files that describe a `Pooling`, {} of none.
+
+    With them sentence-transformers computes the same vectors. num_hiddens:
+    numbers of a token's vector. Raises `PretrainedError` where the folder
+    that it comes from has modules that are not served.
+    """
+    if pooling is None or pooling == Pooling():
+        return {}
+    found = pooling.files
+    if found is not None:
+        before = pooling_of(found, Path())
+        if before.refusal and POOLING not in found:
+            raise PretrainedError(
+                'the folder that this model comes from has more modules than '
+                'Transformer, Pooling and Normalize: a copy without them '
+                'would give other vectors, so none is written; set '
+                'tokenizer.pooling = None to write the model alone')
+        if before._replace(refusal='') == pooling._replace(refusal=''):
+            return found
+    return _described(pooling, num_hiddens)
+
+
+def _described(pooling, num_hiddens):
+    """The files of a `Pooling` that no folder holds."""
+    kinds = ['Transformer', 'Pooling', *['Normalize'] * pooling.normalize]
+    switched = [mode for mode in SWITCHES.values() if mode in pooling.modes]
+    if list(pooling.modes) == switched:     # as all versions read it
+        config = {'word_embedding_dimension': num_hiddens,
+                  **{switch: mode in pooling.modes
+                     for switch, mode in SWITCHES.items()}}
+    else:
+        config = {'embedding_dimension': num_hiddens,
+                  'pooling_mode': list(pooling.modes)}
+    found = {
+        MODULES: [dict(idx=i, name=str(i), path=PLACES[kind],
+                       type=f'sentence_transformers.models.{kind}')
+                  for i, kind in enumerate(kinds)],
+        LENGTHS[0]: dict(max_seq_length=pooling.max_len,
+                         do_lower_case=pooling.lowercase),
+        POOLING: dict(config, include_prompt=True)}
+    if pooling.prompt:
+        found[PROMPTS] = dict(prompts={'default': pooling.prompt},
+                              default_prompt_name='default')
+    return found
+
+
+def _places(modules, folder):
+    """{kind of module: its path} in their order."""
+    places = {}
+    for module in modules:
         if not (isinstance(module, dict) and isinstance(
                 module.get('type'), str) and isinstance(
                     module.get('path', ''), str)):
             raise PretrainedError(f'{folder / MODULES} is damaged: each '
                                   'module has a type and a path; fetch it '
                                   'again')
-        kinds[module['type'].rpartition('.')[2]] = module.get('path', '')
-    order = list(kinds)
-    if order not in (['Transformer', 'Pooling'],
-                     ['Transformer', 'Pooling', 'Normalize']):
-        return Pooling(refusal=(
-            f'{folder / MODULES} lists {", ".join(order) or "nothing"}, and '
-            'only Transformer, Pooling and, last, Normalize are served: '
-            'choose a pooling, as mean, to do without the others'))
-    config = {}
-    for name in LENGTHS:
-        path = folder / kinds['Transformer'] / name
-        if path.is_file():
-            config = read_json(path)
-            break
-    modes, with_prompt = _modes(folder / kinds['Pooling'] / 'config.json')
-    prompt = _prompt(folder / PROMPTS)
-    refusal = ''
-    if prompt and not with_prompt:
-        refusal = (f'{folder} puts {prompt!r} before each text and leaves it '
-                   'out of the pooling, which is not served: choose a '
-                   'pooling, as mean, to have it counted')
-    return Pooling(modes, 'Normalize' in order, _length(config, path), prompt,
-                   bool(config.get('do_lower_case', False)), refusal)
+        places[module['type'].rpartition('.')[2]] = module.get('path', '')
+    return places
 
 
 def _length(config, path):
@@ -76,9 +161,8 @@ def _length(config, path):
                           f'number of tokens, not {length!r}; fetch it again')
 
 
-def _modes(path):
+def _modes(config, path):
     """The kinds of pooling, and whether a prompt counts in them."""
-    config = read_json(path)
     modes = config.get('pooling_mode')
     if modes is None:
         # As their library: the mean where no switch is on
@@ -92,11 +176,8 @@ def _modes(path):
     return tuple(named), config.get('include_prompt', True)
 
 
-def _prompt(path):
+def _prompt(config, path):
     """What is put before each text where nothing else is asked for."""
-    if not path.is_file():
-        return ''
-    config = read_json(path)
     name, prompts = config.get('default_prompt_name'), config.get('prompts')
     if name is None:
         return ''

@@ -10,12 +10,14 @@ from d2lbert._version import __version__
 from d2lbert.machine.files import new_folder, read_json, write_text
 from d2lbert.pretrained.folders import load_pretrained, save_pretrained
 from d2lbert.pretrained.names import HEADS
+from d2lbert.pretrained.sentence_folders import pooling_of
 from d2lbert.pretrained.storage import PretrainedError
 from d2lbert.pretrained.wordpiece import VOCAB, WholeWords, WordPiece, is_in
 from d2lbert.training.runs import (
     RunError,
     load_net,
     load_run,
+    read_config,
     save_parameters,
 )
 
@@ -36,6 +38,7 @@ def load_model(path, ctx=None, heads=HEADS, trainable=True):
         return load_pretrained(path, ctx, heads, trainable)
     if is_in(path):
         tokenizer = WordPiece.load(path)
+        tokenizer.pooling = _pooling_of(path)
         net = load_net(path, ctx, trainable)
         if len(tokenizer) > net.config['vocab_size']:
             raise RunError(f'the tokenizer in {path} has {len(tokenizer)} '
@@ -43,7 +46,15 @@ def load_model(path, ctx=None, heads=HEADS, trainable=True):
                            f'{net.config["vocab_size"]}')
         return net, tokenizer
     net, vocab = load_run(path, ctx, trainable)
-    return net, WholeWords(vocab)
+    tokenizer = WholeWords(vocab)
+    tokenizer.pooling = _pooling_of(path)
+    return net, tokenizer
+
+
+def _pooling_of(run):
+    """The `Pooling` of an imported run whose folder had one, else None."""
+    files = read_config(run).get('pooling')
+    return None if files is None else pooling_of(files, run)
 
 
 def is_run(path):
@@ -83,6 +94,8 @@ def import_run(folder, run):
                       batch_size=64,
                       max_len=min(128, net.encoder.max_len),
                       objective=_objective_of(net)))
+    if tokenizer.pooling is not None and tokenizer.pooling.files:
+        config['pooling'] = tokenizer.pooling.files
     with new_folder(run) as part:
         write_text(part / 'config.json', json.dumps(config, indent=2) + '\n')
         if words is None:

@@ -13,6 +13,7 @@ import d2lbert as d2l
 from d2lbert.pooling import Pooling
 from d2lbert.pretrained.sentence_folders import load_pooling
 from d2lbert.pretrained.storage import PretrainedError
+from d2lbert.training.models import export_run, import_run, load_model
 
 
 def changed(files, name, **values):
@@ -55,7 +56,7 @@ PROMPTS = 'config_sentence_transformers.json'
     (changed(NEW, PROMPTS, prompts={'query': 'find: '}), Pooling(('cls',)))])
 def test_a_folder_is_read_as_its_library_reads_it(files, wanted, tmp_path):
     sentences.write_files(tmp_path, files)
-    assert load_pooling(tmp_path) == wanted
+    assert load_pooling(tmp_path)._replace(files=None) == wanted
 
 
 def test_the_transformer_may_lie_in_a_folder_of_its_own(tmp_path):
@@ -111,13 +112,112 @@ def test_a_loaded_tokenizer_brings_the_pooling_along(tmp_path):
     pytest.importorskip('safetensors')
     net, tokenizer = d2l.load_pretrained(
         sentences.write_folder(tmp_path / 'model'))
-    assert tokenizer.pooling == Pooling(('mean',), True, 12)
+    assert tokenizer.pooling._replace(files=None) == Pooling(
+        ('mean',), True, 12)
     text = 'the grey crane flies over the old tree under the river wing'
     (own,) = d2l.encode(net, tokenizer, [text])
     (mean,) = d2l.encode(net, tokenizer, [text], 'mean', max_len=12)
     onp.testing.assert_allclose(own, mean / onp.linalg.norm(mean), atol=1e-6)
     # What is asked for is not normalized, unless that is, too
     assert abs(onp.linalg.norm(mean) - 1) > 0.1
+
+
+# Written again
+
+PROMPTED = changed(changed(
+    OLD, 'sentence_bert_config.json', do_lower_case=True), PROMPTS, prompts={
+        'query': 'The bird ', 'other': 'A '}, default_prompt_name='query',
+    similarity_fn_name='dot')
+KINDS = {
+    'plain': {}, 'old': OLD, 'new': NEW, 'prompted': PROMPTED,
+    'joined': changed(OLD, POOLING, pooling_mode_max_tokens=True),
+    'others': changed(NEW, POOLING, pooling_mode=[
+        'mean_sqrt_len_tokens', 'lasttoken', 'weightedmean']),
+    'without': listing(OLD, 'Transformer', 'Pooling'),
+    'elsewhere': {**{name: content for name, content in OLD.items()
+                     if name == 'modules.json'},
+                  '0_Transformer/sentence_bert_config.json':
+                      OLD['sentence_bert_config.json'],
+                  '../pooling/config.json': OLD[POOLING],
+                  'modules.json': [
+                      dict(OLD['modules.json'][0], path='0_Transformer'),
+                      dict(OLD['modules.json'][1], path='../pooling'),
+                      OLD['modules.json'][2]]}}
+TEXTS = [*sentences.texts(20), 'A Crane ' * 30]
+
+
+def exported(folder, tmp_path):
+    """Two copies: through Python, and through a run."""
+    d2l.save_pretrained(*d2l.load_pretrained(folder), tmp_path / 'python')
+    import_run(folder, tmp_path / 'run')
+    export_run(tmp_path / 'run', tmp_path / 'command')
+    return tmp_path / 'python', tmp_path / 'command'
+
+
+@pytest.mark.parametrize('kind', KINDS)
+def test_a_folder_that_is_written_again_gives_the_same_vectors(kind,
+                                                               tmp_path):
+    pytest.importorskip('tokenizers')
+    pytest.importorskip('safetensors')
+    folder = sentences.write_folder(tmp_path / 'in' / 'model', KINDS[kind])
+    net, tokenizer = d2l.load_pretrained(folder)
+    wanted = d2l.encode(net, tokenizer, TEXTS)
+    for copy in exported(folder, tmp_path):
+        net, tokenizer = d2l.load_pretrained(copy)
+        onp.testing.assert_allclose(d2l.encode(net, tokenizer, TEXTS), wanted,
+                                    atol=1e-6)
+        assert (copy / 'modules.json').is_file() == bool(KINDS[kind])
+        if kind == 'prompted':
+            assert json.loads((copy / PROMPTS).read_text()) == PROMPTED[
+                PROMPTS]
+
+
+def test_a_pooling_of_ones_own_is_written(tmp_path):
+    pytest.importorskip('tokenizers')
+    net, tokenizer = d2l.load_pretrained(
+        sentences.write_folder(tmp_path / 'model'))
+    for number, pooling in enumerate([
+            tokenizer.pooling._replace(normalize=False),
+            tokenizer.pooling._replace(prompt='The ', max_len=9),
+            Pooling(('weightedmean', 'cls'), True, lowercase=True),
+            Pooling(('cls', 'max'), max_len=7)]):
+        tokenizer.pooling = pooling
+        d2l.save_pretrained(net, tokenizer, tmp_path / f'{number}')
+        _, again = d2l.load_pretrained(tmp_path / f'{number}')
+        assert again.pooling._replace(files=None) == pooling._replace(
+            files=None)
+
+
+def test_modules_that_are_not_served_keep_a_folder_from_being_written(
+        tmp_path):
+    pytest.importorskip('tokenizers')
+    folder = sentences.write_folder(tmp_path / 'model', listing(
+        OLD, 'Transformer', 'Pooling', 'Dense', 'Normalize'))
+    net, tokenizer = d2l.load_pretrained(folder)
+    import_run(folder, tmp_path / 'run')
+    for write in (lambda: d2l.save_pretrained(net, tokenizer,
+                                              tmp_path / 'out'),
+                  lambda: export_run(tmp_path / 'run', tmp_path / 'out')):
+        with pytest.raises(PretrainedError, match='would give other vectors'):
+            write()
+    assert not (tmp_path / 'out').exists()
+    tokenizer.pooling = None
+    d2l.save_pretrained(net, tokenizer, tmp_path / 'out')
+    assert not (tmp_path / 'out' / 'modules.json').exists()
+
+
+@pytest.mark.parametrize('pooling', [
+    3, [], {'modules.json': 3}, {'modules.json': OLD['modules.json'],
+                                 POOLING: []}, {'../x': []},
+    {**OLD, '../x': {}}])
+def test_a_run_whose_pooling_is_damaged_is_refused(pooling, tmp_path):
+    pytest.importorskip('tokenizers')
+    import_run(sentences.write_folder(tmp_path / 'model'), tmp_path / 'run')
+    path = tmp_path / 'run' / 'config.json'
+    path.write_text(json.dumps(dict(json.loads(path.read_text()),
+                                    pooling=pooling)))
+    with pytest.raises(PretrainedError, match='damaged'):
+        load_model(tmp_path / 'run')
 
 
 # Against the library itself
@@ -187,3 +287,5 @@ def test_a_folder_of_ours_gives_the_vectors_of_its_library(peer, files,
         net, tokenizer = d2l.load_pretrained(path, heads=())
         onp.testing.assert_allclose(
             d2l.encode(net, tokenizer, texts), wanted, atol=1e-5)
+    for path in exported(folder, tmp_path):
+        onp.testing.assert_allclose(peer(path, texts), wanted, atol=1e-5)
