@@ -28,6 +28,9 @@ from d2lbert.training import checkpoints
 
 RESUME = ['pretrain', '--resume', 'run', '--num-steps', '6', '--devices',
           'cpu']
+#: Numbers that a description has of a net.
+SIZES = ['num_layers', 'num_hiddens', 'ffn_num_hiddens', 'num_heads',
+         'max_len']
 #: Values that have no place where they are put.
 JUNK = [None, 'x', -1, 2.5, True, [], {}, [[]], {'a': 1}, float('nan'),
         10 ** 30, 'é' * 30]
@@ -42,17 +45,28 @@ def damaged_checkpoint(rng, folder):
         path = checkpoints.all_of(folder / 'run')[-1]
     kind = rng.choice(['cut', 'cut', 'flipped', 'flipped', 'flipped',
                        'empty', 'noise', 'foreign', 'arrays', 'text',
-                       'JSON', 'JSON', 'setting'])
+                       'JSON', 'JSON', 'setting', 'compressed', 'header',
+                       'vocabulary', 'size', 'nested'])
     if kind in ('cut', 'flipped'):
         damage = cut if kind == 'cut' else flipped
         path.write_bytes(damage(rng, path.read_bytes()))
     elif kind in ('empty', 'noise'):
         path.write_bytes(b'' if kind == 'empty' else noise(rng))
+    elif kind == 'header':
+        data = path.read_bytes()
+        header = b'{' + b"'descr': '<f4', 'fortran_order'"
+        places = [found.start() for found in re.finditer(header, data)]
+        place = rng.choice(places) + rng.randrange(60)
+        path.write_bytes(data[:place] + noise(rng, 9) + data[place + 9:])
     elif kind == 'foreign':
         onp.savez(path, **{f'w{k}': onp.arange(k + 1) for k in range(4)})
     else:
         with onp.load(path) as file:
             arrays = dict(file)
+        if kind == 'compressed':    # into little more than nothing
+            arrays['more'] = onp.zeros(1 << 28, 'uint8')
+        if kind == 'vocabulary':
+            arrays['vocab'] = onp.frombuffer(noise(rng, 99), 'uint8')
         if kind == 'arrays':
             name = rng.choice([n for n in arrays if n.startswith('param/')])
             if rng.random() < 0.5:
@@ -62,6 +76,14 @@ def damaged_checkpoint(rng, folder):
         text = arrays['state'].tobytes()
         if kind == 'text':
             text = rng.choice([cut(rng, text), b'', b'[]', b'\xff{}', b'1'])
+        elif kind == 'nested':
+            text = b'[' * 10 ** 6
+        elif kind == 'size':
+            state = json.loads(text.decode())
+            name = rng.choice(SIZES)
+            state['settings'][name] = 10 ** rng.randrange(7, 19)
+            kind = f'size {name}'
+            text = json.dumps(state).encode()
         elif kind in ('JSON', 'setting'):
             state = json.loads(text.decode())
             if kind == 'setting':
@@ -76,13 +98,21 @@ def damaged_checkpoint(rng, folder):
             kind = f'{kind} {name}'
             text = json.dumps(state).encode()
         arrays['state'] = onp.frombuffer(text, 'uint8')
-        onp.savez(path, **arrays)
+        (onp.savez_compressed if kind == 'compressed' else onp.savez)(
+            path, **arrays)
     return Case(f'checkpoint: {kind}', argv, (path.name,), same=True)
+
+
+def large(rng, data, place):
+    """Bytes with a large number of 8 bytes at a place."""
+    number = rng.randrange(10 ** 7, 1 << rng.choice([30, 40, 64]))
+    return data[:place] + number.to_bytes(8, 'little') + data[place + 8:]
 
 
 def damaged_parameters(rng, folder):
     path = folder / 'run' / 'model.params'
-    kind = rng.choice(['cut', 'cut', 'empty', 'noise', 'head', 'folder'])
+    kind = rng.choice(['cut', 'cut', 'empty', 'noise', 'head', 'folder',
+                       'count', 'shape', 'name'])
     data = path.read_bytes()
     if kind == 'folder':
         path.unlink()
@@ -91,6 +121,10 @@ def damaged_parameters(rng, folder):
         path.write_bytes({
             'cut': lambda: cut(rng, data), 'empty': bytes,
             'noise': lambda: noise(rng),
+            # The count of arrays, a length of an axis, that of the last name
+            'count': lambda: large(rng, data, 16),
+            'shape': lambda: large(rng, data, 36),
+            'name': lambda: large(rng, data, data.rindex(b'\0\0\0') - 5),
             'head': lambda: noise(rng, 40) + data[40:]}[kind]())
     argv = rng.choice([['encode', 'run', 'a bird'],
                        ['evaluate', 'run', '--devices', 'cpu']])
@@ -143,11 +177,18 @@ def damaged_config(rng, folder):
     path = folder / 'run' / 'config.json'
     config = json.loads(path.read_text('utf-8'))
     kind = rng.choice(['cut', 'noise', 'other', 'key', 'key', 'missing',
-                       'missing'])
+                       'missing', 'nested', 'size', 'size'])
     if kind == 'cut':
         path.write_bytes(cut(rng, path.read_bytes().rstrip()))
     elif kind == 'noise':
         path.write_bytes(noise(rng))
+    elif kind == 'nested':
+        path.write_text('{"model":' * 10 ** 6)
+    elif kind == 'size':
+        name = rng.choice(SIZES)
+        config['model'][name] = 10 ** rng.randrange(7, 19)
+        kind = f'size {name}'
+        path.write_text(json.dumps(config), 'utf-8')
     elif kind == 'other':
         path.write_text(rng.choice(['[]', '{}', '1', '"x"', 'null',
                                     '{"model": 1}', '{"model": {}}']))
