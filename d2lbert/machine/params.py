@@ -134,4 +134,7 @@ class _Reader:
         return Stored(TYPES[kind], shape, begin)
 
     def _name(self):
-        return self._bytes(self._number(8)).decode('utf-8')
+        try:
+            return self._bytes(self._number(8)).decode('utf-8')
+        except UnicodeDecodeError:
+            raise ValueError('a name in it is not UTF-8') from None

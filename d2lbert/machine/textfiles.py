@@ -6,6 +6,7 @@ library: Python's from 3.14 on, or one of the packages in ZSTD. A pipe is
 read as a file is, once.
 """
 import contextlib
+import errno
 import functools
 import hashlib
 import importlib
@@ -114,9 +115,10 @@ def pieces(path, advance=lambda num_bytes: None, size=PIECE_BYTES):
     except (EOFError, OSError, OverflowError, RuntimeError, ValueError,
             struct.error, tarfile.TarError, zipfile.BadZipFile, zlib.error,
             *_library_errors()) as error:
-        # What the disk says has a number
-        if (not layers or isinstance(error, TextFileError)
-                or getattr(error, 'errno', None)):
+        # What the disk says has a number; a place before a file's begin,
+        # as a damaged archive names it, is no affair of the disk
+        if (not layers or isinstance(error, TextFileError) or getattr(
+                error, 'errno', None) not in (None, errno.EINVAL)):
             raise
         raise TextFileError(
             f'{path} is a broken {_endings(layers)} file ({error}): fetch or '

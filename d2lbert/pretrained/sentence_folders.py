@@ -181,7 +181,8 @@ def _prompt(config, path):
     name, prompts = config.get('default_prompt_name'), config.get('prompts')
     if name is None:
         return ''
-    prompt = prompts.get(name) if isinstance(prompts, dict) else None
+    prompt = prompts.get(name) if isinstance(prompts, dict) and isinstance(
+        name, str) else None
     if not isinstance(prompt, str):
         raise PretrainedError(f'{path} is damaged: it has no prompt {name!r},'
                               ' which is its default; fetch it again')

@@ -4,6 +4,7 @@ Nothing is ever unpickled, as that would run what a file says.
 """
 import hashlib
 import json
+import os
 import stat
 import struct
 from pathlib import Path
@@ -127,8 +128,8 @@ def _stored_in_shards(index):
     found = {}
     for shard in sorted(set(shards.values())):
         path = index.with_name(shard)
-        if not path.is_file():
-            raise PretrainedError(f'{index} names {shard}, which is not '
+        if not os.path.isfile(path):    # False of a name that is too long
+            raise PretrainedError(f'{index} names {shard[:200]}, which is not '
                                   'there: fetch all files of the folder')
         found.update((name, where) for name, where
                      in _stored_in(path).items() if shards.get(name) == shard)

@@ -66,6 +66,11 @@ class WordPiece(Tokens):
             numbers = tokenizer.get_vocab(with_added_tokens=True)
             tokens = pieces.by_number(numbers)
         self._number(tokens, special, max_len)
+        for token in special.values():
+            if token not in self.token_to_idx:
+                raise TokenizerError('the tokenizer is damaged: another token '
+                                     f'has the number of {token}; fetch it '
+                                     'again')
 
     def to_json(self):
         """All of it as text, for `from_json`."""

@@ -135,3 +135,10 @@ def test_what_is_no_file_is_refused(tmp_path):
         params.stored(tmp_path)
     with pytest.raises(FileNotFoundError):
         params.stored(tmp_path / 'none')
+
+
+def test_a_name_that_is_no_text_is_refused(tmp_path, whole):
+    path = tmp_path / 'bad.params'
+    path.write_bytes(whole.replace(b'a.bias', b'\xff.bias'))
+    with pytest.raises(ValueError, match='a name in it is not UTF-8'):
+        params.stored(path)

@@ -249,3 +249,21 @@ def test_a_member_without_a_name_is_read_as_any_other(tmp_path):
         info.filename = ''
         archive.writestr(info, TEXT)
     assert b''.join(pieces(path)) == TEXT
+
+
+def test_a_member_before_the_begin_of_an_archive_is_named(tmp_path):
+    data = bytearray(zipped({'x.txt': TEXT}))
+    end = data.rindex(b'PK\5\6')
+    # The directory is longer than it is: all before it moves down
+    data[end + 12:end + 16] = (len(data) // 2).to_bytes(4, 'little')
+    path = tmp_path / 'x.zip'
+    path.write_bytes(data)
+    with pytest.raises(TextFileError, match='x.zip is a broken .zip file'):
+        b''.join(pieces(path))
+    data = bytearray(zipped({'x.txt': TEXT}))
+    place = data.rindex(b'PK\5\6') + 16
+    begin = int.from_bytes(data[place:place + 4], 'little')
+    data[place:place + 4] = (begin + 50).to_bytes(4, 'little')
+    path.write_bytes(data)
+    with pytest.raises(TextFileError, match='x.zip is a broken .zip file'):
+        b''.join(pieces(path))

@@ -734,3 +734,12 @@ def test_weights_that_are_no_numbers_are_named_once(tmp_path, capsys):
     (line,) = capsys.readouterr().err.splitlines()
     count = tensors[first][:3].size
     assert f'{first} ({count}), {second} (1); what the model' in line
+
+
+def test_a_shard_whose_name_is_too_long_is_missing(tmp_path):
+    folder = published.write(tmp_path / 'x')
+    shard(folder)
+    (folder / 'model.safetensors.index.json').write_text(
+        json.dumps(dict(weight_map={'a': 'x' * 9999})))
+    with pytest.raises(PretrainedError, match='names x{200}, which is not'):
+        load_pretrained(folder)

@@ -100,7 +100,9 @@ def test_what_is_not_served_is_refused_when_it_is_asked_for(files, reason,
     (changed(NEW, PROMPTS, default_prompt_name='query'),
      "it has no prompt 'query'"),
     (changed(NEW, PROMPTS, default_prompt_name='query', prompts=[]),
-     "it has no prompt 'query'")])
+     "it has no prompt 'query'"),
+    (changed(NEW, PROMPTS, default_prompt_name=['query'], prompts={}),
+     r"it has no prompt \['query'\]")])
 def test_damaged_files_are_named(files, reason, tmp_path):
     sentences.write_files(tmp_path, files)
     with pytest.raises(PretrainedError, match=reason):

@@ -585,3 +585,14 @@ def test_a_regular_expression_without_end_is_an_error(tmp_path):
     with pytest.raises(pieces.TokenizerError,
                        match='cannot serve this text .*retry-limit'):
         tokenizer.encode('a' * 40 + 'b')
+
+
+def test_a_special_token_without_a_number_of_its_own_is_refused(tmp_path):
+    WordPiece.of_counts({'a': 1, 'b': 1}, 10, min_frequency=1).save(tmp_path)
+    path = tmp_path / 'tokenizer.json'
+    found = json.loads(path.read_text('utf-8'))
+    found['model']['vocab']['b'] = found['model']['vocab']['[PAD]']
+    del found['added_tokens'][0]
+    path.write_text(json.dumps(found))
+    with pytest.raises(pieces.TokenizerError, match=r'number of \[PAD\]'):
+        WordPiece.load(tmp_path)

@@ -1,0 +1,193 @@
+"""What reads files, each with small valid files to begin with."""
+import bz2
+import gzip
+import io
+import json
+import lzma
+import shutil
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+from typing import Callable, NamedTuple
+
+import numpy as onp
+
+sys.path[:0] = [str(Path(__file__).resolve().parents[1] / part)
+                for part in ('', 'finetuning', 'pretrained')]
+
+import prose  # noqa: E402
+import sentences  # noqa: E402
+
+import d2lbert as d2l  # noqa: E402
+from d2lbert.command.formats import Npy, read_npy  # noqa: E402
+from d2lbert.finetuning.tasks import read_task  # noqa: E402
+from d2lbert.machine import params, textfiles, texts  # noqa: E402
+from d2lbert.machine.backend import np, npx  # noqa: E402
+from d2lbert.pretrained.storage import INDEX, WEIGHTS  # noqa: E402
+from d2lbert.pretrained.wordpiece import WordPiece  # noqa: E402
+from d2lbert.training import checkpoints  # noqa: E402
+from d2lbert.training.models import load_model  # noqa: E402
+
+TEXT = ''.join(f'line {k} of é . and more\n' for k in range(60)).encode()
+
+
+class Target(NamedTuple):
+    """A reader.
+
+    make(folder): write the valid files; read(folder): read them all. Of the
+    files that make() wrote, those in `files` are damaged, or all.
+    """
+
+    make: Callable
+    read: Callable
+    files: tuple = ()
+
+
+def _make_params(folder):
+    npx.save(str(folder / 'a.params'), {
+        'a.weight': np.ones((3, 4)), 'a.bias': np.zeros(3),
+        'b.é': np.array(3.0)})
+
+
+def _make_run(folder):
+    d2l.pretrain(corpus='sample', batch_size=16, max_len=32, num_hiddens=8,
+                 ffn_num_hiddens=8, num_layers=1, num_steps=2, seed=1,
+                 save_every=1, devices='cpu', out=folder / 'run')
+
+
+def _read_checkpoint(folder):
+    for path in checkpoints.all_of(folder / 'run'):
+        _, arrays = checkpoints.load(path)
+        checkpoints.vocab_of(path, arrays)
+
+
+def _make_folder(folder):
+    sentences.write_folder(folder / 'model', {
+        **sentences.OLD, 'config_sentence_transformers.json': {
+            'prompts': {'a': 'the '}, 'default_prompt_name': 'a'}})
+
+
+def _make_shards(folder):
+    _make_folder(folder)
+    from safetensors.numpy import load_file, save_file
+    tensors = load_file(folder / 'model' / WEIGHTS)
+    (folder / 'model' / WEIGHTS).unlink()
+    index = {}
+    for i in range(2):
+        names = sorted(tensors)[i::2]
+        save_file({name: tensors[name] for name in names},
+                  folder / 'model' / f'part-{i}.safetensors')
+        index.update(dict.fromkeys(names, f'part-{i}.safetensors'))
+    (folder / 'model' / INDEX).write_text(json.dumps(dict(weight_map=index)))
+
+
+def _read_model(folder):
+    net, tokenizer = d2l.load_pretrained(folder / 'model', trainable=False)
+    d2l.encode(net, tokenizer, ['a grey crane flies'], 'mean')
+
+
+def _make_pieces(folder):
+    sentences.word_pieces().save(folder)
+
+
+def _make_pairs(folder):
+    (folder / 'vocab.json').write_text(json.dumps({
+        token: idx for idx, token in enumerate(
+            ['<s>', '<pad>', '</s>', '<unk>', 'a', 'b', 'ab', '<mask>'])}))
+    (folder / 'merges.txt').write_text('#version: 0.2\na b\n')
+
+
+def _read_tokenizer(folder):
+    tokenizer = WordPiece.load(folder)
+    tokenizer.encode('a ab grey crane' + 'a' * 40 + 'b')
+
+
+def _make_packed(folder):
+    (folder / 'x.gz').write_bytes(gzip.compress(TEXT))
+    (folder / 'x.bz2').write_bytes(bz2.compress(TEXT))
+    (folder / 'x.xz').write_bytes(lzma.compress(TEXT))
+    with zipfile.ZipFile(folder / 'x.zip', 'w',
+                         zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr('x.txt', TEXT)
+    with tarfile.open(folder / 'x.tar', 'w') as archive:
+        info = tarfile.TarInfo('x.txt')
+        info.size = len(TEXT)
+        archive.addfile(info, io.BytesIO(TEXT))
+    (folder / 'x.txt').write_bytes(TEXT)
+
+
+def _read_packed(folder):
+    for path in sorted(folder.iterdir()):
+        for piece in textfiles.pieces(path):
+            assert len(piece) <= textfiles.PIECE_BYTES
+
+
+def _make_lines(folder):
+    (folder / 'x.jsonl').write_text(''.join(
+        json.dumps(dict(text=f'line {k}', number=k)) + '\n'
+        for k in range(9)))
+
+
+def _read_lines(folder):
+    path = str(folder / 'x.jsonl')
+    for _ in texts.pieces(texts.Source(path, path, 'text')):
+        pass
+
+
+def _task(task, make, name='', columns=None):
+    def read(folder):
+        path = folder / name if name else folder
+        found = read_task(task, path, 'train', columns)
+        assert len(found[0]) > 0
+    return Target(make, read)
+
+
+def _make_csv(folder):
+    prose.write(folder / 'x.csv', 'text,label\n' + ''.join(
+        f'"a ""{k}"" b, c",{k % 2}\n' for k in range(9)))
+
+
+def _make_npy(folder):
+    with open(folder / 'x.npy', 'wb') as file:
+        vectors = Npy(file)
+        vectors.add(['a', 'b'], onp.ones((2, 5)))
+        vectors.about = dict(texts='12')
+        vectors.close()
+
+
+TARGETS = {
+    'params': Target(_make_params, lambda folder: params.read(
+        folder / 'a.params')),
+    'checkpoint': Target(_make_run, _read_checkpoint, (
+        'run/checkpoints/step-00000002.npz',)),
+    'run': Target(_make_run, lambda folder: load_model(folder / 'run'), (
+        'run/config.json', 'run/model.params', 'run/vocab.txt')),
+    'folder': Target(_make_folder, _read_model),
+    'shards': Target(_make_shards, _read_model, (
+        f'model/{INDEX}', 'model/part-0.safetensors',
+        'model/part-1.safetensors')),
+    'pieces': Target(_make_pieces, _read_tokenizer),
+    'pairs': Target(_make_pairs, _read_tokenizer),
+    'packed': Target(_make_packed, _read_packed),
+    'lines': Target(_make_lines, _read_lines),
+    'csv': _task('classify', _make_csv, 'x.csv', 'text,label'),
+    'tsv': _task('sst2', lambda folder: prose.glue(
+        folder, 'sst2', 12, ['train'])),
+    'conll': _task('tag', lambda folder: prose.conll(
+        folder / 'x.conll', prose.tagged(6)), 'x.conll'),
+    'squad': _task('span', lambda folder: prose.write_squad(
+        folder / 'x.json', num=3, impossible=.5), 'x.json'),
+    'npy': Target(_make_npy, lambda folder: read_npy(
+        folder / 'x.npy', '--vectors')),
+}
+
+
+def files_of(name, folder):
+    """Write the files of a target; returns those that are damaged."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    TARGETS[name].make(folder)
+    if TARGETS[name].files:
+        return [folder / file for file in TARGETS[name].files]
+    return sorted(path for path in folder.rglob('*') if path.is_file())
