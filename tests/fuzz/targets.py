@@ -21,6 +21,9 @@ import sentences  # noqa: E402
 
 import d2lbert as d2l  # noqa: E402
 from d2lbert.command.formats import Npy, read_npy  # noqa: E402
+from d2lbert.finetuning.folders import load_finetuned_folder  # noqa: E402
+from d2lbert.finetuning.heads import FineTuned  # noqa: E402
+from d2lbert.finetuning.kinds import About  # noqa: E402
 from d2lbert.finetuning.tasks import read_task  # noqa: E402
 from d2lbert.machine import params, textfiles, texts  # noqa: E402
 from d2lbert.machine.backend import np, npx  # noqa: E402
@@ -98,6 +101,26 @@ def _make_pairs(folder):
     (folder / 'merges.txt').write_text('#version: 0.2\na b\n')
 
 
+def _make_codes(folder):
+    (folder / 'vocab.txt').write_text('a@@ 9\nb 8\nab 7\n')
+    (folder / 'bpe.codes').write_text('a b</w> 7\n')
+
+
+def _make_finetuned(folder):
+    net = FineTuned(sentences.build_net(len(sentences.word_pieces())),
+                    'classify', 2, 0.1)
+    net.initialize()
+    net.about = About('', 'classify', False, ('good', 'bad'), (), 20, 5,
+                      False, 0.1)
+    net.trained_len = 20
+    d2l.save_pretrained(net, sentences.word_pieces(), folder / 'model')
+
+
+def _read_finetuned(folder):
+    net, tokenizer = load_finetuned_folder(folder / 'model')
+    d2l.predict(net, tokenizer, ['a grey crane flies'])
+
+
 def _read_tokenizer(folder):
     tokenizer = WordPiece.load(folder)
     tokenizer.encode('a ab grey crane' + 'a' * 40 + 'b')
@@ -169,6 +192,9 @@ TARGETS = {
         'model/part-1.safetensors')),
     'pieces': Target(_make_pieces, _read_tokenizer),
     'pairs': Target(_make_pairs, _read_tokenizer),
+    'codes': Target(_make_codes, _read_tokenizer),
+    'finetuned': Target(_make_finetuned, _read_finetuned, (
+        'model/config.json', f'model/{WEIGHTS}')),
     'packed': Target(_make_packed, _read_packed),
     'lines': Target(_make_lines, _read_lines),
     'csv': _task('classify', _make_csv, 'x.csv', 'text,label'),
