@@ -71,7 +71,7 @@ class _Stderr(logging.Handler):
 @contextlib.contextmanager
 def speaking(is_quiet=False):
     """Let a command print the package's warnings, or hide them."""
-    before, show = LOG.handlers, warnings.showwarning
+    before, show = (LOG.handlers, LOG.propagate), warnings.showwarning
 
     def show_text(message, category, *args, **kwargs):
         if issubclass(category, TextWarning):
@@ -80,13 +80,15 @@ def speaking(is_quiet=False):
             show(message, category, *args, **kwargs)
     # Without a handler Python would print what is to be quiet
     LOG.handlers = [_Stderr(logging.WARNING)]
+    # A library may have given the root logger a handler, which would repeat
+    LOG.propagate = False
     try:
         with quiet(is_quiet), warnings.catch_warnings():
             warnings.simplefilter('always', TextWarning)
             warnings.showwarning = show_text
             yield
     finally:
-        LOG.handlers = before
+        LOG.handlers, LOG.propagate = before
 
 
 _quiet = False

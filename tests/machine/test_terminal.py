@@ -1,11 +1,13 @@
 """Terminals that fail cost no run; lines go to log.txt whatever happens."""
 import io
+import logging
 import os
 import subprocess
 import sys
 
 import pytest
 
+from d2lbert.machine import terminal
 from d2lbert.machine.terminal import Steady, steady_output
 
 TINY = ['pretrain', '--corpus', 'sample', '--batch-size', '100', '--max-len',
@@ -72,3 +74,13 @@ def test_a_failing_terminal_costs_no_run(redirection, tmp_path):
     assert len(log.splitlines()) == 5 and 'sentence pairs/sec' in log
     # Nothing that was printed has found its way into a file
     assert (tmp_path / 'run' / 'losses.csv').read_text().startswith('step,')
+
+
+def test_a_command_prints_a_warning_once(capsys, monkeypatch):
+    """Some libraries give the root logger a handler."""
+    handler = logging.StreamHandler(sys.stderr)
+    monkeypatch.setattr(logging.getLogger(), 'handlers', [handler])
+    with terminal.speaking():
+        terminal.warn('a line')
+    assert capsys.readouterr().err == 'a line\n'
+    assert terminal.LOG.propagate
