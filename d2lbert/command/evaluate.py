@@ -27,17 +27,23 @@ def run(args):
     from d2lbert.training.evaluation import evaluate_run
     from d2lbert.training.runs import is_finetuned
     if is_finetuned(args.folder):
-        from d2lbert.finetuning.prediction import evaluate_finetuned
+        from d2lbert.finetuning.prediction import evaluations
         if args.corpus is not None:
             raise ValueError(f'{args.folder} is a run of finetune: name '
                              'other files with --data, not with --corpus')
-        figures = evaluate_finetuned(args.folder, args.data, args.devices)
+        found = evaluations(args.folder, args.data, args.devices)
+        _print(next(found)[1])
+        for name, figures in found:
+            _print(figures, f'{name} ')
     else:
         if args.data is not None:
             raise ValueError(f'{args.folder} is no run of finetune: name '
                              'text files with --corpus, not with --data')
-        figures = evaluate_run(args.folder, args.corpus, args.devices,
-                               args.text_field)
-    for name, value in figures._asdict().items():
-        print(f'{name} {value:.4f}')
+        _print(evaluate_run(args.folder, args.corpus, args.devices,
+                            args.text_field))
     return 0
+
+
+def _print(figures, prefix=''):
+    for name, value in figures._asdict().items():
+        print(f'{prefix}{name} {value:.4f}')

@@ -19,6 +19,9 @@ def add(commands):
         'answers the text that is searched')
     add_texts(add, 'predict for each line of a file; a tab parts the texts '
               'of a pair')
+    add('--data', metavar='DIR', help='of a run of a task of GLUE: predict '
+        'its test part, and write the file that the leaderboard takes, as '
+        'MNLI-m.tsv, into the folder --out')
     add('--out', metavar='FILE', help='write the predictions of --file there '
         'instead of printing them')
     add_force(add)
@@ -29,7 +32,23 @@ def add(commands):
 def run(args):
     """Print or write the predictions; returns the exit status."""
     from d2lbert.finetuning.prediction import predicted_lines
+    if args.data is not None:
+        return submit(args)
     predicted_lines(args.folder, args.text, args.pair, args.file, args.out,
                     args.devices, args.force, args.skip_empty,
                     args.text_field)
+    return 0
+
+
+def submit(args):
+    """Write the files of a submission; returns the exit status."""
+    from d2lbert.finetuning.submission import write_submission
+    from d2lbert.machine.arguments import UsageError
+    if args.out is None or any(given is not None for given in (
+            args.text, args.file, args.pair, args.text_field)):
+        raise UsageError('--data goes with --out FOLDER alone: the test part '
+                         'of the task is predicted')
+    for path in write_submission(args.folder, args.data, args.out,
+                                 args.devices, args.force):
+        print(f'wrote {path}')
     return 0

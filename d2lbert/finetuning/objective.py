@@ -15,7 +15,7 @@ from d2lbert.finetuning.sources import (
     pretrained_model,
     read_part,
 )
-from d2lbert.finetuning.tasks import TASKS
+from d2lbert.finetuning.tasks import TASKS, named
 from d2lbert.machine.backend import mx
 from d2lbert.machine.files import read_json
 from d2lbert.machine.hardware import require_memory
@@ -161,7 +161,7 @@ class FineTuning:
 def evaluated(net, kind, inputs, data, devices, shown=None):
     """The figures of a net on data: a named tuple, the loss and metrics."""
     outputs = outputs_of(net, inputs, devices, shown)
-    found = metrics.score(TASKS[kind.about.task], kind.wanted(data),
+    found = metrics.score(named(kind.about.task), kind.wanted(data),
                           kind.guesses(outputs, inputs, data))
     return figures_of(kind.about)(kind.loss(outputs, inputs), **found)
 

@@ -12,6 +12,7 @@ from d2lbert.finetuning.scoring import outputs_of
 from d2lbert.finetuning.sources import folder_of, read_part
 from d2lbert.finetuning.squad import Questions
 from d2lbert.finetuning.tables import Examples
+from d2lbert.finetuning.tasks import answered, find_beside, read_task
 from d2lbert.machine.arguments import UsageError, check_out, writing
 from d2lbert.machine.rows import ROW_FORMATS, check_rows_out, write_rows
 from d2lbert.machine.terminal import note
@@ -65,6 +66,15 @@ def evaluate_finetuned(folder, data=None, devices='auto', part='dev'):
     data: a folder or a file to take instead of the run's own. Returns a
     named tuple: the mean loss, and the task's metrics.
     """
+    return next(evaluations(folder, data, devices, part))[1]
+
+
+def evaluations(folder, data=None, devices='auto', part='dev'):
+    """Yield (task, figures) of a run's task, as `evaluate_finetuned` does.
+
+    Then those of the tasks that the same model answers, where their files
+    are: of MNLI the mismatched part and the diagnostic set.
+    """
     contexts = parse_devices(devices)
     net, tokenizer = load_finetuned(folder, contexts, trainable=False)
     config = read_config(Path(folder))
@@ -87,7 +97,20 @@ def evaluate_finetuned(folder, data=None, devices='auto', part='dev'):
     if data is None and digest(inputs) != trained_on:
         raise RunError(f'{found.path} has changed since {folder} was trained:'
                        ' name a folder or file with --data')
-    return evaluated(net, kind, inputs, found, contexts, 'evaluating')
+    yield net.about.task, evaluated(net, kind, inputs, found, contexts,
+                                    'evaluating')
+    place = where if data is None else data
+    if columns is not None or place is None or Path(place).is_file():
+        return
+    for side in answered(net.about.task)[1:]:
+        path = find_beside(side, place, part)
+        if path is None:
+            continue
+        found = read_task(side, path, part, labels=net.about.labels)
+        kind = KINDS[side.kind](net.about._replace(
+            task=side.name, metrics=side.metrics), tokenizer)
+        yield side.name, evaluated(net, kind, kind.inputs(found), found,
+                                   contexts, f'evaluating {side.name}')
 
 
 # For the command

@@ -38,6 +38,11 @@ class Task(NamedTuple):
     written: Optional[tuple] = None     # labels in the file, if others
     unlabelled: Optional[str] = None    # a label that says there is none
     orders: tuple = ()          # all columns, where there is no header
+    synonyms: tuple = ()        # (other name, name) of columns
+
+    # The leaderboard
+    submitted: str = ''         # name of the file with the predictions
+    sides: tuple = ()           # tasks that the same model answers
 
 
 def _glue(name, folder, labels, metrics, text, label, orders, kind='classify',
@@ -46,7 +51,23 @@ def _glue(name, folder, labels, metrics, text, label, orders, kind='classify',
         name, kind, len(text) == 2, labels, metrics, (folder, name),
         tuple((f'{part}.tsv', *more) for part, more in zip(PARTS, files)),
         text, label, orders=tuple(order.split(',') for order in orders),
-        **layout)
+        **{'submitted': f'{folder}.tsv', **layout})
+
+
+def _mnli(name, kind, submitted):
+    trees = ('genre,sentence1_binary_parse,sentence2_binary_parse,'
+             'sentence1_parse,sentence2_parse,sentence1,sentence2')
+    return _glue(
+        name, 'MNLI', ('entailment', 'neutral', 'contradiction'),
+        ('accuracy',), ('sentence1', 'sentence2'), 'gold_label',
+        (f'index,promptID,pairID,{trees},label1,label2,label3,label4,label5,'
+         'gold_label',
+         f'index,promptID,pairID,{trees},label1,gold_label',
+         f'index,promptID,pairID,{trees}'), unlabelled='-',
+        submitted=submitted)._replace(
+            folders=('MNLI', 'mnli', 'multinli_1.0'),
+            files=(('train.tsv',), (f'dev_{kind}.tsv',),
+                   (f'test_{kind}.tsv',)))
 
 
 _BINARY = '0', '1'
@@ -81,6 +102,12 @@ TASKS = {task.name: task for task in (
     _glue('rte', 'RTE', ('entailment', 'not_entailment'), ('accuracy',),
           ('sentence1', 'sentence2'), 'label',
           ('index,sentence1,sentence2,label', 'index,sentence1,sentence2')),
+    _glue('wnli', 'WNLI', ('not_entailment', 'entailment'), ('accuracy',),
+          ('sentence1', 'sentence2'), 'label',
+          ('index,sentence1,sentence2,label', 'index,sentence1,sentence2'),
+          written=_BINARY),
+    _mnli('mnli', 'matched', 'MNLI-m.tsv')._replace(
+        sides=('mnli_mm', 'ax')),
     # The book's order of the labels
     _glue('snli', 'SNLI', ('entailment', 'contradiction', 'neutral'),
           ('accuracy',), ('sentence1', 'sentence2'), 'gold_label',
@@ -88,12 +115,30 @@ TASKS = {task.name: task for task in (
            'sentence1_parse,sentence2_parse,sentence1,sentence2,captionID,'
            'pairID,label1,label2,label3,label4,label5',),
           files=[[f'snli_1.0_{part}.txt'] for part in PARTS],
-          unlabelled='-')._replace(folders=('SNLI', 'snli_1.0')),
+          unlabelled='-')._replace(folders=('SNLI', 'snli_1.0'),
+                                   submitted=''),
     Task('classify', 'classify', None, None, ('accuracy',)),
     Task('regress', 'regress', None, None, ('pearson', 'spearman')),
     Task('tag', 'tag', False, None, ('entity_f1', 'entity_precision',
                                      'entity_recall', 'tag_accuracy')),
     Task('span', 'span', True, None, ('token_f1', 'exact_match')),
+)}
+
+#: What a model of another task answers, too: the sentences of MNLI from
+#: sources that it was not trained on, and GLUE's diagnostic set.
+SIDES = {task.name: task for task in (
+    _mnli('mnli_mm', 'mismatched', 'MNLI-mm.tsv'),
+    Task('ax', 'classify', True, TASKS['mnli'].labels, ('matthews',),
+         ('diagnostic', 'AX', 'MNLI'),
+         ((), ('diagnostic-full.tsv',),
+          ('diagnostic.tsv', 'diagnostic-full.tsv')),
+         ('sentence1', 'sentence2'), 'label',
+         orders=tuple(order.split(',') for order in (
+             'Lexical Semantics,Predicate-Argument Structure,Logic,'
+             'Knowledge,Domain,sentence1,sentence2,label',
+             'index,sentence1,sentence2')),
+         synonyms=(('Premise', 'sentence1'), ('Hypothesis', 'sentence2'),
+                   ('Label', 'label')), submitted='AX.tsv'),
 )}
 
 #: Beginnings and endings of the names of files that are nobody's layout
@@ -113,22 +158,39 @@ def named(task):
     if isinstance(task, Task):
         return task
     try:
-        return TASKS[task]
+        return SIDES[task] if task in SIDES else TASKS[task]
     except (KeyError, TypeError):
         raise TaskError(f'there is no task {task!r}: choose one of '
                         f'{", ".join(TASKS)}') from None
 
 
+def answered(task):
+    """The task of a name, and those that the same model answers."""
+    task = named(task)
+    return [task, *(SIDES[name] for name in task.sides)]
+
+
+def find_beside(task, folder, part):
+    """The file of a part in the folder or in the one it lies in, or None."""
+    for place in (Path(folder), Path(folder).absolute().parent):
+        try:
+            return find(task, place, part)
+        except TaskError:
+            continue
+    return None
+
+
 def read_task(task, folder, part='train', columns=None, labels=None):
     """A part of a task's data.
 
-    task: a name in `TASKS` or a `Task`. folder: the task's folder, the one
-    that it lies in, as SST-2/ or glue/SST-2/, or a file. part: 'train',
-    'dev' or 'test', which may come without labels. columns: where a table of
-    another layout has what, see `Columns.parse`; for 'tag' the columns of
-    words (`text`) and tags (`label`). labels: names of classes, those of the
-    training part when another is read; a label that is not among them is
-    refused. None: the task's own, or those of the file, sorted.
+    task: a name in `TASKS` or `SIDES`, or a `Task`. folder: the task's
+    folder, the one that it lies in, as SST-2/ or glue/SST-2/, or a file.
+    part: 'train', 'dev' or 'test', which may come without labels. columns:
+    where a table of another layout has what, see `Columns.parse`; for 'tag'
+    the columns of words (`text`) and tags (`label`). labels: names of
+    classes, those of the training part when another is read; a label that is
+    not among them is refused. None: the task's own, or those of the file,
+    sorted.
 
     Gives `Examples`, for 'tag' `Sentences` and for 'span' `Questions`. GLUE's
     tables are read as they are: tabs part the columns and quotes are
@@ -230,7 +292,9 @@ def _of_mrpc(path, part):
 
 def _places(task, path, head, part):
     """Where the columns of a task are, by the header or by their order."""
-    names = [cell.strip() for cell in head[0][1]]
+    synonyms = dict(task.synonyms)
+    names = [synonyms.get(cell.strip(), cell.strip())
+             for cell in head[0][1]]
     header = set(task.text) <= set(names)
     if not header:
         # Of two with as many columns the first is of parts with labels
@@ -299,8 +363,9 @@ def _names(task, part):
     """Names of a part's file, best first, packed ones behind."""
     k = PARTS.index(part)
     names = [*(task.files[k] if task.files else ()),
-             *FILES.get(task.kind, ((),) * 3)[k],
-             *(stem + ending for stem in STEMS[k]
-               for ending in ENDINGS[task.kind])]
+             *FILES.get(task.kind, ((),) * 3)[k]]
+    if task.name not in SIDES:
+        names += [stem + ending for stem in STEMS[k]
+                  for ending in ENDINGS[task.kind]]
     for packed in ('', *(packing.ending for packing in PACKINGS)):
         yield from (name + packed for name in dict.fromkeys(names))

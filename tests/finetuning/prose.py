@@ -134,6 +134,34 @@ def glue(folder, task, num=60, parts=('train', 'dev')):
     return folder / name
 
 
+def mnli(folder, num=30):
+    """Write MNLI and the diagnostic set as GLUE lays them out."""
+    trees = ('genre sentence1_binary_parse sentence2_binary_parse '
+             'sentence1_parse sentence2_parse sentence1 sentence2')
+    names = 'contradiction', 'neutral', 'entailment'
+    ends = {'train': 1, 'dev_matched': 5, 'dev_mismatched': 5,
+            'test_matched': 0, 'test_mismatched': 0}
+    for seed, (part, judges) in enumerate(ends.items()):
+        rows = []
+        for k, (a, b, shared) in enumerate(pairs(num, seed)):
+            verdict = [names[shared // 2]] * (judges + 1 if judges else 0)
+            rows.append((k, k, f'{k}n', 'slate', *'bbpp', a, b, *verdict))
+        labels = [f'label{k + 1}' for k in range(judges)]
+        write_rows(folder / 'MNLI' / f'{part}.tsv', rows, ' '.join(
+            ['index promptID pairID', trees, *labels,
+             *['gold_label'] * bool(judges)]))
+    told = pairs(num, 9)
+    write_rows(folder / 'diagnostic' / 'diagnostic.tsv',
+               [(k, a, b) for k, (a, b, _) in enumerate(told)],
+               'index sentence1 sentence2')
+    write(folder / 'diagnostic' / 'diagnostic-full.tsv',
+          'Lexical Semantics\tPredicate-Argument Structure\tLogic\t'
+          'Knowledge\tDomain\tPremise\tHypothesis\tLabel\n' + ''.join(
+              f'\t\tNegation\t\tNews\t{a}\t{b}\t{names[shared // 2]}\n'
+              for a, b, shared in told))
+    return folder / 'MNLI'
+
+
 def conll(path, sentences):
     """Write four columns as CoNLL-2003 has them."""
     return write(path, '-DOCSTART- -X- -X- O\n\n' + '\n'.join(

@@ -298,3 +298,73 @@ def test_a_mistake_leaves_nothing_behind(folder, data, tmp_path, capsys):
                    str(data['rte']), '--model', str(folder), '--out',
                    str(out))
     assert 'train.tsv' in line and not out.exists()
+
+
+def rows_of(path):
+    """Rows of a submission's file, whose header is as the server has it."""
+    header, *rows = path.read_text().splitlines()
+    assert header == 'index\tprediction'
+    rows = [row.split('\t') for row in rows]
+    assert [index for index, _ in rows] == [str(k) for k in range(len(rows))]
+    return [value for _, value in rows]
+
+
+def test_a_run_of_mnli_answers_both_parts_and_the_diagnostic_set(
+        folder, tmp_path, capsys):
+    place = prose.mnli(tmp_path / 'glue')
+    run, out = str(tmp_path / 'run'), tmp_path / 'submission'
+    assert main(['finetune', '--task', 'mnli', '--data', str(place),
+                 '--model', str(folder), '--out', run, *FLAGS]) == 0
+    lines = said(capsys, 'evaluate', run).splitlines()
+    assert [line.rsplit(' ', 1)[0] for line in lines] == [
+        'loss', 'accuracy', 'mnli_mm loss', 'mnli_mm accuracy', 'ax loss',
+        'ax matthews']
+    other = said(capsys, 'evaluate', run, '--data',
+                 str(place / 'dev_mismatched.tsv'))
+    assert other.splitlines() == [line[8:] for line in lines[2:4]]
+    said(capsys, 'predict', run, '--data', str(place), '--out', str(out))
+    assert sorted(path.name for path in out.iterdir()) == [
+        'AX.tsv', 'MNLI-m.tsv', 'MNLI-mm.tsv']
+    net, tokenizer = d2l.load_run(run)
+    for name, seed in ('MNLI-m', 3), ('MNLI-mm', 4), ('AX', 9):
+        told = prose.pairs(30, seed)
+        found = d2l.predict(net, tokenizer, [a for a, _, _ in told],
+                            [b for _, b, _ in told])
+        assert rows_of(out / f'{name}.tsv') == [one.label for one in found]
+    assert 'exists already' in refused(
+        capsys, 'predict', run, '--data', str(place), '--out', str(out))
+    assert 'goes with --out FOLDER alone' in refused(
+        capsys, 'predict', run, 'a text', '--data', str(place))
+
+
+@pytest.mark.parametrize('task, header, name', [
+    ('sst2', 'index sentence', 'SST-2.tsv'),
+    ('stsb', 'index genre filename year old_index source1 source2 sentence1 '
+     'sentence2', 'STS-B.tsv'),
+    ('rte', 'index sentence1 sentence2', 'RTE.tsv')])
+def test_submissions_have_labels_as_the_server_expects_them(
+        task, header, name, runs, tmp_path, capsys):
+    columns = header.split()
+    prose.write_rows(tmp_path / 'test.tsv', [
+        [k if column == 'index' else f'a warm song {k}' if 'sentence' in column
+         else 'x' for column in columns] for k in range(5)], header)
+    said(capsys, 'predict', runs(task), '--data', str(tmp_path), '--out',
+         str(tmp_path / 'out'))
+    values = rows_of(tmp_path / 'out' / name)
+    assert len(values) == 5
+    if task == 'stsb':
+        assert all(re.match(r'[0-5]\.\d{3}$', value) for value in values)
+    else:
+        assert set(values) <= {'sst2': {'0', '1'}, 'rte': {
+            'entailment', 'not_entailment'}}[task]
+    prose.write_rows(tmp_path / 'test.tsv', [['0']], header)
+    assert 'no examples' in refused(
+        capsys, 'predict', runs(task), '--data', str(tmp_path), '--out',
+        str(tmp_path / 'new'))
+    assert not (tmp_path / 'new').exists()
+
+
+def test_a_task_that_glue_has_not_is_not_submitted(runs, tmp_path, capsys):
+    assert 'not trained on a task of GLUE' in refused(
+        capsys, 'predict', runs('tag'), '--data', str(tmp_path), '--out',
+        str(tmp_path / 'out'))

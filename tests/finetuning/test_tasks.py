@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from prose import glue, write, write_rows
 
+from d2lbert.finetuning import tasks
 from d2lbert.finetuning.tasks import PARTS, TASKS, TaskError, read_task
 
 MRPC = 'Quality #1_ID #2_ID #1_String #2_String'
@@ -31,6 +32,12 @@ SNLI_GLUE = ('index captionID pairID sentence1_binary_parse '
              'sentence1 sentence2 label1 gold_label')
 STSB = ('index genre filename year old_index source1 source2 sentence1 '
         'sentence2 score')
+
+MNLI = ('index promptID pairID genre sentence1_binary_parse '
+        'sentence2_binary_parse sentence1_parse sentence2_parse sentence1 '
+        'sentence2')
+MNLI_ROW = ['0', '63735', '63735n', 'slate', '( x )', '( y )', '(R)', '(R)',
+            A, B]
 
 # task, file, header, a row, what comes of it
 LAYOUTS = [
@@ -70,6 +77,22 @@ LAYOUTS = [
     ('snli', 'SNLI/test.tsv', SNLI_GLUE,
      ['0', 'c', 'p', '( x )', '( y )', '(R)', '(R)', A, B, 'entailment',
       'entailment'], (A, B, 0)),
+    ('wnli', 'WNLI/dev.tsv', 'index sentence1 sentence2 label',
+     ['0', A, B, '1'], (A, B, 1)),
+    ('wnli', 'WNLI/test.tsv', 'index sentence1 sentence2', ['0', A, B],
+     (A, B, None)),
+    ('mnli', 'MNLI/train.tsv', f'{MNLI} label1 gold_label',
+     [*MNLI_ROW, 'neutral', 'neutral'], (A, B, 1)),
+    ('mnli', 'MNLI/dev_matched.tsv',
+     f'{MNLI} label1 label2 label3 label4 label5 gold_label',
+     [*MNLI_ROW, *['neutral'] * 5, 'contradiction'], (A, B, 2)),
+    ('mnli', 'MNLI/test_matched.tsv', MNLI, MNLI_ROW, (A, B, None)),
+    ('mnli_mm', 'MNLI/dev_mismatched.tsv',
+     f'{MNLI} label1 label2 label3 label4 label5 gold_label',
+     [*MNLI_ROW, *['neutral'] * 5, 'entailment'], (A, B, 0)),
+    ('mnli_mm', 'MNLI/test_mismatched.tsv', MNLI, MNLI_ROW, (A, B, None)),
+    ('ax', 'test/diagnostic.tsv', 'index sentence1 sentence2',
+     ['0', A, B], (A, B, None)),
     # Some lines have fewer judgements, and end there
     ('snli', 'snli_1.0/snli_1.0_dev.txt', SNLI,
      ['contradiction', '( x )', '( y )', '(R)', '(R)', A, B, 'c', 'p',
@@ -79,7 +102,8 @@ IDS = [f'{name}-{Path(file).name}' for name, file, *_ in LAYOUTS]
 
 
 def part_of(file):
-    return next(part for part in PARTS if part in Path(file).name)
+    return next(part for part in PARTS
+                if part in Path(file).name or part in Path(file).parts)
 
 
 @pytest.mark.parametrize('name, file, header, row, expected', LAYOUTS,
@@ -91,7 +115,7 @@ def test_the_published_layouts_are_read_as_they_are(
     assert (found.texts_a[0], found.texts_b and found.texts_b[0],
             found.labels and found.labels[0]) == expected
     assert len(found.texts_a) == 1 and found.skipped == 0
-    assert found.labels_names == TASKS[name].labels
+    assert found.labels_names == tasks.named(name).labels
     assert found.path == str(path)
 
 
@@ -264,3 +288,23 @@ def test_the_real_files_are_read_whole(name, train, dev):
             assert set(found.labels) == {0, 1}
             # As GLUE has it: cola and sst2 are mostly 1, rte about even
             assert .4 < sum(found.labels) / size < .75
+
+
+AX = ('Lexical Semantics\tPredicate-Argument Structure\tLogic\tKnowledge\t'
+      'Domain\tPremise\tHypothesis\tLabel\n')
+
+
+def test_the_diagnostic_set_is_read_with_its_labels(tmp_path):
+    path = write(tmp_path / 'diagnostic' / 'diagnostic-full.tsv',
+                 f'{AX}Quantifiers\t\tNegation\t\tNews\t{A}\t{B}\tneutral\n')
+    for part in 'dev', 'test':
+        found = read_task('ax', tmp_path, part)
+        assert found.path == str(path) and found.labels == [1]
+        assert (found.texts_a, found.texts_b) == ([A], [B])
+    other = table(tmp_path / 'diagnostic' / 'diagnostic.tsv',
+                  'index sentence1 sentence2', ['0', A, B])
+    assert read_task('ax', tmp_path, 'test').path == str(other)
+    beside = tmp_path / 'MNLI'
+    assert tasks.find_beside(tasks.SIDES['ax'], beside, 'dev') == path
+    with pytest.raises(TaskError, match='no train part of task ax'):
+        read_task('ax', tmp_path, 'train')
