@@ -15,6 +15,7 @@ from d2lbert.finetuning.sources import (
     pretrained_model,
     read_part,
 )
+from d2lbert.finetuning.tables import shown
 from d2lbert.finetuning.tasks import TASKS, named
 from d2lbert.machine.backend import mx
 from d2lbert.machine.files import read_json
@@ -84,8 +85,14 @@ class FineTuning:
         s = self.settings
         train = read_part(task, folder, 'train', s['columns'],
                           self.tokenizer)
+        names = labels_of(train)
+        if names is not None and len(names) == 1:
+            raise ValueError(
+                f'{train.path} has the label {shown(names)} alone, so that '
+                'there is nothing to tell apart: give examples of two classes '
+                'or more')
         dev = read_part(task, folder, 'dev', s['columns'], self.tokenizer,
-                        labels_of(train))
+                        names)
         return first(train, s['num_examples']), dev
 
     def described(self, history):

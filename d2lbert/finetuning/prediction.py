@@ -13,7 +13,7 @@ from d2lbert.finetuning.sources import folder_of, read_part
 from d2lbert.finetuning.squad import Questions
 from d2lbert.finetuning.tables import Examples
 from d2lbert.finetuning.tasks import answered, find_beside, read_task
-from d2lbert.machine.arguments import UsageError, check_out, writing
+from d2lbert.machine.arguments import UsageError, check_out, short, writing
 from d2lbert.machine.rows import ROW_FORMATS, check_rows_out, write_rows
 from d2lbert.machine.terminal import note
 from d2lbert.machine.texts import Lines
@@ -29,12 +29,27 @@ def predict(net, tokenizer, texts, pairs=None, shown=None):
     progress bar says. Raises ValueError and TypeError.
     """
     about = net.about
-    data = data_of(about, list(texts), None if pairs is None else list(pairs))
+    for name, some in ('texts', texts), ('pairs', pairs):
+        if isinstance(some, (str, bytes)):
+            raise TypeError(f'{name} must be a list of texts, not '
+                            f'{short(some)}: put a single text in a list')
+    texts = list(texts)
+    pairs = None if pairs is None else list(pairs)
+    data = data_of(about, texts, pairs)
+    for name, some in ('texts', texts), ('pairs', pairs):
+        _check_not_empty(name, some)
     kind = KINDS[about.kind](about, tokenizer)
     inputs = kind.inputs(data)
     devices = net.output.weight.list_ctx()
     return kind.predictions(outputs_of(net, inputs, devices, shown), inputs,
                             data)
+
+
+def _check_not_empty(name, texts):
+    for k, text in enumerate(texts or ()):
+        if not (text.strip() if isinstance(text, str) else text):
+            raise ValueError(f'{name}[{k}] is empty: leave it out, or give '
+                             'some words')
 
 
 def data_of(about, texts, pairs=None, path='the texts'):

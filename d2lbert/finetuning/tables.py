@@ -220,12 +220,22 @@ def examples_of(path, places, kind='classify', names=None, written=None,
     elif places.label is not None:
         if names is None:
             _check_is_no_header(path, places, found)
-            names = tuple(sorted({name for _, name in found}))
+            names = _classes(path, found)
         labels = numbered_labels(path, found, names, written)
     return Examples(
         texts_a, texts_b if places.pair is not None else None, labels,
         None if kind == 'regress' or names is None else tuple(names),
         len(odd) + bare, str(path))
+
+
+def _classes(path, found):
+    """The names of the classes of labels, given as (line, label)."""
+    for number, name in found:
+        if not name:
+            raise TaskError(
+                f'{path}, line {number}: the label is missing: write one, or '
+                'leave the line out')
+    return tuple(sorted({name for _, name in found}))
 
 
 def _say_skipped(path, odd, bare, unlabelled, width):
@@ -248,8 +258,9 @@ def numbered_labels(path, found, names, written=None):
         return [numbers[name] for _, name in found]
     except KeyError:
         number, name = next(f for f in found if f[1] not in numbers)
+    said = f'is {shown([name])}' if name else 'is missing'
     raise TaskError(
-        f'{path}, line {number}: the label is {shown([name])}; expected one '
+        f'{path}, line {number}: the label {said}; expected one '
         f'of {shown(numbers)}')
 
 

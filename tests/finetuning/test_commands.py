@@ -368,3 +368,29 @@ def test_a_task_that_glue_has_not_is_not_submitted(runs, tmp_path, capsys):
     assert 'not trained on a task of GLUE' in refused(
         capsys, 'predict', runs('tag'), '--data', str(tmp_path), '--out',
         str(tmp_path / 'out'))
+
+
+def test_predict_in_python_takes_lists_of_texts_with_words(runs):
+    net, tokenizer = d2l.load_run(runs('sst2'))
+    with pytest.raises(TypeError, match="texts must be a list of texts, not "
+                       "'a fine film': put"):
+        d2l.predict(net, tokenizer, 'a fine film')
+    for empty in '', ' \n':
+        with pytest.raises(ValueError, match=r'texts\[1\] is empty'):
+            d2l.predict(net, tokenizer, ['a fine film', empty])
+    net, tokenizer = d2l.load_run(runs('stsb'))
+    with pytest.raises(TypeError, match='pairs must be a list of texts'):
+        d2l.predict(net, tokenizer, ['a'], 'b')
+    with pytest.raises(ValueError, match=r'pairs\[0\] is empty'):
+        d2l.predict(net, tokenizer, ['a'], [''])
+
+
+def test_one_class_alone_is_refused(folder, tmp_path, capsys):
+    for part in 'train', 'dev':
+        prose.write(tmp_path / f'{part}.tsv', 'good\tpositive\nfine\t'
+                    'positive\n')
+    assert "the label 'positive' alone" in refused(
+        capsys, 'finetune', '--task', 'classify', '--data', str(tmp_path),
+        '--columns', 'text=0,label=1', '--model', str(folder), '--out',
+        str(tmp_path / 'run'))
+    assert not (tmp_path / 'run').exists()

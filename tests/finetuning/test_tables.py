@@ -214,3 +214,12 @@ def test_rows_are_chosen_by_their_cells(tmp_path):
                         keep=lambda row: row[0] == 'b')
     assert found.texts_a == ['b'] and found.skipped == 0
 
+
+
+def test_a_missing_label_is_no_class(tmp_path):
+    path = tmp_path / 'train.tsv'
+    path.write_text('good\tpositive\nodd\t\nbad\tnegative\n')
+    for labels in None, ('negative', 'positive'):
+        with pytest.raises(TaskError, match='line 2: the label is missing'):
+            read_task('classify', path, columns='text=0,label=1',
+                      labels=labels)
