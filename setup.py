@@ -149,6 +149,7 @@ def license_of(setuptools):
     return {'license_expression' if has_expression else 'license': 'MIT'}
 
 
+PYARROW = 'pyarrow>=8,<30'
 PACKAGES = ['numpy>=1.17', 'matplotlib>=3.5,<4', 'tqdm>=4.57,<5']
 
 if __name__ == '__main__':
@@ -194,8 +195,8 @@ if __name__ == '__main__':
         extras_require={
             'browser': ['selenium>=4.10,<5'],
             'notebook': ['ipykernel>=6,<8', 'nbformat>=5.1,<6',
-                         'notebook>=6,<8'],
-            'parquet': ['pyarrow>=8,<30'],
+                         'notebook>=6,<8', 'pandas>=1.1,<4', PYARROW],
+            'parquet': [PYARROW],
             'pretrained': ['safetensors>=0.3,<1', 'tokenizers>=0.13,<1'],
             'punkt': ['nltk>=3.8,<4'],
             'test': ['ipykernel>=6,<8', 'nbclient>=0.6,<1',

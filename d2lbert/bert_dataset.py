@@ -48,13 +48,16 @@ class Batch(NamedTuple):
 
 # The page's helpers, in the page's order
 
-def _read_wiki(data_dir, rng=random):
+def _read_wiki(data_dir=None, rng=random):
     """The paragraphs of wiki.train.tokens in `data_dir`, shuffled.
 
-    A list of paragraphs, each a list of lower-case sentences (strings).
+    Without `data_dir`, as the living edition calls it, WikiText-2 is looked
+    for as `hub.wikitext2_dir` says. A list of paragraphs, each a list of
+    lower-case sentences (strings).
     """
+    folder = hub.wikitext2_dir() if data_dir is None else Path(data_dir)
     paragraphs = words.paragraphs_of_lines(
-        words.read_lines(Path(data_dir, hub.TRAIN_FILE)))
+        words.read_lines(folder / hub.TRAIN_FILE))
     rng.shuffle(paragraphs)
     return paragraphs
 

@@ -6,27 +6,18 @@ the network comes last, and whatever it sends is checked before it is kept.
 """
 import contextlib
 import hashlib
-import http.client
+import importlib
 import os
-import shutil
-import socket
-import ssl
-import sys
-import tempfile
-import threading
-import time
-import urllib.error
-import urllib.request
+import urllib.parse
 from pathlib import Path
 from typing import NamedTuple
-
-from tqdm import tqdm
 
 from d2lbert import wikitext
 from d2lbert.machine import cache
 from d2lbert.machine.archives import ArchiveError, unpack
-from d2lbert.machine.files import file_digest, missing, remove_empty
-from d2lbert.machine.terminal import is_quiet, warn
+from d2lbert.machine.files import file_digest, replacing
+from d2lbert.machine.terminal import warn
+from d2lbert.machine.transfers import HubError, fetch
 from d2lbert.wikitext import PUBLISHED, TEST_FILE, TRAIN_FILE, VALID_FILE
 
 DATA_URL = 'http://d2l-data.s3-accelerate.amazonaws.com/'
@@ -44,19 +35,13 @@ DATA_HUB = {
                    'a4e718a47137ccd1809c9107ab4f5edd317bae2c'),
 }
 
+# The text for training as the living edition fetches it
+WIKITEXT_2_URL = ('https://huggingface.co/datasets/Salesforce/wikitext/'
+                  'resolve/main/wikitext-2-v1/train-00000-of-00001.parquet')
+WIKITEXT_2_SHA1 = '98ee727e59fcc34fddaadae93e15b1f8ed5561a4'
+
 # The page lists it under another address; its checksum is the same
 _WIKITEXT2 = DATA_HUB['wikitext-2'][1]
-
-# Python's own User-Agent is refused by the first of the addresses above
-USER_AGENT = 'Mozilla/5.0 (compatible; d2lbert; https://d2l.ai)'
-
-# A transfer is given up if the server does not answer in ANSWER_SECONDS,
-# look-up of the name included, or if it then moves fewer than STALL_BYTES in
-# any STALL_SECONDS
-ANSWER_SECONDS = 8
-STALL_SECONDS = 20
-STALL_BYTES = 1024
-
 
 class Loose(NamedTuple):
     """One file of an archive, served unpacked; `blob` is its git blob id."""
@@ -80,129 +65,8 @@ LOOSE_FILES = {
 }
 
 
-class HubError(OSError):
-    """Data that is neither on this machine nor to be had from the network."""
-
-
 def _sha1(path):
     return file_digest(path, hashlib.sha1())
-
-
-class _Transfer(threading.Thread):
-    """Read an address into a file, apart from the thread that watches it.
-
-    A time-out on the socket does not cover the look-up of a name, nor a
-    server that sends a byte now and then: only a second thread does.
-    """
-
-    def __init__(self, url, path):
-        super().__init__(daemon=True)
-        self.url, self.path = url, path
-        self.answered = False
-        self.size = None  # what the server announced
-        self.received = 0
-        self.error = None
-        self.done = threading.Event()
-        self.abandoned = False
-
-    def run(self):
-        try:
-            self._read()
-        except Exception as error:  # told by the thread that watches
-            self.error = error
-        self.done.set()
-
-    def _read(self):
-        request = urllib.request.Request(self.url, headers={
-            'User-Agent': USER_AGENT, 'Accept-Encoding': 'identity'})
-        with urllib.request.urlopen(request, timeout=STALL_SECONDS) as reply:
-            self.answered = True
-            length = reply.headers.get('Content-Length', '')
-            self.size = int(length) if length.isdigit() else None
-            with open(self.path, 'wb') as f:
-                # read1 gives what has come, read waits for a full chunk
-                for chunk in iter(lambda: reply.read1(1 << 16), b''):
-                    if self.abandoned:
-                        return
-                    f.write(chunk)
-                    self.received += len(chunk)
-
-
-def _watch(transfer, label):
-    """Show a transfer's progress until it ends; give up one that stalls."""
-    transfer.start()
-    mark, since = 0, time.monotonic()
-    answered = False
-    # disable=None: no bar where standard error is not a terminal
-    with tqdm(desc=label, unit='B', unit_scale=True, leave=False,
-              disable=is_quiet() or None, file=sys.stderr) as bar:
-        while not transfer.done.wait(min(0.1, ANSWER_SECONDS / 4)):
-            bar.total = transfer.size
-            bar.update(transfer.received - bar.n)
-            if (transfer.received >= mark + STALL_BYTES
-                    or transfer.answered > answered):
-                mark, since = transfer.received, time.monotonic()
-                answered = transfer.answered
-            elif time.monotonic() - since > (
-                    STALL_SECONDS if answered else ANSWER_SECONDS):
-                raise TimeoutError
-        bar.total = transfer.size
-        bar.update(transfer.received - bar.n)
-
-
-def _reason(error, answered):
-    """Why a transfer failed, in a few words; answered: before it did."""
-    if isinstance(error, urllib.error.HTTPError):
-        return f'the server answered {error.code} {error.reason}'
-    if isinstance(error, urllib.error.URLError):
-        error = error.reason
-    # socket.timeout is another class than TimeoutError up to Python 3.9
-    if isinstance(error, (TimeoutError, socket.timeout)):
-        return (f'nothing came for {STALL_SECONDS} s' if answered
-                else f'no answer for {ANSWER_SECONDS} s')
-    if isinstance(error, ssl.SSLCertVerificationError):
-        return f'its certificate is not trusted ({error.verify_message})'
-    if isinstance(error, ssl.SSLError):
-        # Python's text ends in a line of its own C source
-        words = (getattr(error, 'reason', None)
-                 or 'the connection broke off').lower()
-        return f'no secure connection ({words.replace("_", " ")})'
-    return getattr(error, 'strerror', None) or (
-        f'{type(error).__name__}: {error}'.rstrip(': '))
-
-
-def _fetch(url, path, digest, expected):
-    """Fetch `url` into `path`, which appears only if its digest is right."""
-    path = Path(path)
-    warn(f'd2lbert: fetching {url}')
-    made = missing(path.parent)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    folder = tempfile.mkdtemp(prefix='.fetch-', dir=path.parent)
-    transfer = _Transfer(url, os.path.join(folder, path.name))
-    try:
-        try:
-            _watch(transfer, path.name)
-            if transfer.error is not None:
-                raise transfer.error
-        except (OSError, ValueError, http.client.HTTPException) as error:
-            raise HubError(
-                f'{url}: {_reason(error, transfer.answered)}') from error
-        if transfer.size not in (None, transfer.received):
-            raise HubError(f'{url}: broke off after {transfer.received:,} '
-                           f'of {transfer.size:,} bytes')
-        got = digest(transfer.path)
-        if got != expected:
-            with open(transfer.path, 'rb') as f:
-                page = wikitext.is_web_page(f.read(1024))
-            raise HubError(
-                f'{url}: sent {"a web page" if page else "another file"} '
-                f'({transfer.received:,} bytes, checksum {got}) instead of '
-                f'the file with checksum {expected}')
-        os.replace(transfer.path, path)
-    finally:
-        transfer.abandoned = True
-        shutil.rmtree(folder, ignore_errors=True)
-        remove_empty(made)      # an empty folder would count as data
 
 
 def _by_hand(folder):
@@ -210,38 +74,70 @@ def _by_hand(folder):
             'name the folder that holds it')
 
 
-def download(name, cache_dir=None):
-    """Fetch a file listed in DATA_HUB unless it is there; return its path.
+def download(name, folder=None, sha1_hash=None, cache_dir=None):
+    """Fetch a file unless it is there; return its path.
 
-    Without `cache_dir` it is looked for in the folder that D2LBERT_DATA
-    names, in the repository's data/ and in the folder `data` of the user's
-    cache, and fetched into the last, not into the book's ../data, which
-    depends on where Python was started. A file with a wrong checksum is not
-    taken. Raises HubError if it cannot be had, ValueError for a name that
-    DATA_HUB lacks.
+    name: a name that DATA_HUB lists, or an address. `folder` and `cache_dir`
+    are one argument: where the file is looked for and kept. Without it a
+    file is looked for in the folder that D2LBERT_DATA names, in the
+    repository's data/ and in the folder `data` of the user's cache, and
+    fetched into the last, not into the book's ../data, which depends on
+    where Python was started. sha1_hash: the SHA-1 digest of an address's
+    file; a file with another one is not taken. Raises HubError if the file
+    cannot be had, ValueError for a name that DATA_HUB lacks.
     """
-    if name not in DATA_HUB:
+    if None not in (folder, cache_dir):
+        raise TypeError('folder and cache_dir are one argument: give one')
+    given = folder if cache_dir is None else cache_dir
+    url, sha1 = DATA_HUB.get(name, (name, sha1_hash))
+    if '://' not in url:
         raise ValueError(f'{name!r} is not in DATA_HUB, which has '
                          f'{", ".join(map(repr, DATA_HUB))}; add it as '
-                         'DATA_HUB[name] = (address, sha1)')
-    url, sha1 = DATA_HUB[name]
-    folder, file = _base(cache_dir), url.split('/')[-1]
+                         'DATA_HUB[name] = (address, sha1), or give an '
+                         'address')
+    folder, file = _base(given), urllib.parse.urlsplit(url).path.split('/')[-1]
+    if not file:
+        raise ValueError(f'{url!r} ends in no file name: give the address '
+                         'of a file')
     others = []
-    for place in _places() if cache_dir is None else [folder]:
+    for place in _places() if given is None else [folder]:
         path = place / file
         if path.is_file():
-            if _sha1(path) == sha1:
+            if sha1 is None or _sha1(path) == sha1:
                 return str(path)
             others.append(path)
     cache.sweep('data')
     try:
-        _fetch(url, folder / file, _sha1, sha1)
+        fetch(url, folder / file, _sha1, sha1)
     except HubError as error:
+        if sha1 == WIKITEXT_2_SHA1 and find_wikitext2() is not None:
+            return str(_parquet_of_tokens(folder / file, error))
         found = ''.join(f'; {path} is another file, with checksum '
                         f'{_sha1(path)}' for path in others)
         raise HubError(f'{name} could not be fetched: {error}{found}; by '
                        f'hand: put {file} into {folder}') from error
     return str(folder / file)
+
+
+def _parquet_of_tokens(path, error):
+    """Write WikiText-2's training text of this machine as a parquet file.
+
+    It stands in for the published one, which could not be fetched.
+    """
+    try:
+        pyarrow = importlib.import_module('pyarrow')
+        parquet = importlib.import_module('pyarrow.parquet')
+    except ImportError:
+        raise HubError(f'{error}; to make {path.name} from the WikiText-2 of '
+                       'this machine: pip install pyarrow') from error
+    source = find_wikitext2() / TRAIN_FILE
+    with open(source, encoding='utf-8', newline='\n') as file:
+        table = pyarrow.table({'text': file.readlines()})
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path) as part:
+        parquet.write_table(table, str(part))
+    warn(f'd2lbert: {error}; {path} was made from {source} instead')
+    return path
 
 
 def _base(cache_dir):
@@ -287,7 +183,7 @@ def _fetch_loose(name, cache_dir, archive_error):
         if path.is_file() and wikitext.git_blob(path) == blob:
             continue
         try:
-            _fetch(url, path, wikitext.git_blob, blob)
+            fetch(url, path, wikitext.git_blob, blob)
         except HubError as error:
             raise HubError(f'{name} could not be fetched: '
                            f'{archive_error.__cause__}; {error}; '

@@ -6,7 +6,8 @@ from d2lbert.progress import (
     Accumulator, Animator, Timer)
 from d2lbert.devices import try_all_gpus, try_gpu
 from d2lbert.hub import (
-    DATA_HUB, DATA_URL, download, download_extract)
+    DATA_HUB, DATA_URL, WIKITEXT_2_SHA1, WIKITEXT_2_URL, download,
+    download_extract)
 from d2lbert.text import Vocab, count_corpus, tokenize
 from d2lbert.attention import (
     DotProductAttention, MultiHeadAttention, keep_attention, masked_softmax,

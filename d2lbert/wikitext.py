@@ -5,6 +5,7 @@ import re
 from typing import NamedTuple
 
 from d2lbert.machine.files import file_digest
+from d2lbert.machine.transfers import is_web_page
 
 
 class Published(NamedTuple):
@@ -41,12 +42,6 @@ def git_blob(path):
     """Git's name for a file's content: sha1 of a short header and it."""
     return file_digest(
         path, hashlib.sha1(b'blob %d\0' % os.path.getsize(path)))
-
-
-def is_web_page(head):
-    """Whether the first bytes of a file are those of a web page."""
-    return bool(re.match(rb'(\xef\xbb\xbf)?\s*<(!doctype|html|head|\?xml|'
-                         rb'error)\b', head, re.IGNORECASE))
 
 
 def flaw(path, name, thorough=False):

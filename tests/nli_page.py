@@ -11,6 +11,7 @@ import random
 import zipfile
 
 import numpy as onp
+from legacy import legacy_mode
 
 from d2lbert.machine.backend import mx, np, npx
 from d2lbert.text import RESERVED, UNK
@@ -215,7 +216,7 @@ def write_params(path, named, legacy=False):
         npx.save(str(path), {name: np.array(array)
                              for name, array in named.items()})
         return
-    with mx.util.np_array(False), mx.util.np_shape(False):
+    with legacy_mode():
         mx.nd.save(str(path), {name: mx.nd.array(array)
                                for name, array in named.items()})
 

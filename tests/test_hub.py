@@ -17,6 +17,7 @@ import pytest
 
 from d2lbert import hub
 from d2lbert.hub import HubError
+from d2lbert.machine import transfers
 
 TEXT = b' = Crane = \n The crane flies . It sings . \n'
 FILES = {'wiki.train.tokens': TEXT, 'wiki.valid.tokens': b'valid',
@@ -105,8 +106,8 @@ def nowhere(monkeypatch, tmp_path):
             monkeypatch.delenv(name)
     monkeypatch.setenv('D2LBERT_CACHE', str(tmp_path / 'cache'))
     monkeypatch.setattr(hub, '_repository', lambda: None)
-    monkeypatch.setattr(hub, 'ANSWER_SECONDS', 0.3)
-    monkeypatch.setattr(hub, 'STALL_SECONDS', 0.4)
+    monkeypatch.setattr(transfers, 'ANSWER_SECONDS', 0.3)
+    monkeypatch.setattr(transfers, 'STALL_SECONDS', 0.4)
 
 
 @pytest.fixture

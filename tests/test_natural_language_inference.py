@@ -72,6 +72,9 @@ def as_script(cells, sums, epochs=1):
     text, count = re.subn(r'(num_epochs = [^,]+), 5\b', rf'\1, {epochs}',
                           text)
     assert count == 1
+    # From Python 3.14 on, worker processes do not know the classes of cells
+    text = ("import multiprocessing\n"
+            "multiprocessing.set_start_method('fork')\n" + text)
     # What no cell of the page says of the data
     listed = hub.DATA_HUB['SNLI'][0], sums['SNLI']
     return text.replace('npx.set_np()\n', (

@@ -104,6 +104,22 @@ def parameter_string(value):
     return '(' + ', '.join(items) + (',)' if len(items) == 1 else ')')
 
 
+def adopt_parameter(block, name, parameter):
+    """Let `block.collect_params()` find a Parameter set as an attribute.
+
+    MXNet 1.9.1 finds only parameters that the block's own `params` made, so
+    `self.pos_embedding = gluon.Parameter('pos_embedding', ...)`, as MXNet 2
+    allows it, would be neither initialized nor trained. A parameter that
+    bears the attribute's name gets the block's prefix, as others have it.
+    """
+    known = block.params._params
+    if any(other is parameter for other in known.values()):
+        return
+    if parameter.name == name:
+        parameter.name = block.prefix + name
+    known[parameter.name] = parameter
+
+
 @contextlib.contextmanager
 def _signal_handlers_kept():
     """Restore the process's signal handlers, native ones included."""

@@ -49,6 +49,12 @@ CHANGES = [
     (r'mxnet/numpy/multiarray\.py',
      r"        warnings\.warn\('ndarray\.as_in_context has been renamed to'\n"
      r".*DeprecationWarning\)\n", ''),
+    # MXNet 2 collects parameters that are set as attributes
+    (r'mxnet/gluon/block\.py',
+     r'(?m)^( +)self\._reg_params\[name\] = value$',
+     r'\g<0>\n\1adopt_parameter(self, name, value)'),
+    (r'mxnet/gluon/block\.py', r'(?m)^import copy$',
+     f'import copy\n{_FROM_COMPAT}adopt_parameter'),
     # libmxnet.so takes the handler of SIGSEGV
     (r'mxnet/base\.py', r'ctypes\.CDLL\(lib_path\[0\], ctypes\.RTLD_LOCAL\)',
      'load_library(lib_path[0])'),

@@ -592,5 +592,7 @@ def test_encode_into_a_closed_pipe_says_nothing(run, tmp_path):
     process = start('encode', run, '--file', tmp_path / 'texts')
     process.stdout.readline()
     process.stdout.close()
-    err = process.stderr.read()
-    assert process.wait() == 1 and err == ''
+    # A slow machine shows how far it is
+    said = [line for line in process.stderr.read().splitlines()
+            if not line.startswith('encoding ')]
+    assert process.wait() == 1 and not said

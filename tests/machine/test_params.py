@@ -3,6 +3,7 @@ import struct
 
 import numpy as onp
 import pytest
+from legacy import legacy_mode
 
 from d2lbert.machine import params
 from d2lbert.machine.backend import mx, np, npx
@@ -36,7 +37,7 @@ def test_files_that_mxnet_writes(tmp_path, dtype):
 def test_files_of_the_older_arrays(tmp_path):
     """Without NumPy's shapes MXNet writes another version of the format."""
     arrays = {'w.weight': some('float32', (3, 4)), 'b.bias': some('int8', 5)}
-    with mx.util.np_array(False), mx.util.np_shape(False):
+    with legacy_mode():
         mx.nd.save(str(tmp_path / 'a.params'), {
             name: mx.nd.array(array, dtype=array.dtype)
             for name, array in arrays.items()})
@@ -66,7 +67,7 @@ def test_files_of_early_versions(tmp_path, form):
     arrays = {'arg:w': some('float32', (3, 4)), 'b': some('float32', (5,))}
     path = tmp_path / 'a.params'
     path.write_bytes(file_of(arrays, form))
-    with mx.util.np_array(False), mx.util.np_shape(False):
+    with legacy_mode():
         oracle = mx.nd.load(str(path))
     assert_same(params.read(path), {name: array.asnumpy()
                                     for name, array in oracle.items()})

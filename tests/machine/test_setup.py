@@ -214,7 +214,7 @@ def test_a_source_distribution_brings_the_tests_and_names_no_file(source):
                  'd2lbert/pictures/page.css', 'pyproject.toml', 'LICENSE'):
         assert name in names, name
     assert not [name for name in names if '__pycache__' in name]
-    assert 'file:' not in facts
+    assert '@ file:' not in facts
     assert 'Classifier: Programming Language :: Python :: 3.14' in facts
     assert re.search('^License(-Expression)?: MIT$', facts, re.MULTILINE)
 

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import mxnet as mx
 import numpy as onp
 import pytest
+from legacy import legacy_mode
 from mxnet import gluon, init, np
 
 import d2lbert as d2l
@@ -143,7 +144,7 @@ def test_a_legacy_scope_holds_in_its_own_thread_alone():
     inside, done = threading.Event(), threading.Event()
 
     def legacy():
-        with mx.util.np_array(False), mx.util.np_shape(False):
+        with legacy_mode():
             inside.set()
             assert done.wait(30)
             kinds = mx.util.is_np_array(), mx.util.is_np_shape()

@@ -1,0 +1,159 @@
+"""Files from the network: checked before they are kept, stalls given up."""
+import http.client
+import os
+import re
+import shutil
+import socket
+import ssl
+import sys
+import tempfile
+import threading
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+from tqdm import tqdm
+
+from d2lbert.machine.files import missing, remove_empty
+from d2lbert.machine.terminal import is_quiet, warn
+
+# Python's own User-Agent is refused by the first of the addresses above
+USER_AGENT = 'Mozilla/5.0 (compatible; d2lbert; https://d2l.ai)'
+
+# A transfer is given up if the server does not answer in ANSWER_SECONDS,
+# look-up of the name included, or if it then moves fewer than STALL_BYTES in
+# any STALL_SECONDS
+ANSWER_SECONDS = 8
+STALL_SECONDS = 20
+STALL_BYTES = 1024
+
+
+class HubError(OSError):
+    """Data that is neither on this machine nor to be had from the network."""
+
+
+def is_web_page(head):
+    """True if the first bytes of a file begin a web page."""
+    return bool(re.match(rb'(\xef\xbb\xbf)?\s*<(!doctype|html|head|\?xml|'
+                         rb'error)\b', head, re.IGNORECASE))
+
+
+class _Transfer(threading.Thread):
+    """Read an address into a file, apart from the thread that watches it.
+
+    A time-out on the socket does not cover the look-up of a name, nor a
+    server that sends a byte now and then: only a second thread does.
+    """
+
+    def __init__(self, url, path):
+        super().__init__(daemon=True)
+        self.url, self.path = url, path
+        self.answered = False
+        self.size = None  # what the server announced
+        self.received = 0
+        self.error = None
+        self.done = threading.Event()
+        self.abandoned = False
+
+    def run(self):
+        try:
+            self._read()
+        except Exception as error:  # told by the thread that watches
+            self.error = error
+        self.done.set()
+
+    def _read(self):
+        request = urllib.request.Request(self.url, headers={
+            'User-Agent': USER_AGENT, 'Accept-Encoding': 'identity'})
+        with urllib.request.urlopen(request, timeout=STALL_SECONDS) as reply:
+            self.answered = True
+            length = reply.headers.get('Content-Length', '')
+            self.size = int(length) if length.isdigit() else None
+            with open(self.path, 'wb') as f:
+                # read1 gives what has come, read waits for a full chunk
+                for chunk in iter(lambda: reply.read1(1 << 16), b''):
+                    if self.abandoned:
+                        return
+                    f.write(chunk)
+                    self.received += len(chunk)
+
+
+def _watch(transfer, label):
+    """Show a transfer's progress until it ends; give up one that stalls."""
+    transfer.start()
+    mark, since = 0, time.monotonic()
+    answered = False
+    # disable=None: no bar where standard error is not a terminal
+    with tqdm(desc=label, unit='B', unit_scale=True, leave=False,
+              disable=is_quiet() or None, file=sys.stderr) as bar:
+        while not transfer.done.wait(min(0.1, ANSWER_SECONDS / 4)):
+            bar.total = transfer.size
+            bar.update(transfer.received - bar.n)
+            if (transfer.received >= mark + STALL_BYTES
+                    or transfer.answered > answered):
+                mark, since = transfer.received, time.monotonic()
+                answered = transfer.answered
+            elif time.monotonic() - since > (
+                    STALL_SECONDS if answered else ANSWER_SECONDS):
+                raise TimeoutError
+        bar.total = transfer.size
+        bar.update(transfer.received - bar.n)
+
+
+def _reason(error, answered):
+    """Why a transfer failed, in a few words; answered: before it did."""
+    if isinstance(error, urllib.error.HTTPError):
+        return f'the server answered {error.code} {error.reason}'
+    if isinstance(error, urllib.error.URLError):
+        error = error.reason
+    # socket.timeout is another class than TimeoutError up to Python 3.9
+    if isinstance(error, (TimeoutError, socket.timeout)):
+        return (f'nothing came for {STALL_SECONDS} s' if answered
+                else f'no answer for {ANSWER_SECONDS} s')
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f'its certificate is not trusted ({error.verify_message})'
+    if isinstance(error, ssl.SSLError):
+        # Python's text ends in a line of its own C source
+        words = (getattr(error, 'reason', None)
+                 or 'the connection broke off').lower()
+        return f'no secure connection ({words.replace("_", " ")})'
+    return getattr(error, 'strerror', None) or (
+        f'{type(error).__name__}: {error}'.rstrip(': '))
+
+
+def fetch(url, path, digest, expected):
+    """Fetch `url` into `path`, which appears only if its digest is right.
+
+    expected: the digest, or None to take what comes.
+    """
+    path = Path(path)
+    warn(f'd2lbert: fetching {url}')
+    made = missing(path.parent)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    folder = tempfile.mkdtemp(prefix='.fetch-', dir=path.parent)
+    transfer = _Transfer(url, os.path.join(folder, path.name))
+    try:
+        try:
+            _watch(transfer, path.name)
+            if transfer.error is not None:
+                raise transfer.error
+        except (OSError, ValueError, http.client.HTTPException) as error:
+            raise HubError(
+                f'{url}: {_reason(error, transfer.answered)}') from error
+        if transfer.size not in (None, transfer.received):
+            raise HubError(f'{url}: broke off after {transfer.received:,} '
+                           f'of {transfer.size:,} bytes')
+        got = digest(transfer.path)
+        if expected not in (None, got):
+            with open(transfer.path, 'rb') as f:
+                page = is_web_page(f.read(1024))
+            raise HubError(
+                f'{url}: sent {"a web page" if page else "another file"} '
+                f'({transfer.received:,} bytes, checksum {got}) instead of '
+                f'the file with checksum {expected}')
+        os.replace(transfer.path, path)
+    finally:
+        transfer.abandoned = True
+        shutil.rmtree(folder, ignore_errors=True)
+        remove_empty(made)      # an empty folder would count as data
