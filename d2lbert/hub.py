@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from d2lbert import wikitext
-from d2lbert.machine import cache
+from d2lbert.machine import cache, transfers
 from d2lbert.machine.archives import ArchiveError, unpack
 from d2lbert.machine.files import file_digest, replacing
 from d2lbert.machine.terminal import warn
@@ -34,6 +34,14 @@ DATA_HUB = {
     'bert.small': (DATA_URL + 'bert.small.zip',
                    'a4e718a47137ccd1809c9107ab4f5edd317bae2c'),
 }
+
+# The addresses of DATA_URL are asked by a secure connection first
+_SECURE_DATA_URL = DATA_URL.replace('http:', 'https:')
+
+#: Bytes that a file can have, by its name; others: transfers.MOST_BYTES
+MOST_BYTES = {'wikitext-2-v1.zip': 16 << 20, 'snli_1.0.zip': 256 << 20,
+              'bert.base.zip': 2 << 30, 'bert.small.zip': 512 << 20,
+              'train-00000-of-00001.parquet': 64 << 20}
 
 # The text for training as the living edition fetches it
 WIKITEXT_2_URL = ('https://huggingface.co/datasets/Salesforce/wikitext/'
@@ -108,7 +116,7 @@ def download(name, folder=None, sha1_hash=None, cache_dir=None):
             others.append(path)
     cache.sweep('data')
     try:
-        fetch(url, folder / file, _sha1, sha1)
+        _fetch_first(_addresses(url), folder / file, sha1)
     except HubError as error:
         if sha1 == WIKITEXT_2_SHA1 and find_wikitext2() is not None:
             return str(_parquet_of_tokens(folder / file, error))
@@ -117,6 +125,25 @@ def download(name, folder=None, sha1_hash=None, cache_dir=None):
         raise HubError(f'{name} could not be fetched: {error}{found}; by '
                        f'hand: put {file} into {folder}') from error
     return str(folder / file)
+
+
+def _addresses(url):
+    """The addresses of a file, in the order in which they are asked."""
+    if url.startswith(DATA_URL):
+        return [_SECURE_DATA_URL + url[len(DATA_URL):], url]
+    return [url]
+
+
+def _fetch_first(urls, path, sha1):
+    """Fetch a file from the first address that serves it."""
+    most = MOST_BYTES.get(path.name, transfers.MOST_BYTES)
+    errors = []
+    for url in urls:
+        try:
+            return fetch(url, path, _sha1, sha1, most)
+        except HubError as error:
+            errors.append(error)
+    raise HubError('; '.join(map(str, errors))) from errors[-1]
 
 
 def _parquet_of_tokens(path, error):
@@ -183,7 +210,8 @@ def _fetch_loose(name, cache_dir, archive_error):
         if path.is_file() and wikitext.git_blob(path) == blob:
             continue
         try:
-            fetch(url, path, wikitext.git_blob, blob)
+            fetch(url, path, wikitext.git_blob, blob,
+                  PUBLISHED[file].size)
         except HubError as error:
             raise HubError(f'{name} could not be fetched: '
                            f'{archive_error.__cause__}; {error}; '

@@ -144,3 +144,20 @@ def test_the_order_is_that_of_the_guide_for_contributors():
     for name in re.findall(r'`((?:\w+/)*\w+\.(?:py|cc|h))`', guide):
         if 'NAME' not in name:
             assert list(PACKAGE.parent.rglob(name)), name
+
+
+def test_what_the_checks_install_is_pinned():
+    root = PACKAGE.parent
+    for path in (root / '.github' / 'workflows').glob('*.yml'):
+        used = re.findall(r'uses: *(\S+)', path.read_text('utf-8'))
+        assert used
+        for action in used:
+            # A tag can be moved to another commit
+            assert re.fullmatch(r'[\w./-]+@[0-9a-f]{40}', action), action
+    updates = (root / '.github' / 'dependabot.yml').read_text('utf-8')
+    assert 'github-actions' in updates
+    for line in (root / '.ci' / 'run').read_text('utf-8').splitlines():
+        assert 'd2l==' not in line
+    oracle = (root / '.ci' / 'oracle.txt').read_text('utf-8')
+    assert re.search(r'^d2l==0\.17\.6 \\\n +--hash=sha256:[0-9a-f]{64}$',
+                     oracle, re.M)

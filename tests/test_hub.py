@@ -1,4 +1,5 @@
 """Downloads from a server on loopback that answers well, badly or not."""
+import contextlib
 import hashlib
 import http.server
 import io
@@ -75,6 +76,13 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.end_headers()
             while not self.server.over.wait(0.05):
                 self.wfile.write(b'.')
+            return
+        if answer == 'endless':
+            self.send_response(200)
+            self.end_headers()
+            with contextlib.suppress(OSError):
+                while not self.server.over.is_set():
+                    self.wfile.write(bytes(1 << 16))
             return
         status, body, length = answer
         self.send_response(status)
@@ -502,6 +510,52 @@ def test_an_address_may_be_a_file(monkeypatch, tmp_path):
     listed(monkeypatch, 'y', (tmp_path / 'x.zip').as_uri(), TEXT)
     with pytest.raises(HubError, match='sent another file'):
         hub.download('y', tmp_path / 'other')
+
+
+@pytest.mark.parametrize('answer', [
+    'endless', (200, b'', 2_000_000), (200, bytes(2_000_000), 2_000_000)])
+def test_a_server_that_sends_too_much_is_cut_off(server, monkeypatch,
+                                                 tmp_path, answer):
+    listed(monkeypatch, 'x', server.address('x.csv'), b'1,2')
+    monkeypatch.setitem(hub.MOST_BYTES, 'x.csv', 1_000_000)
+    server.answers['/x.csv'] = answer
+    with pytest.raises(HubError, match=r'x.csv: sends [\d,]+ bytes or more, '
+                                       'and the file has 1,000,000 at most'):
+        hub.download('x', tmp_path / 'data')
+    assert files_in(tmp_path) == []
+
+
+def test_a_file_of_unknown_size_is_bounded_too(server, monkeypatch, tmp_path):
+    server.answers['/x.csv'] = 200, b'', transfers.MOST_BYTES + 1
+    with pytest.raises(HubError, match='at most'):
+        hub.download(server.address('x.csv'), tmp_path)
+
+
+def test_loose_files_have_the_sizes_of_the_published_ones(wikitext):
+    for path in ('wiki.train.tokens', 'train.txt'):
+        wikitext.answers[f'/{path}'] = 200, b'', 10797149
+    with pytest.raises(HubError, match='has 10,797,148 at most'):
+        hub.download_extract('wikitext-2', 'wikitext-2')
+
+
+def test_the_books_addresses_are_asked_by_a_secure_connection_first(
+        server, monkeypatch, tmp_path):
+    assert hub._SECURE_DATA_URL.startswith('https://')
+    assert hub._addresses(hub.DATA_HUB['bert.base'][0]) == [
+        hub._SECURE_DATA_URL + 'bert.base.zip', hub.DATA_URL + 'bert.base.zip']
+    monkeypatch.setattr(hub, 'DATA_URL', server.address('plain/'))
+    monkeypatch.setattr(hub, '_SECURE_DATA_URL', server.address('secure/'))
+    listed(monkeypatch, 'x', server.serve('plain/x.zip', b'1'), b'1')
+    assert hub.download('x', tmp_path / 'one')
+    assert [path for path, _ in server.asked] == ['/secure/x.zip',
+                                                  '/plain/x.zip']
+    server.serve('secure/x.zip', b'1')
+    assert hub.download('x', tmp_path / 'two')
+    assert [path for path, _ in server.asked][2:] == ['/secure/x.zip']
+    listed(monkeypatch, 'x', server.serve('plain/x.zip', b'2'), b'3')
+    with pytest.raises(HubError, match='secure/x.zip: sent another file.*; '
+                                       '.*plain/x.zip: sent another file'):
+        hub.download('x', tmp_path / 'three')
 
 
 def test_the_books_archives_are_listed():

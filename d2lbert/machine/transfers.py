@@ -28,6 +28,10 @@ ANSWER_SECONDS = 8
 STALL_SECONDS = 20
 STALL_BYTES = 1024
 
+#: Bytes of a file whose size nobody knows. A digest is known only at the end,
+#: when a server may have filled the disk.
+MOST_BYTES = 4 << 30
+
 
 class HubError(OSError):
     """Data that is neither on this machine nor to be had from the network."""
@@ -46,9 +50,9 @@ class _Transfer(threading.Thread):
     server that sends a byte now and then: only a second thread does.
     """
 
-    def __init__(self, url, path):
+    def __init__(self, url, path, most):
         super().__init__(daemon=True)
-        self.url, self.path = url, path
+        self.url, self.path, self.most = url, path, most
         self.answered = False
         self.size = None  # what the server announced
         self.received = 0
@@ -70,13 +74,20 @@ class _Transfer(threading.Thread):
             self.answered = True
             length = reply.headers.get('Content-Length', '')
             self.size = int(length) if length.isdigit() else None
+            self._check(self.size or 0)
             with open(self.path, 'wb') as f:
                 # read1 gives what has come, read waits for a full chunk
                 for chunk in iter(lambda: reply.read1(1 << 16), b''):
                     if self.abandoned:
                         return
+                    self._check(self.received + len(chunk))
                     f.write(chunk)
                     self.received += len(chunk)
+
+    def _check(self, size):
+        if size > self.most:
+            raise HubError(f'{self.url}: sends {size:,} bytes or more, and '
+                           f'the file has {self.most:,} at most')
 
 
 def _watch(transfer, label):
@@ -122,22 +133,25 @@ def _reason(error, answered):
         f'{type(error).__name__}: {error}'.rstrip(': '))
 
 
-def fetch(url, path, digest, expected):
+def fetch(url, path, digest, expected, most=MOST_BYTES):
     """Fetch `url` into `path`, which appears only if its digest is right.
 
-    expected: the digest, or None to take what comes.
+    expected: the digest, or None to take what comes; most: the bytes that
+    the file can have. A server that sends more is cut off.
     """
     path = Path(path)
     warn(f'd2lbert: fetching {url}')
     made = missing(path.parent)
     path.parent.mkdir(parents=True, exist_ok=True)
     folder = tempfile.mkdtemp(prefix='.fetch-', dir=path.parent)
-    transfer = _Transfer(url, os.path.join(folder, path.name))
+    transfer = _Transfer(url, os.path.join(folder, path.name), most)
     try:
         try:
             _watch(transfer, path.name)
             if transfer.error is not None:
                 raise transfer.error
+        except HubError:
+            raise
         except (OSError, ValueError, http.client.HTTPException) as error:
             raise HubError(
                 f'{url}: {_reason(error, transfer.answered)}') from error
