@@ -1,6 +1,9 @@
 """Archives unpacked: whole, and never outside of their folder."""
+import errno
+import lzma
 import os
 import shutil
+import struct
 import tarfile
 import tempfile
 import zipfile
@@ -10,6 +13,20 @@ from pathlib import Path, PurePosixPath
 
 class ArchiveError(OSError):
     """Why an archive is not unpacked, in one sentence."""
+
+
+#: What the libraries raise of a damaged archive.
+DAMAGED = (zipfile.BadZipFile, tarfile.TarError, zlib.error, lzma.LZMAError,
+           struct.error, EOFError, NotImplementedError, RuntimeError,
+           ValueError, IndexError, OverflowError, OSError)
+
+
+def _is_damage(error):
+    """True of an OSError because of what an archive holds."""
+    return not isinstance(error, ArchiveError) and error.errno in (
+        None,                   # a checksum of gzip, a stream of bzip2
+        errno.EINVAL,           # a place before the file's begin
+        errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR, errno.EEXIST)
 
 
 def unpack(archive, base):
@@ -37,8 +54,9 @@ def unpack(archive, base):
                 with opened() as source, open(path, 'wb') as target:
                     shutil.copyfileobj(source, target, 1 << 20)
                 files.append(parts)
-        except (zipfile.BadZipFile, tarfile.TarError, zlib.error, EOFError,
-                NotImplementedError, RuntimeError) as error:
+        except DAMAGED as error:
+            if isinstance(error, OSError) and not _is_damage(error):
+                raise
             raise ArchiveError(f'{archive} cannot be unpacked ({error}): '
                                'delete it and try again') from error
         for parts in files:
@@ -66,6 +84,9 @@ def _members(archive):
                         'device, so nothing of the archive is unpacked')
                 yield info.name, info.isdir(), (
                     lambda info=info: f.extractfile(info))
+            # The checksum of gzip comes after what tar reads
+            while f.fileobj.read(1 << 20):
+                pass
     else:
         raise ArchiveError(f'{archive} is no archive that can be unpacked: '
                            'expected .zip, .tar, .gz or .tgz')

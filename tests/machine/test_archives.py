@@ -1,8 +1,13 @@
 """Archives that are unpacked; `test_hub` has those that are fetched."""
+import errno
+import gzip
+import io
+import tarfile
 import zipfile
 
 import pytest
 
+from d2lbert.machine import archives
 from d2lbert.machine.archives import ArchiveError, unpack
 
 
@@ -14,3 +19,59 @@ def test_a_member_without_a_name_is_refused(tmp_path):
     with pytest.raises(ArchiveError, match='a member has no name'):
         unpack(str(tmp_path / 'a.zip'), tmp_path / 'out')
     assert list((tmp_path / 'out').iterdir()) == []
+
+
+def zipped(name='x', text=b'text', method=zipfile.ZIP_STORED):
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, 'w', method) as archive:
+        archive.writestr(name, text)
+    return file.getvalue()
+
+
+def tarred(name='x', text=b'text' * 999):
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode='w') as archive:
+        info = tarfile.TarInfo(name)
+        info.size = len(text)
+        archive.addfile(info, io.BytesIO(text))
+    return file.getvalue()
+
+
+def place_before(data):
+    """An archive whose list of members is said to be far longer."""
+    end = data.rindex(b'PK\5\6')
+    return data[:end + 16] + b'\xff\xff\xff\x7f' + data[end + 20:]
+
+
+def checksum(data):
+    packed = bytearray(gzip.compress(data))
+    packed[-8] ^= 1
+    return bytes(packed)
+
+
+@pytest.mark.parametrize('name, data', [
+    ('a.zip', place_before(zipped())),
+    ('a.tar.gz', checksum(tarred())),
+    ('a.tar.gz', checksum(b'')),
+    ('a.zip', zipped(method=zipfile.ZIP_BZIP2).replace(b'1AY&SY', b'1AY&SX')),
+    ('a.zip', zipped(method=zipfile.ZIP_LZMA).replace(
+        b'\t\4\5\0]', b'\t\4\5\0\xff')),
+    ('a.zip', zipped('\u00e9').replace(b'\xc3\xa9', b'\xff\xff')),
+    ('a.tar', tarred('x' * 90 + '/' + 'y' * 300))])
+def test_damage_is_told_in_a_sentence_and_leaves_nothing(tmp_path, name,
+                                                         data):
+    (tmp_path / name).write_bytes(data)
+    with pytest.raises(ArchiveError, match=f'{name} cannot be unpacked'):
+        unpack(str(tmp_path / name), tmp_path / 'out')
+    assert list((tmp_path / 'out').iterdir()) == []
+
+
+def test_a_disk_that_is_full_is_no_damage(tmp_path, monkeypatch):
+    (tmp_path / 'a.zip').write_bytes(zipped())
+
+    def fail(*_):
+        raise OSError(errno.ENOSPC, 'No space left on device')
+    monkeypatch.setattr(archives.shutil, 'copyfileobj', fail)
+    with pytest.raises(OSError, match='No space left') as caught:
+        unpack(str(tmp_path / 'a.zip'), tmp_path / 'out')
+    assert not isinstance(caught.value, ArchiveError)
