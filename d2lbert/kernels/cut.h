@@ -11,6 +11,11 @@
 #include <string_view>
 #include <vector>
 
+// Slots of a new table of names are 2 to the power of this.
+#ifndef D2LBERT_TABLE_BITS
+#define D2LBERT_TABLE_BITS 14
+#endif
+
 namespace {
 
 // Bytes taken by the white space that begins at p (what str.isspace() holds
@@ -197,7 +202,7 @@ class Names {
     }
   }
 
-  int shift_ = 64 - 14;
+  int shift_ = 64 - D2LBERT_TABLE_BITS;
   std::vector<Slot> slots_;
   std::vector<uint32_t> starts_{0};
   std::string text_;

@@ -101,12 +101,14 @@ class Copy(io.StringIO):
 def run(main):
     """Call a benchmark's `main`; what it printed is kept if --keep is given.
 
-    One that ends in an error, or by `sys.exit`, keeps nothing.
+    Returns what `main` returns. One that ends in an error, or by
+    `sys.exit`, keeps nothing.
     """
     with contextlib.redirect_stdout(Copy(sys.stdout)) as copy:
-        main()
+        status = main()
     if copy.keep:
         print(f'kept in {keep(copy.getvalue(), sys.argv)}')
+    return status
 
 
 def keep(text, argv):

@@ -37,12 +37,15 @@ def run(argv):
         paths = targets.files_of(name, Path(base, name))
         path = next(path for path in paths if file in (None, path.name))
         os.makedirs(corpus, exist_ok=True)
-        Path(corpus, f'valid-{path.name}').write_bytes(path.read_bytes())
+        whole = path.read_bytes()
+        Path(corpus, f'valid-{path.name}').write_bytes(whole)
 
         def read(data):
             path.write_bytes(data)
             try:
                 targets.TARGETS[name].read(Path(base, name))
+                if targets.has_lost_its_digest(path, data, whole):
+                    raise AssertionError('damaged weights are taken')
             except Exception as error:
                 if not fuzz.is_allowed(error):
                     raise

@@ -1,6 +1,7 @@
 """What reads files, each with small valid files to begin with."""
 import bz2
 import gzip
+import hashlib
 import io
 import json
 import lzma
@@ -9,7 +10,7 @@ import sys
 import tarfile
 import zipfile
 from pathlib import Path
-from typing import Callable, NamedTuple
+from typing import Any, Callable, NamedTuple
 
 import numpy as onp
 
@@ -21,16 +22,28 @@ import sentences  # noqa: E402
 
 import d2lbert as d2l  # noqa: E402
 from d2lbert.command.formats import Npy, read_npy  # noqa: E402
+from d2lbert.corpus.opening import open_corpus  # noqa: E402
 from d2lbert.finetuning.folders import load_finetuned_folder  # noqa: E402
 from d2lbert.finetuning.heads import FineTuned  # noqa: E402
 from d2lbert.finetuning.kinds import About  # noqa: E402
 from d2lbert.finetuning.tasks import read_task  # noqa: E402
-from d2lbert.machine import params, textfiles, texts  # noqa: E402
+from d2lbert.machine import cache, params, textfiles, texts  # noqa: E402
+from d2lbert.machine.archives import unpack  # noqa: E402
 from d2lbert.machine.backend import np, npx  # noqa: E402
-from d2lbert.pretrained.storage import INDEX, WEIGHTS  # noqa: E402
+from d2lbert.pretrained.storage import (  # noqa: E402
+    DIGESTS,
+    INDEX,
+    WEIGHTS,
+)
 from d2lbert.pretrained.wordpiece import WordPiece  # noqa: E402
 from d2lbert.training import checkpoints  # noqa: E402
 from d2lbert.training.models import load_model  # noqa: E402
+
+#: Small folders with the names and numbers of other libraries.
+FIXTURES = Path(__file__).resolve().parents[1] / 'pretrained' / 'fixtures'
+FAMILIES = {'albert': 'albert-2', 'bart': 'bart', 'camembert': 'camembert-0',
+            'distilbert': 'distilbert-0', 'flaubert': 'flaubert-0',
+            'roberta': 'roberta-0'}
 
 TEXT = ''.join(f'line {k} of é . and more\n' for k in range(60)).encode()
 
@@ -39,12 +52,23 @@ class Target(NamedTuple):
     """A reader.
 
     make(folder): write the valid files; read(folder): read them all. Of the
-    files that make() wrote, those in `files` are damaged, or all.
+    files that make() wrote, those in `files` are damaged, or those that
+    files(folder) returns, or all. answer: of
+    what read() returned, what no damage may change without an error.
     """
 
     make: Callable
     read: Callable
-    files: tuple = ()
+    files: Any = ()
+    answer: Callable = lambda found: None
+
+
+def has_lost_its_digest(path, data, whole):
+    """True if tensors were changed and the digests of their file were not."""
+    if path.suffix != '.safetensors' or DIGESTS.encode() not in whole:
+        return False
+    begin = 8 + int.from_bytes(whole[:8], 'little')
+    return data[:begin] == whole[:begin] and data != whole
 
 
 def _make_params(folder):
@@ -60,9 +84,21 @@ def _make_run(folder):
 
 
 def _read_checkpoint(folder):
+    found = []
     for path in checkpoints.all_of(folder / 'run'):
-        _, arrays = checkpoints.load(path)
+        state, arrays = checkpoints.load(path)
         checkpoints.vocab_of(path, arrays)
+        found.append((state, arrays))
+    return found
+
+
+def _digest(found):
+    digest = hashlib.sha1()
+    for state, arrays in found:
+        digest.update(repr(state).encode())
+        for name in sorted(arrays):
+            digest.update(name.encode() + onp.asarray(arrays[name]).tobytes())
+    return digest.digest()
 
 
 def _make_folder(folder):
@@ -106,6 +142,19 @@ def _make_codes(folder):
     (folder / 'bpe.codes').write_text('a b</w> 7\n')
 
 
+def _copy(source):
+    def make(folder):
+        # Without the answers that are expected
+        shutil.copytree(source, folder / 'model', ignore=(
+            shutil.ignore_patterns('peers.npz', 'tokens.json')))
+    return make
+
+
+def _read_tokens(folder):
+    WordPiece.load(folder / 'model').encode_batch(
+        ['a Grey crane\u00e9 flies , 12'], ['a ab'])
+
+
 def _make_finetuned(folder):
     net = FineTuned(sentences.build_net(len(sentences.word_pieces())),
                     'classify', 2, 0.1)
@@ -138,6 +187,50 @@ def _make_packed(folder):
         info.size = len(TEXT)
         archive.addfile(info, io.BytesIO(TEXT))
     (folder / 'x.txt').write_bytes(TEXT)
+
+
+def _make_archives(folder):
+    with zipfile.ZipFile(folder / 'x.zip', 'w',
+                         zipfile.ZIP_DEFLATED) as archive:
+        for name in ('a/b.txt', 'a/c/d.txt', 'e'):
+            archive.writestr(name, TEXT)
+    with tarfile.open(folder / 'x.tar.gz', 'w:gz') as archive:
+        for name in ('a/b.txt', 'e'):
+            info = tarfile.TarInfo(name)
+            info.size = len(TEXT)
+            archive.addfile(info, io.BytesIO(TEXT))
+
+
+def _read_archives(folder):
+    base = folder / 'unpacked'
+    try:
+        for name in ('x.zip', 'x.tar.gz'):
+            unpack(str(folder / name), str(base / 'in' / 'deep'))
+        outside = [path for path in base.rglob('*')
+                   if not path.is_dir() and base / 'in/deep'
+                   not in path.parents]
+        assert not outside
+    finally:
+        shutil.rmtree(base, ignore_errors=True)
+
+
+def _open(folder):
+    return open_corpus([folder / 'text.txt'], min_freq=1, progress=False)
+
+
+def _make_stored(folder):
+    (folder / 'text.txt').write_text('a b . c d . e a . b\n\n' * 40)
+    _open(folder)
+
+
+def _read_stored(folder):
+    _, batch = next(iter(_open(folder).train.batches(4, 16, seed=0)))
+    return [onp.asarray(column).tobytes() for column in batch]
+
+
+def _stored(folder):
+    return sorted(path for path in (cache.root() / 'corpora').rglob('*')
+                  if path.is_file() and path.suffix != '.lock')
 
 
 def _read_packed(folder):
@@ -183,7 +276,7 @@ TARGETS = {
     'params': Target(_make_params, lambda folder: params.read(
         folder / 'a.params')),
     'checkpoint': Target(_make_run, _read_checkpoint, (
-        'run/checkpoints/step-00000002.npz',)),
+        'run/checkpoints/step-00000002.npz',), _digest),
     'run': Target(_make_run, lambda folder: load_model(folder / 'run'), (
         'run/config.json', 'run/model.params', 'run/vocab.txt')),
     'folder': Target(_make_folder, _read_model),
@@ -193,8 +286,16 @@ TARGETS = {
     'pieces': Target(_make_pieces, _read_tokenizer),
     'pairs': Target(_make_pairs, _read_tokenizer),
     'codes': Target(_make_codes, _read_tokenizer),
+    **{name: Target(_copy(FIXTURES / folder), lambda folder:
+                    d2l.load_pretrained(folder / 'model', trainable=False))
+       for name, folder in FAMILIES.items()},
+    **{f'{folder.name}-ids': Target(_copy(folder), _read_tokens)
+       for folder in sorted((FIXTURES / 'tokens').iterdir())
+       if folder.is_dir()},
     'finetuned': Target(_make_finetuned, _read_finetuned, (
         'model/config.json', f'model/{WEIGHTS}')),
+    'stored': Target(_make_stored, _read_stored, _stored, lambda found: found),
+    'archives': Target(_make_archives, _read_archives),
     'packed': Target(_make_packed, _read_packed),
     'lines': Target(_make_lines, _read_lines),
     'csv': _task('classify', _make_csv, 'x.csv', 'text,label'),
@@ -214,6 +315,8 @@ def files_of(name, folder):
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     TARGETS[name].make(folder)
+    if callable(TARGETS[name].files):
+        return TARGETS[name].files(folder)
     if TARGETS[name].files:
         return [folder / file for file in TARGETS[name].files]
     return sorted(path for path in folder.rglob('*') if path.is_file())
