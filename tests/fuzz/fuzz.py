@@ -5,12 +5,13 @@
 
 A reader may read a damaged file, or raise an error of this package, a
 ValueError or an OSError. Findings are: a process that ends (crashes), more
-than 10 s (hangs), more than 1 GB of memory beyond the reader's own (memory),
-another exception (tracebacks), and weights that are taken though they have
-lost their digest (silent). Prints a table of each target's inputs, and each
-finding with the number that repeats it (--first N --inputs 1). The exit
-status is 0 if there is no finding. Each target is read in a process of its
-own. native.py does the same for the C++ entries.
+than 10 s of a processor or 10 minutes (hangs), more than 1 GB of memory
+beyond the reader's own (memory), another exception (tracebacks), and weights
+that are taken though they have lost their digest (silent). Prints a table of
+each target's inputs, and each finding with the number that repeats it
+(--first N --inputs 1). The exit status is 0 if there is no finding. Each
+target is read in a process of its own. native.py does the same for the C++
+entries.
 """
 import argparse
 import faulthandler
@@ -78,9 +79,11 @@ def fuzz(name, count, seed, folder, first=0, seconds=None, told=None):
 
 def _outcome(target, folder, path, data, whole, answer):
     before = _peak(reset=True)
-    # Compiled code does not let Python handle the signal
-    faulthandler.dump_traceback_later(3 * SECONDS, exit=True)
-    signal.setitimer(signal.ITIMER_REAL, SECONDS)
+    # Compiled code does not let Python handle the signal, and who waits for
+    # ever needs no processor
+    faulthandler.dump_traceback_later(60 * SECONDS, exit=True)
+    # Of the processor, as other programs may need it, too
+    signal.setitimer(signal.ITIMER_PROF, SECONDS)
     try:
         found = target.read(folder)
         kind, text = 'read', ''
@@ -95,7 +98,7 @@ def _outcome(target, folder, path, data, whole, answer):
         if not is_allowed(error):
             kind, text = 'tracebacks', traceback.format_exc()
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.setitimer(signal.ITIMER_PROF, 0)
         faulthandler.cancel_dump_traceback_later()
     if kind == 'read' and data != whole and (
             targets.has_lost_its_digest(path, data, whole)
@@ -127,10 +130,11 @@ def is_allowed(error):
             or type(error).__module__.startswith('d2lbert.'))
 
 
-def fuzz_apart(name, args):
+def fuzz_apart(name, args, kernels):
     """Fuzz a target in processes of its own; returns its row and findings.
 
-    The row: {what became of inputs: how many}; findings: (number, text).
+    kernels: the folder of compiled libraries that all share. The row: {what
+    became of inputs: how many}; findings: (number, text).
     """
     row, found = dict.fromkeys(['read', 'refused', *KINDS], 0), []
     first, end = args.first, args.first + args.inputs
@@ -141,6 +145,8 @@ def fuzz_apart(name, args):
             break
         with tempfile.TemporaryDirectory(prefix='d2lbert-fuzz-') as base:
             place = Path(base, 'number')
+            Path(base, 'cache').mkdir()
+            Path(base, 'cache', 'kernels').symlink_to(kernels)
             done = subprocess.run(
                 [sys.executable, __file__, name, '--inputs',
                  str(end - first), '--seed', str(args.seed), '--first',
@@ -172,7 +178,7 @@ def fuzz_apart(name, args):
 
 def fuzz_within(name, args):
     """Fuzz a target in this process; prints a line for `fuzz_apart`."""
-    signal.signal(signal.SIGALRM, _alarm)
+    signal.signal(signal.SIGPROF, _alarm)
     faulthandler.enable()
     logging.disable(logging.CRITICAL)
     warnings.simplefilter('ignore')
@@ -219,13 +225,14 @@ def run():
     print(f'{"target":12}{"inputs":>9}{"refused":>9}' + ''.join(
         f'{kind:>11}' for kind in KINDS))
     total = dict.fromkeys(['read', 'refused', *KINDS], 0)
-    for name in names:
-        row, found = fuzz_apart(name, args)
-        _show(name, row)
-        for number, text in found[:SHOWN]:
-            print(f'{name} {number}, {text}', flush=True)
-        for kind in total:
-            total[kind] += row[kind]
+    with tempfile.TemporaryDirectory(prefix='d2lbert-fuzz-') as kernels:
+        for name in names:
+            row, found = fuzz_apart(name, args, kernels)
+            _show(name, row)
+            for number, text in found[:SHOWN]:
+                print(f'{name} {number}, {text}', flush=True)
+            for kind in total:
+                total[kind] += row[kind]
     _show('all', total)
     return int(any(total[kind] for kind in KINDS))
 
