@@ -245,15 +245,24 @@ def read_vocab(path):
     return tokens
 
 
-def by_number(vocab, name='the tokenizer'):
+def by_number(vocab, name='the tokenizer', special=()):
     """The tokens of {token: number} as a list, '' where there is none.
 
-    Raises `TokenizerError` for numbers far beyond that of tokens.
+    special: tokens that must have a number of their own. Raises
+    `TokenizerError` if another token has it, and for numbers far beyond that
+    of tokens.
     """
     count = 1 + max(vocab.values(), default=-1)
     if count > 2 * len(vocab) + 1000:
         raise TokenizerError(f'{name} is damaged: it numbers {len(vocab)} '
                              f'tokens up to {count - 1}; fetch it again')
+    # The library gives tokens in another order each time, so which of two
+    # would be in the list is chance
+    uses = collections.Counter(vocab.values())
+    for token in special:
+        if uses[vocab.get(token)] > 1:
+            raise TokenizerError(f'{name} is damaged: another token has the '
+                                 f'number of {token}; fetch it again')
     tokens = [''] * count
     for token, idx in vocab.items():
         tokens[idx] = token

@@ -64,7 +64,7 @@ class WordPiece(Tokens):
         tokenizer.no_padding()
         if tokens is None:
             numbers = tokenizer.get_vocab(with_added_tokens=True)
-            tokens = pieces.by_number(numbers)
+            tokens = pieces.by_number(numbers, special=special.values())
         self._number(tokens, special, max_len)
         for token in special.values():
             if token not in self.token_to_idx:
@@ -158,7 +158,9 @@ class WordPiece(Tokens):
         if path.suffix == '.json':
             tokenizer = pieces.read(path)
             pieces.change_normalizer(tokenizer, options)
-            special = _special(tokenizer.get_vocab(), config, path)
+            vocab = tokenizer.get_vocab()
+            special = _special(vocab, config, path)
+            pieces.by_number(vocab, path, special.values())
         else:
             tokens = pieces.read_vocab(path)
             special = _special(set(tokens), config, path)

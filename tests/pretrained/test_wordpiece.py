@@ -594,5 +594,8 @@ def test_a_special_token_without_a_number_of_its_own_is_refused(tmp_path):
     found['model']['vocab']['b'] = found['model']['vocab']['[PAD]']
     del found['added_tokens'][0]
     path.write_text(json.dumps(found))
-    with pytest.raises(pieces.TokenizerError, match=r'number of \[PAD\]'):
-        WordPiece.load(tmp_path)
+    # In whatever order the library has its tokens, which is another each time
+    for _ in range(10):
+        with pytest.raises(pieces.TokenizerError,
+                           match=r'tokenizer\.json is .* number of \[PAD\]'):
+            WordPiece.load(tmp_path)
