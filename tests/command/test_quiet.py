@@ -1,5 +1,6 @@
 """Warnings of the package: logged, printed by commands, hidden on request."""
 import json
+import re
 import subprocess
 import sys
 import warnings
@@ -107,7 +108,8 @@ def test_evaluate_says_that_a_folder_is_no_run(folder, capsys):
 
 def test_long_work_on_texts_has_a_total(folder, tmp_path, capsys,
                                         monkeypatch):
-    # A line as soon as there is something to count
+    # A line as soon as there is something to count. The last one comes only
+    # where the second text took a hundredth of the time of the first
     monkeypatch.setattr(progress.Lines, 'EVERY', 0)
     (tmp_path / 'x.txt').write_text('a crane\nit is\n')
     bart = Path(__file__).parents[1] / 'pretrained' / 'fixtures' / 'bart'
@@ -115,4 +117,4 @@ def test_long_work_on_texts_has_a_total(folder, tmp_path, capsys,
                  ['similar', folder, 'a'], ['generate', bart]):
         argv = [*map(str, argv), '--file', 'x.txt']
         assert main(argv) == 0
-        assert '2/2 texts' in capsys.readouterr().err
+        assert re.search(r'\b[12]/2 texts', capsys.readouterr().err)
