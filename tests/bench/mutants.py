@@ -77,8 +77,16 @@ def find_cases():
         name: (ROOT / name).read_text('utf-8') for name in names
         if re.fullmatch(pattern, name)}
         for pattern in (r'd2lbert/.*\.(py|cc|h)', r'tests/(.*/)?test_\w+\.py'))
-    return [Case(mistake, _place(mistake, package), _tests(mistake, tests))
-            for mistake in MISTAKES]
+    cases, wrong = [], []
+    for mistake in MISTAKES:
+        try:
+            cases.append(Case(mistake, _place(mistake, package),
+                              _tests(mistake, tests)))
+        except Broken as error:
+            wrong.append(str(error))
+    if wrong:
+        raise Broken('\n'.join(wrong))
+    return cases
 
 
 def _place(mistake, package):
