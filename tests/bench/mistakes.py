@@ -1300,7 +1300,8 @@ MISTAKES = tuple(Mistake(*row) for row in (
      'test_what_is_written_says_what_was_learnt'),
 
     ('the gradients of a net that is only asked take memory',
-     "if not trainable:\n            net.collect", 'if False:\n            net.collect',
+     'if not trainable:\n            net.collect',
+     'if False:\n            net.collect',
      'test_a_net_that_is_only_asked_has_no_gradients'),
 
     # texts as vectors
