@@ -331,3 +331,15 @@ def test_a_script_says_what_is_trained(capsys):
     assert printed.out.startswith('loss ')
     assert printed.err == ('training 101 parameters: 1 epochs of 7 batches '
                            'on [cpu(0)]\n')
+
+
+def test_examples_a_second_are_those_of_all_epochs(drawn, capsys,
+                                                   monkeypatch):
+    monkeypatch.setattr(d2l.Timer, 'sum', lambda self: 2.0)
+    train, counts = batches(), []
+    for X, _ in train:
+        counts.append(len(X))
+    made = net(ONE)
+    d2l.train_ch13(made, train, batches(9, seed=1), LOSS,
+                   trainer_of(made, 'sgd', learning_rate=0.1), 3, ONE)
+    assert f'{sum(counts) * 3 / 2:.1f} examples/sec' in capsys.readouterr().out

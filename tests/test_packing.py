@@ -230,3 +230,17 @@ def test_bad_ids_and_lengths_are_refused_there_too(batch):
         at_first_places(net.encoder, tokens * 0 + V, segments, lens)
     with pytest.raises(ValueError, match='valid length 9.5 is not a whole'):
         at_first_places(net.encoder, tokens, segments, lens + 0.5)
+
+
+def test_dropout_follows_sinusoidal_positions(path):
+    encoder = d2l.BERTEncoder(9, 64, 16, 2, 1, 0.5, 40,
+                              positional='sinusoidal')
+    encoder.initialize()
+    tokens = np.array(onp.random.RandomState(0).randint(0, 9, (4, 40)))
+    inputs = tokens, np.zeros_like(tokens), None
+    whole = encoder(*inputs, 0).asnumpy()
+    with autograd.record():
+        dropped = encoder(*inputs, 0).asnumpy()
+    stays = dropped != 0
+    assert 0.45 < stays.mean() < 0.55
+    onp.testing.assert_allclose(dropped[stays], 2 * whole[stays], rtol=1e-6)

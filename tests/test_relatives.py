@@ -145,3 +145,15 @@ def test_layers_are_counted_and_not_blocks():
     assert (behind(-1) == X.asnumpy()).all()
     with pytest.raises(ValueError, match='between -7 and 6'):
         behind(7)
+
+
+def test_the_last_layer_has_its_number_where_norms_come_first():
+    encoder = d2l.BERTEncoder(9, 8, 16, 2, 3, 0.0, 12, pre_norm=True)
+    encoder.initialize(init.Normal(0.5))
+    tokens = onp.arange(9).reshape(1, 9)
+    last, third, second = (encoder(tokens, 0 * tokens, None, layer).asnumpy()
+                           for layer in (-1, 3, 2))
+    onp.testing.assert_array_equal(third, last)
+    # It alone is normalized
+    onp.testing.assert_allclose(last.std(axis=-1), 1, rtol=1e-2)
+    assert abs(second.std(axis=-1) - 1).max() > 0.1

@@ -9,10 +9,15 @@ from commands import refusal
 
 import d2lbert as d2l
 from d2lbert.__main__ import main
-from d2lbert.pretrained.generation import generated_ids, how_of
+from d2lbert.pretrained.generation import (
+    Beams,
+    How,
+    generated_ids,
+    how_of,
+)
 
 FIXTURES = Path(__file__).parents[1] / 'pretrained' / 'fixtures'
-BART, BERT = str(FIXTURES / 'bart'), str(FIXTURES / 'roberta-0')
+BART, BERT = str(FIXTURES / 'bart-0'), str(FIXTURES / 'roberta-0')
 TEXTS = ['The crane is flying', 'it was late.']
 
 
@@ -61,7 +66,7 @@ def test_what_was_said_is_never_said_again(n):
 
 
 def test_what_is_cut_or_not_done_is_said(tmp_path, capsys):
-    folder = tmp_path / 'bart'
+    folder = tmp_path / 'bart-0'
     shutil.copytree(BART, folder)
     path = folder / 'generation_config.json'
     path.write_text(json.dumps(dict(json.loads(path.read_text()),
@@ -95,7 +100,7 @@ def test_a_mistake_gets_one_sentence(arguments, said, capsys):
     (dict(decoder_layers=3), 'tensors of the decoder are missing'),
     (dict(activation_dropout=2), 'activation_dropout is 2')])
 def test_a_folder_that_cannot_be_served_is_refused(change, said, tmp_path):
-    folder = tmp_path / 'bart'
+    folder = tmp_path / 'bart-0'
     shutil.copytree(BART, folder)
     path = folder / 'config.json'
     path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
@@ -114,3 +119,21 @@ def test_vectors_and_guesses_are_the_decoder_s(capsys):
     place = ids.index(tokenizer.mask_id)
     assert guess[0].token == tokenizer.idx_to_token[
         int(scores[0, place, :len(tokenizer)].argmax())]
+
+
+@pytest.mark.parametrize('stopping, goes_on', [('never', True),
+                                               (False, False)])
+def test_never_stops_early_counts_on_the_greatest_length(stopping, goes_on):
+    how = How(0, 1, num_beams=1, max_len=11, length_penalty=1.0,
+              early_stopping=stopping)
+    search = Beams(how)
+    # At two tokens -4 is worse than -1.5, and over ten it could be better
+    search.scores, search.whole = onp.array([-4.0]), [(-1.5, [0, 1])]
+    assert search._can_improve(2) == goes_on
+
+
+def test_a_text_ends_as_soon_as_it_has_min_len_tokens():
+    how = How(0, 1, min_len=3, max_len=9)
+    for count in range(1, 5):
+        scores = how.allowed(onp.zeros(5), [0] * count)
+        assert onp.isinf(scores[1]) == (count < 3)

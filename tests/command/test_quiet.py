@@ -112,7 +112,7 @@ def test_long_work_on_texts_has_a_total(folder, tmp_path, capsys,
     # where the second text took a hundredth of the time of the first
     monkeypatch.setattr(progress.Lines, 'EVERY', 0)
     (tmp_path / 'x.txt').write_text('a crane\nit is\n')
-    bart = Path(__file__).parents[1] / 'pretrained' / 'fixtures' / 'bart'
+    bart = Path(__file__).parents[1] / 'pretrained' / 'fixtures' / 'bart-0'
     for argv in (['encode', folder, '--out', 'x.npy'], ['encode', folder],
                  ['similar', folder, 'a'], ['generate', bart]):
         argv = [*map(str, argv), '--file', 'x.txt']

@@ -136,3 +136,14 @@ def test_words_become_several_numbers_compiled_or_not(dtype, compiled, plain):
     check()
     plain()
     check()
+
+
+def test_a_small_share_comes_from_four_places(tmp_path):
+    path = write('plain.txt', '\n\n'.join(
+        f'p{k} one . two' for k in range(160)))
+    text = open_corpus(path, valid_share=0.05, min_freq=1, progress=False)
+    numbers = sorted({int(paragraph[0][0][1:]) for paragraph in words_of(
+        text.train)} ^ set(range(160)))
+    # One stretch of two paragraphs in each quarter of the text
+    assert [number // 40 for number in numbers] == [0, 0, 1, 1, 2, 2, 3, 3]
+    assert all(b == a + 1 for a, b in zip(numbers[::2], numbers[1::2]))

@@ -8,7 +8,7 @@ from safetensors.numpy import load_file
 
 import d2lbert as d2l
 from d2lbert.finetuning import runs
-from d2lbert.finetuning.folders import load_finetuned_folder
+from d2lbert.finetuning.folders import labels_of, load_finetuned_folder
 from d2lbert.pretrained.families import FAMILIES
 from d2lbert.pretrained.storage import PretrainedError
 from d2lbert.training.models import export_run as export_model
@@ -95,3 +95,10 @@ def test_a_head_that_cannot_be_asked_is_refused(change, said, tmp_path):
     (tmp_path / 'config.json').write_text(json.dumps({**config, **change}))
     with pytest.raises(PretrainedError, match=said):
         load_finetuned_folder(tmp_path)
+
+
+def test_more_than_ten_labels_keep_their_order():
+    names = tuple(f'label {k}' for k in range(23))
+    # As JSON sorts what it has as names: 0, 1, 10, 11, ...
+    found = {str(k): names[k] for k in sorted(range(23), key=str)}
+    assert labels_of(dict(id2label=found)) == names

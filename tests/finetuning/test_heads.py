@@ -1,4 +1,6 @@
 """Heads: losses by NumPy, gradients by differences, padding unseen."""
+from pathlib import Path
+
 import models
 import numpy as onp
 import pytest
@@ -7,6 +9,9 @@ from models import LABELS
 from d2lbert.finetuning.heads import FineTuned
 from d2lbert.finetuning.scoring import encode
 from d2lbert.machine.backend import autograd, mx, np, npx
+from d2lbert.pretrained.folders import load_pretrained
+
+FIXTURES = Path(__file__).parents[1] / 'pretrained' / 'fixtures'
 
 KINDS = list(LABELS)
 
@@ -191,3 +196,20 @@ def test_what_is_new_is_drawn_from_the_seed_and_the_rest_stays():
 def test_a_kind_that_there_is_not_is_refused():
     with pytest.raises(ValueError, match="not 'rank'"):
         FineTuned(models.bert(), 'rank', 2)
+
+
+def test_what_goes_into_a_roberta_s_hidden_layer_is_dropped_first():
+    bert, _ = load_pretrained(FIXTURES / 'roberta-0', heads=())
+    H = bert.config['num_hiddens']
+    net = FineTuned(bert, 'classify', H, dropout=0.5)
+    for layer in net.hidden, net.output:
+        layer.initialize()
+        layer.weight.set_data(np.eye(H))
+        layer.bias.set_data(np.zeros(H))
+    X = np.ones((200, H))
+    with autograd.record():
+        scores = net.score(X, onp.arange(200)).asnumpy()
+    # What stays is doubled before tanh, and again behind it
+    stays = scores != 0
+    assert 0.2 < stays.mean() < 0.3
+    onp.testing.assert_allclose(scores[stays], 2 * onp.tanh(2), rtol=1e-5)

@@ -6,11 +6,17 @@ import pytest
 from d2lbert.finetuning.inputs import (
     TEXTS,
     TOKENS,
+    Batch,
     Inputs,
     batch_of,
     epoch_of,
     to_score,
 )
+from d2lbert.finetuning.kinds import About, Answers
+from d2lbert.finetuning.objective import FineTuning
+from d2lbert.finetuning.squad import Answer, Questions
+from d2lbert.pretrained.wordpiece import WholeWords
+from d2lbert.text import RESERVED, Vocab
 
 LENS = onp.random.RandomState(0).randint(2, 60, 203)
 
@@ -65,3 +71,30 @@ def test_a_batch_is_the_examples_side_by_side(kind):
     some = batch_of(inputs, [2, 2])
     onp.testing.assert_array_equal(some.labels_Y, [
         whole.labels_Y[2][:5] if kind == 'tag' else whole.labels_Y[2]] * 2)
+
+
+def test_a_part_of_a_batch_weighs_by_its_tagged_words():
+    objective = object.__new__(FineTuning)
+    batch = Batch(*3 * [onp.zeros((2, 4), 'int32')],
+                  onp.array([[-1, 2, 0, -1], [-1, 1, -1, -1]]))
+    for kind, count in ('tag', 3), ('classify', 2), ('span', 2):
+        objective.about = About('', kind, None, (), (), 9, 4, False, 0.1)
+        assert objective.counts(batch) == (count,)
+
+
+def test_questions_with_lost_answers_are_neither_learnt_nor_in_the_loss():
+    about = About('', 'span', True, None, (), 12, 4, False, 0.1)
+    words = WholeWords(Vocab([['a', 'crane', 'flies']],
+                             reserved_tokens=RESERVED))
+    data = Questions(['a', 'a'], ['crane flies', 'crane flies'],
+                     [[Answer('crane', 0)], [Answer('x', None)]], ['1', '2'],
+                     False, 1, 'x.json')
+    kind = Answers(about, words)
+    assert len(kind.inputs(data, training=True).tokens) == 1
+    dev = kind.inputs(data)
+    assert [label.tolist() for label in dev.labels] == [[3, 3], [-1, -1]]
+    first = onp.random.RandomState(0).normal(size=(6, 2)).astype('float32')
+    shares = onp.exp(first) / onp.exp(first).sum(axis=0)
+    for other in first, 9 * first:      # of which the loss knows nothing
+        assert kind.loss([first, other], dev) == pytest.approx(
+            -onp.log(shares[3]).mean(), rel=1e-5)

@@ -2,10 +2,10 @@
 import collections
 import json
 import math
-import os
 import random
 import re
 import subprocess
+from pathlib import Path
 
 import numpy as onp
 import pytest
@@ -25,8 +25,9 @@ print(json.dumps([
         [accuracy_score, f1_score, matthews_corrcoef] if kind == 'binary' else
         [accuracy_score, matthews_corrcoef] if kind == 'classes' else
         [lambda a, b: pearsonr(a, b)[0], lambda a, b: spearmanr(a, b)[0]])]
-    for kind, a, b in json.load(sys.stdin)]))
+    for kind, a, b in json.load(open(sys.argv[1]))]))
 '''
+FIXTURE = Path(__file__).with_name('metrics.json')
 OURS = {'binary': ['accuracy', 'f1', 'matthews'],
         'classes': ['accuracy', 'matthews'],
         'numbers': ['pearson', 'spearman']}
@@ -49,16 +50,28 @@ def draws():
                onp.append(rng.randint(0, 2 + n // 3, n - 1) * 1., -1.))
 
 
-def test_classes_and_numbers_score_as_sklearn_and_scipy_have_it():
-    python = os.environ.get('D2LBERT_PEERS')
-    if not python:
-        pytest.skip('D2LBERT_PEERS names no Python with sklearn and scipy')
-    cases = [(kind, a.tolist(), b.tolist()) for kind, a, b in draws()]
-    done = subprocess.run([python, '-c', ORACLE], input=json.dumps(cases),
-                          stdout=subprocess.PIPE, text=True, check=True)
-    for (kind, a, b), theirs in zip(cases, json.loads(done.stdout)):
+def cases():
+    """What is scored, as JSON has it."""
+    return [(kind, a.tolist(), b.tolist()) for kind, a, b in draws()]
+
+
+def check_scores(answers):
+    """That metrics are those that sklearn and scipy gave."""
+    assert len(answers) == len(cases())
+    for (kind, a, b), theirs in zip(cases(), answers):
         ours = [metrics.METRICS[name](a, b) for name in OURS[kind]]
         assert ours == pytest.approx(theirs, abs=1e-12), (kind, a, b)
+
+
+def test_classes_and_numbers_score_as_sklearn_and_scipy_had_it():
+    check_scores(json.loads(FIXTURE.read_text()))
+
+
+def test_classes_and_numbers_score_as_sklearn_and_scipy_have_it(peers_python):
+    done = subprocess.run(
+        [peers_python, '-c', ORACLE, '/dev/stdin'], stdout=subprocess.PIPE,
+        input=json.dumps(cases()), text=True, check=True)
+    check_scores(json.loads(done.stdout))
 
 
 def test_classes_and_numbers_by_hand():
@@ -238,3 +251,13 @@ def test_words_of_answers_are_counted_as_a_second_implementation_does():
                     2 / (len(a) / hits + len(b) / hits))
         assert metrics.token_f1([[gold]], [guess]) == pytest.approx(expected)
         assert metrics.exact_match([[gold]], [guess]) == float(a == b)
+
+
+def test_an_answer_of_punctuation_counts_where_it_is_the_only_one():
+    for metric in metrics.exact_match, metrics.token_f1:
+        assert metric([['.', 'crane']], ['']) == 0
+        assert metric([['crane', '.']], ['crane']) == 1
+        assert metric([['.']], ['']) == 1
+        assert metric([[]], ['']) == 1
+        assert metric([[]], ['the !']) == 1
+        assert metric([[]], ['crane']) == 0

@@ -163,6 +163,24 @@ def test_a_sample_has_sentences_with_the_words_asked_for(tmp_path):
     assert samples.of_file('x.txt').sentences == ['one crane', 'two cranes']
 
 
+def test_the_examples_of_a_word_come_from_all_over_a_text():
+    sample = samples.Sample('x', [f'crane number {k}' for k in range(1000)])
+    found = [int(one.split()[-1]) for one in samples.chosen(sample, set())]
+    assert len(found) == samples.SENTENCES
+    assert found == list(range(0, 1000, 4))
+    uses = samples.uses_of('crane', sample.sentences, most=10)
+    assert [use.sentence for use in uses] == [
+        f'crane number {k}' for k in range(0, 1000, 100)]
+
+
+def test_a_word_is_not_found_within_another():
+    sentences = ['two cranes fly', 'a decrane', 'The CRANE .', 'crane2',
+                 'cranes and a crane']
+    assert [(use.sentence, use.begin, use.end) for use in samples.uses_of(
+        'crane', sentences)] == [
+            ('The CRANE .', 4, 9), ('cranes and a crane', 13, 18)]
+
+
 PROGRAM = '''
 import sys, numpy, torch
 from transformers import BertModel

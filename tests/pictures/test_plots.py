@@ -67,6 +67,9 @@ def test_panels_show_the_weights_of_their_head(small):
         for image, head in zip(shown, (1, 0)):
             onp.testing.assert_allclose(image.get_array(), weights[1, head],
                                         atol=1e-6)
+            # One scale: white for nothing, black for the largest shown
+            assert image.get_clim() == pytest.approx(
+                (0, weights[1, :2].max()), rel=1e-5)
         # Grey already, and darker for more
         greys = onp.array([image.to_rgba(x)[:3] for x in
                            onp.linspace(0, image.get_clim()[1], 9)])

@@ -5,24 +5,53 @@
 prints for each family the largest differences over the folders in DIR, made
 by relatives.py; those in fixtures/ where none is named.
 """
+import re
 import sys
 from pathlib import Path
 
 import numpy as onp
 import relatives
+from safetensors import safe_open
 
 from d2lbert.finetuning.folders import load_finetuned_folder
 from d2lbert.machine.backend import autograd, np
 from d2lbert.packing import at_real_places
-from d2lbert.pretrained.folders import load_pretrained
+from d2lbert.pretrained.folders import load_pretrained, save_pretrained
 
 FIXTURES = Path(__file__).with_name('fixtures')
+#: Those that were made and written here, and then read by transformers.
+WRITTEN = FIXTURES / 'written'
 
 
 def load(folder):
     """Net and tokenizer of a folder that predicts words, or scores texts."""
-    return (load_finetuned_folder if 'classify' in folder.name
-            else load_pretrained)(folder)
+    is_finetuned = re.search('classify|-tag|-span', folder.name)
+    return (load_finetuned_folder if is_finetuned else load_pretrained)(folder)
+
+
+def check_written_again(folder, again):
+    """That a folder that is read and written again holds the same."""
+    save_pretrained(*load(folder), again)
+    here, there = (contents(some) for some in (folder, again))
+    assert sorted(here) == sorted(there)
+    for name, data in here.items():
+        assert data == there[name], name
+
+
+def contents(folder):
+    """{file: its bytes}; of tensors {name: bytes}, and what is said of them.
+    """
+    found = {}
+    for path in folder.iterdir():
+        if path.suffix == '.safetensors':
+            # The library writes names in another order each time
+            with safe_open(str(path), 'numpy') as tensors:
+                found[path.name] = tensors.metadata(), {
+                    name: tensors.get_tensor(name).tobytes()
+                    for name in tensors.keys()}
+        elif not path.name.startswith('peers.'):
+            found[path.name] = path.read_bytes()
+    return found
 
 
 def put(A):

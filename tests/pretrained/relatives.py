@@ -3,8 +3,8 @@
 relatives.py make DIR SEED: folders for each of SHAPES, DIR/FAMILY-I with
 random weights that predict words, DIR/FAMILY-I-classify that scores texts,
 and those of ENCODERS; each with a tokenizer and with what the model says of
-random texts, peers.npz. relatives.py small DIR SEED: small ones for SMALL
-alone, those that lie in fixtures/ beside this file.
+random texts, peers.npz. relatives.py small DIR SEED: small ones, those that
+lie in fixtures/ beside this file.
 relatives.py score FOLDER...: that, and what is said while loading, of other
 folders.
 This file is run, and imported for what does not need transformers.
@@ -47,14 +47,13 @@ SHAPES = {
         dict(XLM), dict(XLM, pre_norm=True, n_layers=3),
         dict(XLM, pre_norm=True, gelu_activation=False, pad_token_id=0,
              layer_norm_eps=1e-3, emb_dim=14, n_heads=7)]}
-#: Which of them lie here, and what makes them small.
-SMALL = ['roberta-0', 'camembert-0', 'distilbert-0', 'albert-2', 'flaubert-0',
-         'flaubert-1']
+#: All of them, each with its number.
+ALL = [f'{family}-{i}' for family, shapes in SHAPES.items()
+       for i in range(len(shapes))]
 #: Those that are there without a head, and with a pooler, too.
 ENCODERS = ['roberta-0-encoder', 'camembert-1-encoder']
-SMALLER = {'hidden_size': 12, 'dim': 12, 'emb_dim': 12,
-           'intermediate_size': 14, 'hidden_dim': 14,
-           'max_position_embeddings': 14}
+#: What is smaller in those that lie here: {what most have: what these have}.
+SMALLER = {24: 12, 40: 14}
 #: Lengths of the texts that are scored, in small ones of each fourth token,
 #: and the labels of these.
 LENS, LABELS = [33, 1, 12, 30], [2, 0, 1, 2]
@@ -98,10 +97,8 @@ def make(place, seed, small=False):
     for kinds in ('', 'classify'), ('encoder',):
         for family, shapes in SHAPES.items():
             for i, shape in enumerate(shapes):
-                if small and f'{family}-{i}' not in SMALL:
-                    continue
                 if small:
-                    shape = {name: SMALLER.get(name, value)
+                    shape = {name: SMALLER.get(value, value)
                              for name, value in shape.items()}
                 for kind in kinds:
                     name = f'{family}-{i}' + (kind and f'-{kind}')

@@ -3,15 +3,15 @@
 seq2seq.py make DIR SEED: a folder with random weights for each of SHAPES,
 DIR/0 and so on, each with a tokenizer and with what the model says, and
 generates, of random texts: peers.npz; and DIR/0-classify and so on, that
-score texts. seq2seq.py small DIR SEED: small ones, that lie in fixtures/bart
-and fixtures/bart-classify. seq2seq.py score FOLDER...: that of other folders.
+score texts. seq2seq.py small DIR SEED: small ones, DIR/bart-0 and so on, that
+lie in fixtures/. seq2seq.py score FOLDER...: that of other folders.
 This file is run, and imported for what does not need transformers.
 """
 import json
 import sys
 from pathlib import Path
 
-from relatives import LENS, learnt, loaded, write_tokenizer
+from relatives import LENS, SMALLER, learnt, loaded, write_tokenizer
 
 SIZES = dict(vocab_size=90, d_model=24, encoder_layers=2, decoder_layers=2,
              encoder_attention_heads=3, decoder_attention_heads=3,
@@ -47,15 +47,14 @@ TARGET_LENS = [9, 14, 1, 5]
 
 
 def make(place, seed, small=False):
-    """Save random models of each shape, or a small one."""
+    """Save random models of each shape, or small ones."""
     import torch
     torch.manual_seed(int(seed))
-    for i, shape in enumerate(SHAPES[:1] if small else SHAPES):
+    for i, shape in enumerate(SHAPES):
         if small:
-            shape = dict(shape, d_model=12, encoder_ffn_dim=14,
-                         decoder_ffn_dim=14, encoder_layers=1,
-                         max_position_embeddings=14)
-        name = 'bart' if small else str(i)
+            shape = {name: SMALLER.get(value, value)
+                     for name, value in shape.items()}
+        name = f'bart-{i}' if small else str(i)
         save(Path(place, name), shape)
         save(Path(place, f'{name}-classify'), dict(shape, num_labels=3),
              'ForSequenceClassification')

@@ -1,30 +1,32 @@
 """BART: its folders say and generate here what they do in transformers.
 
-In fixtures/bart lies a small folder of random weights with what transformers
-says of it, as seq2seq.py has written it there. D2LBERT_PEERS names a Python
-with torch and transformers: then others are made and compared, too, and what
-is written here is read there.
+In fixtures/ lie small folders of random weights with what transformers says
+of them, as record.py has written them there. D2LBERT_PEERS names a Python
+with torch and transformers: then fresh ones are made and compared, too, and
+what is written here is read there.
 """
 import json
 
 import numpy as onp
 import pytest
 import seq2seq
-from closeness import FIXTURES, load, put
-from safetensors.numpy import load_file
-from test_families import CLOSE, check_learning
+from closeness import FIXTURES, WRITTEN, check_written_again, load, put
+from safetensors.numpy import load_file, save_file
+from test_families import CLOSE, check_learning, check_tokens, with_head
 
 import d2lbert as d2l
 from d2lbert.bart import read, restored
-from d2lbert.finetuning.folders import load_finetuned_folder
-from d2lbert.finetuning.heads import FineTuned
-from d2lbert.finetuning.kinds import About
-from d2lbert.machine.backend import autograd, np, npx
-from d2lbert.pretrained.folders import load_pretrained, save_pretrained
+from d2lbert.machine.backend import autograd, np
+from d2lbert.pretrained.folders import (
+    PretrainedError,
+    load_pretrained,
+    save_pretrained,
+)
 from d2lbert.pretrained.generation import generated_ids, how_of
 from d2lbert.training.models import export_run
 
 SHAPES = list(map(str, range(len(seq2seq.SHAPES))))
+SMALL = [f'bart-{name}' for name in SHAPES]
 
 
 @pytest.fixture(scope='module')
@@ -36,19 +38,20 @@ def fresh(ask, tmp_path_factory):
     again = [place / f'{name}-again' for name in names]
     for name, folder in zip(names, again):
         save_pretrained(*load(place / name), folder)
-    d2l.pretrain(place / 'run', corpus='sample', objective='denoise',
-                 tokenizer='wordpiece', vocab_size=600, num_layers=1,
-                 num_hiddens=8, ffn_num_hiddens=8, num_steps=1, batch_size=4,
-                 seed=1, devices='cpu')
-    export_run(place / 'run', place / 'trained')
-    bart, tokenizer = load(place / '1')
-    net = FineTuned(bart, 'span', 2)
-    net.about = About('', 'span', None, None, (), 12, 4, False, 0.1)
-    net.begin([npx.cpu()])
-    save_pretrained(net, tokenizer, place / 'span')
+    train(place / 'run', place / 'trained')
+    save_pretrained(*with_head(place / '1', 'span'), place / 'span')
     ask('score', *again, place / 'trained', place / 'span',
         program=seq2seq.__file__)
     return place
+
+
+def train(run, folder):
+    """Train a BART for a step, and write its folder."""
+    d2l.pretrain(run, corpus='sample', objective='denoise',
+                 tokenizer='wordpiece', vocab_size=200, num_layers=1,
+                 num_hiddens=8, ffn_num_hiddens=8, num_steps=1, batch_size=4,
+                 max_len=40, seed=1, devices='cpu')
+    export_run(run, folder)
 
 
 def close(ours, theirs, lens):
@@ -150,23 +153,40 @@ CHECKS = check_says, check_learns, check_generates
 
 
 @pytest.mark.parametrize('check', CHECKS)
-def test_a_folder_is_what_it_is_in_transformers(check, tmp_path, path):
-    check(FIXTURES / 'bart')
+@pytest.mark.parametrize('name', SMALL)
+def test_a_folder_is_what_it_is_in_transformers(name, check, path):
+    check(FIXTURES / name)
 
 
-def test_a_folder_comes_back(tmp_path):
-    save_pretrained(*load_pretrained(FIXTURES / 'bart'), tmp_path / 'again')
-    check_written(FIXTURES / 'bart', tmp_path / 'again')
-    one, again = (json.loads((folder / 'generation_config.json').read_text())
-                  for folder in (FIXTURES / 'bart', tmp_path / 'again'))
+@pytest.mark.parametrize('name', SMALL)
+def test_a_folder_comes_back(name, tmp_path):
+    folder = FIXTURES / name
+    save_pretrained(*load_pretrained(folder), tmp_path / 'again')
+    check_written(folder, tmp_path / 'again')
+    one, again = (json.loads((some / 'generation_config.json').read_text())
+                  for some in (folder, tmp_path / 'again'))
     assert {**one, **again} == one and set(seq2seq.SAID) <= set(again)
 
 
-def test_a_step_of_fine_tuning_is_theirs(tmp_path, path):
-    folder = FIXTURES / 'bart-classify'
+@pytest.mark.parametrize('name', SMALL)
+def test_a_step_of_fine_tuning_is_theirs(name, tmp_path, path):
+    folder = FIXTURES / f'{name}-classify'
     check_learning(folder)
     save_pretrained(*load(folder), tmp_path / 'classify')
     check_written(folder, tmp_path / 'classify')
+
+
+def test_answers_are_scored_as_transformers_scores_them(tmp_path):
+    check_tokens(WRITTEN / 'bart-span')
+    check_written_again(WRITTEN / 'bart-span', tmp_path / 'bart-span')
+
+
+def test_a_model_trained_here_says_what_it_says_in_transformers(tmp_path):
+    folder = WRITTEN / 'bart-trained'
+    check_says(folder)
+    check_learns(folder)
+    check_generates(folder, None)
+    check_written_again(folder, tmp_path / 'again')
 
 
 @pytest.mark.parametrize('check', CHECKS)
@@ -177,11 +197,7 @@ def test_fresh_folders_agree(name, check, fresh):
 
 
 def test_answers_are_scored_there_as_here_without_a_word(fresh):
-    net, _ = load_finetuned_folder(fresh / 'span')
-    their = onp.load(fresh / 'span' / 'peers.npz')
-    scores = net(*(put(their[name]) for name in ('ids', 'segments', 'lens')))
-    assert close(scores, onp.stack([their['first'], their['last']], axis=-1),
-                 their['lens'])
+    check_tokens(fresh / 'span')
     assert json.loads((fresh / 'span' / 'peers.json').read_text()
                       )['said'] == []
 
@@ -204,3 +220,19 @@ def test_what_is_written_here_is_read_there_without_a_word(name, fresh):
     check_learning(classify)
     for folder in again, classify:
         assert json.loads((folder / 'peers.json').read_text())['said'] == []
+
+
+@pytest.mark.parametrize('part', ['encoder', 'decoder'])
+def test_embeddings_of_its_own_in_a_part_are_refused(part, tmp_path):
+    for path in (FIXTURES / 'bart-0').iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    tensors = load_file(str(tmp_path / 'model.safetensors'))
+    shared = tensors['model.shared.weight']
+    name = f'model.{part}.embed_tokens.weight'
+    save_file({**tensors, name: shared.copy()},
+              str(tmp_path / 'model.safetensors'))
+    assert load_pretrained(tmp_path)[0].pretrained.differences == ()
+    save_file({**tensors, name: shared + 1e-3},
+              str(tmp_path / 'model.safetensors'))
+    with pytest.raises(PretrainedError, match=f'{name} is another tensor'):
+        load_pretrained(tmp_path)

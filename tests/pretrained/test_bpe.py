@@ -4,8 +4,6 @@ In fixtures/tokens lie small ones with the ids of texts.json, as tokens.py
 has written them there; D2LBERT_PEERS as in test_families.py.
 """
 import json
-import os
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -18,25 +16,16 @@ TEXTS = json.loads((FIXTURES / 'texts.json').read_text('utf-8'))
 
 
 @pytest.fixture(scope='module')
-def place(tmp_path_factory):
+def place(ask, tmp_path_factory):
     """Folders made by transformers now, and written here: KIND-again."""
-    python = os.environ.get('D2LBERT_PEERS')
-    if not python:
-        pytest.skip('D2LBERT_PEERS does not name a Python that has torch and '
-                    'transformers')
     place = tmp_path_factory.mktemp('tokens')
-
-    def run(*arguments):
-        subprocess.run(
-            [python, tokens.__file__, *map(str, arguments)], check=True,
-            env=dict(os.environ, HF_HUB_OFFLINE='1', PYTHONPATH=''))
-    run('make', place, FIXTURES / 'texts.json')
+    ask('make', place, FIXTURES / 'texts.json', program=tokens.__file__)
     again = [place / f'{kind}-again' for kind in tokens.KINDS]
     for kind, folder in zip(tokens.KINDS, again):
         WordPiece.load(place / kind).save(folder)
         (folder / 'config.json').write_text(
             (place / kind / 'config.json').read_text())
-    run('ask', FIXTURES / 'texts.json', *again)
+    ask('ask', FIXTURES / 'texts.json', *again, program=tokens.__file__)
     return place
 
 

@@ -1,9 +1,9 @@
 """BERT's relatives: their folders say here what they say in transformers.
 
 In fixtures/ lie small folders of random weights with what transformers says
-of them, as relatives.py has written them there. D2LBERT_PEERS names a Python
-with torch and transformers: then others are made and compared, too, and what
-is written here is read there.
+of them; record.py has written them there, and in fixtures/written those that
+were written here and read there. D2LBERT_PEERS names a Python with torch and
+transformers: then fresh ones are made and compared, too.
 """
 import functools
 import json
@@ -11,7 +11,14 @@ import json
 import numpy as onp
 import pytest
 import relatives
-from closeness import FIXTURES, load, of_heads, of_learning
+from closeness import (
+    FIXTURES,
+    WRITTEN,
+    check_written_again,
+    load,
+    of_heads,
+    of_learning,
+)
 from safetensors.numpy import load_file
 
 import d2lbert as d2l
@@ -25,8 +32,7 @@ from d2lbert.pretrained.folders import (
     save_pretrained,
 )
 
-ALL = [f'{family}-{i}' for family, shapes in relatives.SHAPES.items()
-       for i in range(len(shapes))]
+ALL = relatives.ALL
 
 #: Those that get heads over each token, and the labels of these.
 EACH, LABELS = [f'{family}-1' for family in relatives.SHAPES], ('a', 'b', 'O')
@@ -55,15 +61,35 @@ def fresh(peers, tmp_path_factory):
         save_pretrained(*load(place / name), place / f'{name}-again')
     asked = [place / f'{name}-again' for name in names]
     for name in EACH:
-        for kind, labels in ('tag', LABELS), ('span', None):
-            bert, tokenizer = load(place / name)
-            net = FineTuned(bert, kind, 2 if labels is None else len(labels))
-            net.about = About('', kind, None, labels, (), 12, 4, False, 0.1)
-            net.begin([npx.cpu()])
+        for kind in 'tag', 'span':
             asked.append(place / f'{name}-{kind}')
-            save_pretrained(net, tokenizer, asked[-1])
+            save_pretrained(*with_head(place / name, kind), asked[-1])
     peers('score', *asked)
     return place
+
+
+def with_head(folder, kind):
+    """A folder's encoder with a new layer over each token, and tokenizer."""
+    bert, tokenizer = load(folder)
+    labels = LABELS if kind == 'tag' else None
+    net = FineTuned(bert, kind, 2 if labels is None else len(labels))
+    net.about = About('', kind, None, labels, (), 12, 4, False, 0.1)
+    net.begin([npx.cpu()])
+    return net, tokenizer
+
+
+def check_tokens(folder):
+    """That a net scores tokens as it is written there."""
+    their = onp.load(folder / 'peers.npz')
+    net, _ = load_finetuned_folder(folder)
+    scores = net(*(np.array(their[what], dtype='int32')
+                   for what in ('ids', 'segments', 'lens'))).asnumpy()
+    is_tagger = net.about.kind == 'tag'
+    expected = their['mlm'] if is_tagger else onp.stack(
+        [their['first'], their['last']], axis=-1)
+    assert net.about.labels == (LABELS if is_tagger else None)
+    for b, n in enumerate(their['lens']):
+        assert abs(scores[b, :n] - expected[b, :n]).max() < CLOSE
 
 
 def check_heads(folder):
@@ -100,19 +126,26 @@ def check_written(folder, again):
         assert (here[name] == expected).all(), name
 
 
-@pytest.mark.parametrize('name', [*relatives.SMALL, 'roberta-0-encoder'])
+@pytest.mark.parametrize('name', [*ALL, *relatives.ENCODERS])
 def test_a_folder_says_what_it_says_in_transformers(name, tmp_path):
     check_heads(FIXTURES / name)
     save_pretrained(*load(FIXTURES / name), tmp_path / 'again')
     check_written(FIXTURES / name, tmp_path / 'again')
 
 
-@pytest.mark.parametrize('name', relatives.SMALL)
+@pytest.mark.parametrize('name', ALL)
 def test_a_step_of_fine_tuning_is_theirs(name, tmp_path):
     folder = FIXTURES / f'{name}-classify'
     check_learning(folder)
     save_pretrained(*load(folder), tmp_path / 'classify')
     check_written(folder, tmp_path / 'classify')
+
+
+@pytest.mark.parametrize('kind', ['tag', 'span'])
+@pytest.mark.parametrize('name', EACH)
+def test_heads_over_each_token_say_what_they_say_there(name, kind, tmp_path):
+    check_tokens(WRITTEN / f'{name}-{kind}')
+    check_written_again(WRITTEN / f'{name}-{kind}', tmp_path / f'x-{kind}')
 
 
 @pytest.mark.parametrize('name', ALL)
@@ -129,15 +162,7 @@ def test_fresh_folders_agree_and_are_read_there_without_a_word(name, fresh):
 def test_heads_over_each_token_are_read_there_without_a_word(name, fresh):
     for kind in 'tag', 'span':
         folder = fresh / f'{name}-{kind}'
-        their = onp.load(folder / 'peers.npz')
-        net, _ = load_finetuned_folder(folder)
-        scores = net(*(np.array(their[what], dtype='int32')
-                       for what in ('ids', 'segments', 'lens'))).asnumpy()
-        expected = their['mlm'] if kind == 'tag' else onp.stack(
-            [their['first'], their['last']], axis=-1)
-        assert net.about.labels == (LABELS if kind == 'tag' else None)
-        for b, n in enumerate(their['lens']):
-            assert abs(scores[b, :n] - expected[b, :n]).max() < CLOSE
+        check_tokens(folder)
         assert json.loads((folder / 'peers.json').read_text())['said'] == []
 
 

@@ -20,6 +20,7 @@ from d2lbert.machine.backend import init, mx, np
 from d2lbert.packing import at_real_places
 from d2lbert.pretrained import storage
 from d2lbert.pretrained.config import keywords
+from d2lbert.pretrained.families import ACTIVATIONS
 from d2lbert.pretrained.folders import (
     PretrainedError,
     load_pretrained,
@@ -363,10 +364,31 @@ def test_fields_that_are_missing_have_published_values(tmp_path):
     assert config['initializer_range'] == 0.02
 
 
-@pytest.mark.parametrize('name', ['gelu', 'gelu_python'])
-def test_names_for_the_exact_gelu_mean_it(name, tmp_path):
+def by_a_tanh(x):
+    return x / 2 * (1 + onp.tanh((2 / onp.pi) ** 0.5
+                                 * (x + 0.044715 * x ** 3)))
+
+
+def by_erf(x):
+    return x / 2 * (1 + onp.vectorize(math.erf)(x / 2 ** 0.5))
+
+
+EQUATIONS = dict(gelu=by_erf, gelu_python=by_erf, gelu_new=by_a_tanh,
+                 gelu_fast=by_a_tanh, gelu_pytorch_tanh=by_a_tanh,
+                 relu=lambda x: onp.maximum(x, 0))
+
+
+@pytest.mark.parametrize('name', ACTIVATIONS)
+def test_each_name_of_an_activation_means_its_equation(name, tmp_path):
     (tmp_path / 'config.json').write_text(json.dumps(dict(hidden_act=name)))
-    assert keywords(tmp_path / 'config.json')[0]['activation'] == 'gelu'
+    found = keywords(tmp_path / 'config.json')[0]['activation']
+    x = onp.linspace(-4, 4, 101)
+    dense = d2l.TransformerEncoderBlock(
+        1, 1, 1, 0.0, activation=found).ffn.dense1
+    dense.initialize(init.One())
+    ours = dense(np.array(x.reshape(-1, 1), 'float32')).asnumpy()
+    # The two forms of GELU are up to 5e-4 apart
+    onp.testing.assert_allclose(ours[:, 0], EQUATIONS[name](x), 0, 2e-5)
 
 
 # Folders that are none
@@ -743,3 +765,15 @@ def test_a_shard_whose_name_is_too_long_is_missing(tmp_path):
         json.dumps(dict(weight_map={'a': 'x' * 9999})))
     with pytest.raises(PretrainedError, match='names x{200}, which is not'):
         load_pretrained(folder)
+
+
+def test_buffers_of_ids_are_no_weights(tmp_path):
+    tensors = published.draw(published.CONFIG)
+    folder = published.write(tmp_path / 'plain', None, tensors)
+    net, _ = load_pretrained(folder)
+    other = published.write(tmp_path / 'more', None, {
+        **tensors,
+        'bert.embeddings.token_type_ids': onp.zeros((1, 40), 'int64'),
+        'bert.embeddings.position_ids': onp.arange(40).reshape(1, 40)})
+    again, _ = load_pretrained(other)
+    assert again.pretrained.differences == net.pretrained.differences == ()

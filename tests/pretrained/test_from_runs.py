@@ -1,13 +1,11 @@
 """What `pretrain` makes goes out in the folders of BERT's relatives."""
 import json
-import os
-import subprocess
 
 import loops
 import numpy as onp
 import pytest
 import relatives
-from closeness import of_heads
+from closeness import WRITTEN, check_written_again, of_heads
 
 from d2lbert.machine.backend import np
 from d2lbert.pretrained.folders import (
@@ -69,20 +67,25 @@ def test_one_that_comes_back_is_evaluated_by_the_heads_it_has(
     assert hasattr(figures, 'sop_loss') == (name == 'AlbertForPreTraining')
 
 
-def test_transformers_says_of_them_what_is_said_here(folders):
-    python = os.environ.get('D2LBERT_PEERS')
-    if not python:
-        pytest.skip('D2LBERT_PEERS does not name a Python that has torch and '
-                    'transformers')
-    subprocess.run(
-        [python, relatives.__file__, 'score', *map(str, folders.values())],
-        check=True, env=dict(os.environ, HF_HUB_OFFLINE='1', PYTHONPATH=''))
+def check_heads(name, folder):
+    """That a net says what transformers says of it."""
+    worst = of_heads(folder)
+    # Whose class 0 is "in order"
+    assert ('nsp' in worst) == (name == 'AlbertForPreTraining')
+    assert {'hidden', 'mlm'} <= set(worst)
+    assert max(worst.values()) < 1e-4, (name, worst)
+
+
+@pytest.mark.parametrize('name', RELATIVES)
+def test_one_that_went_out_says_what_it_says_in_transformers(name, tmp_path):
+    check_heads(name, WRITTEN / name)
+    check_written_again(WRITTEN / name, tmp_path / name)
+
+
+def test_transformers_says_of_them_what_is_said_here(folders, ask):
+    ask('score', *folders.values(), program=relatives.__file__)
     for name, folder in folders.items():
-        worst = of_heads(folder)
-        # Whose class 0 is "in order"
-        assert ('nsp' in worst) == (name == 'AlbertForPreTraining')
-        assert {'hidden', 'mlm'} <= set(worst)
-        assert max(worst.values()) < 1e-4, (name, worst)
+        check_heads(name, folder)
         said = json.loads((folder / 'peers.json').read_text())['said']
         assert said == []
 

@@ -12,6 +12,7 @@ import numpy as onp
 import peers
 import published
 import pytest
+from closeness import FIXTURES, WRITTEN, check_written_again
 
 import d2lbert as d2l
 from d2lbert.machine.backend import init
@@ -40,16 +41,9 @@ def scored(ask, tmp_path_factory):
     with the whole words of a run; tiny and minilm are real, tiny-again and
     minilm-again the same written here.
     """
-    place, written = tmp_path_factory.mktemp('peers'), {}
+    place = tmp_path_factory.mktemp('peers')
     ask('make', place)
-    (place / 'text').write_text('the crane is flying he just left ' * 9)
-    for i, keywords in enumerate(NETS):
-        tokenizer = WordPiece.train([str(place / 'text')], 40)
-        written[f'net-{i}'] = random_net(len(tokenizer), keywords), tokenizer
-    (place / 'text').unlink()
-    words = WholeWords(Vocab(['the crane is flying, <mask> a'.split()],
-                             reserved_tokens=RESERVED), 37)
-    written['words'] = random_net(len(words), NETS[0]), words
+    written = models_of_ours(tmp_path_factory.mktemp('text'))
     for name in REAL:
         folder = Path(os.environ.get('D2LBERT_WEIGHTS', ''), name)
         if os.environ.get('D2LBERT_WEIGHTS') and folder.is_dir():
@@ -64,6 +58,19 @@ def scored(ask, tmp_path_factory):
             'tokenizer_config.json', 'vocab.txt']
     ask('score', *place.iterdir())
     return place, written
+
+
+def models_of_ours(place):
+    """{name: (net, tokenizer)} of models that are to be read there."""
+    found = {}
+    (place / 'text').write_text('the crane is flying he just left ' * 9)
+    for i, keywords in enumerate(NETS):
+        tokenizer = WordPiece.train([str(place / 'text')], 40)
+        found[f'net-{i}'] = random_net(len(tokenizer), keywords), tokenizer
+    words = WholeWords(Vocab(['the crane is flying, <mask> a'.split()],
+                             reserved_tokens=RESERVED), 37)
+    found['words'] = random_net(len(words), NETS[0]), words
+    return found
 
 
 def random_net(num_tokens, keywords):
@@ -95,6 +102,32 @@ def check_scores(net, folder, heads=HEADS, tolerance=1e-4):
                 ('nsp', nsp, their['nsp'][b, ::-1])):
             if part is None or part in heads:
                 onp.testing.assert_allclose(ours, theirs, 0, tolerance)
+
+
+def check_tokens(tokenizer, folder):
+    """That texts have the ids that are written in `folder`."""
+    told = json.loads((folder / 'peers.json').read_text())
+    for text, ids in zip(told['texts'], told['tokens']):
+        assert tokenizer.encode(text, 'a ab').ids == ids
+
+
+@pytest.mark.parametrize('number', range(len(peers.SHAPES)))
+def test_models_say_what_transformers_says_of_them(number, capsys):
+    folder = FIXTURES / 'bert' / str(number)
+    net, tokenizer = load_pretrained(folder)
+    assert net.pretrained.differences == () == tuple(capsys.readouterr().err)
+    check_scores(net, folder)
+    check_tokens(tokenizer, folder)
+
+
+@pytest.mark.parametrize('name', [*(f'net-{i}' for i in range(len(NETS))),
+                                  'words'])
+def test_models_of_ours_say_what_they_say_there(name, tmp_path):
+    net, tokenizer = load_pretrained(WRITTEN / name)
+    check_scores(net, WRITTEN / name)
+    check_tokens(tokenizer, WRITTEN / name)
+    if name != 'words':     # which are read back as another kind
+        check_written_again(WRITTEN / name, tmp_path / name)
 
 
 @pytest.mark.parametrize('number', range(len(peers.SHAPES)))
@@ -130,9 +163,7 @@ def test_what_is_written_here_is_read_there_without_a_word(name, scored):
     net, tokenizer = written[name]
     assert said(place / name) == []
     check_scores(net, place / name)
-    told = json.loads((place / name / 'peers.json').read_text())
-    for text, ids in zip(told['texts'], told['tokens']):
-        assert tokenizer.encode(text, 'a ab').ids == ids
+    check_tokens(tokenizer, place / name)
 
 
 def test_a_pickle_is_converted_by_the_line_of_its_refusal(ask, tmp_path):

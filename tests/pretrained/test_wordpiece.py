@@ -21,6 +21,7 @@ from d2lbert.text import RESERVED, Vocab
 pytest.importorskip('tokenizers')
 
 HARD = json.loads(Path(__file__).with_name('hard_cases.json').read_text())
+FIXTURES = Path(__file__).with_name('fixtures')
 
 TEXT = '''\
  = Cranes =
@@ -41,16 +42,14 @@ def small(tmp_path):
 @pytest.fixture(params=['minilm', 'tiny'])
 def released(request):
     folder = Path(os.environ.get('D2LBERT_WEIGHTS', ''), request.param)
-    if 'D2LBERT_WEIGHTS' not in os.environ or not folder.is_dir():
+    if not folder.is_dir():
         pytest.skip(f'D2LBERT_WEIGHTS names no folder with {request.param}/')
     return folder
 
 
 def ask(script, *arguments):
     """What a script prints as JSON where transformers is installed."""
-    python = os.environ.get('D2LBERT_PEERS')
-    if not python:
-        pytest.skip('D2LBERT_PEERS names no Python with transformers')
+    python = os.environ['D2LBERT_PEERS']
     done = subprocess.run(
         [python, '-c', script, *map(str, arguments)],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
@@ -92,26 +91,31 @@ def as_lists(encoded):
 
 
 def assert_as_transformers(tokenizer, folder):
-    (alone, both), errors = ask(TEXTS, folder,
-                                Path(__file__).with_name('hard_cases.json'))
-    assert [as_lists(e) for e in tokenizer.encode_batch(HARD)] == alone
-    assert [as_lists(e) for e in tokenizer.encode_batch(
-        HARD, HARD[7:] + HARD[:7], 19)] == both
+    found, errors = ask(TEXTS, folder,
+                        Path(__file__).with_name('hard_cases.json'))
+    assert_ids(tokenizer, *found)
     return errors
 
 
-def test_hard_cases_are_as_in_transformers(released):
+def assert_ids(tokenizer, alone, both):
+    """That these are what the tokenizer makes of the hard cases."""
+    assert [as_lists(e) for e in tokenizer.encode_batch(HARD)] == alone
+    assert [as_lists(e) for e in tokenizer.encode_batch(
+        HARD, HARD[7:] + HARD[:7], 19)] == both
+
+
+def test_hard_cases_are_as_in_transformers(peers_python, released):
     assert_as_transformers(WordPiece.load(released), released)
 
 
-def test_lists_of_words_are_as_in_transformers(released):
+def test_lists_of_words_are_as_in_transformers(peers_python, released):
     words = ['The', 'cranes', 'unbelievably', '[SEP]', "don't", '中文', 'end']
     encoded = WordPiece.load(released).encode_words(words, max_len=9)
     (ids, numbers), _ = ask(WORDS, released, json.dumps(words))
     assert (encoded.ids, encoded.words) == (ids, numbers)
 
 
-def test_wikitext_is_as_in_transformers(released, wiki_dir):
+def test_wikitext_is_as_in_transformers(peers_python, released, wiki_dir):
     path = wiki_dir / 'wiki.valid.tokens'
     expected, _ = ask(LINES, released, path)
     lines = path.read_text('utf-8').split('\n')
@@ -119,21 +123,37 @@ def test_wikitext_is_as_in_transformers(released, wiki_dir):
             WordPiece.load(released).encode_batch(lines)] == expected
 
 
-@pytest.mark.parametrize('options', [
-    dict(lowercase=True), dict(lowercase=False),
-    dict(lowercase=True, strip_accents=False),
-    dict(lowercase=False, strip_accents=True)])
-def test_what_is_saved_is_what_transformers_reads(tmp_path, options):
-    text = tmp_path / 'text.txt'
+OPTIONS = dict(lower=dict(lowercase=True), cased=dict(lowercase=False),
+               accents=dict(lowercase=True, strip_accents=False),
+               stripped=dict(lowercase=False, strip_accents=True))
+
+
+def learnt(place, options):
+    """A tokenizer, learnt in the folder `place`."""
+    text = place / 'text.txt'
     text.write_text(TEXT + '\n'.join(map(repr, HARD)), 'utf-8')
-    tokenizer = WordPiece.train(text, 900, **options)
+    return WordPiece.train(text, 900, **options)
+
+
+@pytest.mark.parametrize('name', OPTIONS)
+def test_ids_are_those_that_transformers_gave(name, tmp_path):
+    tokenizer = learnt(tmp_path, OPTIONS[name])
+    answers = json.loads((FIXTURES / 'wordpiece.json').read_text('utf-8'))
+    assert_ids(tokenizer, *answers[name])
     tokenizer.save(tmp_path)
-    assert not assert_as_transformers(tokenizer, tmp_path)
-    for name in ('tokenizer.json', '', 'vocab.txt'):
-        again = WordPiece.load(tmp_path / name)
+    for part in ('tokenizer.json', '', 'vocab.txt'):
+        again = WordPiece.load(tmp_path / part)
         assert again.encode_batch(HARD) == tokenizer.encode_batch(HARD)
         assert (len(again), again.max_len) == (len(tokenizer), 512)
-    if options == dict(lowercase=False):    # vocab.txt and what is said of it
+
+
+@pytest.mark.parametrize('name', OPTIONS)
+def test_what_is_saved_is_what_transformers_reads(peers_python, name,
+                                                  tmp_path):
+    tokenizer = learnt(tmp_path, OPTIONS[name])
+    tokenizer.save(tmp_path)
+    assert not assert_as_transformers(tokenizer, tmp_path)
+    if name == 'cased':    # vocab.txt and what is said of it
         (tmp_path / 'tokenizer.json').unlink()
         assert not assert_as_transformers(tokenizer, tmp_path)
 
@@ -509,7 +529,7 @@ def test_whole_words_are_read_back_as_the_same(words, tmp_path):
     assert again.mask_id == 2 and again.max_len == 64
 
 
-def test_transformers_reads_whole_words(words, tmp_path):
+def test_transformers_reads_whole_words(peers_python, words, tmp_path):
     words.save(tmp_path)
     texts = ['A crane is not flying', 'a\tcrane <mask>']
     (tmp_path / 'texts').write_text('\n'.join(texts))
@@ -599,3 +619,14 @@ def test_a_special_token_without_a_number_of_its_own_is_refused(tmp_path):
         with pytest.raises(pieces.TokenizerError,
                            match=r'tokenizer\.json is .* number of \[PAD\]'):
             WordPiece.load(tmp_path)
+
+
+def test_special_tokens_that_are_objects_may_have_any_name(tmp_path):
+    tokens = ['<<u>>', '<<c>>', '<<s>>', '<<p>>', '<<m>>', 'a']
+    (tmp_path / 'vocab.txt').write_text('\n'.join(tokens) + '\n')
+    (tmp_path / 'tokenizer_config.json').write_text(json.dumps({
+        f'{role}_token': dict(content=token, __type='AddedToken')
+        for role, token in zip(('unk', 'cls', 'sep', 'pad', 'mask'), tokens)}))
+    loaded = WordPiece.load(tmp_path)
+    assert loaded.encode('a x <<m>>').ids == [1, 5, 0, 4, 2]
+    assert loaded.pad_id == 3

@@ -279,3 +279,22 @@ def test_a_checkpoint_without_its_average_is_damaged(tmp_path):
         d2l.pretrain(resume=path, num_steps=7)
     assert json.loads((run / 'config.json').read_text())['training'][
         'average'] == 0.5
+
+
+@pytest.mark.parametrize('objective', ['mlm', 'span'])
+def test_the_weights_of_a_checkpoint_are_its_averages(objective, tmp_path):
+    run = d2l.pretrain(**TINY, objective=objective, average=0.6, save_every=3,
+                       devices='cpu', out=tmp_path / 'run')
+    path = checkpoints.all_of(run)[0]
+    net = d2l.load_run(run)[0]
+    assert checkpoints.load_weights(path, net) == 3
+    with onp.load(path) as file:
+        prefix = 'average/' + 'bert.' * any(
+            name.startswith('average/bert.') for name in file)
+        assert ('bert' in prefix) == (objective == 'span')
+        for name, value in arrays(net).items():
+            # Of a weight with two names one has the average
+            if prefix + name in file:
+                onp.testing.assert_array_equal(value, file[prefix + name])
+        name = f'{prefix}encoder.token_embedding.weight'
+        assert (file[name] != file[name.replace('average', 'param')]).any()
