@@ -59,7 +59,7 @@ class Updater:
                         self.net, part, self.devices)]
                 totals = [self._total(losses) for losses in scaled]
             autograd.backward(totals)
-            used = max(used, len(totals))
+            used = len(totals)      # the last part is the largest
             for parts, losses in zip(added, zip(*scaled)):
                 parts += losses
         if used < len(self.devices):    # collecting them takes a millisecond

@@ -8,8 +8,8 @@ copy of the checkout, as mutants.py does. The tests run in three parts until
 one fails: the file named like the source file, the files that import it, and
 the other tests of its room. The test that failed has to pass without the
 mistake. The table goes to FILE, by default results/drawn.txt beside this
-script. Needs Python 3.9. EQUAL names the survivors that do not matter, and says why. The exit
-status is 0 only if 90 % are caught.
+script. EQUAL names the survivors that do not matter, and says why. The exit
+status is 0 only if 90 % are caught. Needs Python 3.9.
 """
 import argparse
 import ast
