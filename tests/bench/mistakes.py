@@ -1470,7 +1470,7 @@ MISTAKES = tuple(Mistake(*row) for row in (
      'test_the_examples_of_a_word_come_from_all_over_a_text'),
     ('of lines that are equally near the last comes first',
      'vector), -k, text', 'vector), k, text',
-     'test_similar_compares_directions_and_keeps_the_first_of_equals'),
+     'test_lines_with_one_vector_come_in_the_order_of_the_file'),
     ('examples a second are those of one epoch',
      "print(f'{examples * num_epochs / timer", "print(f'{examples / timer",
      'test_examples_a_second_are_those_of_all_epochs'),

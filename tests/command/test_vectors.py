@@ -230,3 +230,15 @@ def test_an_empty_line_is_found_before_any_work(argv, folder, capsys,
         '2 empty lines were left out, the first gaps.txt, line 2\n')
     if 'x.npy' in argv:
         assert len(onp.load('x.npy')) == 2
+
+
+def test_lines_with_one_vector_come_in_the_order_of_the_file(folder, capsys,
+                                                             tmp_path):
+    lines = ['a crane', 'A crane', 'a CRANE', 'it is']
+    (tmp_path / 'x.txt').write_text('\n'.join(lines))
+    for top in 2, 3:
+        assert main(['similar', str(folder), 'a crane', '--file',
+                     str(tmp_path / 'x.txt'), '--top', str(top)]) == 0
+        found = [line.split(' ', 1)[1]
+                 for line in capsys.readouterr().out.splitlines()]
+        assert found == lines[:top]
