@@ -79,16 +79,20 @@ class DotProductAttention(nn.Block):
 
 
 class MultiHeadAttention(nn.Block):
-    """Multi-head attention (Vaswani et al. 2017, section 3.2.2)."""
+    """Multi-head attention (Vaswani et al. 2017, section 3.2.2).
+
+    causal=True: query t attends to keys 0 to t, of the valid ones, alone.
+    """
 
     def __init__(self, num_hiddens, num_heads, dropout, use_bias=False,
-                 precision='fp32', in_units=0, **kwargs):
+                 precision='fp32', in_units=0, causal=False, **kwargs):
         super().__init__(**kwargs)
         if num_heads < 1 or num_hiddens % num_heads:
             raise ValueError(
                 f'{num_heads} heads do not divide {num_hiddens} hiddens: '
                 'choose num_hiddens as a multiple of num_heads')
         self.num_heads, self._precision = num_heads, precision
+        self._causal = causal
         self.attention = DotProductAttention(dropout)
         self.attention.keeps_weights = False
 
@@ -118,6 +122,9 @@ class MultiHeadAttention(nn.Block):
             rows = Rows.padded(B, T, valid_lens, queries.ctx)
             return self._among_rows(queries.reshape(B * T, H),
                                     rows).reshape(B, T, -1)
+        if self._causal:
+            valid_lens = _causal_lens(*queries.shape[:2], valid_lens,
+                                      queries.ctx)
         queries = transpose_qkv(self.W_q(queries), self.num_heads)
         return self._attend(queries, *self.by_head(keys, values), valid_lens)
 
@@ -154,7 +161,7 @@ class MultiHeadAttention(nn.Block):
         Y = ops.attention_qkv(
             QKV, rows.offsets, rows.lens, num_heads=self.num_heads,
             p=self.attention.dropout._rate, precision=self._precision,
-            length=rows.length)
+            length=rows.length, causal=self._causal)
         return self.W_o(Y if wanted is None else Y.take(wanted, axis=0))
 
     def with_norm(self, X, rows, addnorm):
@@ -166,6 +173,7 @@ class MultiHeadAttention(nn.Block):
             offsets=rows.offsets, lens=rows.lens, num_heads=self.num_heads,
             weights_p=self.attention.dropout._rate,
             precision=self._precision, length=rows.length,
+            causal=self._causal,
             grad_req=self._requests(layers) + addnorm.grad_reqs())
 
     def _parameters(self, X, layers):
@@ -185,6 +193,17 @@ class MultiHeadAttention(nn.Block):
         return ops.joined_dense(X, *self._parameters(X, layers),
                                 precision=self._precision,
                                 grad_req=self._requests(layers))
+
+
+def _causal_lens(B, Q, valid_lens, ctx):
+    """The number of keys (B, Q) that each query attends to.
+
+    valid_lens: None, (B,) or (B, Q), how many keys count.
+    """
+    lens = np.arange(1, Q + 1, ctx=ctx).reshape(1, Q)
+    if valid_lens is None:
+        return np.repeat(lens, B, axis=0)
+    return np.minimum(lens, valid_lens.astype(lens.dtype).reshape(B, -1))
 
 
 @contextlib.contextmanager

@@ -43,9 +43,8 @@ class BERTEncoder(nn.Block):
     what the pages leave out: activation='gelu', in the feed-forward networks
     ('gelu_new' is GELU by a tanh, 'relu' the pages'); layer_norm_eps=1e-12;
     embedding_norm=True, LayerNorm and dropout behind the sum of embeddings.
-    num_segments: how many kinds of segments there are; with fewer than two
-    nobody looks at segments. attention_dropout: that of the attention
-    weights, where it is not `dropout`.
+    num_segments: the number of segments; below two they are ignored.
+    attention_dropout: that of the attention weights; None: `dropout`.
 
     ALBERT (Lan et al. 2020) has embedding_size=E, embeddings of E numbers
     and a layer from them to H, and num_groups, the number of groups of
@@ -53,8 +52,9 @@ class BERTEncoder(nn.Block):
     layers. pre_norm=True: see `TransformerEncoderBlock`; then one more
     LayerNorm follows the last block, but for final_norm=False, as in XLM.
     BART (Lewis et al. 2020) may have activation_dropout within the
-    feed-forward networks, and scale_embedding=True, token embeddings that
-    count √H times.
+    feed-forward networks, and scale_embedding=True, token embeddings scaled
+    by √H. causal=True: each token attends to itself and earlier ones alone,
+    as in GPT (Radford et al. 2018).
     """
 
     def __init__(self, vocab_size, num_hiddens, ffn_num_hiddens, num_heads,
@@ -65,7 +65,7 @@ class BERTEncoder(nn.Block):
                  attention_dropout=None, embedding_size=None,
                  num_groups=None, inner_group_num=1, pre_norm=False,
                  final_norm=True, activation_dropout=0.0,
-                 scale_embedding=False, **kwargs):
+                 scale_embedding=False, causal=False, **kwargs):
         super().__init__(**kwargs)
         num_layers = number_of_blocks(num_layers, num_blks)
         E = num_hiddens if embedding_size is None else embedding_size
@@ -111,7 +111,7 @@ class BERTEncoder(nn.Block):
             num_layers, num_groups, inner_group_num, num_hiddens,
             ffn_num_hiddens, num_heads, dropout, learnable, precision,
             activation, layer_norm_eps, attention_dropout, pre_norm,
-            activation_dropout)
+            activation_dropout, causal)
         self.norm = None if not (pre_norm and final_norm) else LayerNorm(
             epsilon=layer_norm_eps, in_channels=num_hiddens)
         if learnable:

@@ -84,6 +84,7 @@ class TransformerEncoderBlock(nn.Block):
     The 0.17 edition and the first call this class `EncoderBlock`.
     attention_dropout: that of the attention weights, `dropout` if None;
     activation_dropout: that within the network.
+    causal=True: each token attends to itself and those before it alone.
     pre_norm=True normalizes what each of the two is given in place of what
     it is added to: X + dropout(f(LayerNorm(X))).
     """
@@ -91,14 +92,14 @@ class TransformerEncoderBlock(nn.Block):
     def __init__(self, num_hiddens, ffn_num_hiddens, num_heads, dropout,
                  use_bias=False, precision='fp32', activation='relu',
                  layer_norm_eps=1e-5, attention_dropout=None, pre_norm=False,
-                 activation_dropout=0.0, **kwargs):
+                 activation_dropout=0.0, causal=False, **kwargs):
         super().__init__(**kwargs)
         self.pre_norm = pre_norm
         if attention_dropout is None:
             attention_dropout = dropout
         self.attention = MultiHeadAttention(
             num_hiddens, num_heads, attention_dropout, use_bias, precision,
-            in_units=num_hiddens)
+            in_units=num_hiddens, causal=causal)
         self.addnorm1 = AddNorm(dropout, num_hiddens, layer_norm_eps)
         self.ffn = PositionWiseFFN(ffn_num_hiddens, num_hiddens, precision,
                                    num_hiddens, activation,

@@ -108,7 +108,7 @@ void forward(const Problem& p, const Parts& in, float* out) {
           const long place = (i + r) * p.heads + h;
           for (const float* x : {in.q, in.k, in.v})
             next.fetch(x, in.ld, i - first + r);
-          weigh(p, place, n, s);
+          weigh(p, place, p.seen(i - first + r, n), n, s);
         }
         along<P, false>(S, ns, m, n, weight);
         multiply<P>(m, D, n, weight, values, out + i * p.H + column, p.H,
@@ -179,7 +179,7 @@ void backward(const Problem& p, const Parts& in, const float* d_out,
           for (const float* x : {in.q, in.k, in.v})
             next.fetch(x, in.ld, i - first + r);
           next.fetch(d_out, p.H, i - first + r);
-          score_gradient(p, place, n, ns, s, ds);
+          score_gradient(p, place, p.seen(i - first + r, n), ns, s, ds);
         }
         along<P, false>(dS, ns, m, n, as_is);
         multiply<P>(m, D, n, as_is, keys, grad.q + i * grad.ld + column,

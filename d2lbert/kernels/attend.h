@@ -18,12 +18,18 @@ struct Problem {
   const int32_t *offsets, *lens;
   float scale;
   Dropout dropout;
+  bool causal;  // whether a query sees no key after its own place
 
   // Rows [first, last) are sequence b's queries, the first `keys` its keys.
   void sequence(long b, long* first, long* last, long* keys) const {
     *first = std::min<long>(std::max<long>(offsets[b], 0), R);
     *last = std::min<long>(std::max<long>(offsets[b + 1], *first), R);
     *keys = std::min<long>(std::max<long>(lens[b], 0), *last - *first);
+  }
+
+  // How many of n keys the query at a place within its sequence sees.
+  long seen(long query, long n) const {
+    return causal ? std::min(query + 1, n) : n;
   }
 
   // Whether no row is of two sequences.
@@ -84,9 +90,11 @@ inline void clear_rows(float* x, long ld, long rows, long columns) {
   for (long i = 0; i < rows; i++) std::memset(x + i * ld, 0, 4 * columns);
 }
 
-// A row's scores to the weights that V is multiplied by, in place.
-inline void weigh(const Problem& p, long place, long n, float* s) {
+// A row's scores to the weights that V is multiplied by, in place: of the
+// first n keys, and zeros for the rest of all `keys`.
+inline void weigh(const Problem& p, long place, long n, long keys, float* s) {
   softmax(s, n, p.scale);
+  for (long j = ceil_div(n, VL) * VL; j < keys; j += VL) store(s + j, vf{});
   if (!p.dropout.on()) return;
   const vi lane = count();
   const Draws draws = p.dropout.row(place);
@@ -202,7 +210,7 @@ void attend(const Problem& p, const Unit& u, const Parts& in, float* out,
       const long place = (i + r) * p.heads + h;
       for (const float* x : {in.q, in.k, in.v})
         next.fetch(x, in.ld, i - first + r);
-      weigh(p, place, n, s);
+      weigh(p, place, p.seen(i - first + r, n), n, s);
     }
     lda = ns;
     const word<E>* w = as_rows(room.S, lda, m, n, room.weight);
@@ -274,7 +282,7 @@ void attend_back(const Problem& p, const Unit& u, const Parts& in,
       for (const float* x : {in.q, in.k, in.v})
         next.fetch(x, in.ld, i - first + r);
       next.fetch(d_out, p.H, i - first + r);
-      score_gradient(p, place, n, ns, s, ds);
+      score_gradient(p, place, p.seen(i - first + r, n), ns, s, ds);
     }
     lda = ns;
     a = as_rows(room.dS, lda, m, n, room.as_is);

@@ -67,7 +67,8 @@ struct Op {
     return {R, H, (long)lens.size(), heads, H / heads, ints(offsets),
             ints(lens), (float)(1 / std::sqrt((double)H / heads)),
             Dropout(number(attrs, "p", 0),
-                    drops(attrs) ? floats((*in)[at + PARTS + 2]) : nullptr)};
+                    drops(attrs) ? floats((*in)[at + PARTS + 2]) : nullptr),
+            number(attrs, "causal", 0) != 0};
   }
 
   static MXReturnValue parse(const Attrs& attrs, int* inputs, int* outputs) {

@@ -23,8 +23,8 @@ _ones = {}  # by context
 
 # What attributes are in C++ where they are not given: each that is takes
 # microseconds, whenever an operator is called
-_DEFAULTS = dict(act='none', precision='fp32', bias=1, frozen=0, lists=1, p=0,
-                 parts=1, weights_p=0)
+_DEFAULTS = dict(act='none', precision='fp32', bias=1, causal=0, frozen=0,
+                 lists=1, p=0, parts=1, weights_p=0)
 
 
 def _symbolic(array):
@@ -179,19 +179,20 @@ def feed_forward(X, weights, biases, gamma, beta, act, p=0, eps=1e-5,
 
 def self_attention(X, weights, biases, gamma, beta, offsets, lens, num_heads,
                    weights_p=0, p=0, eps=1e-5, precision='fp32',
-                   grad_req=('add',) * 10, length=None):
+                   grad_req=('add',) * 10, length=None, causal=False):
     """LayerNorm(X + dropout(Wo attention(X) + bo)) within sequences."""
     if not _in_cache(X, 3 * weights[0].size, precision, grad_req):
         return halves.self_attention(
             _PARTS, X, weights, biases, gamma, beta, offsets, lens, num_heads,
-            weights_p, p, eps, precision, grad_req, length)
+            weights_p, p, eps, precision, grad_req, length, causal)
     weights_p, weights_noise = _noise(X, weights_p)
     p, noise = _noise(X, p)
     return _call('d2lbert_self_attention', [
         _guarded(X), *_parameters(grad_req, *weights, *biases, gamma, beta),
         offsets, lens, *weights_noise, *noise], num_heads=num_heads,
         weights_p=weights_p, p=p, eps=eps, precision=precision,
-        bias=int(bool(biases)), grad=int(autograd.is_recording()))[0]
+        bias=int(bool(biases)), causal=int(causal),
+        grad=int(autograd.is_recording()))[0]
 
 
 def layer_norm(X, gamma, beta, eps=1e-5, grad_req='add'):
@@ -202,22 +203,24 @@ def layer_norm(X, gamma, beta, eps=1e-5, grad_req='add'):
 
 
 def attention(Q, K, V, offsets, lens, num_heads, p=0, precision='fp32',
-              length=None):
+              length=None, causal=False):
     """Softmax attention within sequences; the scores are never stored."""
     p, noise = _noise(Q, p)
     return _call('d2lbert_attention',
                  [_guarded(Q), _guarded(K), _guarded(V), offsets, lens,
                   *noise],
-                 num_heads=num_heads, p=p, precision=precision)[0]
+                 num_heads=num_heads, p=p, precision=precision,
+                 causal=int(causal))[0]
 
 
 def attention_qkv(QKV, offsets, lens, num_heads, p=0, precision='fp32',
-                  length=None):
+                  length=None, causal=False):
     """`attention` with Q, K and V side by side."""
     p, noise = _noise(QKV, p)
     return _call('d2lbert_attention_qkv',
                  [_guarded(QKV), offsets, lens, *noise],
-                 num_heads=num_heads, p=p, precision=precision)[0]
+                 num_heads=num_heads, p=p, precision=precision,
+                 causal=int(causal))[0]
 
 
 def embed(tokens, segments, positions, W_tok, W_seg, W_pos, grad_req='add'):

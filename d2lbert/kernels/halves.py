@@ -8,13 +8,13 @@ __all__ = ['feed_forward', 'self_attention']
 
 def self_attention(parts, X, weights, biases, gamma, beta, offsets, lens,
                    num_heads, weights_p=0, p=0, eps=1e-5, precision='fp32',
-                   grad_req=('add',) * 10, length=None):
+                   grad_req=('add',) * 10, length=None, causal=False):
     """LayerNorm(X + dropout(Wo attention(X) + bo))."""
     of_weights, of_biases = grad_req[:4], grad_req[4:-2]
     QKV = parts.joined_dense(X, weights[:3], biases[:3], precision,
                              of_weights[:3] + of_biases[:3])
     Y = parts.attention_qkv(QKV, offsets, lens, num_heads, weights_p,
-                            precision, length)
+                            precision, length, causal)
     Y = parts.dense(Y, weights[3], *biases[3:], precision=precision,
                     grad_req=of_weights[3:] + of_biases[3:])
     return parts.add_norm(X, Y, gamma, beta, p, eps, grad_req[-2:])

@@ -66,22 +66,23 @@ def add_norm(X, Y, gamma, beta, p=0, eps=1e-5, grad_req='add'):
 
 
 def attention_qkv(QKV, offsets, lens, num_heads, p=0, precision='fp32',
-                  length=None):
+                  length=None, causal=False):
     """Softmax attention within sequences that lie one after the other.
 
     QKV (R, 3H), queries, keys and values side by side; offsets (B + 1,):
     sequence b has rows offsets[b]:offsets[b + 1], all of them queries, the
     first lens[b] (B,) of them keys; p: dropout of the weights. Returns
     (R, H), heads joined, zeros where there are no keys. length: the number
-    of rows of each sequence, where all have the same.
+    of rows of each sequence, where all have the same. causal: a query
+    attends to no key after its own place.
     """
     return _for(QKV).attention_qkv(QKV, offsets, lens, num_heads, p,
-                                   precision, length)
+                                   precision, length, causal)
 
 
 def self_attention(X, weights, biases, gamma, beta, offsets, lens, num_heads,
                    weights_p=0, p=0, eps=1e-5, precision='fp32',
-                   grad_req=('add',) * 10, length=None):
+                   grad_req=('add',) * 10, length=None, causal=False):
     """LayerNorm(X + dropout(Wo attention(X) + bo)): half an encoder's block.
 
     X (R, H); weights (H, H) and biases (H,) of queries, keys, values and
@@ -91,7 +92,7 @@ def self_attention(X, weights, biases, gamma, beta, offsets, lens, num_heads,
     """
     return _for(X, *weights).self_attention(
         X, weights, biases, gamma, beta, offsets, lens, num_heads, weights_p,
-        p, eps, precision, grad_req, length)
+        p, eps, precision, grad_req, length, causal)
 
 
 def feed_forward(X, weights, biases, gamma, beta, act, p=0, eps=1e-5,

@@ -92,12 +92,12 @@ def add_norm(X, Y, gamma, beta, p=0, eps=1e-5, grad_req='add'):
 
 
 def attention(Q, K, V, offsets, lens, num_heads, p=0, precision='fp32',
-              length=None):
+              length=None, causal=False):
     """Attention by masking; without length the offsets are read on the host.
     """
     _fp32(precision)
     if length is not None:
-        return _padded(Q, K, V, lens, num_heads, p, length)
+        return _padded(Q, K, V, lens, num_heads, p, length, causal)
     if isinstance(Q, mx.symbol.Symbol):
         raise ValueError('attention in a symbol needs length, the number of '
                          'rows that every sequence has')
@@ -111,11 +111,11 @@ def attention(Q, K, V, offsets, lens, num_heads, p=0, precision='fp32',
     owned = numpy.flatnonzero(columns < counts[:, None])
     owned = np.array(owned, dtype='int32', ctx=Q.ctx)
     Q, K, V = (np.take(X, spread.reshape(-1), axis=0) for X in (Q, K, V))
-    return np.take(_padded(Q, K, V, lens, num_heads, p, length), owned,
-                   axis=0)
+    return np.take(_padded(Q, K, V, lens, num_heads, p, length, causal),
+                   owned, axis=0)
 
 
-def _padded(Q, K, V, lens, num_heads, p, length):
+def _padded(Q, K, V, lens, num_heads, p, length, causal):
     np, npx = _modules(Q)
 
     def split_heads(X):  # (B*T, H) to (B*N, T, H/N)
@@ -129,7 +129,11 @@ def _padded(Q, K, V, lens, num_heads, p, length):
     scores = npx.batch_dot(Q / np.sqrt(size), K, transpose_b=True)
     seen = np.arange(length).reshape(1, 1, -1) < np.repeat(
         lens.astype('float32'), num_heads).reshape(-1, 1, 1)
-    seen = seen.astype('float32')
+    seen = seen.astype('float32')   # (B*N, 1, K)
+    if causal:
+        places = np.arange(length)
+        seen = seen * (places.reshape(1, 1, -1) <= places.reshape(
+            1, -1, 1)).astype('float32')
     scores = scores * seen - 1e9 * (1 - seen)
     weights = npx.softmax(scores, axis=-1) * seen  # no keys, no weight
     if p:
@@ -140,11 +144,12 @@ def _padded(Q, K, V, lens, num_heads, p, length):
 
 
 def attention_qkv(QKV, offsets, lens, num_heads, p=0, precision='fp32',
-                  length=None):
+                  length=None, causal=False):
     """`attention` with Q, K and V side by side."""
     np, _ = _modules(QKV)
     Q, K, V = np.split(QKV, 3, axis=-1)
-    return attention(Q, K, V, offsets, lens, num_heads, p, precision, length)
+    return attention(Q, K, V, offsets, lens, num_heads, p, precision, length,
+                     causal)
 
 
 feed_forward = functools.partial(halves.feed_forward, sys.modules[__name__])

@@ -289,7 +289,8 @@ class SelfAttention : public Keeping {
  public:
   explicit SelfAttention(const Attrs& attrs)
       : Keeping(attrs), at_(attrs), biased_(has_bias(attrs)),
-        heads_((long)number(attrs, "num_heads", 1)) {}
+        heads_((long)number(attrs, "num_heads", 1)),
+        causal_(number(attrs, "causal", 0) != 0) {}
 
  private:
   MXReturnValue run(MXTensor* in, float* Y) override {
@@ -328,7 +329,7 @@ class SelfAttention : public Keeping {
     const long R = x.shape[0], H = x.shape[1];
     Job job = {{R, H, (long)lens.size(), heads_, H / heads_, ints(offsets),
                 ints(lens), (float)(1 / std::sqrt((double)H / heads_)),
-                dropout("weights_p", in, at_.weights_noise)},
+                dropout("weights_p", in, at_.weights_noise), causal_},
                residual(in, at_.gamma, "p", at_.noise),
                floats(x), {}, {}, floats(in[4]), nullptr};
     for (int k = 0; k < 3; k++) job.W[k] = floats(in[1 + k]);
@@ -340,6 +341,7 @@ class SelfAttention : public Keeping {
   const Places at_;
   const bool biased_;
   const long heads_;
+  const bool causal_;
   Kept kept_ = {};
 };
 

@@ -59,6 +59,11 @@ def cases(precision='fp32'):
         lambda m: lambda QKV: m.attention_qkv(QKV, offsets, lens, 2,
                                               precision=precision),
         [draw(60, 60)])
+    found['attention_qkv causal'] = (
+        lambda m: lambda QKV: m.attention_qkv(QKV, offsets, lens, 2,
+                                              precision=precision,
+                                              causal=True),
+        [draw(60, 60)])
     for act, R, H, F in (('relu', 700, 33, 50), ('gelu', 40, 20, 90)):
         found[f'feed_forward {act} {R}'] = (
             lambda m, act=act: lambda X, W1, b1, W2, b2, gamma, beta:

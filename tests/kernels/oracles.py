@@ -87,8 +87,11 @@ def np_norm(X, Y, gamma, beta, eps=1e-5):
     return Z / numpy.sqrt((Z**2).mean(-1, keepdims=True) + eps) * gamma + beta
 
 
-def np_attention(Q, K, V, offsets, lens, heads, factors=None):
-    """factors (R, heads, longest): what dropout multiplies weights by."""
+def np_attention(Q, K, V, offsets, lens, heads, factors=None, causal=False):
+    """factors (R, heads, longest): what dropout multiplies weights by.
+
+    causal: no query sees a key after its own place.
+    """
     out = numpy.zeros_like(Q)
     size = Q.shape[1] // heads
     for first, last, n in zip(offsets, offsets[1:], lens):
@@ -96,6 +99,9 @@ def np_attention(Q, K, V, offsets, lens, heads, factors=None):
             columns = slice(h * size, (h + 1) * size)
             q = Q[first:last, columns]
             scores = q @ K[first:first + n, columns].T / math.sqrt(size)
+            if causal:
+                scores[numpy.arange(n) > numpy.arange(len(q))[:, None]] = (
+                    -numpy.inf)
             e = numpy.exp(scores - scores.max(1, keepdims=True))
             weights = e / e.sum(1, keepdims=True)
             if factors is not None:

@@ -86,12 +86,12 @@ def attend_values(draw, R, H, biased=True):
             *(draw(H) for _ in range(4 * biased)), draw(H), draw(H)]
 
 
-def np_attend(offsets, lens, heads, factors=None):
+def np_attend(offsets, lens, heads, factors=None, causal=False):
     def reference(X, *parameters):
         *rest, gamma, beta = parameters
         biases = [0] * 4 if len(rest) == 4 else rest[4:]
         Q, K, V = (X @ W.T + b for W, b in zip(rest[:3], biases))
-        Y = np_attention(Q, K, V, offsets, lens, heads, factors)
+        Y = np_attention(Q, K, V, offsets, lens, heads, factors, causal)
         return np_norm(X, Y @ rest[3].T + biases[3], gamma, beta)
     return reference
 
@@ -102,14 +102,15 @@ ATTEND = [([1], [1], 2, 1), ([3, 1, 30, 2], [3, 1, 17, 0], 10, 2),
           ([33] * 30, [*range(4, 34)], 20, 5), ([300, 2], [290, 1], 48, 3)]
 
 
-@pytest.mark.parametrize('biased', [True, False])
+@pytest.mark.parametrize('biased, causal', [(True, False), (False, False),
+                                            (True, True)])
 @pytest.mark.parametrize('rows, lens, H, N', ATTEND)
 def test_self_attention_is_its_float64_equation(fused, draw, rows, lens, H,
-                                                N, biased):
+                                                N, biased, causal):
     offsets = numpy.cumsum([0, *rows])
     values = attend_values(draw, offsets[-1], H, biased)
-    reference = np_attend(offsets, lens, N)
-    function = attend(fused, offsets, lens, N, biased)
+    reference = np_attend(offsets, lens, N, causal=causal)
+    function = attend(fused, offsets, lens, N, biased, causal=causal)
     if not biased:
         check(reference, function, values, 1e-4)
         return
@@ -121,11 +122,13 @@ def test_self_attention_is_its_float64_equation(fused, draw, rows, lens, H,
           1e-4)
 
 
+@pytest.mark.parametrize('causal', [False, True])
 @pytest.mark.parametrize('rows, lens, H, N', ATTEND)
-def test_self_attention_is_what_its_parts_are(fused, draw, rows, lens, H, N):
+def test_self_attention_is_what_its_parts_are(fused, draw, rows, lens, H, N,
+                                              causal):
     offsets = numpy.cumsum([0, *rows])
-    agree(attend(fused, offsets, lens, N, eps=1e-2),
-          attend(plain, offsets, lens, N, eps=1e-2),
+    agree(attend(fused, offsets, lens, N, eps=1e-2, causal=causal),
+          attend(plain, offsets, lens, N, eps=1e-2, causal=causal),
           attend_values(draw, offsets[-1], H), 5e-5)
 
 

@@ -243,6 +243,23 @@ def test_attention_on_packed_rows_is_the_float64_one(fused, draw, lens, H,
         QKV, ints(offsets), ints(lens), N), [draw(R, 3 * H)])
 
 
+@pytest.mark.parametrize('rows, lens, H, N', [
+    ([3], [3], 1, 1), ([7, 1, 30, 2], [5, 1, 30, 0], 10, 2),
+    ([150, 17, 70], [150, 3, 64], 64, 2)])
+def test_causal_attention_is_the_float64_one(fused, draw, rows, lens, H, N):
+    offsets = numpy.cumsum([0, *rows])
+    R, arguments = offsets[-1], (ints(offsets), ints(lens), N)
+
+    def reference(Q, K, V):
+        return np_attention(Q, K, V, offsets, lens, N, causal=True)
+    values = [draw(R, H) for _ in range(3)]
+    check(reference, lambda Q, K, V: fused.attention(
+        Q, K, V, *arguments, causal=True), values)
+    check(lambda QKV: reference(*numpy.split(QKV, 3, 1)),
+          lambda QKV: fused.attention_qkv(QKV, *arguments, causal=True),
+          [numpy.concatenate(values, 1)])
+
+
 def test_a_sequence_of_two_thousand_rows_needs_no_square_matrix(fused,
                                                                 draw):
     lens, H = [2000, 3], 16
@@ -551,6 +568,9 @@ def test_fused_and_plain_agree(fused, draw):
     for length in (None, 6):
         with_plain(lambda m: lambda QKV: m.attention_qkv(
             QKV, offsets, lens, 2, length=length), [draw(18, 30)])
+        with_plain(lambda m: lambda QKV: m.attention_qkv(
+            QKV, offsets, lens, 2, length=length, causal=True),
+            [draw(18, 30)])
     ragged = ints([0, 5, 6, 18])
     with_plain(lambda m: lambda Q, K, V: m.attention(
         Q, K, V, ragged, ints([5, 1, 12]), 2),

@@ -130,6 +130,10 @@ def cases():
             lambda QKV: ops.attention_qkv(QKV, offsets, lens, heads,
                                           precision=precision), [QKV], up)
     found['attention'] = attention(QKV)
+    found['attention causal'] = lambda precision: gradients(
+        lambda QKV: ops.attention_qkv(QKV, offsets, lens, heads,
+                                      precision=precision, causal=True),
+        [QKV])
     for name in names:
         strange = QKV.copy()        # in the second sequence's first head
         for column in (0, 20, 40):
