@@ -1,4 +1,4 @@
-"""`d2lbert generate`: what a model with a decoder says to texts."""
+"""`d2lbert generate`: what a BART says to texts, or how a model continues."""
 
 from d2lbert.command.flags import add_texts, at_least
 from d2lbert.machine.arguments import UsageError
@@ -8,12 +8,14 @@ from d2lbert.machine.terminal import note
 def add(commands):
     """Add this sub-command to those of the parser."""
     generate = commands.add_parser(
-        'generate', help='what a model with a decoder says to texts',
-        description='Generate a text for each text, with a BART: a line for '
-        'each. What no flag says is as the folder says, else as below.')
+        'generate', help='what a model with a decoder says to texts, or '
+        'how one that reads from left to right continues them',
+        description='Generate a text for each text, with a BART, or continue '
+        'it, with a run of --objective clm: a line for each. What no flag '
+        'says is as the folder says, else as below.')
     add = generate.add_argument
     add('folder', metavar='FOLDER|RUN', help='the folder of a pretrained '
-        'BART, or a run of pretrain --objective denoise')
+        'BART, or a run of pretrain --objective denoise or clm')
     add('texts', nargs='*', metavar='TEXT', help="for example 'a crane "
         "[MASK] flying'")
     add_texts(add, 'generate for each line of a file instead')

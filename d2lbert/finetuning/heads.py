@@ -31,7 +31,8 @@ class FineTuned(nn.Block):
     sentences with is left behind. The relatives of BERT score whole texts
     by a new hidden layer, or by none: see `pretrained.families.Head`. Of a
     `BARTModel` the decoder stays, too: it is given the text once more, and
-    what it makes of a token stands for that, of the last one for all. kind:
+    what it makes of a token stands for that, of the last one for all. So
+    does the last token of an encoder with causal=True. kind:
     one of `KINDS`. num_scores: K; one for 'regress', two for 'span'.
     dropout: of what the new layer is given; None: the encoder's, as
     published; for 'span' there is none.
@@ -88,16 +89,24 @@ class FineTuned(nn.Block):
         """Rows X (R, H) behind the last block, and begins (B,) on the host.
 
         Token t of sequence b is row begins[b] + t; where whole texts are
-        scored there is no row but that of the first token.
+        scored there is no row but that of the first token, with causal=True
+        of the last.
         """
         if self.decoder is not None:
             return self._restored(tokens, valid_lens)
-        if self.kind in WHOLE:
+        causal = self.config.get('causal')
+        if self.kind in WHOLE and not causal:
             X = at_first_places(self.encoder, tokens, segments, valid_lens)
             return X, onp.arange(len(X))
+        at = None
+        if self.kind in WHOLE:
+            # The first token has seen nothing else, the last one all
+            at = onp.arange(len(tokens)), host(valid_lens).reshape(
+                -1).astype('int64') - 1
         X, begins, _ = at_real_places(self, tokens, segments, valid_lens,
-                                      layer=self.encoder.blks.num_layers)
-        return X, begins
+                                      layer=self.encoder.blks.num_layers,
+                                      at=at)
+        return X, begins if at is None else onp.arange(len(X))
 
     def _restored(self, tokens, valid_lens):
         """As `encode`, of a net with a decoder; padding has rows, too."""
@@ -109,9 +118,10 @@ class FineTuned(nn.Block):
         last = begins + host(valid_lens).reshape(-1).astype('int64') - 1
         return X.take(on_device(last, X.ctx, 'int32'), axis=0), onp.arange(B)
 
-    def encode_rows(self, places, layer=-1):
+    def encode_rows(self, places, layer=-1, at=None):
         """As for `BERTModel`: (R, H), and None for what it lacks."""
-        return self.encoder.encode_rows(places, layer), None
+        X = self.encoder.encode_rows(places, layer)
+        return X if at is None else ops.take_rows(X, at)[0], None
 
     def score(self, X, places):
         """Scores (M, K) at rows places (M,), on the host, of X (R, H)."""

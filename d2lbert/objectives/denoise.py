@@ -8,19 +8,12 @@ import numpy as onp
 
 from d2lbert.bart import STRUCTURE, restored
 from d2lbert.corpus.noise import Noise
-from d2lbert.devices import shards
 from d2lbert.inputs import on_device
-from d2lbert.machine.backend import autograd, np
-from d2lbert.objectives.evaluation import mlm_figures, mlm_sums
-from d2lbert.objectives.mlm import MLM
+from d2lbert.objectives.generative import Generative
 from d2lbert.pretrained.sizes import PUBLISHED
-from d2lbert.progress import Accumulator
 
 #: Share of the tokens that noise takes, as published.
 NOISE_SHARE = 0.3
-
-#: Rows whose scores of the whole vocabulary are in memory at a time.
-ROWS = 1 << 10
 
 
 class DenoiseFigures(NamedTuple):
@@ -33,7 +26,7 @@ class DenoiseFigures(NamedTuple):
     known_accuracy: float   # accuracy over all but those
 
 
-class Denoise(MLM):
+class Denoise(Generative):
     """A text that was made noisy, restored: Lewis et al. 2020.
 
     Rows are those of `MLM`; the noise is drawn anew each epoch, unless
@@ -41,7 +34,7 @@ class Denoise(MLM):
     words that were there before each one that it says.
     """
 
-    losses, weights, drawn = ('denoise',), (1,), ('denoise_loss',)
+    losses, drawn = ('denoise',), ('denoise_loss',)
     Figures = DenoiseFigures
 
     @property
@@ -85,32 +78,22 @@ class Denoise(MLM):
         """Tokens that were there."""
         return batch.target_lens_y.sum(),
 
-    @classmethod
-    def shard_losses(cls, net, batch, devices):
-        """[(loss, tokens)] of each device."""
-        found = []
-        for shard, device in shards(batch, devices):
-            X, labels = said(net, shard, device)
-            loss = net.mlm.loss(X, on_device(labels, device, 'int32'),
-                                np.ones(len(labels), ctx=device))
-            found.append([(loss, float(len(labels)))])
-        return found
+    @staticmethod
+    def states(net, shard, device):
+        """Vectors (M, H) of the decoder, and the tokens that they predict.
 
-    @classmethod
-    def figures(cls, net, batches, devices):
-        """`Figures` of a net on batches like `held_out_batches`."""
-        sums = Accumulator(5)
-        for batch in batches:
-            for shard, device in shards(batch, devices):
-                with autograd.pause():
-                    X, labels = said(net, shard, device)
-                    for k in range(0, len(labels), ROWS):
-                        sums.add(*mlm_sums(net.mlm.mlp(X[k:k + ROWS]),
-                                           labels[k:k + ROWS]).asnumpy())
-        if not sums[2]:
-            raise ValueError('there is nothing to evaluate on: the text has '
-                             'no word')
-        return cls.Figures(*mlm_figures(*sums.data))
+        The decoder is given the real targets of a shard; labels (M,) int32.
+        """
+        def put(A):
+            return on_device(A, device, 'int32')
+        lens = shard.target_lens_y.astype('int64')
+        longest = int(lens.max())
+        targets = shard.targets_Y[:, :longest]
+        tokens = shard.tokens_X[:, :int(shard.valid_lens_x.max())]
+        X = restored(net, put(tokens), put(shard.valid_lens_x), put(targets))
+        b, t = onp.nonzero(onp.arange(longest) < lens[:, None])
+        return (X.reshape(-1, X.shape[-1]).take(put(b * longest + t), axis=0),
+                targets[b, t])
 
     @staticmethod
     def line(figures):
@@ -119,20 +102,3 @@ class Denoise(MLM):
                 f'accuracy {figures.accuracy:.3f} (of known words '
                 f'{figures.known_accuracy:.3f}, {figures.unknown_share:.0%} '
                 'are <unk>)')
-
-
-def said(net, shard, device):
-    """What the decoder makes of all real targets of a shard, (M, H).
-
-    And these, labels (M,) int32 on the host.
-    """
-    def put(A):
-        return on_device(A, device, 'int32')
-    lens = shard.target_lens_y.astype('int64')
-    longest = int(lens.max())
-    targets = shard.targets_Y[:, :longest]
-    tokens = shard.tokens_X[:, :int(shard.valid_lens_x.max())]
-    X = restored(net, put(tokens), put(shard.valid_lens_x), put(targets))
-    b, t = onp.nonzero(onp.arange(longest) < lens[:, None])
-    return (X.reshape(-1, X.shape[-1]).take(put(b * longest + t), axis=0),
-            targets[b, t])

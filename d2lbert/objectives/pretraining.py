@@ -1,7 +1,8 @@
 """The objectives of `pretrain`, by the names that a setting has for them."""
+from d2lbert.objectives.clm import CLM
 from d2lbert.objectives.denoise import Denoise
 from d2lbert.objectives.mlm import MLM, MLMAndSBO
 from d2lbert.objectives.mlm_nsp import MLMAndNSP, MLMAndSOP
 
 OBJECTIVES = {'mlm+nsp': MLMAndNSP, 'mlm+sop': MLMAndSOP, 'mlm': MLM,
-              'span': MLMAndSBO, 'denoise': Denoise}
+              'span': MLMAndSBO, 'denoise': Denoise, 'clm': CLM}

@@ -17,6 +17,11 @@ STYLES = (dict(linestyle='-', color='#1f3a5f'),
           dict(linestyle=':', color='#8a4f9e'))
 
 
+#: Losses that are all nats for a token: what several runs have of these is
+#: drawn in one panel.
+TOKEN_LOSSES = 'mlm', 'clm', 'denoise'
+
+
 class Record(NamedTuple):
     """The history of a run; a column is a pair of lists, steps and values."""
 
@@ -98,7 +103,8 @@ def plot_history(run, *others, figsize=None):
     run, others: run folders, finished or not, or what `train_bert` returned.
     A panel for each loss, with its mean since step 1, as the book draws it,
     each step's own, and held-out ones where there are some; and one for
-    held-out accuracies. Raises `RunError` for a run without a logged step.
+    held-out accuracies. Losses of masked, next and restored tokens share a
+    panel. Raises `RunError` for a run without a logged step.
     """
     from d2lbert.pictures.picture import Picture
     records = [read_record(one) for one in (run, *others)]
@@ -111,14 +117,18 @@ def plot_history(run, *others, figsize=None):
     rates = list(dict.fromkeys(
         name for record in records for name in record.held_out
         if 'accuracy' in name))
-    count = len(names) + bool(rates)
+    panels = _panels(names)
+    count = len(panels) + bool(rates)
     fig = Picture(figsize=figsize or (4.6 * count, 3.4), layout='constrained')
     axes = fig.subplots(1, count, squeeze=False)[0]
-    for ax, name in zip(axes, names):
+    for ax, together in zip(axes, panels):
         for k, record in enumerate(records):
-            _plot_loss(ax, record, name, k, len(records) > 1)
+            for name in together:
+                _plot_loss(ax, record, name, k, len(records) > 1,
+                           f'{_title(name)}, ' * (len(together) > 1))
+        title = ' and '.join(map(_title, together))
         ax.set(xlabel='step', ylabel='loss, nats',
-               title=f'{name.upper()} loss' if len(name) < 5 else name)
+               title=title if title == together[0] else f'{title} loss')
     if rates:
         for k, record in enumerate(records):
             for number, name in enumerate(rates):
@@ -137,7 +147,18 @@ def plot_history(run, *others, figsize=None):
     return fig
 
 
-def _plot_loss(ax, record, name, k, several):
+def _panels(names):
+    """The names of losses, those that share a panel in one list."""
+    shared = [name for name in names if name in TOKEN_LOSSES]
+    return [shared if name in shared else [name] for name in names
+            if name not in shared[1:]]
+
+
+def _title(name):
+    return name.upper() if len(name) < 5 else name
+
+
+def _plot_loss(ax, record, name, k, several, before=''):
     if name not in record.losses:
         return
     own, mean = record.losses[name]
@@ -146,12 +167,12 @@ def _plot_loss(ax, record, name, k, several):
         ax.plot(*own, color='#9a9a9a', linewidth=0.8, label="each step's",
                 **_point(own))
     if mean[0]:
-        ax.plot(*mean, **style, label=_labelled(record, 'mean since step 1',
-                                                several), **_point(mean))
+        ax.plot(*mean, **style, label=_labelled(
+            record, f'{before}mean since step 1', several), **_point(mean))
     held_out = record.held_out.get(f'{name}_loss')
     if held_out:
         ax.plot(*held_out, 'o', markersize=4, **dict(style, linestyle=':'),
-                label=_labelled(record, 'held out', several))
+                label=_labelled(record, f'{before}held out', several))
 
 
 def _point(column):

@@ -28,7 +28,7 @@ GENERATED = {'num_beams': 'num_beams', 'max_length': 'max_len',
 #: What a net has whose `config` does not say it.
 OTHERWISE = dict(RELATIVE, embedding_size=None, num_groups=None,
                  inner_group_num=1, pre_norm=False, activation_dropout=0.0,
-                 scale_embedding=False, decoder_layers=None)
+                 scale_embedding=False, decoder_layers=None, causal=False)
 
 
 def keywords(path):
@@ -206,9 +206,12 @@ def generation_of_run(net, tokenizer):
 
     Later positions than those of its training have random vectors.
     """
+    trained_len = getattr(net, 'trained_len', None)
+    if net.config.get('causal'):
+        return {} if trained_len is None else dict(max_length=trained_len)
     found = dict(forced_eos_token_id=tokenizer.sep_id)
-    if getattr(net, 'trained_len', None) is not None:
-        found['max_length'] = net.trained_len + 1   # with the start token
+    if trained_len is not None:
+        found['max_length'] = trained_len + 1   # with the start token
     return found
 
 

@@ -17,11 +17,14 @@ class Guess(NamedTuple):
 
 
 def has_mask_head(net):
-    """True if a net has a head for masked words that is not random."""
+    """True if a net has a head for masked words that is not random.
+
+    The head of a net that reads from left to right predicts next words.
+    """
     pretrained = getattr(net, 'pretrained', None)
-    return (hasattr(net, 'mlm') and 'mlm' not in getattr(
-        net, 'random_heads', ()) and not (
-            pretrained is not None and pretrained.lacking('mlm')))
+    return (hasattr(net, 'mlm') and not net.config.get('causal')
+            and 'mlm' not in getattr(net, 'random_heads', ())
+            and not (pretrained is not None and pretrained.lacking('mlm')))
 
 
 def fill_mask(net, tokenizer, text, top=5):

@@ -1,4 +1,7 @@
-"""Texts that a decoder says: the likeliest word each time, or beam search.
+"""Texts that a model writes: the likeliest word each time, or beam search.
+
+A decoder writes a text of its own for each text that it reads; a net that
+reads from left to right continues the text.
 
 B texts, K beams of each, S and T tokens of a text and of what is said, V
 vocabulary. What is found is what `transformers` finds with the same choices.
@@ -58,7 +61,7 @@ class How(NamedTuple):
         if self.early_stopping not in (True, False, 'never'):
             raise ValueError('early_stopping must be True, False or '
                              f"'never', not {self.early_stopping!r}")
-        V, most = net.config['vocab_size'], net.decoder.max_len
+        V, most = net.config['vocab_size'], _positions(net)
         for name in 'start_id', 'end_id', 'first_id', 'last_id':
             value = getattr(self, name)
             if value is not None and not (type(value) is int
@@ -93,6 +96,16 @@ class How(NamedTuple):
         return tokens[-1] == self.end_id or len(tokens) >= self.max_len
 
 
+def is_causal(net):
+    """True if a net reads from left to right, and so can continue texts."""
+    return hasattr(net, 'mlm') and bool(net.config.get('causal'))
+
+
+def _positions(net):
+    """How many tokens the part of a net that writes can read."""
+    return getattr(net, 'decoder', net.encoder).max_len
+
+
 def _is_number(value):
     return (isinstance(value, (int, float)) and not isinstance(value, bool)
             and abs(value) < 1e9)
@@ -119,9 +132,10 @@ def how_of(net, tokenizer):
               if said.get(theirs) is not None}
     start, end = (said.get(f'{name}_token_id') for name in (
         'decoder_start', 'eos'))
-    return How(net.config['start_id'] if start is None else start,
-               tokenizer.sep_id if end is None else end,
-               **{'max_len': net.decoder.max_len + 1, **chosen})
+    if start is None:
+        start = net.config.get('start_id', tokenizer.cls_id)
+    return How(start, tokenizer.sep_id if end is None else end,
+               **{'max_len': _positions(net) + 1, **chosen})
 
 
 def generate(net, tokenizer, texts, num_beams=None, max_len=None,
@@ -129,6 +143,8 @@ def generate(net, tokenizer, texts, num_beams=None, max_len=None,
              use_cache=True, show_progress=None):
     """What a net with a decoder says to each text: a list of strings.
 
+    A net with causal=True (`objective='clm'`) continues each text instead:
+    its strings begin with the text, and max_len and min_len count its tokens.
     What is None is as the folder says, else: num_beams=1, the likeliest word
     each time, of more the likeliest whole text that a search finds; max_len,
     the tokens that are said, as many as the model can, or the run was trained
@@ -141,9 +157,11 @@ def generate(net, tokenizer, texts, num_beams=None, max_len=None,
     ValueError and TypeError.
     """
     check_model(net, tokenizer)
-    if not hasattr(net, 'decoder'):
-        raise ValueError('this model has no decoder, so it can say nothing: '
-                         'give a BART (d2lbert fill guesses masked words)')
+    if not hasattr(net, 'decoder') and not is_causal(net):
+        raise ValueError('this model has no decoder and does not read from '
+                         'left to right, so it can generate nothing: give a '
+                         'BART or a run of --objective clm (d2lbert fill '
+                         'guesses masked words)')
     given = dict(num_beams=num_beams, max_len=max_len, min_len=min_len,
                  length_penalty=length_penalty,
                  no_repeat_ngram=no_repeat_ngram)
@@ -158,11 +176,12 @@ def generate(net, tokenizer, texts, num_beams=None, max_len=None,
         whole = tokenizer.encode_batch(texts, max_len=most)
         warn_once(tokenizer, 'cut to generate', f'{cut} of {len(whole)} texts '
                   f'have more than {most} tokens and were cut')
+    write = generated_ids if hasattr(net, 'decoder') else continued_ids
     said = []
     with text_bar(len(whole), 'generating', show_progress) as shown:
         for first in range(0, len(whole), TEXTS):
             some = [one.ids for one in whole[first:first + TEXTS]]
-            said += generated_ids(net, some, how, use_cache, tokenizer.pad_id)
+            said += write(net, some, how, use_cache, tokenizer.pad_id)
             shown.update(len(some))
     if trained and max_len is None:
         ended = sum(len(ids) == how.max_len for ids in said)
@@ -170,7 +189,7 @@ def generate(net, tokenizer, texts, num_beams=None, max_len=None,
             warn_once(tokenizer, 'ended', f'{ended} of {len(said)} texts end '
                       f'at {trained} tokens, the length that the model was '
                       'trained at')
-    elif trained and how.max_len > trained + 1:
+    elif trained and how.max_len > trained + hasattr(net, 'decoder'):
         warn_once(tokenizer, 'later positions', 'the model was trained on '
                   f'{trained} tokens at most: the vectors of later positions '
                   'are random')
@@ -190,6 +209,26 @@ def generated_ids(net, texts, how, use_cache=True, pad_id=0):
         encoded_X = read(net, ids, lens)
         _search(net, searches, encoded_X, lens, use_cache)
     return [search.best for search in searches]
+
+
+def continued_ids(net, texts, how, use_cache=False, pad_id=0):
+    """Continue texts, lists of ids with <sep> at their end: lists of ids.
+
+    A token changes no vector before its own place, so that each step could
+    keep those; a net of the sizes here computes them again.
+    """
+    found = []
+    for text in texts:
+        search = (Greedy if how.num_beams == 1 else Beams)(how, text[:-1])
+        search.done = how.ends(search.sequences[0])
+        while not search.done:
+            tokens = onp.array(search.sequences, 'int32')
+            with autograd.pause():
+                X = net.encoder(tokens, onp.zeros_like(tokens), None)[:, -1]
+                scores = net.mlm.mlp(X).asnumpy()
+            search.step(_log_softmax(scores))
+        found.append(search.best)
+    return found
 
 
 def _search(net, searches, encoded_X, lens, use_cache):
@@ -239,9 +278,9 @@ class Greedy:
     new ones go on from. When it is `done`, `best` is the text.
     """
 
-    def __init__(self, how):
+    def __init__(self, how, start=None):
         self.how, self.done = how, False
-        self.sequences = [[how.start_id]]
+        self.sequences = [[how.start_id] if start is None else list(start)]
 
     def step(self, scores):
         """Add a token."""
@@ -264,9 +303,10 @@ class Beams:
     best K of those that do not end go on.
     """
 
-    def __init__(self, how):
+    def __init__(self, how, start=None):
         self.how, self.done = how, False
-        self.sequences = [[how.start_id] for _ in range(how.num_beams)]
+        start = [how.start_id] if start is None else start
+        self.sequences = [list(start) for _ in range(how.num_beams)]
         # All beams begin alike: the others' tokens would be the first's
         self.scores = onp.full(how.num_beams, -1e9)
         self.scores[0] = 0
@@ -306,5 +346,5 @@ class Beams:
 
     @property
     def best(self):
-        """The ids of the best text."""
-        return self.whole[0][1]
+        """The ids of the best text; of none that ended, the best so far."""
+        return self.whole[0][1] if self.whole else self.sequences[0]

@@ -163,8 +163,10 @@ GROUPS = {
                 "mlm, masked words in full sentences, RoBERTa's; span, masked "
                 "spans in them and their boundaries, SpanBERT's; "
                 "denoise, noisy sentences restored by a decoder, BART's; "
-                'these three draw anew each epoch', 'NAME',
-                choices=('mlm+nsp', 'mlm+sop', 'mlm', 'span', 'denoise')),
+                'these three draw anew each epoch; clm, the next token from '
+                "those before it, GPT's", 'NAME',
+                choices=('mlm+nsp', 'mlm+sop', 'mlm', 'span', 'denoise',
+                         'clm')),
         Setting('noise', str, 'infilling+sentences', 'of denoise: masking '
                 'or deletion of tokens, or infilling, one mask for a span of '
                 'words; and sentences in another order', 'NAME',
@@ -250,7 +252,8 @@ OF_OBJECTIVE = {'mlm+nsp': {}, 'mlm+sop': {},
                 'mlm': dict(fill=True, dynamic=True, nsp_weight=1.0),
                 'span': dict(fill=True, dynamic=True, nsp_weight=1.0),
                 'denoise': dict(fill=True, dynamic=True, nsp_weight=1.0,
-                                mask_share=0.3, architecture='published')}
+                                mask_share=0.3, architecture='published'),
+                'clm': dict(fill=True, dynamic=True, nsp_weight=1.0)}
 
 #: Log entries that a run has at least, where their interval is not given.
 ENTRIES = 20
@@ -282,10 +285,12 @@ def complete(keywords):
         raise ValueError(f'objective={objective} asks for a head over pairs, '
                          'which architecture=distilbert has not: give '
                          'objective=mlm (--objective mlm)')
-    if values['nsp_weight'] != 1 and objective in ('mlm', 'span', 'denoise'):
+    if values['nsp_weight'] != 1 and '+' not in objective:
         raise ValueError(f'objective={objective} has no next sentences: leave '
                          'nsp_weight (--nsp-weight) out')
     _check_noise(objective, values)
+    if objective == 'clm':
+        _check_causal(values)
     if values['vocab_size'] is not None and values['vocab'] is not None:
         raise ValueError('vocab (--vocab) and vocab_size (--vocab-size) both '
                          'say what the vocabulary is: leave one of them out')
@@ -331,6 +336,15 @@ def _check_noise(objective, values):
             raise ValueError(
                 f'objective=denoise trains a BART, which has {name}={only}: '
                 f'leave {name} (--{name.replace("_", "-")}) out')
+
+
+def _check_causal(values):
+    """Refuse settings that a model without masked words does not have."""
+    for name in 'mask_share', 'whole_word_masking', 'teacher':
+        if values[name] != SETTINGS[name].default:
+            raise ValueError(
+                'objective=clm predicts the next token, and nothing is '
+                f'masked: leave {name} (--{_flag(name)}) out')
 
 
 def checked(settings, defaults, keywords):

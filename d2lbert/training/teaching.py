@@ -31,6 +31,10 @@ class Teacher(NamedTuple):
             raise ValueError(f'the teacher {path} is a BART, whose decoder '
                              'no student has: choose a BERT, or a relative '
                              'of one stack of layers')
+        if net.config.get('causal'):
+            raise ValueError(f'the teacher {path} predicts next tokens, and '
+                             'a student learns from masked ones: choose one '
+                             'that was trained with masked words')
         vocab = getattr(tokenizer, 'vocab', None)
         if not isinstance(vocab, Vocab):
             vocab = PieceVocab(tokenizer, f'the teacher {path}')

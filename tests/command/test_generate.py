@@ -77,7 +77,7 @@ def test_what_is_cut_or_not_done_is_said(tmp_path, capsys):
 
 
 @pytest.mark.parametrize('arguments, said', [
-    ([BERT, 'a'], 'this model has no decoder'),
+    ([BERT, 'a'], 'this model has no decoder and does not read'),
     ([BART], 'give texts, or --file FILE'),
     ([BART, 'a', '--file', 'b'], 'not both'),
     ([BART, '--file', 'nowhere'],

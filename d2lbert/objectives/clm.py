@@ -1,0 +1,79 @@
+"""The next token, from left to right: the objective of GPT.
+
+B rows, T tokens, M predicted tokens, H hiddens.
+"""
+from typing import NamedTuple
+
+import numpy as onp
+
+from d2lbert.corpus.whole import WHOLE
+from d2lbert.inputs import on_device
+from d2lbert.machine.backend import np
+from d2lbert.objectives.generative import Generative
+from d2lbert.packing import at_real_places
+
+
+class CLMFigures(NamedTuple):
+    """Figures of a model on a text; see `evaluation.Figures`."""
+
+    clm_loss: float         # nats for a token
+    perplexity: float       # exp(clm_loss)
+    accuracy: float         # share of tokens that come first
+    unknown_share: float    # of the tokens, those <unk>
+    known_accuracy: float   # accuracy over all but those
+
+
+class CLM(Generative):
+    """Each token predicted from those before it: Radford et al. 2018.
+
+    Rows are full sentences as in `MLM`, without masks. The model is a
+    `BERTModel` with causal=True: the same encoder, in which a token attends
+    to none after it, and the same head. The vector of a token scores the next one;
+    `<sep>` is predicted like any other token.
+    """
+
+    losses, drawn = ('clm',), ('clm_loss',)
+    Figures = CLMFigures
+
+    @property
+    def model(self):
+        """The arguments of the net, a dictionary."""
+        return dict(super().model, causal=True)
+
+    def batches(self, epoch, start):
+        """One epoch of training: (position, `Whole` of NumPy arrays)."""
+        s = self.settings
+        return self.text.train.batches(
+            s['batch_size'], s['max_len'], seed=s['seed'], epoch=epoch,
+            start=start, dynamic=s['dynamic'], spans=WHOLE)
+
+    @classmethod
+    def held_out_batches(cls, text, batch_size, max_len):
+        """Always the same batches of a held-out `StoredText`."""
+        return (batch for _, batch in text.batches(
+            batch_size, max_len, seed=0, dynamic=False, spans=WHOLE))
+
+    @classmethod
+    def counts(cls, batch):
+        """All tokens except the first of each row."""
+        return (batch.valid_lens_x - 1).sum(),
+
+    @staticmethod
+    def states(net, shard, device):
+        """Vectors (M, H), and the token after each: labels (M,) int32."""
+        lens = shard.valid_lens_x.astype('int64')
+        tokens = shard.tokens_X[:, :int(lens.max())]
+        row, place = onp.nonzero(
+            onp.arange(tokens.shape[1]) < lens[:, None] - 1)
+        put = on_device(tokens, device, 'int32')
+        X, _, _ = at_real_places(net, put, np.zeros_like(put),
+                                 shard.valid_lens_x, at=(row, place))
+        return X, tokens[row, place + 1]
+
+    @staticmethod
+    def line(figures):
+        """Held-out figures in words."""
+        return (f'held-out CLM loss {figures.clm_loss:.3f}, perplexity '
+                f'{figures.perplexity:.1f}, accuracy {figures.accuracy:.3f} '
+                f'(of known words {figures.known_accuracy:.3f}, '
+                f'{figures.unknown_share:.0%} are <unk>)')
