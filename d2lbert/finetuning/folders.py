@@ -6,7 +6,7 @@ here; a run of `finetune` is read by `runs`.
 """
 from pathlib import Path
 
-from d2lbert.finetuning.heads import FineTuned
+from d2lbert.finetuning.heads import WHOLE, FineTuned
 from d2lbert.finetuning.kinds import About
 from d2lbert.pretrained import folders, names
 from d2lbert.pretrained.families import family_of
@@ -75,7 +75,7 @@ def labels_of(config):
 def about_of(opened, kind):
     """The `About` of a folder: what it says of its labels and dropout."""
     config, family = opened.config, family_of(opened.keywords)
-    whole = kind in ('classify', 'regress')
+    whole = kind in WHOLE
     problem = config.get('problem_type')
     if whole and problem == 'multi_label_classification':
         raise PretrainedError(
@@ -86,7 +86,8 @@ def about_of(opened, kind):
     if dropout is None:
         dropout = opened.keywords['dropout'] if default is None else default
     return About(
-        task='', kind=kind, pair={'tag': False, 'span': True}.get(kind),
+        task='', kind=kind,
+        pair={'tag': False, 'span': True, 'choice': True}.get(kind),
         labels=labels_of(config) if kind in ('classify', 'tag') else None,
         metrics=(), max_len=opened.keywords['max_len'], stride=STRIDE,
         null=False, dropout=dropout)

@@ -16,7 +16,7 @@ from d2lbert.pretrained.families import family_of, net_of
 
 #: What is scored: the whole text, by the hidden layer over its first token
 #: (labels, or one number), or each of its tokens (tags; begin and end).
-WHOLE, EACH = ('classify', 'regress'), ('tag', 'span')
+WHOLE, EACH = ('classify', 'regress', 'choice'), ('tag', 'span')
 KINDS = WHOLE + EACH
 
 #: A score that no softmax gives a share to.
@@ -33,7 +33,8 @@ class FineTuned(nn.Block):
     `BARTModel` the decoder stays, too: it is given the text once more, and
     what it makes of a token stands for that, of the last one for all. So
     does the last token of an encoder with causal=True. kind:
-    one of `KINDS`. num_scores: K; one for 'regress', two for 'span'.
+    one of `KINDS`. num_scores: K; one for 'regress' and for 'choice', where
+    each of C texts has one, and two for 'span'.
     dropout: of what the new layer is given; None: the encoder's, as
     published; for 'span' there is none.
     """
@@ -49,11 +50,17 @@ class FineTuned(nn.Block):
         self.encoder = bert.encoder
         self.decoder = getattr(bert, 'decoder', None)
         H = bert.config['num_hiddens']
-        head = family_of(self.config).whole
+        head = family_of(self.config).head_of(kind)
         self._hides = kind in WHOLE and head.act is not None
         self._drops_first = kind in WHOLE and head.drops_first
         if self._hides and head.name is not None:
             self.hidden = Dense(H, activation=head.act, in_units=H,
+                                precision=bert.config['precision'])
+        elif self._hides and bert.nsp is None and not hasattr(bert, 'hidden'):
+            # Folders of some families may lack the pooler
+            self.config['heads'] = ('pooler', *self.config['heads'])
+            self.hidden = Dense(H, activation=head.act, in_units=H,
+                                flatten=True,
                                 precision=bert.config['precision'])
         elif self._hides:
             # The first edition's hidden layer is part of its head
@@ -74,12 +81,17 @@ class FineTuned(nn.Block):
         """Score tokens (B, T), segments (B, T), valid_lens (B,).
 
         Returns (B, K) of whole texts, (B, T, K) of their tokens: those of
-        padding are some other's.
+        padding are some other's. For 'choice' the arguments are (B, C, T),
+        (B, C, T) and (B, C), and the result is (B, C).
         """
+        count = len(tokens)
+        if self.kind == 'choice':
+            tokens, segments, valid_lens = _one_by_one(tokens, segments,
+                                                       valid_lens)
         tokens, segments = self.encoder.check(tokens, segments)
         X, begins = self.encode(tokens, segments, valid_lens)
         if self.kind in WHOLE:
-            return self.score(X, begins)
+            return self.score_texts(X, begins, count)
         lens = onp.asarray(valid_lens, 'int64').reshape(-1)
         places = grid(begins, lens, tokens.shape[1])    # (B, T)
         return self.score(X, places.reshape(-1)).reshape(
@@ -92,6 +104,9 @@ class FineTuned(nn.Block):
         scored there is no row but that of the first token, with causal=True
         of the last.
         """
+        if tokens.ndim == 3:
+            tokens, segments, valid_lens = _one_by_one(tokens, segments,
+                                                       valid_lens)
         if self.decoder is not None:
             return self._restored(tokens, valid_lens)
         causal = self.config.get('causal')
@@ -134,20 +149,26 @@ class FineTuned(nn.Block):
             rows = self.dropout(rows)
         return self.output(rows)
 
+    def score_texts(self, X, begins, count):
+        """Scores (count, K) of whole texts; (count, C) of 'choice'."""
+        scores = self.score(X, begins)
+        return scores.reshape(count, -1) if self.kind == 'choice' else scores
+
     def losses(self, X, begins, lens, labels):
         """The mean loss, a scalar, and over how many things it is one.
 
         X, begins: what `encode` gave; lens (B,) and labels on the host:
-        (B,) numbers of labels, or values; (B, T) numbers of tags, -1 where
-        there is none; (B, 2) first and last token of the answer.
+        (B,) numbers of labels or of the right choices, or values; (B, T)
+        numbers of tags, -1 where there is none; (B, 2) first and last token
+        of the answer.
         """
         def put(A, dtype='int32'):
             return on_device(A, X.ctx, dtype)
         if self.kind == 'regress':
             error = self.score(X, begins).reshape(-1) - put(labels, 'float32')
             return (error * error).mean(), len(labels)
-        if self.kind == 'classify':
-            return cross_entropy(self.score(X, begins),
+        if self.kind in WHOLE:
+            return cross_entropy(self.score_texts(X, begins, len(labels)),
                                  put(labels)).mean(), len(labels)
         if self.kind == 'tag':
             b, t = onp.nonzero(labels >= 0)
@@ -179,6 +200,13 @@ class FineTuned(nn.Block):
                     force_reinit=True)
             else:
                 param.reset_ctx(devices)
+
+
+def _one_by_one(tokens, segments, valid_lens):
+    """Choices (B, C, T) and (B, C) as sequences (B*C, T) and (B*C,)."""
+    T = tokens.shape[-1]
+    return (tokens.reshape(-1, T), segments.reshape(-1, T),
+            valid_lens.reshape(-1))
 
 
 def cross_entropy(scores, labels):

@@ -15,23 +15,24 @@ TEXTS, TOKENS = 64, 1 << 12
 class Inputs(NamedTuple):
     """Numbered examples; a text with several windows is several of them."""
 
-    tokens: list        # (T,) int32 each
-    segments: list      # (T,) int32 each
+    tokens: list        # (T,) int32 each; (C, T) of C choices, padded
+    segments: list      # the same
     labels: Any         # an array each: (), (T,) or (2,), see `heads`; or None
     notes: Any = None   # what the kind of task keeps of each
+    choice_lens: Any = None     # of choices: (C,) int32 each
 
     @property
     def lens(self):
         """The number of tokens of each, (N,)."""
-        return onp.array(list(map(len, self.tokens)), dtype='int64')
+        return onp.array([one.size for one in self.tokens], dtype='int64')
 
 
 class Batch(NamedTuple):
     """Some examples side by side, padded, on the host."""
 
-    tokens_X: Any       # (B, T) int32
-    segments_X: Any     # (B, T) int32
-    valid_lens_x: Any   # (B,) int32
+    tokens_X: Any       # (B, T) int32; of choices (B, C, T)
+    segments_X: Any     # the same
+    valid_lens_x: Any   # (B,) int32; of choices (B, C)
     labels_Y: Any       # (B,), (B, T) or (B, 2)
 
     @property
@@ -47,8 +48,25 @@ def inputs_of(encoded, labels=None, notes=None):
                   labels, notes)
 
 
+def choices_of(encoded, count, labels=None):
+    """The `Inputs` of examples of `count` texts each, one after another."""
+    each = [encoded[k:k + count] for k in range(0, len(encoded), count)]
+
+    def padded(columns):
+        found = onp.zeros((count, max(map(len, columns))), 'int32')
+        for row, column in zip(found, columns):
+            row[:len(column)] = column
+        return found
+    return Inputs([padded([one.ids for one in some]) for some in each],
+                  [padded([one.segments for one in some]) for some in each],
+                  labels, None, [onp.array([len(one.ids) for one in some],
+                                           'int32') for some in each])
+
+
 def batch_of(inputs, chosen):
     """The `Batch` of the examples with these numbers."""
+    if inputs.choice_lens is not None:
+        return _batch_of_choices(inputs, chosen)
     lens = onp.array([len(inputs.tokens[k]) for k in chosen], dtype='int32')
     shape = len(chosen), max(lens)
     # What pads is never looked at; token 0 is in every vocabulary
@@ -64,6 +82,18 @@ def batch_of(inputs, chosen):
                               constant_values=-1) for some in labels]
         labels = onp.array(labels)
     return Batch(tokens, segments, lens, labels)
+
+
+def _batch_of_choices(inputs, chosen):
+    T = max(inputs.tokens[k].shape[1] for k in chosen)
+
+    def side_by_side(columns):
+        return onp.stack([onp.pad(columns[k], (
+            (0, 0), (0, T - columns[k].shape[1]))) for k in chosen])
+    return Batch(side_by_side(inputs.tokens), side_by_side(inputs.segments),
+                 onp.stack([inputs.choice_lens[k] for k in chosen]),
+                 None if inputs.labels is None
+                 else onp.array([inputs.labels[k] for k in chosen]))
 
 
 def epoch_of(lens, batch_size, bucket, *seed):

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Optional
 
 import numpy as onp
 
-from d2lbert.finetuning.inputs import inputs_of
+from d2lbert.finetuning.inputs import choices_of, inputs_of
 from d2lbert.finetuning.windows import (
     answer_windows,
     best_answers,
@@ -46,7 +46,8 @@ class About(NamedTuple):
     @property
     def num_scores(self):
         """How many scores the head gives."""
-        return {'regress': 1, 'span': 2}.get(self.kind) or len(self.labels)
+        return {'regress': 1, 'choice': 1, 'span': 2}.get(
+            self.kind) or len(self.labels)
 
 
 class Prediction(NamedTuple):
@@ -57,7 +58,8 @@ class Prediction(NamedTuple):
     score: Any = None   # the share of 1 that it gives the label, or each
                         # tag; what it scores the answer
     shares: Any = None  # {name: share} of all labels
-    place: Any = None   # of the answer: (begin, end) in characters
+    place: Any = None   # of the answer: (begin, end) in characters; of an
+                        # ending: its number
 
 
 class Whole:
@@ -112,6 +114,54 @@ class Whole:
             found.append(Prediction(
                 self.about.labels[k], float(shares[k]),
                 dict(zip(self.about.labels, map(float, shares)))))
+        return found
+
+
+class Endings:
+    """A text, and several that may follow it: which one does?"""
+
+    def __init__(self, about, tokenizer):
+        self.about, self.tokenizer = about, tokenizer
+
+    def inputs(self, data, training=False):
+        """The `Inputs` of `swag.Choices`: as many pairs for each example."""
+        count = len(data.endings[0])
+        encoded = self.tokenizer.encode_batch(
+            [text for text in data.texts for _ in range(count)],
+            [one for some in data.endings for one in some],
+            self.about.max_len)
+        say_cut(self, data, encoded, 'pairs')
+        return choices_of(encoded, count, None if data.labels is None
+                          else onp.array(data.labels, 'int32'))
+
+    def encode(self, data, k):
+        """Pair k of the data with all its tokens."""
+        example, ending = divmod(k, len(data.endings[0]))
+        return self.tokenizer.encode(data.texts[example],
+                                     data.endings[example][ending])
+
+    def loss(self, outputs, inputs):
+        """The mean loss of outputs (N, C), as in training."""
+        return float(-log_softmax(onp.array(outputs, 'float64'))[
+            onp.arange(len(outputs)), inputs.labels].mean())
+
+    def guesses(self, outputs, inputs, data):
+        """The number of an ending for each example."""
+        return onp.array(outputs).argmax(axis=1)
+
+    @staticmethod
+    def wanted(data):
+        """The numbers of the right endings."""
+        return data.labels
+
+    def predictions(self, outputs, inputs, data):
+        """A `Prediction` for each text: an ending."""
+        found = []
+        for endings, scores in zip(data.endings, outputs):
+            shares = onp.exp(log_softmax(scores.astype('float64')))
+            k = int(shares.argmax())
+            found.append(Prediction(endings[k], float(shares[k]), dict(zip(
+                endings, map(float, shares))), k))
         return found
 
 
@@ -222,13 +272,13 @@ class Answers:
                 for one in best]
 
 
-def say_cut(kind, data, encoded):
+def say_cut(kind, data, encoded, what='examples'):
     """Say in a line how many examples were cut to `max_len` tokens."""
     limit = kind.about.max_len
     full = [k for k, one in enumerate(encoded) if len(one.ids) >= limit]
     cut = sum(len(kind.encode(data, k).ids) > limit for k in full)
     if cut:
-        warn(f'{data.path}: {cut:,} of {len(encoded):,} examples were cut to '
+        warn(f'{data.path}: {cut:,} of {len(encoded):,} {what} were cut to '
              f'{limit} tokens (max_len)')
 
 
@@ -238,4 +288,5 @@ def log_softmax(scores):
     return scores - onp.log(onp.exp(scores).sum(axis=-1, keepdims=True))
 
 
-KINDS = {'classify': Whole, 'regress': Whole, 'tag': Tags, 'span': Answers}
+KINDS = {'classify': Whole, 'regress': Whole, 'choice': Endings, 'tag': Tags,
+         'span': Answers}

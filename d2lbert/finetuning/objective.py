@@ -180,7 +180,7 @@ def figures_of(about):
 
 def is_of_pairs(data):
     """Whether the examples are pairs of texts."""
-    return (hasattr(data, 'questions')
+    return (hasattr(data, 'questions') or hasattr(data, 'endings')
             or getattr(data, 'texts_b', None) is not None)
 
 
@@ -221,9 +221,10 @@ def check_kind(bert, task):
     family = family_of(bert.config)
     if task.kind not in family.finetuned:
         raise ValueError(
-            f'task {task.name} has a tag for each word, for which a '
-            f'{family.title} has no published head: choose a BERT or another '
-            'relative (--model)')
+            f'task {task.name} needs a head for '
+            f'{"several endings" if task.kind == "choice" else "each word"}, '
+            f'and a {family.title} has no published one: choose a BERT or '
+            'another relative (--model)')
 
 
 def check_fits(net, about):

@@ -11,6 +11,7 @@ from d2lbert.finetuning.runs import load_finetuned
 from d2lbert.finetuning.scoring import outputs_of
 from d2lbert.finetuning.sources import folder_of, read_part
 from d2lbert.finetuning.squad import Questions
+from d2lbert.finetuning.swag import Choices
 from d2lbert.finetuning.tables import Examples
 from d2lbert.finetuning.tasks import answered, find_beside, read_task
 from d2lbert.machine.arguments import UsageError, check_out, short, writing
@@ -25,7 +26,8 @@ def predict(net, tokenizer, texts, pairs=None, shown=None):
 
     net, tokenizer: of `load_finetuned`. texts: strings; for tags strings
     whose words blanks part, or lists of words; for answers the questions.
-    pairs: the second texts, for answers those to be searched. shown: what a
+    pairs: the second texts, for answers those to be searched, for choices a
+    list of texts each, as many for all. shown: what a
     progress bar says. Raises ValueError and TypeError.
     """
     about = net.about
@@ -65,6 +67,8 @@ def data_of(about, texts, pairs=None, path='the texts'):
                          f'{len(texts)} first ones: give as many')
     if not texts:
         raise ValueError('there is no text: give at least one')
+    if about.kind == 'choice':
+        return Choices(texts, _checked_endings(pairs), None, 0, path)
     if about.kind == 'tag':
         words = [text.split() if isinstance(text, str) else list(text)
                  for text in texts]
@@ -73,6 +77,19 @@ def data_of(about, texts, pairs=None, path='the texts'):
         return Questions(texts, pairs, None, list(map(str, range(len(texts)))),
                          about.null, 0, path)
     return Examples(texts, pairs, None, about.labels, 0, path)
+
+
+def _checked_endings(pairs):
+    """The endings of each text, tuples of one length."""
+    for some in pairs:
+        if isinstance(some, str) or len(some) < 2 or not all(
+                isinstance(one, str) and one.strip() for one in some):
+            raise ValueError('each text needs a list of two or more texts '
+                             f'that may follow it, not {short(some)}')
+    if len({len(some) for some in pairs}) > 1:
+        raise ValueError('all texts need as many endings: predict those with '
+                         'more or fewer apart')
+    return [tuple(some) for some in pairs]
 
 
 def evaluate_finetuned(folder, data=None, devices='auto', part='dev'):
@@ -150,13 +167,18 @@ def predicted_lines(folder, text=None, pair=None, file=None, out=None,
     net, tokenizer = load_finetuned(folder, parse_devices(devices),
                                     trainable=False)
     about = net.about
+    if file is None and about.kind == 'choice':
+        raise UsageError('this model chooses among several texts: give '
+                         '--file FILE with a text and those that may follow '
+                         'it on each line, a tab before each of these')
     if file is None:
         found, = predict(net, tokenizer, [text],
                          None if pair is None else [pair])
         lines = _shares(found) if found.shares else _lines(about, text, found)
         print('\n'.join(lines))
         return
-    texts, pairs = read_lines(file, about.pair, skip_empty, text_field)
+    texts, pairs = read_lines(file, about.pair, skip_empty, text_field,
+                              about.kind == 'choice')
     found = predict(net, tokenizer, texts, pairs, 'predicting')
     if out is not None and Path(out).suffix.lower() in ROW_FORMATS:
         with writing(out, force) as part:
@@ -204,8 +226,11 @@ def _lines(about, text, found):
     return [f'{found.label}\t{found.score:.4f}']
 
 
-def read_lines(file, pair, skip_empty=False, text_field=None):
-    """The texts of a file, a line each, and the second ones, or None."""
+def read_lines(file, pair, skip_empty=False, text_field=None, choice=False):
+    """The texts of a file, a line each, and the second ones, or None.
+
+    choice: the second ones are lists of two texts or more.
+    """
     if pair and text_field is not None:
         raise UsageError('--text-field is for one text, and this model takes '
                          'pairs: give lines with a tab between the two')
@@ -216,8 +241,14 @@ def read_lines(file, pair, skip_empty=False, text_field=None):
     if not pair:
         return [line.text for line in texts], None
     for name, text in texts:
-        if text.count('\t') != 1:
+        if choice and text.count('\t') < 2:
+            raise ValueError(f'{name} has {text.count(chr(9))} tabs: expected '
+                             'a text and two or more that may follow it, '
+                             'with a tab before each of these')
+        if not choice and text.count('\t') != 1:
             raise ValueError(f'{name} has {text.count(chr(9))} tabs: expected '
                              'two texts with one tab between them')
     parts = [line.text.split('\t') for line in texts]
+    if choice:
+        return [a for a, *_ in parts], [rest for _, *rest in parts]
     return [a for a, _ in parts], [b for _, b in parts]

@@ -43,7 +43,7 @@ def _scores(net, batch, device):
     """Scores on the device, and where each text's begin; None: one each."""
     X, begins, _ = encode(net, batch, device)
     if net.kind in WHOLE:
-        return net.score(X, begins), None
+        return net.score_texts(X, begins, len(batch.tokens_X)), None
     lens = batch.lens
     bounds = onp.concatenate([[0], onp.cumsum(lens)])
     rows = onp.concatenate([onp.arange(begin, begin + length)

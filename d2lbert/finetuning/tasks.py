@@ -1,4 +1,4 @@
-"""What a task is, the ones of GLUE and SNLI, and how their files are found.
+"""What a task is, the ones of GLUE, SNLI and SWAG, and where their files are.
 
 Wang et al. 2018, "GLUE: A Multi-Task Benchmark and Analysis Platform for
 Natural Language Understanding"; Bowman et al. 2015 (SNLI).
@@ -9,12 +9,13 @@ from typing import NamedTuple, Optional
 from d2lbert.finetuning import tables
 from d2lbert.finetuning.conll import Sentences, read_conll
 from d2lbert.finetuning.squad import Questions, read_squad
+from d2lbert.finetuning.swag import Choices, read_swag
 from d2lbert.finetuning.tables import Columns, Examples, TaskError
 from d2lbert.machine.terminal import warn
 from d2lbert.machine.textfiles import PACKINGS
 
-__all__ = ['Columns', 'Examples', 'Questions', 'Sentences', 'TASKS', 'Task',
-           'TaskError', 'read_task']
+__all__ = ['Choices', 'Columns', 'Examples', 'Questions', 'Sentences',
+           'TASKS', 'Task', 'TaskError', 'read_task']
 
 PARTS = 'train', 'dev', 'test'
 
@@ -23,8 +24,9 @@ class Task(NamedTuple):
     """What a task asks, and how its files are laid out."""
 
     name: str
-    #: 'classify' (classes of a text or a pair), 'regress' (a number), 'tag'
-    #: (a class for each word) or 'span' (an answer out of a text)
+    #: 'classify' (classes of a text or a pair), 'regress' (a number), 'choice'
+    #: (one of several texts that may follow), 'tag' (a class for each word)
+    #: or 'span' (an answer out of a text)
     kind: str
     pair: Optional[bool]        # two texts? None: as the columns say
     labels: Optional[tuple]     # of classes: the names; None: as in the file
@@ -117,6 +119,8 @@ TASKS = {task.name: task for task in (
           files=[[f'snli_1.0_{part}.txt'] for part in PARTS],
           unlabelled='-')._replace(folders=('SNLI', 'snli_1.0'),
                                    submitted=''),
+    Task('swag', 'choice', True, None, ('accuracy',), ('SWAG', 'swag'),
+         (('train.csv',), ('val.csv',), ('test.csv',))),
     Task('classify', 'classify', None, None, ('accuracy',)),
     Task('regress', 'regress', None, None, ('pearson', 'spearman')),
     Task('tag', 'tag', False, None, ('entity_f1', 'entity_precision',
@@ -144,7 +148,7 @@ SIDES = {task.name: task for task in (
 #: Beginnings and endings of the names of files that are nobody's layout
 STEMS = ('train',), ('dev', 'valid', 'validation', 'val'), ('test',)
 ENDINGS = {'classify': ('.tsv', '.csv', '.txt'),
-           'regress': ('.tsv', '.csv', '.txt'),
+           'regress': ('.tsv', '.csv', '.txt'), 'choice': ('.csv',),
            'tag': ('.conll', '.txt', '.bio', '.iob', '.iob2', '.tsv'),
            'span': ('.json',)}
 FILES = {
@@ -192,7 +196,8 @@ def read_task(task, folder, part='train', columns=None, labels=None):
     not among them is refused. None: the task's own, or those of the file,
     sorted.
 
-    Gives `Examples`, for 'tag' `Sentences` and for 'span' `Questions`. GLUE's
+    Gives `Examples`, for 'tag' `Sentences`, for 'span' `Questions` and for
+    SWAG `Choices`. GLUE's
     tables are read as they are: tabs part the columns and quotes are
     letters, the first line is a header or the first example, and lines that
     lack a column are left out, counted and spoken of on standard error.
@@ -208,6 +213,9 @@ def read_task(task, folder, part='train', columns=None, labels=None):
     if task.kind == 'span':
         _refuse_columns(task, columns)
         return read_squad(path)
+    if task.kind == 'choice':
+        _refuse_columns(task, columns)
+        return read_swag(path, part)
     columns = None if columns is None else Columns.parse(columns)
     if task.kind == 'tag':
         return _read_tags(path, part, columns, labels)
@@ -216,8 +224,8 @@ def read_task(task, folder, part='train', columns=None, labels=None):
 
 def _refuse_columns(task, columns):
     if columns is not None:
-        raise TaskError(f'task {task.name} reads JSON, which has no columns: '
-                        'leave out --columns')
+        raise TaskError(f'task {task.name} has a layout of its own, in which '
+                        'no columns can be chosen: leave out --columns')
 
 
 def _read_tags(path, part, columns, labels):

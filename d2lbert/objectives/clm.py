@@ -28,8 +28,8 @@ class CLM(Generative):
 
     Rows are full sentences as in `MLM`, without masks. The model is a
     `BERTModel` with causal=True: the same encoder, in which a token attends
-    to none after it, and the same head. The vector of a token scores the next one;
-    `<sep>` is predicted like any other token.
+    to none after it, and the same head. The vector of a token scores the
+    next one; `<sep>` is predicted like any other token.
     """
 
     losses, drawn = ('clm',), ('clm_loss',)

@@ -284,7 +284,7 @@ def _of_head(net, family):
     about = getattr(net, 'about', None)
     if about is None:
         return {}
-    whole = about.kind in ('classify', 'regress')
+    whole = about.kind in ('classify', 'regress', 'choice')
     field, _ = family.dropouts[0 if whole else 1]
     found = {field: about.dropout} if field else {}
     if about.kind != 'span':

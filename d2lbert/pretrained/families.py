@@ -70,11 +70,17 @@ class Family(NamedTuple):
     encoder_alone: Optional[str] = None
     finetuned: dict = {}
     whole: Head = Head()
+    choice: Head = Head()   # the same, where one of several texts is chosen
+
+    def head_of(self, kind):
+        """The `Head` of a kind of task that scores whole texts."""
+        return self.choice if kind == 'choice' else self.whole
 
 
 def _classes(stem, **others):
     found = {'classify': 'ForSequenceClassification',
              'regress': 'ForSequenceClassification',
+             'choice': 'ForMultipleChoice',
              'tag': 'ForTokenClassification',
              'span': 'ForQuestionAnswering', **others}
     return {kind: stem + name for kind, name in found.items()}
@@ -171,7 +177,8 @@ DISTILBERT = Family(
                           'num_hidden_layers': 'n_layers'},
     dropouts=(('seq_classif_dropout', 0.2), (None, None)),
     architecture='DistilBertForMaskedLM', finetuned=_classes('DistilBert'),
-    whole=Head('relu', 'pre_classifier'))
+    whole=Head('relu', 'pre_classifier'),
+    choice=Head('relu', 'pre_classifier'))
 
 # Lan et al. 2020
 ALBERT = BERT._replace(
@@ -245,7 +252,9 @@ FLAUBERT = Family(
     ffn_factor=4, pad_id=2, spread='init_std',
     dropouts=(('summary_first_dropout', 0.1), (None, None)),
     architecture='FlaubertWithLMHeadModel',
-    finetuned=_classes('Flaubert', span='ForQuestionAnsweringSimple'),
+    finetuned={kind: name for kind, name in _classes(
+        'Flaubert', span='ForQuestionAnsweringSimple').items()
+        if kind != 'choice'},
     whole=Head(act=None, output='sequence_summary.summary'))
 
 _BART_ATTENTION = {'W_q': 'q_proj', 'W_k': 'k_proj', 'W_v': 'v_proj',
@@ -310,7 +319,7 @@ BART = Family(
     dropouts=(('classifier_dropout', 0.0), (None, None)),
     architecture='BartForConditionalGeneration',
     finetuned={kind: name for kind, name in _classes('Bart').items()
-               if kind != 'tag'},
+               if kind not in ('tag', 'choice')},
     whole=Head('tanh', 'classification_head.dense', True,
                'classification_head.out_proj'))
 

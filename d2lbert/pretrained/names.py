@@ -113,7 +113,7 @@ def table(config, skip=0):
 
 def finetuned(config, kind, num_scores, skip=0):
     """The table of a `finetuning.heads.FineTuned`, as `table` gives one."""
-    head, H = family_of(config).whole, config['num_hiddens']
+    head, H = family_of(config).head_of(kind), config['num_hiddens']
     parts, new = ['encoder', 'decoder'], {}
     output = {'tag': 'classifier', 'span': 'qa_outputs'}.get(kind)
     if output is None:
