@@ -81,11 +81,11 @@ def as_script(cells, sums, epochs=1):
         f"npx.set_np()\nd2l.DATA_HUB['SNLI'] = {listed!r}\n"), 1)
 
 
-def run_script(text, folder, tmp_path):
+def run_script(text, folder, tmp_path, timeout=300):
     """What a script prints; the archives are in a folder."""
     (tmp_path / 'page.py').write_text(text, encoding='utf-8')
     done = subprocess.run(
-        [sys.executable, 'page.py'], cwd=tmp_path, timeout=300,
+        [sys.executable, 'page.py'], cwd=tmp_path, timeout=timeout,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         universal_newlines=True, env={
             **os.environ, 'D2LBERT_DATA': str(folder), 'PYTHONPATH': str(ROOT)

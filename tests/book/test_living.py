@@ -84,7 +84,8 @@ def test_the_page_on_its_data(cells, wiki_dir, tmp_path):
 def test_the_page_on_pretraining(cells, wiki_dir, tmp_path):
     text = printing(cells(f'{PRETRAINING}/bert-pretraining.md'))
     found = re.search(r'MLM loss (\d+\.\d{3}), NSP loss (\d\.\d{3})\n',
-                      run_script(text, Path(wiki_dir).parent, tmp_path))
+                      run_script(text, Path(wiki_dir).parent, tmp_path,
+                                 timeout=3600))
     # The page prints 9.604 and 0.715
     assert abs(float(found.group(1)) - 9.604) < 0.15
     assert abs(float(found.group(2)) - 0.715) < 0.05
