@@ -1,7 +1,7 @@
 """The command `d2lbert`, also as `python -m d2lbert`."""
 import sys
 
-from d2lbert.command.line import main, parser  # noqa: F401
+from d2lbert.command.cli import main, parser  # noqa: F401
 
 if __name__ == '__main__':
     sys.exit(main())

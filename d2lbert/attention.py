@@ -5,37 +5,11 @@ all sequences one after another, with or without their padding.
 """
 import contextlib
 import math
-from typing import Any, NamedTuple
 
-import numpy as onp
-
-from d2lbert.inputs import on_device
 from d2lbert.kernels import ops
-from d2lbert.layers import Dense, grad_reqs, is_ours, values
 from d2lbert.machine.backend import nn, np, npx
-
-
-class Rows(NamedTuple):
-    """Where each sequence lies in an (R, H) array of token rows.
-
-    Sequence b owns rows offsets[b] to offsets[b+1]; its first lens[b] rows
-    are real tokens, which are all that its queries may look at. `length` is
-    the number of rows that every sequence owns, None where it differs.
-    """
-
-    offsets: Any        # (B+1,) int32
-    lens: Any           # (B,) int32
-    length: Any = None
-
-    @classmethod
-    def padded(cls, batch_size, num_tokens, valid_lens, ctx):
-        """Rows of a (B, T, H) array, padding included."""
-        offsets = onp.arange(batch_size + 1, dtype='int32') * num_tokens
-        if valid_lens is None:
-            lens = np.full((batch_size,), num_tokens, dtype='int32', ctx=ctx)
-        else:
-            lens = valid_lens.astype('int32')
-        return cls(on_device(offsets, ctx), lens, num_tokens)
+from d2lbert.nn.layers import Dense, grad_reqs, is_ours, values
+from d2lbert.nn.packed import Rows
 
 
 def masked_softmax(X, valid_lens):

@@ -7,7 +7,9 @@ edition's.
 """
 import numpy as onp
 
-from d2lbert.inputs import (
+from d2lbert.kernels import ops
+from d2lbert.machine.backend import nn, np
+from d2lbert.nn.checks import (
     check_ids,
     check_shares,
     check_sizes,
@@ -16,9 +18,7 @@ from d2lbert.inputs import (
     number_of_blocks,
     on_device,
 )
-from d2lbert.kernels import ops
-from d2lbert.layers import Dense, LayerNorm, grad_reqs, is_ours, values
-from d2lbert.machine.backend import nn, np
+from d2lbert.nn.layers import Dense, LayerNorm, grad_reqs, is_ours, values
 from d2lbert.text import CLS, SEP
 from d2lbert.transformer import Blocks, PositionalEncoding
 

@@ -15,18 +15,19 @@ from typing import Any, NamedTuple
 
 import numpy as onp
 
-from d2lbert import hub, words
+from d2lbert import hub
 from d2lbert.bert import get_tokens_and_segments
-from d2lbert.inputs import on_device
 from d2lbert.kernels import draw
 from d2lbert.machine.backend import gluon
-from d2lbert.numbered import (
+from d2lbert.nn.checks import on_device
+from d2lbert.text import CLS, SEP, Vocab, special_of
+from d2lbert.texts import words
+from d2lbert.texts.numbered_text import (
     Corpus,
     ParagraphsOfWords,
     shuffled_paragraphs,
     words_of,
 )
-from d2lbert.text import CLS, SEP, Vocab, special_of
 
 MIN_FREQ = 5
 

@@ -9,12 +9,12 @@ from d2lbert import kernels
 from d2lbert.bert import get_tokens_and_segments
 from d2lbert.bert_dataset import Batch
 from d2lbert.devices import wait_for_step_before
-from d2lbert.inputs import check_labels, check_whole, on_device
 from d2lbert.kernels import draw
-from d2lbert.layers import cross_entropy, is_ours
 from d2lbert.machine.backend import autograd, gluon
 from d2lbert.machine.files import new_run_folder, write_text
-from d2lbert.packing import at_real_places
+from d2lbert.nn.checks import check_labels, check_whole, on_device
+from d2lbert.nn.layers import cross_entropy, is_ours
+from d2lbert.nn.packed import at_real_places
 from d2lbert.progress import Accumulator, Animator, Timer, in_notebook
 from d2lbert.text import special_of
 

@@ -12,13 +12,13 @@ import urllib.parse
 from pathlib import Path
 from typing import NamedTuple
 
-from d2lbert import wikitext
 from d2lbert.machine import cache, transfers
 from d2lbert.machine.archives import ArchiveError, unpack
 from d2lbert.machine.files import file_digest, replacing
 from d2lbert.machine.terminal import warn
 from d2lbert.machine.transfers import HubError, fetch
-from d2lbert.wikitext import PUBLISHED, TEST_FILE, TRAIN_FILE, VALID_FILE
+from d2lbert.texts import wikitext
+from d2lbert.texts.wikitext import PUBLISHED, TEST_FILE, TRAIN_FILE, VALID_FILE
 
 DATA_URL = 'http://d2l-data.s3-accelerate.amazonaws.com/'
 

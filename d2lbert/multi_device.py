@@ -6,8 +6,8 @@ for each example. B batch.
 """
 from d2lbert.bert_pretraining import no_gradient, num_parameters
 from d2lbert.devices import try_all_gpus, wait_for_step_before
-from d2lbert.inputs import on_device
 from d2lbert.machine.backend import autograd, gluon
+from d2lbert.nn.checks import on_device
 from d2lbert.progress import Accumulator, Animator, Timer
 
 

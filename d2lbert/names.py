@@ -18,7 +18,7 @@ from d2lbert.transformer import (
 from d2lbert.bert import (
     BERTEncoder, BERTModel, MaskLM, NextSentencePred,
     get_tokens_and_segments)
-from d2lbert.bart import BARTModel
+from d2lbert.pretrained.families.bart import BARTModel
 from d2lbert.bert_dataset import (
     _get_mlm_data_from_tokens, _get_next_sentence,
     _get_nsp_data_from_paragraph, _pad_bert_inputs, _read_wiki,
@@ -31,23 +31,23 @@ from d2lbert.multi_device import (
     train_batch_ch13, train_ch13)
 from d2lbert.natural_language_inference import (
     BERTClassifier, SNLIBERTDataset, load_pretrained_model, read_snli)
-from d2lbert.encoding import encode
-from d2lbert.pretrained.sizes import bert_base, bert_large
-from d2lbert.pretrained.filling import fill_mask
+from d2lbert.pretrained.encoding import encode
+from d2lbert.pretrained.families.sizes import bert_base, bert_large
+from d2lbert.pretrained.fill_mask import fill_mask
 from d2lbert.pretrained.folders import load_pretrained, save_pretrained
 from d2lbert.pretrained.generation import generate
-from d2lbert.pretrained.wordpiece import WholeWords, WordPiece
-from d2lbert.corpus.opening import open_corpus
-from d2lbert.objectives.evaluation import evaluate
-from d2lbert.training.models import load_model
+from d2lbert.pretrained.tokenizers.tokenizer import WholeWords, WordPiece
+from d2lbert.corpus.corpus import open_corpus
+from d2lbert.objectives.figures import evaluate
+from d2lbert.training.load import load_model
 from d2lbert.training.pretraining import pretrain
-from d2lbert.finetuning.tasks import TASKS, read_task
+from d2lbert.finetuning.tasks.catalog import TASKS, read_task
 from d2lbert.finetuning.finetuning import finetune
 from d2lbert.finetuning.prediction import evaluate_finetuned, predict
-from d2lbert.finetuning.runs import load_finetuned, load_run
+from d2lbert.finetuning.saved_runs import load_finetuned, load_run
 from d2lbert.pictures.attention import plot_attention
-from d2lbert.pictures.parting import sense_accuracy
-from d2lbert.pictures.record import plot_history
+from d2lbert.pictures.sense_accuracy import sense_accuracy
+from d2lbert.pictures.run_records import plot_history
 from d2lbert.pictures.senses import plot_senses
 from d2lbert.pictures.show import show
 

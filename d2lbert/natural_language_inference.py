@@ -12,12 +12,12 @@ from d2lbert import hub
 from d2lbert.bert import BERTModel
 from d2lbert.bert_dataset import _check_max_len
 from d2lbert.devices import try_all_gpus
-from d2lbert.layers import Dense, load_parameters
 from d2lbert.machine.backend import gluon, nn
 from d2lbert.machine.files import read_json
-from d2lbert.numbered import stretched
-from d2lbert.packing import at_first_places
+from d2lbert.nn.layers import Dense, load_parameters
+from d2lbert.nn.packed import at_first_places
 from d2lbert.text import CLS, PAD, RESERVED, SEP, UNK, Vocab, tokenize
+from d2lbert.texts.numbered_text import stretched
 
 #: What the labels of SNLI are numbered by; pairs without one are left out.
 SNLI_LABELS = 'entailment', 'contradiction', 'neutral'

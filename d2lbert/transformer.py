@@ -4,10 +4,11 @@ B batch, T tokens, H hiddens, F feed-forward hiddens, R rows (see attention).
 """
 import numpy as onp
 
-from d2lbert.attention import MultiHeadAttention, Rows
+from d2lbert.attention import MultiHeadAttention
 from d2lbert.kernels import ops
-from d2lbert.layers import Dense, LayerNorm, grad_reqs, is_ours, values
 from d2lbert.machine.backend import nn, np
+from d2lbert.nn.layers import Dense, LayerNorm, grad_reqs, is_ours, values
+from d2lbert.nn.packed import Rows
 
 
 class PositionWiseFFN(nn.Block):

@@ -1,5 +1,5 @@
 """Commands in this process, and the statuses they end with."""
-from d2lbert.command.line import main
+from d2lbert.command.cli import main
 
 
 def status_of(argv):

@@ -5,8 +5,8 @@ And what two runs that are the same have in common.
 import numpy as onp
 
 import d2lbert as d2l
-from d2lbert.launch import job
-from d2lbert.training.run import Run
+from d2lbert.launch import launcher
+from d2lbert.training.loop import Run
 
 
 def result(out):
@@ -36,7 +36,7 @@ def by_one_and_two(settings, folder):
     """
     flags = [text for name, value in settings.items() for text in (
         '--' + name.replace('_', '-'), str(value))]
-    job.launch(['-c', f"""
+    launcher.launch(['-c', f"""
 import sys
 sys.argv[0] = 'd2lbert'
 from d2lbert.command.worker import worker

@@ -5,7 +5,7 @@ import numpy as onp
 
 import d2lbert as d2l
 from d2lbert.machine.backend import np
-from d2lbert.pretrained.wordpiece import WholeWords, WordPiece
+from d2lbert.pretrained.tokenizers.tokenizer import WholeWords, WordPiece
 
 WORDS = ['a', 'bird', 'crane', 'flies', 'grey', 'is', 'it', 'of', 'old',
          'over', 'river', 'sleeps', 'the', 'tree', 'under', 'wing']

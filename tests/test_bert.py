@@ -6,7 +6,7 @@ import reference
 import d2lbert as d2l
 from d2lbert import kernels
 from d2lbert.machine.backend import autograd, gluon, init, mx, np, npx
-from d2lbert.training.runs import load_parameters, save_parameters
+from d2lbert.training.saved_runs import load_parameters, save_parameters
 
 V, H, F, N, MAX_LEN = 30, 8, 12, 2, 12
 EDITIONS = ['learnable', 'sinusoidal']

@@ -17,14 +17,12 @@ ORDER = [
     '_version',
     'machine',          # the door to MXNet, cores, GPUs, cache, whole files
     'kernels',          # operators in C++ and their plain twins
-    'progress', 'devices', 'wikitext', 'hub', 'text',   # the book's tools
-    'words', 'numbered',                                # a text as numbers
-    'inputs', 'layers', 'attention', 'packing',         # below the pages
-    'transformer', 'bert',                              # the pages
+    'progress', 'devices', 'text',      # the book's tools
+    'nn',               # below the pages: checks, layers, rows without padding
+    'texts',            # below the pages: words, vocabularies, files of text
+    'hub', 'attention', 'transformer', 'bert',      # the book's pages
     'bert_dataset', 'bert_pretraining',
     'multi_device', 'natural_language_inference',
-    'bart',             # an encoder with a decoder behind it
-    'pooling', 'unknown_words', 'encoding',        # many texts to vectors
     'pretrained',       # BERT as released
     'corpus',           # texts of any size
     'objectives',       # what a batch asks, its losses and figures
@@ -117,12 +115,11 @@ import d2lbert.text
 from d2lbert import hub, BERTModel
 def later():
     from d2lbert.machine import files
-    from d2lbert.training.runs import load_run
+    from d2lbert.training.saved_runs import load_run
     importlib.import_module('d2lbert.command.doctor')
     print('see d2lbert.progress', 'd2lbert')
     subprocess.run([sys.executable, '-m', 'd2lbert.devices'])
-''') == {'__init__', 'text', 'hub', 'machine.files', 'training.runs',
-         'command.doctor'}
+''') == {'__init__', 'text', 'hub', 'machine.files', 'training.saved_runs', 'command.doctor'}
 
 
 def test_no_module_is_long():

@@ -5,7 +5,7 @@ from test_bert import MAX_LEN, F, H, N, V, host_batch, on_device
 
 import d2lbert as d2l
 from d2lbert.machine.backend import autograd, init, mx
-from d2lbert.packing import at_first_places, at_real_places
+from d2lbert.nn.packed import at_first_places, at_real_places
 
 #: The structures of the families, small.
 RELATIVES = {

@@ -4,8 +4,8 @@ import pytest
 import reference
 
 import d2lbert as d2l
-from d2lbert.layers import LayerNorm
 from d2lbert.machine.backend import autograd, init, np
+from d2lbert.nn.layers import LayerNorm
 
 
 def ready(block, *inputs):

@@ -10,7 +10,7 @@ from nbformat import v4
 from d2lbert.book.tabs import TAB, is_ours, split_tabs, tabs_of
 from d2lbert.machine.arguments import failures_of
 from d2lbert.machine.files import parse_json
-from d2lbert.machine.textfiles import whole
+from d2lbert.texts.text_files import whole
 
 PICTURE = '(a picture)'
 #: Where the living edition keeps the outputs of its Markdown sources.

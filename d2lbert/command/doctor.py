@@ -268,9 +268,9 @@ def _processor_row(mx):
     value, named, used = str(processor()), 'native', None
     if mx is not None:
         from d2lbert import kernels
-        from d2lbert.kernels import isa
+        from d2lbert.kernels import instruction_sets
         try:
-            named = isa.chosen()
+            named = instruction_sets.chosen()
         except ValueError as error:
             return Row('processor', BAD, f'{value}; {error}',
                        "'Settings from outside' in the README lists "

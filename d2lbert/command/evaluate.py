@@ -25,7 +25,7 @@ def add(commands):
 def run(args):
     """Print the figures, a line each; returns the exit status."""
     from d2lbert.training.evaluation import evaluate_run
-    from d2lbert.training.runs import is_finetuned
+    from d2lbert.training.saved_runs import is_finetuned
     if is_finetuned(args.folder):
         from d2lbert.finetuning.prediction import evaluations
         if args.corpus is not None:

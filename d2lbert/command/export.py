@@ -14,7 +14,7 @@ def add(commands):
         'embeddings.')
     export.add_argument('folder', metavar='RUN', help='a run folder')
     export.add_argument('out', metavar='FOLDER', help='the folder to make')
-    export.set_defaults(run=run, needs='d2lbert.finetuning.runs')
+    export.set_defaults(run=run, needs='d2lbert.finetuning.saved_runs')
     back = commands.add_parser(
         'import', help='write a pretrained model as a run',
         description='Write the model of a folder of config.json, '
@@ -24,14 +24,14 @@ def add(commands):
     back.add_argument('folder', metavar='FOLDER',
                       help='a folder of a pretrained model')
     back.add_argument('out', metavar='RUN', help='the run folder to make')
-    back.set_defaults(run=run, needs='d2lbert.training.models')
+    back.set_defaults(run=run, needs='d2lbert.training.load')
 
 
 def run(args):
     """Write the folder; returns the exit status."""
     if args.command == 'export':
-        from d2lbert.finetuning.runs import export_run as work
+        from d2lbert.finetuning.saved_runs import export_run as work
     else:
-        from d2lbert.training.models import import_run as work
+        from d2lbert.training.load import import_run as work
     work(args.folder, args.out)
     return 0

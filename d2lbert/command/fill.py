@@ -15,13 +15,13 @@ def add(commands):
                       "[MASK] .'; for the whole words of a run, <mask>")
     fill.add_argument('--top', type=at_least(1), default=5, metavar='N',
                       help='how many tokens for each mask (default: 5)')
-    fill.set_defaults(run=run, needs='d2lbert.training.models')
+    fill.set_defaults(run=run, needs='d2lbert.training.load')
 
 
 def run(args):
     """Print the guesses; returns the exit status."""
-    from d2lbert.pretrained.filling import fill_mask
-    from d2lbert.training.models import load_model
+    from d2lbert.pretrained.fill_mask import fill_mask
+    from d2lbert.training.load import load_model
     net, tokenizer = load_model(args.folder, heads=(), trainable=False)
     guesses = fill_mask(net, tokenizer, args.text, args.top)
     print('\n\n'.join('\n'.join(

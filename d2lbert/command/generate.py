@@ -37,9 +37,9 @@ def add(commands):
 
 def run(args):
     """Print what is said, a line each; returns the exit status."""
-    from d2lbert.machine.texts import Lines
     from d2lbert.pretrained.generation import generate
-    from d2lbert.training.models import load_model
+    from d2lbert.texts.text_sources import Lines
+    from d2lbert.training.load import load_model
     if bool(args.texts) == (args.file is not None):
         raise UsageError('give texts, or --file FILE with a text on each '
                          'line' + (', not both' if args.file else ''))

@@ -9,12 +9,12 @@ from pathlib import Path
 from d2lbert.command.flags import at_least
 from d2lbert.command.pretrain import check, given
 from d2lbert.launch.addresses import LOCAL, read_hosts
-from d2lbert.launch.job import ROLE, SSH, LaunchError, launch
+from d2lbert.launch.launcher import ROLE, SSH, LaunchError, launch
 from d2lbert.machine import openmp
 from d2lbert.machine.arguments import UsageError, usage
 from d2lbert.machine.files import free_run_name
 from d2lbert.training.interrupts import Interrupted
-from d2lbert.training.pace import check_clock
+from d2lbert.training.schedule import check_clock
 from d2lbert.training.settings import complete
 
 #: What Python runs as a worker, before the arguments of its command.

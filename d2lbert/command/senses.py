@@ -21,13 +21,13 @@ def add(commands):
         'layer, and by step of what was kept')
     add('--force', action='store_true', help='replace the figure, if there '
         'is one')
-    senses.set_defaults(run=run, needs='d2lbert.pictures.parting')
+    senses.set_defaults(run=run, needs='d2lbert.pictures.sense_accuracy')
 
 
 def run(args):
     """Print the table; returns the exit status."""
-    from d2lbert.pictures.given import check_figure, save_figure
-    from d2lbert.pictures.parting import plot_parting, table, told_of
+    from d2lbert.pictures.inputs import check_figure, save_figure
+    from d2lbert.pictures.sense_accuracy import plot_parting, table, told_of
     if args.out is not None:
         check_figure(args.out, args.force, args.folders)
     several = []

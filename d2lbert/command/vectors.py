@@ -11,14 +11,14 @@ from pathlib import Path
 
 import numpy as onp
 
-from d2lbert.command.formats import read_npy, vectors_file
-from d2lbert.encoding import Text, TextEncoder
+from d2lbert.command.vector_files import read_npy, vectors_file
 from d2lbert.machine.arguments import UsageError
 from d2lbert.machine.terminal import note
-from d2lbert.machine.texts import Lines
+from d2lbert.pretrained.encoding import Text, TextEncoder
+from d2lbert.pretrained.unknown_words import UnknownWords
 from d2lbert.progress import bar
-from d2lbert.training.models import is_run, load_model
-from d2lbert.unknown_words import UnknownWords
+from d2lbert.texts.text_sources import Lines
+from d2lbert.training.load import is_run, load_model
 
 #: Texts that are encoded again to check vectors from a file.
 CHECKED = 8

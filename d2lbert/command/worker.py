@@ -12,7 +12,7 @@ def worker():
     MXNet's own way out of Python waits for all other workers to finish.
     """
     try:
-        from d2lbert.command.line import main
+        from d2lbert.command.cli import main
     except KeyboardInterrupt:
         os._exit(130)
     for stream in (sys.stdout, sys.stderr):

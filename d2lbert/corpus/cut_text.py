@@ -6,13 +6,13 @@ import random
 
 import numpy as onp
 
-from d2lbert.corpus.numbering import WordTypes, counted, looked_up, spread
-from d2lbert.corpus.reading import stretches_of
+from d2lbert.corpus.text_reader import stretches_of
+from d2lbert.corpus.word_types import WordTypes, counted, looked_up, spread
 from d2lbert.machine.threads import in_order
-from d2lbert.numbered import BLOCK_WORDS, stretched
 from d2lbert.progress import bar
 from d2lbert.text import RESERVED, UNK, UNK_ID
-from d2lbert.words import line_ends
+from d2lbert.texts.numbered_text import BLOCK_WORDS, stretched
+from d2lbert.texts.words import line_ends
 
 # Bytes before a cut text's numbers, so that their file can become a .npy
 ROOM_FOR_HEADER = 128

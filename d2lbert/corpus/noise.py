@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as onp
 
 from d2lbert.corpus.spans import TOKENS, WORDS, Spans, hide_spans
-from d2lbert.numbered import Corpus, stretched
+from d2lbert.texts.numbered_text import Corpus, stretched
 
 #: The mean length of a span in words, and the longest that is drawn.
 MEAN, LONGEST = 3, 10

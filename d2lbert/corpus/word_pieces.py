@@ -1,15 +1,9 @@
 """Words of a text in the pieces of a vocabulary, each word cut once."""
 import numpy as onp
 
-from d2lbert.corpus.numbering import (
-    WordTypes,
-    counted,
-    narrow,
-    roomy,
-    spread,
-)
+from d2lbert.corpus.word_types import WordTypes, counted, narrow, roomy, spread
 from d2lbert.kernels.cut import SPARE
-from d2lbert.numbered import stretched
+from d2lbert.texts.numbered_text import stretched
 
 
 class PieceTypes:

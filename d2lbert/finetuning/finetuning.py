@@ -2,14 +2,14 @@
 import functools
 from pathlib import Path
 
-from d2lbert.finetuning import seeds as several
+from d2lbert.finetuning import seed_runs as several
 from d2lbert.finetuning.objective import FineTuning
 from d2lbert.finetuning.settings import ANEW, SEEDS, complete
 from d2lbert.machine.terminal import steady_output
-from d2lbert.training.folder import RunFolder
 from d2lbert.training.interrupts import StopRequest
+from d2lbert.training.loop import Run
 from d2lbert.training.pretraining import Kind, resumed
-from d2lbert.training.run import Run
+from d2lbert.training.run_folder import RunFolder
 
 
 def finetune(task=None, data=None, model=None, out=None, force=False,

@@ -6,13 +6,13 @@ text. B sequences, T tokens, R rows (see `packing`), H hiddens, K scores.
 """
 import numpy as onp
 
-from d2lbert.bart import restored
-from d2lbert.inputs import on_device
 from d2lbert.kernels import ops
-from d2lbert.layers import Dense
 from d2lbert.machine.backend import init, nn, npx
-from d2lbert.packing import at_first_places, at_real_places, host
-from d2lbert.pretrained.families import family_of, net_of
+from d2lbert.nn.checks import on_device
+from d2lbert.nn.layers import Dense
+from d2lbert.nn.packed import at_first_places, at_real_places, host
+from d2lbert.pretrained.families.bart import restored
+from d2lbert.pretrained.families.family import family_of, net_of
 
 #: What is scored: the whole text, by the hidden layer over its first token
 #: (labels, or one number), or each of its tokens (tags; begin and end).

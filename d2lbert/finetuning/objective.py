@@ -5,24 +5,20 @@ from collections import namedtuple
 from pathlib import Path
 
 from d2lbert.devices import shards
-from d2lbert.finetuning import metrics, runs
+from d2lbert.finetuning import metrics, saved_runs
+from d2lbert.finetuning.batches import batch_of, epoch_of
+from d2lbert.finetuning.datasets import folder_of, pretrained_model, read_part
 from d2lbert.finetuning.heads import WHOLE, FineTuned
-from d2lbert.finetuning.inputs import batch_of, epoch_of
-from d2lbert.finetuning.kinds import KINDS, About
 from d2lbert.finetuning.scoring import encode, outputs_of
-from d2lbert.finetuning.sources import (
-    folder_of,
-    pretrained_model,
-    read_part,
-)
-from d2lbert.finetuning.tables import shown
-from d2lbert.finetuning.tasks import TASKS, named
+from d2lbert.finetuning.task_kinds import KINDS, About
+from d2lbert.finetuning.tasks.catalog import TASKS, named
+from d2lbert.finetuning.tasks.tables import shown
 from d2lbert.machine.backend import mx
 from d2lbert.machine.files import read_json
 from d2lbert.machine.hardware import require_memory
-from d2lbert.pretrained.families import family_of
-from d2lbert.training.best import best_step
-from d2lbert.training.runs import RunError
+from d2lbert.pretrained.families.family import family_of
+from d2lbert.training.best_weights import best_step
+from d2lbert.training.saved_runs import RunError
 
 
 class FineTuning:
@@ -111,7 +107,7 @@ class FineTuning:
     @property
     def vocab(self):
         """What the run folder begins with, in place of a `Vocab`."""
-        return runs.SavedTokenizer(self.tokenizer)
+        return saved_runs.SavedTokenizer(self.tokenizer)
 
     def net(self, devices):
         """The net with its pretrained weights, and new ones in its head."""
@@ -213,7 +209,7 @@ def begun_net(folder):
     except (OSError, ValueError) as error:
         raise RunError(f'{folder / "config.json"} is damaged: {error}'
                        ) from None
-    return runs.made_of(config, folder)
+    return saved_runs.made_of(config, folder)
 
 
 def check_kind(bert, task):

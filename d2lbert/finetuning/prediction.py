@@ -4,21 +4,21 @@ those that somebody has.
 from pathlib import Path
 
 from d2lbert.devices import parse_devices
-from d2lbert.finetuning.conll import Sentences
-from d2lbert.finetuning.kinds import KINDS
+from d2lbert.finetuning.datasets import folder_of, read_part
 from d2lbert.finetuning.objective import digest, evaluated
-from d2lbert.finetuning.runs import load_finetuned
+from d2lbert.finetuning.saved_runs import load_finetuned
 from d2lbert.finetuning.scoring import outputs_of
-from d2lbert.finetuning.sources import folder_of, read_part
-from d2lbert.finetuning.squad import Questions
 from d2lbert.finetuning.swag import Choices
-from d2lbert.finetuning.tables import Examples
-from d2lbert.finetuning.tasks import answered, find_beside, read_task
+from d2lbert.finetuning.task_kinds import KINDS
+from d2lbert.finetuning.tasks.catalog import answered, find_beside, read_task
+from d2lbert.finetuning.tasks.conll import Sentences
+from d2lbert.finetuning.tasks.squad import Questions
+from d2lbert.finetuning.tasks.tables import Examples
 from d2lbert.machine.arguments import UsageError, check_out, short, writing
-from d2lbert.machine.rows import ROW_FORMATS, check_rows_out, write_rows
+from d2lbert.machine.table_files import ROW_FORMATS, check_rows_out, write_rows
 from d2lbert.machine.terminal import note
-from d2lbert.machine.texts import Lines
-from d2lbert.training.runs import RunError, read_config
+from d2lbert.texts.text_sources import Lines
+from d2lbert.training.saved_runs import RunError, read_config
 
 
 def predict(net, tokenizer, texts, pairs=None, shown=None):

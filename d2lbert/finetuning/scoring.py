@@ -3,10 +3,10 @@ import contextlib
 
 import numpy as onp
 
+from d2lbert.finetuning.batches import batch_of, to_score
 from d2lbert.finetuning.heads import WHOLE
-from d2lbert.finetuning.inputs import batch_of, to_score
-from d2lbert.inputs import on_device
 from d2lbert.machine.backend import autograd
+from d2lbert.nn.checks import on_device
 from d2lbert.progress import bar
 
 

@@ -3,7 +3,7 @@
 Those of both kinds of run have the same names, meanings and checks.
 `python -m d2lbert.finetuning.settings` prints the README's list.
 """
-from d2lbert.finetuning.tasks import TASKS
+from d2lbert.finetuning.tasks.catalog import TASKS
 from d2lbert.training import settings as pretraining
 from d2lbert.training.settings import PATHS, Setting, checked, table
 

@@ -5,8 +5,8 @@ Commonsense Inference". Its files are train.csv, val.csv and test.csv.
 """
 from typing import NamedTuple, Optional
 
-from d2lbert.finetuning import tables
-from d2lbert.finetuning.tables import TaskError
+from d2lbert.finetuning.tasks import tables
+from d2lbert.finetuning.tasks.tables import TaskError
 
 #: Columns of a file: the first sentence, the beginning of the second one, its
 #: endings, and the number of the right ending.

@@ -15,7 +15,7 @@ import stat
 import subprocess
 import tempfile
 
-from d2lbert.kernels import isa
+from d2lbert.kernels import instruction_sets
 from d2lbert.machine import cache
 from d2lbert.machine.files import locked
 from d2lbert.machine.terminal import warn
@@ -155,7 +155,7 @@ def _recipe(name, sources, mxnet):
     """Compiler command, all sources, and a file name that tells of both."""
     sources = [pathlib.Path(source) for source in sources]
     command, version = _compiler()
-    flags = [*isa.flags(), *FLAGS]
+    flags = [*instruction_sets.flags(), *FLAGS]
     key = hashlib.sha256()
     texts = list(sources)
     for folder in sorted({source.parent for source in sources}):

@@ -14,7 +14,7 @@ import sys
 import threading
 import warnings
 
-from d2lbert.machine import mxnet_wheel, standins
+from d2lbert.machine import arm_libraries, mxnet_wheel
 from d2lbert.machine.hardware import (  # noqa: F401  (build and gpus for others)
     CUDA_LIBRARIES,
     MXNET_VERSION,
@@ -175,8 +175,8 @@ def _import_mxnet():
         _check_numpy()
         if build() == 'cu112':
             _load_cuda()
-        elif standins.is_arm():
-            standins.load(mxnet_folders())
+        elif arm_libraries.is_arm():
+            arm_libraries.load(mxnet_folders())
     _keep_freed_memory()
     with warnings.catch_warnings(), threads_for_import():
         # Its own code is full of invalid escapes and the like

@@ -7,10 +7,10 @@ from typing import NamedTuple
 import numpy as onp
 
 from d2lbert.corpus.whole import WHOLE
-from d2lbert.inputs import on_device
 from d2lbert.machine.backend import np
+from d2lbert.nn.checks import on_device
+from d2lbert.nn.packed import at_real_places
 from d2lbert.objectives.generative import Generative
-from d2lbert.packing import at_real_places
 
 
 class CLMFigures(NamedTuple):

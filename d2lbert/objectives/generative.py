@@ -3,9 +3,9 @@
 M predicted tokens, H hiddens, V vocabulary.
 """
 from d2lbert.devices import shards
-from d2lbert.inputs import on_device
 from d2lbert.machine.backend import autograd, np
-from d2lbert.objectives.evaluation import mlm_figures, mlm_sums
+from d2lbert.nn.checks import on_device
+from d2lbert.objectives.figures import mlm_figures, mlm_sums
 from d2lbert.objectives.mlm import MLM
 from d2lbert.progress import Accumulator
 

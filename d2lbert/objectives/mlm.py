@@ -9,19 +9,15 @@ import numpy as onp
 from d2lbert.corpus.spans import SPANS, TOKENS, WORDS
 from d2lbert.devices import shards
 from d2lbert.machine.backend import autograd, np
-from d2lbert.objectives.boundary import BERTWithBoundary
-from d2lbert.objectives.evaluation import (
-    loss_and_accuracy,
-    mlm_figures,
-    mlm_sums,
-)
-from d2lbert.objectives.hidden import Hidden
+from d2lbert.objectives.figures import loss_and_accuracy, mlm_figures, mlm_sums
+from d2lbert.objectives.masked_tokens import Hidden
 from d2lbert.objectives.mlm_nsp import (
     MLMAndNSP,
     mlm_line,
     pairs_line,
     run_summary,
 )
+from d2lbert.objectives.span_boundary import BERTWithBoundary
 from d2lbert.progress import Accumulator
 
 

@@ -12,15 +12,15 @@ from d2lbert.bert_pretraining import (
     _get_batch_loss_bert,
     summary,
 )
-from d2lbert.corpus.opening import open_corpus
-from d2lbert.layers import cross_entropy
+from d2lbert.corpus.corpus import open_corpus
 from d2lbert.machine.backend import gluon
 from d2lbert.machine.hardware import require_memory
-from d2lbert.objectives.evaluation import Figures, evaluate
-from d2lbert.objectives.initial import initialize
-from d2lbert.pretrained.families import net_of
-from d2lbert.pretrained.sizes import DISTILLED, PUBLISHED
-from d2lbert.pretrained.vocabulary import PieceVocab, same_pieces
+from d2lbert.nn.layers import cross_entropy
+from d2lbert.objectives.figures import Figures, evaluate
+from d2lbert.objectives.initializers import initialize
+from d2lbert.pretrained.families.family import net_of
+from d2lbert.pretrained.families.sizes import DISTILLED, PUBLISHED
+from d2lbert.pretrained.tokenizers.vocabulary import PieceVocab, same_pieces
 
 #: Word pieces that are learnt where no number of them is given.
 PIECES = 8000

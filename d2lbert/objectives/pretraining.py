@@ -1,6 +1,6 @@
 """The objectives of `pretrain`, by the names that a setting has for them."""
 from d2lbert.objectives.clm import CLM
-from d2lbert.objectives.denoise import Denoise
+from d2lbert.objectives.denoising import Denoise
 from d2lbert.objectives.mlm import MLM, MLMAndSBO
 from d2lbert.objectives.mlm_nsp import MLMAndNSP, MLMAndSOP
 

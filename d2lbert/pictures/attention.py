@@ -2,8 +2,8 @@
 import math
 
 from d2lbert.bert import get_tokens_and_segments
-from d2lbert.pictures.given import short, vocab_of
-from d2lbert.pictures.inside import attention_of
+from d2lbert.pictures.activations import attention_of
+from d2lbert.pictures.inputs import short, vocab_of
 from d2lbert.text import special_of
 
 #: Points of a token's label, inches of a panel at least, and of a figure's
@@ -27,7 +27,7 @@ def plot_attention(net, tokens, tokens_b=None, *, tokenizer=None, vocab=None,
     Where tokens are many, every second,
     third ... is named, so that names do not overlap.
     """
-    from d2lbert.pictures.picture import Picture
+    from d2lbert.pictures.figures import Picture
     ids, segments, names, special = _numbered(net, tokens, tokens_b,
                                               tokenizer, vocab)
     weights = attention_of(net, ids, segments)          # (L, N, T, T)

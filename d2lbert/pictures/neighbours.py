@@ -3,7 +3,7 @@ from typing import Any, NamedTuple
 
 import numpy as onp
 
-from d2lbert.pictures.inside import vectors_by_layer
+from d2lbert.pictures.activations import vectors_by_layer
 
 #: Neighbours that are kept of each token and layer.
 TOP = 6

@@ -1,8 +1,8 @@
 """The uses of a word as a figure: points, with a mark for each sense."""
-from d2lbert.pictures import samples
-from d2lbert.pictures.given import short, tokenizer_of
-from d2lbert.pictures.points import sense_points
-from d2lbert.pictures.record import STYLES
+from d2lbert.pictures import sample_texts
+from d2lbert.pictures.inputs import short, tokenizer_of
+from d2lbert.pictures.run_records import STYLES
+from d2lbert.pictures.sense_points import sense_points
 
 #: Points of a label, inches of a panel's side, letters of a word in a label.
 POINTS, PANEL, LETTERS = 7, 4.2, 11
@@ -35,7 +35,7 @@ def plot_senses(net, word, sentences=None, *, senses=None, tokenizer=None,
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-    from d2lbert.pictures.picture import Picture
+    from d2lbert.pictures.figures import Picture
     uses = _uses(word, sentences, senses)
     found = sense_points(net, tokenizer_of(net, tokenizer, vocab), word, uses)
     layers = _chosen(layer, len(found.points))
@@ -67,7 +67,7 @@ def _uses(word, sentences, senses):
     if not isinstance(word, str) or not word.strip():
         raise TypeError(f'word must be a word, not {word!r}')
     if sentences is None:
-        found = samples.noted(word)
+        found = sample_texts.noted(word)
         if not found:
             raise ValueError(f'the sample corpus notes no senses of {word!r}: '
                              'give sentences that have it')
@@ -79,7 +79,7 @@ def _uses(word, sentences, senses):
     if senses is not None and len(senses) != len(sentences):
         raise ValueError(f'there are {len(senses)} senses for '
                          f'{len(sentences)} sentences: give one for each')
-    return samples.uses_of(word, sentences, senses)
+    return sample_texts.uses_of(word, sentences, senses)
 
 
 def _chosen(wanted, count):

@@ -5,16 +5,16 @@ from pathlib import Path
 from d2lbert._version import __version__
 from d2lbert.finetuning.prediction import predict
 from d2lbert.machine.arguments import UsageError, check_out, writing
-from d2lbert.pictures import points, samples
-from d2lbert.pictures.given import loaded
-from d2lbert.pictures.guesses import guesses_of
-from d2lbert.pictures.inside import attention_of
+from d2lbert.pictures import sample_texts, sense_points
+from d2lbert.pictures.activations import attention_of
+from d2lbert.pictures.inputs import loaded
+from d2lbert.pictures.mask_guesses import guesses_of
 from d2lbert.pictures.neighbours import neighbours_of
 from d2lbert.pictures.page import FINE, MOST, Page, packed
-from d2lbert.pictures.record import name_of, read_record
-from d2lbert.pretrained.filling import has_mask_head
-from d2lbert.training.models import is_run
-from d2lbert.training.runs import RunError, is_finetuned
+from d2lbert.pictures.run_records import name_of, read_record
+from d2lbert.pretrained.fill_mask import has_mask_head
+from d2lbert.training.load import is_run
+from d2lbert.training.saved_runs import RunError, is_finetuned
 
 #: What is shown where nobody says what: the book's two cranes.
 TEXTS = ('a crane is flying', ('a crane driver came', 'he just left'))
@@ -73,7 +73,8 @@ def gathered(model, texts=None, words=None, file=None, text_field=None):
     sample = _sample(folder, file, text_field)
     asked = [word for text in texts for part in text if part
              for word in re.findall(r'\w+', part.lower())]
-    sentences = samples.chosen(sample, {*asked, *map(str.lower, words or ())})
+    sentences = sample_texts.chosen(
+        sample, {*asked, *map(str.lower, words or ())})
     places, near = neighbours_of(net, tokenizer, encoded, sentences)
     shown = [_shown(*one) for one in zip(texts, encoded)]
     guess = has_mask_head(net) and tokenizer.mask_id is not None
@@ -151,10 +152,10 @@ def _size(param):
 
 def _sample(folder, file, text_field):
     if file is not None:
-        return samples.of_file(file, text_field)
+        return sample_texts.of_file(file, text_field)
     if folder is not None and is_run(folder) and not is_finetuned(folder):
-        return samples.of_run(folder)
-    return samples.bundled()
+        return sample_texts.of_run(folder)
+    return sample_texts.bundled()
 
 
 # What is known of each text
@@ -227,10 +228,10 @@ def _senses(net, tokenizer, sample, asked, words):
     for word in dict.fromkeys(map(str.lower, words or ())):
         found.append(_points(net, tokenizer, sample, word))
     if words is None:
-        common = samples.common(sample)
+        common = sample_texts.common(sample)
         likely = [word for word in dict.fromkeys(asked)
                   if word not in common and not word.isdigit()]
-        likely.sort(key=lambda word: not samples.noted(word))
+        likely.sort(key=lambda word: not sample_texts.noted(word))
         for word in likely:
             if len(found) < SENSED:
                 try:
@@ -241,12 +242,13 @@ def _senses(net, tokenizer, sample, asked, words):
 
 
 def _points(net, tokenizer, sample, word, fewest=3):
-    uses = samples.noted(word) or samples.uses_of(word, sample.sentences)
+    uses = (sample_texts.noted(word)
+            or sample_texts.uses_of(word, sample.sentences))
     if len(uses) < fewest:
         raise ValueError(f'the word {word!r} is in {len(uses)} of the '
                          f'sentences of {sample.name}: three are the fewest '
                          'that make a picture')
-    found = points.sense_points(net, tokenizer, word, uses)
+    found = sense_points.sense_points(net, tokenizer, word, uses)
     senses = [use.sense for use in found.uses]
     names = sorted(set(senses) - {None})
     return dict(

@@ -11,16 +11,17 @@ import numpy as onp
 
 from d2lbert.machine.backend import init, mx
 from d2lbert.machine.files import new_folder, write_text
-from d2lbert.machine.finite import count_not_finite, warn_not_finite
+from d2lbert.machine.nonfinite import count_not_finite, warn_not_finite
 from d2lbert.machine.terminal import warn
-from d2lbert.pretrained import config as configs
-from d2lbert.pretrained import names, storage
-from d2lbert.pretrained.bounds import check_layers
-from d2lbert.pretrained.families import family_of, net_of
-from d2lbert.pretrained.names import HEADS, PARTS
-from d2lbert.pretrained.sentence_folders import files_of, load_pooling
-from d2lbert.pretrained.storage import PretrainedError
-from d2lbert.pretrained.wordpiece import WordPiece
+from d2lbert.pretrained import tensor_files
+from d2lbert.pretrained.families import config as configs
+from d2lbert.pretrained.families import tensor_names
+from d2lbert.pretrained.families.family import family_of, net_of
+from d2lbert.pretrained.families.tensor_names import HEADS, PARTS
+from d2lbert.pretrained.sentence_transformers import files_of, load_pooling
+from d2lbert.pretrained.size_checks import check_layers
+from d2lbert.pretrained.tensor_files import PretrainedError
+from d2lbert.pretrained.tokenizers.tokenizer import WordPiece
 
 
 class Difference(NamedTuple):
@@ -79,7 +80,7 @@ def load_pretrained(folder, ctx=None, heads=HEADS, trainable=True):
     """
     opened = open_folder(folder)
     net, tokenizer = fill_net(
-        opened, names.table(opened.keywords, opened.config['skip']),
+        opened, tensor_names.table(opened.keywords, opened.config['skip']),
         lambda: net_of(opened.keywords), ctx, trainable)
     _say(net.pretrained, heads)
     return net, tokenizer
@@ -103,15 +104,15 @@ def open_folder(folder):
             'config.json, model.safetensors and tokenizer.json or vocab.txt '
             '(nothing is fetched by name)')
     keywords, config = configs.keywords(folder / 'config.json')
-    found = storage.stored(folder)
+    found = tensor_files.stored(folder)
     try:
         check_layers(keywords, len(found))
     except ValueError as error:
         raise PretrainedError(f'{folder} does not hold what its config.json '
                               f'describes: {error}') from None
     family = family_of(keywords)
-    current = {name: found[theirs]
-               for name, theirs in names.in_table(found, family).items()}
+    renamed = tensor_names.in_table(found, family)
+    current = {name: found[theirs] for name, theirs in renamed.items()}
     _leave_out_copies(folder, family, current)
     if not _is_tied(keywords, current):
         keywords['tie_embeddings'] = False
@@ -151,7 +152,7 @@ def _leave_out(keywords, family, current, skip):
     """Let the net go without heads that the folder need not have."""
     lost = {part for part in family.optional
             if not any(line.name in current
-                       for line in names.table(keywords, skip)
+                       for line in tensor_names.table(keywords, skip)
                        if line.part == part)}
     if lost:
         keywords['heads'] = tuple(part for part in keywords['heads']
@@ -174,8 +175,9 @@ def _leave_out_copies(folder, family, current):
 
 def _are_one(a, b):
     """Whether two `Stored` tensors hold the same."""
-    return (a.shape == b.shape and {a.dtype, b.dtype} <= set(storage.TYPES)
-            and onp.array_equal(storage.read(a), storage.read(b)))
+    return (a.shape == b.shape
+            and {a.dtype, b.dtype} <= set(tensor_files.TYPES)
+            and onp.array_equal(tensor_files.read(a), tensor_files.read(b)))
 
 
 def _is_tied(keywords, current):
@@ -204,12 +206,13 @@ def _compare(lines, current):
         # The second name wins, as it does where both are one in memory
         one = strangers.pop(line.name, None)
         where = strangers.pop(line.also, None) or one
-        expected = storage.shown(line.shape)
+        expected = tensor_files.shown(line.shape)
         if where is None:
             if not line.spare:
                 differences.append(Difference(line.name, 'missing', expected,
                                               '', line.part))
-        elif where.shape != line.shape or where.dtype not in storage.TYPES:
+        elif (where.shape != line.shape
+              or where.dtype not in tensor_files.TYPES):
             differences.append(Difference(where.name, 'misshapen', expected,
                                           str(where), line.part))
     return differences + [Difference(where.name, 'left over', '', str(where),
@@ -247,7 +250,7 @@ def _fill(net, lines, current, spread, ctx):
             param.initialize(ctx=ctx, default_init=init.Normal(spread))
             continue
         param.initialize(init.Zero(), ctx)
-        values = storage.read(where)
+        values = tensor_files.read(where)
         counts[where.name] = count_not_finite(values)
         param.set_data((values[::-1] if line.turned else values)[line.skip:]
                        .reshape(param.shape))
@@ -302,8 +305,8 @@ def _tensors(net, pad_id):
     params = net._collect_params_with_prefix()
     kind = getattr(net, 'kind', None)
     skip = configs.skipped(family_of(net.config), pad_id)
-    lines = names.table(net.config, skip) if kind is None else (
-        names.finetuned(net.config, kind, net.num_scores, skip))
+    lines = tensor_names.table(net.config, skip) if kind is None else (
+        tensor_names.finetuned(net.config, kind, net.num_scores, skip))
     ours = {line.ours for line in lines}
     if net.config['tie_embeddings'] and kind is None:
         ours.add(f'mlm.mlp.{len(net.mlm.mlp) - 1}.weight')
@@ -341,7 +344,7 @@ def write_folder(folder, config, tensors, tokenizer, generation=None,
     generation_config.json is to say, if there is one; others: {name: JSON}
     of more files. It appears when all is written.
     """
-    storage.safetensors()       # before anything is done
+    tensor_files.safetensors()       # before anything is done
     with new_folder(folder) as part:
         for name, said in (('config.json', config),
                            (configs.GENERATION, generation),
@@ -351,5 +354,5 @@ def write_folder(folder, config, tensors, tokenizer, generation=None,
                 write_text(part / name, json.dumps(
                     said, indent=2, sort_keys=True) + '\n')
         tokenizer.save(part)
-        storage.write(part / storage.WEIGHTS, tensors,
-                      Path(folder, storage.WEIGHTS))
+        tensor_files.write(part / tensor_files.WEIGHTS, tensors,
+                      Path(folder, tensor_files.WEIGHTS))

@@ -10,13 +10,13 @@ from typing import NamedTuple, Optional, Union
 
 import numpy as onp
 
-from d2lbert.bart import Caches, read
-from d2lbert.encoding import text_bar
-from d2lbert.inputs import on_device
 from d2lbert.machine.arguments import check_model
 from d2lbert.machine.backend import autograd
 from d2lbert.machine.terminal import warn, warn_once
-from d2lbert.pretrained.config import GENERATED, generation_of_run
+from d2lbert.nn.checks import on_device
+from d2lbert.pretrained.encoding import text_bar
+from d2lbert.pretrained.families.bart import Caches, read
+from d2lbert.pretrained.families.config import GENERATED, generation_of_run
 
 #: Texts that are worked on together.
 TEXTS = 16

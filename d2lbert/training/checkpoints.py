@@ -14,10 +14,10 @@ import numpy as onp
 from d2lbert.machine import npz
 from d2lbert.machine.backend import np
 from d2lbert.machine.files import parse_json, replacing
-from d2lbert.machine.finite import count_not_finite, warn_not_finite
-from d2lbert.pretrained.bounds import check_sizes
-from d2lbert.pretrained.vocabulary import PieceVocab
-from d2lbert.pretrained.wordpiece import WordPiece
+from d2lbert.machine.nonfinite import count_not_finite, warn_not_finite
+from d2lbert.pretrained.size_checks import check_sizes
+from d2lbert.pretrained.tokenizers.tokenizer import WordPiece
+from d2lbert.pretrained.tokenizers.vocabulary import PieceVocab
 from d2lbert.text import RESERVED, Vocab
 
 FORMAT = 'd2lbert checkpoint 1'

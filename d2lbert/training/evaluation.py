@@ -6,7 +6,12 @@ from d2lbert.machine.terminal import is_quiet
 from d2lbert.objectives.mlm_nsp import read_corpus
 from d2lbert.objectives.pretraining import OBJECTIVES
 from d2lbert.progress import watched
-from d2lbert.training.runs import RunError, load_parts, load_run, read_config
+from d2lbert.training.saved_runs import (
+    RunError,
+    load_parts,
+    load_run,
+    read_config,
+)
 from d2lbert.training.settings import BOOK, complete
 
 

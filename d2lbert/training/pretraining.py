@@ -8,15 +8,15 @@ from typing import Any, NamedTuple
 from d2lbert.machine import workers
 from d2lbert.machine.files import read_json
 from d2lbert.machine.terminal import steady_output
+from d2lbert.objectives.distillation import Taught
 from d2lbert.objectives.pretraining import OBJECTIVES
-from d2lbert.objectives.teaching import Taught
 from d2lbert.training import checkpoints
-from d2lbert.training.folder import RunFolder
 from d2lbert.training.interrupts import StopRequest
-from d2lbert.training.run import Run
-from d2lbert.training.runs import RunError, is_finetuned
+from d2lbert.training.loop import Run
+from d2lbert.training.run_folder import RunFolder
+from d2lbert.training.saved_runs import RunError, is_finetuned
 from d2lbert.training.settings import ANEW, complete
-from d2lbert.training.teaching import Teacher
+from d2lbert.training.teacher import Teacher
 
 #: Settings that name files and folders that a run reads.
 READS = ('corpus', 'valid', 'vocab', 'teacher')

@@ -5,8 +5,8 @@ import re
 import shutil
 from pathlib import Path
 
-from d2lbert.pretrained.wordpiece import FILES
-from d2lbert.training import pace
+from d2lbert.pretrained.tokenizers.tokenizer import FILES
+from d2lbert.training import schedule
 
 #: Marks a run that is not finished. Whoever writes the run holds a lock on
 #: this file, which the system lets go of however the process ends.
@@ -16,7 +16,7 @@ UNFINISHED = 'unfinished'
 OWN = re.compile('|'.join([
     r'\..+\.part', r'(model|best|boundary)\.params', r'losses\.(csv|png)',
     r'config\.json', r'log\.txt', *map(re.escape, (
-        UNFINISHED, pace.FILE, *FILES))]))
+        UNFINISHED, schedule.FILE, *FILES))]))
 OWN_CHECKPOINTS = re.compile(r'step-\d+\.npz|\..+\.part')
 
 

@@ -84,8 +84,8 @@ PHASES = (('looking', 'opening', '_digests'), ('cutting', 'store', 'CutText'),
 @contextlib.contextmanager
 def timed_phases():
     """{phase: seconds} of what is opened in the block."""
-    from d2lbert.corpus import opening, store
-    modules, found, before = dict(opening=opening, store=store), {}, []
+    from d2lbert.corpus import corpus, text_store
+    modules, found, before = dict(opening=corpus, store=text_store), {}, []
 
     def timed(name, function):
         def call(*args, **keywords):
@@ -108,7 +108,7 @@ def timed_phases():
 
 
 def measure(text, num_batches, valid_share, fill, threads, pieces):
-    from d2lbert.corpus.opening import open_corpus
+    from d2lbert.corpus.corpus import open_corpus
     from d2lbert.kernels import draw
     from d2lbert.machine import hardware
     draw.library()  # compiles draw.cc where that is yet to be done
@@ -116,7 +116,7 @@ def measure(text, num_batches, valid_share, fill, threads, pieces):
         hardware.physical_cores = lambda: threads
     vocab = None
     if pieces:
-        from d2lbert.pretrained.wordpiece import WordPiece
+        from d2lbert.pretrained.tokenizers.tokenizer import WordPiece
         vocab = WordPiece.load(pieces)
     found = {'imported': memory('VmHWM')}
     for name in 'open', 'again':
@@ -192,7 +192,7 @@ def main():
             pieces = ['--pieces', folder]
             subprocess.run(
                 [sys.executable, '-c', 'import sys; from '
-                 'd2lbert.pretrained.wordpiece import WordPiece; '
+                 'd2lbert.pretrained.tokenizers.tokenizer import WordPiece; '
                  'WordPiece.train(sys.argv[1], int(sys.argv[2])).save('
                  'sys.argv[3])', args.text, args.pieces, folder],
                 env=surroundings(folder, args.plain), check=True)

@@ -53,14 +53,14 @@ class Job:
     """One task: its examples, and how often they are trained on."""
 
     def __init__(self, name, data):
-        from d2lbert.finetuning import tasks
         from d2lbert.finetuning.objective import first
-        self.task, self.data = tasks.TASKS[name], data
+        from d2lbert.finetuning.tasks import catalog
+        self.task, self.data = catalog.TASKS[name], data
         self.num_epochs, self.num_examples = TASKS[name]
-        self.train = tasks.read_task(self.task, data, 'train')
+        self.train = catalog.read_task(self.task, data, 'train')
         if self.num_examples:
             self.train = first(self.train, self.num_examples)
-        self.dev = tasks.read_task(self.task, data, 'dev')
+        self.dev = catalog.read_task(self.task, data, 'dev')
 
     def ours(self, model, seed, folder, **other):
         """Train; the metrics of the best epoch, and examples a second.
@@ -115,7 +115,7 @@ class Job:
         """A function that takes so many steps; their seconds, examples."""
         from d2lbert.finetuning.finetuning import KIND
         from d2lbert.machine.backend import npx
-        from d2lbert.training.run import Run
+        from d2lbert.training.loop import Run
         run = Run(KIND.objective, KIND.complete(dict(
             SETTINGS, task=self.task.name, data=str(self.data),
             model=str(model), num_epochs=self.num_epochs, seed=1,

@@ -97,12 +97,12 @@ def counts():
 
 def measure_exchange(steps):
     """Print the table of exchanges; seconds with two workers, two servers."""
-    from d2lbert.launch import job
+    from d2lbert.launch import launcher
     rows, million = [], build(CHAPTER)[1] / 1e6
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, 'seconds.json')
         for workers, servers in ((1, 1), (2, 1), (2, 2)):
-            job.launch([__file__, '--steps', str(steps), '--worker',
+            launcher.launch([__file__, '--steps', str(steps), '--worker',
                            str(path)], workers, servers)
             seconds = json.loads(path.read_text())
             rows.append((f'{workers} and {servers}', f'{million:.2f}',

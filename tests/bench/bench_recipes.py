@@ -38,8 +38,8 @@ class Ours:
 
     def __init__(self, kind, name, **settings):
         from d2lbert.objectives.mlm_nsp import held_out_batches
+        from d2lbert.training.loop import Run
         from d2lbert.training.pretraining import PRETRAINING
-        from d2lbert.training.run import Run
         from d2lbert.training.settings import complete
         self.kind, self.name = kind, name
         # It keeps no folder; held-out text is looked at from here
@@ -64,7 +64,7 @@ class Ours:
         return time.perf_counter() - began, history.num_steps - before
 
     def figures(self):
-        from d2lbert.objectives.evaluation import evaluate
+        from d2lbert.objectives.figures import evaluate
         with self.run.average.in_place():
             return evaluate(self.run.net, self.examples, self.run.devices)
 
@@ -88,7 +88,7 @@ class Theirs:
         return answer['seconds'], answer['steps']
 
     def figures(self):
-        from d2lbert.objectives.evaluation import Figures
+        from d2lbert.objectives.figures import Figures
         mlm, hits, words, nsp, told, pairs = self.peer.ask(
             'held_out', text='valid', batch_size=BATCH_SIZE)['sums']
         return Figures(mlm / words, math.exp(min(mlm / words, 700)),

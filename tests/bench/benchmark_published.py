@@ -19,8 +19,8 @@ class Published(Gluon):
         super().__init__(peer.d2l, peer.about)
 
     def build(self, vocab_size, sizes, precision):
-        from d2lbert.layers import Dense
-        from d2lbert.pretrained.sizes import PUBLISHED
+        from d2lbert.nn.layers import Dense
+        from d2lbert.pretrained.families.sizes import PUBLISHED
         hiddens, ffn_hiddens, heads, layers, dropout = sizes
         self.net = self.d2l.BERTModel(
             vocab_size, hiddens, ffn_hiddens, heads, layers,
@@ -44,7 +44,7 @@ class Published(Gluon):
                                              {'learning_rate': RATE})
 
     def _encode(self, shards):
-        from d2lbert.packing import at_real_places
+        from d2lbert.nn.packed import at_real_places
         (tokens,), (segments,), (lens,) = shards[:3]
         return at_real_places(self.net, tokens, segments, lens)
 

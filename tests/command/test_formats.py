@@ -11,8 +11,8 @@ import sentences
 from commands import refusal
 
 import d2lbert as d2l
-from d2lbert.command.formats import ROWS, vectors_file
-from d2lbert.command.line import main
+from d2lbert.command.cli import main
+from d2lbert.command.vector_files import ROWS, vectors_file
 
 pytest.importorskip('tokenizers')
 pytest.importorskip('safetensors')

@@ -17,14 +17,15 @@ import pytest
 from commands import refusal
 
 import d2lbert as d2l
-from d2lbert import encoding, hub
+from d2lbert import hub
 from d2lbert.__main__ import main
 from d2lbert.command import pretrain as pretrain_command
 from d2lbert.command import vectors as encoder
-from d2lbert.command.formats import vectors_file
 from d2lbert.command.pretrain import CARRYING_OUT
-from d2lbert.machine import texts
+from d2lbert.command.vector_files import vectors_file
 from d2lbert.objectives import mlm_nsp
+from d2lbert.pretrained import encoding
+from d2lbert.texts import text_sources
 from d2lbert.training import pretraining
 from d2lbert.training.settings import PATHS, SETTINGS, complete
 
@@ -551,7 +552,7 @@ def test_encode_answers_standard_input_line_by_line(run):
     (b'a' * 99999, 'lines.txt, line 1 is longer than 0 MiB: put each text')])
 def test_a_line_that_cannot_be_encoded_is_named(run, data, reason, capsys,
                                                 tmp_path, monkeypatch):
-    monkeypatch.setattr(texts, 'LONGEST', 1998)
+    monkeypatch.setattr(text_sources, 'LONGEST', 1998)
     (tmp_path / 'lines.txt').write_bytes(data)
     assert reason in fails(capsys, 'encode', run, '--file', 'lines.txt',
                            '--pool', 'cls', '--out', 'x.npy')

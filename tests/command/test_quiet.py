@@ -11,7 +11,7 @@ import pytest
 import sentences
 
 from d2lbert import progress
-from d2lbert.command.line import main
+from d2lbert.command.cli import main
 from d2lbert.machine import terminal
 
 pytest.importorskip('tokenizers')

@@ -9,7 +9,7 @@ from commands import refusal
 
 import d2lbert as d2l
 from d2lbert.command import vectors
-from d2lbert.command.line import main
+from d2lbert.command.cli import main
 
 pytest.importorskip('tokenizers')
 pytest.importorskip('safetensors')

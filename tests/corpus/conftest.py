@@ -2,7 +2,7 @@
 import pytest
 from texts import make_wiki, write
 
-from d2lbert.corpus.opening import open_corpus
+from d2lbert.corpus.corpus import open_corpus
 from d2lbert.machine import cache
 
 

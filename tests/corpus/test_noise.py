@@ -7,9 +7,9 @@ from test_spans import NUM_TOKENS, in_pieces
 from test_spans import text as make_text
 from texts import make_wiki, write
 
+from d2lbert.corpus.corpus import open_corpus
+from d2lbert.corpus.full_sentences import full_sentences
 from d2lbert.corpus.noise import INFILLED, LAW, Noise, Noised, poisson
-from d2lbert.corpus.opening import open_corpus
-from d2lbert.corpus.sentences import full_sentences
 from d2lbert.text import CLS, MASK, PAD, SEP
 
 text = make_text        # a fixture

@@ -8,12 +8,12 @@ import pytest
 from texts import make_wiki, write
 
 from d2lbert.bert_dataset import draw_examples, mask_pairs
-from d2lbert.corpus import cut_text, numbering, reading, store
-from d2lbert.corpus.opening import open_corpus
-from d2lbert.numbered import Corpus
-from d2lbert.pretrained import pieces as pieces_module
-from d2lbert.pretrained.vocabulary import PieceVocab
-from d2lbert.pretrained.wordpiece import WordPiece
+from d2lbert.corpus import cut_text, text_reader, text_store, word_types
+from d2lbert.corpus.corpus import open_corpus
+from d2lbert.pretrained.tokenizers import word_pieces as pieces_module
+from d2lbert.pretrained.tokenizers.tokenizer import WordPiece
+from d2lbert.pretrained.tokenizers.vocabulary import PieceVocab
+from d2lbert.texts.numbered_text import Corpus
 
 pytest.importorskip('tokenizers')
 
@@ -50,7 +50,7 @@ def cut_by_hand(tokenizer, text):
 @pytest.mark.parametrize('blocks', [None, 3])
 def test_sentences_are_those_of_the_tokenizer(monkeypatch, blocks):
     if blocks:      # many blocks instead of one
-        monkeypatch.setattr(store, 'STORED_WORDS', blocks)
+        monkeypatch.setattr(text_store, 'STORED_WORDS', blocks)
         monkeypatch.setattr(cut_text, 'BLOCK_WORDS', blocks)
     text = make_wiki(12)[0] + CASED
     valid = make_wiki(3, seed=5)[0] + ' Unseen wörds here . ok <unk> .\n'
@@ -106,8 +106,8 @@ def test_no_word_is_lost_where_words_are_forgotten(monkeypatch, own_cache):
     text = make_wiki(30)[0] + ' \n = X = \n \n a .  . b .   . c <unk> . \n'
     write('train.txt', text)
     learnt = opened('train.txt', pieces=150)
-    monkeypatch.setattr(reading, 'BLOCK_BYTES', 400)
-    monkeypatch.setattr(numbering, 'MAX_TYPES', 40)
+    monkeypatch.setattr(text_reader, 'BLOCK_BYTES', 400)
+    monkeypatch.setattr(word_types, 'MAX_TYPES', 40)
     for vocab in learnt.vocab, learnt.vocab.tokenizer:
         given = opened('train.txt', vocab=vocab)
         assert given.fingerprint != learnt.fingerprint      # of the settings
@@ -120,8 +120,8 @@ def test_no_word_is_lost_where_words_are_forgotten(monkeypatch, own_cache):
     few = opened('train.txt', pieces=150)
     assert sentences_of(few.train) == cut_by_hand(few.vocab.tokenizer, text)
     pruned = []
-    prune = numbering.WordTypes.prune
-    monkeypatch.setattr(numbering.WordTypes, 'prune', lambda self: (
+    prune = word_types.WordTypes.prune
+    monkeypatch.setattr(word_types.WordTypes, 'prune', lambda self: (
         pruned.append(len(self)), prune(self))[1])
     monkeypatch.setenv('D2LBERT_CACHE', 'off')
     assert opened('train.txt', vocab=learnt.vocab).train.num_words == (

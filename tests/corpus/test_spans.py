@@ -6,8 +6,8 @@ import numpy as onp
 import pytest
 from texts import make_wiki, write
 
-from d2lbert.corpus.opening import open_corpus
-from d2lbert.corpus.sentences import full_sentences
+from d2lbert.corpus.corpus import open_corpus
+from d2lbert.corpus.full_sentences import full_sentences
 from d2lbert.corpus.spans import (
     SPANS,
     TOKENS,

@@ -7,13 +7,19 @@ import numpy as onp
 import pytest
 from texts import make_wiki, write
 
-from d2lbert.corpus import cut_text, cutting, numbering, reading, store
+from d2lbert.corpus import (
+    cut_text,
+    splitters,
+    text_reader,
+    text_store,
+    word_types,
+)
+from d2lbert.corpus.corpus import open_corpus
 from d2lbert.corpus.cut_text import ROOM_FOR_HEADER, CutText
-from d2lbert.corpus.numbering import PlainNames, WordTypes
-from d2lbert.corpus.opening import open_corpus
+from d2lbert.corpus.word_types import PlainNames, WordTypes
 from d2lbert.kernels import cut
 from d2lbert.machine import hardware
-from d2lbert.words import paragraphs_of_lines, tokens_of_paragraphs
+from d2lbert.texts.words import paragraphs_of_lines, tokens_of_paragraphs
 
 # What could be taken for a blank, a line end, a full stop, another letter
 PARTS = [' ', '  ', ' . ', ' .  . ', '. ', ' .', '\t', '\x0b', '\x1c', '\x85',
@@ -42,7 +48,7 @@ def random_text(rng, ends):
 
 def cut_file(path, folder, lower=True):
     """What `CutText` has of a file: words, where they end, articles."""
-    found = CutText(folder, [path], cutting.BookCutter([path], False, lower),
+    found = CutText(folder, [path], splitters.BookCutter([path], False, lower),
                     False)
     names = found.types.names
     assert found.types.counts.tolist() == onp.bincount(
@@ -64,14 +70,14 @@ def test_a_text_is_cut_alike_wherever_it_is_parted(tmp_path, monkeypatch,
         # A packed file may have zeros in it
         path = write(tmp_path / f'{k}.gz', gzip.compress(text))
         for size in range(1, len(text) + 1, 1 + len(text) // 40):
-            monkeypatch.setattr(reading, 'BLOCK_BYTES', size)
+            monkeypatch.setattr(text_reader, 'BLOCK_BYTES', size)
             came.append((path, size, k % 3 > 0, cut_file(
                 path, tmp_path / f'{k}-{size}', k % 3 > 0)))
     assert len(came) > 200 and sum(bool(found[0]) for *_, found in came) > 60
     plain()
     for path, size, lower, found in came:
         # In which format a file is, its first block says
-        monkeypatch.setattr(reading, 'BLOCK_BYTES', size)
+        monkeypatch.setattr(text_reader, 'BLOCK_BYTES', size)
         assert found == cut_file(path, tmp_path / f'{path.stem}-{size}-plain',
                                  lower)
 
@@ -143,17 +149,17 @@ def test_words_are_forgotten_alike(monkeypatch, compiled):
             numbers = rng.randint(0, 70, 300).astype('int32')
             table = types.add(''.join(f'{name}\n' for name in names
                                       ).encode())
-            types.count(table, numbering.counted(numbers, 70, table))
+            types.count(table, word_types.counted(numbers, 70, table))
             became.append(numbers.tolist())
             if types.too_many:
                 became.append(types.prune().tolist())
         return became, types.names, types.counts.tolist()
     for name, most in (('MAX_TYPES', 100), ('MAX_CHARS', 400)):
         with monkeypatch.context() as patched:
-            patched.setattr(numbering, name, most)
+            patched.setattr(word_types, name, most)
             first = types_of()
             with pytest.MonkeyPatch.context() as slow:
-                slow.setattr(numbering, 'Names', PlainNames)
+                slow.setattr(word_types, 'Names', PlainNames)
                 assert types_of() == first
         assert any(-1 in some for some in first[0])
 
@@ -165,10 +171,10 @@ def test_any_number_of_threads_writes_the_same_bytes(
         tmp_path, monkeypatch, settings, most):
     if 'pieces' in settings:
         pytest.importorskip('tokenizers')
-    for module, name, value in ((reading, 'BLOCK_BYTES', 900),
+    for module, name, value in ((text_reader, 'BLOCK_BYTES', 900),
                                 (cut_text, 'BLOCK_WORDS', 50),
-                                (numbering, 'MAX_TYPES', most),
-                                (store, 'STORED_WORDS', 60)):
+                                (word_types, 'MAX_TYPES', most),
+                                (text_store, 'STORED_WORDS', 60)):
         monkeypatch.setattr(module, name, value)
     path = write('many', make_wiki(40)[0])
     written = []
@@ -184,7 +190,7 @@ def test_any_number_of_threads_writes_the_same_bytes(
 
 
 def test_an_error_of_a_later_stretch_waits_for_its_turn(monkeypatch):
-    monkeypatch.setattr(reading, 'BLOCK_BYTES', 64)
+    monkeypatch.setattr(text_reader, 'BLOCK_BYTES', 64)
     monkeypatch.setattr(hardware, 'physical_cores', lambda: 4)
     path = write('bad.txt', b'a . b\n\n' * 40 + b'\xff\n\n' + b'a . b\n\n' * 9
                  + b'\xfe\n\n')
@@ -194,7 +200,7 @@ def test_an_error_of_a_later_stretch_waits_for_its_turn(monkeypatch):
 
 def test_an_interrupted_cutting_leaves_no_thread_and_no_file(
         monkeypatch, own_cache):
-    monkeypatch.setattr(reading, 'BLOCK_BYTES', 64)
+    monkeypatch.setattr(text_reader, 'BLOCK_BYTES', 64)
     monkeypatch.setattr(hardware, 'physical_cores', lambda: 4)
 
     def interrupt(self, some):

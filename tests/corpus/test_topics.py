@@ -4,7 +4,7 @@ import pytest
 from texts import write
 
 from d2lbert.corpus import topics as topics_module
-from d2lbert.corpus.opening import open_corpus
+from d2lbert.corpus.corpus import open_corpus
 from d2lbert.corpus.topics import topics
 
 

@@ -2,10 +2,10 @@
 import pytest
 from prose import conll, tagged, write
 
-from d2lbert.finetuning.conll import read_conll
 from d2lbert.finetuning.metrics import entities
-from d2lbert.finetuning.tables import TaskError
-from d2lbert.finetuning.tasks import read_task
+from d2lbert.finetuning.tasks.catalog import read_task
+from d2lbert.finetuning.tasks.conll import read_conll
+from d2lbert.finetuning.tasks.tables import TaskError
 
 CONLL_2003 = '''\
 -DOCSTART- -X- O O

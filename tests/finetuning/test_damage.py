@@ -4,7 +4,7 @@ import random
 import pytest
 from prose import conll, glue, tagged, write, write_rows, write_squad
 
-from d2lbert.finetuning.tasks import read_task
+from d2lbert.finetuning.tasks.catalog import read_task
 
 GARBAGE = ['\t', '\n', '"', ',', '\r\n', '\ufeff', 'é', '{', ']', 'null',
            '-DOCSTART-', ' ', '\x00', '\ud7ff', '1e999']

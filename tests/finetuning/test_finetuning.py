@@ -13,13 +13,12 @@ from loops import result, step
 from safetensors.numpy import load_file, save_file
 
 import d2lbert as d2l
-from d2lbert.finetuning import finetuning, seeds
+from d2lbert.finetuning import finetuning, seed_runs
 from d2lbert.finetuning.settings import GROUPS, complete
 from d2lbert.machine.backend import mx, npx
-from d2lbert.training import checkpoints
-from d2lbert.training import run as loop
+from d2lbert.training import checkpoints, loop
 from d2lbert.training.interrupts import Stopped
-from d2lbert.training.runs import RunError
+from d2lbert.training.saved_runs import RunError
 from d2lbert.training.settings import table
 
 #: Five batches an epoch of the 40 examples.
@@ -481,7 +480,7 @@ def test_a_damaged_description_is_refused(name, value, words, given,
 
 
 def test_mean_and_spread_are_those_of_a_sample():
-    found = seeds.mean_and_spread([dict(x=1.0), dict(x=2.0), dict(x=6.0)])
+    found = seed_runs.mean_and_spread([dict(x=1.0), dict(x=2.0), dict(x=6.0)])
     assert found == dict(x=(3.0, 7 ** 0.5))
 
 

@@ -3,7 +3,7 @@ import models
 import numpy as onp
 import pytest
 
-from d2lbert.finetuning.inputs import (
+from d2lbert.finetuning.batches import (
     TEXTS,
     TOKENS,
     Batch,
@@ -12,10 +12,10 @@ from d2lbert.finetuning.inputs import (
     epoch_of,
     to_score,
 )
-from d2lbert.finetuning.kinds import About, Answers
 from d2lbert.finetuning.objective import FineTuning
-from d2lbert.finetuning.squad import Answer, Questions
-from d2lbert.pretrained.wordpiece import WholeWords
+from d2lbert.finetuning.task_kinds import About, Answers
+from d2lbert.finetuning.tasks.squad import Answer, Questions
+from d2lbert.pretrained.tokenizers.tokenizer import WholeWords
 from d2lbert.text import RESERVED, Vocab
 
 LENS = onp.random.RandomState(0).randint(2, 60, 203)

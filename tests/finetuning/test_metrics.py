@@ -12,8 +12,8 @@ import pytest
 
 from d2lbert.finetuning import metrics
 from d2lbert.finetuning.metrics import entities
-from d2lbert.finetuning.squad import Answer
-from d2lbert.finetuning.tasks import TASKS
+from d2lbert.finetuning.tasks.catalog import TASKS
+from d2lbert.finetuning.tasks.squad import Answer
 
 ORACLE = '''
 import json, sys, warnings

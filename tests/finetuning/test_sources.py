@@ -6,10 +6,10 @@ import pytest
 
 import d2lbert as d2l
 from d2lbert import hub
+from d2lbert.finetuning.datasets import read_part
 from d2lbert.finetuning.objective import FineTuning
 from d2lbert.finetuning.settings import complete
-from d2lbert.finetuning.sources import read_part
-from d2lbert.pretrained.wordpiece import WholeWords
+from d2lbert.pretrained.tokenizers.tokenizer import WholeWords
 
 SETTINGS = dict(task='snli', model='bert.small', num_epochs=1, batch_size=8,
                 max_len=24, seed=1)

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from prose import write, write_rows
 
-from d2lbert.finetuning.tables import (
+from d2lbert.finetuning.tasks.catalog import read_task
+from d2lbert.finetuning.tasks.tables import (
     Columns,
     Places,
     TaskError,
@@ -16,8 +17,7 @@ from d2lbert.finetuning.tables import (
     is_csv,
     rows_of,
 )
-from d2lbert.finetuning.tasks import read_task
-from d2lbert.machine import textfiles
+from d2lbert.texts import text_files
 
 
 def cells(path):
@@ -68,13 +68,13 @@ def test_lines_are_those_of_the_whole_file(monkeypatch):
     expected = text[1:].split('\n')
     path = write_file('x.tsv', text)
     for size in (1, 2, 7, 1 << 20):
-        monkeypatch.setattr(textfiles.pieces, '__defaults__',
+        monkeypatch.setattr(text_files.pieces, '__defaults__',
                             (lambda num_bytes: None, size))
-        assert list(textfiles.lines(path)) == expected
-    assert list(textfiles.lines(write_file('y', '\n\na\n'))) == ['', '', 'a']
+        assert list(text_files.lines(path)) == expected
+    assert list(text_files.lines(write_file('y', '\n\na\n'))) == ['', '', 'a']
     write_file('z', b'a\n' * 9 + b'b\xff\n')
     with pytest.raises(ValueError, match=r'z, line 10: byte 2 \(0xff\)'):
-        list(textfiles.lines('z'))
+        list(text_files.lines('z'))
 
 
 def test_the_name_says_what_parts_the_columns():

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from prose import glue, write, write_rows
 
-from d2lbert.finetuning import tasks
-from d2lbert.finetuning.tasks import PARTS, TASKS, TaskError, read_task
+from d2lbert.finetuning.tasks import catalog
+from d2lbert.finetuning.tasks.catalog import PARTS, TASKS, TaskError, read_task
 
 MRPC = 'Quality #1_ID #2_ID #1_String #2_String'
 
@@ -115,7 +115,7 @@ def test_the_published_layouts_are_read_as_they_are(
     assert (found.texts_a[0], found.texts_b and found.texts_b[0],
             found.labels and found.labels[0]) == expected
     assert len(found.texts_a) == 1 and found.skipped == 0
-    assert found.labels_names == tasks.named(name).labels
+    assert found.labels_names == catalog.named(name).labels
     assert found.path == str(path)
 
 
@@ -305,6 +305,6 @@ def test_the_diagnostic_set_is_read_with_its_labels(tmp_path):
                   'index sentence1 sentence2', ['0', A, B])
     assert read_task('ax', tmp_path, 'test').path == str(other)
     beside = tmp_path / 'MNLI'
-    assert tasks.find_beside(tasks.SIDES['ax'], beside, 'dev') == path
+    assert catalog.find_beside(catalog.SIDES['ax'], beside, 'dev') == path
     with pytest.raises(TaskError, match='no train part of task ax'):
         read_task('ax', tmp_path, 'train')

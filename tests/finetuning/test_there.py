@@ -14,11 +14,11 @@ import there
 import d2lbert as d2l
 from d2lbert.__main__ import main
 from d2lbert.finetuning import finetuning
-from d2lbert.finetuning.inputs import inputs_of
+from d2lbert.finetuning.batches import inputs_of
 from d2lbert.finetuning.scoring import outputs_of
 from d2lbert.finetuning.settings import complete
 from d2lbert.machine.backend import npx
-from d2lbert.training import run as loop
+from d2lbert.training import loop
 
 SETTINGS = dict(num_epochs=1, batch_size=8, lr=1e-3, max_len=48, seed=1,
                 stride=8)

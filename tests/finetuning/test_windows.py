@@ -10,7 +10,7 @@ import pytest
 from prose import squad, tagged, write
 
 from d2lbert.finetuning.metrics import exact_match, normalized
-from d2lbert.finetuning.squad import Answer, read_squad
+from d2lbert.finetuning.tasks.squad import Answer, read_squad
 from d2lbert.finetuning.windows import (
     IGNORED,
     Guess,
@@ -20,7 +20,7 @@ from d2lbert.finetuning.windows import (
     labels_of_pieces,
     labels_of_words,
 )
-from d2lbert.pretrained.wordpiece import WholeWords, WordPiece
+from d2lbert.pretrained.tokenizers.tokenizer import WholeWords, WordPiece
 from d2lbert.text import Vocab
 
 pytest.importorskip('tokenizers')

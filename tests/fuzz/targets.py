@@ -21,23 +21,20 @@ import prose  # noqa: E402
 import sentences  # noqa: E402
 
 import d2lbert as d2l  # noqa: E402
-from d2lbert.command.formats import Npy, read_npy  # noqa: E402
-from d2lbert.corpus.opening import open_corpus  # noqa: E402
-from d2lbert.finetuning.folders import load_finetuned_folder  # noqa: E402
+from d2lbert.command.vector_files import Npy, read_npy  # noqa: E402
+from d2lbert.corpus.corpus import open_corpus  # noqa: E402
+from d2lbert.finetuning.finetuned_folders import load_finetuned_folder  # noqa: E402
 from d2lbert.finetuning.heads import FineTuned  # noqa: E402
-from d2lbert.finetuning.kinds import About  # noqa: E402
-from d2lbert.finetuning.tasks import read_task  # noqa: E402
-from d2lbert.machine import cache, params, textfiles, texts  # noqa: E402
+from d2lbert.finetuning.task_kinds import About  # noqa: E402
+from d2lbert.finetuning.tasks.catalog import read_task  # noqa: E402
+from d2lbert.machine import cache, params  # noqa: E402
 from d2lbert.machine.archives import unpack  # noqa: E402
 from d2lbert.machine.backend import np, npx  # noqa: E402
-from d2lbert.pretrained.storage import (  # noqa: E402
-    DIGESTS,
-    INDEX,
-    WEIGHTS,
-)
-from d2lbert.pretrained.wordpiece import WordPiece  # noqa: E402
+from d2lbert.pretrained.tensor_files import DIGESTS, INDEX, WEIGHTS
+from d2lbert.pretrained.tokenizers.tokenizer import WordPiece  # noqa: E402
+from d2lbert.texts import text_files, text_sources  # noqa: E402
 from d2lbert.training import checkpoints  # noqa: E402
-from d2lbert.training.models import load_model  # noqa: E402
+from d2lbert.training.load import load_model  # noqa: E402
 
 #: Small folders with the names and numbers of other libraries.
 FIXTURES = Path(__file__).resolve().parents[1] / 'pretrained' / 'fixtures'
@@ -235,8 +232,8 @@ def _stored(folder):
 
 def _read_packed(folder):
     for path in sorted(folder.iterdir()):
-        for piece in textfiles.pieces(path):
-            assert len(piece) <= textfiles.PIECE_BYTES
+        for piece in text_files.pieces(path):
+            assert len(piece) <= text_files.PIECE_BYTES
 
 
 def _make_lines(folder):
@@ -247,7 +244,7 @@ def _make_lines(folder):
 
 def _read_lines(folder):
     path = str(folder / 'x.jsonl')
-    for _ in texts.pieces(texts.Source(path, path, 'text')):
+    for _ in text_sources.pieces(text_sources.Source(path, path, 'text')):
         pass
 
 

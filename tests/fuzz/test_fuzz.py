@@ -16,7 +16,7 @@ import pytest
 import targets
 
 import d2lbert
-from d2lbert.pretrained import storage
+from d2lbert.pretrained import tensor_files
 
 HERE = Path(__file__).resolve().parent
 
@@ -55,7 +55,7 @@ def test_findings_are_counted_by_their_kind(monkeypatch, tmp_path):
 
 def test_weights_that_lost_their_digest_are_told(tmp_path):
     path = tmp_path / 'x.safetensors'
-    storage.write(path, {'a': onp.ones(3, 'float32')}, 'x')
+    tensor_files.write(path, {'a': onp.ones(3, 'float32')}, 'x')
     whole = path.read_bytes()
     flipped = whole[:-1] + bytes([whole[-1] ^ 1])
     assert targets.has_lost_its_digest(path, flipped, whole)

@@ -23,8 +23,8 @@ from d2lbert.corpus.spans import SPANS, hide_spans
 from d2lbert.kernels import cut, draw
 from d2lbert.kernels import fused as ops
 from d2lbert.machine.backend import autograd, last_line, mx, np, npx
-from d2lbert.numbered import Corpus
 from d2lbert.text import RESERVED, Vocab
+from d2lbert.texts.numbered_text import Corpus
 
 MOST = 50       # allocations of one case
 

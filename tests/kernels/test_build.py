@@ -15,9 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from d2lbert import kernels, words
+from d2lbert import kernels
 from d2lbert.kernels import BuildError, build, draw
 from d2lbert.machine import cache, files
+from d2lbert.texts import words
 
 
 @pytest.fixture(autouse=True)

@@ -8,8 +8,8 @@ import pytest
 from d2lbert.bert_dataset import draw_examples
 from d2lbert.corpus import spans
 from d2lbert.kernels import cut, draw
-from d2lbert.numbered import Corpus
 from d2lbert.text import RESERVED, Vocab
+from d2lbert.texts.numbered_text import Corpus
 
 
 @pytest.fixture(autouse=True)

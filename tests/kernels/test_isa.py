@@ -10,12 +10,12 @@ import emulation
 import pytest
 
 from d2lbert import kernels
-from d2lbert.kernels import build, isa
+from d2lbert.kernels import build, instruction_sets
 from d2lbert.machine.processor import Processor, processor
 
 HERE = Path(__file__).resolve().parent
 X86 = Processor('x86_64', 'Intel', '6', '94', '', frozenset(
-    isa.SETS['avx2'].needs.split()))
+    instruction_sets.SETS['avx2'].needs.split()))
 
 
 def runs_here(name):
@@ -23,7 +23,7 @@ def runs_here(name):
     try:
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv('D2LBERT_ISA', name)
-            isa.chosen()
+            instruction_sets.chosen()
     except ValueError as error:
         pytest.skip(str(error))
 
@@ -35,14 +35,14 @@ def runs_here(name):
     ('avx2', X86._replace(machine='aarch64'), 'this processor is aarch64')])
 def test_what_this_processor_cannot_run_is_refused(name, this, why,
                                                    monkeypatch):
-    monkeypatch.setattr(isa, 'processor', lambda: this)
+    monkeypatch.setattr(instruction_sets, 'processor', lambda: this)
     monkeypatch.setenv('D2LBERT_ISA', name)
     with pytest.raises(ValueError, match=f'D2LBERT_ISA is .*{why}'):
-        isa.flags()
+        instruction_sets.flags()
 
 
 def test_a_lower_set_is_allowed_and_another_library(monkeypatch, compiler):
-    monkeypatch.setattr(isa, 'processor', lambda: X86)
+    monkeypatch.setattr(instruction_sets, 'processor', lambda: X86)
     names = set()
     for name in ('', 'native', 'avx2', 'sse'):
         monkeypatch.setenv('D2LBERT_ISA', name)
@@ -79,7 +79,7 @@ def test_the_operators_say_what_they_were_compiled_for():
     known = processor().sets
     assert floats == {'AVX-512': 16, 'AVX2': 8, 'AVX': 8}.get(
         name.split(' with ')[0], 4)
-    if isa.chosen() == 'native' and known:
+    if instruction_sets.chosen() == 'native' and known:
         assert name.startswith(known[0])
 
 
@@ -106,8 +106,9 @@ def test_the_operators_on_an_emulated_arm(tmp_path):
     program, flags = tmp_path / 'operators', build.FLAGS
     sources = [kernels.FOLDER / name for name in kernels.SOURCES]
     made = subprocess.run(
-        ['g++' if native else cross, *isa.SETS['neon'].flags, *flags,
-         '-static', f'-I{include}', f'-I{kernels.FOLDER}',
+        ['g++' if native else cross,
+         *instruction_sets.SETS['neon'].flags, *flags, '-static',
+         f'-I{include}', f'-I{kernels.FOLDER}',
          str(HERE / 'arm.cc'), *map(str, sources), str(interface), '-o',
          str(program)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     assert made.returncode == 0, made.stdout.decode()

@@ -17,10 +17,10 @@ import pytest
 
 from d2lbert.__main__ import main, parser
 from d2lbert.command import launch
-from d2lbert.launch import addresses, guard, job
+from d2lbert.launch import addresses, guard, launcher
 from d2lbert.launch.processes import GUARD
 from d2lbert.machine import hardware, workers
-from d2lbert.training.folder import RunFolder
+from d2lbert.training.run_folder import RunFolder
 
 needs_proc = pytest.mark.skipif(not Path('/proc/self/environ').exists(),
                                 reason='looks for processes in /proc')
@@ -37,7 +37,7 @@ from d2lbert.launch import job
 # and servers sleep
 COMMAND = LAUNCHER + f'''
 from d2lbert.command import launch
-from d2lbert.command.line import main
+from d2lbert.command.cli import main
 launch.WORKER = ['-c', sys.argv.pop(1)]
 launch.ROLE = ['-c', {SLEEP!r}]
 sys.argv.insert(1, 'launch')
@@ -131,7 +131,7 @@ def check_two_workers(folder):
 
 
 def test_two_workers_with_half_batches_equal_one_with_whole_ones(tmp_path):
-    job.launch([WORKER, str(tmp_path / '{rank}.npz'), '5', '40'])
+    launcher.launch([WORKER, str(tmp_path / '{rank}.npz'), '5', '40'])
     check_two_workers(tmp_path)
 
 
@@ -148,9 +148,9 @@ def test_a_killed_worker_ends_the_training_of_all(tmp_path, mark, capfd):
             killed.append(time.monotonic())
             os.kill(pid, signal.SIGKILL)
     threading.Thread(target=kill, daemon=True).start()
-    with pytest.raises(job.LaunchError,
+    with pytest.raises(launcher.LaunchError,
                        match='^worker 1 was killed by SIGKILL after'):
-        job.launch([WORKER, str(tmp_path / '{rank}.npz'), '1000000', '0'])
+        launcher.launch([WORKER, str(tmp_path / '{rank}.npz'), '1000000', '0'])
     assert time.monotonic() - killed[0] < 15
     assert processes(mark) == []
 
@@ -307,9 +307,9 @@ def test_a_worker_with_another_text_is_refused(tmp_path, capfd):
         (tmp_path / f'{rank}.txt').write_text(
             f'bird {rank} sings . it flies {rank} . it sings . \n\n' * 40,
             encoding='utf-8')
-    with pytest.raises(job.LaunchError, match='another text than the '
+    with pytest.raises(launcher.LaunchError, match='another text than the '
                                                  'first: name a --corpus'):
-        job.launch(['-c', f'''
+        launcher.launch(['-c', f'''
 import sys
 sys.argv[0] = 'd2lbert'
 from d2lbert.command.worker import worker
@@ -328,7 +328,7 @@ worker()
 
 
 def test_only_worker_0_prints_without_its_name(capfd):
-    job.launch(['-c', '''
+    launcher.launch(['-c', '''
 import os, sys
 rank, count = os.environ['D2LBERT_RANK'], os.environ['D2LBERT_NUM_WORKERS']
 print(f'worker {rank} of {count}: \\u2713', end='', flush=True)
@@ -344,7 +344,7 @@ print(f'{rank} warns', file=sys.stderr)
 def test_hosts_take_workers_and_servers_in_turn(ssh, mark, capfd,
                                                 monkeypatch):
     monkeypatch.setenv('MXNET_OF_THE_USER', '7')
-    job.launch(['-c', '''
+    launcher.launch(['-c', '''
 import os
 env = os.environ
 print(*(env.get(name) for name in (
@@ -385,8 +385,8 @@ def test_a_killed_launcher_leaves_no_process_on_other_hosts(
 
 
 def test_a_python_that_hosts_lack_is_named(ssh):
-    with pytest.raises(job.LaunchError, match='(?s)/no/python'):
-        job.launch(['-c', SLEEP], hosts=['127.0.0.1'], ssh=ssh,
+    with pytest.raises(launcher.LaunchError, match='(?s)/no/python'):
+        launcher.launch(['-c', SLEEP], hosts=['127.0.0.1'], ssh=ssh,
                       remote_python='/no/python', role=['-c', SLEEP])
 
 
@@ -488,11 +488,11 @@ def test_a_job_of_one_machine_is_out_of_reach_for_others(
         sockets.append(addresses.reserve_socket())
         Path('sockets').write_text(' '.join(map(str, sockets)))
         return sockets[-1]
-    monkeypatch.setattr(job, 'reserve_socket', reserve)
+    monkeypatch.setattr(launcher, 'reserve_socket', reserve)
     Path('sockets').touch()
     before = os.umask(0o022)
     try:
-        job.launch(['-c', LISTENING, mark], root_uri=root_uri)
+        launcher.launch(['-c', LISTENING, mark], root_uri=root_uri)
     finally:
         os.umask(before)
     # The scheduler, a server and two workers; who may write may connect
@@ -511,9 +511,9 @@ def test_sockets_have_names_that_nobody_uses(tmp_path, monkeypatch):
 
 
 def test_a_server_executes_nothing_that_it_is_sent(tmp_path, capfd):
-    with pytest.raises(job.LaunchError, match='(?s)server 0 ended with '
+    with pytest.raises(launcher.LaunchError, match='(?s)server 0 ended with '
                        '.*an optimizer was sent to this server'):
-        job.launch(['-c', f'''
+        launcher.launch(['-c', f'''
 import pickle, sys, time
 from d2lbert.machine import workers
 from d2lbert.machine.backend import mx, np

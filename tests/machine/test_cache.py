@@ -14,7 +14,7 @@ import pytest
 from d2lbert import hub
 from d2lbert.__main__ import main
 from d2lbert.bert_dataset import load_data
-from d2lbert.corpus.opening import open_corpus
+from d2lbert.corpus.corpus import open_corpus
 from d2lbert.kernels import build
 from d2lbert.machine import cache, files
 

@@ -17,7 +17,7 @@ from d2lbert.objectives.clm import CLM
 from d2lbert.pretrained.generation import continued_ids, how_of
 from d2lbert.training import checkpoints, pretraining
 from d2lbert.training.evaluation import evaluate_run
-from d2lbert.training.models import export_run
+from d2lbert.training.load import export_run
 from d2lbert.training.settings import complete
 
 V, H, N, T = 25, 6, 2, 9

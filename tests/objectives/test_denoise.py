@@ -9,14 +9,14 @@ from loops import prepared as prepared_run
 from loops import result, step
 
 import d2lbert as d2l
-from d2lbert.bart import restored
 from d2lbert.corpus.noise import Noised
 from d2lbert.machine.backend import autograd, np, npx
 from d2lbert.machine.terminal import TextWarning
-from d2lbert.objectives.denoise import NOISE_SHARE, Denoise
+from d2lbert.objectives.denoising import NOISE_SHARE, Denoise
+from d2lbert.pretrained.families.bart import restored
 from d2lbert.training import checkpoints, pretraining
 from d2lbert.training.evaluation import evaluate_run
-from d2lbert.training.models import export_run, import_run
+from d2lbert.training.load import export_run, import_run
 from d2lbert.training.settings import complete
 
 V, H, T = 25, 6, 9

@@ -11,12 +11,12 @@ import d2lbert as d2l
 from d2lbert import hub
 from d2lbert.bert_dataset import Batch
 from d2lbert.machine.backend import autograd, mx, np, npx
-from d2lbert.objectives import evaluation
+from d2lbert.objectives import figures
 from d2lbert.objectives.mlm_nsp import read_corpus
 from d2lbert.text import Vocab
 from d2lbert.training.evaluation import evaluate_run
 from d2lbert.training.history import RunHistory
-from d2lbert.training.runs import RunError
+from d2lbert.training.saved_runs import RunError
 from d2lbert.training.settings import complete
 
 V, H, F, N, T, P = 40, 8, 12, 2, 9, 3
@@ -176,7 +176,7 @@ def test_who_only_guesses_unknown_words_knows_no_word():
 
 
 def test_figures_of_earlier_versions_can_be_read():
-    history, again = (RunHistory(['mlm', 'nsp'], evaluation.Figures)
+    history, again = (RunHistory(['mlm', 'nsp'], figures.Figures)
                       for _ in range(2))
     history.held_out[3] = (5.0, 148.4, 0.2, 0.6, 0.7)
     again.restore(history.to_dict())
@@ -219,7 +219,7 @@ def test_evaluating_a_run_repeats_its_last_held_out_figures(run):
         '2', '3']
     close(evaluate_run(run, devices='cpu'),
           [float(rows[-1][f'held_out_{name}'])
-           for name in evaluation.Figures._fields], rtol=1e-6)
+           for name in figures.Figures._fields], rtol=1e-6)
 
 
 def test_other_files_are_read_with_the_runs_own_vocabulary(run, tmp_path):

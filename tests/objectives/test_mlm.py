@@ -14,12 +14,12 @@ import d2lbert as d2l
 from d2lbert.corpus.spans import Masked
 from d2lbert.devices import shards
 from d2lbert.machine.backend import autograd, np, npx
-from d2lbert.objectives.boundary import POSITION_UNITS, BERTWithBoundary
 from d2lbert.objectives.mlm import MLM, MLMAndSBO
+from d2lbert.objectives.span_boundary import POSITION_UNITS, BERTWithBoundary
 from d2lbert.text import RESERVED, Vocab
 from d2lbert.training import checkpoints, pretraining
 from d2lbert.training.evaluation import evaluate_run
-from d2lbert.training.runs import RunError
+from d2lbert.training.saved_runs import RunError
 from d2lbert.training.settings import complete
 
 V, H, N, T, P = 25, 6, 2, 12, 5

@@ -13,12 +13,12 @@ from loops import step
 
 import d2lbert as d2l
 from d2lbert.machine.backend import autograd, np, npx
-from d2lbert.objectives.teaching import begin, cosine_loss, soft_loss
+from d2lbert.objectives.distillation import begin, cosine_loss, soft_loss
 from d2lbert.training import checkpoints, pretraining
 from d2lbert.training.evaluation import evaluate_run
-from d2lbert.training.runs import RunError
+from d2lbert.training.saved_runs import RunError
 from d2lbert.training.settings import complete
-from d2lbert.training.teaching import Teacher
+from d2lbert.training.teacher import Teacher
 
 TINY = dict(corpus='sample', batch_size=40, max_len=32, num_steps=4, seed=1)
 SIZES = dict(num_hiddens=8, ffn_num_hiddens=12)

@@ -8,7 +8,7 @@ import pytest
 import sentences
 
 import d2lbert as d2l
-from d2lbert.pictures.inside import attention_of
+from d2lbert.pictures.activations import attention_of
 from d2lbert.pictures.page import Page, joined
 from d2lbert.pictures.show import gathered
 

@@ -10,8 +10,13 @@ import sentences
 
 import d2lbert as d2l
 from d2lbert.machine.backend import nn, np
-from d2lbert.pictures import guesses, neighbours, points, samples
-from d2lbert.pictures.inside import attention_of, vectors_by_layer
+from d2lbert.pictures import (
+    mask_guesses,
+    neighbours,
+    sample_texts,
+    sense_points,
+)
+from d2lbert.pictures.activations import attention_of, vectors_by_layer
 from d2lbert.transformer import Blocks
 
 TEXTS = [('a grey bird flies', 'it is a crane'), ('the old tree',),
@@ -101,7 +106,7 @@ def test_vectors_by_layer_are_those_of_encode(keywords, small):
 def test_guesses_are_those_of_fill_mask(small):
     net, tokenizer = small
     words = 'the old crane flies'.split()
-    hidden = guesses.guesses_of(net, tokenizer,
+    hidden = mask_guesses.guesses_of(net, tokenizer,
                                 tokenizer.encode(' '.join(words)), 4)
     assert hidden[0] is hidden[-1] is None
     for k, word in enumerate(words):
@@ -142,33 +147,34 @@ def test_neighbours_are_the_nearest_of_their_kind(small):
 
 def test_senses_are_of_the_word_in_the_sample_corpus(small):
     net, tokenizer = small
-    uses = samples.noted('Crane')
+    uses = sample_texts.noted('Crane')
     assert {use.sense for use in uses} == {'bird', 'machine'}
-    found = points.sense_points(net, tokenizer, 'crane', uses)
+    found = sense_points.sense_points(net, tokenizer, 'crane', uses)
     assert found.uses == uses and found.points.shape == (3, len(uses), 2)
     for sentence, begin, end, _ in uses:
         assert sentence[begin:end].lower() == 'crane'
     # Two principal components: no more than the vectors, and centred
     onp.testing.assert_allclose(found.points.mean(axis=1), 0, atol=1e-5)
     with pytest.raises(ValueError, match="'xyz' stands in 0"):
-        points.sense_points(net, tokenizer, 'xyz', [])
+        sense_points.sense_points(net, tokenizer, 'xyz', [])
 
 
 def test_a_sample_has_sentences_with_the_words_asked_for(tmp_path):
-    sample = samples.bundled()
-    some = samples.chosen(sample, {'crane'})
+    sample = sample_texts.bundled()
+    some = sample_texts.chosen(sample, {'crane'})
     assert len(set(some)) == len(some) <= len(sample.sentences)
     assert sum('crane' in one.lower().split() for one in some) >= 15
     (tmp_path / 'x.txt').write_text('one crane\n\n two cranes \n')
-    assert samples.of_file('x.txt').sentences == ['one crane', 'two cranes']
+    assert sample_texts.of_file('x.txt').sentences == [
+        'one crane', 'two cranes']
 
 
 def test_the_examples_of_a_word_come_from_all_over_a_text():
-    sample = samples.Sample('x', [f'crane number {k}' for k in range(1000)])
-    found = [int(one.split()[-1]) for one in samples.chosen(sample, set())]
-    assert len(found) == samples.SENTENCES
+    sample = sample_texts.Sample('x', [f'crane number {k}' for k in range(1000)])
+    found = [int(one.split()[-1]) for one in sample_texts.chosen(sample, set())]
+    assert len(found) == sample_texts.SENTENCES
     assert found == list(range(0, 1000, 4))
-    uses = samples.uses_of('crane', sample.sentences, most=10)
+    uses = sample_texts.uses_of('crane', sample.sentences, most=10)
     assert [use.sentence for use in uses] == [
         f'crane number {k}' for k in range(0, 1000, 100)]
 
@@ -176,7 +182,7 @@ def test_the_examples_of_a_word_come_from_all_over_a_text():
 def test_a_word_is_not_found_within_another():
     sentences = ['two cranes fly', 'a decrane', 'The CRANE .', 'crane2',
                  'cranes and a crane']
-    assert [(use.sentence, use.begin, use.end) for use in samples.uses_of(
+    assert [(use.sentence, use.begin, use.end) for use in sample_texts.uses_of(
         'crane', sentences)] == [
             ('The CRANE .', 4, 9), ('cranes and a crane', 13, 18)]
 

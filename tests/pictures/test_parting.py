@@ -4,7 +4,7 @@ import pytest
 import sentences
 
 import d2lbert as d2l
-from d2lbert.pictures import parting, samples
+from d2lbert.pictures import sample_texts, sense_accuracy
 from d2lbert.training import checkpoints
 
 TINY = dict(corpus='sample', batch_size=100, max_len=32, num_hiddens=8,
@@ -20,7 +20,7 @@ def small():
 
 
 def test_each_noted_word_has_its_forms_and_two_senses():
-    noted = samples.noted_words()
+    noted = sample_texts.noted_words()
     assert len(noted) == 32
     for word, uses in noted.items():
         assert len({use.sense for use in uses}) == 2
@@ -36,7 +36,7 @@ def test_the_figure_is_that_of_loops_over_encode(small):
     assert found.words == ['crane', 'bank'] and found.rates.shape == (3, 2)
     tokenizer = sentences.whole_words()
     for k, word in enumerate(found.words):
-        uses = samples.noted_words()[word]
+        uses = sample_texts.noted_words()[word]
         senses = [use.sense for use in uses]
         assert found.counts[k] == len(uses)
         assert found.chances[k] == max(map(senses.count, senses)) / len(uses)
@@ -65,14 +65,14 @@ def test_planted_senses_part_and_equal_vectors_do_not():
     apart = ~onp.eye(5, dtype=bool)
     planted = onp.where(senses == 'x', 1, -1)[:, None] + rng.normal(
         0, 0.1, (5, 6))
-    assert parting._nearest_agree(planted, senses, apart) == 1
+    assert sense_accuracy._nearest_agree(planted, senses, apart) == 1
     # Four others, of which one (of an x) or two (of a y) have its sense
     equal = onp.tile(rng.normal(size=6).astype('float32'), (5, 1))
-    assert parting._nearest_agree(equal, senses, apart) == pytest.approx(
-        (2 * 1 / 4 + 3 * 2 / 4) / 5)
+    agreeing = sense_accuracy._nearest_agree(equal, senses, apart)
+    assert agreeing == pytest.approx((2 * 1 / 4 + 3 * 2 / 4) / 5)
     # Those of one sentence are not compared: the two x are in one
     apart[0, 3] = apart[3, 0] = False
-    assert parting._nearest_agree(planted, senses, apart) == 3 / 5
+    assert sense_accuracy._nearest_agree(planted, senses, apart) == 3 / 5
 
 
 @pytest.mark.parametrize('settings', [
@@ -81,7 +81,7 @@ def test_checkpoints_are_told_of_and_the_last_is_the_model(settings,
                                                            tmp_path):
     run = d2l.pretrain(**TINY, **settings, num_steps=3, save_every=1, keep=0,
                        out=tmp_path / 'run')
-    told = parting.told_of(run, ['crane', 'bark'])
+    told = sense_accuracy.told_of(run, ['crane', 'bark'])
     assert list(told.steps) == [1, 2, 3] and told.name == 'run'
     onp.testing.assert_array_equal(told.steps[3].rates, told.parting.rates)
     net, _ = d2l.load_run(run)
@@ -96,11 +96,11 @@ def test_checkpoints_are_told_of_and_the_last_is_the_model(settings,
 
 
 def test_the_figure_differs_in_grey_and_has_a_line_for_chance(small):
-    one = parting.Told('one', d2l.sense_accuracy(small, 'crane'), {})
+    one = sense_accuracy.Told('one', d2l.sense_accuracy(small, 'crane'), {})
     other = one._replace(name='other', steps={5: one.parting,
                                               10: one.parting})
-    assert len(parting.plot_parting([one]).axes) == 1
-    layers, steps = parting.plot_parting([one, other]).axes
+    assert len(sense_accuracy.plot_parting([one]).axes) == 1
+    layers, steps = sense_accuracy.plot_parting([one, other]).axes
     lines = layers.get_lines()
     assert [line.get_label() for line in lines] == ['one', 'other', 'chance']
     assert len({(line.get_marker(), line.get_linestyle())
@@ -116,9 +116,9 @@ def test_the_figure_differs_in_grey_and_has_a_line_for_chance(small):
 
 def test_a_short_run_is_seen_beside_a_long_one(small):
     found = d2l.sense_accuracy(small, 'crane')
-    runs = [parting.Told(name, found, {step: found for step in steps})
+    runs = [sense_accuracy.Told(name, found, {step: found for step in steps})
             for name, steps in (('short', (10, 50)), ('long', (500, 4000)))]
-    figure = parting.plot_parting(runs)
+    figure = sense_accuracy.plot_parting(runs)
     layers, steps = figure.axes
     assert (layers.get_xscale(), steps.get_xscale()) == ('linear', 'log')
     # Outside of both, where no curve can lie

@@ -7,8 +7,8 @@ import sentences
 
 import d2lbert as d2l
 from d2lbert.bert_pretraining import History
-from d2lbert.pictures import samples
-from d2lbert.pictures.inside import attention_of
+from d2lbert.pictures import sample_texts
+from d2lbert.pictures.activations import attention_of
 
 WORDS = 'a grey crane flies over the old river'.split()
 
@@ -94,7 +94,7 @@ def test_points_of_senses_are_the_components_of_their_layer(layer, wanted,
                                                             small):
     net, tokenizer = small
     fig = d2l.plot_senses(net, 'Crane', layer=layer)
-    uses = samples.noted('crane')
+    uses = sample_texts.noted('crane')
     names = [use.sense for use in uses]
     assert [text.get_text() for text in fig.axes[0].get_legend().get_texts()
             ] == sorted(set(names))

@@ -15,15 +15,15 @@ from safetensors.numpy import load_file, save_file
 from test_families import CLOSE, check_learning, check_tokens, with_head
 
 import d2lbert as d2l
-from d2lbert.bart import read, restored
 from d2lbert.machine.backend import autograd, np
+from d2lbert.pretrained.families.bart import read, restored
 from d2lbert.pretrained.folders import (
     PretrainedError,
     load_pretrained,
     save_pretrained,
 )
 from d2lbert.pretrained.generation import generated_ids, how_of
-from d2lbert.training.models import export_run
+from d2lbert.training.load import export_run
 
 SHAPES = list(map(str, range(len(seq2seq.SHAPES))))
 SMALL = [f'bart-{name}' for name in SHAPES]

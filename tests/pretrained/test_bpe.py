@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import tokens
 
-from d2lbert.pretrained.wordpiece import TokenizerError, WordPiece
+from d2lbert.pretrained.tokenizers.tokenizer import TokenizerError, WordPiece
 
 FIXTURES = Path(__file__).with_name('fixtures') / 'tokens'
 TEXTS = json.loads((FIXTURES / 'texts.json').read_text('utf-8'))

@@ -22,9 +22,9 @@ from closeness import (
 from safetensors.numpy import load_file
 
 import d2lbert as d2l
-from d2lbert.finetuning.folders import load_finetuned_folder
+from d2lbert.finetuning.finetuned_folders import load_finetuned_folder
 from d2lbert.finetuning.heads import FineTuned
-from d2lbert.finetuning.kinds import About
+from d2lbert.finetuning.task_kinds import About
 from d2lbert.machine.backend import np, npx
 from d2lbert.pretrained.folders import (
     PretrainedError,

@@ -3,9 +3,9 @@ import numpy as onp
 import published
 import pytest
 
-from d2lbert.pretrained.filling import fill_mask
+from d2lbert.pretrained.fill_mask import fill_mask
 from d2lbert.pretrained.folders import load_pretrained
-from d2lbert.pretrained.wordpiece import WholeWords
+from d2lbert.pretrained.tokenizers.tokenizer import WholeWords
 from d2lbert.text import Vocab
 
 

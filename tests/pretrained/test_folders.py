@@ -17,17 +17,17 @@ from safetensors.numpy import load_file, save_file
 
 import d2lbert as d2l
 from d2lbert.machine.backend import init, mx, np
-from d2lbert.packing import at_real_places
-from d2lbert.pretrained import storage
-from d2lbert.pretrained.config import keywords
-from d2lbert.pretrained.families import ACTIVATIONS
+from d2lbert.nn.packed import at_real_places
+from d2lbert.pretrained import tensor_files
+from d2lbert.pretrained.families.config import keywords
+from d2lbert.pretrained.families.family import ACTIVATIONS
+from d2lbert.pretrained.families.tensor_names import in_table
+from d2lbert.pretrained.families.tensor_names import table as table_of
 from d2lbert.pretrained.folders import (
     PretrainedError,
     load_pretrained,
     save_pretrained,
 )
-from d2lbert.pretrained.names import in_table
-from d2lbert.pretrained.names import table as table_of
 
 LENS = onp.array([9, 4])
 
@@ -608,7 +608,7 @@ def test_a_folder_is_written_whole_or_not_at_all(loaded, tmp_path,
                                                  monkeypatch):
     def fails(*_):
         raise OSError(28, 'No space left on device')
-    monkeypatch.setattr(storage, 'write', fails)
+    monkeypatch.setattr(tensor_files, 'write', fails)
     path = tmp_path / 'new' / 'x'
     with pytest.raises(OSError) as error:
         save_pretrained(*loaded, path)

@@ -15,7 +15,7 @@ from d2lbert.pretrained.folders import (
 )
 from d2lbert.training import pretraining
 from d2lbert.training.evaluation import evaluate_run
-from d2lbert.training.models import import_run
+from d2lbert.training.load import import_run
 from d2lbert.training.settings import complete
 
 #: Settings of `pretrain`, and the class of what they make.

@@ -16,13 +16,13 @@ from closeness import FIXTURES, WRITTEN, check_written_again
 
 import d2lbert as d2l
 from d2lbert.machine.backend import init
+from d2lbert.pretrained.families.tensor_names import HEADS
 from d2lbert.pretrained.folders import (
     PretrainedError,
     load_pretrained,
     save_pretrained,
 )
-from d2lbert.pretrained.names import HEADS
-from d2lbert.pretrained.wordpiece import WholeWords, WordPiece
+from d2lbert.pretrained.tokenizers.tokenizer import WholeWords, WordPiece
 from d2lbert.text import RESERVED, Vocab
 
 #: Nets from here that transformers reads.

@@ -10,10 +10,10 @@ import sentences
 from sentences import NEW, OLD
 
 import d2lbert as d2l
-from d2lbert.pooling import Pooling
-from d2lbert.pretrained.sentence_folders import load_pooling
-from d2lbert.pretrained.storage import PretrainedError
-from d2lbert.training.models import export_run, import_run, load_model
+from d2lbert.pretrained.pooling import Pooling
+from d2lbert.pretrained.sentence_transformers import load_pooling
+from d2lbert.pretrained.tensor_files import PretrainedError
+from d2lbert.training.load import export_run, import_run, load_model
 
 
 def changed(files, name, **values):

@@ -13,9 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from d2lbert.pretrained import pieces
-from d2lbert.pretrained.vocabulary import PieceVocab
-from d2lbert.pretrained.wordpiece import Encoded, WholeWords, WordPiece
+from d2lbert.pretrained.tokenizers import word_pieces
+from d2lbert.pretrained.tokenizers.tokenizer import (
+    Encoded,
+    WholeWords,
+    WordPiece,
+)
+from d2lbert.pretrained.tokenizers.vocabulary import PieceVocab
 from d2lbert.text import RESERVED, Vocab
 
 pytest.importorskip('tokenizers')
@@ -168,7 +172,7 @@ def test_what_is_learnt_is_the_same_in_every_process(tmp_path):
     text.write_text(TEXT + ' '.join(HARD), 'utf-8', 'replace')
     script = ('import sys\n'
               "sys.argv[0] = 'd2lbert'\n"      # which waits for no MXNet
-              'from d2lbert.pretrained.wordpiece import WordPiece\n'
+              'from d2lbert.pretrained.tokenizers.tokenizer import WordPiece\n'
               'print(ascii(WordPiece.train(sys.argv[1], 900).idx_to_token))')
     found = {subprocess.run(
         [sys.executable, '-c', script, str(text)], check=True, text=True,
@@ -201,9 +205,10 @@ def test_words_are_counted_and_rare_pairs_left_alone(monkeypatch):
     tokens = WordPiece.of_counts(counts, 50).idx_to_token
     assert tokens[5:] == ['a', 'b', 'c', 'x', 'y', '##b', '##c', '##y',
                           'ab', 'abc']
-    monkeypatch.setattr(pieces, 'MAX_WORDS', 1000)
+    monkeypatch.setattr(word_pieces, 'MAX_WORDS', 1000)
     many = {word: count * 1000 for word, count in counts.items()}
-    assert sum(text.count(' ') + 1 for text in pieces._repeated(many)) == 1000
+    assert sum(text.count(' ') + 1
+               for text in word_pieces._repeated(many)) == 1000
     assert WordPiece.of_counts(many, 50).idx_to_token == [
         *tokens, 'xy']
 
@@ -220,9 +225,9 @@ def test_words_beyond_the_bound_are_forgotten_the_rarest_first(
         tmp_path, monkeypatch):
     text = tmp_path / 'text.txt'
     text.write_text(' '.join(f'w{k} often' for k in range(60)))
-    monkeypatch.setattr(pieces, 'MAX_TYPES', 20)
+    monkeypatch.setattr(word_pieces, 'MAX_TYPES', 20)
     text.write_text('\n'.join(f'w{k} often' for k in range(60)))
-    counts = pieces.count_words(text)
+    counts = word_pieces.count_words(text)
     assert counts['often'] == 60 and len(counts) <= 20
 
 
@@ -415,7 +420,7 @@ def test_what_is_no_tokenizer_is_refused_in_a_sentence(
         (folder / name).write_bytes(content)
     with pytest.raises(ValueError, match=message) as caught:
         WordPiece.load(folder)
-    assert type(caught.value) is pieces.TokenizerError
+    assert type(caught.value) is word_pieces.TokenizerError
     assert '\n' not in str(caught.value)
 
 
@@ -586,7 +591,7 @@ def test_numbers_far_beyond_the_tokens_are_refused(tmp_path):
     found = json.loads(path.read_text('utf-8'))
     found['model']['vocab']['b'] = 1 << 31
     path.write_text(json.dumps(found))
-    with pytest.raises(pieces.TokenizerError,
+    with pytest.raises(word_pieces.TokenizerError,
                        match='7 tokens up to 2147483648'):
         WordPiece.load(tmp_path)
 
@@ -602,7 +607,7 @@ def test_a_regular_expression_without_end_is_an_error(tmp_path):
     path.write_text(json.dumps(found))
     tokenizer = WordPiece.load(tmp_path)
     assert tokenizer.encode('a b').ids
-    with pytest.raises(pieces.TokenizerError,
+    with pytest.raises(word_pieces.TokenizerError,
                        match='cannot serve this text .*retry-limit'):
         tokenizer.encode('a' * 40 + 'b')
 
@@ -616,7 +621,7 @@ def test_a_special_token_without_a_number_of_its_own_is_refused(tmp_path):
     path.write_text(json.dumps(found))
     # In whatever order the library has its tokens, which is another each time
     for _ in range(10):
-        with pytest.raises(pieces.TokenizerError,
+        with pytest.raises(word_pieces.TokenizerError,
                            match=r'tokenizer\.json is .* number of \[PAD\]'):
             WordPiece.load(tmp_path)
 

@@ -15,8 +15,13 @@ import numpy as onp
 import pytest
 
 import d2lbert as d2l
-from d2lbert.training import checkpoints, pretraining, runs, updates
-from d2lbert.training import run as loop
+from d2lbert.training import (
+    checkpoints,
+    loop,
+    pretraining,
+    saved_runs,
+    updater,
+)
 from d2lbert.training.checkpoints import CheckpointError
 
 TINY = dict(corpus='sample', batch_size=100, max_len=32, num_hiddens=8,
@@ -130,12 +135,12 @@ def test_a_checkpoint_holds_parameters_and_both_moments_of_each(run):
 
 
 def test_a_run_goes_on_from_the_latest(copy, monkeypatch):
-    update, taken = updates.Updater.update, []
+    update, taken = updater.Updater.update, []
 
     def note(updater, step):
         taken.append(step)
         update(updater, step)
-    monkeypatch.setattr(updates.Updater, 'update', note)
+    monkeypatch.setattr(updater.Updater, 'update', note)
     d2l.pretrain(resume=copy, num_steps=6, devices='cpu')
     assert taken == [5, 6]
 
@@ -208,7 +213,7 @@ def test_a_full_disk_before_the_first_checkpoint_is_told(tmp_path):
             CheckpointError, match='make room and begin again; there is '
                                    'none before it'):
         d2l.pretrain(**TINY, num_steps=2, save_every=1, out=tmp_path / 'run')
-    with pytest.raises(runs.RunError, match='has no checkpoint'):
+    with pytest.raises(saved_runs.RunError, match='has no checkpoint'):
         d2l.pretrain(resume=tmp_path / 'run')
 
 
@@ -219,7 +224,7 @@ def test_parameters_that_lost_their_end_are_never_taken_for_whole(copy):
     for num_bytes in (size // 2, size - 1):
         with no_file_beyond(num_bytes), pytest.raises(
                 OSError, match='model.params cannot be written whole'):
-            runs.save_parameters(d2l.load_run(copy)[0],
+            saved_runs.save_parameters(d2l.load_run(copy)[0],
                                  copy / 'model.params')
         assert contents(copy) == before
 
@@ -233,7 +238,7 @@ def test_of_two_who_resume_a_run_the_second_is_told_of_the_first(
     def meanwhile(*args):
         before = contents(copy)
         for path in (copy, checkpoints.all_of(copy)[0]):
-            with pytest.raises(runs.RunError, match=(
+            with pytest.raises(saved_runs.RunError, match=(
                     f'copy is being written by {busy}.*: wait until')):
                 d2l.pretrain(resume=path)
         assert contents(copy) == before
@@ -417,7 +422,8 @@ def test_one_that_lies_elsewhere_is_refused(copy, tmp_path):
     alone.mkdir(parents=True)
     path = shutil.copy(checkpoints.all_of(copy)[-1], alone)
     before = names(tmp_path)
-    with pytest.raises(runs.RunError, match='does not lie in the folder'):
+    with pytest.raises(saved_runs.RunError,
+                       match='does not lie in the folder'):
         d2l.pretrain(resume=path)
     assert names(tmp_path) == before
 
@@ -425,7 +431,8 @@ def test_one_that_lies_elsewhere_is_refused(copy, tmp_path):
 def test_what_is_not_there_is_named(tmp_path):
     with pytest.raises(CheckpointError, match='there is no checkpoint .*non'):
         d2l.pretrain(resume=tmp_path / 'none')
-    with pytest.raises(runs.RunError, match='has no checkpoint to resume'):
+    with pytest.raises(saved_runs.RunError,
+                       match='has no checkpoint to resume'):
         d2l.pretrain(resume=tmp_path)
 
 

@@ -11,8 +11,7 @@ import time
 import pytest
 
 import d2lbert as d2l
-from d2lbert.training import checkpoints, folder, interrupts
-from d2lbert.training import run as loop
+from d2lbert.training import checkpoints, interrupts, loop, run_folder
 from d2lbert.training.interrupts import Interrupted, Stopped, StopRequest
 
 TINY = dict(corpus='sample', batch_size=100, max_len=32, num_hiddens=8,
@@ -172,7 +171,7 @@ def test_a_second_signal_while_it_saves_leaves_nothing_in_the_way(
 def test_a_signal_while_the_folder_is_taken_leaves_nothing(
         number, moment, monkeypatch, tmp_path):
     """And a second one, while it is removed, neither."""
-    remove, lock = shutil.rmtree, folder._lock
+    remove, lock = shutil.rmtree, run_folder._lock
 
     def taken(path):
         if moment == 'mkdir':
@@ -185,7 +184,7 @@ def test_a_signal_while_the_folder_is_taken_leaves_nothing(
     def removed(*args, **kwargs):
         signal.raise_signal(number)
         remove(*args, **kwargs)
-    monkeypatch.setattr(folder, '_lock', taken)
+    monkeypatch.setattr(run_folder, '_lock', taken)
     monkeypatch.setattr(shutil, 'rmtree', removed)
     if moment == 'after':
         monkeypatch.setattr(loop.Run, 'prepare',

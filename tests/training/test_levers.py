@@ -10,10 +10,10 @@ from loops import step
 import d2lbert as d2l
 from d2lbert.bert_dataset import _num_preds
 from d2lbert.corpus.topics import topics
-from d2lbert.training import checkpoints, pretraining, updates
+from d2lbert.training import checkpoints, pretraining, updater
 from d2lbert.training.checkpoints import CheckpointError
 from d2lbert.training.evaluation import evaluate_run
-from d2lbert.training.pace import batch_size
+from d2lbert.training.schedule import batch_size
 from d2lbert.training.settings import complete
 
 TINY = dict(corpus='sample', batch_size=100, max_len=32, num_hiddens=8,
@@ -209,14 +209,14 @@ def test_batches_grow_in_thirds_and_no_example_is_lost():
 
 def test_the_average_is_scored_and_kept_and_training_goes_its_way(
         monkeypatch, tmp_path):
-    weights, update = [], updates.Updater.update
+    weights, update = [], updater.Updater.update
 
     def note(self, step):
         if step == 1:
             weights.append(arrays(self.net))
         update(self, step)
         weights.append(arrays(self.net))
-    monkeypatch.setattr(updates.Updater, 'update', note)
+    monkeypatch.setattr(updater.Updater, 'update', note)
     settings = dict(TINY, devices='cpu', eval_every=2, dropout=0.5)
     runs = [d2l.pretrain(**settings, average=average,
                          out=tmp_path / f'{average}')

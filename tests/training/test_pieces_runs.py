@@ -9,12 +9,12 @@ import pytest
 
 import d2lbert as d2l
 from d2lbert.objectives import mlm_nsp
-from d2lbert.pretrained.vocabulary import PieceVocab
-from d2lbert.pretrained.wordpiece import WordPiece
+from d2lbert.pretrained.tokenizers.tokenizer import WordPiece
+from d2lbert.pretrained.tokenizers.vocabulary import PieceVocab
 from d2lbert.training import checkpoints
 from d2lbert.training.evaluation import evaluate_run
-from d2lbert.training.models import load_model
-from d2lbert.training.runs import RunError
+from d2lbert.training.load import load_model
+from d2lbert.training.saved_runs import RunError
 from d2lbert.training.settings import complete
 
 pytest.importorskip('tokenizers')

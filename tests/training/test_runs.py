@@ -16,11 +16,10 @@ import d2lbert as d2l
 from d2lbert.machine.backend import mx, npx
 from d2lbert.machine.files import write_text
 from d2lbert.objectives import mlm_nsp
-from d2lbert.training import folder as run_folder
-from d2lbert.training import run as loop
+from d2lbert.training import loop, run_folder
 from d2lbert.training.interrupts import Stopped
 from d2lbert.training.run_files import foreign
-from d2lbert.training.runs import RunError
+from d2lbert.training.saved_runs import RunError
 
 FILES = ['config.json', 'log.txt', 'losses.csv', 'losses.png',
          'model.params', 'vocab.txt']
@@ -604,7 +603,7 @@ def described(run, **sizes):
 def test_sizes_that_no_tensor_has_are_refused_before_a_net_is_made(
         copy, monkeypatch, sizes, reason):
     described(copy, **sizes)
-    monkeypatch.setattr('d2lbert.training.runs.net_of', None)
+    monkeypatch.setattr('d2lbert.training.saved_runs.net_of', None)
     with pytest.raises(RunError, match=reason):
         d2l.load_run(copy)
 

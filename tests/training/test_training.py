@@ -23,11 +23,16 @@ from d2lbert.__main__ import main
 from d2lbert.bert_dataset import Batch
 from d2lbert.devices import part_of
 from d2lbert.machine.backend import np, npx
-from d2lbert.objectives import initial, mlm_nsp
-from d2lbert.training import checkpoints, pretraining, runs, updates
-from d2lbert.training import run as loop
+from d2lbert.objectives import initializers, mlm_nsp
+from d2lbert.training import (
+    checkpoints,
+    loop,
+    pretraining,
+    saved_runs,
+    updater,
+)
 from d2lbert.training.history import RunHistory
-from d2lbert.training.runs import RunError
+from d2lbert.training.saved_runs import RunError
 from d2lbert.training.settings import (
     BOOK,
     LEARN,
@@ -98,7 +103,7 @@ def test_topics_are_sought_where_a_run_begins_alone(
         uninterrupted, monkeypatch, tmp_path):
     run = uninterrupted(**PLAIN, initializer='topical')
     again = cut(run, 3, tmp_path / 'run')
-    monkeypatch.setattr(initial, 'topics', None)    # who asks for them fails
+    monkeypatch.setattr(initializers, 'topics', None)   # asking for them fails
     d2l.pretrain(resume=again, devices='cpu')
     assert result(again) == result(run)
 
@@ -244,7 +249,7 @@ def test_the_text_may_have_moved_but_not_be_another(tmp_path):
 
 @pytest.mark.parametrize('full', [
     (d2l.Animator, 'save'), (RunHistory, 'save_csv'),
-    (runs, 'save_parameters')], ids=['figure', 'csv', 'parameters'])
+    (saved_runs, 'save_parameters')], ids=['figure', 'csv', 'parameters'])
 def test_a_finished_run_that_goes_on_is_whole_or_not_finished(
         uninterrupted, tmp_path, monkeypatch, full):
     run = shutil.copytree(uninterrupted(**PLAIN), tmp_path / 'run')
@@ -802,7 +807,7 @@ def test_fifty_steps_in_bf16_lose_what_those_in_fp32_do(tmp_path, settings,
 @pytest.mark.parametrize('log_interval', [1, 100])
 def test_a_run_that_diverges_stops_and_keeps_what_was_good(
         tmp_path, monkeypatch, save_every, log_interval):
-    grads, calls = updates.Updater.gradients, []
+    grads, calls = updater.Updater.gradients, []
 
     def broken(self, batch):
         losses = grads(self, batch)
@@ -811,7 +816,7 @@ def test_a_run_that_diverges_stops_and_keeps_what_was_good(
             grad = self.net.hidden.weight.grad(self.devices[0])
             grad[:] = float('inf')
         return losses
-    monkeypatch.setattr(updates.Updater, 'gradients', broken)
+    monkeypatch.setattr(updater.Updater, 'gradients', broken)
     saved = 'the last checkpoint before that is .*step-00000003.npz'
     where = (r'hidden.weight is no longer finite after step 4, at a .* of '
              r'0.01' if save_every else
@@ -830,13 +835,13 @@ def test_a_run_that_diverges_stops_and_keeps_what_was_good(
 
 def test_a_last_step_that_spoils_the_parameters_is_noticed(tmp_path,
                                                            monkeypatch):
-    update = updates.Updater.update
+    update = updater.Updater.update
 
     def spoil(self, step):
         update(self, step)
         if step == PLAIN['num_steps']:
             self.net.nsp.output.bias.data()[0] = float('nan')
-    monkeypatch.setattr(updates.Updater, 'update', spoil)
+    monkeypatch.setattr(updater.Updater, 'update', spoil)
     with pytest.raises(loop.Diverged, match='nsp.output.bias is no '
                                                 'longer finite after step 6'):
         d2l.pretrain(**PLAIN, out=tmp_path / 'run')

@@ -1,0 +1,256 @@
+"""`open_corpus`: text files of any size, read once, as a `Text`."""
+import hashlib
+import json
+import os
+import random
+import shutil
+import unicodedata
+import weakref
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as onp
+
+from d2lbert.bert_dataset import MIN_FREQ
+from d2lbert.corpus import (
+    sentence_runs,
+    splitters,
+    stored_text,
+    text_reader,
+    text_store,
+    word_types,
+)
+from d2lbert.corpus.cut_text import described
+from d2lbert.machine.file_facts import Unchanged
+from d2lbert.pretrained.tokenizers.tokenizer import WordPiece
+from d2lbert.pretrained.tokenizers.vocabulary import PieceVocab
+from d2lbert.progress import bar
+from d2lbert.text import RESERVED, UNK, Vocab
+from d2lbert.texts import text_sources
+from d2lbert.texts.numbered_text import falling_types, shuffled_paragraphs
+
+# To be raised when other examples are drawn from the same files
+DRAWS = 2
+
+
+class Text(NamedTuple):
+    """A corpus that was opened: its texts and their vocabulary."""
+
+    train: Any        # StoredText
+    valid: Any        # StoredText, or None where nothing is held out
+    vocab: Vocab      # of the training text
+    fingerprint: str  # of content and settings: the same text, the same word
+
+    def numbered_by(self, vocab):
+        """This text, its parts renumbered by another vocabulary."""
+        numbers = onp.array(vocab[self.vocab.idx_to_token], 'int32')
+        for text in filter(None, self[:2]):
+            # From the numbers in the files to those of now to the new ones
+            text.numbers, text.vocab = numbers[text.numbers], vocab
+        return self._replace(vocab=vocab)
+
+
+def open_corpus(paths, *, valid_paths=None, valid_share=0.0, split='book',
+                vocab=None, min_freq=MIN_FREQ, max_vocab=None, pieces=None,
+                seed=None, progress=True, text_field=None):
+    """Read text files once and open what came of them, as a `Text`.
+
+    `load_data_wiki` holds a text in memory; here it is cut into numbered
+    words once, in files that are mapped into memory, and batches are drawn
+    from those.
+
+    paths: of files, of folders, whose files are all taken, of pipes; '-' is
+    standard input. Files are UTF-8, packed or not (as `textfiles` says),
+    lower-cased as they are read. text_field: the field of JSON lines that
+    holds the text; each object's text is some paragraphs.
+    A file with WikiText's headings ( = Title = between blank lines) has a
+    paragraph a line and an article a heading; in any other, blank lines part
+    paragraphs and the file is one article. A paragraph of more than 2^18
+    words or 16 MiB is cut into several, which a warning says.
+
+    split: 'book' takes words as blanks part them and ends a sentence at
+    ' . '; 'punkt' has NLTK's Punkt, which learns from the text itself, and
+    the ends that scripts other than the Latin have for themselves, end the
+    sentences, and (except in WikiText's format, where that is done) sets
+    apart each character that Unicode calls punctuation or symbol, and each
+    Chinese one. A paragraph that comes out without an inner sentence end is
+    passed over.
+
+    valid_paths, or a valid_share of the articles (of blocks of paragraphs
+    where there are fewer than 1 / valid_share articles), one out of each of
+    so many equal stretches of the text, is held out. The vocabulary is that
+    of the training part, of words that occur min_freq times, max_vocab
+    words in all if that is given; or it is `vocab`, a Vocab or the path of
+    one. More than 2^21 different words are not counted at a time. Equally
+    frequent words stand in the order in which they first come in the text;
+    with a seed, as on the page, in the paragraphs as they are shuffled for
+    the first epoch of batches with that seed.
+
+    pieces: instead of taking whole words, learn so many word pieces from
+    the training part, or take those of `vocab` where that is a `PieceVocab`
+    or a `WordPiece`. Then words keep their capitals until they are cut, each
+    of them is, however many there are, and <unk>, as WikiText has it, is the
+    unknown token.
+
+    The result is kept in the user's cache under its content and settings; a
+    file that has not changed since (see `unchanged`) is not read again.
+    Raises OSError and ValueError, which name file and line.
+    """
+    if split not in splitters.CUTTERS:
+        raise ValueError(f'split={split!r} is unknown: '
+                         f'{" or ".join(map(repr, splitters.CUTTERS))}')
+    if not 0 <= valid_share < 1:
+        raise ValueError(f'valid_share={valid_share} is no share: it must '
+                         'be at least 0 and below 1')
+    if valid_paths is not None and valid_share:
+        raise ValueError('valid_paths and valid_share both say what to hold '
+                         'out: leave one of them out')
+    if max_vocab is not None and max_vocab <= len(RESERVED) + 1:
+        raise ValueError(f'max_vocab={max_vocab} leaves no room for a word '
+                         f'beside {UNK} and {", ".join(RESERVED)}')
+    if pieces is not None and vocab is not None:
+        raise ValueError('pieces and vocab both say what the vocabulary is: '
+                         'leave one of them out')
+    vocab = _given_vocab(vocab)
+    of_pieces = pieces is not None or isinstance(vocab, PieceVocab)
+    if of_pieces and max_vocab is not None:
+        raise ValueError('max_vocab is a bound for words: of word pieces, '
+                         'pieces says how many')
+    files = _files(paths, 'the corpus', text_field)
+    valid_files = ([] if valid_paths is None else
+                   _files(valid_paths, 'the held-out text', text_field))
+    cutters = splitters.CUTTERS[split]
+    stamps = _stamps(files + valid_files)
+    digests = _digests(files + valid_files, progress)
+    for k, path in enumerate(valid_files, len(files)):
+        if digests[k] in digests[:len(files)]:
+            twin = files[digests[:len(files)].index(digests[k])]
+            raise ValueError(f'{path} is to be held out, but {twin}, which '
+                             'is to be trained on, has the same content: '
+                             'leave it out of one of them')
+    contents = [
+        text_store.VERSION, DRAWS, unicodedata.unidata_version,
+        cutters.version(), text_reader.MAX_WORDS, word_types.MAX_TYPES,
+        word_types.MAX_CHARS, splitters.PUNKT_CHARS, text_reader.BLOCK_BYTES,
+        stored_text.CHUNK_PLACES,
+        sentence_runs.TRIES, valid_share,
+        _described_vocab(vocab, min_freq, max_vocab, pieces),
+        digests[:len(files)], digests[len(files):]]
+    key = _digest_of(contents)
+
+    def build(folder):
+        text_store.build(folder, files, valid_files, valid_share, cutters,
+                         vocab, min_freq, max_vocab, pieces, progress)
+        for path, before, after in zip(files + valid_files, stamps,
+                                       _stamps(files + valid_files)):
+            if before != after:
+                raise ValueError(f'{path} was changed while it was read: '
+                                 'try again')
+
+    sources = {'train': files, 'valid': valid_files or files}
+    (stored_vocab, *parts, freqs), owned = text_store.opened(
+        key, build, lambda folder: _open(
+            folder, PieceVocab if of_pieces else Vocab, sources))
+    if owned:
+        weakref.finalize(parts[0], shutil.rmtree, owned, ignore_errors=True)
+    if of_pieces:
+        # The same pieces are the same text, learnt here or given
+        contents[-3] = _described_vocab(stored_vocab)
+        key = _digest_of(contents)
+    text = Text(*parts, stored_vocab, key)
+    if seed is None or vocab is not None or of_pieces:
+        return text
+    return text.numbered_by(_vocab_of(seed, text.train, freqs))
+
+
+def _open(folder, vocab_class, sources):
+    """[vocabulary, training text, held-out text or None, frequencies] of a
+    store; the last, None too, where it did not build its vocabulary."""
+    # Not what is there, which another process may be clearing away
+    names = text_store.names(folder)
+    vocab = vocab_class.load(folder / text_store.VOCAB)
+    return [vocab, *(stored_text.StoredText(
+        folder / name, onp.arange(len(vocab), dtype='int32'), vocab,
+        described(source)) if f'{name}/ids.npy' in names else None
+        for name, source in sources.items()),
+        onp.load(folder / text_store.FREQS)
+        if text_store.FREQS in names else None]
+
+
+def _vocab_of(seed, text, freqs):
+    """The vocabulary that the page makes of a `StoredText` with a seed.
+
+    freqs (types,) int64: how often each token occurs in the text, 0 for the
+    reserved ones.
+    """
+    order = shuffled_paragraphs(text.num_paragraphs, random.Random(seed))
+    falling = falling_types(text, freqs, order)
+    text.release()
+    tokens = text.vocab.idx_to_token
+    return Vocab.from_freqs(
+        [(tokens[k], int(freqs[k])) for k in falling.tolist() if freqs[k]],
+        reserved_tokens=RESERVED)
+
+
+def _described_vocab(vocab, min_freq=None, max_vocab=None, pieces=None):
+    """What a store depends on, of a vocabulary given or to be built."""
+    if isinstance(vocab, PieceVocab):
+        return vocab.tokenizer.described()
+    if vocab is not None:
+        return vocab.idx_to_token
+    return [min_freq, max_vocab] if pieces is None else ['pieces', pieces]
+
+
+def _given_vocab(vocab):
+    """The vocabulary asked for, checked; None where it is to be built."""
+    if isinstance(vocab, WordPiece):
+        vocab = PieceVocab(vocab)
+    if vocab is None or isinstance(vocab, PieceVocab):
+        return vocab
+    if not isinstance(vocab, Vocab):
+        if not Path(vocab).is_file():
+            raise FileNotFoundError(f'{vocab} is no file: name a vocabulary '
+                                    'that d2lbert saved')
+        return Vocab.load(vocab)
+    for idx, token in enumerate([UNK, *RESERVED]):
+        got = vocab.idx_to_token[idx:idx + 1]
+        if got != [token]:
+            came = repr(got[0]) if got else 'nothing'
+            raise ValueError(f'token {idx} of the vocabulary must be the '
+                             f'reserved {token!r}, not {came}: build it '
+                             'with reserved_tokens=d2lbert.text.RESERVED')
+    return vocab
+
+
+def _files(paths, what, text_field):
+    """The `texts.Source`s of one path or several."""
+    if isinstance(paths, (str, os.PathLike)):
+        paths = [paths]
+    paths = list(paths)
+    if not paths:
+        raise ValueError(f'{what} has no file: name at least one')
+    for path in paths:
+        # A link that leads to itself is no file either
+        if path != text_sources.STDIN and not Path(path).expanduser().exists():
+            raise FileNotFoundError(f'{path} is no file: name a text file')
+    return text_sources.sources(paths, text_field)
+
+
+def _stamps(files):
+    return [(path.stat().st_size, path.stat().st_mtime_ns) for path in files]
+
+
+def _digest_of(settings):
+    return hashlib.sha256(json.dumps(settings).encode()).hexdigest()[:32]
+
+
+def _digests(files, progress):
+    """sha256 of the content of each file, unpacked."""
+    unchanged = Unchanged()
+    with bar(sum(path.stat().st_size for path in files), 'looking', 'B',
+             unit_scale=True, quiet=not progress) as shown:
+        digests = [unchanged.get(
+            path.digest_name, path, lambda path: path.digest(shown.update))
+            for path in files]
+    unchanged.save()
+    return digests

@@ -1,0 +1,316 @@
+"""What is kept on disk of a text: its words in numbers, its vocabulary."""
+import contextlib
+import errno
+import itertools
+import json
+import os
+import shutil
+import tempfile
+import uuid
+import zlib
+from pathlib import Path
+
+import numpy as onp
+
+from d2lbert.corpus.cut_text import (
+    ROOM_FOR_HEADER,
+    CutText,
+    build_vocab,
+    count_words,
+    described,
+    held_out,
+    joined,
+)
+from d2lbert.corpus.word_pieces import PieceTypes, in_pieces
+from d2lbert.corpus.word_types import looked_up, narrow
+from d2lbert.machine import cache
+from d2lbert.machine.file_facts import Unchanged
+from d2lbert.machine.files import locked, read_json
+from d2lbert.machine.threads import in_order
+from d2lbert.pretrained.tokenizers.tokenizer import WordPiece
+from d2lbert.pretrained.tokenizers.vocabulary import PieceVocab
+from d2lbert.text import UNK, Vocab
+from d2lbert.texts.numbered_text import BLOCK_WORDS
+
+# To be raised when the content of the files changes
+VERSION = 4
+
+# How often a store is built that others clear away before it is open
+TRIES = 10
+
+MANIFEST = 'manifest.json'
+VOCAB = 'vocab.txt'
+# How often each token of a vocabulary that was built here occurs
+FREQS = 'freqs.npy'
+
+# Words that get their numbers at a time
+STORED_WORDS = 1 << 20
+
+
+# What a store holds
+
+def build(folder, files, valid_files, valid_share, cutters, vocab, min_freq,
+          max_vocab, pieces, progress):
+    """Write vocabulary, numbered texts and manifest into `folder`.
+
+    The rest is what `open_corpus` is given; cutters: the class that cuts.
+    """
+    of_pieces = pieces is not None or isinstance(vocab, PieceVocab)
+    cutter = cutters(files, progress, lower=not of_pieces)
+
+    def cut_text(files):
+        types = PieceTypes(vocab) if isinstance(vocab, PieceVocab) else None
+        return CutText(folder / 'cut', files, cutter, progress, types)
+    cut = cut_text(files)
+    train, valid = held_out(cut, valid_share)
+    if vocab is None and of_pieces:
+        vocab = PieceVocab(WordPiece.of_counts(
+            count_words(cut, valid), pieces))
+        if cut.pruned_at:       # what was forgotten has pieces, too
+            shutil.rmtree(cut.folder)
+            cut = cut_text(files)
+        else:
+            in_pieces(cut, vocab)
+    if vocab is None:
+        tokens, freqs, table = build_vocab(cut, train, valid, min_freq,
+                                           max_vocab)
+        (folder / VOCAB).write_bytes(tokens)
+        onp.save(folder / FREQS, freqs)
+        table = narrow(table, len(freqs))
+        if valid_files:
+            vocab = Vocab.load(folder / VOCAB)
+    else:
+        vocab.save(folder / VOCAB)
+        table = table_of(vocab, cut)
+    sums = write_numbers(folder / 'train', cut, train, table, cutter)
+    if valid:
+        sums.update(write_numbers(folder / 'valid', cut, valid, table,
+                                  cutter))
+    shutil.rmtree(cut.folder)
+    if valid_files:
+        del cut, table          # before there is another
+        cut = cut_text(valid_files)
+        sums.update(write_numbers(
+            folder / 'valid', cut, [(0, cut.num_paragraphs)],
+            table_of(vocab, cut), cutter))
+        shutil.rmtree(cut.folder)
+    files = [path for path in sorted(folder.rglob('*')) if path.is_file()]
+    (folder / MANIFEST).write_text(json.dumps({
+        path.relative_to(folder).as_posix():
+            sums.get(path) or size_and_sum(path) for path in files}))
+
+
+class _Summed:
+    """What is written to a file, and `sum`, its size and CRC-32."""
+
+    def __init__(self, f):
+        self.f, self.sum = f, [0, 0]
+
+    def write(self, data):
+        data = memoryview(data).cast('B')
+        self.f.write(data)
+        self.sum = [self.sum[0] + len(data), zlib.crc32(data, self.sum[1])]
+
+
+@contextlib.contextmanager
+def _npy(path, dtype, length, mode='wb'):
+    """A `_Summed` that becomes a one-dimensional .npy by its numbers.
+
+    mode: 'r+b' to write over what is in a file.
+    """
+    with open(path, mode) as f:
+        summed = _Summed(f)
+        onp.lib.format.write_array_header_1_0(summed, {
+            'descr': onp.lib.format.dtype_to_descr(onp.dtype(dtype)),
+            'fortran_order': False, 'shape': (length,)})
+        yield summed
+        f.truncate()
+
+
+def table_of(vocab, cut):
+    """The numbers of a cut text's words, (types + 1,) uint16 or int32.
+
+    The last is that of number -1. None for pieces, which have theirs.
+    """
+    if isinstance(vocab, PieceVocab):
+        return None
+    names = [*cut.types.names, UNK]
+    return narrow(onp.fromiter(
+        map(vocab.token_to_idx.get, names, itertools.repeat(vocab.unk)),
+        'int32', len(names)), len(vocab))
+
+
+def write_numbers(folder, cut, ranges, table, cutter):
+    """Write ranges of paragraphs of a cut text in numbers.
+
+    table: what `table_of` gives. Returns {path: size and CRC-32} of the
+    largest file.
+    """
+    ranges = joined(ranges)
+    spans = [cut.span(begin, end) for begin, end in ranges]
+    num_paragraphs = sum(end - begin for begin, end in ranges)
+    num_sentences = sum(end - begin for (begin, end), _ in spans)
+    if num_sentences == num_paragraphs:
+        raise ValueError(
+            f'{described(cut.files)}: no paragraph has two sentences'
+            f'{_where(folder.name, ranges, cut)}: {cutter.remedy}')
+    # For words numbered before rare ones were forgotten, and after
+    tables = [] if table is None else [
+        *(table[cut.became(k)] for k in range(len(cut.pruned_at))), table]
+
+    def numbers(stretch):
+        k, words = cut.numbers(*stretch)
+        return looked_up(tables[k], words) if tables else words
+    folder.mkdir()
+    in_place = ranges == [(0, cut.num_paragraphs)]
+    where = cut.folder / 'ids' if in_place else folder / 'ids.npy'
+    with _npy(where, cut.dtype if table is None else table.dtype,
+              sum(end - begin for _, (begin, end) in spans),
+              'r+b' if in_place else 'wb') as ids:
+        # No number takes more room than before, and what is written has been
+        # read: then the system need not find room for both
+        assert not in_place or ids.sum[0] == ROOM_FOR_HEADER
+        for some in in_order(numbers, itertools.chain.from_iterable(
+                cut.stretches(*words, STORED_WORDS) for _, words in spans)):
+            ids.write(some)
+    where.replace(folder / 'ids.npy')
+    for name, stretches in (('sentences', [those for those, _ in spans]),
+                            ('paragraphs', ranges)):
+        _write_ends(folder / f'{name}.npy', cut, name, stretches)
+    articles, done = [], 0
+    for begin, end in ranges:
+        inside = cut.articles[(cut.articles > begin) & (cut.articles < end)]
+        articles += [done, *(done + inside - begin).tolist()]
+        done += end - begin
+    onp.save(folder / 'articles.npy', onp.array(articles, 'int64'))
+    return {folder / 'ids.npy': ids.sum}
+
+
+def _write_ends(path, cut, name, stretches):
+    """Write where sentences or paragraphs end, stretches of them in a row."""
+    last = 0
+    with _npy(path, 'int64', 1 + sum(end - begin
+                                     for begin, end in stretches)) as f:
+        f.write(onp.zeros(1, 'int64'))
+        for begin, end in stretches:
+            shift = last - cut.offsets(name, begin, begin + 1)[0]
+            for block in range(begin, end, BLOCK_WORDS):
+                ends = shift + cut.offsets(
+                    name, block + 1, min(block + BLOCK_WORDS, end) + 1)
+                f.write(ends)
+                last = ends[-1]
+
+
+def _where(name, ranges, cut):
+    if ranges == [(0, cut.num_paragraphs)]:
+        return ''
+    return ' in the held-out share' if name == 'valid' else (
+        ' in what is not held out')
+
+
+def size_and_sum(path):
+    size = checksum = 0
+    with open(path, 'rb') as f:
+        for piece in iter(lambda: f.read(1 << 20), b''):
+            size += len(piece)
+            checksum = zlib.crc32(piece, checksum)
+    return [size, checksum]
+
+
+def is_whole(store):
+    """True if a store is there, all of it as this user or root wrote it."""
+    if not cache.is_ours(store):
+        return False
+    unchanged = Unchanged()
+    try:
+        manifest = read_json(store / MANIFEST)
+        whole = {VOCAB, 'train/ids.npy'} <= set(manifest) and all(
+            unchanged.get('size and CRC-32', store / name,
+                          size_and_sum) == expected
+            for name, expected in manifest.items())
+    except (OSError, ValueError, TypeError, AttributeError):
+        return False
+    unchanged.save()
+    return whole
+
+
+def names(store):
+    """The names of the files of a whole store."""
+    return set(read_json(store / MANIFEST))
+
+
+# Where a store lies
+
+def find_or_build(key, build):
+    """(folder of a store, folder to be removed in the end or None).
+
+    build: called with an empty folder to fill, if the store is missing or
+    damaged.
+    """
+    root = cache.root() / 'corpora'
+    owned, store = None, root / key
+    if not cache.enabled() or not (_writable(root) or is_whole(store)):
+        owned = Path(tempfile.mkdtemp(prefix='d2lbert-'))
+        root, store = owned, owned / key
+    try:
+        if not is_whole(store):
+            with locked(root / f'{key}.lock') as alone:
+                if alone:
+                    for stale in root.glob(f'{key}.*.part'):
+                        shutil.rmtree(stale, ignore_errors=True)
+                if not is_whole(store):
+                    _fill(store, build)
+    except BaseException:
+        if owned:
+            shutil.rmtree(owned, ignore_errors=True)
+        raise
+    cache.used(store)
+    return store, owned
+
+
+def opened(key, build, open_store):
+    """(what open_store(folder) gives of a store, folder to be removed).
+
+    A store that is cleared away before it is open is built again.
+    """
+    for attempt in range(TRIES):
+        store, owned = find_or_build(key, build)
+        try:
+            return open_store(store), owned
+        except FileNotFoundError:
+            if owned or is_whole(store) or attempt == TRIES - 1:
+                raise
+
+
+def _writable(folder):
+    with contextlib.suppress(OSError):
+        return os.access(cache.private(folder), os.W_OK | os.X_OK)
+    return False
+
+
+def _fill(store, build):
+    """Build a store beside its place and put it there, whole or not."""
+    unfinished = store.with_name(f'{store.name}.{uuid.uuid4().hex[:8]}.part')
+    unfinished.mkdir()
+    try:
+        build(unfinished)
+        cache.make_private(unfinished)
+        if store.exists() and not is_whole(store):
+            # Out of the way, and gone before the new one takes its place
+            store.rename(unfinished / 'damaged')
+            shutil.rmtree(unfinished / 'damaged', ignore_errors=True)
+        try:
+            unfinished.rename(store)
+        except OSError:
+            # Another process may have been quicker where locks do not work
+            if not is_whole(store):
+                raise
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise OSError(
+            f'no room left in {store.parent} for the words of the corpus, '
+            'which take up to twice as much as the corpus itself: free some, '
+            'or let D2LBERT_CACHE name a folder on a larger disk') from error
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)

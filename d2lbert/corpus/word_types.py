@@ -1,0 +1,162 @@
+"""Words counted and numbered as they come, and tables of their numbers."""
+import itertools
+
+import numpy as onp
+
+from d2lbert.kernels import cut as compiled
+from d2lbert.kernels import draw
+from d2lbert.kernels.cut import Names
+from d2lbert.texts.numbered_text import stretched
+from d2lbert.texts.words import line_ends
+
+# Words that are counted at a time. When there are more, the rarer half is
+# forgotten: it becomes <unk>, and what comes again is counted from 0
+MAX_TYPES = 1 << 21
+MAX_CHARS = 1 << 26
+
+
+class PlainNames:
+    """The twin of `kernels.cut.Names`."""
+
+    def __init__(self):
+        self._numbers = {}
+        self.letters = 0
+
+    def __len__(self):
+        return len(self._numbers)
+
+    def add(self, lines, kept=None):
+        numbers, known = self._numbers, len(self._numbers)
+        names = lines.decode().split('\n')[:-1]
+        table = onp.fromiter((
+            numbers.setdefault(name, len(numbers)) if keep else -1
+            for name, keep in zip(names, itertools.repeat(True)
+                                  if kept is None else kept)),
+            'int32', len(names))
+        self.letters += sum(len(names[k])
+                            for k in onp.flatnonzero(table >= known))
+        return table
+
+    def text(self, first=0):
+        return ''.join(f'{name}\n' for name in itertools.islice(
+            self._numbers, first, None)).encode()
+
+
+def looked_up(table, types):
+    """table[types], as `kernels.cut` has it where that is compiled."""
+    if draw.library() is None:
+        return table[types]
+    return compiled.looked_up(table, types)
+
+
+def spread(table, begins, lengths, types, ends, size):
+    """lengths[k] of a table from begins[k] on for each k of types, in the same
+    way; and what `ends`, places among the types, are among these."""
+    if draw.library() is None:
+        lengths = lengths[types]
+        return (table[stretched(begins[types], lengths)],
+                onp.append(0, onp.cumsum(lengths))[ends])
+    return compiled.spread(table, begins, lengths, types, ends, size)
+
+
+def counted(types, num_types, table=None):
+    """How often each of so many types occurs, in the same way; they become
+    what a table says of them, where one is given."""
+    if draw.library() is not None:
+        return compiled.counted(types, num_types, table)
+    counts = onp.bincount(types, minlength=num_types)
+    if table is not None:
+        types[:] = table[types]
+    return counts
+
+
+def narrow(numbers, count):
+    """Numbers below `count` as they are stored: uint16 or int32."""
+    return numbers.astype('uint16' if count <= 1 << 16 else 'int32')
+
+
+def roomy(array, size):
+    """An array of `size` entries or more that begins as another.
+
+    One that grows bit by bit is copied a few times, and no more.
+    """
+    if size <= len(array):
+        return array
+    longer = onp.zeros(2 * size, array.dtype)   # takes no room before use
+    longer[:len(array)] = array
+    return longer
+
+
+def _new_names():
+    return PlainNames() if draw.library() is None else Names()
+
+
+class WordTypes:
+    """The different words so far, numbered as they came, and counted."""
+
+    #: Of the numbers.
+    dtype = onp.dtype('int32')
+
+    def __init__(self):
+        self._names = _new_names()
+        self._counts = onp.zeros(1 << 12, 'int64')
+
+    def __len__(self):
+        return len(self._names)
+
+    @property
+    def names(self):
+        """The words, a list."""
+        return self.text().decode().split('\n')[:-1]
+
+    def text(self, first=0):
+        """The words from number `first` on, a line each: bytes."""
+        return self._names.text(first)
+
+    @property
+    def counts(self):
+        """How often each occurred: (words,) int64."""
+        return self._counts[:len(self)]
+
+    def numbered(self, some):
+        """A `Cut`'s words (words,) in numbers, and where its sentences end."""
+        table = self.add(some.names)
+        self.count(table, counted(some.types, len(table), table))
+        return some.types, some.sentences
+
+    def add(self, lines):
+        """The numbers of different words, bytes, a line each: int32."""
+        table = self._names.add(lines)
+        self._counts = roomy(self._counts, len(self))
+        return table
+
+    def count(self, numbers, counts):
+        """Count different words, each of which occurs so often."""
+        self._counts[numbers] += counts
+
+    @property
+    def too_many(self):
+        return len(self) > MAX_TYPES or self._names.letters > MAX_CHARS
+
+    def prune(self):
+        """Forget the rarer half; returns what old numbers became, or -1."""
+        counts, text = self.counts, self._names.text()
+        lengths = _lengths(text)
+        falling = onp.argsort(-counts, kind='stable')
+        last = min(MAX_TYPES // 2, len(counts) - 1, onp.searchsorted(
+            onp.cumsum(lengths[falling]), MAX_CHARS // 2))
+        # Equally rare words go together
+        kept = counts > counts[falling[last]]
+        self._names = _new_names()
+        self._names.add(text, kept)
+        self._counts = counts[kept]
+        return onp.where(kept, onp.cumsum(kept) - 1, -1).astype('int32')
+
+
+def _lengths(names):
+    """The letters of each word of a line each, bytes: (words,) int64."""
+    codes = onp.frombuffer(names, 'uint8')
+    if codes.max(initial=0) > 0x7f:
+        # What goes on with a letter in UTF-8 is none
+        names = codes[(codes & 0xc0) != 0x80]
+    return onp.diff(line_ends(names), prepend=-1) - 1

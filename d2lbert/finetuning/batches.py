@@ -1,0 +1,126 @@
+"""Examples as a net takes them, in batches of like lengths or of any.
+
+B examples, T tokens of the longest of them.
+"""
+from typing import Any, NamedTuple
+
+import numpy as onp
+
+from d2lbert.training.updater import mixed
+
+#: Examples, and tokens of them, that are scored at once.
+TEXTS, TOKENS = 64, 1 << 12
+
+
+class Inputs(NamedTuple):
+    """Numbered examples; a text with several windows is several of them."""
+
+    tokens: list        # (T,) int32 each; (C, T) of C choices, padded
+    segments: list      # the same
+    labels: Any         # an array each: (), (T,) or (2,), see `heads`; or None
+    notes: Any = None   # what the kind of task keeps of each
+    choice_lens: Any = None     # of choices: (C,) int32 each
+
+    @property
+    def lens(self):
+        """The number of tokens of each, (N,)."""
+        return onp.array([one.size for one in self.tokens], dtype='int64')
+
+
+class Batch(NamedTuple):
+    """Some examples side by side, padded, on the host."""
+
+    tokens_X: Any       # (B, T) int32; of choices (B, C, T)
+    segments_X: Any     # the same
+    valid_lens_x: Any   # (B,) int32; of choices (B, C)
+    labels_Y: Any       # (B,), (B, T) or (B, 2)
+
+    @property
+    def lens(self):
+        """The number of real tokens of each, (B,)."""
+        return self.valid_lens_x
+
+
+def inputs_of(encoded, labels=None, notes=None):
+    """The `Inputs` of what a tokenizer gave, with labels, or without."""
+    return Inputs([onp.array(one.ids, dtype='int32') for one in encoded],
+                  [onp.array(one.segments, dtype='int32') for one in encoded],
+                  labels, notes)
+
+
+def choices_of(encoded, count, labels=None):
+    """The `Inputs` of examples of `count` texts each, one after another."""
+    each = [encoded[k:k + count] for k in range(0, len(encoded), count)]
+
+    def padded(columns):
+        found = onp.zeros((count, max(map(len, columns))), 'int32')
+        for row, column in zip(found, columns):
+            row[:len(column)] = column
+        return found
+    return Inputs([padded([one.ids for one in some]) for some in each],
+                  [padded([one.segments for one in some]) for some in each],
+                  labels, None, [onp.array([len(one.ids) for one in some],
+                                           'int32') for some in each])
+
+
+def batch_of(inputs, chosen):
+    """The `Batch` of the examples with these numbers."""
+    if inputs.choice_lens is not None:
+        return _batch_of_choices(inputs, chosen)
+    lens = onp.array([len(inputs.tokens[k]) for k in chosen], dtype='int32')
+    shape = len(chosen), max(lens)
+    # What pads is never looked at; token 0 is in every vocabulary
+    tokens, segments = onp.zeros(shape, 'int32'), onp.zeros(shape, 'int32')
+    for row, (k, length) in enumerate(zip(chosen, lens)):
+        tokens[row, :length] = inputs.tokens[k]
+        segments[row, :length] = inputs.segments[k]
+    labels = None
+    if inputs.labels is not None:
+        labels = [inputs.labels[k] for k in chosen]
+        if onp.ndim(labels[0]) and len({len(some) for some in labels}) > 1:
+            labels = [onp.pad(some, (0, shape[1] - len(some)),
+                              constant_values=-1) for some in labels]
+        labels = onp.array(labels)
+    return Batch(tokens, segments, lens, labels)
+
+
+def _batch_of_choices(inputs, chosen):
+    T = max(inputs.tokens[k].shape[1] for k in chosen)
+
+    def side_by_side(columns):
+        return onp.stack([onp.pad(columns[k], (
+            (0, 0), (0, T - columns[k].shape[1]))) for k in chosen])
+    return Batch(side_by_side(inputs.tokens), side_by_side(inputs.segments),
+                 onp.stack([inputs.choice_lens[k] for k in chosen]),
+                 None if inputs.labels is None
+                 else onp.array([inputs.labels[k] for k in chosen]))
+
+
+def epoch_of(lens, batch_size, bucket, *seed):
+    """The batches of an epoch, each an array of numbers of examples.
+
+    Every example is in one of them. Examples are shuffled, and within each
+    `bucket` batches sorted by length, before they are cut into batches,
+    which are then shuffled; the last ones before that may be fewer. All of
+    it follows from `seed`.
+    """
+    rng = onp.random.RandomState(mixed('epoch', *seed))
+    order = rng.permutation(len(lens))
+    batches = []
+    for begin in range(0, len(order), bucket * batch_size):
+        some = order[begin:begin + bucket * batch_size]
+        if bucket > 1:
+            some = some[onp.argsort(lens[some], kind='stable')]
+        batches += [some[k:k + batch_size]
+                    for k in range(0, len(some), batch_size)]
+    return [batches[k] for k in rng.permutation(len(batches))]
+
+
+def to_score(lens):
+    """Arrays of numbers of examples to be scored at once, by length."""
+    order, begin = onp.argsort(lens, kind='stable'), 0
+    while begin < len(order):
+        count = onp.searchsorted(
+            onp.cumsum(lens[order[begin:begin + TEXTS]]), TOKENS, 'right')
+        yield order[begin:begin + max(1, int(count))]
+        begin += max(1, int(count))

@@ -1,0 +1,99 @@
+"""Fine-tuned nets of others: folders whose head scores texts or words.
+
+What `transformers` writes of a ...ForSequenceClassification,
+...ForTokenClassification or ...ForQuestionAnswering, and `save_pretrained`
+here; a run of `finetune` is read by `runs`.
+"""
+from pathlib import Path
+
+from d2lbert.finetuning.heads import WHOLE, FineTuned
+from d2lbert.finetuning.task_kinds import About
+from d2lbert.pretrained import folders
+from d2lbert.pretrained.families import tensor_names
+from d2lbert.pretrained.families.family import family_of
+from d2lbert.pretrained.tensor_files import (
+    INDEX,
+    OTHERS,
+    WEIGHTS,
+    PretrainedError,
+)
+
+#: Tokens between two windows over a text that answers are looked for in.
+STRIDE = 128
+
+
+def stored_here(folder):
+    """Whether a folder is one of a checkpoint, not of a run."""
+    return any((Path(folder) / name).is_file()
+               for name in (WEIGHTS, INDEX, *OTHERS))
+
+
+def load_finetuned_folder(folder, ctx=None, trainable=True):
+    """The `FineTuned` net and tokenizer of a folder of others.
+
+    Its `about` has no task, and texts may come alone or in pairs. ctx and
+    trainable as for `load_pretrained`. Raises `PretrainedError` for a folder
+    without such a head.
+    """
+    opened = folders.open_folder(folder)
+    kind = kind_of(opened.keywords, opened.config)
+    if kind is None:
+        raise PretrainedError(
+            f'{folder} has no head that scores texts or words (its '
+            'config.json names no class of a fine-tuned model): fine-tune '
+            'it with d2lbert finetune')
+    about = about_of(opened, kind)
+    net, tokenizer = folders.fill_net(
+        opened, tensor_names.finetuned(opened.keywords, kind, about.num_scores,
+                                opened.config['skip']),
+        lambda: FineTuned.of_config(opened.keywords, kind, about.num_scores,
+                                    about.dropout),
+        ctx, trainable, needed=('encoder', 'decoder', 'pooler', 'head'))
+    net.about = about._replace(max_len=min(
+        about.max_len, tokenizer.max_len or about.max_len))
+    return net, tokenizer
+
+
+def kind_of(keywords, config):
+    """The kind of head that a folder's config.json names, or None."""
+    family = family_of(keywords)
+    for name in config.get('architectures') or ():
+        for kind, known in family.finetuned.items():
+            if known == name:
+                is_one = (kind in ('classify', 'regress')
+                          and len(labels_of(config)) == 1)
+                return 'regress' if is_one else kind
+    return None
+
+
+def labels_of(config):
+    """The names of the labels, in their order."""
+    found = config.get('id2label') or {'0': 'LABEL_0', '1': 'LABEL_1'}
+    try:
+        named = {int(number): str(name) for number, name in found.items()}
+        return tuple(named[k] for k in range(len(named)))
+    except (AttributeError, KeyError, TypeError, ValueError):
+        raise PretrainedError(
+            'id2label in config.json must give each number from 0 on the '
+            f'name of its label, not {found!r}') from None
+
+
+def about_of(opened, kind):
+    """The `About` of a folder: what it says of its labels and dropout."""
+    config, family = opened.config, family_of(opened.keywords)
+    whole = kind in WHOLE
+    problem = config.get('problem_type')
+    if whole and problem == 'multi_label_classification':
+        raise PretrainedError(
+            f'{opened.folder} gives texts several labels at once '
+            f'(problem_type is {problem!r}), which is not served here')
+    field, default = family.dropouts[0 if whole else 1]
+    dropout = config.get(field)
+    if dropout is None:
+        dropout = opened.keywords['dropout'] if default is None else default
+    return About(
+        task='', kind=kind,
+        pair={'tag': False, 'span': True, 'choice': True}.get(kind),
+        labels=labels_of(config) if kind in ('classify', 'tag') else None,
+        metrics=(), max_len=opened.keywords['max_len'], stride=STRIDE,
+        null=False, dropout=dropout)

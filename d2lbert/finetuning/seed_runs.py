@@ -1,0 +1,181 @@
+"""Runs that differ in their seed alone, with the mean and spread.
+
+One run's score is not the model's: with small data it changes by points from
+seed to seed. The runs lie in folders seed-1, seed-2, ... of one folder, whose
+seeds.json has the settings, and in the end the figures.
+"""
+import json
+import math
+import statistics
+from pathlib import Path
+from shlex import quote
+
+from d2lbert.finetuning.settings import ANEW
+from d2lbert.machine.files import (
+    RUNS,
+    missing,
+    new_run_folder,
+    read_json,
+    remove_empty,
+    write_text,
+)
+from d2lbert.training import checkpoints
+from d2lbert.training.interrupts import Stopped
+from d2lbert.training.run_files import remove_run
+from d2lbert.training.saved_runs import RunError, is_finetuned, read_config
+
+FILE = 'seeds.json'
+
+FINISHED, BEGUN = 'finished', 'begun'
+
+
+def is_folder(path):
+    """Whether a folder holds runs of several seeds."""
+    return (Path(path) / FILE).is_file()
+
+
+def begin(one, settings, count, out, force, devices):
+    """Carry out `count` runs; returns their folder.
+
+    one(out, force, resume, devices, keywords): carries out one run.
+    settings: all of them, the seed being the first one's.
+    """
+    made = missing(RUNS if out is None else Path(out).parent)
+    if out is None:
+        out = new_run_folder()
+    else:
+        out = Path(out)
+        if out.exists() and not (force and is_folder(out)):
+            raise RunError(f'{out} exists already{_state(out)}: choose '
+                           'another --out' + (
+                               ', or give --force to replace its runs'
+                               if is_folder(out) else ''))
+        _make(out)
+    state = dict(settings=settings, seeds=[
+        settings['seed'] + k for k in range(count)])
+    _write(out, state)
+    try:
+        return _carry_out(one, out, state, force, devices)
+    except BaseException:
+        # What could not begin leaves nothing behind
+        if {path.name for path in out.iterdir()} == {FILE}:
+            (out / FILE).unlink()
+            remove_empty([out, *made])
+        raise
+
+
+def _make(out):
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunError(f'{out} cannot be made ({error.strerror}): choose '
+                       'another --out') from None
+
+
+def _state(out):
+    if not is_folder(out) or 'figures' in _read(out):
+        return ''
+    return (', with runs that are not finished (to go on with them: --resume '
+            f'{quote(str(out))})')
+
+
+def resume(one, out, keywords, devices):
+    """Go on with the runs in `out`; those that are finished stay."""
+    state = _read(out)
+    fixed = sorted(name for name, value in keywords.items()
+                   if name not in ANEW
+                   and value != state['settings'].get(name))
+    if fixed:
+        raise ValueError(f'resumed runs keep their settings: '
+                         f'{", ".join(fixed)} cannot be changed, only '
+                         f'{", ".join(ANEW)} and devices')
+    state['settings'].update(keywords)
+    return _carry_out(one, out, state, None, devices)
+
+
+def _carry_out(one, out, state, force, devices):
+    """force None: go on with what is there."""
+    for k, seed in enumerate(state['seeds'], 1):
+        folder = out / f'seed-{k}'
+        settings = dict(state['settings'], seed=seed)
+        found = None if force is not None else _found(folder, settings)
+        if found == FINISHED:
+            continue
+        print(f'seed {seed}, run {k} of {len(state["seeds"])}', flush=True)
+        try:
+            if found == BEGUN:
+                one(None, False, folder, devices,
+                    {name: settings[name] for name in ANEW})
+            else:
+                # One without a checkpoint has to begin again
+                one(folder, force is not False and folder.exists(), None,
+                    devices, settings)
+        except Stopped as stopped:
+            raise Stopped(f'stopped in run {k} of {len(state["seeds"])}; go '
+                          f'on with: d2lbert finetune --resume '
+                          f'{quote(str(out))}', stopped.signal) from None
+    figures = [read_config(out / f'seed-{k}')['figures']
+               for k in range(1, len(state['seeds']) + 1)]
+    summary = {name: dict(mean=mean, spread=spread) for name, (mean, spread)
+               in mean_and_spread(figures).items()}
+    _write(out, dict(state, figures=figures, summary=summary))
+    _remove_more(out, len(state['seeds']))
+    for name, found in summary.items():
+        print(f'{name} {found["mean"]:.4f} ± {found["spread"]:.4f} ('
+              + ', '.join(f'{one[name]:.4f}' for one in figures) + ')')
+    return out
+
+
+def _found(folder, settings):
+    """FINISHED, BEGUN, or None where there is no such run to go on with."""
+    if not is_finetuned(folder):
+        return None
+    training = read_json(folder / 'config.json').get('training', {})
+    # A run that is to be replaced has other settings
+    if any(training.get(name) != value for name, value in settings.items()
+           if name not in ANEW):
+        return None
+    if ((folder / 'model.params').is_file()
+            and training['num_epochs'] >= settings['num_epochs']):
+        return FINISHED
+    return BEGUN if checkpoints.all_of(folder) else None
+
+
+def _remove_more(out, count):
+    """Remove runs of more seeds, which those of now replace."""
+    for folder in out.glob('seed-*'):
+        number = folder.name[5:]
+        if number.isdigit() and int(number) > count and is_finetuned(folder):
+            remove_run(folder)
+
+
+def mean_and_spread(figures):
+    """{name: (mean, standard deviation)} of dictionaries of figures.
+
+    The deviation is that of a sample, with one less than their number below.
+    """
+    found = {}
+    for name in figures[0]:
+        values = [one[name] for one in figures]
+        whole = all(map(math.isfinite, values))
+        found[name] = (statistics.mean(values), statistics.stdev(values)
+                       ) if whole else (math.nan, math.nan)
+    return found
+
+
+def _write(out, state):
+    try:
+        write_text(out / FILE, json.dumps(state, indent=2) + '\n')
+    except OSError as error:
+        raise RunError(f'{out / FILE} cannot be written ({error.strerror})'
+                       ) from None
+
+
+def _read(out):
+    try:
+        state = dict(read_json(out / FILE))
+        dict(state['settings'])['num_epochs'] + sum(state['seeds'])
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise RunError(f'{out / FILE} is damaged ({error}): resume the runs '
+                       f'in {out} one by one') from None
+    return state

@@ -1,0 +1,292 @@
+"""The kinds of tasks: from data to inputs, from outputs to guesses.
+
+A kind makes `Inputs` of what `tasks.read_task` reads (`inputs`), and of what
+the net says of these the guesses that `metrics` compares with the data
+(`guesses`, `wanted`), the losses (`loss`) and what a user is shown
+(`predictions`).
+"""
+from typing import Any, NamedTuple, Optional
+
+import numpy as onp
+
+from d2lbert.finetuning.batches import choices_of, inputs_of
+from d2lbert.finetuning.windows import (
+    answer_windows,
+    best_answers,
+    labels_of_pieces,
+    labels_of_words,
+)
+from d2lbert.machine.terminal import warn
+
+
+class About(NamedTuple):
+    """What a net was fine-tuned for; config.json has it as `finetuned`."""
+
+    task: str
+    kind: str                   # of `tasks.Task`
+    pair: Optional[bool]        # two texts? None: as they come
+    labels: Optional[tuple]     # the names, by number
+    metrics: tuple              # of `metrics.METRICS`; the first decides
+    max_len: int                # tokens at most
+    stride: int                 # tokens between the beginnings of windows
+    null: bool                  # whether a question may have no answer
+    dropout: float              # of the new layer's input
+
+    @classmethod
+    def of(cls, config):
+        """The `About` that JSON gave; raises TypeError or ValueError."""
+        about = cls(**config)
+        if about.kind == 'classify' or about.kind == 'tag':
+            if not about.labels or not all(
+                    isinstance(name, str) for name in about.labels):
+                raise ValueError('it has no names of labels')
+            about = about._replace(labels=tuple(about.labels))
+        return about._replace(metrics=tuple(about.metrics))
+
+    @property
+    def num_scores(self):
+        """How many scores the head gives."""
+        return {'regress': 1, 'choice': 1, 'span': 2}.get(
+            self.kind) or len(self.labels)
+
+
+class Prediction(NamedTuple):
+    """What a net says of a text, or a pair."""
+
+    label: Any          # a label's name, a number, a list of the words' tags,
+                        # an answer
+    score: Any = None   # the share of 1 that it gives the label, or each
+                        # tag; what it scores the answer
+    shares: Any = None  # {name: share} of all labels
+    place: Any = None   # of the answer: (begin, end) in characters; of an
+                        # ending: its number
+
+
+class Whole:
+    """One text, or a pair, with a label ('classify') or a number."""
+
+    def __init__(self, about, tokenizer):
+        self.about, self.tokenizer = about, tokenizer
+
+    def inputs(self, data, training=False):
+        """The `Inputs` of `Examples`."""
+        encoded = self.tokenizer.encode_batch(data.texts_a, data.texts_b,
+                                              self.about.max_len)
+        say_cut(self, data, encoded)
+        labels = data.labels
+        if labels is not None:
+            labels = onp.array(labels, 'float64' if self.about.kind
+                               == 'regress' else 'int32')
+        return inputs_of(encoded, labels)
+
+    def encode(self, data, k):
+        """Example k of the data with all its tokens."""
+        return self.tokenizer.encode(
+            data.texts_a[k], data.texts_b and data.texts_b[k])
+
+    def loss(self, outputs, inputs):
+        """The mean loss of outputs (N, K), as in training."""
+        outputs = onp.array(outputs, 'float64')
+        if self.about.kind == 'regress':
+            return float(((outputs[:, 0] - inputs.labels) ** 2).mean())
+        return float(-log_softmax(outputs)[
+            onp.arange(len(outputs)), inputs.labels].mean())
+
+    def guesses(self, outputs, inputs, data):
+        """A number, of a class or itself, for each example."""
+        outputs = onp.array(outputs)
+        return (outputs[:, 0].astype('float64')
+                if self.about.kind == 'regress' else outputs.argmax(axis=1))
+
+    @staticmethod
+    def wanted(data):
+        """What the guesses should be."""
+        return data.labels
+
+    def predictions(self, outputs, inputs, data):
+        """A `Prediction` for each text."""
+        if self.about.kind == 'regress':
+            return [Prediction(float(value))
+                    for value in self.guesses(outputs, inputs, data)]
+        found = []
+        for shares in onp.exp(log_softmax(onp.array(outputs, 'float64'))):
+            k = int(shares.argmax())
+            found.append(Prediction(
+                self.about.labels[k], float(shares[k]),
+                dict(zip(self.about.labels, map(float, shares)))))
+        return found
+
+
+class Endings:
+    """A text, and several that may follow it: which one does?"""
+
+    def __init__(self, about, tokenizer):
+        self.about, self.tokenizer = about, tokenizer
+
+    def inputs(self, data, training=False):
+        """The `Inputs` of `swag.Choices`: as many pairs for each example."""
+        count = len(data.endings[0])
+        encoded = self.tokenizer.encode_batch(
+            [text for text in data.texts for _ in range(count)],
+            [one for some in data.endings for one in some],
+            self.about.max_len)
+        say_cut(self, data, encoded, 'pairs')
+        return choices_of(encoded, count, None if data.labels is None
+                          else onp.array(data.labels, 'int32'))
+
+    def encode(self, data, k):
+        """Pair k of the data with all its tokens."""
+        example, ending = divmod(k, len(data.endings[0]))
+        return self.tokenizer.encode(data.texts[example],
+                                     data.endings[example][ending])
+
+    def loss(self, outputs, inputs):
+        """The mean loss of outputs (N, C), as in training."""
+        return float(-log_softmax(onp.array(outputs, 'float64'))[
+            onp.arange(len(outputs)), inputs.labels].mean())
+
+    def guesses(self, outputs, inputs, data):
+        """The number of an ending for each example."""
+        return onp.array(outputs).argmax(axis=1)
+
+    @staticmethod
+    def wanted(data):
+        """The numbers of the right endings."""
+        return data.labels
+
+    def predictions(self, outputs, inputs, data):
+        """A `Prediction` for each text: an ending."""
+        found = []
+        for endings, scores in zip(data.endings, outputs):
+            shares = onp.exp(log_softmax(scores.astype('float64')))
+            k = int(shares.argmax())
+            found.append(Prediction(endings[k], float(shares[k]), dict(zip(
+                endings, map(float, shares))), k))
+        return found
+
+
+class Tags:
+    """A sentence with a tag for each word: its first piece is asked."""
+
+    def __init__(self, about, tokenizer):
+        self.about, self.tokenizer = about, tokenizer
+
+    def inputs(self, data, training=False):
+        """The `Inputs` of `Sentences`, with -1 where no word begins."""
+        encoded = [self.tokenizer.encode_words(
+            words, max_len=self.about.max_len) for words in data.words]
+        say_cut(self, data, encoded)
+        labels = None
+        if data.labels is not None:
+            labels = [onp.array(labels_of_pieces(one, tags), 'int32')
+                      for one, tags in zip(encoded, data.labels)]
+        return inputs_of(encoded, labels, encoded)
+
+    def encode(self, data, k):
+        """Sentence k of the data with all its tokens."""
+        return self.tokenizer.encode_words(data.words[k])
+
+    def loss(self, outputs, inputs):
+        """The mean loss of outputs (T, K) each, as in training."""
+        scores = onp.concatenate(outputs).astype('float64')
+        labels = onp.concatenate(inputs.labels)
+        asked = labels >= 0
+        return float(-log_softmax(scores[asked])[
+            onp.arange(asked.sum()), labels[asked]].mean())
+
+    def guesses(self, outputs, inputs, data):
+        """A list of tags by name for each sentence."""
+        return [one.label for one in self.predictions(outputs, inputs, data)]
+
+    @staticmethod
+    def wanted(data):
+        """What the guesses should be."""
+        return data.tags
+
+    def predictions(self, outputs, inputs, data):
+        """A `Prediction` for each sentence.
+
+        Words that were cut off, or have no token, are tagged as what is
+        none: O where there is such a tag, else the first.
+        """
+        names = self.about.labels
+        none = names.index('O') if 'O' in names else 0
+        found = []
+        for words, scores, encoded in zip(data.words, outputs, inputs.notes):
+            shares = onp.exp(log_softmax(scores.astype('float64')))
+            guessed = labels_of_words(encoded, shares.argmax(axis=1),
+                                      len(words), none)
+            sure = labels_of_words(encoded, shares.max(axis=1), len(words),
+                                   0.0)
+            found.append(Prediction([names[k] for k in guessed],
+                                    list(map(float, sure))))
+        return found
+
+
+class Answers:
+    """A question about a text, whose answer is a span of it, or none."""
+
+    def __init__(self, about, tokenizer):
+        self.about, self.tokenizer = about, tokenizer
+
+    def inputs(self, data, training=False):
+        """The `Inputs` of `Questions`: a window each.
+
+        Where an answer is not in a window, both its places are 0; in
+        training those are left out in which it is not known, (-1, -1).
+        """
+        windows = answer_windows(
+            self.tokenizer, data.questions, data.contexts, data.answers,
+            self.about.max_len, self.about.stride)
+        if training:
+            windows = [one for one in windows if one.target is not None]
+        labels = None
+        if data.answers is not None:
+            labels = [onp.array(one.target or (-1, -1), 'int32')
+                      for one in windows]
+        return inputs_of(windows, labels, windows)
+
+    def loss(self, outputs, inputs):
+        """The mean loss of outputs (T, 2) each, as in training."""
+        losses = [-log_softmax(scores.T.astype('float64'))[[0, 1], places]
+                  for scores, places in zip(outputs, inputs.labels)
+                  if places[0] >= 0]
+        return float(onp.mean(losses)) if losses else 0.0
+
+    def guesses(self, outputs, inputs, data):
+        """The text of an answer for each question."""
+        return [one.label for one in self.predictions(outputs, inputs, data)]
+
+    @staticmethod
+    def wanted(data):
+        """What the guesses should be."""
+        return data.answers
+
+    def predictions(self, outputs, inputs, data):
+        """A `Prediction` for each question."""
+        best = best_answers(
+            inputs.notes, [scores[:, 0] for scores in outputs],
+            [scores[:, 1] for scores in outputs], data.contexts,
+            null=self.about.null)
+        return [Prediction(one.text, one.score, place=(one.begin, one.end))
+                for one in best]
+
+
+def say_cut(kind, data, encoded, what='examples'):
+    """Say in a line how many examples were cut to `max_len` tokens."""
+    limit = kind.about.max_len
+    full = [k for k, one in enumerate(encoded) if len(one.ids) >= limit]
+    cut = sum(len(kind.encode(data, k).ids) > limit for k in full)
+    if cut:
+        warn(f'{data.path}: {cut:,} of {len(encoded):,} {what} were cut to '
+             f'{limit} tokens (max_len)')
+
+
+def log_softmax(scores):
+    """Of float64 scores (M, K), over the last axis."""
+    scores = scores - scores.max(axis=-1, keepdims=True)
+    return scores - onp.log(onp.exp(scores).sum(axis=-1, keepdims=True))
+
+
+KINDS = {'classify': Whole, 'regress': Whole, 'choice': Endings, 'tag': Tags,
+         'span': Answers}

@@ -1,0 +1,1 @@
+"""Labelled tasks: their files, their columns, their submissions."""

@@ -1,0 +1,379 @@
+"""What a task is, the ones of GLUE, SNLI and SWAG, and where their files are.
+
+Wang et al. 2018, "GLUE: A Multi-Task Benchmark and Analysis Platform for
+Natural Language Understanding"; Bowman et al. 2015 (SNLI).
+"""
+from pathlib import Path
+from typing import NamedTuple, Optional
+
+from d2lbert.finetuning.swag import Choices, read_swag
+from d2lbert.finetuning.tasks import tables
+from d2lbert.finetuning.tasks.conll import Sentences, read_conll
+from d2lbert.finetuning.tasks.squad import Questions, read_squad
+from d2lbert.finetuning.tasks.tables import Columns, Examples, TaskError
+from d2lbert.machine.terminal import warn
+from d2lbert.texts.text_files import PACKINGS
+
+__all__ = ['Choices', 'Columns', 'Examples', 'Questions', 'Sentences',
+           'TASKS', 'Task', 'TaskError', 'read_task']
+
+PARTS = 'train', 'dev', 'test'
+
+
+class Task(NamedTuple):
+    """What a task asks, and how its files are laid out."""
+
+    name: str
+    #: 'classify' (classes of a text or a pair), 'regress' (a number), 'choice'
+    #: (one of several texts that may follow), 'tag' (a class for each word)
+    #: or 'span' (an answer out of a text)
+    kind: str
+    pair: Optional[bool]        # two texts? None: as the columns say
+    labels: Optional[tuple]     # of classes: the names; None: as in the file
+    metrics: tuple              # names in `metrics`; the first decides
+
+    # The layout
+    folders: tuple = ()         # names of the task's folder
+    files: tuple = ()           # of names for each of PARTS, best first
+    text: tuple = ()            # names of the columns of the texts
+    label: str = ''             # name of the column of labels
+    written: Optional[tuple] = None     # labels in the file, if others
+    unlabelled: Optional[str] = None    # a label that says there is none
+    orders: tuple = ()          # all columns, where there is no header
+    synonyms: tuple = ()        # (other name, name) of columns
+
+    # The leaderboard
+    submitted: str = ''         # name of the file with the predictions
+    sides: tuple = ()           # tasks that the same model answers
+
+
+def _glue(name, folder, labels, metrics, text, label, orders, kind='classify',
+          files=((), (), ()), **layout):
+    return Task(
+        name, kind, len(text) == 2, labels, metrics, (folder, name),
+        tuple((f'{part}.tsv', *more) for part, more in zip(PARTS, files)),
+        text, label, orders=tuple(order.split(',') for order in orders),
+        **{'submitted': f'{folder}.tsv', **layout})
+
+
+def _mnli(name, kind, submitted):
+    trees = ('genre,sentence1_binary_parse,sentence2_binary_parse,'
+             'sentence1_parse,sentence2_parse,sentence1,sentence2')
+    return _glue(
+        name, 'MNLI', ('entailment', 'neutral', 'contradiction'),
+        ('accuracy',), ('sentence1', 'sentence2'), 'gold_label',
+        (f'index,promptID,pairID,{trees},label1,label2,label3,label4,label5,'
+         'gold_label',
+         f'index,promptID,pairID,{trees},label1,gold_label',
+         f'index,promptID,pairID,{trees}'), unlabelled='-',
+        submitted=submitted)._replace(
+            folders=('MNLI', 'mnli', 'multinli_1.0'),
+            files=(('train.tsv',), (f'dev_{kind}.tsv',),
+                   (f'test_{kind}.tsv',)))
+
+
+_BINARY = '0', '1'
+
+#: The tasks by name. The last four have no layout of their own: any table
+#: with `columns`, CoNLL columns and SQuAD's JSON.
+TASKS = {task.name: task for task in (
+    _glue('sst2', 'SST-2', ('negative', 'positive'), ('accuracy',),
+          ('sentence',), 'label', ('sentence,label', 'index,sentence'),
+          written=_BINARY),
+    _glue('cola', 'CoLA', ('unacceptable', 'acceptable'),
+          ('matthews', 'accuracy'), ('sentence',), 'label',
+          ('source,label,mark,sentence', 'index,sentence'), written=_BINARY),
+    _glue('mrpc', 'MRPC', ('not_equivalent', 'equivalent'),
+          ('f1', 'accuracy'), ('#1 String', '#2 String'), 'Quality',
+          ('Quality,#1 ID,#2 ID,#1 String,#2 String',),
+          files=(['msr_paraphrase_train.txt'], ['msr_paraphrase_train.txt'],
+                 ['msr_paraphrase_test.txt']), written=_BINARY),
+    _glue('qqp', 'QQP', ('not_duplicate', 'duplicate'), ('f1', 'accuracy'),
+          ('question1', 'question2'), 'is_duplicate',
+          ('id,qid1,qid2,question1,question2,is_duplicate',
+           'id,question1,question2'), written=_BINARY),
+    _glue('stsb', 'STS-B', None, ('pearson', 'spearman'),
+          ('sentence1', 'sentence2'), 'score',
+          ('index,genre,filename,year,old_index,source1,source2,sentence1,'
+           'sentence2,score',
+           'index,genre,filename,year,old_index,source1,source2,sentence1,'
+           'sentence2'), kind='regress'),
+    _glue('qnli', 'QNLI', ('entailment', 'not_entailment'), ('accuracy',),
+          ('question', 'sentence'), 'label',
+          ('index,question,sentence,label', 'index,question,sentence')),
+    _glue('rte', 'RTE', ('entailment', 'not_entailment'), ('accuracy',),
+          ('sentence1', 'sentence2'), 'label',
+          ('index,sentence1,sentence2,label', 'index,sentence1,sentence2')),
+    _glue('wnli', 'WNLI', ('not_entailment', 'entailment'), ('accuracy',),
+          ('sentence1', 'sentence2'), 'label',
+          ('index,sentence1,sentence2,label', 'index,sentence1,sentence2'),
+          written=_BINARY),
+    _mnli('mnli', 'matched', 'MNLI-m.tsv')._replace(
+        sides=('mnli_mm', 'ax')),
+    # The book's order of the labels
+    _glue('snli', 'SNLI', ('entailment', 'contradiction', 'neutral'),
+          ('accuracy',), ('sentence1', 'sentence2'), 'gold_label',
+          ('gold_label,sentence1_binary_parse,sentence2_binary_parse,'
+           'sentence1_parse,sentence2_parse,sentence1,sentence2,captionID,'
+           'pairID,label1,label2,label3,label4,label5',),
+          files=[[f'snli_1.0_{part}.txt'] for part in PARTS],
+          unlabelled='-')._replace(folders=('SNLI', 'snli_1.0'),
+                                   submitted=''),
+    Task('swag', 'choice', True, None, ('accuracy',), ('SWAG', 'swag'),
+         (('train.csv',), ('val.csv',), ('test.csv',))),
+    Task('classify', 'classify', None, None, ('accuracy',)),
+    Task('regress', 'regress', None, None, ('pearson', 'spearman')),
+    Task('tag', 'tag', False, None, ('entity_f1', 'entity_precision',
+                                     'entity_recall', 'tag_accuracy')),
+    Task('span', 'span', True, None, ('token_f1', 'exact_match')),
+)}
+
+#: What a model of another task answers, too: the sentences of MNLI from
+#: sources that it was not trained on, and GLUE's diagnostic set.
+SIDES = {task.name: task for task in (
+    _mnli('mnli_mm', 'mismatched', 'MNLI-mm.tsv'),
+    Task('ax', 'classify', True, TASKS['mnli'].labels, ('matthews',),
+         ('diagnostic', 'AX', 'MNLI'),
+         ((), ('diagnostic-full.tsv',),
+          ('diagnostic.tsv', 'diagnostic-full.tsv')),
+         ('sentence1', 'sentence2'), 'label',
+         orders=tuple(order.split(',') for order in (
+             'Lexical Semantics,Predicate-Argument Structure,Logic,'
+             'Knowledge,Domain,sentence1,sentence2,label',
+             'index,sentence1,sentence2')),
+         synonyms=(('Premise', 'sentence1'), ('Hypothesis', 'sentence2'),
+                   ('Label', 'label')), submitted='AX.tsv'),
+)}
+
+#: Beginnings and endings of the names of files that are nobody's layout
+STEMS = ('train',), ('dev', 'valid', 'validation', 'val'), ('test',)
+ENDINGS = {'classify': ('.tsv', '.csv', '.txt'),
+           'regress': ('.tsv', '.csv', '.txt'), 'choice': ('.csv',),
+           'tag': ('.conll', '.txt', '.bio', '.iob', '.iob2', '.tsv'),
+           'span': ('.json',)}
+FILES = {
+    'tag': (('eng.train',), ('eng.testa',), ('eng.testb',)),
+    'span': (('train-v1.1.json', 'train-v2.0.json'),
+             ('dev-v1.1.json', 'dev-v2.0.json'), ())}
+
+
+def named(task):
+    """The `Task` of a name; a `Task` is given back."""
+    if isinstance(task, Task):
+        return task
+    try:
+        return SIDES[task] if task in SIDES else TASKS[task]
+    except (KeyError, TypeError):
+        raise TaskError(f'there is no task {task!r}: choose one of '
+                        f'{", ".join(TASKS)}') from None
+
+
+def answered(task):
+    """The task of a name, and those that the same model answers."""
+    task = named(task)
+    return [task, *(SIDES[name] for name in task.sides)]
+
+
+def find_beside(task, folder, part):
+    """The file of a part in the folder or in the one it lies in, or None."""
+    for place in (Path(folder), Path(folder).absolute().parent):
+        try:
+            return find(task, place, part)
+        except TaskError:
+            continue
+    return None
+
+
+def read_task(task, folder, part='train', columns=None, labels=None):
+    """A part of a task's data.
+
+    task: a name in `TASKS` or `SIDES`, or a `Task`. folder: the task's
+    folder, the one that it lies in, as SST-2/ or glue/SST-2/, or a file.
+    part: 'train', 'dev' or 'test', which may come without labels. columns:
+    where a table of another layout has what, see `Columns.parse`; for 'tag'
+    the columns of words (`text`) and tags (`label`). labels: names of
+    classes, those of the training part when another is read; a label that is
+    not among them is refused. None: the task's own, or those of the file,
+    sorted.
+
+    Gives `Examples`, for 'tag' `Sentences`, for 'span' `Questions` and for
+    SWAG `Choices`. GLUE's
+    tables are read as they are: tabs part the columns and quotes are
+    letters, the first line is a header or the first example, and lines that
+    lack a column are left out, counted and spoken of on standard error.
+    MRPC is read as GLUE lays it out or as its own msr_paraphrase_*.txt;
+    of these the development part is what dev_ids.tsv lists, or, without it,
+    the test file. Raises `TaskError`, a ValueError, in one sentence.
+    """
+    task = named(task)
+    if part not in PARTS:
+        raise TaskError(f'there is no part {part!r}: choose one of '
+                        f'{", ".join(PARTS)}')
+    path = find(task, folder, part)
+    if task.kind == 'span':
+        _refuse_columns(task, columns)
+        return read_squad(path)
+    if task.kind == 'choice':
+        _refuse_columns(task, columns)
+        return read_swag(path, part)
+    columns = None if columns is None else Columns.parse(columns)
+    if task.kind == 'tag':
+        return _read_tags(path, part, columns, labels)
+    return _read_table(task, path, part, columns, labels)
+
+
+def _refuse_columns(task, columns):
+    if columns is not None:
+        raise TaskError(f'task {task.name} has a layout of its own, in which '
+                        'no columns can be chosen: leave out --columns')
+
+
+def _read_tags(path, part, columns, labels):
+    if columns is None:
+        return read_conll(path, labels=labels)
+    if (columns.pair is not None or columns.header
+            or isinstance(columns.text, str)):
+        raise TaskError('for tagging --columns has the numbers of two '
+                        'columns, as text=0,label=3, or of one, text=0, '
+                        'where there are no tags')
+    if columns.label is None and part != 'test':
+        raise TaskError(f'--columns has no label, which part {part} needs')
+    return read_conll(path, columns.label, columns.text, labels)
+
+
+# Tables
+
+def _read_table(task, path, part, columns, labels):
+    keep = None
+    if columns is None and path.name == 'msr_paraphrase_train.txt':
+        path, keep = _of_mrpc(path, part)
+    head, written = tables.head_of(path), task.written
+    if columns is not None:
+        places = tables.places_by_columns(path, head, columns)
+    elif task.text:
+        places = _places(task, path, head, part)
+    else:
+        raise TaskError(f'task {task.name} has no layout of its own: say by '
+                        '--columns where the texts and labels are, as '
+                        'text=1,label=0')
+    if task.pair is not None and task.pair != (places.pair is not None):
+        raise TaskError(f'task {task.name} takes '
+                        f'{"pairs: give" if task.pair else "one text: leave"} '
+                        f'pair=... {"in" if task.pair else "out of"} '
+                        '--columns')
+    if places.label is None and part != 'test':
+        raise TaskError(
+            f'{path} has no labels, which part {part} needs' + (
+                f': its first line has no column {task.label!r}'
+                if columns is None else ': give label=... in --columns'))
+    labels = labels or task.labels
+    if columns is not None and written and _has_names(head, places, labels):
+        written = None
+    return tables.examples_of(path, places, task.kind, labels, written,
+                              task.unlabelled, keep)
+
+
+def _has_names(head, places, labels):
+    """Whether the labels of a table of one's own are the names outright."""
+    return places.label is not None and any(
+        cells[places.label].strip() in labels for _, cells in head
+        if len(cells) > places.label)
+
+
+def _of_mrpc(path, part):
+    """MRPC's own training file: (the file to read, which rows are meant)."""
+    listed = path.with_name('dev_ids.tsv')
+    if listed.is_file():
+        held_out = {tuple(cells[:2]) for _, cells in tables.rows_of(listed)}
+        return path, lambda cells: (
+            (tuple(cells[1:3]) in held_out) == (part == 'dev'))
+    if part != 'dev':
+        return path, None
+    path = path.with_name('msr_paraphrase_test.txt')
+    if not path.is_file():
+        raise TaskError(f'{path.parent} has no dev part of task mrpc: '
+                        f'expected dev.tsv, dev_ids.tsv or {path.name} in it')
+    warn(f'{path}: taken for the development part, as there is no '
+         'dev_ids.tsv')
+    return path, None
+
+
+def _places(task, path, head, part):
+    """Where the columns of a task are, by the header or by their order."""
+    synonyms = dict(task.synonyms)
+    names = [synonyms.get(cell.strip(), cell.strip())
+             for cell in head[0][1]]
+    header = set(task.text) <= set(names)
+    if not header:
+        # Of two with as many columns the first is of parts with labels
+        orders = {len(order): order for order in (
+            task.orders if part == 'test' else reversed(task.orders))}
+        names = next((orders[len(cells)] for _, cells in head
+                      if len(cells) in orders), None)
+    if names is None:
+        raise TaskError(
+            f'{path} is not laid out as task {task.name}: neither has its '
+            f'first line the names {", ".join(task.text)}, nor has any line '
+            f'{" or ".join(str(len(order)) for order in task.orders)} columns '
+            'with tabs between them; another layout is described by '
+            '--columns')
+    label = names.index(task.label) if task.label in names else None
+    return tables.Places(
+        *[names.index(name) for name in task.text],
+        *[None] * (2 - len(task.text)), label, len(names), header)
+
+
+# Files
+
+def find(task, folder, part):
+    """The path of a part's file; `TaskError` where there is none."""
+    folder = Path(folder)
+    if folder.is_file():
+        return folder
+    if not folder.is_dir():
+        raise TaskError(f'there is no folder {folder}: name one that holds '
+                        f'the files of task {task.name}')
+    names = list(_names(task, part))
+    looked = list(_homes(task, folder))
+    for home in looked:
+        for name in names:
+            if (home / name).is_file():
+                return home / name
+    expected = [name for name in names if not name.endswith(
+        tuple(packing.ending for packing in PACKINGS))]
+    if task.files:
+        expected = expected[:len(task.files[PARTS.index(part)])]
+    raise TaskError(
+        f'{folder} has no {part} part of task {task.name}: expected '
+        f'{" or ".join(expected)} in it'
+        + (f', in {folder / task.folders[0]} or in '
+           f'{folder / "glue" / task.folders[0]}' if task.folders else ''))
+
+
+def _homes(task, folder):
+    """Folders in which the files of a task may be, best first."""
+    wanted = {_plain(name) for name in task.folders}
+    yield folder
+    for parent in (folder, *_children(folder, {'glue'})):
+        yield from _children(parent, wanted)
+
+
+def _children(folder, wanted):
+    return sorted(child for child in folder.iterdir()
+                  if _plain(child.name) in wanted and child.is_dir())
+
+
+def _plain(name):
+    return name.lower().replace('-', '').replace('_', '')
+
+
+def _names(task, part):
+    """Names of a part's file, best first, packed ones behind."""
+    k = PARTS.index(part)
+    names = [*(task.files[k] if task.files else ()),
+             *FILES.get(task.kind, ((),) * 3)[k]]
+    if task.name not in SIDES:
+        names += [stem + ending for stem in STEMS[k]
+                  for ending in ENDINGS[task.kind]]
+    for packed in ('', *(packing.ending for packing in PACKINGS)):
+        yield from (name + packed for name in dict.fromkeys(names))

@@ -1,0 +1,296 @@
+"""Tables of examples: a line each, columns apart by tabs or commas."""
+import csv
+import itertools
+import math
+from typing import NamedTuple, Optional
+
+from d2lbert.machine.terminal import warn
+from d2lbert.texts import text_files
+
+#: What a column can be, in the order of names that come without a role
+ROLES = 'text', 'pair', 'label'
+
+# So many say how a table is laid out
+HEAD_ROWS = 100
+
+
+class TaskError(ValueError):
+    """Why a task's data cannot be read, in one sentence."""
+
+
+class Examples(NamedTuple):
+    """Texts of a task, with their labels."""
+
+    texts_a: list                   # str
+    texts_b: Optional[list]         # str, of tasks of pairs
+    labels: Optional[list]          # int (classes) or float; None: not given
+    labels_names: Optional[tuple]   # of classes: the name of each
+    skipped: int                    # lines that were no examples
+    path: str
+
+
+class Columns(NamedTuple):
+    """In which columns of a table what is, by name or by number from 0."""
+
+    text: object
+    pair: object = None
+    label: object = None
+    header: Optional[bool] = None   # whether line 1 has names; None: see below
+
+    @classmethod
+    def parse(cls, columns):
+        """Columns as `--columns` and `columns=` give them.
+
+        'text=1,label=0' says by role which column is the text, the second
+        text of a pair ('pair=...') and the label, by number from 0 or by the
+        name in the first line. 'sentence,label' and
+        'premise,hypothesis,label' leave the roles out: one column is the
+        text, two are text and label, three text, pair and label. With a name
+        among them the first line is a header; with numbers alone it is an
+        example, unless 'header=yes' is added ('header=no' says outright that
+        it is one). From Python a dictionary of the roles, or a list of
+        columns in order, does as well, and takes names with commas in them.
+        """
+        if isinstance(columns, cls):
+            return columns
+        given, in_order = _given(columns)
+        header = given.pop('header', None)
+        if header not in (None, True, False, 'yes', 'no'):
+            raise TaskError(f'header={header} in --columns: expected yes or '
+                            'no')
+        roles = {0: (), 1: ROLES[:1], 2: ('text', 'label'), 3: ROLES}.get(
+            len(in_order))
+        if (roles is None or given and in_order
+                or '' in (*given.values(), *in_order)
+                or not {'text'} <= {*given, *roles} <= set(ROLES)):
+            raise TaskError(
+                'expected --columns with roles, as text=1,label=0 or '
+                'text=premise,pair=hypothesis,label=label, or one to three '
+                'names, as sentence,label')
+        places = {role: _number(name) for role, name
+                  in (*given.items(), *zip(roles, in_order))}
+        if len(set(places.values())) < len(places):
+            raise TaskError('--columns gives one column two roles')
+        header = {'yes': True, 'no': False}.get(header, header)
+        by_name = any(isinstance(name, str) for name in places.values())
+        if by_name and header is False:
+            raise TaskError('--columns names columns, and says header=no: '
+                            'without a header give their numbers, from 0')
+        return cls(**places, header=True if by_name else header)
+
+
+def _given(columns):
+    """({role: column}, the columns without a role) of what was given."""
+    if isinstance(columns, dict):
+        return {role: name for role, name in columns.items()
+                if name is not None}, []
+    if not isinstance(columns, str):
+        return {}, list(columns)
+    parts = [part.strip() for part in columns.split(',')]
+    named = [tuple(side.strip() for side in part.split('=', 1))
+             for part in parts if '=' in part]
+    if len(dict(named)) < len(named):
+        raise TaskError(f'--columns {columns} gives a role twice')
+    return dict(named), [part for part in parts if '=' not in part]
+
+
+def _number(name):
+    """A column as --columns has it: its number if it is one, or its name."""
+    text = str(name).strip()
+    return int(text) if text.isascii() and text.isdigit() else text
+
+
+# Rows
+
+def is_csv(path):
+    """Whether a file's name says that commas part its columns."""
+    name = str(path).lower()
+    for packing in text_files.PACKINGS:
+        if name.endswith(packing.ending):
+            name = name[:-len(packing.ending)]
+    return name.endswith('.csv')
+
+
+def rows_of(path):
+    """The lines of a table: yields (number of the line, cells).
+
+    In a file whose name ends in .csv commas part the cells, quotes hold them
+    together and a cell may go over several lines. In any other tabs part
+    them, a quote is a letter like any other and only a line feed (with a
+    carriage return or none before it) ends a line. The file may be packed.
+    """
+    if is_csv(path):
+        yield from _csv_rows(path)
+        return
+    for number, line in enumerate(text_files.lines(path), 1):
+        yield number, (line[:-1] if line.endswith('\r') else line).split('\t')
+
+
+def _csv_rows(path):
+    number = 1
+    # Strict: a quote that nothing closes would swallow all that follows
+    reader = csv.reader((line + '\n' for line in text_files.lines(path)),
+                        strict=True)
+    try:
+        for cells in reader:
+            yield number, cells
+            number = reader.line_num + 1
+    except csv.Error as error:
+        raise TaskError(
+            f'{path}, line {number}: what begins here is no row of a CSV file '
+            f'({error}): close its quotes, write a quote in quotes twice, or '
+            'name the file .tsv if tabs part its columns') from None
+
+
+# From rows to examples
+
+class Places(NamedTuple):
+    """Which cells of a row are what."""
+
+    text: int
+    pair: Optional[int]
+    label: Optional[int]
+    width: int              # cells of a whole row
+    header: Optional[bool]  # whether the first row has their names; None:
+                            # nobody said so, it is taken for an example
+
+
+def head_of(path):
+    """The first rows of a table: a list, as `rows_of` gives them."""
+    return list(itertools.islice(rows_of(path), HEAD_ROWS))
+
+
+def places_by_columns(path, head, columns):
+    """The `Places` of `Columns` in a table with these first rows."""
+    first = [cell.strip() for cell in head[0][1]]
+
+    def place(role, name):
+        if isinstance(name, int) or name is None:
+            return name
+        if first.count(name) == 1:
+            return first.index(name)
+        count = 'several columns' if name in first else 'no column'
+        raise TaskError(
+            f'{path} has {count} {name!r} in its first line ({shown(first)}): '
+            'name its columns by --columns, or give their numbers from 0, as '
+            f'{role}=1')
+    at = [place(role, getattr(columns, role)) for role in ROLES]
+    width = max(max(p for p in at if p is not None) + 1, len(first))
+    return Places(*at, width, columns.header)
+
+
+def examples_of(path, places, kind='classify', names=None, written=None,
+                unlabelled=None, keep=None):
+    """The `Examples` of a table.
+
+    kind: 'classify' or 'regress'. names: of the classes; None: the labels
+    that there are, sorted. written: the names as this file has them, if they
+    differ. unlabelled: a label that says that there is none. keep: which
+    rows to take, a function of a row's cells. Rows that lack a column or
+    have too many are left out, counted and spoken of in one line on standard
+    error.
+    """
+    needed = max(p for p in places[:3] if p is not None)
+    texts_a, texts_b, found, odd, bare, number = [], [], [], [], 0, 0
+    for number, cells in itertools.islice(rows_of(path), bool(places.header),
+                                          None):
+        if len(cells) <= needed or any(cells[places.width:]):
+            odd.append((number, len(cells)))
+        elif keep is not None and not keep(cells):
+            continue
+        elif (places.label is not None and unlabelled is not None
+              and cells[places.label].strip() == unlabelled):
+            bare += 1
+        else:
+            texts_a.append(cells[places.text])
+            if places.pair is not None:
+                texts_b.append(cells[places.pair])
+            if places.label is not None:
+                found.append((number, cells[places.label].strip()))
+    if not texts_a:
+        raise TaskError(
+            f'{path} has no examples: of its {number:,} lines {len(odd):,} '
+            f'do not have {places.width} columns'
+            f'{"" if is_csv(path) else " with tabs between them"}'
+            if number else f'{path} has a header and no examples')
+    _say_skipped(path, odd, bare, unlabelled, places.width)
+    labels = None
+    if places.label is not None and kind == 'regress':
+        labels = [_score(path, *label) for label in found]
+    elif places.label is not None:
+        if names is None:
+            _check_is_no_header(path, places, found)
+            names = _classes(path, found)
+        labels = numbered_labels(path, found, names, written)
+    return Examples(
+        texts_a, texts_b if places.pair is not None else None, labels,
+        None if kind == 'regress' or names is None else tuple(names),
+        len(odd) + bare, str(path))
+
+
+def _classes(path, found):
+    """The names of the classes of labels, given as (line, label)."""
+    for number, name in found:
+        if not name:
+            raise TaskError(
+                f'{path}, line {number}: the label is missing: write one, or '
+                'leave the line out')
+    return tuple(sorted({name for _, name in found}))
+
+
+def _say_skipped(path, odd, bare, unlabelled, width):
+    said = []
+    if odd:
+        number, count = odd[0]
+        said.append(
+            f'{len(odd):,} lines with missing or extra columns (the first is '
+            f'line {number}, with {count} where {width} were expected)')
+    if bare:
+        said.append(f'{bare:,} lines with the label {unlabelled!r}')
+    if said:
+        warn(f'{path}: skipped {" and ".join(said)}')
+
+
+def numbered_labels(path, found, names, written=None):
+    """The numbers of labels, given as (number of the line, label)."""
+    numbers = {name: k for k, name in enumerate(written or names)}
+    try:
+        return [numbers[name] for _, name in found]
+    except KeyError:
+        number, name = next(f for f in found if f[1] not in numbers)
+    said = f'is {shown([name])}' if name else 'is missing'
+    raise TaskError(
+        f'{path}, line {number}: the label {said}; expected one '
+        f'of {shown(numbers)}')
+
+
+def shown(names):
+    """Names as a sentence lists them, some of many and the start of long."""
+    names = [repr(name if len(name) <= 40 else f'{name[:37]}...')
+             for name in names]
+    return ', '.join(names[:12] + ['...'] * (len(names) > 12))
+
+
+def _score(path, number, text):
+    try:
+        score = float(text)
+    except ValueError:
+        score = math.nan
+    if not math.isfinite(score):
+        raise TaskError(
+            f'{path}, line {number}: the label is {shown([text])}; expected '
+            'a number'
+            + (' (if line 1 has the names of columns, give these names, or '
+               'add header=yes to --columns)' if number == 1 else ''))
+    return score
+
+
+def _check_is_no_header(path, places, found):
+    """Refuse a first line whose label looks like the name of a column."""
+    (number, name), rest = found[0], [name for _, name in found[1:]]
+    if (number == 1 and places.header is None and name not in rest
+            and len(set(rest)) < len(rest)):
+        raise TaskError(
+            f'{path}, line 1: the label {shown([name])} occurs nowhere else: '
+            'if these are the names of columns, add header=yes to --columns, '
+            'and header=no if this is an example')

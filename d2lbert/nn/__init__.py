@@ -1,0 +1,1 @@
+"""Below the pages: checked inputs, layers, rows without padding."""

@@ -1,0 +1,178 @@
+"""Gluon's own layers on the package's operators: same names and parameters.
+
+And the one question about a net: is every block in it exactly ours?
+"""
+import re
+
+import numpy as onp
+
+from d2lbert.kernels import ops
+from d2lbert.machine import params
+from d2lbert.machine.backend import mx, nn, np
+from d2lbert.machine.nonfinite import count_not_finite, warn_not_finite
+from d2lbert.nn.checks import on_device
+
+
+def is_ours(block):
+    """Whether a block and all within it compute what this package says.
+
+    Not where one is of a class with a `forward` of its own, has been given
+    another `forward`, a hook, another kind of child or another type of
+    number. Only then may work be done without calling each child, or on
+    rows without padding.
+    """
+    for cls in type(block).__mro__:
+        if cls.__module__.startswith('d2lbert.') or cls in _GLUON:
+            break
+        if not _CALLED.isdisjoint(vars(cls)):
+            return False
+    return (_CALLED.isdisjoint(vars(block)) and not block._forward_hooks
+            and not block._forward_pre_hooks
+            and getattr(block, 'works_on_rows', True)
+            and all(onp.dtype(param.dtype) == onp.float32
+                    for param in block._reg_params.values())
+            and all(map(is_ours, block._children.values())))
+
+
+# The kinds of Gluon's own blocks that this package's are made of
+_GLUON = nn.Activation, nn.Dropout, nn.Embedding, nn.Sequential
+_CALLED = {'__call__', 'forward', 'hybrid_forward'}
+
+
+def grad_reqs(*parameters):
+    """What each parameter (None: there is none) wants of its gradient."""
+    return tuple(p.grad_req for p in parameters if p is not None)
+
+
+def values(layer, X):
+    """The layer's parameters on X's device, {name: array}.
+
+    Sizes that nobody has told it yet are those of X.
+    """
+    params = layer._reg_params
+    try:
+        return {name: param.data(X.ctx) for name, param in params.items()}
+    except mx.gluon.parameter.DeferredInitializationError:
+        layer._deferred_infer_shape(X)
+        for param in params.values():
+            param._finish_deferred_init()
+        return {name: param.data(X.ctx) for name, param in params.items()}
+
+
+class GELU(nn.HybridBlock):
+    """Gaussian error linear unit: 'gelu', or 'gelu_new' by a tanh."""
+
+    def __init__(self, act_type, **kwargs):
+        super().__init__(**kwargs)
+        self._act_type = act_type
+
+    def hybrid_forward(self, F, X):
+        """Apply it to each number of X (...)."""
+        return ops.activation(X, self._act_type)
+
+
+# Activations that the operators of dense layers apply as they go
+_FOLDED = {'relu', 'tanh', 'gelu', 'gelu_new'}
+
+
+class Dense(nn.Dense):
+    """`nn.Dense` over the last axis: (..., K) to (..., units).
+
+    flatten=True, which is Gluon's default, makes it (B, ...) to (B, units).
+    activation: Gluon's, 'gelu' or 'gelu_new'. The bias also learns while the
+    weights are frozen.
+    """
+
+    def __init__(self, units, activation=None, use_bias=True,
+                 precision='fp32', flatten=False, **kwargs):
+        gelu = activation in ('gelu', 'gelu_new')
+        super().__init__(units, activation=None if gelu else activation,
+                         use_bias=use_bias, flatten=flatten, **kwargs)
+        if gelu:
+            self.act = GELU(activation)
+        self._precision, self._requests = precision, None
+
+    def forward(self, X):
+        """Apply the layer to X (..., K); returns (..., units)."""
+        requests = grad_reqs(self.weight, self.bias)
+        if requests != self._requests:
+            self._requests = requests
+            self._clear_cached_op()     # a graph traced for other requests
+        return super().forward(X)
+
+    def hybrid_forward(self, F, X, weight, bias=None):
+        """Arrays, or symbols of a graph, through the operator."""
+        if self._flatten and (isinstance(X, mx.symbol.Symbol) or X.ndim != 2):
+            X = F.npx.reshape(X, (-2, -1))
+        act = self.folded()
+        Y = ops.dense(X, weight, bias, self._units, act, self._precision,
+                      grad_reqs(self.weight, self.bias))
+        return Y if self.act is None or act != 'none' else self.act(Y)
+
+    def folded(self):
+        """The activation that the operator applies itself, or 'none'."""
+        act = self.act
+        return (act._act_type if act is not None and is_ours(act)
+                and act._act_type in _FOLDED else 'none')
+
+
+class LayerNorm(nn.LayerNorm):
+    """`nn.LayerNorm` over the last axis."""
+
+    def hybrid_forward(self, F, X, gamma, beta):
+        """Normalize X (..., H); returns an array like X."""
+        return ops.layer_norm(X, gamma, beta, self._epsilon,
+                              grad_reqs(self.gamma, self.beta))
+
+
+def cross_entropy(scores, labels):
+    """What Gluon's `SoftmaxCELoss()(scores, labels).mean()` is, a scalar.
+
+    scores (B, V); labels (B,) on the host. Two operators in place of five:
+    small batches pay for each.
+    """
+    return ops.softmax_ce(
+        scores, on_device(labels, scores.ctx, 'int32'),
+        on_device(onp.ones(len(labels), 'float32'), scores.ctx)).mean()
+
+
+def load_parameters(net, path, ctx=None):
+    """Load a .params file into a net, all of it or nothing.
+
+    As Gluon's `load_parameters`, but `machine.params` reads the file. ctx: a
+    device or a list of them, the CPU if None. Tensors with NaN or infinite
+    numbers are named in a warning. Raises OSError, and ValueError where the
+    file is damaged or does not fit.
+    """
+    found = params.read(path)
+    wanted = net._collect_params_with_prefix()
+    if not any('.' in name for name in found):
+        # Of old versions: the names of all parameters, without the net's own
+        found = {f'{net.prefix}{re.sub("^(arg|aux):", "", name)}': array
+                 for name, array in found.items()}
+        wanted = dict(net.collect_params().items())
+    _check_fit(found, wanted)
+    warn_not_finite(path, {name: count_not_finite(array)
+                           for name, array in found.items()})
+    for name, array in found.items():
+        wanted[name]._load_init(np.array(array), ctx or mx.cpu())
+
+
+def _check_fit(found, wanted):
+    """Refuse arrays that are not those of parameters, both by name."""
+    # Of parameters with several names, one name is stored
+    known = {id(param) for name, param in wanted.items() if name in found}
+    for name, param in wanted.items():
+        if id(param) not in known:
+            raise ValueError(f'{name} is missing')
+    for name, array in found.items():
+        if name not in wanted:
+            raise ValueError(f'the model has no {name}')
+        shape = wanted[name].shape
+        if array.dtype != wanted[name].dtype or shape is not None and (
+                len(shape) != array.ndim or any(
+                    known not in (-1, size)
+                    for known, size in zip(shape, array.shape))):
+            raise ValueError(
+                f'the shape of {name} is {array.shape} ({array.dtype}) there '
+                f'and {shape} ({onp.dtype(wanted[name].dtype)}) in the model')

@@ -1,0 +1,104 @@
+"""Noisy texts restored, word by word: the objective of BART.
+
+B rows, S and T tokens of what is read and of what was there (`corpus.noise`).
+"""
+from typing import NamedTuple
+
+import numpy as onp
+
+from d2lbert.corpus.noise import Noise
+from d2lbert.nn.checks import on_device
+from d2lbert.objectives.generative import Generative
+from d2lbert.pretrained.families.bart import STRUCTURE, restored
+from d2lbert.pretrained.families.sizes import PUBLISHED
+
+#: Share of the tokens that noise takes, as published.
+NOISE_SHARE = 0.3
+
+
+class DenoiseFigures(NamedTuple):
+    """What a model makes of a text; see `evaluation.Figures`."""
+
+    denoise_loss: float     # nats for a token that was there
+    perplexity: float       # exp(denoise_loss)
+    accuracy: float         # share of tokens that come first
+    unknown_share: float    # of the tokens, those <unk>
+    known_accuracy: float   # accuracy over all but those
+
+
+class Denoise(Generative):
+    """A text that was made noisy, restored: Lewis et al. 2020.
+
+    Rows are those of `MLM`; the noise is drawn anew each epoch, unless
+    dynamic=False. The model is a `BARTModel`, whose decoder is given the
+    words that were there before each one that it says.
+    """
+
+    losses, drawn = ('denoise',), ('denoise_loss',)
+    Figures = DenoiseFigures
+
+    @property
+    def model(self):
+        """The arguments of the net, a dictionary."""
+        s, sep = self.settings, self.vocab.special.sep
+        sizes = {name: s[name] for name in (
+            'num_hiddens', 'ffn_num_hiddens', 'num_heads', 'num_layers',
+            'dropout', 'precision')}
+        return dict(
+            sizes, vocab_size=len(self.vocab), start_id=self.vocab[sep],
+            max_len=max(PUBLISHED['max_len'], s['max_len']), **STRUCTURE)
+
+    @staticmethod
+    def trained(bart):
+        """The model, all of which is trained."""
+        return bart
+
+    def batches(self, epoch, start):
+        """One epoch of training: (position, `Noised` of NumPy arrays)."""
+        s = self.settings
+        return self.text.train.batches(
+            s['batch_size'], s['max_len'], seed=s['seed'], epoch=epoch,
+            start=start, dynamic=s['dynamic'], mask_share=s['mask_share'],
+            spans=Noise(tuple(s['noise'].split('+')),
+                        s['whole_word_masking']))
+
+    @classmethod
+    def held_out_batches(cls, text, batch_size, max_len):
+        """Always the same batches of a held-out `StoredText`.
+
+        Their noise is the default one, whatever a run has, so that figures
+        of all of them can be compared.
+        """
+        return (batch for _, batch in text.batches(
+            batch_size, max_len, seed=0, dynamic=False,
+            mask_share=NOISE_SHARE, spans=Noise()))
+
+    @classmethod
+    def counts(cls, batch):
+        """Tokens that were there."""
+        return batch.target_lens_y.sum(),
+
+    @staticmethod
+    def states(net, shard, device):
+        """Vectors (M, H) of the decoder, and the tokens that they predict.
+
+        The decoder is given the real targets of a shard; labels (M,) int32.
+        """
+        def put(A):
+            return on_device(A, device, 'int32')
+        lens = shard.target_lens_y.astype('int64')
+        longest = int(lens.max())
+        targets = shard.targets_Y[:, :longest]
+        tokens = shard.tokens_X[:, :int(shard.valid_lens_x.max())]
+        X = restored(net, put(tokens), put(shard.valid_lens_x), put(targets))
+        b, t = onp.nonzero(onp.arange(longest) < lens[:, None])
+        return (X.reshape(-1, X.shape[-1]).take(put(b * longest + t), axis=0),
+                targets[b, t])
+
+    @staticmethod
+    def line(figures):
+        """Held-out figures in words."""
+        return (f'held-out denoising loss {figures.denoise_loss:.3f}, '
+                f'accuracy {figures.accuracy:.3f} (of known words '
+                f'{figures.known_accuracy:.3f}, {figures.unknown_share:.0%} '
+                'are <unk>)')

@@ -1,0 +1,112 @@
+"""Held-out figures: losses and accuracies of both tasks, on unseen text."""
+import math
+from typing import NamedTuple
+
+from d2lbert.bert_pretraining import _get_batch_bert
+from d2lbert.machine.backend import autograd, np, npx
+from d2lbert.nn.checks import on_device
+from d2lbert.nn.packed import at_real_places
+from d2lbert.progress import Accumulator
+from d2lbert.text import UNK_ID
+
+
+class Figures(NamedTuple):
+    """What a model makes of a text, over all its predictions and pairs.
+
+    Words that the vocabulary lacks are <unk>, which is easily guessed: a
+    text full of them has a high mlm_accuracy, and known_accuracy leaves
+    them out. So it does where WikiText-2 itself writes <unk> for a rare word.
+    """
+
+    mlm_loss: float         # nats for a prediction
+    perplexity: float       # exp(mlm_loss)
+    mlm_accuracy: float     # share of hidden words that come first
+    nsp_loss: float         # nats for a pair; 0.693 is chance
+    nsp_accuracy: float     # share of pairs told rightly; 0.5 is chance
+    # Checkpoints of earlier versions lack these
+    unknown_share: float = math.nan   # of the hidden words, those <unk>
+    known_accuracy: float = math.nan  # mlm_accuracy over all but those
+
+
+def evaluate(net, batches, devices):
+    """The `Figures` of `net` on batches like those of `load_data_wiki`."""
+    sums = Accumulator(8)
+    for batch in batches:
+        waiting = [_sums(net, *shard)
+                   for shard in zip(*_get_batch_bert(batch, devices))]
+        for figures in waiting:
+            sums.add(*figures.asnumpy())
+    (mlm_loss, mlm_hits, num_preds, known_hits, num_known, nsp_loss, nsp_hits,
+     num_pairs) = sums.data
+    if not num_preds or not num_pairs:
+        raise ValueError('there is nothing to evaluate on: the text has no '
+                         'pair of sentences that fits')
+    *mlm, unknown_share, known_accuracy = mlm_figures(
+        mlm_loss, mlm_hits, num_preds, known_hits, num_known)
+    return Figures(*mlm, *loss_and_accuracy(nsp_loss, nsp_hits, num_pairs),
+                   unknown_share, known_accuracy)
+
+
+def mlm_figures(loss, hits, num_preds, known_hits, num_known):
+    """What is told of hidden words, of `mlm_sums` over all of them.
+
+    Loss, perplexity, accuracy, share of those unknown, accuracy without.
+    """
+    loss, accuracy = loss_and_accuracy(loss, hits, num_preds)
+    if math.isnan(loss):
+        known_hits = math.nan
+    # Where training has failed, e to the loss can be beyond all numbers
+    perplexity = math.exp(loss) if not loss > 700 else math.inf
+    return (loss, perplexity, accuracy, (num_preds - num_known) / num_preds,
+            known_hits / num_known if num_known else math.nan)
+
+
+def loss_and_accuracy(loss, hits, count):
+    """Means of sums over so many predictions."""
+    if math.isnan(loss):        # the first of all scores that are NaN
+        hits = math.nan         # is no guess
+    return loss / count, hits / count
+
+
+def _sums(net, tokens_X, segments_X, valid_lens_x, pred_positions_X,
+          mlm_weights_X, mlm_Y, nsp_y):
+    """Sums over what one device has, (8,).
+
+    MLM: loss, hits, predictions, hits and predictions without <unk>; NSP:
+    loss, hits, pairs.
+    """
+    # Words to score are many numbers each: leave out what only pads
+    row, k = mlm_weights_X.asnumpy().nonzero()
+    with autograd.pause():      # somebody may be recording
+        encoded, begins, nsp_Y_hat = at_real_places(
+            net, tokens_X, segments_X, valid_lens_x)
+        nsp, _ = _loss_hits_count(nsp_Y_hat, nsp_y)
+        if not len(row):
+            return np.concatenate([np.zeros(5, ctx=encoded.ctx), nsp])
+        places = begins[row] + pred_positions_X.asnumpy()[row, k]
+        mlm_Y_hat = net.mlm(
+            np.expand_dims(encoded, 0),
+            on_device(places[None], encoded.ctx, 'int32'))
+    return np.concatenate([
+        mlm_sums(mlm_Y_hat[0], mlm_Y.asnumpy()[row, k]), nsp])
+
+
+def mlm_sums(scores, labels):
+    """Loss, hits, predictions, hits and predictions without <unk>: (5,).
+
+    scores (M, V) of hidden words labels (M,), these on the host.
+    """
+    known = on_device(labels != UNK_ID, scores.ctx, 'float32')
+    mlm, hits = _loss_hits_count(scores, on_device(labels, scores.ctx))
+    return np.concatenate([mlm, np.stack([(hits * known).sum(),
+                                          known.sum()])])
+
+
+def _loss_hits_count(scores, labels):
+    """(M, K) scores of labels (M,): three sums, (3,), and the hits, (M,)."""
+    labels = labels.astype('int32')
+    losses = -npx.pick(npx.log_softmax(scores), labels)
+    hits = (scores.argmax(axis=1).astype('int32') == labels).astype(
+        losses.dtype)
+    return np.stack([losses.sum(), hits.sum(),
+                     np.ones_like(losses).sum()]), hits

@@ -1,0 +1,186 @@
+"""What a run left of its training, and a figure of it."""
+import csv
+import math
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+from d2lbert.machine.files import read_json
+from d2lbert.progress import POINT
+from d2lbert.training.load import is_run
+from d2lbert.training.saved_runs import RunError
+
+#: Of lines of several runs: dashes and shades that also differ in grey.
+STYLES = (dict(linestyle='-', color='#1f3a5f'),
+          dict(linestyle='--', color='#c1620a'),
+          dict(linestyle='-.', color='#5c8a3a'),
+          dict(linestyle=':', color='#8a4f9e'))
+
+
+#: Losses that are all nats for a token: what several runs have of these is
+#: drawn in one panel.
+TOKEN_LOSSES = 'mlm', 'clm', 'denoise'
+
+
+class Record(NamedTuple):
+    """The history of a run; a column is a pair of lists, steps and values."""
+
+    name: str
+    losses: dict        # {name: (column of each step's, of means since 1)}
+    held_out: dict      # {name of a figure: column}
+    config: dict        # config.json; {} of a history in memory
+    log: str            # log.txt, or ''
+
+
+def read_record(run):
+    """The `Record` of a run folder, finished or not, or of a `History`.
+
+    Raises `RunError`, a ValueError, where there is no history.
+    """
+    if hasattr(run, 'columns') and hasattr(run, 'losses'):
+        rows = [dict(zip(run.columns, row)) for row in zip(
+            *(getattr(run, name) for name in run.columns))]
+        for step, figures in getattr(run, 'held_out', {}).items():
+            rows.append(dict(step=step, **{
+                f'held_out_{name}': value
+                for name, value in figures._asdict().items()}))
+        return _record('', rows, {}, ''.join(getattr(run, 'log_lines', ())))
+    folder = Path(run)
+    path = folder / 'losses.csv'
+    if not path.is_file():
+        what = ('has no history: it was imported, or lost its losses.csv'
+                if is_run(folder) else 'is no folder of a run')
+        raise RunError(f'{folder} {what}; name one that d2lbert pretrain or '
+                       'finetune left')
+    try:
+        with open(path, encoding='utf-8', newline='') as file:
+            rows = [{name: _number(name, value) for name, value
+                     in row.items() if value not in ('', None)}
+                    for row in csv.DictReader(file)]
+        config = dict(read_json(folder / 'config.json'))
+        return _record(name_of(folder), rows, config, _text(folder))
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise RunError(f'the history of {folder} is damaged: {error}'
+                       ) from None
+
+
+def name_of(folder):
+    """The last part of a folder's path, whatever stands for it."""
+    return os.path.basename(os.path.abspath(folder)) or str(folder)
+
+
+def _number(name, value):
+    return int(value) if name == 'step' else float(value)
+
+
+def _text(folder):
+    path = folder / 'log.txt'
+    return path.read_text('utf-8') if path.is_file() else ''
+
+
+def _record(name, rows, config, log):
+    columns = {}
+    for row in rows:
+        for column, value in row.items():
+            if math.isfinite(value):
+                steps, values = columns.setdefault(column, ([], []))
+                steps.append(row['step'])
+                values.append(value)
+    held_out = {column[len('held_out_'):]: found
+                for column, found in columns.items()
+                if column.startswith('held_out_')}
+    losses = {column[:-len('_loss')]: (found, columns.get(
+                  column[:-len('_loss')], ([], [])))
+              for column, found in columns.items()
+              if column.endswith('_loss')
+              and not column.startswith('held_out_')}
+    return Record(name, losses, held_out, config, log)
+
+
+def plot_history(run, *others, figsize=None):
+    """A matplotlib figure of how a run learnt, or several beside each other.
+
+    run, others: run folders, finished or not, or what `train_bert` returned.
+    A panel for each loss, with its mean since step 1, as the book draws it,
+    each step's own, and held-out ones where there are some; and one for
+    held-out accuracies. Losses of masked, next and restored tokens share a
+    panel. Raises `RunError` for a run without a logged step.
+    """
+    from d2lbert.pictures.figures import Picture
+    records = [read_record(one) for one in (run, *others)]
+    for one, record in zip((run, *others), records):
+        if not record.losses:
+            raise RunError(f'{one} has no step in its history yet: leave it '
+                           'out until its first log entry')
+    names = list(dict.fromkeys(
+        name for record in records for name in record.losses))
+    rates = list(dict.fromkeys(
+        name for record in records for name in record.held_out
+        if 'accuracy' in name))
+    panels = _panels(names)
+    count = len(panels) + bool(rates)
+    fig = Picture(figsize=figsize or (4.6 * count, 3.4), layout='constrained')
+    axes = fig.subplots(1, count, squeeze=False)[0]
+    for ax, together in zip(axes, panels):
+        for k, record in enumerate(records):
+            for name in together:
+                _plot_loss(ax, record, name, k, len(records) > 1,
+                           f'{_title(name)}, ' * (len(together) > 1))
+        title = ' and '.join(map(_title, together))
+        ax.set(xlabel='step', ylabel='loss, nats',
+               title=title if title == together[0] else f'{title} loss')
+    if rates:
+        for k, record in enumerate(records):
+            for number, name in enumerate(rates):
+                if name in record.held_out:
+                    axes[-1].plot(
+                        *record.held_out[name], 'os^Dv'[number % 5],
+                        markersize=4, **STYLES[k % len(STYLES)],
+                        label=_labelled(record, name.replace('_', ' '),
+                                        len(records) > 1))
+        axes[-1].set(xlabel='step', ylabel='share', title='held-out accuracy')
+    for ax in axes:
+        ax.grid(alpha=0.3)
+        ax.locator_params(nbins=5)
+        ax.locator_params('x', integer=True)
+        ax.legend(fontsize=8)
+    return fig
+
+
+def _panels(names):
+    """The names of losses, those that share a panel in one list."""
+    shared = [name for name in names if name in TOKEN_LOSSES]
+    return [shared if name in shared else [name] for name in names
+            if name not in shared[1:]]
+
+
+def _title(name):
+    return name.upper() if len(name) < 5 else name
+
+
+def _plot_loss(ax, record, name, k, several, before=''):
+    if name not in record.losses:
+        return
+    own, mean = record.losses[name]
+    style = STYLES[k % len(STYLES)]
+    if not several:
+        ax.plot(*own, color='#9a9a9a', linewidth=0.8, label="each step's",
+                **_point(own))
+    if mean[0]:
+        ax.plot(*mean, **style, label=_labelled(
+            record, f'{before}mean since step 1', several), **_point(mean))
+    held_out = record.held_out.get(f'{name}_loss')
+    if held_out:
+        ax.plot(*held_out, 'o', markersize=4, **dict(style, linestyle=':'),
+                label=_labelled(record, f'{before}held out', several))
+
+
+def _point(column):
+    """How to draw a column with a single point, which no line shows."""
+    return POINT if len(column[0]) == 1 else {}
+
+
+def _labelled(record, what, several):
+    return f'{record.name or "this"}: {what}' if several else what
+
+

@@ -1,0 +1,1 @@
+"""Families of pretrained models: arguments, tensor names, sizes."""

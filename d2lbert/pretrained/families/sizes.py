@@ -1,0 +1,35 @@
+"""The published sizes of BERT (Devlin et al. 2018, section 3)."""
+from d2lbert.bert import BERTModel
+from d2lbert.pretrained.families.family import DISTILBERT
+
+#: What the published architecture has and the book's pages leave out; the
+#: sizes are arguments of their own.
+PUBLISHED = dict(dropout=0.1, max_len=512, activation='gelu',
+                 layer_norm_eps=1e-12, embedding_norm=True,
+                 tie_embeddings=True)
+
+#: What it left of that in DistilBERT (Sanh et al. 2019, section 3).
+DISTILLED = {**PUBLISHED, **DISTILBERT.structure}
+
+
+def bert_base(vocab_size, **keywords):
+    """The net of BERT base: 12 blocks of 768 hiddens, 12 heads.
+
+    keywords: those of `BERTModel` that are to be others. The net is not yet
+    initialized. With 30,522 pieces it has the published 110 M parameters.
+    """
+    return _published(vocab_size, 768, 12, 12, keywords)
+
+
+def bert_large(vocab_size, **keywords):
+    """The net of BERT large: 24 blocks of 1024 hiddens, 16 heads.
+
+    As `bert_base`; the published 340 M parameters.
+    """
+    return _published(vocab_size, 1024, 16, 24, keywords)
+
+
+def _published(vocab_size, num_hiddens, num_heads, num_layers, keywords):
+    sizes = dict(num_hiddens=num_hiddens, ffn_num_hiddens=4 * num_hiddens,
+                 num_heads=num_heads, num_layers=num_layers)
+    return BERTModel(vocab_size, **{**PUBLISHED, **sizes, **keywords})

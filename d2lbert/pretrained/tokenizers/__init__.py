@@ -1,0 +1,1 @@
+"""Tokenizers: word pieces, byte pairs, whole words."""

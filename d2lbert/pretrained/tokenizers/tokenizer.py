@@ -1,0 +1,406 @@
+"""Texts to ids and back: word pieces, and the whole words of a run.
+
+`WordPiece` reads, trains and writes what released checkpoints come with, by
+the library `tokenizers`; `WholeWords` has the same methods for the `Vocab`
+of a run. Sources: Devlin et al. 2018, section 3; Wu et al. 2016, section 4.1.
+"""
+import json
+import re
+from pathlib import Path
+
+from d2lbert.machine import files
+from d2lbert.machine.threads import interruptible
+from d2lbert.pretrained.tokenizers import bpe, word_pieces
+from d2lbert.pretrained.tokenizers.encoded import (
+    NAMES,
+    ROLES,
+    Encoded,
+    Tokens,
+    as_many,
+    check_text,
+    cut_to_fit,
+    listed,
+    room_of,
+)
+from d2lbert.pretrained.tokenizers.word_pieces import TokenizerError
+from d2lbert.text import CLS, MASK, PAD, RESERVED, SEP, UNK, Vocab
+
+TOKENIZER, CONFIG, VOCAB = (
+    'tokenizer.json', 'tokenizer_config.json', 'vocab.txt')
+
+#: All files that tokenizers lie in.
+FILES = (TOKENIZER, CONFIG, VOCAB, bpe.VOCAB_JSON, bpe.MERGES, bpe.CODES)
+
+#: What tokenizer_config.json says of BERT's normalizer, the name in it, and
+#: what holds where neither file says it.
+NORMALIZER = (('do_lower_case', 'lowercase', True),
+              ('strip_accents', 'strip_accents', None),
+              ('tokenize_chinese_chars', 'handle_chinese_chars', True))
+
+#: Letters that keep the library busy for long: signals are handled meanwhile.
+LONG = 1 << 20
+
+#: tokenizer_config.json has a number beyond all lengths for no limit.
+NO_LIMIT = 1 << 30
+
+
+class WordPiece(Tokens):
+    """Word pieces as BERT has them, or any other `tokenizer.json`.
+
+    To be had by `train` and `load`. Works in any thread.
+    """
+
+    def __init__(self, tokenizer, special, max_len=None, config=None,
+                 tokens=None, files=None):
+        """tokenizer: of the library; special: {role: token}.
+
+        tokens: those that have a number in the model, where the library's
+        has more; the others are the unknown one. files: {name: text} that
+        are written in place of tokenizer.json.
+        """
+        self.tokenizer, self.config = tokenizer, dict(config or {})
+        self.files = files
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
+        if tokens is None:
+            numbers = tokenizer.get_vocab(with_added_tokens=True)
+            tokens = word_pieces.by_number(numbers, special=special.values())
+        self._number(tokens, special, max_len)
+        for token in special.values():
+            if token not in self.token_to_idx:
+                raise TokenizerError('the tokenizer is damaged: another token '
+                                     f'has the number of {token}; fetch it '
+                                     'again')
+
+    def to_json(self):
+        """All of it as text, for `from_json`."""
+        return json.dumps(dict(
+            tokenizer=self.tokenizer.to_str(), special=self.special,
+            max_len=self.max_len, config=self.config))
+
+    @classmethod
+    def from_json(cls, text):
+        """The tokenizer that `to_json` wrote.
+
+        Raises ValueError, TypeError or KeyError for other text.
+        """
+        found = files.parse_json(text)
+        with word_pieces.asking('its own description'):
+            tokenizer = word_pieces.library().Tokenizer.from_str(
+                found['tokenizer'])
+        return cls(tokenizer, found['special'], found['max_len'],
+                   found['config'])
+
+    def described(self):
+        """What its ids depend on, as JSON has it."""
+        return [self.idx_to_token, self.special,
+                *word_pieces.described(self.tokenizer)]
+
+    @property
+    def has_pieces(self):
+        """Whether it is what its class is called."""
+        return word_pieces.has_pieces(self.tokenizer)
+
+    @classmethod
+    def train(cls, files, vocab_size, lowercase=True, strip_accents=None,
+              min_frequency=2, max_len=512):
+        """Learn `vocab_size` pieces from text files, the same each time.
+
+        files: a path or several, plain or packed, as `machine.textfiles`
+        reads them; the word <unk> of WikiText is passed over. strip_accents:
+        None follows `lowercase`, as published. Raises OSError and
+        ValueError, which name file and line.
+        """
+        return cls.of_counts(word_pieces.count_words(files), vocab_size,
+                             lowercase, strip_accents, min_frequency, max_len)
+
+    @classmethod
+    def of_counts(cls, counts, vocab_size, lowercase=True,
+                  strip_accents=None, min_frequency=2, max_len=512):
+        """The same from words: {word: how often it occurs}."""
+        special = {role: NAMES[role][0] for role in ROLES}
+        normalizer = dict(lowercase=lowercase, strip_accents=strip_accents)
+        tokens = word_pieces.learn(counts, vocab_size, list(special.values()),
+                              normalizer, min_frequency)
+        return cls(word_pieces.bert(tokens, special, **normalizer), special,
+                   max_len)
+
+    @classmethod
+    def load(cls, path):
+        """Read a folder, or a tokenizer.json or vocab.txt.
+
+        Lower-casing and accents are as tokenizer_config.json says, else as
+        tokenizer.json does, else BERT's own: lower case. Padding and
+        truncation that tokenizer.json holds are left out. Raises
+        `TokenizerError`, a ValueError, for what is no tokenizer.
+        """
+        path = Path(path)
+        folder = path if path.is_dir() else path.parent
+        if path.is_dir():
+            if not (folder / TOKENIZER).is_file() and (
+                    bpe.is_of_pairs(folder)):
+                return cls._of_pairs(folder)
+            found = [folder / name for name in (TOKENIZER, VOCAB)
+                     if (folder / name).is_file()]
+            if not found:
+                raise TokenizerError(
+                    f'{folder} holds no tokenizer: expected {TOKENIZER} or '
+                    f'{VOCAB} in it')
+            path = found[0]
+        elif not path.is_file():
+            raise FileNotFoundError(
+                f'{path} is neither a folder nor a file: name a folder with '
+                f'{TOKENIZER} or {VOCAB}, or one of these')
+        config = _described(folder)
+        options = {ours: _choice(config[theirs], theirs, default, folder)
+                   for theirs, ours, default in NORMALIZER
+                   if theirs in config}
+        if path.suffix == '.json':
+            tokenizer = word_pieces.read(path)
+            word_pieces.change_normalizer(tokenizer, options)
+            vocab = tokenizer.get_vocab()
+            special = _special(vocab, config, path)
+            word_pieces.by_number(vocab, path, special.values())
+        else:
+            tokens = word_pieces.read_vocab(path)
+            special = _special(set(tokens), config, path)
+            tokenizer = word_pieces.bert(tokens, special, **{
+                **{ours: default for _, ours, default in NORMALIZER},
+                **options})
+        if tokenizer.post_processor is None:
+            tokenizer.post_processor = word_pieces.template(tokenizer, special)
+        return cls(tokenizer, special, _limit(config), config)
+
+    @classmethod
+    def _of_pairs(cls, folder):
+        config = _described(folder)
+        tokenizer, special, tokens, texts = bpe.read(folder, config, _special)
+        return cls(tokenizer, special, _limit(config), config, tokens, texts)
+
+    def save(self, folder):
+        """Write tokenizer.json, tokenizer_config.json and vocab.txt.
+
+        transformers' AutoTokenizer reads them. vocab.txt is left out for a
+        model that is not of word pieces; PhoBERT's and FlauBERT's are
+        written in the files that they were read from.
+        """
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        config = dict(self.config)
+        for name in ('name_or_path', 'tokenizer_file', 'vocab_file',
+                     'special_tokens_map_file', 'auto_map'):
+            config.pop(name, None)
+        if word_pieces.is_bert(self.tokenizer):
+            normalizer = self.tokenizer.normalizer
+            config.update({theirs: getattr(normalizer, ours)
+                           for theirs, ours, _ in NORMALIZER})
+            config['tokenizer_class'] = 'BertTokenizer'
+            files.write_text(folder / VOCAB, ''.join(
+                f'{token}\n' for token in self.idx_to_token))
+        for name, text in (self.files or {}).items():
+            files.write_text(folder / name, text)
+        if self.files is None:
+            config.setdefault('tokenizer_class', 'PreTrainedTokenizerFast')
+            config.update({f'{role}_token': token
+                           for role, token in self.special.items()})
+        if self.max_len is not None:
+            config['model_max_length'] = self.max_len
+        files.write_text(folder / CONFIG, json.dumps(
+            config, indent=2, ensure_ascii=False) + '\n')
+        if self.files is None:
+            files.write_text(folder / TOKENIZER, self.tokenizer.to_str(
+                pretty=True))
+
+    def encode_batch(self, texts, pairs=None, max_len=None):
+        """A list with the `Encoded` of each text, or of each pair of texts.
+
+        pairs: the second texts, as many.
+        """
+        return self._encode(texts, pairs, max_len, False)
+
+    def encode_words(self, words, pair=None, max_len=None):
+        """The `Encoded` of a text that comes as a list of words.
+
+        `words` are the places in that list, and offsets those within a word.
+        """
+        return self._encode(
+            [listed(words, 'words')],
+            None if pair is None else [listed(pair, 'words')], max_len,
+            True)[0]
+
+    def decode(self, ids):
+        """The text of a list of ids, without special tokens."""
+        with word_pieces.asking('these tokens'):
+            return self.tokenizer.decode(ids, skip_special_tokens=True)
+
+    def _encode(self, texts, pairs, max_len, are_words):
+        texts = listed(texts, 'texts')
+        room = room_of(self, max_len, pairs is not None)
+        firsts = self._of_texts(texts, are_words)
+        if pairs is None:
+            seconds = [None] * len(firsts)
+        else:
+            seconds = self._of_texts(as_many(pairs, texts), are_words)
+        return [self._joined(first, second, room)
+                for first, second in zip(firsts, seconds)]
+
+    def _of_texts(self, texts, are_words):
+        """The library's encodings, without special tokens."""
+        letters = 0
+        for text in texts:
+            for part in text if are_words else [text]:
+                letters += len(check_text(part))
+
+        def encode(is_abandoned=None):
+            return self.tokenizer.encode_batch(
+                texts, is_pretokenized=are_words, add_special_tokens=False)
+        with word_pieces.asking():
+            return encode() if letters < LONG else interruptible(encode)
+
+    def _joined(self, first, second, room):
+        if room is not None:
+            lengths = cut_to_fit(len(first.ids), None if second is None
+                           else len(second.ids), room)
+            first.truncate(lengths[0])
+            if second is not None:
+                second.truncate(lengths[1])
+        with word_pieces.asking():
+            whole = self.tokenizer.post_process(first, second)
+        ids, tokens = whole.ids, whole.tokens
+        if self.files is not None:
+            ids = [idx if idx < len(self) else self.unk_id for idx in ids]
+            tokens = [self.idx_to_token[idx] for idx in ids]
+        return Encoded(ids, tokens, whole.type_ids, whole.offsets,
+                       whole.word_ids)
+
+    def num_special(self, is_pair=False):
+        """How many special tokens are added to a text, or to a pair."""
+        return self.tokenizer.num_special_tokens_to_add(is_pair)
+
+
+class WholeWords(Tokens):
+    """The whole words of a run's `Vocab`, lower-cased, parted by blanks."""
+
+    def __init__(self, vocab, max_len=None):
+        self.vocab = vocab
+        self._number(vocab.idx_to_token, dict(
+            pad=PAD, unk=UNK, cls=CLS, sep=SEP, mask=MASK), max_len)
+
+    @classmethod
+    def of(cls, tokenizer):
+        """Those that a tokenizer read from a folder was; None for others."""
+        tokens, reserved = tokenizer.idx_to_token, [UNK, *RESERVED]
+        if (tokens[:len(reserved)] != reserved
+                or not word_pieces.is_whole_words(tokenizer.tokenizer)):
+            return None
+        return cls(Vocab.from_freqs(
+            [(token, 0) for token in tokens[len(reserved):]], 0, RESERVED))
+
+    def save(self, folder):
+        """Write vocab.txt and what transformers' AutoTokenizer reads."""
+        WordPiece(word_pieces.whole_words(self.idx_to_token, self.special),
+                  self.special, self.max_len).save(folder)
+        self.vocab.save(Path(folder) / VOCAB)
+
+    def encode_batch(self, texts, pairs=None, max_len=None):
+        """As `WordPiece.encode_batch`."""
+        texts = listed(texts, 'texts')
+        firsts = [self._of_text(text) for text in texts]
+        seconds = [None] * len(firsts) if pairs is None else [
+            self._of_text(text) for text in as_many(pairs, texts)]
+        return [self._joined(*both, max_len) for both in zip(firsts, seconds)]
+
+    def encode_words(self, words, pair=None, max_len=None):
+        """As `WordPiece.encode_words`; here each word is one token."""
+        first, second = (None if some is None else [
+            (word.lower(), (0, len(word)))
+            for word in map(check_text, listed(some, 'words'))]
+            for some in (words, pair))
+        return self._joined(first, second, max_len)
+
+    def decode(self, ids):
+        """As `WordPiece.decode`."""
+        special = set(self.special_ids)
+        return ' '.join(self.vocab.to_tokens(
+            [idx for idx in ids if idx not in special]))
+
+    @staticmethod
+    def _of_text(text):
+        return [(match.group().lower(), match.span())
+                for match in re.finditer(r'\S+', check_text(text))]
+
+    def _joined(self, first, second, max_len):
+        room = room_of(self, max_len, second is not None)
+        if room is not None:
+            lengths = cut_to_fit(len(first), None if second is None
+                           else len(second), room)
+            first = first[:lengths[0]]
+            second = second and second[:lengths[1]]
+        rows = [(self.cls_id, 0, (0, 0), None)]
+        for segment, some in enumerate((first, second)):
+            if some is not None:
+                rows += [(self.vocab[word], segment, span, k)
+                         for k, (word, span) in enumerate(some)]
+                rows.append((self.sep_id, segment, (0, 0), None))
+        ids, segments, offsets, words = map(list, zip(*rows))
+        return Encoded(ids, self.vocab.to_tokens(ids), segments, offsets,
+                       words)
+
+    @staticmethod
+    def num_special(is_pair=False):
+        """How many special tokens are added to a text, or to a pair."""
+        return 3 if is_pair else 2
+
+
+# What a folder says
+
+def is_in(folder):
+    """Whether a folder holds a tokenizer that is more than a vocab.txt."""
+    folder = Path(folder)
+    return (folder / TOKENIZER).is_file() or bpe.is_of_pairs(folder)
+
+
+def _described(folder):
+    """What tokenizer_config.json says, and special_tokens_map.json."""
+    config = {}
+    for name in ('special_tokens_map.json', CONFIG):
+        if (folder / name).is_file():
+            config.update(word_pieces.read_json(folder / name))
+    return config
+
+
+def _special(vocab, config, path):
+    """{role: token} as the folder of `path` has it."""
+    special = {}
+    for role in ROLES:
+        said = config.get(f'{role}_token')
+        if isinstance(said, dict):
+            said = said.get('content')
+        names = [said] if isinstance(said, str) else NAMES[role]
+        token = next((name for name in names if name in vocab), None)
+        if token is not None:
+            special[role] = token
+        elif role != 'mask':
+            raise TokenizerError(
+                f'{path} has no token {names[0]!r}, which is to be the '
+                f'{role} token: it is damaged, no tokenizer of a BERT, or '
+                f'lacks its {CONFIG}')
+    return special
+
+
+def _choice(value, name, default, folder):
+    """What a folder says of the normalizer: True, False, or the default."""
+    if value is None:
+        return default
+    if not isinstance(value, bool):
+        raise TokenizerError(f'{name} in {folder / CONFIG} must be true or '
+                             f'false, not {value!r}')
+    return value
+
+
+def _limit(config):
+    limit = config.get('model_max_length')
+    if (isinstance(limit, (int, float)) and not isinstance(limit, bool)
+            and 0 < limit < NO_LIMIT):
+        return int(limit)
+    return None

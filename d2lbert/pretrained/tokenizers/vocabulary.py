@@ -1,0 +1,88 @@
+"""Word pieces as the `Vocab` of a run: what examples are drawn with."""
+import functools
+from pathlib import Path
+
+import numpy as onp
+
+from d2lbert.kernels.draw import FIXED, GOES_ON
+from d2lbert.pretrained.tokenizers import word_pieces
+from d2lbert.pretrained.tokenizers.tokenizer import (
+    CONFIG,
+    TOKENIZER,
+    VOCAB,
+    WordPiece,
+)
+from d2lbert.text import UNK, Special, Vocab
+
+
+class PieceVocab(Vocab):
+    """The pieces of a `WordPiece`, by their numbers.
+
+    Special tokens, [UNK] among them, are never hidden, and replace no
+    other. Raises ValueError for a tokenizer without word pieces or [MASK].
+    """
+
+    files = VOCAB, TOKENIZER, CONFIG
+
+    def __init__(self, tokenizer, name='the tokenizer'):
+        if not tokenizer.has_pieces or tokenizer.mask_id is None:
+            raise ValueError(
+                f'{name} has no word pieces, or no token for what is masked: '
+                'give one of a BERT')
+        self._token_freqs, self.tokenizer = [], tokenizer
+        self.idx_to_token = tokenizer.idx_to_token
+        self.token_to_idx = tokenizer.token_to_idx
+        self.special = Special(*(tokenizer.special[role] for role in (
+            'pad', 'mask', 'cls', 'sep')))
+        self.never_hidden = frozenset(tokenizer.special.values())
+
+    @classmethod
+    def load(cls, path):
+        """The pieces in a folder or file, as for `WordPiece.load`."""
+        return cls(WordPiece.load(path), path)
+
+    def save(self, path):
+        """Write vocab.txt, as `path`, and the tokenizer's files beside it."""
+        self.tokenizer.save(Path(path).parent)
+
+    @property
+    def unk(self):
+        """The number of the unknown token."""
+        return self.tokenizer.unk_id
+
+    @functools.cached_property
+    def begins_word(self):
+        """Whether a word begins with a piece: (V,) bool."""
+        return ~onp.array([word_pieces.continues(token)
+                           for token in self.idx_to_token])
+
+    @functools.cached_property
+    def kinds(self):
+        """What `kernels.draw.masks` has to know: (V,) uint8."""
+        kinds = onp.where(self.begins_word, 0, GOES_ON).astype('uint8')
+        kinds[self.tokenizer.special_ids] = FIXED
+        return kinds
+
+    @functools.cached_property
+    def replacement_ids(self):
+        """The numbers of all pieces that are no special tokens: int32."""
+        return onp.flatnonzero(self.kinds != FIXED).astype('int32')
+
+    @functools.cached_property
+    def replacements(self):
+        """Those pieces: a list of tokens."""
+        return self.to_tokens(self.replacement_ids.tolist())
+
+    def cutter(self):
+        """A `pieces.WordCutter` into these.
+
+        <unk>, as WikiText writes for the words that it leaves out, is the
+        unknown token.
+        """
+        return word_pieces.WordCutter(self.tokenizer.tokenizer,
+                                      {UNK: [self.unk]})
+
+
+def same_pieces(vocab, other):
+    """Whether two `PieceVocab`s make the same of every text."""
+    return vocab.tokenizer.described() == other.tokenizer.described()

@@ -1,0 +1,1 @@
+"""Texts below the pages: their files, their words, their numbers."""

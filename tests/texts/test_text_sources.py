@@ -1,0 +1,164 @@
+"""Texts of files, folders, pipes and standard input."""
+import bz2
+import gzip
+import io
+import json
+import lzma
+import os
+import threading
+import types
+from pathlib import Path
+
+import pytest
+
+from d2lbert.texts import text_sources
+from d2lbert.texts.text_files import TextFileError
+from d2lbert.texts.text_sources import Lines, pieces, sources
+
+LINES = ['a crane flies', 'the öld tree', 'it sleeps']
+PLAIN = '\n'.join(LINES).encode()
+
+
+def read(path='x', **choices):
+    return [line.text for line in Lines(path, **choices)]
+
+
+def write(data, name='x'):
+    Path(name).write_bytes(data)
+    return name
+
+
+FORMS = {
+    'plain': PLAIN,
+    'a line end at the end': PLAIN + b'\n',
+    'a byte order mark': b'\xef\xbb\xbf' + PLAIN,
+    'Windows': PLAIN.replace(b'\n', b'\r\n') + b'\r\n',
+    'old Macs': PLAIN.replace(b'\n', b'\r'),
+    '.gz': gzip.compress(PLAIN), '.bz2': bz2.compress(PLAIN),
+    '.xz': lzma.compress(PLAIN)}
+
+
+@pytest.mark.parametrize('chunk', [1, 7, 1 << 16])
+@pytest.mark.parametrize('data', FORMS.values(), ids=FORMS)
+def test_a_text_is_read_in_any_form_from_any_place(data, chunk, monkeypatch,
+                                                   tmp_path):
+    monkeypatch.setattr(text_sources, 'CHUNK', chunk)
+    assert read(write(data)) == LINES
+    for twice in True, False:
+        monkeypatch.setattr('sys.stdin', types.SimpleNamespace(
+            buffer=io.BytesIO(data)))
+        assert read('-', twice=twice) == LINES
+        if not Path('pipe').exists():
+            os.mkfifo('pipe')
+        thread = threading.Thread(target=Path('pipe').write_bytes,
+                                  args=[data])
+        thread.start()
+        assert read('pipe', twice=twice) == LINES
+        thread.join()
+
+
+def test_what_comes_through_a_pipe_can_be_read_twice():
+    reading, writing = os.pipe()
+    os.write(writing, PLAIN)
+    os.close(writing)
+    lines = Lines(f'/dev/fd/{reading}')
+    assert lines.count() == 3 and [line.text for line in lines] == LINES
+    assert next(iter(lines)).name == f'/dev/fd/{reading}, line 1'
+    os.close(reading)
+
+
+def test_a_folder_gives_the_texts_of_its_files():
+    Path('in/below').mkdir(parents=True)
+    for name, data in {'in/c.txt': b'c', 'in/a.txt': b'a\nb',
+                       'in/below/x': b'x', 'in/.hidden': b'\xff',
+                       'in/.git/y': b'y'}.items():
+        Path(name).parent.mkdir(exist_ok=True)
+        Path(name).write_bytes(data)
+    assert [tuple(line) for line in Lines('in')] == [
+        ('in/a.txt, line 1', 'a'), ('in/a.txt, line 2', 'b'),
+        ('in/below/x, line 1', 'x'), ('in/c.txt, line 1', 'c')]
+    Path('empty').mkdir()
+    with pytest.raises(TextFileError, match='empty is a folder without fi'):
+        sources('empty')
+
+
+@pytest.mark.parametrize('empty', ['', ' \t', '\ufeff'])
+def test_empty_lines_are_named_or_left_out_and_counted(empty):
+    write(f'a\n{empty}\nb\n\n'.encode())
+    if empty.strip():
+        empty = None    # a mark that is not at the beginning is a letter
+        assert read(skip_empty=True) == ['a', '\ufeff', 'b']
+        return
+    found, lines = [], Lines('x')
+    with pytest.raises(TextFileError, match='^x, line 2 is empty: .*--skip-e'):
+        for some in lines.batches():
+            found += some
+    assert [line.text for line in found] == ['a']
+    lines = Lines('x', skip_empty=True)
+    assert [line.name for line in lines] == ['x, line 1', 'x, line 3']
+    assert lines.skipped_words() == ('2 empty lines were left out, the first '
+                                     'x, line 2')
+    with pytest.raises(TextFileError, match='x holds no text'):
+        read(write(b'\n \n'), skip_empty=True)
+
+
+JSON_LINES = ''.join(json.dumps({'n': k, 'text': f' {text}\n '}) + '\n'
+                     for k, text in enumerate(LINES)).encode()
+
+
+def test_json_lines_give_the_text_of_a_field():
+    write(JSON_LINES)
+    assert read(text_field='text') == LINES
+    assert b''.join(pieces(sources('x', 'text')[0])) == ''.join(
+        f'{line}\n\n' for line in LINES).encode()
+    # Half of a character, by an escape, is no text
+    write(b'{"text": "a \\ud800 b"}\n')
+    assert read(text_field='text') == ['a ? b']
+
+
+@pytest.mark.parametrize('data, field, message', [
+    (JSON_LINES, None, r"x holds JSON, not plain text: .*, one of 'text'$"),
+    (JSON_LINES, 'body', "x, line 1 has no text in a field 'body': its fields "
+                         "are 'n', 'text'"),
+    (JSON_LINES, 'n', "x, line 1 has no text in a field 'n'"),
+    (JSON_LINES + b'{"text"', 'text', 'x, line 4 is no JSON object'),
+    (b'{\n "a": 1\n}', 'a', 'x, line 1 is no JSON object: expected one on'),
+    (b'\xef\xbb\xbf {"a": 1}', None, 'x holds JSON'),
+    (b'[{"text": "a"}]', None, 'x is a JSON list'),
+    (PLAIN, 'text', "x does not hold JSON lines, so it has no field 'text'"),
+    (b'<!DOCTYPE html>\n<p>a', None, 'x is HTML, not plain text: take the'),
+    (b'\n<!-- a -->\n<HTML lang="en">', None, 'x is HTML'),
+    (b'<?xml version="1.0"?>\n<a/>', None, 'x is XML, not plain'),
+    (gzip.compress(b'<html>a'), None, 'x is HTML')])
+def test_what_is_no_plain_text_is_refused(data, field, message):
+    write(data)
+    for reader in (lambda: read(text_field=field),
+                   lambda: list(pieces(sources('x', field)[0]))):
+        with pytest.raises(TextFileError, match=f'^{message}') as error:
+            reader()
+        assert '\n' not in str(error.value)
+
+
+@pytest.mark.parametrize('data', [
+    b'{curly} braces are text', b'"quoted" text', b'[1] a note', b'<b>bold',
+    b'{"no colon"}', b'a <html> tag in a text'])
+def test_text_that_looks_alike_is_text(data):
+    assert read(write(data)) == [data.decode()]
+
+
+def test_what_cannot_be_read_is_said_with_the_flag(monkeypatch):
+    with pytest.raises(ValueError, match='--file no cannot be read: No such'):
+        Lines('no')
+    with pytest.raises(TextFileError, match='x, line 2: byte 1 .* not UTF-8'):
+        read(write(b'a\n\xff'))
+    monkeypatch.setattr(text_sources, 'LONGEST', 10)
+    with pytest.raises(TextFileError, match='x, line 2 is longer than'):
+        read(write(b'a\n' + b'b' * 100000))
+    monkeypatch.setattr('sys.stdin', None)
+    with pytest.raises(ValueError, match='- is standard input, which is clo'):
+        Lines('-')
+
+
+def test_line_ends_between_pieces_are_one_line_end():
+    found = text_sources.with_line_feeds([b'a\r', b'\nb\r', b'c', b'\r'])
+    assert b''.join(found) == b'a\nb\nc\n'

@@ -1,0 +1,106 @@
+"""What is told of files that should be WikiText-2's."""
+import hashlib
+import random
+import re
+import shutil
+
+import pytest
+
+from d2lbert import hub
+from d2lbert.texts import wikitext
+from d2lbert.texts.wikitext import TRAIN_FILE, Published, flaw, git_blob
+
+ARTICLES = [f' \n = Title {k} = \n \n' + ''.join(
+    f' It is no. {k} @-@ {j} of <unk> . It stays . \n' for j in range(9))
+    for k in range(50)]
+TEXT = ''.join(ARTICLES).encode()
+VALID = b' \n = Crane = \n \n The crane flies . \n'
+
+
+def blob(data):
+    return hashlib.sha1(b'blob %d\0' % len(data) + data).hexdigest()
+
+
+@pytest.fixture(autouse=True)
+def published(monkeypatch):
+    """A small text takes WikiText-2's place."""
+    for name, data in ((TRAIN_FILE, TEXT), (wikitext.VALID_FILE, VALID)):
+        monkeypatch.setitem(wikitext.PUBLISHED, name, Published(
+            len(data), data.count(b'\n'), len(data.split()), blob(data)))
+
+
+@pytest.fixture
+def train(tmp_path):
+    def write(data):
+        (tmp_path / TRAIN_FILE).write_bytes(data)
+        return tmp_path / TRAIN_FILE
+    return write
+
+
+def reordered():
+    return ''.join(random.Random(0).sample(ARTICLES, len(ARTICLES))).encode()
+
+
+@pytest.mark.parametrize('data', [
+    TEXT, reordered(), TEXT.replace(b'\n', b'\r\n')],
+    ids=['as published', 'reordered', 'CRLF'])
+@pytest.mark.parametrize('thorough', [False, True])
+def test_nothing_is_wrong_with_the_same_articles(train, data, thorough):
+    assert flaw(train(data), TRAIN_FILE, thorough) == ''
+
+
+@pytest.mark.parametrize('data, said', [
+    (b'', 'empty'),
+    (TEXT[:7000], f'WikiText-2, but cut: 7,000 of {len(TEXT):,} bytes'),
+    (reordered()[:-1], 'WikiText-2, but cut: .* bytes'),
+    (b'\n<!DOCTYPE html>\n<p>403', 'a web page of 23 bytes, not WikiText-2'),
+    (b'<?xml version="1.0"?><Error>', 'a web page of 28 bytes, .*'),
+    (b'<unk> is here .', 'another text of 15 bytes, .*'),
+    (VALID, "WikiText-2's wiki.valid.tokens"),
+    (b'my own text .\n' * 9,
+     rf'another text of 126 bytes, not WikiText-2 \({len(TEXT):,} bytes\)'),
+    (TEXT * 2, f'another text of {len(TEXT) * 2:,} bytes, .*'),
+    (TEXT + b'x', f'another text of {len(TEXT) + 1:,} bytes, .*'),
+])
+def test_another_file_is_said_to_be_what_it_is(train, data, said):
+    path = train(data)
+    for thorough in (False, True):
+        assert re.fullmatch(said, flaw(path, TRAIN_FILE, thorough))
+
+
+def test_another_text_of_the_same_size_is_found_when_looked_for(train):
+    path = train(TEXT.replace(b'. It stays', b'  It stays'))
+    assert flaw(path, TRAIN_FILE) == ''
+    assert flaw(path, TRAIN_FILE, thorough=True) == (
+        f'another text of the same {len(TEXT):,} bytes')
+
+
+def test_a_file_of_the_right_size_is_not_read_at_each_run(train, monkeypatch):
+    path = train(reordered())
+    monkeypatch.setattr(wikitext, 'git_blob', None)
+    monkeypatch.setattr(wikitext, '_counts', None)
+    monkeypatch.setattr(wikitext, '_described', None)
+    assert flaw(path, TRAIN_FILE) == ''
+
+
+def test_what_cannot_be_read_is_said(tmp_path):
+    assert flaw(tmp_path / 'nowhere', TRAIN_FILE, True) == (
+        'unreadable (No such file or directory)')
+
+
+@pytest.mark.wiki
+def test_what_is_known_of_wikitext2_is_so(wiki_dir, monkeypatch, tmp_path):
+    monkeypatch.undo()
+    assert hub.wikitext2_flaws(wiki_dir, thorough=True) == []
+    for name in (wikitext.VALID_FILE, wikitext.TEST_FILE):
+        assert git_blob(wiki_dir / name) == wikitext.PUBLISHED[name].blob
+    for name, known in wikitext.PUBLISHED.items():
+        assert wikitext._counts(wiki_dir / name) == known[:3]
+    with open(wiki_dir / TRAIN_FILE, 'rb') as f:
+        (tmp_path / TRAIN_FILE).write_bytes(f.read(3000000))
+    shutil.copyfile(wiki_dir / wikitext.VALID_FILE,
+                    tmp_path / wikitext.TEST_FILE)
+    assert hub.wikitext2_flaws(tmp_path) == [
+        f'{tmp_path / TRAIN_FILE} is WikiText-2, but cut: 3,000,000 of '
+        '10,797,148 bytes',
+        f"{tmp_path / wikitext.TEST_FILE} is WikiText-2's wiki.valid.tokens"]
