@@ -1,23 +1,22 @@
 """Attention, as the book's chapter "Attention Mechanisms" defines it.
 
-B batch, T tokens, Q queries, K keys, H hiddens, N heads, R rows: the tokens of
-all sequences one after another, with or without their padding.
+A = B*N; B batch, T tokens, Q queries, K keys, H hiddens, N heads.
 """
 import contextlib
 import math
 
-from d2lbert.kernels import ops
 from d2lbert.machine.backend import nn, np, npx
-from d2lbert.nn.layers import Dense, grad_reqs, is_ours, values
-from d2lbert.nn.packed import Rows
+from d2lbert.nn import packed
+from d2lbert.nn.layers import Dense
+from d2lbert.nn.variant import Variant
 
 
 def masked_softmax(X, valid_lens):
-    """Softmax over the last axis, blind to padding.
+    """Softmax over the last axis, without padding.
 
-    X (A, Q, K) float32; valid_lens None, (A,) or (A, Q): how many leading
-    keys count. Returns an array like X. A length of zero gives all keys equal
-    weight, as in the book, and never NaN.
+    X (A, Q, K) float32; valid_lens: None, (A,) or (A, Q), the number of
+    leading keys that count. Returns an array like X. A length of zero gives
+    all keys equal weight, as in the book, and never NaN.
     """
     if valid_lens is None:
         return npx.softmax(X)
@@ -35,7 +34,7 @@ class DotProductAttention(nn.Block):
 
     attention_weights: the probabilities of the last call, (A, Q, K), before
     dropout; None before the first call, and within a `MultiHeadAttention`
-    unless `keep_attention` asks to have them kept.
+    outside of `keep_attention`.
     """
 
     def __init__(self, dropout, **kwargs):
@@ -52,33 +51,37 @@ class DotProductAttention(nn.Block):
         return npx.batch_dot(self.dropout(weights), values)
 
 
-class MultiHeadAttention(nn.Block):
+class MultiHeadAttention(packed.Packable):
     """Multi-head attention (Vaswani et al. 2017, section 3.2.2).
 
-    causal=True: query t attends to keys 0 to t, of the valid ones, alone.
+    variant: a `Variant`, of which precision and causal count. in_units: the
+    width of queries, keys and values; 0: known at the first call.
     """
 
+    packed_forward = packed.padded_attention
+
     def __init__(self, num_hiddens, num_heads, dropout, use_bias=False,
-                 precision='fp32', in_units=0, causal=False, **kwargs):
+                 variant=None, in_units=0, **kwargs):
+        variant = Variant.of(variant, kwargs)
         super().__init__(**kwargs)
         if num_heads < 1 or num_hiddens % num_heads:
             raise ValueError(
                 f'{num_heads} heads do not divide {num_hiddens} hiddens: '
                 'choose num_hiddens as a multiple of num_heads')
-        self.num_heads, self._precision = num_heads, precision
-        self._causal = causal
+        self.num_heads, self.precision = num_heads, variant.precision
+        self.causal = variant.causal
         self.attention = DotProductAttention(dropout)
         self.attention.keeps_weights = False
 
         def linear(in_units):
-            return Dense(num_hiddens, use_bias=use_bias, precision=precision,
-                         in_units=in_units)
+            return Dense(num_hiddens, use_bias=use_bias,
+                         precision=variant.precision, in_units=in_units)
         self.W_q, self.W_k = linear(in_units), linear(in_units)
         self.W_v, self.W_o = linear(in_units), linear(num_hiddens)
 
     @property
-    def works_on_rows(self):
-        """Whether nobody wants the weights, and its layers only multiply."""
+    def packable(self):
+        """True if no one keeps the weights, and the layers only multiply."""
         return not self.attention.keeps_weights and all(
             type(layer) is Dense and layer.act is None
             and not layer._flatten
@@ -87,92 +90,43 @@ class MultiHeadAttention(nn.Block):
     def forward(self, queries, keys, values, valid_lens):
         """Attend from queries (B, Q, H) to keys and values (B, K, H).
 
-        valid_lens None, (B,) or (B, Q) says how many keys count. Returns
-        (B, Q, H).
+        valid_lens: None, (B,) or (B, Q), the number of keys that count.
+        Returns (B, Q, H).
         """
-        if (queries is keys and keys is values and is_ours(self)
-                and (valid_lens is None or valid_lens.ndim == 1)):
-            B, T, H = queries.shape
-            rows = Rows.padded(B, T, valid_lens, queries.ctx)
-            return self._among_rows(queries.reshape(B * T, H),
-                                    rows).reshape(B, T, -1)
-        if self._causal:
+        if self.causal:
             valid_lens = _causal_lens(*queries.shape[:2], valid_lens,
                                       queries.ctx)
-        queries = transpose_qkv(self.W_q(queries), self.num_heads)
-        return self._attend(queries, *self.by_head(keys, values), valid_lens)
+        return self._weigh(self.project_q(queries),
+                           *self.project_kv(keys, values), valid_lens)
 
-    def by_head(self, keys, values):
-        """Keys and values (B, K, H) as `attend` takes them.
+    def attend(self, queries, keys, values, valid_lens):
+        """Attend from queries (B, Q, H) to what `project_kv` returned.
 
-        Two of (B*N, K, H/N), which may be kept for more queries.
+        Returns (B, Q, H).
         """
+        return self._weigh(self.project_q(queries), keys, values, valid_lens)
+
+    def project_q(self, queries):
+        """Queries (B, Q, H) by head: (B*N, Q, H/N)."""
+        return transpose_qkv(self.W_q(queries), self.num_heads)
+
+    def project_kv(self, keys, values):
+        """Keys and values (B, K, H) by head: two of (B*N, K, H/N)."""
         return (transpose_qkv(self.W_k(keys), self.num_heads),
                 transpose_qkv(self.W_v(values), self.num_heads))
 
-    def attend(self, queries, keys, values, valid_lens):
-        """Attend from queries (B, Q, H) to what `by_head` gave: (B, Q, H)."""
-        return self._attend(transpose_qkv(self.W_q(queries), self.num_heads),
-                            keys, values, valid_lens)
-
-    def _attend(self, queries, keys, values, valid_lens):
+    def _weigh(self, queries, keys, values, valid_lens):
+        if valid_lens is not None:
+            valid_lens = valid_lens.repeat(self.num_heads, axis=0)
         output = self.attention(queries, keys, values,
-                                self._by_head(valid_lens))  # (B*N, Q, H/N)
+                                valid_lens)             # (B*N, Q, H/N)
         return self.W_o(transpose_output(output, self.num_heads))
-
-    def _by_head(self, valid_lens):
-        if valid_lens is None:
-            return None
-        return valid_lens.repeat(self.num_heads, axis=0)
-
-    def _among_rows(self, X, rows, wanted=None):
-        """Self-attention among the rows of X (R, H); returns (R, H).
-
-        wanted (W,) int32: the rows that alone are returned, (W, H).
-        """
-        QKV = self._project(X)
-        self.attention.attention_weights = None
-        Y = ops.attention_qkv(
-            QKV, rows.offsets, rows.lens, num_heads=self.num_heads,
-            p=self.attention.dropout._rate, precision=self._precision,
-            length=rows.length, causal=self._causal)
-        return self.W_o(Y if wanted is None else Y.take(wanted, axis=0))
-
-    def with_norm(self, X, rows, addnorm):
-        """addnorm(X, self-attention of X) for X (R, H), both `is_ours`."""
-        self.attention.attention_weights = None
-        layers = self.W_q, self.W_k, self.W_v, self.W_o
-        return ops.self_attention(
-            X, *self._parameters(X, layers), **addnorm.arguments(X),
-            offsets=rows.offsets, lens=rows.lens, num_heads=self.num_heads,
-            weights_p=self.attention.dropout._rate,
-            precision=self._precision, length=rows.length,
-            causal=self._causal,
-            grad_req=self._requests(layers) + addnorm.grad_reqs())
-
-    def _parameters(self, X, layers):
-        """Weights and biases of some layers: two tuples; without bias: ()."""
-        parameters = [*zip(*(values(layer, X).values() for layer in layers))]
-        return parameters if len(parameters) == 2 else [*parameters, ()]
-
-    def _requests(self, layers):
-        """What their weights, then their biases, want of their gradients."""
-        return sum(zip(*(grad_reqs(layer.weight, layer.bias)
-                         for layer in layers)), ())
-
-    def _project(self, X):
-        """Queries, keys and values side by side: (R, H) to (R, 3H)."""
-        # One product reads X once
-        layers = self.W_q, self.W_k, self.W_v
-        return ops.joined_dense(X, *self._parameters(X, layers),
-                                precision=self._precision,
-                                grad_req=self._requests(layers))
 
 
 def _causal_lens(B, Q, valid_lens, ctx):
     """The number of keys (B, Q) that each query attends to.
 
-    valid_lens: None, (B,) or (B, Q), how many keys count.
+    valid_lens: None, (B,) or (B, Q), the number of keys that count.
     """
     lens = np.arange(1, Q + 1, ctx=ctx).reshape(1, Q)
     if valid_lens is None:
@@ -182,11 +136,11 @@ def _causal_lens(B, Q, valid_lens, ctx):
 
 @contextlib.contextmanager
 def keep_attention(net):
-    """Let each attention in `net` keep its weights meanwhile.
+    """Keep the attention weights of every call of `net` in this context.
 
-    `attention.attention_weights` of each `MultiHeadAttention` are then those
-    of its last call, (B*N, Q, K) before dropout, in training, too. Otherwise
-    nobody stores them: they are many.
+    `attention.attention_weights` of each `MultiHeadAttention` are then the
+    weights of its last call, (B*N, Q, K) before dropout. Elsewhere they are
+    not stored, since they take much memory.
     """
     found = []
 

@@ -1,15 +1,16 @@
 """The book's page "BERT": input, encoder, two heads, model.
 
-B batch, T tokens, P predictions, H hiddens, V vocabulary, R rows (see
-attention). The published model (Devlin et al. 2018), as the editions 0.17 and
-1.0 have it, is the default; `positional='sinusoidal'` gives the first
-edition's.
+B batch, T tokens, P predictions, H hiddens, V vocabulary, E embedding size.
+The published model (Devlin et al. 2018), as in the editions 0.17 and 1.0, is
+the default; `positional='sinusoidal'` is the first edition's model.
 """
 import numpy as onp
 
 from d2lbert.kernels import ops
 from d2lbert.machine.backend import nn, np
+from d2lbert.nn import packed
 from d2lbert.nn.checks import (
+    cheap_host,
     check_ids,
     check_shares,
     check_sizes,
@@ -18,7 +19,8 @@ from d2lbert.nn.checks import (
     number_of_blocks,
     on_device,
 )
-from d2lbert.nn.layers import Dense, LayerNorm, grad_reqs, is_ours, values
+from d2lbert.nn.layers import Dense, LayerNorm, grad_reqs, values
+from d2lbert.nn.variant import ACTIVATIONS, Variant
 from d2lbert.text import CLS, SEP
 from d2lbert.transformer import Blocks, PositionalEncoding
 
@@ -33,221 +35,157 @@ def get_tokens_and_segments(tokens_a, tokens_b=None, cls=CLS, sep=SEP):
     return tokens, segments
 
 
-class BERTEncoder(nn.Block):
+class BERTEncoder(packed.Packable):
     """Token, segment and position embeddings, then Transformer blocks.
 
-    `num_layers` (first and 0.17 editions) and `num_blks` (1.0) are one
-    argument. `positional` is 'learnable' or 'sinusoidal' (first edition).
-
-    BERT as published (Devlin et al. 2018, and the code released with it) has
-    what the pages leave out: activation='gelu', in the feed-forward networks
-    ('gelu_new' is GELU by a tanh, 'relu' the pages'); layer_norm_eps=1e-12;
-    embedding_norm=True, LayerNorm and dropout behind the sum of embeddings.
-    num_segments: the number of segments; below two they are ignored.
-    attention_dropout: that of the attention weights; None: `dropout`.
-
-    ALBERT (Lan et al. 2020) has embedding_size=E, embeddings of E numbers
-    and a layer from them to H, and num_groups, the number of groups of
-    inner_group_num blocks that the layers are made of, each used by as many
-    layers. pre_norm=True: see `TransformerEncoderBlock`; then one more
-    LayerNorm follows the last block, but for final_norm=False, as in XLM.
-    BART (Lewis et al. 2020) may have activation_dropout within the
-    feed-forward networks, and scale_embedding=True, token embeddings scaled
-    by √H. causal=True: each token attends to itself and earlier ones alone,
-    as in GPT (Radford et al. 2018).
+    `num_layers` (first edition and 0.17) and `num_blks` (1.0) are one
+    argument. variant: a `Variant`, how the encoder differs from the book's;
+    its fields are keywords, too: activation='gelu'.
     """
 
+    packed_forward = packed.encode_padded
+
     def __init__(self, vocab_size, num_hiddens, ffn_num_hiddens, num_heads,
-                 num_layers=None, dropout=None, max_len=1000, *,
-                 num_blks=None, positional='learnable', precision='fp32',
-                 activation='relu', layer_norm_eps=1e-5,
-                 embedding_norm=False, num_segments=2,
-                 attention_dropout=None, embedding_size=None,
-                 num_groups=None, inner_group_num=1, pre_norm=False,
-                 final_norm=True, activation_dropout=0.0,
-                 scale_embedding=False, causal=False, **kwargs):
+                 num_layers=None, dropout=None, max_len=1000, num_blks=None,
+                 variant=None, **kwargs):
+        variant = Variant.of(variant, kwargs)
         super().__init__(**kwargs)
         num_layers = number_of_blocks(num_layers, num_blks)
-        E = num_hiddens if embedding_size is None else embedding_size
-        if attention_dropout is None:
-            attention_dropout = dropout
         check_sizes(vocab_size=vocab_size, num_hiddens=num_hiddens,
                     ffn_num_hiddens=ffn_num_hiddens, num_layers=num_layers,
-                    max_len=max_len, embedding_size=E,
-                    num_groups=num_groups or 1,
-                    inner_group_num=inner_group_num)
-        check_sizes(0, num_segments=num_segments)
-        check_shares(dropout=dropout, attention_dropout=attention_dropout,
-                     activation_dropout=activation_dropout,
-                     layer_norm_eps=layer_norm_eps)
-        if activation not in ('relu', 'gelu', 'gelu_new'):
+                    max_len=max_len)
+        check_shares(dropout=dropout)
+        if variant.activation not in ACTIVATIONS:
             raise ValueError('activation must be relu, gelu or gelu_new, not '
-                             f'{activation!r}')
-        if positional not in ('learnable', 'sinusoidal'):
-            raise ValueError("positional must be 'learnable' or 'sinusoidal', "
-                             f'not {positional!r}')
-        learnable = self._learnable = positional == 'learnable'
-        if embedding_norm and not learnable:
-            raise ValueError('embedding_norm=True needs the published '
-                             "model's positions, positional='learnable'")
+                             f'{variant.activation!r}')
+        E = variant.embedding_size or num_hiddens
         self.vocab_size, self.max_len = vocab_size, max_len
-        self.num_segments = num_segments
-        self._scale = num_hiddens ** 0.5 if scale_embedding else None
+        self.num_segments = variant.num_segments
+        self.learnable = variant.learnable
+        self._scale = num_hiddens ** 0.5 if variant.scale_embedding else None
         self.token_embedding = nn.Embedding(vocab_size, E)
         self.segment_embedding = self.embedding_norm = self.projection = None
-        if num_segments:
-            self.segment_embedding = nn.Embedding(num_segments, E)
-        if embedding_norm:
-            self.embedding_norm = LayerNorm(epsilon=layer_norm_eps,
+        if variant.num_segments:
+            self.segment_embedding = nn.Embedding(variant.num_segments, E)
+        if variant.embedding_norm:
+            self.embedding_norm = LayerNorm(epsilon=variant.layer_norm_eps,
                                             in_channels=E)
             self.embedding_dropout = nn.Dropout(dropout)
-        if not learnable:
+        if not variant.learnable:
             self.pos_encoding = PositionalEncoding(E, dropout, max_len)
-        if embedding_size is not None:
-            self.projection = Dense(num_hiddens, precision=precision,
-                                    in_units=E)
+        if variant.embedding_size is not None:
+            self.projection = Dense(num_hiddens, in_units=E,
+                                    precision=variant.precision)
         # The first edition's projections have no bias, the later ones do
-        self.blks = Blocks(
-            num_layers, num_groups, inner_group_num, num_hiddens,
-            ffn_num_hiddens, num_heads, dropout, learnable, precision,
-            activation, layer_norm_eps, attention_dropout, pre_norm,
-            activation_dropout, causal)
-        self.norm = None if not (pre_norm and final_norm) else LayerNorm(
-            epsilon=layer_norm_eps, in_channels=num_hiddens)
-        if learnable:
+        self.blks = Blocks(num_layers, variant, num_hiddens, ffn_num_hiddens,
+                           num_heads, dropout, variant.learnable)
+        self.norm = None
+        if variant.pre_norm and variant.final_norm:
+            self.norm = LayerNorm(epsilon=variant.layer_norm_eps,
+                                  in_channels=num_hiddens)
+        if variant.learnable:
             self.pos_embedding = self.params.get(
                 'pos_embedding', shape=(1, max_len, E))
 
     def forward(self, tokens, segments, valid_lens, layer=-1):
         """Encode tokens (B, T), segments (B, T), valid_lens (B,) or None.
 
-        Returns (B, T, H). layer: behind which block, 0 for the embeddings,
-        -1 for the last. Raises ValueError for an empty batch, for more
-        tokens than `max_len`, and for ids that the embeddings do not have.
+        Returns (B, T, H). layer: the block whose output to return, counted
+        from 1; 0 is the embeddings, -1 the last block. Raises ValueError
+        for an empty batch, for more tokens than `max_len`, and for ids that
+        the embeddings do not have.
         """
-        tokens, segments = self.check(tokens, segments)
+        ctx = (tokens.ctx if isinstance(tokens, np.ndarray)
+               else self.token_embedding.weight.list_ctx()[0])
+        tokens, segments = (on_device(A, ctx, 'int32')
+                            for A in self.check(tokens, segments))
         if valid_lens is not None:
             check_whole(valid_lens, 'valid length')
-            valid_lens = on_device(valid_lens, tokens.ctx)
-        X = self._embed(tokens, segments)               # (B, T, H)
+            valid_lens = on_device(valid_lens, ctx)
+        X = self.embed(tokens, segments)                # (B, T, H)
         for blk in self.blks.up_to(layer):
             X = blk(X, valid_lens)
-        return self.finished(X, layer)
+        return self.finish(X, layer)
 
-    def finished(self, X, layer):
-        """What `layer` gives: behind the last block, pre-norm normalizes."""
-        count = self.blks.num_layers
-        last = layer % (count + 1) == count
-        return self.norm(X) if last and self.norm is not None else X
-
-    def _embed(self, tokens, segments):
-        if is_ours(self):
-            B, T = tokens.shape
-            positions = onp.broadcast_to(onp.arange(T), (B, T))
-            return self._embed_at(tokens, segments, on_device(
-                positions, tokens.ctx, 'int32'))
-        X = self.scaled(self.token_embedding(tokens))
+    def embed(self, tokens, segments):
+        """Embed tokens (B, T) in segments (B, T): (B, T, H)."""
+        X = self.scale(self.token_embedding(tokens))
         if self.segment_embedding is not None:
             X = X + self.segment_embedding(segments)
-        if self._learnable:
-            return self._projected(
-                X + self.pos_embedding.data(X.ctx)[:, :X.shape[1], :])
-        return self._projected(self.pos_encoding(X))
+        if self.learnable:
+            X = X + self.pos_embedding.data(X.ctx)[:, :X.shape[1], :]
+        else:
+            X = self.pos_encoding(X)
+        return self.finish_embedding(X)
 
-    def scaled(self, words):
-        """Token embeddings (..., E) as they count in the sum."""
-        return words if self._scale is None else words * self._scale
-
-    def _projected(self, X):
-        """What follows the sum of embeddings (..., E): (..., H)."""
+    def finish_embedding(self, X):
+        """Apply what follows the sum of embeddings (..., E): (..., H)."""
         if self.embedding_norm is not None:
             X = self.embedding_dropout(self.embedding_norm(X))
         return X if self.projection is None else self.projection(X)
 
-    def _embed_at(self, tokens, segments, positions):
-        """Embed tokens (...) in segments (...) at positions (...)."""
-        ctx = tokens.ctx
-        words = self.token_embedding.weight
-        if self.segment_embedding is None:
-            kinds, request = np.zeros((1, words.shape[1]), ctx=ctx), 'null'
-        else:
-            kinds = self.segment_embedding.weight
-            kinds, request = kinds.data(ctx), kinds.grad_req
-        if self._learnable:
-            positional = self.pos_embedding.data(ctx)
-            positional = positional.reshape(positional.shape[1:])   # (L, H)
-        else:
-            positional = self.pos_encoding.P[0].as_in_ctx(ctx)
-        # The reshape stands before the third table and knows how to add
-        X = ops.embed(tokens, segments, positions,
-                      self.scaled(words.data(ctx)), kinds, positional,
-                      grad_req=(*grad_reqs(words), request, 'write'))
-        if self._learnable:
-            return self._projected(X)
-        return self._projected(self.pos_encoding.dropout(X))
+    def finish(self, X, layer):
+        """Apply the LayerNorm of pre-LN models after the last block."""
+        count = self.blks.num_layers
+        last = layer % (count + 1) == count
+        return self.norm(X) if last and self.norm is not None else X
 
-    def encode_rows(self, places, layer=-1):
-        """Encode what `packing.Places` names, (R, H); only where `is_ours`.
-        """
-        X = self._embed_at(places.tokens, places.segments, places.positions)
-        for blk in self.blks.up_to(layer):
-            X = blk(X, places.rows)
-        return self.finished(X, layer)
+    def scale(self, words):
+        """Token embeddings (..., E) as they enter the sum."""
+        return words if self._scale is None else words * self._scale
 
-    def encode_firsts(self, places):
-        """What `encode_rows` gives of each sequence's first token, (B, H).
-
-        The last block computes nothing else but keys and values.
-        """
-        X = self._embed_at(places.tokens, places.segments, places.positions)
-        *blks, last = self.blks.up_to(-1)
-        for blk in blks:
-            X = blk(X, places.rows)
-        return self.finished(last.encode_firsts(X, places.rows), -1)
+    def position_table(self, ctx):
+        """The vectors of all positions on a device, (max_len, E)."""
+        if not self.learnable:
+            return self.pos_encoding.P[0].as_in_ctx(ctx)
+        table = self.pos_embedding.data(ctx)
+        return table.reshape(table.shape[1:])
 
     def check(self, tokens, segments):
-        """The two as (B, T) arrays on the device, once their ids are known.
+        """Validated tokens and segments (B, T), on the host if cheap.
 
-        Raises ValueError as `inputs.check_tokens` does.
+        segments may be None: zeros. Raises ValueError as `forward` does.
         """
-        ctx = self.token_embedding.weight.list_ctx()[0]
-        tokens = check_tokens(tokens, self.vocab_size, self.max_len, ctx)
+        tokens = check_tokens(tokens, self.vocab_size, self.max_len)
+        if segments is None:
+            segments = onp.zeros(tokens.shape, 'int32')
         if onp.shape(segments) != tokens.shape:
             raise ValueError(f'segments {onp.shape(segments)} and tokens '
                              f'{tokens.shape} must have one shape')
         if self.num_segments < 2:
             segments = onp.zeros(tokens.shape, 'int32')
         check_ids(segments, max(self.num_segments, 1), 'segment')
-        return tokens, on_device(segments, ctx, 'int32')
+        return tokens, cheap_host(segments)
 
 
 class MaskLM(nn.Block):
     """The masked language model head: one hidden layer, then V scores.
 
-    embedding: the token embedding whose weight, (V, H), is that of the last
-    layer, too, as in the published model; its own bias stays. units: those
-    of the hidden layer, num_hiddens if None; 0: there is none, as in XLM.
+    variant: a `Variant`; mlm_hidden=False leaves out the hidden layer, as in
+    XLM. embedding: with tied weights, the token embedding whose weight,
+    (V, E), is the weight of the last layer; the bias is the head's own.
     """
 
-    def __init__(self, vocab_size, num_hiddens, precision='fp32', in_units=0,
-                 activation='relu', layer_norm_eps=1e-5, embedding=None,
-                 units=None, **kwargs):
+    def __init__(self, vocab_size, num_hiddens, variant=None, in_units=0,
+                 embedding=None, **kwargs):
+        variant = Variant.of(variant, kwargs)
         super().__init__(**kwargs)
-        units = num_hiddens if units is None else units
+        units, precision = num_hiddens, variant.precision
         self.mlp = nn.Sequential()
-        if units:
-            self.mlp.add(Dense(units, activation=activation,
-                               precision=precision, in_units=in_units),
-                         LayerNorm(epsilon=layer_norm_eps,
-                                   in_channels=units))
-        self.mlp.add(Dense(vocab_size, precision=precision,
-                           in_units=units or num_hiddens,
+        if variant.mlm_hidden:
+            units = variant.embedding_size or num_hiddens
+            self.mlp.add(
+                Dense(units, precision=precision, in_units=in_units,
+                      activation=variant.mlm_activation
+                      or variant.activation),
+                LayerNorm(epsilon=variant.layer_norm_eps, in_channels=units))
+        self.mlp.add(Dense(vocab_size, precision=precision, in_units=units,
                            params=embedding and embedding.params))
-        self._precision = precision
+        self.precision = precision
 
     @property
-    def works_on_rows(self):
-        """Whether it has the layers that it was made with."""
+    def packable(self):
+        """True if no layer has been replaced since construction."""
         return [type(layer) for layer in self.mlp] in (
             [Dense, LayerNorm, Dense], [Dense])
 
@@ -265,10 +203,10 @@ class MaskLM(nn.Block):
         return self.mlp(masked_X.reshape(B, -1, H))
 
     def loss(self, masked_X, labels, weights):
-        """The weighted mean of cross-entropy at rows masked_X (S, H).
+        """The weighted mean cross-entropy at rows masked_X (S, H), a scalar.
 
-        labels (S,) int32, weights (S,) float32. Returns a scalar; nothing of
-        the size of S times the vocabulary is ever stored.
+        labels (S,) int32, weights (S,) float32. The scores (S, V) are never
+        stored.
         """
         *hidden, output = self.mlp
         X = masked_X
@@ -276,7 +214,7 @@ class MaskLM(nn.Block):
             X = layer(X)
         total = ops.vocab_ce(
             X, *values(output, X).values(), labels, weights,
-            precision=self._precision,
+            precision=self.precision,
             grad_req=grad_reqs(output.weight, output.bias))
         return total.reshape(()) / (weights.sum() + 1e-8)
 
@@ -307,104 +245,67 @@ class NextSentencePred(nn.Block):
         return self.output(X)
 
 
-#: What a `BERTModel` may have otherwise, and what it has.
-RELATIVE = dict(family='bert', heads=('pooler', 'mlm', 'nsp'),
-                mlm_hidden=True, mlm_activation=None)
-
-
 class BERTModel(nn.Block):
     """The encoder and its two pretraining heads.
 
     Arguments as for `BERTEncoder`; with `positional='sinusoidal'` the whole
-    model is the first edition's. `precision='bf16'` multiplies matrices in
-    bfloat16 and keeps sums, weights and everything else in float32.
-    `tie_embeddings=True`, as published: the head that predicts words has the
-    token embedding for its last weight. `hidden` is what others call the
-    pooler. relative: what the relatives of BERT have otherwise, of RELATIVE
-    and of the encoder's keywords; family: in whose folders the net is kept
-    (`pretrained.families`); heads: those that there are, of 'pooler', 'mlm'
-    and 'nsp', the last not without the first; mlm_hidden=False: the head
-    that predicts words has no hidden layer; mlm_activation: that of this
-    layer, where it is not `activation`.
+    model is the first edition's. `hidden` is the pooler of published BERT.
+    A head that variant.heads does not name is None.
     """
 
     def __init__(self, vocab_size, num_hiddens, ffn_num_hiddens, num_heads,
-                 num_layers=None, dropout=None, max_len=1000, *,
-                 num_blks=None, positional='learnable', precision='fp32',
-                 activation='relu', layer_norm_eps=1e-5,
-                 embedding_norm=False, num_segments=2, tie_embeddings=False,
-                 attention_dropout=None, **relative):
-        super().__init__()
-        ops.check_precision(precision)
-        _, heads, mlm_hidden, mlm_activation = (
-            relative.get(name, value) for name, value in RELATIVE.items())
-        if 'nsp' in heads and 'pooler' not in heads:
-            raise ValueError('the head nsp stands on the head pooler: name '
-                             'both in heads, or neither')
+                 num_layers=None, dropout=None, max_len=1000, num_blks=None,
+                 variant=None, **kwargs):
+        variant = Variant.of(variant, kwargs)
+        super().__init__(**kwargs)
+        ops.check_precision(variant.precision)
         num_layers = number_of_blocks(num_layers, num_blks)
         self.config = dict(
             vocab_size=vocab_size, num_hiddens=num_hiddens,
             ffn_num_hiddens=ffn_num_hiddens, num_heads=num_heads,
             num_layers=num_layers, dropout=dropout, max_len=max_len,
-            positional=positional, precision=precision,
-            activation=activation, layer_norm_eps=layer_norm_eps,
-            embedding_norm=embedding_norm, num_segments=num_segments,
-            tie_embeddings=tie_embeddings,
-            attention_dropout=attention_dropout, **relative)
+            **variant.config())
         self.vocab = None       # bound by train_bert and load_run
-        self.encoder = BERTEncoder(**{
-            name: value for name, value in self.config.items()
-            if name != 'tie_embeddings' and name not in RELATIVE})
+        self.encoder = BERTEncoder(
+            vocab_size, num_hiddens, ffn_num_hiddens, num_heads, num_layers,
+            dropout, max_len, variant=variant)
         # In the order of a first pass through the book's model, so that one
         # seed draws the same initial weights
         self.mlm = MaskLM(
-            vocab_size, num_hiddens, precision, num_hiddens,
-            mlm_activation or activation, layer_norm_eps,
-            self.encoder.token_embedding if tie_embeddings else None,
-            relative.get('embedding_size') if mlm_hidden else 0)
-        if positional == 'learnable':
-            self.nsp = None
-            if 'pooler' in heads:
-                self.hidden = Dense(num_hiddens, activation='tanh',
-                                    flatten=True, in_units=num_hiddens)
-            if 'nsp' in heads:
-                self.nsp = NextSentencePred(in_units=num_hiddens)
-        else:
+            vocab_size, num_hiddens, variant, num_hiddens,
+            self.encoder.token_embedding if variant.tie_embeddings else None)
+        self.hidden = self.nsp = None
+        if not variant.learnable:
             self.nsp = NextSentencePred(num_hiddens, num_hiddens)
+        elif 'pooler' in variant.heads:
+            self.hidden = Dense(num_hiddens, activation='tanh',
+                                flatten=True, in_units=num_hiddens)
+        if variant.learnable and 'nsp' in variant.heads:
+            self.nsp = NextSentencePred(in_units=num_hiddens)
 
     def forward(self, tokens, segments, valid_lens=None, pred_positions=None):
         """Encode a batch and score both tasks.
 
         tokens, segments (B, T); valid_lens (B,); pred_positions (B, P).
-        Returns encoded_X (B, T, H), mlm_Y_hat (B, P, V) or None where there
-        are no pred_positions, nsp_Y_hat (B, 2) or None without such a head.
+        Returns encoded_X (B, T, H); mlm_Y_hat (B, P, V), or None without
+        pred_positions; nsp_Y_hat (B, 2), or None without such a head.
         """
         encoded_X = self.encoder(tokens, segments, valid_lens)
-        mlm_Y_hat = None
+        mlm_Y_hat = nsp_Y_hat = None
         if pred_positions is not None:
             mlm_Y_hat = self.mlm(encoded_X, pred_positions)
-        return encoded_X, mlm_Y_hat, self._score_next(encoded_X)
+        if self.scores_pairs:
+            # 0 is the place of <cls>
+            nsp_Y_hat = self.score_pairs(encoded_X[:, 0, :])
+        return encoded_X, mlm_Y_hat, nsp_Y_hat
 
-    def encode_rows(self, places, layer=-1, at=None):
-        """`packing.Places` encoded, (R, H), and nsp_Y_hat (B, 2).
+    @property
+    def scores_pairs(self):
+        """True if there is a head for pairs of sentences."""
+        return self.nsp is not None
 
-        Only for a net that `is_ours`: what `forward` gives, but nothing is
-        computed on padding. layer: as for `BERTEncoder`; of any but -1,
-        nsp_Y_hat is None. at: rows (S,) int32 of those R; (S, H), then.
-        """
-        X = self.encoder.encode_rows(places, layer)
-        if layer != -1:
-            return X if at is None else ops.take_rows(X, at)[0], None
-        firsts = places.rows.offsets[:-1]                       # (B,)
-        cls_X, *wanted = ops.take_rows(
-            X, firsts, *([] if at is None else [at]))
-        return wanted[0] if wanted else X, self._score_next(cls_X)
-
-    def _score_next(self, X):
-        """nsp_Y_hat (B, 2) or None, of X (B, T, H) or its <cls> (B, H)."""
-        if self.nsp is None:
-            return None
-        if not hasattr(self, 'hidden'):
-            return self.nsp(np.expand_dims(X, 1) if X.ndim == 2 else X)
-        # 0 is the place of <cls>
-        return self.nsp(self.hidden(X if X.ndim == 2 else X[:, 0, :]))
+    def score_pairs(self, cls_X):
+        """nsp_Y_hat (B, 2) of the vectors of <cls>, (B, H)."""
+        if self.hidden is None:     # the first edition's head takes (B, T, H)
+            return self.nsp(np.expand_dims(cls_X, 1))
+        return self.nsp(self.hidden(cls_X))

@@ -1,21 +1,23 @@
 """The book's page "Pretraining BERT": shards, losses, loop, encodings."""
 import functools
-import math
 from pathlib import Path
 
-import numpy as onp
-
-from d2lbert import kernels
 from d2lbert.bert import get_tokens_and_segments
 from d2lbert.bert_dataset import Batch
 from d2lbert.devices import wait_for_step_before
-from d2lbert.kernels import draw
 from d2lbert.machine.backend import autograd, gluon
-from d2lbert.machine.files import new_run_folder, write_text
-from d2lbert.nn.checks import check_labels, check_whole, on_device
-from d2lbert.nn.layers import cross_entropy, is_ours
-from d2lbert.nn.packed import at_real_places
-from d2lbert.progress import Accumulator, Animator, Timer, in_notebook
+from d2lbert.machine.files import new_run_folder
+from d2lbert.nn import masked_tokens
+from d2lbert.nn.checks import check_labels, on_device
+from d2lbert.nn.layers import (
+    cross_entropy,
+    is_plain_cross_entropy,
+    is_unmodified,
+)
+from d2lbert.nn.masked_tokens import MaskedTokens
+from d2lbert.nn.packed import host
+from d2lbert.nn.steps import History, about, no_gradient, run_steps, summary
+from d2lbert.progress import Animator, in_notebook
 from d2lbert.text import special_of
 
 
@@ -44,7 +46,7 @@ def _get_batch_loss_bert(net, loss, vocab_size, tokens_X_shards,
     """The losses of every shard: three lists of scalars, MLM, NSP and sum.
 
     The MLM loss is the mean over predictions whose weight is not zero, the
-    NSP loss the mean over examples. Waits for the step before, not for this.
+    NSP loss the mean over examples. Waits for the previous step.
     """
     wait_for_step_before()
     mlm_ls, nsp_ls, ls = [], [], []
@@ -52,30 +54,15 @@ def _get_batch_loss_bert(net, loss, vocab_size, tokens_X_shards,
                      valid_lens_x_shards, pred_positions_X_shards,
                      mlm_weights_X_shards, mlm_Y_shards, nsp_y_shards):
         check_labels(net, vocab_size, shard.mlm_Y, shard.nsp_y)
-        hidden = None
-        if is_ours(net) and _is_the_books(loss):
-            hidden = _hidden_words(shard)
-        mlm_l, nsp_l = (_page_losses(net, loss, vocab_size, *shard)
-                        if hidden is None else
-                        _real_losses(net, hidden, shard))
+        if (is_unmodified(net) and is_plain_cross_entropy(loss)
+                and masked_tokens.are_real(shard)):
+            mlm_l, nsp_l = pair_losses(net, shard)
+        else:
+            mlm_l, nsp_l = _page_losses(net, loss, vocab_size, *shard)
         mlm_ls.append(mlm_l)
         nsp_ls.append(nsp_l)
         ls.append(mlm_l + nsp_l)
     return mlm_ls, nsp_ls, ls
-
-
-def _hidden_words(shard):
-    """Where words are to be predicted: example, column, place, on the host.
-
-    None where there are none, or one in the padding.
-    """
-    example, column = onp.nonzero(shard.mlm_weights_X.asnumpy())
-    check_whole(shard.pred_positions_X, 'prediction position')
-    place = shard.pred_positions_X.asnumpy()[example, column]
-    lens = shard.valid_lens_x.asnumpy().reshape(-1)
-    if not len(place) or (place < 0).any() or (place >= lens[example]).any():
-        return None
-    return example, column, place
 
 
 def _page_losses(net, loss, vocab_size, tokens_X, segments_X, valid_lens_x,
@@ -89,26 +76,15 @@ def _page_losses(net, loss, vocab_size, tokens_X, segments_X, valid_lens_x,
     return mlm_l, loss(nsp_Y_hat, nsp_y).mean()
 
 
-def _real_losses(net, hidden, shard):
-    """Both losses of one shard, with nothing computed on padding."""
-    example, column, place = hidden
-    masked_X, _, nsp_Y_hat = at_real_places(
-        net, shard.tokens_X, shard.segments_X, shard.valid_lens_x,
-        at=(example, place))
+def pair_losses(net, shard, device=None):
+    """Both losses of one shard of an unmodified net, without padding.
 
-    def put(A, dtype='int32'):
-        return on_device(A[example, column], masked_X.ctx, dtype)
-    mlm_l = net.mlm.loss(masked_X, put(shard.mlm_Y.asnumpy()),
-                         put(shard.mlm_weights_X.asnumpy(), 'float32'))
-    return mlm_l, cross_entropy(nsp_Y_hat, shard.nsp_y.asnumpy())
-
-
-def _is_the_books(loss):
-    """Whether this is cross-entropy as `SoftmaxCELoss()` has it."""
-    return (type(loss) is gluon.loss.SoftmaxCrossEntropyLoss
-            and (loss._axis, loss._sparse_label, loss._from_logits,
-                 loss._weight, loss._batch_axis) == (-1, True, False, None,
-                                                     0))
+    shard: a `Batch` of arrays, which go from the host to the device once;
+    device: as for `MaskedTokens.of`.
+    """
+    masked = MaskedTokens.of(net, shard, device)
+    mlm_l, _ = masked.mlm_loss(net.mlm)
+    return mlm_l, cross_entropy(masked.nsp_Y_hat, host(masked.nsp_y))
 
 
 def train_step(batch, net, loss, vocab_size, devices, trainer):
@@ -125,134 +101,6 @@ def train_step(batch, net, loss, vocab_size, devices, trainer):
         no_gradient(net, devices[len(ls):])
     trainer.step(1)
     return mlm_ls, nsp_ls
-
-
-def no_gradient(net, devices, like=None):
-    """Give devices that got no shard a gradient of zero for this step.
-
-    like: a device that got one; what has no gradient there gets none here.
-    """
-    for param in net.collect_params().values():
-        if param.grad_req != 'null' and (
-                like is None or param.data(like)._fresh_grad):
-            for device in devices:
-                param.grad(device)[:] = 0
-                # Gluon refuses to step on gradients it takes for forgotten
-                param.data(device)._fresh_grad = True
-
-
-class History:
-    """What a training loop saw: a list entry for each step that it logged.
-
-    losses: their names. `mlm` and `nsp` are means of the losses since step
-    1, which is what the book draws and prints; `mlm_loss` and `nsp_loss`
-    those of the step itself.
-    """
-
-    def __init__(self, losses=('mlm', 'nsp')):
-        self.losses = tuple(losses)
-        self.columns = ('step', *(f'{name}_loss' for name in losses),
-                        *losses)
-        for name in self.columns:
-            setattr(self, name, [])
-        # Each loss, number of sentence pairs, number of steps
-        self.sums, self.seconds = Accumulator(len(losses) + 2), 0.0
-        self._waiting = []
-
-    def add(self, read, num_pairs):
-        """Count a step; `read()` waits for its losses, so not yet."""
-        self._waiting.append((read, num_pairs))
-
-    def read_losses(self, waiting=0):
-        """Wait for the devices and read losses, but for the last `waiting`.
-        """
-        while len(self._waiting) > waiting:
-            read, num_pairs = self._waiting.pop(0)
-            self._last = read()
-            self.sums.add(*self._last, num_pairs, 1)
-
-    def log(self, step):
-        """Settle, and make an entry for `step`, which is the last one."""
-        self.read_losses()
-        entry = (step, *self._last, *self.means)
-        for name, value in zip(self.columns, entry):
-            getattr(self, name).append(value)
-
-    @property
-    def num_steps(self):
-        """How many steps were taken."""
-        return int(self.sums[-1]) + len(self._waiting)
-
-    @property
-    def means(self):
-        """The losses, means over all steps that were read."""
-        return tuple(self.sums[k] / self.sums[-1]
-                     for k in range(len(self.losses)))
-
-    @property
-    def pairs_per_sec(self):
-        """Sentence pairs trained on in a second."""
-        return self.sums[-2] / self.seconds
-
-    def save_csv(self, path):
-        """Write a row for each logged step; the same run, the same bytes."""
-        lines = [','.join(self.columns)]
-        lines += [','.join(map(repr, row)) for row in zip(
-            *(getattr(self, name) for name in self.columns))]
-        write_text(path, '\n'.join(lines) + '\n')
-
-    def __repr__(self):
-        if not self.step:
-            return '<History of 0 steps>'
-        means = ', '.join(f'{name} {getattr(self, name)[-1]:.3f}'
-                          for name in self.losses)
-        return f'<History of {self.num_steps} steps: {means}>'
-
-    def _ipython_display_(self):
-        """Show nothing below a cell that ends with the call, as the book."""
-
-
-def run_steps(steps, is_over, log_interval, history, animator,
-              after=None, about=None):
-    """Take from `steps` those that `history` lacks, until `is_over()`.
-
-    `steps` yields (read, number of pairs) as `History.add` takes them;
-    `after(step)` is called behind each, and `about(number of pairs)` once,
-    behind the first, for a line on what is trained. The last step is logged,
-    whatever its number. Draws with `animator`.
-    """
-    # Before the clock starts: compiling takes longer than many steps
-    kernels.load()
-    draw.DRAW.get()
-    timer = Timer()
-    try:
-        while not is_over():
-            timer.start()
-            read, num_pairs = next(steps)
-            history.add(read, num_pairs)
-            step = history.num_steps
-            if about is not None and not animator.begun:
-                animator.begin(about(num_pairs))
-            if step % log_interval == 0 or is_over():
-                history.log(step)       # waits for the devices
-            history.seconds += timer.stop()
-            if is_over() and history.step[-1:] != [step]:
-                history.log(step)       # the time of the run is up just now
-            if history.step[-1:] == [step]:
-                animator.add(step, history.means)
-            if after is not None:
-                after(step)
-        history.read_losses()
-    finally:
-        animator.close()
-
-
-def summary(history, devices, unit='sentence pairs'):
-    """The book's two lines about a loop that has ended."""
-    losses = ', '.join(f'{name.upper()} loss {mean:.3f}'
-                       for name, mean in zip(history.losses, history.means))
-    return (f'{losses}\n'
-            f'{history.pairs_per_sec:.1f} {unit}/sec on {devices}')
 
 
 def train_bert(train_iter, net, loss, vocab_size, ctx=None, *args,
@@ -293,18 +141,6 @@ def train_bert(train_iter, net, loss, vocab_size, ctx=None, *args,
         history.save_csv(out / 'losses.csv')
     print(summary(history, devices))
     return history
-
-
-def about(net, length, devices, batch_size, unit='sentence pairs'):
-    """What is trained, in a line; length: for how long, as '50 steps'."""
-    return (f'training {num_parameters(net):,} parameters: {length} of '
-            f'{batch_size} {unit} on {devices}')
-
-
-def num_parameters(net):
-    """How many numbers a net learns."""
-    return sum(math.prod(param.shape)
-               for param in net.collect_params().values())
 
 
 def _book_arguments(ctx, args, devices, log_interval, num_steps,

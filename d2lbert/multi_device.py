@@ -4,10 +4,10 @@
 Multiple GPUs" and "Image Augmentation": any net, any loss that gives a number
 for each example. B batch.
 """
-from d2lbert.bert_pretraining import no_gradient, num_parameters
 from d2lbert.devices import try_all_gpus, wait_for_step_before
 from d2lbert.machine.backend import autograd, gluon
 from d2lbert.nn.checks import on_device
+from d2lbert.nn.steps import no_gradient, num_parameters
 from d2lbert.progress import Accumulator, Animator, Timer
 
 

@@ -15,7 +15,7 @@ from d2lbert.devices import try_all_gpus
 from d2lbert.machine.backend import gluon, nn
 from d2lbert.machine.files import read_json
 from d2lbert.nn.layers import Dense, load_parameters
-from d2lbert.nn.packed import at_first_places
+from d2lbert.nn.packed import encode_firsts
 from d2lbert.text import CLS, PAD, RESERVED, SEP, UNK, Vocab, tokenize
 from d2lbert.texts.numbered_text import stretched
 
@@ -227,7 +227,7 @@ class BERTClassifier(nn.Block):
 
     def __init__(self, bert):
         super().__init__()
-        if not hasattr(bert, 'hidden'):
+        if bert.hidden is None:
             raise ValueError("BERTClassifier needs a model with `hidden`, "
                              "which positional='sinusoidal' has not")
         self.encoder = bert.encoder
@@ -240,6 +240,6 @@ class BERTClassifier(nn.Block):
         Tokens, segments and valid lengths, as a BERTModel takes them.
         """
         tokens_X, segments_X, valid_lens_x = inputs
-        cls_X = at_first_places(self.encoder, tokens_X, segments_X,
-                                valid_lens_x)           # (B, H)
+        cls_X = encode_firsts(self.encoder, tokens_X, segments_X,
+                              valid_lens_x)             # (B, H)
         return self.output(self.hidden(cls_X))

@@ -1,29 +1,33 @@
 """The encoder of the book's chapter "Transformer".
 
-B batch, T tokens, H hiddens, F feed-forward hiddens, R rows (see attention).
+B batch, T tokens, H hiddens, F feed-forward hiddens.
 """
 import numpy as onp
 
 from d2lbert.attention import MultiHeadAttention
-from d2lbert.kernels import ops
 from d2lbert.machine.backend import nn, np
-from d2lbert.nn.layers import Dense, LayerNorm, grad_reqs, is_ours, values
-from d2lbert.nn.packed import Rows
+from d2lbert.nn import packed
+from d2lbert.nn.layers import Dense, LayerNorm
+from d2lbert.nn.variant import BOOK, Variant
 
 
 class PositionWiseFFN(nn.Block):
     """Two dense layers applied to every position: (..., H) to (..., H).
 
-    dropout: of the first one's outcome.
+    variant: a `Variant`, of which activation, activation_dropout and
+    precision count. in_units: H; 0: known at the first call.
     """
 
-    def __init__(self, ffn_num_hiddens, ffn_num_outputs, precision='fp32',
-                 in_units=0, activation='relu', dropout=0.0, **kwargs):
+    def __init__(self, ffn_num_hiddens, ffn_num_outputs, variant=None,
+                 in_units=0, **kwargs):
+        variant = Variant.of(variant, kwargs)
         super().__init__(**kwargs)
-        self.dropout = nn.Dropout(dropout) if dropout else None
-        self.dense1 = Dense(ffn_num_hiddens, activation=activation,
-                            precision=precision, in_units=in_units)
-        self.dense2 = Dense(ffn_num_outputs, precision=precision,
+        self.dropout = None
+        if variant.activation_dropout:
+            self.dropout = nn.Dropout(variant.activation_dropout)
+        self.dense1 = Dense(ffn_num_hiddens, activation=variant.activation,
+                            precision=variant.precision, in_units=in_units)
+        self.dense2 = Dense(ffn_num_outputs, precision=variant.precision,
                             in_units=ffn_num_hiddens)
 
     def forward(self, X):
@@ -31,27 +35,11 @@ class PositionWiseFFN(nn.Block):
         Y = self.dense1(X)
         return self.dense2(Y if self.dropout is None else self.dropout(Y))
 
-    def with_norm(self, X, addnorm):
-        """addnorm(X, self(X)) for rows X (R, H), where both are `is_ours`."""
-        layers = self.dense1, self.dense2
-        act = 'none'
-        if (self.dropout is None and self.dense2.act is None
-                and all(type(layer) is Dense for layer in layers)):
-            act = self.dense1.folded()
-        if act == 'none':
-            return addnorm(X, self(X))
-        weights, biases = zip(*(values(layer, X).values()
-                                for layer in layers))
-        requests = sum((grad_reqs(layer.weight, layer.bias)
-                        for layer in layers), ())
-        return ops.feed_forward(
-            X, weights, biases, **addnorm.arguments(X), act=act,
-            precision=self.dense1._precision,
-            grad_req=requests + addnorm.grad_reqs())
 
-
-class AddNorm(nn.Block):
+class AddNorm(packed.Packable):
     """LayerNorm(X + dropout(Y)): a residual connection, then LayerNorm."""
+
+    packed_forward = packed.add_norm
 
     def __init__(self, dropout, in_channels=0, epsilon=1e-5, **kwargs):
         super().__init__(**kwargs)
@@ -60,141 +48,97 @@ class AddNorm(nn.Block):
 
     def forward(self, X, Y):
         """Add Y to X and normalize; X, Y and the result (..., H)."""
-        if not is_ours(self):
-            return self.ln(self.dropout(Y) + X)
-        return ops.add_norm(X, Y, **self.arguments(X),
-                            grad_req=self.grad_reqs())
-
-    def arguments(self, X):
-        """What the operators have to know of it, but for `grad_reqs`."""
-        return dict(values(self.ln, X), p=self.dropout._rate,
-                    eps=self.ln._epsilon)
-
-    def grad_reqs(self):
-        """What gamma and beta want of their gradients."""
-        return grad_reqs(self.ln.gamma, self.ln.beta)
+        return self.ln(self.dropout(Y) + X)
 
     def add(self, X, Y):
-        """X + dropout(Y): the residual connection alone."""
+        """Return X + dropout(Y), the residual connection alone."""
         return X + self.dropout(Y)
 
 
-class TransformerEncoderBlock(nn.Block):
-    """Self-attention and feed-forward network, each with its `AddNorm`.
+class TransformerEncoderBlock(packed.Packable):
+    """Self-attention and a feed-forward network, each with its `AddNorm`.
 
-    The 0.17 edition and the first call this class `EncoderBlock`.
-    attention_dropout: that of the attention weights, `dropout` if None;
-    activation_dropout: that within the network.
-    causal=True: each token attends to itself and those before it alone.
-    pre_norm=True normalizes what each of the two is given in place of what
-    it is added to: X + dropout(f(LayerNorm(X))).
+    The first edition and 0.17 call this class `EncoderBlock`. variant: a
+    `Variant`; with pre_norm, LayerNorm comes before each of the two:
+    X + dropout(f(LayerNorm(X))).
     """
 
+    packed_forward = packed.padded_block
+
     def __init__(self, num_hiddens, ffn_num_hiddens, num_heads, dropout,
-                 use_bias=False, precision='fp32', activation='relu',
-                 layer_norm_eps=1e-5, attention_dropout=None, pre_norm=False,
-                 activation_dropout=0.0, causal=False, **kwargs):
+                 use_bias=False, variant=None, **kwargs):
+        variant = Variant.of(variant, kwargs)
         super().__init__(**kwargs)
-        self.pre_norm = pre_norm
-        if attention_dropout is None:
-            attention_dropout = dropout
+        self.pre_norm = variant.pre_norm
         self.attention = MultiHeadAttention(
-            num_hiddens, num_heads, attention_dropout, use_bias, precision,
-            in_units=num_hiddens, causal=causal)
-        self.addnorm1 = AddNorm(dropout, num_hiddens, layer_norm_eps)
-        self.ffn = PositionWiseFFN(ffn_num_hiddens, num_hiddens, precision,
-                                   num_hiddens, activation,
-                                   activation_dropout)
-        self.addnorm2 = AddNorm(dropout, num_hiddens, layer_norm_eps)
+            num_hiddens, num_heads, _attention_dropout(dropout, variant),
+            use_bias, variant, in_units=num_hiddens)
+        self.addnorm1 = AddNorm(dropout, num_hiddens, variant.layer_norm_eps)
+        self.ffn = PositionWiseFFN(ffn_num_hiddens, num_hiddens, variant,
+                                   num_hiddens)
+        self.addnorm2 = AddNorm(dropout, num_hiddens, variant.layer_norm_eps)
 
     def forward(self, X, valid_lens):
-        """Encode X (B, T, H), or (R, H) with `Rows` for valid_lens."""
-        if isinstance(valid_lens, Rows):
-            return self.encode_rows(X, valid_lens)
-        if ((valid_lens is None or valid_lens.ndim == 1)
-                and not self.pre_norm and is_ours(self)):
-            B, T, H = X.shape
-            rows = Rows.padded(B, T, valid_lens, X.ctx)
-            return self.encode_rows(X.reshape(B * T, H), rows).reshape(B, T, H)
+        """Encode X (B, T, H); valid_lens: None, (B,) or (B, T)."""
         if self.pre_norm:
             Y = self.addnorm1.ln(X)
-            return self._feed(self.addnorm1.add(
-                X, self.attention(Y, Y, Y, valid_lens)))
-        return self._feed(self.addnorm1(
+            Y = self.attention(Y, Y, Y, valid_lens)
+            return self.feed(self.addnorm1.add(X, Y))
+        return self.feed(self.addnorm1(
             X, self.attention(X, X, X, valid_lens)))
 
-    def encode_rows(self, X, rows):
-        """What `forward` gives of X (R, H), where `is_ours`."""
-        if self.pre_norm:
-            Y = self.addnorm1.ln(X)
-            return self._feed(self.addnorm1.add(
-                X, self.attention._among_rows(Y, rows)))
-        return self.ffn.with_norm(
-            self.attention.with_norm(X, rows, self.addnorm1), self.addnorm2)
-
-    def _feed(self, Y):
-        """The second half of the block: the network on each Y (..., H)."""
+    def feed(self, Y):
+        """The second half of the block: the network on Y (..., H)."""
         if self.pre_norm:
             return self.addnorm2.add(Y, self.ffn(self.addnorm2.ln(Y)))
         return self.addnorm2(Y, self.ffn(Y))
-
-    def encode_firsts(self, X, rows):
-        """The first row of each sequence of X (R, H) alone, (B, H).
-
-        What `forward` gives there, where `is_ours`.
-        """
-        firsts = rows.offsets[:-1]
-        first_X = X.take(firsts, axis=0)
-        if self.pre_norm:
-            return self._feed(self.addnorm1.add(
-                first_X, self.attention._among_rows(
-                    self.addnorm1.ln(X), rows, firsts)))
-        return self._feed(self.addnorm1(
-            first_X, self.attention._among_rows(X, rows, firsts)))
 
 
 EncoderBlock = TransformerEncoderBlock
 
 
+def _attention_dropout(dropout, variant):
+    """The dropout of attention weights."""
+    return (dropout if variant.attention_dropout is None
+            else variant.attention_dropout)
+
+
 class TransformerDecoderBlock(nn.Block):
-    """Attention to what came before, to a text, and a feed-forward network.
+    """Masked self-attention, cross-attention and a feed-forward network.
 
     Each with its `AddNorm`. Arguments as for `TransformerEncoderBlock`.
     """
 
     def __init__(self, num_hiddens, ffn_num_hiddens, num_heads, dropout,
-                 use_bias=False, precision='fp32', activation='relu',
-                 layer_norm_eps=1e-5, attention_dropout=None,
-                 activation_dropout=0.0, **kwargs):
+                 use_bias=False, variant=None, **kwargs):
+        variant = Variant.of(variant, kwargs)
         super().__init__(**kwargs)
-        if attention_dropout is None:
-            attention_dropout = dropout
 
         def attention():
             return MultiHeadAttention(
-                num_hiddens, num_heads, attention_dropout, use_bias,
-                precision, in_units=num_hiddens)
+                num_hiddens, num_heads, _attention_dropout(dropout, variant),
+                use_bias, variant, in_units=num_hiddens)
 
         def add_norm():
-            return AddNorm(dropout, num_hiddens, layer_norm_eps)
+            return AddNorm(dropout, num_hiddens, variant.layer_norm_eps)
         self.attention1, self.addnorm1 = attention(), add_norm()
         self.attention2, self.addnorm2 = attention(), add_norm()
-        self.ffn = PositionWiseFFN(ffn_num_hiddens, num_hiddens, precision,
-                                   num_hiddens, activation,
-                                   activation_dropout)
+        self.ffn = PositionWiseFFN(ffn_num_hiddens, num_hiddens, variant,
+                                   num_hiddens)
         self.addnorm3 = add_norm()
 
     def forward(self, X, encoded_X, valid_lens, seen_lens, cache):
-        """Decode X (B, T, H) with a text encoded_X (B, S, H) before it.
+        """Decode X (B, T, H) after an encoded text encoded_X (B, S, H).
 
-        valid_lens (B,): how many tokens of the text count, None: all.
-        seen_lens (B, T): how many of all tokens so far each of X may look
-        at, None: all. cache: a dict that keeps what was computed of the text
-        and of the tokens before X; empty where X begins. Returns (B, T, H).
+        valid_lens (B,): the number of tokens of the text that count; None:
+        all. seen_lens (B, T): the number of decoded tokens that each token
+        of X may attend to; None: all. cache: a dict with keys and values of
+        the text and of the decoded tokens; empty at the first call. Returns
+        (B, T, H).
         """
         if 'text' not in cache:
-            cache['text'] = self.attention2.by_head(encoded_X, encoded_X)
-        new = self.attention1.by_head(X, X)
+            cache['text'] = self.attention2.project_kv(encoded_X, encoded_X)
+        new = self.attention1.project_kv(X, X)
         if 'tokens' in cache:
             new = tuple(np.concatenate(both, axis=1)
                         for both in zip(cache['tokens'], new))
@@ -208,20 +152,19 @@ class TransformerDecoderBlock(nn.Block):
 class Blocks(nn.Sequential):
     """The blocks of an encoder of `num_layers` layers.
 
-    A block for each layer; or num_groups groups of inner_group_num blocks,
-    each group that of as many layers one after another (Lan et al. 2020).
-    arguments: those of `TransformerEncoderBlock`.
+    One block for each layer; or with variant.num_groups, num_groups groups
+    of inner_group_num blocks each, and consecutive layers share a group (Lan
+    et al. 2020). arguments: of `TransformerEncoderBlock`, except variant.
     """
 
-    def __init__(self, num_layers=0, num_groups=None, inner_group_num=1,
-                 *arguments, **kwargs):
+    def __init__(self, num_layers=0, variant=BOOK, *arguments, **kwargs):
         super().__init__(**kwargs)
+        num_groups, self._inner = variant.num_groups, variant.inner_group_num
         if num_groups is not None and num_groups > num_layers:
             raise ValueError(f'num_groups={num_groups} is more than the '
                              f'{num_layers} layers that there are: lower it')
-        self._inner = inner_group_num
-        for _ in range(inner_group_num * (num_groups or num_layers)):
-            self.add(TransformerEncoderBlock(*arguments))
+        for _ in range(self._inner * (num_groups or num_layers)):
+            self.add(TransformerEncoderBlock(*arguments, variant))
         self._groups = None
         if num_groups is not None:
             # Rounded as transformers does
@@ -230,13 +173,13 @@ class Blocks(nn.Sequential):
 
     @property
     def num_layers(self):
-        """How many layers follow the embeddings."""
+        """The number of layers after the embeddings."""
         return len(self if self._groups is None else self._groups)
 
     def up_to(self, layer):
         """The blocks up to `layer`, counted from 1, or back from -1: a list.
 
-        One that several layers share is there several times.
+        A block that several layers share is in it several times.
         """
         count = self.num_layers
         if not -count - 1 <= layer <= count:

@@ -390,7 +390,7 @@ def test_segments_must_have_the_shape_of_the_tokens():
     (dict(layer_norm_eps=-1), 'layer_norm_eps must be .* not -1'),
     (dict(num_segments=-1), 'num_segments must be .* not -1'),
     (dict(num_groups=3), 'num_groups=3 is more than the 2 layers'),
-    (dict(heads=['mlm', 'nsp']), 'nsp stands on the head pooler'),
+    (dict(heads=['mlm', 'nsp']), "'nsp' needs the head 'pooler'"),
     (dict(attention_dropout=2), 'attention_dropout must be .* not 2'),
     (dict(embedding_norm=True, positional='sinusoidal'),
      "embedding_norm=True needs .*positional='learnable'")])

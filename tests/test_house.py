@@ -119,7 +119,8 @@ def later():
     importlib.import_module('d2lbert.command.doctor')
     print('see d2lbert.progress', 'd2lbert')
     subprocess.run([sys.executable, '-m', 'd2lbert.devices'])
-''') == {'__init__', 'text', 'hub', 'machine.files', 'training.saved_runs', 'command.doctor'}
+''') == {'__init__', 'text', 'hub', 'machine.files',
+         'training.saved_runs', 'command.doctor'}
 
 
 def test_no_module_is_long():

@@ -5,7 +5,7 @@ from test_bert import MAX_LEN, F, H, N, V, host_batch, on_device
 
 import d2lbert as d2l
 from d2lbert.machine.backend import autograd, init, mx
-from d2lbert.nn.packed import at_first_places, at_real_places
+from d2lbert.nn import packed
 
 #: The structures of the families, small.
 RELATIVES = {
@@ -96,15 +96,15 @@ def test_a_relative_is_the_same_called_as_on_the_page(name, path):
     batch = host_batch()
     tokens, segments, valid_lens, places = on_device(batch)
     X, mlm, nsp = net(tokens, segments, valid_lens, places)
-    packed, begins, packed_nsp = at_real_places(
+    rows, begins, packed_nsp, _ = packed.encode(
         net, tokens, segments, valid_lens)
-    firsts = at_first_places(net.encoder, tokens, segments, valid_lens)
+    firsts = packed.encode_firsts(net.encoder, tokens, segments, valid_lens)
     # A hook on a child, and every child is called with its padding
     net.encoder.blks[0].register_forward_hook(lambda *args: None)
     net.encoder.token_embedding.register_forward_hook(lambda *args: None)
     slow, slow_mlm, slow_nsp = net(tokens, segments, valid_lens, places)
     for b, n in enumerate(map(int, batch[2])):
-        for found in (X[b, :n], packed[begins[b]:begins[b] + n]):
+        for found in (X[b, :n], rows[begins[b]:begins[b] + n]):
             onp.testing.assert_allclose(found.asnumpy(),
                                         slow[b, :n].asnumpy(), 0, 1e-5)
         onp.testing.assert_allclose(firsts[b].asnumpy(),
@@ -135,8 +135,7 @@ def test_layers_are_counted_and_not_blocks():
 
     def behind(layer):
         return net.encoder(tokens, segments, valid_lens, layer).asnumpy()
-    blks, X = net.encoder.blks, net.encoder._embed(*net.encoder.check(
-        tokens, segments))
+    blks, X = net.encoder.blks, net.encoder.embed(tokens, segments)
     assert (len(blks), blks.num_layers) == (4, 6)
     for layer, group in enumerate([0, 0, 0, 1, 1, 1], 1):
         for blk in list(blks)[2 * group:2 * group + 2]:

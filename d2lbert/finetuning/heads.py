@@ -8,9 +8,9 @@ import numpy as onp
 
 from d2lbert.kernels import ops
 from d2lbert.machine.backend import init, nn, npx
+from d2lbert.nn import packed
 from d2lbert.nn.checks import on_device
 from d2lbert.nn.layers import Dense
-from d2lbert.nn.packed import at_first_places, at_real_places, host
 from d2lbert.pretrained.families.bart import restored
 from d2lbert.pretrained.families.family import family_of, net_of
 
@@ -56,7 +56,7 @@ class FineTuned(nn.Block):
         if self._hides and head.name is not None:
             self.hidden = Dense(H, activation=head.act, in_units=H,
                                 precision=bert.config['precision'])
-        elif self._hides and bert.nsp is None and not hasattr(bert, 'hidden'):
+        elif self._hides and bert.nsp is None and bert.hidden is None:
             # Folders of some families may lack the pooler
             self.config['heads'] = ('pooler', *self.config['heads'])
             self.hidden = Dense(H, activation=head.act, in_units=H,
@@ -64,8 +64,8 @@ class FineTuned(nn.Block):
                                 precision=bert.config['precision'])
         elif self._hides:
             # The first edition's hidden layer is part of its head
-            self.hidden = (bert.hidden if hasattr(bert, 'hidden')
-                           else bert.nsp.mlp[0])
+            self.hidden = (bert.nsp.mlp[0] if bert.hidden is None
+                           else bert.hidden)
         if kind != 'span':
             self.dropout = nn.Dropout(bert.config['dropout']
                                       if dropout is None else dropout)
@@ -111,17 +111,19 @@ class FineTuned(nn.Block):
             return self._restored(tokens, valid_lens)
         causal = self.config.get('causal')
         if self.kind in WHOLE and not causal:
-            X = at_first_places(self.encoder, tokens, segments, valid_lens)
+            X = packed.encode_firsts(self.encoder, tokens, segments,
+                                     valid_lens)
             return X, onp.arange(len(X))
         at = None
         if self.kind in WHOLE:
             # The first token has seen nothing else, the last one all
-            at = onp.arange(len(tokens)), host(valid_lens).reshape(
+            at = onp.arange(len(tokens)), packed.host(valid_lens).reshape(
                 -1).astype('int64') - 1
-        X, begins, _ = at_real_places(self, tokens, segments, valid_lens,
-                                      layer=self.encoder.blks.num_layers,
-                                      at=at)
-        return X, begins if at is None else onp.arange(len(X))
+        encoded = packed.encode(self, tokens, segments, valid_lens,
+                                layer=self.encoder.blks.num_layers, at=at)
+        if at is None:
+            return encoded.X, encoded.begins
+        return encoded.taken_X, onp.arange(len(encoded.taken_X))
 
     def _restored(self, tokens, valid_lens):
         """As `encode`, of a net with a decoder; padding has rows, too."""
@@ -130,13 +132,9 @@ class FineTuned(nn.Block):
         X, begins = X.reshape(B * T, -1), onp.arange(B) * T
         if self.kind in EACH:
             return X, begins
-        last = begins + host(valid_lens).reshape(-1).astype('int64') - 1
+        lens = packed.host(valid_lens).reshape(-1).astype('int64')
+        last = begins + lens - 1
         return X.take(on_device(last, X.ctx, 'int32'), axis=0), onp.arange(B)
-
-    def encode_rows(self, places, layer=-1, at=None):
-        """As for `BERTModel`: (R, H), and None for what it lacks."""
-        X = self.encoder.encode_rows(places, layer)
-        return X if at is None else ops.take_rows(X, at)[0], None
 
     def score(self, X, places):
         """Scores (M, K) at rows places (M,), on the host, of X (R, H)."""

@@ -66,12 +66,12 @@ def check_ids(ids, bound, name):
                          f'range: it must be 0 to {bound - 1}')
 
 
-def check_tokens(tokens, vocab_size, max_len, ctx):
-    """tokens (B, T) as an int32 array on ctx, once its ids are known.
+def check_tokens(tokens, vocab_size, max_len):
+    """tokens (B, T) with known ids, on the host where reading is cheap.
 
     Raises ValueError for an empty batch, for more tokens than `max_len`, and
     for ids out of range, where reading them costs nothing. MXNet itself
-    would clip those in silence.
+    would clip those without a word.
     """
     shape = onp.shape(tokens)
     if len(shape) != 2 or 0 in shape:
@@ -82,7 +82,13 @@ def check_tokens(tokens, vocab_size, max_len, ctx):
                          'positions of this model: raise max_len or cut the '
                          'sequences')
     check_ids(tokens, vocab_size, 'token')
-    return on_device(tokens, ctx, 'int32')
+    return cheap_host(tokens)
+
+
+def cheap_host(X):
+    """X as a host array where reading it costs nothing, else X itself."""
+    found = _on_host(X)
+    return X if found is None else found
 
 
 def check_sizes(least=1, **sizes):

@@ -1,25 +1,22 @@
-"""Gluon's own layers on the package's operators: same names and parameters.
-
-And the one question about a net: is every block in it exactly ours?
-"""
+"""Gluon's layers on the package's operators, with Gluon's parameters."""
 import re
 
 import numpy as onp
 
 from d2lbert.kernels import ops
 from d2lbert.machine import params
-from d2lbert.machine.backend import mx, nn, np
+from d2lbert.machine.backend import gluon, mx, nn, np
 from d2lbert.machine.nonfinite import count_not_finite, warn_not_finite
 from d2lbert.nn.checks import on_device
 
 
-def is_ours(block):
-    """Whether a block and all within it compute what this package says.
+def is_unmodified(block):
+    """True if a block and its children compute what this package defines.
 
-    Not where one is of a class with a `forward` of its own, has been given
-    another `forward`, a hook, another kind of child or another type of
-    number. Only then may work be done without calling each child, or on
-    rows without padding.
+    False if one has a class with a `forward` of its own, another `forward`,
+    a hook, another kind of child, parameters that are not float32, or
+    `packable` = False. Only an unmodified block may be replaced by a twin
+    that does not call its children, or works on rows without padding.
     """
     for cls in type(block).__mro__:
         if cls.__module__.startswith('d2lbert.') or cls in _GLUON:
@@ -28,26 +25,26 @@ def is_ours(block):
             return False
     return (_CALLED.isdisjoint(vars(block)) and not block._forward_hooks
             and not block._forward_pre_hooks
-            and getattr(block, 'works_on_rows', True)
+            and getattr(block, 'packable', True)
             and all(onp.dtype(param.dtype) == onp.float32
                     for param in block._reg_params.values())
-            and all(map(is_ours, block._children.values())))
+            and all(map(is_unmodified, block._children.values())))
 
 
-# The kinds of Gluon's own blocks that this package's are made of
+# Gluon's own blocks that this package's blocks are made of
 _GLUON = nn.Activation, nn.Dropout, nn.Embedding, nn.Sequential
 _CALLED = {'__call__', 'forward', 'hybrid_forward'}
 
 
 def grad_reqs(*parameters):
-    """What each parameter (None: there is none) wants of its gradient."""
+    """The grad_req of each parameter; None stands for no parameter."""
     return tuple(p.grad_req for p in parameters if p is not None)
 
 
 def values(layer, X):
     """The layer's parameters on X's device, {name: array}.
 
-    Sizes that nobody has told it yet are those of X.
+    Sizes that are still unknown follow from X.
     """
     params = layer._reg_params
     try:
@@ -90,7 +87,7 @@ class Dense(nn.Dense):
                          use_bias=use_bias, flatten=flatten, **kwargs)
         if gelu:
             self.act = GELU(activation)
-        self._precision, self._requests = precision, None
+        self.precision, self._requests = precision, None
 
     def forward(self, X):
         """Apply the layer to X (..., K); returns (..., units)."""
@@ -105,14 +102,14 @@ class Dense(nn.Dense):
         if self._flatten and (isinstance(X, mx.symbol.Symbol) or X.ndim != 2):
             X = F.npx.reshape(X, (-2, -1))
         act = self.folded()
-        Y = ops.dense(X, weight, bias, self._units, act, self._precision,
+        Y = ops.dense(X, weight, bias, self._units, act, self.precision,
                       grad_reqs(self.weight, self.bias))
         return Y if self.act is None or act != 'none' else self.act(Y)
 
     def folded(self):
         """The activation that the operator applies itself, or 'none'."""
         act = self.act
-        return (act._act_type if act is not None and is_ours(act)
+        return (act._act_type if act is not None and is_unmodified(act)
                 and act._act_type in _FOLDED else 'none')
 
 
@@ -126,14 +123,22 @@ class LayerNorm(nn.LayerNorm):
 
 
 def cross_entropy(scores, labels):
-    """What Gluon's `SoftmaxCELoss()(scores, labels).mean()` is, a scalar.
+    """The value of Gluon's `SoftmaxCELoss()(scores, labels).mean()`.
 
-    scores (B, V); labels (B,) on the host. Two operators in place of five:
-    small batches pay for each.
+    scores (B, V); labels (B,) on the host; returns a scalar. Two operators
+    take the place of five, as each costs small batches time.
     """
     return ops.softmax_ce(
         scores, on_device(labels, scores.ctx, 'int32'),
         on_device(onp.ones(len(labels), 'float32'), scores.ctx)).mean()
+
+
+def is_plain_cross_entropy(loss):
+    """True if a loss is `SoftmaxCELoss()` with its default arguments."""
+    return (type(loss) is gluon.loss.SoftmaxCrossEntropyLoss
+            and (loss._axis, loss._sparse_label, loss._from_logits,
+                 loss._weight, loss._batch_axis) == (-1, True, False, None,
+                                                     0))
 
 
 def load_parameters(net, path, ctx=None):

@@ -1,23 +1,46 @@
-"""Batches without their padding: the one place where it is left out.
+"""Sequences without their padding: the twins of the pages' equations.
 
-B sequences, T tokens, R real ones of all sequences together, H hiddens.
+A page's block computes (B, T, H). The functions here compute the same
+numbers on (R, H), the token rows of all sequences one after another, by the
+fused operators. They take the blocks as arguments and read their parameters.
+They are right only where no block was modified, which `Packable` and `encode`
+find out. B sequences, T tokens, R rows, H hiddens, N heads.
 """
 from typing import Any, NamedTuple
 
 import numpy as onp
 
 from d2lbert.kernels import ops
-from d2lbert.machine.backend import np
+from d2lbert.machine.backend import nn, np
 from d2lbert.nn.checks import check_whole, on_device
-from d2lbert.nn.layers import is_ours
+from d2lbert.nn.layers import Dense, grad_reqs, is_unmodified, values
+
+
+class Packable(nn.Block):
+    """A block whose `forward` has a twin on the fused operators.
+
+    `forward` is the page's equation, for any child blocks. The twin serves
+    calls of a block that is unmodified, with all its children.
+    """
+
+    def packed_forward(self, *args):
+        """Return what `forward` returns, or NotImplemented."""
+        return NotImplemented
+
+    def __call__(self, *args):
+        if is_unmodified(self):
+            output = self.packed_forward(*args)
+            if output is not NotImplemented:
+                return output
+        return super().__call__(*args)
 
 
 class Rows(NamedTuple):
-    """Where each sequence lies in an (R, H) array of token rows.
+    """The places of B sequences in an (R, H) array of token rows.
 
-    Sequence b owns rows offsets[b] to offsets[b+1]; its first lens[b] rows
-    are real tokens, which are all that its queries may look at. `length` is
-    the number of rows that every sequence owns, None where it differs.
+    Sequence b owns rows offsets[b] to offsets[b+1]. Its first lens[b] rows
+    are keys of its attention. `length` is the number of rows of each
+    sequence, or None where sequences differ in it.
     """
 
     offsets: Any        # (B+1,) int32
@@ -35,90 +58,293 @@ class Rows(NamedTuple):
         return cls(on_device(offsets, ctx), lens, num_tokens)
 
 
-class Places(NamedTuple):
-    """The tokens that are no padding, one after another."""
+class PackedTokens(NamedTuple):
+    """The real tokens of B sequences, one after another, on a device."""
 
     tokens: Any         # (R,) int32
     segments: Any       # (R,) int32
-    positions: Any      # (R,) int32, each token's within its sequence
+    positions: Any      # (R,) int32, the place of a token in its sequence
     rows: Rows
 
 
-def at_real_places(net, tokens, segments, valid_lens, layer=-1, at=None):
-    """What a net says of real tokens: X (R, H), begins (B,), nsp (B, 2).
+def host(X):
+    """X, an array on the host or on a device, as an array on the host."""
+    return X.asnumpy() if isinstance(X, np.ndarray) else onp.asarray(X)
 
-    tokens, segments (B, T) and valid_lens (B,), as for the net itself. Token
-    t of sequence b is row begins[b] + t of X, for every t below
-    valid_lens[b]; begins is on the host. A net in which every block is
-    exactly ours computes nothing on padding. Any other is called as the page
-    does, and there are rows for its padding, too. layer: as
-    for `BERTEncoder`; of any but -1, nsp is None. at: sequences (S,) and
-    tokens (S,) within them, on the host, where X is to be (S, H) of those
-    tokens alone.
+
+# From a batch to rows
+
+class EncodedRows(NamedTuple):
+    """The output of a net for the real tokens of a batch."""
+
+    X: Any              # (R, H)
+    begins: Any         # (B,) the first row of each sequence, on the host
+    nsp_Y_hat: Any      # (B, 2), or None without such a head
+    taken_X: Any        # (S, H) the tokens that were asked for, or None
+
+
+def encode(net, tokens, segments, valid_lens, layer=-1, at=None, device=None):
+    """Encode the real tokens of a batch: `EncodedRows`.
+
+    tokens and segments (B, T), and valid_lens (B,), on the host or on a
+    device; segments None: zeros. Token t of sequence b is row begins[b] + t
+    of X, for every t below valid_lens[b]. layer: as for `BERTEncoder`;
+    nsp_Y_hat is None for any layer but the last. at: sequences (S,) and
+    tokens (S,) within them, on the host, for taken_X. device: for arrays of
+    the host; the net's first one if None. A net with modified blocks is
+    called as on the page, and its padding has rows in X, too.
     """
     check_whole(valid_lens, 'valid length')
     lens = host(valid_lens).reshape(-1).astype('int32')
-    if not is_ours(net) or lens.min() < 1:
-        inputs = tokens, segments, valid_lens.reshape(-1)
-        if layer == -1:
-            encoded_X, _, nsp_Y_hat = net(*inputs)
-        else:
-            encoded_X, nsp_Y_hat = net.encoder(*inputs, layer), None
-        B, T, H = encoded_X.shape
-        X, begins = encoded_X.reshape(B * T, H), onp.arange(B) * T
-        if at is not None:
-            X, = ops.take_rows(X, _rows_of(at, begins, X.ctx))
-        return X, begins, nsp_Y_hat
-    places, begins = _real_places(net.encoder, tokens, segments, lens)
-    if at is None:
-        X, nsp_Y_hat = net.encode_rows(places, layer)
+    device = device or _device_of(tokens, net)
+    if not is_unmodified(net) or lens.min() < 1:
+        return _encode_as_the_page(net, tokens, segments, lens, layer, at,
+                                   device)
+    packed, begins = pack(net.encoder, tokens, segments, lens, device)
+    X = _run(net.encoder, packed, layer)
+    lists = [] if at is None else [_rows_of(at, begins, device)]
+    nsp_Y_hat = None
+    if layer == -1 and net.scores_pairs:
+        # One operator for all rows that are taken: its gradient costs once
+        cls_X, *taken = ops.take_rows(X, packed.rows.offsets[:-1], *lists)
+        nsp_Y_hat = net.score_pairs(cls_X)
     else:
-        X, nsp_Y_hat = net.encode_rows(
-            places, layer, _rows_of(at, begins, places.tokens.ctx))
-    return X, begins, nsp_Y_hat
+        taken = lists and ops.take_rows(X, *lists)
+    return EncodedRows(X, begins, nsp_Y_hat, taken[0] if taken else None)
 
 
-def _rows_of(at, begins, device):
-    """Rows (S,) of tokens of sequences that begin there, on a device."""
-    sequences, tokens = at
-    return on_device(begins[sequences] + tokens, device, 'int32')
+def _encode_as_the_page(net, tokens, segments, lens, layer, at, device):
+    """`encode` for a net with modified blocks."""
+    if segments is None:
+        segments = onp.zeros(onp.shape(tokens), 'int32')
+    inputs = (on_device(tokens, device, 'int32'),
+              on_device(segments, device, 'int32'),
+              on_device(lens, device, 'float32'))
+    if layer == -1:
+        encoded_X, _, nsp_Y_hat = net(*inputs)
+    else:
+        encoded_X, nsp_Y_hat = net.encoder(*inputs, layer), None
+    B, T, H = encoded_X.shape
+    X, begins = encoded_X.reshape(B * T, H), onp.arange(B) * T
+    taken_X = None
+    if at is not None:
+        taken_X, = ops.take_rows(X, _rows_of(at, begins, X.ctx))
+    return EncodedRows(X, begins, nsp_Y_hat, taken_X)
 
 
-def at_first_places(encoder, tokens, segments, valid_lens):
-    """What an encoder says of the first token of each sequence, (B, H).
+def encode_firsts(encoder, tokens, segments, valid_lens):
+    """Encode the first token of each sequence, (B, H).
 
-    Arguments as for `BERTEncoder`. One in which every block is exactly ours
-    computes nothing else that this does not ask for; any other is called as
-    a page does.
+    Arguments as for `BERTEncoder`. The last block of an encoder without
+    modified blocks computes only keys and values of other tokens.
     """
     if valid_lens is None:
-        lens = onp.full(len(tokens), tokens.shape[1], 'int32')
+        lens = onp.full(len(tokens), onp.shape(tokens)[1], 'int32')
     else:
         check_whole(valid_lens, 'valid length')
         lens = host(valid_lens).reshape(-1).astype('int32')
-    if not is_ours(encoder) or lens.min() < 1:
+    if not is_unmodified(encoder) or lens.min() < 1:
         return encoder(tokens, segments, valid_lens)[:, 0, :]
-    places, _ = _real_places(encoder, tokens, segments, lens)
-    return encoder.encode_firsts(places)
+    packed, _ = pack(encoder, tokens, segments, lens,
+                     _device_of(tokens, encoder))
+    X = embed(encoder, packed.tokens, packed.segments, packed.positions)
+    *blks, last = encoder.blks.up_to(-1)
+    for blk in blks:
+        X = block(blk, X, packed.rows)
+    return encoder.finish(first_rows(last, X, packed.rows), -1)
 
 
-def _real_places(encoder, tokens, segments, lens):
-    """`Places` of tokens (B, T), and on the host where each row begins.
-
-    lens (B,) int32 on the host, all above 0.
-    """
+def encode_padded(encoder, tokens, segments, valid_lens, layer=-1):
+    """The twin of `BERTEncoder.forward`: (B, T, H), padding included."""
+    ctx = _device_of(tokens, encoder)
     tokens, segments = encoder.check(tokens, segments)
+    B, T = tokens.shape
+    if valid_lens is not None:
+        check_whole(valid_lens, 'valid length')
+        valid_lens = on_device(valid_lens, ctx)
+        if valid_lens.ndim != 1:
+            return NotImplemented
+    positions = onp.broadcast_to(onp.arange(T), (B, T))
+    packed = PackedTokens(*(on_device(A.reshape(-1), ctx, 'int32')
+                            for A in (tokens, segments, positions)),
+                          Rows.padded(B, T, valid_lens, ctx))
+    return _run(encoder, packed, layer).reshape(B, T, -1)
+
+
+def _device_of(tokens, block):
+    """The device of tokens, or a block's first one if they are on the host."""
+    if isinstance(tokens, np.ndarray):
+        return tokens.ctx
+    return next(iter(block.collect_params().values())).list_ctx()[0]
+
+
+def pack(encoder, tokens, segments, lens, ctx):
+    """`PackedTokens` on ctx, and the first row of each sequence, (B,).
+
+    tokens and segments (B, T), which the encoder checks; lens (B,) int32 on
+    the host, all above 0.
+    """
+    tokens, segments = map(host, encoder.check(tokens, segments))
     T = tokens.shape[1]
     real = onp.arange(T) < lens[:, None]                # (B, T)
     offsets = onp.concatenate([[0], onp.cumsum(onp.minimum(lens, T))])
 
     def put(A):
-        return on_device(A, tokens.ctx, 'int32')
-    return Places(put(host(tokens)[real]), put(host(segments)[real]),
-                  put(onp.nonzero(real)[1]),
-                  Rows(put(offsets), put(onp.diff(offsets)))), offsets[:-1]
+        return on_device(A, ctx, 'int32')
+    return PackedTokens(
+        put(tokens[real]), put(segments[real]), put(onp.nonzero(real)[1]),
+        Rows(put(offsets), put(onp.diff(offsets)))), offsets[:-1]
 
 
-def host(X):
-    """X, a host or device array, as an array on the host."""
-    return X.asnumpy() if isinstance(X, np.ndarray) else onp.asarray(X)
+def _rows_of(at, begins, ctx):
+    """The rows (S,) of tokens of sequences with first rows begins, on ctx."""
+    sequences, tokens = at
+    return on_device(begins[sequences] + tokens, ctx, 'int32')
+
+
+def _run(encoder, packed, layer):
+    """The output of an encoder after `layer`, (R, H)."""
+    X = embed(encoder, packed.tokens, packed.segments, packed.positions)
+    for blk in encoder.blks.up_to(layer):
+        X = block(blk, X, packed.rows)
+    return encoder.finish(X, layer)
+
+
+# The parts of an encoder on rows
+
+def embed(encoder, tokens, segments, positions):
+    """Embed tokens (...) in segments (...) at positions (...): (..., H)."""
+    ctx = tokens.ctx
+    words = encoder.token_embedding.weight
+    if encoder.segment_embedding is None:
+        kinds, request = np.zeros((1, words.shape[1]), ctx=ctx), 'null'
+    else:
+        kinds = encoder.segment_embedding.weight
+        kinds, request = kinds.data(ctx), kinds.grad_req
+    # The table of positions is reshaped from its parameter, and the reshape
+    # adds up gradients itself
+    X = ops.embed(tokens, segments, positions,
+                  encoder.scale(words.data(ctx)), kinds,
+                  encoder.position_table(ctx),
+                  grad_req=(*grad_reqs(words), request, 'write'))
+    if not encoder.learnable:
+        X = encoder.pos_encoding.dropout(X)
+    return encoder.finish_embedding(X)
+
+
+def block(blk, X, rows):
+    """The twin of `TransformerEncoderBlock.forward` on X (R, H)."""
+    if blk.pre_norm:
+        Y = blk.addnorm1.ln(X)
+        X = blk.addnorm1.add(X, self_attention(blk.attention, Y, rows))
+        return blk.feed(X)
+    Y = _add_self_attention(blk.attention, X, rows, blk.addnorm1)
+    return _add_feed_forward(blk.ffn, Y, blk.addnorm2)
+
+
+def first_rows(blk, X, rows):
+    """The output of a block for the first row of each sequence, (B, H)."""
+    firsts = rows.offsets[:-1]
+    first_X = X.take(firsts, axis=0)
+    if blk.pre_norm:
+        Y = self_attention(blk.attention, blk.addnorm1.ln(X), rows, firsts)
+        return blk.feed(blk.addnorm1.add(first_X, Y))
+    Y = self_attention(blk.attention, X, rows, firsts)
+    return blk.feed(blk.addnorm1(first_X, Y))
+
+
+def padded_block(blk, X, valid_lens):
+    """The twin of `TransformerEncoderBlock.forward` on X (B, T, H)."""
+    if blk.pre_norm or valid_lens is not None and valid_lens.ndim != 1:
+        return NotImplemented
+    B, T, H = X.shape
+    rows = Rows.padded(B, T, valid_lens, X.ctx)
+    return block(blk, X.reshape(B * T, H), rows).reshape(B, T, H)
+
+
+def padded_attention(attention, queries, keys, values, valid_lens):
+    """The twin of `MultiHeadAttention.forward` where a text reads itself."""
+    if not (queries is keys and keys is values) or (
+            valid_lens is not None and valid_lens.ndim != 1):
+        return NotImplemented
+    B, T, H = queries.shape
+    rows = Rows.padded(B, T, valid_lens, queries.ctx)
+    Y = self_attention(attention, queries.reshape(B * T, H), rows)
+    return Y.reshape(B, T, -1)
+
+
+def add_norm(addnorm, X, Y):
+    """The twin of `AddNorm.forward`, on arrays (..., H)."""
+    return ops.add_norm(X, Y, **_norm_arguments(addnorm, X),
+                        grad_req=_norm_requests(addnorm))
+
+
+def self_attention(attention, X, rows, wanted=None):
+    """Attend among the rows of X (R, H): (R, H).
+
+    wanted (W,) int32: return these rows alone, (W, H).
+    """
+    # One product reads X once
+    layers = attention.W_q, attention.W_k, attention.W_v
+    QKV = ops.joined_dense(X, *_parameters(X, layers),
+                           precision=attention.precision,
+                           grad_req=_requests(layers))
+    attention.attention.attention_weights = None
+    Y = ops.attention_qkv(
+        QKV, rows.offsets, rows.lens, num_heads=attention.num_heads,
+        p=attention.attention.dropout._rate, precision=attention.precision,
+        length=rows.length, causal=attention.causal)
+    return attention.W_o(Y if wanted is None else Y.take(wanted, axis=0))
+
+
+def _add_self_attention(attention, X, rows, addnorm):
+    """addnorm(X, self-attention of X), for X (R, H)."""
+    attention.attention.attention_weights = None
+    layers = attention.W_q, attention.W_k, attention.W_v, attention.W_o
+    return ops.self_attention(
+        X, *_parameters(X, layers), **_norm_arguments(addnorm, X),
+        offsets=rows.offsets, lens=rows.lens, num_heads=attention.num_heads,
+        weights_p=attention.attention.dropout._rate,
+        precision=attention.precision, length=rows.length,
+        causal=attention.causal,
+        grad_req=_requests(layers) + _norm_requests(addnorm))
+
+
+def _add_feed_forward(ffn, X, addnorm):
+    """addnorm(X, ffn(X)), for X (R, H)."""
+    layers, act = (ffn.dense1, ffn.dense2), 'none'
+    if (ffn.dropout is None and ffn.dense2.act is None
+            and all(type(layer) is Dense for layer in layers)):
+        act = ffn.dense1.folded()
+    if act == 'none':
+        return addnorm(X, ffn(X))
+    weights, biases = _parameters(X, layers)
+    requests = sum((grad_reqs(layer.weight, layer.bias)
+                    for layer in layers), ())
+    return ops.feed_forward(
+        X, weights, biases, **_norm_arguments(addnorm, X), act=act,
+        precision=ffn.dense1.precision,
+        grad_req=requests + _norm_requests(addnorm))
+
+
+def _parameters(X, layers):
+    """Weights and biases of dense layers: two tuples; without bias: ()."""
+    parameters = [*zip(*(values(layer, X).values() for layer in layers))]
+    return parameters if len(parameters) == 2 else [*parameters, ()]
+
+
+def _requests(layers):
+    """The grad_req of their weights, then of their biases."""
+    return sum(zip(*(grad_reqs(layer.weight, layer.bias)
+                     for layer in layers)), ())
+
+
+def _norm_arguments(addnorm, X):
+    """Arguments of the fused operators, except grad_req."""
+    return dict(values(addnorm.ln, X), p=addnorm.dropout._rate,
+                eps=addnorm.ln._epsilon)
+
+
+def _norm_requests(addnorm):
+    """The grad_req of gamma and beta."""
+    return grad_reqs(addnorm.ln.gamma, addnorm.ln.beta)

@@ -7,9 +7,7 @@ from typing import NamedTuple
 import numpy as onp
 
 from d2lbert.corpus.whole import WHOLE
-from d2lbert.machine.backend import np
-from d2lbert.nn.checks import on_device
-from d2lbert.nn.packed import at_real_places
+from d2lbert.nn import packed
 from d2lbert.objectives.generative import Generative
 
 
@@ -65,10 +63,9 @@ class CLM(Generative):
         tokens = shard.tokens_X[:, :int(lens.max())]
         row, place = onp.nonzero(
             onp.arange(tokens.shape[1]) < lens[:, None] - 1)
-        put = on_device(tokens, device, 'int32')
-        X, _, _ = at_real_places(net, put, np.zeros_like(put),
-                                 shard.valid_lens_x, at=(row, place))
-        return X, tokens[row, place + 1]
+        encoded = packed.encode(net, tokens, None, shard.valid_lens_x,
+                                at=(row, place), device=device)
+        return encoded.taken_X, tokens[row, place + 1]
 
     @staticmethod
     def line(figures):

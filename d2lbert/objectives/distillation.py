@@ -9,7 +9,7 @@ from d2lbert.kernels import ops
 from d2lbert.machine import workers
 from d2lbert.machine.backend import autograd, np
 from d2lbert.machine.terminal import warn
-from d2lbert.objectives.masked_tokens import Hidden
+from d2lbert.nn.masked_tokens import MaskedTokens
 from d2lbert.pretrained.families.config import OTHERWISE
 
 
@@ -42,7 +42,7 @@ class Taught:
         net = self._objective.net(devices)
         self.teacher.net.collect_params().reset_ctx(devices)
         if self._begins:
-            said = begin(getattr(net, 'bert', net), self.teacher)
+            said = begin(self._objective.model_of(net), self.teacher)
             if workers.rank() == 0:
                 warn(said)
         return net
@@ -60,17 +60,17 @@ class Taught:
                 for shard, device in shards(batch, devices)]
 
     def _losses(self, net, shard, device):
-        teacher, student = self.teacher.net, getattr(net, 'bert', net)
-        with autograd.pause():      # no gradient, and nothing drops
-            theirs = Hidden.of(teacher, shard, device)
+        teacher, student = self.teacher.net, self._objective.model_of(net)
+        with autograd.pause():      # no gradient, and no dropout
+            theirs = MaskedTokens.of(teacher, shard, device)
             if 'soft' in self._taught:
-                scores = teacher.mlm.mlp(theirs.at(theirs.places))
-        ours = Hidden.of(net, shard, device)
+                scores = teacher.mlm.mlp(theirs.masked_X)
+        ours = MaskedTokens.of(student, shard, device)
         losses = self._objective.losses_of(net, ours)
         if 'soft' in self._taught:
             # Of hidden words alone: all places would be seven times as many
             losses.append((soft_loss(
-                student.mlm.mlp(ours.at(ours.places)), scores, ours.weights,
+                student.mlm.mlp(ours.at(ours.rows)), scores, ours.weights,
                 self.settings['temperature']), ours.count))
         if 'cosine' in self._taught:
             losses.append((cosine_loss(ours.X, theirs.X), len(ours.X)))

@@ -2,10 +2,11 @@
 import math
 from typing import NamedTuple
 
-from d2lbert.bert_pretraining import _get_batch_bert
+from d2lbert.devices import shards
 from d2lbert.machine.backend import autograd, np, npx
+from d2lbert.nn import packed
 from d2lbert.nn.checks import on_device
-from d2lbert.nn.packed import at_real_places
+from d2lbert.nn.masked_tokens import MaskedTokens
 from d2lbert.progress import Accumulator
 from d2lbert.text import UNK_ID
 
@@ -32,8 +33,8 @@ def evaluate(net, batches, devices):
     """The `Figures` of `net` on batches like those of `load_data_wiki`."""
     sums = Accumulator(8)
     for batch in batches:
-        waiting = [_sums(net, *shard)
-                   for shard in zip(*_get_batch_bert(batch, devices))]
+        waiting = [_sums(net, shard, device) for shard, device in shards(
+            type(batch)(*map(packed.host, batch)), devices)]
         for figures in waiting:
             sums.add(*figures.asnumpy())
     (mlm_loss, mlm_hits, num_preds, known_hits, num_known, nsp_loss, nsp_hits,
@@ -68,27 +69,22 @@ def loss_and_accuracy(loss, hits, count):
     return loss / count, hits / count
 
 
-def _sums(net, tokens_X, segments_X, valid_lens_x, pred_positions_X,
-          mlm_weights_X, mlm_Y, nsp_y):
-    """Sums over what one device has, (8,).
+def _sums(net, shard, device):
+    """Sums over the part of a batch on one device, (8,).
 
     MLM: loss, hits, predictions, hits and predictions without <unk>; NSP:
     loss, hits, pairs.
     """
-    # Words to score are many numbers each: leave out what only pads
-    row, k = mlm_weights_X.asnumpy().nonzero()
-    with autograd.pause():      # somebody may be recording
-        encoded, begins, nsp_Y_hat = at_real_places(
-            net, tokens_X, segments_X, valid_lens_x)
-        nsp, _ = _loss_hits_count(nsp_Y_hat, nsp_y)
-        if not len(row):
-            return np.concatenate([np.zeros(5, ctx=encoded.ctx), nsp])
-        places = begins[row] + pred_positions_X.asnumpy()[row, k]
-        mlm_Y_hat = net.mlm(
-            np.expand_dims(encoded, 0),
-            on_device(places[None], encoded.ctx, 'int32'))
-    return np.concatenate([
-        mlm_sums(mlm_Y_hat[0], mlm_Y.asnumpy()[row, k]), nsp])
+    with autograd.pause():      # the caller may be recording
+        masked = MaskedTokens.of(net, shard, device)
+        device = masked.X.ctx
+        nsp, _ = _loss_hits_count(masked.nsp_Y_hat,
+                                  on_device(shard.nsp_y, device))
+        if not masked.count:
+            return np.concatenate([np.zeros(5, ctx=device), nsp])
+        scores = net.mlm(       # any head that scores (B, P) of (B, T, H)
+            np.expand_dims(masked.X, 0), masked.put(masked.rows[None]))
+    return np.concatenate([mlm_sums(scores[0], masked.labels), nsp])
 
 
 def mlm_sums(scores, labels):

@@ -60,7 +60,7 @@ def _spread(block):
     if isinstance(block, BERTEncoder):
         if block.segment_embedding is not None:
             block.segment_embedding.weight.init = init.Normal(SPREAD / 2)
-        if block._learnable:
+        if block.learnable:
             block.pos_embedding.init = init.Normal(SPREAD / 2)
     elif isinstance(block, PositionWiseFFN):
         for layer in (block.dense1, block.dense2):

@@ -9,8 +9,8 @@ import numpy as onp
 from d2lbert.corpus.spans import SPANS, TOKENS, WORDS
 from d2lbert.devices import shards
 from d2lbert.machine.backend import autograd, np
+from d2lbert.nn.masked_tokens import MaskedTokens
 from d2lbert.objectives.figures import loss_and_accuracy, mlm_figures, mlm_sums
-from d2lbert.objectives.masked_tokens import Hidden
 from d2lbert.objectives.mlm_nsp import (
     MLMAndNSP,
     mlm_line,
@@ -95,13 +95,14 @@ class MLM(MLMAndNSP):
     @classmethod
     def shard_losses(cls, net, batch, devices):
         """[(MLM loss, predictions), ...] of each device, as in `losses`."""
-        return [cls.losses_of(net, Hidden.of(net, shard, device))
+        model = cls.model_of(net)
+        return [cls.losses_of(net, MaskedTokens.of(model, shard, device))
                 for shard, device in shards(batch, devices)]
 
     @staticmethod
-    def losses_of(net, hidden):
-        """[(MLM loss, predictions)] of a shard."""
-        return [hidden.mlm_loss(net)]
+    def losses_of(net, masked):
+        """[(MLM loss, predictions)] of `MaskedTokens`."""
+        return [masked.mlm_loss(net.mlm)]
 
     @classmethod
     def figures(cls, net, batches, devices):
@@ -109,10 +110,10 @@ class MLM(MLMAndNSP):
         sums = None
         for batch in batches:
             with autograd.pause():
-                waiting = [cls.sums_of(net, hidden) for hidden in (
-                    Hidden.of(net, shard, device)
+                waiting = [cls.sums_of(net, masked) for masked in (
+                    MaskedTokens.of(cls.model_of(net), shard, device)
                     for shard, device in shards(batch, devices))
-                    if hidden.count]
+                    if masked.count]
             for figures in waiting:
                 sums = sums or Accumulator(figures.size)
                 sums.add(*figures.asnumpy())
@@ -122,10 +123,9 @@ class MLM(MLMAndNSP):
         return cls.Figures(*cls.means_of(*sums.data))
 
     @staticmethod
-    def sums_of(net, hidden):
-        """Sums over a shard, (5,): those of `evaluation.mlm_sums`."""
-        return mlm_sums(net.mlm.mlp(hidden.at(hidden.places)),
-                        hidden.labels.asnumpy())
+    def sums_of(net, masked):
+        """Sums over a shard, (5,), as `figures.mlm_sums` returns them."""
+        return mlm_sums(net.mlm.mlp(masked.masked_X), masked.labels)
 
     means_of = staticmethod(mlm_figures)
 
@@ -155,21 +155,26 @@ class MLMAndSBO(MLM):
         return BERTWithBoundary(super().trained(bert),
                                 cls.spans.most(bert.vocab))
 
-    @classmethod
-    def losses_of(cls, net, hidden):
-        """[(loss, predictions), ...] of a shard, MLM and SBO."""
-        return [hidden.mlm_loss(net.bert), (net.boundary.loss(
-            cls._boundary(net, hidden), net.bert.encoder.token_embedding,
-            hidden.labels, hidden.weights), hidden.count)]
+    @staticmethod
+    def model_of(net):
+        """The `BERTModel` in a net with a boundary head."""
+        return net.bert
 
     @classmethod
-    def sums_of(cls, net, hidden):
-        """Sums over a shard, (10,): those of both heads."""
+    def losses_of(cls, net, masked):
+        """[(loss, predictions), ...] of `MaskedTokens`, MLM and SBO."""
+        return [masked.mlm_loss(net.bert.mlm), (net.boundary.loss(
+            cls._boundary(net, masked), net.bert.encoder.token_embedding,
+            masked.put(masked.labels), masked.weights), masked.count)]
+
+    @classmethod
+    def sums_of(cls, net, masked):
+        """Sums over a shard, (10,), for both heads."""
         return np.concatenate([
-            super().sums_of(net.bert, hidden),
+            super().sums_of(net.bert, masked),
             mlm_sums(net.boundary.scores(
-                cls._boundary(net, hidden),
-                net.bert.encoder.token_embedding), hidden.labels.asnumpy())])
+                cls._boundary(net, masked),
+                net.bert.encoder.token_embedding), masked.labels)])
 
     @staticmethod
     def means_of(*sums):
@@ -177,11 +182,11 @@ class MLMAndSBO(MLM):
         return *mlm_figures(*sums[:5]), *loss_and_accuracy(*sums[5:8])
 
     @staticmethod
-    def _boundary(net, hidden):
-        behind = hidden.places - hidden.left - 1
-        return net.boundary(        # -1 where nothing is hidden
-            hidden.at(hidden.left), hidden.at(hidden.right),
-            hidden.put(onp.maximum(behind, 0)))
+    def _boundary(net, masked):
+        places = masked.rows - masked.left - 1
+        return net.boundary(        # -1 where nothing is masked
+            masked.at(masked.left), masked.at(masked.right),
+            masked.put(onp.maximum(places, 0)))
 
     @staticmethod
     def line(figures):

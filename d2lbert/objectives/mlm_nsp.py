@@ -7,15 +7,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from d2lbert import hub
-from d2lbert.bert_pretraining import (
-    _get_batch_bert,
-    _get_batch_loss_bert,
-    summary,
-)
 from d2lbert.corpus.corpus import open_corpus
-from d2lbert.machine.backend import gluon
+from d2lbert.devices import shards
 from d2lbert.machine.hardware import require_memory
 from d2lbert.nn.layers import cross_entropy
+from d2lbert.nn.masked_tokens import MaskedTokens
+from d2lbert.nn.steps import summary
 from d2lbert.objectives.figures import Figures, evaluate
 from d2lbert.objectives.initializers import initialize
 from d2lbert.pretrained.families.family import net_of
@@ -58,7 +55,6 @@ class MLMAndNSP:
         s = settings
         self.text = read_corpus(s, vocab, progress)
         self.vocab, self.fingerprint = self.text.vocab, self.text.fingerprint
-        self._loss = gluon.loss.SoftmaxCELoss()
         if s['eval_every']:
             if self.text.valid is None:
                 raise ValueError('eval_every needs held-out text: name some '
@@ -150,18 +146,19 @@ class MLMAndNSP:
     def shard_losses(self, net, batch, devices):
         """[(MLM loss, predictions), (loss of pairs, pairs)] of each device.
         """
-        shards = _get_batch_bert(batch, devices)
-        mlm_ls, nsp_ls, _ = _get_batch_loss_bert(
-            net, self._loss, len(self.vocab), *shards)
-        return [[(mlm_l, float(weights.sum())), (nsp_l, len(nsp_y))]
-                for mlm_l, nsp_l, weights, nsp_y in zip(
-                    mlm_ls, nsp_ls, shards.mlm_weights_X, shards.nsp_y)]
+        return [self.losses_of(net, MaskedTokens.of(net, shard, device))
+                for shard, device in shards(batch, devices)]
 
-    def losses_of(self, net, hidden):
-        """The same of a shard that is encoded, `hidden.Hidden`."""
-        return [hidden.mlm_loss(net), (
-            cross_entropy(hidden.nsp_Y_hat, hidden.nsp_y),
-            len(hidden.nsp_y))]
+    @staticmethod
+    def model_of(net):
+        """The `BERTModel` in a net of this objective."""
+        return net
+
+    def losses_of(self, net, masked):
+        """[(MLM loss, predictions), (loss of pairs, pairs)] of a shard."""
+        return [masked.mlm_loss(net.mlm), (
+            cross_entropy(masked.nsp_Y_hat, masked.nsp_y),
+            len(masked.nsp_y))]
 
     def evaluate(self, net, devices):
         """`Figures` of the held-out text."""

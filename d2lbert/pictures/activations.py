@@ -63,7 +63,7 @@ def vectors_by_layer(net, encoded, pad_id=0):
     for layer, blk in enumerate(net.encoder.blks.up_to(-1), 1):
         with autograd.pause():
             state = [(blk(X, lens), lens) for X, lens in state]
-            finished = [(net.encoder.finished(X, layer), lens)
+            finished = [(net.encoder.finish(X, layer), lens)
                         for X, lens in state]
         yield _rows(batches, finished)
 

@@ -10,8 +10,7 @@ import numpy as onp
 from d2lbert.machine.arguments import check_model, short, whole_number
 from d2lbert.machine.backend import autograd
 from d2lbert.machine.terminal import warn_once
-from d2lbert.nn.checks import on_device
-from d2lbert.nn.packed import at_real_places
+from d2lbert.nn import packed
 from d2lbert.pretrained.pooling import Pooling, chosen_pooling
 from d2lbert.pretrained.unknown_words import UnknownWords
 from d2lbert.progress import bar, in_notebook
@@ -345,10 +344,9 @@ class TextEncoder:
         for b, one in enumerate(batch):
             ids[b, :lens[b]], segments[b, :lens[b]] = one.ids, one.segments
         with autograd.pause():
-            X, begins, _ = at_real_places(
-                self.net, on_device(ids), on_device(segments),
-                on_device(lens, dtype='float32'), layer=self.layer)
-        return X, begins
+            encoded = packed.encode(self.net, ids, segments, lens,
+                                    layer=self.layer)
+        return encoded.X, encoded.begins
 
     def _ended(self, batch, begun):
         X, begins = begun[0].asnumpy(), begun[1]

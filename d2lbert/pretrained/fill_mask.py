@@ -5,8 +5,8 @@ import numpy as onp
 
 from d2lbert.machine.arguments import check_model
 from d2lbert.machine.backend import autograd
+from d2lbert.nn import packed
 from d2lbert.nn.checks import on_device
-from d2lbert.nn.packed import at_real_places
 
 
 class Guess(NamedTuple):
@@ -69,11 +69,10 @@ def shares_at(net, ids, segments, rows, places):
     the host. Those of a row do not depend on what else is in the batch.
     """
     with autograd.pause():
-        X, begins, _ = at_real_places(
-            net, on_device(ids, dtype='int32'),
-            on_device(segments, dtype='int32'),
-            on_device(onp.full(len(ids), ids.shape[1]), dtype='float32'))
-        rows = on_device(begins[rows] + places, X.ctx, 'int32')
+        encoded = packed.encode(net, ids, segments,
+                                onp.full(len(ids), ids.shape[1]))
+        X = encoded.X
+        rows = on_device(encoded.begins[rows] + places, X.ctx, 'int32')
         scores = net.mlm.mlp(X.take(rows, axis=0))      # (M, V)
     scores = scores.asnumpy().astype('float64')
     shares = onp.exp(scores - scores.max(axis=1, keepdims=True))

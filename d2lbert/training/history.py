@@ -1,8 +1,8 @@
 """What a run saw: losses, held-out figures, lines for log.txt."""
 import bisect
 
-from d2lbert.bert_pretraining import History
 from d2lbert.machine.files import write_text
+from d2lbert.nn.steps import History
 
 
 class RunHistory(History):

@@ -10,13 +10,13 @@ from shlex import quote
 
 from d2lbert import kernels
 from d2lbert._version import __version__
-from d2lbert.bert_pretraining import about, run_steps
 from d2lbert.devices import parse_devices
 from d2lbert.machine import workers
 from d2lbert.machine.backend import mx
 from d2lbert.machine.files import write_text
 from d2lbert.machine.hardware import described
 from d2lbert.machine.terminal import note
+from d2lbert.nn.steps import about, run_steps
 from d2lbert.progress import Animator
 from d2lbert.training import checkpoints
 from d2lbert.training.best_weights import Best

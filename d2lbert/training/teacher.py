@@ -3,8 +3,8 @@ import hashlib
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from d2lbert.bert import RELATIVE
 from d2lbert.objectives.mlm_nsp import ARCHITECTURES
+from d2lbert.pretrained.families.config import OTHERWISE
 from d2lbert.pretrained.tokenizers.vocabulary import PieceVocab
 from d2lbert.text import Vocab
 from d2lbert.training.load import load_model
@@ -127,8 +127,8 @@ def _digest(net):
 def _architecture(config):
     """The setting `architecture` of a net like this one; book of all others.
     """
-    config = {**RELATIVE, **config, 'heads': tuple(
-        config.get('heads', RELATIVE['heads']))}
+    config = {**OTHERWISE, **config, 'heads': tuple(
+        config.get('heads', OTHERWISE['heads']))}
     for name in ('distilbert', 'published'):
         if all(config[key] == value
                for key, value in ARCHITECTURES[name].items()

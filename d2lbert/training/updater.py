@@ -3,9 +3,9 @@ import hashlib
 
 import numpy as onp
 
-from d2lbert.bert_pretraining import no_gradient
 from d2lbert.devices import part_of, wait_for_step_before
 from d2lbert.machine.backend import autograd, gluon, mx, np
+from d2lbert.nn.steps import no_gradient
 from d2lbert.training import optimizer  # noqa: F401  (registers 'adamw')
 from d2lbert.training.saved_runs import RunError
 

@@ -59,7 +59,7 @@ def make_teacher(minutes, settings, out):
 
 def row(name, minutes, steps, figures, net):
     """What the table says of a contestant."""
-    from d2lbert.bert_pretraining import num_parameters
+    from d2lbert.nn.steps import num_parameters
     cells = [name, f'{num_parameters(net) / 1e6:.2f}', minutes, f'{steps}',
              *(f'{value:.3f}' for value in (
                  figures.mlm_loss, figures.mlm_accuracy, figures.nsp_loss,

@@ -44,9 +44,9 @@ class Published(Gluon):
                                              {'learning_rate': RATE})
 
     def _encode(self, shards):
-        from d2lbert.nn.packed import at_real_places
+        from d2lbert.nn import packed
         (tokens,), (segments,), (lens,) = shards[:3]
-        return at_real_places(self.net, tokens, segments, lens)
+        return packed.encode(self.net, tokens, segments, lens)
 
     def step(self, shards):
         np = self.mx.np

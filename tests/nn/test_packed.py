@@ -4,8 +4,8 @@ import pytest
 
 import d2lbert as d2l
 from d2lbert.machine.backend import autograd, gluon, nn, np
+from d2lbert.nn import packed
 from d2lbert.nn.layers import Dense
-from d2lbert.nn.packed import at_first_places, at_real_places
 
 V, H, T, LENS = 30, 8, 9, [9, 3, 1, 6]
 
@@ -44,12 +44,12 @@ def picked(X, begins):
 @pytest.mark.parametrize('layer', [0, 1, -2])
 def test_states_behind_any_block_are_those_of_the_net(layer, batch, path):
     net = build(activation='gelu', embedding_norm=True)
-    X, begins, nsp = at_real_places(net, *batch, layer=layer)
+    X, begins, nsp, _ = packed.encode(net, *batch, layer=layer)
     onp.testing.assert_allclose(
         picked(X, begins), real(net.encoder(*batch, layer)), atol=2e-6)
     assert nsp is None
     net.encoder.blks[1].register_forward_hook(lambda *_: None)
-    Y, begins, nsp = at_real_places(net, *batch, layer=layer)
+    Y, begins, nsp, _ = packed.encode(net, *batch, layer=layer)
     assert len(Y) > len(X) and nsp is None
     onp.testing.assert_allclose(picked(Y, begins),
                                 real(net.encoder(*batch, layer)),
@@ -62,7 +62,7 @@ def test_real_tokens_get_what_the_net_says_of_them(positional, batch, path,
     net = build(positional=positional)
     encoded_X, _, nsp_Y_hat = net(*batch)
     rows.clear()
-    X, begins, nsp = at_real_places(net, *batch)
+    X, begins, nsp, _ = packed.encode(net, *batch)
     assert X.shape == (sum(LENS), H) and set(rows) == {sum(LENS), len(LENS)}
     onp.testing.assert_allclose(picked(X, begins), real(encoded_X),
                                 atol=2e-6)
@@ -77,8 +77,8 @@ def test_some_tokens_alone_are_as_among_all(ours, layer, batch, path):
     if not ours:
         net.encoder.blks[1].register_forward_hook(lambda *_: None)
     at = onp.array([3, 0, 2, 3]), onp.array([5, 8, 0, 5])
-    X, begins, nsp = at_real_places(net, *batch, layer)
-    some, same, alone = at_real_places(net, *batch, layer, at)
+    X, begins, nsp, _ = packed.encode(net, *batch, layer)
+    _, same, alone, some = packed.encode(net, *batch, layer, at)
     onp.testing.assert_array_equal(some.asnumpy(),
                                    X.asnumpy()[begins[at[0]] + at[1]])
     onp.testing.assert_array_equal(same, begins)
@@ -143,7 +143,7 @@ def test_what_a_reader_changed_is_served_on_padded_arrays(change, batch,
     randomize(net)
     encoded_X, _, nsp_Y_hat = net(*batch)
     rows.clear()
-    X, begins, nsp = at_real_places(net, *batch)
+    X, begins, nsp, _ = packed.encode(net, *batch)
     assert len(LENS) * T in rows
     onp.testing.assert_array_equal(picked(X, begins), real(encoded_X))
     onp.testing.assert_array_equal(nsp.asnumpy(), nsp_Y_hat.asnumpy())
@@ -176,7 +176,7 @@ def test_a_net_of_other_numbers_is_served_on_padded_arrays(batch, rows):
     fine, _, _ = net(*batch)
     net.cast('float64')
     rows.clear()
-    X, begins, nsp = at_real_places(net, *batch)
+    X, begins, nsp, _ = packed.encode(net, *batch)
     assert X.dtype == onp.float64 and len(LENS) * T in rows
     onp.testing.assert_allclose(picked(X, begins), real(fine), atol=1e-5)
 
@@ -185,7 +185,7 @@ def test_a_sequence_of_nothing_is_served_on_padded_arrays(batch, rows):
     net = build()
     tokens, segments, valid_lens = batch
     valid_lens[1] = 0
-    X, begins, _ = at_real_places(net, tokens, segments, valid_lens)
+    X, begins, _, _ = packed.encode(net, tokens, segments, valid_lens)
     assert begins.tolist() == [0, T, 2 * T, 3 * T]
     assert onp.isfinite(X.asnumpy()).all()
 
@@ -203,7 +203,7 @@ def test_the_first_tokens_are_those_of_all_places(positional, batch, path,
     net = build(positional=positional)
     encoded_X, _, _ = net(*batch)
     del rows[:]
-    cls_X = at_first_places(net.encoder, *batch)
+    cls_X = packed.encode_firsts(net.encoder, *batch)
     onp.testing.assert_allclose(cls_X.asnumpy(), encoded_X[:, 0].asnumpy(),
                                 atol=1e-6)
     assert max(rows) == sum(LENS) and rows[-3:] == [len(LENS)] * 3
@@ -213,23 +213,23 @@ def test_first_tokens_of_a_batch_that_has_no_padding(batch):
     net = build()
     for lens in (None, np.full((4,), T)):
         onp.testing.assert_allclose(
-            at_first_places(net.encoder, *batch[:2], lens).asnumpy(),
+            packed.encode_firsts(net.encoder, *batch[:2], lens).asnumpy(),
             net.encoder(*batch[:2], None)[:, 0].asnumpy(), atol=1e-6)
 
 
 def test_a_sequence_of_no_token_has_a_first_one_all_the_same(batch):
     net, lens = build(), np.array([2, 0, 1, 5], dtype='float32')
     onp.testing.assert_array_equal(
-        at_first_places(net.encoder, *batch[:2], lens).asnumpy(),
+        packed.encode_firsts(net.encoder, *batch[:2], lens).asnumpy(),
         net.encoder(*batch[:2], lens)[:, 0].asnumpy())
 
 
 def test_bad_ids_and_lengths_are_refused_there_too(batch):
     net, (tokens, segments, lens) = build(), batch
     with pytest.raises(ValueError, match='token 30 is out of range'):
-        at_first_places(net.encoder, tokens * 0 + V, segments, lens)
+        packed.encode_firsts(net.encoder, tokens * 0 + V, segments, lens)
     with pytest.raises(ValueError, match='valid length 9.5 is not a whole'):
-        at_first_places(net.encoder, tokens, segments, lens + 0.5)
+        packed.encode_firsts(net.encoder, tokens, segments, lens + 0.5)
 
 
 def test_dropout_follows_sinusoidal_positions(path):

@@ -170,8 +170,10 @@ def test_a_sample_has_sentences_with_the_words_asked_for(tmp_path):
 
 
 def test_the_examples_of_a_word_come_from_all_over_a_text():
-    sample = sample_texts.Sample('x', [f'crane number {k}' for k in range(1000)])
-    found = [int(one.split()[-1]) for one in sample_texts.chosen(sample, set())]
+    sample = sample_texts.Sample(
+        'x', [f'crane number {k}' for k in range(1000)])
+    found = [int(one.split()[-1])
+             for one in sample_texts.chosen(sample, set())]
     assert len(found) == sample_texts.SENTENCES
     assert found == list(range(0, 1000, 4))
     uses = sample_texts.uses_of('crane', sample.sentences, most=10)

@@ -6,7 +6,7 @@ import pytest
 import sentences
 
 import d2lbert as d2l
-from d2lbert.bert_pretraining import History
+from d2lbert.nn.steps import History
 from d2lbert.pictures import sample_texts
 from d2lbert.pictures.activations import attention_of
 

@@ -15,7 +15,7 @@ from safetensors import safe_open
 
 from d2lbert.finetuning.finetuned_folders import load_finetuned_folder
 from d2lbert.machine.backend import autograd, np
-from d2lbert.nn.packed import at_real_places
+from d2lbert.nn import packed
 from d2lbert.pretrained.folders import load_pretrained, save_pretrained
 
 FIXTURES = Path(__file__).with_name('fixtures')
@@ -78,14 +78,14 @@ def of_heads(folder):
     places = onp.broadcast_to(onp.arange(T), (B, T))
     inputs = [put(their[name]) for name in ('ids', 'segments', 'lens')]
     X, mlm, nsp = net(*inputs, put(places))
-    packed, begins, packed_nsp = at_real_places(net, *inputs)
+    rows, begins, packed_nsp, _ = packed.encode(net, *inputs)
     for b, n in enumerate(their['lens']):
         alone, _, _ = net(*(A[b:b + 1, :n] for A in inputs[:2]))
-        for found in (X[b, :n], packed[begins[b]:begins[b] + n], alone[0]):
+        for found in (X[b, :n], rows[begins[b]:begins[b] + n], alone[0]):
             worst.see('hidden', found, their['hidden'][b, :n])
         if not lost:
             worst.see('mlm', mlm[b, :n], their['mlm'][b, :n])
-        if hasattr(net, 'hidden'):
+        if net.hidden is not None:
             worst.see('pooled', net.hidden(X[b:b + 1, 0])[0],
                       their['pooled'][b])
         if net.nsp is not None:

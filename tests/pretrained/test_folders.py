@@ -17,7 +17,7 @@ from safetensors.numpy import load_file, save_file
 
 import d2lbert as d2l
 from d2lbert.machine.backend import init, mx, np
-from d2lbert.nn.packed import at_real_places
+from d2lbert.nn import packed
 from d2lbert.pretrained import tensor_files
 from d2lbert.pretrained.families.config import keywords
 from d2lbert.pretrained.families.family import ACTIVATIONS
@@ -78,7 +78,7 @@ def test_the_hidden_states_behind_each_block_are_theirs(tmp_path):
     net, _ = load_pretrained(published.write(tmp_path / 'x', None, tensors))
     ids, segments = texts({})
     for layer in range(-3, 3):
-        X, begins, _ = at_real_places(net, ids, segments, LENS, layer=layer)
+        X, begins, _, _ = packed.encode(net, ids, segments, LENS, layer=layer)
         for b, n in enumerate(LENS):
             hidden = published.forward({}, tensors, ids[b, :n],
                                        segments[b, :n])[0]

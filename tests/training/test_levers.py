@@ -10,6 +10,7 @@ from loops import step
 import d2lbert as d2l
 from d2lbert.bert_dataset import _num_preds
 from d2lbert.corpus.topics import topics
+from d2lbert.nn import steps
 from d2lbert.training import checkpoints, pretraining, updater
 from d2lbert.training.checkpoints import CheckpointError
 from d2lbert.training.evaluation import evaluate_run
@@ -153,8 +154,8 @@ def test_the_model_is_the_one_that_was_asked_for(levers, path):
     tied = 'tie_embeddings' in levers
     assert (run.net.mlm.mlp[-1].weight is table) == tied
     more = 2 * 8 * ('pre_norm' in levers) - table.shape[0] * 8 * tied
-    assert (d2l.bert_pretraining.num_parameters(run.net)
-            == d2l.bert_pretraining.num_parameters(plain.net) + more)
+    assert (steps.num_parameters(run.net)
+            == steps.num_parameters(plain.net) + more)
     for _ in range(2):
         step(run)
     batch = next(run._batches())

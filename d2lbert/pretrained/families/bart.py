@@ -9,16 +9,16 @@ from d2lbert.bert import BERTEncoder, MaskLM
 from d2lbert.kernels import ops
 from d2lbert.machine.backend import nn, np
 from d2lbert.nn.checks import (
-    check_shares,
     check_sizes,
     check_tokens,
     check_whole,
     on_device,
 )
 from d2lbert.nn.layers import LayerNorm, grad_reqs
+from d2lbert.nn.variant import Variant
 from d2lbert.transformer import TransformerDecoderBlock
 
-#: What every BART has, in the words of `BERTModel`.
+#: The fields of `Variant` that every BART has.
 STRUCTURE = dict(family='bart', heads=('mlm',), mlm_hidden=False,
                  num_segments=0, positional='learnable', embedding_norm=True,
                  tie_embeddings=True)
@@ -27,27 +27,24 @@ STRUCTURE = dict(family='bart', heads=('mlm',), mlm_hidden=False,
 class BARTDecoder(nn.Block):
     """Embeddings of token and position, then decoder blocks.
 
-    The token embedding is that of the encoder, which each call is given.
-    Arguments as for `BERTEncoder`.
+    The token embedding is the encoder's, an argument of each call. Other
+    arguments as for `BERTEncoder`.
     """
 
     def __init__(self, num_hiddens, ffn_num_hiddens, num_heads, num_layers,
-                 dropout, max_len, precision='fp32', activation='gelu',
-                 layer_norm_eps=1e-5, attention_dropout=None,
-                 activation_dropout=0.0, **kwargs):
+                 dropout, max_len, variant, **kwargs):
         super().__init__(**kwargs)
         self.max_len = max_len
         self.pos_embedding = self.params.get(
             'pos_embedding', shape=(1, max_len, num_hiddens))
-        self.embedding_norm = LayerNorm(epsilon=layer_norm_eps,
+        self.embedding_norm = LayerNorm(epsilon=variant.layer_norm_eps,
                                         in_channels=num_hiddens)
         self.embedding_dropout = nn.Dropout(dropout)
         self.blks = nn.Sequential()
         for _ in range(num_layers):
             self.blks.add(TransformerDecoderBlock(
                 num_hiddens, ffn_num_hiddens, num_heads, dropout, True,
-                precision, activation, layer_norm_eps, attention_dropout,
-                activation_dropout))
+                variant))
 
     def forward(self, tokens, encoder, encoded_X, valid_lens, caches=None):
         """Decode tokens (B, T) behind a text encoded_X (B, S, H): (B, T, H).
@@ -59,9 +56,10 @@ class BARTDecoder(nn.Block):
         """
         caches = Caches(len(self.blks)) if caches is None else caches
         first, T = caches.length, tokens.shape[1]
-        tokens = check_tokens(tokens, encoder.vocab_size,
-                              self.max_len - first,
-                              self.pos_embedding.list_ctx()[0])
+        ctx = (tokens.ctx if isinstance(tokens, np.ndarray)
+               else self.pos_embedding.list_ctx()[0])
+        tokens = on_device(check_tokens(
+            tokens, encoder.vocab_size, self.max_len - first), ctx, 'int32')
         if valid_lens is not None:
             check_whole(valid_lens, 'valid length')
             valid_lens = on_device(valid_lens, tokens.ctx)
@@ -84,7 +82,7 @@ class BARTDecoder(nn.Block):
             ctx, 'int32')
         X = ops.embed(
             tokens, np.zeros_like(tokens), positions,
-            encoder.scaled(words.data(ctx)),
+            encoder.scale(words.data(ctx)),
             np.zeros((1, words.shape[1]), ctx=ctx),
             self.pos_embedding.data(ctx).reshape(-1, words.shape[1]),
             grad_req=(*grad_reqs(words), 'null', 'write'))
@@ -120,66 +118,60 @@ def _chosen(X, order, num_sequences):
 
 
 class BARTModel(nn.Block):
-    """Encoder, decoder, and the head that says the decoder's next word.
+    """Encoder, decoder, and the head that scores the decoder's next token.
 
-    Arguments as for `BERTModel`, with num_layers, num_heads and
-    ffn_num_hiddens those of the encoder, and decoder_layers, decoder_heads
-    and decoder_ffn those of the decoder, where they differ. start_id: the
-    token that every text is decoded behind. activation_dropout and
-    scale_embedding: see `BERTEncoder`. The token embedding is that of both,
-    and the weight of the head, whose bias is never learnt, as published.
-    Other keywords are those of `STRUCTURE`.
+    Arguments as for `BERTModel`; num_layers, num_heads and ffn_num_hiddens
+    are the encoder's. decoder_layers, decoder_heads and decoder_ffn are the
+    decoder's, the encoder's if None. start_id: the token before every
+    decoded text. The fields of the variant are a BART's, see `STRUCTURE`.
+    Encoder, decoder and head share one token embedding; the head's bias is
+    never trained, as published.
     """
 
     def __init__(self, vocab_size, num_hiddens, ffn_num_hiddens, num_heads,
-                 num_layers, dropout, max_len=1024, *, decoder_layers=None,
-                 decoder_heads=None, decoder_ffn=None, start_id=2,
-                 precision='fp32', activation='gelu', layer_norm_eps=1e-5,
-                 attention_dropout=None, activation_dropout=0.0,
-                 scale_embedding=False, **structure):
-        super().__init__()
-        ops.check_precision(precision)
-        for name, value in structure.items():
-            expected = STRUCTURE.get(name)
-            if name not in STRUCTURE or expected != (
-                    tuple(value) if name == 'heads' else value):
+                 num_layers, dropout, max_len=1024, decoder_layers=None,
+                 decoder_heads=None, decoder_ffn=None, start_id=2, **kwargs):
+        for name, expected in STRUCTURE.items():
+            value = kwargs.setdefault(name, expected)
+            if (tuple(value) if name == 'heads' else value) != expected:
                 raise ValueError(f'a BART has {name}={expected!r}, not '
                                  f'{value!r}: leave it out')
+        kwargs.setdefault('activation', 'gelu')
+        variant = Variant.of(None, kwargs)
+        super().__init__(**kwargs)
+        ops.check_precision(variant.precision)
         sizes = dict(
             decoder_layers=decoder_layers or num_layers,
             decoder_heads=decoder_heads or num_heads,
             decoder_ffn=decoder_ffn or ffn_num_hiddens)
         check_sizes(**sizes)
         check_sizes(0, start_id=start_id)
-        check_shares(activation_dropout=activation_dropout)
         if start_id >= vocab_size:
             raise ValueError(f'start_id={start_id} is none of the '
                              f'{vocab_size} tokens')
-        shared = dict(
-            precision=precision, activation=activation,
-            layer_norm_eps=layer_norm_eps,
-            attention_dropout=attention_dropout,
-            activation_dropout=activation_dropout)
         self.config = dict(
             vocab_size=vocab_size, num_hiddens=num_hiddens,
             ffn_num_hiddens=ffn_num_hiddens, num_heads=num_heads,
             num_layers=num_layers, dropout=dropout, max_len=max_len,
-            **sizes, start_id=start_id, scale_embedding=scale_embedding,
-            **shared, **STRUCTURE)
-        self.vocab = self.nsp = None
+            **sizes, start_id=start_id,
+            scale_embedding=variant.scale_embedding,
+            activation_dropout=variant.activation_dropout,
+            **{name: value for name, value in variant.config().items()
+               if name not in ('scale_embedding', 'activation_dropout')})
+        self.vocab = self.hidden = self.nsp = None
         self.encoder = BERTEncoder(
             vocab_size, num_hiddens, ffn_num_hiddens, num_heads, num_layers,
-            dropout, max_len, embedding_norm=True, num_segments=0,
-            scale_embedding=scale_embedding, **shared)
+            dropout, max_len, variant=variant)
         self.decoder = BARTDecoder(
             num_hiddens, sizes['decoder_ffn'], sizes['decoder_heads'],
-            sizes['decoder_layers'], dropout, max_len, **shared)
-        self.mlm = MaskLM(vocab_size, num_hiddens, precision, num_hiddens,
-                          embedding=self.encoder.token_embedding, units=0)
+            sizes['decoder_layers'], dropout, max_len, variant)
+        self.mlm = MaskLM(vocab_size, num_hiddens, variant, num_hiddens,
+                          self.encoder.token_embedding)
         self.mlm.mlp[0].bias.grad_req = 'null'
 
-    #: Its decoder works on (B, T, H), padding included
-    works_on_rows = False
+    #: The decoder needs (B, T, H), padding included
+    packable = False
+    scores_pairs = False
 
     def forward(self, tokens, segments=None, valid_lens=None,
                 pred_positions=None):

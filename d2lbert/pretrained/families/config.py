@@ -6,7 +6,7 @@ is passed over in silence gives other numbers.
 """
 from pathlib import Path
 
-from d2lbert.bert import RELATIVE
+from d2lbert.nn.variant import BOOK
 from d2lbert.pretrained.families.family import FAMILIES, family_of
 from d2lbert.pretrained.tensor_files import PretrainedError, read_json
 
@@ -25,10 +25,11 @@ GENERATED = {'num_beams': 'num_beams', 'max_length': 'max_len',
              'forced_bos_token_id': 'first_id',
              'forced_eos_token_id': 'last_id'}
 
-#: What a net has whose `config` does not say it.
-OTHERWISE = dict(RELATIVE, embedding_size=None, num_groups=None,
-                 inner_group_num=1, pre_norm=False, activation_dropout=0.0,
-                 scale_embedding=False, decoder_layers=None, causal=False)
+#: Defaults of the arguments that the `config` of a net may leave out.
+OTHERWISE = dict({name: getattr(BOOK, name) for name in (
+    'family', 'heads', 'mlm_hidden', 'mlm_activation', 'embedding_size',
+    'num_groups', 'inner_group_num', 'pre_norm', 'activation_dropout',
+    'scale_embedding', 'causal')}, decoder_layers=None)
 
 
 def keywords(path):

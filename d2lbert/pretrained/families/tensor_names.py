@@ -6,14 +6,14 @@ feed-forward hiddens. Weights of dense layers are (out, in) on both sides.
 import re
 from typing import NamedTuple
 
-from d2lbert.bert import RELATIVE
+from d2lbert.nn.variant import BOOK
 from d2lbert.pretrained.families.family import BERT, family_of
 
 #: The parts of a checkpoint. One without the first is none; the others are
 #: heads, and many checkpoints lack some.
 PARTS = {'encoder': 'encoder', 'decoder': 'decoder', 'pooler': 'pooler',
          'mlm': 'masked language model head', 'nsp': 'next sentence head'}
-HEADS = RELATIVE['heads']
+HEADS = BOOK.heads
 
 
 class Tensor(NamedTuple):

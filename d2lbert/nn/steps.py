@@ -1,0 +1,147 @@
+"""Take training steps: their losses, their clock, their printed lines."""
+import math
+
+from d2lbert import kernels
+from d2lbert.kernels import draw
+from d2lbert.machine.files import write_text
+from d2lbert.progress import Accumulator, Timer
+
+
+class History:
+    """The losses of a training loop, one list entry for each logged step.
+
+    losses: their names. `mlm` and `nsp` are means of the losses since step
+    1, as the book draws and prints them; `mlm_loss` and `nsp_loss` are the
+    losses of the step itself.
+    """
+
+    def __init__(self, losses=('mlm', 'nsp')):
+        self.losses = tuple(losses)
+        self.columns = ('step', *(f'{name}_loss' for name in losses),
+                        *losses)
+        for name in self.columns:
+            setattr(self, name, [])
+        # Each loss, number of sentence pairs, number of steps
+        self.sums, self.seconds = Accumulator(len(losses) + 2), 0.0
+        self._waiting = []
+
+    def add(self, read, num_pairs):
+        """Count a step; `read()` waits for its losses and is called later."""
+        self._waiting.append((read, num_pairs))
+
+    def read_losses(self, waiting=0):
+        """Wait for the devices; read all losses except the last `waiting`."""
+        while len(self._waiting) > waiting:
+            read, num_pairs = self._waiting.pop(0)
+            self._last = read()
+            self.sums.add(*self._last, num_pairs, 1)
+
+    def log(self, step):
+        """Read all losses, and make an entry for `step`, the last step."""
+        self.read_losses()
+        entry = (step, *self._last, *self.means)
+        for name, value in zip(self.columns, entry):
+            getattr(self, name).append(value)
+
+    @property
+    def num_steps(self):
+        """The number of steps taken."""
+        return int(self.sums[-1]) + len(self._waiting)
+
+    @property
+    def means(self):
+        """The mean of each loss over all steps read."""
+        return tuple(self.sums[k] / self.sums[-1]
+                     for k in range(len(self.losses)))
+
+    @property
+    def pairs_per_sec(self):
+        """Sentence pairs per second."""
+        return self.sums[-2] / self.seconds
+
+    def save_csv(self, path):
+        """Write a row for each logged step; the same run, the same bytes."""
+        lines = [','.join(self.columns)]
+        lines += [','.join(map(repr, row)) for row in zip(
+            *(getattr(self, name) for name in self.columns))]
+        write_text(path, '\n'.join(lines) + '\n')
+
+    def __repr__(self):
+        if not self.step:
+            return '<History of 0 steps>'
+        means = ', '.join(f'{name} {getattr(self, name)[-1]:.3f}'
+                          for name in self.losses)
+        return f'<History of {self.num_steps} steps: {means}>'
+
+    def _ipython_display_(self):
+        """Show nothing below a cell that ends with the call, as the book."""
+
+
+def run_steps(steps, is_over, log_interval, history, animator,
+              after=None, about=None):
+    """Take steps until `is_over()`, counted by `history`.
+
+    `steps` yields (read, number of pairs), the arguments of `History.add`.
+    `after(step)` is called after each step. `about(number of pairs)` is
+    called once, after the first step; it returns a line that describes the
+    training. The last step is always logged. Draws with `animator`.
+    """
+    # Before the clock starts: compiling takes longer than many steps
+    kernels.load()
+    draw.DRAW.get()
+    timer = Timer()
+    try:
+        while not is_over():
+            timer.start()
+            read, num_pairs = next(steps)
+            history.add(read, num_pairs)
+            step = history.num_steps
+            if about is not None and not animator.begun:
+                animator.begin(about(num_pairs))
+            if step % log_interval == 0 or is_over():
+                history.log(step)       # waits for the devices
+            history.seconds += timer.stop()
+            if is_over() and history.step[-1:] != [step]:
+                history.log(step)       # the time of the run is up just now
+            if history.step[-1:] == [step]:
+                animator.add(step, history.means)
+            if after is not None:
+                after(step)
+        history.read_losses()
+    finally:
+        animator.close()
+
+
+def summary(history, devices, unit='sentence pairs'):
+    """The two lines that the book prints after training."""
+    losses = ', '.join(f'{name.upper()} loss {mean:.3f}'
+                       for name, mean in zip(history.losses, history.means))
+    return (f'{losses}\n'
+            f'{history.pairs_per_sec:.1f} {unit}/sec on {devices}')
+
+
+def about(net, length, devices, batch_size, unit='sentence pairs'):
+    """A line that describes the training; length: as '50 steps'."""
+    return (f'training {num_parameters(net):,} parameters: {length} of '
+            f'{batch_size} {unit} on {devices}')
+
+
+def num_parameters(net):
+    """The number of parameters of a net."""
+    return sum(math.prod(param.shape)
+               for param in net.collect_params().values())
+
+
+def no_gradient(net, devices, like=None):
+    """Set the gradients of devices without a shard to zero for this step.
+
+    like: a device with a shard; parameters without a gradient there get
+    none here.
+    """
+    for param in net.collect_params().values():
+        if param.grad_req != 'null' and (
+                like is None or param.data(like)._fresh_grad):
+            for device in devices:
+                param.grad(device)[:] = 0
+                # Gluon refuses to step on stale gradients
+                param.data(device)._fresh_grad = True

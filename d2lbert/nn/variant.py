@@ -1,0 +1,134 @@
+"""How a Transformer encoder may differ from the book's pages."""
+import dataclasses
+from typing import Optional, Tuple
+
+from d2lbert.nn.checks import check_shares, check_sizes
+
+#: Activations of an encoder: ReLU, GELU, and GELU by a tanh. A block by
+#: itself takes every activation of Gluon's.
+ACTIVATIONS = 'relu', 'gelu', 'gelu_new'
+
+
+@dataclasses.dataclass(frozen=True)
+class Variant:
+    """What published BERT and its relatives have beside the book's sizes.
+
+    The defaults are the book's model. Every block takes one `Variant` and
+    reads the fields that concern it. Raises ValueError for values that no
+    model can have.
+
+    Of every model:
+    positional: 'learnable' positions, or 'sinusoidal' (first edition);
+    precision: 'fp32', or 'bf16' for products of matrices in bfloat16 with
+    sums, weights and everything else in float32.
+
+    Of BERT as published (Devlin et al. 2018):
+    activation: of the feed-forward networks, one of `ACTIVATIONS`;
+    layer_norm_eps: epsilon of each LayerNorm;
+    embedding_norm: LayerNorm and dropout after the sum of the embeddings;
+    num_segments: rows of the segment embedding; 0: there is none;
+    tie_embeddings: the output layer of the masked language model has the
+    token embedding as its weight;
+    attention_dropout: dropout of the attention weights, if not `dropout`.
+
+    Of ALBERT (Lan et al. 2020):
+    embedding_size: width of the embeddings, if not num_hiddens; a dense
+    layer projects them to num_hiddens;
+    num_groups, inner_group_num: num_groups groups of inner_group_num blocks
+    each; consecutive layers share a group.
+
+    Of pre-LN models, XLM and FlauBERT:
+    pre_norm: X + dropout(f(LayerNorm(X))) in place of
+    LayerNorm(X + dropout(f(X)));
+    final_norm: with pre_norm, one LayerNorm after the last block.
+
+    Of BART (Lewis et al. 2020):
+    activation_dropout: dropout after the activation of the feed-forward
+    networks;
+    scale_embedding: token embeddings are multiplied by √num_hiddens.
+
+    Of left-to-right models, as GPT (Radford et al. 2018):
+    causal: each token attends to itself and to earlier tokens alone.
+
+    Of all folders of checkpoints:
+    family: the name of the family in `pretrained.families`;
+    heads: the heads that exist, of 'pooler', 'mlm' and 'nsp'; 'nsp' needs
+    'pooler';
+    mlm_hidden: the masked language model head has a hidden layer;
+    mlm_activation: activation of that layer, if not `activation`.
+    """
+
+    positional: str = 'learnable'
+    precision: str = 'fp32'
+    activation: str = 'relu'
+    layer_norm_eps: float = 1e-5
+    embedding_norm: bool = False
+    num_segments: int = 2
+    tie_embeddings: bool = False
+    attention_dropout: Optional[float] = None
+    embedding_size: Optional[int] = None
+    num_groups: Optional[int] = None
+    inner_group_num: int = 1
+    pre_norm: bool = False
+    final_norm: bool = True
+    activation_dropout: float = 0.0
+    scale_embedding: bool = False
+    causal: bool = False
+    family: str = 'bert'
+    heads: Tuple[str, ...] = ('pooler', 'mlm', 'nsp')
+    mlm_hidden: bool = True
+    mlm_activation: Optional[str] = None
+
+    def __post_init__(self):
+        object.__setattr__(self, 'heads', tuple(self.heads))
+        check_sizes(inner_group_num=self.inner_group_num, **{
+            name: getattr(self, name)
+            for name in ('embedding_size', 'num_groups')
+            if getattr(self, name) is not None})
+        check_sizes(0, num_segments=self.num_segments)
+        check_shares(activation_dropout=self.activation_dropout,
+                     layer_norm_eps=self.layer_norm_eps)
+        if self.attention_dropout is not None:
+            check_shares(attention_dropout=self.attention_dropout)
+        if self.positional not in ('learnable', 'sinusoidal'):
+            raise ValueError("positional must be 'learnable' or 'sinusoidal', "
+                             f'not {self.positional!r}')
+        if self.embedding_norm and not self.learnable:
+            raise ValueError('embedding_norm=True needs the published '
+                             "model's positions, positional='learnable'")
+        if 'nsp' in self.heads and 'pooler' not in self.heads:
+            raise ValueError("the head 'nsp' needs the head 'pooler': name "
+                             'both in heads, or neither')
+
+    @property
+    def learnable(self):
+        """True if positions are parameters."""
+        return self.positional == 'learnable'
+
+    @classmethod
+    def of(cls, variant, keywords):
+        """A variant, with the fields changed that keywords name.
+
+        variant: a `Variant`, or None for the book's. keywords: a dict, from
+        which the fields are removed; the rest is the caller's.
+        """
+        changed = {name: keywords.pop(name) for name in FIELDS
+                   if name in keywords}
+        variant = variant or BOOK
+        return dataclasses.replace(variant, **changed) if changed else variant
+
+    def config(self):
+        """The fields by name, for config.json.
+
+        The first eight are always there, the others where they differ from
+        the book's model.
+        """
+        return {name: getattr(self, name)
+                for place, name in enumerate(FIELDS)
+                if place < 8 or getattr(self, name) != getattr(BOOK, name)}
+
+
+FIELDS = tuple(field.name for field in dataclasses.fields(Variant))
+
+#: The book's model.
+BOOK = Variant()
