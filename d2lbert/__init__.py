@@ -1,8 +1,7 @@
 """The BERT chapters of *Dive into Deep Learning* on MXNet 1.9.1/Gluon.
 
-`import d2lbert as d2l` stands in for the book's own `d2l` package. Its flat
-names are in `names.py`; MXNet comes with them, and `import mxnet` works behind
-it.
+`import d2lbert as d2l` replaces the book's `d2l` package. Its flat names are in
+`names.py`.
 """
 import importlib
 import importlib.util
@@ -15,11 +14,11 @@ from d2lbert.machine.cache import stand_in_for_home
 
 
 def _is_command():
-    """Whether this is `d2lbert`, or `python -m d2lbert` or a part of it."""
+    """True in the command `d2lbert`, and in `python -m d2lbert`."""
     name = os.path.basename(''.join(sys.argv[:1]))
     if name == '-m':
-        # What argv holds while Python looks for a module to run; for which
-        # one it does, it tells from 3.10 on
+        # Python is looking for the module to run. From 3.10 on, orig_argv
+        # holds its name.
         return any(argument.split('.')[0] in ('d2lbert', '-md2lbert')
                    for argument in getattr(sys, 'orig_argv', ['d2lbert']))
     return name == 'd2lbert'
@@ -31,7 +30,7 @@ if not _is_command():       # which must not wait for MXNet to say --help
     try:
         from d2lbert.names import *  # noqa: F403
     except ImportError as error:
-        # What needs no MXNet must run without it, to say what is wrong
+        # `d2lbert doctor` must run without MXNet, to tell the cause
         _reason = str(error)
         warnings.warn(f'd2lbert cannot work yet: {_reason}', stacklevel=2)
 

@@ -180,7 +180,7 @@ def _book_arguments(ctx, args, devices, log_interval, num_steps,
 
 
 def _forever(batches):
-    """The batches of one epoch after another, without end."""
+    """The batches of all epochs, without end."""
     while True:
         empty = True
         for batch in batches:
@@ -211,9 +211,9 @@ def get_bert_encoding(net, tokens_a, tokens_b=None, vocab=None):
     """Encode one text, or a pair, given as lists of tokens: (1, T, H).
 
     T counts <cls> and each <sep>. The vocabulary is the net's own, bound by
-    `train_bert` and `load_run`, unless `vocab` is given; tokens that it does
-    not have count as <unk>. Nothing is recorded for gradients, and dropout
-    is off. Raises TypeError for a text that is not a list of strings.
+    `train_bert` and `load_run`, unless `vocab` is given; unknown tokens count
+    as <unk>. Gradients are not recorded, and dropout is off. Raises
+    TypeError for a text that is not a list of strings.
     """
     vocab = getattr(net, 'vocab', None) if vocab is None else vocab
     if vocab is None:

@@ -1,6 +1,6 @@
 """The flat public names of `import d2lbert as d2l`.
 
-They stand in the order in which the pages introduce them.
+They are in the order in which the pages introduce them.
 """
 from d2lbert.progress import (
     Accumulator, Animator, Timer)

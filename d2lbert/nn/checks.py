@@ -1,4 +1,4 @@
-"""What a net is given: on its device, in range, whole."""
+"""Checks of what a net takes: its device, its range, whole numbers."""
 import ctypes
 
 import numpy as onp
@@ -9,9 +9,9 @@ from d2lbert.machine.backend import mx, np
 def on_device(X, ctx=None, dtype=None):
     """X, a host or device array, as an array on ctx (its own if it has).
 
-    ctx: None is MXNet's current one. Numbers that come from the host are
-    there at once: MXNet's own `np.array` waits for all operators before it,
-    which then find nothing to do while Python prepares more of them.
+    ctx: None is MXNet's current device. An array of the host is copied at
+    once. MXNet's own `np.array` would wait for all operators before it, and
+    the devices would be idle while Python prepares the next ones.
     """
     if isinstance(X, np.ndarray):
         return X if dtype is None else X.astype(dtype, copy=False)
@@ -20,7 +20,7 @@ def on_device(X, ctx=None, dtype=None):
     if ctx.device_type != 'cpu' or not X.size or dtype.kind not in 'iufb':
         return np.array(X, dtype=dtype, ctx=ctx)
     X = onp.asarray(X, dtype, order='C')
-    # Nobody else knows of this memory yet, so it may be written from here
+    # No operator uses this memory yet, so it may be written without waiting
     array, memory = np.empty(X.shape, dtype, ctx=ctx), ctypes.c_void_p()
     mx.base.check_call(mx.base._LIB.MXNDArrayGetData(
         array.handle, ctypes.byref(memory)))
@@ -29,29 +29,30 @@ def on_device(X, ctx=None, dtype=None):
 
 
 def _on_host(X):
-    """X as a host array where reading it costs nothing, else None."""
+    """X as a host array if it is on the host or on a CPU, else None."""
     if isinstance(X, np.ndarray):
         return X.asnumpy() if X.ctx.device_type == 'cpu' else None
     return onp.asarray(X)
 
 
 def check_whole(X, name):
-    """Refuse a number that is not whole, where reading it costs nothing.
+    """Raise ValueError for a number that is not whole.
 
-    Whole floats will do, as some of the book's arrays hold; MXNet would cut
-    others, and NaN, in silence.
+    Floats with whole values are accepted, since some of the book's arrays
+    hold them. MXNet would truncate others, and NaN, without an error. Arrays
+    on a GPU are not read.
     """
     X = _on_host(X)
     if X is not None and X.dtype.kind == 'f':
-        broken = X[~(X == onp.floor(X))]        # NaN equals nothing
+        broken = X[~(X == onp.floor(X))]        # NaN is not equal to itself
         if broken.size:
             raise ValueError(f'{name} {broken[0]} is not a whole number')
 
 
 def check_ids(ids, bound, name):
-    """Refuse ids that are not whole numbers from 0 to bound - 1.
+    """Raise ValueError for ids that are not whole numbers below bound.
 
-    Only where reading them costs nothing.
+    Arrays on a GPU are not read.
     """
     ids = _on_host(ids)
     if ids is None:
@@ -67,11 +68,10 @@ def check_ids(ids, bound, name):
 
 
 def check_tokens(tokens, vocab_size, max_len):
-    """tokens (B, T) with known ids, on the host where reading is cheap.
+    """Return tokens (B, T) after checking them, on the host unless on a GPU.
 
     Raises ValueError for an empty batch, for more tokens than `max_len`, and
-    for ids out of range, where reading them costs nothing. MXNet itself
-    would clip those without a word.
+    for ids out of range, which MXNet would clip without an error.
     """
     shape = onp.shape(tokens)
     if len(shape) != 2 or 0 in shape:
@@ -86,13 +86,13 @@ def check_tokens(tokens, vocab_size, max_len):
 
 
 def cheap_host(X):
-    """X as a host array where reading it costs nothing, else X itself."""
+    """X as a host array if it is on the host or on a CPU, else X itself."""
     found = _on_host(X)
     return X if found is None else found
 
 
 def check_sizes(least=1, **sizes):
-    """Refuse sizes of a net that are no whole numbers from `least` on."""
+    """Raise ValueError for sizes other than whole numbers from `least` on."""
     for name, size in sizes.items():
         if int(size) != size or size < least:
             raise ValueError(f'{name} must be a whole number of at least '
@@ -100,7 +100,7 @@ def check_sizes(least=1, **sizes):
 
 
 def check_shares(**shares):
-    """Refuse numbers that are not from 0 to less than 1."""
+    """Raise ValueError for numbers that are not from 0 to less than 1."""
     for name, share in shares.items():
         if share is None or not 0 <= share < 1:
             raise ValueError(f'{name} must be a number from 0 to less than '
@@ -108,7 +108,7 @@ def check_shares(**shares):
 
 
 def number_of_blocks(num_layers, num_blks):
-    """The number that is given once, by the one name or the other."""
+    """The number of blocks, given once by either name."""
     if (num_layers is None) == (num_blks is None):
         raise TypeError('give the number of blocks once, as num_layers or as '
                         f'num_blks, not {num_layers} and {num_blks}')
@@ -116,7 +116,7 @@ def number_of_blocks(num_layers, num_blks):
 
 
 def check_labels(net, vocab_size, mlm_Y, nsp_y):
-    """Refuse labels that have no score: the loss would take another one."""
+    """Raise ValueError for labels without a score, or a net without NSP."""
     own_size = getattr(getattr(net, 'encoder', None), 'vocab_size',
                        vocab_size)
     if vocab_size != own_size:

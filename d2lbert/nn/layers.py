@@ -37,7 +37,7 @@ _CALLED = {'__call__', 'forward', 'hybrid_forward'}
 
 
 def grad_reqs(*parameters):
-    """The grad_req of each parameter; None stands for no parameter."""
+    """The grad_req of each parameter; a None in place of one is skipped."""
     return tuple(p.grad_req for p in parameters if p is not None)
 
 
@@ -142,7 +142,7 @@ def is_plain_cross_entropy(loss):
 
 
 def load_parameters(net, path, ctx=None):
-    """Load a .params file into a net, all of it or nothing.
+    """Load a .params file into a net; a file that does not fit changes none.
 
     As Gluon's `load_parameters`, but `machine.params` reads the file. ctx: a
     device or a list of them, the CPU if None. Tensors with NaN or infinite
@@ -164,7 +164,7 @@ def load_parameters(net, path, ctx=None):
 
 
 def _check_fit(found, wanted):
-    """Refuse arrays that are not those of parameters, both by name."""
+    """Raise ValueError unless arrays and parameters fit, both by name."""
     # Of parameters with several names, one name is stored
     known = {id(param) for name, param in wanted.items() if name in found}
     for name, param in wanted.items():

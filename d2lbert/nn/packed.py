@@ -88,8 +88,8 @@ def encode(net, tokens, segments, valid_lens, layer=-1, at=None, device=None):
 
     tokens and segments (B, T), and valid_lens (B,), on the host or on a
     device; segments None: zeros. Token t of sequence b is row begins[b] + t
-    of X, for every t below valid_lens[b]. layer: as for `BERTEncoder`;
-    nsp_Y_hat is None for any layer but the last. at: sequences (S,) and
+    of X, for every t below valid_lens[b]. layer: as for `BERTEncoder`; only
+    the last one gives nsp_Y_hat. at: sequences (S,) and
     tokens (S,) within them, on the host, for taken_X. device: for arrays of
     the host; the net's first one if None. A net with modified blocks is
     called as on the page, and its padding has rows in X, too.

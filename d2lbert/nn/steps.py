@@ -74,7 +74,7 @@ class History:
         return f'<History of {self.num_steps} steps: {means}>'
 
     def _ipython_display_(self):
-        """Show nothing below a cell that ends with the call, as the book."""
+        """Print no line below a notebook cell that ends with the call."""
 
 
 def run_steps(steps, is_over, log_interval, history, animator,

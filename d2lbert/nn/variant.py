@@ -1,4 +1,4 @@
-"""How a Transformer encoder may differ from the book's pages."""
+"""Variants of BERT: the differences from the book's pages."""
 import dataclasses
 from typing import Optional, Tuple
 
@@ -11,7 +11,7 @@ ACTIVATIONS = 'relu', 'gelu', 'gelu_new'
 
 @dataclasses.dataclass(frozen=True)
 class Variant:
-    """What published BERT and its relatives have beside the book's sizes.
+    """Differences of published BERT and its relatives from the book's model.
 
     The defaults are the book's model. Every block takes one `Variant` and
     reads the fields that concern it. Raises ValueError for values that no
@@ -26,7 +26,7 @@ class Variant:
     activation: of the feed-forward networks, one of `ACTIVATIONS`;
     layer_norm_eps: epsilon of each LayerNorm;
     embedding_norm: LayerNorm and dropout after the sum of the embeddings;
-    num_segments: rows of the segment embedding; 0: there is none;
+    num_segments: rows of the segment embedding; 0: without it;
     tie_embeddings: the output layer of the masked language model has the
     token embedding as its weight;
     attention_dropout: dropout of the attention weights, if not `dropout`.

@@ -30,8 +30,7 @@ from d2lbert.finetuning.tasks.catalog import read_task  # noqa: E402
 from d2lbert.machine import cache, params  # noqa: E402
 from d2lbert.machine.archives import unpack  # noqa: E402
 from d2lbert.machine.backend import np, npx  # noqa: E402
-from d2lbert.pretrained.tensor_files import (  # noqa: E402
-    DIGESTS, INDEX, WEIGHTS)
+from d2lbert.pretrained.tensor_files import DIGESTS, INDEX, WEIGHTS  # noqa: E402
 from d2lbert.pretrained.tokenizers.tokenizer import WordPiece  # noqa: E402
 from d2lbert.texts import text_files, text_sources  # noqa: E402
 from d2lbert.training import checkpoints  # noqa: E402
