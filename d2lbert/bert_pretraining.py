@@ -3,8 +3,6 @@ import functools
 from pathlib import Path
 
 from d2lbert.bert import get_tokens_and_segments
-from d2lbert.bert_dataset import Batch
-from d2lbert.devices import wait_for_step_before
 from d2lbert.machine.backend import autograd, gluon
 from d2lbert.machine.files import new_run_folder
 from d2lbert.nn import masked_tokens
@@ -16,9 +14,11 @@ from d2lbert.nn.layers import (
 )
 from d2lbert.nn.masked_tokens import MaskedTokens
 from d2lbert.nn.packed import host
+from d2lbert.nn.shards import wait_for_step_before
 from d2lbert.nn.steps import History, about, no_gradient, run_steps, summary
 from d2lbert.progress import Animator, in_notebook
 from d2lbert.text import special_of
+from d2lbert.texts.examples import Batch
 
 
 def _get_batch_bert(batch, ctx):

@@ -9,10 +9,10 @@ _warned = set()
 
 
 def _usable_gpus():
-    """Indices of the GPUs that MXNet can compute on; names those it cannot.
+    """Indices of the GPUs that MXNet can compute on.
 
-    Each GPU that the wheel has no kernels for is named in one warning in a
-    process. MXNet would list it and fail at the first operator.
+    Warns once per process of each GPU for which the wheel has no kernels.
+    MXNet would list such a GPU and fail at the first operator.
     """
     usable = []
     for gpu in backend.gpus():
@@ -48,7 +48,7 @@ def parse_devices(text):
 
     text: 'auto' (every usable GPU, else the CPU), 'cpu', 'cpu:2' (the CPU
     as two devices), 'gpu' (every usable GPU) or 'gpu:0,1'. Raises
-    ValueError, also where such a GPU is not here.
+    ValueError for another text and for a GPU that is missing.
     """
     form = re.match(r'(auto|cpu|gpu|cpu:\d+|gpu:\d+(,\d+)*)$', text.strip())
     kind, _, numbers = text.strip().partition(':')
@@ -61,8 +61,8 @@ def parse_devices(text):
         return [npx.cpu(i) for i in range(int(numbers or 1))]
     usable = _usable_gpus()
     wanted = [int(i) for i in numbers.split(',')] if numbers else usable
-    lacking = [i for i in wanted if i not in usable]
-    if lacking or not usable:
+    missing = [i for i in wanted if i not in usable]
+    if missing or not usable:
         here = ', '.join(f'gpu:{i}' for i in usable) or 'none'
         raise ValueError(f'devices are {text!r}, and MXNet can use these '
                          f"GPUs here: {here}; choose 'cpu', or let "
@@ -70,30 +70,3 @@ def parse_devices(text):
     if len(set(wanted)) < len(wanted):
         raise ValueError(f'devices are {text!r}, which names a GPU twice')
     return [npx.gpu(i) for i in wanted]
-
-
-def part_of(batch, k, n):
-    """The k-th of n nearly equal parts of a batch's rows.
-
-    batch: a named tuple of columns, each with a row for each example.
-    """
-    rows = len(batch[0])
-    return type(batch)(*(column[k * rows // n:(k + 1) * rows // n]
-                         for column in batch))
-
-
-def shards(batch, devices):
-    """(part of a batch, device) for each device that gets something."""
-    devices = devices[:len(batch[0])]
-    return [(part_of(batch, k, len(devices)), device)
-            for k, device in enumerate(devices)]
-
-
-def wait_for_step_before():
-    """Wait until the devices are done; for the beginning of a forward pass.
-
-    Its batch may be there already. But arrays that it takes while the step
-    before it gives its own back come to lie between those, and more memory
-    is used: large arrays no longer find room.
-    """
-    npx.waitall()

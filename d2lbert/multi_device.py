@@ -4,17 +4,18 @@
 Multiple GPUs" and "Image Augmentation": any net, any loss that gives a number
 for each example. B batch.
 """
-from d2lbert.devices import try_all_gpus, wait_for_step_before
-from d2lbert.machine.backend import autograd, gluon
-from d2lbert.nn.checks import on_device
+from d2lbert.devices import try_all_gpus
+from d2lbert.machine.backend import autograd
+from d2lbert.nn.shards import spread, wait_for_step_before
 from d2lbert.nn.steps import no_gradient, num_parameters
 from d2lbert.progress import Accumulator, Animator, Timer
 
 
 def accuracy(y_hat, y):
-    """How many of y (B, ...) the scores y_hat (B, C, ...) are right about.
+    """The number of labels y (B, ...) that y_hat predicts correctly.
 
-    y_hat may be the guesses themselves, like y. A number; waits for them.
+    y_hat: scores (B, C, ...), or predicted labels of y's shape. Waits for
+    the devices.
     """
     return float(_hits(y_hat, y))
 
@@ -26,47 +27,41 @@ def _hits(y_hat, y):
 
 
 def split_batch(X, y, devices):
-    """Spread X (B, ...) and y (B, ...) over devices: two lists of shards.
+    """Split X (B, ...) and y (B, ...) over devices: two lists of shards.
 
-    A batch smaller than the number of devices leaves the last ones without.
+    A batch smaller than the number of devices leaves the last devices out.
     """
     if len(X) != len(y):
         raise ValueError(f'{len(X)} examples have {len(y)} labels')
-    return _shards(X, devices), _shards(y, devices)
+    return spread(X, devices), spread(y, devices)
 
 
 def split_batch_multi_inputs(X, y, devices):
-    """Spread a batch whose examples are of several arrays.
+    """Split a batch with several features over devices.
 
-    X: a list of arrays (B, ...). Returns a list of tuples of shards, one for
-    each device, and the shards of y. Fewer than devices as in `split_batch`.
+    X: a list of arrays (B, ...). Returns a tuple of shards for each device,
+    and the shards of y. The rest as for `split_batch`.
     """
     for feature in X:
         if len(feature) != len(y):
             raise ValueError(f'{len(feature)} examples have {len(y)} labels')
-    return (list(zip(*(_shards(feature, devices) for feature in X))),
-            _shards(y, devices))
-
-
-def _shards(X, devices):
-    devices = devices[:len(X)]
-    return gluon.utils.split_and_load(on_device(X, devices[0]), devices,
-                                      even_split=False)
+    return (list(zip(*(spread(feature, devices) for feature in X))),
+            spread(y, devices))
 
 
 class _Sums:
-    """Sums over batches; each is read when the devices are at the next."""
+    """Sums over batches; each is read while the next batch is computed."""
 
     def __init__(self, num_sums):
         self._metric, self._waiting = Accumulator(num_sums), []
 
     def add(self, of_devices, *counts):
-        """Add a batch: a tuple of scalars of each device, and numbers."""
+        """Add a batch: a tuple of scalars per device, and plain numbers."""
         self._waiting.append((of_devices, counts))
         self.read(1)
 
     def read(self, waiting=0):
-        """Wait for all batches but for the last `waiting`; the sums."""
+        """Return the sums, without the last `waiting` batches."""
         while len(self._waiting) > waiting:
             of_devices, counts = self._waiting.pop(0)
             self._metric.add(*_added(of_devices), *counts)
@@ -74,7 +69,7 @@ class _Sums:
 
 
 def _added(of_devices):
-    """What the devices have, added up; waits for them."""
+    """Sums over the devices; waits for them."""
     return [sum(map(float, column)) for column in zip(*of_devices)]
 
 
@@ -98,18 +93,18 @@ def evaluate_accuracy_gpus(net, data_iter, split_f=split_batch):
 
 def train_batch_ch13(net, features, labels, loss, trainer, devices,
                      split_f=split_batch):
-    """One step on a batch: the sum of its losses, and how many were right.
+    """Train on a batch; return the sum of its losses and its right guesses.
 
-    Two numbers; waits for the step.
+    Waits for the step.
     """
     return tuple(_added(_step(net, features, labels, loss, trainer, devices,
                               split_f)))
 
 
 def _step(net, features, labels, loss, trainer, devices, split_f):
-    """One step: each device's sum of losses and number of right guesses.
+    """Train on a batch; return each device's sum of losses and right guesses.
 
-    They stay on their devices.
+    The results stay on their devices.
     """
     X_shards, y_shards = split_f(features, labels, devices)
     wait_for_step_before()
@@ -120,7 +115,7 @@ def _step(net, features, labels, loss, trainer, devices, split_f):
     autograd.backward(losses)
     if len(losses) < len(devices):
         no_gradient(net, devices[len(losses):], like=devices[0])
-    # What takes no part, as the heads of pretraining, stays as it is
+    # Parameters without a gradient, as of the pretraining heads, are kept
     trainer.step(len(labels), ignore_stale_grad=True)
     return [(of_shard.sum(), _hits(pred_shard, y_shard))
             for of_shard, pred_shard, y_shard
@@ -131,11 +126,11 @@ def train_ch13(net, train_iter, test_iter, loss, trainer, num_epochs,
                devices=None, split_f=split_batch):
     """Train a net, draw losses and accuracies, print the book's two lines.
 
-    train_iter and test_iter yield (features, labels) and are gone through
-    once an epoch; split_f spreads these over devices (`try_all_gpus()` if
-    None). loss gives a number for each example. Parameters that get no
-    gradient in a step stay as they are. Draws five times an epoch, and the
-    accuracy on test_iter behind each.
+    train_iter and test_iter yield (features, labels); each is read once per
+    epoch. split_f splits a batch over the devices (`try_all_gpus()` if
+    None). loss returns a number for each example. Parameters without a
+    gradient in a step are not changed. The figure is drawn five times per
+    epoch, and with the accuracy on test_iter after each epoch.
     """
     devices = try_all_gpus() if devices is None else list(devices)
     if not devices:

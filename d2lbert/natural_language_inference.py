@@ -1,7 +1,7 @@
 """The book's page "Natural Language Inference: Fine-Tuning BERT".
 
-And what it takes from "Natural Language Inference and the Dataset". N
-examples, B batch, T tokens (max_len), H hiddens.
+With `read_snli` from the page "Natural Language Inference and the Dataset".
+N examples, B batch, T tokens (max_len), H hiddens.
 """
 import re
 from pathlib import Path
@@ -10,29 +10,30 @@ import numpy as onp
 
 from d2lbert import hub
 from d2lbert.bert import BERTModel
-from d2lbert.bert_dataset import _check_max_len
 from d2lbert.devices import try_all_gpus
 from d2lbert.machine.backend import gluon, nn
 from d2lbert.machine.files import read_json
 from d2lbert.nn.layers import Dense, load_parameters
 from d2lbert.nn.packed import encode_firsts
 from d2lbert.text import CLS, PAD, RESERVED, SEP, UNK, Vocab, tokenize
-from d2lbert.texts.numbered_text import stretched
+from d2lbert.texts.examples import check_max_len
+from d2lbert.texts.numbered_text import concat_ranges
+from d2lbert.texts.token_rows import truncate_pair
 
-#: What the labels of SNLI are numbered by; pairs without one are left out.
+#: The labels of SNLI, numbered 0 to 2; pairs without a label are left out.
 SNLI_LABELS = 'entailment', 'contradiction', 'neutral'
 
-#: Hiddens, those of the feed-forward networks, heads, blocks.
+#: num_hiddens, ffn_num_hiddens, num_heads and num_layers.
 SIZES = {'bert.small': (256, 512, 4, 2), 'bert.base': (768, 3072, 12, 12)}
 
 
 def read_snli(data_dir, is_train):
-    """Premises, hypotheses and labels (0 to 2): three lists of N.
+    """Return premises, hypotheses and labels (0 to 2): three lists of N.
 
-    Those of snli_1.0_train.txt, or of snli_1.0_test.txt, in `data_dir`. The
-    sentences are the official columns that separate words and punctuation,
-    less their parentheses. Raises FileNotFoundError, or ValueError for a
-    line that has no such columns.
+    Reads snli_1.0_train.txt or snli_1.0_test.txt in `data_dir`. The
+    sentences come from the columns of bracketed trees, without the brackets:
+    their words and punctuation marks have blanks between them. Raises
+    FileNotFoundError, or ValueError for a line without these columns.
     """
     path = Path(data_dir, f'snli_1.0_{"train" if is_train else "test"}.txt')
     numbers = {label: k for k, label in enumerate(SNLI_LABELS)}
@@ -49,11 +50,11 @@ def read_snli(data_dir, is_train):
             for number, line in enumerate(lines, 1):
                 label, *sentences = line.rstrip('\n').split('\t', 3)[:3]
                 if number == 1 or label not in numbers:
-                    continue        # the head, or '-': nobody agrees
+                    continue        # the header, or '-': no agreement
                 if len(sentences) < 2:
                     raise ValueError(
                         f'{path}, line {number}: expected a label and two '
-                        'sentences, apart by tabs, found '
+                        'sentences, separated by tabs, found '
                         f'{1 + len(sentences)} of them: fetch SNLI again')
                 premises.append(leaves(sentences[0]))
                 hypotheses.append(leaves(sentences[1]))
@@ -77,14 +78,14 @@ def load_pretrained_model(pretrained_model, num_hiddens=None,
                           ffn_num_hiddens=None, num_heads=None,
                           num_layers=None, dropout=0.1, max_len=512,
                           devices=None, *, num_blks=None):
-    """The book's own pretrained BERT and its vocabulary: (bert, vocab).
+    """Load the book's own pretrained BERT; return (bert, vocab).
 
-    pretrained_model: 'bert.small' or 'bert.base', whose sizes need not be
-    said, or another archive of DATA_HUB that holds vocab.json (a list of
-    tokens) and pretrained.params (under the book's names). `num_layers` and
-    `num_blks` are one argument. devices: `try_all_gpus()` if None. Raises
-    HubError where the archive cannot be had, ValueError for one of other
-    sizes.
+    pretrained_model: 'bert.small' or 'bert.base', whose sizes are known
+    here, or another archive of DATA_HUB. The archive holds vocab.json (a
+    list of tokens) and pretrained.params (with the book's names).
+    `num_layers` and `num_blks` are one argument. devices: `try_all_gpus()`
+    if None. Raises HubError if the archive cannot be fetched, ValueError if
+    its parameters do not have these sizes.
     """
     given = (num_hiddens, ffn_num_hiddens, num_heads,
              num_layers if num_blks is None else num_blks)
@@ -115,7 +116,7 @@ def load_pretrained_model(pretrained_model, num_hiddens=None,
 
 
 def _read_vocab(path):
-    """The `Vocab` of a file with a list of tokens."""
+    """The `Vocab` of a JSON file with a list of tokens."""
     try:
         tokens = read_json(path)
     except (OSError, ValueError) as error:
@@ -135,38 +136,38 @@ def _read_vocab(path):
 
 
 class SNLIBERTDataset(gluon.data.Dataset):
-    """Pairs of sentences as BERT reads them, cut to max_len tokens.
+    """Pairs of sentences as BERT reads them, truncated to max_len tokens.
 
-    dataset: premises, hypotheses, labels, as `read_snli` gives them. Words
-    are lower-cased and parted at white space; of a pair that is too long the
-    longer one loses its last word until both fit. The columns lie on the
-    host as NumPy arrays: all_token_ids (N, T) int32, all_segments (N, T)
-    int32, valid_lens (N,) float32, labels (N,) float32. An item is
-    ((token ids, segments, valid length), label), of which a `DataLoader`
-    makes MXNet arrays.
+    dataset: premises, hypotheses and labels, as `read_snli` returns them.
+    Sentences are lower-cased and split at white space. A pair that is too
+    long loses the last word of its longer sentence until it fits. The
+    columns are NumPy arrays: all_token_ids (N, T) int32, all_segments (N, T)
+    int32, valid_lens (N,) float32, labels (N,) float32. An item is ((token
+    ids, segments, valid length), label); a `DataLoader` makes MXNet arrays
+    of it.
     """
 
     def __init__(self, dataset, max_len, vocab=None):
-        _check_max_len(max_len)
+        check_max_len(max_len)
         premises, hypotheses, labels = dataset
         if not len(premises) == len(hypotheses) == len(labels):
             raise ValueError(f'{len(premises)} premises, {len(hypotheses)} '
-                             f'hypotheses and {len(labels)} labels are not '
-                             'as many examples')
+                             f'hypotheses and {len(labels)} labels: expected '
+                             'the same number of each')
         if vocab is None:
-            raise ValueError('vocab is needed: that of the pretrained model, '
-                             'as load_pretrained_model gives it')
+            raise ValueError('vocab is missing: give the vocabulary that '
+                             'load_pretrained_model returns')
         self.vocab, self.max_len = vocab, max_len
         self.labels = onp.array(labels, 'float32')
         (self.all_token_ids, self.all_segments,
-         self.valid_lens) = self._columns(_Numbered(premises, vocab),
-                                          _Numbered(hypotheses, vocab))
+         self.valid_lens) = self._columns(_Sentences(premises, vocab),
+                                          _Sentences(hypotheses, vocab))
         print(f'read {len(self)} examples')
 
     def _columns(self, premises, hypotheses):
         """Token ids, segments and lengths of the pairs."""
-        p_lens, h_lens = _cut(premises.lens, hypotheses.lens,
-                              self.max_len - 3)
+        p_lens, h_lens = truncate_pair(premises.lens, hypotheses.lens,
+                                       self.max_len - 3, odd_to_first=True)
         valid_lens = p_lens + h_lens + 3
         shape = len(valid_lens), self.max_len
         token_ids = onp.full(shape, self.vocab[PAD], 'int32')
@@ -176,9 +177,9 @@ class SNLIBERTDataset(gluon.data.Dataset):
         token_ids[every, valid_lens - 1] = self.vocab[SEP]
         premises.put(token_ids, p_lens, onp.ones_like(p_lens))
         hypotheses.put(token_ids, h_lens, p_lens + 2)
-        place = onp.arange(self.max_len)
-        segments = ((place > p_lens[:, None] + 1)
-                    & (place < valid_lens[:, None])).astype('int32')
+        column = onp.arange(self.max_len)
+        segments = ((column > p_lens[:, None] + 1)
+                    & (column < valid_lens[:, None])).astype('int32')
         return token_ids, segments, valid_lens.astype('float32')
 
     def __getitem__(self, idx):
@@ -189,8 +190,8 @@ class SNLIBERTDataset(gluon.data.Dataset):
         return len(self.labels)
 
 
-class _Numbered:
-    """Sentences as numbers of a vocabulary, one after another."""
+class _Sentences:
+    """Sentences as vocabulary numbers, one sentence after another."""
 
     def __init__(self, sentences, vocab):
         number, unk = vocab.token_to_idx.get, vocab.unk
@@ -201,28 +202,18 @@ class _Numbered:
             self.lens.sum())
 
     def put(self, columns, lens, begins):
-        """Write the first lens (N,) of each into its row, from begins."""
+        """Write lens (N,) words of each sentence to its row, at begins."""
         rows = onp.repeat(onp.arange(len(lens)), self.lens)
-        places = stretched(0, self.lens)
-        kept = places < lens[rows]
-        rows, places = rows[kept], places[kept]
-        columns[rows, begins[rows] + places] = self._ids[kept]
-
-
-def _cut(p_lens, h_lens, room):
-    """What is left of pairs of lengths when the longer one gives way.
-
-    Of two equally long ones the second does.
-    """
-    return (onp.minimum(p_lens, onp.maximum(room - room // 2,
-                                            room - h_lens)),
-            onp.minimum(h_lens, onp.maximum(room // 2, room - p_lens)))
+        words = concat_ranges(0, self.lens)
+        kept = words < lens[rows]
+        rows, words = rows[kept], words[kept]
+        columns[rows, begins[rows] + words] = self._ids[kept]
 
 
 class BERTClassifier(nn.Block):
-    """The encoder and hidden layer of a BERT, and scores of three classes.
+    """A BERT's encoder and hidden layer, with an output for three classes.
 
-    bert: a `BERTModel`, whose weights go on learning here.
+    bert: a `BERTModel`; its weights are shared and trained further.
     """
 
     def __init__(self, bert):
@@ -235,9 +226,9 @@ class BERTClassifier(nn.Block):
         self.output = Dense(len(SNLI_LABELS), in_units=bert.hidden._units)
 
     def forward(self, inputs):
-        """Score inputs, a tuple of three, (B, T), (B, T) and (B,): (B, 3).
+        """Return the scores (B, 3) of inputs, as a BERTModel takes them.
 
-        Tokens, segments and valid lengths, as a BERTModel takes them.
+        inputs: tokens (B, T), segments (B, T) and valid lengths (B,).
         """
         tokens_X, segments_X, valid_lens_x = inputs
         cls_X = encode_firsts(self.encoder, tokens_X, segments_X,

@@ -4,7 +4,7 @@ import random
 
 import numpy as onp
 
-from d2lbert.bert_dataset import Batch
+from d2lbert.texts.examples import Batch
 
 
 def random_batch(rng, lens, weights, T, V):

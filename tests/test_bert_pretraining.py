@@ -11,11 +11,11 @@ from batches import random_batch
 
 import d2lbert as d2l
 from d2lbert import bert_pretraining, hub, kernels, progress
-from d2lbert.bert_dataset import Batch
 from d2lbert.bert_pretraining import _page_losses
 from d2lbert.kernels import draw, ops
 from d2lbert.machine.backend import autograd, gluon, init, mx, np, npx
 from d2lbert.text import RESERVED
+from d2lbert.texts.examples import Batch
 
 V, H, F, N, MAX_LEN = 40, 8, 12, 2, 12
 LOSS = gluon.loss.SoftmaxCELoss()

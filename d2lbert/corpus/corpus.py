@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 import numpy as onp
 
-from d2lbert.bert_dataset import MIN_FREQ
 from d2lbert.corpus import (
     sentence_runs,
     splitters,
@@ -27,7 +26,11 @@ from d2lbert.pretrained.tokenizers.vocabulary import PieceVocab
 from d2lbert.progress import bar
 from d2lbert.text import RESERVED, UNK, Vocab
 from d2lbert.texts import text_sources
-from d2lbert.texts.numbered_text import falling_types, shuffled_paragraphs
+from d2lbert.texts.numbered_text import (
+    MIN_FREQ,
+    falling_types,
+    shuffled_paragraphs,
+)
 
 # To be raised when other examples are drawn from the same files
 DRAWS = 2

@@ -11,7 +11,7 @@ from d2lbert.corpus.word_types import WordTypes, counted, looked_up, spread
 from d2lbert.machine.threads import in_order
 from d2lbert.progress import bar
 from d2lbert.text import RESERVED, UNK, UNK_ID
-from d2lbert.texts.numbered_text import BLOCK_WORDS, stretched
+from d2lbert.texts.numbered_text import BLOCK_WORDS, concat_ranges
 from d2lbert.texts.words import line_ends
 
 # Bytes before a cut text's numbers, so that their file can become a .npy
@@ -241,7 +241,7 @@ def build_vocab(cut, train, valid, min_freq, max_vocab):
     if max_vocab is not None:
         falling = falling[:max_vocab - len(reserved)]
     table[falling] = onp.arange(len(reserved), len(reserved) + len(falling))
-    lines = onp.frombuffer(text, 'uint8')[stretched(
+    lines = onp.frombuffer(text, 'uint8')[concat_ranges(
         feeds[falling] + 1, onp.diff(feeds)[falling])]
     return (''.join(f'{token}\n' for token in reserved).encode()
             + lines.tobytes(),

@@ -1,24 +1,26 @@
-"""Rows filled with runs of sentences, as the published BERT draws them."""
+"""Pairs of runs of sentences that fill a row, as in the published BERT."""
 import bisect
 
 import numpy as onp
 
-# Runs that are looked at for one that is as long; see _run_like
+from d2lbert.texts.token_rows import truncate_pair
+
+# Random runs among which `_run_like` chooses
 TRIES = 16
 
 
 def draw_runs(text, order, max_len, rng, swap=False):
-    """Pairs of runs of sentences that come close to max_len together.
+    """Draw pairs of runs of sentences whose length is close to max_len.
 
-    text: a `StoredText`; order: the paragraphs to take, as they come. Returns
-    spans (N, 4) int64 and is_next (N,) bool, as `bert_dataset.mask_pairs`
-    takes them.
+    text: a `StoredText`; order: the paragraphs to use, in this order.
+    Returns spans (N, 4) int64 and is_next (N,) bool, the arguments of
+    `examples.mask_pairs`.
 
-    As in the published BERT: sentences are taken until the next one would
-    not fit, and parted at random; if the second text is replaced, its
-    sentences come again. The last run of a paragraph goes on into the
-    article's next one. swap: none is replaced; the two texts of half of the
-    pairs change places, as in the published ALBERT.
+    As in the published BERT, sentences are taken until the next one does
+    not fit, and split at random. If the second run is replaced, its
+    sentences are used again. The last run of a paragraph continues in the
+    next paragraph of the article. swap: swap the two runs of half of the
+    pairs in place of replacing the second, as in the published ALBERT.
     """
     spans, is_next = [], []
     for q in order.tolist():
@@ -38,7 +40,7 @@ def draw_runs(text, order, max_len, rng, swap=False):
                 second = _run_like(
                     text, second, max_len - 3 - (ends[b] - ends[a]), max_len,
                     rng)
-            # Behind the change of places, or what is cut would tell of it
+            # After swapping, or the truncation would reveal the swap
             spans.append(_cut_to_fit(*first, *second, max_len - 3))
             is_next.append(follows)
             a = stop if follows or swap else b
@@ -47,10 +49,10 @@ def draw_runs(text, order, max_len, rng, swap=False):
 
 
 def _ends(text, begin, end, q, max_len):
-    """Where sentences begin, and the last of them ends.
+    """The first words of sentences, and the end of the last sentence.
 
-    They are sentences begin to end - 1, of paragraph q, and as many of
-    those that follow in the article as can be of use.
+    These are sentences begin to end - 1, of paragraph q, and at most max_len
+    sentences after them in the article.
     """
     k = onp.searchsorted(text.articles, q, 'right')
     if k < len(text.articles):
@@ -63,9 +65,9 @@ def _ends(text, begin, end, q, max_len):
 def _run_like(text, span, room, max_len, rng):
     """A random run of sentences, about as long as `span`.
 
-    Otherwise its length would tell that it does not follow. So would a cut:
-    it has no more than `room` words, unless `span` has, or none of TRIES
-    runs is so short.
+    Another length would reveal that the run does not follow, and so would a
+    truncation. So it has at most `room` words, unless `span` has more or all
+    of TRIES runs are longer.
     """
     wanted = span[1] - span[0]
     room = max(room, wanted)
@@ -75,7 +77,7 @@ def _run_like(text, span, room, max_len, rng):
         begin, end = text.paragraphs[q:q + 2].tolist()
         begin += int(rng.random() * (end - begin))
         ends = _ends(text, begin, begin + 1, q, max_len)
-        # The last end that is not beyond `wanted`, or the one after it
+        # The last end within `wanted` words, or the next end
         stop = max(1, bisect.bisect_right(ends, ends[0] + wanted) - 1)
         for last in ends[stop:stop + 2]:
             length = last - ends[0]
@@ -88,11 +90,10 @@ def _run_like(text, span, room, max_len, rng):
 
 
 def _cut_to_fit(begin_a, end_a, begin_b, end_b, room):
-    """Two spans of words, cut to `room` words where they part.
+    """Truncate two spans of words to `room` words, the longer one first.
 
-    The longer one loses first; the words where they meet stay.
+    The first span loses words at its begin, the second at its end.
     """
-    len_a, len_b = end_a - begin_a, end_b - begin_b
-    len_a = min(len_a, max(room - len_b, room // 2))
-    len_b = min(len_b, room - len_a)
+    len_a, len_b = truncate_pair(end_a - begin_a, end_b - begin_b, room,
+                                 odd_to_first=False)
     return end_a - len_a, end_a, begin_b, begin_b + len_b

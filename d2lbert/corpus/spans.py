@@ -1,4 +1,4 @@
-"""Words hidden in rows of one text: one by one, or in spans.
+"""Rows of one text with masked tokens: single ones, words, or spans.
 
 N rows, T tokens (max_len), P predictions, V vocabulary.
 """
@@ -9,138 +9,136 @@ from typing import Any, NamedTuple
 
 import numpy as onp
 
-from d2lbert.bert_dataset import MASK_SHARE
 from d2lbert.kernels import draw
+from d2lbert.texts.examples import MASK_SHARE
 
-# Where words come in pieces, a span has so many tokens more than words, at
-# most; words of more pieces than that are never hidden
+# In a text of word pieces a span has at most this many tokens more than
+# words; words of more pieces are never masked
 MORE_PIECES = 20
 
-# Shares are counted in millionths: sums of whole numbers are exact
+# Shares are counted in millionths, since sums of integers are exact
 MILLION = 10 ** 6
 
 
-class Masked(NamedTuple):
-    """What one step needs of rows of one text (N of them, or B in a batch).
-    """
+class MaskedRows(NamedTuple):
+    """Rows of one text with masked tokens: N of a chunk, or a batch of B."""
 
     tokens_X: Any          # (N, T) int32
-    valid_lens_x: Any      # (N,) float32, how many of T are no padding
+    valid_lens_x: Any      # (N,) float32, the number of real tokens
     pred_positions_X: Any  # (N, P) int32, 0 pads
     mlm_weights_X: Any     # (N, P) float32, 0 keeps padding out of the loss
-    mlm_Y: Any             # (N, P) int32, the words that were there
-    left_X: Any            # (N, P) int32, the place before each one's span
-    right_X: Any           # (N, P) int32, the place behind it
+    mlm_Y: Any             # (N, P) int32, the original tokens
+    left_X: Any            # (N, P) int32, the position before the span
+    right_X: Any           # (N, P) int32, the position after the span
 
 
-class Spans(NamedTuple):
-    """What is hidden together, and replaced together."""
+class SpanMasking(NamedTuple):
+    """The tokens that are masked together, and replaced together."""
 
-    law: tuple              # the share of spans of 1, 2, ... words
-    apart: bool             # whether something must stay between two spans
-    whole: bool             # whether what is counted are words, not tokens
+    length_probs: tuple     # the probability of spans of 1, 2, ... words
+    apart: bool             # True if two spans must not touch
+    whole_words: bool       # True if words are counted, not tokens
 
-    def most(self, vocab):
-        """How many tokens a span can have."""
-        pieces = self.whole and vocab.begins_word is not None
-        return len(self.law) + MORE_PIECES * pieces
+    def max_tokens(self, vocab):
+        """The largest number of tokens of a span."""
+        pieces = self.whole_words and vocab.begins_word is not None
+        return len(self.length_probs) + MORE_PIECES * pieces
 
     def kinds(self, vocab):
-        """What each token of a `Vocab` is, as `draw.masks` takes it: (V,).
-        """
+        """The kind of each token of a `Vocab`, as for `draw.masks`: (V,)."""
         kinds = vocab.kinds
-        if kinds is None:       # words, of which <cls> may be one
+        if kinds is None:       # a text of words may contain <cls>
             kinds = onp.zeros(len(vocab), 'uint8')
             kinds[vocab[vocab.special]] = draw.FIXED
-        return kinds if self.whole else kinds & draw.FIXED
+        return kinds if self.whole_words else kinds & draw.FIXED
 
     def drawn(self, corpus, rows, parts, max_len, rng, mask_share):
-        """Rows of parts of a text with words hidden: `hide_spans`."""
-        return hide_spans(corpus, rows, parts, self, max_len, rng,
+        """`mask_spans` with this masking."""
+        return mask_spans(corpus, rows, parts, self, max_len, rng,
                           mask_share)
 
 
 def geometric(p, longest):
-    """The geometric law cut at `longest`, and scaled to sum to 1: a tuple."""
-    law = [p * (1 - p) ** k for k in range(longest)]
-    return tuple(share / sum(law) for share in law)
+    """Geometric probabilities of lengths 1 to `longest`, scaled to sum 1."""
+    probs = [p * (1 - p) ** k for k in range(longest)]
+    return tuple(prob / sum(probs) for prob in probs)
 
 
-#: Each token by itself, as in BERT and RoBERTa; or all pieces of a word.
-TOKENS = Spans((1.0,), apart=False, whole=False)
-WORDS = Spans((1.0,), apart=False, whole=True)
+#: Single tokens, as in BERT and RoBERTa, or all pieces of a word.
+SINGLE_TOKENS = SpanMasking((1.0,), apart=False, whole_words=False)
+WHOLE_WORDS = SpanMasking((1.0,), apart=False, whole_words=True)
 
-#: SpanBERT's (Joshi et al. 2020, section 3.1): 3.8 words in the mean.
-SPANS = Spans(geometric(0.2, 10), apart=True, whole=True)
+#: SpanBERT's spans (Joshi et al. 2020, section 3.1), 3.8 words on average.
+SPANBERT = SpanMasking(geometric(0.2, 10), apart=True, whole_words=True)
 
 
-def hide_spans(corpus, rows, parts, spans, max_len, rng=random,
+def mask_spans(text, rows, parts, spans, max_len, rng=random,
                mask_share=MASK_SHARE):
-    """Rows of parts of a text with some of their words hidden: `Masked`.
+    """`MaskedRows` of a `NumberedText`.
 
-    rows, parts: as `sentences.full_sentences` gives them; spans: a `Spans`.
+    rows, parts: as `full_sentences` returns them; spans: a `SpanMasking`.
 
-    mask_share of all tokens are hidden, in spans of tokens or of whole
-    words: the length of each is drawn by its law, then its place, among all
-    where so many in a row are neither hidden nor special (where there is
-    none, for one less). Of the spans, 80 % become <mask>, 10 % random
-    tokens, and 10 % stay. No span is cut to come out even: what a row hides
-    beyond its share is owed to the next one, so that lengths obey the law.
+    mask_share of all tokens are masked, in spans of tokens or of whole
+    words. The length of a span is drawn first, then its position among all
+    that are free for that length; if none is free, one word less is tried.
+    80 % of the spans become <mask>, 10 % random tokens, and 10 % stay. A
+    span is never shortened to reach the share: the next row masks fewer
+    tokens instead, so that span lengths follow their probabilities.
     """
-    vocab, share = corpus.vocab, round(mask_share * MILLION)
+    vocab, share = text.vocab, round(mask_share * MILLION)
     special, kinds = vocab[vocab.special], spans.kinds(vocab)
     choices = vocab.replacement_ids
     if choices is None:
         choices = onp.arange(len(vocab), dtype='int32')
     columns = _empty_columns(len(rows) - 1, max_len, share,
-                             spans.most(vocab), special[0])
-    types, parts = corpus.gathered(parts)
-    if not draw.can_draw(rng):
-        _hide(columns, rows.tolist(), parts.tolist(), corpus.numbers[types],
-              special, kinds, choices.tolist(), spans, spans.most(vocab),
-              share, rng)
-        return columns
-    draw.spans(rows, parts, types, corpus.numbers, (*special, len(vocab)),
-               kinds, choices, list(itertools.accumulate(spans.law)),
-               spans.most(vocab), spans.apart, share, columns, rng)
+                             spans.max_tokens(vocab), special[0])
+    types, parts = text.gathered(parts)
+    law = list(itertools.accumulate(spans.length_probs))
+    arguments = (rows, parts, types, text.numbers, (*special, len(vocab)),
+                 kinds, choices, law, spans.max_tokens(vocab), spans.apart,
+                 share, columns, rng)
+    (draw.spans if draw.can_draw(rng) else _mask_plainly)(*arguments)
     return columns
 
 
-def _empty_columns(num_rows, max_len, share, most, pad):
-    # A row begins another span while its share is not reached
-    num_preds = min(max_len - 2, -(-share * max_len // MILLION) - 1 + most)
+def _empty_columns(num_rows, max_len, share, max_tokens, pad):
+    # The last span of a row may begin just below the share
+    num_preds = min(max_len - 2,
+                    -(-share * max_len // MILLION) - 1 + max_tokens)
     shape_P = num_rows, num_preds
-    return Masked(onp.full((num_rows, max_len), pad, 'int32'),
-                  onp.zeros(num_rows, 'float32'), onp.zeros(shape_P, 'int32'),
-                  onp.zeros(shape_P, 'float32'),
-                  *(onp.zeros(shape_P, 'int32') for _ in range(3)))
+    return MaskedRows(
+        onp.full((num_rows, max_len), pad, 'int32'),
+        onp.zeros(num_rows, 'float32'), onp.zeros(shape_P, 'int32'),
+        onp.zeros(shape_P, 'float32'),
+        *(onp.zeros(shape_P, 'int32') for _ in range(3)))
 
 
-# The twin of spans.cc
+# In plain Python, for other generators and where nothing is compiled
 
-def _hide(columns, rows, parts, ids, special, kinds, choices, spans, most,
-          share, rng):
-    """Fill the columns; ids: the numbers of the words in `parts`."""
-    _, mask, cls, sep = special
-    law, owed = list(itertools.accumulate(spans.law)), 0
+def _mask_plainly(rows, parts, types, numbers, specials, kinds, choices, law,
+                  max_tokens, apart, share, columns, rng):
+    """`draw.spans` in Python. law: cumulative length probabilities."""
+    _, mask, cls, sep, _ = specials
+    ids, rows, parts = numbers[types], rows.tolist(), parts.tolist()
+    choices, missing = choices.tolist(), 0      # millionths of a token
     for row, (first, last) in enumerate(zip(rows, rows[1:])):
         tokens = [cls]
         for begin, end in parts[first:last]:
             tokens += [*ids[begin:end].tolist(), sep]
         units, preds = _units(tokens, kinds), []
         free = [_run(units, k, len(law)) for k in range(len(units))]
-        owed += share * len(tokens)
-        while owed > 0:
+        missing += share * len(tokens)
+        while missing > 0:
             wanted = 1
             if len(law) > 1:
                 wanted = 1 + bisect.bisect_right(law, rng.random(), 0,
                                                  len(law) - 1)
-            span = _take(units, free, wanted, most, spans.apart, rng)
+            span = _take(units, free, wanted, max_tokens, apart, rng)
             if span is None:
-                owed = 0
+                missing = 0
                 break
             begin, end = span
-            owed -= MILLION * (end - begin)
+            missing -= MILLION * (end - begin)
             is_masked = rng.random() < 0.8
             is_random = not is_masked and rng.random() >= 0.5
             for i in range(begin, end):
@@ -156,7 +154,7 @@ def _hide(columns, rows, parts, ids, special, kinds, choices, spans, most,
 
 
 def _units(tokens, kinds):
-    """Where words begin and end in a row, a list of pairs."""
+    """(begin, end) of each word of a row that may be masked, a list."""
     units = []
     for i, kind in enumerate(kinds[tokens].tolist()):
         if kind & draw.FIXED:
@@ -169,7 +167,7 @@ def _units(tokens, kinds):
 
 
 def _run(units, k, longest):
-    """How many words from k on stand next to each other, at most longest."""
+    """The number of adjacent words from word k on, at most `longest`."""
     count = 1
     while (count < longest and k + count < len(units)
            and units[k + count - 1][1] == units[k + count][0]):
@@ -177,12 +175,15 @@ def _run(units, k, longest):
     return count
 
 
-def _take(units, free, wanted, most, apart, rng):
-    """A random span of `wanted` words, or of as many as there are; or None.
+def _take(units, free, wanted, max_tokens, apart, rng):
+    """A random free span of `wanted` words or of fewer: (begin, end).
+
+    free: for each word the number of free words from it on; updated. None
+    if no word is free.
     """
     for length in range(wanted, 0, -1):
         fitting = [k for k in range(len(units)) if free[k] >= length
-                   and units[k + length - 1][1] - units[k][0] <= most]
+                   and units[k + length - 1][1] - units[k][0] <= max_tokens]
         if fitting:
             break
     else:

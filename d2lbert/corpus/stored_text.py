@@ -1,50 +1,65 @@
-"""A text on disk, of any size, and the batches that are drawn from it.
+"""A text of any size on disk, and the batches that are drawn from it.
 
-It is mapped into memory, and its examples are drawn a chunk at a time. What
-grows with the text is on disk, but for 4 bytes a paragraph (in what order an
-epoch goes through them).
+The text is mapped into memory, and its examples are drawn a chunk at a time.
+All data that grows with the text is on disk, except 4 bytes a paragraph for
+the order of an epoch.
 
-B batch, N examples of a chunk, T tokens (max_len).
+N examples of a chunk, T tokens (max_len).
 """
-import hashlib
 import itertools
 import mmap
 import os
 import random
 import weakref
+from typing import Any, NamedTuple
 
 import numpy as onp
 
-from d2lbert.bert_dataset import (
+from d2lbert.corpus.full_sentences import full_sentences
+from d2lbert.corpus.sentence_runs import draw_runs
+from d2lbert.texts.examples import (
     MASK_SHARE,
-    _check_batch_size,
-    _check_max_len,
+    check_batch_size,
+    check_max_len,
     draw_examples,
     mask_pairs,
     no_pair_fits,
 )
-from d2lbert.corpus.full_sentences import full_sentences
-from d2lbert.corpus.sentence_runs import draw_runs
-from d2lbert.texts.numbered_text import Corpus, shuffled_paragraphs
+from d2lbert.texts.numbered_text import NumberedText, shuffled_paragraphs
+from d2lbert.texts.seeds import derive_bits, derive_shuffler
 
-# An epoch of no more pairs times max_len than this is one chunk. The columns
-# of a chunk take about 10 bytes for each, 80 MB in all
+# An epoch is one chunk up to this number of pairs times max_len. Its columns
+# take about 10 bytes for each, 80 MB in all
 CHUNK_PLACES = 1 << 23
 
 
-class StoredText(Corpus):
-    """A `Corpus` in files, from which batches are drawn.
+class _Drawing(NamedTuple):
+    """The arguments of `StoredText.batches` that examples depend on."""
+
+    seed: int
+    epoch: int
+    dynamic: bool
+    max_len: int
+    mask_share: float
+    fill: bool
+    whole_words: bool
+    swap: bool
+    spans: Any
+
+
+class StoredText(NumberedText):
+    """A `NumberedText` in files, from which batches are drawn.
 
     numbers (types,) int32: the number in `vocab` of each number in the
-    files. Article k begins with paragraph articles[k]. source: what errors
-    call the text.
+    files. Article k begins with paragraph articles[k]. source: the name of
+    the text in error messages.
     """
 
     def __init__(self, folder, numbers, vocab, source):
         mapped = [onp.load(folder / f'{name}.npy', mmap_mode='r') for name in
                   ('ids', 'sentences', 'paragraphs', 'articles')]
         self._maps = [array._mmap for array in mapped]
-        # Where the first word stands in the file
+        # The byte at which the first word begins in the file
         self._offset = mapped[0].offset
         self._file = open(folder / 'ids.npy', 'rb')
         weakref.finalize(self, self._file.close)
@@ -67,9 +82,9 @@ class StoredText(Corpus):
         return types, onp.stack([ends - lengths, ends], 1).reshape(spans.shape)
 
     def _read(self, begins, ends):
-        """The types of words from each begin to its end, in a row.
+        """The types of the words of several ranges, one after another.
 
-        Not by way of the map: each place touched there may map megabytes.
+        Read from the file: a page touched in the map may map megabytes.
         """
         size = self.types.itemsize
         lengths = [(end - begin) * size for begin, end in zip(begins, ends)]
@@ -82,17 +97,17 @@ class StoredText(Corpus):
         return onp.frombuffer(data, self.types.dtype)
 
     def release(self):
-        """Let go of the pages that were read: the system still has them.
+        """Unmap the pages that were read; they stay in the system's cache.
 
-        Until then they count as this process's memory, all of the file if
-        enough places in it are touched.
+        Until then they count as memory of this process, and random access
+        may touch the whole file.
         """
         for mapped in self._maps:
             if hasattr(mmap, 'MADV_DONTNEED'):
                 mapped.madvise(mmap.MADV_DONTNEED)
 
     def num_chunks(self, max_len, spans=None):
-        """How many pieces an epoch is drawn in."""
+        """The number of chunks of an epoch."""
         if spans is not None:
             return max(1, -(-self.num_words // CHUNK_PLACES))
         return -(-self.num_paragraphs // self._chunk_paragraphs(max_len))
@@ -108,146 +123,133 @@ class StoredText(Corpus):
                 whole_words=False, spans=None, swap=False):
         """One epoch: yields (position, Batch of NumPy arrays).
 
-        position (chunk, index) is where the batch after this one stands;
-        given as `start` it gives the rest of the epoch to the last bit.
-        Everything follows from the arguments and the text. The paragraphs,
-        in a new order, are taken a chunk at a time (a text as small as
-        WikiText-2 at once); the examples of a chunk are shuffled, and its
-        last batch may be smaller.
+        position is (chunk, index), the start of the batch after this one;
+        passed as `start` it gives the rest of the epoch to the last bit. The
+        batches depend only on the arguments and on the text. The paragraphs
+        are shuffled and processed a chunk at a time; a text of the size of
+        WikiText-2 is one chunk. The examples of a chunk are shuffled, and
+        its last batch may be smaller.
 
-        Examples follow the book: each sentence with its neighbour or, in
-        half of the cases, with a random sentence of a random paragraph, left
-        out if longer than max_len; mask_share of the tokens hidden. Of a
-        text that is one chunk, and not dynamic, they are in all epochs those
-        of `load_data` with `random` and NumPy seeded with `seed`.
-        fill: instead, both texts are runs of sentences that come close to
-        max_len together; only a pair of sentences that is longer is cut.
-        swap: in no pair is anything replaced; the two texts of half of them
-        change places, and nsp_y is 1 where they stand in order.
-        spans: instead, rows are full sentences of one text, with words
-        hidden as this `spans.Spans` says, and batches `spans.Masked`; or
-        made noisy by a `noise.Noise`, and batches `noise.Noised`. The
-        chunks, parts of the text as it stands, come in a new order.
-        dynamic: new partners and masks each epoch; without it the examples
-        are those of every epoch, and only their order is new.
-        whole_words: of a text in word pieces, hide all pieces of a word or
-        none.
-        Raises ValueError if not one pair fits.
+        By default examples are the book's. Each sentence is paired with its
+        neighbour or, in half of the cases, with a random sentence of a
+        random paragraph. Pairs longer than max_len are dropped, and
+        mask_share of the tokens are masked. If the text is one chunk and
+        not dynamic, every epoch has the examples of `load_data` with
+        `random` and NumPy seeded with `seed`.
+
+        fill: both texts are runs of sentences whose length comes close to
+        max_len; only a pair of single sentences that is too long is
+        truncated. swap: half of the pairs are swapped in place of getting a
+        random second text; nsp_y is 1 for a pair in order. whole_words: mask
+        all pieces of a word or none.
+        spans: rows are full sentences of one text, in place of pairs. With a
+        `SpanMasking` batches are `MaskedRows`, with a `Noise` they are
+        `NoisyRows`. The chunks are parts of the unshuffled text, in a new
+        order.
+        dynamic: draw new pairs and masks in each epoch; otherwise only the
+        order of the examples is new. Raises ValueError if no pair fits.
         """
-        _check_batch_size(batch_size)
-        _check_max_len(max_len)
+        check_batch_size(batch_size)
+        check_max_len(max_len)
         if not 0 < mask_share < 1:
-            raise ValueError(f'mask_share={mask_share} is no share: it must '
-                             'lie between 0 and 1')
-        chunk, index = start
+            raise ValueError(f'mask_share={mask_share} must be between 0 and '
+                             '1')
+        first_chunk, first_index = start
         num_chunks = self.num_chunks(max_len, spans)
-        if not (0 <= chunk <= num_chunks and 0 <= index):
+        if not (0 <= first_chunk <= num_chunks and 0 <= first_index):
             raise ValueError(
                 f'start={tuple(start)} lies outside of {self.source}, which '
                 f'has {num_chunks} chunks: it belongs to another text')
-        return self._batches(batch_size, max_len, int(seed), int(epoch),
-                             chunk, index, dynamic, mask_share, fill,
-                             whole_words, spans, swap)
+        return self._batches(batch_size, first_chunk, first_index, _Drawing(
+            int(seed), int(epoch), dynamic, max_len, mask_share, fill,
+            whole_words, swap, spans))
 
-    def _batches(self, batch_size, max_len, seed, epoch, first_chunk,
-                 first_index, dynamic, mask_share, fill, whole_words, spans,
-                 swap):
-        num_chunks = self.num_chunks(max_len, spans)
-        chunks = onp.arange(num_chunks)
-        if not dynamic or spans is not None:
-            _shuffler('chunks', seed, epoch).shuffle(chunks)
-        # Static examples are those of epoch 0, whichever it is
-        drawn = epoch if dynamic else 0
-        rng = _drawer(seed, drawn, 0)
-        paragraphs = None
-        if spans is None:
-            paragraphs = shuffled_paragraphs(self.num_paragraphs, rng)
-        nothing = (first_chunk, first_index) == (0, 0)
-        for place in range(first_chunk, num_chunks):
-            chunk = int(chunks[place])
-            columns = None      # its memory is needed for the next ones
-            drawer = _drawer(seed, drawn, chunk) if chunk else rng
-            if spans is None:
-                columns = self._examples(paragraphs, chunk, max_len,
-                                         mask_share, fill, whole_words,
-                                         drawer, swap)
-            else:
-                columns = self._rows(chunk, num_chunks, max_len, mask_share,
-                                     spans, drawer)
-            order = _row_order(len(columns[0]), seed, drawn, epoch, chunk)
+    def _batches(self, batch_size, chunk, first_index, drawing):
+        is_empty = (chunk, first_index) == (0, 0)
+        for columns, order in self._chunks(chunk, drawing):
             num_batches = -(-len(order) // batch_size)
             if first_index > max(0, num_batches - 1):
                 raise ValueError(
-                    f'start={(place, first_index)} lies outside of '
-                    f'{self.source}: chunk {place} has {num_batches} batches '
+                    f'start={(chunk, first_index)} lies outside of '
+                    f'{self.source}: chunk {chunk} has {num_batches} batches '
                     f'of {batch_size}, so it belongs to another text or '
                     'another batch size')
             for index in range(first_index, num_batches):
-                nothing = False
+                is_empty = False
                 rows = order[index * batch_size:(index + 1) * batch_size]
-                yield ((place, index + 1) if index + 1 < num_batches
-                       else (place + 1, 0)), type(columns)(*(
+                yield ((chunk, index + 1) if index + 1 < num_batches
+                       else (chunk + 1, 0)), type(columns)(*(
                            column[rows] for column in columns))
-            first_index = 0
-        if nothing:
-            raise ValueError(f'{self.source}: {no_pair_fits(max_len)}')
+            chunk, first_index = chunk + 1, 0
+            columns = None      # the next chunk needs its memory
+        if is_empty:
+            raise ValueError(
+                f'{self.source}: {no_pair_fits(drawing.max_len)}')
 
-    def _examples(self, paragraphs, chunk, max_len, mask_share, fill,
-                  whole_words, rng, swap):
+    def _chunks(self, first_chunk, drawing):
+        """(columns, order of their rows) of each chunk of an epoch."""
+        seed, epoch, spans = drawing.seed, drawing.epoch, drawing.spans
+        num_chunks = self.num_chunks(drawing.max_len, spans)
+        chunks = onp.arange(num_chunks)
+        if not drawing.dynamic or spans is not None:
+            derive_shuffler('chunks', seed, epoch).shuffle(chunks)
+        # Static examples are those of epoch 0
+        drawn = epoch if drawing.dynamic else 0
+        rng, paragraphs = _generator(seed, drawn, 0), None
+        if spans is None:
+            paragraphs = shuffled_paragraphs(self.num_paragraphs, rng)
+        for chunk in chunks[first_chunk:].tolist():
+            drawer = _generator(seed, drawn, chunk) if chunk else rng
+            if spans is None:
+                columns = self._examples(paragraphs, chunk, drawer, drawing)
+            else:
+                columns = self._rows(chunk, num_chunks, drawer, drawing)
+            self.release()
+            yield columns, _row_order(len(columns[0]), seed, drawn, epoch,
+                                      chunk)
+            columns = None      # the next chunk needs its memory
+
+    def _examples(self, paragraphs, chunk, rng, drawing):
         """All examples of a chunk, a `Batch` of columns."""
+        max_len, mask_share = drawing.max_len, drawing.mask_share
         size = self._chunk_paragraphs(max_len)
         first = chunk * size
         last = min(first + size, len(paragraphs))
-        if fill:
-            columns = mask_pairs(
-                self, *draw_runs(self, paragraphs[first:last], max_len, rng,
-                                 swap),
-                max_len, rng, mask_share, whole_words)
-        else:
-            columns = draw_examples(self, paragraphs, max_len, rng,
-                                    mask_share, first, last, whole_words,
-                                    swap)
-        self.release()
-        return columns
+        if drawing.fill:
+            runs = draw_runs(self, paragraphs[first:last], max_len, rng,
+                             drawing.swap)
+            return mask_pairs(self, *runs, max_len, rng, mask_share,
+                              drawing.whole_words)
+        return draw_examples(self, paragraphs, max_len, rng, mask_share,
+                             first, last, drawing.whole_words, drawing.swap)
 
-    def _rows(self, chunk, num_chunks, max_len, mask_share, spans, rng):
+    def _rows(self, chunk, num_chunks, rng, drawing):
         """All rows of full sentences of a chunk, as columns."""
-        rows, parts = full_sentences(self, chunk, num_chunks, max_len, rng)
-        columns = spans.drawn(self, rows, parts, max_len, rng, mask_share)
-        self.release()
-        return columns
+        rows, parts = full_sentences(self, chunk, num_chunks,
+                                     drawing.max_len, rng)
+        return drawing.spans.drawn(self, rows, parts, drawing.max_len, rng,
+                                   drawing.mask_share)
 
 
-# Random numbers that can be had from any place on
+# Random numbers for any chunk, without those of the chunks before it
 
-def _drawer(seed, epoch, chunk):
-    """What draws a chunk; the first of all as after random.seed(seed)."""
+def _generator(seed, epoch, chunk):
+    """The generator of a chunk; the first is the book's random.seed(seed)."""
     if not (epoch or chunk):
         return random.Random(seed)
     return random.Random(int.from_bytes(
-        _digest('examples', seed, epoch, chunk), 'little'))
+        derive_bits('examples', seed, epoch, chunk), 'little'))
 
 
 def _row_order(num_rows, seed, drawn, epoch, chunk):
     """The order of a chunk's rows in an epoch: (num_rows,) int64.
 
-    Rows that stay the same are shuffled once more each epoch, as NumPy does
-    after np.random.seed(seed).
+    Rows that are the same in each epoch are shuffled once more per epoch, as
+    NumPy shuffles them after np.random.seed(seed).
     """
-    rng = (_shuffler('rows', seed, drawn, chunk) if drawn or chunk
+    rng = (derive_shuffler('rows', seed, drawn, chunk) if drawn or chunk
            else onp.random.RandomState(seed % 2 ** 32))
     for _ in range(drawn, epoch + 1):
         order = onp.arange(num_rows)
         rng.shuffle(order)
     return order
-
-
-def _shuffler(*what):
-    """A RandomState, whose numbers NumPy promises never to change."""
-    return onp.random.RandomState(
-        onp.frombuffer(_digest(*what), '<u4').astype('uint32'))
-
-
-def _digest(*what):
-    """256 random bits that follow from what they are for."""
-    return hashlib.sha256(repr(what).encode()).digest()

@@ -1,25 +1,24 @@
-"""What tokens are about, from the paragraphs in which they stand."""
+"""Latent semantic analysis: token vectors from shared paragraphs."""
 import numpy as onp
 
 from d2lbert.machine.backend import mx
 
-# Words that are looked at: paragraphs from all over a longer text
+# Words to analyze; of a longer text, paragraphs spread over all of it
 MOST_WORDS = 1 << 22
 
-# Columns beyond those asked for, and how often the matrix is gone through,
-# so that those asked for come out right (Halko et al. 2011)
+# Additional columns and passes over the matrix that make the randomized
+# decomposition precise (Halko et al. 2011)
 MORE, PASSES = 16, 3
 
 
 def topics(text, size):
     """Latent semantic analysis of a text: (tokens, vectors).
 
-    text: a `Corpus`. tokens (n,) int64: those that are about something, which
-    stand in some paragraphs and not in others, and of these not the one for
-    all unknown words; vectors (n, size) float32: of
-    length 1, near those of tokens in paragraphs about the same (Deerwester et
-    al. 1990, "Indexing by Latent Semantic Analysis"), with zeros behind them
-    where the text has too few words or paragraphs for so many numbers.
+    text: a `NumberedText`. tokens (n,) int64: all known tokens that occur in
+    some paragraphs and not in all. vectors (n, size) float32, of length 1:
+    tokens of paragraphs on the same topic have similar vectors. Trailing
+    columns are zero if the text has too few words or paragraphs.
+    Deerwester et al. 1990, "Indexing by Latent Semantic Analysis".
     """
     paragraphs, tokens, weights = _weighted(text)
     there, columns = onp.unique(tokens, return_inverse=True)
@@ -34,7 +33,7 @@ def topics(text, size):
     for _ in range(PASSES):
         basis = _orthogonal(mx.nd.sparse.dot(matrix, mx.nd.sparse.dot(
             matrix, mx.nd.array(basis)), transpose_a=True).asnumpy())
-    # Turned so that the first columns are the strongest
+    # Rotated so that the first columns have the largest singular values
     turned = basis @ _principal(mx.nd.sparse.dot(
         matrix, mx.nd.array(basis)).asnumpy())[1][:, :wide]
     lengths = onp.linalg.norm(turned, axis=1, keepdims=True)
@@ -45,16 +44,16 @@ def topics(text, size):
 
 
 def _weighted(text):
-    """How much each token counts in each paragraph, by paragraphs.
+    """TF-IDF weights of tokens in paragraphs, sorted by paragraph.
 
-    Returns (paragraphs, tokens, weights), of which no weight is 0: the
-    logarithm of how often, times that of how rare it is among paragraphs;
-    of each paragraph of length 1.
+    Returns (paragraphs, tokens, weights), without weights of 0. A weight is
+    the logarithm of the frequency times that of the inverse paragraph
+    frequency; the weights of each paragraph are scaled to length 1.
     """
-    words = text.sentences[text.paragraphs]     # before which one begins
+    words = text.sentences[text.paragraphs]     # first of each paragraph
     chosen = onp.arange(text.num_paragraphs)
     if text.num_words > MOST_WORDS:
-        # All over the text, as many as have so many words on average
+        # Spread over the text, with MOST_WORDS words on average
         chosen = onp.unique(onp.linspace(
             0, len(chosen) - 1, max(1, len(chosen) * MOST_WORDS
                                     // text.num_words)).astype('int64'))
@@ -76,13 +75,13 @@ def _weighted(text):
 
 
 def _principal(matrix):
-    """Eigenvalues and -vectors of matrixᵀ matrix, float64, falling."""
+    """Eigenvalues and eigenvectors of matrixᵀ matrix, falling."""
     values, vectors = onp.linalg.eigh((matrix.T @ matrix).astype('float64'))
     return values[::-1], vectors[:, ::-1].astype('float32')
 
 
 def _orthogonal(matrix):
-    """Columns of length 1 at right angles that span the same, float32."""
+    """Orthonormal columns that span the same space, float32."""
     values, vectors = _principal(matrix)
     kept = values > values[0] * 1e-10
     return (matrix @ vectors[:, kept]

@@ -6,7 +6,7 @@ import numpy as onp
 from d2lbert.kernels import cut as compiled
 from d2lbert.kernels import draw
 from d2lbert.kernels.cut import Names
-from d2lbert.texts.numbered_text import stretched
+from d2lbert.texts.numbered_text import concat_ranges
 from d2lbert.texts.words import line_ends
 
 # Words that are counted at a time. When there are more, the rarer half is
@@ -54,7 +54,7 @@ def spread(table, begins, lengths, types, ends, size):
     way; and what `ends`, places among the types, are among these."""
     if draw.library() is None:
         lengths = lengths[types]
-        return (table[stretched(begins[types], lengths)],
+        return (table[concat_ranges(begins[types], lengths)],
                 onp.append(0, onp.cumsum(lengths))[ends])
     return compiled.spread(table, begins, lengths, types, ends, size)
 

@@ -6,7 +6,8 @@ from typing import Any, NamedTuple
 
 import numpy as onp
 
-from d2lbert.training.updater import mixed
+from d2lbert.texts.seeds import derive_seed
+from d2lbert.texts.token_rows import pad_rows
 
 #: Examples, and tokens of them, that are scored at once.
 TEXTS, TOKENS = 64, 1 << 12
@@ -68,17 +69,14 @@ def batch_of(inputs, chosen):
     if inputs.choice_lens is not None:
         return _batch_of_choices(inputs, chosen)
     lens = onp.array([len(inputs.tokens[k]) for k in chosen], dtype='int32')
-    shape = len(chosen), max(lens)
-    # What pads is never looked at; token 0 is in every vocabulary
-    tokens, segments = onp.zeros(shape, 'int32'), onp.zeros(shape, 'int32')
-    for row, (k, length) in enumerate(zip(chosen, lens)):
-        tokens[row, :length] = inputs.tokens[k]
-        segments[row, :length] = inputs.segments[k]
+    # Padding is never read; token 0 is in every vocabulary
+    tokens = pad_rows([inputs.tokens[k] for k in chosen])
+    segments = pad_rows([inputs.segments[k] for k in chosen])
     labels = None
     if inputs.labels is not None:
         labels = [inputs.labels[k] for k in chosen]
         if onp.ndim(labels[0]) and len({len(some) for some in labels}) > 1:
-            labels = [onp.pad(some, (0, shape[1] - len(some)),
+            labels = [onp.pad(some, (0, tokens.shape[1] - len(some)),
                               constant_values=-1) for some in labels]
         labels = onp.array(labels)
     return Batch(tokens, segments, lens, labels)
@@ -104,7 +102,7 @@ def epoch_of(lens, batch_size, bucket, *seed):
     which are then shuffled; the last ones before that may be fewer. All of
     it follows from `seed`.
     """
-    rng = onp.random.RandomState(mixed('epoch', *seed))
+    rng = onp.random.RandomState(derive_seed('epoch', *seed))
     order = rng.permutation(len(lens))
     batches = []
     for begin in range(0, len(order), bucket * batch_size):

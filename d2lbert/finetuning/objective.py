@@ -4,7 +4,6 @@ import math
 from collections import namedtuple
 from pathlib import Path
 
-from d2lbert.devices import shards
 from d2lbert.finetuning import metrics, saved_runs
 from d2lbert.finetuning.batches import batch_of, epoch_of
 from d2lbert.finetuning.datasets import folder_of, pretrained_model, read_part
@@ -16,6 +15,7 @@ from d2lbert.finetuning.tasks.tables import shown
 from d2lbert.machine.backend import mx
 from d2lbert.machine.files import read_json
 from d2lbert.machine.hardware import require_memory
+from d2lbert.nn.shards import shards
 from d2lbert.pretrained.families.family import family_of
 from d2lbert.training.best_weights import best_step
 from d2lbert.training.saved_runs import RunError

@@ -163,7 +163,7 @@ def spans(rows, parts, types, numbers, specials, kinds, choices, law, most,
     `masks`; law (longest,) float64: the share of spans of up to so many
     words; most: tokens of a span at most; apart: whether spans must not
     touch; share: of a million tokens, so many are hidden; columns: those of
-    `corpus.spans.Masked`.
+    `corpus.spans.MaskedRows`.
     """
     types = onp.ascontiguousarray(types)
     with _state_of(rng) as state:

@@ -54,7 +54,7 @@ class Denoise(Generative):
         return bart
 
     def batches(self, epoch, start):
-        """One epoch of training: (position, `Noised` of NumPy arrays)."""
+        """One epoch of training: (position, `NoisyRows` of NumPy arrays)."""
         s = self.settings
         return self.text.train.batches(
             s['batch_size'], s['max_len'], seed=s['seed'], epoch=epoch,

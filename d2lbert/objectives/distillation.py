@@ -4,12 +4,12 @@ R rows without padding (see `packing`), S hidden words, H hiddens, V
 vocabulary.
 """
 
-from d2lbert.devices import shards
 from d2lbert.kernels import ops
 from d2lbert.machine import workers
 from d2lbert.machine.backend import autograd, np
 from d2lbert.machine.terminal import warn
 from d2lbert.nn.masked_tokens import MaskedTokens
+from d2lbert.nn.shards import shards
 from d2lbert.pretrained.families.config import OTHERWISE
 
 

@@ -2,11 +2,11 @@
 import math
 from typing import NamedTuple
 
-from d2lbert.devices import shards
 from d2lbert.machine.backend import autograd, np, npx
 from d2lbert.nn import packed
 from d2lbert.nn.checks import on_device
 from d2lbert.nn.masked_tokens import MaskedTokens
+from d2lbert.nn.shards import shards
 from d2lbert.progress import Accumulator
 from d2lbert.text import UNK_ID
 

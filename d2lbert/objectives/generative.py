@@ -2,9 +2,9 @@
 
 M predicted tokens, H hiddens, V vocabulary.
 """
-from d2lbert.devices import shards
 from d2lbert.machine.backend import autograd, np
 from d2lbert.nn.checks import on_device
+from d2lbert.nn.shards import shards
 from d2lbert.objectives.figures import mlm_figures, mlm_sums
 from d2lbert.objectives.mlm import MLM
 from d2lbert.progress import Accumulator

@@ -6,10 +6,10 @@ from typing import NamedTuple
 
 import numpy as onp
 
-from d2lbert.corpus.spans import SPANS, TOKENS, WORDS
-from d2lbert.devices import shards
+from d2lbert.corpus.spans import SINGLE_TOKENS, SPANBERT, WHOLE_WORDS
 from d2lbert.machine.backend import autograd, np
 from d2lbert.nn.masked_tokens import MaskedTokens
+from d2lbert.nn.shards import shards
 from d2lbert.objectives.figures import loss_and_accuracy, mlm_figures, mlm_sums
 from d2lbert.objectives.mlm_nsp import (
     MLMAndNSP,
@@ -56,7 +56,7 @@ class MLM(MLMAndNSP):
     unit = 'sequences'
     Figures = MLMFigures
     drawn = 'mlm_loss',
-    spans = TOKENS
+    spans = SINGLE_TOKENS
 
     @classmethod
     def trained(cls, bert):
@@ -68,10 +68,10 @@ class MLM(MLMAndNSP):
         return bert
 
     def batches(self, epoch, start):
-        """One epoch of training: (position, `Masked` of NumPy arrays)."""
+        """One epoch of training: (position, `MaskedRows` of NumPy arrays)."""
         s, spans = self.settings, self.spans
-        if spans == TOKENS and s['whole_word_masking']:
-            spans = WORDS
+        if spans == SINGLE_TOKENS and s['whole_word_masking']:
+            spans = WHOLE_WORDS
         return self.text.train.batches(
             s['batch_size'], s['max_len'], seed=s['seed'], epoch=epoch,
             start=start, dynamic=s['dynamic'], mask_share=s['mask_share'],
@@ -147,7 +147,7 @@ class MLMAndSBO(MLM):
     losses, weights = ('mlm', 'sbo'), (1, 1)
     Figures = SpanFigures
     drawn = 'mlm_loss', 'sbo_loss'
-    spans = SPANS
+    spans = SPANBERT
 
     @classmethod
     def trained(cls, bert):

@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 from d2lbert import hub
 from d2lbert.corpus.corpus import open_corpus
-from d2lbert.devices import shards
 from d2lbert.machine.hardware import require_memory
 from d2lbert.nn.layers import cross_entropy
 from d2lbert.nn.masked_tokens import MaskedTokens
+from d2lbert.nn.shards import shards
 from d2lbert.nn.steps import summary
 from d2lbert.objectives.figures import Figures, evaluate
 from d2lbert.objectives.initializers import initialize

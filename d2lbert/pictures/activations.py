@@ -7,6 +7,7 @@ import numpy as onp
 from d2lbert.attention import DotProductAttention, keep_attention
 from d2lbert.machine.backend import autograd
 from d2lbert.nn.checks import on_device
+from d2lbert.texts.token_rows import pad_rows
 
 #: Tokens of the texts that go through the net together.
 TOKENS = 1 << 12
@@ -89,13 +90,9 @@ def _batches(encoded, pad_id):
 
 
 def _padded(encoded, some, pad_id):
-    lens = [len(encoded[k].ids) for k in some]
-    ids = onp.full((len(some), max(lens)), pad_id, 'int32')
-    segments = onp.zeros_like(ids)
-    for b, k in enumerate(some):
-        ids[b, :lens[b]] = encoded[k].ids
-        segments[b, :lens[b]] = encoded[k].segments
-    return some, ids, segments, lens
+    ids = pad_rows([encoded[k].ids for k in some], pad_id)
+    segments = pad_rows([encoded[k].segments for k in some])
+    return some, ids, segments, [len(encoded[k].ids) for k in some]
 
 
 def _rows(batches, state):

@@ -14,6 +14,7 @@ from d2lbert.nn import packed
 from d2lbert.pretrained.pooling import Pooling, chosen_pooling
 from d2lbert.pretrained.unknown_words import UnknownWords
 from d2lbert.progress import bar, in_notebook
+from d2lbert.texts.token_rows import pad_rows
 
 #: Texts that are sorted by length together, those that the tokenizer is given
 #: at once, and tokens that go through the net at once where nobody says how
@@ -338,11 +339,8 @@ class TextEncoder:
     def _begun(self, batch):
         """The rows of a batch, which the net may still be computing."""
         lens = [len(one.ids) for one in batch]
-        ids = onp.full((len(batch), max(lens)), self.tokenizer.pad_id,
-                       'int32')
-        segments = onp.zeros_like(ids)
-        for b, one in enumerate(batch):
-            ids[b, :lens[b]], segments[b, :lens[b]] = one.ids, one.segments
+        ids = pad_rows([one.ids for one in batch], self.tokenizer.pad_id)
+        segments = pad_rows([one.segments for one in batch])
         with autograd.pause():
             encoded = packed.encode(self.net, ids, segments, lens,
                                     layer=self.layer)

@@ -17,6 +17,7 @@ from d2lbert.nn.checks import on_device
 from d2lbert.pretrained.encoding import text_bar
 from d2lbert.pretrained.families.bart import Caches, read
 from d2lbert.pretrained.families.config import GENERATED, generation_of_run
+from d2lbert.texts.token_rows import pad_rows
 
 #: Texts that are worked on together.
 TEXTS = 16
@@ -200,9 +201,7 @@ def generated_ids(net, texts, how, use_cache=True, pad_id=0):
     """What is said to texts, lists of ids: lists of ids, from start_id on.
     """
     lens = onp.array(list(map(len, texts)), 'int32')
-    ids = onp.full((len(texts), lens.max()), pad_id, 'int32')
-    for row, text in zip(ids, texts):
-        row[:len(text)] = text
+    ids = pad_rows(texts, pad_id)
     searches = [(Greedy if how.num_beams == 1 else Beams)(how)
                 for _ in texts]
     with autograd.pause():

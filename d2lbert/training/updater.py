@@ -1,11 +1,10 @@
 """From the gradients of a batch's parts to new weights."""
-import hashlib
-
 import numpy as onp
 
-from d2lbert.devices import part_of, wait_for_step_before
 from d2lbert.machine.backend import autograd, gluon, mx, np
+from d2lbert.nn.shards import part_of, wait_for_step_before
 from d2lbert.nn.steps import no_gradient
+from d2lbert.texts.seeds import derive_seed
 from d2lbert.training import optimizer  # noqa: F401  (registers 'adamw')
 from d2lbert.training.saved_runs import RunError
 
@@ -100,7 +99,7 @@ class Updater:
         # 16 bits a number, which float32 holds exactly; as many numbers as
         # are exchanged under this key later on
         mine = np.zeros(size, dtype='float32')
-        mine[:2] = np.array(divmod(mixed(self.settings,
+        mine[:2] = np.array(divmod(derive_seed(self.settings,
                                          self.objective.recorded), 1 << 16))
         first = np.zeros_like(mine)
         store.broadcast(key, mine, first)
@@ -120,10 +119,4 @@ class Updater:
 
 def seed_dropout(*what):
     """Let dropout depend on what this is for, not on what came before."""
-    mx.random.seed(mixed(*what))
-
-
-def mixed(*what):
-    """31 random bits that follow from what they are for."""
-    digest = hashlib.blake2b(repr(what).encode(), digest_size=4).digest()
-    return int.from_bytes(digest, 'little') >> 1
+    mx.random.seed(derive_seed(*what))

@@ -64,9 +64,9 @@ def exchange(steps, path):
 
 def training_step(steps):
     """(seconds, necessary operations) of a step on rows without padding."""
-    from d2lbert.bert_dataset import Batch
     from d2lbert.bert_pretraining import train_step
     from d2lbert.machine.backend import gluon, npx
+    from d2lbert.texts.examples import Batch
     net, _ = build(CHAPTER)
     rng = onp.random.RandomState(0)
     B, T, P = BATCH_SIZE, LENGTH, round(0.15 * LENGTH)

@@ -10,7 +10,7 @@ from texts import assert_same, make_wiki, write
 from d2lbert.corpus import stored_text
 from d2lbert.corpus.corpus import open_corpus
 from d2lbert.corpus.full_sentences import full_sentences
-from d2lbert.corpus.spans import SPANS, TOKENS, Masked
+from d2lbert.corpus.spans import SINGLE_TOKENS, SPANBERT, MaskedRows
 from d2lbert.text import SEP
 
 
@@ -125,8 +125,8 @@ def test_articles_come_in_a_new_order_each_time(articles):
 
 def test_batches_are_these_rows(big):
     text, vocab = big.train, big.vocab
-    _, rows = next(text.batches(10 ** 6, 40, seed=4, spans=TOKENS))
-    assert isinstance(rows, Masked)
+    _, rows = next(text.batches(10 ** 6, 40, seed=4, spans=SINGLE_TOKENS))
+    assert isinstance(rows, MaskedRows)
     tokens = rows.tokens_X.copy()
     row, k = onp.nonzero(rows.mlm_weights_X)
     tokens[row, rows.pred_positions_X[row, k]] = rows.mlm_Y[row, k]
@@ -138,7 +138,8 @@ def test_batches_are_these_rows(big):
     assert rows.valid_lens_x.mean() > 30
 
 
-@pytest.mark.parametrize('spans', [TOKENS, SPANS], ids=['tokens', 'spans'])
+@pytest.mark.parametrize('spans', [SINGLE_TOKENS, SPANBERT],
+                         ids=['tokens', 'spans'])
 @pytest.mark.parametrize('dynamic', [True, False])
 def test_rows_can_be_had_from_any_place_on(big, monkeypatch, spans, dynamic):
     monkeypatch.setattr(stored_text, 'CHUNK_PLACES', 700)
@@ -164,9 +165,9 @@ def test_rows_can_be_had_from_any_place_on(big, monkeypatch, spans, dynamic):
 
 @pytest.mark.parametrize('way', ['compiled', 'plain'])
 @pytest.mark.parametrize('spans, digest', [
-    (TOKENS,
+    (SINGLE_TOKENS,
      'b55dddf759cc91f34df08308f20c66c728b3de76b61f1e6de73cdff07156a4ae'),
-    (SPANS,
+    (SPANBERT,
      '6d63fb332aca8ea351affaf6bcd478e1ebcb2655415fe58f510b5e1538b83c7c'),
 ], ids=['tokens', 'spans'])
 def test_a_seed_gives_these_rows_for_ever(way, spans, digest, request, plain,
@@ -183,7 +184,7 @@ def test_a_seed_gives_these_rows_for_ever(way, spans, digest, request, plain,
 
 def test_a_place_in_another_text_is_refused(big):
     with pytest.raises(ValueError, match='belongs to another text'):
-        big.train.batches(8, 32, seed=0, spans=TOKENS, start=(2, 0))
+        big.train.batches(8, 32, seed=0, spans=SINGLE_TOKENS, start=(2, 0))
 
 
 def test_memory_does_not_grow_with_the_text(monkeypatch):
@@ -193,10 +194,10 @@ def test_memory_does_not_grow_with_the_text(monkeypatch):
         text = open_corpus(write(f'w{num_articles}',
                                  make_wiki(num_articles)[0]), min_freq=2,
                            progress=False).train
-        assert text.num_chunks(64, SPANS) > num_articles // 100
+        assert text.num_chunks(64, SPANBERT) > num_articles // 100
         tracemalloc.start()
         try:
-            for _ in text.batches(64, 64, seed=0, spans=SPANS):
+            for _ in text.batches(64, 64, seed=0, spans=SPANBERT):
                 pass
             return tracemalloc.get_traced_memory()[1]
         finally:

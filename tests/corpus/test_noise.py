@@ -9,7 +9,13 @@ from texts import make_wiki, write
 
 from d2lbert.corpus.corpus import open_corpus
 from d2lbert.corpus.full_sentences import full_sentences
-from d2lbert.corpus.noise import INFILLED, LAW, Noise, Noised, poisson
+from d2lbert.corpus.noise import (
+    INFILLING,
+    LENGTH_PROBS,
+    Noise,
+    NoisyRows,
+    poisson,
+)
 from d2lbert.text import CLS, MASK, PAD, SEP
 
 text = make_text        # a fixture
@@ -17,9 +23,9 @@ TOKEN_KINDS = ['masking', 'deletion', 'infilling']
 
 
 def rows_of(text, kinds, max_len=128, whole_words=False, **how):
-    """All rows of an epoch, `Noised` columns."""
+    """All rows of an epoch, `NoisyRows` columns."""
     noise = Noise(tuple(kinds.split('+')), whole_words)
-    return Noised(*map(onp.concatenate, zip(*(
+    return NoisyRows(*map(onp.concatenate, zip(*(
         batch for _, batch in text.train.batches(
             500, max_len, spans=noise,
             **{'seed': 1, 'mask_share': 0.3, **how})))))
@@ -116,8 +122,9 @@ def test_spans_are_as_long_as_poisson_s_law_says(text):
     law = onp.array([onp.exp(-3) * 3 ** k / onp.prod(onp.arange(1.0, k + 1))
                      for k in range(11)])
     law /= law.sum()
-    assert LAW == pytest.approx(law) and poisson(3, 10) == LAW
-    assert sum(INFILLED.law) == pytest.approx(1)
+    assert LENGTH_PROBS == pytest.approx(law)
+    assert LENGTH_PROBS == poisson(3, 10)
+    assert sum(INFILLING.length_probs) == pytest.approx(1)
     counts = onp.bincount(lengths, minlength=11)
     assert len(counts) == 11
     assert onp.mean(lengths) == pytest.approx(3, abs=0.05)

@@ -7,13 +7,13 @@ import numpy as onp
 import pytest
 from texts import make_wiki, write
 
-from d2lbert.bert_dataset import draw_examples, mask_pairs
 from d2lbert.corpus import cut_text, text_reader, text_store, word_types
 from d2lbert.corpus.corpus import open_corpus
 from d2lbert.pretrained.tokenizers import word_pieces as pieces_module
 from d2lbert.pretrained.tokenizers.tokenizer import WordPiece
 from d2lbert.pretrained.tokenizers.vocabulary import PieceVocab
-from d2lbert.texts.numbered_text import Corpus
+from d2lbert.texts.examples import draw_examples, mask_pairs
+from d2lbert.texts.numbered_text import NumberedText
 
 pytest.importorskip('tokenizers')
 
@@ -190,7 +190,7 @@ def corpus(pieces):
     ids = onp.append(pieces.replacement_ids, pieces.unk)
     types = rng.choice(ids, 9000).astype('int32')
     sentences = onp.arange(0, 9001, 9)
-    return Corpus(types, onp.arange(len(pieces), dtype='int32'),
+    return NumberedText(types, onp.arange(len(pieces), dtype='int32'),
                   sentences, onp.arange(0, 1001, 2), pieces)
 
 
@@ -298,7 +298,7 @@ def test_a_word_that_is_too_long_is_never_hidden(pieces):
     # One word of eight pieces, and 15% of 13 tokens are two
     ids = pieces['b ##a ##n ##a ##n ##a ##a ##n'.split()]
     assert pieces.unk not in ids
-    corpus = Corpus(onp.array(ids * 2, 'int32'),
+    corpus = NumberedText(onp.array(ids * 2, 'int32'),
                     onp.arange(len(pieces), dtype='int32'),
                     onp.array([0, 8, 16]), onp.array([0, 2]), pieces)
     spans = onp.array([[0, 8, 8, 10]])

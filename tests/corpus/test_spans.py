@@ -9,13 +9,13 @@ from texts import make_wiki, write
 from d2lbert.corpus.corpus import open_corpus
 from d2lbert.corpus.full_sentences import full_sentences
 from d2lbert.corpus.spans import (
-    SPANS,
-    TOKENS,
-    WORDS,
-    Masked,
-    Spans,
+    SINGLE_TOKENS,
+    SPANBERT,
+    WHOLE_WORDS,
+    MaskedRows,
+    SpanMasking,
     geometric,
-    hide_spans,
+    mask_spans,
 )
 from d2lbert.kernels import draw
 from d2lbert.text import CLS, MASK, PAD, RESERVED, SEP
@@ -43,8 +43,8 @@ def text(tmp_path_factory):
 
 
 def rows_of(text, spans, max_len=64, **how):
-    """All rows of an epoch, `Masked` columns."""
-    return Masked(*map(onp.concatenate, zip(*(
+    """All rows of an epoch, `MaskedRows` columns."""
+    return MaskedRows(*map(onp.concatenate, zip(*(
         batch for _, batch in text.train.batches(
             500, max_len, spans=spans, **{'seed': 1, **how})))))
 
@@ -84,12 +84,12 @@ def in_pieces(text, begins_word):
 
 
 def of_kind(kind, text):
-    """(Spans, text): what is hidden, and in what."""
+    """(SpanMasking, text): what is hidden, and in what."""
     if kind.endswith('pieces'):
         text = in_pieces(text, onp.random.RandomState(3).rand(
             len(text.vocab)) > 0.4)
-    return {'tokens': TOKENS, 'spans': SPANS, 'spans of pieces': SPANS,
-            'words of pieces': WORDS}[kind], text
+    return {'tokens': SINGLE_TOKENS, 'spans': SPANBERT,
+            'spans of pieces': SPANBERT, 'words of pieces': WHOLE_WORDS}[kind], text
 
 
 KINDS = ['tokens', 'spans', 'spans of pieces', 'words of pieces']
@@ -105,7 +105,7 @@ def test_compiled_and_plain_spans_agree(compiled, plain, kind, max_len):
     def drawn():
         rng = random.Random(5)
         rows, parts = full_sentences(text.train, 0, 1, max_len, rng)
-        return (*hide_spans(text.train, rows, parts, spans, max_len, rng),
+        return (*mask_spans(text.train, rows, parts, spans, max_len, rng),
                 rng.random())
     ours = drawn()
     plain()
@@ -130,10 +130,11 @@ def test_fifteen_per_cent_are_hidden_in_all(text, kind):
 
 def test_lengths_of_spans_obey_the_geometric_law(text):
     lengths = [end - begin for _, begin, end in spans_of(
-        rows_of(text, SPANS))]
+        rows_of(text, SPANBERT))]
     law = [0.2 * 0.8 ** k for k in range(10)]
     law = onp.array(law) / sum(law)
-    assert SPANS.law == pytest.approx(law) and len(SPANS.law) == 10
+    assert SPANBERT.length_probs == pytest.approx(law)
+    assert len(SPANBERT.length_probs) == 10
     mean = (law * onp.arange(1, 11)).sum()
     assert mean == pytest.approx(3.8, abs=0.01)
     n = len(lengths)
@@ -191,7 +192,7 @@ def test_special_tokens_are_never_hidden(text, kind):
 def test_every_word_is_as_likely_to_be_hidden(text):
     hidden = onp.zeros(64)
     for epoch in range(5):
-        rows = rows_of(text, TOKENS, epoch=epoch)
+        rows = rows_of(text, SINGLE_TOKENS, epoch=epoch)
         full = rows.valid_lens_x >= 60
         row, k = onp.nonzero(rows.mlm_weights_X * full[:, None])
         hidden += onp.bincount(rows.pred_positions_X[row, k], minlength=64)
@@ -222,7 +223,7 @@ def test_spans_are_of_whole_words(text, kind):
         assert onp.isin(before[row, end], special) or begins[
             before[row, end]]
         lengths.append(max(1, words.sum() + (not words[0])))
-        assert end - begin <= spans.most(text.vocab)
+        assert end - begin <= spans.max_tokens(text.vocab)
     if kind == 'words of pieces':
         assert set(lengths) == {1}
     else:
@@ -235,9 +236,9 @@ def test_a_word_of_too_many_pieces_is_left_alone():
     text = open_corpus(path, min_freq=1, progress=False)
     text = in_pieces(text, onp.array(
         [token != 'y' for token in text.vocab.idx_to_token]))
-    assert WORDS.most(text.vocab) == 21
+    assert WHOLE_WORDS.max_tokens(text.vocab) == 21
     for seed in range(20):
-        rows = rows_of(text, WORDS, 40, seed=seed)
+        rows = rows_of(text, WHOLE_WORDS, 40, seed=seed)
         y = text.vocab['y']
         assert rows.mlm_weights_X.sum() and not (rows.mlm_Y == y).any()
 
@@ -245,7 +246,7 @@ def test_a_word_of_too_many_pieces_is_left_alone():
 def test_rows_too_short_for_a_span_have_shorter_ones():
     path = write('short', 'a b . c .\n')
     text = open_corpus(path, min_freq=1, progress=False)
-    always_ten = Spans((0.0,) * 9 + (1.0,), True, True)
+    always_ten = SpanMasking((0.0,) * 9 + (1.0,), True, True)
     rows = rows_of(text, always_ten, 40)
     assert spans_of(rows) in ([(0, 1, 5)], [(0, 1, 4)])
     rows = rows_of(text, always_ten, 5)

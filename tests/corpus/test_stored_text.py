@@ -13,6 +13,7 @@ from d2lbert import bert_dataset, hub
 from d2lbert.corpus import stored_text
 from d2lbert.corpus.corpus import open_corpus
 from d2lbert.text import CLS, MASK, PAD, SEP
+from d2lbert.texts.examples import empty_columns
 
 
 def test_texts_that_are_opened_often_leave_nothing_open(wiki):
@@ -172,7 +173,7 @@ def test_a_file_that_loses_its_end_is_told(big, own_cache):
 
 @pytest.mark.parametrize('max_len', [64, 512])
 def test_the_columns_of_a_chunk_have_a_bound(max_len):
-    row = bert_dataset._empty_columns(1, max_len, 1, 0.15)
+    row = empty_columns(1, max_len, pad=1)
     size = sum(column.nbytes for column in row)
     assert size * (stored_text.CHUNK_PLACES // max_len) < 100e6
 

@@ -17,7 +17,7 @@ from d2lbert import hub
 from d2lbert.corpus import cut_text, splitters, text_reader, text_store
 from d2lbert.corpus.corpus import open_corpus
 from d2lbert.texts import words
-from d2lbert.texts.numbered_text import Corpus
+from d2lbert.texts.numbered_text import NumberedText
 
 
 @pytest.mark.parametrize('block', [64, 1000, 1 << 22])
@@ -43,7 +43,8 @@ def test_wikitext2_is_the_books_in_one_chunk(wiki_dir):
     text = open_corpus(wiki_dir / hub.TRAIN_FILE, progress=False,
                        valid_paths=wiki_dir / 'wiki.valid.tokens')
     tokens = words.read_tokens(wiki_dir / hub.TRAIN_FILE)
-    book = Corpus.of_tokens(tokens, onp.arange(len(tokens.paragraphs) - 1), 5)
+    book = NumberedText.of_tokens(
+        tokens, onp.arange(len(tokens.paragraphs) - 1), 5)
     assert text.vocab.idx_to_token == book.vocab.idx_to_token
     assert (text.train.ids == book.ids).all()
     assert (text.train.sentences == book.sentences).all()

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import numpy as onp
 
-from d2lbert.bert_dataset import Batch
 from d2lbert.text import CLS, PAD, RESERVED, SEP, UNK, Vocab
+from d2lbert.texts.examples import Batch
 
 # Two paragraphs of two sentences
 VALID = b'a . b\n\nc . d\n'

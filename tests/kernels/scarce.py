@@ -18,13 +18,13 @@ import numpy as onp
 import operators
 
 from d2lbert import kernels
-from d2lbert.bert_dataset import draw_examples
-from d2lbert.corpus.spans import SPANS, hide_spans
+from d2lbert.corpus.spans import SPANBERT, mask_spans
 from d2lbert.kernels import cut, draw
 from d2lbert.kernels import fused as ops
 from d2lbert.machine.backend import autograd, last_line, mx, np, npx
 from d2lbert.text import RESERVED, Vocab
-from d2lbert.texts.numbered_text import Corpus
+from d2lbert.texts.examples import draw_examples
+from d2lbert.texts.numbered_text import NumberedText
 
 MOST = 50       # allocations of one case
 
@@ -53,14 +53,14 @@ def texts(function, arrays):
     cut.Pieces({word: k for k, word in enumerate(words)}, {}, 0, 100,
                True).cut(names)
     vocab = Vocab([['a', 'b']] * 5, min_freq=1, reserved_tokens=RESERVED)
-    text = Corpus(onp.arange(2000, dtype='int32') % 2,
+    text = NumberedText(onp.arange(2000, dtype='int32') % 2,
                   onp.array(vocab[['a', 'b']], 'int32'),
                   onp.arange(0, 2001, 200), onp.array([0, 5, 10]), vocab)
     draw_examples(text, onp.arange(2, dtype='int32'), 600, random.Random(0))
-    hide_spans(SimpleNamespace(
+    mask_spans(SimpleNamespace(
         types=text.types, numbers=text.numbers, vocab=vocab,
         gathered=lambda parts: (text.types, parts)), onp.array([0, 1]),
-        onp.array([[0, 900]]), SPANS, 1000, random.Random(0))
+        onp.array([[0, 900]]), SPANBERT, 1000, random.Random(0))
     return []
 
 

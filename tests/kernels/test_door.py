@@ -5,11 +5,11 @@ import types
 import numpy as onp
 import pytest
 
-from d2lbert.bert_dataset import draw_examples
 from d2lbert.corpus import spans
 from d2lbert.kernels import cut, draw
 from d2lbert.text import RESERVED, Vocab
-from d2lbert.texts.numbered_text import Corpus
+from d2lbert.texts.examples import draw_examples
+from d2lbert.texts.numbered_text import NumberedText
 
 
 @pytest.fixture(autouse=True)
@@ -119,7 +119,7 @@ def corpus(**changed):
                   paragraphs=onp.arange(0, 13, 3))
     for name, (place, value) in changed.items():
         arrays[name][place] = value
-    return Corpus(vocab=vocab, **arrays)
+    return NumberedText(vocab=vocab, **arrays)
 
 
 @pytest.mark.parametrize('changed', [
@@ -162,7 +162,7 @@ def test_spans_are_hidden_within_rows(rows, parts):
         types=text.types, numbers=text.numbers, vocab=text.vocab,
         gathered=lambda parts: (text.types, parts))
     arguments = longs(0, 1), longs([0, 2])
-    spans.hide_spans(text, *arguments, spans.SPANS, 16, random.Random(0))
+    spans.mask_spans(text, *arguments, spans.SPANBERT, 16, random.Random(0))
     with outside:
-        spans.hide_spans(text, longs(*rows), longs(*parts), spans.SPANS, 16,
+        spans.mask_spans(text, longs(*rows), longs(*parts), spans.SPANBERT, 16,
                          random.Random(0))

@@ -36,7 +36,6 @@ from d2lbert.launch import job
 # The command, whose workers run the text given first, and whose scheduler
 # and servers sleep
 COMMAND = LAUNCHER + f'''
-from d2lbert.command import launch
 from d2lbert.command.cli import main
 launch.WORKER = ['-c', sys.argv.pop(1)]
 launch.ROLE = ['-c', {SLEEP!r}]
@@ -454,7 +453,6 @@ available_cpus = lambda: range(1000, 1064)
 LISTENING = '''
 import os, socket, stat, sys
 from pathlib import Path
-from d2lbert.machine import workers
 from d2lbert.machine.backend import np
 store, ones = workers.kvstore(), np.ones(3)
 store.broadcast(0, ones, [ones])
@@ -515,7 +513,6 @@ def test_a_server_executes_nothing_that_it_is_sent(tmp_path, capfd):
                        '.*an optimizer was sent to this server'):
         launcher.launch(['-c', f'''
 import pickle, sys, time
-from d2lbert.machine import workers
 from d2lbert.machine.backend import mx, np
 class Command:
     def __reduce__(self):

@@ -9,7 +9,7 @@ from loops import prepared as prepared_run
 from loops import result, step
 
 import d2lbert as d2l
-from d2lbert.corpus.noise import Noised
+from d2lbert.corpus.noise import NoisyRows
 from d2lbert.machine.backend import autograd, np, npx
 from d2lbert.machine.terminal import TextWarning
 from d2lbert.objectives.denoising import NOISE_SHARE, Denoise
@@ -40,7 +40,7 @@ def make_net(**keywords):
 
 def make_batch(B=5):
     rng = onp.random.RandomState(1)
-    return Noised(rng.randint(0, V, (B, T)).astype('int32'),
+    return NoisyRows(rng.randint(0, V, (B, T)).astype('int32'),
                   rng.randint(1, T + 1, B).astype('float32'),
                   rng.randint(0, V, (B, T)).astype('int32'),
                   rng.randint(1, T + 1, B).astype('float32'))

@@ -9,11 +9,11 @@ from batches import random_batch
 
 import d2lbert as d2l
 from d2lbert import hub
-from d2lbert.bert_dataset import Batch
 from d2lbert.machine.backend import autograd, mx, np, npx
 from d2lbert.objectives import figures
 from d2lbert.objectives.mlm_nsp import read_corpus
 from d2lbert.text import Vocab
+from d2lbert.texts.examples import Batch
 from d2lbert.training.evaluation import evaluate_run
 from d2lbert.training.history import RunHistory
 from d2lbert.training.saved_runs import RunError

@@ -11,9 +11,9 @@ import reference
 from loops import step
 
 import d2lbert as d2l
-from d2lbert.corpus.spans import Masked
-from d2lbert.devices import shards
+from d2lbert.corpus.spans import MaskedRows
 from d2lbert.machine.backend import autograd, np, npx
+from d2lbert.nn.shards import shards
 from d2lbert.objectives.mlm import MLM, MLMAndSBO
 from d2lbert.objectives.span_boundary import POSITION_UNITS, BERTWithBoundary
 from d2lbert.text import RESERVED, Vocab
@@ -42,7 +42,7 @@ def make_net(objective, **keywords):
 
 
 def make_batch(seed=0, B=5, hidden=True):
-    """A `Masked` of spans of one to three tokens; two rows have none."""
+    """A `MaskedRows` of spans of one to three tokens; two rows have none."""
     rng = onp.random.RandomState(seed)
     lens = rng.randint(8, T + 1, B)
     columns = [onp.zeros((B, P), 'int32') for _ in range(4)]
@@ -57,7 +57,7 @@ def make_batch(seed=0, B=5, hidden=True):
                 column[b, k] = value
             weights[b, k] = 1
     positions, labels, left, right = columns
-    return Masked(rng.randint(0, V, (B, T)).astype('int32'),
+    return MaskedRows(rng.randint(0, V, (B, T)).astype('int32'),
                   lens.astype('float32'), positions, weights, labels, left,
                   right)
 

@@ -8,9 +8,9 @@ import reference
 from loops import step
 
 import d2lbert as d2l
-from d2lbert.bert_dataset import _num_preds
 from d2lbert.corpus.topics import topics
 from d2lbert.nn import steps
+from d2lbert.texts.examples import num_predictions
 from d2lbert.training import checkpoints, pretraining, updater
 from d2lbert.training.checkpoints import CheckpointError
 from d2lbert.training.evaluation import evaluate_run
@@ -66,7 +66,7 @@ def test_so_many_tokens_are_hidden_and_the_held_out_ones_stay(objective,
         hidden += batch.mlm_weights_X.sum()
         tokens += batch.valid_lens_x.sum()
         if objective == 'mlm+nsp':
-            assert batch.mlm_Y.shape[1] == _num_preds(32, share)
+            assert batch.mlm_Y.shape[1] == num_predictions(32, share)
     assert hidden / tokens == pytest.approx(share, rel=0.1)
     plain = prepared(objective=objective, eval_every=1)
     for ours, others in zip(*(

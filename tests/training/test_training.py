@@ -20,10 +20,10 @@ from loops import result, step
 import d2lbert as d2l
 from d2lbert import kernels
 from d2lbert.__main__ import main
-from d2lbert.bert_dataset import Batch
-from d2lbert.devices import part_of
 from d2lbert.machine.backend import np, npx
+from d2lbert.nn.shards import part_of
 from d2lbert.objectives import initializers, mlm_nsp
+from d2lbert.texts.examples import Batch
 from d2lbert.training import (
     checkpoints,
     loop,

@@ -2,6 +2,7 @@
 from typing import Any, NamedTuple
 
 from d2lbert.text import CLS, MASK, PAD, SEP, UNK
+from d2lbert.texts.token_rows import truncate_pair
 
 #: What the special tokens do, as tokenizer_config.json calls it, and their
 #: names where a folder says none.
@@ -101,17 +102,12 @@ def room_of(tokenizer, max_len, is_pair):
 
 
 def cut_to_fit(first, second, room):
-    """How many tokens of two texts stay: (of the first, of the second).
+    """Numbers of tokens to keep of two texts, as ints; second may be None.
 
-    The longer one loses until both are as long; then each has its half of
-    the room, and of an odd one the longer has the token more, or the second
-    where both were as long. As transformers does with `longest_first`.
+    As in transformers with `longest_first`: of an odd room the longer text
+    keeps one token more, the second if both are equally long.
     """
     if second is None:
         return min(first, room), 0
-    if first + second <= room:
-        return first, second
-    short, long = min(first, second), room // 2
-    short = min(short, long)
-    long = room - short
-    return (long, short) if first > second else (short, long)
+    return tuple(map(int, truncate_pair(first, second, room,
+                                        odd_to_first=first > second)))

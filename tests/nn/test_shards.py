@@ -1,0 +1,46 @@
+"""Batches split into parts: every row in one part, none empty on a device."""
+from typing import Any, NamedTuple
+
+import numpy as onp
+import pytest
+
+from d2lbert.machine.backend import np, npx
+from d2lbert.nn.shards import part_of, row_ranges, shards, spread
+
+
+class Columns(NamedTuple):
+    X: Any
+    y: Any
+
+
+@pytest.mark.parametrize('num_rows', [0, 1, 5, 12, 13])
+@pytest.mark.parametrize('num_parts', [1, 2, 5])
+def test_parts_are_nearly_equal_and_cover_all_rows(num_rows, num_parts):
+    ranges = row_ranges(num_rows, num_parts)
+    sizes = [end - begin for begin, end in ranges]
+    assert [k for begin, end in ranges for k in range(begin, end)] == list(
+        range(num_rows))
+    assert max(sizes) - min(sizes) <= 1
+
+
+def test_a_part_has_the_same_rows_of_each_column():
+    batch = Columns(onp.arange(14).reshape(7, 2), onp.arange(7))
+    parts = [part_of(batch, k, 3) for k in range(3)]
+    assert onp.concatenate([part.y for part in parts]).tolist() == list(
+        range(7))
+    for part in parts:
+        assert (part.X[:, 0] == 2 * part.y).all()
+
+
+@pytest.mark.parametrize('num_rows', [2, 3, 8])
+def test_devices_without_an_example_are_left_out(num_rows):
+    devices = [npx.cpu(k) for k in range(3)]
+    X = onp.arange(num_rows, dtype='int32')
+    dealt = shards(Columns(X, X), devices)
+    assert [device for _, device in dealt] == devices[:num_rows]
+    for array in (X, np.array(X)):
+        parts = spread(array, devices, 'float32')
+        assert [part.ctx for part in parts] == devices[:num_rows]
+        assert all(part.dtype == 'float32' for part in parts)
+        for part, (shard, _) in zip(parts, dealt):
+            assert part.asnumpy().tolist() == shard.X.tolist()
