@@ -1,8 +1,8 @@
-"""Where data comes from: the book's DATA_HUB, and WikiText-2 in particular.
+"""The book's DATA_HUB and `download`, and where WikiText-2 is found.
 
-Serves "Predicting House Prices" (where the book introduces `download`) and
-"The Dataset for Pretraining BERT". Text is looked for on this machine first;
-the network comes last, and whatever it sends is checked before it is kept.
+`download` is from the page "Predicting House Prices". Data is looked for on
+this machine first and fetched last; a fetched file is kept only if its
+checksum is right.
 """
 import contextlib
 import hashlib
@@ -22,8 +22,8 @@ from d2lbert.texts.wikitext import PUBLISHED, TEST_FILE, TRAIN_FILE, VALID_FILE
 
 DATA_URL = 'http://d2l-data.s3-accelerate.amazonaws.com/'
 
-# name: (address, sha1). The book's own address of WikiText-2 is left out:
-# it has answered 403 to everyone since 2024, so it can only cost time.
+# name: (address, sha1). The book's own address of WikiText-2 is left out: it
+# has answered with status 403 since 2024.
 DATA_HUB = {
     'wikitext-2': ('https://wikitext.smerity.com/wikitext-2-v1.zip',
                    '3c914d17d80b1459be871a5039ac23e752a53cbe'),
@@ -35,41 +35,35 @@ DATA_HUB = {
                    'a4e718a47137ccd1809c9107ab4f5edd317bae2c'),
 }
 
-# The addresses of DATA_URL are asked by a secure connection first
-_SECURE_DATA_URL = DATA_URL.replace('http:', 'https:')
-
-#: Bytes that a file can have, by its name; others: transfers.MOST_BYTES
-MOST_BYTES = {'wikitext-2-v1.zip': 16 << 20, 'snli_1.0.zip': 256 << 20,
-              'bert.base.zip': 2 << 30, 'bert.small.zip': 512 << 20,
-              'train-00000-of-00001.parquet': 64 << 20}
-
-# The text for training as the living edition fetches it
+# The training text as the living edition fetches it
 WIKITEXT_2_URL = ('https://huggingface.co/datasets/Salesforce/wikitext/'
                   'resolve/main/wikitext-2-v1/train-00000-of-00001.parquet')
 WIKITEXT_2_SHA1 = '98ee727e59fcc34fddaadae93e15b1f8ed5561a4'
 
-# The page lists it under another address; its checksum is the same
+# The page has another address with this checksum
 _WIKITEXT2 = DATA_HUB['wikitext-2'][1]
 
-class Loose(NamedTuple):
-    """One file of an archive, served unpacked; `blob` is its git blob id."""
+
+class LooseFile(NamedTuple):
+    """A file of an archive that has an address of its own."""
+
     url: str
-    blob: str
+    blob: str    # git's name for the content
     name: str
 
 
 _EXAMPLES = ('https://raw.githubusercontent.com/pytorch/examples/main/'
              'word_language_model/data/wikitext-2/')
 
-# Archives whose members can also be had one by one: name -> (folder, files)
+# Archives whose files can be fetched one by one: name -> (folder, files)
 LOOSE_FILES = {
     'wikitext-2': ('wikitext-2', (
-        Loose(_EXAMPLES + 'train.txt', PUBLISHED[TRAIN_FILE].blob,
-              TRAIN_FILE),
-        Loose(_EXAMPLES + 'valid.txt', PUBLISHED[VALID_FILE].blob,
-              VALID_FILE),
-        Loose(_EXAMPLES + 'test.txt', PUBLISHED[TEST_FILE].blob,
-              TEST_FILE))),
+        LooseFile(_EXAMPLES + 'train.txt', PUBLISHED[TRAIN_FILE].blob,
+                  TRAIN_FILE),
+        LooseFile(_EXAMPLES + 'valid.txt', PUBLISHED[VALID_FILE].blob,
+                  VALID_FILE),
+        LooseFile(_EXAMPLES + 'test.txt', PUBLISHED[TEST_FILE].blob,
+                  TEST_FILE))),
 }
 
 
@@ -83,16 +77,16 @@ def _by_hand(folder):
 
 
 def download(name, folder=None, sha1_hash=None, cache_dir=None):
-    """Fetch a file unless it is there; return its path.
+    """Fetch a file unless it is on this machine; return its path.
 
-    name: a name that DATA_HUB lists, or an address. `folder` and `cache_dir`
-    are one argument: where the file is looked for and kept. Without it a
-    file is looked for in the folder that D2LBERT_DATA names, in the
-    repository's data/ and in the folder `data` of the user's cache, and
-    fetched into the last, not into the book's ../data, which depends on
-    where Python was started. sha1_hash: the SHA-1 digest of an address's
-    file; a file with another one is not taken. Raises HubError if the file
-    cannot be had, ValueError for a name that DATA_HUB lacks.
+    name: a name in DATA_HUB, or an address. `folder` and `cache_dir` are one
+    argument, the folder for the file. Without it the file is looked for in
+    the folder that D2LBERT_DATA names, in the repository's data/ and in the
+    folder `data` of the user's cache. It is fetched into the cache, not into
+    the book's ../data, which depends on the working directory. sha1_hash:
+    the SHA-1 digest of an address's file; other content is rejected. Raises
+    HubError if the file cannot be fetched, ValueError for a name that
+    DATA_HUB lacks.
     """
     if None not in (folder, cache_dir):
         raise TypeError('folder and cache_dir are one argument: give one')
@@ -147,9 +141,9 @@ def _fetch_first(urls, path, sha1):
 
 
 def _parquet_of_tokens(path, error):
-    """Write WikiText-2's training text of this machine as a parquet file.
+    """Write this machine's WikiText-2 training text as a parquet file.
 
-    It stands in for the published one, which could not be fetched.
+    It replaces the published file, which could not be fetched.
     """
     try:
         pyarrow = importlib.import_module('pyarrow')
@@ -168,19 +162,19 @@ def _parquet_of_tokens(path, error):
 
 
 def _base(cache_dir):
-    """Where files are fetched and unpacked."""
+    """The folder into which files are fetched and unpacked."""
     return cache.root() / 'data' if cache_dir is None else Path(cache_dir)
 
 
 def download_extract(name, folder=None, cache_dir=None):
-    """Fetch an archive listed in DATA_HUB and unpack it.
+    """Fetch an archive listed in DATA_HUB and unpack it; return its folder.
 
-    Into `cache_dir`, or the folder `data` of the user's cache. Returns the
-    folder named `folder` there, or, without one, that of the archive's name
-    less its extension. Without `cache_dir`, files of WikiText-2 that are on
-    this machine are used where they are. Where no address serves the archive
-    but its files can be had one by one (LOOSE_FILES), they are fetched
-    instead. Raises HubError, with everything that was tried.
+    It is unpacked in `cache_dir`, or in the folder `data` of the user's
+    cache. folder: the name of the archive's folder there; by default the
+    archive's name without its extension. Without `cache_dir`, WikiText-2 on
+    this machine is used where it is. If the archive cannot be fetched, but
+    its files can (LOOSE_FILES), they are fetched one by one. Raises
+    HubError, which lists all attempts.
     """
     if cache_dir is None and DATA_HUB.get(name, ('', ''))[1] == _WIKITEXT2:
         found = find_wikitext2()
@@ -202,7 +196,7 @@ def download_extract(name, folder=None, cache_dir=None):
 
 
 def _fetch_loose(name, cache_dir, archive_error):
-    """Fetch the files of an archive that could not be had; their folder."""
+    """Fetch the files of an archive one by one; return their folder."""
     folder, files = LOOSE_FILES[name]
     folder = _base(cache_dir) / folder
     for url, blob, file in files:
@@ -220,7 +214,7 @@ def _fetch_loose(name, cache_dir, archive_error):
 
 
 def _repository():
-    """The checkout that this package runs from or that we are in, or None."""
+    """The checkout of this package, or of the working directory, or None."""
     for root in (Path(__file__).resolve().parent.parent, Path.cwd()):
         if (root / 'setup.py').is_file() and (
                 root / 'd2lbert' / '_version.py').is_file():
@@ -229,7 +223,7 @@ def _repository():
 
 
 def _holding_text(folder):
-    """`folder`, or wikitext-2/ in it: where the training text is, or None."""
+    """`folder` or its wikitext-2/ that holds the training text, or None."""
     for candidate in (Path(folder), Path(folder) / 'wikitext-2'):
         if (candidate / TRAIN_FILE).is_file():
             return candidate
@@ -252,10 +246,10 @@ def find_wikitext2():
 
 
 def wikitext2_flaws(folder, thorough=False):
-    """What is wrong with WikiText-2's files in `folder`: sentences.
+    """Sentences about files in `folder` that are not WikiText-2's.
 
-    thorough: compares the content, and not just the sizes. A file that is
-    missing has nothing wrong.
+    thorough: compare the content, not only the size. Missing files are not
+    reported.
     """
     flaws = [(path, wikitext.flaw(path, path.name, thorough))
              for path in (Path(folder, name) for name in PUBLISHED)
@@ -263,37 +257,31 @@ def wikitext2_flaws(folder, thorough=False):
     return [f'{path} is {flaw}' for path, flaw in flaws if flaw]
 
 
-# Each of them is said once
-_told = set()
-
-
-def _tell_flaws(folder):
-    """Say on standard error what in `folder` is not WikiText-2."""
-    with contextlib.suppress(FileNotFoundError):
-        if os.path.samefile(folder, sample_dir()):
-            return      # it is known for what it is
-    for flaw in wikitext2_flaws(folder):
-        if flaw not in _told:
-            warn(f'{flaw}; it is used as it is')
-            _told.add(flaw)
+# Warnings that were printed
+_warned = set()
 
 
 def _checked(folder):
-    """`folder`, of WikiText-2, whose flaws are said on standard error."""
+    """Return `folder`; warn once of files in it that are not WikiText-2's."""
     cache.used(folder)
-    _tell_flaws(folder)
+    with contextlib.suppress(FileNotFoundError):
+        if os.path.samefile(folder, sample_dir()):
+            return folder       # known to be a sample
+    for flaw in wikitext2_flaws(folder):
+        if flaw not in _warned:
+            warn(f'{flaw}; it is used as it is')
+            _warned.add(flaw)
     return folder
 
 
 def wikitext2_dir(data_dir=None):
-    """The folder that holds wiki.train.tokens, fetched if need be.
+    """Return the folder that holds wiki.train.tokens; fetch it if missing.
 
-    Looks in `data_dir` alone if it is given; else in $D2LBERT_DATA, the
-    repository's data/, the user's cache (each of them may be the folder
-    itself or hold it as wikitext-2/), and then asks the network. Files found
-    that are not the published ones are used, and named on standard error.
-    Raises FileNotFoundError for a `data_dir` without the text, HubError
-    where nothing helped.
+    With `data_dir` only this folder is searched. Without it these are
+    searched: $D2LBERT_DATA, the repository's data/, the user's cache, and
+    wikitext-2/ in each of them; then the text is fetched. Other files than
+    the published ones are used with a warning. Raises FileNotFoundError for
+    a `data_dir` without the text, HubError if it cannot be fetched.
     """
     if data_dir is not None:
         folder = _holding_text(Path(data_dir).expanduser())
@@ -316,9 +304,9 @@ def wikitext2_dir(data_dir=None):
 
 
 def sample_dir():
-    """The folder of the small corpus that comes with d2lbert.
+    """The folder of the small corpus that is part of d2lbert.
 
-    data/sample of the repository, or d2lbert/sample once installed.
+    It is data/sample in the repository and d2lbert/sample once installed.
     """
     places = [Path(__file__).resolve().parent / 'sample']
     if _repository():

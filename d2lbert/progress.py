@@ -1,4 +1,7 @@
-"""The book's tools for watching a loop: Timer, Accumulator, Animator."""
+"""The book's tools for watching a loop: Timer, Accumulator, Animator.
+
+And `bar`, the progress bar of all commands.
+"""
 import functools
 import io
 import sys
@@ -10,7 +13,7 @@ from tqdm import tqdm
 from d2lbert.machine.files import replacing
 from d2lbert.machine.terminal import is_quiet
 
-#: How a line of a single point is drawn, even at the edge of a figure.
+#: Drawing options for a line of a single point, even at a figure's edge.
 POINT = dict(marker='o', markersize=4, clip_on=False)
 
 
@@ -26,7 +29,7 @@ class Timer:
         self.tik = time.perf_counter()
 
     def stop(self):
-        """Stop the clock; record and return what it shows."""
+        """Stop the clock; record and return its time."""
         self.times.append(time.perf_counter() - self.tik)
         return self.times[-1]
 
@@ -66,7 +69,7 @@ class Accumulator:
 
 
 def in_notebook():
-    """Whether this code runs in a notebook, which can show a figure."""
+    """True in a notebook, which can show a figure."""
     try:
         from IPython import get_ipython
     except ImportError:
@@ -74,12 +77,12 @@ def in_notebook():
     return hasattr(get_ipython(), 'kernel')
 
 
-class Lines:
-    """A bar for standard error that is no terminal: a line now and then.
+class LineBar:
+    """A progress bar for a log file: a line of text every few seconds.
 
-    The first is written after EVERY seconds, each next one after as many
-    again, or after a hundredth of the time since the start if that is
-    longer, so that the log of a long run stays readable.
+    A line is written every EVERY seconds, or after a hundredth of the time
+    since the start if that is longer, so that the log of a long run stays
+    readable.
     """
 
     EVERY = 5
@@ -98,12 +101,12 @@ class Lines:
         self.close()
 
     def start(self):
-        """Count what comes from now on for the time that is left."""
+        """Estimate the time left from the items counted from now on."""
         self._began = self._written = time.perf_counter()
         self._first = self.n
 
     def set_postfix_str(self, text='', refresh=True):
-        """What the next line says behind the count."""
+        """Set the text after the count in the next line."""
         self._postfix = text
 
     def update(self, n=1):
@@ -120,31 +123,31 @@ class Lines:
             print(line, file=sys.stderr, flush=True)
 
     def close(self):
-        """Nothing is left to do: each line is whole."""
+        """Do nothing, as the bar of tqdm has this method."""
 
     def _line(self, seconds):
         count = '/'.join(
             tqdm.format_sizeof(n) if self._scale else f'{n:,}'
             for n in (self.n, self.total) if n is not None)
-        done, said = self.n - self._first, [self._postfix]
+        done, details = self.n - self._first, [self._postfix]
         if self.total and done > 0:
             left = seconds / done * max(self.total - self.n, 0)
-            said.append(f'{_duration(left)} left')
+            details.append(f'{_duration(left)} left')
         line = ' '.join(filter(None, (self._what, count, self._unit)))
-        said = ', '.join(filter(None, said))
-        return f'{line}: {said}' if said else line
+        details = ', '.join(filter(None, details))
+        return f'{line}: {details}' if details else line
 
 
 def _duration(seconds):
-    """So long a time, in words: '8 s', '12 min' or '3 h 5 min'."""
+    """A duration as text: '8 s', '12 min' or '3 h 5 min'."""
     if seconds < 60:
         return f'{seconds:.0f} s'
     hours, minutes = divmod(round(seconds / 60), 60)
     return f'{hours} h {minutes} min' if hours else f'{minutes} min'
 
 
-class _Hidden(Lines):
-    """A bar that counts and shows nothing."""
+class _SilentBar(LineBar):
+    """A progress bar that is never shown."""
 
     def say(self, line):
         pass
@@ -152,27 +155,26 @@ class _Hidden(Lines):
 
 def bar(total=None, what='', unit='it', unit_scale=False, leave=False,
         quiet=False, delay=0, notebook=False):
-    """A progress bar on standard error; plain lines where that is a file.
+    """Open a progress bar on standard error; lines of text in a file.
 
-    total: how many there will be, None where nobody knows; what: the work
-    in a word, as 'reading'; unit: what is counted, for example 'B' with
-    unit_scale, which writes 1.2M; leave: whether a bar stays at the end.
-    delay: seconds before a bar appears. notebook: a bar in a notebook, too.
-    With quiet=True nothing is shown. Returns tqdm's bar or something with
-    the same `update(n)`, `set_postfix_str(text)`, `n` and `close()`, also
-    for `with`. A piece of work that takes less than five seconds gets no
-    line.
+    total: the number of items, None if unknown. what: a word for the work,
+    such as 'reading'. unit: the unit of the count, for example 'B' with
+    unit_scale, which writes 1.2M. leave: keep the bar at the end. delay:
+    seconds before a bar appears. notebook: show a bar in a notebook, too.
+    quiet: show nothing. Returns tqdm's bar or an object with the same
+    `update(n)`, `set_postfix_str(text)`, `n` and `close()`, for `with`, too.
+    Work of less than five seconds writes no line.
     """
     if quiet or is_quiet():
-        return _Hidden(total, what, unit, unit_scale)
+        return _SilentBar(total, what, unit, unit_scale)
     if sys.stderr is not None and (notebook or sys.stderr.isatty()):
         return tqdm(total=total, desc=what or None, unit=unit, delay=delay,
                     unit_scale=unit_scale, leave=leave, dynamic_ncols=True)
-    return Lines(total, what, unit, unit_scale)
+    return LineBar(total, what, unit, unit_scale)
 
 
 def watched(items, what, unit='it', total=None):
-    """The items of an iterable, one by one, with a `bar` meanwhile."""
+    """Yield the items of an iterable and show a `bar` meanwhile."""
     with bar(total, what, unit) as shown:
         for item in items:
             yield item
@@ -180,11 +182,11 @@ def watched(items, what, unit='it', total=None):
 
 
 class Animator:
-    """Lines that grow while a loop runs.
+    """Curves that grow while a loop runs.
 
-    In a notebook they are one figure, redrawn in place; in a terminal a
-    progress bar with the latest values; where standard error is neither, a
-    line of text every few seconds. `save` keeps the picture. quiet: show
+    In a notebook they are one figure, redrawn in place. In a terminal they
+    are a progress bar with the latest values, in a log file a line of text
+    every few seconds. `save` writes the figure to a file. quiet: show
     nothing.
     """
 
@@ -208,28 +210,28 @@ class Animator:
 
     @functools.cached_property
     def fig(self):
-        """The figure, of matplotlib, which is not loaded before."""
-        # Not from pyplot: a figure of its own opens no window and is not
-        # shown a second time when the notebook's cell ends
+        """The matplotlib figure, made on first use."""
+        # Not from pyplot, which would open a window, and show the figure a
+        # second time at the end of a notebook's cell
         from matplotlib.figure import Figure
         return Figure(figsize=self._figsize, layout='constrained')
 
     @functools.cached_property
     def axes(self):
-        """The parts of the figure, a list; the lines are in the first."""
+        """The axes of the figure, a list; the first has the curves."""
         return list(self.fig.subplots(*self._grid, squeeze=False).flat)
 
     def begin(self, line):
-        """Begin the loop: write the line where a bar would not show it.
+        """Begin the loop; write a line to a log file.
 
-        Points that were added before, of a loop that goes on, are not
-        counted for the time that is left.
+        The time left is estimated without the points of a resumed loop that
+        were added before.
         """
         self.begun = True
         if self._notebook:
             return
         self._make_bar()
-        if isinstance(self._bar, Lines):
+        if isinstance(self._bar, LineBar):
             self._bar.say(line)
             self._bar.start()
 
@@ -239,7 +241,7 @@ class Animator:
                             quiet=self._quiet)
 
     def add(self, x, y):
-        """Add a point to each line; x and y are numbers or lists of them."""
+        """Add a point to each curve; x and y are numbers or lists."""
         y = list(y) if hasattr(y, '__len__') else [y]
         x = list(x) if hasattr(x, '__len__') else [x] * len(y)
         self.X, self.Y = self.X or [], self.Y or []
@@ -256,7 +258,7 @@ class Animator:
             self._show_bar(x)
 
     def _show_figure(self, x):
-        # A picture costs about 50 ms, so draw one when ten such have passed
+        # Drawing takes about 50 ms, so it gets a tenth of the time
         self._stale = True
         last = self._end is not None and max(x) >= self._end
         if last or time.perf_counter() - self._drawn_at > 10 * self._cost:
@@ -269,7 +271,7 @@ class Animator:
         picture = SVG(self.svg())
         if self._display is None:
             self._display = display(picture, display_id=True)
-            # The cell may end between two pictures
+            # The cell may end between two drawings
             get_ipython().events.register('post_run_cell', self._flush)
         else:
             self._display.update(picture)
@@ -291,10 +293,10 @@ class Animator:
         self.move(max(x))
 
     def move(self, x):
-        """Let the bar say how far the loop is, without a point."""
+        """Move the bar to x without adding a point."""
         if not self._notebook:
             self._make_bar()
-            # An epoch has parts, of which a bar would write sixteen digits
+            # A bar would write sixteen digits of a fraction of an epoch
             self._bar.update(round(x, 2) - self._bar.n)
 
     def say(self, line):
@@ -307,11 +309,11 @@ class Animator:
             self._bar.close()
 
     def draw(self):
-        """Draw all lines into `fig` and return it."""
+        """Draw all curves into `fig` and return it."""
         axes = self.axes[0]
         axes.cla()
         for xs, ys, fmt in zip(self.X or [], self.Y or [], self.fmts):
-            # A line of one point would not be seen
+            # A curve of one point is invisible
             axes.plot(xs, ys, fmt, **POINT if len(xs) == 1 else {})
         axes.set(**self._settings)
         if self.legend:
@@ -320,12 +322,12 @@ class Animator:
         return self.fig
 
     def svg(self):
-        """The figure as the text of an SVG picture."""
+        """The figure as SVG text."""
         text = io.StringIO()
         self.draw().savefig(text, format='svg')
         return text.getvalue()
 
     def save(self, path):
-        """Write the figure to `path`, in the format of its ending."""
+        """Write the figure to `path`, in the format of its suffix."""
         with replacing(path) as part:
             self.draw().savefig(part, format=Path(path).suffix[1:], dpi=150)

@@ -1,7 +1,6 @@
-"""Words and their numbers.
+"""The book's page "Text Preprocessing": tokens and their vocabulary.
 
-Serves the book's page "Text Preprocessing" as far as the BERT pages need it:
-`tokenize`, `count_corpus` and `Vocab`, and the names of the special tokens.
+The parts that the BERT pages need, and the names of the special tokens.
 """
 import collections
 import itertools
@@ -16,7 +15,7 @@ PAD, MASK, CLS, SEP = RESERVED = ['<pad>', '<mask>', '<cls>', '<sep>']
 
 
 class Special(NamedTuple):
-    """The tokens that stand for no part of a text."""
+    """The special tokens of a vocabulary."""
 
     pad: str
     mask: str
@@ -43,20 +42,22 @@ def count_corpus(tokens):
 class Vocab:
     """Tokens numbered by falling frequency.
 
-    Number 0 is `<unk>`, the reserved tokens follow, then every token that
-    occurs at least `min_freq` times; those that occur equally often stand
-    in the order in which they first occur.
+    Number 0 is `<unk>`, then come the reserved tokens, then every token that
+    occurs at least `min_freq` times. Equally frequent tokens are numbered as
+    they first occur.
     """
 
-    #: What a run folder holds of a vocabulary
+    #: The files of a vocabulary in a run folder
     files = 'vocab.txt',
     special = Special(*RESERVED)
-    #: Of a row's tokens those that are never hidden, and for C++ the same:
-    #: (V,) uint8, or None for <cls> and <sep> among words
-    never_hidden, kinds = frozenset((CLS, SEP)), None
-    #: Whether words begin with a token: (V,) bool, or None where all do
+    #: The tokens that are never masked
+    never_hidden = frozenset((CLS, SEP))
+    #: Each token's kind, see `kernels.draw.masks`: (V,) uint8. None if only
+    #: <cls> and <sep> are never masked
+    kinds = None
+    #: True for tokens that begin a word: (V,) bool, or None if all do
     begins_word = None
-    #: The numbers of `replacements`: (their number,) int32, or None for all
+    #: The numbers of `replacements`, int32, or None for all tokens
     replacement_ids = None
 
     def __init__(self, tokens=None, min_freq=0, reserved_tokens=None):
@@ -88,13 +89,13 @@ class Vocab:
         return len(self.idx_to_token)
 
     def __getitem__(self, tokens):
-        """The number of a token, or lists of numbers for (nested) lists."""
+        """The number of a token, or a list of numbers for a list."""
         if isinstance(tokens, (list, tuple)):
             return [self[token] for token in tokens]
         return self.token_to_idx.get(tokens, self.unk)
 
     def to_tokens(self, indices):
-        """The token of a number, or lists of tokens for (nested) lists."""
+        """The token of a number, or a list of tokens for a list."""
         if isinstance(indices, (list, tuple)):
             return [self.to_tokens(index) for index in indices]
         return self.idx_to_token[indices]
@@ -106,14 +107,14 @@ class Vocab:
 
     @property
     def replacements(self):
-        """What a hidden token may be replaced by: a list of tokens."""
+        """The tokens that may replace a masked token, a list."""
         return self.idx_to_token
 
     @property
     def token_freqs(self):
-        """All (token, frequency) pairs, rare ones included, falling.
+        """All (token, frequency) pairs by falling frequency.
 
-        Empty for a vocabulary read from a file, which holds none.
+        Rare tokens are included. Empty for a vocabulary read from a file.
         """
         return self._token_freqs
 
@@ -121,16 +122,17 @@ class Vocab:
         """Write one token a line in UTF-8; line n + 1 is token number n."""
         for idx, token in enumerate(self.idx_to_token):
             if not token or '\n' in token or '\r' in token:
-                raise ValueError(f'token {idx} is {token!r}, which has no '
-                                 'place in a file of one token a line')
+                raise ValueError(f'token {idx} is {token!r}, which cannot be '
+                                 'written to a file of one token a line')
         files.write_text(path, ''.join(f'{token}\n'
                                        for token in self.idx_to_token))
 
     @classmethod
     def load(cls, path, reserved_tokens=RESERVED):
-        """Read what `save` wrote; ValueError names the line that is wrong.
+        """Read a file that `save` wrote.
 
-        The file must begin with `<unk>` and `reserved_tokens` in order.
+        It must begin with `<unk>` and `reserved_tokens` in order. Raises
+        ValueError that names the wrong line.
         """
         vocab = cls(reserved_tokens=reserved_tokens)
         data = Path(path).read_bytes()
@@ -146,8 +148,8 @@ class Vocab:
                         else 'the end of the file')
                 raise ValueError(
                     f'{path}, line {line}: expected the reserved token '
-                    f'{token!r}, found {came}: this is no vocabulary '
-                    'that d2lbert saved')
+                    f'{token!r}, found {came}: name a vocabulary that '
+                    'd2lbert saved')
         for line, got in enumerate(lines[len(vocab):], len(vocab) + 1):
             try:
                 token = got.rstrip(b'\r').decode()
@@ -160,15 +162,17 @@ class Vocab:
             if token in vocab.token_to_idx:
                 first = vocab.token_to_idx[token] + 1
                 raise ValueError(f'{path}, line {line}: token {token!r} '
-                                 f'stands in line {first} already: a '
-                                 'vocabulary names each token once')
+                                 f'is in line {first} already: remove one '
+                                 'of them')
             vocab.token_to_idx[token] = line - 1
             vocab.idx_to_token.append(token)
         return vocab
 
     def _take(self, data):
-        """Whether bytes are a file as `save` writes it, whose tokens this
-        vocabulary then has; nothing is changed if something is wrong."""
+        """Take the tokens of a file's bytes; return False if one is wrong.
+
+        Nothing is changed then.
+        """
         head = ''.join(f'{token}\n' for token in self.idx_to_token).encode()
         if (not data.startswith(head) or not data.endswith(b'\n')
                 or b'\r' in data):
@@ -187,5 +191,5 @@ class Vocab:
 
 
 def special_of(vocab):
-    """The `Special` tokens of a vocabulary, which may be a stranger's."""
+    """The `Special` tokens of a vocabulary of any class."""
     return getattr(vocab, 'special', Vocab.special)

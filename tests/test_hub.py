@@ -125,7 +125,8 @@ def wikitext(server, monkeypatch):
         server.address('wikitext-2-v1.zip'), sha1(ARCHIVE)))
     folder, files = hub.LOOSE_FILES['wikitext-2']
     monkeypatch.setitem(hub.LOOSE_FILES, 'wikitext-2', (folder, [
-        hub.Loose(server.address(url.split('/')[-1]), blob(FILES[name]), name)
+        hub.LooseFile(server.address(url.split('/')[-1]), blob(FILES[name]),
+                      name)
         for url, _, name in files]))
     return server
 

@@ -232,7 +232,7 @@ def test_batches_are_those_of_the_page(num_workers):
 
 @pytest.mark.parametrize('dataset, arguments, message', [
     ((['a'], ['b'], [0]), (4, vocabulary()), 'max_len=4'),
-    ((['a'], ['b'], [0]), (9,), 'vocab is needed'),
+    ((['a'], ['b'], [0]), (9,), 'vocab is missing'),
     ((['a'], [], [0]), (9, vocabulary()), '1 premises, 0 hypotheses and 1'),
 ])
 def test_a_data_set_that_cannot_be_made_is_an_error(dataset, arguments,

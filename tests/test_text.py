@@ -98,8 +98,8 @@ def test_a_token_with_a_line_break_cannot_be_saved(tmp_path):
     ([], 1, "'<unk>', found the end"),
     (['<unk>', '<pad>', '<mask>'], 4, "'<cls>', found the end"),
     (['<unk>', '<mask>', '<pad>', '<cls>', '<sep>'], 2, "found '<mask>'"),
-    (['<unk>', *RESERVED, 'a', 'b', 'a'], 8, "'a' stands in line 6"),
-    (['<unk>', *RESERVED, '<cls>'], 6, "'<cls>' stands in line 4"),
+    (['<unk>', *RESERVED, 'a', 'b', 'a'], 8, "'a' is in line 6 already"),
+    (['<unk>', *RESERVED, '<cls>'], 6, "'<cls>' is in line 4 already"),
     (['<unk>', *RESERVED, '', 'b'], 6, 'empty line'),
     (['<unk>', *RESERVED, '\udcff'], 6, 'not UTF-8'),
 ])

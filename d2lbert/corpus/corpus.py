@@ -1,4 +1,4 @@
-"""`open_corpus`: text files of any size, read once, as a `Text`."""
+"""`open_corpus`: text files of any size as a `Corpus`, read once."""
 import hashlib
 import json
 import os
@@ -32,23 +32,23 @@ from d2lbert.texts.numbered_text import (
     shuffled_paragraphs,
 )
 
-# To be raised when other examples are drawn from the same files
+# To be raised when the same files give other examples
 DRAWS = 2
 
 
-class Text(NamedTuple):
-    """A corpus that was opened: its texts and their vocabulary."""
+class Corpus(NamedTuple):
+    """A training text, a held-out text and their vocabulary."""
 
     train: Any        # StoredText
-    valid: Any        # StoredText, or None where nothing is held out
+    valid: Any        # StoredText, or None if nothing is held out
     vocab: Vocab      # of the training text
-    fingerprint: str  # of content and settings: the same text, the same word
+    fingerprint: str  # a hash of content and settings
 
     def numbered_by(self, vocab):
-        """This text, its parts renumbered by another vocabulary."""
+        """Return this corpus, renumbered by another vocabulary."""
         numbers = onp.array(vocab[self.vocab.idx_to_token], 'int32')
         for text in filter(None, self[:2]):
-            # From the numbers in the files to those of now to the new ones
+            # Numbers in the files, then current numbers, then new numbers
             text.numbers, text.vocab = numbers[text.numbers], vocab
         return self._replace(vocab=vocab)
 
@@ -56,20 +56,20 @@ class Text(NamedTuple):
 def open_corpus(paths, *, valid_paths=None, valid_share=0.0, split='book',
                 vocab=None, min_freq=MIN_FREQ, max_vocab=None, pieces=None,
                 seed=None, progress=True, text_field=None):
-    """Read text files once and open what came of them, as a `Text`.
+    """Read text files once and return them as a `Corpus`.
 
-    `load_data_wiki` holds a text in memory; here it is cut into numbered
-    words once, in files that are mapped into memory, and batches are drawn
-    from those.
+    `load_data_wiki` holds a text in memory. Here the text is split into
+    numbered words once, in files that are mapped into memory, and batches
+    are drawn from these files.
 
-    paths: of files, of folders, whose files are all taken, of pipes; '-' is
-    standard input. Files are UTF-8, packed or not (as `textfiles` says),
-    lower-cased as they are read. text_field: the field of JSON lines that
-    holds the text; each object's text is some paragraphs.
-    A file with WikiText's headings ( = Title = between blank lines) has a
-    paragraph a line and an article a heading; in any other, blank lines part
-    paragraphs and the file is one article. A paragraph of more than 2^18
-    words or 16 MiB is cut into several, which a warning says.
+    paths: one path or several of files, folders (with all their files) and
+    pipes; '-' is standard input. Files are UTF-8, compressed or not (see
+    `text_files`), and lower-cased. text_field: the field of JSON lines that
+    holds the text; the text of each object is one or more paragraphs.
+    In a file with WikiText's headings ( = Title = between blank lines) each
+    line is a paragraph and each heading begins an article. In other files
+    blank lines separate paragraphs, and the file is one article. A paragraph
+    of more than 2^18 words or 16 MiB is split, with a warning.
 
     split: 'book' takes words as blanks part them and ends a sentence at
     ' . '; 'punkt' has NLTK's Punkt, which learns from the text itself, and
@@ -79,46 +79,44 @@ def open_corpus(paths, *, valid_paths=None, valid_share=0.0, split='book',
     Chinese one. A paragraph that comes out without an inner sentence end is
     passed over.
 
-    valid_paths, or a valid_share of the articles (of blocks of paragraphs
-    where there are fewer than 1 / valid_share articles), one out of each of
-    so many equal stretches of the text, is held out. The vocabulary is that
-    of the training part, of words that occur min_freq times, max_vocab
-    words in all if that is given; or it is `vocab`, a Vocab or the path of
-    one. More than 2^21 different words are not counted at a time. Equally
-    frequent words stand in the order in which they first come in the text;
-    with a seed, as on the page, in the paragraphs as they are shuffled for
-    the first epoch of batches with that seed.
+    The held-out text is valid_paths, or a valid_share of the articles, spread
+    evenly over the text. With fewer than 1 / valid_share articles, blocks of
+    paragraphs are held out. The vocabulary has the words that occur min_freq
+    times in the training text, at most max_vocab tokens; or it is `vocab`, a
+    Vocab or its path. At most 2^21 different words are counted at a time.
+    Equally frequent words are numbered as they first occur in the text. With
+    a seed, as on the page, they are numbered as they first occur in the
+    paragraphs as shuffled for the first epoch.
 
-    pieces: instead of taking whole words, learn so many word pieces from
-    the training part, or take those of `vocab` where that is a `PieceVocab`
-    or a `WordPiece`. Then words keep their capitals until they are cut, each
-    of them is, however many there are, and <unk>, as WikiText has it, is the
-    unknown token.
+    pieces: learn this number of word pieces from the training text, in place
+    of whole words. A `vocab` that is a `PieceVocab` or a `WordPiece` has
+    word pieces, too. Words are then split with their capitals, no word is
+    dropped, and WikiText's <unk> is the unknown token.
 
-    The result is kept in the user's cache under its content and settings; a
-    file that has not changed since (see `unchanged`) is not read again.
-    Raises OSError and ValueError, which name file and line.
+    The result is kept in the user's cache by content and settings. A file
+    that has not changed (see `file_facts`) is not read again. Raises
+    OSError and ValueError, which name file and line.
     """
     if split not in splitters.CUTTERS:
         raise ValueError(f'split={split!r} is unknown: '
                          f'{" or ".join(map(repr, splitters.CUTTERS))}')
     if not 0 <= valid_share < 1:
-        raise ValueError(f'valid_share={valid_share} is no share: it must '
-                         'be at least 0 and below 1')
+        raise ValueError(f'valid_share={valid_share} is wrong: it must be at '
+                         'least 0 and below 1')
     if valid_paths is not None and valid_share:
-        raise ValueError('valid_paths and valid_share both say what to hold '
-                         'out: leave one of them out')
+        raise ValueError('valid_paths and valid_share both choose the '
+                         'held-out text: leave one of them out')
     if max_vocab is not None and max_vocab <= len(RESERVED) + 1:
         raise ValueError(f'max_vocab={max_vocab} leaves no room for a word '
                          f'beside {UNK} and {", ".join(RESERVED)}')
     if pieces is not None and vocab is not None:
-        raise ValueError('pieces and vocab both say what the vocabulary is: '
-                         'leave one of them out')
+        raise ValueError('pieces and vocab both choose the vocabulary: leave '
+                         'one of them out')
     vocab = _given_vocab(vocab)
     of_pieces = pieces is not None or isinstance(vocab, PieceVocab)
     if of_pieces and max_vocab is not None:
-        raise ValueError('max_vocab is a bound for words: of word pieces, '
-                         'pieces says how many')
+        raise ValueError('max_vocab is for whole words: give the number of '
+                         'word pieces as pieces')
     files = _files(paths, 'the corpus', text_field)
     valid_files = ([] if valid_paths is None else
                    _files(valid_paths, 'the held-out text', text_field))
@@ -157,19 +155,21 @@ def open_corpus(paths, *, valid_paths=None, valid_share=0.0, split='book',
     if owned:
         weakref.finalize(parts[0], shutil.rmtree, owned, ignore_errors=True)
     if of_pieces:
-        # The same pieces are the same text, learnt here or given
+        # Equal pieces give an equal fingerprint, learnt or given
         contents[-3] = _described_vocab(stored_vocab)
         key = _digest_of(contents)
-    text = Text(*parts, stored_vocab, key)
+    corpus = Corpus(*parts, stored_vocab, key)
     if seed is None or vocab is not None or of_pieces:
-        return text
-    return text.numbered_by(_vocab_of(seed, text.train, freqs))
+        return corpus
+    return corpus.numbered_by(_vocab_of(seed, corpus.train, freqs))
 
 
 def _open(folder, vocab_class, sources):
-    """[vocabulary, training text, held-out text or None, frequencies] of a
-    store; the last, None too, where it did not build its vocabulary."""
-    # Not what is there, which another process may be clearing away
+    """[vocabulary, training text, held-out text or None, frequencies].
+
+    The frequencies are None if the store did not build its vocabulary.
+    """
+    # From the manifest: another process may be removing the files
     names = text_store.names(folder)
     vocab = vocab_class.load(folder / text_store.VOCAB)
     return [vocab, *(stored_text.StoredText(
@@ -181,10 +181,10 @@ def _open(folder, vocab_class, sources):
 
 
 def _vocab_of(seed, text, freqs):
-    """The vocabulary that the page makes of a `StoredText` with a seed.
+    """The page's vocabulary of a `StoredText` for a seed.
 
-    freqs (types,) int64: how often each token occurs in the text, 0 for the
-    reserved ones.
+    freqs (types,) int64: the frequency of each token in the text, 0 for
+    reserved tokens.
     """
     order = shuffled_paragraphs(text.num_paragraphs, random.Random(seed))
     falling = falling_types(text, freqs, order)
@@ -196,7 +196,7 @@ def _vocab_of(seed, text, freqs):
 
 
 def _described_vocab(vocab, min_freq=None, max_vocab=None, pieces=None):
-    """What a store depends on, of a vocabulary given or to be built."""
+    """The part of a store's key that describes its vocabulary."""
     if isinstance(vocab, PieceVocab):
         return vocab.tokenizer.described()
     if vocab is not None:
@@ -205,7 +205,7 @@ def _described_vocab(vocab, min_freq=None, max_vocab=None, pieces=None):
 
 
 def _given_vocab(vocab):
-    """The vocabulary asked for, checked; None where it is to be built."""
+    """The vocabulary given by the caller, checked, or None."""
     if isinstance(vocab, WordPiece):
         vocab = PieceVocab(vocab)
     if vocab is None or isinstance(vocab, PieceVocab):
@@ -226,14 +226,14 @@ def _given_vocab(vocab):
 
 
 def _files(paths, what, text_field):
-    """The `texts.Source`s of one path or several."""
+    """The `Source`s of one path or several."""
     if isinstance(paths, (str, os.PathLike)):
         paths = [paths]
     paths = list(paths)
     if not paths:
         raise ValueError(f'{what} has no file: name at least one')
     for path in paths:
-        # A link that leads to itself is no file either
+        # A link to itself does not exist, either
         if path != text_sources.STDIN and not Path(path).expanduser().exists():
             raise FileNotFoundError(f'{path} is no file: name a text file')
     return text_sources.sources(paths, text_field)

@@ -1,4 +1,4 @@
-"""A text cut into numbered words, what is held out of it, its vocabulary."""
+"""A text split into numbered words, its held-out part, its vocabulary."""
 import bisect
 import contextlib
 import itertools
@@ -14,27 +14,25 @@ from d2lbert.text import RESERVED, UNK, UNK_ID
 from d2lbert.texts.numbered_text import BLOCK_WORDS, concat_ranges
 from d2lbert.texts.words import line_ends
 
-# Bytes before a cut text's numbers, so that their file can become a .npy
+# Bytes before the numbers of a cut text, so that the file can become a .npy
 ROOM_FOR_HEADER = 128
 
 
 class CutText:
-    """A text cut into words, numbered as `types` did when they came.
+    """A text split into words (or word pieces) and numbered, in a folder.
 
-    Lies in a folder of its own: the numbers in a file, and for each time
-    that rare words were forgotten the file `became-N.npy`, which leads from
-    the numbers before to those that are valid in the end. Pieces, where
-    those are what is numbered, are called words, too.
+    When there are too many different words, rare ones are pruned and the
+    others renumbered. For each pruning the file `became-N.npy` maps the
+    numbers before it to the final numbers.
 
-    types: what the words are told by, `WordTypes()` or a `PieceTypes`.
+    types: numbers the words, a `WordTypes` or a `PieceTypes`.
     """
 
     def __init__(self, folder, files, cutter, progress, types=None):
         folder.mkdir()
         self.folder, self.files = folder, files
         self._articles = []
-        # The words before pruned_at[k] were numbered before rare words were
-        # forgotten for the k-th time
+        # Words before place pruned_at[k] have the numbers before pruning k
         self.pruned_at = []
         self.types = WordTypes() if types is None else types
         self.dtype = self.types.dtype
@@ -44,19 +42,19 @@ class CutText:
             shown = stack.enter_context(bar(
                 sum(path.stat().st_size for path in files), 'cutting', 'B',
                 unit_scale=True, quiet=not progress))
-            # Closed before what it is at work on
+            # Stops its threads before the files are closed
             for some in stack.enter_context(contextlib.closing(in_order(
                     cutter.cut, itertools.chain.from_iterable(
                         stretches_of(path, shown.update) for path in files),
                     cutter.num_threads))):
                 self._add(some)
         self._link_prunings()
-        # An article without a paragraph is none
+        # Without articles that have no paragraph
         self.articles = onp.unique(onp.concatenate(self._articles))
         self.articles = self.articles[self.articles < self.num_paragraphs]
 
     def _begun(self, stack, ids, *ends):
-        """Files to be written, open: for numbers, and for where things end."""
+        """Open files for numbers and for the ends of sentences and more."""
         files = [stack.enter_context(open(self.folder / name, 'wb'))
                  for name in (ids, *ends)]
         files[0].write(bytes(ROOM_FOR_HEADER))
@@ -65,7 +63,7 @@ class CutText:
         return files
 
     def _add(self, some):
-        """Number the words of a `cutting.Cut` and write them down."""
+        """Number the words of a `splitters.Cut` and write them."""
         ids, sentences, paragraphs = self._out
         self._articles.append(self.num_paragraphs + some.articles)
         numbers, ends = self.types.numbered(some)
@@ -84,7 +82,7 @@ class CutText:
         return self.folder / f'became-{k}.npy'
 
     def _link_prunings(self):
-        """Let each became-N.npy lead to the last numbers in one step."""
+        """Make each became-N.npy map to the final numbers."""
         later = None
         for k in reversed(range(len(self.pruned_at))):
             became = self.became(k)
@@ -94,10 +92,10 @@ class CutText:
             later = became
 
     def cut_further(self, table, begins):
-        """Let word k become the numbers table[begins[k]:begins[k + 1]].
+        """Replace word k by the numbers table[begins[k]:begins[k + 1]].
 
-        table (numbers + SPARE,), begins (types + 1,) int64. No words may have
-        been forgotten.
+        table (numbers + SPARE,), begins (types + 1,) int64. No word may have
+        been pruned.
         """
         ends = onp.memmap(self.folder / 'sentences', 'int64', 'r')
         lengths = onp.diff(begins).astype('int32')
@@ -105,7 +103,7 @@ class CutText:
         def parts(stretch):
             begin, end = stretch
             first, last = onp.searchsorted(ends, stretch, 'right')
-            first = first if begin else 1       # there may be empty ones
+            first = first if begin else 1       # sentences may be empty
             types = self.words(begin, end)
             return spread(table, begins, lengths, types,
                           ends[first:last] - begin,
@@ -124,9 +122,9 @@ class CutText:
         self.num_words, self.dtype = count, table.dtype
 
     def stretches(self, begin, end, size=None):
-        """Words begin to end - 1 in parts that `words` takes: (begin, end).
+        """Ranges of words from begin to end - 1 for `words`: (begin, end).
 
-        size: of how many words each is at most, or BLOCK_WORDS.
+        size: the maximal number of words of a range, by default BLOCK_WORDS.
         """
         while begin < end:
             stop = min(end, begin + (size or BLOCK_WORDS))
@@ -136,9 +134,9 @@ class CutText:
             begin = stop
 
     def words(self, begin, end):
-        """Words begin to end - 1, of one of `stretches`: (words,).
+        """The final numbers of a range of `stretches`; -1 if pruned.
 
-        In valid numbers, -1 for forgotten ones. For any thread.
+        Any thread may call it.
         """
         k, numbers = self.numbers(begin, end)
         if k < len(self.pruned_at):
@@ -146,19 +144,19 @@ class CutText:
         return numbers
 
     def numbers(self, begin, end):
-        """Those words as they were numbered: (k, (words,)).
+        """(k, numbers) of a range of `stretches`, as they were written.
 
-        For k < len(pruned_at), `became(k)` leads to valid numbers.
+        For k < len(pruned_at), `became(k)` maps them to the final numbers.
         """
         return (bisect.bisect_right(self.pruned_at, begin),
                 self._read('ids', self.dtype, begin, end, ROOM_FOR_HEADER))
 
     def became(self, k):
-        """What became of the numbers before pruned_at[k]: int32."""
+        """The final number of each number before pruning k: int32."""
         return onp.load(self._became_file(k))
 
     def offsets(self, name, begin, end):
-        """Entries begin to end - 1 of sentences or paragraphs."""
+        """Entries begin to end - 1 of the file sentences or paragraphs."""
         return self._read(name, 'int64', begin, end)
 
     def _read(self, name, dtype, begin, end, before=0):
@@ -171,7 +169,7 @@ class CutText:
         return numbers
 
     def span(self, begin, end):
-        """Sentences and words of paragraphs begin to end - 1."""
+        """The sentences and the words of paragraphs begin to end - 1."""
         sentences = [int(self.offsets('paragraphs', q, q + 1)[0])
                      for q in (begin, end)]
         return sentences, [int(self.offsets('sentences', s, s + 1)[0])
@@ -179,13 +177,13 @@ class CutText:
 
 
 def held_out(cut, share):
-    """Ranges of paragraphs for training and for validation, two lists."""
+    """Ranges of paragraphs for training and those held out: two lists."""
     everything = [(0, cut.num_paragraphs)]
     if not share or not cut.num_paragraphs:
         return everything, []
     starts = cut.articles
     if len(starts) * share < 1:
-        # At least four blocks, so that not all comes from one place
+        # At least four blocks, from different places of the text
         size = max(1, min(64, int(cut.num_paragraphs * share / 4)))
         starts = onp.arange(0, cut.num_paragraphs, size)
     num_held = max(1, round(len(starts) * share))
@@ -207,7 +205,7 @@ def held_out(cut, share):
 
 
 def joined(ranges):
-    """The same with ranges that follow on each other made one."""
+    """Ranges, with adjacent ones joined."""
     longer = []
     for begin, end in ranges:
         if longer and longer[-1][1] == begin:
@@ -225,7 +223,7 @@ def build_vocab(cut, train, valid, min_freq, max_vocab):
     word of the text, (types + 1,) int32, the last that of -1.
     """
     text, freqs = b'\n' + cut.types.text(), _freqs(cut, valid)
-    # Each token stands between two of them
+    # Each token is between two line feeds
     feeds, reserved = line_ends(text), [UNK, *RESERVED]
     table = onp.full(len(freqs) + 1, UNK_ID, 'int32')
     falling = onp.flatnonzero(freqs >= max(1, min_freq))
@@ -234,7 +232,7 @@ def build_vocab(cut, train, valid, min_freq, max_vocab):
         if place >= 0:
             k = onp.searchsorted(feeds, place)
             table[k], falling = number, falling[falling != k]
-    # As `numbered.falling_types`, for ranges of numbers that may be pruned
+    # As `falling_types`, for ranges of paragraphs and pruned numbers
     falling = falling[onp.lexsort(
         (_firsts(cut, train, len(freqs))[falling], -freqs[falling]))
         if valid else onp.argsort(-freqs[falling], kind='stable')]
@@ -250,11 +248,11 @@ def build_vocab(cut, train, valid, min_freq, max_vocab):
 
 
 def _firsts(cut, train, count):
-    """Where words first come in ranges of paragraphs: (count,) int64.
+    """The first place of each word in ranges of paragraphs: (count,) int64.
 
-    -1 for one that does not.
+    -1 for a word that does not occur.
     """
-    # The last entry is that of number -1
+    # The last entry is for number -1, pruned words
     first = onp.full(count + 1, -1, 'int64')
     place = 0
     for numbers in words_of_ranges(cut, train):
@@ -266,9 +264,9 @@ def _firsts(cut, train, count):
 
 
 def _freqs(cut, valid):
-    """How often each word occurs outside of ranges of paragraphs: (types,).
+    """The frequency of each word outside of ranges of paragraphs: (types,).
     """
-    # The last entry is that of number -1
+    # The last entry is for number -1, pruned words
     freqs = onp.append(cut.types.counts, 0)
     for numbers in words_of_ranges(cut, valid):
         different, counts = onp.unique(numbers, return_counts=True)
@@ -277,20 +275,19 @@ def _freqs(cut, valid):
 
 
 def count_words(cut, valid):
-    """{word: how often it occurs outside of `valid`, ranges of paragraphs}.
-    """
+    """{word: frequency} outside of the ranges of paragraphs `valid`."""
     return {name: count for name, count in zip(
         cut.types.names, _freqs(cut, valid).tolist()) if count}
 
 
 def words_of_ranges(cut, ranges):
-    """The words of ranges of paragraphs, as `CutText.words` gives them."""
+    """Yield the final numbers of the words of ranges of paragraphs."""
     for begin, end in joined(ranges):
         for stretch in cut.stretches(*cut.span(begin, end)[1]):
             yield cut.words(*stretch)
 
 
 def described(files):
-    """Files in a few words, for what is said about their text."""
+    """The names of files, in short, for messages."""
     more = len(files) - 1
     return f'{files[0]}' + (f' and {more} more' if more else '')

@@ -1,17 +1,16 @@
-"""Sentences and words of text as people write it, for split='punkt'.
+"""Sentences and words of running text, for split='punkt'.
 
-NLTK's Punkt (Kiss and Strunk 2006) learns from a text which full stops end
-no sentence. It knows the ends of Latin script, which a blank follows; those
-that are an end and nothing else, in whatever script, are found before it.
+NLTK's Punkt (Kiss and Strunk 2006) learns from a text which full stops do
+not end a sentence. Unambiguous sentence ends of all scripts are found before
+Punkt, which only knows ends of the Latin script with a blank after them.
 """
 import re
 import unicodedata
 
-# To be raised when other sentences or words come out
+# To be raised when the same text gives other sentences or words
 VERSION = 2
 
-# Unicode's Sentence_Terminal, without .!? and those of scripts that are no
-# longer written
+# Unicode's Sentence_Terminal, without .!? and without historic scripts
 ENDS = (
     '\u0589'                            # Armenian
     '\u061d\u061e\u061f\u06d4'          # Arabic, Urdu
@@ -47,16 +46,16 @@ _IDEOGRAPH = re.compile(f'[{IDEOGRAPHS}]')
 
 
 def parted(text, is_cut=False):
-    """The text in pieces, each of which ends where a sentence surely does.
+    """Yield the text in parts that end at unambiguous sentence ends.
 
-    is_cut: blanks part the words, so that one must follow.
+    is_cut: the words have blanks between them, so a blank must follow.
     """
     begin = 0
     for found in _END.finditer(text):
         end = found.end()
         rest = text[end:end + 80].lstrip()
         if (is_cut and not text[end:end + 1].isspace()
-                # What goes on in small letters was only a pause
+                # Before a small letter an ellipsis is only a pause
                 or found[0][0] == ELLIPSIS and rest[:1].islower()):
             continue
         yield text[begin:end]
@@ -66,10 +65,10 @@ def parted(text, is_cut=False):
 
 
 class SpacedPunctuation(dict):
-    """For str.translate: blanks around what is a word by itself.
+    """A table for str.translate that puts blanks around some characters.
 
-    That is each character that Unicode calls punctuation or symbol, and each
-    Chinese character, as in the published BERT.
+    These are Unicode's punctuation and symbols and the Chinese characters,
+    as in the published BERT.
     """
 
     def __missing__(self, code):
@@ -81,7 +80,7 @@ class SpacedPunctuation(dict):
 
 
 class Splitter:
-    """Cuts paragraphs into sentences; texts: those to learn from."""
+    """Splits paragraphs into sentences; learns from `texts`."""
 
     def __init__(self, texts):
         punkt = nltk().tokenize.punkt
@@ -93,9 +92,9 @@ class Splitter:
         self._apart = SpacedPunctuation()
 
     def sentences(self, text, is_cut):
-        """The sentences of a paragraph, words between blanks.
+        """The sentences of a paragraph, with blanks between words.
 
-        is_cut: they were so before, and stay as they are.
+        is_cut: the paragraph has blanks between words already.
         """
         return [sentence if is_cut else sentence.translate(self._apart)
                 for piece in parted(text, is_cut)
@@ -103,7 +102,7 @@ class Splitter:
 
 
 def version():
-    """What sentences and words depend on, beside the text."""
+    """A key of the rules; another key may give other words."""
     return f'punkt {VERSION} {nltk().__version__}'
 
 

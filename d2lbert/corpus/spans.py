@@ -79,10 +79,10 @@ def mask_spans(text, rows, parts, spans, max_len, rng=random,
     rows, parts: as `full_sentences` returns them; spans: a `SpanMasking`.
 
     mask_share of all tokens are masked, in spans of tokens or of whole
-    words. The length of a span is drawn first, then its position among all
-    that are free for that length; if none is free, one word less is tried.
-    80 % of the spans become <mask>, 10 % random tokens, and 10 % stay. A
-    span is never shortened to reach the share: the next row masks fewer
+    words. The length of a span is drawn first, then its position among the
+    free ones of that length. If none is free, one word less is tried. Of the
+    spans, 80 % become <mask>, 10 % random tokens, and 10 % stay. A span is
+    never shortened to reach the share: the next row masks fewer
     tokens instead, so that span lengths follow their probabilities.
     """
     vocab, share = text.vocab, round(mask_share * MILLION)
@@ -113,7 +113,7 @@ def _empty_columns(num_rows, max_len, share, max_tokens, pad):
         *(onp.zeros(shape_P, 'int32') for _ in range(3)))
 
 
-# In plain Python, for other generators and where nothing is compiled
+# In plain Python, for other generators, and without a compiler
 
 def _mask_plainly(rows, parts, types, numbers, specials, kinds, choices, law,
                   max_tokens, apart, share, columns, rng):

@@ -1,4 +1,4 @@
-"""Paragraphs cut into sentences and words, by the book's rule or Punkt's."""
+"""Paragraphs split into sentences and words, by the book's rule or Punkt."""
 import itertools
 import threading
 from typing import NamedTuple
@@ -10,8 +10,7 @@ from d2lbert.kernels import cut, draw
 from d2lbert.progress import bar
 from d2lbert.texts.words import STOP, paragraphs_of_lines, tokens_of_paragraphs
 
-# How much of a text Punkt learns its abbreviations from: half a minute's
-# work for a text of any size
+# Characters of a text from which Punkt learns abbreviations; half a minute
 PUNKT_CHARS = 1 << 20
 
 
@@ -36,25 +35,25 @@ class Cut(NamedTuple):
 
 
 class BookCutter:
-    """Sentences end at ' . ', blanks part the words."""
+    """Splits sentences at ' . ' and words at blanks."""
 
-    # What to do about a text in which no paragraph has two sentences
+    # Advice about a text in which no paragraph has two sentences
     remedy = ("with split='book' a sentence ends at ' . ', its full stop "
               "between blanks; split='punkt' is for text as people write it")
 
     @staticmethod
     def version():
-        """What sentences and words depend on, beside the text."""
+        """A key of the rules; another key may give other words."""
         return 'book'
 
     def __init__(self, files, progress, lower=True):
         self.lower = lower
-        # Of how many threads it can make use; None: of one each core
+        # The number of threads that may call `cut`; None is one per core
         self.num_threads = 1 if draw.library() is None else None
         self._own = threading.local()
 
     def cut(self, stretch):
-        """The `Cut` of a `reading.Stretch`, in any thread."""
+        """The `Cut` of a `Stretch`; any thread may call it."""
         found = None
         if draw.library() is not None:
             if not hasattr(self._own, 'room'):
@@ -63,14 +62,14 @@ class BookCutter:
                              cut.WIKI if stretch.is_wiki else cut.PARTS,
                              self.lower, text_reader.MAX_WORDS, self._own.room)
         if found is None:
-            # Python has the words for what is wrong with a text, too
+            # Python also reports what is wrong with a text
             return self.cut_plainly(stretch)
         found = Cut(*found)
         return found._replace(articles=onp.concatenate([
             onp.zeros(int(stretch.is_first), 'int64'), found.articles]))
 
     def cut_plainly(self, stretch):
-        """The same without compiled code."""
+        """`cut` without compiled code."""
         paragraphs = stretch.paragraphs()
         kept = [STOP in text for text in paragraphs.texts]
         return Cut.of_tokens(
@@ -80,7 +79,7 @@ class BookCutter:
 
 
 class PunktCutter:
-    """Sentences end where Punkt says, which learns from the text itself."""
+    """Splits sentences by Punkt, which learns from the text."""
 
     remedy = 'expected running text, a blank line between paragraphs'
 
@@ -111,12 +110,12 @@ CUTTERS = {'book': BookCutter, 'punkt': PunktCutter}
 
 
 def _among_kept(places, kept):
-    """What places in a list become when only some items are kept."""
+    """The new places of places in a list that loses some items."""
     return onp.cumsum([0, *kept], dtype='int64')[places]
 
 
 def _beginning(files, advance):
-    """The first paragraphs of a text, PUNKT_CHARS in all.
+    """Yield the first paragraphs of a text, PUNKT_CHARS characters in all.
 
     advance: called with the number of characters of each.
     """

@@ -193,7 +193,7 @@ class StoredText(NumberedText):
         chunks = onp.arange(num_chunks)
         if not drawing.dynamic or spans is not None:
             derive_shuffler('chunks', seed, epoch).shuffle(chunks)
-        # Static examples are those of epoch 0
+        # Static examples are drawn as in epoch 0
         drawn = epoch if drawing.dynamic else 0
         rng, paragraphs = _generator(seed, drawn, 0), None
         if spans is None:
@@ -231,7 +231,7 @@ class StoredText(NumberedText):
                                    drawing.mask_share)
 
 
-# Random numbers for any chunk, without those of the chunks before it
+# Random numbers of a chunk, which do not depend on earlier chunks
 
 def _generator(seed, epoch, chunk):
     """The generator of a chunk; the first is the book's random.seed(seed)."""

@@ -1,6 +1,6 @@
-"""Text files: their lines, and the paragraphs that these make up.
+"""Text files read in stretches of lines, and split into paragraphs.
 
-A file is read in stretches, each of which can be cut by itself.
+Each stretch can be split without its neighbours.
 """
 import contextlib
 import itertools
@@ -12,7 +12,7 @@ from d2lbert.machine.terminal import warn
 from d2lbert.texts import text_files, text_sources
 from d2lbert.texts.words import STOP
 
-# A paragraph is held in memory whole: one that is longer is cut
+# A paragraph is held in memory; a longer one is split
 MAX_WORDS = 1 << 18
 MAX_BYTES = 1 << 24
 
@@ -24,9 +24,9 @@ BOM = b'\xef\xbb\xbf'
 # From files to lines
 
 def _blocks(path, advance):
-    """A file's lines by the block: (number of the first line, bytes).
+    """Yield blocks of a file's lines: (number of the first line, bytes).
 
-    advance: as for `textfiles.pieces`.
+    advance: as for `text_files.pieces`.
     """
     number, rest = 1, b''
     for piece in text_sources.with_line_feeds(
@@ -42,7 +42,7 @@ def _blocks(path, advance):
         data = b''.join((rest, memoryview(piece)[:end]))
         rest = piece[end + 1:]
         yield number, data
-        # Faster than bytes.count, in which no byte is looked at beside others
+        # Faster than bytes.count, which reads one byte at a time
         number += 1 + int(onp.count_nonzero(
             onp.frombuffer(data, 'uint8') == ord('\n')))
     if rest:
@@ -50,36 +50,36 @@ def _blocks(path, advance):
 
 
 def _decoded(path, number, data):
-    """The lines in `data`, the first of which is line `number`."""
+    """The lines of `data`; the first is line `number` of the file."""
     return text_files.decoded(path, data, number).split('\n')
 
 
 def _last_blank_of(path, number, data):
-    """The place of the last blank in a line that is longer than MAX_BYTES."""
+    """The place of the last blank in a line longer than MAX_BYTES."""
     place = max(data.rfind(b' '), data.rfind(b'\t'))
     if place < 1:
         raise ValueError(
             f'{path}, line {number} has more than {MAX_BYTES:,} bytes without '
-            'a blank: expected a text whose words blanks part')
+            'a blank: expected words with blanks between them')
     _warn_of_cut(path, number)
     return place
 
 
 def _warn_of_cut(path, number):
-    """Log, once for a file, that a paragraph of it is cut."""
+    """Warn, once for a file, that a paragraph is split."""
     if getattr(path, 'is_cut', False):
         return
     with contextlib.suppress(AttributeError):   # a path, not a Source
         path.is_cut = True
     warn(f'{path}, line {number}: the paragraph that begins here has more '
          f'than {MAX_WORDS:,} words or {MAX_BYTES:,} bytes, and is cut into '
-         'several; blank lines part paragraphs')
+         'several; separate paragraphs by blank lines')
 
 
 def _paragraph(path, number, lines):
-    """The paragraph that lines make up; several if it is too long."""
+    """A list with the paragraph of lines; several if it is too long."""
     text = ' '.join(lines)
-    # Words are counted only where there can be that many
+    # Words are counted only if there can be too many
     if len(text) <= MAX_WORDS or len(text.split()) <= MAX_WORDS:
         return [text]
     _warn_of_cut(path, number)
@@ -104,12 +104,12 @@ class Paragraphs(NamedTuple):
     """Some consecutive paragraphs of a file."""
 
     texts: list      # strings
-    articles: list   # where in `texts` an article begins
-    is_cut: bool     # whether blanks part the words already
+    articles: list   # the places in `texts` at which articles begin
+    is_cut: bool     # True if the words have blanks between them
 
 
 def _is_heading(line):
-    """Whether a line is a heading of any level: = = Title = = ."""
+    """True if a line is a heading of any level: = = Title = = ."""
     if not line.startswith((' = ', '= ')):
         return False
     line = line.strip()
@@ -117,9 +117,9 @@ def _is_heading(line):
 
 
 def _is_title(lines, k):
-    """Whether lines[k] is a heading of the first level.
+    """True if lines[k] is a heading of the first level.
 
-    Lines of tables can look alike, but no blank lines part them.
+    A line of a table can look the same, but has no blank lines around it.
     """
     line = lines[k].strip()
     return (_is_heading(lines[k])
@@ -128,12 +128,11 @@ def _is_title(lines, k):
 
 
 class Stretch(NamedTuple):
-    """Some consecutive lines of a file, from which paragraphs can be made.
+    """Some consecutive lines of a file that contain whole paragraphs.
 
-    data: bytes, the first of which belong to line `number`. In WikiText's
-    format `before` is the two lines that stand before those, the first of
-    which, and the last one of `data`, are there to be looked at; elsewhere
-    it is empty.
+    data: bytes that begin with line `number`. before: in WikiText's format
+    the two lines before them, otherwise empty. The first of these and the
+    last line of `data` are only context.
     """
 
     path: str
@@ -145,13 +144,13 @@ class Stretch(NamedTuple):
 
     @property
     def whole(self):
-        """All lines, without a byte order mark: bytes."""
+        """`before` and `data` without a byte order mark: bytes."""
         if self.number == 1 and self.data.startswith(BOM):
             return self.before + self.data[len(BOM):]
         return self.before + self.data
 
     def paragraphs(self):
-        """The `Paragraphs` that these lines make up."""
+        """The `Paragraphs` of these lines."""
         lines = _decoded(self.path, self.number, self.data)
         articles = [0] if self.is_first else []
         if not self.is_wiki:
@@ -163,10 +162,10 @@ class Stretch(NamedTuple):
 
 
 def stretches_of(path, advance):
-    """The lines of a file: yields `Stretch`es, which make up all of it.
+    """Yield the lines of a file as `Stretch`es.
 
-    It has WikiText's format if its first block has a title in it. advance:
-    as for `textfiles.pieces`.
+    It has WikiText's format if there is a title in its first block. advance:
+    as for `text_files.pieces`.
     """
     blocks = _blocks(path, advance)
     first = next(blocks)
@@ -176,21 +175,20 @@ def stretches_of(path, advance):
 
 
 def paragraphs_of(path, advance):
-    """The paragraphs of a file, as `stretches_of`: yields `Paragraphs`."""
+    """Yield the `Paragraphs` of a file; the rest as for `stretches_of`."""
     for stretch in stretches_of(path, advance):
         yield stretch.paragraphs()
 
 
 def _has_title(data):
-    """Whether there is a heading of the first level in a file's beginning.
-    """
+    """True if the beginning of a file has a heading of the first level."""
     data = b'\n\n' + data[len(BOM) * data.startswith(BOM):] + b'\n\n'
     for begins in (b'\n = ', b'\n= '):
         place = data.find(begins)
         while place >= 0:
             begin = data.rfind(b'\n', 0, place) + 1
             end = data.index(b'\n', data.index(b'\n', place + 1) + 1)
-            # What is no UTF-8 is told when it is cut
+            # Bytes that are not UTF-8 are reported later
             if _is_title(data[begin:end].decode(errors='replace').split(
                     '\n'), 1):
                 return True
@@ -198,19 +196,19 @@ def _has_title(data):
     return False
 
 
-# WikiText's: a paragraph a line, but for headings; a title begins an article
+# WikiText's format: each line is a paragraph, titles begin articles
 
 def _wiki_stretches(path, blocks):
     before, is_first = b'\n', True
     for number, data in itertools.chain(blocks, [(0, b'')]):
         stretch = Stretch(path, number, before, data, True, is_first)
         yield stretch
-        # Whether the last line is a title is for the next block to say
+        # The next block decides if the last line is a title
         before, is_first = _last_lines(stretch.whole) + b'\n', False
 
 
 def _last_lines(data):
-    """The last two lines; or one, where there are no more."""
+    """The last two lines, or the only one."""
     end = data.rfind(b'\n')
     return data[data.rfind(b'\n', 0, max(0, end)) + 1:]
 
@@ -222,13 +220,13 @@ def _of_wiki(path, number, lines, articles):
         heading = _is_heading(line)
         if heading and _is_title(lines, k):
             articles.append(len(found))
-        # The book's rule makes no exception for headings
+        # By the book's rule a heading with ' . ' is a paragraph, too
         if STOP in line or not heading:
             found += _paragraph(path, number + k, [line])
     return Paragraphs(found, articles, True)
 
 
-# Any other: blank lines part paragraphs; the file is an article
+# Other formats: blank lines separate paragraphs, the file is one article
 
 def _plain_stretches(path, blocks):
     held, began, is_first = [], 1, True
@@ -237,7 +235,7 @@ def _plain_stretches(path, blocks):
         if end is not None:
             yield Stretch(path, began, b'', b'\n'.join([*held, data[:end]]),
                           False, is_first)
-            # Behind the blank line, where a line may follow or none
+            # After the blank line, which may be the last
             began = number + (data + b'\n').count(b'\n', 0, begin)
             held, is_first, data = [], False, data[begin:]
         if end is None or data:
@@ -251,7 +249,7 @@ def _plain_stretches(path, blocks):
 
 
 def _last_blank(data):
-    """Where the lines before the last blank one end, and those behind begin.
+    """(end of the lines before the last blank line, begin of those after).
 
     (None, None) if no line is blank.
     """
@@ -266,7 +264,7 @@ def _last_blank(data):
 
 
 def _of_parts(path, number, lines):
-    """The paragraphs of lines, the first of which is line `number`."""
+    """The paragraphs of lines; the first is line `number`."""
     found, held, began = [], [], number
     for k, line in enumerate([*lines, ''], number):
         if line and not line.isspace():

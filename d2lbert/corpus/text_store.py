@@ -1,4 +1,4 @@
-"""What is kept on disk of a text: its words in numbers, its vocabulary."""
+"""Stores: folders in the cache with a numbered text and its vocabulary."""
 import contextlib
 import errno
 import itertools
@@ -35,25 +35,25 @@ from d2lbert.texts.numbered_text import BLOCK_WORDS
 # To be raised when the content of the files changes
 VERSION = 4
 
-# How often a store is built that others clear away before it is open
+# Attempts to build a store that other processes remove before it is open
 TRIES = 10
 
 MANIFEST = 'manifest.json'
 VOCAB = 'vocab.txt'
-# How often each token of a vocabulary that was built here occurs
+# The frequencies of the tokens of a vocabulary that was built here
 FREQS = 'freqs.npy'
 
-# Words that get their numbers at a time
+# Words that are renumbered at a time
 STORED_WORDS = 1 << 20
 
 
-# What a store holds
+# The content of a store
 
 def build(folder, files, valid_files, valid_share, cutters, vocab, min_freq,
           max_vocab, pieces, progress):
     """Write vocabulary, numbered texts and manifest into `folder`.
 
-    The rest is what `open_corpus` is given; cutters: the class that cuts.
+    cutters: a class of `splitters`; the rest as for `open_corpus`.
     """
     of_pieces = pieces is not None or isinstance(vocab, PieceVocab)
     cutter = cutters(files, progress, lower=not of_pieces)
@@ -66,7 +66,7 @@ def build(folder, files, valid_files, valid_share, cutters, vocab, min_freq,
     if vocab is None and of_pieces:
         vocab = PieceVocab(WordPiece.of_counts(
             count_words(cut, valid), pieces))
-        if cut.pruned_at:       # what was forgotten has pieces, too
+        if cut.pruned_at:       # pruned words have pieces, too
             shutil.rmtree(cut.folder)
             cut = cut_text(files)
         else:
@@ -88,7 +88,7 @@ def build(folder, files, valid_files, valid_share, cutters, vocab, min_freq,
                                   cutter))
     shutil.rmtree(cut.folder)
     if valid_files:
-        del cut, table          # before there is another
+        del cut, table          # the next ones need their memory
         cut = cut_text(valid_files)
         sums.update(write_numbers(
             folder / 'valid', cut, [(0, cut.num_paragraphs)],
@@ -101,7 +101,7 @@ def build(folder, files, valid_files, valid_share, cutters, vocab, min_freq,
 
 
 class _Summed:
-    """What is written to a file, and `sum`, its size and CRC-32."""
+    """A file that is written, and `sum`, its size and CRC-32."""
 
     def __init__(self, f):
         self.f, self.sum = f, [0, 0]
@@ -114,9 +114,9 @@ class _Summed:
 
 @contextlib.contextmanager
 def _npy(path, dtype, length, mode='wb'):
-    """A `_Summed` that becomes a one-dimensional .npy by its numbers.
+    """A `_Summed` with the header of a one-dimensional .npy file.
 
-    mode: 'r+b' to write over what is in a file.
+    mode: 'r+b' to overwrite an existing file in place.
     """
     with open(path, mode) as f:
         summed = _Summed(f)
@@ -128,9 +128,10 @@ def _npy(path, dtype, length, mode='wb'):
 
 
 def table_of(vocab, cut):
-    """The numbers of a cut text's words, (types + 1,) uint16 or int32.
+    """The vocabulary number of each word of a cut text: (types + 1,).
 
-    The last is that of number -1. None for pieces, which have theirs.
+    uint16 or int32; the last entry is for -1, pruned words. None for word
+    pieces, whose numbers in the cut text are final.
     """
     if isinstance(vocab, PieceVocab):
         return None
@@ -141,9 +142,9 @@ def table_of(vocab, cut):
 
 
 def write_numbers(folder, cut, ranges, table, cutter):
-    """Write ranges of paragraphs of a cut text in numbers.
+    """Write ranges of paragraphs of a cut text as vocabulary numbers.
 
-    table: what `table_of` gives. Returns {path: size and CRC-32} of the
+    table: the result of `table_of`. Returns {path: size and CRC-32} of the
     largest file.
     """
     ranges = joined(ranges)
@@ -154,7 +155,7 @@ def write_numbers(folder, cut, ranges, table, cutter):
         raise ValueError(
             f'{described(cut.files)}: no paragraph has two sentences'
             f'{_where(folder.name, ranges, cut)}: {cutter.remedy}')
-    # For words numbered before rare ones were forgotten, and after
+    # One table for the numbers before each pruning, and for the final ones
     tables = [] if table is None else [
         *(table[cut.became(k)] for k in range(len(cut.pruned_at))), table]
 
@@ -167,8 +168,8 @@ def write_numbers(folder, cut, ranges, table, cutter):
     with _npy(where, cut.dtype if table is None else table.dtype,
               sum(end - begin for _, (begin, end) in spans),
               'r+b' if in_place else 'wb') as ids:
-        # No number takes more room than before, and what is written has been
-        # read: then the system need not find room for both
+        # Writing in place saves disk space. No number gets longer, and only
+        # numbers that were read are overwritten
         assert not in_place or ids.sum[0] == ROOM_FOR_HEADER
         for some in in_order(numbers, itertools.chain.from_iterable(
                 cut.stretches(*words, STORED_WORDS) for _, words in spans)):
@@ -187,7 +188,7 @@ def write_numbers(folder, cut, ranges, table, cutter):
 
 
 def _write_ends(path, cut, name, stretches):
-    """Write where sentences or paragraphs end, stretches of them in a row."""
+    """Write the ends of sentences or paragraphs of several ranges."""
     last = 0
     with _npy(path, 'int64', 1 + sum(end - begin
                                      for begin, end in stretches)) as f:
@@ -218,7 +219,7 @@ def size_and_sum(path):
 
 
 def is_whole(store):
-    """True if a store is there, all of it as this user or root wrote it."""
+    """True if a store is complete, and written by this user or root."""
     if not cache.is_ours(store):
         return False
     unchanged = Unchanged()
@@ -235,17 +236,17 @@ def is_whole(store):
 
 
 def names(store):
-    """The names of the files of a whole store."""
+    """The names of the files of a complete store."""
     return set(read_json(store / MANIFEST))
 
 
-# Where a store lies
+# The place of a store
 
 def find_or_build(key, build):
-    """(folder of a store, folder to be removed in the end or None).
+    """(folder of a store, temporary folder to remove at the end or None).
 
-    build: called with an empty folder to fill, if the store is missing or
-    damaged.
+    build: a function that fills an empty folder; called if the store is
+    missing or damaged.
     """
     root = cache.root() / 'corpora'
     owned, store = None, root / key
@@ -269,9 +270,9 @@ def find_or_build(key, build):
 
 
 def opened(key, build, open_store):
-    """(what open_store(folder) gives of a store, folder to be removed).
+    """(open_store(folder of a store), temporary folder or None).
 
-    A store that is cleared away before it is open is built again.
+    A store that is removed before it is open is built again.
     """
     for attempt in range(TRIES):
         store, owned = find_or_build(key, build)
@@ -289,20 +290,20 @@ def _writable(folder):
 
 
 def _fill(store, build):
-    """Build a store beside its place and put it there, whole or not."""
+    """Build a store in a temporary folder and rename it when complete."""
     unfinished = store.with_name(f'{store.name}.{uuid.uuid4().hex[:8]}.part')
     unfinished.mkdir()
     try:
         build(unfinished)
         cache.make_private(unfinished)
         if store.exists() and not is_whole(store):
-            # Out of the way, and gone before the new one takes its place
+            # Removed before the new store is renamed
             store.rename(unfinished / 'damaged')
             shutil.rmtree(unfinished / 'damaged', ignore_errors=True)
         try:
             unfinished.rename(store)
         except OSError:
-            # Another process may have been quicker where locks do not work
+            # Without locks another process may have been faster
             if not is_whole(store):
                 raise
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Words counted and numbered as they come, and tables of their numbers."""
+"""Different words, numbered by first occurrence and counted."""
 import itertools
 
 import numpy as onp
@@ -9,14 +9,14 @@ from d2lbert.kernels.cut import Names
 from d2lbert.texts.numbered_text import concat_ranges
 from d2lbert.texts.words import line_ends
 
-# Words that are counted at a time. When there are more, the rarer half is
-# forgotten: it becomes <unk>, and what comes again is counted from 0
+# The limits of different words. Above them the rarer half is pruned: it
+# becomes <unk>, and a word that occurs again is counted from 0
 MAX_TYPES = 1 << 21
 MAX_CHARS = 1 << 26
 
 
 class PlainNames:
-    """The twin of `kernels.cut.Names`."""
+    """`kernels.cut.Names` in Python."""
 
     def __init__(self):
         self._numbers = {}
@@ -43,15 +43,18 @@ class PlainNames:
 
 
 def looked_up(table, types):
-    """table[types], as `kernels.cut` has it where that is compiled."""
+    """table[types], by C++ where it is compiled."""
     if draw.library() is None:
         return table[types]
     return compiled.looked_up(table, types)
 
 
 def spread(table, begins, lengths, types, ends, size):
-    """lengths[k] of a table from begins[k] on for each k of types, in the same
-    way; and what `ends`, places among the types, are among these."""
+    """Replace each type k by table[begins[k]:begins[k] + lengths[k]].
+
+    By C++ where it is compiled. Returns the entries and, for `ends`, places
+    in types, the places in these entries. size: the number of entries.
+    """
     if draw.library() is None:
         lengths = lengths[types]
         return (table[concat_ranges(begins[types], lengths)],
@@ -60,8 +63,10 @@ def spread(table, begins, lengths, types, ends, size):
 
 
 def counted(types, num_types, table=None):
-    """How often each of so many types occurs, in the same way; they become
-    what a table says of them, where one is given."""
+    """The frequency of each type, by C++ where it is compiled.
+
+    table: if given, replaces each type k by table[k], in place.
+    """
     if draw.library() is not None:
         return compiled.counted(types, num_types, table)
     counts = onp.bincount(types, minlength=num_types)
@@ -71,18 +76,18 @@ def counted(types, num_types, table=None):
 
 
 def narrow(numbers, count):
-    """Numbers below `count` as they are stored: uint16 or int32."""
+    """Numbers below `count` in the type of files: uint16 or int32."""
     return numbers.astype('uint16' if count <= 1 << 16 else 'int32')
 
 
 def roomy(array, size):
-    """An array of `size` entries or more that begins as another.
+    """An array of at least `size` entries that begins with `array`.
 
-    One that grows bit by bit is copied a few times, and no more.
+    The size doubles, so that a growing array is copied only a few times.
     """
     if size <= len(array):
         return array
-    longer = onp.zeros(2 * size, array.dtype)   # takes no room before use
+    longer = onp.zeros(2 * size, array.dtype)   # uses no memory yet
     longer[:len(array)] = array
     return longer
 
@@ -92,9 +97,10 @@ def _new_names():
 
 
 class WordTypes:
-    """The different words so far, numbered as they came, and counted."""
+    """The different words so far, numbered by first occurrence.
+    """
 
-    #: Of the numbers.
+    #: The type of the numbers.
     dtype = onp.dtype('int32')
 
     def __init__(self):
@@ -110,28 +116,28 @@ class WordTypes:
         return self.text().decode().split('\n')[:-1]
 
     def text(self, first=0):
-        """The words from number `first` on, a line each: bytes."""
+        """The words from number `first` on, one per line: bytes."""
         return self._names.text(first)
 
     @property
     def counts(self):
-        """How often each occurred: (words,) int64."""
+        """The frequency of each word: (words,) int64."""
         return self._counts[:len(self)]
 
     def numbered(self, some):
-        """A `Cut`'s words (words,) in numbers, and where its sentences end."""
+        """The word numbers (words,) of a `Cut`, and its sentences' ends."""
         table = self.add(some.names)
         self.count(table, counted(some.types, len(table), table))
         return some.types, some.sentences
 
     def add(self, lines):
-        """The numbers of different words, bytes, a line each: int32."""
+        """The numbers of different words, one per line of bytes: int32."""
         table = self._names.add(lines)
         self._counts = roomy(self._counts, len(self))
         return table
 
     def count(self, numbers, counts):
-        """Count different words, each of which occurs so often."""
+        """Add to the counts of different words."""
         self._counts[numbers] += counts
 
     @property
@@ -139,13 +145,13 @@ class WordTypes:
         return len(self) > MAX_TYPES or self._names.letters > MAX_CHARS
 
     def prune(self):
-        """Forget the rarer half; returns what old numbers became, or -1."""
+        """Prune the rarer half; return the new number of each, or -1."""
         counts, text = self.counts, self._names.text()
         lengths = _lengths(text)
         falling = onp.argsort(-counts, kind='stable')
         last = min(MAX_TYPES // 2, len(counts) - 1, onp.searchsorted(
             onp.cumsum(lengths[falling]), MAX_CHARS // 2))
-        # Equally rare words go together
+        # Equally frequent words are pruned together
         kept = counts > counts[falling[last]]
         self._names = _new_names()
         self._names.add(text, kept)
@@ -154,9 +160,9 @@ class WordTypes:
 
 
 def _lengths(names):
-    """The letters of each word of a line each, bytes: (words,) int64."""
+    """The number of letters of words, one per line: (words,) int64."""
     codes = onp.frombuffer(names, 'uint8')
     if codes.max(initial=0) > 0x7f:
-        # What goes on with a letter in UTF-8 is none
+        # A UTF-8 continuation byte does not start a letter
         names = codes[(codes & 0xc0) != 0x80]
     return onp.diff(line_ends(names), prepend=-1) - 1

@@ -45,9 +45,9 @@ def text(data, lines, lower=True, most=NO_BOUND, room=None):
     lines: what its lines are; lower: whether to make letters small; most:
     bytes of a paragraph; room: a `Room` that is to be used. Returns types
     (words,) int32, sentences and paragraphs, (their number + 1,) int64, as
-    `words.Tokens` has them, articles (titles,) int64, the paragraphs before
-    which a title stands, and names, bytes, a line for each different word.
-    Or None, where a paragraph is longer or something is no UTF-8.
+    `words.TokenizedText` has them, articles (titles,) int64, the paragraphs
+    before which a title stands, and names, bytes, a line for each different
+    word. Or None, where a paragraph is longer or something is no UTF-8.
     """
     room = room or Room()
     library, handle = room.library, room.handle

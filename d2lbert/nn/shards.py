@@ -1,12 +1,6 @@
 """Batches split into parts, for gradient accumulation and for devices."""
-from d2lbert.machine.backend import npx
+from d2lbert.machine.backend import gluon, npx
 from d2lbert.nn.checks import on_device
-
-
-def row_ranges(num_rows, num_parts):
-    """(begin, end) of nearly equal parts of rows, a list of num_parts."""
-    ends = [k * num_rows // num_parts for k in range(num_parts + 1)]
-    return list(zip(ends, ends[1:]))
 
 
 def part_of(batch, k, num_parts):
@@ -14,7 +8,8 @@ def part_of(batch, k, num_parts):
 
     batch: a named tuple of columns with a row for each example.
     """
-    begin, end = row_ranges(len(batch[0]), num_parts)[k]
+    rows = len(batch[0])
+    begin, end = (j * rows // num_parts for j in (k, k + 1))
     return type(batch)(*(column[begin:end] for column in batch))
 
 
@@ -29,11 +24,15 @@ def shards(batch, devices):
 
 
 def spread(X, devices, dtype=None):
-    """Parts of an array (B, ...), each on its device: a list of arrays."""
+    """Parts of an array (B, ...), each on its device: a list of arrays.
+
+    Split as the book's pages do it, by Gluon: the first parts may have a row
+    more. A batch smaller than the number of devices leaves the last ones
+    out.
+    """
     devices = devices[:len(X)]
-    return [on_device(X[begin:end], device, dtype).as_in_ctx(device)
-            for (begin, end), device in zip(row_ranges(len(X), len(devices)),
-                                            devices)]
+    return gluon.utils.split_and_load(on_device(X, devices[0], dtype),
+                                      devices, even_split=False)
 
 
 def wait_for_step_before():

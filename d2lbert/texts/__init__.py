@@ -1,1 +1,1 @@
-"""Texts below the pages: their files, their words, their numbers."""
+"""Texts below the pages: files, words, numbers, rows and examples."""

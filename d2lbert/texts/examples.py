@@ -101,10 +101,12 @@ def draw_examples(text, order, max_len, rng=random, mask_share=MASK_SHARE,
     order (paragraphs,) int32: the paragraphs, shuffled as in the book. Each
     sentence of the paragraphs order[first:last] makes a pair with the next
     one, or with a random sentence of the whole text. Pairs longer than
-    max_len are dropped. rng: `random` or a random.Random; it ends in the
-    state in which the book's code leaves it. whole_words: mask all pieces of
-    a word or none. swap: in place of drawing a random sentence, swap the two
-    (sentence order prediction, Lan et al. 2020, section 3.1).
+    max_len are dropped.
+
+    rng: `random` or a random.Random; it ends in the state in which the
+    book's code leaves it. whole_words: mask all pieces of a word or none.
+    swap: swap the two sentences in place of drawing a random one. This is
+    sentence order prediction, Lan et al. 2020, section 3.1.
     """
     draw_pairs = draw.pairs if draw.can_draw(rng) else _draw_pairs
     spans, is_next = draw_pairs(
@@ -136,7 +138,7 @@ def mask_pairs(text, spans, is_next, max_len, rng=random,
     return columns
 
 
-# In plain Python, for other generators and where nothing is compiled
+# In plain Python, for other generators, and without a compiler
 
 def _draw_pairs(order, first, last, paragraphs, sentences, max_len, rng,
                 swap):
@@ -159,7 +161,7 @@ def _draw_pairs(order, first, last, paragraphs, sentences, max_len, rng,
 
 
 def _random_sentence(order, paragraphs, rng):
-    # The same draws as the page's rng.choice(rng.choice(paragraphs))
+    # Draws as the page's rng.choice(rng.choice(paragraphs)) does
     q = order[rng.choice(range(len(order)))]
     return rng.choice(range(paragraphs[q], paragraphs[q + 1]))
 

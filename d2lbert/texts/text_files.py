@@ -1,9 +1,9 @@
-"""The bytes of text files, as they are or packed.
+"""The bytes of text files, compressed or not.
 
-A file may be packed as .gz, .bz2, .xz or .zst, or be the only one in a
-.zip or .tar archive; how it begins tells, not its name. A .zst file needs a
-library: Python's from 3.14 on, or one of the packages in ZSTD. A pipe is
-read as a file is, once.
+A file may be compressed as .gz, .bz2, .xz or .zst, or be the only file in a
+.zip or .tar archive. Its first bytes decide, not its name. A .zst file needs
+a library: Python's from 3.14 on, or one of the packages in ZSTD. A pipe is
+read once.
 """
 import contextlib
 import errno
@@ -25,27 +25,25 @@ from typing import NamedTuple
 
 PIECE_BYTES = 1 << 22
 
-# Beginnings of files that are looked at; a tar archive says what it is at
-# byte 257
+# The bytes that tell the format; a tar archive has its mark at byte 257
 HEAD_BYTES = 512
 
-# More than any file has for a reason: a .zip file of a .tar.gz file
+# Nested formats, such as a .zip file of a .tar.gz file
 MAX_LAYERS = 3
 
 # Names of an archive's files that an error lists
 MAX_NAMES = 8
 
-# What `digest` gives is kept under this name (see `unchanged`): to be
-# changed when it gives something else
+# The name of `digest` in `file_facts`; change it if the digest changes
 DIGEST = 'sha256 of the text'
 
 
 class Packing(NamedTuple):
-    """How packed files begin, how their names end, modules for them."""
+    """A compression format: its first bytes, suffix and modules."""
 
     begins: str
     ending: str
-    modules: tuple      # the first that can be imported is used
+    modules: tuple      # the first one that can be imported is used
 
 
 #: Modules that read .zst files.
@@ -56,7 +54,7 @@ PACKINGS = (Packing(rb'\x1f\x8b', '.gz', ('gzip',)),
             Packing(rb'\xfd7zXZ\0', '.xz', ('lzma',)),
             Packing(rb'\x28\xb5\x2f\xfd', '.zst', ZSTD))
 
-# How files begin that are neither text nor can be unpacked here
+# First bytes of formats that are not text and cannot be unpacked here
 FOREIGN = ((rb'%PDF-', 'a PDF file'),
            (rb'\{\\rtf', 'an RTF document'),
            (rb'\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1', 'an Office document'),
@@ -75,17 +73,17 @@ FOREIGN = ((rb'%PDF-', 'a PDF file'),
 
 
 class TextFileError(ValueError):
-    """A file that holds no text, or none that can be got at."""
+    """A file without text, or whose text cannot be read."""
 
 
 def pieces(path, advance=lambda num_bytes: None, size=PIECE_BYTES):
-    """A file's content, unpacked, `size` bytes at a time (the last: fewer).
+    """Yield a file's unpacked content, at most `size` bytes at a time.
 
-    advance: called with the number of bytes of the file that each piece took.
-    Raises `TextFileError`, a ValueError, if the file is empty, broken or of
-    a format that is no text; PermissionError if it cannot be read.
+    advance: called with the number of bytes that were read from the file.
+    Raises `TextFileError`, a ValueError, if the file is empty, broken or not
+    a text; PermissionError if it cannot be read.
     """
-    layers = []  # from the outside: (how a file is packed, that file)
+    layers = []  # (suffix, file object) of each format, the outermost first
     place, empty = 0, True
     try:
         with contextlib.ExitStack() as stack:
@@ -96,7 +94,7 @@ def pieces(path, advance=lambda num_bytes: None, size=PIECE_BYTES):
             if is_stream:
                 _check_is_text(path, raw.peek(HEAD_BYTES)[:HEAD_BYTES], [])
             while True:
-                # Of a pipe what is there, without waiting for more
+                # A pipe is read without waiting for more
                 piece = f.read1(size) if is_stream else f.read(size)
                 after = place + len(piece) if is_stream else raw.tell()
                 advance(after - place)
@@ -105,7 +103,7 @@ def pieces(path, advance=lambda num_bytes: None, size=PIECE_BYTES):
                     break
                 empty = False
                 yield piece
-            # An archive's file ends before the checksum of what it is in
+            # The checksum of an outer format is after the inner file's end
             for _, container in reversed(layers[1:]):
                 while container.read(size):
                     pass
@@ -115,8 +113,8 @@ def pieces(path, advance=lambda num_bytes: None, size=PIECE_BYTES):
     except (EOFError, OSError, OverflowError, RuntimeError, ValueError,
             struct.error, tarfile.TarError, zipfile.BadZipFile, zlib.error,
             *_library_errors()) as error:
-        # What the disk says has a number; a place before a file's begin,
-        # as a damaged archive names it, is no affair of the disk
+        # An error of the disk has a number; a seek before the begin of a
+        # file (EINVAL) comes from a damaged archive
         if (not layers or isinstance(error, TextFileError) or getattr(
                 error, 'errno', None) not in (None, errno.EINVAL)):
             raise
@@ -128,10 +126,10 @@ def pieces(path, advance=lambda num_bytes: None, size=PIECE_BYTES):
 
 
 def decoded(path, data, number=1):
-    """Lines of UTF-8 as text, the first of which is line `number` of `path`.
+    """Decode lines of UTF-8, from line `number` of `path` on.
 
-    A byte order mark before the first line of a file is left out. Raises
-    `TextFileError` that says which line is not UTF-8.
+    A byte order mark at the begin of a file is removed. Raises
+    `TextFileError`, which names the line that is not UTF-8.
     """
     try:
         text = data.decode()
@@ -145,9 +143,9 @@ def decoded(path, data, number=1):
 
 
 def lines(path):
-    """Yield the lines of a file of UTF-8, unpacked, which line feeds end.
+    """Yield the lines of a UTF-8 file, unpacked; only line feeds end them.
 
-    A carriage return is a letter like any other. Errors as for `pieces`.
+    A carriage return stays in its line. Errors as for `pieces`.
     """
     number, held = 1, []
     for piece in pieces(path):
@@ -182,8 +180,7 @@ def digest_of(found):
 # Pipes
 
 def _opened(path, stack):
-    """The file at a path, or a `texts.Source`'s stream; True of a stream.
-    """
+    """(file object, True for a stream) of a path or a `Source`."""
     stream = getattr(path, 'stream', None)
     if stream is None:
         file = stack.enter_context(open(path, 'rb'))
@@ -193,14 +190,14 @@ def _opened(path, stack):
 
 
 def _is_packed(stream):
-    """True if what comes from a stream is a packed file."""
+    """True if a stream has a compressed file or an archive."""
     head = stream.peek(HEAD_BYTES)[:HEAD_BYTES]
     return head[257:262] == b'ustar' or head.startswith(b'PK') or any(
         re.match(packing.begins, head) for packing in PACKINGS)
 
 
 def _spooled(stream, stack):
-    """A temporary file with all that comes from a stream."""
+    """A temporary file with the content of a stream."""
     file = stack.enter_context(tempfile.TemporaryFile())
     shutil.copyfileobj(stream, file)
     file.seek(0)
@@ -214,7 +211,7 @@ def _endings(layers):
 
 
 def _library_errors():
-    """Exceptions that modules in use raise for a broken file."""
+    """Exceptions of imported modules for broken files."""
     names = 'LZMAError', 'ZstdError'
     return [getattr(sys.modules[module], name) for module in ('lzma', *ZSTD)
             if module in sys.modules for name in names
@@ -222,9 +219,9 @@ def _library_errors():
 
 
 def _unpacked(path, f, layers, stack):
-    """The text in the file object `f`; `layers` becomes how it is packed.
+    """A file object with the text in `f`; fills `layers`.
 
-    What is opened on the way is closed with `stack`.
+    `stack` closes the file objects that are opened.
     """
     while True:
         head = f.read(HEAD_BYTES)
@@ -240,7 +237,7 @@ def _unpacked(path, f, layers, stack):
         else:
             _check_is_text(path, head, layers)
             return f
-        # Before it is opened, for what is said if it cannot be
+        # Before it is opened, for the message if that fails
         layers.append((ending, f))
         f = stack.enter_context(opened(f))
         if len(layers) > MAX_LAYERS:
@@ -249,7 +246,7 @@ def _unpacked(path, f, layers, stack):
 
 
 def _opener(path, packing):
-    """The function that opens a packed file object for reading."""
+    """The function that opens a compressed file object for reading."""
     for name in packing.modules:
         with contextlib.suppress(ImportError):
             module = importlib.import_module(name)
@@ -259,7 +256,7 @@ def _opener(path, packing):
         raise TextFileError(
             f'{path} is packed as .zst, which no library here can read: pip '
             'install zstandard, or unpack it')
-    # A Python that was built without it
+    # Python was built without the module
     raise TextFileError(
         f'{path} is packed as {packing.ending}, which this Python cannot '
         f'read (it lacks the module {packing.modules[0]}): unpack it')
@@ -268,8 +265,8 @@ def _opener(path, packing):
 class _Zstandard(io.RawIOBase):
     """A .zst file of any number of frames, by the package zstandard.
 
-    Its own reader ends after the first frame, and without an error where a
-    file is cut.
+    The package's reader ends after the first frame, and does not report a
+    truncated file.
     """
 
     def __init__(self, file):
@@ -317,8 +314,8 @@ def _check_is_text(path, head, layers):
         if re.match(begins, head):
             raise TextFileError(f'{path} is {what}, not text: name a file of '
                                 'UTF-8 text, packed or not')
-    # A byte order mark of UTF-16 is no UTF-8, which is said with its place,
-    # and what comes out of a packed file may be wrong, which is said later
+    # For UTF-16 with a byte order mark `decoded` names the place, and for a
+    # compressed file `pieces` reports what is broken
     if (b'\0' in head and not layers
             and not head.startswith((b'\xff\xfe', b'\xfe\xff'))):
         raise TextFileError(
@@ -333,7 +330,7 @@ def _of_zip(path, stack, f):
     infos = [info for info in archive.infolist()
              if not info.filename.endswith('/')]
     names = {info.filename for info in infos}
-    # How Office, OpenDocument and e-books are packed
+    # Members of Office, OpenDocument and e-book files
     if names & {'[Content_Types].xml', 'mimetype'}:
         raise TextFileError(f'{path} is a document or an e-book, not text: '
                             'save it as UTF-8 text')
@@ -353,8 +350,8 @@ def _of_tar(path, stack, f):
 
 
 def _only(path, ending, infos, name_of):
-    """The one in `infos` that describes a file; `TextFileError` otherwise."""
-    # What macOS keeps beside a file goes by the file's name with ._ before
+    """The only file in `infos`; `TextFileError` for none or several."""
+    # macOS adds files with metadata, whose names begin with ._
     infos = list(itertools.islice((
         info for info in infos
         if not PurePosixPath(name_of(info)).name.startswith('._')),

@@ -1,7 +1,7 @@
-"""Texts of files, folders, pipes and standard input, one way for all.
+"""Texts from files, folders, pipes and standard input.
 
-Plain text or JSON lines, UTF-8, packed or not (see `textfiles`), any line
-ends, with or without a byte order mark.
+A text is plain or JSON lines, UTF-8, compressed or not (see `text_files`),
+with any line ends, with or without a byte order mark.
 """
 import contextlib
 import itertools
@@ -22,10 +22,10 @@ from d2lbert.texts.text_files import TextFileError
 #: The name of standard input among paths, and in messages.
 STDIN, STDIN_NAME = '-', 'standard input'
 
-#: Bytes of texts on lines that are read at once, and at most on a line.
+#: Bytes of lines that are read at once, and the maximum for a line.
 CHUNK, LONGEST = 1 << 16, 1 << 24
 
-#: Texts of JSON lines that are given at once.
+#: Texts of JSON lines in a batch.
 BATCH = 1 << 8
 
 #: Fields of a JSON object that an error lists.
@@ -33,7 +33,7 @@ MAX_FIELDS = 8
 
 BOM = b'\xef\xbb\xbf'
 
-#: Beginnings of formats that hold text and are none.
+#: Beginnings of formats that contain text but are not plain text.
 _JSON = re.compile(rb'\s*\{\s*"(\\.|[^"\\])*"\s*:', re.DOTALL)
 _JSON_LIST = re.compile(rb'\s*\[\s*\{\s*("|\})')
 _MARKUP = re.compile(
@@ -42,10 +42,10 @@ _MARKUP = re.compile(
 
 
 class Source(os.PathLike):
-    """A text file: where it is, its name in messages, its JSON field.
+    """A text file: its path, its name in messages, its JSON field.
 
-    stream: the binary file of a pipe, which can be read once. spooled: the
-    temporary file in place of a pipe, which is removed with this object.
+    stream: the binary file of a pipe that is read once. spooled: a temporary
+    file with the content of a pipe, removed with this object.
     """
 
     def __init__(self, path, name=None, text_field=None, stream=None,
@@ -66,7 +66,7 @@ class Source(os.PathLike):
 
     @property
     def digest_name(self):
-        """The name under which `unchanged` keeps the digest of this text."""
+        """The name of this text's digest in `file_facts`."""
         if self.text_field is None:
             return text_files.DIGEST
         return f'{text_files.DIGEST} in {self.text_field!r}'
@@ -81,10 +81,10 @@ class Source(os.PathLike):
 def sources(paths, text_field=None, streams=False):
     """The `Source`s of paths of files, folders and pipes, a list.
 
-    A folder gives all files in it and below, by name, but for hidden ones;
-    '-' is standard input. text_field: the field of JSON lines that holds
-    the text. streams: leave pipes to be read once; otherwise their content
-    is copied to temporary files. Raises OSError and ValueError.
+    A folder means all files in it and in its subfolders, sorted by name,
+    without hidden ones. '-' is standard input. text_field: the field
+    of JSON lines that holds the text. streams: read pipes once, without
+    copying their content to temporary files. Raises OSError and ValueError.
     """
     found = []
     for path in [paths] if isinstance(paths, (str, os.PathLike)) else paths:
@@ -117,7 +117,7 @@ def _of_path(path, text_field, streams):
         return [Source(file, text_field=text_field) for file in files]
     if stat.S_ISREG(kind):
         return [Source(path, text_field=text_field)]
-    # A pipe gives its content once, so it is opened once
+    # A pipe can be read only once, so it is opened once
     return [_of_stream(open(path, 'rb'), path, text_field, streams)]
 
 
@@ -134,11 +134,11 @@ def _of_stream(stream, name, text_field, streams):
 
 def pieces(source, advance=lambda num_bytes: None,
            size=text_files.PIECE_BYTES):
-    """The text of a path or `Source` as UTF-8, a piece at a time.
+    """Yield the text of a path or `Source` as UTF-8, a piece at a time.
 
-    Of JSON lines the text of each object, with an empty line after it.
-    Raises `TextFileError` for JSON without a field to take, and for HTML;
-    the rest as for `textfiles.pieces`.
+    For JSON lines this is the text of each object, followed by an empty
+    line. Raises `TextFileError` for JSON without a field, and for HTML; the
+    rest as for `text_files.pieces`.
     """
     found = text_files.pieces(source, advance, size)
     first = next(found)
@@ -164,7 +164,7 @@ def _chained(first, others):
 
 
 def _check_format(source, first, field):
-    """Refuse markup, and JSON without a field or a field without JSON."""
+    """Reject markup, JSON without a field, and a field without JSON."""
     head = first[len(BOM) * first.startswith(BOM):][:1 << 16]
     if _MARKUP.match(head):
         what = 'XML' if b'<?xml' in head[:100].lower() and not re.search(
@@ -186,7 +186,7 @@ def _check_format(source, first, field):
 
 
 def _fields(data):
-    """The names of the first object's fields with text, for an error."""
+    """The names of the first object's text fields, for an error message."""
     with contextlib.suppress(ValueError, AttributeError):
         first = parse_json(data.decode('utf-8-sig').strip().split('\n')[0])
         names = [name for name, value in first.items()
@@ -198,7 +198,7 @@ def _fields(data):
 
 
 def _json_texts(source, found, field):
-    """Pairs of a line's number and the text of the object on it."""
+    """Pairs of a line's number and the text of its object."""
     for number, data in itertools.chain.from_iterable(
             _lines_of(source, found)):
         line = text_files.decoded(source, data, number)
@@ -219,17 +219,17 @@ def _json_texts(source, found, field):
                 f'its fields are {names or "none"}')
         try:
             text.encode()
-        except UnicodeEncodeError:      # an escape of half a character
+        except UnicodeEncodeError:      # an escape of a lone surrogate
             text = text.encode('utf-8', 'replace').decode()
         yield number, text
 
 
 def with_line_feeds(found):
-    """Pieces of bytes, with every line end as a line feed."""
+    """Pieces of bytes with all line ends replaced by line feeds."""
     held = b''
     for piece in found:
         piece = held + piece
-        # The line feed that belongs to it may be in the next piece
+        # Its line feed may be in the next piece
         held = b'\r' if piece.endswith(b'\r') else b''
         if b'\r' in piece:
             piece = piece[:len(piece) - len(held)].replace(
@@ -240,7 +240,7 @@ def with_line_feeds(found):
 
 
 def _lines_of(source, found):
-    """Lists of pairs of a number and the bytes of a line, as they come."""
+    """Lists of pairs of a line's number and its bytes."""
     number, kept = 1, b''
     for piece in with_line_feeds(found):
         *lines, kept = (kept + piece).split(b'\n')
@@ -257,18 +257,18 @@ def _lines_of(source, found):
 # From sources to texts, a line each
 
 class Line(NamedTuple):
-    """A text, and where it is: 'x.txt, line 3'."""
+    """A text and its place in messages, such as 'x.txt, line 3'."""
 
     name: str
     text: str
 
 
 class Lines:
-    """The texts that a flag names, a line of a file each.
+    """The texts of the lines of a file, as named by a flag.
 
-    path, text_field: as for `sources`. skip_empty: leave out empty lines,
-    which are errors otherwise; `skipped` counts them. twice: let
-    them be read more than once, also those of a pipe.
+    path, text_field: as for `sources`. skip_empty: skip empty lines, counted
+    in `skipped`; otherwise they are errors. twice: True if a pipe may be read
+    more than once.
     """
 
     def __init__(self, path, text_field=None, skip_empty=False, twice=True,
@@ -280,11 +280,11 @@ class Lines:
         self.is_stream = any(source.stream for source in self.sources)
 
     def __iter__(self):
-        """The `Line`s; OSErrors become ValueErrors."""
+        """Yield `Line`s; an OSError becomes a ValueError."""
         return itertools.chain.from_iterable(self.batches())
 
     def batches(self):
-        """Lists of `Line`s, as they come; the rest as for `__iter__`."""
+        """Yield lists of `Line`s; the rest as for `__iter__`."""
         self.skipped, self.first_skipped = 0, None
         is_empty = True
         for source in self.sources:
@@ -294,14 +294,14 @@ class Lines:
                     is_empty &= not batch
                     if batch:
                         yield batch
-                    if failure:     # after the texts before it
+                    if failure:     # after the texts before the error
                         raise failure
         if is_empty:
             raise TextFileError(f'{self._path} holds no text: put one on '
                                 'each line')
 
     def _checked(self, source, found):
-        """The `Line`s up to the first that cannot be, and its error."""
+        """The `Line`s before the first wrong line, and its error or None."""
         batch = []
         try:
             for number, text in found:
@@ -320,11 +320,11 @@ class Lines:
         return batch, None
 
     def count(self):
-        """The number of texts; raises what reading them raises."""
+        """The number of texts; raises the errors of reading them."""
         return sum(1 for _ in self)
 
     def skipped_words(self):
-        """What to say of lines that were left out, or None."""
+        """A message about skipped lines, or None."""
         if not self.skipped:
             return None
         return (f'{self.skipped:,} empty line'
@@ -333,7 +333,7 @@ class Lines:
 
 
 def _texts(source):
-    """Iterables of pairs of a line's number and its text without blanks."""
+    """Iterables of pairs of a line's number and its stripped text."""
     found = text_files.pieces(source, size=CHUNK)
     first = next(found)
     _check_format(source, first, source.text_field)

@@ -1,4 +1,4 @@
-"""Whether a file is one of WikiText-2's, and if not, what it is."""
+"""Recognize the files of WikiText-2, and describe other files."""
 import hashlib
 import os
 import re
@@ -9,7 +9,7 @@ from d2lbert.machine.transfers import is_web_page
 
 
 class Published(NamedTuple):
-    """What is known of a file as published."""
+    """Facts about a published file."""
 
     size: int    # bytes
     lines: int
@@ -30,26 +30,27 @@ PUBLISHED = {
                          '6f3fc88e4cd88456ea892971f9f12243e8428624'),
 }
 
-# Of a file that is to be described, so much is looked at
+# The beginning of a file that is read to describe it
 HEAD_BYTES = 1 << 20
 
-# Blanks around headings, words left out and numbers cut apart
+# WikiText's headings, unknown words and split numbers
 MARKS = (re.compile(rb'^ = [^=].* = \r?$', re.MULTILINE),
          re.compile(rb' <unk> '), re.compile(rb' @[-,.]@ '))
 
 
 def git_blob(path):
-    """Git's name for a file's content: sha1 of a short header and it."""
+    """Git's name for a file's content: the SHA-1 of a header and content."""
     return file_digest(
         path, hashlib.sha1(b'blob %d\0' % os.path.getsize(path)))
 
 
 def flaw(path, name, thorough=False):
-    """What the file `path` is instead of WikiText-2's `name`; '' if it is.
+    """Describe a file that is not WikiText-2's `name`; '' if it is.
 
-    For a sentence that begins with 'PATH is'. A file of the right size is
-    taken for the published one, unless `thorough`: then it must be that, or
-    have as many lines and tokens (the articles in another order).
+    The description completes a sentence that begins with 'PATH is'. A file
+    of the right size is accepted. thorough: its content must be the
+    published one, or have the same number of lines and tokens, as with the
+    articles in another order.
     """
     expected = PUBLISHED[name]
     try:
@@ -59,7 +60,7 @@ def flaw(path, name, thorough=False):
                     or _counts(path) == expected[:3]):
                 return ''
             return f'another text of the same {size:,} bytes'
-        # The same with the line ends of another system is as good
+        # Line ends of another system are accepted, too
         if (expected.size < size <= expected.size + expected.lines
                 and _counts(path) == expected[:3]):
             return ''
@@ -69,7 +70,7 @@ def flaw(path, name, thorough=False):
 
 
 def _counts(path):
-    """(size with line feeds alone, lines, tokens) of a file."""
+    """(bytes without carriage returns, lines, tokens) of a file."""
     size = lines = tokens = 0
     with open(path, 'rb') as f:
         for line in f:
@@ -80,7 +81,7 @@ def _counts(path):
 
 
 def _described(path, name, size):
-    """What a file of `size` bytes is that is not WikiText-2's `name`."""
+    """Describe a file of `size` bytes that is not WikiText-2's `name`."""
     if not size:
         return 'empty'
     with open(path, 'rb') as f:

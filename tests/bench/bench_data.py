@@ -24,15 +24,10 @@ sys.path[:0] = [str(Path(__file__).resolve().parents[1])]
 BATCH_SIZE, MAX_LEN = 512, 64
 
 
-def run_ours(folder, cached):
+def run_ours(folder):
     from d2lbert import bert_dataset
     from d2lbert.kernels import draw
-    from d2lbert.machine import cache
-    draw.library()  # compiles draw.cc where that is yet to be done
-    if cached:
-        bert_dataset.load_data_wiki(BATCH_SIZE, MAX_LEN, data_dir=folder)
-    else:
-        cache.enabled = lambda: False
+    draw.library()  # compiles draw.cc if needed
     return _timed(lambda: bert_dataset.load_data_wiki(
         BATCH_SIZE, MAX_LEN, data_dir=folder))
 
@@ -59,11 +54,7 @@ def _timed(load):
 
 
 BOOK = "the book's"
-KINDS = {
-    BOOK: run_book,
-    'ours, no cache': lambda folder: run_ours(folder, cached=False),
-    'ours, cached': lambda folder: run_ours(folder, cached=True),
-}
+KINDS = {BOOK: run_book, 'ours': run_ours}
 
 
 def in_own_process(kind, folder, plain):

@@ -364,8 +364,8 @@ MISTAKES = tuple(Mistake(*row) for row in (
      'test_lines_grow_rare_in_long_loops '
      'test_elsewhere_lines_come_every_few_seconds'),
     ('a loop that goes on reckons with the steps of others',
-     'done, said = self.n - self._first, [self._postfix]',
-     'done, said = self.n, [self._postfix]',
+     'done, details = self.n - self._first, [self._postfix]',
+     'done, details = self.n, [self._postfix]',
      'test_a_loop_that_goes_on_reckons_with_its_own_steps'),
     ('a half-written picture stays',
      'with replacing(path) as part:\n            self.draw()',
@@ -772,7 +772,7 @@ MISTAKES = tuple(Mistake(*row) for row in (
      'if token != SEP]',
      'test_special_tokens_are_never_predicted'),
     ('a shuffled text is numbered as if it were not',
-     'return onp.lexsort((_first_places(corpus, order, len(freqs)), '
+     'return onp.lexsort((_first_places(text, order, len(freqs)), '
      '-freqs))',
      'return onp.argsort(-freqs, kind="stable")',
      'test_batches_are_the_books_to_the_last_bit'),
@@ -1159,8 +1159,8 @@ MISTAKES = tuple(Mistake(*row) for row in (
     # the page on inference
 
     ('of two equally long sentences the first gives way',
-     'onp.minimum(h_lens, onp.maximum(room // 2, room - p_lens))',
-     'onp.minimum(h_lens, onp.maximum(room - room // 2, room - p_lens))',
+     'self.max_len - 3, odd_to_first=True)',
+     'self.max_len - 3, odd_to_first=False)',
      'test_pairs_are_cut_as_the_page_cuts_them'),
     ('two labels of SNLI change places',
      "SNLI_LABELS = 'entailment', 'contradiction', 'neutral'",
@@ -1193,8 +1193,8 @@ MISTAKES = tuple(Mistake(*row) for row in (
      'special_tokens=known,', 'special_tokens=special,',
      'test_what_is_learnt_is_the_same_in_every_process'),
     ('the longer text of a pair loses nothing',
-     'return (long, short) if first > second else (short, long)',
-     'return (short, long)',
+     'odd_to_first=first > second)',
+     'odd_to_first=False)',
      'test_the_longer_text_loses_its_last_pieces_first'),
     ('padding that tokenizer.json holds stays',
      'tokenizer.no_padding()', 'pass',
@@ -1213,7 +1213,7 @@ MISTAKES = tuple(Mistake(*row) for row in (
      'sentences.write(count + new_ends)', 'sentences.write(new_ends)',
      'test_sentences_are_those_of_the_tokenizer'),
     ('words that were forgotten have no pieces',
-     'if cut.pruned_at:       # what', 'if False:       # what',
+     'if cut.pruned_at:       # pruned', 'if False:       # pruned',
      'test_no_word_is_lost_where_words_are_forgotten'),
     ('pieces are of the words before some were forgotten',
      "self._ids[concat_ranges(self._begins[kept], lengths)]", 'self._ids',

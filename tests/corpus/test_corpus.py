@@ -118,10 +118,10 @@ def test_the_text_of_json_lines_is_the_text_of_their_field():
 
 @pytest.mark.parametrize('settings, message', [
     (dict(split='words'), "split='words' is unknown: 'book' or 'punkt'"),
-    (dict(valid_share=1.0), 'valid_share=1.0 is no share'),
-    (dict(valid_share=-.1), 'valid_share=-0.1 is no share'),
+    (dict(valid_share=1.0), 'valid_share=1.0 is wrong'),
+    (dict(valid_share=-.1), 'valid_share=-0.1 is wrong'),
     (dict(valid_share=0.9), 'leaves nothing to train on'),
-    (dict(valid_share=0.1, valid_paths='b'), 'both say what to hold out'),
+    (dict(valid_share=0.1, valid_paths='b'), 'both choose the held-out text'),
     (dict(max_vocab=5), 'max_vocab=5 leaves no room'),
 ])
 def test_settings_that_cannot_be_are_refused(settings, message):

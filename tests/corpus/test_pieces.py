@@ -96,9 +96,9 @@ def test_pieces_learnt_and_given_are_one_text():
     fewer = opened('train.txt', pieces=len(learnt.vocab) - 3)
     assert fewer.fingerprint != learnt.fingerprint
     assert opened('train.txt').fingerprint != learnt.fingerprint
-    with pytest.raises(ValueError, match='both say what the vocabulary is'):
+    with pytest.raises(ValueError, match='both choose the vocabulary'):
         opened('train.txt', pieces=10, vocab=learnt.vocab)
-    with pytest.raises(ValueError, match='max_vocab is a bound for words'):
+    with pytest.raises(ValueError, match='max_vocab is for whole words'):
         opened('train.txt', pieces=10, max_vocab=10)
 
 

@@ -88,8 +88,9 @@ def of_kind(kind, text):
     if kind.endswith('pieces'):
         text = in_pieces(text, onp.random.RandomState(3).rand(
             len(text.vocab)) > 0.4)
-    return {'tokens': SINGLE_TOKENS, 'spans': SPANBERT,
-            'spans of pieces': SPANBERT, 'words of pieces': WHOLE_WORDS}[kind], text
+    spans = {'tokens': SINGLE_TOKENS, 'spans': SPANBERT,
+             'spans of pieces': SPANBERT, 'words of pieces': WHOLE_WORDS}
+    return spans[kind], text
 
 
 KINDS = ['tokens', 'spans', 'spans of pieces', 'words of pieces']

@@ -262,7 +262,7 @@ def test_examples_do_not_depend_on_the_batch_size(big):
 @pytest.mark.parametrize('settings, message', [
     (dict(batch_size=0), 'batch_size=0'),
     (dict(max_len=4), 'max_len=4'),
-    (dict(mask_share=0), 'mask_share=0 is no share'),
+    (dict(mask_share=0), 'mask_share=0 must be between'),
     (dict(start=(9, 0)), r'start=\(9, 0\) lies outside of .*wiki.tokens'),
     (dict(start=(0, 999)), r'start=\(0, 999\) lies outside of .*wiki.tokens'),
 ])
