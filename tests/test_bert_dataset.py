@@ -196,7 +196,7 @@ def test_pairs_that_are_too_long_are_dropped():
             assert isinstance(is_next, bool)
 
 
-def test_hidden_tokens_are_named_at_their_positions():
+def test_masked_tokens_are_returned_with_their_positions():
     tokens = ['<cls>', 'this', 'crane', 'flies', '<sep>']
     vocab = Vocab([tokens])
     candidates = [1, 2, 3]
@@ -285,7 +285,7 @@ def test_80_10_10_of_the_predictions(big):
     assert abs(1 - masked - kept - .1) < .005
 
 
-def test_what_was_hidden_and_put_back_is_the_text(big):
+def test_restored_rows_are_sentences_of_the_text(big):
     dataset, paragraphs = big
     follows, known = set(), set()
     for paragraph in paragraphs:
@@ -359,7 +359,7 @@ def test_an_item_is_a_row_of_each_column(folder):
         onp.testing.assert_array_equal(field.asnumpy(), column[3])
 
 
-def test_each_pass_shuffles_anew_and_loses_nothing(folder):
+def test_each_pass_has_all_examples_in_a_new_order(folder):
     batches, _ = load_data_wiki(16, 40, data_dir=folder)
     passes = [onp.concatenate([batch.tokens_X.asnumpy()
                                for batch in batches]).tolist()
@@ -381,7 +381,7 @@ def test_the_order_comes_from_the_generator_that_is_given(folder):
     assert orders[0] == orders[1] != orders[2]
 
 
-def test_rare_words_are_left_to_min_freq(folder):
+def test_min_freq_drops_rare_words(folder):
     freqs = load_data_wiki(8, 40, folder, min_freq=1)[1].token_freqs
     rarest = freqs[-1][1]
     full = len(load_data_wiki(8, 40, folder, min_freq=1)[1])

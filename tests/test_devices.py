@@ -49,7 +49,7 @@ def test_a_gpu_without_kernels_is_named_once_and_left_out(gpus):
         assert devices.try_gpu() == npx.cpu()
 
 
-def test_the_others_keep_their_numbers(gpus):
+def test_usable_gpus_keep_their_numbers(gpus):
     gpus(HOPPER, AMPERE)
     with pytest.warns(RuntimeWarning):
         assert devices.try_all_gpus() == [npx.gpu(1)]
@@ -84,14 +84,14 @@ def test_auto_without_a_gpu_is_the_cpu(gpus):
 @pytest.mark.parametrize('text', [
     '', 'tpu', 'cpu:', 'cpu:0', 'cpu:two', 'cpu:1,2', 'gpu:', 'gpu:-1',
     'gpu:0,', 'gpu:0, 1', 'auto:2'])
-def test_what_names_no_device_is_refused(gpus, text):
+def test_an_unknown_device_is_refused(gpus, text):
     gpus(AMPERE, AMPERE)
     with pytest.raises(ValueError, match="must be 'auto', 'cpu'") as refused:
         devices.parse_devices(text)
     assert repr(text) in str(refused.value)
 
 
-def test_a_gpu_that_is_not_here_or_twice_is_refused(gpus):
+def test_a_missing_or_repeated_gpu_is_refused(gpus):
     with pytest.raises(ValueError, match='GPUs here: none'):
         devices.parse_devices('gpu')
     gpus(AMPERE)

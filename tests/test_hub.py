@@ -187,7 +187,7 @@ def test_a_kept_file_that_is_damaged_is_fetched_again(
     ('silence', 'no answer for 0.3 s'),
     ('trickle', 'nothing came for 0.4 s'),
 ])
-def test_nothing_stays_of_a_bad_answer(server, monkeypatch, tmp_path, answer,
+def test_a_bad_answer_leaves_no_file(server, monkeypatch, tmp_path, answer,
                                        reason):
     listed(monkeypatch, 'x', server.address('x'), b'right')
     server.answers['/x'] = answer
@@ -251,7 +251,7 @@ def test_a_line_names_each_mirror_before_it_is_asked(wikitext, monkeypatch,
                     for name in ('wikitext-2-v1.zip', 'train.txt')]
 
 
-def test_nobody_at_the_address_is_an_error(monkeypatch):
+def test_an_unreachable_address_is_an_error(monkeypatch):
     listed(monkeypatch, 'x', 'http://127.0.0.1:9/x', b'')
     with pytest.raises(HubError, match='refused'):
         hub.download('x')
@@ -318,7 +318,8 @@ def test_an_archive_cannot_write_outside_its_folder(
 
 
 @pytest.mark.parametrize('name', ['x.zip', 'x.tar', 'x.gz'])
-def test_what_is_no_archive_is_told_so(server, monkeypatch, tmp_path, name):
+def test_a_file_that_is_no_archive_is_reported(server, monkeypatch, tmp_path,
+                                               name):
     listed(monkeypatch, 'x', server.serve(name, b'text'), b'text')
     with pytest.raises(HubError, match='cannot be unpacked'):
         hub.download_extract('x', cache_dir=tmp_path)

@@ -222,7 +222,7 @@ def test_the_number_of_devices_does_not_matter(drawn, capsys, devices):
     assert f'examples/sec on {devices}\n' in capsys.readouterr().out
 
 
-def test_what_takes_no_part_is_left_alone_by_weight_decay():
+def test_weight_decay_skips_parameters_without_a_gradient():
     made = net()
     before = weights(made)
     trainer = trainer_of(made, 'adam', learning_rate=0.1, wd=0.5)
@@ -233,7 +233,7 @@ def test_what_takes_no_part_is_left_alone_by_weight_decay():
     assert (after['output.weight'] != before['output.weight']).any()
 
 
-def test_a_device_without_examples_leaves_alone_what_the_others_do():
+def test_a_device_without_examples_changes_nothing():
     made = net(THREE)
     before = weights(made)
     trainer = gluon.Trainer(made.collect_params(), 'sgd', {
@@ -288,7 +288,7 @@ def test_a_loop_over_nothing_is_an_error(drawn):
         d2l.evaluate_accuracy_gpus(made, [])
 
 
-def test_losses_are_read_behind_the_next_step(monkeypatch):
+def test_losses_are_read_during_the_next_step(monkeypatch):
     """So that the devices never wait for this process."""
     order, step, added = [], multi_device._step, multi_device._added
 

@@ -235,7 +235,7 @@ def test_batches_are_those_of_the_page(num_workers):
     ((['a'], ['b'], [0]), (9,), 'vocab is missing'),
     ((['a'], [], [0]), (9, vocabulary()), '1 premises, 0 hypotheses and 1'),
 ])
-def test_a_data_set_that_cannot_be_made_is_an_error(dataset, arguments,
+def test_wrong_data_sets_are_refused(dataset, arguments,
                                                     message):
     with pytest.raises(ValueError, match=message):
         d2l.SNLIBERTDataset(dataset, *arguments)
@@ -332,7 +332,7 @@ def test_an_archive_that_does_not_fit_is_an_error(
     assert '\n' not in str(raised.value)
 
 
-def test_a_model_that_nobody_lists_is_an_error():
+def test_an_unlisted_model_is_an_error():
     with pytest.raises(ValueError, match="'bert.tiny' is not in DATA_HUB"):
         d2l.load_pretrained_model('bert.tiny', **SIZES)
 
@@ -446,7 +446,7 @@ def test_a_net_with_a_hook_is_called_as_on_the_page(rows):
     assert seen == [(5, 12, 8)]
 
 
-def test_what_keeps_attention_gives_the_same_scores():
+def test_keeping_attention_gives_the_same_scores():
     net = classifier(d2l.BERTClassifier)
     scores = net(features()).asnumpy()
     with d2l.keep_attention(net):
@@ -456,7 +456,7 @@ def test_what_keeps_attention_gives_the_same_scores():
     assert weights.shape == (10, 12, 12)
 
 
-def test_the_model_goes_on_learning_within_the_classifier():
+def test_the_classifier_trains_the_model_further():
     whole = bert()
     net = d2l.BERTClassifier(whole)
     assert net.encoder is whole.encoder and net.hidden is whole.hidden

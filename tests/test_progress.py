@@ -137,7 +137,7 @@ def clock(monkeypatch):
     return now
 
 
-def test_elsewhere_lines_come_every_few_seconds(clock, capfd):
+def test_a_log_file_gets_a_line_every_few_seconds(clock, capfd):
     animator = Animator(xlabel='step', xlim=[1, 100], legend=['mlm', 'nsp'])
     animator.begin('training 7 parameters')
     for step in range(1, 8):
@@ -151,7 +151,7 @@ def test_elsewhere_lines_come_every_few_seconds(clock, capfd):
 
 
 @pytest.mark.parametrize('parts', [3, 7, 50, 1073])
-def test_parts_of_an_epoch_are_told_in_two_digits(clock, capfd, parts):
+def test_parts_of_an_epoch_are_shown_with_two_digits(clock, capfd, parts):
     animator = Animator(xlabel='epoch', xlim=[1, 2])
     for part in range(1, 2 * parts + 1):
         clock[0] += 10 ** 4
@@ -164,7 +164,7 @@ def test_parts_of_an_epoch_are_told_in_two_digits(clock, capfd, parts):
                                      for part in range(1, 2 * parts + 1)}
 
 
-def test_each_line_is_there_at_once(clock, monkeypatch):
+def test_each_line_is_flushed(clock, monkeypatch):
     read, write = os.pipe()
     with os.fdopen(write, 'w') as stderr:       # which Python would buffer
         monkeypatch.setattr(sys, 'stderr', stderr)
@@ -189,7 +189,7 @@ def test_lines_grow_rare_in_long_loops(clock, capfd):
     assert 380 <= gaps[-1] <= 400
 
 
-def test_a_loop_that_goes_on_reckons_with_its_own_steps(clock, capfd):
+def test_a_resumed_loop_estimates_from_its_own_steps(clock, capfd):
     animator = Animator(xlabel='step', xlim=[1, 100])
     for step in range(1, 81):
         animator.add(step, 1)
@@ -200,7 +200,7 @@ def test_a_loop_that_goes_on_reckons_with_its_own_steps(clock, capfd):
                                       'step 81/100: 3 min left\n')
 
 
-def test_whoever_is_told_to_be_quiet_is(clock, capfd, monkeypatch):
+def test_quiet_shows_nothing(clock, capfd, monkeypatch):
     class Terminal(io.StringIO):
         def isatty(self):
             return True
@@ -272,7 +272,7 @@ def test_a_terminal_shows_a_bar_with_both_losses(monkeypatch, capfd):
     assert capfd.readouterr() == ('', '')
 
 
-def test_a_line_is_said_above_the_bar(monkeypatch):
+def test_a_line_is_printed_above_the_bar(monkeypatch):
     fcntl = pytest.importorskip('fcntl', reason='no terminals here')
     import termios
     master, slave = os.openpty()
@@ -361,7 +361,7 @@ def test_a_picture_that_cannot_be_saved_leaves_nothing(tmp_path):
     assert os.listdir(tmp_path) == []
 
 
-def test_a_picture_that_breaks_off_leaves_the_one_before(tmp_path,
+def test_an_interrupted_save_keeps_the_old_picture(tmp_path,
                                                          monkeypatch):
     def full(figure, path, **_):
         path.write_bytes(b'half')

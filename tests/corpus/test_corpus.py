@@ -19,7 +19,7 @@ from d2lbert.text import RESERVED, Vocab
 @pytest.mark.parametrize('module, name', [
     (stored_text, 'CHUNK_PLACES'), (text_store, 'VERSION'), (corpus, 'DRAWS'),
     (text_reader, 'MAX_WORDS')])
-def test_what_decides_what_is_drawn_is_in_the_fingerprint(
+def test_the_fingerprint_depends_on_all_drawing_rules(
         wiki, module, name, monkeypatch):
     first = open_corpus(wiki, progress=False)
     monkeypatch.setattr(module, name, getattr(module, name) + 1)
@@ -64,7 +64,7 @@ def test_a_file_is_not_both_trained_on_and_held_out(wiki):
         open_corpus(wiki, valid_paths=twin, progress=False)
 
 
-def test_paths_that_are_no_files_are_named(tmp_path):
+def test_missing_files_are_named(tmp_path):
     with pytest.raises(FileNotFoundError, match='nowhere.txt is no file'):
         open_corpus('nowhere.txt')
     (tmp_path / 'empty').mkdir()
@@ -124,7 +124,7 @@ def test_the_text_of_json_lines_is_the_text_of_their_field():
     (dict(valid_share=0.1, valid_paths='b'), 'both choose the held-out text'),
     (dict(max_vocab=5), 'max_vocab=5 leaves no room'),
 ])
-def test_settings_that_cannot_be_are_refused(settings, message):
+def test_wrong_settings_are_refused(settings, message):
     with pytest.raises(ValueError, match=message):
         open_corpus(write('a', VALID), progress=False, **settings)
 

@@ -141,7 +141,8 @@ def test_batches_are_these_rows(big):
 @pytest.mark.parametrize('spans', [SINGLE_TOKENS, SPANBERT],
                          ids=['tokens', 'spans'])
 @pytest.mark.parametrize('dynamic', [True, False])
-def test_rows_can_be_had_from_any_place_on(big, monkeypatch, spans, dynamic):
+def test_rows_can_be_resumed_from_any_position(big, monkeypatch, spans,
+                                               dynamic):
     monkeypatch.setattr(stored_text, 'CHUNK_PLACES', 700)
     text = big.train
     assert text.num_chunks(32, spans) > 5

@@ -188,7 +188,7 @@ def cut(tokens, stop):
     return found
 
 
-def test_what_is_special_stays(text):
+def test_special_tokens_are_kept(text):
     cls, sep, pad, mask = text.vocab[[CLS, SEP, PAD, MASK]]
     for kind in (*TOKEN_KINDS, 'infilling+sentences'):
         rows = rows_of(text, kind)
@@ -228,7 +228,7 @@ def in_words(row, begins):
     return [word for word in found[1:] if begins[word[0]] and word[0] >= 5]
 
 
-def test_noise_follows_from_seed_and_epoch(text):
+def test_noise_depends_only_on_seed_and_epoch(text):
     one, same = (rows_of(text, 'infilling+sentences', epoch=2)
                  for _ in range(2))
     other = rows_of(text, 'infilling+sentences', epoch=3)

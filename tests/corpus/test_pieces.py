@@ -48,7 +48,7 @@ def cut_by_hand(tokenizer, text):
 
 
 @pytest.mark.parametrize('blocks', [None, 3])
-def test_sentences_are_those_of_the_tokenizer(monkeypatch, blocks):
+def test_sentences_are_split_as_the_tokenizer_splits_them(monkeypatch, blocks):
     if blocks:      # many blocks instead of one
         monkeypatch.setattr(text_store, 'STORED_WORDS', blocks)
         monkeypatch.setattr(cut_text, 'BLOCK_WORDS', blocks)
@@ -88,7 +88,7 @@ def test_capitals_and_accents_stay_where_the_tokenizer_has_them(tmp_path):
     assert 'C' in tokens and 'Å' in tokens.replace('##', '')
 
 
-def test_pieces_learnt_and_given_are_one_text():
+def test_learnt_and_given_pieces_give_the_same_text():
     write('train.txt', make_wiki(5)[0])
     learnt = opened('train.txt', pieces=120)
     given = opened('train.txt', vocab=learnt.vocab.tokenizer)
@@ -102,7 +102,7 @@ def test_pieces_learnt_and_given_are_one_text():
         opened('train.txt', pieces=10, max_vocab=10)
 
 
-def test_no_word_is_lost_where_words_are_forgotten(monkeypatch, own_cache):
+def test_no_word_is_lost_when_words_are_pruned(monkeypatch, own_cache):
     text = make_wiki(30)[0] + ' \n = X = \n \n a .  . b .   . c <unk> . \n'
     write('train.txt', text)
     learnt = opened('train.txt', pieces=150)
@@ -229,7 +229,7 @@ def drawn_rows(corpus, whole_words, share=0.15, max_len=21, times=10):
 
 
 @pytest.mark.parametrize('whole_words', [False, True])
-def test_special_tokens_are_never_hidden_nor_put_in(corpus, pieces,
+def test_special_tokens_are_never_masked_or_inserted(corpus, pieces,
                                                     whole_words):
     special = set(pieces.tokenizer.special_ids)
     assert special == {0, 1, 2, 3, 4}
@@ -257,7 +257,7 @@ def words_at(before, pieces):
     return found
 
 
-def test_words_are_hidden_whole_up_to_the_share(corpus, pieces):
+def test_whole_words_are_masked_up_to_the_share(corpus, pieces):
     fates, sizes = collections.Counter(), []
     hidden, rooms = 0, 0
     for before, row, positions, _ in drawn_rows(corpus, True, share=0.3):
@@ -284,7 +284,7 @@ def test_words_are_hidden_whole_up_to_the_share(corpus, pieces):
     assert abs(fates['kept'] / total - 0.1 * (1 + chance)) < 0.01
 
 
-def test_without_whole_words_pieces_are_hidden_one_by_one(corpus, pieces):
+def test_without_whole_words_single_pieces_are_masked(corpus, pieces):
     parted = 0
     for before, _, positions, _ in drawn_rows(corpus, False, times=1):
         chosen = set(positions.tolist())
@@ -294,7 +294,7 @@ def test_without_whole_words_pieces_are_hidden_one_by_one(corpus, pieces):
     assert parted > 100
 
 
-def test_a_word_that_is_too_long_is_never_hidden(pieces):
+def test_a_word_that_is_too_long_is_never_masked(pieces):
     # One word of eight pieces, and 15% of 13 tokens are two
     ids = pieces['b ##a ##n ##a ##n ##a ##a ##n'.split()]
     assert pieces.unk not in ids

@@ -24,7 +24,7 @@ PROSE = ('Dr. Smith keeps cranes. He said: "They don\'t sleep!" Then he left. '
     ['He waited… ', 'Then he left.'],
     ['“Really‽” ', 'She nodded.'],
 ], ids=lambda sentences: sentences[0])
-def test_an_end_that_is_nothing_else_parts_sentences(sentences):
+def test_unambiguous_ends_split_sentences(sentences):
     pieces = list(parted(''.join(sentences)))
     assert [piece.strip() for piece in pieces] == [
         sentence.strip() for sentence in sentences]
@@ -33,7 +33,7 @@ def test_an_end_that_is_nothing_else_parts_sentences(sentences):
 @pytest.mark.parametrize('text', [
     'Dr. Smith left. He was 1.5 m tall!', 'Well… perhaps not',
     'pages 3…5', '高１．５米', 'What?! No way', 'a "b!" c', '…', ' '])
-def test_what_may_be_no_end_is_left_to_punkt(text):
+def test_ambiguous_ends_are_left_to_punkt(text):
     assert list(parted(text)) == [text] * bool(text.strip())
 
 
@@ -42,7 +42,7 @@ def test_nothing_is_lost():
     assert ''.join(parted(text)) == text
 
 
-def test_words_that_are_cut_already_stay_whole():
+def test_split_words_stay_whole():
     assert list(parted('鶴。飛ぶ 。 終', is_cut=True)) == [
         '鶴。飛ぶ 。', ' 終']
 
@@ -76,7 +76,7 @@ def test_punkt_works_between_the_ends(splitter):
         ['他', '很', '高', '。'], ['Yes', '.'], ['No', '。']]
 
 
-def test_what_is_cut_is_not_cut_again(splitter):
+def test_split_text_is_not_split_again(splitter):
     got = splitter.sentences("他很高 @-@ don't 。 Yes , I。am .", True)
     assert [sentence.split() for sentence in got] == [
         '他很高 @-@ don\'t 。'.split(), 'Yes , I。am .'.split()]

@@ -79,7 +79,7 @@ def test_filled_rows_hold_whole_sentences_and_as_many_as_fit(max_len):
     assert kinds == {False, True}
 
 
-def test_long_sentences_are_cut_where_runs_are_asked_for():
+def test_runs_truncate_long_sentences():
     long = ' '.join(f'x{k}' for k in range(30))
     path = write('long.txt', f'{long} . {long}\n\n{long} . {long}')
     text = open_corpus(path, min_freq=1, progress=False)

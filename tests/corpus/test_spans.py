@@ -116,7 +116,7 @@ def test_compiled_and_plain_spans_agree(compiled, plain, kind, max_len):
 
 
 @pytest.mark.parametrize('kind', KINDS)
-def test_fifteen_per_cent_are_hidden_in_all(text, kind):
+def test_fifteen_per_cent_are_masked(text, kind):
     spans, text = of_kind(kind, text)
     rows = rows_of(text, spans)
     assert rows.valid_lens_x.sum() > NUM_TOKENS
@@ -148,7 +148,7 @@ def test_lengths_of_spans_obey_the_geometric_law(text):
 
 
 @pytest.mark.parametrize('kind', KINDS)
-def test_fates_are_decided_for_a_span_as_a_whole(text, kind):
+def test_a_span_is_masked_replaced_or_kept_as_a_whole(text, kind):
     spans, text = of_kind(kind, text)
     rows, count = rows_of(text, spans), {}
     mask, before = text.vocab[MASK], restored(rows)
@@ -175,7 +175,7 @@ def test_fates_are_decided_for_a_span_as_a_whole(text, kind):
 
 
 @pytest.mark.parametrize('kind', KINDS)
-def test_special_tokens_are_never_hidden(text, kind):
+def test_special_tokens_are_never_masked(text, kind):
     spans, text = of_kind(kind, text)
     rows = rows_of(text, spans)
     special = text.vocab[[CLS, SEP, MASK, PAD]]
@@ -190,7 +190,7 @@ def test_special_tokens_are_never_hidden(text, kind):
         assert not onp.isin(before[row, begin:end], special).any()
 
 
-def test_every_word_is_as_likely_to_be_hidden(text):
+def test_all_words_are_masked_with_the_same_probability(text):
     hidden = onp.zeros(64)
     for epoch in range(5):
         rows = rows_of(text, SINGLE_TOKENS, epoch=epoch)
@@ -254,6 +254,6 @@ def test_rows_too_short_for_a_span_have_shorter_ones():
     assert rows.mlm_weights_X.sum(1).max() <= 3
 
 
-def test_the_law_is_cut_and_scaled():
+def test_probabilities_are_truncated_and_scaled():
     assert geometric(0.5, 2) == pytest.approx((2 / 3, 1 / 3))
     assert sum(geometric(0.2, 10)) == pytest.approx(1)

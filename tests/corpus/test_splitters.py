@@ -48,7 +48,7 @@ def test_punkt_cuts_text_without_blanks():
          list('它们会飞！'), list('你呢？')]]
 
 
-def test_punkts_absence_is_told(wiki, monkeypatch):
+def test_missing_nltk_is_reported(wiki, monkeypatch):
     monkeypatch.setitem(sys.modules, 'nltk', None)
     monkeypatch.setitem(sys.modules, 'nltk.tokenize', None)
     monkeypatch.setitem(sys.modules, 'nltk.tokenize.punkt', None)

@@ -66,7 +66,7 @@ def test_examples_are_neighbours_or_random_sentences(big):
 
 
 @pytest.mark.parametrize('fill', [False, True])
-def test_order_is_of_neighbours_and_half_of_them_change_places(big, fill):
+def test_sentence_order_swaps_half_of_the_neighbours(big, fill):
     rows = rows_of(big.train.batches(64, 64, seed=1, fill=fill, swap=True))
     text = ' '.join(word for paragraph in words_of(big.train)
                     for sentence in paragraph for word in sentence)
@@ -101,7 +101,7 @@ def test_pairs_that_do_not_fit_are_dropped(big):
 
 
 @pytest.mark.parametrize('fill', [False, True])
-def test_words_are_hidden_as_the_book_says(big, fill):
+def test_tokens_are_masked_as_in_the_book(big, fill):
     rows = rows_of([pair for epoch in range(3) for pair in
                     big.train.batches(64, 64, seed=4, epoch=epoch,
                                       fill=fill)])
@@ -130,7 +130,7 @@ def test_words_are_hidden_as_the_book_says(big, fill):
     assert abs(place.mean() - 0.5) < 0.02
 
 
-def test_the_share_of_hidden_words_can_be_chosen(big):
+def test_the_share_of_masked_tokens_can_be_chosen(big):
     rows = rows_of(big.train.batches(64, 64, seed=4, mask_share=0.4))
     assert rows.mlm_Y.shape[1] == round(64 * 0.4)
     assert rows.mlm_weights_X.sum(1).tolist() == [
@@ -139,7 +139,7 @@ def test_the_share_of_hidden_words_can_be_chosen(big):
 
 @pytest.mark.parametrize('settings', [
     {}, {'dynamic': False}, {'fill': True}], ids=str)
-def test_a_run_goes_on_from_any_position(big, settings, monkeypatch):
+def test_an_epoch_can_be_resumed_from_any_position(big, settings, monkeypatch):
     monkeypatch.setattr(stored_text, 'CHUNK_PLACES', 700 * 32)
     num_chunks = big.train.num_chunks(32)
     assert num_chunks > 3
@@ -155,7 +155,7 @@ def test_a_run_goes_on_from_any_position(big, settings, monkeypatch):
             assert_same(ours, theirs)
 
 
-def test_chunks_hold_together_all_examples(big, monkeypatch):
+def test_all_chunks_together_hold_all_examples(big, monkeypatch):
     firsts = [sorted(a for a, _, _ in pairs_of(rows_of(
         big.train.batches(50, 64, seed=0)), big.vocab))]
     monkeypatch.setattr(stored_text, 'CHUNK_PLACES', 300 * 64)
@@ -164,7 +164,7 @@ def test_chunks_hold_together_all_examples(big, monkeypatch):
     assert firsts[0] == firsts[1]
 
 
-def test_a_file_that_loses_its_end_is_told(big, own_cache):
+def test_a_truncated_file_is_reported(big, own_cache):
     ids, = own_cache.glob('*/train/ids.npy')
     os.truncate(ids, ids.stat().st_size // 2)
     with pytest.raises(OSError, match='ids.npy lost its end'):
@@ -266,7 +266,7 @@ def test_examples_do_not_depend_on_the_batch_size(big):
     (dict(start=(9, 0)), r'start=\(9, 0\) lies outside of .*wiki.tokens'),
     (dict(start=(0, 999)), r'start=\(0, 999\) lies outside of .*wiki.tokens'),
 ])
-def test_batches_that_cannot_be_are_refused(wiki, settings, message):
+def test_wrong_arguments_of_batches_are_refused(wiki, settings, message):
     part = open_corpus(wiki, progress=False).train
     with pytest.raises(ValueError, match=message):
         next(part.batches(**{**dict(batch_size=4, max_len=32, seed=0),

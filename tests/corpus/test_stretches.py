@@ -59,7 +59,7 @@ def cut_file(path, folder, lower=True):
 
 
 @pytest.mark.parametrize('ends', [['\n'], ['\r\n', '\r']], ids=['LF', 'CR'])
-def test_a_text_is_cut_alike_wherever_it_is_parted(tmp_path, monkeypatch,
+def test_a_text_is_split_alike_in_stretches_of_any_size(tmp_path, monkeypatch,
                                                    compiled, plain, ends):
     rng = random.Random(len(ends))
     texts = [(random_text(rng, ends) or ' ').encode() for _ in range(16)]
@@ -102,7 +102,7 @@ def test_both_ways_know_utf8(compiled):
     assert seen == {True, False}
 
 
-def test_words_of_any_length_are_parted_as_python_parts_them(compiled):
+def test_words_of_any_length_are_split_as_by_python(compiled):
     rng = random.Random(0)
     letters = [*'abcXYZ', '!', '~', '\x7f', '\x01', 'é', 'É', 'İ', '\0']
     between = [' '] * 9 + ['  ', ' . ', ' . . ', '\t', '\x1f ', '\xa0',
@@ -140,7 +140,7 @@ def test_names_have_the_numbers_that_python_gives_them(compiled):
     assert ours.text() == theirs.text() and len(ours) > 10000
 
 
-def test_words_are_forgotten_alike(monkeypatch, compiled):
+def test_the_same_words_are_pruned_by_both(monkeypatch, compiled):
     def types_of():
         types, rng = WordTypes(), onp.random.RandomState(0)
         became = []

@@ -53,7 +53,7 @@ def test_wikitext2_is_the_books_in_one_chunk(wiki_dir):
     assert text.train.num_chunks(64) == 1
 
 
-def test_blank_lines_part_the_paragraphs_of_plain_text():
+def test_blank_lines_separate_paragraphs_of_plain_text():
     path = write('plain.txt', '\n\nOne two . three\nfour . Five\n \t\n'
                  'no end here\n\nsix . seven .\n')
     text = open_corpus(path, min_freq=1, progress=False)
@@ -77,7 +77,7 @@ def test_line_ends_and_a_bom_change_nothing(change, block, monkeypatch):
     assert words_of(texts[0].train) == words_of(texts[1].train)
 
 
-def test_files_follow_on_each_other(tmp_path):
+def test_files_are_concatenated(tmp_path):
     first, second = make_wiki(5, 1)[0], make_wiki(6, 2)[0]
     several = open_corpus([write('a', first), write('b', second)],
                           progress=False)

@@ -181,7 +181,8 @@ def test_a_store_that_is_cleared_before_it_is_open_is_built_again(
         assert part.num_paragraphs == other.num_paragraphs
 
 
-def test_a_store_that_is_always_cleared_is_told(wiki, own_cache, monkeypatch):
+def test_a_store_that_is_always_removed_is_reported(wiki, own_cache,
+                                                    monkeypatch):
     find = text_store.find_or_build
 
     def find_and_clear(key, build):
@@ -248,7 +249,7 @@ def test_an_interrupted_build_leaves_nothing(wiki, own_cache, monkeypatch):
     assert not [path for path in own_cache.iterdir() if path.is_dir()]
 
 
-def test_a_full_disk_is_told(wiki, own_cache, monkeypatch):
+def test_a_full_disk_is_reported(wiki, own_cache, monkeypatch):
     def fill(*args):
         raise OSError(errno.ENOSPC, 'No space left on device')
     monkeypatch.setattr(text_store, 'write_numbers', fill)

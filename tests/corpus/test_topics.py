@@ -77,7 +77,7 @@ def test_the_strongest_come_first_and_others_are_left_out(tmp_path):
         assert not found[text.vocab[token]].any()
 
 
-def test_more_numbers_than_the_text_is_worth_are_zeros(tmp_path):
+def test_columns_beyond_the_rank_are_zero(tmp_path):
     text = open_corpus(write('short', b'a b . c\n\nd e . a\n'), min_freq=1,
                        progress=False).train
     found = found_in(text, 40)
@@ -91,7 +91,7 @@ def test_more_numbers_than_the_text_is_worth_are_zeros(tmp_path):
     assert tokens.shape == (0,) and vectors.shape == (0, 4)
 
 
-def test_of_a_longer_text_paragraphs_from_all_over_it_count(text,
+def test_a_long_text_is_sampled_all_over(text,
                                                             monkeypatch):
     monkeypatch.setattr(topics_module, 'MOST_WORDS', text.num_words // 3)
     num = text.num_paragraphs * (text.num_words // 3) // text.num_words
@@ -101,6 +101,6 @@ def test_of_a_longer_text_paragraphs_from_all_over_it_count(text,
     assert chosen[-1] == text.num_paragraphs - 1 and len(chosen) > 20
 
 
-def test_a_second_time_gives_the_same(text):
+def test_topics_are_reproducible(text):
     for one, other in zip(topics(text, 16), topics(text, 16)):
         onp.testing.assert_array_equal(one, other)

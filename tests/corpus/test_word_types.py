@@ -30,7 +30,7 @@ def test_more_words_than_two_bytes_can_number_take_four():
                        ).train.types.dtype == 'uint16'
 
 
-def test_rare_words_are_forgotten_when_there_are_too_many(monkeypatch):
+def test_rare_words_are_pruned_when_there_are_too_many(monkeypatch):
     monkeypatch.setattr(word_types, 'MAX_TYPES', 100)
     monkeypatch.setattr(text_reader, 'BLOCK_BYTES', 1000)
     rng = random.Random(0)
@@ -98,7 +98,7 @@ def test_blocks_of_a_text_without_articles_are_held_out(tmp_path):
 
 
 @pytest.mark.parametrize('dtype', ['uint16', 'int32'])
-def test_tables_say_the_same_compiled_or_not(dtype, compiled, plain):
+def test_tables_are_the_same_compiled_or_not(dtype, compiled, plain):
     rng = onp.random.RandomState(0)
     table = rng.randint(0, 1 << 16, 501).astype(dtype)
     types = rng.randint(-1, 500, 3000).astype('int32')      # the last is -1's

@@ -14,7 +14,7 @@ from d2lbert.texts.numbered_text import (
 )
 
 
-def test_the_corpus_is_what_its_fields_say():
+def test_the_fields_describe_the_text():
     tokens = words.tokens_of_paragraphs([['a b', 'c'], ['b', '', 'b']])
     corpus = NumberedText.of_tokens(tokens, onp.array([1, 0]), min_freq=1)
     assert corpus.vocab.idx_to_token[5:] == ['b', 'a', 'c']

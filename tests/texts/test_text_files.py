@@ -90,7 +90,7 @@ def test_a_packed_text_is_the_text(packed, size):
 
 
 @pytest.mark.parametrize('packed', PACKED.values(), ids=PACKED)
-def test_an_empty_text_is_told(packed):
+def test_an_empty_text_is_reported(packed):
     with pytest.raises(TextFileError, match='text is empty'):
         read(packed(b''))
 
@@ -108,7 +108,7 @@ def damaged(data):
 @pytest.mark.parametrize('ending', ['.gz', '.bz2', '.xz', '.zip', '.tar.gz',
                                     '.tar.xz'])
 @pytest.mark.parametrize('damage', [cut, damaged])
-def test_a_broken_file_is_told_in_a_sentence(ending, damage):
+def test_a_broken_file_is_reported_in_a_sentence(ending, damage):
     data = PACKED[ending](LETTERS)
     with pytest.raises(TextFileError, match=f'^text is a broken {ending} file '
                                             r'\(.+\): fetch or pack') as error:
@@ -116,12 +116,12 @@ def test_a_broken_file_is_told_in_a_sentence(ending, damage):
     assert '\n' not in str(error.value)
 
 
-def test_a_tar_that_was_cut_is_told():
+def test_a_truncated_tar_is_reported():
     with pytest.raises(TextFileError, match='text is a broken .tar file'):
         read(cut(PACKED['.tar'](TEXT * 9)))
 
 
-def test_a_packed_texts_checksum_is_looked_at():
+def test_the_checksum_of_a_packed_text_is_verified():
     data = bytearray(zipped({'a': TEXT}, compress_type=zipfile.ZIP_STORED))
     data[200] ^= 1
     with pytest.raises(TextFileError, match='broken .zip file .*CRC'):
@@ -160,12 +160,12 @@ def test_an_archive_must_hold_one_file(data, message):
     (b'\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1', 'an Office document'),
 ])
 @pytest.mark.parametrize('packed', ['plain', '.gz'])
-def test_what_is_no_text_is_named(begins, what, packed):
+def test_other_formats_are_named(begins, what, packed):
     with pytest.raises(TextFileError, match=f'^text is {what}, not text'):
         read(PACKED[packed](begins + NOISE))
 
 
-def test_zeros_are_no_text():
+def test_zero_bytes_are_refused():
     with pytest.raises(TextFileError, match='its byte 2 is zero, as in .*16'):
         read('a line\n'.encode('utf-16-le'))
 
@@ -176,14 +176,14 @@ def test_text_that_begins_much_like_another_format_is_text(data):
     assert read(data) == data
 
 
-def test_a_python_without_a_packing_is_told(monkeypatch):
+def test_a_python_without_a_compression_module_is_reported(monkeypatch):
     data = lzma.compress(TEXT)
     monkeypatch.setitem(sys.modules, 'lzma', None)
     with pytest.raises(TextFileError, match='packed as .xz, which this Py'):
         read(data)
 
 
-def test_an_error_of_the_disk_is_not_the_files(monkeypatch):
+def test_a_disk_error_is_not_reported_as_a_broken_file(monkeypatch):
     def fail(*args):
         raise OSError(5, 'Input/output error')
     monkeypatch.setattr(text_files, '_of_zip', fail)
@@ -219,7 +219,7 @@ def test_a_zst_file_is_its_text(size):
 
 
 @pytest.mark.parametrize('damage', [cut, damaged])
-def test_a_broken_zst_file_is_told(damage):
+def test_a_broken_zst_file_is_reported(damage):
     with pytest.raises(TextFileError, match='^text is a broken .zst file '
                                             r'\(.+\): fetch or pack'):
         read(damage(zst(LETTERS)))

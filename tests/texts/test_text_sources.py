@@ -57,7 +57,7 @@ def test_a_text_is_read_in_any_form_from_any_place(data, chunk, monkeypatch,
         thread.join()
 
 
-def test_what_comes_through_a_pipe_can_be_read_twice():
+def test_a_pipe_can_be_read_twice():
     reading, writing = os.pipe()
     os.write(writing, PLAIN)
     os.close(writing)
@@ -130,7 +130,7 @@ def test_json_lines_give_the_text_of_a_field():
     (b'\n<!-- a -->\n<HTML lang="en">', None, 'x is HTML'),
     (b'<?xml version="1.0"?>\n<a/>', None, 'x is XML, not plain'),
     (gzip.compress(b'<html>a'), None, 'x is HTML')])
-def test_what_is_no_plain_text_is_refused(data, field, message):
+def test_html_and_json_are_refused_as_plain_text(data, field, message):
     write(data)
     for reader in (lambda: read(text_field=field),
                    lambda: list(pieces(sources('x', field)[0]))):
@@ -146,7 +146,7 @@ def test_text_that_looks_alike_is_text(data):
     assert read(write(data)) == [data.decode()]
 
 
-def test_what_cannot_be_read_is_said_with_the_flag(monkeypatch):
+def test_an_unreadable_file_is_reported_with_its_flag(monkeypatch):
     with pytest.raises(ValueError, match='--file no cannot be read: No such'):
         Lines('no')
     with pytest.raises(TextFileError, match='x, line 2: byte 1 .* not UTF-8'):

@@ -62,7 +62,7 @@ def test_nothing_is_wrong_with_the_same_articles(train, data, thorough):
     (TEXT * 2, f'another text of {len(TEXT) * 2:,} bytes, .*'),
     (TEXT + b'x', f'another text of {len(TEXT) + 1:,} bytes, .*'),
 ])
-def test_another_file_is_said_to_be_what_it_is(train, data, said):
+def test_another_file_is_described(train, data, said):
     path = train(data)
     for thorough in (False, True):
         assert re.fullmatch(said, flaw(path, TRAIN_FILE, thorough))
@@ -89,7 +89,8 @@ def test_what_cannot_be_read_is_said(tmp_path):
 
 
 @pytest.mark.wiki
-def test_what_is_known_of_wikitext2_is_so(wiki_dir, monkeypatch, tmp_path):
+def test_the_published_facts_of_wikitext2_are_right(wiki_dir, monkeypatch,
+                                                    tmp_path):
     monkeypatch.undo()
     assert hub.wikitext2_flaws(wiki_dir, thorough=True) == []
     for name in (wikitext.VALID_FILE, wikitext.TEST_FILE):
