@@ -96,7 +96,7 @@ def _replace_mlm_tokens(tokens, candidate_pred_positions, num_mlm_preds,
 
 def _get_mlm_data_from_tokens(tokens, vocab, rng=random):
     """(input ids, prediction positions, label ids) of a list of tokens."""
-    never = getattr(vocab, 'never_hidden', Vocab.never_hidden)
+    never = getattr(vocab, 'never_masked', Vocab.never_masked)
     candidates = [position for position, token in enumerate(tokens)
                   if token not in never]
     mlm_input_tokens, preds = _replace_mlm_tokens(

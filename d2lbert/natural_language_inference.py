@@ -3,7 +3,6 @@
 With `read_snli` from the page "Natural Language Inference and the Dataset".
 N examples, B batch, T tokens (max_len), H hiddens.
 """
-import re
 from pathlib import Path
 
 import numpy as onp
@@ -19,6 +18,7 @@ from d2lbert.text import CLS, PAD, RESERVED, SEP, UNK, Vocab, tokenize
 from d2lbert.texts.examples import check_max_len
 from d2lbert.texts.numbered_text import concat_ranges
 from d2lbert.texts.token_rows import truncate_pair
+from d2lbert.texts.words import tree_words
 
 #: The labels of SNLI, numbered 0 to 2; pairs without a label are left out.
 SNLI_LABELS = 'entailment', 'contradiction', 'neutral'
@@ -56,22 +56,13 @@ def read_snli(data_dir, is_train):
                         f'{path}, line {number}: expected a label and two '
                         'sentences, separated by tabs, found '
                         f'{1 + len(sentences)} of them: fetch SNLI again')
-                premises.append(leaves(sentences[0]))
-                hypotheses.append(leaves(sentences[1]))
+                premises.append(tree_words(sentences[0]))
+                hypotheses.append(tree_words(sentences[1]))
                 labels.append(numbers[label])
         except UnicodeDecodeError as error:
             raise ValueError(f'{path} is not UTF-8 ({error.reason}): fetch '
                              'SNLI again') from None
     return premises, hypotheses, labels
-
-
-def leaves(tree):
-    """The words of a bracketed tree."""
-    words = tree.replace('(', '').replace(')', '')
-    return _SPACES.sub(' ', words).strip()
-
-
-_SPACES = re.compile(r'\s{2,}')
 
 
 def load_pretrained_model(pretrained_model, num_hiddens=None,

@@ -51,10 +51,10 @@ class Vocab:
     files = 'vocab.txt',
     special = Special(*RESERVED)
     #: The tokens that are never masked
-    never_hidden = frozenset((CLS, SEP))
-    #: Each token's kind, see `kernels.draw.masks`: (V,) uint8. None if only
+    never_masked = frozenset((CLS, SEP))
+    #: Flags of each token, see `kernels.draw.masks`: (V,) uint8. None if only
     #: <cls> and <sep> are never masked
-    kinds = None
+    mask_flags = None
     #: True for tokens that begin a word: (V,) bool, or None if all do
     begins_word = None
     #: The numbers of `replacements`, int32, or None for all tokens

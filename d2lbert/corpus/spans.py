@@ -44,13 +44,13 @@ class SpanMasking(NamedTuple):
         pieces = self.whole_words and vocab.begins_word is not None
         return len(self.length_probs) + MORE_PIECES * pieces
 
-    def kinds(self, vocab):
-        """The kind of each token of a `Vocab`, as for `draw.masks`: (V,)."""
-        kinds = vocab.kinds
-        if kinds is None:       # a text of words may contain <cls>
-            kinds = onp.zeros(len(vocab), 'uint8')
-            kinds[vocab[vocab.special]] = draw.FIXED
-        return kinds if self.whole_words else kinds & draw.FIXED
+    def mask_flags(self, vocab):
+        """The flags of each token of a `Vocab` for `draw.spans`: (V,)."""
+        flags = vocab.mask_flags
+        if flags is None:       # a text of words may contain <cls>
+            flags = onp.zeros(len(vocab), 'uint8')
+            flags[vocab[vocab.special]] = draw.FIXED
+        return flags if self.whole_words else flags & draw.FIXED
 
     def drawn(self, corpus, rows, parts, max_len, rng, mask_share):
         """`mask_spans` with this masking."""
@@ -86,18 +86,22 @@ def mask_spans(text, rows, parts, spans, max_len, rng=random,
     tokens instead, so that span lengths follow their probabilities.
     """
     vocab, share = text.vocab, round(mask_share * MILLION)
-    special, kinds = vocab[vocab.special], spans.kinds(vocab)
+    special, flags = vocab[vocab.special], spans.mask_flags(vocab)
     choices = vocab.replacement_ids
     if choices is None:
         choices = onp.arange(len(vocab), dtype='int32')
     columns = _empty_columns(len(rows) - 1, max_len, share,
                              spans.max_tokens(vocab), special[0])
     types, parts = text.gathered(parts)
-    law = list(itertools.accumulate(spans.length_probs))
-    arguments = (rows, parts, types, text.numbers, (*special, len(vocab)),
-                 kinds, choices, law, spans.max_tokens(vocab), spans.apart,
-                 share, columns, rng)
-    (draw.spans if draw.can_draw(rng) else _mask_plainly)(*arguments)
+    if draw.can_draw(rng):
+        draw.spans(rows, parts, types, text.numbers, (*special, len(vocab)),
+                   flags, choices,
+                   list(itertools.accumulate(spans.length_probs)),
+                   spans.max_tokens(vocab), spans.apart, share, columns, rng)
+    else:
+        _mask_plainly(columns, rows.tolist(), parts.tolist(),
+                      text.numbers[types], special, flags, choices.tolist(),
+                      spans, spans.max_tokens(vocab), share, rng)
     return columns
 
 
@@ -115,25 +119,29 @@ def _empty_columns(num_rows, max_len, share, max_tokens, pad):
 
 # In plain Python, for other generators, and without a compiler
 
-def _mask_plainly(rows, parts, types, numbers, specials, kinds, choices, law,
-                  max_tokens, apart, share, columns, rng):
-    """`draw.spans` in Python. law: cumulative length probabilities."""
-    _, mask, cls, sep, _ = specials
-    ids, rows, parts = numbers[types], rows.tolist(), parts.tolist()
-    choices, missing = choices.tolist(), 0      # millionths of a token
+def _mask_plainly(columns, rows, parts, ids, special, flags, choices, spans,
+                  max_tokens, share, rng):
+    """`draw.spans` in Python.
+
+    ids: the numbers of the words in `parts`.
+    """
+    _, mask, cls, sep = special
+    cumulative = list(itertools.accumulate(spans.length_probs))
+    longest, missing = len(cumulative), 0       # millionths of a token
     for row, (first, last) in enumerate(zip(rows, rows[1:])):
         tokens = [cls]
         for begin, end in parts[first:last]:
             tokens += [*ids[begin:end].tolist(), sep]
-        units, preds = _units(tokens, kinds), []
-        free = [_run(units, k, len(law)) for k in range(len(units))]
+        units, preds = _units(tokens, flags), []
+        free = [_run(units, k, longest) for k in range(len(units))]
         missing += share * len(tokens)
         while missing > 0:
             wanted = 1
-            if len(law) > 1:
-                wanted = 1 + bisect.bisect_right(law, rng.random(), 0,
-                                                 len(law) - 1)
-            span = _take(units, free, wanted, max_tokens, apart, rng)
+            if longest > 1:
+                wanted = 1 + bisect.bisect_right(cumulative, rng.random(), 0,
+                                                 longest - 1)
+            span = _take(units, free, wanted, max_tokens, spans.apart,
+                         rng)
             if span is None:
                 missing = 0
                 break
@@ -153,13 +161,13 @@ def _mask_plainly(rows, parts, types, numbers, specials, kinds, choices, law,
             column[row, :len(preds)] = values
 
 
-def _units(tokens, kinds):
+def _units(tokens, flags):
     """(begin, end) of each word of a row that may be masked, a list."""
     units = []
-    for i, kind in enumerate(kinds[tokens].tolist()):
-        if kind & draw.FIXED:
+    for i, flag in enumerate(flags[tokens].tolist()):
+        if flag & draw.FIXED:
             continue
-        if kind & draw.GOES_ON and units and units[-1][1] == i:
+        if flag & draw.GOES_ON and units and units[-1][1] == i:
             units[-1] = units[-1][0], i + 1
         else:
             units.append((i, i + 1))

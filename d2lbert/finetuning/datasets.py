@@ -5,11 +5,11 @@ from d2lbert import hub
 from d2lbert.finetuning.tasks.catalog import named, read_task
 from d2lbert.natural_language_inference import (
     SIZES,
-    leaves,
     load_pretrained_model,
 )
 from d2lbert.pretrained.tokenizers.tokenizer import WholeWords
 from d2lbert.text import RESERVED, UNK
+from d2lbert.texts.words import tree_words
 from d2lbert.training.load import load_model
 
 #: Where SNLI has its sentences with the words apart.
@@ -59,6 +59,6 @@ def read_part(task, data, part, columns, tokenizer, labels=None):
     found = read_task(task, data, part, SNLI_TREES if trees else columns,
                       labels)
     if trees:
-        found = found._replace(texts_a=list(map(leaves, found.texts_a)),
-                               texts_b=list(map(leaves, found.texts_b)))
+        found = found._replace(texts_a=list(map(tree_words, found.texts_a)),
+                               texts_b=list(map(tree_words, found.texts_b)))
     return found

@@ -76,7 +76,7 @@ def _check(status, function, arguments):
         raise ValueError(
             'a number of a text points outside of its tables: its files are '
             'damaged; if they are in the cache, d2lbert cache --clear --kind '
-            'corpora tokens removes them')
+            'corpora removes them')
     return status
 
 

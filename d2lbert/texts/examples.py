@@ -132,7 +132,7 @@ def mask_pairs(text, spans, is_next, max_len, rng=random,
     types, spans = text.gathered(spans)
     arguments = (spans, types, text.numbers,
                  (pad, mask, cls, sep, len(vocab)), num_preds, columns[:6],
-                 rng, vocab.kinds, vocab.replacement_ids, whole_words)
+                 rng, vocab.mask_flags, vocab.replacement_ids, whole_words)
     (draw.masks if draw.can_draw(rng) else _mask_plainly)(*arguments)
     columns.nsp_y[:] = is_next
     return columns
@@ -167,12 +167,12 @@ def _random_sentence(order, paragraphs, rng):
 
 
 def _mask_plainly(spans, types, numbers, specials, num_preds, columns, rng,
-                  kinds, choices, whole_words):
+                  flags, choices, whole_words):
     """`draw.masks` in Python."""
     _, mask, cls, sep, vocab_size = specials
-    if kinds is None:
-        kinds = onp.zeros(vocab_size, 'uint8')
-        kinds[[cls, sep]] = draw.FIXED
+    if flags is None:
+        flags = onp.zeros(vocab_size, 'uint8')
+        flags[[cls, sep]] = draw.FIXED
     choices = range(vocab_size) if choices is None else choices.tolist()
     (tokens_X, segments_X, valid_lens_x, pred_positions_X, mlm_weights_X,
      mlm_Y) = columns
@@ -182,7 +182,7 @@ def _mask_plainly(spans, types, numbers, specials, num_preds, columns, rng,
         count = len(tokens)
         segments_X[row, 2 + end_a - begin_a:count] = 1
         valid_lens_x[row] = count
-        positions = _positions_to_mask(kinds[tokens].tolist(),
+        positions = _positions_to_mask(flags[tokens].tolist(),
                                        num_preds[count], whole_words, rng)
         labels = dict(sorted((k, tokens[k]) for k in positions))
         for k in positions:
@@ -196,18 +196,18 @@ def _mask_plainly(spans, types, numbers, specials, num_preds, columns, rng,
         mlm_Y[row, :len(labels)] = list(labels.values())
 
 
-def _positions_to_mask(kinds, num_preds, whole_words, rng):
+def _positions_to_mask(flags, num_preds, whole_words, rng):
     """At most num_preds random positions of a row that may be masked.
 
-    kinds: for each token 0, draw.FIXED or draw.GOES_ON. whole_words: the
+    flags: for each token 0, draw.FIXED or draw.GOES_ON. whole_words: the
     pieces of random words. A word with too many pieces for what is left is
     skipped, and the next one is tried, as in the published BERT.
     """
     words = []
-    for k, kind in enumerate(kinds):
-        if kind & draw.FIXED:
+    for k, flag in enumerate(flags):
+        if flag & draw.FIXED:
             continue
-        if (whole_words and kind & draw.GOES_ON and words
+        if (whole_words and flag & draw.GOES_ON and words
                 and words[-1][-1] == k - 1):
             words[-1].append(k)
         else:

@@ -23,7 +23,7 @@ from d2lbert.texts.text_files import TextFileError
 STDIN, STDIN_NAME = '-', 'standard input'
 
 #: Bytes of lines that are read at once, and the maximum for a line.
-CHUNK, LONGEST = 1 << 16, 1 << 24
+READ_BYTES, MAX_LINE_BYTES = 1 << 16, 1 << 24
 
 #: Texts of JSON lines in a batch.
 BATCH = 1 << 8
@@ -246,10 +246,10 @@ def _lines_of(source, found):
         *lines, kept = (kept + piece).split(b'\n')
         yield list(enumerate(lines, number))
         number += len(lines)
-        if len(kept) > LONGEST:
+        if len(kept) > MAX_LINE_BYTES:
             raise TextFileError(f'{source}, line {number} is longer than '
-                                f'{LONGEST >> 20} MiB: put each text on a '
-                                'line of its own')
+                                f'{MAX_LINE_BYTES >> 20} MiB: put each text '
+                                'on a line')
     if kept:
         yield [(number, kept)]
 
@@ -334,7 +334,7 @@ class Lines:
 
 def _texts(source):
     """Iterables of pairs of a line's number and its stripped text."""
-    found = text_files.pieces(source, size=CHUNK)
+    found = text_files.pieces(source, size=READ_BYTES)
     first = next(found)
     _check_format(source, first, source.text_field)
     found = _chained(first, found)

@@ -1,5 +1,6 @@
 """A text split into paragraphs, sentences and words by the book's rule."""
 import collections
+import re
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,6 +25,9 @@ class TokenizedText(NamedTuple):
     sentences: onp.ndarray   # (number of sentences + 1,) int64
     paragraphs: onp.ndarray  # (number of paragraphs + 1,) int64
     names: list
+
+
+_SPACES = re.compile(r'\s{2,}')
 
 
 # From bytes to sentences
@@ -87,6 +91,11 @@ def tokens_of_lines(lines, lower=True):
     *arrays, _, names = cut.text('\n'.join(lines).encode(), cut.PARAGRAPHS,
                                  lower)
     return TokenizedText(*arrays, names.decode().split('\n')[:-1])
+
+
+def tree_words(tree):
+    """The words of a bracketed parse tree, as SNLI has them: a string."""
+    return _SPACES.sub(' ', tree.replace('(', '').replace(')', '')).strip()
 
 
 def read_tokens(path):

@@ -552,7 +552,7 @@ def test_encode_answers_standard_input_line_by_line(run):
     (b'a' * 99999, 'lines.txt, line 1 is longer than 0 MiB: put each text')])
 def test_a_line_that_cannot_be_encoded_is_named(run, data, reason, capsys,
                                                 tmp_path, monkeypatch):
-    monkeypatch.setattr(text_sources, 'LONGEST', 1998)
+    monkeypatch.setattr(text_sources, 'MAX_LINE_BYTES', 1998)
     (tmp_path / 'lines.txt').write_bytes(data)
     assert reason in fails(capsys, 'encode', run, '--file', 'lines.txt',
                            '--pool', 'cls', '--out', 'x.npy')

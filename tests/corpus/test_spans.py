@@ -73,10 +73,10 @@ def in_pieces(text, begins_word):
     """The text as if some of its words only went on with the one before."""
     vocab = copy.copy(text.vocab)
     vocab.begins_word = begins_word
-    vocab.kinds = onp.where(begins_word, 0, draw.GOES_ON).astype('uint8')
-    vocab.kinds[vocab[RESERVED]] = draw.FIXED
+    vocab.mask_flags = onp.where(begins_word, 0, draw.GOES_ON).astype('uint8')
+    vocab.mask_flags[vocab[RESERVED]] = draw.FIXED
     vocab.replacement_ids = onp.flatnonzero(
-        vocab.kinds != draw.FIXED).astype('int32')
+        vocab.mask_flags != draw.FIXED).astype('int32')
     train = copy.copy(text.train)
     train.kept = text.train     # or its file is closed
     train.vocab = vocab

@@ -42,7 +42,7 @@ FORMS = {
 @pytest.mark.parametrize('data', FORMS.values(), ids=FORMS)
 def test_a_text_is_read_in_any_form_from_any_place(data, chunk, monkeypatch,
                                                    tmp_path):
-    monkeypatch.setattr(text_sources, 'CHUNK', chunk)
+    monkeypatch.setattr(text_sources, 'READ_BYTES', chunk)
     assert read(write(data)) == LINES
     for twice in True, False:
         monkeypatch.setattr('sys.stdin', types.SimpleNamespace(
@@ -151,7 +151,7 @@ def test_an_unreadable_file_is_reported_with_its_flag(monkeypatch):
         Lines('no')
     with pytest.raises(TextFileError, match='x, line 2: byte 1 .* not UTF-8'):
         read(write(b'a\n\xff'))
-    monkeypatch.setattr(text_sources, 'LONGEST', 10)
+    monkeypatch.setattr(text_sources, 'MAX_LINE_BYTES', 10)
     with pytest.raises(TextFileError, match='x, line 2 is longer than'):
         read(write(b'a\n' + b'b' * 100000))
     monkeypatch.setattr('sys.stdin', None)

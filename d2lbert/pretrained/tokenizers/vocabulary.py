@@ -34,7 +34,7 @@ class PieceVocab(Vocab):
         self.token_to_idx = tokenizer.token_to_idx
         self.special = Special(*(tokenizer.special[role] for role in (
             'pad', 'mask', 'cls', 'sep')))
-        self.never_hidden = frozenset(tokenizer.special.values())
+        self.never_masked = frozenset(tokenizer.special.values())
 
     @classmethod
     def load(cls, path):
@@ -57,16 +57,16 @@ class PieceVocab(Vocab):
                            for token in self.idx_to_token])
 
     @functools.cached_property
-    def kinds(self):
-        """What `kernels.draw.masks` has to know: (V,) uint8."""
-        kinds = onp.where(self.begins_word, 0, GOES_ON).astype('uint8')
-        kinds[self.tokenizer.special_ids] = FIXED
-        return kinds
+    def mask_flags(self):
+        """The flags of each token for `kernels.draw.masks`: (V,) uint8."""
+        flags = onp.where(self.begins_word, 0, GOES_ON).astype('uint8')
+        flags[self.tokenizer.special_ids] = FIXED
+        return flags
 
     @functools.cached_property
     def replacement_ids(self):
         """The numbers of all pieces that are no special tokens: int32."""
-        return onp.flatnonzero(self.kinds != FIXED).astype('int32')
+        return onp.flatnonzero(self.mask_flags != FIXED).astype('int32')
 
     @functools.cached_property
     def replacements(self):
