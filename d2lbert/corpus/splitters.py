@@ -17,7 +17,7 @@ PUNKT_CHARS = 1 << 20
 class Cut(NamedTuple):
     """A stretch of a text cut into words.
 
-    As `words.Tokens` has them, and articles (titles,) int64: the paragraphs
+    As in `words.TokenizedText`, and articles (titles,) int64: the paragraphs
     with which one begins, or that would come next; names: a line for each
     different word, bytes.
     """

@@ -153,7 +153,7 @@ class MLMAndSBO(MLM):
     def trained(cls, bert):
         """The model with a boundary head, and with its NSP frozen."""
         return BERTWithBoundary(super().trained(bert),
-                                cls.spans.most(bert.vocab))
+                                cls.spans.max_tokens(bert.vocab))
 
     @staticmethod
     def model_of(net):
