@@ -1,8 +1,8 @@
 """The page "The Dataset for Pretraining BERT", against the book's package.
 
-Beside it stand facts that need no oracle: what was hidden and put back gives
-sentences of the text, shares are what BERT's authors say, two ways of
-drawing agree.
+Some tests need no oracle. Rows with their labels put back are sentences of
+the text. The shares of masked tokens are BERT's. Compiled and plain code
+draw the same examples.
 """
 import random
 from pathlib import Path
@@ -40,7 +40,7 @@ def folder(tmp_path):
 
 
 def seeded(function, *args, **kwargs):
-    """What a function gives after seeding, and Python's state after it."""
+    """The result of a function after seeding, and Python's state."""
     random.seed(11)
     random.random()
     onp.random.seed(12)

@@ -449,7 +449,7 @@ def test_an_archive_on_this_machine_is_not_fetched(server, monkeypatch,
         monkeypatch.setenv('D2LBERT_DATA', str(mine))
     assert hub.download('x') == str(mine / 'x.zip')
     folder = hub.download_extract('x', 'wikitext-2')
-    # Nothing is written where somebody else's data lie
+    # No file is written to another folder of data
     assert files_in(mine) == ['x.zip'] and not server.asked
     assert folder == str(tmp_path / 'cache' / 'data' / 'wikitext-2')
     assert (tmp_path / 'cache/data/wikitext-2/wiki.train.tokens'

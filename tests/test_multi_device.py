@@ -15,7 +15,7 @@ B = 4
 
 
 class Drawn:
-    """An `Animator` that keeps what it is told."""
+    """An `Animator` that stores its arguments."""
 
     all = []
 

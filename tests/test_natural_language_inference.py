@@ -75,14 +75,14 @@ def as_script(cells, sums, epochs=1):
     # From Python 3.14 on, worker processes do not know the classes of cells
     text = ("import multiprocessing\n"
             "multiprocessing.set_start_method('fork')\n" + text)
-    # What no cell of the page says of the data
+    # Facts about the data that no cell of the page prints
     listed = hub.DATA_HUB['SNLI'][0], sums['SNLI']
     return text.replace('npx.set_np()\n', (
         f"npx.set_np()\nd2l.DATA_HUB['SNLI'] = {listed!r}\n"), 1)
 
 
-def run_script(text, folder, tmp_path, timeout=300):
-    """What a script prints; the archives are in a folder."""
+def run_script(text, folder, tmp_path):
+    """The output of a script; the archives are in a folder."""
     (tmp_path / 'page.py').write_text(text, encoding='utf-8')
     done = subprocess.run(
         [sys.executable, 'page.py'], cwd=tmp_path, timeout=timeout,

@@ -46,7 +46,7 @@ def animate(num_steps=5, end=5):
 
 
 class Notebook:
-    """What the Animator needs of IPython: displays, and the cell's end."""
+    """A fake IPython for the Animator: displays, and the end of a cell."""
 
     def __init__(self):
         self.shown, self.updates, self.callbacks = [], [], []
@@ -90,7 +90,7 @@ def test_a_notebook_shows_one_figure_and_redraws_it(notebook, capfd):
 
 
 def test_the_end_of_a_cell_draws_what_is_not_drawn_yet(notebook, monkeypatch):
-    # The clock stands still: only the first picture is due
+    # Time does not pass, so only the first picture is due
     monkeypatch.setattr(progress.time, 'perf_counter', lambda: 0)
     animate(num_steps=4, end=99)
     assert (len(notebook.shown), len(notebook.updates)) == (1, 0)
@@ -131,7 +131,7 @@ def test_a_script_whose_output_goes_to_a_file_shows_nothing(capfd):
 
 @pytest.fixture
 def clock(monkeypatch):
-    """A clock that stands still unless its first element is raised."""
+    """A clock that shows its first element, which a test raises."""
     now = [0.0]
     monkeypatch.setattr(progress.time, 'perf_counter', lambda: now[0])
     return now
@@ -318,7 +318,7 @@ def test_a_line_of_one_point_is_seen():
     animator.add(60, (7, None))
     both, one = animator.draw().axes[0].get_lines()
     assert one.get_xydata().tolist() == [[30, 0.7]]
-    # A line without a marker draws nothing between one point and none
+    # A line of one point is invisible without a marker
     assert (both.get_marker(), one.get_marker()) == ('None', 'o')
     assert one.get_markersize() > 2
 

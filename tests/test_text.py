@@ -1,4 +1,4 @@
-"""Tokens and vocabularies against what the book's page says of them."""
+"""Tokens and vocabularies against the book's page."""
 import collections
 import random
 

@@ -57,7 +57,7 @@ def articles():
 def test_rows_hold_full_sentences_in_the_texts_order(articles, max_len):
     text = marked(articles)
     rows = rows_of(text, max_len)
-    # Nothing is lost, and nothing comes twice
+    # Each word is there exactly once
     words = [word for row in rows for part in row for word in part]
     assert sorted(words) == sorted(text.vocab.to_tokens(text.ids.tolist()))
     by_article = [[place(word) for part in row for word in part]
@@ -158,7 +158,7 @@ def test_rows_can_be_resumed_from_any_position(big, monkeypatch, spans,
     digests = [sorted(row.tobytes() for _, batch in batches
                       for row in batch.tokens_X)
                for batches in (everything, other)]
-    # Static rows are those of every epoch, in another order
+    # Static rows are the same in every epoch, in another order
     assert (digests[0] == digests[1]) is not dynamic
     assert everything[0][1].tokens_X.tobytes() != (
         other[0][1].tokens_X.tobytes())

@@ -36,13 +36,13 @@ def lists(tokens, lens):
 
 
 def both(rows):
-    """What is read and what was there, lists of rows."""
+    """Noisy and original rows, two lists."""
     return (lists(rows.tokens_X, rows.valid_lens_x),
             lists(rows.targets_Y, rows.target_lens_y))
 
 
 def aligned(read, there, mask):
-    """The numbers of tokens that each mask of a row stands for, or None.
+    """The number of tokens that each mask of a row replaces, or None.
 
     The row's other tokens are those that were there, in their order; where a
     mask could stand for several runs there is None.
@@ -108,7 +108,7 @@ def test_thirty_per_cent_are_masked_or_deleted(text, kind):
 
 
 def test_spans_are_as_long_as_poisson_s_law_says(text):
-    # Where one run of words alone fits, that is what a mask stands for
+    # Where only one run of words fits, the mask replaces that run
     rows = rows_of(text, 'infilling')
     mask = text.vocab[MASK]
     lengths, count = [], 0
@@ -141,7 +141,7 @@ def test_thirty_per_cent_are_in_spans(text):
     masks -= sum(row.count(mask) for row in both(rows)[1])
     gone = total - rows.valid_lens_x.sum() + masks      # words in spans
     assert gone / total == pytest.approx(0.3, abs=0.005)
-    # ... in spans of 3 in the mean, with those of none
+    # ... in spans of 3 on average, including empty spans
     assert gone / masks == pytest.approx(3, abs=0.05)
 
 

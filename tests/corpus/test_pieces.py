@@ -36,7 +36,7 @@ def sentences_of(part):
 
 
 def cut_by_hand(tokenizer, text):
-    """The same from the text itself: whole sentences at once."""
+    """The pieces of whole sentences, split by the library."""
     found = []
     for line in text.split('\n'):
         if ' . ' in line:
@@ -49,7 +49,7 @@ def cut_by_hand(tokenizer, text):
 
 @pytest.mark.parametrize('blocks', [None, 3])
 def test_sentences_are_split_as_the_tokenizer_splits_them(monkeypatch, blocks):
-    if blocks:      # many blocks instead of one
+    if blocks:      # several blocks
         monkeypatch.setattr(text_store, 'STORED_WORDS', blocks)
         monkeypatch.setattr(cut_text, 'BLOCK_WORDS', blocks)
     text = make_wiki(12)[0] + CASED
@@ -116,7 +116,7 @@ def test_no_word_is_lost_when_words_are_pruned(monkeypatch, own_cache):
                     == getattr(learnt.train, name).tolist())
     assert sentences_of(given.train) == cut_by_hand(given.vocab.tokenizer,
                                                     text)
-    # What is learnt when words are forgotten is cut into pieces as well
+    # Pieces learnt while words are pruned split all words
     few = opened('train.txt', pieces=150)
     assert sentences_of(few.train) == cut_by_hand(few.vocab.tokenizer, text)
     pruned = []
@@ -153,7 +153,7 @@ def test_words_are_cut_as_the_library_cuts_them(
         assert ours.tolist() == theirs.tolist()
     ids, begins = fast
     assert len(begins) == len(words) + 2 and begins[-1] == len(ids) > 1500
-    # As the library cuts a text in which the word stands alone
+    # As the library splits a text of this word alone
     for k in range(12, len(words), 7):
         assert ids[begins[k]:begins[k + 1]].tolist() == (
             tokenizer.encode(words[k]).ids[1:-1])
@@ -237,7 +237,7 @@ def test_special_tokens_are_never_masked_or_inserted(corpus, pieces,
     for before, row, positions, labels in drawn_rows(corpus, whole_words):
         assert not special & set(labels.tolist())
         put_in.update(row[positions].tolist())
-    # What is no [MASK] is any piece, and every piece comes
+    # Other tokens than [MASK] are random pieces, and every piece occurs
     assert special & set(put_in) == {pieces.tokenizer.mask_id}
     assert set(put_in) - special == set(pieces.replacement_ids.tolist())
 

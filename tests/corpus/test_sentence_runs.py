@@ -85,7 +85,7 @@ def test_runs_truncate_long_sentences():
     text = open_corpus(path, min_freq=1, progress=False)
     with pytest.raises(ValueError, match='long.txt.*max_len=16'):
         list(text.train.batches(4, 16, seed=0))
-    # What is left of each tells neither what follows nor the order
+    # The truncation reveals neither the order nor what follows
     for swap in (False, True):
         rows = rows_of(text.train.batches(4, 16, seed=0, fill=True,
                                           swap=swap))

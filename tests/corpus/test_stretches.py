@@ -21,7 +21,7 @@ from d2lbert.kernels import cut
 from d2lbert.machine import hardware
 from d2lbert.texts.words import paragraphs_of_lines, tokens_of_paragraphs
 
-# What could be taken for a blank, a line end, a full stop, another letter
+# Characters that resemble a blank, a line end, a full stop or a letter
 PARTS = [' ', '  ', ' . ', ' .  . ', '. ', ' .', '\t', '\x0b', '\x1c', '\x85',
          '\xa0', '\u2028', '\u3000', '\0', '\x01', '\u200b', 'Σ', 'ΑΣ',
          '\u212a', 'İ', 'Ⱥ', 'é', 'É', '日本', '😀', 'a', 'B', 'abcdefg',
@@ -47,7 +47,7 @@ def random_text(rng, ends):
 
 
 def cut_file(path, folder, lower=True):
-    """What `CutText` has of a file: words, where they end, articles."""
+    """The words of a `CutText`, their ends and articles."""
     found = CutText(folder, [path], splitters.BookCutter([path], False, lower),
                     False)
     names = found.types.names

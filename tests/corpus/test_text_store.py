@@ -1,4 +1,4 @@
-"""What is kept of a text: found again, whole, or built again."""
+"""Stores of texts: found again when complete, else built again."""
 import bz2
 import errno
 import gc

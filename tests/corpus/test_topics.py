@@ -1,4 +1,4 @@
-"""What tokens are about, against a singular value decomposition in float64."""
+"""Token vectors against a singular value decomposition in float64."""
 import numpy as onp
 import pytest
 from texts import write
@@ -9,7 +9,7 @@ from d2lbert.corpus.topics import topics
 
 
 def expected(text, size, chosen=None):
-    """The same by the definition, from the words of each paragraph."""
+    """The TF-IDF matrix by its definition, paragraph by paragraph."""
     begins = text.sentences[text.paragraphs]
     paragraphs = [text.ids[begin:end] for begin, end in zip(begins,
                                                             begins[1:])]
@@ -37,7 +37,7 @@ def found_in(text, size):
 
 
 def near(found, vectors):
-    """Whether rows lie to each other as those others do."""
+    """True if two matrices have the same products of rows."""
     onp.testing.assert_allclose(found @ found.T, vectors @ vectors.T,
                                 atol=2e-3)
 
@@ -48,14 +48,14 @@ def text(wiki):
 
 
 def test_vectors_are_those_of_a_singular_value_decomposition(text):
-    size = len(text.vocab)      # and more: not so many words differ
+    size = len(text.vocab)      # and more: there are fewer different words
     vectors, values = expected(text, size)
     assert vectors.shape[1] > 40
     near(found_in(text, size), vectors)
 
 
 def test_the_strongest_come_first_and_others_are_left_out(tmp_path):
-    # Five topics of nine words each, apart but for a word of all paragraphs
+    # Five topics of nine words each, with one word that all paragraphs have
     rng = onp.random.RandomState(0)
     lines = []
     for k in range(200):

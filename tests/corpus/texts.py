@@ -50,7 +50,7 @@ def words_of(part):
 
 
 def book_words(lines):
-    """What the page makes of the lines of a text."""
+    """The page's paragraphs of the lines of a text."""
     return [[sentence.split() for sentence in
              line.strip().lower().split(' . ')]
             for line in lines if len(line.split(' . ')) > 1]

@@ -84,7 +84,7 @@ def test_a_packed_text_is_the_text(packed, size):
     assert b''.join(parts) == TEXT
     # All but the last are whole, so a text is never held at once
     assert {len(part) for part in parts[:-1]} <= {size}
-    # What a progress bar adds up to, but for an archive's own bookkeeping
+    # The bytes of a progress bar, without an archive's headers
     assert sum(sizes) <= os.path.getsize('text')
     assert sum(sizes) > 0
 

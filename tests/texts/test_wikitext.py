@@ -1,4 +1,4 @@
-"""What is told of files that should be WikiText-2's."""
+"""Descriptions of files that should be WikiText-2's."""
 import hashlib
 import random
 import re
