@@ -151,7 +151,7 @@ def test_a_bound_for_words_is_one(tmp_path):
 
 @pytest.mark.parametrize('settings, message', [
     (dict(tokenizer='words'), 'whole_word_masking .* is for pieces'),
-    (dict(vocab='x'), 'both choose the vocabulary'),
+    (dict(vocab='x'), 'both say what the vocabulary is'),
     (dict(tokenizer='bpe'), 'must be words or wordpiece'),
     (dict(vocab_size=5), 'at least 6'),
     (dict(vocab_size=40), 'vocab_size=40 is too small'),
