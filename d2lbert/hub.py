@@ -35,6 +35,14 @@ DATA_HUB = {
                    'a4e718a47137ccd1809c9107ab4f5edd317bae2c'),
 }
 
+# The addresses of DATA_URL are tried over https first
+_SECURE_DATA_URL = DATA_URL.replace('http:', 'https:')
+
+#: Greatest sizes of files in bytes; of others: transfers.MOST_BYTES
+MOST_BYTES = {'wikitext-2-v1.zip': 16 << 20, 'snli_1.0.zip': 256 << 20,
+              'bert.base.zip': 2 << 30, 'bert.small.zip': 512 << 20,
+              'train-00000-of-00001.parquet': 64 << 20}
+
 # The training text as the living edition fetches it
 WIKITEXT_2_URL = ('https://huggingface.co/datasets/Salesforce/wikitext/'
                   'resolve/main/wikitext-2-v1/train-00000-of-00001.parquet')

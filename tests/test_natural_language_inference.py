@@ -81,7 +81,7 @@ def as_script(cells, sums, epochs=1):
         f"npx.set_np()\nd2l.DATA_HUB['SNLI'] = {listed!r}\n"), 1)
 
 
-def run_script(text, folder, tmp_path):
+def run_script(text, folder, tmp_path, timeout=300):
     """The output of a script; the archives are in a folder."""
     (tmp_path / 'page.py').write_text(text, encoding='utf-8')
     done = subprocess.run(
