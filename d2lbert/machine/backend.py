@@ -14,18 +14,16 @@ import sys
 import threading
 import warnings
 
-from d2lbert.machine import arm_libraries, mxnet_wheel
+from d2lbert.machine import mxnet_wheel
 from d2lbert.machine.hardware import (  # noqa: F401  (build and gpus for others)
-    CUDA_LIBRARIES,
     MXNET_VERSION,
     WHEELS,
     build,
-    cuda_libraries,
     gpus,
     mxnet_folders,
     mxnet_wheels,
 )
-from d2lbert.machine.openmp import threads_for_import
+from d2lbert.machine.loading import libraries_ready
 
 _START_OVER = ('pip uninstall -y mxnet mxnet-cu112 and install d2lbert '
                'again with pip install .')
@@ -76,43 +74,6 @@ def _emptied(wheel):
         f'pip lists {wheel} but files of its folder mxnet are gone, as they '
         'are after mxnet or mxnet-cu112 was uninstalled beside the other: '
         + _START_OVER)
-
-
-def _load_cuda():
-    """Load what mxnet-cu112 links from this environment's own folders.
-
-    Once a library is loaded, the linker takes it for every later one that
-    asks for its name, so nobody needs to set LD_LIBRARY_PATH.
-    """
-    try:
-        ctypes.CDLL('libcuda.so.1', ctypes.RTLD_GLOBAL)
-    except OSError as error:
-        raise ImportError(
-            'the GPU build of MXNet (mxnet-cu112) is installed and the '
-            f'NVIDIA driver cannot be loaded ({error}): install the driver, '
-            'or pip uninstall -y mxnet-cu112 and install d2lbert again with '
-            'D2LBERT_MXNET=cpu pip install .') from None
-    missing = []
-    for library, (file, path) in zip(CUDA_LIBRARIES, cuda_libraries()):
-        try:
-            # Without a path: perhaps the system has a CUDA 11 of its own
-            ctypes.CDLL(path or file, ctypes.RTLD_GLOBAL)
-        except OSError as error:
-            if path:
-                raise ImportError(
-                    f'{path} cannot be loaded ({error}): pip install '
-                    f'--force-reinstall --no-deps {library.requirement}'
-                ) from None
-            missing.append(library)
-    if missing:
-        files = ', '.join(library.file for library in missing)
-        wheels = ' '.join(dict.fromkeys(
-            library.requirement for library in missing))
-        raise ImportError(f'mxnet-cu112 needs {files}, not found here: '
-                          f'pip install {wheels}')
-    # It was compiled with cuDNN 8.1 and warns of any other 8.x, all of
-    # which have the same interface
-    os.environ.setdefault('MXNET_CUDNN_LIB_CHECKING', '0')
 
 
 def _keep_freed_memory():
@@ -173,12 +134,8 @@ def _import_mxnet():
     if 'mxnet' not in sys.modules:
         _check_wheels()
         _check_numpy()
-        if build() == 'cu112':
-            _load_cuda()
-        elif arm_libraries.is_arm():
-            arm_libraries.load(mxnet_folders())
     _keep_freed_memory()
-    with warnings.catch_warnings(), threads_for_import():
+    with warnings.catch_warnings(), libraries_ready():
         # Its own code is full of invalid escapes and the like
         warnings.simplefilter('ignore')
         try:

@@ -2,7 +2,7 @@
 
 `mxnet_wheel.py` copies this file into MXNet's own package as
 `mxnet/_compat.py`, and lets MXNet's modules import these names from it. It
-stands alone: it imports nothing of d2lbert.
+imports nothing of d2lbert; `loading.py` and what that needs are copied, too.
 """
 import builtins
 import contextlib
@@ -140,6 +140,10 @@ def _signal_handlers_kept():
 
 
 def load_library(path):
-    """Load libmxnet.so, which would otherwise catch SIGSEGV for all."""
-    with _signal_handlers_kept():
+    """Load libmxnet.so, which would otherwise catch SIGSEGV for all.
+
+    It finds the libraries that it needs, and every core.
+    """
+    from mxnet._loading import libraries_ready
+    with _signal_handlers_kept(), libraries_ready():
         return ctypes.CDLL(path, ctypes.RTLD_LOCAL)

@@ -20,7 +20,11 @@ from pathlib import Path
 from d2lbert.machine import cache, files
 from d2lbert.machine.hardware import MXNET_VERSION
 
-COMPAT = Path(__file__).with_name('mxnet_compat.py')
+#: Files of this folder that become modules of MXNet. They need only each
+#: other and the standard library.
+ADDED = {'mxnet_compat.py': '_compat.py', 'loading.py': '_loading.py',
+         'hardware.py': '_hardware.py', 'openmp.py': '_openmp.py',
+         'standins.py': '_standins.py'}
 
 _FROM_COMPAT = 'from mxnet._compat import '
 #: (pattern of files, pattern of text, replacement). MXNet's command-line
@@ -55,7 +59,7 @@ CHANGES = [
      r'\g<0>\n\1adopt_parameter(self, name, value)'),
     (r'mxnet/gluon/block\.py', r'(?m)^import copy$',
      f'import copy\n{_FROM_COMPAT}adopt_parameter'),
-    # libmxnet.so takes the handler of SIGSEGV
+    # libmxnet.so takes the handler of SIGSEGV and half of the processors
     (r'mxnet/base\.py', r'ctypes\.CDLL\(lib_path\[0\], ctypes\.RTLD_LOCAL\)',
      'load_library(lib_path[0])'),
     (r'mxnet/base\.py', r'(?m)^import ctypes$',
@@ -74,9 +78,17 @@ class WheelError(Exception):
     """Why there is no wheel of MXNet, in one sentence with the remedy."""
 
 
+def added(name):
+    """The bytes that a file of ADDED has as a module of MXNet."""
+    text = Path(__file__).with_name(name).read_text(encoding='utf-8')
+    return re.sub(r'(?m)^from d2lbert\.machine\.(\w+) import ',
+                  r'from mxnet._\1 import ', text).encode('utf-8')
+
+
 def version():
     """The version of the changed wheel, which its changes determine."""
-    digest = hashlib.sha256(repr(CHANGES).encode() + COMPAT.read_bytes())
+    digest = hashlib.sha256(repr(CHANGES).encode()
+                            + b''.join(map(added, ADDED)))
     return f'{MXNET_VERSION}+d2lbert.{digest.hexdigest()[:8]}'
 
 
@@ -204,8 +216,9 @@ def change(stock, target):
             unused -= used
             write(name.replace(f'-{info}', f'-{new_info}', 1), member,
                   changed)
-        write('mxnet/_compat.py', members['mxnet/__init__.py'],
-              COMPAT.read_bytes())
+        for source, name in ADDED.items():
+            write(f'mxnet/{name}', members['mxnet/__init__.py'],
+                  added(source))
         record_member = members[record_name]
         record_name = record_name.replace(f'-{info}', f'-{new_info}', 1)
         record.append(f'{record_name},,')

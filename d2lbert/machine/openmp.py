@@ -1,6 +1,8 @@
 """How many threads MXNet's operators get: OpenMP's, and never fewer.
 
-It works where MXNet does not, for `d2lbert doctor` and the launcher.
+It works where MXNet does not, for `d2lbert doctor` and the launcher. A copy
+is a module of the installed MXNet (see `mxnet_wheel.py`), for programs that
+import MXNet first.
 """
 import contextlib
 import ctypes
@@ -62,12 +64,16 @@ def thread_settings():
     return settings
 
 
-def _check_loaded_openmp():
-    """Refuse what libgomp, once loaded, can no longer be kept from."""
+def _loaded_openmp():
+    """The system's libgomp, None where no package has loaded it."""
     try:
-        openmp = ctypes.CDLL('libgomp.so.1', os.RTLD_NOLOAD | os.RTLD_NOW)
+        return ctypes.CDLL('libgomp.so.1', os.RTLD_NOLOAD | os.RTLD_NOW)
     except (AttributeError, OSError):
-        return
+        return None
+
+
+def _check(openmp):
+    """Refuse what libgomp, once loaded, can no longer be kept from."""
     fewer = []
 
     def ask():
@@ -99,9 +105,13 @@ def threads_for_import():
     GOMP_SPINCOUNT makes a thread that waits for another give way after
     microseconds, not milliseconds, which matters as soon as two programs
     share the cores. Afterwards they are as before, so that programs started
-    from here are not affected.
+    from here are not affected. The number of threads that this thread gives
+    to other libraries' loops is kept, too.
     """
-    _check_loaded_openmp()
+    openmp, kept = _loaded_openmp(), None
+    if openmp is not None:
+        _check(openmp)
+        kept = openmp.omp_get_max_threads()
     settings = thread_settings()
     if 'OMP_DYNAMIC' in settings:
         print('d2lbert: OMP_DYNAMIC=true does not hold for MXNet, which '
@@ -115,6 +125,8 @@ def threads_for_import():
     try:
         yield
     finally:
+        if kept is not None:
+            openmp.omp_set_num_threads(kept)
         for name, value in before.items():
             if value is None:
                 del os.environ[name]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from d2lbert.machine import hardware
+from d2lbert.machine import hardware, mxnet_wheel
 
 PACKAGE = Path(__file__).resolve().parents[2] / 'd2lbert'
 SETTINGS = ('OMP_NUM_THREADS', 'MXNET_OMP_MAX_THREADS', 'OMP_THREAD_LIMIT',
@@ -398,6 +398,23 @@ def test_the_cuda_libraries_load_in_order_from_the_environment(cuda_site):
     assert re.findall(r'^lib(\w+)', done.stdout, re.M) == [
         'cuda', 'cudart', 'nvrtc', 'nvToolsExt', 'cublasLt', 'cublas',
         'cufft', 'curand', 'cusolver', 'nccl', 'cudnn']
+
+
+def test_mxnet_alone_loads_the_cuda_libraries_too(cuda_site):
+    for source, name in mxnet_wheel.ADDED.items():
+        (cuda_site / 'mxnet' / name).write_bytes(mxnet_wheel.added(source))
+    done = python("""
+import os
+from mxnet._loading import libraries_ready
+before = dict(os.environ)
+with libraries_ready():
+    print(os.environ['MXNET_CUDNN_LIB_CHECKING'])
+assert dict(os.environ) == before
+""", '-S', PYTHONPATH=str(cuda_site),
+                  LD_LIBRARY_PATH=str(cuda_site / 'driver'))
+    assert done.returncode == 0, done.stderr
+    said = done.stdout.splitlines()
+    assert said[1] == 'libcuda.so.1' and said[-2:] == ['libcudnn.so.8', '0']
 
 
 def test_missing_cuda_libraries_are_named_with_their_wheels(cuda_site):

@@ -1,8 +1,11 @@
 """The changes to MXNet's wheel, on a small wheel and on the installed one."""
+import ast
 import base64
 import hashlib
 import importlib
+import importlib.util
 import os
+import platform
 import re
 import subprocess
 import sys
@@ -118,7 +121,10 @@ def test_code_is_changed_and_libraries_and_tools_are_not(changed):
     assert text('gluon/block.py').endswith(
         '            self._reg_params[name] = value\n'
         '            adopt_parameter(self, name, value)\n')
-    assert changed['mxnet/_compat.py'] == mxnet_wheel.COMPAT.read_bytes()
+    for source, name in mxnet_wheel.ADDED.items():
+        module = changed[f'mxnet/{name}']
+        assert module == mxnet_wheel.added(source) and b'd2lbert.' not in (
+            b''.join(re.findall(rb'(?m)^ *(?:from|import) .*', module)))
 
 
 @pytest.mark.parametrize('name', [
@@ -243,33 +249,84 @@ def test_versions_compare_by_their_numbers():
 # The installed MXNet
 
 SNAPSHOT = '''
-import ctypes, locale, logging, os, signal, sys, threading, warnings
+import builtins, copyreg, ctypes, decimal, gc, locale, logging, os, random
+import resource, signal, socket, sys, threading, warnings
 {first}
 import numpy, numpy.fft, numpy.random, numpy.testing
+
+def openmp():
+    # The threads of a library's loops, in each OpenMP that is loaded
+    paths = {{line.split()[-1] for line in open('/proc/self/maps')
+             if 'libgomp' in line or 'libiomp' in line}}
+    return {{path: ctypes.CDLL(path).omp_get_max_threads()
+            for path in sorted(paths & known)}}
+
+def rounding():
+    # Subnormal numbers, and the direction in which sums are rounded
+    return [5e-324 * one, (1e16 + one).hex(), (one / 10).hex()]
+
 def snapshot():
     libc, actions = ctypes.CDLL(None), {{}}
     for number in signal.valid_signals():
         action = ctypes.create_string_buffer(256)
         libc.sigaction(int(number), None, action)
         actions[int(number)] = action.raw[:8]     # the handler
+    os.umask(os.umask(0o22))
+    logger = logging.root.manager.loggerDict
+    arrays = [numpy.array([0.1, 1e-9, 3]), numpy.int64(3), numpy.float32(0.1)]
     return {{
-        'numpy': {{name: id(value) for name, value in vars(numpy).items()}},
-        'warnings': list(warnings.filters), 'environment': dict(os.environ),
+        'numpy': {{(module.__name__, name): id(value) for module in (
+            numpy, numpy.fft, numpy.linalg, numpy.random, numpy.testing)
+            for name, value in vars(module).items()}},
+        'warnings': list(warnings.filters),
+        'how warnings are shown': (warnings.showwarning, warnings.warn),
+        'environment': dict(os.environ),
         'locale': locale.setlocale(locale.LC_ALL), 'signals': actions,
         'handlers': [signal.getsignal(n) for n in signal.valid_signals()],
-        'root logger': (logging.root.handlers[:], logging.root.level),
+        'masked signals': signal.pthread_sigmask(signal.SIG_BLOCK, []),
+        'loggers': {{name: (one.level, one.handlers[:], one.propagate,
+                           one.disabled) for name, one in sorted(
+            [('root', logging.root), *logger.items()])
+            if name in loggers and isinstance(one, logging.Logger)}},
+        'logging': (logging.root.manager.disable, logging.getLoggerClass(),
+                    logging.getLevelName(25), logging.lastResort),
         'hooks': (sys.excepthook, sys.displayhook, threading.excepthook,
-                  sys.getrecursionlimit(), sys.getswitchinterval()),
+                  sys.getrecursionlimit(), sys.getswitchinterval(),
+                  sys.gettrace(), sys.getprofile(), threading.stack_size()),
         'importers': list(sys.meta_path), 'path hooks': list(sys.path_hooks),
         'path': list(sys.path), 'folder': os.getcwd(),
         'streams': (sys.stdin, sys.stdout, sys.stderr),
-        'random': __import__('random').getstate(),
+        'encodings': (sys.getdefaultencoding(), sys.stdout.encoding,
+                      sys.stdout.errors, sys.getfilesystemencoding()),
+        'builtins': {{name: id(value)
+                     for name, value in vars(builtins).items()}},
+        'modules of others': {{name: id(module) for name, module
+                              in sys.modules.items() if name in others}},
+        'collector': (gc.isenabled(), gc.get_threshold(), gc.callbacks[:]),
+        'limits': [resource.getrlimit(getattr(resource, name))
+                   for name in dir(resource) if name.startswith('RLIMIT_')],
+        'processors': os.sched_getaffinity(0), 'umask': os.umask(
+            os.umask(0o77)), 'niceness': os.nice(0),
+        'socket': socket.getdefaulttimeout(),
+        'decimal': str(decimal.getcontext()),
+        'pickling': {{kind: copyreg.dispatch_table[kind] for kind in pickled}},
+        'random': random.getstate(), 'rounding': rounding(),
+        'OpenMP': openmp(),
         'numpy.random': str(numpy.random.get_state()),
         'numpy errors': numpy.geterr(), 'printing': numpy.get_printoptions(),
-        'children': open('/proc/self/task/%d/children' % os.getpid()).read()
-        if os.path.exists('/proc/self/task/%d/children' % os.getpid())
-        else '',
+        'printed': [*map(repr, arrays), *map(str, arrays)],
+        'children': open('/proc/self/task/%d/children' % os.getpid()).read(),
+        **more(),
     }}
+
+def more():
+    return {{}}
+{second}
+one = random.choice([1.0])
+known = {{line.split()[-1] for line in open('/proc/self/maps')
+         if '.so' in line}}
+others, pickled = set(sys.modules), set(copyreg.dispatch_table)
+loggers = {{'root', *logging.root.manager.loggerDict}}
 before = snapshot()
 {imports}
 after = snapshot()
@@ -277,17 +334,98 @@ print([name for name in before if before[name] != after[name]])
 '''
 
 
+def changes(first, imports, second=''):
+    """The names in a SNAPSHOT that differ after the imports."""
+    code = SNAPSHOT.format(first=first, second=second, imports=imports)
+    done = subprocess.run([sys.executable, '-c', code], capture_output=True,
+                          text=True, cwd=str(Path(__file__).parents[2]))
+    assert done.returncode == 0, done.stderr
+    assert not done.stderr
+    return ast.literal_eval(done.stdout)
+
+
+needs_proc = pytest.mark.skipif(
+    not sys.platform.startswith('linux'), reason='/proc is of Linux')
+
+
 @needs_changed
+@needs_proc
 @pytest.mark.parametrize('imports', ['import mxnet', 'import d2lbert',
                                      'import mxnet, d2lbert'])
 def test_an_import_changes_nothing_that_others_see(imports):
     # What matplotlib and its dependencies change is theirs
-    code = SNAPSHOT.format(first='import matplotlib.pyplot, requests',
-                           imports=imports)
-    done = subprocess.run([sys.executable, '-c', code], capture_output=True,
-                          text=True, cwd=str(Path(__file__).parents[2]))
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == '[]\n' and not done.stderr
+    assert changes('import matplotlib.pyplot, requests\n'
+                   'ctypes.CDLL("libgomp.so.1").omp_set_num_threads(7)',
+                   imports) == []
+
+
+@needs_changed
+@needs_proc
+@pytest.mark.parametrize('imports', ['mxnet', 'd2lbert', 'mxnet, d2lbert'])
+def test_loops_get_every_core_whichever_is_imported_first(imports):
+    # By itself MXNet takes half of the processors
+    code = (f'import {imports}, ctypes\n'
+            'print(ctypes.CDLL("libgomp.so.1").omp_get_max_threads())')
+    done = subprocess.run(
+        [sys.executable, '-c', code], capture_output=True, text=True,
+        cwd=str(Path(__file__).parents[2]),
+        env={name: value for name, value in os.environ.items()
+             if not name.startswith(('OMP_', 'MXNET_'))})
+    assert done.stdout == f'{hardware.physical_cores()}\n', done.stderr
+
+
+@needs_proc
+@pytest.mark.parametrize('change, name', [
+    ('numpy.bool8 = bool', 'numpy'), ('numpy.linalg.f = 1', 'numpy'),
+    ('warnings.simplefilter("ignore")', 'warnings'),
+    ('os.environ["A_NAME"] = "1"', 'environment'),
+    ('locale.setlocale(locale.LC_ALL, "C.UTF-8")', 'locale'),
+    ('import faulthandler; faulthandler.enable()', 'signals'),
+    ('signal.signal(signal.SIGINT, signal.SIG_DFL)', 'handlers'),
+    ('logging.getLogger("mine").setLevel(10)', 'loggers'),
+    ('logging.basicConfig()', 'loggers'), ('logging.disable()', 'logging'),
+    ('sys.meta_path.append(None)', 'importers'),
+    ('ctypes.CDLL("libgomp.so.1").omp_set_num_threads(7)', 'OpenMP'),
+    ('numpy.set_printoptions(legacy="1.13")', 'printed'),
+    ('numpy.seterr(all="raise")', 'numpy errors'),
+    ('builtins.f = 1', 'builtins'), ('random.random()', 'random'),
+    # x87 and SSE: round towards zero, as C's fesetround has it
+    ('ctypes.CDLL("libm.so.6").fesetround(0xc00)', 'rounding')])
+def test_a_change_would_be_seen(change, name):
+    if name == 'rounding' and platform.machine() != 'x86_64':
+        pytest.skip('another number on other processors')
+    first = ('logging.getLogger("mine")\nctypes.CDLL("libgomp.so.1")\n'
+             'locale.setlocale(locale.LC_ALL, "C")')
+    assert name in changes(first, change)
+
+
+#: (package, what is imported of it, the number of its threads)
+PEERS = [
+    ('torch', 'torch', '(torch.get_num_threads(), '
+     'torch.get_num_interop_threads(), torch.get_default_dtype())'),
+    ('sklearn', 'sklearn.svm', 'sorted((one["filepath"], one["num_threads"])'
+     ' for one in __import__("threadpoolctl").threadpool_info()'
+     ' if one["filepath"] in known)'),
+    ('pandas', 'pandas', 'pandas.describe_option(_print_desc=False)'),
+    ('transformers', 'transformers',
+     'transformers.utils.logging.get_verbosity()'),
+    ('sentence_transformers', 'sentence_transformers', '0'),
+]
+
+
+@needs_changed
+@needs_proc
+@pytest.mark.parametrize('package, imported, threads', PEERS,
+                         ids=[row[0] for row in PEERS])
+def test_other_packages_keep_their_threads_and_settings(
+        package, imported, threads):
+    pytest.importorskip(package)
+    # MXNet imports SciPy where there is one, which loads modules of NumPy
+    scipy = importlib.util.find_spec('scipy') and ', scipy.sparse' or ''
+    assert changes(
+        f'import matplotlib.pyplot, requests{scipy}, {imported}',
+        'import d2lbert',
+        f'def more():\n    return {{"peer": {threads}}}') == []
 
 
 @needs_changed

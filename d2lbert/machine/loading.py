@@ -1,0 +1,86 @@
+"""Find the libraries of libmxnet.so before it is loaded.
+
+A copy is a module of the installed MXNet (see `mxnet_wheel.py`), so that
+`import mxnet` alone works as `import d2lbert` does.
+"""
+import contextlib
+import ctypes
+import os
+
+from d2lbert.machine.arm_libraries import is_arm, load
+from d2lbert.machine.hardware import (
+    CUDA_LIBRARIES,
+    build,
+    cuda_libraries,
+    mxnet_folders,
+)
+from d2lbert.machine.openmp import threads_for_import
+
+
+@contextlib.contextmanager
+def libraries_ready():
+    """Within it, libmxnet.so can be loaded, and takes its threads.
+
+    Raises ImportError, with the remedy, where a library is missing.
+    """
+    with contextlib.ExitStack() as stack:
+        if build() == 'cu112':
+            _load_cuda()
+            stack.enter_context(_no_cudnn_warning())
+        elif is_arm():
+            load(mxnet_folders())
+        stack.enter_context(threads_for_import())
+        yield
+
+
+def _load_cuda():
+    """Load what mxnet-cu112 links from this environment's own folders.
+
+    Once a library is loaded, the linker takes it for every later one that
+    asks for its name, so a user need not set LD_LIBRARY_PATH.
+    """
+    try:
+        ctypes.CDLL('libcuda.so.1', ctypes.RTLD_GLOBAL)
+    except OSError as error:
+        raise ImportError(
+            'the GPU build of MXNet (mxnet-cu112) is installed and the '
+            f'NVIDIA driver cannot be loaded ({error}): install the driver, '
+            'or pip uninstall -y mxnet-cu112 and install d2lbert again with '
+            'D2LBERT_MXNET=cpu pip install .') from None
+    missing = []
+    for library, (file, path) in zip(CUDA_LIBRARIES, cuda_libraries()):
+        try:
+            # Without a path: perhaps the system has a CUDA 11 of its own
+            ctypes.CDLL(path or file, ctypes.RTLD_GLOBAL)
+        except OSError as error:
+            if path:
+                raise ImportError(
+                    f'{path} cannot be loaded ({error}): pip install '
+                    f'--force-reinstall --no-deps {library.requirement}'
+                ) from None
+            missing.append(library)
+    if missing:
+        files = ', '.join(library.file for library in missing)
+        wheels = ' '.join(dict.fromkeys(
+            library.requirement for library in missing))
+        raise ImportError(f'mxnet-cu112 needs {files}, not found here: '
+                          f'pip install {wheels}')
+
+
+@contextlib.contextmanager
+def _no_cudnn_warning():
+    """Let mxnet-cu112 be loaded without a warning of cuDNN's version.
+
+    It was compiled with cuDNN 8.1 and warns of any other 8.x, all of which
+    have the same interface. It looks while it is loaded, so the variable is
+    gone afterwards.
+    """
+    name = 'MXNET_CUDNN_LIB_CHECKING'
+    if name in os.environ:
+        yield
+        return
+    os.environ[name] = '0'
+    try:
+        yield
+    finally:
+        del os.environ[name]
