@@ -17,6 +17,7 @@ class RunHistory(History):
         super().__init__(losses)
         self.figures, self.wanted = figures, wanted
         self.held_out, self.log_lines = {}, []
+        self.first = None       # the losses of the first step
         if wanted is not None:
             self.log_lines.append(
                 f'trained on another corpus than {wanted["corpus"]}, which '
@@ -37,7 +38,15 @@ class RunHistory(History):
 
         It begins at a logged step. None where none lies before it.
         """
-        k = bisect.bisect(self.step, 0.9 * self.step[-1]) - 1
+        return self._since(bisect.bisect(self.step, 0.9 * self.step[-1]) - 1)
+
+    @property
+    def latest(self):
+        """The same of the steps since the logged step before the last."""
+        return self._since(len(self.step) - 2)
+
+    def _since(self, k):
+        """The same of the steps after logged step number k."""
         if k < 0:
             return None
         last, before = self.step[-1], self.step[k]
@@ -94,6 +103,7 @@ class RunHistory(History):
         """All of it as what JSON can hold, exactly."""
         return dict({name: getattr(self, name) for name in self.columns},
                     sums=self.sums.data, seconds=self.seconds,
+                    first=self.first,
                     held_out=list(self.held_out.items()),
                     log_lines=self.log_lines, wanted=self.wanted)
 
@@ -101,7 +111,8 @@ class RunHistory(History):
         """Become the history that `to_dict` wrote."""
         for name in (*self.columns, 'seconds', 'log_lines'):
             setattr(self, name, state[name])
-        self.wanted = state.get('wanted')   # an older checkpoint has none
+        # An older checkpoint has none
+        self.wanted, self.first = state.get('wanted'), state.get('first')
         self.sums.data = state['sums']
         self.held_out = {step: self.figures(*figures)
                          for step, figures in state['held_out']}

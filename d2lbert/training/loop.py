@@ -15,12 +15,13 @@ from d2lbert.machine import workers
 from d2lbert.machine.backend import mx
 from d2lbert.machine.files import write_text
 from d2lbert.machine.hardware import described
-from d2lbert.machine.terminal import note
+from d2lbert.machine.terminal import note, warn
 from d2lbert.nn.steps import about, run_steps
 from d2lbert.progress import Animator
 from d2lbert.training import checkpoints
 from d2lbert.training.best_weights import Best
 from d2lbert.training.data_position import Place
+from d2lbert.training.divergence import Diverged, Growth
 from d2lbert.training.history import RunHistory
 from d2lbert.training.interrupts import Stopped, StopRequest
 from d2lbert.training.run_folder import check_room
@@ -37,10 +38,6 @@ LINES = '-', 'm--', 'g-.', 'r:', 'c-', 'y--', 'k-.', 'b:'
 
 #: Seconds between the checkpoints of a run that was not told when to save.
 SAVE_SECONDS = 300
-
-
-class Diverged(RunError):
-    """A loss, or a parameter, is no finite number any more."""
 
 
 class Run:
@@ -125,6 +122,8 @@ class Run:
         self.eval_every = self.objective.eval_every
         self.history = RunHistory(
             self.objective.losses, self.objective.Figures, self.wanted)
+        self.growth = Growth(self.history, self.objective.weights,
+                             self.settings['lr'])
         self.pace = pace_of(self.settings, self.objective.num_steps,
                             self.history, self.num_workers)
         self.best = Best(self.objective, self.history, self.net)
@@ -212,9 +211,11 @@ class Run:
         run_steps(self.steps(), self.pace.is_over, s['log_interval'],
                   history, self.animator, self._after,
                   # Not its own count: the first batch may be a small one
-                  lambda _: about(self.net, self.pace.words,
-                                  self._whereabouts(), s['batch_size'],
-                                  self.objective.unit))
+                  lambda _: about(
+                      self.net, self.pace.words, self.devices
+                      if self.num_workers == 1 else f'{self.num_devices} '
+                      f'devices of {self.num_workers} workers',
+                      s['batch_size'], self.objective.unit))
         self.stop.deaf = True       # only files are left to be written
         if self.rank == 0:
             self._finish()
@@ -241,17 +242,14 @@ class Run:
             self.average.update(step)
             yield functools.partial(self._read, step, losses), len(batch[0])
 
-    def _whereabouts(self):
-        if self.num_workers == 1:
-            return self.devices
-        return f'{self.num_devices} devices of {self.num_workers} workers'
-
     def _read(self, step, losses):
         """A step's losses; raises `Diverged` where one is no number."""
         totals = self._totals(losses)
         for name, total in zip(self.history.losses, totals):
             if not math.isfinite(total):
                 self._diverged(step, f'the {name.upper()} loss is {total} in')
+        if step == 1:
+            self.history.first = list(totals)
         return totals
 
     def _totals(self, losses):
@@ -282,6 +280,7 @@ class Run:
                 step, self._has_held_out()))
             if self.pace.file:
                 self.folder.append(self.pace.file, self.pace.row(step))
+            self._log(self.growth.line(step), warn)
         orders = self._orders() if self.num_workers == 1 else self.orders
         stopping = orders & STOP and not last
         if s['save_every']:
@@ -299,6 +298,13 @@ class Run:
             raise Stopped(f'stopped at step {step}{way_on}'
                           if self.rank == 0 else '', self.stop.signal)
 
+    def _log(self, line, say):
+        """Keep a line in log.txt and say it; None for nothing to say."""
+        if line is not None:
+            self.history.log_lines.append(f'{line}\n')
+            self.folder.append('log.txt', f'{line}\n')
+            say(line)
+
     def _orders(self):
         """What the first worker wants all to do: STOP, SAVE, both, or 0."""
         overdue = (self.settings['save_every'] is None
@@ -311,10 +317,8 @@ class Run:
         self.history.held_out[step] = figures
         self.best.note(self.out, step)
         self._draw(step, figures)
-        line = f'step {step}: {self.objective.line(figures)}'
-        self.history.log_lines.append(f'{line}\n')
-        self.folder.append('log.txt', f'{line}\n')
-        self.animator.say(line)
+        self._log(f'step {step}: {self.objective.line(figures)}',
+                  self.animator.say)
 
     def _draw(self, step, figures):
         self.animator.add(step, (
@@ -349,12 +353,7 @@ class Run:
 
     def _diverged(self, step, what):
         saved = checkpoints.all_of(self.out) if self.rank == 0 else []
-        last = (f'the last checkpoint before that is {saved[-1]}' if saved
-                else 'there is no checkpoint before that')
-        raise Diverged(f'{what} step {step}, at a learning rate of '
-                       f'{self.updater.rate(step):g}: training has diverged, '
-                       f'and was stopped; {last}: begin again with a lower '
-                       'lr (--lr), or with clip (--clip)')
+        raise Diverged.at(what, step, self.updater.rate(step), saved)
 
     # The folder
 
@@ -382,6 +381,7 @@ class Run:
 
     def _finish(self):
         """Write what a finished run leaves, and only then print it."""
+        self._log(self.growth.last_line(), warn)
         lines = self.objective.summary(self.history, self.devices)
         self.history.log_lines.append(f'{lines}\n')
         self._check_finite()
