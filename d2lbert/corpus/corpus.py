@@ -19,7 +19,7 @@ from d2lbert.corpus import (
     text_store,
     word_types,
 )
-from d2lbert.corpus.cut_text import described
+from d2lbert.corpus.cut_text import RARE_SHARE, SMALL_TEXT, described
 from d2lbert.machine.file_facts import Unchanged
 from d2lbert.pretrained.tokenizers.tokenizer import WordPiece
 from d2lbert.pretrained.tokenizers.vocabulary import PieceVocab
@@ -53,7 +53,7 @@ class Corpus(NamedTuple):
         return self._replace(vocab=vocab)
 
 
-def open_corpus(paths, *, valid_paths=None, valid_share=0.0, split='book',
+def open_corpus(paths, *, valid_paths=None, valid_share=0.0, split='auto',
                 vocab=None, min_freq=MIN_FREQ, max_vocab=None, pieces=None,
                 seed=None, progress=True, text_field=None):
     """Read text files once and return them as a `Corpus`.
@@ -72,21 +72,24 @@ def open_corpus(paths, *, valid_paths=None, valid_share=0.0, split='book',
     of more than 2^18 words or 16 MiB is split, with a warning.
 
     split: 'book' takes words as blanks part them and ends a sentence at
-    ' . '; 'punkt' has NLTK's Punkt, which learns from the text itself, and
-    the ends that scripts other than the Latin have for themselves, end the
-    sentences, and (except in WikiText's format, where that is done) sets
+    ' . '; 'prose' ends sentences where `prose.sentences` says, and sets
     apart each character that Unicode calls punctuation or symbol, and each
-    Chinese one. A paragraph that comes out without an inner sentence end is
-    passed over.
+    Chinese one, except in WikiText's format, where that is done; 'punkt' is
+    the same with NLTK's Punkt, which learns from the text itself; 'auto'
+    takes 'book' for files in which most full stops are words of their own,
+    and 'prose' for others. A paragraph that comes out without an inner
+    sentence end is passed over.
 
-    The held-out text is valid_paths, or a valid_share of the articles, spread
-    evenly over the text. With fewer than 1 / valid_share articles, blocks of
-    paragraphs are held out. The vocabulary has the words that occur min_freq
-    times in the training text, at most max_vocab tokens; or it is `vocab`, a
-    Vocab or its path. At most 2^21 different words are counted at a time.
-    Equally frequent words are numbered as they first occur in the text. With
-    a seed, as on the page, they are numbered as they first occur in the
-    paragraphs as shuffled for the first epoch.
+    valid_paths, or a valid_share of the articles (of blocks of paragraphs
+    where there are fewer than 1 / valid_share articles), one out of each of
+    so many equal stretches of the text, is held out. The vocabulary is that
+    of the training part, of words that occur min_freq times (None for
+    fewer in a small text, as `cut_text.usual_min_freq` says), max_vocab
+    words in all if that is given; or it is `vocab`, a Vocab or the path of
+    one. More than 2^21 different words are not counted at a time. Equally
+    frequent words stand in the order in which they first come in the text;
+    with a seed, as on the page, in the paragraphs as they are shuffled for
+    the first epoch of batches with that seed.
 
     pieces: learn this number of word pieces from the training text, in place
     of whole words. A `vocab` that is a `PieceVocab` or a `WordPiece` has
@@ -97,9 +100,9 @@ def open_corpus(paths, *, valid_paths=None, valid_share=0.0, split='book',
     that has not changed (see `file_facts`) is not read again. Raises
     OSError and ValueError, which name file and line.
     """
-    if split not in splitters.CUTTERS:
+    if split not in splitters.SPLITS:
         raise ValueError(f'split={split!r} is unknown: '
-                         f'{" or ".join(map(repr, splitters.CUTTERS))}')
+                         f'{" or ".join(map(repr, splitters.SPLITS))}')
     if not 0 <= valid_share < 1:
         raise ValueError(f'valid_share={valid_share} is wrong: it must be at '
                          'least 0 and below 1')
@@ -120,7 +123,7 @@ def open_corpus(paths, *, valid_paths=None, valid_share=0.0, split='book',
     files = _files(paths, 'the corpus', text_field)
     valid_files = ([] if valid_paths is None else
                    _files(valid_paths, 'the held-out text', text_field))
-    cutters = splitters.CUTTERS[split]
+    cutters = splitters.cutters(split, files + valid_files)
     stamps = _stamps(files + valid_files)
     digests = _digests(files + valid_files, progress)
     for k, path in enumerate(valid_files, len(files)):
@@ -172,9 +175,11 @@ def _open(folder, vocab_class, sources):
     # From the manifest: another process may be removing the files
     names = text_store.names(folder)
     vocab = vocab_class.load(folder / text_store.VOCAB)
+    counts = text_store.counts(folder)
     return [vocab, *(stored_text.StoredText(
         folder / name, onp.arange(len(vocab), dtype='int32'), vocab,
-        described(source)) if f'{name}/ids.npy' in names else None
+        described(source), counts.get(name))
+        if f'{name}/ids.npy' in names else None
         for name, source in sources.items()),
         onp.load(folder / text_store.FREQS)
         if text_store.FREQS in names else None]
@@ -201,7 +206,10 @@ def _described_vocab(vocab, min_freq=None, max_vocab=None, pieces=None):
         return vocab.tokenizer.described()
     if vocab is not None:
         return vocab.idx_to_token
-    return [min_freq, max_vocab] if pieces is None else ['pieces', pieces]
+    if pieces is not None:
+        return ['pieces', pieces]
+    return [[MIN_FREQ, SMALL_TEXT, RARE_SHARE] if min_freq is None
+            else min_freq, max_vocab]
 
 
 def _given_vocab(vocab):

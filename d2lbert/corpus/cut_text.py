@@ -6,6 +6,7 @@ import random
 
 import numpy as onp
 
+from d2lbert.bert_dataset import MIN_FREQ
 from d2lbert.corpus.text_reader import stretches_of
 from d2lbert.corpus.word_types import WordTypes, counted, looked_up, spread
 from d2lbert.machine.threads import in_order
@@ -14,7 +15,13 @@ from d2lbert.text import RESERVED, UNK, UNK_ID
 from d2lbert.texts.numbered_text import BLOCK_WORDS, concat_ranges
 from d2lbert.texts.words import line_ends
 
-# Bytes before the numbers of a cut text, so that the file can become a .npy
+# A text of fewer words is small: it may have many that occur only a few times
+SMALL_TEXT = 200_000
+
+# The share of a small text's words that may be too rare for the vocabulary
+RARE_SHARE = 0.1
+
+# Bytes before a cut text's numbers, so that their file can become a .npy
 ROOM_FOR_HEADER = 128
 
 
@@ -37,6 +44,8 @@ class CutText:
         self.types = WordTypes() if types is None else types
         self.dtype = self.types.dtype
         self.num_words = self.num_sentences = self.num_paragraphs = 0
+        # Paragraphs without an inner sentence end, and the words in them
+        self.passed = onp.zeros(2, 'int64')
         with contextlib.ExitStack() as stack:
             self._out = self._begun(stack, 'ids', 'sentences', 'paragraphs')
             shown = stack.enter_context(bar(
@@ -66,6 +75,7 @@ class CutText:
         """Number the words of a `splitters.Cut` and write them."""
         ids, sentences, paragraphs = self._out
         self._articles.append(self.num_paragraphs + some.articles)
+        self.passed += some.passed
         numbers, ends = self.types.numbered(some)
         ids.write(numbers)
         sentences.write(self.num_words + ends[1:])
@@ -218,12 +228,15 @@ def build_vocab(cut, train, valid, min_freq, max_vocab):
     """The vocabulary of the ranges of paragraphs that are to be trained on.
 
     The same as text.Vocab gives for them, but that frequencies are those of
-    its words alone. Returns its tokens, bytes, a line each; how often each
-    occurs, (tokens,) int64, 0 for the reserved ones; and the number of each
-    word of the text, (types + 1,) int32, the last that of -1.
+    its words alone. min_freq: None for what `usual_min_freq` gives. Returns
+    its tokens, bytes, a line each; how often each occurs, (tokens,) int64, 0
+    for the reserved ones; the number of each word of the text, (types + 1,)
+    int32, the last that of -1; and min_freq.
     """
     text, freqs = b'\n' + cut.types.text(), _freqs(cut, valid)
-    # Each token is between two line feeds
+    if min_freq is None:
+        min_freq = usual_min_freq(freqs)
+    # Each token stands between two of them
     feeds, reserved = line_ends(text), [UNK, *RESERVED]
     table = onp.full(len(freqs) + 1, UNK_ID, 'int32')
     falling = onp.flatnonzero(freqs >= max(1, min_freq))
@@ -244,7 +257,20 @@ def build_vocab(cut, train, valid, min_freq, max_vocab):
     return (''.join(f'{token}\n' for token in reserved).encode()
             + lines.tobytes(),
             onp.concatenate([onp.zeros(len(reserved), 'int64'),
-                             freqs[falling]]), table)
+                             freqs[falling]]), table, min_freq)
+
+
+def usual_min_freq(freqs):
+    """How often a word must occur where one does not say.
+
+    freqs (types,): how often each occurs. That is the book's number. Of a
+    small text it is lower, if too many of its words were unknown otherwise.
+    """
+    num_words = freqs.sum()
+    if num_words >= SMALL_TEXT:
+        return MIN_FREQ
+    return next((least for least in range(MIN_FREQ, 1, -1)
+                 if freqs[freqs < least].sum() <= RARE_SHARE * num_words), 1)
 
 
 def _firsts(cut, train, count):

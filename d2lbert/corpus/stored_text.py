@@ -51,11 +51,12 @@ class StoredText(NumberedText):
     """A `NumberedText` in files, from which batches are drawn.
 
     numbers (types,) int32: the number in `vocab` of each number in the
-    files. Article k begins with paragraph articles[k]. source: the name of
-    the text in error messages.
+    files. Article k begins with paragraph articles[k]. source: what errors
+    call the text. counts: `store.Counts` of the files that it comes from,
+    of which it may be a part, or None.
     """
 
-    def __init__(self, folder, numbers, vocab, source):
+    def __init__(self, folder, numbers, vocab, source, counts=None):
         mapped = [onp.load(folder / f'{name}.npy', mmap_mode='r') for name in
                   ('ids', 'sentences', 'paragraphs', 'articles')]
         self._maps = [array._mmap for array in mapped]
@@ -65,7 +66,7 @@ class StoredText(NumberedText):
         weakref.finalize(self, self._file.close)
         types, sentences, paragraphs, self.articles = map(onp.asarray, mapped)
         super().__init__(types, numbers, sentences, paragraphs, vocab)
-        self.source = source
+        self.source, self.counts = source, counts
 
     @property
     def num_articles(self):

@@ -169,7 +169,7 @@ def stretches_of(path, advance):
     """
     blocks = _blocks(path, advance)
     first = next(blocks)
-    is_wiki = _has_title(first[1])
+    is_wiki = has_title(first[1])
     blocks = itertools.chain([first], blocks)
     return (_wiki_stretches if is_wiki else _plain_stretches)(path, blocks)
 
@@ -180,8 +180,9 @@ def paragraphs_of(path, advance):
         yield stretch.paragraphs()
 
 
-def _has_title(data):
-    """True if the beginning of a file has a heading of the first level."""
+def has_title(data):
+    """Whether there is a heading of the first level in a file's beginning.
+    """
     data = b'\n\n' + data[len(BOM) * data.startswith(BOM):] + b'\n\n'
     for begins in (b'\n = ', b'\n= '):
         place = data.find(begins)

@@ -9,6 +9,7 @@ import tempfile
 import uuid
 import zlib
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as onp
 
@@ -29,7 +30,7 @@ from d2lbert.machine.files import locked, read_json
 from d2lbert.machine.threads import in_order
 from d2lbert.pretrained.tokenizers.tokenizer import WordPiece
 from d2lbert.pretrained.tokenizers.vocabulary import PieceVocab
-from d2lbert.text import UNK, Vocab
+from d2lbert.text import UNK, UNK_ID, Vocab
 from d2lbert.texts.numbered_text import BLOCK_WORDS
 
 # To be raised when the content of the files changes
@@ -42,12 +43,27 @@ MANIFEST = 'manifest.json'
 VOCAB = 'vocab.txt'
 # The frequencies of the tokens of a vocabulary that was built here
 FREQS = 'freqs.npy'
+# What became of the text: see `Counts`
+COUNTS = 'counts.json'
 
 # Words that are renumbered at a time
 STORED_WORDS = 1 << 20
 
 
-# The content of a store
+class Counts(NamedTuple):
+    """What became of a text when it was cut into words."""
+
+    paragraphs: int     # that are used
+    passed: int         # that have no two sentences, and are left out
+    words: int          # in the paragraphs that are used
+    passed_words: int   # in the others
+    unknown: int        # of `words`, those that are <unk>
+    # How often a word of the vocabulary occurs at least; None where the
+    # vocabulary was given, or is one of word pieces
+    min_freq: Any
+
+
+# What a store holds
 
 def build(folder, files, valid_files, valid_share, cutters, vocab, min_freq,
           max_vocab, pieces, progress):
@@ -57,6 +73,10 @@ def build(folder, files, valid_files, valid_share, cutters, vocab, min_freq,
     """
     of_pieces = pieces is not None or isinstance(vocab, PieceVocab)
     cutter = cutters(files, progress, lower=not of_pieces)
+
+    def noted(cut, unknown):
+        return Counts(cut.num_paragraphs, int(cut.passed[0]), cut.num_words,
+                      int(cut.passed[1]), unknown, min_freq)
 
     def cut_text(files):
         types = PieceTypes(vocab) if isinstance(vocab, PieceVocab) else None
@@ -72,8 +92,8 @@ def build(folder, files, valid_files, valid_share, cutters, vocab, min_freq,
         else:
             in_pieces(cut, vocab)
     if vocab is None:
-        tokens, freqs, table = build_vocab(cut, train, valid, min_freq,
-                                           max_vocab)
+        tokens, freqs, table, min_freq = build_vocab(cut, train, valid,
+                                                     min_freq, max_vocab)
         (folder / VOCAB).write_bytes(tokens)
         onp.save(folder / FREQS, freqs)
         table = narrow(table, len(freqs))
@@ -81,19 +101,27 @@ def build(folder, files, valid_files, valid_share, cutters, vocab, min_freq,
             vocab = Vocab.load(folder / VOCAB)
     else:
         vocab.save(folder / VOCAB)
-        table = table_of(vocab, cut)
-    sums = write_numbers(folder / 'train', cut, train, table, cutter)
+        table, min_freq = table_of(vocab, cut), None
+    unk = UNK_ID if vocab is None else vocab.unk
+    sums, unknown = write_numbers(folder / 'train', cut, train, table, cutter,
+                                  unk)
     if valid:
-        sums.update(write_numbers(folder / 'valid', cut, valid, table,
-                                  cutter))
+        more, unknown_there = write_numbers(folder / 'valid', cut, valid,
+                                            table, cutter, unk)
+        sums.update(more)
+        unknown += unknown_there
+    counts = dict(train=noted(cut, unknown))
     shutil.rmtree(cut.folder)
     if valid_files:
         del cut, table          # the next ones need their memory
         cut = cut_text(valid_files)
-        sums.update(write_numbers(
+        more, unknown = write_numbers(
             folder / 'valid', cut, [(0, cut.num_paragraphs)],
-            table_of(vocab, cut), cutter))
+            table_of(vocab, cut), cutter, vocab.unk)
+        sums.update(more)
+        counts['valid'] = noted(cut, unknown)
         shutil.rmtree(cut.folder)
+    (folder / COUNTS).write_text(json.dumps(counts))
     files = [path for path in sorted(folder.rglob('*')) if path.is_file()]
     (folder / MANIFEST).write_text(json.dumps({
         path.relative_to(folder).as_posix():
@@ -141,11 +169,12 @@ def table_of(vocab, cut):
         'int32', len(names)), len(vocab))
 
 
-def write_numbers(folder, cut, ranges, table, cutter):
-    """Write ranges of paragraphs of a cut text as vocabulary numbers.
+def write_numbers(folder, cut, ranges, table, cutter, unk):
+    """Write ranges of paragraphs of a cut text in numbers.
 
-    table: the result of `table_of`. Returns {path: size and CRC-32} of the
-    largest file.
+    table: what `table_of` gives; unk: the number of unknown words. Returns
+    {path: size and CRC-32} of the largest file, and how many words are
+    unknown.
     """
     ranges = joined(ranges)
     spans = [cut.span(begin, end) for begin, end in ranges]
@@ -164,6 +193,7 @@ def write_numbers(folder, cut, ranges, table, cutter):
         return looked_up(tables[k], words) if tables else words
     folder.mkdir()
     in_place = ranges == [(0, cut.num_paragraphs)]
+    unknown = 0
     where = cut.folder / 'ids' if in_place else folder / 'ids.npy'
     with _npy(where, cut.dtype if table is None else table.dtype,
               sum(end - begin for _, (begin, end) in spans),
@@ -174,6 +204,7 @@ def write_numbers(folder, cut, ranges, table, cutter):
         for some in in_order(numbers, itertools.chain.from_iterable(
                 cut.stretches(*words, STORED_WORDS) for _, words in spans)):
             ids.write(some)
+            unknown += int(onp.count_nonzero(some == unk))
     where.replace(folder / 'ids.npy')
     for name, stretches in (('sentences', [those for those, _ in spans]),
                             ('paragraphs', ranges)):
@@ -184,7 +215,7 @@ def write_numbers(folder, cut, ranges, table, cutter):
         articles += [done, *(done + inside - begin).tolist()]
         done += end - begin
     onp.save(folder / 'articles.npy', onp.array(articles, 'int64'))
-    return {folder / 'ids.npy': ids.sum}
+    return {folder / 'ids.npy': ids.sum}, unknown
 
 
 def _write_ends(path, cut, name, stretches):
@@ -225,7 +256,7 @@ def is_whole(store):
     unchanged = Unchanged()
     try:
         manifest = read_json(store / MANIFEST)
-        whole = {VOCAB, 'train/ids.npy'} <= set(manifest) and all(
+        whole = {VOCAB, COUNTS, 'train/ids.npy'} <= set(manifest) and all(
             unchanged.get('size and CRC-32', store / name,
                           size_and_sum) == expected
             for name, expected in manifest.items())
@@ -240,7 +271,13 @@ def names(store):
     return set(read_json(store / MANIFEST))
 
 
-# The place of a store
+def counts(store):
+    """The `Counts` of the parts of a whole store that have files: a dict."""
+    return {part: Counts(*numbers)
+            for part, numbers in read_json(store / COUNTS).items()}
+
+
+# Where a store lies
 
 def find_or_build(key, build):
     """(folder of a store, temporary folder to remove at the end or None).

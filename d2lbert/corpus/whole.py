@@ -4,7 +4,7 @@ N rows, T tokens (max_len).
 """
 from typing import Any, NamedTuple
 
-from d2lbert.corpus.spans import TOKENS, hide_spans
+from d2lbert.corpus.spans import SINGLE_TOKENS, mask_spans
 
 
 class Whole(NamedTuple):
@@ -18,9 +18,9 @@ class WholeRows(NamedTuple):
     """Rows with all of their words, with the interface of `spans.Spans`."""
 
     def drawn(self, corpus, rows, parts, max_len, rng, mask_share):
-        """Rows of parts of a text, `Whole`; see `spans.hide_spans`."""
-        return Whole(*hide_spans(corpus, rows, parts, TOKENS, max_len, rng,
-                                 0)[:2])
+        """Rows of parts of a text, `Whole`; see `spans.mask_spans`."""
+        return Whole(*mask_spans(corpus, rows, parts, SINGLE_TOKENS, max_len,
+                                 rng, 0)[:2])
 
 
 WHOLE = WholeRows()

@@ -47,12 +47,32 @@ bool ends(std::string_view text, std::string_view how) {
          text.substr(text.size() - how.size()) == how;
 }
 
-// Whether a line looks like a heading of the first level.
-bool is_title(std::string_view line) {
+// Whether a line looks like a heading of any level.
+bool is_heading(std::string_view line) {
   if (!begins(line, " = ") && !begins(line, "= ")) return false;
   line = strip(line);
-  return ends(line, " =") && line.find_first_not_of("= ") != line.npos &&
-         !begins(line, "= = ") && !ends(line, " = =");
+  return ends(line, " =") && line.find_first_not_of("= ") != line.npos;
+}
+
+// Whether a line looks like a heading of the first level.
+bool is_title(std::string_view line) {
+  if (!is_heading(line)) return false;
+  line = strip(line);
+  return !begins(line, "= = ") && !ends(line, " = =");
+}
+
+// How many words a line has.
+int64_t count_words(std::string_view line) {
+  int64_t count = 0;
+  bool in_word = false;
+  const char *p = line.data(), *end = p + line.size();
+  while (p < end) {
+    const int n = space_at(p, end);
+    count += !n && !in_word;
+    in_word = !n;
+    p += n ? n : 1;
+  }
+  return count;
 }
 
 // Whether bytes are UTF-8 as Python decodes it.
@@ -196,6 +216,12 @@ class Text {
     to[4] = static_cast<int64_t>(text_.size());
   }
 
+  // Paragraphs that were passed over, and the words in them.
+  void passed(int64_t* to) const {
+    to[0] = num_passed_;
+    to[1] = words_passed_;
+  }
+
   void copy(int32_t* types, int64_t* sentences, int64_t* paragraphs,
             int64_t* articles, char* names) const {
     std::copy(types_.begin(), types_.end(), types);
@@ -218,6 +244,7 @@ class Text {
     articles_.clear();
     num_words_ = 0;
     are_foreign_.clear();
+    num_passed_ = words_passed_ = 0;
   }
 
   bool cut_lines(const char* p, const char* end, Lines lines, size_t most) {
@@ -227,13 +254,13 @@ class Text {
       const std::string_view next(p, static_cast<size_t>(stop - p));
       if (next.size() > most) return false;
       if (lines == Lines::kParagraphs) {
-        add_paragraph(next);
+        add_paragraph(next, false);
       } else if (k > 1) {
         // Blank lines part a title from what is beside it
         if (is_title(line) && is_blank(before) && is_blank(next)) {
           articles_.push_back(static_cast<int64_t>(paragraphs_.size()) - 1);
         }
-        add_paragraph(line);
+        add_paragraph(line, is_heading(line));
       }
       if (stop == end) return true;
       before = line;
@@ -251,7 +278,7 @@ class Text {
       if (begin && static_cast<size_t>(stop - begin) > most) return false;
       if (begin && (blank || stop == end)) {
         const char* last = blank ? p - 1 : stop;
-        add_paragraph({begin, static_cast<size_t>(last - begin)});
+        add_paragraph({begin, static_cast<size_t>(last - begin)}, false);
         begin = nullptr;
       }
       if (stop == end) return true;
@@ -267,8 +294,13 @@ class Text {
 
   // A line with ' . ' in it is a paragraph; its ends are stripped before it
   // is split, so the full stop that closes it stays with the last sentence
-  void add_paragraph(std::string_view line) {
-    if (!find_stop(line.data(), line.data() + line.size())) return;
+  void add_paragraph(std::string_view line, bool heading) {
+    if (!find_stop(line.data(), line.data() + line.size())) {
+      const int64_t count = heading ? 0 : count_words(line);
+      num_passed_ += count > 0;
+      words_passed_ += count;
+      return;
+    }
     line = strip(line);
     const char *p = line.data(), *end = p + line.size();
     const char* taken = p;      // up to where blanks belong to a full stop
@@ -369,6 +401,7 @@ class Text {
   Names names_;
   std::array<Word, kWords> words_;
   size_t num_words_ = 0;
+  int64_t num_passed_ = 0, words_passed_ = 0;
   std::vector<size_t> are_foreign_;  // those of `words_`
   std::vector<int32_t> foreign_;     // of the names
   std::vector<int32_t> types_;
@@ -389,8 +422,9 @@ int text_new(void** made) try {
 }
 
 // Cut UTF-8 into words. lines: what the lines are (`Lines`); most: bytes of a
-// paragraph. sizes (7) receives the lengths of what text_copy fills, after
-// them the length of text_foreign, and last 1 where Python is to do it.
+// paragraph. sizes (9) receives the lengths of what text_copy fills, the length
+// of text_foreign, 1 where Python is to do it, and the paragraphs that were
+// passed over and the words in them.
 int text_cut(void* handle, const char* bytes, int64_t size, int lines,
              int lower, int64_t most, int64_t* sizes) try {
   auto* text = static_cast<Text*>(handle);
@@ -400,6 +434,7 @@ int text_cut(void* handle, const char* bytes, int64_t size, int lines,
   text->sizes(sizes);
   sizes[5] = static_cast<int64_t>(text->foreign().size());
   sizes[6] = !done;
+  text->passed(sizes + 7);
   return kDone;
 } catch (...) {
   return failure();

@@ -45,13 +45,15 @@ def text(data, lines, lower=True, most=NO_BOUND, room=None):
     lines: what its lines are; lower: whether to make letters small; most:
     bytes of a paragraph; room: a `Room` that is to be used. Returns types
     (words,) int32, sentences and paragraphs, (their number + 1,) int64, as
-    `words.TokenizedText` has them, articles (titles,) int64, the paragraphs
-    before which a title stands, and names, bytes, a line for each different
-    word. Or None, where a paragraph is longer or something is no UTF-8.
+    `words.Tokens` has them, articles (titles,) int64, the paragraphs before
+    which a title stands, names, bytes, a line for each different word, and
+    passed (2,) int64: how many paragraphs without an inner sentence end were
+    passed over, headings aside, and the words in them. Or None, where a
+    paragraph is longer or something is no UTF-8.
     """
     room = room or Room()
     library, handle = room.library, room.handle
-    sizes = onp.zeros(7, 'int64')
+    sizes = onp.zeros(9, 'int64')
 
     def cut(is_abandoned=None):
         library.text_cut(room.handle, data, len(data), lines, lower, most,
@@ -71,7 +73,7 @@ def text(data, lines, lower=True, most=NO_BOUND, room=None):
     arrays = [onp.empty(size, dtype) for size, dtype in zip(
         sizes, ('int32', 'int64', 'int64', 'int64', 'uint8'))]
     library.text_copy(handle, *arrays, sizes)
-    return (*arrays[:-1], arrays[-1].tobytes())
+    return (*arrays[:-1], arrays[-1].tobytes(), sizes[7:])
 
 
 def first_places(types, lengths, places, first):

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from d2lbert import hub
 from d2lbert.corpus.corpus import open_corpus
+from d2lbert.corpus.report import report
 from d2lbert.machine.hardware import require_memory
 from d2lbert.nn.layers import cross_entropy
 from d2lbert.nn.masked_tokens import MaskedTokens
@@ -18,9 +19,14 @@ from d2lbert.objectives.initializers import initialize
 from d2lbert.pretrained.families.family import net_of
 from d2lbert.pretrained.families.sizes import DISTILLED, PUBLISHED
 from d2lbert.pretrained.tokenizers.vocabulary import PieceVocab, same_pieces
+from d2lbert.texts.examples import check_max_len
+from d2lbert.texts.numbered_text import MIN_FREQ
 
 #: Word pieces that are learnt where no number of them is given.
 PIECES = 8000
+
+#: Corpora that have names. Their vocabulary is the book's, however small.
+NAMED = 'wikitext-2', 'sample'
 
 #: Rows of the table of positions, as the book has them, or more.
 POSITIONS = 1000
@@ -52,6 +58,7 @@ class MLMAndNSP:
 
     def __init__(self, settings, vocab=None, progress=False, begins=True):
         self.settings, self._begins = settings, begins
+        self._reports = progress and begins
         s = settings
         self.text = read_corpus(s, vocab, progress)
         self.vocab, self.fingerprint = self.text.vocab, self.text.fingerprint
@@ -122,6 +129,11 @@ class MLMAndNSP:
         # To find topics takes a second and more
         initialize(net, self.settings['initializer'], devices,
                    self.text.train if self._begins else None)
+        check_max_len(self.settings['max_len'])
+        if self._reports:
+            # Only now: what cannot be is one line, without another before it
+            report(self.text, self.settings,
+                   self.settings['corpus'] in NAMED)
         return net
 
     @staticmethod
@@ -268,7 +280,9 @@ def read_corpus(settings, vocab=None, progress=False):
             valid = folder / hub.VALID_FILE
     elif corpus == 'sample':
         corpus = hub.sample_dir() / hub.TRAIN_FILE
-    given = settings['vocab']
+    given, min_freq = settings['vocab'], settings['min_freq']
+    if min_freq is None and settings['corpus'] in NAMED:
+        min_freq = MIN_FREQ
     if vocab is not None and (given, settings['teacher']) != (None, None):
         given = vocab
 
@@ -292,7 +306,7 @@ def read_corpus(settings, vocab=None, progress=False):
             given = PieceVocab.load(given)
         return open_corpus(paths(corpus), vocab=given, **keywords)
     text = open_corpus(
-        paths(corpus), vocab=given, max_vocab=size,
+        paths(corpus), vocab=given, max_vocab=size, min_freq=min_freq,
         seed=settings['seed'] if vocab is None else None, **keywords)
     return text if vocab is None else text.numbered_by(vocab)
 

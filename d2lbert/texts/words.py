@@ -88,8 +88,8 @@ def tokens_of_lines(lines, lower=True):
     """The `TokenizedText` of lines, by C++ where it is compiled."""
     if draw.library() is None:
         return tokens_of_paragraphs(paragraphs_of_lines(lines, lower))
-    *arrays, _, names = cut.text('\n'.join(lines).encode(), cut.PARAGRAPHS,
-                                 lower)
+    *arrays, _, names, _ = cut.text('\n'.join(lines).encode(),
+                                    cut.PARAGRAPHS, lower)
     return TokenizedText(*arrays, names.decode().split('\n')[:-1])
 
 

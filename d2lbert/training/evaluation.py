@@ -1,6 +1,7 @@
 """Held-out figures of a run that was finished."""
 from pathlib import Path
 
+from d2lbert.corpus.report import check_known
 from d2lbert.devices import parse_devices
 from d2lbert.machine.terminal import is_quiet
 from d2lbert.objectives.mlm_nsp import read_corpus
@@ -12,7 +13,7 @@ from d2lbert.training.saved_runs import (
     load_run,
     read_config,
 )
-from d2lbert.training.settings import BOOK, complete
+from d2lbert.training.settings import BOOK, complete, complete_saved
 
 
 def evaluate_run(folder, corpus=None, devices='auto', text_field=None):
@@ -27,11 +28,13 @@ def evaluate_run(folder, corpus=None, devices='auto', text_field=None):
     training, fingerprint = _settings_of(Path(folder))
     if corpus is not None:
         corpus = complete(dict(corpus=corpus))['corpus']
+        # That a run's text has the book's form says nothing of another
+        split = 'auto' if training['split'] == 'book' else training['split']
         text = read_corpus(dict(BOOK, corpus=corpus, vocab='of the run',
-                                text_field=text_field,
-                                split=training['split'],
+                                text_field=text_field, split=split,
                                 tokenizer=training['tokenizer']), vocab)
         part = text.valid or text.train
+        check_known(part.counts, part.source)
     elif fingerprint is None:
         raise RunError(f'{folder} was imported, so none of its text is here: '
                        'name files with --corpus')
@@ -57,8 +60,14 @@ def evaluate_run(folder, corpus=None, devices='auto', text_field=None):
                                           training['max_len'])
     # To draw them takes a small part of the time that the net takes
     total = None if is_quiet() else sum(1 for _ in batches())
-    return objective.figures(
+    figures = objective.figures(
         net, watched(batches(), 'evaluating', 'batches', total), contexts)
+    if getattr(figures, 'unknown_share', 0) == 1:
+        raise ValueError(f'all words of {part.source} that were hidden are '
+                         'unknown to the vocabulary, so nothing is to be '
+                         'learnt from the figures: name a longer text, or '
+                         'one in the language and spelling of the model')
+    return figures
 
 
 def _settings_of(folder):
@@ -67,7 +76,7 @@ def _settings_of(folder):
         config = dict(read_config(folder))
         training = dict(config['training'])
         training.pop('devices', None)
-        return complete(training), config['fingerprint']
+        return complete_saved(training), config['fingerprint']
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         if isinstance(error, RunError):
             raise

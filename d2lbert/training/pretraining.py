@@ -15,7 +15,7 @@ from d2lbert.training.interrupts import StopRequest
 from d2lbert.training.loop import Run
 from d2lbert.training.run_folder import RunFolder
 from d2lbert.training.saved_runs import RunError, is_finetuned
-from d2lbert.training.settings import ANEW, complete
+from d2lbert.training.settings import ANEW, complete, complete_saved
 from d2lbert.training.teacher import Teacher
 
 #: Settings that name files and folders that a run reads.
@@ -72,11 +72,11 @@ class Kind(NamedTuple):
 
     command: str            # the sub-command of such runs
     objective: Any          # as `Run` takes it
-    complete: Any           # keywords to all settings
+    complete: Any           # settings of a checkpoint to all settings
     anew: Any               # settings that may be given another value
 
 
-PRETRAINING = Kind('pretrain', _objective, complete, ANEW)
+PRETRAINING = Kind('pretrain', _objective, complete_saved, ANEW)
 
 
 def resumed(path, keywords, devices, stop=None, kind=PRETRAINING):

@@ -66,7 +66,8 @@ def run(tmp_path_factory):
     out, err = process.communicate()
     assert process.returncode == 0, err
     assert re.fullmatch(PRINTED, out)
-    assert re.fullmatch(r'training [\d,]+ parameters: 2 steps of 16 sentence '
+    assert re.fullmatch(r'sample: .* are <unk>\n'
+                        r'training [\d,]+ parameters: 2 steps of 16 sentence '
                         r'pairs on \[cpu\(0\)\]\n'
                         'run folder runs/first\n', err)
     assert (folder / 'runs/first/log.txt').read_text('utf-8') == out
@@ -322,7 +323,7 @@ def test_ctrl_c_ends_with_one_line_and_the_run_can_go_on(tmp_path, capsys):
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
-    stopped = re.fullmatch(r'(?s)training .*\nstopped at step (\d+); go on '
+    stopped = re.fullmatch(r'(?s)sample: .*\nstopped at step (\d+); go on '
                            'with: d2lbert pretrain --resume runs/run',
                            err.strip())
     assert stopped and out == '' and process.returncode == 130, err

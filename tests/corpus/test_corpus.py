@@ -117,7 +117,7 @@ def test_the_text_of_json_lines_is_the_text_of_their_field():
 
 
 @pytest.mark.parametrize('settings, message', [
-    (dict(split='words'), "split='words' is unknown: 'book' or 'punkt'"),
+    (dict(split='words'), "split='words' is unknown: 'auto' or 'book'"),
     (dict(valid_share=1.0), 'valid_share=1.0 is wrong'),
     (dict(valid_share=-.1), 'valid_share=-0.1 is wrong'),
     (dict(valid_share=0.9), 'leaves nothing to train on'),

@@ -3,8 +3,9 @@ import unicodedata
 
 import pytest
 
-from d2lbert.corpus import punkt
-from d2lbert.corpus.punkt import SpacedPunctuation, Splitter, parted
+from d2lbert.corpus import prose
+from d2lbert.corpus.prose import SpacedPunctuation, parted
+from d2lbert.corpus.punkt import Splitter
 
 PROSE = ('Dr. Smith keeps cranes. He said: "They don\'t sleep!" Then he left. '
          'Nobody followed Dr. Smith. As soon as the brown cranes left the '
@@ -48,7 +49,7 @@ def test_split_words_stay_whole():
 
 
 def test_each_end_is_punctuation():
-    for letter in punkt.ENDS + punkt.WIDE_STOP + punkt.ELLIPSIS:
+    for letter in prose.ENDS + prose.WIDE_STOP + prose.ELLIPSIS:
         assert unicodedata.category(letter) == 'Po', hex(ord(letter))
 
 

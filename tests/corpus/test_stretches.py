@@ -116,8 +116,8 @@ def test_words_of_any_length_are_split_as_by_python(compiled):
                  for _ in range(3)]
         for lower in False, True:
             expected = tokens_of_paragraphs(paragraphs_of_lines(lines, lower))
-            *found, _, names = cut.text('\n'.join(lines).encode(),
-                                        cut.PARAGRAPHS, lower)
+            *found, _, names, _ = cut.text('\n'.join(lines).encode(),
+                                           cut.PARAGRAPHS, lower)
             assert names.decode().split('\n')[:-1] == expected.names
             for ours, theirs in zip(found, expected[:3]):
                 assert ours.tolist() == theirs.tolist()

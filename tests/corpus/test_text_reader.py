@@ -105,7 +105,7 @@ BAD_FILES = {
     'utf16.txt': ('a . b\n\nc'.encode('utf-16'),
                   r'utf16.txt, line 1: byte 1 \(0xff\) is not UTF-8'),
     'one.txt': (b'only one sentence here\n\nand here\n',
-                "one.txt: no paragraph has two sentences.*split='punkt'"),
+                'one.txt: no paragraph has two sentences: .* blank line'),
     'cut.gz': (gzip.compress(VALID * 99)[:-9],
                'cut.gz is a broken .gz file .*end'),
     'zeros.gz': (gzip.compress(VALID)[:10] + bytes(50),

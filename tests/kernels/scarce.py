@@ -47,8 +47,8 @@ def step(function, arrays):
 def texts(function, arrays):
     """Words of a text, numbered, cut into pieces and hidden."""
     words = [f'{chr(97 + k % 26) * 9}{k}' for k in range(3000)]
-    *_, names = cut.text((' '.join(words) + ' .  . ').encode(),
-                         cut.PARAGRAPHS)
+    *_, names, _ = cut.text((' '.join(words) + ' .  . ').encode(),
+                            cut.PARAGRAPHS)
     cut.Names().add(names)
     cut.Pieces({word: k for k, word in enumerate(words)}, {}, 0, 100,
                True).cut(names)

@@ -417,7 +417,7 @@ def test_ctrl_c_saves_and_says_how_to_go_on(long_run, tmp_path):
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130
-    stopped = re.fullmatch(r'(?s)training .*\nstopped at step (\d+); go on '
+    stopped = re.fullmatch(r'(?s)sample: .*\nstopped at step (\d+); go on '
                            'with: d2lbert pretrain --resume run',
                            err.strip())
     last = checkpoints.all_of(tmp_path / 'run')[-1]
@@ -628,7 +628,8 @@ def test_the_recipe_learn_is_the_one_that_the_readme_tells_of():
     settings = complete(dict(recipe='learn', seed=1))
     assert settings == dict(
         corpus='wikitext-2', data_dir=None, valid=None, valid_share=0.05,
-        split='book', vocab=None, seed=1, eval_every=None, save_every=None,
+        split='auto', min_freq=None, vocab=None, seed=1, eval_every=None,
+        save_every=None,
         keep=3, recipe='learn', batch_size=64, max_len=64, num_hiddens=128,
         ffn_num_hiddens=256, num_heads=4, num_layers=2, dropout=0.0,
         precision='fp32', lr=0.0015, num_steps=4000, log_interval=100,
@@ -684,7 +685,7 @@ def test_the_values_of_both_recipes_pass_their_own_checks(setting):
     (dict(average=1), 'average is a share'),
     (dict(objective='span', nsp_weight=2), 'span has no next sentences'),
     (dict(decay='steep'), 'decay must be none or linear or cosine'),
-    (dict(split='words'), 'split must be book or punkt'),
+    (dict(split='words'), 'split must be auto or book or prose or punkt'),
     (dict(initializer='zero'), 'initializer must be xavier or normal or '
      'mimetic or topical'),
     (dict(batch_size=10, accumulate=4), 'accumulate=4 does not divide'),
