@@ -1,5 +1,5 @@
 """`d2lbert predict`: what a fine-tuned model says of texts."""
-from d2lbert.command.flags import add_force, add_texts
+from d2lbert.command.flags import add_force, add_texts, at_least
 
 
 def add(commands):
@@ -18,7 +18,9 @@ def add(commands):
     add('--pair', metavar='TEXT', help='the second text of a pair; for '
         'answers the text that is searched')
     add_texts(add, 'predict for each line of a file; a tab parts the texts '
-              'of a pair')
+              'of a pair; of a .csv the columns that were trained on')
+    add('--top', type=at_least(1), metavar='N', help='the N likeliest labels '
+        '(of one text all, of --file one)')
     add('--data', metavar='DIR', help='of a run of a task of GLUE: predict '
         'its test part, and write the file that the leaderboard takes, as '
         'MNLI-m.tsv, into the folder --out')
@@ -36,7 +38,7 @@ def run(args):
         return submit(args)
     predicted_lines(args.folder, args.text, args.pair, args.file, args.out,
                     args.devices, args.force, args.skip_empty,
-                    args.text_field)
+                    args.text_field, args.top)
     return 0
 
 

@@ -13,8 +13,21 @@ from d2lbert.finetuning.task_kinds import KINDS
 from d2lbert.finetuning.tasks.catalog import answered, find_beside, read_task
 from d2lbert.finetuning.tasks.conll import Sentences
 from d2lbert.finetuning.tasks.squad import Questions
-from d2lbert.finetuning.tasks.tables import Examples
-from d2lbert.machine.arguments import UsageError, check_out, short, writing
+from d2lbert.finetuning.tasks.tables import (
+    Columns,
+    Examples,
+    examples_of,
+    head_of,
+    is_csv,
+    places_by_columns,
+)
+from d2lbert.machine.arguments import (
+    UsageError,
+    check_out,
+    failures_of,
+    short,
+    writing,
+)
 from d2lbert.machine.table_files import ROW_FORMATS, check_rows_out, write_rows
 from d2lbert.machine.terminal import note
 from d2lbert.texts.text_sources import Lines
@@ -149,7 +162,7 @@ def evaluations(folder, data=None, devices='auto', part='dev'):
 
 def predicted_lines(folder, text=None, pair=None, file=None, out=None,
                     devices='auto', force=False, skip_empty=False,
-                    text_field=None):
+                    text_field=None, top=None):
     """Print or write what the model in `folder` says; see `d2lbert predict`.
     """
     if (text is None) == (file is None):
@@ -174,11 +187,18 @@ def predicted_lines(folder, text=None, pair=None, file=None, out=None,
     if file is None:
         found, = predict(net, tokenizer, [text],
                          None if pair is None else [pair])
-        lines = _shares(found) if found.shares else _lines(about, text, found)
+        lines = (_shares(found, top) if found.shares
+                 else _lines(about, text, found))
         print('\n'.join(lines))
         return
-    texts, pairs = read_lines(file, about.pair, skip_empty, text_field,
-                              about.kind == 'choice')
+    if is_csv(file) and about.kind in ('classify', 'regress'):
+        if skip_empty or text_field is not None:
+            raise UsageError('--skip-empty and --text-field are for texts on '
+                             f'lines, and {file} is a table: leave them out')
+        texts, pairs = _of_table(file, Path(folder))
+    else:
+        texts, pairs = read_lines(file, about.pair, skip_empty, text_field,
+                                  about.kind == 'choice')
     found = predict(net, tokenizer, texts, pairs, 'predicting')
     if out is not None and Path(out).suffix.lower() in ROW_FORMATS:
         with writing(out, force) as part:
@@ -186,7 +206,7 @@ def predicted_lines(folder, text=None, pair=None, file=None, out=None,
                 about, texts, found))
         return
     lines = [line for text, one in zip(texts, found)
-             for line in (*_lines(about, text, one),
+             for line in (*_lines(about, text, one, top),
                           *[''] * (about.kind == 'tag'))]
     if out is None:
         print('\n'.join(lines))
@@ -209,12 +229,12 @@ def _rows(about, texts, found):
             yield dict(text=text, label=one.label, score=float(one.score))
 
 
-def _shares(found):
+def _shares(found, top=None):
     return [f'{name}\t{share:.4f}' for name, share in sorted(
-        found.shares.items(), key=lambda one: -one[1])]
+        found.shares.items(), key=lambda one: -one[1])[:top]]
 
 
-def _lines(about, text, found):
+def _lines(about, text, found, top=None):
     if about.kind == 'tag':
         return [f'{word}\t{tag}'
                 for word, tag in zip(text.split(), found.label)]
@@ -223,7 +243,26 @@ def _lines(about, text, found):
     if about.kind == 'span':
         # An answer over several lines has to be one here
         return [' '.join(found.label.split())]
+    if top is not None and found.shares:
+        return ['\t'.join(_shares(found, top))]
     return [f'{found.label}\t{found.score:.4f}']
+
+
+def _of_table(file, folder):
+    """The texts of a CSV file, and the second ones or None.
+
+    Its columns are those that the run was trained on.
+    """
+    columns = dict(read_config(folder)['training']).get('columns')
+    if columns is None:
+        raise ValueError(f'{file} is a table, and {folder} was not trained '
+                         'on --columns of one: give a file with a text on '
+                         'each line')
+    columns = Columns.parse(columns)._replace(label=None)
+    with failures_of('--file', file, 'read'):
+        found = examples_of(file, places_by_columns(file, head_of(file),
+                                                    columns))
+    return found.texts_a, found.texts_b
 
 
 def read_lines(file, pair, skip_empty=False, text_field=None, choice=False):

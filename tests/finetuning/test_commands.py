@@ -192,6 +192,39 @@ def test_predict_takes_the_text_of_json_lines(runs, tmp_path, capsys):
                                                '--text-field', 't')
 
 
+def test_predict_takes_the_columns_of_a_table_that_it_learnt_from(
+        folder, runs, tmp_path, capsys):
+    for part in 'train', 'dev':
+        (tmp_path / f'{part}.csv').write_text(
+            'id,review,mood\n1,"a grim, clock",bad\n2,the warm song,good\n')
+    run = str(tmp_path / 'run')
+    said(capsys, 'finetune', '--task', 'classify', '--data', str(tmp_path),
+         '--columns', 'text=review,label=mood', '--model', str(folder),
+         '--out', run, *FLAGS)
+    (tmp_path / 'x.csv').write_text('review;id\n"a grim, clock";7\n'
+                                    'the warm song;8\n'.replace(', ', ' '))
+    (tmp_path / 'x.txt').write_text('a grim clock\nthe warm song\n')
+    wanted = said(capsys, 'predict', run, '--file', 'x.txt')
+    assert wanted.count('\n') == 2
+    # The header was taken for a text, and whole lines for texts
+    assert said(capsys, 'predict', run, '--file', 'x.csv') == wanted
+    assert 'leave them out' in refused(
+        capsys, 'predict', run, '--file', 'x.csv', '--skip-empty')
+    assert 'x.csv is a table' in refused(
+        capsys, 'predict', runs('sst2'), '--file', 'x.csv')
+
+
+def test_predict_names_as_many_labels_as_are_asked_for(runs, tmp_path, capsys):
+    (tmp_path / 'x').write_text('a grim clock\n')
+    run = runs('sst2')
+    all_lines = said(capsys, 'predict', run, 'a grim clock').splitlines()
+    assert len(all_lines) == 2
+    assert said(capsys, 'predict', run, 'a grim clock', '--top',
+                '1').splitlines() == all_lines[:1]
+    assert said(capsys, 'predict', run, '--file', 'x', '--top',
+                '2') == '\t'.join(all_lines) + '\n'
+
+
 def test_predictions_replace_nothing_unasked(runs, tmp_path, capsys):
     path = tmp_path / 'texts'
     path.write_text('a grim clock\n')

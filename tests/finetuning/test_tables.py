@@ -208,6 +208,13 @@ def test_a_task_s_own_names_or_numbers_do_in_a_table_of_one_s_own(tmp_path):
     assert again._replace(path='') == found._replace(path='')
 
 
+def test_semicolons_part_the_columns_of_a_csv_file_that_has_no_commas(
+        tmp_path):
+    path = write(tmp_path / 'x.csv', 'text;label\n"a; b, c";1\nd;0\n')
+    found = read(path, 'text,label')
+    assert found.texts_a == ['a; b, c', 'd'] and found.labels == [1, 0]
+
+
 def test_rows_are_chosen_by_their_cells(tmp_path):
     path = write(tmp_path / 'x.tsv', 'a\t1\nb\t2\n')
     found = examples_of(path, Places(0, None, 1, 2, False),

@@ -114,7 +114,8 @@ def is_csv(path):
 def rows_of(path):
     """The lines of a table: yields (number of the line, cells).
 
-    In a file whose name ends in .csv commas part the cells, quotes hold them
+    In a file whose name ends in .csv commas part the cells, or semicolons
+    where the first line has some and no comma; quotes hold them
     together and a cell may go over several lines. In any other tabs part
     them, a quote is a letter like any other and only a line feed (with a
     carriage return or none before it) ends a line. The file may be packed.
@@ -127,10 +128,14 @@ def rows_of(path):
 
 
 def _csv_rows(path):
-    number = 1
+    number, lines = 1, text_files.lines(path)
+    first = next(lines, '')
+    # Spreadsheets write semicolons where a comma stands in decimal numbers.
     # Strict: a quote that nothing closes would swallow all that follows
-    reader = csv.reader((line + '\n' for line in text_files.lines(path)),
-                        strict=True)
+    reader = csv.reader(
+        (line + '\n' for line in itertools.chain([first], lines)),
+        strict=True,
+        delimiter=';' if ';' in first and ',' not in first else ',')
     try:
         for cells in reader:
             yield number, cells
