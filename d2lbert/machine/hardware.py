@@ -19,7 +19,8 @@ from typing import List, NamedTuple, Optional, Tuple
 
 MXNET_VERSION = '1.9.1'
 WHEELS = {'cpu': 'mxnet', 'cu112': 'mxnet-cu112'}
-# What the wheel for Arm links and the system has to bring; see standins.py
+# What the wheel for Arm links and the system has to bring; see
+# arm_libraries.py
 ARM_PACKAGES = 'apt-get install libopenblas0 liblapacke (Debian and Ubuntu)'
 # The kinds of GPU that mxnet-cu112 holds machine code for: 5.0, 6.0, 7.0,
 # 8.0 and 8.6, which later minors can run; there is no PTX for newer majors

@@ -24,7 +24,7 @@ from d2lbert.machine.hardware import MXNET_VERSION
 #: other and the standard library.
 ADDED = {'mxnet_compat.py': '_compat.py', 'loading.py': '_loading.py',
          'hardware.py': '_hardware.py', 'openmp.py': '_openmp.py',
-         'standins.py': '_standins.py'}
+         'arm_libraries.py': '_arm_libraries.py'}
 
 _FROM_COMPAT = 'from mxnet._compat import '
 #: (pattern of files, pattern of text, replacement). MXNet's command-line
