@@ -7,13 +7,14 @@ from d2lbert.machine.terminal import is_quiet
 from d2lbert.objectives.mlm_nsp import read_corpus
 from d2lbert.objectives.pretraining import OBJECTIVES
 from d2lbert.progress import watched
+from d2lbert.training.earlier import complete_saved
 from d2lbert.training.saved_runs import (
     RunError,
     load_parts,
     load_run,
     read_config,
 )
-from d2lbert.training.settings import BOOK, complete, complete_saved
+from d2lbert.training.settings import BOOK, complete
 
 
 def evaluate_run(folder, corpus=None, devices='auto', text_field=None):

@@ -11,11 +11,12 @@ from d2lbert.machine.terminal import steady_output
 from d2lbert.objectives.distillation import Taught
 from d2lbert.objectives.pretraining import OBJECTIVES
 from d2lbert.training import checkpoints
+from d2lbert.training.earlier import complete_saved
 from d2lbert.training.interrupts import StopRequest
 from d2lbert.training.loop import Run
 from d2lbert.training.run_folder import RunFolder
 from d2lbert.training.saved_runs import RunError, is_finetuned
-from d2lbert.training.settings import ANEW, complete, complete_saved
+from d2lbert.training.settings import ANEW, complete
 from d2lbert.training.teacher import Teacher
 
 #: Settings that name files and folders that a run reads.

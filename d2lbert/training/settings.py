@@ -102,11 +102,10 @@ GROUPS = {
                 'wiki.train.tokens or wikitext-2/', 'DIR', anew=True),
         Setting('text_field', str, None, 'the field of JSON lines that holds '
                 'the text', 'NAME', anew=True),
-        Setting('split', str, 'auto', "how text is cut into sentences: book, "
-                "at ' . ' and with words apart already; prose, as people "
-                'write it; punkt, the same by a library; auto, book or prose '
-                'by the full stops of the text', 'HOW',
-                choices=('auto', 'book', 'prose', 'punkt')),
+        Setting('split', str, 'auto', "how sentences are found: book, at "
+                "' . ' and with words apart already; prose, as people write "
+                'them; punkt, the same by a library; auto, book or prose',
+                'HOW', choices=('auto', 'book', 'prose', 'punkt')),
         Setting('tokenizer', str, 'words', 'words, as blanks part them, or '
                 'wordpiece: word pieces, learnt from the text', 'KIND',
                 choices=('words', 'wordpiece')),
@@ -114,9 +113,8 @@ GROUPS = {
                 'word pieces (8000), or words (all that occur min_freq '
                 'times)', least=6),
         Setting('min_freq', int, None, 'how often a word of the vocabulary '
-                'must occur (5; of your own text, if it is small, as many '
-                'times as leave a tenth of its words unknown, at most 5)',
-                least=1),
+                'must occur (5; less in a small text of your own, so that a '
+                'tenth of its words at most is unknown)', least=1),
         Setting('vocab', PATHS, None, 'use this vocabulary, a token a line, '
                 'instead of building one; of word pieces a vocab.txt, a '
                 'tokenizer.json or their folder', 'FILE', anew=True),
@@ -300,10 +298,10 @@ def complete(keywords):
     if values['vocab_size'] is not None and values['vocab'] is not None:
         raise ValueError('vocab (--vocab) and vocab_size (--vocab-size) both '
                          'say what the vocabulary is: leave one of them out')
-    if values['min_freq'] is not None and (
-            values['vocab'] is not None or values['tokenizer'] != 'words'):
-        raise ValueError('min_freq (--min-freq) is about a vocabulary of '
-                         'words that is built from the text: leave it out')
+    if values['min_freq'] is not None and (values['vocab'] is not None
+                                           or values['tokenizer'] != 'words'):
+        raise ValueError('min_freq (--min-freq) is for a vocabulary that is '
+                         'built of words: leave it out')
     if values['whole_word_masking'] and values['tokenizer'] == 'words':
         raise ValueError('whole_word_masking (--whole-word-masking) is for '
                          "pieces of words: add tokenizer='wordpiece' "
@@ -314,18 +312,6 @@ def complete(keywords):
                          'and corpus (--corpus) names another text: leave '
                          'one of them out')
     return values
-
-
-#: Occurrences that earlier versions asked of a word, whatever the text.
-EARLIER_MIN_FREQ = 5
-
-
-def complete_saved(settings):
-    """All settings of a run that kept these; it may be of earlier versions."""
-    of_words = (settings.get('tokenizer', 'words') == 'words'
-                and settings.get('vocab') is None)
-    return complete({'min_freq': EARLIER_MIN_FREQ if of_words else None,
-                     'split': 'book', **settings})
 
 
 def _check_teaching(values):
