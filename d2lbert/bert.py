@@ -61,6 +61,7 @@ class BERTEncoder(packed.Packable):
         E = variant.embedding_size or num_hiddens
         self.vocab_size, self.max_len = vocab_size, max_len
         self.num_segments = variant.num_segments
+        self.quantized = None   # set by `nn.precision`; see nn/packed.py
         self.learnable = variant.learnable
         self._scale = num_hiddens ** 0.5 if variant.scale_embedding else None
         self.token_embedding = nn.Embedding(vocab_size, E)
@@ -95,6 +96,9 @@ class BERTEncoder(packed.Packable):
         for an empty batch, for more tokens than `max_len`, and for ids that
         the embeddings do not have.
         """
+        if self.quantized is not None:
+            return packed.encode_padded(self, tokens, segments, valid_lens,
+                                        layer)
         ctx = (tokens.ctx if isinstance(tokens, np.ndarray)
                else self.token_embedding.weight.list_ctx()[0])
         tokens, segments = (on_device(A, ctx, 'int32')

@@ -1,5 +1,11 @@
 """`d2lbert encode`: its flags; `vectors` does the work."""
-from d2lbert.command.flags import add_choices, add_force, add_texts, choices
+from d2lbert.command.flags import (
+    add_choices,
+    add_force,
+    add_precision,
+    add_texts,
+    choices,
+)
 
 
 def add(commands):
@@ -30,6 +36,7 @@ def add(commands):
                 'one vector for a text: as the folder says (own), that of '
                 'the first token (cls), or the mean of all, special ones '
                 'included (mean); or one for each token (none)')
+    add_precision(add)
     encode.set_defaults(run=run, needs='d2lbert.command.vectors')
 
 

@@ -1,5 +1,5 @@
 """`d2lbert fill`: what a model guesses behind the masks of a text."""
-from d2lbert.command.flags import at_least
+from d2lbert.command.flags import add_precision, at_least
 
 
 def add(commands):
@@ -15,6 +15,7 @@ def add(commands):
                       "[MASK] .'; for the whole words of a run, <mask>")
     fill.add_argument('--top', type=at_least(1), default=5, metavar='N',
                       help='how many tokens for each mask (default: 5)')
+    add_precision(fill.add_argument)
     fill.set_defaults(run=run, needs='d2lbert.training.load')
 
 
@@ -22,7 +23,8 @@ def run(args):
     """Print the guesses; returns the exit status."""
     from d2lbert.pretrained.fill_mask import fill_mask
     from d2lbert.training.load import load_model
-    net, tokenizer = load_model(args.folder, heads=(), trainable=False)
+    net, tokenizer = load_model(args.folder, heads=(), trainable=False,
+                                precision=args.precision)
     guesses = fill_mask(net, tokenizer, args.text, args.top)
     print('\n\n'.join('\n'.join(
         f'{guess.token} {guess.probability:.4f}' for guess in of_mask)

@@ -47,5 +47,14 @@ def add_choices(add, pools, what):
 
 
 def choices(args):
-    """The values of these flags but for --pool, as keywords."""
-    return dict(layer=args.layer, max_len=args.max_len, windows=args.windows)
+    """The values of these flags, except --pool, and of --precision."""
+    return dict(layer=args.layer, max_len=args.max_len, windows=args.windows,
+                precision=args.precision)
+
+
+def add_precision(add):
+    """Add the flag of the numbers that a model computes with."""
+    add('--precision', choices=('fp32', 'bf16', 'int8'), default='fp32',
+        help='the numbers that the encoder multiplies: float32, bfloat16, '
+        'or whole numbers of eight bits, the fastest, whose results differ '
+        'a little from fp32 and are the same on every CPU (default: fp32)')

@@ -1,5 +1,10 @@
 """`d2lbert predict`: what a fine-tuned model says of texts."""
-from d2lbert.command.flags import add_force, add_texts, at_least
+from d2lbert.command.flags import (
+    add_force,
+    add_precision,
+    add_texts,
+    at_least,
+)
 
 
 def add(commands):
@@ -28,6 +33,7 @@ def add(commands):
         'instead of printing them')
     add_force(add)
     add('--devices', default='auto', metavar='NAME', help='as for finetune')
+    add_precision(add)
     predict.set_defaults(run=run, needs='d2lbert.finetuning.prediction')
 
 
@@ -38,7 +44,7 @@ def run(args):
         return submit(args)
     predicted_lines(args.folder, args.text, args.pair, args.file, args.out,
                     args.devices, args.force, args.skip_empty,
-                    args.text_field, args.top)
+                    args.text_field, args.top, args.precision)
     return 0
 
 
@@ -51,6 +57,6 @@ def submit(args):
         raise UsageError('--data goes with --out FOLDER alone: the test part '
                          'of the task is predicted')
     for path in write_submission(args.folder, args.data, args.out,
-                                 args.devices, args.force):
+                                 args.devices, args.force, args.precision):
         print(f'wrote {path}')
     return 0

@@ -1,4 +1,5 @@
 """`d2lbert senses`: whether a model parts the senses of words."""
+from d2lbert.command.flags import add_precision
 
 
 def add(commands):
@@ -21,6 +22,7 @@ def add(commands):
         'layer, and by step of what was kept')
     add('--force', action='store_true', help='replace the figure, if there '
         'is one')
+    add_precision(add)
     senses.set_defaults(run=run, needs='d2lbert.pictures.sense_accuracy')
 
 
@@ -32,7 +34,7 @@ def run(args):
         check_figure(args.out, args.force, args.folders)
     several = []
     for k, folder in enumerate(args.folders):
-        several.append(told_of(folder, args.words))
+        several.append(told_of(folder, args.words, args.precision))
         if len(args.folders) > 1:
             print(*[''] * bool(k), several[-1].name, sep='\n')
         print('\n'.join(table(several[-1])), flush=True)

@@ -1,5 +1,11 @@
 """`d2lbert similar`: its flags; `vectors` does the work."""
-from d2lbert.command.flags import add_choices, add_texts, at_least, choices
+from d2lbert.command.flags import (
+    add_choices,
+    add_precision,
+    add_texts,
+    at_least,
+    choices,
+)
 
 
 def add(commands):
@@ -21,6 +27,7 @@ def add(commands):
     add_choices(add, ('own', 'cls', 'mean'),
                 'what makes one vector of a text: what the folder says, else '
                 'the mean (own, the default), the first token, the mean')
+    add_precision(add)
     similar.set_defaults(run=run, needs='d2lbert.command.vectors')
 
 

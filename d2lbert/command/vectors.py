@@ -28,7 +28,7 @@ def encode(folder, text=None, pair=None, file=None, pool=None, out=None,
            force=False, text_field=None, skip_empty=False, **choices):
     """Print or write the vectors of a text, or of each line of a file.
 
-    Arguments as those of the command; choices: those of `TextEncoder`.
+    Arguments as those of the command; choices: those of `_encoder`.
     Raises ValueError for what it cannot do, before the net is loaded where
     that can be known.
     """
@@ -189,9 +189,13 @@ def _pooling(folder, pool):
     return pool or ('own' if is_pretrained else None)
 
 
-def _encoder(folder, **choices):
-    """The `TextEncoder` of a folder; the texts of a run are not cut."""
-    net, tokenizer = load_model(folder, heads=(), trainable=False)
+def _encoder(folder, precision='fp32', **choices):
+    """The `TextEncoder` of a folder; the texts of a run are not cut.
+
+    precision: as for `load_pretrained`; choices: those of `TextEncoder`.
+    """
+    net, tokenizer = load_model(folder, heads=(), trainable=False,
+                                precision=precision)
     return TextEncoder(net, tokenizer, cuts=tokenizer.pooling is not None,
                        **choices)
 

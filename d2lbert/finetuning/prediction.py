@@ -162,7 +162,7 @@ def evaluations(folder, data=None, devices='auto', part='dev'):
 
 def predicted_lines(folder, text=None, pair=None, file=None, out=None,
                     devices='auto', force=False, skip_empty=False,
-                    text_field=None, top=None):
+                    text_field=None, top=None, precision='fp32'):
     """Print or write what the model in `folder` says; see `d2lbert predict`.
     """
     if (text is None) == (file is None):
@@ -178,7 +178,7 @@ def predicted_lines(folder, text=None, pair=None, file=None, out=None,
         check_out(out, force, 'labels.txt', [folder, file])
         check_rows_out(out)
     net, tokenizer = load_finetuned(folder, parse_devices(devices),
-                                    trainable=False)
+                                    trainable=False, precision=precision)
     about = net.about
     if file is None and about.kind == 'choice':
         raise UsageError('this model chooses among several texts: give '

@@ -15,6 +15,7 @@ from d2lbert.finetuning.heads import KINDS, FineTuned
 from d2lbert.finetuning.task_kinds import About
 from d2lbert.machine.backend import mx
 from d2lbert.machine.files import write_text
+from d2lbert.nn.precision import check_precision, set_precision
 from d2lbert.pretrained.folders import save_pretrained
 from d2lbert.pretrained.tokenizers.tokenizer import (
     CONFIG,
@@ -64,27 +65,29 @@ def load_tokenizer(folder):
     return WholeWords(Vocab.load(folder / VOCAB))
 
 
-def load_finetuned(folder, ctx=None, trainable=True):
+def load_finetuned(folder, ctx=None, trainable=True, precision='fp32'):
     """The net and tokenizer of a run folder of `finetune`.
 
     Or of a folder of others whose head scores texts or words, see `folders`.
     ctx: a device or several, else the CPU. Returns (net, tokenizer): a
     `FineTuned` whose `about`, an `About`, says what it was trained for, with
-    the names of its labels. trainable: as for `load_pretrained`. Raises
-    `RunError`, a ValueError.
+    the names of its labels. trainable, precision: as for `load_pretrained`.
+    Raises `RunError`, a ValueError.
     """
+    check_precision(precision)
     folder = Path(folder)
     if not folder.is_dir():
         raise RunError(f'there is no run folder {folder}')
     if not load.is_run(folder) and stored_here(folder):
-        return load_finetuned_folder(folder, ctx, trainable)
+        net, tokenizer = load_finetuned_folder(folder, ctx, trainable)
+        return set_precision(net, precision), tokenizer
     net, tokenizer = made_of(
         read_config(folder), folder,
         lambda model: check_described(model, folder))
     if not trainable:
         net.collect_params().setattr('grad_req', 'null')
     load_parameters(net, folder / 'model.params', ctx or mx.cpu())
-    return net, tokenizer
+    return set_precision(net, precision), tokenizer
 
 
 def made_of(config, folder, check=None):

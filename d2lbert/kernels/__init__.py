@@ -52,7 +52,7 @@ class Library:
     opened: gives, for the library's path, what `get` is to return, or
     raises OSError, AttributeError or MXNetError; mxnet: whether it is built
     against MXNet's extension interface; what, takes: what it is, and how
-    long it takes to compile.
+    long it takes to compile; options: more of the compiler's options.
 
     path: of the library once it is open, or None; reason: why it could not
     be opened, or None.
@@ -62,8 +62,8 @@ class Library:
     _is_told = False    # one line is enough for all of them
 
     def __init__(self, name, sources, opened, mxnet=False, what='',
-                 takes='a few seconds'):
-        self.name, self.mxnet = name, mxnet
+                 takes='a few seconds', options=()):
+        self.name, self.mxnet, self.options = name, mxnet, options
         self.what, self.takes = what, takes
         self.sources = [FOLDER / source for source in sources]
         self.path = self.reason = self._handle = None
@@ -88,7 +88,8 @@ class Library:
     def _try(self, policy):
         try:
             self._open(build.library(self.name, self.sources, self.mxnet,
-                                     self.what, self.takes))
+                                     self.what, self.takes,
+                                     options=self.options))
         except BuildError as error:
             self.reason = str(error)
             if policy == 'require':
@@ -119,7 +120,7 @@ class Library:
         """
         if self.path is None:
             path = build.library(self.name, self.sources, self.mxnet,
-                                 compiling=False)
+                                 compiling=False, options=self.options)
             if path is not None:
                 self._open(path)
         return self.path is not None

@@ -86,7 +86,7 @@ exit $status
 
 
 def library(name, sources, mxnet=False, what='', takes='a few seconds',
-            compiling=True):
+            compiling=True, options=()):
     """The path of a shared library, compiled if no earlier call did.
 
     name: the start of the file's name; sources: paths of C++ files, whose
@@ -94,10 +94,11 @@ def library(name, sources, mxnet=False, what='', takes='a few seconds',
     MXNet's extension interface; what, takes: what it is and how long that
     takes, for the line that says that it is being compiled; compiling:
     whether to do that at all, or to return None for a library that is not
-    there. Raises BuildError where there is no compiler or it refuses the
-    source, or no folder that can be trusted.
+    there; options: more of the compiler's options. Raises BuildError where
+    there is no compiler or it refuses the source, or no folder that can be
+    trusted.
     """
-    command, sources, name = _recipe(name, sources, mxnet)
+    command, sources, name = _recipe(name, sources, mxnet, options)
     try:
         folder = cache.folder('kernels')
     except OSError as error:
@@ -151,11 +152,11 @@ def say(line):
     warn(f'd2lbert: {line}')
 
 
-def _recipe(name, sources, mxnet):
+def _recipe(name, sources, mxnet, options=()):
     """Compiler command, all sources, and a file name that tells of both."""
     sources = [pathlib.Path(source) for source in sources]
     command, version = _compiler()
-    flags = [*instruction_sets.flags(), *FLAGS]
+    flags = [*instruction_sets.flags(), *FLAGS, *options]
     key = hashlib.sha256()
     texts = list(sources)
     for folder in sorted({source.parent for source in sources}):

@@ -147,6 +147,8 @@ def encode_firsts(encoder, tokens, segments, valid_lens):
         return encoder(tokens, segments, valid_lens)[:, 0, :]
     packed, _ = pack(encoder, tokens, segments, lens,
                      _device_of(tokens, encoder))
+    if encoder.quantized is not None:
+        return encoder.quantized.encode_rows(packed, firsts=True)
     X = embed(encoder, packed.tokens, packed.segments, packed.positions)
     *blks, last = encoder.blks.up_to(-1)
     for blk in blks:
@@ -164,6 +166,10 @@ def encode_padded(encoder, tokens, segments, valid_lens, layer=-1):
         valid_lens = on_device(valid_lens, ctx)
         if valid_lens.ndim != 1:
             return NotImplemented
+    if encoder.quantized is not None:
+        return encoder.quantized.padded(
+            *(on_device(A, ctx, 'int32') for A in (tokens, segments)),
+            valid_lens, layer)
     positions = onp.broadcast_to(onp.arange(T), (B, T))
     packed = PackedTokens(*(on_device(A.reshape(-1), ctx, 'int32')
                             for A in (tokens, segments, positions)),
@@ -204,6 +210,8 @@ def _rows_of(at, begins, ctx):
 
 def _run(encoder, packed, layer):
     """The output of an encoder after `layer`, (R, H)."""
+    if encoder.quantized is not None:
+        return encoder.quantized.encode_rows(packed, layer)
     X = embed(encoder, packed.tokens, packed.segments, packed.positions)
     for blk in encoder.blks.up_to(layer):
         X = block(blk, X, packed.rows)

@@ -57,6 +57,14 @@ def vectors_by_layer(net, encoded, pad_id=0):
     computed once, and one layer in memory.
     """
     batches, state = _batches(encoded, pad_id), []
+    if net.encoder.quantized is not None:
+        # It has no blocks to call one by one
+        for layer in range(net.encoder.blks.num_layers + 1):
+            with autograd.pause():
+                yield _rows(batches, [
+                    (net.encoder(ids, segments, onp.array(lens), layer), lens)
+                    for _, ids, segments, lens in batches])
+        return
     with autograd.pause():
         for rows, ids, segments, lens in batches:
             state.append(_embedded(net, ids, segments, lens))

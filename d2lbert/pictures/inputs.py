@@ -10,15 +10,20 @@ from d2lbert.training.load import load_model
 from d2lbert.training.saved_runs import is_finetuned
 
 
-def loaded(model):
-    """(net, tokenizer, folder or None) of a folder, or of the first two."""
+def loaded(model, precision='fp32'):
+    """(net, tokenizer, folder or None) of a folder, or of the first two.
+
+    precision: that of a net from a folder.
+    """
     if isinstance(model, (tuple, list)) and len(model) == 2:
         net, tokenizer = model
         return net, _as_tokenizer(tokenizer), None
     folder = Path(model)
     if is_finetuned(folder):
-        return (*load_finetuned(folder, trainable=False), folder)
-    return (*load_model(folder, heads=(), trainable=False), folder)
+        return (*load_finetuned(folder, trainable=False,
+                                precision=precision), folder)
+    return (*load_model(folder, heads=(), trainable=False,
+                        precision=precision), folder)
 
 
 def tokenizer_of(net, tokenizer=None, vocab=None):

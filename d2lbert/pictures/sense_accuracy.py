@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as onp
 
+from d2lbert.nn.precision import set_precision
 from d2lbert.pictures import sample_texts
 from d2lbert.pictures.inputs import loaded, tokenizer_of
 from d2lbert.pictures.run_records import STYLES, name_of
@@ -110,13 +111,14 @@ class Told(NamedTuple):
     steps: dict     # {step: its `Parting`} of checkpoints, in their order
 
 
-def told_of(folder, words=None):
+def told_of(folder, words=None, precision='fp32'):
     """The `Told` of a run, with its checkpoints, or of a released model."""
-    net, tokenizer, folder = loaded(folder)
+    net, tokenizer, folder = loaded(folder, precision)
     told = Told(name_of(folder),
                 sense_accuracy(net, words, tokenizer=tokenizer), {})
     for path in checkpoints.all_of(folder):
         step = checkpoints.load_weights(path, net)
+        set_precision(net, precision)   # quantized anew
         told.steps[step] = sense_accuracy(net, words, tokenizer=tokenizer)
     return told
 

@@ -11,6 +11,7 @@ from d2lbert.machine.arguments import check_model, short, whole_number
 from d2lbert.machine.backend import autograd
 from d2lbert.machine.terminal import warn_once
 from d2lbert.nn import packed
+from d2lbert.nn.layers import is_unmodified
 from d2lbert.pretrained.pooling import Pooling, chosen_pooling
 from d2lbert.pretrained.unknown_words import UnknownWords
 from d2lbert.progress import bar, in_notebook
@@ -339,6 +340,10 @@ class TextEncoder:
     def _begun(self, batch):
         """The rows of a batch, which the net may still be computing."""
         lens = [len(one.ids) for one in batch]
+        if is_unmodified(self.net) and self.net.encoder.quantized is not None:
+            return self.net.encoder.quantized.begin(
+                onp.cumsum([0, *lens]), [i for one in batch for i in one.ids],
+                [i for one in batch for i in one.segments], self.layer)
         ids = pad_rows([one.ids for one in batch], self.tokenizer.pad_id)
         segments = pad_rows([one.segments for one in batch])
         with autograd.pause():
@@ -347,7 +352,8 @@ class TextEncoder:
         return encoded.X, encoded.begins
 
     def _ended(self, batch, begun):
-        X, begins = begun[0].asnumpy(), begun[1]
+        X, begins = begun
+        X = X.result() if hasattr(X, 'result') else X.asnumpy()
         return [X[begin:begin + len(one.ids)]
                 for begin, one in zip(begins, batch)]
 

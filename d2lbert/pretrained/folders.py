@@ -13,6 +13,7 @@ from d2lbert.machine.backend import init, mx
 from d2lbert.machine.files import new_folder, write_text
 from d2lbert.machine.nonfinite import count_not_finite, warn_not_finite
 from d2lbert.machine.terminal import warn
+from d2lbert.nn.precision import check_precision, set_precision
 from d2lbert.pretrained import tensor_files
 from d2lbert.pretrained.families import config as configs
 from d2lbert.pretrained.families import tensor_names
@@ -62,7 +63,8 @@ def table(differences):
         for line in lines) if differences else ''
 
 
-def load_pretrained(folder, ctx=None, heads=HEADS, trainable=True):
+def load_pretrained(folder, ctx=None, heads=HEADS, trainable=True,
+                    precision='fp32'):
     """The net and tokenizer of a folder on disk, as (net, tokenizer).
 
     Of BERT, or of a relative in `families.FAMILIES`, as config.json says.
@@ -72,18 +74,20 @@ def load_pretrained(folder, ctx=None, heads=HEADS, trainable=True):
     'nsp') a warning is logged, and `print(net.pretrained)`
     gives the table of what is missing or left over, key by key.
     trainable=False leaves out the gradients, which take as much memory as
-    the weights: enough for a net that is only asked.
+    the weights: enough for a net that is only asked. precision: 'bf16' or
+    'int8' for faster answers, see `precision.set_precision`.
 
     Raises `PretrainedError`, whose text has that table where tensors are
     the reason, and ImportError without the libraries `tokenizers` and
     `safetensors`.
     """
+    check_precision(precision)
     opened = open_folder(folder)
     net, tokenizer = fill_net(
         opened, tensor_names.table(opened.keywords, opened.config['skip']),
         lambda: net_of(opened.keywords), ctx, trainable)
     _say(net.pretrained, heads)
-    return net, tokenizer
+    return set_precision(net, precision), tokenizer
 
 
 class Opened(NamedTuple):

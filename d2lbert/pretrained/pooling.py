@@ -41,7 +41,9 @@ class Pooling(NamedTuple):
         vector = onp.concatenate(vectors) if len(vectors) > 1 else vectors[0]
         if self.normalize:
             exact = vector.astype('float64')
-            vector = exact / max(math.sqrt(exact @ exact), 1e-12)
+            # One number after another: a dot product's order is the CPU's
+            length = math.sqrt((exact * exact).cumsum()[-1])
+            vector = exact / max(length, 1e-12)
         return onp.array(vector, dtype='float32')
 
     def prepared(self, text):

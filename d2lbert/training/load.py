@@ -8,6 +8,7 @@ from pathlib import Path
 
 from d2lbert._version import __version__
 from d2lbert.machine.files import new_folder, read_json, write_text
+from d2lbert.nn.precision import check_precision, set_precision
 from d2lbert.pretrained.families.tensor_names import HEADS
 from d2lbert.pretrained.folders import load_pretrained, save_pretrained
 from d2lbert.pretrained.sentence_transformers import pooling_of
@@ -27,12 +28,13 @@ from d2lbert.training.saved_runs import (
 )
 
 
-def load_model(path, ctx=None, heads=HEADS, trainable=True):
+def load_model(path, ctx=None, heads=HEADS, trainable=True,
+               precision='fp32'):
     """The net and tokenizer of a folder, as (net, tokenizer).
 
     path: the RUN that `pretrain` left, with whole words or word pieces, or
-    a FOLDER of a pretrained model; ctx, heads and trainable as for
-    `load_pretrained`.
+    a FOLDER of a pretrained model; ctx, heads, trainable and precision as
+    for `load_pretrained`.
     Raises `RunError` or `PretrainedError`, both ValueErrors.
     """
     path = Path(path)
@@ -40,7 +42,8 @@ def load_model(path, ctx=None, heads=HEADS, trainable=True):
         raise PretrainedError(f'there is no folder {path}: name that of a run'
                               ' or of a pretrained model, on this disk')
     if not is_run(path):
-        return load_pretrained(path, ctx, heads, trainable)
+        return load_pretrained(path, ctx, heads, trainable, precision)
+    check_precision(precision)
     if is_in(path):
         tokenizer = WordPiece.load(path)
         tokenizer.pooling = _pooling_of(path)
@@ -49,11 +52,11 @@ def load_model(path, ctx=None, heads=HEADS, trainable=True):
             raise RunError(f'the tokenizer in {path} has {len(tokenizer)} '
                            f'tokens, but the model '
                            f'{net.config["vocab_size"]}')
-        return net, tokenizer
+        return set_precision(net, precision), tokenizer
     net, vocab = load_run(path, ctx, trainable)
     tokenizer = WholeWords(vocab)
     tokenizer.pooling = _pooling_of(path)
-    return net, tokenizer
+    return set_precision(net, precision), tokenizer
 
 
 def _pooling_of(run):

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from d2lbert import kernels
-from d2lbert.kernels import BuildError, build, draw
+from d2lbert.kernels import BuildError, build, draw, int8
 from d2lbert.machine import cache, files
 from d2lbert.texts import words
 
@@ -262,17 +262,23 @@ def test_the_folder_is_private(compiler, own_cache):
     assert stat.S_IMODE(own_cache.stat().st_mode) == 0o755
 
 
-@pytest.mark.parametrize('library', [kernels.OPERATORS, draw.DRAW])
+@pytest.fixture(scope='module', params=[kernels.OPERATORS, draw.DRAW,
+                                        int8.INT8])
+def library(request):
+    """One of ours, compiled where the tests have theirs."""
+    if request.param.get() is None:
+        pytest.skip(f'not compiled here: {request.param.reason}')
+    return request.param
+
+
 @pytest.mark.parametrize('size', [100, 20000])
 def test_a_cut_library_of_ours_is_not_opened(library, size, own_cache):
-    if library.get() is None:
-        pytest.skip(f'not compiled here: {library.reason}')
     own_cache.mkdir(parents=True)
     for path in library.path.parent.glob(library.path.name + '*'):
         shutil.copy(path, own_cache)
     again = kernels.Library(library.name, [path.name for path in
                                            library.sources], ctypes.CDLL,
-                            library.mxnet)
+                            library.mxnet, options=library.options)
     assert again.find() and again.path == own_cache / library.path.name
     again.path = None
     # The copy is mapped into this process, so another takes its place
@@ -359,7 +365,8 @@ def test_off_opens_nothing(compiler, monkeypatch):
     assert not cache.root().exists()
 
 
-@pytest.mark.parametrize('opened', [kernels._opened, draw._opened])
+@pytest.mark.parametrize('opened', [kernels._opened, draw._opened,
+                                    int8._opened])
 def test_a_library_without_our_functions_is_refused(compiler, opened):
     path = build.library('seven', [compiler])
     with pytest.raises(AttributeError, match='undefined symbol'):
@@ -371,7 +378,7 @@ def test_text_is_read_without_a_library_that_cannot_be_opened(
     monkeypatch.setenv('D2LBERT_KERNELS', 'auto')
     broken = kernels.Library('draw', ['draw.cc'], failing, what='loops')
     monkeypatch.setattr(draw, 'DRAW', broken)
-    monkeypatch.setattr(build, 'library', lambda *_: Path('/draw.so'))
+    monkeypatch.setattr(build, 'library', lambda *_, **__: Path('/draw.so'))
     monkeypatch.setattr(build, 'held', contextlib.nullcontext)
     tokens = words.tokens_of_lines(['a b . c'])
     assert tokens.names == ['a', 'b', 'c']

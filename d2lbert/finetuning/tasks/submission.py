@@ -20,7 +20,8 @@ from d2lbert.machine.arguments import UsageError, check_out, writing
 from d2lbert.machine.terminal import note
 
 
-def write_submission(folder, data, out, devices='auto', force=False):
+def write_submission(folder, data, out, devices='auto', force=False,
+                     precision='fp32'):
     """Predict the test part of a run's task, and write GLUE's file of it.
 
     folder: a run of a task of GLUE. data: the folder with its test file. out:
@@ -29,7 +30,7 @@ def write_submission(folder, data, out, devices='auto', force=False):
     Returns the paths written. Raises ValueError.
     """
     net, tokenizer = load_finetuned(folder, parse_devices(devices),
-                                    trainable=False)
+                                    trainable=False, precision=precision)
     task = TASKS.get(net.about.task)
     if task is None or not task.submitted:
         names = ', '.join(name for name, one in TASKS.items()
