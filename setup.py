@@ -93,15 +93,34 @@ def requirements():
     return [f'{project} @ {wheel.as_uri()}', *libraries, *PACKAGES]
 
 
+def pip_command(parent=None):
+    """The first word after `pip` in the command that builds this, a list.
+
+    It is empty where the system does not show the commands of processes.
+    """
+    try:
+        path = Path('/proc', str(parent or os.getppid()), 'cmdline')
+        words = os.fsdecode(path.read_bytes()).split('\0')
+    except OSError:
+        return []
+    pips = [k for k, word in enumerate(words) if re.match(
+        r'(.*/)?pip[\d.]*$|.*/pip/__(main|pip-runner)__\.py$', word)]
+    return [word for k in pips[:1] for word in words[k + 1:]
+            if not word.startswith('-')][:1]
+
+
 def refuse_to_travel(folder):
     """Exit where a wheel is built to be kept, not to be installed here.
 
-    It names a file of this machine, which no other has. pip says in its
-    environment that it installs; uv builds in its cache.
+    It names a file of this machine, which no other has. pip is known by its
+    environment, and `pip wheel` by its command line; uv builds in its cache.
     """
-    if ('PIP_BUILD_TRACKER' in os.environ or 'PIP_REQ_TRACKER' in os.environ
-            or any((above / 'CACHEDIR.TAG').exists()
-                   for above in Path(folder).resolve().parents)):
+    if 'PIP_BUILD_TRACKER' in os.environ or 'PIP_REQ_TRACKER' in os.environ:
+        travels = 'wheel' in pip_command()
+    else:
+        travels = not any((above / 'CACHEDIR.TAG').exists()
+                          for above in Path(folder).resolve().parents)
+    if not travels:
         return
     sys.exit('d2lbert: a built wheel would name the MXNet of this machine '
              'and could not be installed on another: run python -m build '

@@ -228,6 +228,40 @@ def test_a_wheel_to_be_given_away_is_refused_in_one_sentence(source):
     assert not (source / 'dist').exists()
 
 
+@pytest.mark.skipif(not sys.platform.startswith('linux'),
+                    reason='/proc is of Linux')
+@pytest.mark.parametrize('words, first', [
+    (['-m', 'pip', 'wheel', '.'], ['wheel']),
+    (['/usr/bin/pip3.11', '--quiet', 'install', 'wheel'], ['install']),
+    (['/site/pip/__pip-runner__.py', 'wheel', '.'], ['wheel']),
+    (['setup.py', 'bdist_wheel'], [])])
+def test_the_command_of_pip_is_read_from_the_process(words, first):
+    names = runpy.run_path(str(ROOT / 'setup.py'))
+    process = subprocess.Popen(
+        [sys.executable, '-uc', 'print(); input()', *words],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    try:
+        process.stdout.readline()       # it has begun
+        assert names['pip_command'](process.pid) == first
+    finally:
+        process.communicate(b'\n')
+
+
+@pytest.mark.skipif(not sys.platform.startswith('linux'),
+                    reason='/proc is of Linux')
+def test_pip_wheel_is_refused_as_well(source):
+    # As pip does: the build is a child of the process with pip's words
+    code = ('import subprocess, sys; sys.exit(subprocess.run('
+            '[sys.executable, "setup.py", "bdist_wheel"]).returncode)')
+    done = subprocess.run(
+        [sys.executable, '-c', code, 'pip', 'wheel', '.'], cwd=str(source),
+        env={**os.environ, 'PIP_BUILD_TRACKER': 'folder'},
+        capture_output=True, text=True)
+    assert done.returncode == 1
+    said, = done.stderr.splitlines()
+    assert said.startswith('d2lbert: a built wheel would name the MXNet of ')
+
+
 def test_arm_gets_its_only_wheel_and_is_told_what_that_needs(monkeypatch):
     names = runpy.run_path(str(ROOT / 'setup.py'))
     monkeypatch.setattr(platform, 'machine', lambda: 'aarch64')
