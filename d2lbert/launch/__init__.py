@@ -1,2 +1,1 @@
-"""Several processes and machines: the launcher, its guards, what they run.
-"""
+"""Jobs of several processes, here or over ssh: launcher, guards, servers."""

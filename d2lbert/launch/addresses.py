@@ -1,4 +1,4 @@
-"""Where the processes of a job find each other: hosts, ports, sockets."""
+"""Addresses of the processes of a job: hosts, ports, sockets."""
 import contextlib
 import os
 import secrets
@@ -7,21 +7,24 @@ from pathlib import Path
 
 from d2lbert.machine.arguments import UsageError
 
-#: This machine, among hosts.
+#: The name of this machine in a list of hosts.
 LOCAL = 'localhost'
-#: The folder in which MXNet puts the sockets of a job that needs no network.
+#: The folder in which MXNet puts the sockets of a job on one machine.
 SOCKETS = '/tmp'
 
 
 def read_hosts(hosts):
-    """The hosts that --hosts names: a,b,c or a file with one on each line."""
+    """A list of hosts from --hosts: a,b,c or a file with one on each line.
+
+    None gives this machine.
+    """
     if hosts is None:
         return [LOCAL]
     if os.path.isfile(hosts):
         lines = Path(hosts).read_text(encoding='utf-8').splitlines()
         found = [line.split('#')[0].strip() for line in lines]
     elif os.sep in hosts:
-        raise ValueError(f'--hosts: there is no file {hosts}')
+        raise ValueError(f'--hosts {hosts}: there is no such file')
     else:
         found = [host.strip() for host in hosts.split(',')]
     found = [host for host in found if host]
@@ -36,9 +39,9 @@ def read_hosts(hosts):
 
 
 def root_address(root_uri, hosts):
-    """The IP address of this machine at which the hosts find the scheduler.
+    """The IP address of this machine that the hosts can reach.
 
-    ps-lite listens at an address, not at a name.
+    The scheduler listens there; ps-lite needs an address, not a name.
     """
     if root_uri is not None:
         try:
@@ -51,18 +54,18 @@ def root_address(root_uri, hosts):
         return '127.0.0.1'
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
-            # No packet is sent: this only looks up the way
+            # Sends no packet; it only looks up the route
             probe.connect((remote[0].rpartition('@')[2], 9))
         except OSError as error:
             raise ValueError(
-                f'the way from here to {remote[0]} is not known '
-                f"({error.strerror}): give --root-uri, this machine's "
-                'address as the hosts see it') from None
+                f'there is no route from here to {remote[0]} '
+                f'({error.strerror}): give --root-uri, the address at which '
+                'the hosts can reach this machine') from None
         return probe.getsockname()[0]
 
 
 def free_port(root, port):
-    """`port`, if the scheduler can have it; a free one for 0."""
+    """Return `port` if the scheduler can use it, or a free port for 0."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -76,10 +79,10 @@ def free_port(root, port):
 
 
 def reserve_socket():
-    """The path of a new file whose place a process's socket will take.
+    """Create a file with an unused name, which a socket will replace.
 
-    Its name is a number, which is MXNet's idea of a port. ZeroMQ replaces
-    what has the name of a socket, so nobody else may be using that.
+    Returns its path. MXNet wants a number, its port, as the name. ZeroMQ
+    overwrites any file of that name, so no other process may use it.
     """
     while True:
         path = Path(SOCKETS, str(100_000 + secrets.randbelow(10 ** 9)))

@@ -1,10 +1,9 @@
-"""The guard of one process of a job on several machines.
+"""The guard, which starts and ends one process of a job.
 
-`d2lbert launch` hands this text to a Python on each host, with a line of
-JSON on standard input that says what to run. The guard starts it and sees
-to it that it ends: when the launcher says so, when the launcher is gone, or
-when nothing has been heard from it for too long. It stands alone, on the
-standard library, and knows nothing of the rest of the package.
+`d2lbert launch` sends the source of this module to a Python on each host,
+in a line of JSON that also describes the process. The guard ends that
+process when the launcher asks for it, has ended, or has been silent for too
+long. It only uses the standard library, since hosts run it as a text.
 """
 import contextlib
 import ctypes
@@ -17,19 +16,22 @@ import sys
 import time
 
 PR_SET_PDEATHSIG = 1
-#: What the launcher writes: that it is there, and a Ctrl-C to hand on.
+#: Bytes from the launcher: a sign of life, and a Ctrl-C to forward.
 ALIVE, INTERRUPT = b'.', b'i'
 
 
 def main(spec):
-    """Run what `spec` says; returns its exit status, 128 + n for signal n.
+    """Run a process; returns its exit status, 128 + n for signal n.
 
-    spec: argv, cwd, env; root, the scheduler's (address, port), or None in
-    the scheduler itself; join, the seconds in which that must be reachable;
-    grace, those between SIGTERM and SIGKILL; silence, those after which a
-    launcher counts as gone, or None; sharing, the processes of this host
-    that compute; machine, the text of `hardware.py`; socket, the file that
-    is not to stay when the process has ended, or None.
+    spec: a dict of
+    argv, cwd, env: the command, its folder, its additional variables;
+    root: (address, port) of the scheduler; None for the scheduler itself;
+    join: seconds within which the scheduler must be reachable;
+    grace: seconds between SIGTERM and SIGKILL;
+    silence: seconds without a sign of life from the launcher, or None;
+    sharing: the number of workers on this host, which share its cores;
+    machine: the source of `hardware.py`;
+    socket: a file to remove after the process, or None.
     """
     orders = []
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
@@ -58,10 +60,11 @@ def main(spec):
 
 
 def _environment(spec):
+    """The environment of the process, with its address and threads."""
     env = dict(os.environ, **spec['env'])
     if spec['root'] and not ({'DMLC_NODE_HOST', 'DMLC_INTERFACE'} & set(env)):
-        # The address from which this host reaches the scheduler is the one
-        # at which the other hosts can reach this one
+        # The other hosts can reach this host at the address from which it
+        # reaches the scheduler
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
             with contextlib.suppress(OSError):
                 probe.connect(tuple(spec['root']))
@@ -74,14 +77,14 @@ def _environment(spec):
 
 
 def _cores(machine):
-    """The cores of this host, counted by the text of `hardware.py`."""
+    """The number of cores of this host, by the source of `hardware.py`."""
     names = dict(__name__='d2lbert.machine.hardware')
     exec(machine, names)
     return names['physical_cores']()
 
 
 def die_with(guard):
-    """What the new process does first: be killed when the guard is."""
+    """A function for the new process: die with its parent, the guard."""
     libc = ctypes.CDLL(None)
 
     def prepare():
@@ -94,20 +97,20 @@ def die_with(guard):
 
 
 def _watch(child, spec, orders):
-    """Wait until the child ends or has to; returns a problem or None."""
+    """Wait until the child has ended or must end; returns why, or None."""
     root = spec['root']
     begun = heard = time.monotonic()
     while child.poll() is None and not orders:
         if select.select([0], [], [], 0.1)[0]:
-            said = os.read(0, 4096)
-            if not said:
+            received = os.read(0, 4096)
+            if not received:
                 return None
-            if INTERRUPT in said:
+            if INTERRUPT in received:
                 child.send_signal(signal.SIGINT)
             heard = time.monotonic()
         elif spec['silence'] and time.monotonic() - heard > spec['silence']:
-            return (f'{socket.gethostname()} has heard nothing from the '
-                    f'launcher for {spec["silence"]} s')
+            return (f'{socket.gethostname()} has had no sign of life from '
+                    f'the launcher for {spec["silence"]} s')
         if root:
             refusal = _refusal(root)
             if refusal is None:
@@ -120,7 +123,7 @@ def _watch(child, spec, orders):
 
 
 def _refusal(address):
-    """Why nothing answers at (host, port); None where something does."""
+    """The error of a connection to (host, port), or None."""
     try:
         socket.create_connection(tuple(address), timeout=1).close()
     except OSError as error:
@@ -129,7 +132,7 @@ def _refusal(address):
 
 
 def _end(child, grace):
-    """End the child and all that it has started."""
+    """End the child and all processes that it has started."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(child.pid, number)

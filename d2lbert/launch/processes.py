@@ -1,4 +1,4 @@
-"""The processes of a job: started behind guards, watched, printed, ended."""
+"""The processes of a job: start, watch, print, and end them."""
 import codecs
 import contextlib
 import json
@@ -16,39 +16,40 @@ from d2lbert.launch import guard
 from d2lbert.launch.addresses import LOCAL
 from d2lbert.machine import hardware
 
-#: Seconds between SIGTERM and SIGKILL; for worker 0 to save after Ctrl-C; to
-#: reach the scheduler; between two signs of life; without one.
+#: Seconds: between SIGTERM and SIGKILL; for worker 0 to save after Ctrl-C;
+#: to reach the scheduler; between two signs of life; until a silent launcher
+#: counts as gone.
 GRACE, SAVING, JOIN, BEAT, SILENCE = 3, 30, 60, 5, 60
-#: What Python runs on each host: the text of `guard.py`, which comes, with
-#: what it is to start, on standard input.
+#: Arguments of Python on each host. It reads a line of JSON with the source
+#: of `guard.py` and the process to start.
 GUARD = ('-IS', '-c', 'import json, sys\n'
          'spec = json.loads(sys.stdin.buffer.readline())\n'
          "exec(spec['guard'])\n"
          'sys.exit(main(spec))')
-#: The user's own variables that hosts behind ssh are given as well.
+#: Prefixes of environment variables that are also set on remote hosts.
 CARRIED = ('D2LBERT_', 'MXNET_', 'OMP_', 'PS_', 'PYTHON', 'DMLC_INTERFACE')
 
 
 class LaunchError(RuntimeError):
-    """Why a job of several processes ended before its time."""
+    """A process of a job has failed, and the job was ended."""
 
 
 class Process:
-    """One process of a job: the guard here, or the ssh that leads to it."""
+    """One process of a job: its guard, or the ssh to its guard."""
 
     def __init__(self, name, host, popen):
         self.name, self.host, self.popen = name, host, popen
         self.begun = time.monotonic()
-        self.errors = ''    # the end of what it wrote to standard error
+        self.errors = ''    # the end of its standard error
 
     def send(self, data):
-        """Write to its guard, which may be gone."""
+        """Write to its guard, which may have ended."""
         with contextlib.suppress(OSError, ValueError):
             self.popen.stdin.write(data)
             self.popen.stdin.flush()
 
     def failure(self):
-        """How it ended, in words."""
+        """A sentence on how the process ended."""
         status, seconds = self.popen.poll(), time.monotonic() - self.begun
         name = self.name
         if self.host != LOCAL:
@@ -64,16 +65,16 @@ class Process:
 
 
 class Job:
-    """The processes that work together, from the first start to the end."""
+    """All processes of a job, from their start to their end."""
 
     def __init__(self, root, ssh, remote_python, sockets=None):
         self.root, self.ssh, self.remote_python = root, ssh, remote_python
         self.processes, self.sockets = [], sockets
         self.pipes = selectors.DefaultSelector()
-        self.mid_line = False   # the terminal shows a line without its end
+        self.mid_line = False   # the terminal shows an unfinished line
 
     def start(self, name, host, arguments, env, sharing=1):
-        """Start Python with `arguments` on a host, behind a guard."""
+        """Start Python with `arguments` on a host, under a guard."""
         python = sys.executable if host == LOCAL else self.remote_python
         command = [python, *GUARD]
         if host != LOCAL:
@@ -91,7 +92,7 @@ class Job:
                     join=JOIN, grace=GRACE, sharing=sharing,
                     silence=None if host == LOCAL else SILENCE)
         try:
-            # A session of its own: Ctrl-C is for the launcher alone
+            # In a new session, so that Ctrl-C reaches the launcher only
             process = Process(name, host, subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE, start_new_session=True))
@@ -117,18 +118,18 @@ class Job:
             if all(p.popen.poll() == 0 for p in self.processes):
                 return
             if until is None and all(p.popen.poll() == 0 for p in workers):
-                # Servers that no worker ever spoke to stay where they are
+                # Servers that no worker has contacted do not end
                 until = time.monotonic() + GRACE
 
     def interrupt(self):
-        """Hand a Ctrl-C on to worker 0, which may have something to save."""
+        """Forward a Ctrl-C to worker 0, and give it time to save."""
         for process in self.processes:
             if process.name == 'worker 0':
                 process.send(guard.INTERRUPT)
                 self._wait([process], SAVING)
 
     def end(self):
-        """End all processes, kindly at first."""
+        """End all processes: ask their guards first, then kill."""
         if self.pipes.get_map() is None:
             return
         for process in self.processes:
@@ -137,13 +138,13 @@ class Job:
         self._wait(self.processes, 2 * GRACE + 2)
         for process in self.processes:
             if process.popen.poll() is None:
-                # A guard takes its process along
+                # The process dies with its guard
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.popen.pid, signal.SIGKILL)
                 process.popen.wait()
         for path in self.sockets or ():
             with contextlib.suppress(FileNotFoundError):
-                path.unlink()       # where its guard was killed, too
+                path.unlink()       # a killed guard has not removed it
         for key in list(self.pipes.get_map().values()):
             key.fileobj.close()
         self.pipes.close()
@@ -154,12 +155,12 @@ class Job:
         last = ''.join(f'\n  {line}' for line in
                        process.errors.rstrip().splitlines()[-8:])
         raise LaunchError(f'{failure}, and all others have been ended'
-                          + (f'; its last words:{last}' if last else ''))
+                          + (f'; its last lines:{last}' if last else ''))
 
     def _wait(self, processes, seconds):
-        """Wait until these have ended; a (second) Ctrl-C ends the wait."""
+        """Wait until these have ended; another Ctrl-C ends the wait."""
         until = time.monotonic() + seconds
-        # Nor does it help to wait where nothing can be printed any more
+        # A closed terminal also ends the wait
         with contextlib.suppress(KeyboardInterrupt, OSError, ValueError):
             while (any(p.popen.poll() is None for p in processes)
                    and time.monotonic() < until):
@@ -168,7 +169,7 @@ class Job:
                 pass
 
     def _beat(self):
-        """Tell the guards of other hosts that the launcher is there."""
+        """Send signs of life to the guards on other hosts."""
         remote = [p for p in self.processes if p.host != LOCAL]
         while any(p.popen.poll() is None for p in remote):
             for process in remote:
@@ -176,9 +177,9 @@ class Job:
             time.sleep(BEAT)
 
     def _print(self, seconds):
-        """Print what the processes have written; wait so long for it.
+        """Print output of the processes; wait at most `seconds` for it.
 
-        Returns whether there was anything.
+        Returns True if there was output.
         """
         if not self.pipes.get_map():
             time.sleep(seconds)
@@ -193,7 +194,7 @@ class Job:
         return bool(readable)
 
     def _printer(self, process, pipe):
-        """A function that prints what comes out of `pipe`, b'' at its end."""
+        """A function that prints data of `pipe`; b'' marks its end."""
         decoder = codecs.getincrementaldecoder('utf-8')('replace')
         kept = ''
 

@@ -367,7 +367,7 @@ def test_a_host_out_of_reach_is_named(ssh, mark, command):
                   'pretrain')
     _, errors = job.communicate(timeout=30)
     assert ('d2lbert launch: worker 1 on far: the host cannot be reached, or '
-            'was lost, and all others have been ended; its last words:\n'
+            'was lost, and all others have been ended; its last lines:\n'
             '  ssh: no route to host far\n') in errors
     assert processes(mark) == []
 
@@ -409,7 +409,7 @@ def run_guard(said, **spec):
 def test_a_guard_that_hears_nothing_ends_its_process():
     status, _, errors = run_guard('.', silence=1)
     assert status == 1
-    assert 'heard nothing from the launcher for 1 s' in errors
+    assert 'no sign of life from the launcher for 1 s' in errors
 
 
 def test_a_guard_says_that_the_scheduler_is_out_of_reach():
@@ -549,7 +549,8 @@ def test_hosts_come_from_a_list_or_a_file(tmp_path):
     (2, '--servers -1 -- pretrain', '--servers: -1 must be at least 1'),
     (2, '--port 70000 -- pretrain', '--port must be 0 to 65535, not 70000'),
     (2, '--hosts , -- pretrain', "--hosts ',' names no host: give a,b or a "),
-    (1, '--hosts no/file -- pretrain', '--hosts: there is no file no/file'),
+    (1, '--hosts no/file -- pretrain',
+     '--hosts no/file: there is no such file'),
     (2, '--hosts=-oX -- pretrain', 'is not the name of a host'),
     (1, '--hosts no.such.host.invalid -- pretrain', 'give --root-uri'),
     (1, '--root-uri no.such.host.invalid -- pretrain', 'is not an address'),
