@@ -1,12 +1,16 @@
-"""Run a page of the book cell by cell, printing what it prints."""
+"""Run a page of the book, print its outputs, and compare them."""
+import itertools
+import shutil
 import sys
 
 from tqdm import tqdm
 
-from d2lbert.book.comparison import Comparison
 from d2lbert.book.kernel import Kernel, KernelError, Outputs
 from d2lbert.book.pages import is_code, is_picture, printed_lines
 from d2lbert.machine.terminal import is_quiet
+
+#: Headings of the two columns.
+BEFORE, NOW = 'in the file', 'now'
 
 
 class PageError(RuntimeError):
@@ -14,17 +18,17 @@ class PageError(RuntimeError):
 
 
 def run_page(page, compare=False):
-    """Execute a page; its notebook then has the outputs.
+    """Execute a page and store the outputs in its notebook.
 
-    Standard output gets what the cells print and show; with `compare`, that
-    beside what the file has printed. A bar counts the cells on a terminal.
-    Raises PageError at the first cell that fails, and KernelError.
+    Outputs also go to standard output; with `compare`, next to the outputs
+    that the file has. A terminal shows a progress bar of the cells. Raises
+    PageError at the first cell that fails, or KernelError.
     """
     cells = [(k, cell) for k, cell in enumerate(page.notebook.cells)
              if is_code(cell)]
     comparison = Comparison() if compare else None
     displays = {}
-    # disable=None: no bar where standard error is no terminal
+    # disable=None: no bar unless standard error is a terminal
     with Kernel(page.path.resolve().parent) as kernel, tqdm(
             total=len(cells), desc=page.path.name, unit='cell', leave=False,
             disable=is_quiet() or None, file=sys.stderr) as bar:
@@ -53,7 +57,7 @@ def _pictures(count):
 
 
 def _run_cell(kernel, page, k, number, outputs, screen):
-    """Execute cell k of the notebook; PageError where it fails."""
+    """Execute cell k of the notebook; raises PageError if it fails."""
     cell, where = page.notebook.cells[k], f'{page.path}, cell {number}'
 
     def hear(message):
@@ -73,11 +77,11 @@ def _run_cell(kernel, page, k, number, outputs, screen):
 
 
 def _failure(where, code, first_line, place, reply):
-    """The sentence about a cell that failed, and the line of its code."""
+    """The message for a cell that failed, with the line of its code."""
     error = f'{reply.get("ename")}: {reply.get("evalue")}'
     if not place:
         return f'{where}: {error}'
-    # IPython does not count empty lines at a cell's beginning
+    # IPython does not count empty lines at the start of a cell
     skipped = next(k for k, line in enumerate(code) if line.strip())
     line = min(place[0][0] + skipped, len(code))
     where += f', line {line}'
@@ -89,14 +93,14 @@ def _failure(where, code, first_line, place, reply):
 
 
 class Screen:
-    """Where a page's outputs are printed, above the bar of its cells.
+    """Print the outputs of a page above the progress bar.
 
-    silent: show nothing but standard error.
+    silent: print only standard error.
     """
 
     def __init__(self, bar, silent=False):
         self._bar, self.silent = bar, silent
-        self._part = ''     # of a line of standard output, not yet ended
+        self._part = ''     # an unfinished line of standard output
 
     def show(self, output):
         """Print one output of a cell."""
@@ -114,23 +118,69 @@ class Screen:
             self._write(''.join(f'{line}\n' for line in lines), sys.stdout)
 
     def end_line(self):
-        """End a line that the page has begun."""
+        """End an unfinished line."""
         if self._part:
             self._write('\n', sys.stdout)
 
     def refresh(self):
-        """Let the bar show the time."""
+        """Update the time that the bar shows."""
         self._bar.refresh()
 
     def _write(self, text, stream):
         if stream is sys.stdout:
             text = self._part * self._held() + text
             self._part = text.rpartition('\n')[2]
-            if self._held():    # a bar takes lines only
+            if self._held():    # a bar can only be moved by whole lines
                 text = text[:len(text) - len(self._part)]
         if text:
             tqdm.write(text, file=stream, end='')
             stream.flush()
 
     def _held(self):
+        """True if unfinished lines must wait because of a bar."""
         return not self._bar.disable
+
+
+class Comparison:
+    """The cells of a page whose outputs were compared."""
+
+    def __init__(self):
+        self._same = self._different = 0
+
+    def rows(self, number, before, now):
+        """The lines that compare the outputs of a cell, old and new.
+
+        before, now: lists of lines; before is None for a file without
+        outputs.
+        """
+        if before is None:
+            return [f'cell {number}, not printed in the file:',
+                    *now] if now else []
+        if not before and not now:
+            return []
+        if before == now:
+            self._same += 1
+            return [f'cell {number}, as in the file:', *now]
+        self._different += 1
+        return [f'cell {number}:', *beside(before, now,
+                        shutil.get_terminal_size().columns)]
+
+    def summary(self):
+        """A sentence with the numbers of equal and different cells."""
+        total = self._same + self._different
+        return (f'{total} {"cell" if total == 1 else "cells"} with outputs: '
+                f'{self._same} as in the file, {self._different} different')
+
+
+def beside(before, now, columns):
+    """Two lists of lines side by side, with `|` between different lines.
+
+    Lists too wide for `columns` are returned one below the other.
+    """
+    pairs = [(BEFORE, NOW), *itertools.zip_longest(before, now, fillvalue='')]
+    left, right = (max(map(len, side)) for side in zip(*pairs))
+    if left + 3 + right <= columns:
+        return [f'{old:{left}} {"|" if old != new else " "} {new}'.rstrip()
+                for old, new in pairs]
+    return [f'{BEFORE}:', *(f'  {line}' for line in before),
+            f'{NOW}:', *(f'  {line}' for line in now)]

@@ -1,4 +1,4 @@
-"""`import d2l` gives d2lbert, in the kernel that runs a page of the book."""
+"""Redirect `import d2l` to d2lbert in the kernel that runs a page."""
 import importlib
 import importlib.abc
 import importlib.machinery
@@ -11,9 +11,9 @@ import types
 
 from d2lbert.book.tabs import is_ours, split_tabs
 
-#: The package of the book, and its part for MXNet.
+#: The package of the book and its module for MXNet.
 MODULES = 'd2l', 'd2l.mxnet'
-#: Its parts for other frameworks.
+#: Its modules for other frameworks.
 OTHERS = 'd2l.jax', 'd2l.paddle', 'd2l.tensorflow', 'd2l.torch'
 
 _TAB = re.compile(r'\s*%%tab\s+(.+)')
@@ -24,7 +24,7 @@ _BOOK_OR_MXNET = re.compile(r"[\s/'\"](?:d2l|mxnet)(?![a-zA-Z_])")
 
 
 class BookModule(types.ModuleType):
-    """A module of the book's package, with d2lbert's public names."""
+    """A module of the book's package with the public names of d2lbert."""
 
     def __getattr__(self, name):
         names = importlib.import_module('d2lbert.names')
@@ -39,9 +39,10 @@ class BookFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """Find the modules of the book's package, installed or not."""
 
     def find_spec(self, fullname, path=None, target=None):
-        """The spec of `d2l` or `d2l.mxnet`; ImportError for other parts."""
+        """The spec of `d2l` or `d2l.mxnet`; ImportError for other modules.
+        """
         if fullname in MODULES:
-            # As packages, so that `from d2l.mxnet import x` asks for x here
+            # Packages, so that `from d2l.mxnet import x` looks x up here
             return importlib.machinery.ModuleSpec(
                 fullname, self, origin='d2lbert', is_package=True)
         if fullname.startswith('d2l.'):
@@ -49,11 +50,11 @@ class BookFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return None
 
     def create_module(self, spec):
-        """An empty module; its names are looked up when they are used."""
+        """An empty module, which looks names up when they are used."""
         return BookModule(spec.name)
 
     def exec_module(self, module):
-        """Nothing is to be executed."""
+        """Do nothing: the module has no code."""
 
 
 def _missing(name):
@@ -66,10 +67,10 @@ def _missing(name):
 
 
 def adapt_lines(lines):
-    """Replace the lines of a cell that only the book's own tools can run.
+    """Replace the lines of a cell that need the tools of the book.
 
-    lines: a cell, as IPython's input transformers get it. Each line stays
-    one line, so that the numbers of lines in errors are right.
+    lines: a cell, as IPython passes it to input transformers. Each line
+    stays one line, so that line numbers in errors are right.
     """
     first = next(filter(str.strip, lines), '')
     tabs = _TAB.match(first)
@@ -84,33 +85,37 @@ def _adapted(line):
     text = line.rstrip('\n')
     pip, tabs = _PIP.match(text), _LOAD_TABS.match(text)
     if pip and _BOOK_OR_MXNET.search(pip.group(2)):
-        said = f'skipped, d2lbert takes its place: {pip.group(2)}'
-        return f'{pip.group(1)}print({said!r})\n'
+        message = f'skipped, d2lbert takes its place: {pip.group(2)}'
+        return f'{pip.group(1)}print({message!r})\n'
     if tabs:
         return f'{tabs.group(1)}from d2lbert.book.tabs import tab\n'
     return line
 
 
 class Redirection:
-    """Where `import d2l` leads in this process; `begin` and `end` it."""
+    """The redirection of `import d2l` in this process."""
 
     def __init__(self):
         self._finder, self._ip = BookFinder(), None
         self._own_start_method = False
 
     def begin(self, ip):
-        """Give d2lbert to `import d2l`, and adapt cells of this shell."""
+        """Let `import d2l` mean d2lbert, and adapt the cells of a shell.
+
+        ip: the IPython shell.
+        """
         if self._ip is not None:
             return
-        importlib.import_module('d2lbert.names')    # or its ImportError
+        importlib.import_module('d2lbert.names')    # raises ImportError early
         if _forget_book():
-            print('d2l was imported before: run the cells again that import '
-                  'it', file=sys.stderr)
+            print('d2l was already imported: run the cells that import it '
+                  'again', file=sys.stderr)
         sys.meta_path.insert(0, self._finder)
         ip.input_transformers_cleanup.append(adapt_lines)
         self._ip = ip
-        # The pages hand methods of classes in cells to worker processes,
-        # which only a fork knows. Python 3.14 forks on demand alone
+        # Pages send methods of classes in cells to worker processes. Only a
+        # forked process has these classes, and Python 3.14 does not fork by
+        # default
         self._own_start_method = (
             sys.platform == 'linux'
             and multiprocessing.get_start_method(allow_none=True) is None
@@ -142,10 +147,10 @@ redirection = Redirection()
 
 
 def error_place():
-    """JSON of the lines of cells that led to the last error.
+    """The traceback of the last error, limited to code in cells, as JSON.
 
-    A list of [line number, name of the function]: the first is of the cell
-    that was run, the last where the error arose.
+    A list of [line number, name of the function]. The first entry is in the
+    cell that was run, the last is where the error was raised.
     """
     shell_names = sys.modules['__main__'].__dict__
     error, trace = sys.last_value, sys.last_traceback

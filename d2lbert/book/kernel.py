@@ -12,7 +12,7 @@ from nbformat import v4
 #: Seconds in which a kernel must answer for the first time.
 START_SECONDS = 120
 
-# This very d2lbert, wherever the kernel's Python would find one
+# Makes the kernel import this copy of d2lbert, not another installed one
 _SET_UP = '''\
 exec({code!r}, {{'path': {path!r}, 'ip': get_ipython()}})
 '''
@@ -31,11 +31,14 @@ _PLACE = ("__import__('d2lbert.book.imports', fromlist=['error_place'])"
 
 
 class KernelError(RuntimeError):
-    """A kernel that did not start, or that ended by itself."""
+    """A kernel did not start, or ended unexpectedly."""
 
 
 class _ThisPython(KernelSpecManager):
-    """Kernels of the Python that runs d2lbert, whatever is installed."""
+    """Kernel specs for the Python that runs d2lbert.
+
+    It ignores the kernels that Jupyter has installed.
+    """
 
     def get_kernel_spec(self, kernel_name):
         """The command that starts a kernel."""
@@ -47,10 +50,9 @@ class _ThisPython(KernelSpecManager):
 
 
 class Outputs:
-    """The outputs of one cell, kept as Jupyter keeps them.
+    """The outputs of one cell, collected as Jupyter does.
 
-    displays: the outputs of a page that have an identifier, by which later
-    cells change them.
+    displays: {identifier: outputs} of a page; later cells can update these.
     """
 
     def __init__(self, displays):
@@ -58,7 +60,7 @@ class Outputs:
         self._displays, self._clear = displays, False
 
     def add(self, message):
-        """Take a message of the kernel; return the new output, or None."""
+        """Process a message of the kernel; return a new output or None."""
         kind, content = message['msg_type'], message['content']
         display = content.get('transient', {}).get('display_id')
         if kind == 'execute_input':
@@ -96,9 +98,9 @@ class Outputs:
 
 
 class Kernel:
-    """A kernel that has begun; a `with` statement ends it.
+    """A Jupyter kernel, a context manager that starts and ends it.
 
-    folder: its working directory, the page's folder as in Jupyter.
+    folder: its working directory; Jupyter uses the folder of the page.
     """
 
     def __init__(self, folder):
@@ -133,10 +135,10 @@ class Kernel:
 
     def execute(self, code, hear=lambda message: None,
                 tick=lambda: None, **options):
-        """Run code; returns the kernel's reply, as Jupyter defines it.
+        """Run code; returns the execute_reply of the Jupyter protocol.
 
-        hear: called with each message about outputs. tick: called once a
-        second at least. Raises KernelError if the kernel ends.
+        hear: called with each message about outputs. tick: called at least
+        once a second. Raises KernelError if the kernel ends.
         """
         client = self._client
         request = client.execute(code, allow_stdin=False, stop_on_error=False,
@@ -155,6 +157,7 @@ class Kernel:
                 return message['content']
 
     def _next(self, get, tick):
+        """The next message of a channel; calls tick while it waits."""
         while True:
             try:
                 return get(timeout=1)
@@ -166,9 +169,9 @@ class Kernel:
                 tick()
 
     def error_place(self):
-        """Lines of the last cell's code that led to its error.
+        """The lines of cells in the traceback of the last error.
 
-        A list of (line number, function); see `imports.error_place`.
+        A list of [line number, function]; see `imports.error_place`.
         """
         reply = self.execute('', silent=True, store_history=False,
                              user_expressions={'place': _PLACE})

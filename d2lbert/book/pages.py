@@ -1,4 +1,4 @@
-"""Pages of the book: notebooks and Markdown sources, read as notebooks."""
+"""Read pages of the book, notebooks or Markdown sources, as notebooks."""
 import re
 import warnings
 from pathlib import Path
@@ -13,7 +13,7 @@ from d2lbert.machine.files import parse_json
 from d2lbert.texts.text_files import whole
 
 PICTURE = '(a picture)'
-#: Where the living edition keeps the outputs of its Markdown sources.
+#: The folder with the outputs of Markdown sources in the living edition.
 OUTPUTS = Path('outputs', TAB)
 _CODE = re.compile(r'```\s*\{\.python \.input\s*(?:#([\w.:-]+))?[^}]*\}\s*$')
 _TEXT_IN_TABS = re.compile(
@@ -21,12 +21,12 @@ _TEXT_IN_TABS = re.compile(
 
 
 class Page(NamedTuple):
-    """A page, read.
+    """A page of the book.
 
-    notebook: its text and its MXNet code, as nbformat has them; the code
-    has no outputs. line_numbers: for each cell the line of the Markdown
-    source where it begins, or None. printed: for each cell the lines that
-    the file shows below it, or None where the file does not say.
+    notebook: its text and its MXNet code for nbformat, without outputs.
+    line_numbers: for each cell its first line in the Markdown source, or
+    None. printed: for each cell the output lines in the file, or None if
+    the file has no outputs for it.
     """
 
     path: Path
@@ -36,11 +36,11 @@ class Page(NamedTuple):
 
 
 def read_page(path):
-    """Read a page of the book, .ipynb or .md; ValueError if it is none."""
+    """Read a page of the book, .ipynb or .md; ValueError if invalid."""
     path = Path(path)
     readers = {'.ipynb': _read_notebook, '.md': _read_markdown}
     if path.suffix not in readers:
-        raise ValueError(f'{path} is no page of the book: expected a '
+        raise ValueError(f'{path} is not a page of the book: expected a '
                          'notebook (.ipynb) or a Markdown source (.md)')
     with failures_of('page', path, 'read'):
         text = whole(path).replace('\r\n', '\n')
@@ -51,12 +51,12 @@ def read_page(path):
 
 
 def is_code(cell):
-    """True for a cell of code that is not empty."""
+    """True if a cell has code."""
     return cell.cell_type == 'code' and bool(cell.source.strip())
 
 
 def printed_lines(outputs):
-    """The lines of a cell's outputs on a screen, without standard error."""
+    """The lines that outputs of a cell show, without standard error."""
     text, pictures = '', 0
     for output in outputs:
         if output.output_type == 'stream' and output.name == 'stdout':
@@ -70,20 +70,20 @@ def printed_lines(outputs):
 
 
 def is_picture(output):
-    """True for an output that shows a picture."""
+    """True if an output has a picture."""
     return any(kind.startswith('image/') for kind in output.get('data', ()))
 
 
 def _read_notebook(path, text):
     try:
         with warnings.catch_warnings():
-            # Old notebooks lack ids of cells, which are added
+            # nbformat adds the cell ids that old notebooks lack
             warnings.simplefilter('ignore')
             notebook = nbformat.reads(text, as_version=4)
             nbformat.validate(notebook)
-    except Exception as error:      # of the validator's own kinds, too
+    except Exception as error:      # also classes of the validator
         reason = str(error).strip().split('\n')[0]
-        raise ValueError(f'{path} is no notebook: {reason}') from None
+        raise ValueError(f'{path} is not a notebook: {reason}') from None
     language = notebook.metadata.get('kernelspec', {}).get(
         'language', 'python').lower()
     if language != 'python':
@@ -91,7 +91,7 @@ def _read_notebook(path, text):
                          'Python')
     printed = [printed_lines(cell.outputs) if cell.cell_type == 'code'
                else None for cell in notebook.cells]
-    if not any(printed):            # it was saved without its outputs
+    if not any(printed):            # saved without outputs
         printed = [None] * len(printed)
     for cell in notebook.cells:
         if cell.cell_type == 'code':
@@ -140,7 +140,7 @@ def _read_markdown(path, text):
 
 
 def _add_prose(add, lines):
-    """Add a cell of the text since the last code, for MXNet's readers."""
+    """Add a cell with the text since the last code, in the MXNet tab."""
     text = _TEXT_IN_TABS.sub(
         lambda match: (match.group(2).rstrip('\n')
                        if is_ours(split_tabs(match.group(1))) else ''),
@@ -151,7 +151,7 @@ def _add_prose(add, lines):
 
 
 def _stored_outputs(path):
-    """The printed lines of the living edition's cells, by their names."""
+    """{name of a cell: its printed lines}, of the living edition."""
     path = path.resolve()
     for root in path.parents:
         stored = root / OUTPUTS / path.relative_to(root).with_suffix('.json')
@@ -171,7 +171,7 @@ def _read_outputs(path):
 
 
 def _as_nbformat(output):
-    """An output of the living edition's files, as notebooks have it."""
+    """Convert an output of the living edition to nbformat."""
     kind = output['type']
     if kind == 'stream':
         return v4.new_output(kind, name=output['name'], text=output['text'])

@@ -1,4 +1,4 @@
-"""The book's tabs: which framework each cell of a page is for.
+"""The tabs of the book, which name the frameworks of a cell.
 
 A cell's first line names its tabs: `#@tab mxnet`, `# @tab mxnet, pytorch`
 or `%%tab all`. A cell without such a line is for every framework; in old
@@ -11,27 +11,27 @@ _MARK = re.compile(r'\s*(?:#\s*@tab|%%tab)\s+(.+)')
 
 
 def tabs_of(code):
-    """The tabs that a cell's first line names, or None without any."""
+    """A list of the tabs in the first line of a cell, or None."""
     first = next(filter(str.strip, code.split('\n')), '')
     match = _MARK.match(first)
     return match and split_tabs(match.group(1))
 
 
 def split_tabs(text):
-    """The names in a list of tabs, as 'mxnet, pytorch'."""
+    """Split a text such as 'mxnet, pytorch' into names."""
     return re.findall(r'\w+', text)
 
 
 def is_ours(tabs):
-    """True if MXNet is among the tabs; None is every tab."""
+    """True if MXNet is among the tabs; None means all tabs."""
     return tabs is None or TAB in tabs or 'all' in tabs
 
 
 class Tabs:
-    """The name `tab` that pages get from `%load_ext d2lbook.tab`."""
+    """The object `tab` of pages that run `%load_ext d2lbook.tab`."""
 
     def interact_select(self, *frameworks):
-        """Check that the page has an MXNet tab; there is nothing to click."""
+        """Raise ValueError if the page has no MXNet tab."""
         names = _flat(frameworks)
         if not is_ours(names):
             raise ValueError('this page has no MXNet code, only code for '

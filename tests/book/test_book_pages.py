@@ -145,15 +145,15 @@ def test_a_notebook_keeps_its_cells_and_loses_its_outputs(tmp_path):
 
 
 REFUSED = {
-    'page.txt': ('x', 'page.txt is no page of the book'),
+    'page.txt': ('x', 'page.txt is not a page of the book'),
     'empty.md': ('', 'empty.md is empty'),
     'prose.md': ('# Title\n', 'prose.md has no code cells'),
     'open.md': ('\n```{.python .input}\nx = 1\n', 'open.md, line 2: the code '
                 'cell that begins here has no end'),
     'other.md': ('```{.python .input}\n#@tab pytorch, jax\n1\n```\n',
                  'other.md has no MXNet code, only code for jax, pytorch'),
-    'broken.ipynb': ('{', 'broken.ipynb is no notebook: '),
-    'list.ipynb': ('[1]', 'list.ipynb is no notebook: '),
+    'broken.ipynb': ('{', 'broken.ipynb is not a notebook: '),
+    'list.ipynb': ('[1]', 'list.ipynb is not a notebook: '),
     'r.ipynb': (notebook(v4.new_code_cell('1'), kernelspec={
         'name': 'ir', 'display_name': 'R', 'language': 'R'}),
         'r.ipynb is a notebook in r, not in Python'),

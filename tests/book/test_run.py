@@ -13,7 +13,7 @@ pytest.importorskip('ipykernel')
 import d2lbert  # noqa: E402
 from d2lbert.__main__ import main  # noqa: E402
 from d2lbert.book import execution, kernel  # noqa: E402
-from d2lbert.book.comparison import beside  # noqa: E402
+from d2lbert.book.execution import beside  # noqa: E402
 
 v4 = nbformat.v4
 ROOT = Path(d2lbert.__file__).resolve().parent.parent
