@@ -173,7 +173,7 @@ def draw(curves, path):
     looks = {'learn': ('C3', 'd2lbert, --recipe learn'),
              'book': ('C0', 'd2lbert, the book\'s settings'),
              'torch': ('C7', 'd2l 1.0.3 (PyTorch), the book\'s settings')}
-    figure, panels = plt.subplots(1, 2, figsize=(9, 3.6))
+    figure, panels = plt.subplots(1, 2, figsize=(9, 4.3))
     for axes, field in zip(panels, ('mlm_loss', 'nsp_accuracy')):
         seen = set()
         for (kind, _), curve in curves.items():
@@ -191,7 +191,9 @@ def draw(curves, path):
     # Before training the loss is that of a guess, which would flatten the rest
     panels[0].set_ylim(top=8)
     panels[1].axhline(0.5, color='black', linestyle=':', linewidth=1)
-    panels[0].legend()
+    # Below the panel, where it covers no curve
+    panels[0].legend(loc='upper left', bbox_to_anchor=(0, -0.2),
+                     frameon=False, borderaxespad=0)
     benchmark.save_figure(figure, path)
 
 
