@@ -28,16 +28,20 @@ def add(commands):
 
 def run(args):
     """Print the table; returns the exit status."""
-    from d2lbert.pictures.inputs import check_figure, save_figure
-    from d2lbert.pictures.sense_accuracy import plot_parting, table, told_of
+    from d2lbert.pictures.sense_accuracy import (
+        plot_reports,
+        sense_report,
+        table,
+    )
     if args.out is not None:
+        from d2lbert.pictures.figures import check_figure, save_figure
         check_figure(args.out, args.force, args.folders)
     several = []
     for k, folder in enumerate(args.folders):
-        several.append(told_of(folder, args.words, args.precision))
+        several.append(sense_report(folder, args.words, args.precision))
         if len(args.folders) > 1:
             print(*[''] * bool(k), several[-1].name, sep='\n')
         print('\n'.join(table(several[-1])), flush=True)
     if args.out is not None:
-        save_figure(plot_parting(several), args.out, args.force)
+        save_figure(plot_reports(several), args.out, args.force)
     return 0

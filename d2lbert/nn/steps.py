@@ -15,6 +15,9 @@ class History:
     losses of the step itself.
     """
 
+    #: Held-out figures by step and lines of a log, which runs add.
+    held_out, log_lines = {}, ()
+
     def __init__(self, losses=('mlm', 'nsp')):
         self.losses = tuple(losses)
         self.columns = ('step', *(f'{name}_loss' for name in losses),

@@ -1,29 +1,40 @@
-"""What goes on inside a net: attention weights, and vectors by layer.
+"""Attention weights, hidden states and mask predictions of a net.
 
-T tokens of a text with the special ones, H hiddens, L blocks, N heads.
+T tokens of a text with its special tokens, H hiddens, L blocks, N heads.
 """
+from typing import Any, NamedTuple
+
 import numpy as onp
 
 from d2lbert.attention import DotProductAttention, keep_attention
 from d2lbert.machine.backend import autograd
 from d2lbert.nn.checks import on_device
+from d2lbert.pretrained.fill_mask import Guess, likeliest, shares_at
+from d2lbert.progress import bar
 from d2lbert.texts.token_rows import pad_rows
 
-#: Tokens of the texts that go through the net together.
+#: Tokens of a batch for which hidden states are computed.
 TOKENS = 1 << 12
+
+#: Tokens of a batch for which masks are filled.
+MASKED_TOKENS = 1 << 13
+
+#: Guesses that are kept for each masked token.
+TOP = 10
 
 
 def attention_of(net, ids, segments=None):
-    """The attention weights of one text: (L, N, T, T) float32, on the host.
+    """The attention weights of one text: (L, N, T, T) float32 in NumPy.
 
-    ids, segments: its T tokens, as lists. Entry l, n, i, j is the weight
-    that head n of block l + 1 gives token j where it works on token i; rows
-    sum to one. The operators in C++ never store them, so each block is
-    called as the page does, with its weights kept (`keep_attention`), one
-    after another: no more than one block's are on the device at a time.
+    ids, segments: lists of the T token ids and their segments. Entry
+    [l, n, i, j] is the weight with which token i attends to token j in head
+    n of block l + 1; rows sum to one. Raises ValueError for a block without
+    exactly one `DotProductAttention`.
     """
     T = len(ids)
     found = []
+    # The fused operators never store the weights, so each block runs with
+    # `keep_attention`, one after another: the device holds one block's
     with autograd.pause():
         X = _embedded(net, [ids], [segments or [0] * T], [T])[0]
         for blk in net.encoder.blks.up_to(-1):
@@ -37,76 +48,138 @@ def attention_of(net, ids, segments=None):
 
 
 def _attention_in(blk):
-    """The one attention of a block, which may be of a class of one's own."""
+    """The only `DotProductAttention` in a block of any class."""
     found = []
     blk.apply(lambda block: isinstance(block, DotProductAttention)
               and found.append(block))
     if len(found) != 1:
         raise ValueError(f'a block of this net ({type(blk).__name__}) has '
-                         f'{len(found)} DotProductAttention in it: only '
-                         'where there is one can its weights be shown')
+                         f'{len(found)} DotProductAttention in it; attention '
+                         'weights can only be shown for blocks with one')
     return found[0]
 
 
-def vectors_by_layer(net, encoded, pad_id=0):
-    """The vectors of many texts, a layer at a time, the embeddings first.
+def clearest_head(weights, special):
+    """(layer, head), from 0, in which words attend to few other words.
 
-    encoded: a list of a tokenizer's `Encoded`. Yields for each of L + 1
-    layers a list of arrays (T, H) float32, one a text, in that order. What
-    `encode(..., layer=l)` gives each text, to rounding, but with every block
-    computed once, and one layer in memory.
+    weights: (L, N, T, T); special: T booleans, true for special tokens. It
+    is the head with the largest sum of squared weights from words to other
+    words, and (0, 0) for a text of one word. Heads that attend to all tokens
+    alike, to special tokens or from each token to itself score low.
     """
-    batches, state = _batches(encoded, pad_id), []
+    words = onp.flatnonzero(~onp.asarray(special))
+    between = weights[:, :, words][:, :, :, words] ** 2
+    between *= 1 - onp.eye(len(words), dtype=between.dtype)
+    scores = between.sum(axis=(2, 3))
+    return tuple(map(int, onp.unravel_index(scores.argmax(), scores.shape)))
+
+
+def vectors_by_layer(net, encoded, pad_id=0):
+    """The hidden states of many texts, one layer at a time.
+
+    encoded: a list of a tokenizer's `Encoded`. Yields L + 1 lists, the
+    embeddings first; each has an array (T, H) float32 for each text, in the
+    order of `encoded`. Layer l equals `encode(..., layer=l)` up to rounding,
+    but each block runs once and one layer is in memory.
+    """
+    batches = _batches(encoded, pad_id)
     if net.encoder.quantized is not None:
-        # It has no blocks to call one by one
+        # A quantized encoder has no blocks that can run one by one
         for layer in range(net.encoder.blks.num_layers + 1):
             with autograd.pause():
-                yield _rows(batches, [
-                    (net.encoder(ids, segments, onp.array(lens), layer), lens)
-                    for _, ids, segments, lens in batches])
+                yield _in_order(batches, [
+                    (net.encoder(batch.ids, batch.segments,
+                                 onp.array(batch.lens), layer), batch.lens)
+                    for batch in batches])
         return
     with autograd.pause():
-        for rows, ids, segments, lens in batches:
-            state.append(_embedded(net, ids, segments, lens))
-    yield _rows(batches, state)
+        state = [_embedded(net, batch.ids, batch.segments, batch.lens)
+                 for batch in batches]
+    yield _in_order(batches, state)
     for layer, blk in enumerate(net.encoder.blks.up_to(-1), 1):
         with autograd.pause():
             state = [(blk(X, lens), lens) for X, lens in state]
             finished = [(net.encoder.finish(X, layer), lens)
                         for X, lens in state]
-        yield _rows(batches, finished)
+        yield _in_order(batches, finished)
 
 
 def _embedded(net, ids, segments, lens):
-    """X (B, T, H) as the first block takes it, and its valid lengths."""
+    """The input X (B, T, H) of the first block, and the valid lengths."""
     X = net.encoder(onp.array(ids, 'int32'), onp.array(segments, 'int32'),
                     None, 0)
     return X, on_device(lens, X.ctx, 'float32')
 
 
+class _Batch(NamedTuple):
+    indices: list       # of its B texts in the list of all
+    ids: Any            # (B, T) int32, padded
+    segments: Any       # (B, T) int32
+    lens: list          # B lengths without padding
+
+
 def _batches(encoded, pad_id):
-    """Texts of like length together: (their places, ids, segments, lens)."""
-    batches, some = [], []
+    """A list of `_Batch`es, each of texts of similar length."""
+    batches, indices = [], []
     for k in sorted(range(len(encoded)), key=lambda k: len(encoded[k].ids)):
-        if some and len(encoded[k].ids) * (len(some) + 1) > TOKENS:
-            batches.append(_padded(encoded, some, pad_id))
-            some = []
-        some.append(k)
-    if some:
-        batches.append(_padded(encoded, some, pad_id))
+        if indices and len(encoded[k].ids) * (len(indices) + 1) > TOKENS:
+            batches.append(_padded(encoded, indices, pad_id))
+            indices = []
+        indices.append(k)
+    if indices:
+        batches.append(_padded(encoded, indices, pad_id))
     return batches
 
 
-def _padded(encoded, some, pad_id):
-    ids = pad_rows([encoded[k].ids for k in some], pad_id)
-    segments = pad_rows([encoded[k].segments for k in some])
-    return some, ids, segments, [len(encoded[k].ids) for k in some]
+def _padded(encoded, indices, pad_id):
+    return _Batch(indices, pad_rows([encoded[k].ids for k in indices], pad_id),
+                  pad_rows([encoded[k].segments for k in indices]),
+                  [len(encoded[k].ids) for k in indices])
 
 
-def _rows(batches, state):
-    """A layer's (T, H) of each text, in the order of the texts."""
+def _in_order(batches, state):
+    """The (T, H) of each text in a layer, in the order of the texts."""
     found = {}
-    for (some, _, _, lens), (X, _) in zip(batches, state):
+    for batch, (X, _) in zip(batches, state):
         X = X.asnumpy()
-        found.update((k, X[b, :lens[b]]) for b, k in enumerate(some))
+        found.update((k, X[b, :batch.lens[b]])
+                     for b, k in enumerate(batch.indices))
     return [found[k] for k in range(len(found))]
+
+
+class MaskGuesses(NamedTuple):
+    """The prediction of a model for one masked token."""
+
+    guesses: Any        # `top` of `Guess`, the most probable first
+    own: Guess          # the token of the text itself
+    rank: int           # of the token itself, 1 for the most probable
+
+
+def guesses_of(net, tokenizer, encoded, top=TOP):
+    """A list with `MaskGuesses` for each token of an `Encoded`.
+
+    Entry t equals the result of `fill_mask` for the text in which only token
+    t is masked; it is None for special tokens.
+    """
+    T, vocabulary = len(encoded.ids), len(tokenizer)
+    words = [t for t in range(T) if encoded.words[t] is not None]
+    found = [None] * T
+    step = max(1, MASKED_TOKENS // T)
+    with bar(len(words), 'guessing', 'tokens', quiet=T < 40) as shown:
+        for first in range(0, len(words), step):
+            masked = onp.array(words[first:first + step])
+            rows = onp.arange(len(masked))
+            ids = onp.tile(onp.array(encoded.ids, 'int32'), (len(masked), 1))
+            ids[rows, masked] = tokenizer.mask_id
+            segments = onp.tile(onp.array(encoded.segments, 'int32'),
+                                (len(masked), 1))
+            shares = shares_at(net, ids, segments, rows, masked)
+            own = onp.array(encoded.ids)[masked]
+            ranks = 1 + (shares[:, :vocabulary] > shares[rows, own][:, None]
+                         ).sum(axis=1)
+            for k, guesses in enumerate(likeliest(shares, tokenizer, top)):
+                found[masked[k]] = MaskGuesses(
+                    guesses, Guess(tokenizer.idx_to_token[own[k]],
+                                   float(shares[k, own[k]])), int(ranks[k]))
+            shown.update(len(masked))
+    return found

@@ -1,4 +1,4 @@
-"""Attention weights as a figure: a panel for each block and head."""
+"""A figure of attention weights, with a panel for each layer and head."""
 import math
 
 from d2lbert.bert import get_tokens_and_segments
@@ -6,38 +6,37 @@ from d2lbert.pictures.activations import attention_of
 from d2lbert.pictures.inputs import short, vocab_of
 from d2lbert.text import special_of
 
-#: Points of a token's label, inches of a panel at least, and of a figure's
-#: side at most.
+#: Font size in points, smallest side of a panel and largest side of a
+#: figure in inches.
 POINTS, PANEL, SIDE = 7, 1.3, 18
 
 
 def plot_attention(net, tokens, tokens_b=None, *, tokenizer=None, vocab=None,
                    layers=None, heads=None, hide_special=False,
                    figsize=None):
-    """A matplotlib figure of what the tokens of a text look at.
+    """Draw the attention weights of a text, a panel for each head.
 
-    tokens: a list of tokens, which the net's own vocabulary (or `vocab`)
-    knows, as for `get_bert_encoding`; or with a tokenizer, as `load_model`
-    gives it, a text. tokens_b: the second of a pair. layers, heads: which
-    ones, counted from 1, lists of them or numbers (all). hide_special:
-    leave out <cls> and <sep>; what they take is not shared out.
+    tokens: a list of tokens in `vocab` (default: the net's vocabulary), as
+    for `get_bert_encoding`; with a tokenizer of `load_model`, a text.
+    tokens_b: the second text of a pair. layers, heads: a number or a list of
+    numbers, counted from 1 (default: all). hide_special: leave out <cls> and
+    <sep>, without rescaling the other weights.
 
-    A row of a panel is the token that looks, a column the one looked at;
-    the darker, the larger the weight, up to the largest that is shown.
-    Where tokens are many, every second,
-    third ... is named, so that names do not overlap.
+    Returns a matplotlib figure. A row of a panel is the token that attends,
+    a column the token that is attended to. All panels share one scale, up to
+    the largest weight shown. In a long text only some tokens have a label.
     """
     from d2lbert.pictures.figures import Picture
-    ids, segments, names, special = _numbered(net, tokens, tokens_b,
-                                              tokenizer, vocab)
+    ids, segments, names, special = _encoded(net, tokens, tokens_b,
+                                             tokenizer, vocab)
     weights = attention_of(net, ids, segments)          # (L, N, T, T)
-    layers = _chosen(layers, weights.shape[0], 'layers')
-    heads = _chosen(heads, weights.shape[1], 'heads')
+    layers = _checked(layers, weights.shape[0], 'layers')
+    heads = _checked(heads, weights.shape[1], 'heads')
     if hide_special:
         kept = [t for t, is_one in enumerate(special) if not is_one]
         if not kept:
-            raise ValueError('the text has special tokens alone: there is '
-                             'nothing to show without them')
+            raise ValueError('the text has only special tokens: without '
+                             'them there is nothing to show')
         weights = weights[:, :, kept][:, :, :, kept]
         names = [names[t] for t in kept]
     height = POINTS * 1.25 / 72         # inches of a line
@@ -52,8 +51,8 @@ def plot_attention(net, tokens, tokens_b=None, *, tokenizer=None, vocab=None,
         side = min((figsize[0] - margin - 0.7) / len(heads),
                    (figsize[1] - margin) / len(layers))
     every = max(1, math.ceil(len(names) * height / max(side, 0.1)))
-    places = list(range(0, len(names), every))
-    labels = [short(names[t]) for t in places]
+    ticks = list(range(0, len(names), every))
+    labels = [short(names[t]) for t in ticks]
     shown = [[weights[layer - 1, head - 1] for head in heads]
              for layer in layers]
     most = max(panel.max() for row in shown for panel in row)
@@ -61,8 +60,8 @@ def plot_attention(net, tokens, tokens_b=None, *, tokenizer=None, vocab=None,
         for ax, head in zip(row, heads):
             image = ax.imshow(weights[layer - 1, head - 1], vmin=0, vmax=most,
                               cmap='Greys', interpolation='nearest')
-            ax.set_xticks(places)
-            ax.set_yticks(places)
+            ax.set_xticks(ticks)
+            ax.set_yticks(ticks)
             ax.tick_params(labelsize=POINTS, length=2, labelleft=head ==
                            heads[0], labelbottom=layer == layers[-1])
             if head == heads[0]:
@@ -79,8 +78,8 @@ def plot_attention(net, tokens, tokens_b=None, *, tokenizer=None, vocab=None,
     return fig
 
 
-def _numbered(net, tokens, tokens_b, tokenizer, vocab):
-    """(ids, segments, names, whether special) of what was given."""
+def _encoded(net, tokens, tokens_b, tokenizer, vocab):
+    """Lists: ids, segments, tokens, and true for each special token."""
     if tokenizer is not None:
         encoded = tokenizer.encode(tokens, tokens_b)
         return (encoded.ids, encoded.segments, encoded.tokens,
@@ -96,15 +95,14 @@ def _numbered(net, tokens, tokens_b, tokenizer, vocab):
             [name in (cls, sep) for name in names])
 
 
-def _chosen(wanted, count, what):
-    """Numbers from 1 to count, as a list."""
+def _checked(wanted, count, name):
+    """A list of numbers from 1 to count; ValueError for others."""
     if wanted is None:
         return list(range(1, count + 1))
     wanted = [wanted] if isinstance(wanted, int) else list(wanted)
     for number in wanted:
         if number not in range(1, count + 1):
-            raise ValueError(f'{what} are counted from 1 to {count}, and one '
-                             f'of those asked for is {number!r}')
+            raise ValueError(f'{name} must be 1 to {count}, not {number!r}')
     if not wanted:
-        raise ValueError(f'{what} names none: give some from 1 to {count}')
+        raise ValueError(f'{name} is empty: give some from 1 to {count}')
     return wanted

@@ -1,6 +1,6 @@
-// Heads: their weights, and pictures of all of them to pick from
+// Heads: their weights, and a grid of small pictures to pick heads from
 
-// The weights of a head of the text, (T, T) in a row; each row sums to one
+// The weights of a head for the current text, (T, T) row by row
 const headCache = new Map();
 
 function headWeights(layer, head) {
@@ -9,7 +9,7 @@ function headWeights(layer, head) {
   const count = text().tokens.length, size = data.bits / 8;
   const bytes = count * count * size;
   const first = (layer * data.heads + head) * bytes;
-  // Four characters are three bytes
+  // Base64: four characters for three bytes
   const from = Math.floor(first / 3), to = Math.ceil((first + bytes) / 3);
   const raw = atob(text().attention.slice(4 * from, 4 * to));
   const skip = first - 3 * from;
@@ -31,8 +31,10 @@ function headWeights(layer, head) {
   return weights;
 }
 
-const pickedHeads = () => [...attention.picked].map((key) =>
-  key.split(',').map(Number)).sort((a, b) => a[0] - b[0] || a[1] - b[1]);
+// The heads [layer, head] that are shown: at first the clearest of the text
+const pickedHeads = () => attention.picked === null ? [text().head]
+  : [...attention.picked].map((one) => one.split(',').map(Number))
+    .sort((a, b) => a[0] - b[0] || a[1] - b[1]);
 
 function meanWeights(heads) {
   if (heads.length === 1) return headWeights(...heads[0]);
@@ -48,21 +50,21 @@ function meanWeights(heads) {
 const headName = ([layer, head]) => 'layer ' + (layer + 1) + ', head ' +
   (head + 1);
 
-// The grid of all layers and heads. press([l, h]): one is pressed;
-// several(wanted): all those for which wanted(l, h) is true
-function headGrid(press, several) {
+// The grid of all layers and heads. It calls press([layer, head]) when a head
+// is pressed, and pickWhere(wanted) for a whole layer, column or grid
+function headGrid(press, pickWhere) {
   const cells = [], buttons = [];
   const rows = [el('tr', null, el('th', null,
     el('button', {type: 'button', 'aria-label': 'all layers and heads',
-      title: 'all', onclick: () => several(() => true)}, '\u2217')),
+      title: 'all', onclick: () => pickWhere(() => true)}, '\u2217')),
   ...Array.from({length: data.heads}, (_, h) => el('th', {scope: 'col'},
     el('button', {type: 'button', 'aria-label': 'head ' + (h + 1) +
-      ' of all layers', onclick: () => several((l, k) => k === h)},
+      ' of all layers', onclick: () => pickWhere((l, k) => k === h)},
     String(h + 1)))))];
   for (let l = 0; l < data.layers; l++) {
     const row = el('tr', null, el('th', {scope: 'row'}, el('button', {type:
       'button', 'aria-label': 'all heads of layer ' + (l + 1), onclick: () =>
-      several((k) => k === l)}, String(l + 1))));
+      pickWhere((k) => k === l)}, String(l + 1))));
     for (let h = 0; h < data.heads; h++) {
       const canvas = el('canvas', {'aria-hidden': 'true'});
       const button = el('button', {type: 'button', class: 'head',
@@ -86,29 +88,29 @@ function headGrid(press, several) {
   return {table, buttons, cells};
 }
 
-// Pictures of all heads, a few at a time so that nobody waits
+// Draw the pictures of all heads, a few at a time so that the page responds
 function drawThumbs(table, cells, count) {
   const draft = page.text;
   let next = 0;
-  function some() {
+  function drawSome() {
     const until = page.printing ? Infinity : performance.now() + 14;
     while (next < cells.length && performance.now() < until) {
       if (draft !== page.text || !table.isConnected) return;
       thumb(...cells[next++], count);
     }
-    if (next < cells.length) setTimeout(some, 0);
+    if (next < cells.length) setTimeout(drawSome, 0);
     else table.dataset.done = 'yes';
   }
-  if (page.printing) some();
-  else setTimeout(some, 0);
+  if (page.printing) drawSome();
+  else setTimeout(drawSome, 0);
 }
 
-// The opacity of a weight, the same for all heads: one that spreads over all
-// tokens is pale, one that looks at a single token is dark. The root keeps
-// small weights visible
+// The opacity of a weight, on one scale for all heads: a head that attends to
+// all tokens is pale, a head that attends to one is dark. The square root
+// keeps small weights visible
 const shade = (weight) => Math.sqrt(Math.min(weight, 1));
 
-// The scale of `shade`, a few weights and how dark they are
+// A legend of `shade`: some weights with their opacity
 function shadeKey() {
   return el('p', {class: 'shades soft'}, 'Weight, for all heads: ',
     [0.01, 0.1, 0.5, 1].map((weight) => el('span', null, el('i', {style:
@@ -116,22 +118,22 @@ function shadeKey() {
       ' %')));
 }
 
-// A head as a small picture
+// Draw a head as a small picture; each pixel is the largest weight in it
 function thumb(layer, head, canvas, count) {
   const weights = headWeights(layer, head), size = Math.min(count, 40);
-  const sums = new Float32Array(size * size);
+  const largest = new Float32Array(size * size);
   for (let i = 0; i < count; i++) {
     const row = Math.floor(i * size / count) * size;
     for (let j = 0; j < count; j++) {
       const at = row + Math.floor(j * size / count);
-      sums[at] = Math.max(sums[at], weights[i * count + j]);
+      largest[at] = Math.max(largest[at], weights[i * count + j]);
     }
   }
   canvas.width = canvas.height = size;
   const pen = canvas.getContext('2d');
   const image = pen.createImageData(size, size);
-  for (let k = 0; k < sums.length; k++) {
-    image.data[4 * k + 3] = Math.round(255 * shade(sums[k]));
+  for (let k = 0; k < largest.length; k++) {
+    image.data[4 * k + 3] = Math.round(255 * shade(largest[k]));
   }
   pen.putImageData(image, 0, 0);
 }

@@ -1,27 +1,139 @@
-// Lines between two columns of tokens
+// The tokens of a text with their attention: two columns joined by lines, or
+// a paragraph in shades. Both views have a box; layout(kept) shows these
+// tokens; mark() highlights the chosen one; paint() draws, and returns a
+// sentence about what is drawn.
 
 const MOST_LINES = 6000;
 
-// Until somebody says otherwise, as many lines as are still to be told apart:
-// the place of the slider
-function suitedFloor(weights, count, kept) {
-  const all = new Float32Array(kept.length ** 2);
-  kept.forEach((i, y) => kept.forEach((j, z) => {
-    all[y * kept.length + z] = weights[i * count + j];
-  }));
-  all.sort();
-  const least = all[Math.max(0, all.length - Math.ceil(2.2 * kept.length))];
-  return Math.floor(100 * Math.sqrt(least || 0));
+// A button for token t that calls on.point, on.leave, on.focus and on.press
+function tokenButton(token, t, count, on, attributes, ...inner) {
+  return el('button', {type: 'button', 'data-token': t,
+    title: readAs(token) && unknownTitle(token),
+    'aria-label': shown(token) + ', token ' + (t + 1) + ' of ' + count,
+    onmouseenter: () => on.point(t), onmouseleave: () => on.leave(),
+    onfocus: () => on.focus(t), onclick: () => on.press(t), ...attributes},
+  ...inner);
 }
 
-// Draw the lines of heads, each [weights, colour], from `least` on; of a
-// token that is active its own alone. Returns how many were drawn, and how
-// many there are.
-function drawLines(canvas, {heads, count, kept, high, active, least, width,
-  left, right}) {
-  const tall = high * kept.length;
+function markButton(button, t, {active, pinned}) {
+  button.classList.toggle('active', t === active);
+  button.classList.toggle('pinned', t === pinned);
+  button.setAttribute('aria-pressed', String(t === pinned));
+}
+
+function twoColumns(tokens, on) {
+  const count = tokens.length, height = count > 40 ? 24 : 28;
+  const canvas = el('canvas', {'aria-hidden': 'true'});
+  const sides = ['left', 'right'].map((side) => tokens.map((token, t) =>
+    tokenButton(token, t, count, on, {class: ['row', token.special &&
+      'special', readAs(token) && 'unknown'].filter(Boolean).join(' '),
+    'data-side': side}, el('bdi', {class: 'name'}, shown(token)),
+    el('span', {class: 'share'}))));
+  const columns = ['from', 'to'].map((name, k) => el('div', {
+    class: 'side ' + (k ? 'right' : 'left'), role: 'group', 'aria-label':
+      k ? 'Tokens that are attended to' : 'Tokens that attend'},
+  el('div', {class: 'head'}, name), sides[k]));
+  const box = el('div', {class: 'pair'}, canvas, columns[0], el('div'),
+    columns[1]);
+  box.style.setProperty('--row', height + 'px');
+  sides.forEach((side) => roving(side));
+
+  function layout(kept) {
+    sides.forEach((side) => side.forEach((row, t) => {
+      row.hidden = !kept.includes(t);
+      row.style.display = row.hidden ? 'none' : '';
+    }));
+  }
+  function mark({active, pinned, mean}) {
+    sides.forEach((side, right) => side.forEach((row, t) => {
+      markButton(row, t, {active, pinned});
+      row.lastChild.textContent = active === null ? '' : wholePercent(right
+        ? mean[active * count + t] : mean[t * count + active]);
+    }));
+  }
+  function paint({layers, kept, active, least}) {
+    const [drawn, passed] = drawLines(canvas, {layers, count, kept, height,
+      active, least, width: box.clientWidth,
+      left: columns[0].offsetWidth + 2,
+      right: box.clientWidth - columns[1].offsetWidth - 2});
+    if (active !== null) {
+      return counted(drawn) + ' lines from or to ' + shown(tokens[active]) +
+        ', of at least ' + percent(least);
+    }
+    const of = layers.length > 1 ? ' lines of ' + layers.length + ' heads'
+      : ' lines';
+    return drawn < passed
+      ? counted(drawn) + ' strongest of ' + counted(passed) + of
+      : counted(drawn) + ' of ' + counted(layers.length * kept.length ** 2) +
+        of;
+  }
+  return {box, layout, mark, paint};
+}
+
+// A long text as a paragraph; tokens with more attention have a stronger shade
+function shadedText(tokens, on) {
+  const count = tokens.length;
+  const buttons = tokens.map((token, t) => tokenButton(token, t, count, on,
+    {dir: 'auto', class: readAs(token) ? 'unknown' : null},
+    el('span', null, shown(token))));
+  const box = el('div', {class: 'flow shaded', role: 'group', 'aria-label':
+    'Tokens of the text, shaded by attention'}, buttons);
+  roving(buttons);
+
+  function layout(kept) {
+    buttons.forEach((button, t) => {
+      button.hidden = !kept.includes(t);
+      button.style.display = button.hidden ? 'none' : '';
+    });
+  }
+  function mark({active, pinned, mean, kept}) {
+    const weightOf = (k) => active === null
+      ? kept.reduce((sum, i) => sum + mean[i * count + k], 0) / kept.length
+      : mean[active * count + k];
+    const weights = new Map(kept.map((k) => [k, weightOf(k)]));
+    const most = Math.max(...weights.values()) || 1;
+    buttons.forEach((button, t) => {
+      markButton(button, t, {active, pinned});
+      button.style.setProperty('--share', ((weights.get(t) || 0) / most)
+        .toFixed(3));
+    });
+  }
+  function paint({active}) {
+    return active === null
+      ? 'Stronger shades: tokens that get more attention from all tokens.'
+      : 'Stronger shades: tokens to which \u201c' + shown(tokens[active]) +
+        '\u201d attends more.';
+  }
+  return {box, layout, mark, paint};
+}
+
+// A position of the slider at which about two lines a token are drawn, so
+// that the eye can follow them. Heads that attend alike to all tokens have no
+// such position: all of their lines pass, or none does
+function clearFloor(layers, count, kept) {
+  const all = new Float32Array(layers.length * kept.length ** 2);
+  let next = 0;
+  for (const weights of layers) {
+    for (const i of kept) {
+      for (const j of kept) all[next++] = weights[i * count + j];
+    }
+  }
+  all.sort();
+  const least = all[Math.max(0, all.length - Math.ceil(2.2 * kept.length))];
+  const position = Math.ceil(1000 * Math.sqrt(least || 0)) / 10;
+  // Rounding up must not lose the largest weights
+  return (position / 100) ** 2 <= all[all.length - 1] ? position
+    : position - 0.1;
+}
+
+// Draw lines from the weights of each layer, [weights, colour], that are at
+// least `least`; with an active token its lines alone. Returns how many were
+// drawn and how many there are.
+function drawLines(canvas, {layers, count, kept, height, active, least,
+  width, left, right}) {
+  const tall = height * kept.length;
   if (!width || !tall) return [0, 0];
-  // No browser has a canvas of any size
+  // Browsers limit the size of a canvas
   const scale = Math.min(devicePixelRatio || 1, 16000 / tall,
     Math.sqrt(12e6 / (width * tall)));
   canvas.width = Math.round(width * scale);
@@ -32,10 +144,10 @@ function drawLines(canvas, {heads, count, kept, high, active, least, width,
   pen.setTransform(scale, 0, 0, scale, 0, 0);
   const bend = (right - left) / 2, into = colour('in');
   let drawn = 0, passed = 0;
-  heads.forEach(([weights, ink], at) => {
-    // Those of several heads lie beside each other
-    const shift = (at - (heads.length - 1) / 2) * Math.min(2.2, 14 /
-      heads.length);
+  layers.forEach(([weights, ink], at) => {
+    // Lines of several heads run side by side
+    const shift = (at - (layers.length - 1) / 2) * Math.min(2.2, 14 /
+      layers.length);
     const found = [];
     kept.forEach((i, y) => kept.forEach((j, z) => {
       const weight = weights[i * count + j];
@@ -44,7 +156,7 @@ function drawLines(canvas, {heads, count, kept, high, active, least, width,
     }));
     passed += found.length;
     pen.setLineDash(DASHES[at % 4]);
-    const most = Math.floor(MOST_LINES / heads.length);
+    const most = Math.floor(MOST_LINES / layers.length);
     if (found.length > most) {
       found.sort((a, b) => b[0] - a[0]);
       found.length = most;
@@ -54,7 +166,8 @@ function drawLines(canvas, {heads, count, kept, high, active, least, width,
       pen.strokeStyle = active === null || i === active ? ink : into;
       pen.globalAlpha = 0.12 + 0.88 * shade(weight);
       pen.lineWidth = 0.6 + 3.4 * weight;
-      const from = (y + 0.5) * high + shift, to = (z + 0.5) * high + shift;
+      const from = (y + 0.5) * height + shift;
+      const to = (z + 0.5) * height + shift;
       pen.beginPath();
       pen.moveTo(left, from);
       pen.bezierCurveTo(left + bend, from, right - bend, to, right, to);

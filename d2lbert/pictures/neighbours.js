@@ -1,14 +1,15 @@
-// Neighbours: the nearest tokens of a text that the model has read
+// Neighbours: the nearest tokens in a sample of sentences
 
 const nearby = {layer: null, token: null, same: 'kind'};
 
-// A sentence with what is meant marked, and not more than can be read
+// A part of a sentence, with at most `most` characters on either side of the
+// marked ones
 function inContext(sentence, begin, end, most) {
   const all = characters(sentence);
   const blank = (k) => !all[k].trim();
   let first = Math.max(0, begin - most), last = Math.min(all.length,
     end + most);
-  // Between words, where there are some
+  // Cut between words if there is a blank
   for (let k = first; first && k < begin; k++) {
     if (blank(k)) { first = k; break; }
   }
@@ -38,15 +39,15 @@ function drawNeighbours(panel) {
     const name = shown(one.tokens[token]);
     heading.textContent = 'Nearest to ' + name + ', ' + (nearby.layer
       ? 'layer ' + nearby.layer : 'embeddings');
-    clear(list, rows.length ? rows.map(([place, cosine]) => {
-      const [sentence, begin, end] = data.sample.places[place];
+    clear(list, rows.length ? rows.map(([index, cosine]) => {
+      const [sentence, begin, end] = data.sample.tokens[index];
       return el('li', {'data-value': cosine}, el('span', {class: 'text',
         dir: 'auto'}, inContext(data.sample.sentences[sentence], begin, end,
         70)), el('span', {class: 'value'}, cosine.toFixed(4)));
     }) : el('li', null, 'The sample has no other ' + name + '.'));
     if (aloud) {
-      say(heading.textContent + ': ' + rows.slice(0, 3).map(([place]) => {
-        const [sentence, begin, end] = data.sample.places[place];
+      announce(heading.textContent + ': ' + rows.slice(0, 3).map(([index]) => {
+        const [sentence, begin, end] = data.sample.tokens[index];
         return characters(data.sample.sentences[sentence]).slice(
           Math.max(0, begin - 25), end + 25).join('');
       }).join('; '));
@@ -57,25 +58,26 @@ function drawNeighbours(panel) {
     token = t;
     show(true);
   });
-  panel.append(el('p', {class: 'hint'}, 'The tokens whose vectors point ' +
-    'most nearly the same way, among ' + counted(data.sample.count) +
-    ' sentences of ' + data.sample.name + ', and the cosine with each: 1 is ' +
-    'the same direction.'), box,
+  panel.append(el('p', {class: 'hint'}, 'The tokens with the most ' +
+    'similar vectors in ' + counted(data.sample.count) + ' sentences of ' +
+    data.sample.name + '. The number is the cosine similarity; 1 is the ' +
+    'same direction.'), box,
   el('div', {class: 'controls'},
     layerSlider('near-layer', nearby.layer, (layer) => {
       nearby.layer = layer;
       show();
     }),
     radios('same', 'Among', [['kind', 'all tokens'], ['same', 'the same ' +
-      'one alone']], nearby.same, (value) => {
+      'token']], nearby.same, (value) => {
       nearby.same = value;
       show(true);
     })),
   el('div', {class: 'card'}, heading, list));
   const before = byId('live').textContent;
   press(token);
-  say(before);
+  announce(before);
   return null;
 }
 
-addTab('neighbours', 'Neighbours', drawNeighbours, true);
+addTab({key: 'neighbours', title: 'Neighbours', draw: drawNeighbours,
+  perText: true});

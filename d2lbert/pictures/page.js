@@ -1,8 +1,7 @@
 const data = JSON.parse(document.getElementById('data').textContent);
 const page = {text: 0, tab: null, printing: false};
 
-// An element, by its name, its attributes and what is in it. Strings become
-// text and nothing else.
+// Make an element. Strings in it become text, never markup.
 function el(name, attributes, ...inner) {
   const svg = ['svg', 'path', 'circle', 'rect', 'line', 'text', 'g', 'title',
     'polygon', 'polyline'].includes(name);
@@ -22,7 +21,8 @@ const byId = (id) => document.getElementById(id);
 const clear = (node, ...inner) =>
   node.replaceChildren(...inner.flat(Infinity));
 const counted = (number) => number.toLocaleString('en');
-const say = (text) => { byId('live').textContent = text; };
+// Let screen readers read a text aloud
+const announce = (text) => { byId('live').textContent = text; };
 
 function percent(share) {
   const value = 100 * share;
@@ -34,10 +34,10 @@ function percent(share) {
   return value > 0 ? 'almost 0 %' : '0 %';
 }
 
-const brief = (share) => share >= 0.0095
+const wholePercent = (share) => share >= 0.0095
   ? Math.round(100 * share) + ' %' : share > 0 ? '< 1 %' : '0 %';
 
-// Python counts characters, JavaScript halves of some of them
+// As Python counts characters; JavaScript counts UTF-16 code units
 function characters(text) { return Array.from(text); }
 
 // Tokens
@@ -48,18 +48,20 @@ function shown(token) {
     ? '##' + token.written : token.written;
 }
 
-// What the model reads another token for
+// The token that the model reads in place of an unknown word, or null
 function readAs(token) {
   return !token.special && unknown.has(token.token) &&
     token.written !== token.token ? token.token : null;
 }
 const unknown = new Set(['<unk>', '[UNK]']);
+const unknownTitle = (token) => 'not in the vocabulary: read as ' +
+  readAs(token);
 
 const text = () => data.texts[page.text];
 const wholeText = (one) => one.pair === null ? one.text
   : one.text + ' | ' + one.pair;
 
-// Lines that are told apart without their colours, too
+// Dashes, so that lines also differ without colours
 const DASHES = [[], [7, 4], [2, 4], [9, 3, 2, 3]];
 
 function key(shade, k, width) {
@@ -68,7 +70,7 @@ function key(shade, k, width) {
     'stroke-dasharray': DASHES[k % 4].join(' ')}));
 }
 
-// Let arrow keys move the focus among items, of which one is reached by Tab
+// Let arrow keys move the focus among items; Tab stops at one of them
 function roving(items, columns) {
   let at = Math.max(0, items.findIndex((one) => one.tabIndex === 0));
   items.forEach((one, k) => { one.tabIndex = k === at ? 0 : -1; });
@@ -97,7 +99,7 @@ function roving(items, columns) {
   });
 }
 
-// The tokens of a text as buttons; chosen(t) when one is pressed
+// The tokens of a text as buttons; calls chosen(t) when one is pressed
 function flow(label, allowed, chosen) {
   const one = text();
   const buttons = one.tokens.map((token, t) => {
@@ -106,8 +108,7 @@ function flow(label, allowed, chosen) {
       'aria-pressed': off ? null : 'false',
       'aria-disabled': off ? 'true' : null,
       class: readAs(token) ? 'unknown' : null,
-      title: readAs(token) && 'not in the vocabulary: read as ' +
-        readAs(token), onclick: off ? null : () => press(t)}, shown(token));
+      title: readAs(token) && unknownTitle(token), onclick: off ? null : () => press(t)}, shown(token));
   });
   const press = (t) => {
     buttons.forEach((button, k) => {
@@ -127,12 +128,12 @@ function flow(label, allowed, chosen) {
   return {box, buttons, press};
 }
 
-// Bars: a name, how long, what it says
+// Bars, each a row {name, label, length from 0 to 1, value, own}
 function bars(rows, className) {
   return el('ol', {class: 'bars ' + (className || '')}, rows.map((row) =>
     el('li', {class: row.own ? 'own' : null, 'data-value': row.value},
       el('span', {class: 'name', dir: 'auto', title: row.name}, row.name),
-      el('span', {class: 'value'}, row.said),
+      el('span', {class: 'value'}, row.label),
       el('span', {class: 'bar', 'aria-hidden': 'true'}, (() => {
         const bar = el('span');
         bar.style.width = (100 * row.length) + '%';
@@ -156,20 +157,21 @@ function layerSlider(id, value, moved) {
     output);
 }
 
-function radios(name, label, choices, value, moved) {
+function radios(group, label, choices, value, moved) {
   return el('fieldset', null, el('legend', null, label),
-    choices.map(([key, said]) => el('label', {class: 'choice'},
-      el('input', {type: 'radio', name, value: key, checked: key === value,
-        onchange: () => moved(key)}), said)));
+    choices.map(([key, name]) => el('label', {class: 'choice'},
+      el('input', {type: 'radio', name: group, value: key,
+        checked: key === value, onchange: () => moved(key)}), name)));
 }
 
-// Tabs: each makes its panel when it is first opened, and anew for another
-// text
+// Tabs. draw(panel) fills the panel when the tab is first opened, and again
+// for another text if perText; it returns a function that redraws, or null.
+// missing() returns why there is nothing to show, or null.
 
 const tabs = [];
 
-function addTab(key, title, draw, ofText) {
-  tabs.push({key, title, draw, ofText, stale: true});
+function addTab({key, title, draw, perText = false, missing = () => null}) {
+  tabs.push({key, title, draw, perText, reason: missing(), stale: true});
 }
 
 function open(key, focus) {
@@ -182,24 +184,27 @@ function open(key, focus) {
     if (on) {
       if (focus) tab.button.focus();
       tab.button.scrollIntoView({block: 'nearest', inline: 'nearest'});
-      fresh(tab);
-      if (tab.shown) tab.shown();
+      fill(tab);
+      if (tab.redraw) tab.redraw();
     }
   }
 }
 
-function fresh(tab) {
+function fill(tab) {
   if (!tab.stale) return;
   tab.stale = false;
   clear(tab.panel, el('h2', {class: 'printed'}, tab.title));
-  tab.shown = tab.draw(tab.panel) || null;
+  if (tab.reason === null) tab.redraw = tab.draw(tab.panel) || null;
+  else tab.panel.append(el('p', {class: 'note'}, tab.reason));
 }
 
 function makeTabs() {
   for (const tab of tabs) {
     tab.button = el('button', {type: 'button', role: 'tab', id: 'tab-' +
-      tab.key, 'aria-controls': 'panel-' + tab.key, onclick: () =>
-      open(tab.key)}, tab.title);
+      tab.key, 'aria-controls': 'panel-' + tab.key, title: tab.reason,
+    class: tab.reason === null ? null : 'empty', onclick: () =>
+      open(tab.key)}, tab.title, tab.reason === null ? null
+      : el('small', null, ' (none)'));
     tab.panel = el('section', {role: 'tabpanel', id: 'panel-' + tab.key,
       'aria-labelledby': 'tab-' + tab.key, tabindex: 0});
     tab.panel.hidden = true;
@@ -233,9 +238,15 @@ function setTheme(choice) {
 
 function redraw() {
   for (const tab of tabs) {
-    if (tab.shown && !tab.stale && !tab.panel.hidden) tab.shown();
+    if (tab.redraw && !tab.stale && !tab.panel.hidden) tab.redraw();
   }
 }
+
+// Shade k of the colours of several lines or marks
+const shadeOf = (k) => {
+  const shades = SHADES[document.documentElement.dataset.theme];
+  return shades[k % shades.length];
+};
 
 const colour = (name) => getComputedStyle(document.documentElement)
   .getPropertyValue('--' + name).trim();
@@ -259,8 +270,8 @@ function makeTheme() {
     page.printing = true;
     for (const tab of tabs) {
       tab.panel.hidden = false;
-      fresh(tab);
-      if (tab.shown) tab.shown();
+      fill(tab);
+      if (tab.redraw) tab.redraw();
     }
   });
   addEventListener('afterprint', () => {
@@ -282,13 +293,13 @@ function makeHead() {
     counted(data.tokens) + ' tokens in the vocabulary',
     counted(data.parameters) + ' parameters'].join(' \u00b7 ');
   byId('made').textContent = 'Made by d2lbert ' + data.version +
-    '. Everything shown is in this file.';
-  const says = el('div', {id: 'says'});
+    '. This file holds everything that it shows.';
+  const prediction = el('div', {id: 'says'});
   const paper = el('span', {class: 'paper', dir: 'auto'});
-  const saySays = () => {
+  const showText = () => {
     paper.textContent = wholeText(text());
-    clear(says, text().says ? el('p', {dir: 'auto'}, 'It says: ' +
-      text().says.slice(0, 60).map(([name, value]) => name + ' ' +
+    clear(prediction, text().prediction ? el('p', {dir: 'auto'},
+      'Prediction: ' + text().prediction.slice(0, 60).map(([name, value]) => name + ' ' +
         (typeof value === 'number' ? percent(value) : value))
         .join(' \u00b7 ')) : []);
   };
@@ -296,14 +307,14 @@ function makeHead() {
     byId('chooser').append(el('label', {for: 'text'}, 'Text'),
       el('select', {id: 'text', dir: 'auto', onchange: (event) => {
         page.text = +event.target.value;
-        tabs.forEach((tab) => { tab.stale = tab.stale || tab.ofText; });
-        saySays();
+        tabs.forEach((tab) => { tab.stale = tab.stale || tab.perText; });
+        showText();
         open(page.tab);
       }}, data.texts.map((one, k) => el('option', {value: k},
         wholeText(one)))), paper);
   } else {
     byId('chooser').append(el('span', {dir: 'auto'}, wholeText(text())));
   }
-  byId('chooser').append(says);
-  saySays();
+  byId('chooser').append(prediction);
+  showText();
 }

@@ -1,4 +1,4 @@
-"""One HTML file that holds what it shows: markup, style, program, data."""
+"""One HTML file with all that it shows: markup, style, program, data."""
 import base64
 import hashlib
 import html
@@ -10,35 +10,34 @@ import numpy as onp
 
 from d2lbert.machine.files import write_text
 
-#: The parts of the page, in the order in which they are joined.
+#: The files of the page, in the order in which they are joined.
 STYLES = 'page.css',
 PROGRAMS = ('page.js', 'heads.js', 'lines.js', 'attention.js', 'masks.js',
             'neighbours.js', 'senses.js', 'training.js')
 
-#: Weights of a page that are kept in 16 bits each; of more, in 8.
+#: Pages of at most this many weights store 16 bits each, others 8.
 FINE = 300_000
 
-#: Weights of a page at most: base size and 512 tokens.
+#: Weights of a page at most; BERT base has 38 million for 512 tokens.
 MOST = 40_000_000
 
-#: What a script of JSON may not hold as it is: it would end there, or
-#: begin a comment.
+#: Characters that could end the script with the JSON, or begin a comment.
 _ESCAPES = {ord(c): f'\\u{ord(c):04x}' for c in '<>&\u2028\u2029'}
 
 
 class Page:
     """A page that shows what a model learnt.
 
-    html: its text. In a notebook it is shown as the outcome of a cell.
+    html: its text. A notebook shows it as the result of a cell.
     """
 
     def __init__(self, data):
-        self.html = joined(data)
+        self.html = render(data)
 
     def save(self, path, force=False):
-        """Write the page as a file, whole or not at all.
+        """Write the page to a file, which is complete or not there at all.
 
-        Raises FileExistsError where there is one, unless `force`.
+        Raises FileExistsError if the file exists, unless `force`.
         """
         path = Path(path)
         if path.is_file() and not force:
@@ -56,8 +55,8 @@ class Page:
         return f'<Page of {len(self.html):,} characters: save(path) writes it>'
 
 
-def joined(data):
-    """The text of the page that shows `data`, which JSON can hold."""
+def render(data):
+    """The HTML of the page for `data`, as `show.page_data` returns it."""
     here = Path(__file__).resolve().parent
 
     def read(name):
@@ -65,40 +64,42 @@ def joined(data):
     program = "'use strict';\n" + '\n'.join(map(read, PROGRAMS))
     digest = base64.b64encode(hashlib.sha256(program.encode()).digest())
     parts = dict(title=html.escape(data['title']), program=program,
-                 style='\n'.join(map(read, STYLES)), data=escaped(data),
+                 style='\n'.join(map(read, STYLES)), data=escape_json(data),
                  digest=digest.decode())
-    # In one go: what is put in is never looked at again
+    # In one pass, so that {{…}} in the data stays as it is
     return re.sub(r'\{\{(\w+)\}\}', lambda match: parts[match.group(1)],
                   read('page.html'))
 
 
-def escaped(data):
-    """JSON that may stand in a script of HTML, whatever its strings are."""
-    text = json.dumps(_readable(data), ensure_ascii=False,
+def escape_json(data):
+    """JSON that is safe inside a script of HTML, for any strings in it."""
+    text = json.dumps(_encodable(data), ensure_ascii=False,
                       separators=(',', ':'), allow_nan=False)
     return text.translate(_ESCAPES)
 
 
-def _readable(data):
-    """The same with each string as UTF-8 can have it: names of files may be
-    no text."""
+def _encodable(data):
+    """The data with strings that UTF-8 can encode.
+
+    Names of files may contain surrogates, which it cannot.
+    """
     if isinstance(data, str):
         return data.encode('utf-8', 'backslashreplace').decode()
     if isinstance(data, dict):
-        return {_readable(key): _readable(value)
+        return {_encodable(key): _encodable(value)
                 for key, value in data.items()}
     if isinstance(data, (list, tuple)):
-        return [_readable(value) for value in data]
+        return [_encodable(value) for value in data]
     return data
 
 
-def packed(weights, bits):
-    """Attention weights (..., T, T) as base64 of whole numbers.
+def quantize(weights, bits):
+    """Attention weights (..., T, T), quantized, as base64.
 
-    Their square roots, which leave small ones room, with the largest of each
-    row as the largest number of so many bits. A weight is the share of its
-    number's square in those of its row, so that rows sum to one again. 16
-    bits are little-endian.
+    A number is the square root of its weight, which keeps small weights
+    apart, scaled so that the largest of a row is 2 ** bits - 1. To read a
+    row, square its numbers and divide them by their sum. Numbers are
+    unsigned, little-endian, of 8 or 16 bits.
     """
     most = weights.max(axis=-1, keepdims=True)
     top = (1 << bits) - 1

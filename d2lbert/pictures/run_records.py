@@ -1,4 +1,4 @@
-"""What a run left of its training, and a figure of it."""
+"""The recorded history of a run, and a figure of it."""
 import csv
 import math
 import os
@@ -6,52 +6,52 @@ from pathlib import Path
 from typing import NamedTuple
 
 from d2lbert.machine.files import read_json
+from d2lbert.nn.steps import History
 from d2lbert.progress import POINT
 from d2lbert.training.load import is_run
 from d2lbert.training.saved_runs import RunError
 
-#: Of lines of several runs: dashes and shades that also differ in grey.
+#: Styles of several lines; they also differ in black and white.
 STYLES = (dict(linestyle='-', color='#1f3a5f'),
           dict(linestyle='--', color='#c1620a'),
           dict(linestyle='-.', color='#5c8a3a'),
           dict(linestyle=':', color='#8a4f9e'))
 
 
-#: Losses that are all nats for a token: what several runs have of these is
-#: drawn in one panel.
+#: Losses in nats a token, which share a panel when several runs are drawn.
 TOKEN_LOSSES = 'mlm', 'clm', 'denoise'
 
 
-class Record(NamedTuple):
+class RunRecord(NamedTuple):
     """The history of a run; a column is a pair of lists, steps and values."""
 
     name: str
-    losses: dict        # {name: (column of each step's, of means since 1)}
+    losses: dict        # {name: (column of steps, column of running means)}
     held_out: dict      # {name of a figure: column}
-    config: dict        # config.json; {} of a history in memory
+    config: dict        # config.json; {} for a `History`
     log: str            # log.txt, or ''
 
 
 def read_record(run):
-    """The `Record` of a run folder, finished or not, or of a `History`.
+    """The `RunRecord` of a run folder, finished or not, or of a `History`.
 
-    Raises `RunError`, a ValueError, where there is no history.
+    Raises `RunError`, a ValueError, for a folder without a history.
     """
-    if hasattr(run, 'columns') and hasattr(run, 'losses'):
+    if isinstance(run, History):
         rows = [dict(zip(run.columns, row)) for row in zip(
             *(getattr(run, name) for name in run.columns))]
-        for step, figures in getattr(run, 'held_out', {}).items():
+        for step, figures in run.held_out.items():
             rows.append(dict(step=step, **{
                 f'held_out_{name}': value
                 for name, value in figures._asdict().items()}))
-        return _record('', rows, {}, ''.join(getattr(run, 'log_lines', ())))
+        return _record('', rows, {}, ''.join(run.log_lines))
     folder = Path(run)
     path = folder / 'losses.csv'
     if not path.is_file():
-        what = ('has no history: it was imported, or lost its losses.csv'
-                if is_run(folder) else 'is no folder of a run')
-        raise RunError(f'{folder} {what}; name one that d2lbert pretrain or '
-                       'finetune left')
+        problem = ('has no history: it was imported, or its losses.csv is '
+                   'lost' if is_run(folder) else 'is not a run folder')
+        raise RunError(f'{folder} {problem}; name a folder that d2lbert '
+                       'pretrain or finetune wrote')
     try:
         with open(path, encoding='utf-8', newline='') as file:
             rows = [{name: _number(name, value) for name, value
@@ -65,7 +65,7 @@ def read_record(run):
 
 
 def name_of(folder):
-    """The last part of a folder's path, whatever stands for it."""
+    """The last part of a folder's absolute path."""
     return os.path.basename(os.path.abspath(folder)) or str(folder)
 
 
@@ -79,6 +79,7 @@ def _text(folder):
 
 
 def _record(name, rows, config, log):
+    """The `RunRecord` of rows, {column: value}; it leaves out NaN."""
     columns = {}
     for row in rows:
         for column, value in row.items():
@@ -94,24 +95,25 @@ def _record(name, rows, config, log):
               for column, found in columns.items()
               if column.endswith('_loss')
               and not column.startswith('held_out_')}
-    return Record(name, losses, held_out, config, log)
+    return RunRecord(name, losses, held_out, config, log)
 
 
 def plot_history(run, *others, figsize=None):
-    """A matplotlib figure of how a run learnt, or several beside each other.
+    """Draw the losses and accuracies of one run, or of several, over steps.
 
-    run, others: run folders, finished or not, or what `train_bert` returned.
-    A panel for each loss, with its mean since step 1, as the book draws it,
-    each step's own, and held-out ones where there are some; and one for
-    held-out accuracies. Losses of masked, next and restored tokens share a
-    panel. Raises `RunError` for a run without a logged step.
+    run, others: run folders, finished or not, or results of `train_bert`.
+    The matplotlib figure has a panel for each loss and one for held-out
+    accuracies; losses of masked, next and restored tokens share a panel. A
+    loss is drawn as its mean since step 1, as in the book, and held out if
+    the run evaluated it; for a single run also at each step. Raises
+    `RunError` for a run without a logged step.
     """
     from d2lbert.pictures.figures import Picture
     records = [read_record(one) for one in (run, *others)]
     for one, record in zip((run, *others), records):
         if not record.losses:
             raise RunError(f'{one} has no step in its history yet: leave it '
-                           'out until its first log entry')
+                           'out until it has logged one')
     names = list(dict.fromkeys(
         name for record in records for name in record.losses))
     rates = list(dict.fromkeys(
@@ -119,7 +121,7 @@ def plot_history(run, *others, figsize=None):
         if 'accuracy' in name))
     panels = _panels(names)
     count = len(panels) + bool(rates)
-    fig = Picture(figsize=figsize or (4.6 * count, 3.4), layout='constrained')
+    fig = Picture(figsize=figsize or (4.6 * count, 3.7), layout='constrained')
     axes = fig.subplots(1, count, squeeze=False)[0]
     for ax, together in zip(axes, panels):
         for k, record in enumerate(records):
@@ -139,16 +141,21 @@ def plot_history(run, *others, figsize=None):
                         label=_labelled(record, name.replace('_', ' '),
                                         len(records) > 1))
         axes[-1].set(xlabel='step', ylabel='share', title='held-out accuracy')
+    longest = max(len(name) for ax in axes for name
+                  in ax.get_legend_handles_labels()[1])
+    columns = 2 if longest <= 25 else 1     # as wide as a panel
     for ax in axes:
         ax.grid(alpha=0.3)
         ax.locator_params(nbins=5)
         ax.locator_params('x', integer=True)
-        ax.legend(fontsize=8)
+        # Below the panel, where it covers no curve
+        ax.legend(fontsize=8, loc='upper left', bbox_to_anchor=(0, -0.2),
+                  ncol=columns, frameon=False, borderaxespad=0)
     return fig
 
 
 def _panels(names):
-    """The names of losses, those that share a panel in one list."""
+    """Lists of losses, one for each panel."""
     shared = [name for name in names if name in TOKEN_LOSSES]
     return [shared if name in shared else [name] for name in names
             if name not in shared[1:]]
@@ -164,7 +171,7 @@ def _plot_loss(ax, record, name, k, several, before=''):
     own, mean = record.losses[name]
     style = STYLES[k % len(STYLES)]
     if not several:
-        ax.plot(*own, color='#9a9a9a', linewidth=0.8, label="each step's",
+        ax.plot(*own, color='#9a9a9a', linewidth=0.8, label='each step',
                 **_point(own))
     if mean[0]:
         ax.plot(*mean, **style, label=_labelled(
@@ -176,11 +183,11 @@ def _plot_loss(ax, record, name, k, several, before=''):
 
 
 def _point(column):
-    """How to draw a column with a single point, which no line shows."""
+    """Options that make a column with one point visible."""
     return POINT if len(column[0]) == 1 else {}
 
 
-def _labelled(record, what, several):
-    return f'{record.name or "this"}: {what}' if several else what
+def _labelled(record, name, several):
+    return f'{record.name or "this"}: {name}' if several else name
 
 

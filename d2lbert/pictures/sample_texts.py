@@ -1,6 +1,6 @@
-"""Sentences in which the words of a text are looked for: the sample.
+"""The sample: sentences in which neighbours and uses of words are found.
 
-That of a run comes from the text it was trained on; that of any other model
+The sample of a run comes from its training text. For other models it comes
 from a file, or from the corpus that comes with the package.
 """
 import collections
@@ -18,31 +18,31 @@ from d2lbert.texts import text_sources
 from d2lbert.texts.words import STOP
 from d2lbert.training.saved_runs import read_config
 
-#: Sentences from all over a text, and for each word asked for.
+#: Sentences in a sample at most: from the whole text, and for each word.
 SENTENCES, OF_A_WORD = 250, 20
 
-#: How much of a text is looked at, in characters, and how long a sentence
-#: may be, in words.
+#: Characters of a text that are read, and words in a sentence, at most.
 CHARS, WORDS = 1 << 24, 48
 
-#: Where a sentence ends in text as people write it.
+#: The end of a sentence in raw text.
 _END = re.compile(r'(?<=[.!?\u3002\uff01\uff1f])\s+')
 
+#: The label in senses.tsv for a use with neither sense of its word.
+OTHER = 'other'
 
-#: What senses.tsv says of a use that has neither sense of its word, and
-#: the forms in it that no rule leads back to their words.
-OTHER, IRREGULAR = 'other', {'mice': 'mouse'}
+#: Forms in senses.tsv whose base form no rule of `_base` gives.
+IRREGULAR = {'mice': 'mouse'}
 
 
 class Sample(NamedTuple):
-    """Sentences, and what they are called."""
+    """Sentences and the name of their source."""
 
     name: str
     sentences: list
 
 
 class Use(NamedTuple):
-    """A use of a word in a sentence, and its sense, where one is noted."""
+    """A use of a word in a sentence, and its sense if that is labelled."""
 
     sentence: str
     begin: int      # in characters
@@ -50,11 +50,11 @@ class Use(NamedTuple):
     sense: Optional[str] = None
 
 
-def of_run(folder):
-    """The sample of the text that the run in `folder` was trained on.
+def sample_of_run(folder):
+    """The `Sample` of the training text of the run in `folder`.
 
-    Where it is not on this machine any more, a line on standard error says
-    so, and the sample is that of the package.
+    If that text is no longer on this machine, this prints a warning and
+    returns the sample corpus of the package.
     """
     training = dict(read_config(Path(folder)).get('training', {}))
     corpus = training.get('corpus')
@@ -65,35 +65,38 @@ def of_run(folder):
                 found, 'wikitext-2', hub.TRAIN_FILE)) if path.is_file()][:1]
         name = 'WikiText-2'
     elif corpus in (None, 'sample'):
-        return bundled()
+        return bundled_sample()
     else:
         paths = [corpus] if isinstance(corpus, str) else list(corpus)
         name = ', '.join(Path(path).name for path in paths)
-    # Standard input and pipes are not here any more
+    # Standard input and pipes cannot be read again
     if not paths or not all(
             path.is_file() or path.is_dir() for path in (
                 Path(path).expanduser() for path in paths)):
-        warn(f'the text of {folder} is not here any more ({corpus}): '
-             'neighbours are from the sample corpus')
-        return bundled()
+        warn(f'the text of {folder} ({corpus}) is no longer on this '
+             'machine: neighbours come from the sample corpus')
+        return bundled_sample()
     return Sample(name, sentences_of(text_sources.sources(
         paths, training.get('text_field'))))
 
 
-def bundled():
-    """The sample corpus that comes with the package."""
+def bundled_sample():
+    """The `Sample` of the corpus that comes with the package."""
     return Sample('the sample corpus',
                   sentences_of([hub.sample_dir() / hub.TRAIN_FILE]))
 
 
-def of_file(path, text_field=None):
-    """The lines of a file, each a text; ValueError names what is wrong."""
+def sample_of_file(path, text_field=None):
+    """The `Sample` with the lines of a file; ValueError if one is invalid.
+
+    text_field: the field of JSON lines that holds the text.
+    """
     lines = text_sources.Lines(path, text_field, skip_empty=True, twice=False)
     return Sample(Path(path).name, [line.text for line in lines])
 
 
 def sentences_of(paths):
-    """The sentences at the beginning of text files, CHARS in all."""
+    """The sentences in the first CHARS characters of some text files."""
     found, left = [], CHARS
     for path in paths:
         for paragraphs in paragraphs_of(path, lambda num_bytes: None):
@@ -112,11 +115,11 @@ def _sentences(text, is_cut):
             if 3 <= len(part.split()) <= WORDS]
 
 
-def chosen(sample, words):
-    """Some sentences of a `Sample`: from all over it, and with the words.
+def pick_sentences(sample, words):
+    """Pick sentences of a `Sample`: some evenly, and some with each word.
 
-    words: lower-case strings. A list without repetitions, in the order of
-    the text.
+    words: lower-case strings. Returns a list without repetitions, in the
+    order of the text.
     """
     sentences = sample.sentences
     kept = set(_spread(range(len(sentences)), SENTENCES))
@@ -130,8 +133,8 @@ def chosen(sample, words):
     return list(dict.fromkeys(sentences[k] for k in sorted(kept)))
 
 
-def common(sample):
-    """Words that more than one of 30 sentences has: they say little."""
+def common_words(sample):
+    """The words that are in more than one of 30 sentences: stop words."""
     some = _spread(sample.sentences, 3000)
     counts = collections.Counter(
         word for sentence in some for word in set(sentence.lower().split()))
@@ -139,17 +142,17 @@ def common(sample):
 
 
 def _spread(items, count):
-    """At most so many of the items, evenly spread."""
+    """At most `count` of the items, evenly spread."""
     if len(items) <= count:
         return list(items)
     return [items[k * len(items) // count] for k in range(count)]
 
 
 def uses_of(word, sentences, senses=None, most=60):
-    """The `Use`s of a word: its first one in each sentence that has it.
+    """A list of `Use`s of a word: the first in each sentence that has it.
 
-    Capitals do not matter. senses: a name for each of the sentences, or
-    None. At most so many, evenly spread.
+    Case is ignored. senses: a label for each sentence, or None. Returns at
+    most `most` uses, evenly spread.
     """
     found = []
     for sentence, sense in zip(sentences, senses or repeat(None)):
@@ -160,7 +163,7 @@ def uses_of(word, sentences, senses=None, most=60):
 
 
 def _first_use(word, sentence):
-    """Where a word first stands in a sentence, apart from others, or None."""
+    """The (begin, end) of the first whole-word match, or None."""
     sentence, word, at = sentence.lower(), word.lower(), -1
     while True:
         at = sentence.find(word, at + 1)
@@ -172,17 +175,18 @@ def _first_use(word, sentence):
             return at, end
 
 
-def noted(word):
-    """The `Use`s of a word in the sample corpus whose sense is noted."""
-    return _noted().get(word.lower(), [])
-
-
-def noted_words():
-    """{word: its `Use`s in all of its forms}, of the sample corpus.
-
-    Without the few whose sense is neither of the two.
+def labelled_uses(word):
+    """The `Use`s of a form of a word that have a label in the sample corpus.
     """
-    found, forms = {}, _noted()
+    return _labelled_forms().get(word.lower(), [])
+
+
+def labelled_words():
+    """{word: `Use`s of all of its forms} that have a label, by word.
+
+    Uses with neither of the two senses of the word are left out.
+    """
+    found, forms = {}, _labelled_forms()
     for form, uses in forms.items():
         found.setdefault(_base(form, forms), []).extend(
             use for use in uses if use.sense != OTHER)
@@ -190,7 +194,7 @@ def noted_words():
 
 
 def _base(form, forms):
-    """What a dictionary has for one of the forms."""
+    """The base form of a word, as a dictionary lists it."""
     if form in IRREGULAR:
         return IRREGULAR[form]
     return next((form[:-k] for k in (1, 2) if form[-k:] in ('s', 'es')
@@ -198,8 +202,8 @@ def _base(form, forms):
 
 
 @functools.lru_cache(1)
-def _noted():
-    """{form of a word: its `Use`s}, of data/sample/senses.tsv."""
+def _labelled_forms():
+    """{form of a word: its `Use`s} from data/sample/senses.tsv."""
     folder = hub.sample_dir()
     lines = (folder / hub.TRAIN_FILE).read_text('utf-8').split('\n')
     uses = {}

@@ -1,9 +1,9 @@
-// Senses: the vectors of one word in many sentences, in two dimensions
+// Senses: the vectors of a word in many sentences, in two dimensions
 
 const senses = {word: 0, layer: null, use: null};
 const SIDE = 440, EDGE = 26;
 
-// Shapes tell the senses apart where colours do not
+// A mark; its shape tells the sense without colours
 function mark(shape, r) {
   const corners = {1: [[-r, -r], [r, -r], [r, r], [-r, r]], 2: [[0, -1.3 * r],
     [1.2 * r, 0.9 * r], [-1.2 * r, 0.9 * r]], 3: [[0, -1.4 * r], [1.4 * r, 0],
@@ -13,41 +13,35 @@ function mark(shape, r) {
 }
 
 function drawSenses(panel) {
-  if (!data.senses.length) {
-    panel.append(el('p', {class: 'note'}, 'No word of the texts is used ' +
-      'often enough in the sample; name one by --word when you make the ' +
-      'page.'));
-    return null;
-  }
   if (senses.layer === null) senses.layer = data.layers;
   const plot = el('svg', {viewBox: [0, 0, SIDE, SIDE].join(' '), role:
     'group', 'aria-labelledby': 'sense-heading', id: 'plot'});
   const heading = el('h3', {id: 'sense-heading', dir: 'auto'});
   const keys = el('ul', {class: 'keys'});
-  const said = el('p', {class: 'said', id: 'use', dir: 'auto'});
+  const sentence = el('p', {class: 'said', id: 'use', dir: 'auto'});
   const spread = el('p', {class: 'soft', id: 'spread'});
   const list = el('ol', {class: 'uses'});
   const details = el('details', null, el('summary', null,
     'All sentences as a list'), list);
   let marks = [];
-  const shadeOf = (word, k) => SHADES[document.documentElement.dataset
-    .theme][word.names.length ? word.senses[k] % 8 : 0];
+  const senseShade = (word, k) => shadeOf(word.names.length ? word.senses[k]
+    : 0);
 
   function choose(k, aloud) {
     const word = data.senses[senses.word];
     senses.use = k;
     marks.forEach((one, at) => one.classList.toggle('active', at === k));
-    said.parentNode.classList.toggle('screen', k === null);
+    sentence.parentNode.classList.toggle('screen', k === null);
     if (k === null) {
-      clear(said, el('span', {class: 'soft'}, 'Point at a mark, or go to ' +
-        'it by Tab and the arrow keys, to read its sentence.'));
+      clear(sentence, el('span', {class: 'soft'}, 'Point at a mark, or ' +
+        'move to it with Tab and the arrow keys, to read its sentence.'));
       return;
     }
     const [begin, end] = word.spans[k];
-    clear(said, word.names.length ? el('strong', null,
+    clear(sentence, word.names.length ? el('strong', null,
       word.names[word.senses[k]] + ': ') : '',
     inContext(word.texts[k], begin, end, 160));
-    if (aloud) say(said.textContent);
+    if (aloud) announce(sentence.textContent);
   }
 
   function place() {
@@ -60,23 +54,23 @@ function drawSenses(panel) {
     marks.forEach((one, k) => {
       one.style.transform = 'translate(' + (half + zoom * (xs[k] - mid(xs))) +
         'px, ' + (half - zoom * (ys[k] - mid(ys))) + 'px)';
-      one.setAttribute('fill', shadeOf(word, k));
+      one.setAttribute('fill', senseShade(word, k));
     });
     heading.textContent = word.word + ' in ' + points.length +
       ' sentences of ' + word.sample + ', ' + (senses.layer
       ? 'layer ' + senses.layer : 'embeddings');
     spread.textContent = 'The picture is ' + size.toPrecision(2) +
-      ' across, in units of the vectors; each layer is drawn to fill it.';
+      ' wide, in units of the vectors. Each layer is scaled to fill it.';
   }
 
   function build() {
     const word = data.senses[senses.word];
-    marks = word.texts.map((sentence, k) => el('g', {class: 'point',
+    marks = word.texts.map((used, k) => el('g', {class: 'point',
       role: 'img', tabindex: -1, 'data-use': k, 'aria-label':
         (word.names.length ? word.names[word.senses[k]] + ': ' : '') +
-        sentence, onmouseenter: () => choose(k), onclick: () =>
+        used, onmouseenter: () => choose(k), onclick: () =>
         choose(k, true), onfocus: () => choose(k)},
-    el('title', null, sentence), mark(word.names.length ? word.senses[k] : 0,
+    el('title', null, used), mark(word.names.length ? word.senses[k] : 0,
       6)));
     clear(plot, el('rect', {class: 'axis', x: 0.5, y: 0.5, width: SIDE - 1,
       height: SIDE - 1, rx: 8}), marks);
@@ -84,13 +78,12 @@ function drawSenses(panel) {
     clear(keys, word.names.map((name, k) => {
       const shape = mark(k, 5), box = el('svg', {viewBox: '-13 -7 26 14',
         'aria-hidden': 'true'}, shape);
-      shape.setAttribute('fill', SHADES[document.documentElement.dataset
-        .theme][k % 8]);
+      shape.setAttribute('fill', shadeOf(k));
       return el('li', null, box, name + ' (' + word.senses.filter((s) =>
         s === k).length + ')');
     }));
-    clear(list, word.texts.map((sentence, k) => el('li', null, el('span',
-      {class: 'text', dir: 'auto'}, inContext(sentence, ...word.spans[k],
+    clear(list, word.texts.map((used, k) => el('li', null, el('span',
+      {class: 'text', dir: 'auto'}, inContext(used, ...word.spans[k],
         400)), el('span', {class: 'value'}, word.names.length
       ? word.names[word.senses[k]] : ''))));
     choose(senses.use);
@@ -102,9 +95,9 @@ function drawSenses(panel) {
     place();
   });
   panel.append(el('p', {class: 'hint'}, 'Each mark is the word in one ' +
-    'sentence. Where a model tells senses apart, marks of one shape come ' +
-    'to lie together as the layer rises; the two dimensions are those in ' +
-    'which the vectors of that layer differ most.'),
+    'sentence. If the model separates the senses, marks of one shape form ' +
+    'a group in the upper layers. The two dimensions are the principal ' +
+    'components of the vectors of a layer.'),
   el('div', {class: 'controls'}, el('div', {class: 'slide'},
     el('label', {for: 'word'}, 'Word'), el('select', {id: 'word', dir:
       'auto', onchange: (event) => {
@@ -115,10 +108,13 @@ function drawSenses(panel) {
       senses.word}, word.word)))), slider),
   el('div', {class: 'split'},
     el('div', {class: 'card'}, heading, keys, plot, spread),
-    el('div', {class: 'card stay'}, el('h3', null, 'The sentence'), said,
+    el('div', {class: 'card stay'}, el('h3', null, 'The sentence'), sentence,
       details)));
   build();
   return build;
 }
 
-addTab('senses', 'Senses', drawSenses, false);
+addTab({key: 'senses', title: 'Senses', draw: drawSenses,
+  missing: () => data.senses.length ? null : 'No word of the texts occurs ' +
+    'often enough in the sample. Name a word with --word when you make the ' +
+    'page.'});

@@ -1,44 +1,118 @@
-"""The uses of a word as a figure: points, with a mark for each sense."""
+"""The vectors of a word in many sentences, and a figure of them."""
+from typing import Any, NamedTuple
+
+import numpy as onp
+
 from d2lbert.pictures import sample_texts
+from d2lbert.pictures.activations import vectors_by_layer
 from d2lbert.pictures.inputs import short, tokenizer_of
 from d2lbert.pictures.run_records import STYLES
-from d2lbert.pictures.sense_points import sense_points
 
-#: Points of a label, inches of a panel's side, letters of a word in a label.
+#: Tokens of a sentence at most.
+LENGTH = 128
+
+#: Font size in points, side of a panel in inches, letters of a word in a
+#: label.
 POINTS, PANEL, LETTERS = 7, 4.2, 11
 
-#: Shapes of senses, full and hollow in turn: they differ without colours.
+#: Markers of senses, full and hollow in turn: they differ without colours.
 MARKERS = 'osD^vP'
 
-#: Where a label may stand beside its point: in points to the right and up,
-#: and which of its sides is there.
-PLACES = ((5, 0, 'left', 'center'), (-5, 0, 'right', 'center'),
-          (0, 5, 'center', 'bottom'), (0, -5, 'center', 'top'),
-          (4, 4, 'left', 'bottom'), (-4, 4, 'right', 'bottom'),
-          (4, -4, 'left', 'top'), (-4, -4, 'right', 'top'))
+#: Positions of a label beside its point: the offset to the right and up in
+#: points, and the side of the label that is there.
+OFFSETS = ((5, 0, 'left', 'center'), (-5, 0, 'right', 'center'),
+           (0, 5, 'center', 'bottom'), (0, -5, 'center', 'top'),
+           (4, 4, 'left', 'bottom'), (-4, 4, 'right', 'bottom'),
+           (4, -4, 'left', 'top'), (-4, -4, 'right', 'top'))
+
+
+class SensePoints(NamedTuple):
+    """The vectors of n uses of a word in two dimensions, by layer."""
+
+    word: str
+    points: Any     # (L + 1, n, 2) float64, the embeddings first
+    uses: list      # n `sample_texts.Use`s
+
+
+def sense_points(net, tokenizer, word, uses):
+    """The `SensePoints` of a word, given its `sample_texts.Use`s.
+
+    The two dimensions are the principal components of each layer, rotated to
+    fit the layer below. Uses that a long sentence loses when it is truncated
+    are left out. Raises ValueError if fewer than three remain.
+    """
+    uses, layers = vectors_of(net, tokenizer, uses)
+    if len(uses) < 3:
+        raise ValueError(f'{word!r} is in {len(uses)} of the sentences: '
+                         'a picture needs at least three')
+    found = []
+    for X in layers:
+        found.append(_aligned(_principal(X), found[-1] if found else None))
+    return SensePoints(word, onp.stack(found), uses)
+
+
+def vectors_of(net, tokenizer, uses):
+    """The vectors of words in sentences, one layer at a time.
+
+    uses: a list of `sample_texts.Use`. The vector of a use is the mean of
+    the hidden states of its tokens. Returns the n uses that are left when
+    long sentences are truncated, and a generator of L + 1 arrays (n, H)
+    float32, the embeddings first.
+    """
+    sentences = list(dict.fromkeys(use.sentence for use in uses))
+    encoded = tokenizer.encode_batch(
+        sentences, max_len=min(net.encoder.max_len, LENGTH))
+    row_of = {sentence: k for k, sentence in enumerate(sentences)}
+    kept, tokens_of = [], []
+    for use in uses:
+        one = encoded[row_of[use.sentence]]
+        tokens = [t for t, (begin, end) in enumerate(one.offsets)
+                  if one.words[t] is not None and begin < use.end
+                  and end > use.begin]
+        if tokens:
+            kept.append(use)
+            tokens_of.append((row_of[use.sentence], tokens))
+    return kept, (
+        onp.stack([rows[k][tokens].mean(axis=0) for k, tokens in tokens_of])
+        for rows in vectors_by_layer(net, encoded, tokenizer.pad_id))
+
+
+def _principal(X):
+    """The two principal components of X (n, H), (n, 2)."""
+    X = X.astype('float64') - X.mean(axis=0)
+    U, S, _ = onp.linalg.svd(X, full_matrices=False)
+    return (U * S)[:, :2]
+
+
+def _aligned(Y, before):
+    """Y (n, 2), rotated or mirrored to fit the layer before best."""
+    if before is None:
+        return Y
+    U, _, V = onp.linalg.svd(Y.T @ before)
+    return Y @ U @ V
 
 
 def plot_senses(net, word, sentences=None, *, senses=None, tokenizer=None,
                 vocab=None, layer=-1, label=True, figsize=None):
-    """A matplotlib figure of where the vectors of a word lie, by its uses.
+    """Draw the vectors of a word in many sentences as points.
 
-    sentences: strings, of which those that have the word are shown, with its
-    first use in each (the uses in the sample corpus whose senses are noted).
-    senses: a name for each sentence, or None. tokenizer: as `load_model`
-    gives it; else that of the net's own vocabulary, or of `vocab`. layer:
-    the block whose outcome is shown, 0 for the embeddings, -1 for the last,
-    or a list of them, a panel each. label: write the words on either side
-    of a use beside its point, where there is room for them.
+    sentences: strings; the first use of the word in each is drawn, and
+    sentences without it are left out. Default: the labelled uses in the
+    sample corpus. senses: a label for each sentence, or None. tokenizer: the
+    tokenizer of `load_model`; default: whole words of `vocab`, or of the
+    net's vocabulary. layer: index of the block, 0 for the embeddings, -1 for
+    the last, or a list with one panel for each. label: write the words
+    before and after a use beside its point if there is room.
 
-    A point is the vector of a use along the two principal components of its
-    layer, so only how points lie to each other says anything.
+    Returns a matplotlib figure. The axes are the two principal components of
+    a layer, so only distances between points have a meaning.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
     from d2lbert.pictures.figures import Picture
-    uses = _uses(word, sentences, senses)
+    uses = _checked_uses(word, sentences, senses)
     found = sense_points(net, tokenizer_of(net, tokenizer, vocab), word, uses)
-    layers = _chosen(layer, len(found.points))
+    layers = _checked_layers(layer, len(found.points))
     names = list(dict.fromkeys(sorted(
         (use.sense for use in found.uses), key=lambda name: name or '')))
     fig = Picture(figsize=figsize or (PANEL * len(layers) + 0.2, PANEL + 0.6),
@@ -55,22 +129,22 @@ def plot_senses(net, word, sentences=None, *, senses=None, tokenizer=None,
                        ncol=len(names), frameon=False, borderpad=0,
                        fontsize=POINTS + 2, handletextpad=0.2)
     if label:
-        canvas.draw()       # which puts the panels in their places
+        canvas.draw()       # so that the panels have their positions
         for ax, number in zip(axes, layers):
             _label(ax, canvas.get_renderer(), found.points[number],
                    found.uses)
     return fig
 
 
-def _uses(word, sentences, senses):
-    """The uses that were asked for."""
+def _checked_uses(word, sentences, senses):
+    """A list of `Use`s of the word; TypeError or ValueError if invalid."""
     if not isinstance(word, str) or not word.strip():
         raise TypeError(f'word must be a word, not {word!r}')
     if sentences is None:
-        found = sample_texts.noted(word)
+        found = sample_texts.labelled_uses(word)
         if not found:
-            raise ValueError(f'the sample corpus notes no senses of {word!r}: '
-                             'give sentences that have it')
+            raise ValueError('the sample corpus has no labelled senses of '
+                             f'{word!r}: give sentences with the word')
         return found
     if isinstance(sentences, str):
         raise TypeError('sentences must be a list of strings, not one: '
@@ -82,20 +156,20 @@ def _uses(word, sentences, senses):
     return sample_texts.uses_of(word, sentences, senses)
 
 
-def _chosen(wanted, count):
-    """Numbers of layers from 0 to count - 1, as a list."""
+def _checked_layers(wanted, count):
+    """A list of layers from 0 to count - 1; ValueError for others."""
     wanted = [wanted] if isinstance(wanted, int) else list(wanted)
     for number in wanted:
         if number not in range(-count, count):
-            raise ValueError(f'layers are counted from 0, the embeddings, to '
-                             f'{count - 1}, and one of those asked for is '
-                             f'{number!r}')
+            raise ValueError(f'layer must be 0 (the embeddings) to '
+                             f'{count - 1}, not {number!r}')
     if not wanted:
-        raise ValueError(f'layer names none: give some from 0 to {count - 1}')
+        raise ValueError(f'layer is empty: give some from 0 to {count - 1}')
     return [number % count for number in wanted]
 
 
 def _plot(ax, points, uses, names):
+    """Draw the points (n, 2) of a layer, one marker for each sense."""
     for k, name in enumerate(names):
         some = points[[use.sense == name for use in uses]]
         color = STYLES[k % len(STYLES)]['color']
@@ -107,13 +181,13 @@ def _plot(ax, points, uses, names):
 
 
 def _label(ax, renderer, points, uses):
-    """Write what stands around each use, where nothing else is."""
+    """Write the words around each use, without overlaps."""
     inside = ax.get_window_extent(renderer)
     corners = ax.transData.transform(points)
     size = 4 * renderer.points_to_pixels(1)         # half of a mark
     taken = [(x - size, y - size, x + size, y + size) for x, y in corners]
     for point, use in zip(points, uses):
-        for right, up, ha, va in PLACES:
+        for right, up, ha, va in OFFSETS:
             text = ax.annotate(_around(use), point, (right, up),
                                textcoords='offset points', ha=ha, va=va,
                                fontsize=POINTS, color='0.25')
@@ -133,7 +207,7 @@ def _overlap(one, other):
 
 
 def _around(use):
-    """The words before and behind a use, a dash for itself."""
+    """The words before and after a use, with a dash in its place."""
     around = [*use.sentence[:use.begin].split()[-1:], '\u2013',
               *use.sentence[use.end:].split()[:1]]
     return ' '.join(short(word, LETTERS) for word in around)

@@ -1,8 +1,7 @@
-// Training: what the run's files say
+// Training: the losses, settings and log of a run
 
 function chart(title, lines, unit) {
   const wide = 420, high = 256, left = 48, right = 14, top = 10, low = 40;
-  const shades = SHADES[document.documentElement.dataset.theme];
   const xs = lines.flatMap((line) => line.steps);
   const ys = lines.flatMap((line) => line.values);
   const ticksX = ticks(Math.min(...xs), Math.max(...xs), 5, true);
@@ -14,28 +13,29 @@ function chart(title, lines, unit) {
   const Y = (y) => high - low - (high - low - top) * (y1 > y0
     ? (y - y0) / (y1 - y0) : 0.5);
   const drawn = lines.map((line, k) => {
-    const stroke = line.faint ? 'var(--soft)' : shades[k % 8];
+    const stroke = line.faint ? 'var(--soft)' : shadeOf(k);
     const points = line.steps.map((x, i) => X(x).toFixed(1) + ',' +
       Y(line.values[i]).toFixed(1));
     return [el('polyline', {points: points.join(' '), fill: 'none', stroke,
       'stroke-width': line.faint ? 1.2 : 2.2, 'stroke-dasharray':
         DASHES[k % 4].join(' '), 'stroke-linejoin': 'round',
       opacity: line.faint ? 0.75 : 1}),
-    ...(points.length === 1 || points.length <= 40 && !line.faint ? points.map((xy) => {
-      const [cx, cy] = xy.split(',');
-      return el('circle', {cx, cy, r: 2.6, fill: stroke});
-    }) : [])];
+    ...points.length === 1 || points.length <= 40 && !line.faint
+      ? points.map((xy) => {
+        const [cx, cy] = xy.split(',');
+        return el('circle', {cx, cy, r: 2.6, fill: stroke});
+      }) : []];
   });
   const last = lines.map((line) => line.name + ' ' +
     line.values[line.values.length - 1].toPrecision(4)).join(', ');
   return el('figure', {class: 'card', style: 'margin:0'},
     el('h3', null, title),
     el('ul', {class: 'keys'}, lines.map((line, k) => el('li', null,
-      key(line.faint ? 'var(--soft)' : shades[k % 8], k, line.faint
-        ? 1.2 : 2.2), line.name + ', last ' +
+      key(line.faint ? 'var(--soft)' : shadeOf(k), k, line.faint ? 1.2
+        : 2.2), line.name + ', last ' +
       line.values[line.values.length - 1].toPrecision(4)))),
     el('svg', {viewBox: [0, 0, wide, high].join(' '), role: 'img',
-      'aria-label': title + ' over ' + counted(x1) + ' steps: in the end ' +
+      'aria-label': title + ' over ' + counted(x1) + ' steps: at the end ' +
         last},
     ticksY.map((y) => [el('line', {class: 'axis', x1: left, x2: wide - right,
       y1: Y(y), y2: Y(y)}), el('text', {x: left - 7, y: Y(y) + 4,
@@ -68,11 +68,6 @@ function tickName(value, all) {
 
 function drawTraining(panel) {
   const run = data.training;
-  if (!run) {
-    panel.append(el('p', {class: 'note'}, 'This model came without the ' +
-      'history of its training: it is no run of d2lbert, or was imported.'));
-    return null;
-  }
   const plots = el('div', {class: 'charts'});
   const line = (name, [steps, values], faint) => ({name, steps, values,
     faint});
@@ -85,7 +80,7 @@ function drawTraining(panel) {
       if (held[name + '_loss']) {
         lines.push(line('held out', held[name + '_loss']));
       }
-      lines.push(line('each step\u2019s', own, true));
+      lines.push(line('each step', own, true));
       found.push(chart((name.length < 5 ? name.toUpperCase() : name) +
         ' loss', lines, ''));
     }
@@ -137,15 +132,17 @@ function drawTraining(panel) {
         el('dl', {class: 'settings'}, Object.entries(run.settings).map(
           ([name, value]) => el('div', null, el('dt', null, name.replace(
             /_/g, ' ')), el('dd', {dir: 'auto'}, value))))),
-      el('div', {class: 'card'}, el('h3', null, 'In the end'), run.log.map(
-        (said) => el('p', null, said)), el('h3', null, 'Machine'),
-      el('p', {id: 'machine'}, run.machine || 'The run did not note it.'),
+      el('div', {class: 'card'}, el('h3', null, 'At the end'), run.log.map(
+        (line) => el('p', null, line)), el('h3', null, 'Machine'),
+      el('p', {id: 'machine'}, run.machine || 'The run did not record it.'),
       el('p', {class: 'soft'}, 'Trained by d2lbert ' + run.version + '.'))),
     details);
   return build;
 }
 
-addTab('training', 'Training', drawTraining, false);
+addTab({key: 'training', title: 'Training', draw: drawTraining,
+  missing: () => data.training ? null : 'This model came without a history ' +
+    'of its training: d2lbert did not train it, or imported it.'});
 
 makeHead();
 makeTabs();

@@ -61,10 +61,11 @@ def test_checkpoints_have_lines_of_their_own(tmp_path, capsys):
 
 @pytest.mark.parametrize('arguments, said', [
     (['none'], 'there is no folder none'),
-    (['MODEL', '--word', 'heron'], "no senses of 'heron', but of bank"),
+    (['MODEL', '--word', 'heron'], "no labelled senses of 'heron': "
+     'choose from bank'),
     (['MODEL', '--out', '.'], '--out . is a folder'),
     (['MODEL', '--out', 'no/x.png'], 'there is no folder no'),
-    (['MODEL', '--out', 'x.foo'], 'does not say what picture it is')])
+    (['MODEL', '--out', 'x.foo'], 'does not end in the name of a format')])
 def test_a_mistake_gets_one_sentence(arguments, said, folder, tmp_path,
                                      capsys):
     assert said in refusal(capsys, 'senses', *(

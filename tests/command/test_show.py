@@ -69,12 +69,13 @@ def test_a_run_is_shown_with_its_own_text_and_machine(tmp_path, capsys):
     (tmp_path / 'text.txt').unlink()
     capsys.readouterr()
     assert main(['show', 'run', '--out', 'y.html']) == 0
-    assert capsys.readouterr().err.startswith('the text of run is not here')
+    assert capsys.readouterr().err.startswith(
+        'the text of run (text.txt) is no longer on this machine')
     assert page_data(tmp_path / 'y.html')['sample']['name'] == (
         'the sample corpus')
 
 
-def test_a_fine_tuned_run_says_what_it_says(tmp_path, folder):
+def test_the_page_has_the_prediction_of_a_fine_tuned_run(tmp_path, folder):
     for part in 'train', 'dev':
         (tmp_path / f'{part}.tsv').write_text(''.join(
             f'{text}\t{label}\n' for text, label in
@@ -86,7 +87,7 @@ def test_a_fine_tuned_run_says_what_it_says(tmp_path, folder):
                  'x.html']) == 0
     data = page_data(tmp_path / 'x.html')
     wanted, = d2l.predict(*d2l.load_run('tuned'), ['a crane'])
-    assert dict(data['texts'][0]['says']) == wanted.shares
+    assert dict(data['texts'][0]['prediction']) == wanted.shares
     assert data['kind'] == 'fine-tuned' and data['task'] == 'classify'
     assert data['texts'][0]['guesses'] is None
 
@@ -94,8 +95,8 @@ def test_a_fine_tuned_run_says_what_it_says(tmp_path, folder):
 @pytest.mark.parametrize('arguments, said', [
     (['none'], 'there is no folder none'),
     (['MODEL', '--text', ' '], 'a text is empty'),
-    (['MODEL', '--text', 'a ' * 40], 'only 30 positions: cut it'),
-    (['MODEL', '--word', 'xyz'], "the word 'xyz' is in 0 of the sentences"),
+    (['MODEL', '--text', 'a ' * 40], 'only 30 positions: shorten it'),
+    (['MODEL', '--word', 'xyz'], "the word 'xyz' is in 0 sentences of the"),
     (['MODEL', '--file', 'none'], '--file none cannot be read: No such'),
     (['MODEL', '--out', '.'], '--out . is a folder'),
     (['MODEL', '--out', 'no/x.html'], 'there is no folder no')])

@@ -4,9 +4,9 @@ import shutil
 import pytest
 
 import d2lbert as d2l
-from d2lbert.pictures.show import gathered
+from d2lbert.pictures.show import page_data
 
-#: Texts that would break a page that took them for more than text.
+#: Texts that would break a page that does not treat them as data.
 TEXTS = ['a crane is flying', ('a crane driver came', 'he just left'),
          '</script><script>window.broken=1</script> "crane" <b>&amp;</b> '
          '\u2028 <!-- {{data}} \U0001f9a2 crane',
@@ -30,7 +30,7 @@ def model(run):
 
 @pytest.fixture(scope='session')
 def data(run):
-    return gathered(run, TEXTS)
+    return page_data(run, TEXTS)
 
 
 @pytest.fixture(scope='session')

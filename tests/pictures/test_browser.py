@@ -1,6 +1,7 @@
-"""The page in a real browser: what is clicked, and what is then to be read.
+"""The page in a real browser: what a click or a key then shows.
 """
 import contextlib
+import re
 import time
 
 import numpy as onp
@@ -9,8 +10,8 @@ import sentences
 
 import d2lbert as d2l
 from d2lbert.pictures.activations import attention_of
-from d2lbert.pictures.page import Page, joined
-from d2lbert.pictures.show import gathered
+from d2lbert.pictures.page import Page, render
+from d2lbert.pictures.show import page_data
 
 TABS = 'attention', 'masks', 'neighbours', 'senses', 'training'
 
@@ -23,7 +24,7 @@ def url(data, tmp_path_factory):
 
 
 class Window:
-    """A page that is open, and what one does with it."""
+    """An open page, and what a reader does with it."""
 
     def __init__(self, browser):
         self.browser, self.run = browser, browser.execute_script
@@ -108,7 +109,69 @@ def weights(model):
     return attention_of(net, one.ids, one.segments)
 
 
+@pytest.fixture(scope='module')
+def opened(weights, data):
+    """The weights (T, T) of the head on which the page opens."""
+    return weights[tuple(data['texts'][0]['head'])]
+
+
 # Attention
+
+def test_the_page_opens_on_the_clearest_head(window, data):
+    layer, head = data['texts'][0]['head']
+    assert window.texts('.picked li') == [
+        f'layer {layer + 1}, head {head + 1}']
+    # About two lines for each of the six tokens
+    drawn, total = re.findall(r'[0-9]+', window.text('#lines'))
+    assert 6 <= int(drawn) <= 14 and int(total) == 36
+    # Another text opens on a head of its own, until the reader picks one
+    window.choose('#text', 1)
+    layer, head = data['texts'][1]['head']
+    assert window.texts('.picked li') == [
+        f'layer {layer + 1}, head {head + 1}']
+    window.click('[data-head="1,0"]')
+    window.choose('#text', 0)
+    assert window.texts('.picked li') == ['layer 2, head 1']
+
+
+def test_lines_are_counted_of_the_heads_that_are_shown(window):
+    window.choose('#floor', 0)
+    assert window.text('#lines') == '36 of 36 lines'
+    window.click('[value=mean]')
+    window.click('.heads tr:nth-child(2) th button')
+    assert window.text('#lines') == '36 of 36 lines'
+    window.click('[value=several]')
+    assert window.text('#lines') == '108 of 108 lines of 3 heads'
+    window.click('[value=one]')
+    assert window.text('#lines') == '36 of 36 lines'
+
+
+def test_a_long_text_is_shaded_and_has_no_lines(window, model, tmp_path):
+    long = page_data(model, ' '.join(['a crane is flying'] * 78))
+    T = len(long['texts'][0]['tokens'])
+    assert T > 300
+    Page(long).save(tmp_path / 'long.html')
+    window.browser.get((tmp_path / 'long.html').as_uri())
+    assert not window.all('.pair') and not window.all('#floor')
+    assert window.text('#lines').startswith('Stronger shades')
+    one = model[1].encode(long['texts'][0]['text'])
+    weights = attention_of(model[0], one.ids, one.segments)[
+        tuple(long['texts'][0]['head'])]
+
+    def shares():
+        return window.run(
+            'return [...document.querySelectorAll(".shaded button")].map('
+            "(one) => +one.style.getPropertyValue('--share'))")
+    mean = weights.mean(axis=0)
+    onp.testing.assert_allclose(shares(), mean / mean.max(), atol=5e-3)
+    window.click('.shaded [data-token="7"]')
+    onp.testing.assert_allclose(
+        shares(), weights[7] / weights[7].max(), atol=5e-3)
+    assert window.texts('#looks h3')[0] == 'is attends to'
+    # One column of tokens would be 7,500 pixels tall
+    assert window.run('return document.body.scrollHeight') < 3500
+    assert not window.complaints()
+
 
 def test_a_head_is_picked_and_its_weights_are_the_models(window, weights):
     heads = window.all('.heads td button')
@@ -123,7 +186,7 @@ def test_a_head_is_picked_and_its_weights_are_the_models(window, weights):
         assert [one.get_attribute('data-head') for one in heads
                 if one.get_attribute('aria-pressed') == 'true'] == [
             f'{layer},{head}']
-    # A whole layer at once is its mean, and so are all heads of it
+    # The edge of the grid picks a whole layer, and shows its mean
     window.click('.heads tr:nth-child(2) th button')
     onp.testing.assert_allclose(window.table(), weights[0].mean(axis=0),
                                 atol=2e-5)
@@ -171,7 +234,7 @@ def test_all_heads_are_shaded_on_one_scale(window, weights):
 def check_looks(window, weights, t, name):
     tokens = ['<cls>', 'a', 'crane', 'is', 'flying', '<sep>']
     heads = window.texts('#looks h3')
-    assert heads == [f'{name} looks at', f'{name} is looked at by']
+    assert heads == [f'{name} attends to', f'{name} is attended to by']
     for part, wanted in ((1, weights[t]), (2, weights[:, t])):
         where = f'#looks .looks > div:nth-child({part}) li'
         onp.testing.assert_allclose(window.values(where),
@@ -183,41 +246,42 @@ def check_looks(window, weights, t, name):
             pytest.approx(x, abs=2e-5) for x in sorted(wanted, reverse=True)]
 
 
-def test_a_token_under_the_mouse_shows_what_it_looks_at(window, weights):
+def test_a_token_under_the_mouse_shows_its_attention(window, opened):
     from selenium.webdriver import ActionChains
     row = window.one('.left .row[data-token="2"]')
     ActionChains(window.browser).move_to_element(row).perform()
-    check_looks(window, weights[0, 0], 2, 'crane')
+    check_looks(window, opened, 2, 'crane')
     shares = window.texts('.right .share')
     assert [int(share.split()[0]) for share in shares] == [
-        round(100 * x) for x in weights[0, 0][2]]
+        round(100 * x) for x in opened[2]]
     ActionChains(window.browser).move_to_element(
         window.one('h1')).perform()
     assert not window.all('#looks .looks')
     row.click()
     ActionChains(window.browser).move_to_element(
         window.one('h1')).perform()
-    check_looks(window, weights[0, 0], 2, 'crane')      # it stays
+    check_looks(window, opened, 2, 'crane')      # it stays
 
 
-def test_a_token_is_reached_by_keys_and_told(window, weights):
+def test_a_token_is_reached_by_keys_and_read_aloud(window, opened):
     window.run('document.querySelector(".right .row").focus()')
     window.key('ArrowDown')
     window.key('ArrowDown')
-    check_looks(window, weights[0, 0], 2, 'crane')
+    check_looks(window, opened, 2, 'crane')
     said = window.text('#live')
-    first = weights[0, 0][2].max()
-    assert said.startswith('crane looks at ') and f'{100 * first:.1f}' in said
+    first = opened[2].max()
+    assert said.startswith('crane attends to ')
+    assert f'{100 * first:.1f}' in said
     assert window.one('#live').get_attribute('aria-live') == 'polite'
 
 
-def test_fewer_lines_pass_a_higher_threshold(window, weights):
+def test_a_higher_least_weight_leaves_fewer_lines(window, opened):
     def lines():
         return int(window.text('#lines').split()[0].replace(',', ''))
     for value in 0, 30, 42, 100:
         window.choose('#floor', value)
         least = (value / 100) ** 2
-        assert lines() == (weights[0, 0] >= least).sum()
+        assert lines() == (opened >= least).sum()
     # Something is drawn, and less of it
     ink = []
     for value in 0, 42:
@@ -229,12 +293,12 @@ def test_fewer_lines_pass_a_higher_threshold(window, weights):
     assert ink[0] > ink[1]
 
 
-def test_special_tokens_are_hidden(window, weights):
+def test_special_tokens_are_hidden(window, opened):
     window.click('#weights summary')
     window.click('#hide')
     assert [row.text for row in window.all('.left .row')
             if row.is_displayed()] == ['a', 'crane', 'is', 'flying']
-    onp.testing.assert_allclose(window.table(), weights[0, 0][1:5, 1:5],
+    onp.testing.assert_allclose(window.table(), opened[1:5, 1:5],
                                 atol=2e-5)
 
 
@@ -248,7 +312,7 @@ def test_every_head_has_a_picture(window):
 
 # The other tabs
 
-def test_a_hidden_token_is_guessed_as_by_fill_mask(window, model):
+def test_guesses_for_a_masked_token_are_those_of_fill_mask(window, model):
     net, tokenizer = model
     window.click('#tab-masks')
     words = 'a crane is flying'.split()
@@ -278,8 +342,8 @@ def test_neighbours_are_read_in_context_and_by_layer(window, data):
         window.click(f'[name=same][value={["kind", "same"][kind]}]')
         flat = near[layer][token][kind] or near[layer][token][0]
         assert window.values('#near li') == flat[1::2]
-        for place, text in zip(flat[::2], window.texts('#near .text')):
-            s, begin, end = sample['places'][place]
+        for index, text in zip(flat[::2], window.texts('#near .text')):
+            s, begin, end = sample['tokens'][index]
             sentence = sample['sentences'][s]
             assert sentence[begin:end] in text
             assert text.strip('\u2026')[:40] in sentence
@@ -289,7 +353,7 @@ def test_neighbours_are_read_in_context_and_by_layer(window, data):
     assert marked and {mark.lower() for mark in marked} == {'crane'}
 
 
-def test_senses_lie_where_the_vectors_do(window, data):
+def test_marks_of_senses_have_the_places_of_their_vectors(window, data):
     window.click('#tab-senses')
     word = data['senses'][0]
     assert word['word'] == 'crane' and window.texts(
@@ -312,7 +376,7 @@ def test_senses_lie_where_the_vectors_do(window, data):
     assert window.text('#use') == f'{sense}: {word["texts"][3]}'
     window.key('ArrowRight')
     assert word['texts'][4] in window.text('#use')
-    # Told apart by more than colour
+    # Marks differ by more than colour
     shapes = window.run('return [...document.querySelectorAll(".point")].map('
                         '(p) => p.lastChild.tagName)')
     assert len(set(shapes)) == 2
@@ -339,6 +403,23 @@ def test_training_shows_losses_settings_and_the_machine(window, run):
 
 # The page as a whole
 
+def test_tabs_with_nothing_to_show_look_empty(window, data, tmp_path):
+    assert not window.all('[role=tab].empty')
+    texts = [dict(text, guesses=None) for text in data['texts']]
+    Page(dict(data, texts=texts, training=None, senses=[])).save(
+        tmp_path / 'bare.html')
+    window.browser.get((tmp_path / 'bare.html').as_uri())
+    assert window.texts('[role=tab]') == [
+        'Attention', 'Masks (none)', 'Neighbours', 'Senses (none)',
+        'Training (none)']
+    for tab, reason in (('masks', 'without its head'), ('senses', '--word'),
+                        ('training', 'without a history')):
+        window.click(f'#tab-{tab}')
+        assert reason in window.text(f'#panel-{tab}')
+        assert reason in window.one(f'#tab-{tab}').get_attribute('title')
+    assert not window.complaints()
+
+
 def test_texts_are_shown_as_written(window, data):
     assert window.text('h1') == 'What a & <b>run learnt'
     for k in range(len(data['texts'])):
@@ -348,7 +429,7 @@ def test_texts_are_shown_as_written(window, data):
         for tab in TABS[:3]:
             window.click(f'#tab-{tab}')
             if tab == 'masks':
-                continue        # one of them is hidden
+                continue        # one of them is masked
             names = window.texts('.left .name' if tab == 'attention' else
                                  f'#panel-{tab} .flow button')
             assert [name for name in names
@@ -364,7 +445,7 @@ def test_texts_are_shown_as_written(window, data):
 
 
 def test_the_keyboard_alone_goes_everywhere(window):
-    # From the beginning, wherever the mouse was before
+    # From the start of the page, wherever the mouse was
     window.run("""
         document.body.tabIndex = -1
         document.body.focus()
@@ -411,7 +492,7 @@ def test_light_and_dark_follow_the_system_and_the_switch(window):
                                    dict(features=[]))
 
 
-def test_words_stand_out_from_what_is_behind_them(window):
+def test_text_has_enough_contrast(window):
     # WCAG 2.2, success criterion 1.4.3
     def light(colour):
         parts = [int(colour[k:k + 2], 16) / 255 for k in (1, 3, 5)]
@@ -421,14 +502,14 @@ def test_words_stand_out_from_what_is_behind_them(window):
     for theme in 'light', 'dark':
         window.click(f'[data-choice={theme}]')
         for name in 'ink', 'soft', 'out', 'in':
-            for behind in 'paper', 'card', 'wash':
+            for back in 'paper', 'card', 'wash':
                 lights = sorted(light(window.run('return colour(arguments[0])',
                                                  one))
-                                for one in (name, behind))
+                                for one in (name, back))
                 assert (lights[1] + 0.05) / (lights[0] + 0.05) >= 4.5
 
 
-def test_everything_is_printed(window):
+def test_all_tabs_are_printed(window):
     with contextlib.ExitStack() as stack:
         window.browser.execute_cdp_cmd('Emulation.setEmulatedMedia',
                                        dict(media='print'))
@@ -458,7 +539,7 @@ def test_a_page_in_a_notebook_works_as_it_does_alone(window, data, tmp_path):
 
 
 @pytest.mark.parametrize('width', [390, 1400])
-def test_nothing_is_cut_off(width, window):
+def test_no_button_or_number_is_cut_off(width, window):
     window.resize(width)
     for k in range(4):
         window.choose('#text', k)
@@ -466,7 +547,7 @@ def test_nothing_is_cut_off(width, window):
             window.click(f'#tab-{tab}')
             assert window.run('return document.documentElement.scrollWidth '
                              '<= innerWidth')
-            # Nor does a button or a number lie beyond the edge of its card
+            # No button or number crosses the edge of its card
             assert window.run('''
                 const beyond = (one, box) => {
                   const a = one.getBoundingClientRect();
@@ -492,10 +573,10 @@ def test_base_size_does_not_freeze_the_browser(window, tmp_path):
     tokenizer = sentences.whole_words()
     net = sentences.build_net(len(tokenizer), num_hiddens=24, num_layers=12,
                               num_heads=12, max_len=512)
-    data = gathered((net, tokenizer), ' '.join((
+    data = page_data((net, tokenizer), ' '.join((
         sentences.WORDS * 25)[:398]))
     assert data['bits'] == 8
-    (tmp_path / 'page.html').write_text(joined(data), 'utf-8')
+    (tmp_path / 'page.html').write_text(render(data), 'utf-8')
     window.browser.get((tmp_path / 'page.html').as_uri())
     window.run('''
         window.longest = 0;
@@ -505,5 +586,5 @@ def test_base_size_does_not_freeze_the_browser(window, tmp_path):
     wait(lambda: window.one('.heads table').get_attribute('data-done'), 60)
     for head in '11,11', '3,4':
         window.click(f'[data-head="{head}"]')
-    window.click('.left .row[data-token="5"]')
+    window.click('.shaded [data-token="5"]')
     assert window.run('return longest') < 1500

@@ -10,13 +10,13 @@ import sentences
 
 import d2lbert as d2l
 from d2lbert.machine.backend import nn, np
-from d2lbert.pictures import (
-    mask_guesses,
-    neighbours,
-    sample_texts,
-    sense_points,
+from d2lbert.pictures import neighbours, sample_texts, senses
+from d2lbert.pictures.activations import (
+    attention_of,
+    clearest_head,
+    guesses_of,
+    vectors_by_layer,
 )
-from d2lbert.pictures.activations import attention_of, vectors_by_layer
 from d2lbert.transformer import Blocks
 
 TEXTS = [('a grey bird flies', 'it is a crane'), ('the old tree',),
@@ -80,6 +80,18 @@ def test_attention_is_what_the_page_keeps(small):
                                 kept, atol=1e-6)
 
 
+def test_the_clearest_head_has_words_that_attend_to_other_words():
+    T, special = 6, [True] + [False] * 4 + [True]
+    heads = onp.zeros((2, 2, T, T), 'float32')
+    heads[0, 0] = 1 / T                         # all alike
+    heads[0, 1, :, T - 1] = 1                   # to <sep>
+    heads[1, 0] = onp.eye(T)                    # each to itself
+    heads[1, 1] = onp.roll(onp.eye(T), 1, axis=1)   # each to the next
+    assert clearest_head(heads, special) == (1, 1)
+    assert clearest_head(heads[::-1], special) == (0, 1)
+    assert clearest_head(heads[:, :, :3, :3], [True, False, True]) == (0, 0)
+
+
 def test_a_block_without_its_attention_is_refused(small):
     net, tokenizer = small
     other = sentences.build_net(len(tokenizer))
@@ -106,8 +118,8 @@ def test_vectors_by_layer_are_those_of_encode(keywords, small):
 def test_guesses_are_those_of_fill_mask(small):
     net, tokenizer = small
     words = 'the old crane flies'.split()
-    hidden = mask_guesses.guesses_of(net, tokenizer,
-                                tokenizer.encode(' '.join(words)), 4)
+    hidden = guesses_of(net, tokenizer, tokenizer.encode(
+        ' '.join(words)), 4)
     assert hidden[0] is hidden[-1] is None
     for k, word in enumerate(words):
         text = ' '.join([*words[:k], '<mask>', *words[k + 1:]])
@@ -139,33 +151,33 @@ def test_neighbours_are_the_nearest_of_their_kind(small):
             best = sorted(allowed, key=lambda k: -cosines[t, k])[:3]
             onp.testing.assert_allclose(of_kind.cosines, cosines[t, best],
                                         atol=1e-5)
-            assert {tokens[k] for k in same.places} <= {token}
-    crane, = [place for place in found[2][2][1].places[:1]]
+            assert {tokens[k] for k in same.indices} <= {token}
+    crane, = [place for place in found[2][2][1].indices[:1]]
     where = places[crane]
     assert those[where.sentence][where.begin:where.end] == 'crane'
 
 
 def test_senses_are_of_the_word_in_the_sample_corpus(small):
     net, tokenizer = small
-    uses = sample_texts.noted('Crane')
+    uses = sample_texts.labelled_uses('Crane')
     assert {use.sense for use in uses} == {'bird', 'machine'}
-    found = sense_points.sense_points(net, tokenizer, 'crane', uses)
+    found = senses.sense_points(net, tokenizer, 'crane', uses)
     assert found.uses == uses and found.points.shape == (3, len(uses), 2)
     for sentence, begin, end, _ in uses:
         assert sentence[begin:end].lower() == 'crane'
     # Two principal components: no more than the vectors, and centred
     onp.testing.assert_allclose(found.points.mean(axis=1), 0, atol=1e-5)
-    with pytest.raises(ValueError, match="'xyz' stands in 0"):
-        sense_points.sense_points(net, tokenizer, 'xyz', [])
+    with pytest.raises(ValueError, match="'xyz' is in 0"):
+        senses.sense_points(net, tokenizer, 'xyz', [])
 
 
 def test_a_sample_has_sentences_with_the_words_asked_for(tmp_path):
-    sample = sample_texts.bundled()
-    some = sample_texts.chosen(sample, {'crane'})
+    sample = sample_texts.bundled_sample()
+    some = sample_texts.pick_sentences(sample, {'crane'})
     assert len(set(some)) == len(some) <= len(sample.sentences)
     assert sum('crane' in one.lower().split() for one in some) >= 15
     (tmp_path / 'x.txt').write_text('one crane\n\n two cranes \n')
-    assert sample_texts.of_file('x.txt').sentences == [
+    assert sample_texts.sample_of_file('x.txt').sentences == [
         'one crane', 'two cranes']
 
 

@@ -1,4 +1,4 @@
-"""The page as a file: what is in it, and what can never be."""
+"""The page as a file: its data, and nothing that could run."""
 import base64
 import json
 import re
@@ -8,15 +8,15 @@ import pytest
 import sentences
 
 import d2lbert as d2l
-from d2lbert.pictures.activations import attention_of
-from d2lbert.pictures.page import Page, escaped, joined, packed
-from d2lbert.pictures.show import gathered, show
+from d2lbert.pictures.activations import attention_of, clearest_head
+from d2lbert.pictures.page import Page, escape_json, quantize, render
+from d2lbert.pictures.show import page_data, show
 
 SCRIPT = re.compile(r'<script type="application/json" id="data">(.*?)'
                     r'</script>', re.DOTALL)
 
 
-def unpacked(text, bits, shape):
+def dequantized(text, bits, shape):
     """Attention weights as the page reads them."""
     numbers = onp.frombuffer(base64.b64decode(text),
                              '<u2' if bits == 16 else 'uint8')
@@ -25,18 +25,18 @@ def unpacked(text, bits, shape):
 
 
 @pytest.mark.parametrize('bits, tolerance', [(16, 2e-5), (8, 3e-3)])
-def test_packed_weights_are_the_weights(bits, tolerance):
+def test_quantized_weights_are_the_weights(bits, tolerance):
     rng = onp.random.RandomState(0)
     weights = rng.dirichlet(onp.full(50, 0.1), (2, 3, 50))
     weights[0, 0] = 1 / 50
     weights[0, 1] = onp.eye(50)
-    found = unpacked(packed(weights.astype('float32'), bits), bits,
+    found = dequantized(quantize(weights.astype('float32'), bits), bits,
                      weights.shape)
     onp.testing.assert_allclose(found, weights, atol=tolerance)
     onp.testing.assert_array_equal(found[0, :2], weights[0, :2])
 
 
-def test_the_page_holds_what_the_model_says(data, model):
+def test_the_page_holds_the_weights_and_sizes_of_the_model(data, model):
     net, tokenizer = model
     text = data['texts'][1]
     one = tokenizer.encode('a crane driver came', 'he just left')
@@ -44,15 +44,18 @@ def test_the_page_holds_what_the_model_says(data, model):
     assert [token['token'] for token in text['tokens']] == one.tokens
     assert data['bits'] == 16
     onp.testing.assert_allclose(
-        unpacked(text['attention'], 16, (2, 3, T, T)),
+        dequantized(text['attention'], 16, (2, 3, T, T)),
         attention_of(net, one.ids, one.segments), atol=2e-5)
     assert data['layers'] == 2 and data['heads'] == 3
+    assert text['head'] == clearest_head(
+        attention_of(net, one.ids, one.segments),
+        [word is None for word in one.words])
     assert data['parameters'] == sum(
         param.data().size for param in net.collect_params().values())
 
 
-def test_whatever_is_in_a_text_stays_data(data):
-    page = joined(data)
+def test_markup_in_a_text_stays_data(data):
+    page = render(data)
     found, = SCRIPT.findall(page)
     assert json.loads(found) == json.loads(json.dumps(data))
     assert not set('<>&\u2028\u2029') & set(found)
@@ -60,11 +63,11 @@ def test_whatever_is_in_a_text_stays_data(data):
     # Name of the run: in the title and nowhere else as markup
     assert page.count('What a &amp; &lt;b&gt;run learnt') == 2
     assert '<b>run' not in page
-    assert escaped({'x': 'a\udc80'}) == '{"x":"a\\\\udc80"}'
+    assert escape_json({'x': 'a\udc80'}) == '{"x":"a\\\\udc80"}'
 
 
-def test_the_page_asks_for_nothing_else(data):
-    page = joined(data)
+def test_the_page_loads_no_other_file(data):
+    page = render(data)
     head = page[:page.index('<script')]
     assert "default-src 'none'" in head
     assert not re.search(r'(src|href)="(?!data:|#)', page)
@@ -84,7 +87,7 @@ def test_a_notebook_shows_the_page_in_a_frame(data):
     for name, sign in (('quot', '"'), ('lt', '<'), ('gt', '>'), ('#x27', "'"),
                        ('amp', '&')):
         text = text.replace(f'&{name};', sign)
-    assert text == joined(data)
+    assert text == render(data)
 
 
 def test_a_paragraph_of_the_chapters_size_is_below_two_megabytes():
@@ -97,7 +100,7 @@ def test_a_paragraph_of_the_chapters_size_is_below_two_megabytes():
 
 def test_a_net_in_memory_and_the_vocabulary_of_a_run_are_shown(run):
     net, vocab = d2l.load_run(run)
-    found = gathered((net, vocab), 'a crane', words=['crane'])
+    found = page_data((net, vocab), 'a crane', words=['crane'])
     assert found['training'] is None and found['kind'] == 'released'
     assert [word['word'] for word in found['senses']] == ['crane']
     assert sorted(found['senses'][0]['names']) == ['bird', 'machine']
@@ -107,23 +110,23 @@ def test_a_net_without_the_head_makes_no_guesses(tmp_path):
     tokenizer = sentences.whole_words()
     net = sentences.build_net(len(tokenizer), embedding_norm=True)
     d2l.save_pretrained(net, tokenizer, 'whole')
-    assert gathered('whole', 'a crane')['texts'][0]['guesses']
+    assert page_data('whole', 'a crane')['texts'][0]['guesses']
     from safetensors.numpy import load_file, save_file
     tensors = {name: array for name, array
                in load_file('whole/model.safetensors').items()
                if not name.startswith('cls.')}
     save_file(tensors, 'whole/model.safetensors')
-    found = gathered('whole', 'a crane')
+    found = page_data('whole', 'a crane')
     assert found['texts'][0]['guesses'] is None
     assert found['kind'] == 'released' and found['training'] is None
 
 
 @pytest.mark.parametrize('texts, said', [
-    ([], 'there is no text'), (['a', ' '], 'a text is empty'),
-    ([3], 'must be a string, or a pair'), (['a ' * 2000], 'only 1000 pos')])
-def test_texts_that_are_none_are_refused(texts, said, model):
+    ([], 'texts is empty'), (['a', ' '], 'a text is empty'),
+    ([3], 'must be a string or a pair'), (['a ' * 2000], 'only 1000 pos')])
+def test_invalid_texts_are_refused(texts, said, model):
     with pytest.raises((ValueError, TypeError), match=said):
-        gathered(model, texts)
+        page_data(model, texts)
 
 
 def test_a_page_is_written_whole_and_never_over_another(data, tmp_path):

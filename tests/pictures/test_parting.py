@@ -1,4 +1,4 @@
-"""Whether senses part: the figure against loops, and over checkpoints."""
+"""Sense accuracy against loops, over checkpoints, and as a figure."""
 import numpy as onp
 import pytest
 import sentences
@@ -19,24 +19,24 @@ def small():
     return net
 
 
-def test_each_noted_word_has_its_forms_and_two_senses():
-    noted = sample_texts.noted_words()
-    assert len(noted) == 32
-    for word, uses in noted.items():
+def test_each_labelled_word_has_its_forms_and_two_senses():
+    labelled = sample_texts.labelled_words()
+    assert len(labelled) == 32
+    for word, uses in labelled.items():
         assert len({use.sense for use in uses}) == 2
         forms = {use.sentence[use.begin:use.end].lower() for use in uses}
         assert forms <= {word, f'{word}s', f'{word}es', 'mice'}
         assert len(uses) >= 30
     assert {'mouse', 'mice'} == {use.sentence[use.begin:use.end].lower()
-                                 for use in noted['mouse']}
+                                 for use in labelled['mouse']}
 
 
-def test_the_figure_is_that_of_loops_over_encode(small):
+def test_accuracy_equals_loops_over_encode(small):
     found = d2l.sense_accuracy(small, ['crane', 'Bank'])
     assert found.words == ['crane', 'bank'] and found.rates.shape == (3, 2)
     tokenizer = sentences.whole_words()
     for k, word in enumerate(found.words):
-        uses = sample_texts.noted_words()[word]
+        uses = sample_texts.labelled_words()[word]
         senses = [use.sense for use in uses]
         assert found.counts[k] == len(uses)
         assert found.chances[k] == max(map(senses.count, senses)) / len(uses)
@@ -59,7 +59,7 @@ def test_the_figure_is_that_of_loops_over_encode(small):
         found.rates @ found.counts / found.counts.sum())
 
 
-def test_planted_senses_part_and_equal_vectors_do_not():
+def test_planted_senses_separate_and_equal_vectors_do_not():
     rng = onp.random.RandomState(0)
     senses = onp.array(['x', 'y', 'y', 'x', 'y'])
     apart = ~onp.eye(5, dtype=bool)
@@ -70,20 +70,21 @@ def test_planted_senses_part_and_equal_vectors_do_not():
     equal = onp.tile(rng.normal(size=6).astype('float32'), (5, 1))
     agreeing = sense_accuracy._nearest_agree(equal, senses, apart)
     assert agreeing == pytest.approx((2 * 1 / 4 + 3 * 2 / 4) / 5)
-    # Those of one sentence are not compared: the two x are in one
+    # Uses in one sentence are not compared; the two x share one
     apart[0, 3] = apart[3, 0] = False
     assert sense_accuracy._nearest_agree(planted, senses, apart) == 3 / 5
 
 
 @pytest.mark.parametrize('settings', [
     {}, dict(objective='span'), dict(average=0.9, architecture='published')])
-def test_checkpoints_are_told_of_and_the_last_is_the_model(settings,
+def test_a_report_has_each_checkpoint_and_the_last_is_the_model(settings,
                                                            tmp_path):
     run = d2l.pretrain(**TINY, **settings, num_steps=3, save_every=1, keep=0,
                        out=tmp_path / 'run')
-    told = sense_accuracy.told_of(run, ['crane', 'bark'])
-    assert list(told.steps) == [1, 2, 3] and told.name == 'run'
-    onp.testing.assert_array_equal(told.steps[3].rates, told.parting.rates)
+    report = sense_accuracy.sense_report(run, ['crane', 'bark'])
+    assert list(report.steps) == [1, 2, 3] and report.name == 'run'
+    onp.testing.assert_array_equal(report.steps[3].rates,
+                                   report.accuracy.rates)
     net, _ = d2l.load_run(run)
     before = {name: param.data().asnumpy() for name, param
               in net._collect_params_with_prefix().items()}
@@ -95,33 +96,35 @@ def test_checkpoints_are_told_of_and_the_last_is_the_model(settings,
         checkpoints.load_weights(checkpoints.all_of(run)[0], other)
 
 
-def test_the_figure_differs_in_grey_and_has_a_line_for_chance(small):
-    one = sense_accuracy.Told('one', d2l.sense_accuracy(small, 'crane'), {})
-    other = one._replace(name='other', steps={5: one.parting,
-                                              10: one.parting})
-    assert len(sense_accuracy.plot_parting([one]).axes) == 1
-    layers, steps = sense_accuracy.plot_parting([one, other]).axes
+def test_lines_differ_without_colours_and_chance_has_a_line(small):
+    one = sense_accuracy.SenseReport(
+        'one', d2l.sense_accuracy(small, 'crane'), {})
+    other = one._replace(name='other', steps={5: one.accuracy,
+                                              10: one.accuracy})
+    assert len(sense_accuracy.plot_reports([one]).axes) == 1
+    layers, steps = sense_accuracy.plot_reports([one, other]).axes
     lines = layers.get_lines()
     assert [line.get_label() for line in lines] == ['one', 'other', 'chance']
     assert len({(line.get_marker(), line.get_linestyle())
                 for line in lines[:2]}) == 2
     onp.testing.assert_array_equal(lines[0].get_ydata(),
-                                   one.parting.rates[:, 0])
+                                   one.accuracy.rates[:, 0])
     line, chance = steps.get_lines()
     assert list(line.get_xdata()) == [5, 10]
-    assert set(line.get_ydata()) == {one.parting.rates[-1, 0]}
-    assert chance.get_ydata()[0] == one.parting.chances[0]
+    assert set(line.get_ydata()) == {one.accuracy.rates[-1, 0]}
+    assert chance.get_ydata()[0] == one.accuracy.chances[0]
     assert steps.get_xscale() == 'linear'
 
 
-def test_a_short_run_is_seen_beside_a_long_one(small):
+def test_a_short_run_is_visible_beside_a_long_one(small):
     found = d2l.sense_accuracy(small, 'crane')
-    runs = [sense_accuracy.Told(name, found, {step: found for step in steps})
+    runs = [sense_accuracy.SenseReport(
+        name, found, {step: found for step in steps})
             for name, steps in (('short', (10, 50)), ('long', (500, 4000)))]
-    figure = sense_accuracy.plot_parting(runs)
+    figure = sense_accuracy.plot_reports(runs)
     layers, steps = figure.axes
     assert (layers.get_xscale(), steps.get_xscale()) == ('linear', 'log')
-    # Outside of both, where no curve can lie
+    # Below both panels, where it covers no curve
     (legend,) = figure.legends
     assert [text.get_text() for text in legend.get_texts()] == [
         'short', 'long', 'chance']
@@ -130,6 +133,7 @@ def test_a_short_run_is_seen_beside_a_long_one(small):
     assert legend.get_window_extent().y1 <= below
 
 
-def test_a_word_without_noted_senses_is_refused(small):
-    with pytest.raises(ValueError, match="no senses of 'heron', but of bank"):
+def test_a_word_without_labelled_senses_is_refused(small):
+    with pytest.raises(ValueError, match="no labelled senses of 'heron': "
+                       'choose from bank'):
         d2l.sense_accuracy(small, ['crane', 'heron'])

@@ -22,7 +22,7 @@ def small():
 
 
 def drawn(fig):
-    """The figure, with every text in its place, and what knows where."""
+    """Lay the figure out; return the renderer that measures its texts."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     canvas = FigureCanvasAgg(fig)
     canvas.draw()
@@ -44,6 +44,18 @@ def check_labels(fig):
             for box in boxes:
                 assert whole.x0 - 1 <= box.x0 and box.x1 <= whole.x1 + 1
                 assert whole.y0 - 1 <= box.y0 and box.y1 <= whole.y1 + 1
+
+
+def check_legends(fig):
+    """Each legend is in the figure and covers no panel."""
+    renderer = drawn(fig)
+    whole = fig.get_window_extent(renderer)
+    for ax in fig.axes:
+        box = ax.get_legend().get_window_extent(renderer)
+        assert whole.x0 <= box.x0 and box.x1 <= whole.x1 + 1
+        assert whole.y0 <= box.y0 + 1
+        assert not any(box.overlaps(other.get_window_extent(renderer))
+                       for other in fig.axes)
 
 
 @pytest.mark.parametrize('words, choices', [
@@ -81,10 +93,11 @@ def test_panels_show_the_weights_of_their_head(small):
 
 @pytest.mark.parametrize('arguments, choices, said', [
     (['a crane'], {}, 'must be a list of tokens'),
-    ([['a']], dict(layers=3), 'layers are counted from 1 to 2'),
-    ([['a']], dict(heads=0), 'heads are counted from 1 to 2'),
-    ([[]], dict(hide_special=True), 'special tokens alone')])
-def test_what_cannot_be_drawn_is_said(arguments, choices, said, small):
+    ([['a']], dict(layers=3), 'layers must be 1 to 2, not 3'),
+    ([['a']], dict(heads=0), 'heads must be 1 to 2, not 0'),
+    ([[]], dict(hide_special=True), 'only special tokens')])
+def test_invalid_arguments_of_attention_are_refused(arguments, choices, said,
+                                                    small):
     with pytest.raises((ValueError, TypeError), match=said):
         d2l.plot_attention(small[0], *arguments, **choices)
 
@@ -94,7 +107,7 @@ def test_points_of_senses_are_the_components_of_their_layer(layer, wanted,
                                                             small):
     net, tokenizer = small
     fig = d2l.plot_senses(net, 'Crane', layer=layer)
-    uses = sample_texts.noted('crane')
+    uses = sample_texts.labelled_uses('crane')
     names = [use.sense for use in uses]
     assert [text.get_text() for text in fig.axes[0].get_legend().get_texts()
             ] == sorted(set(names))
@@ -109,7 +122,7 @@ def test_points_of_senses_are_the_components_of_their_layer(layer, wanted,
         X = onp.array([row[1 + use.sentence[:use.begin].count(' ')]
                        for row, use in zip(rows, uses)], 'float64')
         X -= X.mean(axis=0)
-        # Turned, or mirrored, at most: the same products of any two points
+        # Rotated or mirrored at most: all dot products are equal
         best = X @ onp.linalg.eigh(X.T @ X)[1][:, -2:]
         onp.testing.assert_allclose(found @ found.T, best @ best.T,
                                     atol=1e-4 * onp.abs(X @ X.T).max())
@@ -138,26 +151,26 @@ def test_labels_of_senses_do_not_overlap_and_senses_differ_in_shape(small):
 
 
 @pytest.mark.parametrize('arguments, choices, said', [
-    (['xyz'], {}, 'notes no senses of'), ([' '], {}, 'must be a word'),
+    (['xyz'], {}, 'no labelled senses of'), ([' '], {}, 'must be a word'),
     (['crane', 'a crane'], {}, 'must be a list of strings'),
     (['crane', ['a crane']], dict(senses=[]), '0 senses for 1 sentences'),
-    (['crane', ['a crane', 'an old crane']], {}, 'stands in 2 of'),
-    (['crane'], dict(layer=3), 'counted from 0, the embeddings, to 2'),
-    (['crane'], dict(layer=[]), 'layer names none')])
-def test_senses_that_cannot_be_drawn_are_said(arguments, choices, said,
-                                              small):
+    (['crane', ['a crane', 'an old crane']], {}, 'is in 2 of'),
+    (['crane'], dict(layer=3), r'must be 0 .* to 2, not 3'),
+    (['crane'], dict(layer=[]), 'layer is empty')])
+def test_invalid_arguments_of_senses_are_refused(arguments, choices, said,
+                                                 small):
     with pytest.raises((ValueError, TypeError), match=said):
         d2l.plot_senses(small[0], *arguments, **choices)
     with pytest.raises(ValueError, match='no vocabulary'):
         d2l.plot_senses(sentences.build_net(30), 'crane')
 
 
-def test_a_history_is_drawn_of_a_run_and_of_what_training_returned(run):
+def test_the_history_of_a_folder_and_of_a_result_is_drawn(run):
     fig = d2l.plot_history(run)
     check_labels(fig)
     mlm, nsp, rates = fig.axes
     lines = {line.get_label(): line for line in mlm.get_lines()}
-    assert set(lines) == {"each step's", 'mean since step 1', 'held out'}
+    assert set(lines) == {'each step', 'mean since step 1', 'held out'}
     rows = [line.split(',') for line in (run / 'losses.csv').read_text()
             .splitlines()]
     mean = [float(row[rows[0].index('mlm')]) for row in rows[1:]]
@@ -166,9 +179,11 @@ def test_a_history_is_drawn_of_a_run_and_of_what_training_returned(run):
     assert {line.get_label() for line in rates.get_lines()} == {
         'mlm accuracy', 'known accuracy', 'nsp accuracy'}
     both = d2l.plot_history(run, run)
+    check_legends(fig)
+    check_legends(both)
     styles = {line.get_linestyle() for line in both.axes[0].get_lines()
               if 'mean' in line.get_label()}
-    assert len(styles) == 2     # told apart without colours
+    assert len(styles) == 2     # they differ without colours
     check_labels(both)
 
     history = History()
@@ -178,7 +193,7 @@ def test_a_history_is_drawn_of_a_run_and_of_what_training_returned(run):
     assert [list(line.get_ydata()) for line in found] == [[3, 2], [3, 2.5]]
 
 
-def test_a_run_without_steps_is_named_and_one_step_is_seen(run, tmp_path):
+def test_a_run_without_steps_is_refused_and_one_step_is_visible(run, tmp_path):
     begun = tmp_path / 'begun'
     begun.mkdir()
     (begun / 'losses.csv').write_text('step,mlm_loss,nsp_loss,mlm,nsp\n')
@@ -197,11 +212,11 @@ def test_a_run_without_steps_is_named_and_one_step_is_seen(run, tmp_path):
 
 
 def test_a_folder_without_a_history_is_refused(tmp_path):
-    with pytest.raises(ValueError, match='is no folder of a run'):
+    with pytest.raises(ValueError, match='is not a run folder'):
         d2l.plot_history(tmp_path)
 
 
-def test_a_notebook_shows_figures_without_being_asked(small, tmp_path):
+def test_a_notebook_shows_figures_without_matplotlib_inline(small, tmp_path):
     formatters = pytest.importorskip('IPython.core.formatters')
     net = small[0]
     for fig in (d2l.plot_attention(net, ['a', 'crane']),
