@@ -54,7 +54,7 @@ class BookFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return BookModule(spec.name)
 
     def exec_module(self, module):
-        """Do nothing: the module has no code."""
+        """Required of a loader; the module has no code."""
 
 
 def _missing(name):

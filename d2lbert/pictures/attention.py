@@ -17,7 +17,7 @@ def plot_attention(net, tokens, tokens_b=None, *, tokenizer=None, vocab=None,
     """Draw the attention weights of a text, a panel for each head.
 
     tokens: a list of tokens in `vocab` (default: the net's vocabulary), as
-    for `get_bert_encoding`; with a tokenizer of `load_model`, a text.
+    for `get_bert_encoding`. With a tokenizer of `load_model`: a text.
     tokens_b: the second text of a pair. layers, heads: a number or a list of
     numbers, counted from 1 (default: all). hide_special: leave out <cls> and
     <sep>, without rescaling the other weights.

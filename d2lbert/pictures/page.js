@@ -166,7 +166,7 @@ function radios(group, label, choices, value, moved) {
 
 // Tabs. draw(panel) fills the panel when the tab is first opened, and again
 // for another text if perText; it returns a function that redraws, or null.
-// missing() returns why there is nothing to show, or null.
+// missing() returns the reason why the tab is empty, or null.
 
 const tabs = [];
 

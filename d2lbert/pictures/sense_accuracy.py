@@ -41,7 +41,7 @@ class SenseAccuracy(NamedTuple):
 
 
 def sense_accuracy(net, words=None, *, tokenizer=None, vocab=None):
-    """How well a model separates the labelled senses of words, by layer.
+    """The accuracy of a model at labelled senses of words, by layer.
 
     words: a word or a list of words (default: all 32); all forms of a word
     count as its uses. tokenizer, vocab: as for `plot_senses`. Returns a

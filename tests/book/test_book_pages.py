@@ -1,4 +1,4 @@
-"""Pages read: which cells are MXNet's, in every notation of the book."""
+"""Reading pages: the MXNet cells in every notation of the book."""
 import json
 
 import pytest
@@ -76,7 +76,7 @@ def notebook(*cells, **metadata):
                                            metadata=metadata))
 
 
-def test_the_cells_of_the_mxnet_tab_are_those_of_a_source(tmp_path):
+def test_a_source_gives_the_cells_of_its_mxnet_tab(tmp_path):
     page = read_page(write(tmp_path / 'page.md', PAGE))
     names = [source.split(' = ')[0].split('\n')[-1] for source in code(page)]
     assert names == ['none', 'two', 'older', 'every']
@@ -93,7 +93,7 @@ def test_the_cells_of_the_mxnet_tab_are_those_of_a_source(tmp_path):
     nbformat.validate(page.notebook)
 
 
-def test_line_ends_of_windows_change_nothing(tmp_path):
+def test_windows_line_ends_give_the_same_cells(tmp_path):
     plain = read_page(write(tmp_path / 'page.md', PAGE))
     path = tmp_path / 'windows.md'
     path.write_bytes(b'\xef\xbb\xbf' + PAGE.replace('\n', '\r\n').encode())
@@ -102,7 +102,7 @@ def test_line_ends_of_windows_change_nothing(tmp_path):
                for cell in read_page(path).notebook.cells)
 
 
-def test_the_living_edition_has_its_outputs_in_a_folder(tmp_path):
+def test_outputs_of_the_living_edition_are_read_from_their_folder(tmp_path):
     source = write(tmp_path / 'chapter/page.md', PAGE)
     assert set(read_page(source).printed) == {None}
     write(tmp_path / 'outputs/mxnet/chapter/page.json', json.dumps({
@@ -138,7 +138,7 @@ def test_a_notebook_keeps_its_cells_and_loses_its_outputs(tmp_path):
     assert page.printed == [None, ['no line end', '1'], []]
     assert page.notebook.cells[1].outputs == []
     assert page.notebook.cells[1].execution_count is None
-    # One without any output says nothing of what cells print
+    # Without any output the file does not show what cells print
     cells[1].outputs = []
     page = read_page(write(tmp_path / 'x.ipynb', notebook(*cells)))
     assert page.printed == [None, None, None]
@@ -161,14 +161,14 @@ REFUSED = {
 
 
 @pytest.mark.parametrize('name', REFUSED)
-def test_what_is_no_page_is_refused_in_one_sentence(name, tmp_path):
+def test_invalid_pages_are_refused_in_one_sentence(name, tmp_path):
     text, sentence = REFUSED[name]
     with pytest.raises(ValueError) as error:
         read_page(write(tmp_path / name, text))
     assert sentence in str(error.value) and '\n' not in str(error.value)
 
 
-def test_a_page_that_is_not_there_is_named(tmp_path):
+def test_a_missing_page_is_named(tmp_path):
     with pytest.raises(ValueError, match='page .*no.md cannot be read: No '
                                          'such file'):
         read_page(tmp_path / 'no.md')

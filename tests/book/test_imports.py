@@ -1,4 +1,4 @@
-"""`import d2l` as d2lbert: where it holds, and where it does not."""
+"""`import d2l` as d2lbert, before and after the extension is loaded."""
 import pytest
 from processes import in_a_process
 
@@ -19,7 +19,7 @@ def run(code):
 
 @pytest.fixture
 def shell(tmp_path, monkeypatch):
-    """What a shell prints, beside an installed d2l."""
+    """A function: the output of a shell next to an installed d2l."""
     monkeypatch.setenv('IPYTHONDIR', str(tmp_path / 'ipython'))
     package = tmp_path / 'installed' / 'd2l'
     package.mkdir(parents=True)
@@ -57,7 +57,7 @@ print('done')
 ''') == 'done\n'
 
 
-def test_a_name_that_is_missing_is_named(shell):
+def test_a_missing_name_is_named(shell):
     printed = shell('''
 run('%load_ext d2lbert')
 for code in ('import d2l; d2l.train_ch3', 'from d2l.mxnet import train_ch3',
@@ -79,7 +79,7 @@ for code in ('import d2l; d2l.train_ch3', 'from d2l.mxnet import train_ch3',
     assert len(errors) == 5
 
 
-def test_importing_d2lbert_redirects_nothing(shell):
+def test_importing_d2lbert_does_not_redirect_d2l(shell):
     shell('''
 import d2lbert
 assert 'BookFinder' not in str(sys.meta_path)

@@ -103,7 +103,7 @@ def test_the_page_on_inference(cells, archives, tmp_path):  # noqa: F811
 
 @pytest.fixture
 def text(tmp_path, monkeypatch):
-    """A small WikiText-2 on this machine, and a network that is gone."""
+    """A small WikiText-2 on this machine, and no network."""
     folder = tmp_path / 'data' / 'wikitext-2'
     folder.mkdir(parents=True)
     (folder / TRAIN_FILE).write_text(''.join(TEXT), 'utf-8')
@@ -113,7 +113,7 @@ def text(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_read_wiki_without_arguments_takes_this_machines_text(text):
+def test_read_wiki_without_arguments_reads_the_text_on_this_machine(text):
     expected = [['a driver came', 'he just left .'],
                 ['one sentence alone .'], ['the crane flew', 'it was grey .']]
     assert sorted(bert_dataset._read_wiki()) == expected
@@ -121,7 +121,7 @@ def test_read_wiki_without_arguments_takes_this_machines_text(text):
         text / 'data' / 'wikitext-2')) == expected
 
 
-def test_the_parquet_file_is_made_where_it_cannot_be_fetched(text, capsys):
+def test_the_parquet_file_is_made_if_it_cannot_be_downloaded(text, capsys):
     pandas = pytest.importorskip('pandas')
     pytest.importorskip('pyarrow')
     path = d2l.download(hub.WIKITEXT_2_URL, folder=str(text / 'made'),
@@ -131,7 +131,7 @@ def test_the_parquet_file_is_made_where_it_cannot_be_fetched(text, capsys):
     assert f'{path} was made from' in capsys.readouterr().err
 
 
-def test_without_pyarrow_it_is_asked_for(text, monkeypatch):
+def test_a_missing_pyarrow_is_named(text, monkeypatch):
     monkeypatch.setitem(__import__('sys').modules, 'pyarrow', None)
     with pytest.raises(hub.HubError, match='pip install pyarrow'):
         d2l.download(hub.WIKITEXT_2_URL, folder=str(text / 'made'),
@@ -139,7 +139,7 @@ def test_without_pyarrow_it_is_asked_for(text, monkeypatch):
     assert not (text / 'made').exists()
 
 
-def test_a_file_is_had_by_its_address(tmp_path, capsys):
+def test_a_file_is_downloaded_by_its_address(tmp_path, capsys):
     (tmp_path / 'there').mkdir()
     (tmp_path / 'there' / 'a.txt').write_bytes(b'text')
     url = (tmp_path / 'there' / 'a.txt').as_uri()
@@ -158,7 +158,7 @@ def test_a_file_is_had_by_its_address(tmp_path, capsys):
 @pytest.mark.parametrize('address, said', [
     ('no-such-name', 'is not in DATA_HUB'),
     ('http://127.0.0.1:9/', 'no file')])
-def test_what_is_no_address_of_a_file_is_refused(address, said):
+def test_invalid_addresses_are_refused(address, said):
     with pytest.raises(ValueError, match=said):
         d2l.download(address)
 

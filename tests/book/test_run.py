@@ -1,4 +1,4 @@
-"""`d2lbert run`: pages executed, printed, written, compared and refused."""
+"""`d2lbert run`: execute, print, write, compare and refuse pages."""
 import os
 import re
 import subprocess
@@ -143,7 +143,7 @@ drawn
     printed, value = first.cells[3].outputs
     assert printed.text == 'begin end\n' and value.data == {
         'text/plain': '(2, 4, 8)'}
-    # Only its last state is kept of a picture that was drawn three times
+    # Of a picture that was drawn three times, the last state is kept
     kinds = [output.get('data', {}).keys() for output in
              second.cells[-1].outputs]
     assert [list(keys) for keys in kinds if keys] == [
@@ -162,7 +162,7 @@ drawn
         'chapter', 'executed', 'new.md'}
 
 
-def test_the_first_error_ends_it_with_cell_and_line(tmp_path, capsys):
+def test_the_first_error_ends_the_run_and_names_its_line(tmp_path, capsys):
     (tmp_path / 'page.md').write_text(FAILING)
     assert run('page.md', '--out', 'x.ipynb') == 1
     out, err = capsys.readouterr()
@@ -201,7 +201,7 @@ def test_an_error_in_a_notebook_names_its_line(name, tmp_path, capsys):
                         err)
 
 
-def test_old_and_new_outputs_stand_side_by_side(tmp_path, capsys,
+def test_old_and_new_outputs_are_printed_side_by_side(tmp_path, capsys,
                                                 monkeypatch):
     monkeypatch.setenv('COLUMNS', '40')
     sources = 'print("a\\nb")', '1', '"x" * 40', 'None'
@@ -238,7 +238,7 @@ def nothing_runs(monkeypatch):
     monkeypatch.setattr(execution, 'run_page', None)
 
 
-def test_out_never_costs_a_file(old, tmp_path, capsys, nothing_runs):
+def test_out_never_overwrites_a_file(old, tmp_path, capsys, nothing_runs):
     page = tmp_path / 'page.ipynb'
     nbformat.write(v4.new_notebook(cells=[v4.new_code_cell('1')]), page)
     (tmp_path / 'there.ipynb').write_text('mine')
@@ -281,7 +281,7 @@ def test_all_pages_are_read_before_one_runs(old, capsys, nothing_runs):
 
 
 @pytest.mark.parametrize('name', ['nbformat', 'jupyter_client', 'ipykernel'])
-def test_what_is_not_installed_is_named_with_its_remedy(
+def test_a_missing_package_is_named_with_its_remedy(
         name, old, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, name, None)
     assert run(old) == 1
@@ -291,14 +291,14 @@ def test_what_is_not_installed_is_named_with_its_remedy(
     assert "pip install '.[notebook]'" in err
 
 
-def test_a_kernel_that_cannot_have_d2lbert_says_why(old, capsys,
+def test_a_kernel_that_cannot_import_d2lbert_says_why(old, capsys,
                                                     monkeypatch):
     monkeypatch.setattr(kernel, '_CODE', 'raise ImportError("no MXNet")')
     assert run(old) == 1
     assert capsys.readouterr().err == 'd2lbert run: no MXNet\n'
 
 
-def test_the_command_waits_for_no_mxnet_of_its_own(old):
+def test_the_command_does_not_import_mxnet_itself(old):
     done = subprocess.run(
         [sys.executable, '-X', 'importtime', '-m', 'd2lbert', 'run', 'no.md'],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE,

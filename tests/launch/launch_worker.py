@@ -1,4 +1,4 @@
-"""What each worker of test_launch.py runs: a small net, some steps of Adam.
+"""The program of workers in test_launch.py: some steps of Adam.
 
 Its arguments are the file to write, with {rank} in its name, how many steps
 to make, and how many times to see first whether weights arrive.
@@ -39,7 +39,7 @@ def train(rank, workers, steps, kvstore=None):
 
 
 def count_lost_weights(store, trials):
-    """How often a gradient was taken for the weight it was pushed after."""
+    """The number of pulls that returned a gradient in place of a weight."""
     lost = 0
     for key in range(1000, 1000 + 4 * trials, 4):
         weights = [np.full(3, 7.0) for _ in range(4)]

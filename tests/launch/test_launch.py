@@ -1,4 +1,4 @@
-"""Several machines: the same result as one, and no process left behind."""
+"""Jobs of several processes: equal results, and all processes end."""
 import json
 import os
 import shlex
@@ -33,8 +33,8 @@ import sys
 sys.argv[0] = 'd2lbert'
 from d2lbert.launch import job
 '''
-# The command, whose workers run the text given first, and whose scheduler
-# and servers sleep
+# The command; its workers run the first argument, its scheduler and servers
+# sleep
 COMMAND = LAUNCHER + f'''
 from d2lbert.command.cli import main
 launch.WORKER = ['-c', sys.argv.pop(1)]
@@ -55,7 +55,8 @@ time.sleep(600)
 
 @pytest.fixture
 def mark(monkeypatch):
-    """The value of a variable that all processes of a test's job have."""
+    """The value of a variable in the environment of all processes of a job.
+    """
     mark = uuid.uuid4().hex
     monkeypatch.setenv('D2LBERT_TEST_JOB', mark)
     yield mark
@@ -65,7 +66,7 @@ def mark(monkeypatch):
 
 @pytest.fixture
 def command(mark, tmp_path):
-    """A function that starts the command with a text for its workers."""
+    """A function that starts the command with a program for its workers."""
     started = []
 
     def start(worker, *args):
@@ -81,7 +82,7 @@ def command(mark, tmp_path):
 
 @pytest.fixture
 def ssh(tmp_path):
-    """A stand-in for ssh: hosts are this machine with another environment.
+    """A fake ssh: hosts are this machine with another environment.
 
     The host `far` cannot be reached.
     """
@@ -110,7 +111,7 @@ def processes(mark, *more):
 
 
 def wait_for(condition, seconds=30):
-    """Wait until the condition holds; returns for how long it did not."""
+    """Wait until the condition holds; returns the seconds of waiting."""
     begun = time.monotonic()
     while not condition():
         assert time.monotonic() - begun < seconds
@@ -119,7 +120,7 @@ def wait_for(condition, seconds=30):
 
 
 def check_two_workers(folder):
-    """Compare the weights that two workers wrote with those of one."""
+    """Compare the weights of two workers with the weights of one."""
     alone = launch_worker.train(0, 1, 5)
     for rank in (0, 1):
         with onp.load(folder / f'{rank}.npz') as together:
@@ -129,7 +130,7 @@ def check_two_workers(folder):
                                             rtol=1e-5, atol=1e-6)
 
 
-def test_two_workers_with_half_batches_equal_one_with_whole_ones(tmp_path):
+def test_two_workers_with_half_batches_equal_one_worker(tmp_path):
     launcher.launch([WORKER, str(tmp_path / '{rank}.npz'), '5', '40'])
     check_two_workers(tmp_path)
 
@@ -156,7 +157,7 @@ def test_a_killed_worker_ends_the_training_of_all(tmp_path, mark, capfd):
 
 @needs_proc
 @pytest.mark.parametrize('role', ['scheduler', 'server'])
-def test_scheduler_and_servers_are_watched_over_as_well(command, mark, role):
+def test_a_killed_scheduler_or_server_ends_the_job(command, mark, role):
     job = command(STUBBORN, '--', 'pretrain')
     wait_for(lambda: len(processes(mark, 'D2LBERT_RANK=1')) == 2
              and processes(mark, f'DMLC_ROLE={role}'))
@@ -169,7 +170,7 @@ def test_scheduler_and_servers_are_watched_over_as_well(command, mark, role):
 
 
 @needs_proc
-def test_a_failed_worker_is_named_with_its_last_words_and_the_way_on(
+def test_a_failed_worker_is_named_with_its_last_lines_and_a_remedy(
         command, mark, tmp_path):
     (tmp_path / 'my run/checkpoints').mkdir(parents=True)
     (tmp_path / 'my run/checkpoints/step-00000004.npz').touch()
@@ -208,7 +209,7 @@ def test_a_killed_launcher_leaves_no_process(command, mark):
 
 
 @needs_proc
-def test_a_killed_guard_takes_its_worker_along(command, mark):
+def test_a_killed_guard_kills_its_worker(command, mark):
     job = command(SLEEP, '--', 'pretrain')
     wait_for(lambda: processes(mark, 'D2LBERT_RANK=1'))
     worker, = processes(mark, 'D2LBERT_RANK=1')
@@ -246,7 +247,7 @@ except KeyboardInterrupt:
 
 
 @needs_proc
-def test_ctrl_c_lets_a_training_worker_0_save_behind_its_step(
+def test_ctrl_c_lets_worker_0_save_after_its_step(
         mark, tmp_path):
     job = subprocess.Popen(
         [sys.executable, '-c', 'import sys; from d2lbert.__main__ import '
@@ -320,7 +321,7 @@ sys.argv[1:] = ['pretrain', '--corpus',
                 '{tmp_path}/run']
 worker()
 '''], workers=2)
-    # Worker 0 was ended, but its folder stands in nobody's way
+    # Worker 0 was ended, and its folder can be written again
     assert not (tmp_path / 'run' / 'model.params').exists()
     RunFolder.take(tmp_path / 'run').close(keep=False)
     assert not (tmp_path / 'run').exists()
@@ -362,7 +363,7 @@ print(*(env.get(name) for name in (
 
 
 @needs_proc
-def test_a_host_out_of_reach_is_named(ssh, mark, command):
+def test_an_unreachable_host_is_named(ssh, mark, command):
     job = command(SLEEP, '--hosts', '127.0.0.1,far', '--ssh', ssh, '--',
                   'pretrain')
     _, errors = job.communicate(timeout=30)
@@ -383,14 +384,14 @@ def test_a_killed_launcher_leaves_no_process_on_other_hosts(
     wait_for(lambda: not processes(mark), 15)
 
 
-def test_a_python_that_hosts_lack_is_named(ssh):
+def test_a_missing_python_on_a_host_is_named(ssh):
     with pytest.raises(launcher.LaunchError, match='(?s)/no/python'):
         launcher.launch(['-c', SLEEP], hosts=['127.0.0.1'], ssh=ssh,
                       remote_python='/no/python', role=['-c', SLEEP])
 
 
-def run_guard(said, **spec):
-    """Run a guard by itself; `said` is told to it. Returns the result."""
+def run_guard(received, **spec):
+    """Run a guard alone; it receives the bytes. Returns its result."""
     spec = dict(dict(
         guard=Path(guard.__file__).read_text(), env={}, root=None, join=1,
         machine=Path(hardware.__file__).read_text(), socket=None,
@@ -399,27 +400,27 @@ def run_guard(said, **spec):
     process = subprocess.Popen(
         [sys.executable, *GUARD], text=True, stdin=subprocess.PIPE,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    process.stdin.write(json.dumps(spec) + '\n' + said)
+    process.stdin.write(json.dumps(spec) + '\n' + received)
     process.stdin.flush()
     process.wait(30)
     process.stdin.close()
     return process.returncode, process.stdout.read(), process.stderr.read()
 
 
-def test_a_guard_that_hears_nothing_ends_its_process():
+def test_a_guard_of_a_silent_launcher_ends_its_process():
     status, _, errors = run_guard('.', silence=1)
     assert status == 1
     assert 'no sign of life from the launcher for 1 s' in errors
 
 
-def test_a_guard_says_that_the_scheduler_is_out_of_reach():
+def test_a_guard_reports_an_unreachable_scheduler():
     port = addresses.free_port('127.0.0.1', 0)
     status, _, errors = run_guard('', root=['127.0.0.1', port])
     assert status == 1
     assert f'cannot reach the scheduler at 127.0.0.1:{port} (' in errors
 
 
-def test_a_guard_says_that_the_folder_is_missing():
+def test_a_guard_reports_a_missing_folder():
     status, _, errors = run_guard('', cwd='/no/such/folder')
     assert status == 127
     assert errors.startswith('/no/such/folder: No such file or directory on ')
@@ -478,7 +479,7 @@ if workers.rank() == 0:
 
 @needs_proc
 @pytest.mark.parametrize('root_uri', [None, '127.0.0.1'])
-def test_a_job_of_one_machine_is_out_of_reach_for_others(
+def test_other_users_cannot_reach_a_job_of_one_machine(
         mark, capfd, monkeypatch, root_uri):
     sockets = []
 
@@ -499,7 +500,7 @@ def test_a_job_of_one_machine_is_out_of_reach_for_others(
     assert not any(path.exists() for path in sockets)
 
 
-def test_sockets_have_names_that_nobody_uses(tmp_path, monkeypatch):
+def test_sockets_have_unused_names(tmp_path, monkeypatch):
     monkeypatch.setattr(addresses, 'SOCKETS', str(tmp_path))
     drawn = iter([1, 1, 2])
     monkeypatch.setattr(addresses.secrets, 'randbelow', lambda _: next(drawn))
@@ -508,7 +509,7 @@ def test_sockets_have_names_that_nobody_uses(tmp_path, monkeypatch):
     assert all(path.exists() for path in paths)
 
 
-def test_a_server_executes_nothing_that_it_is_sent(tmp_path, capfd):
+def test_a_server_never_executes_received_code(tmp_path, capfd):
     with pytest.raises(launcher.LaunchError, match='(?s)server 0 ended with '
                        '.*an optimizer was sent to this server'):
         launcher.launch(['-c', f'''
@@ -559,7 +560,7 @@ def test_hosts_come_from_a_list_or_a_file(tmp_path):
     (2, '-- train', 'what the workers are to run is missing'),
     (2, '-- pretrain --minutes 3', 'minutes=3 is for one worker, whose clock'),
 ])
-def test_what_cannot_be_launched_is_refused_in_a_sentence(
+def test_invalid_jobs_are_refused_in_one_sentence(
         command, status, args, sentence):
     job = command('', *shlex.split(args))
     _, errors = job.communicate(timeout=30)
@@ -629,7 +630,7 @@ job.launch([{WORKER!r}, '{{rank}}.npz', '5', '10'], servers=2,
     assert processes(mark) == []
 
 
-def test_pretraining_with_two_workers_is_that_of_one_process(tmp_path):
+def test_pretraining_with_two_workers_equals_one_process(tmp_path):
     flags = ['pretrain', '--corpus', 'sample', '--num-steps', '3',
              '--batch-size', '9', '--max-len', '32', '--num-hiddens', '16',
              '--ffn-num-hiddens', '16', '--num-layers', '1', '--dropout',
@@ -646,7 +647,7 @@ def test_pretraining_with_two_workers_is_that_of_one_process(tmp_path):
                                     rtol=1e-5)
 
 
-def test_what_every_process_would_refuse_is_said_once(command, monkeypatch):
+def test_an_error_of_every_process_is_printed_once(command, monkeypatch):
     monkeypatch.setenv('OMP_NUM_THREADS', 'abc')
     out, errors = command('', '--', 'pretrain').communicate(timeout=30)
     assert out == '' and errors.count('OMP_NUM_THREADS is') == 1

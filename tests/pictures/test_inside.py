@@ -181,11 +181,11 @@ def test_a_sample_has_sentences_with_the_words_asked_for(tmp_path):
         'one crane', 'two cranes']
 
 
-def test_the_examples_of_a_word_come_from_all_over_a_text():
+def test_sentences_and_uses_come_from_the_whole_text():
     sample = sample_texts.Sample(
         'x', [f'crane number {k}' for k in range(1000)])
     found = [int(one.split()[-1])
-             for one in sample_texts.chosen(sample, set())]
+             for one in sample_texts.pick_sentences(sample, set())]
     assert len(found) == sample_texts.SENTENCES
     assert found == list(range(0, 1000, 4))
     uses = sample_texts.uses_of('crane', sample.sentences, most=10)
@@ -193,7 +193,7 @@ def test_the_examples_of_a_word_come_from_all_over_a_text():
         f'crane number {k}' for k in range(0, 1000, 100)]
 
 
-def test_a_word_is_not_found_within_another():
+def test_a_word_is_not_found_inside_another_word():
     sentences = ['two cranes fly', 'a decrane', 'The CRANE .', 'crane2',
                  'cranes and a crane']
     assert [(use.sentence, use.begin, use.end) for use in sample_texts.uses_of(

@@ -1,4 +1,4 @@
-"""The page as a file: its data, and nothing that could run."""
+"""The page as a file: its data and its safety."""
 import base64
 import json
 import re
@@ -73,7 +73,7 @@ def test_the_page_loads_no_other_file(data):
     assert not re.search(r'(src|href)="(?!data:|#)', page)
     assert 'http://' not in page.replace('http://www.w3.org/2000/svg', '')
     assert 'https://' not in page and 'url(' not in page
-    # Nothing of the data becomes markup or a program
+    # No data becomes markup or a program
     program = page[page.rindex('<script>'):]
     assert not re.search(r'innerHTML|outerHTML|insertAdjacentHTML|eval\(|'
                          r'document\.write|new Function', program)
