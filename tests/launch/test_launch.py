@@ -31,7 +31,7 @@ SLEEP = 'import time; time.sleep(600)'
 LAUNCHER = '''
 import sys
 sys.argv[0] = 'd2lbert'
-from d2lbert.launch import job
+from d2lbert.launch import launcher
 '''
 # The command; its workers run the first argument, its scheduler and servers
 # sleep
@@ -619,7 +619,7 @@ def test_two_hosts_on_a_network_equal_one_process(two_hosts, tmp_path, mark):
                    f'exec ip netns exec {two_hosts[1]} sh -c "$2"\n')
     ssh.chmod(0o755)
     code = LAUNCHER + f'''
-job.launch([{WORKER!r}, '{{rank}}.npz', '5', '10'], servers=2,
+launcher.launch([{WORKER!r}, '{{rank}}.npz', '5', '10'], servers=2,
               hosts=['localhost', '10.97.0.2'], ssh={str(ssh)!r})
 '''
     run = subprocess.run(
