@@ -82,6 +82,7 @@ for code in ('import d2l; d2l.train_ch3', 'from d2l.mxnet import train_ch3',
 def test_importing_d2lbert_does_not_redirect_d2l(shell):
     shell('''
 import d2lbert
+from d2lbert.book import imports
 assert 'BookFinder' not in str(sys.meta_path)
 import d2l
 assert d2l.installed

@@ -36,6 +36,7 @@ from d2lbert.launch import launcher
 # The command; its workers run the first argument, its scheduler and servers
 # sleep
 COMMAND = LAUNCHER + f'''
+from d2lbert.command import launch
 from d2lbert.command.cli import main
 launch.WORKER = ['-c', sys.argv.pop(1)]
 launch.ROLE = ['-c', {SLEEP!r}]
@@ -454,6 +455,7 @@ available_cpus = lambda: range(1000, 1064)
 LISTENING = '''
 import os, socket, stat, sys
 from pathlib import Path
+from d2lbert.machine import workers
 from d2lbert.machine.backend import np
 store, ones = workers.kvstore(), np.ones(3)
 store.broadcast(0, ones, [ones])
@@ -514,6 +516,7 @@ def test_a_server_never_executes_received_code(tmp_path, capfd):
                        '.*an optimizer was sent to this server'):
         launcher.launch(['-c', f'''
 import pickle, sys, time
+from d2lbert.machine import workers
 from d2lbert.machine.backend import mx, np
 class Command:
     def __reduce__(self):
