@@ -1,2 +1,2 @@
 """The version, where setup.py can read it without importing the package."""
-__version__ = '0.1.0'
+__version__ = '1.0.0'
