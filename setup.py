@@ -169,7 +169,31 @@ def license_of(setuptools):
 
 
 PYARROW = 'pyarrow>=8,<30'
+PRETRAINED = ['safetensors>=0.3,<1', 'tokenizers>=0.13,<1']
+PUNKT = ['nltk>=3.8,<4']
+KERNEL = ['ipykernel>=6,<8', 'nbformat>=5.1,<6']
 PACKAGES = ['numpy>=1.17', 'matplotlib>=3.5,<4', 'tqdm>=4.57,<5']
+
+
+def extras():
+    """What `pip install '.[NAME]'` adds; `all` adds what any command uses."""
+    for_users = {
+        'notebook': [*KERNEL, 'notebook>=6,<8', 'pandas>=1.1,<4', PYARROW,
+                     *PRETRAINED],
+        'parquet': [PYARROW],
+        'pretrained': PRETRAINED,
+        'punkt': PUNKT,
+        'zstd': ['zstandard>=0.19,<1'],
+    }
+    return {
+        **for_users,
+        'all': sorted({package for packages in for_users.values()
+                       for package in packages}),
+        'browser': ['selenium>=4.10,<5'],
+        'test': [*KERNEL, *PRETRAINED, *PUNKT, 'nbclient>=0.6,<1',
+                 'pytest>=7,<10', 'pytest-xdist>=3,<4', 'setuptools>=61'],
+    }
+
 
 if __name__ == '__main__':
     if 'bdist_wheel' in sys.argv:
@@ -205,26 +229,14 @@ if __name__ == '__main__':
         packages=[*find_packages(include=['d2lbert', 'd2lbert.*']),
                   'd2lbert.sample'],
         package_dir={'d2lbert.sample': 'data/sample'},
-        package_data={'d2lbert.kernels': ['*.cc', '*.h'],
+        package_data={'d2lbert': ['manual/*.md'],
+                      'd2lbert.kernels': ['*.cc', '*.h'],
                       'd2lbert.pictures': ['*.html', '*.css', '*.js'],
                       'd2lbert.sample': ['*']},
         python_requires='>=3.8',
         install_requires=(requirements() if INSTALLING & set(sys.argv)
                           else PACKAGES),
-        extras_require={
-            'browser': ['selenium>=4.10,<5'],
-            'notebook': ['ipykernel>=6,<8', 'nbformat>=5.1,<6',
-                         'notebook>=6,<8', 'pandas>=1.1,<4', PYARROW],
-            'parquet': [PYARROW],
-            'pretrained': ['safetensors>=0.3,<1', 'tokenizers>=0.13,<1'],
-            'punkt': ['nltk>=3.8,<4'],
-            'test': ['ipykernel>=6,<8', 'nbclient>=0.6,<1',
-                     'nbformat>=5.1,<6', 'nltk>=3.8,<4', 'pytest>=7,<10',
-                     'pytest-xdist>=3,<4', 'safetensors>=0.3,<1',
-                     'setuptools>=61',
-                     'tokenizers>=0.13,<1'],
-            'zstd': ['zstandard>=0.19,<1'],
-        },
+        extras_require=extras(),
         entry_points={
             'console_scripts': ['d2lbert = d2lbert.__main__:main']},
         zip_safe=False,

@@ -126,10 +126,10 @@ def test_the_page_runs_without_its_definitions(page, archives, tmp_path):
                             tmp_path))
 
 
-def test_the_readme_shows_lines_that_run(archives, tmp_path):
+def test_the_manual_shows_lines_that_run(archives, tmp_path):
     folder, sums = archives
-    readme = (ROOT / 'README.md').read_text('utf-8')
-    code, = [code for code in re.findall(r'```python\n(.*?)```', readme,
+    page = (ROOT / 'd2lbert' / 'manual' / 'book.md').read_text('utf-8')
+    code, = [code for code in re.findall(r'```python\n(.*?)```', page,
                                          re.DOTALL)
              if 'load_pretrained_model' in code]
     assert code.count('trainer, 5, ') == 1

@@ -17,6 +17,7 @@ from d2lbert.command import (
     fill,
     finetune,
     generate,
+    help,
     launch,
     predict,
     pretrain,
@@ -53,6 +54,7 @@ Pretrain BERT as "Dive into Deep Learning" does, and look at what it learnt.
   d2lbert launch -- pretrain             several processes or machines
   d2lbert doctor                         what works here, and what does not
   d2lbert cache                          what is kept between runs
+  d2lbert help [TOPIC]                   the manual
 '''
 EPILOG = '''\
 exit status: 0, it is done; 1, it could not be done; 2, the command line is
@@ -63,7 +65,7 @@ wrong; 128 and the number of a signal (130: Ctrl-C), it was stopped.
 #: parser. They import what they need when they run: nobody waits for MXNet
 #: to read a help text.
 COMMANDS = (pretrain, run, encode, similar, evaluate, fill, generate, show,
-            senses, finetune, predict, export, launch, doctor, cache)
+            senses, finetune, predict, export, launch, doctor, cache, help)
 
 
 def main(argv=None):
@@ -168,7 +170,7 @@ def parser():
         command.add(commands)
     for name, command in commands.choices.items():
         # Of the others all that is printed is what was asked for
-        if name not in ('cache', 'doctor'):
+        if name not in ('cache', 'doctor', 'help'):
             command.add_argument(
                 '-q', '--quiet', action='store_true', help='write nothing '
                 'but errors to standard error: no progress, no warnings')

@@ -273,8 +273,7 @@ def _processor_row(mx):
             named = instruction_sets.chosen()
         except ValueError as error:
             return Row('processor', BAD, f'{value}; {error}',
-                       "'Settings from outside' in the README lists "
-                       'D2LBERT_ISA')
+                       '`d2lbert help environment` lists D2LBERT_ISA')
         used = kernels.compiled_for()
     if used:
         value += f': operators for {used[0]}, {used[1]} floats a vector'

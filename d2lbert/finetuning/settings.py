@@ -1,7 +1,7 @@
 """The settings of fine-tuning, in the manner of `training.settings`.
 
 Those of both kinds of run have the same names, meanings and checks.
-`python -m d2lbert.finetuning.settings` prints the README's list.
+`python -m d2lbert.finetuning.settings` prints the manual's list.
 """
 from d2lbert.finetuning.tasks.catalog import TASKS
 from d2lbert.training import settings as pretraining

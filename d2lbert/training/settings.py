@@ -2,7 +2,7 @@
 
 From this table come the keywords of `d2l.pretrain`, the flags of the command
 and their help, the checks, what a resumed run may be given anew, and the
-README's list. `python -m d2lbert.training.settings` prints the latter.
+manual's list. `python -m d2lbert.training.settings` prints the latter.
 """
 import math
 import numbers
@@ -243,7 +243,7 @@ SETTINGS = {setting.name: setting for group in GROUPS.values()
             for setting in group}
 
 #: The chapter's own settings, and those that learn more in the same time:
-#: many small steps serve it better than few large ones. The README shows by
+#: many small steps serve it better than few large ones. The manual shows by
 #: how much.
 BOOK = {name: setting.default for name, setting in SETTINGS.items()}
 LEARN = {name: setting.default if setting.learn is None else setting.learn
@@ -397,7 +397,7 @@ def described_default(setting):
 
 
 def table(groups=None, default='default; in `learn`'):
-    """The settings as the README lists them, in Markdown."""
+    """The settings as the manual lists them, in Markdown."""
     lines = [f'| setting | {default} | |', '|---|---|---|']
     for title, settings in (groups or GROUPS).items():
         lines.append(f'| *{title}* | | |')

@@ -14,12 +14,11 @@ from safetensors.numpy import load_file, save_file
 
 import d2lbert as d2l
 from d2lbert.finetuning import finetuning, seed_runs
-from d2lbert.finetuning.settings import GROUPS, complete
+from d2lbert.finetuning.settings import complete
 from d2lbert.machine.backend import mx, npx
 from d2lbert.training import checkpoints, loop
 from d2lbert.training.interrupts import Stopped
 from d2lbert.training.saved_runs import RunError
-from d2lbert.training.settings import table
 
 #: Five batches an epoch of the 40 examples.
 TINY = dict(num_epochs=2, batch_size=8, lr=1e-2, max_len=48, seed=1,
@@ -443,11 +442,6 @@ def test_what_cannot_be_done_is_refused_and_leaves_nothing(
         d2l.finetune(**dict(given(), **change), out=tmp_path / 'run')
     assert '\n' not in str(refused.value)
     assert not (tmp_path / 'run').exists()
-
-
-def test_the_readme_lists_the_settings():
-    readme = Path(__file__).resolve().parents[2] / 'README.md'
-    assert table(GROUPS, 'default') in readme.read_text('utf-8')
 
 
 def test_predicting_asks_for_what_the_task_has(given, tmp_path):

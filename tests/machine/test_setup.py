@@ -211,7 +211,8 @@ def test_a_source_distribution_brings_the_tests_and_names_no_file(source):
         facts = opened.read(f'{top}PKG-INFO').decode('utf-8')
     for name in ('tests/machine/test_setup.py', 'notebooks/bert.ipynb',
                  'data/sample/README.md', '.ci/run', 'd2lbert/kernels/op.h',
-                 'd2lbert/pictures/page.css', 'pyproject.toml', 'LICENSE'):
+                 'd2lbert/pictures/page.css', 'pyproject.toml', 'LICENSE',
+                 'd2lbert/manual/index.md', '.github/CITATION.cff'):
         assert name in names, name
     assert not [name for name in names if '__pycache__' in name]
     assert '@ file:' not in facts

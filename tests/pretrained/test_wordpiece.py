@@ -544,15 +544,16 @@ def test_transformers_reads_whole_words(peers_python, words, tmp_path):
                      for e in words.encode_batch(texts)]
 
 
-def test_what_the_readme_shows_of_word_pieces_runs(
+def test_what_the_manual_shows_of_word_pieces_runs(
         small, tmp_path, monkeypatch, capsys):
-    readme = Path(__file__).resolve().parents[2] / 'README.md'
+    page = (Path(__file__).resolve().parents[2] / 'd2lbert' / 'manual'
+            / 'pretraining.md')
     code, = re.findall(r'```python\n(from d2lbert import WordPiece\n.*?)```',
-                       readme.read_text('utf-8'), re.DOTALL)
+                       page.read_text('utf-8'), re.DOTALL)
     (tmp_path / 'more.txt.gz').write_bytes(gzip.compress(TEXT.encode()))
     small.save(tmp_path / 'folder')
     monkeypatch.chdir(tmp_path)
-    exec(compile(code, str(readme), 'exec'), {})
+    exec(compile(code, str(page), 'exec'), {})
     assert "['[CLS]', 'crane" in capsys.readouterr().out
     assert WordPiece.load('other-folder').described() == small.described()
 

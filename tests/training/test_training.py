@@ -39,7 +39,6 @@ from d2lbert.training.settings import (
     SETTINGS,
     complete,
     described_default,
-    table,
 )
 
 #: Four batches an epoch, the last of them smaller.
@@ -649,11 +648,6 @@ def test_a_recipe_gives_what_is_not_given():
     assert settings == {**LEARN, 'lr': 0.5, 'recipe': 'learn',
                         'seed': settings['seed']}
     assert set(LEARN) == set(BOOK) and isinstance(settings['seed'], int)
-
-
-def test_the_readme_lists_the_settings_as_they_are():
-    readme = Path(__file__).resolve().parents[2] / 'README.md'
-    assert table() in readme.read_text('utf-8')
 
 
 @pytest.mark.parametrize('setting', SETTINGS.values(),

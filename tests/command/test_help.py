@@ -1,0 +1,172 @@
+"""`d2lbert help`, and Markdown on a terminal."""
+import os
+import pty
+import re
+import subprocess
+import sys
+
+import pytest
+from commands import refusal, status_of
+
+from d2lbert.command import help
+from d2lbert.command.markdown import render
+
+ALL = [help.CONTENTS, *help.topics()]
+
+
+def test_without_a_topic_it_prints_the_contents(capsys):
+    assert status_of(['help']) == 0
+    out, err = capsys.readouterr()
+    assert err == '' and out.startswith('The manual of d2lbert\n====')
+    for topic in help.topics():
+        assert re.search(rf'^{topic}\b', out, re.M), topic
+
+
+@pytest.mark.parametrize('topic', ALL)
+@pytest.mark.parametrize('width', [60, 90])
+def test_a_page_fits_the_width_and_loses_no_word(topic, width):
+    text = (help.MANUAL / f'{topic}.md').read_text('utf-8')
+    shown = render(text, width)
+    for line in shown.splitlines():
+        # Code is not wrapped, and a long word has no place to break
+        assert (len(line) <= width or line.startswith('    ')
+                or ' ' not in line.strip() or line.count('`') > 1), line
+    assert '<!--' not in shown and '](' not in shown and '|---' not in shown
+    # Fences, headers of two columns, comments and addresses may go
+    kept = re.sub(r'^```\w*$|^\|[^\n|]*\|[^\n|]*\|\n(?=\|-)|<!--.*?-->'
+                  r'|\]\([^)]*\)', ' ', text,
+                  flags=re.DOTALL | re.MULTILINE)
+    assert set(re.findall(r'\w+', kept)) <= set(re.findall(r'\w+', shown))
+
+
+def test_markdown_is_rendered_by_hand():
+    text = '''\
+# A title
+
+Some *plain* words and **bold** ones, a
+[page](install.md#x), a [site](https://d2l.ai) and `a b`.
+
+<!-- begin x -->
+| a | b |
+|---|---|
+| 1 \\| 2 | `x` |
+<!-- end -->
+
+- one
+- two
+  goes on
+
+```bash
+d2lbert pretrain     # long
+```
+'''
+    assert render(text, 50) == '''\
+A title
+=======
+
+Some plain words and bold ones, a page (d2lbert
+help install), a site <https://d2l.ai> and `a b`.
+
+a      b
+1 | 2  `x`
+
+- one
+- two goes on
+
+    d2lbert pretrain     # long
+'''
+
+
+def test_a_wide_table_becomes_a_list():
+    text = ('| flag | default | |\n|---|---|---|\n'
+            '| `--a` | 1 | the first one of them |\n| `--b` | | last |\n')
+    assert render(text, 20) == '''\
+(flag)
+`--a`
+    default: 1
+    the first one of
+    them
+`--b`
+    last
+'''
+
+
+def test_a_short_first_column_stays_beside_the_second():
+    text = '| | |\n|---|---|\n| [ab](ab.md) | one two *three* |\n| `c` | d |\n'
+    assert render(text, 14) == '''\
+ab   one two
+     three
+`c`  d
+'''
+
+
+def test_escape_sequences_take_no_column():
+    text = '# T\n\n| | |\n|---|---|\n| `ab` | x |\n| `c` | y |\n'
+    shown = render(text, 40, is_styled=True)
+    plain = re.sub(r'\x1b\[\d+m', '', shown)
+    assert shown.startswith('\x1b[1m\x1b[4mT\x1b[0m\n')
+    assert '\x1b[1mab\x1b[0m' in shown
+    assert [line.index(end) for line, end in zip(
+        plain.splitlines()[2:], 'xy')][0] == 4
+
+
+def test_a_beginning_is_enough_and_a_command_shows_its_flags(capsys):
+    assert status_of(['help', 'vect']) == 0
+    assert capsys.readouterr().out.startswith('Vectors and search\n')
+    assert status_of(['help', 'encode']) == 0
+    assert capsys.readouterr().out.startswith('usage: d2lbert encode')
+
+
+@pytest.mark.parametrize('topic, hint', [
+    ('speeed', 'did you mean speed? '), ('encod', 'did you mean encode? '),
+    ('qqq', 'The pages are book, checkpoints'), ('s', 'The pages are')])
+def test_an_unknown_topic_is_refused_with_the_nearest(topic, hint, capsys):
+    status, err = refusal(capsys, 'help', topic)
+    assert status == 2 and f'no page {topic!r}' in err and hint in err
+
+
+def test_a_page_waits_for_no_library():
+    code = ('import sys; sys.argv[:] = ["/usr/bin/d2lbert", "help", "start"]\n'
+            'from d2lbert.__main__ import main\nmain()\n'
+            'assert not {"mxnet", "matplotlib"} & set(sys.modules)')
+    done = subprocess.run([sys.executable, '-c', code],
+                          stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert (done.returncode, done.stderr) == (0, b'')
+    assert done.stdout.startswith(b'Quick start\n')
+
+
+def on_a_terminal(tmp_path, **environment):
+    """What `d2lbert help speed` shows on a terminal of 70 columns."""
+    main, side = pty.openpty()
+    env = {**os.environ, 'COLUMNS': '70', 'TERM': 'xterm', **environment}
+    process = subprocess.Popen(
+        [sys.executable, '-m', 'd2lbert', 'help', 'speed'], stdout=side,
+        stdin=side, stderr=subprocess.STDOUT, env=env)
+    os.close(side)
+    shown = b''
+    try:
+        while True:
+            part = os.read(main, 65536)
+            if not part:
+                break
+            shown += part
+    except OSError:
+        pass                    # the other end has closed
+    os.close(main)
+    return process.wait(60), shown.decode('utf-8')
+
+
+def test_on_a_terminal_the_pager_shows_it(tmp_path):
+    pager = tmp_path / 'pager'
+    pager.write_text('#!/bin/sh\necho "paged, LESS=$LESS"\ncat\n')
+    pager.chmod(0o755)
+    status, shown = on_a_terminal(tmp_path, PAGER=f'{pager} -x')
+    assert status == 0 and shown.startswith('paged, LESS=FRX\r\n\x1b[1m')
+    assert 'Training and inference' in shown
+
+
+def test_a_pager_that_leaves_early_or_is_missing_is_no_error(tmp_path):
+    status, shown = on_a_terminal(tmp_path, PAGER='true')
+    assert status == 0 and 'rror' not in shown
+    status, shown = on_a_terminal(tmp_path, PAGER='/no/pager')
+    assert status == 0 and 'Training and inference' in shown
