@@ -20,6 +20,7 @@ from d2lbert.nn.checks import (
     on_device,
 )
 from d2lbert.nn.layers import Dense, LayerNorm, grad_reqs, values
+from d2lbert.nn.model import Model
 from d2lbert.nn.variant import ACTIVATIONS, Variant
 from d2lbert.text import CLS, SEP
 from d2lbert.transformer import Blocks, PositionalEncoding
@@ -249,7 +250,7 @@ class NextSentencePred(nn.Block):
         return self.output(X)
 
 
-class BERTModel(nn.Block):
+class BERTModel(Model):
     """The encoder and its two pretraining heads.
 
     Arguments as for `BERTEncoder`; with `positional='sinusoidal'` the whole
@@ -269,7 +270,6 @@ class BERTModel(nn.Block):
             ffn_num_hiddens=ffn_num_hiddens, num_heads=num_heads,
             num_layers=num_layers, dropout=dropout, max_len=max_len,
             **variant.config())
-        self.vocab = None       # bound by train_bert and load_run
         self.encoder = BERTEncoder(
             vocab_size, num_hiddens, ffn_num_hiddens, num_heads, num_layers,
             dropout, max_len, variant=variant)

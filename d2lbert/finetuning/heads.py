@@ -11,7 +11,8 @@ from d2lbert.machine.backend import init, nn, npx
 from d2lbert.nn import packed
 from d2lbert.nn.checks import on_device
 from d2lbert.nn.layers import Dense
-from d2lbert.pretrained.families.bart import restored
+from d2lbert.nn.model import Model
+from d2lbert.pretrained.families.bart import teacher_forced_states
 from d2lbert.pretrained.families.family import family_of, net_of
 
 #: What is scored: the whole text, by the hidden layer over its first token
@@ -23,7 +24,7 @@ KINDS = WHOLE + EACH
 NEVER = -1e30
 
 
-class FineTuned(nn.Block):
+class FineTuned(Model):
     """A pretrained encoder with a new output layer of K scores.
 
     bert: a `BERTModel`, whose encoder, and hidden layer where whole texts
@@ -46,9 +47,8 @@ class FineTuned(nn.Block):
                              f'{kind!r}')
         self.config, self.kind = dict(bert.config), kind
         self.num_scores = num_scores
-        self.vocab = None
         self.encoder = bert.encoder
-        self.decoder = getattr(bert, 'decoder', None)
+        self.decoder = bert.decoder
         H = bert.config['num_hiddens']
         head = family_of(self.config).head_of(kind)
         self._hides = kind in WHOLE and head.act is not None
@@ -128,7 +128,7 @@ class FineTuned(nn.Block):
     def _restored(self, tokens, valid_lens):
         """As `encode`, of a net with a decoder; padding has rows, too."""
         B, T = tokens.shape
-        X = restored(self, tokens, valid_lens)
+        X = teacher_forced_states(self, tokens, valid_lens)
         X, begins = X.reshape(B * T, -1), onp.arange(B) * T
         if self.kind in EACH:
             return X, begins

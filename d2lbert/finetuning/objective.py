@@ -194,7 +194,7 @@ def first(data, count):
 
 def dropout_of(bert, kind):
     """The dropout before a new layer: the folder's own, or the encoder's."""
-    described = getattr(bert, 'pretrained', None)
+    described = bert.pretrained
     field, found = family_of(bert.config).dropouts[kind not in WHOLE]
     if described is not None and described.config.get(field) is not None:
         found = described.config[field]

@@ -17,6 +17,7 @@ from d2lbert.finetuning.windows import (
     labels_of_words,
 )
 from d2lbert.machine.terminal import warn
+from d2lbert.nn.probabilities import log_softmax
 
 
 class About(NamedTuple):
@@ -280,12 +281,6 @@ def say_cut(kind, data, encoded, what='examples'):
     if cut:
         warn(f'{data.path}: {cut:,} of {len(encoded):,} {what} were cut to '
              f'{limit} tokens (max_len)')
-
-
-def log_softmax(scores):
-    """Of float64 scores (M, K), over the last axis."""
-    scores = scores - scores.max(axis=-1, keepdims=True)
-    return scores - onp.log(onp.exp(scores).sum(axis=-1, keepdims=True))
 
 
 KINDS = {'classify': Whole, 'regress': Whole, 'choice': Endings, 'tag': Tags,

@@ -1,4 +1,4 @@
-"""Noisy texts restored, word by word: the objective of BART.
+"""Noisy texts teacher_forced_states, word by word: the objective of BART.
 
 B rows, S and T tokens of what is read and of what was there (`corpus.noise`).
 """
@@ -9,7 +9,7 @@ import numpy as onp
 from d2lbert.corpus.noise import Noise
 from d2lbert.nn.checks import on_device
 from d2lbert.objectives.generative import Generative
-from d2lbert.pretrained.families.bart import STRUCTURE, restored
+from d2lbert.pretrained.families.bart import STRUCTURE, teacher_forced_states
 from d2lbert.pretrained.families.sizes import PUBLISHED
 
 #: Share of the tokens that noise takes, as published.
@@ -90,7 +90,8 @@ class Denoise(Generative):
         longest = int(lens.max())
         targets = shard.targets_Y[:, :longest]
         tokens = shard.tokens_X[:, :int(shard.valid_lens_x.max())]
-        X = restored(net, put(tokens), put(shard.valid_lens_x), put(targets))
+        X = teacher_forced_states(net, put(tokens), put(shard.valid_lens_x),
+                                  put(targets))
         b, t = onp.nonzero(onp.arange(longest) < lens[:, None])
         return (X.reshape(-1, X.shape[-1]).take(put(b * longest + t), axis=0),
                 targets[b, t])

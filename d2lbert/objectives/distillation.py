@@ -10,7 +10,7 @@ from d2lbert.machine.backend import autograd, np
 from d2lbert.machine.terminal import warn
 from d2lbert.nn.masked_tokens import MaskedTokens
 from d2lbert.nn.shards import shards
-from d2lbert.pretrained.families.config import OTHERWISE
+from d2lbert.pretrained.families.config import DEFAULTS
 
 
 class Taught:
@@ -149,7 +149,7 @@ def differences(config, other):
     """The arguments in which two `BERTModel`s differ, but for those in _OWN.
     """
     def said(config):
-        found = {**OTHERWISE, **config}
+        found = {**DEFAULTS, **config}
         # As many groups as layers share nothing
         if found['num_groups'] == found['num_layers']:
             found['num_groups'] = None

@@ -3,7 +3,6 @@ import re
 from pathlib import Path
 
 from d2lbert._version import __version__
-from d2lbert.finetuning.heads import FineTuned
 from d2lbert.finetuning.prediction import predict
 from d2lbert.machine.arguments import UsageError, check_out, writing
 from d2lbert.pictures import sample_texts
@@ -71,7 +70,7 @@ def write_page(model, out, force=False, **choices):
 def page_data(model, texts=None, words=None, file=None, text_field=None):
     """The data of the page, ready for JSON; arguments as for `show`."""
     net, tokenizer, folder = open_model(model)
-    about = net.about if isinstance(net, FineTuned) else None
+    about = net.about
     if texts is None:
         texts = PAIRS if about is not None and about.pair else TEXTS
     texts = _checked(texts)

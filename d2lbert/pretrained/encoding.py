@@ -362,7 +362,7 @@ def _limit(net, tokenizer, max_len):
     """Tokens of a text at most."""
     positions = net.encoder.max_len
     if max_len is None:
-        own = getattr(tokenizer, 'pooling', None) or Pooling()
+        own = tokenizer.pooling or Pooling()
         return min(own.max_len or tokenizer.max_len or positions, positions)
     if max_len > positions:
         raise ValueError(f'max_len={max_len} is more than the {positions} '

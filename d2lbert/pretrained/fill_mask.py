@@ -21,10 +21,10 @@ def has_mask_head(net):
 
     The head of a net that reads from left to right predicts next words.
     """
-    pretrained = getattr(net, 'pretrained', None)
-    return (hasattr(net, 'mlm') and not net.config.get('causal')
-            and 'mlm' not in getattr(net, 'random_heads', ())
-            and not (pretrained is not None and pretrained.lacking('mlm')))
+    return (net.mlm is not None and not net.config.get('causal')
+            and 'mlm' not in net.random_heads
+            and not (net.pretrained is not None
+                     and net.pretrained.lacking('mlm')))
 
 
 def fill_mask(net, tokenizer, text, top=5):

@@ -300,14 +300,14 @@ def save_pretrained(net, tokenizer, folder):
             f'{config["vocab_size"]}: they are of two models')
     write_folder(folder, config, _tensors(net, tokenizer.pad_id), tokenizer,
                  configs.generation_of_net(net, tokenizer),
-                 {} if hasattr(net, 'about') else files_of(
+                 {} if net.about else files_of(
                      tokenizer.pooling, net.config['num_hiddens']))
 
 
 def _tensors(net, pad_id):
     """{name: array} of a net, as the folder has them."""
     params = net._collect_params_with_prefix()
-    kind = getattr(net, 'kind', None)
+    kind = net.kind
     skip = configs.skipped(family_of(net.config), pad_id)
     lines = tensor_names.table(net.config, skip) if kind is None else (
         tensor_names.finetuned(net.config, kind, net.num_scores, skip))

@@ -54,7 +54,7 @@ class Pooling(NamedTuple):
 
 def chosen_pooling(tokenizer, pooling, normalize):
     """A `Pooling` or None, and what prepares a text."""
-    own = getattr(tokenizer, 'pooling', None) or Pooling()
+    own = tokenizer.pooling or Pooling()
     if pooling is None:
         if normalize:
             raise ValueError('normalize=True is for one vector a text, which '

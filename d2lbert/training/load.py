@@ -116,5 +116,5 @@ def import_run(folder, run):
 def _objective_of(net):
     """What the heads of a pretrained net were trained for."""
     if net.nsp is None:
-        return 'denoise' if hasattr(net, 'decoder') else 'mlm'
+        return 'mlm' if net.decoder is None else 'denoise'
     return 'mlm+sop' if net.config.get('family') == 'albert' else 'mlm+nsp'

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from d2lbert.objectives.mlm_nsp import ARCHITECTURES
-from d2lbert.pretrained.families.config import OTHERWISE
+from d2lbert.pretrained.families.config import DEFAULTS
 from d2lbert.pretrained.tokenizers.vocabulary import PieceVocab
 from d2lbert.text import Vocab
 from d2lbert.training.load import load_model
@@ -27,7 +27,7 @@ class Teacher(NamedTuple):
         """
         path = Path(path)
         net, tokenizer = load_model(path, heads=('mlm',), trainable=False)
-        if hasattr(net, 'decoder'):
+        if net.decoder is not None:
             raise ValueError(f'the teacher {path} is a BART, whose decoder '
                              'no student has: choose a BERT, or a relative '
                              'of one stack of layers')
@@ -35,7 +35,7 @@ class Teacher(NamedTuple):
             raise ValueError(f'the teacher {path} predicts next tokens, and '
                              'a student learns from masked ones: choose one '
                              'that was trained with masked words')
-        vocab = getattr(tokenizer, 'vocab', None)
+        vocab = tokenizer.vocab
         if not isinstance(vocab, Vocab):
             vocab = PieceVocab(tokenizer, f'the teacher {path}')
         if len(vocab) != net.config['vocab_size']:
@@ -52,7 +52,7 @@ class Teacher(NamedTuple):
 
     def lacks(self, part):
         """Whether a part, of names.PARTS, was drawn at random."""
-        described = getattr(self.net, 'pretrained', None)
+        described = self.net.pretrained
         return described is not None and described.lacking(part)
 
     def completed(self, keywords):
@@ -127,8 +127,8 @@ def _digest(net):
 def _architecture(config):
     """The setting `architecture` of a net like this one; book of all others.
     """
-    config = {**OTHERWISE, **config, 'heads': tuple(
-        config.get('heads', OTHERWISE['heads']))}
+    config = {**DEFAULTS, **config, 'heads': tuple(
+        config.get('heads', DEFAULTS['heads']))}
     for name in ('distilbert', 'published'):
         if all(config[key] == value
                for key, value in ARCHITECTURES[name].items()

@@ -11,9 +11,9 @@ import d2lbert as d2l
 from d2lbert.__main__ import main
 from d2lbert.pretrained.generation import (
     Beams,
-    How,
+    GenerationConfig,
+    config_of,
     generated_ids,
-    how_of,
 )
 
 FIXTURES = Path(__file__).parents[1] / 'pretrained' / 'fixtures'
@@ -52,7 +52,7 @@ def test_texts_do_not_depend_on_what_else_there_is():
 @pytest.mark.parametrize('n', [1, 2, 3])
 def test_what_was_said_is_never_said_again(n):
     net, tokenizer = d2l.load_pretrained(BART)
-    how = how_of(net, tokenizer)._replace(
+    how = config_of(net, tokenizer)._replace(
         no_repeat_ngram=n, num_beams=2, min_len=12, max_len=14, last_id=None)
     for ids in generated_ids(net, [[0, 7, 9, 2], [0, 11, 2]], how):
         runs = [tuple(ids[k:k + n]) for k in range(len(ids) - n + 1)]
@@ -72,7 +72,7 @@ def test_what_is_cut_or_not_done_is_said(tmp_path, capsys):
     path.write_text(json.dumps(dict(json.loads(path.read_text()),
                                     do_sample=True)))
     err = out_of(capsys, 'generate', folder, 'crane ' * 30, 'fly').err
-    assert 'do_sample=True, too, which is not done here' in err
+    assert 'do_sample=True, which is not supported and ignored' in err
     assert '1 of 2 texts have more than 14 tokens and were cut' in err
 
 
@@ -124,7 +124,7 @@ def test_vectors_and_guesses_are_the_decoder_s(capsys):
 @pytest.mark.parametrize('stopping, goes_on', [('never', True),
                                                (False, False)])
 def test_never_stops_early_counts_on_the_greatest_length(stopping, goes_on):
-    how = How(0, 1, num_beams=1, max_len=11, length_penalty=1.0,
+    how = GenerationConfig(0, 1, num_beams=1, max_len=11, length_penalty=1.0,
               early_stopping=stopping)
     search = Beams(how)
     # At two tokens -4 is worse than -1.5, and over ten it could be better
@@ -133,7 +133,7 @@ def test_never_stops_early_counts_on_the_greatest_length(stopping, goes_on):
 
 
 def test_a_text_ends_as_soon_as_it_has_min_len_tokens():
-    how = How(0, 1, min_len=3, max_len=9)
+    how = GenerationConfig(0, 1, min_len=3, max_len=9)
     for count in range(1, 5):
         scores = how.allowed(onp.zeros(5), [0] * count)
         assert onp.isinf(scores[1]) == (count < 3)

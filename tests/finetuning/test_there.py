@@ -143,6 +143,6 @@ def test_what_is_written_says_what_was_learnt(left):
 
 def test_a_net_that_the_format_has_no_words_for_is_refused(tmp_path):
     net = models.tuned('tag', embedding_norm=False)
-    with pytest.raises(ValueError, match='no LayerNorm behind'):
+    with pytest.raises(ValueError, match='no LayerNorm after'):
         d2l.save_pretrained(net, models.tokenizer(), tmp_path / 'out')
     assert not (tmp_path / 'out').exists()

@@ -14,7 +14,7 @@ from d2lbert.corpus.whole import Whole
 from d2lbert.finetuning.heads import FineTuned
 from d2lbert.machine.backend import autograd, np, npx
 from d2lbert.objectives.clm import CLM
-from d2lbert.pretrained.generation import continued_ids, how_of
+from d2lbert.pretrained.generation import config_of, continued_ids
 from d2lbert.training import checkpoints, pretraining
 from d2lbert.training.evaluation import evaluate_run
 from d2lbert.training.load import export_run
@@ -218,7 +218,7 @@ def test_a_run_continues_a_text(run, beams):
     assert d2l.generate(net, tokenizer, ['the sea', 'a crane'], beams,
                         max_len=12)[1] == said
     # The search finds what trying all continuations of two tokens finds
-    net, how = make_net(), how_of(make_net(), tokenizer)._replace(
+    net, how = make_net(), config_of(make_net(), tokenizer)._replace(
         num_beams=V // 2, max_len=4, end_id=3, start_id=2)
     found, = continued_ids(net, [[2, 7, 3]], how)
 

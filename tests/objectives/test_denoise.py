@@ -13,7 +13,7 @@ from d2lbert.corpus.noise import NoisyRows
 from d2lbert.machine.backend import autograd, np, npx
 from d2lbert.machine.terminal import TextWarning
 from d2lbert.objectives.denoising import NOISE_SHARE, Denoise
-from d2lbert.pretrained.families.bart import restored
+from d2lbert.pretrained.families.bart import teacher_forced_states
 from d2lbert.training import checkpoints, pretraining
 from d2lbert.training.evaluation import evaluate_run
 from d2lbert.training.load import export_run, import_run
@@ -129,9 +129,9 @@ def test_a_word_never_sees_itself_nor_what_follows():
     text = np.array(batch.tokens_X, dtype='int32')
     for t in range(T):
         targets = batch.targets_Y.copy()
-        one = restored(net, text, None, targets).asnumpy()
+        one = teacher_forced_states(net, text, None, targets).asnumpy()
         targets[0, t:] = (targets[0, t:] + 3) % V
-        other = restored(net, text, None, targets).asnumpy()
+        other = teacher_forced_states(net, text, None, targets).asnumpy()
         assert (one[0, :t + 1] == other[0, :t + 1]).all()
         assert t + 1 == T or (one[0, t + 1:] != other[0, t + 1:]).any()
 

@@ -16,13 +16,16 @@ from test_families import CLOSE, check_learning, check_tokens, with_head
 
 import d2lbert as d2l
 from d2lbert.machine.backend import autograd, np
-from d2lbert.pretrained.families.bart import read, restored
+from d2lbert.pretrained.families.bart import (
+    encode_text,
+    teacher_forced_states,
+)
 from d2lbert.pretrained.folders import (
     PretrainedError,
     load_pretrained,
     save_pretrained,
 )
-from d2lbert.pretrained.generation import generated_ids, how_of
+from d2lbert.pretrained.generation import config_of, generated_ids
 from d2lbert.training.load import export_run
 
 SHAPES = list(map(str, range(len(seq2seq.SHAPES))))
@@ -72,15 +75,17 @@ def check_says(folder):
     X, mlm, nsp = net(put(ids), None, put(lens), put(places))
     assert nsp is None
     assert close(X, their['hidden'], lens) and close(mlm, their['mlm'], lens)
-    encoded = read(net, put(ids), put(lens))
+    encoded = encode_text(net, put(ids), put(lens))
     assert close(encoded, their['encoded'], lens)
-    decoded = restored(net, put(ids), put(lens), put(targets))
+    decoded = teacher_forced_states(net, put(ids), put(lens), put(targets))
     assert close(decoded, their['decoded'], target_lens)
     assert close(net.mlm.mlp(decoded), their['scores'], target_lens)
     for b, (n, t) in enumerate(zip(lens, target_lens)):     # without padding
         text = put(ids[b:b + 1, :n])
-        assert close(read(net, text, None), their['encoded'][b:b + 1], [n])
-        alone = restored(net, text, None, put(targets[b:b + 1, :t]))
+        encoded = encode_text(net, text, None)
+        assert close(encoded, their['encoded'][b:b + 1], [n])
+        alone = teacher_forced_states(net, text, None,
+                                      put(targets[b:b + 1, :t]))
         assert close(alone, their['decoded'][b:b + 1], [t])
 
 
@@ -91,8 +96,8 @@ def check_learns(folder):
     targets, target_lens = their['targets'], their['target_lens']
     b, t = onp.nonzero(onp.arange(targets.shape[1]) < target_lens[:, None])
     with autograd.record(train_mode=False):
-        X = restored(net, put(their['ids']), put(their['lens']),
-                     put(targets))
+        X = teacher_forced_states(net, put(their['ids']),
+                                  put(their['lens']), put(targets))
         rows = X.reshape(-1, X.shape[-1]).take(
             put(b * targets.shape[1] + t), axis=0)
         loss = net.mlm.loss(rows, put(targets[b, t]), np.ones(len(b)))
@@ -115,7 +120,7 @@ def check_generates(folder, said_beams=seq2seq.SAID['num_beams']):
         ('length_penalty', 'length_penalty'),
         ('no_repeat_ngram_size', 'no_repeat_ngram'),
         ('early_stopping', 'early_stopping'))}
-    said = how_of(net, tokenizer)
+    said = config_of(net, tokenizer)
     plain = said._replace(num_beams=1, min_len=0, length_penalty=1.0,
                           no_repeat_ngram=0, early_stopping=False,
                           max_len=seq2seq.MAX_LENGTH)
@@ -128,7 +133,7 @@ def check_generates(folder, said_beams=seq2seq.SAID['num_beams']):
     for name, how in hows.items():
         expected = [ids.tolist() for ids in their[f'ids_{name}']]
         for use_cache in {True, name not in ('greedy', 'apart')}:
-            found = generated_ids(net, texts, how.checked(net), use_cache,
+            found = generated_ids(net, texts, how.validated(net), use_cache,
                                   tokenizer.pad_id)
             width = len(expected[0])
             assert [ids + [tokenizer.pad_id] * (width - len(ids))

@@ -185,22 +185,22 @@ def test_an_unknown_family_is_refused_with_those_that_are_known(tmp_path):
     assert str(error.value) == (
         f"{tmp_path}/config.json: model_type is 't5', but expected is one of "
         'albert, bart, bert, camembert, distilbert, flaubert, roberta, as '
-        'another family of models cannot be served here')
+        'no other family of models is supported')
 
 
 @pytest.mark.parametrize('keywords, said', [
     (dict(family='flaubert', activation='gelu_new', heads=['mlm'],
           num_segments=0, mlm_hidden=False, final_norm=False),
-     "activation='gelu_new', and the folders of FlauBERT have no word for "
-     'another than gelu and relu'),
-    (dict(pre_norm=True), 'pre_norm=True, and the folders of BERT have no '
-     'word for another than False'),
+     "activation='gelu_new', but the folders of FlauBERT can only represent "
+     'gelu and relu'),
+    (dict(pre_norm=True), 'pre_norm=True, but the folders of BERT can only '
+     'represent False'),
     (dict(num_segments=0), 'num_segments=0, .* of at least 1'),
-    (dict(embedding_size=3), 'embedding_size=3, .* another than None'),
-    (dict(heads=['mlm']), r"heads=\['mlm'\], .* than mlm and nsp and pooler"),
+    (dict(embedding_size=3), 'embedding_size=3, .* represent None'),
+    (dict(heads=['mlm']), r"heads=\['mlm'\], .*sent mlm and nsp and pooler"),
     (dict(family='albert', embedding_size=3), 'num_groups=None, .* least 1'),
-    (dict(family='distilbert', heads=['mlm']), 'num_segments=2, .* than 0')])
-def test_a_net_that_its_family_has_no_words_for_is_refused(keywords, said,
+    (dict(family='distilbert', heads=['mlm']), 'num_segments=2, .*resent 0')])
+def test_a_net_that_its_family_cannot_represent_is_refused(keywords, said,
                                                            tmp_path):
     _, tokenizer = load(FIXTURES / 'roberta-0')
     net = d2l.BERTModel(**{**dict(

@@ -336,7 +336,7 @@ def test_a_decoder_of_another_shape_is_refused(tmp_path):
     ('initializer_range', float('inf'), 'a number'),
     ('classifier_dropout', float('nan'), 'a number below 1'),
     ('classifier_dropout', 2, 'a number below 1'),
-    ('pad_token_id', 23, 'one of the 23 numbers of tokens')])
+    ('pad_token_id', 23, 'one of the 23 token ids')])
 def test_a_field_that_is_not_served_is_refused_by_name(field, value,
                                                        expected, tmp_path):
     folder = published.write(tmp_path / 'x', {field: value},
@@ -581,7 +581,7 @@ def extended_net():
 
 
 @pytest.mark.parametrize('make, said', [
-    (chapter_net, 'no LayerNorm behind its embeddings'),
+    (chapter_net, 'no LayerNorm after its embeddings'),
     (lambda: chapter_net(positional='sinusoidal'), 'sinusoidal positions'),
     (extended_net, 'it has or lacks extra.bias, extra.weight'),
     (lambda: d2l.BERTModel(23, 4, 4, 1, 1, 0.1, embedding_norm=True),

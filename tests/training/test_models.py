@@ -61,7 +61,7 @@ def test_a_run_comes_with_the_whole_words_that_it_learnt(runs):
     other, vocab = load_run(runs['book'])
     check_same(net, other)
     assert tokenizer.idx_to_token == vocab.idx_to_token
-    assert not hasattr(net, 'pretrained')
+    assert net.pretrained is None
 
 
 def test_a_folder_comes_as_load_pretrained_gives_it(folder, capsys):
@@ -205,7 +205,7 @@ def test_a_run_of_word_pieces_leaves_with_them(tmp_path):
 
 
 def test_the_chapters_net_cannot_leave(runs, folder, tmp_path):
-    for run, said in ((runs['book'], 'has no LayerNorm behind its embed'),
+    for run, said in ((runs['book'], 'has no LayerNorm after its embed'),
                       (folder, 'is no folder of a run'),
                       (tmp_path / 'none', 'is no folder of a run')):
         with pytest.raises(PretrainedError, match=said) as error:

@@ -1,7 +1,7 @@
-"""BART: an encoder, and a decoder that says a text from what it encodes.
+"""BART: an encoder, and a decoder that generates text from its output.
 
-Lewis et al. 2020. B batch, S tokens of the text, T tokens that are decoded,
-H hiddens, N heads, V vocabulary.
+Lewis et al. 2020. B batch, S input tokens, T decoded tokens, H hiddens, N
+heads, V vocabulary.
 """
 import numpy as onp
 
@@ -15,20 +15,21 @@ from d2lbert.nn.checks import (
     on_device,
 )
 from d2lbert.nn.layers import LayerNorm, grad_reqs
+from d2lbert.nn.model import Model
 from d2lbert.nn.variant import Variant
 from d2lbert.transformer import TransformerDecoderBlock
 
-#: The fields of `Variant` that every BART has.
+#: The fields of `Variant` that all BART models share.
 STRUCTURE = dict(family='bart', heads=('mlm',), mlm_hidden=False,
                  num_segments=0, positional='learnable', embedding_norm=True,
                  tie_embeddings=True)
 
 
 class BARTDecoder(nn.Block):
-    """Embeddings of token and position, then decoder blocks.
+    """Token and position embeddings, then decoder blocks.
 
-    The token embedding is the encoder's, an argument of each call. Other
-    arguments as for `BERTEncoder`.
+    The token embedding belongs to the encoder, which each call receives.
+    Arguments as for `BERTEncoder`.
     """
 
     def __init__(self, num_hiddens, ffn_num_hiddens, num_heads, num_layers,
@@ -47,12 +48,12 @@ class BARTDecoder(nn.Block):
                 variant))
 
     def forward(self, tokens, encoder, encoded_X, valid_lens, caches=None):
-        """Decode tokens (B, T) behind a text encoded_X (B, S, H): (B, T, H).
+        """Decode tokens (B, T) given a text encoded_X (B, S, H): (B, T, H).
 
-        encoder: a `BERTEncoder`, whose token embedding is used; valid_lens
-        (B,): how many tokens of the text count, None: all. Row t depends on
-        tokens up to t. caches: a `Caches`, for tokens that follow others;
-        None: these are the first ones.
+        encoder: the `BERTEncoder` with the token embedding; valid_lens (B,):
+        the number of valid tokens of each text, None for all. Row t depends
+        on tokens up to t. caches: the `Caches` of the tokens before these,
+        None if there are none.
         """
         caches = Caches(len(self.blks)) if caches is None else caches
         first, T = caches.length, tokens.shape[1]
@@ -90,9 +91,9 @@ class BARTDecoder(nn.Block):
 
 
 class Caches:
-    """What a decoder keeps of B sequences, for the tokens that follow.
+    """Keys and values of B sequences, reused for their next tokens.
 
-    length: how many tokens it has seen of each.
+    length: the number of tokens of each sequence that are cached.
     """
 
     def __init__(self, num_blocks):
@@ -100,32 +101,32 @@ class Caches:
         self.of_blocks = [{} for _ in range(num_blocks)]
 
     def choose(self, order, num_sequences):
-        """Let the sequences be those with the numbers `order`, a list.
+        """Select sequences by their numbers, the list `order`.
 
-        A sequence may come several times, or never. num_sequences: B.
+        A number may occur several times, or never. num_sequences: B.
         """
         for cache in self.of_blocks:
             for name, kept in cache.items():
-                cache[name] = tuple(_chosen(X, order, num_sequences)
+                cache[name] = tuple(_selected(X, order, num_sequences)
                                     for X in kept)
 
 
-def _chosen(X, order, num_sequences):
-    """Those rows of X (B*N, T, D) that belong to sequences `order`."""
+def _selected(X, order, num_sequences):
+    """The rows of X (B*N, T, D) that belong to sequences `order`."""
     rows = X.reshape(num_sequences, -1)
     order = on_device(order, X.ctx, 'int32')
     return rows.take(order, axis=0).reshape(-1, *X.shape[1:])
 
 
-class BARTModel(nn.Block):
+class BARTModel(Model):
     """Encoder, decoder, and the head that scores the decoder's next token.
 
     Arguments as for `BERTModel`; num_layers, num_heads and ffn_num_hiddens
     are the encoder's. decoder_layers, decoder_heads and decoder_ffn are the
-    decoder's, the encoder's if None. start_id: the token before every
-    decoded text. The fields of the variant are a BART's, see `STRUCTURE`.
-    Encoder, decoder and head share one token embedding; the head's bias is
-    never trained, as published.
+    decoder's; they default to the encoder's. start_id: the first token of
+    every decoded text. `STRUCTURE` has the fixed fields of the variant.
+    Encoder, decoder and head share one token embedding. The head's bias is
+    not trained, as published.
     """
 
     def __init__(self, vocab_size, num_hiddens, ffn_num_hiddens, num_heads,
@@ -147,8 +148,8 @@ class BARTModel(nn.Block):
         check_sizes(**sizes)
         check_sizes(0, start_id=start_id)
         if start_id >= vocab_size:
-            raise ValueError(f'start_id={start_id} is none of the '
-                             f'{vocab_size} tokens')
+            raise ValueError(f'start_id={start_id} must be one of the '
+                             f'{vocab_size} token ids')
         self.config = dict(
             vocab_size=vocab_size, num_hiddens=num_hiddens,
             ffn_num_hiddens=ffn_num_hiddens, num_heads=num_heads,
@@ -158,7 +159,7 @@ class BARTModel(nn.Block):
             activation_dropout=variant.activation_dropout,
             **{name: value for name, value in variant.config().items()
                if name not in ('scale_embedding', 'activation_dropout')})
-        self.vocab = self.hidden = self.nsp = None
+        self.hidden = self.nsp = None
         self.encoder = BERTEncoder(
             vocab_size, num_hiddens, ffn_num_hiddens, num_heads, num_layers,
             dropout, max_len, variant=variant)
@@ -169,50 +170,50 @@ class BARTModel(nn.Block):
                           self.encoder.token_embedding)
         self.mlm.mlp[0].bias.grad_req = 'null'
 
-    #: The decoder needs (B, T, H), padding included
+    #: The decoder takes (B, T, H) with padding
     packable = False
     scores_pairs = False
 
     def forward(self, tokens, segments=None, valid_lens=None,
                 pred_positions=None):
-        """Encode texts, and decode them again: as for `BERTModel`.
+        """Encode texts and decode the same texts: as for `BERTModel`.
 
-        The decoder is given the text that the encoder reads, one place
-        later, as in the published model's tasks: what it makes of token t
-        stands for it, and scores the word there. segments are not looked at.
-        Returns encoded_X (B, T, H), mlm_Y_hat (B, P, V) or None, None.
+        The decoder reads the text shifted by one token, as in the tasks of
+        the published model. Its state at position t represents token t, and
+        predicts it. segments are ignored. Returns the decoder's states
+        encoded_X (B, T, H), mlm_Y_hat (B, P, V) or None, and None.
         """
-        encoded_X, mlm_Y_hat = restored(self, tokens, valid_lens), None
+        encoded_X = teacher_forced_states(self, tokens, valid_lens)
+        mlm_Y_hat = None
         if pred_positions is not None:
             mlm_Y_hat = self.mlm(encoded_X, pred_positions)
         return encoded_X, mlm_Y_hat, None
 
 
-def read(net, tokens, valid_lens):
-    """What the encoder of a net makes of tokens (B, S): (B, S, H)."""
+def encode_text(net, tokens, valid_lens):
+    """Encode tokens (B, S) with the encoder of a net: (B, S, H)."""
     return net.encoder(tokens, onp.zeros(onp.shape(tokens), 'int32'),
                        valid_lens)
 
 
-def restored(net, tokens, valid_lens, targets=None):
-    """What the decoder of a net makes of targets (B, T): (B, T, H).
+def teacher_forced_states(net, tokens, valid_lens, targets=None):
+    """Decoder states for given target tokens (B, T): (B, T, H).
 
-    net: a `BARTModel`, or one with its encoder, decoder and config. tokens
-    (B, S) and valid_lens (B,), or None: the text that is read, which has to
-    be said itself where there are no targets. Row t is given the targets
-    before t.
+    net: a `BARTModel`, or a net with its encoder, decoder and config. tokens
+    (B, S), valid_lens (B,) or None: the input text. targets: the tokens to
+    predict, by default the input text. Row t depends on targets before t.
     """
-    encoded_X = read(net, tokens, valid_lens)
+    encoded_X = encode_text(net, tokens, valid_lens)
     return net.decoder(
-        shifted(tokens if targets is None else targets,
+        decoder_inputs(tokens if targets is None else targets,
                 net.config['start_id'], encoded_X.ctx),
         net.encoder, encoded_X, valid_lens)
 
 
-def shifted(tokens, start_id, ctx):
-    """What a decoder is given to say tokens (B, T): int32 (B, T).
+def decoder_inputs(tokens, start_id, ctx):
+    """The inputs of a decoder that predicts tokens (B, T): int32 (B, T).
 
-    start_id, and all tokens but the last.
+    Each row is start_id and all tokens except the last.
     """
     tokens = on_device(tokens, ctx, 'int32')
     start = np.full((len(tokens), 1), start_id, dtype='int32', ctx=ctx)

@@ -1,8 +1,7 @@
 """config.json of a folder, and the keywords of `BERTModel`, both ways.
 
-Its fields, and the values of those that are not there, are those of
-`transformers`. What `BERTModel` cannot do is refused by name: a field that
-is passed over in silence gives other numbers.
+Field names and their defaults are those of `transformers`. A field that
+`BERTModel` cannot represent is an error: ignoring it would change results.
 """
 from pathlib import Path
 
@@ -10,134 +9,195 @@ from d2lbert.nn.variant import BOOK
 from d2lbert.pretrained.families.family import FAMILIES, family_of
 from d2lbert.pretrained.tensor_files import PretrainedError, read_json
 
-#: The token that a text is decoded behind, where no field says it.
+#: The default first token of each decoded text.
 START = {'decoder_start_token_id': 2}
 
-#: The file that says how texts are generated, and what holds without it.
+#: The file with the settings of generation, and its defaults.
 GENERATION = 'generation_config.json'
 FORCED = {'forced_eos_token_id': 2}
 
-#: {field of it: what `generation.How` calls it}
-GENERATED = {'num_beams': 'num_beams', 'max_length': 'max_len',
-             'min_length': 'min_len', 'length_penalty': 'length_penalty',
-             'no_repeat_ngram_size': 'no_repeat_ngram',
-             'early_stopping': 'early_stopping',
-             'forced_bos_token_id': 'first_id',
-             'forced_eos_token_id': 'last_id'}
+#: {field of that file: field of `generation.GenerationConfig`}
+GENERATION_FIELDS = {
+    'num_beams': 'num_beams', 'max_length': 'max_len',
+    'min_length': 'min_len', 'length_penalty': 'length_penalty',
+    'no_repeat_ngram_size': 'no_repeat_ngram',
+    'early_stopping': 'early_stopping', 'forced_bos_token_id': 'first_id',
+    'forced_eos_token_id': 'last_id'}
 
 #: Defaults of the arguments that the `config` of a net may leave out.
-OTHERWISE = dict({name: getattr(BOOK, name) for name in (
+DEFAULTS = dict({name: getattr(BOOK, name) for name in (
     'family', 'heads', 'mlm_hidden', 'mlm_activation', 'embedding_size',
     'num_groups', 'inner_group_num', 'pre_norm', 'activation_dropout',
     'scale_embedding', 'causal')}, decoder_layers=None)
 
+#: {optional field: its default and type}
+OPTIONAL = {'tie_word_embeddings': (True, bool), 'architectures': (None, list),
+            'dtype': (None, str), 'torch_dtype': (None, str)}
+
+#: Type names for error messages.
+TYPE_NAMES = {bool: 'true or false', list: 'a list', str: 'a name'}
+
 
 def keywords(path):
-    """The keywords of `BERTModel` for a config.json, and all that it says.
+    """The keywords of `BERTModel` or `BARTModel` for a config.json.
 
-    Or of `BARTModel`. Two dicts; the second has `initializer_range`,
-    whatever its family calls that, and `skip`, the rows of positions that no
-    token has. Raises `PretrainedError` for what these cannot do.
+    Returns them and the fields of the file, two dicts. The fields include
+    `initializer_range`, whatever the family calls it, and `skip`, the number
+    of position rows that belong to no token. Raises `PretrainedError` for a
+    field that the model cannot represent.
     """
-    config = read_json(path)
+    return _ConfigFile(path).keywords()
 
-    def refuse(field, expected, remark=''):
-        raise PretrainedError(f'{path}: {field} is {config[field]!r}, but '
-                              f'expected is {expected}{remark}')
 
-    kind = config.get('model_type')
-    if kind is not None and (not isinstance(kind, str)
-                             or kind not in FAMILIES):
-        refuse('model_type', 'one of ' + ', '.join(FAMILIES),
-               ', as another family of models cannot be served here')
-    family = FAMILIES[kind or 'bert']
-    for other, field in family.aliases.items():
-        if other in config:
-            config.setdefault(field, config[other])
-    for field, (value, meaning) in family.fixed.items():
-        if config.get(field) not in (value, None):
-            refuse(field, repr(value),
-                   f', as {meaning} cannot be served here')
-    found = {}
-    for field, (keyword, default) in family.sizes.items():
-        found[keyword] = value = config.get(field, default)
-        if type(value) is not int or value < 1:
-            refuse(field, 'a whole number of at least 1')
-    for field, (keyword, default) in family.shares.items():
-        found[keyword] = value = config.get(field, default)
-        if not _is_number(value) or not 0 <= value < 1:
-            refuse(field, 'a number from 0 to less than 1')
-    fields = {keyword: field for field, (keyword, _)
-              in family.sizes.items()}
-    for heads in 'num_heads', 'decoder_heads':
-        if found['num_hiddens'] % found.get(heads, 1):
+class _ConfigFile:
+    """A config.json whose fields are checked while they are read."""
+
+    def __init__(self, path):
+        self.path, self.fields = path, read_json(path)
+        kind = self.fields.get('model_type')
+        if kind is not None and (not isinstance(kind, str)
+                                 or kind not in FAMILIES):
+            self.refuse('model_type', 'one of ' + ', '.join(FAMILIES),
+                        ', as no other family of models is supported')
+        self.family = FAMILIES[kind or 'bert']
+        for other, field in self.family.aliases.items():
+            if other in self.fields:
+                self.fields.setdefault(field, self.fields[other])
+
+    def refuse(self, field, expected, remark=''):
+        raise PretrainedError(f'{self.path}: {field} is '
+                              f'{self.fields[field]!r}, but expected is '
+                              f'{expected}{remark}')
+
+    def keywords(self):
+        """The keywords and the fields, as the function `keywords`."""
+        family = self.family
+        self._check_fixed()
+        found = {**self._sizes(), **self._shares()}
+        self._check_division(found)
+        activation = self._activation()
+        self._check_types()
+        found.update(self._flags())
+        spread = self._spread()
+        ids = self._token_ids(found['vocab_size'])
+        if family.generates:
+            found['start_id'] = ids['decoder_start_token_id']
+            self.fields['generation'] = _generation(self.path, self.fields)
+        skip = skipped(family, ids['pad_token_id'])
+        found['max_len'] = self._positions(found['max_len'], skip)
+        if family.ffn_factor:
+            found['ffn_num_hiddens'] = (family.ffn_factor
+                                        * found['num_hiddens'])
+        tied = self.fields['tie_word_embeddings'] is not False
+        return (dict(found, activation=activation, embedding_norm=True,
+                     tie_embeddings=tied, **family.structure),
+                dict(self.fields, skip=skip, initializer_range=spread))
+
+    def _check_fixed(self):
+        for field, (value, meaning) in self.family.fixed.items():
+            if self.fields.get(field) not in (value, None):
+                self.refuse(field, repr(value),
+                            f', as {meaning} cannot be represented')
+
+    def _sizes(self):
+        found = {}
+        for field, (keyword, default) in self.family.sizes.items():
+            found[keyword] = value = self.fields.get(field, default)
+            if type(value) is not int or value < 1:
+                self.refuse(field, 'a whole number of at least 1')
+        return found
+
+    def _shares(self):
+        found = {}
+        for field, (keyword, default) in self.family.shares.items():
+            found[keyword] = value = self.fields.get(field, default)
+            if not _is_number(value) or not 0 <= value < 1:
+                self.refuse(field, 'a number from 0 to less than 1')
+        return found
+
+    def _check_division(self, found):
+        """Check that heads divide hiddens, and groups do not outnumber layers.
+        """
+        fields = {keyword: field for field, (keyword, _)
+                  in self.family.sizes.items()}
+        for heads in 'num_heads', 'decoder_heads':
+            if found['num_hiddens'] % found.get(heads, 1):
+                raise PretrainedError(
+                    f'{self.path}: {fields[heads]}, {found[heads]}, does not '
+                    f'divide {fields["num_hiddens"]}, '
+                    f'{found["num_hiddens"]}')
+        if found.get('num_groups', 1) > found['num_layers']:
+            self.refuse('num_hidden_groups', 'at most the number of layers')
+
+    def _activation(self):
+        family = self.family
+        field, default = family.activation
+        value = self.fields.setdefault(field, default)
+        if type(value) is not type(default) or (
+                value not in family.activations):
+            self.refuse(field, TYPE_NAMES[bool] if isinstance(default, bool)
+                        else 'one of ' + ', '.join(family.activations))
+        return family.activations[value]
+
+    def _check_types(self):
+        """Check the fields of `OPTIONAL` and the flags; add missing ones."""
+        flags = {field: (default, bool) for field, (_, default)
+                 in self.family.flags.items()}
+        for field, (default, kind) in {**OPTIONAL, **flags}.items():
+            value = self.fields.setdefault(field, default)
+            if value is not None and not isinstance(value, kind):
+                self.refuse(field, TYPE_NAMES[kind])
+
+    def _flags(self):
+        return {keyword: default if self.fields[field] is None
+                else self.fields[field]
+                for field, (keyword, default) in self.family.flags.items()}
+
+    def _spread(self):
+        """The standard deviation of initial weights; dropouts are checked."""
+        limits = {self.family.spread: None, **{
+            field: 1 for field, _ in self.family.dropouts if field}}
+        for field, limit in limits.items():
+            value = self.fields.get(field)
+            if value is not None and (
+                    not _is_number(value) or value < 0
+                    or (limit and value >= limit)):
+                self.refuse(field, 'a number' + (f' below {limit}' if limit
+                                                 else ''))
+        spread = self.fields.get(self.family.spread)
+        return 0.02 if spread is None else spread
+
+    def _token_ids(self, vocab_size):
+        """{field: id} of the special tokens that the model needs."""
+        ids = dict(pad_token_id=self.family.pad_id)
+        if self.family.generates:
+            ids.update(START)
+        for field, default in ids.items():
+            value = self.fields.get(field)
+            # transformers writes pad_token_id=-1 for no padding token
+            least = -1 if field == 'pad_token_id' else 0
+            if value is None:
+                ids[field] = default
+            elif type(value) is int and least <= value < vocab_size:
+                ids[field] = value
+            else:
+                self.refuse(field, f'one of the {vocab_size} token ids')
+        return ids
+
+    def _positions(self, length, skip):
+        """The number of positions that tokens can have."""
+        counted = skip - self.family.rows_before
+        if length <= counted:
             raise PretrainedError(
-                f'{path}: {fields[heads]}, {found[heads]}, does not divide '
-                f'{fields["num_hiddens"]}, {found["num_hiddens"]}')
-    if found.get('num_groups', 1) > found['num_layers']:
-        refuse('num_hidden_groups', 'at most the number of layers')
-    field, default = family.activation
-    act = config.setdefault(field, default)
-    if type(act) is not type(default) or act not in family.activations:
-        refuse(field, 'true or false' if isinstance(default, bool) else
-               'one of ' + ', '.join(family.activations))
-    for name, default, kind in (
-            ('tie_word_embeddings', True, bool),
-            ('architectures', None, list), ('dtype', None, str),
-            ('torch_dtype', None, str),
-            *((name, value, bool) for name, (_, value)
-              in family.flags.items())):
-        if config.setdefault(name, default) is not None and not isinstance(
-                config[name], kind):
-            refuse(name, {bool: 'true or false', list: 'a list',
-                          str: 'a name'}[kind])
-    for name, (keyword, default) in family.flags.items():
-        found[keyword] = default if config[name] is None else config[name]
-    for name, limit in ((family.spread, None), *(
-            (name, 1) for name, _ in family.dropouts if name)):
-        value = config.get(name)
-        if value is not None and (not _is_number(value) or value < 0 or (
-                limit and value >= limit)):
-            refuse(name, 'a number' + (f' below {limit}' if limit else ''))
-    ids = dict(pad_token_id=family.pad_id)
-    if family.generates:
-        ids.update(START)
-    for name, default in ids.items():
-        value = config.get(name)
-        if value is None:
-            ids[name] = default
-        elif type(value) is not int or not (
-                -(name == 'pad_token_id') <= value < found['vocab_size']):
-            refuse(name, f"one of the {found['vocab_size']} numbers of "
-                   'tokens')
-        else:
-            ids[name] = value
-    if family.generates:
-        found['start_id'] = ids['decoder_start_token_id']
-        config['generation'] = _generation(path, config)
-    skip = skipped(family, ids['pad_token_id'])
-    before = skip - family.rows_before      # of those that the field counts
-    if found['max_len'] <= before:
-        raise PretrainedError(
-            f'{path}: max_position_embeddings is {found["max_len"]}, but the '
-            f'first {before} of them belong to no token')
-    found['max_len'] -= before
-    if family.ffn_factor:
-        found['ffn_num_hiddens'] = family.ffn_factor * found['num_hiddens']
-    spread = config.get(family.spread)
-    return (dict(found, activation=family.activations[act],
-                 embedding_norm=True,
-                 tie_embeddings=config['tie_word_embeddings'] is not False,
-                 **family.structure),
-            dict(config, skip=skip,
-                 initializer_range=0.02 if spread is None else spread))
+                f'{self.path}: max_position_embeddings is {length}, but the '
+                f'first {counted} of them belong to no token')
+        return length - counted
 
 
 def _generation(path, config):
-    """What a folder says of how texts are generated, a dict.
+    """The settings of generation in a folder, a dict.
 
-    That is generation_config.json alone; before it was invented,
-    config.json.
+    Old folders have them in config.json, and no generation_config.json.
     """
     other = Path(path).with_name(GENERATION)
     if other.is_file():
@@ -146,7 +206,7 @@ def _generation(path, config):
 
 
 def skipped(family, pad_id):
-    """How many rows of a family's positions belong to no token."""
+    """The number of rows of a family's positions that belong to no token."""
     return pad_id + 1 if family.positions_from_pad else family.rows_before
 
 
@@ -156,36 +216,36 @@ def _is_number(value):
 
 
 def of_net(net, tokenizer):
-    """What config.json says of a net; `PretrainedError` if it can't.
+    """The content of config.json for a net, a dict.
 
-    The format has no words for a net without LayerNorm behind its
-    embeddings, nor for positions that are not learnt.
+    Raises `PretrainedError` for a net that the format cannot represent, as
+    one without LayerNorm after its embeddings or with sinusoidal positions.
     """
     config, family = net.config, family_of(net.config)
     if config['positional'] != 'learnable':
         raise PretrainedError(
-            'this net has sinusoidal positions, as the first edition of the '
-            "book, and BERT's folders have learnt ones: train one with "
+            'this net has sinusoidal positions, as in the first edition of '
+            "the book, but BERT's folders have learnt ones: train one with "
             "positional='learnable'")
     if not config['embedding_norm']:
         raise PretrainedError(
-            "this net has no LayerNorm behind its embeddings, as the book's "
-            "page, and BERT's folders always have one: train one with "
+            "this net has no LayerNorm after its embeddings, as on the "
+            "book's page, but BERT's folders always have one: train one with "
             'embedding_norm=True')
-    said = {**family.sizes, **family.shares, **family.flags}
+    written = {**family.sizes, **family.shares, **family.flags}
     config = dict(config)
     if config['attention_dropout'] is None:
         config['attention_dropout'] = config['dropout']
-    _check_sayable(family, config, {keyword for keyword, _ in said.values()})
+    _check_representable(family, config,
+                         {keyword for keyword, _ in written.values()})
     found = {field: config.get(keyword, default)
-             for field, (keyword, default) in said.items()}
+             for field, (keyword, default) in written.items()}
     found['max_position_embeddings'] += (
         skipped(family, tokenizer.pad_id) - family.rows_before)
     field, _ = family.activation
     found[field] = next(theirs for theirs, ours in family.activations.items()
                         if ours == config['activation'])
-    described = getattr(net, 'pretrained', None)
-    before = described.config if described else {}
+    original = net.pretrained.config if net.pretrained else {}
     if family.generates:
         found.update(
             is_encoder_decoder=True, bos_token_id=tokenizer.cls_id,
@@ -195,53 +255,55 @@ def of_net(net, tokenizer):
         'architectures': [architecture(net)],
         'model_type': family.model_type, **found,
         'tie_word_embeddings': config['tie_embeddings'],
-        **{name: before.get(name, default) for name, default
+        **{name: original.get(name, default) for name, default
            in family.dropouts if name},
-        family.spread: before.get('initializer_range', 0.02),
+        family.spread: original.get('initializer_range', 0.02),
         'pad_token_id': tokenizer.pad_id, 'dtype': 'float32',
-        **_of_head(net, family)}
+        **_head_fields(net, family)}
 
 
 def generation_of_run(net, tokenizer):
-    """The settings of `GENERATION` for the net of a run.
+    """The content of `GENERATION` for the net of a run.
 
-    Later positions than those of its training have random vectors.
+    It limits texts to the length of the training: later positions have
+    random vectors.
     """
-    trained_len = getattr(net, 'trained_len', None)
     if net.config.get('causal'):
-        return {} if trained_len is None else dict(max_length=trained_len)
+        return ({} if net.trained_len is None
+                else dict(max_length=net.trained_len))
     found = dict(forced_eos_token_id=tokenizer.sep_id)
-    if trained_len is not None:
-        found['max_length'] = trained_len + 1   # with the start token
+    if net.trained_len is not None:
+        found['max_length'] = net.trained_len + 1   # with the start token
     return found
 
 
 def generation_of_net(net, tokenizer):
-    """What `GENERATION` says of a net; None of one that says no texts."""
-    family, described = family_of(net.config), getattr(net, 'pretrained',
-                                                       None)
-    if not family.generates or hasattr(net, 'about'):
+    """The content of `GENERATION` for a net; None if it cannot generate."""
+    if not family_of(net.config).generates or net.about is not None:
         return None
-    before = (described.config['generation'] if described
-              else generation_of_run(net, tokenizer))
-    ours = dict(bos_token_id=tokenizer.cls_id, eos_token_id=tokenizer.sep_id,
-                pad_token_id=tokenizer.pad_id,
-                decoder_start_token_id=net.config['start_id'])
-    return {**ours, **{
-        name: value for name, value in before.items()
-        if name in ours or name in GENERATED and value is not None}}
+    original = (net.pretrained.config['generation'] if net.pretrained
+                else generation_of_run(net, tokenizer))
+    ids = dict(bos_token_id=tokenizer.cls_id, eos_token_id=tokenizer.sep_id,
+               pad_token_id=tokenizer.pad_id,
+               decoder_start_token_id=net.config['start_id'])
+    return {**ids, **{
+        name: value for name, value in original.items()
+        if name in ids or name in GENERATION_FIELDS and value is not None}}
 
 
-def _check_sayable(family, config, said):
-    """Refuse a net that is not what the folders of its family mean."""
-    config = {**OTHERWISE, **config}
+def _check_representable(family, config, written):
+    """Raise for a net that the folders of its family cannot represent.
+
+    written: keywords that have a field in config.json.
+    """
+    config = {**DEFAULTS, **config}
 
     def refuse(name, expected):
         raise PretrainedError(
-            f'this net has {name}={config[name]!r}, and the folders of '
-            f'{family.title} have no word for another than {expected}')
+            f'this net has {name}={config[name]!r}, but the folders of '
+            f'{family.title} can only represent {expected}')
 
-    expected = {**OTHERWISE, **family.structure}
+    expected = {**DEFAULTS, **family.structure}
     if family.ffn_factor:
         expected['ffn_num_hiddens'] = (family.ffn_factor
                                        * config['num_hiddens'])
@@ -249,7 +311,7 @@ def _check_sayable(family, config, said):
     if not heads - set(family.optional) <= set(config['heads']) <= heads:
         refuse('heads', ' and '.join(sorted(heads)))
     for name, value in expected.items():
-        if name not in said and config.get(name, value) != value:
+        if name not in written and config.get(name, value) != value:
             refuse(name, repr(value))
     for keyword, _ in family.sizes.values():
         if not config[keyword]:
@@ -260,29 +322,28 @@ def _check_sayable(family, config, said):
 
 
 def is_encoder_alone(net):
-    """Whether a net goes out without the head that predicts words.
+    """True if a net is written without the head that predicts words.
 
-    So do those that came without it and with a pooler, in families whose
-    classes have the one or the other.
+    That is a net that was loaded without this head but with a pooler, in a
+    family whose classes have either one or the other.
     """
-    described = getattr(net, 'pretrained', None)
-    return (described is not None and described.lacking('mlm')
+    return (net.pretrained is not None and net.pretrained.lacking('mlm')
             and family_of(net.config).encoder_alone is not None
             and 'pooler' in net.config.get('heads', ()))
 
 
 def architecture(net):
-    """The class of `transformers` that a net is one of."""
-    family, about = family_of(net.config), getattr(net, 'about', None)
-    if about is not None:
-        return family.finetuned[about.kind]
+    """The name of the class of `transformers` that loads a net."""
+    family = family_of(net.config)
+    if net.about is not None:
+        return family.finetuned[net.about.kind]
     return (family.encoder_alone if is_encoder_alone(net)
             else family.architecture)
 
 
-def _of_head(net, family):
-    """What config.json says of a fine-tuned net: dropout and labels."""
-    about = getattr(net, 'about', None)
+def _head_fields(net, family):
+    """The fields of config.json for a fine-tuned net: dropout and labels."""
+    about = net.about
     if about is None:
         return {}
     whole = about.kind in ('classify', 'regress', 'choice')
