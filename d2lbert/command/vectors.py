@@ -196,13 +196,13 @@ def _encoder(folder, precision='fp32', **choices):
     """
     net, tokenizer = load_model(folder, heads=(), trainable=False,
                                 precision=precision)
-    return TextEncoder(net, tokenizer, cuts=tokenizer.pooling is not None,
+    return TextEncoder(net, tokenizer, truncates=tokenizer.pooling is not None,
                        **choices)
 
 
 def _report(encoder, lines, *sentences):
     """Print sentences to standard error, and which texts were cut or left."""
-    cut = encoder.cut_words()
+    cut = encoder.truncation_note()
     for line in (*sentences, cut and f'{cut}; --windows would keep them',
                  lines and lines.skipped_words()):
         if line:

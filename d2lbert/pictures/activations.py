@@ -9,7 +9,7 @@ import numpy as onp
 from d2lbert.attention import DotProductAttention, keep_attention
 from d2lbert.machine.backend import autograd
 from d2lbert.nn.checks import on_device
-from d2lbert.pretrained.fill_mask import Guess, likeliest, shares_at
+from d2lbert.pretrained.fill_mask import Guess, likeliest, probabilities_at
 from d2lbert.progress import bar
 from d2lbert.texts.token_rows import pad_rows
 
@@ -173,7 +173,7 @@ def guesses_of(net, tokenizer, encoded, top=TOP):
             ids[rows, masked] = tokenizer.mask_id
             segments = onp.tile(onp.array(encoded.segments, 'int32'),
                                 (len(masked), 1))
-            shares = shares_at(net, ids, segments, rows, masked)
+            shares = probabilities_at(net, ids, segments, rows, masked)
             own = onp.array(encoded.ids)[masked]
             ranks = 1 + (shares[:, :vocabulary] > shares[rows, own][:, None]
                          ).sum(axis=1)

@@ -1,2 +1,2 @@
-"""BERT and its relatives as released: sizes, tokenizers, folders in and out.
+"""Released BERT models and relatives: sizes, tokenizers, checkpoint folders.
 """

@@ -1,6 +1,6 @@
-"""Many texts to vectors, some of them through the net at a time.
+"""Vectors of many texts, computed in batches without padding.
 
-N texts, T tokens of a text with the special ones, H hiddens.
+N texts, T tokens of a text including special tokens, H hiddens.
 """
 import sys
 from typing import Any, NamedTuple, Optional
@@ -17,71 +17,76 @@ from d2lbert.pretrained.unknown_words import UnknownWords
 from d2lbert.progress import bar, in_notebook
 from d2lbert.texts.token_rows import pad_rows
 
-#: Texts that are sorted by length together, those that the tokenizer is given
-#: at once, and tokens that go through the net at once where nobody says how
-#: many texts: each product of matrices arranges its weights anew, which many
-#: rows pay for.
-TEXTS, CUT, TOKENS = 1 << 12, 1 << 8, 1 << 13
+#: Texts that are sorted by length together.
+TEXTS = 1 << 12
+
+#: Texts per call of the tokenizer.
+TOKENIZED = 1 << 8
+
+#: Tokens per forward pass when batch_size is None. Each matrix product packs
+#: its weights again, so a pass needs many rows to be efficient.
+TOKENS = 1 << 13
 
 
 class Text(NamedTuple):
-    """A text on its way through the net, and where it comes from."""
+    """A text or a pair of texts, and where it comes from."""
 
-    name: str       # of the argument, or of a line of a file
+    name: str       # its argument, or its file and line, for messages
     text: str
     pair: Optional[str] = None
 
 
 class Encoding(NamedTuple):
-    """What the net makes of a text."""
+    """A text, its tokens and its vectors."""
 
     text: Text
     encoded: Any        # the tokenizer's `Encoded`, of T tokens
-    vectors: Any        # (T, H) float32, or (H,) of a pooled one
+    vectors: Any        # (T, H) float32, or (H,) if pooled
 
 
 class _Input(NamedTuple):
-    """Tokens that go through the net as one sequence."""
+    """One input sequence of the net: a text, or a window of a text."""
 
-    text: int           # which of the texts at hand
-    window: int         # which of that text's windows
+    text: int           # index of the text
+    window: int         # index of the window in the text
     ids: list
     segments: list
 
 
 def encode(net, tokenizer, texts, pooling='own', layer=-1, batch_size=None,
            max_len=None, windows=None, normalize=None, show_progress=None):
-    """The vectors of texts: a NumPy array (N, H) float32.
+    """Encode texts as vectors: a NumPy array (N, H) float32.
 
-    texts: strings, or pairs of strings. pooling: what makes one vector of a
-    text: 'cls', 'mean', 'max', 'mean_sqrt_len_tokens', 'weightedmean' or
-    'lasttoken', over all its tokens with the special ones; 'own', what the
-    model's folder says, normalizing included, else the mean; None gives the
-    vectors of its tokens, a list of N arrays (T, H). normalize: whether a
-    vector has a length of 1 (as pooling says). layer: behind which block of
-    the net, 0 for the embeddings, -1 for the last.
+    texts: strings, or pairs of strings. pooling: how the token vectors of a
+    text become one vector. 'cls', 'mean', 'max', 'mean_sqrt_len_tokens',
+    'weightedmean' and 'lasttoken' include special tokens. 'own' uses the
+    pooling and normalization in the model's folder, or the mean. None
+    returns a list of N arrays (T, H) of token vectors. normalize: True to
+    scale vectors to length 1, False not to; None follows the pooling. layer:
+    index of the block whose output to use; 0 is the embeddings, -1 the last
+    block.
 
-    max_len: tokens of a text at most, special ones included (what the folder
-    says, but never more than the model's positions). A longer one is cut,
-    which a `TextWarning` says once for a tokenizer, and the logger d2lbert
-    each time; or with `windows`, a number of tokens, it goes through the net
-    in windows of max_len that overlap by so many: each token has the vector
-    of the window in which it stands farthest from an end, the special ones
-    the mean of theirs.
+    max_len: most tokens of a text, special tokens included. The default is
+    the limit in the model's folder, or the number of positions. Longer texts
+    are truncated, with one `TextWarning` for each tokenizer and a log record
+    of the logger d2lbert for each call. windows: encode long texts in
+    windows of max_len tokens that overlap by this number instead. A token
+    then has its vector from the window in which it is farthest from an end;
+    special tokens have the mean over all windows.
 
-    batch_size: texts at a time (as many as 8,192 tokens make). It changes
-    the time that this takes and nothing else: the vector of a text is the
-    same to the last bit whatever other texts come with it, in whatever order
-    and number, and with any number of threads. Of the net's own operators in
-    C++, that is; MXNet's, which serve GPUs, machines without a compiler,
-    `D2LBERT_KERNELS=off` and nets with blocks of one's own, do not promise
-    it, and differ by rounding.
+    batch_size: texts per forward pass. By default a pass has 8,192 tokens.
+    It affects the speed only. With the C++ operators, the vector of a text
+    does not depend on the other texts, their order or the number of threads,
+    to the last bit. MXNet's operators give vectors that differ by rounding.
+    They serve GPUs, machines without a compiler, `D2LBERT_KERNELS=off` and
+    nets with custom blocks.
 
-    show_progress: a bar on standard error, with the time that is left (after
-    a second of work, in a notebook and where that is a terminal).
+    show_progress: show a progress bar on standard error. By default it
+    appears after a second, in a notebook or on a terminal.
 
-    Raises ValueError for an empty text, TypeError for what is none. Words
-    that the vocabulary lacks are warned of as cut texts are.
+    Raises ValueError for an empty text and TypeError for a text that is not
+    a string. Words outside the vocabulary cause a warning, as truncated
+    texts do.
     """
     encoder = TextEncoder(net, tokenizer, pooling, layer, batch_size,
                           max_len, windows, normalize)
@@ -93,9 +98,9 @@ def encode(net, tokenizer, texts, pooling='own', layer=-1, batch_size=None,
                                            shown.update):
                 words.count(encoding)
                 vectors.append(encoding.vectors)
-    cut = encoder.cut_words()
-    if cut:
-        warn_once(tokenizer, 'cut', f'{cut}; windows= would keep them')
+    note = encoder.truncation_note()
+    if note:
+        warn_once(tokenizer, 'cut', f'{note}; windows= would keep them')
     if words.unknown:
         warn_once(tokenizer, 'unknown', words.sentence())
     if encoder.pooling is None:
@@ -107,7 +112,7 @@ def encode(net, tokenizer, texts, pooling='own', layer=-1, batch_size=None,
 
 
 def text_bar(total, what, shown):
-    """A bar of texts; shown: as `show_progress` of `encode`."""
+    """A progress bar of texts; shown: see `show_progress` of `encode`."""
     notebook = in_notebook()
     if shown is None:
         shown = notebook or (sys.stderr is not None and sys.stderr.isatty())
@@ -147,15 +152,15 @@ def _not_empty(texts):
 class TextEncoder:
     """A net and a tokenizer that turn `Text`s into `Encoding`s.
 
-    Arguments as for `encode`; cuts=False refuses a text that is too long
-    where neither max_len nor windows are given. `count`, `cut` and
-    `left_out` say how many texts have come, how many were cut, and by how
-    many tokens in all.
+    Arguments as for `encode`. With truncates=False a text that is too long
+    is an error, unless max_len or windows are given. `count` is the number
+    of texts so far, `truncated` the number of truncated texts, and
+    `left_out` the number of tokens that they lost.
     """
 
     def __init__(self, net, tokenizer, pooling='own', layer=-1,
                  batch_size=None, max_len=None, windows=None, normalize=None,
-                 cuts=True):
+                 truncates=True):
         check_model(net, tokenizer)
         self.net, self.tokenizer = net, tokenizer
         self.layer = whole_number('layer', layer)
@@ -165,8 +170,8 @@ class TextEncoder:
                 whole_number(name, value)
         self.pooling, self._prepared = chosen_pooling(tokenizer, pooling,
                                                       normalize)
-        self._cuts = cuts or (max_len, windows) != (None, None)
-        self.max_len = (_limit(net, tokenizer, max_len) if self._cuts
+        self._truncates = truncates or (max_len, windows) != (None, None)
+        self.max_len = (_limit(net, tokenizer, max_len) if self._truncates
                         else net.encoder.max_len)
         self._room = self.max_len - tokenizer.num_special()
         if self._room < 1:
@@ -181,59 +186,59 @@ class TextEncoder:
         if batch_size is not None and batch_size < 1:
             raise ValueError(f'batch_size={batch_size} must be at least 1')
         self._overlap, self._batch_size = windows, batch_size
-        self.count = self.cut = self.left_out = 0
+        self.count = self.truncated = self.left_out = 0
 
     def encode(self, texts, advance=lambda num_texts: None):
-        """The `Encoding`s of a list of `Text`s, in its order.
+        """Encode a list of `Text`s: a list of `Encoding`s in its order.
 
-        Their texts are those that the tokenizer took: a prompt is in them.
-        advance: called with 1 when a text is done.
+        The `text` of an `Encoding` includes the prompt, if there is one.
+        advance: called with 1 after each text.
         """
         texts = [text._replace(text=self._prepared(text.text))
                  for text in _not_empty(texts)]
         encoded, vectors = [None] * len(texts), [None] * len(texts)
-        waiting = {}            # what there is of texts in several windows
+        unfinished = {}     # {text: {window: its (T, H)}}
         inputs = self._inputs(texts, encoded)
-        for batch, arrays in self._through_the_net(inputs):
+        for batch, arrays in self._forward(inputs):
             for one, X in zip(batch, arrays):
-                places = self._windows(encoded[one.text])
-                if len(places) > 1:
-                    those = waiting.setdefault(one.text, {})
-                    those[one.window] = X.copy()
-                    if len(those) < len(places):
+                begins = self._windows(encoded[one.text])
+                if len(begins) > 1:
+                    windows = unfinished.setdefault(one.text, {})
+                    windows[one.window] = X.copy()
+                    if len(windows) < len(begins):
                         continue
-                    X = self._joined([those[w] for w in range(len(places))],
-                                     places)
-                    del waiting[one.text]
-                # What stays must not keep the whole batch
+                    X = self._joined([windows[w] for w in range(len(begins))],
+                                     begins)
+                    del unfinished[one.text]
+                # Copied, as a view would keep the whole batch in memory
                 vectors[one.text] = (X.copy() if self.pooling is None
                                      else self.pooling(X))
                 advance(1)
         return [Encoding(*each) for each in zip(texts, encoded, vectors)]
 
-    def cut_words(self):
-        """What to say of texts that were cut, or None."""
-        if not self.cut:
+    def truncation_note(self):
+        """A sentence about truncated texts, or None if there are none."""
+        if not self.truncated:
             return None
-        return (f'{self.cut} of {self.count} texts have more than '
+        return (f'{self.truncated} of {self.count} texts have more than '
                 f'{self.max_len} tokens and were cut; {self.left_out} tokens '
                 'were left out')
 
     def _inputs(self, texts, encoded):
-        """The `_Input`s of texts, the longest first, by their letters.
+        """Yield the `_Input`s of texts, by falling number of characters.
 
-        What the tokenizer says of each comes into `encoded`. It is asked for
-        a part of them at a time: the net is busy with one meanwhile.
+        The results of the tokenizer are stored in `encoded`. It tokenizes
+        `TOKENIZED` texts at a time, while the net computes a batch.
         """
         order = sorted(range(len(texts)), key=lambda k: -sum(
             len(part or '') for part in texts[k][1:]))
-        for first in range(0, len(order), CUT):
-            part = order[first:first + CUT]
+        for first in range(0, len(order), TOKENIZED):
+            part = order[first:first + TOKENIZED]
             found = self._tokenized([texts[k] for k in part])
             for k, one in zip(part, found):
                 self.count += 1
                 if len(one.ids) > self.max_len:
-                    if not self._cuts:
+                    if not self._truncates:
                         self._refuse_first(texts)
                     one = self._shortened(texts[k], one)
                 encoded[k] = one
@@ -247,21 +252,20 @@ class TextEncoder:
         return list(map(self.tokenizer.encode, firsts, pairs))
 
     def _inputs_of(self, k, encoded):
-        """Those of text k: one, or one for each of its windows."""
+        """Yield the `_Input` of text k, or of each of its windows."""
         ids, segments = encoded.ids, encoded.segments
-        places = self._windows(encoded)
-        if len(places) == 1:
+        begins = self._windows(encoded)
+        if len(begins) == 1:
             yield _Input(k, 0, ids, segments)
             return
-        for window, first in enumerate(places):
+        for window, first in enumerate(begins):
             kept = [0, *range(first + 1, first + 1 + self._room),
                     *range(len(ids) - self._trailing, len(ids))]
             yield _Input(k, window, [ids[i] for i in kept],
                          [segments[i] for i in kept])
 
     def _refuse_first(self, texts):
-        """Name the first text that is too long, which need not be the longest.
-        """
+        """Raise ValueError for the first text that is too long."""
         for text in texts:
             T = len(self._tokenized([text])[0].ids)
             if T > self.max_len:
@@ -270,7 +274,7 @@ class TextEncoder:
                                  'cut the text')
 
     def _shortened(self, text, encoded):
-        """What the net is to have of a text that is too long."""
+        """The `Encoded` of a text that is too long: truncated, or whole."""
         T = len(encoded.ids)
         if self._overlap is not None:
             if text.pair is None:
@@ -279,36 +283,36 @@ class TextEncoder:
                              f'{self.max_len}, and windows are of single '
                              'texts: cut the pair')
         encoded = self.tokenizer.encode(*text[1:], self.max_len)
-        self.cut += 1
+        self.truncated += 1
         self.left_out += T - len(encoded.ids)
         return encoded
 
     @property
     def _trailing(self):
-        # The first special token stands before the text, the others behind
+        # The first special token is before the text, the others after it
         return self.tokenizer.num_special() - 1
 
     def _windows(self, encoded):
-        """Where the windows of a text begin, counted without <cls>."""
+        """The first tokens of the windows of a text, without <cls>."""
         if len(encoded.ids) <= self.max_len:
             return [0]
         n = len(encoded.ids) - self.tokenizer.num_special()
         return [*range(0, n - self._room, self._room - self._overlap),
                 n - self._room]
 
-    def _joined(self, parts, places):
-        """One (T, H) of those of a text's windows."""
-        n = places[-1] + self._room
-        at = onp.arange(n) - onp.array(places)[:, None]
+    def _joined(self, parts, begins):
+        """The (T, H) of a text, from the arrays of its windows."""
+        n = begins[-1] + self._room
+        at = onp.arange(n) - onp.array(begins)[:, None]
         nearer_end = onp.minimum(at, self._room - 1 - at)
-        best = nearer_end.argmax(axis=0)                # (n,) of the windows
+        best = nearer_end.argmax(axis=0)                # (n,) window numbers
         parts = onp.stack(parts)
         body = parts[best, 1 + at[best, onp.arange(n)]]
         ends = parts.mean(axis=0)
         return onp.concatenate([ends[:1], body, ends[1 + self._room:]])
 
     def _batches(self, inputs):
-        """Lists of inputs that go through the net together."""
+        """Yield lists of inputs, one list for each forward pass."""
         batch, tokens = [], 0
         for one in inputs:
             full = (tokens + len(one.ids) > TOKENS
@@ -322,23 +326,23 @@ class TextEncoder:
         if batch:
             yield batch
 
-    def _through_the_net(self, inputs):
-        """Batches of inputs, each with the (T, H) of its `_Input`s.
+    def _forward(self, inputs):
+        """Yield batches of inputs, and a list of their arrays (T, H).
 
-        These are views of one array on the host. The next batch is computed
-        while what there is of one is used.
+        The arrays are views of one array on the host. The next batch is
+        computed while the caller uses this one.
         """
-        before = None
+        previous = None
         for batch in self._batches(inputs):
-            begun = batch, self._begun(batch)
-            if before:
-                yield before[0], self._ended(*before)
-            before = begun
-        if before:
-            yield before[0], self._ended(*before)
+            started = batch, self._start(batch)
+            if previous:
+                yield previous[0], self._finish(*previous)
+            previous = started
+        if previous:
+            yield previous[0], self._finish(*previous)
 
-    def _begun(self, batch):
-        """The rows of a batch, which the net may still be computing."""
+    def _start(self, batch):
+        """Start the forward pass of a batch; its result may be pending."""
         lens = [len(one.ids) for one in batch]
         if is_unmodified(self.net) and self.net.encoder.quantized is not None:
             return self.net.encoder.quantized.begin(
@@ -351,15 +355,16 @@ class TextEncoder:
                                     layer=self.layer)
         return encoded.X, encoded.begins
 
-    def _ended(self, batch, begun):
-        X, begins = begun
+    def _finish(self, batch, started):
+        """Wait for the rows of a batch: a list of arrays (T, H)."""
+        X, begins = started
         X = X.result() if hasattr(X, 'result') else X.asnumpy()
         return [X[begin:begin + len(one.ids)]
                 for begin, one in zip(begins, batch)]
 
 
 def _limit(net, tokenizer, max_len):
-    """Tokens of a text at most."""
+    """The most tokens of a text, special tokens included."""
     positions = net.encoder.max_len
     if max_len is None:
         own = tokenizer.pooling or Pooling()

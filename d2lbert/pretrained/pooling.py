@@ -1,4 +1,4 @@
-"""One vector of the vectors of a text's tokens (T, H)."""
+"""Pooling: one vector of a text from its token vectors (T, H)."""
 import math
 from typing import NamedTuple, Optional
 
@@ -10,8 +10,7 @@ def _weighted(X):
     return (X * weights).sum(axis=0) / weights.sum()
 
 
-#: What makes one vector of a text's (T, H), by the names that folders of
-#: sentence-transformers use.
+#: Functions from (T, H) to (H,), by their names in sentence-transformers.
 POOLS = {'cls': lambda X: X[0],
          'mean': lambda X: X.sum(axis=0) / len(X),
          'max': lambda X: X.max(axis=0),
@@ -21,22 +20,22 @@ POOLS = {'cls': lambda X: X[0],
 
 
 class Pooling(NamedTuple):
-    """How a model makes one vector of a text.
+    """The settings by which token vectors become one vector of a text.
 
-    `pretrained.load_pooling` reads one; a tokenizer's `pooling` is what its
-    folder says.
+    `load_pooling` reads them from a folder of sentence-transformers, into
+    the attribute `pooling` of its tokenizer.
     """
 
-    modes: tuple = ('mean',)        # of POOLS; several are joined
-    normalize: bool = False         # to a length of 1
-    max_len: Optional[int] = None   # tokens of a text, None: not said
-    prompt: str = ''                # what stands before each text
-    lowercase: bool = False         # before the tokenizer sees it
-    refusal: str = ''               # why this is not what the folder says
-    files: Optional[dict] = None    # {name: JSON} of the folder that says so
+    modes: tuple = ('mean',)        # names in POOLS; several are joined
+    normalize: bool = False         # scale vectors to length 1
+    max_len: Optional[int] = None   # most tokens of a text; None: no limit
+    prompt: str = ''                # put before each text
+    lowercase: bool = False         # lower-case texts before tokenizing
+    refusal: str = ''               # why the folder's pooling is unsupported
+    files: Optional[dict] = None    # {name: JSON} of the folder
 
     def __call__(self, X):
-        """The vector of a text's X (T, H): (H,) for each of the modes."""
+        """Pool token vectors X (T, H): (len(modes)*H,) float32."""
         vectors = [POOLS[mode](X) for mode in self.modes]
         vector = onp.concatenate(vectors) if len(vectors) > 1 else vectors[0]
         if self.normalize:
@@ -47,13 +46,13 @@ class Pooling(NamedTuple):
         return onp.array(vector, dtype='float32')
 
     def prepared(self, text):
-        """The text as the tokenizer takes it."""
+        """The text with its prompt, lower-cased if required."""
         text = self.prompt + text
         return text.lower() if self.lowercase else text
 
 
 def chosen_pooling(tokenizer, pooling, normalize):
-    """A `Pooling` or None, and what prepares a text."""
+    """The `Pooling` or None, and the function that prepares a text."""
     own = tokenizer.pooling or Pooling()
     if pooling is None:
         if normalize:

@@ -1,8 +1,8 @@
-"""What a folder of sentence-transformers says of one vector for a text.
+"""The pooling settings in folders of sentence-transformers.
 
-Such a folder is that of a pretrained model with `modules.json` beside it:
-the modules that its library runs one after another, read here for what they
-do and never run.
+Such a folder has a pretrained model and a `modules.json`, which lists the
+modules that the library runs in turn. Here their settings are read, and no
+module is run.
 """
 from pathlib import Path
 
@@ -12,19 +12,19 @@ from d2lbert.pretrained.tensor_files import PretrainedError, read_json
 MODULES, PROMPTS = 'modules.json', 'config_sentence_transformers.json'
 POOLING = '1_Pooling/config.json'
 
-#: The folder of each kind of module.
-PLACES = {'Transformer': '', 'Pooling': '1_Pooling',
-          'Normalize': '2_Normalize'}
+#: The folder of each module type.
+MODULE_FOLDERS = {'Transformer': '', 'Pooling': '1_Pooling',
+                  'Normalize': '2_Normalize'}
 
-#: Lists of modules that are served.
-SERVED = ['Transformer', 'Pooling'], ['Transformer', 'Pooling', 'Normalize']
+#: Supported lists of modules.
+SUPPORTED = ['Transformer', 'Pooling'], ['Transformer', 'Pooling', 'Normalize']
 
-#: The file of the first module, by the kinds of models it was called after.
+#: File names of the first module, which depend on the type of its model.
 LENGTHS = [f'sentence_{kind}_config.json' for kind in (
     'bert', 'roberta', 'distilbert', 'camembert', 'albert', 'xlm-roberta',
     'xlnet')]
 
-#: A switch for each kind of pooling, before version 6 named it.
+#: {field: pooling}, the boolean fields of files before version 6.
 SWITCHES = {'pooling_mode_cls_token': 'cls',
             'pooling_mode_max_tokens': 'max',
             'pooling_mode_mean_tokens': 'mean',
@@ -34,91 +34,91 @@ SWITCHES = {'pooling_mode_cls_token': 'cls',
 
 
 def load_pooling(folder):
-    """The `Pooling` of a folder: as its modules.json says, else the mean.
+    """Read the `Pooling` of a folder; without modules.json, the mean.
 
-    What that lists besides is the `refusal` of it, as such a folder is good
-    for other things. Raises `PretrainedError` for files that are damaged.
+    Unsupported modules are named in its `refusal`, because the model can
+    still serve other purposes. Raises `PretrainedError` for damaged files.
     """
     folder = Path(folder)
     if not (folder / MODULES).is_file():
         return Pooling()
     modules = read_json(folder / MODULES, list)
-    places, found = _places(modules, folder), {MODULES: modules}
-    if list(places) in SERVED:
+    paths, found = _module_paths(modules, folder), {MODULES: modules}
+    if list(paths) in SUPPORTED:
         for name in LENGTHS:
-            path = folder / places['Transformer'] / name
+            path = folder / paths['Transformer'] / name
             if path.is_file():
                 found[name] = read_json(path)
                 break
-        found[POOLING] = read_json(folder / places['Pooling'] / 'config.json')
+        found[POOLING] = read_json(folder / paths['Pooling'] / 'config.json')
         if (folder / PROMPTS).is_file():
             found[PROMPTS] = read_json(folder / PROMPTS)
-        # As they are written again, whatever the folders were called
-        found[MODULES] = [dict(module, path=PLACES[kind])
-                          for module, kind in zip(modules, places)]
+        # They will be saved in folders with the usual names
+        found[MODULES] = [dict(module, path=MODULE_FOLDERS[kind])
+                          for module, kind in zip(modules, paths)]
     return pooling_of(found, folder)
 
 
 def pooling_of(found, folder):
-    """The `Pooling` that files describe; raises as `load_pooling` does.
+    """The `Pooling` in the files of a folder; raises `PretrainedError`.
 
-    found: {name: what the JSON file of that name in `folder` holds}.
+    found: {file name: its JSON}. folder: its path, for messages.
     """
     kinds = {MODULES: list, **{name: dict for name in (*LENGTHS, POOLING,
                                                        PROMPTS)}}
     if not isinstance(found, dict) or not all(
             isinstance(content, kinds.get(name, ()))
             for name, content in found.items()):
-        raise PretrainedError(f'{folder} is damaged: its pooling is not that '
-                              'of a folder of sentence-transformers')
-    order = list(_places(found.get(MODULES, []), folder))
-    if order not in SERVED or POOLING not in found:
+        raise PretrainedError(f'{folder} is damaged: its pooling files are '
+                              'not in the format of sentence-transformers')
+    order = list(_module_paths(found.get(MODULES, []), folder))
+    if order not in SUPPORTED or POOLING not in found:
         return Pooling(files=found, refusal=(
-            f'{folder / MODULES} lists {", ".join(order) or "nothing"}, and '
-            'only Transformer, Pooling and, last, Normalize are served: '
-            'choose a pooling, as mean, to do without the others'))
+            f'{folder / MODULES} lists {", ".join(order) or "nothing"}, but '
+            'only Transformer, Pooling and, last, Normalize are supported: '
+            'choose a pooling, such as mean, to ignore the others'))
     name = next((name for name in LENGTHS if name in found), LENGTHS[0])
     config = found.get(name, {})
     modes, with_prompt = _modes(found[POOLING], folder / POOLING)
     prompt = _prompt(found.get(PROMPTS, {}), folder / PROMPTS)
     refusal = ''
     if prompt and not with_prompt:
-        refusal = (f'{folder} puts {prompt!r} before each text and leaves it '
-                   'out of the pooling, which is not served: choose a '
-                   'pooling, as mean, to have it counted')
+        refusal = (f'{folder} puts {prompt!r} before each text and excludes '
+                   'it from the pooling, which is not supported: choose a '
+                   'pooling, such as mean, to include it')
     return Pooling(modes, 'Normalize' in order,
                    _length(config, folder / name), prompt,
                    bool(config.get('do_lower_case', False)), refusal, found)
 
 
 def files_of(pooling, num_hiddens):
-    """{name: JSON} of the files that describe a `Pooling`, {} of none.
+    """Describe a `Pooling` in files: {name: JSON}, empty for the default.
 
-    With them sentence-transformers computes the same vectors. num_hiddens:
-    numbers of a token's vector. Raises `PretrainedError` where the folder
-    that it comes from has modules that are not served.
+    With these files sentence-transformers computes the same vectors.
+    num_hiddens: the size of a token vector. Raises `PretrainedError` if the
+    pooling came from a folder with unsupported modules.
     """
     if pooling is None or pooling == Pooling():
         return {}
     found = pooling.files
     if found is not None:
-        before = pooling_of(found, Path())
-        if before.refusal and POOLING not in found:
+        original = pooling_of(found, Path())
+        if original.refusal and POOLING not in found:
             raise PretrainedError(
-                'the folder that this model comes from has more modules than '
-                'Transformer, Pooling and Normalize: a copy without them '
-                'would give other vectors, so none is written; set '
-                'tokenizer.pooling = None to write the model alone')
-        if before._replace(refusal='') == pooling._replace(refusal=''):
+                'the folder of this model has other modules than '
+                'Transformer, Pooling and Normalize, and a copy without them '
+                'would give different vectors: set tokenizer.pooling = None '
+                'to write the model alone')
+        if original._replace(refusal='') == pooling._replace(refusal=''):
             return found
     return _described(pooling, num_hiddens)
 
 
 def _described(pooling, num_hiddens):
-    """The files of a `Pooling` that no folder holds."""
+    """The files of a `Pooling` that was not read from a folder."""
     kinds = ['Transformer', 'Pooling', *['Normalize'] * pooling.normalize]
     switched = [mode for mode in SWITCHES.values() if mode in pooling.modes]
-    if list(pooling.modes) == switched:     # as all versions read it
+    if list(pooling.modes) == switched:     # in the format of all versions
         config = {'word_embedding_dimension': num_hiddens,
                   **{switch: mode in pooling.modes
                      for switch, mode in SWITCHES.items()}}
@@ -126,7 +126,7 @@ def _described(pooling, num_hiddens):
         config = {'embedding_dimension': num_hiddens,
                   'pooling_mode': list(pooling.modes)}
     found = {
-        MODULES: [dict(idx=i, name=str(i), path=PLACES[kind],
+        MODULES: [dict(idx=i, name=str(i), path=MODULE_FOLDERS[kind],
                        type=f'sentence_transformers.models.{kind}')
                   for i, kind in enumerate(kinds)],
         LENGTHS[0]: dict(max_seq_length=pooling.max_len,
@@ -138,9 +138,9 @@ def _described(pooling, num_hiddens):
     return found
 
 
-def _places(modules, folder):
-    """{kind of module: its path} in their order."""
-    places = {}
+def _module_paths(modules, folder):
+    """{module type: its path} in the order of the modules."""
+    paths = {}
     for module in modules:
         if not (isinstance(module, dict) and isinstance(
                 module.get('type'), str) and isinstance(
@@ -148,8 +148,8 @@ def _places(modules, folder):
             raise PretrainedError(f'{folder / MODULES} is damaged: each '
                                   'module has a type and a path; fetch it '
                                   'again')
-        places[module['type'].rpartition('.')[2]] = module.get('path', '')
-    return places
+        paths[module['type'].rpartition('.')[2]] = module.get('path', '')
+    return paths
 
 
 def _length(config, path):
@@ -162,28 +162,28 @@ def _length(config, path):
 
 
 def _modes(config, path):
-    """The kinds of pooling, and whether a prompt counts in them."""
+    """The pooling modes, and True if they include the prompt."""
     modes = config.get('pooling_mode')
     if modes is None:
-        # As their library: the mean where no switch is on
+        # The library's default is the mean
         modes = [mode for switch, mode in SWITCHES.items()
                  if config.get(switch)] or ['mean']
     named = [modes] if isinstance(modes, str) else modes
     if not isinstance(named, list) or not named or not all(
             isinstance(mode, str) and mode in POOLS for mode in named):
-        raise PretrainedError(f'{path} names the pooling {modes!r}: known '
-                              f'are {", ".join(POOLS)}')
+        raise PretrainedError(f'{path} has the unknown pooling {modes!r}: '
+                              f'supported are {", ".join(POOLS)}')
     return tuple(named), config.get('include_prompt', True)
 
 
 def _prompt(config, path):
-    """What is put before each text where nothing else is asked for."""
+    """The default prompt, put before each text."""
     name, prompts = config.get('default_prompt_name'), config.get('prompts')
     if name is None:
         return ''
     prompt = prompts.get(name) if isinstance(prompts, dict) and isinstance(
         name, str) else None
     if not isinstance(prompt, str):
-        raise PretrainedError(f'{path} is damaged: it has no prompt {name!r},'
-                              ' which is its default; fetch it again')
+        raise PretrainedError(f'{path} is damaged: its default prompt '
+                              f'{name!r} is missing; fetch it again')
     return prompt

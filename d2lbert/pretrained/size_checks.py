@@ -1,23 +1,23 @@
-"""Sizes that a file describes, compared with its tensors before a net is made.
+"""Checks of a model's sizes against its tensors, before it is constructed.
 
-A description can name any number of layers; the tensors beside it cannot.
+A damaged description may ask for any amount of memory; its tensors cannot.
 """
 import math
 
-#: Arguments of the nets that are rows or columns of a tensor.
+#: Arguments of the models that are numbers of rows or columns.
 WIDTHS = ('vocab_size', 'num_hiddens', 'ffn_num_hiddens', 'num_heads',
           'embedding_size', 'num_segments', 'decoder_ffn', 'decoder_heads',
           'start_id')
 
-#: Layers that may share the tensors of a group.
+#: Most layers that may share the tensors of a group.
 SHARED_LAYERS = 1000
 
-#: Numbers of a table of sinusoidal positions, which no file holds.
+#: Most numbers in a table of sinusoidal positions, which is never stored.
 POSITIONS = 1 << 26
 
 
 def check_layers(config, count):
-    """Raise ValueError where `count` tensors cannot be a net's layers.
+    """Raise ValueError if `count` tensors are too few for the layers.
 
     config: arguments of a `BERTModel` or a `BARTModel`.
     """
@@ -34,9 +34,9 @@ def check_layers(config, count):
 
 
 def check_sizes(config, shapes):
-    """The same, and where no tensor has a size that the net is to have.
+    """As `check_layers`, and raise if a size is larger than all tensors.
 
-    shapes: those of all tensors.
+    shapes: the shapes of all tensors.
     """
     shapes = list(shapes)
     check_layers(config, len(shapes))

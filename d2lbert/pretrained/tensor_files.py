@@ -1,6 +1,6 @@
 """The files of a checkpoint folder: JSON, and tensors as safetensors.
 
-Nothing is ever unpickled, as that would run what a file says.
+Pickles are never loaded, because they can run any code.
 """
 import hashlib
 import json
@@ -18,25 +18,25 @@ from d2lbert.machine import files
 WEIGHTS = 'model.safetensors'
 INDEX = f'{WEIGHTS}.index.json'
 
-#: Types of numbers that weights come in; bfloat16 is the upper half of a
-#: float32, and NumPy does not know it.
+#: NumPy dtypes of the supported tensor types. NumPy has no bfloat16, which
+#: is the upper half of a float32.
 TYPES = {'F32': '<f4', 'F16': '<f2', 'F64': '<f8', 'BF16': '<u2'}
 
-#: The entry of the metadata with a digest of each tensor: JSON, {name:
-#: BLAKE2b of 16 bytes, hexadecimal}.
+#: The metadata entry with digests of the tensors: JSON, {name: BLAKE2b of 16
+#: bytes, hexadecimal}.
 DIGESTS = 'd2lbert.blake2b'
 
-#: Checkpoints in formats that are not read.
+#: Checkpoint files in other formats, which are not supported.
 OTHERS = ('pytorch_model.bin', 'pytorch_model.bin.index.json',
           'tf_model.h5', 'flax_model.msgpack', 'bert_model.ckpt.index')
 
 
 class PretrainedError(ValueError):
-    """Why a folder cannot be read or written, in one sentence."""
+    """A folder cannot be read or written; the text is one sentence."""
 
 
 def safetensors():
-    """The library, or an ImportError that says how to install it."""
+    """The library `safetensors`; ImportError if it is missing."""
     try:
         import safetensors.numpy
     except ImportError as error:
@@ -48,7 +48,7 @@ def safetensors():
 
 
 def read_json(path, kind=dict):
-    """The object that a JSON file holds, as a dict; or a list, as `kind`."""
+    """The dict in a JSON file, or the list if `kind` is list."""
     try:
         found = files.read_json(path)
     except FileNotFoundError:
@@ -69,14 +69,14 @@ def read_json(path, kind=dict):
 
 
 class Stored(NamedTuple):
-    """Where a tensor lies."""
+    """The place of a tensor in a file."""
 
     path: Any
     name: str
     dtype: str          # as safetensors calls it
     shape: tuple
-    begin: int          # of its bytes in the file
-    digest: Optional[str]   # of its bytes, where the file has one
+    begin: int          # of its first byte in the file
+    digest: Optional[str]   # of its bytes, None if the file has none
 
     def __str__(self):
         shape = shown(self.shape)
@@ -84,7 +84,7 @@ class Stored(NamedTuple):
 
 
 def shown(shape):
-    """A shape for people: 30522 x 384."""
+    """A shape as text: 30522 x 384."""
     return ' x '.join(map(str, shape)) or 'a number'
 
 
@@ -103,16 +103,16 @@ def stored(folder):
 
 def _way_to_convert(folder, name):
     if name != 'pytorch_model.bin':
-        return (f'{folder} has its weights in {name}, and only {WEIGHTS} is '
-                'read: where transformers and what wrote it are installed, '
-                'load the folder and save it again with '
-                'save_pretrained(...)')
+        return (f'{folder} has its weights in {name}, but only {WEIGHTS} is '
+                'supported: where transformers and the library of this '
+                'format are installed, load the folder and save it again '
+                'with save_pretrained(...)')
     program = ('import torch, safetensors.torch as s; '
                f"w = torch.load('{name}', 'cpu', weights_only=True); "
                's.save_file({k: v.clone().contiguous() for k, v in '
                "w.items()}, 'model.safetensors', {'format': 'pt'})")
     return (f'{folder / name} is a pickle, which may run any program when it '
-            'is read, so it is not: where torch and safetensors are '
+            'is loaded, and is not supported: where torch and safetensors are '
             f'installed, convert it with cd {quote(str(folder))} && python '
             f'-c "{program}"')
 
@@ -128,21 +128,20 @@ def _stored_in_shards(index):
     found = {}
     for shard in sorted(set(shards.values())):
         path = index.with_name(shard)
-        if not os.path.isfile(path):    # False of a name that is too long
+        if not os.path.isfile(path):    # False if the name is too long
             raise PretrainedError(f'{index} names {shard[:200]}, which is not '
                                   'there: fetch all files of the folder')
         found.update((name, where) for name, where
                      in _stored_in(path).items() if shards.get(name) == shard)
     for name in shards:
         if name not in found:
-            raise PretrainedError(f'{index} says that {shards[name]} holds '
-                                  f'{name}, and it does not: fetch both '
-                                  'again')
+            raise PretrainedError(f'{index} lists {name} in {shards[name]}, '
+                                  'which does not have it: fetch both again')
     return found
 
 
 def _stored_in(path):
-    """{name: `Stored`} of one file that the library finds to be whole."""
+    """{name: `Stored`} of one file, after the library has checked it."""
     library = safetensors()
     try:
         with library.safe_open(str(path), 'np'):
@@ -153,7 +152,7 @@ def _stored_in(path):
             digests = _digests(header.pop('__metadata__', {}), header)
             rest = file.seek(0, 2) - 8 - size
         if rest < max((of['data_offsets'][1] for of in header.values()),
-                      default=0):       # which old versions do not notice
+                      default=0):       # old versions do not check this
             raise ValueError('its end is missing')
     except (library.SafetensorError, OSError, ValueError) as error:
         raise PretrainedError(f'{path} is no whole safetensors file: {error}; '
@@ -164,7 +163,7 @@ def _stored_in(path):
 
 
 def _digests(metadata, header):
-    """{name: digest} of a file, none where another program wrote it."""
+    """{name: digest} of a file; {} if another program wrote it."""
     if DIGESTS not in metadata:
         return {}
     digests = files.parse_json(metadata[DIGESTS])
@@ -179,9 +178,9 @@ def _digest(array):
 
 
 def read(where):
-    """The tensor that `where` tells of, as float32, on the host.
+    """Read a `Stored` tensor as float32, on the host.
 
-    Raises `PretrainedError` where its bytes do not have their digest.
+    Raises `PretrainedError` if its bytes do not match their digest.
     """
     with open(where.path, 'rb') as file:
         file.seek(where.begin)
@@ -191,9 +190,9 @@ def read(where):
         raise PretrainedError(f'{where.path} became shorter while it was '
                               'read: fetch it again')
     if where.digest is not None and _digest(found) != where.digest:
-        raise PretrainedError(f'{where.path} is damaged: the numbers of '
-                              f'{where.name} are not those that were written '
-                              '(their digest differs); fetch it again')
+        raise PretrainedError(f'{where.path} is damaged: the digest of '
+                              f'{where.name} does not match its values; fetch '
+                              'it again')
     if where.dtype == 'BF16':
         found = (found.astype('<u4') << 16).view('<f4')
     return found.astype('float32', copy=False).reshape(where.shape)
@@ -202,13 +201,13 @@ def read(where):
 def write(path, tensors, name):
     """Write {name: float32 array} as one safetensors file.
 
-    Its metadata has a digest of each tensor. name: what errors call the
-    file.
+    Its metadata has a digest of each tensor. name: the name of the file in
+    error messages.
     """
     library, path = safetensors(), Path(path)
     path.touch()
-    mode = path.stat().st_mode      # as the umask has it; the library's is
-    try:                            # its own
+    mode = path.stat().st_mode      # by the umask, which the library ignores
+    try:
         tensors = {name: onp.ascontiguousarray(array, '<f4')
                    for name, array in tensors.items()}
         digests = {name: _digest(array) for name, array in tensors.items()}

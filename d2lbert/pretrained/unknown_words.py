@@ -1,21 +1,21 @@
-"""The words of texts that the vocabulary of a tokenizer does not have."""
+"""Words of texts that are not in the vocabulary of a tokenizer."""
 
-#: Unknown words that are named.
+#: Most unknown words in a message.
 NAMED = 8
 
 
 class UnknownWords:
-    """Counts of words, and of those that were read as the unknown token."""
+    """Counts of words, and of words read as the unknown token."""
 
     def __init__(self, tokenizer):
         self._idx = tokenizer.unk_id
         self._token = (None if self._idx is None
                        else tokenizer.idx_to_token[self._idx])
         self.words = self.unknown = 0
-        self._names = {}        # of unknown words, in order, some of them
+        self._names = {}        # some unknown words, in order
 
     def shown(self, encoding):
-        """The tokens of an `Encoding`; unknown ones as the text has them."""
+        """The tokens of an `Encoding`, unknown ones as in its text."""
         encoded, (_, *texts) = encoding.encoded, encoding.text
         return [token if idx != self._idx or end == 0
                 else texts[segment][begin:end]
@@ -34,9 +34,9 @@ class UnknownWords:
                 if idx == self._idx))
 
     def sentence(self, where=None):
-        """The number of unknown words and some of them, or None.
+        """A sentence with the unknown words, or None if there are none.
 
-        where: the texts in words, where there are several kinds.
+        where: a name of the texts for the sentence.
         """
         if not self.unknown:
             return None

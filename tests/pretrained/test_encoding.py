@@ -305,10 +305,10 @@ def test_an_encoder_that_does_not_cut_names_the_text(net, tokenizer):
     long = Text('x.txt, line 3', 'a ' * 30)
     with pytest.raises(ValueError, match='x.txt, line 3: 32 tokens are more '
                                          'than the 30 positions'):
-        TextEncoder(net, tokenizer, cuts=False).encode([long])
+        TextEncoder(net, tokenizer, truncates=False).encode([long])
     longer = Text('x.txt, line 4', 'a ' * 40)
     with pytest.raises(ValueError, match='x.txt, line 3: 32 tokens'):
-        TextEncoder(net, tokenizer, cuts=False).encode([long, longer])
+        TextEncoder(net, tokenizer, truncates=False).encode([long, longer])
     for flags in ({'max_len': 30}, {'windows': 2}):
-        encoder = TextEncoder(net, tokenizer, cuts=False, **flags)
+        encoder = TextEncoder(net, tokenizer, truncates=False, **flags)
         assert encoder.encode([long])[0].vectors.shape == (H,)

@@ -197,7 +197,7 @@ def test_an_unknown_family_is_refused_with_those_that_are_known(tmp_path):
      'represent False'),
     (dict(num_segments=0), 'num_segments=0, .* of at least 1'),
     (dict(embedding_size=3), 'embedding_size=3, .* represent None'),
-    (dict(heads=['mlm']), r"heads=\['mlm'\], .*sent mlm and nsp and pooler"),
+    (dict(heads=['mlm']), r"heads=\('mlm',\), .*mlm and nsp and pooler"),
     (dict(family='albert', embedding_size=3), 'num_groups=None, .* least 1'),
     (dict(family='distilbert', heads=['mlm']), 'num_segments=2, .*resent 0')])
 def test_a_net_that_its_family_cannot_represent_is_refused(keywords, said,

@@ -21,7 +21,7 @@ from d2lbert.nn import packed
 from d2lbert.pretrained import tensor_files
 from d2lbert.pretrained.families.config import keywords
 from d2lbert.pretrained.families.family import ACTIVATIONS
-from d2lbert.pretrained.families.tensor_names import in_table
+from d2lbert.pretrained.families.tensor_names import current_names
 from d2lbert.pretrained.families.tensor_names import table as table_of
 from d2lbert.pretrained.folders import (
     PretrainedError,
@@ -143,7 +143,7 @@ def test_a_decoder_with_weights_of_its_own_is_not_tied(tmp_path):
 
 
 def test_gamma_and_beta_are_renamed_inside_layer_norm_only():
-    assert in_table(['LayerNorm.gamma', 'encoder.layer.0.LayerNorm.beta',
+    assert current_names(['LayerNorm.gamma', 'encoder.layer.0.LayerNorm.beta',
                      'bert.x.LayerNorm.gamma', 'scale.gamma', 'beta',
                      'MyLayerNorm.gamma', 'LayerNorm.gamma.x']) == {
         'LayerNorm.weight': 'LayerNorm.gamma',
@@ -158,7 +158,7 @@ def test_gamma_and_beta_are_renamed_inside_layer_norm_only():
 def test_of_two_names_for_one_tensor_the_older_is_left_over():
     new, old = 'bert.pooler.LayerNorm.bias', 'bert.pooler.LayerNorm.beta'
     for names in ([new, old], [old, new]):
-        assert in_table(names) == {new: new, old: old}
+        assert current_names(names) == {new: new, old: old}
 
 
 # How numbers are stored
@@ -282,7 +282,7 @@ def test_a_tensor_of_another_shape_is_refused_with_the_table(tmp_path):
     first, *table = refused(folder).splitlines()
     assert first == (
         f'{folder} does not hold the BERT that its config.json describes: 2 '
-        'tensors are not of the shape that its config.json says:')
+        'tensors do not have the shape in its config.json:')
     assert [line.split() for line in table[1:]] == [
         ['bert.embeddings.LayerNorm.bias', 'misshapen', '12', '12', 'of',
          'I8'],
@@ -447,8 +447,8 @@ def an_index_lies(folder):
     index = json.loads(path.read_text())
     index['weight_map']['new'] = 'model-00001-of-00003.safetensors'
     path.write_text(json.dumps(index))
-    return ('says that model-00001-of-00003.safetensors holds new, and it '
-            'does not')
+    return ('lists new in model-00001-of-00003.safetensors, which does not '
+            'have it')
 
 
 def an_index_leads_elsewhere(folder):
@@ -470,7 +470,8 @@ def no_tokenizer(folder):
 def too_many_tokens(folder):
     with open(folder / 'vocab.txt', 'a') as file:
         file.write('one\nmore\n')
-    return ('has 25 tokens, but the model only 23: they are of two models')
+    return ('has 25 tokens, but the model only 23: they belong to different '
+            'models')
 
 
 @pytest.mark.parametrize('damage', [
@@ -489,7 +490,7 @@ def test_a_name_that_is_no_folder_is_not_fetched(tmp_path):
     assert refused('bert-base-uncased') == (
         'there is no folder bert-base-uncased: name one on this disk that '
         'holds config.json, model.safetensors and tokenizer.json or '
-        'vocab.txt (nothing is fetched by name)')
+        'vocab.txt (models are never downloaded by name)')
 
 
 def test_pickles_are_refused_with_the_way_to_convert_them(tmp_path):
@@ -717,8 +718,8 @@ def test_every_flipped_bit_of_our_weights_is_refused(tmp_path):
         data = bytearray(whole)
         data[place] ^= 1 << rng.randint(8)
         path.write_bytes(data)
-        with pytest.raises(PretrainedError, match='the numbers of .* are not '
-                           r'those that were written .*; fetch it again$'):
+        with pytest.raises(PretrainedError, match='the digest of .* does '
+                           'not match its values; fetch it again$'):
             load_pretrained(folder)
     path.write_bytes(whole)
     load_pretrained(folder)

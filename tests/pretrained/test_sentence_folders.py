@@ -91,18 +91,18 @@ def test_what_is_not_served_is_refused_when_it_is_asked_for(files, reason,
     ({name: OLD[name] for name in ('modules.json',)},
      '1_Pooling has no config.json'),
     (changed(NEW, POOLING, pooling_mode='median'),
-     "names the pooling 'median': known are cls, mean"),
-    (changed(NEW, POOLING, pooling_mode=[]), r'names the pooling \[\]'),
-    (changed(NEW, POOLING, pooling_mode=3), 'names the pooling 3'),
+     "has the unknown pooling 'median': supported are cls, mean"),
+    (changed(NEW, POOLING, pooling_mode=[]), r'has the unknown pooling \[\]'),
+    (changed(NEW, POOLING, pooling_mode=3), 'has the unknown pooling 3'),
     (changed(OLD, 'sentence_bert_config.json', max_seq_length='long'),
      "max_seq_length must be a number of tokens, not 'long'"),
     (changed(OLD, 'sentence_bert_config.json', max_seq_length=0), 'not 0'),
     (changed(NEW, PROMPTS, default_prompt_name='query'),
-     "it has no prompt 'query'"),
+     "its default prompt 'query'"),
     (changed(NEW, PROMPTS, default_prompt_name='query', prompts=[]),
-     "it has no prompt 'query'"),
+     "its default prompt 'query'"),
     (changed(NEW, PROMPTS, default_prompt_name=['query'], prompts={}),
-     r"it has no prompt \['query'\]")])
+     r"its default prompt \['query'\]")])
 def test_damaged_files_are_named(files, reason, tmp_path):
     sentences.write_files(tmp_path, files)
     with pytest.raises(PretrainedError, match=reason):
@@ -200,7 +200,7 @@ def test_modules_that_are_not_served_keep_a_folder_from_being_written(
     for write in (lambda: d2l.save_pretrained(net, tokenizer,
                                               tmp_path / 'out'),
                   lambda: export_run(tmp_path / 'run', tmp_path / 'out')):
-        with pytest.raises(PretrainedError, match='would give other vectors'):
+        with pytest.raises(PretrainedError, match='would give different vectors'):
             write()
     assert not (tmp_path / 'out').exists()
     tokenizer.pooling = None

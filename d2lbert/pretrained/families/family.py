@@ -1,21 +1,21 @@
-"""The families of models that folders hold: what each calls its parts.
+"""The families of pretrained models, as tables of names and defaults.
 
-A family is what its config.json says, and in which words, the names of its
-tensors, and the keywords by which a `BERTModel` is one of it, or a
-`BARTModel`. The names are those of Hugging Face's library `transformers`.
+A family has the fields of its config.json, the names of its tensors, and the
+keywords of the `BERTModel` or `BARTModel` that represents it. All names are
+from Hugging Face's library `transformers`.
 """
 from typing import NamedTuple, Optional
 
 from d2lbert.bert import BERTModel
 from d2lbert.pretrained.families.bart import STRUCTURE, BARTModel
 
-#: What the kinds of GELU are called there. There are two: the exact one, and
-#: that by a tanh, which different programs have written down.
+#: {name in transformers: activation here}. There are two kinds of GELU: exact,
+#: and approximated by tanh; each has several names.
 ACTIVATIONS = {'gelu': 'gelu', 'gelu_python': 'gelu', 'gelu_new': 'gelu_new',
                'gelu_fast': 'gelu_new', 'gelu_pytorch_tanh': 'gelu_new',
                'relu': 'relu'}
 
-#: {field: (the only value that is served, what another would mean)}
+#: {field: (the only supported value, the meaning of other values)}
 FIXED = {'position_embedding_type': ('absolute',
                                      'positions of another kind'),
          'is_decoder': (False, 'a decoder'),
@@ -25,55 +25,55 @@ FIXED = {'position_embedding_type': ('absolute',
 
 
 class Head(NamedTuple):
-    """What a family puts upon its encoder to score whole texts."""
+    """The head of a family's classifier of whole texts."""
 
-    act: Optional[str] = 'tanh'     # of the layer over the first token, or
-                                    # None: there is no such layer
-    name: Optional[str] = None      # of that layer; None: it is the pooler
-    drops_first: bool = False       # dropout before that layer, too
-    output: str = 'classifier'      # the name of the scores
+    act: Optional[str] = 'tanh'     # the activation of the hidden layer;
+                                    # None: there is no hidden layer
+    name: Optional[str] = None      # of the hidden layer; None: the pooler
+    drops_first: bool = False       # dropout before the hidden layer, too
+    output: str = 'classifier'      # the name of the output layer
 
 
 class Family(NamedTuple):
-    """One family; `names.table` makes the table of a net's tensors of it."""
+    """A family; `tensor_names.table` makes the table of its tensors."""
 
     title: str
     model_type: str         # in config.json
-    prefix: str             # of the encoder's tensors; folders of an encoder
-                            # alone leave it out
-    names: dict             # {ours: theirs}, see `names.table`
-    #: {field: (keyword of `BERTModel`, value where it is missing)}
+    prefix: str             # of encoder tensors; omitted in folders with only
+                            # an encoder
+    names: dict             # {ours: theirs}, see `tensor_names.table`
+    #: {field: (keyword of `BERTModel`, default)}
     sizes: dict
     shares: dict
     flags: dict = {}
     activation: tuple = ('hidden_act', 'gelu')      # the field, its default
     activations: dict = ACTIVATIONS
-    structure: dict = {}    # keywords of `BERTModel` that no field says
-    fixed: dict = {}        # as FIXED, and besides
+    structure: dict = {}    # keywords of `BERTModel` that have no field
+    fixed: dict = {}        # as FIXED
     aliases: dict = {}      # {another name of a field: its name here}
-    ffn_factor: Optional[int] = None    # F / H, where no field says F
-    #: Heads that not all folders have, without which the net goes then.
+    ffn_factor: Optional[int] = None    # F / H, if F has no field
+    #: Heads that may be missing in folders, and then in the net.
     optional: tuple = ()
     pad_id: int = 0
     positions_from_pad: bool = False    # position 0 is row pad_id + 1
-    rows_before: int = 0    # position 0 is this row, and fields count none
-                            # of those before it
+    rows_before: int = 0    # position 0 is this row; fields do not count
+                            # the rows before it
     copies: tuple = ()      # other names of the token embedding
-    generates: bool = False     # whether there is a decoder
+    generates: bool = False     # the family has a decoder
     spread: str = 'initializer_range'
-    #: The dropout before new layers, over whole texts and over each token:
-    #: fields, and their values where they are missing (None: `dropout`).
+    #: Dropout before a classifier of texts, and before one of tokens: the
+    #: fields and their defaults (None: the value of `dropout`).
     dropouts: tuple = (('classifier_dropout', None),) * 2
-    #: Classes there: for all that a `BERTModel` has, for an encoder with its
-    #: pooler alone (None: the same), and by kind of fine-tuned net.
+    #: Classes of transformers: for a whole `BERTModel`, for an encoder with
+    #: its pooler (None: the same class), and by kind of fine-tuned net.
     architecture: str = ''
     encoder_alone: Optional[str] = None
     finetuned: dict = {}
     whole: Head = Head()
-    choice: Head = Head()   # the same, where one of several texts is chosen
+    choice: Head = Head()   # the head for choosing one of several texts
 
     def head_of(self, kind):
-        """The `Head` of a kind of task that scores whole texts."""
+        """The `Head` for a kind of task with scores of whole texts."""
         return self.choice if kind == 'choice' else self.whole
 
 
@@ -198,7 +198,7 @@ ALBERT = BERT._replace(
         'hidden': 'albert.pooler',
         'mlm.hidden': 'predictions.dense', 'mlm.norm': 'predictions.LayerNorm',
         'mlm.bias': 'predictions.bias', 'mlm.output': 'predictions.decoder',
-        # Whether two texts stand in their order: 0 where they do
+        # Class 0 is two texts in their order
         'nsp.output': 'sop_classifier.classifier'},
     sizes={**BERT.sizes, 'vocab_size': ('vocab_size', 30000),
            'hidden_size': ('num_hiddens', 4096),
@@ -308,8 +308,8 @@ BART = Family(
         name: STRUCTURE[name] for name in (
             'family', 'heads', 'mlm_hidden', 'num_segments')}),
     fixed={**FIXED, 'is_encoder_decoder': (True, 'a single stack of layers'),
-           'tie_word_embeddings': (True, 'embeddings of which each part has '
-                                   'its own')},
+           'tie_word_embeddings': (True, 'separate embeddings of encoder and '
+                                   'decoder')},
     aliases={'hidden_size': 'd_model',
              'num_attention_heads': 'encoder_attention_heads',
              'num_hidden_layers': 'encoder_layers'},
@@ -323,7 +323,7 @@ BART = Family(
     whole=Head('tanh', 'classification_head.dense', True,
                'classification_head.out_proj'))
 
-#: By what config.json says; a net's `config` names one as `family`.
+#: {model_type: family}; the `config` of a net has the key as `family`.
 FAMILIES = {family.model_type: family for family in (
     ALBERT, BART, BERT, CAMEMBERT, DISTILBERT, FLAUBERT, ROBERTA)}
 
@@ -334,8 +334,9 @@ def family_of(config):
 
 
 def net_of(config):
-    """The net of a `config`, without weights: a `BERTModel`, or another."""
+    """Construct the `BERTModel` or `BARTModel` of a `config`."""
     if not isinstance(config, dict):
-        raise TypeError(f'a model is a table of arguments, not {config!r}')
+        raise TypeError('the config of a model must be a dict of arguments, '
+                        f'not {config!r}')
     generates = family_of(config).generates
     return (BARTModel if generates else BERTModel)(**config)

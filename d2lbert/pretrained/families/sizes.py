@@ -2,29 +2,29 @@
 from d2lbert.bert import BERTModel
 from d2lbert.pretrained.families.family import DISTILBERT
 
-#: What the published architecture has and the book's pages leave out; the
-#: sizes are arguments of their own.
+#: Keywords by which the published architecture differs from the book's,
+#: except sizes.
 PUBLISHED = dict(dropout=0.1, max_len=512, activation='gelu',
                  layer_norm_eps=1e-12, embedding_norm=True,
                  tie_embeddings=True)
 
-#: What it left of that in DistilBERT (Sanh et al. 2019, section 3).
+#: The same keywords of DistilBERT (Sanh et al. 2019, section 3).
 DISTILLED = {**PUBLISHED, **DISTILBERT.structure}
 
 
 def bert_base(vocab_size, **keywords):
-    """The net of BERT base: 12 blocks of 768 hiddens, 12 heads.
+    """BERT base: 12 blocks of 768 hiddens, 12 heads; not initialized.
 
-    keywords: those of `BERTModel` that are to be others. The net is not yet
-    initialized. With 30,522 pieces it has the published 110 M parameters.
+    keywords: arguments of `BERTModel`, in place of the published values.
+    With a vocabulary of 30,522 it has the published 110 M parameters.
     """
     return _published(vocab_size, 768, 12, 12, keywords)
 
 
 def bert_large(vocab_size, **keywords):
-    """The net of BERT large: 24 blocks of 1024 hiddens, 16 heads.
+    """BERT large: 24 blocks of 1024 hiddens, 16 heads; as `bert_base`.
 
-    As `bert_base`; the published 340 M parameters.
+    It has the published 340 M parameters.
     """
     return _published(vocab_size, 1024, 16, 24, keywords)
 

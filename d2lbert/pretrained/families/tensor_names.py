@@ -1,7 +1,7 @@
-"""The table of a net's tensors: their names in a folder, ours, their shapes.
+"""The table of a net's tensors: names in folders, names here, shapes.
 
-V vocabulary, L positions, S kinds of segments, E embeddings, H hiddens, F
-feed-forward hiddens. Weights of dense layers are (out, in) on both sides.
+V vocabulary, L positions, S segment types, E embedding size, H hiddens, F
+feed-forward hiddens. Weights of dense layers are (out, in) in both.
 """
 import re
 from typing import NamedTuple
@@ -9,8 +9,7 @@ from typing import NamedTuple
 from d2lbert.nn.variant import BOOK
 from d2lbert.pretrained.families.family import BERT, family_of
 
-#: The parts of a checkpoint. One without the first is none; the others are
-#: heads, and many checkpoints lack some.
+#: The parts of a checkpoint and their titles. Many checkpoints lack heads.
 PARTS = {'encoder': 'encoder', 'decoder': 'decoder', 'pooler': 'pooler',
          'mlm': 'masked language model head', 'nsp': 'next sentence head'}
 HEADS = BOOK.heads
@@ -20,19 +19,19 @@ class Tensor(NamedTuple):
     """A line of the table."""
 
     name: str               # in the folder
-    ours: str               # in `BERTModel`
+    ours: str               # the parameter of `BERTModel`
     shape: tuple            # in the folder; ours may have a leading 1
-    part: str               # of PARTS
-    turned: bool = False    # whether the order of its rows is the other one
+    part: str               # a key of PARTS
+    reversed: bool = False  # the folder has the rows in reverse order
     also: str = None        # a second name of the same tensor
-    skip: int = 0           # rows before ours, which no token has
-    spare: bool = False     # where it is missing, it is what it begins as
+    skip: int = 0           # rows that belong to no token, before ours
+    spare: bool = False     # optional: the initial value is correct
 
 
 def table(config, skip=0):
-    """The table, a list of `Tensor`, of a `BERTModel` of this `config`.
+    """The table of a `BERTModel` with this `config`: a list of `Tensor`.
 
-    skip: rows of the folder's positions that no token has.
+    skip: rows of the folder's positions that belong to no token.
     """
     names = family_of(config).names
     V, L, S, H, F = (config[name] for name in (
@@ -44,12 +43,13 @@ def table(config, skip=0):
     def rows(ours, at, shape, part='encoder'):
         return Tensor(f'{names[ours]}.weight', at, shape, part)
 
-    def dense(key, ours, shape, part='encoder', turned=False, **places):
+    def dense(key, ours, shape, part='encoder', is_reversed=False,
+              **places):
         name = names[key].format(**places)
         return [Tensor(f'{name}.weight', f'{ours}.weight', shape, part,
-                       turned),
+                       is_reversed),
                 Tensor(f'{name}.bias', f'{ours}.bias', shape[:1], part,
-                       turned)]
+                       is_reversed)]
 
     def norm(key, ours, size, part='encoder', **places):
         name = names[key].format(**places)
@@ -97,7 +97,7 @@ def table(config, skip=0):
                   *norm('mlm.norm', 'mlm.mlp.1', E, 'mlm')]
         last = 2
     decoder, bias = f'{names["mlm.output"]}.bias', names['mlm.bias']
-    # Of those with a decoder it is a row, which need not be there
+    # BART folders may lack the bias, and have it as a row
     spare = family_of(config).generates
     lines.append(Tensor(bias, f'mlm.mlp.{last}.bias', (1, V) if spare
                         else (V,), 'mlm', spare=spare,
@@ -106,13 +106,14 @@ def table(config, skip=0):
         lines.append(Tensor(f'{names["mlm.output"]}.weight',
                             f'mlm.mlp.{last}.weight', (V, E), 'mlm'))
     if 'nsp' in heads:
-        # Class 0 there is "b follows a", which is the book's 1
-        lines += dense('nsp.output', 'nsp.output', (2, H), 'nsp', turned=True)
+        # Class 0 of folders is "b follows a", which is class 1 of the book
+        lines += dense('nsp.output', 'nsp.output', (2, H), 'nsp',
+                       is_reversed=True)
     return lines
 
 
 def finetuned(config, kind, num_scores, skip=0):
-    """The table of a `finetuning.heads.FineTuned`, as `table` gives one."""
+    """The table of a `finetuning.heads.FineTuned`: a list of `Tensor`."""
     head, H = family_of(config).head_of(kind), config['num_hiddens']
     parts, new = ['encoder', 'decoder'], {}
     output = {'tag': 'classifier', 'span': 'qa_outputs'}.get(kind)
@@ -124,18 +125,18 @@ def finetuned(config, kind, num_scores, skip=0):
             parts.append('pooler')
     new[output] = 'output', (num_scores, H)
     return [line for line in table(config, skip) if line.part in parts] + [
-        Tensor(f'{name}.{what}', f'{ours}.{what}', size, 'head')
+        Tensor(f'{name}.{suffix}', f'{ours}.{suffix}', size, 'head')
         for name, (ours, shape) in new.items()
-        for what, size in (('weight', shape), ('bias', shape[:1]))]
+        for suffix, size in (('weight', shape), ('bias', shape[:1]))]
 
 
-def in_table(names, family=BERT):
-    """{name in the table: name in the folder} of the tensors of a folder.
+def current_names(names, family=BERT):
+    """Map names in the table to names in a folder, a dict.
 
-    The encoder's come with the prefix of the family or without; old
-    checkpoints say gamma and beta for the weight and bias of a LayerNorm,
-    and of nothing else. A name that no table has stands for itself; what old
-    checkpoints counted (position_ids) is no weight and left out.
+    Encoder tensors may lack the prefix of the family. Old checkpoints have
+    gamma and beta for the weight and bias of a LayerNorm; other tensors keep
+    these names. Unknown names map to themselves. Buffers of old checkpoints,
+    as position_ids, are left out.
     """
     prefix = family.prefix
     first = {name[len(prefix):].split('.')[0]
@@ -148,7 +149,7 @@ def in_table(names, family=BERT):
         if re.fullmatch(rf'{re.escape(prefix)}(embeddings\.)?'
                         r'(position|token_type)_ids', current(name)):
             continue
-        # Of two names for one tensor the second is a stranger
+        # The second of two names for one tensor is left over
         found[name if current(name) in found else current(name)] = name
     return found
 

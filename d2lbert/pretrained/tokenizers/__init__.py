@@ -1,1 +1,1 @@
-"""Tokenizers: word pieces, byte pairs, whole words."""
+"""Tokenizers: word pieces, byte pair encodings, whole words."""
