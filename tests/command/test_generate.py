@@ -95,7 +95,7 @@ def test_a_mistake_gets_one_sentence(arguments, said, capsys):
     (dict(encoder_attention_heads=5), 'encoder_attention_heads, 5, does not'),
     (dict(decoder_attention_heads=5), 'decoder_attention_heads, 5, does not'),
     (dict(decoder_start_token_id=90), 'decoder_start_token_id is 90'),
-    (dict(tie_word_embeddings=False), 'embeddings of which each part'),
+    (dict(tie_word_embeddings=False), 'separate embeddings of encoder and'),
     (dict(is_encoder_decoder=False), 'a single stack of layers'),
     (dict(decoder_layers=3), 'tensors of the decoder are missing'),
     (dict(activation_dropout=2), 'activation_dropout is 2')])
@@ -124,11 +124,11 @@ def test_vectors_and_guesses_are_the_decoder_s(capsys):
 @pytest.mark.parametrize('stopping, goes_on', [('never', True),
                                                (False, False)])
 def test_never_stops_early_counts_on_the_greatest_length(stopping, goes_on):
-    how = GenerationConfig(0, 1, num_beams=1, max_len=11, length_penalty=1.0,
-              early_stopping=stopping)
-    search = Beams(how)
+    config = GenerationConfig(0, 1, num_beams=1, max_len=11,
+                              length_penalty=1.0, early_stopping=stopping)
+    search = Beams(config)
     # At two tokens -4 is worse than -1.5, and over ten it could be better
-    search.scores, search.whole = onp.array([-4.0]), [(-1.5, [0, 1])]
+    search.scores, search.finished = onp.array([-4.0]), [(-1.5, [0, 1])]
     assert search._can_improve(2) == goes_on
 
 

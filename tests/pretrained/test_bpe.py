@@ -87,11 +87,11 @@ def test_half_of_the_files_is_no_tokenizer(kind, lost, there, tmp_path):
     with pytest.raises(TokenizerError) as error:
         WordPiece.load(tmp_path)
     assert str(error.value).startswith(
-        f'{tmp_path} has {there} and no {lost}, ')
+        f'{tmp_path} has {there} but no {lost}: ')
 
 
 @pytest.mark.parametrize('kind, name, text, said', [
-    ('roberta', 'vocab.json', '{"a": "b"}', 'each token its number'),
+    ('roberta', 'vocab.json', '{"a": "b"}', 'map tokens to their ids'),
     ('roberta', 'vocab.json', '[]', 'is damaged'),
     ('roberta', 'merges.txt', 'a', 'line 1: expected two pieces'),
     ('roberta', 'merges.txt', 'qqq zzz', 'do not belong together'),

@@ -71,8 +71,8 @@ def test_whole_words_are_guessed_too(model):
 @pytest.mark.parametrize('text, top, said', [
     ('the crane is flying', 5, r'the text has no \[MASK\]: write \[MASK\] '),
     ('', 5, r'the text has no \[MASK\]: write'),
-    ('[MASK] a b c a b c a', 5, 'the text has 10 tokens, and this model only '
-     '9 positions: cut it'),
+    ('[MASK] a b c a b c a', 5, 'the text has 10 tokens, but this model only '
+     '9 positions: shorten it'),
     ('[MASK]', 0, 'top must be a whole number of at least 1, not 0'),
     ('[MASK]', 1.5, 'top must be a whole number of at least 1, not 1.5')])
 def test_what_cannot_be_filled_is_said_in_one_sentence(model, text, top,

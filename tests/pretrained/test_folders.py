@@ -313,7 +313,7 @@ def test_a_decoder_of_another_shape_is_refused(tmp_path):
 
 @pytest.mark.parametrize('field, value, expected', [
     ('model_type', 'gpt2', 'one of albert, bart, bert, camembert, '
-     'distilbert, flaubert, roberta, as another family'),
+     'distilbert, flaubert, roberta, as no other family'),
     ('position_embedding_type', 'relative_key', "'absolute', as positions"),
     ('is_decoder', True, 'False, as a decoder'),
     ('add_cross_attention', True, 'False, as attention to a second text'),
@@ -502,7 +502,7 @@ def test_pickles_are_refused_with_the_way_to_convert_them(tmp_path):
     assert 'weights_only=True' in text and '\n' not in text
     (folder / 'pytorch_model.bin').unlink()
     (folder / 'tf_model.h5').write_bytes(b'never read')
-    assert 'has its weights in tf_model.h5, and only' in refused(folder)
+    assert 'has its weights in tf_model.h5, but only' in refused(folder)
 
 
 @pytest.mark.parametrize('library', ['safetensors', 'tokenizers'])

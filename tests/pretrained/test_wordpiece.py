@@ -399,9 +399,9 @@ def test_a_vocabulary_with_a_token_twice_is_read_as_transformers_does(
     ('tokenizer.json', b'{"version": "1.0", "model": {"type": "WordPiece", '
      b'"unk_token": "[UNK]", "continuing_subword_prefix": "##", '
      b'"max_input_chars_per_word": 100, "vocab": {"a": 0}}}',
-     r"has no token '\[PAD\]', which is to be the pad token"),
+     r"has no token '\[PAD\]', which should be the pad token"),
     ('tokenizer_config.json', b'{"cls_token": "<odd>"}',
-     "has no token '<odd>', which is to be the cls token"),
+     "has no token '<odd>', which should be the cls token"),
     ('tokenizer_config.json', b'nonsense', 'tokenizer_config.json is damag'),
     ('tokenizer_config.json', b'{"do_lower_case": "yes"}',
      "do_lower_case in .* must be true or false, not 'yes'"),
@@ -449,7 +449,7 @@ def test_damage_anywhere_is_refused_or_does_no_harm(small, tmp_path):
     (lambda t: t.encode_words(['a', 5]), TypeError, 'must be a string, not 5'),
     (lambda t: t.encode_words('abc d'), TypeError, 'list of words'),
     (lambda t: t.encode_batch('abc'), TypeError, 'a list of texts'),
-    (lambda t: t.encode('\udcff'), ValueError, 'is no Unicode'),
+    (lambda t: t.encode('\udcff'), ValueError, 'is not Unicode'),
     (lambda t: t.encode_batch(['a'], ['b', 'c']), ValueError,
      '2 second texts cannot be paired with 1'),
     (lambda t: t.encode('a', max_len=1), ValueError, 'no room for the 2'),
@@ -609,7 +609,7 @@ def test_a_regular_expression_without_end_is_an_error(tmp_path):
     tokenizer = WordPiece.load(tmp_path)
     assert tokenizer.encode('a b').ids
     with pytest.raises(word_pieces.TokenizerError,
-                       match='cannot serve this text .*retry-limit'):
+                       match='fails on this text .*retry-limit'):
         tokenizer.encode('a' * 40 + 'b')
 
 

@@ -1,8 +1,7 @@
-"""Byte pair encodings of others, by the library `tokenizers`.
+"""Byte pair encodings from original files, by the library `tokenizers`.
 
-Read from the files that their own programs wrote: vocab.json with
-merges.txt, of RoBERTa (pairs of bytes), HerBERT and FlauBERT (of letters),
-and PhoBERT's vocab.txt with bpe.codes. Source: Sennrich et al. 2016.
+RoBERTa (byte level), HerBERT and FlauBERT (characters) have vocab.json and
+merges.txt. PhoBERT has vocab.txt and bpe.codes. Source: Sennrich et al. 2016.
 """
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,44 +17,44 @@ from d2lbert.pretrained.tokenizers.word_pieces import (
 VOCAB, VOCAB_JSON, MERGES, CODES = (
     'vocab.txt', 'vocab.json', 'merges.txt', 'bpe.codes')
 
-#: How the last piece of a word ends where pairs are of letters.
+#: The end of the last piece of a word in encodings of characters.
 END = '</w>'
 
 
 class Read(NamedTuple):
-    """What the files of a tokenizer say."""
+    """A tokenizer that was read from its files."""
 
     tokenizer: Any          # of the library
     special: dict           # {role: token}
-    tokens: Any = None      # those that the model knows; others are <unk>
-    files: Any = None       # {name: text}, as they are written again
+    tokens: Any = None      # tokens of the model; others become <unk>
+    files: Any = None       # {name: text}, to be saved again
 
 
-def is_of_pairs(folder):
-    """Whether a folder without tokenizer.json has such files."""
+def has_files(folder):
+    """True if a folder has the files of a byte pair encoding."""
     return any((Path(folder) / name).is_file() for name in (VOCAB_JSON,
                                                             CODES))
 
 
 def read(folder, config, special_of):
-    """The `Read` of a folder; config: what it says of its tokenizer.
+    """Read the byte pair encoding in a folder: a `Read`.
 
-    special_of(vocab, config, path) gives the special tokens. Raises
-    `TokenizerError`.
+    config: the settings of the tokenizer; special_of(vocab, config, path)
+    returns its special tokens. Raises `TokenizerError`.
     """
     folder = Path(folder)
     first, second = ((VOCAB, CODES) if (folder / CODES).is_file()
                      else (VOCAB_JSON, MERGES))
     for name, other in (first, second), (second, first):
         if not (folder / name).is_file():
-            raise TokenizerError(f'{folder} has {other} and no {name}, which '
-                                 'belongs to it: fetch it, or tokenizer.json')
+            raise TokenizerError(f'{folder} has {other} but no {name}: fetch '
+                                 'this file, or tokenizer.json')
     if second == CODES:
         return _phobert(folder, config, special_of)
     vocab = read_json(folder / VOCAB_JSON)
     if not all(type(idx) is int and idx >= 0 for idx in vocab.values()):
-        raise TokenizerError(f'{folder / VOCAB_JSON} is damaged: it must give '
-                             'each token its number; fetch it again')
+        raise TokenizerError(f'{folder / VOCAB_JSON} is damaged: it must map '
+                             'tokens to their ids; fetch it again')
     by_number(vocab, folder / VOCAB_JSON)
     if not any(token.endswith(END) for token in vocab):
         return _roberta(folder, vocab, config, special_of)
@@ -65,7 +64,7 @@ def read(folder, config, special_of):
 
 
 def _roberta(folder, vocab, config, special_of):
-    """Pairs of bytes; a blank belongs to the word that follows it."""
+    """Byte-level pairs; a blank belongs to the word after it."""
     t, path = library(), folder / VOCAB_JSON
     special = special_of(vocab, config, path)
     prefix = config.get('add_prefix_space') is True
@@ -74,7 +73,7 @@ def _roberta(folder, vocab, config, special_of):
     tokenizer.pre_tokenizer = t.pre_tokenizers.ByteLevel(
         add_prefix_space=prefix)
     tokenizer.decoder = t.decoders.ByteLevel()
-    # The mask stands for a word with the blank before it
+    # The mask replaces a word with the blank before it
     tokenizer.add_special_tokens([
         t.AddedToken(token, lstrip=role == 'mask', normalized=False)
         for role, token in special.items()])
@@ -84,7 +83,7 @@ def _roberta(folder, vocab, config, special_of):
 
 
 def _herbert(folder, vocab, config, special_of):
-    """Pairs of letters in words as BERT cuts them, with their capitals."""
+    """Pairs of characters in words, split as in BERT but cased."""
     t, path = library(), folder / VOCAB_JSON
     special = special_of(vocab, config, path)
     tokenizer = _made(path, vocab, _pairs(folder / MERGES),
@@ -101,9 +100,9 @@ def _herbert(folder, vocab, config, special_of):
 
 
 def _flaubert(folder, vocab, config, special_of):
-    """Pairs of letters in words that blanks part."""
+    """Pairs of characters in words between white space."""
     t, path = library(), folder / VOCAB_JSON
-    # Its texts begin with <s>, whatever is called its cls token
+    # Texts begin with <s>, although cls_token may be another token
     special = special_of(vocab, {'mask_token': '<special1>', **config,
                                  'cls_token': config.get('bos_token', '<s>')},
                          path)
@@ -116,19 +115,19 @@ def _flaubert(folder, vocab, config, special_of):
     if config.get('do_lowercase') is True:
         normalizers.append(t.normalizers.Lowercase())
     tokenizer.normalizer = t.normalizers.Sequence(normalizers)
-    tokenizer.pre_tokenizer = _blanks_part()
+    tokenizer.pre_tokenizer = _blank_splitter()
     tokenizer.add_special_tokens(list(special.values()))
     tokenizer.post_processor = t.processors.BertProcessing(
         *_ends(special, vocab))
-    warn(f'{folder}: words are taken as blanks part them; FlauBERT learnt '
-         'from text that the tokenizer of Moses had cut (the library '
-         'sacremoses has it): give it such text')
+    warn(f'{folder}: words are split at blanks, but FlauBERT was trained on '
+         'text of the Moses tokenizer: give it such text (the library '
+         'sacremoses makes it)')
     return Read(tokenizer, special, tokens, _texts(
         folder, VOCAB_JSON, MERGES))
 
 
 def _phobert(folder, config, special_of):
-    """Pairs of letters in Vietnamese words, cut before: `h@@ ọc_sinh`."""
+    """Pairs of characters in segmented Vietnamese words: `h@@ ọc_sinh`."""
     t, path = library(), folder / VOCAB
     vocab = {token: idx for idx, token in enumerate(
         config.get(f'{role}_token', token) for role, token in (
@@ -139,21 +138,22 @@ def _phobert(folder, config, special_of):
         token, blank, _ = line.strip().rpartition(' ')
         if not blank:
             raise TokenizerError(f'{path}, line {number}: expected a token, '
-                                 'a blank and how often it occurs')
+                                 'a blank and a count')
         vocab[token] = len(vocab)
     mask = config.get('mask_token', '<mask>')
     vocab.setdefault(mask, len(vocab))
     special = special_of(vocab, config, path)
     tokens = by_number(vocab, path)
-    # There @@ ends what goes on; here END what does not
+    # In PhoBERT's files @@ ends pieces within a word; here END ends the
+    # last piece of a word
     ours = {token if token in first or token == mask else token[:-2]
             if token.endswith('@@') and len(token) > 2 else token + END: idx
             for token, idx in vocab.items()}
     merges = _pairs(folder / CODES)
     tokenizer = _made(path, _with_all(ours, merges), merges,
                       unk_token=special['unk'], end_of_word_suffix=END)
-    # A line's end belongs to the word before it
-    tokenizer.pre_tokenizer = _blanks_part('\n?')
+    # A line end belongs to the word before it
+    tokenizer.pre_tokenizer = _blank_splitter('\n?')
     tokenizer.add_special_tokens(list(special.values()))
     tokenizer.post_processor = t.processors.RobertaProcessing(
         *_ends(special, vocab), False, False)
@@ -161,27 +161,27 @@ def _phobert(folder, config, special_of):
 
 
 def _made(path, vocab, merges, **keywords):
-    """A tokenizer of the library that joins pairs."""
+    """Construct the library's tokenizer with these merges."""
     t = library()
     try:
         return t.Tokenizer(t.models.BPE(vocab, merges, **keywords))
-    except Exception as error:      # the library raises no other
-        raise TokenizerError(f'{path} and the pairs beside it do not belong '
-                             f'together ({error}): fetch both again'
+    except Exception as error:      # the library raises no specific one
+        raise TokenizerError(f'{path} and its pairs do not belong together '
+                             f'({error}): fetch both files again'
                              ) from None
 
 
-def _blanks_part(more=''):
-    """What splits a text into words; blanks are those of Python."""
+def _blank_splitter(more=''):
+    """The pre-tokenizer that splits at white space, as str.split does."""
     t = library()
     return t.pre_tokenizers.Split(t.Regex(f'[^\\s\x1c-\x1f]+{more}'),
                                   'removed', invert=True)
 
 
 def _with_all(vocab, merges):
-    """A vocabulary with all that pairs are made of, and make.
+    """The vocabulary with all parts and results of merges added.
 
-    What is new has numbers beyond those of the others.
+    Added tokens have ids after all others.
     """
     found = dict(vocab)
     beyond = 1 + max(found.values())
@@ -194,7 +194,7 @@ def _with_all(vocab, merges):
 
 
 def _pairs(path):
-    """What is joined, in this order: a pair a line, and perhaps a count."""
+    """Read merges in their order: a pair in each line, and maybe a count."""
     found = []
     for number, line in enumerate(_lines(path), 1):
         if number == 1 and line.startswith('#version'):
@@ -224,6 +224,6 @@ def _texts(folder, *names):
 
 
 def _ends(special, vocab):
-    """The tokens behind and before a text, with their numbers."""
+    """The tokens after and before a text, each with its id."""
     return tuple((special[role], vocab[special[role]])
                  for role in ('sep', 'cls'))

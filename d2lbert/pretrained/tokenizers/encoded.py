@@ -1,11 +1,11 @@
-"""What a tokenizer gives, and what it is given: ids, texts, lengths."""
+"""The inputs and outputs of tokenizers: texts, ids, lengths."""
 from typing import Any, NamedTuple
 
 from d2lbert.text import CLS, MASK, PAD, SEP, UNK
 from d2lbert.texts.token_rows import truncate_pair
 
-#: What the special tokens do, as tokenizer_config.json calls it, and their
-#: names where a folder says none.
+#: Roles of special tokens, as in tokenizer_config.json, and their default
+#: names.
 ROLES = ('pad', 'unk', 'cls', 'sep', 'mask')
 NAMES = dict(pad=('[PAD]', PAD), unk=('[UNK]', UNK),
              cls=('[CLS]', CLS, '<s>'), sep=('[SEP]', SEP, '</s>'),
@@ -13,23 +13,27 @@ NAMES = dict(pad=('[PAD]', PAD), unk=('[UNK]', UNK),
 
 
 class Encoded(NamedTuple):
-    """A text, or a pair of them, as a model takes it; lists of T entries."""
+    """The inputs of a model for a text or a pair; lists of T entries."""
 
-    ids: Any        # numbers of the tokens
+    ids: Any        # token ids
     tokens: Any     # strings
-    segments: Any   # 0, and 1 in the second of a pair
-    offsets: Any    # (begin, end) in characters of the text, special: (0, 0)
-    words: Any      # number of the word in its text, None for special tokens
+    segments: Any   # 0, and 1 in the second text of a pair
+    offsets: Any    # (begin, end) in characters of the text; special tokens
+                    # have (0, 0)
+    words: Any      # index of the word in its text; None for special tokens
 
 
 class Tokens:
-    """What both kinds know of their tokens."""
+    """The tokens of a tokenizer and their ids."""
 
-    #: How a text becomes one vector, the `pooling.Pooling` of a folder
+    #: The `pooling.Pooling` of the folder it was loaded from
     pooling = None
 
+    #: The `Vocab` of whole words, None for other tokenizers
+    vocab = None
+
     def _number(self, idx_to_token, special, max_len=None):
-        """special: {role: token}, of which 'mask' may be missing."""
+        """Set the tokens; special: {role: token}, 'mask' is optional."""
         self.idx_to_token, self.max_len = idx_to_token, max_len
         self.token_to_idx = {}
         for idx, token in enumerate(idx_to_token):
@@ -44,15 +48,15 @@ class Tokens:
 
     @property
     def special_ids(self):
-        """The numbers of all special tokens, rising."""
+        """The ids of all special tokens, sorted."""
         return sorted({self.token_to_idx[token]
                        for token in self.special.values()})
 
     def encode(self, text, pair=None, max_len=None):
-        """The `Encoded` of a text, or of a pair of texts.
+        """Encode a text, or a pair of texts: an `Encoded`.
 
-        max_len: how many tokens it has at most, special ones included; the
-        longer of a pair loses its last ones first.
+        max_len: most tokens, special tokens included. Truncation removes the
+        last tokens of the longer text first.
         """
         return self.encode_batch(
             [text], None if pair is None else [pair], max_len)[0]
@@ -61,14 +65,14 @@ class Tokens:
 # Texts and their lengths
 
 def listed(items, what):
-    """A list of texts or words; refuses the string that is one of them."""
+    """A list of texts or words; raise TypeError for a single string."""
     if isinstance(items, (str, bytes)):
         raise TypeError(f'expected a list of {what}, not the string {items!r}')
     return list(items)
 
 
 def check_text(text):
-    """The text; refuses what is none."""
+    """Return text; raise TypeError unless it is a str."""
     if not isinstance(text, str):
         raise TypeError(f'a text must be a string, not {text!r}')
     try:
@@ -76,22 +80,23 @@ def check_text(text):
             text.encode()
     except UnicodeEncodeError as error:
         raise ValueError(
-            f'the text {text[:60]!r} is no Unicode: its character '
-            f'{error.start + 1} stands for a byte that was not UTF-8: read '
-            'it with the encoding that it has') from None
+            f'the text {text[:60]!r} is not Unicode: its character '
+            f'{error.start + 1} comes from a byte that was not UTF-8: read '
+            'the text with its right encoding') from None
     return text
 
 
-def as_many(pairs, texts):
+def check_pairs(pairs, texts):
+    """Return the second texts as a list; raise unless there are N."""
     pairs = listed(pairs, 'texts')
     if len(pairs) != len(texts):
         raise ValueError(f'{len(pairs)} second texts cannot be paired with '
-                         f'{len(texts)} first ones: give as many')
+                         f'{len(texts)} first texts: give equal numbers')
     return pairs
 
 
 def room_of(tokenizer, max_len, is_pair):
-    """How many tokens of the texts fit beside the special ones, or None."""
+    """The number of tokens that fit beside special tokens, or None."""
     if max_len is None:
         return None
     special = tokenizer.num_special(is_pair)
@@ -102,10 +107,10 @@ def room_of(tokenizer, max_len, is_pair):
 
 
 def cut_to_fit(first, second, room):
-    """Numbers of tokens to keep of two texts, as ints; second may be None.
+    """The numbers of tokens to keep of two texts; second may be None.
 
-    As in transformers with `longest_first`: of an odd room the longer text
-    keeps one token more, the second if both are equally long.
+    As `longest_first` in transformers: if the room is odd, the longer text
+    keeps one token more; of equally long texts the second does.
     """
     if second is None:
         return min(first, room), 0

@@ -1,8 +1,9 @@
-"""Texts to ids and back: word pieces, and the whole words of a run.
+"""Tokenizers: texts to ids and back.
 
-`WordPiece` reads, trains and writes what released checkpoints come with, by
-the library `tokenizers`; `WholeWords` has the same methods for the `Vocab`
-of a run. Sources: Devlin et al. 2018, section 3; Wu et al. 2016, section 4.1.
+`WordPiece` loads, trains and saves the tokenizers of released checkpoints,
+with the library `tokenizers`. `WholeWords` has the same methods for the
+`Vocab` of a run. Sources: Devlin et al. 2018, section 3; Wu et al. 2016,
+section 4.1.
 """
 import json
 import re
@@ -16,7 +17,7 @@ from d2lbert.pretrained.tokenizers.encoded import (
     ROLES,
     Encoded,
     Tokens,
-    as_many,
+    check_pairs,
     check_text,
     cut_to_fit,
     listed,
@@ -28,35 +29,35 @@ from d2lbert.text import CLS, MASK, PAD, RESERVED, SEP, UNK, Vocab
 TOKENIZER, CONFIG, VOCAB = (
     'tokenizer.json', 'tokenizer_config.json', 'vocab.txt')
 
-#: All files that tokenizers lie in.
+#: All file names of tokenizers.
 FILES = (TOKENIZER, CONFIG, VOCAB, bpe.VOCAB_JSON, bpe.MERGES, bpe.CODES)
 
-#: What tokenizer_config.json says of BERT's normalizer, the name in it, and
-#: what holds where neither file says it.
+#: Options of BERT's normalizer: the name in tokenizer_config.json, the name in
+#: the library, and the default.
 NORMALIZER = (('do_lower_case', 'lowercase', True),
               ('strip_accents', 'strip_accents', None),
               ('tokenize_chinese_chars', 'handle_chinese_chars', True))
 
-#: Letters that keep the library busy for long: signals are handled meanwhile.
+#: Longer texts, in characters, are encoded in a thread, so that Ctrl-C works.
 LONG = 1 << 20
 
-#: tokenizer_config.json has a number beyond all lengths for no limit.
+#: tokenizer_config.json has a larger max_len for no limit.
 NO_LIMIT = 1 << 30
 
 
 class WordPiece(Tokens):
-    """Word pieces as BERT has them, or any other `tokenizer.json`.
+    """BERT's word pieces, or any other `tokenizer.json`.
 
-    To be had by `train` and `load`. Works in any thread.
+    `train` and `load` construct one. It is thread-safe.
     """
 
     def __init__(self, tokenizer, special, max_len=None, config=None,
                  tokens=None, files=None):
-        """tokenizer: of the library; special: {role: token}.
+        """Wrap a tokenizer of the library; special: {role: token}.
 
-        tokens: those that have a number in the model, where the library's
-        has more; the others are the unknown one. files: {name: text} that
-        are written in place of tokenizer.json.
+        tokens: the tokens that have ids in the model, if the library's
+        tokenizer has more; the others become the unknown token. files:
+        {name: text}, saved in place of tokenizer.json.
         """
         self.tokenizer, self.config = tokenizer, dict(config or {})
         self.files = files
@@ -73,7 +74,7 @@ class WordPiece(Tokens):
                                      'again')
 
     def to_json(self):
-        """All of it as text, for `from_json`."""
+        """The whole tokenizer as text, for `from_json`."""
         return json.dumps(dict(
             tokenizer=self.tokenizer.to_str(), special=self.special,
             max_len=self.max_len, config=self.config))
@@ -85,31 +86,31 @@ class WordPiece(Tokens):
         Raises ValueError, TypeError or KeyError for other text.
         """
         found = files.parse_json(text)
-        with word_pieces.asking('its own description'):
+        with word_pieces.library_errors('its own description'):
             tokenizer = word_pieces.library().Tokenizer.from_str(
                 found['tokenizer'])
         return cls(tokenizer, found['special'], found['max_len'],
                    found['config'])
 
     def described(self):
-        """What its ids depend on, as JSON has it."""
+        """Everything that its ids depend on, as JSON values."""
         return [self.idx_to_token, self.special,
                 *word_pieces.described(self.tokenizer)]
 
     @property
     def has_pieces(self):
-        """Whether it is what its class is called."""
+        """True if the model is WordPiece."""
         return word_pieces.has_pieces(self.tokenizer)
 
     @classmethod
     def train(cls, files, vocab_size, lowercase=True, strip_accents=None,
               min_frequency=2, max_len=512):
-        """Learn `vocab_size` pieces from text files, the same each time.
+        """Train `vocab_size` word pieces on text files, deterministically.
 
-        files: a path or several, plain or packed, as `machine.textfiles`
-        reads them; the word <unk> of WikiText is passed over. strip_accents:
-        None follows `lowercase`, as published. Raises OSError and
-        ValueError, which name file and line.
+        files: a path or several, plain or compressed, see
+        `texts.text_files`; the word <unk> of WikiText is ignored.
+        strip_accents: None follows `lowercase`, as published. Raises OSError
+        and ValueError with file and line.
         """
         return cls.of_counts(word_pieces.count_words(files), vocab_size,
                              lowercase, strip_accents, min_frequency, max_len)
@@ -117,7 +118,7 @@ class WordPiece(Tokens):
     @classmethod
     def of_counts(cls, counts, vocab_size, lowercase=True,
                   strip_accents=None, min_frequency=2, max_len=512):
-        """The same from words: {word: how often it occurs}."""
+        """Train on word counts, {word: count}, as `train`."""
         special = {role: NAMES[role][0] for role in ROLES}
         normalizer = dict(lowercase=lowercase, strip_accents=strip_accents)
         tokens = word_pieces.learn(counts, vocab_size, list(special.values()),
@@ -127,19 +128,18 @@ class WordPiece(Tokens):
 
     @classmethod
     def load(cls, path):
-        """Read a folder, or a tokenizer.json or vocab.txt.
+        """Load a folder, or a tokenizer.json or vocab.txt.
 
-        Lower-casing and accents are as tokenizer_config.json says, else as
-        tokenizer.json does, else BERT's own: lower case. Padding and
-        truncation that tokenizer.json holds are left out. Raises
-        `TokenizerError`, a ValueError, for what is no tokenizer.
+        Options for lower case and accents come from tokenizer_config.json,
+        else from tokenizer.json; the default is BERT's, lower case. Padding
+        and truncation in tokenizer.json are ignored. Raises
+        `TokenizerError`, a ValueError, if there is no valid tokenizer.
         """
         path = Path(path)
         folder = path if path.is_dir() else path.parent
         if path.is_dir():
-            if not (folder / TOKENIZER).is_file() and (
-                    bpe.is_of_pairs(folder)):
-                return cls._of_pairs(folder)
+            if not (folder / TOKENIZER).is_file() and bpe.has_files(folder):
+                return cls._load_bpe(folder)
             found = [folder / name for name in (TOKENIZER, VOCAB)
                      if (folder / name).is_file()]
             if not found:
@@ -150,8 +150,8 @@ class WordPiece(Tokens):
         elif not path.is_file():
             raise FileNotFoundError(
                 f'{path} is neither a folder nor a file: name a folder with '
-                f'{TOKENIZER} or {VOCAB}, or one of these')
-        config = _described(folder)
+                f'{TOKENIZER} or {VOCAB}, or one of these files')
+        config = _config(folder)
         options = {ours: _choice(config[theirs], theirs, default, folder)
                    for theirs, ours, default in NORMALIZER
                    if theirs in config}
@@ -172,17 +172,17 @@ class WordPiece(Tokens):
         return cls(tokenizer, special, _limit(config), config)
 
     @classmethod
-    def _of_pairs(cls, folder):
-        config = _described(folder)
+    def _load_bpe(cls, folder):
+        config = _config(folder)
         tokenizer, special, tokens, texts = bpe.read(folder, config, _special)
         return cls(tokenizer, special, _limit(config), config, tokens, texts)
 
     def save(self, folder):
         """Write tokenizer.json, tokenizer_config.json and vocab.txt.
 
-        transformers' AutoTokenizer reads them. vocab.txt is left out for a
-        model that is not of word pieces; PhoBERT's and FlauBERT's are
-        written in the files that they were read from.
+        transformers' AutoTokenizer loads them. vocab.txt is for word pieces
+        only. PhoBERT's and FlauBERT's tokenizers are saved in the files that
+        they were loaded from.
         """
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
@@ -212,16 +212,16 @@ class WordPiece(Tokens):
                 pretty=True))
 
     def encode_batch(self, texts, pairs=None, max_len=None):
-        """A list with the `Encoded` of each text, or of each pair of texts.
+        """Encode N texts, or N pairs of texts: a list of N `Encoded`.
 
-        pairs: the second texts, as many.
+        pairs: the N second texts, or None. max_len: as for `encode`.
         """
         return self._encode(texts, pairs, max_len, False)
 
     def encode_words(self, words, pair=None, max_len=None):
-        """The `Encoded` of a text that comes as a list of words.
+        """Encode a text that is a list of words: an `Encoded`.
 
-        `words` are the places in that list, and offsets those within a word.
+        Its `words` are indices into the list, its offsets are within a word.
         """
         return self._encode(
             [listed(words, 'words')],
@@ -229,33 +229,34 @@ class WordPiece(Tokens):
             True)[0]
 
     def decode(self, ids):
-        """The text of a list of ids, without special tokens."""
-        with word_pieces.asking('these tokens'):
+        """Decode a list of ids as text, without special tokens."""
+        with word_pieces.library_errors('these tokens'):
             return self.tokenizer.decode(ids, skip_special_tokens=True)
 
     def _encode(self, texts, pairs, max_len, are_words):
         texts = listed(texts, 'texts')
         room = room_of(self, max_len, pairs is not None)
-        firsts = self._of_texts(texts, are_words)
+        firsts = self._encode_alone(texts, are_words)
         if pairs is None:
             seconds = [None] * len(firsts)
         else:
-            seconds = self._of_texts(as_many(pairs, texts), are_words)
+            seconds = self._encode_alone(check_pairs(pairs, texts),
+                                         are_words)
         return [self._joined(first, second, room)
                 for first, second in zip(firsts, seconds)]
 
-    def _of_texts(self, texts, are_words):
-        """The library's encodings, without special tokens."""
-        letters = 0
+    def _encode_alone(self, texts, are_words):
+        """Encode texts with the library, without special tokens."""
+        length = 0
         for text in texts:
             for part in text if are_words else [text]:
-                letters += len(check_text(part))
+                length += len(check_text(part))
 
         def encode(is_abandoned=None):
             return self.tokenizer.encode_batch(
                 texts, is_pretokenized=are_words, add_special_tokens=False)
-        with word_pieces.asking():
-            return encode() if letters < LONG else interruptible(encode)
+        with word_pieces.library_errors():
+            return encode() if length < LONG else interruptible(encode)
 
     def _joined(self, first, second, room):
         if room is not None:
@@ -264,7 +265,7 @@ class WordPiece(Tokens):
             first.truncate(lengths[0])
             if second is not None:
                 second.truncate(lengths[1])
-        with word_pieces.asking():
+        with word_pieces.library_errors():
             whole = self.tokenizer.post_process(first, second)
         ids, tokens = whole.ids, whole.tokens
         if self.files is not None:
@@ -274,12 +275,12 @@ class WordPiece(Tokens):
                        whole.word_ids)
 
     def num_special(self, is_pair=False):
-        """How many special tokens are added to a text, or to a pair."""
+        """The number of special tokens in a text, or in a pair."""
         return self.tokenizer.num_special_tokens_to_add(is_pair)
 
 
 class WholeWords(Tokens):
-    """The whole words of a run's `Vocab`, lower-cased, parted by blanks."""
+    """The words of a run's `Vocab`: lower case, separated by white space."""
 
     def __init__(self, vocab, max_len=None):
         self.vocab = vocab
@@ -288,7 +289,7 @@ class WholeWords(Tokens):
 
     @classmethod
     def of(cls, tokenizer):
-        """Those that a tokenizer read from a folder was; None for others."""
+        """Convert a `WordPiece` that was saved by `WholeWords`, or None."""
         tokens, reserved = tokenizer.idx_to_token, [UNK, *RESERVED]
         if (tokens[:len(reserved)] != reserved
                 or not word_pieces.is_whole_words(tokenizer.tokenizer)):
@@ -297,7 +298,7 @@ class WholeWords(Tokens):
             [(token, 0) for token in tokens[len(reserved):]], 0, RESERVED))
 
     def save(self, folder):
-        """Write vocab.txt and what transformers' AutoTokenizer reads."""
+        """Write vocab.txt and the files that AutoTokenizer loads."""
         WordPiece(word_pieces.whole_words(self.idx_to_token, self.special),
                   self.special, self.max_len).save(folder)
         self.vocab.save(Path(folder) / VOCAB)
@@ -307,7 +308,7 @@ class WholeWords(Tokens):
         texts = listed(texts, 'texts')
         firsts = [self._of_text(text) for text in texts]
         seconds = [None] * len(firsts) if pairs is None else [
-            self._of_text(text) for text in as_many(pairs, texts)]
+            self._of_text(text) for text in check_pairs(pairs, texts)]
         return [self._joined(*both, max_len) for both in zip(firsts, seconds)]
 
     def encode_words(self, words, pair=None, max_len=None):
@@ -348,20 +349,20 @@ class WholeWords(Tokens):
 
     @staticmethod
     def num_special(is_pair=False):
-        """How many special tokens are added to a text, or to a pair."""
+        """The number of special tokens in a text, or in a pair."""
         return 3 if is_pair else 2
 
 
-# What a folder says
+# Settings in a folder
 
 def is_in(folder):
-    """Whether a folder holds a tokenizer that is more than a vocab.txt."""
+    """True if a folder has a tokenizer with more files than vocab.txt."""
     folder = Path(folder)
-    return (folder / TOKENIZER).is_file() or bpe.is_of_pairs(folder)
+    return (folder / TOKENIZER).is_file() or bpe.has_files(folder)
 
 
-def _described(folder):
-    """What tokenizer_config.json says, and special_tokens_map.json."""
+def _config(folder):
+    """The fields of special_tokens_map.json and tokenizer_config.json."""
     config = {}
     for name in ('special_tokens_map.json', CONFIG):
         if (folder / name).is_file():
@@ -370,26 +371,26 @@ def _described(folder):
 
 
 def _special(vocab, config, path):
-    """{role: token} as the folder of `path` has it."""
+    """The special tokens of a folder, {role: token}."""
     special = {}
     for role in ROLES:
-        said = config.get(f'{role}_token')
-        if isinstance(said, dict):
-            said = said.get('content')
-        names = [said] if isinstance(said, str) else NAMES[role]
+        name = config.get(f'{role}_token')
+        if isinstance(name, dict):
+            name = name.get('content')
+        names = [name] if isinstance(name, str) else NAMES[role]
         token = next((name for name in names if name in vocab), None)
         if token is not None:
             special[role] = token
         elif role != 'mask':
             raise TokenizerError(
-                f'{path} has no token {names[0]!r}, which is to be the '
+                f'{path} has no token {names[0]!r}, which should be the '
                 f'{role} token: it is damaged, no tokenizer of a BERT, or '
                 f'lacks its {CONFIG}')
     return special
 
 
 def _choice(value, name, default, folder):
-    """What a folder says of the normalizer: True, False, or the default."""
+    """An option of the normalizer: True, False, or the default."""
     if value is None:
         return default
     if not isinstance(value, bool):

@@ -1,4 +1,4 @@
-"""Word pieces as the `Vocab` of a run: what examples are drawn with."""
+"""Word pieces as the `Vocab` of a run, for drawing training examples."""
 import functools
 from pathlib import Path
 
@@ -16,10 +16,11 @@ from d2lbert.text import UNK, Special, Vocab
 
 
 class PieceVocab(Vocab):
-    """The pieces of a `WordPiece`, by their numbers.
+    """The pieces of a `WordPiece` and their ids.
 
-    Special tokens, [UNK] among them, are never hidden, and replace no
-    other. Raises ValueError for a tokenizer without word pieces or [MASK].
+    Special tokens, including [UNK], are never masked and never replace
+    another token. Raises ValueError for a tokenizer without word pieces or
+    [MASK].
     """
 
     files = VOCAB, TOKENIZER, CONFIG
@@ -27,8 +28,8 @@ class PieceVocab(Vocab):
     def __init__(self, tokenizer, name='the tokenizer'):
         if not tokenizer.has_pieces or tokenizer.mask_id is None:
             raise ValueError(
-                f'{name} has no word pieces, or no token for what is masked: '
-                'give one of a BERT')
+                f'{name} has no word pieces, or no mask token: give the '
+                'tokenizer of a BERT')
         self._token_freqs, self.tokenizer = [], tokenizer
         self.idx_to_token = tokenizer.idx_to_token
         self.token_to_idx = tokenizer.token_to_idx
@@ -38,51 +39,52 @@ class PieceVocab(Vocab):
 
     @classmethod
     def load(cls, path):
-        """The pieces in a folder or file, as for `WordPiece.load`."""
+        """Load the pieces in a folder or file, as `WordPiece.load`."""
         return cls(WordPiece.load(path), path)
 
     def save(self, path):
-        """Write vocab.txt, as `path`, and the tokenizer's files beside it."""
+        """Write vocab.txt as `path`, and the other tokenizer files beside it.
+        """
         self.tokenizer.save(Path(path).parent)
 
     @property
     def unk(self):
-        """The number of the unknown token."""
+        """The id of the unknown token."""
         return self.tokenizer.unk_id
 
     @functools.cached_property
     def begins_word(self):
-        """Whether a word begins with a piece: (V,) bool."""
+        """True for pieces that begin a word: (V,) bool."""
         return ~onp.array([word_pieces.continues(token)
                            for token in self.idx_to_token])
 
     @functools.cached_property
     def mask_flags(self):
-        """The flags of each token for `kernels.draw.masks`: (V,) uint8."""
+        """Flags of the tokens for `kernels.draw.masks`: (V,) uint8."""
         flags = onp.where(self.begins_word, 0, GOES_ON).astype('uint8')
         flags[self.tokenizer.special_ids] = FIXED
         return flags
 
     @functools.cached_property
     def replacement_ids(self):
-        """The numbers of all pieces that are no special tokens: int32."""
+        """The ids of all pieces except special tokens: int32."""
         return onp.flatnonzero(self.mask_flags != FIXED).astype('int32')
 
     @functools.cached_property
     def replacements(self):
-        """Those pieces: a list of tokens."""
+        """All pieces except special tokens: a list of str."""
         return self.to_tokens(self.replacement_ids.tolist())
 
     def cutter(self):
-        """A `pieces.WordCutter` into these.
+        """The `word_pieces.WordCutter` into these pieces.
 
-        <unk>, as WikiText writes for the words that it leaves out, is the
-        unknown token.
+        It reads <unk>, WikiText's mark for omitted words, as the unknown
+        token.
         """
         return word_pieces.WordCutter(self.tokenizer.tokenizer,
                                       {UNK: [self.unk]})
 
 
 def same_pieces(vocab, other):
-    """Whether two `PieceVocab`s make the same of every text."""
+    """True if two `PieceVocab`s encode every text alike."""
     return vocab.tokenizer.described() == other.tokenizer.described()

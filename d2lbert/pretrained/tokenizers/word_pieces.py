@@ -1,6 +1,7 @@
-"""Word pieces by the library `tokenizers`: made, learnt, read.
+"""Word pieces with the library `tokenizers`: construct, train, read, encode.
 
-What `wordpiece.WordPiece` stands on; nobody else calls the library.
+All calls of the library for `tokenizer.WordPiece` are here; byte pair
+encodings have theirs in `bpe`.
 """
 import collections
 import contextlib
@@ -19,31 +20,30 @@ from d2lbert.text import UNK
 from d2lbert.texts import text_files
 from d2lbert.texts.words import line_ends
 
-# Letters of a word; longer words are unknown, as in BERT
+# Most characters of a word; longer words are unknown, as in BERT
 MAX_WORD = 100
 
-# Letters that pieces are made of; words with others become [UNK]
+# Most different characters in pieces; words with others become [UNK]
 MAX_LETTERS = 1000
 
-# Words that are counted at a time; when there are more, the rarer half is
-# forgotten
+# Most different words that are counted; beyond, the rarer half is dropped
 MAX_TYPES = 1 << 21
 
-# Words that the library is given to count: of more, all counts are divided
+# Most words for training; larger counts are scaled down
 MAX_WORDS = 1 << 23
 
-# Bytes of words that are cut at a time
-STRETCH = 1 << 19
+# Bytes of words per task of a thread
+PART = 1 << 19
 
-MORE = '##'     # begins a piece that goes on with a word
+MORE = '##'     # the prefix of pieces within a word
 
 
 class TokenizerError(ValueError):
-    """Why a tokenizer cannot be read, in one sentence."""
+    """A tokenizer cannot be used; the text is one sentence."""
 
 
 def library():
-    """The library; ImportError with a sentence where it is missing."""
+    """The library `tokenizers`; ImportError if it is missing."""
     try:
         import tokenizers
     except ImportError:
@@ -53,11 +53,11 @@ def library():
     return tokenizers
 
 
-# Making one
+# Construction
 
 def bert(tokens, special, lowercase=True, strip_accents=None,
          handle_chinese_chars=True):
-    """BERT's tokenizer of a list of tokens; special: {role: token}."""
+    """BERT's tokenizer for a list of tokens; special: {role: token}."""
     t = library()
     tokenizer = t.Tokenizer(t.models.WordPiece(
         {token: idx for idx, token in enumerate(tokens)},
@@ -73,7 +73,7 @@ def bert(tokens, special, lowercase=True, strip_accents=None,
 
 
 def whole_words(tokens, special):
-    """One whose tokens are lower-case words, as blanks part them."""
+    """A tokenizer of lower-case words, separated by white space."""
     t = library()
     tokenizer = t.Tokenizer(t.models.WordLevel(
         {token: idx for idx, token in enumerate(tokens)},
@@ -86,7 +86,7 @@ def whole_words(tokens, special):
 
 
 def is_whole_words(tokenizer):
-    """Whether a tokenizer is what `whole_words` makes."""
+    """True if a tokenizer is of the kind that `whole_words` constructs."""
     t = library()
     return (isinstance(tokenizer.model, t.models.WordLevel)
             and isinstance(tokenizer.normalizer, t.normalizers.Lowercase)
@@ -95,7 +95,7 @@ def is_whole_words(tokenizer):
 
 
 def template(tokenizer, special):
-    """What puts the special tokens around a text, and around a pair."""
+    """The post-processor that adds special tokens to a text or a pair."""
     cls, sep = special['cls'], special['sep']
     return library().processors.TemplateProcessing(
         single=[f'{cls}:0', '$A:0', f'{sep}:0'],
@@ -104,10 +104,10 @@ def template(tokenizer, special):
                         for token in sorted({cls, sep})])
 
 
-# Learning one
+# Training
 
 def count_words(paths):
-    """How often each word of text files occurs, as blanks part them."""
+    """Count the words of text files, separated by white space: a Counter."""
     if isinstance(paths, (str, Path)):
         paths = [paths]
     counts = collections.Counter()
@@ -123,11 +123,11 @@ def count_words(paths):
 
 
 def learn(counts, vocab_size, special, normalizer, min_frequency=2):
-    """The tokens learnt from {word: how often}: a list, the same each time.
+    """Train word pieces on {word: count}: a list of tokens, deterministic.
 
-    special: tokens that come first. Then come the letters, all of them and
-    those that go on with a word, and then the pieces in the order in which
-    they were learnt.
+    special: the first tokens of the list. Then come all letters, at the
+    beginning of words and within words, and then longer pieces in the order
+    of training.
     """
     t = library()
     counts = _normalized(counts, normalizer)
@@ -148,9 +148,9 @@ def learn(counts, vocab_size, special, normalizer, min_frequency=2):
             f'vocab_size={vocab_size} is too small: the special tokens and '
             f'the letters of this text, at the begin of words and within, '
             f'are {len(known)} pieces already')
-    # The library numbers letters within words as its hash table has them,
-    # and of pairs that are as frequent joins the one with lower numbers.
-    # Tokens that it is given as special have their numbers before that
+    # The library numbers letters within words in the random order of its
+    # hash table, and merges the pair with lower numbers of equally frequent
+    # ones. As special tokens, all letters have fixed numbers
     trainer = t.trainers.WordPieceTrainer(
         vocab_size=vocab_size, min_frequency=min_frequency,
         show_progress=False, special_tokens=known,
@@ -165,9 +165,9 @@ def learn(counts, vocab_size, special, normalizer, min_frequency=2):
 
 
 def _normalized(counts, options):
-    """The same counts for what BERT makes of the words before it cuts them.
+    """Counts of words after BERT's normalizer and splitting, a Counter.
 
-    Without words that are too long for it.
+    Words of more than `MAX_WORD` characters are left out.
     """
     t = library()
     normalizer = t.normalizers.BertNormalizer(
@@ -175,10 +175,10 @@ def _normalized(counts, options):
     cut = t.pre_tokenizers.BertPreTokenizer()
     normalized, lower = collections.Counter(), normalizer.lowercase
     for word, count in counts.items():
-        if word == UNK:     # WikiText's, for words that it leaves out
+        if word == UNK:     # WikiText's mark for omitted words
             continue
         if word.isascii() and word.isalnum():
-            # Of these nothing is left out or set apart
+            # The normalizer only changes the case of such words
             if len(word) <= MAX_WORD:
                 normalized[word.lower() if lower else word] += count
             continue
@@ -189,7 +189,7 @@ def _normalized(counts, options):
 
 
 def _repeated(counts):
-    """Texts in which each word occurs as often as it was counted."""
+    """Yield texts in which words have their counts, scaled if too many."""
     total = sum(counts.values())
     divisor = -(-total // MAX_WORDS)
     for word, count in counts.items():
@@ -198,10 +198,10 @@ def _repeated(counts):
             yield ' '.join([word] * min(1 << 14, count - begin))
 
 
-# Reading one
+# Reading
 
 def read_json(path):
-    """The object in a JSON file."""
+    """Read a JSON file with an object: a dict."""
     try:
         found = files.read_json(path)
         if not isinstance(found, dict):
@@ -213,13 +213,13 @@ def read_json(path):
 
 
 def read(path):
-    """The library's tokenizer in a tokenizer.json."""
+    """Read the library's tokenizer in a tokenizer.json."""
     found = read_json(path)
     if not isinstance(found.get('model'), dict):
         raise TokenizerError(f'{path} holds no tokenizer: expected a '
                              'tokenizer.json with a model in it')
     try:
-        with asking():
+        with library_errors():
             tokenizer = library().Tokenizer.from_str(json.dumps(found))
     except (ValueError, TypeError, OverflowError, RecursionError) as error:
         raise TokenizerError(
@@ -230,35 +230,34 @@ def read(path):
 
 
 def read_vocab(path):
-    """The tokens of a vocab.txt, one a line."""
+    """Read the tokens of a vocab.txt, one in each line."""
     data = Path(path).read_bytes()
     try:
         tokens = data.decode('utf-8').replace('\r\n', '\n').split('\n')
     except UnicodeDecodeError as error:
         raise TokenizerError(
             f'{path}, line {1 + data.count(10, 0, error.start)}: not UTF-8: '
-            'expected a vocabulary, a token a line') from None
+            'expected a vocabulary, one token in each line') from None
     while tokens and not tokens[-1]:
         tokens.pop()
     if not tokens:
-        raise TokenizerError(f'{path} is empty: expected a vocabulary, a '
-                             'token a line')
+        raise TokenizerError(f'{path} is empty: expected a vocabulary, one '
+                             'token in each line')
     return tokens
 
 
 def by_number(vocab, name='the tokenizer', special=()):
-    """The tokens of {token: number} as a list, '' where there is none.
+    """The tokens of {token: id} as a list, with '' for unused ids.
 
-    special: tokens that must have a number of their own. Raises
-    `TokenizerError` if another token has it, and for numbers far beyond that
-    of tokens.
+    special: tokens whose ids must be unique. Raises `TokenizerError` if they
+    are not, or if ids are much larger than the number of tokens.
     """
     count = 1 + max(vocab.values(), default=-1)
     if count > 2 * len(vocab) + 1000:
         raise TokenizerError(f'{name} is damaged: it numbers {len(vocab)} '
                              f'tokens up to {count - 1}; fetch it again')
-    # The library gives tokens in another order each time, so which of two
-    # would be in the list is chance
+    # The library's order of tokens is random, so either of two tokens with
+    # one id could be in the list
     uses = collections.Counter(vocab.values())
     for token in special:
         if uses[vocab.get(token)] > 1:
@@ -271,14 +270,14 @@ def by_number(vocab, name='the tokenizer', special=()):
 
 
 def has_pieces(tokenizer):
-    """Whether a tokenizer of the library cuts words into pieces."""
+    """True if a tokenizer of the library is WordPiece."""
     model = tokenizer.model
     return (type(model).__name__ == 'WordPiece'
             and model.continuing_subword_prefix == MORE)
 
 
 def described(tokenizer):
-    """What its pieces depend on beside the vocabulary, as JSON has it."""
+    """Everything that pieces depend on except the vocabulary, for JSON."""
     if not is_bert(tokenizer):
         return [tokenizer.to_str()]
     normalizer = tokenizer.normalizer
@@ -288,13 +287,13 @@ def described(tokenizer):
 
 
 def is_bert(tokenizer):
-    """Whether it is BERT's kind of tokenizer."""
+    """True if a tokenizer is WordPiece with BERT's normalizer."""
     return (has_pieces(tokenizer)
             and type(tokenizer.normalizer).__name__ == 'BertNormalizer')
 
 
 def change_normalizer(tokenizer, options):
-    """Let BERT's normalizer be as `options` say; others stay as they are."""
+    """Change options of BERT's normalizer; other normalizers stay."""
     found = json.loads(tokenizer.to_str()).get('normalizer') or {}
     if options and found.pop('type', '') == 'BertNormalizer':
         tokenizer.normalizer = library().normalizers.BertNormalizer(
@@ -302,46 +301,46 @@ def change_normalizer(tokenizer, options):
 
 
 @contextlib.contextmanager
-def asking(what='this text'):
-    """Turn an error of the library into a `TokenizerError`.
+def library_errors(what='this text'):
+    """Convert errors of the library to `TokenizerError`s.
 
-    It raises bare Exceptions, and panics, which are no Exceptions, where the
-    regular expression of a tokenizer takes too many steps.
+    The library raises bare Exceptions. If the regular expression of a
+    tokenizer takes too many steps it panics, which is no Exception.
     """
     try:
         yield
     except BaseException as error:
         if type(error) is Exception or type(
                 error).__name__ == 'PanicException':
-            raise TokenizerError(f'the tokenizer cannot serve {what} '
+            raise TokenizerError(f'the tokenizer fails on {what} '
                                  f'({error}): choose another tokenizer'
                                  ) from None
         raise
 
 
 class WordCutter:
-    """Cuts words into the pieces of a tokenizer, without special tokens.
+    """Splits words into the pieces of a tokenizer, without special tokens.
 
-    given: {word: its ids} of words that are not to be cut. A word that looks
-    like a special token is a word here.
+    fixed: {word: its ids}, words with given ids. Other words that look like
+    special tokens are split as any word.
     """
 
-    def __init__(self, tokenizer, given):
-        self._plain, self._given = library().Tokenizer(tokenizer.model), given
+    def __init__(self, tokenizer, fixed):
+        self._plain, self._fixed = library().Tokenizer(tokenizer.model), fixed
         for part in ('normalizer', 'pre_tokenizer'):
             if getattr(tokenizer, part) is not None:
                 setattr(self._plain, part, getattr(tokenizer, part))
         self._fast = _compiled(self._plain)
 
     def __call__(self, lines):
-        """The ids of words, bytes, a line each.
+        """Split words, one in each line of bytes.
 
-        Returns ids (all,) int32 and begins (words + 1,) int64: those of word
-        k are ids[begins[k]:begins[k + 1]].
+        Returns ids (N,) int32 of all pieces and begins (words + 1,) int64;
+        the ids of word k are ids[begins[k]:begins[k + 1]].
         """
         # For a single part threads would cost more than they save
-        counts, ids = zip(*in_order(self._cut, _stretches(lines),
-                                    1 if len(lines) <= STRETCH else None))
+        counts, ids = zip(*in_order(self._cut, _parts(lines),
+                                    1 if len(lines) <= PART else None))
         return onp.concatenate(ids), onp.cumsum(
             onp.concatenate([[0], *counts]), dtype='int64')
 
@@ -352,35 +351,35 @@ class WordCutter:
         if self._fast is not None:
             counts, ids = self._fast.cut(lines)
         left = onp.flatnonzero(counts < 0)
-        with asking():
+        with library_errors():
             found = self._plain.encode_batch(
                 [lines[begins[k]:ends[k]].decode() for k in left])
-        counts, ids = _filled(counts, ids, left,
+        counts, ids = _replaced_ids(counts, ids, left,
                               [encoding.ids for encoding in found])
-        for word, its_ids in self._given.items():
+        for word, its_ids in self._fixed.items():
             if word.encode() in lines:
                 places = onp.searchsorted(ends, [found.start() for found in
                                                  re.finditer(
                     rb'(?m)^%b$' % re.escape(word.encode()), lines)])
-                counts, ids = _filled(counts, ids, places,
+                counts, ids = _replaced_ids(counts, ids, places,
                                       [its_ids] * len(places))
         return counts, ids
 
 
-def _stretches(lines):
-    """Lines, bytes, in parts of about so many bytes; at least one part."""
+def _parts(lines):
+    """Yield lines, bytes, in parts of about `PART` bytes; at least one."""
     begin = 0
-    while len(lines) - begin > STRETCH:
-        end = lines.index(b'\n', begin + STRETCH) + 1
+    while len(lines) - begin > PART:
+        end = lines.index(b'\n', begin + PART) + 1
         yield lines[begin:end]
         begin = end
     yield lines[begin:]
 
 
 def _compiled(tokenizer):
-    """What cuts as a tokenizer of the library does, in C++; None: nothing.
+    """The C++ equivalent of a tokenizer of the library, or None.
 
-    It leaves words that have more than letters of ASCII to the library.
+    It leaves words with characters outside ASCII to the library.
     """
     vocab, model = tokenizer.get_vocab(), tokenizer.model
     if (draw.library() is None or not is_bert(tokenizer)
@@ -398,8 +397,11 @@ def _compiled(tokenizer):
         tokenizer.normalizer.lowercase)
 
 
-def _filled(counts, ids, places, found):
-    """counts and ids of words, some of which get others: lists of ids."""
+def _replaced_ids(counts, ids, places, found):
+    """Replace the ids of the words at `places` by the lists in `found`.
+
+    Returns counts and ids of all words.
+    """
     if not len(places):
         return counts, ids
     stays = onp.ones(len(counts), bool)
@@ -414,5 +416,5 @@ def _filled(counts, ids, places, found):
 
 
 def continues(token):
-    """Whether a piece goes on with the word of the one before."""
+    """True if a piece continues the word of the piece before it."""
     return len(token) > len(MORE) and token.startswith(MORE)
