@@ -50,7 +50,7 @@ def test_texts_do_not_depend_on_what_else_there_is():
 
 
 @pytest.mark.parametrize('n', [1, 2, 3])
-def test_what_was_said_is_never_said_again(n):
+def test_no_n_gram_is_generated_twice(n):
     net, tokenizer = d2l.load_pretrained(BART)
     how = config_of(net, tokenizer)._replace(
         no_repeat_ngram=n, num_beams=2, min_len=12, max_len=14, last_id=None)

@@ -1,9 +1,9 @@
-"""How close nets here are to transformers, by what it has written down.
+"""Measure the differences between nets here and in transformers.
 
     PYTHONPATH=. python tests/pretrained/closeness.py [DIR...]
 
-prints for each family the largest differences over the folders in DIR, made
-by relatives.py; those in fixtures/ where none is named.
+prints the largest differences of each family over the folders in DIR, which
+relatives.py makes. The default is fixtures/.
 """
 import re
 import sys
@@ -19,18 +19,18 @@ from d2lbert.nn import packed
 from d2lbert.pretrained.folders import load_pretrained, save_pretrained
 
 FIXTURES = Path(__file__).with_name('fixtures')
-#: Those that were made and written here, and then read by transformers.
+#: Models that were saved here and loaded by transformers.
 WRITTEN = FIXTURES / 'written'
 
 
 def load(folder):
-    """Net and tokenizer of a folder that predicts words, or scores texts."""
+    """Load the net and tokenizer of a pretrained or fine-tuned folder."""
     is_finetuned = re.search('classify|-tag|-span', folder.name)
     return (load_finetuned_folder if is_finetuned else load_pretrained)(folder)
 
 
 def check_written_again(folder, again):
-    """That a folder that is read and written again holds the same."""
+    """Check that loading and saving a folder reproduces its files."""
     save_pretrained(*load(folder), again)
     here, there = (contents(some) for some in (folder, again))
     assert sorted(here) == sorted(there)
@@ -39,7 +39,7 @@ def check_written_again(folder, again):
 
 
 def contents(folder):
-    """{file: its bytes}; of tensors {name: bytes}, and what is said of them.
+    """The bytes of each file, {name: bytes}; of weights metadata and tensors.
     """
     found = {}
     for path in folder.iterdir():
@@ -59,7 +59,7 @@ def put(A):
 
 
 class Worst(dict):
-    """{what: the largest difference}."""
+    """{quantity: the largest difference}."""
 
     def see(self, what, ours, theirs):
         ours = ours.asnumpy() if isinstance(ours, np.ndarray) else ours
@@ -69,7 +69,7 @@ class Worst(dict):
 
 
 def of_heads(folder):
-    """The `Worst` of hidden states and scores, padded and not."""
+    """The `Worst` of hidden states and scores, with and without padding."""
     net, _ = load(folder)
     lost = {line.part for line in net.pretrained.differences}
     assert lost == ({'mlm'} if 'encoder' in folder.name else set())
@@ -96,7 +96,7 @@ def of_heads(folder):
 
 
 def of_learning(folder):
-    """The `Worst` of scores, loss and gradients' norm around one step."""
+    """The `Worst` of scores, loss and gradient norm around one step."""
     net, _ = load(folder)
     assert net.pretrained.differences == ()
     their, labels = onp.load(folder / 'peers.npz'), onp.array(relatives.LABELS)

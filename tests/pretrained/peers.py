@@ -1,9 +1,9 @@
-"""What transformers says, in an environment of its own (D2LBERT_PEERS).
+"""Outputs of BERT in transformers, in a separate environment (D2LBERT_PEERS).
 
-peers.py make DIR: a folder with random weights for each of SHAPES.
-peers.py score FOLDER...: loads folders and writes peers.npz into each: what
-the model says of some texts, and peers.json: what was said while loading.
-This file is run, and imported for what does not need transformers.
+peers.py make DIR makes a folder with random weights for each of SHAPES.
+peers.py score FOLDER... loads folders. It writes the outputs for some texts
+into peers.npz of each, and messages while loading into peers.json. This file
+is run as a program, and imported for its constants.
 """
 import contextlib
 import json
@@ -12,7 +12,7 @@ import sys
 import warnings
 from pathlib import Path
 
-#: Ten, each with something of its own.
+#: Ten configurations, each with a special feature.
 SHAPES = [
     dict(), dict(hidden_act='gelu_new', layer_norm_eps=1e-5),
     dict(hidden_act='relu', vocab_size=131),
@@ -25,13 +25,12 @@ SHAPES = [
 SIZES = dict(vocab_size=100, hidden_size=24, num_hidden_layers=2,
              num_attention_heads=3, intermediate_size=40,
              max_position_embeddings=40)
-#: Lengths of the texts that are scored.
+#: Lengths of the input texts.
 LENS = [37, 1, 12, 30]
 
 
 def make(folder):
-    """Save one random model for each shape, in shards where it is the first.
-    """
+    """Save a random model for each shape, the first one in shards."""
     import torch
     from transformers import BertConfig, BertForPreTraining
     torch.manual_seed(1)
@@ -41,7 +40,7 @@ def make(folder):
         net = BertForPreTraining(BertConfig(**shape))
         with torch.no_grad():
             for name, param in net.named_parameters():
-                # Biases too, which begin as zeros
+                # Biases too, which are zero at first
                 param.normal_(float('Norm.weight' in name), 0.3)
         path = Path(folder, str(i))
         net.to(getattr(torch, kind)).save_pretrained(
@@ -52,7 +51,7 @@ def make(folder):
 
 @contextlib.contextmanager
 def listening():
-    """A list that has, behind this, what transformers logged and warned."""
+    """Collect messages and warnings of transformers in a list."""
     said = []
     handler = logging.Handler(logging.WARNING)
     handler.emit = lambda record: said.append(record.getMessage())
@@ -66,7 +65,7 @@ def listening():
 
 
 def read(folder, kind, said):
-    """The net of a folder by its class; what did not fit is said, too."""
+    """Load a folder by its class; mismatches are added to `said`."""
     import torch
     net, info = kind.from_pretrained(folder, output_loading_info=True,
                                      dtype=torch.float32)
@@ -75,7 +74,7 @@ def read(folder, kind, said):
 
 
 def score(folder):
-    """Write what the model in `folder` says of random texts."""
+    """Write the outputs of the model in `folder` for random texts."""
     import numpy as np
     import torch
     from transformers import AutoTokenizer, BertForPreTraining

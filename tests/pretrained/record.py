@@ -1,11 +1,11 @@
-"""Writes fixtures/: small models, and what other libraries say of them.
+"""Write fixtures/: small models and their outputs in other libraries.
 
     cd tests/pretrained
     D2LBERT_PEERS=PYTHON PYTHONPATH=.:..:../finetuning python record.py [PART]
 
 PYTHON has torch, transformers, sentence-transformers, scikit-learn and
-scipy. PART is one of PARTS; all of them if it is left out. All weights
-follow from seeds. versions.json says which versions gave the answers.
+scipy. PART is a key of PARTS; the default is all parts. All weights are
+seeded. versions.json has the versions of the libraries.
 """
 import json
 import os
@@ -30,7 +30,7 @@ VERSIONS = ('import json, scipy, sentence_transformers, sklearn, torch, '
             ')')
 
 
-#: Runs a program for each four arguments: importing takes longest.
+#: Run a program for each four arguments, because imports take longest.
 EACH = '''
 import sys
 program, *rest = sys.argv[1:]
@@ -41,7 +41,7 @@ for k in range(0, len(rest), 4):
 
 
 def ask(*arguments, cwd=None):
-    """What D2LBERT_PEERS prints when it is called with these."""
+    """Run D2LBERT_PEERS with these arguments and return its output."""
     return subprocess.run(
         [os.environ['D2LBERT_PEERS'], *map(str, arguments)], check=True,
         cwd=cwd, stdout=subprocess.PIPE, encoding='utf-8',
@@ -49,7 +49,7 @@ def ask(*arguments, cwd=None):
 
 
 def replaced(place, made):
-    """Let folders that were made take the place of those in `place`."""
+    """Replace the folders in `place` by the new ones in `made`."""
     place.mkdir(exist_ok=True)
     for folder in made.iterdir():
         quiet(folder)
@@ -58,7 +58,7 @@ def replaced(place, made):
 
 
 def quiet(folder):
-    """Take the note of what was said while loading; it must be nothing."""
+    """Check that loading gave no messages, and remove their file."""
     if (folder / 'peers.json').is_file():
         said = json.loads((folder / 'peers.json').read_text())
         assert said['said'] == [], (folder, said['said'])
@@ -67,7 +67,7 @@ def quiet(folder):
 
 
 def theirs(place):
-    """Random models of each family and shape, made there."""
+    """Make random models of each family and shape in transformers."""
     ask(relatives.__file__, 'small', place / 'made', 7)
     ask(seq2seq.__file__, 'small', place / 'made', 5)
     replaced(FIXTURES, place / 'made')
@@ -78,7 +78,7 @@ def theirs(place):
 
 
 def ours(place):
-    """Models that are made and written here, scored there."""
+    """Save models here, and record their outputs in transformers."""
     import test_bart
     import test_families
     import test_from_runs
@@ -106,7 +106,7 @@ def ours(place):
 
 
 def vectors(place):
-    """Vectors of texts by sentence-transformers, and what it saves."""
+    """Record vectors of sentence-transformers and the folders it saves."""
     import sentences
     import test_sentence_folders as tests
     found = FIXTURES / 'sentences'
@@ -124,7 +124,7 @@ def vectors(place):
 
 
 def answers(place):
-    """Ids of texts, and metrics."""
+    """Record ids of texts, and metrics."""
     import test_metrics
     import test_wordpiece
     found = {}
@@ -140,7 +140,7 @@ def answers(place):
 
 
 def tokenizers(place):
-    """Tokenizers of the families, and their ids of texts."""
+    """Make tokenizers of the families, and record their ids of texts."""
     texts = FIXTURES / 'tokens' / 'texts.json'
     ask(tokens.__file__, 'make', place, texts)
     replaced(FIXTURES / 'tokens', place)

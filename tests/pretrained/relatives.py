@@ -1,13 +1,12 @@
-"""What transformers says of BERT's relatives, in an environment of its own.
+"""Outputs of BERT's relatives in transformers, in a separate environment.
 
-relatives.py make DIR SEED: folders for each of SHAPES, DIR/FAMILY-I with
-random weights that predict words, DIR/FAMILY-I-classify that scores texts,
-and those of ENCODERS; each with a tokenizer and with what the model says of
-random texts, peers.npz. relatives.py small DIR SEED: small ones, those that
-lie in fixtures/ beside this file.
-relatives.py score FOLDER...: that, and what is said while loading, of other
-folders.
-This file is run, and imported for what does not need transformers.
+relatives.py make DIR SEED makes folders with random weights for SHAPES. For
+each shape DIR/FAMILY-I predicts words and DIR/FAMILY-I-classify scores texts.
+ENCODERS lists further folders. Each folder has a tokenizer, and peers.npz
+with the outputs for random texts. relatives.py small DIR SEED makes small
+folders, which are in fixtures/. relatives.py score FOLDER... writes outputs
+and messages while loading into other folders. This file is run as a program,
+and imported for its constants.
 """
 import json
 import sys
@@ -22,7 +21,7 @@ SHORT = dict(vocab_size=90, dim=24, n_layers=2, n_heads=3, hidden_dim=40,
              max_position_embeddings=40)
 XLM = dict(vocab_size=90, emb_dim=24, n_layers=2, n_heads=3,
            max_position_embeddings=40)
-#: Those of each family, with something of its own in each.
+#: Configurations of each family, each with a special feature.
 SHAPES = {
     'roberta': [
         dict(SIZES, type_vocab_size=1, layer_norm_eps=1e-5),
@@ -47,26 +46,25 @@ SHAPES = {
         dict(XLM), dict(XLM, pre_norm=True, n_layers=3),
         dict(XLM, pre_norm=True, gelu_activation=False, pad_token_id=0,
              layer_norm_eps=1e-3, emb_dim=14, n_heads=7)]}
-#: All of them, each with its number.
+#: Names of all configurations.
 ALL = [f'{family}-{i}' for family, shapes in SHAPES.items()
        for i in range(len(shapes))]
-#: Those that are there without a head, and with a pooler, too.
+#: Further folders, with a pooler and without the head for words.
 ENCODERS = ['roberta-0-encoder', 'camembert-1-encoder']
-#: What is smaller in those that lie here: {what most have: what these have}.
+#: {size: its replacement in small models}.
 SMALLER = {24: 12, 40: 14}
-#: Lengths of the texts that are scored, in small ones of each fourth token,
-#: and the labels of these.
+#: Lengths of the input texts, divided by 4 for small models, and labels.
 LENS, LABELS = [33, 1, 12, 30], [2, 0, 1, 2]
-#: How far one step of learning goes.
+#: Learning rate.
 RATE = 0.01
 
-#: Text to learn pieces from.
+#: Text to train a tokenizer on.
 TEXT = ['The crane is flying, unaffably!', 'It was late. He just left?',
         'cranes fly and fly; the crane left late', 'aaa bb c, it is the .'] * 9
 
 
 def tokenizer_of(pad_id):
-    """A small byte-level BPE whose pad token has this number."""
+    """A small byte-level BPE whose padding token has this id."""
     import tokenizers as t
     special = ['<s>', '</s>', '<unk>', '<mask>']
     special.insert(pad_id, '<pad>')
@@ -135,7 +133,7 @@ def class_of(config, kind=''):
 
 
 def loaded(folder):
-    """The net of a folder, and what was said while it was loaded."""
+    """The net of a folder, and messages while it was loaded."""
     import transformers
     with peers.listening() as said:
         config = transformers.AutoConfig.from_pretrained(folder)
@@ -145,7 +143,7 @@ def loaded(folder):
 
 
 def score(folder):
-    """Write what the model in `folder` says of random texts."""
+    """Write the outputs of the model in `folder` for random texts."""
     import numpy as np
     import torch
     net, said = loaded(folder)
@@ -155,7 +153,7 @@ def score(folder):
     if config.max_position_embeddings < max(LENS):
         lens = -(-lens // 4)
     shape = len(lens), max(lens)
-    # The number of the pad token has no position of its own in RoBERTa
+    # In RoBERTa the padding token would shift the positions
     ids = rng.randint(0, config.vocab_size - 1, shape)
     ids += ids >= config.pad_token_id
     mask = np.arange(shape[1]) < lens[:, None]
@@ -177,19 +175,18 @@ def score(folder):
 
 
 class NoCache:
-    """What version 5.23 wants in place of None where layers are pre-norm."""
+    """Replaces None, which version 5.23 rejects for pre-LN layers."""
 
     def __getitem__(self, layer):
         return None
 
     def get_seq_length(self):
-        """As many tokens are kept."""
+        """The number of cached tokens."""
         return 0
 
 
 def heads(net, inputs):
-    """Last hidden states, the pooled ones and scores, where there are some.
-    """
+    """Last hidden states, pooled vectors and scores, if there are any."""
     import torch
     with torch.no_grad():
         body = net.base_model(**inputs)
@@ -207,7 +204,7 @@ def heads(net, inputs):
 
 
 def learnt(net, inputs):
-    """Scores of texts, losses and gradients' norms around one step."""
+    """Scores of texts, losses and gradient norms around one step."""
     import torch
     labels, found = torch.tensor(LABELS), {}
     for k in range(2):

@@ -1,11 +1,11 @@
-"""What transformers says of BART, in an environment of its own.
+"""Outputs of BART in transformers, in a separate environment.
 
-seq2seq.py make DIR SEED: a folder with random weights for each of SHAPES,
-DIR/0 and so on, each with a tokenizer and with what the model says, and
-generates, of random texts: peers.npz; and DIR/0-classify and so on, that
-score texts. seq2seq.py small DIR SEED: small ones, DIR/bart-0 and so on, that
-lie in fixtures/. seq2seq.py score FOLDER...: that of other folders.
-This file is run, and imported for what does not need transformers.
+seq2seq.py make DIR SEED makes folders with random weights for SHAPES. DIR/0
+and so on generate texts; DIR/0-classify and so on score texts. Each has a
+tokenizer, and peers.npz with the outputs for random texts. seq2seq.py small
+DIR SEED makes small folders DIR/bart-0 and so on, which are in fixtures/.
+seq2seq.py score FOLDER... writes the outputs of other folders. This file is
+run as a program, and imported for its constants.
 """
 import json
 import sys
@@ -17,7 +17,7 @@ SIZES = dict(vocab_size=90, d_model=24, encoder_layers=2, decoder_layers=2,
              encoder_attention_heads=3, decoder_attention_heads=3,
              encoder_ffn_dim=40, decoder_ffn_dim=40,
              max_position_embeddings=40)
-#: With something of its own in each.
+#: Configurations, each with a special feature.
 SHAPES = [
     dict(SIZES),
     dict(SIZES, decoder_layers=3, decoder_attention_heads=4,
@@ -28,7 +28,7 @@ SHAPES = [
          forced_eos_token_id=None, vocab_size=131),
     dict(SIZES, activation_function='gelu_new', decoder_layers=1,
          encoder_ffn_dim=14, max_position_embeddings=36)]
-#: What is generated, and how.
+#: Settings of generation, by name.
 HOW = {
     'greedy': dict(num_beams=1),
     'longer': dict(num_beams=1, min_length=9),
@@ -39,10 +39,10 @@ HOW = {
     'never': dict(num_beams=2, early_stopping='never', length_penalty=0.7),
     'apart': dict(num_beams=3, no_repeat_ngram_size=2, min_length=6)}
 MAX_LENGTH = 14
-#: What is said of it in the folder.
+#: Settings of generation in the folder.
 SAID = dict(num_beams=2, length_penalty=1.5, max_length=12, min_length=4,
             no_repeat_ngram_size=3, early_stopping=True)
-#: Lengths of what is decoded behind each text.
+#: Lengths of the target texts.
 TARGET_LENS = [9, 14, 1, 5]
 
 
@@ -61,7 +61,7 @@ def make(place, seed, small=False):
 
 
 def save(folder, shape, kind='ForConditionalGeneration'):
-    """Save a random model, and what it says."""
+    """Save a random model and its outputs."""
     import torch
     import transformers
     config = transformers.BartConfig(**shape)
@@ -70,11 +70,11 @@ def save(folder, shape, kind='ForConditionalGeneration'):
         for name, param in net.named_parameters():
             is_norm = 'norm' in name and name.endswith('weight')
             param.normal_(float(is_norm), 0.2)
-        # So that what is said depends on what was said before
+        # Generated tokens should depend on their positions
         net.model.decoder.embed_positions.weight.normal_(0, 1)
         if kind == 'ForConditionalGeneration':
             net.final_logits_bias.normal_(0, 0.2)
-            # Or hardly a text would end
+            # Otherwise hardly any text would end
             net.final_logits_bias[0, config.eos_token_id] += 1.5
             said = dict(SAID, forced_bos_token_id=shape.get(
                 'forced_bos_token_id'))
@@ -86,8 +86,7 @@ def save(folder, shape, kind='ForConditionalGeneration'):
 
 
 def texts(config):
-    """Random ids (4, 33), short ones (4, 9), with their lengths, and targets.
-    """
+    """Random ids (4, 33), or (4, 9) if short, and targets, with lengths."""
     import numpy as np
     rng = np.random.RandomState(0)
     found, short = [], config.max_position_embeddings < max(LENS)
@@ -101,7 +100,7 @@ def texts(config):
 
 
 def score(folder):
-    """Write what the model in `folder` says of random texts."""
+    """Write the outputs of the model in `folder` for random texts."""
     import numpy as np
     import torch
     net, said = loaded(folder)
@@ -141,7 +140,7 @@ def score(folder):
         found['decoded'] = net.model(
             **inputs, decoder_input_ids=shifted).last_hidden_state
         for name, how in dict(HOW, folder={}).items():
-            if how:     # nothing else of what the folder says
+            if how:     # replace all settings of the folder
                 how = {**dict(length_penalty=1.0, no_repeat_ngram_size=0,
                               min_length=0, early_stopping=False,
                               max_length=MAX_LENGTH), **how}
@@ -150,7 +149,7 @@ def score(folder):
 
 
 def write(folder, found, said):
-    """Write what was found, and what was said while loading."""
+    """Write the outputs, and messages while loading."""
     import numpy as np
     np.savez_compressed(Path(folder, 'peers.npz'), **found)
     Path(folder, 'peers.json').write_text(json.dumps(dict(said=said)))

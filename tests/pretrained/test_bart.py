@@ -1,9 +1,9 @@
-"""BART: its folders say and generate here what they do in transformers.
+"""BART folders: outputs and generated texts equal those in transformers.
 
-In fixtures/ lie small folders of random weights with what transformers says
-of them, as record.py has written them there. D2LBERT_PEERS names a Python
-with torch and transformers: then fresh ones are made and compared, too, and
-what is written here is read there.
+fixtures/ has small folders with random weights and their outputs in
+transformers, which record.py wrote. If D2LBERT_PEERS names a Python with
+torch and transformers, new folders are made and compared, too, and folders
+saved here are loaded there.
 """
 import json
 
@@ -34,7 +34,7 @@ SMALL = [f'bart-{name}' for name in SHAPES]
 
 @pytest.fixture(scope='module')
 def fresh(ask, tmp_path_factory):
-    """Folders of all shapes, 0 and so on; 0-again and so on written here."""
+    """Folders of all shapes, 0 and so on; 0-again and so on saved here."""
     place = tmp_path_factory.mktemp('bart')
     ask('make', place, 5, program=seq2seq.__file__)
     names = [*SHAPES, *(f'{name}-classify' for name in SHAPES)]
@@ -49,7 +49,7 @@ def fresh(ask, tmp_path_factory):
 
 
 def train(run, folder):
-    """Train a BART for a step, and write its folder."""
+    """Train a BART for a step, and save its folder."""
     d2l.pretrain(run, corpus='sample', objective='denoise',
                  tokenizer='wordpiece', vocab_size=200, num_layers=1,
                  num_hiddens=8, ffn_num_hiddens=8, num_steps=1, batch_size=4,
@@ -58,14 +58,14 @@ def train(run, folder):
 
 
 def close(ours, theirs, lens):
-    """Whether ours (B, T, ...) is theirs in the first lens of each row."""
+    """True if ours and theirs (B, T, ...) are close in valid places."""
     ours = ours.asnumpy()
     return all(abs(ours[b, :n] - theirs[b, :n]).max() < CLOSE
                for b, n in enumerate(lens))
 
 
 def check_says(folder):
-    """That a net says what is written there, padded and not."""
+    """Check outputs against recorded ones, with and without padding."""
     net, _ = load_pretrained(folder)
     assert net.pretrained.differences == ()
     their = onp.load(folder / 'peers.npz')
@@ -90,7 +90,7 @@ def check_says(folder):
 
 
 def check_learns(folder):
-    """That the loss and the gradients' norm are those written there."""
+    """Check the loss and the gradient norm against recorded ones."""
     net, _ = load_pretrained(folder)
     their = onp.load(folder / 'peers.npz')
     targets, target_lens = their['targets'], their['target_lens']
@@ -111,7 +111,7 @@ def check_learns(folder):
 
 
 def check_generates(folder, said_beams=seq2seq.SAID['num_beams']):
-    """That ids are those written there, with the cache and without."""
+    """Check generated ids against recorded ones, with and without cache."""
     net, tokenizer = load_pretrained(folder)
     their = onp.load(folder / 'peers.npz')
     texts = [ids[:n].tolist() for ids, n in zip(their['ids'], their['lens'])]
@@ -127,7 +127,7 @@ def check_generates(folder, said_beams=seq2seq.SAID['num_beams']):
     hows = {name: plain._replace(**{names[field]: value for field, value
                                     in how.items()})
             for name, how in seq2seq.HOW.items()}
-    if said_beams is not None:      # without, it says nothing of lengths
+    if said_beams is not None:      # the folder limits lengths
         hows['folder'] = said
         assert said.num_beams == said_beams
     for name, how in hows.items():
@@ -141,15 +141,14 @@ def check_generates(folder, said_beams=seq2seq.SAID['num_beams']):
 
 
 def check_written(folder, again):
-    """That a folder written here holds what the one it was read from holds.
-    """
+    """Check that a folder saved here has the tensors of its original."""
     there, here = (load_file(str(path / 'model.safetensors'))
                    for path in (folder, again))
     assert set(here) == set(there)
     for name in there:
         expected = there[name]
         if name.endswith('embed_positions.weight'):
-            # Rows that no token has do not come back
+            # Rows that belong to no token are saved as zeros
             expected = onp.pad(expected[2:], ((2, 0), (0, 0)))
         assert (here[name] == expected).all(), name
 
@@ -159,12 +158,12 @@ CHECKS = check_says, check_learns, check_generates
 
 @pytest.mark.parametrize('check', CHECKS)
 @pytest.mark.parametrize('name', SMALL)
-def test_a_folder_is_what_it_is_in_transformers(name, check, path):
+def test_a_folder_has_the_outputs_of_transformers(name, check, path):
     check(FIXTURES / name)
 
 
 @pytest.mark.parametrize('name', SMALL)
-def test_a_folder_comes_back(name, tmp_path):
+def test_a_saved_folder_has_the_same_tensors(name, tmp_path):
     folder = FIXTURES / name
     save_pretrained(*load_pretrained(folder), tmp_path / 'again')
     check_written(folder, tmp_path / 'again')
@@ -174,19 +173,19 @@ def test_a_folder_comes_back(name, tmp_path):
 
 
 @pytest.mark.parametrize('name', SMALL)
-def test_a_step_of_fine_tuning_is_theirs(name, tmp_path, path):
+def test_a_step_of_fine_tuning_equals_transformers(name, tmp_path, path):
     folder = FIXTURES / f'{name}-classify'
     check_learning(folder)
     save_pretrained(*load(folder), tmp_path / 'classify')
     check_written(folder, tmp_path / 'classify')
 
 
-def test_answers_are_scored_as_transformers_scores_them(tmp_path):
+def test_answers_have_the_scores_of_transformers(tmp_path):
     check_tokens(WRITTEN / 'bart-span')
     check_written_again(WRITTEN / 'bart-span', tmp_path / 'bart-span')
 
 
-def test_a_model_trained_here_says_what_it_says_in_transformers(tmp_path):
+def test_a_model_trained_here_has_the_outputs_of_transformers(tmp_path):
     folder = WRITTEN / 'bart-trained'
     check_says(folder)
     check_learns(folder)
@@ -201,13 +200,13 @@ def test_fresh_folders_agree(name, check, fresh):
     check_learning(fresh / f'{name}-classify')
 
 
-def test_answers_are_scored_there_as_here_without_a_word(fresh):
+def test_transformers_scores_answers_alike_without_warnings(fresh):
     check_tokens(fresh / 'span')
     assert json.loads((fresh / 'span' / 'peers.json').read_text()
                       )['said'] == []
 
 
-def test_a_model_trained_here_is_read_there_without_a_word(fresh):
+def test_transformers_loads_a_model_trained_here_without_warnings(fresh):
     check_says(fresh / 'trained')
     check_learns(fresh / 'trained')
     check_generates(fresh / 'trained', None)
@@ -216,7 +215,7 @@ def test_a_model_trained_here_is_read_there_without_a_word(fresh):
 
 
 @pytest.mark.parametrize('name', SHAPES)
-def test_what_is_written_here_is_read_there_without_a_word(name, fresh):
+def test_transformers_loads_saved_folders_without_warnings(name, fresh):
     again = fresh / f'{name}-again'
     check_written(fresh / name, again)
     for check in CHECKS:
@@ -228,7 +227,7 @@ def test_what_is_written_here_is_read_there_without_a_word(name, fresh):
 
 
 @pytest.mark.parametrize('part', ['encoder', 'decoder'])
-def test_embeddings_of_its_own_in_a_part_are_refused(part, tmp_path):
+def test_separate_embeddings_of_a_part_are_refused(part, tmp_path):
     for path in (FIXTURES / 'bart-0').iterdir():
         (tmp_path / path.name).write_bytes(path.read_bytes())
     tensors = load_file(str(tmp_path / 'model.safetensors'))

@@ -1,7 +1,7 @@
-"""Tokenizers of the relatives: ids are those of transformers.
+"""Tokenizers of BERT's relatives: ids equal those in transformers.
 
-In fixtures/tokens lie small ones with the ids of texts.json, as tokens.py
-has written them there; D2LBERT_PEERS as in test_families.py.
+fixtures/tokens has small tokenizers and the ids of texts.json, which
+tokens.py wrote. D2LBERT_PEERS as in test_families.py.
 """
 import json
 from pathlib import Path
@@ -38,7 +38,7 @@ def check(folder):
     for found, expected, step in (of_texts, alone, 0), (of_pairs, both, 7):
         for k, (encoded, ids) in enumerate(zip(found, expected)):
             text = TEXTS[k] + TEXTS[(k + step) % len(TEXTS)]
-            # There nobody looked for special tokens in FlauBERT's texts
+            # The recorded ids ignore special tokens in FlauBERT's texts
             if 'flaubert' not in folder.name or '<unk>' not in text:
                 assert encoded.ids == ids, text
             if tokenizer.files:
@@ -80,7 +80,7 @@ def test_offsets_and_words_are_places_in_the_text():
 @pytest.mark.parametrize('kind, lost, there', [
     ('roberta', 'merges.txt', 'vocab.json'),
     ('phobert', 'vocab.txt', 'bpe.codes')])
-def test_half_of_the_files_is_no_tokenizer(kind, lost, there, tmp_path):
+def test_a_missing_file_of_a_tokenizer_is_named(kind, lost, there, tmp_path):
     for path in (FIXTURES / kind).iterdir():
         if path.name != lost:
             (tmp_path / path.name).write_bytes(path.read_bytes())
@@ -100,8 +100,8 @@ def test_half_of_the_files_is_no_tokenizer(kind, lost, there, tmp_path):
      '"<s>": 1, "</s>": 2, "<pad>": 3, "<unk>": 4}', 'numbers 6 tokens up'),
     ('phobert', 'vocab.txt', 'x 1\nword\n', 'line 2: expected a token'),
     ('phobert', 'bpe.codes', b'\xff', 'not UTF-8')])
-def test_damaged_files_are_told_in_one_sentence(kind, name, text, said,
-                                                tmp_path):
+def test_damaged_files_are_refused_in_one_sentence(kind, name, text, said,
+                                                   tmp_path):
     for path in (FIXTURES / kind).iterdir():
         (tmp_path / path.name).write_bytes(path.read_bytes())
     (tmp_path / name).write_bytes(text if isinstance(text, bytes)
@@ -111,7 +111,7 @@ def test_damaged_files_are_told_in_one_sentence(kind, name, text, said,
     assert '\n' not in str(error.value) and str(tmp_path) in str(error.value)
 
 
-def test_numbers_far_beyond_the_tokens_are_refused(tmp_path):
+def test_ids_far_beyond_the_tokens_are_refused(tmp_path):
     (tmp_path / 'vocab.json').write_text(
         '{"<s>": 0, "<pad>": 1, "</s>": 2, "<unk>": 3, "a": 2147483648}')
     (tmp_path / 'merges.txt').write_text('#version: 0.2\n')

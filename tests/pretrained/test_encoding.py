@@ -41,7 +41,7 @@ def fused(compiler):
 
 
 def of_tokens(net, tokenizer, text, layer=-1):
-    """A text's (T, H) as the net gives it alone, with padding behind it."""
+    """Token vectors (T, H) of a text encoded alone, with padding."""
     encoded = tokenizer.encode(text)
     T = len(encoded.ids)
     tokens = onp.full((2, T + 3), tokenizer.pad_id, 'int32')
@@ -56,7 +56,7 @@ def bits(X):
     return onp.asarray(X).view('int32')
 
 
-# The promise
+# Vectors do not depend on other texts
 
 @pytest.mark.parametrize('pooling', ['mean', 'cls', 'max'])
 def test_a_vector_is_the_same_to_the_last_bit_in_any_batch(
@@ -102,7 +102,7 @@ def test_so_they_are_with_any_number_of_threads(threads, net, tokenizer,
         bits(d2l.encode(net, tokenizer, texts)))
 
 
-# What the vectors are
+# Values of vectors
 
 @pytest.mark.parametrize('layer', [-1, 0, 1, 2, -2])
 def test_tokens_have_the_vectors_of_the_net(net, tokenizer, texts, layer,
@@ -175,7 +175,7 @@ def test_a_text_that_is_too_long_is_cut_and_counted(net, capsys, caplog):
     short = d2l.encode(net, tokenizer, ['a bird', kept, kept])
     onp.testing.assert_array_equal(bits(found), bits(short))
     assert not caplog.records
-    # A server is not to write a line for each request
+    # A server should not write a line for each request
     with warnings.catch_warnings(), caplog.at_level('INFO', 'd2lbert'):
         warnings.simplefilter('error')
         (pair,) = d2l.encode(net, tokenizer, [(long, 'it is')], None,
@@ -204,7 +204,7 @@ def test_many_texts_have_a_bar(net, tokenizer, capsys, monkeypatch):
     monkeypatch.setattr('sys.stderr.isatty', lambda: True)
     for shown in True, None, False:
         d2l.encode(net, tokenizer, texts, show_progress=shown)
-        # Where nobody asks for it, it is there after a second
+        # By default it appears after a second
         assert ('| 0/80 ' in capsys.readouterr().err) == (shown is True)
     calls = []
     monkeypatch.setattr(encoding, 'bar', lambda *args, **keywords: (
@@ -243,7 +243,7 @@ def test_windows_give_each_token_its_best_vector(net, tokenizer, overlap,
     words = list(onp.random.RandomState(count).choice(sentences.WORDS, count))
     (found,) = d2l.encode(net, tokenizer, [' '.join(words)], None, max_len=9,
                           windows=overlap)
-    # Seven words a window, every 7 - overlap words, the last one full
+    # Windows of seven words, 7 - overlap words apart; the last one is full
     begins = [0] if count <= 7 else sorted({
         min(begin, count - 7)
         for begin in range(0, count, 7 - overlap)})

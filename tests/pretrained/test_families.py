@@ -1,9 +1,9 @@
-"""BERT's relatives: their folders say here what they say in transformers.
+"""BERT's relatives: outputs of their folders equal those in transformers.
 
-In fixtures/ lie small folders of random weights with what transformers says
-of them; record.py has written them there, and in fixtures/written those that
-were written here and read there. D2LBERT_PEERS names a Python with torch and
-transformers: then fresh ones are made and compared, too.
+fixtures/ has small folders with random weights and their outputs in
+transformers, which record.py wrote. The folders in fixtures/written were
+saved here and loaded there. If D2LBERT_PEERS names a Python with torch and
+transformers, new folders are made and compared, too.
 """
 import functools
 import json
@@ -34,24 +34,24 @@ from d2lbert.pretrained.folders import (
 
 ALL = relatives.ALL
 
-#: Those that get heads over each token, and the labels of these.
+#: Models that get heads for tokens, and the labels of these heads.
 EACH, LABELS = [f'{family}-1' for family in relatives.SHAPES], ('a', 'b', 'O')
 
-#: How close every number is to theirs.
+#: The tolerance of all comparisons.
 CLOSE = 1e-4
 
 
 @pytest.fixture(scope='module')
 def peers(ask):
-    """Runs relatives.py where transformers is."""
+    """A function that runs relatives.py in D2LBERT_PEERS."""
     return functools.partial(ask, program=relatives.__file__)
 
 
 @pytest.fixture(scope='module')
 def fresh(peers, tmp_path_factory):
-    """Folders of all shapes made there, and what was written here of each.
+    """Folders of all shapes, made there, and copies of them, saved here.
 
-    Those are FAMILY-I and FAMILY-I-classify, these with -again behind it.
+    The former are FAMILY-I and FAMILY-I-classify; copies end in -again.
     """
     place = tmp_path_factory.mktemp('relatives')
     peers('make', place, 7)
@@ -93,7 +93,7 @@ def check_tokens(folder):
 
 
 def check_heads(folder):
-    """That a net says of texts, padded and not, what is written there."""
+    """Check outputs against recorded ones, with and without padding."""
     worst = of_heads(folder)
     assert {'hidden', 'pooled' if 'encoder' in folder.name else 'mlm'
             } <= set(worst)
@@ -108,21 +108,20 @@ def check_learning(folder):
 
 
 def check_written(folder, again):
-    """That a folder written here holds what the one it was read from holds.
-    """
+    """Check that a folder saved here has the tensors of its original."""
     there, here = (load_file(str(path / 'model.safetensors'))
                    for path in (folder, again))
-    # An encoder alone leaves out the prefix that it has with a head
+    # Folders with only an encoder leave out the prefix
     there = {'roberta.' * ('encoder' in folder.name) + name: tensor
              for name, tensor in there.items()}
     assert set(here) == set(there)
     for name in there:
         expected = there[name]
         if name == 'lm_head.bias':
-            # Untied, it is not added: the output layer has another one
+            # Without tied weights the output layer has another bias
             expected = there.get('lm_head.decoder.bias', expected)
         if name == 'roberta.embeddings.position_embeddings.weight':
-            # Rows that no token has do not come back
+            # Rows that belong to no token are saved as zeros
             pad = json.loads((folder / 'config.json').read_text()
                              )['pad_token_id']
             expected = onp.pad(expected[pad + 1:], ((pad + 1, 0), (0, 0)))
@@ -137,7 +136,7 @@ def test_a_folder_says_what_it_says_in_transformers(name, tmp_path):
 
 
 @pytest.mark.parametrize('name', ALL)
-def test_a_step_of_fine_tuning_is_theirs(name, tmp_path):
+def test_a_step_of_fine_tuning_equals_transformers(name, tmp_path):
     folder = FIXTURES / f'{name}-classify'
     check_learning(folder)
     save_pretrained(*load(folder), tmp_path / 'classify')

@@ -1,4 +1,4 @@
-"""What stands behind a mask, against NumPy."""
+"""The likeliest tokens at a mask, against NumPy."""
 import numpy as onp
 import published
 import pytest
@@ -41,7 +41,7 @@ def test_each_mask_has_the_likeliest_tokens_first(model, tensors):
             1e-4)
 
 
-def test_there_are_as_many_tokens_as_are_wanted(model):
+def test_top_is_the_number_of_tokens(model):
     assert [len(fill_mask(*model, '[MASK]', top=top)[0])
             for top in (1, 3, 23, 1000)] == [1, 3, 23, 23]
     every = fill_mask(*model, '[MASK]', top=23)[0]
@@ -50,7 +50,7 @@ def test_there_are_as_many_tokens_as_are_wanted(model):
     assert len(fill_mask(*model, '[MASK]')[0]) == 5
 
 
-def test_a_number_without_a_token_is_never_guessed(tmp_path):
+def test_an_id_without_a_token_is_never_guessed(tmp_path):
     config = dict(published.CONFIG, vocab_size=40)
     tensors = published.draw(config)
     tensors['cls.predictions.bias'][23:] = 100
@@ -75,8 +75,8 @@ def test_whole_words_are_guessed_too(model):
      '9 positions: shorten it'),
     ('[MASK]', 0, 'top must be a whole number of at least 1, not 0'),
     ('[MASK]', 1.5, 'top must be a whole number of at least 1, not 1.5')])
-def test_what_cannot_be_filled_is_said_in_one_sentence(model, text, top,
-                                                       said):
+def test_a_text_that_cannot_be_filled_is_refused_in_one_sentence(model, text,
+                                                                 top, said):
     with pytest.raises(ValueError, match=said) as error:
         fill_mask(*model, text, top)
     assert '\n' not in str(error.value)

@@ -42,7 +42,7 @@ def texts(config, seed=1):
 
 
 def check_numbers(folder, config, tensors, tolerance=2e-5):
-    """That the net of a folder says what NumPy says of its tensors."""
+    """Check the outputs of a folder against NumPy."""
     net, _ = load_pretrained(folder)
     ids, segments = texts(config)
     for b, found in enumerate(published.scores(net, ids, segments, LENS)):
@@ -95,7 +95,7 @@ def test_dropouts_are_those_of_the_folder(tmp_path):
             } == {net.encoder.embedding_dropout._rate} == {0.1}
 
 
-# What comes under other names
+# Other names of tensors
 
 def without_prefix(tensors):
     return {name.replace('bert.', ''): tensor
@@ -161,10 +161,10 @@ def test_of_two_names_for_one_tensor_the_older_is_left_over():
         assert current_names(names) == {new: new, old: old}
 
 
-# How numbers are stored
+# Types of numbers
 
 def as_bf16(tensors, path):
-    """Write tensors as bfloat16; returns the values that they have there."""
+    """Write tensors as bfloat16, and return their rounded values."""
     header, data = {}, b''
     for name, tensor in tensors.items():
         upper = (tensor.view('<u4') >> 16).astype('<u2')
@@ -178,7 +178,7 @@ def as_bf16(tensors, path):
     return tensors
 
 
-def test_halves_are_widened(tmp_path):
+def test_16_bit_weights_become_float32(tmp_path):
     tensors = published.draw(CONFIG)
     folder = published.write(tmp_path / 'x', dict(dtype='bfloat16'))
     net = check_numbers(folder, {}, as_bf16(
@@ -207,16 +207,15 @@ def shard(folder, parts=3):
     return folder
 
 
-def test_shards_are_put_together(tmp_path):
+def test_weights_in_shards_are_loaded(tmp_path):
     tensors = published.draw(CONFIG)
     check_numbers(shard(published.write(tmp_path / 'x', None, tensors)), {},
                   tensors)
 
 
-# What is missing, left over or misshapen
+# Missing, left over and misshapen tensors
 
-def test_heads_that_are_missing_are_drawn_and_told_key_by_key(
-        tmp_path, capsys):
+def test_missing_heads_are_drawn_and_listed_tensor_by_tensor(tmp_path, capsys):
     tensors = {name: tensor for name, tensor in published.draw(CONFIG).items()
                if 'pooler' not in name and 'seq' not in name
                and 'predictions.transform' not in name}
@@ -254,7 +253,7 @@ def test_heads_that_are_missing_are_drawn_and_told_key_by_key(
         False, True, True, True]
 
 
-def test_only_the_heads_that_are_used_are_spoken_of(tmp_path, capsys):
+def test_only_missing_heads_that_are_used_cause_a_warning(tmp_path, capsys):
     tensors = {name: tensor for name, tensor in published.draw(CONFIG).items()
                if 'pooler' not in name and 'seq' not in name}
     folder = published.write(tmp_path / 'x', None, tensors)
@@ -290,7 +289,7 @@ def test_a_tensor_of_another_shape_is_refused_with_the_table(tmp_path):
         ['cls.seq_relationship.bias', 'missing', '2']]
 
 
-def test_an_encoder_that_is_not_whole_is_refused_with_the_table(tmp_path):
+def test_an_incomplete_encoder_is_refused_with_the_table(tmp_path):
     tensors = published.draw(CONFIG)
     name = 'bert.encoder.layer.1.attention.self.key.bias'
     tensors[name + 'es'] = tensors.pop(name)
@@ -337,8 +336,8 @@ def test_a_decoder_of_another_shape_is_refused(tmp_path):
     ('classifier_dropout', float('nan'), 'a number below 1'),
     ('classifier_dropout', 2, 'a number below 1'),
     ('pad_token_id', 23, 'one of the 23 token ids')])
-def test_a_field_that_is_not_served_is_refused_by_name(field, value,
-                                                       expected, tmp_path):
+def test_an_unsupported_field_is_refused_by_name(field, value, expected,
+                                                 tmp_path):
     folder = published.write(tmp_path / 'x', {field: value},
                              published.draw(CONFIG))
     text = refused(folder)
@@ -391,7 +390,7 @@ def test_each_name_of_an_activation_means_its_equation(name, tmp_path):
     onp.testing.assert_allclose(ours[:, 0], EQUATIONS[name](x), 0, 2e-5)
 
 
-# Folders that are none
+# Damaged folders
 
 def bad_json(folder):
     (folder / 'config.json').write_text('{"vocab_size": ')
@@ -479,14 +478,14 @@ def too_many_tokens(folder):
     cut_weights, error_page,
     pointer, a_shard_is_missing, an_index_lies, an_index_leads_elsewhere,
     an_index_is_none, no_tokenizer, too_many_tokens])
-def test_a_folder_that_is_none_is_refused_in_one_sentence(damage, tmp_path):
+def test_a_damaged_folder_is_refused_in_one_sentence(damage, tmp_path):
     folder = published.write(tmp_path / 'x')
     said = damage(folder)
     text = refused(folder)
     assert said in text and str(folder) in text and '\n' not in text
 
 
-def test_a_name_that_is_no_folder_is_not_fetched(tmp_path):
+def test_a_name_that_is_no_folder_is_not_downloaded(tmp_path):
     assert refused('bert-base-uncased') == (
         'there is no folder bert-base-uncased: name one on this disk that '
         'holds config.json, model.safetensors and tokenizer.json or '
@@ -516,7 +515,7 @@ def test_without_the_library_a_sentence_names_the_extra(library, tmp_path,
     assert "pip install '.[pretrained]'" in str(error.value)
 
 
-# Out again
+# Saving
 
 @pytest.fixture(scope='module')
 def loaded(tmp_path_factory):
@@ -527,11 +526,11 @@ def loaded(tmp_path_factory):
 @pytest.mark.parametrize('config', [
     {}, dict(hidden_act='gelu_new', layer_norm_eps=1e-5, type_vocab_size=3),
     dict(tie_word_embeddings=False, hidden_act='relu')], ids=str)
-def test_what_was_read_is_written_as_it_was(config, tmp_path):
+def test_a_loaded_folder_is_saved_unchanged(config, tmp_path):
     config = {**CONFIG, **config}
     tensors = published.draw(config)
     if not config.get('tie_word_embeddings', True):
-        # One bias on our side, two names on theirs
+        # One bias here has two names there
         tensors['cls.predictions.bias'] = tensors[
             'cls.predictions.decoder.bias']
     before = published.write(tmp_path / 'before', config, tensors)
@@ -555,7 +554,7 @@ def test_what_was_read_is_written_as_it_was(config, tmp_path):
     assert tokenizer.idx_to_token == VOCAB
 
 
-def test_a_net_from_here_goes_out_and_comes_back(loaded, tmp_path):
+def test_a_net_is_saved_and_loaded_with_the_same_outputs(loaded, tmp_path):
     net = d2l.BERTModel(23, 8, 12, 2, 1, 0.3, 16, activation='relu',
                         embedding_norm=True, tie_embeddings=True)
     net.initialize(init.Normal(0.5))
@@ -589,14 +588,15 @@ def extended_net():
      'is not initialized): nothing to save'),
     (lambda: d2l.BERTModel(22, 4, 4, 1, 1, 0.1, embedding_norm=True),
      'the tokenizer has 23 tokens, but the net only 22')])
-def test_what_the_format_cannot_say_is_refused(make, said, loaded, tmp_path):
+def test_a_net_that_the_format_cannot_represent_is_refused(make, said, loaded,
+                                                           tmp_path):
     with pytest.raises(PretrainedError) as error:
         save_pretrained(make(), loaded[1], tmp_path / 'x')
     assert said in str(error.value) and '\n' not in str(error.value)
     assert not any(tmp_path.iterdir())
 
 
-def test_a_folder_that_holds_something_is_not_written_to(loaded, tmp_path):
+def test_a_folder_that_is_not_empty_is_not_written_to(loaded, tmp_path):
     (tmp_path / 'x').mkdir()
     (tmp_path / 'x' / 'mine').touch()
     for path in (tmp_path / 'x', tmp_path / 'x' / 'mine', tmp_path):
@@ -632,7 +632,7 @@ def test_a_full_disk_is_named_by_the_folder(loaded, tmp_path):
     assert not any(tmp_path.iterdir())
 
 
-def test_everybody_may_read_the_folder_as_the_umask_says(loaded, tmp_path):
+def test_the_umask_sets_the_permissions_of_a_folder(loaded, tmp_path):
     umask = os.umask(0)
     os.umask(umask)
     save_pretrained(*loaded, tmp_path / 'x')
@@ -698,7 +698,7 @@ def test_devices_and_threads(tmp_path):
                             for device in devices))
 
 
-# What is wrong with numbers
+# Damaged weights
 
 def saved(tmp_path):
     """A folder that `save_pretrained` wrote."""
@@ -748,7 +748,7 @@ def test_digests_of_other_tensors_are_refused(tmp_path):
         load_pretrained(folder)
 
 
-def test_weights_that_are_no_numbers_are_named_once(tmp_path, capsys):
+def test_weights_that_are_not_finite_are_named_once(tmp_path, capsys):
     tensors = published.draw(CONFIG)
     first, second, *_ = [name for name in tensors if 'query' in name]
     tensors[first][:3] = onp.nan

@@ -1,4 +1,4 @@
-"""What `pretrain` makes goes out in the folders of BERT's relatives."""
+"""Runs of `pretrain` are exported as folders of BERT's relatives."""
 import json
 
 import loops
@@ -18,7 +18,7 @@ from d2lbert.training.evaluation import evaluate_run
 from d2lbert.training.load import import_run
 from d2lbert.training.settings import complete
 
-#: Settings of `pretrain`, and the class of what they make.
+#: Settings of `pretrain`, and the class of the exported model.
 RELATIVES = {
     'AlbertForPreTraining': dict(
         objective='mlm+sop', architecture='published', embedding_size=6,
@@ -28,7 +28,7 @@ RELATIVES = {
 
 
 def net_of(**keywords):
-    """The net of a run, with weights none of which could be forgotten."""
+    """The net of a run, in which no weight has its initial value."""
     net = loops.prepared(pretraining._objective, complete(dict(
         corpus='sample', max_len=40, num_hiddens=8, ffn_num_hiddens=12,
         tokenizer='wordpiece', vocab_size=300, seed=1, **keywords))).net
@@ -50,7 +50,7 @@ def folders(tmp_path_factory):
 
 
 @pytest.mark.parametrize('name', RELATIVES)
-def test_a_run_goes_out_as_one_of_its_family_and_comes_back(folders, name):
+def test_a_run_is_exported_in_its_family_and_imported(folders, name):
     config = json.loads((folders[name] / 'config.json').read_text())
     assert config['architectures'] == [name]
     net, _ = load_pretrained(folders[name])
@@ -58,8 +58,7 @@ def test_a_run_goes_out_as_one_of_its_family_and_comes_back(folders, name):
 
 
 @pytest.mark.parametrize('name', RELATIVES)
-def test_one_that_comes_back_is_evaluated_by_the_heads_it_has(
-        folders, name, tmp_path):
+def test_an_imported_run_is_evaluated_by_its_heads(folders, name, tmp_path):
     import_run(folders[name], tmp_path / 'run')
     figures = evaluate_run(tmp_path / 'run', 'sample', devices='cpu')
     assert 0 < figures.mlm_loss < 99
@@ -68,7 +67,7 @@ def test_one_that_comes_back_is_evaluated_by_the_heads_it_has(
 
 
 def check_heads(name, folder):
-    """That a net says what transformers says of it."""
+    """Check the outputs of a net against transformers."""
     worst = of_heads(folder)
     # Whose class 0 is "in order"
     assert ('nsp' in worst) == (name == 'AlbertForPreTraining')
@@ -77,12 +76,12 @@ def check_heads(name, folder):
 
 
 @pytest.mark.parametrize('name', RELATIVES)
-def test_one_that_went_out_says_what_it_says_in_transformers(name, tmp_path):
+def test_an_exported_run_has_the_outputs_of_transformers(name, tmp_path):
     check_heads(name, WRITTEN / name)
     check_written_again(WRITTEN / name, tmp_path / name)
 
 
-def test_transformers_says_of_them_what_is_said_here(folders, ask):
+def test_new_exported_runs_have_the_outputs_of_transformers(folders, ask):
     ask('score', *folders.values(), program=relatives.__file__)
     for name, folder in folders.items():
         check_heads(name, folder)
@@ -90,7 +89,7 @@ def test_transformers_says_of_them_what_is_said_here(folders, ask):
         assert said == []
 
 
-def test_a_structure_that_no_folder_has_is_refused(tmp_path):
+def test_a_structure_without_a_family_is_refused(tmp_path):
     pytest.importorskip('tokenizers')
     net = net_of(architecture='published', share_layers=True)
     with pytest.raises(PretrainedError, match='num_groups=1'):

@@ -1,4 +1,4 @@
-"""The same folders read by transformers, in an environment of its own.
+"""The same folders in transformers, in a separate environment.
 
 D2LBERT_PEERS names a Python that has torch and transformers; D2LBERT_WEIGHTS
 a folder with minilm/ and tiny/, real checkpoints.
@@ -25,7 +25,7 @@ from d2lbert.pretrained.folders import (
 from d2lbert.pretrained.tokenizers.tokenizer import WholeWords, WordPiece
 from d2lbert.text import RESERVED, Vocab
 
-#: Nets from here that transformers reads.
+#: Nets that are saved here and loaded by transformers.
 NETS = [dict(tie_embeddings=True, activation='gelu', layer_norm_eps=1e-12),
         dict(tie_embeddings=False, num_segments=3),
         dict(tie_embeddings=True, activation='gelu_new', layer_norm_eps=1e-3)]
@@ -35,11 +35,11 @@ REAL = {'tiny': ('mlm',), 'minilm': ('pooler',)}
 
 @pytest.fixture(scope='module')
 def scored(ask, tmp_path_factory):
-    """A folder of folders, read there in one go, and what was written here.
+    """A folder of folders whose outputs transformers has recorded.
 
-    0 to 9 are of the ten shapes; net-0 to net-2 were written here, words
-    with the whole words of a run; tiny and minilm are real, tiny-again and
-    minilm-again the same written here.
+    0 to 9 have the ten shapes. net-0 to net-2 were saved here; words has the
+    whole words of a run. tiny and minilm are real checkpoints; tiny-again
+    and minilm-again are copies, saved here.
     """
     place = tmp_path_factory.mktemp('peers')
     ask('make', place)
@@ -61,7 +61,7 @@ def scored(ask, tmp_path_factory):
 
 
 def models_of_ours(place):
-    """{name: (net, tokenizer)} of models that are to be read there."""
+    """{name: (net, tokenizer)} of models for transformers."""
     found = {}
     (place / 'text').write_text('the crane is flying he just left ' * 9)
     for i, keywords in enumerate(NETS):
@@ -89,7 +89,7 @@ def said(folder):
 
 
 def check_scores(net, folder, heads=HEADS, tolerance=1e-4):
-    """That a net says what the peer has written down in `folder`."""
+    """Check the outputs of a net against those recorded in `folder`."""
     their = onp.load(folder / 'peers.npz')
     found = published.scores(net, their['ids'], their['segments'],
                              onp.array(peers.LENS))
@@ -105,14 +105,14 @@ def check_scores(net, folder, heads=HEADS, tolerance=1e-4):
 
 
 def check_tokens(tokenizer, folder):
-    """That texts have the ids that are written in `folder`."""
+    """Check ids of texts against those recorded in `folder`."""
     told = json.loads((folder / 'peers.json').read_text())
     for text, ids in zip(told['texts'], told['tokens']):
         assert tokenizer.encode(text, 'a ab').ids == ids
 
 
 @pytest.mark.parametrize('number', range(len(peers.SHAPES)))
-def test_models_say_what_transformers_says_of_them(number, capsys):
+def test_models_have_the_outputs_of_transformers(number, capsys):
     folder = FIXTURES / 'bert' / str(number)
     net, tokenizer = load_pretrained(folder)
     assert net.pretrained.differences == () == tuple(capsys.readouterr().err)
@@ -122,17 +122,16 @@ def test_models_say_what_transformers_says_of_them(number, capsys):
 
 @pytest.mark.parametrize('name', [*(f'net-{i}' for i in range(len(NETS))),
                                   'words'])
-def test_models_of_ours_say_what_they_say_there(name, tmp_path):
+def test_models_saved_here_have_the_outputs_of_transformers(name, tmp_path):
     net, tokenizer = load_pretrained(WRITTEN / name)
     check_scores(net, WRITTEN / name)
     check_tokens(tokenizer, WRITTEN / name)
-    if name != 'words':     # which are read back as another kind
+    if name != 'words':     # its tokenizer is loaded as another kind
         check_written_again(WRITTEN / name, tmp_path / name)
 
 
 @pytest.mark.parametrize('number', range(len(peers.SHAPES)))
-def test_random_models_say_what_they_say_in_transformers(number, scored,
-                                                         capsys):
+def test_new_models_have_the_outputs_of_transformers(number, scored, capsys):
     folder = scored[0] / str(number)
     net, _ = load_pretrained(folder)
     assert net.pretrained.differences == () == tuple(capsys.readouterr().err)
@@ -140,7 +139,7 @@ def test_random_models_say_what_they_say_in_transformers(number, scored,
 
 
 @pytest.mark.parametrize('name', REAL)
-def test_real_checkpoints_say_what_they_say_in_transformers(name, scored):
+def test_real_checkpoints_have_the_outputs_of_transformers(name, scored):
     folder = scored[0] / name
     if not folder.is_dir():
         pytest.skip(f'D2LBERT_WEIGHTS does not name a folder with {name}/')
@@ -148,7 +147,7 @@ def test_real_checkpoints_say_what_they_say_in_transformers(name, scored):
     assert {part for part in HEADS if not net.pretrained.lacking(part)
             } == set(REAL[name])
     check_scores(net, folder, REAL[name])
-    # What is said there, of what is missing, does not go unnoticed
+    # transformers reports missing tensors
     for what in 'LOAD REPORT', 'missing_keys':
         assert any(what in line for line in said(folder))
 
@@ -156,7 +155,7 @@ def test_real_checkpoints_say_what_they_say_in_transformers(name, scored):
 @pytest.mark.parametrize('name', [
     *(f'net-{i}' for i in range(len(NETS))), 'words',
     *(f'{name}-again' for name in REAL)])
-def test_what_is_written_here_is_read_there_without_a_word(name, scored):
+def test_transformers_loads_saved_folders_without_warnings(name, scored):
     place, written = scored
     if name not in written:
         pytest.skip(f'D2LBERT_WEIGHTS does not name a folder for {name}')
@@ -166,7 +165,7 @@ def test_what_is_written_here_is_read_there_without_a_word(name, scored):
     check_tokens(tokenizer, place / name)
 
 
-def test_a_pickle_is_converted_by_the_line_of_its_refusal(ask, tmp_path):
+def test_the_command_in_the_refusal_converts_a_pickle(ask, tmp_path):
     folder = published.write(tmp_path / 'it is')
     weights = (folder / 'model.safetensors').read_bytes()
     program = tmp_path / 'program.py'

@@ -17,7 +17,8 @@ from d2lbert.training.load import export_run, import_run, load_model
 
 
 def changed(files, name, **values):
-    """The files, one of which has other values (None: lacks one)."""
+    """A copy of the files with changed values in one; None removes a value.
+    """
     content = {**files.get(name, {}), **values}
     return {**files, name: {key: value for key, value in content.items()
                             if value is not None}}
@@ -54,12 +55,12 @@ PROMPTS = 'config_sentence_transformers.json'
     (changed(NEW, PROMPTS, prompts={'query': 'find: '},
              default_prompt_name='query'), Pooling(('cls',), prompt='find: ')),
     (changed(NEW, PROMPTS, prompts={'query': 'find: '}), Pooling(('cls',)))])
-def test_a_folder_is_read_as_its_library_reads_it(files, wanted, tmp_path):
+def test_the_pooling_of_a_folder_is_loaded(files, wanted, tmp_path):
     sentences.write_files(tmp_path, files)
     assert load_pooling(tmp_path)._replace(files=None) == wanted
 
 
-def test_the_transformer_may_lie_in_a_folder_of_its_own(tmp_path):
+def test_the_transformer_may_be_in_a_separate_folder(tmp_path):
     files = {**OLD, '0_Transformer/sentence_roberta_config.json':
              {'max_seq_length': 7}}
     del files['sentence_bert_config.json']
@@ -78,8 +79,7 @@ def test_the_transformer_may_lie_in_a_folder_of_its_own(tmp_path):
     (changed(changed(NEW, PROMPTS, prompts={'query': 'find: '},
                      default_prompt_name='query'), POOLING,
              include_prompt=False), "puts 'find: ' before each text")])
-def test_what_is_not_served_is_refused_when_it_is_asked_for(files, reason,
-                                                            tmp_path):
+def test_unsupported_modules_are_named_in_the_refusal(files, reason, tmp_path):
     sentences.write_files(tmp_path, files)
     assert reason in load_pooling(tmp_path).refusal
 
@@ -109,7 +109,7 @@ def test_damaged_files_are_named(files, reason, tmp_path):
         load_pooling(tmp_path)
 
 
-def test_a_loaded_tokenizer_brings_the_pooling_along(tmp_path):
+def test_a_loaded_tokenizer_has_the_pooling_of_its_folder(tmp_path):
     pytest.importorskip('tokenizers')
     pytest.importorskip('safetensors')
     net, tokenizer = d2l.load_pretrained(
@@ -120,11 +120,11 @@ def test_a_loaded_tokenizer_brings_the_pooling_along(tmp_path):
     (own,) = d2l.encode(net, tokenizer, [text])
     (mean,) = d2l.encode(net, tokenizer, [text], 'mean', max_len=12)
     onp.testing.assert_allclose(own, mean / onp.linalg.norm(mean), atol=1e-6)
-    # What is asked for is not normalized, unless that is, too
+    # A requested pooling is not normalized by default
     assert abs(onp.linalg.norm(mean) - 1) > 0.1
 
 
-# Written again
+# Saving
 
 PROMPTED = changed(changed(
     OLD, 'sentence_bert_config.json', do_lower_case=True), PROMPTS, prompts={
@@ -157,8 +157,7 @@ def exported(folder, tmp_path):
 
 
 @pytest.mark.parametrize('kind', KINDS)
-def test_a_folder_that_is_written_again_gives_the_same_vectors(kind,
-                                                               tmp_path):
+def test_a_saved_folder_gives_the_same_vectors(kind, tmp_path):
     pytest.importorskip('tokenizers')
     pytest.importorskip('safetensors')
     folder = sentences.write_folder(tmp_path / 'in' / 'model', KINDS[kind])
@@ -174,7 +173,7 @@ def test_a_folder_that_is_written_again_gives_the_same_vectors(kind,
                 PROMPTS]
 
 
-def test_a_pooling_of_ones_own_is_written(tmp_path):
+def test_a_custom_pooling_is_saved(tmp_path):
     pytest.importorskip('tokenizers')
     net, tokenizer = d2l.load_pretrained(
         sentences.write_folder(tmp_path / 'model'))
@@ -190,8 +189,7 @@ def test_a_pooling_of_ones_own_is_written(tmp_path):
             files=None)
 
 
-def test_modules_that_are_not_served_keep_a_folder_from_being_written(
-        tmp_path):
+def test_a_folder_with_unsupported_modules_is_not_saved(tmp_path):
     pytest.importorskip('tokenizers')
     folder = sentences.write_folder(tmp_path / 'model', listing(
         OLD, 'Transformer', 'Pooling', 'Dense', 'Normalize'))
@@ -222,7 +220,7 @@ def test_a_run_whose_pooling_is_damaged_is_refused(pooling, tmp_path):
         load_model(tmp_path / 'run')
 
 
-# Against the library itself
+# Comparison with the library
 
 ORACLE = '''
 import json, sys
@@ -237,7 +235,7 @@ if len(sys.argv) > 4:
 
 @pytest.fixture
 def peer(tmp_path, ask):
-    """A function: a folder's vectors of texts as its own library has them."""
+    """A function that returns the library's vectors of texts."""
     python = os.environ['D2LBERT_PEERS']
 
     def vectors(folder, texts, save=None):
@@ -258,7 +256,7 @@ HARD = ['A crane is flying over the river.', 'Ünïcödé, naïve café',
         'x' * 300, 'Tabs\tand  blanks ']
 
 
-def test_minilm_gives_the_vectors_of_its_library(peer):
+def test_minilm_has_the_vectors_of_its_library(peer):
     folder = Path(os.environ.get('D2LBERT_WEIGHTS', ''), 'minilm')
     if not os.environ.get('D2LBERT_WEIGHTS') or not folder.is_dir():
         pytest.skip('D2LBERT_WEIGHTS names no folder with minilm/')
@@ -283,7 +281,7 @@ PEER_TEXTS = [*sentences.texts(20), 'A Crane ' * 30]
 
 
 def check_vectors(folders, wanted):
-    """That each folder gives the texts these vectors."""
+    """Check the vectors of texts in each folder."""
     for folder in folders:
         net, tokenizer = d2l.load_pretrained(folder, heads=())
         onp.testing.assert_allclose(
@@ -294,7 +292,7 @@ def check_vectors(folders, wanted):
 def test_a_folder_gives_the_vectors_that_its_library_gave(name, tmp_path):
     folder = sentences.write_folder(tmp_path / 'model', PEER_FILES[name])
     recorded = FIXTURES / 'sentences' / name
-    # What the library saved, and what is written here of either
+    # The folder that the library saved, and copies saved here
     check_vectors([folder, recorded, *exported(folder, tmp_path)],
                   onp.load(recorded.with_suffix('.npy')))
 

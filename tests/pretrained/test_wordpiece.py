@@ -1,4 +1,4 @@
-"""Word pieces against transformers, and against what the files say."""
+"""Word pieces, against transformers and the content of files."""
 import gzip
 import hashlib
 import json
@@ -52,7 +52,7 @@ def released(request):
 
 
 def ask(script, *arguments):
-    """What a script prints as JSON where transformers is installed."""
+    """Run a script in D2LBERT_PEERS and return its JSON output."""
     python = os.environ['D2LBERT_PEERS']
     done = subprocess.run(
         [python, '-c', script, *map(str, arguments)],
@@ -102,7 +102,7 @@ def assert_as_transformers(tokenizer, folder):
 
 
 def assert_ids(tokenizer, alone, both):
-    """That these are what the tokenizer makes of the hard cases."""
+    """Check the ids of the hard cases."""
     assert [as_lists(e) for e in tokenizer.encode_batch(HARD)] == alone
     assert [as_lists(e) for e in tokenizer.encode_batch(
         HARD, HARD[7:] + HARD[:7], 19)] == both
@@ -133,14 +133,14 @@ OPTIONS = dict(lower=dict(lowercase=True), cased=dict(lowercase=False),
 
 
 def learnt(place, options):
-    """A tokenizer, learnt in the folder `place`."""
+    """A tokenizer, trained in the folder `place`."""
     text = place / 'text.txt'
     text.write_text(TEXT + '\n'.join(map(repr, HARD)), 'utf-8')
     return WordPiece.train(text, 900, **options)
 
 
 @pytest.mark.parametrize('name', OPTIONS)
-def test_ids_are_those_that_transformers_gave(name, tmp_path):
+def test_ids_equal_recorded_ids_of_transformers(name, tmp_path):
     tokenizer = learnt(tmp_path, OPTIONS[name])
     answers = json.loads((FIXTURES / 'wordpiece.json').read_text('utf-8'))
     assert_ids(tokenizer, *answers[name])
@@ -152,22 +152,22 @@ def test_ids_are_those_that_transformers_gave(name, tmp_path):
 
 
 @pytest.mark.parametrize('name', OPTIONS)
-def test_what_is_saved_is_what_transformers_reads(peers_python, name,
-                                                  tmp_path):
+def test_transformers_loads_saved_tokenizers_alike(peers_python, name,
+                                                   tmp_path):
     tokenizer = learnt(tmp_path, OPTIONS[name])
     tokenizer.save(tmp_path)
     assert not assert_as_transformers(tokenizer, tmp_path)
-    if name == 'cased':    # vocab.txt and what is said of it
+    if name == 'cased':    # vocab.txt and its settings
         (tmp_path / 'tokenizer.json').unlink()
         assert not assert_as_transformers(tokenizer, tmp_path)
 
 
-# Alone
+# Without transformers
 
 SPECIAL = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]']
 
 
-def test_what_is_learnt_is_the_same_in_every_process(tmp_path):
+def test_training_is_the_same_in_every_process(tmp_path):
     text = tmp_path / 'text.txt'
     text.write_text(TEXT + ' '.join(HARD), 'utf-8', 'replace')
     script = ('import sys\n'
@@ -192,11 +192,11 @@ def test_pieces_are_special_tokens_letters_and_then_the_most_frequent(small):
             and len(token) == 3]
     assert tokens[5:5 + len(letters) + len(more)] == (
         sorted(letters) + sorted(more))
-    # 'are' is there once in 'are', and 'an' in crane, cranes, an
+    # 'are' occurs once, in 'are', and 'an' in crane, cranes, an
     assert tokens.index('##an') < tokens.index('are')
     assert len(small) == 90 == len(small.token_to_idx)
     assert not {'A', 'Ä', 'ä', 'é', '<unk>'} & set(tokens)
-    # WikiText's <unk> is no word to learn letters from
+    # WikiText's <unk> is not a word, and adds no letters
     assert '<' not in tokens and '飛' in tokens
 
 
@@ -221,8 +221,7 @@ def test_packed_and_several_files_are_read(tmp_path, small):
     assert half and again.idx_to_token == small.idx_to_token
 
 
-def test_words_beyond_the_bound_are_forgotten_the_rarest_first(
-        tmp_path, monkeypatch):
+def test_beyond_the_limit_the_rarest_words_are_dropped(tmp_path, monkeypatch):
     text = tmp_path / 'text.txt'
     text.write_text(' '.join(f'w{k} often' for k in range(60)))
     monkeypatch.setattr(word_pieces, 'MAX_TYPES', 20)
@@ -311,8 +310,7 @@ def saved(tokenizer, folder, **changes):
     return folder
 
 
-def test_the_folder_says_what_becomes_of_capitals_and_accents(
-        small, tmp_path):
+def test_settings_of_case_and_accents_come_from_the_folder(small, tmp_path):
     text = 'É Crane'
     folder = saved(small, tmp_path / 'a')
     (folder / 'tokenizer.json').unlink()
@@ -410,8 +408,8 @@ def test_a_vocabulary_with_a_token_twice_is_read_as_transformers_does(
     ('vocab.txt', b'a\nb\n', r"has no token '\[PAD\]'"),
     ('vocab.txt', None, 'holds no tokenizer: expected'),
 ])
-def test_what_is_no_tokenizer_is_refused_in_a_sentence(
-        small, tmp_path, name, content, message):
+def test_a_damaged_tokenizer_is_refused_in_one_sentence(small, tmp_path, name,
+                                                        content, message):
     folder = saved(small, tmp_path / 'a')
     if name == 'vocab.txt':
         (folder / 'tokenizer.json').unlink()
@@ -456,7 +454,7 @@ def test_damage_anywhere_is_refused_or_does_no_harm(small, tmp_path):
     (lambda t: t.encode('a', 'b', max_len=2), ValueError, 'no room for the 3'),
 ])
 @pytest.mark.parametrize('kind_of_tokenizer', ['pieces', 'words'])
-def test_what_is_no_text_is_refused(small, kind_of_tokenizer, call, kind,
+def test_an_invalid_text_is_refused(small, kind_of_tokenizer, call, kind,
                                     message):
     tokenizer = small
     if kind_of_tokenizer == 'words':
@@ -470,7 +468,8 @@ def test_what_is_no_text_is_refused(small, kind_of_tokenizer, call, kind,
     (b'<unk> <unk>', 50, 'no word to learn pieces from'),
     (b'ab\n\xff', 50, 'line 2: byte 1'), (b'abc', 7, 'is too small'),
     (b'%PDF-1', 50, 'a PDF file')])
-def test_what_cannot_be_learnt_from_is_said(tmp_path, content, size, message):
+def test_a_text_without_enough_pieces_is_refused(tmp_path, content, size,
+                                                 message):
     (tmp_path / 'text.txt').write_bytes(content)
     with pytest.raises(ValueError, match=message):
         WordPiece.train(tmp_path / 'text.txt', size)
@@ -586,7 +585,7 @@ def test_a_word_of_megabytes_takes_seconds(tmp_path, word):
         assert ids[:begins[1]].tolist() == [tokenizer.unk_id]
 
 
-def test_numbers_far_beyond_the_tokens_are_refused(tmp_path):
+def test_ids_far_beyond_the_tokens_are_refused(tmp_path):
     WordPiece.of_counts({'a': 1, 'b': 1}, 10, min_frequency=1).save(tmp_path)
     path = tmp_path / 'tokenizer.json'
     found = json.loads(path.read_text('utf-8'))
@@ -598,7 +597,7 @@ def test_numbers_far_beyond_the_tokens_are_refused(tmp_path):
 
 
 def test_a_regular_expression_without_end_is_an_error(tmp_path):
-    """The library panics, which is no Exception."""
+    """The library panics; a panic is no Exception."""
     WordPiece.of_counts({'a': 1, 'b': 1}, 10, min_frequency=1).save(tmp_path)
     path = tmp_path / 'tokenizer.json'
     found = json.loads(path.read_text('utf-8'))
@@ -613,14 +612,14 @@ def test_a_regular_expression_without_end_is_an_error(tmp_path):
         tokenizer.encode('a' * 40 + 'b')
 
 
-def test_a_special_token_without_a_number_of_its_own_is_refused(tmp_path):
+def test_a_special_token_that_shares_its_id_is_refused(tmp_path):
     WordPiece.of_counts({'a': 1, 'b': 1}, 10, min_frequency=1).save(tmp_path)
     path = tmp_path / 'tokenizer.json'
     found = json.loads(path.read_text('utf-8'))
     found['model']['vocab']['b'] = found['model']['vocab']['[PAD]']
     del found['added_tokens'][0]
     path.write_text(json.dumps(found))
-    # In whatever order the library has its tokens, which is another each time
+    # The library's order of tokens is random
     for _ in range(10):
         with pytest.raises(word_pieces.TokenizerError,
                            match=r'tokenizer\.json is .* number of \[PAD\]'):

@@ -1,10 +1,10 @@
-"""What transformers makes of texts, in an environment of its own.
+"""Ids of texts in transformers, in a separate environment.
 
-tokens.py make DIR TEXTS: a folder for each of KINDS with a tokenizer's files,
-as that family's have them, learnt from TEXTS, a JSON list, and the ids of
-these alone and in pairs, tokens.json.
-tokens.py ask TEXTS FOLDER...: the same ids of other folders.
-This file is run, and imported for KINDS alone.
+tokens.py make DIR TEXTS makes a folder for each of KINDS, with tokenizer
+files in the format of its family. They are trained on TEXTS, a JSON list.
+tokens.json has the ids of the texts, alone and in pairs. tokens.py ask TEXTS
+FOLDER... writes the ids for other folders. This file is run as a program, and
+imported for KINDS.
 """
 import json
 import sys
@@ -17,7 +17,7 @@ SPECIAL = ['<s>', '<pad>', '</s>', '<unk>', '<mask>']
 
 
 def learnt(texts, size, special, end='', at_bytes=False):
-    """Vocabulary and pairs: ({token: idx}, [(left, right)])."""
+    """Train a BPE: ({token: id}, [(left, right)])."""
     import tokenizers as t
     found = t.Tokenizer(t.models.BPE(end_of_word_suffix=end))
     found.pre_tokenizer = (
@@ -32,7 +32,7 @@ def learnt(texts, size, special, end='', at_bytes=False):
 
 
 def unigram(texts, special):
-    """Pieces with their scores: [(token, score)]."""
+    """Train a unigram model: [(token, score)]."""
     import tokenizers as t
     found = t.Tokenizer(t.models.Unigram())
     found.pre_tokenizer = t.pre_tokenizers.Metaspace()
@@ -78,7 +78,7 @@ def make(place, texts):
             tokenizer_config_json=dict(tokenizer_class='HerbertTokenizer'))
     written('phobert', 'roberta', vocab_txt=''.join(
         f'{token[:-4] if token.endswith("</w>") else token + "@@"} {k}\n'
-        # Some of what pairs make has no number
+        # Some results of merges have no id
         for k, token in enumerate(vocab) if token not in SPECIAL and k % 9),
         bpe_codes=''.join(f'{a} {b} {k}\n' for k, (a, b) in
                           enumerate(pairs)),
@@ -119,9 +119,9 @@ def make(place, texts):
 
 
 def ask(folder, texts):
-    """Write what transformers makes of the texts."""
+    """Write the ids of the texts in transformers."""
     import transformers
-    # Of it nothing is used, and nothing can be loaded without it
+    # FlauBERT's tokenizer imports it, and does not use it here
     sys.modules.setdefault('sacremoses', types.ModuleType('sacremoses'))
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     pairs = list(zip(texts, texts[7:] + texts[:7]))

@@ -650,7 +650,7 @@ def test_a_description_that_is_nested_too_deeply_is_named(copy):
         d2l.load_run(copy)
 
 
-def test_weights_that_are_no_numbers_are_named_once(copy, capsys):
+def test_weights_that_are_not_finite_are_named_once(copy, capsys):
     arrays = npx.load(str(copy / 'model.params'))
     name = 'encoder.token_embedding.weight'
     arrays[name][0] = onp.nan
