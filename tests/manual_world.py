@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[1]
 #: Lines that are about the environment, and those that measure for hours;
 #: other tests read them.
 NOT_RUN = re.compile(
-    r'pip |pytest|python3 -m venv|(PYTHONPATH=\. )?python tests/')
+    r'pip |pytest|python3 -m venv|\. \.venv|(PYTHONPATH=\. )?python tests/')
 
 #: Flags of long runs, and the values with which they are tried
 SHORT = {
@@ -50,10 +50,11 @@ def blocks(text, language):
 
 
 def commands(text):
-    """The command lines of all bash blocks in Markdown."""
-    return [line.split('   #')[0].strip() for block in blocks(text, 'bash')
+    """The commands of all bash blocks in Markdown, one by one."""
+    return [command.strip() for block in blocks(text, 'bash')
             for line in block.replace('\\\n', ' ').splitlines()
-            if line.strip() and not line.startswith('#')]
+            if line.strip() and not line.startswith('#')
+            for command in line.split('   #')[0].split(' && ')]
 
 
 def make(folder):
