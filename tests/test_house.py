@@ -115,12 +115,12 @@ import d2lbert.text
 from d2lbert import hub, BERTModel
 def later():
     from d2lbert.machine import files
-    from d2lbert.training.saved_runs import load_run
+    from d2lbert.training.load import load_run
     importlib.import_module('d2lbert.command.doctor')
     print('see d2lbert.progress', 'd2lbert')
     subprocess.run([sys.executable, '-m', 'd2lbert.devices'])
 ''') == {'__init__', 'text', 'hub', 'machine.files',
-         'training.saved_runs', 'command.doctor'}
+         'training.load', 'command.doctor'}
 
 
 def test_no_class_is_long():

@@ -14,8 +14,7 @@ from d2lbert.machine import openmp
 from d2lbert.machine.arguments import UsageError, usage
 from d2lbert.machine.files import free_run_name
 from d2lbert.training.interrupts import Interrupted
-from d2lbert.training.schedule import check_clock
-from d2lbert.training.settings import complete
+from d2lbert.training.settings import check_clock, complete
 
 #: What Python runs as a worker, before the arguments of its command.
 WORKER = ('-m', 'd2lbert.command.worker')

@@ -18,8 +18,8 @@ CARRYING_OUT = (
     Setting('devices', str, 'auto', 'auto (all usable GPUs, else the CPU), '
             'cpu, cpu:2 (two parts on the CPU), gpu or gpu:0,1', 'NAME'),
     Setting('out', str, None, 'run folder (runs/<date-time>)', 'DIR'),
-    Setting('force', bool, False, 'replace the run folder, if it exists, '
-            'when this run is finished; files that no run wrote stay'),
+    Setting('force', bool, False, 'move the run folder, if it exists, to '
+            'DIR.old'),
     Setting('resume', str, None, 'go on with this run folder, or with one '
             'of its checkpoints', 'RUN'),
 )

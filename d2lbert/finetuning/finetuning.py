@@ -4,11 +4,11 @@ from pathlib import Path
 
 from d2lbert.finetuning import seed_runs as several
 from d2lbert.finetuning.objective import FineTuning
-from d2lbert.finetuning.settings import ANEW, SEEDS, complete
+from d2lbert.finetuning.settings import CHANGEABLE_ON_RESUME, SEEDS, complete
 from d2lbert.machine.terminal import steady_output
 from d2lbert.training.interrupts import StopRequest
 from d2lbert.training.loop import Run
-from d2lbert.training.pretraining import Kind, resumed
+from d2lbert.training.pretraining import RunType, resumed
 from d2lbert.training.run_folder import RunFolder
 
 
@@ -48,7 +48,8 @@ def one(out, force, resume, devices, keywords):
             run = Run(_objective, settings, devices, stop)
             return run.carry_out(RunFolder.take, out, force,
                                  [settings['data'], settings['model']])
-        run = resumed(Path(resume), keywords, devices, stop, KIND)
+        run = resumed(Path(resume), keywords, devices, stop,
+                      FINETUNING)
         run.make_objective = functools.partial(_objective, begun=run.out)
         return run.carry_out()
 
@@ -57,4 +58,4 @@ def _objective(settings, vocab, begun=None):
     return FineTuning(settings, begun)
 
 
-KIND = Kind('finetune', _objective, complete, ANEW)
+FINETUNING = RunType('finetune', _objective, complete, CHANGEABLE_ON_RESUME)

@@ -16,12 +16,13 @@ from d2lbert.machine.backend import mx
 from d2lbert.machine.files import read_json
 from d2lbert.machine.hardware import require_memory
 from d2lbert.nn.shards import shards
+from d2lbert.objectives.objective import Objective
 from d2lbert.pretrained.families.family import family_of
-from d2lbert.training.best_weights import best_step
 from d2lbert.training.saved_runs import RunError
+from d2lbert.training.state import best_step
 
 
-class FineTuning:
+class FineTuning(Objective):
     """A labelled task, learnt with all weights of a pretrained model.
 
     settings: those of `finetuning.settings`. begun: the folder of a run to
@@ -70,9 +71,9 @@ class FineTuning:
             if inputs.labels is None:
                 raise ValueError(f'{data.path} has no answers, so that there '
                                  'is nothing to learn or to compare with')
+        self.vocab = saved_runs.SavedTokenizer(self.tokenizer)
         self.Figures = figures_of(self.about)
         self.fingerprint = f'{digest(self.train)}-{digest(self.dev)}'
-        self.recorded = dict(fingerprint=self.fingerprint)
         self.eval_every = math.ceil(len(self.train.tokens) / s['batch_size'])
         self.num_steps = s['num_epochs'] * self.eval_every
 
@@ -103,11 +104,6 @@ class FineTuning:
 
     def _epoch(self, step):
         return math.ceil(step / self.eval_every)
-
-    @property
-    def vocab(self):
-        """What the run folder begins with, in place of a `Vocab`."""
-        return saved_runs.SavedTokenizer(self.tokenizer)
 
     def net(self, devices):
         """The net with its pretrained weights, and new ones in its head."""
@@ -147,8 +143,7 @@ class FineTuning:
         """The first metric of the task decides."""
         return figures[1]
 
-    @staticmethod
-    def line(figures):
+    def line(self, figures):
         """Figures in words."""
         return 'dev ' + ', '.join(f'{name} {value:.4f}' for name, value
                                   in figures._asdict().items())

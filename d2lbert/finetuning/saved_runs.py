@@ -26,11 +26,12 @@ from d2lbert.pretrained.tokenizers.tokenizer import (
     is_in,
 )
 from d2lbert.text import Vocab
-from d2lbert.training import load, saved_runs
+from d2lbert.training import load
+from d2lbert.training.load import check_described
 from d2lbert.training.saved_runs import (
     RunError,
-    check_described,
     is_finetuned,
+    is_run,
     load_parameters,
     read_config,
 )
@@ -78,7 +79,7 @@ def load_finetuned(folder, ctx=None, trainable=True, precision='fp32'):
     folder = Path(folder)
     if not folder.is_dir():
         raise RunError(f'there is no run folder {folder}')
-    if not load.is_run(folder) and stored_here(folder):
+    if not is_run(folder) and stored_here(folder):
         net, tokenizer = load_finetuned_folder(folder, ctx, trainable)
         return set_precision(net, precision), tokenizer
     net, tokenizer = made_of(
@@ -126,8 +127,9 @@ def load_run(folder, ctx=None):
 
     Of a run of `finetune` the net and its tokenizer, see `load_finetuned`.
     """
-    load = load_finetuned if is_finetuned(folder) else saved_runs.load_run
-    return load(folder, ctx)
+    if is_finetuned(folder):
+        return load_finetuned(folder, ctx)
+    return load.load_run(folder, ctx)
 
 
 def export_run(run, folder):

@@ -10,7 +10,7 @@ import statistics
 from pathlib import Path
 from shlex import quote
 
-from d2lbert.finetuning.settings import ANEW
+from d2lbert.finetuning.settings import CHANGEABLE_ON_RESUME
 from d2lbert.machine.files import (
     RUNS,
     missing,
@@ -21,7 +21,7 @@ from d2lbert.machine.files import (
 )
 from d2lbert.training import checkpoints
 from d2lbert.training.interrupts import Stopped
-from d2lbert.training.run_files import remove_run
+from d2lbert.training.run_folder import move_aside
 from d2lbert.training.saved_runs import RunError, is_finetuned, read_config
 
 FILE = 'seeds.json'
@@ -48,7 +48,7 @@ def begin(one, settings, count, out, force, devices):
         if out.exists() and not (force and is_folder(out)):
             raise RunError(f'{out} exists already{_state(out)}: choose '
                            'another --out' + (
-                               ', or give --force to replace its runs'
+                               ', or give --force to move its runs aside'
                                if is_folder(out) else ''))
         _make(out)
     state = dict(settings=settings, seeds=[
@@ -83,12 +83,12 @@ def resume(one, out, keywords, devices):
     """Go on with the runs in `out`; those that are finished stay."""
     state = _read(out)
     fixed = sorted(name for name, value in keywords.items()
-                   if name not in ANEW
+                   if name not in CHANGEABLE_ON_RESUME
                    and value != state['settings'].get(name))
     if fixed:
         raise ValueError(f'resumed runs keep their settings: '
                          f'{", ".join(fixed)} cannot be changed, only '
-                         f'{", ".join(ANEW)} and devices')
+                         f'{", ".join(CHANGEABLE_ON_RESUME)} and devices')
     state['settings'].update(keywords)
     return _carry_out(one, out, state, None, devices)
 
@@ -105,7 +105,7 @@ def _carry_out(one, out, state, force, devices):
         try:
             if found == BEGUN:
                 one(None, False, folder, devices,
-                    {name: settings[name] for name in ANEW})
+                    {name: settings[name] for name in CHANGEABLE_ON_RESUME})
             else:
                 # One without a checkpoint has to begin again
                 one(folder, force is not False and folder.exists(), None,
@@ -119,7 +119,7 @@ def _carry_out(one, out, state, force, devices):
     summary = {name: dict(mean=mean, spread=spread) for name, (mean, spread)
                in mean_and_spread(figures).items()}
     _write(out, dict(state, figures=figures, summary=summary))
-    _remove_more(out, len(state['seeds']))
+    _move_more(out, len(state['seeds']))
     for name, found in summary.items():
         print(f'{name} {found["mean"]:.4f} ± {found["spread"]:.4f} ('
               + ', '.join(f'{one[name]:.4f}' for one in figures) + ')')
@@ -133,7 +133,7 @@ def _found(folder, settings):
     training = read_json(folder / 'config.json').get('training', {})
     # A run that is to be replaced has other settings
     if any(training.get(name) != value for name, value in settings.items()
-           if name not in ANEW):
+           if name not in CHANGEABLE_ON_RESUME):
         return None
     if ((folder / 'model.params').is_file()
             and training['num_epochs'] >= settings['num_epochs']):
@@ -141,12 +141,12 @@ def _found(folder, settings):
     return BEGUN if checkpoints.all_of(folder) else None
 
 
-def _remove_more(out, count):
-    """Remove runs of more seeds, which those of now replace."""
+def _move_more(out, count):
+    """Move the runs of further seeds aside, since there are fewer now."""
     for folder in out.glob('seed-*'):
         number = folder.name[5:]
         if number.isdigit() and int(number) > count and is_finetuned(folder):
-            remove_run(folder)
+            move_aside(folder)
 
 
 def mean_and_spread(figures):

@@ -22,7 +22,7 @@ GROUPS = {
                 choices=tuple(TASKS)),
         Setting('data', PATHS, None, 'folder with the files train and dev of '
                 'the task, as GLUE lays them out (snli can be fetched)',
-                'DIR', anew=True),
+                'DIR', changeable=True),
         Setting('columns', str, None, 'which columns of a table are what, by '
                 'name or by number from 0: text=1,label=0 or '
                 'premise,hypothesis,label', 'COLUMNS'),
@@ -41,7 +41,7 @@ GROUPS = {
     ),
     'the training': (
         Setting('num_epochs', int, 3, 'how often each example is trained on',
-                least=1, anew=True),
+                least=1, changeable=True),
         _as_there('batch_size', 32, help='examples in a step'),
         _as_there('accumulate', 1),
         _as_there('lr', 5e-5),
@@ -68,8 +68,9 @@ DEFAULTS = {name: setting.default for name, setting in SETTINGS.items()}
 SEEDS = Setting('seeds', int, 1, 'so many runs that differ in their seed '
                 'alone, in folders of one, with mean and spread', least=1)
 
-#: What a resumed run may be given anew.
-ANEW = [name for name, setting in SETTINGS.items() if setting.anew]
+#: Settings that may change on resume.
+CHANGEABLE_ON_RESUME = [name for name, setting in SETTINGS.items()
+                        if setting.changeable]
 
 _NEEDED = {'task': 'a task, as sst2 (--task sst2)',
            'model': 'the folder of what is fine-tuned (--model FOLDER)'}

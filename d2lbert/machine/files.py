@@ -1,6 +1,5 @@
 """Files that appear whole or not at all, and locks between processes."""
 import contextlib
-import ctypes
 import errno
 import itertools
 import json
@@ -115,22 +114,6 @@ def new_folder(path):
         if not done:
             shutil.rmtree(part, ignore_errors=True)
             remove_empty(above)
-
-
-def exchange(path, other):
-    """Let two files or folders have each other's names, at once.
-
-    Raises OSError, and changes nothing, where the system cannot.
-    """
-    try:
-        rename = ctypes.CDLL(None, use_errno=True).renameat2
-    except (AttributeError, OSError, TypeError):
-        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS)) from None
-    here, both = -100, 2        # AT_FDCWD, RENAME_EXCHANGE
-    if rename(here, os.fsencode(path), here, os.fsencode(other), both):
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number), str(path), None,
-                      str(other))
 
 
 def write_text(path, text):

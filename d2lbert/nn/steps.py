@@ -1,4 +1,4 @@
-"""Take training steps: their losses, their clock, their printed lines."""
+"""The training loop: steps, their losses, the clock, printed lines."""
 import math
 
 from d2lbert import kernels
@@ -77,7 +77,7 @@ class History:
         return f'<History of {self.num_steps} steps: {means}>'
 
     def _ipython_display_(self):
-        """Print no line below a notebook cell that ends with the call."""
+        """Display no value below a notebook cell, as in the book."""
 
 
 def run_steps(steps, is_over, log_interval, history, animator,
@@ -89,7 +89,7 @@ def run_steps(steps, is_over, log_interval, history, animator,
     called once, after the first step; it returns a line that describes the
     training. The last step is always logged. Draws with `animator`.
     """
-    # Before the clock starts: compiling takes longer than many steps
+    # Compile before the clock starts: it takes longer than many steps
     kernels.load()
     draw.DRAW.get()
     timer = Timer()
@@ -105,7 +105,7 @@ def run_steps(steps, is_over, log_interval, history, animator,
                 history.log(step)       # waits for the devices
             history.seconds += timer.stop()
             if is_over() and history.step[-1:] != [step]:
-                history.log(step)       # the time of the run is up just now
+                history.log(step)       # the step used up the time of the run
             if history.step[-1:] == [step]:
                 animator.add(step, history.means)
             if after is not None:

@@ -9,28 +9,30 @@ import numpy as onp
 from d2lbert.corpus.whole import WHOLE
 from d2lbert.nn import packed
 from d2lbert.objectives.generative import Generative
+from d2lbert.objectives.text_objective import freeze_pair_layers
 
 
 class CLMFigures(NamedTuple):
-    """Figures of a model on a text; see `evaluation.Figures`."""
+    """Figures of a model on a text; see `figures.Figures`."""
 
     clm_loss: float         # nats for a token
     perplexity: float       # exp(clm_loss)
-    accuracy: float         # share of tokens that come first
-    unknown_share: float    # of the tokens, those <unk>
-    known_accuracy: float   # accuracy over all but those
+    accuracy: float         # share of tokens ranked first
+    unknown_share: float    # of <unk> among the tokens
+    known_accuracy: float   # accuracy without <unk>
 
 
 class CLM(Generative):
     """Each token predicted from those before it: Radford et al. 2018.
 
     Rows are full sentences as in `MLM`, without masks. The model is a
-    `BERTModel` with causal=True: the same encoder, in which a token attends
-    to none after it, and the same head. The vector of a token scores the
-    next one; `<sep>` is predicted like any other token.
+    `BERTModel` with causal=True: the same head and the same encoder, in
+    which no token attends to a later one. The vector of a token predicts the
+    next token; `<sep>` is predicted like any other.
     """
 
-    losses, drawn = ('clm',), ('clm_loss',)
+    losses = 'clm',
+    drawn = 'clm_loss',
     Figures = CLMFigures
 
     @property
@@ -38,8 +40,14 @@ class CLM(Generative):
         """The arguments of the net, a dictionary."""
         return dict(super().model, causal=True)
 
+    @classmethod
+    def trained(cls, bert):
+        """The model, with the layers that no loss reaches frozen."""
+        freeze_pair_layers(bert)
+        return bert
+
     def batches(self, epoch, start):
-        """One epoch of training: (position, `Whole` of NumPy arrays)."""
+        """Yield (position, `Whole` of NumPy arrays) of an epoch."""
         s = self.settings
         return self.text.train.batches(
             s['batch_size'], s['max_len'], seed=s['seed'], epoch=epoch,
@@ -47,7 +55,7 @@ class CLM(Generative):
 
     @classmethod
     def held_out_batches(cls, text, batch_size, max_len):
-        """Always the same batches of a held-out `StoredText`."""
+        """The batches of a held-out `StoredText`, always the same."""
         return (batch for _, batch in text.batches(
             batch_size, max_len, seed=0, dynamic=False, spans=WHOLE))
 
@@ -69,7 +77,7 @@ class CLM(Generative):
 
     @staticmethod
     def line(figures):
-        """Held-out figures in words."""
+        """Figures as a line of the log."""
         return (f'held-out CLM loss {figures.clm_loss:.3f}, perplexity '
                 f'{figures.perplexity:.1f}, accuracy {figures.accuracy:.3f} '
                 f'(of known words {figures.known_accuracy:.3f}, '

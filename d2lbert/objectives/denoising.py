@@ -1,6 +1,6 @@
-"""Noisy texts teacher_forced_states, word by word: the objective of BART.
+"""Noisy texts restored, token by token: the objective of BART.
 
-B rows, S and T tokens of what is read and of what was there (`corpus.noise`).
+B rows, S tokens of the noisy text, T tokens of the original (`corpus.noise`).
 """
 from typing import NamedTuple
 
@@ -12,29 +12,30 @@ from d2lbert.objectives.generative import Generative
 from d2lbert.pretrained.families.bart import STRUCTURE, teacher_forced_states
 from d2lbert.pretrained.families.sizes import PUBLISHED
 
-#: Share of the tokens that noise takes, as published.
+#: Share of the tokens that noise changes, as published.
 NOISE_SHARE = 0.3
 
 
 class DenoiseFigures(NamedTuple):
-    """What a model makes of a text; see `evaluation.Figures`."""
+    """What a model makes of a text; see `figures.Figures`."""
 
-    denoise_loss: float     # nats for a token that was there
+    denoise_loss: float     # nats for a token of the original
     perplexity: float       # exp(denoise_loss)
-    accuracy: float         # share of tokens that come first
-    unknown_share: float    # of the tokens, those <unk>
-    known_accuracy: float   # accuracy over all but those
+    accuracy: float         # share of tokens ranked first
+    unknown_share: float    # of <unk> among the tokens
+    known_accuracy: float   # accuracy without <unk>
 
 
 class Denoise(Generative):
-    """A text that was made noisy, restored: Lewis et al. 2020.
+    """The original of a noisy text: Lewis et al. 2020.
 
-    Rows are those of `MLM`; the noise is drawn anew each epoch, unless
-    dynamic=False. The model is a `BARTModel`, whose decoder is given the
-    words that were there before each one that it says.
+    Rows are full sentences as in `MLM`. The noise is drawn again each epoch,
+    unless dynamic=False. The model is a `BARTModel`. Its decoder is trained
+    with teacher forcing: it reads the original up to each predicted token.
     """
 
-    losses, drawn = ('denoise',), ('denoise_loss',)
+    losses = 'denoise',
+    drawn = 'denoise_loss',
     Figures = DenoiseFigures
 
     @property
@@ -48,13 +49,8 @@ class Denoise(Generative):
             sizes, vocab_size=len(self.vocab), start_id=self.vocab[sep],
             max_len=max(PUBLISHED['max_len'], s['max_len']), **STRUCTURE)
 
-    @staticmethod
-    def trained(bart):
-        """The model, all of which is trained."""
-        return bart
-
     def batches(self, epoch, start):
-        """One epoch of training: (position, `NoisyRows` of NumPy arrays)."""
+        """Yield (position, `NoisyRows` of NumPy arrays) of an epoch."""
         s = self.settings
         return self.text.train.batches(
             s['batch_size'], s['max_len'], seed=s['seed'], epoch=epoch,
@@ -64,10 +60,10 @@ class Denoise(Generative):
 
     @classmethod
     def held_out_batches(cls, text, batch_size, max_len):
-        """Always the same batches of a held-out `StoredText`.
+        """The batches of a held-out `StoredText`, always the same.
 
-        Their noise is the default one, whatever a run has, so that figures
-        of all of them can be compared.
+        They have the default noise, whatever noise a run trains on, so that
+        figures of runs can be compared.
         """
         return (batch for _, batch in text.batches(
             batch_size, max_len, seed=0, dynamic=False,
@@ -75,14 +71,14 @@ class Denoise(Generative):
 
     @classmethod
     def counts(cls, batch):
-        """Tokens that were there."""
+        """Tokens of the original."""
         return batch.target_lens_y.sum(),
 
     @staticmethod
     def states(net, shard, device):
         """Vectors (M, H) of the decoder, and the tokens that they predict.
 
-        The decoder is given the real targets of a shard; labels (M,) int32.
+        Teacher forcing: the decoder reads the targets. labels (M,) int32.
         """
         def put(A):
             return on_device(A, device, 'int32')
@@ -98,7 +94,7 @@ class Denoise(Generative):
 
     @staticmethod
     def line(figures):
-        """Held-out figures in words."""
+        """Figures as a line of the log."""
         return (f'held-out denoising loss {figures.denoise_loss:.3f}, '
                 f'accuracy {figures.accuracy:.3f} (of known words '
                 f'{figures.known_accuracy:.3f}, {figures.unknown_share:.0%} '

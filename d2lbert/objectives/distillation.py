@@ -1,58 +1,72 @@
-"""Learning from a teacher, as DistilBERT did: losses, and how a net begins.
+"""Distillation as in DistilBERT: losses, and the initial weights of a net.
 
-R rows without padding (see `packing`), S hidden words, H hiddens, V
+R rows without padding (see `nn.packed`), S masked words, H hiddens, V
 vocabulary.
 """
-
 from d2lbert.kernels import ops
 from d2lbert.machine import workers
 from d2lbert.machine.backend import autograd, np
 from d2lbert.machine.terminal import warn
 from d2lbert.nn.masked_tokens import MaskedTokens
 from d2lbert.nn.shards import shards
-from d2lbert.pretrained.families.config import DEFAULTS
+from d2lbert.objectives.objective import Objective
+from d2lbert.pretrained.families.config import OTHERWISE
 
 
-class Taught:
-    """An objective with a teacher: Sanh et al. 2019, section 3.
+class Distillation(Objective):
+    """Another objective, with a teacher: Sanh et al. 2019, section 3.
 
-    To the losses of `objective` come `soft`, what the guesses of the teacher
-    for the hidden words say, and `cosine`, the angle between its last hidden
-    states and those of the model, over all tokens; each counts by its weight
-    in the settings, and one without weight is not computed. All else is that
-    of `objective`. teacher: a `training.teaching.Teacher`. begins: whether
-    the net begins with what it can take over.
+    Two losses are added to the losses of `objective`, a `TextObjective` on
+    masked words. `soft` compares the scores of teacher and model for masked
+    words. `cosine` compares their last hidden states for all tokens. Each
+    has a weight in the settings, and is not computed if that is 0.
+
+    teacher: a `training.teacher.Teacher`. is_new: False if the run is
+    resumed, so that the net takes no weights of its teacher.
     """
 
-    def __init__(self, objective, teacher, begins=True):
-        self._objective, self._begins = objective, begins
-        self.teacher = teacher
-        s = objective.settings
-        self._taught = tuple(name for name in ('soft', 'cosine')
-                             if s[f'{name}_weight'])
-        self.losses = *objective.losses, *self._taught
+    def __init__(self, objective, teacher, is_new=True):
+        self.inner, self.teacher = objective, teacher
+        self._is_new = is_new
+        self.settings = s = objective.settings
+        self.text, self.vocab = objective.text, objective.vocab
+        self.fingerprint = objective.fingerprint
+        self.unit, self.command = objective.unit, objective.command
+        self.Figures, self.drawn = objective.Figures, objective.drawn
+        self.num_steps, self.eval_every = (objective.num_steps,
+                                           objective.eval_every)
+        self.changed = objective.changed
+        self.added_losses = tuple(name for name in ('soft', 'cosine')
+                                  if s[f'{name}_weight'])
+        self.losses = *objective.losses, *self.added_losses
         self.weights = (s['mlm_weight'], *objective.weights[1:],
-                        *(s[f'{name}_weight'] for name in self._taught))
+                        *(s[f'{name}_weight'] for name in self.added_losses))
 
-    def __getattr__(self, name):
-        return getattr(self._objective, name)
+    @property
+    def recorded(self):
+        """Entries of a checkpoint that must be equal when it is resumed."""
+        return dict(self.inner.recorded, teacher=self.teacher.sha256)
 
     def net(self, devices):
-        """The net, with new weights or the teacher's, on every device."""
-        net = self._objective.net(devices)
+        """The net, with random weights or the teacher's, on every device."""
+        net = self.inner.net(devices)
         self.teacher.net.collect_params().reset_ctx(devices)
-        if self._begins:
-            said = begin(self._objective.model_of(net), self.teacher)
+        if self._is_new:
+            report = take_over(self.inner.model_of(net), self.teacher)
             if workers.rank() == 0:
-                warn(said)
+                warn(report)
         return net
 
+    def batches(self, epoch, start):
+        """Yield (position, batch) of an epoch, as the other objective."""
+        return self.inner.batches(epoch, start)
+
     def counts(self, batch):
-        """What each loss is a mean over; the last of them, tokens."""
-        found = dict(soft=batch.mlm_weights_X.sum(),
-                     cosine=batch.valid_lens_x.sum())
-        return (*self._objective.counts(batch),
-                *(found[name] for name in self._taught))
+        """The number of items of each loss; of `cosine` these are tokens."""
+        counts = dict(soft=batch.mlm_weights_X.sum(),
+                      cosine=batch.valid_lens_x.sum())
+        return (*self.inner.counts(batch),
+                *(counts[name] for name in self.added_losses))
 
     def shard_losses(self, net, batch, devices):
         """[(loss, count), ...] of each device, as in `losses`."""
@@ -60,67 +74,74 @@ class Taught:
                 for shard, device in shards(batch, devices)]
 
     def _losses(self, net, shard, device):
-        teacher, student = self.teacher.net, self._objective.model_of(net)
+        teacher, student = self.teacher.net, self.inner.model_of(net)
         with autograd.pause():      # no gradient, and no dropout
             theirs = MaskedTokens.of(teacher, shard, device)
-            if 'soft' in self._taught:
+            if 'soft' in self.added_losses:
                 scores = teacher.mlm.mlp(theirs.masked_X)
         ours = MaskedTokens.of(student, shard, device)
-        losses = self._objective.losses_of(net, ours)
-        if 'soft' in self._taught:
-            # Of hidden words alone: all places would be seven times as many
+        losses = self.inner.losses_of(net, ours)
+        if 'soft' in self.added_losses:
+            # Of masked words only: all tokens are seven times as many
             losses.append((soft_loss(
                 student.mlm.mlp(ours.at(ours.rows)), scores, ours.weights,
                 self.settings['temperature']), ours.count))
-        if 'cosine' in self._taught:
+        if 'cosine' in self.added_losses:
             losses.append((cosine_loss(ours.X, theirs.X), len(ours.X)))
         return losses
 
-    @property
-    def recorded(self):
-        """What must be the same in a resumed run, by what it is of."""
-        return dict(self._objective.recorded, teacher=self.teacher.sha256)
+    def evaluate(self, net, devices):
+        """`Figures` of the held-out text, without the teacher."""
+        return self.inner.evaluate(net, devices)
+
+    def line(self, figures):
+        """Figures as a line of the log."""
+        return self.inner.line(figures)
 
     def described(self, history):
-        """What config.json says besides: who the teacher is."""
-        return dict(self._objective.described(history), teacher=dict(
+        """Further entries of config.json: folder and weights of the teacher.
+        """
+        return dict(self.inner.described(history), teacher=dict(
             folder=str(self.teacher.path), sha256=self.teacher.sha256))
 
+    def summary(self, history, devices):
+        """The book's two lines, and the losses of the last steps."""
+        return self.inner.summary(history, devices)
 
-def soft_loss(scores, taught, weights, temperature):
+
+def soft_loss(scores, teacher_scores, weights, temperature):
     """T^2 KL(teacher || model), a weighted mean over rows: a scalar.
 
-    scores of the model and `taught`, those of the teacher, (S, V), are both
-    divided by the temperature T before softmax; T^2 makes up for what that
-    takes from the gradients (Hinton et al. 2015, section 2). weights (S,).
+    scores and teacher_scores (S, V) are both divided by the temperature T
+    before softmax. This divides the gradients by T^2, hence the factor
+    (Hinton et al. 2015, section 2). weights (S,).
     """
-    rows = ops.divergence(scores, taught, temperature)
+    rows = ops.divergence(scores, teacher_scores, temperature)
     return temperature ** 2 * (rows * weights).sum() / (
         weights.sum() + 1e-8)
 
 
-def cosine_loss(X, taught_X):
-    """1 - the cosine between rows of two (R, H), the mean: a scalar.
+def cosine_loss(X, teacher_X):
+    """The mean of 1 - cosine between the rows of two (R, H): a scalar.
 
-    As PyTorch's CosineEmbeddingLoss has it, with 1e-12 below the root.
+    As PyTorch's CosineEmbeddingLoss, with 1e-12 under the root.
     """
     squares = ((X * X).sum(axis=1) + 1e-12) * (
-        (taught_X * taught_X).sum(axis=1) + 1e-12)
-    return (1 - (X * taught_X).sum(axis=1) / np.sqrt(squares)).mean()
+        (teacher_X * teacher_X).sum(axis=1) + 1e-12)
+    return (1 - (X * teacher_X).sum(axis=1) / np.sqrt(squares)).mean()
 
 
-#: In what a model may differ from a teacher whose weights it begins with.
-_OWN = {'num_layers', 'dropout', 'attention_dropout', 'precision', 'max_len',
-        'num_segments', 'family', 'heads'}
+#: Arguments that may differ between a teacher and a model with its weights.
+_MAY_DIFFER = {'num_layers', 'dropout', 'attention_dropout', 'precision',
+               'max_len', 'num_segments', 'family', 'heads'}
 
 
-def begin(net, teacher):
-    """Let a net begin with weights of its teacher; what was done, in words.
+def take_over(net, teacher):
+    """Give a net the weights of its teacher; returns a sentence about it.
 
-    Embeddings, the heads that both have, and of n layers where the teacher
-    has N its layers k N // n for k = 0, 1, ...: every second one where it has
-    twice as many. Only where the two differ in nothing else than depth,
-    length and heads; any other net stays as it was drawn.
+    The net takes the embeddings, the common heads, and n of the N layers of
+    the teacher: k N // n for k = 0, 1, ... If the nets differ in anything
+    besides depth, length and heads, the net keeps its random weights.
     """
     n, N = (config['num_layers'] for config in (net.config,
                                                 teacher.net.config))
@@ -128,8 +149,8 @@ def begin(net, teacher):
     if n > N:
         differing.append('num_layers')
     if differing:
-        return ('the model begins anew, as it is not like its teacher '
-                f'{teacher.path} in {", ".join(differing)}')
+        return ('the student starts from random weights, because it differs '
+                f'from its teacher {teacher.path} in {", ".join(differing)}')
     layers = [k * N // n for k in range(n)]
     blks = teacher.net.encoder.blks.up_to(-1)
     for blk, k in zip(net.encoder.blks.up_to(-1), layers):
@@ -140,22 +161,21 @@ def begin(net, teacher):
                                      *lacks))
     if net.config['positional'] == 'learnable':
         _copy_positions(net.encoder, teacher.net.encoder)
-    return ('the model begins with the embeddings, heads and layers '
+    return ('the student starts with the embeddings, heads and layers '
             f'{", ".join(map(str, layers))} (of 0 to {N - 1}) of its teacher '
             f'{teacher.path}')
 
 
 def differences(config, other):
-    """The arguments in which two `BERTModel`s differ, but for those in _OWN.
-    """
-    def said(config):
-        found = {**DEFAULTS, **config}
-        # As many groups as layers share nothing
+    """Arguments in which two `BERTModel`s differ, without _MAY_DIFFER."""
+    def complete(config):
+        found = {**OTHERWISE, **config}
+        # A group for each layer shares nothing
         if found['num_groups'] == found['num_layers']:
             found['num_groups'] = None
         return found
-    config, other = said(config), said(other)
-    return sorted(name for name in {*config, *other} - _OWN
+    config, other = complete(config), complete(other)
+    return sorted(name for name in {*config, *other} - _MAY_DIFFER
                   if config.get(name) != other.get(name))
 
 
@@ -168,9 +188,9 @@ def _copy(block, other, skipped=()):
 
 
 def _copy_positions(encoder, other):
-    """Give an encoder the first positions of another.
+    """Give an encoder the first position embeddings of another.
 
-    One without segments gets with them what the other adds for the first.
+    If only the other has segments, its first segment embedding is added.
     """
     theirs = _value(other.pos_embedding)
     if (encoder.segment_embedding is None

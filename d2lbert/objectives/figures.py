@@ -12,25 +12,25 @@ from d2lbert.text import UNK_ID
 
 
 class Figures(NamedTuple):
-    """What a model makes of a text, over all its predictions and pairs.
+    """Figures of a model on a text, over all its predictions and pairs.
 
-    Words that the vocabulary lacks are <unk>, which is easily guessed: a
-    text full of them has a high mlm_accuracy, and known_accuracy leaves
-    them out. So it does where WikiText-2 itself writes <unk> for a rare word.
+    Words outside the vocabulary are <unk>, which is easy to predict: a text
+    full of them has a high mlm_accuracy. known_accuracy leaves them out, and
+    also the <unk> that WikiText-2 itself writes for a rare word.
     """
 
     mlm_loss: float         # nats for a prediction
     perplexity: float       # exp(mlm_loss)
-    mlm_accuracy: float     # share of hidden words that come first
+    mlm_accuracy: float     # share of masked words ranked first
     nsp_loss: float         # nats for a pair; 0.693 is chance
-    nsp_accuracy: float     # share of pairs told rightly; 0.5 is chance
+    nsp_accuracy: float     # share of pairs with the right label
     # Checkpoints of earlier versions lack these
-    unknown_share: float = math.nan   # of the hidden words, those <unk>
-    known_accuracy: float = math.nan  # mlm_accuracy over all but those
+    unknown_share: float = math.nan   # of <unk> among the masked words
+    known_accuracy: float = math.nan  # mlm_accuracy without <unk>
 
 
 def evaluate(net, batches, devices):
-    """The `Figures` of `net` on batches like those of `load_data_wiki`."""
+    """The `Figures` of `net` on batches as of `load_data_wiki`."""
     sums = Accumulator(8)
     for batch in batches:
         waiting = [_sums(net, shard, device) for shard, device in shards(
@@ -49,23 +49,23 @@ def evaluate(net, batches, devices):
 
 
 def mlm_figures(loss, hits, num_preds, known_hits, num_known):
-    """What is told of hidden words, of `mlm_sums` over all of them.
+    """Figures of masked words, of the total of `mlm_sums`.
 
-    Loss, perplexity, accuracy, share of those unknown, accuracy without.
+    Returns loss, perplexity, accuracy, share of <unk>, accuracy without.
     """
     loss, accuracy = loss_and_accuracy(loss, hits, num_preds)
     if math.isnan(loss):
         known_hits = math.nan
-    # Where training has failed, e to the loss can be beyond all numbers
+    # After training has failed, exp(loss) can overflow
     perplexity = math.exp(loss) if not loss > 700 else math.inf
     return (loss, perplexity, accuracy, (num_preds - num_known) / num_preds,
             known_hits / num_known if num_known else math.nan)
 
 
 def loss_and_accuracy(loss, hits, count):
-    """Means of sums over so many predictions."""
-    if math.isnan(loss):        # the first of all scores that are NaN
-        hits = math.nan         # is no guess
+    """Means of the sums over `count` predictions."""
+    if math.isnan(loss):        # argmax of NaN scores is no prediction
+        hits = math.nan
     return loss / count, hits / count
 
 
@@ -90,7 +90,7 @@ def _sums(net, shard, device):
 def mlm_sums(scores, labels):
     """Loss, hits, predictions, hits and predictions without <unk>: (5,).
 
-    scores (M, V) of hidden words labels (M,), these on the host.
+    scores (M, V) of masked words; labels (M,) on the host.
     """
     known = on_device(labels != UNK_ID, scores.ctx, 'float32')
     mlm, hits = _loss_hits_count(scores, on_device(labels, scores.ctx))
@@ -106,3 +106,18 @@ def _loss_hits_count(scores, labels):
         losses.dtype)
     return np.stack([losses.sum(), hits.sum(),
                      np.ones_like(losses).sum()]), hits
+
+
+def mlm_line(figures):
+    """Held-out figures of masked words, as a part of a line."""
+    return (f'held-out MLM loss {figures.mlm_loss:.3f}, accuracy '
+            f'{figures.mlm_accuracy:.3f} (of known words '
+            f'{figures.known_accuracy:.3f}, {figures.unknown_share:.0%} '
+            'are <unk>)')
+
+
+def pairs_line(name, figures):
+    """The figures `name`_loss and `name`_accuracy, as a part of a line."""
+    loss, accuracy = (getattr(figures, f'{name}_{what}')
+                      for what in ('loss', 'accuracy'))
+    return f'{name.upper()} loss {loss:.3f}, accuracy {accuracy:.3f}'

@@ -1,4 +1,4 @@
-"""Objectives that predict every token of a text from others: one loss.
+"""Objectives that predict every token of a text: one loss.
 
 M predicted tokens, H hiddens, V vocabulary.
 """
@@ -6,22 +6,25 @@ from d2lbert.machine.backend import autograd, np
 from d2lbert.nn.checks import on_device
 from d2lbert.nn.shards import shards
 from d2lbert.objectives.figures import mlm_figures, mlm_sums
-from d2lbert.objectives.mlm import MLM
+from d2lbert.objectives.text_objective import TextObjective
 from d2lbert.progress import Accumulator
 
-#: Rows whose scores of the whole vocabulary are in memory at a time.
+#: Rows with scores of the whole vocabulary in memory at a time.
 ROWS = 1 << 10
 
 
-class Generative(MLM):
-    """The common part of `clm` and `denoise`.
+class Generative(TextObjective):
+    """The common part of `clm` and `denoise`; `counts` returns (M,)."""
 
-    Subclasses define `states(net, shard, device)`, which returns the vectors
-    X (M, H) that predict tokens, and these tokens, labels (M,) int32 on the
-    host; and `counts(batch)`, which returns (M,).
-    """
+    unit = 'sequences'
 
-    weights = (1,)
+    @staticmethod
+    def states(net, shard, device):
+        """Vectors X (M, H), and the tokens that they predict.
+
+        The tokens, labels (M,) int32, are on the host.
+        """
+        raise NotImplementedError
 
     @classmethod
     def shard_losses(cls, net, batch, devices):
@@ -36,7 +39,7 @@ class Generative(MLM):
 
     @classmethod
     def figures(cls, net, batches, devices):
-        """`Figures` of a net on batches like `held_out_batches`."""
+        """`Figures` of a net on batches as of `held_out_batches`."""
         sums = Accumulator(5)
         for batch in batches:
             for shard, device in shards(batch, devices):

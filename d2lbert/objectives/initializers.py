@@ -1,4 +1,4 @@
-"""The weights with which a net begins to be pretrained."""
+"""The initial weights of nets that are pretrained."""
 import math
 
 from d2lbert.attention import MultiHeadAttention
@@ -8,30 +8,33 @@ from d2lbert.machine.backend import init, np
 from d2lbert.transformer import PositionWiseFFN
 
 #: Standard deviation of the published weights (Devlin et al. 2018), and the
-#: number of hiddens for which it was chosen.
+#: number of hiddens that it was chosen for.
 SPREAD, PUBLISHED_HIDDENS = 0.02, 768
 
-#: What a token's score with itself is at first with `mimetic`. Others of the
-#: same word in a text of 64 tokens then get some tenth of the attention.
+#: The initial attention score of a token with itself, with `mimetic`. In a
+#: text of 64 tokens, other tokens of the same word then get about a tenth of
+#: the attention.
 SELF_SCORE = 3.5
 
-#: How much of a token's first vector is its topic with `topical`; the rest is
-#: random, so that no two are the same.
+#: The share of the topic in the initial vector of a token, with `topical`.
+#: The rest is random, so that no two vectors are equal.
 TOPIC = 0.97
 
 
 def initialize(net, how, devices, text=None):
-    """Give all parameters of `net` new weights on every device.
+    """Give all parameters of `net` initial weights on every device.
 
-    how: 'xavier' (Glorot and Bengio 2010), the pages'; 'normal', N(0, 0.02²),
-    as published; 'mimetic', by which tokens look at ones like themselves
-    from the first step on, as trained ones do (Trockman and Kolter 2023,
-    "Mimetic Initialization of Self-Attention Layers"): keys are what queries
-    are, segments and positions of the encoder count half as much as tokens,
-    and the matrices of the blocks are as wide for H hiddens as the published
-    ones for 768, N(0, 0.02² 768 / H); 'topical', the same, but that tokens
-    are alike that stand in paragraphs about the same, by `corpus.topics` of
-    the `Corpus` text, where there is one.
+    how: one of
+
+    - 'xavier': Glorot and Bengio 2010, as on the pages;
+    - 'normal': N(0, 0.02²), as published;
+    - 'mimetic': tokens attend to similar tokens from the first step on, as
+      in trained nets (Trockman and Kolter 2023, "Mimetic Initialization of
+      Self-Attention Layers"). Keys equal queries. Segment and position
+      embeddings have half the scale of token embeddings. The matrices of the
+      blocks are N(0, 0.02² 768 / H) for H hiddens;
+    - 'topical': 'mimetic', with similar embeddings for tokens of the same
+      topics, which `corpus.topics` finds in `text`, a `Corpus` or None.
     """
     mimetic = how in ('mimetic', 'topical')
     if mimetic:
@@ -69,8 +72,8 @@ def _spread(block):
         H = block.W_o._units
         for layer in (block.W_v, block.W_o):
             layer.weight.init = _scaled(H)
-        # Of d numbers in a head, and inputs of H normalized ones, the score
-        # of x with itself is |Wx|² / √d, on average √d H σ²
+        # For d numbers in a head and inputs of H normalized numbers, the
+        # score of x with itself is |Wx|² / √d, on average √d H σ²
         block.W_q.weight.init = init.Normal(math.sqrt(
             SELF_SCORE / (H * math.sqrt(H / block.num_heads))))
 

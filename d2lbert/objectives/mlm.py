@@ -1,6 +1,6 @@
 """Masked words without next sentences: RoBERTa's objective, and SpanBERT's.
 
-B rows, T tokens, S hidden words, R rows without padding (see `packing`).
+B rows, T tokens, S masked words, R rows without padding (see `nn.packed`).
 """
 from typing import NamedTuple
 
@@ -10,19 +10,20 @@ from d2lbert.corpus.spans import SINGLE_TOKENS, SPANBERT, WHOLE_WORDS
 from d2lbert.machine.backend import autograd, np
 from d2lbert.nn.masked_tokens import MaskedTokens
 from d2lbert.nn.shards import shards
-from d2lbert.objectives.figures import loss_and_accuracy, mlm_figures, mlm_sums
-from d2lbert.objectives.mlm_nsp import (
-    MLMAndNSP,
+from d2lbert.objectives.figures import (
+    loss_and_accuracy,
+    mlm_figures,
     mlm_line,
+    mlm_sums,
     pairs_line,
-    run_summary,
 )
 from d2lbert.objectives.span_boundary import BERTWithBoundary
+from d2lbert.objectives.text_objective import TextObjective, freeze_pair_layers
 from d2lbert.progress import Accumulator
 
 
 class MLMFigures(NamedTuple):
-    """What a model makes of a text; see `evaluation.Figures`."""
+    """Figures of a model on a text; see `figures.Figures`."""
 
     mlm_loss: float
     perplexity: float
@@ -32,7 +33,7 @@ class MLMFigures(NamedTuple):
 
 
 class SpanFigures(NamedTuple):
-    """The same, and what the boundary head makes of the same words."""
+    """The same, and the figures of the boundary head on these words."""
 
     mlm_loss: float
     perplexity: float
@@ -40,19 +41,18 @@ class SpanFigures(NamedTuple):
     unknown_share: float
     known_accuracy: float
     sbo_loss: float         # nats for a prediction
-    sbo_accuracy: float     # share of hidden words that come first
+    sbo_accuracy: float     # share of masked words ranked first
 
 
-class MLM(MLMAndNSP):
-    """Words hidden one by one, in full sentences: Liu et al. 2019.
+class MLM(TextObjective):
+    """Words masked one by one, in full sentences: Liu et al. 2019.
 
-    Rows are one segment, filled as `corpus.sentences` says; what is hidden
-    is drawn anew each epoch, unless dynamic=False. The model keeps the two
-    layers that next sentences need, `hidden` and `nsp`, with the weights
-    that it was made with: they get no gradient and are never updated.
+    A row is one segment, filled by `corpus.full_sentences`. Masks are drawn
+    again each epoch, unless dynamic=False. The layers `hidden` and `nsp`,
+    for next sentences, keep their initial weights and have no gradient.
     """
 
-    losses, weights = ('mlm',), (1,)
+    losses = 'mlm',
     unit = 'sequences'
     Figures = MLMFigures
     drawn = 'mlm_loss',
@@ -60,15 +60,12 @@ class MLM(MLMAndNSP):
 
     @classmethod
     def trained(cls, bert):
-        """The model, with what no loss reaches frozen."""
-        for name in ('hidden', 'nsp'):
-            if getattr(bert, name, None) is not None:
-                getattr(bert, name).collect_params().setattr('grad_req',
-                                                             'null')
+        """The model, with the layers that no loss reaches frozen."""
+        freeze_pair_layers(bert)
         return bert
 
     def batches(self, epoch, start):
-        """One epoch of training: (position, `MaskedRows` of NumPy arrays)."""
+        """Yield (position, `MaskedRows` of NumPy arrays) of an epoch."""
         s, spans = self.settings, self.spans
         if spans == SINGLE_TOKENS and s['whole_word_masking']:
             spans = WHOLE_WORDS
@@ -79,10 +76,10 @@ class MLM(MLMAndNSP):
 
     @classmethod
     def held_out_batches(cls, text, batch_size, max_len):
-        """Always the same batches of a held-out `StoredText`.
+        """The batches of a held-out `StoredText`, always the same.
 
-        Masked words are single tokens, whatever a run of `mlm` hides, so
-        that figures of all of them can be compared.
+        Runs of `mlm` mask single tokens here, even if they mask whole words
+        in training, so that their figures can be compared.
         """
         return (batch for _, batch in text.batches(
             batch_size, max_len, seed=0, dynamic=False, spans=cls.spans))
@@ -106,7 +103,7 @@ class MLM(MLMAndNSP):
 
     @classmethod
     def figures(cls, net, batches, devices):
-        """`Figures` of a net on batches like `held_out_batches`."""
+        """`Figures` of a net on batches as of `held_out_batches`."""
         sums = None
         for batch in batches:
             with autograd.pause():
@@ -119,7 +116,7 @@ class MLM(MLMAndNSP):
                 sums.add(*figures.asnumpy())
         if sums is None:
             raise ValueError('there is nothing to evaluate on: no word of '
-                             'the text was hidden')
+                             'the text was masked')
         return cls.Figures(*cls.means_of(*sums.data))
 
     @staticmethod
@@ -129,19 +126,18 @@ class MLM(MLMAndNSP):
 
     means_of = staticmethod(mlm_figures)
 
-    line = staticmethod(mlm_line)
-
-    @classmethod
-    def summary(cls, history, devices):
-        """The book's two lines, of sequences, and the last steps."""
-        return run_summary(history, devices, cls.unit)
+    @staticmethod
+    def line(figures):
+        """Figures as a line of the log."""
+        return mlm_line(figures)
 
 
 class MLMAndSBO(MLM):
-    """Words hidden in spans, and said twice: Joshi et al. 2020.
+    """Words masked in spans, each predicted by two heads: Joshi et al. 2020.
 
-    By the MLM head from their own places, and by the boundary head from the
-    two places beside their span. Rows are those of `MLM`, single sequences.
+    The MLM head reads the vector of the word's own position. The boundary
+    head reads the vectors of the two positions beside the span. Rows are
+    single sequences, as in `MLM`.
     """
 
     losses, weights = ('mlm', 'sbo'), (1, 1)
@@ -151,7 +147,7 @@ class MLMAndSBO(MLM):
 
     @classmethod
     def trained(cls, bert):
-        """The model with a boundary head, and with its NSP frozen."""
+        """The model with a boundary head, and with its NSP layers frozen."""
         return BERTWithBoundary(super().trained(bert),
                                 cls.spans.max_tokens(bert.vocab))
 
@@ -183,12 +179,12 @@ class MLMAndSBO(MLM):
 
     @staticmethod
     def _boundary(net, masked):
-        places = masked.rows - masked.left - 1
-        return net.boundary(        # -1 where nothing is masked
+        positions = masked.rows - masked.left - 1
+        return net.boundary(        # -1 if nothing is masked
             masked.at(masked.left), masked.at(masked.right),
-            masked.put(onp.maximum(places, 0)))
+            masked.put(onp.maximum(positions, 0)))
 
     @staticmethod
     def line(figures):
-        """Held-out figures in words."""
+        """Figures as a line of the log."""
         return f'{mlm_line(figures)}; {pairs_line("sbo", figures)}'

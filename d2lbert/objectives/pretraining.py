@@ -1,4 +1,4 @@
-"""The objectives of `pretrain`, by the names that a setting has for them."""
+"""The objectives of `pretrain`, by the values of the setting `objective`."""
 from d2lbert.objectives.clm import CLM
 from d2lbert.objectives.denoising import Denoise
 from d2lbert.objectives.mlm import MLM, MLMAndSBO

@@ -1,25 +1,24 @@
-"""The boundary objective of SpanBERT: its head, and the net that has it.
+"""The span boundary head of SpanBERT, and a BERT with it.
 
-S hidden words, H hiddens, U numbers of a position's vector, V vocabulary.
+S masked words, H hiddens, U numbers of a position's vector, V vocabulary.
 """
 from d2lbert.kernels import ops
 from d2lbert.machine.backend import nn, np
 from d2lbert.nn.layers import Dense, LayerNorm, grad_reqs
 
-#: Numbers in the vector of a position within a span, as published.
+#: Size of the embedding of a position within a span, as published.
 POSITION_UNITS = 200
 
 
 class BoundaryHead(nn.Block):
-    """Says the words of a span from what stands left and right of it.
+    """Predict the words of a span from the tokens beside it.
 
-    As in Joshi et al. 2020, section 3.2: y = f(x left of the span, x right
-    of it, p of the word's place behind the left one), f being two layers of
-    H units with GELU and LayerNorm behind each. y is scored by the token
-    embedding, (V, H), which is the last weight here as it is in their code,
-    and a bias of its own.
+    Joshi et al. 2020, section 3.2: y = f(x left of the span, x right of the
+    span, p of the word's position within the span). f has two layers of H
+    units, each with GELU and LayerNorm. The last weight is tied to the token
+    embedding (V, H), as in their code; the bias is not.
 
-    num_positions: tokens of a span at most.
+    num_positions: the largest number of tokens in a span.
     """
 
     def __init__(self, vocab_size, num_hiddens, num_positions,
@@ -36,24 +35,25 @@ class BoundaryHead(nn.Block):
                                     init='zeros')
         self._precision = precision
 
-    def forward(self, left_X, right_X, places):
-        """The vectors y (S, H), of left_X and right_X (S, H).
+    def forward(self, left_X, right_X, positions):
+        """The vectors y (S, H), from left_X and right_X (S, H).
 
-        places (S,) int32: how many tokens behind the left one, less 1.
+        positions (S,) int32: the position of each word in its span, from 0.
         """
         return self.mlp(np.concatenate(
-            [left_X, right_X, self.positions(places)], axis=1))
+            [left_X, right_X, self.positions(positions)], axis=1))
 
     def scores(self, Y, embedding):
-        """Score the vocabulary, (S, V), for Y (S, H); embedding: its block.
+        """Scores (S, V) of the vocabulary for Y (S, H).
+
+        embedding: the block of the token embedding.
         """
         return ops.dense(Y, embedding.weight.data(Y.ctx),
                          self.bias.data(Y.ctx), precision=self._precision,
                          grad_req=grad_reqs(embedding.weight, self.bias))
 
     def loss(self, Y, embedding, labels, weights):
-        """The weighted mean of cross-entropy at Y (S, H), as `MaskLM.loss`.
-        """
+        """The weighted mean cross-entropy at Y (S, H), as `MaskLM.loss`."""
         total = ops.vocab_ce(
             Y, embedding.weight.data(Y.ctx), self.bias.data(Y.ctx), labels,
             weights, precision=self._precision,
@@ -64,9 +64,8 @@ class BoundaryHead(nn.Block):
 class BERTWithBoundary(nn.Block):
     """A `BERTModel` and the boundary head that is trained with it.
 
-    A run keeps them apart: the model is its model.params, which `load_run`
-    reads as that of any run, and the head lies beside it in boundary.params.
-    Nothing but this objective needs the head.
+    A run stores them in two files: the model in model.params, as any run,
+    and the head in boundary.params, which only this objective needs.
     """
 
     def __init__(self, bert, num_positions, **kwargs):
@@ -79,7 +78,7 @@ class BERTWithBoundary(nn.Block):
 
     @property
     def parts(self):
-        """The blocks that files of a run folder hold, by their names."""
+        """The blocks by the names of their files in a run folder."""
         return dict(boundary=self.boundary, model=self.bert)
 
     @property
@@ -89,5 +88,5 @@ class BERTWithBoundary(nn.Block):
 
     @property
     def vocab(self):
-        """That of the model."""
+        """The vocabulary of the model."""
         return self.bert.vocab

@@ -1,4 +1,4 @@
-"""Checkpoints: all that a run needs to go on as if it had never stopped."""
+"""Checkpoints: files from which a run goes on as if it had never stopped."""
 import contextlib
 import json
 import os
@@ -8,6 +8,7 @@ import zipfile
 import zlib
 from pathlib import Path
 from shlex import quote
+from typing import Any, NamedTuple
 
 import numpy as onp
 
@@ -22,23 +23,40 @@ from d2lbert.text import RESERVED, Vocab
 
 FORMAT = 'd2lbert checkpoint 1'
 
-#: What a checkpoint says besides its arrays.
+#: Required entries of the state of a checkpoint, and their types.
 STATE = dict(format=str, step=int, updates=int, settings=dict, history=dict,
              epoch=int, position=list, fingerprint=str, num_devices=int,
              num_workers=int)
 
-#: What reading an archive of any content can raise.
+#: Exceptions of reading a damaged archive.
 UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, OSError,
               EOFError, MemoryError, OverflowError, RuntimeError,
               struct.error, zipfile.BadZipFile, zlib.error)
 
 
 class CheckpointError(ValueError):
-    """Why a checkpoint cannot be written or read, in one sentence."""
+    """A checkpoint cannot be written or read; the text is one sentence."""
+
+
+class Checkpoint(NamedTuple):
+    """A checkpoint that was read."""
+
+    path: Path
+    state: Any      # a dictionary, from JSON
+    arrays: Any     # {name: NumPy array}
+
+    @classmethod
+    def read(cls, path):
+        """Read a file; raises `CheckpointError` as `load`."""
+        return cls(Path(path), *load(path))
+
+    def weights(self, prefix='param/'):
+        """Its arrays with a prefix, by the names of parameters of the net."""
+        return _weights(self.arrays, prefix)
 
 
 def folder_of(run):
-    """Where the checkpoints of the run folder `run` lie."""
+    """The folder of the checkpoints of a run folder."""
     return Path(run, 'checkpoints')
 
 
@@ -52,30 +70,17 @@ def all_of(run):
     return [found[step] for step in sorted(found)]
 
 
-def save(run, step, state, net, trainer, kept=3, also=None):
-    """Write the checkpoint of `step`, then drop all but the last `kept`.
+def save(run, step, state, arrays, kept=3):
+    """Write the checkpoint of `step`, then remove all but the last `kept`.
 
-    kept: 0 for all of them; state: what JSON can hold; also: more arrays,
-    by name. Whatever goes wrong, the ones before stay.
+    state: a dictionary that JSON can hold; arrays: {name: NumPy array}.
+    kept: 0 keeps all. If anything fails, earlier checkpoints stay.
     """
     folder = folder_of(run)
     path = folder / f'step-{step:08d}.npz'
-    arrays = {f'param/{name}': param.data(param.list_ctx()[0]).asnumpy()
-              for name, param in _params(net)}
-    for name, moments in _moments(net, trainer):
-        for i, moment in enumerate(moments):
-            arrays[f'moment{i}/{name}'] = moment.asnumpy()
-    if net.vocab is not None:
-        arrays['vocab'] = onp.frombuffer(
-            '\n'.join(net.vocab.idx_to_token).encode(), dtype='uint8')
-    if isinstance(net.vocab, PieceVocab):
-        arrays['tokenizer'] = onp.frombuffer(
-            net.vocab.tokenizer.to_json().encode(), dtype='uint8')
-    arrays.update(also or {})
-    state = dict(state, format=FORMAT, step=step,
-                 updates=trainer.optimizer.num_update)
-    arrays['state'] = onp.frombuffer(
-        json.dumps(state).encode(), dtype='uint8')
+    state = dict(state, format=FORMAT, step=step)
+    arrays = dict(arrays, state=onp.frombuffer(
+        json.dumps(state).encode(), dtype='uint8'))
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with replacing(path) as part:
@@ -85,12 +90,12 @@ def save(run, step, state, net, trainer, kept=3, also=None):
                 os.fsync(file.fileno())
     except OSError as error:
         before = all_of(run)
-        rest = (f'resume; the one before it, {before[-1]}, is whole'
-                if before else 'begin again; there is none before it')
+        remedy = (f'resume; the checkpoint before it, {before[-1]}, is whole'
+                  if before else 'start again; there is no checkpoint yet')
         raise CheckpointError(
             f'the checkpoint {path} cannot be written ({error.strerror}): '
-            f'make room and {rest}') from None
-    # Those of later steps belong to a run that was given up for this one
+            f'make room and {remedy}') from None
+    # Later steps belong to a run that was abandoned for this one
     stay = [old for old in all_of(run) if old.name <= path.name][-kept:]
     for old in set(all_of(run)) - set(stay):
         with contextlib.suppress(OSError):
@@ -99,9 +104,10 @@ def save(run, step, state, net, trainer, kept=3, also=None):
 
 
 def _write_archive(file, arrays):
-    """Write what NumPy's `savez` does, which trips over a full disk.
+    """Write an archive as NumPy's `savez`.
 
-    It leaves an archive behind that complains once more when it is gone.
+    On a full disk, `savez` leaves an object that raises again when it is
+    deleted.
     """
     with zipfile.ZipFile(file, 'w') as archive:
         for name, array in arrays.items():
@@ -110,7 +116,7 @@ def _write_archive(file, arrays):
 
 
 def sweep(run):
-    """Remove from a run folder what a killed process left half-written."""
+    """Remove temporary files of a killed process from a run folder."""
     for folder in (Path(run), folder_of(run)):
         for part in folder.glob('.*.part'):
             with contextlib.suppress(OSError):
@@ -118,10 +124,10 @@ def sweep(run):
 
 
 def load(path):
-    """Read a checkpoint; returns (state, arrays), both checked to be whole.
+    """Read a checkpoint; returns (state, arrays).
 
-    Raises `CheckpointError` with the file's name, and with that of the one
-    before it where there is one.
+    Raises `CheckpointError` if anything is missing. The message names the
+    checkpoint before it, if there is one.
     """
     path = Path(path)
     try:
@@ -140,36 +146,36 @@ def load(path):
     except UNREADABLE as error:
         raise CheckpointError(
             f'{path} is damaged or no checkpoint of d2lbert ({error})'
-            + _offer_before(path)) from None
+            + remedy(path)) from None
     return state, arrays
 
 
 def check_described(path, config, shapes):
-    """Refuse a description of a net that a checkpoint's tensors contradict.
+    """Raise `CheckpointError` if arguments of a net contradict its tensors.
 
-    config: arguments of the net; shapes: {name: shape}, of the checkpoint's
-    arrays. Raises `CheckpointError`.
+    config: arguments of the net; shapes: {name: shape} of the arrays.
     """
     try:
         check_sizes(config, _weights(shapes).values())
     except ValueError as error:
         raise CheckpointError(f'{path} is damaged, or its run is: {error}'
-                              + _offer_before(path)) from None
+                              + remedy(path)) from None
 
 
-def _offer_before(path):
+def remedy(path):
+    """The end of a message about a damaged checkpoint."""
     run = path.parent.parent
     before = [p for p in all_of(run) if p.name < path.name]
     if path.parent != folder_of(run) or not before:
-        return ': there is none before it to resume from'
-    return (': resume from the one before it with --resume '
+        return ': there is no earlier checkpoint to resume from'
+    return (': resume from the checkpoint before it with --resume '
             + quote(str(before[-1])))
 
 
 def vocab_of(path, arrays):
-    """The vocabulary of a loaded checkpoint; None in one of an old version.
+    """The vocabulary of a loaded checkpoint; None in early versions.
 
-    Raises `CheckpointError` where it is damaged.
+    Raises `CheckpointError` if it is damaged.
     """
     if 'vocab' not in arrays:
         return None
@@ -178,7 +184,18 @@ def vocab_of(path, arrays):
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(
             f'{path} is damaged: its vocabulary cannot be read ({error})'
-            + _offer_before(path)) from None
+            + remedy(path)) from None
+
+
+def vocab_arrays(vocab):
+    """The arrays of a checkpoint that hold a vocabulary; none of None."""
+    if vocab is None:
+        return {}
+    texts = {'vocab': '\n'.join(vocab.idx_to_token)}
+    if isinstance(vocab, PieceVocab):
+        texts['tokenizer'] = vocab.tokenizer.to_json()
+    return {name: onp.frombuffer(text.encode(), dtype='uint8')
+            for name, text in texts.items()}
 
 
 def _vocab_of(arrays):
@@ -191,57 +208,34 @@ def _vocab_of(arrays):
                             reserved_tokens=tokens[1:first])
 
 
-def restore(path, state, arrays, net, trainer):
-    """Put a loaded checkpoint's numbers into net and trainer."""
-    params = dict(_params(net))
-    _set(path, params, _weights(arrays))
-    optimizer = trainer.optimizer
-    # Adam's bias correction counts updates from here on
-    optimizer.begin_num_update = optimizer.num_update = state['updates']
-    for place, updater in enumerate(trainer._updaters):
-        for name, param in params.items():
-            if f'moment0/{name}' in arrays:
-                index = trainer._param2idx[param.name]
-                moments = [arrays.get(f'moment{i}/{name}') for i in range(2)]
-                if any(onp.shape(moment) != param.shape
-                       for moment in moments):
-                    raise CheckpointError(
-                        f'{path} is damaged: its moments of {name} are not '
-                        f'of the shape {param.shape}' + _offer_before(path))
-                # The update is an operator of MXNet's older array type
-                updater.states[index] = tuple(
-                    np.array(moment, ctx=param.list_ctx()[place]
-                             ).as_nd_ndarray() for moment in moments)
-                updater.states_synced[index] = True
-
-
 def load_weights(path, net):
-    """Give a model the weights that a checkpoint of its run has of it.
+    """Load the weights of a checkpoint into a model; returns its step.
 
-    Their running averages where the run keeps these. Returns the step of the
-    checkpoint. A net that an objective trained with more around the model
-    has that as its `bert`.
+    If the run averages its weights, these are the averages. An objective
+    can train a larger net; the model is then its attribute `bert`.
     """
     state, arrays = load(path)
-    params, inside = dict(_params(net)), ''
+    params, inside = named_parameters(net), ''
     if not params.keys() <= _weights(arrays).keys():
         inside = 'bert.'
-    _set(path, params, _weights(arrays, f'param/{inside}'))
-    # Last: a weight that two blocks share has one average and two names
+    set_weights(path, params, _weights(arrays, f'param/{inside}'))
+    # Averages last: a shared weight has two names but one average
     for name, array in _weights(arrays, f'average/{inside}').items():
         if name in params:
-            _set(path, {name: params[name]}, {name: array})
+            set_weights(path, {name: params[name]}, {name: array})
     return state['step']
 
 
 def _weights(arrays, prefix='param/'):
-    """The weights among a checkpoint's arrays, by their names in the net."""
     return {name[len(prefix):]: array for name, array in arrays.items()
             if name.startswith(prefix)}
 
 
-def _set(path, params, weights):
-    """Put weights into params, both by name; they must fit wholly."""
+def set_weights(path, params, weights):
+    """Set parameters of a net to weights of a checkpoint, both by name.
+
+    Raises `CheckpointError` unless names and shapes are equal.
+    """
     wanted = {name: param.shape for name, param in params.items()}
     found = {name: array.shape for name, array in weights.items()}
     if wanted != found:
@@ -256,14 +250,6 @@ def _set(path, params, weights):
         param.set_data(np.array(weights[name]))
 
 
-def _params(net):
-    return sorted(net._collect_params_with_prefix().items())
-
-
-def _moments(net, trainer):
-    """Adam's two running means of each parameter that has them."""
-    states = trainer._updaters[0].states
-    for name, param in _params(net):
-        index = trainer._param2idx[param.name]
-        if index in states:
-            yield name, states[index]
+def named_parameters(net):
+    """The parameters of a net, {name: parameter}, sorted by name."""
+    return dict(sorted(net._collect_params_with_prefix().items()))

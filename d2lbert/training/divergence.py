@@ -2,32 +2,32 @@
 """
 from d2lbert.training.saved_runs import RunError
 
-#: A run has diverged where its loss is this many times the loss of the first
-#: step, or of a first step of 1 nat: less may be a matter of the examples.
+#: A run has diverged if its loss is this many times the loss of the first
+#: step, or 1 nat if that is more: smaller factors may be chance.
 FACTOR = 2
 
-#: A running run is not warned of earlier: first steps may be rough.
+#: Number of first steps without a warning, as their losses may be rough.
 ROUGH_STEPS = 10
 
 
 class Diverged(RunError):
-    """A loss, or a parameter, is no finite number any more."""
+    """A loss or a parameter is not finite."""
 
     @classmethod
     def at(cls, what, step, rate, saved):
-        """The error of a step; saved: the checkpoints that there are."""
+        """The error of a step; saved: the existing checkpoints."""
         last = (f'the last checkpoint before that is {saved[-1]}' if saved
                 else 'there is no checkpoint before that')
         return cls(f'{what} step {step}, at a learning rate of {rate:g}: '
-                   f'training has diverged, and was stopped; {last}: begin '
+                   f'training has diverged, and was stopped; {last}: start '
                    'again with a lower lr (--lr), or with clip (--clip)')
 
 
 class Growth:
-    """Compares the losses of a run's steps with those of its first one.
+    """Compare the losses of a run with the losses of its first step.
 
-    history: its `RunHistory`; weights: how much each loss counts; lr: the
-    greatest learning rate.
+    history: its `RunHistory`; weights: the factor of each loss; lr: the
+    largest learning rate.
     """
 
     def __init__(self, history, weights, lr):
@@ -35,7 +35,7 @@ class Growth:
         self._told_at = None
 
     def line(self, step):
-        """What to warn of after a step of a running run; once, else None."""
+        """A warning after a step, at most once in a run; else None."""
         if (self._told_at is not None or step < ROUGH_STEPS
                 or self._history.step[-1:] != [step]):
             return None
@@ -45,7 +45,7 @@ class Growth:
         return line
 
     def last_line(self):
-        """What to warn of a finished run, by its last tenth; or None."""
+        """A warning about the last tenth of a finished run; else None."""
         if self._told_at == self._history.step[-1]:
             return None
         return self._line(self._history.recent)
@@ -61,5 +61,5 @@ class Growth:
             return None
         return (f'training diverges: the loss was {before:.3g} in step 1 and '
                 f'is {now:.3g} at step {self._history.step[-1]}, at a '
-                f'learning rate of at most {self._lr:g}: begin again with a '
+                f'learning rate of at most {self._lr:g}: start again with a '
                 'lower lr (--lr), or with clip (--clip)')

@@ -1,12 +1,13 @@
-"""Settings that runs of earlier versions did not keep."""
+"""Settings that runs of earlier versions did not store."""
 from d2lbert.bert_dataset import MIN_FREQ
 from d2lbert.training.settings import complete
 
 
 def complete_saved(settings):
-    """All settings of a run that kept these; it may be of earlier versions.
+    """All settings of a run from its stored settings.
 
-    Those cut every text in the book's way, with the book's vocabulary.
+    Runs of earlier versions cut every text as the book does, and with the
+    vocabulary of the book.
     """
     of_words = (settings.get('tokenizer', 'words') == 'words'
                 and settings.get('vocab') is None)

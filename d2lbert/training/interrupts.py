@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM and SIGHUP, taken as a request to stop."""
+"""Ctrl-C, SIGTERM and SIGHUP as requests to stop."""
 import contextlib
 import math
 import os
@@ -6,12 +6,11 @@ import signal
 import threading
 import time
 
-#: What asks a run to stop; a platform may lack some of them.
+#: Signals that stop a run; some platforms lack SIGHUP.
 SIGNALS = [getattr(signal, name) for name in ('SIGINT', 'SIGTERM', 'SIGHUP')
            if hasattr(signal, name)]
 
-
-#: Seconds in which no other signal breaks into what one has begun to end.
+#: Seconds after an `Interrupted` in which further signals are ignored.
 CLEANING = 2
 
 
@@ -24,17 +23,17 @@ class Interrupted(KeyboardInterrupt):
 
 
 class Stopped(Interrupted):
-    """A signal ended a run, which was saved; the text says how to go on."""
+    """A signal ended a run after a checkpoint; the text is how to resume."""
 
 
 class StopRequest:
-    """Whether somebody wants the work in a `with` statement to stop.
+    """Handle signals within a `with` statement.
 
-    While `patient`, the first signal is noted in `signal`, for the work to
-    end where that is convenient; at any other time, and from the second on,
-    a signal raises `Interrupted` with the text `last_words`, unless one has
-    done so just now. While `deaf`, signals change nothing. Those that are
-    ignored stay so (nohup).
+    While `patient`, the first signal is only stored in `signal`, and the
+    work checks it after each step. Any other signal raises `Interrupted`
+    with the text `last_words`, except within seconds of the last one. While
+    `deaf`, signals have no effect. Signals that were ignored before, as
+    under nohup, stay ignored.
     """
 
     def __init__(self):
@@ -45,7 +44,7 @@ class StopRequest:
         self._raised = -math.inf
 
     def __enter__(self):
-        # Only the main thread can handle signals
+        # Python allows handlers in the main thread only
         if threading.current_thread() is threading.main_thread():
             self._before = {
                 number: handler for number, handler in (
@@ -76,7 +75,7 @@ class StopRequest:
 
     @contextlib.contextmanager
     def held(self):
-        """Let signals wait for the end of a `with` statement."""
+        """Delay signals until the end of a `with` statement."""
         self._is_held = True
         try:
             yield

@@ -1,17 +1,21 @@
-"""A net and its tokenizer, from the folder of a run or of a checkpoint.
+"""Load a model from the folder of a run or of a pretrained model.
 
-And the ways between the two: a run's .params leave as safetensors, and
-published weights come in as a run.
+And convert one into the other: a run is exported to safetensors, and
+published weights are imported as a run.
 """
 import json
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from d2lbert._version import __version__
-from d2lbert.machine.files import new_folder, read_json, write_text
+from d2lbert.machine import params
+from d2lbert.machine.files import new_folder, write_text
 from d2lbert.nn.precision import check_precision, set_precision
+from d2lbert.pretrained.families.family import net_of
 from d2lbert.pretrained.families.tensor_names import HEADS
 from d2lbert.pretrained.folders import load_pretrained, save_pretrained
 from d2lbert.pretrained.sentence_transformers import pooling_of
+from d2lbert.pretrained.size_checks import check_sizes
 from d2lbert.pretrained.tensor_files import PretrainedError
 from d2lbert.pretrained.tokenizers.tokenizer import (
     VOCAB,
@@ -19,22 +23,35 @@ from d2lbert.pretrained.tokenizers.tokenizer import (
     WordPiece,
     is_in,
 )
+from d2lbert.pretrained.tokenizers.vocabulary import PieceVocab
+from d2lbert.text import Vocab
 from d2lbert.training.saved_runs import (
     RunError,
-    load_net,
-    load_run,
+    is_run,
+    load_parameters,
     read_config,
     save_parameters,
+    unreadable,
 )
 
+#: Kinds of folders that `load` finds.
+RUN, PRETRAINED = 'run', 'pretrained'
 
-def load_model(path, ctx=None, heads=HEADS, trainable=True,
-               precision='fp32'):
-    """The net and tokenizer of a folder, as (net, tokenizer).
 
-    path: the RUN that `pretrain` left, with whole words or word pieces, or
-    a FOLDER of a pretrained model; ctx, heads, trainable and precision as
-    for `load_pretrained`.
+class Loaded(NamedTuple):
+    """A model from a folder."""
+
+    kind: str           # RUN or PRETRAINED
+    net: Any            # a `BERTModel` or a relative
+    tokenizer: Any      # its tokenizer, with a `pooling`
+
+
+def load(path, ctx=None, heads=HEADS, trainable=True, precision='fp32'):
+    """Load the model in a folder, a `Loaded`.
+
+    path: a RUN of `pretrain`, with whole words or word pieces, or a FOLDER
+    of a pretrained model. ctx, heads, trainable and precision are as for
+    `load_pretrained`; without gradients, a net takes half of the memory.
     Raises `RunError` or `PretrainedError`, both ValueErrors.
     """
     path = Path(path)
@@ -42,43 +59,102 @@ def load_model(path, ctx=None, heads=HEADS, trainable=True,
         raise PretrainedError(f'there is no folder {path}: name that of a run'
                               ' or of a pretrained model, on this disk')
     if not is_run(path):
-        return load_pretrained(path, ctx, heads, trainable, precision)
+        return Loaded(PRETRAINED, *load_pretrained(path, ctx, heads,
+                                                   trainable, precision))
     check_precision(precision)
     if is_in(path):
-        tokenizer = WordPiece.load(path)
-        tokenizer.pooling = _pooling_of(path)
-        net = load_net(path, ctx, trainable)
-        if len(tokenizer) > net.config['vocab_size']:
-            raise RunError(f'the tokenizer in {path} has {len(tokenizer)} '
-                           f'tokens, but the model '
-                           f'{net.config["vocab_size"]}')
-        return set_precision(net, precision), tokenizer
-    net, vocab = load_run(path, ctx, trainable)
-    tokenizer = WholeWords(vocab)
-    tokenizer.pooling = _pooling_of(path)
-    return set_precision(net, precision), tokenizer
+        net, tokenizer = _described_net(path, trainable), WordPiece.load(path)
+        _check_vocabulary(path, len(tokenizer), net, exactly=False)
+        load_parameters(net, path / 'model.params', ctx)
+    else:
+        net, vocab = load_run(path, ctx, trainable)
+        tokenizer = WholeWords(vocab)
+    pooling = read_config(path).get('pooling')      # of an imported run
+    tokenizer.pooling = None if pooling is None else pooling_of(pooling, path)
+    return Loaded(RUN, set_precision(net, precision), tokenizer)
 
 
-def _pooling_of(run):
-    """The `Pooling` of an imported run whose folder had one, else None."""
-    files = read_config(run).get('pooling')
-    return None if files is None else pooling_of(files, run)
+def load_model(path, ctx=None, heads=HEADS, trainable=True,
+               precision='fp32'):
+    """The net and tokenizer of `load`, as (net, tokenizer)."""
+    return load(path, ctx, heads, trainable, precision)[1:]
 
 
-def is_run(path):
-    """Whether a folder is that of a run, finished or not."""
-    if any((path / name).exists() for name in (
-            'model.params', 'checkpoints', 'unfinished', 'losses.csv')):
-        return True
+def load_run(folder, ctx=None, trainable=True):
+    """The net and vocabulary of a run of `pretrain`, as (net, vocab).
+
+    The net is the model, without further parts that it was trained with.
+    trainable is as for `load`.
+    """
+    folder = Path(folder)
+    net = _described_net(folder, trainable)
+    vocab = (PieceVocab.load(folder) if is_in(folder)
+             else Vocab.load(folder / VOCAB))
+    _check_vocabulary(folder, len(vocab), net)
+    load_parameters(net, folder / 'model.params', ctx)
+    net.vocab = vocab
+    return net, vocab
+
+
+def _check_vocabulary(folder, size, net, exactly=True):
+    expected = net.config['vocab_size']
+    if size > expected or exactly and size != expected:
+        raise RunError(f'the vocabulary in {folder} has {size} tokens, but '
+                       f'the model {expected}')
+
+
+def _described_net(folder, trainable):
+    """The net that config.json of a run folder describes, without values."""
+    if not folder.is_dir():
+        raise RunError(f'there is no run folder {folder}')
+    config = read_config(folder)
     try:
-        return 'model' in read_json(path / 'config.json')
-    except (OSError, ValueError, TypeError):
-        return False
+        if not isinstance(config, dict) or 'model' not in config:
+            raise ValueError('it has no entry "model"')
+        if 'finetuned' in config:
+            raise RunError(f'{folder} holds a fine-tuned model, which has '
+                           'other scores: use d2lbert predict or evaluate, '
+                           'load_run or load_finetuned')
+        check_described(config['model'], folder)
+        net = net_of(config['model'])
+        net.trained_len = _trained_len(config)
+        net.random_heads = tuple(config.get('random_heads', ()))
+        if not trainable:
+            net.collect_params().setattr('grad_req', 'null')
+        return net
+    except RunError:
+        raise
+    except (ValueError, TypeError, KeyError, OverflowError) as error:
+        raise RunError(f'{folder / "config.json"} does not describe a model: '
+                       f'{error}') from None
+
+
+def check_described(model, folder):
+    """Compare the arguments of a net with the tensors in a run folder.
+
+    Raises ValueError for sizes that no tensor has, and `RunError` if
+    model.params is damaged.
+    """
+    if not isinstance(model, dict):
+        raise TypeError(f'a model is a table of arguments, not {model!r}')
+    path = folder / 'model.params'
+    try:
+        found = params.stored(path)
+    except (ValueError, OSError) as error:
+        raise unreadable(path, error) from None
+    check_sizes(model, [tensor.shape for tensor in found.values()])
+
+
+def _trained_len(config):
+    """The sequence length of a run; None of an imported model."""
+    if config.get('fingerprint') is None:
+        return None
+    return dict(config.get('training', {})).get('max_len')
 
 
 def export_run(run, folder):
-    """Write the run in `run` as a new FOLDER that others load."""
-    if not is_run(Path(run)):
+    """Write the run in `run` as a new FOLDER that other libraries load."""
+    if not is_run(run):
         raise PretrainedError(f'{run} is no folder of a run: name one that '
                               'd2lbert pretrain left')
     net, tokenizer = load_model(run, trainable=False)
@@ -88,15 +164,15 @@ def export_run(run, folder):
 def import_run(folder, run):
     """Write the pretrained model in `folder` as a new RUN.
 
-    It holds the net and its tokenizer, and no training but the settings by
-    which `d2lbert evaluate` reads texts: what is missing in `folder` is
-    drawn at random, once.
+    The run holds the net, its tokenizer and the settings with which
+    `d2lbert evaluate` reads texts. Heads that `folder` lacks get random
+    weights.
     """
     net, tokenizer = load_pretrained(folder, trainable=False)
     words = WholeWords.of(tokenizer)
     config = dict(
         d2lbert=__version__, model=net.config, fingerprint=None,
-        # Not in the folder, so random from now on
+        # The folder lacks them, so that their weights are random
         random_heads=[head for head in HEADS if net.pretrained.lacking(head)],
         training=dict(tokenizer='wordpiece' if words is None else 'words',
                       batch_size=64,
@@ -108,13 +184,13 @@ def import_run(folder, run):
         write_text(part / 'config.json', json.dumps(config, indent=2) + '\n')
         if words is None:
             tokenizer.save(part)
-        else:  # as a run of whole words has them
+        else:  # as a run of whole words
             words.vocab.save(part / VOCAB)
         save_parameters(net, part / 'model.params')
 
 
 def _objective_of(net):
-    """What the heads of a pretrained net were trained for."""
+    """The objective that the heads of a pretrained net were trained for."""
     if net.nsp is None:
         return 'mlm' if net.decoder is None else 'denoise'
     return 'mlm+sop' if net.config.get('family') == 'albert' else 'mlm+nsp'

@@ -1,4 +1,4 @@
-"""Adam as runs use it: all parameters at once."""
+"""AdamW that updates all parameters at once."""
 import math
 
 from d2lbert.kernels import ops
@@ -9,15 +9,14 @@ from d2lbert.machine.backend import mx
 class AdamW(mx.optimizer.Optimizer):
     """Adam with decoupled weight decay and clipping by the common norm.
 
-    `gluon.Trainer(params, 'adamw', {...}, update_on_kvstore=False)` takes
-    it. Without decay and clipping its steps are those of MXNet's Adam to
-    rounding (Kingma and Ba 2015, with the correction of bias in the rate);
-    decay is that of Loshchilov and Hutter (2019): a matrix loses the share
-    learning_rate * wd, biases and the scales and shifts of LayerNorm are
-    left alone. clip_norm: the limit of the norm of all gradients together,
-    after `rescale_grad`; 0 for none. ahead: whether a step is prepared
-    while its gradients are still computed; for loops that wait for every
-    prediction before they go on to learn.
+    For `gluon.Trainer(params, 'adamw', {...}, update_on_kvstore=False)`.
+    Without decay and clipping its steps equal those of MXNet's Adam up to
+    rounding (Kingma and Ba 2015, with bias correction in the rate). Decay is
+    decoupled (Loshchilov and Hutter 2019): a step multiplies matrices by
+    1 - learning_rate * wd. Biases and the parameters of LayerNorm do not
+    decay. clip_norm: limit of the norm of all gradients together, after
+    `rescale_grad`; 0 for none. ahead: prepare a step while its gradients are
+    still computed, for loops that wait for every prediction.
     """
 
     def __init__(self, learning_rate=0.001, beta1=0.9, beta2=0.999,
@@ -31,24 +30,23 @@ class AdamW(mx.optimizer.Optimizer):
         self.aggregate_num = 1 << 30    # give `update` all there are
 
     def create_state(self, index, weight):
-        """The running means of gradients and of their squares, zeros."""
+        """Moving averages of gradients and their squares, zeros."""
         if weight.stype != 'default':
-            raise ValueError(f'AdamW updates dense weights, not those that '
-                             f'are {weight.stype}')
+            raise ValueError(f'AdamW updates dense weights, not '
+                             f'{weight.stype} ones')
         return tuple(mx.nd.zeros(weight.shape, weight.ctx, weight.dtype)
                      for _ in range(2))
 
     def update(self, index, weight, grad, state):
-        """A step of the parameters with these numbers.
+        """Update the parameters with the numbers `index`.
 
-        Lists, or all four of one parameter.
+        The arguments are lists, or belong to one parameter.
         """
         if not isinstance(index, (list, tuple)):
             index, weight, grad, state = [index], [weight], [grad], [state]
-        if self.clip_norm and len(index) == 1 < self._num_learnt():
-            raise ValueError('the norm of all gradients needs all of them at '
-                             'once: give gluon.Trainer '
-                             'update_on_kvstore=False')
+        if self.clip_norm and len(index) == 1 < self._num_trained():
+            raise ValueError('clip_norm needs all gradients at once: give '
+                             'gluon.Trainer update_on_kvstore=False')
         self._update_count(index)
         rates = self._get_lrs(index)
         decays = [rate * wd if len(one.shape) > 1 else 0.0 for rate, wd, one
@@ -60,10 +58,10 @@ class AdamW(mx.optimizer.Optimizer):
                  self.beta2, self.epsilon, self.rescale_grad, self.clip_norm,
                  self.ahead)
 
-    def _num_learnt(self):
+    def _num_trained(self):
         return sum(param.grad_req != 'null'
                    for param in self.param_dict.values())
 
     def _correction(self, count):
-        """What makes up for means that began as zeros."""
+        """Adam's correction of moving averages that start at zero."""
         return math.sqrt(1 - self.beta2 ** count) / (1 - self.beta1 ** count)

@@ -1,4 +1,4 @@
-"""`pretrain`: a run of the chapter's objective, or of another one."""
+"""`pretrain`: a run of an objective on a text, new or resumed."""
 import contextlib
 import functools
 from pathlib import Path
@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from d2lbert.machine import workers
 from d2lbert.machine.files import read_json
 from d2lbert.machine.terminal import steady_output
-from d2lbert.objectives.distillation import Taught
+from d2lbert.objectives.distillation import Distillation
 from d2lbert.objectives.pretraining import OBJECTIVES
 from d2lbert.training import checkpoints
 from d2lbert.training.earlier import complete_saved
@@ -16,10 +16,10 @@ from d2lbert.training.interrupts import StopRequest
 from d2lbert.training.loop import Run
 from d2lbert.training.run_folder import RunFolder
 from d2lbert.training.saved_runs import RunError, is_finetuned
-from d2lbert.training.settings import ANEW, complete
+from d2lbert.training.settings import CHANGEABLE_ON_RESUME, complete
 from d2lbert.training.teacher import Teacher
 
-#: Settings that name files and folders that a run reads.
+#: Settings with the files and folders that a run reads.
 READS = ('corpus', 'valid', 'vocab', 'teacher')
 
 
@@ -27,21 +27,20 @@ def pretrain(out=None, force=False, resume=None, devices='auto', wanted=None,
              **keywords):
     """Pretrain BERT and leave a run folder; returns its path.
 
-    keywords: the settings of `training.settings`, with the values of the
-    recipe where one is not given. corpus: 'wikitext-2', 'sample', a text
-    file or a list of them. resume: a run folder, or one of its checkpoints,
-    to go on with; of the settings only those in `ANEW` may then be given
-    another value. force: take the place of the run in `out`, when this one
-    is finished. wanted: dict(corpus=, reason=), a text that could not be had
-    and for which `corpus` is a substitute; config.json and log.txt name it.
-    Under `d2lbert launch` each worker takes its part of every batch.
+    keywords: the settings of `training.settings`; defaults are those of the
+    recipe. corpus: 'wikitext-2', 'sample', a text file or a list of files.
+    resume: a run folder or one of its checkpoints; only the settings in
+    `CHANGEABLE_ON_RESUME` may then change. force: move a run in `out` aside.
+    wanted: dict(corpus=, reason=), a corpus that could not be had, in place
+    of which `corpus` is used; config.json and log.txt name it. Under
+    `d2lbert launch` each worker computes its part of every batch.
     """
     if resume is not None and (out is not None or force):
         raise ValueError('a resumed run stays in its folder: give neither '
                          '--out nor --force with --resume')
     if resume is not None and wanted is not None:
-        raise ValueError('a resumed run has noted what was wanted: leave '
-                         'wanted out')
+        raise ValueError('a resumed run has its own note of a wanted corpus: '
+                         'leave wanted out')
     with steady_output(), StopRequest() as stop:
         if resume is None:
             settings, make = complete(keywords), _objective
@@ -49,62 +48,61 @@ def pretrain(out=None, force=False, resume=None, devices='auto', wanted=None,
                 teacher = Teacher.load(settings['teacher'])
                 settings = teacher.completed(keywords)
                 make = functools.partial(_objective, teacher=teacher)
-            run = Run(make, settings, devices, stop)
-            run.wanted = wanted
+            run = Run(make, settings, devices, stop, wanted)
             return run.carry_out(RunFolder.take, out, force,
                                  [settings[name] for name in READS])
         return resumed(Path(resume), keywords, devices, stop).carry_out()
 
 
 def _objective(settings, vocab, teacher=None):
-    """The objective of a run; vocab: that of one that goes on."""
-    begins = vocab is None
+    """The objective of a run; vocab: of the checkpoint of a resumed one."""
+    is_new = vocab is None
     make = functools.partial(OBJECTIVES[settings['objective']], settings,
-                             progress=workers.rank() == 0, begins=begins)
+                             progress=workers.rank() == 0, is_new=is_new)
     if settings['teacher'] is None:
         return make(vocab)
     teacher = teacher or Teacher.load(settings['teacher'])
     teacher.check(settings, vocab)
-    return Taught(make(teacher.vocab), teacher, begins)
+    return Distillation(make(teacher.vocab), teacher, is_new)
 
 
-class Kind(NamedTuple):
-    """What kind of run a checkpoint goes on with."""
+class RunType(NamedTuple):
+    """A type of run, for resuming it."""
 
-    command: str            # the sub-command of such runs
-    objective: Any          # as `Run` takes it
-    complete: Any           # settings of a checkpoint to all settings
-    anew: Any               # settings that may be given another value
-
-
-PRETRAINING = Kind('pretrain', _objective, complete_saved, ANEW)
+    command: str            # its sub-command
+    objective: Any          # `make_objective` of `Run`
+    complete: Any           # saved settings to all settings
+    changeable: Any         # settings that may change on resume
 
 
-def resumed(path, keywords, devices, stop=None, kind=PRETRAINING):
-    """The `Run` that a run folder or a checkpoint holds, with its lock."""
+PRETRAINING = RunType('pretrain', _objective, complete_saved,
+                      CHANGEABLE_ON_RESUME)
+
+
+def resumed(path, keywords, devices, stop=None, run_type=PRETRAINING):
+    """The `Run` in a run folder, or of a checkpoint; its folder is locked."""
     is_folder = path.is_dir()
     folder = path if is_folder else path.parent.parent
     if not is_folder and path.parent != checkpoints.folder_of(folder):
         if not path.is_file():
             raise checkpoints.CheckpointError(f'there is no checkpoint {path}')
-        raise RunError(f'{path} does not lie in the folder '
-                       f'{checkpoints.folder_of("RUN")} of a run: resume '
-                       'from where it was written')
+        raise RunError(f'{path} is not in the folder '
+                       f'{checkpoints.folder_of("RUN")} of a run: move it '
+                       'back there to resume from it')
     if not checkpoints.all_of(folder):
         raise RunError(f'{folder} has no checkpoint to resume from')
     command = 'finetune' if is_finetuned(folder) else 'pretrain'
-    if command != kind.command:
+    if command != run_type.command:
         raise RunError(f'{folder} is a run of d2lbert {command}: go on with '
                        f'd2lbert {command} --resume {quote(str(path))}')
-    run = Run(kind.objective, None, devices, stop)
+    run = Run(run_type.objective, None, devices, stop)
     try:
         run.take_folder(RunFolder.reopen, folder)
         if is_folder:
-            # Only now: the process that held the lock may have saved more
+            # Again: the process that held the lock may have saved more
             path = checkpoints.all_of(folder)[-1]
-        run.checkpoint = (path, *checkpoints.load(path))
-        run.settings = _settings_anew(path, run.checkpoint[1], keywords,
-                                      kind)
+        run.checkpoint = checkpoints.Checkpoint.read(path)
+        run.settings = _resumed_settings(run.checkpoint, keywords, run_type)
         _check_sizes(path, run, folder)
     except BaseException:
         run.close()
@@ -113,7 +111,8 @@ def resumed(path, keywords, devices, stop=None, kind=PRETRAINING):
 
 
 def _check_sizes(path, run, folder):
-    """Refuse sizes of a net that no tensor of its checkpoint has."""
+    """Raise `CheckpointError` for sizes that no tensor of a checkpoint has.
+    """
     settings = dict(run.settings)
     if settings.get('share_layers'):
         settings['num_groups'] = 1
@@ -122,21 +121,23 @@ def _check_sizes(path, run, folder):
         described.append(dict(read_json(folder / 'config.json')['model']))
     for sizes in described:
         checkpoints.check_described(path, sizes, {
-            name: array.shape for name, array in run.checkpoint[2].items()})
+            name: array.shape for name, array
+            in run.checkpoint.arrays.items()})
 
 
-def _settings_anew(path, state, keywords, kind):
-    """The settings of a checkpoint, with what may be given anew."""
+def _resumed_settings(checkpoint, keywords, run_type):
+    """The settings of a checkpoint, with changes; raises ValueError."""
     try:
-        saved = kind.complete(dict(state['settings']))
+        saved = run_type.complete(dict(checkpoint.state['settings']))
     except (ValueError, TypeError, OverflowError) as error:
         raise checkpoints.CheckpointError(
-            f'{path} is damaged: its settings are those of no run '
+            f'{checkpoint.path} is damaged: its settings are invalid '
             f'({error})') from None
     fixed = sorted(name for name, value in keywords.items()
-                   if name not in kind.anew and value != saved.get(name))
+                   if name not in run_type.changeable
+                   and value != saved.get(name))
     if fixed:
         raise ValueError(f'a resumed run keeps its settings: '
                          f'{", ".join(fixed)} cannot be changed, only '
-                         f'{", ".join(kind.anew)} and devices')
-    return kind.complete({**saved, **keywords})
+                         f'{", ".join(run_type.changeable)} and devices')
+    return run_type.complete({**saved, **keywords})

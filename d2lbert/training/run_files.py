@@ -1,78 +1,77 @@
-"""The files of a run folder, apart from files that people put there."""
-import contextlib
-import os
-import re
-import shutil
-from pathlib import Path
+"""The files that a run writes to its folder at its beginning and its end."""
+import math
 
-from d2lbert.pretrained.tokenizers.tokenizer import FILES
-from d2lbert.training import schedule
-
-#: Marks a run that is not finished. Whoever writes the run holds a lock on
-#: this file, which the system lets go of however the process ends.
-UNFINISHED = 'unfinished'
-
-#: Names of the files that a run writes, and of those of `checkpoints`.
-OWN = re.compile('|'.join([
-    r'\..+\.part', r'(model|best|boundary)\.params', r'losses\.(csv|png)',
-    r'config\.json', r'log\.txt', *map(re.escape, (
-        UNFINISHED, schedule.FILE, *FILES))]))
-OWN_CHECKPOINTS = re.compile(r'step-\d+\.npz|\..+\.part')
+from d2lbert._version import __version__
+from d2lbert.machine.hardware import described
+from d2lbert.machine.terminal import warn
+from d2lbert.training.run_folder import check_room
+from d2lbert.training.saved_runs import write_run
 
 
-def foreign(folder):
-    """The paths in a run folder that no run wrote, relative to it."""
-    found = []
-    for name, own in ('.', OWN), ('checkpoints', OWN_CHECKPOINTS):
-        with contextlib.suppress(OSError):
-            for path in sorted(Path(folder, name).iterdir()):
-                is_folder = path.is_dir() and not path.is_symlink()
-                # A run has one folder, and gives no file's name to another
-                if (path.name == 'checkpoints' and name == '.' if is_folder
-                        else own.fullmatch(path.name)):
-                    continue
-                found.append(path.relative_to(folder))
-    return found
+def config_of(run):
+    """The contents of config.json: the net, the data and the settings."""
+    return dict(d2lbert=__version__, model=run.net.config,
+                **run.objective.described(run.history),
+                fingerprint=run.objective.fingerprint,
+                machine=described(),
+                training=dict(run.settings,
+                              devices=[str(c) for c in run.devices]))
 
 
-def check_reads(out, paths):
-    """Refuse to replace the run in `out` where a new run reads it.
+def has_held_out(run):
+    """True if losses.csv has columns for held-out figures."""
+    return bool(run.objective.eval_every or run.history.held_out)
 
-    paths: of files and folders, None among them, and lists of paths.
+
+def log(run, line, show):
+    """Append a line to log.txt, and call show(line); None is no line."""
+    if line is not None:
+        run.history.log_lines.append(f'{line}\n')
+        run.folder.append('log.txt', f'{line}\n')
+        show(line)
+
+
+def begin_files(run):
+    """Write what describes a run; raise `RunError` if the disk is too full.
     """
-    others = foreign(out)
-    own = [path for path in (*out.iterdir(), *out.glob('checkpoints/*'))
-           if path.is_file() and path.relative_to(out) not in others]
-    for path in paths:
-        if isinstance(path, (list, tuple)):
-            check_reads(out, path)
-        elif path is not None and Path(path).exists():
-            if any(one.samefile(path) for one in (out, *own)):
-                raise ValueError(f'--out {out} holds {path}, which this run '
-                                 'reads, so --force does not replace it: '
-                                 'choose another --out')
+    weights = 4 * sum(param.data(run.devices[0]).size
+                      for param in run.net.collect_params().values())
+    keeps_best = run.best.is_kept
+    # A checkpoint has weights, two moments, and maybe averages and the best
+    arrays = 3 + bool(run.average.decay) + keeps_best
+    check_room(run.out, weights * (
+        1 + keeps_best + arrays * num_checkpoints(run)))
+    run.folder.reserve(weights)
+    run.folder.begin(config_of(run), run.objective.vocab, {
+        'losses.csv': run.history.csv(has_held_out(run)),
+        'log.txt': ''.join(run.history.log_lines)})
 
 
-def remove_run(folder, target=None):
-    """Remove what a run wrote to a folder, and the folder if it is empty.
+def num_checkpoints(run):
+    """The largest number of files that `save_every` leads to."""
+    s, num_steps = run.settings, run.objective.num_steps
+    if not s['save_every']:
+        return 0
+    limits = []
+    if s['keep']:       # the oldest is removed after the newest is written
+        limits.append(s['keep'] + 1)
+    if num_steps:       # None if a clock ends the run
+        limits.append(math.ceil(num_steps / s['save_every']))
+    return min(limits, default=1)
 
-    target: where everything else is moved; it stays in `folder` where it
-    cannot be moved. Returns the names of what was moved, with / after
-    those of folders.
-    """
-    kept, others = [], foreign(folder)
-    for name in others if target is not None else ():
-        is_folder = (folder / name).is_dir()
-        with contextlib.suppress(OSError):
-            (target / name).parent.mkdir(exist_ok=True)
-            if not os.path.lexists(target / name):
-                os.rename(folder / name, target / name)
-                kept.append(f'{name}/' if is_folder else f'{name}')
-    if not foreign(folder):
-        shutil.rmtree(folder, ignore_errors=True)
-        return kept
-    for path in (*folder.glob('checkpoints/*'), *folder.iterdir()):
-        if path.relative_to(folder) not in others:
-            with contextlib.suppress(OSError):
-                path.rmdir() if path.is_dir() else path.unlink()
-    return kept
+
+def finish_files(run):
+    """Write the files of a finished run; return its summary."""
+    log(run, run.growth.last_line(), warn)
+    lines = run.objective.summary(run.history, run.devices)
+    run.history.log_lines.append(f'{lines}\n')
+    run.check_finite()
+    run.folder.release()
+    run.best.load(run.devices)
+    run.average.put()
+    # A resumed run can have more steps than at its beginning
+    run.folder.write_config(config_of(run))
+    write_run(run.out, run.net, run.history, run.animator)
+    run.best.close()
+    run.folder.finish()
+    return lines

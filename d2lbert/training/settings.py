@@ -1,8 +1,8 @@
 """The settings of a run, each described once.
 
-From this table come the keywords of `d2l.pretrain`, the flags of the command
-and their help, the checks, what a resumed run may be given anew, and the
-manual's list. `python -m d2lbert.training.settings` prints the latter.
+The table gives the keywords of `d2l.pretrain`, the flags of the command and
+their help, the checks, the settings that may change on resume, and the list
+in the manual. `python -m d2lbert.training.settings` prints that list.
 """
 import math
 import numbers
@@ -10,33 +10,35 @@ import os
 from pathlib import Path
 from typing import Any, NamedTuple
 
-#: The kind of a setting that names a file or several.
+from d2lbert.objectives.setting_rules import NOISE, RULES
+
+#: The kind of a setting that holds the paths of files.
 PATHS = 'paths'
 
 
-#: What `corpus.noise` can do to a text.
+#: The kinds of noise of `corpus.noise`.
 NOISES = ('masking', 'deletion', 'infilling', 'sentences',
           'masking+sentences', 'deletion+sentences', 'infilling+sentences')
 
 
 class Setting(NamedTuple):
-    """One thing about a run that can be chosen."""
+    """A setting of a run: name, type, default, limits, help."""
 
     name: str
     kind: Any               # str, int, float, bool or PATHS
     default: Any            # None: may stay unset
     help: str
     metavar: str = 'N'
-    learn: Any = None       # the value in the recipe learn, if another
-    least: Any = None       # int: the smallest allowed; float: too small
+    learn: Any = None       # the default in the recipe learn, if different
+    least: Any = None       # int: inclusive, float: exclusive minimum
     choices: tuple = ()
-    share: bool = False     # numbers: must lie below 1
-    several: bool = False   # PATHS: may be a list
-    anew: bool = False      # whether a resumed run may be given another
-    instead: Any = None     # the setting that takes its place where given
+    share: bool = False     # a number below 1
+    several: bool = False   # PATHS: a list is allowed
+    changeable: bool = False    # may change when a run is resumed
+    instead: Any = None     # the setting that replaces it when given
 
     def checked(self, value):
-        """The value as Python's own type, for JSON; refuses all others."""
+        """Validate a value; return it as a type that JSON can hold."""
         if value is None and self.default is None:
             return None
         if self.kind == PATHS:
@@ -65,12 +67,12 @@ class Setting(NamedTuple):
 def _of_kind(name, value, kind):
     if kind is str and isinstance(value, str):
         return value
-    # NumPy's own truth values are no bool
+    # numpy.bool_ is not a bool
     if kind is bool and type(value).__name__ in ('bool', 'bool_'):
         return bool(value)
     if (kind in (int, float) and isinstance(value, numbers.Real)
             and not isinstance(value, bool)):
-        # Infinity is no whole number, and int() cannot say so
+        # int() of infinity raises OverflowError
         if kind is float or math.isfinite(value) and int(value) == value:
             return kind(value)
     what = {str: 'a name', bool: 'True or False', int: 'a whole number',
@@ -80,7 +82,7 @@ def _of_kind(name, value, kind):
 
 
 def _paths(name, paths):
-    """Paths as strings; a list of one is the one."""
+    """Paths as strings; a list of one path becomes this path."""
     if isinstance(paths, (list, tuple)):
         texts = [_paths(name, path) for path in paths]
         return texts[0] if len(texts) == 1 else texts
@@ -90,18 +92,17 @@ def _paths(name, paths):
                     f'{type(paths).__name__}')
 
 
-#: Where the text comes from; what the model is; how it is trained; from whom
-#: it learns besides; how the run is kept. Groups of the command's help.
+#: All settings, in the groups of the command's help.
 GROUPS = {
     'the text': (
         Setting('corpus', PATHS, 'wikitext-2', 'wikitext-2, sample, or text '
                 'files or folders of them, plain or in WikiText format, '
                 'packed too; - is standard input', 'NAME',
-                several=True, anew=True),
+                several=True, changeable=True),
         Setting('data_dir', PATHS, None, 'folder that holds '
-                'wiki.train.tokens or wikitext-2/', 'DIR', anew=True),
+                'wiki.train.tokens or wikitext-2/', 'DIR', changeable=True),
         Setting('text_field', str, None, 'the field of JSON lines that holds '
-                'the text', 'NAME', anew=True),
+                'the text', 'NAME', changeable=True),
         Setting('split', str, 'auto', "how sentences are found: book, at "
                 "' . ' and with words apart already; prose, as people write "
                 'them; punkt, the same by a library; auto, book or prose',
@@ -117,9 +118,9 @@ GROUPS = {
                 'tenth of its words at most is unknown)', least=1),
         Setting('vocab', PATHS, None, 'use this vocabulary, a token a line, '
                 'instead of building one; of word pieces a vocab.txt, a '
-                'tokenizer.json or their folder', 'FILE', anew=True),
+                'tokenizer.json or their folder', 'FILE', changeable=True),
         Setting('valid', PATHS, None, 'held-out text files', 'FILE',
-                several=True, anew=True),
+                several=True, changeable=True),
         Setting('valid_share', float, 0.05, 'share of the articles held out '
                 'for eval_every where there is no held-out file', 'SHARE',
                 share=True),
@@ -169,9 +170,8 @@ GROUPS = {
                 "denoise, noisy sentences restored by a decoder, BART's; "
                 'these three draw anew each epoch; clm, the next token from '
                 "those before it, GPT's", 'NAME',
-                choices=('mlm+nsp', 'mlm+sop', 'mlm', 'span', 'denoise',
-                         'clm')),
-        Setting('noise', str, 'infilling+sentences', 'of denoise: masking '
+                choices=tuple(RULES)),
+        Setting('noise', str, NOISE, 'of denoise: masking '
                 'or deletion of tokens, or infilling, one mask for a span of '
                 'words; and sentences in another order', 'NAME',
                 choices=NOISES),
@@ -185,10 +185,10 @@ GROUPS = {
         Setting('accumulate', int, 1, 'parts of a batch that are worked on '
                 'one after another, to save memory', 'K', least=1),
         Setting('num_steps', int, 50, 'steps of training', learn=4000,
-                least=1, anew=True, instead='minutes'),
+                least=1, changeable=True, instead='minutes'),
         Setting('minutes', float, None, 'minutes of training, in place of '
                 'num_steps: rate and batches then follow the clock', least=0,
-                anew=True),
+                changeable=True),
         Setting('lr', float, 0.01, 'learning rate of Adam', 'RATE',
                 learn=0.0015),
         Setting('warmup', float, 0.0, 'share of the steps in which the rate '
@@ -216,7 +216,7 @@ GROUPS = {
         Setting('teacher', PATHS, None, 'a run, or the folder of a '
                 'pretrained model, from which the model learns; what is not '
                 'said of the model is as it is there, with half the layers',
-                'FOLDER', anew=True),
+                'FOLDER', changeable=True),
         Setting('temperature', float, 2.0, 'by what the scores of both are '
                 'divided before they are compared', 'T'),
         Setting('soft_weight', float, 5.0, 'how much the guesses of the '
@@ -231,73 +231,56 @@ GROUPS = {
                 'run of fewer than 2000 steps has at least 20 entries',
                 learn=100, least=1),
         Setting('eval_every', int, None, 'steps between two looks at '
-                'held-out text', least=1, anew=True),
+                'held-out text', least=1, changeable=True),
         Setting('save_every', int, None, 'steps between two checkpoints; 0 '
                 'for none (one every five minutes, of which the last is '
-                'kept)', least=0, anew=True),
+                'kept)', least=0, changeable=True),
         Setting('keep', int, 3, 'how many of the checkpoints of save_every '
-                'are kept, the last ones; 0 for all', least=0, anew=True),
+                'are kept, the last ones; 0 for all', least=0,
+                changeable=True),
     ),
 }
 SETTINGS = {setting.name: setting for group in GROUPS.values()
             for setting in group}
 
-#: The chapter's own settings, and those that learn more in the same time:
-#: many small steps serve it better than few large ones. The manual shows by
-#: how much.
+#: The settings of the chapter, and settings that learn more in the same time
+#: by many small steps. The manual has the figures of both.
 BOOK = {name: setting.default for name, setting in SETTINGS.items()}
 LEARN = {name: setting.default if setting.learn is None else setting.learn
          for name, setting in SETTINGS.items()}
 RECIPES = {'book': BOOK, 'learn': LEARN}
 
-#: What an objective takes for granted: without pairs of sentences, rows are
-#: always filled.
-OF_OBJECTIVE = {'mlm+nsp': {}, 'mlm+sop': {},
-                'mlm': dict(fill=True, dynamic=True, nsp_weight=1.0),
-                'span': dict(fill=True, dynamic=True, nsp_weight=1.0),
-                'denoise': dict(fill=True, dynamic=True, nsp_weight=1.0,
-                                mask_share=0.3, architecture='published'),
-                'clm': dict(fill=True, dynamic=True, nsp_weight=1.0)}
-
-#: Log entries that a run has at least, where their interval is not given.
+#: The smallest number of log entries of a run with the default interval.
 ENTRIES = 20
 
-#: What a run that is resumed may be given anew: where it ends, how it is
-#: kept, and where the same text is found.
-ANEW = [name for name, setting in SETTINGS.items() if setting.anew]
+#: Settings that may change on resume: the end of the run, how often it is
+#: saved and evaluated, and where the same text is found.
+CHANGEABLE_ON_RESUME = [name for name, setting in SETTINGS.items()
+                        if setting.changeable]
 
 
 def complete(keywords):
-    """All settings of a run: those given, the recipe's, a seed."""
+    """All settings of a run: the given ones, defaults, and a seed.
+
+    Raises ValueError or TypeError for settings that do not fit each other.
+    """
     recipe = keywords.get('recipe', 'book')
     if recipe not in RECIPES:
         raise ValueError(f'there is no recipe {recipe!r}: choose '
                          f'{" or ".join(RECIPES)}')
     objective = SETTINGS['objective'].checked(
         keywords.get('objective', 'mlm+nsp'))
+    rules = RULES[objective]
     values = checked(SETTINGS, {
-        **RECIPES[recipe], **OF_OBJECTIVE[objective], 'recipe': recipe},
-        keywords)
+        **RECIPES[recipe], **rules.defaults, 'recipe': recipe}, keywords)
     if 'log_interval' not in keywords and values['num_steps'] is not None:
         # A short run has a curve, too
         values['log_interval'] = min(values['log_interval'], max(
             1, values['num_steps'] // ENTRIES))
-    if 'fill' in OF_OBJECTIVE[objective] and not values['fill']:
-        raise ValueError(f'objective={objective} fills its sequences with '
-                         'full sentences: leave fill=False out')
-    if values['architecture'] == 'distilbert' and '+' in objective:
-        raise ValueError(f'objective={objective} asks for a head over pairs, '
-                         'which architecture=distilbert has not: give '
-                         'objective=mlm (--objective mlm)')
-    if values['nsp_weight'] != 1 and '+' not in objective:
-        raise ValueError(f'objective={objective} has no next sentences: leave '
-                         'nsp_weight (--nsp-weight) out')
-    _check_noise(objective, values)
-    if objective == 'clm':
-        _check_causal(values)
+    rules.check(objective, values)
     if values['vocab_size'] is not None and values['vocab'] is not None:
         raise ValueError('vocab (--vocab) and vocab_size (--vocab-size) both '
-                         'say what the vocabulary is: leave one of them out')
+                         'determine the vocabulary: leave one of them out')
     if values['min_freq'] is not None and (values['vocab'] is not None
                                            or values['tokenizer'] != 'words'):
         raise ValueError('min_freq (--min-freq) is for a vocabulary that is '
@@ -306,60 +289,44 @@ def complete(keywords):
         raise ValueError('whole_word_masking (--whole-word-masking) is for '
                          "pieces of words: add tokenizer='wordpiece' "
                          '(--tokenizer wordpiece), or leave it out')
-    _check_teaching(values)
+    _check_distillation(values)
     if values['data_dir'] is not None and values['corpus'] != 'wikitext-2':
-        raise ValueError('data_dir (--data-dir) says where WikiText-2 is, '
-                         'and corpus (--corpus) names another text: leave '
-                         'one of them out')
+        raise ValueError('data_dir (--data-dir) is the folder of '
+                         'WikiText-2, and corpus (--corpus) names another '
+                         'text: leave one of them out')
     return values
 
 
-def _check_teaching(values):
-    """Refuse what is said of a teacher where it makes no sense."""
+def _check_distillation(values):
+    """Reject teacher settings without a teacher, and a useless teacher."""
     if values['teacher'] is None:
         for name in ('temperature', 'soft_weight', 'mlm_weight',
                      'cosine_weight'):
             if values[name] != SETTINGS[name].default:
-                raise ValueError(f'{name} (--{name.replace("_", "-")}) is '
-                                 'about a teacher, and there is none: add '
-                                 'teacher (--teacher), or leave it out')
+                raise ValueError(f'{name} (--{_flag(name)}) is for runs with '
+                                 'a teacher: add teacher (--teacher), or '
+                                 f'leave {name} out')
     elif not values['temperature']:
         raise ValueError('temperature must be above 0: scores are divided by '
                          'it')
     elif not (values['soft_weight'] or values['cosine_weight']):
-        raise ValueError('with soft_weight=0 and cosine_weight=0 nothing is '
-                         'learnt from the teacher: raise one of them, or '
+        raise ValueError('with soft_weight=0 and cosine_weight=0 the teacher '
+                         'has no effect: raise one of them, or '
                          'leave teacher out')
 
 
-def _check_noise(objective, values):
-    """Refuse what is said of noise, or of a BART, where it makes no sense."""
-    if objective != 'denoise' and values['noise'] != BOOK['noise']:
-        raise ValueError('noise (--noise) is for objective=denoise: add that '
-                         '(--objective denoise), or leave it out')
-    for name, only in (('architecture', 'published'), ('pre_norm', False),
-                       ('teacher', None), ('embedding_size', None),
-                       ('share_layers', False)):
-        if objective == 'denoise' and values[name] != only:
-            raise ValueError(
-                f'objective=denoise trains a BART, which has {name}={only}: '
-                f'leave {name} (--{name.replace("_", "-")}) out')
-
-
-def _check_causal(values):
-    """Refuse settings that a model without masked words does not have."""
-    for name in 'mask_share', 'whole_word_masking', 'teacher':
-        if values[name] != SETTINGS[name].default:
-            raise ValueError(
-                'objective=clm predicts the next token, and nothing is '
-                f'masked: leave {name} (--{_flag(name)}) out')
+def check_clock(minutes, num_workers):
+    """Raise ValueError for several workers, as each has a clock."""
+    if minutes is not None and num_workers > 1:
+        raise ValueError(f'minutes={minutes:g} is for one worker, whose clock '
+                         f'counts, not for {num_workers}: give num_steps '
+                         '(--num-steps) in place of it')
 
 
 def checked(settings, defaults, keywords):
-    """The values of all `settings`: those given, else the defaults.
+    """Validated values of all `settings`: the given ones, else defaults.
 
-    settings: {name: Setting}, a seed among them, which is drawn where there
-    is none.
+    settings: {name: Setting}, with a setting `seed`; a missing seed is drawn.
     """
     unknown = sorted(set(keywords) - set(settings))
     if unknown:
@@ -374,7 +341,7 @@ def checked(settings, defaults, keywords):
         if keywords.get(name) is not None:
             raise ValueError(
                 f'{name} (--{_flag(name)}) and {instead} '
-                f'(--{_flag(instead)}) both say how long a run is: give one '
+                f'(--{_flag(instead)}) both set the length of a run: give one '
                 'of them, and to a resumed run the one that it began with')
     values = {name: None if name in replaced else setting.checked(values[name])
               for name, setting in settings.items()}
@@ -389,7 +356,7 @@ def _flag(name):
 
 
 def described_default(setting):
-    """The default in words: '512; 64 in learn', '' where there is none."""
+    """The default as text: '512; 64 in learn'; '' if there is none."""
     if setting.default is None or setting.kind is bool:
         return 'in learn' if setting.learn else ''
     both = f'{setting.default}'
@@ -397,7 +364,7 @@ def described_default(setting):
 
 
 def table(groups=None, default='default; in `learn`'):
-    """The settings as the manual lists them, in Markdown."""
+    """The table of settings in the manual, in Markdown."""
     lines = [f'| setting | {default} | |', '|---|---|---|']
     for title, settings in (groups or GROUPS).items():
         lines.append(f'| *{title}* | | |')

@@ -1,10 +1,11 @@
-"""The teacher of a run: loading it, and what its student takes over."""
+"""The teacher of a run: load it, and derive settings of its student."""
 import hashlib
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from d2lbert.objectives.mlm_nsp import ARCHITECTURES
-from d2lbert.pretrained.families.config import DEFAULTS
+from d2lbert.objectives.text_objective import ARCHITECTURES
+from d2lbert.pretrained.families.config import OTHERWISE
 from d2lbert.pretrained.tokenizers.vocabulary import PieceVocab
 from d2lbert.text import Vocab
 from d2lbert.training.load import load_model
@@ -12,28 +13,28 @@ from d2lbert.training.settings import complete
 
 
 class Teacher(NamedTuple):
-    """A net that others learn from."""
+    """A net whose outputs another net learns."""
 
     path: Path
     net: Any            # a `BERTModel` without gradients
     vocab: Any          # its `Vocab`
-    sha256: str         # of the weights that teach
+    sha256: str         # of the weights of encoder and MLM head
 
     @classmethod
     def load(cls, path):
-        """The teacher in a RUN, or in a FOLDER of a pretrained model.
+        """Load the teacher from a RUN, or a FOLDER of a pretrained model.
 
-        Raises ValueError for one that cannot teach.
+        Raises ValueError for a model without masked words or vocabulary.
         """
         path = Path(path)
         net, tokenizer = load_model(path, heads=('mlm',), trainable=False)
-        if net.decoder is not None:
-            raise ValueError(f'the teacher {path} is a BART, whose decoder '
-                             'no student has: choose a BERT, or a relative '
-                             'of one stack of layers')
+        if hasattr(net, 'decoder'):
+            raise ValueError(f'the teacher {path} is a BART, and students '
+                             'have no decoder: choose a BERT, or a relative '
+                             'with one stack of layers')
         if net.config.get('causal'):
             raise ValueError(f'the teacher {path} predicts next tokens, and '
-                             'a student learns from masked ones: choose one '
+                             'a student learns masked ones: choose a model '
                              'that was trained with masked words')
         vocab = tokenizer.vocab
         if not isinstance(vocab, Vocab):
@@ -41,25 +42,25 @@ class Teacher(NamedTuple):
         if len(vocab) != net.config['vocab_size']:
             raise ValueError(
                 f'the teacher {path} scores {net.config["vocab_size"]} '
-                f'tokens, but its tokenizer has {len(vocab)}: choose one '
-                'that has as many of both')
+                f'tokens, but its tokenizer has {len(vocab)}: choose a model '
+                'with equally many of both')
         found = cls(path, net, vocab, _digest(net))
         if found.lacks('mlm'):
             raise ValueError(f'the teacher {path} has no head that predicts '
-                             'masked words, so it has nothing to teach: '
-                             'choose one with it')
+                             'masked words, which a student learns '
+                             'from: choose a model with this head')
         return found
 
     def lacks(self, part):
-        """Whether a part, of names.PARTS, was drawn at random."""
-        described = self.net.pretrained
+        """True if a part, of `tensor_names.PARTS`, has random weights."""
+        described = getattr(self.net, 'pretrained', None)
         return described is not None and described.lacking(part)
 
     def completed(self, keywords):
-        """All settings of a student's run; `complete` has those of others.
+        """All settings of a student's run, as `settings.complete`.
 
-        What is not given of the tokenizer and the model is as it is here,
-        but for the layers, of which there are half as many.
+        The defaults of tokenizer and model are those of the teacher, with
+        half as many layers.
         """
         config = self.net.config
         groups = config.get('num_groups')
@@ -79,14 +80,14 @@ class Teacher(NamedTuple):
         return 'wordpiece' if isinstance(self.vocab, PieceVocab) else 'words'
 
     def check(self, settings, vocab=None):
-        """Refuse settings of which no student can be made.
+        """Raise ValueError for settings of an impossible student.
 
-        vocab: that of a run that goes on, in place of what they name.
+        vocab: of a resumed run, in place of the vocabulary in the settings.
         """
         s, config = settings, self.net.config
         if s['tokenizer'] != self._tokenizer:
             raise ValueError(
-                f'the vocabulary of the teacher {self.path} is of '
+                f'the tokenizer of the teacher {self.path} is '
                 f'{self._tokenizer}, and tokenizer={s["tokenizer"]}: leave '
                 'tokenizer (--tokenizer) out')
         if vocab is None and s['vocab'] is not None:
@@ -97,8 +98,8 @@ class Teacher(NamedTuple):
                 vocab.idx_to_token != self.vocab.idx_to_token):
             raise ValueError(
                 f'the vocabulary of {len(self.vocab)} tokens of the teacher '
-                f'{self.path} is that of its student, too, and not another '
-                f'of {size}: leave vocab (--vocab) and vocab_size '
+                f'{self.path} is also the vocabulary of its student, not '
+                f'another one of {size}: leave vocab (--vocab) and vocab_size '
                 '(--vocab-size) out, or choose another teacher')
         if s['max_len'] > self.net.encoder.max_len:
             raise ValueError(
@@ -107,8 +108,8 @@ class Teacher(NamedTuple):
                 f'{self.path}: lower it (--max-len)')
         if s['cosine_weight'] and s['num_hiddens'] != config['num_hiddens']:
             raise ValueError(
-                f'there is no cosine between the {s["num_hiddens"]} hiddens '
-                f'of the model and the {config["num_hiddens"]} of its '
+                f'the cosine needs equal sizes: the model has '
+                f'{s["num_hiddens"]} hiddens, and {config["num_hiddens"]} its '
                 f'teacher {self.path}: give cosine_weight=0 (--cosine-weight '
                 f'0), or num_hiddens={config["num_hiddens"]} (--num-hiddens)')
 
@@ -117,7 +118,7 @@ def _digest(net):
     """sha256 of the encoder's and the MLM head's values."""
     found = hashlib.sha256()
     for name, param in sorted(net._collect_params_with_prefix().items()):
-        # Other heads teach nothing, and may be drawn anew each time
+        # Other heads are not learnt from, and may be random each time
         if name.startswith(('encoder.', 'mlm.')):
             found.update(f'{name} {param.shape}'.encode())
             found.update(param.data().asnumpy().tobytes())
@@ -125,10 +126,9 @@ def _digest(net):
 
 
 def _architecture(config):
-    """The setting `architecture` of a net like this one; book of all others.
-    """
-    config = {**DEFAULTS, **config, 'heads': tuple(
-        config.get('heads', DEFAULTS['heads']))}
+    """The setting `architecture` that fits a net, 'book' by default."""
+    config = {**OTHERWISE, **config, 'heads': tuple(
+        config.get('heads', OTHERWISE['heads']))}
     for name in ('distilbert', 'published'):
         if all(config[key] == value
                for key, value in ARCHITECTURES[name].items()

@@ -1,43 +1,55 @@
-"""From the gradients of a batch's parts to new weights."""
+"""Gradients of a batch, in parts and on several devices; the update."""
 import numpy as onp
 
+from d2lbert.machine import workers
 from d2lbert.machine.backend import autograd, gluon, mx, np
 from d2lbert.nn.shards import part_of, wait_for_step_before
 from d2lbert.nn.steps import no_gradient
 from d2lbert.texts.seeds import derive_seed
-from d2lbert.training import optimizer  # noqa: F401  (registers 'adamw')
+from d2lbert.training.checkpoints import (
+    CheckpointError,
+    named_parameters,
+    remedy,
+    set_weights,
+    vocab_arrays,
+)
+from d2lbert.training.optimizer import AdamW
 from d2lbert.training.saved_runs import RunError
+from d2lbert.training.state import Part
 
 
-class Updater:
-    """One step's gradients and update, on all devices of this worker.
+class Updater(Part):
+    """Gradients and updates of a net, on all devices of this worker.
 
-    pace: see `training.pace`; kvstore: what adds up gradients, as
-    `gluon.Trainer` takes it.
+    schedule: see `training.schedule`. Checkpoints have the weights, the
+    moments of Adam and the vocabulary of the net.
     """
 
-    def __init__(self, net, objective, settings, pace, devices,
-                 kvstore='device', rank=0, num_workers=1):
+    def __init__(self, net, objective, settings, schedule, devices):
         self.net, self.objective, self.settings = net, objective, settings
-        self.pace, self._shares = pace, False
-        self.devices, self.rank, self.num_workers = devices, rank, num_workers
+        self.schedule, self.devices = schedule, devices
+        self._is_compared = False
+        self.rank, self.num_workers = workers.rank(), workers.num_workers()
         if settings['accumulate'] > 1:
             for param in net.collect_params().values():
-                if param.grad_req != 'null':    # what is frozen stays so
+                if param.grad_req != 'null':    # frozen weights stay frozen
                     param.grad_req = 'add'
         self.trainer = gluon.Trainer(
-            net.collect_params(), 'adamw', dict(
+            net.collect_params(), AdamW(
                 learning_rate=settings['lr'], wd=settings['weight_decay'],
                 clip_norm=settings['clip'],
                 ahead=True),    # `gradients` waits for predictions
-            kvstore=kvstore, update_on_kvstore=False)
+            kvstore=(workers.kvstore() if self.num_workers > 1
+                     else 'device'),
+            update_on_kvstore=False)
 
     def gradients(self, batch):
-        """Gradients of the means of a batch's losses, however it is split.
+        """Compute the gradients of a batch; the losses are not waited for.
 
-        Each part (of `accumulate`, on each device of each worker) counts by
-        its share of what a loss is a mean over. Returns for each loss what
-        this worker's parts add to it, lists of scalars, before its weight.
+        The batch is split into `accumulate` parts, over workers and over
+        devices. The loss of a part counts by its share of the items that the
+        loss is a mean over, so that any split gives the same gradients.
+        Returns for each loss the terms of this worker, a list of scalars.
         """
         counts = self.objective.counts(batch)
         mine = part_of(batch, self.rank, self.num_workers)
@@ -66,7 +78,7 @@ class Updater:
         return added
 
     def _total(self, losses):
-        """The sum of losses by their weights."""
+        """The weighted sum of the losses."""
         first, *others = (loss if weight == 1 else loss * weight for
                           loss, weight in zip(losses, self.objective.weights))
         return sum(others, first)
@@ -74,33 +86,36 @@ class Updater:
     def rate(self, step):
         """The learning rate of a step."""
         s = self.settings
-        return s['lr'] * self.pace.factor(step, s['warmup'], s['decay'])
+        return s['lr'] * self.schedule.factor(step, s['warmup'], s['decay'])
 
     def update(self, step):
-        """Add up gradients of all devices and workers; clip; step."""
+        """Sum gradients over devices and workers; clip them; update."""
         self.trainer.set_learning_rate(self.rate(step))
         self.trainer.step(1)
 
-    def over_all(self, numbers):
-        """The sums of each of some numbers over all workers, a list.
+    def totals(self, losses, *more):
+        """The sum of each loss and of each further number over all workers.
 
-        Raises `RunError` where this worker trains on something else.
+        losses: as `gradients` returns them. Raises `RunError` if this worker
+        has other settings or data than the first.
         """
-        # The trainer's keys are the parameters' numbers
+        numbers = [*(sum(map(float, terms)) for terms in losses), *more]
+        if self.num_workers == 1:
+            return numbers
+        # The keys of the trainer are the numbers of the parameters
         store, key = self.trainer._kvstore, len(self.trainer._params)
         sums = np.array(numbers, dtype='float32')
-        if not self._shares:
+        if not self._is_compared:
             self._compare_with_the_first(store, key, sums.size)
-            self._shares = True
+            self._is_compared = True
         store.pushpull(key, sums, out=sums)
         return sums.tolist()
 
     def _compare_with_the_first(self, store, key, size):
-        # 16 bits a number, which float32 holds exactly; as many numbers as
-        # are exchanged under this key later on
+        # float32 holds 16 bits exactly; arrays of one key have one size
         mine = np.zeros(size, dtype='float32')
-        mine[:2] = np.array(divmod(derive_seed(self.settings,
-                                         self.objective.recorded), 1 << 16))
+        mine[:2] = np.array(divmod(derive_seed(
+            self.settings, self.objective.recorded), 1 << 16))
         first = np.zeros_like(mine)
         store.broadcast(key, mine, first)
         if mine.tolist() != first.tolist():
@@ -116,7 +131,50 @@ class Updater:
                 return name
         return None
 
+    def state(self):
+        return dict(updates=self.trainer.optimizer.num_update)
+
+    def arrays(self):
+        found, states = {}, self.trainer._updaters[0].states
+        params = named_parameters(self.net)
+        for name, param in params.items():
+            found[f'param/{name}'] = param.data(
+                param.list_ctx()[0]).asnumpy()
+        for name, param in params.items():
+            index = self.trainer._param2idx[param.name]
+            for i, moment in enumerate(states.get(index, ())):
+                found[f'moment{i}/{name}'] = moment.asnumpy()
+        return {**found, **vocab_arrays(self.net.vocab)}
+
+    def restore(self, checkpoint):
+        params = named_parameters(self.net)
+        set_weights(checkpoint.path, params, checkpoint.weights())
+        optimizer = self.trainer.optimizer
+        # Adam's bias correction counts updates from here on
+        optimizer.begin_num_update = optimizer.num_update = (
+            checkpoint.state['updates'])
+        for name, param in params.items():
+            if f'moment0/{name}' in checkpoint.arrays:
+                moments = [checkpoint.arrays.get(f'moment{i}/{name}')
+                           for i in range(2)]
+                if any(onp.shape(moment) != param.shape
+                       for moment in moments):
+                    raise CheckpointError(
+                        f'{checkpoint.path} is damaged: its moments of '
+                        f'{name} are not of the shape {param.shape}'
+                        + remedy(checkpoint.path))
+                self._set_moments(param, moments)
+
+    def _set_moments(self, param, moments):
+        index = self.trainer._param2idx[param.name]
+        for device, updater in zip(param.list_ctx(), self.trainer._updaters):
+            # The update is an operator of MXNet's older array type
+            updater.states[index] = tuple(
+                np.array(moment, ctx=device).as_nd_ndarray()
+                for moment in moments)
+            updater.states_synced[index] = True
+
 
 def seed_dropout(*what):
-    """Let dropout depend on what this is for, not on what came before."""
+    """Seed the random numbers of dropout with `derive_seed`."""
     mx.random.seed(derive_seed(*what))

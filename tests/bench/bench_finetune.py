@@ -113,10 +113,10 @@ class Job:
 
     def steps(self, model):
         """A function that takes so many steps; their seconds, examples."""
-        from d2lbert.finetuning.finetuning import KIND
+        from d2lbert.finetuning.finetuning import FINETUNING
         from d2lbert.machine.backend import npx
         from d2lbert.training.loop import Run
-        run = Run(KIND.objective, KIND.complete(dict(
+        run = Run(FINETUNING.objective, FINETUNING.complete(dict(
             SETTINGS, task=self.task.name, data=str(self.data),
             model=str(model), num_epochs=self.num_epochs, seed=1,
             num_examples=self.num_examples)), 'cpu')

@@ -53,9 +53,9 @@ class Ours:
     def train(self, seconds):
         """(seconds, steps) of training; fewer where the recipe ends."""
         from d2lbert.machine.backend import npx
-        history, pace, spent = self.run.history, self.run.pace, 0.0
+        history, schedule, spent = self.run.history, self.run.schedule, 0.0
         began, before = time.perf_counter(), history.num_steps
-        while spent < seconds and not pace.is_over():
+        while spent < seconds and not schedule.is_over():
             history.add(*next(self.steps))
             history.read_losses()
             now = time.perf_counter() - began
@@ -231,7 +231,8 @@ def save_texts(data_dir, path):
 
     Returns the size of the vocabulary.
     """
-    from d2lbert.objectives.mlm_nsp import held_out_batches, read_corpus
+    from d2lbert.objectives.mlm_nsp import held_out_batches
+    from d2lbert.objectives.text_objective import read_corpus
     from d2lbert.training.settings import complete
     text = read_corpus(complete(dict(data_dir=data_dir, eval_every=1)))
     texts = benchmark.Texts(data_dir)

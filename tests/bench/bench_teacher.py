@@ -88,7 +88,7 @@ def main():
     add('--json', metavar='FILE', help='write the rows there')
     args = benchmark.parse(parser)
     from d2lbert.training.evaluation import evaluate_run
-    from d2lbert.training.saved_runs import load_run
+    from d2lbert.training.load import load_run
     print(benchmark.machine())
     common = dict(recipe='learn', data_dir=args.data)
     with tempfile.TemporaryDirectory() as folder:

@@ -117,17 +117,19 @@ def force_while_it_trains(place, folder):
 
 
 def force_twice(place, folder):
-    """The first that is finished takes the place, the other stays beside.
+    """One of them moves the run aside and begins, the other is refused.
+
+    If the first is finished by then, the other moves it aside, too.
     """
     shutil.copytree(place.done(TRAINED)[0] / 'run', folder / 'run')
     ends = both(folder, [[*KILLED, '--force']] * 2, a_while(place))
     verdicts = judge_refused(ends, may_all_work=True)
-    expected = result(place.done(KILLED)[0] / 'run')
-    beside = [path.name for path in folder.glob('run.new*')]
-    for name in beside:
-        if (result(folder / name) != expected
-                or not any(f'stays in {name}' in end.err for end in ends)):
-            verdicts.append('lost')
+    beside = [path.name for path in folder.glob('run.old*')]
+    found = [result(folder / name) for name in beside]
+    if found.count(result(place.done(TRAINED)[0] / 'run')) != 1 or any(
+            f'is now in {name}' not in ''.join(end.err for end in ends)
+            for name in beside):
+        verdicts.append('lost')
     return verdicts + judge_run(place, folder, *beside), ends[1]
 
 

@@ -68,7 +68,9 @@ def way_on(folder):
 # Killed runs
 
 def kill_runs(number, place, tally):
-    """Kill and resume until so many are killed; every third replaces a run.
+    """Kill and resume until so many are killed.
+
+    Every third run moves another one aside, which must be there at any time.
     """
     whole, end = place.done(KILLED)
     expected = result(whole / 'run')
@@ -84,11 +86,11 @@ def kill_runs(number, place, tally):
             shutil.rmtree(folder / 'run' / 'checkpoints')
         kills, verdicts, end = kill_and_resume(
             folder, number - tally.counts['tried'], place.rng, extent,
-            [result(trained), expected] if replacing else None)
+            result(trained) if replacing else None)
         if end.status == 0:
             verdicts.append('equal' if result(folder / 'run') == expected
                             else 'wrong result')
-            verdicts += left_behind(folder)
+            verdicts += left_behind(folder, *['run.old'] * replacing)
         if kills:
             tally.note(f'run {runs}, killed {kills} times', verdicts, end,
                        tried=kills)
@@ -96,14 +98,14 @@ def kill_runs(number, place, tally):
         runs += 1
 
 
-def kill_and_resume(folder, most, rng, extent, replaced):
+def kill_and_resume(folder, most, rng, extent, moved):
     """One run to its end, killed on the way again and again.
 
-    replaced: the results that may stand in its place meanwhile, if it
-    replaces a run. Returns (number of kills, verdicts, the last `End`).
+    moved: the result of a run that it moves aside, or None. Returns (number
+    of kills, verdicts, the last `End`).
     """
     kills, newest, verdicts = 0, 0, []
-    force = ['--force'] * (replaced is not None)
+    force = ['--force'] * (moved is not None)
     while True:
         step, problems = check_checkpoints(folder)
         verdicts += problems + ['lost'] * (step < newest)
@@ -115,7 +117,7 @@ def kill_and_resume(folder, most, rng, extent, replaced):
                 and command.send(signal.SIGKILL)):
             end = command.wait()
             kills += end.status == -signal.SIGKILL
-            if replaced and result(folder / 'run') not in replaced:
+            if moved and moved not in map(result, folder.glob('run*')):
                 verdicts.append('lost')
             if end.status == -signal.SIGKILL:
                 continue

@@ -54,7 +54,7 @@ def test_a_recipe_is_tried_with_other_settings():
     ('colour=1', "'colour=1' is no setting=value"),
     ('lr', "'lr' is no setting=value"), ('lr=fast', 'fast'),
     ('dynamic=1', "dynamic must be True or False, not '1'"),
-    ('minutes=1 num_steps=2', 'both say how long a run is')])
+    ('minutes=1 num_steps=2', 'both set the length of a run')])
 def test_settings_that_cannot_be_tried_are_named(text, message):
     with pytest.raises(argparse.ArgumentTypeError, match=message):
         bench_recipes.overrides(text)

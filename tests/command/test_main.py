@@ -23,7 +23,7 @@ from d2lbert.command import pretrain as pretrain_command
 from d2lbert.command import vectors as encoder
 from d2lbert.command.pretrain import CARRYING_OUT
 from d2lbert.command.vector_files import vectors_file
-from d2lbert.objectives import mlm_nsp
+from d2lbert.objectives import text_objective
 from d2lbert.pretrained import encoding
 from d2lbert.texts import text_sources
 from d2lbert.training import pretraining
@@ -270,7 +270,7 @@ def test_wikitext_that_was_asked_for_is_never_swapped(no_wikitext, asked):
     main(['pretrain', '--corpus', 'wikitext-2'])
     assert asked[0]['corpus'] == ['wikitext-2']
     with pytest.raises(hub.HubError, match='not on this machine'):
-        mlm_nsp.read_corpus(complete(asked[0]))
+        text_objective.read_corpus(complete(asked[0]))
 
 
 def test_a_folder_that_was_named_is_never_swapped(asked, capsys):
@@ -402,7 +402,7 @@ def test_ctrl_c_before_the_first_step_leaves_nothing(tmp_path, monkeypatch,
                                                      capsys):
     def interrupted(*args):
         raise KeyboardInterrupt
-    monkeypatch.setattr(mlm_nsp, 'read_corpus', interrupted)
+    monkeypatch.setattr(text_objective, 'read_corpus', interrupted)
     assert main(['pretrain', *TINY, '--out', 'run']) == 130
     out, err = capsys.readouterr()
     assert out == '' and err.strip() == 'stopped'

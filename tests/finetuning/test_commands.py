@@ -17,7 +17,6 @@ from commands import status_of
 import d2lbert as d2l
 from d2lbert.__main__ import main, parser
 from d2lbert.finetuning.settings import SETTINGS
-from d2lbert.training.run_files import foreign
 
 FLAGS = ['--num-epochs', '1', '--batch-size', '8', '--lr', '1e-2', '--max-len',
          '48', '--stride', '8', '--seed', '1', '--devices', 'cpu']
@@ -243,13 +242,8 @@ def test_predictions_replace_nothing_unasked(runs, tmp_path, capsys):
                                                            name)
 
 
-@pytest.mark.parametrize('task', ['sst2', 'tag'])
-def test_every_file_of_a_run_is_known_as_its_own(task, runs):
-    assert foreign(Path(runs(task))) == []
-
-
-def test_a_run_does_not_replace_what_it_reads(runs, folder, data, tmp_path,
-                                              capsys):
+def test_force_moves_no_run_that_the_new_one_reads(
+        runs, folder, data, tmp_path, capsys):
     run = tmp_path / 'run'
     shutil.copytree(runs('sst2'), run)
     (run / 'model').mkdir()

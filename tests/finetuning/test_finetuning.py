@@ -78,13 +78,13 @@ def test_words_that_tell_are_learnt(given, tmp_path):
 def test_the_weights_of_the_best_epoch_are_kept(given, tmp_path, monkeypatch):
     """Those are what evaluation finds, whatever came behind them."""
     kept = {}
-    note = loop.Best.note
+    note = loop.BestWeights.note
 
-    def noted(best, run, step):
-        note(best, run, step)
+    def noted(best, step):
+        note(best, step)
         kept[step] = {name: param.data().asnumpy() for name, param in
                       best.net._collect_params_with_prefix().items()}
-    monkeypatch.setattr(loop.Best, 'note', noted)
+    monkeypatch.setattr(loop.BestWeights, 'note', noted)
     # At such a rate it gets worse again
     out = d2l.finetune(**dict(given(), num_epochs=6, lr=0.05, decay='none'),
                        out=tmp_path / 'run')
@@ -107,7 +107,7 @@ def test_the_weights_of_the_best_epoch_are_kept(given, tmp_path, monkeypatch):
 def test_the_first_examples_alone(given, tmp_path):
     run = prepared(given, num_examples=11)
     assert len(run.objective.train.tokens) == 11
-    assert run.pace.num_steps == 4
+    assert run.schedule.num_steps == 4
     whole = prepared(given).objective.train
     for a, b in zip(run.objective.train.tokens, whole.tokens):
         onp.testing.assert_array_equal(a, b)
@@ -333,7 +333,7 @@ def test_several_seeds_that_cannot_begin_leave_nothing(given, tmp_path,
     assert not list(Path().iterdir())
 
 
-def test_runs_of_several_seeds_are_replaced_with_force(given, tmp_path,
+def test_force_moves_runs_of_several_seeds_aside(given, tmp_path,
                                                        monkeypatch):
     out = d2l.finetune(**given(), seeds=2, out=tmp_path / 'run')
     before = result(out / 'seed-1')
@@ -341,16 +341,18 @@ def test_runs_of_several_seeds_are_replaced_with_force(given, tmp_path,
         d2l.finetune(**given(), seeds=2, out=out)
     d2l.finetune(**given(), seeds=3, out=tmp_path / 'three')
     shutil.copytree(tmp_path / 'three' / 'seed-3', out / 'seed-3')
-    # One that was killed before it had replaced the first
+    # The first gets its name back from a run that ends before its end
     with monkeypatch.context() as patch:
         with pytest.raises(killed_behind(2, patch)):
             d2l.finetune(**dict(given(), seed=5), seeds=2, out=out,
                          force=True)
     assert result(out / 'seed-1') == before
     d2l.finetune(resume=out)
+    assert result(out / 'seed-1.old') == before
     assert result(out / 'seed-1') != before
     assert sorted(path.name for path in out.glob('seed-?')) == [
         'seed-1', 'seed-2']
+    assert (out / 'seed-3.old').is_dir()
     one = d2l.finetune(**dict(given(), seed=5), out=tmp_path / 'one')
     assert result(one) == result(out / 'seed-1')
 

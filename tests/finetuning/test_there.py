@@ -79,7 +79,7 @@ def theirs(left, folder, data, tmp_path_factory):
     place = tmp_path_factory.mktemp('there')
     run = undropped(folder, data)
     d2l.save_pretrained(run.net, run.objective.tokenizer, place / 'begin')
-    batches = run._batches()
+    batches = run.batches()
     train = dict(
         auto=AUTO['sst2'], folder=str(place / 'begin'), lr=0.02, clip=0.3,
         weight_decay=1.0, rates=[run.updater.rate(k + 1)

@@ -16,7 +16,6 @@ import pytest
 from d2lbert.machine import files
 from d2lbert.machine.files import (
     Name,
-    exchange,
     locked,
     new_folder,
     replacing,
@@ -260,19 +259,3 @@ def test_a_link_is_no_lock(tmp_path):
     with locked(tmp_path / 'x.lock') as alone:
         assert not alone
     assert not (tmp_path / 'victim').exists()
-
-
-def test_two_folders_have_each_others_names_at_once(tmp_path):
-    one, two = tmp_path / 'one', tmp_path / '\udcff'    # no text, but a name
-    for path in (one, two):
-        path.mkdir()
-        (path / ascii(path.name)).touch()
-    try:
-        exchange(one, two)
-    except OSError as error:
-        assert error.errno in (errno.ENOSYS, errno.EINVAL)
-        pytest.skip(f'no exchange here: {error}')
-    assert os.listdir(two) == [ascii('one')]
-    with pytest.raises(FileNotFoundError, match='three'):
-        exchange(one, tmp_path / 'three')
-    assert one.is_dir()

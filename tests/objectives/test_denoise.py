@@ -214,7 +214,7 @@ def test_settings_that_it_cannot_have_are_refused(given, said):
 
 
 def test_it_teaches_nobody(run, tmp_path):
-    with pytest.raises(ValueError, match='is a BART, whose decoder'):
+    with pytest.raises(ValueError, match='is a BART, and students have'):
         d2l.pretrain(tmp_path / 'run', teacher=run, corpus='sample')
     with pytest.raises(ValueError, match='which has teacher=None'):
         complete(dict(objective='denoise', teacher=str(run)))

@@ -1,6 +1,7 @@
 """Held-out figures against float64 NumPy, and against what must not matter."""
 import csv
 import math
+import types
 
 import numpy as onp
 import pytest
@@ -11,7 +12,7 @@ import d2lbert as d2l
 from d2lbert import hub
 from d2lbert.machine.backend import autograd, mx, np, npx
 from d2lbert.objectives import figures
-from d2lbert.objectives.mlm_nsp import read_corpus
+from d2lbert.objectives.text_objective import read_corpus
 from d2lbert.text import Vocab
 from d2lbert.texts.examples import Batch
 from d2lbert.training.evaluation import evaluate_run
@@ -179,7 +180,7 @@ def test_figures_of_earlier_versions_can_be_read():
     history, again = (RunHistory(['mlm', 'nsp'], figures.Figures)
                       for _ in range(2))
     history.held_out[3] = (5.0, 148.4, 0.2, 0.6, 0.7)
-    again.restore(history.to_dict())
+    again.restore(types.SimpleNamespace(state=history.state()))
     assert again.held_out[3][:5] == history.held_out[3]
     assert math.isnan(again.held_out[3].known_accuracy)
 

@@ -215,7 +215,7 @@ def test_figures_are_those_of_float64(objective, path):
     assert figures.known_accuracy == pytest.approx(
         onp.mean([scores[1].argmax() == scores[0] for scores in known]))
     assert figures.perplexity == pytest.approx(math.exp(figures.mlm_loss))
-    with pytest.raises(ValueError, match='no word of the text was hidden'):
+    with pytest.raises(ValueError, match='no word of the text was masked'):
         objective.figures(net, batches[2:], [npx.cpu()])
 
 
@@ -244,8 +244,8 @@ def test_only_what_next_sentences_need_stays_as_it_was(objective):
 
 def gradients(objective, devices='cpu', **keywords):
     run = prepared(objective, devices, dropout=0.0, **keywords)
-    batch = next(run._batches())
-    losses = run._totals(run.updater.gradients(batch))
+    batch = next(run.batches())
+    losses = run.updater.totals(run.updater.gradients(batch))
     run.updater.trainer.allreduce_grads()
     return losses, {
         name: param.grad(run.devices[0]).asnumpy() for name, param
@@ -429,7 +429,7 @@ def test_what_pieces_need_is_there(tmp_path):
     run = prepared('span', tokenizer='wordpiece', vocab_size=200)
     assert isinstance(run.net, BERTWithBoundary)
     assert run.net.boundary.positions.weight.shape == (30, 200)
-    batch = next(run._batches())
+    batch = next(run.batches())
     lengths = (batch.right_X - batch.left_X - 1)[batch.mlm_weights_X > 0]
     assert 10 < lengths.max() <= 30
     assert all(math.isfinite(loss) for loss in step(run))

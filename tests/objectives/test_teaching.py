@@ -13,7 +13,11 @@ from loops import step
 
 import d2lbert as d2l
 from d2lbert.machine.backend import autograd, np, npx
-from d2lbert.objectives.distillation import begin, cosine_loss, soft_loss
+from d2lbert.objectives.distillation import (
+    cosine_loss,
+    soft_loss,
+    take_over,
+)
 from d2lbert.training import checkpoints, pretraining
 from d2lbert.training.evaluation import evaluate_run
 from d2lbert.training.saved_runs import RunError
@@ -167,7 +171,7 @@ def expected_losses(params, taught, batch, T=2.0):
 
 
 def small_batch(run):
-    batch = next(run._batches())
+    batch = next(run.batches())
     return type(batch)(*(column[:3] for column in batch))
 
 
@@ -182,7 +186,7 @@ def test_a_run_has_the_losses_of_its_objective_and_of_teaching(teacher,
     found = dict(zip(run.objective.losses, (float(loss) for loss, _ in
                                             shard)))
     assert [count for _, count in shard] == list(run.objective.counts(batch))
-    own = run.objective._objective
+    own = run.objective.inner
     assert run.objective.losses == (*own.losses, 'soft', 'cosine')
     assert run.objective.weights == (
         (2, 5, 1) if objective == 'mlm' else (2, 1, 5, 1))
@@ -226,7 +230,7 @@ def test_a_batch_in_parts_gives_the_gradients_of_the_whole(
     found = []
     for keywords in (dict(devices=devices, accumulate=accumulate), {}):
         run = prepared(teacher, objective=objective, dropout=0.0, **keywords)
-        losses = run._totals(run.updater.gradients(next(run._batches())))
+        losses = run.updater.totals(run.updater.gradients(next(run.batches())))
         run.updater.trainer.allreduce_grads()
         found.append((losses, {
             name: param.grad(run.devices[0]).asnumpy() for name, param
@@ -254,10 +258,10 @@ def test_the_teacher_stays_as_it_was(teacher):
 
 # How a student begins
 
-def said_of_model(capsys):
+def model_messages(capsys):
     """Standard error without lines about the text."""
     lines = capsys.readouterr().err.splitlines(True)
-    assert lines[0].startswith(('sample: 403 paragraphs used', 'the model'))
+    assert lines[0].startswith(('sample: 403 paragraphs used', 'the student'))
     return ''.join(line for line in lines if not line.startswith('sample: '))
 
 
@@ -265,8 +269,8 @@ def test_every_second_layer_is_taken_over(teacher, capsys):
     run = prepared(teacher)
     assert run.net.config['num_layers'] == 2
     assert run.net.config['num_hiddens'] == 8
-    assert said_of_model(capsys) == (
-        'the model begins with the embeddings, heads and layers 0, 2 (of 0 '
+    assert model_messages(capsys) == (
+        'the student starts with the embeddings, heads and layers 0, 2 (of 0 '
         f'to 3) of its teacher {teacher}\n')
     ours, theirs = map(reference.parameters, (run.net,
                                               d2l.load_run(teacher)[0]))
@@ -298,7 +302,7 @@ def test_with_all_layers_it_says_what_its_teacher_says(keywords, tmp_path):
     if not keywords:
         nets.append(make(2, num_segments=0, heads=('mlm',)))
     for net in nets:
-        assert 'layers 0, 1, 2 (of 0 to 2) of' in begin(net, begun)
+        assert 'layers 0, 1, 2 (of 0 to 2) of' in take_over(net, begun)
         for found, expected in zip(net(*inputs), there(*inputs)):
             if found is not None:
                 onp.testing.assert_allclose(found.asnumpy(),
@@ -310,9 +314,9 @@ def test_one_that_is_otherwise_begins_anew_and_says_so(teacher, capsys):
                            (dict(num_layers=5), 'num_layers'),
                            (dict(share_layers=True), 'num_groups')):
         run = prepared(teacher, **keywords)
-        assert said_of_model(capsys) == (
-            'the model begins anew, as it is not like its teacher '
-            f'{teacher} in {said}\n')
+        assert model_messages(capsys) == (
+            'the student starts from random weights, because it differs '
+            f'from its teacher {teacher} in {said}\n')
         alone = loops.prepared(pretraining._objective, complete(dict(
             TINY, **{**SIZES, **keywords})))
         for name, value in reference.parameters(alone.net).items():
@@ -343,7 +347,7 @@ def test_a_resumed_run_is_the_run_that_never_stopped(run, tmp_path, capsys):
     again = unfinished(run, tmp_path / 'again')
     d2l.pretrain(resume=again, devices='cpu')
     assert loops.result(again) == loops.result(run)
-    assert 'begins' not in capsys.readouterr().err
+    assert 'student' not in capsys.readouterr().err
 
 
 def test_a_run_says_who_taught_it_and_is_evaluated_without(run, teacher,
@@ -383,8 +387,9 @@ def test_a_teacher_that_has_changed_is_refused(run, teacher, tmp_path):
     with pytest.raises(RunError) as caught:
         d2l.pretrain(resume=again, teacher=other, devices='cpu')
     assert str(caught.value) == (
-        f'the teacher of {checkpoints.all_of(again)[-1]} has changed since '
-        '(its weights are others): resume with what it was')
+        f'cannot resume: the teacher of {checkpoints.all_of(again)[-1]} has '
+        'changed since (its weights are others): restore the original, or '
+        'start a new run')
     alone = tmp_path / 'alone'
     d2l.pretrain(**dict(TINY, num_steps=1), **SIZES, save_every=1,
                  devices='cpu', out=alone)
@@ -400,20 +405,20 @@ def test_what_cannot_teach_is_refused_in_one_sentence(teacher, tmp_path):
         '<unk>', '<pad>', '<mask>', '<cls>', '<sep>', 'the')))
     size = len(d2l.load_run(teacher)[1])
     for keywords, said in (
-            (dict(vocab=few), f'vocabulary of {size} tokens .* another of 6'),
-            (dict(vocab_size=99), f'of {size} tokens .* another of 99'),
+            (dict(vocab=few), f'of {size} tokens .* not another one of 6'),
+            (dict(vocab_size=99), f'of {size} tokens .* another one of 99'),
             (dict(max_len=1001), 'max_len=1001 is more than the 1000 pos'),
-            (dict(tokenizer='wordpiece'), 'is of words, and tokenizer=word'),
-            (dict(num_hiddens=6), 'no cosine between the 6 .* and the 8'),
+            (dict(tokenizer='wordpiece'), 'is words, and tokenizer=word'),
+            (dict(num_hiddens=6), 'model has 6 hiddens, and 8 its teacher'),
             (dict(temperature=0), 'temperature must be above 0'),
-            (dict(soft_weight=0, cosine_weight=0), 'nothing is learnt'),
+            (dict(soft_weight=0, cosine_weight=0), 'teacher has no effect'),
             (dict(teacher=tmp_path / 'no'), 'there is no folder')):
         with pytest.raises(ValueError, match=said) as caught:
             d2l.pretrain(**{**TINY, 'teacher': teacher, **keywords},
                          devices='cpu', out=tmp_path / 'out')
         assert '\n' not in str(caught.value)
         assert not (tmp_path / 'out').exists()
-    with pytest.raises(ValueError, match='is about a teacher, and there is'):
+    with pytest.raises(ValueError, match='is for runs with a teacher'):
         complete(dict(temperature=3.0))
 
 

@@ -381,11 +381,11 @@ def test_a_checkpoint_with_the_moments_of_mxnets_adam_goes_on(tmp_path):
         step(before)
     saved = checkpoints.save(
         tmp_path, 2, dict(settings={}, history={}, epoch=0, position=[0, 0],
-                          fingerprint='', num_devices=1, num_workers=1),
-        before.net, before.updater.trainer)
-    checkpoints.restore(saved, *checkpoints.load(saved), after.net,
-                        after.updater.trainer)
-    batch = next(before._batches())
+                          fingerprint='', num_devices=1, num_workers=1,
+                          **before.updater.state()),
+        before.updater.arrays())
+    after.updater.restore(checkpoints.Checkpoint.read(saved))
+    batch = next(before.batches())
     for run in (before, after):
         run.updater.gradients(batch)
         run.updater.update(3)

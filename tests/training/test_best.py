@@ -4,7 +4,7 @@ import types
 
 import pytest
 
-from d2lbert.training.best_weights import best_step
+from d2lbert.training.state import best_step
 
 
 @pytest.mark.parametrize('scores, best', [

@@ -200,7 +200,8 @@ def test_a_full_disk_loses_no_checkpoint_and_leaves_no_half_one(copy, full):
         d2l.pretrain(resume=copy, num_steps=6, devices='cpu')
     assert re.fullmatch(
         r'the checkpoint \S+step-00000005.npz cannot be written \(.*\): make '
-        r'room and resume; the one before it, \S+step-00000004.npz, is whole',
+        r'room and resume; the checkpoint before it, \S+step-00000004.npz, '
+        r'is whole',
         str(caught.value))
     assert lasting(copy) == before
     # And with room again the run goes on
@@ -210,8 +211,8 @@ def test_a_full_disk_loses_no_checkpoint_and_leaves_no_half_one(copy, full):
 
 def test_a_full_disk_before_the_first_checkpoint_is_told(tmp_path):
     with no_room('os.fsync'), pytest.raises(
-            CheckpointError, match='make room and begin again; there is '
-                                   'none before it'):
+            CheckpointError, match='make room and start again; there is '
+                                   'no checkpoint yet'):
         d2l.pretrain(**TINY, num_steps=2, save_every=1, out=tmp_path / 'run')
     with pytest.raises(saved_runs.RunError, match='has no checkpoint'):
         d2l.pretrain(resume=tmp_path / 'run')
@@ -379,9 +380,11 @@ def test_the_one_that_was_offered_leads_to_the_same_end(copy, run):
 def test_where_all_are_damaged_it_is_said(copy):
     for path in checkpoints.all_of(copy):
         damaged(path, 'half')
-    with pytest.raises(CheckpointError, match='resume from the one before'):
+    with pytest.raises(CheckpointError, match='resume from the checkpoint '
+                                              'before'):
         d2l.pretrain(resume=copy)
-    with pytest.raises(CheckpointError, match='none before it'):
+    with pytest.raises(CheckpointError, match='there is no earlier '
+                                              'checkpoint'):
         d2l.pretrain(resume=checkpoints.all_of(copy)[0])
 
 
@@ -404,10 +407,10 @@ def test_one_of_another_model_is_refused(copy, tmp_path):
     (dict(settings=3), 'settings'), (dict(settings={'lr': -1}), 'settings'),
     (dict(settings={'batch_size': 'x'}), 'settings'),
     (dict(settings={'colour': 1}), 'settings'),
-    (dict(history={}), 'where its run was'),
+    (dict(history={}), 'the progress of its run'),
     (dict(history=1), 'its history is 1'),
     (dict(position='ab'), "its position is 'ab'"),
-    (dict(position=['a', 'b']), 'where its run was'),
+    (dict(position=['a', 'b']), 'the progress of its run'),
     (dict(position=[7, 7]), 'belongs to another text'),
     (dict(fingerprint='f'), 'has changed since')])
 def test_a_state_that_cannot_be_is_refused(copy, changes, message):
@@ -423,7 +426,7 @@ def test_one_that_lies_elsewhere_is_refused(copy, tmp_path):
     path = shutil.copy(checkpoints.all_of(copy)[-1], alone)
     before = names(tmp_path)
     with pytest.raises(saved_runs.RunError,
-                       match='does not lie in the folder'):
+                       match='is not in the folder'):
         d2l.pretrain(resume=path)
     assert names(tmp_path) == before
 

@@ -29,7 +29,7 @@ def test_losses_are_compared_with_those_of_the_first_step():
     growth = grown(growing, 10)
     assert growth.line(10) == (
         'training diverges: the loss was 8 in step 1 and is 22 at step 10, '
-        'at a learning rate of at most 0.5: begin again with a lower lr '
+        'at a learning rate of at most 0.5: start again with a lower lr '
         '(--lr), or with clip (--clip)')
     assert growth.line(10) is None                  # once
     assert 'at step 40' in grown(growing, 40).last_line()

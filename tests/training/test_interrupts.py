@@ -11,7 +11,7 @@ import time
 import pytest
 
 import d2lbert as d2l
-from d2lbert.training import checkpoints, interrupts, loop, run_folder
+from d2lbert.training import checkpoints, hooks, interrupts, loop, run_folder
 from d2lbert.training.interrupts import Interrupted, Stopped, StopRequest
 
 TINY = dict(corpus='sample', batch_size=100, max_len=32, num_hiddens=8,
@@ -199,7 +199,7 @@ def test_a_second_signal_leaves_the_checkpoint_before(behind, monkeypatch):
                        patch.setattr(os, 'fsync', lambda *_: (
                            signal.raise_signal(signal.SIGTERM)))])
     with monkeypatch.context() as patch:
-        with pytest.raises(Interrupted, match='saved before is whole') as (
+        with pytest.raises(Interrupted, match='last checkpoint is whole') as (
                 caught):
             d2l.pretrain(**TINY, save_every=1)
     assert caught.value.signal == signal.SIGTERM and steps() == [1, 2]
@@ -244,7 +244,7 @@ def test_the_command_ends_with_the_number_of_its_signal(number, tmp_path):
 # Without being asked
 
 def test_a_longer_run_keeps_its_last_checkpoint(monkeypatch):
-    monkeypatch.setattr(loop, 'SAVE_SECONDS', 0)
+    monkeypatch.setattr(hooks, 'SAVE_SECONDS', 0)
     seen, save = [], checkpoints.save
 
     def look(*args):
@@ -259,7 +259,7 @@ def test_a_longer_run_keeps_its_last_checkpoint(monkeypatch):
     (dict(save_every=0), 0), ({}, 1000)])
 def test_a_short_run_or_one_told_not_to_keeps_none(settings, seconds,
                                                    monkeypatch):
-    monkeypatch.setattr(loop, 'SAVE_SECONDS', seconds)
+    monkeypatch.setattr(hooks, 'SAVE_SECONDS', seconds)
     d2l.pretrain(**TINY, **settings)
     assert not steps()
 
@@ -270,5 +270,5 @@ def test_saving_on_the_way_changes_nothing(monkeypatch, tmp_path):
         return [(run / name).read_bytes() for name in ('losses.csv',
                                                        'model.params')]
     plain = result('plain')
-    monkeypatch.setattr(loop, 'SAVE_SECONDS', 0)
+    monkeypatch.setattr(hooks, 'SAVE_SECONDS', 0)
     assert result('saved') == plain

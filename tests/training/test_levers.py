@@ -38,8 +38,8 @@ def arrays(net):
 def test_a_loss_counts_by_its_weight_and_is_told_without(accumulate):
     def found(weight):
         run = prepared(nsp_weight=weight, accumulate=accumulate)
-        batch = next(run._batches())
-        losses = run._totals(run.updater.gradients(batch))
+        batch = next(run.batches())
+        losses = run.updater.totals(run.updater.gradients(batch))
         return losses, {name: param.grad().asnumpy() for name, param
                         in run.net._collect_params_with_prefix().items()}
     (losses, mlm), (_, both), (told, much) = map(found, (0, 1, 3))
@@ -158,9 +158,9 @@ def test_the_model_is_the_one_that_was_asked_for(levers, path):
             == steps.num_parameters(plain.net) + more)
     for _ in range(2):
         step(run)
-    batch = next(run._batches())
+    batch = next(run.batches())
     onp.testing.assert_allclose(
-        run._totals(run.updater.gradients(batch)),
+        run.updater.totals(run.updater.gradients(batch)),
         reference.losses(reference.parameters(run.net), 2, batch), rtol=1e-5)
 
 
@@ -189,7 +189,7 @@ def test_a_batch_is_an_eighth_a_quarter_and_half(whole, sizes):
 
 def test_batches_grow_in_thirds_and_no_example_is_lost():
     run = prepared(num_steps=30, grow_batch=0.6, batch_size=40)
-    batches, found = run._batches(), []
+    batches, found = run.batches(), []
     for _ in range(30):
         found.append(next(batches))
         run.history.add(lambda: (0.0, 0.0), 1)      # a step was taken

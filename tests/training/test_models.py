@@ -13,8 +13,13 @@ from d2lbert.pretrained.fill_mask import fill_mask
 from d2lbert.pretrained.folders import PretrainedError, load_pretrained
 from d2lbert.pretrained.tokenizers.tokenizer import WholeWords, WordPiece
 from d2lbert.training.evaluation import evaluate_run
-from d2lbert.training.load import export_run, import_run, load_model
-from d2lbert.training.saved_runs import RunError, load_run
+from d2lbert.training.load import (
+    export_run,
+    import_run,
+    load_model,
+    load_run,
+)
+from d2lbert.training.saved_runs import RunError
 
 TINY = dict(corpus='sample', batch_size=16, max_len=32, num_hiddens=8,
             ffn_num_hiddens=8, num_layers=1, num_steps=2, seed=1)

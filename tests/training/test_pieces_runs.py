@@ -8,7 +8,7 @@ import numpy as onp
 import pytest
 
 import d2lbert as d2l
-from d2lbert.objectives import mlm_nsp
+from d2lbert.objectives import mlm_nsp, text_objective
 from d2lbert.pretrained.tokenizers.tokenizer import WordPiece
 from d2lbert.pretrained.tokenizers.vocabulary import PieceVocab
 from d2lbert.training import checkpoints
@@ -151,7 +151,7 @@ def test_a_bound_for_words_is_one(tmp_path):
 
 @pytest.mark.parametrize('settings, message', [
     (dict(tokenizer='words'), 'whole_word_masking .* is for pieces'),
-    (dict(vocab='x'), 'both say what the vocabulary is'),
+    (dict(vocab='x'), 'both determine the vocabulary'),
     (dict(tokenizer='bpe'), 'must be words or wordpiece'),
     (dict(vocab_size=5), 'at least 6'),
     (dict(vocab_size=40), 'vocab_size=40 is too small'),
@@ -177,7 +177,7 @@ def test_a_run_without_its_tokenizer_is_refused_in_a_sentence(run, tmp_path):
 
 def test_held_out_text_is_scored_with_masks_of_single_pieces():
     settings = complete(TINY)
-    text = mlm_nsp.read_corpus(settings)
+    text = text_objective.read_corpus(settings)
     masks = [mlm_nsp.held_out_batches(text.valid, 16, 64) for _ in range(2)]
     for ours, theirs in zip(*masks):
         assert (ours.tokens_X == theirs.tokens_X).all()

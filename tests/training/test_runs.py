@@ -1,12 +1,10 @@
 """Run folders: whole or not there at all, read back as they were written."""
 import csv
-import errno
 import json
 import os
 import re
 import shutil
 import signal
-from pathlib import Path
 
 import numpy as onp
 import pytest
@@ -15,10 +13,9 @@ import reference
 import d2lbert as d2l
 from d2lbert.machine.backend import mx, npx
 from d2lbert.machine.files import write_text
-from d2lbert.objectives import mlm_nsp
+from d2lbert.objectives import text_objective
 from d2lbert.training import loop, run_folder
 from d2lbert.training.interrupts import Stopped
-from d2lbert.training.run_files import foreign
 from d2lbert.training.saved_runs import RunError
 
 FILES = ['config.json', 'log.txt', 'losses.csv', 'losses.png',
@@ -122,8 +119,8 @@ def test_the_default_folder_is_named_after_the_time(tmp_path):
 @pytest.fixture
 def untrained(monkeypatch):
     """Let a test fail that gets as far as training."""
-    monkeypatch.setattr(mlm_nsp, 'read_corpus', lambda *args: pytest.fail(
-        'training began'))
+    monkeypatch.setattr(text_objective, 'read_corpus',
+                        lambda *args: pytest.fail('training began'))
 
 
 def test_a_run_is_not_overwritten_unasked(copy, untrained):
@@ -133,48 +130,30 @@ def test_a_run_is_not_overwritten_unasked(copy, untrained):
     assert contents(copy) == before
 
 
-def test_force_replaces_a_run(copy, run):
-    d2l.pretrain(**TINY, seed=2, out=copy, force=True)
-    assert sorted(contents(copy)) == FILES
-    assert contents(copy)['model.params'] != contents(run)['model.params']
-
-
-def test_every_file_of_a_run_is_known_as_its_own(run):
-    assert foreign(Path(run)) == []
-
-
-def test_force_keeps_what_no_run_wrote(copy, run, capsys):
+def test_force_moves_a_run_aside_with_all_its_files(copy, capsys):
     (copy / 'notes.txt').write_text('mine')
-    (copy / 'figures').mkdir()
-    (copy / 'figures' / 'best.params').write_text('mine, too')
-    (copy / 'checkpoints').mkdir(exist_ok=True)
-    (copy / 'checkpoints' / 'why.txt').write_text('and this')
-    # Of a process that was killed between two renames
-    old = copy.with_name(f'.{copy.name}.1.old')
-    old.mkdir()
-    (old / 'lost.txt').write_text('found again')
-    (old / 'model.params').write_text('of the run before')
-    d2l.pretrain(**TINY, seed=2, out=copy, force=True)
-    after = contents(copy)
-    mine = {'notes.txt': b'mine', 'figures/best.params': b'mine, too',
-            'checkpoints/why.txt': b'and this', 'lost.txt': b'found again'}
-    assert {name: after.pop(name) for name in mine} == mine
-    assert sorted(after) == FILES
-    assert after['model.params'] != contents(run)['model.params']
-    assert not old.exists()
-    told = capsys.readouterr()
-    for name in ('notes.txt', 'figures/', 'checkpoints/why.txt', 'lost.txt'):
-        assert name in told.out + told.err
+    for name in 'copy.old', 'copy.old-2':
+        before = contents(copy)
+        d2l.pretrain(**TINY, seed=2, out=copy, force=True)
+        assert contents(copy.with_name(name)) == before
+        assert sorted(contents(copy)) == FILES
+        assert contents(copy)['model.params'] != before['model.params'] or (
+            name != 'copy.old')
+        assert (f'the run that was in {copy} is now in '
+                f'{copy.with_name(name)}\n') in capsys.readouterr().err
+    assert sorted(os.listdir(copy.parent)) == ['copy', 'copy.old',
+                                               'copy.old-2']
 
 
 def test_force_takes_an_empty_folder(tmp_path):
     (tmp_path / 'empty').mkdir()
     d2l.pretrain(**TINY, out=tmp_path / 'empty', force=True)
     assert sorted(contents(tmp_path / 'empty')) == FILES
+    assert os.listdir(tmp_path) == ['empty']
 
 
 @pytest.mark.parametrize('kind', ['folder', 'file', 'model', 'link'])
-def test_force_replaces_nothing_but_runs(kind, tmp_path, untrained):
+def test_force_moves_only_runs(kind, tmp_path, untrained):
     out = tmp_path / 'thesis'
     text = '{"precious": 1}'
     if kind != 'file':
@@ -192,7 +171,7 @@ def test_force_replaces_nothing_but_runs(kind, tmp_path, untrained):
 
 
 @pytest.mark.parametrize('out', ['.', '..', '/'])
-def test_force_does_not_replace_where_one_stands(out, copy, untrained,
+def test_force_does_not_move_the_current_folder(out, copy, untrained,
                                                  monkeypatch):
     (copy / 'inner').mkdir()
     monkeypatch.chdir(copy / 'inner')
@@ -203,25 +182,16 @@ def test_force_does_not_replace_where_one_stands(out, copy, untrained,
     assert contents(copy) == before
 
 
-def test_a_folder_that_cannot_be_replaced_is_put_back(copy, monkeypatch,
-                                                      capfd):
-    replace, before = os.replace, contents(copy)
-
-    def fail_for_the_new_one(source, target):
-        if target == copy and not str(source).endswith('.old'):
-            raise PermissionError(13, 'Permission denied')
-        replace(source, target)
+def test_a_folder_that_cannot_be_moved_stays(copy, untrained, monkeypatch):
+    before = contents(copy)
 
     def fail(*_):
-        raise OSError(errno.EINVAL, 'Invalid argument')
-    monkeypatch.setattr(os, 'replace', fail_for_the_new_one)
-    monkeypatch.setattr(run_folder, 'exchange', fail)
-    beside = copy.with_name('copy.new')
-    assert d2l.pretrain(**TINY, out=copy, force=True) == beside
-    assert contents(copy) == before and sorted(contents(beside)) == FILES
-    assert sorted(os.listdir(copy.parent)) == ['copy', 'copy.new']
-    assert (f'{copy} cannot be replaced (Permission denied): this run stays '
-            f'in {beside}\n') in capfd.readouterr().err
+        raise PermissionError(13, 'Permission denied')
+    monkeypatch.setattr(run_folder.os, 'rename', fail)
+    with pytest.raises(RunError, match=r'cannot be moved \(Permission denied'):
+        d2l.pretrain(**TINY, out=copy, force=True)
+    assert contents(copy) == before
+    assert os.listdir(copy.parent) == ['copy']
 
 
 def test_numbers_of_numpy_are_written_as_any_others(tmp_path):
@@ -348,20 +318,7 @@ def test_a_run_that_was_killed_before_it_learnt_stands_in_nobodys_way(
         d2l.pretrain(**TINY, out='run')
 
 
-def test_a_replaced_run_is_whole_until_the_new_one_is(copy, meanwhile):
-    (copy / 'notes.txt').write_text('precious')
-    before = contents(copy)
-
-    @meanwhile
-    def look():
-        assert contents(copy) == before
-        assert (copy.with_name('copy.new') / 'unfinished').is_file()
-    d2l.pretrain(**TINY, out=copy, force=True)
-    assert os.listdir(copy.parent) == ['copy']
-    assert sorted(contents(copy)) == sorted([*FILES, 'notes.txt'])
-
-
-def test_a_stopped_replacement_goes_on_and_then_takes_its_place(
+def test_a_run_that_moved_another_aside_can_be_stopped_and_resumed(
         copy, monkeypatch):
     after, before = loop.Run._after, contents(copy)
 
@@ -369,66 +326,14 @@ def test_a_stopped_replacement_goes_on_and_then_takes_its_place(
         signal.raise_signal(signal.SIGTERM)
         after(self, step)
     monkeypatch.setattr(loop.Run, '_after', stopped)
-    beside = copy.with_name('copy.new')
-    with pytest.raises(Stopped, match=f'--resume {beside}') as caught:
+    with pytest.raises(Stopped, match=f'--resume {copy}') as caught:
         d2l.pretrain(**TINY, out=copy, force=True)
     assert caught.value.signal == signal.SIGTERM
-    assert contents(copy) == before
     monkeypatch.setattr(loop.Run, '_after', after)
-    assert d2l.pretrain(resume=beside) == copy
-    assert os.listdir(copy.parent) == ['copy']
-    config = json.loads((copy / 'config.json').read_text('utf-8'))
-    assert 'replaces' not in config
+    assert d2l.pretrain(resume=copy) == copy
     assert sorted(set(contents(copy)) - set(FILES)) == [
         'checkpoints/step-00000001.npz']
-
-
-@pytest.mark.parametrize('can_exchange', [True, False])
-def test_a_replacement_is_complete_and_leaves_nothing(
-        can_exchange, copy, monkeypatch):
-    def fail(*_):
-        raise OSError(errno.ENOSYS, 'Function not implemented')
-    if not can_exchange:
-        monkeypatch.setattr(run_folder, 'exchange', fail)
-    left = copy.with_name('.copy.1.old')     # by who was killed there
-    left.mkdir()
-    assert d2l.pretrain(**TINY, seed=2, out=copy, force=True) == copy
-    assert os.listdir(copy.parent) == ['copy']
-    config = json.loads((copy / 'config.json').read_text('utf-8'))
-    assert config['training']['seed'] == 2 and 'replaces' not in config
-
-
-@pytest.mark.parametrize('name, place', [('renameat2', 'copy'),
-                                         ('config.json', 'copy'),
-                                         ('before', 'copy.new')])
-def test_a_replacement_killed_at_its_end_can_be_gone_on_with(
-        name, place, copy, monkeypatch):
-    before = contents(copy)
-    pid = os.fork()
-    if not pid:
-        swap = run_folder.exchange
-        write = run_folder.RunFolder.write_config
-
-        def exchange(path, other):
-            if name != 'before':
-                swap(path, other)
-            if name != 'config.json':
-                os._exit(9)
-
-        def write_config(self, config):
-            if self.path == copy:
-                os._exit(9)
-            write(self, config)
-        run_folder.exchange = exchange
-        run_folder.RunFolder.write_config = write_config
-        d2l.pretrain(**TINY, seed=2, save_every=1, out=copy, force=True)
-        os._exit(0)
-    assert os.WEXITSTATUS(os.waitpid(pid, 0)[1]) == 9
-    assert contents(copy) == before or d2l.load_run(copy)
-    assert d2l.pretrain(resume=copy.with_name(place)) == copy
-    config = json.loads((copy / 'config.json').read_text('utf-8'))
-    assert config['training']['seed'] == 2 and 'replaces' not in config
-    assert not (copy / 'unfinished').exists()
+    assert contents(copy.with_name('copy.old')) == before
 
 
 @pytest.mark.parametrize('inside', [
@@ -436,29 +341,14 @@ def test_a_replacement_killed_at_its_end_can_be_gone_on_with(
     ['unfinished', 'config.json', 'vocab.txt', 'losses.csv']])
 def test_a_run_killed_before_its_first_step_is_in_nobodys_way(inside,
                                                               tmp_path):
-    for name in ('run', 'old.new'):
-        (tmp_path / name).mkdir()
+    for force in False, True:
+        (tmp_path / 'run').mkdir()
         for inner in inside:
-            (tmp_path / name / inner).touch()
-    d2l.pretrain(**TINY, out=tmp_path / 'run')
-    assert sorted(os.listdir(tmp_path / 'run')) == FILES
-    (tmp_path / 'run').rename(tmp_path / 'old')
-    d2l.pretrain(**TINY, out=tmp_path / 'old', force=True)
-    assert os.listdir(tmp_path) == ['old']
-    assert sorted(os.listdir(tmp_path / 'old')) == FILES
-
-
-def test_a_folder_that_became_another_is_not_replaced(copy, meanwhile,
-                                                      capfd):
-    @meanwhile
-    def move():
-        copy.rename(copy.with_name('moved'))
-        copy.mkdir()
-        (copy / 'thesis.txt').write_text('precious')
-    assert d2l.pretrain(**TINY, out=copy, force=True) == copy.with_name(
-        'copy.new')
-    assert contents(copy) == {'thesis.txt': b'precious'}
-    assert 'is not the run any more that was to be' in capfd.readouterr().err
+            (tmp_path / 'run' / inner).touch()
+        d2l.pretrain(**TINY, out=tmp_path / 'run', force=force)
+        assert sorted(os.listdir(tmp_path / 'run')) == FILES
+        assert os.listdir(tmp_path) == ['run']
+        shutil.rmtree(tmp_path / 'run')
 
 
 def test_room_is_looked_for_before_training(tmp_path, monkeypatch,
@@ -541,7 +431,7 @@ def test_a_vocabulary_of_another_size_is_refused(copy):
         file.write('albatross-of-another-run\n')
     size = len(d2l.Vocab.load(copy / 'vocab.txt'))
     with pytest.raises(RunError,
-                       match=f'{size} entries, but the model {size - 1}'):
+                       match=f'{size} tokens, but the model {size - 1}'):
         d2l.load_run(copy)
 
 
@@ -603,7 +493,7 @@ def described(run, **sizes):
 def test_sizes_that_no_tensor_has_are_refused_before_a_net_is_made(
         copy, monkeypatch, sizes, reason):
     described(copy, **sizes)
-    monkeypatch.setattr('d2lbert.training.saved_runs.net_of', None)
+    monkeypatch.setattr('d2lbert.training.load.net_of', None)
     with pytest.raises(RunError, match=reason):
         d2l.load_run(copy)
 

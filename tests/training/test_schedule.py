@@ -11,11 +11,10 @@ import pytest
 from loops import result, step
 
 import d2lbert as d2l
-from d2lbert import bert_pretraining
+from d2lbert.nn import steps
 from d2lbert.training import checkpoints, pretraining, updater
-from d2lbert.training import schedule as plan
 from d2lbert.training.checkpoints import CheckpointError
-from d2lbert.training.schedule import schedule
+from d2lbert.training.schedule import rate_factor
 from d2lbert.training.settings import complete
 
 TINY = dict(corpus='sample', batch_size=100, max_len=32, num_hiddens=8,
@@ -36,14 +35,14 @@ def test_the_schedule_is_made_of_two_straight_lines(num_steps, warmup, decay,
     expected = onp.interp(steps, [0] * (turn > 0) + [turn, num_steps + 1],
                           [0] * (turn > 0) + [1, end])
     onp.testing.assert_allclose(
-        [schedule(k, num_steps, num_steps + 1, warmup, decay)
+        [rate_factor(k, num_steps, num_steps + 1, warmup, decay)
          for k in steps], expected)
 
 
 @pytest.mark.parametrize('warmup', [0.0, 0.25])
 def test_a_cosine_falls_slowly_fast_and_slowly_again(warmup):
     places = onp.linspace(0, 60, 241)
-    found = onp.array([schedule(place, 60, 60, warmup, 'cosine')
+    found = onp.array([rate_factor(place, 60, 60, warmup, 'cosine')
                        for place in places])
     turn = 60 * warmup
     falling = places >= turn
@@ -71,23 +70,23 @@ def test_the_schedule_is_what_the_optimizer_is_told():
 
 @pytest.fixture
 def clock(monkeypatch):
-    """Let steps take so many seconds each as a function is told."""
+    """A function that sets the seconds of each further step."""
     def set_to(seconds):
         seconds = iter(seconds)
         monkeypatch.setattr(
-            bert_pretraining, 'Timer', lambda: type('Clock', (), dict(
+            steps, 'Timer', lambda: type('Clock', (), dict(
                 start=lambda self: None, stop=lambda self: next(seconds)))())
     return set_to
 
 
 def durations(seed, mean=0.1):
-    """Seconds of one step after another, without end."""
+    """The seconds of each step, without end."""
     rng = random.Random(seed)
     return (rng.uniform(0.5, 1.5) * mean for _ in itertools.count())
 
 
 def beginnings(seconds, budget):
-    """When steps of so many seconds begin, up to the budget."""
+    """The seconds at which steps begin, until the budget is used up."""
     found = [0.0]
     while found[-1] < budget:
         found.append(found[-1] + next(seconds))
@@ -105,11 +104,6 @@ def rates_of(monkeypatch):
     return rates
 
 
-def clock_of(run):
-    with open(run / plan.FILE, newline='') as file:
-        return [float(row['seconds']) for row in csv.DictReader(file)]
-
-
 @pytest.fixture
 def timed(clock, tmp_path):
     """A finished run by the clock, with all its checkpoints."""
@@ -118,19 +112,24 @@ def timed(clock, tmp_path):
                         out=tmp_path / 'run')
 
 
-def killed(run, step, folder, readings=None):
-    """A copy of `run` as after a kill behind the checkpoint of `step`.
-
-    readings: how many lines clock.csv has by then, all if None.
+def killed(run, step, folder):
+    """A copy of `run` as after a kill right after the checkpoint of `step`.
     """
     shutil.copytree(run, folder)
     for path in checkpoints.all_of(folder)[step:]:
         path.unlink()
     (folder / 'model.params').unlink()
-    if readings is not None:
-        lines = (folder / plan.FILE).read_text().splitlines(keepends=True)
-        (folder / plan.FILE).write_text(''.join(lines[:readings + 1]))
     return folder
+
+
+def rewrite(path, change):
+    """Write a checkpoint again after `change(state)`."""
+    with onp.load(path) as file:
+        arrays = dict(file)
+    state = json.loads(arrays['state'].tobytes().decode())
+    change(state)
+    arrays['state'] = onp.frombuffer(json.dumps(state).encode(), 'uint8')
+    onp.savez(path, **arrays)
 
 
 def test_rates_follow_the_clock_and_it_ends_when_time_is_over(
@@ -140,7 +139,7 @@ def test_rates_follow_the_clock_and_it_ends_when_time_is_over(
     run = d2l.pretrain(**TIMED, eval_every=2, devices='cpu',
                        out=tmp_path / 'run')
     began = beginnings(durations(1), 0.9)
-    assert clock_of(run) == pytest.approx(began) and len(began) > 5
+    assert len(rates) == len(began) > 5
     onp.testing.assert_allclose(rates, 0.01 * onp.interp(
         began, [0, 0.18, 0.9], [0, 1, 0]))
     with open(run / 'losses.csv', newline='') as file:
@@ -153,88 +152,31 @@ def test_rates_follow_the_clock_and_it_ends_when_time_is_over(
 
 
 @pytest.mark.parametrize('step', [1, 4, 7])
-def test_steps_that_are_taken_again_are_those_that_they_were(
+def test_a_resumed_run_goes_on_at_the_time_of_its_checkpoint(
         timed, clock, tmp_path, step):
     again = killed(timed, step, tmp_path / 'again')
-    clock(durations(2))         # a machine that is slower, or faster
+    clock(itertools.islice(durations(1), step, None))
     d2l.pretrain(resume=again, devices='cpu')
-    # But for the end, which no step came after
-    found, expected = clock_of(again), clock_of(timed)
-    assert found[:len(expected)] == expected
-    if len(found) == len(expected):
-        assert result(again) == result(timed)
+    assert result(again) == result(timed)
     with onp.load(checkpoints.all_of(timed)[-1]) as a, onp.load(
-            again / 'checkpoints' / checkpoints.all_of(timed)[-1].name) as b:
+            checkpoints.all_of(again)[-1]) as b:
+        assert a.files == b.files
         for name in a.files:
-            if name != 'state':     # which has the seconds of the last step
-                onp.testing.assert_array_equal(a[name], b[name])
-
-
-def test_steps_that_are_taken_a_third_time_are_they_still(
-        timed, clock, tmp_path, monkeypatch):
-    class Killed(BaseException):
-        pass
-
-    def save_and_die(run, step, *args):
-        save(run, step, *args)
-        if step == 3:
-            raise Killed
-    save = checkpoints.save
-    again = killed(timed, 1, tmp_path / 'again')
-    clock(durations(2))
-    with monkeypatch.context() as patch:
-        patch.setattr(checkpoints, 'save', save_and_die)
-        with pytest.raises(Killed):
-            d2l.pretrain(resume=again, devices='cpu')
-    clock(durations(3))
-    d2l.pretrain(resume=again, devices='cpu')
-    expected = clock_of(timed)
-    assert clock_of(again)[:len(expected)] == expected
+            onp.testing.assert_array_equal(a[name], b[name])
 
 
 def test_a_run_that_was_killed_has_what_was_left_of_its_time(
-        timed, clock, tmp_path):
-    before = clock_of(timed)
-    again = killed(timed, 2, tmp_path / 'again', readings=5)
+        timed, clock, tmp_path, monkeypatch):
+    before = beginnings(durations(1), 0.9)
+    rates = rates_of(monkeypatch)
+    again = killed(timed, 2, tmp_path / 'again')
     clock(durations(3, 0.03))
     d2l.pretrain(resume=again, devices='cpu')
-    taken = durations(3, 0.03)
-    expected = before[:5]
-    for _ in range(2):          # steps 3 and 4: the clock is not asked
-        next(taken)
-    while expected[-1] < 0.9:
-        expected.append(expected[-1] + next(taken))
-    assert clock_of(again) == pytest.approx(expected[:-1], rel=1e-12)
-    assert len(expected) > len(before)
-
-
-@pytest.mark.parametrize('damage', [
-    lambda text: '', lambda text: text[:text.index('\n4,')],
-    lambda text: text.replace('\n4,', '\n40,'), lambda text: text + 'x,y\n',
-    lambda text: text.replace('\n4,', '\n4,nan'),
-    lambda text: text.replace('\n4,', '\n4,9')],
-    ids=['empty', 'short', 'number', 'words', 'nan', 'other'])
-def test_readings_that_are_not_those_of_the_run_are_left_alone(
-        timed, clock, tmp_path, damage):
-    again = killed(timed, 3, tmp_path / 'again')
-    text = (again / plan.FILE).read_text()
-    (again / plan.FILE).write_text(damage(text))
-    clock(durations(2))
-    d2l.pretrain(resume=again, devices='cpu')
-    found, before = clock_of(again), clock_of(timed)
-    assert found[:4] == before[:4] and found == sorted(found)
-    assert found[-1] < 0.9
-
-
-def test_a_line_that_was_cut_off_is_no_reading(timed, clock, tmp_path):
-    again = killed(timed, 3, tmp_path / 'again', readings=5)
-    text = (again / plan.FILE).read_text()
-    (again / plan.FILE).write_text(text[:-4])
-    clock(durations(2))
-    d2l.pretrain(resume=again, devices='cpu')
-    *before, last = clock_of(timed)[:4]
-    assert clock_of(again)[:5] == pytest.approx(
-        [*before, last, last + next(durations(2))], rel=1e-12)
+    began = [before[2] + seconds for seconds
+             in beginnings(durations(3, 0.03), 0.9 - before[2])]
+    assert len(began) > len(before)
+    onp.testing.assert_allclose(rates, 0.01 * onp.interp(
+        began, [0, 0.18, 0.9], [0, 1, 0]), rtol=1e-9)
 
 
 def test_more_minutes_go_on_and_fewer_than_were_used_are_refused(
@@ -248,40 +190,43 @@ def test_more_minutes_go_on_and_fewer_than_were_used_are_refused(
     rates = rates_of(monkeypatch)
     clock(itertools.repeat(0.1))
     d2l.pretrain(resume=again, minutes=0.03, devices='cpu')
-    before, found = clock_of(timed), clock_of(again)
-    assert found[:len(before)] == before and 1.6 < found[-1] < 1.8
+    used = sum(itertools.islice(durations(1), len(checkpoints.all_of(timed))))
+    began = [used + 0.1 * k for k in range(20) if used + 0.1 * k < 1.8]
     onp.testing.assert_allclose(rates, 0.01 * onp.interp(
-        found[len(before):], [0, 0.36, 1.8], [0, 1, 0]))
+        began, [0, 0.36, 1.8], [0, 1, 0]))
 
 
-def test_a_checkpoint_without_its_clock_is_damaged(timed, tmp_path):
+def test_a_checkpoint_of_an_earlier_version_has_its_clock(timed, tmp_path,
+                                                          clock, monkeypatch):
+    again = killed(timed, 3, tmp_path / 'again')
+    # A step that was taken twice had its first reading there, not the second
+    rewrite(checkpoints.all_of(again)[-1], lambda state: state.update(
+        clock=[0.0, 0.1, 0.2, 0.45]))
+    rates = rates_of(monkeypatch)
+    clock(itertools.repeat(0.3))
+    d2l.pretrain(resume=again, devices='cpu')
+    onp.testing.assert_allclose(rates, 0.01 * onp.interp(
+        [0.45, 0.75], [0, 0.18, 0.9], [0, 1, 0]))
+
+
+@pytest.mark.parametrize('change', [
+    lambda state: state['history'].update(seconds='x'),
+    lambda state: state['history'].pop('seconds'),
+    lambda state: state.update(clock=[])])
+def test_a_checkpoint_without_its_clock_is_damaged(timed, tmp_path, change):
     again = killed(timed, 3, tmp_path / 'again')
     path = checkpoints.all_of(again)[-1]
-    for readings in (None, [0.0], ['x'] * 3):
-        with onp.load(path) as file:
-            arrays = dict(file)
-        state = json.loads(arrays['state'].tobytes().decode())
-        state['clock'] = readings
-        arrays['state'] = onp.frombuffer(json.dumps(state).encode(), 'uint8')
-        onp.savez(path, **arrays)
-        with pytest.raises(CheckpointError, match='is damaged: it does not '
-                                                  'say where its run was'):
-            d2l.pretrain(resume=path, devices='cpu')
-
-
-def test_a_run_by_the_clock_that_was_given_up_leaves_its_name(tmp_path):
-    folder = tmp_path / 'run'
-    folder.mkdir()
-    for name, text in (('unfinished', ''), (plan.FILE, plan.HEAD)):
-        (folder / name).write_text(text)
-    assert d2l.pretrain(**TINY, num_steps=1, out=folder) == folder
+    rewrite(path, change)
+    with pytest.raises(CheckpointError, match='is damaged: it does not '
+                                              'describe the progress'):
+        d2l.pretrain(resume=path, devices='cpu')
 
 
 @pytest.mark.parametrize('given, message', [
     (dict(minutes=0), 'minutes must be above 0, not 0.0'),
     (dict(minutes=-1), 'minutes must be finite and not negative'),
     (dict(minutes=1, num_steps=5), r'num_steps \(--num-steps\) and minutes '
-                                   r'\(--minutes\) both say how long')])
+                                   r'\(--minutes\) both set the length')])
 def test_a_time_that_cannot_be_is_named(given, message):
     with pytest.raises(ValueError, match=message):
         complete(given)
@@ -296,5 +241,5 @@ def test_the_steps_of_a_recipe_make_way_for_minutes():
 def test_several_workers_have_no_clock_in_common(monkeypatch):
     monkeypatch.setenv('D2LBERT_NUM_WORKERS', '2')
     with pytest.raises(ValueError, match='minutes=1 is for one worker, whose '
-                                         'clock it is, not for 2'):
+                                         'clock counts, not for 2'):
         loops.prepared(pretraining._objective, complete(dict(TINY, minutes=1)))

@@ -20,9 +20,10 @@ from loops import result, step
 import d2lbert as d2l
 from d2lbert import kernels
 from d2lbert.__main__ import main
+from d2lbert.machine import workers
 from d2lbert.machine.backend import np, npx
 from d2lbert.nn.shards import part_of
-from d2lbert.objectives import initializers, mlm_nsp
+from d2lbert.objectives import initializers, mlm_nsp, text_objective
 from d2lbert.texts.examples import Batch
 from d2lbert.training import (
     checkpoints,
@@ -32,6 +33,7 @@ from d2lbert.training import (
     updater,
 )
 from d2lbert.training.history import RunHistory
+from d2lbert.training.interrupts import Stopped
 from d2lbert.training.saved_runs import RunError
 from d2lbert.training.settings import (
     BOOK,
@@ -305,7 +307,7 @@ def test_other_devices_go_on_from_the_same_parameters_and_say_so(
     two.prepare()
     assert capfd.readouterr().err == (
         f'the number of devices was 1 when {path} was written and is 2 now: '
-        'the parameters are the same, the stream of dropout is not\n')
+        'the parameters are the same, the random numbers of dropout are not\n')
     with onp.load(path) as file:
         for name, param in two.net._collect_params_with_prefix().items():
             assert param.list_ctx() == [npx.cpu(0), npx.cpu(1)]
@@ -342,8 +344,8 @@ def test_another_kind_of_product_is_said_and_the_same_is_not(
     said = capfd.readouterr().err
     assert said.startswith('matrices were multiplied by three bfloat16 tiles '
                            'a number (AMX) on that CPU, and are by ')
-    assert said.endswith(f': the parameters of {path} are the same, the '
-                         'steps from here on differ by rounding\n')
+    assert said.endswith(f': the parameters of {path} are the same, but '
+                         'further steps differ by rounding\n')
     again = pretraining.resumed(path, {}, 'cpu')
     again.prepare()
     again.close()
@@ -434,7 +436,7 @@ def test_ctrl_c_saves_a_run_that_was_not_to_be_saved(tmp_path, monkeypatch):
         after(self, step)
     monkeypatch.setattr(loop.Run, '_after', interrupted)
     handler = signal.getsignal(signal.SIGINT)
-    with pytest.raises(loop.Stopped, match='stopped at step 2; go on'):
+    with pytest.raises(Stopped, match='stopped at step 2; go on'):
         d2l.pretrain(**PLAIN, out=tmp_path / 'run')
     assert signal.getsignal(signal.SIGINT) is handler
     assert [path.name for path in checkpoints.all_of(tmp_path / 'run')] == [
@@ -468,21 +470,23 @@ def test_random_numbers_drawn_by_others_do_not_matter(
 def test_each_epoch_has_the_same_pairs_in_another_order():
     run = prepared(**TINY)
     epochs = []
-    for _, batch in zip(range(8), run._batches()):
-        if run.place.epoch == len(epochs):
+    for _, batch in zip(range(8), run.batches()):
+        if run.position.epoch == len(epochs):
             epochs.append([])
         epochs[-1] += batch.tokens_X.tolist()
     assert len(epochs) == 2
     assert epochs[0] != epochs[1] and sorted(epochs[0]) == sorted(epochs[1])
 
 
-def test_each_step_of_each_worker_drops_other_numbers():
+def test_each_step_of_each_worker_drops_other_numbers(monkeypatch):
     def losses(rank):
         run = prepared(**dict(PLAIN, lr=0.0))
-        run.rank = rank
-        batch = next(run._batches())
-        run._batches = lambda: iter([batch])    # the same in every step
-        return [tuple(step(run)) for _ in range(2)]
+        monkeypatch.setattr(workers, 'rank', lambda: rank)
+        batch = next(run.batches())
+        run.batches = lambda: iter([batch])    # the same in every step
+        found = [tuple(step(run)) for _ in range(2)]
+        monkeypatch.undo()
+        return found
     found = losses(rank=0), losses(rank=1)
     assert len({*found[0], *found[1]}) == 4
     assert found == (losses(rank=0), losses(rank=1))
@@ -493,8 +497,8 @@ def test_each_step_of_each_worker_drops_other_numbers():
 def gradients(devices='cpu', **keywords):
     """Gradients and losses of the first batch, without dropout."""
     run = prepared(devices, **dict(TINY, dropout=0.0, **keywords))
-    batch = next(run._batches())
-    losses = run._totals(run.updater.gradients(batch))
+    batch = next(run.batches())
+    losses = run.updater.totals(run.updater.gradients(batch))
     run.updater.trainer.allreduce_grads()
     return losses, {name: param.grad(run.devices[0]).asnumpy() for name, param
                     in run.net._collect_params_with_prefix().items()}
@@ -515,8 +519,8 @@ def equal_to_rounding(found, expected):
 
 def test_the_losses_of_a_step_are_the_equations(path):
     run = prepared(**dict(TINY, dropout=0.0, accumulate=2))
-    batch = next(run._batches())
-    losses = run._totals(run.updater.gradients(batch))
+    batch = next(run.batches())
+    losses = run.updater.totals(run.updater.gradients(batch))
     onp.testing.assert_allclose(losses, reference.losses(
         reference.parameters(run.net), 2, batch), rtol=1e-5)
 
@@ -628,8 +632,8 @@ def test_the_recipe_learn_is_the_one_that_the_readme_tells_of():
     assert settings == dict(
         corpus='wikitext-2', data_dir=None, valid=None, valid_share=0.05,
         split='auto', min_freq=None, vocab=None, seed=1, eval_every=None,
-        save_every=None,
-        keep=3, recipe='learn', batch_size=64, max_len=64, num_hiddens=128,
+        save_every=None, keep=3, recipe='learn', batch_size=64, max_len=64,
+        num_hiddens=128,
         ffn_num_hiddens=256, num_heads=4, num_layers=2, dropout=0.0,
         precision='fp32', lr=0.0015, num_steps=4000, log_interval=100,
         accumulate=1, warmup=0.1, decay='linear', weight_decay=0.3,
@@ -683,14 +687,14 @@ def test_the_values_of_both_recipes_pass_their_own_checks(setting):
     (dict(initializer='zero'), 'initializer must be xavier or normal or '
      'mimetic or topical'),
     (dict(batch_size=10, accumulate=4), 'accumulate=4 does not divide'),
-    (dict(corpus='sample', data_dir='x'), 'data_dir .* says where WikiText'),
+    (dict(corpus='sample', data_dir='x'), 'data_dir .* folder of WikiText'),
     (dict(num_hiddens=float('inf')), 'num_hiddens must be a whole number'),
     (dict(num_steps=True), 'num_steps must be a whole number'),
     (dict(vocab=d2l.Vocab()), 'vocab must be the path of a file')])
 def test_a_setting_that_cannot_be_is_named_before_anything_else(
         setting, message, monkeypatch):
-    monkeypatch.setattr(mlm_nsp, 'read_corpus', lambda *args: pytest.fail(
-        'training began'))
+    monkeypatch.setattr(text_objective, 'read_corpus',
+                        lambda *args: pytest.fail('training began'))
     with pytest.raises((ValueError, TypeError), match=message):
         d2l.pretrain(**setting)
 
@@ -855,7 +859,7 @@ def test_the_command_fails_where_training_diverges(capfd):
 # Memory
 
 def test_a_model_beyond_the_memory_is_refused_with_both_numbers(monkeypatch):
-    monkeypatch.setattr(mlm_nsp, 'read_corpus',
+    monkeypatch.setattr(text_objective, 'read_corpus',
                         lambda *args: type('Text', (), dict(
                             vocab=d2l.Vocab(), valid=None, fingerprint='')))
     with pytest.raises(ValueError, match=r'training this model takes [\d.]+ '

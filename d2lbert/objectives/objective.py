@@ -1,0 +1,113 @@
+"""The base class of objectives, with a default for each optional member."""
+from d2lbert.nn.steps import summary
+
+
+class Objective:
+    """A task that `training.loop.Run` trains a net for.
+
+    The run knows steps, clocks, devices and checkpoints. The objective knows
+    data, net, losses and figures. A subclass sets the members without a
+    default, and defines the methods that raise NotImplementedError.
+    """
+
+    #: Names of the losses, as in losses.csv.
+    losses = ()
+
+    #: Factor of each loss in the sum that is minimized.
+    weights = ()
+
+    #: What one example of a batch is called.
+    unit = 'examples'
+
+    #: Sub-command of `d2lbert` that resumes a run.
+    command = None
+
+    #: Named tuple of held-out figures, the result of `evaluate`.
+    Figures = None
+
+    #: Figures to draw beside the losses, in the same order.
+    drawn = ()
+
+    #: Steps of the whole run; None if a clock ends it.
+    num_steps = None
+
+    #: Steps between two evaluations; None for no evaluation.
+    eval_every = None
+
+    #: `score(figures)` returns a number, the larger the better. The run then
+    #: keeps the weights of its best step. None: it keeps the last weights.
+    score = None
+
+    #: Vocabulary or tokenizer of the run folder: `files` names its files,
+    #: `save(path)` writes them.
+    vocab = None
+
+    #: A string that changes with the data.
+    fingerprint = None
+
+    #: {name of an entry of `recorded`: (its subject, possible causes)}, for
+    #: the message about an entry that has changed.
+    changed = {}
+
+    @property
+    def recorded(self):
+        """Entries of a checkpoint that must be equal when it is resumed."""
+        return dict(fingerprint=self.fingerprint)
+
+    def net(self, devices):
+        """The net with its initial weights on every device.
+
+        It has a `config`, the arguments that describe it, and a `vocab`. If
+        files of a run hold several parts of it, `parts` names these.
+        """
+        raise NotImplementedError
+
+    def batches(self, epoch, start):
+        """Yield (position, batch) from the position `start` of an epoch.
+
+        A batch is a named tuple of NumPy arrays with one entry an example.
+        The position, two integers, is where the next batch begins.
+        """
+        raise NotImplementedError
+
+    def counts(self, batch):
+        """For each loss the number of items that it is a mean over."""
+        raise NotImplementedError
+
+    def shard_losses(self, net, batch, devices):
+        """For each device that gets examples, [(loss, count), ...].
+
+        Each list has an entry for each of `losses`, a scalar on the device.
+        """
+        raise NotImplementedError
+
+    def evaluate(self, net, devices):
+        """`Figures` of the held-out examples."""
+        raise NotImplementedError
+
+    def line(self, figures):
+        """Figures as a line of the log."""
+        return ', '.join(f'{name} {value:.4f}' for name, value
+                         in figures._asdict().items())
+
+    def described(self, history):
+        """Further entries of config.json, besides net and settings."""
+        return {}
+
+    def summary(self, history, devices):
+        """Lines to print at the end of a run."""
+        return summary(history, devices, self.unit)
+
+
+def run_summary(history, devices, unit):
+    """The book's two lines, and the mean losses of the last steps.
+
+    The book prints means since step 1, to which the first steps add much.
+    """
+    lines = summary(history, devices, unit)
+    if history.recent is None:
+        return lines
+    count, means = history.recent
+    losses = ', '.join(f'{name.upper()} loss {mean:.3f}'
+                       for name, mean in zip(history.losses, means))
+    return f'{lines}\nlast {count} step{"s" * (count > 1)}: {losses}'

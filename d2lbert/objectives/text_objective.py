@@ -1,0 +1,202 @@
+"""The common part of the objectives of `pretrain`: a text and a net."""
+import math
+from pathlib import Path
+
+from d2lbert import hub
+from d2lbert.corpus.corpus import open_corpus
+from d2lbert.corpus.report import report
+from d2lbert.machine.hardware import require_memory
+from d2lbert.objectives.initializers import initialize
+from d2lbert.objectives.objective import Objective, run_summary
+from d2lbert.pretrained.families.family import net_of
+from d2lbert.pretrained.families.sizes import DISTILLED, PUBLISHED
+from d2lbert.pretrained.tokenizers.vocabulary import PieceVocab, same_pieces
+from d2lbert.texts.examples import check_max_len
+from d2lbert.texts.numbered_text import MIN_FREQ
+
+#: Number of word pieces to learn if the settings give none.
+PIECES = 8000
+
+#: Corpora with names. Their vocabulary is the book's, however small.
+NAMED = 'wikitext-2', 'sample'
+
+#: Rows of the position embedding, as in the book, or more.
+POSITIONS = 1000
+
+#: Arguments of a net besides its sizes, for each setting `architecture`.
+ARCHITECTURES = {'book': dict(max_len=POSITIONS), 'published': PUBLISHED,
+                 'distilbert': DISTILLED}
+
+
+class TextObjective(Objective):
+    """An objective of `pretrain`: a text of any size, and a new net.
+
+    settings: of `training.settings`. vocab: the `Vocab` of a resumed run or
+    of a teacher, which replaces any file that the settings name. is_new:
+    False if the run is resumed, so that the initial weights are not used.
+    wanted: dict(corpus=, reason=), a corpus that could not be had, or None.
+
+    Besides the members of an `Objective`, `d2lbert evaluate` uses class
+    methods, since a finished run has no objective: `trained`,
+    `held_out_batches`, `figures`.
+    """
+
+    weights = (1,)
+    command = 'pretrain'
+    changed = {
+        'fingerprint': ('the corpus', 'a file, what --eval-every holds out, '
+                        'or the version of Unicode or NLTK that cuts it'),
+        'teacher': ('the teacher', 'its weights are others')}
+
+    def __init__(self, settings, vocab=None, progress=False, is_new=True):
+        self.settings, self._is_new = settings, is_new
+        self._reports = progress and is_new
+        s = settings
+        self.text = read_corpus(s, vocab, progress)
+        self.vocab, self.fingerprint = self.text.vocab, self.text.fingerprint
+        self.num_steps, self.eval_every = s['num_steps'], s['eval_every']
+        if s['eval_every']:
+            if self.text.valid is None:
+                raise ValueError('eval_every needs held-out text: name some '
+                                 'as valid (--valid), or raise valid_share '
+                                 '(--valid-share)')
+            # Text without a single batch is refused now, not hours later
+            next(self.held_out_batches(self.text.valid, s['batch_size'],
+                                       s['max_len']))
+
+    @property
+    def recorded(self):
+        """Entries of a checkpoint that must be equal when it is resumed."""
+        # Another teacher has another vocabulary, too, so it is named first
+        return dict(teacher=None, fingerprint=self.fingerprint)
+
+    @property
+    def model(self):
+        """The arguments of the net, a dictionary."""
+        s = self.settings
+        base = dict(ARCHITECTURES[s['architecture']])
+        if s['share_layers']:
+            base['num_groups'] = 1
+        if s['embedding_size'] is not None:
+            base['embedding_size'] = s['embedding_size']
+            if s['architecture'] == 'published':
+                # Folders of ALBERT have groups, even of one layer each
+                base.setdefault('num_groups', s['num_layers'])
+                base['family'] = 'albert'
+        return dict(
+            base, vocab_size=len(self.vocab), num_hiddens=s['num_hiddens'],
+            ffn_num_hiddens=s['ffn_num_hiddens'], num_heads=s['num_heads'],
+            num_layers=s['num_layers'], dropout=s['dropout'],
+            max_len=max(base['max_len'], s['max_len']),
+            precision=s['precision'],
+            **{name: True for name in ('tie_embeddings', 'pre_norm')
+               if s[name]})
+
+    def net(self, devices):
+        """The net with its initial weights on every device."""
+        bert = net_of(self.model)
+        bert.vocab = self.vocab
+        net = self.trained(bert)
+        # A weight, its gradient, Adam's two moments, and its average
+        num_bytes = 20 if self.settings['average'] else 16
+        require_memory(
+            num_bytes * sum(math.prod(param.shape)
+                            for param in net.collect_params().values()),
+            'training this model', 'lower num_hiddens (--num-hiddens), '
+            'ffn_num_hiddens, num_layers or max_len')
+        # Finding topics takes a second and more
+        initialize(net, self.settings['initializer'], devices,
+                   self.text.train if self._is_new else None)
+        check_max_len(self.settings['max_len'])
+        if self._reports:
+            # After all checks: a refusal is one line, with none before it
+            report(self.text, self.settings,
+                   self.settings['corpus'] in NAMED)
+        return net
+
+    @classmethod
+    def trained(cls, bert):
+        """The net to train: the model, with what the objective adds to it.
+        """
+        return bert
+
+    @staticmethod
+    def model_of(net):
+        """The model within the net that `trained` returned."""
+        return net
+
+    def evaluate(self, net, devices):
+        """`Figures` of the held-out text."""
+        s = self.settings
+        return self.figures(net, self.held_out_batches(
+            self.text.valid, s['batch_size'], s['max_len']), devices)
+
+    @classmethod
+    def held_out_batches(cls, text, batch_size, max_len):
+        """The batches of a held-out `StoredText`, always the same."""
+        raise NotImplementedError
+
+    @classmethod
+    def figures(cls, net, batches, devices):
+        """`Figures` of a net on batches as of `held_out_batches`."""
+        raise NotImplementedError
+
+    def described(self, history):
+        """Further entries of config.json: a corpus that could not be had."""
+        return {} if history.wanted is None else dict(wanted=history.wanted)
+
+    def summary(self, history, devices):
+        """The book's two lines, and the losses of the last steps."""
+        return run_summary(history, devices, self.unit)
+
+
+def freeze_pair_layers(bert):
+    """Leave the layers of next sentences, which no loss reaches, as drawn."""
+    for name in ('hidden', 'nsp'):
+        if getattr(bert, name, None) is not None:
+            getattr(bert, name).collect_params().setattr('grad_req', 'null')
+
+
+def read_corpus(settings, vocab=None, progress=False):
+    """The `Text` that the settings name, with its held-out part.
+
+    A vocabulary is built with the seed in the settings. vocab: a `Vocab` to
+    use instead of building one, of reading a file or of asking a teacher.
+    """
+    corpus, valid = settings['corpus'], settings['valid']
+    if corpus == 'wikitext-2':
+        folder = hub.wikitext2_dir(settings['data_dir'])
+        corpus = folder / hub.TRAIN_FILE
+        if valid is None and (folder / hub.VALID_FILE).is_file():
+            valid = folder / hub.VALID_FILE
+    elif corpus == 'sample':
+        corpus = hub.sample_dir() / hub.TRAIN_FILE
+    given, min_freq = settings['vocab'], settings['min_freq']
+    if min_freq is None and settings['corpus'] in NAMED:
+        min_freq = MIN_FREQ
+    if vocab is not None and (given, settings['teacher']) != (None, None):
+        given = vocab
+
+    def paths(files):
+        return [files] if isinstance(files, (str, Path)) else files
+    share = settings['valid_share'] if settings['eval_every'] else 0.0
+    keywords = dict(
+        valid_paths=None if valid is None else paths(valid),
+        valid_share=share if valid is None else 0.0,
+        split=settings['split'], text_field=settings['text_field'],
+        progress=progress)
+    size = settings['vocab_size']
+    if settings['tokenizer'] == 'wordpiece':
+        if given is None:
+            text = open_corpus(paths(corpus), pieces=size or PIECES,
+                               **keywords)
+            if vocab is None or same_pieces(text.vocab, vocab):
+                return text
+            given = vocab       # another version of the library learns others
+        elif vocab is None:
+            given = PieceVocab.load(given)
+        return open_corpus(paths(corpus), vocab=given, **keywords)
+    text = open_corpus(
+        paths(corpus), vocab=given, max_vocab=size, min_freq=min_freq,
+        seed=settings['seed'] if vocab is None else None, **keywords)
+    return text if vocab is None else text.numbered_by(vocab)

@@ -1,0 +1,134 @@
+"""Actions after a step of a run: evaluating it, logging it, saving it."""
+import time
+from shlex import quote
+
+from d2lbert.machine import workers
+from d2lbert.machine.terminal import warn
+from d2lbert.progress import Animator
+from d2lbert.training import checkpoints
+from d2lbert.training.interrupts import Stopped
+from d2lbert.training.run_files import has_held_out, log
+
+#: Line styles of the losses, followed by the held-out losses.
+LINES = '-', 'm--', 'g-.', 'r:', 'c-', 'y--', 'k-.', 'b:'
+
+#: Requests of the first worker to all workers, added up.
+STOP, SAVE = 1, 2
+
+#: The last words of a process that a second signal ends after a checkpoint.
+SAVED = 'stopped; the last checkpoint is whole'
+
+#: Seconds between the checkpoints of a run without `save_every`.
+SAVE_SECONDS = 300
+
+
+class Evaluating:
+    """Evaluate the net every `eval_every` steps and after the last one."""
+
+    def after(self, run, step, is_last):
+        """Note the figures, and draw them; the best weights are kept."""
+        every = run.objective.eval_every
+        if not every or step % every and not is_last:
+            return
+        run.history.read_losses()   # figures of a net with finite losses
+        if workers.rank() != 0:
+            return
+        with run.average.in_place():
+            figures = run.objective.evaluate(run.net, run.devices)
+        run.history.held_out[step] = figures
+        run.best.note(step)
+        draw(run.animator, run.objective, step, figures)
+        log(run, f'step {step}: {run.objective.line(figures)}',
+            run.animator.say)
+
+
+def draw(animator, objective, step, figures):
+    """Add held-out figures to the picture, after the losses."""
+    animator.add(step, (
+        *[None] * len(objective.losses),
+        *(getattr(figures, name) for name in objective.drawn)))
+
+
+def draw_history(objective, history, xlim):
+    """An `Animator` with everything that a history has logged so far."""
+    legend = list(objective.losses)
+    if objective.eval_every:
+        legend += [f'held-out {name}' for name, _ in zip(
+            objective.losses, objective.drawn)]
+    animator = Animator(xlabel='step', ylabel='loss', legend=legend,
+                        xlim=xlim, fmts=LINES, quiet=workers.rank() != 0)
+    for step, *means in zip(history.step, *(
+            getattr(history, name) for name in objective.losses)):
+        animator.add(step, means)
+    for step, figures in history.held_out.items():
+        draw(animator, objective, step, figures)
+    return animator
+
+
+class Logging:
+    """Append a logged step to losses.csv, and warn of growing losses."""
+
+    def after(self, run, step, is_last):
+        """Append a row, as the first worker."""
+        if workers.rank() == 0:
+            run.folder.append('losses.csv', run.history.last_csv_row(
+                step, has_held_out(run)))
+            log(run, run.growth.line(step), warn)
+
+
+class Saving:
+    """Save checkpoints, and end the run after a request to stop.
+
+    With several workers, `requests` come from the first worker together
+    with the losses, so that all workers act on them after the same step.
+    """
+
+    def __init__(self):
+        self.requests, self._saved_at = 0, time.monotonic()
+        self._has_saved = False
+
+    def wanted(self, run):
+        """The current requests of this worker: STOP, SAVE, both, or 0."""
+        is_due = (run.settings['save_every'] is None
+                  and time.monotonic() - self._saved_at >= SAVE_SECONDS)
+        return STOP * (run.stop.signal is not None) + SAVE * is_due
+
+    def after(self, run, step, is_last):
+        """Save if it is due; raises `Stopped` after a request to stop."""
+        every = run.settings['save_every']
+        requests = (self.wanted(run) if workers.num_workers() == 1
+                    else self.requests)
+        stopping = requests & STOP and not is_last
+        if every:
+            is_due = step % every == 0 or is_last
+        else:
+            # After an automatic checkpoint, the end is also worth one
+            is_due = requests & SAVE or is_last and self._has_saved
+            self._has_saved |= bool(is_due)
+        if is_due or stopping:
+            self._save(run, step)
+        if stopping:
+            raise Stopped(self._stopped(run, step), run.stop.signal)
+
+    def _save(self, run, step):
+        run.history.read_losses()   # together: all workers share them
+        self.requests, self._saved_at = 0, time.monotonic()
+        if workers.rank() == 0:
+            run.check_finite()
+            state, arrays = dict(settings=run.settings), {}
+            for part in run.parts:
+                state.update(part.state())
+                arrays.update(part.arrays())
+            checkpoints.save(
+                run.out, step, state, arrays,
+                run.settings['keep'] if run.settings['save_every'] else 1)
+            run.stop.last_words = SAVED
+
+    @staticmethod
+    def _stopped(run, step):
+        if workers.rank() != 0:
+            return ''
+        if workers.num_workers() > 1:
+            return f'stopped at step {step}'
+        return (f'stopped at step {step}; go on with: d2lbert '
+                f'{run.objective.command} --resume {quote(str(run.out))}')

@@ -1,0 +1,272 @@
+"""The parts of a run, with their entries in its checkpoints."""
+import contextlib
+import math
+
+import numpy as onp
+
+from d2lbert import kernels
+from d2lbert.machine import params, workers
+from d2lbert.machine.backend import mx, np, npx
+from d2lbert.machine.files import Name, replacing
+from d2lbert.machine.terminal import note
+from d2lbert.training.checkpoints import CheckpointError
+from d2lbert.training.saved_runs import (
+    RunError,
+    load_parameters,
+    save_parameters,
+)
+
+
+class Part:
+    """A part of a run that its checkpoints save and restore."""
+
+    def state(self):
+        """Its entries of a checkpoint that JSON can hold, a dictionary."""
+        return {}
+
+    def arrays(self):
+        """Its arrays of a checkpoint, {name: NumPy array}."""
+        return {}
+
+    def restore(self, checkpoint):
+        """Take the values from a `Checkpoint`, in the order of the parts.
+
+        Raises ValueError, TypeError or KeyError if they are damaged.
+        """
+
+
+def say(line):
+    """Print a line to standard error, from the first worker only."""
+    if workers.rank() == 0:
+        note(line)
+
+
+class Conditions(Part):
+    """The data, the devices and the operators that the steps depend on.
+
+    Data must be equal when a run is resumed. Other devices or operators
+    change the steps that follow, and a line on standard error says so.
+    """
+
+    def __init__(self, objective, net, devices):
+        self.objective, self.net, self.devices = objective, net, devices
+
+    @property
+    def num_devices(self):
+        """The number of devices of all workers."""
+        return len(self.devices) * workers.num_workers()
+
+    def state(self):
+        return dict(self.objective.recorded, num_devices=self.num_devices,
+                    num_workers=workers.num_workers(),
+                    products=kernels.products.record(*self._products()))
+
+    def restore(self, checkpoint):
+        path, state, _ = checkpoint
+        for what, now in (('devices', self.num_devices),
+                          ('workers', workers.num_workers())):
+            before = state[f'num_{what}']
+            if before != now:
+                say(f'the number of {what} was {before} when {path} was '
+                    f'written and is {now} now: the parameters are the '
+                    'same, the random numbers of dropout are not')
+                break
+        changed = kernels.products.resume(state.get('products'),
+                                          *self._products())
+        if changed:
+            say(f'{changed}: the parameters of {path} are the same, but '
+                'further steps differ by rounding')
+
+    def check(self, checkpoint):
+        """Raise `RunError` if the data are not the data of a checkpoint."""
+        path, state, _ = checkpoint
+        for name, now in self.objective.recorded.items():
+            if state.get(name) != now:
+                subject, causes = self.objective.changed[name]
+                raise RunError(
+                    f'cannot resume: {subject} of {path} has changed since '
+                    f'({causes}): restore the original, or start a new run')
+
+    def _products(self):
+        """Precision of products; True if fused operators compute them."""
+        return self.net.config['precision'], kernels.load() and all(
+            device.device_type != 'gpu' for device in self.devices)
+
+
+class DataPosition(Part):
+    """The position after the last batch.
+
+    epoch; position: of the next batch of the objective; taken: the number
+    of examples of that batch which earlier, smaller batches have used.
+    """
+
+    def __init__(self):
+        self.epoch, self.position, self.taken = 0, (0, 0), 0
+
+    def batches(self, objective, size):
+        """Yield batches from here on, without end.
+
+        size() returns the number of examples in the next batch. If a batch
+        of the objective has more, the rest of it comes next.
+        """
+        while True:
+            for position, batch in objective.batches(self.epoch,
+                                                     self.position):
+                begin, rows = self.taken, len(batch[0])
+                while begin < rows:
+                    end = begin + size()
+                    if end < rows:
+                        self.taken = end
+                    else:
+                        self.position, self.taken = position, 0
+                    yield type(batch)(*(column[begin:end]
+                                        for column in batch))
+                    begin = end
+            self.epoch, self.position = self.epoch + 1, (0, 0)
+
+    def state(self):
+        return dict(epoch=self.epoch, position=list(self.position),
+                    taken=self.taken)
+
+    def restore(self, checkpoint):
+        state = checkpoint.state
+        self.epoch = int(state['epoch'])
+        self.position = tuple(map(int, state['position']))
+        # Checkpoints of earlier versions lack the entry
+        self.taken = int(state.get('taken', 0))
+
+
+class WeightAverage(Part):
+    """The exponential moving average of the weights.
+
+    A step takes decay times the average plus 1 - decay times the current
+    weight. In the first steps decay is (1 + step) / (10 + step), as in
+    TensorFlow, so that the initial weights are soon forgotten. With decay=0
+    there is no average.
+    """
+
+    PREFIX = 'average/'
+
+    def __init__(self, net, decay):
+        self.decay, self._averages = decay, {}
+        if decay:
+            for name, param in net._collect_params_with_prefix().items():
+                # A shared weight has several names and one average
+                if param.grad_req != 'null' and all(
+                        param is not other for other, _ in
+                        self._averages.values()):
+                    self._averages[name] = param, self._weight(param).copy()
+
+    @staticmethod
+    def _weight(param):
+        # The update is an operator of MXNet's older array type
+        return param.data(param.list_ctx()[0]).as_nd_ndarray()
+
+    def update(self, step):
+        """Add the weights after `step` to the average."""
+        new = 1 - min(self.decay, (1 + step) / (10 + step))
+        for param, average in self._averages.values():
+            # SGD with weight decay towards the weight: one pass
+            mx.nd.sgd_update(average, self._weight(param), lr=new, wd=1.0,
+                             rescale_grad=-1.0, out=average)
+
+    @contextlib.contextmanager
+    def in_place(self):
+        """Give the net its averages within a `with` statement."""
+        own = [self._weight(param).copy()
+               for param, _ in self._averages.values()]
+        self.put()
+        try:
+            yield
+        finally:
+            for (param, _), weight in zip(self._averages.values(), own):
+                param.set_data(weight.as_np_ndarray())
+
+    def put(self):
+        """Give the net its averages for good."""
+        for param, average in self._averages.values():
+            param.set_data(average.as_np_ndarray())
+
+    def arrays(self):
+        return {f'{self.PREFIX}{name}': average.asnumpy()
+                for name, (_, average) in self._averages.items()}
+
+    def restore(self, checkpoint):
+        for name, (param, average) in self._averages.items():
+            found = checkpoint.arrays.get(f'{self.PREFIX}{name}')
+            if onp.shape(found) != param.shape:
+                raise CheckpointError(f'{checkpoint.path} is damaged: it '
+                                      f'lacks the average of {name}')
+            average[:] = np.array(found).as_nd_ndarray()
+
+
+class BestWeights(Part):
+    """The weights of the step with the highest score of the objective.
+
+    The first of equal scores is the best. Without scores, or on other
+    workers than the first, nothing is kept. folder: the run folder, whose
+    file `best.params` holds the weights until the run is finished.
+    """
+
+    PREFIX = 'best/'
+
+    def __init__(self, objective, history, net, folder):
+        self.score = objective.score
+        self.is_kept = bool(objective.score and objective.eval_every)
+        self.history, self.net = history, net
+        self.path = None if folder is None else folder / 'best.params'
+
+    @property
+    def step(self):
+        """The best step so far; None if there is none."""
+        if not self.score or self.path is None:
+            return None
+        return best_step(self.history, self.score)
+
+    def note(self, step):
+        """Save the current weights, of `step`, if they are the best."""
+        if self.step == step:
+            save_parameters(self.net, self.path)
+
+    def arrays(self):
+        # The best of all are the weights that a checkpoint has anyway
+        if self.step in (None, self.history.num_steps):
+            return {}
+        return {f'{self.PREFIX}{name}': array
+                for name, array in params.read(self.path).items()}
+
+    def restore(self, checkpoint):
+        if self.step is None:
+            return
+        if self.step == self.history.num_steps:
+            save_parameters(self.net, self.path)
+            return
+        found = {name[len(self.PREFIX):]: np.array(onp.asarray(array))
+                 for name, array in checkpoint.arrays.items()
+                 if name.startswith(self.PREFIX)}
+        if not found:
+            raise CheckpointError(
+                f'{checkpoint.path} is damaged: it lacks the best weights, '
+                f'of step {self.step}')
+        with replacing(self.path) as part:
+            npx.save(Name(part), found)
+
+    def load(self, devices):
+        """Give the net its best weights."""
+        if self.step not in (None, self.history.num_steps):
+            load_parameters(self.net, self.path, devices)
+
+    def close(self):
+        """Remove the file, since model.params has the weights now."""
+        if self.path is not None:
+            with contextlib.suppress(FileNotFoundError):
+                self.path.unlink()
+
+
+def best_step(history, score):
+    """The step with the highest score, the first of equals; None of none."""
+    scores = {step: score(figures)
+              for step, figures in history.held_out.items()}
+    # NaN is worse than any number; max returns the first of equals
+    return max(scores, default=None, key=lambda step: -math.inf
+               if math.isnan(scores[step]) else scores[step])
