@@ -181,14 +181,19 @@ def path(request, monkeypatch):
 
 @pytest.fixture
 def rows(monkeypatch):
-    """How many rows went through each dense layer, or some that are joined.
+    """The number of rows of each matrix product of the operators, as a list.
     """
-    seen = []
+    seen, within = [], []
     for name, layers in dict(dense=1, joined_dense=1, self_attention=2,
                              feed_forward=2).items():
         def spy(X, *args, of=getattr(ops, name), layers=layers, **kwargs):
-            seen.extend([onp.prod(X.shape[:-1])] * layers)
-            return of(X, *args, **kwargs)
+            if not within:      # an operator may consist of others
+                seen.extend([onp.prod(X.shape[:-1])] * layers)
+            within.append(of)
+            try:
+                return of(X, *args, **kwargs)
+            finally:
+                within.pop()
         monkeypatch.setattr(ops, name, spy)
     return seen
 

@@ -89,7 +89,7 @@ class Bench:
                                 'to the first', 'GFLOP/s', 'error'), rows)
 
     def dense(self, R, K, N):
-        from d2lbert.kernels import fused
+        from d2lbert.kernels import ops
         X, W, b = self.array(R, K), self.array(N, K), self.array(N)
         few = slice(256)
         exact = (X[few].asnumpy().astype('float64')
@@ -99,7 +99,7 @@ class Bench:
             return abs(Y[few].asnumpy() - exact).max() / abs(exact).max()
 
         def forward(precision):
-            return fused.dense(X, W, b, precision=precision)
+            return ops.dense(X, W, b, precision=precision)
         self.turns(f'Dense, {R} rows, {K} to {N}, forward', forward,
                    2 * R * K * N, error)
         for x in (X, W, b):
@@ -108,25 +108,26 @@ class Bench:
 
         def both(precision):
             with self.autograd.record():
-                Y = fused.dense(X, W, b, precision=precision,
+                Y = ops.dense(X, W, b, precision=precision,
                                 grad_req='write')
             Y.backward(up)
         self.turns(f'Dense, {R} rows, {K} to {N}, and its gradients', both,
                    6 * R * K * N)
 
     def vocabulary(self, M, H, V):
-        from d2lbert.kernels import fused
+        from d2lbert.kernels import ops
         X, W = self.array(M, H), self.array(V, H, scale=0.02)
         b, labels = self.array(V), self.ints(self.rng.randint(0, V, M))
         weights = self.np.ones((M,))
-        self.turns(
-            f'Cross-entropy of {M} rows of {H} over {V} words, and its '
-            'gradients',
-            lambda precision: fused.vocab_ce(X, W, b, labels, weights, True,
-                                             precision), 6 * M * H * V)
+
+        def both(precision):
+            with self.autograd.record():
+                return ops.vocab_ce(X, W, b, labels, weights, precision)
+        self.turns(f'Cross-entropy of {M} rows of {H} over {V} words, and its '
+                   'gradients', both, 6 * M * H * V)
 
     def attention(self, B, T, N, D):
-        from d2lbert.kernels import fused
+        from d2lbert.kernels import ops
         QKV = self.array(B * T, 3 * N * D)
         offsets, lens = self.ints(onp.arange(B + 1) * T), self.ints([T] * B)
         QKV.attach_grad()
@@ -134,7 +135,7 @@ class Bench:
 
         def both(precision):
             with self.autograd.record():
-                Y = fused.attention_qkv(QKV, offsets, lens, N,
+                Y = ops.attention_qkv(QKV, offsets, lens, N,
                                         precision=precision)
             Y.backward(up)
         self.turns(f'Attention, {B} sequences of {T}, {N} heads of {D}, and '

@@ -2,12 +2,12 @@
 import pytest
 
 from d2lbert import kernels
-from d2lbert.kernels import fused as ops
+from d2lbert.kernels import ops
 
 
 @pytest.fixture(scope='session')
 def fused(compiler):
-    """The fused operators, which must build where a compiler works."""
+    """The operators in C++, which must build where a compiler works."""
     if kernels.mode() == 'off':
         pytest.skip('D2LBERT_KERNELS is off')
     assert kernels.load(), kernels.state().reason

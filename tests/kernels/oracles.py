@@ -1,13 +1,32 @@
-"""What operators are compared with: float64 NumPy, and their plain twins."""
+"""Oracles of the operators: float64 NumPy, and their definitions."""
 import math
+from unittest import mock
 
 import numpy
 
-from d2lbert.kernels import fused as ops
-from d2lbert.kernels import plain
+from d2lbert import kernels
+from d2lbert.kernels import ops
 from d2lbert.machine.backend import autograd, mx, np
 
 erf = numpy.vectorize(math.erf)
+
+
+class Definitions:
+    """The operators by their definitions, without any C++."""
+
+    def __getattr__(self, name):
+        def defined(*args, **kwargs):
+            with mock.patch.object(kernels, 'enabled', lambda *arrays: False):
+                return getattr(ops, name)(*args, **kwargs)
+        return defined
+
+
+plain = Definitions()
+
+
+def attention(module, Q, K, V, *args, **kwargs):
+    """`attention_qkv` of a module for queries, keys and values (R, H)."""
+    return module.attention_qkv(np.concatenate([Q, K, V], 1), *args, **kwargs)
 
 
 def array(values, ctx=None):
@@ -66,7 +85,7 @@ def gradients(function, values):
 
 
 def with_plain(function, values, tolerance=2e-5):
-    """The fused operator and its twin give the same, gradients included."""
+    """Compare an operator with its definition, gradients included."""
     for got, wanted in zip(gradients(function(ops), values),
                            gradients(function(plain), values)):
         close(got, wanted, tolerance)

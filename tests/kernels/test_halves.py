@@ -1,5 +1,4 @@
 """Halves of an encoder's block as one operator each."""
-import functools
 import math
 
 import numpy
@@ -13,11 +12,11 @@ from oracles import (
     ints,
     np_attention,
     np_norm,
+    plain,
 )
 
 from d2lbert import kernels
-from d2lbert.kernels import halves, plain
-from d2lbert.kernels import ops as chosen
+from d2lbert.kernels import fused as compiled
 from d2lbert.machine.backend import autograd, mx, np
 
 
@@ -133,12 +132,12 @@ def test_self_attention_is_what_its_parts_are(fused, draw, rows, lens, H, N,
 
 
 class Apart:
-    """The halves of the fused operators' parts, whatever their size."""
+    """The halves made of the operators for their parts, whatever their size.
+    """
 
     def __init__(self, fused):
         for name in ('feed_forward', 'self_attention'):
-            setattr(self, name, functools.partial(getattr(halves, name),
-                                                  fused))
+            setattr(self, name, getattr(fused, name).__wrapped__)
 
 
 def seeded(function):
@@ -250,7 +249,7 @@ def test_a_sequence_does_not_know_the_others(fused, draw):
                          ids=str)
 def test_rows_of_no_sequence_are_refused(fused, draw, monkeypatch, offsets):
     # By the operator that does all at once, whatever this processor prefers
-    monkeypatch.setattr(fused, '_in_cache', lambda *arguments: True)
+    monkeypatch.setattr(compiled, '_fits_cache', lambda *arguments: True)
     half = attend(fused, offsets, [20, 20], 2)
     with pytest.raises(mx.base.MXNetError, match='rise from 0 to 60'):
         half(*map(array, attend_values(draw, 60, 40))).asnumpy()
@@ -268,35 +267,34 @@ def test_parts_serve_where_a_half_would_not(fused, draw, monkeypatch):
     called = []
 
     def call(name, arrays, **attrs):
-        called.append(name.replace('d2lbert_', ''))
-        return [None]
-    monkeypatch.setattr(fused, '_call', call)
-    monkeypatch.setattr(halves, 'feed_forward', lambda *arguments:
-                        called.append('parts'))
+        called.append(name)
+        return arrays
+    monkeypatch.setattr(compiled, 'call', call)
 
     def taken(H, F, requests=('write',) * 6, shape=None, recording=True):
         called.clear()
         values = [*map(array, feed_values(draw, 6, H, F))]
         X = values[0] if shape is None else values[0].reshape(*shape)
         with autograd.record() if recording else autograd.pause():
-            chosen.feed_forward(X, values[1:4:2], values[2:5:2], *values[5:],
-                                'relu', grad_req=requests)
+            fused.feed_forward(X, values[1:4:2], values[2:5:2], *values[5:],
+                               'relu', grad_req=requests)
         return called
     frozen = ('null', *('write',) * 5)
+    parts = ['dense', 'dense', 'add_norm']
     if kernels.OPERATORS.get().d2lbert_goes_by_tiles(0, 64):
         pytest.skip('on this processor tiles do it, a product at a time')
     assert taken(64, 100) == ['feed_forward']
     assert taken(64, 100, frozen, recording=False) == ['feed_forward']
-    assert taken(64, 100, frozen) == ['parts']
-    assert taken(64, 100, shape=(2, 3, 64)) == ['parts']
-    assert taken(600, 450) == ['parts']
+    assert taken(64, 100, frozen) == parts
+    assert taken(64, 100, shape=(2, 3, 64)) == parts
+    assert taken(600, 450) == parts
 
 
 def test_a_half_asked_for_alone_refuses_to_go_backward(fused, draw):
     arrays = [*map(array, feed_values(draw, 9, 8, 7))]
     arrays[0].attach_grad()
     with autograd.record():
-        Y, = fused._call('d2lbert_feed_forward', arrays, act='relu', grad=0)
+        Y, = compiled.call('feed_forward', arrays, act='relu', grad=0)
     with pytest.raises(mx.base.MXNetError, match='keeps nothing'):
         Y.backward()
         arrays[0].grad.asnumpy()
@@ -305,7 +303,7 @@ def test_a_half_asked_for_alone_refuses_to_go_backward(fused, draw):
 def test_a_half_refuses_an_activation_that_there_is_not(fused, draw):
     arrays = [*map(array, feed_values(draw, 9, 8, 7))]
     with pytest.raises(mx.base.MXNetError, match='act must be .* sigmoid'):
-        fused._call('d2lbert_feed_forward', arrays, act='sigmoid', grad=0)
+        compiled.call('feed_forward', arrays, act='sigmoid', grad=0)
 
 
 def test_what_is_kept_belongs_to_one_call(fused, draw):

@@ -7,9 +7,8 @@ even neighbouring scores are far apart.
 """
 import numpy
 import pytest
-from oracles import array, ints
+from oracles import array, attention, ints, plain
 
-from d2lbert.kernels import plain
 from d2lbert.machine.backend import autograd
 
 # (first column of the queries, factor of the others); a head of 16 numbers
@@ -96,17 +95,9 @@ def queries_and_keys(size):
 def test_attention_and_its_gradient(fused, size, precision, sign):
     offsets, lens, Q, K, V = queries_and_keys(size)
     Q[:, FIRST] *= sign
-    check(lambda m, p: lambda Q, K, V: (m or fused).attention(
-        Q, K, V, offsets, lens, HEADS, precision=p), [Q, K, V], precision,
-        {1: COLUMNS}, {2: COLUMNS})
-
-
-def test_attention_of_joined_parts_and_its_gradient(fused, size, precision):
-    offsets, lens, *parts = queries_and_keys(size)
-    check(lambda m, p: lambda QKV: (m or fused).attention_qkv(
-        QKV, offsets, lens, HEADS, precision=p),
-        [numpy.concatenate(parts, axis=1)], precision,
-        {1: COLUMNS}, {1: (slice(None), [H + first for first in FIRST])})
+    check(lambda m, p: lambda Q, K, V: attention(
+        m or fused, Q, K, V, offsets, lens, HEADS, precision=p), [Q, K, V],
+        precision, {1: COLUMNS}, {2: COLUMNS})
 
 
 def test_half_a_block_and_its_gradient(fused, size, precision):
@@ -141,7 +132,7 @@ def test_a_vocabulary_and_its_gradient(fused, size, precision):
     X, W, labels, weights = vocabulary(size)
     b = numpy.zeros(len(W), 'float32')
     check(lambda m, p: lambda X, W, b, w: (m or fused).vocab_ce(
-        X, W, b, labels, w, precision=p)[0], [X, W, b, weights], precision,
+        X, W, b, labels, w, precision=p), [X, W, b, weights], precision,
         {1: (slice(None), 0)}, {2: (slice(None), 0)})
 
 

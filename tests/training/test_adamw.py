@@ -331,8 +331,8 @@ def test_memory_of_other_sizes_or_types_is_never_touched():
     arrays = [mx.nd.zeros((4,)) for _ in range(4)]
     for odd in (mx.nd.zeros((5,)), mx.nd.zeros((4,), dtype='float64')):
         with pytest.raises(ValueError, match='float32 on a CPU'):
-            kernels.fused.adam(*([array] for array in (*arrays[:3], odd)),
-                               [0.1], [0.0], 0.9, 0.999, 1e-8)
+            kernels.ops.adam(*([array] for array in (*arrays[:3], odd)),
+                             [0.1], [0.0], 0.9, 0.999, 1e-8)
 
 
 # In a run
