@@ -6,14 +6,13 @@ import ctypes
 import importlib
 import os
 import platform
-import shlex
 import shutil
-import subprocess
 import sys
 import textwrap
 from typing import NamedTuple
 
 from d2lbert.machine import cache, hardware, openmp
+from d2lbert.machine.compiler import find_compiler
 from d2lbert.machine.processor import processor
 
 OK, WARN, BAD = 'ok', 'warn', 'bad'
@@ -212,24 +211,13 @@ def _cuda_rows():
 
 
 def _compiler_row():
-    names = [os.environ['CXX']] if os.environ.get('CXX') else ['g++', 'c++']
-    for name in names:
-        command = shlex.split(name)
-        if not command or not shutil.which(command[0]):
-            continue
-        try:
-            done = subprocess.run([*command, '--version'],
-                                  stdin=subprocess.DEVNULL,
-                                  stdout=subprocess.PIPE,
-                                  stderr=subprocess.STDOUT, timeout=30)
-        except (OSError, subprocess.TimeoutExpired):
-            continue
-        lines = done.stdout.decode('utf-8', 'replace').splitlines()
-        if done.returncode == 0 and lines:
-            return Row('compiler', OK, lines[0])
-    return Row('compiler', WARN, f'none found as {" or ".join(names)}',
-               'training works but is slower without a C++ compiler: '
-               'apt-get install g++ (Debian and Ubuntu), or name one in CXX')
+    try:
+        return Row('compiler', OK, find_compiler()[1])
+    except LookupError as error:
+        return Row('compiler', WARN, f'none found as {error}',
+                   'training works but is slower without a C++ compiler: '
+                   'apt-get install g++ (Debian and Ubuntu), or name one in '
+                   'CXX')
 
 
 def _compiled_rows(mx, build):

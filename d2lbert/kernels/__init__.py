@@ -1,9 +1,9 @@
-"""The compiled CPU operators: whether to use them, and their loading.
+"""Compile, load and use the C++ code of the package.
 
-They are compiled and loaded at their first use, never by the import. The
-environment variable D2LBERT_KERNELS says what to do: `auto` uses them where
-they can be built, `off` never, `require` makes their absence an error.
-`ops` holds the fused operators, `plain` the same from MXNet's own.
+Libraries are compiled and loaded at their first use, never by an import. The
+environment variable D2LBERT_KERNELS controls this: `auto` uses them where
+they can be built, `off` never, and `require` raises an error without them.
+`ops` declares the operators; README.md describes them.
 """
 
 import ctypes
@@ -29,7 +29,7 @@ SOURCES = ['adam.cc', 'amx.cc', 'attention.cc', 'dense.cc', 'divergence.cc',
            'self_attention.cc', 'vocab.cc']
 
 State = namedtuple('State', 'mode loaded path reason')
-State.__doc__ = """What `d2lbert doctor` shows of the fused operators.
+State.__doc__ = """The state of the fused operators, for `d2lbert doctor`.
 
 mode: auto, off or require; loaded: bool; path: the library or None;
 reason: why they are not loaded, or None.
@@ -46,20 +46,20 @@ def mode():
 
 
 class Library:
-    """One compiled library, opened at the first `get`.
+    """A compiled library, opened at the first `get`.
 
-    name: the start of its file's name; sources: names of C++ files here;
-    opened: gives, for the library's path, what `get` is to return, or
-    raises OSError, AttributeError or MXNetError; mxnet: whether it is built
-    against MXNet's extension interface; what, takes: what it is, and how
-    long it takes to compile; options: more of the compiler's options.
+    name: the start of its file name. sources: names of C++ files in this
+    folder. opened: a function of the path of the library, whose result `get`
+    returns; it may raise OSError, AttributeError or MXNetError. mxnet: build
+    against the extension interface of MXNet. what, takes: a description, and
+    the time to compile it. options: further options of the compiler.
 
-    path: of the library once it is open, or None; reason: why it could not
-    be opened, or None.
+    Attribute path: of the open library, or None. Attribute reason: the reason
+    why it could not be opened, or None.
     """
 
     _lock = threading.Lock()
-    _is_told = False    # one line is enough for all of them
+    _is_told = False    # one warning for all libraries
 
     def __init__(self, name, sources, opened, mxnet=False, what='',
                  takes='a few seconds', options=()):
@@ -70,11 +70,11 @@ class Library:
         self._opened = opened
 
     def get(self):
-        """What `opened` gave; None where the plain twins are to do it.
+        """Return the result of `opened`; None if Python must do the work.
 
-        Compiles the library if need be. Raises BuildError where that or
-        the opening fails and D2LBERT_KERNELS is `require`; with `auto` the
-        first failure prints one line.
+        Compiles the library first if it is missing. If this or the opening
+        fails, raises BuildError with D2LBERT_KERNELS=require. With `auto`
+        the first failure prints one line.
         """
         policy = mode()
         if policy == 'off':
@@ -116,7 +116,7 @@ class Library:
     def find(self):
         """Open the library if it is compiled; returns whether it is open.
 
-        Compiles nothing. Raises BuildError.
+        Never compiles it. Raises BuildError.
         """
         if self.path is None:
             path = build.library(self.name, self.sources, self.mxnet,
@@ -127,8 +127,8 @@ class Library:
 
 
 def _opened(path):
-    """Make the operators of the library at `path` MXNet's own."""
-    library = ctypes.CDLL(str(path))    # whose errors are better than MXNet's
+    """Register the operators of the library at `path` with MXNet."""
+    library = ctypes.CDLL(str(path))    # its errors are better than MXNet's
     library.d2lbert_bf16
     library.d2lbert_isa.restype = ctypes.c_char_p
     products.choose(library, path)
@@ -145,7 +145,7 @@ OPERATORS = Library('ops', SOURCES, _opened, mxnet=True,
 
 
 def state():
-    """The `State` of the fused operators now; builds nothing."""
+    """The `State` of the fused operators now; never compiles them."""
     if mode() == 'off':
         return State('off', False, None, 'D2LBERT_KERNELS is off')
     path = OPERATORS.path
@@ -154,19 +154,19 @@ def state():
 
 
 def load():
-    """Whether the fused operators are there, built and loaded if need be.
+    """Compile and load the fused operators; returns whether they are loaded.
 
-    Raises BuildError if they cannot be and D2LBERT_KERNELS is `require`;
-    with `auto` a failure prints one line, once.
+    Raises BuildError if that fails and D2LBERT_KERNELS is `require`. With
+    `auto` the first failure prints one line.
     """
     return OPERATORS.get() is not None
 
 
 def enabled(*arrays):
-    """Whether the fused operators may take these arrays.
+    """True if the fused operators can take these arrays.
 
-    True where they are loaded (the first call builds them) and these are
-    float32 or int32 arrays on a CPU; all are where the first one is.
+    They can take float32 or int32 arrays on a CPU. All arrays are on the
+    device of the first one. The first call compiles the operators.
     """
     return load() and all(
         isinstance(array, mx.nd.NDArray)
@@ -177,7 +177,7 @@ def enabled(*arrays):
 def compiled_for():
     """(instruction set, floats in a vector) of the operators in use.
 
-    None where they are not loaded; loads nothing.
+    None if they are not loaded; never loads them.
     """
     library = OPERATORS.path and OPERATORS.get()
     return library and (library.d2lbert_isa().decode(),
@@ -185,5 +185,5 @@ def compiled_for():
 
 
 def bf16_supported():
-    """Whether this CPU and the loaded operators multiply in bfloat16."""
+    """True if this CPU and the loaded operators multiply in bfloat16."""
     return load() and bool(OPERATORS.get().d2lbert_bf16())

@@ -20,9 +20,9 @@ inline MXReturnValue parse_act(const Attrs& attrs, Act* act) {
 // GELU's normal distribution (Hendrycks and Gimpel 2016, section 2): e^(-z²/2),
 inline vf bell(vf z) { return exp(-0.5f * z * z); }
 
-// and with it the share below z. What is left above |z| is that times a
-// polynomial without constant in 1 / (1 + k |z|), the form of Abramowitz and
-// Stegun 7.1.26; fitted so that z times it is off by 7e-9 at most.
+// and its cumulative distribution at z. The tail above |z| is the bell times a
+// polynomial without constant in 1 / (1 + k |z|) (Abramowitz and Stegun
+// 7.1.26). It is fitted so that the error of z times the tail is at most 7e-9.
 inline vf share_below(vf z, vf bell) {
   const vf u = 1.f / (1.f + 0.27731144f * absolute(z));
   vf p = splat(-0.11110299f);
@@ -35,8 +35,8 @@ inline vf share_below(vf z, vf bell) {
   return z > 0.f ? 1.f - above : above;
 }
 
-// GELU by a tanh, of the same section: twice the weight that z is multiplied
-// by is 1 + tanh of this.
+// The argument of tanh in the tanh form of GELU, of the same section:
+// z / 2 (1 + tanh(this)).
 inline vf bent(vf z) {
   return 0.79788456f * z * (1.f + 0.044715f * z * z);
 }

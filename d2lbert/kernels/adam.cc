@@ -1,10 +1,9 @@
-// Adam with decoupled weight decay and clipping by the common norm, over all
-// arrays of a net in one go: what `kernels.ops.adam` is on a CPU.
+// `kernels.ops.adam` on a CPU: Adam with decoupled weight decay and clipping by
+// the global norm, over all arrays of a net at once.
 //
-// It is no operator of MXNet's, which would see an array at a time: Python
-// hands over the arrays, and MXNet's engine calls this when nobody else
-// writes or reads them. Python does not wait for that, so that the next
-// step's operators stand ready when this one's weights are there.
+// An MXNet operator would take one array at a time. Instead, Python passes the
+// arrays, and MXNet's engine calls this when no other code reads or writes
+// them. Python does not wait, and can prepare the operators of the next step.
 #include <algorithm>
 #include <cmath>
 #include <memory>
@@ -18,7 +17,7 @@
 namespace d2lbert {
 namespace {
 
-// MXNet's own functions about an array, from the library that is loaded.
+// Functions of the loaded MXNet library on an array.
 struct Arrays {
   int (*wait)(void* array);  // until it is written
   int (*device)(void* array, int* kind, int* number);
@@ -28,8 +27,8 @@ struct Arrays {
   int (*data)(void* array, void** data);
   int (*same)(void* array, void** other);  // another handle of its memory
   int (*release)(void* array);
-  // What is to be called, with what, what deletes that, where; arrays that
-  // are read, arrays that are written; no properties, no priority, a name
+  // The function to call, its argument, the deleter of the argument, a device;
+  // arrays to read, arrays to write; no properties, no priority, a name
   int (*push)(void (*call)(void*, void*), void* with, void (*drop)(void*),
               const int* device, void** read, int num_read, void** written,
               int num_written, const void*, int, const char*);
@@ -37,14 +36,14 @@ struct Arrays {
 
 constexpr int CPU = 1, PINNED = 3, DENSE = 0;
 
-// Elements that one thread takes at a time, and whose squares are added up
-// apart from all others: their sum depends on nothing but this number.
+// Elements that a thread takes at a time. Their squares are summed separately,
+// so the global norm does not depend on the number of threads.
 constexpr long BLOCK = 8192;
 
 struct Parameter {
   float *weight, *gradient, *mean, *variance;
   long size;
-  float rate, keep;  // keep: what decay leaves of a weight
+  float rate, keep;  // keep: 1 - decay
 };
 
 struct Block {
@@ -76,8 +75,7 @@ double squares(const float* x, long n) {
   return all;
 }
 
-// The constants of the means as MXNet's Adam has them: floats, whose
-// complements are exact.
+// The constants are floats with exact complements, as in MXNet's Adam.
 struct Rule {
   float beta1, beta2, epsilon, scale;
 
@@ -103,8 +101,8 @@ struct Rule {
   }
 };
 
-// Means of gradients that have long been zero end as numbers too small to be
-// normal, each of which costs some CPUs a hundred cycles in every step.
+// After many zero gradients, running means become denormal numbers. Each of
+// these costs some CPUs a hundred cycles in every step.
 struct WithoutDenormals {
 #ifdef __SSE2__
   const unsigned before = _mm_getcsr();
@@ -113,7 +111,7 @@ struct WithoutDenormals {
 #endif
 };
 
-// One step, from when it is asked for until it is done.
+// One step, from the call of Python until it is computed.
 class Step {
  public:
   Step(const Arrays& about, long n, Rule rule, double rescale, double clip)
@@ -125,10 +123,10 @@ class Step {
       if (gradient) about_.release(gradient);
   }
 
-  // What is changed is waited for, which ends no later than the step before:
-  // MXNet may have turned a weight to an order of its own, and turns it back
-  // here. It must not do so from now on: see `fused.adam`. The gradient's
-  // memory is asked for when it is written.
+  // Wait for arrays that will be changed, at most until the step before ends.
+  // MXNet may have reordered a weight for oneDNN, and restores its order here.
+  // It must not reorder it again: see `fused.adam`. The address of a gradient
+  // is read later, when the gradient is written.
   int take(long i, void* const arrays[4], double rate, double decay) {
     Parameter& p = all_[i];
     float** const to[] = {&p.weight, nullptr, &p.mean, &p.variance};
@@ -147,7 +145,7 @@ class Step {
     return DONE;
   }
 
-  // Whether no memory is written twice.
+  // True if no memory is written twice.
   bool apart() const {
     std::vector<float*> written;
     for (const Parameter& p : all_)
@@ -181,7 +179,7 @@ class Step {
   }
 
  private:
-  // What each gradient counts: all of them have a norm of at most clip.
+  // The factor of gradients, so that their global norm is at most clip.
   double scale(const std::vector<Block>& blocks, int threads) const {
     if (!(clip_ > 0)) return rescale_;
     const long count = blocks.size();
@@ -205,10 +203,10 @@ class Step {
 
 }  // namespace
 
-// arrays: n times weight, gradient, mean and variance; rates: the learning
-// rate of each, with its correction of bias; decays: the share that each
-// weight loses; clip: the limit of the norm of all gradients, times rescale,
-// or 0 for none. Returns before it is done.
+// arrays: n times weight, gradient, mean and variance. rates: the learning rate
+// of each weight, bias correction included. decays: the share that each weight
+// loses. clip: the limit of the global norm of gradients times rescale; 0 means
+// no limit. Returns before the step is computed.
 extern "C" int d2lbert_adam(const Arrays* about, long n, void** arrays,
                             const double* rates, const double* decays,
                             double beta1, double beta2, double epsilon,
@@ -224,11 +222,11 @@ extern "C" int d2lbert_adam(const Arrays* about, long n, void** arrays,
     written.insert(written.end(), {arrays[0], arrays[2], arrays[3]});
     read.push_back(arrays[1]);
   }
-  // The engine would wait for ever for an array that is written twice
+  // The engine would wait forever for an array that is written twice
   if (!step->apart()) return NOT_OURS;
   int device[2];
   if (about->device(written[0], &device[0], &device[1])) return MXNET_FAILED;
-  // From here on MXNet deletes it, also where it fails
+  // From here on MXNet deletes the step, even after an error
   const int failed = about->push(
       [](void*, void* it) { ((Step*)it)->carry_out(); }, step.release(),
       [](void* it) { delete (Step*)it; }, device, read.data(), (int)n,

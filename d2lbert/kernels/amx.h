@@ -1,19 +1,17 @@
-// Products of matrices by AMX tiles, of fp32 numbers as one bfloat16 each or
-// as the sum of three (Henry, Tang and Heinecke 2019: six products instead of
-// nine give what fp32 gives).
+// Matrix products by AMX tiles. An fp32 number is rounded to one bfloat16 or
+// split into the sum of three (Henry, Tang and Heinecke 2019: six products
+// instead of nine give the accuracy of fp32).
 //
 // A tile is 16 rows of 64 bytes. Both factors are packed into contiguous
 // tiles of words, each a pair of bfloat16: of every 32 numbers along the sum,
-// k and k + 16 share a word. The order of a sum depends on its length alone,
-// so a row of a product does not know how many rows there are.
+// k and k + 16 share a word. The order of a sum depends on its length only,
+// so a row of a product does not depend on the number of rows.
 #pragma once
 #include <type_traits>
 #include <vector>
 
 #include "gemm.h"
 
-// Tiles are emulated, instruction by instruction, for tests on machines
-// without them: -DD2LBERT_AMX_EMULATED.
 #if D2LBERT_BF16 && (defined(D2LBERT_AMX_EMULATED) || \
                      (defined(__AMX_TILE__) && defined(__AMX_BF16__)))
 #define D2LBERT_AMX 1
@@ -23,22 +21,22 @@
 
 namespace d2lbert {
 
-// By what matrices are multiplied: fp32 vectors, bfloat16 pairs of AVX-512,
-// tiles of one or of three parts.
+// The kernels of matrix products: fp32 vectors, bfloat16 pairs of AVX-512,
+// and tiles of one or of three parts.
 enum Product { PLAIN, PAIRS, TILES, SPLIT };
 
-// What to take for precision 'fp32' or 'bf16' where the shorter of a
-// product's two lengths that do not count rows is `least`.
+// The kernel for precision 'fp32' or 'bf16'. least: the shorter of the two
+// lengths of the product that do not count rows.
 Product product(bool bf16, long least);
 
-// Whether the system lets this process have tiles; asks it once.
+// True if the system lets this process use tiles; asks it once.
 bool permitted();
 
-// The `least` for which there are vectors alone.
+// The `least` of code that has no version for tiles.
 constexpr long NO_TILES = 0;
 
-// Of four functions the one for that product; those for tiles may be null
-// where the library has none.
+// The function for the kernel in use, out of four. The functions for tiles
+// may be null in a library without tiles.
 template <class F>
 F pick(bool bf16, long least, F plain, std::common_type_t<F> pairs,
        std::common_type_t<F> tiles, std::common_type_t<F> split) {
@@ -90,28 +88,31 @@ struct Config {
 };
 static_assert(sizeof(Config) == 64, "as the processor reads it");
 
+}  // namespace amx
+}  // namespace d2lbert
+
+// A test may replace the instructions by functions of the same names.
 #ifdef D2LBERT_AMX_EMULATED
-namespace emulated {
-void configure(const Config&);
-void release();
-void zero(int tile);
-void load(int tile, const void* from, long ld);
-void save(int tile, void* to, long ld);
-void multiply(int to, int a, int b);
-}  // namespace emulated
-inline void configure(const Config& config) { emulated::configure(config); }
-inline void release() { emulated::release(); }
-template <int T>
-inline void zero_tile() { emulated::zero(T); }
-template <int T>
-inline void load_tile(const void* p, long ld) { emulated::load(T, p, ld); }
-template <int T>
-inline void save_tile(void* p, long ld) { emulated::save(T, p, ld); }
-template <int C, int A, int B>
-inline void dot() { emulated::multiply(C, A, B); }
+#include D2LBERT_AMX_EMULATED
 #else
-// The compiler's own functions do not say that they read and write memory:
-// GCC 12 drops or moves the stores before them.
+#include <sys/syscall.h>
+#include <unistd.h>
+
+namespace d2lbert {
+namespace amx {
+
+// With fewer numbers than this a tile is mostly empty.
+constexpr long LEAST = 16;
+
+// Ask the operating system for permission to use tiles.
+inline bool ask() {
+  constexpr int ARCH_REQ_XCOMP_PERM = 0x1023, XFEATURE_XTILEDATA = 18;
+  return syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM,
+                 XFEATURE_XTILEDATA) == 0;
+}
+
+// The intrinsics do not declare that they read and write memory: GCC 12 drops
+// or moves the stores before them.
 inline void configure(const Config& config) {
   asm volatile("ldtilecfg %0" : : "m"(config));
 }
@@ -133,10 +134,16 @@ inline void dot() {
   asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0"
                : : "i"(C), "i"(A), "i"(B));
 }
+
+}  // namespace amx
+}  // namespace d2lbert
 #endif
 
-// Tiles for a thread, as long as this lives: one in each thread of every
-// parallel region, since who carries tiles along is switched more slowly.
+namespace d2lbert {
+namespace amx {
+
+// Configures tiles for a thread during its lifetime. Each thread of every
+// parallel region has one: a thread with tiles takes longer to switch.
 struct InUse {
   InUse() { configure(Config()); }
   ~InUse() { release(); }
@@ -156,8 +163,8 @@ inline void words<1>(vf x, vf y, vu* to) {
   to[0] = (vu)_mm512_permutexvar_epi16(order, (__m512i)both);
 }
 
-// Eight bits after eight bits: what is left is exact, and nothing is left
-// after the third.
+// Each part takes the next eight bits. The remainder is exact, and zero after
+// the third part.
 template <>
 inline void words<3>(vf x, vf y, vu* to) {
   constexpr uint32_t upper = 0xffff0000u, half = 0x8000u;
@@ -239,9 +246,9 @@ void across(const float* x, long ld, long k, long n, char* to,
   }
 }
 
-// Tiles 0 to 3 += up to 32 rows by up to 32 columns. Of three parts each six
-// products count: those of the largest come when all others are summed, as
-// every addition to a large sum costs it some accuracy.
+// Tiles 0 to 3 += up to 32 rows by up to 32 columns. With three parts, six
+// products count. The products of the largest parts come last, because each
+// addition to a large sum loses some accuracy.
 template <int P, bool LOWER, bool RIGHT>
 inline void block(const char* a, const char* b, long deep) {
   const long next = deep * P * TILE;
@@ -272,8 +279,8 @@ inline void block(const char* a, const char* b, long deep) {
   for (long d = 0; d < deep; d++) rows(d, 0), columns(d, 0), add();
 }
 
-// One block of C, which has room for whole tiles, from `start` with its rows
-// `start_ld` bytes apart, or from zeros where that is null.
+// One block of C, which has room for whole tiles. The sum begins with `start`,
+// whose rows are `start_ld` bytes apart, or with zeros if it is null.
 template <int P, bool LOWER, bool RIGHT>
 void block_of(const char* a, const char* b, long deep, float* c, long ld,
               const float* start, long start_ld) {
@@ -298,7 +305,7 @@ void block_of(const char* a, const char* b, long deep, float* c, long ld,
 }
 
 // C (m x n) = start + A B for a sum over k; bias, if any, has room for a
-// multiple of 32 numbers. Takes tiles that are InUse.
+// multiple of 32 numbers. Needs tiles that are InUse.
 template <int P>
 void multiply(long m, long n, long k, const char* a, const char* b, float* c,
               long ldc, Start start, const float* bias = nullptr,
@@ -310,16 +317,17 @@ void multiply(long m, long n, long k, const char* a, const char* b, float* c,
       const long rows = std::min(2 * SIDE, m - i);
       const long columns = std::min(2 * SIDE, n - j);
       const bool fits = rows % SIDE == 0 && columns % SIDE == 0;
-      // What C holds is added to the whole of the parts' products
-      const bool behind = P == 3 && start == ADD, apart = behind || !fits;
+      // C is added after the products of all parts are summed
+      const bool adds_last = P == 3 && start == ADD;
+      const bool apart = adds_last || !fits;
       alignas(64) float edge[4 * SIDE * SIDE];
       float *at = c + i * ldc + j, *to = apart ? edge : at;
       const long ld = (apart ? 2 * SIDE : ldc) * 4;
-      if (apart && start == ADD && !behind)
+      if (apart && start == ADD && !adds_last)
         for (long r = 0; r < rows; r++)
           std::memcpy(edge + r * 2 * SIDE, at + r * ldc, columns * 4);
       const float* from = start == BIAS ? bias + j
-                          : start == ADD && !behind ? to : nullptr;
+                          : start == ADD && !adds_last ? to : nullptr;
       const bool lower = rows > SIDE, right = columns > SIDE;
       (lower ? right ? block_of<P, true, true> : block_of<P, true, false>
              : right ? block_of<P, false, true> : block_of<P, false, false>)(
@@ -328,20 +336,21 @@ void multiply(long m, long n, long k, const char* a, const char* b, float* c,
       for (long r = 0; apart && r < rows; r++)
         for (long q = 0; q < columns; q += VL) {
           vf sums = load(edge + r * 2 * SIDE + q);
-          if (behind) sums += load(at + r * ldc + q, columns - q);
+          if (adds_last) sums += load(at + r * ldc + q, columns - q);
           store(at + r * ldc + q, sums, columns - q);
         }
     }
 }
 
-// Where tiles give what fp32 gives. They take numbers below 2^-126 for zero,
-// in factors and results; three parts need 24 bits of room above that; what
-// is rounded up to infinity, or infinite, makes parts that are no numbers.
-// So each row of a product is looked at, and those that tiles cannot do are
-// done by vectors: which they are, its own numbers and the other factor say.
+// The ranges in which tiles are as accurate as fp32. Tiles read and write
+// numbers below 2^-126 as zeros; three parts need 24 bits more above that. A
+// number that is infinite, or rounds to infinity, has parts that are NaN. So
+// each row of a product is checked, and rows outside the ranges are multiplied
+// by vectors. The exponent ranges of both operands decide which rows these
+// are.
 
-// Bits of the largest and of the smallest number's size, zeros apart; of a
-// matrix also of the smallest of its rows' (or columns') largest.
+// Bits of the largest and of the smallest absolute value except zero. For a
+// matrix, `least` is the smallest of the largest values of its vectors.
 struct Range {
   uint32_t top = 0, low = ~0u, least = ~0u;
   void add(const Range& r) {
@@ -356,7 +365,7 @@ struct Span {
   void add(vf x) {
     const __m512i size = (__m512i)((vu)x & 0x7fffffffu);
     top = (vu)_mm512_max_epu32((__m512i)top, size);
-    // Zero is the largest of all after this
+    // After this zero is the largest value
     low = (vu)_mm512_min_epu32((__m512i)low, (__m512i)((vu)size - 1u));
   }
   Range range() const {
@@ -375,14 +384,14 @@ inline Range range_of(const float* x, long n) {
   return span.range();
 }
 
-// Of x (m x n), its rows as the vectors that are multiplied.
+// The range of x (m x n), whose rows are the multiplied vectors.
 inline Range range_of_rows(const float* x, long ld, long m, long n) {
   Range all;
   for (long i = 0; i < m; i++) all.add(range_of(x + i * ld, n));
   return all;
 }
 
-// The same, its columns as those vectors.
+// The range of x (m x n), whose columns are the multiplied vectors.
 inline Range range_of_columns(const float* x, long ld, long m, long n) {
   Range all;
   for (long j = 0; j < n; j += VL) {
@@ -396,26 +405,26 @@ inline Range range_of_columns(const float* x, long ld, long m, long n) {
   return all;
 }
 
-// 2^e as bits, for what is a normal number; a larger e gives the largest.
+// The bits of 2^e; e is limited to the range of normal numbers.
 inline uint32_t power(long e) {
   return (uint32_t)(std::min(127L, std::max(-126L, e)) + 127) << 23;
 }
 inline long exponent(uint32_t bits) { return (long)(bits >> 23) - 127; }
 
-// The smallest number that tiles can do: a third part keeps its last bit.
+// The exponent of the smallest usual number: a third part keeps its last bit.
 template <int P>
 constexpr long lowest() { return P == 3 ? -102 : -126; }
 
-constexpr long LARGEST = 60;      // powers of two: of any factor
+constexpr long LARGEST = 60;      // exponent limit of a factor
 constexpr long SMALLEST = -60;    // of the largest products of a row
 
-// Whether one factor's numbers are of a size that tiles can do.
+// True if tiles can multiply the numbers of one factor.
 template <int P>
 inline bool is_usual(const Range& r) {
   return r.low >= power(lowest<P>()) && r.top < power(LARGEST);
 }
 
-// Whether two vectors, or a vector and a matrix, are together, summed over k.
+// True if tiles can multiply two vectors, or a vector and a matrix, over k.
 template <int P>
 inline bool fit(const Range& a, const Range& b, long k) {
   if (!is_usual<P>(a) || !is_usual<P>(b)) return false;
@@ -426,17 +435,17 @@ inline bool fit(const Range& a, const Range& b, long k) {
          exponent(a.least) + exponent(b.least) >= SMALLEST;
 }
 
-// Whether a sum may begin with these numbers.
+// True if a sum may begin with these numbers.
 inline bool is_start(const Range& r) {
   return r.low >= power(-102) && r.top < power(126);
 }
 
-// Rows that vectors have to do: gathered into matrices of their own.
+// The rows that vectors have to multiply, gathered into separate matrices.
 class Rest {
  public:
   explicit Rest(long rows) : marks_(rows) {}
   char* marks() { return marks_.data(); }
-  // Called once all marks are set.
+  // Call it after all marks are set.
   long count() {
     for (size_t i = 0; at_.empty() && i < marks_.size(); i++)
       if (marks_[i]) {

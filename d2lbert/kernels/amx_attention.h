@@ -1,13 +1,13 @@
-// d2lbert_attention by AMX tiles: a part of attention.cc, whose functions
-// these are twins of.
+// d2lbert_attention_qkv by AMX tiles. attention.cc includes it, and has
+// functions of the same names for vectors.
 
 namespace tiled {
 
 using namespace amx;
 
-constexpr long ROWS = 8 * SIDE;  // of scores held at a time
+constexpr long ROWS = 8 * SIDE;  // rows of scores held at a time
 
-// Whether tiles can do a sequence's head forward.
+// True if tiles can compute the output of a head of a sequence.
 template <int P>
 bool fits(const Parts& in, long start, long m, long n, long D) {
   const Range q = range_of_rows(in.q + start, in.ld, m, D);
@@ -16,7 +16,7 @@ bool fits(const Parts& in, long start, long m, long n, long D) {
   return fit<P>(q, k, D) && is_usual<P>(v) && v.least >= power(SMALLEST);
 }
 
-// And backward: the gradient of its scores is a factor again.
+// True for its gradients, too, where the gradient of scores is a factor.
 template <int P>
 bool fits_back(const Parts& in, long start, const float* d_out, long H,
                long m, long n, long D) {
@@ -27,8 +27,8 @@ bool fits_back(const Parts& in, long start, const float* d_out, long H,
           exponent(d.top) + exponent(v.top) + 2 < LARGEST - 20);
 }
 
-// The sequences of which a head has to be done by vectors; all others have
-// no keys there.
+// The heads of sequences that vectors have to compute. `problem` gives all
+// other sequences a length of zero.
 class Others {
  public:
   explicit Others(const Problem& p) : p_(p), marks_(p.B * p.heads) {}
@@ -44,7 +44,7 @@ class Others {
     part.lens = lens_.data();
     return part;
   }
-  // Copies what belongs to those heads.
+  // Copy the columns and rows of these heads.
   void copy(const float* from, long from_ld, float* to, long to_ld) const {
     for (size_t unit = 0; unit < marks_.size(); unit++) {
       if (!marks_[unit]) continue;

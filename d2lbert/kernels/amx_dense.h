@@ -1,12 +1,12 @@
-// d2lbert_dense by AMX tiles: a part of dense.cc, whose functions these are
-// twins of.
+// d2lbert_dense by AMX tiles. dense.cc includes it, and has functions of the
+// same names for vectors.
 
 namespace tiled {
 
 using namespace amx;
 
-// Rows of a block whose factor takes `bytes` a row: small enough for half of
-// the second cache, at least two blocks a thread.
+// The rows of a block whose factor takes `bytes` a row. It fits half of the
+// second-level cache, and each thread has at least two blocks.
 inline long rows_of_block(long rows, int threads, double bytes) {
   const long most = std::max(2L, (long)(600e3 / bytes) / (2 * SIDE));
   const long block = ceil_div(ceil_div(rows, 2 * threads), 2 * SIDE);
@@ -20,7 +20,7 @@ void forward(long R, long K, long N, const float* X, const float* W,
   const long strips = ceil_div(N, 2 * SIDE), strip = bytes<P>(2 * SIDE, K);
   const long block = rows_of_block(R, threads, 2.0 * P * K);
   const long blocks = ceil_div(R, block);
-  // Few rows: the columns are shared out as well.
+  // With few rows, threads share the columns, too.
   const long groups = blocks >= 2 * threads ? 1 : std::min(strips, 8L);
   Scratch& shared = team_scratch();
   shared.reset(strips * strip + strips * 2 * SIDE * 4 + 128);
@@ -90,7 +90,7 @@ void forward(long R, long K, long N, const float* X, const float* W,
   if (Z) rest.scatter(z, Z, N);
 }
 
-// Whether tiles can do a row's part of both gradients.
+// True if tiles can compute the part of a row in both gradients.
 template <int P>
 bool fits(const float* dz, long N, const float* x, long K, long R,
           const Range& weights, bool dX, bool dW) {
@@ -99,8 +99,8 @@ bool fits(const float* dz, long N, const float* x, long K, long R,
          (!dW || fit<P>(z, range_of(x, K), R));
 }
 
-// W (N x K) as the second factor of dX; its range, which is there behind the
-// barrier at the end.
+// Pack W (N x K) as the second factor of dX; returns its range. It ends with a
+// barrier.
 template <int P>
 void pack_weights(const float* W, long N, long K, char* to, Range* range) {
   Range mine;

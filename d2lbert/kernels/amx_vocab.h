@@ -1,15 +1,15 @@
-// d2lbert_vocab_ce by AMX tiles: a part of vocab.cc, whose function this is
-// the twin of.
+// d2lbert_vocab_ce by AMX tiles. vocab.cc includes it, and has a function of
+// the same name for vectors.
 
 namespace tiled {
 
 using namespace amx;
 
-constexpr long COLUMNS = 256;  // of the vocabulary at a time
-constexpr long ROWS = 256;     // whose exponentials are kept
+constexpr long COLUMNS = 256;  // words of the vocabulary at a time
+constexpr long ROWS = 256;     // rows whose exponentials are kept
 
-// Exponentials (m x n, packed with the sum over rows) by their rows' factors,
-// which have room for a multiple of 32, added up over rows into db.
+// Add exponentials (m x n, packed with the sum over rows) times the factors of
+// their rows into db. There is memory for a multiple of 32 factors.
 inline void add_rows(const char* e, long m, long n, const float* factor,
                      float* db) {
   const long deep = depth(m);
@@ -32,8 +32,8 @@ void usual_rows(const Job& job) {
   const long chunks = std::max(1L, ceil_div(M, ROWS));
   const long chunk = ceil_div(ceil_div(M, chunks), DEPTH) * DEPTH;
   const long units = ceil_div(V, 2 * SIDE);
-  // One part is kept of exponentials, and of the weights in both forms; for
-  // three that would be more memory than the exponentials themselves take.
+  // With one part, packed exponentials and both packings of W are kept. With
+  // three parts they would take more memory than the exponentials.
   const bool once = P == 1 && chunks > 1;
   if (grad) {
     std::memset(job.dX, 0, 4 * M * H);
@@ -189,7 +189,7 @@ void vocabulary(const Job& job) {
     part.db = db.data();
   }
   d2lbert::vocabulary<Fp32>(part);
-  // The others, among rows of zeros that count nothing
+  // All other rows, with zeros in place of the rows above
   std::vector<float> X(job.X, job.X + M * H);
   std::vector<float> counted(job.weights, job.weights + M);
   rest.scatter(std::vector<float>(n * H), X.data(), H);

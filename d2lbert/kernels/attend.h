@@ -1,5 +1,5 @@
-// Attention of one head over one sequence, and its gradient: what the
-// operators that contain attention are made of. No score leaves the cache.
+// Attention of one head over one sequence, and its gradient, for the operators
+// with attention. No score leaves the cache.
 #pragma once
 #include "op.h"
 
@@ -18,21 +18,21 @@ struct Problem {
   const int32_t *offsets, *lens;
   float scale;
   Dropout dropout;
-  bool causal;  // whether a query sees no key after its own place
+  bool causal;  // a query attends to no key after its own position
 
-  // Rows [first, last) are sequence b's queries, the first `keys` its keys.
+  // Sequence b has queries [first, last), of which the first `keys` are keys.
   void sequence(long b, long* first, long* last, long* keys) const {
     *first = std::min<long>(std::max<long>(offsets[b], 0), R);
     *last = std::min<long>(std::max<long>(offsets[b + 1], *first), R);
     *keys = std::min<long>(std::max<long>(lens[b], 0), *last - *first);
   }
 
-  // How many of n keys the query at a place within its sequence sees.
+  // The number of keys, of n, that a query of a sequence attends to.
   long seen(long query, long n) const {
     return causal ? std::min(query + 1, n) : n;
   }
 
-  // Whether no row is of two sequences.
+  // True if no two sequences share a row.
   bool apart() const { return std::is_sorted(offsets, offsets + B + 1); }
 
   long longest() const {
@@ -45,7 +45,7 @@ struct Problem {
   }
 };
 
-// The largest of n scores; the last vector may hold padding after them.
+// The largest of n scores. Padding may follow them in the last vector.
 inline float largest(const float* s, long n) {
   const vi lane = count();
   const vf nothing = splat(-INFINITY);
@@ -74,7 +74,7 @@ inline void softmax(float* s, long n, float scale) {
   for (long j = 0; j < n; j += VL) store(s + j, load(s + j) * inverse);
 }
 
-// The part of a row that the next head, or the next sequence, begins with.
+// The part of a row where the next head or the next sequence begins.
 struct Next {
   long row, column, size;
   Next(const Problem& p, long h, long first, long last)
@@ -90,8 +90,8 @@ inline void clear_rows(float* x, long ld, long rows, long columns) {
   for (long i = 0; i < rows; i++) std::memset(x + i * ld, 0, 4 * columns);
 }
 
-// A row's scores to the weights that V is multiplied by, in place: of the
-// first n keys, and zeros for the rest of all `keys`.
+// Turn the scores of a row into attention weights after dropout, in place. Keys
+// after the first n get zeros.
 inline void weigh(const Problem& p, long place, long n, long keys, float* s) {
   softmax(s, n, p.scale);
   for (long j = ceil_div(n, VL) * VL; j < keys; j += VL) store(s + j, vf{});
@@ -103,18 +103,18 @@ inline void weigh(const Problem& p, long place, long n, long keys, float* s) {
           load(s + j) * p.dropout.factors(draws, (vu)(lane + (int)j)));
 }
 
-// A head of a sequence.
+// One head of one sequence.
 struct Unit {
   long head, column, first, last, keys;
   Unit(const Problem& p, long unit)
       : head(unit % p.heads), column(head * p.size) {
     p.sequence(unit / p.heads, &first, &last, &keys);
   }
-  // What comes of no keys at all.
+  // The output without any keys.
   void clear_output(const Problem& p, float* out) const {
     clear_rows(out + first * p.H + column, p.H, last - first, p.size);
   }
-  // Keys beyond the length have no gradient; without any, queries neither.
+  // Keys beyond the length get zero gradients. Without keys, queries do, too.
   void clear_gradients(const Problem& p, const Parts& grad) const {
     const long to = first * grad.ld + column, rest = to + keys * grad.ld;
     if (!keys) clear_rows(grad.q + to, grad.ld, last - first, p.size);
@@ -123,7 +123,7 @@ struct Unit {
   }
 };
 
-// Rows that belong to no sequence get zeros.
+// Write zeros to rows of no sequence.
 inline void clear_gaps(const Problem& p, float* x, long ld, long columns) {
   long end = 0, first, last, keys;
   for (long b = 0; b < p.B; b++) {
@@ -134,11 +134,11 @@ inline void clear_gaps(const Problem& p, float* x, long ld, long columns) {
   clear_rows(x + end * ld, ld, p.R - end, columns);
 }
 
-// A row's weights, as V was multiplied by them, from its scores s, and the
-// gradient of the scores from the gradient of the weights, ds; both have n
-// numbers of ns, zeros after them. The maximum and the sum are found again:
-// the logarithm of a sum of large exponentials is too coarse for the weights
-// to add up to 1, and forward may have multiplied by other instructions.
+// Turn the scores s of a row into weights after dropout, and the gradient of
+// the weights, ds, into the gradient of the scores. Both have n numbers of ns,
+// followed by zeros. The maximum and the sum are computed again. A saved
+// logarithm of a large sum would be too coarse for weights that add up to 1,
+// and the forward pass may have used other instructions.
 inline void score_gradient(const Problem& p, long place, long n, long ns,
                            float* s, float* ds) {
   const vi lane = count();
@@ -165,7 +165,7 @@ inline void score_gradient(const Problem& p, long place, long n, long ns,
   }
 }
 
-// Room for a head of the longest sequence, of T rows, in a thread's scratch.
+// Scratch memory for a head of the longest sequence, which has T rows.
 template <class E>
 struct Room {
   word<E> *keys_t, *values, *query, *weight;
@@ -187,7 +187,7 @@ struct Room {
   }
 };
 
-// Unit u's part of the outcome.
+// Compute the output of one head of one sequence.
 template <class E>
 void attend(const Problem& p, const Unit& u, const Parts& in, float* out,
             const Room<E>& room) {
@@ -219,7 +219,7 @@ void attend(const Problem& p, const Unit& u, const Parts& in, float* out,
   }
 }
 
-// The same for its gradient.
+// Scratch memory for its gradients.
 template <class E>
 struct GradientRoom {
   word<E> *keys_t, *values_t, *keys, *queries, *d_outs, *as_is, *turned;
@@ -248,7 +248,7 @@ struct GradientRoom {
   }
 };
 
-// Unit u's part of the gradients, from that of the outcome.
+// Compute the gradients of one head of one sequence.
 template <class E>
 void attend_back(const Problem& p, const Unit& u, const Parts& in,
                  const float* d_out, const Parts& grad,

@@ -1,6 +1,6 @@
-// d2lbert_attention, d2lbert_attention_qkv: scaled dot-product attention of
-// several heads over sequences that lie one after the other in the rows of
-// one matrix. Nothing is computed for keys beyond a sequence's length, and
+// d2lbert_attention_qkv: scaled dot-product attention of several heads. The
+// rows of a matrix hold one sequence after the other, with queries, keys and
+// values side by side. Keys beyond the length of a sequence cost nothing, and
 // no score leaves the cache.
 #include "attend.h"
 
@@ -44,111 +44,95 @@ void backward(const Problem& p, const Parts& in, const float* d_out,
 #include "amx_attention.h"
 #endif
 
-// Inputs: Q, K, V or QKV together; offsets, lens[, noise].
-template <bool TOGETHER>
-struct Op {
-  static constexpr int PARTS = TOGETHER ? 1 : 3;
-
-  static bool drops(const Attrs& attrs) { return number(attrs, "p", 0) > 0; }
-
-  static Parts parts(Tensors* t, int at, long H) {
-    if (TOGETHER) {
-      float* x = floats((*t)[at]);
-      return {x, x + H, x + 2 * H, 3 * H};
-    }
-    return {floats((*t)[at]), floats((*t)[at + 1]), floats((*t)[at + 2]), H};
-  }
-
-  static Problem problem(const Attrs& attrs, Tensors* in, int at) {
-    const long R = (*in)[at].shape[0];
-    const long H = (*in)[at].shape[1] / (TOGETHER ? 3 : 1);
-    const long heads = (long)number(attrs, "num_heads", 1);
-    MXTensor &offsets = (*in)[at + PARTS], &lens = (*in)[at + PARTS + 1];
-    return {R, H, (long)lens.size(), heads, H / heads, ints(offsets),
-            ints(lens), (float)(1 / std::sqrt((double)H / heads)),
-            Dropout(number(attrs, "p", 0),
-                    drops(attrs) ? floats((*in)[at + PARTS + 2]) : nullptr),
-            number(attrs, "causal", 0) != 0};
-  }
-
-  static MXReturnValue parse(const Attrs& attrs, int* inputs, int* outputs) {
-    *inputs = PARTS + 2 + (drops(attrs) ? 1 : 0);
-    *outputs = 1;  // heads joined
-    return MX_SUCCESS;
-  }
-
-  static MXReturnValue infer_type(const Attrs&, std::vector<int>* in,
-                                  std::vector<int>* out) {
-    std::fill(in->begin(), in->end(), kFloat32);
-    (*in)[PARTS] = (*in)[PARTS + 1] = kInt32;
-    std::fill(out->begin(), out->end(), kFloat32);
-    return MX_SUCCESS;
-  }
-
-  static MXReturnValue infer_shape(const Attrs& attrs, Shapes* in,
-                                   Shapes* out) {
-    const Shape x = (*in)[0], lens = (*in)[PARTS + 1];
-    const unsigned heads = (unsigned)number(attrs, "num_heads", 1);
-    if (x.size() != 2 || lens.size() != 1)
-      return fail("attention needs rows (R, H) and lens (B,)");
-    const unsigned H = x[1] / (TOGETHER ? 3 : 1);
-    if (!heads || H % heads || (TOGETHER && x[1] % 3))
-      return fail(std::to_string(heads) + " heads do not divide " +
-                  std::to_string(H) + " hiddens");
-    for (int i = 1; i < PARTS; i++) (*in)[i] = x;
-    (*in)[PARTS] = {lens[0] + 1};
-    if (drops(attrs)) (*in)[PARTS + 2] = {64};
-    *out = {{x[0], H}};
-    return MX_SUCCESS;
-  }
-
-  static MXReturnValue run_forward(const Attrs& attrs, Tensors* in,
-                                   Tensors* out, const OpResource&) {
-    const Problem p = problem(attrs, in, 0);
-    if (!p.apart())
-      return fail("attention needs offsets that rise");
-    const bool bf16 = wants_bf16(attrs);
-    if (bf16 && !D2LBERT_BF16) return fail(no_bf16());
-    const auto run = pick(bf16, p.size, D2LBERT_PRODUCTS(forward));
-    run(p, parts(in, 0, p.H), floats((*out)[0]));
-    return MX_SUCCESS;
-  }
-
-  static MXReturnValue run_backward(const Attrs& attrs, Tensors* in,
-                                    Tensors* out, const OpResource&) {
-    // in: gradient of the outcome, inputs, outcome
-    const Problem p = problem(attrs, in, 1);
-    const bool bf16 = wants_bf16(attrs);
-    if (bf16 && !D2LBERT_BF16) return fail(no_bf16());
-    const auto run = pick(bf16, p.size, D2LBERT_PRODUCTS(backward));
-    Parts grad = parts(out, 0, p.H);
-    // The framework leaves out what no one asked for; it is computed anyway.
-    std::vector<float> unwanted;
-    if (!TOGETHER && !(grad.q && grad.k && grad.v)) {
-      unwanted.resize(p.R * p.H);
-      for (float** g : {&grad.q, &grad.k, &grad.v})
-        if (!*g) *g = unwanted.data();
-    }
-    run(p, parts(in, 1, p.H), floats((*in)[0]), grad);
-    for (size_t i = PARTS; i < out->size(); i++) clear((*out)[i]);
-    return MX_SUCCESS;
-  }
+struct Inputs : Numbered {
+  const int QKV, offsets, lens, noise;
+  explicit Inputs(const Attrs& attrs)
+      : QKV(next()), offsets(next()), lens(next()),
+        noise(next(drops(attrs))) {}
 };
+
+Parts parts(MXTensor& QKV, long H) {
+  float* x = floats(QKV);
+  return {x, x + H, x + 2 * H, 3 * H};
+}
+
+Problem problem(const Attrs& attrs, const Inputs& at, MXTensor* in) {
+  const long R = in[at.QKV].shape[0], H = in[at.QKV].shape[1] / 3;
+  const long heads = (long)number(attrs, "num_heads", 1);
+  MXTensor &offsets = in[at.offsets], &lens = in[at.lens];
+  return {R, H, (long)lens.size(), heads, H / heads, ints(offsets),
+          ints(lens), (float)(1 / std::sqrt((double)H / heads)),
+          Dropout(number(attrs, "p", 0),
+                  at.noise >= 0 ? floats(in[at.noise]) : nullptr),
+          number(attrs, "causal", 0) != 0};
+}
+
+MXReturnValue parse(const Attrs& attrs, int* inputs, int* outputs) {
+  *inputs = Inputs(attrs).count();
+  *outputs = 1;  // heads joined
+  return MX_SUCCESS;
+}
+
+MXReturnValue infer_type(const Attrs& attrs, std::vector<int>* in,
+                         std::vector<int>* out) {
+  const Inputs at(attrs);
+  std::fill(in->begin(), in->end(), kFloat32);
+  (*in)[at.offsets] = (*in)[at.lens] = kInt32;
+  std::fill(out->begin(), out->end(), kFloat32);
+  return MX_SUCCESS;
+}
+
+MXReturnValue infer_shape(const Attrs& attrs, Shapes* in, Shapes* out) {
+  const Inputs at(attrs);
+  const Shape x = (*in)[at.QKV], lens = (*in)[at.lens];
+  const unsigned heads = (unsigned)number(attrs, "num_heads", 1);
+  if (x.size() != 2 || lens.size() != 1)
+    return fail("attention needs rows (R, 3H) and lens (B,)");
+  const unsigned H = x[1] / 3;
+  if (!heads || H % heads || x[1] % 3)
+    return fail(std::to_string(heads) + " heads do not divide " +
+                std::to_string(H) + " hiddens");
+  (*in)[at.offsets] = {lens[0] + 1};
+  if (at.noise >= 0) (*in)[at.noise] = {64};
+  *out = {{x[0], H}};
+  return MX_SUCCESS;
+}
+
+MXReturnValue run_forward(const Attrs& attrs, Tensors* in, Tensors* out,
+                          const OpResource&) {
+  const Inputs at(attrs);
+  const Problem p = problem(attrs, at, in->data());
+  if (!p.apart())
+    return fail("attention needs offsets that rise");
+  const bool bf16 = wants_bf16(attrs);
+  if (bf16 && !D2LBERT_BF16) return fail(no_bf16());
+  pick(bf16, p.size, D2LBERT_PRODUCTS(forward))(
+      p, parts((*in)[at.QKV], p.H), floats((*out)[0]));
+  return MX_SUCCESS;
+}
+
+MXReturnValue run_backward(const Attrs& attrs, Tensors* in, Tensors* out,
+                           const OpResource&) {
+  const Inputs at(attrs);
+  const Saved saved(*in, 1);
+  const Problem p = problem(attrs, at, saved.inputs);
+  const bool bf16 = wants_bf16(attrs);
+  if (bf16 && !D2LBERT_BF16) return fail(no_bf16());
+  for (int k = at.offsets; k < at.count(); k++) clear((*out)[k]);
+  if (floats((*out)[at.QKV]))
+    pick(bf16, p.size, D2LBERT_PRODUCTS(backward))(
+        p, parts(saved.inputs[at.QKV], p.H), floats(saved.gradients[0]),
+        parts((*out)[at.QKV], p.H));
+  return MX_SUCCESS;
+}
 
 }  // namespace
 
-REGISTER_OP(d2lbert_attention)
-    .setForward(Caught<Op<false>::run_forward>::call, "cpu")
-    .setBackward(Caught<Op<false>::run_backward>::call, "cpu")
-    .setParseAttrs(Caught<Op<false>::parse>::call)
-    .setInferType(Caught<Op<false>::infer_type>::call)
-    .setInferShape(Caught<Op<false>::infer_shape>::call);
-
 REGISTER_OP(d2lbert_attention_qkv)
-    .setForward(Caught<Op<true>::run_forward>::call, "cpu")
-    .setBackward(Caught<Op<true>::run_backward>::call, "cpu")
-    .setParseAttrs(Caught<Op<true>::parse>::call)
-    .setInferType(Caught<Op<true>::infer_type>::call)
-    .setInferShape(Caught<Op<true>::infer_shape>::call);
+    .setForward(Caught<run_forward>::call, "cpu")
+    .setBackward(Caught<run_backward>::call, "cpu")
+    .setParseAttrs(Caught<parse>::call)
+    .setInferType(Caught<infer_type>::call)
+    .setInferShape(Caught<infer_shape>::call);
 
 }  // namespace d2lbert

@@ -1,15 +1,14 @@
-"""C++ compiled once, at first use, into the user's cache.
+"""Compile C++ once, at first use, into the user's cache.
 
-A library is taken from the cache only if nobody else can have written it
-and its content has the digest that lies beside it: a library that lost its
-end would take the process down with it.
+A library is loaded from the cache only if no other user can have written it
+and its content has the digest in the file beside it. A truncated library would
+end the process.
 """
 
 import contextlib
 import hashlib
 import os
 import pathlib
-import platform
 import shutil
 import stat
 import subprocess
@@ -17,7 +16,9 @@ import tempfile
 
 from d2lbert.kernels import instruction_sets
 from d2lbert.machine import cache
+from d2lbert.machine.compiler import find_compiler
 from d2lbert.machine.files import locked
+from d2lbert.machine.processor import processor
 from d2lbert.machine.terminal import warn
 
 # NaN and infinity keep their meaning: no -ffast-math.
@@ -29,36 +30,26 @@ class BuildError(RuntimeError):
     """The reason, in one sentence, why there is no compiled library."""
 
 
-def _compiler():
-    """The command of the C++ compiler and its version line."""
-    names = [os.environ['CXX']] if os.environ.get('CXX') else ['g++', 'c++']
-    for name in names:
-        command = name.split()  # CXX may carry a launcher: 'ccache g++'
-        if command and shutil.which(command[0]):
-            done = subprocess.run(command + ['--version'],
-                                  stdout=subprocess.PIPE,
-                                  stderr=subprocess.STDOUT)
-            text = done.stdout.decode(errors='replace').strip()
-            if done.returncode == 0 and text:
-                return command, text.splitlines()[0]
-    raise BuildError(f'no C++ compiler found as {" or ".join(names)}: '
-                     f'install g++ or name one in CXX')
+def compiler():
+    """The command of the C++ compiler and its version line.
+
+    Raises BuildError if there is none.
+    """
+    try:
+        return find_compiler()
+    except LookupError as error:
+        raise BuildError(f'no C++ compiler found as {error}: install g++ or '
+                         'name one in CXX') from error
 
 
 def _cpu():
-    """What -march=native depends on: the processor's own feature list."""
-    try:
-        with open('/proc/cpuinfo') as info:
-            for line in info:
-                if line.startswith(('flags', 'Features')):
-                    return line
-    except OSError:
-        pass
-    return f'{platform.machine()} {platform.processor()}'
+    """The features of the processor, which -march=native depends on."""
+    this = processor()
+    return ' '.join(sorted(this.features)) or f'{this.machine} {this.name}'
 
 
 def _mxnet_parts():
-    """Include folder, interface source and version of MXNet at hand."""
+    """Include folder and interface source of MXNet, and its version."""
     from d2lbert.machine.backend import (
         mx,  # a library without MXNet needs none of it
     )
@@ -70,10 +61,9 @@ def _mxnet_parts():
     return include, source, mx.__version__
 
 
-# A compiler's own children outlive it. So each command has a process group
-# of its own, and in it a watcher who kills the group when standard input
-# ends: this process holds the other end, and does not even have to notice
-# that it is killed.
+# The child processes of a compiler outlive it. So each command has a process
+# group of its own with a watcher, which kills the group when standard input
+# ends. This process holds the other end, which also closes when it is killed.
 GUARD = '''\
 exec 3<&0 </dev/null
 { read -r end <&3; kill -9 0; } >/dev/null 2>&1 &
@@ -87,16 +77,15 @@ exit $status
 
 def library(name, sources, mxnet=False, what='', takes='a few seconds',
             compiling=True, options=()):
-    """The path of a shared library, compiled if no earlier call did.
+    """Return the path of a shared library; compile it if it is missing.
 
-    name: the start of the file's name; sources: paths of C++ files, whose
-    folders' headers (*.h) count as sources too; mxnet: build against
-    MXNet's extension interface; what, takes: what it is and how long that
-    takes, for the line that says that it is being compiled; compiling:
-    whether to do that at all, or to return None for a library that is not
-    there; options: more of the compiler's options. Raises BuildError where
-    there is no compiler or it refuses the source, or no folder that can be
-    trusted.
+    name: the start of its file name. sources: paths of C++ files; headers
+    (*.h) in the same folders count as sources too. mxnet: build against the
+    extension interface of MXNet. what, takes: a description and a duration
+    for the progress line. compiling=False: return None if the library is
+    missing. options: further options of the compiler. Raises BuildError if
+    there is no compiler, if it rejects the source, or if the cache folder
+    cannot be trusted.
     """
     command, sources, name = _recipe(name, sources, mxnet, options)
     try:
@@ -109,7 +98,7 @@ def library(name, sources, mxnet=False, what='', takes='a few seconds',
     if not _is_sound(target):
         with locked(folder / 'build.lock', waiting=lambda: say(
                 'waiting for another process that compiles')) as alone:
-            if alone:       # whoever was at work here is no more
+            if alone:       # no other process is compiling here
                 for stale in folder.glob('.*.part'):
                     shutil.rmtree(stale, ignore_errors=True)
             if not _is_sound(target):   # another process may have built it
@@ -124,11 +113,11 @@ def library(name, sources, mxnet=False, what='', takes='a few seconds',
 
 @contextlib.contextmanager
 def held(library):
-    """Yield a path by which the library that was checked is opened.
+    """Yield a path that opens the library whose digest was checked.
 
-    It goes through the open folder, in which only this user and root can
-    write, so no other library can come by that name meanwhile. Raises
-    BuildError if it is no longer what was checked.
+    The path goes through the open folder, where only this user and root can
+    write. So no other library can take its name in the meantime. Raises
+    BuildError if the library has changed since the check.
     """
     try:
         folder = os.open(library.parent, os.O_RDONLY)
@@ -148,14 +137,14 @@ def held(library):
 
 
 def say(line):
-    """Print a line on standard error, even before a minute of silence."""
+    """Print a line on standard error at once."""
     warn(f'd2lbert: {line}')
 
 
 def _recipe(name, sources, mxnet, options=()):
-    """Compiler command, all sources, and a file name that tells of both."""
+    """Compiler command, all sources, and a file name with their digest."""
     sources = [pathlib.Path(source) for source in sources]
-    command, version = _compiler()
+    command, version = compiler()
     flags = [*instruction_sets.flags(), *FLAGS, *options]
     key = hashlib.sha256()
     texts = list(sources)
@@ -179,7 +168,7 @@ def _digest_file(library):
 
 
 def _is_sound(library):
-    """Whether a library is there, as it was written and by whom we trust."""
+    """True if a trusted user wrote the library and its digest is right."""
     try:
         with open(library, 'rb') as file:
             found = os.fstat(file.fileno())
@@ -217,7 +206,7 @@ def _compile(command, sources, target):
 
 
 def _put(whole, target):
-    """Let a library and its digest take their places, each whole."""
+    """Move a library and its digest to their places, each atomically."""
     digest = _digest_file(whole)
     with open(whole, 'rb') as file:
         digest.write_text(_sha256(file))
@@ -228,9 +217,9 @@ def _put(whole, target):
 
 
 def _run(commands, subjects, folder):
-    """Runs commands side by side; the first that fails is the error.
+    """Run commands in parallel; raise BuildError for the first that fails.
 
-    None of them outlives this call, or this process. folder: for their
+    No command outlives this call, or this process. folder: for their
     temporary files.
     """
     env = dict(os.environ, TMPDIR=folder, LC_ALL='C')

@@ -1,8 +1,8 @@
-// A text cut into words, and these numbered: "The Dataset for Pretraining
-// BERT" up to its vocabulary. No MXNet in here, as in draw.cc.
+// Cut a text into words and number them: "The Dataset for Pretraining BERT" up
+// to its vocabulary. It does not need MXNet.
 //
-// A text comes as bytes. What cannot be told from them, which small letter
-// belongs to one beyond ASCII, Python says of each different word.
+// A text comes as bytes. Python converts words with letters beyond ASCII to
+// lower case, once for each different word.
 
 #include <algorithm>
 #include <array>
@@ -19,15 +19,15 @@
 
 namespace {
 
-// What the lines of a text are: paragraphs, all of them; the same, with
-// WikiText's headings, but for the first and the last, which are only looked
-// at; parts of paragraphs, with blank ones between.
+// The kinds of lines: paragraphs; lines of WikiText with headings, of which the
+// first and the last are context; parts of paragraphs, with blank lines between
+// paragraphs.
 enum class Lines { kParagraphs, kWiki, kParts };
 
 constexpr std::string_view kStop = " . ";
 constexpr uint64_t kOnes = 0x0101010101010101u, kHigh = kOnes * 0x80;
 
-// Whether a line is empty or blanks.
+// True if a line is empty or blank.
 bool is_blank(std::string_view line) {
   const char *p = line.data(), *end = p + line.size();
   while (p < end) {
@@ -47,21 +47,21 @@ bool ends(std::string_view text, std::string_view how) {
          text.substr(text.size() - how.size()) == how;
 }
 
-// Whether a line looks like a heading of any level.
+// True if a line looks like a heading of any level.
 bool is_heading(std::string_view line) {
   if (!begins(line, " = ") && !begins(line, "= ")) return false;
   line = strip(line);
   return ends(line, " =") && line.find_first_not_of("= ") != line.npos;
 }
 
-// Whether a line looks like a heading of the first level.
+// True if a line looks like a heading of the first level.
 bool is_title(std::string_view line) {
   if (!is_heading(line)) return false;
   line = strip(line);
   return !begins(line, "= = ") && !ends(line, " = =");
 }
 
-// How many words a line has.
+// The number of words of a line.
 int64_t count_words(std::string_view line) {
   int64_t count = 0;
   bool in_word = false;
@@ -75,7 +75,7 @@ int64_t count_words(std::string_view line) {
   return count;
 }
 
-// Whether bytes are UTF-8 as Python decodes it.
+// True if Python could decode the bytes as UTF-8.
 bool is_utf8(const unsigned char* p, const unsigned char* end) {
   while (p < end) {
     if (end - p >= 8) {
@@ -89,7 +89,7 @@ bool is_utf8(const unsigned char* p, const unsigned char* end) {
     if (c < 0xc2 || c > 0xf4) return false;
     const int more = c < 0xe0 ? 1 : c < 0xf0 ? 2 : 3;
     if (end - p < more) return false;
-    // No longer than need be, no surrogate, nothing beyond Unicode
+    // Shortest form, no surrogate, within the range of Unicode
     const unsigned least = c == 0xe0 ? 0xa0 : c == 0xf0 ? 0x90 : 0x80;
     const unsigned most = c == 0xed ? 0x9f : c == 0xf4 ? 0x8f : 0xbf;
     if (*p < least || *p > most) return false;
@@ -101,10 +101,10 @@ bool is_utf8(const unsigned char* p, const unsigned char* end) {
   return true;
 }
 
-// Where ' . ' first stands in a line, or null.
+// The first ' . ' in a line, or null.
 const char* find_stop(const char* p, const char* end) {
   const char* first = p;
-  // Points are fewer than blanks
+  // There are fewer full stops than blanks
   while (p < end && (p = static_cast<const char*>(
                          std::memchr(p, '.', static_cast<size_t>(end - p))))) {
     if (p > first && p[-1] == ' ' && p + 1 < end && p[1] == ' ') return p - 1;
@@ -115,8 +115,8 @@ const char* find_stop(const char* p, const char* end) {
 
 class Text {
  public:
-  // False: something is to be looked at by Python, which has the words for
-  // it: bytes that are not UTF-8, or a paragraph of more than `most` bytes.
+  // Returns false if Python has to report an error: bytes that are not UTF-8,
+  // or a paragraph of more than `most` bytes.
   bool cut(const char* bytes, size_t size, Lines lines, bool lower,
            size_t most) {
     clear();
@@ -148,7 +148,7 @@ class Text {
     return done;
   }
 
-  // The words with letters beyond ASCII, a line feed after each.
+  // The words with letters beyond ASCII, each followed by a line feed.
   std::string foreign() const {
     std::string found;
     for (int32_t k : foreign_) {
@@ -157,8 +157,8 @@ class Text {
     return found;
   }
 
-  // What became of those: as many lines. Two words may have become one, which
-  // has the place of the first.
+  // Replace these words by the same number of lines. Two words may become one,
+  // which keeps the number of the first.
   bool rename(std::string_view lines) {
     const size_t size = names_.size();
     std::vector<std::string_view> become(size);
@@ -174,7 +174,7 @@ class Text {
     }
     foreign_.clear();
     if (changed.empty()) return lines.empty();
-    // Only what was changed can be the same as another word
+    // Only a changed word can be equal to another word
     std::vector<size_t> same(size);
     std::iota(same.begin(), same.end(), size_t{0});
     Names fresh;
@@ -216,7 +216,7 @@ class Text {
     to[4] = static_cast<int64_t>(text_.size());
   }
 
-  // Paragraphs that were passed over, and the words in them.
+  // The number of paragraphs that were left out, and of their words.
   void passed(int64_t* to) const {
     to[0] = num_passed_;
     to[1] = words_passed_;
@@ -232,9 +232,9 @@ class Text {
   }
 
  private:
-  // So many bytes can be looked at wherever a word begins
+  // The number of bytes that can be read from the begin of any word
   static constexpr size_t kPadding = 64;
-  // So many words wait for their places in the table
+  // The number of words that are looked up together
   static constexpr size_t kWords = 64;
 
   void clear() {
@@ -256,7 +256,7 @@ class Text {
       if (lines == Lines::kParagraphs) {
         add_paragraph(next, false);
       } else if (k > 1) {
-        // Blank lines part a title from what is beside it
+        // There are blank lines before and after a title
         if (is_title(line) && is_blank(before) && is_blank(next)) {
           articles_.push_back(static_cast<int64_t>(paragraphs_.size()) - 1);
         }
@@ -292,8 +292,8 @@ class Text {
     return found ? static_cast<const char*>(found) : end;
   }
 
-  // A line with ' . ' in it is a paragraph; its ends are stripped before it
-  // is split, so the full stop that closes it stays with the last sentence
+  // A line with ' . ' is a paragraph. Its ends are stripped before it is
+  // split, so the last full stop stays in the last sentence.
   void add_paragraph(std::string_view line, bool heading) {
     if (!find_stop(line.data(), line.data() + line.size())) {
       const int64_t count = heading ? 0 : count_words(line);
@@ -305,7 +305,7 @@ class Text {
     const char *p = line.data(), *end = p + line.size();
     const char* taken = p;      // up to where blanks belong to a full stop
     while (p < end) {
-      // Up to 64 bytes of words and what parts them; p begins a word
+      // Up to 64 bytes of words and separators; p is the begin of a word
       uint64_t parts = parting(p);
       const char* const block = p;
       for (; parts; parts &= parts - 1) {
@@ -324,19 +324,19 @@ class Text {
         p = stop + 1;
         if (stop == end) break;
       }
-      // What is no letter of ASCII and no blank, or a long word
+      // Other characters than ASCII letters and blanks, or a long word
       if (p < end && (parts || p == block)) p = add_word(p, end);
     }
     end_sentence();
     paragraphs_.push_back(static_cast<int64_t>(sentences_.size()) - 1);
   }
 
-  // Which of 64 bytes are none that words of ASCII are made of.
+  // A bit for each of 64 bytes that cannot be in a word of ASCII.
   static uint64_t parting(const char* p) {
     uint64_t found = 0;
     for (unsigned k = 0; k < 8; ++k) {
       const uint64_t x = load(p + 8 * k, 8);
-      // No byte carries into the next
+      // No carry from a byte to the next
       const uint64_t letters = ((x & ~kHigh) + kOnes * 0x5f) & ~x & kHigh;
       found |= (((letters ^ kHigh) >> 7) * 0x0102040810204080u >> 56)
                << 8 * k;
@@ -344,13 +344,13 @@ class Text {
     return found;
   }
 
-  // Less than eight bytes as a number, zeros behind them.
+  // Less than eight bytes as a number, followed by zeros.
   static uint64_t first_bytes(const char* p, size_t size) {
     return load(p, 8) & ((uint64_t{1} << 8 * size) - 1);
   }
 
-  // Add the word at p, if there is one; returns where it, or the white space
-  // there, ends.
+  // Add the word at p, if any. Returns the end of this word, or of the white
+  // space at p.
   const char* add_word(const char* p, const char* end) {
     const char* stop = p;
     unsigned char all = 0;
@@ -374,7 +374,7 @@ class Text {
     if (num_words_ == kWords) number_words();
   }
 
-  // Give the words that wait for it their numbers.
+  // Number the waiting words.
   void number_words() {
     const size_t first = types_.size();
     types_.resize(first + num_words_);
@@ -410,10 +410,10 @@ class Text {
 
 }  // namespace
 
-// All but those that free something return a Status.
+// All functions except *_free return a Status.
 extern "C" {
 
-// Memory in which texts are cut, one after the other.
+// Memory for texts, one after the other.
 int text_new(void** made) try {
   *made = new Text;
   return kDone;
@@ -421,10 +421,10 @@ int text_new(void** made) try {
   return failure();
 }
 
-// Cut UTF-8 into words. lines: what the lines are (`Lines`); most: bytes of a
-// paragraph. sizes (9) receives the lengths of what text_copy fills, the length
-// of text_foreign, 1 where Python is to do it, and the paragraphs that were
-// passed over and the words in them.
+// Cut UTF-8 into words. lines: the kind of lines (`Lines`). most: the limit for
+// the bytes of a paragraph. sizes (9) receives the lengths of the arrays of
+// text_copy, the length of text_foreign, 1 if Python has to cut the text, and
+// the numbers of paragraphs that were left out and of their words.
 int text_cut(void* handle, const char* bytes, int64_t size, int lines,
              int lower, int64_t most, int64_t* sizes) try {
   auto* text = static_cast<Text*>(handle);
@@ -440,8 +440,7 @@ int text_cut(void* handle, const char* bytes, int64_t size, int lines,
   return failure();
 }
 
-// The words that have letters beyond ASCII and are to be made small, which
-// Python does, a line for each.
+// The words that Python has to convert to lower case, a line for each.
 int text_foreign(const void* handle, char* to, int64_t size) try {
   const std::string found = static_cast<const Text*>(handle)->foreign();
   require(static_cast<int64_t>(found.size()) == size);
@@ -451,7 +450,7 @@ int text_foreign(const void* handle, char* to, int64_t size) try {
   return failure();
 }
 
-// The same words made small, as many lines.
+// Replace these words by their lower case, a line for each.
 int text_rename(void* handle, const char* lines, int64_t size,
                 int64_t* sizes) try {
   auto* text = static_cast<Text*>(handle);
@@ -462,8 +461,8 @@ int text_rename(void* handle, const char* lines, int64_t size,
   return failure();
 }
 
-// names receives the words in the order of their numbers, a line feed after
-// each. sizes (5): the lengths of the arrays.
+// names receives the words in the order of their numbers, each followed by a
+// line feed. sizes (5): the lengths of the arrays.
 int text_copy(const void* handle, int32_t* types, int64_t* sentences,
               int64_t* paragraphs, int64_t* articles, char* names,
               const int64_t* sizes) try {
@@ -487,11 +486,10 @@ int names_new(void** made) try {
   return failure();
 }
 
-// Number `size` bytes of names, a line feed after each: numbers (room)
-// receives their numbers. Names at which `kept` (num_kept), unless it is null,
-// is 0 are passed over, and have -1. sizes (3) receives how many names came,
-// and how many the table holds; how many letters those have is added to the
-// last.
+// Number names, `size` bytes with a line feed after each name. numbers (room)
+// receives their numbers. kept (num_kept) may be null; a name with kept = 0 is
+// left out and gets -1. sizes (3) receives the number of these names and of all
+// names of the table; the letters of new names are added to the last entry.
 int names_add(void* handle, const char* lines, int64_t size,
               const uint8_t* kept, int64_t num_kept, int32_t* numbers,
               int64_t room, int64_t* sizes) try {
@@ -519,7 +517,7 @@ int names_add(void* handle, const char* lines, int64_t size,
           kept && !kept[count] ? -1 : names->number(word);
       ++count;
       if (names->size() > known) {
-        // Continuation bytes of UTF-8 are no letters
+        // A UTF-8 continuation byte does not start a letter
         sizes[2] += std::count_if(word.begin, word.begin + word.size,
                                   [](char c) { return (c & 0xc0) != 0x80; });
       }
@@ -532,8 +530,8 @@ int names_add(void* handle, const char* lines, int64_t size,
   return failure();
 }
 
-// The words from number `first` on, a line each, into `to` (size); if that is
-// null, only the number of bytes, `size`.
+// Copy the words from number `first`, a line for each, to `to` (size). If `to`
+// is null, only store the number of bytes in `size`.
 int names_copy(const void* handle, int64_t first, char* to,
                int64_t* size) try {
   auto* names = static_cast<const Names*>(handle);

@@ -1,4 +1,4 @@
-// Words by their bytes: what parts them, and tables that number them.
+// Words as bytes: their separators, and tables that number them.
 #ifndef D2LBERT_CUT_H_
 #define D2LBERT_CUT_H_
 
@@ -11,16 +11,15 @@
 #include <string_view>
 #include <vector>
 
-// Slots of a new table of names are 2 to the power of this.
+// A new table of names has 2 to the power of this slots.
 #ifndef D2LBERT_TABLE_BITS
 #define D2LBERT_TABLE_BITS 14
 #endif
 
 namespace {
 
-// Bytes taken by the white space that begins at p (what str.isspace() holds
-// for), or 0. Needs valid UTF-8, in which no continuation byte can be
-// mistaken for the first byte of a character.
+// The bytes of the white space at p (as for str.isspace()), or 0. Needs valid
+// UTF-8, where a continuation byte is never the first byte of a character.
 inline int space_at(const char* p, const char* end) {
   const auto c = static_cast<unsigned char>(*p);
   if (c < 0x80) return c == ' ' || (c >= 9 && c <= 13) || (c >= 28 && c <= 31);
@@ -52,14 +51,14 @@ inline std::string_view strip(std::string_view line) {
   return {begin, static_cast<size_t>(end - begin)};
 }
 
-// Up to eight bytes as a number, zeros behind them.
+// Up to eight bytes as a number, followed by zeros.
 inline uint64_t load(const char* p, size_t size) {
   uint64_t x = 0;
   std::memcpy(&x, p, size);
   return x;
 }
 
-// Whether eight bytes or more are the same; words are too short for a call.
+// True if eight or more bytes are equal; memcmp is slow for short words.
 inline bool are_same(const char* one, const char* other, size_t size) {
   for (size_t k = 0; k + 8 < size; k += 8) {
     if (load(one + k, 8) != load(other + k, 8)) return false;
@@ -81,8 +80,8 @@ inline uint64_t hash(std::string_view word) {
   return h ^ h >> 32;
 }
 
-// A word and what stands for it in a table of names: up to seven bytes and
-// how many they are, or a hash.
+// A word and its key in a table of names: up to seven bytes and their number,
+// or a hash.
 struct Word {
   const char* begin;
   size_t size;
@@ -95,7 +94,7 @@ struct Word {
         key(size < 8 ? short_key(load(begin, size), size)
                      : hash(word) | uint64_t{8} << 56) {}
 
-  // Of less than eight bytes, which `bytes` holds, zeros behind them.
+  // For less than eight bytes, as a number followed by zeros.
   Word(const char* begin, size_t size, uint64_t bytes)
       : begin(begin), size(size), key(short_key(bytes, size)) {}
 
@@ -104,14 +103,14 @@ struct Word {
   }
 };
 
-// Words numbered in the order in which they first come: an open-addressing
-// table, since look-ups are most of the work. They wait for memory, so who
-// has several words asks for their places first.
+// Words numbered by first occurrence, in an open-addressing table, because
+// look-ups are most of the work. They wait for memory, so prefetch the slots of
+// several words first.
 class Names {
  public:
   Names() : slots_(size_t{1} << (64 - shift_)) {}
 
-  // Forget all words, and keep the room for them.
+  // Remove all words, but keep the memory.
   void clear() {
     std::fill(slots_.begin(), slots_.end(), Slot());
     starts_.assign(1, 0);
@@ -122,8 +121,8 @@ class Names {
     __builtin_prefetch(&slots_[place(word.key)]);
   }
 
-  // The same of what `number` compares a long word with; later, when the
-  // first has come.
+  // Prefetch the bytes that `number` compares with a long word. Call it after
+  // the slot has arrived.
   void expect_text(const Word& word) const {
     const Slot& slot = slots_[place(word.key)];
     if (slot.number >= 0 && word.size >= 8) {
@@ -144,7 +143,7 @@ class Names {
     return k;
   }
 
-  // The number of a word that is there, or -1.
+  // The number of a word, or -1 if it is missing.
   int32_t at(const Word& word) const { return slots_[find(word)].number; }
 
   std::string_view operator[](size_t k) const {
@@ -152,9 +151,9 @@ class Names {
                                           starts_[k + 1] - starts_[k] - 1);
   }
   size_t size() const { return starts_.size() - 1; }
-  // All words, a line feed after each.
+  // All words, each followed by a line feed.
   const std::string& text() const { return text_; }
-  // The same of those from number k on.
+  // The words from number k, each followed by a line feed.
   std::string_view from(size_t k) const {
     return std::string_view(text_).substr(starts_[k]);
   }
@@ -170,7 +169,7 @@ class Names {
     return (key ^ key >> 32) * kMix >> shift_;
   }
 
-  // The slot in which a word is, or would be.
+  // The slot of a word, or the free slot for it.
   size_t find(const Word& word) const {
     const size_t mask = slots_.size() - 1;
     size_t slot = place(word.key);

@@ -1,7 +1,8 @@
-"""cut.cc, types.cc and pieces.cc for Python: words, their numbers and pieces.
+"""Cut texts into words and word pieces, by cut.cc, types.cc and pieces.cc.
 
-To be called where `draw.library` says that they are compiled; each gives what
-its plain twin gives. While C++ is at work other threads go on.
+Callers check first that `draw.library` is not None. Each function gives the
+same result as the Python code of its caller. Other Python threads run while
+the C++ code works.
 """
 import ctypes
 import weakref
@@ -11,27 +12,27 @@ import numpy as onp
 from d2lbert.kernels import draw
 from d2lbert.machine.threads import interruptible
 
-#: What the lines of a text are, for `text`: paragraphs, all of them; those
-#: of WikiText, with its headings, the first and the last only looked at;
-#: parts of paragraphs, with blank ones between.
+#: The kinds of lines in `text`. PARAGRAPHS: each line is a paragraph. WIKI:
+#: lines of WikiText with headings; the first and the last line are context.
+#: PARTS: lines are parts of paragraphs, with blank lines between paragraphs.
 PARAGRAPHS, WIKI, PARTS = range(3)
 
-#: Numbers for which a table of `spread` has room behind its own.
+#: Unused entries at the end of a table for `spread`.
 SPARE = 4
 
-#: Bytes of a text that is cut in a thread of its own, for more than about a
-#: tenth of a second, so that signals are handled meanwhile.
+#: A text of this many bytes, which take about 0.1 s, is cut in another thread.
+#: So signals are handled in the meantime.
 LONG = 1 << 25
 
-#: No bound for the bytes of a paragraph.
+#: No limit for the bytes of a paragraph.
 NO_BOUND = (1 << 63) - 1
 
 
 class Room:
-    """Memory in which texts are cut, one after the other.
+    """Memory for `text`, which several texts use one after the other.
 
-    Not for several threads. With one of its own for each text, most of the
-    time would go into new memory.
+    New memory for each text would take most of the time. A room serves one
+    thread at a time.
     """
 
     def __init__(self):
@@ -42,14 +43,14 @@ class Room:
 def text(data, lines, lower=True, most=NO_BOUND, room=None):
     """Cut a text, bytes of UTF-8, into words.
 
-    lines: what its lines are; lower: whether to make letters small; most:
-    bytes of a paragraph; room: a `Room` that is to be used. Returns types
-    (words,) int32, sentences and paragraphs, (their number + 1,) int64, as
-    `words.Tokens` has them, articles (titles,) int64, the paragraphs before
-    which a title stands, names, bytes, a line for each different word, and
-    passed (2,) int64: how many paragraphs without an inner sentence end were
-    passed over, headings aside, and the words in them. Or None, where a
-    paragraph is longer or something is no UTF-8.
+    lines: PARAGRAPHS, WIKI or PARTS. lower: convert words to lower case.
+    most: the limit for the bytes of a paragraph. room: a `Room` to use.
+    Returns types (words,) int32; sentences and paragraphs, (their number + 1,)
+    int64, as in `words.Tokens`; articles (titles,) int64, the paragraph after
+    each title; names, bytes, a line for each different word; passed (2,)
+    int64, the number of paragraphs without an inner sentence end, except
+    headings, and of their words, which are left out. Returns None if a
+    paragraph exceeds the limit or the text is not UTF-8.
     """
     room = room or Room()
     library, handle = room.library, room.handle
@@ -65,7 +66,7 @@ def text(data, lines, lower=True, most=NO_BOUND, room=None):
     if sizes[6]:
         return None
     if sizes[5]:
-        # Blanks part the words, so no letter depends on another word
+        # Blanks separate the words, so no letter depends on another word
         foreign = onp.empty(sizes[5], 'uint8')
         library.text_foreign(handle, foreign, len(foreign))
         small = foreign.tobytes().decode().lower().encode()
@@ -77,11 +78,11 @@ def text(data, lines, lower=True, most=NO_BOUND, room=None):
 
 
 def first_places(types, lengths, places, first):
-    """Lower `first` to where each type stands, if that is before it.
+    """Lower first[k] to the first position of type k, if it is smaller.
 
-    types (words,) uint16 or int32, those of paragraphs of so many words
-    each; places (paragraphs,) int64: where these begin; first (types,)
-    int64.
+    types (words,) uint16 or int32: the words of all paragraphs. lengths
+    (paragraphs,) int64: their numbers of words. places (paragraphs,) int64:
+    the position of the first word of each. first (types,) int64.
     """
     types = onp.ascontiguousarray(types)
     assert types.itemsize in (2, 4) and len(places) == len(lengths)
@@ -91,9 +92,9 @@ def first_places(types, lengths, places, first):
 
 
 def looked_up(table, types):
-    """table[types], in any thread.
+    """Return table[types]; type -1 reads the last entry. Thread-safe.
 
-    table uint16 or int32; types (words,) int32, -1 for the last entry.
+    table uint16 or int32; types (words,) int32.
     """
     assert table.itemsize in (2, 4) and table.flags.c_contiguous
     found = onp.empty(len(types), table.dtype)
@@ -103,13 +104,12 @@ def looked_up(table, types):
 
 
 def spread(table, begins, lengths, types, ends, size):
-    """table[begins[k]:begins[k] + lengths[k]] for each k of types, in a row.
+    """Join table[begins[k]:begins[k] + lengths[k]] for each k of types.
 
-    table (numbers + SPARE,) uint16 or int32; begins (types,) int64 and
-    lengths (types,) int32; types (words,) int32; ends (places,) int64: how
-    many of these there are up to places that rise; size: how many numbers
-    there will be. Returns them, and how many of them there are up to those
-    places, int64. In any thread.
+    table (numbers + SPARE,) uint16 or int32; begins (types,) int64; lengths
+    (types,) int32; types (words,) int32. ends (places,) int64: increasing
+    indices into types. size: the length of the result. Returns the joined
+    numbers, and the index in them for each of ends, int64. Thread-safe.
     """
     assert table.itemsize in (2, 4) and table.flags.c_contiguous
     assert len(begins) >= len(lengths)
@@ -122,10 +122,10 @@ def spread(table, begins, lengths, types, ends, size):
 
 
 def counted(types, num_types, table=None):
-    """How often each of so many types occurs: (num_types,) int64.
+    """Count the occurrences of each type: (num_types,) int64.
 
-    types (words,) int32; they become table[types], where a table (num_types,)
-    int32 is given.
+    types (words,) int32. With a table (num_types,) int32, types becomes
+    table[types] in place.
     """
     assert table is None or table.dtype == 'int32' and len(table) >= num_types
     counts = onp.zeros(num_types, 'int64')
@@ -135,12 +135,12 @@ def counted(types, num_types, table=None):
 
 
 class Names:
-    """Different words, numbered as they came. Not for several threads."""
+    """Different words, numbered by first occurrence. Not thread-safe."""
 
     def __init__(self):
         self._library = draw.library()
         self._handle = _made(self, self._library, 'names')
-        # Names that came last, all names, their letters
+        # The numbers of names added last, of all names, and of their letters
         self._sizes = onp.zeros(3, 'int64')
 
     def __len__(self):
@@ -148,13 +148,13 @@ class Names:
 
     @property
     def letters(self):
-        """How many letters all words have."""
+        """The number of letters of all words."""
         return int(self._sizes[2])
 
     def add(self, lines, kept=None):
-        """The numbers of words, a line each, bytes: (words,) int32.
+        """Number words, bytes with a line for each: (words,) int32.
 
-        kept (words,) bool: without those at which it is False; they have -1.
+        kept (words,) bool: words with False are left out and get -1.
         """
         numbers = onp.empty(len(lines) // 2, 'int32')
         if kept is not None:
@@ -176,12 +176,12 @@ class Names:
 
 
 class Pieces:
-    """Words cut into pieces, by BERT's rule. For any thread.
+    """Cut words into word pieces, by the rule of BERT. Thread-safe.
 
-    begin, more: {piece: its number}, of those that words begin with and of
-    those that words go on with, without what marks these; unknown: the number
-    for words that cannot be cut, or have more than `most` letters; lower:
-    whether to make letters small.
+    begin, more: {piece: number}, the pieces at the begin of words and the
+    continuation pieces, without their '##'. unknown: the number for words
+    that cannot be cut, or have more than `most` letters. lower: convert
+    words to lower case.
     """
 
     def __init__(self, begin, more, unknown, most, lower):
@@ -198,10 +198,10 @@ class Pieces:
                              most, lower)
 
     def cut(self, lines):
-        """(counts, ids) of words, a line each, bytes: int32.
+        """Cut words, bytes with a line for each: (counts, ids), int32.
 
-        counts (words,): how many of the ids each has, or -1 for one that is
-        not of ASCII's letters, digits and punctuation alone.
+        counts (words,): the number of ids of each word, or -1 for a word
+        with other characters than letters, digits and punctuation of ASCII.
         """
         counts = onp.empty(lines.count(b'\n'), 'int32')
         ids, size = onp.empty(len(lines), 'int32'), ctypes.c_int64()
@@ -211,7 +211,7 @@ class Pieces:
 
 
 def _made(owner, library, kind, *arguments):
-    """A handle of C++, which is freed with its owner."""
+    """Return a C++ handle that is freed with its owner."""
     handle = ctypes.c_void_p()
     getattr(library, f'{kind}_new')(*arguments, handle)
     free = weakref.finalize(owner, getattr(library, f'{kind}_free'), handle)

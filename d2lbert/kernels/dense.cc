@@ -1,6 +1,6 @@
-// d2lbert_dense: act(X W^T + b), with the activation's gradient folded into
-// the gradients of X, W and b. W and b may come in parts, whose rows follow
-// each other: one product for all of them.
+// d2lbert_dense: act(X W^T + b). The gradients of X, W and b include the
+// gradient of the activation. W and b may have several parts, one after the
+// other; one product serves them all.
 #include <time.h>
 
 #include "act.h"
@@ -8,9 +8,9 @@
 namespace d2lbert {
 namespace {
 
-// Rows in blocks of at most `most`, a multiple of the tile. Where a thread has
-// few of them, all have as many tiles, but for one: the others would wait for
-// the thread that has more.
+// Rows in blocks of at most `most`, a multiple of the rows of a tile. If a
+// thread has few blocks, all have the same number of tiles, or one more.
+// Otherwise threads would wait for the one with the largest share.
 class Blocks {
  public:
   Blocks(long R, int threads, long most)
@@ -36,26 +36,26 @@ class Blocks {
   bool even_;
 };
 
-// Rows of a panel that will be written, brought near.
+// Prefetch the rows of a panel that will be written.
 inline void fetch_rows(const float* c, long ld, long rows) {
   for (long r = 0; r < rows; r++)
     for (long j = 0; j < NR; j += 16)
       __builtin_prefetch(c + r * ld + j, 1, 2);
 }
 
-// Words of the summed index at a time, where rows are long: so much of a block
-// of rows stays in cache while the panels of W pass by.
+// The words of the summed index at a time, for long rows. That part of a block
+// of rows stays in cache during the passes over the panels of W.
 long slice(long words) { return words > 2048 ? 1024 : std::max(1L, words); }
 
-// Room for that much of m rows, as `near_rows` may leave them.
+// Words for such a slice of m rows, as `near_rows` may copy them.
 template <class E>
 long slice_room(long m, long words) {
   return m * (slice(words) + FAR_APART);
 }
 
-// Rows of such a block. Each reads all of W (N x K), which comes from memory
-// where it is larger than the last cache: fewer blocks, then. A processor with
-// AVX-512 has a megabyte of the second.
+// The rows of such a block. Each block reads all of W (N x K). A W larger than
+// the last-level cache comes from memory, so blocks are larger then. A
+// processor with AVX-512 has a second-level cache of a megabyte.
 template <class E>
 long long_block(long R, int threads, long words, long N) {
   const double bytes = 4.0 * slice(words) * E::EACH;
@@ -64,9 +64,9 @@ long long_block(long R, int threads, long words, long N) {
                                                                : 200e3);
 }
 
-// Panels [p0, p1) of to (m x N) = bias + x b, for x (m x K) as it lies and b
-// packed, a stripe of rows after the other; `room` is a slice's. What is whole
-// goes to done(place in `to`, rows, columns).
+// Panels [p0, p1) of to (m x N) = bias + x b, for x (m x K) and packed b, one
+// stripe of rows after the other. `room` holds a slice. Calls
+// done(offset in `to`, rows, columns) for each finished part.
 template <class E, class F>
 inline void long_rows(const float* x, long m, long K, const word<E>* b,
                       long p0, long p1, const float* bias, float* to, long N,
@@ -82,8 +82,8 @@ inline void long_rows(const float* x, long m, long K, const word<E>* b,
         const long n = std::min<long>(NR, N - p * NR);
         const long rows = std::min(STRIPE, m - r), at = r * N + p * NR;
         if (ahead) ahead->step();
-        // Of what is written, the next stripe and no more: a whole block of
-        // wide rows would drive the panels out of the cache.
+        // Prefetch only the next output stripe: a whole block of wide rows
+        // would evict the panels from the cache.
         if (r + STRIPE < m)
           fetch_rows(to + at + STRIPE * N, N,
                      std::min(STRIPE, m - r - STRIPE));
@@ -105,7 +105,7 @@ void forward(long R, long K, long N, const float* X, const float* W,
   const long block = long_block<E>(R, threads, words, N);
   const Blocks all(R, threads, block);
   const long blocks = all.count();
-  // Few rows: the columns are shared out as well.
+  // With few rows, threads share the columns, too.
   const long groups = blocks >= 2 * threads ? 1 : std::min<long>(panels, 8);
   Scratch& shared = team_scratch();
   shared.reset((padded(N) * words + padded(N)) * 4 + 128);
@@ -123,8 +123,8 @@ void forward(long R, long K, long N, const float* X, const float* W,
       pack_panel_t<E>(W + p * NR * K, K, K, std::min<long>(NR, N - p * NR),
                       packed + p * NR * words);
     });
-    // A core may be another's for a while, such as Python's that prepares
-    // the operators behind this one.
+    // A core may be busy for a while, for example with Python, which prepares
+    // the next operators. So the schedule is dynamic.
 #pragma omp for schedule(dynamic, at_once(blocks, threads)) collapse(2) nowait
     for (long i = 0; i < blocks; i++)
       for (long g = 0; g < groups; g++) {
@@ -157,8 +157,8 @@ void activation_gradient(Act act, long m, long N, const float* dY,
   if (db) sum_rows(act == NONE ? dY : dZ, N, m, N, db);
 }
 
-// Weights small enough for each thread to keep a gradient of its own in
-// cache: one pass over the rows gives dX, dW and db.
+// For weights so small that each thread has its own gradient in cache. One
+// pass over the rows gives dX, dW and db.
 template <class E>
 void backward_by_rows(long R, long K, long N, const float* X, const float* W,
                       Act act, const float* dY, const float* saved, float* dX,
@@ -188,7 +188,7 @@ void backward_by_rows(long R, long K, long N, const float* X, const float* W,
       pack_panel<E>(W + p * NR, K, N, std::min<long>(NR, K - p * NR),
                     packed + p * NR * words);
     });
-    // Of few rows, whole blocks would be more for one thread than another.
+    // With few rows, whole blocks would divide the work unevenly.
     long begin, end;
     share(ceil_div(R, MR), omp_get_num_threads(), omp_get_thread_num(),
           &begin, &end);
@@ -219,8 +219,8 @@ void backward_by_rows(long R, long K, long N, const float* X, const float* W,
   }
 }
 
-// How a team shares a matrix of tiles x panels: as many parts down as this,
-// so that each reads as little as can be of what both sides hold.
+// A team divides a matrix of tiles x panels; returns the number of parts down.
+// Each part then reads as little as possible of both operands.
 int parts_down(long tiles, long panels, int team_size) {
   int best = 1;
   double least = INFINITY;
@@ -237,12 +237,12 @@ int parts_down(long tiles, long panels, int team_size) {
   return best;
 }
 
-// Tiles of dZ's columns held while rows are summed: the panels of X, each of
-// which serves them all, come from the last cache.
+// Columns of dZ whose tiles are held during the sum over rows. Each panel of X
+// serves them all, and comes from the last-level cache.
 constexpr long HIGH = 8 * MR;
 
-// Rows summed at a time where X has k columns: 3 MB of X at base size, or 6,
-// for half as many additions to dW.
+// Rows summed at a time for k columns of X: 3 MB of X at base size, or 6 MB
+// with half the additions to dW.
 inline long rows_summed(long k) {
   return (k > 1536 ? 1 : 2) * (VL == 16 ? 512 : 256);
 }
@@ -253,7 +253,7 @@ long gradient_room(long most, long k) {
   return padded(k) * E::words(most) + HIGH / MR * tile_size<E>(most);
 }
 
-// The same for any part of K columns that a thread may get.
+// Words for any part of K columns that a thread may get.
 template <class E>
 long most_gradient_room(long R, long K) {
   const long few = std::min(K, 1536L);
@@ -261,7 +261,7 @@ long most_gradient_room(long R, long K) {
                   gradient_room<E>(std::min(rows_summed(few), R), few));
 }
 
-// This thread's part of dW = dZ^T X, and of db.
+// The part of this thread of dW = dZ^T X, and of db.
 template <class E>
 void weight_gradient(long R, long K, long N, const float* X, const float* dz,
                      float* dW, float* db, Scratch& own) {
@@ -310,8 +310,8 @@ void weight_gradient(long R, long K, long N, const float* X, const float* dz,
   }
 }
 
-// Large weights: one pass over the rows gives dX, another, in which each
-// thread owns part of dW, the rest.
+// For large weights. One pass over the rows gives dX. In a second pass each
+// thread computes a part of dW and db.
 template <class E>
 void backward_by_columns(long R, long K, long N, const float* X,
                          const float* W, Act act, const float* dY,
@@ -365,47 +365,55 @@ void backward(long R, long K, long N, const float* X, const float* W,
 #include "amx_dense.h"
 #endif
 
-bool has_bias(const Attrs& attrs) { return number(attrs, "bias", 1) != 0; }
+struct Inputs : Numbered {
+  const int parts;  // of W, and of b
+  const int X, W, b;
+  explicit Inputs(const Attrs& attrs)
+      : parts((int)number(attrs, "parts", 1)), X(next()), W(several(parts)),
+        b(several(number(attrs, "bias", 1) != 0 ? parts : 0)) {}
+  bool has_bias() const { return b >= 0; }
+};
 
-int num_parts(const Attrs& attrs) { return (int)number(attrs, "parts", 1); }
+enum { Y, ARGUMENT };  // outputs; ARGUMENT: of the activation
 
-long num_numbers(Tensors& all, int first, int parts) {
+long num_numbers(const MXTensor* all, int parts) {
   long count = 0;
-  for (int k = first; k < first + parts; k++) count += all[k].size();
+  for (int k = 0; k < parts; k++) count += all[k].size();
   return count;
 }
 
-// Memory for parts that are made one, of each thread that calls.
+// Memory for joined parts; each calling thread has its own.
 Scratch& joined_scratch() {
   static thread_local Scratch scratch;
   return scratch;
 }
 
-// Parts from `first` on as one: itself where there is but one.
-const float* join(Tensors& all, int first, int parts, Scratch& room) {
-  if (parts == 1) return floats(all[first]);
-  float* const one = room.take<float>(num_numbers(all, first, parts));
-  float* to = one;
-  for (int k = first; k < first + parts; k++)
+// All parts, copied one after the other; a single part is not copied.
+const float* join(MXTensor* all, int parts, Scratch& room) {
+  if (parts == 1) return floats(all[0]);
+  float* const joined = room.take<float>(num_numbers(all, parts));
+  float* to = joined;
+  for (int k = 0; k < parts; k++)
     to = std::copy_n(floats(all[k]), all[k].size(), to);
-  return one;
+  return joined;
 }
 
-// Room for what `part` gives to parts that somebody asks for, or null.
-float* room_for(Tensors& all, int first, int parts, Scratch& room) {
-  if (parts == 1) return floats(all[first]);
+// Memory for the joined gradients of parts, or null if none is needed.
+float* room_for(MXTensor* all, int parts, Scratch& room) {
+  if (parts == 1) return floats(all[0]);
   bool wanted = false;
-  for (int k = first; k < first + parts; k++) wanted |= !!floats(all[k]);
-  return wanted ? room.take<float>(num_numbers(all, first, parts)) : nullptr;
+  for (int k = 0; k < parts; k++) wanted |= !!floats(all[k]);
+  return wanted ? room.take<float>(num_numbers(all, parts)) : nullptr;
 }
 
-void part(const float* one, Tensors& all, int first, int parts) {
-  if (parts == 1 || !one) return;
-  for (int k = first; k < first + parts; one += all[k++].size())
-    if (floats(all[k])) std::copy_n(one, all[k].size(), floats(all[k]));
+// Copy joined gradients to the parts that need them.
+void part(const float* joined, MXTensor* all, int parts) {
+  if (parts == 1 || !joined) return;
+  for (int k = 0; k < parts; joined += all[k++].size())
+    if (floats(all[k])) std::copy_n(joined, all[k].size(), floats(all[k]));
 }
 
-// One, or a second one that the gradient needs, where there will be one.
+// The gradient of some activations needs their argument as a second output.
 int num_outputs(const Attrs& attrs, Act act) {
   return needs_argument(act) && number(attrs, "grad", 1) != 0 ? 2 : 1;
 }
@@ -413,24 +421,22 @@ int num_outputs(const Attrs& attrs, Act act) {
 MXReturnValue parse(const Attrs& attrs, int* inputs, int* outputs) {
   Act act;
   if (parse_act(attrs, &act) != MX_SUCCESS) return MX_FAIL;
-  *inputs = 1 + num_parts(attrs) * (has_bias(attrs) ? 2 : 1);
+  *inputs = Inputs(attrs).count();
   *outputs = num_outputs(attrs, act);
   return MX_SUCCESS;
 }
 
 MXReturnValue infer_shape(const Attrs& attrs, Shapes* in, Shapes* out) {
-  const Shape x = (*in)[0];
-  const int parts = num_parts(attrs);
+  const Inputs at(attrs);
+  const Shape x = (*in)[at.X];
   Shape y = x;
   if (!x.empty()) y.back() = 0;
-  for (int k = 1; k <= parts; k++) {
-    Shape w = (*in)[k];
+  for (int k = 0; k < at.parts; k++) {
+    Shape& w = (*in)[at.W + k];
     if (x.empty() || w.size() != 2)
       return fail("dense needs X (..., K) and W (N, K)");
-    if (attrs.count("units")) w[0] = (unsigned)number(attrs, "units", 0);
     w[1] = x.back();
-    (*in)[k] = w;
-    if (has_bias(attrs)) (*in)[k + parts] = {w[0]};
+    if (at.has_bias()) (*in)[at.b + k] = {w[0]};
     y.back() += w[0];
   }
   for (Shape& s : *out) s = y;
@@ -441,20 +447,20 @@ MXReturnValue run_forward(const Attrs& attrs, Tensors* in, Tensors* out,
                           const OpResource&) {
   Act act;
   parse_act(attrs, &act);
-  const int parts = num_parts(attrs);
-  const long N = (*out)[0].shape.back(), K = (*in)[1].shape[1];
-  const long R = N ? (*out)[0].size() / N : 0;
+  const Inputs at(attrs);
+  const long N = (*out)[Y].shape.back(), K = (*in)[at.W].shape[1];
+  const long R = N ? (*out)[Y].size() / N : 0;
   const bool bf16 = wants_bf16(attrs);
   if (bf16 && !D2LBERT_BF16) return fail(no_bf16());
   const auto run =
       pick(bf16, R ? std::min(K, N) : 0, D2LBERT_PRODUCTS(forward));
   Scratch& room = joined_scratch();
-  if (parts > 1) room.reset(4 * N * (K + 1) + 128);
-  const float* W = join(*in, 1, parts, room);
+  if (at.parts > 1) room.reset(4 * N * (K + 1) + 128);
+  const float* W = join(&(*in)[at.W], at.parts, room);
   const float* b =
-      has_bias(attrs) ? join(*in, 1 + parts, parts, room) : nullptr;
-  run(R, K, N, floats((*in)[0]), W, b, act, floats((*out)[0]),
-      out->size() == 2 ? floats((*out)[1]) : nullptr);
+      at.has_bias() ? join(&(*in)[at.b], at.parts, room) : nullptr;
+  run(R, K, N, floats((*in)[at.X]), W, b, act, floats((*out)[Y]),
+      out->size() > ARGUMENT ? floats((*out)[ARGUMENT]) : nullptr);
   return MX_SUCCESS;
 }
 
@@ -462,36 +468,38 @@ MXReturnValue run_backward(const Attrs& attrs, Tensors* in, Tensors* out,
                            const OpResource&) {
   Act act;
   parse_act(attrs, &act);
-  const int outputs = num_outputs(attrs, act), parts = num_parts(attrs);
+  const int outputs = num_outputs(attrs, act);
   if (needs_argument(act) && outputs == 1)
     return fail("dense with grad=0 keeps nothing for gradients");
-  const long N = (*in)[0].shape.back(), K = (*in)[outputs + 1].shape[1];
-  const long R = N ? (*in)[0].size() / N : 0;
+  const Inputs at(attrs);
+  const Saved saved(*in, outputs);
+  MXTensor& dY = saved.gradients[Y];
+  const long N = dY.shape.back(), K = saved.inputs[at.W].shape[1];
+  const long R = N ? dY.size() / N : 0;
   const bool bf16 = wants_bf16(attrs);
   if (bf16 && !D2LBERT_BF16) return fail(no_bf16());
   const auto run =
       pick(bf16, R ? std::min(K, N) : 0, D2LBERT_PRODUCTS(backward));
   Scratch& room = joined_scratch();
-  if (parts > 1) room.reset(8 * N * (K + 1) + 256);
-  const float* W = join(*in, outputs + 1, parts, room);
-  // MXNet does not tell whose gradients nobody wants; who calls may know. Its
-  // memory for them, new each time, costs as long as a tenth of the product.
+  if (at.parts > 1) room.reset(8 * N * (K + 1) + 256);
+  const float* W = join(&saved.inputs[at.W], at.parts, room);
+  // MXNet allocates unneeded gradients, too, which takes a tenth of the time
+  // of the product. The caller knows that W needs none.
   const bool frozen = number(attrs, "frozen", 0) != 0;
-  float* dW = frozen ? nullptr : room_for(*out, 1, parts, room);
+  float* dW = frozen ? nullptr : room_for(&(*out)[at.W], at.parts, room);
   float* db =
-      has_bias(attrs) ? room_for(*out, 1 + parts, parts, room) : nullptr;
-  run(R, K, N, floats((*in)[outputs]), W, act, floats((*in)[0]),
-      floats(in->back()), floats((*out)[0]), dW, db);
-  part(dW, *out, 1, parts);
-  if (has_bias(attrs)) part(db, *out, 1 + parts, parts);
+      at.has_bias() ? room_for(&(*out)[at.b], at.parts, room) : nullptr;
+  run(R, K, N, floats(saved.inputs[at.X]), W, act, floats(dY),
+      floats(saved.outputs[outputs - 1]), floats((*out)[at.X]), dW, db);
+  part(dW, &(*out)[at.W], at.parts);
+  if (at.has_bias()) part(db, &(*out)[at.b], at.parts);
   return MX_SUCCESS;
 }
 
 }  // namespace
 
-// Seconds of this thread's for X W^T by one Product, the least of several
-// times, for a choice between them; infinite for tiles that are refused, or
-// without memory.
+// The CPU seconds of this thread for X W^T by one kernel, the least of several
+// runs. Infinite if tiles are denied or memory is missing.
 double trial(Product product, long R, long K, long N, const float* X,
              const float* W, float* Y, int times) {
   decltype(&forward<Fp32>) runs[] = {D2LBERT_PRODUCTS(forward)};

@@ -1,5 +1,5 @@
-// d2lbert_divergence: how far the softmax of scores is from that of others,
-// row by row, with both divided by a temperature.
+// d2lbert_divergence: KL divergence between the softmax of `taught` and the
+// softmax of `scores`, row by row; a temperature divides both.
 #include <cmath>
 
 #include "op.h"
@@ -7,8 +7,9 @@
 namespace d2lbert {
 namespace {
 
-// A row's largest score and the logarithm of its sum of exponentials after
-// that was subtracted. Their sum would be too coarse where scores are large.
+// The largest score of a row, and the logarithm of the sum of exponentials of
+// the scores minus the largest. For large scores, adding both would lose
+// digits.
 struct Normal {
   float most, log;
   vf weights(vf scores, float cold) const {
@@ -16,27 +17,30 @@ struct Normal {
   }
 };
 
+enum { SCORES, TAUGHT, INPUTS };
+enum { ROWS, NORMALS, OUTPUTS };  // NORMALS: two `Normal` for each row
+
 MXReturnValue parse(const Attrs&, int* inputs, int* outputs) {
-  *inputs = 2;   // scores, taught
-  *outputs = 2;  // each row's divergence; `Normal` of both its softmaxes
+  *inputs = INPUTS;
+  *outputs = OUTPUTS;
   return MX_SUCCESS;
 }
 
 MXReturnValue infer_shape(const Attrs&, Shapes* in, Shapes* out) {
-  const Shape x = (*in)[0];
+  const Shape x = (*in)[SCORES];
   if (x.size() != 2) return fail("divergence needs scores (M, V)");
-  (*in)[1] = x;
+  (*in)[TAUGHT] = x;
   *out = {{x[0]}, {x[0], 4}};
   return MX_SUCCESS;
 }
 
 MXReturnValue run_forward(const Attrs& attrs, Tensors* in, Tensors* out,
                           const OpResource&) {
-  const float *X = floats((*in)[0]), *Y = floats((*in)[1]);
-  const long M = (*in)[0].shape[0], V = (*in)[0].shape[1];
+  const float *X = floats((*in)[SCORES]), *Y = floats((*in)[TAUGHT]);
+  const long M = (*in)[SCORES].shape[0], V = (*in)[SCORES].shape[1];
   const float cold = 1 / (float)number(attrs, "temperature", 1);
-  float* rows = floats((*out)[0]);
-  Normal* normals = (Normal*)floats((*out)[1]);
+  float* rows = floats((*out)[ROWS]);
+  Normal* normals = (Normal*)floats((*out)[NORMALS]);
 #pragma omp parallel for schedule(static) num_threads(team(40.0 * M * V))
   for (long i = 0; i < M; i++) {
     const float *x = X + i * V, *y = Y + i * V;
@@ -68,14 +72,15 @@ MXReturnValue run_forward(const Attrs& attrs, Tensors* in, Tensors* out,
 
 MXReturnValue run_backward(const Attrs& attrs, Tensors* in, Tensors* out,
                            const OpResource&) {
-  // in: drows, dnormals, scores, taught, rows, normals
-  const float *d = floats((*in)[0]), *X = floats((*in)[2]);
-  const float* Y = floats((*in)[3]);
-  const Normal* normals = (const Normal*)floats((*in)[5]);
-  const long M = (*in)[2].shape[0], V = (*in)[2].shape[1];
+  const Saved saved(*in, OUTPUTS);
+  MXTensor &scores = saved.inputs[SCORES], &taught = saved.inputs[TAUGHT];
+  const float* d = floats(saved.gradients[ROWS]);
+  const float *X = floats(scores), *Y = floats(taught);
+  const Normal* normals = (const Normal*)floats(saved.outputs[NORMALS]);
+  const long M = scores.shape[0], V = scores.shape[1];
   const float cold = 1 / (float)number(attrs, "temperature", 1);
-  float* dX = floats((*out)[0]);
-  clear((*out)[1]);  // a teacher is not taught
+  float* dX = floats((*out)[SCORES]);
+  clear((*out)[TAUGHT]);
   if (!dX) return MX_SUCCESS;
 #pragma omp parallel for schedule(static) num_threads(team(40.0 * M * V))
   for (long i = 0; i < M; i++) {

@@ -1,6 +1,5 @@
-// The door between Python and C++: each entry checks once that no number it
-// was given points outside of an array, lets no exception out and returns a
-// Status.
+// The border between Python and C++. Each entry checks that no index points
+// outside of an array, catches all exceptions and returns a Status.
 #ifndef D2LBERT_DOOR_H_
 #define D2LBERT_DOOR_H_
 
@@ -16,7 +15,7 @@ inline void require(bool holds) {
   if (!holds) throw std::out_of_range("a number points outside of an array");
 }
 
-// All numbers are at least `least` and below `end`.
+// Require that all numbers are at least `least` and below `end`.
 template <typename T>
 void require_range(const T* numbers, int64_t size, int64_t least,
                    int64_t end) {
@@ -29,7 +28,7 @@ void require_range(const T* numbers, int64_t size, int64_t least,
   require(low >= least && high < end);
 }
 
-// The numbers rise, from 0 at least to `end` at most.
+// Require that the numbers never decrease, from at least 0 to at most `end`.
 inline void require_rising(const int64_t* numbers, int64_t size,
                            int64_t end) {
   int64_t before = 0;
@@ -40,14 +39,14 @@ inline void require_rising(const int64_t* numbers, int64_t size,
   require(before <= end);
 }
 
-// The Status of the exception that is being handled.
+// The Status of the current exception.
 inline int failure() {
   try {
     throw;
   } catch (const std::out_of_range&) {
     return kOutside;
   } catch (...) {
-    return kNoMemory;   // or a length beyond what memory can have
+    return kNoMemory;   // or an impossible length
   }
 }
 

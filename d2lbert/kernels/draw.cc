@@ -1,10 +1,9 @@
-// The host side of "The Dataset for Pretraining BERT": drawing examples from
-// numbered tokens. No MXNet in here: a plain C interface for ctypes over
-// caller-owned arrays.
+// Draw examples from numbered tokens: "The Dataset for Pretraining BERT". It
+// does not need MXNet: a C interface for ctypes on arrays of the caller.
 //
-// The draws repeat CPython's `random` (3.8 to 3.14) word for word on the
-// caller's own Mersenne Twister state, in the book's order, so that the
-// examples are the ones that the book's Python code would have drawn.
+// The random numbers are those of CPython's `random` (3.8 to 3.14), from the
+// Mersenne Twister state of the caller and in the order of the book. So the
+// examples are the same as those of the book's Python code.
 
 #include <algorithm>
 #include <cstdint>
@@ -15,16 +14,16 @@
 
 extern "C" {
 
-// The order in which the paragraphs come: random.shuffle(order).
+// Shuffle the order of paragraphs: random.shuffle(order).
 void draw_order(uint32_t* state, int64_t num_paragraphs, int32_t* order) {
   Twister(state).shuffle(order, static_cast<size_t>(num_paragraphs));
 }
 
-// Next sentence prediction: for each pair of neighbours in the paragraphs
-// order[first] to order[last - 1], in half of the cases the second is replaced
-// by a random sentence of all num_order paragraphs; with swap both change
-// places then. Writes where the words of both begin and end, for the pairs
-// that fit, of which there is room for `room`, and how many they are.
+// Next sentence prediction, for each pair of neighbours in the paragraphs
+// order[first] to order[last - 1]. In half of the cases a random sentence of
+// all num_order paragraphs replaces the second one; with swap, both change
+// places instead. Writes the begin and end of the words of both sentences for
+// pairs that fit, and the number of pairs. There is memory for `room` pairs.
 //
 // Paragraph q of num_paragraphs holds sentences paragraphs[q] to
 // paragraphs[q + 1] - 1, and sentence s of num_sentences the words
@@ -82,14 +81,13 @@ int draw_pairs(uint32_t* state, int64_t num_order, const int32_t* order,
   return failure();
 }
 
-// Masked language modelling for each pair of spans of words, written as padded
-// rows: tokens and segments (N, T), valid_lens (N), positions, weights and
-// labels (N, P). types: those of num_words words, numbers: (num_types).
-// num_preds[n] is how many of n tokens are predicted (at most P), (T + 1).
-// kinds (num_kinds) may be null, and says what each token is (above); choices
-// may be null, and are the num_choices tokens by which others are replaced.
-// whole_words hides words of which num_preds[n] holds all pieces, or none of
-// them. Returns a Status.
+// Masked language modelling for each pair of spans of words. Fills padded rows:
+// tokens and segments (N, T), valid_lens (N), positions, weights and labels
+// (N, P). types: the types of num_words words. numbers: (num_types).
+// num_preds (T + 1): num_preds[n] of n tokens are predicted, at most P. kinds
+// (num_kinds): bits of each token (draw.h), or null. choices: the num_choices
+// tokens that may replace others, or null. whole_words: mask all pieces of a
+// word or none, up to num_preds[n] pieces. Returns a Status.
 int draw_masks(uint32_t* state, int64_t num_pairs, const int64_t* spans,
                const void* types, int64_t type_bytes, int64_t num_words,
                const int32_t* numbers, int64_t num_types,
@@ -128,7 +126,7 @@ int draw_masks(uint32_t* state, int64_t num_pairs, const int64_t* spans,
     std::fill(segments + k * T + (second - row), segments + k * T + length, 1);
     valid_lens[k] = static_cast<float>(length);
 
-    // What is hidden together: where it begins. Its pieces follow
+    // The first token of each word; its other pieces follow
     candidates.clear();
     const auto goes_on = [&](int64_t i) {
       return whole_words && i && kinds[row[i]] == kGoesOn &&

@@ -1,4 +1,4 @@
-// What examples are drawn with: CPython's random numbers, words as numbers.
+// Tools to draw examples: CPython's random numbers, and numbered words.
 #ifndef D2LBERT_DRAW_H_
 #define D2LBERT_DRAW_H_
 
@@ -11,8 +11,8 @@
 
 namespace {
 
-// CPython's random.Random over the 624 words and the position in them that
-// random.getstate()[1] holds.
+// CPython's random.Random on the state of random.getstate()[1]: 624 words and a
+// position.
 class Twister {
  public:
   explicit Twister(uint32_t* state)
@@ -25,8 +25,8 @@ class Twister {
     return (high * 67108864.0 + low) / 9007199254740992.0;
   }
 
-  // random.randrange(n), and the index that random.choice takes of n things:
-  // as many top bits as n itself has, drawn again until they are below n
+  // random.randrange(n), also the index of random.choice: draws the top bits,
+  // as many as n has, until they are below n
   uint32_t below(uint32_t n) {
     int shift = 0;
     while (!(n << shift & 0x80000000u)) ++shift;
@@ -74,15 +74,15 @@ class Twister {
   uint32_t position_;
 };
 
-// Words of a text (size) as numbers of their types, two or four bytes each,
-// which `numbers` (num_types) turns into numbers of the vocabulary.
+// The words of a text (size) as types of two or four bytes. `numbers`
+// (num_types) gives the vocabulary index of each type.
 struct Words {
   const void* types;
   int64_t bytes, size;
   const int32_t* numbers;
   int64_t num_types;
 
-  // Words begin to end - 1; `to` has room for so many numbers.
+  // Write the numbers of words begin to end - 1.
   int32_t* copy(int64_t begin, int64_t end, int32_t* to, int64_t room) const {
     require(0 <= begin && begin <= end && end <= size && end - begin <= room);
     return bytes == 2 ? copy(static_cast<const uint16_t*>(types), begin, end,
@@ -100,11 +100,11 @@ struct Words {
   }
 };
 
-// The numbers of the special tokens, and how many the vocabulary holds.
+// The numbers of the special tokens, and the size of the vocabulary.
 struct Specials {
   int32_t pad, mask, cls, sep, vocab_size;
 
-  // These and other tokens are tokens of the vocabulary.
+  // Require that all these tokens are in the vocabulary.
   void check(const Words& words, const uint8_t* kinds, int64_t num_kinds,
              const int32_t* choices, int64_t num_choices) const {
     const int32_t special[] = {pad, mask, cls, sep};
@@ -117,12 +117,11 @@ struct Specials {
   }
 };
 
-// What tokens can be: never hidden, or going on with the word of the one
-// before.
+// Bits of a token: never masked, or a continuation of the word before it.
 constexpr uint8_t kFixed = 1, kGoesOn = 2;
 
-// What becomes of a word that is to be predicted: in 8 of 10 cases <mask>
-// stands in its place, in one a random word, in one itself.
+// The replacement of a predicted word: in 8 of 10 cases <mask>, in one a random
+// word, in one the word itself.
 enum class Fate { kMasked, kReplaced, kKept };
 
 inline Fate draw_fate(Twister& random) {
@@ -130,7 +129,7 @@ inline Fate draw_fate(Twister& random) {
   return random.uniform() >= 0.5 ? Fate::kReplaced : Fate::kKept;
 }
 
-// What others are replaced by: `count` choices; null: all tokens.
+// The tokens that may replace others: `count` choices, or all if null.
 struct Others {
   const int32_t* choices;
   uint32_t count;

@@ -1,7 +1,7 @@
-"""draw.cc and spans.cc for Python: draw examples from numbered words.
+"""Draw examples from numbered words, by draw.cc and spans.cc.
 
-Each function gives to the last bit what plain Python gives, which does the
-work where `library` says that nothing is compiled.
+Each function gives the same bits as the Python code of its caller, which does
+the work if `library` returns None.
 
 N pairs, T tokens (max_len), P predictions.
 """
@@ -69,7 +69,7 @@ def _opened(path):
 
 
 def _check(status, function, arguments):
-    """Raise what a Status of door.h other than 0 means."""
+    """Raise the exception for a Status of door.h other than 0."""
     if status == 1:
         raise MemoryError('no memory left for the words of a text')
     if status:
@@ -80,7 +80,7 @@ def _check(status, function, arguments):
     return status
 
 
-#: What a token can be, in `kinds` of `masks`.
+#: Bits of `kinds` in `masks`.
 FIXED, GOES_ON = 1, 2
 
 DRAW = Library('draw', ['draw.cc', 'spans.cc', 'cut.cc', 'types.cc',
@@ -89,14 +89,14 @@ DRAW = Library('draw', ['draw.cc', 'spans.cc', 'cut.cc', 'types.cc',
 
 
 def library():
-    """draw.cc compiled, or None where its plain twins are to do the work."""
+    """The compiled library, or None if Python must do the work."""
     return DRAW.get()
 
 
 def can_draw(rng):
-    """Whether examples can be drawn here from the state of `rng`.
+    """True if the C++ code can draw with the state of `rng`.
 
-    Only CPython's own generator has a state that C++ can go on from.
+    It knows the state of CPython's own generator only.
     """
     return ((rng is random or type(rng) is random.Random)
             and library() is not None)
@@ -110,12 +110,12 @@ def shuffle(order, rng):
 
 def pairs(order, first, last, paragraphs, sentences, max_len, rng,
           swap=False):
-    """Pairs of sentences that fit, of paragraphs order[first:last].
+    """Draw pairs of sentences of paragraphs order[first:last].
 
-    In half of the cases the second is a random one of all paragraphs, or
-    with `swap` both change places.
-    Returns spans (N, 4) int64 (where the words of the first and of the
-    second begin and end) and is_next (N,) uint8.
+    In half of the cases a random sentence of all paragraphs replaces the
+    second sentence; with `swap`, both change places instead. Pairs that are
+    too long are left out. Returns spans (N, 4) int64, the begin and end of
+    the words of both sentences, and is_next (N,) uint8.
     """
     some, num_pairs = order[first:last], ctypes.c_int64()
     most = int((paragraphs[some + 1] - paragraphs[some] - 1).sum())
@@ -131,17 +131,17 @@ def pairs(order, first, last, paragraphs, sentences, max_len, rng,
 
 def masks(spans, types, numbers, specials, num_preds, columns, rng,
           kinds=None, choices=None, whole_words=False):
-    """Fill padded rows with pairs of spans of words, some of them hidden.
+    """Fill padded rows with pairs of spans of words, and mask some tokens.
 
-    types: uint16 or int32, of which spans (N, 4) int64 speaks; numbers:
-    (different types,) int32, their vocabulary numbers; specials: (pad, mask,
-    cls, sep, size of the vocabulary); num_preds: (T + 1,) int32, how many
-    of so many tokens are hidden; columns: tokens, segments, lengths,
-    positions, weights and labels. kinds: None, or for each token of the
-    vocabulary, uint8, FIXED for one that is never hidden and GOES_ON for
-    one that goes on with a word; choices: None, or the tokens, int32, that
-    others may be replaced by; whole_words: hide all pieces of a word or
-    none.
+    spans: (N, 4) int64, indices into types, which is uint16 or int32.
+    numbers: (number of types,) int32, the vocabulary index of each type.
+    specials: (pad, mask, cls, sep, size of the vocabulary). num_preds:
+    (T + 1,) int32, the number of masked tokens by the number of tokens.
+    columns: tokens, segments, lengths, positions, weights and labels, which
+    are filled. kinds: None, or uint8 for each token of the vocabulary: FIXED
+    if it is never masked, GOES_ON if it continues a word. choices: None, or
+    the tokens, int32, that may replace others. whole_words: mask all pieces
+    of a word or none.
     """
     types = onp.ascontiguousarray(types)
     with _state_of(rng) as state:
@@ -156,14 +156,14 @@ def masks(spans, types, numbers, specials, num_preds, columns, rng,
 
 def spans(rows, parts, types, numbers, specials, kinds, choices, law, most,
           apart, share, columns, rng):
-    """Fill padded rows with parts of a text, spans of words in them hidden.
+    """Fill padded rows with parts of a text, and mask spans of words.
 
-    rows (N + 1,) and parts (M, 2) int64: row k is made of parts rows[k] to
-    rows[k + 1] - 1; types, numbers, specials, kinds, choices: as for
-    `masks`; law (longest,) float64: the share of spans of up to so many
-    words; most: tokens of a span at most; apart: whether spans must not
-    touch; share: of a million tokens, so many are hidden; columns: those of
-    `corpus.spans.MaskedRows`.
+    rows (N + 1,) and parts (M, 2) int64: row k consists of parts rows[k] to
+    rows[k + 1] - 1. types, numbers, specials, kinds, choices: as for
+    `masks`. law: (longest,) float64, the cumulative distribution of the
+    number of words in a span. most: the maximal number of tokens of a span.
+    apart: spans must not touch. share: the number of masked tokens in a
+    million. columns: the arrays of `corpus.spans.MaskedRows`, which are filled.
     """
     types = onp.ascontiguousarray(types)
     with _state_of(rng) as state:
@@ -177,7 +177,7 @@ def spans(rows, parts, types, numbers, specials, kinds, choices, law, most,
 
 
 def _address(array, dtype):
-    """Where an array of a dtype lies, for C++, and its length; or None, 0."""
+    """The address and length of an array of a dtype, or (None, 0)."""
     if array is None:
         return None, 0
     assert array.dtype == dtype and array.flags.c_contiguous
@@ -186,9 +186,9 @@ def _address(array, dtype):
 
 @contextlib.contextmanager
 def _state_of(rng):
-    """The words (625,) uint32 of a generator's state, for C++ to go on from.
+    """Yield the state of a generator, (625,) uint32, for C++ to change.
 
-    Behind the block `rng` has what they have become.
+    After the block `rng` has the changed state.
     """
     version, state, gauss_next = rng.getstate()
     state = onp.array(state, 'uint32')

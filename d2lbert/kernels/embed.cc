@@ -1,45 +1,53 @@
-// d2lbert_embed: the sum of a token's, a segment's and a position's row.
+// d2lbert_embed: the sum of the rows of a token, a segment and a position.
 #include "op.h"
 
 namespace d2lbert {
 namespace {
 
+// Inputs: TABLES arrays of indices (tokens, segments, positions), then the
+// table of each of them.
+enum { INDEX, TABLES = 3, TABLE = TABLES, INPUTS = 2 * TABLES };
+
 MXReturnValue parse(const Attrs&, int* inputs, int* outputs) {
-  *inputs = 6;  // tokens, segments, positions, Wtok, Wseg, Wpos
+  *inputs = INPUTS;
   *outputs = 1;
   return MX_SUCCESS;
 }
 
 MXReturnValue infer_type(const Attrs&, std::vector<int>* in,
                          std::vector<int>* out) {
-  for (int i = 0; i < 6; i++) (*in)[i] = i < 3 ? kInt32 : kFloat32;
+  for (int k = 0; k < TABLES; k++) {
+    (*in)[INDEX + k] = kInt32;
+    (*in)[TABLE + k] = kFloat32;
+  }
   (*out)[0] = kFloat32;
   return MX_SUCCESS;
 }
 
 MXReturnValue infer_shape(const Attrs&, Shapes* in, Shapes* out) {
-  const Shape rows = (*in)[0];
-  if (rows.empty() || (*in)[3].size() != 2)
+  const Shape rows = (*in)[INDEX], table = (*in)[TABLE];
+  if (rows.empty() || table.size() != 2)
     return fail("embed needs tokens (R,) and tables (V, H)");
-  (*in)[1] = (*in)[2] = rows;
-  for (int k = 4; k < 6; k++)
-    if ((*in)[k].size() == 2) (*in)[k][1] = (*in)[3][1];
+  for (int k = 1; k < TABLES; k++) {
+    (*in)[INDEX + k] = rows;
+    if ((*in)[TABLE + k].size() == 2) (*in)[TABLE + k][1] = table[1];
+  }
   (*out)[0] = rows;
-  (*out)[0].push_back((*in)[3][1]);
+  (*out)[0].push_back(table[1]);
   return MX_SUCCESS;
 }
 
 MXReturnValue run_forward(const Attrs&, Tensors* in, Tensors* out,
                           const OpResource&) {
-  const long R = (*in)[0].size(), H = (*in)[3].shape[1];
-  const int32_t* index[3];
-  const float* table[3];
-  long rows[3];
-  for (int k = 0; k < 3; k++) {
-    index[k] = ints((*in)[k]);
-    table[k] = floats((*in)[3 + k]);
-    rows[k] = (*in)[3 + k].shape[0];
-    if ((*in)[3 + k].shape.size() != 2 || (R && !rows[k]))
+  const long R = (*in)[INDEX].size(), H = (*in)[TABLE].shape[1];
+  const int32_t* index[TABLES];
+  const float* table[TABLES];
+  long rows[TABLES];
+  for (int k = 0; k < TABLES; k++) {
+    index[k] = ints((*in)[INDEX + k]);
+    table[k] = floats((*in)[TABLE + k]);
+    rows[k] = (*in)[TABLE + k].shape[0];
+    if ((*in)[TABLE + k].shape.size() != 2 || (R && !rows[k]))
       return fail("embed needs tables (V, H) of at least one row");
   }
   float* Y = floats((*out)[0]);
@@ -58,21 +66,22 @@ MXReturnValue run_forward(const Attrs&, Tensors* in, Tensors* out,
 
 MXReturnValue run_backward(const Attrs&, Tensors* in, Tensors* out,
                            const OpResource&) {
-  const float* dY = floats((*in)[0]);
-  const long R = (*in)[1].size(), H = (*in)[4].shape[1];
-  for (int k = 0; k < 3; k++) clear((*out)[k]);
+  const Saved saved(*in, 1);
+  const float* dY = floats(saved.gradients[0]);
+  const long R = saved.inputs[INDEX].size(), H = saved.inputs[TABLE].shape[1];
+  for (int k = 0; k < TABLES; k++) clear((*out)[INDEX + k]);
   const int threads = team(3.0 * R * H);
 #pragma omp parallel num_threads(threads)
   {
     const int t = omp_get_thread_num(), parts = omp_get_num_threads();
-    for (int k = 0; k < 3; k++) {
-      float* dW = floats((*out)[3 + k]);
+    for (int k = 0; k < TABLES; k++) {
+      float* dW = floats((*out)[TABLE + k]);
       if (!dW) continue;
-      const int32_t* index = ints((*in)[1 + k]);
-      const long rows = (*in)[4 + k].shape[0];
-      // Each thread adds what falls in its part of the table, in the order
-      // of the rows, so the sums are the same for any number of threads. A
-      // short table is split by columns.
+      const int32_t* index = ints(saved.inputs[INDEX + k]);
+      const long rows = saved.inputs[TABLE + k].shape[0];
+      // Each thread adds the rows in its part of the table, in their order. So
+      // the sums are the same for any number of threads. A short table is
+      // split by columns.
       const bool by_columns = rows < 64 * parts;
       long first, last, left = 0, right = H;
       share(rows, parts, t, &first, &last);

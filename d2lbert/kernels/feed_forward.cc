@@ -1,5 +1,6 @@
 // d2lbert_feed_forward: LayerNorm(X + dropout(W2 act(W1 X + b1) + b2)), the
-// second half of an encoder's block, for weights that stay in cache.
+// second half of an encoder block. It computes a few rows at a time, for
+// weights that stay in cache.
 #include "act.h"
 #include "sublayer.h"
 
@@ -13,7 +14,8 @@ struct Job {
   const float *X, *W1, *b1, *W2, *b2;
 };
 
-// hidden: the activation's argument or outcome, (R, F), as its gradient needs.
+// Saved for the gradient. hidden (R, F): the argument of the activation or its
+// output, as needs_argument has it.
 struct Kept {
   float* hidden;
   Normalized sums;
@@ -76,7 +78,7 @@ void forward(const Job& job, const Kept& kept, float* Y) {
 }
 
 struct Gradients {
-  float *X, *W1, *b1, *W2, *b2, *gamma, *beta;  // null: not wanted
+  float *X, *W1, *b1, *W2, *b2, *gamma, *beta;  // null: not needed
 };
 
 template <class E>
@@ -126,7 +128,7 @@ void backward(const Job& job, const Kept& kept, const float* dY,
         pack_panel<E>(job.W1 + at, H, F, std::min<long>(NR, H - at),
                       w1 + at * f_words);
     });
-    // Of few rows, whole blocks would be more for one thread than another.
+    // With few rows, whole blocks would divide the work unevenly.
     long begin, end;
     share(ceil_div(R, MR), omp_get_num_threads(), omp_get_thread_num(),
           &begin, &end);
@@ -152,10 +154,10 @@ void backward(const Job& job, const Kept& kept, const float* dY,
       if (to.X) {
         float* const d = to.X + first * H;
         std::copy(dx, dx + m * H, d);
-        Ahead behind(stripes(m, H));
-        behind.fetch(dY + (first + m) * H, next * H * 4);
-        behind.fetch(kept.sums.hat + (first + m) * H, next * H * 4);
-        times<E>(dh, m, F, as_is, w1, H, d, H, ADD, &behind);
+        Ahead later(stripes(m, H));
+        later.fetch(dY + (first + m) * H, next * H * 4);
+        later.fetch(kept.sums.hat + (first + m) * H, next * H * 4);
+        times<E>(dh, m, F, as_is, w1, H, d, H, ADD, &later);
       }
       add_transposed<E>(dh, F, x, H, m, turned, x_panels, dW1);
     }
@@ -168,30 +170,38 @@ void backward(const Job& job, const Kept& kept, const float* dY,
   }
 }
 
-// X, W1, b1, W2, b2, gamma, beta[, noise]
-constexpr int PARAMETERS = 7;
+struct Inputs : Numbered {
+  const int X, W1, b1, W2, b2, gamma, beta, noise;
+  explicit Inputs(const Attrs& attrs)
+      : X(next()), W1(next()), b1(next()), W2(next()), b2(next()),
+        gamma(next()), beta(next()), noise(next(drops(attrs))) {}
+};
 
 MXReturnValue parse(const Attrs& attrs, int* inputs, int* outputs) {
   Act act;
-  *inputs = PARAMETERS + drops(attrs, "p");
+  *inputs = Inputs(attrs).count();
   *outputs = 1;
   return parse_act(attrs, &act);
 }
 
 MXReturnValue infer_shape(const Attrs& attrs, Shapes* in, Shapes* out) {
-  const Shape x = (*in)[0], w = (*in)[1];
+  const Inputs at(attrs);
+  const Shape x = (*in)[at.X], w = (*in)[at.W1];
   if (x.size() != 2 || w.size() != 2)
     return fail("feed_forward needs X (R, H) and W1 (F, H)");
   const unsigned H = x[1], F = w[0];
-  *in = {x, {F, H}, {F}, {H, F}, {H}, {H}, {H}};
-  if (drops(attrs, "p")) in->push_back({64});
+  (*in)[at.W1] = {F, H};
+  (*in)[at.b1] = {F};
+  (*in)[at.W2] = {H, F};
+  for (int k : {at.b2, at.gamma, at.beta}) (*in)[k] = {H};
+  if (at.noise >= 0) (*in)[at.noise] = {64};
   (*out)[0] = x;
   return MX_SUCCESS;
 }
 
 class FeedForward : public Keeping {
  public:
-  explicit FeedForward(const Attrs& attrs) : Keeping(attrs) {
+  explicit FeedForward(const Attrs& attrs) : Keeping(attrs), at_(attrs) {
     parse_act(attrs, &act_);
   }
 
@@ -208,20 +218,24 @@ class FeedForward : public Keeping {
   }
 
   void run_back(MXTensor* in, const float* dY, Tensors* grads) override {
-    float* to[PARAMETERS];
-    for (int k = 0; k < PARAMETERS; k++) to[k] = floats((*grads)[k]);
-    for (size_t k = PARAMETERS; k < grads->size(); k++) clear((*grads)[k]);
+    const auto grad = [&](int k) { return floats((*grads)[k]); };
+    if (at_.noise >= 0) clear((*grads)[at_.noise]);
     pick(bf16, NO_TILES, D2LBERT_VECTORS(backward))(
         job_of(in), kept_, dY,
-        {to[0], to[1], to[2], to[3], to[4], to[5], to[6]});
+        {grad(at_.X), grad(at_.W1), grad(at_.b1), grad(at_.W2), grad(at_.b2),
+         grad(at_.gamma), grad(at_.beta)});
   }
 
   Job job_of(MXTensor* in) const {
-    return {in[0].shape[0], in[0].shape[1], in[1].shape[0], act_,
-            residual(in, 5, "p", PARAMETERS), floats(in[0]), floats(in[1]),
-            floats(in[2]), floats(in[3]), floats(in[4])};
+    const MXTensor& x = in[at_.X];
+    return {x.shape[0], x.shape[1], in[at_.W1].shape[0], act_,
+            residual(x.shape[1], in[at_.gamma], in[at_.beta],
+                     dropout("p", in, at_.noise)),
+            floats(in[at_.X]), floats(in[at_.W1]), floats(in[at_.b1]),
+            floats(in[at_.W2]), floats(in[at_.b2])};
   }
 
+  const Inputs at_;
   Act act_ = NONE;
   Kept kept_ = {};
 };

@@ -1,4 +1,4 @@
-// The tiles and packings of gemm.h.
+// The micro-kernels ("tiles") and packing functions of gemm.h.
 #include "gemm.h"
 
 #include <pthread.h>
@@ -101,13 +101,13 @@ const Tile<Bf16> Tiles<Bf16>::columns[NV][MR] = D2LBERT_TILES(Bf16, true);
 
 namespace {
 
-constexpr long AHEAD = 12;  // rows that are fetched before they are packed
+constexpr long AHEAD = 12;  // rows to prefetch before they are packed
 
-// Panels of so many columns of B in one pass over its rows.
+// Pack panels of `columns` columns of B in one pass over its rows.
 template <long columns>
 inline void pack_whole(const float* b, long ld, long k, float* to) {
   for (long i = 0; i < k; i++, b += ld, to += NR) {
-    for (long j = 0; j < columns; j += 16)  // rows far apart come one by one
+    for (long j = 0; j < columns; j += 16)  // hardware does not
       __builtin_prefetch(b + AHEAD * ld + j);
     for (long j = 0; j < columns; j += NR)
 #pragma GCC unroll 3
@@ -147,8 +147,8 @@ void pack_columns<Fp32>(const float* a, long ld, long k, long m, float* to) {
 
 namespace {
 
-// VL columns of a panel from as many rows of words, n of them real; rows
-// shorter than a vector come by way of `copy`.
+// Pack VL columns of a panel from VL rows of words, of which n exist. `copy`
+// holds rows that are shorter than a vector.
 inline void turn(const uint32_t* b, long ld, long n, long words,
                  uint32_t* to) {
   const uint32_t* row[VL];
@@ -279,8 +279,8 @@ const uint32_t* as_columns(const float* a, long& ld, long k, long m,
 
 }  // namespace d2lbert
 
-// For callers outside: whether precision 'bf16' is there.
+// For Python: true if precision 'bf16' is available.
 extern "C" int d2lbert_bf16() { return D2LBERT_BF16; }
-// The instruction set that this was compiled for, and its vectors' floats.
+// The instruction set of this build, and the floats in its vectors.
 extern "C" const char* d2lbert_isa() { return d2lbert::ISA; }
 extern "C" int d2lbert_vector() { return d2lbert::VL; }

@@ -1,10 +1,10 @@
 // Products of matrices in cache: C = start + A B, tile by tile.
 //
-// B is packed once into panels of NR columns, summed index outermost; A is
-// read where it lies, one value at a time against a vector of B, either with
-// the summed index contiguous ("rows") or with A's row index contiguous
-// ("columns": a transposed matrix needs no copy). The summed index counts
-// words: a float, or a pair of bfloat16.
+// B is packed once into panels of NR columns, with the summed index outermost.
+// A is not copied: each value multiplies a vector of B. Either the summed index
+// of A is contiguous ("rows") or its row index ("columns"; so a transposed
+// matrix needs no copy). The summed index counts words. A word is a float or a
+// pair of bfloat16.
 #pragma once
 #include "simd.h"
 #include <algorithm>
@@ -30,8 +30,8 @@ constexpr int NR = NV * VL;
 inline long ceil_div(long a, long b) { return (a + b - 1) / b; }
 inline long padded(long n) { return ceil_div(n, NR) * NR; }
 
-// Scratch memory: grows, never shrinks, is cut up by take(). The address
-// sanitizer sees the pieces, with a gap after each, instead of the whole.
+// Scratch memory, which grows and never shrinks; take() returns pieces of it.
+// The address sanitizer checks each piece, with a gap after it.
 class Scratch {
  public:
   ~Scratch() { std::free(base_); }
@@ -48,7 +48,7 @@ class Scratch {
     }
     clear();
   }
-  // Take the same memory once more.
+  // Reuse the same memory.
   void clear() {
     used_ = 0;
 #ifdef __SANITIZE_ADDRESS__
@@ -75,21 +75,21 @@ class Scratch {
   size_t size_ = 0, used_ = 0;
 };
 
-// Whether this thread is older than its process: after a fork it is alone, and
-// libgomp would wait for ever for those that it worked with before.
+// True in a child process after a fork. Only one thread survives a fork, and
+// libgomp would wait forever for the other threads of its team.
 bool forked();
 
-// One per calling thread, for its whole team.
+// One for each calling thread; its whole team uses it.
 Scratch& team_scratch();
 
 struct Fp32 {
   typedef float word;
-  static constexpr long EACH = 1;  // number of a word
+  static constexpr long EACH = 1;  // numbers in a word
   static long words(long k) { return k; }
 };
 struct Bf16 {
   typedef uint32_t word;
-  static constexpr long EACH = 2;  // numbers of a word
+  static constexpr long EACH = 2;  // numbers in a word
   static long words(long k) { return (k + 1) / 2; }
 };
 
@@ -156,8 +156,8 @@ inline void panel(bool columns, long m, long n, long k, const word<E>* a,
   }
 }
 
-// Memory that the next block will need, brought near while this one is
-// computed: so many calls of step() fetch all of it.
+// Prefetches the memory of the next block during the work on this one. The
+// given number of calls of step() prefetches all of it.
 class Ahead {
  public:
   explicit Ahead(long steps) : steps_(std::max<long>(1, steps)) {}
@@ -188,7 +188,7 @@ inline long stripes(long m, long n) {
   return ceil_div(m, STRIPE) * ceil_div(n, NR);
 }
 
-// All panels of C (m x n); b as pack_* leaves it for a summed length k.
+// All panels of C (m x n); b is packed, and k is the length of the sum.
 template <class E>
 inline void multiply(bool columns, long m, long n, long k, const word<E>* a,
                      long lda, const word<E>* b, float* c, long ldc,
@@ -204,16 +204,15 @@ inline void multiply(bool columns, long m, long n, long k, const word<E>* a,
     }
 }
 
-// A panel of B (k x n, n <= NR) from a matrix that lies the same way round;
-// the last vector that it needs is filled up with zeros.
+// Pack a panel of B (k x n, n <= NR) from B; zeros fill the last vector.
 template <class E>
 void pack_panel(const float* b, long ld, long k, long n, word<E>* to);
-// The same panel from B's transpose (n x k).
+// Pack the same panel from the transpose of B (n x k).
 template <class E>
 void pack_panel_t(const float* b, long ld, long k, long n, word<E>* to);
 
-// All panels of B (k x n), one behind the other. Rows that lie far apart take
-// as long for one panel as for so many columns, which fp32 packs in one pass.
+// Pack all panels of B (k x n), one after the other. With a long stride, WIDE
+// columns take as long as one panel. So fp32 packs WIDE columns in one pass.
 constexpr long WIDE = 128 / NR * NR;
 template <class E>
 void pack(const float* b, long ld, long k, long n, word<E>* to);
@@ -225,17 +224,17 @@ inline void pack_t(const float* b, long ld, long k, long n, word<E>* to) {
                     to + j * E::words(k));
 }
 
-// A (m x k) as tiles read it by rows; fp32 needs no copy. ld changes to the
-// copy's; `to` has room for m * words(k).
+// A (m x k) as words, for tiles that read rows; fp32 needs no copy. ld becomes
+// the stride of the copy. `to` has room for m * words(k).
 inline const float* as_rows(const float* a, long&, long, long, float*) {
   return a;
 }
 const uint32_t* as_rows(const float* a, long& ld, long m, long k,
                         uint32_t* to);
 
-// The same for many passes over A. Rows that lie a power of two apart would
-// fall on the same places of the first cache, which holds fewer than a tile
-// has: they are copied, to rows FAR_APART words longer.
+// The same for many passes over A. Rows whose stride is a power of two would
+// share lines of the first-level cache, which holds fewer of them than a tile
+// needs. They are copied to rows that are FAR_APART words longer.
 constexpr long FAR_APART = 16;
 inline const float* near_rows(const float* a, long& ld, long m, long k,
                               float* to) {
@@ -250,9 +249,8 @@ inline const uint32_t* near_rows(const float* a, long& ld, long m, long k,
   return as_rows(a, ld, m, k, to);
 }
 
-// The transpose of A (k x m) as tiles of MR columns that lie one after the
-// other, for many passes over it: tile t begins at `to` + t * tile_size(k)
-// and is read by columns that are TILE_LD apart.
+// Pack the transpose of A (k x m) into tiles of MR columns, for many passes
+// over it. Tile t begins at `to` + t * tile_size(k). Its columns are TILE_LD apart.
 constexpr long TILE_LD = (MR + VL - 1) / VL * VL;
 template <class E>
 inline long tile_size(long k) {
@@ -261,15 +259,15 @@ inline long tile_size(long k) {
 template <class E>
 void pack_columns(const float* a, long ld, long k, long m, word<E>* to);
 
-// The transpose of A (k x m) as tiles read it by columns.
+// The transpose of A (k x m) as words, for tiles that read columns.
 inline const float* as_columns(const float* a, long&, long, long, float*) {
   return a;
 }
 const uint32_t* as_columns(const float* a, long& ld, long k, long m,
                            uint32_t* to);
 
-// to (m x n, rows ld apart) = start + x w, for x (m x k) as it lies and w
-// packed; `room` is for x in words, m * words(k).
+// to (m x n, rows ld apart) = start + x w, for x (m x k) and packed w. `room`
+// holds x as words, m * words(k).
 template <class E>
 inline void times(const float* x, long m, long k, word<E>* room,
                   const word<E>* w, long n, float* to, long ld, Start start,
@@ -280,8 +278,8 @@ inline void times(const float* x, long m, long k, word<E>* room,
               bias);
 }
 
-// to (n x k) += y^T x, for y (m x n) and x (m x k) as they lie; `turned` is
-// for y's words, words(m) * n, `panels` for x packed, words(m) * padded(k).
+// to (n x k) += y^T x, for y (m x n) and x (m x k). `turned` holds y as words,
+// words(m) * n. `panels` holds packed x, words(m) * padded(k).
 template <class E>
 inline void add_transposed(const float* y, long n, const float* x, long k,
                            long m, word<E>* turned, word<E>* panels, float* to,

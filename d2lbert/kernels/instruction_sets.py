@@ -1,8 +1,8 @@
-"""For which instruction set the C++ is compiled.
+"""The instruction set for which the C++ code is compiled.
 
-For what the processor has, unless the environment variable D2LBERT_ISA names
-a lower one: so that a build for older processors runs, and is tested, on any
-newer one.
+It is the set of the processor, unless the environment variable D2LBERT_ISA
+names a lower one. So a build for older processors can run on a newer one, for
+example in tests.
 """
 import os
 from typing import NamedTuple, Tuple
@@ -11,15 +11,15 @@ from d2lbert.machine.processor import processor
 
 
 class InstructionSet(NamedTuple):
-    """How to compile for one, and who can run that."""
+    """Compiler flags of an instruction set, and processors that have it."""
 
     machines: Tuple[str, ...]   # platform.machine()
     flags: Tuple[str, ...]
     needs: str      # the features, as Linux lists them
 
 
-# What GCC and clang of any age understand: names of processors and of single
-# features, where x86-64-v3 is younger than they may be
+# Old versions of GCC and clang know this name of a processor, and names of
+# features, but not x86-64-v3
 _HASWELL = 'avx2 fma bmi1 bmi2 f16c movbe abm'
 SETS = {
     'avx512': InstructionSet(
@@ -36,7 +36,7 @@ SETS = {
 def chosen():
     """The value of D2LBERT_ISA: native, or the name of a lower set.
 
-    Raises ValueError for one that is unknown, or that this processor lacks.
+    Raises ValueError for an unknown set, or a set that this processor lacks.
     """
     name = os.environ.get('D2LBERT_ISA') or 'native'
     if name == 'native':
@@ -60,6 +60,6 @@ def chosen():
 
 
 def flags():
-    """The compiler's flags for the set that is chosen, as a list."""
+    """The compiler flags for the chosen set, as a list."""
     name = chosen()
     return ['-march=native'] if name == 'native' else [*SETS[name].flags]

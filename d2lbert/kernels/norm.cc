@@ -1,34 +1,40 @@
-// d2lbert_add_norm: LayerNorm(X + dropout(Y)) over the last axis, or of X
-// alone.
+// d2lbert_add_norm: LayerNorm(X + dropout(Y)) over the last axis, or
+// LayerNorm(X).
 #include "norm.h"
 
 namespace d2lbert {
 namespace {
 
-bool adds(const Attrs& attrs) { return number(attrs, "adds", 1) != 0; }
-bool drops(const Attrs& attrs) { return number(attrs, "p", 0) > 0; }
+struct Inputs : Numbered {
+  const bool adds;
+  const int X, Y, gamma, beta, noise;
+  explicit Inputs(const Attrs& attrs)
+      : adds(number(attrs, "adds", 1) != 0), X(next()), Y(next(adds)),
+        gamma(next()), beta(next()), noise(next(drops(attrs))) {}
+};
+
+enum { Z, STATS, OUTPUTS };  // STATS: mean and 1 / deviation of each row
 
 MXReturnValue parse(const Attrs& attrs, int* inputs, int* outputs) {
-  // X[, Y], gamma, beta[, noise]
-  *inputs = 3 + adds(attrs) + drops(attrs);
-  *outputs = 2;  // Z, (mean, 1 / deviation) of each row
+  *inputs = Inputs(attrs).count();
+  *outputs = OUTPUTS;
   return MX_SUCCESS;
 }
 
 MXReturnValue infer_shape(const Attrs& attrs, Shapes* in, Shapes* out) {
-  const Shape x = (*in)[0];
+  const Inputs at(attrs);
+  const Shape x = (*in)[at.X];
   if (x.empty()) return fail("add_norm needs X with at least one axis");
-  const int scales = 1 + adds(attrs);
-  (*in)[scales - 1] = x;
-  (*in)[scales] = (*in)[scales + 1] = {x.back()};
-  if (drops(attrs)) in->back() = {64};
+  if (at.adds) (*in)[at.Y] = x;
+  (*in)[at.gamma] = (*in)[at.beta] = {x.back()};
+  if (at.noise >= 0) (*in)[at.noise] = {64};
   Shape stats = x;
   stats.back() = 2;
   *out = {x, stats};
   return MX_SUCCESS;
 }
 
-// X + dropout(Y), or X where there is no Y, vector j of a row.
+// Vector j of a row of X + dropout(Y), or of X if Y is null.
 inline vf joined(const float* x, const float* y, const Dropout& dropout,
                  const Draws& draws, vi lane, long j, long n) {
   if (!y) return load(x + j, n - j);
@@ -39,20 +45,21 @@ inline vf joined(const float* x, const float* y, const Dropout& dropout,
 
 MXReturnValue run_forward(const Attrs& attrs, Tensors* in, Tensors* out,
                           const OpResource&) {
-  const int scales = 1 + adds(attrs);
-  const float* X = floats((*in)[0]);
-  const float* Y = adds(attrs) ? floats((*in)[1]) : nullptr;
-  const float *gamma = floats((*in)[scales]),
-              *beta = floats((*in)[scales + 1]);
+  const Inputs at(attrs);
+  const float* X = floats((*in)[at.X]);
+  const float* Y = at.adds ? floats((*in)[at.Y]) : nullptr;
+  const float* gamma = floats((*in)[at.gamma]);
+  const float* beta = floats((*in)[at.beta]);
   const Dropout dropout(number(attrs, "p", 0),
-                        drops(attrs) ? floats(in->back()) : nullptr);
+                        at.noise >= 0 ? floats((*in)[at.noise]) : nullptr);
   const float eps = (float)number(attrs, "eps", 1e-5);
-  float *Z = floats((*out)[0]), *stats = floats((*out)[1]);
-  const long H = (*in)[0].shape.back(), R = H ? (*in)[0].size() / H : 0;
+  float *normalized = floats((*out)[Z]), *stats = floats((*out)[STATS]);
+  const long H = (*in)[at.X].shape.back();
+  const long R = H ? (*in)[at.X].size() / H : 0;
 #pragma omp parallel for schedule(dynamic, 64) num_threads(team(10.0 * R * H))
   for (long i = 0; i < R; i++) {
     const float *x = X + i * H, *y = Y ? Y + i * H : nullptr;
-    float* z = Z + i * H;
+    float* z = normalized + i * H;
     const Draws draws = dropout.row(i);
     const vi lane = count();
     for (long j = 0; j < H; j += VL)
@@ -71,19 +78,21 @@ MXReturnValue run_forward(const Attrs& attrs, Tensors* in, Tensors* out,
 
 MXReturnValue run_backward(const Attrs& attrs, Tensors* in, Tensors* out,
                            const OpResource&) {
-  // in: dZ, dstats, X[, Y], gamma, beta[, noise], Z, stats
-  const int scales = 1 + adds(attrs);
-  const float *dZ = floats((*in)[0]), *X = floats((*in)[2]);
-  const float* Y = adds(attrs) ? floats((*in)[3]) : nullptr;
-  const float* gamma = floats((*in)[2 + scales]);
-  const Dropout dropout(number(attrs, "p", 0),
-                        drops(attrs) ? floats((*in)[4 + scales]) : nullptr);
-  const float* stats = floats(in->back());
-  float* dX = floats((*out)[0]);
-  float* dY = adds(attrs) ? floats((*out)[1]) : nullptr;
-  float *dgamma = floats((*out)[scales]), *dbeta = floats((*out)[scales + 1]);
-  if (drops(attrs)) clear(out->back());
-  const long H = (*in)[2].shape.back(), R = H ? (*in)[2].size() / H : 0;
+  const Inputs at(attrs);
+  const Saved saved(*in, OUTPUTS);
+  const float* dZ = floats(saved.gradients[Z]);
+  const float* X = floats(saved.inputs[at.X]);
+  const float* Y = at.adds ? floats(saved.inputs[at.Y]) : nullptr;
+  const float* gamma = floats(saved.inputs[at.gamma]);
+  const Dropout dropout(
+      number(attrs, "p", 0),
+      at.noise >= 0 ? floats(saved.inputs[at.noise]) : nullptr);
+  const float* stats = floats(saved.outputs[STATS]);
+  float* dX = floats((*out)[at.X]);
+  float* dY = at.adds ? floats((*out)[at.Y]) : nullptr;
+  if (at.noise >= 0) clear((*out)[at.noise]);
+  const long H = saved.inputs[at.X].shape.back();
+  const long R = H ? saved.inputs[at.X].size() / H : 0;
   const int threads = team(10.0 * R * H);
   const long width = ceil_div(H, VL) * VL;
   Scratch& shared = team_scratch();
@@ -110,7 +119,7 @@ MXReturnValue run_backward(const Attrs& attrs, Tensors* in, Tensors* out,
         store(dY + i * H + j, d, H - j);
       });
     }
-    all.add_up(dgamma, dbeta);
+    all.add_up(floats((*out)[at.gamma]), floats((*out)[at.beta]));
   }
   return MX_SUCCESS;
 }

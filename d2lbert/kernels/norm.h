@@ -19,13 +19,13 @@ inline void moments(const float* x, long n, float eps, float* mean,
   *scale = 1 / std::sqrt(sum(squares) / n + eps);
 }
 
-// What a thread sums over its rows for the gradients of gamma and beta, and
-// room for a row; each as wide as whole vectors.
+// The sums of a thread over its rows for the gradients of gamma and beta, and
+// memory for a row. The width of each is a multiple of a vector.
 struct NormSums {
   float *gamma, *beta, *row;
 };
 
-// Those of a team, for rows of n numbers.
+// The sums of all threads, for rows of n numbers.
 class TeamNormSums {
  public:
   static size_t bytes(long n, int threads) {
@@ -34,7 +34,7 @@ class TeamNormSums {
   TeamNormSums(Scratch& shared, long n, int threads)
       : n_(n), gamma_(shared, width(n), threads),
         beta_(shared, width(n), threads), row_(shared, width(n), threads) {}
-  // This thread's own.
+  // The sums of this thread.
   NormSums cleared() const {
     return {gamma_.cleared(), beta_.cleared(), row_.mine()};
   }
@@ -49,9 +49,9 @@ class TeamNormSums {
   Sums gamma_, beta_, row_;
 };
 
-// The gradient of what was normalized, vector by vector to put(j, vector):
-// from the gradient dz of the outcome, what `hat` was before gamma and beta,
-// and its scale.
+// Call put(j, vector) with each vector of the gradient of the input of
+// LayerNorm. dz: the gradient of the output; hat: the normalized row before
+// gamma and beta; scale: 1 / deviation.
 template <class F>
 inline void norm_gradient(const float* dz, const float* hat,
                           const float* gamma, float scale, long n,

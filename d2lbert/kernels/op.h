@@ -1,4 +1,4 @@
-// What every operator file needs of MXNet's extension interface.
+// Common code of all operator files, on MXNet's extension interface.
 #pragma once
 #include <locale.h>
 #include <omp.h>
@@ -52,6 +52,38 @@ inline double number(const Attrs& attrs, const char* key, double otherwise) {
   return value;
 }
 
+// True if the dropout rate `rate` is above 0. Then an input holds its noise.
+inline bool drops(const Attrs& attrs, const char* rate = "p") {
+  return number(attrs, rate, 0) > 0;
+}
+
+// Numbers the inputs of an operator in their order. A struct of constants
+// derives from it, and each constant is initialized by `next` or `several`.
+class Numbered {
+ public:
+  int count() const { return count_; }
+
+ protected:
+  // The index of an input, or of the first of several; -1 without any.
+  int next(bool exists = true) { return several(exists ? 1 : 0); }
+  int several(int n) {
+    count_ += n;
+    return n ? count_ - n : -1;
+  }
+
+ private:
+  int count_ = 0;
+};
+
+// The arrays from which a gradient is computed: the gradients of the outputs,
+// the inputs and the outputs, in this order.
+struct Saved {
+  MXTensor *gradients, *inputs, *outputs;
+  Saved(Tensors& all, int num_outputs)
+      : gradients(all.data()), inputs(gradients + num_outputs),
+        outputs(all.data() + all.size() - num_outputs) {}
+};
+
 inline bool wants_bf16(const Attrs& attrs) {
   return text(attrs, "precision", "fp32") == "bf16";
 }
@@ -61,8 +93,8 @@ inline MXReturnValue fail(const std::string& reason) {
   return MX_FAIL;
 }
 
-// A function of an operator whose exceptions become its error, since the
-// library that calls it cannot tell them.
+// Runs a function of an operator and turns exceptions into its error, because
+// MXNet cannot catch exceptions of an extension.
 template <class F>
 MXReturnValue caught(F run) {
   try {
@@ -90,7 +122,7 @@ inline const char* no_bf16() {
 inline float* floats(MXTensor& t) { return t.data<float>(); }
 inline int32_t* ints(MXTensor& t) { return t.data<int32_t>(); }
 
-// The types of an operator all of whose arrays hold floats.
+// The types of an operator with float arrays only.
 inline MXReturnValue all_floats(const Attrs&, std::vector<int>* in,
                                 std::vector<int>* out) {
   std::fill(in->begin(), in->end(), kFloat32);
@@ -98,33 +130,33 @@ inline MXReturnValue all_floats(const Attrs&, std::vector<int>* in,
   return MX_SUCCESS;
 }
 
-// Gradients of indices, lengths and noise: zero, where asked for at all.
+// The gradient of indices, lengths and noise: zero, if it has memory.
 inline void clear(MXTensor& t) {
   if (t.data_ptr) std::memset(t.data_ptr, 0, 4 * t.size());
 }
 
-// An index of n: the caller has checked it, and a wrong one still touches no
-// memory but the array's.
+// An index clipped to n. The caller has checked it; a wrong index still stays
+// within the array.
 inline long within(int32_t index, long n) {
   return index < 0 ? 0 : index >= n ? n - 1 : index;
 }
 
-// Threads worth waking for this much work (in rough operations). The team
-// that comes may be smaller (OMP_THREAD_LIMIT, OMP_DYNAMIC, a region within
-// a region): share work by omp_get_num_threads(), never by what was asked.
+// The number of threads for this much work, in rough operations. The team may
+// be smaller (OMP_THREAD_LIMIT, OMP_DYNAMIC, nested regions). So divide work
+// by omp_get_num_threads(), never by this number.
 inline int team(double work) {
   return work < 5e4 || forked() ? 1 : std::max(1, omp_get_max_threads());
 }
 
-// Scratch memory of a team's threads, reserved before they begin: an exception
-// that leaves a parallel region ends the process.
+// Scratch memory of the threads of a team. It is reserved before they begin,
+// because an exception that leaves a parallel region ends the process.
 class Rooms {
  public:
   void reserve(int threads, size_t bytes) {
     while ((int)all_.size() < threads) all_.emplace_back();
     for (int t = 0; t < threads; t++) all_[t].reset(bytes);
   }
-  // This thread's own.
+  // The memory of this thread.
   Scratch& mine() { return all_[omp_get_thread_num()]; }
 
  private:
@@ -142,8 +174,7 @@ inline Rooms& team_rooms(int threads, size_t bytes) {
   return team_rooms();
 }
 
-// True if `reserve` found memory, for what only a team that is there can ask
-// for.
+// True if `reserve` found memory. For memory whose size depends on the team.
 template <class F>
 bool has_memory(F reserve) {
   try {
@@ -154,15 +185,15 @@ bool has_memory(F reserve) {
   }
 }
 
-// This thread's part of n items: [first, last).
+// One of several equal parts of n items: [first, last).
 inline void share(long n, int parts, int part, long* first, long* last) {
   *first = n * part / parts;
   *last = n * (part + 1) / parts;
 }
 
-// Rows of a block: a multiple of the tile, small enough that `bytes` a row
-// stay in `room`, most of half a megabyte of cache; at least `each` blocks a
-// thread.
+// The rows of a block, a multiple of the rows of a tile. `bytes` a row fit in
+// `room`, which is most of half a megabyte of cache. There are at least `each`
+// blocks a thread.
 inline long block_rows(long rows, int threads, long each, double bytes,
                        double room = 200e3) {
   const long block = std::min<long>(ceil_div(rows, each * threads),
@@ -177,27 +208,28 @@ inline void sum_rows(const float* x, long ld, long m, long n, float* to) {
       store(to + j, load(to + j, n - j) + load(x + r * ld + j, n - j), n - j);
 }
 
-// How many blocks of rows a thread takes at a time: of many, two, the first of
-// which brings the second's rows near; of few, one, so that none waits long.
+// The number of blocks that a thread takes at a time. Two if there are many:
+// the first prefetches the rows of the second. One if there are few, so that
+// no thread waits long.
 inline int at_once(long blocks, int threads) {
   return blocks >= 16 * threads ? 2 : 1;
 }
 
-// Memory of threads for what each of them sums, n numbers.
+// A sum of n numbers for each thread.
 class Sums {
  public:
   static size_t bytes(long n, int threads) { return threads * (4 * n + 64); }
   Sums(Scratch& shared, long n, int threads) : n_(n), all_(threads) {
     for (float*& one : all_) one = shared.take<float>(n);
   }
-  // This thread's own.
+  // The sum of this thread.
   float* mine() const { return all_[omp_get_thread_num()]; }
   float* cleared() const {
     std::memset(mine(), 0, 4 * n_);
     return mine();
   }
-  // The team's numbers [from, from + n) added up, where somebody asks for
-  // them; each thread does a part, and waits for no other.
+  // Add the numbers [from, from + n) of all threads into `to`, unless it is
+  // null. Each thread does a part and does not wait.
   void add_up(float* to, long from, long n) const {
     if (!to) return;
     const int team_size = omp_get_num_threads();
@@ -216,13 +248,13 @@ class Sums {
   std::vector<float*> all_;
 };
 
-// What all threads of a team need before they go on, done by those that are
-// there. The end of an `omp for` would wait for one that comes late, or that
-// the system gave another's work meanwhile, for longer than that takes.
+// Work that all threads of a team need before they continue. The threads that
+// have arrived share it. The end of an `omp for` would wait for a late thread,
+// or for one that the system has suspended, longer than the work takes.
 class Preparation {
  public:
-  // Returns once each of n parts is done, by whichever thread of the team;
-  // all of them call this, with the same n.
+  // Return after all n parts are done, by any threads of the team. All threads
+  // call this with the same n.
   template <class F>
   void all(long n, F part) {
     for (long i; (i = next_.fetch_add(1, std::memory_order_relaxed)) < n;) {

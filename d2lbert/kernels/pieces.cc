@@ -1,5 +1,6 @@
-// Words cut into word pieces: the longest that fits, from the left (Wu et al.
-// 2016, section 4.1), as the library `tokenizers` does. No MXNet in here.
+// Cut words into word pieces: the longest piece that fits, from the left (Wu et
+// al. 2016, section 4.1), as the library `tokenizers` does. It does not need
+// MXNet.
 
 #include <algorithm>
 #include <cstdint>
@@ -14,16 +15,16 @@
 
 namespace {
 
-// Pieces that words begin with, or go on with, and their numbers: a trie, its
-// branches in an open-addressing table.
+// Initial or continuation pieces and their numbers: a trie, whose branches are
+// in an open-addressing table.
 class Pieces {
  public:
-  // Pieces, a line each, and as many numbers.
+  // Read pieces, a line for each, and their numbers.
   void read(std::string_view lines, const int32_t* from, int64_t count) {
     require(std::count(lines.begin(), lines.end(), '\n') == count &&
             (lines.empty() || lines.back() == '\n'));
     size_t size = 64;
-    // A branch for each letter at most, none for a line feed: some stay free
+    // At most a branch for each letter, none for a line feed: some stay free
     while (size < lines.size()) size *= 2;
     branches_.assign(size, Branch());
     ids_.assign(1, -1);
@@ -39,8 +40,8 @@ class Pieces {
     }
   }
 
-  // The number of the longest piece at the begin of `word`, and its bytes;
-  // none: 0 bytes.
+  // The number of the longest piece at the begin of `word`, and its size in
+  // bytes, which is 0 if no piece fits.
   int32_t longest_of(std::string_view word, size_t* size) const {
     int32_t found = -1;
     *size = 0;
@@ -59,14 +60,14 @@ class Pieces {
  private:
   struct Branch {
     uint64_t key = 0;
-    uint32_t to = 0;    // none: the root, to which no branch leads
+    uint32_t to = 0;    // 0: no branch, since none leads to the root
   };
 
   static uint64_t key_of(uint32_t node, char letter) {
     return uint64_t{node} << 8 | static_cast<uint8_t>(letter);
   }
 
-  // Where the branch of a node by a letter is, or would be.
+  // The slot of the branch from a node by a letter.
   size_t slot(uint32_t node, char letter) const {
     const uint64_t key = key_of(node, letter);
     size_t k = (key * kMix >> 32) & (branches_.size() - 1);
@@ -86,7 +87,7 @@ class Pieces {
   }
 
   std::vector<Branch> branches_;
-  std::vector<int32_t> ids_;    // of nodes, -1 where no piece ends
+  std::vector<int32_t> ids_;    // of nodes; -1 if no piece ends there
 };
 
 class Cutter {
@@ -96,8 +97,8 @@ class Cutter {
 
   Pieces begin, more;
 
-  // Write the pieces of a word; null where a letter is none of ASCII that can
-  // be seen. room: for the word in small letters.
+  // Write the pieces of a word. Returns null if it has a character other than
+  // visible ASCII. room: memory for the word in lower case.
   int32_t* cut(std::string_view word, int32_t* to, std::string* room) const {
     room->assign(word.data(), word.size());
     for (char& c : *room) {
@@ -107,7 +108,7 @@ class Cutter {
     const std::string_view rest(*room);
     for (size_t i = 0, j; i < rest.size(); i = j) {
       j = i + 1;
-      // Punctuation stands by itself
+      // Punctuation is a part of its own
       if (is_letter(rest[i])) while (j < rest.size() && is_letter(rest[j])) ++j;
       to = cut_part(rest.substr(i, j - i), to);
     }
@@ -144,10 +145,9 @@ class Cutter {
 
 extern "C" {
 
-// Pieces that words begin with and pieces that words go on with, a line and a
-// number for each; most: letters of a word that is not unknown; lower:
-// whether words are made small. `made` receives what cuts words. Returns a
-// Status.
+// Make a cutter from initial pieces and continuation pieces, a line and a
+// number for each. most: longer words are unknown. lower: convert to lower case.
+// `made` receives the cutter. Returns a Status.
 int pieces_new(const char* begin, int64_t begin_size,
                const int32_t* begin_ids, int64_t num_begin, const char* more,
                int64_t more_size, const int32_t* more_ids, int64_t num_more,
@@ -164,15 +164,15 @@ int pieces_new(const char* begin, int64_t begin_size,
   return failure();
 }
 
-// Cut words, a line each: counts (num_words) receives the number of pieces of
-// each, or -1 for one that is left to the library; ids, with room for `size`,
-// these; num_ids how many there are. Returns a Status.
+// Cut words, a line for each. counts (num_words) receives the number of pieces
+// of each word, or -1 for a word that is left to the library. ids receives the
+// pieces, at most `size`, and num_ids their number. Returns a Status.
 int pieces_cut(const void* handle, const char* lines, int64_t size,
                int32_t* counts, int64_t num_words, int32_t* ids,
                int64_t* num_ids) try {
   auto* cutter = static_cast<const Cutter*>(handle);
   std::string room;
-  // Each piece has a letter, or is one for a part that has letters
+  // Each id covers at least one letter
   int32_t* end_of_ids = ids;
   const char* end = lines + size;
   for (int64_t k = 0; lines < end; ++k) {

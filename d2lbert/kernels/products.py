@@ -1,24 +1,24 @@
-"""By what matrices are multiplied, chosen for the machine at hand.
+"""Choose the matrix-multiplication kernel by measurement.
 
-Four ways, in the order of `Product` in amx.h: `plain`, fp32 vectors;
-`pairs`, pairs of bfloat16 in AVX-512 vectors; `tiles`, bfloat16 in AMX
-tiles; `split`, fp32 as the sum of three bfloat16 in AMX tiles. The
-environment variable D2LBERT_AMX says what to do about tiles: `auto` takes
-them where they are faster, `off` never, `require` always, and makes their
-absence an error. What is faster is measured once for each compiled library
-and CPU, and kept beside the library.
+There are four, in the order of `Product` in amx.h. `plain`: fp32 vectors.
+`pairs`: pairs of bfloat16 in AVX-512 vectors. `tiles`: bfloat16 in AMX tiles.
+`split`: fp32 as the sum of three bfloat16 in AMX tiles. The environment
+variable D2LBERT_AMX controls tiles: `auto` uses them where they are faster,
+`off` never, and `require` always, or raises an error without them. The
+measurement runs once for each compiled library and CPU; a file beside the
+library keeps it.
 """
 import contextlib
 import ctypes
 import json
 import os
-import platform
 from typing import NamedTuple
 
 import numpy as onp
 
 from d2lbert.machine.cache import is_trusted, make_private
 from d2lbert.machine.files import read_json, replacing
+from d2lbert.machine.processor import processor
 
 __all__ = ['NAMES', 'Choice', 'chosen', 'cpu', 'mode', 'record', 'resume',
            'trial', 'use', 'words_of']
@@ -29,17 +29,20 @@ WORDS = {'plain': 'fp32 vectors', 'pairs': 'bfloat16 pairs (AVX-512)',
          'split': 'three bfloat16 tiles a number (AMX)',
          'mxnet': "MXNet's own operators"}
 
-#: Rows, inputs and outputs of the product that is measured.
+#: Rows, inputs and outputs of the measured product.
 TRIAL = 1024, 256, 512
 TURNS = 5
-#: What has to be gained: as much is lost to chance.
+#: A faster kernel takes at most this share of the time; less is noise.
 FASTER = 0.95
-#: What the tests allow of the largest number, as an error against float64.
+#: The error against float64 that the tests allow, over the largest number.
 TOLERANCE = 2e-5
+
+#: Machine types whose CPUs have a family and a model.
+X86 = {'x86_64', 'AMD64', 'i386', 'i686'}
 
 
 class Choice(NamedTuple):
-    """What is used: a name for each precision, and why, as a sentence."""
+    """The kernel of each precision, and a sentence with the reason."""
 
     fp32: str
     bf16: str
@@ -60,35 +63,20 @@ def mode():
 
 
 def cpu():
-    """The CPU's name, family and model, as far as the system tells them."""
-    found = {}
-    with contextlib.suppress(OSError), open('/proc/cpuinfo') as lines:
-        for line in lines:
-            name, colon, value = line.partition(':')
-            if not colon:
-                break       # of the first one
-            found[name.strip()] = value.strip()
-    name = found.get('model name') or platform.processor() or 'unknown'
-    if 'cpu family' not in found:
-        return f'{name}, {platform.machine()}'
-    return f'{name}, family {found["cpu family"]}, model {found["model"]}'
-
-
-def _has_amx():
-    """Whether the CPU has tiles, by what the system says of it."""
-    with contextlib.suppress(OSError), open('/proc/cpuinfo') as lines:
-        for line in lines:
-            if line.startswith('flags'):
-                return {'amx_tile', 'amx_bf16'} <= set(line.split())
-    return False
+    """The name, family and model of the CPU; its machine type elsewhere."""
+    this = processor()
+    name = this.name or 'unknown'
+    if this.machine not in X86 or not this.family:
+        return f'{name}, {this.machine}'
+    return f'{name}, family {this.family}, model {this.model}'
 
 
 # Choosing
 
 def choose(library, path):
-    """Choose for a library of operators that was just opened from `path`.
+    """Choose the kernels of a library of operators, opened from `path`.
 
-    Raises ValueError where D2LBERT_AMX is `require` and there are no tiles.
+    Raises ValueError if D2LBERT_AMX is `require` and there are no tiles.
     """
     policy = mode()
     library.d2lbert_trial.restype = ctypes.c_double
@@ -107,30 +95,30 @@ def choose(library, path):
 
 
 def use(choice):
-    """Multiply by the products of a `Choice` from now on, in all threads."""
+    """Use the kernels of a `Choice` from now on, in all threads."""
     _State.library.d2lbert_choose(NAMES.index(choice.fp32),
                                   NAMES.index(choice.bf16))
     _State.choice = choice
 
 
 def _tiles(library, policy):
-    """Whether there are tiles, and how that comes, in words."""
+    """Return whether tiles can be used, and the reason in words."""
     if policy == 'off':
         return False, 'D2LBERT_AMX is off'
-    # The system is asked only where the library can make use of the answer
+    # A library without tiles does not ask the operating system
     answer = library.d2lbert_tiles()
     if answer == 2:
         return True, 'AMX is there'
     if answer == 1:
         return False, 'the system refuses AMX to this process'
-    if _has_amx():
+    if {'amx_tile', 'amx_bf16'} <= processor().features:
         return False, ('this CPU has AMX, but the operators were compiled '
                        'without it')
     return False, 'this CPU has no AMX'
 
 
 def _quickest(measured, tiles, why):
-    """The `Choice` by measured seconds and errors."""
+    """The `Choice` for measured seconds and errors."""
     seconds, errors = measured['seconds'], measured['errors']
     bf16 = 'pairs'
     if tiles and seconds['tiles'] < seconds['pairs']:
@@ -149,11 +137,11 @@ def _quickest(measured, tiles, why):
 
 
 def _measured(library, path, tiles):
-    """Seconds of each product on this machine, from the cache or measured.
+    """Measure each kernel, or read an earlier measurement.
 
-    Also the errors of fp32 and split products against float64: the root of
-    the mean square, and the largest of split ones in terms of the largest
-    number.
+    Returns a dict: the seconds of each kernel; the errors of `plain` and
+    `split` against float64, root mean square; `largest`, the largest error
+    of `split` over the largest number.
     """
     names = NAMES if tiles else NAMES[:2]
     kept = path.with_name(path.name + '.products')
@@ -181,7 +169,7 @@ def _measure(library, names):
     X, W = (rng.normal(size=size).astype('float32')
             for size in ((rows, inputs), (outputs, inputs)))
     Y = onp.empty((rows, outputs), 'float32')
-    few = slice(64)     # rows that are compared
+    few = slice(64)     # compared rows
     exact = X[few].astype('float64') @ W.T.astype('float64')
     seconds = dict.fromkeys(names, float('inf'))
     errors, largest = {}, 0.
@@ -197,7 +185,7 @@ def _measure(library, names):
 
 
 def trial(library, name, X, W, Y, times=1):
-    """Seconds of one thread for Y = X W^T, the least of several times.
+    """Seconds of one thread for Y = X W^T, the least of `times` runs.
 
     X (R, K), W (N, K), Y (R, N): C-contiguous float32 arrays of NumPy.
     """
@@ -208,7 +196,7 @@ def trial(library, name, X, W, Y, times=1):
         *pointers, times)
 
 
-# What is used
+# The kernels in use
 
 def chosen():
     """The `Choice` in use; None before the operators are loaded."""
@@ -216,14 +204,14 @@ def chosen():
 
 
 def words_of(name):
-    """What a product is, in words."""
+    """The description of a kernel by its name."""
     return WORDS.get(name, name)
 
 
 def record(precision, fused=True):
-    """What a checkpoint says: the product's name and the CPU's.
+    """The names of the kernel and of the CPU, for a checkpoint.
 
-    fused: whether the fused operators do the work.
+    fused: whether the fused operators are in use.
     """
     used = chosen()
     product = getattr(used, precision) if fused and used else 'mxnet'
@@ -231,15 +219,14 @@ def record(precision, fused=True):
 
 
 def resume(before, precision, fused=True):
-    """Multiply as before, for a run that goes on; what `record` gave then.
+    """Use the kernel of a resumed run again; before: its `record`.
 
-    On the same CPU the choice is taken over where the measured one alone
-    stands against it. Returns None, or what has changed as the beginning of
-    a sentence.
+    On the same CPU the earlier choice replaces the measured one. Returns
+    None, or a clause that names the change.
     """
     now = record(precision, fused)
     if not isinstance(before, dict) or not before.get('product'):
-        return None     # of an older version
+        return None     # a checkpoint of an older version
     product, where = before['product'], before.get('cpu')
     if product == now['product']:
         return None

@@ -1,6 +1,6 @@
 // d2lbert_self_attention: LayerNorm(X + dropout(Wo attention(X) + bo)), the
-// first half of an encoder's block, some sequences at a time, for weights
-// that stay in cache.
+// first half of an encoder block. It computes a few sequences at a time, for
+// weights that stay in cache.
 #include "attend.h"
 #include "sublayer.h"
 
@@ -13,27 +13,27 @@ struct Job {
   const float *X, *W[3], *b[3], *Wo, *bo;  // the biases may be null
 };
 
-// Queries, keys and values (R, 3H) and the heads' outcomes (R, H), as the
-// gradient needs them.
+// Saved for the gradient: queries, keys and values (R, 3H), and the outputs of
+// the heads (R, H).
 struct Kept {
   float *qkv, *joined;
   Normalized sums;
 };
 
-// Sequences one after the other that are done together.
+// Neighbouring sequences that are computed together.
 struct Group {
   long begin, end;
 };
 
-// The first of sequences [begin, end), as many as have `rows` rows at most, or
-// one.
+// The first of the sequences [begin, end), with at most `rows` rows in all; at
+// least one sequence.
 Group group(const Problem& p, long begin, long end, long rows) {
   long last = begin + 1;
   while (last < end && p.offsets[last + 1] - p.offsets[begin] <= rows) last++;
   return {begin, last};
 }
 
-// All sequences in such groups.
+// All sequences, divided into groups.
 std::vector<Group> groups(const Problem& p, long rows) {
   std::vector<Group> all;
   for (long b = 0; b < p.B; b = all.back().end)
@@ -41,7 +41,7 @@ std::vector<Group> groups(const Problem& p, long rows) {
   return all;
 }
 
-// A thread's sequences: about as many rows as each other one's.
+// The sequences of a thread. All threads have about the same number of rows.
 void share_sequences(const Problem& p, int parts, int part, long* begin,
                      long* end) {
   const int32_t* const last = p.offsets + p.B;
@@ -49,7 +49,7 @@ void share_sequences(const Problem& p, int parts, int part, long* begin,
   for (int k = 0; k < 2; k++) {
     const long row = p.R * (part + k) / parts;
     long b = std::lower_bound(p.offsets, last, row) - p.offsets;
-    // The sequence that lies across is whose more of it is
+    // A sequence on a border goes to the thread with more of its rows
     if (b && p.offsets[b] - row > row - p.offsets[b - 1]) b--;
     *to[k] = part + k == parts ? p.B : part + k ? b : 0;
   }
@@ -62,12 +62,12 @@ long most_rows(const Problem& p, const std::vector<Group>& all) {
   return most;
 }
 
-// Where row 0 would lie, of rows that begin with `first`.
+// The address of row 0, if `rows` begins with row `first`.
 inline float* from_row(float* rows, long first, long ld) {
   return rows - first * ld;
 }
 
-// Rows to where they are kept.
+// Copy n numbers that are not read again soon.
 void keep(const float* from, long n, float* to) {
   for (long j = 0; j < n; j += VL) stream(to + j, load(from + j, n - j), n - j);
 }
@@ -134,7 +134,7 @@ void forward(const Job& job, const Kept& kept, float* Y) {
 }
 
 struct Gradients {
-  float *X, *W[3], *b[3], *Wo, *bo, *gamma, *beta;  // null: not wanted
+  float *X, *W[3], *b[3], *Wo, *bo, *gamma, *beta;  // null: not needed
 };
 
 template <class E>
@@ -159,7 +159,7 @@ void backward(const Job& job, const Kept& kept, const float* dY,
   const Sums W(shared, N * H, threads), Wo(shared, H * H, threads);
   const Sums b(shared, N, threads), bo(shared, H, threads);
   const TeamNormSums norms(shared, H, threads);
-  // One product for the gradients of X by all three
+  // One product gives the gradient of X through all three weights
   std::vector<float> joined_W(N * H);
   for (int k = 0; k < 3; k++)
     std::copy(job.W[k], job.W[k] + H * H, joined_W.data() + k * H * H);
@@ -194,8 +194,8 @@ void backward(const Job& job, const Kept& kept, const float* dY,
     for (Group g; begin < end; begin = g.end) {
       g = group(p, begin, end, rows);
       const long first = p.offsets[g.begin], m = p.offsets[g.end] - first;
-      const long behind = first + m;
-      const long next = std::min(m, p.offsets[end] - behind);
+      const long after = first + m;
+      const long next = std::min(m, p.offsets[end] - after);
       const float *x = job.X + first * H, *joined = kept.joined + first * H;
       finish_back(job.residual, first, m, dY, kept.sums, norm, dx, dz);
       sum_rows(dz, H, m, H, dbo);
@@ -214,9 +214,9 @@ void backward(const Job& job, const Kept& kept, const float* dY,
         float* const rows_X = to.X + first * H;
         std::copy(dx, dx + m * H, rows_X);
         Ahead later(stripes(m, H));
-        later.fetch(dY + behind * H, next * H * 4);
-        later.fetch(kept.sums.hat + behind * H, next * H * 4);
-        later.fetch(kept.joined + behind * H, next * H * 4);
+        later.fetch(dY + after * H, next * H * 4);
+        later.fetch(kept.sums.hat + after * H, next * H * 4);
+        later.fetch(kept.joined + after * H, next * H * 4);
         times<E>(dq, m, N, as_is, w, H, rows_X, H, ADD, &later);
       }
       add_transposed<E>(dq, N, x, H, m, turned, panels, dW);
@@ -232,39 +232,36 @@ void backward(const Job& job, const Kept& kept, const float* dY,
   }
 }
 
-bool has_bias(const Attrs& attrs) { return number(attrs, "bias", 1) != 0; }
-
-// Where each input lies: X, Wq, Wk, Wv, Wo[, bq, bk, bv, bo], gamma, beta,
-// offsets, lens[, the weights' noise][, the outcome's noise].
-struct Places {
-  int gamma, offsets, weights_noise, noise, all;
-  explicit Places(const Attrs& attrs) {
-    gamma = has_bias(attrs) ? 9 : 5;
-    offsets = gamma + 2;
-    weights_noise = offsets + 2;
-    noise = weights_noise + drops(attrs, "weights_p");
-    all = noise + drops(attrs, "p");
-  }
+struct Inputs : Numbered {
+  const bool has_bias;
+  const int X, W, b;  // W, b: of queries, keys, values and output
+  const int gamma, beta, offsets, lens, weights_noise, noise;
+  explicit Inputs(const Attrs& attrs)
+      : has_bias(number(attrs, "bias", 1) != 0), X(next()), W(several(4)),
+        b(several(has_bias ? 4 : 0)), gamma(next()), beta(next()),
+        offsets(next()), lens(next()),
+        weights_noise(next(drops(attrs, "weights_p"))),
+        noise(next(drops(attrs))) {}
 };
 
 MXReturnValue parse(const Attrs& attrs, int* inputs, int* outputs) {
-  *inputs = Places(attrs).all;
+  *inputs = Inputs(attrs).count();
   *outputs = 1;
   return MX_SUCCESS;
 }
 
 MXReturnValue infer_type(const Attrs& attrs, std::vector<int>* in,
                          std::vector<int>* out) {
-  const int at = Places(attrs).offsets;
+  const Inputs at(attrs);
   std::fill(in->begin(), in->end(), kFloat32);
-  (*in)[at] = (*in)[at + 1] = kInt32;
+  (*in)[at.offsets] = (*in)[at.lens] = kInt32;
   (*out)[0] = kFloat32;
   return MX_SUCCESS;
 }
 
 MXReturnValue infer_shape(const Attrs& attrs, Shapes* in, Shapes* out) {
-  const Places at(attrs);
-  const Shape x = (*in)[0], lens = (*in)[at.offsets + 1];
+  const Inputs at(attrs);
+  const Shape x = (*in)[at.X], lens = (*in)[at.lens];
   const unsigned heads = (unsigned)number(attrs, "num_heads", 1);
   if (x.size() != 2 || lens.size() != 1)
     return fail("self_attention needs rows (R, H) and lens (B,)");
@@ -272,15 +269,19 @@ MXReturnValue infer_shape(const Attrs& attrs, Shapes* in, Shapes* out) {
   if (!heads || H % heads)
     return fail(std::to_string(heads) + " heads do not divide " +
                 std::to_string(H) + " hiddens");
-  for (int k = 1; k < 5; k++) (*in)[k] = {H, H};
-  for (int k = 5; k < at.offsets; k++) (*in)[k] = {H};
+  for (int k = 0; k < 4; k++) {
+    (*in)[at.W + k] = {H, H};
+    if (at.has_bias) (*in)[at.b + k] = {H};
+  }
+  (*in)[at.gamma] = (*in)[at.beta] = {H};
   (*in)[at.offsets] = {lens[0] + 1};
-  for (int k = at.weights_noise; k < at.all; k++) (*in)[k] = {64};
+  for (int noise : {at.weights_noise, at.noise})
+    if (noise >= 0) (*in)[noise] = {64};
   (*out)[0] = x;
   return MX_SUCCESS;
 }
 
-// Whether each row belongs to one sequence.
+// True if each row belongs to one sequence.
 bool covers(const Problem& p) {
   return p.offsets[0] == 0 && p.offsets[p.B] == p.R && p.apart();
 }
@@ -288,8 +289,7 @@ bool covers(const Problem& p) {
 class SelfAttention : public Keeping {
  public:
   explicit SelfAttention(const Attrs& attrs)
-      : Keeping(attrs), at_(attrs), biased_(has_bias(attrs)),
-        heads_((long)number(attrs, "num_heads", 1)),
+      : Keeping(attrs), at_(attrs), heads_((long)number(attrs, "num_heads", 1)),
         causal_(number(attrs, "causal", 0) != 0) {}
 
  private:
@@ -312,34 +312,39 @@ class SelfAttention : public Keeping {
   void run_back(MXTensor* in, const float* dY, Tensors* grads) override {
     const auto grad = [&](int k) { return floats((*grads)[k]); };
     Gradients to = {};
-    to.X = grad(0);
-    to.Wo = grad(4);
-    for (int k = 0; k < 3; k++) to.W[k] = grad(1 + k);
-    for (int k = 0; k < 3 && biased_; k++) to.b[k] = grad(5 + k);
-    if (biased_) to.bo = grad(8);
+    to.X = grad(at_.X);
+    for (int k = 0; k < 3; k++) {
+      to.W[k] = grad(at_.W + k);
+      if (at_.has_bias) to.b[k] = grad(at_.b + k);
+    }
+    to.Wo = grad(at_.W + 3);
+    if (at_.has_bias) to.bo = grad(at_.b + 3);
     to.gamma = grad(at_.gamma);
-    to.beta = grad(at_.gamma + 1);
-    for (int k = at_.offsets; k < at_.all; k++) clear((*grads)[k]);
+    to.beta = grad(at_.beta);
+    for (int k = at_.offsets; k < at_.count(); k++) clear((*grads)[k]);
     pick(bf16, NO_TILES, D2LBERT_VECTORS(backward))(job_of(in), kept_, dY,
                                                     to);
   }
 
   Job job_of(MXTensor* in) const {
-    MXTensor &x = in[0], &offsets = in[at_.offsets], &lens = (&offsets)[1];
+    MXTensor& x = in[at_.X];
+    MXTensor &offsets = in[at_.offsets], &lens = in[at_.lens];
     const long R = x.shape[0], H = x.shape[1];
     Job job = {{R, H, (long)lens.size(), heads_, H / heads_, ints(offsets),
                 ints(lens), (float)(1 / std::sqrt((double)H / heads_)),
                 dropout("weights_p", in, at_.weights_noise), causal_},
-               residual(in, at_.gamma, "p", at_.noise),
-               floats(x), {}, {}, floats(in[4]), nullptr};
-    for (int k = 0; k < 3; k++) job.W[k] = floats(in[1 + k]);
-    for (int k = 0; k < 3 && biased_; k++) job.b[k] = floats(in[5 + k]);
-    if (biased_) job.bo = floats(in[8]);
+               residual(H, in[at_.gamma], in[at_.beta],
+                        dropout("p", in, at_.noise)),
+               floats(x), {}, {}, floats(in[at_.W + 3]), nullptr};
+    for (int k = 0; k < 3; k++) {
+      job.W[k] = floats(in[at_.W + k]);
+      if (at_.has_bias) job.b[k] = floats(in[at_.b + k]);
+    }
+    if (at_.has_bias) job.bo = floats(in[at_.b + 3]);
     return job;
   }
 
-  const Places at_;
-  const bool biased_;
+  const Inputs at_;
   const long heads_;
   const bool causal_;
   Kept kept_ = {};

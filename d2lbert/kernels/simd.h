@@ -1,5 +1,5 @@
-// Vectors of the machine's own width, and the functions MXNet's operators
-// need on them. GCC's vector extensions: one source for AVX-512, AVX and NEON.
+// Vectors of the width of the processor, and functions on them. GCC's vector
+// extensions serve AVX-512, AVX, SSE and NEON from one source.
 #pragma once
 #include <cstdint>
 #include <cstring>
@@ -10,7 +10,7 @@
 #include <arm_neon.h>
 #endif
 
-// Two bfloat16 in one word: the pair along the summed axis.
+// Two bfloat16 in a word: neighbours along the summed axis.
 #if defined(__AVX512BF16__) && defined(__AVX512BW__)
 #define D2LBERT_BF16 1
 #else
@@ -19,7 +19,7 @@
 
 namespace d2lbert {
 
-// What this was compiled for, and how many floats a vector holds.
+// The instruction set of this build, and the floats in a vector.
 #if defined(__AVX512F__)
 constexpr const char* ISA = D2LBERT_BF16 ? "AVX-512 with bf16" : "AVX-512";
 constexpr int VL = 16;
@@ -66,7 +66,7 @@ inline __m256i first_lanes(long n) {
 }
 #endif
 
-// The first n lanes, zeros after them; nothing beyond them is touched.
+// Load the first n lanes; zeros follow. Memory after them is not read.
 template <class V = vf>
 inline V load(const void* p, long n) {
   if (n >= VL) return load<V>(p);
@@ -87,7 +87,7 @@ inline void store(void* p, V v, long n) {
 #ifdef __AVX512F__
   _mm512_mask_storeu_epi32(p, (__mmask16)((1u << n) - 1), (__m512i)v);
 #elif defined(__AVX__)
-  // By halves: a masked store takes dozens of steps on AMD's before Zen 4.
+  // By halves: a masked store takes dozens of cycles on AMD before Zen 4.
   float* to = (float*)p;
   __m128 part = _mm256_castps256_ps128((__m256)v);
   if (n & 4) {
@@ -106,8 +106,8 @@ inline void store(void* p, V v, long n) {
 #endif
 }
 
-// A store of what is read next when the cache has long lost it: past the
-// cache where the machine can, so that its old content is never read.
+// Store data that leaves the cache before it is read again. Where possible the
+// store bypasses the cache, so that the old content is not read.
 inline void stream(float* p, vf v, long n) {
 #if defined(__AVX512F__)
   if (n >= VL && !((uintptr_t)p % 64)) return _mm512_stream_ps(p, (__m512)v);
@@ -117,17 +117,17 @@ inline void stream(float* p, vf v, long n) {
   store(p, v, n);
 }
 
-// Called before others may read what was streamed.
+// Call it before other threads read streamed data.
 inline void streamed() {
 #if defined(__AVX__)
   _mm_sfence();
 #endif
 }
 
-// a * b + c, rounded once wherever the machine can. To leave that to the
-// compiler would let it choose anew in each loop, and a tile of one row has
-// to give that row what a tile of many gives it: GCC tuned for Zen takes two
-// instructions where one sum runs through a loop, and one where several do.
+// a * b + c, rounded once where the processor can. The compiler would choose
+// for each loop: GCC tuned for Zen uses two instructions in a loop with one sum
+// and one instruction with several. But a row must get the same bits in a tile
+// of one row as in a tile of many.
 inline vf fused(float a, vf b, vf c) {
 #if defined(__AVX512F__)
   return (vf)_mm512_fmadd_ps(_mm512_set1_ps(a), (__m512)b, (__m512)c);
@@ -186,7 +186,7 @@ inline vf smaller(vf a, vf b) {
 #endif
 }
 
-// Halves are folded, so the order of a sum is the same everywhere.
+// Fold halves of a vector, so that the order of a sum is always the same.
 template <class F>
 inline float fold(vf v, F both) {
 #ifdef __SSE2__
@@ -293,7 +293,7 @@ inline vf tanh(vf x) {
   return a < 0.625f ? near : far;
 }
 
-// Words 0..3 of rows r, r + 4, r + 8, ... side by side.
+// Words 0 to 3 of rows r, r + 4, r + 8, ... in one vector.
 inline vu load_quads(const uint32_t* const* row, int column) {
 #if defined(__AVX512F__)
   auto quad = [&](int r) {
@@ -315,11 +315,10 @@ inline vu load_quads(const uint32_t* const* row, int column) {
 #endif
 }
 
-// The rows of a VL x VL block of words become `to`'s columns: rows four
-// apart are read together, so four by four words within each quarter of a
-// register are all that is left to exchange.
+// Transpose a VL x VL block of words. Rows four apart are read into one
+// register. Then each quarter of a register exchanges 4 x 4 words.
 inline void transpose(const uint32_t* const* row, uint32_t* to, long ld) {
-  // Orders that the compiler knows as its unpack instructions.
+  // The compiler turns these orders into unpack instructions.
   vi low, high, low_pairs, high_pairs;
   for (int q = 0; q < VL; q += 4) {
     const int a = q, b = q + VL;
@@ -345,9 +344,9 @@ inline void transpose(const uint32_t* const* row, uint32_t* to, long ld) {
   }
 }
 
-// Random words by place, not by order: word j of row i of one call is a
-// function of (seed, i, j), so any thread draws the same, and backward draws
-// again what forward drew. A row's 64-bit key seeds a 32-bit mixer.
+// Counter-based random words: word j of row i is a function of (seed, i, j). So
+// any thread draws the same words, and the backward pass draws the words of the
+// forward pass again. A 64-bit key for each row seeds a 32-bit mixer.
 struct Draws {
   uint32_t first, second;
   Draws(uint64_t seed, uint64_t row) {
@@ -371,9 +370,9 @@ struct Dropout {
   uint64_t seed = 0;
   uint32_t threshold = 0;
   float keep = 1.f;
-  // noise: 64 numbers that the framework's own dropout of ones at rate 1/2
-  // has made 0 or 2 in training and left 1 otherwise: 64 random bits that
-  // obey its seed, and whether this is training.
+  // noise: the output of MXNet's dropout of 64 ones at rate 1/2. In training
+  // it is 0 or 2, 64 random bits that depend on MXNet's seed. Otherwise it
+  // is 1.
   Dropout(double p, const float* noise) {
     if (p <= 0 || !noise || noise[0] == 1.f) return;
     for (int i = 0; i < 64; i++)

@@ -1,5 +1,5 @@
-// Words hidden in spans, in rows of one text (corpus/spans.py), from the
-// same random numbers as its plain twin. No MXNet in here, as in draw.cc.
+// Mask spans of words in rows of a text, with the same random numbers as the
+// Python code in corpus/spans.py. It does not need MXNet.
 
 #include <algorithm>
 #include <cstdint>
@@ -9,19 +9,19 @@
 
 namespace {
 
-// A word: one token, or pieces that belong together.
+// A word: one token, or all its pieces.
 struct Unit {
   int32_t begin, end;  // tokens of the row
-  int32_t free;        // how many from this one on can be hidden in one span
+  int32_t free;        // longest span from this word on, in words
 };
 
-// Which words of a row can be hidden yet.
+// The words of a row that can still be masked.
 class Units {
  public:
   Units(int32_t longest, int32_t most, bool apart)
       : longest_(longest), most_(most), apart_(apart) {}
 
-  // The words of `length` tokens; kinds: what each of the vocabulary is.
+  // The words of `length` tokens; kinds: bits of each token of the vocabulary.
   void read(const int32_t* tokens, int32_t length, const uint8_t* kinds) {
     units_.clear();
     for (int32_t i = 0; i < length; ++i) {
@@ -40,8 +40,8 @@ class Units {
     }
   }
 
-  // Take a span of `length` words from a random place among all that there
-  // are; of fewer, where there is none. False: there is none at all.
+  // Take a span of `length` words from a random place. If no span is that long,
+  // take a shorter one. Returns false if no word is left.
   bool take(int32_t length, Twister& random, Unit* span) {
     for (; length > 0; --length) {
       uint32_t count = 0;
@@ -67,8 +67,8 @@ class Units {
            units_[k + length - 1].end - units_[k].begin <= most_;
   }
 
-  // Words `first` to `last` are hidden; those beside them must stay, if
-  // spans are to lie apart.
+  // Mark words `first` to `last` as masked. If spans must not touch, exclude
+  // their neighbours, too.
   void close(size_t first, size_t last) {
     if (apart_) {
       if (first > 0 && touches(first - 1)) --first;
@@ -95,17 +95,18 @@ struct Pred {
 
 extern "C" {
 
-// Rows of parts of a text, in which spans of words are hidden: tokens (N, T),
-// valid_lens (N), and for each prediction its position, weight and label, and
-// the places left and right of its span (N, P).
+// Fill rows with parts of a text, and mask spans of words: tokens (N, T),
+// valid_lens (N), and for each prediction its position, weight, label, and the
+// positions left and right of its span (N, P).
 //
-// Row k is <cls> and, a <sep> after each, parts rows[k] to rows[k + 1] - 1,
-// which are words parts[2i] to parts[2i + 1] - 1 of the text. There are
-// num_parts parts, num_words words, num_types numbers. kinds (num_kinds): what
-// each token of the vocabulary is; choices: what replaces others. law[i]: the
-// share of spans of up to i + 1 words; most: tokens of a span at most; share:
-// how many of a million tokens are to be hidden. What a row hides beyond its
-// share is owed to the next. Returns a Status.
+// Row k is <cls> and parts rows[k] to rows[k + 1] - 1, each followed by <sep>.
+// Part i has words parts[2i] to parts[2i + 1] - 1 of the text. There are
+// num_parts parts, num_words words and num_types numbers. kinds (num_kinds):
+// bits of each token of the vocabulary. choices: tokens that may replace
+// others. law[i]: the share of spans with at most i + 1 words. most: the
+// maximal number of tokens of a span. share: the number of masked tokens in a
+// million. If a row masks more than its share, the next one masks less.
+// Returns a Status.
 int draw_spans(uint32_t* state, int64_t num_rows, const int64_t* rows,
                const int64_t* parts, int64_t num_parts, const void* types,
                int64_t type_bytes, int64_t num_words, const int32_t* numbers,

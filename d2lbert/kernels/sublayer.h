@@ -1,13 +1,13 @@
-// What both halves of an encoder's block have in common: each is
-// LayerNorm(X + dropout(f(X))), done a few rows at a time from beginning to
-// end, so that what lies between stays in cache; each thread sums gradients of
-// weights over rows of its own.
+// Common code of both halves of an encoder block. Each half is
+// LayerNorm(X + dropout(f(X))). It takes a few rows at a time through all
+// steps, so that intermediate results stay in cache. Each thread sums the
+// gradients of weights over its own rows.
 #pragma once
 #include "norm.h"
 
 namespace d2lbert {
 
-// The connection around f, for rows of H numbers.
+// The residual connection and LayerNorm around f, for rows of H numbers.
 struct Residual {
   long H;
   float eps;
@@ -15,14 +15,14 @@ struct Residual {
   const float *gamma, *beta;
 };
 
-// What its gradient needs: the normalized sums (R, H), before gamma and beta,
+// Saved for the gradient: the normalized sums (R, H), before gamma and beta,
 // and their scales (R,). Null in prediction.
 struct Normalized {
   float *hat, *scale;
 };
 
-// Y = LayerNorm(X + dropout(Z)) of m rows from `first` on; x, z: those rows,
-// z is lost.
+// Y = LayerNorm(X + dropout(Z)) for m rows from row `first`. x and z hold
+// these rows; z is overwritten.
 inline void finish(const Residual& f, long first, long m, const float* x,
                    float* z, const Normalized& kept, float* Y) {
   const long H = f.H;
@@ -47,7 +47,7 @@ inline void finish(const Residual& f, long first, long m, const float* x,
   }
 }
 
-// Gradients of X's and Z's rows from that of Y's, and what they add to those
+// Gradients of rows of X and Z from the gradient of Y. Adds to the gradients
 // of gamma and beta.
 inline void finish_back(const Residual& f, long first, long m,
                         const float* dY, const Normalized& kept,
@@ -66,13 +66,13 @@ inline void finish_back(const Residual& f, long first, long m,
   }
 }
 
-// Rows at a time, so that what belongs to them, `width` numbers a row, stays
-// in cache, and each thread has a dozen such blocks to take.
+// Rows at a time: their data, `width` numbers a row, stay in cache, and each
+// thread has a dozen blocks.
 inline long rows_at_a_time(long R, int threads, long width) {
   return block_rows(R, threads, 12, 4.0 * width);
 }
 
-// n numbers, followed by zeros in the rest of the last panel.
+// A copy of n numbers, with zeros in the rest of the last panel.
 inline float* padded_copy(const float* from, long n, Scratch& shared) {
   float* const to = shared.take<float>(padded(n));
   std::fill(to, to + padded(n), 0.f);
@@ -80,9 +80,8 @@ inline float* padded_copy(const float* from, long n, Scratch& shared) {
   return to;
 }
 
-// An operator that keeps what its gradient needs of the way there. As outputs,
-// or inputs that it changes, such arrays would have gradients of their own,
-// for which MXNet finds memory in each step.
+// An operator that saves intermediate results for its gradient. As outputs they
+// would have gradients, for which MXNet allocates memory in each step.
 class Keeping : public mxnet::ext::CustomStatefulOp {
  public:
   explicit Keeping(const Attrs& attrs)
@@ -94,34 +93,33 @@ class Keeping : public mxnet::ext::CustomStatefulOp {
     return caught([&] { return run(in->data(), floats((*out)[0])); });
   }
 
-  // in: the outcome's gradient, the inputs, the outcome
   MXReturnValue Backward(Tensors* in, Tensors* out, const OpResource&) final {
     if (!keeps)
       return fail("an operator was called with grad=0 and keeps nothing for "
                   "a gradient");
     return caught([&] {
-      run_back(in->data() + 1, floats((*in)[0]), out);
+      const Saved saved(*in, 1);
+      run_back(saved.inputs, floats(saved.gradients[0]), out);
       return MX_SUCCESS;
     });
   }
 
  protected:
-  // Y from the inputs; what is kept goes into `memory`.
+  // Compute Y from the inputs; `memory` holds saved results.
   virtual MXReturnValue run(MXTensor* in, float* Y) = 0;
   virtual void run_back(MXTensor* in, const float* dY, Tensors* grads) = 0;
 
-  // How input `noise` drops at a rate, where there is one.
+  // The dropout of a rate, with the bits of input `noise`.
   Dropout dropout(const char* rate, MXTensor* in, int noise) const {
     const double p = number(attrs, rate, 0);
     return Dropout(p, p > 0 ? floats(in[noise]) : nullptr);
   }
-  Residual residual(MXTensor* in, int gamma, const char* rate,
-                    int noise) const {
-    return {in[0].shape[1], (float)number(attrs, "eps", 1e-5),
-            dropout(rate, in, noise), floats(in[gamma]),
-            floats(in[gamma + 1])};
+  Residual residual(long H, MXTensor& gamma, MXTensor& beta,
+                    const Dropout& dropout) const {
+    return {H, (float)number(attrs, "eps", 1e-5), dropout, floats(gamma),
+            floats(beta)};
   }
-  // Room for R rows of those.
+  // Memory for R rows.
   Normalized normalized(long R, long H) {
     float* const hat = memory.take<float>(R * H);
     return {hat, memory.take<float>(R)};
@@ -138,10 +136,6 @@ MXReturnValue create(const Attrs& attrs, const mxnet::ext::MXContext&,
                      mxnet::ext::CustomStatefulOp** made) {
   *made = mxnet::ext::CustomStatefulOp::create<Op, const Attrs&>(attrs);
   return MX_SUCCESS;
-}
-
-inline bool drops(const Attrs& attrs, const char* rate) {
-  return number(attrs, rate, 0) > 0;
 }
 
 }  // namespace d2lbert

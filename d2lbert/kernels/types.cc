@@ -1,5 +1,5 @@
-// Tables of the numbers of words: "The Dataset for Pretraining BERT". No
-// MXNet in here, as in draw.cc.
+// Tables indexed by the types of words: "The Dataset for Pretraining BERT". It
+// does not need MXNet.
 
 #include <algorithm>
 #include <cstddef>
@@ -36,12 +36,12 @@ void look_up_in(const T* table, int64_t table_size, const int32_t* types,
   }
 }
 
-// This many numbers are copied at a time: the number of pieces of the next
-// word, mostly one or two, is hard to predict for a processor.
+// Numbers copied at a time. Most words have one or two pieces, and a branch on
+// that number would be hard to predict.
 constexpr int64_t kAtATime = 4;
 
-// lengths[k] of `ids` from begins[k] on, for each type k; `ends` become places
-// among these. `ids` and `to` have room for kAtATime more at their ends.
+// Join lengths[k] of `ids` from begins[k] for each type k; `ends` become
+// indices of the result. `ids` and `to` have kAtATime extra entries.
 template <typename T>
 void spread_in(const T* ids, const int64_t* begins, const int32_t* lengths,
                const int32_t* types, int64_t size, int64_t* ends,
@@ -60,7 +60,7 @@ void spread_in(const T* ids, const int64_t* begins, const int32_t* lengths,
   }
 }
 
-// All that `spread` reads and writes lies in its arrays.
+// Require that `spread` reads and writes within its arrays.
 void require_spread(int64_t table_size, const int64_t* begins,
                     const int32_t* lengths, int64_t num_types,
                     const int32_t* types, int64_t size, const int64_t* ends,
@@ -81,8 +81,8 @@ void require_spread(int64_t table_size, const int64_t* begins,
 // All return a Status.
 extern "C" {
 
-// Count how often each type occurs; types become entries of a table
-// (num_types), unless it is null.
+// Count how often each type occurs. Unless the table (num_types) is null, types
+// becomes table[types].
 int count_types(int32_t* types, int64_t size, const int32_t* table,
                 int64_t num_types, int64_t* counts) try {
   require_range(types, size, 0, num_types);
@@ -95,7 +95,7 @@ int count_types(int32_t* types, int64_t size, const int32_t* table,
   return failure();
 }
 
-// Entries of a table (table_size) of uint16 or int32; type -1 reads the last.
+// Gather table[type] of uint16 or int32; type -1 reads the last entry.
 int look_up(const void* table, int64_t bytes, int64_t table_size,
             const int32_t* types, int64_t size, void* to) try {
   require(table_size > 0);
@@ -112,11 +112,10 @@ int look_up(const void* table, int64_t bytes, int64_t table_size,
   return failure();
 }
 
-// Several entries of a table of uint16 or int32 for each type: lengths[k] from
-// begins[k] on for type k (num_types). ends: numbers of types, which rise;
-// they become the numbers of entries up to there. The table has table_size
-// entries, the last four of which belong to no type, and `to` has four more
-// than `room`.
+// Gather several entries of a table of uint16 or int32 for each type:
+// lengths[k] entries from begins[k] for type k (num_types). ends: increasing
+// indices of types, which become indices of the result. The last four of the
+// table_size entries belong to no type. `to` has room + 4 entries.
 int spread(const void* table, int64_t bytes, int64_t table_size,
            const int64_t* begins, const int32_t* lengths, int64_t num_types,
            const int32_t* types, int64_t size, int64_t* ends,
@@ -135,8 +134,8 @@ int spread(const void* table, int64_t bytes, int64_t table_size,
   return failure();
 }
 
-// The first place of each type (num_types) when paragraph q, of lengths[q]
-// words, is put at places[q]: first[type] becomes that if it is less.
+// Lower first[type] to the first position of each type (num_types). Paragraph q
+// has lengths[q] words, from position places[q].
 int first_places(const void* types, int64_t type_bytes, int64_t size,
                  int64_t num_types, int64_t num_paragraphs,
                  const int64_t* lengths, const int64_t* places,

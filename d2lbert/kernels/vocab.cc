@@ -1,6 +1,6 @@
-// d2lbert_vocab_ce: cross-entropy over a vocabulary straight from the hidden
-// rows, so that no (M, V) array ever exists, with d2lbert_first behind it;
-// d2lbert_softmax_ce: the same from logits that do.
+// d2lbert_vocab_ce: cross-entropy over a vocabulary from hidden rows, without
+// an array (M, V); d2lbert_first follows it. d2lbert_softmax_ce: cross-entropy
+// from logits (M, V).
 #include <cmath>
 
 #include "op.h"
@@ -12,9 +12,9 @@ constexpr long gcd(long a, long b) { return b ? gcd(b, a % b) : a; }
 // Columns of the vocabulary at a time: whole tiles of both products.
 constexpr long UNIT = MR / gcd(MR, NR) * NR;
 constexpr long BLOCK = UNIT * std::max<long>(1, 224 / UNIT);
-// Rows at a time: their exponentials (CHUNK x V) wait for the normaliser in
-// the last-level cache, as far as they fit. More rows would leave it, fewer
-// have W packed more often, which counts for more where products take less.
+// Rows at a time. Their exponentials (CHUNK x V) stay in the last-level cache
+// until the row sums are known, as far as they fit. Fewer rows would pack W
+// more often, which matters more where products are faster.
 constexpr long CHUNK = ((VL == 16 ? 462 : 252) + MR - 1) / MR * MR;
 
 // db[j] += sum over rows of weight * e.
@@ -53,13 +53,13 @@ struct Job {
   float *rows, *dX, *dW, *db;  // the gradients null when not wanted
 };
 
-// What one thread knows of the chunk's rows.
+// The results of one thread for the rows of a chunk.
 struct Part {
   float *reference, *total, *label, *references, *dX;
 };
 
-// Room of each thread for a chunk's rows, and for their gradients, H wide,
-// where those are wanted.
+// Memory of each thread for the rows of a chunk, and for their gradients of
+// width H, which is 0 without gradients.
 std::vector<Part> allot(Scratch& shared, int team_size, long chunk, long held,
                         long H) {
   shared.reset(team_size * 4 * (chunk * (3 + held + H) + 96));
@@ -80,9 +80,10 @@ void begin(const Part& part, long m) {
   std::fill(part.label, part.label + m, 0.f);
 }
 
-// Logits of columns [v, v + n) to exponentials relative to each row's
-// reference, which moves, with all that hangs on it, only when a logit
-// exceeds it by far; so all exponentials of a row usually share one scale.
+// Turn logits of columns [v, v + n) into exponentials of their difference from
+// the reference of the row. The reference, and all sums relative to it, change
+// only if a logit is far above it. So the exponentials of a row usually share
+// one scale.
 void exponentials(const Job& job, long first, long m, long v, long n,
                   float* L, long ld, const Part& part, Ahead ahead) {
   const vi lane = count();
@@ -112,9 +113,9 @@ void exponentials(const Job& job, long first, long m, long v, long n,
   }
 }
 
-// Each row's maximum, and its weight by its sum, from what the threads have.
-// Every thread finds them for itself: no second barrier, and the same order
-// of sums in each; the first one writes the losses.
+// The maximum of each row, and its weight over its sum, from the parts of all
+// threads. Every thread computes them in the same order, which saves a
+// barrier. The first thread writes the losses.
 void normalize(const Job& job, long first, long m,
                const std::vector<Part>& parts, bool writes, float* tops,
                float* shares) {
@@ -123,7 +124,7 @@ void normalize(const Job& job, long first, long m,
     for (const Part& part : parts) top = std::max(top, part.reference[r]);
     for (const Part& part : parts) {
       total += part.total[r] * std::exp(part.reference[r] - top);
-      label += part.label[r];  // zero but for the label's owner
+      label += part.label[r];  // zero in all parts but one
     }
     tops[r] = top;
     shares[r] = job.weights[first + r] / total;
@@ -131,8 +132,7 @@ void normalize(const Job& job, long first, long m,
   }
 }
 
-// Rows of X by what a block's exponentials, relative to its references, are
-// to be multiplied by.
+// Rows of X times the factors that normalize the exponentials of a block.
 void scale_rows(const Job& job, long first, long m, const float* reference,
                 const float* tops, const float* shares, float* factor,
                 float* scaled) {
@@ -145,7 +145,7 @@ void scale_rows(const Job& job, long first, long m, const float* reference,
   }
 }
 
-// The labels' part of the gradients of W and b, rows [v0, v1) of them.
+// Subtract the labels from rows [v0, v1) of the gradients of W and b.
 void take_labels(const Job& job, long first, long m, long v0, long v1) {
   const long H = job.H;
   for (long r = 0; r < m; r++) {
@@ -161,7 +161,7 @@ void take_labels(const Job& job, long first, long m, long v0, long v1) {
   }
 }
 
-// A row's gradient from what the threads have of it, and its label's part.
+// Sum the gradient of a row over threads, and subtract its label.
 void join_row(const Job& job, long first, long r,
               const std::vector<Part>& parts, float share, float top) {
   const long H = job.H;
@@ -207,8 +207,8 @@ void vocabulary(const Job& job) {
   {
     const int t = omp_get_thread_num();
     const int team_size = omp_get_num_threads();
-    // Every thread owns part of the vocabulary: its W, dW and db. The team
-    // may be smaller than the one asked for, and the parts then larger.
+    // Every thread has a part of the vocabulary: of W, dW and db. The team
+    // may be smaller than requested, and the parts are larger then.
     const long widest = ceil_div(panels, team_size) * NR;
     const long held = grad ? ceil_div(widest, BLOCK) : 1;
 #pragma omp single
@@ -314,27 +314,31 @@ void vocabulary(const Job& job) {
 #include "amx_vocab.h"
 #endif
 
-namespace fused {
+namespace vocab {
+
+enum { X, W, B, LABELS, WEIGHTS, INPUTS };
+// ROWS: the loss of each row; gradients only if wants_grad
+enum { LOSS, ROWS, DX, DW, DB, OUTPUTS };
 
 bool wants_grad(const Attrs& attrs) { return number(attrs, "grad", 1) != 0; }
 
 MXReturnValue parse(const Attrs& attrs, int* inputs, int* outputs) {
-  *inputs = 5;  // X, W, b, labels, weights
-  *outputs = wants_grad(attrs) ? 5 : 2;  // loss, rows[, dX, dW, db]
+  *inputs = INPUTS;
+  *outputs = wants_grad(attrs) ? OUTPUTS : DX;
   return MX_SUCCESS;
 }
 
 MXReturnValue infer_type(const Attrs&, std::vector<int>* in,
                          std::vector<int>* out) {
   std::fill(in->begin(), in->end(), kFloat32);
-  (*in)[3] = kInt32;
+  (*in)[LABELS] = kInt32;
   std::fill(out->begin(), out->end(), kFloat32);
   return MX_SUCCESS;
 }
 
 MXReturnValue infer_shape(const Attrs&, Shapes* in, Shapes* out) {
-  const Shape x = (*in)[0];
-  Shape w = (*in)[1];
+  const Shape x = (*in)[X];
+  Shape w = (*in)[W];
   if (x.size() != 2 || w.size() != 2)
     return fail("vocab_ce needs X (M, H) and W (V, H)");
   w[1] = x[1];
@@ -347,14 +351,14 @@ MXReturnValue infer_shape(const Attrs&, Shapes* in, Shapes* out) {
 
 MXReturnValue run_forward(const Attrs& attrs, Tensors* in, Tensors* out,
                           const OpResource&) {
-  MXTensor &x = (*in)[0], &w = (*in)[1];
+  MXTensor &x = (*in)[X], &w = (*in)[W];
   Job job = {x.shape[0], x.shape[1], w.shape[0], floats(x), floats(w),
-             floats((*in)[2]), ints((*in)[3]), floats((*in)[4]),
-             floats((*out)[1]), nullptr, nullptr, nullptr};
+             floats((*in)[B]), ints((*in)[LABELS]), floats((*in)[WEIGHTS]),
+             floats((*out)[ROWS]), nullptr, nullptr, nullptr};
   if (wants_grad(attrs)) {
-    job.dX = floats((*out)[2]);
-    job.dW = floats((*out)[3]);
-    job.db = floats((*out)[4]);
+    job.dX = floats((*out)[DX]);
+    job.dW = floats((*out)[DW]);
+    job.db = floats((*out)[DB]);
   }
   const bool bf16 = wants_bf16(attrs);
   if (bf16 && !D2LBERT_BF16) return fail(no_bf16());
@@ -364,7 +368,7 @@ MXReturnValue run_forward(const Attrs& attrs, Tensors* in, Tensors* out,
   double loss = 0;
   for (long r = 0; r < job.M; r++)
     loss += (double)job.weights[r] * job.rows[r];
-  floats((*out)[0])[0] = (float)loss;
+  floats((*out)[LOSS])[0] = (float)loss;
   return MX_SUCCESS;
 }
 
@@ -372,32 +376,33 @@ MXReturnValue run_backward(const Attrs& attrs, Tensors* in, Tensors* out,
                            const OpResource&) {
   if (!wants_grad(attrs))
     return fail("vocab_ce was called with grad=0 and keeps no gradients");
-  // in: gradients of 5 outputs, 5 inputs, 5 outputs
-  const float upstream = floats((*in)[0])[0];
-  const int from[] = {12, 13, 14}, to[] = {0, 1, 2};
+  const Saved saved(*in, OUTPUTS);
+  const float upstream = floats(saved.gradients[LOSS])[0];
+  const int from[] = {DX, DW, DB}, to[] = {X, W, B};
   for (int k = 0; k < 3; k++) {
-    const float* unit = floats((*in)[from[k]]);
+    const float* unit = floats(saved.outputs[from[k]]);
     float* grad = floats((*out)[to[k]]);
-    const long n = (*in)[from[k]].size();
+    const long n = saved.outputs[from[k]].size();
     if (!grad) continue;
 #pragma omp parallel for schedule(static) num_threads(team(n))
     for (long i = 0; i < n; i += VL)
       store(grad + i, upstream * load(unit + i, n - i), n - i);
   }
-  clear((*out)[3]);
-  float* dweights = floats((*out)[4]);
+  clear((*out)[LABELS]);
+  float* dweights = floats((*out)[WEIGHTS]);
+  MXTensor& rows = saved.outputs[ROWS];
   if (dweights)
-    for (long i = 0; i < (*in)[11].size(); i++)
-      dweights[i] = upstream * floats((*in)[11])[i];
+    for (long i = 0; i < rows.size(); i++)
+      dweights[i] = upstream * floats(rows)[i];
   return MX_SUCCESS;
 }
 
-}  // namespace fused
+}  // namespace vocab
 
-// The first of some arrays. What an operator gives beside its result is there
-// for its own gradient, and nobody asks for the gradient of that: MXNet fills
-// an array of its size with zeros, in each step. Those of what passes through
-// here hold whatever their memory held.
+// d2lbert_first: the first of several arrays. vocab_ce has further outputs,
+// for its own gradient. MXNet would fill the gradients of these outputs with
+// zeros in each step. The gradients of the inputs of d2lbert_first other than
+// the first stay uninitialized, which is faster.
 namespace first {
 
 MXReturnValue parse(const Attrs& attrs, int* inputs, int* outputs) {
@@ -411,7 +416,8 @@ MXReturnValue infer_shape(const Attrs&, Shapes* in, Shapes* out) {
   return MX_SUCCESS;
 }
 
-// The result from the first array, and its gradient from the result's.
+// Copy the first array to the output, or the gradient of the output to the
+// gradient of the first array.
 MXReturnValue run(const Attrs&, Tensors* in, Tensors* out, const OpResource&) {
   MXTensor &from = (*in)[0], &to = (*out)[0];
   if (floats(to)) std::memcpy(floats(to), floats(from), 4 * from.size());
@@ -420,40 +426,44 @@ MXReturnValue run(const Attrs&, Tensors* in, Tensors* out, const OpResource&) {
 
 }  // namespace first
 
-namespace plain {
+namespace logits {
+
+enum { LOGITS, LABELS, WEIGHTS, INPUTS };
+enum { LOSS, STATS, OUTPUTS };  // STATS: maximum and 1 / sum of each row
 
 MXReturnValue parse(const Attrs&, int* inputs, int* outputs) {
-  *inputs = 3;   // logits, labels, weights
-  *outputs = 2;  // each row's weighted loss; its maximum and 1 / sum
+  *inputs = INPUTS;
+  *outputs = OUTPUTS;
   return MX_SUCCESS;
 }
 
 MXReturnValue infer_type(const Attrs&, std::vector<int>* in,
                          std::vector<int>* out) {
-  (*in)[0] = (*in)[2] = kFloat32;
-  (*in)[1] = kInt32;
+  (*in)[LOGITS] = (*in)[WEIGHTS] = kFloat32;
+  (*in)[LABELS] = kInt32;
   std::fill(out->begin(), out->end(), kFloat32);
   return MX_SUCCESS;
 }
 
 MXReturnValue infer_shape(const Attrs&, Shapes* in, Shapes* out) {
-  if ((*in)[0].size() != 2) return fail("softmax_ce needs logits (M, V)");
-  const Shape rows = {(*in)[0][0]};
-  (*in)[1] = (*in)[2] = rows;
+  const Shape x = (*in)[LOGITS];
+  if (x.size() != 2) return fail("softmax_ce needs logits (M, V)");
+  const Shape rows = {x[0]};
+  (*in)[LABELS] = (*in)[WEIGHTS] = rows;
   *out = {rows, {rows[0], 2}};
   return MX_SUCCESS;
 }
 
-// Rows of a few classes, which a vector would mostly leave empty.
+// Rows of few classes would leave most of a vector empty.
 bool is_narrow(long V) { return V < VL; }
 
 MXReturnValue run_forward(const Attrs&, Tensors* in, Tensors* out,
                           const OpResource&) {
-  const float *X = floats((*in)[0]), *weights = floats((*in)[2]);
-  const int32_t* labels = ints((*in)[1]);
-  const long M = (*in)[0].shape[0], V = (*in)[0].shape[1];
+  const float *X = floats((*in)[LOGITS]), *weights = floats((*in)[WEIGHTS]);
+  const int32_t* labels = ints((*in)[LABELS]);
+  const long M = (*in)[LOGITS].shape[0], V = (*in)[LOGITS].shape[1];
   if (M && !V) return fail("softmax_ce needs at least one class");
-  float *loss = floats((*out)[0]), *stats = floats((*out)[1]);
+  float *loss = floats((*out)[LOSS]), *stats = floats((*out)[STATS]);
 #pragma omp parallel for schedule(static) num_threads(team(20.0 * M * V))
   for (long i = 0; i < M; i++) {
     const float* x = X + i * V;
@@ -483,13 +493,15 @@ MXReturnValue run_forward(const Attrs&, Tensors* in, Tensors* out,
 
 MXReturnValue run_backward(const Attrs&, Tensors* in, Tensors* out,
                            const OpResource&) {
-  // in: dloss, dstats, logits, labels, weights, loss, stats
-  const float *d = floats((*in)[0]), *X = floats((*in)[2]);
-  const int32_t* labels = ints((*in)[3]);
-  const float *weights = floats((*in)[4]), *stats = floats((*in)[6]);
-  const long M = (*in)[2].shape[0], V = (*in)[2].shape[1];
-  float *dX = floats((*out)[0]), *dweights = floats((*out)[2]);
-  clear((*out)[1]);
+  const Saved saved(*in, OUTPUTS);
+  MXTensor& logits = saved.inputs[LOGITS];
+  const float *d = floats(saved.gradients[LOSS]), *X = floats(logits);
+  const int32_t* labels = ints(saved.inputs[LABELS]);
+  const float* weights = floats(saved.inputs[WEIGHTS]);
+  const float* stats = floats(saved.outputs[STATS]);
+  const long M = logits.shape[0], V = logits.shape[1];
+  float *dX = floats((*out)[LOGITS]), *dweights = floats((*out)[WEIGHTS]);
+  clear((*out)[LABELS]);
 #pragma omp parallel for schedule(static) num_threads(team(20.0 * M * V))
   for (long i = 0; i < M; i++) {
     const float* x = X + i * V;
@@ -510,16 +522,16 @@ MXReturnValue run_backward(const Attrs&, Tensors* in, Tensors* out,
   return MX_SUCCESS;
 }
 
-}  // namespace plain
+}  // namespace logits
 
 }  // namespace
 
 REGISTER_OP(d2lbert_vocab_ce)
-    .setForward(Caught<fused::run_forward>::call, "cpu")
-    .setBackward(Caught<fused::run_backward>::call, "cpu")
-    .setParseAttrs(Caught<fused::parse>::call)
-    .setInferType(Caught<fused::infer_type>::call)
-    .setInferShape(Caught<fused::infer_shape>::call);
+    .setForward(Caught<vocab::run_forward>::call, "cpu")
+    .setBackward(Caught<vocab::run_backward>::call, "cpu")
+    .setParseAttrs(Caught<vocab::parse>::call)
+    .setInferType(Caught<vocab::infer_type>::call)
+    .setInferShape(Caught<vocab::infer_shape>::call);
 
 REGISTER_OP(d2lbert_first)
     .setForward(Caught<first::run>::call, "cpu")
@@ -529,10 +541,10 @@ REGISTER_OP(d2lbert_first)
     .setInferShape(Caught<first::infer_shape>::call);
 
 REGISTER_OP(d2lbert_softmax_ce)
-    .setForward(Caught<plain::run_forward>::call, "cpu")
-    .setBackward(Caught<plain::run_backward>::call, "cpu")
-    .setParseAttrs(Caught<plain::parse>::call)
-    .setInferType(Caught<plain::infer_type>::call)
-    .setInferShape(Caught<plain::infer_shape>::call);
+    .setForward(Caught<logits::run_forward>::call, "cpu")
+    .setBackward(Caught<logits::run_backward>::call, "cpu")
+    .setParseAttrs(Caught<logits::parse>::call)
+    .setInferType(Caught<logits::infer_type>::call)
+    .setInferShape(Caught<logits::infer_shape>::call);
 
 }  // namespace d2lbert

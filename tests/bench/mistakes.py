@@ -41,7 +41,7 @@ MISTAKES = tuple(Mistake(*row) for row in (
      'dX[i * V + j] = (float)(d[i] * inverse *',
      'test_softmax_ce_is_the_float64_loss'),
     ('LayerNorm by itself takes what is behind X for something to add',
-     'const float* Y = adds(attrs) ? floats((*in)[1]) : nullptr;',
+     'const float* Y = at.adds ? floats((*in)[at.Y]) : nullptr;',
      'const float* Y = floats((*in)[1]);',
      'test_add_norm_is_the_float64_layer_norm'),
     ('attention leaves the rows behind the last sequence as they were',

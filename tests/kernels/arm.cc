@@ -61,7 +61,7 @@ Array whole(std::vector<float> values) {
 
 using mxnet::ext::CustomStatefulOp;
 
-// state: that of an operator which keeps something for its gradient.
+// state: the state of an operator that saves results for its gradient.
 void run(bool backward, const char* name, const Attrs& attrs, Arrays* in,
          Arrays* out, CustomStatefulOp** state) {
   auto* all = Registry<CustomOp>::get();
@@ -203,8 +203,7 @@ std::vector<float> starts(long B, long T) {
   return offsets;
 }
 
-// An operator's outcome, out[0], and its gradients by the first so many of
-// `in`.
+// Compare out[0] of an operator, and the gradients of its first inputs.
 void check(const std::string& what, const char* name, const Attrs& attrs,
            Arrays in, Arrays out, const Function& f, int gradients) {
   CustomStatefulOp* state = nullptr;
@@ -242,13 +241,17 @@ void norm(long R, long H) {
 
 void attention(long D, long heads, std::vector<float> lens) {
   const long B = lens.size(), T = 37, R = B * T, H = D * heads;
-  check("attention", "d2lbert_attention",
+  check("attention", "d2lbert_attention_qkv",
         {{"num_heads", std::to_string(heads)}, {"p", "0"}},
-        {normal({R, H}), normal({R, H}), normal({R, H}), whole(starts(B, T)),
-         whole(lens)},
-        {Array({R, H}), Array({R, heads})},
+        {normal({R, 3 * H}), whole(starts(B, T)), whole(lens)},
+        {Array({R, H})},
         [=](const Doubles& a) {
-          return attended(a[0], a[1], a[2], lens, T, D, heads);
+          Doubled x[3];
+          for (long r = 0; r < R; r++)
+            for (int k = 0; k < 3; k++)
+              x[k].insert(x[k].end(), a[0].begin() + (3 * r + k) * H,
+                          a[0].begin() + (3 * r + k + 1) * H);
+          return attended(x[0], x[1], x[2], lens, T, D, heads);
         }, 0);
 }
 

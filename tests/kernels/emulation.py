@@ -26,13 +26,14 @@ def variables(tiles=False, bf16=True):
         pytest.skip('D2LBERT_KERNELS is off')
     if not {'avx2', 'fma'} <= set(processor().features):
         pytest.skip('the emulation needs a CPU with AVX2 and FMA')
-    header = HERE / 'avx512.h'
-    # A library's name tells of its command, but not of what that includes
-    digest = hashlib.sha256(header.read_bytes()).hexdigest()[:16]
-    command = [os.environ.get('CXX') or build._compiler()[0][0], '-include',
-               header.name, '-Wno-psabi', f'-DEMULATION={digest}']
+    # The name of a library depends on its command, but not on these headers
+    digest = hashlib.sha256(b''.join(
+        (HERE / name).read_bytes() for name in ('avx512.h', 'amx_emulated.h'))
+    ).hexdigest()[:16]
+    command = [os.environ.get('CXX') or build.compiler()[0][0], '-include',
+               'avx512.h', '-Wno-psabi', f'-DEMULATION={digest}']
     if tiles:
-        command.append('-DD2LBERT_AMX_EMULATED')
+        command.append('-DD2LBERT_AMX_EMULATED=<amx_emulated.h>')
     if not bf16:
         command.append('-DAVX512_ALONE')
     folders = [str(HERE), str(kernels.FOLDER), os.environ.get('CPATH')]

@@ -1132,7 +1132,7 @@ def test_only_float_and_int_arrays_on_a_cpu_are_taken(fused):
 def test_the_sanitizers_find_nothing(compiler, tmp_path, cpu):
     if cpu != 'native' and platform.machine() != 'x86_64':
         pytest.skip(f'{cpu} is another kind of processor')
-    gcc = build._compiler()[0]
+    gcc = build.compiler()[0]
     libraries = [subprocess.run(
         [*gcc, f'-print-file-name={name}'], check=True,
         stdout=subprocess.PIPE).stdout.decode().strip()

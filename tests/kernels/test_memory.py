@@ -33,6 +33,6 @@ def test_no_allocation_that_fails_ends_the_process(fused, compiler,
              if line.count('\t') == 2]
     raised = {(precision, name): json.loads(counts)
               for precision, name, counts in lines}
-    assert {'adam', 'texts', 'attention'} <= {name for _, name in raised}
+    assert {'adam', 'texts', 'attention_qkv'} <= {name for _, name in raised}
     for counts in raised.values():
         assert counts and set(counts) <= TOLD
