@@ -1,4 +1,4 @@
-"""Compiling for instructions that the processor at hand need not have."""
+"""Compile for instructions that this processor may lack."""
 import hashlib
 import os
 import pathlib
@@ -16,11 +16,11 @@ HERE = pathlib.Path(__file__).parent
 
 
 def variables(tiles=False, bf16=True):
-    """What compiles for AVX-512, with bfloat16 or without: {variable: value}.
+    """Variables that compile for AVX-512, with bfloat16 or without.
 
-    By the processor's own instructions as far as it has them, emulated ones
-    for the rest. tiles: emulated tiles of AMX as well, for all products.
-    Skips the test where even those do not run.
+    Returns {variable: value}. Emulated instructions replace those that the
+    processor lacks. tiles: use emulated AMX tiles for all products. Skips the
+    test if the emulation does not run here.
     """
     if kernels.mode() == 'off':
         pytest.skip('D2LBERT_KERNELS is off')
@@ -45,19 +45,19 @@ def variables(tiles=False, bf16=True):
 
 
 def _without_bf16():
-    """A set that lacks it, where the processor's own has it."""
+    """A set without bfloat16, if the set of this processor has it."""
     return 'avx512' * ('avx512_bf16' in processor().features)
 
 
 def library(name, sources, patch, tiles=False):
-    """A path to C++ compiled that way; patch: a `pytest.MonkeyPatch`."""
+    """The path of C++ compiled that way; patch: a `pytest.MonkeyPatch`."""
     for variable, value in variables(tiles).items():
         patch.setenv(variable, value)
     return build.library(name, sources)
 
 
 def check_operators(variables):
-    """Run all tests of operators in a process that has these variables."""
+    """Run all tests of operators in a process with these variables."""
     done = subprocess.run(
         [sys.executable, '-m', 'pytest', '-p', 'no:cacheprovider',
          str(HERE / 'test_kernels.py'), str(HERE / 'test_halves.py'), '-k',

@@ -1,11 +1,11 @@
-"""Every fused operator, on work enough for a team of threads.
+"""Run every operator on enough work for a team of threads.
 
     python operators.py TEAM.so OUT.npz
 
-computes all of them in teams smaller than they ask for, in a process whose
-OMP_THREAD_LIMIT is `LIMIT` and whose MXNET_ENGINE_TYPE is NaiveEngine, so
-that operators run in the thread whose settings are changed here. TEAM.so has
-`received`, the size of a team that asked for as many threads as it may.
+computes all operators in teams that are smaller than requested. The process
+needs OMP_THREAD_LIMIT=`LIMIT` and MXNET_ENGINE_TYPE=NaiveEngine: operators run
+in this thread then, whose settings change here. TEAM.so has `received`, the
+size of the largest team.
 """
 import ctypes
 import sys
@@ -38,8 +38,8 @@ def cases(precision='fp32'):
         return lambda m: lambda X, W, b: m.dense(X, W, b, act=act,
                                                  precision=precision)
     found = {}
-    # By rows and by columns (weights of more than a megabyte), with more
-    # rows than threads and with fewer
+    # By rows, and by columns (weights above a megabyte); with more rows than
+    # threads, and with fewer
     for act, R, K, N in (('none', 40, 33, 50), ('tanh', 700, 33, 50),
                          ('relu', 3, 130, 150), ('none', 20, 450, 600),
                          ('gelu', 300, 450, 600), ('tanh', 2, 450, 600),
@@ -69,7 +69,7 @@ def cases(precision='fp32'):
              draw(H), draw(H), draw(H)])
     many = onp.array([30, 7, 23] * 15)
     starts, many = _ints(onp.cumsum([0, *many])), _ints(many)
-    # The gradient of the keys' bias is zero but for rounding
+    # The gradient of the bias of keys is zero, up to rounding
     keys = _array(draw(20))
     for name, ends, each in (('many', starts, many), ('few', offsets, lens)):
         found[f'self_attention {name}'] = (
@@ -92,8 +92,8 @@ def cases(precision='fp32'):
             draw(R, H), draw(R, H), draw(H), draw(H)]
     found['layer_norm'] = lambda m: m.layer_norm, [
         draw(100, 70), draw(70), draw(70)]
-    # A table of many rows is shared out by rows, a short one by columns;
-    # every row is drawn, so that none on a border can be wrong unseen
+    # Threads divide a long table by rows and a short one by columns. Every
+    # row is used, so that an error at a border is seen
     places = [_ints(rng.permutation(3000) % n) for n in (1500, 2, 50)]
     found['embed'] = (
         lambda m: lambda *tables: m.embed(*places, *tables),
@@ -129,14 +129,14 @@ def results(module, precision='fp32'):
 
 
 def teams():
-    """Change this thread's settings; (what they are, the team they give)."""
+    """Change the settings of this thread; yield (name, size of the team)."""
     openmp = ctypes.CDLL('libgomp.so.1')
     yield f'{LIMIT} of {LIMIT}', LIMIT
     openmp.omp_set_num_threads(16)
     yield f'{LIMIT} of 16', LIMIT
     yield f'{LIMIT} of 16, again', LIMIT
     openmp.omp_set_dynamic(1)
-    yield 'dynamic', None       # as many as idle CPUs
+    yield 'dynamic', None       # depends on idle CPUs
     openmp.omp_set_max_active_levels(0)
     yield '1 of 16', 1
 

@@ -39,7 +39,7 @@ def ints(values):
 
 
 def close(got, wanted, tolerance=2e-5):
-    """Equal but for rounding, relative to the largest entry."""
+    """Require equality up to rounding, relative to the largest entry."""
     got = got.asnumpy() if hasattr(got, 'asnumpy') else got
     wanted = numpy.asarray(wanted)
     assert got.shape == wanted.shape
@@ -48,10 +48,10 @@ def close(got, wanted, tolerance=2e-5):
 
 
 def check(reference, function, values, tolerance=2e-5):
-    """Value and gradients of function(*arrays) against float64.
+    """Compare value and gradients of function(*arrays) with float64.
 
-    The gradients' oracle is the central difference of the float64 reference
-    along random directions, one array at a time.
+    The oracle of a gradient is the central difference of the float64
+    reference along random directions, for one array at a time.
     """
     y, *grads = gradients(function, values)
     rng = numpy.random.RandomState(6)
@@ -107,9 +107,10 @@ def np_norm(X, Y, gamma, beta, eps=1e-5):
 
 
 def np_attention(Q, K, V, offsets, lens, heads, factors=None, causal=False):
-    """factors (R, heads, longest): what dropout multiplies weights by.
+    """Attention in float64.
 
-    causal: no query sees a key after its own place.
+    factors (R, heads, longest): the dropout factors of the weights. causal:
+    a query attends to no key after its own position.
     """
     out = numpy.zeros_like(Q)
     size = Q.shape[1] // heads

@@ -2,9 +2,9 @@
 
     LD_PRELOAD=SCARCE.so python scarce.py SCARCE.so
 
-Prints a line a case: its precision, its name, and as JSON how often which
-message was raised. The process ends here if an exception leaves a parallel
-region.
+Prints a line for each case: its precision, its name, and as JSON the number
+of errors by message. An exception that leaves a parallel region would end the
+process.
 """
 import collections
 import ctypes
@@ -19,14 +19,13 @@ import operators
 
 from d2lbert import kernels
 from d2lbert.corpus.spans import SPANBERT, mask_spans
-from d2lbert.kernels import cut, draw
-from d2lbert.kernels import fused as ops
+from d2lbert.kernels import cut, draw, ops
 from d2lbert.machine.backend import autograd, last_line, mx, np, npx
 from d2lbert.text import RESERVED, Vocab
 from d2lbert.texts.examples import draw_examples
 from d2lbert.texts.numbered_text import NumberedText
 
-MOST = 50       # allocations of one case
+MOST = 50       # allocations in a case
 
 
 def gradients(function, arrays):

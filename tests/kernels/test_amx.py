@@ -1,7 +1,7 @@
 """Products by AMX tiles, emulated where the CPU has none.
 
-The emulation is the other side of every comparison here, so it is compared
-itself, instruction by instruction, with NumPy.
+These tests rely on the emulation. So each emulated instruction is compared
+with NumPy first.
 """
 import ctypes
 import faulthandler
@@ -121,9 +121,9 @@ def test_the_emulation_faults_where_the_processor_does(driver, call, ends):
 # Operators
 
 def same_kind(got, plain, tolerance, by_rows):
-    """Equal but for rounding; infinite and NaN in the same places.
+    """Require equality up to rounding, and the same infinities and NaN.
 
-    by_rows: in terms of each row's largest number, not of the largest.
+    by_rows: relative to the largest number of each row, not of the array.
     """
     rows = len(got) if by_rows and got.ndim > 1 else 1
     got, plain = (x.reshape(rows, -1).astype('float64')
@@ -141,7 +141,7 @@ def same_kind(got, plain, tolerance, by_rows):
 TOLERANCE = {'split': 2e-5, 'tiles': 4e-2}
 
 
-def test_strange_numbers_come_out_as_vectors_have_them(found):
+def test_unusual_numbers_give_what_vectors_give(found):
     cases, dots = found
     assert len(cases) > 50
     for name, by_product in cases.items():
@@ -156,7 +156,7 @@ def test_strange_numbers_come_out_as_vectors_have_them(found):
 
 
 @pytest.mark.parametrize('case', ['dense', 'dense gelu'])
-def test_rows_beside_strange_ones_are_what_they_were(found, case):
+def test_rows_beside_unusual_ones_do_not_change(found, case):
     cases = found[0]
     strange = numpy.arange(3, 3 + 3 * len(tiles.STRANGE), 3)
     for product in TOLERANCE:
@@ -170,7 +170,7 @@ def test_rows_beside_strange_ones_are_what_they_were(found, case):
             assert (got[others] != plain[others]).any()
 
 
-def test_strange_rows_of_the_vocabulary_are_done_by_vectors(found):
+def test_vectors_compute_unusual_rows_of_the_vocabulary(found):
     strange = [3, 6, 9]
     for product in TOLERANCE:
         for i in (0, 2):        # losses and dX
@@ -182,7 +182,7 @@ def test_strange_rows_of_the_vocabulary_are_done_by_vectors(found):
             numpy.testing.assert_array_equal(got[others], clean[others])
 
 
-def test_a_strange_head_is_done_by_vectors_and_no_other(found):
+def test_vectors_compute_an_unusual_head_and_no_other(found):
     cases = found[0]
     for name in tiles.STRANGE:
         for product in TOLERANCE:
@@ -223,17 +223,17 @@ def test_three_parts_are_no_less_accurate_than_fp32(found, case):
         assert error('split') <= error('plain')
 
 
-def test_threads_and_a_forked_process_multiply_alike(found):
+def test_threads_and_a_forked_process_give_the_same(found):
     wanted, *others = found[0]['threads']['both']
     assert len(others) == 21
     for got in others:
         numpy.testing.assert_array_equal(got, wanted)
 
 
-# Which product is taken
+# The choice of the kernel
 
 class Library:
-    """What `products` asks of a library, with the answers given here."""
+    """A library with given answers to the calls of `products`."""
 
     def __init__(self, tiles=2, seconds=(4, 3, 1, 2), errors=(2, 9, 9, 1)):
         self.tiles, self.chosen, self.trials = tiles, None, 0
@@ -264,7 +264,7 @@ class Library:
 
 @pytest.fixture
 def choose(tmp_path, monkeypatch):
-    """Choose for a library: what it is told. The real choice comes back."""
+    """Choose for a library: returns the choice. Restores the real choice."""
     for name in ('library', 'choice'):
         monkeypatch.setattr(products._State, name,
                             getattr(products._State, name))
@@ -286,7 +286,7 @@ def choose(tmp_path, monkeypatch):
     (Library(errors=(1, 9, 9, 2)), ('plain', 'tiles')),     # less accurate
     (Library(errors=(90, 9, 9, 80)), ('plain', 'tiles')),
 ])
-def test_the_fastest_is_taken_that_is_accurate(choose, library, chosen):
+def test_the_fastest_accurate_kernel_is_chosen(choose, library, chosen):
     assert choose(library) == chosen
 
 
@@ -311,8 +311,7 @@ def test_a_damaged_measurement_is_made_again(choose, tmp_path, damage):
     assert choose(library) == ('split', 'tiles') and library.trials
 
 
-def test_a_variable_turns_tiles_off_or_makes_them_a_must(choose,
-                                                         monkeypatch):
+def test_a_variable_turns_tiles_off_or_requires_them(choose, monkeypatch):
     monkeypatch.setenv('D2LBERT_AMX', 'off')
     assert choose(Library()) == ('plain', 'pairs')
     assert products.chosen().why.startswith('D2LBERT_AMX is off')
@@ -325,8 +324,7 @@ def test_a_variable_turns_tiles_off_or_makes_them_a_must(choose,
         choose(Library())
 
 
-def test_a_run_goes_on_with_the_product_that_it_began_with(choose,
-                                                           monkeypatch):
+def test_a_resumed_run_keeps_its_kernel(choose, monkeypatch):
     choose(Library())
     before = products.record('fp32')
     assert before == {'product': 'split', 'cpu': 'this CPU'}
@@ -335,8 +333,8 @@ def test_a_run_goes_on_with_the_product_that_it_began_with(choose,
     assert products.resume(before, 'fp32') is None
     assert slow.chosen == ('split', 'plain')
     assert products.record('fp32') == before
-    assert products.resume(None, 'fp32') is None    # of an older version
-    # On a CPU of another name, or where it is forbidden, a word is said
+    assert products.resume(None, 'fp32') is None    # an older version
+    # A clause names the change, on another CPU or if tiles are off
     choose(slow, 'other.so')
     said = products.resume(dict(before, cpu='that CPU'), 'fp32')
     assert said == ('matrices were multiplied by three bfloat16 tiles a '
@@ -347,7 +345,7 @@ def test_a_run_goes_on_with_the_product_that_it_began_with(choose,
     assert 'own operators' in products.resume(before, 'fp32', fused=False)
 
 
-def test_a_refusal_falls_back_in_silence(emulated):
+def test_denied_tiles_fall_back_to_vectors_silently(emulated):
     code = ('from d2lbert import kernels\n'
             'assert kernels.load()\n'
             'print(kernels.products.chosen().why)\n')

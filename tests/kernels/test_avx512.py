@@ -69,7 +69,7 @@ def np_bfloat16(x):
 def np_scaled(a, b):
     with numpy.errstate(all='ignore'):
         power = numpy.floor(b.astype('float64'))
-        # Zero stays zero but for a power that is infinite
+        # Zero stays zero, unless the power is infinite
         power = numpy.where(numpy.isinf(power), power, power.clip(-400, 400))
         power = numpy.exp2(power)
         return (a.astype('float64') * power).astype('float32')
@@ -159,7 +159,7 @@ def test_the_least_and_the_most_of_a_vector(call):
 
 
 @pytest.mark.parametrize('n', range(LANES + 1))
-def test_what_is_masked_off_is_not_touched(call, n):
+def test_masked_lanes_are_not_touched(call, n):
     lanes = numpy.arange(1, LANES + 1, dtype='uint32')
     got = call('first_loaded', lanes[:n].copy(), n).view('uint32')
     numpy.testing.assert_array_equal(got, numpy.where(lanes <= n, lanes, 0))
@@ -213,5 +213,5 @@ def test_pairs_of_bfloat16_are_multiplied_and_summed(call):
 
 @pytest.mark.slow
 @pytest.mark.parametrize('bf16', [True, False])
-def test_all_that_holds_for_the_operators_holds_for_avx512(compiler, bf16):
+def test_the_operators_pass_their_tests_on_avx512(compiler, bf16):
     emulation.check_operators(emulation.variables(bf16=bf16))

@@ -1,4 +1,4 @@
-"""How the C++ is compiled, kept, checked and opened."""
+"""Compiling, caching, checking and opening libraries."""
 import contextlib
 import ctypes
 import os
@@ -23,7 +23,7 @@ from d2lbert.texts import words
 
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path, monkeypatch):
-    """Where each test's libraries go; a failure is told anew."""
+    """A cache for each test; each test may print its own warning."""
     monkeypatch.setenv('D2LBERT_CACHE', str(tmp_path / 'cache'))
     monkeypatch.setattr(kernels.Library, '_is_told', False)
     return tmp_path / 'cache' / 'kernels'
@@ -62,8 +62,7 @@ def alone(code, *arguments, **environment):
 
 # Compiling
 
-def test_a_library_is_compiled_once_and_that_is_said(compiler, own_cache,
-                                                     capsys):
+def test_a_library_is_compiled_once_with_one_line(compiler, own_cache, capsys):
     path = build.library('seven', [compiler], what='the trifle',
                          takes='an age')
     assert capsys.readouterr().err == (
@@ -109,8 +108,9 @@ def test_processes_that_start_together_share_one_whole_library(
         assert sum('compiling' in err for _, err in said) == 1
 
 
-def test_a_source_that_does_not_compile_gives_the_first_error(
-        compiler, own_cache, tmp_path):
+def test_a_source_that_does_not_compile_gives_the_first_error(compiler,
+                                                              own_cache,
+                                                              tmp_path):
     source = tmp_path / 'broken.cc'
     source.write_text('int f() { return nothing; }\n')
     with pytest.raises(BuildError, match='broken.cc.*nothing'):
@@ -118,15 +118,15 @@ def test_a_source_that_does_not_compile_gives_the_first_error(
     assert not [*own_cache.iterdir()]
 
 
-def test_a_cache_that_cannot_be_written_names_the_remedy(
-        compiler, tmp_path, monkeypatch):
+def test_a_cache_that_cannot_be_written_names_the_remedy(compiler, tmp_path,
+                                                         monkeypatch):
     (tmp_path / 'file').write_text('')
     monkeypatch.setenv('D2LBERT_CACHE', str(tmp_path / 'file'))
     with pytest.raises(BuildError, match='D2LBERT_CACHE'):
         build.library('seven', [compiler])
 
 
-def test_only_what_is_compiled_is_given_if_so_asked(compiler):
+def test_without_compiling_only_a_compiled_library_is_returned(compiler):
     assert build.library('seven', [compiler], compiling=False) is None
     path = build.library('seven', [compiler])
     assert build.library('seven', [compiler], compiling=False) == path
@@ -148,7 +148,7 @@ def is_running(pid):
         state = Path(f'/proc/{pid}/stat').read_text().rpartition(')')[2]
     except (ProcessLookupError, FileNotFoundError):
         return False
-    return state.split()[0] != 'Z'      # nobody has asked how it ended
+    return state.split()[0] != 'Z'      # a zombie has ended
 
 
 def wait_for(condition):
@@ -184,7 +184,7 @@ def test_a_killed_compilation_leaves_no_compilers_and_no_folders(
         '.sha256', '.so']
 
 
-# What is taken from the cache
+# Libraries of the cache
 
 def shortened(path):
     os.truncate(path, path.stat().st_size // 2)
@@ -224,8 +224,7 @@ def test_a_damaged_library_is_compiled_again(compiler, damage, capsys):
     assert not stat.S_IMODE(path.stat().st_mode) & 0o022
 
 
-def test_a_library_that_comes_out_damaged_is_not_taken(compiler,
-                                                       monkeypatch):
+def test_a_library_that_comes_out_damaged_is_not_taken(compiler, monkeypatch):
     def put(whole, target, real=build._put):
         real(whole, target)
         shortened(target)
@@ -245,8 +244,7 @@ def test_a_library_of_another_user_is_not_taken(compiler, own_cache,
         assert 'belongs to another user' in str(error)
 
 
-def test_a_folder_of_another_user_is_refused(compiler, own_cache,
-                                             monkeypatch):
+def test_a_folder_of_another_user_is_refused(compiler, own_cache, monkeypatch):
     own_cache.mkdir(parents=True)
     strange(own_cache, monkeypatch)
     with pytest.raises(BuildError, match='another user.*D2LBERT_CACHE'):
@@ -290,8 +288,10 @@ def test_a_cut_library_of_ours_is_not_opened(library, size, own_cache):
 
 # Opening
 
-def test_a_library_is_opened_from_the_folder_that_was_checked(
-        compiler, own_cache, tmp_path, monkeypatch):
+def test_a_library_is_opened_from_the_folder_that_was_checked(compiler,
+                                                              own_cache,
+                                                              tmp_path,
+                                                              monkeypatch):
     path = build.library('seven', [compiler])
     with build.held(path) as name:
         # Another folder takes its place between check and opening
@@ -324,8 +324,9 @@ def lacking(path):
 @pytest.mark.parametrize('opened, reason', [
     (failing, 'Operation not permitted.*noexec'),
     (lacking, 'undefined symbol: eight')])
-def test_what_cannot_be_opened_is_told_once(compiler, opened, reason, capsys,
-                                            monkeypatch):
+def test_a_library_that_cannot_be_opened_is_reported_once(compiler, opened,
+                                                          reason, capsys,
+                                                          monkeypatch):
     monkeypatch.setenv('D2LBERT_KERNELS', 'auto')
     opens = []
 
@@ -373,8 +374,8 @@ def test_a_library_without_our_functions_is_refused(compiler, opened):
         opened(path)
 
 
-def test_text_is_read_without_a_library_that_cannot_be_opened(
-        monkeypatch, capsys):
+def test_text_is_read_without_a_library_that_cannot_be_opened(monkeypatch,
+                                                              capsys):
     monkeypatch.setenv('D2LBERT_KERNELS', 'auto')
     broken = kernels.Library('draw', ['draw.cc'], failing, what='loops')
     monkeypatch.setattr(draw, 'DRAW', broken)
@@ -385,8 +386,8 @@ def test_text_is_read_without_a_library_that_cannot_be_opened(
     assert 'noexec' in capsys.readouterr().err
 
 
-def test_others_are_waited_for_aloud(compiler, own_cache, capsys,
-                                     monkeypatch):
+def test_waiting_for_another_process_prints_a_line(compiler, own_cache,
+                                                   capsys, monkeypatch):
     def locked(path, waiting, real=files.locked):
         waiting()
         return real(path)

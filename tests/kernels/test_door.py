@@ -36,7 +36,7 @@ def test_names_are_lines_and_fit(lines):
         cut.Names().add(lines)
 
 
-def test_names_are_kept_or_not_each():
+def test_each_name_is_kept_or_left_out():
     names = cut.Names()
     assert names.add(b'a\nb\n', onp.array([True, False])).tolist() == [0, -1]
     with outside:
@@ -59,7 +59,7 @@ def test_a_line_feed_in_a_piece_moves_no_number(count):
         [3, 1, 1, 1], [5, 7, 7, 6, 9, 1]]
 
 
-def test_pieces_and_their_numbers_are_as_many(library):
+def test_each_piece_has_one_number(library):
     for lines, numbers in ((b'a\n', 2), (b'a\nb\n', 1), (b'a\nb', 1)):
         with outside:
             library.pieces_new(lines, len(lines), ints(*range(numbers)),
@@ -138,7 +138,7 @@ def test_examples_are_drawn_within_a_text(changed):
 
 
 @pytest.mark.parametrize('place, wrong', [(0, -1), (3, 4)])
-def test_paragraphs_come_in_an_order_of_those_there(place, wrong):
+def test_an_order_of_unknown_paragraphs_is_refused(place, wrong):
     order = onp.arange(4, dtype='int32')
     order[place] = wrong
     text = corpus()

@@ -26,7 +26,7 @@ def agree(one, other, values, tolerance=2e-5):
     for got, wanted in zip(*found):
         if numpy.abs(wanted).max(initial=0) > 1e-4:
             close(got, wanted, tolerance)
-        else:   # a gradient that is zero but for rounding, as keys' biases'
+        else:   # zero up to rounding, as for the bias of keys
             assert numpy.abs(got).max(initial=0) < 1e-4
 
 
@@ -64,7 +64,7 @@ def test_feed_forward_is_its_float64_equation(fused, draw, R, H, F, act):
 
 @pytest.mark.parametrize('R, H, F', FEED)
 @pytest.mark.parametrize('act', ACTS)
-def test_feed_forward_is_what_its_parts_are(fused, draw, R, H, F, act):
+def test_feed_forward_equals_its_parts(fused, draw, R, H, F, act):
     agree(feed(fused, act, eps=1e-2), feed(plain, act, eps=1e-2),
           feed_values(draw, R, H, F), 5e-5)
 
@@ -113,8 +113,8 @@ def test_self_attention_is_its_float64_equation(fused, draw, rows, lens, H,
     if not biased:
         check(reference, function, values, 1e-4)
         return
-    # The keys' bias adds the same to all scores of a row: its gradient is
-    # zero but for rounding, and no slope to be compared with
+    # The bias of keys adds the same number to all scores of a row. Its
+    # gradient is zero up to rounding, without a slope to compare
     bias = values.pop(6)
     check(lambda *some: reference(*some[:6], bias, *some[6:]),
           lambda *some: function(*some[:6], array(bias), *some[6:]), values,
@@ -123,8 +123,8 @@ def test_self_attention_is_its_float64_equation(fused, draw, rows, lens, H,
 
 @pytest.mark.parametrize('causal', [False, True])
 @pytest.mark.parametrize('rows, lens, H, N', ATTEND)
-def test_self_attention_is_what_its_parts_are(fused, draw, rows, lens, H, N,
-                                              causal):
+def test_self_attention_equals_its_parts(fused, draw, rows, lens, H, N,
+                                         causal):
     offsets = numpy.cumsum([0, *rows])
     agree(attend(fused, offsets, lens, N, eps=1e-2, causal=causal),
           attend(plain, offsets, lens, N, eps=1e-2, causal=causal),
@@ -161,18 +161,18 @@ def test_self_attention_drops_what_its_parts_drop(fused, draw, weights_p, p):
             for m in (fused, Apart(fused))), attend_values(draw, 60, 40))
 
 
-def test_halves_in_bf16_are_what_their_parts_are(bf16, fused, draw):
+def test_halves_in_bf16_equal_their_parts(bf16, fused, draw):
     offsets, lens = [0, 40, 47, 60], [35, 7, 13]
     for half, values in (
             (lambda m: feed(m, 'gelu', precision='bf16'),
              feed_values(draw, 90, 41, 53)),
             (lambda m: attend(m, offsets, lens, 2, precision='bf16'),
              attend_values(draw, 60, 40))):
-        # What is all but half-way between two may be rounded either way
+        # A number near the middle of two bfloat16 may round either way
         agree(half(fused), half(Apart(fused)), values, 1e-2)
 
 
-def test_prediction_keeps_nothing_and_says_the_same(fused, draw):
+def test_inference_saves_nothing_and_gives_the_same(fused, draw):
     offsets, lens = [0, 40, 47, 60], [35, 7, 13]
     for half, values in (
             (feed(fused, 'gelu', p=0.5), feed_values(draw, 90, 41, 53)),
@@ -184,7 +184,7 @@ def test_prediction_keeps_nothing_and_says_the_same(fused, draw):
             assert (half(*arrays).asnumpy() == calm).all()
 
 
-def test_gradients_of_halves_are_added_where_that_is_asked_for(fused, draw):
+def test_gradients_of_halves_accumulate(fused, draw):
     offsets, lens = [0, 40, 47, 60], [35, 7, 13]
     for half, values in (
             (feed(fused, 'tanh'), feed_values(draw, 90, 41, 53)),
@@ -203,7 +203,7 @@ def test_gradients_of_halves_are_added_where_that_is_asked_for(fused, draw):
 
 
 @pytest.mark.parametrize('missing', range(7))
-def test_a_gradient_nobody_wants_changes_no_other(fused, draw, missing):
+def test_an_unneeded_gradient_changes_no_other(fused, draw, missing):
     values, half = feed_values(draw, 90, 41, 53), feed(fused, 'gelu')
     wanted = gradients(half, values)[1:]
     arrays = [*map(array, values)]
@@ -219,7 +219,7 @@ def test_a_gradient_nobody_wants_changes_no_other(fused, draw, missing):
             assert (x.grad.asnumpy() == gradient).all()
 
 
-def test_a_row_does_not_know_how_many_there_are(fused, draw):
+def test_a_row_does_not_depend_on_their_number(fused, draw):
     values = feed_values(draw, 290, 40, 70)
     X, parameters = values[0], [*map(array, values[1:])]
     for precision in ['fp32'] + ['bf16'] * kernels.bf16_supported():
@@ -230,7 +230,7 @@ def test_a_row_does_not_know_how_many_there_are(fused, draw):
             assert (got == every[-m:]).all()
 
 
-def test_a_sequence_does_not_know_the_others(fused, draw):
+def test_a_sequence_does_not_depend_on_others(fused, draw):
     rows = numpy.random.RandomState(1).permutation(40) + 1
     offsets = numpy.cumsum([0, *rows])
     values = attend_values(draw, offsets[-1], 20)
@@ -255,7 +255,7 @@ def test_rows_of_no_sequence_are_refused(fused, draw, monkeypatch, offsets):
         half(*map(array, attend_values(draw, 60, 40))).asnumpy()
 
 
-def test_nothing_gives_nothing(fused, draw):
+def test_empty_inputs_give_empty_outputs(fused, draw):
     for half, values in ((feed(fused, 'relu'), feed_values(draw, 0, 8, 9)),
                          (attend(fused, [0, 0], [0], 2),
                           attend_values(draw, 0, 8))):
@@ -263,7 +263,7 @@ def test_nothing_gives_nothing(fused, draw):
             assert got.shape == value.shape and not got.any()
 
 
-def test_parts_serve_where_a_half_would_not(fused, draw, monkeypatch):
+def test_parts_replace_a_half_where_they_are_faster(fused, draw, monkeypatch):
     called = []
 
     def call(name, arrays, **attrs):
@@ -290,7 +290,7 @@ def test_parts_serve_where_a_half_would_not(fused, draw, monkeypatch):
     assert taken(600, 450) == parts
 
 
-def test_a_half_asked_for_alone_refuses_to_go_backward(fused, draw):
+def test_a_half_without_saved_results_has_no_gradient(fused, draw):
     arrays = [*map(array, feed_values(draw, 9, 8, 7))]
     arrays[0].attach_grad()
     with autograd.record():
@@ -306,7 +306,7 @@ def test_a_half_refuses_an_activation_that_there_is_not(fused, draw):
         compiled.call('feed_forward', arrays, act='sigmoid', grad=0)
 
 
-def test_what_is_kept_belongs_to_one_call(fused, draw):
+def test_saved_results_belong_to_one_call(fused, draw):
     # Two calls before any gradient, and a gradient asked for twice
     values = feed_values(draw, 50, 24, 30)
     half = feed(fused, 'gelu')
@@ -323,7 +323,7 @@ def test_what_is_kept_belongs_to_one_call(fused, draw):
         first, second = half(X, *parameters), half(Z, *parameters)
     second.backward(retain_graph=True)
     first.backward(retain_graph=True)
-    # Memory that somebody else has written to since, if it was given back
+    # Freed memory would be overwritten here
     np.ones((50, 30)).wait_to_read()
     second.backward()
     for x, wanted in zip((X, Z), alone):

@@ -55,8 +55,8 @@ def test_a_lower_set_is_allowed_and_another_library(monkeypatch, compiler):
 @pytest.mark.parametrize('name, said', [('avx2', ('AVX2', 8)),
                                         ('avx', ('AVX', 8)),
                                         ('sse', ('SSE', 4))])
-def test_a_lower_set_is_what_the_library_was_compiled_for(
-        name, said, monkeypatch, compiler, tmp_path):
+def test_a_library_is_compiled_for_a_lower_set(name, said, monkeypatch,
+                                               compiler, tmp_path):
     runs_here(name)
     monkeypatch.setenv('D2LBERT_ISA', name)
     monkeypatch.setenv('D2LBERT_CACHE', str(tmp_path))
@@ -72,7 +72,7 @@ def test_a_lower_set_is_what_the_library_was_compiled_for(
     assert not library.d2lbert_bf16()
 
 
-def test_the_operators_say_what_they_were_compiled_for():
+def test_the_operators_report_their_instruction_set():
     if not kernels.load():
         pytest.skip(kernels.state().reason)
     name, floats = kernels.compiled_for()
@@ -85,8 +85,7 @@ def test_the_operators_say_what_they_were_compiled_for():
 
 @pytest.mark.slow
 @pytest.mark.parametrize('name', ['avx512', 'avx2', 'avx', 'sse'])
-def test_all_that_holds_for_the_operators_holds_for_a_lower_set(compiler,
-                                                                name):
+def test_the_operators_pass_their_tests_on_a_lower_set(compiler, name):
     runs_here(name)
     emulation.check_operators({'D2LBERT_ISA': name})
 

@@ -1,4 +1,4 @@
-"""The fused CPU operators against float64 NumPy."""
+"""The operators in C++ against float64 NumPy."""
 
 import itertools
 import math
@@ -76,8 +76,8 @@ def same_bits(got, wanted):
 @pytest.mark.parametrize('act', ['none', 'tanh', 'gelu', 'gelu_new'])
 @pytest.mark.parametrize('K, N', [(40, 1), (40, 17), (33, 70), (64, 96),
                                   (2100, 35)])
-def test_a_row_of_dense_does_not_know_how_many_there_are(fused, draw, K, N,
-                                                         act):
+def test_a_row_of_dense_does_not_depend_on_their_number(fused, draw, K, N,
+                                                        act):
     # All heights of a tile, and all widths of its last vector: a machine
     # that multiplies and adds at once has to do so in each
     X, W, b = draw(75, K), array(draw(N, K)), array(draw(N))
@@ -92,7 +92,7 @@ def test_a_row_of_dense_does_not_know_how_many_there_are(fused, draw, K, N,
 
 
 @pytest.mark.parametrize('H', [16, 21, 70])
-def test_a_row_of_add_norm_does_not_know_how_many_there_are(fused, draw, H):
+def test_a_row_of_add_norm_does_not_depend_on_their_number(fused, draw, H):
     X, Y, gamma, beta = draw(90, H), draw(90, H), draw(H), draw(H)
     every = fused.add_norm(*map(array, (X, Y, gamma, beta))).asnumpy()
     for m in (1, 2, 7, 50):
@@ -101,7 +101,7 @@ def test_a_row_of_add_norm_does_not_know_how_many_there_are(fused, draw, H):
 
 
 @pytest.mark.parametrize('H', [6, 20, 64])
-def test_a_sequence_of_attention_does_not_know_the_others(fused, draw, H):
+def test_a_sequence_of_attention_does_not_depend_on_others(fused, draw, H):
     lens = numpy.random.RandomState(1).permutation(40) + 1
     offsets = numpy.cumsum([0, *lens])
     QKV = draw(offsets[-1], 3 * H)
@@ -140,7 +140,7 @@ def test_frozen_weights_change_no_other_gradient(fused, draw, R, K, N, act):
         assert frozen.any()
 
 
-def test_who_asks_for_the_gradient_of_frozen_weights_gets_it(fused, draw):
+def test_frozen_weights_with_a_gradient_array_get_their_gradient(fused, draw):
     X, W, up = draw(9, 5), array(draw(7, 5)), draw(9, 7)
     W.attach_grad()
     with autograd.record():
@@ -149,8 +149,8 @@ def test_who_asks_for_the_gradient_of_frozen_weights_gets_it(fused, draw):
     close(W.grad, up.T @ X)
 
 
-def test_nothing_reaches_what_frozen_weights_are_made_of(fused, draw):
-    # Not computed, but never what memory held before
+def test_sources_of_frozen_weights_get_zero_gradients(fused, draw):
+    # They are not computed, but never uninitialized memory
     X, *sources = map(array, [draw(9, 5), draw(7, 5), draw(4, 5)])
     for source in (X, *sources):
         source.attach_grad()
@@ -221,8 +221,8 @@ PADDED = [(1, [1], 1, 1), (5, [5, 0, 1, 3], 12, 3), (64, [64, 30], 128, 2),
 
 
 @pytest.mark.parametrize('T, lens, H, N', PADDED)
-def test_attention_on_padded_rows_is_the_float64_one(fused, draw, T, lens,
-                                                     H, N):
+def test_attention_on_padded_rows_is_the_float64_one(fused, draw, T, lens, H,
+                                                     N):
     offsets = numpy.arange(0, len(lens) * T + 1, T)
     R = offsets[-1]
     check(lambda Q, K, V: np_attention(Q, K, V, offsets, lens, N),
@@ -233,8 +233,7 @@ def test_attention_on_padded_rows_is_the_float64_one(fused, draw, T, lens,
 
 @pytest.mark.parametrize('lens, H, N', [([3], 1, 1), ([7, 1, 30, 2], 10, 2),
                                         ([64, 17, 50], 64, 2)])
-def test_attention_on_packed_rows_is_the_float64_one(fused, draw, lens, H,
-                                                     N):
+def test_attention_on_packed_rows_is_the_float64_one(fused, draw, lens, H, N):
     offsets = numpy.cumsum([0] + lens)
     R = offsets[-1]
 
@@ -259,8 +258,7 @@ def test_causal_attention_is_the_float64_one(fused, draw, rows, lens, H, N):
         fused, Q, K, V, *arguments, causal=True), values)
 
 
-def test_a_sequence_of_two_thousand_rows_needs_no_square_matrix(fused,
-                                                                draw):
+def test_a_sequence_of_two_thousand_rows_needs_no_square_matrix(fused, draw):
     lens, H = [2000, 3], 16
     offsets = numpy.cumsum([0] + lens)
     check(lambda Q, K, V: np_attention(Q, K, V, offsets, lens, 1),
@@ -274,8 +272,8 @@ def test_scores_beyond_the_range_of_exp_keep_their_weights(fused, draw, sign):
     lens, H = [40, 3], 8
     offsets = numpy.cumsum([0] + lens)
     Q, K, V = (draw(43, H) for _ in range(3))
-    # Scores of about 200 or -200, far beyond the 88 of e^x, that differ by
-    # little: the weights are those of the small differences
+    # Scores near 200 or -200, far beyond 88, the limit of e^x. The weights
+    # depend on their small differences
     Q[:, 0], K[:, 0] = 24, sign * 24
     values = [Q, K, V]
     scores = Q @ K.T / math.sqrt(H)
@@ -352,8 +350,7 @@ def test_tables_of_different_widths_are_refused(fused, sizes):
 
 
 @pytest.mark.parametrize('R, K, N', [(0, 4, 5), (0, 450, 600), (3, 0, 5)])
-def test_dense_over_nothing_is_the_bias_and_its_gradients_zero(fused, R, K,
-                                                               N):
+def test_dense_over_nothing_is_the_bias_and_its_gradients_zero(fused, R, K, N):
     X, W, b = np.ones((R, K)), np.ones((N, K)), np.ones(N)
     for x in (X, W, b):
         x.attach_grad()
@@ -461,13 +458,13 @@ REFUSED = {
 
 
 @pytest.mark.parametrize('what', REFUSED)
-def test_what_would_touch_memory_of_others_is_refused(fused, what):
+def test_inputs_that_point_outside_of_arrays_are_refused(fused, what):
     call, reason = REFUSED[what]
     with pytest.raises(mx.base.MXNetError, match=reason):
         call(fused).asnumpy()
 
 
-def test_gelu_without_its_argument_refuses_to_go_backward(fused):
+def test_gelu_without_its_argument_has_no_gradient(fused):
     X = np.ones((2, 3))
     X.attach_grad()
     with autograd.record():
@@ -477,7 +474,7 @@ def test_gelu_without_its_argument_refuses_to_go_backward(fused):
         X.grad.asnumpy()
 
 
-def test_a_loss_asked_for_alone_refuses_to_go_backward(fused, draw):
+def test_a_loss_without_saved_results_has_no_gradient(fused, draw):
     X = array(draw(6, 5))
     X.attach_grad()
     with autograd.record():
@@ -518,7 +515,7 @@ def test_divergence_is_the_float64_one(fused, draw, M, V, T):
           lambda X: fused.divergence(X, array(taught), T), [draw(M, V) * 3])
 
 
-def test_a_teacher_gets_no_gradient_and_nan_stays(fused, draw):
+def test_a_teacher_gets_no_gradient_and_nan_spreads(fused, draw):
     for kind in (fused, plain):
         X, Y = array(draw(3, 20)), array(draw(3, 20))
         X[1, 4] = numpy.nan
@@ -529,7 +526,7 @@ def test_a_teacher_gets_no_gradient_and_nan_stays(fused, draw):
         rows.backward()
         assert numpy.isnan(rows.asnumpy()).tolist() == [False, True, False]
         assert not Y.grad.asnumpy().any()
-    # Equal but for what softmax does not see, however large
+    # Softmax ignores a large common difference
     far = array(numpy.round(draw(2, 50) * 1e4))
     close(fused.divergence(far, far + 64, 2.0), numpy.zeros(2), 1e-5)
 
@@ -584,7 +581,7 @@ def test_fused_and_plain_agree(fused, draw):
     (7, 5, (3,)), (40, 33, (16, 1, 50)), (20, 300, (400, 400, 400))],
     ids=str)
 @pytest.mark.parametrize('biased', [True, False])
-def test_joined_weights_are_as_good_as_one(fused, draw, R, K, units, biased):
+def test_joined_weights_equal_one_weight(fused, draw, R, K, units, biased):
     n = len(units)
 
     def joined(m):
@@ -626,7 +623,7 @@ def test_parts_of_joined_weights_can_be_frozen(fused, draw, module, frozen):
             close(parameter.grad, 2 * wanted)
 
 
-def test_the_first_of_some_arrays_has_its_gradient_to_itself(fused, draw):
+def test_only_the_first_array_gets_a_gradient(fused, draw):
     X, Y = array(draw(3, 4)), array(draw(7))
     X.attach_grad()
     with autograd.record():
@@ -648,7 +645,7 @@ def test_slices_that_start_anywhere_are_fine(fused, draw):
 
 @pytest.mark.parametrize('R, K, N', [(1, 1, 1), (37, 19, 23), (90, 128, 70),
                                      (515, 2051, 130)])
-def test_bf16_rounds_the_operands_and_nothing_else(bf16, draw, R, K, N):
+def test_bf16_rounds_only_the_operands(bf16, draw, R, K, N):
     def rounded(x):
         bits = numpy.ascontiguousarray(x, 'float32').view('uint32')
         bits = (bits + 0x7fff + (bits >> 16 & 1)) & 0xffff0000
@@ -688,7 +685,7 @@ def test_plain_refuses_bf16(draw):
 # dropout
 
 def norm_factors(p, shape):
-    """What add_norm multiplies Y by, from the ratio of two gradients."""
+    """The dropout factors of add_norm, from the ratio of two gradients."""
     X, Y = array(numpy.ones(shape, 'float32')), np.ones(shape)
     X, Y = X * np.arange(shape[1]), Y + np.arange(shape[0])[:, None]
     X.attach_grad()
@@ -733,8 +730,10 @@ def test_add_norm_with_dropout_uses_one_mask_both_ways(fused, draw):
 
 
 def attention_factors(p, lens, N):
-    """What attention multiplies its weights by: V is the identity, and the
-    weights of rows of zeros are all the same."""
+    """The dropout factors of attention.
+
+    V is the identity, and Q and K are zero, so all weights are equal.
+    """
     offsets, size = numpy.cumsum([0] + lens), max(lens)
     V = numpy.concatenate([numpy.eye(size)[:n] for n in lens])
     V = array(numpy.tile(V, (1, N)).astype('float32'))

@@ -62,9 +62,10 @@ def near(got, wanted, tolerance):
 def check(function, values, precision, zero={}, large={}):
     """Compare value and gradients, each by its norm.
 
-    function(module, precision) gives the operator. zero, large: {place of an
-    array among value and gradients: index}; zero but for the rounding of
-    large numbers, and so not compared, or large, and so compared apart.
+    function(module, precision) returns the operator. zero, large: {position
+    in value and gradients: index}. Entries of `zero` are zero up to the
+    rounding of large numbers, and are not compared. Entries of `large` are
+    compared separately.
     """
     wanted = gradients(function(plain, 'fp32'), values, 'float64')
     got = gradients(function(None, precision), values, 'float32')

@@ -15,8 +15,7 @@ TOLD = {'no memory left for an operator',
 
 
 @pytest.mark.skipif(sys.platform != 'linux', reason='preloads a library')
-def test_no_allocation_that_fails_ends_the_process(fused, compiler,
-                                                   tmp_path):
+def test_no_allocation_that_fails_ends_the_process(fused, compiler, tmp_path):
     scarce = tmp_path / 'scarce.so'
     command = (os.environ.get('CXX') or 'g++').split()
     subprocess.run([*command, '-shared', '-fPIC', '-O1', '-std=c++17',

@@ -20,7 +20,7 @@ from d2lbert.machine.backend import autograd, np, npx
 PLAIN, SPLIT, TILES = (products.NAMES.index(name)
                        for name in ('plain', 'split', 'tiles'))
 TINY, HUGE = onp.float32(1e-40), onp.finfo('float32').max
-#: Rows that tiles cannot do, each put in the place of another row
+#: Rows that tiles cannot compute; each replaces another row
 STRANGE = {
     'inf': lambda x: onp.where(onp.arange(x.size) == 2, onp.inf, x),
     'nan': lambda x: onp.where(onp.arange(x.size) == 1, onp.nan, x),
@@ -41,7 +41,7 @@ def normal(*shape, seed=0):
 
 
 def with_rows(x, names):
-    """x with rows 3, 6, 9, ... made strange."""
+    """x with unusual rows 3, 6, 9, ..."""
     x = x.copy()
     for i, name in enumerate(names):
         x[3 + 3 * i] = STRANGE[name](x[3 + 3 * i]).astype('float32')
@@ -157,7 +157,7 @@ def cases():
 
 
 def trials(library):
-    """The same product in many threads, and in processes that fork."""
+    """Compute a product in many threads, and in processes that fork."""
     X, W = normal(70, 50), normal(40, 50, seed=1)
 
     def multiply(_=None):
