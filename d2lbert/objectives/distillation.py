@@ -10,7 +10,7 @@ from d2lbert.machine.terminal import warn
 from d2lbert.nn.masked_tokens import MaskedTokens
 from d2lbert.nn.shards import shards
 from d2lbert.objectives.objective import Objective
-from d2lbert.pretrained.families.config import OTHERWISE
+from d2lbert.pretrained.families.config import DEFAULTS
 
 
 class Distillation(Objective):
@@ -169,7 +169,7 @@ def take_over(net, teacher):
 def differences(config, other):
     """Arguments in which two `BERTModel`s differ, without _MAY_DIFFER."""
     def complete(config):
-        found = {**OTHERWISE, **config}
+        found = {**DEFAULTS, **config}
         # A group for each layer shares nothing
         if found['num_groups'] == found['num_layers']:
             found['num_groups'] = None

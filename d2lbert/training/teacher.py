@@ -3,9 +3,8 @@ import hashlib
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from d2lbert.objectives.mlm_nsp import ARCHITECTURES
 from d2lbert.objectives.text_objective import ARCHITECTURES
-from d2lbert.pretrained.families.config import OTHERWISE
+from d2lbert.pretrained.families.config import DEFAULTS
 from d2lbert.pretrained.tokenizers.vocabulary import PieceVocab
 from d2lbert.text import Vocab
 from d2lbert.training.load import load_model
@@ -28,7 +27,7 @@ class Teacher(NamedTuple):
         """
         path = Path(path)
         net, tokenizer = load_model(path, heads=('mlm',), trainable=False)
-        if hasattr(net, 'decoder'):
+        if net.decoder is not None:
             raise ValueError(f'the teacher {path} is a BART, and students '
                              'have no decoder: choose a BERT, or a relative '
                              'with one stack of layers')
@@ -53,7 +52,7 @@ class Teacher(NamedTuple):
 
     def lacks(self, part):
         """True if a part, of `tensor_names.PARTS`, has random weights."""
-        described = getattr(self.net, 'pretrained', None)
+        described = self.net.pretrained
         return described is not None and described.lacking(part)
 
     def completed(self, keywords):
@@ -127,8 +126,8 @@ def _digest(net):
 
 def _architecture(config):
     """The setting `architecture` that fits a net, 'book' by default."""
-    config = {**OTHERWISE, **config, 'heads': tuple(
-        config.get('heads', OTHERWISE['heads']))}
+    config = {**DEFAULTS, **config, 'heads': tuple(
+        config.get('heads', DEFAULTS['heads']))}
     for name in ('distilbert', 'published'):
         if all(config[key] == value
                for key, value in ARCHITECTURES[name].items()
