@@ -17,7 +17,7 @@ NOISE_SHARE = 0.3
 
 
 class DenoiseFigures(NamedTuple):
-    """What a model makes of a text; see `figures.Figures`."""
+    """Figures of a model on a text; see `figures.Figures`."""
 
     denoise_loss: float     # nats for a token of the original
     perplexity: float       # exp(denoise_loss)

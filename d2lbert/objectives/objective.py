@@ -16,7 +16,7 @@ class Objective:
     #: Factor of each loss in the sum that is minimized.
     weights = ()
 
-    #: What one example of a batch is called.
+    #: Name of the examples, in the plural.
     unit = 'examples'
 
     #: Sub-command of `d2lbert` that resumes a run.

@@ -1,4 +1,4 @@
-"""What each objective of `pretrain` requires of the settings of a run.
+"""Requirements of the objectives of `pretrain` on the settings of a run.
 
 The command checks settings before it starts anything, hence this module
 imports neither MXNet nor the objectives.

@@ -26,7 +26,7 @@ class RunHistory(History, Part):
     def add(self, read, num_pairs):
         """Count a step, and read the losses of the step before.
 
-        Those are computed already, so that reading costs no waiting. A run
+        They are computed already, so that reading costs no waiting. A run
         that diverges is noticed long before losses are next logged.
         """
         super().add(read, num_pairs)

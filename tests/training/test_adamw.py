@@ -307,7 +307,7 @@ def test_rates_and_decay_of_single_parameters_are_heeded():
 def test_what_it_cannot_do_is_refused():
     with pytest.raises(ValueError, match='give clip_norm in place of'):
         AdamW(clip_gradient=1.0)
-    with pytest.raises(ValueError, match='dense weights, not .* row_sparse'):
+    with pytest.raises(ValueError, match='dense weights, not row_sparse'):
         AdamW().create_state(0, mx.nd.sparse.zeros('row_sparse', (2, 3)))
     # As a store that updates would call it
     trained = Trained(clip_norm=1.0)

@@ -199,7 +199,7 @@ def test_batches_grow_in_thirds_and_no_example_is_lost():
         [5] * 6, [10] * 6, [20, 10, 20, 20, 20, 20])
     assert {40} <= set(sizes[18:]) and max(sizes) == 40
     whole = prepared(num_steps=30, batch_size=40)
-    expected = (row for batch in whole._batches()
+    expected = (row for batch in whole.batches()
                 for row in batch.tokens_X.tolist())
     for batch in found:
         for row in batch.tokens_X.tolist():

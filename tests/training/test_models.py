@@ -160,7 +160,7 @@ def test_a_model_that_was_imported_is_evaluated_on_texts_that_are_named(
     import_run(folder, tmp_path / 'run')
     figures = evaluate_run(tmp_path / 'run', [str(tmp_path / 'text')])
     assert 0 < figures.mlm_loss < 99 and 0 < figures.nsp_loss < 99
-    with pytest.raises(RunError, match='was imported, so none of its text'):
+    with pytest.raises(RunError, match='was imported without a text'):
         evaluate_run(tmp_path / 'run')
 
 
