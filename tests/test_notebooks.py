@@ -150,7 +150,8 @@ def test_notebook_runs_without_data_and_weights(name, tmp_path, monkeypatch):
     committed, run = read(name), execute(name, tmp_path, monkeypatch)
     # All that it shows where there are some it shows here, too
     for there, here in zip(code_cells(committed), code_cells(run)):
-        assert kinds(there) == kinds(here), here.source
+        # Small models warn of words that they do not know
+        assert kinds(there) == kinds(here) - {'stderr'}, here.source
         assert 'False' not in text_below(here)
     assert not list(tmp_path.iterdir())
 

@@ -293,6 +293,7 @@ def _entry(name, value):
         signature = '(...)'
     document = inspect.getdoc(value) or ''
     call = re.sub(r' at 0x[0-9a-f]+', '', f'{name}{signature}')
+    call = re.sub(r"<module '([\w.]+)' from '[^']*'>", r'\1', call)
     return f'### {name}\n\n```text\n{call}\n\n{document}\n```\n'
 
 
