@@ -54,7 +54,8 @@ def choices(args):
 
 def add_precision(add):
     """Add the flag of the numbers that a model computes with."""
-    add('--precision', choices=('fp32', 'bf16', 'int8'), default='fp32',
+    add('--precision', choices=('fp32', 'bf16', 'int8'),
         help='the numbers that the encoder multiplies: float32, bfloat16, '
         'or whole numbers of eight bits, the fastest, whose results differ '
-        'a little from fp32 and are the same on every CPU (default: fp32)')
+        'a little from fp32 and are the same on every CPU (default: int8 for '
+        'a folder of export --precision int8, else fp32)')

@@ -189,7 +189,7 @@ def _pooling(folder, pool):
     return pool or ('own' if is_pretrained else None)
 
 
-def _encoder(folder, precision='fp32', **choices):
+def _encoder(folder, precision=None, **choices):
     """The `TextEncoder` of a folder; the texts of a run are not cut.
 
     precision: as for `load_pretrained`; choices: those of `TextEncoder`.

@@ -24,7 +24,7 @@ def pretrained_model(model, heads):
     bert.base, the book's own, which is fetched where no folder has the name.
     """
     if model not in SIZES or Path(model).exists():
-        return load_model(model, heads=heads)
+        return load_model(model, heads=heads, precision='fp32')
     bert, vocab = load_pretrained_model(model)
     first = [UNK, *RESERVED]
     if vocab.idx_to_token[:len(first)] != first:

@@ -17,6 +17,7 @@ from d2lbert.pretrained.tensor_files import (
     WEIGHTS,
     PretrainedError,
 )
+from d2lbert.training.saved_runs import is_run
 
 #: Tokens between two windows over a text that answers are looked for in.
 STRIDE = 128
@@ -28,12 +29,12 @@ def stored_here(folder):
                for name in (WEIGHTS, INDEX, *OTHERS))
 
 
-def load_finetuned_folder(folder, ctx=None, trainable=True):
+def load_finetuned_folder(folder, ctx=None, trainable=True, precision=None):
     """The `FineTuned` net and tokenizer of a folder of others.
 
-    Its `about` has no task, and texts may come alone or in pairs. ctx and
-    trainable as for `load_pretrained`. Raises `PretrainedError` for a folder
-    without such a head.
+    Its `about` has no task, and texts may come alone or in pairs. ctx,
+    trainable and precision as for `load_pretrained`. Raises `PretrainedError`
+    for a folder without such a head.
     """
     opened = folders.open_folder(folder)
     kind = kind_of(opened.keywords, opened.config)
@@ -48,10 +49,19 @@ def load_finetuned_folder(folder, ctx=None, trainable=True):
                                 opened.config['skip']),
         lambda: FineTuned.of_config(opened.keywords, kind, about.num_scores,
                                     about.dropout),
-        ctx, trainable, needed=('encoder', 'decoder', 'pooler', 'head'))
+        ctx, trainable, precision,
+        needed=('encoder', 'decoder', 'pooler', 'head'))
     net.about = about._replace(max_len=min(
         about.max_len, tokenizer.max_len or about.max_len))
     return net, tokenizer
+
+
+def is_finetuned_folder(folder):
+    """True for a folder of a checkpoint whose head scores texts or words."""
+    if is_run(folder) or not stored_here(folder):
+        return False
+    opened = folders.open_folder(folder)
+    return kind_of(opened.keywords, opened.config) is not None
 
 
 def kind_of(keywords, config):

@@ -8,6 +8,7 @@ import json
 from pathlib import Path
 
 from d2lbert.finetuning.finetuned_folders import (
+    is_finetuned_folder,
     load_finetuned_folder,
     stored_here,
 )
@@ -66,7 +67,7 @@ def load_tokenizer(folder):
     return WholeWords(Vocab.load(folder / VOCAB))
 
 
-def load_finetuned(folder, ctx=None, trainable=True, precision='fp32'):
+def load_finetuned(folder, ctx=None, trainable=True, precision=None):
     """The net and tokenizer of a run folder of `finetune`.
 
     Or of a folder of others whose head scores texts or words, see `folders`.
@@ -80,8 +81,7 @@ def load_finetuned(folder, ctx=None, trainable=True, precision='fp32'):
     if not folder.is_dir():
         raise RunError(f'there is no run folder {folder}')
     if not is_run(folder) and stored_here(folder):
-        net, tokenizer = load_finetuned_folder(folder, ctx, trainable)
-        return set_precision(net, precision), tokenizer
+        return load_finetuned_folder(folder, ctx, trainable, precision)
     net, tokenizer = made_of(
         read_config(folder), folder,
         lambda model: check_described(model, folder))
@@ -132,9 +132,14 @@ def load_run(folder, ctx=None):
     return load.load_run(folder, ctx)
 
 
-def export_run(run, folder):
-    """Write any run as a new FOLDER that others load."""
-    if is_finetuned(run):
-        save_pretrained(*load_finetuned(run, trainable=False), folder)
+def export_run(run, folder, precision='fp32'):
+    """Write any run as a new FOLDER that others load.
+
+    precision: 'int8' for int8 weights, which only this package loads. `run`
+    may then be a folder of a pretrained model, too.
+    """
+    if is_finetuned(run) or precision == 'int8' and is_finetuned_folder(run):
+        save_pretrained(*load_finetuned(
+            run, trainable=False, precision=precision), folder)
     else:
-        load.export_run(run, folder)
+        load.export_run(run, folder, precision)

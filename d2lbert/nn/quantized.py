@@ -1,12 +1,16 @@
 """Encoders at eight bits: smaller numbers for texts that are only encoded.
 
-Weights are quantized once, each output's by its largest; activations as they
-come, each token's by its largest. So the vectors of a text depend on the text
-alone: not on its batch, the number of threads or the processor.
+Weights are quantized once, each output's by its largest; token embeddings,
+too, each token's; activations as they come, each token's by its largest. So
+the vectors of a text depend on the text alone: not on its batch, the number
+of threads or the processor.
 
-B sequences, R rows of their tokens one after another, H hiddens.
+B sequences, R rows of their tokens one after another, H hiddens, N rows and K
+columns of a matrix.
 """
+import re
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, NamedTuple
 
 import numpy as onp
 
@@ -15,10 +19,31 @@ from d2lbert.machine.backend import autograd
 from d2lbert.nn.checks import on_device
 from d2lbert.nn.layers import is_unmodified
 
-__all__ = ['QuantizedEncoder']
+__all__ = ['QuantizedEncoder', 'QuantizedWeight', 'is_quantized']
 
 #: Rows of a batch that another thread is worth.
 AHEAD = 1 << 9
+
+TOKENS = 'token_embedding.weight'
+_QUANTIZED = re.compile(
+    r'token_embedding\.weight|projection\.weight|'
+    r'blks\.\d+\.(attention\.W_[qkvo]|ffn\.dense[12])\.weight')
+
+
+def is_quantized(name):
+    """True if this parameter of a `BERTEncoder` is kept at eight bits."""
+    return _QUANTIZED.fullmatch(name) is not None
+
+
+class QuantizedWeight(NamedTuple):
+    """A matrix as whole numbers and a scale for each row."""
+
+    q: Any          # (N, K) int8, from -127 to 127
+    scale: Any      # (N,) float32
+
+    def values(self):
+        """The matrix q * scale, (N, K) float32."""
+        return self.q * self.scale[:, None]
 
 
 class QuantizedEncoder:
@@ -26,26 +51,32 @@ class QuantizedEncoder:
 
     encoder: one in which every block is exactly this package's, and which
     normalizes after each half of a block, not before, and whose tokens attend
-    to all others. Raises ValueError for any other, for weights that are NaN
-    or infinite, and where the C++ cannot be compiled.
+    to all others. weights: {name: `QuantizedWeight`} of its parameters that
+    `is_quantized` names, where they have been quantized before; else they
+    are quantized now. Raises ValueError for any other encoder, for weights
+    that are NaN or infinite, and where the C++ cannot be compiled.
     """
 
-    def __init__(self, encoder):
+    def __init__(self, encoder, weights=None):
         _check(encoder)
+        if weights is None:
+            weights = _quantize(encoder)
+        self.weights = weights
         blocks = list(encoder.blks)
         segments = encoder.segment_embedding
         self._order = onp.array([blocks.index(block) for block in
                                  encoder.blks.up_to(-1)], 'int32')
-        tokens = encoder.scale(encoder.token_embedding.weight.data(_place(
-            encoder))).asnumpy()
+        tokens = encoder.scale(weights[TOKENS].values())
         positions = (_values(encoder.pos_embedding) if encoder.learnable
                      else encoder.pos_encoding.P.asnumpy())[0]
         norm = encoder.embedding_norm
         projection = encoder.projection
         self._encoder = int8.Encoder(
             (tokens, segments and _values(segments.weight), positions),
-            norm and _norm(norm), projection and _dense(projection),
-            [_block(block) for block in blocks],
+            norm and _norm(norm),
+            projection and _dense(weights, {'projection': projection}),
+            [_block(weights, f'blks.{i}', block)
+             for i, block in enumerate(blocks)],
             blocks[0].attention.num_heads, blocks[0].ffn.dense1.folded(),
             blocks[0].addnorm1.ln._epsilon)
         self._blocks_in, self._ahead = encoder.blks, None
@@ -135,32 +166,43 @@ def _check_not_recording():
                          "gradients: load it with 'fp32' to train it")
 
 
-def _place(encoder):
-    return encoder.token_embedding.weight.list_ctx()[0]
-
-
 def _values(param):
     return param.data(param.list_ctx()[0]).asnumpy()
+
+
+def _quantize(encoder):
+    """{name: `QuantizedWeight`} of the parameters that `is_quantized` names.
+    """
+    found = {}
+    for name, param in encoder._collect_params_with_prefix().items():
+        if is_quantized(name):
+            values = _values(param)
+            if not onp.isfinite(values).all():
+                raise ValueError(f'{param.name} has numbers that are NaN or '
+                                 "infinite, which have no scale: take 'fp32'")
+            found[name] = QuantizedWeight(*int8.quantize(values))
+    return found
 
 
 def _norm(layer):
     return _values(layer.gamma), _values(layer.beta)
 
 
-def _dense(*layers):
-    """(q, scale, bias or None) of dense layers side by side."""
-    weights = onp.concatenate([_values(layer.weight) for layer in layers])
-    if not onp.isfinite(weights).all():
-        raise ValueError(f'{layers[0].weight.name} has numbers that are NaN '
-                         "or infinite, which have no scale: take 'fp32'")
-    biases = [layer.bias for layer in layers]
-    return (*int8.quantize(weights), None if None in biases
+def _dense(weights, layers):
+    """(q, scale, bias or None) of the layers {name: layer} side by side."""
+    parts = [weights[f'{name}.weight'] for name in layers]
+    biases = [layer.bias for layer in layers.values()]
+    return (*map(onp.concatenate, zip(*parts)), None if None in biases
             else onp.concatenate([_values(bias) for bias in biases]))
 
 
-def _block(block):
+def _block(weights, name, block):
     """The dense layers and the LayerNorms of a block, for `int8.Encoder`."""
     attention, ffn = block.attention, block.ffn
-    return ((_dense(attention.W_q, attention.W_k, attention.W_v),
-             _dense(attention.W_o), _dense(ffn.dense1), _dense(ffn.dense2)),
+    layers = [{f'attention.{x}': getattr(attention, x) for x in some}
+              for some in (('W_q', 'W_k', 'W_v'), ('W_o',))]
+    layers += [{f'ffn.{x}': getattr(ffn, x)} for x in ('dense1', 'dense2')]
+    return ([_dense(weights, {f'{name}.{inner}': layer
+                              for inner, layer in some.items()})
+             for some in layers],
             (_norm(block.addnorm1.ln), _norm(block.addnorm2.ln)))

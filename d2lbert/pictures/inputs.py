@@ -9,7 +9,7 @@ from d2lbert.training.load import load_model
 from d2lbert.training.saved_runs import is_finetuned
 
 
-def open_model(model, precision='fp32'):
+def open_model(model, precision=None):
     """(net, tokenizer, folder) of a folder, or of a pair (net, tokenizer).
 
     precision: the precision in which the net of a folder computes. The

@@ -116,7 +116,7 @@ class SenseReport(NamedTuple):
     steps: dict     # {step: `SenseAccuracy`} of checkpoints, by step
 
 
-def sense_report(folder, words=None, precision='fp32'):
+def sense_report(folder, words=None, precision=None):
     """The `SenseReport` of a run folder, or of a released model."""
     net, tokenizer, folder = open_model(folder, precision)
     report = SenseReport(name_of(folder), sense_accuracy(

@@ -69,7 +69,7 @@ def write_page(model, out, force=False, **choices):
 
 def page_data(model, texts=None, words=None, file=None, text_field=None):
     """The data of the page, ready for JSON; arguments as for `show`."""
-    net, tokenizer, folder = open_model(model)
+    net, tokenizer, folder = open_model(model, 'fp32')
     about = net.about
     if texts is None:
         texts = PAIRS if about is not None and about.pair else TEXTS

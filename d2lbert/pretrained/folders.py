@@ -14,6 +14,7 @@ from d2lbert.machine.files import new_folder, write_text
 from d2lbert.machine.nonfinite import count_not_finite, warn_not_finite
 from d2lbert.machine.terminal import warn
 from d2lbert.nn.precision import check_precision, set_precision
+from d2lbert.nn.quantized import is_quantized
 from d2lbert.pretrained import tensor_files
 from d2lbert.pretrained.families import config as configs
 from d2lbert.pretrained.families import tensor_names
@@ -66,7 +67,7 @@ def format_table(differences):
 
 
 def load_pretrained(folder, ctx=None, heads=HEADS, trainable=True,
-                    precision='fp32'):
+                    precision=None):
     """Load the net and tokenizer of a folder on disk: (net, tokenizer).
 
     config.json names the family, BERT or a relative in `family.FAMILIES`.
@@ -76,7 +77,8 @@ def load_pretrained(folder, ctx=None, heads=HEADS, trainable=True,
     ('pooler', 'mlm', 'nsp'). `print(net.pretrained)` lists all tensors that
     are missing or left over. trainable=False saves the memory of gradients,
     for inference. precision: 'bf16' or 'int8' for faster inference, see
-    `precision.set_precision`.
+    `precision.set_precision`. None is the precision of the folder: int8 if
+    its weights are quantized, else fp32.
 
     Raises `PretrainedError` for a folder that cannot be read; its text has
     the same list if tensors do not fit. Raises ImportError without the
@@ -86,9 +88,9 @@ def load_pretrained(folder, ctx=None, heads=HEADS, trainable=True,
     opened = open_folder(folder)
     net, tokenizer = fill_net(
         opened, tensor_names.table(opened.keywords, opened.config['skip']),
-        lambda: net_of(opened.keywords), ctx, trainable)
+        lambda: net_of(opened.keywords), ctx, trainable, precision)
     _warn_of_differences(net.pretrained, heads)
-    return set_precision(net, precision), tokenizer
+    return net, tokenizer
 
 
 class Opened(NamedTuple):
@@ -118,6 +120,8 @@ def open_folder(folder):
     family = family_of(keywords)
     renamed = tensor_names.current_names(found, family)
     current = {name: found[theirs] for name, theirs in renamed.items()}
+    if config.get(configs.QUANTIZATION) is not None:
+        current = tensor_files.with_scales(current)
     _drop_copies(folder, family, current)
     if not _is_tied(keywords, current):
         keywords['tie_embeddings'] = False
@@ -125,15 +129,17 @@ def open_folder(folder):
     return Opened(folder, keywords, config, current)
 
 
-def fill_net(opened, lines, make, ctx=None, trainable=True,
+def fill_net(opened, lines, make, ctx=None, trainable=True, precision=None,
              needed=('encoder', 'decoder')):
     """Load the weights of a folder into a net: (net, tokenizer).
 
-    lines: the table of the net that make() constructs. needed: parts whose
-    tensors may not be missing; other parts may be drawn at random.
+    lines: the table of the net that make() constructs. precision: as for
+    `load_pretrained`. needed: parts whose tensors may not be missing; other
+    parts may be drawn at random.
     """
     folder, keywords, config, current = opened
-    differences = _compare(lines, dict(current))
+    quantized = config.get(configs.QUANTIZATION) is not None
+    differences = _compare(lines, current, quantized)
     _check(folder, family_of(keywords), differences, needed)
     try:
         tokenizer = WordPiece.load(folder)
@@ -148,10 +154,12 @@ def fill_net(opened, lines, make, ctx=None, trainable=True,
     net = make()
     if not trainable:
         net.collect_params().setattr('grad_req', 'null')
-    warn_not_finite(folder, _fill(
-        net, lines, current, config['initializer_range'], ctx or mx.cpu()))
+    counts, weights = _fill(net, lines, current, config['initializer_range'],
+                            ctx or mx.cpu())
+    warn_not_finite(folder, counts)
     net.pretrained = Pretrained(folder, config, tuple(differences))
-    return net, tokenizer
+    return set_precision(net, precision,
+                         weights if quantized else None), tokenizer
 
 
 def _drop_missing_heads(keywords, family, current, skip):
@@ -204,24 +212,36 @@ def _is_tied(keywords, current):
     return True
 
 
-def _compare(lines, current):
-    """The `Difference`s between a table and {name in it: `Stored`}."""
+def _compare(lines, current, quantized):
+    """The `Difference`s between a table and {name in it: `Stored`}.
+
+    quantized: True for a folder whose encoder has int8 weights.
+    """
     differences, strangers = [], dict(current)
     for line in lines:
         # The second name wins, as in transformers
         one = strangers.pop(line.name, None)
         where = strangers.pop(line.also, None) or one
-        expected = tensor_files.shown(line.shape)
+        is_int8 = quantized and _quantized_name(line.ours) is not None
+        expected = (tensor_files.shown_quantized if is_int8
+                    else tensor_files.shown)(line.shape)
         if where is None:
             if not line.spare:
                 differences.append(Difference(line.name, 'missing', expected,
                                               '', line.part))
-        elif (where.shape != line.shape
-              or where.dtype not in tensor_files.TYPES):
+        elif where.shape != line.shape or not (
+                where.scale is not None if is_int8
+                else where.dtype in tensor_files.TYPES):
             differences.append(Difference(where.name, 'misshapen', expected,
                                           str(where), line.part))
     return differences + [Difference(where.name, 'left over', '', str(where),
                                      '') for where in strangers.values()]
+
+
+def _quantized_name(ours):
+    """The name in the encoder of a parameter that int8 quantizes, or None."""
+    part, _, name = ours.partition('.')
+    return name if part == 'encoder' and is_quantized(name) else None
 
 
 def _check(folder, family, differences, needed):
@@ -232,8 +252,8 @@ def _check(folder, family, differences, needed):
             if line.state == 'missing' and line.part in needed]
     if misshapen or lost:
         parts = ' and the '.join(part for part in needed if part in lost)
-        reason = (f'{len(misshapen)} tensors do not have the shape in its '
-                  'config.json' if misshapen else
+        reason = (f'{len(misshapen)} tensors do not have the shape or type '
+                  'in its config.json' if misshapen else
                   f'{len(lost)} tensors of the {parts} are missing')
         raise PretrainedError(f'{folder} does not hold the {family.title} '
                               f'that its config.json describes: {reason}:\n'
@@ -243,9 +263,10 @@ def _check(folder, family, differences, needed):
 def _fill(net, lines, current, spread, ctx):
     """Set each parameter to its tensor; draw parameters without one.
 
-    Returns {name: count of values that are NaN or infinite}.
+    Returns {name: count of values that are NaN or infinite}, and {name in
+    the encoder: `QuantizedWeight`}.
     """
-    params, counts = net._collect_params_with_prefix(), {}
+    params, counts, weights = net._collect_params_with_prefix(), {}, {}
     for line in lines:
         param = params[line.ours]
         where = current.get(line.also) or current.get(line.name)
@@ -254,11 +275,16 @@ def _fill(net, lines, current, spread, ctx):
             param.initialize(ctx=ctx, default_init=init.Normal(spread))
             continue
         param.initialize(init.Zero(), ctx)
-        values = tensor_files.read(where)
+        if where.scale is None:
+            values = tensor_files.read(where)
+        else:
+            weight = tensor_files.read_quantized(where)
+            values = weight.values()
+            weights[_quantized_name(line.ours)] = weight
         counts[where.name] = count_not_finite(values)
         param.set_data((values[::-1] if line.reversed else values)[line.skip:]
                        .reshape(param.shape))
-    return counts
+    return counts, weights
 
 
 def _warn_of_differences(described, heads):
@@ -278,7 +304,7 @@ def _warn_of_differences(described, heads):
              'table)')
 
 
-def save_pretrained(net, tokenizer, folder):
+def save_pretrained(net, tokenizer, folder, parts=None):
     """Write net and tokenizer as a new folder, whole or not at all.
 
     `transformers.BertForPreTraining` and `AutoTokenizer` load the folder. A
@@ -286,7 +312,10 @@ def save_pretrained(net, tokenizer, folder):
     BertForTokenClassification or BertForQuestionAnswering, with the names of
     its labels. Relatives of BERT have the classes of their family. Weights
     are float32, in one file, without copies of tied weights. The `pooling`
-    of the tokenizer is written as the files of sentence-transformers.
+    of the tokenizer is written as the files of sentence-transformers. The
+    folder of a net with precision='int8' has int8 weights and a quarter of
+    the size; other libraries cannot load it. parts: keys of
+    `tensor_names.PARTS`, the only ones to write; None for all.
 
     Raises `PretrainedError` if `folder` is not empty, or if the format
     cannot represent the net: without LayerNorm after its embeddings, with
@@ -298,13 +327,13 @@ def save_pretrained(net, tokenizer, folder):
         raise PretrainedError(
             f'the tokenizer has {len(tokenizer)} tokens, but the net only '
             f'{config["vocab_size"]}: they belong to different models')
-    write_folder(folder, config, _tensors(net, tokenizer.pad_id), tokenizer,
-                 configs.generation_of_net(net, tokenizer),
+    write_folder(folder, config, _tensors(net, tokenizer.pad_id, parts),
+                 tokenizer, configs.generation_of_net(net, tokenizer),
                  {} if net.about else files_of(
                      tokenizer.pooling, net.config['num_hiddens']))
 
 
-def _tensors(net, pad_id):
+def _tensors(net, pad_id, parts):
     """The tensors of a net under their names in the folder, a dict."""
     params = net._collect_params_with_prefix()
     kind = net.kind
@@ -319,9 +348,16 @@ def _tensors(net, pad_id):
         raise PretrainedError(
             'this net is not exactly a BERTModel, so that a folder of BERT '
             f'cannot hold it: it has or lacks {", ".join(strange[:4])}')
-    tensors = {}
+    tensors, quantized = {}, net.encoder.quantized
     for line in lines:
-        if line.part == 'mlm' and configs.is_encoder_alone(net):
+        if parts is not None and line.part not in parts or (
+                line.part == 'mlm' and configs.is_encoder_alone(net)):
+            continue
+        name = quantized and _quantized_name(line.ours)
+        if name is not None:
+            weight = quantized.weights[name]
+            tensors[line.name] = weight.q
+            tensors[line.name + tensor_files.SCALE] = weight.scale
             continue
         try:
             values = params[line.ours].data(

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, Optional
 import numpy as onp
 
 from d2lbert.machine import files
+from d2lbert.nn.quantized import QuantizedWeight
 
 WEIGHTS = 'model.safetensors'
 INDEX = f'{WEIGHTS}.index.json'
@@ -21,6 +22,9 @@ INDEX = f'{WEIGHTS}.index.json'
 #: NumPy dtypes of the supported tensor types. NumPy has no bfloat16, which
 #: is the upper half of a float32.
 TYPES = {'F32': '<f4', 'F16': '<f2', 'F64': '<f8', 'BF16': '<u2'}
+
+#: The type of a quantized matrix, and the ending of the name of its scales.
+QUANTIZED, SCALE = 'I8', '_scale'
 
 #: The metadata entry with digests of the tensors: JSON, {name: BLAKE2b of 16
 #: bytes, hexadecimal}.
@@ -77,8 +81,11 @@ class Stored(NamedTuple):
     shape: tuple
     begin: int          # of its first byte in the file
     digest: Optional[str]   # of its bytes, None if the file has none
+    scale: Optional['Stored'] = None    # the scales of a quantized matrix
 
     def __str__(self):
+        if self.scale is not None:
+            return shown_quantized(self.shape)
         shape = shown(self.shape)
         return shape if self.dtype in TYPES else f'{shape} of {self.dtype}'
 
@@ -86,6 +93,26 @@ class Stored(NamedTuple):
 def shown(shape):
     """A shape as text: 30522 x 384."""
     return ' x '.join(map(str, shape)) or 'a number'
+
+
+def shown_quantized(shape):
+    """The shape of a quantized matrix as text."""
+    return f'{shown(shape)} of {QUANTIZED} and scales'
+
+
+def with_scales(tensors):
+    """Join the quantized matrices of {name: `Stored`} with their scales.
+
+    Scales without a matrix of as many rows stay where they are.
+    """
+    found = dict(tensors)
+    for name, where in tensors.items():
+        scale = tensors.get(name + SCALE)
+        if (where.dtype == QUANTIZED and len(where.shape) == 2
+                and scale is not None and scale.dtype == 'F32'
+                and scale.shape == where.shape[:1]):
+            found[name] = where._replace(scale=found.pop(name + SCALE))
+    return found
 
 
 def stored(folder):
@@ -182,10 +209,35 @@ def read(where):
 
     Raises `PretrainedError` if its bytes do not match their digest.
     """
+    found = _values(where, TYPES[where.dtype])
+    if where.dtype == 'BF16':
+        found = (found.astype('<u4') << 16).view('<f4')
+    return found.astype('float32', copy=False).reshape(where.shape)
+
+
+def read_quantized(where):
+    """Read a quantized matrix as a `QuantizedWeight`, on the host.
+
+    Raises `PretrainedError` if its bytes do not match their digest, for the
+    number -128, and for scales that are negative, infinite or NaN.
+    """
+    weight = QuantizedWeight(_values(where, 'int8').reshape(where.shape),
+                             read(where.scale))
+    # The C++ multiplies absolute values of seven bits on some processors
+    if (weight.q == -128).any() or not (
+            onp.isfinite(weight.scale) & (weight.scale >= 0)).all():
+        raise PretrainedError(
+            f'{where.path} is damaged: {where.name} has the number -128 or '
+            'a scale that is negative, infinite or NaN; fetch it again')
+    return weight
+
+
+def _values(where, dtype):
+    """The values of a tensor in the order of the file, checked, 1-D."""
     with open(where.path, 'rb') as file:
         file.seek(where.begin)
         count = int(onp.prod(where.shape, dtype='int64'))
-        found = onp.fromfile(file, TYPES[where.dtype], count)
+        found = onp.fromfile(file, dtype, count)
     if len(found) < count:
         raise PretrainedError(f'{where.path} became shorter while it was '
                               'read: fetch it again')
@@ -193,13 +245,11 @@ def read(where):
         raise PretrainedError(f'{where.path} is damaged: the digest of '
                               f'{where.name} does not match its values; fetch '
                               'it again')
-    if where.dtype == 'BF16':
-        found = (found.astype('<u4') << 16).view('<f4')
-    return found.astype('float32', copy=False).reshape(where.shape)
+    return found
 
 
 def write(path, tensors, name):
-    """Write {name: float32 array} as one safetensors file.
+    """Write {name: float32 or int8 array} as one safetensors file.
 
     Its metadata has a digest of each tensor. name: the name of the file in
     error messages.
@@ -208,7 +258,8 @@ def write(path, tensors, name):
     path.touch()
     mode = path.stat().st_mode      # by the umask, which the library ignores
     try:
-        tensors = {name: onp.ascontiguousarray(array, '<f4')
+        tensors = {name: onp.ascontiguousarray(
+            array, 'int8' if array.dtype == 'int8' else '<f4')
                    for name, array in tensors.items()}
         digests = {name: _digest(array) for name, array in tensors.items()}
         # Some versions of transformers read no file without this format

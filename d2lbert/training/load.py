@@ -12,7 +12,7 @@ from d2lbert.machine import params
 from d2lbert.machine.files import new_folder, write_text
 from d2lbert.nn.precision import check_precision, set_precision
 from d2lbert.pretrained.families.family import net_of
-from d2lbert.pretrained.families.tensor_names import HEADS
+from d2lbert.pretrained.families.tensor_names import HEADS, PARTS
 from d2lbert.pretrained.folders import load_pretrained, save_pretrained
 from d2lbert.pretrained.sentence_transformers import pooling_of
 from d2lbert.pretrained.size_checks import check_sizes
@@ -46,7 +46,7 @@ class Loaded(NamedTuple):
     tokenizer: Any      # its tokenizer, with a `pooling`
 
 
-def load(path, ctx=None, heads=HEADS, trainable=True, precision='fp32'):
+def load(path, ctx=None, heads=HEADS, trainable=True, precision=None):
     """Load the model in a folder, a `Loaded`.
 
     path: a RUN of `pretrain`, with whole words or word pieces, or a FOLDER
@@ -75,7 +75,7 @@ def load(path, ctx=None, heads=HEADS, trainable=True, precision='fp32'):
 
 
 def load_model(path, ctx=None, heads=HEADS, trainable=True,
-               precision='fp32'):
+               precision=None):
     """The net and tokenizer of `load`, as (net, tokenizer)."""
     return load(path, ctx, heads, trainable, precision)[1:]
 
@@ -152,13 +152,21 @@ def _trained_len(config):
     return dict(config.get('training', {})).get('max_len')
 
 
-def export_run(run, folder):
-    """Write the run in `run` as a new FOLDER that other libraries load."""
-    if not is_run(run):
+def export_run(run, folder, precision='fp32'):
+    """Write the run in `run` as a new FOLDER that other libraries load.
+
+    precision: 'int8' for int8 weights, which only this package loads. `run`
+    may then be a folder of a pretrained model, too.
+    """
+    if precision == 'fp32' and not is_run(run):
         raise PretrainedError(f'{run} is no folder of a run: name one that '
                               'd2lbert pretrain left')
-    net, tokenizer = load_model(run, trainable=False)
-    save_pretrained(net, tokenizer, folder)
+    net, tokenizer = load_model(run, heads=(), trainable=False,
+                                precision=precision)
+    # Heads that a folder lacks are random, and stay missing
+    parts = [part for part in PARTS if not (
+        net.pretrained and net.pretrained.lacking(part))]
+    save_pretrained(net, tokenizer, folder, parts)
 
 
 def import_run(folder, run):
@@ -168,7 +176,8 @@ def import_run(folder, run):
     `d2lbert evaluate` reads texts. Heads that `folder` lacks get random
     weights.
     """
-    net, tokenizer = load_pretrained(folder, trainable=False)
+    net, tokenizer = load_pretrained(folder, trainable=False,
+                                     precision='fp32')
     words = WholeWords.of(tokenizer)
     config = dict(
         d2lbert=__version__, model=net.config, fingerprint=None,

@@ -26,7 +26,8 @@ class Teacher(NamedTuple):
         Raises ValueError for a model without masked words or vocabulary.
         """
         path = Path(path)
-        net, tokenizer = load_model(path, heads=('mlm',), trainable=False)
+        net, tokenizer = load_model(path, heads=('mlm',), trainable=False,
+                                    precision='fp32')
         if net.decoder is not None:
             raise ValueError(f'the teacher {path} is a BART, and students '
                              'have no decoder: choose a BERT, or a relative '

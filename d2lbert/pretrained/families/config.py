@@ -24,6 +24,12 @@ GENERATION_FIELDS = {
     'early_stopping': 'early_stopping', 'forced_bos_token_id': 'first_id',
     'forced_eos_token_id': 'last_id'}
 
+#: The field of a quantized folder, and the only value that is supported.
+QUANTIZATION = 'quantization_config'
+INT8 = {'quant_method': 'd2lbert', 'format': 1, 'bits': 8,
+        'weights': 'symmetric, a scale for each row',
+        'activations': 'symmetric, a scale for each token'}
+
 #: Defaults of the arguments that the `config` of a net may leave out.
 DEFAULTS = dict({name: getattr(BOOK, name) for name in (
     'family', 'heads', 'mlm_hidden', 'mlm_activation', 'embedding_size',
@@ -95,7 +101,8 @@ class _ConfigFile:
 
     def _check_fixed(self):
         for field, (value, meaning) in self.family.fixed.items():
-            if self.fields.get(field) not in (value, None):
+            allowed = [value, None, *[INT8] * (field == QUANTIZATION)]
+            if self.fields.get(field) not in allowed:
                 self.refuse(field, repr(value),
                             f', as {meaning} cannot be represented')
 
@@ -259,6 +266,7 @@ def of_net(net, tokenizer):
            in family.dropouts if name},
         family.spread: original.get('initializer_range', 0.02),
         'pad_token_id': tokenizer.pad_id, 'dtype': 'float32',
+        **({} if net.encoder.quantized is None else {QUANTIZATION: INT8}),
         **_head_fields(net, family)}
 
 
