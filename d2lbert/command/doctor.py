@@ -18,9 +18,13 @@ from d2lbert.machine.processor import processor
 OK, WARN, BAD = 'ok', 'warn', 'bad'
 FEATURES = ['OPENMP', 'MKLDNN', 'CUDA', 'CUDNN', 'NCCL', 'DIST_KVSTORE',
             'BLAS_OPEN', 'F16C']
-#: Row: the module and name of a kernels.Library
-COMPILED = {'fast operators': ('d2lbert.kernels', 'OPERATORS'),
-            'fast reading': ('d2lbert.kernels.draw', 'DRAW')}
+SLOWER = 'everything works but is slower'
+
+#: Row: the module and name of a kernels.Library, and the effect without it
+COMPILED = {'fast operators': ('d2lbert.kernels', 'OPERATORS', SLOWER),
+            'fast reading': ('d2lbert.kernels.draw', 'DRAW', SLOWER),
+            'eight bits': ('d2lbert.kernels.int8', 'INT8',
+                           '--precision int8 is refused without it')}
 
 
 class Row(NamedTuple):
@@ -226,8 +230,7 @@ def _compiled_rows(mx, build):
             for name, place in COMPILED.items()]
 
 
-def _compiled_row(mx, name, module, library, build):
-    slower = 'everything works but is slower'
+def _compiled_row(mx, name, module, library, without, build):
     if mx is None:
         return Row(name, WARN, 'not tried without MXNet',
                    'see MXNet above')
@@ -235,18 +238,22 @@ def _compiled_row(mx, name, module, library, build):
         from d2lbert import kernels
         if kernels.mode() == 'off':
             return Row(name, WARN, 'not used: D2LBERT_KERNELS is off',
-                       f'{slower}; unset D2LBERT_KERNELS')
-        library = getattr(importlib.import_module(module), library)
+                       f'{without}; unset D2LBERT_KERNELS')
+        module = importlib.import_module(module)
+        library = getattr(module, library)
         found = library.find() or build and library.get() is not None
     except ValueError as error:     # a variable from outside is wrong
         return Row(name, BAD, f'not loaded: {error}', 'until then, whatever '
                    'needs it is refused')
     except Exception as error:  # a report goes on
-        return Row(name, WARN, f'not loaded: {error}', slower)
+        return Row(name, WARN, f'not loaded: {error}', without)
     if found:
-        return Row(name, OK, f'loaded from {library.path}')
+        value = f'loaded from {library.path}'
+        if name == 'eight bits':
+            value += f'; multiplies by {module.product()}'
+        return Row(name, OK, value)
     if library.reason:
-        return Row(name, WARN, f'not loaded: {library.reason}', slower)
+        return Row(name, WARN, f'not loaded: {library.reason}', without)
     return Row(name, WARN, 'not compiled yet',
                f'd2lbert doctor --build, which takes {library.takes}; or '
                'the first run does it')

@@ -10,7 +10,7 @@ import pytest
 from d2lbert import hub, kernels
 from d2lbert.__main__ import main
 from d2lbert.command import doctor
-from d2lbert.kernels import draw
+from d2lbert.kernels import draw, int8
 from d2lbert.machine import cache, hardware
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -108,8 +108,10 @@ def fresh(monkeypatch, tmp_path):
     source = tmp_path / 'seven.cc'
     source.write_text('extern "C" int seven() { return 7; }\n')
     seven = SimpleNamespace(d2lbert_isa=lambda: b'SSE',
-                            d2lbert_vector=lambda: 4)
-    for module, name in ((kernels, 'OPERATORS'), (draw, 'DRAW')):
+                            d2lbert_vector=lambda: 4,
+                            int8_product=lambda: b'fingers')
+    for module, name in ((kernels, 'OPERATORS'), (draw, 'DRAW'),
+                         (int8, 'INT8')):
         library = kernels.Library('seven', [source], lambda path: seven,
                                   what='the trifle', takes='a moment')
         monkeypatch.setattr(module, name, library)
@@ -120,17 +122,19 @@ def test_what_is_not_compiled_is_told_and_not_compiled(fresh, capsys):
     said = row('fast operators')
     assert said[1:3] == (doctor.WARN, 'not compiled yet')
     assert 'd2lbert doctor --build, which takes a moment' in said.remedy
-    assert row('fast reading')[1:3] == said[1:3]
+    for name in 'fast reading', 'eight bits':
+        assert row(name)[1:3] == said[1:3]
     assert not [*cache.folder('kernels').iterdir()]
     assert main(['doctor']) == 0
     assert 'compiling' not in capsys.readouterr().err
 
 
-def test_build_compiles_both(fresh, compiler, capsys):
+def test_build_compiles_all(fresh, compiler, capsys):
     assert main(['doctor', '--build']) == 0
     said = capsys.readouterr()
     assert said.err == ('d2lbert: compiling the trifle, once: a moment ...\n')
-    assert said.out.count('loaded from') == 2
+    assert said.out.count('loaded from') == 3
+    assert row('eight bits').value.endswith('; multiplies by fingers')
     assert main(['doctor']) == 0
     assert capsys.readouterr().out == said.out
 
