@@ -1,15 +1,18 @@
-"""How many texts a second become vectors, beside others on PyTorch and ONNX.
+"""How many texts a second become vectors, beside others, and how good.
 
     python tests/bench/bench_embed.py --peer-python PATH [--model FOLDER]
 
 FOLDER is one of sentence-transformers with mean pooling and normalizing
 ($D2LBERT_WEIGHTS/minilm), the texts are the first 2,000 different sentences
 of STS-B's training file (below $D2LBERT_DATA/glue), and PATH is an
-interpreter with sentence-transformers, ONNX Runtime and onnx
+interpreter with sentence-transformers, ONNX Runtime, onnx, OpenVINO and NNCF
 ($D2LBERT_PEERS). A turn goes from the list of texts to the array of vectors,
-in fp32, with as many threads for each peer; the peers take their fastest
-batch size of three. The vectors are compared, too, and the operations that the
-texts need at least, to the rate of multiplying matrices in the same run.
+with as many threads for each peer; the peers take their fastest batch size of
+three. NNCF calibrates on texts of the training file that are not timed.
+
+Beside the rate of each stands the Spearman correlation of its cosines with
+the scores of STS-B's dev.tsv. The operations that the texts need at least are
+compared to the rate of multiplying matrices in the same run, for fp32.
 
 Nothing here passes or fails: it prints figures of this machine.
 """
@@ -24,16 +27,29 @@ import benchmark
 import numpy as onp
 from tokenizers import Tokenizer
 
+from d2lbert.finetuning.metrics import spearman
+
+#: {peer: its kind in benchmark_worker}, those in fp32 first
+KINDS = {'ours': 'vectors', 'sentence-transformers': 'sentences',
+         'onnxruntime': 'onnx', 'ours int8': 'vectors-int8',
+         'onnxruntime int8': 'onnx-int8', 'openvino bf16': 'openvino-bf16',
+         'openvino int8': 'openvino-int8'}
+FP32 = 'ours', 'sentence-transformers', 'onnxruntime'
+
+#: Texts on which NNCF calibrates
+CALIBRATION = 300
+
 
 class Peers(benchmark.Peers):
-    """Ours, sentence-transformers and ONNX Runtime."""
+    """Ours, sentence-transformers, ONNX Runtime and OpenVINO."""
 
     def __init__(self, args, path):
         self._path, self._all, self.missing = path, {}, {}
         self._start('ours', 'vectors', sys.executable, args.threads)
-        for name, kind in (('sentence-transformers', 'sentences'),
-                           ('onnxruntime', 'onnx')):
-            if args.peer_python:
+        for name, kind in list(KINDS.items())[1:]:
+            if kind.startswith('vectors'):
+                self._start(name, kind, sys.executable, args.threads)
+            elif args.peer_python:
                 self._start(name, kind, args.peer_python,
                             self['ours'].threads)
             else:
@@ -50,17 +66,37 @@ class Sentences:
 
     def __init__(self, folder, count):
         self.name, self.vocab_size = f'{count:,} sentences of STS-B', 30522
-        found, path = {}, Path(folder, 'STS-B', 'train.tsv')
+        found = {}
+        for row in self._rows(folder, 'train.tsv'):
+            found.update({row['sentence1']: 0, row['sentence2']: 0})
+        found = [text for text in found if text]
+        self.texts, rest = found[:count], found[count:]
+        self.calibration = rest[::max(len(rest) // CALIBRATION, 1)][
+            :CALIBRATION]
+        self.pairs = [row for row in self._rows(folder, 'dev.tsv')
+                      if row['sentence1'] and row['sentence2']]
+        self.scores = onp.array([float(row['score']) for row in self.pairs])
+
+    @staticmethod
+    def _rows(folder, name):
+        path = Path(folder, 'STS-B', name)
         if not path.is_file():
             sys.exit(f'there is no {path}: --data names the folder of GLUE')
         with open(path, encoding='utf-8', newline='') as file:
-            for row in csv.DictReader(file, delimiter='\t',
-                                      quoting=csv.QUOTE_NONE):
-                found.update({row['sentence1']: 0, row['sentence2']: 0})
-        self.texts = [text for text in found if text][:count]
+            return list(csv.DictReader(file, delimiter='\t',
+                                       quoting=csv.QUOTE_NONE))
 
     def save(self, path):
-        Path(path).write_text(json.dumps(self.texts), 'utf-8')
+        Path(path).write_text(json.dumps(dict(
+            texts=self.texts, calibration=self.calibration,
+            pairs=[row[side] for side in ('sentence1', 'sentence2')
+                   for row in self.pairs])), 'utf-8')
+
+    def correlation(self, vectors):
+        """Spearman's, of cosines and scores; vectors (2 P, H) of P pairs."""
+        X = vectors / onp.linalg.norm(vectors, axis=1, keepdims=True)
+        X, Y = X.astype('f8').reshape(2, len(self.pairs), -1)
+        return spearman(self.scores, (X * Y).sum(axis=1))
 
 
 def necessary_flops(config, encoded):
@@ -72,6 +108,18 @@ def necessary_flops(config, encoded):
     return 2 * config['num_hidden_layers'] * benchmark.layer_products(
         sum(lens), sum(T * T for T in lens), config['hidden_size'],
         config['intermediate_size'])
+
+
+def show_quality(count, measured, quality):
+    """Print rates beside Spearman's correlations, and both as shares."""
+    mine, exact = measured['ours int8'], quality['ours']
+    benchmark.table(
+        "Spearman's correlation on STS-B beside the rate", (
+            '', 'texts/s', 'ours int8 is', 'Spearman', 'of fp32'),
+        [[name, f'{count / result.median:.1f}',
+          f'{result.median / mine.median:.2f} times',
+          f'{quality[name]:.4f}', f'{quality[name] / exact:.2%}']
+         for name, result in measured.items()])
 
 
 def main():
@@ -87,7 +135,6 @@ def main():
     args.steps = 1
     data = args.data or Path(os.environ.get('D2LBERT_DATA', ''), 'glue')
     texts = Sentences(data, args.texts)
-    names = 'ours', 'sentence-transformers', 'onnxruntime'
     with tempfile.TemporaryDirectory() as folder:
         path = str(Path(folder, 'texts.json'))
         texts.save(path)
@@ -102,7 +149,7 @@ def main():
                 multiplier.measure(peer)
                 return peer.ask('embed')
             with benchmark.Multiplier(peers) as multiplier:
-                results = benchmark.take_turns(peers, names, args.rounds,
+                results = benchmark.take_turns(peers, KINDS, args.rounds,
                                                turn, prepare)
             benchmark.compare(f'{len(texts.texts):,} texts to vectors',
                               results, len(texts.texts), 'texts')
@@ -114,17 +161,25 @@ def main():
             flops = necessary_flops(
                 json.loads(Path(args.model, 'config.json').read_text('utf-8')),
                 tokenizer.encode_batch(texts.texts))
-            multiplier.compare(flops, measured)
+            multiplier.compare(flops, {
+                name: measured[name] for name in FP32 if name in measured})
             vectors = {}
             for name in measured:
                 out = str(Path(folder, f'{name}.npy'))
                 peers[name].ask('embed', out=out)
                 vectors[name] = onp.load(out)
+            quality = {}
+            for name in measured:
+                out = str(Path(folder, 'pairs.npy'))
+                peers[name].ask('embed', out=out, field='pairs')
+                quality[name] = float(texts.correlation(onp.load(out)))
+            show_quality(len(texts.texts), measured, quality)
             for name in measured:
                 apart = abs(vectors[name] - vectors['ours']).max()
                 print(f'  {name}: {how[name]}, farthest from ours '
                       f'{apart:.1e}')
             numbers.update(turns=benchmark.as_json(results), how=how,
+                           spearman=quality,
                            flops=flops, rates=multiplier.rates)
             benchmark.write_json(args.json, numbers)
 

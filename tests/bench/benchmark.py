@@ -285,7 +285,8 @@ class Peer:
     def __init__(self, name, kind, python, path, threads=None):
         self.name = name
         environment = dict(os.environ)
-        if kind in ('ours', 'published', 'vectors', 'products', 'onednn'):
+        if kind in ('ours', 'published', 'vectors', 'vectors-int8',
+                    'products', 'onednn'):
             environment['PYTHONPATH'] = os.pathsep.join(filter(None, [
                 str(ROOT), os.environ.get('PYTHONPATH')]))
         if threads is not None:

@@ -303,10 +303,10 @@ def transformers():
     return Transformers()
 
 
-def of_sentences(name):
+def of_sentences(name, *arguments):
     def peer():
         import benchmark_embed
-        return getattr(benchmark_embed, name)()
+        return getattr(benchmark_embed, name)(*arguments)
     return peer
 
 
@@ -321,7 +321,11 @@ PEERS = {'products': products('Gluon', False),
          'onednn': products('Gluon', True), 'linear': products('Linear'),
          'ours': ours, 'book': book, 'torch': Torch, 'published': published,
          'transformers': transformers, 'vectors': of_sentences('Vectors'),
-         'sentences': of_sentences('Sentences'), 'onnx': of_sentences('Onnx')}
+         'vectors-int8': of_sentences('Vectors', 'int8'),
+         'sentences': of_sentences('Sentences'), 'onnx': of_sentences('Onnx'),
+         'onnx-int8': of_sentences('Onnx', 'int8'),
+         'openvino-bf16': of_sentences('OpenVino', 'bf16'),
+         'openvino-int8': of_sentences('OpenVino', 'int8')}
 
 
 class Worker:
@@ -408,9 +412,12 @@ class Worker:
         """Load the sentence encoder in a folder, and the texts."""
         return {'about': self.peer.open(folder, self.path)}
 
-    def embed(self, out=None):
-        """Encode the texts: their seconds; the vectors go to `out`."""
-        times, vectors = self._timed(self.peer.embed)
+    def embed(self, out=None, field='texts'):
+        """Encode the texts: their seconds; the vectors go to `out`.
+
+        field: which of the lists of texts in the file.
+        """
+        times, vectors = self._timed(lambda: self.peer.embed(field))
         if out is not None:
             onp.save(out, vectors)
         return times
