@@ -11,8 +11,8 @@ import pytest
 
 PACKAGE = Path(__file__).resolve().parents[1] / 'd2lbert'
 
-#: Rooms and modules from the ground up. Each may import from itself and from
-#: what stands before it.
+#: Rooms and modules, lowest first. Each may import from itself and from those
+#: before it.
 ORDER = [
     '_version',
     'machine',          # the door to MXNet, cores, GPUs, cache, whole files
@@ -139,6 +139,8 @@ def test_the_order_is_that_of_the_guide_for_contributors():
              for name in re.findall(r'`(\w+)(?:\.py|/)`', row.split('|')[1])]
     assert named == [name for name in ORDER
                      if name not in ('_version', '__main__')]
+    for link in re.findall(r'\]\(([^)]+)\)', guide):
+        assert (PACKAGE.parent / '.github' / link).exists(), link
     for path in re.findall(r'`?((?:tests/|\.ci/)[\w/.]+)', guide):
         assert (PACKAGE.parent / path).exists(), path
     for name in re.findall(r'`((?:\w+/)*\w+\.(?:py|cc|h))`', guide):

@@ -1,6 +1,11 @@
 """The samples of the guide for contributors, each against an oracle."""
+import importlib
+import inspect
 import json
+import re
 import shutil
+import sys
+from pathlib import Path
 
 import loops
 import numpy as onp
@@ -12,8 +17,10 @@ import sample_objective
 import sample_operator
 from safetensors.numpy import load_file
 
-from d2lbert import kernels
-from d2lbert.machine.backend import autograd, np, npx
+import d2lbert as d2l
+from d2lbert import hub, kernels
+from d2lbert.bert_dataset import load_data
+from d2lbert.machine.backend import autograd, gluon, np, npx
 from d2lbert.pretrained.families.family import FAMILIES
 from d2lbert.pretrained.folders import (
     PretrainedError,
@@ -24,6 +31,50 @@ from d2lbert.training import checkpoints, pretraining
 from d2lbert.training.loop import Run
 from d2lbert.training.run_folder import RunFolder
 from d2lbert.training.settings import complete
+
+# The way of a batch
+
+GUIDE = Path(__file__).parents[2] / '.github' / 'CONTRIBUTING.md'
+
+
+def code_of(name):
+    """The code of a function, by its name below `d2lbert`."""
+    path, found = 'd2lbert', None
+    for part in name.split('.'):
+        path = f'{path}.{part}'
+        try:
+            found = importlib.import_module(path)
+        except ModuleNotFoundError:
+            found = getattr(found, part)
+    return inspect.unwrap(found).__code__
+
+
+def test_a_batch_passes_every_breakpoint_of_the_guide(tmp_path):
+    diagram = re.search('```text\n(.*?)```', GUIDE.read_text('utf-8'),
+                        re.DOTALL).group(1)
+    names = set(re.findall(r'(?<![\w.])[a-z_]+(?:\.\w+)+', diagram))
+    assert len(names) > 20
+    if not kernels.load():
+        names.remove('kernels.fused.call')
+    codes = {code_of(name): name for name in names}
+    assert len(codes) == len(names)
+
+    def note(frame, event, arg):
+        if event == 'call':
+            codes.pop(frame.f_code, None)
+    sys.setprofile(note)
+    try:
+        batches, vocab = load_data(hub.sample_dir() / hub.TRAIN_FILE, 8, 32)
+        net = d2l.BERTModel(len(vocab), 8, 8, 2, 1, 0.0, max_len=32)
+        net.initialize()
+        d2l.train_bert(batches, net, gluon.loss.SoftmaxCELoss(),
+                       len(vocab), [npx.cpu()], 1, out=tmp_path / 'page')
+        d2l.pretrain(**dict(SETTINGS, objective='mlm+nsp', num_steps=1),
+                     devices='cpu', out=tmp_path / 'run')
+    finally:
+        sys.setprofile(None)
+    assert not codes
+
 
 # The objective
 
