@@ -1,2 +1,1 @@
-"""What this computer has: the door to MXNet, cores, GPUs, cache, files.
-"""
+"""This computer: the import of MXNet, cores, GPUs, cache and files."""

@@ -1,4 +1,4 @@
-"""Archives unpacked: whole, and never outside of their folder."""
+"""Unpack archives: completely, and never outside the target folder."""
 import errno
 import lzma
 import os
@@ -12,25 +12,25 @@ from pathlib import Path, PurePosixPath
 
 
 class ArchiveError(OSError):
-    """Why an archive is not unpacked, in one sentence."""
+    """An archive cannot be unpacked; the message is one sentence."""
 
 
-#: What the libraries raise of a damaged archive.
+#: Exceptions that the libraries raise for a damaged archive.
 DAMAGED = (zipfile.BadZipFile, tarfile.TarError, zlib.error, lzma.LZMAError,
            struct.error, EOFError, NotImplementedError, RuntimeError,
            ValueError, IndexError, OverflowError, OSError)
 
 
 def _is_damage(error):
-    """True of an OSError because of what an archive holds."""
+    """True if an OSError comes from the archive's content."""
     return not isinstance(error, ArchiveError) and error.errno in (
         None,                   # a checksum of gzip, a stream of bzip2
-        errno.EINVAL,           # a place before the file's begin
+        errno.EINVAL,           # an offset before the start of the file
         errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR, errno.EEXIST)
 
 
 def unpack(archive, base):
-    """Unpack `archive` into `base`; its files appear when all are whole."""
+    """Unpack `archive` into `base`: all files appear together, or none."""
     os.makedirs(base, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix='.unpack-', dir=base) as temp:
         files = []
@@ -66,9 +66,9 @@ def unpack(archive, base):
 
 
 def _members(archive):
-    """Yield (name, is a folder, function that opens it) of an archive.
+    """Yield (name, is_folder, function that opens it) for each member.
 
-    Devices and links in a tar archive are refused by name.
+    Raises ArchiveError for a device or a link in a tar archive.
     """
     if archive.endswith('.zip'):
         with zipfile.ZipFile(archive) as f:

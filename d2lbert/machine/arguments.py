@@ -1,4 +1,4 @@
-"""Checks of arguments, and of files that the flags of a command name."""
+"""Check arguments, and the files that command-line flags name."""
 import contextlib
 import operator
 from pathlib import Path
@@ -7,12 +7,12 @@ from d2lbert.machine.files import replacing
 
 
 class UsageError(ValueError):
-    """Arguments that cannot be, whatever the files and models hold."""
+    """Arguments that are invalid, whatever the files and models contain."""
 
 
 @contextlib.contextmanager
 def usage():
-    """Let errors of values and types be `UsageError`s."""
+    """Turn ValueError and TypeError into `UsageError`."""
     try:
         yield
     except (ValueError, TypeError) as error:
@@ -21,23 +21,25 @@ def usage():
 
 @contextlib.contextmanager
 def failures_of(flag, path, done):
-    """Say OSErrors as '--out page.html cannot be written: ...', ValueErrors.
+    """Turn an OSError into a ValueError that names the flag and the file.
 
-    done: what could not be done with the file, 'read' or 'written'.
+    For example '--out page.html cannot be written: ...'.
+
+    done: the attempted action, 'read' or 'written'.
     """
     try:
         yield
     except BrokenPipeError:
-        raise       # the reader of a pipe left: no mistake of the user
+        raise       # the reader closed the pipe: not an error of the user
     except OSError as error:
         raise ValueError(f'{flag} {path} cannot be {done}: {error.strerror}'
                          ) from None
 
 
 def check_place(out, example, flag='--out'):
-    """Refuse an --out that is no place for a file, before any computing.
+    """Raise if no file can be written to --out; call before computing.
 
-    example: a name that the file might have.
+    example: a possible file name, for the message.
     """
     path = Path(out)
     if path.is_dir():
@@ -49,10 +51,10 @@ def check_place(out, example, flag='--out'):
 
 
 def check_out(out, force, example, reads=(), flag='--out'):
-    """Refuse what --out cannot be, before anything is computed for it.
+    """Raise if --out is invalid; call before computing.
 
-    reads: paths of the files, and of the folders of files, that the command
-    reads. It never writes over any of them.
+    reads: paths of the files and folders that the command reads. None of
+    them may be overwritten.
     """
     check_place(out, example, flag)
     if not Path(out).is_file():
@@ -67,7 +69,7 @@ def check_out(out, force, example, reads=(), flag='--out'):
 
 
 def _same_file(out, reads):
-    """The file among `reads` that `out` is by device and inode, or None."""
+    """The file among `reads` with the device and inode of `out`, or None."""
     for path in map(Path, reads):
         files = path.rglob('*') if path.is_dir() else [path]
         for file in files:
@@ -79,9 +81,10 @@ def _same_file(out, reads):
 
 @contextlib.contextmanager
 def writing(out, force, flag='--out'):
-    """Yield a temporary file that becomes --out; ValueError if it cannot.
+    """Yield a temporary file, which is then renamed to --out.
 
-    Without force, a file that has come to `out` since `check_out` stays.
+    Raises ValueError if --out cannot be written. Without force, a file that
+    was created at `out` after `check_out` is kept.
     """
     part = None
     try:
@@ -90,7 +93,7 @@ def writing(out, force, flag='--out'):
     except BrokenPipeError:
         raise
     except OSError as error:
-        # Other files that are read meanwhile have names of their own
+        # The error may come from another file that is read here
         if error.errno is None or error.filename not in (
                 None, str(part), str(out)):
             raise
@@ -101,8 +104,7 @@ def writing(out, force, flag='--out'):
 # Arguments of functions
 
 def check_model(net, tokenizer):
-    """Raise TypeError that names the argument which is no net or tokenizer.
-    """
+    """Raise TypeError if an argument is not a net or not a tokenizer."""
     is_net, is_tokenizer = hasattr(net, 'encoder'), hasattr(
         tokenizer, 'encode_batch')
     if is_net and is_tokenizer:
@@ -115,7 +117,7 @@ def check_model(net, tokenizer):
 
 
 def whole_number(name, value):
-    """The value as an int; TypeError names the argument if it is none."""
+    """Return the value as an int; raise TypeError if it is not an integer."""
     try:
         return operator.index(value)
     except TypeError:
@@ -124,7 +126,7 @@ def whole_number(name, value):
 
 
 def short(value):
-    """An object in a few words, for an error."""
+    """A short description of an object, for an error message."""
     text = repr(value)
     return text if len(text) <= 40 and '\n' not in text else (
         f'a {type(value).__name__}')

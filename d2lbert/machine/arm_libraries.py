@@ -1,12 +1,13 @@
-"""What MXNet's wheel for Arm links and does not bring.
+"""Replace the libraries that MXNet's Arm wheel needs but does not contain.
 
-It was linked with Arm's performance libraries, which no package index has:
-one of linear algebra, two that only replace functions of the C library.
-OpenBLAS and LAPACKE, which every distribution packages, have the same
-functions under the same names. The dynamic linker, though, asks for files by
-name before it asks for functions, and takes a library that is loaded already
-for the one that it looks for where that calls itself so (DT_SONAME): empty
-libraries with those names satisfy it.
+The wheel was linked with Arm's performance libraries, which no package index
+offers. One of them is a linear algebra library; the other two only replace
+functions of the C library. OpenBLAS and LAPACKE, which every distribution
+packages, have the same functions under the same names.
+
+The dynamic linker looks for file names before it looks for functions. It
+accepts a library that is already loaded if the name stored in the library
+(DT_SONAME) matches. So empty libraries with the required names satisfy it.
 """
 import ctypes
 import os
@@ -19,23 +20,24 @@ from d2lbert.machine.hardware import ARM_PACKAGES
 
 #: The names that the wheel's libmxnet.so asks for.
 NEEDED = ('libarmpl_lp64_mp.so', 'libamath.so', 'libastring.so')
-#: What has the functions of the first; LAPACKE may lie within OpenBLAS.
+#: Libraries with the functions of the first one; LAPACKE may be part of
+#: OpenBLAS.
 LINEAR_ALGEBRA = ('libopenblas.so.0', 'liblapacke.so.3')
 
 MACHINES = {'aarch64': 183, 'x86_64': 62}   # e_machine of ELF
 
 
 def is_arm():
-    """Whether this is Linux on Arm, 64 bits."""
+    """True on 64-bit Arm Linux."""
     return sys.platform.startswith('linux') and (
         platform.machine() == 'aarch64')
 
 
 def empty_library(name, machine):
-    """The bytes of a shared library without content that bears a name.
+    """The bytes of an empty shared library with the given name.
 
-    System V ABI: an ELF header, two program headers, and the dynamic section
-    that they point to, with the name and a symbol table of none.
+    System V ABI: an ELF header, two program headers, and a dynamic section
+    with the name and an empty symbol table.
     """
     header, entry, symbol = 64, 56, 24
     strings = b'\0' + name.encode() + b'\0'
@@ -50,8 +52,8 @@ def empty_library(name, machine):
     return b''.join([
         ident, struct.pack('<HHIQQQIHHHHHH', 3, MACHINES[machine], 1, 0,
                            header, 0, 0, header, entry, 2, 0, 0, 0),
-        # PT_LOAD of all of it, writable since the linker notes addresses
-        # there; PT_DYNAMIC
+        # PT_LOAD: the whole file, writable because the linker stores
+        # addresses in it. PT_DYNAMIC: the dynamic section
         struct.pack('<IIQQQQQQ', 1, 6, 0, 0, 0, size, size, 1 << 16),
         struct.pack('<IIQQQQQQ', 2, 6, dynamic_at, dynamic_at, dynamic_at,
                     len(dynamic), len(dynamic), 8),
@@ -68,10 +70,11 @@ def _is_there(name):
 
 
 def load(folders=()):
-    """Load what libmxnet.so needs, or what can stand in for it.
+    """Load the libraries that libmxnet.so needs, or replacements for them.
 
-    folders: where the linker looks besides, as the wheel says: that of
-    libmxnet.so. Raises ImportError where there is no linear algebra at all.
+    folders: further folders to search; the wheel's own search path is the
+    folder of libmxnet.so. Raises ImportError if no linear algebra library is
+    found.
     """
     missing = [name for name in NEEDED if not _is_there(name) and not any(
         _is_there(os.path.join(folder, name)) for folder in folders)]
@@ -80,11 +83,11 @@ def load(folders=()):
             f'MXNet for Arm needs {LINEAR_ALGEBRA[0]}, which is not here: '
             + ARM_PACKAGES)
     if NEEDED[0] in missing:
-        _is_there(LINEAR_ALGEBRA[1])    # without it, only np.linalg fails
+        _is_there(LINEAR_ALGEBRA[1])    # without LAPACKE, only np.linalg fails
     for name in missing:
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, name)
             with open(path, 'wb') as file:
                 file.write(empty_library(name, platform.machine()))
-            # It stays loaded without its file
+            # The library stays loaded after its file is removed
             ctypes.CDLL(path, ctypes.RTLD_GLOBAL)

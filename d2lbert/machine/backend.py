@@ -1,9 +1,8 @@
-"""The one door to MXNet: every other module imports it from here.
+"""Import MXNet; every other module imports it from here.
 
-`mxnet_wheel.py` adapts MXNet 1.9.1 to today's Python and NumPy when it is
-installed. This module finds its libraries and gives it its threads; what
-cannot be made to work becomes one ImportError whose sentence holds the
-remedy.
+`mxnet_wheel.py` adapts MXNet 1.9.1 to current Python and NumPy when it is
+installed. This module finds MXNet's libraries and sets its threads. If MXNet
+cannot work, it raises one ImportError with the remedy.
 """
 import ctypes
 import importlib
@@ -15,7 +14,7 @@ import threading
 import warnings
 
 from d2lbert.machine import mxnet_wheel
-from d2lbert.machine.hardware import (  # noqa: F401  (build and gpus for others)
+from d2lbert.machine.hardware import (  # noqa: F401  (build, gpus for others)
     MXNET_VERSION,
     WHEELS,
     build,
@@ -30,7 +29,7 @@ _START_OVER = ('pip uninstall -y mxnet mxnet-cu112 and install d2lbert '
 
 
 def _check_numpy():
-    """Refuse a NumPy or a Python that the installed MXNet cannot use."""
+    """Raise if the installed MXNet cannot use this NumPy or Python."""
     try:
         import numpy
     except ImportError as error:
@@ -48,7 +47,7 @@ def _check_numpy():
 
 
 def _check_wheels():
-    """Refuse an environment whose mxnet folder cannot be whole."""
+    """Raise unless one complete wheel of the right version is installed."""
     wheels = mxnet_wheels()
     if len(wheels) > 1:
         raise ImportError(
@@ -77,7 +76,7 @@ def _emptied(wheel):
 
 
 def _keep_freed_memory():
-    """Let freed arrays be used again instead of going back to the system.
+    """Keep the memory of freed arrays instead of returning it to the system.
 
     MXNet has no pool for arrays on the CPU: by default glibc maps fresh
     pages for each large one, and writing a fresh page for the first time
@@ -91,12 +90,11 @@ def _keep_freed_memory():
     libc = ctypes.CDLL(None)
     libc.mallopt(-4, 0)          # M_MMAP_MAX: large arrays from the heap too
     libc.mallopt(-1, 2**31 - 1)  # M_TRIM_THRESHOLD: the heap never shrinks
-    libc.mallopt(-8, 1)          # M_ARENA_MAX: what one thread frees serves
-    #                              the others as well
+    libc.mallopt(-8, 1)          # M_ARENA_MAX: threads share freed memory
 
 
 def _explain(error):
-    """The ImportError to raise for what `import mxnet` raised."""
+    """Return an ImportError with a remedy for an error of `import mxnet`."""
     if sys.flags.optimize > 1:
         return ImportError('MXNet cannot be imported where Python drops '
                            'docstrings: leave -OO out, and unset '
@@ -130,13 +128,13 @@ def _explain(error):
 
 
 def _import_mxnet():
-    """Import MXNet, after all that it needs has been made ready."""
+    """Prepare the environment, then import MXNet."""
     if 'mxnet' not in sys.modules:
         _check_wheels()
         _check_numpy()
     _keep_freed_memory()
     with warnings.catch_warnings(), libraries_ready():
-        # Its own code is full of invalid escapes and the like
+        # MXNet's code has invalid escapes and similar flaws
         warnings.simplefilter('ignore')
         try:
             module = importlib.import_module('mxnet')
@@ -150,19 +148,19 @@ def _import_mxnet():
 
 
 def last_line(error):
-    """The message of an error; MXNet's own begin with a traceback.
+    """The last line of an error's message, without the C++ source.
 
-    Errors of operators in C++ name their source, too.
+    MXNet's messages begin with a traceback.
     """
     line = (str(error).strip().splitlines() or [type(error).__name__])[-1]
     return re.sub(r'^\[\d+\] .*\.(?:h|cc)\[\d+\]: ', '', line.strip())
 
 
 class _NumPyMode(threading.local):
-    """Whether arrays are NumPy's: in every thread they are, to begin with.
+    """MXNet's NumPy mode, switched on in every thread.
 
-    MXNet's own answer is no in all threads but the one that has called
-    `npx.set_np()`, and layers refuse the arrays of the others there.
+    In MXNet it is on only in the thread that called `npx.set_np()`; in the
+    other threads, layers reject NumPy arrays.
     """
 
     def __init__(self):     # runs in each thread that asks
@@ -175,6 +173,6 @@ autograd, gluon, init = mx.autograd, mx.gluon, mx.init
 nn, np, npx = mx.gluon.nn, mx.np, mx.npx
 npx.set_np()
 mx.util._NumpyArrayScope._current = _NumPyMode()
-# Scalars and empty arrays have shapes in every thread, also in one that
-# computes with arrays before it asks of what kind they are
+# NumPy shapes (scalars and empty arrays) in every thread, also in a thread
+# that uses arrays before it reads the NumPy mode
 mx.util.set_np_shape(2)

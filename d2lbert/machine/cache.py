@@ -1,6 +1,6 @@
-"""What d2lbert keeps between runs: where, whose it may be, and how long.
+"""The cache: its folder, who may write to it, and how long entries stay.
 
-It works where MXNet does not, for `d2lbert doctor`.
+It does not import MXNet, because `d2lbert doctor` needs it.
 """
 import atexit
 import contextlib
@@ -23,47 +23,47 @@ try:
 except ImportError:  # not a POSIX system
     grp = pwd = None
 
-#: The kinds of what is kept, and how the files and folders of each are
-#: named; what stands in the first group is one entry. Nothing with another
-#: name is ever removed, since D2LBERT_CACHE can name any folder.
+#: Kinds of cache entries, each with a pattern of its file and folder names.
+#: Names with the same first group belong to one entry. Only files that match
+#: are ever removed: D2LBERT_CACHE may point at any folder.
 KINDS = {
     'kernels': r'(\w+-[0-9a-f]{16}\.so)(?:\.sha256|\.products)?',
     'tokens': r'([0-9a-f]{32}\.npz|unchanged\.json)',
     'corpora': r'([0-9a-f]{32})',
-    # archives that hub.DATA_HUB names, and the folders that are in them
+    # archives of hub.DATA_HUB, and the folders in these archives
     'data': r'(wikitext-2(?:-v1\.zip)?|'
             r'(?:snli_1\.0|bert\.base|bert\.small)(?:\.zip)?)',
     'wheels': r'(mxnet[\w.+-]*\.whl)',
 }
-#: What is made again when it is needed, without the network
+#: Kinds that can be recomputed without the network
 RENEWABLE = 'kernels', 'tokens', 'corpora'
 
-#: What somebody who was killed left behind, or still works on
+#: Temporary names: in use, or left over from a killed process
 LEFT = (r'\..+\.part|[0-9a-f]{32}\.\w+\.part|\.(?:fetch|unpack)-.+|'
         r'(?:build|\w+-[0-9a-f]{16}|[0-9a-f]{32})\.lock')
-#: What has not been touched for so long has nobody who works on it
+#: Temporary files unchanged for this time are left over
 LEFT_SECONDS = 3600
 
 
 class CacheError(OSError):
-    """Why there is no folder to keep things in, in one sentence."""
+    """There is no usable cache folder; the message is one sentence."""
 
 
-# Where
+# Location
 
 def enabled():
-    """Whether results that can be made again may be kept for later runs."""
+    """True if recomputable results may be cached (not D2LBERT_CACHE=off)."""
     return os.environ.get('D2LBERT_CACHE', '').lower() != 'off'
 
 
 def root():
-    """The folder that things are kept in: absolute, perhaps not there yet.
+    """The absolute path of the cache folder, which may not exist yet.
 
-    $D2LBERT_CACHE, else $XDG_CACHE_HOME/d2lbert, else ~/.cache/d2lbert; or
-    a private one for temporary files where that cannot be (`is_temporary`).
-    D2LBERT_CACHE=off stops only what can be made again from being kept
-    (`enabled`). A relative D2LBERT_CACHE starts from where this process was
-    when it first asked; a relative XDG_CACHE_HOME is ignored, as its
+    $D2LBERT_CACHE, else $XDG_CACHE_HOME/d2lbert, else ~/.cache/d2lbert. If
+    none of these is usable, a private temporary folder (`is_temporary`).
+    With D2LBERT_CACHE=off, recomputable results are not cached (`enabled`).
+    A relative D2LBERT_CACHE is resolved once, against the working directory
+    of the first call. A relative XDG_CACHE_HOME is ignored, as its
     specification demands.
     """
     named = os.environ.get('D2LBERT_CACHE')
@@ -78,61 +78,61 @@ def root():
 
 
 def is_temporary():
-    """Whether `root` stands in for a home folder, and may not last."""
+    """True if `root` is temporary, because no home folder is usable."""
     named = os.environ.get('D2LBERT_CACHE')
     return not (named and enabled()) and _usual() is None
 
 
 @functools.lru_cache(maxsize=None)
 def _absolute(path):
-    """The same for as long as the process lives, wherever it goes."""
+    """The absolute path; the same after a change of the working directory."""
     return Path(os.path.abspath(path))
 
 
 def _usual():
-    """The user's own folder, or None where there can be none."""
+    """The user's cache folder, or None if the user has no home folder."""
     base = os.path.expanduser(os.environ.get('XDG_CACHE_HOME') or '')
     if not os.path.isabs(base):
         base = os.path.join(os.path.expanduser('~'), '.cache')
     folder = Path(base, 'd2lbert')
     if not folder.is_absolute():
-        return None     # no HOME, and nobody of this number has a name
-    # A container gives a user without a name the home folder /
+        return None     # no HOME, and no user name for this user id
+    # In a container, a user without a name has the home folder /
     above = next(path for path in (folder, *folder.parents)
                  if os.path.lexists(path))
     if above != folder and not os.access(above, os.W_OK | os.X_OK):
         return None
     if _open_to_others(folder) is not None:
-        return None     # a container's root in the home folder of another
+        return None     # root of a container, in another user's home folder
     return folder
 
 
 @functools.lru_cache(maxsize=None)
 def _temporary():
-    """The user's own folder among the temporary files."""
+    """The user's private folder in the temporary directory."""
     folder = Path(tempfile.gettempdir(), f'd2lbert-{os.geteuid()}')
     try:
         if folder.is_symlink():
             raise CacheError
         return private(folder)
-    except CacheError:      # another user was quicker
+    except CacheError:      # another user has taken this name
         folder = Path(tempfile.mkdtemp(prefix='d2lbert-'))
         atexit.register(shutil.rmtree, folder, ignore_errors=True)
         return folder
 
 
 def stand_in_for_home():
-    """Let matplotlib, which asks for a home folder, do without one."""
+    """Give matplotlib a folder when there is no home folder."""
     with contextlib.suppress(OSError):
         if not os.path.isabs(os.path.expanduser('~')):
             os.environ.setdefault('MPLCONFIGDIR',
                                   str(_temporary() / 'matplotlib'))
 
 
-# Whose
+# Ownership
 
 def folder(kind):
-    """The `private` folder of a kind, which is made if it is missing."""
+    """Return the `private` folder of a kind; create it if it is missing."""
     path = private(root() / kind)
     with contextlib.suppress(OSError):
         sweep(kind)
@@ -140,17 +140,17 @@ def folder(kind):
 
 
 def private(path):
-    """Make the folder `path` if it is missing, for this user alone.
+    """Return the folder `path`; create it for this user alone if missing.
 
-    Returns it. Raises CacheError if it cannot be made, or if another user
-    (other than root) may write to it or put another folder in its place.
+    Raises CacheError if it cannot be created, or if another user (except
+    root) may write to it or replace it.
     """
     path = Path(path)
     try:
         _make(path)
         found = path.stat()
         if found.st_uid == os.geteuid() and found.st_mode & 0o022:
-            # A common umask has let the user's group write, too
+            # A common umask (002) lets the user's group write
             path.chmod(stat.S_IMODE(found.st_mode) & ~0o022)
             found = path.stat()
     except OSError as error:
@@ -177,22 +177,22 @@ def _make(path):
         _make(path.parent)
         try:
             path.mkdir(mode=0o700)
-        except FileExistsError:     # made meanwhile, or a file
+        except FileExistsError:     # created by another process, or a file
             if not path.is_dir():
                 raise
 
 
 def is_trusted(found):
-    """Whether only root and this user may write, by an os.stat result."""
+    """True if an os.stat result lets only root and this user write."""
     return (found.st_uid in (0, os.geteuid())
             and not found.st_mode & 0o022)
 
 
 def is_ours(path):
-    """True if only root and this user can have written what is at `path`.
+    """True if only root and this user can have written to `path`.
 
-    Of a folder, all that is in it. The folders above must not let others
-    put something else in its place.
+    For a folder, this includes its content. The folders above `path` must
+    not let other users replace it.
     """
     path = Path(path)
     try:
@@ -204,18 +204,18 @@ def is_ours(path):
 
 
 def make_private(path):
-    """Let only this user write to a file, or to a folder and all in it."""
+    """Restrict writing to this user, for a file or for a whole folder."""
     path = Path(path)
     for one in (path, *path.rglob('*')):
         one.chmod(stat.S_IMODE(one.stat().st_mode) & ~0o022)
 
 
 def _open_to_others(path):
-    """The folder or link above `path` that others can exchange, or None.
+    """The folder or link above `path` that others can replace, or None.
 
-    A sticky folder, like /tmp, lets each user exchange their own alone.
-    Where the system has no number for root, as in a container of one user,
-    root is whoever owns the root folder.
+    A sticky folder, like /tmp, lets users replace only their own files.
+    In a container with a single user, user id 0 may be unmapped; then root
+    is the owner of the root folder.
     """
     owners = {0, os.geteuid(), os.stat('/').st_uid}
     for above, found in _way_to(path):
@@ -230,9 +230,9 @@ def _open_to_others(path):
 
 
 def _way_to(path):
-    """Each folder and link that leads to `path`, and its os.lstat result.
+    """Yield each folder and link on the way to `path`, with its os.lstat.
 
-    As far as it is there.
+    Stops at the first missing one.
     """
     here, links = '/', 0
     left = [*reversed(Path(os.path.abspath(path)).parts[1:])]
@@ -251,7 +251,7 @@ def _way_to(path):
             yield here, found
             links += 1
             if links > 40:
-                return          # a circle, which the system refuses
+                return          # a loop of links, which the system rejects
             target = Path(os.readlink(here))
             left += reversed(target.parts[target.is_absolute():])
             here = '/' if target.is_absolute() else before
@@ -260,10 +260,10 @@ def _way_to(path):
 
 
 def _is_own_group(number):
-    """True for a group that has no other member than this user.
+    """True if this user is the only member of the group.
 
-    Many systems give each user such a group, which a umask of 002 then lets
-    write.
+    Many systems give each user such a group, and a umask of 002 lets the
+    group write.
     """
     if grp is None:
         return False
@@ -275,20 +275,20 @@ def _is_own_group(number):
             and set(group.gr_mem) <= {user.pw_name})
 
 
-# How long
+# Lifetime
 
 class Entry(NamedTuple):
-    """What is kept under one name."""
+    """One cache entry."""
 
     kind: str
     paths: Tuple[Path, ...]
     size: int       # bytes
-    used: float     # when last, in seconds since 1970
-    is_left: bool   # of no use: somebody who was killed left it behind
+    used: float     # last use, in seconds since 1970
+    is_left: bool   # left over from a killed process
 
 
 def used(path):
-    """Note that something in the cache was used just now."""
+    """Set the last use of a cache entry to now."""
     with contextlib.suppress(OSError, ValueError):
         path = Path(path)
         path.relative_to(root())
@@ -311,14 +311,14 @@ def entries(kinds=tuple(KINDS)):
 
 def _paths(kind):
     where = root() / kind
-    # A link leads out of the cache
+    # A link points outside the cache
     if where.is_symlink() or not where.is_dir():
         return []
     return list(where.iterdir())
 
 
 def _size_and_time(path):
-    """Bytes and last change of a file, or of all that is in a folder."""
+    """Size in bytes and last change of a file or a folder."""
     size, changed = 0, 0
     with contextlib.suppress(FileNotFoundError):    # removed meanwhile
         found = path.lstat()
@@ -332,18 +332,18 @@ def _size_and_time(path):
 
 
 def sweep(kind, now=None):
-    """Remove what was left behind; returns the bytes that this freed."""
+    """Remove leftovers of killed processes; returns the bytes freed."""
     now = time.time() if now is None else now
     return sum(_remove(entry) for entry in entries([kind])
                if entry.is_left and now - entry.used > LEFT_SECONDS)
 
 
 def clear(kind, older_than=0):
-    """Remove a kind; returns (how many, bytes freed).
+    """Remove the entries of a kind; returns (number, bytes freed).
 
-    older_than: days since their last use; what was used later stays.
-    Raises BlockingIOError, and removes nothing, while another process is
-    making something of this kind.
+    older_than: keep entries that were used within this number of days.
+    Raises BlockingIOError before removing any entry while another process
+    writes an entry of this kind.
     """
     now = time.time()
     with contextlib.ExitStack() as stack:
@@ -361,9 +361,9 @@ def _remove(entry):
         with contextlib.suppress(FileNotFoundError, BlockingIOError):
             if path.suffix == '.lock':
                 with locked(path, wait=False):
-                    pass        # which removes it
+                    pass        # taking the lock removes its file
             elif path.is_dir() and not path.is_symlink():
-                # At once, for whoever looks meanwhile
+                # Atomic, for other processes that look
                 gone = path.with_name(f'.{secrets.token_hex(8)}.part')
                 path.rename(gone)
                 shutil.rmtree(gone)
@@ -373,7 +373,7 @@ def _remove(entry):
 
 
 def size():
-    """Bytes of all that is kept."""
+    """Total size of the cache in bytes."""
     return sum(entry.size for entry in entries())
 
 

@@ -1,8 +1,8 @@
-"""Facts about files that cost a reading, kept until the files change.
+"""Facts about files (such as digests), cached until the files change.
 
-As git does: a file whose size, times and inode are what they were has the
-content it had. Its times change with each write, but only as finely as the
-file system counts, so a fact is kept only of a file that had been at rest.
+As in git, a file with the same size, times and inode is unchanged. Each write
+changes the times, but only with the resolution of the file system. So a fact
+is cached only if the file has not been written to recently.
 """
 import contextlib
 import json
@@ -15,18 +15,18 @@ from d2lbert.machine.files import read_json
 
 INDEX = 'unchanged.json'
 
-# To be raised when what is found out about files is another thing
+# Increase this when the meaning of a fact changes
 VERSION = 1
 
-# The coarsest clock of a file system
+# The coarsest time resolution of a file system
 REST_NS = 2 * 10 ** 9
 
-# Facts kept; the oldest are forgotten
+# Number of facts kept; the oldest are dropped
 MAX_FACTS = 1024
 
 
 class Unchanged:
-    """The facts known about files; what is new is kept with `save`."""
+    """The known facts about files; `save` stores the new ones."""
 
     def __init__(self):
         self.facts, self.new = {}, {}
@@ -35,9 +35,9 @@ class Unchanged:
             cache.used(_index())
 
     def get(self, what, path, find_out):
-        """The fact called `what` about a file: known, or find_out(path).
+        """Return the fact `what` about a file: cached, or find_out(path).
 
-        A fact is what JSON can hold.
+        A fact is an object that JSON can represent.
         """
         key = f'{what} {os.path.abspath(path)}'
         begun, stamp = time.time_ns(), _stamp(path)
@@ -45,17 +45,17 @@ class Unchanged:
         if known is not None and known[0] == stamp:
             return known[1]
         fact = find_out(path)
-        # Written to since, or so lately that one more write would not show
+        # Skip a file that changed, or whose next write could be missed
         if (stamp == _stamp(path)
                 and max(stamp[1], stamp[2]) < begun - REST_NS):
             self.new[key] = [stamp, fact]
         return fact
 
     def save(self):
-        """Keep what is new; a cache that cannot be written costs time."""
+        """Store the new facts; if the cache is not writable, skip this."""
         if not self.new or not cache.enabled():
             return
-        # What others have kept meanwhile stays, but for a race
+        # Keep facts that other processes stored (not safe against a race)
         facts = {key: value for key, value in _load(_index()).items()
                  if key not in self.new}
         facts = dict(list({**facts, **self.new}.items())[-MAX_FACTS:])
@@ -68,7 +68,7 @@ class Unchanged:
 
 
 def _stamp(path):
-    """What changes when a file does, a list of numbers."""
+    """A list of numbers that changes when the file changes."""
     found = os.stat(path)
     return [found.st_size, found.st_mtime_ns, found.st_ctime_ns,
             found.st_ino]
@@ -84,7 +84,7 @@ def _sealed(facts):
 
 
 def _load(index):
-    """The facts in an index of this user's; none if it is damaged."""
+    """The facts in an index that this user owns; empty if it is damaged."""
     if not cache.is_ours(index):
         return {}
     try:

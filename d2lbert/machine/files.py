@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all, and locks between processes."""
+"""Atomic writes of files and folders, and locks between processes."""
 import contextlib
 import errno
 import itertools
@@ -14,21 +14,21 @@ try:
 except ImportError:  # not a POSIX system
     fcntl = None
 
-#: Where runs go that are given no folder.
+#: Default parent of run folders.
 RUNS = Path('runs')
 
 
 @contextlib.contextmanager
 def replacing(path, overwrite=True):
-    """Yield a temporary path beside `path`; rename it when all went well.
+    """Yield a temporary path beside `path`; rename it to `path` on success.
 
-    With overwrite=False, raises FileExistsError if `path` exists by then.
-    The file of that name is there already, empty: it was made under a name
-    that nobody can foresee, and not through a link that somebody put there.
+    With overwrite=False, raises FileExistsError if `path` exists at the end.
+    The temporary file already exists, empty. Its name is random, so that no
+    other user can prepare a link under that name.
     """
     path = Path(path)
     if path.exists() and not (path.is_file() or path.is_dir()):
-        yield path      # a device or a pipe is written to, never replaced
+        yield path      # a device or a pipe: write to it, do not replace it
         return
     part = None
     try:
@@ -65,14 +65,14 @@ def _rename_new(part, path):
 def _name_alone(error, path):
     """Let an OSError name `path`, and no other file.
 
-    A full disk names none, and nobody knows the name of a part.
+    ENOSPC carries no file name, and users never see temporary names.
     """
     error.filename = str(path)
-    del error.filename2     # None would be told as a name
+    del error.filename2     # set to None, it would be printed as a name
 
 
 def _new_part(path):
-    """Make an empty file beside `path`, with the mode of any new file."""
+    """Create an empty file beside `path`, with the default mode."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
     while True:
         part = path.with_name(f'.{path.name}.{secrets.token_hex(8)}.part')
@@ -88,10 +88,10 @@ def _new_part(path):
 
 @contextlib.contextmanager
 def new_folder(path):
-    """Yield a new folder beside `path`, which gets that name in the end.
+    """Yield a temporary folder, which is renamed to `path` on success.
 
-    Raises FileExistsError where there is something but an empty folder. If
-    anything goes wrong, nothing is left of it.
+    Raises FileExistsError if `path` exists and is not an empty folder. On
+    failure, the temporary folder is removed.
     """
     path = Path(os.path.abspath(path))
     if os.path.lexists(path) and not (
@@ -117,19 +117,19 @@ def new_folder(path):
 
 
 def write_text(path, text):
-    """Write `text` to `path` as UTF-8, whole or not at all.
+    """Write `text` to `path` as UTF-8, atomically.
 
-    A file name's bytes that are no text here (lone surrogates in Python)
-    are written as backslash escapes, which JSON reads back.
+    Lone surrogates, which Python uses for undecodable bytes of file names,
+    are written as backslash escapes. JSON reads these back.
     """
     with replacing(path) as part:
         part.write_text(text, encoding='utf-8', errors='backslashreplace')
 
 
 def parse_json(text):
-    """The object that a text of JSON describes; ValueError for any other.
+    """Parse JSON; raise ValueError for any other text.
 
-    Python raises RecursionError for brackets in thousands of brackets.
+    For deeply nested brackets, Python itself raises RecursionError.
     """
     try:
         return json.loads(text)
@@ -138,15 +138,15 @@ def parse_json(text):
 
 
 def read_json(path):
-    """The object in a JSON file; raises OSError and ValueError."""
+    """Parse a JSON file; raises OSError and ValueError."""
     return parse_json(Path(path).read_text('utf-8'))
 
 
 class Name(str):
-    """The name of a file, for MXNet: it encodes as the file system does.
+    """A file name for MXNet, encoded as the file system encodes it.
 
-    MXNet encodes every name as UTF-8, which fails, or names another file,
-    where the locale is not UTF-8 or the name is not.
+    MXNet encodes every name as UTF-8. If the locale or the name is not
+    UTF-8, this fails or names another file.
     """
 
     def encode(self, *_):
@@ -155,12 +155,13 @@ class Name(str):
 
 @contextlib.contextmanager
 def locked(path, wait=True, waiting=None):
-    """Keep others out, processes and threads, who lock the same path.
+    """Hold a lock on `path` against other processes and threads.
 
-    Yields True; or False where there can be no lock: on file systems that
-    have none, in folders that cannot be written. The file at `path` is made
-    for the lock and removed after it. waiting: called before others are
-    waited for. Raises BlockingIOError if wait is false and it is held.
+    Yields True, or False if locking is impossible: on file systems without
+    locks, and in folders that are not writable. The file at `path` is
+    created for the lock and removed afterwards. waiting: a function that is
+    called before waiting for another holder. Raises BlockingIOError if the
+    lock is held and wait is false.
     """
     try:
         lock = _lock(path, wait, waiting)
@@ -169,19 +170,19 @@ def locked(path, wait=True, waiting=None):
     except OSError:
         lock = None
         with contextlib.suppress(OSError):
-            os.unlink(path)     # made, and then not to be locked
+            os.unlink(path)     # created, but the lock failed
     try:
         yield lock is not None
     finally:
         if lock is not None:
-            # While it is held: whoever waits for it sees that it is gone
+            # Remove it while it is locked, so that waiters see that it is gone
             with contextlib.suppress(OSError):
                 os.unlink(path)
             os.close(lock)
 
 
 def _lock(path, wait, waiting):
-    """The descriptor of a lock that is held, or None without locks."""
+    """Take the lock; return its descriptor, or None without lock support."""
     if fcntl is None:
         return None
     while True:
@@ -200,7 +201,7 @@ def _lock(path, wait, waiting):
         except BaseException:
             os.close(lock)
             raise
-        # The one before removed it: another file is the lock now
+        # The last holder removed this file: lock the new one
         os.close(lock)
 
 
@@ -213,21 +214,21 @@ def _is_at(descriptor, path):
 
 
 def missing(path):
-    """`path` and the folders above it, those that are not there: a list."""
+    """A list of the folders among `path` and its parents that do not exist."""
     path = Path(path)
     return [folder for folder in (path, *path.parents)
             if not folder.exists()]
 
 
 def remove_empty(folders):
-    """Remove folders, one after the other, that are there and empty."""
+    """Remove the given folders in order; skip any that is not empty."""
     for folder in folders:
         with contextlib.suppress(OSError):
             folder.rmdir()
 
 
 def run_names(parent=RUNS):
-    """Names for the folder of a run that begins now, without end."""
+    """Yield names for the folder of a run that begins now, endlessly."""
     path = Path(parent, time.strftime('%Y-%m-%d_%H-%M-%S'))
     yield path
     for copy in itertools.count(2):
@@ -235,7 +236,7 @@ def run_names(parent=RUNS):
 
 
 def new_run_folder(parent=RUNS):
-    """Make a folder for a run that begins now, which no other run gets."""
+    """Create a new folder for a run that begins now; returns its path."""
     Path(parent).mkdir(parents=True, exist_ok=True)
     for path in run_names(parent):
         with contextlib.suppress(FileExistsError):
@@ -244,13 +245,13 @@ def new_run_folder(parent=RUNS):
 
 
 def free_run_name(parent=RUNS):
-    """The name that the next run folder would get; not yet made."""
+    """The name that the next run folder would get; does not create it."""
     return next(path for path in run_names(parent)
                 if not os.path.lexists(path))
 
 
 def file_digest(path, hasher):
-    """What `hasher`, of hashlib, makes of a file's bytes, hexadecimal."""
+    """The hexadecimal digest of a file; hasher: an object of hashlib."""
     with open(path, 'rb') as f:
         for piece in iter(lambda: f.read(1 << 20), b''):
             hasher.update(piece)

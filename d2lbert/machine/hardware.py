@@ -1,6 +1,6 @@
-"""What this machine has: NVIDIA driver, GPUs, MXNet wheels, cores.
+"""Hardware and wheels: NVIDIA driver, GPUs, MXNet wheels, CPU cores.
 
-Nothing here needs MXNet or NumPy: setup.py runs it before they are
+This module imports neither MXNet nor NumPy: setup.py runs it before they are
 installed, and `d2lbert doctor` when they are broken.
 """
 import contextlib
@@ -19,24 +19,23 @@ from typing import List, NamedTuple, Optional, Tuple
 
 MXNET_VERSION = '1.9.1'
 WHEELS = {'cpu': 'mxnet', 'cu112': 'mxnet-cu112'}
-# What the wheel for Arm links and the system has to bring; see
-# arm_libraries.py
+# System packages that the Arm wheel needs; see arm_libraries.py
 ARM_PACKAGES = 'apt-get install libopenblas0 liblapacke (Debian and Ubuntu)'
-# The kinds of GPU that mxnet-cu112 holds machine code for: 5.0, 6.0, 7.0,
-# 8.0 and 8.6, which later minors can run; there is no PTX for newer majors
+# mxnet-cu112 contains machine code for compute capabilities 5.0, 6.0, 7.0,
+# 8.0 and 8.6. Later minor versions can run it; it has no PTX for newer majors
 FIRST_CAPABILITY, LAST_CAPABILITY = (5, 0), (8, 9)
 OLDEST_CUDA = (11, 0)  # CUDA 11 runs on any driver made for a CUDA 11
 
 
 class CudaLibrary(NamedTuple):
-    """A library that mxnet-cu112 links, and the wheel that has it."""
+    """A library that mxnet-cu112 links, and the wheel that contains it."""
 
     folder: str  # nvidia/<folder>/lib/<file> in site-packages
     file: str
     requirement: str
 
 
-# In the order in which they must be loaded: each before those that link it
+# In loading order: each before the libraries that link it
 CUDA_LIBRARIES = [CudaLibrary(*row) for row in (
     ('cuda_runtime', 'libcudart.so.11.0',
      'nvidia-cuda-runtime-cu11==11.8.89'),
@@ -53,7 +52,7 @@ CUDA_LIBRARIES = [CudaLibrary(*row) for row in (
 
 
 class Gpu(NamedTuple):
-    """One GPU as the driver numbers it."""
+    """One GPU, with the number that the driver gives it."""
 
     index: int
     name: str
@@ -63,11 +62,11 @@ class Gpu(NamedTuple):
 
 
 class Driver(NamedTuple):
-    """The NVIDIA driver's answers."""
+    """The NVIDIA driver's version, and its GPUs."""
 
-    cuda: Optional[Tuple[int, int]]  # newest CUDA that it knows, or None
+    cuda: Optional[Tuple[int, int]]  # newest CUDA that it supports, or None
     gpus: List[Gpu]
-    problem: str  # why it names no GPU, or ''
+    problem: str  # why it lists no GPU, or ''
 
 
 NO_DRIVER = 'no NVIDIA driver (libcuda.so.1)'
@@ -76,7 +75,7 @@ _MARK = 'd2lbert driver: '
 
 
 def _ask_driver():
-    """Print the driver's answers as JSON; libcuda may crash on the way."""
+    """Print the driver's GPUs as JSON; libcuda may crash here."""
     version, gpus, problem = 0, [], ''
     count, value = ctypes.c_int(), ctypes.c_int()
 
@@ -137,14 +136,14 @@ def _why_not(capability, cuda):
 
 
 def probe_driver(timeout=30):
-    """Ask libcuda.so.1 for its GPUs; whatever happens, returns a Driver.
+    """Query libcuda.so.1 for its GPUs; returns a Driver even on failure.
 
-    The library is loaded in a process of its own, so that one which
-    crashes or hangs (a stub, a driver half updated) takes nothing along.
+    The library is loaded in a separate process, because a stub or a
+    half-updated driver may crash or hang.
     """
     if not sys.platform.startswith('linux') or not sys.executable:
         return Driver(None, [], NO_DRIVER)
-    # -I and -S: nothing of the caller's folder or site-packages is needed
+    # -I and -S: ignore the caller's folder and site-packages
     process = subprocess.Popen(
         [sys.executable, '-I', '-S', os.path.abspath(__file__)],
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
@@ -156,7 +155,7 @@ def probe_driver(timeout=30):
         try:
             process.communicate(timeout=1)
         except subprocess.TimeoutExpired:
-            pass  # stuck inside the kernel: not even a kill ends it
+            pass  # stuck in the kernel: even SIGKILL does not end it
         return Driver(None, [], 'libcuda.so.1 does not work: no answer in '
                                 f'{timeout} seconds')
     for line in output.decode('utf-8', 'replace').splitlines():
@@ -178,7 +177,7 @@ def probe_driver(timeout=30):
 
 @functools.lru_cache(maxsize=None)
 def driver():
-    """The driver's answers, asked once in a process."""
+    """The `Driver`, queried once per process."""
     return probe_driver()
 
 
@@ -188,7 +187,7 @@ def gpus():
 
 
 def mxnet_folders():
-    """The folders that `import mxnet` would use: none, one, or leftovers."""
+    """The folders that `import mxnet` would use; may be leftovers."""
     spec = importlib.util.find_spec('mxnet')
     if spec is None:
         return []
@@ -196,7 +195,7 @@ def mxnet_folders():
 
 
 def mxnet_wheels():
-    """{wheel: version} of what pip lists beside the mxnet in use."""
+    """{wheel: version} of the installed wheels beside the mxnet in use."""
     parents = {folder.resolve().parent for folder in mxnet_folders()}
     found = {}
     for wheel in WHEELS.values():
@@ -212,7 +211,7 @@ def mxnet_wheels():
 
 
 def build():
-    """The build of MXNet that is installed: 'cpu' or 'cu112'."""
+    """The installed build of MXNet: 'cpu' or 'cu112'."""
     return 'cu112' if WHEELS['cu112'] in mxnet_wheels() else 'cpu'
 
 
@@ -230,7 +229,7 @@ def cuda_libraries():
 
 
 def _cpu_quota(root):
-    """CPUs' worth of time that the control groups grant, or None."""
+    """The CPU quota of the control groups, in CPUs, or None."""
     def read(*parts):
         try:
             return Path(root, *parts).read_text()
@@ -247,7 +246,7 @@ def _cpu_quota(root):
         if controllers and 'cpu' not in controllers.split(','):
             continue
         mount = 'sys/fs/cgroup' + ('/cpu' if controllers else '')
-        # A limit on any group above holds too
+        # Limits of parent groups apply, too
         path = Path(group.lstrip('/'))
         for level in [path, *path.parents]:
             if controllers:
@@ -261,7 +260,7 @@ def _cpu_quota(root):
 
 
 def available_memory(root='/'):
-    """Bytes of memory that a process can still have, or None if unknown."""
+    """Available memory in bytes, or None if unknown."""
     limits = []
     with contextlib.suppress(OSError, ValueError, IndexError):
         for line in Path(root, 'proc/meminfo').read_text().splitlines():
@@ -270,7 +269,7 @@ def available_memory(root='/'):
     for limit, used in (
             ('memory.max', 'memory.current'),
             ('memory/memory.limit_in_bytes', 'memory/memory.usage_in_bytes')):
-        # 'max', or no such file, is no limit
+        # 'max' or a missing file means no limit
         with contextlib.suppress(OSError, ValueError):
             limit, used = (int(Path(root, 'sys/fs/cgroup', name).read_text())
                            for name in (limit, used))
@@ -279,7 +278,7 @@ def available_memory(root='/'):
 
 
 def require_memory(num_bytes, what, remedy):
-    """Refuse, in one sentence, what needs more memory than there is."""
+    """Raise ValueError if `num_bytes` exceed the available memory."""
     free = available_memory()
     if free is not None and num_bytes > free:
         raise ValueError(f'{what} takes {num_bytes / 2 ** 30:.1f} GiB of '
@@ -288,17 +287,17 @@ def require_memory(num_bytes, what, remedy):
 
 
 def available_cpus():
-    """The numbers of the CPUs that this process may run on."""
+    """A sorted list of the CPUs that this process may run on."""
     if hasattr(os, 'sched_getaffinity'):
         return sorted(os.sched_getaffinity(0))
     return list(range(os.cpu_count() or 1))
 
 
 def physical_cores(cpus=None, root='/'):
-    """How many cores these CPUs (default: those available) come to.
+    """The number of cores of these CPUs; default: all available CPUs.
 
-    Two hardware threads of one core count once, since they share its
-    multipliers; a container's CPU quota, rounded up, is an upper bound.
+    Hardware threads of one core count once, because they share the
+    arithmetic units. A container's CPU quota, rounded up, is an upper bound.
     """
     cpus = available_cpus() if cpus is None else cpus
     cores = set()
@@ -315,7 +314,7 @@ def physical_cores(cpus=None, root='/'):
 
 
 def described(root='/'):
-    """This machine in a line: its processor, cores and system."""
+    """A line about this machine: processor, cores and system."""
     name = platform.processor() or platform.machine()
     with contextlib.suppress(OSError):
         found = re.search(r'^model name\s*:\s*(.+)$', Path(

@@ -1,7 +1,7 @@
-"""Find the libraries of libmxnet.so before it is loaded.
+"""Load the libraries that libmxnet.so needs.
 
-A copy is a module of the installed MXNet (see `mxnet_wheel.py`), so that
-`import mxnet` alone works as `import d2lbert` does.
+`mxnet_wheel.py` copies this file into the installed MXNet, so that a plain
+`import mxnet` works, too.
 """
 import contextlib
 import ctypes
@@ -19,9 +19,9 @@ from d2lbert.machine.openmp import threads_for_import
 
 @contextlib.contextmanager
 def libraries_ready():
-    """Within it, libmxnet.so can be loaded, and takes its threads.
+    """Context in which libmxnet.so can be loaded, with its threads set.
 
-    Raises ImportError, with the remedy, where a library is missing.
+    Raises ImportError, with a remedy, if a library is missing.
     """
     with contextlib.ExitStack() as stack:
         if build() == 'cu112':
@@ -34,10 +34,10 @@ def libraries_ready():
 
 
 def _load_cuda():
-    """Load what mxnet-cu112 links from this environment's own folders.
+    """Load the libraries of mxnet-cu112 from this Python environment.
 
-    Once a library is loaded, the linker takes it for every later one that
-    asks for its name, so a user need not set LD_LIBRARY_PATH.
+    The linker reuses a loaded library whenever its name is requested, so
+    users need not set LD_LIBRARY_PATH.
     """
     try:
         ctypes.CDLL('libcuda.so.1', ctypes.RTLD_GLOBAL)
@@ -50,7 +50,7 @@ def _load_cuda():
     missing = []
     for library, (file, path) in zip(CUDA_LIBRARIES, cuda_libraries()):
         try:
-            # Without a path: perhaps the system has a CUDA 11 of its own
+            # Without a path, try a CUDA 11 of the system
             ctypes.CDLL(path or file, ctypes.RTLD_GLOBAL)
         except OSError as error:
             if path:
@@ -69,11 +69,11 @@ def _load_cuda():
 
 @contextlib.contextmanager
 def _no_cudnn_warning():
-    """Let mxnet-cu112 be loaded without a warning of cuDNN's version.
+    """Suppress mxnet-cu112's warning about the cuDNN version.
 
-    It was compiled with cuDNN 8.1 and warns of any other 8.x, all of which
-    have the same interface. It looks while it is loaded, so the variable is
-    gone afterwards.
+    It was compiled with cuDNN 8.1 and warns about any other 8.x, though all
+    have the same interface. It reads the variable only while it is loaded,
+    so the variable is removed afterwards.
     """
     name = 'MXNET_CUDNN_LIB_CHECKING'
     if name in os.environ:

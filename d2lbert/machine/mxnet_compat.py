@@ -1,8 +1,8 @@
-"""What MXNet 1.9.1 expects of Python and NumPy, for those of today.
+"""Old names of Python and NumPy that MXNet 1.9.1 uses.
 
-`mxnet_wheel.py` copies this file into MXNet's own package as
-`mxnet/_compat.py`, and lets MXNet's modules import these names from it. It
-imports nothing of d2lbert; `loading.py` and what that needs are copied, too.
+`mxnet_wheel.py` copies this file into MXNet's package as `mxnet/_compat.py`,
+and lets MXNet's modules import these names from it. So this file imports no
+module of d2lbert. `loading.py` and its imports are copied, too.
 """
 import builtins
 import contextlib
@@ -14,7 +14,7 @@ import types
 
 import numpy as _numpy
 
-#: Names that NumPy dropped or renamed between 1.20 and 2.0: the value today.
+#: Names that NumPy dropped or renamed from 1.20 to 2.0, and their values.
 _VALUES = {
     'Inf': _numpy.inf, 'NAN': _numpy.nan, 'NaN': _numpy.nan,
     'NINF': -_numpy.inf, 'NZERO': -0.0, 'PINF': _numpy.inf, 'PZERO': 0.0,
@@ -24,7 +24,7 @@ _VALUES = {
 _RENAMED = {'alltrue': 'all', 'cumproduct': 'cumprod', 'product': 'prod',
             'round_': 'round', 'row_stack': 'vstack', 'sometrue': 'any',
             'trapz': 'trapezoid'}
-#: Names without a successor. MXNet lists them and calls none itself.
+#: Names without a successor. MXNet lists these names but never calls them.
 _GONE = ('mirr', 'npv', 'pmt', 'ppmt', 'pv', 'rate')
 
 
@@ -39,7 +39,7 @@ def _msort(a):
 
 
 def _renamed(name, today):
-    """A function of its own: MXNet keeps a table by functions."""
+    """A new function object per name: MXNet uses functions as keys."""
     def function(*args, **kwargs):
         return getattr(_numpy, today)(*args, **kwargs)
     function.__name__ = name
@@ -47,7 +47,7 @@ def _renamed(name, today):
 
 
 def _gone(name):
-    """A function that says that NumPy no longer has this name."""
+    """A function that raises AttributeError: NumPy dropped this name."""
     def function(*args, **kwargs):
         raise AttributeError(f'NumPy {_numpy.__version__} has no {name}')
     function.__name__ = name
@@ -55,7 +55,7 @@ def _gone(name):
 
 
 class _NumPy(types.ModuleType):
-    """NumPy with the names of NumPy 1.19. The real module stays as it is."""
+    """NumPy with the names of NumPy 1.19; NumPy itself is not changed."""
 
     def __init__(self):
         super().__init__('numpy', _numpy.__doc__)
@@ -64,11 +64,11 @@ class _NumPy(types.ModuleType):
                    for name, today in _RENAMED.items())
         old.update((name, _gone(name)) for name in _GONE)
         vars(self).update({**old, **vars(_numpy)})
-        # NumPy 1.20 to 1.23 warn of this name, and 2.0 means bool_ by it
+        # NumPy 1.20 to 1.23 warn about this name; in 2.0 it means bool_
         self.bool = builtins.bool
         vars(self).pop('__getattr__', None)
 
-    def __getattr__(self, name):    # what NumPy loads when it is asked for
+    def __getattr__(self, name):    # NumPy's lazily loaded modules
         return getattr(_numpy, name)
 
 
@@ -76,7 +76,7 @@ numpy = _NumPy()
 
 
 class LooseVersion:
-    """The numbers of a version, to compare: distutils left Python 3.12."""
+    """Comparable version numbers; Python 3.12 has no distutils."""
 
     def __init__(self, version):
         self.numbers = [int(n) for n in re.findall(
@@ -90,10 +90,10 @@ StrictVersion = LooseVersion
 
 
 def parameter_string(value):
-    """The text that a parameter of an operator is passed as.
+    """The text of an operator's parameter, as MXNet's parser expects it.
 
-    MXNet reads numbers, and NumPy 2 writes `np.int64(3)` for a NumPy number
-    within a tuple or a list.
+    NumPy 2 writes `np.int64(3)` for a NumPy number in a tuple or a list;
+    the parser expects 3.
     """
     if not isinstance(value, (tuple, list)):
         return str(value)
@@ -107,10 +107,10 @@ def parameter_string(value):
 def adopt_parameter(block, name, parameter):
     """Let `block.collect_params()` find a Parameter set as an attribute.
 
-    MXNet 1.9.1 finds only parameters that the block's own `params` made, so
-    `self.pos_embedding = gluon.Parameter('pos_embedding', ...)`, as MXNet 2
-    allows it, would be neither initialized nor trained. A parameter that
-    bears the attribute's name gets the block's prefix, as others have it.
+    MXNet 1.9.1 finds only parameters created by `block.params`. MXNet 2
+    also allows `self.pos_embedding = gluon.Parameter('pos_embedding', ...)`,
+    which 1.9.1 would neither initialize nor train. A parameter with the
+    attribute's name gets the block's prefix, as other parameters do.
     """
     known = block.params._params
     if any(other is parameter for other in known.values()):
@@ -122,14 +122,14 @@ def adopt_parameter(block, name, parameter):
 
 @contextlib.contextmanager
 def _signal_handlers_kept():
-    """Restore the process's signal handlers, native ones included."""
+    """Restore the process's signal handlers, including native ones."""
     if os.name != 'posix':
         yield
         return
     sigaction = ctypes.CDLL(None).sigaction
     kept = []
     for number in signal.valid_signals():
-        action = ctypes.create_string_buffer(256)   # above every system's
+        action = ctypes.create_string_buffer(256)   # larger than on any system
         if sigaction(int(number), None, action) == 0:
             kept.append((int(number), action))
     try:
@@ -140,9 +140,9 @@ def _signal_handlers_kept():
 
 
 def load_library(path):
-    """Load libmxnet.so, which would otherwise catch SIGSEGV for all.
+    """Load libmxnet.so, without its handler of SIGSEGV.
 
-    It finds the libraries that it needs, and every core.
+    Its libraries are loaded first, and it gets every core.
     """
     from mxnet._loading import libraries_ready
     with _signal_handlers_kept(), libraries_ready():

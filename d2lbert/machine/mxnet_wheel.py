@@ -1,10 +1,10 @@
-"""MXNet's wheel with what today's Python and NumPy need.
+"""Adapt MXNet's wheel to current Python and NumPy.
 
 MXNet 1.9.1 was built for Python 3.8 and NumPy 1.19. Its libraries work with
-every later version; some lines of its Python code and the bounds in its
-metadata do not. `setup.py` calls `find_or_make`, which lets pip download
-the stock wheel, changes those lines and keeps the result in the cache.
-Nothing here needs MXNet or NumPy.
+later versions, but some lines of its Python code and the bounds in its
+metadata do not. `setup.py` calls `find_or_make`. This lets pip download the
+stock wheel, changes those lines and stores the result in the cache. This
+module imports neither MXNet nor NumPy.
 """
 import base64
 import hashlib
@@ -20,22 +20,22 @@ from pathlib import Path
 from d2lbert.machine import cache, files
 from d2lbert.machine.hardware import MXNET_VERSION
 
-#: Files of this folder that become modules of MXNet. They need only each
+#: Files of this folder that become modules of MXNet. They import only each
 #: other and the standard library.
 ADDED = {'mxnet_compat.py': '_compat.py', 'loading.py': '_loading.py',
          'hardware.py': '_hardware.py', 'openmp.py': '_openmp.py',
          'arm_libraries.py': '_arm_libraries.py'}
 
 _FROM_COMPAT = 'from mxnet._compat import '
-#: (pattern of files, pattern of text, replacement). MXNet's command-line
-#: tools are left alone.
+#: (pattern of file names, pattern of text, replacement). MXNet's
+#: command-line tools are not changed.
 CHANGES = [
-    # NumPy's old names, without adding them to NumPy
+    # NumPy's old names, without adding them to NumPy itself
     (r'mxnet/(?!tools/).*\.py', r'(?m)^( *)import numpy(?=$| +as | +#)',
      rf'\1{_FROM_COMPAT}numpy'),
     # Python 3.12 has no distutils
     (r'mxnet/.*\.py', r'from distutils\.version import ', _FROM_COMPAT),
-    # logging.info adds a handler to the root logger, which is not ours
+    # logging.info would add a handler to the root logger
     (r'mxnet/(?!tools/).*\.py',
      r'\blogging\.(debug|info|warning|error|exception)\(',
      r"logging.getLogger('mxnet').\1("),
@@ -49,22 +49,22 @@ CHANGES = [
      r'\1parameter_string(shape)'),
     (r'mxnet/symbol/symbol\.py', r'(?m)^import ctypes$',
      f'import ctypes\n{_FROM_COMPAT}parameter_string'),
-    # MXNet warns its callers of a name that its own modules use
+    # MXNet warns about a name that its own modules use
     (r'mxnet/numpy/multiarray\.py',
      r"        warnings\.warn\('ndarray\.as_in_context has been renamed to'\n"
      r".*DeprecationWarning\)\n", ''),
-    # MXNet 2 collects parameters that are set as attributes
+    # As MXNet 2, collect parameters that are set as attributes
     (r'mxnet/gluon/block\.py',
      r'(?m)^( +)self\._reg_params\[name\] = value$',
      r'\g<0>\n\1adopt_parameter(self, name, value)'),
     (r'mxnet/gluon/block\.py', r'(?m)^import copy$',
      f'import copy\n{_FROM_COMPAT}adopt_parameter'),
-    # libmxnet.so takes the handler of SIGSEGV and half of the processors
+    # libmxnet.so would replace the SIGSEGV handler and use half the CPUs
     (r'mxnet/base\.py', r'ctypes\.CDLL\(lib_path\[0\], ctypes\.RTLD_LOCAL\)',
      'load_library(lib_path[0])'),
     (r'mxnet/base\.py', r'(?m)^import ctypes$',
      f'import ctypes\n{_FROM_COMPAT}load_library'),
-    # Upper bounds that nothing in its code needs
+    # Remove upper bounds of versions: the code does not need them
     (r'[^/]+\.dist-info/METADATA',
      r'(?m)^(Requires-Dist: numpy).*$', r'\1 (>=1.17)'),
     (r'[^/]+\.dist-info/METADATA',
@@ -75,34 +75,34 @@ CHANGES = [
 
 
 class WheelError(Exception):
-    """Why there is no wheel of MXNet, in one sentence with the remedy."""
+    """There is no wheel of MXNet; the message has a remedy."""
 
 
 def added(name):
-    """The bytes that a file of ADDED has as a module of MXNet."""
+    """The content of a file of ADDED as a module of MXNet."""
     text = Path(__file__).with_name(name).read_text(encoding='utf-8')
     return re.sub(r'(?m)^from d2lbert\.machine\.(\w+) import ',
                   r'from mxnet._\1 import ', text).encode('utf-8')
 
 
 def version():
-    """The version of the changed wheel, which its changes determine."""
+    """The version of the changed wheel, with a digest of its changes."""
     digest = hashlib.sha256(repr(CHANGES).encode()
                             + b''.join(map(added, ADDED)))
     return f'{MXNET_VERSION}+d2lbert.{digest.hexdigest()[:8]}'
 
 
 def is_changed(folder):
-    """Whether the package `mxnet` in this folder is a changed one."""
+    """True if the `mxnet` package in this folder is a changed one."""
     return Path(folder, '_compat.py').exists()
 
 
 def find_or_make(project):
     """Path of the changed wheel of a project, `mxnet` or `mxnet-cu112`.
 
-    The wheel is kept in the cache's folder `wheels`, or among the temporary
-    files where there is no cache. Raises WheelError if pip cannot download
-    the stock wheel.
+    The wheel is stored in the cache's folder `wheels`, or in a temporary
+    folder if there is no cache. Raises WheelError if pip cannot download the
+    stock wheel.
     """
     folder = _folder()
     name = project.replace('-', '_')
@@ -134,7 +134,7 @@ def _folder():
 
 
 def _download(project, folder):
-    """Let pip put the stock wheel into a folder; returns its path."""
+    """Download the stock wheel into a folder with pip; returns its path."""
     requirement = f'{project}=={MXNET_VERSION}'
     command = [sys.executable, '-m', 'pip', '--disable-pip-version-check',
                'download', '--no-deps', '--only-binary', ':all:',
@@ -161,12 +161,12 @@ def _download(project, folder):
 
 
 def _pip_settings(environ):
-    """The environment for pip, with uv's settings under pip's names."""
+    """Environment variables for pip, with uv's settings translated."""
     environ = dict(environ)
 
     def take(pip, *uv):
         value = next((environ[name] for name in uv if environ.get(name)), '')
-        # uv separates by commas what pip separates by spaces
+        # uv separates values by commas, pip by spaces
         value = ' '.join(re.sub(r'(^|\s)[\w-]+=(?=\w+:)', r'\1', part)
                          for part in value.replace(',', ' ').split())
         if value:
@@ -177,7 +177,7 @@ def _pip_settings(environ):
     take('PIP_FIND_LINKS', 'UV_FIND_LINKS')
     take('PIP_NO_INDEX', 'UV_NO_INDEX', 'UV_OFFLINE')
     take('PIP_CERT', 'SSL_CERT_FILE')
-    # They say where to install, and this is no installation
+    # These set where to install, but pip only downloads here
     for name in ('PIP_TARGET', 'PIP_PREFIX', 'PIP_USER', 'PIP_REQUIRE_HASHES',
                  'PIP_REQUIRE_VIRTUALENV', 'PIP_NO_BINARY', 'PIP_PYTHON',
                  'PIP_CONSTRAINT', 'PIP_REQUIREMENT'):
@@ -199,7 +199,7 @@ def change(stock, target):
         hashes = dict(_rows(old.read(record_name).decode('utf-8')))
 
         def write(name, member, data):
-            if data is None:        # as it is: libraries are large
+            if data is None:        # unchanged, perhaps large
                 with old.open(member) as source, new.open(
                         _named(member, name), 'w', force_zip64=True) as part:
                     shutil.copyfileobj(source, part, 2 ** 20)
@@ -232,7 +232,7 @@ def change(stock, target):
 
 
 def _named(member, name):
-    """A copy of an archive's entry under a name, compressed fast."""
+    """A copy of an archive's entry with a new name, compressed fast."""
     copy = zipfile.ZipInfo(name, member.date_time)
     copy.external_attr = member.external_attr
     copy.compress_type = zipfile.ZIP_DEFLATED
@@ -241,7 +241,7 @@ def _named(member, name):
 
 
 def _changed(name, archive, member):
-    """(new bytes or None, the numbers of the CHANGES that were made)."""
+    """(new bytes or None, indices of the CHANGES that were applied)."""
     fitting = [k for k, (file, _, _) in enumerate(CHANGES)
                if re.fullmatch(file, name)]
     used, text = set(), None
@@ -265,7 +265,7 @@ def _digest(data):
 
 
 def _rows(record):
-    """(file name, 'digest,size') of each line of a RECORD."""
+    """Yield (file name, 'digest,size') for each line of a RECORD."""
     for line in record.splitlines():
         name, digest, size = line.rsplit(',', 2)
         yield name.strip('"'), f'{digest},{size}'

@@ -1,15 +1,15 @@
-"""Weights that are no numbers: NaN, and infinite ones."""
+"""Find NaN and infinite weights."""
 import numpy as onp
 
 from d2lbert.machine.terminal import warn
 
-#: Names of tensors that a warning lists.
+#: Number of tensors that a warning lists.
 MAX_NAMES = 4
 
 
 def count_not_finite(array):
-    """The count of NaN and infinite numbers in an array."""
-    # A sum is finite where all numbers are, or nearly; and it is fast
+    """The number of NaN and infinite values in an array."""
+    # A finite sum proves that all values are finite, and it is fast
     with onp.errstate(over='ignore', invalid='ignore'):
         if array.dtype.kind != 'f' or onp.isfinite(array.sum()):
             return 0
@@ -17,9 +17,9 @@ def count_not_finite(array):
 
 
 def warn_not_finite(path, counts):
-    """Log one warning of tensors with NaN or infinite numbers, if any.
+    """Log one warning about tensors with NaN or infinite values, if any.
 
-    counts: {name: count}, 0 where all numbers are finite.
+    counts: {name: count}; 0 if all values are finite.
     """
     found = {name: count for name, count in counts.items() if count}
     if not found:

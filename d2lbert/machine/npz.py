@@ -1,6 +1,6 @@
-"""NumPy's .npy and .npz files, read within the bounds of the file.
+"""Read NumPy's .npy and .npz files, with all sizes checked.
 
-`numpy.load` evaluates the header as Python and believes the sizes in it.
+`numpy.load` evaluates the header as Python and trusts the sizes in it.
 Source of the format: NumPy Enhancement Proposal 1.
 """
 import math
@@ -13,7 +13,7 @@ import numpy as onp
 
 MAGIC = b'\x93NUMPY'
 
-#: Bytes that a header may have: as many as NumPy itself reads.
+#: Maximum size of a header in bytes; NumPy has the same limit.
 MAX_HEADER = 10000
 
 _HEADER = re.compile(
@@ -24,8 +24,8 @@ _HEADER = re.compile(
 def header(file, size):
     """Read the header of an array: (dtype, shape, order).
 
-    file: at the begin of the array; size: bytes that header and numbers may
-    have. Raises ValueError where the numbers would have more.
+    file: at the start of the array. size: maximum bytes of header and data.
+    Raises ValueError if the array would need more.
     """
     begin = file.read(8)
     if begin[:6] != MAGIC or begin[6:] not in (b'\1\0', b'\2\0', b'\3\0'):
@@ -46,7 +46,7 @@ def header(file, size):
 
 
 def mapped(path):
-    """The array of a .npy file, mapped into memory, read-only.
+    """Memory-map the array of a .npy file, read-only.
 
     Raises OSError and ValueError.
     """
@@ -56,9 +56,9 @@ def mapped(path):
 
 
 def read_array(file, size):
-    """The array at the place of `file`; raises as `header` does.
+    """Read the array at the current position; raises as `header` does.
 
-    size: bytes that it may have.
+    size: maximum bytes of the array.
     """
     dtype, shape, order = header(file, size)
     array = onp.empty(math.prod(shape), dtype)
@@ -74,12 +74,12 @@ def read_array(file, size):
 
 
 def read(path):
-    """{name: array} of a .npz file whose members are not compressed.
+    """{name: array} of a .npz file with uncompressed members.
 
-    Raises ValueError, and what `zipfile` raises, where it is not whole.
+    Raises ValueError, or an exception of `zipfile`, for a damaged file.
     """
     found = os.stat(path)
-    if not stat.S_ISREG(found.st_mode):     # opening a pipe waits
+    if not stat.S_ISREG(found.st_mode):     # opening a pipe would block
         raise ValueError('it is no file')
     arrays = {}
     with zipfile.ZipFile(path) as archive:
@@ -96,6 +96,6 @@ def read(path):
                 raise ValueError(f'it holds {name} twice')
             with archive.open(member) as file:
                 arrays[name] = read_array(file, member.file_size)
-                if file.read(1):    # at the end, the checksum is compared
+                if file.read(1):    # zipfile compares the checksum at the end
                     raise ValueError(f'bytes follow the end of {name}')
     return arrays

@@ -1,8 +1,8 @@
-"""How many threads MXNet's operators get: OpenMP's, and never fewer.
+"""Set the number of OpenMP threads of MXNet's operators.
 
-It works where MXNet does not, for `d2lbert doctor` and the launcher. A copy
-is a module of the installed MXNet (see `mxnet_wheel.py`), for programs that
-import MXNet first.
+This module does not import MXNet, because `d2lbert doctor` and the launcher
+use it. `mxnet_wheel.py` copies it into the installed MXNet, for programs
+that import MXNet first.
 """
 import contextlib
 import ctypes
@@ -13,19 +13,19 @@ import threading
 
 from d2lbert.machine.hardware import physical_cores
 
-# Far beyond any use; libgomp ends the process where it cannot start them
+# libgomp ends the process if it cannot start the threads
 MOST_THREADS = max(1024, os.cpu_count() or 1)
-#: The variables that say how many: for MXNet's own loops, and for those of
-#: libraries and compiled operators.
+#: Variables with the number of threads: for MXNet's own loops, and for loops
+#: of libraries and compiled operators.
 NUMBERS = 'MXNET_OMP_MAX_THREADS', 'OMP_NUM_THREADS'
 
 
 def thread_count(name, most=MOST_THREADS):
-    """The number of threads that a variable asks for, None if it is unset.
+    """The number of threads in an environment variable; None if unset.
 
-    Of OpenMP's lists, which go on with the threads of regions within
-    regions, the first number. ImportError for anything else: MXNet would
-    end the process.
+    OpenMP allows a list, with one number for each nesting level; the first
+    number counts. Raises ImportError for any other value, because MXNet
+    would end the process.
     """
     text = os.environ.get(name, '')
     if not text.strip():
@@ -41,18 +41,18 @@ def thread_count(name, most=MOST_THREADS):
 
 
 def thread_settings():
-    """Variables by which MXNet gets as many threads as it asks for.
+    """Environment variables that give MXNet all threads that it requests.
 
-    Its operators, oneDNN's and OpenBLAS's among them, reckon with the number
-    that they ask OpenMP for, and give wrong numbers in silence where fewer
-    threads come. ImportError where one of the user's own is no number.
+    MXNet, oneDNN and OpenBLAS assume that OpenMP starts the requested number
+    of threads. With fewer threads, they return wrong results without an
+    error. Raises ImportError if a variable that the user set is invalid.
     """
     settings, asked = {}, {name: thread_count(name) for name in NUMBERS}
     if not any(asked.values()):
         asked = dict.fromkeys(NUMBERS, physical_cores())
     limit = thread_count('OMP_THREAD_LIMIT', 2**63 - 1)
     if os.environ.get('OMP_MAX_ACTIVE_LEVELS', '').strip() == '0':
-        limit = 1       # no region has more threads than the one it had
+        limit = 1       # parallel regions then have a single thread
     if limit:
         asked = {name: min(count or physical_cores(), limit)
                  for name, count in asked.items()}
@@ -65,7 +65,7 @@ def thread_settings():
 
 
 def _loaded_openmp():
-    """The system's libgomp, None where no package has loaded it."""
+    """The system's libgomp if it is already loaded, else None."""
     try:
         return ctypes.CDLL('libgomp.so.1', os.RTLD_NOLOAD | os.RTLD_NOW)
     except (AttributeError, OSError):
@@ -73,7 +73,7 @@ def _loaded_openmp():
 
 
 def _check(openmp):
-    """Refuse what libgomp, once loaded, can no longer be kept from."""
+    """Raise if libgomp was loaded with settings that give too few threads."""
     fewer = []
 
     def ask():
@@ -82,7 +82,7 @@ def _check(openmp):
                      or openmp.omp_get_max_threads()
                      > openmp.omp_get_thread_limit())
 
-    # A thread of its own, as this one's settings may have been changed
+    # In a new thread: this thread's settings may have been changed
     thread = threading.Thread(target=ask)
     thread.start()
     thread.join()
@@ -96,17 +96,18 @@ def _check(openmp):
 
 @contextlib.contextmanager
 def threads_for_import():
-    """Let MXNet use every core, unless the user has chosen otherwise.
+    """Let MXNet use every core, unless the user has set another number.
 
-    By itself it takes half of the CPUs, to leave out the second hardware
-    threads, even where a CPU is a whole core. It reads these variables
-    once, when it is loaded: MXNET_OMP_MAX_THREADS is for its own loops,
-    OMP_NUM_THREADS for the OpenMP loops of libraries and compiled operators.
-    GOMP_SPINCOUNT makes a thread that waits for another give way after
-    microseconds, not milliseconds, which matters as soon as two programs
-    share the cores. Afterwards they are as before, so that programs started
-    from here are not affected. The number of threads that this thread gives
-    to other libraries' loops is kept, too.
+    By default, MXNet uses half of the CPUs, to skip second hardware threads,
+    even if each CPU is a whole core. It reads these variables once, when it
+    is loaded. MXNET_OMP_MAX_THREADS applies to its own loops, and
+    OMP_NUM_THREADS to OpenMP loops of libraries and compiled operators.
+    GOMP_SPINCOUNT lets a waiting thread yield after microseconds instead of
+    milliseconds, which matters when two programs share the cores.
+
+    On exit the variables are restored, so that child processes do not
+    inherit them. The OpenMP thread count of the calling thread is restored,
+    too.
     """
     openmp, kept = _loaded_openmp(), None
     if openmp is not None:

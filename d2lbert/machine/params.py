@@ -1,16 +1,24 @@
-"""MXNet's .params files, read by NumPy within the bounds of the file.
+"""Read MXNet's .params files into NumPy, with all sizes checked.
 
 MXNet's own reader trusts every count and size in a file. Source of the
 format: `NDArray::Save` and `NDArray::Load` of Apache MXNet 1.9. All numbers
 are little-endian.
 
-A file is the number LIST and a reserved one, 8 bytes each; a count, 8 bytes,
-and as many arrays; a count, and as many names: a length, 8 bytes, and UTF-8.
-An array is, 4 bytes each unless said otherwise: its format (V1, V2 or V3);
-of V2 and V3 the kind of storage (0: dense); the number of axes and the
-lengths, 8 bytes each; type and number of the device; the type of the
-numbers; and these. Before V1 the number of axes comes first, and lengths
-have 4 bytes.
+A file consists of
+
+- the magic number LIST and a reserved number, 8 bytes each;
+- the number of arrays, 8 bytes, and the arrays;
+- the number of names, 8 bytes, and the names: a length, 8 bytes, and UTF-8.
+
+An array consists of these fields, 4 bytes each unless noted:
+
+- the format: V1, V2 or V3;
+- V2 and V3 only: the storage type (0: dense);
+- the number of axes, and the length of each axis (8 bytes each);
+- type and number of the device;
+- the dtype, and the data.
+
+Before V1, the number of axes comes first, and lengths have 4 bytes.
 """
 import math
 import os
@@ -22,11 +30,11 @@ import numpy as onp
 LIST = 0x112
 V1, V2, V3 = 0xF993FAC8, 0xF993FAC9, 0xF993FACA
 
-#: NumPy's names of MXNet's types of numbers.
+#: NumPy's names of MXNet's dtypes.
 TYPES = {0: '<f4', 1: '<f8', 2: '<f2', 3: '|u1', 4: '<i4', 5: '|i1',
          6: '<i8', 7: '|b1', 8: '<i2', 9: '<u2', 10: '<u4', 11: '<u8'}
 
-#: NumPy has no more axes.
+#: NumPy's maximum number of axes.
 MAX_AXES = 32
 
 
@@ -35,15 +43,16 @@ class Stored(NamedTuple):
 
     dtype: str
     shape: tuple
-    begin: int      # of its numbers, in bytes
+    begin: int      # offset of the data, in bytes
 
 
 def stored(path):
-    """{name: `Stored`} of a .params file, without reading its numbers.
+    """{name: `Stored`} of a .params file, without reading the data.
 
-    Raises OSError, and ValueError where the file is not whole.
+    Raises OSError, and ValueError for a damaged file.
     """
-    if not stat.S_ISREG(os.stat(path).st_mode):     # opening a pipe waits
+    # Opening a pipe would block
+    if not stat.S_ISREG(os.stat(path).st_mode):
         raise ValueError('it is no file')
     with open(path, 'rb') as file:
         return _Reader(file).arrays()
@@ -64,7 +73,7 @@ def read(path):
 
 
 class _Reader:
-    """Reads numbers of an open file, and never beyond its end."""
+    """Read an open file, with every size checked against its end."""
 
     def __init__(self, file):
         self._file = file
@@ -98,7 +107,7 @@ class _Reader:
         return int.from_bytes(self._bytes(size), 'little', signed=signed)
 
     def _count(self, least, what):
-        """A count of what takes at least that many bytes each."""
+        """Read a count; each item takes at least `least` bytes."""
         count = self._number(8)
         if count > self._left // least:
             raise ValueError(f'it tells of {count} {what}, which its '
@@ -114,7 +123,7 @@ class _Reader:
                                  'ones are read')
         is_old = form not in (V1, V2, V3)
         axes = form if is_old else self._number(4, signed=True)
-        # Only V3 has arrays of one number and no axis
+        # Only V3 has arrays without axes (scalars)
         if not (form != V3) <= axes <= MAX_AXES:
             raise ValueError('it holds an array without numbers' if axes in
                              (-1, 0) else f'it holds an array of {axes} axes')

@@ -1,19 +1,19 @@
-"""This machine's processor: who made it, and what instructions it has.
+"""This machine's processor: vendor, model and instruction sets.
 
-Read off /proc/cpuinfo; nothing here needs MXNet or NumPy.
+Read from /proc/cpuinfo; this module imports neither MXNet nor NumPy.
 """
 import platform
 import re
 from typing import FrozenSet, NamedTuple
 
-#: Makers by what /proc/cpuinfo calls them: x86's names, Arm's numbers (Arm
+#: Vendors by their ids in /proc/cpuinfo: names on x86, numbers on Arm (Arm
 #: Architecture Reference Manual, MIDR_EL1, "Implementer").
 MAKERS = {'GenuineIntel': 'Intel', 'AuthenticAMD': 'AMD', '0x41': 'Arm',
           '0x61': 'Apple', '0xc0': 'Ampere', '0x48': 'HiSilicon',
           '0x4e': 'NVIDIA', '0x46': 'Fujitsu', '0x6d': 'Microsoft'}
 
-#: Instruction sets that products of matrices use, by the feature that Linux
-#: lists: the widest of WIDTHS, and whatever there is of EXTRAS.
+#: Instruction sets for matrix products, by their feature names in Linux.
+#: The widest of WIDTHS is used, and all of EXTRAS.
 WIDTHS = {'avx512f': 'AVX-512', 'avx2': 'AVX2', 'avx': 'AVX', 'sse2': 'SSE',
           'asimd': 'NEON'}
 EXTRAS = {'avx512_bf16': 'bf16', 'bf16': 'bf16', 'amx_bf16': 'AMX',
@@ -21,18 +21,18 @@ EXTRAS = {'avx512_bf16': 'bf16', 'bf16': 'bf16', 'amx_bf16': 'AMX',
 
 
 class Processor(NamedTuple):
-    """What tells one kind of processor from another."""
+    """The identity of a processor."""
 
     machine: str    # as platform.machine(): x86_64, aarch64
     maker: str
-    family: str     # on Arm the architecture's version
-    model: str      # on Arm the part's number
-    name: str       # as it calls itself, which may say little, or ''
+    family: str     # on Arm the architecture version
+    model: str      # on Arm the part number
+    name: str       # marketing name, may be vague or ''
     features: FrozenSet[str]    # as Linux names them; empty where unknown
 
     @property
     def sets(self):
-        """Names of the instruction sets that matter, as a list."""
+        """A list of the relevant instruction sets, by name."""
         return [*[name for feature, name in WIDTHS.items()
                   if feature in self.features][:1],
                 *[name for feature, name in EXTRAS.items()
@@ -40,19 +40,19 @@ class Processor(NamedTuple):
 
     @property
     def kind(self):
-        """Maker, family and model in words, as one kind has them all."""
+        """Vendor, family and model in words."""
         return ' '.join(filter(None, [
             self.maker, self.family and f'family {self.family}',
             self.model and f'model {self.model}'])) or self.machine
 
     @property
     def slug(self):
-        """The same as a file's name: amd-family-26-model-2-avx512-bf16."""
+        """A file name, for example amd-family-26-model-2-avx512-bf16."""
         words = ' '.join([self.kind, *self.sets]).replace('-', '')
         return re.sub('[^a-z0-9]+', '-', words.lower())
 
     def __str__(self):
-        """One line: what it is called, its kind and its instructions."""
+        """One line: name, kind and instruction sets."""
         name = f'{self.name} ' if self.name else ''
         sets = ', '.join(self.sets) or 'instructions unknown'
         return f'{name}({self.kind}; {sets})'

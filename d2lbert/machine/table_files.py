@@ -1,20 +1,20 @@
-"""Files of rows with named columns, in the format that their name says."""
+"""Write rows with named columns as CSV or JSON lines."""
 import csv
 import json
 from pathlib import Path
 
 from d2lbert.machine.arguments import UsageError
 
-#: Endings of names that are formats of rows.
+#: File name extensions of the formats that are written here.
 ROW_FORMATS = ('.csv', '.jsonl')
 
-#: Endings of names that are formats in which rows are not written.
+#: Extensions of other table and archive formats, which are rejected.
 _OTHERS = ('.npy', '.npz', '.parquet', '.json', '.xlsx', '.feather', '.gz',
            '.bz2', '.xz', '.zst', '.zip')
 
 
 def check_rows_out(out):
-    """Refuse an --out whose name says a format that is not written."""
+    """Raise if the extension of --out is a format that is not supported."""
     ending = Path(out).suffix.lower()
     if ending in _OTHERS:
         raise UsageError(f'--out {out}: predictions are not written as '
@@ -23,7 +23,7 @@ def check_rows_out(out):
 
 
 def write_rows(path, ending, rows):
-    """Write dictionaries of the same keys as `ending` says, one a row."""
+    """Write dictionaries with equal keys, one per row, in format `ending`."""
     with open(path, 'w', encoding='utf-8', newline='') as file:
         writer = None
         for row in rows:

@@ -1,4 +1,4 @@
-"""Standard output and error that may fail without costing a run."""
+"""Standard output and error whose failures do not end a run."""
 import contextlib
 import logging
 import os
@@ -9,29 +9,29 @@ import weakref
 
 
 def fill_descriptors():
-    """Let standard input, output and error be something, if they are closed.
+    """Open /dev/null for standard input, output or error if it is closed.
 
-    The next file to be opened would take the free number, and what a
-    library prints would go into that file.
+    Otherwise the next opened file would get the free descriptor, and
+    libraries would print into that file.
     """
     for number in range(3):
         try:
             os.fstat(number)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)      # the lowest number is free
+            os.open(os.devnull, os.O_RDWR)      # the lowest free descriptor
 
 
 def give_up(stream):
     """Close a stream that cannot be written.
 
-    Otherwise Python tries once more at its end, complains and fails.
+    Otherwise Python flushes it at exit, prints an error and fails.
     """
     with contextlib.suppress(OSError, ValueError):
         stream.close()
 
 
-#: The logger of the package. It has no handler of its own, so where the
-#: application gives it none, Python prints warnings to standard error.
+#: The logger of the package. It has no handler; unless the application adds
+#: one, Python prints warnings to standard error.
 LOG = logging.getLogger('d2lbert')
 
 
@@ -41,17 +41,17 @@ def warn(line):
 
 
 class TextWarning(UserWarning):
-    """Texts of a call are not what they seem: cut, or of unknown words."""
+    """Input texts were truncated, or have unknown words."""
 
 
 _told = weakref.WeakKeyDictionary()
 
 
 def warn_once(owner, kind, line, stacklevel=3):
-    """Warn of `line`, the first time for this owner and kind; then log it.
+    """Warn of `line` the first time for this owner and kind.
 
-    owner: an object, for example a tokenizer. Later lines have the level
-    INFO: a server is not to write a line for each request.
+    owner: an object, for example a tokenizer. Later lines are logged at
+    level INFO, so that a server does not print a line for each request.
     """
     kinds = _told.setdefault(owner, set())
     if kind in kinds:
@@ -62,7 +62,7 @@ def warn_once(owner, kind, line, stacklevel=3):
 
 
 class _Stderr(logging.Handler):
-    """Writes the messages of records to what standard error is then."""
+    """Write log messages to the current sys.stderr."""
 
     def emit(self, record):
         note(record.getMessage())
@@ -70,7 +70,7 @@ class _Stderr(logging.Handler):
 
 @contextlib.contextmanager
 def speaking(is_quiet=False):
-    """Let a command print the package's warnings, or hide them."""
+    """Let a command print the package's warnings; hide them if quiet."""
     before, show = (LOG.handlers, LOG.propagate), warnings.showwarning
 
     def show_text(message, category, *args, **kwargs):
@@ -78,9 +78,9 @@ def speaking(is_quiet=False):
             note(message)
         else:
             show(message, category, *args, **kwargs)
-    # Without a handler Python would print what is to be quiet
+    # Without a handler Python would print warnings even if quiet
     LOG.handlers = [_Stderr(logging.WARNING)]
-    # A library may have given the root logger a handler, which would repeat
+    # A handler of the root logger would print each line twice
     LOG.propagate = False
     try:
         with quiet(is_quiet), warnings.catch_warnings():
@@ -96,7 +96,7 @@ _quiet = False
 
 @contextlib.contextmanager
 def quiet(is_quiet=True):
-    """Let `note` and progress bars be silent meanwhile (--quiet)."""
+    """Silence `note` and progress bars in this context (--quiet)."""
     global _quiet
     before, _quiet = _quiet, is_quiet or _quiet
     try:
@@ -111,17 +111,17 @@ def is_quiet():
 
 
 def note(line):
-    """Print a line to standard error, unless the command is to be quiet."""
+    """Print a line to standard error, unless within `quiet`."""
     if not _quiet and sys.stderr is not None:
         print(line, file=sys.stderr, flush=True)
 
 
 class Steady:
-    """A stream that goes silent, rather than raise, once it cannot write.
+    """A stream that goes silent, instead of raising, if writing fails.
 
-    stream: a text stream, or None where the descriptor was closed before
-    Python began. What is lost on the way to a full disk, a closed pipe or
-    a terminal that is gone has its place in log.txt.
+    stream: a text stream, or None if the descriptor was closed before Python
+    started. Output lost to a full disk, a closed pipe or a closed terminal
+    is still in log.txt.
     """
 
     encoding, errors = 'utf-8', 'replace'
@@ -133,16 +133,16 @@ class Steady:
         return getattr(self._stream, name)
 
     def write(self, text):
-        """Write the text where that is still possible."""
+        """Write the text if this is still possible."""
         self._attempt('write', text)
         return len(text)
 
     def flush(self):
-        """Flush what was written."""
+        """Flush the stream if this is still possible."""
         self._attempt('flush')
 
     def isatty(self):
-        """Whether a terminal still listens."""
+        """True if the stream is an open terminal."""
         return bool(self._attempt('isatty'))
 
     def _attempt(self, name, *args):
@@ -157,16 +157,16 @@ class Steady:
 
 
 _lock = threading.Lock()
-_users, _before = 0, None      # of `steady_output`; what it stands in for
+_users, _before = 0, None      # of `steady_output`: open contexts, old streams
 
 
 @contextlib.contextmanager
 def steady_output():
-    """Let nothing that is printed meanwhile raise an OSError.
+    """Context in which printing never raises an OSError.
 
-    Flushes behind itself, so that Python finds nothing left to fail on.
-    Standard output belongs to all threads: the first to come replaces it,
-    and the last to leave puts it back.
+    It flushes on exit, so that Python's own flush cannot fail. Threads share
+    standard output: the first context replaces it, and the last one restores
+    it.
     """
     global _users, _before
     with _lock:

@@ -1,7 +1,7 @@
-"""Work that is shared among threads, its results in the order of the work.
+"""Run work in threads; results come in order.
 
-For work that is C++ or NumPy for the most part: Python's own is done by one
-thread at a time.
+Use it for work that is mostly C++ or NumPy: only one thread at a time runs
+Python code.
 """
 import collections
 import threading
@@ -9,17 +9,17 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 
 from d2lbert.machine import hardware
 
-# How long abandoned work may take to end by itself
+# Seconds that abandoned work may take to end by itself
 ENDING_SECONDS = 1
 
 
 def interruptible(work):
-    """Return work(is_abandoned), during which signals are handled.
+    """Return work(is_abandoned), with signals handled meanwhile.
 
-    For long calls of other libraries: Python handles a signal in the main
-    thread alone, and only between two steps of Python's own. So the work is
-    done in another thread, and goes on there after an exception of a signal
-    handler, until the process ends or `is_abandoned()` tells it to stop.
+    For long calls into other libraries. Python handles signals only in the
+    main thread, between two bytecode instructions. So the work runs in
+    another thread. If a signal handler raises, the work continues until the
+    process ends, or until it sees that `is_abandoned()` is true.
     """
     if threading.current_thread() is not threading.main_thread():
         return work(lambda: False)
@@ -42,9 +42,9 @@ def interruptible(work):
 def in_order(work, items, num_threads=None):
     """Yield work(item) for each item, in order.
 
-    items: gone through by the thread that calls, a few items before the one
-    whose turn it is, and what it raises is raised when their turn comes.
-    num_threads: None for one each core; with one, nothing is done ahead.
+    items: an iterable, read by the calling thread a few items ahead. If it
+    raises, the exception comes after the results of the earlier items.
+    num_threads: None for one per core; with 1, items are not read ahead.
     """
     if num_threads is None:
         num_threads = hardware.physical_cores()

@@ -1,4 +1,4 @@
-"""Files from the network: checked before they are kept, stalls given up."""
+"""Download files: check their digests and abort stalled transfers."""
 import http.client
 import os
 import re
@@ -18,43 +18,43 @@ from tqdm import tqdm
 from d2lbert.machine.files import missing, remove_empty
 from d2lbert.machine.terminal import is_quiet, warn
 
-# Python's own User-Agent is refused by the first of the addresses above
+# The first of the addresses above rejects Python's default User-Agent
 USER_AGENT = 'Mozilla/5.0 (compatible; d2lbert; https://d2l.ai)'
 
-# A transfer is given up if the server does not answer in ANSWER_SECONDS,
-# look-up of the name included, or if it then moves fewer than STALL_BYTES in
-# any STALL_SECONDS
+# A transfer is aborted if the server does not answer within ANSWER_SECONDS,
+# including the DNS look-up, or if it then sends fewer than STALL_BYTES in any
+# period of STALL_SECONDS
 ANSWER_SECONDS = 8
 STALL_SECONDS = 20
 STALL_BYTES = 1024
 
-#: Bytes of a file whose size nobody knows. A digest is known only at the end,
-#: when a server may have filled the disk.
+#: Maximum size of a file of unknown size, in bytes. The digest is checked
+#: only at the end, when a server may have filled the disk.
 MOST_BYTES = 4 << 30
 
 
 class HubError(OSError):
-    """Data that is neither on this machine nor to be had from the network."""
+    """Data is neither on this machine nor available from the network."""
 
 
 def is_web_page(head):
-    """True if the first bytes of a file begin a web page."""
+    """True if the first bytes of a file are the start of a web page."""
     return bool(re.match(rb'(\xef\xbb\xbf)?\s*<(!doctype|html|head|\?xml|'
                          rb'error)\b', head, re.IGNORECASE))
 
 
 class _Transfer(threading.Thread):
-    """Read an address into a file, apart from the thread that watches it.
+    """Download a URL into a file, in a thread that another one watches.
 
-    A time-out on the socket does not cover the look-up of a name, nor a
-    server that sends a byte now and then: only a second thread does.
+    A socket time-out covers neither the DNS look-up nor a server that sends
+    a byte now and then; a second thread covers both.
     """
 
     def __init__(self, url, path, most):
         super().__init__(daemon=True)
         self.url, self.path, self.most = url, path, most
         self.answered = False
-        self.size = None  # what the server announced
+        self.size = None  # announced by the server
         self.received = 0
         self.error = None
         self.done = threading.Event()
@@ -63,7 +63,7 @@ class _Transfer(threading.Thread):
     def run(self):
         try:
             self._read()
-        except Exception as error:  # told by the thread that watches
+        except Exception as error:  # the watching thread raises it
             self.error = error
         self.done.set()
 
@@ -76,7 +76,7 @@ class _Transfer(threading.Thread):
             self.size = int(length) if length.isdigit() else None
             self._check(self.size or 0)
             with open(self.path, 'wb') as f:
-                # read1 gives what has come, read waits for a full chunk
+                # read1 returns the received bytes, read waits for a full chunk
                 for chunk in iter(lambda: reply.read1(1 << 16), b''):
                     if self.abandoned:
                         return
@@ -91,11 +91,11 @@ class _Transfer(threading.Thread):
 
 
 def _watch(transfer, label):
-    """Show a transfer's progress until it ends; give up one that stalls."""
+    """Show a transfer's progress until it ends; abort it if it stalls."""
     transfer.start()
     mark, since = 0, time.monotonic()
     answered = False
-    # disable=None: no bar where standard error is not a terminal
+    # disable=None: no bar if standard error is not a terminal
     with tqdm(desc=label, unit='B', unit_scale=True, leave=False,
               disable=is_quiet() or None, file=sys.stderr) as bar:
         while not transfer.done.wait(min(0.1, ANSWER_SECONDS / 4)):
@@ -113,19 +113,19 @@ def _watch(transfer, label):
 
 
 def _reason(error, answered):
-    """Why a transfer failed, in a few words; answered: before it did."""
+    """Why a transfer failed; answered: True if the server had answered."""
     if isinstance(error, urllib.error.HTTPError):
         return f'the server answered {error.code} {error.reason}'
     if isinstance(error, urllib.error.URLError):
         error = error.reason
-    # socket.timeout is another class than TimeoutError up to Python 3.9
+    # Up to Python 3.9, socket.timeout is not TimeoutError
     if isinstance(error, (TimeoutError, socket.timeout)):
         return (f'nothing came for {STALL_SECONDS} s' if answered
                 else f'no answer for {ANSWER_SECONDS} s')
     if isinstance(error, ssl.SSLCertVerificationError):
         return f'its certificate is not trusted ({error.verify_message})'
     if isinstance(error, ssl.SSLError):
-        # Python's text ends in a line of its own C source
+        # Python's text ends with a line number of its C source
         words = (getattr(error, 'reason', None)
                  or 'the connection broke off').lower()
         return f'no secure connection ({words.replace("_", " ")})'
@@ -134,10 +134,10 @@ def _reason(error, answered):
 
 
 def fetch(url, path, digest, expected, most=MOST_BYTES):
-    """Fetch `url` into `path`, which appears only if its digest is right.
+    """Download `url` to `path`; the file appears only if its digest matches.
 
-    expected: the digest, or None to take what comes; most: the bytes that
-    the file can have. A server that sends more is cut off.
+    expected: the digest, or None to accept any. most: maximum size in
+    bytes; a larger transfer is aborted.
     """
     path = Path(path)
     warn(f'd2lbert: fetching {url}')
@@ -170,4 +170,4 @@ def fetch(url, path, digest, expected, most=MOST_BYTES):
     finally:
         transfer.abandoned = True
         shutil.rmtree(folder, ignore_errors=True)
-        remove_empty(made)      # an empty folder would count as data
+        remove_empty(made)      # an empty folder would be taken for data

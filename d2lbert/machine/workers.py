@@ -1,31 +1,31 @@
-"""What one of several processes that train together knows of that."""
+"""The rank and number of worker processes in distributed training."""
 import os
 
 
 def rank():
-    """The number of this worker, from 0; 0 outside `d2lbert launch`."""
+    """The index of this worker, from 0; 0 outside `d2lbert launch`."""
     return int(os.environ.get('D2LBERT_RANK', 0))
 
 
 def num_workers():
-    """How many workers share the data; 1 outside `d2lbert launch`."""
+    """The number of workers; 1 outside `d2lbert launch`."""
     return int(os.environ.get('D2LBERT_NUM_WORKERS', 1))
 
 
 def kvstore():
-    """The store of all workers' gradients, for `gluon.Trainer`.
+    """The key-value store that sums gradients, for `gluon.Trainer`.
 
-    Give it with update_on_kvstore=False: servers then only add gradients
-    up, and each worker has the whole optimizer, as without launch. The
-    store's own ranks are not those of `rank()`.
+    Pass update_on_kvstore=False to the trainer: servers then only sum the
+    gradients, and each worker runs the whole optimizer, as without launch.
+    The store numbers the workers differently from `rank()`.
     """
-    from d2lbert.machine.backend import mx  # the launcher itself needs none
+    from d2lbert.machine.backend import mx  # the launcher does not need MXNet
 
     class Store(mx.kv.KVStore):
         def broadcast(self, key, value, out, priority=0):
             super().broadcast(key, value, out, priority)
-            # Pulling the first weights takes its time, and a gradient
-            # pushed meanwhile overtakes it and is pulled as the weights
+            # Wait: a gradient pushed before this pull ends would
+            # overtake it and be pulled as the weights
             for array in out if isinstance(out, (list, tuple)) else [out]:
                 array.wait_to_read()
 
