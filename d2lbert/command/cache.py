@@ -1,4 +1,4 @@
-"""`d2lbert cache`: what is kept between runs, listed and removed."""
+"""`d2lbert cache`: list and remove cached files."""
 import os
 import sys
 import time
@@ -8,7 +8,7 @@ from d2lbert.machine import cache
 
 
 def add(commands):
-    """Add this sub-command to those of the parser."""
+    """Add this sub-command to the parser."""
     parser = commands.add_parser(
         'cache', help='what is kept between runs, and its removal',
         description='Show what d2lbert keeps between runs, or remove it: '
@@ -28,7 +28,7 @@ def add(commands):
 
 
 def run(args):
-    """List what is kept, or remove it; returns the exit status."""
+    """List or remove cached files; returns the exit status."""
     kinds, older_than = args.kind, args.older_than
     print(cache.root())
     if args.clear:

@@ -1,4 +1,4 @@
-"""The command line: its parser, how it begins and how it fails."""
+"""The command line: parser, start-up and error handling."""
 import argparse
 import contextlib
 import importlib
@@ -61,9 +61,8 @@ exit status: 0, it is done; 1, it could not be done; 2, the command line is
 wrong; 128 and the number of a signal (130: Ctrl-C), it was stopped.
 '''
 
-#: The sub-commands, as `--help` lists them; `launch` asks for `pretrain`'s
-#: parser. They import what they need when they run: nobody waits for MXNet
-#: to read a help text.
+#: The sub-commands, in the order of `--help`; `launch` uses the parser of
+#: `pretrain`. They import MXNet only when they run, so that help is fast.
 COMMANDS = (pretrain, run, encode, similar, evaluate, fill, generate, show,
             senses, finetune, predict, export, launch, doctor, cache, help)
 
@@ -89,11 +88,11 @@ def _main(argv):
                 stop.last_words = 'stopped'
                 return args.run(args)
     except KeyboardInterrupt as interrupt:
-        with _ending_at_once(b''):      # one that was impatient
+        with _ending_at_once(b''):      # a second Ctrl-C ends at once
             print(f'\n{str(interrupt) or "stopped"}', file=sys.stderr)
         return 128 + getattr(interrupt, 'signal', 2)
     except BrokenPipeError:
-        give_up(sys.stdout)    # the reader of a pipe left: nothing to say
+        give_up(sys.stdout)    # the reader has closed the pipe
         return 1
     except (ValueError, TypeError, OSError, ImportError, MemoryError,
             RuntimeError) as error:
@@ -102,7 +101,7 @@ def _main(argv):
 
 
 def _sentence(error):
-    """The message of an error, in one line where MXNet has several."""
+    """The message of an error; one line of MXNet's messages."""
     if isinstance(error, MemoryError):
         return str(error) or 'no memory left: work on less at a time'
     mxnet = sys.modules.get('mxnet')
@@ -113,16 +112,16 @@ def _sentence(error):
 
 
 def _speak_utf8():
-    """Start again in Python's UTF-8 mode where the locale knows ASCII only.
+    """Restart in Python's UTF-8 mode if the locale is ASCII only.
 
-    There, names of files and words of texts beyond ASCII are no text. In
-    any other locale, what cannot be printed is printed as its code.
+    An ASCII locale cannot decode other file names and texts. In any other
+    locale, characters that cannot be printed become backslash escapes.
     """
     if sys.getfilesystemencoding() not in ('ascii', 'us-ascii'):
         if getattr(sys.stdout, 'errors', None) == 'strict':
             sys.stdout.reconfigure(errors='backslashreplace')
         return
-    spec = sys.modules['__main__'].__spec__     # there is one after -m
+    spec = sys.modules['__main__'].__spec__     # not None after python -m
     os.execv(sys.executable, [
         sys.executable, *subprocess._args_from_interpreter_flags(),
         '-X', 'utf8', *(sys.argv[:1] if spec is None else ['-m', spec.name]),
@@ -133,7 +132,7 @@ def _speak_utf8():
 def _ending_at_once(words=b'\nstopped\n'):
     """Let Ctrl-C end this process with one line.
 
-    Importing takes seconds, through code that may catch the exception.
+    Imports take seconds, and their code may catch KeyboardInterrupt.
     """
     def end(*_):
         os.write(2, words)
@@ -149,7 +148,7 @@ def _ending_at_once(words=b'\nstopped\n'):
 
 
 class _Parser(argparse.ArgumentParser):
-    """One that says what is wrong in one line, not below thirty."""
+    """A parser that prints errors in one line, without the usage text."""
 
     def error(self, message):
         self.exit(2, f'{self.prog}: {message}; see {self.prog} --help\n')
@@ -162,14 +161,14 @@ def parser():
         formatter_class=argparse.RawDescriptionHelpFormatter)
     top.add_argument('--version', action='version',
                      version=f'd2lbert {__version__}')
-    # What a command imports besides itself, once its arguments are known
+    # The module that a command imports after its arguments are parsed
     top.set_defaults(needs=None, quiet=False)
     commands = top.add_subparsers(dest='command', metavar='COMMAND',
                                   required=True)
     for command in COMMANDS:
         command.add(commands)
     for name, command in commands.choices.items():
-        # Of the others all that is printed is what was asked for
+        # The other two print only the requested report
         if name not in ('cache', 'doctor', 'help'):
             command.add_argument(
                 '-q', '--quiet', action='store_true', help='write nothing '

@@ -1,6 +1,6 @@
-"""`d2lbert doctor`: what this machine has, and what to do about the rest.
+"""`d2lbert doctor`: check this machine, and suggest remedies.
 
-It must work where MXNet does not, so MXNet is imported inside functions.
+It must work even if MXNet is broken, so MXNet is imported in functions.
 """
 import ctypes
 import importlib
@@ -18,26 +18,22 @@ from d2lbert.machine.processor import processor
 OK, WARN, BAD = 'ok', 'warn', 'bad'
 FEATURES = ['OPENMP', 'MKLDNN', 'CUDA', 'CUDNN', 'NCCL', 'DIST_KVSTORE',
             'BLAS_OPEN', 'F16C']
-SLOWER = 'everything works but is slower'
-
-#: Row: the module and name of a kernels.Library, and the effect without it
-COMPILED = {'fast operators': ('d2lbert.kernels', 'OPERATORS', SLOWER),
-            'fast reading': ('d2lbert.kernels.draw', 'DRAW', SLOWER),
-            'eight bits': ('d2lbert.kernels.int8', 'INT8',
-                           '--precision int8 is refused without it')}
+#: {row: (module, name) of a kernels.Library}
+COMPILED = {'fast operators': ('d2lbert.kernels', 'OPERATORS'),
+            'fast reading': ('d2lbert.kernels.draw', 'DRAW')}
 
 
 class Row(NamedTuple):
     """One line of the report."""
 
     name: str
-    status: str  # OK, WARN (slower or less) or BAD (the main job fails)
+    status: str  # OK, WARN (slower or incomplete) or BAD (pretraining fails)
     value: str
     remedy: str = ''
 
 
 def add(commands):
-    """Add this sub-command to those of the parser."""
+    """Add this sub-command to the parser."""
     doctor = commands.add_parser(
         'doctor', help='check Python, MXNet, GPUs, compiler and data',
         description='Print a table of what d2lbert needs and what is here, '
@@ -55,9 +51,9 @@ def run(args):
 
 
 def report(build=False):
-    """Return the rows (name, status, value, remedy) about this machine.
+    """Return rows (name, status, value, remedy) about this machine.
 
-    build: compile what is not compiled yet.
+    build: compile the libraries that are not compiled yet.
     """
     mxnet, rows = _mxnet_rows()
     return [_python_row(), _numpy_row(), *rows, *_driver_rows(mxnet),
@@ -69,7 +65,7 @@ def report(build=False):
 def print_report(build=False):
     """Print the report; return 0 if `d2lbert pretrain` can run, else 1.
 
-    build: compile what is not compiled yet, and return 1 if that fails.
+    build: also compile missing libraries, and return 1 if that fails.
     """
     rows = report(build)
     name_width = max(len(row.name) for row in rows)
@@ -93,9 +89,9 @@ def print_report(build=False):
 
 
 def _wrapped(text, indent):
-    """`text` in lines that fit the terminal, all but the first indented.
+    """Wrap `text` to the terminal, with all lines but the first indented.
 
-    Words stay whole, so that commands and paths can be copied.
+    Words are not broken, so that commands and paths can be copied.
     """
     width = max(30, shutil.get_terminal_size((79, 24)).columns - len(indent))
     lines = textwrap.wrap(text, width, break_long_words=False,
@@ -122,12 +118,12 @@ def _numpy_row():
 
 
 def _mxnet_rows():
-    """(MXNet or None, its rows)."""
+    """(The module mxnet or None, rows about it)."""
     build = hardware.build()
     try:
         mx = importlib.import_module('d2lbert.machine.backend').mx
     except ImportError as error:
-        # Every sentence of the door ends in a colon and the remedy
+        # Every message of machine.backend ends with a colon and the remedy
         problem, _, remedy = str(error).rpartition(': ')
         return None, [Row('MXNet', BAD, problem, remedy)]
     on = [name for name in FEATURES
@@ -138,7 +134,7 @@ def _mxnet_rows():
 
 
 def _threads_row():
-    """What OpenMP gives MXNet, of what the machine offers."""
+    """The row of OpenMP threads, CPUs and cores."""
     cores, cpus = hardware.physical_cores(), len(hardware.available_cpus())
     here = f'{cpus} CPUs available, {cores} cores'
     try:
@@ -242,7 +238,7 @@ def _compiled_row(mx, name, module, library, without, build):
         module = importlib.import_module(module)
         library = getattr(module, library)
         found = library.find() or build and library.get() is not None
-    except ValueError as error:     # a variable from outside is wrong
+    except ValueError as error:     # an environment variable is invalid
         return Row(name, BAD, f'not loaded: {error}', 'until then, whatever '
                    'needs it is refused')
     except Exception as error:  # a report goes on
@@ -278,7 +274,7 @@ def _processor_row(mx):
 
 
 def _products_rows():
-    """By what matrices are multiplied, once the operators are loaded."""
+    """The row of the matrix-multiplication backend, if it is known."""
     kernels = sys.modules.get('d2lbert.kernels')
     used = kernels and kernels.products.chosen()
     if not used:
@@ -305,7 +301,7 @@ def _cache_row():
 
 def _data_rows():
     try:
-        # Where MXNet is broken, `from d2lbert import hub` would say just that
+        # If MXNet is broken, `from d2lbert import hub` raises that error
         hub = importlib.import_module('d2lbert.hub')
         wikitext = hub.find_wikitext2()
     except Exception as error:  # a report goes on

@@ -1,4 +1,4 @@
-"""`d2lbert encode`: its flags; `vectors` does the work."""
+"""`d2lbert encode`: its flags; vectors.py does the work."""
 from d2lbert.command.flags import (
     add_choices,
     add_force,
@@ -9,7 +9,7 @@ from d2lbert.command.flags import (
 
 
 def add(commands):
-    """Add this sub-command to those of the parser."""
+    """Add this sub-command to the parser."""
     encode = commands.add_parser(
         'encode', help='print or write the vectors of texts',
         description='Encode a text, or each line of a file: with a '

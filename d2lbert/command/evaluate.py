@@ -1,8 +1,8 @@
-"""`d2lbert evaluate`: a run's figures on held-out text."""
+"""`d2lbert evaluate`: metrics of a run on held-out text."""
 
 
 def add(commands):
-    """Add this sub-command to those of the parser."""
+    """Add this sub-command to the parser."""
     evaluate = commands.add_parser(
         'evaluate', help='losses and accuracies of a run on held-out text',
         description='Evaluate a run on held-out text: that of its own '
@@ -23,7 +23,7 @@ def add(commands):
 
 
 def run(args):
-    """Print the figures, a line each; returns the exit status."""
+    """Print one metric per line; returns the exit status."""
     from d2lbert.training.evaluation import evaluate_run
     from d2lbert.training.saved_runs import is_finetuned
     if is_finetuned(args.folder):

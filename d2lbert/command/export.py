@@ -1,9 +1,8 @@
-"""`d2lbert export` and `d2lbert import`: a run as others' folder, and back.
-"""
+"""`d2lbert export` and `d2lbert import`: convert runs to and from folders."""
 
 
 def add(commands):
-    """Add these sub-commands to those of the parser."""
+    """Add these sub-commands to the parser."""
     export = commands.add_parser(
         'export', help='write a run as a folder that others load',
         description='Write the model of a run as a folder of config.json, '

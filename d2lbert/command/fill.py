@@ -1,9 +1,9 @@
-"""`d2lbert fill`: what a model guesses behind the masks of a text."""
+"""`d2lbert fill`: predict the masked tokens of a text."""
 from d2lbert.command.flags import add_precision, at_least
 
 
 def add(commands):
-    """Add this sub-command to those of the parser."""
+    """Add this sub-command to the parser."""
     fill = commands.add_parser(
         'fill', help='guess the masked words of a text',
         description='Guess the masked words of a text: the likeliest tokens '
@@ -20,7 +20,7 @@ def add(commands):
 
 
 def run(args):
-    """Print the guesses; returns the exit status."""
+    """Print the predictions; returns the exit status."""
     from d2lbert.pretrained.fill_mask import fill_mask
     from d2lbert.training.load import load_model
     net, tokenizer = load_model(args.folder, heads=(), trainable=False,

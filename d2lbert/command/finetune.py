@@ -1,10 +1,10 @@
-"""`d2lbert finetune`: its flags are made from the settings of such a run."""
+"""`d2lbert finetune`: its flags come from the settings of fine-tuning."""
 from d2lbert.command import pretrain
 from d2lbert.finetuning.settings import GROUPS, SEEDS, complete
 
 
 def add(commands):
-    """Add this sub-command to those of the parser."""
+    """Add this sub-command to the parser."""
     finetune = commands.add_parser(
         'finetune', help='learn a labelled task with a pretrained model',
         description='Train all weights of a pretrained model, and a new '

@@ -1,9 +1,9 @@
-"""Flags that several commands have, and types of their values."""
+"""Flags shared by several commands, and types of flag values."""
 import argparse
 
 
 def at_least(least, kind=int):
-    """A type of argparse: a number that is not below `least`."""
+    """An argparse type: a number that is at least `least`."""
     def number(text):
         value = kind(text)
         if not value >= least:
@@ -15,7 +15,7 @@ def at_least(least, kind=int):
 
 
 def add_texts(add, help, **options):
-    """Add the flags of a file with a text on each line."""
+    """Add the flags for a file with a text on each line."""
     add('--file', metavar='FILE', help=f'{help}; - is standard input, and of '
         'a folder all files are read', **options)
     add('--text-field', metavar='NAME',
@@ -26,13 +26,13 @@ def add_texts(add, help, **options):
 
 
 def add_force(add):
-    """Add the flag that lets a command replace a file."""
+    """Add --force, which lets a command replace a file."""
     add('--force', action='store_true', help='replace the file --out, if it '
         'exists; a file that the command reads is never replaced')
 
 
 def add_choices(add, pools, what):
-    """Add the flags of what makes a vector; what: the help of --pool."""
+    """Add the flags that define a vector; what: the help of --pool."""
     add('--pool', choices=pools, help=what)
     add('--layer', type=int, default=-1, metavar='N',
         help='the block whose outcome is meant, 0 for the embeddings, -1 for '
@@ -47,14 +47,14 @@ def add_choices(add, pools, what):
 
 
 def choices(args):
-    """The values of these flags, except --pool, and of --precision."""
+    """The values of these flags except --pool, and of --precision."""
     return dict(layer=args.layer, max_len=args.max_len, windows=args.windows,
                 precision=args.precision)
 
 
 def add_precision(add):
-    """Add the flag of the numbers that a model computes with."""
-    add('--precision', choices=('fp32', 'bf16', 'int8'),
+    """Add --precision, the number format of matrix products."""
+    add('--precision', choices=('fp32', 'bf16', 'int8'), default='fp32',
         help='the numbers that the encoder multiplies: float32, bfloat16, '
         'or whole numbers of eight bits, the fastest, whose results differ '
         'a little from fp32 and are the same on every CPU (default: int8 for '

@@ -1,4 +1,4 @@
-"""`d2lbert generate`: what a BART says to texts, or how a model continues."""
+"""`d2lbert generate`: generate texts with a BART, or continue texts."""
 
 from d2lbert.command.flags import add_texts, at_least
 from d2lbert.machine.arguments import UsageError
@@ -6,7 +6,7 @@ from d2lbert.machine.terminal import note
 
 
 def add(commands):
-    """Add this sub-command to those of the parser."""
+    """Add this sub-command to the parser."""
     generate = commands.add_parser(
         'generate', help='what a model with a decoder says to texts, or '
         'how one that reads from left to right continues them',
@@ -36,7 +36,7 @@ def add(commands):
 
 
 def run(args):
-    """Print what is said, a line each; returns the exit status."""
+    """Print one generated text per line; returns the exit status."""
     from d2lbert.pretrained.generation import generate
     from d2lbert.texts.text_sources import Lines
     from d2lbert.training.load import load_model

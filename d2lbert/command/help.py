@@ -18,7 +18,7 @@ WIDTH = 90
 
 
 def add(commands):
-    """Add this sub-command to those of the parser."""
+    """Add this sub-command to the parser."""
     parser = commands.add_parser(
         'help', help='the manual', description='Show the manual: its table '
         'of contents, a page, or the flags of a command. On a terminal the '

@@ -1,4 +1,4 @@
-"""`d2lbert launch`: a job of several processes, and how to go on after it."""
+"""`d2lbert launch`: run a job of several processes."""
 import contextlib
 import os
 import shlex
@@ -16,12 +16,12 @@ from d2lbert.machine.files import free_run_name
 from d2lbert.training.interrupts import Interrupted
 from d2lbert.training.settings import check_clock, complete
 
-#: What Python runs as a worker, before the arguments of its command.
+#: Python arguments that start a worker; the command follows.
 WORKER = ('-m', 'd2lbert.command.worker')
 
 
 def add(commands):
-    """Add this sub-command to those of the parser, behind `pretrain`."""
+    """Add this sub-command to the parser; `pretrain` must be there."""
     parser = commands.add_parser(
         'launch', help='train on several machines or processes',
         description='Start scheduler, servers and workers of MXNet\'s '
@@ -54,7 +54,7 @@ def add(commands):
 
 
 def run(args):
-    """Run the job, and say how to go on; returns the exit status."""
+    """Run the job, print how to resume; returns the exit status."""
     hosts = read_hosts(args.hosts)
     workers = args.workers
     if workers is None:
@@ -63,7 +63,7 @@ def run(args):
                                           workers)
     if args.quiet:
         command.append('--quiet')
-    openmp.thread_settings()    # what every process would refuse
+    openmp.thread_settings()    # raises what every process would raise
     try:
         with _interrupted_by(signal.SIGTERM, signal.SIGHUP):
             launch([*WORKER, *command], workers, args.servers, hosts,
@@ -82,9 +82,9 @@ def run(args):
 
 @contextlib.contextmanager
 def _interrupted_by(*signals):
-    """Let these signals do what Ctrl-C does, unless they are ignored.
+    """Handle these signals like Ctrl-C, unless they are ignored.
 
-    nohup has SIGHUP ignored, so that a job outlives its terminal.
+    nohup ignores SIGHUP, so that a job outlives its terminal.
     """
     def interrupt(number, _):
         raise Interrupted(number=number)
@@ -99,7 +99,7 @@ def _interrupted_by(*signals):
 
 
 def _worker_command(command, pretrain, workers=1):
-    """(command, run folder, what to resume it with) of a worker, checked.
+    """Check the command of a worker: (command, run folder, resume flags).
 
     pretrain: the parser of that sub-command.
     """
@@ -115,7 +115,7 @@ def _worker_command(command, pretrain, workers=1):
     run = getattr(settings, 'resume', None)
     if run is None:
         if not hasattr(settings, 'seed'):
-            # One for all: they take parts of the same batches
+            # One seed for all: workers take parts of the same batches
             command += ['--seed', str(int.from_bytes(os.urandom(4),
                                                      'little'))]
         run = getattr(settings, 'out', None)
@@ -123,7 +123,7 @@ def _worker_command(command, pretrain, workers=1):
             run = str(free_run_name())
             command += ['--out', run]
     elif run.endswith('.npz'):
-        # It may have gone on from there to later ones
+        # The run may have later checkpoints than this one
         run = str(Path(run).parent.parent)
     again = ['pretrain', '--resume', run]
     for name in ('num_steps', 'minutes', 'save_every', 'keep', 'eval_every',
@@ -135,7 +135,7 @@ def _worker_command(command, pretrain, workers=1):
 
 
 def _way_on(args, workers, run, again):
-    """How to go on after a job has ended too soon."""
+    """The message about resuming a job that has ended too early."""
     if not any(Path(run, 'checkpoints').glob('step-*.npz')):
         return (f'{run} holds no checkpoint to go on from (pretrain '
                 '--save-every N writes them)')

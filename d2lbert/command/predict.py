@@ -1,4 +1,4 @@
-"""`d2lbert predict`: what a fine-tuned model says of texts."""
+"""`d2lbert predict`: predictions of a fine-tuned model."""
 from d2lbert.command.flags import (
     add_force,
     add_precision,
@@ -8,9 +8,9 @@ from d2lbert.command.flags import (
 
 
 def add(commands):
-    """Add this sub-command to those of the parser."""
+    """Add this sub-command to the parser."""
     predict = commands.add_parser(
-        'predict', help='what a fine-tuned model says of texts',
+        'predict', help='predict with a fine-tuned model',
         description='Predict with a run of finetune. Of one text: each label '
         'with its share, the number, each word with its tag, or the answer. '
         'With --file a line for each text: the label and its share, the '

@@ -1,4 +1,4 @@
-"""`d2lbert pretrain`: its flags are made from the settings of a run."""
+"""`d2lbert pretrain`: its flags come from the settings of pretraining."""
 import argparse
 import sys
 
@@ -12,8 +12,8 @@ from d2lbert.training.settings import (
     described_default,
 )
 
-#: Flags of `pretrain` that are no settings of the run, but say where and
-#: how it is carried out.
+#: Flags of `pretrain` that are not settings of the run: where and how to
+#: run it.
 CARRYING_OUT = (
     Setting('devices', str, 'auto', 'auto (all usable GPUs, else the CPU), '
             'cpu, cpu:2 (two parts on the CPU), gpu or gpu:0,1', 'NAME'),
@@ -26,7 +26,7 @@ CARRYING_OUT = (
 
 
 def add(commands):
-    """Add this sub-command to those of the parser."""
+    """Add this sub-command to the parser."""
     pretrain = commands.add_parser(
         'pretrain', help='train a BERT and leave a run folder',
         description='Train a BERT, on pairs of sentences unless --objective '
@@ -50,16 +50,16 @@ def add_flags(parser, groups):
 
 
 def given(args):
-    """The settings among a command's arguments, {name: value}."""
+    """The settings among the arguments, {name: value}."""
     return {name: value for name, value in vars(args).items()
             if name not in ('command', 'run', 'needs', 'quiet')}
 
 
 def _flag(setting):
-    """(name, options) of a setting's flag, for argparse."""
+    """(name, options) of a setting's flag for argparse."""
     note = described_default(setting)
     text = setting.help + (f' ({note})' if note else '')
-    # What is not given stays away, so that the recipe decides
+    # Settings that are not given are absent, so that the recipe decides
     options = dict(default=argparse.SUPPRESS, help=text.replace('%', '%%'))
     if setting.kind is bool:
         options['action'] = 'store_true'
@@ -89,9 +89,9 @@ def run(args):
 
 
 def check(settings, complete):
-    """Refuse settings that cannot be, whatever the files hold.
+    """Raise UsageError for settings that are invalid with any files.
 
-    complete: the function that refuses them. A resumed run has its own.
+    complete: the function that checks them. A resumed run checks its own.
     """
     if settings.get('resume') is None:
         others = {setting.name for setting in CARRYING_OUT} | {'seeds'}
@@ -104,13 +104,13 @@ def check(settings, complete):
 
 
 def carried_out(train, settings):
-    """Call train(**settings) and say where the run is; the exit status."""
+    """Call train(**settings), print the folder; returns the exit status."""
     from d2lbert.machine import workers
     from d2lbert.training.interrupts import Stopped
     try:
         out = train(**settings)
     except Stopped as stopped:
-        if str(stopped):        # one worker of many speaks for all
+        if str(stopped):        # only one worker has a message
             print(f'\n{stopped}', file=sys.stderr)
         return 128 + stopped.signal
     if workers.rank() == 0:

@@ -1,4 +1,4 @@
-"""`d2lbert run`: pages of the book, as the book ships them."""
+"""`d2lbert run`: execute pages of the book, unchanged."""
 import importlib
 from pathlib import Path
 
@@ -9,12 +9,12 @@ from d2lbert.machine.arguments import (
     writing,
 )
 
-#: What the kernel of a page needs: modules, and the packages they are in.
+#: Modules that a Jupyter kernel needs; packages have the same names.
 LIBRARIES = 'nbformat', 'jupyter_client', 'ipykernel'
 
 
 def add(commands):
-    """Add this sub-command to those of the parser."""
+    """Add this sub-command to the parser."""
     page = commands.add_parser(
         'run', help="run pages of the book, unchanged",
         description='Execute notebooks of the book, or the MXNet cells of '
@@ -65,7 +65,7 @@ def _require_libraries():
 
 
 def _check_outs(files, out, force):
-    """The notebook to write for each page, or None."""
+    """The path of the notebook to write for each page, or None."""
     if out is None:
         return [None] * len(files)
     folder = Path(out)
@@ -86,7 +86,7 @@ def _check_outs(files, out, force):
                 raise ValueError(f'--out {path} is the page itself: choose '
                                  'another name')
         if len(files) > 1 and not folder.exists():
-            check_out(folder, force, path.name)     # it can be made
+            check_out(folder, force, path.name)     # the path is usable
         else:
             check_out(path, force, Path(files[0]).stem + '.ipynb')
         if path.suffix != '.ipynb':

@@ -1,9 +1,9 @@
-"""`d2lbert senses`: whether a model parts the senses of words."""
+"""`d2lbert senses`: measure how a model separates word senses."""
 from d2lbert.command.flags import add_precision
 
 
 def add(commands):
-    """Add this sub-command to those of the parser."""
+    """Add this sub-command to the parser."""
     senses = commands.add_parser(
         'senses', help='whether a model parts the senses of words',
         description='Print for words with two senses, and for each layer of '

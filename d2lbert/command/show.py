@@ -1,16 +1,16 @@
-"""`d2lbert show`: one page that shows what a model learnt."""
+"""`d2lbert show`: write an HTML page about a model."""
 import argparse
 
 
 class _Text(argparse.Action):
-    """A text, as a list of it and of its pair."""
+    """Append a text, as a list to which --pair adds the second text."""
 
     def __call__(self, parser, namespace, value, option_string=None):
         namespace.texts = [*(namespace.texts or ()), (value, None)]
 
 
 class _Pair(argparse.Action):
-    """The second text of the pair whose first one stands before it."""
+    """Add the second text of a pair to the preceding text."""
 
     def __call__(self, parser, namespace, value, option_string=None):
         texts = namespace.texts or ()
@@ -21,7 +21,7 @@ class _Pair(argparse.Action):
 
 
 def add(commands):
-    """Add this sub-command to those of the parser."""
+    """Add this sub-command to the parser."""
     show = commands.add_parser(
         'show', help='a page that shows what a model learnt',
         description='Write one file of HTML that shows what a model makes of '

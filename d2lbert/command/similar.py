@@ -1,4 +1,4 @@
-"""`d2lbert similar`: its flags; `vectors` does the work."""
+"""`d2lbert similar`: its flags; vectors.py does the work."""
 from d2lbert.command.flags import (
     add_choices,
     add_precision,
@@ -9,7 +9,7 @@ from d2lbert.command.flags import (
 
 
 def add(commands):
-    """Add this sub-command to those of the parser."""
+    """Add this sub-command to the parser."""
     similar = commands.add_parser(
         'similar', help='the texts of a file that are nearest to a query',
         description='Print the lines of a file that are nearest to a query, '

@@ -1,4 +1,4 @@
-"""Files of vectors, in the format that the ending of their name says."""
+"""Files of vectors; the file name extension selects the format."""
 import contextlib
 import csv
 import io
@@ -15,34 +15,34 @@ from d2lbert.machine import npz
 from d2lbert.machine.arguments import UsageError, check_out, writing
 from d2lbert.machine.files import parse_json
 
-#: Rows of a Parquet file that are written at once.
+#: Number of rows that are written to a Parquet file at once.
 ROWS = 1 << 12
 
 
 class Npy:
-    """A .npy file of float32 rows whose number is known at its end."""
+    """A .npy file of float32 rows, whose number is known only at the end."""
 
     def __init__(self, file, name='text'):
         self.file, self.shape, self.about = file, (0, 0), None
-        file.write(self._header())      # a full disk shows here, at once
+        file.write(self._header())      # fails early on a full disk
         file.flush()
 
     def _header(self):
-        # Always as long: NumPy allows spaces before the end of the line
+        # Constant length: NumPy allows spaces before the end of the line
         text = ("{'descr': '<f4', 'fortran_order': False, 'shape': "
                 f'{self.shape}, }}').encode().ljust(117) + b'\n'
         return b'\x93NUMPY\x01\x00' + struct.pack('<H', len(text)) + text
 
     def add(self, names, rows):
-        """Write more rows, (n, H), and the text or token of each."""
+        """Append rows (n, H); names: the text or token of each row."""
         self.file.write(onp.ascontiguousarray(rows, '<f4').tobytes())
         self.shape = self.shape[0] + len(rows), rows.shape[1]
 
     def close(self):
-        """Write the number of rows, and what the rows are about.
+        """Write the number of rows, and their description.
 
-        That is a second array, as NumPy allows in a .npy file, with bytes of
-        JSON: `numpy.load` reads the first one.
+        The description is a second array in the file, with bytes of JSON;
+        `numpy.load` reads only the first array.
         """
         self.file.seek(0)
         self.file.write(self._header())
@@ -53,9 +53,9 @@ class Npy:
 
 
 def read_npy(path, flag):
-    """(rows, about) of a .npy file of vectors; rows are not yet in memory.
+    """(rows, about) of a .npy file of vectors; rows are memory-mapped.
 
-    Raises ValueError, with the flag that names the file, where it is none.
+    Raises ValueError, with the flag of the file, for any other file.
     """
     try:
         rows, about = npz.mapped(path), {}
@@ -76,7 +76,7 @@ def read_npy(path, flag):
 
 
 class Npz:
-    """A .npz file with these rows as its array `vectors`."""
+    """A .npz file with the rows in its array `vectors`."""
 
     about = None
 
@@ -100,8 +100,7 @@ class Npz:
 
 
 class Table:
-    """A .csv or .tsv file: a row for each vector, its text or token first.
-    """
+    """A .csv or .tsv file with one row per vector, text or token first."""
 
     dialect, about = 'excel', None
 
@@ -116,7 +115,7 @@ class Table:
         if not self._has_header:
             self._writer.writerow([self._name, *range(rows.shape[1])])
             self._has_header = True
-        # str of a float32 has the fewest digits that give it back
+        # str of a float32 has the fewest digits that restore it
         self._writer.writerows([name, *map(str, row)]
                                for name, row in zip(names, rows))
 
@@ -133,7 +132,7 @@ class TabTable(Table):
 
 
 class JsonLines:
-    """A .jsonl file: an object of a text or token and its vector a line."""
+    """A .jsonl file: per line an object with a text or token and a vector."""
 
     about = None
 
@@ -149,7 +148,7 @@ class JsonLines:
             self._file.write(line.encode() + b'\n')
 
     def close(self):
-        """Nothing is left to do: each line is whole."""
+        """Each line is complete; nothing to do."""
 
 
 class Parquet:
@@ -182,7 +181,7 @@ class Parquet:
         self._names, self._rows = [], []
 
     def close(self):
-        """Write the last rows and the description of all."""
+        """Write the last rows and the description."""
         if self._rows:
             self._write()
         if self._writer is not None:
@@ -194,11 +193,11 @@ FORMATS = {'.npy': Npy, '.npz': Npz, '.csv': Table, '.tsv': TabTable,
 
 
 def check_vectors_out(out, force=False, reads=(), flag='--out'):
-    """Refuse an --out that vectors cannot be written to; as `check_out`."""
+    """Raise if vectors cannot be written to --out; as `check_out`."""
     check_out(out, force, 'x.npy', reads, flag)
     path = Path(out)
     if path.exists() and not path.is_file():
-        return      # a pipe or a device gets NumPy's format
+        return      # pipes and devices get NumPy's format
     if path.suffix.lower() not in FORMATS:
         raise UsageError(f'{flag} {out} does not end in a format for vectors: '
                          f'let it end in {", ".join(FORMATS)}')
@@ -214,7 +213,7 @@ def check_vectors_out(out, force=False, reads=(), flag='--out'):
 
 @contextlib.contextmanager
 def vectors_file(out, force=False, reads=(), name='text', flag='--out'):
-    """A file of vectors that is in --out when all went well.
+    """Yield a file of vectors, which becomes --out on success.
 
     name: of the column of texts or tokens.
     """
@@ -226,7 +225,7 @@ def vectors_file(out, force=False, reads=(), name='text', flag='--out'):
             yield rows
             rows.close()
             return
-        # A pipe cannot take the header of .npy last
+        # The header of .npy is written last, which a pipe does not allow
         with tempfile.TemporaryFile() as whole:
             rows = kind(whole, name)
             yield rows

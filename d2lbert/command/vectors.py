@@ -1,6 +1,6 @@
-"""The work of `d2lbert encode` and `similar`: texts in, vectors out.
+"""The work of `d2lbert encode` and `similar`: encode texts as vectors.
 
-Any number of texts, in constant memory.
+Memory use does not depend on the number of texts.
 """
 import contextlib
 import functools
@@ -20,7 +20,7 @@ from d2lbert.progress import bar
 from d2lbert.texts.text_sources import Lines
 from d2lbert.training.load import is_run, load_model
 
-#: Texts that are encoded again to check vectors from a file.
+#: Number of texts encoded again to check vectors from a file.
 CHECKED = 8
 
 
@@ -28,15 +28,15 @@ def encode(folder, text=None, pair=None, file=None, pool=None, out=None,
            force=False, text_field=None, skip_empty=False, **choices):
     """Print or write the vectors of a text, or of each line of a file.
 
-    Arguments as those of the command; choices: those of `_encoder`.
-    Raises ValueError for what it cannot do, before the net is loaded where
-    that can be known.
+    The arguments are the flags of the command; choices: see `_encoder`.
+    Raises ValueError for invalid arguments, if possible before loading the
+    net.
     """
     pooling = _pooling(folder, pool)
     _check_arguments(text, pair, file, pooling, out)
     lines, total = None, None
     if file is not None:
-        # Texts that are printed are answered as they come
+        # Printed texts are encoded as they come
         lines = Lines(file, text_field, skip_empty, twice=out is not None)
         if not lines.is_stream:
             total, digest = _counted(lines)
@@ -71,9 +71,9 @@ def similar(folder, query, file, top=5, pool=None, vectors=None,
             text_field=None, skip_empty=False, **choices):
     """Print the texts of a file that are nearest to a query, a line each.
 
-    Before each its cosine with the query, both as one vector; of equal ones
-    the first comes first. vectors: a .npy file with the vectors of the
-    texts; where there is none, they are written to it.
+    Each line begins with the cosine similarity of the pooled vectors. Equal
+    similarities keep the order of the file. vectors: a .npy file with the
+    vectors of the texts; if it does not exist, it is written.
     """
     if not query.strip():
         raise UsageError('query is empty: give at least one word')
@@ -111,7 +111,7 @@ def similar(folder, query, file, top=5, pool=None, vectors=None,
 
 
 def _encoded(encoder, words, lines, total, rows):
-    """Pairs of each text and its vector, which also go to a file."""
+    """Yield (text, vector) for each text; write the vectors to a file."""
     with bar(total, what='encoding', unit='texts') as shown:
         for some in lines.batches():
             encoded = encoder.encode([Text(*line) for line in some])
@@ -124,7 +124,7 @@ def _encoded(encoder, words, lines, total, rows):
 
 
 def _counted(lines):
-    """The number of texts and their digest; raises where one cannot be."""
+    """The number of texts and their digest; raises for an invalid text."""
     count, content = 0, hashlib.sha256()
     for line in lines:
         count += 1
@@ -132,10 +132,10 @@ def _counted(lines):
     return count, content.hexdigest()
 
 
-# Vectors that were kept
+# Vectors from a file
 
 def _kept_vectors(path, total, digest, lines):
-    """The rows of the file --vectors, or None where there is no file."""
+    """The rows of the file --vectors, or None if it does not exist."""
     if path is None:
         return None
     if Path(path).suffix.lower() != '.npy':
@@ -154,7 +154,7 @@ def _kept_vectors(path, total, digest, lines):
 
 
 def _check_vectors(path, rows, encoder, lines):
-    """Encode some texts again, and refuse rows that are not theirs."""
+    """Encode some texts again; raise if their rows differ."""
     places = set(onp.linspace(0, len(rows) - 1, CHECKED).astype(int).tolist())
     some = [(k, Text(*line)) for k, line in enumerate(lines) if k in places]
     for (k, text), encoding in zip(some, encoder.encode(
@@ -178,10 +178,10 @@ def _cosine(x, y):
 # The model and the flags
 
 def _pooling(folder, pool):
-    """The pooling that `--pool` asks for: 'own', one of `POOLS`, or None.
+    """The pooling for `--pool`: 'own', one of `POOLS`, or None.
 
-    None gives the vectors of all tokens. Without --pool a run gives these,
-    and a pretrained model one vector a text, as its folder says.
+    None returns the vectors of all tokens, the default for a run. The
+    default for a pretrained model is the pooling that its folder stores.
     """
     if pool == 'none':
         return None
@@ -189,10 +189,10 @@ def _pooling(folder, pool):
     return pool or ('own' if is_pretrained else None)
 
 
-def _encoder(folder, precision=None, **choices):
-    """The `TextEncoder` of a folder; the texts of a run are not cut.
+def _encoder(folder, precision='fp32', **choices):
+    """The `TextEncoder` of a folder; it does not truncate texts for a run.
 
-    precision: as for `load_pretrained`; choices: those of `TextEncoder`.
+    precision: as for `load_pretrained`; choices: see `TextEncoder`.
     """
     net, tokenizer = load_model(folder, heads=(), trainable=False,
                                 precision=precision)
@@ -201,7 +201,7 @@ def _encoder(folder, precision=None, **choices):
 
 
 def _report(encoder, lines, *sentences):
-    """Print sentences to standard error, and which texts were cut or left."""
+    """Print to standard error; add how many texts were cut or skipped."""
     cut = encoder.truncation_note()
     for line in (*sentences, cut and f'{cut}; --windows would keep them',
                  lines and lines.skipped_words()):
@@ -226,10 +226,10 @@ def _check_arguments(text, pair, file, pooling, out):
                          '--out')
 
 
-# Vectors and tokens in words
+# Writing and printing vectors
 
 def _add(rows, words, encoding, text):
-    """Write the vectors of an `Encoding`, or its one vector, to a file."""
+    """Append the token vectors of an `Encoding`, or its pooled vector."""
     names = [text] if encoding.vectors.ndim == 1 else words.shown(encoding)
     rows.add(names, onp.atleast_2d(encoding.vectors))
 
@@ -249,6 +249,6 @@ def _print_tokens(words, encoding, text):
 
 
 def _print_block(words, encoding, text):
-    """The same, and an empty line: this text is complete."""
+    """As `_print_tokens`, with an empty line at the end."""
     _print_tokens(words, encoding, text)
     print(flush=True)

@@ -1,4 +1,4 @@
-"""What each worker of `d2lbert launch` runs: the command, left if it fails.
+"""Run the command of a `d2lbert launch` worker; exit at once if it fails.
 
     python -m d2lbert.command.worker pretrain ...
 """
@@ -7,9 +7,9 @@ import sys
 
 
 def worker():
-    """Run a worker's command; if it fails, leave at once.
+    """Run a worker's command; if it fails, exit at once.
 
-    MXNet's own way out of Python waits for all other workers to finish.
+    MXNet's exit handler waits for all other workers to finish.
     """
     try:
         from d2lbert.command.cli import main
