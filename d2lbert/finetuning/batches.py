@@ -1,6 +1,6 @@
-"""Examples as a net takes them, in batches of like lengths or of any.
+"""Encoded examples, and batches of them, optionally sorted by length.
 
-B examples, T tokens of the longest of them.
+B examples, T tokens of the longest example.
 """
 from typing import Any, NamedTuple
 
@@ -9,48 +9,48 @@ import numpy as onp
 from d2lbert.texts.seeds import derive_seed
 from d2lbert.texts.token_rows import pad_rows
 
-#: Examples, and tokens of them, that are scored at once.
+#: Maximum numbers of examples and of tokens in a batch for scoring.
 TEXTS, TOKENS = 64, 1 << 12
 
 
 class Inputs(NamedTuple):
-    """Numbered examples; a text with several windows is several of them."""
+    """Encoded examples; each window of a long text is an example."""
 
-    tokens: list        # (T,) int32 each; (C, T) of C choices, padded
+    tokens: list        # (T,) int32 each; for C choices (C, T), padded
     segments: list      # the same
-    labels: Any         # an array each: (), (T,) or (2,), see `heads`; or None
-    notes: Any = None   # what the kind of task keeps of each
-    choice_lens: Any = None     # of choices: (C,) int32 each
+    labels: Any         # an array each: (), (T,) or (2,), see `heads`; None
+    notes: Any = None   # extra data of the task kind
+    choice_lens: Any = None     # for choices: (C,) int32 each
 
     @property
     def lens(self):
-        """The number of tokens of each, (N,)."""
+        """The number of tokens of each example, (N,)."""
         return onp.array([one.size for one in self.tokens], dtype='int64')
 
 
 class Batch(NamedTuple):
-    """Some examples side by side, padded, on the host."""
+    """A padded batch on the host."""
 
-    tokens_X: Any       # (B, T) int32; of choices (B, C, T)
+    tokens_X: Any       # (B, T) int32; for choices (B, C, T)
     segments_X: Any     # the same
-    valid_lens_x: Any   # (B,) int32; of choices (B, C)
+    valid_lens_x: Any   # (B,) int32; for choices (B, C)
     labels_Y: Any       # (B,), (B, T) or (B, 2)
 
     @property
     def lens(self):
-        """The number of real tokens of each, (B,)."""
+        """The number of real tokens of each example, (B,)."""
         return self.valid_lens_x
 
 
 def inputs_of(encoded, labels=None, notes=None):
-    """The `Inputs` of what a tokenizer gave, with labels, or without."""
+    """The `Inputs` of tokenizer outputs, with or without labels."""
     return Inputs([onp.array(one.ids, dtype='int32') for one in encoded],
                   [onp.array(one.segments, dtype='int32') for one in encoded],
                   labels, notes)
 
 
 def choices_of(encoded, count, labels=None):
-    """The `Inputs` of examples of `count` texts each, one after another."""
+    """The `Inputs` of examples with `count` consecutive texts each."""
     each = [encoded[k:k + count] for k in range(0, len(encoded), count)]
 
     def padded(columns):
@@ -65,7 +65,7 @@ def choices_of(encoded, count, labels=None):
 
 
 def batch_of(inputs, chosen):
-    """The `Batch` of the examples with these numbers."""
+    """The `Batch` of the examples with these indices."""
     if inputs.choice_lens is not None:
         return _batch_of_choices(inputs, chosen)
     lens = onp.array([len(inputs.tokens[k]) for k in chosen], dtype='int32')
@@ -95,12 +95,12 @@ def _batch_of_choices(inputs, chosen):
 
 
 def epoch_of(lens, batch_size, bucket, *seed):
-    """The batches of an epoch, each an array of numbers of examples.
+    """The batches of an epoch, each an array of example indices.
 
-    Every example is in one of them. Examples are shuffled, and within each
-    `bucket` batches sorted by length, before they are cut into batches,
-    which are then shuffled; the last ones before that may be fewer. All of
-    it follows from `seed`.
+    Every example is in one batch. Examples are shuffled, then sorted by
+    length within each group of `bucket` batches, then cut into batches. The
+    last batch may be smaller. Finally the batches are shuffled. `seed`
+    determines the result.
     """
     rng = onp.random.RandomState(derive_seed('epoch', *seed))
     order = rng.permutation(len(lens))
@@ -115,7 +115,7 @@ def epoch_of(lens, batch_size, bucket, *seed):
 
 
 def to_score(lens):
-    """Arrays of numbers of examples to be scored at once, by length."""
+    """Yield arrays of example indices for scoring, sorted by length."""
     order, begin = onp.argsort(lens, kind='stable'), 0
     while begin < len(order):
         count = onp.searchsorted(

@@ -1,4 +1,4 @@
-"""Where a run of fine-tuning begins: its model, and the parts of its data."""
+"""Load the pretrained model and the data of a fine-tuning run."""
 from pathlib import Path
 
 from d2lbert import hub
@@ -12,16 +12,16 @@ from d2lbert.text import RESERVED, UNK
 from d2lbert.texts.words import tree_words
 from d2lbert.training.load import load_model
 
-#: Where SNLI has its sentences with the words apart.
+#: Columns of SNLI with tokenized sentences.
 SNLI_TREES = dict(text='sentence1_binary_parse', pair='sentence2_binary_parse',
                   label='gold_label')
 
 
 def pretrained_model(model, heads):
-    """The net and tokenizer of what a setting `model` names.
+    """The net and tokenizer of the setting `model`.
 
-    A folder or run, as for `load_model`, with `heads`; or bert.small or
-    bert.base, the book's own, which is fetched where no folder has the name.
+    It is a folder or run, as for `load_model`, with `heads`; or the book's
+    bert.small or bert.base, downloaded unless a folder has that name.
     """
     if model not in SIZES or Path(model).exists():
         return load_model(model, heads=heads, precision='fp32')
@@ -35,7 +35,7 @@ def pretrained_model(model, heads):
 
 
 def folder_of(task, data):
-    """The folder of a task's data; that of SNLI can be fetched."""
+    """The folder of a task's data; without data=, SNLI is downloaded."""
     if data is None and named(task).name == 'snli':
         return hub.download_extract('SNLI')
     if data is None:
@@ -49,10 +49,10 @@ def folder_of(task, data):
 
 
 def read_part(task, data, part, columns, tokenizer, labels=None):
-    """A part of a task's data, as `read_task` gives it, for a tokenizer.
+    """A part of a task's data, as `read_task` returns it.
 
-    Of SNLI a vocabulary of whole words gets the words apart, as the book's
-    page reads them.
+    For a whole-word tokenizer, SNLI is read from its tokenized columns, as
+    on the book's page.
     """
     trees = (named(task).name == 'snli' and columns is None
              and isinstance(tokenizer, WholeWords))

@@ -1,8 +1,9 @@
-"""Fine-tuned nets of others: folders whose head scores texts or words.
+"""Load fine-tuned checkpoints in the format of `transformers`.
 
-What `transformers` writes of a ...ForSequenceClassification,
-...ForTokenClassification or ...ForQuestionAnswering, and `save_pretrained`
-here; a run of `finetune` is read by `runs`.
+These are folders of a ...ForSequenceClassification,
+...ForTokenClassification or ...ForQuestionAnswering, written by
+`transformers` or by `save_pretrained`. saved_runs.py loads runs of
+`finetune`.
 """
 from pathlib import Path
 
@@ -19,22 +20,22 @@ from d2lbert.pretrained.tensor_files import (
 )
 from d2lbert.training.saved_runs import is_run
 
-#: Tokens between two windows over a text that answers are looked for in.
+#: Tokens between the starts of two windows over a long context.
 STRIDE = 128
 
 
 def stored_here(folder):
-    """Whether a folder is one of a checkpoint, not of a run."""
+    """True if the folder has the files of a checkpoint."""
     return any((Path(folder) / name).is_file()
                for name in (WEIGHTS, INDEX, *OTHERS))
 
 
-def load_finetuned_folder(folder, ctx=None, trainable=True, precision=None):
-    """The `FineTuned` net and tokenizer of a folder of others.
+def load_finetuned_folder(folder, ctx=None, trainable=True):
+    """The `FineTuned` net and tokenizer of a checkpoint folder.
 
-    Its `about` has no task, and texts may come alone or in pairs. ctx,
-    trainable and precision as for `load_pretrained`. Raises `PretrainedError`
-    for a folder without such a head.
+    The net's `about` has no task name, and accepts single texts and pairs.
+    ctx and trainable are as for `load_pretrained`. Raises `PretrainedError`
+    if the checkpoint has no task head.
     """
     opened = folders.open_folder(folder)
     kind = kind_of(opened.keywords, opened.config)
@@ -77,7 +78,7 @@ def kind_of(keywords, config):
 
 
 def labels_of(config):
-    """The names of the labels, in their order."""
+    """The names of the labels, in order of their numbers."""
     found = config.get('id2label') or {'0': 'LABEL_0', '1': 'LABEL_1'}
     try:
         named = {int(number): str(name) for number, name in found.items()}
@@ -89,7 +90,7 @@ def labels_of(config):
 
 
 def about_of(opened, kind):
-    """The `About` of a folder: what it says of its labels and dropout."""
+    """The `About` of a checkpoint, with its labels and dropout."""
     config, family = opened.config, family_of(opened.keywords)
     whole = kind in WHOLE
     problem = config.get('problem_type')

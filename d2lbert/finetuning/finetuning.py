@@ -1,4 +1,4 @@
-"""`finetune`: runs that learn a labelled task, new or resumed."""
+"""`finetune`: start or resume runs that learn a labelled task."""
 import functools
 from pathlib import Path
 
@@ -16,13 +16,17 @@ def finetune(task=None, data=None, model=None, out=None, force=False,
              resume=None, devices='auto', seeds=1, **keywords):
     """Fine-tune a pretrained model and leave a run folder; returns its path.
 
-    task: a name in `tasks.TASKS`; data: the folder with its files; model: a
-    folder as `load_pretrained` reads it, or a run folder of `pretrain`.
-    keywords: the other settings of `finetuning.settings`. After each epoch
-    the development part is scored, and the weights of the best epoch are
-    kept, by the task's first metric. out, force, resume and devices are as
-    for `pretrain`. seeds: so many runs, with seeds one after another, in
-    folders within `out`, and the mean and spread of their figures.
+    task: a name in `tasks.TASKS`. data: the folder with its files.
+
+    model: a checkpoint folder as for `load_pretrained`, or a run folder of
+    `pretrain`. keywords: the other settings of `finetuning.settings`.
+
+    Each epoch ends with an evaluation on the development part. The weights
+    of the best epoch, by the task's first metric, are saved.
+
+    out, force, resume and devices are as for `pretrain`. seeds: number of
+    runs with consecutive seeds, in subfolders of `out`. Their metrics are
+    reported as mean ± standard deviation.
     """
     given = dict(task=task, data=data, model=model)
     keywords.update((name, value) for name, value in given.items()
@@ -41,7 +45,7 @@ def finetune(task=None, data=None, model=None, out=None, force=False,
 
 
 def one(out, force, resume, devices, keywords):
-    """One run; returns its folder."""
+    """Carry out one run; returns its folder."""
     with steady_output(), StopRequest() as stop:
         if resume is None:
             settings = complete(keywords)

@@ -1,8 +1,9 @@
-"""What is put on a pretrained encoder for a task: one new layer, or two.
+"""Task heads on a pretrained encoder: one new layer, or two.
 
-The families of the published paper (Devlin et al. 2018, figure 4): one text
-or a pair with a label or a number, a tag for each word, an answer within a
-text. B sequences, T tokens, R rows (see `packing`), H hiddens, K scores.
+The kinds of tasks are as in the paper (Devlin et al. 2018, figure 4): a
+label or a number for a text or a pair, a tag for each word, an answer in a
+text. B sequences, T tokens, R rows without padding (see `nn.packed`), H
+hiddens, K scores.
 """
 import numpy as onp
 
@@ -15,29 +16,30 @@ from d2lbert.nn.model import Model
 from d2lbert.pretrained.families.bart import teacher_forced_states
 from d2lbert.pretrained.families.family import family_of, net_of
 
-#: What is scored: the whole text, by the hidden layer over its first token
-#: (labels, or one number), or each of its tokens (tags; begin and end).
+#: WHOLE: the head scores a text, from its first token. EACH: the head scores
+#: each token (tags; begin and end of an answer).
 WHOLE, EACH = ('classify', 'regress', 'choice'), ('tag', 'span')
 KINDS = WHOLE + EACH
 
-#: A score that no softmax gives a share to.
+#: A score whose softmax probability is 0.
 NEVER = -1e30
 
 
 class FineTuned(Model):
     """A pretrained encoder with a new output layer of K scores.
 
-    bert: a `BERTModel`, whose encoder, and hidden layer where whole texts
-    are scored, become this net's own; what it predicts words and next
-    sentences with is left behind. The relatives of BERT score whole texts
-    by a new hidden layer, or by none: see `pretrained.families.Head`. Of a
-    `BARTModel` the decoder stays, too: it is given the text once more, and
-    what it makes of a token stands for that, of the last one for all. So
-    does the last token of an encoder with causal=True. kind:
-    one of `KINDS`. num_scores: K; one for 'regress' and for 'choice', where
-    each of C texts has one, and two for 'span'.
-    dropout: of what the new layer is given; None: the encoder's, as
-    published; for 'span' there is none.
+    bert: a `BERTModel`. Its encoder becomes part of this net; for whole
+    texts, its pooler does, too. Its pretraining heads are dropped. For whole
+    texts, some relatives of BERT use a new hidden layer or none: see
+    `pretrained.families.Head`.
+
+    A `BARTModel` keeps its decoder, which reads the text a second time. The
+    head then scores the decoder's states. It scores a whole text from the
+    last token, as it does after an encoder with causal=True.
+
+    kind: one of `KINDS`. num_scores: K; 1 for 'regress', 1 for 'choice' (for
+    each of the C texts), 2 for 'span'. dropout: rate before the new layer;
+    None: the rate of the encoder, as published. 'span' has no dropout.
     """
 
     def __init__(self, bert, kind, num_scores, dropout=None):
@@ -57,13 +59,13 @@ class FineTuned(Model):
             self.hidden = Dense(H, activation=head.act, in_units=H,
                                 precision=bert.config['precision'])
         elif self._hides and bert.nsp is None and bert.hidden is None:
-            # Folders of some families may lack the pooler
+            # Checkpoints of some families may lack the pooler
             self.config['heads'] = ('pooler', *self.config['heads'])
             self.hidden = Dense(H, activation=head.act, in_units=H,
                                 flatten=True,
                                 precision=bert.config['precision'])
         elif self._hides:
-            # The first edition's hidden layer is part of its head
+            # In the first edition, the hidden layer is part of the NSP head
             self.hidden = (bert.nsp.mlp[0] if bert.hidden is None
                            else bert.hidden)
         if kind != 'span':
@@ -74,15 +76,15 @@ class FineTuned(Model):
 
     @classmethod
     def of_config(cls, config, *args):
-        """The net without weights; config: arguments of `BERTModel`."""
+        """Make a net without weights; config: arguments of `BERTModel`."""
         return cls(net_of(config), *args)
 
     def forward(self, tokens, segments, valid_lens):
         """Score tokens (B, T), segments (B, T), valid_lens (B,).
 
-        Returns (B, K) of whole texts, (B, T, K) of their tokens: those of
-        padding are some other's. For 'choice' the arguments are (B, C, T),
-        (B, C, T) and (B, C), and the result is (B, C).
+        Returns (B, K) for whole texts. For tokens, returns (B, T, K); scores
+        at padded positions are undefined. For 'choice' the arguments are
+        (B, C, T), (B, C, T) and (B, C), and the result is (B, C).
         """
         count = len(tokens)
         if self.kind == 'choice':
@@ -98,11 +100,11 @@ class FineTuned(Model):
             *places.shape, -1)
 
     def encode(self, tokens, segments, valid_lens):
-        """Rows X (R, H) behind the last block, and begins (B,) on the host.
+        """Rows X (R, H) after the last block, and begins (B,) on the host.
 
-        Token t of sequence b is row begins[b] + t; where whole texts are
-        scored there is no row but that of the first token, with causal=True
-        of the last.
+        Token t of sequence b is row begins[b] + t. For whole texts there is
+        only one row per sequence: the first token, or with causal=True the
+        last token.
         """
         if tokens.ndim == 3:
             tokens, segments, valid_lens = _one_by_one(tokens, segments,
@@ -116,7 +118,7 @@ class FineTuned(Model):
             return X, onp.arange(len(X))
         at = None
         if self.kind in WHOLE:
-            # The first token has seen nothing else, the last one all
+            # Only the last token attends to the whole text
             at = onp.arange(len(tokens)), packed.host(valid_lens).reshape(
                 -1).astype('int64') - 1
         encoded = packed.encode(self, tokens, segments, valid_lens,
@@ -126,7 +128,7 @@ class FineTuned(Model):
         return encoded.taken_X, onp.arange(len(encoded.taken_X))
 
     def _restored(self, tokens, valid_lens):
-        """As `encode`, of a net with a decoder; padding has rows, too."""
+        """As `encode`, for a net with a decoder; padding has rows, too."""
         B, T = tokens.shape
         X = teacher_forced_states(self, tokens, valid_lens)
         X, begins = X.reshape(B * T, -1), onp.arange(B) * T
@@ -137,7 +139,7 @@ class FineTuned(Model):
         return X.take(on_device(last, X.ctx, 'int32'), axis=0), onp.arange(B)
 
     def score(self, X, places):
-        """Scores (M, K) at rows places (M,), on the host, of X (R, H)."""
+        """Scores (M, K) of rows of X (R, H); places (M,) on the host."""
         rows, = ops.take_rows(X, on_device(places, X.ctx, 'int32'))
         if self._drops_first:
             rows = self.dropout(rows)
@@ -148,17 +150,17 @@ class FineTuned(Model):
         return self.output(rows)
 
     def score_texts(self, X, begins, count):
-        """Scores (count, K) of whole texts; (count, C) of 'choice'."""
+        """Scores (count, K) of whole texts; (count, C) for 'choice'."""
         scores = self.score(X, begins)
         return scores.reshape(count, -1) if self.kind == 'choice' else scores
 
     def losses(self, X, begins, lens, labels):
-        """The mean loss, a scalar, and over how many things it is one.
+        """The mean loss, a scalar, and the number of its terms.
 
-        X, begins: what `encode` gave; lens (B,) and labels on the host:
-        (B,) numbers of labels or of the right choices, or values; (B, T)
-        numbers of tags, -1 where there is none; (B, 2) first and last token
-        of the answer.
+        X, begins: as `encode` returns them. lens (B,) and labels are on the
+        host. labels: (B,) class indices, indices of the right choices, or
+        values; (B, T) tag indices, -1 at positions without a tag; (B, 2)
+        first and last token of the answer.
         """
         def put(A, dtype='int32'):
             return on_device(A, X.ctx, dtype)
@@ -171,7 +173,7 @@ class FineTuned(Model):
         if self.kind == 'tag':
             b, t = onp.nonzero(labels >= 0)
             if not len(b):
-                # Nothing to learn, but a gradient for every weight
+                # No loss, but every weight needs a gradient
                 return (self.output(X[:1]) * 0).sum(), 0
             return cross_entropy(self.score(X, begins[b] + t),
                                  put(labels[b, t])).mean(), len(b)
@@ -180,8 +182,7 @@ class FineTuned(Model):
                              put(labels.reshape(-1))).mean(), len(labels)
 
     def span_scores(self, X, begins, lens):
-        """Scores (B, 2, T) of each token as first and last; NEVER behind lens.
-        """
+        """Scores (B, 2, T) of each token as first and last; padding: NEVER."""
         T = int(lens.max())
         scores = self.score(X, grid(begins, lens, T).reshape(-1))
         scores = scores.reshape(len(lens), T, 2).swapaxes(1, 2)
@@ -189,7 +190,7 @@ class FineTuned(Model):
         return scores + on_device(never[:, None], X.ctx, 'float32')
 
     def begin(self, devices):
-        """Put all weights on the devices, new ones where there were none."""
+        """Put all weights on the devices; initialize missing ones."""
         for param in self.collect_params().values():
             if param._data is None:
                 param.initialize(
@@ -201,7 +202,7 @@ class FineTuned(Model):
 
 
 def _one_by_one(tokens, segments, valid_lens):
-    """Choices (B, C, T) and (B, C) as sequences (B*C, T) and (B*C,)."""
+    """Reshape choices (B, C, T), (B, C) to sequences (B*C, T), (B*C,)."""
     T = tokens.shape[-1]
     return (tokens.reshape(-1, T), segments.reshape(-1, T),
             valid_lens.reshape(-1))
@@ -213,5 +214,5 @@ def cross_entropy(scores, labels):
 
 
 def grid(begins, lens, T):
-    """Rows of T tokens of each sequence, (B, T); of padding, its last's."""
+    """Row numbers (B, T) of all tokens; padded rows repeat the last row."""
     return begins[:, None] + onp.minimum(onp.arange(T), lens[:, None] - 1)

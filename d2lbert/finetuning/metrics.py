@@ -1,8 +1,8 @@
-"""How good guesses are, as each task's leaderboard counts it.
+"""Metrics, as each task's leaderboard defines them.
 
-All are shares or coefficients (1 is best, not 100), floats, and refuse to
-score nothing at all. GLUE: Wang et al. 2018, table 1; entities: the script
-conlleval of CoNLL-2000 and 2003; answers: the scripts of SQuAD 1.1 and 2.0.
+All are floats with best value 1 (not 100), and raise ValueError if there are
+no examples. GLUE: Wang et al. 2018, table 1; entities: the script conlleval
+of CoNLL-2000 and 2003; answers: the scripts of SQuAD 1.1 and 2.0.
 """
 import collections
 import re
@@ -14,9 +14,9 @@ import numpy as onp
 def score(task, labels, guesses):
     """The metrics of a `Task`: a dictionary, in the order of `task.metrics`.
 
-    labels, guesses: for 'classify' numbers of classes, for 'regress' numbers,
-    for 'tag' lists of tags by name for each sentence, for 'span' lists of
-    `Answer` or str for each question, and the guessed text for each.
+    labels, guesses: for 'classify' class indices; for 'regress' numbers; for
+    'tag' a list of tag names for each sentence. For 'span', labels has a list
+    of `Answer` or str for each question, and guesses a text for each.
     """
     return {name: METRICS[name](labels, guesses) for name in task.metrics}
 
@@ -38,16 +38,16 @@ def _check_some(labels):
 # Classes
 
 def accuracy(labels, guesses):
-    """Share of the guesses that are right. labels, guesses: (N,)."""
+    """Fraction of correct guesses. labels, guesses: (N,)."""
     labels, guesses = _arrays(labels, guesses)
     return float((labels == guesses).mean())
 
 
 def f1(labels, guesses, positive=1):
-    """F1 of the class `positive`: 2 hits / (guessed + there).
+    """F1 of the class `positive`: 2 hits / (predicted + actual).
 
-    labels, guesses: (N,). 0 where none is there and none guessed, as where
-    there is no hit.
+    labels, guesses: (N,). Returns 0 if there is no hit, even if no example
+    is positive and none is predicted so.
     """
     labels, guesses = _arrays(labels, guesses)
     there, guessed = labels == positive, guesses == positive
@@ -61,7 +61,7 @@ def _f1(hits, guessed, there):
 def matthews(labels, guesses):
     """Matthews' correlation coefficient, of two or more classes.
 
-    labels, guesses: (N,). 0 where all labels or all guesses are the same.
+    labels, guesses: (N,). Returns 0 if all labels or all guesses are equal.
     For more than two: Gorodkin 2004, "Comparing two K-category assignments
     by a K-category correlation coefficient".
     """
@@ -79,24 +79,24 @@ def matthews(labels, guesses):
 def pearson(labels, guesses):
     """Pearson's correlation coefficient of numbers, (N,).
 
-    0 where all labels or all guesses are the same (there it is undefined),
-    nan where one of them is not finite.
+    Returns 0 if all labels or all guesses are equal, where it is undefined,
+    and nan if a number is not finite.
     """
     both = [x.astype('f8') for x in _arrays(labels, guesses)]
     if not all(onp.isfinite(x).all() for x in both):
         return float('nan')
     if any((x == x[0]).all() for x in both):
         return 0.0
-    # By the largest first, so that no square is too large or small
+    # Divide by the maximum first, so that squares do not overflow
     x, y = (d / onp.abs(d).max() for d in (x - x.mean() for x in both))
     r = (x @ y) / ((x @ x) * (y @ y)) ** 0.5
     return float(min(max(r, -1.0), 1.0))
 
 
 def spearman(labels, guesses):
-    """Spearman's: Pearson's of the ranks; equals share their mean rank.
+    """Spearman's coefficient: Pearson's of the ranks; ties share the mean.
 
-    Constant and infinite input as for `pearson`, but infinities have ranks.
+    Constant input and nan as for `pearson`; infinities have ranks.
     """
     both = [x.astype('f8') for x in _arrays(labels, guesses)]
     if any(onp.isnan(x).any() for x in both):
@@ -105,14 +105,14 @@ def spearman(labels, guesses):
 
 
 def ranks(x):
-    """The ranks of numbers from 1 on, (N,); equals share their mean."""
+    """Ranks (N,), from 1; ties get their mean rank."""
     _, which, counts = onp.unique(x, return_inverse=True, return_counts=True)
     return (onp.cumsum(counts) - (counts - 1) / 2)[which.reshape(-1)]
 
 
 # Entities
 
-#: The other letters for the same places in an entity
+#: Letters of other schemes (BILOU, BMES), as letters of BIOES
 LETTERS = {'L': 'E', 'U': 'S', 'M': 'I'}
 SCHEMES = {'IOB2': 'BIO', 'BIOES': 'BIOES'}
 
@@ -120,12 +120,14 @@ SCHEMES = {'IOB2': 'BIO', 'BIOES': 'BIOES'}
 def entities(tags, scheme=None):
     """The entities of a sentence: a list of (type, begin, end) in words.
 
-    tags: one for each word. scheme None: by the rules of conlleval, which
-    take IOB1, IOB2 and BIOES (and BILOU, BMES) as they come: an entity begins
-    at B, S, another type, or I and E that continue nothing, and ends at E, S
-    and before whatever begins or is O. 'IOB2' or 'BIOES': strictly, so that
-    only B-X I-X ... is one, or S-X and B-X I-X ... E-X. A tag that is of no
-    such scheme, as a part of speech, is an entity of one word.
+    tags: one for each word. scheme None: the rules of conlleval, which
+    accept IOB1, IOB2, BIOES, BILOU and BMES. An entity begins at B or S, at
+    a change of type, and at an I or E that does not continue an entity. It
+    ends at E or S, and before O or the next entity.
+
+    scheme 'IOB2' or 'BIOES': strict rules. An entity in IOB2 is B-X I-X ...;
+    in BIOES it is S-X or B-X I-X ... E-X. A tag outside these schemes, for
+    example a part of speech, is a one-word entity.
     """
     if scheme is not None:
         return _strict(tags, SCHEMES[scheme], scheme)
@@ -147,20 +149,20 @@ def entities(tags, scheme=None):
 
 
 def _parts(tag):
-    """(Letter of the place, type) of a tag; ('', tag) outside a scheme."""
+    """(position letter, type) of a tag; ('', tag) outside a scheme."""
     letter, _, kind = tag.partition('-')
     letter = LETTERS.get(letter, letter)
     return (letter, kind) if letter in ('B', 'I', 'O', 'E', 'S') else ('', tag)
 
 
 def _strict(tags, letters, scheme):
-    found, kind, begin = [], None, 0    # kind: of the one that may go on
+    found, kind, begin = [], None, 0    # kind: type of the open entity
     for k, tag in enumerate([*tags, 'O']):
         letter, here = _parts(tag)
         if not letter or letter not in letters:
             raise ValueError(f'the tag {tag!r} is not of the scheme {scheme}')
         goes_on = letter in 'IE' and here == kind
-        # In IOB2 an entity ends where the next word does not go on
+        # In IOB2 an entity ends if the next word does not continue it
         if kind is not None and not goes_on and 'E' not in letters:
             found.append((kind, begin, k))
         if goes_on and letter == 'E':
@@ -175,7 +177,7 @@ def _strict(tags, letters, scheme):
 
 
 def _entity_counts(labels, guesses, scheme):
-    """(Hits, guessed, there) of entities over sentences."""
+    """(hits, predicted, actual) numbers of entities over all sentences."""
     if len(labels) != len(guesses):
         raise ValueError(f'expected tags for {len(labels)} sentences, got '
                          f'those of {len(guesses)}')
@@ -191,29 +193,29 @@ def _entity_counts(labels, guesses, scheme):
 
 
 def entity_f1(labels, guesses, scheme=None):
-    """F1 of whole entities: right are those with borders and type right.
+    """F1 of whole entities; a hit has the right begin, end and type.
 
-    labels, guesses: lists of tags for each sentence. scheme: see `entities`.
-    0 where there is no hit, also where no entity is there or guessed.
+    labels, guesses: a list of tags for each sentence. scheme: see
+    `entities`. Returns 0 if there is no hit.
     """
     return _f1(*_entity_counts(labels, guesses, scheme))
 
 
 def entity_precision(labels, guesses, scheme=None):
-    """Share of the guessed entities that are right; 0 if none is guessed."""
+    """Fraction of predicted entities that are right; 0 without predictions."""
     hits, guessed, _ = _entity_counts(labels, guesses, scheme)
     return float(hits / guessed) if guessed else 0.0
 
 
 def entity_recall(labels, guesses, scheme=None):
-    """Share of the entities there that are found; 0 if there is none."""
+    """Fraction of actual entities that are found; 0 without entities."""
     hits, _, there = _entity_counts(labels, guesses, scheme)
     return float(hits / there) if there else 0.0
 
 
 def tag_accuracy(labels, guesses):
-    """Share of the words whose tag is right. Lists as for `entity_f1`."""
-    _entity_counts(labels, guesses, None)   # are they of the same shape?
+    """Fraction of words with the right tag. Arguments as for `entity_f1`."""
+    _entity_counts(labels, guesses, None)   # raises if the shapes differ
     return accuracy([tag for tags in labels for tag in tags],
                     [tag for tags in guesses for tag in tags])
 
@@ -221,30 +223,30 @@ def tag_accuracy(labels, guesses):
 # Answers
 
 def normalized(answer):
-    """An answer as SQuAD compares it.
+    """Normalize an answer as SQuAD does.
 
-    Lower case, without ASCII's punctuation, then without the words a, an and
-    the, then with one blank between words.
+    Lower case, without ASCII punctuation, without the words a, an and the,
+    with one space between words.
     """
     text = ''.join(c for c in answer.lower() if c not in string.punctuation)
     return ' '.join(re.sub(r'\b(a|an|the)\b', ' ', text).split())
 
 
 def exact_match(answers, guesses):
-    """Share of the questions whose guess is one of the answers, `normalized`.
+    """Fraction of questions whose guess equals an answer, both `normalized`.
 
-    answers: a list of `Answer` or str for each question; [] for one that has
-    none, to which '' is the right guess. guesses: str.
+    answers: a list of `Answer` or str for each question. For a question
+    without an answer it is [], and the right guess is ''. guesses: str.
     """
     return _mean_of_best(lambda answer, guess: float(answer == guess),
                          answers, guesses)
 
 
 def token_f1(answers, guesses):
-    """F1 of words of guess and answer, the best answer's, the mean of all.
+    """Mean over questions of the word F1 between guess and best answer.
 
-    Arguments as for `exact_match`. Where the answer or the guess has no words
-    it is 1 if neither has any, and 0 otherwise, as in SQuAD 2.0.
+    Arguments as for `exact_match`. If the answer or the guess has no words,
+    F1 is 1 if both have none, and 0 otherwise, as in SQuAD 2.0.
     """
     return _mean_of_best(_shared_words, answers, guesses)
 
@@ -264,9 +266,9 @@ def _mean_of_best(compare, answers, guesses):
     _check_some(answers)
     best = []
     for some, guess in zip(answers, guesses):
-        texts = [normalized(getattr(answer, 'text', answer))
-                 for answer in some]
-        # One of punctuation and articles alone is none, if there are others
+        texts = [normalized(answer if isinstance(answer, str)
+                            else answer.text) for answer in some]
+        # Ignore answers that normalize to '', unless all do
         best.append(max(compare(text, normalized(guess))
                         for text in [t for t in texts if t] or ['']))
     return sum(best) / len(best)

@@ -1,4 +1,4 @@
-"""Fine-tuning as an objective of a run: its examples, net and figures."""
+"""Fine-tuning as an objective of a run: examples, net and metrics."""
 import hashlib
 import math
 from collections import namedtuple
@@ -25,8 +25,8 @@ from d2lbert.training.state import best_step
 class FineTuning(Objective):
     """A labelled task, learnt with all weights of a pretrained model.
 
-    settings: those of `finetuning.settings`. begun: the folder of a run to
-    go on with, which has the tokenizer and says what the net is like.
+    settings: a dictionary of all `finetuning.settings`. begun: the folder of
+    the run to resume, which has the tokenizer and the config of the net.
     """
 
     losses, weights, drawn = ('task',), (1,), ('loss',)
@@ -38,7 +38,7 @@ class FineTuning(Objective):
         self.settings = s = settings
         task = TASKS[s['task']]
         folder = folder_of(task, s['data'])
-        # Of what a model lacks, and of the head, which the net draws
+        # For new weights: the head, and parts that the checkpoint lacks
         mx.random.seed(s['seed'] % 2 ** 31)
         if begun is None:
             bert, self.tokenizer = pretrained_model(
@@ -47,9 +47,9 @@ class FineTuning(Objective):
             self._net, self.tokenizer = begun_net(begun)
         train, dev = self._read(task, folder)
         self.about = About(
-            task.name, task.kind, is_of_pairs(train), labels_of(train),
+            task.name, task.kind, train.has_pairs, train.labels_names,
             task.metrics, s['max_len'], s['stride'],
-            getattr(train, 'impossible', False),
+            train.impossible,
             self._net.about.dropout if begun is not None
             else dropout_of(bert, task.kind))
         if begun is None:
@@ -78,11 +78,11 @@ class FineTuning(Objective):
         self.num_steps = s['num_epochs'] * self.eval_every
 
     def _read(self, task, folder):
-        """Both parts of the data: what is learnt, what is compared with."""
+        """The training part and the development part of the data."""
         s = self.settings
         train = read_part(task, folder, 'train', s['columns'],
                           self.tokenizer)
-        names = labels_of(train)
+        names = train.labels_names
         if names is not None and len(names) == 1:
             raise ValueError(
                 f'{train.path} has the label {shown(names)} alone, so that '
@@ -93,7 +93,7 @@ class FineTuning(Objective):
         return first(train, s['num_examples']), dev
 
     def described(self, history):
-        """What config.json says: the task, and figures of the weights."""
+        """Entries of config.json: the task, and metrics of the weights."""
         found, step = {'finetuned': self.about._asdict()}, None
         if history.num_steps == self.num_steps:
             step = best_step(history, self.score)
@@ -106,7 +106,7 @@ class FineTuning(Objective):
         return math.ceil(step / self.eval_every)
 
     def net(self, devices):
-        """The net with its pretrained weights, and new ones in its head."""
+        """The net with its pretrained weights and a new head."""
         net = self._net
         # A weight, its gradient and Adam's two moments
         require_memory(
@@ -117,7 +117,7 @@ class FineTuning(Objective):
         return net
 
     def batches(self, epoch, start):
-        """One epoch of training from batch start[0] on: (position, Batch)."""
+        """Yield (position, Batch) of an epoch, from batch start[0] on."""
         s = self.settings
         chosen = epoch_of(self.train.lens, s['batch_size'], s['bucket'],
                           s['seed'], epoch)
@@ -125,31 +125,31 @@ class FineTuning(Objective):
             yield (k + 1, 0), batch_of(self.train, chosen[k])
 
     def counts(self, batch):
-        """The examples; the words with a tag, where these are learnt."""
+        """The number of examples, or for 'tag' of words with a tag."""
         if self.about.kind == 'tag':
             return (int((batch.labels_Y >= 0).sum()),)
         return (len(batch.tokens_X),)
 
     def shard_losses(self, net, batch, devices):
-        """[(loss, count)] of each device that gets something."""
+        """[(loss, count)] of each device that gets examples."""
         return [[net.losses(*encode(net, part, device), part.labels_Y)]
                 for part, device in shards(batch, devices)]
 
     def evaluate(self, net, devices):
-        """`Figures` of the development part."""
+        """The loss and metrics of the development part."""
         return evaluated(net, self.kind, self.dev, self.dev_data, devices)
 
     def score(self, figures):
-        """The first metric of the task decides."""
+        """The first metric of the task, which selects the best epoch."""
         return figures[1]
 
     def line(self, figures):
-        """Figures in words."""
+        """The metrics as a line to print."""
         return 'dev ' + ', '.join(f'{name} {value:.4f}' for name, value
                                   in figures._asdict().items())
 
     def summary(self, history, devices):
-        """What is printed in the end: the figures of the weights kept."""
+        """The last printed lines: metrics of the saved weights, and speed."""
         step = best_step(history, self.score)
         return (f'{self.line(history.held_out[step])} behind epoch '
                 f'{self._epoch(step)}\n'
@@ -157,7 +157,7 @@ class FineTuning(Objective):
 
 
 def evaluated(net, kind, inputs, data, devices, shown=None):
-    """The figures of a net on data: a named tuple, the loss and metrics."""
+    """Evaluate a net on data: a named tuple of the loss and metrics."""
     outputs = outputs_of(net, inputs, devices, shown)
     found = metrics.score(named(kind.about.task), kind.wanted(data),
                           kind.guesses(outputs, inputs, data))
@@ -165,19 +165,8 @@ def evaluated(net, kind, inputs, data, devices, shown=None):
 
 
 def figures_of(about):
-    """The type of figures of a task: the mean loss, then its metrics."""
+    """The named tuple type of a task: the mean loss, then its metrics."""
     return namedtuple('Figures', ('loss', *about.metrics))
-
-
-def is_of_pairs(data):
-    """Whether the examples are pairs of texts."""
-    return (hasattr(data, 'questions') or hasattr(data, 'endings')
-            or getattr(data, 'texts_b', None) is not None)
-
-
-def labels_of(data):
-    """The names of the labels of data; None where there are none."""
-    return getattr(data, 'labels_names', None)
 
 
 def first(data, count):
@@ -188,7 +177,7 @@ def first(data, count):
 
 
 def dropout_of(bert, kind):
-    """The dropout before a new layer: the folder's own, or the encoder's."""
+    """The dropout before a new layer, from the checkpoint or the encoder."""
     described = bert.pretrained
     field, found = family_of(bert.config).dropouts[kind not in WHOLE]
     if described is not None and described.config.get(field) is not None:
@@ -197,7 +186,7 @@ def dropout_of(bert, kind):
 
 
 def begun_net(folder):
-    """The net and tokenizer of a run that is not finished."""
+    """The net and tokenizer of an unfinished run."""
     folder = Path(folder)
     try:
         config = read_json(folder / 'config.json')
@@ -208,7 +197,7 @@ def begun_net(folder):
 
 
 def check_kind(bert, task):
-    """Refuse a task for which the model's family has no head."""
+    """Raise if the model's family has no head for the task."""
     family = family_of(bert.config)
     if task.kind not in family.finetuned:
         raise ValueError(
@@ -219,7 +208,7 @@ def check_kind(bert, task):
 
 
 def check_fits(net, about):
-    """Refuse a task that the model has no positions for."""
+    """Raise if max_len exceeds the positions of the model."""
     if about.max_len > net.encoder.max_len:
         raise ValueError(
             f'max_len={about.max_len} is more than the {net.encoder.max_len} '
@@ -227,7 +216,7 @@ def check_fits(net, about):
 
 
 def digest(inputs):
-    """A word that is another one for other inputs."""
+    """A hexadecimal digest of the inputs."""
     found = hashlib.blake2b(digest_size=8)
     for columns in (inputs.tokens, inputs.segments, inputs.labels):
         found.update(b'|')

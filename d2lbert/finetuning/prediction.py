@@ -1,6 +1,4 @@
-"""What a fine-tuned model says of texts that nobody has labelled, and of
-those that somebody has.
-"""
+"""Predict with a fine-tuned model, and evaluate it on labelled data."""
 from pathlib import Path
 
 from d2lbert.devices import parse_devices
@@ -35,13 +33,15 @@ from d2lbert.training.saved_runs import RunError, read_config
 
 
 def predict(net, tokenizer, texts, pairs=None, shown=None):
-    """A `Prediction` for each text, or each pair of texts, a list.
+    """A list with a `Prediction` for each text, or each pair of texts.
 
-    net, tokenizer: of `load_finetuned`. texts: strings; for tags strings
-    whose words blanks part, or lists of words; for answers the questions.
-    pairs: the second texts, for answers those to be searched, for choices a
-    list of texts each, as many for all. shown: what a
-    progress bar says. Raises ValueError and TypeError.
+    net, tokenizer: as `load_finetuned` returns them. texts: strings. For
+    tags, strings with spaces between words, or lists of words. For answers,
+    the questions.
+
+    pairs: the second texts. For answers, the texts to search. For choices, a
+    list of texts each, all of equal length. shown: label of a progress bar.
+    Raises ValueError and TypeError.
     """
     about = net.about
     for name, some in ('texts', texts), ('pairs', pairs):
@@ -68,7 +68,7 @@ def _check_not_empty(name, texts):
 
 
 def data_of(about, texts, pairs=None, path='the texts'):
-    """Texts as `read_task` gives them, without labels."""
+    """Texts in the form that `read_task` returns, without labels."""
     if about.pair not in (pairs is not None, None):
         what = f'task {about.task}' if about.task else 'this model'
         raise ValueError(
@@ -93,7 +93,7 @@ def data_of(about, texts, pairs=None, path='the texts'):
 
 
 def _checked_endings(pairs):
-    """The endings of each text, tuples of one length."""
+    """The endings of each text as tuples of equal length."""
     for some in pairs:
         if isinstance(some, str) or len(some) < 2 or not all(
                 isinstance(one, str) and one.strip() for one in some):
@@ -106,19 +106,19 @@ def _checked_endings(pairs):
 
 
 def evaluate_finetuned(folder, data=None, devices='auto', part='dev'):
-    """The figures of a run on the development part of its task.
+    """Evaluate a run on the development part of its task.
 
-    data: a folder or a file to take instead of the run's own. Returns a
-    named tuple: the mean loss, and the task's metrics.
+    data: a folder or a file that replaces the data of the run. Returns a
+    named tuple: the mean loss and the task's metrics.
     """
     return next(evaluations(folder, data, devices, part))[1]
 
 
 def evaluations(folder, data=None, devices='auto', part='dev'):
-    """Yield (task, figures) of a run's task, as `evaluate_finetuned` does.
+    """Yield (task, metrics) of a run's task; see `evaluate_finetuned`.
 
-    Then those of the tasks that the same model answers, where their files
-    are: of MNLI the mismatched part and the diagnostic set.
+    Then yield the metrics of further tasks of the same model, if their files
+    exist: for MNLI the mismatched part and the diagnostic set.
     """
     contexts = parse_devices(devices)
     net, tokenizer = load_finetuned(folder, contexts, trainable=False)
@@ -162,8 +162,10 @@ def evaluations(folder, data=None, devices='auto', part='dev'):
 
 def predicted_lines(folder, text=None, pair=None, file=None, out=None,
                     devices='auto', force=False, skip_empty=False,
-                    text_field=None, top=None, precision=None):
-    """Print or write what the model in `folder` says; see `d2lbert predict`.
+                    text_field=None, top=None, precision='fp32'):
+    """Print or write predictions of the model in `folder`.
+
+    Arguments as for `d2lbert predict`.
     """
     if (text is None) == (file is None):
         raise UsageError('give a text, or --file FILE with a text on each '
@@ -216,7 +218,7 @@ def predicted_lines(folder, text=None, pair=None, file=None, out=None,
 
 
 def _rows(about, texts, found):
-    """Predictions as dictionaries of the same keys."""
+    """Predictions as dictionaries with equal keys."""
     for number, (text, one) in enumerate(zip(texts, found), 1):
         if about.kind == 'tag':
             for word, tag in zip(text.split(), one.label):
@@ -241,7 +243,7 @@ def _lines(about, text, found, top=None):
     if about.kind == 'regress':
         return [f'{found.label:.4f}']
     if about.kind == 'span':
-        # An answer over several lines has to be one here
+        # Put an answer of several lines on one line
         return [' '.join(found.label.split())]
     if top is not None and found.shares:
         return ['\t'.join(_shares(found, top))]
@@ -249,9 +251,9 @@ def _lines(about, text, found, top=None):
 
 
 def _of_table(file, folder):
-    """The texts of a CSV file, and the second ones or None.
+    """The texts of a CSV file, and the second texts or None.
 
-    Its columns are those that the run was trained on.
+    The file has the same columns as the training data of the run.
     """
     columns = dict(read_config(folder)['training']).get('columns')
     if columns is None:
@@ -266,9 +268,9 @@ def _of_table(file, folder):
 
 
 def read_lines(file, pair, skip_empty=False, text_field=None, choice=False):
-    """The texts of a file, a line each, and the second ones, or None.
+    """The texts of a file, one per line, and the second texts or None.
 
-    choice: the second ones are lists of two texts or more.
+    choice: True if the second texts are lists of two texts or more.
     """
     if pair and text_field is not None:
         raise UsageError('--text-field is for one text, and this model takes '

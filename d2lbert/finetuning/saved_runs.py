@@ -1,14 +1,13 @@
-"""Run folders of fine-tuning: what lies beside the weights, and loading.
+"""Save and load run folders of fine-tuning.
 
-config.json has, besides what each run has, an entry `finetuned`, an `About`;
-the tokenizer lies in vocab.txt, and in tokenizer.json where it is one of
-word pieces.
+In addition to the entries of every run, config.json has an entry
+`finetuned`, an `About`. The tokenizer is stored in vocab.txt, and a subword
+tokenizer also in tokenizer.json.
 """
 import json
 from pathlib import Path
 
 from d2lbert.finetuning.finetuned_folders import (
-    is_finetuned_folder,
     load_finetuned_folder,
     stored_here,
 )
@@ -39,7 +38,7 @@ from d2lbert.training.saved_runs import (
 
 
 class SavedTokenizer:
-    """A tokenizer as a run folder keeps it, for `load_tokenizer`."""
+    """A tokenizer that can be saved in a run folder; see `load_tokenizer`."""
 
     def __init__(self, tokenizer):
         self.tokenizer = tokenizer
@@ -47,34 +46,36 @@ class SavedTokenizer:
             VOCAB, CONFIG, *(tokenizer.files or (TOKENIZER,)))
 
     def save(self, path):
-        """Write vocab.txt, as `path`, and other files beside it."""
+        """Write vocab.txt at `path`, and the other files beside it."""
         path = Path(path)
         if isinstance(self.tokenizer, WholeWords):
-            # Its own save needs a library that such a run does without
+            # WholeWords.save needs a library that is optional here
             self.tokenizer.vocab.save(path)
             return
         self.tokenizer.save(path.parent)
-        if not path.is_file():      # of tokens that are no word pieces
+        if not path.is_file():      # a tokenizer other than WordPiece
             write_text(path, ''.join(f'{json.dumps(token)}\n' for token
                                      in self.tokenizer.idx_to_token))
 
 
 def load_tokenizer(folder):
-    """The tokenizer of a run folder of fine-tuning."""
+    """Load the tokenizer of a run folder of fine-tuning."""
     folder = Path(folder)
     if is_in(folder):
         return WordPiece.load(folder)
     return WholeWords(Vocab.load(folder / VOCAB))
 
 
-def load_finetuned(folder, ctx=None, trainable=True, precision=None):
-    """The net and tokenizer of a run folder of `finetune`.
+def load_finetuned(folder, ctx=None, trainable=True, precision='fp32'):
+    """Load the net and tokenizer of a run of `finetune`, or of a checkpoint.
 
-    Or of a folder of others whose head scores texts or words, see `folders`.
-    ctx: a device or several, else the CPU. Returns (net, tokenizer): a
-    `FineTuned` whose `about`, an `About`, says what it was trained for, with
-    the names of its labels. trainable, precision: as for `load_pretrained`.
-    Raises `RunError`, a ValueError.
+    A checkpoint must have a task head, see `finetuned_folders`. ctx: one
+    device or several; default: the CPU. trainable, precision: as for
+    `load_pretrained`.
+
+    Returns (net, tokenizer): net is a `FineTuned`, and its `about`, an
+    `About`, has the task and the names of the labels. Raises `RunError`, a
+    ValueError.
     """
     check_precision(precision)
     folder = Path(folder)
@@ -92,10 +93,10 @@ def load_finetuned(folder, ctx=None, trainable=True, precision=None):
 
 
 def made_of(config, folder, check=None):
-    """The net without weights and the tokenizer that config.json tells of.
+    """Make the net, without weights, and the tokenizer of a config.json.
 
-    check: called with the arguments of the net before it is made; raises
-    ValueError where no tensor of the run has these sizes.
+    check: a function that is called with the arguments of the net before it
+    is made. It raises ValueError if the stored tensors have other sizes.
     """
     if not isinstance(config, dict) or 'finetuned' not in config:
         raise RunError(f'{folder} is no run of d2lbert finetune: name one '
@@ -125,21 +126,16 @@ def made_of(config, folder, check=None):
 def load_run(folder, ctx=None):
     """The net and vocabulary of a run folder, as (net, vocab).
 
-    Of a run of `finetune` the net and its tokenizer, see `load_finetuned`.
+    For a run of `finetune`, (net, tokenizer); see `load_finetuned`.
     """
     if is_finetuned(folder):
         return load_finetuned(folder, ctx)
     return load.load_run(folder, ctx)
 
 
-def export_run(run, folder, precision='fp32'):
-    """Write any run as a new FOLDER that others load.
-
-    precision: 'int8' for int8 weights, which only this package loads. `run`
-    may then be a folder of a pretrained model, too.
-    """
-    if is_finetuned(run) or precision == 'int8' and is_finetuned_folder(run):
-        save_pretrained(*load_finetuned(
-            run, trainable=False, precision=precision), folder)
+def export_run(run, folder):
+    """Export any run as a new checkpoint folder."""
+    if is_finetuned(run):
+        save_pretrained(*load_finetuned(run, trainable=False), folder)
     else:
         load.export_run(run, folder, precision)

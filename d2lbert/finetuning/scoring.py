@@ -1,4 +1,4 @@
-"""A fine-tuned net over many examples: what it makes of each."""
+"""Run a fine-tuned net over many examples."""
 import contextlib
 
 import numpy as onp
@@ -11,12 +11,12 @@ from d2lbert.progress import bar
 
 
 def outputs_of(net, inputs, devices, shown=None):
-    """What the net says of each of `Inputs`, a list of host arrays.
+    """The scores of each example of `Inputs`, a list of host arrays.
 
-    (K,) of whole texts, (T, K) of each token. Examples of like length go
-    through it together, nothing is computed on padding, dropout is off. On
-    the same devices the same inputs have the same outputs, to the last bit.
-    shown: what a progress bar says, None for none.
+    (K,) for whole texts, (T, K) for tokens. A batch has examples of similar
+    length; padding is not computed, and dropout is off. On the same devices,
+    equal inputs have bitwise equal outputs. shown: label of a progress bar,
+    or None.
     """
     found = [None] * len(inputs.tokens)
     chosen = list(to_score(inputs.lens))
@@ -24,7 +24,7 @@ def outputs_of(net, inputs, devices, shown=None):
                else bar(len(found), shown, 'examples'))
     with autograd.pause(), watched as progress:
         for begin in range(0, len(chosen), len(devices)):
-            # As many batches at once as there are devices
+            # One batch per device at a time
             waiting = [(some, *_scores(net, batch_of(inputs, some), device))
                        for some, device in zip(
                            chosen[begin:begin + len(devices)], devices)]
@@ -40,7 +40,7 @@ def outputs_of(net, inputs, devices, shown=None):
 
 
 def _scores(net, batch, device):
-    """Scores on the device, and where each text's begin; None: one each."""
+    """Scores on the device, and the bounds of each text (None: one row)."""
     X, begins, _ = encode(net, batch, device)
     if net.kind in WHOLE:
         return net.score_texts(X, begins, len(batch.tokens_X)), None
@@ -52,7 +52,7 @@ def _scores(net, batch, device):
 
 
 def encode(net, batch, device):
-    """`FineTuned.encode` of a `Batch`, on a device; and its lengths."""
+    """Run `FineTuned.encode` on a `Batch`; returns (X, begins, lens)."""
     def put(A):
         return on_device(A, device, 'int32')
     X, begins = net.encode(put(batch.tokens_X), put(batch.segments_X),

@@ -1,8 +1,8 @@
-"""Runs that differ in their seed alone, with the mean and spread.
+"""Runs that differ only in their seed, with mean and standard deviation.
 
-One run's score is not the model's: with small data it changes by points from
-seed to seed. The runs lie in folders seed-1, seed-2, ... of one folder, whose
-seeds.json has the settings, and in the end the figures.
+With small data, the score varies by several points from seed to seed. The
+runs are in subfolders seed-1, seed-2, ... of a folder. Its seeds.json has the
+settings, and finally the metrics.
 """
 import json
 import math
@@ -30,15 +30,15 @@ FINISHED, BEGUN = 'finished', 'begun'
 
 
 def is_folder(path):
-    """Whether a folder holds runs of several seeds."""
+    """True if a folder holds runs of several seeds."""
     return (Path(path) / FILE).is_file()
 
 
 def begin(one, settings, count, out, force, devices):
     """Carry out `count` runs; returns their folder.
 
-    one(out, force, resume, devices, keywords): carries out one run.
-    settings: all of them, the seed being the first one's.
+    one(out, force, resume, devices, keywords): a function that carries out
+    one run. settings: all settings, with the seed of the first run.
     """
     made = missing(RUNS if out is None else Path(out).parent)
     if out is None:
@@ -57,7 +57,7 @@ def begin(one, settings, count, out, force, devices):
     try:
         return _carry_out(one, out, state, force, devices)
     except BaseException:
-        # What could not begin leaves nothing behind
+        # Remove the folder if no run has started
         if {path.name for path in out.iterdir()} == {FILE}:
             (out / FILE).unlink()
             remove_empty([out, *made])
@@ -80,7 +80,7 @@ def _state(out):
 
 
 def resume(one, out, keywords, devices):
-    """Go on with the runs in `out`; those that are finished stay."""
+    """Resume the unfinished runs in `out`."""
     state = _read(out)
     fixed = sorted(name for name, value in keywords.items()
                    if name not in CHANGEABLE_ON_RESUME
@@ -94,7 +94,7 @@ def resume(one, out, keywords, devices):
 
 
 def _carry_out(one, out, state, force, devices):
-    """force None: go on with what is there."""
+    """Carry out the runs; force=None: resume the existing ones."""
     for k, seed in enumerate(state['seeds'], 1):
         folder = out / f'seed-{k}'
         settings = dict(state['settings'], seed=seed)
@@ -107,7 +107,7 @@ def _carry_out(one, out, state, force, devices):
                 one(None, False, folder, devices,
                     {name: settings[name] for name in CHANGEABLE_ON_RESUME})
             else:
-                # One without a checkpoint has to begin again
+                # A run without a checkpoint starts again
                 one(folder, force is not False and folder.exists(), None,
                     devices, settings)
         except Stopped as stopped:
@@ -127,11 +127,11 @@ def _carry_out(one, out, state, force, devices):
 
 
 def _found(folder, settings):
-    """FINISHED, BEGUN, or None where there is no such run to go on with."""
+    """FINISHED, BEGUN, or None if there is no run with these settings."""
     if not is_finetuned(folder):
         return None
     training = read_json(folder / 'config.json').get('training', {})
-    # A run that is to be replaced has other settings
+    # A run with other settings is to be replaced
     if any(training.get(name) != value for name, value in settings.items()
            if name not in CHANGEABLE_ON_RESUME):
         return None
@@ -150,9 +150,9 @@ def _move_more(out, count):
 
 
 def mean_and_spread(figures):
-    """{name: (mean, standard deviation)} of dictionaries of figures.
+    """{name: (mean, standard deviation)} of a list of dictionaries.
 
-    The deviation is that of a sample, with one less than their number below.
+    This is the sample standard deviation, with N - 1 in the denominator.
     """
     found = {}
     for name in figures[0]:

@@ -1,7 +1,7 @@
-"""The settings of fine-tuning, in the manner of `training.settings`.
+"""The settings of fine-tuning; see also `training.settings`.
 
-Those of both kinds of run have the same names, meanings and checks.
-`python -m d2lbert.finetuning.settings` prints the manual's list.
+Settings of pretraining and fine-tuning with equal names have equal meanings
+and checks. `python -m d2lbert.finetuning.settings` prints the manual's list.
 """
 from d2lbert.finetuning.tasks.catalog import TASKS
 from d2lbert.training import settings as pretraining
@@ -9,12 +9,12 @@ from d2lbert.training.settings import PATHS, Setting, checked, table
 
 
 def _as_there(name, default, **changed):
-    """A setting of `pretrain` with a default of its own."""
+    """A setting of `pretrain` with another default."""
     return pretraining.SETTINGS[name]._replace(default=default, learn=None,
                                                **changed)
 
 
-#: What is learnt; from what; how; how the run is kept. Groups of the help.
+#: The settings, in the groups of the help text.
 GROUPS = {
     'the task': (
         Setting('task', str, None, 'what is learnt: ' + ', '.join(TASKS)
@@ -49,8 +49,8 @@ GROUPS = {
         _as_there('decay', 'linear'),
         _as_there('weight_decay', 0.01),
         _as_there('clip', 1.0),
-        Setting('bucket', int, 1, 'batches among whose examples those of '
-                'like length come together, which saves time where padding '
+        Setting('bucket', int, 1, 'number of batches whose examples are '
+                'sorted by length together, which saves time where padding '
                 'is computed; 1 for none', least=1),
         _as_there('seed', None),
     ),
@@ -64,9 +64,9 @@ SETTINGS = {setting.name: setting for group in GROUPS.values()
             for setting in group}
 DEFAULTS = {name: setting.default for name, setting in SETTINGS.items()}
 
-#: No setting of a run, but of how many there are.
-SEEDS = Setting('seeds', int, 1, 'so many runs that differ in their seed '
-                'alone, in folders of one, with mean and spread', least=1)
+#: The number of runs; not a setting of a single run.
+SEEDS = Setting('seeds', int, 1, 'number of seeds: one run each, reported '
+                'as mean ± standard deviation', least=1)
 
 #: Settings that may change on resume.
 CHANGEABLE_ON_RESUME = [name for name, setting in SETTINGS.items()
@@ -77,7 +77,7 @@ _NEEDED = {'task': 'a task, as sst2 (--task sst2)',
 
 
 def complete(keywords):
-    """All settings of a run of fine-tuning: those given, a seed."""
+    """All settings of a fine-tuning run: given values, defaults, a seed."""
     values = checked(SETTINGS, DEFAULTS, keywords)
     missing = [what for name, what in _NEEDED.items() if values[name] is None]
     if missing:

@@ -1,4 +1,4 @@
-"""SWAG: a situation, and four endings of which one is right.
+"""SWAG: a situation with four endings, one of them right.
 
 Zellers et al. 2018, "SWAG: A Large-Scale Adversarial Dataset for Grounded
 Commonsense Inference". Its files are train.csv, val.csv and test.csv.
@@ -8,20 +8,21 @@ from typing import NamedTuple, Optional
 from d2lbert.finetuning.tasks import tables
 from d2lbert.finetuning.tasks.tables import TaskError
 
-#: Columns of a file: the first sentence, the beginning of the second one, its
+#: Columns of a file: the first sentence, the start of the second sentence, its
 #: endings, and the number of the right ending.
 FIRST, SECOND, LABEL = 'sent1', 'sent2', 'label'
 ENDINGS = tuple(f'ending{k}' for k in range(4))
 
 
 class Choices(NamedTuple):
-    """Texts, each with the texts that may follow it."""
+    """Texts, each with several possible endings."""
 
     texts: list             # str
-    endings: list           # a tuple of str each, as many for each text
-    labels: Optional[list]  # int, the number of the right one; None: not given
-    skipped: int            # lines that were no examples
+    endings: list           # a tuple of str each, of equal length
+    labels: Optional[list]  # int: the right ending; None: not given
+    skipped: int            # number of lines without an example
     path: str
+    labels_names, impossible, has_pairs = None, False, True
 
 
 def read_swag(path, part='train'):
@@ -29,7 +30,7 @@ def read_swag(path, part='train'):
 
     The second text of each pair is `sent2` and an ending. The columns are
     found by their names in the first line. part: 'test' may lack labels.
-    Raises `TaskError`, a ValueError, in one sentence.
+    Raises `TaskError`, a ValueError.
     """
     rows = tables.rows_of(path)
     _, head = next(rows, (1, []))

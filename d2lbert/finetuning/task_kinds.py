@@ -1,8 +1,8 @@
 """The kinds of tasks: from data to inputs, from outputs to guesses.
 
-A kind makes `Inputs` of what `tasks.read_task` reads (`inputs`), and of what
-the net says of these the guesses that `metrics` compares with the data
-(`guesses`, `wanted`), the losses (`loss`) and what a user is shown
+A kind turns the data of `tasks.read_task` into `Inputs` (`inputs`). From the
+outputs of the net it computes the loss (`loss`), the guesses for `metrics`
+(`guesses`, compared with `wanted`), and predictions for users
 (`predictions`).
 """
 from typing import Any, NamedTuple, Optional
@@ -21,21 +21,21 @@ from d2lbert.nn.probabilities import log_softmax
 
 
 class About(NamedTuple):
-    """What a net was fine-tuned for; config.json has it as `finetuned`."""
+    """The task of a fine-tuned net; entry `finetuned` of config.json."""
 
     task: str
     kind: str                   # of `tasks.Task`
-    pair: Optional[bool]        # two texts? None: as they come
-    labels: Optional[tuple]     # the names, by number
-    metrics: tuple              # of `metrics.METRICS`; the first decides
-    max_len: int                # tokens at most
-    stride: int                 # tokens between the beginnings of windows
-    null: bool                  # whether a question may have no answer
-    dropout: float              # of the new layer's input
+    pair: Optional[bool]        # True: pairs only; None: both
+    labels: Optional[tuple]     # names, by class index
+    metrics: tuple              # in `metrics.METRICS`; the first decides
+    max_len: int                # maximum number of tokens
+    stride: int                 # tokens between the starts of windows
+    null: bool                  # True if a question may have no answer
+    dropout: float              # rate before the new layer
 
     @classmethod
     def of(cls, config):
-        """The `About` that JSON gave; raises TypeError or ValueError."""
+        """Read an `About` from JSON; raises TypeError or ValueError."""
         about = cls(**config)
         if about.kind == 'classify' or about.kind == 'tag':
             if not about.labels or not all(
@@ -46,25 +46,26 @@ class About(NamedTuple):
 
     @property
     def num_scores(self):
-        """How many scores the head gives."""
+        """The number of scores of the head."""
         return {'regress': 1, 'choice': 1, 'span': 2}.get(
             self.kind) or len(self.labels)
 
 
 class Prediction(NamedTuple):
-    """What a net says of a text, or a pair."""
+    """The prediction for a text or a pair."""
 
-    label: Any          # a label's name, a number, a list of the words' tags,
-                        # an answer
-    score: Any = None   # the share of 1 that it gives the label, or each
-                        # tag; what it scores the answer
-    shares: Any = None  # {name: share} of all labels
-    place: Any = None   # of the answer: (begin, end) in characters; of an
-                        # ending: its number
+    # label: name of a label, a number, a list of tags, or an answer
+    # score: probability of the label or of each tag; score of the answer
+    # shares: {name: probability} of all labels
+    # place: (begin, end) of the answer in characters; index of the ending
+    label: Any
+    score: Any = None
+    shares: Any = None
+    place: Any = None
 
 
 class Whole:
-    """One text, or a pair, with a label ('classify') or a number."""
+    """Texts or pairs with a label ('classify') or a number ('regress')."""
 
     def __init__(self, about, tokenizer):
         self.about, self.tokenizer = about, tokenizer
@@ -81,7 +82,7 @@ class Whole:
         return inputs_of(encoded, labels)
 
     def encode(self, data, k):
-        """Example k of the data with all its tokens."""
+        """Example k of the data, encoded without truncation."""
         return self.tokenizer.encode(
             data.texts_a[k], data.texts_b and data.texts_b[k])
 
@@ -94,14 +95,14 @@ class Whole:
             onp.arange(len(outputs)), inputs.labels].mean())
 
     def guesses(self, outputs, inputs, data):
-        """A number, of a class or itself, for each example."""
+        """A class index or a number for each example."""
         outputs = onp.array(outputs)
         return (outputs[:, 0].astype('float64')
                 if self.about.kind == 'regress' else outputs.argmax(axis=1))
 
     @staticmethod
     def wanted(data):
-        """What the guesses should be."""
+        """The true labels, for `metrics`."""
         return data.labels
 
     def predictions(self, outputs, inputs, data):
@@ -119,13 +120,13 @@ class Whole:
 
 
 class Endings:
-    """A text, and several that may follow it: which one does?"""
+    """Texts with several endings, one of them right."""
 
     def __init__(self, about, tokenizer):
         self.about, self.tokenizer = about, tokenizer
 
     def inputs(self, data, training=False):
-        """The `Inputs` of `swag.Choices`: as many pairs for each example."""
+        """The `Inputs` of `swag.Choices`: C pairs for each example."""
         count = len(data.endings[0])
         encoded = self.tokenizer.encode_batch(
             [text for text in data.texts for _ in range(count)],
@@ -136,7 +137,7 @@ class Endings:
                           else onp.array(data.labels, 'int32'))
 
     def encode(self, data, k):
-        """Pair k of the data with all its tokens."""
+        """Pair k of the data, encoded without truncation."""
         example, ending = divmod(k, len(data.endings[0]))
         return self.tokenizer.encode(data.texts[example],
                                      data.endings[example][ending])
@@ -147,16 +148,16 @@ class Endings:
             onp.arange(len(outputs)), inputs.labels].mean())
 
     def guesses(self, outputs, inputs, data):
-        """The number of an ending for each example."""
+        """The index of an ending for each example."""
         return onp.array(outputs).argmax(axis=1)
 
     @staticmethod
     def wanted(data):
-        """The numbers of the right endings."""
+        """The indices of the right endings."""
         return data.labels
 
     def predictions(self, outputs, inputs, data):
-        """A `Prediction` for each text: an ending."""
+        """A `Prediction`, an ending, for each text."""
         found = []
         for endings, scores in zip(data.endings, outputs):
             shares = onp.exp(log_softmax(scores.astype('float64')))
@@ -167,13 +168,13 @@ class Endings:
 
 
 class Tags:
-    """A sentence with a tag for each word: its first piece is asked."""
+    """Sentences with a tag for each word, scored at its first token."""
 
     def __init__(self, about, tokenizer):
         self.about, self.tokenizer = about, tokenizer
 
     def inputs(self, data, training=False):
-        """The `Inputs` of `Sentences`, with -1 where no word begins."""
+        """The `Inputs` of `Sentences`; label -1 where no word begins."""
         encoded = [self.tokenizer.encode_words(
             words, max_len=self.about.max_len) for words in data.words]
         say_cut(self, data, encoded)
@@ -184,7 +185,7 @@ class Tags:
         return inputs_of(encoded, labels, encoded)
 
     def encode(self, data, k):
-        """Sentence k of the data with all its tokens."""
+        """Sentence k of the data, encoded without truncation."""
         return self.tokenizer.encode_words(data.words[k])
 
     def loss(self, outputs, inputs):
@@ -196,19 +197,19 @@ class Tags:
             onp.arange(asked.sum()), labels[asked]].mean())
 
     def guesses(self, outputs, inputs, data):
-        """A list of tags by name for each sentence."""
+        """A list of tag names for each sentence."""
         return [one.label for one in self.predictions(outputs, inputs, data)]
 
     @staticmethod
     def wanted(data):
-        """What the guesses should be."""
+        """The true labels, for `metrics`."""
         return data.tags
 
     def predictions(self, outputs, inputs, data):
         """A `Prediction` for each sentence.
 
-        Words that were cut off, or have no token, are tagged as what is
-        none: O where there is such a tag, else the first.
+        Words that were cut off or have no token get the tag O, or the first
+        tag if there is no O.
         """
         names = self.about.labels
         none = names.index('O') if 'O' in names else 0
@@ -225,16 +226,16 @@ class Tags:
 
 
 class Answers:
-    """A question about a text, whose answer is a span of it, or none."""
+    """Questions about a text; the answer is a span of the text, or none."""
 
     def __init__(self, about, tokenizer):
         self.about, self.tokenizer = about, tokenizer
 
     def inputs(self, data, training=False):
-        """The `Inputs` of `Questions`: a window each.
+        """The `Inputs` of `Questions`: one example for each window.
 
-        Where an answer is not in a window, both its places are 0; in
-        training those are left out in which it is not known, (-1, -1).
+        Labels are (0, 0) if the window does not contain the answer, and
+        (-1, -1) if the answer is unknown. Training skips the latter windows.
         """
         windows = answer_windows(
             self.tokenizer, data.questions, data.contexts, data.answers,
@@ -255,12 +256,12 @@ class Answers:
         return float(onp.mean(losses)) if losses else 0.0
 
     def guesses(self, outputs, inputs, data):
-        """The text of an answer for each question."""
+        """The text of the answer to each question."""
         return [one.label for one in self.predictions(outputs, inputs, data)]
 
     @staticmethod
     def wanted(data):
-        """What the guesses should be."""
+        """The true labels, for `metrics`."""
         return data.answers
 
     def predictions(self, outputs, inputs, data):
@@ -274,7 +275,7 @@ class Answers:
 
 
 def say_cut(kind, data, encoded, what='examples'):
-    """Say in a line how many examples were cut to `max_len` tokens."""
+    """Log a warning with the number of truncated examples."""
     limit = kind.about.max_len
     full = [k for k, one in enumerate(encoded) if len(one.ids) >= limit]
     cut = sum(len(kind.encode(data, k).ids) > limit for k in full)

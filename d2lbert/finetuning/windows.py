@@ -1,49 +1,49 @@
-"""Pieces and what they stand for: windows over texts, words' tags.
+"""Windows over long texts for answers, and token labels for words.
 
-Devlin et al. 2018, sections 4.2 and 4.3 (answers), 5.3 (tags); windows that
-overlap and which of them speaks for a piece: the paper's published code.
+Devlin et al. 2018, sections 4.2 and 4.3 (answers), 5.3 (tags); overlapping
+windows, and which window counts for a token: the published code of the paper.
 """
 from typing import Any, NamedTuple, Optional
 
 import numpy as onp
 
-#: The label of places that have none
+#: The label of positions without a label
 IGNORED = -1
 
 
-# Answers out of texts
+# Answers in texts
 
 class Window(NamedTuple):
-    """A question with a part of its context, as the net takes it.
+    """A question with a part of its context, an input of the net.
 
-    The C pieces of the context stand in places first ... first + C - 1 of
-    the T.
+    The C tokens of the context are at positions first ... first + C - 1 of
+    the T positions.
     """
 
-    question: int           # its number
+    question: int           # index of the question
     ids: Any                # list of T numbers
     segments: Any           # list of T numbers
-    first: int              # place of the first piece of the context
-    offsets: Any            # (C, 2) int, their characters in the context
-    central: Any            # (C,) bool: no window shows more on both sides
-    target: Optional[tuple]     # places of the answer's first and last piece;
-                                # (0, 0): the answer is not in this window;
-                                # None: not known
+    first: int              # position of the first token of the context
+    offsets: Any            # (C, 2) int: character range of each context token
+    central: Any            # (C,) bool: this window has most context around
+    target: Optional[tuple]     # positions of the first and last token of the
+                                # answer; (0, 0): not in this window; None:
+                                # unknown
 
     @property
     def has_answer(self):
-        """Whether the answer is known, and in this window."""
+        """True if the answer is known and is in this window."""
         return self.target not in (None, (0, 0))
 
 
 class Guess(NamedTuple):
-    """An answer out of a context; '' for none."""
+    """A predicted answer; '' for no answer."""
 
     text: str
-    begin: int          # in characters of the context; (0, 0) for none
+    begin: int          # in characters; (0, 0) for no answer
     end: int
-    score: float        # of the best span: begin's and end's, added
-    null_score: float   # of there being no answer: those of place 0, added
+    score: float        # of the best span: begin score + end score
+    null_score: float   # of no answer: the sum of both at position 0
 
 
 class _Pieces(NamedTuple):
@@ -53,14 +53,15 @@ class _Pieces(NamedTuple):
 
 def answer_windows(tokenizer, questions, contexts, answers=None, max_len=384,
                    stride=128, max_question=64):
-    """The `Window`s over the contexts of questions, in order: a list.
+    """A list of the `Window`s over the contexts of questions, in order.
 
-    questions, contexts: str, as many. answers: lists of `Answer` for each
-    question (the first that has a place is the target; [] if the question
-    has no answer), or None. max_len: T at most. stride: pieces of the
-    context between the beginnings of two windows (which overlap by what
-    else they hold). max_question: pieces of a question at most, the rest is
-    cut off. Raises ValueError if there is no room for the context.
+    questions, contexts: lists of str, equally long. answers: None, or a list
+    of `Answer` for each question, [] if it has no answer. The first answer
+    with a known position is the target.
+
+    max_len: maximum of T. stride: context tokens between the starts of two
+    windows. max_question: maximum tokens of a question; the rest is cut off.
+    Raises ValueError if there is no room for the context.
     """
     if stride < 1 or max_question < 1:
         raise ValueError(f'stride {stride} and max_question {max_question} '
@@ -79,7 +80,7 @@ def answer_windows(tokenizer, questions, contexts, answers=None, max_len=384,
 
 
 def _pieces_of(tokenizer, texts):
-    """{text: its `_Pieces`, without special tokens}."""
+    """{text: `_Pieces`}, without special tokens."""
     texts = list(dict.fromkeys(texts))
     found = {}
     for k in range(0, len(texts), 1024):
@@ -95,8 +96,7 @@ def _pieces_of(tokenizer, texts):
 
 
 def _wanted(answers, offsets):
-    """(First, last) piece of the answer; () if there is none, None unknown.
-    """
+    """(first, last) token of the answer; () for no answer, None: unknown."""
     answer = next((a for a in answers if a.begin is not None), None)
     if answer is None:
         return None if answers else ()
@@ -104,7 +104,7 @@ def _wanted(answers, offsets):
         offsets) else 0
     before = onp.flatnonzero(offsets[:, 0] < answer.end)
     last = int(before[-1]) if len(before) else -1
-    # Of characters that the tokenizer passes over there is no piece
+    # The tokenizer has skipped the characters of this answer
     if first > last or offsets[first, 1] <= answer.begin:
         return None
     return first, last
@@ -116,7 +116,7 @@ class _Frame:
     def __init__(self, tokenizer):
         encoded = tokenizer.encode('a', 'a')
         inside = [word is not None for word in encoded.words]
-        begin = inside.index(True)                          # of the first
+        begin = inside.index(True)                          # of the first text
         middle = inside.index(False, begin)
         second = inside.index(True, middle)
         tail = inside.index(False, second)
@@ -133,7 +133,7 @@ class _Frame:
                 f'max_len {max_len} leaves no place for the context beside '
                 f'{self.size} special tokens and a question of '
                 f'{len(question)} pieces')
-        # No piece may fall between two windows
+        # Windows must cover every token
         step = min(stride, room)
         begins = onp.arange(0, max(count - room, 0) + step, step)
         ends = onp.minimum(begins + room, count)
@@ -154,10 +154,11 @@ class _Frame:
 
 
 def _central(begins, ends, count):
-    """For each of `count` pieces the window that shows most around it.
+    """For each of `count` tokens, the window with most context around it.
 
-    As published: the fewer of the pieces before and behind it count, and a
-    hundredth of the window's length; the first of equals.
+    As published, the score of a window is the smaller number of tokens on
+    either side, plus 0.01 times the window's length. Ties go to the first
+    window.
     """
     places = onp.arange(count)
     before = places - begins[:, None]                       # (W, C)
@@ -170,12 +171,14 @@ def best_answers(windows, begins, ends, contexts, max_answer=30, null=False,
                  threshold=0.0):
     """The best answer to each question: a list of `Guess`.
 
-    windows: of `answer_windows`, all of them. begins, ends: the net's scores
-    for each place of each window, as many arrays, (T,) or longer. contexts:
-    str, one for each question. max_answer: pieces of an answer at most.
-    null: whether there may be none; then there is none where place 0, in the
-    window where it scores least, scores more than the best span and
-    `threshold` together. A span begins where its window is `central`.
+    windows: all windows of `answer_windows`. begins, ends: the net's scores,
+    for each window an array (T,) or longer. contexts: a str for each
+    question. max_answer: maximum tokens of an answer. A span must begin at a
+    token that is `central` in its window.
+
+    null: True if a question may have no answer. The answer is then '' if the
+    lowest score of position 0 among the windows is above the score of the
+    best span plus `threshold`.
     """
     best = [(-onp.inf, 0, 0)] * len(contexts)
     none = [onp.inf] * len(contexts)
@@ -199,24 +202,24 @@ def best_answers(windows, begins, ends, contexts, max_answer=30, null=False,
             in zip(best, none, contexts)]
 
 
-# Words' tags
+# Tags of words
 
 def labels_of_pieces(encoded, labels):
-    """A label for each place: that of a word at its first piece.
+    """A label for each position: a word's label is at its first token.
 
     encoded: the `Encoded` of a list of words. labels: a number for each word.
-    Gives T numbers, `IGNORED` at further pieces and special tokens.
+    Returns T numbers, `IGNORED` at further tokens and special tokens.
     """
     return [IGNORED if begin is None else labels[begin]
             for begin in _beginnings(encoded)]
 
 
 def labels_of_words(encoded, guesses, num_words, default):
-    """The label for each word: the guess at its first piece.
+    """The label for each word: the guess at its first token.
 
-    guesses: a number for each place of the `Encoded`. default: the label of
-    words that have no place there, because they lie behind its end or the
-    tokenizer has no piece of them. Gives `num_words` numbers.
+    guesses: a number for each position of the `Encoded`. default: the label
+    of words without a token, because they were cut off or the tokenizer
+    drops them. Returns `num_words` numbers.
     """
     labels = [default] * num_words
     for guess, word in zip(guesses, _beginnings(encoded)):
@@ -226,7 +229,7 @@ def labels_of_words(encoded, guesses, num_words, default):
 
 
 def _beginnings(encoded):
-    """For each place the word that begins there, or None."""
+    """For each position, the word that begins there, or None."""
     last = None
     for word in encoded.words:
         yield None if word == last else word

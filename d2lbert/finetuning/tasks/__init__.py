@@ -1,1 +1,1 @@
-"""Labelled tasks: their files, their columns, their submissions."""
+"""Labelled tasks: their files, columns and submissions."""

@@ -1,4 +1,4 @@
-"""What a task is, the ones of GLUE, SNLI and SWAG, and where their files are.
+"""The tasks of GLUE, SNLI and SWAG, and the layout of their files.
 
 Wang et al. 2018, "GLUE: A Multi-Task Benchmark and Analysis Platform for
 Natural Language Understanding"; Bowman et al. 2015 (SNLI).
@@ -21,30 +21,30 @@ PARTS = 'train', 'dev', 'test'
 
 
 class Task(NamedTuple):
-    """What a task asks, and how its files are laid out."""
+    """A kind of labels, and the layout of the files."""
 
     name: str
-    #: 'classify' (classes of a text or a pair), 'regress' (a number), 'choice'
-    #: (one of several texts that may follow), 'tag' (a class for each word)
-    #: or 'span' (an answer out of a text)
+    #: 'classify' (a class for a text or pair), 'regress' (a number), 'choice'
+    #: (one of several endings), 'tag' (a class for each word) or 'span' (an
+    #: answer in a text)
     kind: str
-    pair: Optional[bool]        # two texts? None: as the columns say
-    labels: Optional[tuple]     # of classes: the names; None: as in the file
-    metrics: tuple              # names in `metrics`; the first decides
+    pair: Optional[bool]        # two texts? None: depends on the columns
+    labels: Optional[tuple]     # names of classes; None: as in the file
+    metrics: tuple              # in `metrics`; the first selects the epoch
 
     # The layout
-    folders: tuple = ()         # names of the task's folder
-    files: tuple = ()           # of names for each of PARTS, best first
+    folders: tuple = ()         # possible names of the task's folder
+    files: tuple = ()           # tuples of names for PARTS, by priority
     text: tuple = ()            # names of the columns of the texts
     label: str = ''             # name of the column of labels
-    written: Optional[tuple] = None     # labels in the file, if others
-    unlabelled: Optional[str] = None    # a label that says there is none
-    orders: tuple = ()          # all columns, where there is no header
+    written: Optional[tuple] = None     # labels in the file, if different
+    unlabelled: Optional[str] = None    # the label of unlabelled rows
+    orders: tuple = ()          # all columns of files without header
     synonyms: tuple = ()        # (other name, name) of columns
 
     # The leaderboard
-    submitted: str = ''         # name of the file with the predictions
-    sides: tuple = ()           # tasks that the same model answers
+    submitted: str = ''         # name of the submission file
+    sides: tuple = ()           # further tasks of the same model
 
 
 def _glue(name, folder, labels, metrics, text, label, orders, kind='classify',
@@ -74,8 +74,8 @@ def _mnli(name, kind, submitted):
 
 _BINARY = '0', '1'
 
-#: The tasks by name. The last four have no layout of their own: any table
-#: with `columns`, CoNLL columns and SQuAD's JSON.
+#: The tasks by name. The last four read any files of a format: tables with
+#: `columns`, CoNLL columns and SQuAD's JSON.
 TASKS = {task.name: task for task in (
     _glue('sst2', 'SST-2', ('negative', 'positive'), ('accuracy',),
           ('sentence',), 'label', ('sentence,label', 'index,sentence'),
@@ -110,7 +110,7 @@ TASKS = {task.name: task for task in (
           written=_BINARY),
     _mnli('mnli', 'matched', 'MNLI-m.tsv')._replace(
         sides=('mnli_mm', 'ax')),
-    # The book's order of the labels
+    # In the book's order of labels
     _glue('snli', 'SNLI', ('entailment', 'contradiction', 'neutral'),
           ('accuracy',), ('sentence1', 'sentence2'), 'gold_label',
           ('gold_label,sentence1_binary_parse,sentence2_binary_parse,'
@@ -128,8 +128,8 @@ TASKS = {task.name: task for task in (
     Task('span', 'span', True, None, ('token_f1', 'exact_match')),
 )}
 
-#: What a model of another task answers, too: the sentences of MNLI from
-#: sources that it was not trained on, and GLUE's diagnostic set.
+#: Further test sets for models of MNLI: the mismatched part, whose sentences
+#: are from other sources, and GLUE's diagnostic set.
 SIDES = {task.name: task for task in (
     _mnli('mnli_mm', 'mismatched', 'MNLI-mm.tsv'),
     Task('ax', 'classify', True, TASKS['mnli'].labels, ('matthews',),
@@ -145,7 +145,7 @@ SIDES = {task.name: task for task in (
                    ('Label', 'label')), submitted='AX.tsv'),
 )}
 
-#: Beginnings and endings of the names of files that are nobody's layout
+#: Stems and extensions of file names in other layouts
 STEMS = ('train',), ('dev', 'valid', 'validation', 'val'), ('test',)
 ENDINGS = {'classify': ('.tsv', '.csv', '.txt'),
            'regress': ('.tsv', '.csv', '.txt'), 'choice': ('.csv',),
@@ -158,7 +158,7 @@ FILES = {
 
 
 def named(task):
-    """The `Task` of a name; a `Task` is given back."""
+    """The `Task` with this name; a `Task` is returned unchanged."""
     if isinstance(task, Task):
         return task
     try:
@@ -169,13 +169,13 @@ def named(task):
 
 
 def answered(task):
-    """The task of a name, and those that the same model answers."""
+    """The task with this name, and further tasks of the same model."""
     task = named(task)
     return [task, *(SIDES[name] for name in task.sides)]
 
 
 def find_beside(task, folder, part):
-    """The file of a part in the folder or in the one it lies in, or None."""
+    """The file of a part in the folder or its parent folder, or None."""
     for place in (Path(folder), Path(folder).absolute().parent):
         try:
             return find(task, place, part)
@@ -185,25 +185,28 @@ def find_beside(task, folder, part):
 
 
 def read_task(task, folder, part='train', columns=None, labels=None):
-    """A part of a task's data.
+    """Read a part of a task's data.
 
-    task: a name in `TASKS` or `SIDES`, or a `Task`. folder: the task's
-    folder, the one that it lies in, as SST-2/ or glue/SST-2/, or a file.
-    part: 'train', 'dev' or 'test', which may come without labels. columns:
-    where a table of another layout has what, see `Columns.parse`; for 'tag'
-    the columns of words (`text`) and tags (`label`). labels: names of
-    classes, those of the training part when another is read; a label that is
-    not among them is refused. None: the task's own, or those of the file,
-    sorted.
+    task: a name in `TASKS` or `SIDES`, or a `Task`.
 
-    Gives `Examples`, for 'tag' `Sentences`, for 'span' `Questions` and for
-    SWAG `Choices`. GLUE's
-    tables are read as they are: tabs part the columns and quotes are
-    letters, the first line is a header or the first example, and lines that
-    lack a column are left out, counted and spoken of on standard error.
-    MRPC is read as GLUE lays it out or as its own msr_paraphrase_*.txt;
-    of these the development part is what dev_ids.tsv lists, or, without it,
-    the test file. Raises `TaskError`, a ValueError, in one sentence.
+    folder: the task's folder, for example SST-2, or its parent folder, or a
+    file. part: 'train', 'dev' or 'test'; 'test' may lack labels.
+
+    columns: the columns of a table with another layout, see `Columns.parse`.
+    For 'tag', the columns of words (`text`) and tags (`label`).
+
+    labels: names of the classes, from the training part when another part is
+    read; other labels raise an error. None: the names of the task, or the
+    sorted names in the file.
+
+    Returns `Examples`; for 'tag' `Sentences`, for 'span' `Questions` and for
+    SWAG `Choices`. In GLUE's tables, tabs separate columns and quotes are
+    ordinary characters. The first line is a header or the first example.
+    Lines that lack a column are skipped with a warning.
+
+    MRPC is read in the layout of GLUE, or from msr_paraphrase_*.txt. In the
+    latter case the development part is the list in dev_ids.tsv, or without
+    it the test file. Raises `TaskError`, a ValueError.
     """
     task = named(task)
     if part not in PARTS:
@@ -274,14 +277,14 @@ def _read_table(task, path, part, columns, labels):
 
 
 def _has_names(head, places, labels):
-    """Whether the labels of a table of one's own are the names outright."""
+    """True if the labels in a table are the class names themselves."""
     return places.label is not None and any(
         cells[places.label].strip() in labels for _, cells in head
         if len(cells) > places.label)
 
 
 def _of_mrpc(path, part):
-    """MRPC's own training file: (the file to read, which rows are meant)."""
+    """MRPC's original files: (the file to read, a filter of rows or None)."""
     listed = path.with_name('dev_ids.tsv')
     if listed.is_file():
         held_out = {tuple(cells[:2]) for _, cells in tables.rows_of(listed)}
@@ -299,13 +302,13 @@ def _of_mrpc(path, part):
 
 
 def _places(task, path, head, part):
-    """Where the columns of a task are, by the header or by their order."""
+    """The `Places` of a task, by the header or by the order of columns."""
     synonyms = dict(task.synonyms)
     names = [synonyms.get(cell.strip(), cell.strip())
              for cell in head[0][1]]
     header = set(task.text) <= set(names)
     if not header:
-        # Of two with as many columns the first is of parts with labels
+        # Of two orders with equal length, the first is for labelled parts
         orders = {len(order): order for order in (
             task.orders if part == 'test' else reversed(task.orders))}
         names = next((orders[len(cells)] for _, cells in head
@@ -326,7 +329,7 @@ def _places(task, path, head, part):
 # Files
 
 def find(task, folder, part):
-    """The path of a part's file; `TaskError` where there is none."""
+    """The path of a part's file; raises `TaskError` if it is missing."""
     folder = Path(folder)
     if folder.is_file():
         return folder
@@ -351,7 +354,7 @@ def find(task, folder, part):
 
 
 def _homes(task, folder):
-    """Folders in which the files of a task may be, best first."""
+    """Folders that may have the files of a task, by priority."""
     wanted = {_plain(name) for name in task.folders}
     yield folder
     for parent in (folder, *_children(folder, {'glue'})):
@@ -368,7 +371,7 @@ def _plain(name):
 
 
 def _names(task, part):
-    """Names of a part's file, best first, packed ones behind."""
+    """Possible names of a part's file, by priority, packed ones last."""
     k = PARTS.index(part)
     names = [*(task.files[k] if task.files else ()),
              *FILES.get(task.kind, ((),) * 3)[k]]

@@ -1,4 +1,4 @@
-"""Words in columns, a line each, with a tag in one of the columns.
+"""Files in CoNLL format: a word and its tag on each line.
 
 Tjong Kim Sang and De Meulder 2003, "Introduction to the CoNLL-2003 Shared
 Task: Language-Independent Named Entity Recognition".
@@ -15,11 +15,12 @@ DOCUMENT = '-DOCSTART-'
 class Sentences(NamedTuple):
     """Sentences of words, with a tag for each word."""
 
-    words: list                     # of lists of str
-    labels: Optional[list]          # of lists of int; None: not given
+    words: list                     # lists of str
+    labels: Optional[list]          # lists of int; None: not given
     labels_names: Optional[tuple]   # the tags, by number
-    skipped: int                    # 0: nothing is left out here
+    skipped: int                    # always 0
     path: str
+    impossible = has_pairs = False
 
     @property
     def tags(self):
@@ -29,21 +30,24 @@ class Sentences(NamedTuple):
 
 
 def read_conll(path, column=-1, word=0, labels=None):
-    """`Sentences` of a file that has a word and its tag in each line.
+    """The `Sentences` of a file with a word and its tag on each line.
 
-    Blanks or tabs part the columns, empty lines the sentences; lines that
-    begin with -DOCSTART- begin a document and are left out. column: that of
-    the tags, from 0 or, below 0, from the last; None: there are none. word:
-    the column of the words. labels: the tags that there may be; None: those
-    that there are, sorted. The tags are taken as they come, in IOB1, IOB2,
-    BIOES or any other scheme. Raises `TaskError` with the number of a line
-    that lacks a column, has fewer or more than the others or an unknown tag.
+    Spaces or tabs separate columns, and empty lines separate sentences.
+    Lines that begin with -DOCSTART- are skipped.
+
+    column: the column of the tags, from 0; negative numbers count from the
+    end; None: no tags. word: the column of the words. labels: the allowed
+    tags; None: the sorted tags of the file. Tags of any scheme are kept
+    unchanged.
+
+    Raises `TaskError`, with the line number, for an unknown tag or a wrong
+    number of columns.
     """
     if column is not None and column == word:
         raise TaskError(f'column {word} cannot be both words and tags')
     words, tags, width, fresh = [], [], None, True
     for number, line in enumerate(text_files.lines(path), 1):
-        # No blank but these: some are letters in a word
+        # Split at these only: other kinds of space may be part of a word
         cells = re.findall('[^ \t\r]+', line)
         if not cells or cells[0] == DOCUMENT:
             fresh = True

@@ -1,4 +1,4 @@
-"""Questions about texts, whose answers are spans of these: SQuAD's JSON.
+"""SQuAD's JSON: questions about texts, answered by spans of the texts.
 
 Rajpurkar et al. 2016, "SQuAD: 100,000+ Questions for Machine Comprehension
 of Text", and 2018, "Know What You Don't Know" (2.0, where a question may
@@ -14,14 +14,14 @@ from d2lbert.texts import text_files
 
 
 class Answer(NamedTuple):
-    """A span of a context."""
+    """An answer, with its position in the context."""
 
     text: str
-    begin: Optional[int]    # in characters; None: the text is not there
+    begin: Optional[int]    # in characters; None: not in the context
 
     @property
     def end(self):
-        """The place behind the last character, or None."""
+        """The position after the last character, or None."""
         return None if self.begin is None else self.begin + len(self.text)
 
 
@@ -29,23 +29,24 @@ class Questions(NamedTuple):
     """Questions, each about one context."""
 
     questions: list             # str
-    contexts: list              # str, as many
-    answers: Optional[list]     # of lists of `Answer`, [] if impossible; None:
-                                # the file gives none
+    contexts: list              # str, one for each question
+    answers: Optional[list]     # lists of `Answer`, [] if unanswerable;
+                                # None: the file has no answers
     ids: list                   # str
-    impossible: bool            # whether a question may have no answer
-    skipped: int                # questions whose answers are not where they
-                                # are said to be: no training examples
+    impossible: bool            # True if questions may be unanswerable
+    skipped: int                # questions whose answers are not at the
+                                # given positions
     path: str
+    labels_names, has_pairs = None, True
 
 
 def read_squad(path):
     """The `Questions` of a file of SQuAD 1.1 or 2.0.
 
-    Raises `TaskError` if the file is not laid out so, with the place. An
-    answer that the context does not have at its place is kept for scoring
-    without one; the questions that have no other are counted and spoken of
-    on standard error.
+    Raises `TaskError`, with the position in the file, for another structure.
+    If the context does not have an answer at the given position, the answer
+    is kept without a position, for scoring only. A warning gives the number
+    of questions without any other answer.
     """
     try:
         whole = parse_json(text_files.whole(path))
@@ -92,7 +93,7 @@ def read_squad(path):
 
 
 class _Look:
-    """Looks into what JSON gave; `TaskError` for what it does not find."""
+    """Access to parsed JSON; raises `TaskError` for a missing value."""
 
     def __init__(self, path):
         self.path = path
@@ -103,7 +104,7 @@ class _Look:
                         'answers with text and answer_start')
 
     def each(self, parent, key, at):
-        """The objects in a list, each with words for where it is."""
+        """The objects in a list, each with a description of its position."""
         children = parent.get(key) if isinstance(parent, dict) else None
         if not isinstance(children, list):
             self._refuse(at, f'has no list {key!r}')

@@ -1,7 +1,7 @@
-"""The files that GLUE's leaderboard takes: a prediction for each test line.
+"""Write submission files for GLUE's leaderboard.
 
-Wang et al. 2018: a table `index`, `prediction` for each task, with the labels
-as the training files write them.
+Wang et al. 2018: a table `index`, `prediction` for each task, with labels as
+in the training files.
 """
 from pathlib import Path
 
@@ -21,13 +21,15 @@ from d2lbert.machine.terminal import note
 
 
 def write_submission(folder, data, out, devices='auto', force=False,
-                     precision=None):
-    """Predict the test part of a run's task, and write GLUE's file of it.
+                     precision='fp32'):
+    """Predict the test part of a run's task, and write GLUE's file for it.
 
-    folder: a run of a task of GLUE. data: the folder with its test file. out:
-    a folder, made where there is none. A run of MNLI also answers the
-    mismatched part and the diagnostic set, where their files are found.
-    Returns the paths written. Raises ValueError.
+    folder: a run of a task of GLUE. data: the folder with the test file. out:
+    a folder, created if it is missing.
+
+    For a run of MNLI, the mismatched part and the diagnostic set are
+    predicted, too, if their files exist. Returns the paths of the files.
+    Raises ValueError.
     """
     net, tokenizer = load_finetuned(folder, parse_devices(devices),
                                     trainable=False, precision=precision)
@@ -69,7 +71,7 @@ def write_submission(folder, data, out, devices='auto', force=False,
 
 
 def predicted(net, kind, task, data):
-    """The lines of the file, the header first."""
+    """The lines of the file, with a header."""
     inputs = kind.inputs(data._replace(labels=None))
     outputs = outputs_of(net, inputs, net.output.weight.list_ctx(),
                          f'predicting {task.name}')

@@ -1,4 +1,4 @@
-"""Tables of examples: a line each, columns apart by tabs or commas."""
+"""Read tables of examples, with columns separated by tabs or commas."""
 import csv
 import itertools
 import math
@@ -7,49 +7,57 @@ from typing import NamedTuple, Optional
 from d2lbert.machine.terminal import warn
 from d2lbert.texts import text_files
 
-#: What a column can be, in the order of names that come without a role
+#: Roles of columns, in the order of names given without a role
 ROLES = 'text', 'pair', 'label'
 
-# So many say how a table is laid out
+# Number of rows that determine the layout of a table
 HEAD_ROWS = 100
 
 
 class TaskError(ValueError):
-    """Why a task's data cannot be read, in one sentence."""
+    """A task's data cannot be read; the message is one sentence."""
 
 
 class Examples(NamedTuple):
     """Texts of a task, with their labels."""
 
     texts_a: list                   # str
-    texts_b: Optional[list]         # str, of tasks of pairs
+    texts_b: Optional[list]         # str, for pairs
     labels: Optional[list]          # int (classes) or float; None: not given
-    labels_names: Optional[tuple]   # of classes: the name of each
-    skipped: int                    # lines that were no examples
+    labels_names: Optional[tuple]   # names of the classes
+    skipped: int                    # number of skipped lines
     path: str
+    impossible = False
+
+    @property
+    def has_pairs(self):
+        """True if the examples are pairs of texts."""
+        return self.texts_b is not None
 
 
 class Columns(NamedTuple):
-    """In which columns of a table what is, by name or by number from 0."""
+    """The columns of a table by role, each a name or a number from 0."""
 
     text: object
     pair: object = None
     label: object = None
-    header: Optional[bool] = None   # whether line 1 has names; None: see below
+    header: Optional[bool] = None   # True if line 1 has names; None: see below
 
     @classmethod
     def parse(cls, columns):
-        """Columns as `--columns` and `columns=` give them.
+        """Parse the value of `--columns` or `columns=`.
 
-        'text=1,label=0' says by role which column is the text, the second
-        text of a pair ('pair=...') and the label, by number from 0 or by the
-        name in the first line. 'sentence,label' and
-        'premise,hypothesis,label' leave the roles out: one column is the
-        text, two are text and label, three text, pair and label. With a name
-        among them the first line is a header; with numbers alone it is an
-        example, unless 'header=yes' is added ('header=no' says outright that
-        it is one). From Python a dictionary of the roles, or a list of
-        columns in order, does as well, and takes names with commas in them.
+        'text=1,label=0' gives columns by role: `text`, `pair` (the second
+        text) and `label`. A column is a number from 0, or a name in the
+        first line. Roles may be omitted: 'sentence,label' is text and label,
+        'premise,hypothesis,label' is text, pair and label, and a single
+        column is the text.
+
+        If a column is given by name, the first line is a header. Otherwise
+        the first line is an example, unless 'header=yes' is added. Add
+        'header=no' if line 1 could be mistaken for a header. In Python, a
+        dictionary of roles or a list of columns works, too, also with commas
+        in names.
         """
         if isinstance(columns, cls):
             return columns
@@ -80,7 +88,7 @@ class Columns(NamedTuple):
 
 
 def _given(columns):
-    """({role: column}, the columns without a role) of what was given."""
+    """({role: column}, [columns without a role]) of a value."""
     if isinstance(columns, dict):
         return {role: name for role, name in columns.items()
                 if name is not None}, []
@@ -95,7 +103,7 @@ def _given(columns):
 
 
 def _number(name):
-    """A column as --columns has it: its number if it is one, or its name."""
+    """A column of --columns as a number if possible, else as a name."""
     text = str(name).strip()
     return int(text) if text.isascii() and text.isdigit() else text
 
@@ -103,7 +111,7 @@ def _number(name):
 # Rows
 
 def is_csv(path):
-    """Whether a file's name says that commas part its columns."""
+    """True if the file name ends in .csv, before any packing."""
     name = str(path).lower()
     for packing in text_files.PACKINGS:
         if name.endswith(packing.ending):
@@ -112,13 +120,14 @@ def is_csv(path):
 
 
 def rows_of(path):
-    """The lines of a table: yields (number of the line, cells).
+    """Yield (line number, cells) for each row of a table.
 
-    In a file whose name ends in .csv commas part the cells, or semicolons
-    where the first line has some and no comma; quotes hold them
-    together and a cell may go over several lines. In any other tabs part
-    them, a quote is a letter like any other and only a line feed (with a
-    carriage return or none before it) ends a line. The file may be packed.
+    In a .csv file, commas separate cells. If the first line has semicolons
+    but no comma, semicolons separate them. A quoted cell may contain
+    separators and line breaks.
+
+    In other files, tabs separate cells and quotes are ordinary characters. A
+    line ends with LF or CRLF only. The file may be compressed.
     """
     if is_csv(path):
         yield from _csv_rows(path)
@@ -130,8 +139,8 @@ def rows_of(path):
 def _csv_rows(path):
     number, lines = 1, text_files.lines(path)
     first = next(lines, '')
-    # Spreadsheets write semicolons where a comma stands in decimal numbers.
-    # Strict: a quote that nothing closes would swallow all that follows
+    # Spreadsheets write semicolons in locales with decimal commas.
+    # Strict: an unclosed quote would swallow the rest of the file
     reader = csv.reader(
         (line + '\n' for line in itertools.chain([first], lines)),
         strict=True,
@@ -150,23 +159,23 @@ def _csv_rows(path):
 # From rows to examples
 
 class Places(NamedTuple):
-    """Which cells of a row are what."""
+    """The columns of a table as numbers from 0."""
 
     text: int
     pair: Optional[int]
     label: Optional[int]
-    width: int              # cells of a whole row
-    header: Optional[bool]  # whether the first row has their names; None:
-                            # nobody said so, it is taken for an example
+    width: int              # number of cells in a complete row
+    header: Optional[bool]  # True if the first row has names; None: not
+                            # given, so it is read as an example
 
 
 def head_of(path):
-    """The first rows of a table: a list, as `rows_of` gives them."""
+    """A list of the first rows of a table, as `rows_of` yields them."""
     return list(itertools.islice(rows_of(path), HEAD_ROWS))
 
 
 def places_by_columns(path, head, columns):
-    """The `Places` of `Columns` in a table with these first rows."""
+    """The `Places` of `Columns` in a table; head: its first rows."""
     first = [cell.strip() for cell in head[0][1]]
 
     def place(role, name):
@@ -179,7 +188,7 @@ def places_by_columns(path, head, columns):
             f'{path} has {count} {name!r} in its first line ({shown(first)}): '
             'name its columns by --columns, or give their numbers from 0, as '
             f'{role}=1')
-    at = [place(role, getattr(columns, role)) for role in ROLES]
+    at = [place(role, name) for role, name in zip(ROLES, columns)]
     width = max(max(p for p in at if p is not None) + 1, len(first))
     return Places(*at, width, columns.header)
 
@@ -188,12 +197,11 @@ def examples_of(path, places, kind='classify', names=None, written=None,
                 unlabelled=None, keep=None):
     """The `Examples` of a table.
 
-    kind: 'classify' or 'regress'. names: of the classes; None: the labels
-    that there are, sorted. written: the names as this file has them, if they
-    differ. unlabelled: a label that says that there is none. keep: which
-    rows to take, a function of a row's cells. Rows that lack a column or
-    have too many are left out, counted and spoken of in one line on standard
-    error.
+    kind: 'classify' or 'regress'. names: names of the classes; None: the
+    sorted labels of the file. written: the class names in this file, if they
+    differ. unlabelled: the label of rows without a label. keep: a function
+    of a row's cells; rows for which it is false are dropped. Rows with
+    missing or extra columns are skipped with a warning.
     """
     needed = max(p for p in places[:3] if p is not None)
     texts_a, texts_b, found, odd, bare, number = [], [], [], [], 0, 0
@@ -234,7 +242,7 @@ def examples_of(path, places, kind='classify', names=None, written=None,
 
 
 def _classes(path, found):
-    """The names of the classes of labels, given as (line, label)."""
+    """The sorted class names; found: a list of (line, label)."""
     for number, name in found:
         if not name:
             raise TaskError(
@@ -257,7 +265,7 @@ def _say_skipped(path, odd, bare, unlabelled, width):
 
 
 def numbered_labels(path, found, names, written=None):
-    """The numbers of labels, given as (number of the line, label)."""
+    """The class indices; found: a list of (line, label)."""
     numbers = {name: k for k, name in enumerate(written or names)}
     try:
         return [numbers[name] for _, name in found]
@@ -270,7 +278,7 @@ def numbered_labels(path, found, names, written=None):
 
 
 def shown(names):
-    """Names as a sentence lists them, some of many and the start of long."""
+    """Names for a message: at most 12, long ones shortened."""
     names = [repr(name if len(name) <= 40 else f'{name[:37]}...')
              for name in names]
     return ', '.join(names[:12] + ['...'] * (len(names) > 12))
@@ -291,7 +299,7 @@ def _score(path, number, text):
 
 
 def _check_is_no_header(path, places, found):
-    """Refuse a first line whose label looks like the name of a column."""
+    """Raise if the label in line 1 looks like the name of a column."""
     (number, name), rest = found[0], [name for _, name in found[1:]]
     if (number == 1 and places.header is None and name not in rest
             and len(set(rest)) < len(rest)):
