@@ -96,6 +96,6 @@ def read(path):
                 raise ValueError(f'it holds {name} twice')
             with archive.open(member) as file:
                 arrays[name] = read_array(file, member.file_size)
-                if file.read(1):    # zipfile compares the checksum at the end
+                if file.read(1):    # at the end zipfile compares checksums
                     raise ValueError(f'bytes follow the end of {name}')
     return arrays
