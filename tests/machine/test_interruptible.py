@@ -58,14 +58,14 @@ def test_a_signal_ends_the_learning_of_pieces(number):
     pytest.importorskip('tokenizers')
     seconds, status, out = stopped("""
         import random
-        from d2lbert.pretrained import pieces
+        from d2lbert.pretrained.tokenizers import word_pieces
         rng = random.Random(0)
         counts = {''.join(rng.choices('abcdefghij', k=90)): 3
                   for _ in range(150_000)}
         try:
             with StopRequest():
                 print('here', flush=True)
-                pieces.learn(counts, 30_000, ['[UNK]'], {})
+                word_pieces.learn(counts, 30_000, ['[UNK]'], {})
         except KeyboardInterrupt as interrupt:
             sys.exit(128 + interrupt.signal)
         """, number, 3)
