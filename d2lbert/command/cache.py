@@ -10,20 +10,20 @@ from d2lbert.machine import cache
 def add(commands):
     """Add this sub-command to the parser."""
     parser = commands.add_parser(
-        'cache', help='what is kept between runs, and its removal',
-        description='Show what d2lbert keeps between runs, or remove it: '
-        'kernels, the compiled operators; tokens and corpora, texts cut into '
-        'words; data, what was fetched; wheels, the MXNet that was '
-        'installed. Nothing is removed but what d2lbert made there.')
-    parser.add_argument('--clear', action='store_true', help='remove it')
+        'cache', help='list or remove cached files',
+        description='List or remove cached files: kernels are the compiled '
+        'operators; tokens and corpora are tokenized texts; data are '
+        'downloads; wheels are MXNet as it was installed. Only files that '
+        'd2lbert made are removed.')
+    parser.add_argument('--clear', action='store_true', help='remove files')
     parser.add_argument('--kind', nargs='+', choices=list(cache.KINDS),
                         metavar='KIND', help='only '
                         f'{", ".join(cache.KINDS)} (all; with --clear '
                         f'{", ".join(cache.RENEWABLE)}, which are made '
-                        'again when they are needed)')
+                        'again when needed)')
     parser.add_argument('--older-than', type=at_least(0, float),
                         metavar='DAYS',
-                        help='only what was last used so many days ago')
+                        help='only files unused for this many days')
     parser.set_defaults(run=run)
 
 

@@ -42,18 +42,18 @@ Pretrain BERT as "Dive into Deep Learning" does, and look at what it learnt.
   d2lbert run PAGE.ipynb                 a page of the book, unchanged
   d2lbert encode RUN 'a crane is flying' the vectors of a text
   d2lbert similar FOLDER QUERY --file F  the lines nearest to a query
-  d2lbert evaluate RUN                   how well it does on unseen text
-  d2lbert fill FOLDER 'it is a [MASK] .' what it guesses for masked words
-  d2lbert generate FOLDER 'a text'       what a BART says to it
+  d2lbert evaluate RUN                   losses and accuracies on unseen text
+  d2lbert fill FOLDER 'it is a [MASK] .' predict the masked words
+  d2lbert generate FOLDER 'a text'       generate a text with a BART
   d2lbert show RUN --out page.html       attention, senses, losses: a page
-  d2lbert senses RUN                     whether a word's senses part
+  d2lbert senses RUN                     how well it separates word senses
   d2lbert finetune --task sst2 ...       learn a labelled task
-  d2lbert predict RUN 'a fine film'      what it then says of a text
-  d2lbert export RUN FOLDER              a run for others to load
+  d2lbert predict RUN 'a fine film'      predict with the fine-tuned model
+  d2lbert export RUN FOLDER              a run as a checkpoint for others
   d2lbert import FOLDER RUN              a pretrained model as a run
   d2lbert launch -- pretrain             several processes or machines
   d2lbert doctor                         what works here, and what does not
-  d2lbert cache                          what is kept between runs
+  d2lbert cache                          list or remove cached files
   d2lbert help [TOPIC]                   the manual
 '''
 EPILOG = '''\

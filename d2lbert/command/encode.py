@@ -12,13 +12,13 @@ def add(commands):
     """Add this sub-command to the parser."""
     encode = commands.add_parser(
         'encode', help='print or write the vectors of texts',
-        description='Encode a text, or each line of a file: with a '
-        'pretrained model one vector for the text, as its folder says, with '
-        'a run one for each token, <cls> and <sep>, unless --pool asks for '
-        'another. For a run of whole words a text is lower-cased and split '
-        'at white space, as the training text was. What is printed is a line '
-        'for each vector, behind its token; with --file an empty line ends '
-        'each text.')
+        description='Encode a text, or each line of a file. By default, a '
+        'pretrained model gives one vector for each text, with the pooling '
+        'of its folder; a run gives one vector for each token, including '
+        '<cls> and <sep>. --pool changes this. For a run of whole words, a '
+        'text is lower-cased and split at white space, as the training text '
+        'was. Each printed line has a token and its vector; with --file, an '
+        'empty line ends each text.')
     add = encode.add_argument
     add('folder', metavar='FOLDER|RUN',
         help='the folder of a pretrained model, or a run folder')
@@ -26,16 +26,16 @@ def add(commands):
     add('--pair', metavar='TEXT',
         help='a second text, encoded together with the first')
     add_texts(add, 'encode each line of a file instead of one text; results '
-              'come as the lines do, in constant memory')
+              'are written line by line, in constant memory')
     add('--out', metavar='FILE', help='write the vectors as float32 instead '
         'of printing them: (N, H) of N texts, (T, H) of the T tokens of one; '
-        'its ending is the format: .npy, .npz, .csv, .tsv, .jsonl or '
+        'the extension selects the format: .npy, .npz, .csv, .tsv, .jsonl or '
         '.parquet, which needs pyarrow')
     add_force(add)
     add_choices(add, ('own', 'cls', 'mean', 'none'),
-                'one vector for a text: as the folder says (own), that of '
-                'the first token (cls), or the mean of all, special ones '
-                'included (mean); or one for each token (none)')
+                'one vector for a text: with the pooling of the folder (own), '
+                'of the first token (cls), or the mean of all tokens, '
+                'special tokens included (mean); or one for each token (none)')
     add_precision(add)
     encode.set_defaults(run=run, needs='d2lbert.command.vectors')
 

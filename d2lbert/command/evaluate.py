@@ -5,9 +5,9 @@ def add(commands):
     """Add this sub-command to the parser."""
     evaluate = commands.add_parser(
         'evaluate', help='losses and accuracies of a run on held-out text',
-        description='Evaluate a run on held-out text: that of its own '
-        'corpus, or other files; a run of finetune on the development part '
-        'of its task.')
+        description='Evaluate a run on the held-out part of its corpus or on '
+        'other files; evaluate a run of finetune on the development part of '
+        'its task.')
     evaluate.add_argument('folder', metavar='RUN', help='a run folder')
     evaluate.add_argument('--corpus', nargs='+', metavar='FILE',
                           help='text files to evaluate on, read with the '
@@ -15,7 +15,7 @@ def add(commands):
     evaluate.add_argument('--text-field', metavar='NAME', help='the field '
                           'of JSON lines that holds the text of --corpus')
     evaluate.add_argument('--data', metavar='DIR',
-                          help='of a run of finetune: a folder with other '
+                          help='for a run of finetune: a folder with other '
                           'files of its task, or a file')
     evaluate.add_argument('--devices', default='auto', metavar='NAME',
                           help='as for pretrain')

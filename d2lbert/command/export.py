@@ -4,16 +4,13 @@
 def add(commands):
     """Add these sub-commands to the parser."""
     export = commands.add_parser(
-        'export', help='write a run as a folder that others load',
+        'export', help='write a run as a checkpoint for other libraries',
         description='Write the model of a run as a folder of config.json, '
-        "model.safetensors and its tokenizer, which transformers' "
-        'BertForPreTraining and AutoTokenizer load, and of a run of finetune '
-        'the class for its kind of task. The model must have what '
-        'that format has: learnt positions and a LayerNorm behind the '
-        'embeddings.')
-    export.add_argument('folder', metavar='RUN', help='a run folder; with '
-                        '--precision int8 also a folder of a pretrained '
-                        'model')
+        "model.safetensors and its tokenizer. transformers' "
+        'BertForPreTraining and AutoTokenizer load it; a run of finetune is '
+        'loaded by the class for its task. The format requires learnt '
+        'positions and a LayerNorm after the embeddings.')
+    export.add_argument('folder', metavar='RUN', help='a run folder')
     export.add_argument('out', metavar='FOLDER', help='the folder to make')
     export.add_argument('--precision', choices=('fp32', 'int8'),
                         default='fp32', help='the numbers that weights are '
@@ -25,8 +22,8 @@ def add(commands):
         'import', help='write a pretrained model as a run',
         description='Write the model of a folder of config.json, '
         'model.safetensors and a tokenizer as a run folder, with the '
-        'weights in model.params. Heads that the folder lacks are drawn at '
-        'random, once.')
+        'weights in model.params. Heads that the folder lacks get '
+        'random weights.')
     back.add_argument('folder', metavar='FOLDER',
                       help='a folder of a pretrained model')
     back.add_argument('out', metavar='RUN', help='the run folder to make')

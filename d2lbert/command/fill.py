@@ -5,10 +5,10 @@ from d2lbert.command.flags import add_precision, at_least
 def add(commands):
     """Add this sub-command to the parser."""
     fill = commands.add_parser(
-        'fill', help='guess the masked words of a text',
-        description='Guess the masked words of a text: the likeliest tokens '
-        'at each mask with their probabilities, a line each; an empty line '
-        'parts the masks of a text.')
+        'fill', help='predict the masked words of a text',
+        description='Predict the masked words of a text: print the likeliest '
+        'tokens at each mask with their probabilities, one per line. An '
+        'empty line separates the masks.')
     fill.add_argument('folder', metavar='FOLDER', help='a folder of a '
                       'pretrained model, or a run folder')
     fill.add_argument('text', help="for example 'the capital of france is "

@@ -16,13 +16,13 @@ def at_least(least, kind=int):
 
 def add_texts(add, help, **options):
     """Add the flags for a file with a text on each line."""
-    add('--file', metavar='FILE', help=f'{help}; - is standard input, and of '
-        'a folder all files are read', **options)
+    add('--file', metavar='FILE', help=f'{help}; - is standard input; in a '
+        'folder, all files are read', **options)
     add('--text-field', metavar='NAME',
         help='the field of JSON lines that holds the text')
     add('--skip-empty', action='store_true',
-        help='leave out empty lines of --file, which are errors otherwise, '
-        'and say how many')
+        help='skip empty lines of --file, which are errors otherwise, '
+        'and print their number')
 
 
 def add_force(add):
@@ -35,15 +35,15 @@ def add_choices(add, pools, what):
     """Add the flags that define a vector; what: the help of --pool."""
     add('--pool', choices=pools, help=what)
     add('--layer', type=int, default=-1, metavar='N',
-        help='the block whose outcome is meant, 0 for the embeddings, -1 for '
-        'the last (default: -1)')
+        help='the block whose output to use; 0 is the embeddings, -1 the '
+        'last block (default: -1)')
     add('--max-len', type=at_least(1), metavar='N',
-        help='tokens of a text, special ones included, beyond which it is '
-        "cut, and counted (default: the folder's own; a run refuses what is "
-        'longer than its positions)')
+        help='truncate texts to N tokens, including special tokens, and '
+        'print how many were cut (default: the limit of the folder; a run '
+        'raises an error for texts longer than its positions)')
     add('--windows', type=at_least(0), metavar='N',
-        help='do not cut longer texts, but encode them in windows that '
-        'overlap by N tokens')
+        help='do not truncate longer texts, but encode them in windows '
+        'that overlap by N tokens')
 
 
 def choices(args):
@@ -55,7 +55,6 @@ def choices(args):
 def add_precision(add):
     """Add --precision, the number format of matrix products."""
     add('--precision', choices=('fp32', 'bf16', 'int8'), default='fp32',
-        help='the numbers that the encoder multiplies: float32, bfloat16, '
-        'or whole numbers of eight bits, the fastest, whose results differ '
-        'a little from fp32 and are the same on every CPU (default: int8 for '
-        'a folder of export --precision int8, else fp32)')
+        help='number format of matrix products: float32, bfloat16, or 8-bit '
+        'integers. int8 is the fastest; its results differ a little from '
+        'fp32, and are the same on every CPU (default: fp32)')

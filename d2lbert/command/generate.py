@@ -8,30 +8,29 @@ from d2lbert.machine.terminal import note
 def add(commands):
     """Add this sub-command to the parser."""
     generate = commands.add_parser(
-        'generate', help='what a model with a decoder says to texts, or '
-        'how one that reads from left to right continues them',
-        description='Generate a text for each text, with a BART, or continue '
-        'it, with a run of --objective clm: a line for each. What no flag '
-        'says is as the folder says, else as below.')
+        'generate', help='generate texts with a BART, or continue texts',
+        description='Generate a text from each text with a BART, or continue '
+        'each text with a run of --objective clm. Print one line per text. '
+        'Defaults are the settings of the folder, else the values in '
+        'parentheses.')
     add = generate.add_argument
     add('folder', metavar='FOLDER|RUN', help='the folder of a pretrained '
         'BART, or a run of pretrain --objective denoise or clm')
     add('texts', nargs='*', metavar='TEXT', help="for example 'a crane "
         "[MASK] flying'")
     add_texts(add, 'generate for each line of a file instead')
-    add('--num-beams', type=at_least(1), metavar='K', help='search for the '
-        'likeliest text with so many beams (1: take the likeliest word each '
-        'time)')
-    add('--max-len', type=at_least(1), metavar='N', help='tokens that are '
-        'said at most, those at both ends included (as many as the model '
-        'can, or a run was trained on)')
-    add('--min-len', type=at_least(0), metavar='N', help='and at least, '
-        'without the last (0)')
-    add('--length-penalty', type=float, metavar='P', help='the score of a '
-        'text in the search is divided by the power P of its length: more '
-        'makes texts longer (1.0)')
-    add('--no-repeat-ngram', type=at_least(0), metavar='N', help='never say '
-        'the same N tokens in a row twice (0: they may come again)')
+    add('--num-beams', type=at_least(1), metavar='K', help='number of beams '
+        'in beam search (1: greedy search)')
+    add('--max-len', type=at_least(1), metavar='N', help='maximum number '
+        'of generated tokens, including the first and last special tokens '
+        '(the maximum of the model, or of the run)')
+    add('--min-len', type=at_least(0), metavar='N', help='minimum number '
+        'of generated tokens, without the last special token (0)')
+    add('--length-penalty', type=float, metavar='P', help='divide the '
+        'score of a text by its length to the power P; a larger P favours '
+        'longer texts (1.0)')
+    add('--no-repeat-ngram', type=at_least(0), metavar='N', help='never '
+        'generate a sequence of N tokens twice (0: no limit)')
     generate.set_defaults(run=run, needs='d2lbert.pretrained.generation')
 
 

@@ -11,23 +11,23 @@ def add(commands):
     """Add this sub-command to the parser."""
     predict = commands.add_parser(
         'predict', help='predict with a fine-tuned model',
-        description='Predict with a run of finetune. Of one text: each label '
-        'with its share, the number, each word with its tag, or the answer. '
-        'With --file a line for each text: the label and its share, the '
-        'number or the answer; of tags each word and its tag, and an empty '
-        'line behind each text.')
+        description='Predict with a run of finetune. For one text, print each '
+        'label with its probability, the number, each word with its tag, or '
+        'the answer. With --file, print a line for each text: the label with '
+        'its probability, the number or the answer. For tags, print a line '
+        'for each word, and an empty line after each text.')
     add = predict.add_argument
     add('folder', metavar='RUN', help='a run folder of finetune')
     add('text', nargs='?', help="for example 'a fine film'; for answers the "
         'question')
     add('--pair', metavar='TEXT', help='the second text of a pair; for '
-        'answers the text that is searched')
-    add_texts(add, 'predict for each line of a file; a tab parts the texts '
-              'of a pair; of a .csv the columns that were trained on')
+        'answers the text to search')
+    add_texts(add, 'predict for each line of a file; a tab separates the '
+              'texts of a pair; a .csv has the columns of the training data')
     add('--top', type=at_least(1), metavar='N', help='the N likeliest labels '
-        '(of one text all, of --file one)')
-    add('--data', metavar='DIR', help='of a run of a task of GLUE: predict '
-        'its test part, and write the file that the leaderboard takes, as '
+        '(default: all for one text, one with --file)')
+    add('--data', metavar='DIR', help='for a run of a GLUE task: predict '
+        'its test part, and write the submission file, for example '
         'MNLI-m.tsv, into the folder --out')
     add('--out', metavar='FILE', help='write the predictions of --file there '
         'instead of printing them')

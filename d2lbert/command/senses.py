@@ -5,21 +5,22 @@ from d2lbert.command.flags import add_precision
 def add(commands):
     """Add this sub-command to the parser."""
     senses = commands.add_parser(
-        'senses', help='whether a model parts the senses of words',
-        description='Print for words with two senses, and for each layer of '
-        'a model, the share of uses in the sample corpus whose nearest other '
-        'use has the same sense, layer 0 being the embeddings. chance is the '
-        'share of the more frequent sense. Of a run that kept checkpoints '
-        '(--save-every with --keep 0 keeps all) the same for each of them.')
+        'senses', help='how well a model separates the senses of words',
+        description='For words with two senses, and for each layer of a '
+        'model, print the fraction of uses in the sample corpus whose '
+        'nearest other use has the same sense. Layer 0 is the embeddings; '
+        'chance is the fraction of the more frequent sense. For a run with '
+        'checkpoints (--save-every; --keep 0 keeps all), print the same for '
+        'each checkpoint.')
     add = senses.add_argument
     add('folders', nargs='+', metavar='RUN|FOLDER', help='a run folder, of '
         'pretrain or finetune, or a folder of a pretrained model; several '
-        'are drawn beside each other')
+        'are drawn side by side')
     add('--word', dest='words', action='append', metavar='WORD', help='one '
-        'of the 32 words whose senses are noted, as crane; several may be '
-        'given (default: all)')
-    add('--out', metavar='FILE.png', help='a figure to draw: shares by '
-        'layer, and by step of what was kept')
+        'of the 32 words with annotated senses, for example crane; several '
+        'may be given (default: all)')
+    add('--out', metavar='FILE.png', help='a figure to draw: fractions '
+        'by layer, and by step of the checkpoints')
     add('--force', action='store_true', help='replace the figure, if there '
         'is one')
     add_precision(add)

@@ -23,31 +23,31 @@ class _Pair(argparse.Action):
 def add(commands):
     """Add this sub-command to the parser."""
     show = commands.add_parser(
-        'show', help='a page that shows what a model learnt',
-        description='Write one file of HTML that shows what a model makes of '
-        'texts: attention by layer and head, the best guesses for each token '
-        'were it hidden, the nearest tokens of a corpus, the vectors of a '
-        'word in many sentences, and how the run learnt. It opens from disk '
-        'in any browser, and needs no network.')
+        'show', help='write a page about what a model has learnt',
+        description='Write an HTML file about a model and texts: attention '
+        'by layer and head, predictions for each token if it were masked, '
+        'the nearest tokens of a corpus, the vectors of a word in many '
+        'sentences, and the history of the run. It opens in any browser, '
+        'without a network.')
     add = show.add_argument
     add('folder', metavar='RUN|FOLDER', help='a run folder, of pretrain or '
         'finetune, or a folder of a pretrained model')
     add('--text', dest='texts', action=_Text, metavar='TEXT', help='a text '
-        "that is looked at, as 'a crane is flying'; several may be given "
+        "to show, for example 'a crane is flying'; several may be given "
         "(default: the book's two cranes)")
     add('--pair', action=_Pair, metavar='TEXT', default=argparse.SUPPRESS,
-        help='the second text of a pair, behind the --text it goes with')
+        help='the second text of a pair; it follows its --text')
     add('--word', dest='words', action='append', metavar='WORD', help='a '
         'word whose vectors in many sentences are shown; several may be '
-        'given (default: those of the texts that occur often enough)')
+        'given (default: words of the texts that occur often enough)')
     add('--file', metavar='FILE', help='look for neighbours among the lines '
         "of this file (default: a run's own text, else the sample corpus)")
     add('--text-field', metavar='NAME', help='the field of JSON lines in '
         '--file that holds the text')
     add('--out', metavar='FILE.html', required=True,
         help='the page to write')
-    add('--force', action='store_true', help='replace the page, if there is '
-        'one')
+    add('--force', action='store_true', help='replace the page, if it '
+        'exists')
     show.set_defaults(run=run, needs='d2lbert.pictures.show')
 
 

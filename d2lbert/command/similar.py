@@ -11,9 +11,9 @@ from d2lbert.command.flags import (
 def add(commands):
     """Add this sub-command to the parser."""
     similar = commands.add_parser(
-        'similar', help='the texts of a file that are nearest to a query',
+        'similar', help='find the texts of a file that are nearest to a query',
         description='Print the lines of a file that are nearest to a query, '
-        'each behind the cosine of the two vectors, the nearest first.')
+        'each after its cosine similarity, the nearest first.')
     add = similar.add_argument
     add('folder', metavar='FOLDER|RUN',
         help='the folder of a pretrained model, or a run folder')
@@ -25,8 +25,8 @@ def add(commands):
     add('--top', type=at_least(1), default=5, metavar='N',
         help='how many lines (default: 5)')
     add_choices(add, ('own', 'cls', 'mean'),
-                'what makes one vector of a text: what the folder says, else '
-                'the mean (own, the default), the first token, the mean')
+                'the pooling of token vectors: that of the folder, else the '
+                'mean (own, the default), the first token (cls), or the mean')
     add_precision(add)
     similar.set_defaults(run=run, needs='d2lbert.command.vectors')
 
