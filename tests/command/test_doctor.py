@@ -70,7 +70,7 @@ def test_a_gpu_beside_the_cpu_build_asks_for_the_cuda_build(monkeypatch):
     assert row('driver').value == 'NVIDIA, for CUDA up to 12.2'
 
 
-def test_a_driver_that_does_not_work_is_told_from_none(monkeypatch):
+def test_a_broken_driver_is_distinguished_from_a_missing_one(monkeypatch):
     driver(monkeypatch, problem='libcuda.so.1 does not work: no', cuda=None)
     assert row('driver').status == doctor.WARN
     driver(monkeypatch, problem=hardware.NO_DRIVER, cuda=None)
@@ -100,7 +100,7 @@ def test_a_missing_compiler_is_only_slower(monkeypatch):
 
 @pytest.fixture
 def fresh(monkeypatch, tmp_path):
-    """Nothing is compiled yet, and compiling gives a trifle."""
+    """No library is compiled yet, and compiling makes a tiny one."""
     if kernels.mode() == 'off':
         pytest.skip('D2LBERT_KERNELS is off')
     monkeypatch.setenv('D2LBERT_CACHE', str(tmp_path / 'cache'))
@@ -118,7 +118,7 @@ def fresh(monkeypatch, tmp_path):
     return source
 
 
-def test_what_is_not_compiled_is_told_and_not_compiled(fresh, capsys):
+def test_missing_libraries_are_reported_and_not_compiled(fresh, capsys):
     said = row('fast operators')
     assert said[1:3] == (doctor.WARN, 'not compiled yet')
     assert 'd2lbert doctor --build, which takes a moment' in said.remedy
@@ -221,7 +221,7 @@ def test_the_command_reports_where_neither_mxnet_nor_numpy_is_installed():
 
 # The processor
 
-def test_what_the_operators_were_compiled_for_is_said(monkeypatch):
+def test_the_report_names_the_instructions_of_the_operators(monkeypatch):
     if not kernels.load():
         pytest.skip(kernels.state().reason)
     name, floats = kernels.compiled_for()

@@ -1,4 +1,4 @@
-"""`d2lbert generate`, and what else a command says of a BART."""
+"""`d2lbert generate`, and other commands with a BART."""
 import json
 import shutil
 from pathlib import Path
@@ -41,7 +41,7 @@ def test_a_line_is_printed_for_each_text(tmp_path, capsys):
                   *how).out.split('\n') == [*said, '']
 
 
-def test_texts_do_not_depend_on_what_else_there_is():
+def test_texts_do_not_depend_on_other_texts():
     net, tokenizer = d2l.load_pretrained(BART)
     texts = [*TEXTS, 'fly', 'a b c, it is the .'] * 5
     assert d2l.generate(net, tokenizer, texts) == [
@@ -65,7 +65,7 @@ def test_no_n_gram_is_generated_twice(n):
     assert onp.flatnonzero(scores == -onp.inf).tolist() == none
 
 
-def test_what_is_cut_or_not_done_is_said(tmp_path, capsys):
+def test_truncation_and_skipped_texts_are_reported(tmp_path, capsys):
     folder = tmp_path / 'bart-0'
     shutil.copytree(BART, folder)
     path = folder / 'generation_config.json'

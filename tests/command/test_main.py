@@ -100,7 +100,7 @@ def test_version_and_help_are_told(capsys):
 
 
 @pytest.mark.parametrize('command', ['pretrain', 'encode run a'])
-def test_what_keeps_mxnet_from_loading_is_said_once(command, tmp_path,
+def test_the_error_of_loading_mxnet_is_printed_once(command, tmp_path,
                                                     monkeypatch):
     monkeypatch.setenv('OMP_NUM_THREADS', 'abc')
     process = start(*command.split(), cwd=tmp_path)
@@ -227,7 +227,7 @@ def no_wikitext(monkeypatch, tmp_path):
     monkeypatch.setattr(hub, '_places', lambda: [tmp_path / 'empty'])
 
 
-def test_without_wikitext_the_sample_stands_in_and_it_is_said(
+def test_without_wikitext_the_sample_is_used_with_a_note(
         no_wikitext, asked, capsys):
     assert main(['pretrain']) == 0
     assert asked[0]['corpus'] == 'sample'
@@ -291,8 +291,8 @@ def test_a_folder_that_was_named_is_never_swapped(asked, capsys):
     (['--devices', 'tpu'], "devices are 'tpu'"),
     (['--corpus', 'nowhere.txt'], 'nowhere.txt is no file'),
     (['--corpus', 'wikitext-2', '--data-dir', 'nowhere'], "'nowhere' holds")])
-def test_what_pretrain_cannot_do_is_one_line(arguments, message, capsys,
-                                             tmp_path):
+def test_errors_of_pretrain_are_one_line(arguments, message, capsys,
+                                         tmp_path):
     for out in ['--out', 'run'], []:
         err = fails(capsys, 'pretrain', *TINY, *out, *arguments)
         assert err.startswith('d2lbert pretrain: ') and message in err
@@ -375,7 +375,7 @@ def test_ctrl_c_ends_quietly_wherever_it_comes(place):
 
 @pytest.mark.parametrize('number', [signal.SIGINT, signal.SIGTERM,
                                     signal.SIGHUP])
-def test_a_signal_leaves_nothing_of_what_is_encoded(number, run, tmp_path,
+def test_a_signal_leaves_no_partial_file_of_vectors(number, run, tmp_path,
                                                     monkeypatch, capsys):
     before = signal.signal(number, signal.SIG_DFL if number != signal.SIGINT
                            else signal.default_int_handler)
@@ -468,11 +468,11 @@ def test_encode_needs_a_run_and_words_and_room(run, capsys):
     ('nowhere/x.npy', 'cannot be written: there is no folder nowhere'),
     ('/proc/x.npy', 'cannot be written: '),
     ('/dev/full', 'cannot be written: No space left on device')])
-def test_where_encode_cannot_write_is_said_before_any_work(out, reason,
-                                                           capsys, tmp_path):
+def test_encode_checks_out_before_any_work(out, reason,
+                                           capsys, tmp_path):
     if not Path(out).parent.exists() and out.startswith('/'):
         pytest.skip(f'there is no {out} here')
-    # There is no run either, but nobody has looked for it yet
+    # There is no run either, but this is not checked yet
     assert fails(capsys, 'encode', 'norun', 'a', '--out', out).startswith(
         f'd2lbert encode: --out {out} {reason}')
     assert os.listdir(tmp_path) == []
@@ -566,7 +566,7 @@ def test_a_line_that_cannot_be_encoded_is_named(run, data, reason, capsys,
     (['--file', 'x', '--pair', 'a'], '--pair goes with one text'),
     (['--file', 'x', '--out', 'x.npy'], 'give --pool cls or --pool mean'),
     (['--file', 'nowhere'], '--file nowhere cannot be read: No such file')])
-def test_what_encode_cannot_combine_is_refused(flags, reason, capsys):
+def test_encode_refuses_conflicting_arguments(flags, reason, capsys):
     assert reason in fails(capsys, 'encode', 'norun', *flags)
 
 

@@ -42,7 +42,7 @@ def fails(capsys, *argv):
     return refusal(capsys, *argv)[1]
 
 
-def test_encode_writes_what_the_folder_makes_of_each_line(
+def test_encode_writes_the_vector_of_each_line(
         folder, model, lines, capsys, tmp_path):
     assert main(['encode', str(folder), '--file', lines, '--out',
                  'x.npy']) == 0
@@ -120,7 +120,7 @@ def test_similar_reads_standard_input(folder):
     assert done.stdout == '1.0000 the tree\n'
 
 
-def test_a_run_can_be_asked_for_what_is_similar(tmp_path, capsys):
+def test_similar_works_with_a_run(tmp_path, capsys):
     # A run of whole words has no pooling of its own: the mean
     d2l.pretrain(corpus='sample', batch_size=8, max_len=64, num_hiddens=8,
                  ffn_num_hiddens=8, num_layers=1, num_steps=1, out='run')
@@ -148,8 +148,8 @@ def test_a_run_can_be_asked_for_what_is_similar(tmp_path, capsys):
     (['encode', 'MODEL', 'a', '--windows', '11'],
      'windows=11 must be at least 0 and less than the 10 tokens'),
     (['encode', 'MODEL', 'a', '--layer', '7'], 'layer must lie between')])
-def test_what_cannot_be_done_is_said_in_a_line(argv, reason, folder, lines,
-                                               capsys, tmp_path):
+def test_impossible_requests_are_one_line(argv, reason, folder, lines,
+                                          capsys, tmp_path):
     assert reason in fails(capsys, *(
         folder if part == 'MODEL' else part for part in argv))
     assert [path.name for path in tmp_path.iterdir()] == ['lines.txt']

@@ -16,12 +16,12 @@ DEEDS = ['mends', 'paints', 'sells', 'follows', 'forgets', 'carries']
 
 
 def facts(rng, moods=GLAD + SAD):
-    """What a line says: (who, does, what sort, what, where)."""
+    """The content of a line: (who, does, what sort, what, where)."""
     return tuple(map(rng.choice, (PEOPLE, DEEDS, moods, THINGS, PLACES)))
 
 
 def line(told, rng):
-    """The same told in one of several orders, with an odd quote at times."""
+    """A line in one of several word orders, sometimes with a stray quote."""
     who, does, sort, what, where = told
     text = rng.choice([f'{who} {does} a {sort} {what} in {where} .',
                        f'in {where} , {who} {does} the {sort} {what} .'])

@@ -40,7 +40,7 @@ def runs(folder, data, tmp_path_factory):
 
 
 def said(capsys, *argv):
-    """What a command prints, once it has ended well."""
+    """The output of a command that succeeds."""
     capsys.readouterr()
     assert main(list(argv)) == 0
     return capsys.readouterr().out
@@ -119,7 +119,7 @@ def test_predict_prints_a_number_tags_and_an_answer(runs, capsys):
     ('stsb', ['a boat\ta song', 'a clock\ta clock']),
     ('tag', ['mei in Oslo', 'Ines Vega sings']),
     ('span', ['Where?\tmei paints in Oslo .', 'Who?\tlars sells a boat .'])])
-def test_predict_says_of_a_file_what_it_says_of_its_lines(
+def test_predictions_of_a_file_equal_predictions_of_its_lines(
         task, lines, runs, tmp_path, capsys, monkeypatch):
     path, out = tmp_path / 'texts', tmp_path / 'out'
     path.write_text('\n'.join(lines) + '\n')
@@ -260,8 +260,8 @@ def test_force_moves_no_run_that_the_new_one_reads(
     assert (run / 'model.params').is_file()
 
 
-def test_what_cannot_be_predicted_is_refused_in_one_line(runs, tmp_path,
-                                                         capsys):
+def test_invalid_requests_to_predict_are_one_line(runs, tmp_path,
+                                                  capsys):
     path = tmp_path / 'texts'
     path.write_text('a\n\nb\n')
     run = runs('sst2')

@@ -73,7 +73,7 @@ def test_the_training_part_has_all_tags(tmp_path):
     ('', {}, 'is empty'),
     (b'a\xff O\n', {}, 'line 1: byte 2'),
 ])
-def test_what_is_no_columns_is_said(tmp_path, content, keywords, words):
+def test_invalid_columns_are_reported(tmp_path, content, keywords, words):
     with pytest.raises(ValueError, match=words):
         read_conll(write(tmp_path / 'x', content), **keywords)
 

@@ -40,7 +40,7 @@ def test_a_relative_learns_pairs_and_goes_out_as_its_class(name, data,
                                                           PAIR))
             for folder in (out, tmp_path / 'folder')]
     assert said[0] == said[1]
-    # What is loaded is not what was given: it has learnt
+    # The loaded weights differ from the initial ones: it has learnt
     before = load_file(str(FIXTURES / name / 'model.safetensors'))
     after = load_file(str(tmp_path / 'folder' / 'model.safetensors'))
     assert any((before[key] != after[key]).any() for key in before

@@ -45,7 +45,7 @@ def prepared(given, devices='cpu', **keywords):
 # What is learnt
 
 @pytest.mark.parametrize('task', TASKS)
-def test_what_training_printed_is_what_evaluation_gives_after_reloading(
+def test_evaluation_after_reloading_equals_the_printed_metrics(
         task, given, tmp_path, capsys):
     out = d2l.finetune(**given(task), out=tmp_path / 'run')
     printed = capsys.readouterr().out
@@ -76,7 +76,7 @@ def test_words_that_tell_are_learnt(given, tmp_path):
 
 
 def test_the_weights_of_the_best_epoch_are_kept(given, tmp_path, monkeypatch):
-    """Those are what evaluation finds, whatever came behind them."""
+    """Evaluation gives these metrics, whatever was printed after them."""
     kept = {}
     note = loop.BestWeights.note
 
@@ -116,8 +116,8 @@ def test_the_first_examples_alone(given, tmp_path):
 # Split up
 
 @pytest.mark.parametrize('task', TASKS)
-def test_devices_and_parts_give_what_one_gives(task, given):
-    """The same steps, but for rounding; no dropout here."""
+def test_devices_and_accumulation_do_not_change_the_result(task, given):
+    """The same steps, except for rounding; without dropout."""
     found = []
     for more in (dict(), dict(devices='cpu:2'), dict(accumulate=4),
                  dict(devices='cpu:3', accumulate=2)):
@@ -177,7 +177,7 @@ def test_a_seed_gives_the_same_run_whatever_came_before(
 # Resumed
 
 def killed_behind(step, monkeypatch):
-    """Let the next run end behind a step as if it was killed."""
+    """Let the next run end after a step as if it was killed."""
     class Killed(BaseException):
         pass
     after = loop.Run._after
@@ -257,7 +257,7 @@ def test_data_that_have_changed_are_no_data_to_go_on_with(given, data,
     d2l.finetune(resume=out, data=tmp_path / 'other')
 
 
-def test_a_run_is_not_evaluated_on_what_has_changed(given, data, tmp_path):
+def test_a_run_is_not_evaluated_on_changed_data(given, data, tmp_path):
     shutil.copytree(data['sst2'], tmp_path / 'data')
     out = d2l.finetune(**dict(given(), data=tmp_path / 'data'),
                        out=tmp_path / 'run')
@@ -403,7 +403,7 @@ def test_predictions_do_not_depend_on_their_neighbours(task, given, tmp_path):
             assert alone.label == together[k].label
 
 
-def test_words_that_were_cut_off_are_tagged_as_none(given, tmp_path):
+def test_words_that_were_cut_off_get_the_tag_o(given, tmp_path):
     out = d2l.finetune(**dict(given('tag'), max_len=6), out=tmp_path / 'run')
     net, tokenizer = d2l.load_finetuned(out)
     found, = d2l.predict(net, tokenizer, ['Oslo ' * 30])
@@ -411,7 +411,7 @@ def test_words_that_were_cut_off_are_tagged_as_none(given, tmp_path):
     assert set(found.label[4:]) == {'O'} and not any(found.score[4:])
 
 
-def test_an_answer_stands_where_it_is_said_to(given, tmp_path):
+def test_an_answer_is_at_its_stated_position(given, tmp_path):
     out = d2l.finetune(**given('span'), out=tmp_path / 'run')
     net, tokenizer = d2l.load_finetuned(out)
     context = 'mei paints a boat in New Lagos . ' * 5
@@ -438,7 +438,7 @@ def test_an_answer_stands_where_it_is_said_to(given, tmp_path):
     (dict(columns='text=9,label=1'), 'no examples|columns'),
     (dict(seeds=0), 'seeds must be a whole number of at least 1'),
     (dict(devices='cpu:0'), "devices are 'cpu:0'")])
-def test_what_cannot_be_done_is_refused_and_leaves_nothing(
+def test_impossible_runs_are_refused_and_leave_no_files(
         change, words, given, tmp_path):
     with pytest.raises((ValueError, TypeError), match=words) as refused:
         d2l.finetune(**dict(given(), **change), out=tmp_path / 'run')
@@ -446,7 +446,7 @@ def test_what_cannot_be_done_is_refused_and_leaves_nothing(
     assert not (tmp_path / 'run').exists()
 
 
-def test_predicting_asks_for_what_the_task_has(given, tmp_path):
+def test_predict_checks_the_arguments_of_the_task(given, tmp_path):
     net, tokenizer = d2l.load_finetuned(d2l.finetune(
         **given('rte'), out=tmp_path / 'run'))
     with pytest.raises(ValueError, match='has pairs of texts: give'):
@@ -475,7 +475,7 @@ def test_a_damaged_description_is_refused(name, value, words, given,
         d2l.load_finetuned(out)
 
 
-def test_mean_and_spread_are_those_of_a_sample():
+def test_mean_and_sample_deviation_are_correct():
     found = seed_runs.mean_and_spread([dict(x=1.0), dict(x=2.0), dict(x=6.0)])
     assert found == dict(x=(3.0, 7 ** 0.5))
 

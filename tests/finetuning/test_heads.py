@@ -159,7 +159,7 @@ def test_a_net_with_a_hook_gives_the_padded_twin(kind):
         onp.testing.assert_allclose(a, b, 1e-3, 1e-5)
 
 
-def test_weights_that_no_loss_reaches_are_left_behind():
+def test_weights_without_a_loss_are_dropped():
     bert = models.bert()
     whole, each = (set(FineTuned(bert, kind, 2)._collect_params_with_prefix())
                    for kind in ('classify', 'tag'))
@@ -177,7 +177,7 @@ def test_the_first_editions_hidden_layer_is_taken_along():
     assert net.hidden.weight.grad().asnumpy().any()
 
 
-def test_what_is_new_is_drawn_from_the_seed_and_the_rest_stays():
+def test_new_weights_follow_the_seed_and_others_are_kept():
     found = []
     for _ in range(2):
         bert = models.bert()
@@ -198,7 +198,7 @@ def test_a_kind_that_there_is_not_is_refused():
         FineTuned(models.bert(), 'rank', 2)
 
 
-def test_what_goes_into_a_roberta_s_hidden_layer_is_dropped_first():
+def test_a_roberta_head_applies_dropout_before_its_hidden_layer():
     bert, _ = load_pretrained(FIXTURES / 'roberta-0', heads=())
     H = bert.config['num_hiddens']
     net = FineTuned(bert, 'classify', H, dropout=0.5)
@@ -209,7 +209,7 @@ def test_what_goes_into_a_roberta_s_hidden_layer_is_dropped_first():
     X = np.ones((200, H))
     with autograd.record():
         scores = net.score(X, onp.arange(200)).asnumpy()
-    # What stays is doubled before tanh, and again behind it
+    # Kept values are doubled before tanh, and again after it
     stays = scores != 0
     assert 0.2 < stays.mean() < 0.3
     onp.testing.assert_allclose(scores[stays], 2 * onp.tanh(2), rtol=1e-5)

@@ -49,7 +49,7 @@ def test_batches_of_like_lengths_do_not_come_by_length():
     assert means not in (sorted(means), sorted(means, reverse=True))
 
 
-def test_what_is_scored_together_is_neither_too_much_nor_forgotten():
+def test_batches_for_scoring_are_complete_and_bounded():
     lens = onp.concatenate([LENS, [TOKENS + 1, TOKENS, 1]])
     groups = list(to_score(lens))
     assert sorted(onp.concatenate(groups)) == list(range(len(lens)))

@@ -51,12 +51,12 @@ def draws():
 
 
 def cases():
-    """What is scored, as JSON has it."""
+    """Labels and guesses, as stored in JSON."""
     return [(kind, a.tolist(), b.tolist()) for kind, a, b in draws()]
 
 
 def check_scores(answers):
-    """That metrics are those that sklearn and scipy gave."""
+    """Metrics equal results of sklearn and scipy."""
     assert len(answers) == len(cases())
     for (kind, a, b), theirs in zip(cases(), answers):
         ours = [metrics.METRICS[name](a, b) for name in OURS[kind]]
@@ -89,7 +89,7 @@ def test_classes_and_numbers_by_hand():
         3.5, 1, 3.5, 2]
 
 
-def test_what_is_undefined_elsewhere_is_zero_here():
+def test_undefined_metrics_are_zero():
     assert metrics.f1([0, 0], [0, 0]) == 0
     assert metrics.matthews([1, 1], [0, 1]) == 0
     assert metrics.matthews([0, 1], [1, 1]) == 0
@@ -105,7 +105,7 @@ def test_what_is_undefined_elsewhere_is_zero_here():
 
 
 @pytest.mark.parametrize('name', sorted(metrics.METRICS))
-def test_nothing_is_not_scored_and_neither_is_what_does_not_match(name):
+def test_empty_or_mismatched_input_is_not_scored(name):
     metric = metrics.METRICS[name]
     with pytest.raises(ValueError, match='there are no examples to score'):
         metric([], [])
@@ -156,7 +156,7 @@ def test_entities_by_hand(tags, expected):
     assert entities(tags.split()) == expected
 
 
-def test_strict_schemes_pass_over_what_breaks_them():
+def test_strict_schemes_skip_invalid_entities():
     assert entities('I-X B-X I-X I-Y B-Y'.split(), 'IOB2') == [
         ('X', 1, 3), ('Y', 4, 5)]
     assert entities('B-X I-X S-Y B-X E-Y B-X I-X E-X E-X'.split(),
@@ -166,7 +166,7 @@ def test_strict_schemes_pass_over_what_breaks_them():
 
 
 def spans_by_borders(tags):
-    """The same the way conlleval says it: by neighbours, in two tables."""
+    """Entities by the rules of conlleval: by neighbours, in two tables."""
     begins = {('O', 'I'), ('O', 'E'), ('E', 'E'), ('E', 'I'), ('S', 'E'),
               ('S', 'I')}
     ends = {('B', 'B'), ('B', 'S'), ('B', 'O'), ('I', 'B'), ('I', 'S'),
@@ -194,7 +194,7 @@ def by_pattern(tags, scheme):
     return found
 
 
-def test_entities_are_those_of_second_implementations():
+def test_entities_equal_those_of_a_second_implementation():
     rng = random.Random(0)
     for k in range(3000):
         letters = rng.choice(['BIO', 'BIOES', 'IO'])

@@ -44,7 +44,7 @@ def test_the_books_model_learns_snli_by_name_alone(here, tmp_path):
 
 
 def test_the_inputs_are_those_of_the_page(here):
-    # Of those that are cut, the two keep other words
+    # The two cut long texts at different words
     objective = FineTuning(complete(dict(SETTINGS, max_len=64)))
     bert, vocab = d2l.load_pretrained_model('bert.small')
     page = d2l.SNLIBERTDataset(

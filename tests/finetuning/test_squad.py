@@ -1,4 +1,4 @@
-"""SQuAD's JSON: what is in it, and what is said when it is not."""
+"""SQuAD's JSON: its content, and errors for other content."""
 import copy
 import json
 

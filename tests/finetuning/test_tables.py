@@ -1,4 +1,4 @@
-"""Tables of one's own: columns, quotes, labels, and what is wrong in them."""
+"""Tables of users: columns, quotes, labels, and errors in them."""
 import bz2
 import csv
 import gzip
@@ -77,7 +77,7 @@ def test_lines_are_those_of_the_whole_file(monkeypatch):
         list(text_files.lines('z'))
 
 
-def test_the_name_says_what_parts_the_columns():
+def test_the_file_name_decides_the_separator():
     assert is_csv('a.csv') and is_csv('A.CSV.bz2') and is_csv('a.csv.xz')
     assert not any(map(is_csv, ['a.tsv', 'csv', 'a.csv.tsv', 'a.txt']))
 
@@ -184,7 +184,7 @@ def test_lines_that_do_not_fit_are_skipped_with_one_line(tmp_path, capsys):
     ('a\t1\n', 'text=0,label=1', 'span', 'reads JSON'),
     ('a\t1\n', None, 'classify', 'say by --columns'),
 ])
-def test_what_is_no_table_is_refused_in_one_sentence(
+def test_an_invalid_table_is_refused_in_one_sentence(
         tmp_path, content, columns, task, words):
     path = write(tmp_path / 'x.tsv', content)
     with pytest.raises(ValueError, match=words) as error:

@@ -138,13 +138,13 @@ def test_a_header_may_be_missing_or_its_columns_in_another_order(
     if header is not SNLI_GLUE:
         bare = table(tmp_path / 'c.tsv', '', row)
         if (name, part) == ('mrpc', 'test') and 'Quality' not in header:
-            # As many columns as with labels, whose place an index has
+            # As many columns as with labels: an index replaces the label
             row[0] = '1'
         found = read_task(name, bare, part)
         assert found.texts_a == [expected[0]]
 
 
-def test_each_task_says_all_that_it_needs():
+def test_each_task_is_completely_described():
     for name, task in TASKS.items():
         assert task.name == name
         if task.text:
@@ -236,7 +236,7 @@ def test_snli_s_pairs_without_a_verdict_are_skipped(tmp_path, capsys):
     ('span', 'dev', 'expected dev-v1.1.json or dev-v2.0.json or dev.json'),
     ('classify', 'dev', 'expected dev.tsv or dev.csv or'),
 ])
-def test_what_is_not_there_is_said(tmp_path, task, part, words):
+def test_missing_files_are_reported(tmp_path, task, part, words):
     with pytest.raises(TaskError, match=words):
         read_task(task, tmp_path, part)
     with pytest.raises(TaskError, match='no'):
@@ -254,7 +254,7 @@ def test_what_is_not_there_is_said(tmp_path, task, part, words):
      'ence, nor .* 4 or 3 columns'),
     ('rte', 'index\tsentence1\tsentence2\tlabel\n1\ta\n', 'no examples'),
 ])
-def test_what_is_not_the_layout_is_said(tmp_path, task, content, words):
+def test_another_layout_is_reported(tmp_path, task, content, words):
     path = write(tmp_path / 'train.tsv', content)
     with pytest.raises(TaskError, match=words) as error:
         read_task(task, path)

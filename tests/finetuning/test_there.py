@@ -75,7 +75,7 @@ def undropped(folder, data):
 
 @pytest.fixture(scope='module')
 def theirs(left, folder, data, tmp_path_factory):
-    """What transformers says of these folders, and of a training."""
+    """Results of transformers for these folders and for training."""
     place = tmp_path_factory.mktemp('there')
     run = undropped(folder, data)
     d2l.save_pretrained(run.net, run.objective.tokenizer, place / 'begin')
@@ -117,10 +117,10 @@ def test_training_takes_the_steps_of_transformers(folder, data, theirs):
         run.history.add(read, 1)
         losses.append(read()[0])
     onp.testing.assert_allclose(losses, theirs['train']['losses'], 2e-3)
-    assert onp.std(losses) > 0.04      # it was not nothing that they did
+    assert onp.std(losses) > 0.04      # they did change the weights
 
 
-def test_what_is_written_says_what_was_learnt(left):
+def test_exported_folders_describe_the_task(left):
     """Without transformers: names, shapes and labels in the folder."""
     from safetensors.numpy import load_file
     heads = {'sst2': ('classifier', 2, True), 'stsb': ('classifier', 1, True),

@@ -128,7 +128,7 @@ print(json.dumps(found))
     tokenizer = WordPiece.load(folder)
     for question, context, theirs in zip(questions.questions, contexts,
                                          json.loads(done.stdout)):
-        # Theirs overlap by 10, ours begin so many pieces apart
+        # Theirs overlap by 10; ours start a stride apart
         room = 48 - 1 - len(tokenizer.encode(question).ids)
         ours = answer_windows(tokenizer, [question], [context], None, 48,
                               room - 10)
@@ -242,7 +242,7 @@ def test_there_is_an_answer_to_a_context_without_words(tokenizer):
             '', '']
 
 
-def test_what_leaves_no_room_is_refused(tokenizer):
+def test_a_question_that_leaves_no_room_is_refused(tokenizer):
     with pytest.raises(ValueError, match='max_len 5 leaves no place for the '
                        'context beside 3 special tokens and a question of 2'):
         answer_windows(tokenizer, ['anna in'], ['a'], max_len=5,
@@ -254,7 +254,7 @@ def test_what_leaves_no_room_is_refused(tokenizer):
 
 # Words' tags
 
-def test_a_word_s_label_stands_at_its_first_piece(tokenizer):
+def test_a_word_s_label_is_at_its_first_token(tokenizer):
     for sentence in tagged(30):
         words = [word for word, _ in sentence]
         labels = list(range(len(words)))

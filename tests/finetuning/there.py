@@ -1,4 +1,4 @@
-"""What transformers on PyTorch does, in an environment of its own.
+"""Run transformers on PyTorch in a separate environment.
 
 there.py JOBS.json: a list of jobs, each a dictionary; what they give is
 written to the file that a job names as `out`.
@@ -48,7 +48,7 @@ def train(net, job):
     """The losses of steps with AdamW, clipping, warm-up and decay."""
     import torch
     params = list(net.named_parameters())
-    # Training mode, but nothing drops
+    # Training mode, without dropout
     for module in net.modules():
         if isinstance(module, torch.nn.Dropout):
             module.p = 0.0

@@ -38,7 +38,7 @@ def tarred(name='x', text=b'text' * 999):
 
 
 def place_before(data):
-    """An archive whose list of members is said to be far longer."""
+    """An archive that claims a far longer list of members."""
     end = data.rindex(b'PK\5\6')
     return data[:end + 16] + b'\xff\xff\xff\x7f' + data[end + 20:]
 

@@ -1,4 +1,4 @@
-"""What is said of the files that flags name."""
+"""Messages about the files that flags name."""
 import pytest
 
 from d2lbert.machine.arguments import check_place, failures_of
@@ -11,11 +11,11 @@ def test_a_failure_names_the_flag_the_file_and_the_reason(tmp_path):
         path.read_text()
     assert str(failure.value) == (
         f'--file {path} cannot be read: No such file or directory')
-    # Nobody wants to read the other, too
+    # The other message is not printed, too
     assert failure.value.__suppress_context__
 
 
-def test_what_is_no_failure_of_files_passes():
+def test_errors_that_are_not_of_files_pass():
     with pytest.raises(KeyError), failures_of('--out', 'x', 'written'):
         raise KeyError('x')
     with failures_of('--out', 'x', 'written'):

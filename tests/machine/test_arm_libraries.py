@@ -1,4 +1,4 @@
-"""What stands in for libraries that MXNet's wheel for Arm links."""
+"""Replacements for libraries that MXNet's Arm wheel links."""
 import ctypes
 import platform
 import subprocess
@@ -39,7 +39,7 @@ def test_without_linear_algebra_the_package_is_named(monkeypatch):
         arm_libraries.load()
 
 
-def test_what_is_there_needs_nothing_to_stand_in(monkeypatch, tmp_path):
+def test_existing_libraries_need_no_replacement(monkeypatch, tmp_path):
     asked = []
 
     def is_there(name):

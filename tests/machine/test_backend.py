@@ -69,7 +69,7 @@ def install(site, wheel='mxnet', version='1.9.1', code=FAKE_MXNET):
 
 
 def import_from(site, **environ):
-    """Import d2lbert.machine.backend with nothing but this site-packages."""
+    """Import d2lbert.machine.backend with only this site-packages."""
     return python('import d2lbert.machine.backend', '-S', PYTHONPATH=str(site),
                   **environ)
 
@@ -161,7 +161,7 @@ def test_threads_are_as_many_as_openmp_will_give(site, environ, openmp,
 @pytest.mark.parametrize('name', ['OMP_NUM_THREADS', 'MXNET_OMP_MAX_THREADS',
                                   'OMP_THREAD_LIMIT'])
 @pytest.mark.parametrize('value', ['abc', '0', '-1', '2,', '1.5', '9' * 30])
-def test_a_number_of_threads_that_is_none_is_refused(site, name, value):
+def test_an_invalid_number_of_threads_is_refused(site, name, value):
     install(site)
     said = refusal(site, **{name: value})
     assert said.startswith(f'{name} is {value!r} and must be a number of '
@@ -493,7 +493,7 @@ def test_a_cpu_quota_limits_the_cores(tmp_path, limit, cores):
       'sys/fs/cgroup/memory.current': '2000\n'}, 7168),
     ({'sys/fs/cgroup/memory/memory.limit_in_bytes': '900\n',
       'sys/fs/cgroup/memory/memory.usage_in_bytes': '200\n'}, 700)])
-def test_memory_is_what_machine_and_control_groups_leave(tmp_path, files,
+def test_memory_is_limited_by_machine_and_control_groups(tmp_path, files,
                                                          free):
     root = machine(tmp_path, [], **files)
     assert hardware.available_memory(root) == free

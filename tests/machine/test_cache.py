@@ -133,7 +133,7 @@ def test_a_temporary_folder_that_somebody_else_laid_is_not_taken(
     assert not [*homeless.iterdir()]
 
 
-def test_a_home_that_cannot_be_written_is_none(usual, monkeypatch, tmp_path):
+def test_an_unwritable_home_is_not_used(usual, monkeypatch, tmp_path):
     monkeypatch.setattr(tempfile, 'tempdir', str(tmp_path))
     cache._temporary.cache_clear()
     monkeypatch.setattr(os, 'access', lambda path, mode: False)
@@ -143,7 +143,7 @@ def test_a_home_that_cannot_be_written_is_none(usual, monkeypatch, tmp_path):
     cache._temporary.cache_clear()
 
 
-def test_a_home_that_nobody_has_is_told(homeless, monkeypatch):
+def test_the_home_of_an_unknown_user_is_an_error(homeless, monkeypatch):
     monkeypatch.setenv('D2LBERT_CACHE', '~/mine')
     with pytest.raises(cache.CacheError, match="'~/mine'.*absolute"):
         cache.root()
@@ -185,7 +185,7 @@ def test_a_new_folder_is_for_this_user_alone(own_cache):
         assert stat.S_IMODE(path.stat().st_mode) == 0o700
 
 
-def test_who_may_write_is_asked():
+def test_the_owner_and_mode_of_a_folder_are_checked():
     def found(uid, mode):
         return os.stat_result((mode, 0, 0, 1, uid, 0, 0, 0, 0, 0))
     me = os.geteuid()
@@ -229,8 +229,8 @@ def test_folders_above_may_be_sticky_or_of_ones_own_group(tmp_path,
 
 
 @pytest.mark.parametrize('spoiled', ['link', 'folder'])
-def test_links_are_followed_to_what_they_lead_to(tmp_path, monkeypatch,
-                                                 spoiled):
+def test_links_are_followed_to_their_targets(tmp_path, monkeypatch,
+                                             spoiled):
     monkeypatch.setattr(cache, '_is_own_group', lambda number: False)
     (tmp_path / 'a' / 'b').mkdir(parents=True)
     (tmp_path / 'link').symlink_to('a/../a')
@@ -243,7 +243,7 @@ def test_links_are_followed_to_what_they_lead_to(tmp_path, monkeypatch,
         cache.private(path)
 
 
-def test_what_another_user_can_have_written_is_not_ours(tmp_path):
+def test_a_file_that_another_user_could_write_is_not_trusted(tmp_path):
     store = cache.private(tmp_path / 'store')
     (store / 'train').mkdir()
     ids = store / 'train' / 'ids'
@@ -271,9 +271,9 @@ def test_a_home_in_the_folder_of_another_is_not_used(usual, monkeypatch,
     cache._temporary.cache_clear()
 
 
-# How long
+# Lifetime
 
-def test_what_each_part_of_the_package_keeps_is_known(own_cache, compiler):
+def test_names_of_all_cached_files_are_known(own_cache, compiler):
     path = hub.sample_dir() / hub.TRAIN_FILE
     load_data(path, 8, 40)
     open_corpus(path, progress=False)
@@ -282,7 +282,7 @@ def test_what_each_part_of_the_package_keeps_is_known(own_cache, compiler):
              if not entry.is_left]
     # `tokens` holds the index of facts about files
     assert found == [('kernels', 2), ('tokens', 1), ('corpora', 1)]
-    # and nothing else is there, but for the folders of the kinds
+    # and there are only the folders of the kinds
     paths = {path for entry in cache.entries() for path in entry.paths}
     assert {path for path in own_cache.glob('*/*')} == paths
     assert cache.size() == sum(
@@ -333,7 +333,7 @@ def test_the_command_lists_by_kind(own_cache, capsys):
     assert line.split() == ['data', '0', '0.0', 'MB']
 
 
-def test_what_can_be_made_again_is_cleared(own_cache, capsys):
+def test_clear_removes_kinds_that_can_be_recomputed(own_cache, capsys):
     paths = fill(own_cache)
     assert main(['cache', '--clear']) == 0
     assert [kind for kind, path in paths.items() if path.exists()] == [
@@ -358,7 +358,7 @@ def test_all_that_the_hub_fetches_is_listed_and_removed(own_cache):
     assert not [*(own_cache / 'data').iterdir()]
 
 
-def test_only_what_is_old_is_cleared(own_cache):
+def test_only_old_entries_are_cleared(own_cache):
     paths = fill(own_cache)
     for path in (paths['tokens'], paths['corpora'], paths['corpora'].parent,
                  paths['corpora'].parents[1]):
@@ -374,7 +374,7 @@ def test_only_what_is_old_is_cleared(own_cache):
 @pytest.mark.parametrize('name', ['wiki.txt', 'notes', 'x.so', '.hidden',
                                   f'{"1" * 31}.npz', 'wikitext-2-mine',
                                   'poetry.lock', 'film.part'])
-def test_what_is_not_of_d2lbert_is_never_removed(own_cache, name):
+def test_files_of_other_programs_are_never_removed(own_cache, name):
     for kind in cache.KINDS:
         (own_cache / kind).mkdir(parents=True)
         (own_cache / kind / name).write_text('mine')
@@ -400,7 +400,7 @@ def test_links_are_not_followed(own_cache, tmp_path, capsys):
     assert not [*(own_cache / 'corpora').iterdir()]
 
 
-def test_what_is_being_made_is_left(own_cache, capsys):
+def test_entries_in_use_are_not_removed(own_cache, capsys):
     paths = fill(own_cache)
     with files.locked(own_cache / 'corpora' / f'{"5" * 32}.lock'):
         assert main(['cache', '--clear']) == 1
@@ -410,7 +410,7 @@ def test_what_is_being_made_is_left(own_cache, capsys):
     assert not paths['corpora'].exists()
 
 
-def test_what_was_left_behind_goes_when_it_is_old(own_cache):
+def test_old_temporary_files_are_removed(own_cache):
     names = {'kernels': '.ops-ab.part', 'tokens': '.x.npz.ab.part',
              'corpora': f'{"2" * 32}.ab.part', 'data': '.fetch-ab'}
     for kind, name in names.items():

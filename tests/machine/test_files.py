@@ -68,7 +68,7 @@ def test_a_new_folder_takes_the_place_of_an_empty_one_alone(tmp_path):
     assert [*(tmp_path / 'x').iterdir()] == [tmp_path / 'x' / 'y']
 
 
-def test_what_goes_wrong_leaves_what_was_there(tmp_path):
+def test_a_failure_keeps_the_old_file(tmp_path):
     path = tmp_path / 'x.txt'
     path.write_text('before')
     with pytest.raises(RuntimeError):
@@ -79,7 +79,7 @@ def test_what_goes_wrong_leaves_what_was_there(tmp_path):
     assert [*tmp_path.iterdir()] == [path]
 
 
-def test_a_part_is_new_and_nobody_can_foresee_its_name(tmp_path):
+def test_a_temporary_file_is_new_and_has_a_random_name(tmp_path):
     names = set()
     for _ in range(3):
         with replacing(tmp_path / 'x') as part:
@@ -135,7 +135,7 @@ def test_a_pipe_is_written_to_and_stays_one(tmp_path):
     os.close(read)
 
 
-def test_bytes_of_a_name_that_are_no_text_pass_through_json(tmp_path):
+def test_undecodable_bytes_of_a_name_pass_through_json(tmp_path):
     name = os.fsdecode(b'caf\xe9')
     write_text(tmp_path / 'x.json', json.dumps([name, '鹤'],
                                                ensure_ascii=False))
@@ -172,7 +172,7 @@ def test_a_lock_keeps_threads_out_and_leaves_no_file(tmp_path):
     assert not [*tmp_path.iterdir()]
 
 
-def test_who_waited_for_a_killed_process_is_alone(tmp_path):
+def test_a_process_that_waited_for_a_killed_one_holds_the_lock(tmp_path):
     path, waiting, inside, most = tmp_path / 'x.lock', [], [], []
     held = os.open(path, os.O_RDWR | os.O_CREAT)
     fcntl.flock(held, fcntl.LOCK_EX)
@@ -194,7 +194,7 @@ def test_who_waited_for_a_killed_process_is_alone(tmp_path):
     assert most == [1, 1, 1]
 
 
-def test_who_would_not_wait_is_told(tmp_path):
+def test_without_waiting_a_held_lock_raises(tmp_path):
     path, told = tmp_path / 'x.lock', []
     with locked(path):
         with pytest.raises(BlockingIOError):

@@ -32,7 +32,7 @@ def test_a_few_items_are_taken_ahead_and_no_more():
 
 
 @pytest.mark.parametrize('threads', [1, 3])
-def test_what_items_raise_comes_behind_the_results_before(threads):
+def test_an_error_of_items_comes_after_the_earlier_results(threads):
     def items():
         yield from range(5)
         raise OSError('no more of it')
@@ -61,7 +61,7 @@ def test_an_error_ends_the_work():
     assert came == [0, 1, 2] and len(begun) < 10
 
 
-def test_who_needs_no_more_leaves_no_thread():
+def test_an_abandoned_generator_leaves_no_thread():
     before = threading.active_count()
     results = in_order(abs, range(1000), 4)
     assert next(results) == 0

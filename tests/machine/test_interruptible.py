@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 def stopped(code, number, after):
     """(seconds, exit status, output) of a script that a signal ends.
 
-    The signal is sent so many seconds after it has printed something.
+    The signal is sent `after` seconds after its first output.
     """
     head = """
         import signal, sys

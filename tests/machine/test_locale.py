@@ -65,7 +65,7 @@ def test_everything_works_in_this_process(home):
         assert f'loaded from {home}/.cache/d2lbert/kernels/ops' in done.stdout
     assert 'mlm_accuracy' in done.stdout
     assert (out / 'model.params').is_file() and (home / '鹤.npy').is_file()
-    # What was written there can be used here
+    # The files written there can be used here
     corpus = json.loads((out / 'config.json').read_text('utf-8'))['training'][
         'corpus']
     assert Path(corpus).samefile(home / '文.txt')

@@ -148,7 +148,7 @@ def own_cache(tmp_path, monkeypatch):
 
 @pytest.fixture
 def links(tmp_path, monkeypatch):
-    """A folder with a small stock wheel that pip is told of."""
+    """A folder with a small stock wheel, which pip searches."""
     folder = tmp_path / 'links'
     folder.mkdir()
     write_stock(folder)
@@ -167,7 +167,7 @@ def test_a_wheel_is_made_from_a_folder_and_kept(own_cache, links, capsys):
     assert [entry.paths for entry in cache.entries(['wheels'])] == [(made,)]
 
 
-def test_a_kept_wheel_that_is_damaged_is_made_anew(own_cache, links):
+def test_a_damaged_wheel_in_the_cache_is_made_again(own_cache, links):
     made = mxnet_wheel.find_or_make('mxnet')
     whole = made.read_bytes()
     made.write_bytes(whole[:100])
@@ -184,7 +184,7 @@ def test_without_a_cache_the_wheel_is_a_temporary_file(
     assert not own_cache.exists()
 
 
-def test_a_wheel_that_cannot_be_had_is_said_with_the_remedy(own_cache):
+def test_a_failed_download_of_the_wheel_names_the_remedy(own_cache):
     with pytest.raises(mxnet_wheel.WheelError) as refused:
         mxnet_wheel.find_or_make('mxnet')
     said = str(refused.value)
@@ -209,7 +209,7 @@ def test_settings_of_uv_are_given_to_pip():
         'PIP_INDEX_URL': 'a', 'UV_INDEX_URL': 'b'})['PIP_INDEX_URL'] == 'a'
 
 
-# What MXNet's modules import
+# Names that MXNet's modules import
 
 INT, FLOAT = numpy.int64(3), numpy.float32(0.1)
 
@@ -224,7 +224,7 @@ def test_parameters_are_written_as_numpy_1_writes_them(value, text):
     assert mxnet_compat.parameter_string(value) == text
 
 
-def test_old_names_are_those_of_numpy_1():
+def test_old_names_equal_names_of_numpy_1():
     np, x = mxnet_compat.numpy, numpy.array([[3., 1.], [2., 4.]])
     assert np.bool is bool and np.NINF == -numpy.inf and np.PZERO == 0
     assert np.product(x) == 24 and np.sometrue(x) and np.alltrue(x)
@@ -353,7 +353,7 @@ needs_proc = pytest.mark.skipif(
 @pytest.mark.parametrize('imports', ['import mxnet', 'import d2lbert',
                                      'import mxnet, d2lbert'])
 def test_an_import_changes_nothing_that_others_see(imports):
-    # What matplotlib and its dependencies change is theirs
+    # Changes by matplotlib and its dependencies are not ours
     assert changes('import matplotlib.pyplot, requests\n'
                    'ctypes.CDLL("libgomp.so.1").omp_set_num_threads(7)',
                    imports) == []

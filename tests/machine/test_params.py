@@ -131,7 +131,7 @@ def test_names_and_arrays_are_as_many(tmp_path):
         params.stored(path)
 
 
-def test_what_is_no_file_is_refused(tmp_path):
+def test_a_folder_in_place_of_a_file_is_refused(tmp_path):
     with pytest.raises(ValueError, match='it is no file'):
         params.stored(tmp_path)
     with pytest.raises(FileNotFoundError):

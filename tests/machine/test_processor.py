@@ -1,4 +1,4 @@
-"""What /proc/cpuinfo says of a processor."""
+"""The processor that /proc/cpuinfo describes."""
 import pytest
 
 from d2lbert.machine.processor import processor

@@ -1,4 +1,4 @@
-"""What setup.py installs on machines with drivers of every kind."""
+"""The requirements of setup.py on machines with all kinds of drivers."""
 import ast
 import os
 import platform
@@ -74,7 +74,7 @@ def choose(library_path=None, wanted=None, timeout=30):
 
 
 def chosen(*args, **kwargs):
-    """(first requirement, all of them, what was said)."""
+    """(first requirement, all requirements, printed text)."""
     done = choose(*args, **kwargs)
     assert done.returncode == 0, done.stderr
     requirements = ast.literal_eval(done.stdout)
@@ -263,7 +263,7 @@ def test_pip_wheel_is_refused_as_well(source):
     assert said.startswith('d2lbert: a built wheel would name the MXNet of ')
 
 
-def test_arm_gets_its_only_wheel_and_is_told_what_that_needs(monkeypatch):
+def test_arm_gets_its_only_wheel_and_a_list_of_its_needs(monkeypatch):
     names = runpy.run_path(str(ROOT / 'setup.py'))
     monkeypatch.setattr(platform, 'machine', lambda: 'aarch64')
     monkeypatch.delenv('D2LBERT_MXNET', raising=False)

@@ -72,7 +72,7 @@ def test_a_failing_terminal_costs_no_run(redirection, tmp_path):
         'model.params', 'vocab.txt']
     log = (tmp_path / 'run' / 'log.txt').read_text()
     assert len(log.splitlines()) == 5 and 'sentence pairs/sec' in log
-    # Nothing that was printed has found its way into a file
+    # No printed text is in a file
     assert (tmp_path / 'run' / 'losses.csv').read_text().startswith('step,')
 
 

@@ -1,4 +1,4 @@
-"""What is public works in every thread, and gives the same numbers there."""
+"""Public functions work in every thread, with equal results."""
 import io
 import itertools
 import random
@@ -22,7 +22,7 @@ TINY = dict(corpus='sample', batch_size=8, max_len=24, num_hiddens=8,
 
 
 def in_threads(work, number=AT_ONCE):
-    """What `work()` gives in several threads that begin at the same time."""
+    """Results of `work()` in several threads that start at the same time."""
     ready = threading.Barrier(number)
 
     def run(_):
@@ -71,7 +71,7 @@ def test_a_new_thread_is_in_numpys_mode():
     assert in_a_thread(mx.util.is_np_shape)
 
 
-def test_a_nets_outputs_are_those_of_the_main_thread(net, path):
+def test_a_net_has_equal_outputs_in_every_thread(net, path):
     rng = onp.random.RandomState(0)
     inputs = (np.array(rng.randint(0, 50, (3, 12)), dtype='int32'),
               np.zeros((3, 12), 'int32'), np.array([12.0, 5.0, 9.0]),
@@ -85,7 +85,7 @@ def test_a_nets_outputs_are_those_of_the_main_thread(net, path):
             onp.testing.assert_array_equal(ours, theirs)
 
 
-def test_encodings_and_figures_are_those_of_the_main_thread(net):
+def test_encodings_and_metrics_are_equal_in_every_thread(net):
     corpus = d2l.open_corpus([hub.sample_dir() / hub.TRAIN_FILE],
                              valid_share=0.2, progress=False)
     scored = small_net(corpus.vocab)
@@ -103,7 +103,7 @@ def test_encodings_and_figures_are_those_of_the_main_thread(net):
     assert len({score(), *in_threads(score)}) == 1
 
 
-def test_nets_that_learn_at_once_learn_what_they_learn_alone(path):
+def test_training_in_several_threads_gives_equal_weights(path):
     train_iter, vocab = d2l.load_data_wiki(8, 24, hub.sample_dir())
     batches = list(itertools.islice(train_iter, 2))
     nets = [small_net(vocab, dropout=0) for _ in range(1 + AT_ONCE)]

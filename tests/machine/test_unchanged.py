@@ -1,4 +1,4 @@
-"""What is known of a file holds as long as the file is as it was."""
+"""Facts about a file are kept as long as the file is unchanged."""
 import json
 import os
 import time
@@ -119,7 +119,7 @@ def test_the_index_is_bounded(ask, own_cache, monkeypatch):
     assert ask('8')[1] and not ask('3')[1]
 
 
-def test_what_another_process_found_out_stays(ask):
+def test_facts_of_another_process_are_kept(ask):
     first, second = Unchanged(), Unchanged()
     for facts, what in ((first, 'a'), (second, 'b')):
         facts.get(what, 'file', find_out)
