@@ -18,9 +18,13 @@ from d2lbert.machine.processor import processor
 OK, WARN, BAD = 'ok', 'warn', 'bad'
 FEATURES = ['OPENMP', 'MKLDNN', 'CUDA', 'CUDNN', 'NCCL', 'DIST_KVSTORE',
             'BLAS_OPEN', 'F16C']
-#: {row: (module, name) of a kernels.Library}
-COMPILED = {'fast operators': ('d2lbert.kernels', 'OPERATORS'),
-            'fast reading': ('d2lbert.kernels.draw', 'DRAW')}
+SLOWER = 'everything works but is slower'
+
+#: {row: (module, name) of a kernels.Library, and the effect without it}
+COMPILED = {'fast operators': ('d2lbert.kernels', 'OPERATORS', SLOWER),
+            'fast reading': ('d2lbert.kernels.draw', 'DRAW', SLOWER),
+            'eight bits': ('d2lbert.kernels.int8', 'INT8',
+                           '--precision int8 is refused without it')}
 
 
 class Row(NamedTuple):

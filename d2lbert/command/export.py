@@ -10,7 +10,8 @@ def add(commands):
         'BertForPreTraining and AutoTokenizer load it; a run of finetune is '
         'loaded by the class for its task. The format requires learnt '
         'positions and a LayerNorm after the embeddings.')
-    export.add_argument('folder', metavar='RUN', help='a run folder')
+    export.add_argument('folder', metavar='RUN', help='a run folder; with '
+                        '--precision int8 also a checkpoint folder')
     export.add_argument('out', metavar='FOLDER', help='the folder to make')
     export.add_argument('--precision', choices=('fp32', 'int8'),
                         default='fp32', help='the numbers that weights are '

@@ -54,7 +54,8 @@ def choices(args):
 
 def add_precision(add):
     """Add --precision, the number format of matrix products."""
-    add('--precision', choices=('fp32', 'bf16', 'int8'), default='fp32',
+    add('--precision', choices=('fp32', 'bf16', 'int8'),
         help='number format of matrix products: float32, bfloat16, or 8-bit '
         'integers. int8 is the fastest; its results differ a little from '
-        'fp32, and are the same on every CPU (default: fp32)')
+        'fp32, and are the same on every CPU (default: int8 for a folder of '
+        'export --precision int8, else fp32)')

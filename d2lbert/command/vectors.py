@@ -189,7 +189,7 @@ def _pooling(folder, pool):
     return pool or ('own' if is_pretrained else None)
 
 
-def _encoder(folder, precision='fp32', **choices):
+def _encoder(folder, precision=None, **choices):
     """The `TextEncoder` of a folder; it does not truncate texts for a run.
 
     precision: as for `load_pretrained`; choices: see `TextEncoder`.

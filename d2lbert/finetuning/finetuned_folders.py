@@ -30,12 +30,12 @@ def stored_here(folder):
                for name in (WEIGHTS, INDEX, *OTHERS))
 
 
-def load_finetuned_folder(folder, ctx=None, trainable=True):
+def load_finetuned_folder(folder, ctx=None, trainable=True, precision=None):
     """The `FineTuned` net and tokenizer of a checkpoint folder.
 
     The net's `about` has no task name, and accepts single texts and pairs.
-    ctx and trainable are as for `load_pretrained`. Raises `PretrainedError`
-    if the checkpoint has no task head.
+    ctx, trainable and precision are as for `load_pretrained`. Raises
+    `PretrainedError` if the checkpoint has no task head.
     """
     opened = folders.open_folder(folder)
     kind = kind_of(opened.keywords, opened.config)

@@ -162,7 +162,7 @@ def evaluations(folder, data=None, devices='auto', part='dev'):
 
 def predicted_lines(folder, text=None, pair=None, file=None, out=None,
                     devices='auto', force=False, skip_empty=False,
-                    text_field=None, top=None, precision='fp32'):
+                    text_field=None, top=None, precision=None):
     """Print or write predictions of the model in `folder`.
 
     Arguments as for `d2lbert predict`.

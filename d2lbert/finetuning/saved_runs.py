@@ -8,6 +8,7 @@ import json
 from pathlib import Path
 
 from d2lbert.finetuning.finetuned_folders import (
+    is_finetuned_folder,
     load_finetuned_folder,
     stored_here,
 )
@@ -66,7 +67,7 @@ def load_tokenizer(folder):
     return WholeWords(Vocab.load(folder / VOCAB))
 
 
-def load_finetuned(folder, ctx=None, trainable=True, precision='fp32'):
+def load_finetuned(folder, ctx=None, trainable=True, precision=None):
     """Load the net and tokenizer of a run of `finetune`, or of a checkpoint.
 
     A checkpoint must have a task head, see `finetuned_folders`. ctx: one
@@ -133,9 +134,14 @@ def load_run(folder, ctx=None):
     return load.load_run(folder, ctx)
 
 
-def export_run(run, folder):
-    """Export any run as a new checkpoint folder."""
-    if is_finetuned(run):
-        save_pretrained(*load_finetuned(run, trainable=False), folder)
+def export_run(run, folder, precision='fp32'):
+    """Export any run as a new checkpoint folder.
+
+    precision: 'int8' for 8-bit weights, which only this package loads. `run`
+    may then be a checkpoint folder, too.
+    """
+    if is_finetuned(run) or precision == 'int8' and is_finetuned_folder(run):
+        save_pretrained(*load_finetuned(
+            run, trainable=False, precision=precision), folder)
     else:
         load.export_run(run, folder, precision)

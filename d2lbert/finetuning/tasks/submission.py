@@ -21,7 +21,7 @@ from d2lbert.machine.terminal import note
 
 
 def write_submission(folder, data, out, devices='auto', force=False,
-                     precision='fp32'):
+                     precision=None):
     """Predict the test part of a run's task, and write GLUE's file for it.
 
     folder: a run of a task of GLUE. data: the folder with the test file. out:
