@@ -181,7 +181,7 @@ def test_lines_that_do_not_fit_are_skipped_with_one_line(tmp_path, capsys):
     (b'a\xff\t1\n', 'text=0,label=1', 'classify', 'line 1: byte 2'),
     ('a\t1\n', 'text=0,pair=1,label=2', 'sst2', 'sst2 takes one text'),
     ('a\t1\n', 'text=0,label=1', 'mrpc', 'mrpc takes pairs'),
-    ('a\t1\n', 'text=0,label=1', 'span', 'reads JSON'),
+    ('a\t1\n', 'text=0,label=1', 'span', 'layout of its own'),
     ('a\t1\n', None, 'classify', 'say by --columns'),
 ])
 def test_an_invalid_table_is_refused_in_one_sentence(
