@@ -83,4 +83,4 @@ def _no_cudnn_warning():
     try:
         yield
     finally:
-        del os.environ[name]
+        os.environ.pop(name)
