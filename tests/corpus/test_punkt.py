@@ -50,7 +50,9 @@ def test_split_words_stay_whole():
 
 def test_each_end_is_punctuation():
     for letter in prose.ENDS + prose.WIDE_STOP + prose.ELLIPSIS:
-        assert unicodedata.category(letter) == 'Po', hex(ord(letter))
+        # Python 3.8 has Unicode 12.1, where U+061D is not assigned yet
+        known = {'Po'} if letter != '\u061d' else {'Po', 'Cn'}
+        assert unicodedata.category(letter) in known, hex(ord(letter))
 
 
 def test_chinese_characters_and_punctuation_are_words():
