@@ -238,7 +238,7 @@ def of_net(net, tokenizer):
         raise PretrainedError(
             "this net has no LayerNorm after its embeddings, as on the "
             "book's page, but BERT's folders always have one: train one with "
-            'embedding_norm=True')
+            'embedding_norm=True, or a run with --architecture published')
     written = {**family.sizes, **family.shares, **family.flags}
     config = dict(config)
     if config['attention_dropout'] is None:
