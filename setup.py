@@ -175,7 +175,7 @@ PRETRAINED = ['safetensors>=0.3,<1',
               'tokenizers>=0.13,<1; python_version >= "3.9"']
 PUNKT = ['nltk>=3.8,<4']
 KERNEL = ['ipykernel>=6,<8', 'nbformat>=5.1,<6']
-PACKAGES = ['numpy>=1.17', 'matplotlib>=3.7,<4', 'tqdm>=4.57,<5']
+PACKAGES = ['numpy>=1.17', 'matplotlib>=3.5,<4', 'tqdm>=4.57,<5']
 
 
 def extras():

@@ -189,6 +189,6 @@ def plot_reports(reports):
         if ax.get_xscale() == 'linear':
             ax.locator_params('x', integer=True, nbins=8)
     # Below the panels, where it covers no curve
-    fig.legend(*axes[0].get_legend_handles_labels(), fontsize=8,
-               loc='outside lower center', ncols=min(4, 1 + len(reports)))
+    axes[0].legend(fontsize=8, ncol=min(4, 1 + len(reports)),
+                   loc='upper left', bbox_to_anchor=(0, -0.16))
     return fig
