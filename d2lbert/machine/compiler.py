@@ -16,13 +16,16 @@ def find_compiler():
     names = [os.environ['CXX']] if os.environ.get('CXX') else ['g++', 'c++']
     for name in names:
         command = name.split()  # CXX may hold a launcher: 'ccache g++'
-        if not command or not shutil.which(command[0]):
+        path = command and shutil.which(command[0])
+        if not path:
             continue
         try:
+            # A path, and descriptors left open, let Python 3.8 start this
+            # without a fork; after one the tokenizers library warns
             done = subprocess.run(
-                [*command, '--version'], stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                timeout=PATIENCE)
+                [*command, '--version'], executable=path, close_fds=False,
+                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT, timeout=PATIENCE)
         except (OSError, subprocess.TimeoutExpired):
             continue
         lines = done.stdout.decode(errors='replace').strip().splitlines()

@@ -328,24 +328,36 @@ worker()
     assert not (tmp_path / 'run').exists()
 
 
-def test_only_worker_0_prints_without_its_name(capfd):
-    launcher.launch(['-c', '''
+def printed(*arguments, **settings):
+    """What a job prints, and what it says on standard error.
+
+    Its launcher is a process of its own: on Python 3.8 a launcher forks, and
+    other libraries of this process may warn in a fork.
+    """
+    done = subprocess.run(
+        [sys.executable, '-c', LAUNCHER
+         + f'launcher.launch(*{arguments!r}, **{settings!r})'],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding='utf-8',
+        check=True)
+    return done.stdout, done.stderr
+
+
+def test_only_worker_0_prints_without_its_name():
+    out, errors = printed(['-c', '''
 import os, sys
 rank, count = os.environ['D2LBERT_RANK'], os.environ['D2LBERT_NUM_WORKERS']
 print(f'worker {rank} of {count}: \\u2713', end='', flush=True)
 print(f'{rank} warns', file=sys.stderr)
 '''], workers=2, role=['-c', ''])
-    out, errors = capfd.readouterr()
     assert out == 'worker 0 of 2: ✓'
     assert sorted(errors.splitlines()) == [
         '0 warns', '[worker 1] 1 warns', '[worker 1] worker 1 of 2: ✓']
 
 
 @needs_proc
-def test_hosts_take_workers_and_servers_in_turn(ssh, mark, capfd,
-                                                monkeypatch):
+def test_hosts_take_workers_and_servers_in_turn(ssh, mark, monkeypatch):
     monkeypatch.setenv('MXNET_OF_THE_USER', '7')
-    launcher.launch(['-c', '''
+    out, errors = printed(['-c', '''
 import os
 env = os.environ
 print(*(env.get(name) for name in (
@@ -353,7 +365,6 @@ print(*(env.get(name) for name in (
     'DMLC_ROLE', 'DMLC_NUM_WORKER', 'DMLC_NUM_SERVER')), os.getcwd())
 '''], workers=3, servers=2, hosts=['b', 'localhost'], ssh=ssh,
         root_uri='127.0.0.1', role=['-c', ''])
-    out, errors = capfd.readouterr()
     rest = f'7 127.0.0.1 worker 3 2 {os.getcwd()}'
     assert out == f'b 0 {rest}\n'
     assert sorted(errors.splitlines()) == [

@@ -7,6 +7,7 @@ import collections
 import contextlib
 import itertools
 import json
+import platform
 import re
 from pathlib import Path
 
@@ -50,6 +51,9 @@ def library():
         raise ImportError(
             'word pieces need the library tokenizers: pip install '
             "'.[pretrained]' brings it") from None
+    # Python 3.8 forks for it, once, and MXNet asks for it. After a fork the
+    # library would warn that it was used before.
+    platform.uname()
     return tokenizers
 
 
