@@ -2,13 +2,17 @@
 
     python tests/bench/drawn.py [--seed N] [--count 60] [--list] [--out FILE]
 
-Nobody chooses these mistakes: each is one change of an operator below, drawn
-over all rooms by a seed, which is printed. They are made one at a time in a
-copy of the checkout, as mutants.py does. The tests run in three parts until
-one fails: the file named like the source file, the files that import it, and
-the other tests of its room. The test that failed has to pass without the
-mistake. The table goes to FILE, by default results/drawn.txt beside this
-script. EQUAL names the survivors that do not matter, and says why. The exit
+Chance alone chooses these mistakes: each is one change of an operator below,
+drawn over all rooms by a seed, which is printed. They are made one at a time
+in a copy of the checkout, as mutants.py does. The tests run in three parts
+until one fails: the file named like the source file, the files that import
+it, and the other tests of its room. Of each file only the tests run that
+reach the changed line, the shortest first; reached.py finds out which.
+The test that failed has to pass without the mistake.
+
+The table goes to FILE, by default results/drawn.txt beside this script. EQUAL
+names the survivors that do not matter, and says why. With --rows a file keeps
+the draw and each verdict, and a second call goes on from there. The exit
 status is 0 only if 90 % are caught. Needs Python 3.9.
 """
 import argparse
@@ -16,11 +20,15 @@ import ast
 import collections
 import contextlib
 import copy
+import hashlib
+import json
 import random
 import re
 import resource
+import shutil
 import sys
 import tempfile
+import threading
 import time
 from concurrent import futures
 from pathlib import Path
@@ -33,8 +41,11 @@ from mistakes import Mistake
 ROOT = mutants.ROOT
 #: What share of the mistakes must be caught.
 ENOUGH = 0.9
-#: Seconds for one part of the tests, and bytes of memory for each process.
-SECONDS, MEMORY = 420, 16 << 30
+#: Seconds for a file of tests without a mistake, for the start of pytest, and
+#: for compiling; how much longer tests may take than they did before.
+FILE_SECONDS, START_SECONDS, COMPILE_SECONDS, SLOWER = 900, 90, 240, 6
+#: Bytes of memory for each process.
+MEMORY = 16 << 30
 
 #: Survivors that change nothing that counts: {what `Drawn.name` is: why}.
 EQUAL = {
@@ -220,6 +231,12 @@ def of_cpp(place, text):
                         changed.split('\n')[line], changed)
 
 
+def changes_of(place):
+    """All changes of a source file."""
+    text = (ROOT / place).read_text('utf-8')
+    return (of_python if place.endswith('.py') else of_cpp)(place, text)
+
+
 # The draw
 
 def drawn(count, seed):
@@ -227,9 +244,7 @@ def drawn(count, seed):
     rng, by_room = random.Random(seed), {}
     for name in mutants.tracked(ROOT):
         if re.fullmatch(r'd2lbert/.*\.(py|cc|h)', name):
-            text = (ROOT / name).read_text('utf-8')
-            for change in (of_python if name.endswith('.py')
-                           else of_cpp)(name, text):
+            for change in changes_of(name):
                 by_room.setdefault(change.room, {}).setdefault(
                     change.operator, []).append(change)
     found, taken = [], set()
@@ -254,8 +269,11 @@ def parts(root, change):
     names = list(texts)
     path = Path(change.place)
     room = path.parent.relative_to('d2lbert').as_posix()
-    folder = 'tests' if room == '.' else f'tests/{room}'
-    own = [name for name in names if Path(name).name == f'test_{path.stem}.py']
+    folder = 'tests' if room == '.' else f'tests/{room.split("/")[0]}'
+    stems = {path.stem} if path.suffix == '.py' else {
+        path.stem, path.stem.split('_')[0]}
+    own = [name for name in names
+           if Path(name).stem.partition('test_')[2] in stems]
     module = '.'.join(path.with_suffix('').parts)
     parent = re.escape(module.rpartition('.')[0])
     imports = re.compile(
@@ -272,33 +290,131 @@ def parts(root, change):
             yield part
 
 
-def attempt(checkout, change):
+def lines_of(change, text):
+    """The lines of the statement with a change, or None.
+
+    None is for what runs on import, or in C++: no test is known to reach it.
+    """
+    if not change.place.endswith('.py'):
+        return None
+    around, is_late = None, False
+    for node in ast.walk(ast.parse(text)):
+        if not isinstance(node, (ast.stmt, ast.ExceptHandler)) or not (
+                node.lineno <= change.line <= node.end_lineno):
+            continue
+        body = getattr(node, 'body', None)
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            is_late |= body[0].lineno <= change.line
+        if around is None or node.lineno >= around[0]:
+            around = node.lineno, (max(body[0].lineno - 1, change.line)
+                                   if body else node.end_lineno)
+    return range(around[0], around[1] + 1) if is_late else None
+
+
+class Reached:
+    """The tests of each file that pass, and which changes they reach.
+
+    `numbered` is {number of a change: `Drawn`}. A file of tests is run when
+    it is first asked for, and is known from then on.
+    """
+
+    def __init__(self, numbered, rows):
+        self._rows, self._lock = rows, threading.Lock()
+        self._lines, self._anywhere = {}, set()
+        for number, change in numbered.items():
+            lines = lines_of(change, (ROOT / change.place).read_text('utf-8'))
+            if lines is None:
+                self._anywhere.add(number)
+            for line in lines or ():
+                self._lines.setdefault(change.place, {}).setdefault(
+                    line, []).append(number)
+
+    def tests(self, checkout, part, number):
+        """{test: seconds} of those that reach a change, the shortest first."""
+        found = {}
+        for name in part:
+            with self._lock:
+                known = self._rows.reached(name) or self._measure(
+                    checkout, name)
+            for test, seconds, reached in known['tests']:
+                if number in reached or number in known['shared'] or (
+                        number in self._anywhere):
+                    found[test] = seconds
+        return dict(sorted(found.items(), key=lambda item: item[1]))
+
+    def _measure(self, checkout, name):
+        here = Path(__file__).with_name('reached.py')
+        rows = checkout.folder / 'reached.jsonl'
+        rows.write_text('')
+        asked = checkout.root / 'reached.json'
+        asked.write_text(json.dumps({'rows': str(rows), 'lines': {
+            str(checkout.root / place): lines
+            for place, lines in self._lines.items()}}), 'utf-8')
+        site = checkout.root / 'sitecustomize.py'
+        shutil.copy(here, site)
+        try:
+            with contextlib.suppress(mutants.Broken):
+                checkout.run(FILE_SECONDS, [name], '-p', 'sitecustomize',
+                             '--tb=no', '-p', 'no:xdist')
+        finally:
+            site.unlink()
+            asked.unlink()
+        seconds, wrong = collections.Counter(), set()
+        reached, shared = collections.defaultdict(set), set()
+        for line in rows.read_text('utf-8').splitlines():
+            row = json.loads(line)
+            if 'reached' in row:
+                reached[row['test']].update(row['reached'])
+                # A fixture of several tests tells of the first of them
+                shared.update(row['reached'] if row['shared'] else ())
+            else:
+                seconds[row['test']] += row['seconds']
+                wrong.update(() if row['passed'] else [row['test']])
+        return self._rows.add_reached(name, [
+            [test, round(seconds[test], 2), sorted(reached[test])]
+            for test in seconds if test not in wrong], sorted(shared))
+
+
+def attempt(checkout, number, change, reached):
     """(verdict, test that noticed) of one change."""
     before = (checkout.root / change.place).read_text('utf-8')
     case = mutants.Case(Mistake(change.name, before, change.text, ''),
                         change.place, [])
+    compiling = 0 if change.place.endswith('.py') else COMPILE_SECONDS
     for part in parts(checkout.root, change):
-        passed_over = []
-        while True:
+        tests = reached.tests(checkout, part, number)
+        while tests:
+            limit = START_SECONDS + compiling + SLOWER * sum(tests.values())
             with checkout.having(case):
-                verdict, output = run(checkout, part, passed_over)
+                verdict, output = run(checkout, limit, list(tests))
             if verdict == mutants.SURVIVED:
                 break
             test = noticed_by(verdict, output)
             if test is None:    # no test could be collected
-                return verdict, ', '.join(part[:1])
-            if run(checkout, [test], [])[0] == mutants.SURVIVED:
+                return verdict, part[0]
+            limit = START_SECONDS + compiling + SLOWER * tests.get(test, 0)
+            if verdict == mutants.HUNG:     # this test, or all together?
+                with checkout.having(case):
+                    is_noticed = run(checkout, limit, [test])[0] != (
+                        mutants.SURVIVED)
+            else:
+                is_noticed = True
+            if is_noticed and run(checkout, limit, [test])[0] == (
+                    mutants.SURVIVED):
                 return verdict, test
-            passed_over.append(test)    # it fails without the mistake, too
+            # It fails without the mistake, too, or takes its time
+            names = list(tests)
+            for name in names[:names.index(test) + 1
+                              if test in tests else len(names)]:
+                del tests[name]
     return mutants.SURVIVED, ''
 
 
-def run(checkout, tests, passed_over):
-    """(verdict, output) of tests, which may be the none that are left."""
-    options = [f'--deselect={test}' for test in passed_over]
+def run(checkout, seconds, tests):
+    """(verdict, output) of tests, one of which may fail."""
     try:
-        return checkout.run(SECONDS, tests, '-x', '-v', '--tb=no',
-                            '-p', 'no:xdist', *options)
+        return checkout.run(seconds, tests, '-x', '-vv', '--tb=no',
+                            '-p', 'no:xdist')
     except mutants.Broken as error:
         if 'during collection' in str(error) or 'conftest' in str(error):
             return mutants.CAUGHT, str(error)
@@ -314,51 +430,131 @@ def noticed_by(verdict, output):
     return found[-1] if found else None
 
 
+# What is kept
+
+class Rows:
+    """A file of rows in JSON: the draw, its verdicts, what tests reach."""
+
+    def __init__(self, path):
+        self._path, self._lock = path, threading.Lock()
+        self._reached = {}
+        self.drawn, self.verdicts = None, {}
+        for line in path.read_text('utf-8').splitlines() if (
+                path and path.exists()) else ():
+            row = json.loads(line)
+            if 'drawn' in row:
+                self.drawn = row
+            elif 'verdict' in row:
+                self.verdicts[row['number']] = (
+                    row['verdict'], row['test'], row['seconds'])
+            else:
+                self._reached[row['file'], row['digest']] = row
+
+    def _add(self, row):
+        if self._path:
+            with self._lock, open(self._path, 'a', encoding='utf-8') as file:
+                file.write(json.dumps(row) + '\n')
+        return row
+
+    def draw(self, seed, count):
+        """The changes: those of the file, or new ones, which are kept."""
+        if self.drawn is None:
+            changes = drawn(count, seed)
+            self.drawn = self._add({'seed': seed, 'drawn': [
+                [change.operator, change.place, change.line, change.old,
+                 change.new, _line(change)] for change in changes]})
+            return changes
+        if (self.drawn['seed'], len(self.drawn['drawn'])) != (seed, count):
+            raise mutants.Broken(
+                f'{self._path} has {len(self.drawn["drawn"])} mistakes of '
+                f'seed {self.drawn["seed"]}, not {count} of seed {seed}: name '
+                'another file with --rows')
+        return [_found_again(*row) for row in self.drawn['drawn']]
+
+    def add_verdict(self, number, verdict, test, seconds):
+        """Keep what was found of a change."""
+        self.verdicts[number] = verdict, test, seconds
+        self._add({'number': number, 'verdict': verdict, 'test': test,
+                   'seconds': round(seconds)})
+
+    def reached(self, name):
+        """What is known of a file of tests as it is now, or None."""
+        return self._reached.get((name, _digest(name)))
+
+    def add_reached(self, name, tests, shared):
+        """Keep what the tests of a file reach."""
+        row = self._reached[name, _digest(name)] = self._add(
+            {'file': name, 'digest': _digest(name), 'tests': tests,
+             'shared': shared})
+        return row
+
+
+def _line(change):
+    text = (ROOT / change.place).read_text('utf-8')
+    return text.split('\n')[change.line - 1]
+
+
+def _digest(name):
+    return hashlib.sha256((ROOT / name).read_bytes()).hexdigest()[:16]
+
+
+def _found_again(operator, place, line, old, new, whole):
+    """The same change of the source as it is now."""
+    same = [change for change in changes_of(place)
+            if (change.operator, change.old, change.new) == (
+                operator, old, new) and _line(change) == whole]
+    if not same:
+        raise mutants.Broken(
+            f'{place} has no line {whole.strip()!r} any more, which a mistake '
+            'changes: draw with another file of rows')
+    return min(same, key=lambda change: abs(change.line - line))
+
+
 # All of it
 
-def try_all(changes, copies):
-    """[(verdict, test, seconds)] of the changes, told as they come."""
-    free = Queue()
+def try_all(numbered, wanted, copies, rows):
+    """Find the verdicts on the wanted changes, and tell them as they come."""
+    free, reached = Queue(), Reached(numbered, rows)
     for checkout in copies:
         free.put(checkout)
 
-    def one(change):
-        checkout, begun = free.get(), time.monotonic()
+    def one(number):
+        change, checkout, begun = numbered[number], free.get(), time.time()
         try:
-            verdict, test = attempt(checkout, change)
+            verdict, test = attempt(checkout, number, change, reached)
         finally:
             free.put(checkout)
-        seconds = time.monotonic() - begun
-        print(f'{verdict:<9}{seconds:>4.0f} s  {change.name} '
-              f'[line {change.line}] {test}', flush=True)
-        return verdict, test, seconds
+        rows.add_verdict(number, verdict, test, time.time() - begun)
+        print(f'{number:>3} {verdict:<9}{time.time() - begun:>4.0f} s  '
+              f'{change.name} [line {change.line}] {test}', flush=True)
 
     with futures.ThreadPoolExecutor(len(copies)) as pool:
-        return list(pool.map(one, changes))
+        list(pool.map(one, wanted))
 
 
-def table(seed, changes, found):
+def table(seed, numbered, verdicts):
     """The lines of the table, and the share that was caught."""
     count, caught = collections.Counter(), collections.Counter()
-    equal = 0
-    for change, (verdict, _, _) in zip(changes, found):
-        survived = verdict == mutants.SURVIVED
+    equal, tried = 0, {k: numbered[k] for k in numbered if k in verdicts}
+    for number, change in tried.items():
+        survived = verdicts[number][0] == mutants.SURVIVED
         equal += survived and change.name in EQUAL
         for key in (change.room, change.operator, 'all'):
             count[key] += 1
             caught[key] += not survived
-    lines = [f'seed {seed}, {len(changes)} mistakes', '',
+    lines = [f'seed {seed}, {len(tried)} mistakes', '',
              f'{"":<24}{"mistakes":>9}{"caught":>8}']
-    for keys in ({change.room for change in changes},
-                 {change.operator for change in changes}, ['all']):
+    for keys in ({change.room for change in tried.values()},
+                 {change.operator for change in tried.values()}, ['all']):
         lines += [f'{key:<24}{count[key]:>9}{caught[key]:>8}'
                   for key in sorted(keys)] + ['']
     share = caught['all'] / count['all']
     lines += [f'{share:.1%} caught; of the others {equal} change nothing that '
               'counts', '']
-    for change, (verdict, test, _) in zip(changes, found):
-        lines.append(f'{verdict}: {change.name} ({change.operator}, line '
-                     f'{change.line})')
+    for number, change in tried.items():
+        verdict, test, _ = verdicts[number]
+        lines.append(f'{number} {verdict}: {change.name} ({change.operator}, '
+                     f'line {change.line})')
         lines.append('    ' + (test or EQUAL.get(change.name, 'no reason')))
     return lines, share
 
@@ -373,38 +569,56 @@ def main(argv=None):
     parser.add_argument('--jobs', type=int, default=1, metavar='N',
                         help='how many are tried at a time (default: 1)')
     parser.add_argument('--only', type=int, nargs='+', metavar='N',
-                        help='only these of them, counted from 1')
+                        help='try these of them, counted from 1, also again')
     parser.add_argument('--list', action='store_true',
                         help='only say which they are')
+    parser.add_argument('--rows', type=Path, metavar='FILE',
+                        help='keeps the draw and the verdicts as they come; '
+                        'those that it has are not tried again')
     parser.add_argument('--out', type=Path, metavar='FILE',
                         default=Path(__file__).parent / 'results/drawn.txt',
                         help='of the table (default: results/drawn.txt)')
     args = parser.parse_args(argv)
-    seed = random.randrange(10 ** 6) if args.seed is None else args.seed
-    print(f'seed {seed}', flush=True)
-    changes = drawn(args.count, seed)
-    if args.only:
-        changes = [changes[k - 1] for k in args.only]
-    if args.list:
-        for change in changes:
-            print(f'{change.operator:<22}{change.name} [line {change.line}]')
-        return 0
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
-    with tempfile.TemporaryDirectory(prefix='drawn-') as folder:
-        cache = Path(folder, 'cache')
-        cache.mkdir()
-        copies = [mutants.Copy(Path(folder, str(k)), cache)
-                  for k in range(min(args.jobs, len(changes)))]
+    try:
+        rows = Rows(args.rows)
+        seed = args.seed
+        if seed is None:
+            seed = (rows.drawn or {'seed': random.randrange(10 ** 6)})['seed']
+        print(f'seed {seed}', flush=True)
+        numbered = dict(enumerate(rows.draw(seed, args.count), 1))
+        if args.list:
+            for number, change in numbered.items():
+                print(f'{number:>3} {change.operator:<22}{change.name} '
+                      f'[line {change.line}]')
+            return 0
+        for number in args.only or ():
+            rows.verdicts.pop(number, None)
+        wanted = [number for number in args.only or numbered
+                  if number not in rows.verdicts]
+        resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+        with tempfile.TemporaryDirectory(prefix='drawn-') as folder:
+            _try(numbered, wanted, args.jobs, rows, Path(folder))
+    except mutants.Broken as error:
+        print(error, file=sys.stderr)
+        return 2
+    lines, share = table(seed, numbered, rows.verdicts)
+    print('\n' + '\n'.join(lines))
+    if len(rows.verdicts) == len(numbered):
+        args.out.write_text('\n'.join(lines) + '\n', 'utf-8')
+    return 0 if share >= ENOUGH else 1
+
+
+def _try(numbered, wanted, jobs, rows, folder):
+    cache = folder / 'cache'
+    cache.mkdir()
+    copies = [mutants.Copy(folder / str(k), cache)
+              for k in range(min(jobs, len(wanted)))]
+    if wanted:
         # What is compiled for it serves all that leaves the C++ as it is
         mutants.check_without(copies[0], [mutants.Case(
             None, '', ['tests/kernels/test_kernels.py::'
                        'test_dense_is_the_float64_product'])], cache)
-        found = try_all(changes, copies)
-    lines, share = table(seed, changes, found)
-    print('\n' + '\n'.join(lines))
-    if not args.only:
-        args.out.write_text('\n'.join(lines) + '\n', 'utf-8')
-    return 0 if share >= ENOUGH else 1
+        try_all(numbered, wanted, copies, rows)
 
 
 if __name__ == '__main__':
