@@ -3,10 +3,13 @@
 #define D2LBERT_CUT_H_
 
 #include <algorithm>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <exception>
 #include <new>
+#include <random>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -66,18 +69,42 @@ inline bool are_same(const char* one, const char* other, size_t size) {
   return load(one + size - 8, 8) == load(other + size - 8, 8);
 }
 
-constexpr uint64_t kMix = 0x9e3779b97f4a7c15u;
+// Random numbers of this process. Without them, a text could be made whose
+// words all share one hash, and each look-up would pass all of them. Numbers of
+// words do not depend on the hash.
+struct Secret {
+  uint64_t start, factor;
+
+  Secret() {
+    std::random_device::result_type random[4] = {};
+    try {
+      std::random_device device;
+      for (auto& part : random) part = device();
+    } catch (const std::exception&) {   // the machine has no such numbers
+      random[0] = static_cast<unsigned>(
+          std::chrono::steady_clock::now().time_since_epoch().count());
+    }
+    start = uint64_t{random[0]} << 32 | random[1];
+    factor = (uint64_t{random[2]} << 32 | random[3]) ^ 0x9e3779b97f4a7c15u;
+    factor |= 1;
+  }
+};
+
+inline const Secret kSecret;
+
+// Both halves of a product: a text cannot know which bits a difference reaches.
+inline uint64_t mix(uint64_t x) {
+  __extension__ typedef unsigned __int128 Product;
+  const Product product = Product{x} * kSecret.factor;
+  return static_cast<uint64_t>(product) ^ static_cast<uint64_t>(product >> 64);
+}
 
 inline uint64_t hash(std::string_view word) {
   const char* p = word.data();
   size_t left = word.size();
-  uint64_t h = left;
-  for (; left > 8; p += 8, left -= 8) {
-    h = (h ^ load(p, 8)) * kMix;
-    h ^= h >> 32;
-  }
-  h = (h ^ load(p, left)) * kMix;
-  return h ^ h >> 32;
+  uint64_t h = kSecret.start ^ left;
+  for (; left > 8; p += 8, left -= 8) h = mix(h ^ load(p, 8));
+  return mix(h ^ load(p, left));
 }
 
 // A word and its key in a table of names: up to seven bytes and their number,
@@ -166,7 +193,7 @@ class Names {
   };
 
   size_t place(uint64_t key) const {
-    return (key ^ key >> 32) * kMix >> shift_;
+    return mix(key ^ kSecret.start) >> shift_;
   }
 
   // The slot of a word, or the free slot for it.

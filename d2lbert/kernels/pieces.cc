@@ -70,7 +70,7 @@ class Pieces {
   // The slot of the branch from a node by a letter.
   size_t slot(uint32_t node, char letter) const {
     const uint64_t key = key_of(node, letter);
-    size_t k = (key * kMix >> 32) & (branches_.size() - 1);
+    size_t k = (mix(key ^ kSecret.start) >> 32) & (branches_.size() - 1);
     while (branches_[k].to && branches_[k].key != key) {
       k = (k + 1) & (branches_.size() - 1);
     }

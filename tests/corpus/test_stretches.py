@@ -2,6 +2,7 @@
 import gzip
 import random
 import threading
+import time
 
 import numpy as onp
 import pytest
@@ -138,6 +139,38 @@ def test_names_have_the_numbers_that_python_gives_them(compiled):
             lines, kept).tolist()
         assert (len(ours), ours.letters) == (len(theirs), theirs.letters)
     assert ours.text() == theirs.text() and len(ours) > 10000
+
+
+def made_to_collide(size):
+    """So many words of 32 letters that a fixed hash would not tell apart.
+
+    The hash was h = mixed(h ^ block) over blocks of eight letters, from the
+    number of letters on. Two blocks can reach the same h in many ways.
+    """
+    factor, rng = onp.uint64(0x9e3779b97f4a7c15), onp.random.RandomState(0)
+
+    def mixed(h):
+        h = h * factor
+        return h ^ h >> onp.uint64(32)
+
+    def halves(h, reached):
+        first = rng.randint(33, 127, (1 << 20, 8)).astype('uint8')
+        second = (mixed(h ^ first.view('uint64')) ^ reached).view('uint8')
+        is_visible = ((second > 32) & (second < 127)).all(1)
+        return onp.concatenate([first, second], 1)[is_visible][:int(
+            size ** 0.5)].view('S16')
+    begins = halves(onp.uint64(32), onp.uint64(0))
+    ends = halves(mixed(onp.uint64(0)), onp.uint64(7))
+    return [begin + end for begin in begins[:, 0] for end in ends[:, 0]]
+
+
+def test_words_that_are_made_to_collide_take_no_longer(compiled):
+    words = made_to_collide(40000)
+    assert len(set(words)) > 35000
+    lines, names = b''.join(word + b'\n' for word in words), cut.Names()
+    begun = time.thread_time()
+    assert names.add(lines).tolist() == list(range(len(words)))
+    assert time.thread_time() - begun < 0.5     # seconds; it was 3
 
 
 def test_the_same_words_are_pruned_by_both(monkeypatch, compiled):
