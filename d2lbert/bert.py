@@ -7,13 +7,12 @@ the default; `positional='sinusoidal'` is the first edition's model.
 import numpy as onp
 
 from d2lbert.kernels import ops
+from d2lbert.machine.arguments import check_shares, check_sizes
 from d2lbert.machine.backend import nn, np
 from d2lbert.nn import packed
 from d2lbert.nn.checks import (
     cheap_host,
     check_ids,
-    check_shares,
-    check_sizes,
     check_tokens,
     check_whole,
     number_of_blocks,

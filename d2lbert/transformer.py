@@ -8,7 +8,7 @@ from d2lbert.attention import MultiHeadAttention
 from d2lbert.machine.backend import nn, np
 from d2lbert.nn import packed
 from d2lbert.nn.layers import Dense, LayerNorm
-from d2lbert.nn.variant import BOOK, Variant
+from d2lbert.nn.variant import BOOK, Variant, number_of_layers
 
 
 class PositionWiseFFN(nn.Block):
@@ -159,38 +159,27 @@ class Blocks(nn.Sequential):
 
     def __init__(self, num_layers=0, variant=BOOK, *arguments, **kwargs):
         super().__init__(**kwargs)
-        num_groups, self._inner = variant.num_groups, variant.inner_group_num
-        if num_groups is not None and num_groups > num_layers:
-            raise ValueError(f'num_groups={num_groups} is more than the '
-                             f'{num_layers} layers that there are: lower it')
-        for _ in range(self._inner * (num_groups or num_layers)):
+        layers = variant.blocks_of_layers(num_layers)
+        for _ in range(1 + max((k for blks in layers for k in blks),
+                               default=-1)):
             self.add(TransformerEncoderBlock(*arguments, variant))
-        self._groups = None
-        if num_groups is not None:
-            # Rounded as transformers does
-            self._groups = [int(k / (num_layers / num_groups))
-                            for k in range(num_layers)]
+        self._shared = None if variant.num_groups is None else layers
 
     @property
     def num_layers(self):
         """The number of layers after the embeddings."""
-        return len(self if self._groups is None else self._groups)
+        return len(self if self._shared is None else self._shared)
 
     def up_to(self, layer):
         """The blocks up to `layer`, counted from 1, or back from -1: a list.
 
         A block that several layers share is in it several times.
         """
-        count = self.num_layers
-        if not -count - 1 <= layer <= count:
-            raise ValueError(f'layer must lie between {-count - 1} and '
-                             f'{count}, as there are {count} blocks behind '
-                             f'the embeddings, which are 0, not {layer}')
-        blks, count = list(self), layer % (count + 1)
-        if self._groups is None:
+        count = number_of_layers(layer, self.num_layers)
+        blks = list(self)
+        if self._shared is None:
             return blks[:count]
-        return [blk for k in self._groups[:count]
-                for blk in blks[k * self._inner:(k + 1) * self._inner]]
+        return [blks[k] for some in self._shared[:count] for k in some]
 
 
 class PositionalEncoding(nn.Block):

@@ -14,7 +14,8 @@ from d2lbert.nn.checks import on_device
 from d2lbert.nn.layers import Dense
 from d2lbert.nn.model import Model
 from d2lbert.pretrained.families.bart import teacher_forced_states
-from d2lbert.pretrained.families.family import family_of, net_of
+from d2lbert.pretrained.families.family import family_of
+from d2lbert.pretrained.families.nets import net_of
 
 #: WHOLE: the head scores a text, from its first token. EACH: the head scores
 #: each token (tags; begin and end of an answer).

@@ -3,9 +3,9 @@
 Libraries are compiled and loaded at their first use, never by an import. The
 environment variable D2LBERT_KERNELS controls this: `auto` uses them where
 they can be built, `off` never, and `require` raises an error without them.
-`ops` declares the operators; README.md describes them.
+`ops` declares the operators; README.md describes them. MXNet is imported with
+the operators only: its import takes longer than an answer of `int8`.
 """
-
 import ctypes
 import os
 import pathlib
@@ -17,7 +17,6 @@ import numpy
 
 from d2lbert.kernels import build, products
 from d2lbert.kernels.build import BuildError
-from d2lbert.machine.backend import mx
 from d2lbert.machine.files import Name
 
 __all__ = ['BuildError', 'Library', 'bf16_supported', 'build',
@@ -128,6 +127,7 @@ class Library:
 
 def _opened(path):
     """Register the operators of the library at `path` with MXNet."""
+    from d2lbert.machine.backend import mx
     library = ctypes.CDLL(str(path))    # its errors are better than MXNet's
     library.d2lbert_bf16
     library.d2lbert_isa.restype = ctypes.c_char_p
@@ -165,12 +165,11 @@ def load():
 def enabled(*arrays):
     """True if the fused operators can take these arrays.
 
-    They can take float32 or int32 arrays on a CPU. All arrays are on the
-    device of the first one. The first call compiles the operators.
+    They can take MXNet's float32 or int32 arrays on a CPU. All arrays are on
+    the device of the first one. The first call compiles the operators.
     """
     return load() and all(
-        isinstance(array, mx.nd.NDArray)
-        and array.dtype in (numpy.float32, numpy.int32)
+        hasattr(array, 'ctx') and array.dtype in (numpy.float32, numpy.int32)
         for array in arrays) and arrays[0].ctx.device_type != 'gpu'
 
 

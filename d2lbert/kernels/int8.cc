@@ -37,6 +37,14 @@ struct Lanes {
   }
 };
 
+// The first n of VL whole numbers, and zeros.
+inline vf numbers_of(const int8_t* from, long n) {
+  typedef int8_t bytes __attribute__((vector_size(VL)));
+  bytes some{};
+  std::memcpy(&some, from, n < VL ? n : VL);
+  return __builtin_convertvector(some, vf);
+}
+
 inline vf first_lanes_of(vf v, long n) {
   return n >= VL ? v : pick(count() < (int)n, v, vf{});
 }
@@ -126,6 +134,14 @@ struct Sizes {
   int64_t vocabulary, segments, positions, E, H, F, heads, blocks, act;
 };
 
+// Vectors of tokens (V, E) at eight bits, with a scale for each; those of
+// segments (S, E) and of positions. Tokens are multiplied by `factor`.
+struct Tables {
+  const int8_t* words;
+  const float *scales, *segments, *positions;
+  float factor;
+};
+
 // CHUNK: rows that one thread takes through the layers together. CUT: rows
 // that go through the feed-forward network together, which fit in its cache.
 constexpr long CHUNK = 96, CUT = 96;
@@ -140,9 +156,9 @@ struct Own {
 
 class Encoder {
  public:
-  Encoder(const Sizes& sizes, float epsilon, const float* const* tables)
-      : s_(sizes), D_(sizes.H / sizes.heads), blocks_(sizes.blocks) {
-    for (int i = 0; i < 3; i++) table_[i] = tables[i];
+  Encoder(const Sizes& sizes, float epsilon, const Tables& tables)
+      : s_(sizes), D_(sizes.H / sizes.heads), table_(tables),
+        blocks_(sizes.blocks) {
     for (auto norm : norms()) norm->epsilon = epsilon;
   }
 
@@ -277,9 +293,11 @@ class Encoder {
     const long rows = offsets[last] - begin;
     for (long b = first; b < last; b++)
       for (long i = offsets[b]; i < offsets[b + 1]; i++) {
-        const float* word = table_[0] + ids[i] * E;
-        const float* at = table_[2] + (i - offsets[b]) * E;
-        const float* kind = s_.segments ? table_[1] + segments[i] * E : at;
+        const int8_t* word = table_.words + ids[i] * E;
+        const float scale = table_.scales[ids[i]];
+        const float* at = table_.positions + (i - offsets[b]) * E;
+        const float* kind =
+            s_.segments ? table_.segments + segments[i] * E : at;
         float* x = own.x + (i - begin) * ld;
         for (long j = 0; j < ceil_div(E, LANES) * LANES; j += VL) {
           const long n = E - j;
@@ -287,7 +305,7 @@ class Encoder {
             store(x + j, vf{});
             continue;
           }
-          vf sum = load(word + j, n);
+          vf sum = numbers_of(word + j, n) * scale * table_.factor;
           if (s_.segments) sum = sum + load(kind + j, n);
           store(x + j, sum + load(at + j, n));
         }
@@ -460,7 +478,7 @@ class Encoder {
 
   const Sizes s_;
   const long D_;
-  const float* table_[3];   // (V, E), (S, E), (positions, E)
+  const Tables table_;
   std::vector<Block> blocks_;
   Norm embedding_norm_;
   Dense projection_;
@@ -624,14 +642,17 @@ int int8_apply(int64_t R, int64_t N, int64_t K, const float* x,
   return failure();
 }
 
-// sizes: the fields of `Sizes`; tables: of tokens, segments (or null) and
-// positions, which must outlive the encoder.
-int int8_new(const int64_t* sizes, double epsilon,
-             const float* const* tables, void** encoder) try {
+// sizes: the fields of `Sizes`; the others those of `Tables`, which must
+// outlive the encoder. segments may be null.
+int int8_new(const int64_t* sizes, double epsilon, const int8_t* words,
+             const float* scales, double factor, const float* segments,
+             const float* positions, void** encoder) try {
   Sizes s;
   std::memcpy(&s, sizes, sizeof s);
   require(s.heads > 0 && s.H % s.heads == 0 && s.act >= 0 && s.act < 4);
-  *encoder = new Encoder(s, (float)epsilon, tables);
+  *encoder = new Encoder(
+      s, (float)epsilon,
+      {words, scales, segments, positions, (float)factor});
   return kDone;
 } catch (...) {
   return failure();

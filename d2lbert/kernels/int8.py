@@ -28,7 +28,7 @@ def _opened(path):
             ('quantize', f32, number, number, i8, f32),
             ('apply', number, number, number, f32, i8, f32, pointer, flag,
              f32),
-            ('new', i64, real, ctypes.POINTER(pointer),
+            ('new', i64, real, i8, f32, real, pointer, f32,
              ctypes.POINTER(pointer)),
             ('put_dense', pointer, number, number, number, i8, f32, pointer),
             ('put_norm', pointer, number, f32, f32),
@@ -101,22 +101,21 @@ def dense(X, q, scale, bias=None, act='none'):
 class Encoder:
     """An encoder in C++, built from quantized layers.
 
-    tables: of tokens (V, E), of segments (S, E) or None, and of positions
-    (T, E), float32; norm: gamma and beta of the embeddings' LayerNorm, or
-    None; projection: a dense layer from E to H, or None. blocks: for each
-    block its dense layers, queries, keys and values as one, then the output,
-    the inner and the outer layer of the feed-forward network, and its two
-    LayerNorms. A dense layer is (q, scale, bias or None) as of `quantize`, a
-    LayerNorm (gamma, beta).
+    tables: of tokens, (V, E) and its scales as of `quantize`, of segments
+    (S, E) or None, and of positions (T, E), all contiguous; norm: gamma and
+    beta of the embeddings' LayerNorm, or None; projection: a dense layer
+    from E to H, or None. blocks: for each block its dense layers, queries,
+    keys and values as one, then the output, the inner and the outer layer of
+    the feed-forward network, and its two LayerNorms. A dense layer is (q,
+    scale, bias or None) as of `quantize`, a LayerNorm (gamma, beta). factor:
+    of the vectors of tokens.
     """
 
     def __init__(self, tables, norm, projection, blocks, num_heads, act,
-                 epsilon):
+                 epsilon, factor=1.0):
         self._library = compiled = library()
-        # C++ reads the tables where they are
-        self._tables = [table if table is None else onp.ascontiguousarray(
-            table, 'float32') for table in tables]
-        tokens, segments, positions = self._tables
+        (tokens, scale), segments, positions = tables
+        self._tables = tables       # which C++ reads where they are
         E, H = tokens.shape[1], len(blocks[0][0][1][0])
         F = len(blocks[0][0][2][0])
         sizes = onp.array([
@@ -124,8 +123,9 @@ class Encoder:
             len(positions), E, H, F, num_heads, len(blocks),
             ACTS.index(act)], 'int64')
         handle = ctypes.c_void_p()
-        compiled.int8_new(sizes, epsilon, (ctypes.c_void_p * 3)(
-            *map(_address, self._tables)), ctypes.byref(handle))
+        compiled.int8_new(sizes, epsilon, tokens, scale, factor,
+                          _address(segments), positions,
+                          ctypes.byref(handle))
         self._handle, self._num_hiddens = handle, H
         weakref.finalize(self, compiled.int8_free, handle)
         for b, (layers, norms) in enumerate(blocks):

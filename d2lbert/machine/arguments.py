@@ -130,3 +130,19 @@ def short(value):
     text = repr(value)
     return text if len(text) <= 40 and '\n' not in text else (
         f'a {type(value).__name__}')
+
+
+def check_sizes(least=1, **sizes):
+    """Raise ValueError for sizes other than whole numbers from `least` on."""
+    for name, size in sizes.items():
+        if int(size) != size or size < least:
+            raise ValueError(f'{name} must be a whole number of at least '
+                             f'{least}, not {size!r}')
+
+
+def check_shares(**shares):
+    """Raise ValueError for numbers that are not from 0 to less than 1."""
+    for name, share in shares.items():
+        if share is None or not 0 <= share < 1:
+            raise ValueError(f'{name} must be a number from 0 to less than '
+                             f'1, not {share!r}')

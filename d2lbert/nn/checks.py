@@ -91,22 +91,6 @@ def cheap_host(X):
     return X if found is None else found
 
 
-def check_sizes(least=1, **sizes):
-    """Raise ValueError for sizes other than whole numbers from `least` on."""
-    for name, size in sizes.items():
-        if int(size) != size or size < least:
-            raise ValueError(f'{name} must be a whole number of at least '
-                             f'{least}, not {size!r}')
-
-
-def check_shares(**shares):
-    """Raise ValueError for numbers that are not from 0 to less than 1."""
-    for name, share in shares.items():
-        if share is None or not 0 <= share < 1:
-            raise ValueError(f'{name} must be a number from 0 to less than '
-                             f'1, not {share!r}')
-
-
 def number_of_blocks(num_layers, num_blks):
     """The number of blocks, given once by either name."""
     if (num_layers is None) == (num_blks is None):

@@ -1,11 +1,13 @@
 """Gluon's layers on the package's operators, with Gluon's parameters."""
+import functools
 import re
+import threading
 
 import numpy as onp
 
 from d2lbert.kernels import ops
 from d2lbert.machine import params
-from d2lbert.machine.backend import gluon, mx, nn, np
+from d2lbert.machine.backend import gluon, init, mx, nn, np
 from d2lbert.machine.nonfinite import count_not_finite, warn_not_finite
 from d2lbert.nn.checks import on_device
 
@@ -54,6 +56,38 @@ def values(layer, X):
         for param in params.values():
             param._finish_deferred_init()
         return {name: param.data(X.ctx) for name, param in params.items()}
+
+
+class _Values(init.Initializer):
+    """Set a parameter to the values that a function returns."""
+
+    def __init__(self, values):
+        super().__init__()
+        self._values = values
+
+    def _init_weight(self, name, array):
+        array[:] = np.array(self._values())
+
+
+_filling = threading.Lock()
+
+
+def fill_later(param, values, ctx):
+    """Set a parameter, on ctx, when its values are first wanted.
+
+    values: a function that returns them, float32 on the host.
+    """
+    # As Gluon defers a parameter of unknown shape to a first forward pass
+    param._deferred_init = (
+        _Values(values), ctx if isinstance(ctx, list) else [ctx],
+        init.Zero(), None)
+
+    def filled(get, *arguments, **keywords):
+        with _filling:
+            param._finish_deferred_init()
+        return get(*arguments, **keywords)
+    for name in ('data', 'list_data'):
+        setattr(param, name, functools.partial(filled, getattr(param, name)))
 
 
 class GELU(nn.HybridBlock):

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as onp
 
 from d2lbert.kernels import ops
-from d2lbert.machine.backend import nn, np
+from d2lbert.machine.backend import autograd, nn, np
 from d2lbert.nn.checks import check_whole, on_device
 from d2lbert.nn.layers import Dense, grad_reqs, is_unmodified, values
 
@@ -148,7 +148,7 @@ def encode_firsts(encoder, tokens, segments, valid_lens):
     packed, _ = pack(encoder, tokens, segments, lens,
                      _device_of(tokens, encoder))
     if encoder.quantized is not None:
-        return encoder.quantized.encode_rows(packed, firsts=True)
+        return _quantized_rows(encoder.quantized, packed, firsts=True)
     X = embed(encoder, packed.tokens, packed.segments, packed.positions)
     *blks, last = encoder.blks.up_to(-1)
     for blk in blks:
@@ -167,9 +167,11 @@ def encode_padded(encoder, tokens, segments, valid_lens, layer=-1):
         if valid_lens.ndim != 1:
             return NotImplemented
     if encoder.quantized is not None:
-        return encoder.quantized.padded(
-            *(on_device(A, ctx, 'int32') for A in (tokens, segments)),
-            valid_lens, layer)
+        _check_not_recording()
+        return on_device(encoder.quantized.padded(
+            *map(host, (tokens, segments)),
+            valid_lens if valid_lens is None else host(valid_lens), layer),
+            ctx)
     positions = onp.broadcast_to(onp.arange(T), (B, T))
     packed = PackedTokens(*(on_device(A.reshape(-1), ctx, 'int32')
                             for A in (tokens, segments, positions)),
@@ -211,11 +213,25 @@ def _rows_of(at, begins, ctx):
 def _run(encoder, packed, layer):
     """The output of an encoder after `layer`, (R, H)."""
     if encoder.quantized is not None:
-        return encoder.quantized.encode_rows(packed, layer)
+        return _quantized_rows(encoder.quantized, packed, layer)
     X = embed(encoder, packed.tokens, packed.segments, packed.positions)
     for blk in encoder.blks.up_to(layer):
         X = block(blk, X, packed.rows)
     return encoder.finish(X, layer)
+
+
+def _quantized_rows(quantized, packed, layer=-1, firsts=False):
+    """The output of a `QuantizedEncoder`, (R, H); or (B, H) with firsts."""
+    _check_not_recording()
+    return on_device(quantized.encode(
+        *map(host, (packed.rows.offsets, packed.tokens, packed.segments)),
+        layer, firsts), packed.tokens.ctx)
+
+
+def _check_not_recording():
+    if autograd.is_recording():
+        raise ValueError("a net with precision='int8' gives answers and no "
+                         "gradients: load it with 'fp32' to train it")
 
 
 # The parts of an encoder on rows

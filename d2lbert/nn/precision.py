@@ -3,7 +3,15 @@ from d2lbert import kernels
 from d2lbert.kernels import ops
 from d2lbert.machine.backend import np
 from d2lbert.machine.terminal import warn
-from d2lbert.nn.quantized import TOKENS, QuantizedEncoder
+from d2lbert.nn.layers import is_unmodified
+from d2lbert.nn.quantized import (
+    POSITIONS,
+    TOKENS,
+    Layout,
+    QuantizedEncoder,
+    check_layout,
+    quantize,
+)
 
 PRECISIONS = 'fp32', 'bf16', 'int8'
 
@@ -20,18 +28,15 @@ def check_precision(precision):
         ops.check_precision(precision)
 
 
-def set_precision(net, precision, weights=None):
+def set_precision(net, precision):
     """Let a net with an `encoder` compute at a precision; returns it.
 
     'fp32' changes nothing. 'bf16' multiplies matrices in bfloat16, and warns
     where that is not faster here. 'int8' quantizes the encoder as it is now,
-    see `QuantizedEncoder`; heads stay as they are, except for token
-    embeddings that they share. weights: those of `QuantizedEncoder` that the
-    net was loaded from; with them None is 'int8', without them 'fp32'.
-    Raises ValueError where that cannot be.
+    unless that has been done; heads stay as they are, except for token
+    embeddings that they share. None is 'int8' for a net that is quantized,
+    and 'fp32' for others. Raises ValueError where that cannot be.
     """
-    if precision is None:
-        precision = 'fp32' if weights is None else 'int8'
     check_precision(precision)
     if precision == 'bf16':
         net.apply(_to_bf16)
@@ -40,17 +45,41 @@ def set_precision(net, precision, weights=None):
         if kernels.products.chosen().bf16 == 'plain':
             warn('d2lbert: bf16 is not faster than fp32 on this CPU, so '
                  'that products stay fp32')
-    elif precision == 'int8':
-        if getattr(net, 'decoder', None) is not None:
-            raise ValueError("precision='int8' is for nets of an encoder "
-                             "alone, and this one has a decoder: take "
-                             "'fp32'")
-        quantized = QuantizedEncoder(net.encoder, weights)
+    elif precision == 'int8' and net.encoder.quantized is None:
+        quantized = _quantized(net)
         # A head that shares them gives what it will give once it is exported
         net.encoder.token_embedding.weight.set_data(
             np.array(quantized.weights[TOKENS].values()))
         net.encoder.quantized = quantized
     return net
+
+
+def _quantized(net):
+    """The `QuantizedEncoder` of a net as it is now."""
+    encoder = net.encoder
+    if not is_unmodified(encoder):
+        raise ValueError(
+            "precision='int8' needs an encoder without modified blocks: take "
+            "'fp32'")
+    blocks, passed, layers = list(encoder.blks), 0, []
+    for layer in range(encoder.blks.num_layers):
+        order = encoder.blks.up_to(layer + 1)
+        layers.append([blocks.index(block) for block in order[passed:]])
+        passed = len(order)
+    first = blocks[0]
+    layout = Layout(
+        first.attention.num_heads, first.ffn.dense1.folded(),
+        first.addnorm1.ln._epsilon, layers, encoder.scale(1.0),
+        first.pre_norm, first.attention.causal,
+        getattr(net, 'decoder', None) is not None)
+    check_layout(layout)
+    params = encoder._collect_params_with_prefix()
+    values = {name: param.data(param.list_ctx()[0]).asnumpy()
+              for name, param in params.items()}
+    if not encoder.learnable:
+        values[POSITIONS] = encoder.pos_encoding.P.asnumpy()
+    return QuantizedEncoder(layout, quantize(
+        values, lambda name: params[name].name))
 
 
 def _to_bf16(block):

@@ -2,7 +2,7 @@
 import dataclasses
 from typing import Optional, Tuple
 
-from d2lbert.nn.checks import check_shares, check_sizes
+from d2lbert.machine.arguments import check_shares, check_sizes
 
 #: Activations of an encoder: ReLU, GELU, and GELU by a tanh. A block by
 #: itself takes every activation of Gluon's.
@@ -105,6 +105,22 @@ class Variant:
         """True if positions are parameters."""
         return self.positional == 'learnable'
 
+    def blocks_of_layers(self, num_layers):
+        """The indices of the blocks of each layer: a list of lists.
+
+        Layers of one group have the same. Raises ValueError for more groups
+        than layers.
+        """
+        groups, inner = self.num_groups, self.inner_group_num
+        if groups is None:
+            return [[k] for k in range(inner * num_layers)]
+        if groups > num_layers:
+            raise ValueError(f'num_groups={groups} is more than the '
+                             f'{num_layers} layers that there are: lower it')
+        # Rounded as transformers does
+        return [[*range(k * inner, (k + 1) * inner)] for k in (
+            int(layer / (num_layers / groups)) for layer in range(num_layers))]
+
     @classmethod
     def of(cls, variant, keywords):
         """A variant, with the fields changed that keywords name.
@@ -132,3 +148,15 @@ FIELDS = tuple(field.name for field in dataclasses.fields(Variant))
 
 #: The book's model.
 BOOK = Variant()
+
+
+def number_of_layers(layer, count):
+    """The number of layers up to `layer`, counted from 1, or back from -1.
+
+    count: of all layers. Raises ValueError for a layer that is not there.
+    """
+    if not -count - 1 <= layer <= count:
+        raise ValueError(f'layer must lie between {-count - 1} and {count}, '
+                         f'as there are {count} blocks behind the '
+                         f'embeddings, which are 0, not {layer}')
+    return layer % (count + 1)

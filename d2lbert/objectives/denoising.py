@@ -9,7 +9,8 @@ import numpy as onp
 from d2lbert.corpus.noise import Noise
 from d2lbert.nn.checks import on_device
 from d2lbert.objectives.generative import Generative
-from d2lbert.pretrained.families.bart import STRUCTURE, teacher_forced_states
+from d2lbert.pretrained.families.bart import teacher_forced_states
+from d2lbert.pretrained.families.family import STRUCTURE
 from d2lbert.pretrained.families.sizes import PUBLISHED
 
 #: Share of the tokens that noise changes, as published.

@@ -8,7 +8,7 @@ from d2lbert.corpus.report import report
 from d2lbert.machine.hardware import require_memory
 from d2lbert.objectives.initializers import initialize
 from d2lbert.objectives.objective import Objective, run_summary
-from d2lbert.pretrained.families.family import net_of
+from d2lbert.pretrained.families.nets import net_of
 from d2lbert.pretrained.families.sizes import DISTILLED, PUBLISHED
 from d2lbert.pretrained.tokenizers.vocabulary import PieceVocab, same_pieces
 from d2lbert.texts.examples import check_max_len

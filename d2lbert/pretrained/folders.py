@@ -13,12 +13,21 @@ from d2lbert.machine.backend import init, mx
 from d2lbert.machine.files import new_folder, write_text
 from d2lbert.machine.nonfinite import count_not_finite, warn_not_finite
 from d2lbert.machine.terminal import warn
+from d2lbert.nn.checks import on_device
+from d2lbert.nn.layers import fill_later
 from d2lbert.nn.precision import check_precision, set_precision
-from d2lbert.nn.quantized import is_quantized
+from d2lbert.nn.quantized import (
+    Layout,
+    QuantizedEncoder,
+    QuantizedWeight,
+    check_layout,
+    is_quantized,
+)
 from d2lbert.pretrained import tensor_files
 from d2lbert.pretrained.families import config as configs
 from d2lbert.pretrained.families import tensor_names
-from d2lbert.pretrained.families.family import family_of, net_of
+from d2lbert.pretrained.families.family import family_of
+from d2lbert.pretrained.families.nets import net_of
 from d2lbert.pretrained.families.tensor_names import HEADS, PARTS
 from d2lbert.pretrained.sentence_transformers import files_of, load_pooling
 from d2lbert.pretrained.size_checks import check_layers
@@ -154,12 +163,15 @@ def fill_net(opened, lines, make, ctx=None, trainable=True, precision=None,
     net = make()
     if not trainable:
         net.collect_params().setattr('grad_req', 'null')
-    counts, weights = _fill(net, lines, current, config['initializer_range'],
-                            ctx or mx.cpu())
+    values, counts = _read(lines, current)
+    _fill(net, lines, values, config['initializer_range'], ctx or mx.cpu())
+    if quantized and precision in (None, 'int8'):
+        layout = Layout.of_config(keywords)
+        check_layout(layout)
+        net.encoder.quantized = QuantizedEncoder(layout, _of_encoder(values))
     warn_not_finite(folder, counts)
     net.pretrained = Pretrained(folder, config, tuple(differences))
-    return set_precision(net, precision,
-                         weights if quantized else None), tokenizer
+    return set_precision(net, precision), tokenizer
 
 
 def _drop_missing_heads(keywords, family, current, skip):
@@ -260,31 +272,47 @@ def _check(folder, family, differences, needed):
                               f'{format_table(differences)}')
 
 
-def _fill(net, lines, current, spread, ctx):
-    """Set each parameter to its tensor; draw parameters without one.
+def _read(lines, current):
+    """Read the tensors of a table: {name here: array or `QuantizedWeight`}.
 
-    Returns {name: count of values that are NaN or infinite}, and {name in
-    the encoder: `QuantizedWeight`}.
+    Returns them, and {name in the folder: count of values that are NaN or
+    infinite}.
     """
-    params, counts, weights = net._collect_params_with_prefix(), {}, {}
+    values, counts = {}, {}
     for line in lines:
-        param = params[line.ours]
         where = current.get(line.also) or current.get(line.name)
         if where is None:
+            continue
+        if where.scale is not None:
+            values[line.ours] = tensor_files.read_quantized(where)
+            continue
+        found = tensor_files.read(where)
+        counts[where.name] = count_not_finite(found)
+        values[line.ours] = (found[::-1] if line.reversed
+                             else found)[line.skip:]
+    return values, counts
+
+
+def _of_encoder(values):
+    """{name in the encoder: value} of the values in a net."""
+    parts = {name.partition('.')[::2]: found for name, found in values.items()}
+    return {name: found for (part, name), found in parts.items()
+            if part == 'encoder'}
+
+
+def _fill(net, lines, values, spread, ctx):
+    """Set each parameter to its value; draw parameters without one."""
+    params = net._collect_params_with_prefix()
+    for line in lines:
+        param, found = params[line.ours], values.get(line.ours)
+        if found is None:
             # Biases and LayerNorms have their usual initial values
             param.initialize(ctx=ctx, default_init=init.Normal(spread))
-            continue
-        param.initialize(init.Zero(), ctx)
-        if where.scale is None:
-            values = tensor_files.read(where)
+        elif isinstance(found, QuantizedWeight):
+            fill_later(param, found.values, ctx)
         else:
-            weight = tensor_files.read_quantized(where)
-            values = weight.values()
-            weights[_quantized_name(line.ours)] = weight
-        counts[where.name] = count_not_finite(values)
-        param.set_data((values[::-1] if line.reversed else values)[line.skip:]
-                       .reshape(param.shape))
-    return counts, weights
+            param._load_init(on_device(found.reshape(param.shape), mx.cpu()),
+                             ctx)
 
 
 def _warn_of_differences(described, heads):

@@ -11,7 +11,7 @@ from d2lbert._version import __version__
 from d2lbert.machine import params
 from d2lbert.machine.files import new_folder, write_text
 from d2lbert.nn.precision import check_precision, set_precision
-from d2lbert.pretrained.families.family import net_of
+from d2lbert.pretrained.families.nets import net_of
 from d2lbert.pretrained.families.tensor_names import HEADS, PARTS
 from d2lbert.pretrained.folders import load_pretrained, save_pretrained
 from d2lbert.pretrained.sentence_transformers import pooling_of

@@ -7,7 +7,8 @@
 
 extern "C" {
 void int8_quantize(const float*, int64_t, int64_t, int8_t*, float*);
-int int8_new(const int64_t*, double, const float* const*, void**);
+int int8_new(const int64_t*, double, const int8_t*, const float*, double,
+             const float*, const float*, void**);
 int int8_put_dense(void*, int64_t, int64_t, int64_t, const int8_t*,
                    const float*, const float*);
 int int8_put_norm(void*, int64_t, const float*, const float*);
@@ -36,11 +37,12 @@ int main(int, char** argv) {
   const int64_t R = offsets[B];
   const auto ids = read<int32_t>(file, R), segments = read<int32_t>(file, R);
   const double epsilon = read<double>(file, 1)[0];
-  const auto words = read<float>(file, V * E), kinds = read<float>(file, S * E),
+  const auto words = read<int8_t>(file, V * E);
+  const auto scales = read<float>(file, V), kinds = read<float>(file, S * E),
              places = read<float>(file, positions * E);
-  const float* tables[] = {words.data(), kinds.data(), places.data()};
   void* encoder;
-  int failed = int8_new(sizes.data(), epsilon, tables, &encoder);
+  int failed = int8_new(sizes.data(), epsilon, words.data(), scales.data(),
+                        1, kinds.data(), places.data(), &encoder);
   auto norm = [&](int64_t which, int64_t n) {
     const auto gamma = read<float>(file, n), beta = read<float>(file, n);
     failed |= int8_put_norm(encoder, which, gamma.data(), beta.data());

@@ -126,7 +126,7 @@ def encode(net, offsets, ids, segments, layers=None, dtype=F):
     words, kinds, places = values(*net.tables)
     lens = numpy.diff(offsets)
     at = numpy.concatenate([numpy.arange(n) for n in lens])
-    X = words[ids]
+    X = words[ids] * dtype(net.factor)
     if kinds is not None:
         X = X + kinds[segments]
     X = X + places[at]
@@ -163,12 +163,14 @@ class Net:
 
     def __init__(self, V=97, S=2, positions=90, E=None, H=72, F_=136,
                  num_heads=6, blocks=2, act='gelu', order=None, bias=True,
-                 norm=True, scale=0.25, epsilon=1e-12):
+                 norm=True, scale=0.25, epsilon=1e-12, factor=1.):
         self._seed = 0
         embedded = E or H
         self.num_heads, self.act, self.epsilon = num_heads, act, epsilon
         self.order = list(range(blocks)) if order is None else order
-        self.tables = [self.draw(1, V, embedded),
+        q, by_token = quantize(self.draw(1, V, embedded))
+        self.words, self.factor = (q.astype('int8'), by_token), factor
+        self.tables = [q.astype(F) * by_token[:, None],
                        self.draw(1, S, embedded) if S else None,
                        self.draw(1, positions, embedded)]
         self.norm = self.layer_norm(embedded) if norm else None
@@ -196,11 +198,11 @@ class Net:
             W, bias = layer
             return (*int8.quantize(W), bias)
         return int8.Encoder(
-            self.tables, self.norm,
+            (self.words, *self.tables[1:]), self.norm,
             self.projection and quantized(self.projection),
             [(list(map(quantized, layers)), norms)
              for layers, norms in self.blocks],
-            self.num_heads, self.act, self.epsilon)
+            self.num_heads, self.act, self.epsilon, self.factor)
 
     def texts(self, *lens):
         """offsets, ids and segments of sequences of these lengths."""

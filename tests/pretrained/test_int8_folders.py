@@ -103,6 +103,20 @@ def test_nothing_is_quantized_when_it_is_loaded(folder, monkeypatch):
     assert net.encoder.quantized is not None
 
 
+def test_float32_weights_are_made_where_they_are_wanted(folder, texts):
+    net, tokenizer = d2l.load_pretrained(folder, heads=())
+    d2l.encode(net, tokenizer, texts)
+    param = net.encoder.blks[1].attention.W_q.weight
+    other = net.encoder.blks[0].attention.W_q.weight
+    assert param._data is None and param.list_ctx()
+    tensors = load_file(folder / WEIGHTS)
+    wanted = tensors[QUERY] * tensors[f'{QUERY}_scale'][:, None]
+    onp.testing.assert_array_equal(param.data().asnumpy(), wanted)
+    onp.testing.assert_array_equal(param.list_data()[0].asnumpy(), wanted)
+    other.set_data(np.zeros((20, 20)))
+    assert not other.data().asnumpy().any()
+
+
 def test_commands_answer_at_eight_bits_unless_told_otherwise(
         source, folder, tmp_path, capsys):
     said = []

@@ -7,22 +7,14 @@ import numpy as onp
 
 from d2lbert.bert import BERTEncoder, MaskLM
 from d2lbert.kernels import ops
+from d2lbert.machine.arguments import check_sizes
 from d2lbert.machine.backend import nn, np
-from d2lbert.nn.checks import (
-    check_sizes,
-    check_tokens,
-    check_whole,
-    on_device,
-)
+from d2lbert.nn.checks import check_tokens, check_whole, on_device
 from d2lbert.nn.layers import LayerNorm, grad_reqs
 from d2lbert.nn.model import Model
 from d2lbert.nn.variant import Variant
+from d2lbert.pretrained.families.family import STRUCTURE
 from d2lbert.transformer import TransformerDecoderBlock
-
-#: The fields of `Variant` that all BART models share.
-STRUCTURE = dict(family='bart', heads=('mlm',), mlm_hidden=False,
-                 num_segments=0, positional='learnable', embedding_norm=True,
-                 tie_embeddings=True)
 
 
 class BARTDecoder(nn.Block):

@@ -6,9 +6,6 @@ from Hugging Face's library `transformers`.
 """
 from typing import NamedTuple, Optional
 
-from d2lbert.bert import BERTModel
-from d2lbert.pretrained.families.bart import STRUCTURE, BARTModel
-
 #: {name in transformers: activation here}. There are two kinds of GELU: exact,
 #: and approximated by tanh; each has several names.
 ACTIVATIONS = {'gelu': 'gelu', 'gelu_python': 'gelu', 'gelu_new': 'gelu_new',
@@ -257,6 +254,11 @@ FLAUBERT = Family(
         if kind != 'choice'},
     whole=Head(act=None, output='sequence_summary.summary'))
 
+#: The fields of `Variant` that all BART models share.
+STRUCTURE = dict(family='bart', heads=('mlm',), mlm_hidden=False,
+                 num_segments=0, positional='learnable', embedding_norm=True,
+                 tie_embeddings=True)
+
 _BART_ATTENTION = {'W_q': 'q_proj', 'W_k': 'k_proj', 'W_v': 'v_proj',
                    'W_o': 'out_proj'}
 
@@ -331,12 +333,3 @@ FAMILIES = {family.model_type: family for family in (
 def family_of(config):
     """The `Family` of a net's `config`."""
     return FAMILIES[config.get('family', 'bert')]
-
-
-def net_of(config):
-    """Construct the `BERTModel` or `BARTModel` of a `config`."""
-    if not isinstance(config, dict):
-        raise TypeError('the config of a model must be a dict of arguments, '
-                        f'not {config!r}')
-    generates = family_of(config).generates
-    return (BARTModel if generates else BERTModel)(**config)

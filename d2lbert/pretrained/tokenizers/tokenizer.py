@@ -155,21 +155,22 @@ class WordPiece(Tokens):
         options = {ours: _choice(config[theirs], theirs, default, folder)
                    for theirs, ours, default in NORMALIZER
                    if theirs in config}
+        tokens = None
         if path.suffix == '.json':
             tokenizer = word_pieces.read(path)
             word_pieces.change_normalizer(tokenizer, options)
             vocab = tokenizer.get_vocab()
             special = _special(vocab, config, path)
-            word_pieces.by_number(vocab, path, special.values())
+            tokens = word_pieces.by_number(vocab, path, special.values())
         else:
-            tokens = word_pieces.read_vocab(path)
-            special = _special(set(tokens), config, path)
-            tokenizer = word_pieces.bert(tokens, special, **{
+            lines = word_pieces.read_vocab(path)
+            special = _special(set(lines), config, path)
+            tokenizer = word_pieces.bert(lines, special, **{
                 **{ours: default for _, ours, default in NORMALIZER},
                 **options})
         if tokenizer.post_processor is None:
             tokenizer.post_processor = word_pieces.template(tokenizer, special)
-        return cls(tokenizer, special, _limit(config), config)
+        return cls(tokenizer, special, _limit(config), config, tokens)
 
     @classmethod
     def _load_bpe(cls, folder):

@@ -6,7 +6,6 @@ encodings have theirs in `bpe`.
 import collections
 import contextlib
 import itertools
-import json
 import platform
 import re
 from pathlib import Path
@@ -37,6 +36,10 @@ MAX_WORDS = 1 << 23
 PART = 1 << 19
 
 MORE = '##'     # the prefix of pieces within a word
+
+# Options of BERT's normalizer
+NORMALIZER = ('clean_text', 'handle_chinese_chars', 'strip_accents',
+              'lowercase')
 
 
 class TokenizerError(ValueError):
@@ -224,13 +227,12 @@ def read(path):
                              'tokenizer.json with a model in it')
     try:
         with library_errors():
-            tokenizer = library().Tokenizer.from_str(json.dumps(found))
+            return library().Tokenizer.from_str(
+                Path(path).read_text('utf-8'))
     except (ValueError, TypeError, OverflowError, RecursionError) as error:
         raise TokenizerError(
             f'{path} holds no tokenizer that the library tokenizers can read '
             f'({error}): it is damaged, or of a later version') from None
-    by_number(tokenizer.get_vocab(with_added_tokens=True), path)
-    return tokenizer
 
 
 def read_vocab(path):
@@ -262,9 +264,9 @@ def by_number(vocab, name='the tokenizer', special=()):
                              f'tokens up to {count - 1}; fetch it again')
     # The library's order of tokens is random, so either of two tokens with
     # one id could be in the list
-    uses = collections.Counter(vocab.values())
+    ids = list(vocab.values())
     for token in special:
-        if uses[vocab.get(token)] > 1:
+        if ids.count(vocab.get(token)) > 1:
             raise TokenizerError(f'{name} is damaged: another token has the '
                                  f'number of {token}; fetch it again')
     tokens = [''] * count
@@ -284,9 +286,7 @@ def described(tokenizer):
     """Everything that pieces depend on except the vocabulary, for JSON."""
     if not is_bert(tokenizer):
         return [tokenizer.to_str()]
-    normalizer = tokenizer.normalizer
-    return [normalizer.clean_text, normalizer.handle_chinese_chars,
-            normalizer.strip_accents, normalizer.lowercase,
+    return [*(getattr(tokenizer.normalizer, name) for name in NORMALIZER),
             tokenizer.model.max_input_chars_per_word]
 
 
@@ -298,10 +298,11 @@ def is_bert(tokenizer):
 
 def change_normalizer(tokenizer, options):
     """Change options of BERT's normalizer; other normalizers stay."""
-    found = json.loads(tokenizer.to_str()).get('normalizer') or {}
-    if options and found.pop('type', '') == 'BertNormalizer':
+    found = tokenizer.normalizer
+    if options and type(found).__name__ == 'BertNormalizer':
         tokenizer.normalizer = library().normalizers.BertNormalizer(
-            **{**found, **options})
+            **{**{name: getattr(found, name) for name in NORMALIZER},
+               **options})
 
 
 @contextlib.contextmanager
