@@ -312,12 +312,16 @@ class Animator:
         """Draw all curves into `fig` and return it."""
         axes = self.axes[0]
         axes.cla()
-        for xs, ys, fmt in zip(self.X or [], self.Y or [], self.fmts):
+        drawn = []
+        for k, (xs, ys, fmt) in enumerate(zip(self.X or [], self.Y or [],
+                                              self.fmts)):
             # A curve of one point is invisible
-            axes.plot(xs, ys, fmt, **POINT if len(xs) == 1 else {})
+            line, = axes.plot(xs, ys, fmt, **POINT if len(xs) == 1 else {})
+            if xs and k < len(self.legend):
+                drawn.append((line, self.legend[k]))
         axes.set(**self._settings)
-        if self.legend:
-            axes.legend(self.legend)
+        if drawn:       # a legend names no curve without a point
+            axes.legend(*zip(*drawn))
         axes.grid()
         return self.fig
 

@@ -312,6 +312,15 @@ def test_a_line_may_begin_after_the_others():
         [[1, 8], [2, 7]], [[1, 0.7], [2, 0.6]], [[1, 9]]]
 
 
+def test_the_legend_names_the_curves_that_have_a_point():
+    animator = Animator(legend=['mlm', 'nsp', 'held-out mlm'])
+    animator.add(1, (8, None, 9))
+    axes, = animator.draw().axes
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == [
+        'mlm', 'held-out mlm']
+    assert Animator(legend=['mlm']).draw().axes[0].get_legend() is None
+
+
 def test_a_line_of_one_point_is_seen():
     animator = Animator(legend=['mlm', 'nsp'], xlim=[1, 60])
     animator.add(30, (8, 0.7))

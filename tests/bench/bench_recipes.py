@@ -3,6 +3,7 @@
     python tests/bench/bench_recipes.py [--data FOLDER] [--torch-python PATH]
                                   [--minutes 10] [--seeds 1,2,3]
                                   [--try 'num_layers=3 lr=0.0015']... [...]
+                                  [--redraw FILE --plot FILE.png]
 
 learn  `d2lbert pretrain --recipe learn`, once for each seed
 book   `d2lbert pretrain`, the book's settings, for as long
@@ -12,11 +13,13 @@ and for each --try the recipe with other settings, once for each seed, too.
 All train on WikiText-2's training file and are measured on the same examples
 of its validation file (losses of two vocabularies cannot be compared). Only
 training counts as time, and they take turns: a contestant is looked at each
---every minutes and then makes way for the next.
+--every minutes and then makes way for the next. --redraw takes what an
+earlier run printed, as tests/bench/results keeps it, and only draws.
 """
 import argparse
 import functools
 import math
+import re
 import statistics
 import sys
 import tempfile
@@ -165,36 +168,81 @@ def report(curves, minutes):
                   f'{worst(found):.3f}')
 
 
+#: A line that `Contest.go_on` printed.
+LOOK = re.compile(r'^(.+): +([\d.]+) min, step (\d+): (\w+ .*)$',
+                  re.MULTILINE)
+
+
+def kept_curves(text):
+    """The curves that a run printed, as `measure` returns them.
+
+    The look before training is not printed.
+    """
+    from d2lbert.objectives.figures import Figures
+    curves = {}
+    for name, minutes, step, figures in LOOK.findall(text):
+        kind = re.sub(r' \d+$', '', name)
+        values = dict(word.split(' ') for word in figures.split(', '))
+        curves.setdefault((kind, name), []).append((
+            float(minutes), int(step), Figures(**{
+                field: float(value) for field, value in values.items()})))
+    return curves
+
+
+def kept_text(path):
+    """The part of a file of results that this benchmark left with --plot."""
+    parts = re.split('^## ', Path(path).read_text('utf-8'),
+                     flags=re.MULTILINE)
+    found = [part for part in parts if part.startswith(Path(__file__).name)
+             and '--plot' in part.split('\n', 1)[0]]
+    if len(found) != 1:
+        sys.exit(f'{path} has {len(found)} runs of {Path(__file__).name} '
+                 'with --plot; expected one')
+    return found[0]
+
+
+#: (colour, line, marker, label) of the contestants that are always there
+LOOKS = {'learn': ('#c1620a', '-', 's', 'd2lbert, --recipe learn'),
+         'book': ('#1f3a5f', '--', 'o', "d2lbert, the book's settings"),
+         'torch': ('#8a8a8a', ':', '^',
+                   "d2l 1.0.3 (PyTorch), the book's settings")}
+
+#: The same of what --try adds, in turn
+TRIES = (('#5c8a3a', '-.', 'D'), ('#8a4f9e', '--', 'v'), ('#2a9d9d', '-', 'P'))
+
+
 def draw(curves, path):
     """MLM loss and NSP accuracy over minutes of training, as PNG."""
     import matplotlib
     matplotlib.use('Agg')
     from matplotlib import pyplot as plt
-    looks = {'learn': ('C3', 'd2lbert, --recipe learn'),
-             'book': ('C0', 'd2lbert, the book\'s settings'),
-             'torch': ('C7', 'd2l 1.0.3 (PyTorch), the book\'s settings')}
+
+    from d2lbert.machine.files import replacing
+    looks = dict(LOOKS)
     figure, panels = plt.subplots(1, 2, figsize=(9, 4.3))
     for axes, field in zip(panels, ('mlm_loss', 'nsp_accuracy')):
         seen = set()
         for (kind, _), curve in curves.items():
-            colour, label = looks.setdefault(kind, (
-                f'C{(1, 2, 4, 5, 6, 8, 9)[(len(looks) - 3) % 7]}', kind))
+            colour, line, marker, label = looks.setdefault(
+                kind, (*TRIES[(len(looks) - len(LOOKS)) % len(TRIES)], kind))
             axes.plot([row[0] for row in curve],
                       [getattr(row[2], field) for row in curve],
-                      color=colour, marker='o', markersize=3,
-                      label=None if label in seen else label)
+                      color=colour, linestyle=line, marker=marker,
+                      markersize=4, label=None if label in seen else label)
             seen.add(label)
         axes.set(xlabel='minutes of training', ylabel={
             'mlm_loss': 'held-out MLM loss',
             'nsp_accuracy': 'held-out NSP accuracy'}[field])
         axes.grid(alpha=0.3)
     # Before training the loss is that of a guess, which would flatten the rest
-    panels[0].set_ylim(top=8)
+    panels[0].set_ylim(top=min(8, panels[0].get_ylim()[1]))
     panels[1].axhline(0.5, color='black', linestyle=':', linewidth=1)
-    # Below the panel, where it covers no curve
-    panels[0].legend(loc='upper left', bbox_to_anchor=(0, -0.2),
-                     frameon=False, borderaxespad=0)
-    benchmark.save_figure(figure, path)
+    # Below the panels, where it covers no curve
+    handles, labels = panels[0].get_legend_handles_labels()
+    figure.tight_layout(rect=(0, 0.05 + 0.05 * (len(labels) > 3), 1, 1))
+    figure.legend(handles, labels, loc='lower center', ncol=3, frameon=False)
+    with replacing(path) as part:
+        figure.savefig(part, format='png', dpi=120)
 
 
 def overrides(text):
@@ -277,7 +325,14 @@ def main():
                         help='draw held-out loss and accuracy over time')
     parser.add_argument('--json', metavar='FILE',
                         help='write the curves there')
+    parser.add_argument('--redraw', metavar='FILE', help='train nothing: '
+                        'draw --plot from what this file of results keeps')
     args = benchmark.parse(parser)
+    if args.redraw:
+        if not args.plot:
+            parser.error('--redraw needs --plot FILE.png')
+        draw(kept_curves(kept_text(args.redraw)), args.plot)
+        return
     machine = benchmark.machine()
     print(machine)
     with tempfile.TemporaryDirectory() as folder:
