@@ -1,4 +1,7 @@
-"""`open_corpus`: text files of any size as a `Corpus`, read once."""
+"""`open_corpus`: text files of any size as a `Corpus`, read once.
+
+`report` prints how much of a text is used, before a run trains on it.
+"""
 import hashlib
 import json
 import os
@@ -12,7 +15,6 @@ from typing import Any, NamedTuple
 import numpy as onp
 
 from d2lbert.corpus import (
-    sentence_runs,
     splitters,
     stored_text,
     text_reader,
@@ -21,10 +23,11 @@ from d2lbert.corpus import (
 )
 from d2lbert.corpus.cut_text import RARE_SHARE, SMALL_TEXT, described
 from d2lbert.machine.file_facts import Unchanged
+from d2lbert.machine.terminal import note, warn
 from d2lbert.pretrained.tokenizers.tokenizer import WordPiece
 from d2lbert.pretrained.tokenizers.vocabulary import PieceVocab
 from d2lbert.progress import bar
-from d2lbert.text import RESERVED, UNK, Vocab
+from d2lbert.text import RESERVED, UNK, Vocab, special_of
 from d2lbert.texts import text_sources
 from d2lbert.texts.numbered_text import (
     MIN_FREQ,
@@ -72,7 +75,7 @@ def open_corpus(paths, *, valid_paths=None, valid_share=0.0, split='auto',
     of more than 2^18 words or 16 MiB is split, with a warning.
 
     split: 'book' takes words as blanks part them and ends a sentence at
-    ' . '; 'prose' ends sentences where `prose.sentences` says, and sets
+    ' . '; 'prose' ends sentences as in `splitters.prose_sentences`, and sets
     apart each character that Unicode calls punctuation or symbol, and each
     Chinese one, except in WikiText's format, where that is done; 'punkt' is
     the same with NLTK's Punkt, which learns from the text itself; 'auto'
@@ -137,7 +140,7 @@ def open_corpus(paths, *, valid_paths=None, valid_share=0.0, split='auto',
         cutters.version(), text_reader.MAX_WORDS, word_types.MAX_TYPES,
         word_types.MAX_CHARS, splitters.PUNKT_CHARS, text_reader.BLOCK_BYTES,
         stored_text.CHUNK_PLACES,
-        sentence_runs.TRIES, valid_share,
+        stored_text.TRIES, valid_share,
         _described_vocab(vocab, min_freq, max_vocab, pieces),
         digests[:len(files)], digests[len(files):]]
     key = _digest_of(contents)
@@ -265,3 +268,73 @@ def _digests(files, progress):
             for path in files]
     unchanged.save()
     return digests
+
+
+#: Shares of a text above which it is warned of: its words that are unknown,
+#: and those that are left out with their paragraphs.
+UNKNOWN_SHARE, PASSED_SHARE = 0.2, 0.5
+
+
+def report(text, settings, is_named=False):
+    """Print what becomes of a `Text`, and warn where that is little.
+
+    settings: those of the run; is_named: True for a text that comes with
+    the book, of which nothing is warned. Raises ValueError for a vocabulary
+    without a word.
+    """
+    counts = text.train.counts
+    source = settings['corpus'] if is_named else text.train.source
+    if len(text.vocab) <= len(special_of(text.vocab)) + 1:
+        raise ValueError(f'no word of {source} occurs {counts.min_freq} '
+                         'times, so the vocabulary has none: name a longer '
+                         'text, or a lower min_freq (--min-freq)')
+    unit = 'tokens' if isinstance(text.vocab, PieceVocab) else 'words'
+    note(f'{source}: {_paragraphs(counts)}; {counts.words:,} {unit}; '
+         f'{_vocabulary(text.vocab, counts, settings)}; '
+         f'{counts.unknown / counts.words:.1%} of the {unit} are <unk>')
+    if is_named:
+        return
+    check_known(counts, source, 'word pieces know more of them (--tokenizer '
+                'wordpiece), or a larger vocabulary (--vocab-size, '
+                '--min-freq)')
+    passed, total = counts.passed_words, counts.passed_words + counts.words
+    if passed > PASSED_SHARE * total:
+        warn(f'{passed:,} of {total:,} words of {source} are left out, since '
+             'their paragraphs have no two sentences: blank lines part '
+             'paragraphs, and split (--split, here '
+             f'{settings["split"]}) says how sentences are found')
+
+
+def _paragraphs(counts):
+    used = (f'{counts.paragraphs:,} '
+            f'paragraph{"s" * (counts.paragraphs != 1)} used')
+    if not counts.passed:
+        return used
+    return (f'{used}, {counts.passed:,} left out without a second sentence')
+
+
+def _vocabulary(vocab, counts, settings):
+    line = f'vocabulary of {len(vocab):,}'
+    if counts.min_freq is None:
+        return line
+    line += (' with all words' if counts.min_freq == 1 else
+             f' with words that occur {counts.min_freq} times')
+    if settings['min_freq'] is None and counts.min_freq < MIN_FREQ:
+        line += f' (instead of {MIN_FREQ} times, as the text is small)'
+    return line
+
+
+def check_known(counts, source, remedy='these are easily guessed, and only '
+                'known_accuracy leaves them out'):
+    """Warn of a text with many unknown words; refuse one without others.
+
+    counts: `store.Counts`. Raises ValueError.
+    """
+    if counts.unknown == counts.words:
+        raise ValueError(f'all {counts.words:,} words of {source} are unknown '
+                         'to the vocabulary: name a text, or a model, in the '
+                         'same language and spelling')
+    share = counts.unknown / counts.words
+    if share > UNKNOWN_SHARE:
+        warn(f'{share:.0%} of the words of {source} are unknown, and read as '
+             f'<unk>: {remedy}')

@@ -1,19 +1,203 @@
-"""Paragraphs cut into sentences and words: the book's rule, ours, Punkt's."""
+"""Paragraphs split into sentences and words.
+
+The book's rule ends a sentence at ' . '. Running text has two rules. Ours ends
+sentences at marks that are always an end, in whatever script, and at full
+stops that neither an abbreviation nor an initial explains. NLTK's Punkt (Kiss
+and Strunk 2006) learns from a text which full stops end no sentence. It knows
+the ends of Latin script, which a blank follows; `split_at_sure_ends` finds
+the ends of other scripts first.
+"""
 import contextlib
 import itertools
 import os
 import re
 import threading
+import unicodedata
 from typing import NamedTuple
 
 import numpy as onp
 
-from d2lbert.corpus import prose, punkt, text_reader
+from d2lbert.corpus import text_reader
 from d2lbert.kernels import cut, draw
 from d2lbert.machine.file_facts import Unchanged
 from d2lbert.progress import bar
 from d2lbert.texts import text_sources
 from d2lbert.texts.words import STOP, paragraphs_of_lines, tokens_of_paragraphs
+
+# To be raised when other sentences or words come out
+PROSE_VERSION = 1
+
+# Unicode's Sentence_Terminal, without .!? and those of scripts that are no
+# longer written
+ENDS = (
+    '\u0589'                            # Armenian
+    '\u061d\u061e\u061f\u06d4'          # Arabic, Urdu
+    '\u0700\u0701\u0702'                # Syriac
+    '\u07f9'                            # N'Ko
+    '\u0964\u0965'                      # danda: Hindi, Bengali and others
+    '\u104a\u104b'                      # Burmese
+    '\u1362\u1367\u1368'                # Ethiopic
+    '\u17d4\u17d5'                      # Khmer
+    '\u1803\u1809'                      # Mongolian
+    '\u1c7e\u1c7f'                      # Ol Chiki
+    '\u203c\u203d\u2047\u2048\u2049'    # doubled ! and ?
+    '\u3002\uff01\uff1f\uff61'          # Chinese and Japanese
+    '\ufe52\ufe56\ufe57')               # the same, small
+WIDE_STOP = '\uff0e'                    # in a number it is a point
+ELLIPSIS = '\u2026'
+CLOSING = '"\'\u2019\u201d\u00bb\u203a)\\]}\u3009\u300b\u300d\u300f\u3011' \
+          '\u3015\u3017\uff09\uff3d\uff5d\uff63'
+
+# Chinese characters, as the published BERT has them
+IDEOGRAPHS = ('\u4e00-\u9fff\u3400-\u4dbf\U00020000-\U0002a6df'
+              '\U0002a700-\U0002b73f\U0002b740-\U0002b81f'
+              '\U0002b820-\U0002ceaf\uf900-\ufaff\U0002f800-\U0002fa1f')
+KANA = '\u3041-\u30ff'
+
+_END = re.compile(
+    rf'(?:[{ENDS}]|{WIDE_STOP}(?!\d))[{ENDS}{WIDE_STOP}{ELLIPSIS}.!?]*'
+    rf'[{CLOSING}]*'
+    # No blank follows .!? in Chinese, and a point may be in a number
+    rf'|[!?]+[{CLOSING}]*(?=[{IDEOGRAPHS}{KANA}])'
+    rf'|{ELLIPSIS}+[{CLOSING}]*(?=\s)')
+_IDEOGRAPH = re.compile(f'[{IDEOGRAPHS}]')
+
+
+def split_at_sure_ends(text, is_cut=False):
+    """The text in pieces, each of which ends where a sentence surely does.
+
+    is_cut: blanks part the words, so that one must follow.
+    """
+    begin = 0
+    for found in _END.finditer(text):
+        end = found.end()
+        rest = text[end:end + 80].lstrip()
+        if (is_cut and not text[end:end + 1].isspace()
+                # What goes on in small letters was only a pause
+                or found[0][0] == ELLIPSIS and rest[:1].islower()):
+            continue
+        yield text[begin:end]
+        begin = end
+    if text[begin:].strip():
+        yield text[begin:]
+
+
+class SpacedPunctuation(dict):
+    """For str.translate: blanks around what is a word by itself.
+
+    That is each character that Unicode calls punctuation or symbol, and each
+    Chinese character, as in the published BERT.
+    """
+
+    def __missing__(self, code):
+        letter = chr(code)
+        apart = (unicodedata.category(letter)[0] in 'PS'
+                 or _IDEOGRAPH.match(letter))
+        self[code] = f' {letter} ' if apart else letter
+        return self[code]
+
+
+#: Abbreviations that a name or a number follows, so that a capital letter
+#: after their full stop begins no sentence.
+BEFORE_NAMES = frozenset(
+    'mr mrs ms mx dr prof st sr sra messrs mme mlle gen adm col maj capt cmdr '
+    'lt sgt cpl pvt rev fr hon gov sen rep pres supt insp mt ft vs cf eg ie '
+    'viz ca bzw hr fam'.split())
+#: Abbreviations that end no sentence where a number follows.
+BEFORE_NUMBERS = frozenset(
+    'no nos nr vol vols fig figs eq eqs sec sect ch chap art p pp par para '
+    'tab approx est jan feb mar apr jun jul aug sep sept oct nov dec'.split())
+
+_OPENING = '"\'\u2018\u201c\u00ab\u2039(\\[{\u00bf\u00a1'
+# In French a blank stands before the closing quotation mark
+_MARK = re.compile(
+    rf'[.!?]+(?:[{CLOSING}]|[ \u00a0\u202f]\u00bb)*(?=\s)')
+_FIRST = re.compile(rf'\s*[{_OPENING}\u2013\u2014-]*\s*(\w)')
+_LAST = re.compile(r"[\w'\u2019&-]+(?:\.[\w'\u2019&-]+)*$")
+_LETTERS = re.compile(r'[^\W\d_](\.[^\W\d_])+')
+
+
+def prose_sentences(text):
+    """Yield the sentences of a paragraph, as it has them."""
+    has_capitals = text != text.lower()
+    for piece in split_at_sure_ends(text):
+        begin = 0
+        for mark in _MARK.finditer(piece):
+            if _is_end(piece, begin, mark, has_capitals):
+                yield piece[begin:mark.end()]
+                begin = mark.end()
+        if piece[begin:].strip():
+            yield piece[begin:]
+
+
+def _is_end(piece, begin, mark, has_capitals):
+    """True if a sentence ends with a mark; begin: where it began."""
+    first = _FIRST.match(piece, mark.end(), mark.end() + 80)
+    if not first:
+        return False
+    stop, after = mark[0], first[1]
+    is_apart = piece[mark.start() - 1:mark.start()].isspace()
+    if is_apart and stop == '.':
+        return True             # the book's form: a word of its own
+    if after.islower() and has_capitals:
+        return False
+    if stop != '.' or is_apart:
+        return True
+    word = _LAST.search(piece, max(begin, mark.start() - 40), mark.start())
+    if not word:
+        return True
+    last = word[0]
+    if last.isdigit():          # of a list: "1. First"
+        return bool(piece[begin:word.start()].strip())
+    if after.isdigit() and last.lower() in BEFORE_NUMBERS:
+        return False
+    if len(last) == 1 and last.isupper() and last != 'I':
+        return False            # an initial
+    if _LETTERS.fullmatch(last):
+        return last.lower() in ('a.m', 'p.m')
+    return last.lower() not in BEFORE_NAMES
+
+
+# To be raised when the same text gives other sentences or words
+PUNKT_VERSION = 2
+
+
+class PunktSplitter:
+    """Splits paragraphs into sentences; learns from `texts`."""
+
+    def __init__(self, texts):
+        punkt = nltk().tokenize.punkt
+        learner = punkt.PunktTrainer()
+        for text in texts:
+            learner.train(text, finalize=False)
+        learner.finalize_training()
+        self._punkt = punkt.PunktSentenceTokenizer(learner.get_params())
+        self._apart = SpacedPunctuation()
+
+    def sentences(self, text, is_cut):
+        """The sentences of a paragraph, with blanks between words.
+
+        is_cut: the paragraph has blanks between words already.
+        """
+        return [sentence if is_cut else sentence.translate(self._apart)
+                for piece in split_at_sure_ends(text, is_cut)
+                for sentence in self._punkt.tokenize(piece)]
+
+
+def punkt_version():
+    """A key of the rules; another key may give other words."""
+    return f'punkt {PUNKT_VERSION} {nltk().__version__}'
+
+
+def nltk():
+    try:
+        import nltk.tokenize.punkt
+    except ImportError as error:
+        raise ImportError("split='punkt' needs NLTK, which cannot be "
+                          f"imported ({error}): pip install 'nltk>=3.8,<4'"
+                          ) from None
+    return nltk
+
 
 # Characters of a text from which Punkt learns abbreviations; half a minute
 PUNKT_CHARS = 1 << 20
@@ -108,7 +292,7 @@ class BookCutter:
 
 
 class ProseCutter:
-    """Sentences end where `prose` says, punctuation marks are words.
+    """Splits sentences by `prose_sentences`; punctuation marks are words.
 
     A file of WikiText in the book's form is cut by the book's rule.
     """
@@ -118,18 +302,18 @@ class ProseCutter:
 
     @staticmethod
     def version():
-        return f'prose {prose.VERSION}'
+        return f'prose {PROSE_VERSION}'
 
     def __init__(self, files, progress, lower=True):
         self.lower, self.num_threads = lower, 1
         self._book = BookCutter(files, progress, lower)
-        self._apart, self._forms = prose.SpacedPunctuation(), {}
+        self._apart, self._forms = SpacedPunctuation(), {}
 
     def cut(self, stretch):
         if self._is_books(stretch):
             return self._book.cut(stretch)
         paragraphs = stretch.paragraphs()
-        parted = [list(prose.sentences(text)) for text in paragraphs.texts]
+        parted = [list(prose_sentences(text)) for text in paragraphs.texts]
         kept = [len(sentences) > 1 for sentences in parted]
         return Cut.of(
             paragraphs, [[sentence.translate(self._apart)
@@ -148,11 +332,11 @@ class ProseCutter:
 
 
 class MixedCutter(ProseCutter):
-    """The book's rule for files that have its form, `prose` for others."""
+    """The book's rule for files in its form, `ProseCutter` for others."""
 
     @staticmethod
     def version():
-        return f'mixed {prose.VERSION}'
+        return f'mixed {PROSE_VERSION}'
 
     def _is_books(self, stretch):
         return self._has_form(stretch.path)
@@ -165,13 +349,13 @@ class PunktCutter:
 
     @staticmethod
     def version():
-        return punkt.version()
+        return punkt_version()
 
     def __init__(self, files, progress, lower=True):
         self.lower, self.num_threads = lower, 1
         with bar(PUNKT_CHARS, 'learning', 'B', unit_scale=True,
                  quiet=not progress) as shown:
-            self.splitter = punkt.Splitter(_beginning(files, shown.update))
+            self.splitter = PunktSplitter(_beginning(files, shown.update))
 
     def cut(self, stretch):
         paragraphs = stretch.paragraphs()
@@ -191,7 +375,7 @@ def cutters(split, files):
     """The class that cuts files as `split`, one of SPLITS, says.
 
     files: `texts.Source`s. auto: by the book's rule, if all of them have the
-    book's form; otherwise those that have not by `prose`.
+    book's form; otherwise those that have not by `ProseCutter`.
     """
     if split != 'auto':
         return CUTTERS[split]

@@ -1,11 +1,13 @@
 """A text of any size on disk, and the batches that are drawn from it.
 
-The text is mapped into memory, and its examples are drawn a chunk at a time.
-All data that grows with the text is on disk, except 4 bytes a paragraph for
-the order of an epoch.
+A row holds a pair of sentences, a pair of runs of sentences as in the
+published BERT, or full sentences as in RoBERTa. The text is mapped into
+memory, and its examples are drawn a chunk at a time. All data that grows with
+the text is on disk, except 4 bytes a paragraph for the order of an epoch.
 
 N examples of a chunk, T tokens (max_len).
 """
+import bisect
 import itertools
 import mmap
 import os
@@ -15,8 +17,6 @@ from typing import Any, NamedTuple
 
 import numpy as onp
 
-from d2lbert.corpus.full_sentences import full_sentences
-from d2lbert.corpus.sentence_runs import draw_runs
 from d2lbert.texts.examples import (
     MASK_SHARE,
     check_batch_size,
@@ -27,6 +27,152 @@ from d2lbert.texts.examples import (
 )
 from d2lbert.texts.numbered_text import NumberedText, shuffled_paragraphs
 from d2lbert.texts.seeds import derive_bits, derive_shuffler
+from d2lbert.texts.token_rows import truncate_pair
+
+# Random runs among which `_run_like` chooses
+TRIES = 16
+
+
+def draw_runs(text, order, max_len, rng, swap=False):
+    """Draw pairs of runs of sentences whose length is close to max_len.
+
+    text: a `StoredText`; order: the paragraphs to use, in this order.
+    Returns spans (N, 4) int64 and is_next (N,) bool, the arguments of
+    `examples.mask_pairs`.
+
+    As in the published BERT, sentences are taken until the next one does
+    not fit, and split at random. If the second run is replaced, its
+    sentences are used again. The last run of a paragraph continues in the
+    next paragraph of the article. swap: swap the two runs of half of the
+    pairs in place of replacing the second, as in the published ALBERT.
+    """
+    spans, is_next = [], []
+    for q in order.tolist():
+        begin, end = text.paragraphs[q:q + 2].tolist()
+        ends = _ends(text, begin, end, q, max_len)
+        a, last = 0, len(ends) - 2  # sentences, the paragraph's first is 0
+        while a < min(end - begin, last):
+            stop = a + 2
+            while stop <= last and ends[stop + 1] - ends[a] + 3 <= max_len:
+                stop += 1
+            b = a + 1 + int(rng.random() * (stop - a - 1))
+            first, second = (ends[a], ends[b]), (ends[b], ends[stop])
+            follows = rng.random() < 0.5
+            if not follows and swap:
+                first, second = second, first
+            elif not follows:
+                second = _run_like(
+                    text, second, max_len - 3 - (ends[b] - ends[a]), max_len,
+                    rng)
+            # After swapping, or the truncation would reveal the swap
+            spans.append(_cut_to_fit(*first, *second, max_len - 3))
+            is_next.append(follows)
+            a = stop if follows or swap else b
+    return (onp.array(spans, 'int64').reshape(-1, 4),
+            onp.array(is_next, bool))
+
+
+def _ends(text, begin, end, q, max_len):
+    """The first words of sentences, and the end of the last sentence.
+
+    These are sentences begin to end - 1, of paragraph q, and at most max_len
+    sentences after them in the article.
+    """
+    k = onp.searchsorted(text.articles, q, 'right')
+    if k < len(text.articles):
+        limit = int(text.paragraphs[text.articles[k]])
+    else:
+        limit = text.num_sentences
+    return text.sentences[begin:min(end + max_len, limit) + 1].tolist()
+
+
+def _run_like(text, span, room, max_len, rng):
+    """A random run of sentences, about as long as `span`.
+
+    Another length would reveal that the run does not follow, and so would a
+    truncation. So it has at most `room` words, unless `span` has more or all
+    of TRIES runs are longer.
+    """
+    wanted = span[1] - span[0]
+    room = max(room, wanted)
+    best = None
+    for _ in range(TRIES):
+        q = int(rng.random() * text.num_paragraphs)
+        begin, end = text.paragraphs[q:q + 2].tolist()
+        begin += int(rng.random() * (end - begin))
+        ends = _ends(text, begin, begin + 1, q, max_len)
+        # The last end within `wanted` words, or the next end
+        stop = max(1, bisect.bisect_right(ends, ends[0] + wanted) - 1)
+        for last in ends[stop:stop + 2]:
+            length = last - ends[0]
+            rank = length > room, abs(length - wanted)
+            if best is None or rank < best[0]:
+                best = rank, (ends[0], last)
+        if best[0] <= (False, wanted // 8):
+            break
+    return best[1]
+
+
+def _cut_to_fit(begin_a, end_a, begin_b, end_b, room):
+    """Truncate two spans of words to `room` words, the longer one first.
+
+    The first span loses words at its begin, the second at its end.
+    """
+    len_a, len_b = truncate_pair(end_a - begin_a, end_b - begin_b, room,
+                                 odd_to_first=False)
+    return end_a - len_a, end_a, begin_b, begin_b + len_b
+
+
+def full_sentences(text, chunk, num_chunks, max_len, rng):
+    """Pack rows with as many consecutive sentences as fit.
+
+    text: a `StoredText`; chunk: the number of one of num_chunks nearly equal
+    parts of it. Returns rows (N + 1,) and parts (M, 2), int64. Row k consists
+    of parts rows[k] to rows[k + 1] - 1; a part is the begin and end of its
+    words. With <cls> first and a <sep> after each part, a row has at most
+    max_len tokens.
+
+    These are the FULL-SENTENCES of Liu et al. 2019, section 4.2. A row ends
+    where the next sentence does not fit. At the end of an article it
+    continues with another one, after a separator. So all rows have about
+    the same length; one row per article would leave rows of short articles
+    half empty. The articles are shuffled. Only a sentence longer than a row
+    is split, and continues in the next row.
+    """
+    rows, parts = [0], []
+    room = full = max_len - 1       # after <cls>
+    borders = _borders(text, chunk, num_chunks)
+    for k in shuffled_paragraphs(len(borders) - 1, rng).tolist():
+        ends = text.sentences[borders[k]:borders[k + 1] + 1].tolist()
+        begin = ends[0]
+        while begin < ends[-1]:
+            limit = begin + room - 1                # a <sep> follows
+            end = ends[max(0, bisect.bisect_right(ends, limit) - 1)]
+            if end <= begin and room == full:       # longer than a row
+                end = limit
+            if end > begin:
+                parts.append((begin, end))
+                room -= end - begin + 1
+                begin = end
+            if begin < ends[-1]:                    # the next does not fit
+                rows.append(len(parts))
+                room = full
+    if len(parts) > rows[-1]:
+        rows.append(len(parts))
+    return (onp.array(rows, 'int64'),
+            onp.array(parts, 'int64').reshape(-1, 2))
+
+
+def _borders(text, chunk, num_chunks):
+    """The sentences at which a chunk and its articles begin, and its end."""
+    first, last = onp.searchsorted(
+        text.sentences, [text.num_words * k // num_chunks
+                         for k in (chunk, chunk + 1)]).tolist()
+    paragraphs = onp.searchsorted(text.paragraphs, [first + 1, last])
+    articles = text.articles[slice(*onp.searchsorted(text.articles,
+                                                     paragraphs))]
+    return [first, *text.paragraphs[articles].tolist(), last]
+
 
 # An epoch is one chunk up to this number of pairs times max_len. Its columns
 # take about 10 bytes for each, 80 MB in all

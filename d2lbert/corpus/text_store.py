@@ -22,8 +22,7 @@ from d2lbert.corpus.cut_text import (
     held_out,
     joined,
 )
-from d2lbert.corpus.word_pieces import PieceTypes, in_pieces
-from d2lbert.corpus.word_types import looked_up, narrow
+from d2lbert.corpus.word_types import PieceTypes, in_pieces, looked_up, narrow
 from d2lbert.machine import cache
 from d2lbert.machine.file_facts import Unchanged
 from d2lbert.machine.files import locked, read_json

@@ -163,7 +163,7 @@ def spans(rows, parts, types, numbers, specials, kinds, choices, law, most,
     `masks`. law: (longest,) float64, the cumulative distribution of the
     number of words in a span. most: the maximal number of tokens of a span.
     apart: spans must not touch. share: the number of masked tokens in a
-    million. columns: the arrays of `corpus.spans.MaskedRows`, to be filled.
+    million. columns: the arrays of `corpus.masking.MaskedRows`, to be filled.
     """
     types = onp.ascontiguousarray(types)
     with _state_of(rng) as state:

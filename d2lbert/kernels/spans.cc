@@ -1,5 +1,5 @@
 // Mask spans of words in rows of a text, with the same random numbers as the
-// Python code in corpus/spans.py. It does not need MXNet.
+// Python code in corpus/masking.py. It does not need MXNet.
 
 #include <algorithm>
 #include <cstdint>

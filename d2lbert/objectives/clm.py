@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as onp
 
-from d2lbert.corpus.whole import WHOLE
+from d2lbert.corpus.masking import WHOLE
 from d2lbert.nn import packed
 from d2lbert.objectives.generative import Generative
 from d2lbert.objectives.text_objective import freeze_pair_layers

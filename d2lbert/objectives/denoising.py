@@ -1,12 +1,12 @@
 """Noisy texts restored, token by token: the objective of BART.
 
-B rows, S tokens of the noisy text, T tokens of the original (`corpus.noise`).
+B rows, S tokens of the noisy text, T tokens of the original.
 """
 from typing import NamedTuple
 
 import numpy as onp
 
-from d2lbert.corpus.noise import Noise
+from d2lbert.corpus.masking import Noise
 from d2lbert.nn.checks import on_device
 from d2lbert.objectives.generative import Generative
 from d2lbert.pretrained.families.bart import teacher_forced_states

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as onp
 
-from d2lbert.corpus.spans import SINGLE_TOKENS, SPANBERT, WHOLE_WORDS
+from d2lbert.corpus.masking import SINGLE_TOKENS, SPANBERT, WHOLE_WORDS
 from d2lbert.machine.backend import autograd, np
 from d2lbert.nn.masked_tokens import MaskedTokens
 from d2lbert.nn.shards import shards
@@ -47,7 +47,7 @@ class SpanFigures(NamedTuple):
 class MLM(TextObjective):
     """Words masked one by one, in full sentences: Liu et al. 2019.
 
-    A row is one segment, filled by `corpus.full_sentences`. Masks are drawn
+    A row is one segment, filled by `corpus.stored_text`. Masks are drawn
     again each epoch, unless dynamic=False. The layers `hidden` and `nsp`,
     for next sentences, keep their initial weights and have no gradient.
     """

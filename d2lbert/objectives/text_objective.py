@@ -3,8 +3,7 @@ import math
 from pathlib import Path
 
 from d2lbert import hub
-from d2lbert.corpus.corpus import open_corpus
-from d2lbert.corpus.report import report
+from d2lbert.corpus.corpus import open_corpus, report
 from d2lbert.machine.hardware import require_memory
 from d2lbert.objectives.initializers import initialize
 from d2lbert.objectives.objective import Objective, run_summary

@@ -1,7 +1,7 @@
 """Held-out figures of a finished run."""
 from pathlib import Path
 
-from d2lbert.corpus.report import check_known
+from d2lbert.corpus.corpus import check_known
 from d2lbert.devices import parse_devices
 from d2lbert.machine.terminal import is_quiet
 from d2lbert.objectives.pretraining import OBJECTIVES

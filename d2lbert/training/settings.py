@@ -16,7 +16,7 @@ from d2lbert.objectives.setting_rules import NOISE, RULES
 PATHS = 'paths'
 
 
-#: The kinds of noise of `corpus.noise`.
+#: The kinds of noise of `corpus.masking`.
 NOISES = ('masking', 'deletion', 'infilling', 'sentences',
           'masking+sentences', 'deletion+sentences', 'infilling+sentences')
 

@@ -9,8 +9,8 @@ from texts import assert_same, make_wiki, write
 
 from d2lbert.corpus import stored_text
 from d2lbert.corpus.corpus import open_corpus
-from d2lbert.corpus.full_sentences import full_sentences
-from d2lbert.corpus.spans import SINGLE_TOKENS, SPANBERT, MaskedRows
+from d2lbert.corpus.masking import SINGLE_TOKENS, SPANBERT, MaskedRows
+from d2lbert.corpus.stored_text import full_sentences
 from d2lbert.text import SEP
 
 

@@ -8,14 +8,14 @@ from test_spans import text as make_text
 from texts import make_wiki, write
 
 from d2lbert.corpus.corpus import open_corpus
-from d2lbert.corpus.full_sentences import full_sentences
-from d2lbert.corpus.noise import (
+from d2lbert.corpus.masking import (
     INFILLING,
     LENGTH_PROBS,
     Noise,
     NoisyRows,
     poisson,
 )
+from d2lbert.corpus.stored_text import full_sentences
 from d2lbert.text import CLS, MASK, PAD, SEP
 
 text = make_text        # a fixture

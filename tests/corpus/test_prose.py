@@ -4,10 +4,9 @@ import pytest
 from texts import words_of, write
 
 from d2lbert.corpus import splitters
-from d2lbert.corpus.corpus import open_corpus
+from d2lbert.corpus.corpus import open_corpus, report
 from d2lbert.corpus.cut_text import usual_min_freq
-from d2lbert.corpus.prose import sentences
-from d2lbert.corpus.report import report
+from d2lbert.corpus.splitters import prose_sentences
 
 
 @pytest.mark.parametrize('expected', [
@@ -27,8 +26,8 @@ from d2lbert.corpus.report import report
 ], ids=lambda expected: expected[0])
 def test_sentences_end_where_a_reader_ends_them(expected):
     text = ' '.join(expected)
-    assert [sentence.strip() for sentence in sentences(text)] == expected
-    assert ''.join(sentences(text)) == text
+    assert [sentence.strip() for sentence in prose_sentences(text)] == expected
+    assert ''.join(prose_sentences(text)) == text
 
 
 PROSE = 'Dr. Smith left. He was {}!\n\nA heading\n\nIt rained. We slept.\n\n'

@@ -3,9 +3,12 @@ import unicodedata
 
 import pytest
 
-from d2lbert.corpus import prose
-from d2lbert.corpus.prose import SpacedPunctuation, parted
-from d2lbert.corpus.punkt import Splitter
+from d2lbert.corpus import splitters
+from d2lbert.corpus.splitters import (
+    PunktSplitter,
+    SpacedPunctuation,
+    split_at_sure_ends,
+)
 
 PROSE = ('Dr. Smith keeps cranes. He said: "They don\'t sleep!" Then he left. '
          'Nobody followed Dr. Smith. As soon as the brown cranes left the '
@@ -26,7 +29,7 @@ PROSE = ('Dr. Smith keeps cranes. He said: "They don\'t sleep!" Then he left. '
     ['“Really‽” ', 'She nodded.'],
 ], ids=lambda sentences: sentences[0])
 def test_unambiguous_ends_split_sentences(sentences):
-    pieces = list(parted(''.join(sentences)))
+    pieces = list(split_at_sure_ends(''.join(sentences)))
     assert [piece.strip() for piece in pieces] == [
         sentence.strip() for sentence in sentences]
 
@@ -35,21 +38,21 @@ def test_unambiguous_ends_split_sentences(sentences):
     'Dr. Smith left. He was 1.5 m tall!', 'Well… perhaps not',
     'pages 3…5', '高１．５米', 'What?! No way', 'a "b!" c', '…', ' '])
 def test_ambiguous_ends_are_left_to_punkt(text):
-    assert list(parted(text)) == [text] * bool(text.strip())
+    assert list(split_at_sure_ends(text)) == [text] * bool(text.strip())
 
 
 def test_nothing_is_lost():
     text = PROSE + '我喜欢鹤。它们 会飞！ Wait… What? 你呢？」 ok'
-    assert ''.join(parted(text)) == text
+    assert ''.join(split_at_sure_ends(text)) == text
 
 
 def test_split_words_stay_whole():
-    assert list(parted('鶴。飛ぶ 。 終', is_cut=True)) == [
+    assert list(split_at_sure_ends('鶴。飛ぶ 。 終', is_cut=True)) == [
         '鶴。飛ぶ 。', ' 終']
 
 
 def test_each_end_is_punctuation():
-    for letter in prose.ENDS + prose.WIDE_STOP + prose.ELLIPSIS:
+    for letter in splitters.ENDS + splitters.WIDE_STOP + splitters.ELLIPSIS:
         # Python 3.8 has Unicode 12.1, where U+061D is not assigned yet
         known = {'Po'} if letter != '\u061d' else {'Po', 'Cn'}
         assert unicodedata.category(letter) in known, hex(ord(letter))
@@ -68,7 +71,7 @@ def test_chinese_characters_and_punctuation_are_words():
 @pytest.fixture(scope='module')
 def splitter():
     pytest.importorskip('nltk')
-    return Splitter([PROSE] * 20)
+    return PunktSplitter([PROSE] * 20)
 
 
 def test_punkt_works_between_the_ends(splitter):

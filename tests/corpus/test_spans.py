@@ -7,8 +7,7 @@ import pytest
 from texts import make_wiki, write
 
 from d2lbert.corpus.corpus import open_corpus
-from d2lbert.corpus.full_sentences import full_sentences
-from d2lbert.corpus.spans import (
+from d2lbert.corpus.masking import (
     SINGLE_TOKENS,
     SPANBERT,
     WHOLE_WORDS,
@@ -17,6 +16,7 @@ from d2lbert.corpus.spans import (
     geometric,
     mask_spans,
 )
+from d2lbert.corpus.stored_text import full_sentences
 from d2lbert.kernels import draw
 from d2lbert.text import CLS, MASK, PAD, RESERVED, SEP
 

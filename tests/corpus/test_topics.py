@@ -3,9 +3,9 @@ import numpy as onp
 import pytest
 from texts import write
 
-from d2lbert.corpus import topics as topics_module
 from d2lbert.corpus.corpus import open_corpus
-from d2lbert.corpus.topics import topics
+from d2lbert.objectives import initializers as topics_module
+from d2lbert.objectives.initializers import topics
 
 
 def expected(text, size, chosen=None):

@@ -18,7 +18,7 @@ import numpy as onp
 import operators
 
 from d2lbert import kernels
-from d2lbert.corpus.spans import SPANBERT, mask_spans
+from d2lbert.corpus.masking import SPANBERT, mask_spans
 from d2lbert.kernels import cut, draw, ops
 from d2lbert.machine.backend import autograd, last_line, mx, np, npx
 from d2lbert.text import RESERVED, Vocab

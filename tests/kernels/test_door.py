@@ -5,7 +5,7 @@ import types
 import numpy as onp
 import pytest
 
-from d2lbert.corpus import spans
+from d2lbert.corpus import masking
 from d2lbert.kernels import cut, draw
 from d2lbert.text import RESERVED, Vocab
 from d2lbert.texts.examples import draw_examples
@@ -162,7 +162,8 @@ def test_spans_are_hidden_within_rows(rows, parts):
         types=text.types, numbers=text.numbers, vocab=text.vocab,
         gathered=lambda parts: (text.types, parts))
     arguments = longs(0, 1), longs([0, 2])
-    spans.mask_spans(text, *arguments, spans.SPANBERT, 16, random.Random(0))
+    masking.mask_spans(text, *arguments, masking.SPANBERT, 16,
+                       random.Random(0))
     with outside:
-        spans.mask_spans(text, longs(*rows), longs(*parts), spans.SPANBERT, 16,
-                         random.Random(0))
+        masking.mask_spans(text, longs(*rows), longs(*parts),
+                           masking.SPANBERT, 16, random.Random(0))

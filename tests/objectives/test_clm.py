@@ -10,7 +10,7 @@ from loops import prepared as prepared_run
 from loops import result, step
 
 import d2lbert as d2l
-from d2lbert.corpus.whole import Whole
+from d2lbert.corpus.masking import Whole
 from d2lbert.finetuning.heads import FineTuned
 from d2lbert.machine.backend import autograd, np, npx
 from d2lbert.objectives.clm import CLM

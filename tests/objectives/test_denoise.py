@@ -9,7 +9,7 @@ from loops import prepared as prepared_run
 from loops import result, step
 
 import d2lbert as d2l
-from d2lbert.corpus.noise import NoisyRows
+from d2lbert.corpus.masking import NoisyRows
 from d2lbert.machine.backend import autograd, np, npx
 from d2lbert.machine.terminal import TextWarning
 from d2lbert.objectives.denoising import NOISE_SHARE, Denoise

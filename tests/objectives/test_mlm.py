@@ -11,7 +11,7 @@ import reference
 from loops import step
 
 import d2lbert as d2l
-from d2lbert.corpus.spans import MaskedRows
+from d2lbert.corpus.masking import MaskedRows
 from d2lbert.machine.backend import autograd, np, npx
 from d2lbert.nn.shards import shards
 from d2lbert.objectives.mlm import MLM, MLMAndSBO

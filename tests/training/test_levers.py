@@ -8,8 +8,8 @@ import reference
 from loops import step
 
 import d2lbert as d2l
-from d2lbert.corpus.topics import topics
 from d2lbert.nn import steps
+from d2lbert.objectives.initializers import topics
 from d2lbert.texts.examples import num_predictions
 from d2lbert.training import checkpoints, pretraining, updater
 from d2lbert.training.checkpoints import CheckpointError
