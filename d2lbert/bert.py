@@ -18,8 +18,7 @@ from d2lbert.nn.checks import (
     number_of_blocks,
     on_device,
 )
-from d2lbert.nn.layers import Dense, LayerNorm, grad_reqs, values
-from d2lbert.nn.model import Model
+from d2lbert.nn.layers import Dense, LayerNorm, Model, grad_reqs, values
 from d2lbert.nn.variant import ACTIVATIONS, Variant
 from d2lbert.text import CLS, SEP
 from d2lbert.transformer import Blocks, PositionalEncoding

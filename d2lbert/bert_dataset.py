@@ -17,7 +17,7 @@ from d2lbert.bert import get_tokens_and_segments
 from d2lbert.machine.backend import gluon
 from d2lbert.nn.checks import on_device
 from d2lbert.text import Vocab, special_of
-from d2lbert.texts import words
+from d2lbert.texts import numbered_text
 from d2lbert.texts.examples import (
     BatchLoader,
     check_batch_size,
@@ -42,8 +42,8 @@ def _read_wiki(data_dir=None, rng=random):
     or fetches WikiText-2.
     """
     folder = hub.wikitext2_dir() if data_dir is None else Path(data_dir)
-    paragraphs = words.paragraphs_of_lines(
-        words.read_lines(folder / hub.TRAIN_FILE))
+    paragraphs = numbered_text.paragraphs_of_lines(
+        numbered_text.read_lines(folder / hub.TRAIN_FILE))
     rng.shuffle(paragraphs)
     return paragraphs
 
@@ -140,7 +140,7 @@ class _WikiTextDataset(gluon.data.Dataset):
 
     def __init__(self, paragraphs, max_len, min_freq=MIN_FREQ, rng=random):
         check_max_len(max_len)
-        tokens = words.tokens_of_paragraphs(paragraphs)
+        tokens = numbered_text.tokens_of_paragraphs(paragraphs)
         order = onp.arange(len(paragraphs), dtype='int32')
         self._draw(NumberedText.of_tokens(tokens, order, min_freq), order,
                    max_len, rng)
@@ -203,7 +203,7 @@ def load_data(path, batch_size, max_len, min_freq=MIN_FREQ, rng=random,
     """
     check_batch_size(batch_size)
     check_max_len(max_len)
-    tokens = words.read_tokens(path)
+    tokens = numbered_text.read_tokens(path)
     try:
         order = shuffled_paragraphs(len(tokens.paragraphs) - 1, rng)
         text = NumberedText.of_tokens(tokens, order, min_freq)

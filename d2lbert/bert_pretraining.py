@@ -14,8 +14,14 @@ from d2lbert.nn.layers import (
 )
 from d2lbert.nn.masked_tokens import MaskedTokens
 from d2lbert.nn.packed import host
-from d2lbert.nn.shards import wait_for_step_before
-from d2lbert.nn.steps import History, about, no_gradient, run_steps, summary
+from d2lbert.nn.steps import (
+    History,
+    about,
+    no_gradient,
+    run_steps,
+    summary,
+    wait_for_step_before,
+)
 from d2lbert.progress import Animator, in_notebook
 from d2lbert.text import special_of
 from d2lbert.texts.examples import Batch

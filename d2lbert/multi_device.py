@@ -6,8 +6,12 @@ for each example. B batch.
 """
 from d2lbert.devices import try_all_gpus
 from d2lbert.machine.backend import autograd
-from d2lbert.nn.shards import spread, wait_for_step_before
-from d2lbert.nn.steps import no_gradient, num_parameters
+from d2lbert.nn.steps import (
+    no_gradient,
+    num_parameters,
+    spread,
+    wait_for_step_before,
+)
 from d2lbert.progress import Accumulator, Animator, Timer
 
 

@@ -15,10 +15,8 @@ from d2lbert.machine.files import read_json
 from d2lbert.nn.layers import Dense, load_parameters
 from d2lbert.nn.packed import encode_firsts
 from d2lbert.text import CLS, PAD, RESERVED, SEP, UNK, Vocab, tokenize
-from d2lbert.texts.examples import check_max_len
-from d2lbert.texts.numbered_text import concat_ranges
-from d2lbert.texts.token_rows import truncate_pair
-from d2lbert.texts.words import tree_words
+from d2lbert.texts.examples import check_max_len, truncate_pair
+from d2lbert.texts.numbered_text import concat_ranges, tree_words
 
 #: The labels of SNLI, numbered 0 to 2; pairs without a label are left out.
 SNLI_LABELS = 'entailment', 'contradiction', 'neutral'

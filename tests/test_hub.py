@@ -18,7 +18,7 @@ import pytest
 
 from d2lbert import hub
 from d2lbert.hub import HubError
-from d2lbert.machine import transfers
+from d2lbert.machine import downloads
 
 TEXT = b' = Crane = \n The crane flies . It sings . \n'
 FILES = {'wiki.train.tokens': TEXT, 'wiki.valid.tokens': b'valid',
@@ -114,8 +114,8 @@ def nowhere(monkeypatch, tmp_path):
             monkeypatch.delenv(name)
     monkeypatch.setenv('D2LBERT_CACHE', str(tmp_path / 'cache'))
     monkeypatch.setattr(hub, '_repository', lambda: None)
-    monkeypatch.setattr(transfers, 'ANSWER_SECONDS', 0.3)
-    monkeypatch.setattr(transfers, 'STALL_SECONDS', 0.4)
+    monkeypatch.setattr(downloads, 'ANSWER_SECONDS', 0.3)
+    monkeypatch.setattr(downloads, 'STALL_SECONDS', 0.4)
 
 
 @pytest.fixture
@@ -528,7 +528,7 @@ def test_a_server_that_sends_too_much_is_cut_off(server, monkeypatch,
 
 
 def test_a_file_of_unknown_size_is_bounded_too(server, monkeypatch, tmp_path):
-    server.answers['/x.csv'] = 200, b'', transfers.MOST_BYTES + 1
+    server.answers['/x.csv'] = 200, b'', downloads.MOST_BYTES + 1
     with pytest.raises(HubError, match='at most'):
         hub.download(server.address('x.csv'), tmp_path)
 

@@ -9,7 +9,7 @@ import sys
 import traceback
 import types
 
-from d2lbert.book.tabs import is_ours, split_tabs
+from d2lbert.book.pages import is_ours, split_tabs
 
 #: The package of the book and its module for MXNet.
 MODULES = 'd2l', 'd2l.mxnet'
@@ -88,7 +88,7 @@ def _adapted(line):
         message = f'skipped, d2lbert takes its place: {pip.group(2)}'
         return f'{pip.group(1)}print({message!r})\n'
     if tabs:
-        return f'{tabs.group(1)}from d2lbert.book.tabs import tab\n'
+        return f'{tabs.group(1)}from d2lbert.book.pages import tab\n'
     return line
 
 

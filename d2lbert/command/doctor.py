@@ -12,8 +12,7 @@ import textwrap
 from typing import NamedTuple
 
 from d2lbert.machine import cache, hardware, openmp
-from d2lbert.machine.compiler import find_compiler
-from d2lbert.machine.processor import processor
+from d2lbert.machine.processor import chosen_set, find_compiler, find_processor
 
 OK, WARN, BAD = 'ok', 'warn', 'bad'
 FEATURES = ['OPENMP', 'MKLDNN', 'CUDA', 'CUDNN', 'NCCL', 'DIST_KVSTORE',
@@ -260,12 +259,11 @@ def _compiled_row(mx, name, module, library, without, build):
 
 
 def _processor_row(mx):
-    value, named, used = str(processor()), 'native', None
+    value, named, used = str(find_processor()), 'native', None
     if mx is not None:
         from d2lbert import kernels
-        from d2lbert.kernels import instruction_sets
         try:
-            named = instruction_sets.chosen()
+            named = chosen_set()
         except ValueError as error:
             return Row('processor', BAD, f'{value}; {error}',
                        '`d2lbert help environment` lists D2LBERT_ISA')

@@ -8,8 +8,14 @@ from pathlib import Path
 
 from d2lbert.command.flags import at_least
 from d2lbert.command.pretrain import check, given
-from d2lbert.launch.addresses import LOCAL, read_hosts
-from d2lbert.launch.launcher import ROLE, SSH, LaunchError, launch
+from d2lbert.launch.launcher import (
+    LOCAL,
+    ROLE,
+    SSH,
+    LaunchError,
+    launch,
+    read_hosts,
+)
 from d2lbert.machine import openmp
 from d2lbert.machine.arguments import UsageError, usage
 from d2lbert.machine.files import free_run_name

@@ -24,12 +24,12 @@ def add(commands):
     add('--force', action='store_true', help='replace the figure, if there '
         'is one')
     add_precision(add)
-    senses.set_defaults(run=run, needs='d2lbert.pictures.sense_accuracy')
+    senses.set_defaults(run=run, needs='d2lbert.pictures.senses')
 
 
 def run(args):
     """Print the table; returns the exit status."""
-    from d2lbert.pictures.sense_accuracy import (
+    from d2lbert.pictures.senses import (
         plot_reports,
         sense_report,
         table,

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as onp
 
-from d2lbert.machine import npz
+from d2lbert.machine import array_files
 from d2lbert.machine.arguments import UsageError, check_out, writing
 from d2lbert.machine.files import parse_json
 
@@ -58,12 +58,12 @@ def read_npy(path, flag):
     Raises ValueError, with the flag of the file, for any other file.
     """
     try:
-        rows, about = npz.mapped(path), {}
+        rows, about = array_files.map_npy(path), {}
         with open(path, 'rb') as file:
             file.seek(rows.offset + rows.nbytes)
             rest = file.read(1 << 16)
         if rest:
-            about = parse_json(bytes(npz.read_array(io.BytesIO(rest),
+            about = parse_json(bytes(array_files.read_array(io.BytesIO(rest),
                                                     len(rest))))
         if rows.ndim != 2 or rows.dtype.kind != 'f' or not isinstance(
                 about, dict):

@@ -22,7 +22,7 @@ from d2lbert.corpus import (
     word_types,
 )
 from d2lbert.corpus.cut_text import RARE_SHARE, SMALL_TEXT, described
-from d2lbert.machine.file_facts import Unchanged
+from d2lbert.corpus.text_reader import Unchanged
 from d2lbert.machine.terminal import note, warn
 from d2lbert.pretrained.tokenizers.tokenizer import WordPiece
 from d2lbert.pretrained.tokenizers.vocabulary import PieceVocab
@@ -100,8 +100,8 @@ def open_corpus(paths, *, valid_paths=None, valid_share=0.0, split='auto',
     dropped, and WikiText's <unk> is the unknown token.
 
     The result is kept in the user's cache by content and settings. A file
-    that has not changed (see `file_facts`) is not read again. Raises
-    OSError and ValueError, which name file and line.
+    that has not changed (see `text_reader.Unchanged`) is not read again.
+    Raises OSError and ValueError, which name file and line.
     """
     if split not in splitters.SPLITS:
         raise ValueError(f'split={split!r} is unknown: '

@@ -12,8 +12,7 @@ from d2lbert.corpus.word_types import WordTypes, counted, looked_up, spread
 from d2lbert.machine.threads import in_order
 from d2lbert.progress import bar
 from d2lbert.text import RESERVED, UNK, UNK_ID
-from d2lbert.texts.numbered_text import BLOCK_WORDS, concat_ranges
-from d2lbert.texts.words import line_ends
+from d2lbert.texts.numbered_text import BLOCK_WORDS, concat_ranges, line_ends
 
 # A text of fewer words is small: it may have many that occur only a few times
 SMALL_TEXT = 200_000

@@ -18,11 +18,15 @@ from typing import NamedTuple
 import numpy as onp
 
 from d2lbert.corpus import text_reader
+from d2lbert.corpus.text_reader import Unchanged
 from d2lbert.kernels import cut, draw
-from d2lbert.machine.file_facts import Unchanged
 from d2lbert.progress import bar
 from d2lbert.texts import text_sources
-from d2lbert.texts.words import STOP, paragraphs_of_lines, tokens_of_paragraphs
+from d2lbert.texts.numbered_text import (
+    STOP,
+    paragraphs_of_lines,
+    tokens_of_paragraphs,
+)
 
 # To be raised when other sentences or words come out
 PROSE_VERSION = 1
@@ -217,10 +221,10 @@ _JOINED = re.compile(rb'[^\s.!?][.!?]+["\')\]]*(?=\s|$)')
 class Cut(NamedTuple):
     """A stretch of a text cut into words.
 
-    As in `words.TokenizedText`, and articles (titles,) int64: the paragraphs
-    with which one begins, or that would come next; names: a line for each
-    different word, bytes; passed (2,) int64: the paragraphs without an inner
-    sentence end, which are left out, and their words.
+    As in `TokenizedText`, and articles (titles,) int64: the paragraphs that
+    follow titles; names: a line for each different word, bytes; passed (2,)
+    int64: the number of paragraphs without an inner sentence end, which are
+    left out, and of their words.
     """
 
     types: onp.ndarray

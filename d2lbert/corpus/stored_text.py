@@ -21,13 +21,14 @@ from d2lbert.texts.examples import (
     MASK_SHARE,
     check_batch_size,
     check_max_len,
+    derive_bits,
+    derive_shuffler,
     draw_examples,
     mask_pairs,
     no_pair_fits,
+    truncate_pair,
 )
 from d2lbert.texts.numbered_text import NumberedText, shuffled_paragraphs
-from d2lbert.texts.seeds import derive_bits, derive_shuffler
-from d2lbert.texts.token_rows import truncate_pair
 
 # Random runs among which `_run_like` chooses
 TRIES = 16

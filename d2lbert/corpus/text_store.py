@@ -22,9 +22,9 @@ from d2lbert.corpus.cut_text import (
     held_out,
     joined,
 )
+from d2lbert.corpus.text_reader import Unchanged
 from d2lbert.corpus.word_types import PieceTypes, in_pieces, looked_up, narrow
 from d2lbert.machine import cache
-from d2lbert.machine.file_facts import Unchanged
 from d2lbert.machine.files import locked, read_json
 from d2lbert.machine.threads import in_order
 from d2lbert.pretrained.tokenizers.tokenizer import WordPiece

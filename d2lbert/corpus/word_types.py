@@ -9,8 +9,7 @@ import numpy as onp
 from d2lbert.kernels import cut as compiled
 from d2lbert.kernels import draw
 from d2lbert.kernels.cut import SPARE, Names
-from d2lbert.texts.numbered_text import concat_ranges
-from d2lbert.texts.words import line_ends
+from d2lbert.texts.numbered_text import concat_ranges, line_ends
 
 # The limits of different words. Above them the rarer half is pruned: it
 # becomes <unk>, and a word that occurs again is counted from 0

@@ -6,8 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as onp
 
-from d2lbert.texts.seeds import derive_seed
-from d2lbert.texts.token_rows import pad_rows
+from d2lbert.texts.examples import derive_seed, pad_rows
 
 #: Maximum numbers of examples and of tokens in a batch for scoring.
 TEXTS, TOKENS = 64, 1 << 12

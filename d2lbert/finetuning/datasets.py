@@ -9,7 +9,7 @@ from d2lbert.natural_language_inference import (
 )
 from d2lbert.pretrained.tokenizers.tokenizer import WholeWords
 from d2lbert.text import RESERVED, UNK
-from d2lbert.texts.words import tree_words
+from d2lbert.texts.numbered_text import tree_words
 from d2lbert.training.load import load_model
 
 #: Columns of SNLI with tokenized sentences.

@@ -11,8 +11,7 @@ from d2lbert.kernels import ops
 from d2lbert.machine.backend import init, nn, npx
 from d2lbert.nn import packed
 from d2lbert.nn.checks import on_device
-from d2lbert.nn.layers import Dense
-from d2lbert.nn.model import Model
+from d2lbert.nn.layers import Dense, Model
 from d2lbert.pretrained.families.bart import teacher_forced_states
 from d2lbert.pretrained.families.family import family_of
 from d2lbert.pretrained.families.nets import net_of

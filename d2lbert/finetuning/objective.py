@@ -15,7 +15,7 @@ from d2lbert.finetuning.tasks.tables import shown
 from d2lbert.machine.backend import mx
 from d2lbert.machine.files import read_json
 from d2lbert.machine.hardware import require_memory
-from d2lbert.nn.shards import shards
+from d2lbert.nn.steps import shards
 from d2lbert.objectives.objective import Objective
 from d2lbert.pretrained.families.family import family_of
 from d2lbert.training.saved_runs import RunError

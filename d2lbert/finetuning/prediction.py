@@ -20,13 +20,15 @@ from d2lbert.finetuning.tasks.tables import (
     places_by_columns,
 )
 from d2lbert.machine.arguments import (
+    ROW_FORMATS,
     UsageError,
     check_out,
+    check_rows_out,
     failures_of,
     short,
+    write_rows,
     writing,
 )
-from d2lbert.machine.table_files import ROW_FORMATS, check_rows_out, write_rows
 from d2lbert.machine.terminal import note
 from d2lbert.texts.text_sources import Lines
 from d2lbert.training.saved_runs import RunError, read_config

@@ -17,7 +17,7 @@ from d2lbert.finetuning.windows import (
     labels_of_words,
 )
 from d2lbert.machine.terminal import warn
-from d2lbert.nn.probabilities import log_softmax
+from d2lbert.nn.layers import log_softmax
 
 
 class About(NamedTuple):

@@ -14,11 +14,9 @@ import stat
 import subprocess
 import tempfile
 
-from d2lbert.kernels import instruction_sets
 from d2lbert.machine import cache
-from d2lbert.machine.compiler import find_compiler
 from d2lbert.machine.files import locked
-from d2lbert.machine.processor import processor
+from d2lbert.machine.processor import find_compiler, find_processor, set_flags
 from d2lbert.machine.terminal import warn
 
 # NaN and infinity keep their meaning: no -ffast-math.
@@ -44,7 +42,7 @@ def compiler():
 
 def _cpu():
     """The features of the processor, which -march=native depends on."""
-    this = processor()
+    this = find_processor()
     return ' '.join(sorted(this.features)) or f'{this.machine} {this.name}'
 
 
@@ -145,7 +143,7 @@ def _recipe(name, sources, mxnet, options=()):
     """Compiler command, all sources, and a file name with their digest."""
     sources = [pathlib.Path(source) for source in sources]
     command, version = compiler()
-    flags = [*instruction_sets.flags(), *FLAGS, *options]
+    flags = [*set_flags(), *FLAGS, *options]
     key = hashlib.sha256()
     texts = list(sources)
     for folder in sorted({source.parent for source in sources}):

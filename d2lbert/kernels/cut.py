@@ -46,7 +46,7 @@ def text(data, lines, lower=True, most=NO_BOUND, room=None):
     lines: PARAGRAPHS, WIKI or PARTS. lower: convert words to lower case.
     most: the limit for the bytes of a paragraph. room: a `Room` to use.
     Returns types (words,) int32; sentences and paragraphs, (their number + 1,)
-    int64, as in `words.Tokens`; articles (titles,) int64, the paragraph after
+    int64, as in `TokenizedText`; articles (titles,) int64, the paragraph after
     each title; names, bytes, a line for each different word; passed (2,)
     int64, the number of paragraphs without an inner sentence end, except
     headings, and of their words, which are left out. Returns None if a

@@ -18,7 +18,7 @@ import numpy as onp
 
 from d2lbert.machine.cache import is_trusted, make_private
 from d2lbert.machine.files import read_json, replacing
-from d2lbert.machine.processor import processor
+from d2lbert.machine.processor import find_processor
 
 __all__ = ['NAMES', 'Choice', 'chosen', 'cpu', 'mode', 'record', 'resume',
            'trial', 'use', 'words_of']
@@ -64,7 +64,7 @@ def mode():
 
 def cpu():
     """The name, family and model of the CPU; its machine type elsewhere."""
-    this = processor()
+    this = find_processor()
     name = this.name or 'unknown'
     if this.machine not in X86 or not this.family:
         return f'{name}, {this.machine}'
@@ -111,7 +111,7 @@ def _tiles(library, policy):
         return True, 'AMX is there'
     if answer == 1:
         return False, 'the system refuses AMX to this process'
-    if {'amx_tile', 'amx_bf16'} <= processor().features:
+    if {'amx_tile', 'amx_bf16'} <= find_processor().features:
         return False, ('this CPU has AMX, but the operators were compiled '
                        'without it')
     return False, 'this CPU has no AMX'

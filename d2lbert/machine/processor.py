@@ -1,10 +1,16 @@
-"""This machine's processor: vendor, model and instruction sets.
+"""This machine's processor, its instruction sets, and the C++ compiler.
 
-Read from /proc/cpuinfo; this module imports neither MXNet nor NumPy.
+The C++ code is compiled for the instruction set of the processor, unless the
+environment variable D2LBERT_ISA names a lower one. So a build for older
+processors can run on a newer one, for example in tests. This module imports
+neither MXNet nor NumPy.
 """
+import os
 import platform
 import re
-from typing import FrozenSet, NamedTuple
+import shutil
+import subprocess
+from typing import FrozenSet, NamedTuple, Tuple
 
 #: Vendors by their ids in /proc/cpuinfo: names on x86, numbers on Arm (Arm
 #: Architecture Reference Manual, MIDR_EL1, "Implementer").
@@ -58,7 +64,7 @@ class Processor(NamedTuple):
         return f'{name}({self.kind}; {sets})'
 
 
-def processor(path='/proc/cpuinfo', machine=None):
+def find_processor(path='/proc/cpuinfo', machine=None):
     """The `Processor` that the first entry of /proc/cpuinfo describes."""
     machine = machine or platform.machine()
     fields = {}
@@ -78,3 +84,89 @@ def processor(path='/proc/cpuinfo', machine=None):
         first('cpu family', 'CPU architecture'), first('model', 'CPU part'),
         first('model name') or platform.processor(),
         frozenset(first('flags', 'Features').split()))
+
+
+class InstructionSet(NamedTuple):
+    """Compiler flags of an instruction set, and processors that have it."""
+
+    machines: Tuple[str, ...]   # platform.machine()
+    flags: Tuple[str, ...]
+    needs: str      # the features, as Linux lists them
+
+
+# Old versions of GCC and clang know this name of a processor, and names of
+# features, but not x86-64-v3
+_HASWELL = 'avx2 fma bmi1 bmi2 f16c movbe abm'
+SETS = {
+    'avx512': InstructionSet(
+        ('x86_64',), ('-march=haswell', '-mavx512f', '-mavx512bw',
+                      '-mavx512cd', '-mavx512dq', '-mavx512vl'),
+        f'{_HASWELL} avx512f avx512bw avx512cd avx512dq avx512vl'),
+    'avx2': InstructionSet(('x86_64',), ('-march=haswell',), _HASWELL),
+    'avx': InstructionSet(('x86_64',), ('-march=x86-64', '-mavx'), 'avx'),
+    'sse': InstructionSet(('x86_64',), ('-march=x86-64',), ''),
+    'neon': InstructionSet(('aarch64', 'arm64'), ('-march=armv8-a',), ''),
+}
+
+
+def chosen_set():
+    """The value of D2LBERT_ISA: native, or the name of a lower set.
+
+    Raises ValueError for an unknown set, or a set that this processor lacks.
+    """
+    name = os.environ.get('D2LBERT_ISA') or 'native'
+    if name == 'native':
+        return name
+    if name not in SETS:
+        raise ValueError(f'D2LBERT_ISA is {name!r}: it must be native, '
+                         + ', '.join(list(SETS)[:-1])
+                         + f' or {list(SETS)[-1]}')
+    this, wanted = find_processor(), SETS[name]
+    if this.machine not in wanted.machines:
+        raise ValueError(f'D2LBERT_ISA is {name}, a set of instructions of '
+                         f'{wanted.machines[0]}, and this processor is '
+                         f'{this.machine}: unset it')
+    missing = [feature for feature in wanted.needs.split()
+               if feature not in this.features]
+    if missing:
+        raise ValueError(f'D2LBERT_ISA is {name}, and this processor lacks '
+                         f'{", ".join(missing)}: name a lower one, or unset '
+                         'it for what it has')
+    return name
+
+
+def set_flags():
+    """The compiler flags for the chosen set, as a list."""
+    name = chosen_set()
+    return ['-march=native'] if name == 'native' else [*SETS[name].flags]
+
+
+#: Seconds after which a compiler that prints no version counts as missing.
+PATIENCE = 30
+
+
+def find_compiler():
+    """Return the command of the C++ compiler, a list, and its version line.
+
+    The environment variable CXX names it; without CXX it is g++ or c++.
+    Raises LookupError, with the names that were tried, if none works.
+    """
+    names = [os.environ['CXX']] if os.environ.get('CXX') else ['g++', 'c++']
+    for name in names:
+        command = name.split()  # CXX may hold a launcher: 'ccache g++'
+        path = command and shutil.which(command[0])
+        if not path:
+            continue
+        try:
+            # A path, and descriptors left open, let Python 3.8 start this
+            # without a fork; after one the tokenizers library warns
+            done = subprocess.run(
+                [*command, '--version'], executable=path, close_fds=False,
+                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT, timeout=PATIENCE)
+        except (OSError, subprocess.TimeoutExpired):
+            continue
+        lines = done.stdout.decode(errors='replace').strip().splitlines()
+        if done.returncode == 0 and lines:
+            return command, lines[0]
+    raise LookupError(' or '.join(names))

@@ -1,4 +1,7 @@
-"""Gluon's layers on the package's operators, with Gluon's parameters."""
+"""Gluon's layers on the package's operators, with Gluon's parameters.
+
+`Model` has the attributes of all models of this package.
+"""
 import functools
 import re
 import threading
@@ -6,10 +9,35 @@ import threading
 import numpy as onp
 
 from d2lbert.kernels import ops
-from d2lbert.machine import params
+from d2lbert.machine import array_files
+from d2lbert.machine.array_files import count_not_finite, warn_not_finite
 from d2lbert.machine.backend import gluon, init, mx, nn, np
-from d2lbert.machine.nonfinite import count_not_finite, warn_not_finite
 from d2lbert.nn.checks import on_device
+
+
+class Model(nn.Block):
+    """A network around an encoder; attributes that it may lack are None.
+
+    `config` holds the keyword arguments that construct the network again.
+    """
+
+    #: Parts of the network: of a BART, and of a model that predicts words
+    decoder = mlm = None
+
+    #: The vocabulary that `train_bert` or `load_run` bound to the model
+    vocab = None
+
+    #: The `pretrained.folders.Pretrained` of the folder it was loaded from
+    pretrained = None
+
+    #: The kind of a fine-tuned model's head, and the `About` of its task
+    kind = about = None
+
+    #: Tokens of the longest text of its training, None if it is unknown
+    trained_len = None
+
+    #: Names of heads whose weights were drawn at random on import
+    random_heads = ()
 
 
 def is_unmodified(block):
@@ -178,12 +206,12 @@ def is_plain_cross_entropy(loss):
 def load_parameters(net, path, ctx=None):
     """Load a .params file into a net; a file that does not fit changes none.
 
-    As Gluon's `load_parameters`, but `machine.params` reads the file. ctx: a
-    device or a list of them, the CPU if None. Tensors with NaN or infinite
-    numbers are named in a warning. Raises OSError, and ValueError where the
-    file is damaged or does not fit.
+    As Gluon's `load_parameters`, but `array_files.read_params` reads the
+    file. ctx: a device or a list of them, the CPU if None. A warning names
+    tensors with NaN or infinite numbers. Raises OSError, and ValueError
+    where the file is damaged or does not fit.
     """
-    found = params.read(path)
+    found = array_files.read_params(path)
     wanted = net._collect_params_with_prefix()
     if not any('.' in name for name in found):
         # Of old versions: the names of all parameters, without the net's own
@@ -215,3 +243,9 @@ def _check_fit(found, wanted):
             raise ValueError(
                 f'the shape of {name} is {array.shape} ({array.dtype}) there '
                 f'and {shape} ({onp.dtype(wanted[name].dtype)}) in the model')
+
+
+def log_softmax(scores):
+    """The log-softmax of scores (..., V) float64 over the last axis."""
+    scores = scores - scores.max(axis=-1, keepdims=True)
+    return scores - onp.log(onp.exp(scores).sum(axis=-1, keepdims=True))

@@ -1,29 +1,213 @@
-"""Masked words without next sentences: RoBERTa's objective, and SpanBERT's.
+"""Masked words: the chapter's objective, ALBERT's, RoBERTa's and SpanBERT's.
 
-B rows, T tokens, S masked words, R rows without padding (see `nn.packed`).
+The chapter's and ALBERT's also have pairs of sentences; SpanBERT's has the
+span boundary head.
+
+B rows, T tokens, S masked words, R rows without padding (see `nn.packed`), H
+hiddens, U numbers of a position's vector, V vocabulary.
 """
 from typing import NamedTuple
 
 import numpy as onp
 
 from d2lbert.corpus.masking import SINGLE_TOKENS, SPANBERT, WHOLE_WORDS
-from d2lbert.machine.backend import autograd, np
+from d2lbert.kernels import ops
+from d2lbert.machine.backend import autograd, nn, np
+from d2lbert.nn.layers import Dense, LayerNorm, cross_entropy, grad_reqs
 from d2lbert.nn.masked_tokens import MaskedTokens
-from d2lbert.nn.shards import shards
-from d2lbert.objectives.figures import (
+from d2lbert.nn.steps import shards
+from d2lbert.objectives.text_objective import (
+    Figures,
+    TextObjective,
+    evaluate,
+    freeze_pair_layers,
     loss_and_accuracy,
     mlm_figures,
     mlm_line,
     mlm_sums,
     pairs_line,
 )
-from d2lbert.objectives.span_boundary import BERTWithBoundary
-from d2lbert.objectives.text_objective import TextObjective, freeze_pair_layers
 from d2lbert.progress import Accumulator
 
 
+class MLMAndNSP(TextObjective):
+    """The objective of the chapter, on a text of any size."""
+
+    losses = 'mlm', 'nsp'
+    Figures = Figures
+    drawn = 'mlm_loss', 'nsp_loss'
+    unit = 'sentence pairs'
+    swap = False        # True if a pair is labelled by its order
+
+    @property
+    def weights(self):
+        """Factor of each loss in the sum that is minimized."""
+        return 1, self.settings['nsp_weight']
+
+    def batches(self, epoch, start):
+        """Yield (position, `Batch` of NumPy arrays) of an epoch."""
+        s = self.settings
+        return self.text.train.batches(
+            s['batch_size'], s['max_len'], seed=s['seed'], epoch=epoch,
+            start=start, dynamic=s['dynamic'], fill=s['fill'],
+            mask_share=s['mask_share'],
+            whole_words=s['whole_word_masking'], swap=self.swap)
+
+    @staticmethod
+    def counts(batch):
+        """Predictions and pairs: each loss is a mean over its own."""
+        return batch.mlm_weights_X.sum(), len(batch.tokens_X)
+
+    def shard_losses(self, net, batch, devices):
+        """[(MLM loss, predictions), (loss of pairs, pairs)] of each device.
+        """
+        return [self.losses_of(net, MaskedTokens.of(net, shard, device))
+                for shard, device in shards(batch, devices)]
+
+    @staticmethod
+    def losses_of(net, masked):
+        """[(MLM loss, predictions), (loss of pairs, pairs)] of a shard."""
+        return [masked.mlm_loss(net.mlm), (
+            cross_entropy(masked.nsp_Y_hat, masked.nsp_y),
+            len(masked.nsp_y))]
+
+    @classmethod
+    def held_out_batches(cls, text, batch_size, max_len):
+        """The batches of a held-out `StoredText`, always the same."""
+        return held_out_batches(text, batch_size, max_len, cls.swap)
+
+    @classmethod
+    def figures(cls, net, batches, devices):
+        """`Figures` of a net on batches as of `held_out_batches`."""
+        return cls.Figures(*evaluate(net, batches, devices))
+
+    def line(self, figures):
+        """Figures as a line of the log."""
+        return (f'{mlm_line(figures)}; '
+                f'{pairs_line(self.losses[1], figures)}')
+
+
+class SOPFigures(NamedTuple):
+    """Figures of a model on a text; see `text_objective.Figures`."""
+
+    mlm_loss: float
+    perplexity: float
+    mlm_accuracy: float
+    sop_loss: float         # nats for a pair; 0.693 is chance
+    sop_accuracy: float     # share of pairs with the right label
+    unknown_share: float
+    known_accuracy: float
+
+
+class MLMAndSOP(MLMAndNSP):
+    """Masked words and sentence order: Lan et al. 2020, section 3.1.
+
+    The two texts of a pair are always neighbours. Half of the pairs have
+    them swapped. The head is the one of next sentences; label 1 is "in
+    order". The topics of the two texts reveal next sentences almost always,
+    but never their order.
+    """
+
+    losses = 'mlm', 'sop'
+    Figures = SOPFigures
+    drawn = 'mlm_loss', 'sop_loss'
+    swap = True
+
+
+def held_out_batches(text, batch_size, max_len, swap=False):
+    """The batches of a held-out `StoredText`, always the same."""
+    return (batch for _, batch in text.batches(
+        batch_size, max_len, seed=0, dynamic=False, swap=swap))
+
+
+#: Size of the embedding of a position within a span, as published.
+POSITION_UNITS = 200
+
+
+class BoundaryHead(nn.Block):
+    """Predict the words of a span from the tokens beside it.
+
+    Joshi et al. 2020, section 3.2: y = f(x left of the span, x right of the
+    span, p of the word's position within the span). f has two layers of H
+    units, each with GELU and LayerNorm. The last weight is tied to the token
+    embedding (V, H), as in their code; the bias is not.
+
+    num_positions: the largest number of tokens in a span.
+    """
+
+    def __init__(self, vocab_size, num_hiddens, num_positions,
+                 precision='fp32', layer_norm_eps=1e-5, **kwargs):
+        super().__init__(**kwargs)
+        self.positions = nn.Embedding(num_positions, POSITION_UNITS)
+        self.mlp = nn.Sequential()
+        for in_units in (2 * num_hiddens + POSITION_UNITS, num_hiddens):
+            self.mlp.add(Dense(num_hiddens, activation='gelu',
+                               precision=precision, in_units=in_units),
+                         LayerNorm(epsilon=layer_norm_eps,
+                                   in_channels=num_hiddens))
+        self.bias = self.params.get('bias', shape=(vocab_size,),
+                                    init='zeros')
+        self._precision = precision
+
+    def forward(self, left_X, right_X, positions):
+        """The vectors y (S, H), from left_X and right_X (S, H).
+
+        positions (S,) int32: the position of each word in its span, from 0.
+        """
+        return self.mlp(np.concatenate(
+            [left_X, right_X, self.positions(positions)], axis=1))
+
+    def scores(self, Y, embedding):
+        """Scores (S, V) of the vocabulary for Y (S, H).
+
+        embedding: the block of the token embedding.
+        """
+        return ops.dense(Y, embedding.weight.data(Y.ctx),
+                         self.bias.data(Y.ctx), precision=self._precision,
+                         grad_req=grad_reqs(embedding.weight, self.bias))
+
+    def loss(self, Y, embedding, labels, weights):
+        """The weighted mean cross-entropy at Y (S, H), as `MaskLM.loss`."""
+        total = ops.vocab_ce(
+            Y, embedding.weight.data(Y.ctx), self.bias.data(Y.ctx), labels,
+            weights, precision=self._precision,
+            grad_req=grad_reqs(embedding.weight, self.bias))
+        return total.reshape(()) / (weights.sum() + 1e-8)
+
+
+class BERTWithBoundary(nn.Block):
+    """A `BERTModel` and the boundary head that is trained with it.
+
+    A run stores them in two files: the model in model.params, as any run,
+    and the head in boundary.params, which only this objective needs.
+    """
+
+    def __init__(self, bert, num_positions, **kwargs):
+        super().__init__(**kwargs)
+        config = bert.config
+        self.bert = bert
+        self.boundary = BoundaryHead(
+            config['vocab_size'], config['num_hiddens'], num_positions,
+            config['precision'], config['layer_norm_eps'])
+
+    @property
+    def parts(self):
+        """The blocks by the names of their files in a run folder."""
+        return dict(boundary=self.boundary, model=self.bert)
+
+    @property
+    def config(self):
+        """The arguments of the model."""
+        return self.bert.config
+
+    @property
+    def vocab(self):
+        """The vocabulary of the model."""
+        return self.bert.vocab
+
+
 class MLMFigures(NamedTuple):
-    """Figures of a model on a text; see `figures.Figures`."""
+    """Figures of a model on a text; see `text_objective.Figures`."""
 
     mlm_loss: float
     perplexity: float
@@ -121,7 +305,7 @@ class MLM(TextObjective):
 
     @staticmethod
     def sums_of(net, masked):
-        """Sums over a shard, (5,), as `figures.mlm_sums` returns them."""
+        """Sums over a shard, (5,), as `mlm_sums` returns them."""
         return mlm_sums(net.mlm.mlp(masked.masked_X), masked.labels)
 
     means_of = staticmethod(mlm_figures)

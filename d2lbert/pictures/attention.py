@@ -3,7 +3,7 @@ import math
 
 from d2lbert.bert import get_tokens_and_segments
 from d2lbert.pictures.activations import attention_of
-from d2lbert.pictures.inputs import short, vocab_of
+from d2lbert.pictures.sample_texts import short, vocab_of
 from d2lbert.text import special_of
 
 #: Font size in points, smallest side of a panel and largest side of a

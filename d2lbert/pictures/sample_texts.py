@@ -1,7 +1,8 @@
-"""The sample: sentences in which neighbours and uses of words are found.
+"""Inputs of pictures: models, tokenizers, labels, and the sample.
 
-The sample of a run comes from its training text. For other models it comes
-from a file, or from the corpus that comes with the package.
+Neighbours and uses of words are found in the sentences of the sample. The
+sample of a run comes from its training text. For other models it comes from a
+file, or from the corpus that comes with the package.
 """
 import collections
 import csv
@@ -13,10 +14,63 @@ from typing import NamedTuple, Optional
 
 from d2lbert import hub
 from d2lbert.corpus.text_reader import paragraphs_of
+from d2lbert.finetuning.saved_runs import load_finetuned
 from d2lbert.machine.terminal import warn
+from d2lbert.pretrained.tokenizers.tokenizer import WholeWords
+from d2lbert.pretrained.tokenizers.vocabulary import PieceVocab
+from d2lbert.text import Vocab
 from d2lbert.texts import text_sources
-from d2lbert.texts.words import STOP
-from d2lbert.training.saved_runs import read_config
+from d2lbert.texts.numbered_text import STOP
+from d2lbert.training.load import load_model
+from d2lbert.training.saved_runs import is_finetuned, read_config
+
+
+def open_model(model, precision=None):
+    """(net, tokenizer, folder) of a folder, or of a pair (net, tokenizer).
+
+    precision: the precision in which the net of a folder computes. The
+    folder of a pair is None.
+    """
+    if isinstance(model, (tuple, list)) and len(model) == 2:
+        net, tokenizer = model
+        return net, _as_tokenizer(tokenizer), None
+    folder = Path(model)
+    if is_finetuned(folder):
+        return (*load_finetuned(folder, trainable=False,
+                                precision=precision), folder)
+    return (*load_model(folder, heads=(), trainable=False,
+                        precision=precision), folder)
+
+
+def tokenizer_of(net, tokenizer=None, vocab=None):
+    """The given tokenizer, else a tokenizer for the net's vocabulary."""
+    return _as_tokenizer(vocab_of(net, vocab) if tokenizer is None
+                         else tokenizer)
+
+
+def vocab_of(net, vocab=None):
+    """The given vocabulary, else the vocabulary of a net of `load_run`."""
+    vocab = getattr(net, 'vocab', None) if vocab is None else vocab
+    if vocab is None:
+        raise ValueError('this net has no vocabulary: load it with load_run, '
+                         'or give tokenizer= or vocab=')
+    return vocab
+
+
+def _as_tokenizer(tokenizer):
+    """A tokenizer; `load_run` returns a vocabulary in its place."""
+    if isinstance(tokenizer, PieceVocab):
+        return tokenizer.tokenizer
+    return (WholeWords(tokenizer) if isinstance(tokenizer, Vocab)
+            else tokenizer)
+
+
+def short(name, letters=14):
+    """A label for matplotlib, cut to a number of letters."""
+    name = name if len(name) <= letters else name[:letters - 1] + '\u2026'
+    # A dollar sign would begin a formula
+    return name.replace('$', r'\$')
+
 
 #: Sentences in a sample at most: from the whole text, and for each word.
 SENTENCES, OF_A_WORD = 250, 20

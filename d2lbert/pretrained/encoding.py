@@ -15,7 +15,7 @@ from d2lbert.nn.layers import is_unmodified
 from d2lbert.pretrained.pooling import Pooling, chosen_pooling
 from d2lbert.pretrained.unknown_words import UnknownWords
 from d2lbert.progress import bar, in_notebook
-from d2lbert.texts.token_rows import pad_rows
+from d2lbert.texts.examples import pad_rows
 
 #: Texts that are sorted by length together.
 TEXTS = 1 << 12

@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 import numpy as onp
 
+from d2lbert.machine.array_files import count_not_finite, warn_not_finite
 from d2lbert.machine.backend import init, mx
 from d2lbert.machine.files import new_folder, write_text
-from d2lbert.machine.nonfinite import count_not_finite, warn_not_finite
 from d2lbert.machine.terminal import warn
 from d2lbert.nn.checks import on_device
 from d2lbert.nn.layers import fill_later

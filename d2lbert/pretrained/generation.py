@@ -15,14 +15,14 @@ from d2lbert.machine.arguments import check_model
 from d2lbert.machine.backend import autograd
 from d2lbert.machine.terminal import warn, warn_once
 from d2lbert.nn.checks import on_device
-from d2lbert.nn.probabilities import log_softmax
+from d2lbert.nn.layers import log_softmax
 from d2lbert.pretrained.encoding import text_bar
 from d2lbert.pretrained.families.bart import Caches, encode_text
 from d2lbert.pretrained.families.config import (
     GENERATION_FIELDS,
     generation_of_run,
 )
-from d2lbert.texts.token_rows import pad_rows
+from d2lbert.texts.examples import pad_rows
 
 #: Texts per batch.
 TEXTS = 16

@@ -5,8 +5,11 @@ are rows of NumPy arrays. C++ draws them where it is compiled; the functions
 `_draw_pairs` and `_mask_plainly` do the same from the same random numbers.
 Both give the examples of the book's page "The Dataset for Pretraining BERT".
 
+Seeds are hashes of what they are for, and do not depend on earlier draws.
+
 B batch, N examples, T tokens (max_len), P predictions (15% of T).
 """
+import hashlib
 import random
 from typing import Any, NamedTuple
 
@@ -15,6 +18,52 @@ import numpy as onp
 from d2lbert.kernels import draw
 from d2lbert.nn.checks import on_device
 from d2lbert.text import CLS, SEP
+
+
+def truncate_pair(first_lens, second_lens, room, odd_to_first):
+    """Lengths of two texts after longest-first truncation.
+
+    The longer text loses tokens until both are equally long, then both lose
+    in turn until `room` tokens are left. odd_to_first: True if the first
+    text keeps the odd token where both were truncated. Numbers, or arrays
+    (N,); returns two of the same kind.
+    """
+    half = room // 2 + room % 2 * odd_to_first
+    return (onp.minimum(first_lens, onp.maximum(half, room - second_lens)),
+            onp.minimum(second_lens, onp.maximum(room - half,
+                                                 room - first_lens)))
+
+
+def pad_rows(rows, pad_id=0):
+    """Token ids side by side, padded on the right: (N, T) int32.
+
+    rows: N lists or arrays of ids; T is the length of the longest.
+    """
+    padded = onp.full((len(rows), max(map(len, rows))), pad_id, 'int32')
+    for row, ids in zip(padded, rows):
+        row[:len(ids)] = ids
+    return padded
+
+
+def derive_seed(*what):
+    """A seed of 31 bits, a hash of the arguments."""
+    digest = hashlib.blake2b(repr(what).encode(), digest_size=4).digest()
+    return int.from_bytes(digest, 'little') >> 1
+
+
+def derive_bits(*what):
+    """32 random bytes, a hash of the arguments."""
+    return hashlib.sha256(repr(what).encode()).digest()
+
+
+def derive_shuffler(*what):
+    """A RandomState seeded by 256 bits, a hash of the arguments.
+
+    NumPy promises never to change the numbers of this generator.
+    """
+    return onp.random.RandomState(
+        onp.frombuffer(derive_bits(*what), '<u4').astype('uint32'))
+
 
 #: The share of a pair's tokens that are masked.
 MASK_SHARE = 0.15

@@ -34,7 +34,7 @@ MAX_LAYERS = 3
 # Names of an archive's files that an error lists
 MAX_NAMES = 8
 
-# The name of `digest` in `file_facts`; change it if the digest changes
+# The name of `digest` in `Unchanged`; change it if the digest changes
 DIGEST = 'sha256 of the text'
 
 

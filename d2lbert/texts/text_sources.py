@@ -66,7 +66,7 @@ class Source(os.PathLike):
 
     @property
     def digest_name(self):
-        """The name of this text's digest in `file_facts`."""
+        """The name of this text's digest in `text_reader.Unchanged`."""
         if self.text_field is None:
             return text_files.DIGEST
         return f'{text_files.DIGEST} in {self.text_field!r}'

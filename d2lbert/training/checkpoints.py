@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 
 import numpy as onp
 
-from d2lbert.machine import npz
+from d2lbert.machine import array_files
+from d2lbert.machine.array_files import count_not_finite, warn_not_finite
 from d2lbert.machine.backend import np
 from d2lbert.machine.files import parse_json, replacing
-from d2lbert.machine.nonfinite import count_not_finite, warn_not_finite
 from d2lbert.pretrained.size_checks import check_sizes
 from d2lbert.pretrained.tokenizers.tokenizer import WordPiece
 from d2lbert.pretrained.tokenizers.vocabulary import PieceVocab
@@ -131,7 +131,7 @@ def load(path):
     """
     path = Path(path)
     try:
-        arrays = npz.read(path)
+        arrays = array_files.read_npz(path)
         if 'state' not in arrays:
             raise ValueError('it has no state')
         state = dict(parse_json(arrays.pop('state').tobytes().decode()))

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from d2lbert._version import __version__
-from d2lbert.machine import params
+from d2lbert.machine import array_files
 from d2lbert.machine.files import new_folder, write_text
 from d2lbert.nn.precision import check_precision, set_precision
 from d2lbert.pretrained.families.nets import net_of
@@ -139,7 +139,7 @@ def check_described(model, folder):
         raise TypeError(f'a model is a table of arguments, not {model!r}')
     path = folder / 'model.params'
     try:
-        found = params.stored(path)
+        found = array_files.stored_params(path)
     except (ValueError, OSError) as error:
         raise unreadable(path, error) from None
     check_sizes(model, [tensor.shape for tensor in found.values()])

@@ -3,7 +3,7 @@ import contextlib
 from pathlib import Path
 from shlex import quote
 
-from d2lbert.machine import params
+from d2lbert.machine import array_files
 from d2lbert.machine.backend import last_line, mx
 from d2lbert.machine.files import Name, read_json, replacing, write_text
 from d2lbert.nn import layers
@@ -52,7 +52,7 @@ def save_parameters(net, path):
         try:
             net.save_parameters(Name(part), deduplicate=True)
             # Gluon does not notice a disk that is full at the last bytes
-            params.stored(part)
+            array_files.stored_params(part)
         except (mx.MXNetError, ValueError) as error:
             raise OSError(f'{path} cannot be written whole (is the disk '
                           f'full?): {last_line(error)}') from None

@@ -5,7 +5,7 @@ import math
 import numpy as onp
 
 from d2lbert import kernels
-from d2lbert.machine import params, workers
+from d2lbert.machine import array_files, workers
 from d2lbert.machine.backend import mx, np, npx
 from d2lbert.machine.files import Name, replacing
 from d2lbert.machine.terminal import note
@@ -233,7 +233,7 @@ class BestWeights(Part):
         if self.step in (None, self.history.num_steps):
             return {}
         return {f'{self.PREFIX}{name}': array
-                for name, array in params.read(self.path).items()}
+                for name, array in array_files.read_params(self.path).items()}
 
     def restore(self, checkpoint):
         if self.step is None:

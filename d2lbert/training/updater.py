@@ -3,9 +3,8 @@ import numpy as onp
 
 from d2lbert.machine import workers
 from d2lbert.machine.backend import autograd, gluon, mx, np
-from d2lbert.nn.shards import part_of, wait_for_step_before
-from d2lbert.nn.steps import no_gradient
-from d2lbert.texts.seeds import derive_seed
+from d2lbert.nn.steps import no_gradient, part_of, wait_for_step_before
+from d2lbert.texts.examples import derive_seed
 from d2lbert.training.checkpoints import (
     CheckpointError,
     named_parameters,

@@ -40,7 +40,7 @@ class Ours:
     """
 
     def __init__(self, kind, name, **settings):
-        from d2lbert.objectives.mlm_nsp import held_out_batches
+        from d2lbert.objectives.mlm import held_out_batches
         from d2lbert.training.loop import Run
         from d2lbert.training.pretraining import PRETRAINING
         from d2lbert.training.settings import complete
@@ -67,7 +67,7 @@ class Ours:
         return time.perf_counter() - began, history.num_steps - before
 
     def figures(self):
-        from d2lbert.objectives.figures import evaluate
+        from d2lbert.objectives.text_objective import evaluate
         with self.run.average.in_place():
             return evaluate(self.run.net, self.examples, self.run.devices)
 
@@ -91,7 +91,7 @@ class Theirs:
         return answer['seconds'], answer['steps']
 
     def figures(self):
-        from d2lbert.objectives.figures import Figures
+        from d2lbert.objectives.text_objective import Figures
         mlm, hits, words, nsp, told, pairs = self.peer.ask(
             'held_out', text='valid', batch_size=BATCH_SIZE)['sums']
         return Figures(mlm / words, math.exp(min(mlm / words, 700)),
@@ -178,7 +178,7 @@ def kept_curves(text):
 
     The look before training is not printed.
     """
-    from d2lbert.objectives.figures import Figures
+    from d2lbert.objectives.text_objective import Figures
     curves = {}
     for name, minutes, step, figures in LOOK.findall(text):
         kind = re.sub(r' \d+$', '', name)
@@ -279,7 +279,7 @@ def save_texts(data_dir, path):
 
     Returns the size of the vocabulary.
     """
-    from d2lbert.objectives.mlm_nsp import held_out_batches
+    from d2lbert.objectives.mlm import held_out_batches
     from d2lbert.objectives.text_objective import read_corpus
     from d2lbert.training.settings import complete
     text = read_corpus(complete(dict(data_dir=data_dir, eval_every=1)))

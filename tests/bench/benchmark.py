@@ -118,8 +118,8 @@ def keep(text, argv):
     the section of the same command is replaced. Returns the file's path.
     """
     from d2lbert.machine.files import write_text
-    from d2lbert.machine.processor import processor
-    path = RESULTS / f'{processor().slug}.txt'
+    from d2lbert.machine.processor import find_processor
+    path = RESULTS / f'{find_processor().slug}.txt'
     words = ['PATH' if os.sep in word else word for word in argv[1:]
              if word != '--keep']
     title = ' '.join(['##', Path(argv[0]).name, *words])
@@ -131,7 +131,7 @@ def keep(text, argv):
     lines = [time.strftime('%Y-%m-%d'), machine(), '', text.strip()]
     sections[title] = '\n'.join(lines) + '\n'
     RESULTS.mkdir(parents=True, exist_ok=True)
-    write_text(path, f'{processor()}\n' + ''.join(
+    write_text(path, f'{find_processor()}\n' + ''.join(
         f'\n{head}\n{sections[head]}' for head in sorted(sections)))
     return path
 
@@ -566,9 +566,9 @@ def introduce(peers, texts, args):
 def machine():
     """This machine in a line: processor, cores, memory, load."""
     from d2lbert.machine import hardware
-    from d2lbert.machine.processor import processor
+    from d2lbert.machine.processor import find_processor
     memory = os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES')
-    return (f'{processor()}, {hardware.physical_cores()} cores, '
+    return (f'{find_processor()}, {hardware.physical_cores()} cores, '
             f'{memory / 2 ** 30:.0f} GiB, {platform.system()}, '
             f'load {os.getloadavg()[0]:.1f} at the start')
 

@@ -452,7 +452,7 @@ MISTAKES = tuple(Mistake(*row) for row in (
      'write_text',
      'test_a_finished_run_that_goes_on_is_whole_or_not_finished'),
     ('parameters that lost their end are kept',
-     'params.stored(part)',
+     'array_files.stored_params(part)',
      'pass',
      'test_parameters_that_lost_their_end_are_never_taken_for_whole'),
     ('a value of the recipe learn is another one',
@@ -1339,7 +1339,7 @@ MISTAKES = tuple(Mistake(*row) for row in (
      'if feature not in this.features]', 'if feature in ()]',
      'test_what_this_processor_cannot_run_is_refused'),
     ('a lower instruction set is named in vain',
-     '[*instruction_sets.flags(), *FLAGS,', "['-march=native', *FLAGS,",
+     '[*set_flags(), *FLAGS,', "['-march=native', *FLAGS,",
      'test_a_lower_set_is_allowed_and_another_library'),
 
     # pictures

@@ -15,7 +15,7 @@ import pytest
 from batches import random_batch
 from benchmark_worker import FIELDS
 
-from d2lbert.machine.processor import processor
+from d2lbert.machine.processor import find_processor
 
 
 def test_a_profile_is_written_beside_the_columns_alone(tmp_path):
@@ -126,9 +126,9 @@ def test_what_a_benchmark_prints_is_kept_under_the_processor(command,
     kept = command('--keep', '--torch-python', f'{os.sep}opt{os.sep}python')
     printed = capsys.readouterr().out
     (name, text), = kept.items()
-    assert name == f'{processor().slug}.txt'
+    assert name == f'{find_processor().slug}.txt'
     lines = text.splitlines()
-    assert lines[0] == str(processor())
+    assert lines[0] == str(find_processor())
     assert lines[2] == '## bench_it.py --torch-python PATH'
     assert re.fullmatch(r'\d{4}-\d\d-\d\d', lines[3])
     assert 'cores' in lines[4] and 'load' in lines[4]
@@ -147,7 +147,7 @@ def test_a_benchmark_replaces_what_the_same_command_left(command):
     assert rates == ['2', '3']
     with pytest.raises(SystemExit):
         command('--keep', '--rows', 'bf16', rate='4', fails=True)
-    assert command('--rows', 'bf16') == {processor().slug + '.txt': text}
+    assert command('--rows', 'bf16') == {find_processor().slug + '.txt': text}
 
 
 def test_every_benchmark_can_keep_what_it_prints():

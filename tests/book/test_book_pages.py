@@ -5,8 +5,11 @@ import pytest
 
 nbformat = pytest.importorskip('nbformat')
 
-from d2lbert.book.pages import PICTURE, read_page  # noqa: E402
-from d2lbert.book.tabs import tab  # noqa: E402
+from d2lbert.book.pages import (  # noqa: E402
+    PICTURE,
+    read_page,
+    tab,  # noqa: E402
+)
 
 v4 = nbformat.v4
 

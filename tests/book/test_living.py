@@ -13,7 +13,7 @@ import pytest
 
 import d2lbert as d2l
 from d2lbert import bert_dataset, hub, natural_language_inference
-from d2lbert.texts.wikitext import TRAIN_FILE
+from d2lbert.hub import TRAIN_FILE
 
 nbformat = pytest.importorskip('nbformat')
 

@@ -12,7 +12,7 @@ pytest.importorskip('ipykernel')
 
 import d2lbert  # noqa: E402
 from d2lbert.__main__ import main  # noqa: E402
-from d2lbert.book import execution, kernel  # noqa: E402
+from d2lbert.book import execution  # noqa: E402
 from d2lbert.book.execution import beside  # noqa: E402
 
 v4 = nbformat.v4
@@ -293,7 +293,7 @@ def test_a_missing_package_is_named_with_its_remedy(
 
 def test_a_kernel_that_cannot_import_d2lbert_says_why(old, capsys,
                                                     monkeypatch):
-    monkeypatch.setattr(kernel, '_CODE', 'raise ImportError("no MXNet")')
+    monkeypatch.setattr(execution, '_CODE', 'raise ImportError("no MXNet")')
     assert run(old) == 1
     assert capsys.readouterr().err == 'd2lbert run: no MXNet\n'
 

@@ -20,7 +20,10 @@ from d2lbert.corpus.cut_text import ROOM_FOR_HEADER, CutText
 from d2lbert.corpus.word_types import PlainNames, WordTypes
 from d2lbert.kernels import cut
 from d2lbert.machine import hardware
-from d2lbert.texts.words import paragraphs_of_lines, tokens_of_paragraphs
+from d2lbert.texts.numbered_text import (
+    paragraphs_of_lines,
+    tokens_of_paragraphs,
+)
 
 # Characters that resemble a blank, a line end, a full stop or a letter
 PARTS = [' ', '  ', ' . ', ' .  . ', '. ', ' .', '\t', '\x0b', '\x1c', '\x85',

@@ -16,7 +16,7 @@ from texts import (
 from d2lbert import hub
 from d2lbert.corpus import cut_text, splitters, text_reader, text_store
 from d2lbert.corpus.corpus import open_corpus
-from d2lbert.texts import words
+from d2lbert.texts import numbered_text
 from d2lbert.texts.numbered_text import NumberedText
 
 
@@ -42,7 +42,7 @@ def test_a_streamed_text_is_the_books_text(block, monkeypatch):
 def test_wikitext2_is_the_books_in_one_chunk(wiki_dir):
     text = open_corpus(wiki_dir / hub.TRAIN_FILE, progress=False,
                        valid_paths=wiki_dir / 'wiki.valid.tokens')
-    tokens = words.read_tokens(wiki_dir / hub.TRAIN_FILE)
+    tokens = numbered_text.read_tokens(wiki_dir / hub.TRAIN_FILE)
     book = NumberedText.of_tokens(
         tokens, onp.arange(len(tokens.paragraphs) - 1), 5)
     assert text.vocab.idx_to_token == book.vocab.idx_to_token

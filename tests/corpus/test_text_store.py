@@ -17,9 +17,9 @@ from pathlib import Path
 import pytest
 from texts import VALID, assert_same, write
 
-from d2lbert.corpus import text_store
+from d2lbert.corpus import text_reader, text_store
 from d2lbert.corpus.corpus import open_corpus
-from d2lbert.machine import cache, file_facts, files
+from d2lbert.machine import cache, files
 from d2lbert.texts import text_files
 
 
@@ -105,7 +105,7 @@ def test_a_store_is_found_again_whatever_the_umask(wiki, own_cache,
 
 
 def test_a_text_at_rest_is_not_read_again(wiki, own_cache, monkeypatch):
-    monkeypatch.setattr(file_facts, 'REST_NS', -10 ** 10)
+    monkeypatch.setattr(text_reader, 'REST_NS', -10 ** 10)
     paths = dict(paths=gzipped(wiki), valid_paths=write('valid', VALID))
     first = open_corpus(progress=False, **paths)
     open_corpus(progress=False, **paths)    # after it was built: one check
@@ -128,7 +128,7 @@ def gzipped(path):
 
 
 def test_a_text_that_changed_is_noticed_whatever_its_times(wiki, monkeypatch):
-    monkeypatch.setattr(file_facts, 'REST_NS', -10 ** 10)
+    monkeypatch.setattr(text_reader, 'REST_NS', -10 ** 10)
     first = open_corpus(wiki, progress=False)
     before = os.stat(wiki)
     time.sleep(0.05)        # a clock of the kernel ticks meanwhile

@@ -27,9 +27,9 @@ from d2lbert.finetuning.finetuned_folders import load_finetuned_folder  # noqa: 
 from d2lbert.finetuning.heads import FineTuned  # noqa: E402
 from d2lbert.finetuning.task_kinds import About  # noqa: E402
 from d2lbert.finetuning.tasks.catalog import read_task  # noqa: E402
-from d2lbert.machine import cache, params  # noqa: E402
-from d2lbert.machine.archives import unpack  # noqa: E402
+from d2lbert.machine import array_files, cache  # noqa: E402
 from d2lbert.machine.backend import np, npx  # noqa: E402
+from d2lbert.machine.downloads import unpack  # noqa: E402
 from d2lbert.pretrained.tensor_files import DIGESTS, INDEX, WEIGHTS  # noqa: E402
 from d2lbert.pretrained.tokenizers.tokenizer import WordPiece  # noqa: E402
 from d2lbert.texts import text_files, text_sources  # noqa: E402
@@ -270,7 +270,7 @@ def _make_npy(folder):
 
 
 TARGETS = {
-    'params': Target(_make_params, lambda folder: params.read(
+    'params': Target(_make_params, lambda folder: array_files.read_params(
         folder / 'a.params')),
     'checkpoint': Target(_make_run, _read_checkpoint, (
         'run/checkpoints/step-00000002.npz',), _digest),

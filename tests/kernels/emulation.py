@@ -10,7 +10,7 @@ import pytest
 
 from d2lbert import kernels
 from d2lbert.kernels import build
-from d2lbert.machine.processor import processor
+from d2lbert.machine.processor import find_processor
 
 HERE = pathlib.Path(__file__).parent
 
@@ -24,7 +24,7 @@ def variables(tiles=False, bf16=True):
     """
     if kernels.mode() == 'off':
         pytest.skip('D2LBERT_KERNELS is off')
-    if not {'avx2', 'fma'} <= set(processor().features):
+    if not {'avx2', 'fma'} <= set(find_processor().features):
         pytest.skip('the emulation needs a CPU with AVX2 and FMA')
     # The name of a library depends on its command, but not on these headers
     digest = hashlib.sha256(b''.join(
@@ -46,7 +46,7 @@ def variables(tiles=False, bf16=True):
 
 def _without_bf16():
     """A set without bfloat16, if the set of this processor has it."""
-    return 'avx512' * ('avx512_bf16' in processor().features)
+    return 'avx512' * ('avx512_bf16' in find_processor().features)
 
 
 def library(name, sources, patch, tiles=False):

@@ -18,7 +18,7 @@ import pytest
 from d2lbert import kernels
 from d2lbert.kernels import BuildError, build, draw, int8
 from d2lbert.machine import cache, files
-from d2lbert.texts import words
+from d2lbert.texts import numbered_text
 
 
 @pytest.fixture(autouse=True)
@@ -381,7 +381,7 @@ def test_text_is_read_without_a_library_that_cannot_be_opened(monkeypatch,
     monkeypatch.setattr(draw, 'DRAW', broken)
     monkeypatch.setattr(build, 'library', lambda *_, **__: Path('/draw.so'))
     monkeypatch.setattr(build, 'held', contextlib.nullcontext)
-    tokens = words.tokens_of_lines(['a b . c'])
+    tokens = numbered_text.tokens_of_lines(['a b . c'])
     assert tokens.names == ['a', 'b', 'c']
     assert 'noexec' in capsys.readouterr().err
 

@@ -11,7 +11,7 @@ from test_isa import runs_here
 
 from d2lbert import kernels
 from d2lbert.kernels import build, int8
-from d2lbert.machine.processor import processor
+from d2lbert.machine.processor import find_processor
 
 HERE = kernels.FOLDER
 #: Nets that together have all that an encoder can have, with lengths of
@@ -242,5 +242,5 @@ def test_the_set_that_multiplies_is_the_one_that_was_chosen(lower):
     """So that the digests above are of several ways to multiply."""
     if os.environ['D2LBERT_ISA']:
         assert lower.product() == 'pairs of 16 bits'
-    elif 'avx512_vnni' in processor().features:
+    elif 'avx512_vnni' in find_processor().features:
         assert lower.product() == 'VNNI'

@@ -10,12 +10,13 @@ import emulation
 import pytest
 
 from d2lbert import kernels
-from d2lbert.kernels import build, instruction_sets
-from d2lbert.machine.processor import Processor, processor
+from d2lbert.kernels import build
+from d2lbert.machine import processor
+from d2lbert.machine.processor import Processor, find_processor
 
 HERE = Path(__file__).resolve().parent
 X86 = Processor('x86_64', 'Intel', '6', '94', '', frozenset(
-    instruction_sets.SETS['avx2'].needs.split()))
+    processor.SETS['avx2'].needs.split()))
 
 
 def runs_here(name):
@@ -23,7 +24,7 @@ def runs_here(name):
     try:
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv('D2LBERT_ISA', name)
-            instruction_sets.chosen()
+            processor.chosen_set()
     except ValueError as error:
         pytest.skip(str(error))
 
@@ -35,14 +36,14 @@ def runs_here(name):
     ('avx2', X86._replace(machine='aarch64'), 'this processor is aarch64')])
 def test_what_this_processor_cannot_run_is_refused(name, this, why,
                                                    monkeypatch):
-    monkeypatch.setattr(instruction_sets, 'processor', lambda: this)
+    monkeypatch.setattr(processor, 'find_processor', lambda: this)
     monkeypatch.setenv('D2LBERT_ISA', name)
     with pytest.raises(ValueError, match=f'D2LBERT_ISA is .*{why}'):
-        instruction_sets.flags()
+        processor.set_flags()
 
 
 def test_a_lower_set_is_allowed_and_another_library(monkeypatch, compiler):
-    monkeypatch.setattr(instruction_sets, 'processor', lambda: X86)
+    monkeypatch.setattr(processor, 'find_processor', lambda: X86)
     names = set()
     for name in ('', 'native', 'avx2', 'sse'):
         monkeypatch.setenv('D2LBERT_ISA', name)
@@ -76,10 +77,10 @@ def test_the_operators_report_their_instruction_set():
     if not kernels.load():
         pytest.skip(kernels.state().reason)
     name, floats = kernels.compiled_for()
-    known = processor().sets
+    known = find_processor().sets
     assert floats == {'AVX-512': 16, 'AVX2': 8, 'AVX': 8}.get(
         name.split(' with ')[0], 4)
-    if instruction_sets.chosen() == 'native' and known:
+    if processor.chosen_set() == 'native' and known:
         assert name.startswith(known[0])
 
 
@@ -106,7 +107,7 @@ def test_the_operators_on_an_emulated_arm(tmp_path):
     sources = [kernels.FOLDER / name for name in kernels.SOURCES]
     made = subprocess.run(
         ['g++' if native else cross,
-         *instruction_sets.SETS['neon'].flags, *flags, '-static',
+         *processor.SETS['neon'].flags, *flags, '-static',
          f'-I{include}', f'-I{kernels.FOLDER}',
          str(HERE / 'arm.cc'), *map(str, sources), str(interface), '-o',
          str(program)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT)

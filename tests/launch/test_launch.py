@@ -17,8 +17,8 @@ import pytest
 
 from d2lbert.__main__ import main, parser
 from d2lbert.command import launch
-from d2lbert.launch import addresses, guard, launcher
-from d2lbert.launch.processes import GUARD
+from d2lbert.launch import guard, launcher
+from d2lbert.launch.launcher import GUARD
 from d2lbert.machine import hardware, workers
 from d2lbert.training.run_folder import RunFolder
 
@@ -426,7 +426,7 @@ def test_a_guard_of_a_silent_launcher_ends_its_process():
 
 
 def test_a_guard_reports_an_unreachable_scheduler():
-    port = addresses.free_port('127.0.0.1', 0)
+    port = launcher.free_port('127.0.0.1', 0)
     status, _, errors = run_guard('', root=['127.0.0.1', port])
     assert status == 1
     assert f'cannot reach the scheduler at 127.0.0.1:{port} (' in errors
@@ -496,8 +496,10 @@ def test_other_users_cannot_reach_a_job_of_one_machine(
         mark, capfd, monkeypatch, root_uri):
     sockets = []
 
+    reserve_socket = launcher.reserve_socket
+
     def reserve():
-        sockets.append(addresses.reserve_socket())
+        sockets.append(reserve_socket())
         Path('sockets').write_text(' '.join(map(str, sockets)))
         return sockets[-1]
     monkeypatch.setattr(launcher, 'reserve_socket', reserve)
@@ -514,10 +516,10 @@ def test_other_users_cannot_reach_a_job_of_one_machine(
 
 
 def test_sockets_have_unused_names(tmp_path, monkeypatch):
-    monkeypatch.setattr(addresses, 'SOCKETS', str(tmp_path))
+    monkeypatch.setattr(launcher, 'SOCKETS', str(tmp_path))
     drawn = iter([1, 1, 2])
-    monkeypatch.setattr(addresses.secrets, 'randbelow', lambda _: next(drawn))
-    paths = [addresses.reserve_socket() for _ in range(2)]
+    monkeypatch.setattr(launcher.secrets, 'randbelow', lambda _: next(drawn))
+    paths = [launcher.reserve_socket() for _ in range(2)]
     assert [path.name for path in paths] == ['100001', '100002']
     assert all(path.exists() for path in paths)
 
@@ -553,10 +555,10 @@ def test_rank_and_count_come_from_the_environment(monkeypatch):
 
 
 def test_hosts_come_from_a_list_or_a_file(tmp_path):
-    assert addresses.read_hosts(None) == ['localhost']
-    assert addresses.read_hosts('a, b') == ['a', 'b']
+    assert launcher.read_hosts(None) == ['localhost']
+    assert launcher.read_hosts('a, b') == ['a', 'b']
     (tmp_path / 'hosts.txt').write_text('# two\nme@a\n\nb  # fast\n')
-    assert addresses.read_hosts(str(tmp_path / 'hosts.txt')) == ['me@a', 'b']
+    assert launcher.read_hosts(str(tmp_path / 'hosts.txt')) == ['me@a', 'b']
 
 
 @pytest.mark.parametrize('status, args, sentence', [

@@ -7,8 +7,8 @@ import zipfile
 
 import pytest
 
-from d2lbert.machine import archives
-from d2lbert.machine.archives import ArchiveError, unpack
+from d2lbert.machine import downloads
+from d2lbert.machine.downloads import ArchiveError, unpack
 
 
 def test_a_member_without_a_name_is_refused(tmp_path):
@@ -71,7 +71,7 @@ def test_a_disk_that_is_full_is_no_damage(tmp_path, monkeypatch):
 
     def fail(*_):
         raise OSError(errno.ENOSPC, 'No space left on device')
-    monkeypatch.setattr(archives.shutil, 'copyfileobj', fail)
+    monkeypatch.setattr(downloads.shutil, 'copyfileobj', fail)
     with pytest.raises(OSError, match='No space left') as caught:
         unpack(str(tmp_path / 'a.zip'), tmp_path / 'out')
     assert not isinstance(caught.value, ArchiveError)

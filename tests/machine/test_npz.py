@@ -7,7 +7,7 @@ import zipfile
 import numpy as onp
 import pytest
 
-from d2lbert.machine import npz
+from d2lbert.machine import array_files
 
 ARRAYS = {'a/b.c': onp.arange(6, dtype='float32').reshape(2, 3),
           'f': onp.asfortranarray(onp.arange(6, dtype='int64').reshape(3, 2)),
@@ -24,13 +24,14 @@ def assert_same(found, expected):
 
 def test_it_reads_what_numpy_writes(tmp_path):
     onp.savez(tmp_path / 'a.npz', **ARRAYS)
-    assert_same(npz.read(tmp_path / 'a.npz'), ARRAYS)
+    assert_same(array_files.read_npz(tmp_path / 'a.npz'), ARRAYS)
 
 
 def test_an_array_is_mapped(tmp_path):
     for name in 'a/b.c', 'f', 'text', 'yes':
         onp.save(tmp_path / 'a.npy', ARRAYS[name])
-        assert_same({'': npz.mapped(tmp_path / 'a.npy')}, {'': ARRAYS[name]})
+        assert_same({'': array_files.map_npy(tmp_path / 'a.npy')},
+                    {'': ARRAYS[name]})
 
 
 def test_compressed_members_are_refused(tmp_path):
@@ -38,12 +39,12 @@ def test_compressed_members_are_refused(tmp_path):
     onp.savez_compressed(path, zeros=onp.zeros(1 << 24))
     assert path.stat().st_size < 1 << 18
     with pytest.raises(ValueError, match='it is compressed'):
-        npz.read(path)
+        array_files.read_npz(path)
 
 
 def archive_with(path, header, data=b''):
-    member = (npz.MAGIC + b'\1\0' + struct.pack('<H', len(header)) + header
-              + data)
+    member = (array_files.MAGIC + b'\1\0'
+              + struct.pack('<H', len(header)) + header + data)
     with zipfile.ZipFile(path, 'w') as archive:
         archive.writestr('a.npy', member)
 
@@ -66,14 +67,14 @@ def archive_with(path, header, data=b''):
 def test_headers_are_not_believed(tmp_path, header, reason):
     archive_with(tmp_path / 'a.npz', header)
     with pytest.raises(ValueError, match=reason):
-        npz.read(tmp_path / 'a.npz')
+        array_files.read_npz(tmp_path / 'a.npz')
 
 
 def test_more_bytes_than_the_array_has_are_refused(tmp_path):
     archive_with(tmp_path / 'a.npz', b"{'descr': '|u1', 'fortran_order': "
                  b"False, 'shape': (1,), }", b'abc')
     with pytest.raises(ValueError, match='bytes follow the end of a'):
-        npz.read(tmp_path / 'a.npz')
+        array_files.read_npz(tmp_path / 'a.npz')
 
 
 def test_a_flipped_bit_is_noticed(tmp_path):
@@ -83,7 +84,7 @@ def test_a_flipped_bit_is_noticed(tmp_path):
     data[4000] ^= 1
     path.write_bytes(data)
     with pytest.raises(zipfile.BadZipFile, match='CRC'):
-        npz.read(path)
+        array_files.read_npz(path)
 
 
 def test_members_that_share_their_bytes_are_refused(tmp_path):
@@ -101,10 +102,10 @@ def test_members_that_share_their_bytes_are_refused(tmp_path):
     path = tmp_path / 'a.npz'
     path.write_bytes(data[:begin] + many + tail)
     with pytest.raises((ValueError, zipfile.BadZipFile)):
-        npz.read(path)
+        array_files.read_npz(path)
 
 
 def test_a_pipe_is_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / 'a.npz')
     with pytest.raises(ValueError, match='it is no file'):
-        npz.read(tmp_path / 'a.npz')
+        array_files.read_npz(tmp_path / 'a.npz')

@@ -5,7 +5,7 @@ import numpy as onp
 import pytest
 from legacy import legacy_mode
 
-from d2lbert.machine import params
+from d2lbert.machine import array_files
 from d2lbert.machine.backend import mx, np, npx
 
 TYPES = ['float32', 'float64', 'float16', 'uint8', 'int32', 'int8', 'int64',
@@ -31,7 +31,7 @@ def test_files_that_mxnet_writes(tmp_path, dtype):
         [(), (1,), (3, 4), (2, 1, 5), (0, 2)])}
     npx.save(str(tmp_path / 'a.params'), {
         name: np.array(array, dtype=dtype) for name, array in arrays.items()})
-    assert_same(params.read(tmp_path / 'a.params'), arrays)
+    assert_same(array_files.read_params(tmp_path / 'a.params'), arrays)
 
 
 def test_files_of_the_older_arrays(tmp_path):
@@ -42,18 +42,18 @@ def test_files_of_the_older_arrays(tmp_path):
             name: mx.nd.array(array, dtype=array.dtype)
             for name, array in arrays.items()})
     data = (tmp_path / 'a.params').read_bytes()
-    assert struct.unpack('<I', data[24:28])[0] == params.V2
-    assert_same(params.read(tmp_path / 'a.params'), arrays)
+    assert struct.unpack('<I', data[24:28])[0] == array_files.V2
+    assert_same(array_files.read_params(tmp_path / 'a.params'), arrays)
 
 
 def file_of(arrays, form):
     """A file as versions of MXNet before 1.0 wrote it, for float32."""
-    parts = [struct.pack('<QQQ', params.LIST, 0, len(arrays))]
+    parts = [struct.pack('<QQQ', array_files.LIST, 0, len(arrays))]
     for array in arrays.values():
-        if form == params.V1:
+        if form == array_files.V1:
             parts.append(struct.pack('<I', form))
         parts.append(struct.pack('<I', array.ndim))
-        parts.append(onp.array(array.shape, '<i8' if form == params.V1
+        parts.append(onp.array(array.shape, '<i8' if form == array_files.V1
                                else '<u4').tobytes())
         parts.append(struct.pack('<iii', 1, 0, 0) + array.tobytes())
     parts.append(struct.pack('<Q', len(arrays)))
@@ -62,14 +62,14 @@ def file_of(arrays, form):
     return b''.join(parts)
 
 
-@pytest.mark.parametrize('form', [params.V1, 0])
+@pytest.mark.parametrize('form', [array_files.V1, 0])
 def test_files_of_early_versions(tmp_path, form):
     arrays = {'arg:w': some('float32', (3, 4)), 'b': some('float32', (5,))}
     path = tmp_path / 'a.params'
     path.write_bytes(file_of(arrays, form))
     with legacy_mode():
         oracle = mx.nd.load(str(path))
-    assert_same(params.read(path), {name: array.asnumpy()
+    assert_same(array_files.read_params(path), {name: array.asnumpy()
                                     for name, array in oracle.items()})
 
 
@@ -96,7 +96,7 @@ def test_numbers_are_held_against_the_file(tmp_path, whole, place, number,
     path = tmp_path / 'bad.params'
     path.write_bytes(whole[:place] + number + whole[place + len(number):])
     with pytest.raises(ValueError, match=reason):
-        params.read(path)
+        array_files.read_params(path)
 
 
 def test_every_cut_is_refused(tmp_path, whole):
@@ -104,10 +104,10 @@ def test_every_cut_is_refused(tmp_path, whole):
     for end in range(len(whole)):
         path.write_bytes(whole[:end])
         with pytest.raises(ValueError):
-            params.stored(path)
+            array_files.stored_params(path)
     path.write_bytes(whole + b'\0')
     with pytest.raises(ValueError, match='1 bytes follow its end'):
-        params.stored(path)
+        array_files.stored_params(path)
 
 
 def test_every_changed_byte_is_read_or_refused(tmp_path, whole):
@@ -118,7 +118,7 @@ def test_every_changed_byte_is_read_or_refused(tmp_path, whole):
         data[place] ^= 1 << rng.randint(8)
         path.write_bytes(data)
         try:
-            params.read(path)
+            array_files.read_params(path)
         except ValueError:      # of which UnicodeDecodeError is one
             pass
 
@@ -128,18 +128,18 @@ def test_names_and_arrays_are_as_many(tmp_path):
     data = file_of({'a.a': some('float32', 2), 'a.b': some('float32', 2)}, 0)
     path.write_bytes(data.replace(b'a.b', b'a.a'))
     with pytest.raises(ValueError, match='its 2 arrays have 1 names'):
-        params.stored(path)
+        array_files.stored_params(path)
 
 
 def test_a_folder_in_place_of_a_file_is_refused(tmp_path):
     with pytest.raises(ValueError, match='it is no file'):
-        params.stored(tmp_path)
+        array_files.stored_params(tmp_path)
     with pytest.raises(FileNotFoundError):
-        params.stored(tmp_path / 'none')
+        array_files.stored_params(tmp_path / 'none')
 
 
 def test_a_name_that_is_no_text_is_refused(tmp_path, whole):
     path = tmp_path / 'bad.params'
     path.write_bytes(whole.replace(b'a.bias', b'\xff.bias'))
     with pytest.raises(ValueError, match='a name in it is not UTF-8'):
-        params.stored(path)
+        array_files.stored_params(path)

@@ -1,7 +1,7 @@
 """The processor that /proc/cpuinfo describes."""
 import pytest
 
-from d2lbert.machine.processor import processor
+from d2lbert.machine.processor import find_processor
 
 INTEL = '''\
 processor\t: 0
@@ -47,11 +47,11 @@ CPU part\t: 0xd40
 def test_its_kind_and_instructions_are_read(text, machine, slug, sets,
                                             tmp_path):
     (tmp_path / 'cpuinfo').write_text(text)
-    found = processor(tmp_path / 'cpuinfo', machine)
+    found = find_processor(tmp_path / 'cpuinfo', machine)
     assert (found.machine, found.slug, found.sets) == (machine, slug, sets)
     assert found.kind in str(found) and ', '.join(sets) in str(found)
 
 
 def test_one_that_says_nothing_of_itself_still_has_a_name(tmp_path):
-    found = processor(tmp_path / 'nothing', 'riscv64')
+    found = find_processor(tmp_path / 'nothing', 'riscv64')
     assert found.slug == 'riscv64' and 'unknown' in str(found)

@@ -6,21 +6,22 @@ from pathlib import Path
 
 import pytest
 
-from d2lbert.machine import cache, file_facts
-from d2lbert.machine.file_facts import Unchanged
+from d2lbert.corpus import text_reader
+from d2lbert.corpus.text_reader import Unchanged
+from d2lbert.machine import cache
 
 
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path, monkeypatch):
     root = tmp_path / 'cache'
     monkeypatch.setattr(cache, 'root', lambda: root)
-    return root / 'tokens' / file_facts.INDEX
+    return root / 'tokens' / text_reader.INDEX
 
 
 @pytest.fixture
 def at_rest(monkeypatch):
     """As if every file had been written ten seconds ago."""
-    monkeypatch.setattr(file_facts, 'REST_NS', -10 ** 10)
+    monkeypatch.setattr(text_reader, 'REST_NS', -10 ** 10)
 
 
 def find_out(path):
@@ -81,10 +82,10 @@ def test_a_change_is_noticed(ask, change):
 
 
 def test_a_file_written_lately_is_looked_at_again(ask, monkeypatch):
-    monkeypatch.setattr(file_facts, 'REST_NS', 2 * 10 ** 9)
+    monkeypatch.setattr(text_reader, 'REST_NS', 2 * 10 ** 9)
     assert not ask()[1] and not ask()[1]
     later = time.time_ns() + 3 * 10 ** 9
-    monkeypatch.setattr(file_facts.time, 'time_ns', lambda: later)
+    monkeypatch.setattr(text_reader.time, 'time_ns', lambda: later)
     assert not ask()[1] and ask()[1]
 
 
@@ -112,7 +113,7 @@ def test_a_damaged_index_is_ignored(ask, own_cache, damage):
 
 
 def test_the_index_is_bounded(ask, own_cache, monkeypatch):
-    monkeypatch.setattr(file_facts, 'MAX_FACTS', 5)
+    monkeypatch.setattr(text_reader, 'MAX_FACTS', 5)
     for k in range(9):
         ask(str(k))
     assert len(json.loads(own_cache.read_text())['facts']) == 5

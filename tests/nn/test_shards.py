@@ -5,7 +5,7 @@ import numpy as onp
 import pytest
 
 from d2lbert.machine.backend import np, npx
-from d2lbert.nn.shards import part_of, shards, spread
+from d2lbert.nn.steps import part_of, shards, spread
 
 
 class Columns(NamedTuple):

@@ -12,7 +12,7 @@ import d2lbert as d2l
 from d2lbert.corpus.masking import NoisyRows
 from d2lbert.machine.backend import autograd, np, npx
 from d2lbert.machine.terminal import TextWarning
-from d2lbert.objectives.denoising import NOISE_SHARE, Denoise
+from d2lbert.objectives.generative import NOISE_SHARE, Denoise
 from d2lbert.pretrained.families.bart import teacher_forced_states
 from d2lbert.training import checkpoints, pretraining
 from d2lbert.training.evaluation import evaluate_run

@@ -11,7 +11,7 @@ from batches import random_batch
 import d2lbert as d2l
 from d2lbert import hub
 from d2lbert.machine.backend import autograd, mx, np, npx
-from d2lbert.objectives import figures
+from d2lbert.objectives import text_objective
 from d2lbert.objectives.text_objective import read_corpus
 from d2lbert.text import Vocab
 from d2lbert.texts.examples import Batch
@@ -177,7 +177,7 @@ def test_who_only_guesses_unknown_words_knows_no_word():
 
 
 def test_figures_of_earlier_versions_can_be_read():
-    history, again = (RunHistory(['mlm', 'nsp'], figures.Figures)
+    history, again = (RunHistory(['mlm', 'nsp'], text_objective.Figures)
                       for _ in range(2))
     history.held_out[3] = (5.0, 148.4, 0.2, 0.6, 0.7)
     again.restore(types.SimpleNamespace(state=history.state()))
@@ -220,7 +220,7 @@ def test_evaluating_a_run_repeats_its_last_held_out_figures(run):
         '2', '3']
     close(evaluate_run(run, devices='cpu'),
           [float(rows[-1][f'held_out_{name}'])
-           for name in figures.Figures._fields], rtol=1e-6)
+           for name in text_objective.Figures._fields], rtol=1e-6)
 
 
 def test_other_files_are_read_with_the_runs_own_vocabulary(run, tmp_path):

@@ -13,9 +13,13 @@ from loops import step
 import d2lbert as d2l
 from d2lbert.corpus.masking import MaskedRows
 from d2lbert.machine.backend import autograd, np, npx
-from d2lbert.nn.shards import shards
-from d2lbert.objectives.mlm import MLM, MLMAndSBO
-from d2lbert.objectives.span_boundary import POSITION_UNITS, BERTWithBoundary
+from d2lbert.nn.steps import shards
+from d2lbert.objectives.mlm import (
+    MLM,
+    POSITION_UNITS,
+    BERTWithBoundary,
+    MLMAndSBO,
+)
 from d2lbert.text import RESERVED, Vocab
 from d2lbert.training import checkpoints, pretraining
 from d2lbert.training.evaluation import evaluate_run

@@ -10,7 +10,7 @@ import d2lbert as d2l
 from d2lbert import hub
 from d2lbert.bert_dataset import load_data_wiki
 from d2lbert.machine.backend import gluon, init, mx, npx
-from d2lbert.objectives.mlm_nsp import MLMAndNSP
+from d2lbert.objectives.mlm import MLMAndNSP
 from d2lbert.objectives.text_objective import read_corpus
 from d2lbert.text import RESERVED, Vocab
 from d2lbert.training.settings import complete

@@ -10,8 +10,7 @@ import sentences
 
 import d2lbert as d2l
 from d2lbert.pictures.activations import attention_of
-from d2lbert.pictures.page import Page, render
-from d2lbert.pictures.show import page_data
+from d2lbert.pictures.show import Page, page_data, render
 
 TABS = 'attention', 'masks', 'neighbours', 'senses', 'training'
 

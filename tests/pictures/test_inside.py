@@ -10,7 +10,7 @@ import sentences
 
 import d2lbert as d2l
 from d2lbert.machine.backend import nn, np
-from d2lbert.pictures import neighbours, sample_texts, senses
+from d2lbert.pictures import activations, sample_texts, senses
 from d2lbert.pictures.activations import (
     attention_of,
     clearest_head,
@@ -133,7 +133,7 @@ def test_neighbours_are_the_nearest_of_their_kind(small):
     net, tokenizer = small
     text = tokenizer.encode('a crane flies')
     those = [' '.join(text) for text in TEXTS] + ['the crane is old']
-    places, (found,) = neighbours.neighbours_of(net, tokenizer, [text], those,
+    places, (found,) = activations.neighbours_of(net, tokenizer, [text], those,
                                                 top=3)
     for layer in range(3):
         X, = d2l.encode(net, tokenizer, ['a crane flies'], None, layer)

@@ -9,8 +9,14 @@ import sentences
 
 import d2lbert as d2l
 from d2lbert.pictures.activations import attention_of, clearest_head
-from d2lbert.pictures.page import Page, escape_json, quantize, render
-from d2lbert.pictures.show import page_data, show
+from d2lbert.pictures.show import (
+    Page,
+    escape_json,
+    page_data,
+    quantize,
+    render,
+    show,
+)
 
 SCRIPT = re.compile(r'<script type="application/json" id="data">(.*?)'
                     r'</script>', re.DOTALL)

@@ -4,7 +4,8 @@ import pytest
 import sentences
 
 import d2lbert as d2l
-from d2lbert.pictures import sample_texts, sense_accuracy
+from d2lbert.pictures import sample_texts
+from d2lbert.pictures import senses as pictures
 from d2lbert.training import checkpoints
 
 TINY = dict(corpus='sample', batch_size=100, max_len=32, num_hiddens=8,
@@ -65,14 +66,14 @@ def test_planted_senses_separate_and_equal_vectors_do_not():
     apart = ~onp.eye(5, dtype=bool)
     planted = onp.where(senses == 'x', 1, -1)[:, None] + rng.normal(
         0, 0.1, (5, 6))
-    assert sense_accuracy._nearest_agree(planted, senses, apart) == 1
+    assert pictures._nearest_agree(planted, senses, apart) == 1
     # Four others, of which one (of an x) or two (of a y) have its sense
     equal = onp.tile(rng.normal(size=6).astype('float32'), (5, 1))
-    agreeing = sense_accuracy._nearest_agree(equal, senses, apart)
+    agreeing = pictures._nearest_agree(equal, senses, apart)
     assert agreeing == pytest.approx((2 * 1 / 4 + 3 * 2 / 4) / 5)
     # Uses in one sentence are not compared; the two x share one
     apart[0, 3] = apart[3, 0] = False
-    assert sense_accuracy._nearest_agree(planted, senses, apart) == 3 / 5
+    assert pictures._nearest_agree(planted, senses, apart) == 3 / 5
 
 
 @pytest.mark.parametrize('settings', [
@@ -81,7 +82,7 @@ def test_a_report_has_each_checkpoint_and_the_last_is_the_model(settings,
                                                            tmp_path):
     run = d2l.pretrain(**TINY, **settings, num_steps=3, save_every=1, keep=0,
                        out=tmp_path / 'run')
-    report = sense_accuracy.sense_report(run, ['crane', 'bark'])
+    report = pictures.sense_report(run, ['crane', 'bark'])
     assert list(report.steps) == [1, 2, 3] and report.name == 'run'
     onp.testing.assert_array_equal(report.steps[3].rates,
                                    report.accuracy.rates)
@@ -97,12 +98,12 @@ def test_a_report_has_each_checkpoint_and_the_last_is_the_model(settings,
 
 
 def test_lines_differ_without_colours_and_chance_has_a_line(small):
-    one = sense_accuracy.SenseReport(
+    one = pictures.SenseReport(
         'one', d2l.sense_accuracy(small, 'crane'), {})
     other = one._replace(name='other', steps={5: one.accuracy,
                                               10: one.accuracy})
-    assert len(sense_accuracy.plot_reports([one]).axes) == 1
-    layers, steps = sense_accuracy.plot_reports([one, other]).axes
+    assert len(pictures.plot_reports([one]).axes) == 1
+    layers, steps = pictures.plot_reports([one, other]).axes
     lines = layers.get_lines()
     assert [line.get_label() for line in lines] == ['one', 'other', 'chance']
     assert len({(line.get_marker(), line.get_linestyle())
@@ -118,10 +119,10 @@ def test_lines_differ_without_colours_and_chance_has_a_line(small):
 
 def test_a_short_run_is_visible_beside_a_long_one(small):
     found = d2l.sense_accuracy(small, 'crane')
-    runs = [sense_accuracy.SenseReport(
+    runs = [pictures.SenseReport(
         name, found, {step: found for step in steps})
             for name, steps in (('short', (10, 50)), ('long', (500, 4000)))]
-    figure = sense_accuracy.plot_reports(runs)
+    figure = pictures.plot_reports(runs)
     layers, steps = figure.axes
     assert (layers.get_xscale(), steps.get_xscale()) == ('linear', 'log')
     # Below both panels, where it covers no curve

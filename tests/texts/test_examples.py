@@ -5,7 +5,7 @@ import numpy as onp
 import pytest
 from batches import assert_same_columns, prose
 
-from d2lbert.texts import words
+from d2lbert.texts import numbered_text
 from d2lbert.texts.examples import draw_examples
 from d2lbert.texts.numbered_text import NumberedText, shuffled_paragraphs
 
@@ -13,7 +13,8 @@ from d2lbert.texts.numbered_text import NumberedText, shuffled_paragraphs
 def drawn(seed=0, **how):
     """(columns, text, state of the generator) of a short text."""
     rng = random.Random(seed)
-    tokens = words.tokens_of_lines(prose(60, seed, max_words=12).split('\n'))
+    tokens = numbered_text.tokens_of_lines(
+        prose(60, seed, max_words=12).split('\n'))
     order = shuffled_paragraphs(len(tokens.paragraphs) - 1, rng)
     text = NumberedText.of_tokens(tokens, order, 2)
     return draw_examples(text, order, 24, rng, **how), text, rng.getstate()

@@ -6,7 +6,7 @@ import pytest
 from batches import prose
 
 from d2lbert.text import RESERVED, Vocab
-from d2lbert.texts import numbered_text, words
+from d2lbert.texts import numbered_text
 from d2lbert.texts.numbered_text import (
     NumberedText,
     falling_types,
@@ -15,7 +15,7 @@ from d2lbert.texts.numbered_text import (
 
 
 def test_the_fields_describe_the_text():
-    tokens = words.tokens_of_paragraphs([['a b', 'c'], ['b', '', 'b']])
+    tokens = numbered_text.tokens_of_paragraphs([['a b', 'c'], ['b', '', 'b']])
     corpus = NumberedText.of_tokens(tokens, onp.array([1, 0]), min_freq=1)
     assert corpus.vocab.idx_to_token[5:] == ['b', 'a', 'c']
     assert corpus.ids.tolist() == [6, 5, 7, 5, 5]
@@ -32,12 +32,13 @@ def test_the_vocabulary_is_that_of_the_paragraphs_in_order(
         block, seed, way, monkeypatch, request, plain):
     plain() if way == 'plain' else request.getfixturevalue(way)
     monkeypatch.setattr(numbered_text, 'BLOCK_WORDS', block)
-    paragraphs = words.paragraphs_of_lines(
+    paragraphs = numbered_text.paragraphs_of_lines(
         prose(30, seed, max_words=4).split('\n'))
     order = list(range(len(paragraphs)))
     random.Random(seed).shuffle(order)
-    corpus = NumberedText.of_tokens(words.tokens_of_paragraphs(paragraphs),
-                              onp.array(order), min_freq=2)
+    corpus = NumberedText.of_tokens(
+        numbered_text.tokens_of_paragraphs(paragraphs), onp.array(order),
+        min_freq=2)
     expected = Vocab([sentence.split() for q in order
                       for sentence in paragraphs[q]], 2, RESERVED)
     assert corpus.vocab.idx_to_token == expected.idx_to_token
@@ -45,7 +46,7 @@ def test_the_vocabulary_is_that_of_the_paragraphs_in_order(
 
 
 def test_types_that_never_occur_come_last():
-    tokens = words.tokens_of_paragraphs([['b a', 'c']])._replace(
+    tokens = numbered_text.tokens_of_paragraphs([['b a', 'c']])._replace(
         types=onp.array([2, 3, 2], 'int32'), names=list('wxyz'))
     corpus = NumberedText(tokens.types, None, tokens.sentences,
                           tokens.paragraphs, None)

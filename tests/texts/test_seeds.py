@@ -1,7 +1,7 @@
 """Seeds that are hashes of what they are for."""
 import hashlib
 
-from d2lbert.texts.seeds import derive_bits, derive_seed, derive_shuffler
+from d2lbert.texts.examples import derive_bits, derive_seed, derive_shuffler
 
 
 def test_a_seed_depends_on_every_argument_and_nothing_else():

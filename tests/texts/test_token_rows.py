@@ -2,7 +2,7 @@
 import numpy as onp
 import pytest
 
-from d2lbert.texts.token_rows import pad_rows, truncate_pair
+from d2lbert.texts.examples import pad_rows, truncate_pair
 
 
 def remove_one_by_one(first, second, room, first_loses_ties):

@@ -7,8 +7,7 @@ import shutil
 import pytest
 
 from d2lbert import hub
-from d2lbert.texts import wikitext
-from d2lbert.texts.wikitext import TRAIN_FILE, Published, flaw, git_blob
+from d2lbert.hub import TRAIN_FILE, Published, flaw_of, git_blob
 
 ARTICLES = [f' \n = Title {k} = \n \n' + ''.join(
     f' It is no. {k} @-@ {j} of <unk> . It stays . \n' for j in range(9))
@@ -24,8 +23,8 @@ def blob(data):
 @pytest.fixture(autouse=True)
 def published(monkeypatch):
     """A small text takes WikiText-2's place."""
-    for name, data in ((TRAIN_FILE, TEXT), (wikitext.VALID_FILE, VALID)):
-        monkeypatch.setitem(wikitext.PUBLISHED, name, Published(
+    for name, data in ((TRAIN_FILE, TEXT), (hub.VALID_FILE, VALID)):
+        monkeypatch.setitem(hub.PUBLISHED, name, Published(
             len(data), data.count(b'\n'), len(data.split()), blob(data)))
 
 
@@ -46,7 +45,7 @@ def reordered():
     ids=['as published', 'reordered', 'CRLF'])
 @pytest.mark.parametrize('thorough', [False, True])
 def test_nothing_is_wrong_with_the_same_articles(train, data, thorough):
-    assert flaw(train(data), TRAIN_FILE, thorough) == ''
+    assert flaw_of(train(data), TRAIN_FILE, thorough) == ''
 
 
 @pytest.mark.parametrize('data, said', [
@@ -65,26 +64,26 @@ def test_nothing_is_wrong_with_the_same_articles(train, data, thorough):
 def test_another_file_is_described(train, data, said):
     path = train(data)
     for thorough in (False, True):
-        assert re.fullmatch(said, flaw(path, TRAIN_FILE, thorough))
+        assert re.fullmatch(said, flaw_of(path, TRAIN_FILE, thorough))
 
 
 def test_another_text_of_the_same_size_is_found_when_looked_for(train):
     path = train(TEXT.replace(b'. It stays', b'  It stays'))
-    assert flaw(path, TRAIN_FILE) == ''
-    assert flaw(path, TRAIN_FILE, thorough=True) == (
+    assert flaw_of(path, TRAIN_FILE) == ''
+    assert flaw_of(path, TRAIN_FILE, thorough=True) == (
         f'another text of the same {len(TEXT):,} bytes')
 
 
 def test_a_file_of_the_right_size_is_not_read_at_each_run(train, monkeypatch):
     path = train(reordered())
-    monkeypatch.setattr(wikitext, 'git_blob', None)
-    monkeypatch.setattr(wikitext, '_counts', None)
-    monkeypatch.setattr(wikitext, '_described', None)
-    assert flaw(path, TRAIN_FILE) == ''
+    monkeypatch.setattr(hub, 'git_blob', None)
+    monkeypatch.setattr(hub, '_counts', None)
+    monkeypatch.setattr(hub, '_described', None)
+    assert flaw_of(path, TRAIN_FILE) == ''
 
 
 def test_what_cannot_be_read_is_said(tmp_path):
-    assert flaw(tmp_path / 'nowhere', TRAIN_FILE, True) == (
+    assert flaw_of(tmp_path / 'nowhere', TRAIN_FILE, True) == (
         'unreadable (No such file or directory)')
 
 
@@ -93,15 +92,15 @@ def test_the_published_facts_of_wikitext2_are_right(wiki_dir, monkeypatch,
                                                     tmp_path):
     monkeypatch.undo()
     assert hub.wikitext2_flaws(wiki_dir, thorough=True) == []
-    for name in (wikitext.VALID_FILE, wikitext.TEST_FILE):
-        assert git_blob(wiki_dir / name) == wikitext.PUBLISHED[name].blob
-    for name, known in wikitext.PUBLISHED.items():
-        assert wikitext._counts(wiki_dir / name) == known[:3]
+    for name in (hub.VALID_FILE, hub.TEST_FILE):
+        assert git_blob(wiki_dir / name) == hub.PUBLISHED[name].blob
+    for name, known in hub.PUBLISHED.items():
+        assert hub._counts(wiki_dir / name) == known[:3]
     with open(wiki_dir / TRAIN_FILE, 'rb') as f:
         (tmp_path / TRAIN_FILE).write_bytes(f.read(3000000))
-    shutil.copyfile(wiki_dir / wikitext.VALID_FILE,
-                    tmp_path / wikitext.TEST_FILE)
+    shutil.copyfile(wiki_dir / hub.VALID_FILE,
+                    tmp_path / hub.TEST_FILE)
     assert hub.wikitext2_flaws(tmp_path) == [
         f'{tmp_path / TRAIN_FILE} is WikiText-2, but cut: 3,000,000 of '
         '10,797,148 bytes',
-        f"{tmp_path / wikitext.TEST_FILE} is WikiText-2's wiki.valid.tokens"]
+        f"{tmp_path / hub.TEST_FILE} is WikiText-2's wiki.valid.tokens"]

@@ -7,8 +7,8 @@ import numpy as onp
 import pytest
 from batches import prose
 
-from d2lbert.texts import words
-from d2lbert.texts.words import read_tokens
+from d2lbert.texts import numbered_text
+from d2lbert.texts.numbered_text import read_tokens
 
 pytestmark = pytest.mark.usefixtures('own_cache')
 
@@ -35,9 +35,9 @@ def test_words_are_cut_alike_around_every_character(compiled, plain):
             lines.append(f'{c}ΑΣ{c}b . c{c}{c}d. .{c}. {c}Ae{c}')
     lines += ['one line . ', ' . ', ' .  . ', 'no stop here.', '', ' ',
               'a . . b . c .', 'ΑΣ . ΑΣ', ' . x', 'a\0b . c']
-    cut = words.tokens_of_lines(lines)
+    cut = numbered_text.tokens_of_lines(lines)
     plain()
-    assert_same(cut, words.tokens_of_lines(lines))
+    assert_same(cut, numbered_text.tokens_of_lines(lines))
 
 
 def test_line_ends_of_any_system_give_one_text(tmp_path):

@@ -22,8 +22,8 @@ from d2lbert import kernels
 from d2lbert.__main__ import main
 from d2lbert.machine import workers
 from d2lbert.machine.backend import np, npx
-from d2lbert.nn.shards import part_of
-from d2lbert.objectives import initializers, mlm_nsp, text_objective
+from d2lbert.nn.steps import part_of
+from d2lbert.objectives import initializers, mlm, text_objective
 from d2lbert.texts.examples import Batch
 from d2lbert.training import (
     checkpoints,
@@ -551,7 +551,7 @@ def assert_same_parameters(run, other, **tolerance):
 
 
 def test_what_an_objective_has_frozen_stays_so(monkeypatch):
-    class Frozen(mlm_nsp.MLMAndNSP):
+    class Frozen(mlm.MLMAndNSP):
         def net(self, devices):
             net = super().net(devices)
             net.mlm.collect_params().setattr('grad_req', 'null')

@@ -10,8 +10,7 @@ from d2lbert.kernels import ops
 from d2lbert.machine.arguments import check_sizes
 from d2lbert.machine.backend import nn, np
 from d2lbert.nn.checks import check_tokens, check_whole, on_device
-from d2lbert.nn.layers import LayerNorm, grad_reqs
-from d2lbert.nn.model import Model
+from d2lbert.nn.layers import LayerNorm, Model, grad_reqs
 from d2lbert.nn.variant import Variant
 from d2lbert.pretrained.families.family import STRUCTURE
 from d2lbert.transformer import TransformerDecoderBlock

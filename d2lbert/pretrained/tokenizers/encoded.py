@@ -2,7 +2,7 @@
 from typing import Any, NamedTuple
 
 from d2lbert.text import CLS, MASK, PAD, SEP, UNK
-from d2lbert.texts.token_rows import truncate_pair
+from d2lbert.texts.examples import truncate_pair
 
 #: Roles of special tokens, as in tokenizer_config.json, and their default
 #: names.

@@ -18,7 +18,7 @@ from d2lbert.machine import files
 from d2lbert.machine.threads import in_order, interruptible
 from d2lbert.text import UNK
 from d2lbert.texts import text_files
-from d2lbert.texts.words import line_ends
+from d2lbert.texts.numbered_text import line_ends
 
 # Most characters of a word; longer words are unknown, as in BERT
 MAX_WORD = 100
