@@ -171,3 +171,13 @@ def conll(path, sentences):
 
 def write_squad(path, **keywords):
     return write(path, json.dumps(squad(**keywords)))
+
+
+def write_tasks(root):
+    """Write files of five tasks; returns {task: the folder of its files}."""
+    found = {task: glue(root, task, 40) for task in ('sst2', 'stsb', 'rte')}
+    for seed, part in enumerate(('train', 'dev')):
+        conll(root / 'tag' / f'{part}.conll', tagged(40, seed))
+        write_squad(root / 'span' / f'{part}.json', num=40, seed=seed,
+                    impossible=0.2)
+    return dict(found, tag=root / 'tag', span=root / 'span')

@@ -1,25 +1,34 @@
 """Fine-tuned nets as transformers reads them, and its own training.
 
-D2LBERT_PEERS names a Python that has torch and transformers.
+fixtures/ keeps small nets and what transformers said of them, as
+tests/pretrained/record.py wrote it. Where D2LBERT_PEERS names a Python that
+has torch and transformers, new nets are compared, too.
 """
 import json
 import os
+import shutil
 import subprocess
+from pathlib import Path
 
 import models
 import numpy as onp
+import prose
 import pytest
 import there
+from safetensors.numpy import load_file
 
 import d2lbert as d2l
 from d2lbert.__main__ import main
 from d2lbert.finetuning import finetuning
 from d2lbert.finetuning.batches import inputs_of
+from d2lbert.finetuning.finetuned_folders import load_finetuned_folder
 from d2lbert.finetuning.scoring import outputs_of
 from d2lbert.finetuning.settings import complete
 from d2lbert.machine.backend import npx
 from d2lbert.training import loop
 
+FIXTURES = Path(__file__).with_name('fixtures')
+ANSWERS = FIXTURES / 'answers.json'
 SETTINGS = dict(num_epochs=1, batch_size=8, lr=1e-3, max_len=48, seed=1,
                 stride=8)
 AUTO = {'sst2': 'AutoModelForSequenceClassification',
@@ -30,11 +39,8 @@ TEXTS = ['mei paints a gentle boat in Oslo .', 'grim', 'a b c ' * 4]
 STEPS = 15
 
 
-def carry_out(jobs, place):
-    python = os.environ.get('D2LBERT_PEERS')
-    if not python:
-        pytest.skip('D2LBERT_PEERS does not name a Python that has torch and '
-                    'transformers')
+def carry_out(python, jobs, place):
+    """The answers of transformers to these jobs."""
     for k, job in enumerate(jobs):
         job['out'] = str(place / f'{k}.json')
     (place / 'jobs.json').write_text(json.dumps(jobs))
@@ -50,16 +56,22 @@ def texts_of(net):
             for text in TEXTS]
 
 
+def leave(folder, data, place):
+    """Fine-tune nets, export each as `place`/TASK; returns their runs."""
+    found = {}
+    for task in AUTO:
+        found[task] = d2l.finetune(task=task, data=data[task], model=folder,
+                                   out=place / 'runs' / task, **SETTINGS)
+        assert main(['export', str(found[task]), str(place / task)]) == 0
+    return found
+
+
 @pytest.fixture(scope='module')
 def left(folder, data, tmp_path_factory):
     """{task: (net, tokenizer, folder)} of fine-tuned nets that left."""
-    place, found = tmp_path_factory.mktemp('left'), {}
-    for task in AUTO:
-        run = d2l.finetune(task=task, data=data[task], model=folder,
-                           out=place / 'runs' / task, **SETTINGS)
-        assert main(['export', str(run), str(place / task)]) == 0
-        found[task] = (*d2l.load_finetuned(run), place / task)
-    return found
+    place = tmp_path_factory.mktemp('left')
+    return {task: (*d2l.load_finetuned(run), place / task)
+            for task, run in leave(folder, data, place).items()}
 
 
 def undropped(folder, data):
@@ -73,28 +85,57 @@ def undropped(folder, data):
     return run
 
 
-@pytest.fixture(scope='module')
-def theirs(left, folder, data, tmp_path_factory):
-    """Results of transformers for these folders and for training."""
-    place = tmp_path_factory.mktemp('there')
-    run = undropped(folder, data)
-    d2l.save_pretrained(run.net, run.objective.tokenizer, place / 'begin')
+def asked_of(python, folders, begin, run, place):
+    """What transformers says of folders, and its losses from `begin` on.
+
+    folders: {task: the folder of a fine-tuned net}. run: its batches and
+    rates are used.
+    """
     batches = run.batches()
     train = dict(
-        auto=AUTO['sst2'], folder=str(place / 'begin'), lr=0.02, clip=0.3,
+        auto=AUTO['sst2'], folder=str(begin), lr=0.02, clip=0.3,
         weight_decay=1.0, rates=[run.updater.rate(k + 1)
                                  for k in range(STEPS)],
         batches=[[column.tolist() for column in next(batches)]
                  for _ in range(STEPS)])
-    return dict(zip((*left, 'train'), carry_out([
-        *(dict(auto=AUTO[task], folder=str(folder), texts=texts_of(net))
-          for task, (net, _, folder) in left.items()), train], place)))
+    return dict(zip((*folders, 'train'), carry_out(python, [
+        *(dict(auto=AUTO[task], folder=str(folder), texts=texts_of(
+            load_finetuned_folder(folder)[0]))
+          for task, folder in folders.items()), train], place)))
 
 
-@pytest.mark.parametrize('task', AUTO)
-def test_a_fine_tuned_net_is_the_same_in_transformers(task, left, theirs):
-    net, tokenizer, _ = left[task]
-    found = theirs[task]
+def record(python, place):
+    """Write the folders and the answers of `FIXTURES`."""
+    folder = models.write_folder(place / 'small')
+    data = prose.write_tasks(place / 'data')
+    shutil.rmtree(FIXTURES, ignore_errors=True)
+    leave(folder, data, place)
+    for task in AUTO:
+        shutil.copytree(place / task, FIXTURES / task)
+    run = undropped(folder, data)
+    d2l.save_pretrained(run.net, run.objective.tokenizer, FIXTURES / 'begin')
+    said = asked_of(python, {task: FIXTURES / task for task in AUTO},
+                    FIXTURES / 'begin', run, place)
+    ANSWERS.write_text(json.dumps(said) + '\n')
+
+
+@pytest.fixture(scope='module')
+def recorded():
+    return json.loads(ANSWERS.read_text())
+
+
+@pytest.fixture(scope='module')
+def theirs(peers_python, left, folder, data, tmp_path_factory):
+    """Results of transformers for new nets and for training."""
+    place = tmp_path_factory.mktemp('there')
+    run = undropped(folder, data)
+    d2l.save_pretrained(run.net, run.objective.tokenizer, place / 'begin')
+    return asked_of(peers_python, {task: there for task, (_, _, there)
+                                   in left.items()}, place / 'begin', run,
+                    place)
+
+
+def check_said(task, net, tokenizer, found):
     assert found['said'] == []
     encoded = [tokenizer.encode(*texts) for texts in texts_of(net)]
     ours = outputs_of(net, inputs_of(encoded), [npx.cpu()])
@@ -109,20 +150,55 @@ def test_a_fine_tuned_net_is_the_same_in_transformers(task, left, theirs):
         'sst2': 'single_label_classification', 'stsb': 'regression'}.get(task)
 
 
-def test_training_takes_the_steps_of_transformers(folder, data, theirs):
-    """Loss by loss: AdamW, its bias correction, decay, clipping, rates."""
-    run = undropped(folder, data)
+def check_losses(run, found):
     losses = []
     for _, (read, _) in zip(range(STEPS), run.steps()):
         run.history.add(read, 1)
         losses.append(read()[0])
-    onp.testing.assert_allclose(losses, theirs['train']['losses'], 2e-3)
+    onp.testing.assert_allclose(losses, found['losses'], 2e-3)
     assert onp.std(losses) > 0.04      # they did change the weights
 
 
+@pytest.mark.parametrize('task', AUTO)
+def test_a_fine_tuned_net_says_what_it_said_in_transformers(task, recorded,
+                                                            tmp_path):
+    net, tokenizer = load_finetuned_folder(FIXTURES / task)
+    check_said(task, net, tokenizer, recorded[task])
+    # What transformers has read is what is written today
+    d2l.save_pretrained(net, tokenizer, tmp_path / 'again')
+    for name in 'config.json', 'tokenizer.json', 'tokenizer_config.json':
+        assert (tmp_path / 'again' / name).read_bytes() == (
+            FIXTURES / task / name).read_bytes()
+    before, after = (load_file(str(folder / 'model.safetensors'))
+                     for folder in (FIXTURES / task, tmp_path / 'again'))
+    assert sorted(before) == sorted(after)
+    for name, tensor in before.items():
+        onp.testing.assert_array_equal(tensor, after[name])
+
+
+@pytest.mark.parametrize('task', AUTO)
+def test_a_new_net_is_the_same_in_transformers(task, left, theirs):
+    check_said(task, *left[task][:2], theirs[task])
+
+
+def test_training_takes_the_steps_of_transformers(folder, data, recorded):
+    """Loss by loss: AdamW, its bias correction, decay, clipping, rates."""
+    run = undropped(folder, data)
+    begin, _ = load_finetuned_folder(FIXTURES / 'begin')
+    before, now = (net._collect_params_with_prefix()
+                   for net in (begin, run.net))
+    assert sorted(before) == sorted(now)
+    for name, param in now.items():
+        param.set_data(before[name].data())
+    check_losses(run, recorded['train'])
+
+
+def test_a_new_training_takes_the_steps_of_transformers(folder, data, theirs):
+    check_losses(undropped(folder, data), theirs['train'])
+
+
 def test_exported_folders_describe_the_task(left):
-    """Without transformers: names, shapes and labels in the folder."""
-    from safetensors.numpy import load_file
+    """Names, shapes and labels in the folder."""
     heads = {'sst2': ('classifier', 2, True), 'stsb': ('classifier', 1, True),
              'tag': ('classifier', 5, False), 'span': ('qa_outputs', 2, False)}
     for task, (head, num_scores, pooled) in heads.items():

@@ -146,8 +146,16 @@ def tokenizers(place):
     replaced(FIXTURES / 'tokens', place)
 
 
+def tuned(place):
+    """Record what fine-tuned nets say, losses, and windows of texts."""
+    import test_there
+    import test_windows
+    for module in test_there, test_windows:
+        module.record(os.environ['D2LBERT_PEERS'], place)
+
+
 PARTS = {part.__name__: part
-         for part in (theirs, ours, vectors, answers, tokenizers)}
+         for part in (theirs, ours, vectors, answers, tokenizers, tuned)}
 
 
 def main(names):
