@@ -201,35 +201,58 @@ def test_a_word_is_not_found_inside_another_word():
             ('The CRANE .', 4, 9), ('cranes and a crane', 13, 18)]
 
 
+#: Small models, and their attention in transformers as
+#: tests/pretrained/record.py wrote it.
+SMALL = sorted(Path(__file__).parents[1].glob(
+    'pretrained/fixtures/written/net-[012]'))
+ATTENTION = Path(__file__).with_name('attention.npz')
+IDS = [*range(1, 21)]
 PROGRAM = '''
-import sys, numpy, torch
+import pathlib, sys, numpy, torch
 from transformers import BertModel
-for k in range(1, len(sys.argv), 2):
-    net = BertModel.from_pretrained(sys.argv[k], attn_implementation='eager')
+ids = torch.tensor([list(map(int, sys.argv[1].split()))])
+for folder in map(pathlib.Path, sys.argv[2:]):
+    net = BertModel.from_pretrained(folder, attn_implementation='eager')
     with torch.no_grad():
-        ids = torch.tensor([list(map(int, sys.argv[k + 1].split()))])
         found = net.eval()(ids, output_attentions=True).attentions
-    numpy.save(f'{k}.npy', torch.cat(found).numpy())
+    numpy.save(f'{folder.name}.npy', torch.cat(found).numpy())
 '''
 
 
-def test_attention_is_that_of_transformers(tmp_path):
-    python = os.environ.get('D2LBERT_PEERS')
-    folders = [Path(os.environ.get('D2LBERT_WEIGHTS', 'none'), name)
-               for name in ('minilm', 'tiny')]
-    if not python or not all(folder.is_dir() for folder in folders):
-        pytest.skip('D2LBERT_PEERS names no Python with transformers, or '
-                    'D2LBERT_WEIGHTS no folder with minilm/ and tiny/')
-    models = [d2l.load_pretrained(folder, heads=(), trainable=False)
-              for folder in folders]
-    texts = [tokenizer.encode('A crane flies over the unaffable crane '
-                              'driver.').ids for _, tokenizer in models]
+@pytest.fixture
+def released():
+    return os.environ['D2LBERT_WEIGHTS']
+
+
+def asked_of(python, folders, place):
+    """{name of a folder: attention of transformers for the tokens `IDS`}."""
     subprocess.run(
-        [python, '-c', PROGRAM, *(part for folder, ids in zip(folders, texts)
-                                  for part in (folder, ' '.join(
-                                      map(str, ids))))],
-        check=True, stderr=subprocess.DEVNULL,
+        [python, '-c', PROGRAM, ' '.join(map(str, IDS)),
+         *map(str, folders)], check=True, cwd=place,
+        stderr=subprocess.DEVNULL,
         env=dict(os.environ, HF_HUB_OFFLINE='1', PYTHONPATH=''))
-    for k, ((net, _), ids) in enumerate(zip(models, texts)):
-        onp.testing.assert_allclose(attention_of(net, ids),
-                                    onp.load(f'{2 * k + 1}.npy'), atol=1e-5)
+    return {folder.name: onp.load(place / f'{folder.name}.npy')
+            for folder in folders}
+
+
+def record(python, place):
+    """Write `ATTENTION`."""
+    onp.savez_compressed(ATTENTION, **asked_of(python, SMALL, place))
+
+
+def check_attention(folders, expected):
+    for folder in folders:
+        net, _ = d2l.load_pretrained(folder, heads=(), trainable=False)
+        found = attention_of(net, IDS)
+        assert found.max() > 2 / len(IDS)       # it looks at some more
+        onp.testing.assert_allclose(found, expected[folder.name], atol=1e-5)
+
+
+def test_attention_is_that_of_transformers():
+    check_attention(SMALL, onp.load(ATTENTION))
+
+
+def test_attention_of_published_weights_is_that_of_transformers(
+        peers_python, released, tmp_path):
+    folders = [Path(released, name) for name in ('minilm', 'tiny')]
+    check_attention(folders, asked_of(peers_python, folders, tmp_path))

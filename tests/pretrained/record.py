@@ -1,7 +1,9 @@
 """Write fixtures/: small models and their outputs in other libraries.
 
     cd tests/pretrained
-    D2LBERT_PEERS=PYTHON PYTHONPATH=.:..:../finetuning python record.py [PART]
+    export D2LBERT_PEERS=PYTHON
+    export PYTHONPATH=.:..:../finetuning:../objectives:../pictures
+    python record.py [PART]
 
 PYTHON has torch, transformers, sentence-transformers, scikit-learn and
 scipy. PART is a key of PARTS; the default is all parts. All weights are
@@ -146,16 +148,21 @@ def tokenizers(place):
     replaced(FIXTURES / 'tokens', place)
 
 
-def tuned(place):
-    """Record what fine-tuned nets say, losses, and windows of texts."""
+def elsewhere(place):
+    """Record what the tests of other rooms compare with.
+
+    These are fine-tuned nets, windows of texts, losses and attention.
+    """
+    import test_inside
+    import test_teaching
     import test_there
     import test_windows
-    for module in test_there, test_windows:
+    for module in test_there, test_windows, test_teaching, test_inside:
         module.record(os.environ['D2LBERT_PEERS'], place)
 
 
 PARTS = {part.__name__: part
-         for part in (theirs, ours, vectors, answers, tokenizers, tuned)}
+         for part in (theirs, ours, vectors, answers, tokenizers, elsewhere)}
 
 
 def main(names):
