@@ -174,6 +174,7 @@ PRETRAINED = ['safetensors>=0.3,<1',
               'tokenizers>=0.13,<0.21; python_version < "3.9"',
               'tokenizers>=0.13,<1; python_version >= "3.9"']
 PUNKT = ['nltk>=3.8,<4']
+ZSTD = ['zstandard>=0.19,<1']
 KERNEL = ['ipykernel>=6,<8', 'nbformat>=5.1,<6']
 PACKAGES = ['numpy>=1.17', 'matplotlib>=3.5,<4', 'tqdm>=4.57,<5']
 
@@ -186,15 +187,16 @@ def extras():
         'parquet': [PYARROW],
         'pretrained': PRETRAINED,
         'punkt': PUNKT,
-        'zstd': ['zstandard>=0.19,<1'],
+        'zstd': ZSTD,
     }
     return {
         **for_users,
         'all': sorted({package for packages in for_users.values()
                        for package in packages}),
         'browser': ['selenium>=4.10,<5'],
-        'test': [*KERNEL, *PRETRAINED, *PUNKT, 'nbclient>=0.6,<1',
-                 'pytest>=7,<10', 'pytest-xdist>=3,<4', 'setuptools>=61'],
+        'test': [*KERNEL, *PRETRAINED, *PUNKT, *ZSTD, PYARROW,
+                 'nbclient>=0.6,<1', 'pytest>=7,<10', 'pytest-xdist>=3,<4',
+                 'setuptools>=61'],
     }
 
 
