@@ -2,7 +2,9 @@
 import contextlib
 import logging
 import os
+import re
 import sys
+import tempfile
 import threading
 import warnings
 import weakref
@@ -28,6 +30,42 @@ def give_up(stream):
     """
     with contextlib.suppress(OSError, ValueError):
         stream.close()
+
+
+#: What Rust prints of a panic: the thread, the message, a backtrace.
+_PANIC = re.compile(rb"\n?thread '[^\n]*panicked at [^\n]*\n[^\n]*\n"
+                    rb'(?:stack backtrace:\n(?: +[^\n]*\n)*)?'
+                    rb'(?:note: [^\n]*\n)?')
+_holding = threading.Lock()
+
+
+@contextlib.contextmanager
+def without_panics():
+    """Keep the text of panics in Rust off standard error.
+
+    Rust prints it, from any thread, before Python gets the exception.
+    Meanwhile descriptor 2 is a temporary file; everything else in it is
+    written to standard error at the end. Only one thread at a time does
+    this, so that the output of the others comes after one call.
+    """
+    if not _holding.acquire(blocking=False):
+        yield
+        return
+    try:
+        with tempfile.TemporaryFile() as held:
+            stderr = os.dup(2)
+            os.dup2(held.fileno(), 2)
+            try:
+                yield
+            finally:
+                os.dup2(stderr, 2)
+                os.close(stderr)
+                held.seek(0)
+                text = _PANIC.sub(b'', held.read())
+                if text:
+                    os.write(2, text)
+    finally:
+        _holding.release()
 
 
 #: The logger of the package. It has no handler; unless the application adds

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from d2lbert.machine import terminal
 from d2lbert.pretrained.tokenizers import word_pieces
 from d2lbert.pretrained.tokenizers.tokenizer import (
     Encoded,
@@ -596,8 +597,8 @@ def test_ids_far_beyond_the_tokens_are_refused(tmp_path):
         WordPiece.load(tmp_path)
 
 
-def test_a_regular_expression_without_end_is_an_error(tmp_path):
-    """The library panics; a panic is no Exception."""
+def test_a_regular_expression_without_end_is_an_error(tmp_path, capfd):
+    """The library panics; a panic is no Exception, and prints."""
     WordPiece.of_counts({'a': 1, 'b': 1}, 10, min_frequency=1).save(tmp_path)
     path = tmp_path / 'tokenizer.json'
     found = json.loads(path.read_text('utf-8'))
@@ -607,9 +608,25 @@ def test_a_regular_expression_without_end_is_an_error(tmp_path):
     path.write_text(json.dumps(found))
     tokenizer = WordPiece.load(tmp_path)
     assert tokenizer.encode('a b').ids
+    os.write(2, b'before, ')
     with pytest.raises(word_pieces.TokenizerError,
                        match='fails on this text .*retry-limit'):
         tokenizer.encode('a' * 40 + 'b')
+    # In two threads of the library
+    with pytest.raises(word_pieces.TokenizerError, match='retry-limit'):
+        tokenizer.encode_batch(['a' * 40 + 'b'] * 3)
+    os.write(2, b'after')
+    assert capfd.readouterr() == ('', 'before, after')
+
+
+def test_only_the_text_of_a_panic_is_lost(capfd):
+    with terminal.without_panics():
+        os.write(2, b'one\n\nthread 'b"'<unnamed>' (7) panicked at x.rs:1:2:\n"
+                 b'message\nnote: run with `RUST_BACKTRACE=1`\ntwo\n')
+        with terminal.without_panics():     # another thread holds it
+            os.write(2, b'three\n')
+        assert capfd.readouterr().err == ''
+    assert capfd.readouterr().err == 'one\ntwo\nthree\n'
 
 
 def test_a_special_token_that_shares_its_id_is_refused(tmp_path):

@@ -61,6 +61,7 @@ class WordPiece(Tokens):
         """
         self.tokenizer, self.config = tokenizer, dict(config or {})
         self.files = files
+        self._may_panic = word_pieces.has_expressions(tokenizer)
         tokenizer.no_truncation()
         tokenizer.no_padding()
         if tokens is None:
@@ -231,7 +232,7 @@ class WordPiece(Tokens):
 
     def decode(self, ids):
         """Decode a list of ids as text, without special tokens."""
-        with word_pieces.library_errors('these tokens'):
+        with word_pieces.library_errors('these tokens', self._may_panic):
             return self.tokenizer.decode(ids, skip_special_tokens=True)
 
     def _encode(self, texts, pairs, max_len, are_words):
@@ -256,7 +257,7 @@ class WordPiece(Tokens):
         def encode(is_abandoned=None):
             return self.tokenizer.encode_batch(
                 texts, is_pretokenized=are_words, add_special_tokens=False)
-        with word_pieces.library_errors():
+        with word_pieces.library_errors(may_panic=self._may_panic):
             return encode() if length < LONG else interruptible(encode)
 
     def _joined(self, first, second, room):

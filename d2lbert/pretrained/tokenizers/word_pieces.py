@@ -15,6 +15,7 @@ import numpy as onp
 from d2lbert.kernels import cut as compiled
 from d2lbert.kernels import draw
 from d2lbert.machine import files
+from d2lbert.machine.terminal import without_panics
 from d2lbert.machine.threads import in_order, interruptible
 from d2lbert.text import UNK
 from d2lbert.texts import text_files
@@ -306,21 +307,34 @@ def change_normalizer(tokenizer, options):
 
 
 @contextlib.contextmanager
-def library_errors(what='this text'):
+def library_errors(what='this text', may_panic=False):
     """Convert errors of the library to `TokenizerError`s.
 
     The library raises bare Exceptions. If the regular expression of a
     tokenizer takes too many steps it panics, which is no Exception.
+    may_panic: the result of `has_expressions`; the text of a panic is then
+    not printed.
     """
-    try:
-        yield
-    except BaseException as error:
-        if type(error) is Exception or type(
-                error).__name__ == 'PanicException':
-            raise TokenizerError(f'the tokenizer fails on {what} '
-                                 f'({error}): choose another tokenizer'
-                                 ) from None
-        raise
+    with without_panics() if may_panic else contextlib.nullcontext():
+        try:
+            yield
+        except BaseException as error:
+            if type(error) is Exception or type(
+                    error).__name__ == 'PanicException':
+                raise TokenizerError(f'the tokenizer fails on {what} '
+                                     f'({error}): choose another tokenizer'
+                                     ) from None
+            raise
+
+
+def has_expressions(tokenizer):
+    """True if a tokenizer.json has brought regular expressions of its own.
+
+    How long they take depends on the text, so no check can exclude panics.
+    """
+    return any(b'"Regex"' in part.__getstate__() for part in (
+        tokenizer.normalizer, tokenizer.pre_tokenizer, tokenizer.decoder)
+        if part is not None)
 
 
 class WordCutter:
@@ -336,6 +350,7 @@ class WordCutter:
             if getattr(tokenizer, part) is not None:
                 setattr(self._plain, part, getattr(tokenizer, part))
         self._fast = _compiled(self._plain)
+        self._may_panic = has_expressions(self._plain)
 
     def __call__(self, lines):
         """Split words, one in each line of bytes.
@@ -356,7 +371,7 @@ class WordCutter:
         if self._fast is not None:
             counts, ids = self._fast.cut(lines)
         left = onp.flatnonzero(counts < 0)
-        with library_errors():
+        with library_errors(may_panic=self._may_panic):
             found = self._plain.encode_batch(
                 [lines[begins[k]:ends[k]].decode() for k in left])
         counts, ids = _replaced_ids(counts, ids, left,
