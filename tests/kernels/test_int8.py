@@ -188,6 +188,15 @@ def test_what_lies_outside_of_its_tables_is_refused(here, change):
             numpy.int32(given['order']))
 
 
+@pytest.mark.parametrize('ids, segments', [(3, 2), (2, 3), (2, 2), (4, 4)])
+def test_as_many_ids_and_segments_as_rows_are_needed(here, ids, segments):
+    encoder = oracle.Net().encoder(here)
+    with pytest.raises(ValueError, match=f'{ids} ids and {segments} segments, '
+                       'but 3 rows'):
+        encoder.encode(numpy.int64([0, 3]), numpy.zeros(ids, 'int32'),
+                       numpy.zeros(segments, 'int32'), numpy.int32([0, 1]))
+
+
 @pytest.mark.slow
 def test_an_emulated_arm_gives_the_same_bits(tmp_path):
     cross = 'aarch64-linux-gnu-g++'

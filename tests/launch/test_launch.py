@@ -1,4 +1,5 @@
 """Jobs of several processes: equal results, and all processes end."""
+import io
 import json
 import os
 import shlex
@@ -8,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+import types
 import uuid
 from pathlib import Path
 
@@ -352,6 +354,23 @@ print(f'{rank} warns', file=sys.stderr)
     assert out == 'worker 0 of 2: ✓'
     assert sorted(errors.splitlines()) == [
         '0 warns', '[worker 1] 1 warns', '[worker 1] worker 1 of 2: ✓']
+
+
+def test_a_line_of_another_worker_begins_below_an_unfinished_one(
+        monkeypatch):
+    screen = io.StringIO()
+    screen.isatty = lambda: True
+    for name in 'stdout', 'stderr':
+        monkeypatch.setattr(sys, name, screen)
+    job = launcher.Job(None, None, None)
+    first, other = (job._printer(launcher.Process(
+        f'worker {k}', None, types.SimpleNamespace(stdout=k, stderr=None)), k)
+        for k in range(2))
+    first(b'step 1')
+    other(b'warns\n')
+    other(b'again\n')
+    assert screen.getvalue() == (
+        'step 1\n[worker 1] warns\n[worker 1] again\n')
 
 
 @needs_proc

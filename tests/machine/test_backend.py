@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from d2lbert.machine import hardware, mxnet_wheel
+from d2lbert.machine import hardware, mxnet_wheel, openmp
 
 PACKAGE = Path(__file__).resolve().parents[2] / 'd2lbert'
 SETTINGS = ('OMP_NUM_THREADS', 'MXNET_OMP_MAX_THREADS', 'OMP_THREAD_LIMIT',
@@ -204,6 +204,19 @@ thread.join()
         assert len(said) == 1 and said[0].startswith('d2lbert: OMP_DYNAMIC=')
     else:
         assert not said
+
+
+@pytest.mark.parametrize('given, changed', [
+    ({}, {}), ({'OMP_DYNAMIC': ' True'}, {'OMP_DYNAMIC': 'false'}),
+    ({'OMP_DYNAMIC': 'false'}, {})])
+def test_threads_that_openmp_may_take_away_are_asked_for(monkeypatch, given,
+                                                         changed):
+    for name in ('OMP_DYNAMIC', 'OMP_THREAD_LIMIT', 'OMP_MAX_ACTIVE_LEVELS',
+                 'MXNET_OMP_MAX_THREADS'):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in dict(given, OMP_NUM_THREADS='3').items():
+        monkeypatch.setenv(name, value)
+    assert openmp.thread_settings() == {'OMP_NUM_THREADS': '3', **changed}
 
 
 @pytest.mark.skipif(platform.system() != 'Linux', reason='asks libgomp')

@@ -7,7 +7,7 @@ import pytest
 import d2lbert as d2l
 from d2lbert import kernels
 from d2lbert.bert_pretraining import _get_batch_loss_bert
-from d2lbert.machine.backend import autograd, gluon, init, np
+from d2lbert.machine.backend import autograd, gluon, init, np, npx
 from d2lbert.nn import layers
 
 REQUESTS = 'null', 'write', 'add'
@@ -151,6 +151,25 @@ def test_any_parameters_of_the_model_learn_beside_any_others(by_mxnet, model,
           [rng.choice(REQUESTS, len(by_mxnet)) for _ in range(12)])
     biases = [name for name in by_mxnet if name.endswith(('bias', 'beta'))]
     check(net, biases, run, by_mxnet, [['write'] * len(biases)])
+
+
+@pytest.mark.parametrize('prefix', ['', 'arg:', 'aux:'])
+def test_weights_with_names_of_old_versions_are_loaded(tmp_path, prefix):
+    old, new = (gluon.nn.HybridSequential(prefix=name) for name in 'ab')
+    for net in old, new:
+        with net.name_scope():
+            net.add(layers.Dense(3, in_units=4), layers.Dense(2, in_units=3))
+        net.initialize(init.Normal(1))
+    npx.save(str(tmp_path / 'old.params'), {
+        prefix + name[len(old.prefix):]: param.data()
+        for name, param in old.collect_params().items()})
+    layers.load_parameters(new, tmp_path / 'old.params')
+    expected, found = (net._collect_params_with_prefix()
+                       for net in (old, new))
+    assert len(found) == 4
+    for name, param in found.items():
+        onp.testing.assert_array_equal(param.data().asnumpy(),
+                                       expected[name].data().asnumpy())
 
 
 def test_the_first_editions_head_learns_its_bias_alone(path, draw):

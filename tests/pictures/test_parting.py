@@ -104,6 +104,8 @@ def test_lines_differ_without_colours_and_chance_has_a_line(small):
                                               10: one.accuracy})
     assert len(pictures.plot_reports([one]).axes) == 1
     layers, steps = pictures.plot_reports([one, other]).axes
+    for axes in layers, steps:
+        assert all(line.get_visible() for line in axes.get_xgridlines())
     lines = layers.get_lines()
     assert [line.get_label() for line in lines] == ['one', 'other', 'chance']
     assert len({(line.get_marker(), line.get_linestyle())

@@ -93,6 +93,7 @@ def test_panels_show_the_weights_of_their_head(small):
 
 @pytest.mark.parametrize('arguments, choices, said', [
     (['a crane'], {}, 'must be a list of tokens'),
+    ([['a']], dict(layers=[]), 'layers is empty: give some from 1 to 2'),
     ([['a']], dict(layers=3), 'layers must be 1 to 2, not 3'),
     ([['a']], dict(heads=0), 'heads must be 1 to 2, not 0'),
     ([[]], dict(hide_special=True), 'only special tokens')])

@@ -300,6 +300,13 @@ def test_words_of_a_list_are_numbered_by_it(small):
 
 # Folders
 
+def test_a_tokenizer_goes_into_any_folder(tmp_path):
+    tokenizer = WordPiece.of_counts({'a': 5, 'b': 5}, 10)
+    for _ in range(2):      # the second time it exists
+        tokenizer.save(tmp_path / 'new' / 'deep')
+        assert len(WordPiece.load(tmp_path / 'new' / 'deep')) == len(tokenizer)
+
+
 def saved(tokenizer, folder, **changes):
     """The tokenizer in a folder, its tokenizer_config.json changed."""
     folder.mkdir(exist_ok=True)
