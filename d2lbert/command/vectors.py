@@ -14,11 +14,12 @@ import numpy as onp
 from d2lbert.command.vector_files import read_npy, vectors_file
 from d2lbert.machine.arguments import UsageError
 from d2lbert.machine.terminal import note
+from d2lbert.pretrained import quantized_model
 from d2lbert.pretrained.encoding import Text, TextEncoder
 from d2lbert.pretrained.unknown_words import UnknownWords
 from d2lbert.progress import bar
 from d2lbert.texts.text_sources import Lines
-from d2lbert.training.load import is_run, load_model
+from d2lbert.training.run_marks import is_run
 
 #: Number of texts encoded again to check vectors from a file.
 CHECKED = 8
@@ -194,8 +195,15 @@ def _encoder(folder, precision=None, **choices):
 
     precision: as for `load_pretrained`; choices: see `TextEncoder`.
     """
-    net, tokenizer = load_model(folder, heads=(), trainable=False,
-                                precision=precision)
+    loaded = None
+    if precision in (None, 'int8') and not is_run(folder):
+        loaded = quantized_model.load(folder, precision)
+    if loaded is None:
+        # MXNet, whose import takes longer than an answer at eight bits
+        from d2lbert.training.load import load_model
+        loaded = load_model(folder, heads=(), trainable=False,
+                            precision=precision)
+    net, tokenizer = loaded
     return TextEncoder(net, tokenizer, truncates=tokenizer.pooling is not None,
                        **choices)
 

@@ -18,7 +18,7 @@ from d2lbert.pretrained.tensor_files import (
     WEIGHTS,
     PretrainedError,
 )
-from d2lbert.training.saved_runs import is_run
+from d2lbert.training.run_marks import is_run
 
 #: Tokens between the starts of two windows over a long context.
 STRIDE = 128

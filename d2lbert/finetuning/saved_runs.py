@@ -29,10 +29,10 @@ from d2lbert.pretrained.tokenizers.tokenizer import (
 from d2lbert.text import Vocab
 from d2lbert.training import load
 from d2lbert.training.load import check_described
+from d2lbert.training.run_marks import is_run
 from d2lbert.training.saved_runs import (
     RunError,
     is_finetuned,
-    is_run,
     load_parameters,
     read_config,
 )

@@ -10,6 +10,7 @@ from d2lbert.nn.quantized import (
     Layout,
     QuantizedEncoder,
     check_layout,
+    is_quantized,
     quantize,
 )
 
@@ -73,13 +74,14 @@ def _quantized(net):
         first.pre_norm, first.attention.causal,
         getattr(net, 'decoder', None) is not None)
     check_layout(layout)
-    params = encoder._collect_params_with_prefix()
-    values = {name: param.data(param.list_ctx()[0]).asnumpy()
-              for name, param in params.items()}
+    params = {}
+    for name, param in encoder._collect_params_with_prefix().items():
+        values = param.data(param.list_ctx()[0]).asnumpy()
+        params[name] = (quantize(values, param.name) if is_quantized(name)
+                        else values)
     if not encoder.learnable:
-        values[POSITIONS] = encoder.pos_encoding.P.asnumpy()
-    return QuantizedEncoder(layout, quantize(
-        values, lambda name: params[name].name))
+        params[POSITIONS] = encoder.pos_encoding.P.asnumpy()
+    return QuantizedEncoder(layout, params)
 
 
 def _to_bf16(block):

@@ -21,7 +21,7 @@ from d2lbert.kernels import int8
 from d2lbert.nn.variant import Variant, number_of_layers
 
 __all__ = ['Layout', 'QuantizedEncoder', 'QuantizedWeight', 'check_layout',
-           'is_quantized']
+           'is_quantized', 'quantize']
 
 #: Rows of a batch that another thread is worth.
 AHEAD = 1 << 9
@@ -97,13 +97,14 @@ def check_layout(layout):
 class QuantizedEncoder:
     """A `BERTEncoder` at eight bits.
 
-    layout: a `Layout` that passes `check_layout`. params: {name: array on
-    the host} of all parameters of a `BERTEncoder`, with a `QuantizedWeight`
-    for each name that `is_quantized`; `POSITIONS` may be sinusoidal. Raises
-    ValueError for weights that are NaN or infinite.
+    layout: a `Layout`. params: {name: array on the host} of all parameters
+    of a `BERTEncoder`, with a `QuantizedWeight` for each name that
+    `is_quantized`; `POSITIONS` may be sinusoidal. Raises ValueError for a
+    layout that `check_layout` refuses.
     """
 
     def __init__(self, layout, params):
+        check_layout(layout)
         self.weights = {name: values for name, values in params.items()
                         if isinstance(values, QuantizedWeight)}
         self._layers = layout.layers
@@ -170,22 +171,15 @@ class QuantizedEncoder:
         return X
 
 
-def quantize(params, described):
-    """Quantize the parameters {name: array} that `is_quantized` names.
+def quantize(values, name):
+    """Quantize a matrix, which messages call `name`: a `QuantizedWeight`.
 
-    described(name): the name of a parameter for a message. Raises ValueError
-    for numbers that are NaN or infinite.
+    Raises ValueError for numbers that are NaN or infinite.
     """
-    found = {}
-    for name, values in params.items():
-        if not is_quantized(name):
-            found[name] = values
-            continue
-        if not onp.isfinite(values).all():
-            raise ValueError(f'{described(name)} has numbers that are NaN or '
-                             "infinite, which have no scale: take 'fp32'")
-        found[name] = QuantizedWeight(*int8.quantize(values))
-    return found
+    if not onp.isfinite(values).all():
+        raise ValueError(f'{name} has numbers that are NaN or infinite, which '
+                         "have no scale: take 'fp32'")
+    return QuantizedWeight(*int8.quantize(values))
 
 
 def _norm(params, name):

@@ -8,11 +8,9 @@ from typing import Any, NamedTuple, Optional
 import numpy as onp
 
 from d2lbert.machine.arguments import check_model, short, whole_number
-from d2lbert.machine.backend import autograd
 from d2lbert.machine.terminal import warn_once
-from d2lbert.nn import packed
-from d2lbert.nn.layers import is_unmodified
 from d2lbert.pretrained.pooling import Pooling, chosen_pooling
+from d2lbert.pretrained.quantized_model import QuantizedModel
 from d2lbert.pretrained.unknown_words import UnknownWords
 from d2lbert.progress import bar, in_notebook
 from d2lbert.texts.examples import pad_rows
@@ -106,7 +104,7 @@ def encode(net, tokenizer, texts, pooling='own', layer=-1, batch_size=None,
     if encoder.pooling is None:
         return vectors
     if not vectors:
-        H = net.encoder.token_embedding.weight.shape[1]
+        H = net.config['num_hiddens']
         return onp.zeros((0, len(encoder.pooling.modes) * H), 'float32')
     return onp.stack(vectors)
 
@@ -344,16 +342,27 @@ class TextEncoder:
     def _start(self, batch):
         """Start the forward pass of a batch; its result may be pending."""
         lens = [len(one.ids) for one in batch]
-        if is_unmodified(self.net) and self.net.encoder.quantized is not None:
-            return self.net.encoder.quantized.begin(
+        quantized = self._quantized()
+        if quantized is not None:
+            return quantized.begin(
                 onp.cumsum([0, *lens]), [i for one in batch for i in one.ids],
                 [i for one in batch for i in one.segments], self.layer)
+        from d2lbert.machine.backend import autograd
+        from d2lbert.nn import packed
         ids = pad_rows([one.ids for one in batch], self.tokenizer.pad_id)
         segments = pad_rows([one.segments for one in batch])
         with autograd.pause():
             encoded = packed.encode(self.net, ids, segments, lens,
                                     layer=self.layer)
         return encoded.X, encoded.begins
+
+    def _quantized(self):
+        """The `QuantizedEncoder` of the net, if it does the work, or None."""
+        if isinstance(self.net, QuantizedModel):
+            return self.net.encoder
+        # MXNet is imported where there is a net of MXNet's
+        from d2lbert.nn.layers import is_unmodified
+        return self.net.encoder.quantized if is_unmodified(self.net) else None
 
     def _finish(self, batch, started):
         """Wait for the rows of a batch: a list of arrays (T, H)."""

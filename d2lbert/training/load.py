@@ -25,9 +25,9 @@ from d2lbert.pretrained.tokenizers.tokenizer import (
 )
 from d2lbert.pretrained.tokenizers.vocabulary import PieceVocab
 from d2lbert.text import Vocab
+from d2lbert.training.run_marks import is_run
 from d2lbert.training.saved_runs import (
     RunError,
-    is_run,
     load_parameters,
     read_config,
     save_parameters,

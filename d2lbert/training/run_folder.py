@@ -22,7 +22,8 @@ from d2lbert.machine.files import (
 from d2lbert.machine.terminal import note
 from d2lbert.pretrained.tokenizers.tokenizer import FILES
 from d2lbert.training import checkpoints
-from d2lbert.training.saved_runs import UNFINISHED, RunError
+from d2lbert.training.run_marks import UNFINISHED
+from d2lbert.training.saved_runs import RunError
 
 try:
     import fcntl

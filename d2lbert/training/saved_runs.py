@@ -8,10 +8,7 @@ from d2lbert.machine.backend import last_line, mx
 from d2lbert.machine.files import Name, read_json, replacing, write_text
 from d2lbert.nn import layers
 from d2lbert.pretrained.tokenizers.tokenizer import VOCAB, is_in
-
-#: A file that marks an unfinished run. The process that writes the run locks
-#: it; the system releases the lock however the process ends.
-UNFINISHED = 'unfinished'
+from d2lbert.training.run_marks import UNFINISHED
 
 
 class RunError(ValueError):
@@ -56,18 +53,6 @@ def save_parameters(net, path):
         except (mx.MXNetError, ValueError) as error:
             raise OSError(f'{path} cannot be written whole (is the disk '
                           f'full?): {last_line(error)}') from None
-
-
-def is_run(path):
-    """True if a folder holds a run, finished or not."""
-    path = Path(path)
-    if any((path / name).exists() for name in (
-            'model.params', 'checkpoints', UNFINISHED, 'losses.csv')):
-        return True
-    try:
-        return 'model' in read_json(path / 'config.json')
-    except (OSError, ValueError, TypeError):
-        return False
 
 
 def read_config(folder):

@@ -380,7 +380,7 @@ def test_a_signal_leaves_no_partial_file_of_vectors(number, run, tmp_path,
     before = signal.signal(number, signal.SIG_DFL if number != signal.SIGINT
                            else signal.default_int_handler)
     try:
-        monkeypatch.setattr(encoder, 'load_model',
+        monkeypatch.setattr(encoder, '_encoder',
                             lambda *_, **__: signal.raise_signal(number))
         assert main(['encode', str(run), 'a bird', '--out', 'x.npy']) == (
             128 + number)

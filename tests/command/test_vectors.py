@@ -222,7 +222,7 @@ def test_an_empty_line_is_found_before_any_work(argv, folder, capsys,
     (tmp_path / 'gaps.txt').write_text('a crane\n\nit is\n \n')
     argv = [folder if part == 'MODEL' else part for part in argv]
     with monkeypatch.context() as patched:
-        patched.setattr(vectors, 'load_model', None)
+        patched.setattr(vectors, '_encoder', None)
         assert 'gaps.txt, line 2 is empty' in refusal(
             capsys, *argv, '--file', 'gaps.txt')[1]
     assert main([*map(str, argv), '--file', 'gaps.txt', '--skip-empty']) == 0

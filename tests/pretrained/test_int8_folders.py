@@ -1,6 +1,8 @@
 """Folders at eight bits: what is written, and what of it is read again."""
 import json
 import shutil
+import subprocess
+import sys
 
 import numpy as onp
 import pytest
@@ -15,6 +17,7 @@ from d2lbert.finetuning.heads import FineTuned
 from d2lbert.finetuning.task_kinds import About
 from d2lbert.kernels import int8
 from d2lbert.machine.backend import np
+from d2lbert.pretrained import quantized_model
 from d2lbert.pretrained.tensor_files import PretrainedError
 
 WEIGHTS = 'model.safetensors'
@@ -117,6 +120,22 @@ def test_float32_weights_are_made_where_they_are_wanted(folder, texts):
     assert not other.data().asnumpy().any()
 
 
+def test_a_command_encodes_without_mxnet(source, folder):
+    """Whose import takes longer than the answer."""
+    for place, *flags in ((folder,), (source, '--precision', 'int8')):
+        program = ("import sys; sys.modules['mxnet'] = None\n"
+                   'from d2lbert.command.cli import main\n'
+                   'sys.exit(main(sys.argv[1:]))')
+        done = subprocess.run(
+            [sys.executable, '-c', program, 'encode', str(place),
+             'a grey bird', *flags], stdout=subprocess.PIPE, check=True,
+            universal_newlines=True)
+        net, tokenizer = d2l.load_pretrained(place, heads=(),
+                                             precision='int8')
+        vector, = d2l.encode(net, tokenizer, ['a grey bird'])
+        assert done.stdout.split() == [f'{x:.4f}' for x in vector]
+
+
 def test_commands_answer_at_eight_bits_unless_told_otherwise(
         source, folder, tmp_path, capsys):
     said = []
@@ -148,6 +167,10 @@ def test_relatives_give_the_same_bits(keywords, tmp_path, texts):
     net, tokenizer = d2l.load_pretrained(tmp_path / 'fp32', precision='int8')
     d2l.save_pretrained(net, tokenizer, tmp_path / 'int8')
     again, _ = d2l.load_pretrained(tmp_path / 'int8')
+    for name in ('fp32', 'int8'):
+        same(d2l.encode(*quantized_model.load(tmp_path / name, 'int8'),
+                        texts, None),
+             d2l.encode(net, tokenizer, texts, None))
     same(everything(again, tokenizer, texts),
          everything(net, tokenizer, texts))
 
