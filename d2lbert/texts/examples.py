@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 import numpy as onp
 
 from d2lbert.kernels import draw
-from d2lbert.nn.checks import on_device
 from d2lbert.text import CLS, SEP
 
 
@@ -97,6 +96,8 @@ class BatchLoader:
         return -(-len(self.dataset) // self.batch_size)
 
     def __iter__(self):
+        # With MXNet, which encoding at eight bits does without
+        from d2lbert.nn.checks import on_device
         order = onp.arange(len(self.dataset))
         self.rng.shuffle(order)
         for start in range(0, len(order), self.batch_size):
