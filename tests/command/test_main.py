@@ -99,7 +99,7 @@ def test_version_and_help_are_told(capsys):
         assert said in capsys.readouterr().out
 
 
-@pytest.mark.parametrize('command', ['pretrain', 'encode run a'])
+@pytest.mark.parametrize('command', ['pretrain', 'fill . a'])
 def test_the_error_of_loading_mxnet_is_printed_once(command, tmp_path,
                                                     monkeypatch):
     monkeypatch.setenv('OMP_NUM_THREADS', 'abc')
@@ -345,7 +345,7 @@ def python(code):
 
 def test_ctrl_c_during_the_import_is_one_line_too():
     assert python(
-        'sys.argv[:] = ["d2lbert", "encode", "run", "a"]\n'
+        'sys.argv[:] = ["d2lbert", "pretrain"]\n'
         # Stopped where the package asks for MXNet, which takes seconds
         'class Interrupted:\n'
         '    def find_spec(self, name, path=None, target=None):\n'
