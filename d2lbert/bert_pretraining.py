@@ -5,15 +5,9 @@ from pathlib import Path
 from d2lbert.bert import get_tokens_and_segments
 from d2lbert.machine.backend import autograd, gluon
 from d2lbert.machine.files import new_run_folder
-from d2lbert.nn import masked_tokens
-from d2lbert.nn.checks import check_labels, on_device
-from d2lbert.nn.layers import (
-    cross_entropy,
-    is_plain_cross_entropy,
-    is_unmodified,
-)
+from d2lbert.nn.checks import are_real, check_labels, on_device
+from d2lbert.nn.layers import is_plain_cross_entropy, is_unmodified
 from d2lbert.nn.masked_tokens import MaskedTokens
-from d2lbert.nn.packed import host
 from d2lbert.nn.steps import (
     History,
     about,
@@ -61,8 +55,8 @@ def _get_batch_loss_bert(net, loss, vocab_size, tokens_X_shards,
                      mlm_weights_X_shards, mlm_Y_shards, nsp_y_shards):
         check_labels(net, vocab_size, shard.mlm_Y, shard.nsp_y)
         if (is_unmodified(net) and is_plain_cross_entropy(loss)
-                and masked_tokens.are_real(shard)):
-            mlm_l, nsp_l = pair_losses(net, shard)
+                and are_real(shard)):
+            (mlm_l, _), (nsp_l, _) = MaskedTokens.of(net, shard).losses(net)
         else:
             mlm_l, nsp_l = _page_losses(net, loss, vocab_size, *shard)
         mlm_ls.append(mlm_l)
@@ -80,17 +74,6 @@ def _page_losses(net, loss, vocab_size, tokens_X, segments_X, valid_lens_x,
                  mlm_weights_X.reshape((-1, 1)))
     mlm_l = mlm_l.sum() / (mlm_weights_X.sum() + 1e-8)
     return mlm_l, loss(nsp_Y_hat, nsp_y).mean()
-
-
-def pair_losses(net, shard, device=None):
-    """Both losses of one shard of an unmodified net, without padding.
-
-    shard: a `Batch` of arrays, which go from the host to the device once;
-    device: as for `MaskedTokens.of`.
-    """
-    masked = MaskedTokens.of(net, shard, device)
-    mlm_l, _ = masked.mlm_loss(net.mlm)
-    return mlm_l, cross_entropy(masked.nsp_Y_hat, host(masked.nsp_y))
 
 
 def train_step(batch, net, loss, vocab_size, devices, trainer):

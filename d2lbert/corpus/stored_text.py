@@ -215,10 +215,6 @@ class StoredText(NumberedText):
         super().__init__(types, numbers, sentences, paragraphs, vocab)
         self.source, self.counts = source, counts
 
-    @property
-    def num_articles(self):
-        return len(self.articles)
-
     def read(self, begin, end):
         return self._read([begin], [end])
 

@@ -10,7 +10,7 @@ import numpy as onp
 from d2lbert.kernels import ops
 from d2lbert.machine.backend import init, nn, npx
 from d2lbert.nn import packed
-from d2lbert.nn.checks import on_device
+from d2lbert.nn.checks import host, on_device
 from d2lbert.nn.layers import Dense, Model
 from d2lbert.pretrained.families.bart import teacher_forced_states
 from d2lbert.pretrained.families.family import family_of
@@ -119,7 +119,7 @@ class FineTuned(Model):
         at = None
         if self.kind in WHOLE:
             # Only the last token attends to the whole text
-            at = onp.arange(len(tokens)), packed.host(valid_lens).reshape(
+            at = onp.arange(len(tokens)), host(valid_lens).reshape(
                 -1).astype('int64') - 1
         encoded = packed.encode(self, tokens, segments, valid_lens,
                                 layer=self.encoder.blks.num_layers, at=at)
@@ -134,7 +134,7 @@ class FineTuned(Model):
         X, begins = X.reshape(B * T, -1), onp.arange(B) * T
         if self.kind in EACH:
             return X, begins
-        lens = packed.host(valid_lens).reshape(-1).astype('int64')
+        lens = host(valid_lens).reshape(-1).astype('int64')
         last = begins + lens - 1
         return X.take(on_device(last, X.ctx, 'int32'), axis=0), onp.arange(B)
 

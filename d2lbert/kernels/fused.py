@@ -129,31 +129,32 @@ def attention_qkv(QKV, offsets, lens, num_heads, p, precision, length, causal):
                 causal=int(causal))[0]
 
 
-def self_attention(X, weights, biases, gamma, beta, offsets, lens, num_heads,
-                   weights_p, p, eps, precision, grad_req, length, causal):
+def self_attention(X, weights, biases, norm, rows, num_heads, p, precision,
+                   grad_req, causal):
     """`ops.self_attention` as one operator, a few sequences at a time."""
     if not _fits_cache(X, 3 * weights[0].size, precision, grad_req):
         return NotImplemented
-    weights_p, weights_noise = _dropout(X, weights_p)
-    p, noise = _dropout(X, p)
+    weights_p, weights_noise = _dropout(X, p)
+    p, noise = _dropout(X, norm.p)
     return call('self_attention', [
-        _guarded(X), *_parameters(grad_req, *weights, *biases, gamma, beta),
-        offsets, lens, *weights_noise, *noise], num_heads=num_heads,
-        weights_p=weights_p, p=p, eps=eps, precision=precision,
-        bias=int(bool(biases)), causal=int(causal),
+        _guarded(X), *_parameters(grad_req, *weights, *biases, norm.gamma,
+                                  norm.beta),
+        rows.offsets, rows.lens, *weights_noise, *noise],
+        num_heads=num_heads, weights_p=weights_p, p=p, eps=norm.eps,
+        precision=precision, bias=int(bool(biases)), causal=int(causal),
         grad=int(autograd.is_recording()))[0]
 
 
-def feed_forward(X, weights, biases, gamma, beta, act, p, eps, precision,
-                 grad_req):
+def feed_forward(X, weights, biases, norm, act, precision, grad_req):
     """`ops.feed_forward` as one operator, a few rows at a time."""
     if not _fits_cache(X, weights[0].size, precision, grad_req):
         return NotImplemented
-    p, noise = _dropout(X, p)
+    p, noise = _dropout(X, norm.p)
     (W1, W2), (b1, b2) = weights, biases
     return call('feed_forward', [
-        _guarded(X), *_parameters(grad_req, W1, b1, W2, b2, gamma, beta),
-        *noise], act=act, p=p, eps=eps, precision=precision,
+        _guarded(X), *_parameters(grad_req, W1, b1, W2, b2, norm.gamma,
+                                  norm.beta),
+        *noise], act=act, p=p, eps=norm.eps, precision=precision,
         grad=int(autograd.is_recording()))[0]
 
 

@@ -20,6 +20,7 @@ B sequences, R rows, H hiddens, N heads, V words of a vocabulary.
 import functools
 import inspect
 import math
+from typing import Any, NamedTuple
 
 import numpy
 
@@ -226,41 +227,61 @@ def _attend_padded(QKV, lens, num_heads, p, length, causal):
 
 # The two halves of an encoder block
 
+class Norm(NamedTuple):
+    """The arguments of `add_norm` besides the two terms of the sum."""
+
+    gamma: Any      # (H,)
+    beta: Any       # (H,)
+    p: float = 0    # dropout rate of the second term
+    eps: float = 1e-5
+
+
+class Rows(NamedTuple):
+    """The places of B sequences in an (R, H) array of token rows.
+
+    Sequence b owns rows offsets[b] to offsets[b+1]. Its first lens[b] rows
+    are keys of its attention. `length` is the number of rows of each
+    sequence, or None where sequences differ in it.
+    """
+
+    offsets: Any        # (B+1,) int32
+    lens: Any           # (B,) int32
+    length: Any = None
+
+
 @operator('X')
-def self_attention(X, weights, biases, gamma, beta, offsets, lens, num_heads,
-                   weights_p=0, p=0, eps=1e-5, precision='fp32',
-                   grad_req=('add',) * 10, length=None, causal=False):
+def self_attention(X, weights, biases, norm, rows, num_heads, p=0,
+                   precision='fp32', grad_req=('add',) * 10, causal=False):
     """LayerNorm(X + dropout(Wo attention(X) + bo)).
 
     X (R, H); weights (H, H) and biases (H,) of queries, keys, values and
-    output; biases may be (). gamma and beta (H,). grad_req: a tuple in this
-    order. weights_p: dropout rate of the attention weights; p: dropout rate
-    of the sum's second term. The other arguments are those of
-    `attention_qkv`. Returns (R, H).
+    output; biases may be (). norm: a `Norm`; rows: `Rows`. p: dropout rate of
+    the attention weights. grad_req: a tuple for weights, biases, gamma and
+    beta. causal is as for `attention_qkv`. Returns (R, H).
     """
     of_weights, of_biases = grad_req[:4], grad_req[4:-2]
     QKV = joined_dense(X, weights[:3], biases[:3], precision,
                        of_weights[:3] + of_biases[:3])
-    Y = attention_qkv(QKV, offsets, lens, num_heads, weights_p, precision,
-                      length, causal)
+    Y = attention_qkv(QKV, rows.offsets, rows.lens, num_heads, p, precision,
+                      rows.length, causal)
     Y = dense(Y, weights[3], *biases[3:], precision=precision,
               grad_req=of_weights[3:] + of_biases[3:])
-    return add_norm(X, Y, gamma, beta, p, eps, grad_req[-2:])
+    return add_norm(X, Y, *norm, grad_req[-2:])
 
 
 @operator('X')
-def feed_forward(X, weights, biases, gamma, beta, act, p=0, eps=1e-5,
-                 precision='fp32', grad_req=('add',) * 6):
+def feed_forward(X, weights, biases, norm, act, precision='fp32',
+                 grad_req=('add',) * 6):
     """LayerNorm(X + dropout(W2 act(W1 X + b1) + b2)).
 
-    X (R, H); weights (F, H) and (H, F), biases (F,) and (H,), gamma and beta
-    (H,). grad_req: a tuple for W1, b1, W2, b2, gamma and beta. act is as for
-    `dense`, p as for `add_norm`. Returns (R, H).
+    X (R, H); weights (F, H) and (H, F), biases (F,) and (H,); norm: a `Norm`.
+    grad_req: a tuple for W1, b1, W2, b2, gamma and beta. act is as for
+    `dense`. Returns (R, H).
     """
     Y = dense(X, weights[0], biases[0], None, act, precision, grad_req[:2])
     Y = dense(Y, weights[1], biases[1], precision=precision,
               grad_req=grad_req[2:4])
-    return add_norm(X, Y, gamma, beta, p, eps, grad_req[4:])
+    return add_norm(X, Y, *norm, grad_req[4:])
 
 
 # Rows of tables

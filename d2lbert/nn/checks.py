@@ -28,6 +28,11 @@ def on_device(X, ctx=None, dtype=None):
     return array
 
 
+def host(X):
+    """X, an array on the host or on a device, as an array on the host."""
+    return X.asnumpy() if isinstance(X, np.ndarray) else onp.asarray(X)
+
+
 def _on_host(X):
     """X as a host array if it is on the host or on a CPU, else None."""
     if isinstance(X, np.ndarray):
@@ -112,3 +117,12 @@ def check_labels(net, vocab_size, mlm_Y, nsp_y):
                          'train it for hidden words alone')
     check_ids(mlm_Y, vocab_size, 'label')
     check_ids(nsp_y, 2, 'nsp_y')
+
+
+def are_real(shard):
+    """True if a shard has masked tokens, and none of them is padding."""
+    check_whole(shard.pred_positions_X, 'prediction position')
+    b, p = onp.nonzero(host(shard.mlm_weights_X))
+    positions = host(shard.pred_positions_X)[b, p]
+    lens = host(shard.valid_lens_x).reshape(-1)[b]
+    return bool(len(b)) and bool(((positions >= 0) & (positions < lens)).all())

@@ -12,7 +12,6 @@ from d2lbert.kernels import ops
 from d2lbert.machine import array_files
 from d2lbert.machine.array_files import count_not_finite, warn_not_finite
 from d2lbert.machine.backend import gluon, init, mx, nn, np
-from d2lbert.nn.checks import on_device
 
 
 class Model(nn.Block):
@@ -182,17 +181,6 @@ class LayerNorm(nn.LayerNorm):
         """Normalize X (..., H); returns an array like X."""
         return ops.layer_norm(X, gamma, beta, self._epsilon,
                               grad_reqs(self.gamma, self.beta))
-
-
-def cross_entropy(scores, labels):
-    """The value of Gluon's `SoftmaxCELoss()(scores, labels).mean()`.
-
-    scores (B, V); labels (B,) on the host; returns a scalar. Two operators
-    take the place of five, as each costs small batches time.
-    """
-    return ops.softmax_ce(
-        scores, on_device(labels, scores.ctx, 'int32'),
-        on_device(onp.ones(len(labels), 'float32'), scores.ctx)).mean()
 
 
 def is_plain_cross_entropy(loss):

@@ -9,7 +9,7 @@ import numpy as onp
 
 from d2lbert.kernels import ops
 from d2lbert.nn import packed
-from d2lbert.nn.checks import check_whole, on_device
+from d2lbert.nn.checks import host, on_device
 
 
 class MaskedTokens(NamedTuple):
@@ -34,7 +34,7 @@ class MaskedTokens(NamedTuple):
         counts one with a weight of 0, since each device has to compute all
         gradients.
         """
-        weights = packed.host(shard.mlm_weights_X)
+        weights = host(shard.mlm_weights_X)
         b, p = onp.nonzero(weights)
         count = len(b)
         if not count:
@@ -42,7 +42,7 @@ class MaskedTokens(NamedTuple):
 
         def column(name):
             found = getattr(shard, name, None)
-            return None if found is None else packed.host(found)[b, p]
+            return None if found is None else host(found)[b, p]
         positions = column('pred_positions_X')
         encoded = packed.encode(
             net, shard.tokens_X, getattr(shard, 'segments_X', None),
@@ -69,12 +69,14 @@ class MaskedTokens(NamedTuple):
         return head.loss(self.masked_X, self.put(self.labels),
                          self.weights), self.count
 
+    def losses(self, net):
+        """[(MLM loss, predictions), (NSP loss, pairs)], each loss a mean.
 
-def are_real(shard):
-    """True if a shard has masked tokens, and none of them is padding."""
-    check_whole(shard.pred_positions_X, 'prediction position')
-    b, p = onp.nonzero(packed.host(shard.mlm_weights_X))
-    positions = packed.host(shard.pred_positions_X)[b, p]
-    lens = packed.host(shard.valid_lens_x).reshape(-1)
-    return bool(len(b)) and bool(
-        ((positions >= 0) & (positions < lens[b])).all())
+        The NSP loss has the value of Gluon's `SoftmaxCELoss`. Two operators
+        take the place of five, as each costs small batches time.
+        """
+        count, ctx = len(self.nsp_Y_hat), self.X.ctx
+        nsp_l = ops.softmax_ce(
+            self.nsp_Y_hat, self.put(host(self.nsp_y)),
+            on_device(onp.ones(count, 'float32'), ctx)).mean()
+        return [self.mlm_loss(net.mlm), (nsp_l, count)]

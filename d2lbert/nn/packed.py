@@ -12,7 +12,7 @@ import numpy as onp
 
 from d2lbert.kernels import ops
 from d2lbert.machine.backend import autograd, nn, np
-from d2lbert.nn.checks import check_whole, on_device
+from d2lbert.nn.checks import check_whole, host, on_device
 from d2lbert.nn.layers import Dense, grad_reqs, is_unmodified, values
 
 
@@ -35,41 +35,13 @@ class Packable(nn.Block):
         return super().__call__(*args)
 
 
-class Rows(NamedTuple):
-    """The places of B sequences in an (R, H) array of token rows.
-
-    Sequence b owns rows offsets[b] to offsets[b+1]. Its first lens[b] rows
-    are keys of its attention. `length` is the number of rows of each
-    sequence, or None where sequences differ in it.
-    """
-
-    offsets: Any        # (B+1,) int32
-    lens: Any           # (B,) int32
-    length: Any = None
-
-    @classmethod
-    def padded(cls, batch_size, num_tokens, valid_lens, ctx):
-        """Rows of a (B, T, H) array, padding included."""
-        offsets = onp.arange(batch_size + 1, dtype='int32') * num_tokens
-        if valid_lens is None:
-            lens = np.full((batch_size,), num_tokens, dtype='int32', ctx=ctx)
-        else:
-            lens = valid_lens.astype('int32')
-        return cls(on_device(offsets, ctx), lens, num_tokens)
-
-
 class PackedTokens(NamedTuple):
     """The real tokens of B sequences, one after another, on a device."""
 
     tokens: Any         # (R,) int32
     segments: Any       # (R,) int32
     positions: Any      # (R,) int32, the place of a token in its sequence
-    rows: Rows
-
-
-def host(X):
-    """X, an array on the host or on a device, as an array on the host."""
-    return X.asnumpy() if isinstance(X, np.ndarray) else onp.asarray(X)
+    rows: ops.Rows
 
 
 # From a batch to rows
@@ -175,7 +147,7 @@ def encode_padded(encoder, tokens, segments, valid_lens, layer=-1):
     positions = onp.broadcast_to(onp.arange(T), (B, T))
     packed = PackedTokens(*(on_device(A.reshape(-1), ctx, 'int32')
                             for A in (tokens, segments, positions)),
-                          Rows.padded(B, T, valid_lens, ctx))
+                          padded_rows(B, T, valid_lens, ctx))
     return _run(encoder, packed, layer).reshape(B, T, -1)
 
 
@@ -201,7 +173,17 @@ def pack(encoder, tokens, segments, lens, ctx):
         return on_device(A, ctx, 'int32')
     return PackedTokens(
         put(tokens[real]), put(segments[real]), put(onp.nonzero(real)[1]),
-        Rows(put(offsets), put(onp.diff(offsets)))), offsets[:-1]
+        ops.Rows(put(offsets), put(onp.diff(offsets)))), offsets[:-1]
+
+
+def padded_rows(batch_size, num_tokens, valid_lens, ctx):
+    """The `ops.Rows` of a (B, T, H) array, padding included."""
+    offsets = onp.arange(batch_size + 1, dtype='int32') * num_tokens
+    if valid_lens is None:
+        lens = np.full((batch_size,), num_tokens, dtype='int32', ctx=ctx)
+    else:
+        lens = valid_lens.astype('int32')
+    return ops.Rows(on_device(offsets, ctx), lens, num_tokens)
 
 
 def _rows_of(at, begins, ctx):
@@ -282,7 +264,7 @@ def padded_block(blk, X, valid_lens):
     if blk.pre_norm or valid_lens is not None and valid_lens.ndim != 1:
         return NotImplemented
     B, T, H = X.shape
-    rows = Rows.padded(B, T, valid_lens, X.ctx)
+    rows = padded_rows(B, T, valid_lens, X.ctx)
     return block(blk, X.reshape(B * T, H), rows).reshape(B, T, H)
 
 
@@ -292,15 +274,14 @@ def padded_attention(attention, queries, keys, values, valid_lens):
             valid_lens is not None and valid_lens.ndim != 1):
         return NotImplemented
     B, T, H = queries.shape
-    rows = Rows.padded(B, T, valid_lens, queries.ctx)
+    rows = padded_rows(B, T, valid_lens, queries.ctx)
     Y = self_attention(attention, queries.reshape(B * T, H), rows)
     return Y.reshape(B, T, -1)
 
 
 def add_norm(addnorm, X, Y):
     """The twin of `AddNorm.forward`, on arrays (..., H)."""
-    return ops.add_norm(X, Y, **_norm_arguments(addnorm, X),
-                        grad_req=_norm_requests(addnorm))
+    return ops.add_norm(X, Y, *_norm(addnorm, X), _norm_requests(addnorm))
 
 
 def self_attention(attention, X, rows, wanted=None):
@@ -326,11 +307,9 @@ def _add_self_attention(attention, X, rows, addnorm):
     attention.attention.attention_weights = None
     layers = attention.W_q, attention.W_k, attention.W_v, attention.W_o
     return ops.self_attention(
-        X, *_parameters(X, layers), **_norm_arguments(addnorm, X),
-        offsets=rows.offsets, lens=rows.lens, num_heads=attention.num_heads,
-        weights_p=attention.attention.dropout._rate,
-        precision=attention.precision, length=rows.length,
-        causal=attention.causal,
+        X, *_parameters(X, layers), _norm(addnorm, X), rows,
+        num_heads=attention.num_heads, p=attention.attention.dropout._rate,
+        precision=attention.precision, causal=attention.causal,
         grad_req=_requests(layers) + _norm_requests(addnorm))
 
 
@@ -346,8 +325,7 @@ def _add_feed_forward(ffn, X, addnorm):
     requests = sum((grad_reqs(layer.weight, layer.bias)
                     for layer in layers), ())
     return ops.feed_forward(
-        X, weights, biases, **_norm_arguments(addnorm, X), act=act,
-        precision=ffn.dense1.precision,
+        X, weights, biases, _norm(addnorm, X), act, ffn.dense1.precision,
         grad_req=requests + _norm_requests(addnorm))
 
 
@@ -363,10 +341,10 @@ def _requests(layers):
                      for layer in layers)), ())
 
 
-def _norm_arguments(addnorm, X):
-    """Arguments of the fused operators, except grad_req."""
-    return dict(values(addnorm.ln, X), p=addnorm.dropout._rate,
-                eps=addnorm.ln._epsilon)
+def _norm(addnorm, X):
+    """The `ops.Norm` of an `AddNorm`, on X's device."""
+    return ops.Norm(**values(addnorm.ln, X), p=addnorm.dropout._rate,
+                    eps=addnorm.ln._epsilon)
 
 
 def _norm_requests(addnorm):

@@ -13,7 +13,7 @@ import numpy as onp
 from d2lbert.corpus.masking import SINGLE_TOKENS, SPANBERT, WHOLE_WORDS
 from d2lbert.kernels import ops
 from d2lbert.machine.backend import autograd, nn, np
-from d2lbert.nn.layers import Dense, LayerNorm, cross_entropy, grad_reqs
+from d2lbert.nn.layers import Dense, LayerNorm, grad_reqs
 from d2lbert.nn.masked_tokens import MaskedTokens
 from d2lbert.nn.steps import shards
 from d2lbert.objectives.text_objective import (
@@ -67,9 +67,7 @@ class MLMAndNSP(TextObjective):
     @staticmethod
     def losses_of(net, masked):
         """[(MLM loss, predictions), (loss of pairs, pairs)] of a shard."""
-        return [masked.mlm_loss(net.mlm), (
-            cross_entropy(masked.nsp_Y_hat, masked.nsp_y),
-            len(masked.nsp_y))]
+        return masked.losses(net)
 
     @classmethod
     def held_out_batches(cls, text, batch_size, max_len):

@@ -11,8 +11,7 @@ from d2lbert import hub
 from d2lbert.corpus.corpus import open_corpus, report
 from d2lbert.machine.backend import autograd, np, npx
 from d2lbert.machine.hardware import require_memory
-from d2lbert.nn import packed
-from d2lbert.nn.checks import on_device
+from d2lbert.nn.checks import host, on_device
 from d2lbert.nn.masked_tokens import MaskedTokens
 from d2lbert.nn.steps import shards
 from d2lbert.objectives.initializers import initialize
@@ -236,7 +235,7 @@ def evaluate(net, batches, devices):
     sums = Accumulator(8)
     for batch in batches:
         waiting = [_sums(net, shard, device) for shard, device in shards(
-            type(batch)(*map(packed.host, batch)), devices)]
+            type(batch)(*map(host, batch)), devices)]
         for figures in waiting:
             sums.add(*figures.asnumpy())
     (mlm_loss, mlm_hits, num_preds, known_hits, num_known, nsp_loss, nsp_hits,

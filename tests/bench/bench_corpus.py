@@ -131,7 +131,7 @@ def measure(text, num_batches, valid_share, fill, threads, pieces):
     found['phases']['in all'] = found['open']
     part = opened.train
     found.update(words=part.num_words, paragraphs=part.num_paragraphs,
-                 articles=part.num_articles, chunks=part.num_chunks(MAX_LEN),
+                 articles=len(part.articles), chunks=part.num_chunks(MAX_LEN),
                  vocab=len(opened.vocab))
     began = time.perf_counter()
     batches = part.batches(BATCH_SIZE, MAX_LEN, seed=0, fill=fill)

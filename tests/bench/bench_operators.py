@@ -148,7 +148,8 @@ class Bench:
 
     def halves(self):
         ops, H, F = self.ops, HIDDENS, FFN
-        X, gamma, beta = self.array(self.rows, H), self.array(H), self.array(H)
+        X = self.array(self.rows, H)
+        norm = ops.Norm(self.array(H), self.array(H), 0.1)
         weights = [self.array(H, H) for _ in range(4)]
         biases = [self.array(H) for _ in range(4)]
         W, b = [self.array(F, H), self.array(H, F)], [self.array(F),
@@ -156,10 +157,11 @@ class Bench:
         for train, mode in ((True, 'training'), (False, 'inference')):
             for label, function in {
                     'self_attention': lambda: ops.self_attention(
-                        X, weights, biases, gamma, beta, self.offsets,
-                        self.lens, HEADS, 0.1, 0.1, grad_req=('write',) * 10),
+                        X, weights, biases, norm,
+                        ops.Rows(self.offsets, self.lens), HEADS, 0.1,
+                        grad_req=('write',) * 10),
                     'feed_forward': lambda: ops.feed_forward(
-                        X, W, b, gamma, beta, 'relu', 0.1,
+                        X, W, b, norm, 'relu',
                         grad_req=('write',) * 6)}.items():
                 yield self.row(f'{label}, {mode}', function,
                                self.without('_fits_cache', function), train)

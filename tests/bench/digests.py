@@ -94,21 +94,14 @@ def _refuse(reason):
 
 def surroundings():
     """Everything besides the package on which the digests depend."""
-    fields = {}
-    try:
-        with open('/proc/cpuinfo') as lines:
-            for line in lines:
-                name, _, value = line.partition(':')
-                fields.setdefault(name.strip(), value.strip())
-    except OSError:
-        pass
-    flags = (fields.get('flags') or fields.get('Features', '')).split()
+    from d2lbert.machine.processor import find_processor
+    found = find_processor()
     return dict(
-        machine=platform.machine(),
-        processor=' '.join(fields.get(name, '?') for name in (
-            'model name', 'cpu family', 'model')),
-        instructions=' '.join(sorted(flag for flag in flags if flag.startswith(
-            ('avx', 'amx', 'fma', 'asimd', 'sve', 'bf16')))),
+        machine=found.machine,
+        processor=f'{found.name} {found.family} {found.model}',
+        instructions=' '.join(sorted(
+            flag for flag in found.features if flag.startswith(
+                ('avx', 'amx', 'fma', 'asimd', 'sve', 'bf16')))),
         isa=os.environ.get('D2LBERT_ISA', 'native'),
         amx=os.environ.get('D2LBERT_AMX', 'off'),
         threads=digests_cases.THREADS, mxnet=digests_cases.mxnet().__version__,

@@ -49,7 +49,7 @@ def test_wikitext2_is_the_books_in_one_chunk(wiki_dir):
     assert (text.train.ids == book.ids).all()
     assert (text.train.sentences == book.sentences).all()
     assert (text.train.paragraphs == book.paragraphs).all()
-    assert (text.train.num_articles, text.valid.num_articles) == (600, 60)
+    assert (len(text.train.articles), len(text.valid.articles)) == (600, 60)
     assert text.train.num_chunks(64) == 1
 
 
@@ -85,7 +85,7 @@ def test_files_are_concatenated(tmp_path):
     assert several.vocab.idx_to_token == one.vocab.idx_to_token
     assert words_of(several.train) == words_of(one.train)
     assert several.train.articles.tolist() == one.train.articles.tolist()
-    assert several.train.num_articles == 11
+    assert len(several.train.articles) == 11
 
 
 def test_rows_of_tables_begin_no_article():

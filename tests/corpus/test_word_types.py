@@ -58,7 +58,7 @@ def test_articles_are_held_out_whole(tmp_path):
     content, articles = make_wiki(50)
     path = write('wiki', content)
     text = open_corpus(path, valid_share=0.1, min_freq=1, progress=False)
-    assert (text.train.num_articles, text.valid.num_articles) == (45, 5)
+    assert (len(text.train.articles), len(text.valid.articles)) == (45, 5)
     # The first word of each paragraph is the number of its article
     numbers = [[int(line.split()[0]) for line in article]
                for article in articles]

@@ -63,8 +63,8 @@ def cases(precision='fp32'):
     for act, R, H, F in (('relu', 700, 33, 50), ('gelu', 40, 20, 90)):
         found[f'feed_forward {act} {R}'] = (
             lambda m, act=act: lambda X, W1, b1, W2, b2, gamma, beta:
-            m.feed_forward(X, (W1, W2), (b1, b2), gamma, beta, act, eps=1e-2,
-                           precision=precision),
+            m.feed_forward(X, (W1, W2), (b1, b2),
+                           ops.Norm(gamma, beta, eps=1e-2), act, precision),
             [draw(R, H), draw(F, H) / H**0.5, draw(F), draw(H, F) / F**0.5,
              draw(H), draw(H), draw(H)])
     many = onp.array([30, 7, 23] * 15)
@@ -74,8 +74,9 @@ def cases(precision='fp32'):
     for name, ends, each in (('many', starts, many), ('few', offsets, lens)):
         found[f'self_attention {name}'] = (
             lambda m, ends=ends, each=each: lambda X, W, V, U, T, b, c, d, *n:
-            m.self_attention(X, (W, V, U, T), (b, keys, c, d), *n, ends, each,
-                             2, eps=1e-2, precision=precision),
+            m.self_attention(X, (W, V, U, T), (b, keys, c, d),
+                             ops.Norm(*n, eps=1e-2), ops.Rows(ends, each), 2,
+                             precision=precision),
             [draw(int(ends[-1]), 20),
              *(draw(20, 20) / 20**0.5 for _ in range(4)),
              *(draw(20) for _ in range(5))])

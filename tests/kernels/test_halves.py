@@ -17,6 +17,7 @@ from oracles import (
 
 from d2lbert import kernels
 from d2lbert.kernels import fused as compiled
+from d2lbert.kernels.ops import Norm, Rows
 from d2lbert.machine.backend import autograd, mx, np
 
 
@@ -37,11 +38,11 @@ def np_feed(act, eps=1e-5):
     return reference
 
 
-def feed(m, act, **options):
+def feed(m, act, p=0, eps=1e-5, **options):
     """The half as a function of seven arrays."""
     def function(X, W1, b1, W2, b2, gamma, beta):
-        return m.feed_forward(X, (W1, W2), (b1, b2), gamma, beta, act,
-                              **options)
+        return m.feed_forward(X, (W1, W2), (b1, b2),
+                              Norm(gamma, beta, p, eps), act, **options)
     return function
 
 
@@ -69,14 +70,16 @@ def test_feed_forward_equals_its_parts(fused, draw, R, H, F, act):
           feed_values(draw, R, H, F), 5e-5)
 
 
-def attend(m, offsets, lens, heads, biased=True, **options):
+def attend(m, offsets, lens, heads, biased=True, weights_p=0, p=0, eps=1e-5,
+           **options):
     """The other half as a function of 11 arrays, or of 7 without biases."""
     options['grad_req'] = ('add',) * (10 if biased else 6)
 
     def function(X, *parameters):
         *rest, gamma, beta = parameters
-        return m.self_attention(X, rest[:4], rest[4:], gamma, beta,
-                                ints(offsets), ints(lens), heads, **options)
+        return m.self_attention(
+            X, rest[:4], rest[4:], Norm(gamma, beta, p, eps),
+            Rows(ints(offsets), ints(lens)), heads, weights_p, **options)
     return function
 
 
@@ -276,8 +279,8 @@ def test_parts_replace_a_half_where_they_are_faster(fused, draw, monkeypatch):
         values = [*map(array, feed_values(draw, 6, H, F))]
         X = values[0] if shape is None else values[0].reshape(*shape)
         with autograd.record() if recording else autograd.pause():
-            fused.feed_forward(X, values[1:4:2], values[2:5:2], *values[5:],
-                               'relu', grad_req=requests)
+            fused.feed_forward(X, values[1:4:2], values[2:5:2],
+                               Norm(*values[5:]), 'relu', grad_req=requests)
         return called
     frozen = ('null', *('write',) * 5)
     parts = ['dense', 'dense', 'add_norm']
