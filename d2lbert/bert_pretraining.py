@@ -7,7 +7,7 @@ from d2lbert.machine.backend import autograd, gluon
 from d2lbert.machine.files import new_run_folder
 from d2lbert.nn.checks import are_real, check_labels, on_device
 from d2lbert.nn.layers import is_plain_cross_entropy, is_unmodified
-from d2lbert.nn.masked_tokens import MaskedTokens
+from d2lbert.nn.packed import MaskedTokens
 from d2lbert.nn.steps import (
     History,
     about,

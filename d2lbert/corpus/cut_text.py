@@ -9,7 +9,7 @@ import numpy as onp
 from d2lbert.bert_dataset import MIN_FREQ
 from d2lbert.corpus.text_reader import stretches_of
 from d2lbert.corpus.word_types import WordTypes, counted, looked_up, spread
-from d2lbert.machine.threads import in_order
+from d2lbert.machine.workers import in_order
 from d2lbert.progress import bar
 from d2lbert.text import RESERVED, UNK, UNK_ID
 from d2lbert.texts.numbered_text import BLOCK_WORDS, concat_ranges, line_ends

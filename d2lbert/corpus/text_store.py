@@ -26,7 +26,7 @@ from d2lbert.corpus.text_reader import Unchanged
 from d2lbert.corpus.word_types import PieceTypes, in_pieces, looked_up, narrow
 from d2lbert.machine import cache
 from d2lbert.machine.files import locked, read_json
-from d2lbert.machine.threads import in_order
+from d2lbert.machine.workers import in_order
 from d2lbert.pretrained.tokenizers.tokenizer import WordPiece
 from d2lbert.pretrained.tokenizers.vocabulary import PieceVocab
 from d2lbert.text import UNK, UNK_ID, Vocab

@@ -67,21 +67,6 @@ Problem problem(const Attrs& attrs, const Inputs& at, MXTensor* in) {
           number(attrs, "causal", 0) != 0};
 }
 
-MXReturnValue parse(const Attrs& attrs, int* inputs, int* outputs) {
-  *inputs = Inputs(attrs).count();
-  *outputs = 1;  // heads joined
-  return MX_SUCCESS;
-}
-
-MXReturnValue infer_type(const Attrs& attrs, std::vector<int>* in,
-                         std::vector<int>* out) {
-  const Inputs at(attrs);
-  std::fill(in->begin(), in->end(), kFloat32);
-  (*in)[at.offsets] = (*in)[at.lens] = kInt32;
-  std::fill(out->begin(), out->end(), kFloat32);
-  return MX_SUCCESS;
-}
-
 MXReturnValue infer_shape(const Attrs& attrs, Shapes* in, Shapes* out) {
   const Inputs at(attrs);
   const Shape x = (*in)[at.QKV], lens = (*in)[at.lens];
@@ -131,8 +116,8 @@ MXReturnValue run_backward(const Attrs& attrs, Tensors* in, Tensors* out,
 REGISTER_OP(d2lbert_attention_qkv)
     .setForward(Caught<run_forward>::call, "cpu")
     .setBackward(Caught<run_backward>::call, "cpu")
-    .setParseAttrs(Caught<parse>::call)
-    .setInferType(Caught<infer_type>::call)
+    .setParseAttrs(Caught<numbered<Inputs>>::call)
+    .setInferType(Caught<rows_and_floats<Inputs>>::call)
     .setInferShape(Caught<infer_shape>::call);
 
 }  // namespace d2lbert

@@ -10,7 +10,7 @@ import weakref
 import numpy as onp
 
 from d2lbert.kernels import draw
-from d2lbert.machine.threads import interruptible
+from d2lbert.machine.workers import interruptible
 
 #: The kinds of lines in `text`. PARAGRAPHS: each line is a paragraph. WIKI:
 #: lines of WikiText with headings; the first and the last line are context.

@@ -20,12 +20,6 @@ struct Normal {
 enum { SCORES, TAUGHT, INPUTS };
 enum { ROWS, NORMALS, OUTPUTS };  // NORMALS: two `Normal` for each row
 
-MXReturnValue parse(const Attrs&, int* inputs, int* outputs) {
-  *inputs = INPUTS;
-  *outputs = OUTPUTS;
-  return MX_SUCCESS;
-}
-
 MXReturnValue infer_shape(const Attrs&, Shapes* in, Shapes* out) {
   const Shape x = (*in)[SCORES];
   if (x.size() != 2) return fail("divergence needs scores (M, V)");
@@ -101,7 +95,7 @@ MXReturnValue run_backward(const Attrs& attrs, Tensors* in, Tensors* out,
 REGISTER_OP(d2lbert_divergence)
     .setForward(Caught<run_forward>::call, "cpu")
     .setBackward(Caught<run_backward>::call, "cpu")
-    .setParseAttrs(Caught<parse>::call)
+    .setParseAttrs(Caught<constant<INPUTS, OUTPUTS>>::call)
     .setInferType(Caught<all_floats>::call)
     .setInferShape(Caught<infer_shape>::call);
 

@@ -15,12 +15,6 @@ struct Inputs : Numbered {
 
 enum { Z, STATS, OUTPUTS };  // STATS: mean and 1 / deviation of each row
 
-MXReturnValue parse(const Attrs& attrs, int* inputs, int* outputs) {
-  *inputs = Inputs(attrs).count();
-  *outputs = OUTPUTS;
-  return MX_SUCCESS;
-}
-
 MXReturnValue infer_shape(const Attrs& attrs, Shapes* in, Shapes* out) {
   const Inputs at(attrs);
   const Shape x = (*in)[at.X];
@@ -129,7 +123,7 @@ MXReturnValue run_backward(const Attrs& attrs, Tensors* in, Tensors* out,
 REGISTER_OP(d2lbert_add_norm)
     .setForward(Caught<run_forward>::call, "cpu")
     .setBackward(Caught<run_backward>::call, "cpu")
-    .setParseAttrs(Caught<parse>::call)
+    .setParseAttrs(Caught<numbered<Inputs, OUTPUTS>>::call)
     .setInferType(Caught<all_floats>::call)
     .setInferShape(Caught<infer_shape>::call);
 

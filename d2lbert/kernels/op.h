@@ -122,11 +122,37 @@ inline const char* no_bf16() {
 inline float* floats(MXTensor& t) { return t.data<float>(); }
 inline int32_t* ints(MXTensor& t) { return t.data<int32_t>(); }
 
+// The numbers of inputs and outputs of an operator with a struct of inputs.
+template <class Inputs, int num_outputs = 1>
+MXReturnValue numbered(const Attrs& attrs, int* inputs, int* outputs) {
+  *inputs = Inputs(attrs).count();
+  *outputs = num_outputs;
+  return MX_SUCCESS;
+}
+
+// The same for an operator whose numbers are constant.
+template <int num_inputs, int num_outputs>
+MXReturnValue constant(const Attrs&, int* inputs, int* outputs) {
+  *inputs = num_inputs;
+  *outputs = num_outputs;
+  return MX_SUCCESS;
+}
+
 // The types of an operator with float arrays only.
 inline MXReturnValue all_floats(const Attrs&, std::vector<int>* in,
                                 std::vector<int>* out) {
   std::fill(in->begin(), in->end(), kFloat32);
   std::fill(out->begin(), out->end(), kFloat32);
+  return MX_SUCCESS;
+}
+
+// The types of an operator with float arrays, and rows of sequences as int32.
+template <class Inputs>
+MXReturnValue rows_and_floats(const Attrs& attrs, std::vector<int>* in,
+                              std::vector<int>* out) {
+  const Inputs at(attrs);
+  all_floats(attrs, in, out);
+  (*in)[at.offsets] = (*in)[at.lens] = kInt32;
   return MX_SUCCESS;
 }
 

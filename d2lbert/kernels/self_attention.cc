@@ -244,21 +244,6 @@ struct Inputs : Numbered {
         noise(next(drops(attrs))) {}
 };
 
-MXReturnValue parse(const Attrs& attrs, int* inputs, int* outputs) {
-  *inputs = Inputs(attrs).count();
-  *outputs = 1;
-  return MX_SUCCESS;
-}
-
-MXReturnValue infer_type(const Attrs& attrs, std::vector<int>* in,
-                         std::vector<int>* out) {
-  const Inputs at(attrs);
-  std::fill(in->begin(), in->end(), kFloat32);
-  (*in)[at.offsets] = (*in)[at.lens] = kInt32;
-  (*out)[0] = kFloat32;
-  return MX_SUCCESS;
-}
-
 MXReturnValue infer_shape(const Attrs& attrs, Shapes* in, Shapes* out) {
   const Inputs at(attrs);
   const Shape x = (*in)[at.X], lens = (*in)[at.lens];
@@ -354,8 +339,8 @@ class SelfAttention : public Keeping {
 
 REGISTER_OP(d2lbert_self_attention)
     .setCreateOpState(Caught<create<SelfAttention>>::call, "cpu")
-    .setParseAttrs(Caught<parse>::call)
-    .setInferType(Caught<infer_type>::call)
+    .setParseAttrs(Caught<numbered<Inputs>>::call)
+    .setInferType(Caught<rows_and_floats<Inputs>>::call)
     .setInferShape(Caught<infer_shape>::call);
 
 }  // namespace d2lbert

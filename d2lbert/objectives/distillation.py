@@ -7,7 +7,7 @@ from d2lbert.kernels import ops
 from d2lbert.machine import workers
 from d2lbert.machine.backend import autograd, np
 from d2lbert.machine.terminal import warn
-from d2lbert.nn.masked_tokens import MaskedTokens
+from d2lbert.nn.packed import MaskedTokens
 from d2lbert.nn.steps import shards
 from d2lbert.objectives.objective import Objective
 from d2lbert.pretrained.families.config import DEFAULTS

@@ -14,7 +14,7 @@ from d2lbert.corpus.masking import SINGLE_TOKENS, SPANBERT, WHOLE_WORDS
 from d2lbert.kernels import ops
 from d2lbert.machine.backend import autograd, nn, np
 from d2lbert.nn.layers import Dense, LayerNorm, grad_reqs
-from d2lbert.nn.masked_tokens import MaskedTokens
+from d2lbert.nn.packed import MaskedTokens
 from d2lbert.nn.steps import shards
 from d2lbert.objectives.text_objective import (
     Figures,

@@ -12,7 +12,7 @@ from d2lbert.corpus.corpus import open_corpus, report
 from d2lbert.machine.backend import autograd, np, npx
 from d2lbert.machine.hardware import require_memory
 from d2lbert.nn.checks import host, on_device
-from d2lbert.nn.masked_tokens import MaskedTokens
+from d2lbert.nn.packed import MaskedTokens
 from d2lbert.nn.steps import shards
 from d2lbert.objectives.initializers import initialize
 from d2lbert.objectives.objective import Objective, run_summary

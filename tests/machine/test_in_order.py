@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from d2lbert.machine.threads import in_order
+from d2lbert.machine.workers import in_order
 
 
 @pytest.mark.parametrize('threads', [1, 2, 7])

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from d2lbert.machine.threads import interruptible
+from d2lbert.machine.workers import interruptible
 
 ROOT = Path(__file__).parents[2]
 
@@ -21,7 +21,7 @@ def stopped(code, number, after):
     """
     head = """
         import signal, sys
-        from d2lbert.machine.threads import interruptible
+        from d2lbert.machine.workers import interruptible
         from d2lbert.training.interrupts import StopRequest
         signal.signal(signal.SIGINT, signal.default_int_handler)
     """

@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 
 from d2lbert.machine import files
-from d2lbert.machine.threads import interruptible
+from d2lbert.machine.workers import interruptible
 from d2lbert.pretrained.tokenizers import bpe, word_pieces
 from d2lbert.pretrained.tokenizers.encoded import (
     NAMES,

@@ -16,7 +16,7 @@ from d2lbert.kernels import cut as compiled
 from d2lbert.kernels import draw
 from d2lbert.machine import files
 from d2lbert.machine.terminal import without_panics
-from d2lbert.machine.threads import in_order, interruptible
+from d2lbert.machine.workers import in_order, interruptible
 from d2lbert.text import UNK
 from d2lbert.texts import text_files
 from d2lbert.texts.numbered_text import line_ends
