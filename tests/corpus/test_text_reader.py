@@ -139,6 +139,16 @@ def test_a_line_without_an_end_takes_no_memory(monkeypatch):
         open_corpus(path, progress=False)
 
 
+def test_parts_of_a_long_paragraph_are_as_long_as_fits(monkeypatch):
+    monkeypatch.setattr(text_reader, 'MAX_WORDS', 700)
+    lines = [' '.join([f'w{k}'] * count) for k, count in enumerate(
+        [300, 300, 300, 400, 1500, 100])]
+    found = text_reader._paragraph('x', 1, lines)
+    assert [len(part.split()) for part in found] == [
+        600, 700, 700, 700, 100, 100]
+    assert ' '.join(found) == ' '.join(lines)
+
+
 @pytest.mark.parametrize('compiled', [True, False])
 @pytest.mark.parametrize('data, line', [
     (b'w v . ' * 3000, 1),                                    # one line

@@ -108,6 +108,9 @@ def cases():
     finite = ['denormal', 'one denormal', 'tiny']
     found['vocab rows'] = vocab(with_rows(hidden, finite), words, bias,
                                 weights)
+    # For each thread more words than are packed at a time
+    found['vocab many words'] = vocab(hidden, normal(1700, H, seed=1),
+                                      normal(1700, seed=2), weights)
     found['vocab large logits'] = vocab(hidden * 60, words, bias, weights)
     for name in ('inf', 'nan', 'the largest'):
         found[f'vocab row {name}'] = vocab(with_rows(hidden, [name]), words,

@@ -48,6 +48,12 @@ def test_the_page_holds_the_weights_and_sizes_of_the_model(data, model):
     one = tokenizer.encode('a crane driver came', 'he just left')
     T = len(one.ids)
     assert [token['token'] for token in text['tokens']] == one.tokens
+    parts = 'a crane driver came', 'he just left'
+    assert [(token['written'], token['special'])
+            for token in text['tokens']] == [
+        ('', True) if word is None else (parts[segment][begin:end], False)
+        for segment, (begin, end), word in zip(one.segments, one.offsets,
+                                               one.words)]
     assert data['bits'] == 16
     onp.testing.assert_allclose(
         dequantized(text['attention'], 16, (2, 3, T, T)),

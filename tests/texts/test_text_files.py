@@ -218,6 +218,16 @@ def test_a_zst_file_is_its_text(size):
     assert read(zst(gzip.compress(LETTERS))) == LETTERS
 
 
+def test_a_zst_file_goes_back_to_its_begin_alone():
+    pytest.importorskip('zstandard')
+    f = text_files._Zstandard(io.BytesIO(zst(TEXT)))
+    assert f.read(5) == TEXT[:5] and f.tell() == f.seek(5) == 5
+    for place, whence in ((3, 0), (1, 1), (0, 2)):
+        with pytest.raises(io.UnsupportedOperation, match='to the begin'):
+            f.seek(place, whence)
+    assert f.seek(0) == 0 and f.readall() == TEXT
+
+
 @pytest.mark.parametrize('damage', [cut, damaged])
 def test_a_broken_zst_file_is_reported(damage):
     with pytest.raises(TextFileError, match='^text is a broken .zst file '
