@@ -1,4 +1,5 @@
 """`d2lbert evaluate`: metrics of a run on held-out text."""
+from d2lbert.command.flags import add_precision
 
 
 def add(commands):
@@ -19,6 +20,7 @@ def add(commands):
                           'files of its task, or a file')
     evaluate.add_argument('--devices', default='auto', metavar='NAME',
                           help='as for pretrain')
+    add_precision(evaluate.add_argument)
     evaluate.set_defaults(run=run, needs='d2lbert.training.evaluation')
 
 
@@ -31,7 +33,8 @@ def run(args):
         if args.corpus is not None:
             raise ValueError(f'{args.folder} is a run of finetune: name '
                              'other files with --data, not with --corpus')
-        found = evaluations(args.folder, args.data, args.devices)
+        found = evaluations(args.folder, args.data, args.devices,
+                            precision=args.precision)
         _print(next(found)[1])
         for name, figures in found:
             _print(figures, f'{name} ')
@@ -40,7 +43,7 @@ def run(args):
             raise ValueError(f'{args.folder} is no run of finetune: name '
                              'text files with --corpus, not with --data')
         _print(evaluate_run(args.folder, args.corpus, args.devices,
-                            args.text_field))
+                            args.text_field, args.precision))
     return 0
 
 

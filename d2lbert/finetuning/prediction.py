@@ -107,23 +107,26 @@ def _checked_endings(pairs):
     return [tuple(some) for some in pairs]
 
 
-def evaluate_finetuned(folder, data=None, devices='auto', part='dev'):
+def evaluate_finetuned(folder, data=None, devices='auto', part='dev',
+                       precision=None):
     """Evaluate a run on the development part of its task.
 
-    data: a folder or a file that replaces the data of the run. Returns a
-    named tuple: the mean loss and the task's metrics.
+    data: a folder or a file that replaces the data of the run. precision: as
+    for `load_pretrained`. Returns a named tuple: the mean loss and the task's
+    metrics.
     """
-    return next(evaluations(folder, data, devices, part))[1]
+    return next(evaluations(folder, data, devices, part, precision))[1]
 
 
-def evaluations(folder, data=None, devices='auto', part='dev'):
+def evaluations(folder, data=None, devices='auto', part='dev',
+                precision=None):
     """Yield (task, metrics) of a run's task; see `evaluate_finetuned`.
 
     Then yield the metrics of further tasks of the same model, if their files
     exist: for MNLI the mismatched part and the diagnostic set.
     """
     contexts = parse_devices(devices)
-    net, tokenizer = load_finetuned(folder, contexts, trainable=False)
+    net, tokenizer = load_finetuned(folder, contexts, False, precision)
     config = read_config(Path(folder))
     try:
         training, fingerprint = dict(config['training']), config['fingerprint']

@@ -4,6 +4,7 @@ from pathlib import Path
 from d2lbert.corpus.corpus import check_known
 from d2lbert.devices import parse_devices
 from d2lbert.machine.terminal import is_quiet
+from d2lbert.nn.precision import check_precision, set_precision
 from d2lbert.objectives.pretraining import OBJECTIVES
 from d2lbert.objectives.text_objective import read_corpus
 from d2lbert.progress import watched
@@ -13,12 +14,15 @@ from d2lbert.training.saved_runs import RunError, load_parts, read_config
 from d2lbert.training.settings import BOOK, complete
 
 
-def evaluate_run(folder, corpus=None, devices='auto', text_field=None):
+def evaluate_run(folder, corpus=None, devices='auto', text_field=None,
+                 precision=None):
     """The `Figures` of the objective of a run on a held-out text.
 
     corpus: another text, as for `pretrain`; if it has a held-out part, this
     part. None: the held-out text of the run. text_field: as for `pretrain`.
+    precision: as for `load_pretrained`.
     """
+    check_precision(precision)
     contexts = parse_devices(devices)
     net, vocab = load_run(folder, contexts, trainable=False)
     training, fingerprint = _settings_of(Path(folder))
@@ -48,7 +52,7 @@ def evaluate_run(folder, corpus=None, devices='auto', text_field=None):
         raise RunError(f'the corpus of {folder} has no held-out text: name '
                        'files with --corpus')
     objective = OBJECTIVES[training['objective']]
-    net = objective.trained(net)
+    net = objective.trained(set_precision(net, precision))
     load_parts(net, folder, contexts)
 
     def batches():

@@ -14,6 +14,10 @@ Beside the rate of each stands the Spearman correlation of its cosines with
 the scores of STS-B's dev.tsv. The operations that the texts need at least are
 compared to the rate of multiplying matrices in the same run, for fp32.
 
+rate     the above, with --threads
+latency  one text of ten words at a time, in processes of one thread and of
+         two: the 50th and the 99th percentile of all calls of all rounds
+
 Nothing here passes or fails: it prints figures of this machine.
 """
 import csv
@@ -38,6 +42,12 @@ FP32 = 'ours', 'sentence-transformers', 'onnxruntime'
 
 #: Texts on which NNCF calibrates
 CALIBRATION = 300
+
+ROWS = 'rate', 'latency'
+
+#: The text of latency, the calls of a turn, and the numbers of threads
+TEXT, CALLS, THREADS = (
+    'a crane is flying over the old harbour at ten', 50, (1, 2))
 
 
 class Peers(benchmark.Peers):
@@ -88,7 +98,7 @@ class Sentences:
 
     def save(self, path):
         Path(path).write_text(json.dumps(dict(
-            texts=self.texts, calibration=self.calibration,
+            texts=self.texts, calibration=self.calibration, one=[TEXT],
             pairs=[row[side] for side in ('sentence1', 'sentence2')
                    for row in self.pairs])), 'utf-8')
 
@@ -125,8 +135,93 @@ def show_quality(count, measured, quality):
          for name, result in measured.items()])
 
 
+def compare_rates(texts, path, args):
+    """Print the rate of each peer and its quality."""
+    folder = Path(path).parent
+    with Peers(args, path) as peers:
+        numbers = benchmark.introduce(peers, texts, args)
+        how = {}
+
+        def prepare(peer):
+            how[peer.name] = peer.ask('open', folder=args.model)['about']
+
+        def turn(peer):
+            multiplier.measure(peer)
+            return peer.ask('embed')
+        with benchmark.Multiplier(peers) as multiplier:
+            results = benchmark.take_turns(peers, KINDS, args.rounds,
+                                           turn, prepare)
+        benchmark.compare(f'{len(texts.texts):,} texts to vectors',
+                          results, len(texts.texts), 'texts')
+        measured = {name: result for name, result in results.items()
+                    if not isinstance(result, str)}
+        tokenizer = Tokenizer.from_file(
+            str(Path(args.model, 'tokenizer.json')))
+        tokenizer.no_padding()
+        flops = necessary_flops(
+            json.loads(Path(args.model, 'config.json').read_text('utf-8')),
+            tokenizer.encode_batch(texts.texts))
+        multiplier.compare(flops, {
+            name: measured[name] for name in FP32 if name in measured})
+        vectors = {}
+        for name in measured:
+            out = str(Path(folder, f'{name}.npy'))
+            peers[name].ask('embed', out=out)
+            vectors[name] = onp.load(out)
+        quality = {}
+        for name in measured:
+            out = str(Path(folder, 'pairs.npy'))
+            peers[name].ask('embed', out=out, field='pairs')
+            quality[name] = float(texts.correlation(onp.load(out)))
+        show_quality(len(texts.texts), measured, quality)
+        for name in measured:
+            apart = abs(vectors[name] - vectors['ours']).max()
+            print(f'  {name}: {how[name]}, farthest from ours '
+                  f'{apart:.1e}')
+        numbers.update(turns=benchmark.as_json(results), how=how,
+                       spearman=quality,
+                       flops=flops, rates=multiplier.rates)
+        return numbers
+
+
+def compare_latency(path, args):
+    """Print percentiles of each peer, for each number of threads."""
+    numbers = {}
+    for threads in THREADS:
+        args.threads, each = threads, {}
+        with Peers(args, path) as peers:
+            def prepare(peer):
+                peer.ask('open', folder=args.model, tries=False)
+
+            def turn(peer):
+                answer = peer.ask('latency', field='one', count=CALLS)
+                each.setdefault(peer.name, []).append(answer.pop('each'))
+                return answer
+            results = benchmark.take_turns(peers, KINDS, args.rounds, turn,
+                                           prepare)
+        # The first turn does not count
+        found = {name: onp.percentile(each[name][1:], (50, 99)) * 1e3
+                 for name, result in results.items()
+                 if not isinstance(result, str)}
+        mine = found.get('ours int8', found['ours'])
+        benchmark.table(
+            f'One text of ten words, {threads} '
+            f'{"threads" if threads > 1 else "thread"}, in milliseconds',
+            ('', '50th', 'ratio', '99th', 'ratio'),
+            [[name, result] if isinstance(result, str) else
+             [name, *(cell for own, time in zip(mine, found[name])
+                      for cell in (f'{time:.3f}', f'{time / own:.2f}'))]
+             for name, result in results.items()])
+        numbers[threads] = {name: times.tolist()
+                            for name, times in found.items()}
+    return numbers
+
+
 def main():
     parser = benchmark.parser(__doc__)
+    parser.add_argument('--rows', type=benchmark.rows_of(ROWS),
+                        default=list(ROWS), metavar='A,B',
+                        help='some of ' + ', '.join(ROWS))
     parser.add_argument('--model', metavar='FOLDER', default=str(Path(
         os.environ.get('D2LBERT_WEIGHTS', ''), 'minilm')))
     parser.add_argument('--peer-python', metavar='PATH',
@@ -141,50 +236,12 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         path = str(Path(folder, 'texts.json'))
         texts.save(path)
-        with Peers(args, path) as peers:
-            numbers = benchmark.introduce(peers, texts, args)
-            how = {}
-
-            def prepare(peer):
-                how[peer.name] = peer.ask('open', folder=args.model)['about']
-
-            def turn(peer):
-                multiplier.measure(peer)
-                return peer.ask('embed')
-            with benchmark.Multiplier(peers) as multiplier:
-                results = benchmark.take_turns(peers, KINDS, args.rounds,
-                                               turn, prepare)
-            benchmark.compare(f'{len(texts.texts):,} texts to vectors',
-                              results, len(texts.texts), 'texts')
-            measured = {name: result for name, result in results.items()
-                        if not isinstance(result, str)}
-            tokenizer = Tokenizer.from_file(
-                str(Path(args.model, 'tokenizer.json')))
-            tokenizer.no_padding()
-            flops = necessary_flops(
-                json.loads(Path(args.model, 'config.json').read_text('utf-8')),
-                tokenizer.encode_batch(texts.texts))
-            multiplier.compare(flops, {
-                name: measured[name] for name in FP32 if name in measured})
-            vectors = {}
-            for name in measured:
-                out = str(Path(folder, f'{name}.npy'))
-                peers[name].ask('embed', out=out)
-                vectors[name] = onp.load(out)
-            quality = {}
-            for name in measured:
-                out = str(Path(folder, 'pairs.npy'))
-                peers[name].ask('embed', out=out, field='pairs')
-                quality[name] = float(texts.correlation(onp.load(out)))
-            show_quality(len(texts.texts), measured, quality)
-            for name in measured:
-                apart = abs(vectors[name] - vectors['ours']).max()
-                print(f'  {name}: {how[name]}, farthest from ours '
-                      f'{apart:.1e}')
-            numbers.update(turns=benchmark.as_json(results), how=how,
-                           spearman=quality,
-                           flops=flops, rates=multiplier.rates)
-            benchmark.write_json(args.json, numbers)
+        numbers = {}
+        if 'rate' in args.rows:
+            numbers.update(compare_rates(texts, path, args))
+        if 'latency' in args.rows:
+            numbers['latency'] = compare_latency(path, args)
+        benchmark.write_json(args.json, numbers)
 
 
 if __name__ == '__main__':

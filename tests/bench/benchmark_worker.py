@@ -408,9 +408,17 @@ class Worker:
                                         for shard in shards])
         return times
 
-    def open(self, folder):
+    def open(self, folder, **keywords):
         """Load the sentence encoder in a folder, and the texts."""
-        return {'about': self.peer.open(folder, self.path)}
+        return {'about': self.peer.open(folder, self.path, **keywords)}
+
+    def latency(self, field, count):
+        """Encode a list of texts so many times: the seconds of each."""
+        def run():
+            return [self._timed(lambda: self.peer.embed(field))[0]['seconds']
+                    for _ in range(count)]
+        times, each = self._timed(run)
+        return {**times, 'each': each}
 
     def embed(self, out=None, field='texts'):
         """Encode the texts: their seconds; the vectors go to `out`.
