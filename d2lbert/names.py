@@ -39,16 +39,16 @@ from d2lbert.pretrained.generation import generate
 from d2lbert.pretrained.tokenizers.tokenizer import WholeWords, WordPiece
 from d2lbert.corpus.corpus import open_corpus
 from d2lbert.objectives.text_objective import evaluate
-from d2lbert.training.load import load_model
+from d2lbert.training.load import load_finetuned, load_run
 from d2lbert.training.pretraining import pretrain
 from d2lbert.finetuning.tasks.catalog import TASKS, read_task
 from d2lbert.finetuning.finetuning import finetune
 from d2lbert.finetuning.prediction import evaluate_finetuned, predict
-from d2lbert.finetuning.saved_runs import load_finetuned, load_run
 from d2lbert.pictures.attention import plot_attention
 from d2lbert.pictures.senses import sense_accuracy
 from d2lbert.pictures.run_records import plot_history
 from d2lbert.pictures.senses import plot_senses
 from d2lbert.pictures.show import show
+from d2lbert.text_model import Attention, Hit, TextModel, load_model
 
 __all__ = [name for name in dir() if not name.startswith('__')]

@@ -3,6 +3,7 @@
 And `bar`, the progress bar of all commands.
 """
 import functools
+import html
 import io
 import sys
 import time
@@ -146,6 +147,38 @@ def _duration(seconds):
     return f'{hours} h {minutes} min' if hours else f'{minutes} min'
 
 
+class NotebookBar(LineBar):
+    """A progress bar below a notebook's cell, which vanishes at its end.
+
+    It appears after `delay` seconds, and needs no library beside IPython.
+    """
+
+    EVERY = 0.2
+
+    def __init__(self, total=None, what='', unit='it', unit_scale=False,
+                 delay=0):
+        self._shown = None
+        super().__init__(total, what, unit, unit_scale)
+        self._written += delay
+
+    def say(self, line):
+        """Show a line of text beside the bar."""
+        from IPython.display import HTML, display
+        size = f' value="{self.n}" max="{self.total}"' if self.total else ''
+        page = HTML(f'<progress{size}></progress> {html.escape(line)}')
+        if self._shown is None:
+            self._shown = display(page, display_id=True)
+        else:
+            self._shown.update(page)
+
+    def close(self):
+        """Remove the bar."""
+        if self._shown is not None:
+            from IPython.display import HTML
+            self._shown.update(HTML(''))
+            self._shown = None
+
+
 class _SilentBar(LineBar):
     """A progress bar that is never shown."""
 
@@ -154,20 +187,24 @@ class _SilentBar(LineBar):
 
 
 def bar(total=None, what='', unit='it', unit_scale=False, leave=False,
-        quiet=False, delay=0, notebook=False):
-    """Open a progress bar on standard error; lines of text in a file.
+        quiet=False, delay=0):
+    """Open a progress bar: below a notebook's cell, or on standard error.
+
+    In a file, it is lines of text.
 
     total: the number of items, None if unknown. what: a word for the work,
     such as 'reading'. unit: the unit of the count, for example 'B' with
     unit_scale, which writes 1.2M. leave: keep the bar at the end. delay:
-    seconds before a bar appears. notebook: show a bar in a notebook, too.
-    quiet: show nothing. Returns tqdm's bar or an object with the same
+    seconds before a bar appears; in a notebook at least one. quiet: show
+    nothing. Returns tqdm's bar or an object with the same
     `update(n)`, `set_postfix_str(text)`, `n` and `close()`, for `with`, too.
     Work of less than five seconds writes no line.
     """
     if quiet or is_quiet():
         return _SilentBar(total, what, unit, unit_scale)
-    if sys.stderr is not None and (notebook or sys.stderr.isatty()):
+    if in_notebook():
+        return NotebookBar(total, what, unit, unit_scale, max(delay, 1))
+    if sys.stderr is not None and sys.stderr.isatty():
         return tqdm(total=total, desc=what or None, unit=unit, delay=delay,
                     unit_scale=unit_scale, leave=leave, dynamic_ncols=True)
     return LineBar(total, what, unit, unit_scale)

@@ -57,6 +57,8 @@ class Vocab:
     mask_flags = None
     #: True for tokens that begin a word: (V,) bool, or None if all do
     begins_word = None
+    #: The tokenizer whose tokens these are, None of whole words
+    tokenizer = None
     #: The numbers of `replacements`, int32, or None for all tokens
     replacement_ids = None
 

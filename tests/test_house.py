@@ -29,6 +29,7 @@ ORDER = [
     'training',         # a run one can trust
     'finetuning',       # labelled tasks, heads, predictions
     'pictures',         # attention, senses, the page that shows them
+    'text_model',       # a loaded model and its methods
     'names',            # the flat public names
     'book',             # the book's own files, run unchanged
     '__init__',

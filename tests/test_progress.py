@@ -383,3 +383,17 @@ def test_an_interrupted_save_keeps_the_old_picture(tmp_path,
         animator.save(path)
     assert os.listdir(tmp_path) == [path.name]
     assert path.read_bytes() == before
+
+
+def test_a_bar_in_a_notebook_is_below_the_cell(notebook, monkeypatch, capfd):
+    clock = iter(range(100))
+    monkeypatch.setattr(progress.time, 'perf_counter', lambda: next(clock))
+    with progress.bar(20, 'a < b', 'texts', quiet=False) as bar:
+        bar.update(1)       # after a second
+        assert not notebook.shown
+        for _ in range(5):
+            bar.update(3)
+    (shown,), updates = notebook.shown, notebook.updates
+    assert 'value="4" max="20"' in shown and 'a &lt; b 4/20' in shown
+    assert 'value="16"' in updates[-2] and updates[-1] == ''
+    assert capfd.readouterr() == ('', '')

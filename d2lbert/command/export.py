@@ -18,7 +18,7 @@ def add(commands):
                         'stored as: float32, or whole numbers of eight bits, '
                         'a quarter of the size, which d2lbert alone loads '
                         '(default: fp32)')
-    export.set_defaults(run=run, needs='d2lbert.finetuning.saved_runs')
+    export.set_defaults(run=run, needs='d2lbert.training.load')
     back = commands.add_parser(
         'import', help='write a pretrained model as a run',
         description='Write the model of a folder of config.json, '
@@ -34,7 +34,7 @@ def add(commands):
 def run(args):
     """Write the folder; returns the exit status."""
     if args.command == 'export':
-        from d2lbert.finetuning.saved_runs import export_run
+        from d2lbert.training.load import export_run
         export_run(args.folder, args.out, args.precision)
     else:
         from d2lbert.training.load import import_run

@@ -22,9 +22,9 @@ def add(commands):
 def run(args):
     """Print the predictions; returns the exit status."""
     from d2lbert.pretrained.fill_mask import fill_mask
-    from d2lbert.training.load import load_model
-    net, tokenizer = load_model(args.folder, heads=(), trainable=False,
-                                precision=args.precision)
+    from d2lbert.training.load import load
+    _, net, tokenizer = load(args.folder, heads=(), trainable=False,
+                             precision=args.precision)
     guesses = fill_mask(net, tokenizer, args.text, args.top)
     print('\n\n'.join('\n'.join(
         f'{guess.token} {guess.probability:.4f}' for guess in of_mask)

@@ -38,7 +38,7 @@ def run(args):
     """Print one generated text per line; returns the exit status."""
     from d2lbert.pretrained.generation import generate
     from d2lbert.texts.text_sources import Lines
-    from d2lbert.training.load import load_model
+    from d2lbert.training.load import load
     if bool(args.texts) == (args.file is not None):
         raise UsageError('give texts, or --file FILE with a text on each '
                          'line' + (', not both' if args.file else ''))
@@ -48,7 +48,7 @@ def run(args):
         texts = [line.text for line in lines]
         if lines.skipped:
             note(lines.skipped_words())
-    net, tokenizer = load_model(args.folder, heads=(), trainable=False)
+    _, net, tokenizer = load(args.folder, heads=(), trainable=False)
     for text in generate(net, tokenizer, texts, args.num_beams, args.max_len,
                          args.min_len, args.length_penalty,
                          args.no_repeat_ngram,

@@ -200,9 +200,9 @@ def _encoder(folder, precision=None, **choices):
         loaded = quantized_model.load(folder, precision)
     if loaded is None:
         # MXNet, whose import takes longer than an answer at eight bits
-        from d2lbert.training.load import load_model
-        loaded = load_model(folder, heads=(), trainable=False,
-                            precision=precision)
+        from d2lbert.training.load import load
+        loaded = load(folder, heads=(), trainable=False,
+                      precision=precision)[1:]
     net, tokenizer = loaded
     return TextEncoder(net, tokenizer, truncates=tokenizer.pooling is not None,
                        **choices)

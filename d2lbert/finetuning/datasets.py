@@ -10,7 +10,7 @@ from d2lbert.natural_language_inference import (
 from d2lbert.pretrained.tokenizers.tokenizer import WholeWords
 from d2lbert.text import RESERVED, UNK
 from d2lbert.texts.numbered_text import tree_words
-from d2lbert.training.load import load_model
+from d2lbert.training.load import load
 
 #: Columns of SNLI with tokenized sentences.
 SNLI_TREES = dict(text='sentence1_binary_parse', pair='sentence2_binary_parse',
@@ -24,7 +24,8 @@ def pretrained_model(model, heads):
     bert.small or bert.base, downloaded unless a folder has that name.
     """
     if model not in SIZES or Path(model).exists():
-        return load_model(model, heads=heads, precision='fp32')
+        found = load(model, heads=heads, precision='fp32', task_head=False)
+        return found.net, found.tokenizer
     bert, vocab = load_pretrained_model(model)
     first = [UNK, *RESERVED]
     if vocab.idx_to_token[:len(first)] != first:

@@ -1,23 +1,32 @@
 """Fine-tuning as an objective of a run: examples, net and metrics."""
 import hashlib
+import json
 import math
 from collections import namedtuple
 from pathlib import Path
 
-from d2lbert.finetuning import metrics, saved_runs
+from d2lbert.finetuning import metrics
 from d2lbert.finetuning.batches import batch_of, epoch_of
 from d2lbert.finetuning.datasets import folder_of, pretrained_model, read_part
-from d2lbert.finetuning.heads import WHOLE, FineTuned
 from d2lbert.finetuning.scoring import encode, outputs_of
-from d2lbert.finetuning.task_kinds import KINDS, About
+from d2lbert.finetuning.task_kinds import KINDS
 from d2lbert.finetuning.tasks.catalog import TASKS, named
 from d2lbert.finetuning.tasks.tables import shown
 from d2lbert.machine.backend import mx
-from d2lbert.machine.files import read_json
+from d2lbert.machine.files import read_json, write_text
 from d2lbert.machine.hardware import require_memory
 from d2lbert.nn.steps import shards
 from d2lbert.objectives.objective import Objective
 from d2lbert.pretrained.families.family import family_of
+from d2lbert.pretrained.heads import WHOLE, About, FineTuned
+from d2lbert.pretrained.tokenizers.tokenizer import (
+    CONFIG,
+    TOKENIZER,
+    VOCAB,
+    WholeWords,
+)
+from d2lbert.progress import bar
+from d2lbert.training.load import tuned_of_config
 from d2lbert.training.saved_runs import RunError
 from d2lbert.training.state import best_step
 
@@ -71,7 +80,7 @@ class FineTuning(Objective):
             if inputs.labels is None:
                 raise ValueError(f'{data.path} has no answers, so that there '
                                  'is nothing to learn or to compare with')
-        self.vocab = saved_runs.SavedTokenizer(self.tokenizer)
+        self.vocab = SavedTokenizer(self.tokenizer)
         self.Figures = figures_of(self.about)
         self.fingerprint = f'{digest(self.train)}-{digest(self.dev)}'
         self.eval_every = math.ceil(len(self.train.tokens) / s['batch_size'])
@@ -158,7 +167,9 @@ class FineTuning(Objective):
 
 def evaluated(net, kind, inputs, data, devices, shown=None):
     """Evaluate a net on data: a named tuple of the loss and metrics."""
-    outputs = outputs_of(net, inputs, devices, shown)
+    with bar(len(inputs.tokens), shown or '', 'examples',
+             quiet=shown is None) as progress:
+        outputs = outputs_of(net, inputs, devices, progress.update)
     found = metrics.score(named(kind.about.task), kind.wanted(data),
                           kind.guesses(outputs, inputs, data))
     return figures_of(kind.about)(kind.loss(outputs, inputs), **found)
@@ -193,7 +204,7 @@ def begun_net(folder):
     except (OSError, ValueError) as error:
         raise RunError(f'{folder / "config.json"} is damaged: {error}'
                        ) from None
-    return saved_runs.made_of(config, folder)
+    return tuned_of_config(config, folder)
 
 
 def check_kind(bert, task):
@@ -213,6 +224,31 @@ def check_fits(net, about):
         raise ValueError(
             f'max_len={about.max_len} is more than the {net.encoder.max_len} '
             'positions of the model: lower it (--max-len)')
+
+
+class SavedTokenizer:
+    """A tokenizer that can be saved in a run folder.
+
+    It is stored in vocab.txt, and a subword tokenizer also in
+    tokenizer.json.
+    """
+
+    def __init__(self, tokenizer):
+        self.tokenizer = tokenizer
+        self.files = (VOCAB,) if isinstance(tokenizer, WholeWords) else (
+            VOCAB, CONFIG, *(tokenizer.files or (TOKENIZER,)))
+
+    def save(self, path):
+        """Write vocab.txt at `path`, and the other files beside it."""
+        path = Path(path)
+        if isinstance(self.tokenizer, WholeWords):
+            # WholeWords.save needs a library that is optional here
+            self.tokenizer.vocab.save(path)
+            return
+        self.tokenizer.save(path.parent)
+        if not path.is_file():      # a tokenizer other than WordPiece
+            write_text(path, ''.join(f'{json.dumps(token)}\n' for token
+                                     in self.tokenizer.idx_to_token))
 
 
 def digest(inputs):

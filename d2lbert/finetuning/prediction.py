@@ -4,7 +4,6 @@ from pathlib import Path
 from d2lbert.devices import parse_devices
 from d2lbert.finetuning.datasets import folder_of, read_part
 from d2lbert.finetuning.objective import digest, evaluated
-from d2lbert.finetuning.saved_runs import load_finetuned
 from d2lbert.finetuning.scoring import outputs_of
 from d2lbert.finetuning.swag import Choices
 from d2lbert.finetuning.task_kinds import KINDS
@@ -25,16 +24,20 @@ from d2lbert.machine.arguments import (
     check_out,
     check_rows_out,
     failures_of,
+    items_of,
     short,
     write_rows,
     writing,
 )
 from d2lbert.machine.terminal import note
+from d2lbert.pretrained.encoding import text_bar
+from d2lbert.pretrained.tokenizers.tokenizer import as_tokenizer
 from d2lbert.texts.text_sources import Lines
+from d2lbert.training.load import load_finetuned
 from d2lbert.training.saved_runs import RunError, read_config
 
 
-def predict(net, tokenizer, texts, pairs=None, shown=None):
+def predict(net, tokenizer, texts, pairs=None, show_progress=None):
     """A list with a `Prediction` for each text, or each pair of texts.
 
     net, tokenizer: as `load_finetuned` returns them. texts: strings. For
@@ -42,24 +45,24 @@ def predict(net, tokenizer, texts, pairs=None, shown=None):
     the questions.
 
     pairs: the second texts. For answers, the texts to search. For choices, a
-    list of texts each, all of equal length. shown: label of a progress bar.
+    list of texts each, all of equal length. show_progress: as for `encode`.
     Raises ValueError and TypeError.
     """
-    about = net.about
-    for name, some in ('texts', texts), ('pairs', pairs):
-        if isinstance(some, (str, bytes)):
-            raise TypeError(f'{name} must be a list of texts, not '
-                            f'{short(some)}: put a single text in a list')
-    texts = list(texts)
-    pairs = None if pairs is None else list(pairs)
+    about, tokenizer = net.about, as_tokenizer(tokenizer)
+    if about is None:
+        raise ValueError('this model has no head that scores texts or words: '
+                         'fine-tune it with d2l.finetune or d2lbert finetune')
+    texts = items_of(texts)
+    pairs = None if pairs is None else items_of(pairs, 'pairs')
     data = data_of(about, texts, pairs)
     for name, some in ('texts', texts), ('pairs', pairs):
         _check_not_empty(name, some)
     kind = KINDS[about.kind](about, tokenizer)
     inputs = kind.inputs(data)
     devices = net.output.weight.list_ctx()
-    return kind.predictions(outputs_of(net, inputs, devices, shown), inputs,
-                            data)
+    with text_bar(len(inputs.tokens), 'predicting', show_progress) as shown:
+        outputs = outputs_of(net, inputs, devices, shown.update)
+    return kind.predictions(outputs, inputs, data)
 
 
 def _check_not_empty(name, texts):
@@ -206,7 +209,7 @@ def predicted_lines(folder, text=None, pair=None, file=None, out=None,
     else:
         texts, pairs = read_lines(file, about.pair, skip_empty, text_field,
                                   about.kind == 'choice')
-    found = predict(net, tokenizer, texts, pairs, 'predicting')
+    found = predict(net, tokenizer, texts, pairs, True)
     if out is not None and Path(out).suffix.lower() in ROW_FORMATS:
         with writing(out, force) as part:
             write_rows(part, Path(out).suffix.lower(), _rows(

@@ -1,28 +1,23 @@
 """Run a fine-tuned net over many examples."""
-import contextlib
-
 import numpy as onp
 
 from d2lbert.finetuning.batches import batch_of, to_score
-from d2lbert.finetuning.heads import WHOLE
 from d2lbert.machine.backend import autograd
 from d2lbert.nn.checks import on_device
-from d2lbert.progress import bar
+from d2lbert.pretrained.heads import WHOLE
 
 
-def outputs_of(net, inputs, devices, shown=None):
+def outputs_of(net, inputs, devices, advance=lambda num_examples: None):
     """The scores of each example of `Inputs`, a list of host arrays.
 
     (K,) for whole texts, (T, K) for tokens. A batch has examples of similar
     length; padding is not computed, and dropout is off. On the same devices,
-    equal inputs have bitwise equal outputs. shown: label of a progress bar,
-    or None.
+    equal inputs have bitwise equal outputs. advance: called with the number
+    of examples that are ready.
     """
     found = [None] * len(inputs.tokens)
     chosen = list(to_score(inputs.lens))
-    watched = (contextlib.nullcontext() if shown is None
-               else bar(len(found), shown, 'examples'))
-    with autograd.pause(), watched as progress:
+    with autograd.pause():
         for begin in range(0, len(chosen), len(devices)):
             # One batch per device at a time
             waiting = [(some, *_scores(net, batch_of(inputs, some), device))
@@ -34,8 +29,7 @@ def outputs_of(net, inputs, devices, shown=None):
                          else onp.split(scores, bounds[1:-1]))
                 for k, part in zip(some, parts):
                     found[k] = part
-                if progress is not None:
-                    progress.update(len(some))
+                advance(len(some))
     return found
 
 

@@ -5,7 +5,7 @@ outputs of the net it computes the loss (`loss`), the guesses for `metrics`
 (`guesses`, compared with `wanted`), and predictions for users
 (`predictions`).
 """
-from typing import Any, NamedTuple, Optional
+from typing import Any, NamedTuple
 
 import numpy as onp
 
@@ -18,37 +18,6 @@ from d2lbert.finetuning.windows import (
 )
 from d2lbert.machine.terminal import warn
 from d2lbert.nn.layers import log_softmax
-
-
-class About(NamedTuple):
-    """The task of a fine-tuned net; entry `finetuned` of config.json."""
-
-    task: str
-    kind: str                   # of `tasks.Task`
-    pair: Optional[bool]        # True: pairs only; None: both
-    labels: Optional[tuple]     # names, by class index
-    metrics: tuple              # in `metrics.METRICS`; the first decides
-    max_len: int                # maximum number of tokens
-    stride: int                 # tokens between the starts of windows
-    null: bool                  # True if a question may have no answer
-    dropout: float              # rate before the new layer
-
-    @classmethod
-    def of(cls, config):
-        """Read an `About` from JSON; raises TypeError or ValueError."""
-        about = cls(**config)
-        if about.kind == 'classify' or about.kind == 'tag':
-            if not about.labels or not all(
-                    isinstance(name, str) for name in about.labels):
-                raise ValueError('it has no names of labels')
-            about = about._replace(labels=tuple(about.labels))
-        return about._replace(metrics=tuple(about.metrics))
-
-    @property
-    def num_scores(self):
-        """The number of scores of the head."""
-        return {'regress': 1, 'choice': 1, 'span': 2}.get(
-            self.kind) or len(self.labels)
 
 
 class Prediction(NamedTuple):

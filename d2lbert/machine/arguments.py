@@ -118,6 +118,27 @@ def check_model(net, tokenizer):
                     f'{short(given)}')
 
 
+def items_of(items, name='texts', what='texts'):
+    """A list, from a list, tuple, generator, array or column of a table.
+
+    NumPy's and pandas' strings and numbers become Python's. Raises TypeError
+    for a single string, and for a table or a dictionary.
+    """
+    if hasattr(items, 'columns') or isinstance(items, dict):
+        raise TypeError(f'{name} must be a list of {what}, not a '
+                        f'{type(items).__name__}: give one column of it')
+    if hasattr(items, 'tolist'):
+        items = items.tolist()
+    if isinstance(items, (str, bytes)):
+        raise TypeError(f'{name} must be a list of {what}, not one: give '
+                        f'[{short(items)}]')
+    try:
+        return list(items)
+    except TypeError:
+        raise TypeError(f'{name} must be a list of {what}, not '
+                        f'{short(items)}') from None
+
+
 def whole_number(name, value):
     """Return the value as an int; raise TypeError if it is not an integer."""
     try:

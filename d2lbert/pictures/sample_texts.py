@@ -14,15 +14,12 @@ from typing import NamedTuple, Optional
 
 from d2lbert import hub
 from d2lbert.corpus.text_reader import paragraphs_of
-from d2lbert.finetuning.saved_runs import load_finetuned
 from d2lbert.machine.terminal import warn
-from d2lbert.pretrained.tokenizers.tokenizer import WholeWords
-from d2lbert.pretrained.tokenizers.vocabulary import PieceVocab
-from d2lbert.text import Vocab
+from d2lbert.pretrained.tokenizers.tokenizer import as_tokenizer
 from d2lbert.texts import text_sources
 from d2lbert.texts.numbered_text import STOP
-from d2lbert.training.load import load_model
-from d2lbert.training.saved_runs import is_finetuned, read_config
+from d2lbert.training.load import load
+from d2lbert.training.saved_runs import read_config
 
 
 def open_model(model, precision=None):
@@ -33,19 +30,16 @@ def open_model(model, precision=None):
     """
     if isinstance(model, (tuple, list)) and len(model) == 2:
         net, tokenizer = model
-        return net, _as_tokenizer(tokenizer), None
+        return net, as_tokenizer(tokenizer), None
     folder = Path(model)
-    if is_finetuned(folder):
-        return (*load_finetuned(folder, trainable=False,
-                                precision=precision), folder)
-    return (*load_model(folder, heads=(), trainable=False,
-                        precision=precision), folder)
+    found = load(folder, heads=(), trainable=False, precision=precision)
+    return found.net, found.tokenizer, folder
 
 
 def tokenizer_of(net, tokenizer=None, vocab=None):
     """The given tokenizer, else a tokenizer for the net's vocabulary."""
-    return _as_tokenizer(vocab_of(net, vocab) if tokenizer is None
-                         else tokenizer)
+    return as_tokenizer(vocab_of(net, vocab) if tokenizer is None
+                        else tokenizer)
 
 
 def vocab_of(net, vocab=None):
@@ -55,14 +49,6 @@ def vocab_of(net, vocab=None):
         raise ValueError('this net has no vocabulary: load it with load_run, '
                          'or give tokenizer= or vocab=')
     return vocab
-
-
-def _as_tokenizer(tokenizer):
-    """A tokenizer; `load_run` returns a vocabulary in its place."""
-    if isinstance(tokenizer, PieceVocab):
-        return tokenizer.tokenizer
-    return (WholeWords(tokenizer) if isinstance(tokenizer, Vocab)
-            else tokenizer)
 
 
 def short(name, letters=14):

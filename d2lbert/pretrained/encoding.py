@@ -7,10 +7,11 @@ from typing import Any, NamedTuple, Optional
 
 import numpy as onp
 
-from d2lbert.machine.arguments import check_model, short, whole_number
+from d2lbert.machine.arguments import check_model, items_of, whole_number
 from d2lbert.machine.terminal import warn_once
 from d2lbert.pretrained.pooling import Pooling, chosen_pooling
 from d2lbert.pretrained.quantized_model import QuantizedModel
+from d2lbert.pretrained.tokenizers.tokenizer import as_tokenizer
 from d2lbert.pretrained.unknown_words import UnknownWords
 from d2lbert.progress import bar, in_notebook
 from d2lbert.texts.examples import pad_rows
@@ -55,7 +56,9 @@ def encode(net, tokenizer, texts, pooling='own', layer=-1, batch_size=None,
            max_len=None, windows=None, normalize=None, show_progress=None):
     """Encode texts as vectors: a NumPy array (N, H) float32.
 
-    texts: strings, or pairs of strings. pooling: how the token vectors of a
+    tokenizer: as `load_model` returns it, or the vocabulary of `load_run`.
+    texts: strings, or pairs of strings, in a list, a tuple, a generator, an
+    array or a column of a table. pooling: how the token vectors of a
     text become one vector. 'cls', 'mean', 'max', 'mean_sqrt_len_tokens',
     'weightedmean' and 'lasttoken' include special tokens. 'own' uses the
     pooling and normalization in the model's folder, or the mean. None
@@ -88,7 +91,7 @@ def encode(net, tokenizer, texts, pooling='own', layer=-1, batch_size=None,
     """
     encoder = TextEncoder(net, tokenizer, pooling, layer, batch_size,
                           max_len, windows, normalize)
-    texts = _named(texts)
+    texts, tokenizer = _named(texts), encoder.tokenizer
     words, vectors = UnknownWords(tokenizer), []
     with text_bar(len(texts), 'encoding', show_progress) as shown:
         for first in range(0, len(texts), TEXTS):
@@ -111,24 +114,18 @@ def encode(net, tokenizer, texts, pooling='own', layer=-1, batch_size=None,
 
 def text_bar(total, what, shown):
     """A progress bar of texts; shown: see `show_progress` of `encode`."""
-    notebook = in_notebook()
     if shown is None:
-        shown = notebook or (sys.stderr is not None and sys.stderr.isatty())
+        shown = in_notebook() or (sys.stderr is not None
+                                  and sys.stderr.isatty())
         delay = 1
     else:
         delay = 0
-    return bar(total, what, 'texts', quiet=not shown, delay=delay,
-               notebook=notebook)
+    return bar(total, what, 'texts', quiet=not shown, delay=delay)
 
 
 def _named(texts):
-    if isinstance(texts, str):
-        raise TypeError('texts must be a list of texts, not one: give '
-                        f'[{texts[:40]!r}]')
-    if not hasattr(texts, '__iter__') and not hasattr(texts, '__getitem__'):
-        raise TypeError(f'texts must be a list of texts, not {short(texts)}')
     named = []
-    for i, text in enumerate(texts):
+    for i, text in enumerate(items_of(texts)):
         parts = [text] if isinstance(text, str) else text
         if not (isinstance(parts, (list, tuple)) and len(parts) in (1, 2)
                 and all(isinstance(part, str) for part in parts)):
@@ -159,6 +156,7 @@ class TextEncoder:
     def __init__(self, net, tokenizer, pooling='own', layer=-1,
                  batch_size=None, max_len=None, windows=None, normalize=None,
                  truncates=True):
+        tokenizer = as_tokenizer(tokenizer)
         check_model(net, tokenizer)
         self.net, self.tokenizer = net, tokenizer
         self.layer = whole_number('layer', layer)
@@ -349,11 +347,15 @@ class TextEncoder:
                 [i for one in batch for i in one.segments], self.layer)
         from d2lbert.machine.backend import autograd
         from d2lbert.nn import packed
+        from d2lbert.pretrained.heads import FineTuned
+        layer = self.layer
+        if layer == -1 and isinstance(self.net, FineTuned):
+            layer = self.net.encoder.blks.num_layers    # below the task head
         ids = pad_rows([one.ids for one in batch], self.tokenizer.pad_id)
         segments = pad_rows([one.segments for one in batch])
         with autograd.pause():
             encoded = packed.encode(self.net, ids, segments, lens,
-                                    layer=self.layer)
+                                    layer=layer)
         return encoded.X, encoded.begins
 
     def _quantized(self):

@@ -7,6 +7,7 @@ from d2lbert.machine.arguments import check_model
 from d2lbert.machine.backend import autograd
 from d2lbert.nn import packed
 from d2lbert.nn.checks import on_device
+from d2lbert.pretrained.tokenizers.tokenizer import as_tokenizer
 
 
 class Guess(NamedTuple):
@@ -36,6 +37,7 @@ def fill_mask(net, tokenizer, text, top=5):
     than the net has positions, and for a net without a trained head for
     masked words.
     """
+    tokenizer = as_tokenizer(tokenizer)
     check_model(net, tokenizer)
     if int(top) != top or top < 1:
         raise ValueError('top must be a whole number of at least 1, not '

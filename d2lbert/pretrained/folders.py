@@ -27,6 +27,7 @@ from d2lbert.pretrained.families.nets import net_of
 from d2lbert.pretrained.families.tensor_names import HEADS
 from d2lbert.pretrained.sentence_transformers import files_of
 from d2lbert.pretrained.tensor_files import PretrainedError
+from d2lbert.pretrained.tokenizers.tokenizer import as_tokenizer
 
 
 def load_pretrained(folder, ctx=None, heads=HEADS, trainable=True,
@@ -48,7 +49,12 @@ def load_pretrained(folder, ctx=None, heads=HEADS, trainable=True,
     libraries `tokenizers` and `safetensors`.
     """
     check_precision(precision)
-    opened = open_folder(folder)
+    return load_opened(open_folder(folder), ctx, heads, trainable, precision)
+
+
+def load_opened(opened, ctx=None, heads=HEADS, trainable=True,
+                precision=None):
+    """As `load_pretrained`, for a folder that is `Opened`."""
     net, tokenizer = fill_net(
         opened, tensor_names.table(opened.keywords, opened.config['skip']),
         lambda: net_of(opened.keywords), ctx, trainable, precision)
@@ -117,6 +123,7 @@ def save_pretrained(net, tokenizer, folder, parts=None):
     sinusoidal positions, with other parameters than a `BERTModel`, or with
     unsupported modules of sentence-transformers.
     """
+    tokenizer = as_tokenizer(tokenizer)
     config = configs.of_net(net, tokenizer)
     if len(tokenizer) > config['vocab_size']:
         raise PretrainedError(

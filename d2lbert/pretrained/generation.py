@@ -11,7 +11,7 @@ from typing import NamedTuple, Optional, Union
 
 import numpy as onp
 
-from d2lbert.machine.arguments import check_model
+from d2lbert.machine.arguments import check_model, items_of
 from d2lbert.machine.backend import autograd
 from d2lbert.machine.terminal import warn, warn_once
 from d2lbert.nn.checks import on_device
@@ -22,6 +22,7 @@ from d2lbert.pretrained.families.config import (
     GENERATION_FIELDS,
     generation_of_run,
 )
+from d2lbert.pretrained.tokenizers.tokenizer import as_tokenizer
 from d2lbert.texts.examples import pad_rows
 
 #: Texts per batch.
@@ -174,7 +175,9 @@ def generate(net, tokenizer, texts, num_beams=None, max_len=None,
     Input texts longer than the model are truncated, with one `TextWarning`
     for each tokenizer. Raises ValueError and TypeError.
     """
+    tokenizer = as_tokenizer(tokenizer)
     check_model(net, tokenizer)
+    texts = items_of(texts)
     has_decoder = net.decoder is not None
     if not has_decoder and not is_causal(net):
         raise ValueError('this model has no decoder and does not read from '

@@ -71,3 +71,15 @@ def chosen_pooling(tokenizer, pooling, normalize):
     if normalize is not None:
         chosen = chosen._replace(normalize=normalize)
     return chosen, own.prepared
+
+
+def cosines(X, Y):
+    """Cosine similarities of vectors X (N, H) and Y (M, H): (N, M) float32.
+
+    A vector of zeros has similarity 0 to all.
+    """
+    def unit(X):
+        X = onp.asarray(X, 'float64')
+        lengths = onp.sqrt((X * X).sum(axis=1, keepdims=True))
+        return X / onp.where(lengths, lengths, 1)
+    return (unit(X) @ unit(Y).T).astype('float32')

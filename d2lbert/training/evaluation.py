@@ -9,7 +9,7 @@ from d2lbert.objectives.pretraining import OBJECTIVES
 from d2lbert.objectives.text_objective import read_corpus
 from d2lbert.progress import watched
 from d2lbert.training.earlier import complete_saved
-from d2lbert.training.load import load_run
+from d2lbert.training.load import load_pretraining_run
 from d2lbert.training.saved_runs import RunError, load_parts, read_config
 from d2lbert.training.settings import BOOK, complete
 
@@ -24,7 +24,7 @@ def evaluate_run(folder, corpus=None, devices='auto', text_field=None,
     """
     check_precision(precision)
     contexts = parse_devices(devices)
-    net, vocab = load_run(folder, contexts, trainable=False)
+    net, vocab = load_pretraining_run(folder, contexts, trainable=False)
     training, fingerprint = _settings_of(Path(folder))
     if corpus is not None:
         corpus = complete(dict(corpus=corpus))['corpus']

@@ -1,7 +1,7 @@
-"""Load a model from the folder of a run or of a pretrained model.
+"""Load a model from a folder of any kind, and convert one kind to another.
 
-And convert one into the other: a run is exported to safetensors, and
-published weights are imported as a run.
+A run is exported to safetensors; published weights are imported as a run.
+config.json of a run of `finetune` has an entry `finetuned`, an `About`.
 """
 import json
 from pathlib import Path
@@ -11,9 +11,11 @@ from d2lbert._version import __version__
 from d2lbert.machine import array_files
 from d2lbert.machine.files import new_folder, write_text
 from d2lbert.nn.precision import check_precision, set_precision
+from d2lbert.pretrained import finetuned_folders, folders
 from d2lbert.pretrained.families.nets import net_of
 from d2lbert.pretrained.families.tensor_names import HEADS, PARTS
 from d2lbert.pretrained.folders import load_pretrained, save_pretrained
+from d2lbert.pretrained.heads import KINDS, About, FineTuned
 from d2lbert.pretrained.sentence_transformers import pooling_of
 from d2lbert.pretrained.size_checks import check_sizes
 from d2lbert.pretrained.tensor_files import PretrainedError
@@ -28,64 +30,106 @@ from d2lbert.text import Vocab
 from d2lbert.training.run_marks import is_run
 from d2lbert.training.saved_runs import (
     RunError,
+    is_finetuned,
     load_parameters,
     read_config,
     save_parameters,
     unreadable,
 )
 
-#: Kinds of folders that `load` finds.
-RUN, PRETRAINED = 'run', 'pretrained'
+#: The kinds of folders that `load` finds.
+RUN, TUNED_RUN = 'run of pretrain', 'run of finetune'
+PRETRAINED, TUNED = 'pretrained model', 'fine-tuned model'
 
 
 class Loaded(NamedTuple):
     """A model from a folder."""
 
-    kind: str           # RUN or PRETRAINED
-    net: Any            # a `BERTModel` or a relative
+    kind: str           # RUN, TUNED_RUN, PRETRAINED or TUNED
+    net: Any            # a `BERTModel` or a relative, or a `FineTuned`
     tokenizer: Any      # its tokenizer, with a `pooling`
 
 
-def load(path, ctx=None, heads=HEADS, trainable=True, precision=None):
+def load(path, ctx=None, heads=HEADS, trainable=True, precision=None,
+         task_head=True):
     """Load the model in a folder, a `Loaded`.
 
-    path: a RUN of `pretrain`, with whole words or word pieces, or a FOLDER
-    of a pretrained model. ctx, heads, trainable and precision are as for
-    `load_pretrained`; without gradients, a net takes half of the memory.
-    Raises `RunError` or `PretrainedError`, both ValueErrors.
+    path: a RUN of `pretrain` or of `finetune`, or a FOLDER of a pretrained
+    or a fine-tuned model, as `transformers`, sentence-transformers or
+    `save_pretrained` write it. ctx, heads, trainable and precision are as
+    for `load_pretrained`; without gradients, a net takes half of the memory.
+    task_head=False: load the pretrained model within a fine-tuned folder,
+    and refuse a run of `finetune`. Raises `RunError` or `PretrainedError`,
+    both ValueErrors.
     """
     path = Path(path)
     if not path.is_dir():
         raise PretrainedError(f'there is no folder {path}: name that of a run'
                               ' or of a pretrained model, on this disk')
-    if not is_run(path):
-        return Loaded(PRETRAINED, *load_pretrained(path, ctx, heads,
-                                                   trainable, precision))
     check_precision(precision)
+    if not is_run(path):
+        opened = folders.open_folder(path)
+        if task_head and finetuned_folders.kind_of(opened) is not None:
+            return Loaded(TUNED, *finetuned_folders.load_opened(
+                opened, ctx, trainable, precision))
+        return Loaded(PRETRAINED, *folders.load_opened(
+            opened, ctx, heads, trainable, precision))
+    if task_head and is_finetuned(path):
+        return Loaded(TUNED_RUN, *load_finetuned(path, ctx, trainable,
+                                                 precision))
     if is_in(path):
         net, tokenizer = _described_net(path, trainable), WordPiece.load(path)
         _check_vocabulary(path, len(tokenizer), net, exactly=False)
         load_parameters(net, path / 'model.params', ctx)
     else:
-        net, vocab = load_run(path, ctx, trainable)
+        net, vocab = load_pretraining_run(path, ctx, trainable)
         tokenizer = WholeWords(vocab)
     pooling = read_config(path).get('pooling')      # of an imported run
     tokenizer.pooling = None if pooling is None else pooling_of(pooling, path)
     return Loaded(RUN, set_precision(net, precision), tokenizer)
 
 
-def load_model(path, ctx=None, heads=HEADS, trainable=True,
-               precision=None):
-    """The net and tokenizer of `load`, as (net, tokenizer)."""
-    return load(path, ctx, heads, trainable, precision)[1:]
-
-
 def load_run(folder, ctx=None, trainable=True):
-    """The net and vocabulary of a run of `pretrain`, as (net, vocab).
+    """The net and vocabulary of a run folder, as (net, vocab).
 
-    The net is the model, without further parts that it was trained with.
-    trainable is as for `load`.
+    The net is the model, without further parts that it was trained with. For
+    a run of `finetune`, (net, tokenizer); see `load_finetuned`. ctx and
+    trainable are as for `load_pretrained`.
     """
+    if is_finetuned(folder):
+        return load_finetuned(folder, ctx, trainable)
+    return load_pretraining_run(folder, ctx, trainable)
+
+
+def load_finetuned(folder, ctx=None, trainable=True, precision=None):
+    """Load the net and tokenizer of a run of `finetune`, or of a checkpoint.
+
+    A checkpoint must have a task head, see `finetuned_folders`. ctx: one
+    device or several; default: the CPU. trainable, precision: as for
+    `load_pretrained`.
+
+    Returns (net, tokenizer): net is a `FineTuned`, and its `about`, an
+    `About`, has the task and the names of the labels. Raises `RunError`, a
+    ValueError.
+    """
+    check_precision(precision)
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise RunError(f'there is no run folder {folder}')
+    if not is_run(folder) and finetuned_folders.stored_here(folder):
+        return finetuned_folders.load_finetuned_folder(
+            folder, ctx, trainable, precision)
+    net, tokenizer = tuned_of_config(
+        read_config(folder), folder,
+        lambda model: check_described(model, folder))
+    if not trainable:
+        net.collect_params().setattr('grad_req', 'null')
+    load_parameters(net, folder / 'model.params', ctx)
+    return set_precision(net, precision), tokenizer
+
+
+def load_pretraining_run(folder, ctx=None, trainable=True):
+    """As `load_run`, and refuses a run of `finetune`."""
     folder = Path(folder)
     net = _described_net(folder, trainable)
     vocab = (PieceVocab.load(folder) if is_in(folder)
@@ -114,7 +158,7 @@ def _described_net(folder, trainable):
         if 'finetuned' in config:
             raise RunError(f'{folder} holds a fine-tuned model, which has '
                            'other scores: use d2lbert predict or evaluate, '
-                           'load_run or load_finetuned')
+                           'load_model or load_finetuned')
         check_described(config['model'], folder)
         net = net_of(config['model'])
         net.trained_len = _trained_len(config)
@@ -127,6 +171,38 @@ def _described_net(folder, trainable):
     except (ValueError, TypeError, KeyError, OverflowError) as error:
         raise RunError(f'{folder / "config.json"} does not describe a model: '
                        f'{error}') from None
+
+
+def tuned_of_config(config, folder, check=None):
+    """Make the `FineTuned`, without weights, and tokenizer of a config.json.
+
+    check: a function that is called with the arguments of the net before it
+    is made. It raises ValueError if the stored tensors have other sizes.
+    """
+    if not isinstance(config, dict) or 'finetuned' not in config:
+        raise RunError(f'{folder} is no run of d2lbert finetune: name one '
+                       'that is')
+    try:
+        about = About.of(config['finetuned'])
+        if about.kind not in KINDS:
+            raise ValueError(f'its kind is {about.kind!r}')
+        if check is not None:
+            check(config['model'])
+        net = FineTuned.of_config(config['model'], about.kind,
+                                  about.num_scores, about.dropout)
+    except RunError:
+        raise
+    except (ValueError, TypeError, KeyError, OverflowError) as error:
+        raise RunError(f'{folder / "config.json"} does not describe a '
+                       f'fine-tuned model: {error}') from None
+    tokenizer = (WordPiece.load(folder) if is_in(folder)
+                 else WholeWords(Vocab.load(folder / VOCAB)))
+    if len(tokenizer) > net.config['vocab_size']:
+        raise RunError(f'the tokenizer in {folder} has {len(tokenizer)} '
+                       f'tokens, but the model '
+                       f'{net.config["vocab_size"]}')
+    net.about = about
+    return net, tokenizer
 
 
 def check_described(model, folder):
@@ -152,21 +228,30 @@ def _trained_len(config):
     return dict(config.get('training', {})).get('max_len')
 
 
+# From one kind to another
+
 def export_run(run, folder, precision='fp32'):
     """Write the run in `run` as a new FOLDER that other libraries load.
 
     precision: 'int8' for int8 weights, which only this package loads. `run`
-    may then be a folder of a pretrained model, too.
+    may then be a folder of a pretrained or fine-tuned model, too.
     """
     if precision == 'fp32' and not is_run(run):
         raise PretrainedError(f'{run} is no folder of a run: name one that '
                               'd2lbert pretrain left')
-    net, tokenizer = load_model(run, heads=(), trainable=False,
-                                precision=precision)
-    # Heads that a folder lacks are random, and stay missing
-    parts = [part for part in PARTS if not (
-        net.pretrained and net.pretrained.lacking(part))]
-    save_pretrained(net, tokenizer, folder, parts)
+    _, net, tokenizer = load(run, heads=(), trainable=False,
+                             precision=precision)
+    save_pretrained(net, tokenizer, folder, stored_parts(net))
+
+
+def stored_parts(net):
+    """The parts of a net to save, for `save_pretrained`.
+
+    Heads that a folder lacked are random, and stay missing.
+    """
+    if net.about is not None or net.pretrained is None:
+        return None
+    return [part for part in PARTS if not net.pretrained.lacking(part)]
 
 
 def import_run(folder, run):

@@ -7,7 +7,7 @@ from d2lbert.objectives.text_objective import ARCHITECTURES
 from d2lbert.pretrained.families.config import DEFAULTS
 from d2lbert.pretrained.tokenizers.vocabulary import PieceVocab
 from d2lbert.text import Vocab
-from d2lbert.training.load import load_model
+from d2lbert.training.load import load
 from d2lbert.training.settings import complete
 
 
@@ -26,8 +26,8 @@ class Teacher(NamedTuple):
         Raises ValueError for a model without masked words or vocabulary.
         """
         path = Path(path)
-        net, tokenizer = load_model(path, heads=('mlm',), trainable=False,
-                                    precision='fp32')
+        _, net, tokenizer = load(path, heads=('mlm',), trainable=False,
+                                 precision='fp32', task_head=False)
         if net.decoder is not None:
             raise ValueError(f'the teacher {path} is a BART, and students '
                              'have no decoder: choose a BERT, or a relative '

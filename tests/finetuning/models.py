@@ -6,10 +6,10 @@ import prose
 
 from d2lbert.bert import BERTModel
 from d2lbert.finetuning.batches import Batch
-from d2lbert.finetuning.heads import FineTuned
 from d2lbert.machine.backend import init, mx, npx
 from d2lbert.pretrained.families.sizes import PUBLISHED
 from d2lbert.pretrained.folders import save_pretrained
+from d2lbert.pretrained.heads import FineTuned
 from d2lbert.pretrained.tokenizers.tokenizer import WordPiece
 
 SIZES = dict(num_hiddens=12, ffn_num_hiddens=20, num_heads=2, num_layers=2,

@@ -293,7 +293,10 @@ def test_commands_tell_the_kinds_of_runs_apart(runs, tmp_path, capsys):
     run = runs('sst2')
     assert '--data, not with --corpus' in refused(
         capsys, 'evaluate', run, '--corpus', 'x')
-    assert 'holds a fine-tuned model' in refused(capsys, 'encode', run, 'a')
+    assert main(['encode', str(run), 'a']) == 0     # the model under the head
+    assert capsys.readouterr().out.startswith('[CLS] ')
+    assert 'no trained head for masked words' in refused(
+        capsys, 'fill', run, 'a [MASK]')
     start = str(tmp_path / 'start')
     main(['pretrain', '--corpus', 'sample', '--num-steps', '1',
           '--num-hiddens', '4', '--num-layers', '1', '--max-len', '32',
@@ -400,7 +403,7 @@ def test_a_task_that_glue_has_not_is_not_submitted(runs, tmp_path, capsys):
 def test_predict_in_python_takes_lists_of_texts_with_words(runs):
     net, tokenizer = d2l.load_run(runs('sst2'))
     with pytest.raises(TypeError, match="texts must be a list of texts, not "
-                       "'a fine film': put"):
+                       r"one: give \['a fine film'\]"):
         d2l.predict(net, tokenizer, 'a fine film')
     for empty in '', ' \n':
         with pytest.raises(ValueError, match=r'texts\[1\] is empty'):

@@ -7,13 +7,13 @@ import pytest
 from safetensors.numpy import load_file
 
 import d2lbert as d2l
-from d2lbert.finetuning import saved_runs
-from d2lbert.finetuning.finetuned_folders import (
+from d2lbert.pretrained.families.family import FAMILIES
+from d2lbert.pretrained.finetuned_folders import (
     labels_of,
     load_finetuned_folder,
 )
-from d2lbert.pretrained.families.family import FAMILIES
 from d2lbert.pretrained.tensor_files import PretrainedError
+from d2lbert.training import load
 from d2lbert.training.load import export_run as export_model
 from d2lbert.training.load import import_run
 
@@ -30,7 +30,7 @@ def test_a_relative_learns_pairs_and_goes_out_as_its_class(name, data,
                        max_len=11, seed=1, out=tmp_path / 'run')
     figures = json.loads((out / 'config.json').read_text())['figures']
     assert d2l.evaluate_finetuned(out)._asdict() == figures
-    saved_runs.export_run(out, tmp_path / 'folder')
+    load.export_run(out, tmp_path / 'folder')
     config = json.loads((tmp_path / 'folder' / 'config.json').read_text())
     family = FAMILIES[name.partition('-')[0]]
     assert config['model_type'] == family.model_type

@@ -6,10 +6,10 @@ import numpy as onp
 import pytest
 from models import LABELS
 
-from d2lbert.finetuning.heads import FineTuned
 from d2lbert.finetuning.scoring import encode
 from d2lbert.machine.backend import autograd, mx, np, npx
 from d2lbert.pretrained.folders import load_pretrained
+from d2lbert.pretrained.heads import FineTuned
 
 FIXTURES = Path(__file__).parents[1] / 'pretrained' / 'fixtures'
 

@@ -11,13 +11,13 @@ from test_heads import dense, loss_of, rows_of, share
 
 import d2lbert as d2l
 from d2lbert.__main__ import main
-from d2lbert.finetuning import saved_runs
 from d2lbert.finetuning.batches import Batch, batch_of, choices_of
-from d2lbert.finetuning.heads import FineTuned
 from d2lbert.finetuning.swag import read_swag
 from d2lbert.finetuning.tasks.catalog import read_task
 from d2lbert.finetuning.tasks.tables import TaskError
 from d2lbert.machine.backend import autograd, mx, np
+from d2lbert.pretrained.heads import FineTuned
+from d2lbert.training import load
 
 HEADER = ',video-id,fold-ind,startphrase,sent1,sent2,gold-source'
 FIXTURES = Path(__file__).parents[1] / 'pretrained' / 'fixtures'
@@ -178,7 +178,7 @@ def test_a_run_learns_is_evaluated_and_chooses(folder, swag, tmp_path,
     assert main(['predict', str(run), '--file', str(lines)]) == 0
     assert capsys.readouterr().out == ''.join(
         f'{one.label}\t{one.score:.4f}\n' for one in found)
-    saved_runs.export_run(run, tmp_path / 'folder')
+    load.export_run(run, tmp_path / 'folder')
     config = json.loads((tmp_path / 'folder' / 'config.json').read_text())
     assert config['architectures'] == ['BertForMultipleChoice']
     assert d2l.predict(*d2l.load_finetuned(tmp_path / 'folder'), data.texts,
@@ -201,7 +201,7 @@ def test_relatives_learn_it_too(name, architecture, swag, tmp_path):
     out = d2l.finetune(task='swag', data=str(swag), num_epochs=1,
                        model=str(FIXTURES / name), batch_size=12, max_len=11,
                        seed=1, out=tmp_path / 'run')
-    saved_runs.export_run(out, tmp_path / 'folder')
+    load.export_run(out, tmp_path / 'folder')
     config = json.loads((tmp_path / 'folder' / 'config.json').read_text())
     assert config['architectures'] == [architecture]
     said = [d2l.predict(*d2l.load_finetuned(one), ['it is'],

@@ -23,18 +23,17 @@ import sentences  # noqa: E402
 import d2lbert as d2l  # noqa: E402
 from d2lbert.command.vector_files import Npy, read_npy  # noqa: E402
 from d2lbert.corpus.corpus import open_corpus  # noqa: E402
-from d2lbert.finetuning.finetuned_folders import load_finetuned_folder  # noqa: E402
-from d2lbert.finetuning.heads import FineTuned  # noqa: E402
-from d2lbert.finetuning.task_kinds import About  # noqa: E402
 from d2lbert.finetuning.tasks.catalog import read_task  # noqa: E402
 from d2lbert.machine import array_files, cache  # noqa: E402
 from d2lbert.machine.backend import np, npx  # noqa: E402
 from d2lbert.machine.downloads import unpack  # noqa: E402
+from d2lbert.pretrained.finetuned_folders import load_finetuned_folder  # noqa: E402
+from d2lbert.pretrained.heads import About, FineTuned  # noqa: E402
 from d2lbert.pretrained.tensor_files import DIGESTS, INDEX, WEIGHTS  # noqa: E402
 from d2lbert.pretrained.tokenizers.tokenizer import WordPiece  # noqa: E402
 from d2lbert.texts import text_files, text_sources  # noqa: E402
 from d2lbert.training import checkpoints  # noqa: E402
-from d2lbert.training.load import load_model  # noqa: E402
+from d2lbert.training.load import load  # noqa: E402
 
 #: Small folders with the names and numbers of other libraries.
 FIXTURES = Path(__file__).resolve().parents[1] / 'pretrained' / 'fixtures'
@@ -274,7 +273,7 @@ TARGETS = {
         folder / 'a.params')),
     'checkpoint': Target(_make_run, _read_checkpoint, (
         'run/checkpoints/step-00000002.npz',), _digest),
-    'run': Target(_make_run, lambda folder: load_model(folder / 'run'), (
+    'run': Target(_make_run, lambda folder: load(folder / 'run'), (
         'run/config.json', 'run/model.params', 'run/vocab.txt')),
     'folder': Target(_make_folder, _read_model),
     'shards': Target(_make_shards, _read_model, (

@@ -282,7 +282,11 @@ def python():
     return '\n'.join(lines) + '\n'
 
 
-def _entry(name, value):
+#: Classes of which the reference lists the methods
+WITH_METHODS = 'TextModel',
+
+
+def _entry(name, value, level='###'):
     if not callable(value):
         kind = type(value).__name__
         shown = repr(value) if isinstance(value, str) else f'a {kind}'
@@ -294,7 +298,12 @@ def _entry(name, value):
     document = inspect.getdoc(value) or ''
     call = re.sub(r' at 0x[0-9a-f]+', '', f'{name}{signature}')
     call = re.sub(r"<module '([\w.]+)' from '[^']*'>", r'\1', call)
-    return f'### {name}\n\n```text\n{call}\n\n{document}\n```\n'
+    entry = f'{level} {name}\n\n```text\n{call}\n\n{document}\n```\n'
+    if name in WITH_METHODS:
+        entry += ''.join('\n' + _entry(f'{name}.{method}', function, '####')
+                         for method, function in vars(value).items()
+                         if callable(function) and method[0] != '_')
+    return entry
 
 
 WRITERS = {

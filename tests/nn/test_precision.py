@@ -8,12 +8,11 @@ import d2lbert as d2l
 from d2lbert import kernels
 from d2lbert.command import flags
 from d2lbert.command.cli import main
-from d2lbert.finetuning.heads import FineTuned
-from d2lbert.finetuning.task_kinds import About
 from d2lbert.kernels import int8
 from d2lbert.machine.backend import autograd, nn, np
 from d2lbert.nn import packed, precision
 from d2lbert.nn.precision import set_precision
+from d2lbert.pretrained.heads import About, FineTuned
 
 H = 20
 

@@ -11,10 +11,10 @@ from loops import result, step
 
 import d2lbert as d2l
 from d2lbert.corpus.masking import Whole
-from d2lbert.finetuning.heads import FineTuned
 from d2lbert.machine.backend import autograd, np, npx
 from d2lbert.objectives.generative import CLM
 from d2lbert.pretrained.generation import config_of, continued_ids
+from d2lbert.pretrained.heads import FineTuned
 from d2lbert.training import checkpoints, pretraining
 from d2lbert.training.evaluation import evaluate_run
 from d2lbert.training.load import export_run

@@ -13,9 +13,9 @@ import numpy as onp
 import relatives
 from safetensors import safe_open
 
-from d2lbert.finetuning.finetuned_folders import load_finetuned_folder
 from d2lbert.machine.backend import autograd, np
 from d2lbert.nn import packed
+from d2lbert.pretrained.finetuned_folders import load_finetuned_folder
 from d2lbert.pretrained.folders import load_pretrained, save_pretrained
 
 FIXTURES = Path(__file__).with_name('fixtures')

@@ -22,15 +22,14 @@ from closeness import (
 from safetensors.numpy import load_file
 
 import d2lbert as d2l
-from d2lbert.finetuning.finetuned_folders import load_finetuned_folder
-from d2lbert.finetuning.heads import FineTuned
-from d2lbert.finetuning.task_kinds import About
 from d2lbert.machine.backend import np, npx
+from d2lbert.pretrained.finetuned_folders import load_finetuned_folder
 from d2lbert.pretrained.folders import (
     PretrainedError,
     load_pretrained,
     save_pretrained,
 )
+from d2lbert.pretrained.heads import About, FineTuned
 
 ALL = relatives.ALL
 

@@ -13,11 +13,10 @@ from safetensors.numpy import load_file, save_file
 
 import d2lbert as d2l
 from d2lbert.command.cli import main
-from d2lbert.finetuning.heads import FineTuned
-from d2lbert.finetuning.task_kinds import About
 from d2lbert.kernels import int8
 from d2lbert.machine.backend import np
 from d2lbert.pretrained import quantized_model
+from d2lbert.pretrained.heads import About, FineTuned
 from d2lbert.pretrained.tensor_files import PretrainedError
 
 WEIGHTS = 'model.safetensors'

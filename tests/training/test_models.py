@@ -12,11 +12,11 @@ from d2lbert.machine.backend import mx, npx
 from d2lbert.pretrained.fill_mask import fill_mask
 from d2lbert.pretrained.folders import PretrainedError, load_pretrained
 from d2lbert.pretrained.tokenizers.tokenizer import WholeWords, WordPiece
+from d2lbert.text_model import load_model
 from d2lbert.training.evaluation import evaluate_run
 from d2lbert.training.load import (
     export_run,
     import_run,
-    load_model,
     load_run,
 )
 from d2lbert.training.saved_runs import RunError

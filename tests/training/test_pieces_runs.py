@@ -11,9 +11,9 @@ import d2lbert as d2l
 from d2lbert.objectives import mlm, text_objective
 from d2lbert.pretrained.tokenizers.tokenizer import WordPiece
 from d2lbert.pretrained.tokenizers.vocabulary import PieceVocab
+from d2lbert.text_model import load_model
 from d2lbert.training import checkpoints
 from d2lbert.training.evaluation import evaluate_run
-from d2lbert.training.load import load_model
 from d2lbert.training.saved_runs import RunError
 from d2lbert.training.settings import complete
 

@@ -6,7 +6,6 @@ in the training files.
 from pathlib import Path
 
 from d2lbert.devices import parse_devices
-from d2lbert.finetuning.saved_runs import load_finetuned
 from d2lbert.finetuning.scoring import outputs_of
 from d2lbert.finetuning.task_kinds import KINDS
 from d2lbert.finetuning.tasks.catalog import (
@@ -18,6 +17,8 @@ from d2lbert.finetuning.tasks.catalog import (
 )
 from d2lbert.machine.arguments import UsageError, check_out, writing
 from d2lbert.machine.terminal import note
+from d2lbert.progress import bar
+from d2lbert.training.load import load_finetuned
 
 
 def write_submission(folder, data, out, devices='auto', force=False,
@@ -73,8 +74,10 @@ def write_submission(folder, data, out, devices='auto', force=False,
 def predicted(net, kind, task, data):
     """The lines of the file, with a header."""
     inputs = kind.inputs(data._replace(labels=None))
-    outputs = outputs_of(net, inputs, net.output.weight.list_ctx(),
-                         f'predicting {task.name}')
+    with bar(len(inputs.tokens), f'predicting {task.name}', 'examples'
+             ) as shown:
+        outputs = outputs_of(net, inputs, net.output.weight.list_ctx(),
+                             shown.update)
     rows = [_written(task, one.label)
             for one in kind.predictions(outputs, inputs, data)]
     return ['index\tprediction',

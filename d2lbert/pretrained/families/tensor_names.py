@@ -113,7 +113,7 @@ def table(config, skip=0):
 
 
 def finetuned(config, kind, num_scores, skip=0):
-    """The table of a `finetuning.heads.FineTuned`: a list of `Tensor`."""
+    """The table of a `pretrained.heads.FineTuned`: a list of `Tensor`."""
     head, H = family_of(config).head_of(kind), config['num_hiddens']
     parts, new = ['encoder', 'decoder'], {}
     output = {'tag': 'classifier', 'span': 'qa_outputs'}.get(kind)

@@ -355,6 +355,21 @@ class WholeWords(Tokens):
         return 3 if is_pair else 2
 
 
+def as_tokenizer(tokenizer):
+    """A tokenizer; of a vocabulary, as `load_run` returns it, its tokenizer.
+    """
+    if not isinstance(tokenizer, Vocab):
+        return tokenizer
+    if tokenizer.tokenizer is not None:
+        return tokenizer.tokenizer
+    missing = [token for token in RESERVED
+               if token not in tokenizer.token_to_idx]
+    if missing:
+        raise ValueError(f'the vocabulary has no token {", ".join(missing)}: '
+                         'make it with these reserved_tokens')
+    return WholeWords(tokenizer)
+
+
 # Settings in a folder
 
 def is_in(folder):

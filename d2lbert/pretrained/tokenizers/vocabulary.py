@@ -15,8 +15,25 @@ from d2lbert.pretrained.tokenizers.tokenizer import (
 from d2lbert.text import UNK, Special, Vocab
 
 
-class PieceVocab(Vocab):
-    """The pieces of a `WordPiece` and their ids.
+class TokenVocab(Vocab):
+    """The tokens of any tokenizer and their ids."""
+
+    def __init__(self, tokenizer):
+        self._token_freqs, self.tokenizer = [], tokenizer
+        self.idx_to_token = tokenizer.idx_to_token
+        self.token_to_idx = tokenizer.token_to_idx
+        self.special = Special(*(tokenizer.special.get(role) for role in (
+            'pad', 'mask', 'cls', 'sep')))
+        self.never_masked = frozenset(tokenizer.special.values())
+
+    @property
+    def unk(self):
+        """The id of the unknown token."""
+        return self.tokenizer.unk_id
+
+
+class PieceVocab(TokenVocab):
+    """The pieces of a `WordPiece` and their ids, to pretrain with.
 
     Special tokens, including [UNK], are never masked and never replace
     another token. Raises ValueError for a tokenizer without word pieces or
@@ -30,12 +47,7 @@ class PieceVocab(Vocab):
             raise ValueError(
                 f'{name} has no word pieces, or no mask token: give the '
                 'tokenizer of a BERT')
-        self._token_freqs, self.tokenizer = [], tokenizer
-        self.idx_to_token = tokenizer.idx_to_token
-        self.token_to_idx = tokenizer.token_to_idx
-        self.special = Special(*(tokenizer.special[role] for role in (
-            'pad', 'mask', 'cls', 'sep')))
-        self.never_masked = frozenset(tokenizer.special.values())
+        super().__init__(tokenizer)
 
     @classmethod
     def load(cls, path):
@@ -46,11 +58,6 @@ class PieceVocab(Vocab):
         """Write vocab.txt as `path`, and the other tokenizer files beside it.
         """
         self.tokenizer.save(Path(path).parent)
-
-    @property
-    def unk(self):
-        """The id of the unknown token."""
-        return self.tokenizer.unk_id
 
     @functools.cached_property
     def begins_word(self):

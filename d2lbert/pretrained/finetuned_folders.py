@@ -2,23 +2,21 @@
 
 These are folders of a ...ForSequenceClassification,
 ...ForTokenClassification or ...ForQuestionAnswering, written by
-`transformers` or by `save_pretrained`. saved_runs.py loads runs of
+`transformers` or by `save_pretrained`. training/load.py loads runs of
 `finetune`.
 """
 from pathlib import Path
 
-from d2lbert.finetuning.heads import WHOLE, FineTuned
-from d2lbert.finetuning.task_kinds import About
 from d2lbert.pretrained import folders
 from d2lbert.pretrained.families import tensor_names
 from d2lbert.pretrained.families.family import family_of
+from d2lbert.pretrained.heads import WHOLE, About, FineTuned
 from d2lbert.pretrained.tensor_files import (
     INDEX,
     OTHERS,
     WEIGHTS,
     PretrainedError,
 )
-from d2lbert.training.run_marks import is_run
 
 #: Tokens between the starts of two windows over a long context.
 STRIDE = 128
@@ -38,12 +36,17 @@ def load_finetuned_folder(folder, ctx=None, trainable=True, precision=None):
     `PretrainedError` if the checkpoint has no task head.
     """
     opened = folders.open_folder(folder)
-    kind = kind_of(opened.keywords, opened.config)
-    if kind is None:
+    if kind_of(opened) is None:
         raise PretrainedError(
             f'{folder} has no head that scores texts or words (its '
             'config.json names no class of a fine-tuned model): fine-tune '
             'it with d2lbert finetune')
+    return load_opened(opened, ctx, trainable, precision)
+
+
+def load_opened(opened, ctx=None, trainable=True, precision=None):
+    """As `load_finetuned_folder`, for a folder with a task head."""
+    kind = kind_of(opened)
     about = about_of(opened, kind)
     net, tokenizer = folders.fill_net(
         opened, tensor_names.finetuned(opened.keywords, kind, about.num_scores,
@@ -57,22 +60,14 @@ def load_finetuned_folder(folder, ctx=None, trainable=True, precision=None):
     return net, tokenizer
 
 
-def is_finetuned_folder(folder):
-    """True for a folder of a checkpoint whose head scores texts or words."""
-    if is_run(folder) or not stored_here(folder):
-        return False
-    opened = folders.open_folder(folder)
-    return kind_of(opened.keywords, opened.config) is not None
-
-
-def kind_of(keywords, config):
-    """The kind of head that a folder's config.json names, or None."""
-    family = family_of(keywords)
-    for name in config.get('architectures') or ():
+def kind_of(opened):
+    """The kind of head that an `Opened` folder's config names, or None."""
+    family = family_of(opened.keywords)
+    for name in opened.config.get('architectures') or ():
         for kind, known in family.finetuned.items():
             if known == name:
                 is_one = (kind in ('classify', 'regress')
-                          and len(labels_of(config)) == 1)
+                          and len(labels_of(opened.config)) == 1)
                 return 'regress' if is_one else kind
     return None
 

@@ -5,6 +5,8 @@ label or a number for a text or a pair, a tag for each word, an answer in a
 text. B sequences, T tokens, R rows without padding (see `nn.packed`), H
 hiddens, K scores.
 """
+from typing import NamedTuple, Optional
+
 import numpy as onp
 
 from d2lbert.kernels import ops
@@ -23,6 +25,37 @@ KINDS = WHOLE + EACH
 
 #: A score whose softmax probability is 0.
 NEVER = -1e30
+
+
+class About(NamedTuple):
+    """The task of a fine-tuned net; entry `finetuned` of config.json."""
+
+    task: str
+    kind: str                   # one of `KINDS`
+    pair: Optional[bool]        # True: pairs only; None: both
+    labels: Optional[tuple]     # names, by class index
+    metrics: tuple              # in `metrics.METRICS`; the first decides
+    max_len: int                # maximum number of tokens
+    stride: int                 # tokens between the starts of windows
+    null: bool                  # True if a question may have no answer
+    dropout: float              # rate before the new layer
+
+    @classmethod
+    def of(cls, config):
+        """Read an `About` from JSON; raises TypeError or ValueError."""
+        about = cls(**config)
+        if about.kind == 'classify' or about.kind == 'tag':
+            if not about.labels or not all(
+                    isinstance(name, str) for name in about.labels):
+                raise ValueError('it has no names of labels')
+            about = about._replace(labels=tuple(about.labels))
+        return about._replace(metrics=tuple(about.metrics))
+
+    @property
+    def num_scores(self):
+        """The number of scores of the head."""
+        return {'regress': 1, 'choice': 1, 'span': 2}.get(
+            self.kind) or len(self.labels)
 
 
 class FineTuned(Model):

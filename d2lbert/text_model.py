@@ -1,0 +1,197 @@
+"""`load_model`: one object for a model and what it can do with texts.
+
+L layers, A attention heads, T tokens of a text with its special tokens, H
+hiddens.
+"""
+from typing import Any, NamedTuple, Optional
+
+import numpy as onp
+
+from d2lbert.finetuning.prediction import predict
+from d2lbert.machine.arguments import items_of
+from d2lbert.nn.steps import num_parameters
+from d2lbert.pictures.activations import attention_of
+from d2lbert.pretrained.encoding import encode
+from d2lbert.pretrained.families.family import family_of
+from d2lbert.pretrained.families.tensor_names import HEADS
+from d2lbert.pretrained.fill_mask import fill_mask, has_mask_head
+from d2lbert.pretrained.folders import save_pretrained
+from d2lbert.pretrained.generation import generate, is_causal
+from d2lbert.pretrained.pooling import cosines
+from d2lbert.pretrained.tokenizers.tokenizer import as_tokenizer
+from d2lbert.pretrained.tokenizers.vocabulary import TokenVocab
+from d2lbert.training.load import load, stored_parts
+
+
+class Hit(NamedTuple):
+    """A text that `TextModel.search` found."""
+
+    index: int          # of the text
+    text: str
+    score: float        # cosine similarity
+
+
+class Attention(NamedTuple):
+    """The attention weights of a text."""
+
+    tokens: list        # T strings
+    weights: Any        # (L, A, T, T) float32; rows sum to one
+
+
+class _Pair(NamedTuple):
+    net: Any            # a `BERTModel` or a relative, or a `FineTuned`
+    tokenizer: Any
+
+
+class TextModel(_Pair):
+    """A net with its tokenizer, and what both can do with texts.
+
+    It is the pair (net, tokenizer), so that `net, tokenizer = model` works,
+    and so does `*model` where a function takes both. tokenizer: a tokenizer
+    or a vocabulary. source: where the model comes from, for `print`.
+
+    A method takes texts as a list, tuple, generator, array or column of a
+    table. A single string gives the result of one text. A method that the
+    model cannot carry out raises ValueError, which says why.
+    """
+
+    def __new__(cls, net, tokenizer, source='a net in memory'):
+        """Make the object of a net that is not in a folder."""
+        model = super().__new__(cls, net, as_tokenizer(tokenizer))
+        model.source = source
+        return model
+
+    @property
+    def config(self):
+        """The keyword arguments that construct the net again, a dict."""
+        return self.net.config
+
+    @property
+    def vocab(self):
+        """The tokens and their ids, a `Vocab`."""
+        return self.tokenizer.vocab or TokenVocab(self.tokenizer)
+
+    def encode(self, texts, pooling='own', layer=-1, batch_size=None,
+               max_len=None, windows=None, normalize=None,
+               show_progress=None):
+        """Vectors of N texts, (N, H) float32; of a single string (H,).
+
+        The arguments are those of `encode`.
+        """
+        return self._each(texts, lambda texts: encode(
+            *self, texts, pooling, layer, batch_size, max_len, windows,
+            normalize, show_progress))
+
+    def similarity(self, a, b, **choices):
+        """Cosine similarities of texts `a` and `b`, (N, M) float32.
+
+        Each is a single string, N or M texts, or their vectors (N, H) as
+        `encode` returns them. choices: arguments of `encode`.
+        """
+        return cosines(self._vectors(a, choices), self._vectors(b, choices))
+
+    def search(self, queries, texts, k=5, vectors=None, **choices):
+        """The `k` texts nearest to each query, best first.
+
+        Returns a list of `Hit` for each query, or one list for a single
+        string. vectors: those of the texts, as `encode` returned them, to
+        save computing them again. choices: arguments of `encode`. Texts with
+        equal similarity keep their order.
+        """
+        texts = items_of(texts)
+        if vectors is None:
+            vectors = self._vectors(texts, choices)
+        elif len(vectors) != len(texts):
+            raise ValueError(f'there are {len(vectors)} vectors of '
+                             f'{len(texts)} texts: give a vector for each')
+
+        def found(queries):
+            scores = cosines(self._vectors(queries, choices), vectors)
+            order = onp.argsort(-scores, axis=1, kind='stable')[:, :k]
+            return [[Hit(int(i), texts[i], float(row[i])) for i in best]
+                    for row, best in zip(scores, order)]
+        return self._each(queries, found)
+
+    def fill(self, text, top=5):
+        """The `top` likeliest tokens at each mask; see `fill_mask`."""
+        return fill_mask(*self, text, top)
+
+    def generate(self, texts, **choices):
+        """A text for each text; see `generate`."""
+        return self._each(texts, lambda texts: generate(*self, texts,
+                                                        **choices))
+
+    def predict(self, texts, pairs=None, show_progress=None):
+        """A `Prediction` for each text or pair; see `predict`."""
+        if isinstance(texts, str):
+            return predict(*self, [texts], pairs and [pairs],
+                           show_progress)[0]
+        return predict(*self, texts, pairs, show_progress)
+
+    def attention(self, text, pair=None):
+        """The `Attention` of a text, or of a pair of texts."""
+        encoded = self.tokenizer.encode(text, pair)
+        T, most = len(encoded.ids), self.net.encoder.max_len
+        if T > most:
+            raise ValueError(f'the text has {T} tokens, but this model only '
+                             f'{most} positions: shorten it')
+        return Attention(encoded.tokens, attention_of(
+            self.net, encoded.ids, encoded.segments))
+
+    def save(self, folder):
+        """Write the model as a new folder; see `save_pretrained`."""
+        save_pretrained(*self, folder, stored_parts(self.net))
+
+    def _each(self, texts, function):
+        """function(list of texts), or its first result for a string."""
+        return (function([texts])[0] if isinstance(texts, str)
+                else function(texts))
+
+    def _vectors(self, texts, choices):
+        if isinstance(texts, onp.ndarray) and texts.dtype.kind == 'f':
+            return texts
+        return encode(*self, [texts] if isinstance(texts, str) else texts,
+                      **choices)
+
+    def _abilities(self):
+        net = self.net
+        return ['encode', 'similarity', 'search', 'attention',
+                *['fill'] * (has_mask_head(net)
+                             and self.tokenizer.mask_id is not None),
+                *['generate'] * (net.mlm is not None and (
+                    net.decoder is not None or is_causal(net))),
+                *['predict'] * (net.about is not None), 'save']
+
+    def __repr__(self):
+        net, config = self.net, self.config
+        about, layers = net.about, len(net.encoder.blks)
+        labels = about and about.labels or ()
+        head = f', labels {", ".join(labels[:8])}' if labels else (
+            f', a head for task {about.kind}' if about else '')
+        return (
+            f'{family_of(config).title}: {layers} layers of '
+            f'{config["num_hiddens"]}, {config["num_heads"]} heads, '
+            f'{num_parameters(net):,} parameters, '
+            f'{len(self.tokenizer):,} tokens{head}'
+            + ', ...' * (len(labels) > 8) + '\n'
+            f'from {self.source}\n'
+            f'can {", ".join(self._abilities())}')
+
+
+def load_model(path, ctx: Any = None, heads=HEADS, trainable: bool = True,
+               precision: Optional[str] = None) -> TextModel:
+    """Load the model in a folder, whatever wrote it: a `TextModel`.
+
+    path: a run of `pretrain` or of `finetune`; a folder of `transformers` or
+    sentence-transformers, with or without a head for a task; a folder that
+    `save` or `d2lbert export` wrote, also with int8 weights. Nothing is
+    downloaded.
+
+    ctx: a device or a list of devices; None is the CPU. heads: the heads
+    that the folder should have; a warning names missing ones. trainable:
+    False saves the memory of gradients. precision: 'fp32', 'bf16' or 'int8';
+    None is the precision of the folder. Raises `RunError` or
+    `PretrainedError`, both ValueErrors.
+    """
+    found = load(path, ctx, heads, trainable, precision)
+    return TextModel(found.net, found.tokenizer, f'{path}, a {found.kind}')
