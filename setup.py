@@ -234,7 +234,7 @@ if __name__ == '__main__':
         packages=[*find_packages(include=['d2lbert', 'd2lbert.*']),
                   'd2lbert.sample'],
         package_dir={'d2lbert.sample': 'data/sample'},
-        package_data={'d2lbert': ['manual/*.md'],
+        package_data={'d2lbert': ['manual/*.md', '*.pyi', 'py.typed'],
                       'd2lbert.kernels': ['*.cc', '*.h'],
                       'd2lbert.pictures': ['*.html', '*.css', '*.js'],
                       'd2lbert.sample': ['*']},

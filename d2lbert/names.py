@@ -33,17 +33,24 @@ from d2lbert.natural_language_inference import (
     BERTClassifier, SNLIBERTDataset, load_pretrained_model, read_snli)
 from d2lbert.pretrained.encoding import encode
 from d2lbert.pretrained.families.sizes import bert_base, bert_large
-from d2lbert.pretrained.fill_mask import fill_mask
+from d2lbert.pretrained.fill_mask import Guess, fill_mask
 from d2lbert.pretrained.folders import load_pretrained, save_pretrained
 from d2lbert.pretrained.generation import generate
+from d2lbert.pretrained.heads import FineTuned
+from d2lbert.pretrained.tensor_files import PretrainedError
 from d2lbert.pretrained.tokenizers.tokenizer import WholeWords, WordPiece
 from d2lbert.corpus.corpus import open_corpus
 from d2lbert.objectives.text_objective import evaluate
+from d2lbert.nn.steps import History
+from d2lbert.training.history import read_history
 from d2lbert.training.load import load_finetuned, load_run
+from d2lbert.training.optimizer import AdamW
 from d2lbert.training.pretraining import pretrain
+from d2lbert.training.saved_runs import RunError
 from d2lbert.finetuning.tasks.catalog import TASKS, read_task
 from d2lbert.finetuning.finetuning import finetune
 from d2lbert.finetuning.prediction import evaluate_finetuned, predict
+from d2lbert.finetuning.task_kinds import Prediction
 from d2lbert.pictures.attention import plot_attention
 from d2lbert.pictures.senses import sense_accuracy
 from d2lbert.pictures.run_records import plot_history

@@ -3,24 +3,29 @@
 L layers, A attention heads, T tokens of a text with its special tokens, H
 hiddens.
 """
-from typing import Any, NamedTuple, Optional
+from typing import Any, Iterable, List, NamedTuple, Optional, Sequence, Union
 
 import numpy as onp
 
 from d2lbert.finetuning.prediction import predict
-from d2lbert.machine.arguments import items_of
+from d2lbert.finetuning.task_kinds import Prediction
+from d2lbert.machine.arguments import PathLike, items_of
 from d2lbert.nn.steps import num_parameters
 from d2lbert.pictures.activations import attention_of
 from d2lbert.pretrained.encoding import encode
 from d2lbert.pretrained.families.family import family_of
 from d2lbert.pretrained.families.tensor_names import HEADS
-from d2lbert.pretrained.fill_mask import fill_mask, has_mask_head
+from d2lbert.pretrained.fill_mask import Guess, fill_mask, has_mask_head
 from d2lbert.pretrained.folders import save_pretrained
 from d2lbert.pretrained.generation import generate, is_causal
 from d2lbert.pretrained.pooling import cosines
 from d2lbert.pretrained.tokenizers.tokenizer import as_tokenizer
 from d2lbert.pretrained.tokenizers.vocabulary import TokenVocab
+from d2lbert.text import Vocab
 from d2lbert.training.load import load, stored_parts
+
+#: One text, or any iterable of texts.
+Texts = Union[str, Iterable]
 
 
 class Hit(NamedTuple):
@@ -55,25 +60,28 @@ class TextModel(_Pair):
     model cannot carry out raises ValueError, which says why.
     """
 
-    def __new__(cls, net, tokenizer, source='a net in memory'):
+    def __new__(cls, net: Any, tokenizer: Any,
+                source: str = 'a net in memory') -> 'TextModel':
         """Make the object of a net that is not in a folder."""
         model = super().__new__(cls, net, as_tokenizer(tokenizer))
         model.source = source
         return model
 
     @property
-    def config(self):
+    def config(self) -> dict:
         """The keyword arguments that construct the net again, a dict."""
         return self.net.config
 
     @property
-    def vocab(self):
+    def vocab(self) -> Vocab:
         """The tokens and their ids, a `Vocab`."""
         return self.tokenizer.vocab or TokenVocab(self.tokenizer)
 
-    def encode(self, texts, pooling='own', layer=-1, batch_size=None,
-               max_len=None, windows=None, normalize=None,
-               show_progress=None):
+    def encode(self, texts: Texts, pooling: Optional[str] = 'own',
+               layer: int = -1, batch_size: Optional[int] = None,
+               max_len: Optional[int] = None, windows: Optional[int] = None,
+               normalize: Optional[bool] = None,
+               show_progress: Optional[bool] = None) -> Any:
         """Vectors of N texts, (N, H) float32; of a single string (H,).
 
         The arguments are those of `encode`.
@@ -82,7 +90,7 @@ class TextModel(_Pair):
             *self, texts, pooling, layer, batch_size, max_len, windows,
             normalize, show_progress))
 
-    def similarity(self, a, b, **choices):
+    def similarity(self, a: Texts, b: Texts, **choices) -> onp.ndarray:
         """Cosine similarities of texts `a` and `b`, (N, M) float32.
 
         Each is a single string, N or M texts, or their vectors (N, H) as
@@ -90,7 +98,9 @@ class TextModel(_Pair):
         """
         return cosines(self._vectors(a, choices), self._vectors(b, choices))
 
-    def search(self, queries, texts, k=5, vectors=None, **choices):
+    def search(self, queries: Texts, texts: Iterable[str], k: int = 5,
+               vectors: Optional[onp.ndarray] = None, **choices
+               ) -> Union[List[Hit], List[List[Hit]]]:
         """The `k` texts nearest to each query, best first.
 
         Returns a list of `Hit` for each query, or one list for a single
@@ -112,23 +122,25 @@ class TextModel(_Pair):
                     for row, best in zip(scores, order)]
         return self._each(queries, found)
 
-    def fill(self, text, top=5):
+    def fill(self, text: str, top: int = 5) -> List[List[Guess]]:
         """The `top` likeliest tokens at each mask; see `fill_mask`."""
         return fill_mask(*self, text, top)
 
-    def generate(self, texts, **choices):
+    def generate(self, texts: Texts, **choices) -> Union[str, List[str]]:
         """A text for each text; see `generate`."""
         return self._each(texts, lambda texts: generate(*self, texts,
                                                         **choices))
 
-    def predict(self, texts, pairs=None, show_progress=None):
+    def predict(self, texts: Texts, pairs: Optional[Texts] = None,
+                show_progress: Optional[bool] = None
+                ) -> Union[Prediction, List[Prediction]]:
         """A `Prediction` for each text or pair; see `predict`."""
         if isinstance(texts, str):
             return predict(*self, [texts], pairs and [pairs],
                            show_progress)[0]
         return predict(*self, texts, pairs, show_progress)
 
-    def attention(self, text, pair=None):
+    def attention(self, text: str, pair: Optional[str] = None) -> Attention:
         """The `Attention` of a text, or of a pair of texts."""
         encoded = self.tokenizer.encode(text, pair)
         T, most = len(encoded.ids), self.net.encoder.max_len
@@ -138,7 +150,7 @@ class TextModel(_Pair):
         return Attention(encoded.tokens, attention_of(
             self.net, encoded.ids, encoded.segments))
 
-    def save(self, folder):
+    def save(self, folder: PathLike) -> None:
         """Write the model as a new folder; see `save_pretrained`."""
         save_pretrained(*self, folder, stored_parts(self.net))
 
@@ -178,7 +190,8 @@ class TextModel(_Pair):
             f'can {", ".join(self._abilities())}')
 
 
-def load_model(path, ctx: Any = None, heads=HEADS, trainable: bool = True,
+def load_model(path: PathLike, ctx: Any = None,
+               heads: Sequence[str] = HEADS, trainable: bool = True,
                precision: Optional[str] = None) -> TextModel:
     """Load the model in a folder, whatever wrote it: a `TextModel`.
 

@@ -1,65 +1,130 @@
 """`finetune`: start or resume runs that learn a labelled task."""
 import functools
+import os
 from pathlib import Path
+from typing import Any, Callable, Optional, Sequence
 
 from d2lbert.finetuning import seed_runs as several
+from d2lbert.finetuning.given_data import GivenData, GivenModel, is_task
 from d2lbert.finetuning.objective import FineTuning
-from d2lbert.finetuning.settings import CHANGEABLE_ON_RESUME, SEEDS, complete
+from d2lbert.finetuning.settings import (
+    CHANGEABLE_ON_RESUME,
+    GROUPS,
+    SEEDS,
+    complete,
+)
+from d2lbert.machine.arguments import PathLike
 from d2lbert.machine.terminal import steady_output
 from d2lbert.training.interrupts import StopRequest
 from d2lbert.training.loop import Run
 from d2lbert.training.pretraining import RunType, resumed
-from d2lbert.training.run_folder import RunFolder
+from d2lbert.training.run_folder import DATA, RunFolder
+from d2lbert.training.settings import takes_settings
 
 
-def finetune(task=None, data=None, model=None, out=None, force=False,
-             resume=None, devices='auto', seeds=1, **keywords):
+@takes_settings(GROUPS)
+def finetune(task: Any = None, data: Optional[PathLike] = None,
+             model: Any = None, out: Optional[PathLike] = None,
+             force: bool = False, resume: Optional[PathLike] = None,
+             devices: Any = 'auto', seeds: int = 1,
+             train: Optional[Sequence] = None,
+             valid: Optional[Sequence] = None,
+             callback: Optional[Callable[[dict], Any]] = None,
+             **keywords) -> Path:
     """Fine-tune a pretrained model and leave a run folder; returns its path.
 
-    task: a name in `tasks.TASKS`. data: the folder with its files.
+    task: a name in `TASKS`. data: the folder with its files. model: a folder
+    as for `load_model`, or the book's 'bert.small' or 'bert.base'; or a
+    model in memory: a `TextModel`, a pair (net, tokenizer), or a net with a
+    vocabulary. A model in memory is copied, and stays as it is.
 
-    model: a checkpoint folder as for `load_pretrained`, or a run folder of
-    `pretrain`. keywords: the other settings of `finetuning.settings`.
+    train, valid: examples in memory in place of `data`, each (texts, labels)
+    or (texts, second texts, labels), in lists, arrays or columns of a table.
+    The first argument is then the model: `finetune(model, train=(texts,
+    labels), valid=(texts, labels))`. The task is 'regress' for labels of
+    type float, 'tag' for lists of tags, and 'classify' for all others, whose
+    names are str(label). They are written to the folder `data` in the run.
 
     Each epoch ends with an evaluation on the development part. The weights
     of the best epoch, by the task's first metric, are saved.
 
-    out, force, resume and devices are as for `pretrain`. seeds: number of
-    runs with consecutive seeds, in subfolders of `out`. Their metrics are
-    reported as mean ± standard deviation.
+    out, force, resume, devices and callback are as for `pretrain`. seeds:
+    number of runs with consecutive seeds, in subfolders of `out`. Their
+    metrics are reported as mean ± standard deviation.
     """
-    given = dict(task=task, data=data, model=model)
-    keywords.update((name, value) for name, value in given.items()
-                    if value is not None)
+    if train is not None and model is None and not is_task(task):
+        task, model = None, task
     seeds = SEEDS.checked(seeds)
     if resume is not None and (out is not None or force or seeds > 1):
         raise ValueError('a resumed run stays in its folder, with the seeds '
                          'that it has: give neither --out nor --force nor '
                          '--seeds with --resume')
+    given = _given(train, valid, task, data, resume, keywords)
+    if given is not None:
+        task, data = given.task, DATA
+        if given.columns is not None:
+            keywords['columns'] = given.columns
+    net = None
+    if not (model is None or isinstance(model, (str, os.PathLike))):
+        net = GivenModel.of(model)
+        model = net.name
+        if seeds > 1 or resume is not None:
+            raise ValueError('several seeds, and a resumed run, take a model '
+                             'from its folder: write it with save, and name '
+                             'the folder')
+    keywords.update((name, value) for name, value in dict(
+        task=task, data=data, model=model).items() if value is not None)
+    carry_out = functools.partial(one, callback=callback)
     if resume is not None and several.is_folder(resume):
-        return several.resume(one, Path(resume), keywords, devices)
+        return several.resume(carry_out, Path(resume), keywords, devices)
     if seeds > 1:
-        return several.begin(one, complete(keywords), seeds, out, force,
-                             devices)
-    return one(out, force, resume, devices, keywords)
+        settings = complete(keywords)
+        return several.begin(
+            carry_out, settings, seeds, out, force, devices,
+            given and (lambda folder: settings.update(
+                data=given.write(folder))))
+    return carry_out(out, force, resume, devices, keywords, given, net)
 
 
-def one(out, force, resume, devices, keywords):
-    """Carry out one run; returns its folder."""
+def _given(train, valid, task, data, resume, keywords):
+    """The `GivenData` of examples in memory, or None."""
+    if train is None and valid is None:
+        return None
+    if train is None:
+        raise ValueError('valid is for examples in memory: give train, too')
+    for name, value in (('data', data), ('resume', resume),
+                        ('columns', keywords.get('columns'))):
+        if value is not None:
+            raise ValueError(f'train and valid are examples in memory: leave '
+                             f'{name} out')
+    return GivenData.of(train, valid, task)
+
+
+def one(out, force, resume, devices, keywords, given=None, net=None,
+        callback=None):
+    """Carry out one run; returns its folder.
+
+    given: `GivenData` to write to its folder; net: a `GivenModel`.
+    """
     with steady_output(), StopRequest() as stop:
         if resume is None:
-            settings = complete(keywords)
-            run = Run(_objective, settings, devices, stop)
-            return run.carry_out(RunFolder.take, out, force,
-                                 [settings['data'], settings['model']])
+            settings, take = complete(keywords), RunFolder.take
+            if given is not None:
+                take = functools.partial(
+                    RunFolder.take_with, lambda folder: settings.update(
+                        data=given.write(folder)))
+            run = Run(functools.partial(_objective, model=net), settings,
+                      devices, stop, callback=callback)
+            return run.carry_out(take, out, force, [
+                *[settings['data']] * (given is None), settings['model']])
         run = resumed(Path(resume), keywords, devices, stop,
-                      FINETUNING)
+                      FINETUNING, callback)
         run.make_objective = functools.partial(_objective, begun=run.out)
         return run.carry_out()
 
 
-def _objective(settings, vocab, begun=None):
-    return FineTuning(settings, begun)
+def _objective(settings, vocab, begun=None, model=None):
+    return FineTuning(settings, begun, model)
 
 
 FINETUNING = RunType('finetune', _objective, complete, CHANGEABLE_ON_RESUME)

@@ -36,6 +36,7 @@ class FineTuning(Objective):
 
     settings: a dictionary of all `finetuning.settings`. begun: the folder of
     the run to resume, which has the tokenizer and the config of the net.
+    model: a `GivenModel` that replaces the setting.
     """
 
     losses, weights, drawn = ('task',), (1,), ('loss',)
@@ -43,15 +44,17 @@ class FineTuning(Objective):
     changed = {'fingerprint': ('the data', 'a file of the task, or how it is '
                                'read')}
 
-    def __init__(self, settings, begun=None):
+    def __init__(self, settings, begun=None, model=None):
         self.settings = s = settings
         task = TASKS[s['task']]
         folder = folder_of(task, s['data'])
         # For new weights: the head, and parts that the checkpoint lacks
         mx.random.seed(s['seed'] % 2 ** 31)
         if begun is None:
-            bert, self.tokenizer = pretrained_model(
-                s['model'], ('pooler',) if task.kind in WHOLE else ())
+            bert, self.tokenizer = (
+                pretrained_model(s['model'], ('pooler',) if task.kind in WHOLE
+                                 else ())
+                if model is None else model.copied())
         else:
             self._net, self.tokenizer = begun_net(begun)
         train, dev = self._read(task, folder)
@@ -104,7 +107,7 @@ class FineTuning(Objective):
     def described(self, history):
         """Entries of config.json: the task, and metrics of the weights."""
         found, step = {'finetuned': self.about._asdict()}, None
-        if history.num_steps == self.num_steps:
+        if history.num_steps == self.num_steps or history.is_ended:
             step = best_step(history, self.score)
         if step is not None:
             found['figures'] = history.held_out[step]._asdict()

@@ -1,12 +1,13 @@
 """Predict with a fine-tuned model, and evaluate it on labelled data."""
 from pathlib import Path
+from typing import Any, Iterable, List, Optional
 
 from d2lbert.devices import parse_devices
 from d2lbert.finetuning.datasets import folder_of, read_part
 from d2lbert.finetuning.objective import digest, evaluated
 from d2lbert.finetuning.scoring import outputs_of
 from d2lbert.finetuning.swag import Choices
-from d2lbert.finetuning.task_kinds import KINDS
+from d2lbert.finetuning.task_kinds import KINDS, Prediction
 from d2lbert.finetuning.tasks.catalog import answered, find_beside, read_task
 from d2lbert.finetuning.tasks.conll import Sentences
 from d2lbert.finetuning.tasks.squad import Questions
@@ -20,6 +21,7 @@ from d2lbert.finetuning.tasks.tables import (
 )
 from d2lbert.machine.arguments import (
     ROW_FORMATS,
+    PathLike,
     UsageError,
     check_out,
     check_rows_out,
@@ -37,7 +39,9 @@ from d2lbert.training.load import load_finetuned
 from d2lbert.training.saved_runs import RunError, read_config
 
 
-def predict(net, tokenizer, texts, pairs=None, show_progress=None):
+def predict(net: Any, tokenizer: Any, texts: Iterable,
+            pairs: Optional[Iterable] = None,
+            show_progress: Optional[bool] = None) -> List[Prediction]:
     """A list with a `Prediction` for each text, or each pair of texts.
 
     net, tokenizer: as `load_finetuned` returns them. texts: strings. For
@@ -110,8 +114,9 @@ def _checked_endings(pairs):
     return [tuple(some) for some in pairs]
 
 
-def evaluate_finetuned(folder, data=None, devices='auto', part='dev',
-                       precision=None):
+def evaluate_finetuned(folder: PathLike, data: Optional[PathLike] = None,
+                       devices: Any = 'auto', part: str = 'dev',
+                       precision: Optional[str] = None) -> Any:
     """Evaluate a run on the development part of its task.
 
     data: a folder or a file that replaces the data of the run. precision: as

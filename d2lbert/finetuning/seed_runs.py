@@ -4,8 +4,10 @@ With small data, the score varies by several points from seed to seed. The
 runs are in subfolders seed-1, seed-2, ... of a folder. Its seeds.json has the
 settings, and finally the metrics.
 """
+import contextlib
 import json
 import math
+import shutil
 import statistics
 from pathlib import Path
 from shlex import quote
@@ -21,7 +23,7 @@ from d2lbert.machine.files import (
 )
 from d2lbert.training import checkpoints
 from d2lbert.training.interrupts import Stopped
-from d2lbert.training.run_folder import move_aside
+from d2lbert.training.run_folder import DATA, move_aside
 from d2lbert.training.saved_runs import RunError, is_finetuned, read_config
 
 FILE = 'seeds.json'
@@ -34,11 +36,12 @@ def is_folder(path):
     return (Path(path) / FILE).is_file()
 
 
-def begin(one, settings, count, out, force, devices):
+def begin(one, settings, count, out, force, devices, write=None):
     """Carry out `count` runs; returns their folder.
 
     one(out, force, resume, devices, keywords): a function that carries out
-    one run. settings: all settings, with the seed of the first run.
+    one run. settings: all settings, with the seed of the first run. write:
+    called with the folder, to put the data of the runs there.
     """
     made = missing(RUNS if out is None else Path(out).parent)
     if out is None:
@@ -53,13 +56,17 @@ def begin(one, settings, count, out, force, devices):
         _make(out)
     state = dict(settings=settings, seeds=[
         settings['seed'] + k for k in range(count)])
-    _write(out, state)
     try:
+        if write is not None:
+            write(out)
+        _write(out, state)
         return _carry_out(one, out, state, force, devices)
     except BaseException:
         # Remove the folder if no run has started
-        if {path.name for path in out.iterdir()} == {FILE}:
-            (out / FILE).unlink()
+        if {path.name for path in out.iterdir()} <= {FILE, DATA}:
+            shutil.rmtree(out / DATA, ignore_errors=True)
+            with contextlib.suppress(FileNotFoundError):
+                (out / FILE).unlink()
             remove_empty([out, *made])
         raise
 

@@ -3,9 +3,14 @@ import contextlib
 import csv
 import json
 import operator
+import os
 from pathlib import Path
+from typing import Union
 
 from d2lbert.machine.files import replacing
+
+#: The path of a file or folder, for type hints.
+PathLike = Union[str, os.PathLike]
 
 
 class UsageError(ValueError):

@@ -1,5 +1,4 @@
 """The recorded history of a run, and a figure of it."""
-import csv
 import math
 import os
 from pathlib import Path
@@ -8,7 +7,7 @@ from typing import NamedTuple
 from d2lbert.machine.files import read_json
 from d2lbert.nn.steps import History
 from d2lbert.progress import POINT
-from d2lbert.training.load import is_run
+from d2lbert.training.history import history_rows
 from d2lbert.training.saved_runs import RunError
 
 #: Styles of several lines; they also differ in black and white.
@@ -37,26 +36,11 @@ def read_record(run):
 
     Raises `RunError`, a ValueError, for a folder without a history.
     """
+    rows = history_rows(run)
     if isinstance(run, History):
-        rows = [dict(zip(run.columns, row)) for row in zip(
-            *(getattr(run, name) for name in run.columns))]
-        for step, figures in run.held_out.items():
-            rows.append(dict(step=step, **{
-                f'held_out_{name}': value
-                for name, value in figures._asdict().items()}))
         return _record('', rows, {}, ''.join(run.log_lines))
     folder = Path(run)
-    path = folder / 'losses.csv'
-    if not path.is_file():
-        problem = ('has no history: it was imported, or its losses.csv is '
-                   'lost' if is_run(folder) else 'is not a run folder')
-        raise RunError(f'{folder} {problem}; name a folder that d2lbert '
-                       'pretrain or finetune wrote')
     try:
-        with open(path, encoding='utf-8', newline='') as file:
-            rows = [{name: _number(name, value) for name, value
-                     in row.items() if value not in ('', None)}
-                    for row in csv.DictReader(file)]
         config = dict(read_json(folder / 'config.json'))
         return _record(name_of(folder), rows, config, _text(folder))
     except (OSError, ValueError, TypeError, KeyError) as error:
@@ -67,10 +51,6 @@ def read_record(run):
 def name_of(folder):
     """The last part of a folder's absolute path."""
     return os.path.basename(os.path.abspath(folder)) or str(folder)
-
-
-def _number(name, value):
-    return int(value) if name == 'step' else float(value)
 
 
 def _text(folder):

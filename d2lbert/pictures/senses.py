@@ -246,7 +246,8 @@ class SenseAccuracy(NamedTuple):
         return self.rates @ self.counts / self.counts.sum()
 
 
-def sense_accuracy(net, words=None, *, tokenizer=None, vocab=None):
+def sense_accuracy(net: Any, words: Any = None, *, tokenizer: Any = None,
+                   vocab: Any = None) -> SenseAccuracy:
     """The accuracy of a model at labelled senses of words, by layer.
 
     words: a word or a list of words (default: all 32); all forms of a word

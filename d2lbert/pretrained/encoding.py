@@ -3,7 +3,7 @@
 N texts, T tokens of a text including special tokens, H hiddens.
 """
 import sys
-from typing import Any, NamedTuple, Optional
+from typing import Any, Iterable, List, NamedTuple, Optional, Union
 
 import numpy as onp
 
@@ -52,8 +52,12 @@ class _Input(NamedTuple):
     segments: list
 
 
-def encode(net, tokenizer, texts, pooling='own', layer=-1, batch_size=None,
-           max_len=None, windows=None, normalize=None, show_progress=None):
+def encode(net: Any, tokenizer: Any, texts: Iterable,
+           pooling: Optional[str] = 'own', layer: int = -1,
+           batch_size: Optional[int] = None, max_len: Optional[int] = None,
+           windows: Optional[int] = None, normalize: Optional[bool] = None,
+           show_progress: Optional[bool] = None
+           ) -> Union[onp.ndarray, List[onp.ndarray]]:
     """Encode texts as vectors: a NumPy array (N, H) float32.
 
     tokenizer: as `load_model` returns it, or the vocabulary of `load_run`.

@@ -1,5 +1,5 @@
 """The likeliest tokens at the masks of a text."""
-from typing import NamedTuple
+from typing import Any, List, NamedTuple
 
 import numpy as onp
 
@@ -28,7 +28,8 @@ def has_mask_head(net):
                      and net.pretrained.lacking('mlm')))
 
 
-def fill_mask(net, tokenizer, text, top=5):
+def fill_mask(net: Any, tokenizer: Any, text: str, top: int = 5
+              ) -> List[List[Guess]]:
     """The `top` likeliest tokens at each mask of a text.
 
     Returns a list with one list of `Guess` for each mask, the likeliest

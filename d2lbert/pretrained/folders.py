@@ -5,9 +5,11 @@ safetensors, the tokenizer. Folders are read from disk and never downloaded.
 """
 import json
 from pathlib import Path
+from typing import Any, Optional, Sequence, Tuple
 
 import numpy as onp
 
+from d2lbert.machine.arguments import PathLike
 from d2lbert.machine.backend import init, mx
 from d2lbert.machine.files import new_folder, write_text
 from d2lbert.nn.checks import on_device
@@ -30,8 +32,9 @@ from d2lbert.pretrained.tensor_files import PretrainedError
 from d2lbert.pretrained.tokenizers.tokenizer import as_tokenizer
 
 
-def load_pretrained(folder, ctx=None, heads=HEADS, trainable=True,
-                    precision=None):
+def load_pretrained(folder: PathLike, ctx: Any = None,
+                    heads: Sequence[str] = HEADS, trainable: bool = True,
+                    precision: Optional[str] = None) -> Tuple[Any, Any]:
     """Load the net and tokenizer of a folder on disk: (net, tokenizer).
 
     config.json names the family, BERT or a relative in `family.FAMILIES`.
@@ -105,7 +108,8 @@ def _fill(net, opened, lines, ctx):
     return of_encoder
 
 
-def save_pretrained(net, tokenizer, folder, parts=None):
+def save_pretrained(net: Any, tokenizer: Any, folder: PathLike,
+                    parts: Optional[Sequence[str]] = None) -> None:
     """Write net and tokenizer as a new folder, whole or not at all.
 
     `transformers.BertForPreTraining` and `AutoTokenizer` load the folder. A

@@ -7,7 +7,7 @@ Shapes: B texts, K beams of each text, S tokens of an input text, T tokens of
 a generated text, V tokens of the vocabulary. The results equal those of
 `transformers` with the same settings.
 """
-from typing import NamedTuple, Optional, Union
+from typing import Any, Iterable, List, NamedTuple, Optional, Union
 
 import numpy as onp
 
@@ -153,9 +153,12 @@ def config_of(net, tokenizer):
         **{'max_len': _num_positions(net) + 1, **known})
 
 
-def generate(net, tokenizer, texts, num_beams=None, max_len=None,
-             min_len=None, length_penalty=None, no_repeat_ngram=None,
-             use_cache=True, show_progress=None):
+def generate(net: Any, tokenizer: Any, texts: Iterable[str],
+             num_beams: Optional[int] = None, max_len: Optional[int] = None,
+             min_len: Optional[int] = None,
+             length_penalty: Optional[float] = None,
+             no_repeat_ngram: Optional[int] = None, use_cache: bool = True,
+             show_progress: Optional[bool] = None) -> List[str]:
     """Generate a text for each of the texts: a list of N strings.
 
     A net with causal=True (`objective='clm'`) continues each text instead:

@@ -1,8 +1,17 @@
 """The history of a run: losses, held-out figures, lines of log.txt."""
 import bisect
+import csv
+import math
+from pathlib import Path
+from typing import Dict, Union
 
+import numpy as onp
+
+from d2lbert.machine.arguments import PathLike
 from d2lbert.machine.files import write_text
 from d2lbert.nn.steps import History
+from d2lbert.training.run_marks import is_run
+from d2lbert.training.saved_runs import RunError
 from d2lbert.training.state import Part
 
 
@@ -12,6 +21,9 @@ class RunHistory(History, Part):
     losses: their names; figures: the type of held-out figures. wanted:
     dict(corpus=, reason=), a corpus that could not be had and why, or None.
     """
+
+    #: True after a callback ended the run
+    is_ended = False
 
     def __init__(self, losses, figures, wanted=None):
         super().__init__(losses)
@@ -63,6 +75,17 @@ class RunHistory(History, Part):
         if self.step and self.step[-1] % log_interval:
             for name in self.columns:
                 getattr(self, name).pop()
+
+    def entry(self, step):
+        """The numbers of a step, {column of losses.csv: number}.
+
+        Waits for its losses. With held-out figures, if it was evaluated.
+        """
+        self.read_losses()
+        found = dict(zip(self.columns, (step, *self._last, *self.means)))
+        if step in self.held_out:
+            found.update(held_out_entry(self.held_out[step]))
+        return found
 
     def csv(self, held_out):
         """The text of losses.csv: a row for each step with an entry.
@@ -117,3 +140,54 @@ class RunHistory(History, Part):
         self.sums.data = state['sums']
         self.held_out = {step: self.figures(*figures)
                          for step, figures in state['held_out']}
+
+
+def held_out_entry(figures):
+    """Held-out figures as {column of losses.csv: number}."""
+    return {f'held_out_{name}': value
+            for name, value in figures._asdict().items()}
+
+
+def history_rows(run):
+    """The rows of losses.csv of a run folder, or of a `History`.
+
+    A row is {column: number}, without the columns that it lacks. Raises
+    `RunError`, a ValueError, for a folder without a history.
+    """
+    if isinstance(run, History):
+        rows = {row[0]: dict(zip(run.columns, row)) for row in zip(
+            *(getattr(run, name) for name in run.columns))}
+        for step, figures in run.held_out.items():
+            rows.setdefault(step, dict(step=step)).update(
+                held_out_entry(figures))
+        return [rows[step] for step in sorted(rows)]
+    path = Path(run, 'losses.csv')
+    if not path.is_file():
+        problem = ('has no history: it was imported, or its losses.csv is '
+                   'lost' if is_run(run) else 'is not a run folder')
+        raise RunError(f'{run} {problem}; name a folder that d2lbert '
+                       'pretrain or finetune wrote')
+    try:
+        with open(path, encoding='utf-8', newline='') as file:
+            return [{name: int(value) if name == 'step' else float(value)
+                     for name, value in row.items() if value not in (
+                         '', None)} for row in csv.DictReader(file)]
+    except (OSError, ValueError, TypeError) as error:
+        raise RunError(f'the history of {run} is damaged: {error}') from None
+
+
+def read_history(run: Union[PathLike, History]) -> Dict[str, onp.ndarray]:
+    """The history of a run as {column: NumPy array}, one entry for each step.
+
+    run: a run folder, finished or not, or a `History` of `train_bert`. The
+    columns are those of losses.csv: `step` (int64), the losses of the step
+    itself such as `mlm_loss`, their means since step 1 such as `mlm`, and
+    held-out figures such as `held_out_mlm_loss`, all float64. An entry that
+    a step does not have is NaN. Raises `RunError`, a ValueError.
+    """
+    rows = history_rows(run)
+    columns = sorted(dict.fromkeys(name for row in rows for name in row),
+                     key=lambda name: name.startswith('held_out_'))
+    return {name: onp.array([row.get(name, math.nan) for row in rows],
+                            'int64' if name == 'step' else 'float64')
+            for name in columns}

@@ -3,6 +3,7 @@ import time
 from shlex import quote
 
 from d2lbert.machine import workers
+from d2lbert.machine.arguments import short
 from d2lbert.machine.terminal import warn
 from d2lbert.progress import Animator
 from d2lbert.training import checkpoints
@@ -63,6 +64,33 @@ def draw_history(objective, history, xlim):
     for step, figures in history.held_out.items():
         draw(animator, objective, step, figures)
     return animator
+
+
+class Calling:
+    """Call a function of the user after each step; it may end the run."""
+
+    def __init__(self, callback):
+        if not callable(callback):
+            raise TypeError('callback must be a function of a step\'s '
+                            f'numbers, not {short(callback)}')
+        if workers.num_workers() > 1:
+            raise ValueError('callback is for one worker: leave it out under '
+                             'd2lbert launch')
+        self.callback = callback
+
+    def after(self, run, step, is_last):
+        """End the run if the function returns True."""
+        history = run.history
+        if self.callback(history.entry(step)) is not True or is_last:
+            return
+        history.is_ended = True
+        if history.step[-1:] != [step]:
+            history.log(step)
+            run.animator.add(step, history.means)
+        if step not in history.held_out:
+            Evaluating().after(run, step, is_last=True)
+        log(run, f'the callback ended the run after step {step}',
+            run.animator.say)
 
 
 class Logging:

@@ -5,10 +5,11 @@ config.json of a run of `finetune` has an entry `finetuned`, an `About`.
 """
 import json
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Optional, Tuple
 
 from d2lbert._version import __version__
 from d2lbert.machine import array_files
+from d2lbert.machine.arguments import PathLike
 from d2lbert.machine.files import new_folder, write_text
 from d2lbert.nn.precision import check_precision, set_precision
 from d2lbert.pretrained import finetuned_folders, folders
@@ -89,7 +90,8 @@ def load(path, ctx=None, heads=HEADS, trainable=True, precision=None,
     return Loaded(RUN, set_precision(net, precision), tokenizer)
 
 
-def load_run(folder, ctx=None, trainable=True):
+def load_run(folder: PathLike, ctx: Any = None, trainable: bool = True
+             ) -> Tuple[Any, Any]:
     """The net and vocabulary of a run folder, as (net, vocab).
 
     The net is the model, without further parts that it was trained with. For
@@ -101,7 +103,8 @@ def load_run(folder, ctx=None, trainable=True):
     return load_pretraining_run(folder, ctx, trainable)
 
 
-def load_finetuned(folder, ctx=None, trainable=True, precision=None):
+def load_finetuned(folder: PathLike, ctx: Any = None, trainable: bool = True,
+                   precision: Optional[str] = None) -> Tuple[FineTuned, Any]:
     """Load the net and tokenizer of a run of `finetune`, or of a checkpoint.
 
     A checkpoint must have a task head, see `finetuned_folders`. ctx: one

@@ -15,6 +15,7 @@ from d2lbert.training.divergence import Diverged, Growth
 from d2lbert.training.history import RunHistory
 from d2lbert.training.hooks import (
     SAVED,
+    Calling,
     Evaluating,
     Logging,
     Saving,
@@ -39,15 +40,16 @@ class Run:
     make_objective(settings, vocab) returns an `Objective`; vocab is the
     vocabulary of a checkpoint, or None. stop: a `StopRequest`. wanted: a
     corpus that could not be had, see `RunHistory`. checkpoint: the
-    `Checkpoint` to resume from, or None.
+    `Checkpoint` to resume from, or None. callback: see `pretrain`.
     """
 
     def __init__(self, make_objective, settings, devices, stop=None,
-                 wanted=None):
+                 wanted=None, callback=None):
         self.make_objective, self.settings = make_objective, settings
         self.devices, self.stop = parse_devices(devices), stop or StopRequest()
         self.wanted, self.folder, self.checkpoint = wanted, None, None
         self.steps_taken = 0
+        self.calls = [] if callback is None else [Calling(callback)]
 
     @property
     def out(self):
@@ -120,7 +122,7 @@ class Run:
         self.parts = [self.updater, self.history, self.schedule,
                       self.position, self.conditions, self.best, self.average]
         self.saving = Saving()
-        self.hooks = [Evaluating(), Logging(), self.saving]
+        self.hooks = [Evaluating(), *self.calls, Logging(), self.saving]
         if self.checkpoint is not None:
             # Its memory is needed no longer than this
             checkpoint, self.checkpoint = self.checkpoint, None
@@ -207,9 +209,8 @@ class Run:
 
     def _after(self, step):
         self.steps_taken += 1
-        is_last = self.schedule.is_over()
-        for hook in self.hooks:
-            hook.after(self, step, is_last)
+        for hook in self.hooks:     # one may end the run
+            hook.after(self, step, self.schedule.is_over())
 
     def check_finite(self):
         """Raise `Diverged` if a parameter holds NaN or infinity."""

@@ -3,10 +3,11 @@ import contextlib
 import functools
 from pathlib import Path
 from shlex import quote
-from typing import Any, NamedTuple
+from typing import Any, Callable, Iterable, NamedTuple, Optional
 
 from d2lbert.machine import workers
-from d2lbert.machine.files import read_json
+from d2lbert.machine.arguments import PathLike, items_of, short
+from d2lbert.machine.files import read_json, write_text
 from d2lbert.machine.terminal import steady_output
 from d2lbert.objectives.distillation import Distillation
 from d2lbert.objectives.pretraining import OBJECTIVES
@@ -14,26 +15,47 @@ from d2lbert.training import checkpoints
 from d2lbert.training.earlier import complete_saved
 from d2lbert.training.interrupts import StopRequest
 from d2lbert.training.loop import Run
-from d2lbert.training.run_folder import RunFolder
+from d2lbert.training.run_folder import TEXTS, RunFolder
 from d2lbert.training.saved_runs import RunError, is_finetuned
-from d2lbert.training.settings import CHANGEABLE_ON_RESUME, complete
+from d2lbert.training.settings import (
+    CHANGEABLE_ON_RESUME,
+    GROUPS,
+    complete,
+    takes_settings,
+)
 from d2lbert.training.teacher import Teacher
 
 #: Settings with the files and folders that a run reads.
 READS = ('corpus', 'valid', 'vocab', 'teacher')
 
 
-def pretrain(out=None, force=False, resume=None, devices='auto', wanted=None,
-             **keywords):
+@takes_settings(GROUPS)
+def pretrain(out: Optional[PathLike] = None, force: bool = False,
+             resume: Optional[PathLike] = None, devices: Any = 'auto',
+             wanted: Optional[dict] = None, texts: Optional[Iterable] = None,
+             callback: Optional[Callable[[dict], Any]] = None,
+             **keywords) -> Path:
     """Pretrain BERT and leave a run folder; returns its path.
 
-    keywords: the settings of `training.settings`; defaults are those of the
-    recipe. corpus: 'wikitext-2', 'sample', a text file or a list of files.
-    resume: a run folder or one of its checkpoints; only the settings in
-    `CHANGEABLE_ON_RESUME` may then change. force: move a run in `out` aside.
-    wanted: dict(corpus=, reason=), a corpus that could not be had, in place
-    of which `corpus` is used; config.json and log.txt name it. Under
-    `d2lbert launch` each worker computes its part of every batch.
+    out: the folder (default: a new one in runs/). force: move a run in
+    `out` aside. resume: a run folder or one of its checkpoints; only the
+    settings in `CHANGEABLE_ON_RESUME` may then change. devices: 'auto', or
+    as `d2lbert pretrain --help` explains. wanted: dict(corpus=, reason=), a
+    corpus that could not be had, in place of which `corpus` is used;
+    config.json and log.txt name it.
+
+    texts: train on these texts in place of `corpus`: a list, a generator, an
+    array or a column of a table. Each is a document; empty lines in it
+    separate paragraphs. They are written to texts.txt in the run folder.
+
+    callback: a function that is called after each step with its numbers, a
+    dictionary with the columns of `read_history`, such as `step` and
+    `mlm_loss`, and with held-out figures if the step was evaluated. The run
+    ends after this step, as a finished one, if it returns True. Each step
+    then waits for its losses, and their values do not change.
+
+    `read_history` returns the history of the run. Under `d2lbert launch`
+    each worker computes its part of every batch.
     """
     if resume is not None and (out is not None or force):
         raise ValueError('a resumed run stays in its folder: give neither '
@@ -41,6 +63,16 @@ def pretrain(out=None, force=False, resume=None, devices='auto', wanted=None,
     if resume is not None and wanted is not None:
         raise ValueError('a resumed run has its own note of a wanted corpus: '
                          'leave wanted out')
+    take = RunFolder.take
+    if texts is not None:
+        _check_texts(resume, keywords)
+        content = _content(texts)
+        keywords['corpus'] = TEXTS
+
+        def write(folder):
+            write_text(folder / TEXTS, content)
+            settings['corpus'] = str(folder / TEXTS)
+        take = functools.partial(RunFolder.take_with, write)
     with steady_output(), StopRequest() as stop:
         if resume is None:
             settings, make = complete(keywords), _objective
@@ -48,10 +80,37 @@ def pretrain(out=None, force=False, resume=None, devices='auto', wanted=None,
                 teacher = Teacher.load(settings['teacher'])
                 settings = teacher.completed(keywords)
                 make = functools.partial(_objective, teacher=teacher)
-            run = Run(make, settings, devices, stop, wanted)
-            return run.carry_out(RunFolder.take, out, force,
-                                 [settings[name] for name in READS])
-        return resumed(Path(resume), keywords, devices, stop).carry_out()
+            run = Run(make, settings, devices, stop, wanted, callback)
+            return run.carry_out(take, out, force, [
+                settings[name] for name in READS
+                if name != 'corpus' or texts is None])
+        return resumed(Path(resume), keywords, devices, stop,
+                       callback=callback).carry_out()
+
+
+def _check_texts(resume, keywords):
+    """Raise ValueError for settings that do not fit texts in memory."""
+    if resume is not None:
+        raise ValueError('a resumed run keeps its text: leave texts out')
+    for name in 'corpus', 'data_dir', 'text_field':
+        if keywords.get(name) is not None:
+            raise ValueError(f'texts and {name} both name the text: leave '
+                             'one of them out')
+    if workers.num_workers() > 1:
+        raise ValueError('texts in memory are for one worker: write them to '
+                         'a file, and name it as corpus')
+
+
+def _content(texts):
+    """The text of texts.txt; raises TypeError or ValueError."""
+    texts = items_of(texts)
+    for k, text in enumerate(texts):
+        if not isinstance(text, str):
+            raise TypeError(f'texts[{k}] must be a string, not {short(text)}')
+    kept = [text.strip() for text in texts if text.strip()]
+    if not kept:
+        raise ValueError('texts has no text: give at least one')
+    return '\n\n'.join([*kept, ''])
 
 
 def _objective(settings, vocab, teacher=None):
@@ -79,7 +138,8 @@ PRETRAINING = RunType('pretrain', _objective, complete_saved,
                       CHANGEABLE_ON_RESUME)
 
 
-def resumed(path, keywords, devices, stop=None, run_type=PRETRAINING):
+def resumed(path, keywords, devices, stop=None, run_type=PRETRAINING,
+            callback=None):
     """The `Run` in a run folder, or of a checkpoint; its folder is locked."""
     is_folder = path.is_dir()
     folder = path if is_folder else path.parent.parent
@@ -95,7 +155,7 @@ def resumed(path, keywords, devices, stop=None, run_type=PRETRAINING):
     if command != run_type.command:
         raise RunError(f'{folder} is a run of d2lbert {command}: go on with '
                        f'd2lbert {command} --resume {quote(str(path))}')
-    run = Run(run_type.objective, None, devices, stop)
+    run = Run(run_type.objective, None, devices, stop, callback=callback)
     try:
         run.take_folder(RunFolder.reopen, folder)
         if is_folder:

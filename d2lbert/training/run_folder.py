@@ -30,6 +30,9 @@ try:
 except ImportError:  # not a POSIX system
     fcntl = None
 
+#: Texts, and examples of a task, that a program gave in memory.
+TEXTS, DATA = 'texts.txt', 'data'
+
 #: A file that reserves disk space for the model.
 RESERVE = '.room-for-model.part'
 
@@ -81,6 +84,18 @@ class RunFolder:
     def reopen(cls, path):
         """Open the folder of a run that is resumed."""
         return cls(path, is_new=False)
+
+    @classmethod
+    def take_with(cls, write, *args):
+        """As `take`; then call write(path), which puts a run's data there.
+        """
+        folder = cls.take(*args)
+        try:
+            write(folder.path)
+        except BaseException:
+            folder.close(keep=False)
+            raise
+        return folder
 
     def begin(self, config, vocab, texts):
         """Write config.json, the vocabulary and the `texts` {name: text}.
@@ -256,7 +271,8 @@ def _was_given_up(out):
 
     No process writes to it, and it holds only the first files of a run.
     """
-    first_files = {UNFINISHED, 'config.json', 'losses.csv', 'log.txt', *FILES}
+    first_files = {UNFINISHED, 'config.json', 'losses.csv', 'log.txt', *FILES,
+                   TEXTS, DATA}
     try:
         found = {path.name for path in out.iterdir()
                  if not re.fullmatch(r'\..+\.part', path.name)}

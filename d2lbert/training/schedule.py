@@ -28,8 +28,9 @@ class StepSchedule(Part):
         """Note the beginning of a step, before its batch is drawn."""
 
     def is_over(self):
-        """True if all steps were taken."""
-        return self.history.num_steps >= self.num_steps
+        """True if all steps were taken, or a callback ended the run."""
+        return (self.history.is_ended
+                or self.history.num_steps >= self.num_steps)
 
     def progress(self, step):
         """The share of the run before `step`, 0 to 1."""
@@ -67,8 +68,8 @@ class ClockSchedule(Part):
         self.seconds = self.history.seconds
 
     def is_over(self):
-        """True if no time is left to begin a step."""
-        return self.history.seconds >= self.end
+        """True if no time is left, or a callback ended the run."""
+        return self.history.is_ended or self.history.seconds >= self.end
 
     def progress(self, step):
         """The share of the time before the current step, 0 to 1."""

@@ -4,12 +4,15 @@ The table gives the keywords of `d2l.pretrain`, the flags of the command and
 their help, the checks, the settings that may change on resume, and the list
 in the manual. `python -m d2lbert.training.settings` prints that list.
 """
+import inspect
 import math
 import numbers
 import os
+import textwrap
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, List, Literal, NamedTuple, Optional, Union
 
+from d2lbert.machine.arguments import PathLike
 from d2lbert.objectives.setting_rules import NOISE, RULES
 
 #: The kind of a setting that holds the paths of files.
@@ -36,6 +39,17 @@ class Setting(NamedTuple):
     several: bool = False   # PATHS: a list is allowed
     changeable: bool = False    # may change when a run is resumed
     instead: Any = None     # the setting that replaces it when given
+
+    @property
+    def type(self):
+        """The type of its values, for `typing`."""
+        kind = self.kind
+        if kind == PATHS:
+            kind = (Union[PathLike, List[PathLike]] if self.several
+                    else PathLike)
+        elif self.choices:
+            kind = Literal[self.choices]
+        return Optional[kind] if self.default is None else kind
 
     def checked(self, value):
         """Validate a value; return it as a type that JSON can hold."""
@@ -353,6 +367,43 @@ def checked(settings, defaults, keywords):
 
 def _flag(name):
     return name.replace('_', '-')
+
+
+def takes_settings(groups):
+    """A decorator: show the settings of a function with `**keywords`.
+
+    `inspect.signature` and `help` then list them with defaults, types and
+    meanings, after the parameters of the function itself.
+    """
+    def decorate(function):
+        whole = inspect.signature(function)
+        own = [parameter for parameter in whole.parameters.values()
+               if parameter.kind is not parameter.VAR_KEYWORD]
+        named = {parameter.name for parameter in own}
+        lines, more = [], []
+        for title, settings in groups.items():
+            lines += ['', f'{title[0].upper()}{title[1:]}:', '']
+            for setting in settings:
+                lines += textwrap.wrap(
+                    f'{setting.name}: {setting.help}'
+                    + _default_words(setting), 71,
+                    subsequent_indent='    ', break_on_hyphens=False)
+                if setting.name not in named:
+                    more.append(inspect.Parameter(
+                        setting.name, inspect.Parameter.KEYWORD_ONLY,
+                        default=setting.default, annotation=setting.type))
+        function.__signature__ = whole.replace(parameters=[*own, *more])
+        function.__doc__ = (inspect.cleandoc(function.__doc__) + '\n'
+                            + '\n'.join(lines) + '\n')
+        return function
+    return decorate
+
+
+def _default_words(setting):
+    if setting.default is None or setting.kind is bool:
+        return ' [True in learn]' if setting.learn else ''
+    return f' [{setting.default}' + (
+        ']' if setting.learn is None else f'; {setting.learn} in learn]')
 
 
 def described_default(setting):

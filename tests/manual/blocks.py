@@ -3,15 +3,18 @@
 A part lies between `<!-- begin NAME -->` and `<!-- end -->`. `python
 tests/manual/blocks.py` writes all of them again: from the descriptions of
 the settings, from the docstrings of the public names, and from the files in
-`tests/bench/results`. A test fails where a page has another text.
+`tests/bench/results`. It also writes the stub of the package, see stub.py.
+A test fails where a file has another text.
 """
 import inspect
 import json
 import re
 import sys
+import textwrap
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
+import stub  # noqa: E402
 from measured import (  # noqa: E402
     ROOT,
     XEON,
@@ -292,11 +295,13 @@ def _entry(name, value, level='###'):
         shown = repr(value) if isinstance(value, str) else f'a {kind}'
         return f'### {name}\n\n`{name}` is {shown}.\n'
     try:
-        signature = str(inspect.signature(value))
+        signature = str(_without_types(inspect.signature(value)))
     except (TypeError, ValueError):
         signature = '(...)'
     document = inspect.getdoc(value) or ''
     call = re.sub(r' at 0x[0-9a-f]+', '', f'{name}{signature}')
+    call = textwrap.fill(call, 79, subsequent_indent='    ',
+                         break_long_words=False, break_on_hyphens=False)
     call = re.sub(r"<module '([\w.]+)' from '[^']*'>", r'\1', call)
     entry = f'{level} {name}\n\n```text\n{call}\n\n{document}\n```\n'
     if name in WITH_METHODS:
@@ -304,6 +309,14 @@ def _entry(name, value, level='###'):
                          for method, function in vars(value).items()
                          if callable(function) and method[0] != '_')
     return entry
+
+
+def _without_types(signature):
+    """A signature without annotations, whose text differs by version."""
+    empty = inspect.Signature.empty
+    return signature.replace(return_annotation=empty, parameters=[
+        parameter.replace(annotation=empty)
+        for parameter in signature.parameters.values()])
 
 
 WRITERS = {
@@ -332,5 +345,6 @@ def written(text):
 
 
 if __name__ == '__main__':
+    stub.STUB.write_text(stub.text(), 'utf-8')
     for page in PAGES:
         page.write_text(written(page.read_text('utf-8')), 'utf-8')

@@ -1,14 +1,17 @@
 """The manual: its pages name what exists, and show what happens."""
+import ast
+import inspect
 import re
 import runpy
 import shlex
 
 import manual_world
 import pytest
+import stub
 from blocks import BLOCK, PAGES, WRITERS, written
 from manual_world import NOT_RUN, ROOT, commands
 
-from d2lbert import __version__
+from d2lbert import __version__, names
 from d2lbert.__main__ import parser
 from d2lbert.command import cli, help
 
@@ -21,6 +24,26 @@ by_name = pytest.mark.parametrize('page', PAGES, ids=lambda page: page.stem)
 def test_what_programs_write_is_as_they_write_it(page):
     assert written(TEXTS[page]) == TEXTS[page], (
         'python tests/manual/blocks.py writes it again')
+
+
+def test_editors_are_told_the_public_names_and_all_settings():
+    found = stub.STUB.read_text('utf-8')
+    assert found == stub.text(), (
+        'python tests/manual/blocks.py writes it again')
+    tree = ast.parse(found)
+    told = {alias.asname for node in tree.body
+            if isinstance(node, ast.ImportFrom) for alias in node.names}
+    functions = {node.name: node for node in tree.body
+                 if isinstance(node, ast.FunctionDef)}
+    assert told - {None} | set(functions) == set(names.__all__)
+    for name, function in functions.items():
+        wanted = inspect.signature(getattr(names, name)).parameters
+        arguments = function.args.args + function.args.kwonlyargs
+        assert [argument.arg for argument in arguments] == list(wanted)
+        defaults = function.args.defaults + function.args.kw_defaults
+        assert [ast.literal_eval(default) for default in defaults] == [
+            parameter.default for parameter in wanted.values()]
+    assert (stub.STUB.parent / 'py.typed').is_file()
 
 
 def test_each_writer_has_its_place():

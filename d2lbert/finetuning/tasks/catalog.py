@@ -4,13 +4,14 @@ Wang et al. 2018, "GLUE: A Multi-Task Benchmark and Analysis Platform for
 Natural Language Understanding"; Bowman et al. 2015 (SNLI).
 """
 from pathlib import Path
-from typing import NamedTuple, Optional
+from typing import Any, NamedTuple, Optional, Sequence
 
 from d2lbert.finetuning.swag import Choices, read_swag
 from d2lbert.finetuning.tasks import tables
 from d2lbert.finetuning.tasks.conll import Sentences, read_conll
 from d2lbert.finetuning.tasks.squad import Questions, read_squad
 from d2lbert.finetuning.tasks.tables import Columns, Examples, TaskError
+from d2lbert.machine.arguments import PathLike
 from d2lbert.machine.terminal import warn
 from d2lbert.texts.text_files import PACKINGS
 
@@ -184,7 +185,9 @@ def find_beside(task, folder, part):
     return None
 
 
-def read_task(task, folder, part='train', columns=None, labels=None):
+def read_task(task: Any, folder: PathLike, part: str = 'train',
+              columns: Any = None,
+              labels: Optional[Sequence[str]] = None) -> Any:
     """Read a part of a task's data.
 
     task: a name in `TASKS` or `SIDES`, or a `Task`.

@@ -1,0 +1,399 @@
+"""The BERT chapters of *Dive into Deep Learning* on MXNet 1.9.1/Gluon.
+
+`import d2lbert as d2l` replaces the book's `d2l` package. Its flat names are
+in `names.py`.
+"""
+# Written by tests/manual/blocks.py from names.py and the settings
+import os
+import pathlib
+from typing import (
+    Any,
+    Callable,
+    Iterable,
+    List,
+    Literal,
+    Optional,
+    Sequence,
+    Union,
+)
+
+from d2lbert.progress import Accumulator as Accumulator
+from d2lbert.progress import Animator as Animator
+from d2lbert.progress import Timer as Timer
+from d2lbert.devices import try_all_gpus as try_all_gpus
+from d2lbert.devices import try_gpu as try_gpu
+from d2lbert.hub import DATA_HUB as DATA_HUB
+from d2lbert.hub import DATA_URL as DATA_URL
+from d2lbert.hub import WIKITEXT_2_SHA1 as WIKITEXT_2_SHA1
+from d2lbert.hub import WIKITEXT_2_URL as WIKITEXT_2_URL
+from d2lbert.hub import download as download
+from d2lbert.hub import download_extract as download_extract
+from d2lbert.text import Vocab as Vocab
+from d2lbert.text import count_corpus as count_corpus
+from d2lbert.text import tokenize as tokenize
+from d2lbert.attention import DotProductAttention as DotProductAttention
+from d2lbert.attention import MultiHeadAttention as MultiHeadAttention
+from d2lbert.attention import keep_attention as keep_attention
+from d2lbert.attention import masked_softmax as masked_softmax
+from d2lbert.attention import transpose_output as transpose_output
+from d2lbert.attention import transpose_qkv as transpose_qkv
+from d2lbert.transformer import AddNorm as AddNorm
+from d2lbert.transformer import EncoderBlock as EncoderBlock
+from d2lbert.transformer import PositionalEncoding as PositionalEncoding
+from d2lbert.transformer import PositionWiseFFN as PositionWiseFFN
+from d2lbert.transformer import TransformerEncoderBlock as TransformerEncoderBlock
+from d2lbert.bert import BERTEncoder as BERTEncoder
+from d2lbert.bert import BERTModel as BERTModel
+from d2lbert.bert import MaskLM as MaskLM
+from d2lbert.bert import NextSentencePred as NextSentencePred
+from d2lbert.bert import get_tokens_and_segments as get_tokens_and_segments
+from d2lbert.pretrained.families.bart import BARTModel as BARTModel
+from d2lbert.bert_dataset import _get_mlm_data_from_tokens as _get_mlm_data_from_tokens
+from d2lbert.bert_dataset import _get_next_sentence as _get_next_sentence
+from d2lbert.bert_dataset import _get_nsp_data_from_paragraph as _get_nsp_data_from_paragraph
+from d2lbert.bert_dataset import _pad_bert_inputs as _pad_bert_inputs
+from d2lbert.bert_dataset import _read_wiki as _read_wiki
+from d2lbert.bert_dataset import _replace_mlm_tokens as _replace_mlm_tokens
+from d2lbert.bert_dataset import _WikiTextDataset as _WikiTextDataset
+from d2lbert.bert_dataset import get_dataloader_workers as get_dataloader_workers
+from d2lbert.bert_dataset import load_data as load_data
+from d2lbert.bert_dataset import load_data_wiki as load_data_wiki
+from d2lbert.bert_pretraining import _get_batch_bert as _get_batch_bert
+from d2lbert.bert_pretraining import _get_batch_loss_bert as _get_batch_loss_bert
+from d2lbert.bert_pretraining import get_bert_encoding as get_bert_encoding
+from d2lbert.bert_pretraining import train_bert as train_bert
+from d2lbert.multi_device import accuracy as accuracy
+from d2lbert.multi_device import evaluate_accuracy_gpus as evaluate_accuracy_gpus
+from d2lbert.multi_device import split_batch as split_batch
+from d2lbert.multi_device import split_batch_multi_inputs as split_batch_multi_inputs
+from d2lbert.multi_device import train_batch_ch13 as train_batch_ch13
+from d2lbert.multi_device import train_ch13 as train_ch13
+from d2lbert.natural_language_inference import BERTClassifier as BERTClassifier
+from d2lbert.natural_language_inference import SNLIBERTDataset as SNLIBERTDataset
+from d2lbert.natural_language_inference import load_pretrained_model as load_pretrained_model
+from d2lbert.natural_language_inference import read_snli as read_snli
+from d2lbert.pretrained.encoding import encode as encode
+from d2lbert.pretrained.families.sizes import bert_base as bert_base
+from d2lbert.pretrained.families.sizes import bert_large as bert_large
+from d2lbert.pretrained.fill_mask import Guess as Guess
+from d2lbert.pretrained.fill_mask import fill_mask as fill_mask
+from d2lbert.pretrained.folders import load_pretrained as load_pretrained
+from d2lbert.pretrained.folders import save_pretrained as save_pretrained
+from d2lbert.pretrained.generation import generate as generate
+from d2lbert.pretrained.heads import FineTuned as FineTuned
+from d2lbert.pretrained.tensor_files import PretrainedError as PretrainedError
+from d2lbert.pretrained.tokenizers.tokenizer import WholeWords as WholeWords
+from d2lbert.pretrained.tokenizers.tokenizer import WordPiece as WordPiece
+from d2lbert.corpus.corpus import open_corpus as open_corpus
+from d2lbert.objectives.text_objective import evaluate as evaluate
+from d2lbert.nn.steps import History as History
+from d2lbert.training.history import read_history as read_history
+from d2lbert.training.load import load_finetuned as load_finetuned
+from d2lbert.training.load import load_run as load_run
+from d2lbert.training.optimizer import AdamW as AdamW
+from d2lbert.training.saved_runs import RunError as RunError
+from d2lbert.finetuning.tasks.catalog import TASKS as TASKS
+from d2lbert.finetuning.tasks.catalog import read_task as read_task
+from d2lbert.finetuning.prediction import evaluate_finetuned as evaluate_finetuned
+from d2lbert.finetuning.prediction import predict as predict
+from d2lbert.finetuning.task_kinds import Prediction as Prediction
+from d2lbert.pictures.attention import plot_attention as plot_attention
+from d2lbert.pictures.senses import sense_accuracy as sense_accuracy
+from d2lbert.pictures.run_records import plot_history as plot_history
+from d2lbert.pictures.senses import plot_senses as plot_senses
+from d2lbert.pictures.show import show as show
+from d2lbert.text_model import Attention as Attention
+from d2lbert.text_model import Hit as Hit
+from d2lbert.text_model import TextModel as TextModel
+from d2lbert.text_model import load_model as load_model
+
+__version__: str
+PathLike = Union[str, os.PathLike]
+
+def pretrain(
+    out: Optional[PathLike] = None,
+    force: bool = False,
+    resume: Optional[PathLike] = None,
+    devices: Any = 'auto',
+    wanted: Optional[dict] = None,
+    texts: Optional[Iterable] = None,
+    callback: Optional[Callable[[dict], Any]] = None,
+    *,
+    corpus: Union[PathLike, List[PathLike]] = 'wikitext-2',
+    data_dir: Optional[PathLike] = None,
+    text_field: Optional[str] = None,
+    split: Literal['auto', 'book', 'prose', 'punkt'] = 'auto',
+    tokenizer: Literal['words', 'wordpiece'] = 'words',
+    vocab_size: Optional[int] = None,
+    min_freq: Optional[int] = None,
+    vocab: Optional[PathLike] = None,
+    valid: Optional[Union[PathLike, List[PathLike]]] = None,
+    valid_share: float = 0.05,
+    fill: bool = False,
+    dynamic: bool = False,
+    mask_share: float = 0.15,
+    whole_word_masking: bool = False,
+    max_len: int = 64,
+    num_hiddens: int = 128,
+    ffn_num_hiddens: int = 256,
+    num_heads: int = 2,
+    num_layers: int = 2,
+    embedding_size: Optional[int] = None,
+    share_layers: bool = False,
+    dropout: float = 0.2,
+    architecture: Literal['book', 'published', 'distilbert'] = 'book',
+    tie_embeddings: bool = False,
+    pre_norm: bool = False,
+    precision: str = 'fp32',
+    objective: Literal['mlm+nsp', 'mlm+sop', 'mlm', 'span', 'denoise', 'clm'] = 'mlm+nsp',
+    noise: Literal['masking', 'deletion', 'infilling', 'sentences', 'masking+sentences', 'deletion+sentences', 'infilling+sentences'] = 'infilling+sentences',
+    recipe: str = 'book',
+    batch_size: int = 512,
+    grow_batch: float = 0.0,
+    accumulate: int = 1,
+    num_steps: int = 50,
+    minutes: Optional[float] = None,
+    lr: float = 0.01,
+    warmup: float = 0.0,
+    decay: Literal['none', 'linear', 'cosine'] = 'none',
+    nsp_weight: float = 1.0,
+    weight_decay: float = 0.0,
+    clip: float = 0.0,
+    average: float = 0.0,
+    initializer: Literal['xavier', 'normal', 'mimetic', 'topical'] = 'xavier',
+    seed: Optional[int] = None,
+    teacher: Optional[PathLike] = None,
+    temperature: float = 2.0,
+    soft_weight: float = 5.0,
+    mlm_weight: float = 2.0,
+    cosine_weight: float = 1.0,
+    log_interval: int = 1,
+    eval_every: Optional[int] = None,
+    save_every: Optional[int] = None,
+    keep: int = 3,
+) -> pathlib.Path:
+    """Pretrain BERT and leave a run folder; returns its path.
+
+    out: the folder (default: a new one in runs/). force: move a run in
+    `out` aside. resume: a run folder or one of its checkpoints; only the
+    settings in `CHANGEABLE_ON_RESUME` may then change. devices: 'auto', or
+    as `d2lbert pretrain --help` explains. wanted: dict(corpus=, reason=), a
+    corpus that could not be had, in place of which `corpus` is used;
+    config.json and log.txt name it.
+
+    texts: train on these texts in place of `corpus`: a list, a generator, an
+    array or a column of a table. Each is a document; empty lines in it
+    separate paragraphs. They are written to texts.txt in the run folder.
+
+    callback: a function that is called after each step with its numbers, a
+    dictionary with the columns of `read_history`, such as `step` and
+    `mlm_loss`, and with held-out figures if the step was evaluated. The run
+    ends after this step, as a finished one, if it returns True. Each step
+    then waits for its losses, and their values do not change.
+
+    `read_history` returns the history of the run. Under `d2lbert launch`
+    each worker computes its part of every batch.
+
+    The text:
+
+    corpus: wikitext-2, sample, or text files or folders of them, plain or
+        in WikiText format, packed too; - is standard input [wikitext-2]
+    data_dir: folder that holds wiki.train.tokens or wikitext-2/
+    text_field: the field of JSON lines that holds the text
+    split: how sentences are found: book, at ' . ' and with words apart
+        already; prose, as people write them; punkt, the same by a library;
+        auto, book or prose [auto]
+    tokenizer: words, as blanks part them, or wordpiece: word pieces,
+        learnt from the text [words]
+    vocab_size: tokens in the vocabulary, at most: word pieces (8000), or
+        words (all that occur min_freq times)
+    min_freq: how often a word of the vocabulary must occur (5; less in a
+        small text of your own, so that a tenth of its words at most is
+        unknown)
+    vocab: use this vocabulary, a token a line, instead of building one; of
+        word pieces a vocab.txt, a tokenizer.json or their folder
+    valid: held-out text files
+    valid_share: share of the articles held out for eval_every where there
+        is no held-out file [0.05]
+    fill: fill sequences with several sentences, as the published BERT does
+    dynamic: draw new masks and pairs each epoch [True in learn]
+    mask_share: share of the tokens that are hidden in training; of denoise
+        0.3, masked, deleted or in spans [0.15]
+    whole_word_masking: hide all pieces of a word or none
+
+    The model:
+
+    max_len: tokens in a pair or sequence at most [64]
+    num_hiddens: numbers in the vector of a token [128]
+    ffn_num_hiddens: width of the feed-forward networks [256]
+    num_heads: attention heads [2; 4 in learn]
+    num_layers: encoder blocks [2]
+    embedding_size: numbers in the embedding of a token, from which a layer
+        makes num_hiddens, as in ALBERT (num_hiddens, and no such layer)
+    share_layers: one block for all layers, as in ALBERT
+    dropout: share of numbers dropped [0.2; 0.0 in learn]
+    architecture: book, that of the pages; published: GELU, LayerNorm
+        behind the embeddings, these tied to the head, as d2lbert export
+        needs it (with embedding_size it is an ALBERT); distilbert, the
+        same without segments and a pooler [book; published in learn]
+    tie_embeddings: the head that predicts words has the token embeddings
+        for its last weight, as published
+    pre_norm: normalize what attention and feed-forward networks are given,
+        not what they are added to
+    precision: fp32 or bf16, for the products of matrices [fp32]
+
+    The training:
+
+    objective: mlm+nsp, the book's, on pairs of sentences; mlm+sop,
+        ALBERT's, on the order of such pairs; mlm, masked words in full
+        sentences, RoBERTa's; span, masked spans in them and their
+        boundaries, SpanBERT's; denoise, noisy sentences restored by a
+        decoder, BART's; these three draw anew each epoch; clm, the next
+        token from those before it, GPT's [mlm+nsp]
+    noise: of denoise: masking or deletion of tokens, or infilling, one
+        mask for a span of words; and sentences in another order
+        [infilling+sentences]
+    recipe: book, the chapter's settings, or learn, which learns more in
+        ten minutes [book]
+    batch_size: sentence pairs, or sequences, in a step [512; 64 in learn]
+    grow_batch: share of the run in which batches are smaller: in thirds of
+        it an eighth, a quarter and half of batch_size [0.0]
+    accumulate: parts of a batch that are worked on one after another, to
+        save memory [1]
+    num_steps: steps of training [50; 4000 in learn]
+    minutes: minutes of training, in place of num_steps: rate and batches
+        then follow the clock
+    lr: learning rate of Adam [0.01; 0.0015 in learn]
+    warmup: share of the steps in which the rate rises [0.0; 0.1 in learn]
+    decay: none, linear or cosine: how the rate falls [none; linear in
+        learn]
+    nsp_weight: by what the NSP loss counts in the sum that is minimized
+        [1.0]
+    weight_decay: decoupled weight decay [0.0; 0.3 in learn]
+    clip: limit of the gradient norm, 0 for none [0.0; 1.0 in learn]
+    average: score and keep the running average of the weights, of which a
+        step keeps this share, as 0.999; 0: those of the last step [0.0]
+    initializer: xavier, normal, mimetic (tokens look at ones like
+        themselves at first) or topical (and at ones of the same topics)
+        [xavier; topical in learn]
+    seed: seed of all random numbers (a new one each run)
+
+    The teacher:
+
+    teacher: a run, or the folder of a pretrained model, from which the
+        model learns; what is not said of the model is as it is there, with
+        half the layers
+    temperature: by what the scores of both are divided before they are
+        compared [2.0]
+    soft_weight: how much the guesses of the teacher count [5.0]
+    mlm_weight: how much the hidden words themselves count beside them
+        [2.0]
+    cosine_weight: how much the angle between the last hidden states of
+        both counts [1.0]
+
+    The run:
+
+    log_interval: steps between two log entries; a run of fewer than 2000
+        steps has at least 20 entries [1; 100 in learn]
+    eval_every: steps between two looks at held-out text
+    save_every: steps between two checkpoints; 0 for none (one every five
+        minutes, of which the last is kept)
+    keep: how many of the checkpoints of save_every are kept, the last
+        ones; 0 for all [3]
+    """
+
+def finetune(
+    task: Any = None,
+    data: Optional[PathLike] = None,
+    model: Any = None,
+    out: Optional[PathLike] = None,
+    force: bool = False,
+    resume: Optional[PathLike] = None,
+    devices: Any = 'auto',
+    seeds: int = 1,
+    train: Optional[Sequence] = None,
+    valid: Optional[Sequence] = None,
+    callback: Optional[Callable[[dict], Any]] = None,
+    *,
+    columns: Optional[str] = None,
+    num_examples: Optional[int] = None,
+    max_len: int = 128,
+    stride: int = 64,
+    num_epochs: int = 3,
+    batch_size: int = 32,
+    accumulate: int = 1,
+    lr: float = 5e-05,
+    warmup: float = 0.1,
+    decay: Literal['none', 'linear', 'cosine'] = 'linear',
+    weight_decay: float = 0.01,
+    clip: float = 1.0,
+    bucket: int = 1,
+    seed: Optional[int] = None,
+    log_interval: int = 10,
+    save_every: Optional[int] = None,
+    keep: int = 3,
+) -> pathlib.Path:
+    """Fine-tune a pretrained model and leave a run folder; returns its path.
+
+    task: a name in `TASKS`. data: the folder with its files. model: a folder
+    as for `load_model`, or the book's 'bert.small' or 'bert.base'; or a
+    model in memory: a `TextModel`, a pair (net, tokenizer), or a net with a
+    vocabulary. A model in memory is copied, and stays as it is.
+
+    train, valid: examples in memory in place of `data`, each (texts, labels)
+    or (texts, second texts, labels), in lists, arrays or columns of a table.
+    The first argument is then the model: `finetune(model, train=(texts,
+    labels), valid=(texts, labels))`. The task is 'regress' for labels of
+    type float, 'tag' for lists of tags, and 'classify' for all others, whose
+    names are str(label). They are written to the folder `data` in the run.
+
+    Each epoch ends with an evaluation on the development part. The weights
+    of the best epoch, by the task's first metric, are saved.
+
+    out, force, resume, devices and callback are as for `pretrain`. seeds:
+    number of runs with consecutive seeds, in subfolders of `out`. Their
+    metrics are reported as mean ± standard deviation.
+
+    The task:
+
+    task: what is learnt: sst2, cola, mrpc, qqp, stsb, qnli, rte, wnli,
+        mnli, snli, swag, classify, regress, tag, span; the last four of
+        files of any content
+    data: folder with the files train and dev of the task, as GLUE lays
+        them out (snli can be fetched)
+    columns: which columns of a table are what, by name or by number from
+        0: text=1,label=0 or premise,hypothesis,label
+    num_examples: train on the first N examples alone
+
+    The model:
+
+    model: what is fine-tuned: the folder of a released checkpoint, or of a
+        run of pretrain; bert.small or bert.base, the ones of the book
+    max_len: tokens in a text or a pair at most, and in a window over a
+        long text [128]
+    stride: tokens between the beginnings of two windows over a text that
+        is searched for an answer [64]
+
+    The training:
+
+    num_epochs: how often each example is trained on [3]
+    batch_size: examples in a step [32]
+    accumulate: parts of a batch that are worked on one after another, to
+        save memory [1]
+    lr: learning rate of Adam [5e-05]
+    warmup: share of the steps in which the rate rises [0.1]
+    decay: none, linear or cosine: how the rate falls [linear]
+    weight_decay: decoupled weight decay [0.01]
+    clip: limit of the gradient norm, 0 for none [1.0]
+    bucket: number of batches whose examples are sorted by length together,
+        which saves time where padding is computed; 1 for none [1]
+    seed: seed of all random numbers (a new one each run)
+
+    The run:
+
+    log_interval: steps between two log entries [10]
+    save_every: steps between two checkpoints; 0 for none (one every five
+        minutes, of which the last is kept)
+    keep: how many of the checkpoints of save_every are kept, the last
+        ones; 0 for all [3]
+    """

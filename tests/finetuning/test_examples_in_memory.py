@@ -1,0 +1,184 @@
+"""`finetune` of a model and examples in memory equals a run of files."""
+import csv
+import inspect
+import json
+
+import numpy as onp
+import prose
+import pytest
+
+import d2lbert as d2l
+from d2lbert.finetuning.settings import SETTINGS
+
+SHORT = dict(num_epochs=2, batch_size=8, lr=1e-3, seed=3,
+             max_len=32)
+
+
+def examples(task, seed):
+    if task == 'tag':
+        return [tuple(zip(*rows)) for rows in prose.tagged(24, seed)]
+    return prose.moods(24, seed) if task == 'classify' else [
+        (text, f'{text} again', float(k % 5)) for k, (text, _)
+        in enumerate(prose.moods(24, seed))]
+
+
+@pytest.fixture(scope='module', params=['classify', 'regress', 'tag'])
+def task(request):
+    return request.param
+
+
+@pytest.fixture(scope='module')
+def parts(task):
+    """The training and development part, each a tuple of columns."""
+    return [tuple(map(list, zip(*examples(task, seed)))) for seed in (0, 1)]
+
+
+@pytest.fixture(scope='module')
+def files(task, parts, tmp_path_factory):
+    """The same in files, and the keywords of `finetune` that name them."""
+    root = tmp_path_factory.mktemp('files')
+    for name, columns in zip(('train', 'dev'), parts):
+        if task == 'tag':
+            prose.conll(root / f'{name}.conll', [
+                list(zip(*rows)) for rows in zip(*columns)])
+            continue
+        with open(root / f'{name}.csv', 'w', newline='') as file:
+            csv.writer(file).writerows(zip(*columns))
+    places = {'classify': 'text=0,label=1', 'regress': 'text=0,pair=1,label=2'}
+    return dict(task=task, data=root, **(
+        {} if task == 'tag' else dict(columns=places[task])))
+
+
+def weights(run):
+    return {name: param.data().asnumpy() for name, param in
+            d2l.load_run(run)[0]._collect_params_with_prefix().items()}
+
+
+def check_same(run, other):
+    ours, theirs = weights(run), weights(other)
+    assert ours.keys() == theirs.keys()
+    assert all(onp.array_equal(ours[name], theirs[name]) for name in ours)
+
+
+def test_examples_in_memory_train_as_their_files_do(parts, files, folder,
+                                                    tmp_path):
+    wanted = d2l.finetune(**files, model=folder, out=tmp_path / 'wanted',
+                          **SHORT)
+    model = d2l.load_model(folder)
+    before = model.encode(['a fine film'])
+    train, valid = parts
+    run = d2l.finetune(model, train=train, valid=valid,
+                       out=tmp_path / 'run', **SHORT)
+    check_same(run, wanted)
+    assert onp.array_equal(model.encode(['a fine film']), before)
+    by_folder = d2l.finetune(folder, train=train, valid=iter_of(valid),
+                             out=tmp_path / 'by_folder', **SHORT)
+    check_same(by_folder, wanted)
+    figures, others = (json.loads((one / 'config.json').read_text())['figures']
+                       for one in (run, wanted))
+    assert figures == others == d2l.evaluate_finetuned(run)._asdict()
+
+
+def iter_of(columns):
+    return tuple(iter(column) for column in columns)
+
+
+def test_a_run_of_examples_in_memory_goes_on(parts, folder, tmp_path):
+    keywords = dict(train=parts[0], valid=parts[1], decay='none', warmup=0.0)
+    whole = d2l.finetune(d2l.load_model(folder), out=tmp_path / 'whole',
+                         **{**SHORT, **keywords})
+    part = d2l.finetune(d2l.load_model(folder), out=tmp_path / 'part',
+                        save_every=3, **{**SHORT, **keywords,
+                                         'num_epochs': 1})
+    check_same(d2l.finetune(resume=part, num_epochs=2), whole)
+
+
+def test_a_callback_ends_a_run_with_its_best_weights(parts, folder,
+                                                     tmp_path):
+    rows = []
+
+    def callback(row):
+        rows.append(row)
+        return row['step'] == 4
+    run = d2l.finetune(folder, train=parts[0], valid=parts[1],
+                       callback=callback, out=tmp_path / 'run', **SHORT)
+    config = json.loads((run / 'config.json').read_text())
+    assert len(rows) == 4 and config['best_epoch'] in (1, 2)
+    assert config['figures'] == d2l.evaluate_finetuned(run)._asdict()
+    history = d2l.read_history(run)
+    assert history['step'][-1] == 4
+    assert history['held_out_loss'][-1] == history['held_out_loss'][-1]
+
+
+def test_labels_of_any_type_have_names():
+    pandas = pytest.importorskip('pandas')
+    from d2lbert.finetuning.given_data import GivenData
+    table = pandas.DataFrame(dict(text=['a, "b"', 'c\nd'], label=[1, 0]))
+    found = GivenData.of((table.text, table.label),
+                         (onp.array(['e', 'f']), onp.array([True, False])))
+    assert found == ('classify', 'text,label', {
+        'train.csv': 'text,label\n"a, ""b""",1\n"c\nd",0\n',
+        'dev.csv': 'text,label\ne,True\nf,False\n'})
+    assert GivenData.of((['a'], onp.float32([.1])), (['a'], [1])).parts[
+        'train.csv'] == 'text,label\na,0.10000000149011612\n'
+
+
+def test_several_seeds_share_examples_in_memory(folder, tmp_path):
+    train, valid = (tuple(zip(*examples('classify', seed)))
+                    for seed in (0, 1))
+    out = d2l.finetune(folder, train=train, valid=valid, seeds=2,
+                       out=tmp_path / 'runs', **dict(SHORT, num_epochs=1))
+    for k in 1, 2:
+        config = json.loads((out / f'seed-{k}' / 'config.json').read_text())
+        assert config['training']['data'] == str(out / 'data')
+    with pytest.raises(ValueError, match='valid|accuracy|label|task'):
+        d2l.finetune(folder, train=train, valid=(['a'], ['unknown']),
+                     seeds=2, out=tmp_path / 'x', **SHORT)
+    assert not (tmp_path / 'x').exists()
+
+
+TEXTS = ['a', 'b'], ['x', 'y']
+
+
+@pytest.mark.parametrize('given, said', [
+    (dict(train=TEXTS), 'needs valid='),
+    (dict(valid=TEXTS), 'give train, too'),
+    (dict(train='a', valid=TEXTS), r'train must be a pair \(texts, labels\)'),
+    (dict(train=(['a'], []), valid=TEXTS), 'train has 1 texts and 0 labels'),
+    (dict(train=(['a', None], ['x', 'y']), valid=TEXTS), 'text 1 is None'),
+    (dict(train=(['a', 'b'], ['x', None]), valid=TEXTS), 'label 1 is missing'),
+    (dict(train=TEXTS, valid=(*TEXTS, ['z', 'z'])), 'both have second texts'),
+    (dict(train=TEXTS, valid=TEXTS, data='x'), 'leave data out'),
+    (dict(train=TEXTS, valid=TEXTS, columns='a'), 'leave columns out'),
+    (dict(train=TEXTS, valid=TEXTS, task='sst2'), "task 'sst2' takes its"),
+    (dict(train=TEXTS, valid=TEXTS, task='regress'), "label 0 is 'x': exp"),
+    (dict(train=(['a b'], [['O']]), valid=(['a'], [['O']])),
+     'has 2 words and 1 tags'),
+    (dict(train=(['a', 'b'], ['x', 'x']), valid=TEXTS), "has the label 'x' a"),
+    (dict(train=TEXTS, valid=(['a'], ['z'])), "the label is 'z'"),
+    (dict(train=TEXTS, valid=TEXTS, model=3), 'model must be a folder, a mo')])
+def test_impossible_examples_are_refused_and_leave_no_folder(
+        given, said, folder, tmp_path):
+    with pytest.raises((TypeError, ValueError), match=said) as refused:
+        d2l.finetune(**{'model': folder, **given, **SHORT},
+                     out=tmp_path / 'run')
+    assert '\n' not in str(refused.value)
+    assert not (tmp_path / 'run').exists()
+
+
+def test_models_that_cannot_be_trained_are_refused(folder, tmp_path):
+    run = d2l.finetune(folder, train=TEXTS, valid=TEXTS, num_epochs=1,
+                       max_len=32, out=tmp_path / 'run')
+    with pytest.raises(ValueError, match='fine-tuned already'):
+        d2l.finetune(d2l.load_model(run), train=TEXTS, valid=TEXTS)
+    with pytest.raises(ValueError, match='take a model from its folder'):
+        d2l.finetune(d2l.load_model(folder), train=TEXTS, valid=TEXTS,
+                     seeds=2)
+
+
+def test_the_signature_has_all_settings_with_their_defaults():
+    parameters = inspect.signature(d2l.finetune).parameters
+    for name, setting in SETTINGS.items():
+        assert parameters[name].default == setting.default
+        assert f'\n{name}: ' in d2l.finetune.__doc__
+    assert 'keywords' not in parameters
