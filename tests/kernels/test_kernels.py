@@ -28,7 +28,7 @@ from oracles import (
 
 from d2lbert import kernels
 from d2lbert.kernels import build, ops
-from d2lbert.kernels.fused import call
+from d2lbert.kernels.fused import _guarded, call
 from d2lbert.machine import hardware
 from d2lbert.machine.backend import autograd, gluon, mx, np
 
@@ -1118,6 +1118,15 @@ def test_an_unknown_policy_is_refused(monkeypatch):
     monkeypatch.setenv('D2LBERT_KERNELS', 'maybe')
     with pytest.raises(ValueError, match="'maybe'.*auto, off or require"):
         kernels.enabled()
+
+
+def test_an_operator_stands_before_arrays_with_gradients_alone():
+    plain, learnt = np.ones((2, 3)), np.ones((2, 3))
+    learnt.attach_grad()
+    assert _guarded(learnt) is learnt
+    with autograd.record():
+        assert _guarded(plain) is plain
+        assert _guarded(learnt) is not learnt
 
 
 def test_only_float_and_int_arrays_on_a_cpu_are_taken(fused):

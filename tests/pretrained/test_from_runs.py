@@ -1,5 +1,6 @@
 """Runs of `pretrain` are exported as folders of BERT's relatives."""
 import json
+from types import SimpleNamespace
 
 import loops
 import numpy as onp
@@ -8,6 +9,7 @@ import relatives
 from closeness import WRITTEN, check_written_again, of_heads
 
 from d2lbert.machine.backend import np
+from d2lbert.pretrained.families.config import generation_of_run
 from d2lbert.pretrained.folders import (
     PretrainedError,
     load_pretrained,
@@ -94,3 +96,13 @@ def test_a_structure_without_a_family_is_refused(tmp_path):
     net = net_of(architecture='published', share_layers=True)
     with pytest.raises(PretrainedError, match='num_groups=1'):
         save_pretrained(net, net.vocab.tokenizer, tmp_path / 'x')
+
+
+@pytest.mark.parametrize('causal, trained_len, expected', [
+    (True, None, {}), (True, 9, dict(max_length=9)),
+    (False, None, dict(forced_eos_token_id=5)),
+    (False, 9, dict(forced_eos_token_id=5, max_length=10))])
+def test_a_run_generates_as_many_tokens_as_it_was_trained_on(
+        causal, trained_len, expected):
+    net = SimpleNamespace(config=dict(causal=causal), trained_len=trained_len)
+    assert generation_of_run(net, SimpleNamespace(sep_id=5)) == expected
