@@ -73,8 +73,8 @@ from d2lbert.natural_language_inference import SNLIBERTDataset as SNLIBERTDatase
 from d2lbert.natural_language_inference import load_pretrained_model as load_pretrained_model
 from d2lbert.natural_language_inference import read_snli as read_snli
 from d2lbert.pretrained.encoding import encode as encode
-from d2lbert.pretrained.families.sizes import bert_base as bert_base
-from d2lbert.pretrained.families.sizes import bert_large as bert_large
+from d2lbert.pretrained.families.nets import bert_base as bert_base
+from d2lbert.pretrained.families.nets import bert_large as bert_large
 from d2lbert.pretrained.fill_mask import Guess as Guess
 from d2lbert.pretrained.fill_mask import fill_mask as fill_mask
 from d2lbert.pretrained.folders import load_pretrained as load_pretrained
@@ -90,7 +90,7 @@ from d2lbert.nn.steps import History as History
 from d2lbert.training.history import read_history as read_history
 from d2lbert.training.load import load_finetuned as load_finetuned
 from d2lbert.training.load import load_run as load_run
-from d2lbert.training.optimizer import AdamW as AdamW
+from d2lbert.training.updater import AdamW as AdamW
 from d2lbert.training.saved_runs import RunError as RunError
 from d2lbert.finetuning.tasks.catalog import TASKS as TASKS
 from d2lbert.finetuning.tasks.catalog import read_task as read_task

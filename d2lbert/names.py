@@ -32,7 +32,7 @@ from d2lbert.multi_device import (
 from d2lbert.natural_language_inference import (
     BERTClassifier, SNLIBERTDataset, load_pretrained_model, read_snli)
 from d2lbert.pretrained.encoding import encode
-from d2lbert.pretrained.families.sizes import bert_base, bert_large
+from d2lbert.pretrained.families.nets import bert_base, bert_large
 from d2lbert.pretrained.fill_mask import Guess, fill_mask
 from d2lbert.pretrained.folders import load_pretrained, save_pretrained
 from d2lbert.pretrained.generation import generate
@@ -44,7 +44,7 @@ from d2lbert.objectives.text_objective import evaluate
 from d2lbert.nn.steps import History
 from d2lbert.training.history import read_history
 from d2lbert.training.load import load_finetuned, load_run
-from d2lbert.training.optimizer import AdamW
+from d2lbert.training.updater import AdamW
 from d2lbert.training.pretraining import pretrain
 from d2lbert.training.saved_runs import RunError
 from d2lbert.finetuning.tasks.catalog import TASKS, read_task

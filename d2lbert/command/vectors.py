@@ -16,7 +16,7 @@ from d2lbert.machine.arguments import UsageError
 from d2lbert.machine.terminal import note
 from d2lbert.pretrained import quantized_model
 from d2lbert.pretrained.encoding import Text, TextEncoder
-from d2lbert.pretrained.unknown_words import UnknownWords
+from d2lbert.pretrained.tokenizers.encoded import UnknownWords
 from d2lbert.progress import bar
 from d2lbert.texts.text_sources import Lines
 from d2lbert.training.run_marks import is_run

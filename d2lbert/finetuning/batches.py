@@ -1,8 +1,11 @@
-"""Encoded examples, and batches of them, optionally sorted by length.
+"""Encoded examples, windows over long texts, and batches of them.
+
+Devlin et al. 2018, sections 4.2 and 4.3 (answers), 5.3 (tags). Overlapping
+windows, and which window counts for a token: the published code of the paper.
 
 B examples, T tokens of the longest example.
 """
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Optional
 
 import numpy as onp
 
@@ -121,3 +124,232 @@ def to_score(lens):
             onp.cumsum(lens[order[begin:begin + TEXTS]]), TOKENS, 'right')
         yield order[begin:begin + max(1, int(count))]
         begin += max(1, int(count))
+
+
+#: The label of positions without a label
+IGNORED = -1
+
+
+# Answers in texts
+
+class Window(NamedTuple):
+    """A question with a part of its context, an input of the net.
+
+    The C tokens of the context are at positions first ... first + C - 1 of
+    the T positions.
+    """
+
+    question: int           # index of the question
+    ids: Any                # list of T numbers
+    segments: Any           # list of T numbers
+    first: int              # position of the first token of the context
+    offsets: Any            # (C, 2) int: character range of each context token
+    central: Any            # (C,) bool: this window has most context around
+    target: Optional[tuple]     # positions of the first and last token of the
+                                # answer; (0, 0): not in this window; None:
+                                # unknown
+
+    @property
+    def has_answer(self):
+        """True if the answer is known and is in this window."""
+        return self.target not in (None, (0, 0))
+
+
+class Guess(NamedTuple):
+    """A predicted answer; '' for no answer."""
+
+    text: str
+    begin: int          # in characters; (0, 0) for no answer
+    end: int
+    score: float        # of the best span: begin score + end score
+    null_score: float   # of no answer: the sum of both at position 0
+
+
+class _Pieces(NamedTuple):
+    ids: list
+    offsets: Any        # (C, 2)
+
+
+def answer_windows(tokenizer, questions, contexts, answers=None, max_len=384,
+                   stride=128, max_question=64):
+    """A list of the `Window`s over the contexts of questions, in order.
+
+    questions, contexts: lists of str, equally long. answers: None, or a list
+    of `Answer` for each question, [] if it has no answer. The first answer
+    with a known position is the target.
+
+    max_len: maximum of T. stride: context tokens between the starts of two
+    windows. max_question: maximum tokens of a question; the rest is cut off.
+    Raises ValueError if there is no room for the context.
+    """
+    if stride < 1 or max_question < 1:
+        raise ValueError(f'stride {stride} and max_question {max_question} '
+                         'must be at least 1')
+    frame = _Frame(tokenizer)
+    asked = _pieces_of(tokenizer, questions)
+    spoken = _pieces_of(tokenizer, contexts)
+    windows = []
+    for k, (question, context) in enumerate(zip(questions, contexts)):
+        wanted = None if answers is None else _wanted(
+            answers[k], spoken[context].offsets)
+        windows += frame.windows(
+            k, asked[question].ids[:max_question], spoken[context], wanted,
+            max_len, stride)
+    return windows
+
+
+def _pieces_of(tokenizer, texts):
+    """{text: `_Pieces`}, without special tokens."""
+    texts = list(dict.fromkeys(texts))
+    found = {}
+    for k in range(0, len(texts), 1024):
+        some = texts[k:k + 1024]
+        for text, encoded in zip(some, tokenizer.encode_batch(some)):
+            inside = [t for t, word in enumerate(encoded.words)
+                      if word is not None]
+            found[text] = _Pieces(
+                [encoded.ids[t] for t in inside],
+                onp.array([encoded.offsets[t] for t in inside],
+                          'i4').reshape(-1, 2))
+    return found
+
+
+def _wanted(answers, offsets):
+    """(first, last) token of the answer; () for no answer, None: unknown."""
+    answer = next((a for a in answers if a.begin is not None), None)
+    if answer is None:
+        return None if answers else ()
+    first = int((offsets[:, 1] > answer.begin).argmax()) if len(
+        offsets) else 0
+    before = onp.flatnonzero(offsets[:, 0] < answer.end)
+    last = int(before[-1]) if len(before) else -1
+    # The tokenizer has skipped the characters of this answer
+    if first > last or offsets[first, 1] <= answer.begin:
+        return None
+    return first, last
+
+
+class _Frame:
+    """The special tokens around and between two texts."""
+
+    def __init__(self, tokenizer):
+        encoded = tokenizer.encode('a', 'a')
+        inside = [word is not None for word in encoded.words]
+        begin = inside.index(True)                          # of the first text
+        middle = inside.index(False, begin)
+        second = inside.index(True, middle)
+        tail = inside.index(False, second)
+        self.parts = [(encoded.ids[i:j], encoded.segments[i:j])
+                      for i, j in ((0, begin), (middle, second),
+                                   (tail, None))]
+        self.segments = encoded.segments[begin], encoded.segments[second]
+        self.size = sum(len(ids) for ids, _ in self.parts)
+
+    def windows(self, number, question, context, wanted, max_len, stride):
+        room, count = max_len - self.size - len(question), len(context.ids)
+        if room < 1:
+            raise ValueError(
+                f'max_len {max_len} leaves no place for the context beside '
+                f'{self.size} special tokens and a question of '
+                f'{len(question)} pieces')
+        # Windows must cover every token
+        step = min(stride, room)
+        begins = onp.arange(0, max(count - room, 0) + step, step)
+        ends = onp.minimum(begins + room, count)
+        central = _central(begins, ends, count)
+        (head, seg_h), (middle, seg_m), (tail, seg_t) = self.parts
+        first = len(head) + len(question) + len(middle)
+        for k, (begin, end) in enumerate(zip(begins.tolist(), ends.tolist())):
+            target = None if wanted is None else (0, 0)
+            if wanted and begin <= wanted[0] and wanted[1] < end:
+                target = tuple(first - begin + place for place in wanted)
+            yield Window(
+                number,
+                [*head, *question, *middle, *context.ids[begin:end], *tail],
+                [*seg_h, *[self.segments[0]] * len(question), *seg_m,
+                 *[self.segments[1]] * (end - begin), *seg_t],
+                first, context.offsets[begin:end],
+                central[begin:end] == k, target)
+
+
+def _central(begins, ends, count):
+    """For each of `count` tokens, the window with most context around it.
+
+    As published, the score of a window is the smaller number of tokens on
+    either side, plus 0.01 times the window's length. Ties go to the first
+    window.
+    """
+    places = onp.arange(count)
+    before = places - begins[:, None]                       # (W, C)
+    behind = ends[:, None] - 1 - places
+    shown = onp.minimum(before, behind) + .01 * (ends - begins)[:, None]
+    return onp.where((before < 0) | (behind < 0), -1, shown).argmax(0)
+
+
+def best_answers(windows, begins, ends, contexts, max_answer=30, null=False,
+                 threshold=0.0):
+    """The best answer to each question: a list of `Guess`.
+
+    windows: all windows of `answer_windows`. begins, ends: the net's scores,
+    for each window an array (T,) or longer. contexts: a str for each
+    question. max_answer: maximum tokens of an answer. A span must begin at a
+    token that is `central` in its window.
+
+    null: True if a question may have no answer. The answer is then '' if the
+    lowest score of position 0 among the windows is above the score of the
+    best span plus `threshold`.
+    """
+    best = [(-onp.inf, 0, 0)] * len(contexts)
+    none = [onp.inf] * len(contexts)
+    for window, begin, end in zip(windows, begins, ends):
+        k, count = window.question, len(window.offsets)
+        none[k] = min(none[k], float(begin[0] + end[0]))
+        place = slice(window.first, window.first + count)
+        begin = onp.where(window.central, onp.asarray(begin[place], 'f8'),
+                          -onp.inf)
+        end = onp.asarray(end[place], 'f8')
+        for more in range(min(max_answer, count)):
+            scores = begin[:count - more] + end[more:]
+            at = int(scores.argmax())
+            if scores[at] > best[k][0]:
+                best[k] = (float(scores[at]), int(window.offsets[at, 0]),
+                           int(window.offsets[at + more, 1]))
+    return [Guess('', 0, 0, score, no)
+            if null and no > score + threshold or score == -onp.inf else
+            Guess(context[begin:end], begin, end, score, no)
+            for (score, begin, end), no, context
+            in zip(best, none, contexts)]
+
+
+# Tags of words
+
+def labels_of_pieces(encoded, labels):
+    """A label for each position: a word's label is at its first token.
+
+    encoded: the `Encoded` of a list of words. labels: a number for each word.
+    Returns T numbers, `IGNORED` at further tokens and special tokens.
+    """
+    return [IGNORED if begin is None else labels[begin]
+            for begin in _beginnings(encoded)]
+
+
+def labels_of_words(encoded, guesses, num_words, default):
+    """The label for each word: the guess at its first token.
+
+    guesses: a number for each position of the `Encoded`. default: the label
+    of words without a token, because they were cut off or the tokenizer
+    drops them. Returns `num_words` numbers.
+    """
+    labels = [default] * num_words
+    for guess, word in zip(guesses, _beginnings(encoded)):
+        if word is not None:
+            labels[word] = guess
+    return labels
+
+
+def _beginnings(encoded):
+    """For each position, the word that begins there, or None."""
+    last = None
+    for word in encoded.words:
+        yield None if word == last else word
+        last = word

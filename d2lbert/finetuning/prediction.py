@@ -6,11 +6,9 @@ from d2lbert.devices import parse_devices
 from d2lbert.finetuning.datasets import folder_of, read_part
 from d2lbert.finetuning.objective import digest, evaluated
 from d2lbert.finetuning.scoring import outputs_of
-from d2lbert.finetuning.swag import Choices
 from d2lbert.finetuning.task_kinds import KINDS, Prediction
 from d2lbert.finetuning.tasks.catalog import answered, find_beside, read_task
-from d2lbert.finetuning.tasks.conll import Sentences
-from d2lbert.finetuning.tasks.squad import Questions
+from d2lbert.finetuning.tasks.formats import Choices, Questions, Sentences
 from d2lbert.finetuning.tasks.tables import (
     Columns,
     Examples,

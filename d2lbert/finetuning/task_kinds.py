@@ -9,10 +9,11 @@ from typing import Any, NamedTuple
 
 import numpy as onp
 
-from d2lbert.finetuning.batches import choices_of, inputs_of
-from d2lbert.finetuning.windows import (
+from d2lbert.finetuning.batches import (
     answer_windows,
     best_answers,
+    choices_of,
+    inputs_of,
     labels_of_pieces,
     labels_of_words,
 )
@@ -95,7 +96,7 @@ class Endings:
         self.about, self.tokenizer = about, tokenizer
 
     def inputs(self, data, training=False):
-        """The `Inputs` of `swag.Choices`: C pairs for each example."""
+        """The `Inputs` of `formats.Choices`: C pairs for each example."""
         count = len(data.endings[0])
         encoded = self.tokenizer.encode_batch(
             [text for text in data.texts for _ in range(count)],

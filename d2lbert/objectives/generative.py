@@ -23,7 +23,7 @@ from d2lbert.objectives.text_objective import (
 )
 from d2lbert.pretrained.families.bart import teacher_forced_states
 from d2lbert.pretrained.families.family import STRUCTURE
-from d2lbert.pretrained.families.sizes import PUBLISHED
+from d2lbert.pretrained.families.nets import PUBLISHED
 from d2lbert.progress import Accumulator
 
 #: Rows with scores of the whole vocabulary in memory at a time.

@@ -16,8 +16,7 @@ from d2lbert.nn.packed import MaskedTokens
 from d2lbert.nn.steps import shards
 from d2lbert.objectives.initializers import initialize
 from d2lbert.objectives.objective import Objective, run_summary
-from d2lbert.pretrained.families.nets import net_of
-from d2lbert.pretrained.families.sizes import DISTILLED, PUBLISHED
+from d2lbert.pretrained.families.nets import DISTILLED, PUBLISHED, net_of
 from d2lbert.pretrained.tokenizers.vocabulary import PieceVocab, same_pieces
 from d2lbert.progress import Accumulator
 from d2lbert.text import UNK_ID

@@ -17,8 +17,7 @@ from d2lbert.pretrained.families import tensor_names
 from d2lbert.pretrained.families.family import family_of
 from d2lbert.pretrained.families.tensor_names import PARTS
 from d2lbert.pretrained.sentence_transformers import load_pooling
-from d2lbert.pretrained.size_checks import check_layers
-from d2lbert.pretrained.tensor_files import PretrainedError
+from d2lbert.pretrained.tensor_files import PretrainedError, check_layers
 from d2lbert.pretrained.tokenizers.tokenizer import WordPiece
 
 

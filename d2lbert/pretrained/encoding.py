@@ -11,8 +11,8 @@ from d2lbert.machine.arguments import check_model, items_of, whole_number
 from d2lbert.machine.terminal import warn_once
 from d2lbert.pretrained.pooling import Pooling, chosen_pooling
 from d2lbert.pretrained.quantized_model import QuantizedModel
+from d2lbert.pretrained.tokenizers.encoded import UnknownWords
 from d2lbert.pretrained.tokenizers.tokenizer import as_tokenizer
-from d2lbert.pretrained.unknown_words import UnknownWords
 from d2lbert.progress import bar, in_notebook
 from d2lbert.texts.examples import pad_rows
 

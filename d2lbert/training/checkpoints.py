@@ -16,7 +16,7 @@ from d2lbert.machine import array_files
 from d2lbert.machine.array_files import count_not_finite, warn_not_finite
 from d2lbert.machine.backend import np
 from d2lbert.machine.files import parse_json, replacing
-from d2lbert.pretrained.size_checks import check_sizes
+from d2lbert.pretrained.tensor_files import check_sizes
 from d2lbert.pretrained.tokenizers.tokenizer import WordPiece
 from d2lbert.pretrained.tokenizers.vocabulary import PieceVocab
 from d2lbert.text import RESERVED, Vocab

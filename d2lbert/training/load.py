@@ -18,8 +18,7 @@ from d2lbert.pretrained.families.tensor_names import HEADS, PARTS
 from d2lbert.pretrained.folders import load_pretrained, save_pretrained
 from d2lbert.pretrained.heads import KINDS, About, FineTuned
 from d2lbert.pretrained.sentence_transformers import pooling_of
-from d2lbert.pretrained.size_checks import check_sizes
-from d2lbert.pretrained.tensor_files import PretrainedError
+from d2lbert.pretrained.tensor_files import PretrainedError, check_sizes
 from d2lbert.pretrained.tokenizers.tokenizer import (
     VOCAB,
     WholeWords,

@@ -20,7 +20,7 @@ class Published(Gluon):
 
     def build(self, vocab_size, sizes, precision):
         from d2lbert.nn.layers import Dense
-        from d2lbert.pretrained.families.sizes import PUBLISHED
+        from d2lbert.pretrained.families.nets import PUBLISHED
         hiddens, ffn_hiddens, heads, layers, dropout = sizes
         self.net = self.d2l.BERTModel(
             vocab_size, hiddens, ffn_hiddens, heads, layers,

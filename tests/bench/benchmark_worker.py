@@ -189,7 +189,7 @@ def ours():
     import d2lbert
     from d2lbert import kernels
     from d2lbert.machine.backend import MXNET_VERSION
-    from d2lbert.training import optimizer  # noqa: F401  (Trainer's 'adamw')
+    from d2lbert.training import updater  # noqa: F401  (Trainer's 'adamw')
     kernels.load()
     state = kernels.state()
     fused = ('with the fused operators' if state.loaded else

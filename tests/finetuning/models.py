@@ -7,7 +7,7 @@ import prose
 from d2lbert.bert import BERTModel
 from d2lbert.finetuning.batches import Batch
 from d2lbert.machine.backend import init, mx, npx
-from d2lbert.pretrained.families.sizes import PUBLISHED
+from d2lbert.pretrained.families.nets import PUBLISHED
 from d2lbert.pretrained.folders import save_pretrained
 from d2lbert.pretrained.heads import FineTuned
 from d2lbert.pretrained.tokenizers.tokenizer import WordPiece

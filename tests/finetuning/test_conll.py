@@ -4,7 +4,7 @@ from prose import conll, tagged, write
 
 from d2lbert.finetuning.metrics import entities
 from d2lbert.finetuning.tasks.catalog import read_task
-from d2lbert.finetuning.tasks.conll import read_conll
+from d2lbert.finetuning.tasks.formats import read_conll
 from d2lbert.finetuning.tasks.tables import TaskError
 
 CONLL_2003 = '''\

@@ -14,7 +14,7 @@ from d2lbert.finetuning.batches import (
 )
 from d2lbert.finetuning.objective import FineTuning
 from d2lbert.finetuning.task_kinds import Answers
-from d2lbert.finetuning.tasks.squad import Answer, Questions
+from d2lbert.finetuning.tasks.formats import Answer, Questions
 from d2lbert.pretrained.heads import About
 from d2lbert.pretrained.tokenizers.tokenizer import WholeWords
 from d2lbert.text import RESERVED, Vocab

@@ -13,7 +13,7 @@ import pytest
 from d2lbert.finetuning import metrics
 from d2lbert.finetuning.metrics import entities
 from d2lbert.finetuning.tasks.catalog import TASKS
-from d2lbert.finetuning.tasks.squad import Answer
+from d2lbert.finetuning.tasks.formats import Answer
 
 ORACLE = '''
 import json, sys, warnings

@@ -6,7 +6,7 @@ import pytest
 from prose import squad, write, write_squad
 
 from d2lbert.finetuning.tasks.catalog import TaskError, read_task
-from d2lbert.finetuning.tasks.squad import Answer, read_squad
+from d2lbert.finetuning.tasks.formats import Answer, read_squad
 
 V1 = {'version': '1.1', 'data': [
     {'title': 'T', 'paragraphs': [

@@ -12,8 +12,8 @@ from test_heads import dense, loss_of, rows_of, share
 import d2lbert as d2l
 from d2lbert.__main__ import main
 from d2lbert.finetuning.batches import Batch, batch_of, choices_of
-from d2lbert.finetuning.swag import read_swag
 from d2lbert.finetuning.tasks.catalog import read_task
+from d2lbert.finetuning.tasks.formats import read_swag
 from d2lbert.finetuning.tasks.tables import TaskError
 from d2lbert.machine.backend import autograd, mx, np
 from d2lbert.pretrained.heads import FineTuned

@@ -10,9 +10,7 @@ import numpy as onp
 import pytest
 from prose import squad, tagged, write
 
-from d2lbert.finetuning.metrics import exact_match, normalized
-from d2lbert.finetuning.tasks.squad import Answer, read_squad
-from d2lbert.finetuning.windows import (
+from d2lbert.finetuning.batches import (
     IGNORED,
     Guess,
     Window,
@@ -21,6 +19,8 @@ from d2lbert.finetuning.windows import (
     labels_of_pieces,
     labels_of_words,
 )
+from d2lbert.finetuning.metrics import exact_match, normalized
+from d2lbert.finetuning.tasks.formats import Answer, read_squad
 from d2lbert.pretrained.tokenizers.tokenizer import WholeWords, WordPiece
 from d2lbert.text import Vocab
 

@@ -300,6 +300,7 @@ def _entry(name, value, level='###'):
         signature = '(...)'
     document = inspect.getdoc(value) or ''
     call = re.sub(r' at 0x[0-9a-f]+', '', f'{name}{signature}')
+    call = re.sub(r"<module '([\w.]+)' from '[^']*'>", r'\1', call)
     call = textwrap.fill(call, 79, subsequent_indent='    ',
                          break_long_words=False, break_on_hyphens=False)
     call = re.sub(r"<module '([\w.]+)' from '[^']*'>", r'\1', call)

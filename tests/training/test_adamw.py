@@ -10,8 +10,8 @@ from processes import in_a_process
 from d2lbert import kernels
 from d2lbert.machine.backend import gluon, mx, np, npx
 from d2lbert.training import checkpoints, pretraining
-from d2lbert.training.optimizer import AdamW
 from d2lbert.training.settings import complete
+from d2lbert.training.updater import AdamW
 
 #: A matrix of several blocks and a part of one, vectors shorter than a
 #: register and not.

@@ -6,10 +6,15 @@ Natural Language Understanding"; Bowman et al. 2015 (SNLI).
 from pathlib import Path
 from typing import Any, NamedTuple, Optional, Sequence
 
-from d2lbert.finetuning.swag import Choices, read_swag
 from d2lbert.finetuning.tasks import tables
-from d2lbert.finetuning.tasks.conll import Sentences, read_conll
-from d2lbert.finetuning.tasks.squad import Questions, read_squad
+from d2lbert.finetuning.tasks.formats import (
+    Choices,
+    Questions,
+    Sentences,
+    read_conll,
+    read_squad,
+    read_swag,
+)
 from d2lbert.finetuning.tasks.tables import Columns, Examples, TaskError
 from d2lbert.machine.arguments import PathLike
 from d2lbert.machine.terminal import warn

@@ -1,7 +1,10 @@
-"""The net of a family, from the `config` of a folder or a run."""
+"""The net of a family, from a `config`, and the published sizes of BERT.
+
+The sizes are those of Devlin et al. 2018, section 3.
+"""
 from d2lbert.bert import BERTModel
 from d2lbert.pretrained.families.bart import BARTModel
-from d2lbert.pretrained.families.family import family_of
+from d2lbert.pretrained.families.family import DISTILBERT, family_of
 
 
 def net_of(config):
@@ -11,3 +14,36 @@ def net_of(config):
                         f'not {config!r}')
     generates = family_of(config).generates
     return (BARTModel if generates else BERTModel)(**config)
+
+
+#: Keywords by which the published architecture differs from the book's,
+#: except sizes.
+PUBLISHED = dict(dropout=0.1, max_len=512, activation='gelu',
+                 layer_norm_eps=1e-12, embedding_norm=True,
+                 tie_embeddings=True)
+
+#: The same keywords of DistilBERT (Sanh et al. 2019, section 3).
+DISTILLED = {**PUBLISHED, **DISTILBERT.structure}
+
+
+def bert_base(vocab_size, **keywords):
+    """BERT base: 12 blocks of 768 hiddens, 12 heads; not initialized.
+
+    keywords: arguments of `BERTModel`, in place of the published values.
+    With a vocabulary of 30,522 it has the published 110 M parameters.
+    """
+    return _published(vocab_size, 768, 12, 12, keywords)
+
+
+def bert_large(vocab_size, **keywords):
+    """BERT large: 24 blocks of 1024 hiddens, 16 heads; as `bert_base`.
+
+    It has the published 340 M parameters.
+    """
+    return _published(vocab_size, 1024, 16, 24, keywords)
+
+
+def _published(vocab_size, num_hiddens, num_heads, num_layers, keywords):
+    sizes = dict(num_hiddens=num_hiddens, ffn_num_hiddens=4 * num_hiddens,
+                 num_heads=num_heads, num_layers=num_layers)
+    return BERTModel(vocab_size, **{**PUBLISHED, **sizes, **keywords})

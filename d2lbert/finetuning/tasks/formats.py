@@ -1,0 +1,284 @@
+"""Files of tasks that are no tables of texts: CoNLL-2003, SQuAD and SWAG.
+
+CoNLL-2003 has a word and its tag on each line (Tjong Kim Sang and De Meulder
+2003). SQuAD's JSON has questions about texts, answered by spans of the texts
+(Rajpurkar et al. 2016; 2018 for 2.0, where a question may have no answer).
+SWAG has a situation with four endings, one of them right (Zellers et al.
+2018), in train.csv, val.csv and test.csv.
+"""
+import json
+import re
+from typing import NamedTuple, Optional
+
+from d2lbert.finetuning.tasks import tables
+from d2lbert.finetuning.tasks.tables import TaskError, shown
+from d2lbert.machine.files import parse_json
+from d2lbert.machine.terminal import warn
+from d2lbert.texts import text_files
+
+DOCUMENT = '-DOCSTART-'
+
+
+class Sentences(NamedTuple):
+    """Sentences of words, with a tag for each word."""
+
+    words: list                     # lists of str
+    labels: Optional[list]          # lists of int; None: not given
+    labels_names: Optional[tuple]   # the tags, by number
+    skipped: int                    # always 0
+    path: str
+    impossible = has_pairs = False
+
+    @property
+    def tags(self):
+        """The tags by name: lists of str, or None."""
+        return self.labels and [[self.labels_names[k] for k in labels]
+                                for labels in self.labels]
+
+
+def read_conll(path, column=-1, word=0, labels=None):
+    """The `Sentences` of a file with a word and its tag on each line.
+
+    Spaces or tabs separate columns, and empty lines separate sentences.
+    Lines that begin with -DOCSTART- are skipped.
+
+    column: the column of the tags, from 0; negative numbers count from the
+    end; None: no tags. word: the column of the words. labels: the allowed
+    tags; None: the sorted tags of the file. Tags of any scheme are kept
+    unchanged.
+
+    Raises `TaskError`, with the line number, for an unknown tag or a wrong
+    number of columns.
+    """
+    if column is not None and column == word:
+        raise TaskError(f'column {word} cannot be both words and tags')
+    words, tags, width, fresh = [], [], None, True
+    for number, line in enumerate(text_files.lines(path), 1):
+        # Split at these only: other kinds of space may be part of a word
+        cells = re.findall('[^ \t\r]+', line)
+        if not cells or cells[0] == DOCUMENT:
+            fresh = True
+            continue
+        width = width or len(cells)
+        if len(cells) != width:
+            raise TaskError(
+                f'{path}, line {number}: {len(cells)} columns where the lines '
+                f'before have {width}: expected in each line a word and its '
+                'tag, and empty lines between sentences')
+        if fresh:
+            words.append([])
+            tags.append([])
+            fresh = False
+        try:
+            words[-1].append(cells[word])
+            tags[-1].append(None if column is None
+                            else (number, cells[column]))
+        except IndexError:
+            width = None
+        if width is None or column is not None and (
+                column % width == word % width):
+            raise TaskError(
+                f'{path}, line {number}: {len(cells)} columns; expected words '
+                f'in column {word} and tags in column {column}, counted from '
+                '0 (-1 is the last): say which by --columns, as '
+                'text=0,label=3')
+    if not words:
+        raise TaskError(f'{path} has no words: expected in each line a word '
+                        'and its tag')
+    if column is None:
+        return Sentences(words, None, labels and tuple(labels), 0, str(path))
+    names = tuple(labels) if labels else tuple(sorted(
+        {tag for sentence in tags for _, tag in sentence}))
+    numbers = {name: k for k, name in enumerate(names)}
+    for number, tag in (found for sentence in tags for found in sentence):
+        if tag not in numbers:
+            raise TaskError(
+                f'{path}, line {number}: the tag is {shown([tag])}; expected '
+                f'one of {shown(names)}')
+    return Sentences(words, [[numbers[tag] for _, tag in sentence]
+                             for sentence in tags], names, 0, str(path))
+
+
+class Answer(NamedTuple):
+    """An answer, with its position in the context."""
+
+    text: str
+    begin: Optional[int]    # in characters; None: not in the context
+
+    @property
+    def end(self):
+        """The position after the last character, or None."""
+        return None if self.begin is None else self.begin + len(self.text)
+
+
+class Questions(NamedTuple):
+    """Questions, each about one context."""
+
+    questions: list             # str
+    contexts: list              # str, one for each question
+    answers: Optional[list]     # lists of `Answer`, [] if unanswerable;
+                                # None: the file has no answers
+    ids: list                   # str
+    impossible: bool            # True if questions may be unanswerable
+    skipped: int                # questions whose answers are not at the
+                                # given positions
+    path: str
+    labels_names, has_pairs = None, True
+
+
+def read_squad(path):
+    """The `Questions` of a file of SQuAD 1.1 or 2.0.
+
+    Raises `TaskError`, with the position in the file, for another structure.
+    If the context does not have an answer at the given position, the answer
+    is kept without a position, for scoring only. A warning gives the number
+    of questions without any other answer.
+    """
+    try:
+        whole = parse_json(text_files.whole(path))
+    except json.JSONDecodeError as error:
+        raise TaskError(f'{path}, line {error.lineno}: no JSON ({error.msg} '
+                        f'at column {error.colno}): fetch it again') from None
+    except text_files.TextFileError:
+        raise
+    except ValueError as error:
+        raise TaskError(f'{path} is no file of SQuAD: {error}') from None
+    look = _Look(path)
+    questions, contexts, answers, ids = [], [], [], []
+    impossible = False
+    for article, at in look.each(whole, 'data', 'the file'):
+        for paragraph, at_p in look.each(article, 'paragraphs', at):
+            context = look.text(paragraph, 'context', at_p)
+            for qa, at_q in look.each(paragraph, 'qas', at_p):
+                questions.append(look.text(qa, 'question', at_q))
+                contexts.append(context)
+                ids.append(look.text(qa, 'id', at_q))
+                impossible |= 'is_impossible' in qa
+                answers.append([] if qa.get('is_impossible') is True else
+                               None if 'answers' not in qa else
+                               look.answers(qa, context, at_q))
+    if not questions:
+        raise TaskError(f'{path} has no questions')
+    if len(set(ids)) < len(ids):
+        seen = set()
+        twice = next(i for i in ids if i in seen or seen.add(i))
+        raise TaskError(f'{path} has two questions with the id {twice!r}')
+    skipped = sum(bool(some) and all(a.begin is None for a in some)
+                  for some in answers)
+    if skipped:
+        warn(f'{path}: the answers of {skipped:,} questions are not at their '
+             'places in the text; they are not trained on')
+    if None in answers:
+        if any(some is not None for some in answers):
+            raise TaskError(f'{path}: question {ids[answers.index(None)]!r} '
+                            "has no 'answers', and others have")
+        answers = None
+    impossible |= answers is not None and [] in answers
+    return Questions(questions, contexts, answers, ids, impossible, skipped,
+                     str(path))
+
+
+class _Look:
+    """Access to parsed JSON; raises `TaskError` for a missing value."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def _refuse(self, at, what):
+        raise TaskError(f'{self.path}: {at} {what}, which SQuAD\'s layout '
+                        'has: data, paragraphs, context, qas, question, id, '
+                        'answers with text and answer_start')
+
+    def each(self, parent, key, at):
+        """The objects in a list, each with a description of its position."""
+        children = parent.get(key) if isinstance(parent, dict) else None
+        if not isinstance(children, list):
+            self._refuse(at, f'has no list {key!r}')
+        for k, child in enumerate(children, 1):
+            where = f'{key} {k}' + ('' if at == 'the file' else f' of {at}')
+            if not isinstance(child, dict):
+                self._refuse(where, 'is no object')
+            yield child, where
+
+    def text(self, parent, key, at):
+        value = parent.get(key)
+        if key == 'id' and type(value) is int:
+            value = str(value)
+        if not isinstance(value, str):
+            self._refuse(at, f'has no text {key!r}')
+        try:
+            value.encode()
+        except UnicodeEncodeError as error:
+            raise TaskError(
+                f'{self.path}: {at} has in its {key!r} half of a character, '
+                f'{value[error.start]!a}, which is no text') from None
+        return value
+
+    def answers(self, qa, context, at):
+        found = []
+        for answer, at_a in self.each(qa, 'answers', at):
+            text = self.text(answer, 'text', at_a)
+            begin = answer.get('answer_start')
+            if type(begin) is not int:
+                self._refuse(at_a, "has no number 'answer_start'")
+            there = 0 <= begin and text and context.startswith(text, begin)
+            found.append(Answer(text, begin if there else None))
+        return found
+
+
+#: Columns of a file: the first sentence, the start of the second sentence, its
+#: endings, and the number of the right ending.
+FIRST, SECOND, LABEL = 'sent1', 'sent2', 'label'
+ENDINGS = tuple(f'ending{k}' for k in range(4))
+
+
+class Choices(NamedTuple):
+    """Texts, each with several possible endings."""
+
+    texts: list             # str
+    endings: list           # a tuple of str each, of equal length
+    labels: Optional[list]  # int: the right ending; None: not given
+    skipped: int            # number of lines without an example
+    path: str
+    labels_names, impossible, has_pairs = None, False, True
+
+
+def read_swag(path, part='train'):
+    """The `Choices` of a file of SWAG.
+
+    The second text of each pair is `sent2` and an ending. The columns are
+    found by their names in the first line. part: 'test' may lack labels.
+    Raises `TaskError`, a ValueError.
+    """
+    rows = tables.rows_of(path)
+    _, head = next(rows, (1, []))
+    head = [name.strip() for name in head]
+    needed = [FIRST, SECOND, *ENDINGS]
+    if part != 'test':
+        needed.append(LABEL)
+    lacking = [name for name in needed if name not in head]
+    if lacking:
+        raise TaskError(
+            f'{path} is not laid out as task swag: its first line has no '
+            f'column {", ".join(lacking)}; expected the CSV file as published')
+    places = {name: head.index(name) for name in (*needed, LABEL)
+              if name in head}
+    texts, endings, labels = [], [], []
+    for number, cells in rows:
+        if len(cells) != len(head):
+            raise TaskError(
+                f'{path}, line {number}: there are {len(cells)} columns, and '
+                f'the first line names {len(head)}: take the file as '
+                'published')
+        found = {name: cells[place].strip()
+                 for name, place in places.items()}
+        texts.append(found[FIRST])
+        endings.append(tuple(f'{found[SECOND]} {found[name]}'.strip()
+                             for name in ENDINGS))
+        if LABEL in places:
+            labels.append((number, found[LABEL]))
+    if not texts:
+        raise TaskError(f'{path} has a header and no examples')
+    return Choices(texts, endings, tables.numbered_labels(
+        path, labels, [str(k) for k in range(len(ENDINGS))])
+        if LABEL in places else None, 0, str(path))
