@@ -85,18 +85,23 @@ class TextWarning(UserWarning):
 _told = weakref.WeakKeyDictionary()
 
 
-def warn_once(owner, kind, line, stacklevel=3):
+def warn_once(owner, kind, line):
     """Warn of `line` the first time for this owner and kind.
 
     owner: an object, for example a tokenizer. Later lines are logged at
-    level INFO, so that a server does not print a line for each request.
+    level INFO, so that a server does not print a line for each request. The
+    warning names the line of the program that called this package.
     """
     kinds = _told.setdefault(owner, set())
     if kind in kinds:
         LOG.info('%s', line)
         return
     kinds.add(kind)
-    warnings.warn(line, TextWarning, stacklevel=stacklevel)
+    frame, level = sys._getframe(), 1
+    while frame.f_back is not None and frame.f_globals.get(
+            '__name__', '').partition('.')[0] == 'd2lbert':
+        frame, level = frame.f_back, level + 1
+    warnings.warn(line, TextWarning, stacklevel=level)
 
 
 class _Stderr(logging.Handler):

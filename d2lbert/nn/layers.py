@@ -38,6 +38,11 @@ class Model(nn.Block):
     #: Names of heads whose weights were drawn at random on import
     random_heads = ()
 
+    @property
+    def parts(self):
+        """The blocks by the names of their files in a run folder."""
+        return dict(model=self)
+
 
 def is_unmodified(block):
     """True if a block and its children compute what this package defines.

@@ -161,9 +161,9 @@ class TextObjective(Objective):
 
 def freeze_pair_layers(bert):
     """Leave the layers of next sentences, which no loss reaches, as drawn."""
-    for name in ('hidden', 'nsp'):
-        if getattr(bert, name, None) is not None:
-            getattr(bert, name).collect_params().setattr('grad_req', 'null')
+    for layer in bert.hidden, bert.nsp:
+        if layer is not None:
+            layer.collect_params().setattr('grad_req', 'null')
 
 
 def read_corpus(settings, vocab=None, progress=False):

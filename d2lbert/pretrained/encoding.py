@@ -346,9 +346,10 @@ class TextEncoder:
         lens = [len(one.ids) for one in batch]
         quantized = self._quantized()
         if quantized is not None:
-            return quantized.begin(
+            future, begins = quantized.begin(
                 onp.cumsum([0, *lens]), [i for one in batch for i in one.ids],
                 [i for one in batch for i in one.segments], self.layer)
+            return future.result, begins
         from d2lbert.machine.backend import autograd
         from d2lbert.nn import packed
         from d2lbert.pretrained.heads import FineTuned
@@ -360,7 +361,7 @@ class TextEncoder:
         with autograd.pause():
             encoded = packed.encode(self.net, ids, segments, lens,
                                     layer=layer)
-        return encoded.X, encoded.begins
+        return encoded.X.asnumpy, encoded.begins
 
     def _quantized(self):
         """The `QuantizedEncoder` of the net, if it does the work, or None."""
@@ -372,8 +373,8 @@ class TextEncoder:
 
     def _finish(self, batch, started):
         """Wait for the rows of a batch: a list of arrays (T, H)."""
-        X, begins = started
-        X = X.result() if hasattr(X, 'result') else X.asnumpy()
+        wait, begins = started
+        X = wait()
         return [X[begin:begin + len(one.ids)]
                 for begin, one in zip(begins, batch)]
 

@@ -25,20 +25,15 @@ def write_run(out, net, history, animator):
     animator.save(out / 'losses.png')
     history.save_csv(out / 'losses.csv')
     write_text(out / 'log.txt', ''.join(history.log_lines))
-    for name, part in _parts(net).items():
+    for name, part in net.parts.items():
         if name != 'model':
             save_parameters(part, out / f'{name}.params')
-    save_parameters(_parts(net)['model'], out / 'model.params')
-
-
-def _parts(net):
-    """The parts of a net in separate files; see `Objective.net`."""
-    return getattr(net, 'parts', {'model': net})
+    save_parameters(net.parts['model'], out / 'model.params')
 
 
 def load_parts(net, folder, ctx=None):
     """Load the parts of `net` besides the model from a run folder."""
-    for name, part in _parts(net).items():
+    for name, part in net.parts.items():
         if name != 'model':
             load_parameters(part, Path(folder, f'{name}.params'), ctx)
 

@@ -15,7 +15,6 @@ import numpy as onp
 import prose
 import pytest
 import there
-from d2lbert.finetuning.finetuned_folders import load_finetuned_folder
 from safetensors.numpy import load_file
 
 import d2lbert as d2l
@@ -25,6 +24,7 @@ from d2lbert.finetuning.batches import inputs_of
 from d2lbert.finetuning.scoring import outputs_of
 from d2lbert.finetuning.settings import complete
 from d2lbert.machine.backend import npx
+from d2lbert.pretrained.finetuned_folders import load_finetuned_folder
 from d2lbert.training import loop
 
 FIXTURES = Path(__file__).with_name('fixtures')

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from d2lbert.machine import terminal
-from d2lbert.machine.terminal import Steady, steady_output
+from d2lbert.machine.terminal import Steady, TextWarning, steady_output
 
 TINY = ['pretrain', '--corpus', 'sample', '--batch-size', '100', '--max-len',
         '32', '--num-hiddens', '8', '--ffn-num-hiddens', '8', '--num-layers',
@@ -84,3 +84,13 @@ def test_a_command_prints_a_warning_once(capsys, monkeypatch):
         terminal.warn('a line')
     assert capsys.readouterr().err == 'a line\n'
     assert terminal.LOG.propagate
+
+
+def test_a_warning_names_the_line_that_called_the_package():
+    import d2lbert as d2l
+    net = d2l.BERTModel(6, 4, 4, 1, 1, 0.0)
+    net.initialize()
+    vocab = d2l.Vocab(['a'], 0, ['<pad>', '<mask>', '<cls>', '<sep>'])
+    with pytest.warns(TextWarning, match='b') as caught:
+        d2l.TextModel(net, vocab).similarity('a b', ['a'])
+    assert caught[0].filename == __file__
