@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 
+import bench_directions
 import bench_embed
 import bench_finetune
 import bench_recipes
@@ -48,6 +49,37 @@ def test_a_recipe_is_tried_with_other_settings():
         ('learn', dict(given, minutes=2.5)),
         ('lr=1', dict(given, lr=1.0, minutes=2.5)),
         ('num_steps=7', dict(given, num_steps=7))]
+
+
+def test_curves_are_read_from_what_a_run_printed():
+    text = (
+        'learn 1:  1.00 min, step 1158: mlm_loss 6.1406, perplexity 464.3, '
+        'mlm_accuracy 0.1282, nsp_loss 0.5849, nsp_accuracy 0.6878, '
+        'unknown_share 0.0694, known_accuracy 0.1221\n'
+        'torch:  1.01 min, step 26: mlm_loss 7.1119, perplexity 1226.4, '
+        'mlm_accuracy 0.0464, nsp_loss 0.6933, nsp_accuracy 0.5079, '
+        'unknown_share nan, known_accuracy nan\n'
+        'Held-out figures after 10 minutes of training\n')
+    curves = bench_recipes.kept_curves(text)
+    assert list(curves) == [('learn', 'learn 1'), ('torch', 'torch')]
+    (minutes, step, figures), = curves['learn', 'learn 1']
+    assert (minutes, step) == (1.0, 1158)
+    assert (figures.mlm_loss, figures.nsp_accuracy) == (6.1406, 0.6878)
+
+
+def test_kept_losses_of_two_objectives_are_listed_and_drawn(
+        tmp_path, capsys):
+    for name, losses in ('mlm', (6.5, 5.25)), ('clm', (6.25, 4.5)):
+        (tmp_path / f'{name}.csv').write_text(
+            f'step,{name}_loss,{name},held_out_{name}_loss\n10,8,7.5,\n'
+            + ''.join(f'{step},7,6.75,{loss}\n' for step, loss
+                      in zip((20, 40), losses)))
+    kept = bench_directions.read(tmp_path)
+    bench_directions.report(kept)
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert rows[-2:] == [['20', '6.500', '6.250'], ['40', '5.250', '4.500']]
+    bench_directions.draw(kept, tmp_path / 'both.png')
+    assert (tmp_path / 'both.png').read_bytes().startswith(b'\x89PNG')
 
 
 @pytest.mark.parametrize('text, message', [

@@ -6,6 +6,7 @@ the settings, from the docstrings of the public names, and from the files in
 `tests/bench/results`. It also writes the stub of the package, see stub.py.
 A test fails where a file has another text.
 """
+import csv
 import inspect
 import json
 import re
@@ -16,6 +17,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 import stub  # noqa: E402
 from measured import (  # noqa: E402
+    RESULTS,
     ROOT,
     XEON,
     ZEN3,
@@ -271,6 +273,24 @@ def taught():
                    for name, row in found.items()))
 
 
+def directions():
+    """Held-out figures of masked words and of next tokens, by step."""
+    found = {}
+    for name in 'mlm', 'clm':
+        path = RESULTS / 'directions' / f'{name}.csv'
+        with open(path, encoding='utf-8', newline='') as file:
+            found[name] = {row['step']: row for row in csv.DictReader(file)
+                           if row[f'held_out_{name}_loss']}
+    return table(
+        ['step', 'masked words: loss', 'accuracy', 'left to right: loss',
+         'accuracy'],
+        *([step, *(f'{float(found[name][step][column]):.3f}'
+                   for name in found
+                   for column in (f'held_out_{name}_loss',
+                                  'held_out_known_accuracy'))]
+          for step in found['mlm']))
+
+
 def python():
     """The reference of the public names."""
     import d2lbert.names as names
@@ -335,6 +355,7 @@ WRITERS = {
     'corpus': corpus,
     'learnt': learnt,
     'taught': taught,
+    'directions': directions,
     'python': python,
 }
 
