@@ -358,7 +358,10 @@ class Animator:
                 drawn.append((line, self.legend[k]))
         axes.set(**self._settings)
         if drawn:       # a legend names no curve without a point
-            axes.legend(*zip(*drawn))
+            # Two names fit beside the curves, more are below the axes
+            below = dict(loc='upper left', bbox_to_anchor=(0, -0.25), ncol=2,
+                         frameon=False, borderaxespad=0, fontsize='small')
+            axes.legend(*zip(*drawn), **below if len(drawn) > 2 else {})
         axes.grid()
         return self.fig
 

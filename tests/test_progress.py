@@ -10,6 +10,7 @@ import warnings
 import xml.etree.ElementTree
 
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from d2lbert import Accumulator, Animator, Timer, progress
 
@@ -319,6 +320,18 @@ def test_the_legend_names_the_curves_that_have_a_point():
     assert [text.get_text() for text in axes.get_legend().get_texts()] == [
         'mlm', 'held-out mlm']
     assert Animator(legend=['mlm']).draw().axes[0].get_legend() is None
+
+
+def test_a_legend_of_more_than_two_curves_is_below_the_axes():
+    animator = Animator(legend=['a', 'b', 'c'], xlim=[1, 2])
+    animator.add(1, (1, 2, 3))
+    animator.add(2, (3, 1, 2))
+    fig = animator.draw()
+    FigureCanvasAgg(fig).draw()
+    axes, = fig.axes
+    legend = axes.get_legend().get_window_extent()
+    assert legend.y1 < axes.get_window_extent().y0
+    assert legend.y0 >= 0
 
 
 def test_a_line_of_one_point_is_seen():

@@ -57,7 +57,8 @@ def draw_history(objective, history, xlim):
         legend += [f'held-out {name}' for name, _ in zip(
             objective.losses, objective.drawn)]
     animator = Animator(xlabel='step', ylabel='loss', legend=legend,
-                        xlim=xlim, fmts=LINES, quiet=workers.rank() != 0)
+                        xlim=xlim, fmts=LINES, quiet=workers.rank() != 0,
+                        figsize=(3.5, 2.5 if len(legend) <= 2 else 3.1))
     for step, *means in zip(history.step, *(
             getattr(history, name) for name in objective.losses)):
         animator.add(step, means)
