@@ -317,6 +317,7 @@ def finetune(
     *,
     columns: Optional[str] = None,
     num_examples: Optional[int] = None,
+    precision: str = 'fp32',
     max_len: int = 128,
     stride: int = 64,
     num_epochs: int = 3,
@@ -369,6 +370,7 @@ def finetune(
 
     model: what is fine-tuned: the folder of a released checkpoint, or of a
         run of pretrain; bert.small or bert.base, the ones of the book
+    precision: fp32 or bf16, for the products of matrices [fp32]
     max_len: tokens in a text or a pair at most, and in a window over a
         long text [128]
     stride: tokens between the beginnings of two windows over a text that

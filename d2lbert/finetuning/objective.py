@@ -12,9 +12,11 @@ from d2lbert.finetuning.scoring import encode, outputs_of
 from d2lbert.finetuning.task_kinds import KINDS
 from d2lbert.finetuning.tasks.catalog import TASKS, named
 from d2lbert.finetuning.tasks.tables import shown
+from d2lbert.kernels import ops
 from d2lbert.machine.backend import mx
 from d2lbert.machine.files import read_json, write_text
 from d2lbert.machine.hardware import require_memory
+from d2lbert.nn.precision import set_precision
 from d2lbert.nn.steps import shards
 from d2lbert.objectives.objective import Objective
 from d2lbert.pretrained.families.family import family_of
@@ -46,6 +48,7 @@ class FineTuning(Objective):
 
     def __init__(self, settings, begun=None, model=None):
         self.settings = s = settings
+        ops.check_precision(s['precision'])
         task = TASKS[s['task']]
         folder = folder_of(task, s['data'])
         # For new weights: the head, and parts that the checkpoint lacks
@@ -55,6 +58,7 @@ class FineTuning(Objective):
                 pretrained_model(s['model'], ('pooler',) if task.kind in WHOLE
                                  else ())
                 if model is None else model.copied())
+            set_precision(bert, s['precision'])
         else:
             self._net, self.tokenizer = begun_net(begun)
         train, dev = self._read(task, folder)

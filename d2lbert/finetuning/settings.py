@@ -33,6 +33,7 @@ GROUPS = {
         Setting('model', PATHS, None, 'what is fine-tuned: the folder of a '
                 'released checkpoint, or of a run of pretrain; bert.small or '
                 'bert.base, the ones of the book', 'FOLDER'),
+        _as_there('precision', 'fp32'),
         Setting('max_len', int, 128, 'tokens in a text or a pair at most, '
                 'and in a window over a long text', least=4),
         Setting('stride', int, 64, 'tokens between the beginnings of two '

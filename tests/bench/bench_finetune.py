@@ -2,7 +2,7 @@
 
     python tests/bench/bench_finetune.py --model FOLDER --data DIR
         --torch-python PATH [--tasks cola,stsb,rte,sst2] [--seeds 3]
-        [--who ours,torch]
+        [--who ours,bf16,torch]
     python tests/bench/bench_finetune.py --steps 20 --rounds 5 --model ...
     python tests/bench/bench_finetune.py --story LEARNT --model FOLDER ...
 
@@ -12,8 +12,9 @@ of the steps, linear decay, gradients clipped at 1; three epochs, of SST-2 one
 of the first 10,000 lines. For each task and seed both are trained in turn,
 each in a process of its own. The seconds are those of the steps alone; both
 have their predictions of the development part scored by the same function.
---who: train only one of them. All of it takes hours: --json FILE keeps the
-outcome of each seed, and the same command again takes from there what it has.
+--who: train some of them; bf16 is ours with --precision bf16. All of it takes
+hours: --json FILE keeps the outcome of each seed, and the same command again
+takes from there what it has.
 
 --steps: speed alone. Both take so many steps of each task in turn, as often as
 --rounds says, each going on where it was; what the first ones cost is left
@@ -45,6 +46,8 @@ TASKS = {'cola': (3, None), 'stsb': (3, None), 'rte': (3, None),
          'sst2': (1, 10_000)}
 SETTINGS = dict(batch_size=32, lr=5e-5, max_len=128, weight_decay=0.01,
                 warmup=0.1, clip=1.0)
+#: Ours under two names, by precision.
+OURS = {'ours': 'fp32', 'bf16': 'bf16'}
 #: The rate for nets of the chapter's width.
 SMALL_LR = 1e-3
 
@@ -111,7 +114,7 @@ class Job:
             'utf-8')
         return [python, Path(__file__).with_name('finetune_worker.py'), job]
 
-    def steps(self, model):
+    def steps(self, model, precision):
         """A function that takes so many steps; their seconds, examples."""
         from d2lbert.finetuning.finetuning import FINETUNING
         from d2lbert.machine.backend import npx
@@ -119,7 +122,7 @@ class Job:
         run = Run(FINETUNING.objective, FINETUNING.complete(dict(
             SETTINGS, task=self.task.name, data=str(self.data),
             model=str(model), num_epochs=self.num_epochs, seed=1,
-            num_examples=self.num_examples)), 'cpu')
+            num_examples=self.num_examples, precision=precision)), 'cpu')
         run.prepare()
         steps = run.steps()
 
@@ -153,8 +156,9 @@ def race(args, folder):
         job, found = Job(name, args.data), {}
         with contextlib.ExitStack() as stack:
             takes = {}
-            if 'ours' in args.who:
-                takes['ours'] = job.steps(args.model)
+            for who, precision in OURS.items():
+                if who in args.who:
+                    takes[who] = job.steps(args.model, precision)
             if 'torch' in args.who:
                 takes['torch'] = stack.enter_context(job.their_steps(
                     args.torch_python, args.model, folder))
@@ -186,7 +190,7 @@ def kept(path):
     try:
         numbers = json.loads(Path(path).read_text('utf-8'))
         for found in numbers.values():
-            for _, _ in [*found['ours'], *found['torch']]:
+            for _, _ in [each for who in found for each in found[who]]:
                 pass
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         sys.exit(f'--json {path} does not hold what a comparison left there '
@@ -203,13 +207,16 @@ def compare(args, folder):
         job = Job(name, args.data)
         metric = job.task.metrics[0]
         found = numbers.setdefault(name, {'ours': [], 'torch': []})
+        for who in args.who:
+            found.setdefault(who, [])
         for seed in range(1, args.seeds + 1):
             for who in args.who:
                 if len(found[who]) >= seed:
                     continue
                 found[who].append(
-                    job.ours(args.model, seed, folder) if who == 'ours' else
-                    job.theirs(args.torch_python, args.model, seed, folder))
+                    job.ours(args.model, seed, folder, precision=OURS[who])
+                    if who in OURS else job.theirs(
+                        args.torch_python, args.model, seed, folder))
                 benchmark.write_json(args.json, numbers)
                 figures, speed = found[who][-1]
                 print(f'{name}, seed {seed}, {who}: {metric} '
@@ -284,8 +291,8 @@ def main():
     if args.who is None:
         args.who = ['ours'] + ['torch'] * bool(args.torch_python)
     for who in args.who:
-        if who not in ('ours', 'torch'):
-            parser.error(f'--who is ours or torch or both, not {who}')
+        if who not in (*OURS, 'torch'):
+            parser.error(f'--who is some of ours, bf16 and torch, not {who}')
     if 'torch' in args.who and not args.torch_python:
         parser.error('torch needs --torch-python')
     if args.story and args.steps:

@@ -13,8 +13,11 @@ from loops import result, step
 from safetensors.numpy import load_file, save_file
 
 import d2lbert as d2l
+from d2lbert import kernels
+from d2lbert.command.cli import main
 from d2lbert.finetuning import finetuning, seed_runs
 from d2lbert.finetuning.settings import complete
+from d2lbert.kernels import int8
 from d2lbert.machine.backend import mx, npx
 from d2lbert.training import checkpoints, loop
 from d2lbert.training.interrupts import Stopped
@@ -61,6 +64,42 @@ def test_evaluation_after_reloading_equals_the_printed_metrics(
     assert {name: value for name, value in figures._asdict().items()} in [
         {name: float(row[f'held_out_{name}']) for name in figures._fields}
         for row in rows]
+
+
+@pytest.mark.skipif(not kernels.bf16_supported(),
+                    reason='this CPU does not multiply in bfloat16')
+def test_a_run_in_bf16_is_near_one_in_fp32(given, tmp_path):
+    used = kernels.products.chosen()
+    # On a processor where they are not faster, products stay fp32
+    kernels.products.use(used._replace(bf16='pairs'))
+    try:
+        first, exact = (
+            d2l.finetune(**given(precision=precision), out=tmp_path / name)
+            for name, precision in (('bf16', 'bf16'), ('fp32', 'fp32')))
+    finally:
+        kernels.products.use(used)
+    losses = [onp.array([float(row['task_loss']) for row in csv.DictReader(
+        (out / 'losses.csv').read_text().splitlines())][:3])
+        for out in (first, exact)]
+    assert (losses[0] != losses[1]).any()
+    onp.testing.assert_allclose(*losses, rtol=0.05)
+    net, _ = d2l.load_finetuned(first)
+    assert net.config['precision'] == net.output.precision == 'bf16'
+    with pytest.raises(ValueError, match="'fp32' or 'bf16'"):
+        d2l.finetune(**given(precision='int8'), out=tmp_path / 'x')
+    assert not (tmp_path / 'x').exists()
+
+
+@pytest.mark.skipif(int8.library() is None, reason='needs the C++')
+def test_a_run_is_evaluated_at_eight_bits(given, tmp_path, capsys):
+    out = d2l.finetune(**given('stsb'), out=tmp_path / 'run')
+    exact, rounded = (d2l.evaluate_finetuned(out, precision=precision)
+                      for precision in (None, 'int8'))
+    assert exact != rounded
+    assert abs(exact.loss - rounded.loss) < 0.1 * exact.loss
+    capsys.readouterr()
+    assert main(['evaluate', str(out), '--precision', 'int8']) == 0
+    assert f'loss {rounded.loss:.4f}\n' in capsys.readouterr().out
 
 
 def test_words_that_tell_are_learnt(given, tmp_path):

@@ -21,6 +21,7 @@ from measured import (  # noqa: E402
     ROOT,
     XEON,
     ZEN3,
+    ZEN4,
     ZEN5,
     finetuned,
     ratio,
@@ -227,6 +228,16 @@ def quality_finetune():
     return table(['', 'd2lbert', 'transformers', 'seeds'], *rows)
 
 
+def quality_precision():
+    # A command with some of the rows may be kept, too
+    found = section(ZEN4, 'bench_quality.py', is_last=True).table(
+        'The same nets in other precisions')
+    return table(['', 'fp32', 'bf16', 'int8', 'int8 of fp32'],
+                 *([title, *(row[name] for name in (
+                     'fp32', 'bf16', 'int8', 'int8 of fp32'))]
+                   for title, row in found.items()))
+
+
 def corpus():
     rows = []
     for name, words in (
@@ -352,6 +363,7 @@ WRITERS = {
     'speed-embed': speed_embed,
     'speed-finetune': speed_finetune,
     'quality-finetune': quality_finetune,
+    'quality-precision': quality_precision,
     'corpus': corpus,
     'learnt': learnt,
     'taught': taught,

@@ -8,6 +8,7 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / 'tests' / 'bench' / 'results'
 ZEN5 = 'amd-family-26-model-2-avx512-bf16.txt'
+ZEN4 = 'amd-family-25-model-17-avx512-bf16.txt'
 ZEN3 = 'amd-family-25-model-1-avx2.txt'
 XEON = 'intel-family-6-model-85-avx512.txt'
 
