@@ -6,10 +6,12 @@ import os
 import signal
 import subprocess
 import sys
+import textwrap
 
 from d2lbert._version import __version__
 from d2lbert.command import (
     cache,
+    completion,
     doctor,
     encode,
     evaluate,
@@ -26,6 +28,7 @@ from d2lbert.command import (
     show,
     similar,
 )
+from d2lbert.command.flags import STATUS, Parser, with_hint
 from d2lbert.machine.arguments import UsageError
 from d2lbert.machine.terminal import (
     Steady,
@@ -35,36 +38,37 @@ from d2lbert.machine.terminal import (
 )
 from d2lbert.training.interrupts import StopRequest
 
-DESCRIPTION = '''\
-Pretrain BERT as "Dive into Deep Learning" does, and look at what it learnt.
+#: The sub-commands, in the groups of `--help`. They import MXNet only when
+#: they run, so that help is fast.
+GROUPS = {
+    'train': (pretrain, finetune, launch),
+    'use a model': (encode, similar, fill, generate, predict),
+    'judge a model': (evaluate, senses, show),
+    "the book's pages": (run,),
+    'models of other libraries': (export,),
+    'this installation': (doctor, cache, completion, help),
+}
+COMMANDS = tuple(command for commands in GROUPS.values()
+                 for command in commands)
 
-  d2lbert pretrain                       the chapter's run: 50 steps, a minute
-  d2lbert run PAGE.ipynb                 a page of the book, unchanged
-  d2lbert encode RUN 'a crane is flying' the vectors of a text
-  d2lbert similar FOLDER QUERY --file F  the lines nearest to a query
-  d2lbert evaluate RUN                   losses and accuracies on unseen text
-  d2lbert fill FOLDER 'it is a [MASK] .' predict the masked words
-  d2lbert generate FOLDER 'a text'       generate a text with a BART
-  d2lbert show RUN --out page.html       attention, senses, losses: a page
-  d2lbert senses RUN                     how well it separates word senses
-  d2lbert finetune --task sst2 ...       learn a labelled task
-  d2lbert predict RUN 'a fine film'      predict with the fine-tuned model
-  d2lbert export RUN FOLDER              a run as a checkpoint for others
-  d2lbert import FOLDER RUN              a pretrained model as a run
-  d2lbert launch -- pretrain             several processes or machines
-  d2lbert doctor                         what works here, and what does not
-  d2lbert cache                          list or remove cached files
-  d2lbert help [TOPIC]                   the manual
-'''
-EPILOG = '''\
-exit status: 0, it is done; 1, it could not be done; 2, the command line is
-wrong; 128 and the number of a signal (130: Ctrl-C), it was stopped.
-'''
+#: Sub-commands that print only the requested report.
+REPORTS = 'cache', 'completion', 'doctor', 'help'
 
-#: The sub-commands, in the order of `--help`; `launch` uses the parser of
-#: `pretrain`. They import MXNet only when they run, so that help is fast.
-COMMANDS = (pretrain, run, encode, similar, evaluate, fill, generate, show,
-            senses, finetune, predict, export, launch, doctor, cache, help)
+DESCRIPTION = 'Pretrain BERT as "Dive into Deep Learning" does, and use it.'
+OVERVIEW = f'''\
+d2lbert {__version__}: {DESCRIPTION[0].lower()}{DESCRIPTION[1:]}
+
+  d2lbert pretrain                        the run of the chapter, a minute
+  d2lbert encode RUN 'a crane is flying'  the vectors of a text
+  d2lbert fill RUN 'it is a <mask> .'     the likeliest words at a mask
+  d2lbert show RUN --out page.html        attention, words, losses: a page
+  d2lbert finetune --task sst2 ...        learn a task from labelled texts
+  d2lbert run PAGE.ipynb                  a page of the book, unchanged
+
+  d2lbert --help                          all commands
+  d2lbert COMMAND --help                  the flags of a command
+  d2lbert help                            the manual
+'''
 
 
 def main(argv=None):
@@ -79,8 +83,13 @@ def main(argv=None):
 def _main(argv):
     with _ending_at_once():
         args = parser().parse_args(argv)
+    if args.command is None:
+        print(OVERVIEW, end='')
+        return 0
     try:
         with speaking(args.quiet):
+            if args.check is not None:
+                args.check(args)
             if args.needs is not None:
                 with _ending_at_once():
                     importlib.import_module(args.needs)
@@ -96,7 +105,10 @@ def _main(argv):
         return 1
     except (ValueError, TypeError, OSError, ImportError, MemoryError,
             RuntimeError) as error:
-        print(f'd2lbert {args.command}: {_sentence(error)}', file=sys.stderr)
+        prog, message = f'd2lbert {args.command}', _sentence(error)
+        if isinstance(error, UsageError):
+            message = with_hint(message, prog)
+        print(f'{prog}: {message}', file=sys.stderr)
         return 2 if isinstance(error, UsageError) else 1
 
 
@@ -147,29 +159,39 @@ def _ending_at_once(words=b'\nstopped\n'):
             signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-class _Parser(argparse.ArgumentParser):
-    """A parser that prints errors in one line, without the usage text."""
-
-    def error(self, message):
-        self.exit(2, f'{self.prog}: {message}; see {self.prog} --help\n')
-
-
 def parser():
-    """The parser. A sub-command sets `run`, its function of the arguments."""
-    top = _Parser(
-        prog='d2lbert', description=DESCRIPTION, epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter)
+    """The parser. A sub-command sets `run`, its function of the arguments.
+
+    It may also set `check`, a function of the arguments that raises errors
+    before libraries are loaded, and `needs`, the module to import then.
+    """
+    top = Parser(
+        prog='d2lbert', usage='d2lbert COMMAND ...',
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog=textwrap.fill(STATUS, 79) + '\n\n'
+        'd2lbert COMMAND --help lists the flags of a command; d2lbert help, '
+        'the manual.')
     top.add_argument('--version', action='version',
-                     version=f'd2lbert {__version__}')
-    # The module that a command imports after its arguments are parsed
-    top.set_defaults(needs=None, quiet=False)
+                     version=f'd2lbert {__version__}',
+                     help='print the version and exit')
+    top.set_defaults(check=None, needs=None, quiet=False)
     commands = top.add_subparsers(dest='command', metavar='COMMAND',
-                                  required=True)
-    for command in COMMANDS:
-        command.add(commands)
+                                  prog='d2lbert',
+                                  help=argparse.SUPPRESS)
+    groups = {}
+    for title, modules in GROUPS.items():
+        before = len(commands.choices)
+        for module in modules:
+            module.add(commands)
+        groups[title] = list(commands.choices)[before:]
+    lines = {action.dest: action.help
+             for action in commands._choices_actions}
+    top.description = DESCRIPTION + ''.join(
+        f'\n\n{title}:\n' + '\n'.join(
+            f'  {name:<11} {lines[name]}' for name in names)
+        for title, names in groups.items())
     for name, command in commands.choices.items():
-        # The other two print only the requested report
-        if name not in ('cache', 'doctor', 'help'):
+        if name not in REPORTS:
             command.add_argument(
                 '-q', '--quiet', action='store_true', help='write nothing '
                 'but errors to standard error: no progress, no warnings')

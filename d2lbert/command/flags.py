@@ -1,5 +1,90 @@
-"""Flags shared by several commands, and types of flag values."""
+"""The parser of the command, flags shared by several commands, and types."""
 import argparse
+import json
+import math
+import re
+import shutil
+import sys
+
+from d2lbert.machine.arguments import did_you_mean, listed
+
+#: Columns of a help text at most: longer lines are hard to read.
+WIDTH = 90
+
+STATUS = ('exit status: 0, done; 1, not possible, with one line that says '
+          'why; 2, the command line is wrong; 128 + N, stopped by signal N '
+          '(130: Ctrl-C)')
+
+
+class Formatter(argparse.HelpFormatter):
+    """Help texts of at most `WIDTH` columns."""
+
+    def __init__(self, prog, **options):
+        width = min(WIDTH, shutil.get_terminal_size().columns - 2)
+        super().__init__(prog, **{**options, 'width': width})
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser that prints an error in one line, with the nearest word.
+
+    Abbreviations of flags are errors, since a new flag would change their
+    meaning.
+    """
+
+    def __init__(self, **options):
+        super().__init__(**{'allow_abbrev': False, 'epilog': STATUS,
+                            'formatter_class': Formatter, **options})
+
+    def error(self, message):
+        """Print the message and how to get help; exit with status 2."""
+        self.exit(2, f'{self.prog}: {with_hint(message, self.prog)}\n')
+
+    def parse_known_args(self, args=None, namespace=None):
+        """As argparse, but unknown arguments are errors of this parser.
+
+        argparse would leave them to the main parser, whose help does not
+        list the flags of a sub-command. Flags come first: without a flag
+        that is misspelt, another argument may seem to be missing.
+        """
+        args = sys.argv[1:] if args is None else list(args)
+        for word in self._own(args):
+            name = word.partition('=')[0]
+            if name.startswith('--') and (
+                    name not in self._option_string_actions):
+                self.error(f'there is no flag {name}' + did_you_mean(
+                    name, self._option_string_actions))
+        namespace, others = super().parse_known_args(args, namespace)
+        if others:
+            self.error(f'{others[0]} is one argument too many' + (
+                '' if others[0].startswith('-') else
+                ': put a text of several words in quotes'))
+        return namespace, others
+
+    def _own(self, args):
+        """The arguments before '--' and before those of another parser."""
+        leaves = any(action.nargs in (argparse.PARSER, argparse.REMAINDER)
+                     for action in self._actions)
+        for word in args:
+            if word == '--' or leaves and not word.startswith('-'):
+                return
+            yield word
+
+    def _check_value(self, action, value):
+        if action.choices is None or value in action.choices:
+            return
+        hint = did_you_mean(value, action.choices)
+        if action.nargs == argparse.PARSER:
+            raise argparse.ArgumentError(
+                None, f'there is no command {value}{hint}')
+        raise argparse.ArgumentError(
+            action, f'{value!r} is not {listed(action.choices)}{hint}')
+
+
+def with_hint(message, prog):
+    """A message about a wrong command line, with the command for help."""
+    message = re.sub(r'^argument (.*?): ', r'\1: ', str(message))
+    return message + (f' See {prog} --help' if message.endswith('?')
+                      else f'; see {prog} --help')
 
 
 def at_least(least, kind=int):
@@ -59,3 +144,31 @@ def add_precision(add):
         'integers. int8 is the fastest; its results differ a little from '
         'fp32, and are the same on every CPU (default: int8 for a folder of '
         'export --precision int8, else fp32)')
+
+
+def add_devices(add, help='as for pretrain'):
+    """Add --devices, where to compute."""
+    add('--devices', default='auto', metavar='NAME', help=help)
+
+
+def add_json(add, help):
+    """Add --json; help: the objects that are printed."""
+    add('--json', action='store_true', help=f'print JSON for scripts: {help}')
+
+
+def print_json(found):
+    """Print an object as one line of JSON; NaN becomes null."""
+    try:
+        line = json.dumps(found, ensure_ascii=False, allow_nan=False)
+    except ValueError:
+        line = json.dumps(_finite(found), ensure_ascii=False)
+    print(line, flush=True)
+
+
+def _finite(found):
+    if isinstance(found, dict):
+        return {name: _finite(value) for name, value in found.items()}
+    if isinstance(found, (list, tuple)):
+        return [_finite(value) for value in found]
+    is_nan = isinstance(found, float) and not math.isfinite(found)
+    return None if is_nan else found

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from d2lbert.command.flags import at_least
-from d2lbert.command.pretrain import check, given
+from d2lbert.command.pretrain import check_flags
 from d2lbert.launch.launcher import (
     LOCAL,
     ROLE,
@@ -20,7 +20,7 @@ from d2lbert.machine import openmp
 from d2lbert.machine.arguments import UsageError, usage
 from d2lbert.machine.files import free_run_name
 from d2lbert.training.interrupts import Interrupted
-from d2lbert.training.settings import check_clock, complete
+from d2lbert.training.settings import check_clock
 
 #: Python arguments that start a worker; the command follows.
 WORKER = ('-m', 'd2lbert.command.worker')
@@ -115,7 +115,7 @@ def _worker_command(command, pretrain, workers=1):
                          'pretrain and its arguments after --, as in '
                          'd2lbert launch --workers 2 -- pretrain')
     settings = pretrain.parse_args(command[1:])
-    check(given(settings), complete)
+    check_flags(settings)
     with usage():
         check_clock(getattr(settings, 'minutes', None), workers)
     run = getattr(settings, 'resume', None)

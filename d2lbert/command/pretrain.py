@@ -1,13 +1,20 @@
 """`d2lbert pretrain`: its flags come from the settings of pretraining."""
 import argparse
+import contextlib
+import csv
 import sys
+from pathlib import Path
 
+from d2lbert.command.flags import add_json, print_json
 from d2lbert.machine.arguments import UsageError, usage
 from d2lbert.machine.terminal import note
+from d2lbert.objectives.setting_rules import NAMED
 from d2lbert.training.settings import (
     GROUPS,
     PATHS,
+    SETTINGS,
     Setting,
+    check_files,
     complete,
     described_default,
 )
@@ -16,43 +23,66 @@ from d2lbert.training.settings import (
 #: run it.
 CARRYING_OUT = (
     Setting('devices', str, 'auto', 'auto (all usable GPUs, else the CPU), '
-            'cpu, cpu:2 (two parts on the CPU), gpu or gpu:0,1', 'NAME'),
+            'cpu, cpu:2 (the CPU as two devices), gpu or gpu:0,1', 'NAME'),
     Setting('out', str, None, 'run folder (runs/<date-time>)', 'DIR'),
-    Setting('force', bool, False, 'move the run folder, if it exists, to '
-            'DIR.old'),
-    Setting('resume', str, None, 'go on with this run folder, or with one '
+    Setting('force', bool, False, 'move the run folder to DIR.old if it '
+            'exists'),
+    Setting('resume', str, None, 'continue the run in this folder, or one '
             'of its checkpoints', 'RUN'),
 )
+
+#: The settings that come first in the help text.
+FIRST = ('corpus', 'tokenizer', 'recipe', 'objective', 'num_steps',
+         'minutes', 'batch_size', 'lr', 'max_len', 'num_hiddens',
+         'num_layers', 'eval_every', 'seed', 'out', 'resume')
+
+#: Arguments of the parser that are not settings.
+OTHERS = ('command', 'run', 'check', 'needs', 'quiet', 'json')
 
 
 def add(commands):
     """Add this sub-command to the parser."""
     pretrain = commands.add_parser(
         'pretrain', help='train a BERT and leave a run folder',
-        description='Train a BERT, on pairs of sentences unless --objective '
-        "says otherwise. Without arguments this is the chapter's run on "
-        'WikiText-2, which is fetched if it is not here; where it cannot be '
-        'fetched, the sample corpus that comes with d2lbert stands in. Where '
-        'a default has two values, the second is that of --recipe learn.')
-    pretrain.set_defaults(run=run, needs='d2lbert.training.pretraining')
-    add_flags(pretrain, [*GROUPS.items(), ('the run', CARRYING_OUT)])
+        usage='d2lbert pretrain [FLAG ...]',
+        description='Train a BERT on a text. Without flags this is the '
+        'run of the chapter on WikiText-2. WikiText-2 is fetched if it is '
+        'not on this machine; without a network, the sample corpus of '
+        'd2lbert is used instead. Defaults are in parentheses: first those '
+        'of the chapter, then those of --recipe learn if they differ.')
+    pretrain.set_defaults(run=run, check=check_flags,
+                          needs='d2lbert.training.pretraining')
+    add_flags(pretrain, {**GROUPS, 'the run': (*GROUPS['the run'],
+                                               *CARRYING_OUT)}, FIRST)
 
 
-def add_flags(parser, groups):
-    """Add flags for settings to a parser; groups: (title, settings)."""
-    for title, settings in groups:
-        group = next((group for group in parser._action_groups
-                      if group.title == title), None)
-        group = group or parser.add_argument_group(title)
+def add_flags(parser, groups, first):
+    """Add flags for settings to a parser, and --json.
+
+    groups: {title: settings}; first: names of settings for a group at the
+    top.
+    """
+    found = {setting.name: setting for settings in groups.values()
+             for setting in settings}
+    groups = {'most used': [found[name] for name in first], **{
+        title: [setting for setting in settings if setting.name not in first]
+        for title, settings in groups.items()}}
+    for title, settings in groups.items():
+        group = parser.add_argument_group(title)
         for setting in settings:
             name, options = _flag(setting)
             group.add_argument(name, **options)
+    # -h, --json and the like come last
+    parser._action_groups.append(parser._action_groups.pop(1))
+    add_json(parser.add_argument, 'one object, at the end, with the run '
+             'folder and its last metrics; everything else goes to standard '
+             'error')
 
 
 def given(args):
     """The settings among the arguments, {name: value}."""
     return {name: value for name, value in vars(args).items()
-            if name not in ('command', 'run', 'needs', 'quiet')}
+            if name not in OTHERS}
 
 
 def _flag(setting):
@@ -65,10 +95,23 @@ def _flag(setting):
         options['action'] = 'store_true'
     else:
         kind = str if setting.kind == PATHS else setting.kind
-        options.update(type=kind, metavar=setting.metavar)
+        options.update(type=kind, metavar=setting.metavar,
+                       choices=setting.choices or None)
         if setting.several:
             options['nargs'] = '+'
     return '--' + setting.name.replace('_', '-'), options
+
+
+def check_flags(args):
+    """Raise for settings that are invalid, and for files that are missing.
+
+    It is called before anything is loaded, fetched or read.
+    """
+    settings = given(args)
+    check(settings, complete)
+    if 'resume' not in settings:
+        check_files(SETTINGS, {name: settings[name] for name in SETTINGS
+                               if name in settings}, NAMED)
 
 
 def run(args):
@@ -76,7 +119,7 @@ def run(args):
     from d2lbert import hub
     from d2lbert.training.pretraining import pretrain
     settings = given(args)
-    check(settings, complete)
+    check_place(settings)
     if 'corpus' not in settings and 'resume' not in settings:
         settings['corpus'] = 'wikitext-2'
         try:
@@ -85,7 +128,7 @@ def run(args):
             note(f'{error}\nTraining on the small sample corpus instead.')
             settings.update(corpus='sample', wanted=dict(
                 corpus='wikitext-2', reason=str(error)))
-    return carried_out(pretrain, settings)
+    return carried_out(pretrain, settings, args.json and last_row)
 
 
 def check(settings, complete):
@@ -103,16 +146,44 @@ def check(settings, complete):
                          '--out nor --force with --resume')
 
 
-def carried_out(train, settings):
-    """Call train(**settings), print the folder; returns the exit status."""
+def check_place(settings):
+    """Raise ValueError if --devices or --out of a run cannot be used."""
+    from d2lbert.devices import parse_devices
+    from d2lbert.machine import workers
+    from d2lbert.training.run_folder import check_free
+    parse_devices(settings.get('devices', 'auto'))
+    if settings.get('out') is not None and workers.rank() == 0:
+        check_free(settings['out'], settings.get('force', False))
+
+
+def carried_out(train, settings, summary=None):
+    """Call train(**settings), print the folder; returns the exit status.
+
+    summary: a function of the run folder, whose result is then all that is
+    printed to standard output, as JSON.
+    """
     from d2lbert.machine import workers
     from d2lbert.training.interrupts import Stopped
     try:
-        out = train(**settings)
+        with contextlib.redirect_stdout(
+                sys.stderr if summary else sys.stdout):
+            out = train(**settings)
     except Stopped as stopped:
         if str(stopped):        # only one worker has a message
             print(f'\n{stopped}', file=sys.stderr)
         return 128 + stopped.signal
     if workers.rank() == 0:
         note(f'run folder {out}')
+        if summary:
+            print_json(dict(run=str(out), **summary(Path(out))))
     return 0
+
+
+def last_row(folder):
+    """The last values in the columns of the losses.csv of a run, a dict."""
+    found = {}
+    with open(folder / 'losses.csv', newline='', encoding='utf-8') as file:
+        for row in csv.DictReader(file):
+            found.update((name, float(value))
+                         for name, value in row.items() if value)
+    return dict(found, step=int(found['step']))

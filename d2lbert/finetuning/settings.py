@@ -17,32 +17,33 @@ def _as_there(name, default, **changed):
 #: The settings, in the groups of the help text.
 GROUPS = {
     'the task': (
-        Setting('task', str, None, 'what is learnt: ' + ', '.join(TASKS)
-                + '; the last four of files of any content', 'NAME',
+        Setting('task', str, None, 'the task: ' + ', '.join(TASKS)
+                + '; the last four are for files of your own', 'NAME',
                 choices=tuple(TASKS)),
         Setting('data', PATHS, None, 'folder with the files train and dev of '
-                'the task, as GLUE lays them out (snli can be fetched)',
+                'the task, in the layout of GLUE (snli can be fetched)',
                 'DIR', changeable=True),
-        Setting('columns', str, None, 'which columns of a table are what, by '
-                'name or by number from 0: text=1,label=0 or '
-                'premise,hypothesis,label', 'COLUMNS'),
+        Setting('columns', str, None, 'the columns of a table, by name or by '
+                'number from 0: text=1,label=0 or premise,hypothesis,label',
+                'COLUMNS'),
         Setting('num_examples', int, None, 'train on the first N examples '
-                'alone', least=1),
+                'only', least=1),
     ),
     'the model': (
-        Setting('model', PATHS, None, 'what is fine-tuned: the folder of a '
-                'released checkpoint, or of a run of pretrain; bert.small or '
-                'bert.base, the ones of the book', 'FOLDER'),
+        Setting('model', PATHS, None, 'the model to fine-tune: the folder of '
+                "a released checkpoint or of a run of pretrain; the book's "
+                'bert.small or bert.base', 'FOLDER'),
         _as_there('precision', 'fp32'),
-        Setting('max_len', int, 128, 'tokens in a text or a pair at most, '
-                'and in a window over a long text', least=4),
+        Setting('max_len', int, 128, 'largest number of tokens in a text or '
+                'pair, special tokens included, and in a window over a long '
+                'text', least=4),
         Setting('stride', int, 64, 'tokens between the beginnings of two '
                 'windows over a text that is searched for an answer',
                 least=1),
     ),
     'the training': (
-        Setting('num_epochs', int, 3, 'how often each example is trained on',
-                least=1, changeable=True),
+        Setting('num_epochs', int, 3, 'number of passes over the training '
+                'data', least=1, changeable=True),
         _as_there('batch_size', 32, help='examples in a step'),
         _as_there('accumulate', 1),
         _as_there('lr', 5e-5),
@@ -52,7 +53,7 @@ GROUPS = {
         _as_there('clip', 1.0),
         Setting('bucket', int, 1, 'number of batches whose examples are '
                 'sorted by length together, which saves time where padding '
-                'is computed; 1 for none', least=1),
+                'is computed; 1: no sorting', least=1),
         _as_there('seed', None),
     ),
     'the run': (

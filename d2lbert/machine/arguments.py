@@ -1,6 +1,7 @@
 """Check arguments, and the files that command-line flags name."""
 import contextlib
 import csv
+import difflib
 import json
 import operator
 import os
@@ -15,6 +16,22 @@ PathLike = Union[str, os.PathLike]
 
 class UsageError(ValueError):
     """Arguments that are invalid, whatever the files and models contain."""
+
+
+def listed(choices):
+    """Choices as text: 'a, b or c'."""
+    *first, last = map(str, choices)
+    return f'{", ".join(first)} or {last}' if first else last
+
+
+def did_you_mean(word, choices):
+    """': did you mean NEAREST?', or '' if no choice is near."""
+    choices = {str(choice).lower(): choice for choice in choices}
+    near = difflib.get_close_matches(str(word).lower(), choices, 1)
+    if not near and len(str(word)) > 2:     # an abbreviation
+        near = [name for name in choices if name.startswith(
+            str(word).lower())][:1]
+    return f': did you mean {choices[near[0]]}?' if near else ''
 
 
 @contextlib.contextmanager

@@ -24,6 +24,9 @@ class SettingRules(NamedTuple):
                 raise ValueError(f'objective={objective} {reason}')
 
 
+#: Corpora with names. Their vocabulary is the book's, however small.
+NAMED = 'wikitext-2', 'sample'
+
 #: The default of the setting `noise`, which only `denoise` reads.
 NOISE = 'infilling+sentences'
 

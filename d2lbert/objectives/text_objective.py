@@ -16,6 +16,7 @@ from d2lbert.nn.packed import MaskedTokens
 from d2lbert.nn.steps import shards
 from d2lbert.objectives.initializers import initialize
 from d2lbert.objectives.objective import Objective, run_summary
+from d2lbert.objectives.setting_rules import NAMED
 from d2lbert.pretrained.families.nets import DISTILLED, PUBLISHED, net_of
 from d2lbert.pretrained.tokenizers.vocabulary import PieceVocab, same_pieces
 from d2lbert.progress import Accumulator
@@ -25,9 +26,6 @@ from d2lbert.texts.numbered_text import MIN_FREQ
 
 #: Number of word pieces to learn if the settings give none.
 PIECES = 8000
-
-#: Corpora with names. Their vocabulary is the book's, however small.
-NAMED = 'wikitext-2', 'sample'
 
 #: Rows of the position embedding, as in the book, or more.
 POSITIONS = 1000

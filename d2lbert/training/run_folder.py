@@ -61,23 +61,20 @@ class RunFolder:
         if out is None:
             made = missing(RUNS)
             return cls(new_run_folder(), True, made)
+        check_free(out, force)
         out, moved = Path(out), None
-        _check_writable(out)
         if _was_given_up(out):
             checkpoints.sweep(out)
             return cls(out, is_new=True)
         if os.path.lexists(out) and force:
-            _check_movable(out)
             _check_not_read(out, reads)
             moved = move_aside(out)
         made = missing(out.parent)
         try:
             out.parent.mkdir(parents=True, exist_ok=True)
             out.mkdir()
-        except FileExistsError:
-            raise RunError(
-                f'{out} exists already{_state(out)}: choose another --out, '
-                'or give --force to move it aside') from None
+        except FileExistsError:     # another process has just made it
+            raise _taken(out) from None
         return cls(out, True, made, moved)
 
     @classmethod
@@ -183,6 +180,25 @@ class RunFolder:
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
+
+
+def check_free(out, force=False):
+    """Raise `RunError` if a new run cannot have the folder `out`.
+
+    force: True if a run folder of this name may be moved aside.
+    """
+    out = Path(out)
+    _check_writable(out)
+    if not os.path.lexists(out) or _was_given_up(out):
+        return
+    if not force:
+        raise _taken(out)
+    _check_movable(out)
+
+
+def _taken(out):
+    return RunError(f'{out} exists already{_state(out)}: choose another '
+                    '--out, or give --force to move it aside')
 
 
 def _check_writable(out):

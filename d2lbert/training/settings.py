@@ -12,7 +12,7 @@ import textwrap
 from pathlib import Path
 from typing import Any, List, Literal, NamedTuple, Optional, Union
 
-from d2lbert.machine.arguments import PathLike
+from d2lbert.machine.arguments import PathLike, did_you_mean, listed
 from d2lbert.objectives.setting_rules import NOISE, RULES
 
 #: The kind of a setting that holds the paths of files.
@@ -59,8 +59,9 @@ class Setting(NamedTuple):
             return _paths(self.name, value)
         value = _of_kind(self.name, value, self.kind)
         if self.choices and value not in self.choices:
-            raise ValueError(f'{self.name} must be '
-                             f'{" or ".join(self.choices)}, not {value!r}')
+            raise ValueError(f'{self.name} must be {listed(self.choices)}, '
+                             f'not {value!r}'
+                             + did_you_mean(value, self.choices))
         if self.kind is int and self.least is not None and (
                 value < self.least):
             raise ValueError(f'{self.name} must be a whole number of at '
@@ -109,149 +110,155 @@ def _paths(name, paths):
 #: All settings, in the groups of the command's help.
 GROUPS = {
     'the text': (
-        Setting('corpus', PATHS, 'wikitext-2', 'wikitext-2, sample, or text '
-                'files or folders of them, plain or in WikiText format, '
-                'packed too; - is standard input', 'NAME',
+        Setting('corpus', PATHS, 'wikitext-2', 'the text: wikitext-2, '
+                "sample, or text files and folders, plain or in WikiText's "
+                'format, also compressed; - is standard input', 'FILE',
                 several=True, changeable=True),
-        Setting('data_dir', PATHS, None, 'folder that holds '
-                'wiki.train.tokens or wikitext-2/', 'DIR', changeable=True),
-        Setting('text_field', str, None, 'the field of JSON lines that holds '
+        Setting('data_dir', PATHS, None, 'folder with wiki.train.tokens or '
+                'wikitext-2/', 'DIR', changeable=True),
+        Setting('text_field', str, None, 'field of JSON lines that holds '
                 'the text', 'NAME', changeable=True),
-        Setting('split', str, 'auto', "how sentences are found: book, at "
-                "' . ' and with words apart already; prose, as people write "
-                'them; punkt, the same by a library; auto, book or prose',
-                'HOW', choices=('auto', 'book', 'prose', 'punkt')),
-        Setting('tokenizer', str, 'words', 'words, as blanks part them, or '
-                'wordpiece: word pieces, learnt from the text', 'KIND',
+        Setting('split', str, 'auto', "how sentences are found. book: at "
+                "' . ', with white space between words; prose: as people "
+                'write; punkt: like prose, with the library NLTK; auto: book '
+                'or prose, by a look at the text', 'NAME',
+                choices=('auto', 'book', 'prose', 'punkt')),
+        Setting('tokenizer', str, 'words', 'words: separated by white space; '
+                'wordpiece: word pieces, learnt from the text', 'NAME',
                 choices=('words', 'wordpiece')),
-        Setting('vocab_size', int, None, 'tokens in the vocabulary, at most: '
-                'word pieces (8000), or words (all that occur min_freq '
-                'times)', least=6),
-        Setting('min_freq', int, None, 'how often a word of the vocabulary '
-                'must occur (5; less in a small text of your own, so that a '
-                'tenth of its words at most is unknown)', least=1),
-        Setting('vocab', PATHS, None, 'use this vocabulary, a token a line, '
-                'instead of building one; of word pieces a vocab.txt, a '
-                'tokenizer.json or their folder', 'FILE', changeable=True),
+        Setting('vocab_size', int, None, 'largest number of tokens in the '
+                'vocabulary (wordpiece: 8000; words: no limit)', least=6),
+        Setting('min_freq', int, None, 'least number of times that a word of '
+                'the vocabulary occurs (5; less for a small text of your '
+                'own, so that at most a tenth of its words is unknown)',
+                least=1),
+        Setting('vocab', PATHS, None, 'use this vocabulary instead of a new '
+                'one: a token on each line; for wordpiece a vocab.txt, a '
+                'tokenizer.json or a folder with one', 'FILE',
+                changeable=True),
         Setting('valid', PATHS, None, 'held-out text files', 'FILE',
                 several=True, changeable=True),
-        Setting('valid_share', float, 0.05, 'share of the articles held out '
-                'for eval_every where there is no held-out file', 'SHARE',
+        Setting('valid_share', float, 0.05, 'share of the articles to hold '
+                'out for eval_every if valid is not given', 'SHARE',
                 share=True),
         Setting('fill', bool, False, 'fill sequences with several '
                 'sentences, as the published BERT does'),
-        Setting('dynamic', bool, False, 'draw new masks and pairs each '
+        Setting('dynamic', bool, False, 'draw new masks and pairs in each '
                 'epoch', learn=True),
-        Setting('mask_share', float, 0.15, 'share of the tokens that are '
-                'hidden in training; of denoise 0.3, masked, deleted or in '
-                'spans', 'SHARE', least=0, share=True),
-        Setting('whole_word_masking', bool, False, 'hide all pieces of a '
+        Setting('mask_share', float, 0.15, 'share of the tokens to predict '
+                '(objective denoise: 0.3, the share of tokens with noise)',
+                'SHARE', least=0, share=True),
+        Setting('whole_word_masking', bool, False, 'mask all pieces of a '
                 'word or none'),
     ),
     'the model': (
-        Setting('max_len', int, 64, 'tokens in a pair or sequence at most'),
-        Setting('num_hiddens', int, 128, 'numbers in the vector of a token'),
-        Setting('ffn_num_hiddens', int, 256, 'width of the feed-forward '
-                'networks'),
-        Setting('num_heads', int, 2, 'attention heads', learn=4),
-        Setting('num_layers', int, 2, 'encoder blocks'),
-        Setting('embedding_size', int, None, 'numbers in the embedding of a '
-                'token, from which a layer makes num_hiddens, as in ALBERT '
-                '(num_hiddens, and no such layer)', least=1),
-        Setting('share_layers', bool, False, 'one block for all layers, as '
-                'in ALBERT'),
-        Setting('dropout', float, 0.2, 'share of numbers dropped', 'P',
+        Setting('max_len', int, 64, 'largest number of tokens in a sequence, '
+                'special tokens included', least=5),
+        Setting('num_hiddens', int, 128, 'size of the vector of a token'),
+        Setting('ffn_num_hiddens', int, 256, 'size of the hidden layer of '
+                'the feed-forward networks'),
+        Setting('num_heads', int, 2, 'attention heads in a layer', learn=4),
+        Setting('num_layers', int, 2, 'layers of the encoder'),
+        Setting('embedding_size', int, None, 'size of the token embeddings, '
+                'as in ALBERT; a dense layer maps them to num_hiddens '
+                '(num_hiddens, without that layer)', least=1),
+        Setting('share_layers', bool, False, 'use the same weights in all '
+                'layers, as ALBERT does'),
+        Setting('dropout', float, 0.2, 'dropout probability', 'P',
                 learn=0.0),
-        Setting('architecture', str, 'book', 'book, that of the pages; '
-                'published: GELU, LayerNorm behind the embeddings, these '
-                'tied to the head, as d2lbert export needs it (with '
-                'embedding_size it is an ALBERT); distilbert, the same '
-                'without segments and a pooler', learn='published',
+        Setting('architecture', str, 'book', 'book: the network of the '
+                'chapter; published: with GELU, LayerNorm after the '
+                'embeddings and tied embeddings, as d2lbert export requires '
+                '(with embedding_size it is an ALBERT); distilbert: '
+                'published, without segments and pooler', 'NAME',
+                learn='published',
                 choices=('book', 'published', 'distilbert')),
-        Setting('tie_embeddings', bool, False, 'the head that predicts words '
-                'has the token embeddings for its last weight, as published'),
-        Setting('pre_norm', bool, False, 'normalize what attention and '
-                'feed-forward networks are given, not what they are added '
-                'to'),
-        Setting('precision', str, 'fp32', 'fp32 or bf16, for the products '
-                'of matrices', 'NAME'),
+        Setting('tie_embeddings', bool, False, 'use the token embeddings as '
+                'weights of the last layer of the MLM head, as published'),
+        Setting('pre_norm', bool, False, 'apply LayerNorm before attention '
+                'and feed-forward networks (pre-LN), not after them'),
+        Setting('precision', str, 'fp32', 'fp32 or bf16: number format of '
+                'matrix products', 'NAME', choices=('fp32', 'bf16')),
     ),
     'the training': (
-        Setting('objective', str, 'mlm+nsp', "mlm+nsp, the book's, on pairs "
-                "of sentences; mlm+sop, ALBERT's, on the order of such pairs; "
-                "mlm, masked words in full sentences, RoBERTa's; span, masked "
-                "spans in them and their boundaries, SpanBERT's; "
-                "denoise, noisy sentences restored by a decoder, BART's; "
-                'these three draw anew each epoch; clm, the next token from '
-                "those before it, GPT's", 'NAME',
-                choices=tuple(RULES)),
-        Setting('noise', str, NOISE, 'of denoise: masking '
-                'or deletion of tokens, or infilling, one mask for a span of '
-                'words; and sentences in another order', 'NAME',
-                choices=NOISES),
-        Setting('recipe', str, 'book', "book, the chapter's settings, or "
-                'learn, which learns more in ten minutes', 'NAME'),
-        Setting('batch_size', int, 512, 'sentence pairs, or sequences, in a '
-                'step', learn=64, least=1),
-        Setting('grow_batch', float, 0.0, 'share of the run in which batches '
-                'are smaller: in thirds of it an eighth, a quarter and half '
-                'of batch_size', 'SHARE', share=True),
-        Setting('accumulate', int, 1, 'parts of a batch that are worked on '
-                'one after another, to save memory', 'K', least=1),
-        Setting('num_steps', int, 50, 'steps of training', learn=4000,
+        Setting('objective', str, 'mlm+nsp', 'what is predicted. mlm+nsp: '
+                'masked words and next sentences, as in the book; mlm+sop: '
+                'masked words and the order of sentences, as in ALBERT; mlm: '
+                'masked words in full sentences, as in RoBERTa; span: masked '
+                'spans from their boundaries, as in SpanBERT; denoise: the '
+                'text, from a noisy copy, as in BART; clm: the next token, '
+                'as in GPT', 'NAME', choices=tuple(RULES)),
+        Setting('noise', str, NOISE, 'noise of objective denoise: masking or '
+                'deletion of tokens, or infilling, which replaces a span of '
+                'words by one mask; +sentences also shuffles the sentences',
+                'NAME', choices=NOISES),
+        Setting('recipe', str, 'book', 'book: the settings of the chapter; '
+                'learn: settings that learn more in ten minutes', 'NAME',
+                choices=('book', 'learn')),
+        Setting('batch_size', int, 512, 'examples in a step: sentence pairs '
+                'or sequences', learn=64, least=1),
+        Setting('grow_batch', float, 0.0, 'share of the run with smaller '
+                'batches: an eighth, a quarter and half of batch_size, for '
+                'a third of it each', 'SHARE', share=True),
+        Setting('accumulate', int, 1, 'number of parts in which a batch is '
+                'computed, to save memory (gradient accumulation)', 'K',
+                least=1),
+        Setting('num_steps', int, 50, 'training steps', learn=4000,
                 least=1, changeable=True, instead='minutes'),
-        Setting('minutes', float, None, 'minutes of training, in place of '
-                'num_steps: rate and batches then follow the clock', least=0,
-                changeable=True),
-        Setting('lr', float, 0.01, 'learning rate of Adam', 'RATE',
+        Setting('minutes', float, None, 'training time in minutes, instead '
+                'of num_steps; learning rate and batch size then follow the '
+                'clock', least=0, changeable=True),
+        Setting('lr', float, 0.01, 'highest learning rate of Adam', 'RATE',
                 learn=0.0015),
-        Setting('warmup', float, 0.0, 'share of the steps in which the rate '
-                'rises', 'SHARE', learn=0.1, share=True),
+        Setting('warmup', float, 0.0, 'share of the steps in which the '
+                'learning rate rises', 'SHARE', learn=0.1, share=True),
         Setting('decay', str, 'none', 'none, linear or cosine: how the '
-                'rate falls', 'HOW', learn='linear',
+                'learning rate falls', 'NAME', learn='linear',
                 choices=('none', 'linear', 'cosine')),
-        Setting('nsp_weight', float, 1.0, 'by what the NSP loss counts in the '
-                'sum that is minimized', 'W'),
-        Setting('weight_decay', float, 0.0, 'decoupled weight decay', 'RATE',
-                learn=0.3),
-        Setting('clip', float, 0.0, 'limit of the gradient norm, 0 for none',
-                'NORM', learn=1.0),
-        Setting('average', float, 0.0, 'score and keep the running average '
-                'of the weights, of which a step keeps this share, as 0.999; '
-                '0: those of the last step', 'SHARE', share=True),
-        Setting('initializer', str, 'xavier', 'xavier, normal, mimetic '
-                '(tokens look at ones like themselves at first) or topical '
-                '(and at ones of the same topics)', 'NAME', learn='topical',
+        Setting('nsp_weight', float, 1.0, 'weight of the NSP loss in the sum '
+                'of the losses', 'W'),
+        Setting('weight_decay', float, 0.0, 'decoupled weight decay, as in '
+                'AdamW', 'RATE', learn=0.3),
+        Setting('clip', float, 0.0, 'largest norm of the gradient; 0: no '
+                'limit', 'NORM', learn=1.0),
+        Setting('average', float, 0.0, 'decay of an exponential moving '
+                'average of the weights, for example 0.999; the average is '
+                'evaluated and saved; 0: no average', 'SHARE', share=True),
+        Setting('initializer', str, 'xavier', 'initial weights: xavier, '
+                'normal, mimetic (tokens first attend to tokens like '
+                'themselves) or topical (also to tokens of the same topics)',
+                'NAME', learn='topical',
                 choices=('xavier', 'normal', 'mimetic', 'topical')),
         Setting('seed', int, None, 'seed of all random numbers (a new one '
-                'each run)'),
+                'for each run)'),
     ),
     'the teacher': (
-        Setting('teacher', PATHS, None, 'a run, or the folder of a '
-                'pretrained model, from which the model learns; what is not '
-                'said of the model is as it is there, with half the layers',
-                'FOLDER', changeable=True),
-        Setting('temperature', float, 2.0, 'by what the scores of both are '
-                'divided before they are compared', 'T'),
-        Setting('soft_weight', float, 5.0, 'how much the guesses of the '
-                'teacher count', 'X'),
-        Setting('mlm_weight', float, 2.0, 'how much the hidden words '
-                'themselves count beside them', 'X'),
-        Setting('cosine_weight', float, 1.0, 'how much the angle between '
-                'the last hidden states of both counts', 'X'),
+        Setting('teacher', PATHS, None, 'learn from this model '
+                '(distillation): a run, or the folder of a pretrained model. '
+                'Settings of the model that are not given are those of the '
+                'teacher, with half as many layers', 'FOLDER',
+                changeable=True),
+        Setting('temperature', float, 2.0, 'divide the scores of teacher and '
+                'student by this number before comparing them', 'T'),
+        Setting('soft_weight', float, 5.0, 'weight of the loss against the '
+                'predictions of the teacher', 'W'),
+        Setting('mlm_weight', float, 2.0, 'weight of the MLM loss beside the '
+                'losses of the teacher', 'W'),
+        Setting('cosine_weight', float, 1.0, 'weight of the cosine loss '
+                'between the last hidden states of teacher and student',
+                'W'),
     ),
     'the run': (
         Setting('log_interval', int, 1, 'steps between two log entries; a '
                 'run of fewer than 2000 steps has at least 20 entries',
                 learn=100, least=1),
-        Setting('eval_every', int, None, 'steps between two looks at '
+        Setting('eval_every', int, None, 'steps between two evaluations on '
                 'held-out text', least=1, changeable=True),
-        Setting('save_every', int, None, 'steps between two checkpoints; 0 '
-                'for none (one every five minutes, of which the last is '
-                'kept)', least=0, changeable=True),
-        Setting('keep', int, 3, 'how many of the checkpoints of save_every '
-                'are kept, the last ones; 0 for all', least=0,
-                changeable=True),
+        Setting('save_every', int, None, 'steps between two checkpoints; 0: '
+                'none (one every five minutes, of which the last is kept)',
+                least=0, changeable=True),
+        Setting('keep', int, 3, 'number of checkpoints of save_every to '
+                'keep, the last ones; 0: all', least=0, changeable=True),
     ),
 }
 SETTINGS = {setting.name: setting for group in GROUPS.values()
@@ -278,10 +285,7 @@ def complete(keywords):
 
     Raises ValueError or TypeError for settings that do not fit each other.
     """
-    recipe = keywords.get('recipe', 'book')
-    if recipe not in RECIPES:
-        raise ValueError(f'there is no recipe {recipe!r}: choose '
-                         f'{" or ".join(RECIPES)}')
+    recipe = SETTINGS['recipe'].checked(keywords.get('recipe', 'book'))
     objective = SETTINGS['objective'].checked(
         keywords.get('objective', 'mlm+nsp'))
     rules = RULES[objective]
@@ -308,7 +312,38 @@ def complete(keywords):
         raise ValueError('data_dir (--data-dir) is the folder of '
                          'WikiText-2, and corpus (--corpus) names another '
                          'text: leave one of them out')
+    # The sizes of a student are those of its teacher, if they are not given
+    if values['teacher'] is None:
+        check_heads(values['num_hiddens'], values['num_heads'])
     return values
+
+
+def check_heads(num_hiddens, num_heads):
+    """Raise ValueError if vectors cannot be divided among the heads."""
+    if num_heads < 1 or num_hiddens % num_heads:
+        raise ValueError(
+            f'{num_heads} heads do not divide {num_hiddens} hiddens: choose '
+            'num_hiddens (--num-hiddens) as a multiple of num_heads '
+            '(--num-heads)')
+
+
+def check_files(settings, values, named=()):
+    """Raise ValueError if a file or folder of a setting does not exist.
+
+    It is called before a text is fetched or read. settings: {name:
+    `Setting`}; values: {name: value}; named: names of texts and models that
+    are no files.
+    """
+    for name, value in values.items():
+        if settings[name].kind != PATHS or value is None:
+            continue
+        for path in value if isinstance(value, list) else [value]:
+            if path not in (*named, '-') and not os.path.exists(
+                    os.path.expanduser(path)):
+                raise ValueError(
+                    f'there is no file or folder {path}: name an existing '
+                    f'one for {name} (--{_flag(name)})' + did_you_mean(
+                        path, named))
 
 
 def _check_distillation(values):
@@ -344,8 +379,9 @@ def checked(settings, defaults, keywords):
     """
     unknown = sorted(set(keywords) - set(settings))
     if unknown:
-        raise TypeError(f'unknown setting {", ".join(unknown)}: there are '
-                        f'{", ".join(settings)}')
+        hint = did_you_mean(unknown[0], settings)
+        raise TypeError(f'unknown setting {unknown[0]}'
+                        + (hint or f': there are {", ".join(settings)}'))
     values = {**defaults, **keywords}
     if values['seed'] is None:
         values['seed'] = int.from_bytes(os.urandom(4), 'little')

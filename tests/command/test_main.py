@@ -4,6 +4,7 @@ import io
 import json
 import os
 import re
+import shlex
 import signal
 import socket
 import subprocess
@@ -19,6 +20,7 @@ from commands import refusal
 import d2lbert as d2l
 from d2lbert import hub
 from d2lbert.__main__ import main
+from d2lbert.command import cli
 from d2lbert.command import pretrain as pretrain_command
 from d2lbert.command import vectors as encoder
 from d2lbert.command.pretrain import CARRYING_OUT
@@ -91,7 +93,7 @@ def test_a_seed_repeats_a_run_in_another_process(run, tmp_path, capsys):
 
 def test_version_and_help_are_told(capsys):
     for arguments, said in ((['--version'], f'd2lbert {d2l.__version__}'),
-                            (['--help'], 'd2lbert encode RUN'),
+                            (['--help'], '  encode      print or write'),
                             (['encode', '--help'], '--pair TEXT')):
         with pytest.raises(SystemExit) as exit:
             main(arguments)
@@ -167,11 +169,14 @@ assert names['BERTModel'] is d2l.BERTModel
     assert (status, out, err) == (0, '', '')
 
 
-def test_a_command_is_needed(capsys):
-    with pytest.raises(SystemExit) as exit:
-        main([])
-    assert exit.value.code == 2
-    assert 'COMMAND' in capsys.readouterr().err
+def test_without_a_command_it_prints_an_overview(capsys):
+    assert main([]) == 0
+    out, err = capsys.readouterr()
+    assert err == '' and len(out.splitlines()) < 16
+    for line in re.findall(r'^  (d2lbert .*?)  ', out, re.M):
+        words = shlex.split(line.replace('...', ''))
+        if words[-1] not in ('--help', 'help'):
+            cli.parser().parse_args(words[1:])
 
 
 @pytest.fixture
@@ -186,16 +191,17 @@ def asked(monkeypatch):
 def test_every_flag_of_pretrain_is_a_keyword_and_the_reverse(asked,
                                                              monkeypatch):
     # Some flags need others beside them
-    monkeypatch.setattr(pretrain_command, 'check', lambda *_: None)
+    for name in ('check_flags', 'check_place'):
+        monkeypatch.setattr(pretrain_command, name, lambda *_: None)
     for name, setting in {**SETTINGS, **{
             setting.name: setting for setting in CARRYING_OUT}}.items():
         kind = str if setting.kind == PATHS else setting.kind
-        value = [] if kind is bool else ['1']
-        main(['pretrain', '--corpus', 'sample',
-              '--' + name.replace('_', '-'), *value])
+        value = str([*setting.choices, 1][0])
+        main(['pretrain', '--corpus', 'sample', '--' + name.replace('_', '-'),
+              *([] if kind is bool else [value])])
         given = asked.pop()[name]
         assert given == ['1'] if setting.several else (
-            given == kind(1) and type(given) is kind)
+            given == kind(value) and type(given) is kind)
     assert [setting.name for setting in CARRYING_OUT] == [
         'devices', 'out', 'force', 'resume']
     assert set(inspect.signature(d2l.pretrain).parameters) == {
@@ -274,14 +280,17 @@ def test_wikitext_that_was_asked_for_is_never_swapped(no_wikitext, asked):
 
 
 def test_a_folder_that_was_named_is_never_swapped(asked, capsys):
-    assert "'nowhere' holds neither" in fails(capsys, 'pretrain',
-                                              '--data-dir', 'nowhere')
+    assert 'there is no file or folder nowhere' in fails(
+        capsys, 'pretrain', '--data-dir', 'nowhere')
+    Path('empty').mkdir()
+    assert "'empty' holds neither" in fails(capsys, 'pretrain',
+                                            '--data-dir', 'empty')
     assert asked == []
 
 
 @pytest.mark.parametrize('arguments, message', [
     (['--batch-size', '0'], 'batch_size must be'),
-    (['--max-len', '4'], 'max_len=4'),
+    (['--max-len', '4'], 'max_len must be a whole number of at least 5'),
     (['--num-heads', '3'], '3 heads do not divide 8 hiddens'),
     (['--num-hiddens', '0'], 'num_hiddens must be'),
     (['--num-layers', '0'], 'num_layers must be'),
@@ -289,8 +298,9 @@ def test_a_folder_that_was_named_is_never_swapped(asked, capsys):
     (['--num-steps', '0'], 'num_steps must be'),
     (['--log-interval', '0'], 'log_interval must be'),
     (['--devices', 'tpu'], "devices are 'tpu'"),
-    (['--corpus', 'nowhere.txt'], 'nowhere.txt is no file'),
-    (['--corpus', 'wikitext-2', '--data-dir', 'nowhere'], "'nowhere' holds")])
+    (['--corpus', 'nowhere.txt'], 'there is no file or folder nowhere.txt'),
+    (['--corpus', 'wikitext-2', '--data-dir', 'nowhere'],
+     'there is no file or folder nowhere')])
 def test_errors_of_pretrain_are_one_line(arguments, message, capsys,
                                          tmp_path):
     for out in ['--out', 'run'], []:

@@ -140,7 +140,7 @@ def test_similar_works_with_a_run(tmp_path, capsys):
     (['similar', 'nowhere', 'a', '--file', 'lines.txt'],
      'there is no folder nowhere'),
     (['similar', 'MODEL', 'a', '--file', 'lines.txt', '--top', '0'],
-     'argument --top: 0 must be at least 1'),
+     '--top: 0 must be at least 1'),
     (['encode', 'MODEL', '--file', 'lines.txt', '--pool', 'none', '--out',
       'x.npy'], 'give --pool cls or --pool mean'),
     (['encode', 'MODEL', 'a', '--max-len', '41'],

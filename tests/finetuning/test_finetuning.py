@@ -462,7 +462,7 @@ def test_an_answer_is_at_its_stated_position(given, tmp_path):
 
 @pytest.mark.parametrize('change, words', [
     (dict(task=None), r'needs a task, as sst2 \(--task sst2\)$'),
-    (dict(task='sst3'), "task must be sst2 or .* not 'sst3'"),
+    (dict(task='sst3'), "task must be sst2, .*not 'sst3': did you mean sst2"),
     (dict(data=None), 'needs the folder with the files of the task'),
     (dict(model=None), 'needs the folder of what is fine-tuned'),
     (dict(model='nowhere'), 'there is no folder nowhere'),

@@ -101,7 +101,7 @@ def test_every_command_is_listed():
 
 
 def words_of(line):
-    return shlex.split(line.split(' < ')[0])[1:]
+    return shlex.split(re.split(r' (?:<|\\?\|) ', line)[0])[1:]
 
 
 @by_name

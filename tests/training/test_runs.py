@@ -376,9 +376,9 @@ def test_room_for_the_model_is_set_aside_while_it_trains(tmp_path,
 
 
 def test_settings_that_do_not_exist_are_named():
-    with pytest.raises(TypeError, match='unknown setting batchsize: there '
-                                        'are corpus, data_dir'):
-        d2l.pretrain(batchsize=16)
+    with pytest.raises(TypeError, match='unknown setting colour: there are '
+                                        'corpus, data_dir'):
+        d2l.pretrain(colour=16)
 
 
 def test_a_place_where_no_folder_can_be_is_refused_at_once(

@@ -664,7 +664,9 @@ def test_the_values_of_both_recipes_pass_their_own_checks(setting):
 
 
 @pytest.mark.parametrize('setting, message', [
-    (dict(recipe='cake'), "no recipe 'cake'"),
+    (dict(recipe='cake'), "recipe must be book or learn, not 'cake'"),
+    (dict(recipe='lern'), 'did you mean learn'),
+    (dict(num_step=1), 'unknown setting num_step: did you mean num_steps'),
     (dict(colour=1), 'unknown setting colour'),
     (dict(lr='high'), "lr must be a number, not 'high'"),
     (dict(fill='no'), "fill must be True or False, not 'no'"),
@@ -682,10 +684,10 @@ def test_the_values_of_both_recipes_pass_their_own_checks(setting):
     (dict(mask_share=0), 'mask_share must be above 0'),
     (dict(average=1), 'average is a share'),
     (dict(objective='span', nsp_weight=2), 'span has no next sentences'),
-    (dict(decay='steep'), 'decay must be none or linear or cosine'),
-    (dict(split='words'), 'split must be auto or book or prose or punkt'),
-    (dict(initializer='zero'), 'initializer must be xavier or normal or '
-     'mimetic or topical'),
+    (dict(decay='steep'), 'decay must be none, linear or cosine'),
+    (dict(split='words'), 'split must be auto, book, prose or punkt'),
+    (dict(initializer='zero'), 'initializer must be xavier, normal, mimetic '
+     'or topical'),
     (dict(batch_size=10, accumulate=4), 'accumulate=4 does not divide'),
     (dict(corpus='sample', data_dir='x'), 'data_dir .* folder of WikiText'),
     (dict(num_hiddens=float('inf')), 'num_hiddens must be a whole number'),

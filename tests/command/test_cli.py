@@ -1,0 +1,242 @@
+"""The parser: nearest words, groups of help, completion, early checks."""
+import json
+import os
+import pty
+import re
+import select
+import shutil
+import signal
+import subprocess
+import sys
+
+import pytest
+from commands import refusal, status_of
+
+from d2lbert import hub
+from d2lbert.command import cli, pretrain
+from d2lbert.command.flags import print_json
+from d2lbert.machine.arguments import did_you_mean, listed
+from d2lbert.training.settings import SETTINGS
+
+
+@pytest.mark.parametrize('argv, said', [
+    ('pretrian', 'd2lbert: there is no command pretrian: did you mean '
+     'pretrain? See d2lbert --help'),
+    ('qqqqq', 'd2lbert: there is no command qqqqq; see d2lbert --help'),
+    ('--verison', 'there is no flag --verison: did you mean --version? '
+     'See d2lbert --help'),
+    ('pretrain --num-step 3', 'd2lbert pretrain: there is no flag --num-step:'
+     ' did you mean --num-steps? See d2lbert pretrain --help'),
+    ('pretrain --num-stepz=3', 'did you mean --num-steps? See'),
+    ('similar run --fil x', 'there is no flag --fil: did you mean --file?'),
+    ('encode run a crane', 'crane is one argument too many: put a text of '
+     'several words in quotes; see d2lbert encode --help'),
+    ('encode run a -z', '-z is one argument too many; see d2lbert encode'),
+    ('encode run a --pool men', "d2lbert encode: --pool: 'men' is not own, "
+     'cls, mean or none: did you mean mean? See d2lbert encode --help'),
+    ('pretrain --objective mlm-nsp', "--objective: 'mlm-nsp' is not "
+     'mlm+nsp, mlm+sop, mlm, span, denoise or clm: did you mean mlm+nsp?'),
+    ('finetune --task sst', 'did you mean sst2? See d2lbert finetune --help'),
+    ('pretrain --batch-size 0', 'batch_size must be a whole number of at '
+     'least 1, not 0; see d2lbert pretrain --help'),
+    ('launch -- pretrain --lrr 1', 'd2lbert pretrain: there is no flag --lrr:'
+     ' did you mean --lr? See d2lbert pretrain --help'),
+    ('completion bas', 'SHELL: \'bas\' is not bash, zsh or fish: did you '
+     'mean bash?'),
+    ('evaluate', 'the following arguments are required: RUN; see d2lbert '
+     'evaluate --help')])
+def test_a_wrong_command_line_names_what_was_meant(argv, said, capsys):
+    assert status_of(argv.split()) == 2
+    out, err = capsys.readouterr()
+    assert out == '' and err.count('\n') == 1 and said in err
+
+
+def test_the_nearest_choice_is_found_without_regard_to_case():
+    assert did_you_mean('SST-2', ['sst2', 'cola']) == ': did you mean sst2?'
+    assert did_you_mean('word', ['words', 'wordpiece']) == (
+        ': did you mean words?')
+    assert did_you_mean('xyz', ['sst2', 'cola']) == ''
+    assert (listed(['a']), listed('ab'), listed('abc')) == (
+        'a', 'a or b', 'a, b or c')
+
+
+@pytest.mark.parametrize('flags, said', [
+    ('--objective some', "'some' is not"), ('--tokenizer some', 'is not'),
+    ('--recipe some', 'is not'), ('--precision some', 'is not'),
+    ('--devices some', "devices are 'some'"),
+    ('--num-heads 3', '3 heads do not divide'),
+    ('--valid none', 'no file or folder none: name an existing one for valid'),
+    ('--vocab none', 'for vocab (--vocab)'), ('--teacher none', 'for teacher'),
+    ('--out there', 'there exists already'),
+    ('--corpus wikitext2', 'did you mean wikitext-2?')])
+def test_what_is_wrong_is_refused_before_anything_is_fetched_or_read(
+        flags, said, capsys, monkeypatch, tmp_path):
+    def used(*_):
+        pytest.fail('a text was looked for')
+    monkeypatch.setattr(hub, 'wikitext2_dir', used)
+    monkeypatch.setattr('d2lbert.objectives.text_objective.read_corpus', used)
+    (tmp_path / 'there').mkdir()
+    assert said in refusal(capsys, 'pretrain', *flags.split())[1]
+    assert os.listdir(tmp_path) == ['there']
+
+
+def test_a_wrong_setting_loads_no_library():
+    code = '''
+import sys
+sys.argv[:] = ['/usr/bin/d2lbert']      # the package loads nothing then
+from d2lbert.__main__ import main
+for argv in (['pretrain', '--num-heads', '3'], ['pretrain', '--corpus', 'no'],
+             ['finetune', '--task', 'sst2', '--data', 'no', '--model', 'no']):
+    assert main(argv), argv
+assert not {'mxnet', 'numpy'} & set(sys.modules)
+'''
+    done = subprocess.run([sys.executable, '-c', code],
+                          stderr=subprocess.PIPE)
+    assert done.returncode == 0 and done.stderr.count(b'\n') == 3, done.stderr
+
+
+def choices():
+    return cli.parser()._subparsers._group_actions[0].choices
+
+
+@pytest.mark.parametrize('name', ['pretrain', 'finetune'])
+def test_the_settings_that_matter_come_first(name, capsys):
+    shown = choices()[name].format_help()
+    groups = [line for line in shown.splitlines()
+              if line.endswith(':') and not line.startswith(' ')]
+    assert groups[0] == 'most used:' and groups[-1].startswith('option')
+    assert len(shown.splitlines()[0]) < 80
+    if name == 'pretrain':
+        for flag in SETTINGS:
+            assert shown.count(f'\n  --{flag.replace("_", "-")} ') == 1 or (
+                shown.count(f'\n  --{flag.replace("_", "-")}\n') == 1), flag
+        assert shown.index('  --num-steps') < shown.index('\nthe text:')
+        assert 10 < len(pretrain.FIRST) < 17
+
+
+@pytest.mark.parametrize('columns', [60, 80, 200])
+def test_help_fits_the_terminal_and_tells_the_exit_statuses(columns,
+                                                            monkeypatch):
+    monkeypatch.setenv('COLUMNS', str(columns))
+    for name, command in choices().items():
+        shown = command.format_help()
+        assert 'exit status: 0, done; 1, not possible' in ' '.join(
+            shown.split()), name
+        for line in shown.splitlines():
+            assert len(line) <= min(columns, 91) or line.startswith('usage')
+
+
+def test_json_is_one_line_and_never_nan(capsys):
+    print_json({'a': [1.5, float('nan')], 'b': 'é'})
+    assert capsys.readouterr().out == '{"a": [1.5, null], "b": "é"}\n'
+
+
+def test_pretrain_prints_one_object(tmp_path, capsys):
+    argv = ['pretrain', '--corpus', 'sample', '--batch-size', '8',
+            '--max-len', '24', '--num-hiddens', '8', '--ffn-num-hiddens', '8',
+            '--num-layers', '1', '--num-steps', '2', '--out', 'run', '--json']
+    assert cli.main(argv) == 0
+    out, err = capsys.readouterr()
+    assert 'sentence pairs/sec' in err and out.count('\n') == 1
+    found, last = json.loads(out), (
+        tmp_path / 'run' / 'losses.csv').read_text().split()[-1].split(',')
+    assert found['run'] == 'run' and found['step'] == 2
+    assert [found[name] for name in ('mlm_loss', 'nsp_loss')] == [
+        float(number) for number in last[1:3]]
+
+
+# Completion
+
+def script(shell, capsys):
+    assert cli.main(['completion', shell]) == 0
+    return capsys.readouterr().out
+
+
+def needs(shell):
+    return pytest.mark.skipif(shutil.which(shell) is None,
+                              reason=f'needs {shell}')
+
+
+COMPLETED = [
+    ('pretr', ['pretrain']), ('', list(choices())),
+    ('encode --po', ['--pool']),
+    ('encode --pool ', ['own', 'cls', 'mean', 'none']),
+    ('pretrain --objective mlm+', ['mlm+nsp', 'mlm+sop']),
+    ('pretrain --corpus tex', ['texts.txt']), ('encode tex', ['texts.txt']),
+    ('pretrain --num-steps ', []), ('completion ', ['bash', 'zsh', 'fish'])]
+
+
+@needs('bash')
+@pytest.mark.parametrize('line, expected', COMPLETED)
+def test_bash_completes(line, expected, capsys, tmp_path):
+    (tmp_path / 'texts.txt').touch()
+    words = ['d2lbert', *line.split(' ')]
+    code = script('bash', capsys) + f'''
+compopt() {{ :; }}
+COMP_WORDS=({' '.join(f"'{word}'" for word in words)})
+COMP_CWORD={len(words) - 1}
+_d2lbert
+printf '%s\\n' "${{COMPREPLY[@]}}"
+'''
+    done = subprocess.run(['bash', '--norc', '-c', code],
+                          stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                          encoding='utf-8')
+    assert done.returncode == 0 and done.stderr == ''
+    found = set(done.stdout.split())
+    assert found == {*expected, *(['--help', '--version'] * (line == ''))}
+
+
+@needs('fish')
+@pytest.mark.parametrize('line, expected', COMPLETED)
+def test_fish_completes(line, expected, capsys, tmp_path):
+    (tmp_path / 'texts.txt').touch()
+    (tmp_path / 'd2lbert.fish').write_text(script('fish', capsys))
+    done = subprocess.run(
+        ['fish', '--no-config', '-c', 'source d2lbert.fish; complete -C '
+         f"'d2lbert {line}'"], stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, encoding='utf-8')
+    assert done.returncode == 0 and done.stderr == ''
+    found = {row.split('\t')[0] for row in done.stdout.splitlines()}
+    assert found - {'d2lbert.fish', 'texts.txt'} | (
+        found & set(expected)) == set(expected)
+    # Files only where a file is expected
+    assert ('texts.txt' in found) == ('texts.txt' in expected)
+
+
+@needs('zsh')
+@pytest.mark.parametrize('line, expected', COMPLETED)
+def test_zsh_completes(line, expected, capsys, tmp_path):
+    (tmp_path / 'texts.txt').touch()
+    (tmp_path / 'd2lbert.zsh').write_text(script('zsh', capsys))
+    # ^D lists all matches, on a terminal only
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execvpe('zsh', ['zsh', '-f', '-i'], dict(
+            os.environ, TERM='dumb', PS1='> ', LINES='200', COLUMNS='100'))
+    try:
+        for command in ('autoload compinit; compinit -D -u', 'LISTMAX=999',
+                        'stty rows 200 columns 100',
+                        'source ./d2lbert.zsh',
+                        'unsetopt beep; print re""ady'):
+            os.write(terminal, command.encode() + b'\n')
+        read_until(terminal, 'ready')
+        os.write(terminal, f'd2lbert {line}\x04'.encode())
+        shown = read_until(terminal, None)
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        os.close(terminal)
+    listed = re.split(r'\r?\n', shown, 1)[-1]
+    found = set(re.findall(r'[-\w.+]+', listed))
+    assert set(expected) <= found, shown
+    assert ('texts.txt' in found) == ('texts.txt' in expected), shown
+
+
+def read_until(terminal, text):
+    """What a terminal shows, up to a text or until it is quiet."""
+    shown = ''
+    while select.select([terminal], [], [], 20 if text else 1.5)[0]:
+        shown += os.read(terminal, 65536).decode('utf-8', 'replace')
+        if text and text in shown:
+            break
+    return shown
