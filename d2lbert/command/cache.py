@@ -3,7 +3,7 @@ import os
 import sys
 import time
 
-from d2lbert.command.flags import at_least
+from d2lbert.command.flags import add_json, at_least, print_json
 from d2lbert.machine import cache
 
 
@@ -24,38 +24,51 @@ def add(commands):
     parser.add_argument('--older-than', type=at_least(0, float),
                         metavar='DAYS',
                         help='only files unused for this many days')
+    add_json(parser.add_argument, 'one object with the kinds of files')
     parser.set_defaults(run=run)
 
 
 def run(args):
     """List or remove cached files; returns the exit status."""
-    kinds, older_than = args.kind, args.older_than
-    print(cache.root())
+    kinds, older_than = args.kind, args.older_than or 0
     if args.clear:
-        return _clear(kinds, older_than or 0)
-    rows = [('kind', 'number', 'size', 'last used'),
-            *(_row(kind, older_than or 0) for kind in kinds or cache.KINDS)]
+        return _clear(kinds, older_than, args.json)
+    found = [_found(kind, older_than) for kind in kinds or cache.KINDS]
+    if args.json:
+        print_json(dict(folder=str(cache.root()), kinds=found))
+        return 0
+    print(cache.root())
+    rows = [('kind', 'number', 'size', 'last used'), *map(_row, found)]
     for name, number, bulk, last in rows:
         print(f'{name:<9}{number:>7}{bulk:>12}  {last}'.rstrip())
     return 0
 
 
-def _row(kind, older_than):
+def _found(kind, older_than):
+    """A dictionary about the files of a kind."""
     folder = cache.root() / kind
     if folder.is_symlink():
-        return kind, '', '', f'in {os.readlink(folder)}: left alone'
+        return dict(kind=kind, link=os.readlink(folder))
     now = time.time()
     found = [entry for entry in cache.entries([kind])
              if now - entry.used >= older_than * 86400]
-    number = sum(not entry.is_left for entry in found)
     last = max((entry.used for entry in found), default=None)
-    return (kind, str(number), cache.megabytes(sum(e.size for e in found)),
-            '' if last is None else
-            time.strftime('%Y-%m-%d', time.localtime(last)))
+    return dict(kind=kind, number=sum(not entry.is_left for entry in found),
+                bytes=sum(entry.size for entry in found),
+                last_used=None if last is None else
+                time.strftime('%Y-%m-%d', time.localtime(last)))
 
 
-def _clear(kinds, older_than):
-    status, total = 0, 0
+def _row(found):
+    if 'link' in found:
+        return found['kind'], '', '', f'in {found["link"]}: left alone'
+    return (found['kind'], str(found['number']),
+            cache.megabytes(found['bytes']), found['last_used'] or '')
+
+
+def _clear(kinds, older_than, is_json):
+    status, total, removed = 0, 0, {}
+    lines = [str(cache.root())]
     for kind in kinds or cache.RENEWABLE:
         try:
             number, freed = cache.clear(kind, older_than)
@@ -65,10 +78,17 @@ def _clear(kinds, older_than):
             status = 1
             continue
         total += freed
-        print(f'{kind:<9}{number:>7} removed, {cache.megabytes(freed)}')
+        removed[kind] = number
+        lines.append(f'{kind:<9}{number:>7} removed, '
+                     f'{cache.megabytes(freed)}')
+    if is_json:
+        print_json(dict(folder=str(cache.root()), removed=removed,
+                        bytes=total))
+        return status
     kept = [kind for kind in cache.KINDS if kind not in cache.RENEWABLE
             and not kinds and any(cache.entries([kind]))]
     for kind in kept:
-        print(f'{kind:<9} is kept: --kind {kind} removes what was fetched')
-    print(f'{cache.megabytes(total)} freed')
+        lines.append(f'{kind:<9} is kept: --kind {kind} removes what was '
+                     'fetched')
+    print('\n'.join([*lines, f'{cache.megabytes(total)} freed']))
     return status

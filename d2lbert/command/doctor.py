@@ -11,6 +11,8 @@ import sys
 import textwrap
 from typing import NamedTuple
 
+from d2lbert._version import __version__
+from d2lbert.command.flags import add_json, print_json
 from d2lbert.machine import cache, hardware, openmp
 from d2lbert.machine.processor import chosen_set, find_compiler, find_processor
 
@@ -45,11 +47,18 @@ def add(commands):
     doctor.add_argument('--build', action='store_true',
                         help='compile the CPU operators now, not at their '
                         'first use; the exit status is 0 only if that works')
+    add_json(doctor.add_argument, 'one object with the rows')
     doctor.set_defaults(run=run)
 
 
 def run(args):
     """Print the table; returns the exit status."""
+    if args.json:
+        rows = report(args.build)
+        status = status_of(rows, args.build)
+        print_json(dict(version=__version__, ok=status == 0,
+                        rows=[row._asdict() for row in rows]))
+        return status
     return print_report(args.build)
 
 
@@ -79,16 +88,21 @@ def print_report(build=False):
         if remedy:
             print(f'{indent}-> ' + _wrapped(remedy, indent + '   '))
     bad = [row.name for row in rows if row.status == BAD]
+    status = status_of(rows, build)
     print()
     if bad:
         print(f'`d2lbert pretrain` cannot run yet: see {", ".join(bad)}.')
-        return 1
+        return status
     print('`d2lbert pretrain` can run.')
-    if build and any(row.status != OK for row in rows
-                     if row.name in COMPILED):
+    if status:
         print('Not all of its operators are compiled.')
-        return 1
-    return 0
+    return status
+
+
+def status_of(rows, build):
+    """The exit status: 0 if training works, and with build all operators."""
+    return int(any(row.status == BAD or build and row.name in COMPILED
+                   and row.status != OK for row in rows))
 
 
 def _wrapped(text, indent):

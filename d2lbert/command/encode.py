@@ -1,9 +1,12 @@
 """`d2lbert encode`: its flags; vectors.py does the work."""
 from d2lbert.command.flags import (
     add_choices,
+    add_device,
     add_force,
+    add_json,
     add_precision,
     add_texts,
+    check_folders,
     choices,
 )
 
@@ -37,12 +40,17 @@ def add(commands):
                 'of the first token (cls), or the mean of all tokens, '
                 'special tokens included (mean); or one for each token (none)')
     add_precision(add)
-    encode.set_defaults(run=run, needs='d2lbert.command.vectors')
+    add_device(add)
+    add_json(add, 'a line for each text, with its vector, or its tokens and '
+             'their vectors; with --out, one line about the file')
+    encode.set_defaults(run=run, check=check_folders,
+                        needs='d2lbert.command.vectors')
 
 
 def run(args):
     """Print or write the vectors; returns the exit status."""
     from d2lbert.command.vectors import encode
     encode(args.folder, args.text, args.pair, args.file, args.pool, args.out,
-           args.force, args.text_field, args.skip_empty, **choices(args))
+           args.force, args.text_field, args.skip_empty, args.json,
+           **choices(args))
     return 0

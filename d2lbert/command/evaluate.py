@@ -1,5 +1,10 @@
 """`d2lbert evaluate`: metrics of a run on held-out text."""
-from d2lbert.command.flags import add_precision
+from d2lbert.command.flags import (
+    add_json,
+    add_precision,
+    check_folders,
+    print_json,
+)
 
 
 def add(commands):
@@ -21,7 +26,10 @@ def add(commands):
     evaluate.add_argument('--devices', default='auto', metavar='NAME',
                           help='as for pretrain')
     add_precision(evaluate.add_argument)
-    evaluate.set_defaults(run=run, needs='d2lbert.training.evaluation')
+    add_json(evaluate.add_argument, 'an object with the metrics; for a run '
+             'of finetune, a line for each task')
+    evaluate.set_defaults(run=run, check=check_folders,
+                          needs='d2lbert.training.evaluation')
 
 
 def run(args):
@@ -35,15 +43,21 @@ def run(args):
                              'other files with --data, not with --corpus')
         found = evaluations(args.folder, args.data, args.devices,
                             precision=args.precision)
-        _print(next(found)[1])
-        for name, figures in found:
-            _print(figures, f'{name} ')
+        for k, (name, figures) in enumerate(found):
+            if args.json:
+                print_json(dict(task=name, **figures._asdict()))
+            else:
+                _print(figures, f'{name} ' if k else '')
     else:
         if args.data is not None:
             raise ValueError(f'{args.folder} is no run of finetune: name '
                              'text files with --corpus, not with --data')
-        _print(evaluate_run(args.folder, args.corpus, args.devices,
-                            args.text_field, args.precision))
+        figures = evaluate_run(args.folder, args.corpus, args.devices,
+                               args.text_field, args.precision)
+        if args.json:
+            print_json(figures._asdict())
+        else:
+            _print(figures)
     return 0
 
 

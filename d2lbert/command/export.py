@@ -1,4 +1,5 @@
 """`d2lbert export` and `d2lbert import`: convert runs to and from folders."""
+from d2lbert.command.flags import check_folders
 
 
 def add(commands):
@@ -18,7 +19,8 @@ def add(commands):
                         'stored as: float32, or whole numbers of eight bits, '
                         'a quarter of the size, which d2lbert alone loads '
                         '(default: fp32)')
-    export.set_defaults(run=run, needs='d2lbert.training.load')
+    export.set_defaults(run=run, check=check_folders,
+                        needs='d2lbert.training.load')
     back = commands.add_parser(
         'import', help='write a pretrained model as a run',
         description='Write the model of a folder of config.json, '
@@ -28,7 +30,8 @@ def add(commands):
     back.add_argument('folder', metavar='FOLDER',
                       help='a folder of a pretrained model')
     back.add_argument('out', metavar='RUN', help='the run folder to make')
-    back.set_defaults(run=run, needs='d2lbert.training.load')
+    back.set_defaults(run=run, check=check_folders,
+                      needs='d2lbert.training.load')
 
 
 def run(args):

@@ -1,5 +1,16 @@
 """`d2lbert fill`: predict the masked tokens of a text."""
-from d2lbert.command.flags import add_precision, at_least
+from d2lbert.command.flags import (
+    add_device,
+    add_json,
+    add_precision,
+    add_texts,
+    at_least,
+    check_folders,
+    device_of,
+    print_json,
+)
+from d2lbert.machine.arguments import UsageError
+from d2lbert.machine.terminal import note
 
 
 def add(commands):
@@ -8,25 +19,56 @@ def add(commands):
         'fill', help='predict the masked words of a text',
         description='Predict the masked words of a text: print the likeliest '
         'tokens at each mask with their probabilities, one per line. An '
-        'empty line separates the masks.')
-    fill.add_argument('folder', metavar='FOLDER', help='a folder of a '
-                      'pretrained model, or a run folder')
-    fill.add_argument('text', help="for example 'the capital of france is "
-                      "[MASK] .'; for the whole words of a run, <mask>")
-    fill.add_argument('--top', type=at_least(1), default=5, metavar='N',
-                      help='how many tokens for each mask (default: 5)')
-    add_precision(fill.add_argument)
-    fill.set_defaults(run=run, needs='d2lbert.training.load')
+        'empty line separates the masks. With --file, each text is printed '
+        'before its tokens.')
+    add = fill.add_argument
+    add('folder', metavar='FOLDER|RUN', help='the folder of a pretrained '
+        'model, or a run folder')
+    add('text', nargs='?', help="for example 'the capital of france is "
+        "[MASK] .'; for the whole words of a run, <mask>")
+    add_texts(add, 'fill the masks of each line of a file instead')
+    add('--top', type=at_least(1), default=5, metavar='N',
+        help='number of tokens for each mask (default: 5)')
+    add_precision(add)
+    add_device(add)
+    add_json(add, 'a line for each mask, with its text and its guesses')
+    fill.set_defaults(run=run, check=check_folders,
+                      needs='d2lbert.training.load')
 
 
 def run(args):
     """Print the predictions; returns the exit status."""
     from d2lbert.pretrained.fill_mask import fill_mask
+    from d2lbert.texts.text_sources import Line, Lines
     from d2lbert.training.load import load
-    _, net, tokenizer = load(args.folder, heads=(), trainable=False,
-                             precision=args.precision)
-    guesses = fill_mask(net, tokenizer, args.text, args.top)
-    print('\n\n'.join('\n'.join(
-        f'{guess.token} {guess.probability:.4f}' for guess in of_mask)
-        for of_mask in guesses))
+    if (args.text is None) == (args.file is None):
+        raise UsageError('give a text, or --file FILE with a text on each '
+                         'line' + (', not both' if args.file else ''))
+    lines = ([Line('the text', args.text)] if args.file is None else
+             Lines(args.file, args.text_field, args.skip_empty, twice=False))
+    _, net, tokenizer = load(args.folder, device_of(args.devices), heads=(),
+                             trainable=False, precision=args.precision)
+    is_first = True
+    for name, text in lines:
+        try:
+            guesses = fill_mask(net, tokenizer, text, args.top)
+        except ValueError as error:
+            if args.file is None:
+                raise
+            raise ValueError(f'{name}: {error}') from None
+        if args.json:
+            for k, of_mask in enumerate(guesses):
+                print_json(dict(text=text, mask=k, guesses=[
+                    guess._asdict() for guess in of_mask]))
+            continue
+        if not is_first:
+            print()
+        is_first = False
+        if args.file is not None:
+            print(text)
+        print('\n\n'.join('\n'.join(
+            f'{guess.token} {guess.probability:.4f}' for guess in of_mask)
+            for of_mask in guesses), flush=True)
+    if args.file is not None and lines.skipped:
+        note(lines.skipped_words())
     return 0

@@ -1,12 +1,14 @@
 """The parser of the command, flags shared by several commands, and types."""
 import argparse
+import contextlib
 import json
 import math
 import re
 import shutil
 import sys
+from pathlib import Path
 
-from d2lbert.machine.arguments import did_you_mean, listed
+from d2lbert.machine.arguments import UsageError, did_you_mean, listed
 
 #: Columns of a help text at most: longer lines are hard to read.
 WIDTH = 90
@@ -54,11 +56,29 @@ class Parser(argparse.ArgumentParser):
                 self.error(f'there is no flag {name}' + did_you_mean(
                     name, self._option_string_actions))
         namespace, others = super().parse_known_args(args, namespace)
+        self._take_late(namespace, others)
         if others:
             self.error(f'{others[0]} is one argument too many' + (
                 '' if others[0].startswith('-') else
                 ': put a text of several words in quotes'))
         return namespace, others
+
+    def _take_late(self, namespace, others):
+        """Take optional arguments that come after a flag from `others`.
+
+        argparse has given them their defaults where a flag is between them
+        and the argument before.
+        """
+        for action in self._actions:
+            if (others and not action.option_strings
+                    and action.nargs in ('?', '*')
+                    and getattr(namespace, action.dest) in (
+                        action.default, [])
+                    and not any(word.startswith('-') for word in others)):
+                taken = others[:1] if action.nargs == '?' else others[:]
+                del others[:len(taken)]
+                setattr(namespace, action.dest,
+                        taken[0] if action.nargs == '?' else taken)
 
     def _own(self, args):
         """The arguments before '--' and before those of another parser."""
@@ -132,9 +152,9 @@ def add_choices(add, pools, what):
 
 
 def choices(args):
-    """The values of these flags except --pool, and of --precision."""
+    """The values of these flags except --pool; --precision, --devices."""
     return dict(layer=args.layer, max_len=args.max_len, windows=args.windows,
-                precision=args.precision)
+                precision=args.precision, devices=args.devices)
 
 
 def add_precision(add):
@@ -146,14 +166,50 @@ def add_precision(add):
         'export --precision int8, else fp32)')
 
 
-def add_devices(add, help='as for pretrain'):
-    """Add --devices, where to compute."""
-    add('--devices', default='auto', metavar='NAME', help=help)
+def add_device(add):
+    """Add --devices to a command that computes on one device."""
+    add('--devices', default='auto', metavar='NAME', help='where to compute: '
+        'auto (a usable GPU, else the CPU), cpu, gpu or gpu:1 (default: '
+        'auto)')
+
+
+def device_of(text):
+    """The device that --devices names, of MXNet.
+
+    Raises ValueError if there is no such device, and for several.
+    """
+    from d2lbert.devices import parse_devices
+    found = parse_devices(text)
+    if ':' in text and len(found) > 1:
+        raise UsageError(f'--devices {text} names {len(found)} devices, and '
+                         'this command computes on one: name one, as cpu or '
+                         'gpu:0')
+    return found[0]
+
+
+def check_folders(args):
+    """Raise ValueError if a folder of a model does not exist."""
+    for folder in getattr(args, 'folders', None) or [args.folder]:
+        path = Path(folder)
+        if not path.is_dir():
+            beside = []
+            with contextlib.suppress(OSError):
+                beside = [path.with_name(other.name)
+                          for other in path.parent.iterdir()
+                          if other.is_dir()]
+            raise ValueError(f'there is no folder {folder}: name the folder '
+                             'of a run, or of a pretrained model on this '
+                             'machine' + did_you_mean(folder, beside))
 
 
 def add_json(add, help):
     """Add --json; help: the objects that are printed."""
     add('--json', action='store_true', help=f'print JSON for scripts: {help}')
+
+
+def rounded(vector):
+    """Float32 numbers as the shortest floats that restore them."""
+    return [float(str(x)) for x in vector]
 
 
 def print_json(found):

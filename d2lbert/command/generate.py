@@ -1,6 +1,14 @@
 """`d2lbert generate`: generate texts with a BART, or continue texts."""
 
-from d2lbert.command.flags import add_texts, at_least
+from d2lbert.command.flags import (
+    add_device,
+    add_json,
+    add_texts,
+    at_least,
+    check_folders,
+    device_of,
+    print_json,
+)
 from d2lbert.machine.arguments import UsageError
 from d2lbert.machine.terminal import note
 
@@ -31,7 +39,10 @@ def add(commands):
         'longer texts (1.0)')
     add('--no-repeat-ngram', type=at_least(0), metavar='N', help='never '
         'generate a sequence of N tokens twice (0: no limit)')
-    generate.set_defaults(run=run, needs='d2lbert.pretrained.generation')
+    add_device(add)
+    add_json(add, 'a line for each text, with what was generated')
+    generate.set_defaults(run=run, check=check_folders,
+                          needs='d2lbert.pretrained.generation')
 
 
 def run(args):
@@ -48,10 +59,14 @@ def run(args):
         texts = [line.text for line in lines]
         if lines.skipped:
             note(lines.skipped_words())
-    _, net, tokenizer = load(args.folder, heads=(), trainable=False)
-    for text in generate(net, tokenizer, texts, args.num_beams, args.max_len,
-                         args.min_len, args.length_penalty,
-                         args.no_repeat_ngram,
-                         show_progress=args.file is not None):
-        print(' '.join(text.split()))
+    _, net, tokenizer = load(args.folder, device_of(args.devices), heads=(),
+                             trainable=False)
+    found = generate(net, tokenizer, texts, args.num_beams, args.max_len,
+                     args.min_len, args.length_penalty, args.no_repeat_ngram,
+                     show_progress=args.file is not None)
+    for text, generated in zip(texts, found):
+        if args.json:
+            print_json(dict(text=text, generated=generated))
+        else:
+            print(' '.join(generated.split()))
     return 0

@@ -1,9 +1,12 @@
 """`d2lbert predict`: predictions of a fine-tuned model."""
 from d2lbert.command.flags import (
     add_force,
+    add_json,
     add_precision,
     add_texts,
     at_least,
+    check_folders,
+    print_json,
 )
 
 
@@ -34,7 +37,11 @@ def add(commands):
     add_force(add)
     add('--devices', default='auto', metavar='NAME', help='as for finetune')
     add_precision(add)
-    predict.set_defaults(run=run, needs='d2lbert.finetuning.prediction')
+    add_json(add, 'the rows of --out x.jsonl; for one text, or with --top, '
+             'also the probabilities of labels; with --data, one line with '
+             'the files')
+    predict.set_defaults(run=run, check=check_folders,
+                         needs='d2lbert.finetuning.prediction')
 
 
 def run(args):
@@ -44,7 +51,8 @@ def run(args):
         return submit(args)
     predicted_lines(args.folder, args.text, args.pair, args.file, args.out,
                     args.devices, args.force, args.skip_empty,
-                    args.text_field, args.top, args.precision)
+                    args.text_field, args.top, args.precision,
+                    print_json if args.json else None)
     return 0
 
 
@@ -56,7 +64,11 @@ def submit(args):
             args.text, args.file, args.pair, args.text_field)):
         raise UsageError('--data goes with --out FOLDER alone: the test part '
                          'of the task is predicted')
-    for path in write_submission(args.folder, args.data, args.out,
-                                 args.devices, args.force, args.precision):
+    paths = list(write_submission(args.folder, args.data, args.out,
+                                  args.devices, args.force, args.precision))
+    if args.json:
+        print_json(dict(files=list(map(str, paths))))
+        return 0
+    for path in paths:
         print(f'wrote {path}')
     return 0

@@ -1,5 +1,12 @@
 """`d2lbert senses`: measure how a model separates word senses."""
-from d2lbert.command.flags import add_precision
+from d2lbert.command.flags import (
+    add_device,
+    add_json,
+    add_precision,
+    check_folders,
+    device_of,
+    print_json,
+)
 
 
 def add(commands):
@@ -24,12 +31,16 @@ def add(commands):
     add('--force', action='store_true', help='replace the figure, if there '
         'is one')
     add_precision(add)
-    senses.set_defaults(run=run, needs='d2lbert.pictures.senses')
+    add_device(add)
+    add_json(add, 'a line for each model, with the same numbers')
+    senses.set_defaults(run=run, check=check_folders,
+                        needs='d2lbert.pictures.senses')
 
 
 def run(args):
     """Print the table; returns the exit status."""
     from d2lbert.pictures.senses import (
+        as_dict,
         plot_reports,
         sense_report,
         table,
@@ -39,7 +50,11 @@ def run(args):
         check_figure(args.out, args.force, args.folders)
     several = []
     for k, folder in enumerate(args.folders):
-        several.append(sense_report(folder, args.words, args.precision))
+        several.append(sense_report(folder, args.words, args.precision,
+                                    device_of(args.devices)))
+        if args.json:
+            print_json(as_dict(several[-1]))
+            continue
         if len(args.folders) > 1:
             print(*[''] * bool(k), several[-1].name, sep='\n')
         print('\n'.join(table(several[-1])), flush=True)

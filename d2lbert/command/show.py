@@ -1,6 +1,8 @@
 """`d2lbert show`: write an HTML page about a model."""
 import argparse
 
+from d2lbert.command.flags import add_device, check_folders, device_of
+
 
 class _Text(argparse.Action):
     """Append a text, as a list to which --pair adds the second text."""
@@ -48,7 +50,9 @@ def add(commands):
         help='the page to write')
     add('--force', action='store_true', help='replace the page, if it '
         'exists')
-    show.set_defaults(run=run, needs='d2lbert.pictures.show')
+    add_device(add)
+    show.set_defaults(run=run, check=check_folders,
+                      needs='d2lbert.pictures.show')
 
 
 def run(args):
@@ -56,5 +60,5 @@ def run(args):
     from d2lbert.pictures.show import write_page
     write_page(args.folder, args.out, args.force, texts=args.texts,
                words=args.words, file=args.file,
-               text_field=args.text_field)
+               text_field=args.text_field, ctx=device_of(args.devices))
     return 0

@@ -1,9 +1,12 @@
 """`d2lbert similar`: its flags; vectors.py does the work."""
 from d2lbert.command.flags import (
     add_choices,
+    add_device,
+    add_json,
     add_precision,
     add_texts,
     at_least,
+    check_folders,
     choices,
 )
 
@@ -28,12 +31,17 @@ def add(commands):
                 'the pooling of token vectors: that of the folder, else the '
                 'mean (own, the default), the first token (cls), or the mean')
     add_precision(add)
-    similar.set_defaults(run=run, needs='d2lbert.command.vectors')
+    add_device(add)
+    add_json(add, 'a line for each text that is found, with its similarity '
+             'and its row among the texts, from 0')
+    similar.set_defaults(run=run, check=check_folders,
+                         needs='d2lbert.command.vectors')
 
 
 def run(args):
     """Print the lines; returns the exit status."""
     from d2lbert.command.vectors import similar
     similar(args.folder, args.query, args.file, args.top, args.pool,
-            args.vectors, args.text_field, args.skip_empty, **choices(args))
+            args.vectors, args.text_field, args.skip_empty, args.json,
+            **choices(args))
     return 0

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as onp
 
+from d2lbert.command.flags import device_of, print_json, rounded
 from d2lbert.command.vector_files import read_npy, vectors_file
 from d2lbert.machine.arguments import UsageError
 from d2lbert.machine.terminal import note
@@ -26,7 +27,8 @@ CHECKED = 8
 
 
 def encode(folder, text=None, pair=None, file=None, pool=None, out=None,
-           force=False, text_field=None, skip_empty=False, **choices):
+           force=False, text_field=None, skip_empty=False, is_json=False,
+           **choices):
     """Print or write the vectors of a text, or of each line of a file.
 
     The arguments are the flags of the command; choices: see `_encoder`.
@@ -48,6 +50,7 @@ def encode(folder, text=None, pair=None, file=None, pool=None, out=None,
         encoder = _encoder(folder, pooling=pooling, **choices)
         words = UnknownWords(encoder.tokenizer)
         write = (functools.partial(_add, rows, words) if rows else
+                 functools.partial(_print_json, words) if is_json else
                  _print_pooled if pooling else functools.partial(
                      _print_tokens if file is None else _print_block, words))
         shown = stack.enter_context(bar(
@@ -66,10 +69,13 @@ def encode(folder, text=None, pair=None, file=None, pool=None, out=None,
         if rows and lines:
             rows.about = dict(texts=digest)
     _report(encoder, lines, words.sentence())
+    if rows and is_json:
+        print_json(dict(out=str(out), texts=encoder.count,
+                        truncated=encoder.truncated))
 
 
 def similar(folder, query, file, top=5, pool=None, vectors=None,
-            text_field=None, skip_empty=False, **choices):
+            text_field=None, skip_empty=False, is_json=False, **choices):
     """Print the texts of a file that are nearest to a query, a line each.
 
     Each line begins with the cosine similarity of the pooled vectors. Equal
@@ -105,8 +111,11 @@ def similar(folder, query, file, top=5, pool=None, vectors=None,
                 heapq.heappushpop(nearest, item)
         if rows is not None:
             rows.about = dict(texts=digest)
-    for cosine, _, text in sorted(nearest, reverse=True):
-        print(f'{cosine:.4f} {text}')
+    for cosine, k, text in sorted(nearest, reverse=True):
+        if is_json:
+            print_json(dict(text=text, similarity=cosine, row=-k))
+        else:
+            print(f'{cosine:.4f} {text}')
     _report(encoder, lines, asked_words.sentence('the query'),
             words.sentence('the texts'))
 
@@ -190,18 +199,20 @@ def _pooling(folder, pool):
     return pool or ('own' if is_pretrained else None)
 
 
-def _encoder(folder, precision=None, **choices):
+def _encoder(folder, precision=None, devices='auto', **choices):
     """The `TextEncoder` of a folder; it does not truncate texts for a run.
 
-    precision: as for `load_pretrained`; choices: see `TextEncoder`.
+    precision: as for `load_pretrained`; devices: as the flag; choices: see
+    `TextEncoder`.
     """
     loaded = None
-    if precision in (None, 'int8') and not is_run(folder):
+    if (precision in (None, 'int8') and devices in ('auto', 'cpu')
+            and not is_run(folder)):
         loaded = quantized_model.load(folder, precision)
     if loaded is None:
         # MXNet, whose import takes longer than an answer at eight bits
         from d2lbert.training.load import load
-        loaded = load(folder, heads=(), trainable=False,
+        loaded = load(folder, device_of(devices), heads=(), trainable=False,
                       precision=precision)[1:]
     net, tokenizer = loaded
     return TextEncoder(net, tokenizer, truncates=tokenizer.pooling is not None,
@@ -244,6 +255,15 @@ def _add(rows, words, encoding, text):
 
 def _print_pooled(encoding, text):
     print(_numbers(encoding.vectors), flush=True)
+
+
+def _print_json(words, encoding, text):
+    vectors = encoding.vectors
+    if vectors.ndim == 1:
+        print_json(dict(text=text, vector=rounded(vectors)))
+    else:
+        print_json(dict(text=text, tokens=words.shown(encoding),
+                        vectors=list(map(rounded, vectors))))
 
 
 def _numbers(vector):

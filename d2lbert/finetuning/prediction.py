@@ -173,10 +173,12 @@ def evaluations(folder, data=None, devices='auto', part='dev',
 
 def predicted_lines(folder, text=None, pair=None, file=None, out=None,
                     devices='auto', force=False, skip_empty=False,
-                    text_field=None, top=None, precision=None):
+                    text_field=None, top=None, precision=None,
+                    print_row=None):
     """Print or write predictions of the model in `folder`.
 
-    Arguments as for `d2lbert predict`.
+    Arguments as for `d2lbert predict`. print_row: a function that prints a
+    dictionary, in place of lines of text.
     """
     if (text is None) == (file is None):
         raise UsageError('give a text, or --file FILE with a text on each '
@@ -200,6 +202,11 @@ def predicted_lines(folder, text=None, pair=None, file=None, out=None,
     if file is None:
         found, = predict(net, tokenizer, [text],
                          None if pair is None else [pair])
+        if print_row is not None:
+            for row in _rows(about, [text], [found], has_shares=True,
+                             top=top):
+                print_row(row)
+            return
         lines = (_shares(found, top) if found.shares
                  else _lines(about, text, found))
         print('\n'.join(lines))
@@ -218,6 +225,10 @@ def predicted_lines(folder, text=None, pair=None, file=None, out=None,
             write_rows(part, Path(out).suffix.lower(), _rows(
                 about, texts, found))
         return
+    if out is None and print_row is not None:
+        for row in _rows(about, texts, found, top is not None, top):
+            print_row(row)
+        return
     lines = [line for text, one in zip(texts, found)
              for line in (*_lines(about, text, one, top),
                           *[''] * (about.kind == 'tag'))]
@@ -228,8 +239,11 @@ def predicted_lines(folder, text=None, pair=None, file=None, out=None,
         Path(part).write_text('\n'.join(lines) + '\n', encoding='utf-8')
 
 
-def _rows(about, texts, found):
-    """Predictions as dictionaries with equal keys."""
+def _rows(about, texts, found, has_shares=False, top=None):
+    """Predictions as dictionaries with equal keys.
+
+    has_shares: include the probabilities of the `top` likeliest labels.
+    """
     for number, (text, one) in enumerate(zip(texts, found), 1):
         if about.kind == 'tag':
             for word, tag in zip(text.split(), one.label):
@@ -239,7 +253,12 @@ def _rows(about, texts, found):
         elif about.kind == 'span':
             yield dict(text=text, answer=one.label)
         else:
-            yield dict(text=text, label=one.label, score=float(one.score))
+            row = dict(text=text, label=one.label, score=float(one.score))
+            if has_shares and one.shares:
+                row['shares'] = dict(sorted(
+                    ((name, float(share)) for name, share
+                     in one.shares.items()), key=lambda pair: -pair[1])[:top])
+            yield row
 
 
 def _shares(found, top=None):

@@ -22,17 +22,17 @@ from d2lbert.training.load import load
 from d2lbert.training.saved_runs import read_config
 
 
-def open_model(model, precision=None):
+def open_model(model, precision=None, ctx=None):
     """(net, tokenizer, folder) of a folder, or of a pair (net, tokenizer).
 
-    precision: the precision in which the net of a folder computes. The
-    folder of a pair is None.
+    precision, ctx: the precision in which the net of a folder computes, and
+    its device. The folder of a pair is None.
     """
     if isinstance(model, (tuple, list)) and len(model) == 2:
         net, tokenizer = model
         return net, as_tokenizer(tokenizer), None
     folder = Path(model)
-    found = load(folder, heads=(), trainable=False, precision=precision)
+    found = load(folder, ctx, heads=(), trainable=False, precision=precision)
     return found.net, found.tokenizer, folder
 
 

@@ -323,9 +323,12 @@ class SenseReport(NamedTuple):
     steps: dict     # {step: `SenseAccuracy`} of checkpoints, by step
 
 
-def sense_report(folder, words=None, precision=None):
-    """The `SenseReport` of a run folder, or of a released model."""
-    net, tokenizer, folder = open_model(folder, precision)
+def sense_report(folder, words=None, precision=None, ctx=None):
+    """The `SenseReport` of a run folder, or of a released model.
+
+    ctx: the device; None is the CPU.
+    """
+    net, tokenizer, folder = open_model(folder, precision, ctx)
     report = SenseReport(name_of(folder), sense_accuracy(
         net, words, tokenizer=tokenizer), {})
     for path in checkpoints.all_of(folder):
@@ -333,6 +336,21 @@ def sense_report(folder, words=None, precision=None):
         set_precision(net, precision)   # quantizes the new weights
         report.steps[step] = sense_accuracy(net, words, tokenizer=tokenizer)
     return report
+
+
+def as_dict(report):
+    """A `SenseReport` as a dictionary for JSON."""
+    def rows(found):
+        return dict(uses=int(found.counts.sum()), chance=found.chance,
+                    accuracy=found.all_rates.tolist())
+    found = report.accuracy
+    return dict(model=report.name, **rows(found), words={
+        word: dict(uses=int(count), chance=float(chance),
+                   accuracy=rates.tolist())
+        for word, count, chance, rates in zip(
+            found.words, found.counts, found.chances, found.rates.T)},
+        steps={str(step): rows(found)
+               for step, found in report.steps.items()})
 
 
 def table(report):

@@ -73,9 +73,13 @@ def write_page(model, out, force=False, **choices):
     return page
 
 
-def page_data(model, texts=None, words=None, file=None, text_field=None):
-    """The data of the page, ready for JSON; arguments as for `show`."""
-    net, tokenizer, folder = open_model(model, 'fp32')
+def page_data(model, texts=None, words=None, file=None, text_field=None,
+              ctx=None):
+    """The data of the page, ready for JSON; arguments as for `show`.
+
+    ctx: the device; None is the CPU.
+    """
+    net, tokenizer, folder = open_model(model, 'fp32', ctx)
     about = net.about
     if texts is None:
         texts = PAIRS if about is not None and about.pair else TEXTS

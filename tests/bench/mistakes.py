@@ -1155,8 +1155,8 @@ MISTAKES = tuple(Mistake(*row) for row in (
      'if kind is None:',
      'test_a_text_that_is_too_long_is_cut_and_counted'),
     ('what cannot run is said with status 0',
-     ".join(bad)}.')\n        return 1",
-     ".join(bad)}.')\n        return 0",
+     'int(any(row.status == BAD or build and row.name',
+     'int(any(build and row.name',
      'test_without_any_text_the_main_job_cannot_run'),
 
     # the page on inference

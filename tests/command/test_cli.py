@@ -51,6 +51,17 @@ def test_a_wrong_command_line_names_what_was_meant(argv, said, capsys):
     assert out == '' and err.count('\n') == 1 and said in err
 
 
+@pytest.mark.parametrize('argv, name, value', [
+    ('encode run --pool cls crane', 'text', 'crane'),
+    ('encode --pool cls run crane', 'text', 'crane'),
+    ('fill run --top 2 <mask>', 'text', '<mask>'),
+    ('generate bart --num-beams 2 a b', 'texts', ['a', 'b']),
+    ('generate bart a b --num-beams 2', 'texts', ['a', 'b']),
+    ('predict run --top 1 text', 'text', 'text')])
+def test_flags_may_come_before_the_text(argv, name, value):
+    assert getattr(cli.parser().parse_args(argv.split()), name) == value
+
+
 def test_the_nearest_choice_is_found_without_regard_to_case():
     assert did_you_mean('SST-2', ['sst2', 'cola']) == ': did you mean sst2?'
     assert did_you_mean('word', ['words', 'wordpiece']) == (

@@ -478,12 +478,12 @@ def test_encode_needs_a_run_and_words_and_room(run, capsys):
     ('nowhere/x.npy', 'cannot be written: there is no folder nowhere'),
     ('/proc/x.npy', 'cannot be written: '),
     ('/dev/full', 'cannot be written: No space left on device')])
-def test_encode_checks_out_before_any_work(out, reason,
+def test_encode_checks_out_before_any_work(out, reason, run, monkeypatch,
                                            capsys, tmp_path):
     if not Path(out).parent.exists() and out.startswith('/'):
         pytest.skip(f'there is no {out} here')
-    # There is no run either, but this is not checked yet
-    assert fails(capsys, 'encode', 'norun', 'a', '--out', out).startswith(
+    monkeypatch.setattr(encoder, '_encoder', None)
+    assert fails(capsys, 'encode', run, 'a', '--out', out).startswith(
         f'd2lbert encode: --out {out} {reason}')
     assert os.listdir(tmp_path) == []
 
@@ -576,8 +576,8 @@ def test_a_line_that_cannot_be_encoded_is_named(run, data, reason, capsys,
     (['--file', 'x', '--pair', 'a'], '--pair goes with one text'),
     (['--file', 'x', '--out', 'x.npy'], 'give --pool cls or --pool mean'),
     (['--file', 'nowhere'], '--file nowhere cannot be read: No such file')])
-def test_encode_refuses_conflicting_arguments(flags, reason, capsys):
-    assert reason in fails(capsys, 'encode', 'norun', *flags)
+def test_encode_refuses_conflicting_arguments(flags, reason, run, capsys):
+    assert reason in fails(capsys, 'encode', run, *flags)
 
 
 def test_encode_writes_into_a_pipe(run, tmp_path):

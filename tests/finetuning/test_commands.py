@@ -88,6 +88,39 @@ def test_evaluate_prints_the_figures_of_the_run(task, runs, capsys):
         in figures._asdict().items())
 
 
+def test_json_has_what_python_gives(runs, tmp_path, capsys):
+    def rows(*argv):
+        return [json.loads(line)
+                for line in said(capsys, *argv, '--json').splitlines()]
+    figures, = rows('evaluate', runs('sst2'))
+    expected = d2l.evaluate_finetuned(runs('sst2'))._asdict()
+    assert figures.pop('task') == 'sst2' and figures == expected
+    texts = ['a grim clock', 'the warm song']
+    (tmp_path / 'x.txt').write_text('\n'.join(texts))
+    model = d2l.load_finetuned(runs('sst2'))
+    for text, row, found in zip(texts, rows(
+            'predict', runs('sst2'), '--file', 'x.txt'), d2l.predict(
+                *model, texts)):
+        assert row == dict(text=text, label=found.label,
+                           score=float(found.score))
+    row, = rows('predict', runs('sst2'), texts[0])
+    found, = d2l.predict(*model, texts[:1])
+    assert row['shares'] == {name: float(share)
+                             for name, share in found.shares.items()}
+    assert rows('predict', runs('tag'), 'mei in Oslo')[0]['word'] == 'mei'
+
+
+def test_finetune_prints_one_object(folder, data, tmp_path, capsys):
+    argv = ['finetune', '--task', 'sst2', '--data', str(data['sst2']),
+            '--model', str(folder), *FLAGS, '--json', '--num-examples', '16']
+    found = json.loads(said(capsys, *argv, '--out', 'one'))
+    assert found == dict(run='one', figures=json.loads(
+        (tmp_path / 'one' / 'config.json').read_text())['figures'])
+    found = json.loads(said(capsys, *argv, '--out', 'two', '--seeds', '2'))
+    assert found['run'] == 'two' and found['seeds'] == [1, 2]
+    assert len(found['figures']) == 2 and 'mean' in found['summary']['loss']
+
+
 def test_evaluate_takes_other_data(runs, data, capsys):
     path = str(data['sst2'] / 'train.tsv')
     other = said(capsys, 'evaluate', runs('sst2'), '--data', path)
@@ -278,7 +311,7 @@ def test_invalid_requests_to_predict_are_one_line(runs, tmp_path,
                                             '--pair', 'b')
     assert '--file nowhere cannot be read: No such file' in refused(
         capsys, 'predict', run, '--file', 'nowhere')
-    assert 'there is no run folder nowhere' in refused(
+    assert 'there is no folder nowhere' in refused(
         capsys, 'predict', 'nowhere', 'a')
     path.write_text('a\n')
     assert 'no folder' in refused(capsys, 'predict', run, '--file', str(path),

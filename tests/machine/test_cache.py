@@ -440,7 +440,7 @@ def test_a_lock_that_is_held_is_never_swept(own_cache):
 
 
 @pytest.mark.parametrize('arguments, complaint', [
-    (['--kind', 'runs'], "invalid choice: 'runs'"),
+    (['--kind', 'runs'], "--kind: 'runs' is not kernels, "),
     (['--older-than', 'ever'], 'invalid float'),
     (['--older-than', '-1'], '--older-than: -1 must be'),
     (['--older-than', 'nan'], '--older-than: nan must be')])
