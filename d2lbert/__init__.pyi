@@ -73,8 +73,8 @@ from d2lbert.natural_language_inference import SNLIBERTDataset as SNLIBERTDatase
 from d2lbert.natural_language_inference import load_pretrained_model as load_pretrained_model
 from d2lbert.natural_language_inference import read_snli as read_snli
 from d2lbert.pretrained.encoding import encode as encode
-from d2lbert.pretrained.families.nets import bert_base as bert_base
-from d2lbert.pretrained.families.nets import bert_large as bert_large
+from d2lbert.pretrained.families.sizes import bert_base as bert_base
+from d2lbert.pretrained.families.sizes import bert_large as bert_large
 from d2lbert.pretrained.fill_mask import Guess as Guess
 from d2lbert.pretrained.fill_mask import fill_mask as fill_mask
 from d2lbert.pretrained.folders import load_pretrained as load_pretrained
@@ -90,7 +90,7 @@ from d2lbert.nn.steps import History as History
 from d2lbert.training.history import read_history as read_history
 from d2lbert.training.load import load_finetuned as load_finetuned
 from d2lbert.training.load import load_run as load_run
-from d2lbert.training.updater import AdamW as AdamW
+from d2lbert.training.optimizer import AdamW as AdamW
 from d2lbert.training.saved_runs import RunError as RunError
 from d2lbert.finetuning.tasks.catalog import TASKS as TASKS
 from d2lbert.finetuning.tasks.catalog import read_task as read_task
@@ -144,10 +144,10 @@ def pretrain(
     architecture: Literal['book', 'published', 'distilbert'] = 'book',
     tie_embeddings: bool = False,
     pre_norm: bool = False,
-    precision: str = 'fp32',
+    precision: Literal['fp32', 'bf16'] = 'fp32',
     objective: Literal['mlm+nsp', 'mlm+sop', 'mlm', 'span', 'denoise', 'clm'] = 'mlm+nsp',
     noise: Literal['masking', 'deletion', 'infilling', 'sentences', 'masking+sentences', 'deletion+sentences', 'infilling+sentences'] = 'infilling+sentences',
-    recipe: str = 'book',
+    recipe: Literal['book', 'learn'] = 'book',
     batch_size: int = 512,
     grow_batch: float = 0.0,
     accumulate: int = 1,
@@ -196,110 +196,116 @@ def pretrain(
 
     The text:
 
-    corpus: wikitext-2, sample, or text files or folders of them, plain or
-        in WikiText format, packed too; - is standard input [wikitext-2]
-    data_dir: folder that holds wiki.train.tokens or wikitext-2/
-    text_field: the field of JSON lines that holds the text
-    split: how sentences are found: book, at ' . ' and with words apart
-        already; prose, as people write them; punkt, the same by a library;
-        auto, book or prose [auto]
-    tokenizer: words, as blanks part them, or wordpiece: word pieces,
+    corpus: the text: wikitext-2, sample, or text files and folders, plain
+        or in WikiText's format, also compressed; - is standard input
+        [wikitext-2]
+    data_dir: folder with wiki.train.tokens or wikitext-2/
+    text_field: field of JSON lines that holds the text
+    split: how sentences are found. book: at ' . ', with white space
+        between words; prose: as people write; punkt: like prose, with the
+        library NLTK; auto: book or prose, by a look at the text [auto]
+    tokenizer: words: separated by white space; wordpiece: word pieces,
         learnt from the text [words]
-    vocab_size: tokens in the vocabulary, at most: word pieces (8000), or
-        words (all that occur min_freq times)
-    min_freq: how often a word of the vocabulary must occur (5; less in a
-        small text of your own, so that a tenth of its words at most is
-        unknown)
-    vocab: use this vocabulary, a token a line, instead of building one; of
-        word pieces a vocab.txt, a tokenizer.json or their folder
+    vocab_size: largest number of tokens in the vocabulary (wordpiece:
+        8000; words: no limit)
+    min_freq: least number of times that a word of the vocabulary occurs
+        (5; less for a small text of your own, so that at most a tenth of
+        its words is unknown)
+    vocab: use this vocabulary instead of a new one: a token on each line;
+        for wordpiece a vocab.txt, a tokenizer.json or a folder with one
     valid: held-out text files
-    valid_share: share of the articles held out for eval_every where there
-        is no held-out file [0.05]
+    valid_share: share of the articles to hold out for eval_every if valid
+        is not given [0.05]
     fill: fill sequences with several sentences, as the published BERT does
-    dynamic: draw new masks and pairs each epoch [True in learn]
-    mask_share: share of the tokens that are hidden in training; of denoise
-        0.3, masked, deleted or in spans [0.15]
-    whole_word_masking: hide all pieces of a word or none
+    dynamic: draw new masks and pairs in each epoch [True in learn]
+    mask_share: share of the tokens to predict (objective denoise: 0.3, the
+        share of tokens with noise) [0.15]
+    whole_word_masking: mask all pieces of a word or none
 
     The model:
 
-    max_len: tokens in a pair or sequence at most [64]
-    num_hiddens: numbers in the vector of a token [128]
-    ffn_num_hiddens: width of the feed-forward networks [256]
-    num_heads: attention heads [2; 4 in learn]
-    num_layers: encoder blocks [2]
-    embedding_size: numbers in the embedding of a token, from which a layer
-        makes num_hiddens, as in ALBERT (num_hiddens, and no such layer)
-    share_layers: one block for all layers, as in ALBERT
-    dropout: share of numbers dropped [0.2; 0.0 in learn]
-    architecture: book, that of the pages; published: GELU, LayerNorm
-        behind the embeddings, these tied to the head, as d2lbert export
-        needs it (with embedding_size it is an ALBERT); distilbert, the
-        same without segments and a pooler [book; published in learn]
-    tie_embeddings: the head that predicts words has the token embeddings
-        for its last weight, as published
-    pre_norm: normalize what attention and feed-forward networks are given,
-        not what they are added to
-    precision: fp32 or bf16, for the products of matrices [fp32]
+    max_len: largest number of tokens in a sequence, special tokens
+        included [64]
+    num_hiddens: size of the vector of a token [128]
+    ffn_num_hiddens: size of the hidden layer of the feed-forward networks
+        [256]
+    num_heads: attention heads in a layer [2; 4 in learn]
+    num_layers: layers of the encoder [2]
+    embedding_size: size of the token embeddings, as in ALBERT; a dense
+        layer maps them to num_hiddens (num_hiddens, without that layer)
+    share_layers: use the same weights in all layers, as ALBERT does
+    dropout: dropout probability [0.2; 0.0 in learn]
+    architecture: book: the network of the chapter; published: with GELU,
+        LayerNorm after the embeddings and tied embeddings, as d2lbert
+        export requires (with embedding_size it is an ALBERT); distilbert:
+        published, without segments and pooler [book; published in learn]
+    tie_embeddings: use the token embeddings as weights of the last layer
+        of the MLM head, as published
+    pre_norm: apply LayerNorm before attention and feed-forward networks
+        (pre-LN), not after them
+    precision: fp32 or bf16: number format of matrix products [fp32]
 
     The training:
 
-    objective: mlm+nsp, the book's, on pairs of sentences; mlm+sop,
-        ALBERT's, on the order of such pairs; mlm, masked words in full
-        sentences, RoBERTa's; span, masked spans in them and their
-        boundaries, SpanBERT's; denoise, noisy sentences restored by a
-        decoder, BART's; these three draw anew each epoch; clm, the next
-        token from those before it, GPT's [mlm+nsp]
-    noise: of denoise: masking or deletion of tokens, or infilling, one
-        mask for a span of words; and sentences in another order
-        [infilling+sentences]
-    recipe: book, the chapter's settings, or learn, which learns more in
-        ten minutes [book]
-    batch_size: sentence pairs, or sequences, in a step [512; 64 in learn]
-    grow_batch: share of the run in which batches are smaller: in thirds of
-        it an eighth, a quarter and half of batch_size [0.0]
-    accumulate: parts of a batch that are worked on one after another, to
-        save memory [1]
-    num_steps: steps of training [50; 4000 in learn]
-    minutes: minutes of training, in place of num_steps: rate and batches
-        then follow the clock
-    lr: learning rate of Adam [0.01; 0.0015 in learn]
-    warmup: share of the steps in which the rate rises [0.0; 0.1 in learn]
-    decay: none, linear or cosine: how the rate falls [none; linear in
+    objective: what is predicted. mlm+nsp: masked words and next sentences,
+        as in the book; mlm+sop: masked words and the order of sentences,
+        as in ALBERT; mlm: masked words in full sentences, as in RoBERTa;
+        span: masked spans from their boundaries, as in SpanBERT; denoise:
+        the text, from a noisy copy, as in BART; clm: the next token, as in
+        GPT [mlm+nsp]
+    noise: noise of objective denoise: masking or deletion of tokens, or
+        infilling, which replaces a span of words by one mask; +sentences
+        also shuffles the sentences [infilling+sentences]
+    recipe: book: the settings of the chapter; learn: settings that learn
+        more in ten minutes [book]
+    batch_size: examples in a step: sentence pairs or sequences [512; 64 in
         learn]
-    nsp_weight: by what the NSP loss counts in the sum that is minimized
-        [1.0]
-    weight_decay: decoupled weight decay [0.0; 0.3 in learn]
-    clip: limit of the gradient norm, 0 for none [0.0; 1.0 in learn]
-    average: score and keep the running average of the weights, of which a
-        step keeps this share, as 0.999; 0: those of the last step [0.0]
-    initializer: xavier, normal, mimetic (tokens look at ones like
-        themselves at first) or topical (and at ones of the same topics)
-        [xavier; topical in learn]
-    seed: seed of all random numbers (a new one each run)
+    grow_batch: share of the run with smaller batches: an eighth, a quarter
+        and half of batch_size, for a third of it each [0.0]
+    accumulate: number of parts in which a batch is computed, to save
+        memory (gradient accumulation) [1]
+    num_steps: training steps [50; 4000 in learn]
+    minutes: training time in minutes, instead of num_steps; learning rate
+        and batch size then follow the clock
+    lr: highest learning rate of Adam [0.01; 0.0015 in learn]
+    warmup: share of the steps in which the learning rate rises [0.0; 0.1
+        in learn]
+    decay: none, linear or cosine: how the learning rate falls [none;
+        linear in learn]
+    nsp_weight: weight of the NSP loss in the sum of the losses [1.0]
+    weight_decay: decoupled weight decay, as in AdamW [0.0; 0.3 in learn]
+    clip: largest norm of the gradient; 0: no limit [0.0; 1.0 in learn]
+    average: decay of an exponential moving average of the weights, for
+        example 0.999; the average is evaluated and saved; 0: no average
+        [0.0]
+    initializer: initial weights: xavier, normal, mimetic (tokens first
+        attend to tokens like themselves) or topical (also to tokens of the
+        same topics) [xavier; topical in learn]
+    seed: seed of all random numbers (a new one for each run)
 
     The teacher:
 
-    teacher: a run, or the folder of a pretrained model, from which the
-        model learns; what is not said of the model is as it is there, with
-        half the layers
-    temperature: by what the scores of both are divided before they are
-        compared [2.0]
-    soft_weight: how much the guesses of the teacher count [5.0]
-    mlm_weight: how much the hidden words themselves count beside them
+    teacher: learn from this model (distillation): a run, or the folder of
+        a pretrained model. Settings of the model that are not given are
+        those of the teacher, with half as many layers
+    temperature: divide the scores of teacher and student by this number
+        before comparing them [2.0]
+    soft_weight: weight of the loss against the predictions of the teacher
+        [5.0]
+    mlm_weight: weight of the MLM loss beside the losses of the teacher
         [2.0]
-    cosine_weight: how much the angle between the last hidden states of
-        both counts [1.0]
+    cosine_weight: weight of the cosine loss between the last hidden states
+        of teacher and student [1.0]
 
     The run:
 
     log_interval: steps between two log entries; a run of fewer than 2000
         steps has at least 20 entries [1; 100 in learn]
-    eval_every: steps between two looks at held-out text
-    save_every: steps between two checkpoints; 0 for none (one every five
+    eval_every: steps between two evaluations on held-out text
+    save_every: steps between two checkpoints; 0: none (one every five
         minutes, of which the last is kept)
-    keep: how many of the checkpoints of save_every are kept, the last
-        ones; 0 for all [3]
+    keep: number of checkpoints of save_every to keep, the last ones; 0:
+        all [3]
     """
 
 def finetune(
@@ -317,7 +323,6 @@ def finetune(
     *,
     columns: Optional[str] = None,
     num_examples: Optional[int] = None,
-    precision: str = 'fp32',
     max_len: int = 128,
     stride: int = 64,
     num_epochs: int = 3,
@@ -357,45 +362,44 @@ def finetune(
 
     The task:
 
-    task: what is learnt: sst2, cola, mrpc, qqp, stsb, qnli, rte, wnli,
-        mnli, snli, swag, classify, regress, tag, span; the last four of
-        files of any content
-    data: folder with the files train and dev of the task, as GLUE lays
-        them out (snli can be fetched)
-    columns: which columns of a table are what, by name or by number from
-        0: text=1,label=0 or premise,hypothesis,label
-    num_examples: train on the first N examples alone
+    task: the task: sst2, cola, mrpc, qqp, stsb, qnli, rte, wnli, mnli,
+        snli, swag, classify, regress, tag, span; the last four are for
+        files of your own
+    data: folder with the files train and dev of the task, in the layout of
+        GLUE (snli can be fetched)
+    columns: the columns of a table, by name or by number from 0:
+        text=1,label=0 or premise,hypothesis,label
+    num_examples: train on the first N examples only
 
     The model:
 
-    model: what is fine-tuned: the folder of a released checkpoint, or of a
-        run of pretrain; bert.small or bert.base, the ones of the book
-    precision: fp32 or bf16, for the products of matrices [fp32]
-    max_len: tokens in a text or a pair at most, and in a window over a
-        long text [128]
+    model: the model to fine-tune: the folder of a released checkpoint or
+        of a run of pretrain; the book's bert.small or bert.base
+    max_len: largest number of tokens in a text or pair, special tokens
+        included, and in a window over a long text [128]
     stride: tokens between the beginnings of two windows over a text that
         is searched for an answer [64]
 
     The training:
 
-    num_epochs: how often each example is trained on [3]
+    num_epochs: number of passes over the training data [3]
     batch_size: examples in a step [32]
-    accumulate: parts of a batch that are worked on one after another, to
-        save memory [1]
-    lr: learning rate of Adam [5e-05]
-    warmup: share of the steps in which the rate rises [0.1]
-    decay: none, linear or cosine: how the rate falls [linear]
-    weight_decay: decoupled weight decay [0.01]
-    clip: limit of the gradient norm, 0 for none [1.0]
+    accumulate: number of parts in which a batch is computed, to save
+        memory (gradient accumulation) [1]
+    lr: highest learning rate of Adam [5e-05]
+    warmup: share of the steps in which the learning rate rises [0.1]
+    decay: none, linear or cosine: how the learning rate falls [linear]
+    weight_decay: decoupled weight decay, as in AdamW [0.01]
+    clip: largest norm of the gradient; 0: no limit [1.0]
     bucket: number of batches whose examples are sorted by length together,
-        which saves time where padding is computed; 1 for none [1]
-    seed: seed of all random numbers (a new one each run)
+        which saves time where padding is computed; 1: no sorting [1]
+    seed: seed of all random numbers (a new one for each run)
 
     The run:
 
     log_interval: steps between two log entries [10]
-    save_every: steps between two checkpoints; 0 for none (one every five
+    save_every: steps between two checkpoints; 0: none (one every five
         minutes, of which the last is kept)
-    keep: how many of the checkpoints of save_every are kept, the last
-        ones; 0 for all [3]
+    keep: number of checkpoints of save_every to keep, the last ones; 0:
+        all [3]
     """

@@ -134,18 +134,16 @@ def _table(lines, width, styled):
     shown = [[_inline(cell) for cell in row] for row in [header, *rows]]
     if not any(header[1:]):
         shown = shown[1:]       # names of no columns
-    widths = [max(map(len, column)) for column in zip(*shown)]
+    widths = [max(map(len, column)) for column in zip(*(
+        row for row in shown if any(row[1:])))]
     if sum(widths) + 2 * (len(widths) - 1) <= width:
         # Padded before it is marked: escape sequences take no column
-        return '\n'.join(styled.code('  '.join(
-            cell.ljust(size) for cell, size in zip(row, widths)).rstrip())
-            for row in shown)
+        return _titled(shown, styled, lambda row: [styled.code('  '.join(
+            cell.ljust(size) for cell, size in zip(row, widths)).rstrip())])
     if len(widths) == 2 and widths[0] <= width // 3:
         later = ' ' * (widths[0] + 2)
-        return '\n'.join(
-            line for term, cell in shown
-            for line in _lines(cell, width, styled, term.ljust(len(later)),
-                               later))
+        return _titled(shown, styled, lambda row: _lines(
+            row[1], width, styled, row[0].ljust(len(later)), later))
     entries = []
     if header[0] and len(header) > 2:
         entries += _lines(f'({header[0]})', width, styled)
@@ -159,3 +157,14 @@ def _table(lines, width, styled):
             if cell:
                 entries += _lines(label + cell, width, styled, '    ', '    ')
     return '\n'.join(entries)
+
+
+def _titled(rows, styled, lines):
+    """Rows as lines; a row with one cell is a title with a line above it."""
+    found = []
+    for row in rows:
+        if any(row[1:]):
+            found += lines(row)
+        else:
+            found += [''] * bool(found) + [styled.heading(row[0], 3)]
+    return '\n'.join(found)

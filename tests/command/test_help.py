@@ -100,6 +100,16 @@ ab   one two
 '''
 
 
+@pytest.mark.parametrize('width', [9, 30])
+def test_a_row_with_one_cell_is_a_title(width):
+    text = ('| | |\n|---|---|\n| **first part** | |\n| `a` | one two |\n'
+            '| **second** | |\n| `b` | x |\n')
+    two = ['one', '   two'] if width == 9 else ['one two']
+    assert render(text, width).splitlines() == [
+        'first part', f'`a`  {two[0]}', *(f'  {line}' for line in two[1:]),
+        '', 'second', '`b`  x']
+
+
 def test_escape_sequences_take_no_column():
     text = '# T\n\n| | |\n|---|---|\n| `ab` | x |\n| `c` | y |\n'
     shown = render(text, 40, is_styled=True)
