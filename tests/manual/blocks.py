@@ -330,6 +330,8 @@ def _entry(name, value, level='###'):
     except (TypeError, ValueError):
         signature = '(...)'
     document = inspect.getdoc(value) or ''
+    # A module is named without its address and its place on this machine
+    signature = re.sub(r"<module '([\w.]+)'[^>]*>", r'\1', signature)
     call = re.sub(r' at 0x[0-9a-f]+', '', f'{name}{signature}')
     call = re.sub(r"<module '([\w.]+)' from '[^']*'>", r'\1', call)
     call = textwrap.fill(call, 79, subsequent_indent='    ',
