@@ -73,8 +73,8 @@ from d2lbert.natural_language_inference import SNLIBERTDataset as SNLIBERTDatase
 from d2lbert.natural_language_inference import load_pretrained_model as load_pretrained_model
 from d2lbert.natural_language_inference import read_snli as read_snli
 from d2lbert.pretrained.encoding import encode as encode
-from d2lbert.pretrained.families.sizes import bert_base as bert_base
-from d2lbert.pretrained.families.sizes import bert_large as bert_large
+from d2lbert.pretrained.families.nets import bert_base as bert_base
+from d2lbert.pretrained.families.nets import bert_large as bert_large
 from d2lbert.pretrained.fill_mask import Guess as Guess
 from d2lbert.pretrained.fill_mask import fill_mask as fill_mask
 from d2lbert.pretrained.folders import load_pretrained as load_pretrained
@@ -90,7 +90,7 @@ from d2lbert.nn.steps import History as History
 from d2lbert.training.history import read_history as read_history
 from d2lbert.training.load import load_finetuned as load_finetuned
 from d2lbert.training.load import load_run as load_run
-from d2lbert.training.optimizer import AdamW as AdamW
+from d2lbert.training.updater import AdamW as AdamW
 from d2lbert.training.saved_runs import RunError as RunError
 from d2lbert.finetuning.tasks.catalog import TASKS as TASKS
 from d2lbert.finetuning.tasks.catalog import read_task as read_task
@@ -323,6 +323,7 @@ def finetune(
     *,
     columns: Optional[str] = None,
     num_examples: Optional[int] = None,
+    precision: Literal['fp32', 'bf16'] = 'fp32',
     max_len: int = 128,
     stride: int = 64,
     num_epochs: int = 3,
@@ -375,6 +376,7 @@ def finetune(
 
     model: the model to fine-tune: the folder of a released checkpoint or
         of a run of pretrain; the book's bert.small or bert.base
+    precision: fp32 or bf16: number format of matrix products [fp32]
     max_len: largest number of tokens in a text or pair, special tokens
         included, and in a window over a long text [128]
     stride: tokens between the beginnings of two windows over a text that
