@@ -82,6 +82,8 @@ def build(folder, files, valid_files, valid_share, cutters, vocab, min_freq,
         return CutText(folder / 'cut', files, cutter, progress, types)
     cut = cut_text(files)
     train, valid = held_out(cut, valid_share)
+    # Before pieces are learnt from words, of which there may be none
+    check_sentences('train', cut, joined(train), cutter)
     if vocab is None and of_pieces:
         vocab = PieceVocab(WordPiece.of_counts(
             count_words(cut, valid), pieces))
@@ -168,6 +170,16 @@ def table_of(vocab, cut):
         'int32', len(names)), len(vocab))
 
 
+def check_sentences(name, cut, ranges, cutter):
+    """Raise ValueError if no paragraph of a part has two sentences."""
+    spans = [cut.span(begin, end)[0] for begin, end in ranges]
+    if sum(last - first for first, last in spans) == sum(
+            end - begin for begin, end in ranges):
+        raise ValueError(
+            f'{described(cut.files)}: no paragraph has two sentences'
+            f'{_where(name, ranges, cut)}: {cutter.remedy}')
+
+
 def write_numbers(folder, cut, ranges, table, cutter, unk):
     """Write ranges of paragraphs of a cut text in numbers.
 
@@ -176,13 +188,8 @@ def write_numbers(folder, cut, ranges, table, cutter, unk):
     unknown.
     """
     ranges = joined(ranges)
+    check_sentences(folder.name, cut, ranges, cutter)
     spans = [cut.span(begin, end) for begin, end in ranges]
-    num_paragraphs = sum(end - begin for begin, end in ranges)
-    num_sentences = sum(end - begin for (begin, end), _ in spans)
-    if num_sentences == num_paragraphs:
-        raise ValueError(
-            f'{described(cut.files)}: no paragraph has two sentences'
-            f'{_where(folder.name, ranges, cut)}: {cutter.remedy}')
     # One table for the numbers before each pruning, and for the final ones
     tables = [] if table is None else [
         *(table[cut.became(k)] for k in range(len(cut.pruned_at))), table]

@@ -116,6 +116,12 @@ BAD_FILES = {
 }
 
 
+def test_a_text_without_pairs_is_named_before_pieces_are_learnt():
+    path = write('one.txt', b'one sentence .\n\nand one\n')
+    with pytest.raises(ValueError, match='^one.txt: no paragraph has two'):
+        open_corpus(path, pieces=50, progress=False)
+
+
 @pytest.mark.parametrize('name', BAD_FILES)
 @pytest.mark.parametrize('role', ['train', 'valid'])
 def test_bad_files_are_named(name, role, own_cache):
