@@ -49,6 +49,19 @@ MEMORY = 16 << 30
 
 #: Survivors that change nothing that counts: {what `Drawn.name` is: why}.
 EQUAL = {
+    'd2lbert/texts/examples.py: rng.random() < 0.8 -> (rng.random() <= 0.8)':
+        'one random number in 2 ** 53 is 0.8',
+    'd2lbert/kernels/amx.h: exponent(a.least) + exponent(b.least) >= '
+    'SMALLEST; -> exponent(a.least) + exponent(b.least) > SMALLEST;':
+        'at the bound vectors compute what tiles could compute as well',
+    'd2lbert/objectives/figures.py: not num_preds or not num_pairs -> (not '
+    'num_preds)':
+        'each pair has a prediction, so there are both or none',
+    'd2lbert/finetuning/heads.py: True -> False':
+        'this layer is given rows, which flatten leaves as they are',
+    'd2lbert/kernels/amx_dense.h: ahead.fetch(dy + m * N, next * N * 4); -> '
+    'ahead.fetch(dy + m * N, next * N);':
+        'numbers that are fetched later are the same',
 }
 
 
