@@ -1,4 +1,5 @@
-"""Examples from a numbered text: plain and compiled draws, swapped pairs."""
+"""Examples, rows of token ids, and seeds."""
+import hashlib
 import random
 
 import numpy as onp
@@ -6,8 +7,59 @@ import pytest
 from batches import assert_same_columns, prose
 
 from d2lbert.texts import numbered_text
-from d2lbert.texts.examples import draw_examples
+from d2lbert.texts.examples import (
+    derive_bits,
+    derive_seed,
+    derive_shuffler,
+    draw_examples,
+    pad_rows,
+    truncate_pair,
+)
 from d2lbert.texts.numbered_text import NumberedText, shuffled_paragraphs
+
+
+def remove_one_by_one(first, second, room, first_loses_ties):
+    while first + second > room:
+        if first > second or first == second and first_loses_ties:
+            first -= 1
+        else:
+            second -= 1
+    return first, second
+
+
+@pytest.mark.parametrize('odd_to_first', [False, True])
+def test_the_longer_text_loses_tokens_first(odd_to_first):
+    first, second = (lens.ravel() for lens in onp.mgrid[:9, :9])
+    for room in range(9):
+        kept = truncate_pair(first, second, room, odd_to_first)
+        expected = [remove_one_by_one(a, b, room, not odd_to_first)
+                    for a, b in zip(first.tolist(), second.tolist())]
+        assert list(zip(*kept)) == expected
+
+
+def test_rows_are_padded_on_the_right():
+    rows = pad_rows([[3, 4, 5], onp.array([6]), []], pad_id=1)
+    assert rows.dtype == 'int32'
+    assert rows.tolist() == [[3, 4, 5], [6, 1, 1], [1, 1, 1]]
+    assert pad_rows([[7], [8, 9]]).tolist() == [[7, 0], [8, 9]]
+
+
+def test_a_seed_depends_on_every_argument_and_nothing_else():
+    seeds = {derive_seed('dropout', seed, step)
+             for seed in range(10) for step in range(100)}
+    assert len(seeds) == 1000
+    assert all(0 <= seed < 1 << 31 for seed in seeds)
+    assert derive_seed('a', 1) == derive_seed('a', 1) != derive_seed('a', 2)
+
+
+def test_the_bits_are_a_hash_that_any_machine_computes():
+    assert derive_bits('rows', 1) == hashlib.sha256(b"('rows', 1)").digest()
+
+
+def test_a_shuffler_has_its_own_stream():
+    first, again, other = (derive_shuffler('chunks', k).permutation(50)
+                           for k in (0, 0, 1))
+    assert (first == again).all() and (first != other).any()
 
 
 def drawn(seed=0, **how):
