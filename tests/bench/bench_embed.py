@@ -18,6 +18,9 @@ rate     the above, with --threads
 latency  one text of ten words at a time, in processes of one thread and of
          two: the 50th and the 99th percentile of all calls of all rounds
 
+--isa holds ours, PyTorch and OpenVINO to the instructions of an older
+processor. ONNX Runtime has no such switch, and stays as it is.
+
 Nothing here passes or fails: it prints figures of this machine.
 """
 import csv
@@ -56,7 +59,8 @@ class Peers(benchmark.Peers):
     def __init__(self, args, path):
         self._path, self._all, self.missing = path, {}, {}
         self._start('ours', 'vectors', sys.executable, args.threads)
-        for name, kind in list(KINDS.items())[1:]:
+        for name in args.who[1:]:
+            kind = KINDS[name]
             if kind.startswith('vectors'):
                 self._start(name, kind, sys.executable, args.threads)
             elif args.peer_python:
@@ -149,7 +153,7 @@ def compare_rates(texts, path, args):
             multiplier.measure(peer)
             return peer.ask('embed')
         with benchmark.Multiplier(peers) as multiplier:
-            results = benchmark.take_turns(peers, KINDS, args.rounds,
+            results = benchmark.take_turns(peers, args.who, args.rounds,
                                            turn, prepare)
         benchmark.compare(f'{len(texts.texts):,} texts to vectors',
                           results, len(texts.texts), 'texts')
@@ -197,7 +201,7 @@ def compare_latency(path, args):
                 answer = peer.ask('latency', field='one', count=CALLS)
                 each.setdefault(peer.name, []).append(answer.pop('each'))
                 return answer
-            results = benchmark.take_turns(peers, KINDS, args.rounds, turn,
+            results = benchmark.take_turns(peers, args.who, args.rounds, turn,
                                            prepare)
         # The first turn does not count
         found = {name: onp.percentile(each[name][1:], (50, 99)) * 1e3
@@ -222,6 +226,9 @@ def main():
     parser.add_argument('--rows', type=benchmark.rows_of(ROWS),
                         default=list(ROWS), metavar='A,B',
                         help='some of ' + ', '.join(ROWS))
+    parser.add_argument('--who', type=benchmark.rows_of(KINDS), metavar='A,B',
+                        default=list(KINDS),
+                        help='some of ' + ', '.join(KINDS))
     parser.add_argument('--model', metavar='FOLDER', default=str(Path(
         os.environ.get('D2LBERT_WEIGHTS', ''), 'minilm')))
     parser.add_argument('--peer-python', metavar='PATH',
@@ -231,6 +238,8 @@ def main():
     parser.add_argument('--texts', type=int, default=2000, metavar='N')
     args = benchmark.parse(parser)
     args.steps = 1
+    # All are compared with ours
+    args.who = ['ours', *(name for name in args.who if name != 'ours')]
     data = args.data or Path(os.environ.get('D2LBERT_DATA', ''), 'glue')
     texts = Sentences(data, args.texts)
     with tempfile.TemporaryDirectory() as folder:
