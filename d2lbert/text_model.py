@@ -9,7 +9,7 @@ import numpy as onp
 
 from d2lbert.finetuning.prediction import predict
 from d2lbert.finetuning.task_kinds import Prediction
-from d2lbert.machine.arguments import PathLike, items_of
+from d2lbert.machine.arguments import PathLike, items_of, whole_number
 from d2lbert.nn.steps import num_parameters
 from d2lbert.pictures.activations import attention_of
 from d2lbert.pretrained.encoding import encode
@@ -109,6 +109,8 @@ class TextModel(_Pair):
         equal similarity keep their order.
         """
         texts = items_of(texts)
+        if whole_number('k', k) < 1:
+            raise ValueError(f'k={k} must be at least 1')
         if vectors is None:
             vectors = self._vectors(texts, choices)
         elif len(vectors) != len(texts):

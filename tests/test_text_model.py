@@ -184,7 +184,9 @@ def test_texts_come_in_many_forms(folders):
      'no head that scores texts or words: fine-tune it'),
     ('words', lambda model: model.generate(['a']), 'can generate nothing'),
     ('checkpoint', lambda model: model.attention('a ' * 20),
-     'the text has 22 tokens, but this model only 9 positions')])
+     'the text has 22 tokens, but this model only 9 positions'),
+    ('checkpoint', lambda model: model.search('a', ['b'], 0),
+     'k=0 must be at least 1')])
 def test_what_a_model_cannot_do_is_one_sentence(name, call, said, folders):
     with pytest.raises(ValueError, match=said) as refused:
         call(d2l.load_model(folders[name]))

@@ -2,6 +2,8 @@
 import time
 from shlex import quote
 
+import numpy as onp
+
 from d2lbert.machine import workers
 from d2lbert.machine.arguments import short
 from d2lbert.machine.terminal import warn
@@ -82,7 +84,9 @@ class Calling:
     def after(self, run, step, is_last):
         """End the run if the function returns True."""
         history = run.history
-        if self.callback(history.entry(step)) is not True or is_last:
+        ends = self.callback(history.entry(step))
+        # A comparison of NumPy's numbers gives a bool of NumPy's
+        if not (isinstance(ends, (bool, onp.bool_)) and ends) or is_last:
             return
         history.is_ended = True
         if history.step[-1:] != [step]:
