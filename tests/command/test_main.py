@@ -205,7 +205,8 @@ def test_every_flag_of_pretrain_is_a_keyword_and_the_reverse(asked,
     assert [setting.name for setting in CARRYING_OUT] == [
         'devices', 'out', 'force', 'resume']
     assert set(inspect.signature(d2l.pretrain).parameters) == {
-        'devices', 'out', 'force', 'resume', 'wanted', 'keywords'}
+        'devices', 'out', 'force', 'resume', 'wanted', 'texts', 'callback',
+        *SETTINGS}
 
 
 def test_without_flags_it_is_the_chapters_run(asked):
