@@ -129,7 +129,7 @@ def pretrain(
     vocab: Optional[PathLike] = None,
     valid: Optional[Union[PathLike, List[PathLike]]] = None,
     valid_share: float = 0.05,
-    fill: bool = False,
+    fill_sequences: bool = False,
     dynamic: bool = False,
     mask_share: float = 0.15,
     whole_word_masking: bool = False,
@@ -216,7 +216,8 @@ def pretrain(
     valid: held-out text files
     valid_share: share of the articles to hold out for eval_every if valid
         is not given [0.05]
-    fill: fill sequences with several sentences, as the published BERT does
+    fill_sequences: fill sequences with several sentences, as the published
+        BERT does
     dynamic: draw new masks and pairs in each epoch [True in learn]
     mask_share: share of the tokens to predict (objective denoise: 0.3, the
         share of tokens with noise) [0.15]

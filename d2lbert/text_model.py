@@ -9,7 +9,12 @@ import numpy as onp
 
 from d2lbert.finetuning.prediction import predict
 from d2lbert.finetuning.task_kinds import Prediction
-from d2lbert.machine.arguments import PathLike, items_of, whole_number
+from d2lbert.machine.arguments import (
+    PathLike,
+    items_of,
+    renamed,
+    whole_number,
+)
 from d2lbert.nn.steps import num_parameters
 from d2lbert.pictures.activations import attention_of
 from d2lbert.pretrained.encoding import encode
@@ -77,9 +82,10 @@ class TextModel(_Pair):
         """The tokens and their ids, a `Vocab`."""
         return self.tokenizer.vocab or TokenVocab(self.tokenizer)
 
+    @renamed(windows='overlap')
     def encode(self, texts: Texts, pooling: Optional[str] = 'own',
                layer: int = -1, batch_size: Optional[int] = None,
-               max_len: Optional[int] = None, windows: Optional[int] = None,
+               max_len: Optional[int] = None, overlap: Optional[int] = None,
                normalize: Optional[bool] = None,
                show_progress: Optional[bool] = None) -> Any:
         """Vectors of N texts, (N, H) float32; of a single string (H,).
@@ -87,7 +93,7 @@ class TextModel(_Pair):
         The arguments are those of `encode`.
         """
         return self._each(texts, lambda texts: encode(
-            *self, texts, pooling, layer, batch_size, max_len, windows,
+            *self, texts, pooling, layer, batch_size, max_len, overlap,
             normalize, show_progress))
 
     def similarity(self, a: Texts, b: Texts, **choices) -> onp.ndarray:

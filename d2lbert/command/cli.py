@@ -34,6 +34,7 @@ from d2lbert.machine.terminal import (
     Steady,
     fill_descriptors,
     give_up,
+    note,
     speaking,
 )
 from d2lbert.training.interrupts import StopRequest
@@ -88,6 +89,8 @@ def _main(argv):
         return 0
     try:
         with speaking(args.quiet):
+            for line in args.notices:
+                note(line)
             if args.check is not None:
                 args.check(args)
             if args.needs is not None:
@@ -174,7 +177,7 @@ def parser():
     top.add_argument('--version', action='version',
                      version=f'd2lbert {__version__}',
                      help='print the version and exit')
-    top.set_defaults(check=None, needs=None, quiet=False)
+    top.set_defaults(check=None, needs=None, quiet=False, notices=())
     commands = top.add_subparsers(dest='command', metavar='COMMAND',
                                   prog='d2lbert',
                                   help=argparse.SUPPRESS)

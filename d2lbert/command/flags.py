@@ -53,8 +53,10 @@ class Parser(argparse.ArgumentParser):
             name = word.partition('=')[0]
             if name.startswith('--') and (
                     name not in self._option_string_actions):
-                self.error(f'there is no flag {name}' + did_you_mean(
-                    name, self._option_string_actions))
+                self.error(f'there is no flag {name}' + did_you_mean(name, [
+                    flag for flag, action
+                    in self._option_string_actions.items()
+                    if action.help != argparse.SUPPRESS]))
         namespace, others = super().parse_known_args(args, namespace)
         self._take_late(namespace, others)
         if others:
@@ -98,6 +100,24 @@ class Parser(argparse.ArgumentParser):
                 None, f'there is no command {value}{hint}')
         raise argparse.ArgumentError(
             action, f'{value!r} is not {listed(action.choices)}{hint}')
+
+
+class Renamed(argparse.Action):
+    """An earlier name of a flag, which a line tells; help does not list it.
+
+    new: the current name.
+    """
+
+    def __init__(self, option_strings, dest, new, **options):
+        super().__init__(option_strings, new[2:].replace('-', '_'), **{
+            'default': argparse.SUPPRESS, 'help': argparse.SUPPRESS,
+            **options})
+        self.new = new
+
+    def __call__(self, parser, namespace, value, option_string=None):
+        setattr(namespace, self.dest, self.nargs == 0 or value)
+        namespace.notices = [*getattr(namespace, 'notices', ()),
+                             f'{option_string} is now called {self.new}']
 
 
 def with_hint(message, prog):
@@ -146,14 +166,15 @@ def add_choices(add, pools, what):
         help='truncate texts to N tokens, including special tokens, and '
         'print how many were cut (default: the limit of the folder; a run '
         'raises an error for texts longer than its positions)')
-    add('--windows', type=at_least(0), metavar='N',
+    add('--overlap', type=at_least(0), metavar='N',
         help='do not truncate longer texts, but encode them in windows '
         'that overlap by N tokens')
+    add('--windows', action=Renamed, new='--overlap', type=at_least(0))
 
 
 def choices(args):
     """The values of these flags except --pool; --precision, --devices."""
-    return dict(layer=args.layer, max_len=args.max_len, windows=args.windows,
+    return dict(layer=args.layer, max_len=args.max_len, overlap=args.overlap,
                 precision=args.precision, devices=args.devices)
 
 

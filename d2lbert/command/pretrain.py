@@ -5,7 +5,7 @@ import csv
 import sys
 from pathlib import Path
 
-from d2lbert.command.flags import add_json, print_json
+from d2lbert.command.flags import Renamed, add_json, print_json
 from d2lbert.machine.arguments import UsageError, usage
 from d2lbert.machine.terminal import note
 from d2lbert.objectives.setting_rules import NAMED
@@ -37,7 +37,8 @@ FIRST = ('corpus', 'tokenizer', 'recipe', 'objective', 'num_steps',
          'num_layers', 'eval_every', 'seed', 'out', 'resume')
 
 #: Arguments of the parser that are not settings.
-OTHERS = ('command', 'run', 'check', 'needs', 'quiet', 'json')
+OTHERS = ('command', 'run', 'check', 'needs', 'quiet', 'json',
+          'notices')
 
 
 def add(commands):
@@ -72,6 +73,9 @@ def add_flags(parser, groups, first):
         for setting in settings:
             name, options = _flag(setting)
             group.add_argument(name, **options)
+            if setting.earlier:     # only switches have been renamed
+                group.add_argument(f'--{setting.earlier}', action=Renamed,
+                                   new=name, nargs=0)
     # -h, --json and the like come last
     parser._action_groups.append(parser._action_groups.pop(1))
     add_json(parser.add_argument, 'one object, at the end, with the run '

@@ -222,7 +222,7 @@ def _encoder(folder, precision=None, devices='auto', **choices):
 def _report(encoder, lines, *sentences):
     """Print to standard error; add how many texts were cut or skipped."""
     cut = encoder.truncation_note()
-    for line in (*sentences, cut and f'{cut}; --windows would keep them',
+    for line in (*sentences, cut and f'{cut}; --overlap would keep them',
                  lines and lines.skipped_words()):
         if line:
             note(line)

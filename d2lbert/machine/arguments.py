@@ -2,6 +2,7 @@
 import contextlib
 import csv
 import difflib
+import functools
 import json
 import operator
 import os
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Union
 
 from d2lbert.machine.files import replacing
+from d2lbert.machine.terminal import warn
 
 #: The path of a file or folder, for type hints.
 PathLike = Union[str, os.PathLike]
@@ -32,6 +34,35 @@ def did_you_mean(word, choices):
         near = [name for name in choices if name.startswith(
             str(word).lower())][:1]
     return f': did you mean {choices[near[0]]}?' if near else ''
+
+
+def renamed(**names):
+    """A decorator: take keywords by their earlier names, {old: new}.
+
+    A warning tells the new name.
+    """
+    def decorate(function):
+        @functools.wraps(function)
+        def call(*args, **keywords):
+            return function(*args, **current_names(names, keywords))
+        return call
+    return decorate
+
+
+def current_names(names, keywords):
+    """Keywords by their current names, with a warning for earlier ones.
+
+    names: {old: new}.
+    """
+    for old, new in names.items():
+        if old in keywords:
+            if new in keywords:
+                raise TypeError(f'{old} is the earlier name of {new}: give '
+                                f'only {new}')
+            warn(f'{old} is now called {new}')
+            keywords = {new if name == old else name: value
+                        for name, value in keywords.items()}
+    return keywords
 
 
 @contextlib.contextmanager

@@ -49,7 +49,7 @@ class MLMAndNSP(TextObjective):
         s = self.settings
         return self.text.train.batches(
             s['batch_size'], s['max_len'], seed=s['seed'], epoch=epoch,
-            start=start, dynamic=s['dynamic'], fill=s['fill'],
+            start=start, dynamic=s['dynamic'], fill=s['fill_sequences'],
             mask_share=s['mask_share'],
             whole_words=s['whole_word_masking'], swap=self.swap)
 

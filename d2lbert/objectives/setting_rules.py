@@ -40,11 +40,11 @@ PAIRS = SettingRules({}, (
      'which architecture=distilbert does not have: give objective=mlm '
      '(--objective mlm)'), _NO_NOISE))
 
-_FILLED = dict(fill=True, dynamic=True, nsp_weight=1.0)
+_FILLED = dict(fill_sequences=True, dynamic=True, nsp_weight=1.0)
 
 _SENTENCES = (
-    ('fill', (True,), 'fills its sequences with full sentences: leave '
-     'fill=False out'),
+    ('fill_sequences', (True,), 'fills its sequences with full sentences: '
+     'leave fill_sequences=False out'),
     ('nsp_weight', (1,), 'has no next sentences: leave nsp_weight '
      '(--nsp-weight) out'))
 

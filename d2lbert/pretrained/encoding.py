@@ -7,7 +7,12 @@ from typing import Any, Iterable, List, NamedTuple, Optional, Union
 
 import numpy as onp
 
-from d2lbert.machine.arguments import check_model, items_of, whole_number
+from d2lbert.machine.arguments import (
+    check_model,
+    items_of,
+    renamed,
+    whole_number,
+)
 from d2lbert.machine.terminal import warn_once
 from d2lbert.pretrained.pooling import Pooling, chosen_pooling
 from d2lbert.pretrained.quantized_model import QuantizedModel
@@ -52,10 +57,11 @@ class _Input(NamedTuple):
     segments: list
 
 
+@renamed(windows='overlap')
 def encode(net: Any, tokenizer: Any, texts: Iterable,
            pooling: Optional[str] = 'own', layer: int = -1,
            batch_size: Optional[int] = None, max_len: Optional[int] = None,
-           windows: Optional[int] = None, normalize: Optional[bool] = None,
+           overlap: Optional[int] = None, normalize: Optional[bool] = None,
            show_progress: Optional[bool] = None
            ) -> Union[onp.ndarray, List[onp.ndarray]]:
     """Encode texts as vectors: a NumPy array (N, H) float32.
@@ -74,7 +80,7 @@ def encode(net: Any, tokenizer: Any, texts: Iterable,
     max_len: most tokens of a text, special tokens included. The default is
     the limit in the model's folder, or the number of positions. Longer texts
     are truncated, with one `TextWarning` for each tokenizer and a log record
-    of the logger d2lbert for each call. windows: encode long texts in
+    of the logger d2lbert for each call. overlap: encode long texts in
     windows of max_len tokens that overlap by this number instead. A token
     then has its vector from the window in which it is farthest from an end;
     special tokens have the mean over all windows.
@@ -94,7 +100,7 @@ def encode(net: Any, tokenizer: Any, texts: Iterable,
     texts do.
     """
     encoder = TextEncoder(net, tokenizer, pooling, layer, batch_size,
-                          max_len, windows, normalize)
+                          max_len, overlap, normalize)
     texts, tokenizer = _named(texts), encoder.tokenizer
     words, vectors = UnknownWords(tokenizer), []
     with text_bar(len(texts), 'encoding', show_progress) as shown:
@@ -105,9 +111,10 @@ def encode(net: Any, tokenizer: Any, texts: Iterable,
                 vectors.append(encoding.vectors)
     note = encoder.truncation_note()
     if note:
-        warn_once(tokenizer, 'cut', f'{note}; windows= would keep them')
+        # One frame more than the function itself: `renamed`
+        warn_once(tokenizer, 'cut', f'{note}; overlap= would keep them', 4)
     if words.unknown:
-        warn_once(tokenizer, 'unknown', words.sentence())
+        warn_once(tokenizer, 'unknown', words.sentence(), 4)
     if encoder.pooling is None:
         return vectors
     if not vectors:
@@ -152,25 +159,25 @@ class TextEncoder:
     """A net and a tokenizer that turn `Text`s into `Encoding`s.
 
     Arguments as for `encode`. With truncates=False a text that is too long
-    is an error, unless max_len or windows are given. `count` is the number
+    is an error, unless max_len or overlap are given. `count` is the number
     of texts so far, `truncated` the number of truncated texts, and
     `left_out` the number of tokens that they lost.
     """
 
     def __init__(self, net, tokenizer, pooling='own', layer=-1,
-                 batch_size=None, max_len=None, windows=None, normalize=None,
+                 batch_size=None, max_len=None, overlap=None, normalize=None,
                  truncates=True):
         tokenizer = as_tokenizer(tokenizer)
         check_model(net, tokenizer)
         self.net, self.tokenizer = net, tokenizer
         self.layer = whole_number('layer', layer)
         for name, value in (('batch_size', batch_size), ('max_len', max_len),
-                            ('windows', windows)):
+                            ('overlap', overlap)):
             if value is not None:
                 whole_number(name, value)
         self.pooling, self._prepared = chosen_pooling(tokenizer, pooling,
                                                       normalize)
-        self._truncates = truncates or (max_len, windows) != (None, None)
+        self._truncates = truncates or (max_len, overlap) != (None, None)
         self.max_len = (_limit(net, tokenizer, max_len) if self._truncates
                         else net.encoder.max_len)
         self._room = self.max_len - tokenizer.num_special()
@@ -178,14 +185,14 @@ class TextEncoder:
             raise ValueError(f'max_len={self.max_len} leaves no room for a '
                              f'text: give {tokenizer.num_special() + 1} or '
                              'more')
-        if windows is not None and not 0 <= windows < self._room:
+        if overlap is not None and not 0 <= overlap < self._room:
             raise ValueError(
-                f'windows={windows} must be at least 0 and less than the '
+                f'overlap={overlap} must be at least 0 and less than the '
                 f'{self._room} tokens of a text that max_len={self.max_len} '
                 'has room for')
         if batch_size is not None and batch_size < 1:
             raise ValueError(f'batch_size={batch_size} must be at least 1')
-        self._overlap, self._batch_size = windows, batch_size
+        self._overlap, self._batch_size = overlap, batch_size
         self.count = self.truncated = self.left_out = 0
 
     def encode(self, texts, advance=lambda num_texts: None):

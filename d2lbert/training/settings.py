@@ -12,7 +12,12 @@ import textwrap
 from pathlib import Path
 from typing import Any, List, Literal, NamedTuple, Optional, Union
 
-from d2lbert.machine.arguments import PathLike, did_you_mean, listed
+from d2lbert.machine.arguments import (
+    PathLike,
+    current_names,
+    did_you_mean,
+    listed,
+)
 from d2lbert.objectives.setting_rules import NOISE, RULES
 
 #: The kind of a setting that holds the paths of files.
@@ -39,6 +44,7 @@ class Setting(NamedTuple):
     several: bool = False   # PATHS: a list is allowed
     changeable: bool = False    # may change when a run is resumed
     instead: Any = None     # the setting that replaces it when given
+    earlier: str = ''       # its earlier name, which is still accepted
 
     @property
     def type(self):
@@ -141,8 +147,8 @@ GROUPS = {
         Setting('valid_share', float, 0.05, 'share of the articles to hold '
                 'out for eval_every if valid is not given', 'SHARE',
                 share=True),
-        Setting('fill', bool, False, 'fill sequences with several '
-                'sentences, as the published BERT does'),
+        Setting('fill_sequences', bool, False, 'fill sequences with several '
+                'sentences, as the published BERT does', earlier='fill'),
         Setting('dynamic', bool, False, 'draw new masks and pairs in each '
                 'epoch', learn=True),
         Setting('mask_share', float, 0.15, 'share of the tokens to predict '
@@ -264,6 +270,10 @@ GROUPS = {
 SETTINGS = {setting.name: setting for group in GROUPS.values()
             for setting in group}
 
+#: Earlier names of settings, {old: new}.
+EARLIER = {setting.earlier: name for name, setting in SETTINGS.items()
+           if setting.earlier}
+
 #: The settings of the chapter, and settings that learn more in the same time
 #: by many small steps. The manual has the figures of both.
 BOOK = {name: setting.default for name, setting in SETTINGS.items()}
@@ -285,6 +295,7 @@ def complete(keywords):
 
     Raises ValueError or TypeError for settings that do not fit each other.
     """
+    keywords = current_names(EARLIER, keywords)
     recipe = SETTINGS['recipe'].checked(keywords.get('recipe', 'book'))
     objective = SETTINGS['objective'].checked(
         keywords.get('objective', 'mlm+nsp'))

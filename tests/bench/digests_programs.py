@@ -96,7 +96,7 @@ def vectors(run):
                                              layer=layer, batch_size=2)
     found['cut'] = d2l.encode(net, tokenizer, TEXTS, max_len=8)
     found['windows'] = d2l.encode(net, tokenizer, TEXTS, max_len=8,
-                                  windows=2)
+                                  overlap=2)
     for i, X in enumerate(d2l.encode(net, tokenizer, TEXTS, None)):
         found[f'tokens {i}'] = X
     return found

@@ -20,7 +20,8 @@ from d2lbert.training import checkpoints
 RESUMED = ['pretrain', '--resume', 'run', '--num-steps', '25', '--devices',
            'cpu']
 SHORT = ['pretrain', *TINY, '--num-steps', '25', '--save-every', '1',
-         '--eval-every', '5', '--accumulate', '2', '--dynamic', '--fill']
+         '--eval-every', '5', '--accumulate', '2', '--dynamic',
+         '--fill-sequences']
 
 
 def get_in_the_way(number, place, tally):

@@ -21,7 +21,7 @@ from d2lbert.training.interrupts import SIGNALS
 
 #: A run with everything that a checkpoint has to remember.
 LONG = ['pretrain', *TINY, '--num-steps', '25', '--eval-every', '5',
-        '--accumulate', '2', '--dynamic', '--fill', '--out', 'run']
+        '--accumulate', '2', '--dynamic', '--fill-sequences', '--out', 'run']
 KILLED = [*LONG, '--save-every', '1']
 
 

@@ -9,14 +9,18 @@ import signal
 import subprocess
 import sys
 
+import numpy as onp
 import pytest
+import sentences
 from commands import refusal, status_of
 
+import d2lbert as d2l
 from d2lbert import hub
 from d2lbert.command import cli, pretrain
 from d2lbert.command.flags import print_json
 from d2lbert.machine.arguments import did_you_mean, listed
-from d2lbert.training.settings import SETTINGS
+from d2lbert.training.earlier import complete_saved
+from d2lbert.training.settings import SETTINGS, complete
 
 
 @pytest.mark.parametrize('argv, said', [
@@ -49,6 +53,46 @@ def test_a_wrong_command_line_names_what_was_meant(argv, said, capsys):
     assert status_of(argv.split()) == 2
     out, err = capsys.readouterr()
     assert out == '' and err.count('\n') == 1 and said in err
+
+
+def test_earlier_names_work_with_a_notice(folder, tmp_path, capsys):
+    argv = ['encode', str(folder), 'a crane ' * 9, '--max-len', '6']
+    assert cli.main([*argv, '--overlap', '2']) == 0
+    expected = capsys.readouterr()
+    assert cli.main([*argv, '--windows', '2']) == 0
+    assert capsys.readouterr() == (
+        expected.out, '--windows is now called --overlap\n' + expected.err)
+    assert cli.main([*argv, '--windows', '2', '-q']) == 0
+    assert capsys.readouterr() == (expected.out, '')
+    args = cli.parser().parse_args(['pretrain', '--fill'])
+    assert pretrain.given(args) == dict(fill_sequences=True)
+    assert args.notices == ['--fill is now called --fill-sequences']
+    shown = choices()['pretrain'].format_help()
+    assert '--fill-sequences' in shown and '--fill ' not in shown
+
+
+def test_earlier_keywords_work_with_a_warning(folder, caplog):
+    assert complete(dict(fill=True, seed=1)) == complete(
+        dict(fill_sequences=True, seed=1))
+    assert caplog.messages == ['fill is now called fill_sequences']
+    caplog.clear()
+    # A run that stored the earlier name gives no warning
+    assert complete_saved(dict(fill=True))['fill_sequences'] is True
+    assert caplog.messages == []
+    with pytest.raises(TypeError, match='fill is the earlier name of fill_'):
+        complete(dict(fill=True, fill_sequences=True))
+    model = d2l.load_pretrained(folder)
+    onp.testing.assert_array_equal(
+        d2l.encode(*model, ['a crane ' * 9], max_len=6, windows=2),
+        d2l.encode(*model, ['a crane ' * 9], max_len=6, overlap=2))
+    assert caplog.messages[0] == 'windows is now called overlap'
+
+
+@pytest.fixture(scope='module')
+def folder(tmp_path_factory):
+    pytest.importorskip('tokenizers')
+    pytest.importorskip('safetensors')
+    return sentences.write_folder(tmp_path_factory.mktemp('x') / 'model')
 
 
 @pytest.mark.parametrize('argv, name, value', [
@@ -230,24 +274,23 @@ def test_zsh_completes(line, expected, capsys, tmp_path):
                         'source ./d2lbert.zsh',
                         'unsetopt beep; print re""ady'):
             os.write(terminal, command.encode() + b'\n')
-        read_until(terminal, 'ready')
+        read_until(terminal, ['ready'])
         os.write(terminal, f'd2lbert {line}\x04'.encode())
-        shown = read_until(terminal, None)
+        shown = read_until(terminal, expected or [line])
     finally:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
         os.close(terminal)
-    listed = re.split(r'\r?\n', shown, 1)[-1]
+    listed = re.split(r'\r?\n', shown, maxsplit=1)[-1]
     found = set(re.findall(r'[-\w.+]+', listed))
     assert set(expected) <= found, shown
     assert ('texts.txt' in found) == ('texts.txt' in expected), shown
 
 
-def read_until(terminal, text):
-    """What a terminal shows, up to a text or until it is quiet."""
+def read_until(terminal, words):
+    """What a terminal shows, until it has some words and is quiet."""
     shown = ''
-    while select.select([terminal], [], [], 20 if text else 1.5)[0]:
+    while select.select([terminal], [], [], 0.5 if all(
+            word in shown for word in words) else 20)[0]:
         shown += os.read(terminal, 65536).decode('utf-8', 'replace')
-        if text and text in shown:
-            break
     return shown

@@ -15,7 +15,7 @@ def folder(tmp_path_factory):
 WRONG = [
     'encode MODEL', 'encode MODEL a --file x', 'encode MODEL --unknown',
     'encode MODEL --file x --pair b', 'encode MODEL a --out x.foo',
-    'encode MODEL a --max-len 0', 'encode MODEL a --windows -1',
+    'encode MODEL a --max-len 0', 'encode MODEL a --overlap -1',
     'encode MODEL a --layer 1.5', 'encode MODEL a --pool some',
     ['encode', 'MODEL', ' '], ['similar', 'MODEL', '', '--file', 'x'],
     'similar MODEL a', 'similar MODEL a --file x --top 0',

@@ -64,15 +64,15 @@ def test_encode_takes_another_pooling_layer_and_length(folder, model, lines,
                  'x.npy']) == 0
     assert capsys.readouterr().err == (
         '3 of 5 texts have more than 5 tokens and were cut; 9 tokens were '
-        'left out; --windows would keep them\n')
+        'left out; --overlap would keep them\n')
     onp.testing.assert_array_equal(
         onp.load('x.npy'), d2l.encode(*model, LINES, 'cls', 1, max_len=5))
     capsys.readouterr()
     assert main(['encode', str(folder), '--file', lines, '--max-len', '5',
-                 '--windows', '1', '--out', 'x.npy', '--force']) == 0
+                 '--overlap', '1', '--out', 'x.npy', '--force']) == 0
     assert capsys.readouterr().err == ''
     onp.testing.assert_array_equal(
-        onp.load('x.npy'), d2l.encode(*model, LINES, max_len=5, windows=1))
+        onp.load('x.npy'), d2l.encode(*model, LINES, max_len=5, overlap=1))
 
 
 def test_encode_prints_the_pieces_and_unknown_ones_as_they_stand(
@@ -128,7 +128,7 @@ def test_similar_works_with_a_run(tmp_path, capsys):
     capsys.readouterr()
     assert 'line 3: 1202 tokens are more than the 1000 positions' in fails(
         capsys, 'similar', 'run', 'a crane', '--file', 'x.txt')
-    assert main(['similar', 'run', 'a crane', '--file', 'x.txt', '--windows',
+    assert main(['similar', 'run', 'a crane', '--file', 'x.txt', '--overlap',
                  '9', '--top', '1']) == 0
     assert capsys.readouterr().out == '1.0000 a crane\n'
 
@@ -145,8 +145,8 @@ def test_similar_works_with_a_run(tmp_path, capsys):
       'x.npy'], 'give --pool cls or --pool mean'),
     (['encode', 'MODEL', 'a', '--max-len', '41'],
      'max_len=41 is more than the 40 positions of this model: lower it'),
-    (['encode', 'MODEL', 'a', '--windows', '11'],
-     'windows=11 must be at least 0 and less than the 10 tokens'),
+    (['encode', 'MODEL', 'a', '--overlap', '11'],
+     'overlap=11 must be at least 0 and less than the 10 tokens'),
     (['encode', 'MODEL', 'a', '--layer', '7'], 'layer must lie between')])
 def test_impossible_requests_are_one_line(argv, reason, folder, lines,
                                           capsys, tmp_path):

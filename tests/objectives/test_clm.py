@@ -188,7 +188,8 @@ def test_it_learns():
     (dict(mask_share=0.2), 'leave mask_share'),
     (dict(whole_word_masking=True, tokenizer='wordpiece'),
      'leave whole_word_masking'),
-    (dict(fill=False), 'fill=False'), (dict(teacher='x'), 'leave teacher'),
+    (dict(fill_sequences=False), 'fill_sequences=False'),
+    (dict(teacher='x'), 'leave teacher'),
     (dict(nsp_weight=2.0), 'no next sentences'),
     (dict(noise='masking'), 'is for objective=denoise')])
 def test_settings_that_it_cannot_have_are_refused(given, said):

@@ -204,7 +204,8 @@ def test_it_learns():
 
 @pytest.mark.parametrize('given, said', [
     (dict(architecture='book'), 'has architecture=published'),
-    (dict(fill=False), 'fill=False'), (dict(noise='salt'), 'noise must be'),
+    (dict(fill_sequences=False), 'fill_sequences=False'),
+    (dict(noise='salt'), 'noise must be'),
     (dict(mask_share=0), 'mask_share'), (dict(pre_norm=True), 'pre_norm'),
     (dict(objective='mlm', noise='masking'), 'is for objective=denoise')])
 def test_settings_that_it_cannot_have_are_refused(given, said):

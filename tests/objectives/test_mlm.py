@@ -394,10 +394,10 @@ def test_it_learns(objective):
 @pytest.mark.parametrize('objective', OBJECTIVES)
 def test_other_settings_hold_as_in_any_run(objective):
     settings = complete(dict(objective=objective, recipe='learn'))
-    assert settings['fill'] and settings['dynamic']
+    assert settings['fill_sequences'] and settings['dynamic']
     assert settings['num_steps'] == 4000
-    with pytest.raises(ValueError, match='fill=False'):
-        complete(dict(objective=objective, fill=False))
+    with pytest.raises(ValueError, match='fill_sequences=False'):
+        complete(dict(objective=objective, fill_sequences=False))
     assert complete(settings) == settings
 
 
@@ -424,7 +424,7 @@ def test_two_workers_make_the_steps_of_one(tmp_path):
 def test_the_chapters_objective_is_the_default():
     settings = complete({})
     assert settings['objective'] == 'mlm+nsp'
-    assert not settings['fill'] and not settings['dynamic']
+    assert not settings['fill_sequences'] and not settings['dynamic']
 
 
 def test_what_pieces_need_is_there(tmp_path):

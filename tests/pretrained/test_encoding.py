@@ -75,7 +75,7 @@ def test_a_vector_is_the_same_to_the_last_bit_in_any_batch(
 
 def test_so_are_the_vectors_of_tokens_and_of_windows(net, tokenizer, texts,
                                                      fused, monkeypatch):
-    flags = dict(pooling=None, layer=1, max_len=9, windows=3)
+    flags = dict(pooling=None, layer=1, max_len=9, overlap=3)
     wanted = d2l.encode(net, tokenizer, texts, **flags)
     monkeypatch.setattr(encoding, 'TEXTS', 11)
     for batch_size in (1, 5, None):
@@ -169,7 +169,7 @@ def test_a_text_that_is_too_long_is_cut_and_counted(net, capsys, caplog):
         found = d2l.encode(net, tokenizer, ['a bird', long, long + ' it'])
     assert [str(one.message) for one in warned] == [
         '2 of 3 texts have more than 30 tokens and were cut; 45 tokens were '
-        'left out; windows= would keep them']
+        'left out; overlap= would keep them']
     assert warned[0].filename == __file__
     kept = ' '.join(long.split()[:28])
     short = d2l.encode(net, tokenizer, ['a bird', kept, kept])
@@ -228,7 +228,7 @@ def test_a_vocabulary_without_special_tokens_is_refused(net):
     (dict(texts=['a', None]), r'texts\[1\] must be a string'),
     (dict(layer=1.0), 'layer must be a whole number, not 1.0'),
     (dict(max_len=9.5), 'max_len must be a whole number, not 9.5'),
-    (dict(windows='2'), "windows must be a whole number, not '2'"),
+    (dict(overlap='2'), "overlap must be a whole number, not '2'"),
     (dict(batch_size=2.0), 'batch_size must be a whole number, not 2.0'),
     (dict(net=None), 'net must be a net as load_model gives it, not None'),
     (dict(tokenizer=3), 'tokenizer must be a tokenizer as load_model gives '
@@ -247,7 +247,7 @@ def test_windows_give_each_token_its_best_vector(net, tokenizer, overlap,
                                                  count, capsys):
     words = list(onp.random.RandomState(count).choice(sentences.WORDS, count))
     (found,) = d2l.encode(net, tokenizer, [' '.join(words)], None, max_len=9,
-                          windows=overlap)
+                          overlap=overlap)
     # Windows of seven words, 7 - overlap words apart; the last one is full
     begins = [0] if count <= 7 else sorted({
         min(begin, count - 7)
@@ -293,12 +293,12 @@ def test_no_texts_give_no_vectors(net, tokenizer):
      'max_len=31 is more than the 30 positions'),
     (['a'], {'max_len': 2}, ValueError, 'max_len=2 leaves no room for a text'
      ': give 3 or more'),
-    (['a'], {'max_len': 9, 'windows': 7}, ValueError,
-     'windows=7 must be at least 0 and less than the 7 tokens'),
-    (['a'], {'windows': -1}, ValueError, 'windows=-1 must be'),
+    (['a'], {'max_len': 9, 'overlap': 7}, ValueError,
+     'overlap=7 must be at least 0 and less than the 7 tokens'),
+    (['a'], {'overlap': -1}, ValueError, 'overlap=-1 must be'),
     (['a'], {'batch_size': 0}, ValueError, 'batch_size=0 must be at least 1'),
     (['a'], {'layer': 3}, ValueError, 'layer must lie between -3 and 2'),
-    ([('a b c d e', 'a b c')], {'max_len': 9, 'windows': 1}, ValueError,
+    ([('a b c d e', 'a b c')], {'max_len': 9, 'overlap': 1}, ValueError,
      r'texts\[0\]: 11 tokens are more than 9, and windows are of single')])
 def test_what_is_no_text_or_choice_is_refused(net, tokenizer, texts, flags,
                                               error, reason):
@@ -314,6 +314,6 @@ def test_an_encoder_that_does_not_cut_names_the_text(net, tokenizer):
     longer = Text('x.txt, line 4', 'a ' * 40)
     with pytest.raises(ValueError, match='x.txt, line 3: 32 tokens'):
         TextEncoder(net, tokenizer, truncates=False).encode([long, longer])
-    for flags in ({'max_len': 30}, {'windows': 2}):
+    for flags in ({'max_len': 30}, {'overlap': 2}):
         encoder = TextEncoder(net, tokenizer, truncates=False, **flags)
         assert encoder.encode([long])[0].vectors.shape == (H,)

@@ -48,7 +48,7 @@ TINY = dict(corpus='sample', batch_size=100, max_len=32, num_hiddens=8,
             ffn_num_hiddens=8, num_layers=1, num_steps=6, seed=1)
 PLAIN = dict(TINY, dropout=0.5)
 FULL = dict(TINY, dropout=0.1, accumulate=4, eval_every=2, dynamic=True,
-            fill=True, warmup=0.3, decay='linear', weight_decay=0.1,
+            fill_sequences=True, warmup=0.3, decay='linear', weight_decay=0.1,
             clip=0.5, initializer='normal')
 LEVERS = dict(FULL, decay='cosine', mask_share=0.3, tie_embeddings=True,
               pre_norm=True, nsp_weight=2.0, grow_batch=0.6, average=0.9)
@@ -624,7 +624,7 @@ def test_the_book_recipe_is_the_chapters_run():
                    dropout=0.2, lr=0.01, num_steps=50)
     assert chapter.items() <= settings.items()
     assert not any(settings[name] for name in (
-        'warmup', 'weight_decay', 'clip', 'dynamic', 'fill'))
+        'warmup', 'weight_decay', 'clip', 'dynamic', 'fill_sequences'))
 
 
 def test_the_recipe_learn_is_the_one_that_the_readme_tells_of():
@@ -637,7 +637,7 @@ def test_the_recipe_learn_is_the_one_that_the_readme_tells_of():
         ffn_num_hiddens=256, num_heads=4, num_layers=2, dropout=0.0,
         precision='fp32', lr=0.0015, num_steps=4000, log_interval=100,
         accumulate=1, warmup=0.1, decay='linear', weight_decay=0.3,
-        clip=1.0, initializer='topical', dynamic=True, fill=False,
+        clip=1.0, initializer='topical', dynamic=True, fill_sequences=False,
         objective='mlm+nsp', tokenizer='words', vocab_size=None,
         whole_word_masking=False, architecture='published',
         embedding_size=None, share_layers=False, teacher=None, temperature=2.0,
@@ -669,7 +669,8 @@ def test_the_values_of_both_recipes_pass_their_own_checks(setting):
     (dict(num_step=1), 'unknown setting num_step: did you mean num_steps'),
     (dict(colour=1), 'unknown setting colour'),
     (dict(lr='high'), "lr must be a number, not 'high'"),
-    (dict(fill='no'), "fill must be True or False, not 'no'"),
+    (dict(fill_sequences='no'),
+     "fill_sequences must be True or False, not 'no'"),
     (dict(seed=0.5), 'seed must be a whole number, not 0.5'),
     (dict(batch_size=0), 'batch_size must be a whole number'),
     (dict(num_steps=1.5), 'num_steps must be a whole number'),
@@ -714,8 +715,8 @@ def test_held_out_text_of_which_nothing_fits_is_refused_at_once(
     monkeypatch.setattr(loop, 'run_steps', lambda *args: pytest.fail(
         'training began'))
     with pytest.raises(ValueError, match='valid.txt'):
-        d2l.pretrain(**dict(TINY, max_len=12, fill=True), eval_every=1,
-                     valid=text)
+        d2l.pretrain(**dict(TINY, max_len=12, fill_sequences=True),
+                     eval_every=1, valid=text)
 
 
 def test_initial_weights_are_as_wide_as_was_asked_for():
@@ -730,7 +731,7 @@ def test_initial_weights_are_as_wide_as_was_asked_for():
 
 def test_texts_longer_than_the_books_table_of_positions_are_served(tmp_path):
     run = d2l.pretrain(**dict(TINY, max_len=1001, batch_size=2, num_steps=1,
-                              fill=True), out=tmp_path / 'run')
+                              fill_sequences=True), out=tmp_path / 'run')
     assert d2l.load_run(run)[0].config['max_len'] == 1001
 
 
