@@ -111,10 +111,9 @@ def encode(net: Any, tokenizer: Any, texts: Iterable,
                 vectors.append(encoding.vectors)
     note = encoder.truncation_note()
     if note:
-        # One frame more than the function itself: `renamed`
-        warn_once(tokenizer, 'cut', f'{note}; overlap= would keep them', 4)
+        warn_once(tokenizer, 'cut', f'{note}; overlap= would keep them')
     if words.unknown:
-        warn_once(tokenizer, 'unknown', words.sentence(), 4)
+        warn_once(tokenizer, 'unknown', words.sentence())
     if encoder.pooling is None:
         return vectors
     if not vectors:
