@@ -62,7 +62,8 @@ def test_each_setting_has_a_flag():
     with pytest.raises(SystemExit):
         parser().parse_args(['finetune', '--recipe', 'learn'])
     for name in SETTINGS:
-        value = {'task': 'rte', 'decay': 'none'}.get(name, '1')
+        value = {'task': 'rte', 'decay': 'none',
+                 'precision': 'bf16'}.get(name, '1')
         args = parser().parse_args(
             ['finetune', '--' + name.replace('_', '-'), value])
         assert str(getattr(args, name)) in (value, '1.0')
