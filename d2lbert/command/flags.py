@@ -83,7 +83,7 @@ class Parser(argparse.ArgumentParser):
                         taken[0] if action.nargs == '?' else taken)
 
     def _own(self, args):
-        """The arguments before '--' and before those of another parser."""
+        """The arguments before '--', and before a sub-command."""
         leaves = any(action.nargs in (argparse.PARSER, argparse.REMAINDER)
                      for action in self._actions)
         for word in args:

@@ -111,8 +111,8 @@ def _worker_command(command, pretrain, workers=1):
     """
     command = command[1:] if command[:1] == ['--'] else list(command)
     if command[:1] != ['pretrain']:
-        raise UsageError('what the workers are to run is missing: give '
-                         'pretrain and its arguments after --, as in '
+        raise UsageError('the command of the workers is missing: give '
+                         'pretrain and its flags after --, as in '
                          'd2lbert launch --workers 2 -- pretrain')
     settings = pretrain.parse_args(command[1:])
     check_flags(settings)

@@ -90,8 +90,8 @@ def _check_outs(files, out, force):
         else:
             check_out(path, force, Path(files[0]).stem + '.ipynb')
         if path.suffix != '.ipynb':
-            raise UsageError(f'--out {path} is to be a notebook: let it end '
-                             'in .ipynb')
+            raise UsageError(f'--out {path} does not end in .ipynb: name a '
+                             'notebook')
     return outs
 
 

@@ -18,7 +18,7 @@ class _Pair(argparse.Action):
         texts = namespace.texts or ()
         if not texts or texts[-1][1] is not None:
             parser.error('--pair is the second text of a pair: give it '
-                         'behind the --text that it goes with')
+                         'after the --text that it belongs to')
         namespace.texts = [*texts[:-1], (texts[-1][0], value)]
 
 

@@ -184,8 +184,8 @@ def predicted_lines(folder, text=None, pair=None, file=None, out=None,
         raise UsageError('give a text, or --file FILE with a text on each '
                          'line' + (', not both' if file else ''))
     if file is None and out is not None:
-        raise UsageError('--out goes with --file: what is said of one text '
-                         'is printed')
+        raise UsageError('--out goes with --file: the prediction of one '
+                         'text is printed')
     if file is not None and pair is not None:
         raise UsageError('--pair goes with one text; in --file a tab parts '
                          'the two')

@@ -323,7 +323,7 @@ def complete(keywords):
         raise ValueError('data_dir (--data-dir) is the folder of '
                          'WikiText-2, and corpus (--corpus) names another '
                          'text: leave one of them out')
-    # The sizes of a student are those of its teacher, if they are not given
+    # A student takes sizes that are not given from its teacher
     if values['teacher'] is None:
         check_heads(values['num_hiddens'], values['num_heads'])
     return values

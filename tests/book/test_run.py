@@ -251,7 +251,7 @@ def test_out_never_overwrites_a_file(old, tmp_path, capsys, nothing_runs):
             (['page.ipynb', '--out', 'link.ipynb', '--force'],
              'is the page itself'),
             (['page.ipynb', '--out', 'there.ipynb'], 'exists already'),
-            (['page.ipynb', '--out', 'x.html'], 'let it end in .ipynb'),
+            (['page.ipynb', '--out', 'x.html'], 'does not end in .ipynb'),
             (['page.ipynb', '--out', 'chapter'],
              'is a folder: name a file, as chapter/page.ipynb'),
             (['page.ipynb', '--out', 'no/x.ipynb'], 'there is no folder no'),

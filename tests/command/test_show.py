@@ -113,4 +113,4 @@ def test_a_pair_belongs_to_the_text_before_it(capsys):
                                    'c']:
         with pytest.raises(SystemExit):
             main(['show', 'x', *flags, '--out', 'x.html'])
-        assert 'give it behind the --text' in capsys.readouterr().err
+        assert 'give it after the --text' in capsys.readouterr().err

@@ -591,8 +591,8 @@ def test_hosts_come_from_a_list_or_a_file(tmp_path):
     (1, '--hosts no.such.host.invalid -- pretrain', 'give --root-uri'),
     (1, '--root-uri no.such.host.invalid -- pretrain', 'is not an address'),
     (1, '--root-uri 192.0.2.1 -- pretrain', 'cannot listen at 192.0.2.1:0'),
-    (2, '--workers 2', 'what the workers are to run is missing'),
-    (2, '-- train', 'what the workers are to run is missing'),
+    (2, '--workers 2', 'the command of the workers is missing'),
+    (2, '-- train', 'the command of the workers is missing'),
     (2, '-- pretrain --minutes 3', 'minutes=3 is for one worker, whose clock'),
 ])
 def test_invalid_jobs_are_refused_in_one_sentence(
