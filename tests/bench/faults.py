@@ -24,6 +24,7 @@ from pathlib import Path
 from faults_inputs import DAMAGES, damage_inputs
 from faults_libraries import damage_libraries
 from faults_locks import get_in_the_way
+from faults_misuses import MISUSES, misuse
 from faults_outputs import break_outputs
 from faults_processes import BAD, GOOD, Place, Tally
 from faults_runs import kill_runs, send_signals
@@ -41,6 +42,7 @@ KINDS = {
     'threads': (change_threads, 30, 'OpenMP variables, one processor'),
     'libraries': (damage_libraries, 40, 'damaged compiled libraries'),
     'environments': (change_surroundings, 36, 'folders, disks, locales'),
+    'misuses': (misuse, len(MISUSES), 'commands as people mistake them'),
     'inputs': (damage_inputs, 200, 'damaged files and arguments'),
 }
 MEMORY = 8 << 30        # so that a damaged size cannot take the machine

@@ -11,7 +11,7 @@ import d2lbert
 HERE = Path(__file__).resolve().parent
 DOSE = ['--kills', '6', '--signals', '7', '--outputs', '8', '--locks', '8',
         '--threads', '4', '--libraries', '8', '--environments', '6',
-        '--inputs', '42', '--seed', '7']
+        '--misuses', '8', '--inputs', '42', '--seed', '7']
 
 
 @pytest.mark.slow
@@ -26,7 +26,8 @@ def test_nothing_is_lost_to_what_can_go_wrong(monkeypatch):
     rows = dict(re.findall(r'^(\w[\w ]*?) {2,}(\d[\d ]*)$', done.stdout,
                            re.M))
     for kind, number in zip(DOSE[::2], DOSE[1::2]):
-        if kind[2:] in ('kills', 'signals', 'outputs', 'locks', 'threads'):
+        if kind[2:] in ('kills', 'signals', 'outputs', 'locks', 'threads',
+                        'misuses'):
             assert rows[kind[2:]].split()[0] == number
     tried, *verdicts = map(int, rows['all'].split())
     assert tried > 42 + 33 and sum(verdicts[:3]) >= tried
