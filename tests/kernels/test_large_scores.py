@@ -9,6 +9,7 @@ import numpy
 import pytest
 from oracles import array, attention, ints, plain
 
+from d2lbert.kernels import ops
 from d2lbert.machine.backend import autograd
 
 # (first column of the queries, factor of the others); a head of 16 numbers
@@ -117,8 +118,8 @@ def test_half_a_block_and_its_gradient(fused, size, precision):
     others = [rng.randn(H, H).astype('float32') / 6 for _ in range(2)]
     gamma, beta = rng.randn(2, H).astype('float32')
     check(lambda m, p: lambda X, *W: (m or fused).self_attention(
-        X, W[:4], (), *W[4:], offsets, lens, HEADS, eps=1e-2,
-        precision=p), [X, Wq, Wk, *others, gamma, beta], precision,
+        X, W[:4], (), ops.Norm(*W[4:], eps=1e-2), ops.Rows(offsets, lens),
+        HEADS, precision=p), [X, Wq, Wk, *others, gamma, beta], precision,
         {1: (slice(None), 0), 2: FIRST}, {3: FIRST})
 
 
