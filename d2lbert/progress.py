@@ -9,8 +9,6 @@ import sys
 import time
 from pathlib import Path
 
-from tqdm import tqdm
-
 from d2lbert.machine.files import replacing
 from d2lbert.machine.terminal import is_quiet
 
@@ -128,7 +126,7 @@ class LineBar:
 
     def _line(self, seconds):
         count = '/'.join(
-            tqdm.format_sizeof(n) if self._scale else f'{n:,}'
+            _tqdm().format_sizeof(n) if self._scale else f'{n:,}'
             for n in (self.n, self.total) if n is not None)
         done, details = self.n - self._first, [self._postfix]
         if self.total and done > 0:
@@ -137,6 +135,12 @@ class LineBar:
         line = ' '.join(filter(None, (self._what, count, self._unit)))
         details = ', '.join(filter(None, details))
         return f'{line}: {details}' if details else line
+
+
+def _tqdm():
+    """The class tqdm, whose import is slow and often not needed."""
+    from tqdm import tqdm
+    return tqdm
 
 
 def _duration(seconds):
@@ -205,8 +209,8 @@ def bar(total=None, what='', unit='it', unit_scale=False, leave=False,
     if in_notebook():
         return NotebookBar(total, what, unit, unit_scale, max(delay, 1))
     if sys.stderr is not None and sys.stderr.isatty():
-        return tqdm(total=total, desc=what or None, unit=unit, delay=delay,
-                    unit_scale=unit_scale, leave=leave, dynamic_ncols=True)
+        return _tqdm()(total=total, desc=what or None, unit=unit, delay=delay,
+                       unit_scale=unit_scale, leave=leave, dynamic_ncols=True)
     return LineBar(total, what, unit, unit_scale)
 
 
@@ -338,7 +342,7 @@ class Animator:
 
     def say(self, line):
         """Print a line above the progress bar."""
-        tqdm.write(line, file=sys.stdout)
+        _tqdm().write(line, file=sys.stdout)
 
     def close(self):
         """End the progress bar; a figure stays as it is."""
