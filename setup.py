@@ -183,7 +183,8 @@ def extras():
     """What `pip install '.[NAME]'` adds; `all` adds what any command uses."""
     for_users = {
         'notebook': [*KERNEL, 'notebook>=6,<8', 'pandas>=1.1,<4', PYARROW,
-                     *PRETRAINED],
+                     *PRETRAINED, *PUNKT,
+                     'matplotlib>=3.7,<4'],     # legends outside the axes
         'parquet': [PYARROW],
         'pretrained': PRETRAINED,
         'punkt': PUNKT,

@@ -23,7 +23,8 @@ FOLDER = Path(__file__).resolve().parent.parent / 'notebooks'
 PAGES = 'bert', 'bert-dataset', 'bert-pretraining', 'first-edition'
 
 #: Notebooks of what the pages do not show, on the package's own names.
-BEYOND = 'context', 'checkpoints', 'finetuning', 'objectives'
+BEYOND = ('recipe', 'context', 'inference', 'search', 'finetuning',
+          'checkpoints', 'exercises')
 NAMES = *PAGES, *BEYOND
 
 # What a test may shrink: the names that the parameters cell assigns
@@ -36,12 +37,19 @@ PARAMETERS = {
     'bert-pretraining': dict(DATA, num_steps=3),
     'first-edition': dict(DATA, **NET, num_layers=1, log_interval=1,
                           num_steps=3),
-    'context': dict(num_steps=3, width=8, seed=1),
-    'checkpoints': dict(weights=None, seed=1),
-    'finetuning': dict(num_train=dict(sst2=40, cola=40), num_dev=20,
-                       num_epochs=1, num_steps=2, seed=1),
-    'objectives': dict(minutes=0.02, log_interval=1, seeds=[1], batch_size=20,
-                       max_len=32),
+    'recipe': dict(book_steps=2, num_steps=3, eval_every=2, vocab_size=200,
+                   corpus='sample', seed=1),
+    'context': dict(num_steps=4, save_every=2, vocab_size=200,
+                    corpus='sample', width=8, seed=1),
+    'inference': dict(num_train=60, num_test=30, num_epochs=1,
+                      weights='minilm', seed=1),
+    'search': dict(texts_file=None, num_texts=120, weights='minilm', seed=1),
+    'finetuning': dict(sizes=[20, 40], num_dev=20, num_cola=40, num_chosen=8,
+                       num_epochs=1, weights='minilm', seed=1),
+    'checkpoints': dict(num_train=40, num_epochs=1, weights='minilm', seed=1),
+    'exercises': dict(corpus='sample', max_vocab=200, num_steps=6,
+                      gelu_steps=4, piece_sizes=[300, 600], large=False,
+                      fetch=False, seed=1),
 }
 
 # How the package spells what the first edition's definitions give
@@ -112,7 +120,7 @@ def execute(name, folder, monkeypatch, without_definitions=False):
                     if cell not in definitions[1:]]
     monkeypatch.setenv('PYTHONPATH', str(ROOT))
     nbclient.NotebookClient(
-        nb, km=KernelManager(kernel_spec_manager=ThisPython()), timeout=120,
+        nb, km=KernelManager(kernel_spec_manager=ThisPython()), timeout=300,
         resources={'metadata': {'path': str(folder)}},
     ).execute(cleanup_kc=True)
     return nb
@@ -151,7 +159,12 @@ def test_notebook_runs_without_data_and_weights(name, tmp_path, monkeypatch):
     # All that it shows where there are some it shows here, too
     for there, here in zip(code_cells(committed), code_cells(run)):
         # Small models warn of words that they do not know
-        assert kinds(there) == kinds(here) - {'stderr'}, here.source
+        shown = kinds(here) - {'stderr'}
+        if 'weights' in here.metadata.get('tags', ()):
+            # What only released weights show is left out, not replaced
+            assert shown <= {'stdout'}
+        else:
+            assert kinds(there) == shown, here.source
         assert 'False' not in text_below(here)
     assert not list(tmp_path.iterdir())
 
@@ -240,5 +253,5 @@ def test_figures_in_the_prose_are_those_that_came_out(name):
     prose = ' '.join(cell.source for cell in nb.cells
                      if cell.cell_type == 'markdown')
     told = re.findall(r'\d\.\d{3}\b', prose)
-    assert told or name in ('context', 'checkpoints')
+    assert told or name in ('checkpoints', 'search')
     assert not [number for number in told if number not in shown]
