@@ -134,7 +134,7 @@ int cut_text(Input& input) {
     const int64_t most = input.number(200);
     const Array<char> text = bytes_of(input.text(left ? input.byte()
                                                       : SIZE_MAX));
-    Array<int64_t> sizes(7);
+    Array<int64_t> sizes(9);
     demand(!text_cut(handle, text.get(), text.size(), lines, lower, most,
                      sizes.get()));
     if (sizes[6]) continue;

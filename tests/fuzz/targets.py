@@ -37,7 +37,7 @@ from d2lbert.training.load import load  # noqa: E402
 
 #: Small folders with the names and numbers of other libraries.
 FIXTURES = Path(__file__).resolve().parents[1] / 'pretrained' / 'fixtures'
-FAMILIES = {'albert': 'albert-2', 'bart': 'bart', 'camembert': 'camembert-0',
+FAMILIES = {'albert': 'albert-2', 'bart': 'bart-0', 'camembert': 'camembert-0',
             'distilbert': 'distilbert-0', 'flaubert': 'flaubert-0',
             'roberta': 'roberta-0'}
 

@@ -64,6 +64,11 @@ def test_weights_that_lost_their_digest_are_told(tmp_path):
     assert not targets.has_lost_its_digest(path, other, whole)
 
 
+def test_each_family_has_a_folder_to_damage():
+    for folder in targets.FAMILIES.values():
+        assert (targets.FIXTURES / folder / 'config.json').is_file()
+
+
 @pytest.mark.slow
 def test_no_reader_trips_over_a_damaged_file(monkeypatch):
     root = Path(d2lbert.__file__).resolve().parents[1]
