@@ -209,7 +209,8 @@ def test_a_comparison_goes_on_where_it_stopped(tmp_path, monkeypatch, capsys):
         def __init__(self, name, data):
             self.task = argparse.Namespace(metrics=['accuracy'])
 
-        def ours(self, model, seed, folder):
+        def ours(self, model, seed, folder, precision):
+            assert precision == 'fp32'
             trained.append(('ours', seed))
             if len(trained) == 3:
                 raise KeyboardInterrupt
