@@ -23,21 +23,28 @@ def import_book():
     """The book's own package (d2l 0.17.6), or None where it is missing.
 
     Its `d2l/mxnet.py` imports pandas, requests and IPython for chapters
-    that are not about BERT; empty modules stand in for those.
+    that are not about BERT; empty modules stand in for those, for as long
+    as it is imported.
     """
+    stand_ins = []
     for name in ('pandas', 'requests', 'IPython'):
         try:
             __import__(name)
         except ImportError:
             module = types.ModuleType(name)
+            sys.modules[name] = module
+            stand_ins.append(name)
             if name == 'IPython':
                 module.display = types.ModuleType('IPython.display')
                 sys.modules['IPython.display'] = module.display
-            sys.modules[name] = module
+                stand_ins.append('IPython.display')
     try:
         from d2l import mxnet as book
     except ImportError:
         return None
+    finally:
+        for name in stand_ins:
+            del sys.modules[name]
     return book
 
 
