@@ -26,6 +26,8 @@ FOLDER = pathlib.Path(__file__).parent
 SOURCES = ['adam.cc', 'amx.cc', 'attention.cc', 'dense.cc', 'divergence.cc',
            'embed.cc', 'feed_forward.cc', 'gemm.cc', 'norm.cc', 'rows.cc',
            'self_attention.cc', 'vocab.cc']
+#: How often a library is built whose file is removed before it is open.
+ATTEMPTS = 3
 
 State = namedtuple('State', 'mode loaded path reason')
 State.__doc__ = """The state of the fused operators, for `d2lbert doctor`.
@@ -85,17 +87,25 @@ class Library:
         return self._handle
 
     def _try(self, policy):
-        try:
-            self._open(build.library(self.name, self.sources, self.mxnet,
+        for _ in range(ATTEMPTS):
+            path = None
+            try:
+                path = build.library(self.name, self.sources, self.mxnet,
                                      self.what, self.takes,
-                                     options=self.options))
-        except BuildError as error:
-            self.reason = str(error)
-            if policy == 'require':
-                raise
-            if not Library._is_told:
-                Library._is_told = True
-                build.say(f'slower without its compiled C++: {error}')
+                                     options=self.options)
+                self._open(path)
+                return
+            except BuildError as caught:
+                error = caught
+            # Another process may have cleared the cache in the meantime
+            if path is None or path.exists():
+                break
+        self.reason = str(error)
+        if policy == 'require':
+            raise error
+        if not Library._is_told:
+            Library._is_told = True
+            build.say(f'slower without its compiled C++: {error}')
 
     def _open(self, path):
         name = path

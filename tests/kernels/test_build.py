@@ -366,6 +366,23 @@ def test_off_opens_nothing(compiler, monkeypatch):
     assert not cache.root().exists()
 
 
+def test_a_library_removed_before_it_is_open_is_built_again(compiler,
+                                                            monkeypatch):
+    monkeypatch.setenv('D2LBERT_KERNELS', 'auto')
+    removed = []
+
+    def opened(path):
+        """Another process clears the cache once, at the worst moment."""
+        if not removed:
+            removed.append(path)
+            os.unlink(path)
+            raise OSError(f'{path}: No such file or directory')
+        return ctypes.CDLL(str(path))
+    library = Trifle(compiler, opened)
+    assert library.get() is not None
+    assert removed and library.path.exists() and library.reason is None
+
+
 @pytest.mark.parametrize('opened', [kernels._opened, draw._opened,
                                     int8._opened])
 def test_a_library_without_our_functions_is_refused(compiler, opened):
