@@ -14,6 +14,14 @@ def parameters(net):
             for name, param in net._collect_params_with_prefix().items()}
 
 
+def check_same(net, other):
+    """Assert that two blocks have the same parameters, to the bit."""
+    ours, theirs = parameters(net), parameters(other)
+    assert ours.keys() == theirs.keys()
+    for name in ours:
+        assert np.array_equal(ours[name], theirs[name]), name
+
+
 def under(params, prefix):
     """The part of `params` below `prefix`, without it."""
     return {name[len(prefix) + 1:]: value for name, value in params.items()

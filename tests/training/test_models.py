@@ -5,6 +5,7 @@ import shutil
 import numpy as onp
 import published
 import pytest
+import reference
 from safetensors.numpy import load_file
 
 import d2lbert as d2l
@@ -38,18 +39,6 @@ def folder(tmp_path):
     return published.write(tmp_path / 'folder')
 
 
-def parameters(net):
-    return {name: param.data(param.list_ctx()[0]).asnumpy()
-            for name, param in net._collect_params_with_prefix().items()}
-
-
-def check_same(net, other):
-    ours, theirs = parameters(net), parameters(other)
-    assert ours.keys() == theirs.keys()
-    for name in ours:
-        assert onp.array_equal(ours[name], theirs[name]), name
-
-
 def test_the_architecture_is_a_setting(runs):
     models = {name: json.loads((run / 'config.json').read_text())['model']
               for name, run in runs.items()}
@@ -64,7 +53,7 @@ def test_a_run_comes_with_the_whole_words_that_it_learnt(runs):
     net, tokenizer = load_model(runs['book'])
     assert isinstance(tokenizer, WholeWords)
     other, vocab = load_run(runs['book'])
-    check_same(net, other)
+    reference.check_same(net, other)
     assert tokenizer.idx_to_token == vocab.idx_to_token
     assert net.pretrained is None
 
@@ -73,7 +62,7 @@ def test_a_folder_comes_as_load_pretrained_gives_it(folder, capsys):
     net, tokenizer = load_model(str(folder), [mx.cpu(1)])
     assert isinstance(tokenizer, WordPiece)
     assert net.hidden.weight.list_ctx() == [mx.cpu(1)]
-    check_same(net, load_pretrained(folder)[0])
+    reference.check_same(net, load_pretrained(folder)[0])
     (folder / 'model.safetensors').rename(folder / 'away')
     with pytest.raises(PretrainedError, match='has no model.safetensors'):
         load_model(folder)
@@ -87,7 +76,7 @@ def test_a_net_that_is_only_asked_has_no_gradients(kind, runs, folder,
         path = tmp_path / 'run'
         import_run(folder, path)
     net, _ = load_model(path, trainable=False)
-    check_same(net, load_model(path)[0])
+    reference.check_same(net, load_model(path)[0])
     for param in net.collect_params().values():
         assert param.grad_req == 'null' and param._grad is None
     for param in load_model(path)[0].collect_params().values():
@@ -120,7 +109,7 @@ def test_a_folder_becomes_a_run_and_a_folder_again(folder, tmp_path):
         'tokenizer_config.json', 'vocab.txt']
     net, tokenizer = load_model(tmp_path / 'run')
     before = load_pretrained(folder)
-    check_same(net, before[0])
+    reference.check_same(net, before[0])
     assert tokenizer.idx_to_token == before[1].idx_to_token
     stored = npx.load(str(tmp_path / 'run' / 'model.params'))
     assert onp.array_equal(
@@ -145,7 +134,7 @@ def test_a_run_of_whole_words_comes_back_as_one(runs, tmp_path):
     vocabs = [(run / 'vocab.txt').read_bytes()
               for run in (runs['published'], tmp_path / 'run')]
     assert vocabs[0] == vocabs[1]
-    check_same(load_model(runs['published'])[0],
+    reference.check_same(load_model(runs['published'])[0],
                load_model(tmp_path / 'run')[0])
     before, after = (evaluate_run(run, [str(tmp_path / 'text')])
                      for run in (runs['published'], tmp_path / 'run'))
@@ -181,7 +170,7 @@ def test_heads_that_a_folder_lacks_are_drawn_once(tmp_path, capsys):
     folder = published.write(tmp_path / 'x', None, tensors)
     import_run(folder, tmp_path / 'run')
     assert 'which are random' in capsys.readouterr().err
-    check_same(load_model(tmp_path / 'run')[0],
+    reference.check_same(load_model(tmp_path / 'run')[0],
                load_model(tmp_path / 'run')[0])
     assert capsys.readouterr().err == ''
 
@@ -190,7 +179,7 @@ def test_a_run_leaves_as_a_folder(runs, tmp_path):
     export_run(runs['published'], tmp_path / 'x')
     net, tokenizer = load_model(tmp_path / 'x')
     other, words = load_model(runs['published'])
-    check_same(net, other)
+    reference.check_same(net, other)
     text = 'He left . The crane <mask> flying'
     assert tokenizer.encode(text).ids == words.encode(text).ids
     assert tokenizer.mask_id in tokenizer.encode(text).ids
@@ -203,7 +192,7 @@ def test_a_run_of_word_pieces_leaves_with_them(tmp_path):
     export_run(run, tmp_path / 'x')
     net, tokenizer = load_model(tmp_path / 'x')
     other, pieces = load_model(run)
-    check_same(net, other)
+    reference.check_same(net, other)
     text = 'Unaffably, the crane [MASK] flying.'
     assert tokenizer.encode(text) == pieces.encode(text)
     assert len(fill_mask(net, tokenizer, text)) == 1
