@@ -3,6 +3,7 @@
 `import mxnet` takes longer than loading such an encoder and encoding a text.
 So the commands that need nothing but vectors load it by this module.
 """
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from d2lbert.nn.quantized import (
@@ -14,6 +15,7 @@ from d2lbert.nn.quantized import (
     quantize,
 )
 from d2lbert.pretrained.contents import open_folder, warn_of_differences
+from d2lbert.pretrained.families import config as configs
 from d2lbert.pretrained.families import tensor_names
 
 
@@ -32,9 +34,11 @@ def load(folder, precision=None):
     equal to the ones of `load_pretrained`, to the bit. Raises
     `PretrainedError`, and ValueError for a net that cannot be quantized.
     """
+    config = Path(folder, 'config.json')
+    if (precision is None and config.is_file() and configs.keywords(
+            config)[1].get(configs.QUANTIZATION) is None):
+        return None     # before a tensor is read: the caller loads a net
     opened = open_folder(folder)
-    if precision is None and not opened.is_quantized:
-        return None
     layout = Layout.of_config(opened.keywords)
     check_layout(layout)
     lines = tensor_names.table(opened.keywords, opened.config['skip'])
