@@ -1,5 +1,4 @@
 """`d2lbert help`: the manual, a page for each topic."""
-import difflib
 import os
 import shlex
 import shutil
@@ -8,7 +7,7 @@ import sys
 from pathlib import Path
 
 from d2lbert.command.markdown import render
-from d2lbert.machine.arguments import UsageError
+from d2lbert.machine.arguments import UsageError, did_you_mean
 
 MANUAL = Path(__file__).resolve().parents[1] / 'manual'
 CONTENTS = 'index'
@@ -60,9 +59,8 @@ def find(topic, commands=()):
     if topic.lower() in names or len(begins) == 1:
         name = topic.lower() if topic.lower() in names else begins[0]
         return MANUAL / f'{name}.md'
-    near = difflib.get_close_matches(topic.lower(), [*names, *commands], 1)
-    hint = f'did you mean {near[0]}? ' if near else ''
-    raise UsageError(f'the manual has no page {topic!r}: {hint}'
+    hint = did_you_mean(topic, [*names, *commands]) or ':'
+    raise UsageError(f'the manual has no page {topic!r}{hint} '
                      f'The pages are {", ".join(topics())}')
 
 
