@@ -74,14 +74,14 @@ def open_corpus(paths, *, valid_paths=None, valid_share=0.0, split='auto',
     blank lines separate paragraphs, and the file is one article. A paragraph
     of more than 2^18 words or 16 MiB is split, with a warning.
 
-    split: 'book' takes words as blanks part them and ends a sentence at
-    ' . '; 'prose' ends sentences as in `splitters.prose_sentences`, and sets
-    apart each character that Unicode calls punctuation or symbol, and each
-    Chinese one, except in WikiText's format, where that is done; 'punkt' is
-    the same with NLTK's Punkt, which learns from the text itself; 'auto'
-    takes 'book' for files in which most full stops are words of their own,
-    and 'prose' for others. A paragraph that comes out without an inner
-    sentence end is passed over.
+    split: how words and sentences are found. 'book': white space separates
+    words, and a sentence ends at ' . '. 'prose': sentences end as in
+    `splitters.prose_sentences`; each punctuation mark, symbol and Chinese
+    character is a word, except in WikiText's format, which has them
+    separated. 'punkt': as 'prose', with NLTK's Punkt, which learns from the
+    text itself. 'auto': 'book' for files in which most full stops are
+    separate words, and 'prose' for others. A paragraph without an inner
+    sentence end is left out.
 
     valid_paths, or a valid_share of the articles (of blocks of paragraphs
     where there are fewer than 1 / valid_share articles), one out of each of
@@ -270,16 +270,16 @@ def _digests(files, progress):
     return digests
 
 
-#: Shares of a text above which it is warned of: its words that are unknown,
-#: and those that are left out with their paragraphs.
+#: Shares of the words of a text above which a warning is printed: unknown
+#: words, and words in paragraphs that are left out.
 UNKNOWN_SHARE, PASSED_SHARE = 0.2, 0.5
 
 
 def report(text, settings, is_named=False):
-    """Print what becomes of a `Text`, and warn where that is little.
+    """Print how much of a `Text` is used, and warn if it is little.
 
-    settings: those of the run; is_named: True for a text that comes with
-    the book, of which nothing is warned. Raises ValueError for a vocabulary
+    settings: the settings of the run; is_named: True for a text of the book,
+    for which no warning is printed. Raises ValueError for a vocabulary
     without a word.
     """
     counts = text.train.counts

@@ -31,8 +31,8 @@ from d2lbert.texts.numbered_text import (
 # To be raised when other sentences or words come out
 PROSE_VERSION = 1
 
-# Unicode's Sentence_Terminal, without .!? and those of scripts that are no
-# longer written
+# Unicode's Sentence_Terminal, without .!? and without the marks of scripts
+# that are no longer written
 ENDS = (
     '\u0589'                            # Armenian
     '\u061d\u061e\u061f\u06d4'          # Arabic, Urdu
@@ -77,7 +77,7 @@ def split_at_sure_ends(text, is_cut=False):
         end = found.end()
         rest = text[end:end + 80].lstrip()
         if (is_cut and not text[end:end + 1].isspace()
-                # What goes on in small letters was only a pause
+                # Before a small letter the dots are only a pause
                 or found[0][0] == ELLIPSIS and rest[:1].islower()):
             continue
         yield text[begin:end]
@@ -113,7 +113,7 @@ BEFORE_NUMBERS = frozenset(
     'tab approx est jan feb mar apr jun jul aug sep sept oct nov dec'.split())
 
 _OPENING = '"\'\u2018\u201c\u00ab\u2039(\\[{\u00bf\u00a1'
-# In French a blank stands before the closing quotation mark
+# In French a space precedes the closing quotation mark
 _MARK = re.compile(
     rf'[.!?]+(?:[{CLOSING}]|[ \u00a0\u202f]\u00bb)*(?=\s)')
 _FIRST = re.compile(rf'\s*[{_OPENING}\u2013\u2014-]*\s*(\w)')
@@ -210,7 +210,7 @@ PUNKT_CHARS = 1 << 20
 # another answer comes out
 FORM = "the book's form 1"
 
-# How much of a file tells that
+# The number of bytes that are read to recognize it
 FORM_BYTES = 1 << 20
 
 # Full stops and the like that are words of their own, and that are not
@@ -378,8 +378,8 @@ SPLITS = 'auto', *CUTTERS
 def cutters(split, files):
     """The class that cuts files as `split`, one of SPLITS, says.
 
-    files: `texts.Source`s. auto: by the book's rule, if all of them have the
-    book's form; otherwise those that have not by `ProseCutter`.
+    files: `texts.Source`s. auto: the book's rule for files in the book's
+    form, and `ProseCutter` for the others.
     """
     if split != 'auto':
         return CUTTERS[split]
