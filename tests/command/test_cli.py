@@ -189,7 +189,8 @@ def test_json_is_one_line_and_never_nan(capsys):
 def test_pretrain_prints_one_object(tmp_path, capsys):
     argv = ['pretrain', '--corpus', 'sample', '--batch-size', '8',
             '--max-len', '24', '--num-hiddens', '8', '--ffn-num-hiddens', '8',
-            '--num-layers', '1', '--num-steps', '2', '--out', 'run', '--json']
+            '--num-layers', '1', '--num-steps', '2', '--seed', '1', '--out',
+            'run', '--json']
     assert cli.main(argv) == 0
     out, err = capsys.readouterr()
     assert 'sentence pairs/sec' in err and out.count('\n') == 1
