@@ -146,6 +146,9 @@ struct Tables {
 // that go through the feed-forward network together, which fit in its cache.
 constexpr long CHUNK = 96, CUT = 96;
 
+// The rows of a sequence that leave the encoder, as int8.py numbers them.
+enum Rows { ALL, FIRST, MEAN };
+
 struct Shared {
   float *qkv, *context, *y, *hidden;
 };
@@ -227,22 +230,25 @@ class Encoder {
     return s;
   }
 
-  // The sequences [first, last) through the layers of `order`; out (R, H).
-  // firsts: of each sequence's first row alone, out (B, H).
+  // The sequences [first, last) through the layers of `order`. out: of all
+  // rows, (R, H); or of each sequence its first row or its mean, (B, H).
   void encode(const Place& place, const Shared& shared, const Own& own,
               long first, long last, const int64_t* offsets,
               const int32_t* ids, const int32_t* segments, long layers,
-              const int32_t* order, bool firsts, float* out) const {
+              const int32_t* order, Rows which, float* out) const {
     const long begin = offsets[first], rows = offsets[last] - begin;
     const long ldx = aligned(s_.H);
     clear_rest(shared.context, place.first(rows), place.last(rows));
     embed(place, shared, own, first, last, offsets, ids, segments);
     for (long k = 0; k < layers; k++)
       layer(blocks_[order[k]], place, shared, own, first, last, offsets);
-    if (firsts) {
+    if (which != ALL) {
       for (long b = first + place.first(last - first);
-           b < first + place.last(last - first); b++)
-        put(own.x + (offsets[b] - begin) * ldx, out + b * s_.H);
+           b < first + place.last(last - first); b++) {
+        float* x = own.x + (offsets[b] - begin) * ldx;
+        if (which == MEAN) average(x, offsets[b + 1] - offsets[b]);
+        put(x, out + b * s_.H);
+      }
       return;
     }
     for (long r = place.first(rows); r < place.last(rows); r++)
@@ -268,6 +274,16 @@ class Encoder {
     for (long j = 0; j < s_.H; j += VL) {
       const vf v = load(x + j);
       store(to + j, pick(v == v, v, splat(NAN)), s_.H - j);
+    }
+  }
+
+  // The first of T rows = their mean; they are added from first to last.
+  void average(float* x, long T) const {
+    const long ld = aligned(s_.H);
+    for (long j = 0; j < s_.H; j += VL) {
+      vf sum = load(x + j);
+      for (long r = 1; r < T; r++) sum = sum + load(x + r * ld + j);
+      store(x + j, sum / (float)T);
     }
   }
 
@@ -490,9 +506,15 @@ thread_local bool is_of_a_parent = false;
 const int watching =
     pthread_atfork(nullptr, nullptr, [] { is_of_a_parent = true; });
 
+// Multiplications, half a millisecond of one thread, from which others are
+// worth waking. They sleep between calls, and wake on the processor of the
+// thread that calls, which they leave only after several calls.
+constexpr double WORTH = 5e7 * GROUP;
+
 int threads_for(double products) {
-  return products < 4e6 || is_of_a_parent ? 1
-                                          : std::max(1, omp_get_max_threads());
+  return products < WORTH || is_of_a_parent
+             ? 1
+             : std::max(1, omp_get_max_threads());
 }
 
 // Scratch memory of the teams that one thread leads, for its next call.
@@ -518,13 +540,13 @@ struct Call {
   const int32_t *ids, *segments;
   long layers;
   const int32_t* order;
-  bool firsts;
+  Rows which;
   float* out;
 
   void operator()(const Place& place, const Shared& shared, const Own& own,
                   long first, long last) const {
     encoder.encode(place, shared, own, first, last, offsets, ids, segments,
-                   layers, order, firsts, out);
+                   layers, order, which, out);
   }
 
   void run(double products) const {
@@ -679,15 +701,15 @@ int int8_put_norm(void* encoder, int64_t which, const float* gamma,
 }
 
 // offsets (B + 1,); ids and segments (R,); order (layers,): which blocks;
-// products: multiplications of a row; firsts: whether out is (B, H), of each
-// sequence's first row, rather than (R, H).
+// products: multiplications of a row; which: see `Rows`.
 int int8_encode(const void* encoder, int64_t B, const int64_t* offsets,
                 const int32_t* ids, const int32_t* segments, int64_t layers,
-                const int32_t* order, double products, int firsts,
+                const int32_t* order, double products, int which,
                 float* out) try {
   const Encoder& e = *(const Encoder*)encoder;
   e.check(B, offsets, ids, segments, layers, order);
-  Call{e, B, offsets, ids, segments, layers, order, firsts != 0, out}.run(
+  require(which >= ALL && which <= MEAN);
+  Call{e, B, offsets, ids, segments, layers, order, (Rows)which, out}.run(
       products);
   return kDone;
 } catch (...) {

@@ -13,6 +13,9 @@ from d2lbert.kernels import Library
 #: Activations, in the order of `Act` in int8.h.
 ACTS = 'none', 'relu', 'gelu', 'gelu_new'
 
+#: What leaves an encoder of a sequence, in the order of `Rows` in int8.cc.
+ROWS = 'all', 'first', 'mean'
+
 
 def _opened(path):
     library = ctypes.CDLL(str(path))
@@ -144,21 +147,23 @@ class Encoder:
         self._library.int8_put_dense(self._handle, which, *q.shape, q, scale,
                                      _address(bias))
 
-    def encode(self, offsets, ids, segments, order, firsts=False):
-        """The vectors of all rows, (R, H) float32.
+    def encode(self, offsets, ids, segments, order, rows='all'):
+        """The vectors of rows, float32: one of `ROWS`.
+
+        All are (R, H); the first of each sequence, or their mean, (B, H).
 
         offsets (B + 1,) int64: where each sequence begins and the last ends;
         ids, segments (R,) int32; order (layers,) int32: the blocks to go
-        through. firsts: of each sequence's first row alone, (B, H). Raises
-        ValueError for numbers that the encoder does not have.
+        through. Raises ValueError for numbers that the encoder does not
+        have.
         """
         if len(ids) != offsets[-1] or len(segments) != len(ids):
             raise ValueError(f'{len(ids)} ids and {len(segments)} segments, '
                              f'but {offsets[-1]} rows')
         B = len(offsets) - 1
-        out = onp.empty((B if firsts else len(ids), self._num_hiddens),
-                        'float32')
+        out = onp.empty((len(ids) if rows == 'all' else B,
+                         self._num_hiddens), 'float32')
         self._library.int8_encode(
             self._handle, B, offsets, ids, segments, len(order), order,
-            self._products * max(len(order), 1), firsts, out)
+            self._products * max(len(order), 1), ROWS.index(rows), out)
         return out

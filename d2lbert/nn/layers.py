@@ -52,17 +52,35 @@ def is_unmodified(block):
     `packable` = False. Only an unmodified block may be replaced by a twin
     that does not call its children, or works on rows without padding.
     """
-    for cls in type(block).__mro__:
-        if cls.__module__.startswith('d2lbert.') or cls in _GLUON:
-            break
+    blocks = [block]
+    for block in blocks:        # which grows by their children
+        if not has_own_forward(block):
+            return False
+        for param in block._reg_params.values():
+            if onp.dtype(param.dtype) != onp.float32:
+                return False
+        blocks += block._children.values()
+    return True
+
+
+def has_own_forward(block):
+    """True if a call of the block is its package's forward and no more.
+
+    Its children and parameters are not looked at, see `is_unmodified`.
+    """
+    return (_is_ours(type(block)) and _CALLED.isdisjoint(vars(block))
+            and not block._forward_hooks and not block._forward_pre_hooks
+            and getattr(block, 'packable', True))
+
+
+def _is_ours(cls):
+    """True if what calls a block of this class is the package's or Gluon's."""
+    for cls in cls.__mro__:
+        if cls in _GLUON or cls.__module__.startswith('d2lbert.'):
+            return True
         if not _CALLED.isdisjoint(vars(cls)):
             return False
-    return (_CALLED.isdisjoint(vars(block)) and not block._forward_hooks
-            and not block._forward_pre_hooks
-            and getattr(block, 'packable', True)
-            and all(onp.dtype(param.dtype) == onp.float32
-                    for param in block._reg_params.values())
-            and all(map(is_unmodified, block._children.values())))
+    return True
 
 
 # Gluon's own blocks that this package's blocks are made of

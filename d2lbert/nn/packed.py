@@ -123,7 +123,7 @@ def encode_firsts(encoder, tokens, segments, valid_lens):
     packed, _ = pack(encoder, tokens, segments, lens,
                      _device_of(tokens, encoder))
     if encoder.quantized is not None:
-        return _quantized_rows(encoder.quantized, packed, firsts=True)
+        return _quantized_rows(encoder.quantized, packed, rows='first')
     X = embed(encoder, packed.tokens, packed.segments, packed.positions)
     *blks, last = encoder.blks.up_to(-1)
     for blk in blks:
@@ -205,12 +205,12 @@ def _run(encoder, packed, layer):
     return encoder.finish(X, layer)
 
 
-def _quantized_rows(quantized, packed, layer=-1, firsts=False):
-    """The output of a `QuantizedEncoder`, (R, H); or (B, H) with firsts."""
+def _quantized_rows(quantized, packed, layer=-1, rows='all'):
+    """The output of a `QuantizedEncoder`; arguments as for its `encode`."""
     _check_not_recording()
     return on_device(quantized.encode(
         *map(host, (packed.rows.offsets, packed.tokens, packed.segments)),
-        layer, firsts), packed.tokens.ctx)
+        layer, rows), packed.tokens.ctx)
 
 
 def _check_not_recording():

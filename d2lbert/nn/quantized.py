@@ -124,13 +124,14 @@ class QuantizedEncoder:
             layout.num_heads, layout.act, layout.epsilon, layout.factor)
         self._ahead = None
 
-    def encode(self, offsets, ids, segments, layer=-1, firsts=False):
+    def encode(self, offsets, ids, segments, layer=-1, rows='all'):
         """Encode sequences, ids and segments (R,) one after another: (R, H).
 
         offsets (B + 1,): where each begins, and the last ends; layer: as for
-        `BERTEncoder`. firsts: the vectors of each sequence's first token
-        alone, (B, H). All are arrays on the host. Raises ValueError for
-        numbers that the encoder does not have.
+        `BERTEncoder`. rows='first' returns the vectors of each sequence's
+        first token alone, and 'mean' their means: (B, H). All are arrays on
+        the host. Raises ValueError for numbers that the encoder does not
+        have.
         """
         count = sum(map(len, self._layers[:number_of_layers(
             layer, len(self._layers))]))
@@ -138,22 +139,20 @@ class QuantizedEncoder:
             onp.ascontiguousarray(offsets, 'int64'),
             onp.ascontiguousarray(ids, 'int32'),
             onp.ascontiguousarray(segments, 'int32'), self._order[:count],
-            firsts)
+            rows)
 
-    def begin(self, *arguments):
-        """Begin `encode` in another thread: a future of its rows, and begins.
+    def begin(self, offsets, *arguments):
+        """Begin `encode` in another thread: a future of its vectors.
 
         For work that Python does meanwhile, on batches of enough rows.
-        begins (B,): the rows at which sequences begin.
         """
-        offsets = arguments[0]
         if offsets[-1] < AHEAD:
             done = Future()
-            done.set_result(self.encode(*arguments))
-            return done, offsets[:-1]
+            done.set_result(self.encode(offsets, *arguments))
+            return done
         if self._ahead is None:
             self._ahead = ThreadPoolExecutor(1)
-        return self._ahead.submit(self.encode, *arguments), offsets[:-1]
+        return self._ahead.submit(self.encode, offsets, *arguments)
 
     def padded(self, tokens, segments, valid_lens, layer=-1):
         """Encode a batch as `BERTEncoder` does, with zeros at padding.

@@ -28,8 +28,12 @@ TEXTS = 1 << 12
 TOKENIZED = 1 << 8
 
 #: Tokens per forward pass when batch_size is None. Each matrix product packs
-#: its weights again, so a pass needs many rows to be efficient.
-TOKENS = 1 << 13
+#: its weights again, so a pass needs many rows to be efficient. A quantized
+#: encoder has its weights packed, and starts earlier on fewer.
+TOKENS, QUANTIZED_TOKENS = 1 << 13, 1 << 12
+
+#: How a quantized encoder pools, for modes of `Pooling`.
+QUANTIZED_POOLS = {('cls',): 'first', ('mean',): 'mean'}
 
 
 class Text(NamedTuple):
@@ -216,9 +220,12 @@ class TextEncoder:
                     X = self._joined([windows[w] for w in range(len(begins))],
                                      begins)
                     del unfinished[one.text]
-                # Copied, as a view would keep the whole batch in memory
-                vectors[one.text] = (X.copy() if self.pooling is None
-                                     else self.pooling(X))
+                if self.pooling is None:
+                    # A view would keep the whole batch in memory
+                    X = X.copy()
+                elif self._overlap is not None:
+                    X = self.pooling(X)
+                vectors[one.text] = X
                 advance(1)
         return [Encoding(*each) for each in zip(texts, encoded, vectors)]
 
@@ -320,8 +327,9 @@ class TextEncoder:
     def _batches(self, inputs):
         """Yield lists of inputs, one list for each forward pass."""
         batch, tokens = [], 0
+        most = TOKENS if self._quantized() is None else QUANTIZED_TOKENS
         for one in inputs:
-            full = (tokens + len(one.ids) > TOKENS
+            full = (tokens + len(one.ids) > most
                     if self._batch_size is None
                     else len(batch) == self._batch_size)
             if batch and full:
@@ -333,29 +341,47 @@ class TextEncoder:
             yield batch
 
     def _forward(self, inputs):
-        """Yield batches of inputs, and a list of their arrays (T, H).
+        """Yield batches of inputs, and a list of their arrays.
 
-        The arrays are views of one array on the host. The next batch is
-        computed while the caller uses this one.
+        An array holds token vectors (T, H); or the vector of a text that is
+        pooled, except for windows. The next batch is computed while the
+        caller uses this one.
         """
         previous = None
         for batch in self._batches(inputs):
             started = batch, self._start(batch)
             if previous:
-                yield previous[0], self._finish(*previous)
+                yield previous[0], previous[1]()
             previous = started
         if previous:
-            yield previous[0], self._finish(*previous)
+            yield previous[0], previous[1]()
 
     def _start(self, batch):
-        """Start the forward pass of a batch; its result may be pending."""
+        """Start the forward pass of a batch: a function that finishes it."""
         lens = [len(one.ids) for one in batch]
+        offsets = onp.cumsum([0, *lens])
+        pooled = self.pooling is not None and self._overlap is None
         quantized = self._quantized()
         if quantized is not None:
-            future, begins = quantized.begin(
-                onp.cumsum([0, *lens]), [i for one in batch for i in one.ids],
-                [i for one in batch for i in one.segments], self.layer)
-            return future.result, begins
+            rows = (QUANTIZED_POOLS.get(self.pooling.modes, 'all') if pooled
+                    else 'all')
+            future = quantized.begin(
+                offsets, [i for one in batch for i in one.ids],
+                [i for one in batch for i in one.segments], self.layer, rows)
+            if rows != 'all':
+                return lambda: self.pooling.scaled(future.result())
+            wait, begins = future.result, offsets
+        else:
+            wait, begins = self._start_net(batch, lens)
+
+        def finish():
+            X = wait()
+            arrays = [X[begin:begin + n] for begin, n in zip(begins, lens)]
+            return [*map(self.pooling, arrays)] if pooled else arrays
+        return finish
+
+    def _start_net(self, batch, lens):
+        """Start a net of MXNet's: a function, and where its rows begin."""
         from d2lbert.machine.backend import autograd
         from d2lbert.nn import packed
         from d2lbert.pretrained.heads import FineTuned
@@ -374,15 +400,10 @@ class TextEncoder:
         if isinstance(self.net, QuantizedModel):
             return self.net.encoder
         # MXNet is imported where there is a net of MXNet's
-        from d2lbert.nn.layers import is_unmodified
-        return self.net.encoder.quantized if is_unmodified(self.net) else None
-
-    def _finish(self, batch, started):
-        """Wait for the rows of a batch: a list of arrays (T, H)."""
-        wait, begins = started
-        X = wait()
-        return [X[begin:begin + len(one.ids)]
-                for begin, one in zip(begins, batch)]
+        from d2lbert.nn.layers import has_own_forward
+        encoder = self.net.encoder
+        return encoder.quantized if all(map(
+            has_own_forward, (self.net, encoder))) else None
 
 
 def _limit(net, tokenizer, max_len):

@@ -1,5 +1,4 @@
 """Pooling: one vector of a text from its token vectors (T, H)."""
-import math
 from typing import NamedTuple, Optional
 
 import numpy as onp
@@ -10,7 +9,8 @@ def _weighted(X):
     return (X * weights).sum(axis=0) / weights.sum()
 
 
-#: Functions from (T, H) to (H,), by their names in sentence-transformers.
+#: Functions from (T, H) to (H,), by their names in sentence-transformers. Of
+#: a mean, rows are added from first to last, as int8.cc does it.
 POOLS = {'cls': lambda X: X[0],
          'mean': lambda X: X.sum(axis=0) / len(X),
          'max': lambda X: X.max(axis=0),
@@ -37,13 +37,16 @@ class Pooling(NamedTuple):
     def __call__(self, X):
         """Pool token vectors X (T, H): (len(modes)*H,) float32."""
         vectors = [POOLS[mode](X) for mode in self.modes]
-        vector = onp.concatenate(vectors) if len(vectors) > 1 else vectors[0]
+        return self.scaled(onp.concatenate(vectors)[None])[0]
+
+    def scaled(self, vectors):
+        """Pooled vectors (N, H) with lengths of 1 if required, float32."""
         if self.normalize:
-            exact = vector.astype('float64')
+            exact = vectors.astype('float64')
             # One number after another: a dot product's order is the CPU's
-            length = math.sqrt((exact * exact).cumsum()[-1])
-            vector = exact / max(length, 1e-12)
-        return onp.array(vector, dtype='float32')
+            squares = (exact * exact).cumsum(axis=1)[:, -1:]
+            vectors = exact / onp.maximum(onp.sqrt(squares), 1e-12)
+        return onp.array(vectors, dtype='float32')
 
     def prepared(self, text):
         """The text with its prompt, lower-cased if required."""

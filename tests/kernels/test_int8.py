@@ -137,8 +137,18 @@ def test_a_text_has_one_vector_in_any_batch(here, large):
             numpy.int64([0, end - begin]), ids[begin:end],
             segments[begin:end], order)
         numpy.testing.assert_array_equal(alone, together[begin:end])
-    firsts = encoder.encode(offsets, ids, segments, order, True)
-    numpy.testing.assert_array_equal(firsts, together[offsets[:-1]])
+
+
+def test_an_encoder_pools_as_numpy_does(lower, large):
+    net, texts, order = large
+    encoder = net.encoder(lower)
+    X = encoder.encode(*texts, order)
+    numpy.testing.assert_array_equal(
+        encoder.encode(*texts, order, 'first'), X[texts[0][:-1]])
+    numpy.testing.assert_array_equal(
+        encoder.encode(*texts, order, 'mean'),
+        [X[begin:end].sum(axis=0) / numpy.float32(end - begin)
+         for begin, end in zip(texts[0], texts[0][1:])])
 
 
 @pytest.mark.parametrize('texts', [1, 3, 59])
@@ -148,6 +158,7 @@ def test_a_text_has_one_vector_with_any_number_of_threads(here, large,
     offsets = offsets[-texts - 1:]
     begin = offsets[0]
     encoder, found = net.encoder(here), []
+    encoder._products = 1e9     # of a row: the text of 59 is worth them, too
     openmp = here.library()
     before = openmp.omp_get_max_threads()
     try:

@@ -238,27 +238,35 @@ class WordPiece(Tokens):
     def _encode(self, texts, pairs, max_len, are_words):
         texts = listed(texts, 'texts')
         room = room_of(self, max_len, pairs is not None)
+        if pairs is None and room is None:
+            return [*map(self._encoded, self._encode_alone(texts, are_words,
+                                                           special=True))]
         firsts = self._encode_alone(texts, are_words)
         if pairs is None:
             seconds = [None] * len(firsts)
         else:
             seconds = self._encode_alone(check_pairs(pairs, texts),
                                          are_words)
-        return [self._joined(first, second, room)
-                for first, second in zip(firsts, seconds)]
+        with word_pieces.library_errors():
+            return [self._encoded(self._joined(first, second, room))
+                    for first, second in zip(firsts, seconds)]
 
-    def _encode_alone(self, texts, are_words):
-        """Encode texts with the library, without special tokens."""
+    def _encode_alone(self, texts, are_words, special=False):
+        """Encode texts with the library; special: with special tokens."""
         length = 0
         for text in texts:
             for part in text if are_words else [text]:
                 length += len(check_text(part))
 
+        options = dict(is_pretokenized=are_words, add_special_tokens=special)
+
         def encode(is_abandoned=None):
-            return self.tokenizer.encode_batch(
-                texts, is_pretokenized=are_words, add_special_tokens=False)
+            return self.tokenizer.encode_batch(texts, **options)
         with word_pieces.library_errors(may_panic=self._may_panic):
-            return encode() if length < LONG else interruptible(encode)
+            if length >= LONG:
+                return interruptible(encode)
+            # On few texts its threads mostly wait for each other's memory
+            return [self.tokenizer.encode(text, **options) for text in texts]
 
     def _joined(self, first, second, room):
         if room is not None:
@@ -267,8 +275,10 @@ class WordPiece(Tokens):
             first.truncate(lengths[0])
             if second is not None:
                 second.truncate(lengths[1])
-        with word_pieces.library_errors():
-            whole = self.tokenizer.post_process(first, second)
+        return self.tokenizer.post_process(first, second)
+
+    def _encoded(self, whole):
+        """The `Encoded` of what the library made of a text or a pair."""
         ids, tokens = whole.ids, whole.tokens
         if self.files is not None:
             ids = [idx if idx < len(self) else self.unk_id for idx in ids]
