@@ -1,8 +1,8 @@
 """Devices under the book's names, from the page "GPUs" of its chapter 5."""
-import re
 import warnings
 
 from d2lbert.machine import backend
+from d2lbert.machine.arguments import split_devices
 from d2lbert.machine.backend import mx, npx
 
 _warned = set()
@@ -50,17 +50,13 @@ def parse_devices(text):
     as two devices), 'gpu' (every usable GPU) or 'gpu:0,1'. Raises
     ValueError for another text and for a GPU that is missing.
     """
-    form = re.match(r'(auto|cpu|gpu|cpu:\d+|gpu:\d+(,\d+)*)$', text.strip())
-    kind, _, numbers = text.strip().partition(':')
-    if not form or kind == 'cpu' and numbers and int(numbers) < 1:
-        raise ValueError(f"devices are {text!r}; they must be 'auto', 'cpu', "
-                         "'cpu:2' (two CPU devices), 'gpu' or 'gpu:0,1'")
+    kind, numbers = split_devices(text)
     if kind == 'auto':
         return try_all_gpus()
     if kind == 'cpu':
-        return [npx.cpu(i) for i in range(int(numbers or 1))]
+        return [npx.cpu(i) for i in range(*(numbers or [1]))]
     usable = _usable_gpus()
-    wanted = [int(i) for i in numbers.split(',')] if numbers else usable
+    wanted = numbers or usable
     missing = [i for i in wanted if i not in usable]
     if missing or not usable:
         here = ', '.join(f'gpu:{i}' for i in usable) or 'none'

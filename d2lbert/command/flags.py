@@ -8,7 +8,13 @@ import shutil
 import sys
 from pathlib import Path
 
-from d2lbert.machine.arguments import UsageError, did_you_mean, listed
+from d2lbert.machine.arguments import (
+    UsageError,
+    did_you_mean,
+    listed,
+    split_devices,
+    usage,
+)
 
 #: Columns of a help text at most: longer lines are hard to read.
 WIDTH = 90
@@ -209,7 +215,10 @@ def device_of(text):
 
 
 def check_folders(args):
-    """Raise ValueError if a folder of a model does not exist."""
+    """Raise ValueError if a model's folder or --devices cannot be right."""
+    if getattr(args, 'devices', None) is not None:
+        with usage():
+            split_devices(args.devices)
     for folder in getattr(args, 'folders', None) or [args.folder]:
         path = Path(folder)
         if not path.is_dir():

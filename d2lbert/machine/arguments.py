@@ -6,6 +6,7 @@ import functools
 import json
 import operator
 import os
+import re
 from pathlib import Path
 from typing import Union
 
@@ -157,6 +158,21 @@ def writing(out, force, flag='--out'):
 
 
 # Arguments of functions
+
+def split_devices(text):
+    """Split the name of devices: its kind, and a list of numbers.
+
+    Raises ValueError for a text that `devices.parse_devices` cannot mean.
+    """
+    text = text.strip()
+    kind, _, numbers = text.partition(':')
+    numbers = [int(number) for number in re.findall(r'\d+', numbers)]
+    if (not re.fullmatch(r'auto|cpu|gpu|cpu:\d+|gpu:\d+(,\d+)*', text)
+            or kind == 'cpu' and numbers == [0]):
+        raise ValueError(f"devices are {text!r}; they must be 'auto', 'cpu', "
+                         "'cpu:2' (two CPU devices), 'gpu' or 'gpu:0,1'")
+    return kind, numbers
+
 
 def check_model(net, tokenizer):
     """Raise TypeError if an argument is not a net or not a tokenizer."""

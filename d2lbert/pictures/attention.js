@@ -117,14 +117,16 @@ function drawAttention(panel) {
         headWeights(...head)) : [mean], count, kept);
     }
     const least = (floor.value / 100) ** 2;
-    floorLabel.textContent = percent(least);
-    floor.setAttribute('aria-valuetext', percent(least));
-    // The lines of a chosen token have the colours of its lists
-    const layers = several && state.active === null
+    // A chosen token shows all of its lines, in the colours of its lists
+    const chosen = state.active !== null;
+    floor.disabled = chosen;
+    floorLabel.textContent = chosen ? 'all' : percent(least);
+    floor.setAttribute('aria-valuetext', floorLabel.textContent);
+    const layers = several && !chosen
       ? heads.map((head, k) => [headWeights(...head), shadeOf(k)])
       : [[mean, colour('out')]];
     status.textContent = view.paint({layers, kept, active: state.active,
-      least: state.active === null ? least : LEAST_OF_TOKEN});
+      least: chosen ? LEAST_OF_TOKEN : least});
   }
 
   panel.append(el('p', {class: 'hint'}, 'A head gives each token a weight ' +

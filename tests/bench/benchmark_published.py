@@ -53,8 +53,9 @@ class Published(Gluon):
         if self.trainer is None:
             self._begin()
         with self.mx.autograd.record():
-            X, begins, _ = self._encode(shards)
-            first = X.take(np.array(begins, dtype='int32'), axis=0)
+            encoded = self._encode(shards)
+            first = encoded.X.take(np.array(encoded.begins, dtype='int32'),
+                                   axis=0)
             scores = self.output(self.net.hidden(first))
             loss = self.loss(scores, shards[-1][0]).mean()
         loss.backward()

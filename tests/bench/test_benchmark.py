@@ -11,6 +11,7 @@ import bench_embed
 import bench_finetune
 import bench_recipes
 import benchmark
+import benchmark_published
 import numpy as onp
 import pytest
 from batches import random_batch
@@ -255,3 +256,15 @@ def test_necessary_operations_are_those_of_a_bert_of_a_layer():
         dict(hidden_size=8, intermediate_size=16, num_hidden_layers=1),
         [Encoded(4), Encoded(6)]) == (
             2 * 10 * (4 * 8 * 8 + 2 * 8 * 16) + 2 * 2 * 8 * (16 + 36))
+
+
+@pytest.mark.parametrize('precision', ['fp32', 'bf16'])
+def test_a_published_net_computes_and_learns(precision):
+    net = benchmark_published.Published()
+    net.build(60, (16, 32, 2, 1, 0.), precision)
+    _, columns = benchmark_published.mixed_lengths(
+        onp.random.RandomState(0), 8, 12, 60)
+    shards = net.batch(columns)
+    net.forward(shards, False)
+    losses = [net.step(shards)[0] for _ in range(3)]
+    assert onp.isfinite(losses).all() and len(set(losses)) == 3

@@ -82,7 +82,10 @@ def printed():
 def numbers():
     """The three figures of the README."""
     step = chapter(ZEN5, 'chapter,bf16').table(STEP)
-    texts = section(ZEN5, 'bench_embed.py').table('2,000 texts to vectors')
+    embedded = section(ZEN5, 'bench_embed.py')
+    texts = embedded.table('2,000 texts to vectors')
+    times = {peer: row['ours int8 is'].split()[0] for peer, row in
+             embedded.table(SPEARMAN).items()}
     learnt = section(ZEN5, 'bench_recipes.py').table(HELD_OUT)
     accuracies = [float(learnt[f'learn {seed}']['NSP accuracy'])
                   for seed in (1, 2, 3)]
@@ -98,10 +101,12 @@ def numbers():
          '`python tests/bench/bench_train.py --torch-python PATH --rows '
          'chapter`'],
         ['sentences to vectors, MiniLM',
-         f'{float(texts["ours"]["texts/s"]):.0f} texts/s',
+         f'{float(texts["ours int8"]["texts/s"]):.0f} texts/s at eight '
+         f'bits, {float(texts["ours"]["texts/s"]):.0f} in fp32',
+         f'{significant(times["sentence-transformers"])} and '
          f'{significant(texts["sentence-transformers"]["ratio"])} times '
-         'sentence-transformers on PyTorch, '
-         f'{significant(texts["onnxruntime"]["ratio"])} times ONNX Runtime',
+         'sentence-transformers on PyTorch; '
+         f"{significant(times['openvino int8'])} times OpenVINO's eight bits",
          '`python tests/bench/bench_embed.py --peer-python PATH --model '
          'FOLDER`'],
         ['next sentences right after ten minutes, three seeds',
@@ -201,6 +206,44 @@ def speed_embed():
     return table(['2 cores of', 'texts/s', 'to ONNX Runtime',
                   'to sentence-transformers', 'share of the best rate',
                   'share of ONNX Runtime'], *rows)
+
+
+#: The table of bench_embed with rates and quality
+SPEARMAN = "Spearman's correlation on STS-B beside the rate"
+
+#: The names of the peers of bench_embed
+EMBEDDERS = {'ours int8': '**d2lbert, int8**', 'ours': 'd2lbert, fp32',
+             'openvino int8': 'OpenVINO, int8 by NNCF',
+             'openvino bf16': 'OpenVINO, bf16',
+             'onnxruntime int8': 'ONNX Runtime, dynamic int8',
+             'onnxruntime': 'ONNX Runtime, fp32',
+             'sentence-transformers': 'sentence-transformers, fp32'}
+
+
+def speed_int8():
+    five, four = (section(file, 'bench_embed.py').table(SPEARMAN)
+                  for file in (ZEN5, ZEN4))
+
+    def speed(row):
+        times = row['ours int8 is'].split()[0]
+        return [f'{float(row["texts/s"]):.0f}', f'{times}×']
+    return table(
+        ['', 'Zen 5, texts/s', 'd2lbert int8 is', 'Zen 4, texts/s',
+         'd2lbert int8 is', "Spearman's correlation", 'of fp32'],
+        *([words, *speed(five[name]), *speed(four[name]),
+           five[name]['Spearman'], five[name]['of fp32']]
+          for name, words in EMBEDDERS.items()))
+
+
+def speed_latency():
+    found = section(ZEN5, 'bench_embed.py')
+    one, two = (found.table(f'One text of ten words, {threads}')
+                for threads in ('1 thread', '2 threads'))
+    return table(
+        ['milliseconds', '1 thread, 50th', '99th', '2 threads, 50th', '99th'],
+        *([words, *(each[name][column] for each in (one, two)
+                    for column in ('50th', '99th'))]
+          for name, words in EMBEDDERS.items()))
 
 
 def speed_finetune():
@@ -363,6 +406,8 @@ WRITERS = {
     'speed-small': speed_small,
     'speed-sizes': speed_sizes,
     'speed-embed': speed_embed,
+    'speed-int8': speed_int8,
+    'speed-latency': speed_latency,
     'speed-finetune': speed_finetune,
     'quality-finetune': quality_finetune,
     'quality-precision': quality_precision,
