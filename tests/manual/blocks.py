@@ -171,11 +171,17 @@ def speed_small():
 
 def speed_sizes():
     rows = []
-    for file, name in (ZEN5, 'Zen 5'), (ZEN3, 'Zen 3'):
-        found = section(file, 'bench_sizes.py', '--torch-python')
-        for model in 'base', 'minilm':
+    for file, name, models, precision in (
+            (ZEN5, 'Zen 5', ('base', 'minilm'), 'fp32'),
+            (ZEN5, 'Zen 5, bf16', ('base',), 'bf16'),
+            (ZEN3, 'Zen 3', ('base', 'minilm'), 'fp32')):
+        asked = {'--precision'}
+        found = section(file, 'bench_sizes.py', '--torch-python',
+                        *(asked if precision == 'bf16' else ()),
+                        without=asked if precision == 'fp32' else ())
+        for model in models:
             for work in 'forward', 'training step':
-                title = f'{model}, {work}, fp32'
+                title = f'{model}, {work}, {precision}'
                 part = found.table(title)
                 start = [i for i, line in enumerate(found.lines)
                          if line.startswith(title)][0]
@@ -255,6 +261,32 @@ def speed_finetune():
            found[f'{name} torch']['median'], ratio(found[f'{name} torch'])]
           for task, name in (('CoLA', 'cola'), ('STS-B', 'stsb'),
                              ('RTE', 'rte'), ('SST-2', 'sst2'))))
+
+
+def speed_finetune_bf16():
+    found = section(ZEN5, 'bench_finetune.py', 'ours,bf16').table(
+        'Fine-tuning, 5 rounds')
+
+    def row(task, name):
+        exact, short = (float(found[f'{name} {peer}']['median'])
+                        for peer in ('ours', 'bf16'))
+        return [task, f'{exact:.0f}', f'{short:.0f}', f'{short / exact:.2f}×']
+    return table(['examples/s', 'fp32', 'bf16', 'bf16 is'],
+                 row('RTE', 'rte'), row('STS-B', 'stsb'),
+                 row('CoLA', 'cola'), row('SST-2', 'sst2'))
+
+
+def speed_start():
+    found = section(ZEN5, 'bench_start.py').table("From the disk's cache")
+    return table(['from the cache of the disk', 'median'], *(
+        [words, seconds(found[name]['median'])] for name, words in (
+            ('load int8 folder', 'load a folder at eight bits'),
+            ('load fp32 folder', 'load a folder in fp32'),
+            ('d2lbert encode, int8 folder',
+             '`d2lbert encode` of one text, a folder at eight bits'),
+            ('d2lbert encode, fp32 folder',
+             '`d2lbert encode` of one text, a folder in fp32'),
+            ('python, mxnet', 'of it, `import mxnet`'))))
 
 
 def quality_finetune():
@@ -408,7 +440,9 @@ WRITERS = {
     'speed-embed': speed_embed,
     'speed-int8': speed_int8,
     'speed-latency': speed_latency,
+    'speed-start': speed_start,
     'speed-finetune': speed_finetune,
+    'speed-finetune-bf16': speed_finetune_bf16,
     'quality-finetune': quality_finetune,
     'quality-precision': quality_precision,
     'corpus': corpus,
