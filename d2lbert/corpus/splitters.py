@@ -163,7 +163,10 @@ def _is_end(piece, begin, mark, has_capitals):
 
 
 # To be raised when the same text gives other sentences or words
-PUNKT_VERSION = 2
+PUNKT_VERSION = 3
+
+# WikiText's decimal point, and what stands for it while Punkt reads
+POINT, HIDDEN_POINT = '@.@', '@\ue000@'
 
 
 class PunktSplitter:
@@ -173,7 +176,7 @@ class PunktSplitter:
         punkt = nltk().tokenize.punkt
         learner = punkt.PunktTrainer()
         for text in texts:
-            learner.train(text, finalize=False)
+            learner.train(text.replace(POINT, HIDDEN_POINT), finalize=False)
         learner.finalize_training()
         self._punkt = punkt.PunktSentenceTokenizer(learner.get_params())
         self._apart = SpacedPunctuation()
@@ -183,9 +186,12 @@ class PunktSplitter:
 
         is_cut: the paragraph has blanks between words already.
         """
-        return [sentence if is_cut else sentence.translate(self._apart)
-                for piece in split_at_sure_ends(text, is_cut)
-                for sentence in self._punkt.tokenize(piece)]
+        text = text.replace(POINT, HIDDEN_POINT)
+        sentences = [sentence.replace(HIDDEN_POINT, POINT)
+                     for piece in split_at_sure_ends(text, is_cut)
+                     for sentence in self._punkt.tokenize(piece)]
+        return sentences if is_cut else [
+            sentence.translate(self._apart) for sentence in sentences]
 
 
 def punkt_version():

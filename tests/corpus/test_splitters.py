@@ -236,6 +236,12 @@ def test_punkt_leaves_wikitexts_words_as_they_are():
     assert text.train.num_paragraphs == len(text.train.articles) == 20
 
 
+def test_punkt_ends_no_sentence_at_wikitexts_decimal_point(splitter):
+    text = 'It is 3 @.@ 5 m long . It flies .'
+    assert splitter.sentences(text, True) == [
+        'It is 3 @.@ 5 m long .', 'It flies .']
+
+
 def test_punkt_cuts_text_without_blanks():
     pytest.importorskip('nltk')
     path = write('zh.txt', '我喜欢鹤。它们会飞！\n你呢？\n\n没有句号\n\n'
