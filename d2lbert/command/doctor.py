@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from d2lbert._version import __version__
 from d2lbert.command.flags import add_json, print_json
-from d2lbert.machine import cache, hardware, openmp
+from d2lbert.machine import cache, hardware, mxnet_libraries
 from d2lbert.machine.processor import chosen_set, find_compiler, find_processor
 
 OK, WARN, BAD = 'ok', 'warn', 'bad'
@@ -158,7 +158,7 @@ def _threads_row():
         threads = ctypes.CDLL('libgomp.so.1').omp_get_max_threads()
     except (AttributeError, OSError):
         return Row('threads', OK, f'unknown; {here}')
-    limit = openmp.thread_count('MXNET_OMP_MAX_THREADS')
+    limit = mxnet_libraries.thread_count('MXNET_OMP_MAX_THREADS')
     threads = min(threads, limit or threads)
     value = f'{threads}; {here}'
     if threads < cores:

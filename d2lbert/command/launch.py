@@ -16,7 +16,7 @@ from d2lbert.launch.launcher import (
     launch,
     read_hosts,
 )
-from d2lbert.machine import openmp
+from d2lbert.machine import mxnet_libraries
 from d2lbert.machine.arguments import UsageError, usage
 from d2lbert.machine.files import free_run_name
 from d2lbert.training.interrupts import Interrupted
@@ -69,7 +69,8 @@ def run(args):
                                           workers)
     if args.quiet:
         command.append('--quiet')
-    openmp.thread_settings()    # raises what every process would raise
+    # Raises what every process would raise
+    mxnet_libraries.thread_settings()
     try:
         with _interrupted_by(signal.SIGTERM, signal.SIGHUP):
             launch([*WORKER, *command], workers, args.servers, hosts,

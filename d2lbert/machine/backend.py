@@ -22,7 +22,7 @@ from d2lbert.machine.hardware import (  # noqa: F401  (build, gpus for others)
     mxnet_folders,
     mxnet_wheels,
 )
-from d2lbert.machine.loading import libraries_ready
+from d2lbert.machine.mxnet_libraries import libraries_ready
 
 _START_OVER = ('pip uninstall -y mxnet mxnet-cu112 and install d2lbert '
                'again with pip install .')

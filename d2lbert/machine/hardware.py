@@ -19,7 +19,7 @@ from typing import List, NamedTuple, Optional, Tuple
 
 MXNET_VERSION = '1.9.1'
 WHEELS = {'cpu': 'mxnet', 'cu112': 'mxnet-cu112'}
-# System packages that the Arm wheel needs; see arm_libraries.py
+# System packages that the Arm wheel needs; see mxnet_libraries.py
 ARM_PACKAGES = 'apt-get install libopenblas0 liblapacke (Debian and Ubuntu)'
 # mxnet-cu112 contains machine code for compute capabilities 5.0, 6.0, 7.0,
 # 8.0 and 8.6. Later minor versions can run it; it has no PTX for newer majors

@@ -2,7 +2,7 @@
 
 `mxnet_wheel.py` copies this file into MXNet's package as `mxnet/_compat.py`,
 and lets MXNet's modules import these names from it. So this file imports no
-module of d2lbert. `loading.py` and its imports are copied, too.
+module of d2lbert. `mxnet_libraries.py` and its import are copied, too.
 """
 import builtins
 import contextlib
@@ -144,6 +144,6 @@ def load_library(path):
 
     Its libraries are loaded first, and it gets every core.
     """
-    from mxnet._loading import libraries_ready
+    from mxnet._libraries import libraries_ready
     with _signal_handlers_kept(), libraries_ready():
         return ctypes.CDLL(path, ctypes.RTLD_LOCAL)

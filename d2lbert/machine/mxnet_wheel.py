@@ -22,9 +22,8 @@ from d2lbert.machine.hardware import MXNET_VERSION
 
 #: Files of this folder that become modules of MXNet. They import only each
 #: other and the standard library.
-ADDED = {'mxnet_compat.py': '_compat.py', 'loading.py': '_loading.py',
-         'hardware.py': '_hardware.py', 'openmp.py': '_openmp.py',
-         'arm_libraries.py': '_arm_libraries.py'}
+ADDED = {'mxnet_compat.py': '_compat.py', 'hardware.py': '_hardware.py',
+         'mxnet_libraries.py': '_libraries.py'}
 
 _FROM_COMPAT = 'from mxnet._compat import '
 #: (pattern of file names, pattern of text, replacement). MXNet's

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from d2lbert.machine import hardware, mxnet_wheel, openmp
+from d2lbert.machine import hardware, mxnet_libraries, mxnet_wheel
 
 PACKAGE = Path(__file__).resolve().parents[2] / 'd2lbert'
 SETTINGS = ('OMP_NUM_THREADS', 'MXNET_OMP_MAX_THREADS', 'OMP_THREAD_LIMIT',
@@ -216,7 +216,8 @@ def test_threads_that_openmp_may_take_away_are_asked_for(monkeypatch, given,
         monkeypatch.delenv(name, raising=False)
     for name, value in dict(given, OMP_NUM_THREADS='3').items():
         monkeypatch.setenv(name, value)
-    assert openmp.thread_settings() == {'OMP_NUM_THREADS': '3', **changed}
+    assert mxnet_libraries.thread_settings() == {
+        'OMP_NUM_THREADS': '3', **changed}
 
 
 @pytest.mark.skipif(platform.system() != 'Linux', reason='asks libgomp')
@@ -418,7 +419,7 @@ def test_mxnet_alone_loads_the_cuda_libraries_too(cuda_site):
         (cuda_site / 'mxnet' / name).write_bytes(mxnet_wheel.added(source))
     done = python("""
 import os
-from mxnet._loading import libraries_ready
+from mxnet._libraries import libraries_ready
 before = dict(os.environ)
 with libraries_ready():
     print(os.environ['MXNET_CUDNN_LIB_CHECKING'])

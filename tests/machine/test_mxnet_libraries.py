@@ -6,18 +6,18 @@ import sys
 
 import pytest
 
-from d2lbert.machine import arm_libraries
+from d2lbert.machine import mxnet_libraries
 
 pytestmark = pytest.mark.skipif(
     not sys.platform.startswith('linux')
-    or platform.machine() not in arm_libraries.MACHINES,
+    or platform.machine() not in mxnet_libraries.ELF_MACHINES,
     reason='an ELF library for this machine is to be loaded')
 
 
 def test_an_empty_library_is_taken_for_the_one_that_is_missing(tmp_path):
     name = 'libd2lbert_missing.so'
     empty, user = tmp_path / name, tmp_path / 'user.so'
-    empty.write_bytes(arm_libraries.empty_library(name, platform.machine()))
+    empty.write_bytes(mxnet_libraries.empty_library(name, platform.machine()))
     source = tmp_path / 'user.c'
     source.write_text('int seven(void) { return 7; }\n')
     try:
@@ -34,9 +34,9 @@ def test_an_empty_library_is_taken_for_the_one_that_is_missing(tmp_path):
 
 
 def test_without_linear_algebra_the_package_is_named(monkeypatch):
-    monkeypatch.setattr(arm_libraries, '_is_there', lambda name: False)
+    monkeypatch.setattr(mxnet_libraries, '_is_there', lambda name: False)
     with pytest.raises(ImportError, match=r'libopenblas\.so\.0.*apt-get'):
-        arm_libraries.load()
+        mxnet_libraries.load_arm()
 
 
 def test_existing_libraries_need_no_replacement(monkeypatch, tmp_path):
@@ -45,7 +45,7 @@ def test_existing_libraries_need_no_replacement(monkeypatch, tmp_path):
     def is_there(name):
         asked.append(name)
         return name.startswith(str(tmp_path))    # beside libmxnet.so
-    monkeypatch.setattr(arm_libraries, '_is_there', is_there)
-    arm_libraries.load([tmp_path])
-    assert arm_libraries.LINEAR_ALGEBRA[0] not in asked
-    assert str(tmp_path / arm_libraries.NEEDED[0]) in asked
+    monkeypatch.setattr(mxnet_libraries, '_is_there', is_there)
+    mxnet_libraries.load_arm([tmp_path])
+    assert mxnet_libraries.LINEAR_ALGEBRA[0] not in asked
+    assert str(tmp_path / mxnet_libraries.ARM_LIBRARIES[0]) in asked

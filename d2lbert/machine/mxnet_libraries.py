@@ -1,0 +1,302 @@
+"""Load the libraries that libmxnet.so needs, and set its OpenMP threads.
+
+This module does not import MXNet, because `d2lbert doctor` and the launcher
+use it. `mxnet_wheel.py` copies it into the installed MXNet, so that a plain
+`import mxnet` works, too.
+"""
+import contextlib
+import ctypes
+import os
+import platform
+import re
+import struct
+import sys
+import tempfile
+import threading
+
+from d2lbert.machine.hardware import (
+    ARM_PACKAGES,
+    CUDA_LIBRARIES,
+    build,
+    cuda_libraries,
+    mxnet_folders,
+    physical_cores,
+)
+
+
+@contextlib.contextmanager
+def libraries_ready():
+    """Context in which libmxnet.so can be loaded, with its threads set.
+
+    Raises ImportError, with a remedy, if a library is missing.
+    """
+    with contextlib.ExitStack() as stack:
+        if build() == 'cu112':
+            _load_cuda()
+            stack.enter_context(_no_cudnn_warning())
+        elif is_arm():
+            load_arm(mxnet_folders())
+        stack.enter_context(threads_for_import())
+        yield
+
+
+def _load_cuda():
+    """Load the libraries of mxnet-cu112 from this Python environment.
+
+    The linker reuses a loaded library whenever its name is requested, so
+    users need not set LD_LIBRARY_PATH.
+    """
+    try:
+        ctypes.CDLL('libcuda.so.1', ctypes.RTLD_GLOBAL)
+    except OSError as error:
+        raise ImportError(
+            'the GPU build of MXNet (mxnet-cu112) is installed and the '
+            f'NVIDIA driver cannot be loaded ({error}): install the driver, '
+            'or pip uninstall -y mxnet-cu112 and install d2lbert again with '
+            'D2LBERT_MXNET=cpu pip install .') from None
+    missing = []
+    for library, (file, path) in zip(CUDA_LIBRARIES, cuda_libraries()):
+        try:
+            # Without a path, try a CUDA 11 of the system
+            ctypes.CDLL(path or file, ctypes.RTLD_GLOBAL)
+        except OSError as error:
+            if path:
+                raise ImportError(
+                    f'{path} cannot be loaded ({error}): pip install '
+                    f'--force-reinstall --no-deps {library.requirement}'
+                ) from None
+            missing.append(library)
+    if missing:
+        files = ', '.join(library.file for library in missing)
+        wheels = ' '.join(dict.fromkeys(
+            library.requirement for library in missing))
+        raise ImportError(f'mxnet-cu112 needs {files}, not found here: '
+                          f'pip install {wheels}')
+
+
+@contextlib.contextmanager
+def _no_cudnn_warning():
+    """Suppress mxnet-cu112's warning about the cuDNN version.
+
+    It was compiled with cuDNN 8.1 and warns about any other 8.x, though all
+    have the same interface. It reads the variable only while it is loaded,
+    so the variable is removed afterwards.
+    """
+    name = 'MXNET_CUDNN_LIB_CHECKING'
+    if name in os.environ:
+        yield
+        return
+    os.environ[name] = '0'
+    try:
+        yield
+    finally:
+        os.environ.pop(name)
+
+
+# MXNet's wheel for Arm was linked with Arm's performance libraries, which no
+# package index offers. One of them is a linear algebra library; the other two
+# only replace functions of the C library. OpenBLAS and LAPACKE, which every
+# distribution packages, have the same functions under the same names.
+#
+# The dynamic linker looks for file names before it looks for functions. It
+# accepts a library that is already loaded if the name stored in the library
+# (DT_SONAME) matches. So empty libraries with the required names satisfy it.
+
+#: The names that libmxnet.so of the Arm wheel asks for.
+ARM_LIBRARIES = ('libarmpl_lp64_mp.so', 'libamath.so', 'libastring.so')
+#: Libraries with the functions of the first one; LAPACKE may be part of
+#: OpenBLAS.
+LINEAR_ALGEBRA = ('libopenblas.so.0', 'liblapacke.so.3')
+
+ELF_MACHINES = {'aarch64': 183, 'x86_64': 62}   # e_machine of ELF
+
+
+def is_arm():
+    """True on 64-bit Arm Linux."""
+    return sys.platform.startswith('linux') and (
+        platform.machine() == 'aarch64')
+
+
+def empty_library(name, machine):
+    """The bytes of an empty shared library with the given name.
+
+    System V ABI: an ELF header, two program headers, and a dynamic section
+    with the name and an empty symbol table.
+    """
+    header, entry, symbol = 64, 56, 24
+    strings = b'\0' + name.encode() + b'\0'
+    strings_at = header + 2 * entry
+    symbols_at = (strings_at + len(strings) + 7) // 8 * 8
+    dynamic_at = symbols_at + symbol
+    # DT_SONAME, DT_STRTAB, DT_SYMTAB, DT_STRSZ, DT_SYMENT, DT_NULL
+    dynamic = struct.pack('<12Q', 14, 1, 5, strings_at, 6, symbols_at, 10,
+                          len(strings), 11, symbol, 0, 0)
+    size = dynamic_at + len(dynamic)
+    ident = b'\x7fELF' + bytes([2, 1, 1]) + bytes(9)    # 64 bits, LSB first
+    return b''.join([
+        ident, struct.pack('<HHIQQQIHHHHHH', 3, ELF_MACHINES[machine], 1, 0,
+                           header, 0, 0, header, entry, 2, 0, 0, 0),
+        # PT_LOAD: the whole file, writable because the linker stores
+        # addresses in it. PT_DYNAMIC: the dynamic section
+        struct.pack('<IIQQQQQQ', 1, 6, 0, 0, 0, size, size, 1 << 16),
+        struct.pack('<IIQQQQQQ', 2, 6, dynamic_at, dynamic_at, dynamic_at,
+                    len(dynamic), len(dynamic), 8),
+        strings.ljust(symbols_at - strings_at, b'\0'), bytes(symbol),
+        dynamic])
+
+
+def _is_there(name):
+    try:
+        ctypes.CDLL(name, ctypes.RTLD_GLOBAL)
+    except OSError:
+        return False
+    return True
+
+
+def load_arm(folders=()):
+    """Load the libraries of the Arm wheel, or replacements for them.
+
+    folders: further folders to search; the wheel's own search path is the
+    folder of libmxnet.so. Raises ImportError if no linear algebra library is
+    found.
+    """
+    missing = [name for name in ARM_LIBRARIES
+               if not _is_there(name) and not any(
+                   _is_there(os.path.join(folder, name))
+                   for folder in folders)]
+    if ARM_LIBRARIES[0] in missing and not _is_there(LINEAR_ALGEBRA[0]):
+        raise ImportError(
+            f'MXNet for Arm needs {LINEAR_ALGEBRA[0]}, which is not here: '
+            + ARM_PACKAGES)
+    if ARM_LIBRARIES[0] in missing:
+        _is_there(LINEAR_ALGEBRA[1])    # without LAPACKE, only np.linalg fails
+    for name in missing:
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, name)
+            with open(path, 'wb') as file:
+                file.write(empty_library(name, platform.machine()))
+            # The library stays loaded after its file is removed
+            ctypes.CDLL(path, ctypes.RTLD_GLOBAL)
+
+
+# libgomp ends the process if it cannot start the threads
+MOST_THREADS = max(1024, os.cpu_count() or 1)
+#: Variables with the number of threads: for MXNet's own loops, and for loops
+#: of libraries and compiled operators.
+THREAD_VARIABLES = 'MXNET_OMP_MAX_THREADS', 'OMP_NUM_THREADS'
+
+
+def thread_count(name, most=MOST_THREADS):
+    """The number of threads in an environment variable; None if unset.
+
+    OpenMP allows a list, with one number for each nesting level; the first
+    number counts. Raises ImportError for any other value, because MXNet
+    would end the process.
+    """
+    text = os.environ.get(name, '')
+    if not text.strip():
+        return None
+    if re.fullmatch(r'\s*\d+\s*(,\s*\d+\s*)*', text, re.ASCII):
+        count = int(text.split(',')[0])
+        if 1 <= count <= most:
+            return count
+    raise ImportError(
+        f'{name} is {text!r} and must be a number of threads from 1 to '
+        f'{most}: unset {name}, or set it to {physical_cores()}, one for '
+        'each core')
+
+
+def thread_settings():
+    """Environment variables that give MXNet all threads that it requests.
+
+    MXNet, oneDNN and OpenBLAS assume that OpenMP starts the requested number
+    of threads. With fewer threads, they return wrong results without an
+    error. Raises ImportError if a variable that the user set is invalid.
+    """
+    settings = {}
+    asked = {name: thread_count(name) for name in THREAD_VARIABLES}
+    if not any(asked.values()):
+        asked = dict.fromkeys(THREAD_VARIABLES, physical_cores())
+    limit = thread_count('OMP_THREAD_LIMIT', 2**63 - 1)
+    if os.environ.get('OMP_MAX_ACTIVE_LEVELS', '').strip() == '0':
+        limit = 1       # parallel regions then have a single thread
+    if limit:
+        asked = {name: min(count or physical_cores(), limit)
+                 for name, count in asked.items()}
+    for name, count in asked.items():
+        if count:
+            settings[name] = str(count)
+    if os.environ.get('OMP_DYNAMIC', '').strip().lower() == 'true':
+        settings['OMP_DYNAMIC'] = 'false'
+    return settings
+
+
+def _loaded_openmp():
+    """The system's libgomp if it is already loaded, else None."""
+    try:
+        return ctypes.CDLL('libgomp.so.1', os.RTLD_NOLOAD | os.RTLD_NOW)
+    except (AttributeError, OSError):
+        return None
+
+
+def _check_openmp(openmp):
+    """Raise if libgomp was loaded with settings that give too few threads."""
+    fewer = []
+
+    def ask():
+        fewer.append(openmp.omp_get_dynamic()
+                     or openmp.omp_get_max_active_levels() == 0
+                     or openmp.omp_get_max_threads()
+                     > openmp.omp_get_thread_limit())
+
+    # In a new thread: this thread's settings may have been changed
+    thread = threading.Thread(target=ask)
+    thread.start()
+    thread.join()
+    if fewer[0]:
+        raise ImportError(
+            'OpenMP was loaded before d2lbert, with OMP_DYNAMIC, '
+            'OMP_THREAD_LIMIT or OMP_MAX_ACTIVE_LEVELS giving MXNet fewer '
+            'threads than it asks for, and so wrong numbers: import d2lbert '
+            'before all other packages, or unset these variables')
+
+
+@contextlib.contextmanager
+def threads_for_import():
+    """Let MXNet use every core, unless the user has set another number.
+
+    By default, MXNet uses half of the CPUs, to skip second hardware threads,
+    even if each CPU is a whole core. It reads these variables once, when it
+    is loaded. MXNET_OMP_MAX_THREADS applies to its own loops, and
+    OMP_NUM_THREADS to OpenMP loops of libraries and compiled operators.
+    GOMP_SPINCOUNT lets a waiting thread yield after microseconds instead of
+    milliseconds, which matters when two programs share the cores.
+
+    On exit the variables are restored, so that child processes do not
+    inherit them. The OpenMP thread count of the calling thread is restored,
+    too.
+    """
+    openmp, kept = _loaded_openmp(), None
+    if openmp is not None:
+        _check_openmp(openmp)
+        kept = openmp.omp_get_max_threads()
+    settings = thread_settings()
+    if 'OMP_DYNAMIC' in settings:
+        print('d2lbert: OMP_DYNAMIC=true does not hold for MXNet, which '
+              'gives wrong numbers with fewer threads than it asks for',
+              file=sys.stderr)
+    if not any(os.environ.get(name) for name in ('OMP_WAIT_POLICY',
+                                                 'GOMP_SPINCOUNT')):
+        settings['GOMP_SPINCOUNT'] = '1000'
+    before = {name: os.environ.get(name) for name in settings}
+    os.environ.update(settings)
+    try:
+        yield
+    finally:
+        if kept is not None:
+            openmp.omp_set_num_threads(kept)
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
