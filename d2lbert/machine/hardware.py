@@ -9,8 +9,6 @@ import functools
 import importlib.util
 import json
 import os
-import platform
-import re
 import subprocess
 import sys
 from importlib import metadata
@@ -311,18 +309,6 @@ def physical_cores(cpus=None, root='/'):
     if quota is not None:
         return max(1, min(len(cores), int(-(-quota // 1))))
     return max(1, len(cores))
-
-
-def described(root='/'):
-    """A line about this machine: processor, cores and system."""
-    name = platform.processor() or platform.machine()
-    with contextlib.suppress(OSError):
-        found = re.search(r'^model name\s*:\s*(.+)$', Path(
-            root, 'proc/cpuinfo').read_text(errors='replace'), re.MULTILINE)
-        name = found.group(1).strip() if found else name
-    cores = physical_cores(root=root)
-    return (f'{name}, {cores} core{"s" * (cores > 1)}, {platform.system()} '
-            f'{platform.machine()}')
 
 
 if __name__ == '__main__':

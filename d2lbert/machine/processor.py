@@ -10,7 +10,10 @@ import platform
 import re
 import shutil
 import subprocess
+from pathlib import Path
 from typing import FrozenSet, NamedTuple, Tuple
+
+from d2lbert.machine.hardware import physical_cores
 
 #: Vendors by their ids in /proc/cpuinfo: names on x86, numbers on Arm (Arm
 #: Architecture Reference Manual, MIDR_EL1, "Implementer").
@@ -84,6 +87,14 @@ def find_processor(path='/proc/cpuinfo', machine=None):
         first('cpu family', 'CPU architecture'), first('model', 'CPU part'),
         first('model name') or platform.processor(),
         frozenset(first('flags', 'Features').split()))
+
+
+def described(root='/'):
+    """A line about this machine: processor, cores and system."""
+    this = find_processor(Path(root, 'proc/cpuinfo'))
+    cores = physical_cores(root=root)
+    return (f'{this.name or this.machine}, {cores} core{"s" * (cores > 1)}, '
+            f'{platform.system()} {this.machine}')
 
 
 class InstructionSet(NamedTuple):

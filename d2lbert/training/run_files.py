@@ -2,7 +2,7 @@
 import math
 
 from d2lbert._version import __version__
-from d2lbert.machine.hardware import described
+from d2lbert.machine.processor import described
 from d2lbert.machine.terminal import warn
 from d2lbert.training.run_folder import check_room
 from d2lbert.training.saved_runs import write_run

@@ -283,8 +283,10 @@ class Peer:
     """A worker process; `ask` waits for its answer."""
 
     def __init__(self, name, kind, python, path, threads=None):
+        from d2lbert.machine.processor import find_processor
         self.name = name
-        environment = dict(os.environ)
+        environment = dict(os.environ, CPU_FEATURES=' '.join(
+            find_processor().features))
         if kind in ('ours', 'published', 'vectors', 'vectors-int8',
                     'products', 'onednn'):
             environment['PYTHONPATH'] = os.pathsep.join(filter(None, [

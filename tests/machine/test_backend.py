@@ -522,13 +522,3 @@ def test_a_cpu_quota_of_the_older_control_groups_counts(
         'sys/fs/cgroup/cpu/cpu.cfs_quota_us': f'{quota}\n',
         'sys/fs/cgroup/cpu/cpu.cfs_period_us': '100000\n'})
     assert hardware.physical_cores(range(8), root) == cores
-
-
-def test_a_machine_is_told_in_a_line(tmp_path):
-    (tmp_path / 'proc').mkdir()
-    (tmp_path / 'proc' / 'cpuinfo').write_text(
-        'processor : 0\nmodel name\t: Some Processor 9\nflags : x\n' * 2)
-    told = hardware.described(str(tmp_path))
-    assert told.startswith('Some Processor 9, ') and ' core' in told
-    assert platform.machine() in told and '\n' not in told
-    assert platform.machine() in hardware.described(str(tmp_path / 'none'))

@@ -1,7 +1,9 @@
-"""The processor that /proc/cpuinfo describes."""
+"""The processor and the machine, as /proc/cpuinfo describes them."""
+import platform
+
 import pytest
 
-from d2lbert.machine.processor import find_processor
+from d2lbert.machine.processor import described, find_processor
 
 INTEL = '''\
 processor\t: 0
@@ -55,3 +57,13 @@ def test_its_kind_and_instructions_are_read(text, machine, slug, sets,
 def test_one_that_says_nothing_of_itself_still_has_a_name(tmp_path):
     found = find_processor(tmp_path / 'nothing', 'riscv64')
     assert found.slug == 'riscv64' and 'unknown' in str(found)
+
+
+def test_a_machine_is_told_in_a_line(tmp_path):
+    (tmp_path / 'proc').mkdir()
+    (tmp_path / 'proc' / 'cpuinfo').write_text(
+        'processor : 0\nmodel name\t: Some Processor 9\nflags : x\n' * 2)
+    told = described(str(tmp_path))
+    assert told.startswith('Some Processor 9, ') and ' core' in told
+    assert platform.machine() in told and '\n' not in told
+    assert platform.machine() in described(str(tmp_path / 'none'))
