@@ -19,7 +19,7 @@ from d2lbert.nn.checks import on_device
 from d2lbert.text import Vocab, special_of
 from d2lbert.texts import numbered_text
 from d2lbert.texts.examples import (
-    BatchLoader,
+    Batch,
     check_batch_size,
     check_max_len,
     draw_examples,
@@ -167,6 +167,30 @@ class _WikiTextDataset(gluon.data.Dataset):
 
     def __len__(self):
         return len(self.all_token_ids)
+
+
+class BatchLoader:
+    """Batches of a data set, in a new order in each pass.
+
+    dataset: has `columns`, NumPy arrays of N rows. Yields `Batch`es of MXNet
+    arrays on the CPU; the last batch may be smaller. The order comes from
+    `rng`, by default NumPy's global generator, as in Gluon's DataLoader.
+    """
+
+    def __init__(self, dataset, batch_size, rng=onp.random):
+        check_batch_size(batch_size)
+        self.dataset, self.batch_size, self.rng = dataset, batch_size, rng
+
+    def __len__(self):
+        return -(-len(self.dataset) // self.batch_size)
+
+    def __iter__(self):
+        order = onp.arange(len(self.dataset))
+        self.rng.shuffle(order)
+        for start in range(0, len(order), self.batch_size):
+            rows = order[start:start + self.batch_size]
+            yield Batch(*(on_device(column[rows])
+                          for column in self.dataset.columns))
 
 
 def get_dataloader_workers():

@@ -13,6 +13,7 @@ from batches import assert_same_columns, digest_of, fixed_text, prose
 
 from d2lbert import bert_dataset, hub
 from d2lbert.bert_dataset import (
+    BatchLoader,
     _get_mlm_data_from_tokens,
     _get_next_sentence,
     _get_nsp_data_from_paragraph,
@@ -26,7 +27,7 @@ from d2lbert.bert_dataset import (
 )
 from d2lbert.machine.backend import gluon
 from d2lbert.text import RESERVED, Vocab
-from d2lbert.texts.examples import Batch, BatchLoader
+from d2lbert.texts.examples import Batch
 
 pytestmark = pytest.mark.usefixtures('own_cache')
 CLS_ID, SEP_ID, MASK_ID = 3, 4, 2

@@ -80,32 +80,6 @@ class Batch(NamedTuple):
     nsp_y: Any             # (B,) float32, 1 if the second sentence follows
 
 
-class BatchLoader:
-    """Batches of a data set, in a new order in each pass.
-
-    dataset: has `columns`, NumPy arrays of N rows. Yields `Batch`es of MXNet
-    arrays on the CPU; the last batch may be smaller. The order comes from
-    `rng`, by default NumPy's global generator, as in Gluon's DataLoader.
-    """
-
-    def __init__(self, dataset, batch_size, rng=onp.random):
-        check_batch_size(batch_size)
-        self.dataset, self.batch_size, self.rng = dataset, batch_size, rng
-
-    def __len__(self):
-        return -(-len(self.dataset) // self.batch_size)
-
-    def __iter__(self):
-        # With MXNet, which encoding at eight bits does without
-        from d2lbert.nn.checks import on_device
-        order = onp.arange(len(self.dataset))
-        self.rng.shuffle(order)
-        for start in range(0, len(order), self.batch_size):
-            rows = order[start:start + self.batch_size]
-            yield Batch(*(on_device(column[rows])
-                          for column in self.dataset.columns))
-
-
 def check_batch_size(batch_size):
     """Raise ValueError for a batch without an example."""
     if batch_size < 1:
