@@ -97,7 +97,7 @@ from d2lbert.finetuning.tasks.catalog import read_task as read_task
 from d2lbert.finetuning.prediction import evaluate_finetuned as evaluate_finetuned
 from d2lbert.finetuning.prediction import predict as predict
 from d2lbert.finetuning.task_kinds import Prediction as Prediction
-from d2lbert.pictures.attention import plot_attention as plot_attention
+from d2lbert.pictures.activations import plot_attention as plot_attention
 from d2lbert.pictures.senses import sense_accuracy as sense_accuracy
 from d2lbert.pictures.run_records import plot_history as plot_history
 from d2lbert.pictures.senses import plot_senses as plot_senses

@@ -51,7 +51,7 @@ from d2lbert.finetuning.tasks.catalog import TASKS, read_task
 from d2lbert.finetuning.finetuning import finetune
 from d2lbert.finetuning.prediction import evaluate_finetuned, predict
 from d2lbert.finetuning.task_kinds import Prediction
-from d2lbert.pictures.attention import plot_attention
+from d2lbert.pictures.activations import plot_attention
 from d2lbert.pictures.senses import sense_accuracy
 from d2lbert.pictures.run_records import plot_history
 from d2lbert.pictures.senses import plot_senses
