@@ -304,8 +304,7 @@ def quality_finetune():
 
 
 def quality_precision():
-    # A command with some of the rows may be kept, too
-    found = section(ZEN4, 'bench_quality.py', is_last=True).table(
+    found = section(ZEN5, 'bench_quality.py').table(
         'The same nets in other precisions')
     return table(['', 'fp32', 'bf16', 'int8', 'int8 of fp32'],
                  *([title, *(row[name] for name in (
