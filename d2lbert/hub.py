@@ -11,9 +11,10 @@ import os
 import re
 import urllib.parse
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Optional
 
 from d2lbert.machine import cache, downloads
+from d2lbert.machine.arguments import PathLike
 from d2lbert.machine.downloads import (
     ArchiveError,
     HubError,
@@ -178,7 +179,9 @@ def _by_hand(folder):
             'name the folder that holds it')
 
 
-def download(name, folder=None, sha1_hash=None, cache_dir=None):
+def download(name: str, folder: Optional[PathLike] = None,
+             sha1_hash: Optional[str] = None,
+             cache_dir: Optional[PathLike] = None) -> str:
     """Fetch a file unless it is on this machine; return its path.
 
     name: a name in DATA_HUB, or an address. `folder` and `cache_dir` are one
@@ -268,7 +271,8 @@ def _base(cache_dir):
     return cache.root() / 'data' if cache_dir is None else Path(cache_dir)
 
 
-def download_extract(name, folder=None, cache_dir=None):
+def download_extract(name: str, folder: Optional[str] = None,
+                     cache_dir: Optional[PathLike] = None) -> str:
     """Fetch an archive listed in DATA_HUB and unpack it; return its folder.
 
     It is unpacked in `cache_dir`, or in the folder `data` of the user's

@@ -10,7 +10,7 @@ import shutil
 import unicodedata
 import weakref
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Iterable, NamedTuple, Optional, Union
 
 import numpy as onp
 
@@ -23,6 +23,7 @@ from d2lbert.corpus import (
 )
 from d2lbert.corpus.cut_text import RARE_SHARE, SMALL_TEXT, described
 from d2lbert.corpus.text_reader import Unchanged
+from d2lbert.machine.arguments import PathLike
 from d2lbert.machine.terminal import note, warn
 from d2lbert.pretrained.tokenizers.tokenizer import WordPiece
 from d2lbert.pretrained.tokenizers.vocabulary import PieceVocab
@@ -56,9 +57,13 @@ class Corpus(NamedTuple):
         return self._replace(vocab=vocab)
 
 
-def open_corpus(paths, *, valid_paths=None, valid_share=0.0, split='auto',
-                vocab=None, min_freq=MIN_FREQ, max_vocab=None, pieces=None,
-                seed=None, progress=True, text_field=None):
+def open_corpus(paths: Union[PathLike, Iterable[PathLike]], *,
+                valid_paths: Union[PathLike, Iterable[PathLike], None] = None,
+                valid_share: float = 0.0, split: str = 'auto',
+                vocab: Any = None, min_freq: Optional[int] = MIN_FREQ,
+                max_vocab: Optional[int] = None, pieces: Optional[int] = None,
+                seed: Optional[int] = None, progress: bool = True,
+                text_field: Optional[str] = None) -> Corpus:
     """Read text files once and return them as a `Corpus`.
 
     `load_data_wiki` holds a text in memory. Here the text is split into

@@ -5,7 +5,7 @@
 T tokens of a text with its special tokens, H hiddens, L blocks, N heads.
 """
 import math
-from typing import Any, NamedTuple
+from typing import Any, Iterable, List, NamedTuple, Optional, Tuple, Union
 
 import numpy as onp
 
@@ -84,9 +84,13 @@ def clearest_head(weights, special):
     return tuple(map(int, onp.unravel_index(scores.argmax(), scores.shape)))
 
 
-def plot_attention(net, tokens, tokens_b=None, *, tokenizer=None, vocab=None,
-                   layers=None, heads=None, hide_special=False,
-                   figsize=None):
+def plot_attention(net: Any, tokens: Union[str, List[str]],
+                   tokens_b: Union[str, List[str], None] = None, *,
+                   tokenizer: Any = None, vocab: Any = None,
+                   layers: Union[int, Iterable[int], None] = None,
+                   heads: Union[int, Iterable[int], None] = None,
+                   hide_special: bool = False,
+                   figsize: Optional[Tuple[float, float]] = None) -> Any:
     """Draw the attention weights of a text, a panel for each head.
 
     tokens: a list of tokens in `vocab` (default: the net's vocabulary), as

@@ -2,7 +2,7 @@
 import math
 import os
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, Optional, Tuple
 
 from d2lbert.machine.files import read_json
 from d2lbert.nn.steps import History
@@ -78,7 +78,8 @@ def _record(name, rows, config, log):
     return RunRecord(name, losses, held_out, config, log)
 
 
-def plot_history(run, *others, figsize=None):
+def plot_history(run: Any, *others: Any,
+                 figsize: Optional[Tuple[float, float]] = None) -> Any:
     """Draw the losses and accuracies of one run, or of several, over steps.
 
     run, others: run folders, finished or not, or results of `train_bert`.

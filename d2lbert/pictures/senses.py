@@ -3,7 +3,7 @@
 `sense_accuracy` measures how well they tell the senses of the words of the
 sample corpus apart, by layer. W words with labelled senses, L blocks.
 """
-from typing import Any, NamedTuple
+from typing import Any, List, NamedTuple, Optional, Tuple
 
 import numpy as onp
 
@@ -98,8 +98,10 @@ def _aligned(Y, before):
     return Y @ U @ V
 
 
-def plot_senses(net, word, sentences=None, *, senses=None, tokenizer=None,
-                vocab=None, layer=-1, label=True, figsize=None):
+def plot_senses(net: Any, word: str, sentences: Optional[List[str]] = None, *,
+                senses: Optional[List[str]] = None, tokenizer: Any = None,
+                vocab: Any = None, layer: int = -1, label: bool = True,
+                figsize: Optional[Tuple[float, float]] = None) -> Any:
     """Draw the vectors of a word in many sentences as points.
 
     sentences: strings; the first use of the word in each is drawn, and

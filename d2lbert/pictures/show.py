@@ -5,12 +5,13 @@ import html
 import json
 import re
 from pathlib import Path
+from typing import Any, Iterable, Optional
 
 import numpy as onp
 
 from d2lbert._version import __version__
 from d2lbert.finetuning.prediction import predict
-from d2lbert.machine.arguments import UsageError, check_out, writing
+from d2lbert.machine.arguments import PathLike, UsageError, check_out, writing
 from d2lbert.machine.files import write_text
 from d2lbert.pictures import sample_texts
 from d2lbert.pictures.activations import (
@@ -37,8 +38,10 @@ MOST_WORDS = 6
 NAMED_USES, FOUND_USES = 3, 6
 
 
-def show(model, texts=None, *, words=None, file=None, out=None, force=False,
-         text_field=None):
+def show(model: Any, texts: Any = None, *,
+         words: Optional[Iterable[str]] = None,
+         file: Optional[PathLike] = None, out: Optional[PathLike] = None,
+         force: bool = False, text_field: Optional[str] = None) -> 'Page':
     """Make a page that shows what a model learnt.
 
     model: a run folder of `pretrain` or `finetune`, or the folder of a
