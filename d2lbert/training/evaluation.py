@@ -8,9 +8,13 @@ from d2lbert.nn.precision import check_precision, set_precision
 from d2lbert.objectives.pretraining import OBJECTIVES
 from d2lbert.objectives.text_objective import read_corpus
 from d2lbert.progress import watched
-from d2lbert.training.earlier import complete_saved
 from d2lbert.training.load import load_pretraining_run
-from d2lbert.training.saved_runs import RunError, load_parts, read_config
+from d2lbert.training.saved_runs import (
+    RunError,
+    complete_saved,
+    load_parts,
+    read_config,
+)
 from d2lbert.training.settings import BOOK, complete
 
 

@@ -10,7 +10,7 @@ from d2lbert.machine.terminal import warn
 from d2lbert.progress import Animator
 from d2lbert.training import checkpoints
 from d2lbert.training.interrupts import Stopped
-from d2lbert.training.run_files import has_held_out, log
+from d2lbert.training.run_folder import has_held_out, log
 
 #: Line styles of the losses, followed by the held-out losses.
 LINES = '-', 'm--', 'g-.', 'r:', 'c-', 'y--', 'k-.', 'b:'

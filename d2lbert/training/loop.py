@@ -11,8 +11,7 @@ from d2lbert.machine import workers
 from d2lbert.machine.backend import last_line, mx
 from d2lbert.nn.steps import about, run_steps
 from d2lbert.training import checkpoints
-from d2lbert.training.divergence import Diverged, Growth
-from d2lbert.training.history import RunHistory
+from d2lbert.training.history import Diverged, Growth, RunHistory
 from d2lbert.training.hooks import (
     SAVED,
     Calling,
@@ -22,7 +21,7 @@ from d2lbert.training.hooks import (
     draw_history,
 )
 from d2lbert.training.interrupts import StopRequest
-from d2lbert.training.run_files import begin_files, finish_files
+from d2lbert.training.run_folder import begin_files, finish_files
 from d2lbert.training.saved_runs import RunError
 from d2lbert.training.schedule import batch_size, schedule_of
 from d2lbert.training.state import (

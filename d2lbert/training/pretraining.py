@@ -12,11 +12,10 @@ from d2lbert.machine.terminal import steady_output
 from d2lbert.objectives.distillation import Distillation
 from d2lbert.objectives.pretraining import OBJECTIVES
 from d2lbert.training import checkpoints
-from d2lbert.training.earlier import complete_saved
 from d2lbert.training.interrupts import StopRequest
 from d2lbert.training.loop import Run
 from d2lbert.training.run_folder import TEXTS, RunFolder
-from d2lbert.training.saved_runs import RunError, is_finetuned
+from d2lbert.training.saved_runs import RunError, complete_saved, is_finetuned
 from d2lbert.training.settings import (
     CHANGEABLE_ON_RESUME,
     GROUPS,

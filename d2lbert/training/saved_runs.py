@@ -3,12 +3,14 @@ import contextlib
 from pathlib import Path
 from shlex import quote
 
+from d2lbert.bert_dataset import MIN_FREQ
 from d2lbert.machine import array_files
 from d2lbert.machine.backend import last_line, mx
 from d2lbert.machine.files import Name, read_json, replacing, write_text
 from d2lbert.nn import layers
 from d2lbert.pretrained.tokenizers.tokenizer import VOCAB, is_in
 from d2lbert.training.run_marks import UNFINISHED
+from d2lbert.training.settings import EARLIER, complete
 
 
 class RunError(ValueError):
@@ -100,3 +102,17 @@ def unreadable(path, error):
     """A `RunError` about a .params file."""
     return RunError(f'{path} does not hold the parameters of this model '
                     f'(damaged, or of another one): {error}')
+
+
+def complete_saved(settings):
+    """All settings of a run from its stored settings.
+
+    Runs of earlier versions cut every text as the book does, and with the
+    vocabulary of the book. Some settings had other names.
+    """
+    settings = {EARLIER.get(name, name): value
+                for name, value in settings.items()}
+    of_words = (settings.get('tokenizer', 'words') == 'words'
+                and settings.get('vocab') is None)
+    return complete({'min_freq': MIN_FREQ if of_words else None,
+                     'split': 'book', **settings})

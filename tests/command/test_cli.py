@@ -19,7 +19,7 @@ from d2lbert import hub
 from d2lbert.command import cli, pretrain
 from d2lbert.command.flags import print_json
 from d2lbert.machine.arguments import did_you_mean, listed
-from d2lbert.training.earlier import complete_saved
+from d2lbert.training.saved_runs import complete_saved
 from d2lbert.training.settings import SETTINGS, complete
 
 

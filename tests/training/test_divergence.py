@@ -2,8 +2,7 @@
 import pytest
 
 import d2lbert as d2l
-from d2lbert.training.divergence import Growth
-from d2lbert.training.history import RunHistory
+from d2lbert.training.history import Growth, RunHistory
 
 TINY = dict(corpus='sample', batch_size=16, max_len=32, num_hiddens=8,
             ffn_num_hiddens=8, num_layers=1, num_steps=40, seed=1)

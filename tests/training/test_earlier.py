@@ -1,7 +1,7 @@
 """A run of an earlier version goes on with what that version took."""
 import pytest
 
-from d2lbert.training.earlier import complete_saved
+from d2lbert.training.saved_runs import complete_saved
 from d2lbert.training.settings import complete
 
 
