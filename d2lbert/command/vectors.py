@@ -14,13 +14,13 @@ import numpy as onp
 from d2lbert.command.flags import device_of, print_json, rounded
 from d2lbert.command.vector_files import read_npy, vectors_file
 from d2lbert.machine.arguments import UsageError
+from d2lbert.machine.files import is_run
 from d2lbert.machine.terminal import note
-from d2lbert.pretrained import quantized_model
+from d2lbert.pretrained.contents import load_quantized
 from d2lbert.pretrained.encoding import Text, TextEncoder
 from d2lbert.pretrained.tokenizers.encoded import UnknownWords
 from d2lbert.progress import bar
 from d2lbert.texts.text_sources import Lines
-from d2lbert.training.run_marks import is_run
 
 #: Number of texts encoded again to check vectors from a file.
 CHECKED = 8
@@ -208,7 +208,7 @@ def _encoder(folder, precision=None, devices='auto', **choices):
     loaded = None
     if (precision in (None, 'int8') and devices in ('auto', 'cpu')
             and not is_run(folder)):
-        loaded = quantized_model.load(folder, precision)
+        loaded = load_quantized(folder, precision)
     if loaded is None:
         # MXNet, whose import takes longer than an answer at eight bits
         from d2lbert.training.load import load

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, Callable, Optional, Sequence
 
 from d2lbert.finetuning import seed_runs as several
-from d2lbert.finetuning.given_data import GivenData, GivenModel, is_task
+from d2lbert.finetuning.datasets import GivenData, GivenModel, is_task
 from d2lbert.finetuning.objective import FineTuning
 from d2lbert.finetuning.settings import (
     CHANGEABLE_ON_RESUME,

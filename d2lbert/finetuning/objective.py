@@ -6,9 +6,8 @@ from collections import namedtuple
 from pathlib import Path
 
 from d2lbert.finetuning import metrics
-from d2lbert.finetuning.batches import batch_of, epoch_of
+from d2lbert.finetuning.batches import batch_of, encode, epoch_of, outputs_of
 from d2lbert.finetuning.datasets import folder_of, pretrained_model, read_part
-from d2lbert.finetuning.scoring import encode, outputs_of
 from d2lbert.finetuning.task_kinds import KINDS
 from d2lbert.finetuning.tasks.catalog import TASKS, named
 from d2lbert.finetuning.tasks.tables import shown

@@ -3,9 +3,9 @@ from pathlib import Path
 from typing import Any, Iterable, List, Optional
 
 from d2lbert.devices import parse_devices
+from d2lbert.finetuning.batches import outputs_of
 from d2lbert.finetuning.datasets import folder_of, read_part
 from d2lbert.finetuning.objective import digest, evaluated
-from d2lbert.finetuning.scoring import outputs_of
 from d2lbert.finetuning.task_kinds import KINDS, Prediction
 from d2lbert.finetuning.tasks.catalog import answered, find_beside, read_task
 from d2lbert.finetuning.tasks.formats import Choices, Questions, Sentences

@@ -1,4 +1,5 @@
-"""Atomic writes of files and folders, and locks between processes."""
+"""Atomic writes of files and folders, locks between processes, run folders.
+"""
 import contextlib
 import errno
 import itertools
@@ -16,6 +17,10 @@ except ImportError:  # not a POSIX system
 
 #: Default parent of run folders.
 RUNS = Path('runs')
+
+#: A file that marks an unfinished run. The process that writes the run locks
+#: it; the system releases the lock however the process ends.
+UNFINISHED = 'unfinished'
 
 
 @contextlib.contextmanager
@@ -256,3 +261,15 @@ def file_digest(path, hasher):
         for piece in iter(lambda: f.read(1 << 20), b''):
             hasher.update(piece)
     return hasher.hexdigest()
+
+
+def is_run(path):
+    """True if a folder holds a run, finished or not."""
+    path = Path(path)
+    if any((path / name).exists() for name in (
+            'model.params', 'checkpoints', UNFINISHED, 'losses.csv')):
+        return True
+    try:
+        return 'model' in read_json(path / 'config.json')
+    except (OSError, ValueError, TypeError):
+        return False

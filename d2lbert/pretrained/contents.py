@@ -1,22 +1,30 @@
 """The content of a checkpoint folder, read and checked without MXNet.
 
 config.json, tensors and tokenizer, and the differences between the tensors
-and the table of a net. folders.py fills a net with it.
+and the table of a net. folders.py fills a net of MXNet's with it, and
+`load_quantized` an encoder at eight bits, without MXNet.
 """
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as onp
 
 from d2lbert.machine.array_files import count_not_finite, warn_not_finite
 from d2lbert.machine.terminal import warn
-from d2lbert.nn.quantized import is_quantized
+from d2lbert.nn.quantized import (
+    Layout,
+    QuantizedEncoder,
+    QuantizedWeight,
+    check_layout,
+    is_quantized,
+    quantize,
+)
 from d2lbert.pretrained import tensor_files
 from d2lbert.pretrained.families import config as configs
 from d2lbert.pretrained.families import tensor_names
 from d2lbert.pretrained.families.family import family_of
 from d2lbert.pretrained.families.tensor_names import PARTS
-from d2lbert.pretrained.sentence_transformers import load_pooling
+from d2lbert.pretrained.pooling import load_pooling
 from d2lbert.pretrained.tensor_files import PretrainedError, check_layers
 from d2lbert.pretrained.tokenizers.tokenizer import WordPiece
 
@@ -260,3 +268,42 @@ def warn_of_differences(described, heads):
     if notes:
         warn(f'{described.folder}: {"; ".join(notes)} (net.pretrained has the '
              'table)')
+
+
+class QuantizedModel(NamedTuple):
+    """An encoder for `encoding.TextEncoder`: a net without heads."""
+
+    encoder: QuantizedEncoder
+    config: dict        # keyword arguments of the net
+    pretrained: Any     # a `Pretrained`
+
+
+def load_quantized(folder, precision=None):
+    """The `QuantizedModel` and the tokenizer of a folder, or None.
+
+    `import mxnet` takes longer than loading such an encoder and encoding a
+    text. So commands that need nothing but vectors call this.
+
+    None: precision is None and the folder is not quantized. Its vectors are
+    equal to the ones of `load_pretrained`, to the bit. Raises
+    `PretrainedError`, and ValueError for a net that cannot be quantized.
+    """
+    config = Path(folder, 'config.json')
+    if (precision is None and config.is_file() and configs.keywords(
+            config)[1].get(configs.QUANTIZATION) is None):
+        return None     # before a tensor is read: the caller loads a net
+    opened = open_folder(folder)
+    layout = Layout.of_config(opened.keywords)
+    check_layout(layout)
+    lines = tensor_names.table(opened.keywords, opened.config['skip'])
+    pretrained, tokenizer = opened.check(lines), opened.tokenizer()
+    params = {}
+    for line, values in opened.values([line for line in lines
+                                       if line.part == 'encoder']):
+        name = line.ours.partition('.')[2]
+        if is_quantized(name) and not isinstance(values, QuantizedWeight):
+            values = quantize(values, line.name)
+        params[name] = values
+    warn_of_differences(pretrained, ())
+    return QuantizedModel(QuantizedEncoder(layout, params), opened.keywords,
+                          pretrained), tokenizer

@@ -14,8 +14,8 @@ from d2lbert.machine.arguments import (
     whole_number,
 )
 from d2lbert.machine.terminal import warn_once
+from d2lbert.pretrained.contents import QuantizedModel
 from d2lbert.pretrained.pooling import Pooling, chosen_pooling
-from d2lbert.pretrained.quantized_model import QuantizedModel
 from d2lbert.pretrained.tokenizers.encoded import UnknownWords
 from d2lbert.pretrained.tokenizers.tokenizer import as_tokenizer
 from d2lbert.progress import bar, in_notebook

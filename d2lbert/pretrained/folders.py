@@ -27,7 +27,7 @@ from d2lbert.pretrained.families import tensor_names
 from d2lbert.pretrained.families.family import family_of
 from d2lbert.pretrained.families.nets import net_of
 from d2lbert.pretrained.families.tensor_names import HEADS
-from d2lbert.pretrained.sentence_transformers import files_of
+from d2lbert.pretrained.pooling import files_of
 from d2lbert.pretrained.tensor_files import PretrainedError
 from d2lbert.pretrained.tokenizers.tokenizer import as_tokenizer
 

@@ -1,7 +1,37 @@
-"""Pooling: one vector of a text from its token vectors (T, H)."""
+"""Pooling: one vector of a text from its token vectors (T, H).
+
+Folders of sentence-transformers describe it; `load_pooling` and `files_of`
+read and write that description.
+"""
+from pathlib import Path
 from typing import NamedTuple, Optional
 
 import numpy as onp
+
+from d2lbert.pretrained.tensor_files import PretrainedError, read_json
+
+MODULES, PROMPTS = 'modules.json', 'config_sentence_transformers.json'
+POOLING = '1_Pooling/config.json'
+
+#: The folder of each module type.
+MODULE_FOLDERS = {'Transformer': '', 'Pooling': '1_Pooling',
+                  'Normalize': '2_Normalize'}
+
+#: Supported lists of modules.
+SUPPORTED = ['Transformer', 'Pooling'], ['Transformer', 'Pooling', 'Normalize']
+
+#: File names of the first module, which depend on the type of its model.
+LENGTHS = [f'sentence_{kind}_config.json' for kind in (
+    'bert', 'roberta', 'distilbert', 'camembert', 'albert', 'xlm-roberta',
+    'xlnet')]
+
+#: {field: pooling}, the boolean fields of files before version 6.
+SWITCHES = {'pooling_mode_cls_token': 'cls',
+            'pooling_mode_max_tokens': 'max',
+            'pooling_mode_mean_tokens': 'mean',
+            'pooling_mode_mean_sqrt_len_tokens': 'mean_sqrt_len_tokens',
+            'pooling_mode_weightedmean_tokens': 'weightedmean',
+            'pooling_mode_lasttoken': 'lasttoken'}
 
 
 def _weighted(X):
@@ -86,3 +116,159 @@ def cosines(X, Y):
         lengths = onp.sqrt((X * X).sum(axis=1, keepdims=True))
         return X / onp.where(lengths, lengths, 1)
     return (unit(X) @ unit(Y).T).astype('float32')
+
+
+def load_pooling(folder):
+    """Read the `Pooling` of a folder; without modules.json, the mean.
+
+    Unsupported modules are named in its `refusal`, because the model can
+    still serve other purposes. Raises `PretrainedError` for damaged files.
+    """
+    folder = Path(folder)
+    if not (folder / MODULES).is_file():
+        return Pooling()
+    modules = read_json(folder / MODULES, list)
+    paths, found = _module_paths(modules, folder), {MODULES: modules}
+    if list(paths) in SUPPORTED:
+        for name in LENGTHS:
+            path = folder / paths['Transformer'] / name
+            if path.is_file():
+                found[name] = read_json(path)
+                break
+        found[POOLING] = read_json(folder / paths['Pooling'] / 'config.json')
+        if (folder / PROMPTS).is_file():
+            found[PROMPTS] = read_json(folder / PROMPTS)
+        # They will be saved in folders with the usual names
+        found[MODULES] = [dict(module, path=MODULE_FOLDERS[kind])
+                          for module, kind in zip(modules, paths)]
+    return pooling_of(found, folder)
+
+
+def pooling_of(found, folder):
+    """The `Pooling` in the files of a folder; raises `PretrainedError`.
+
+    found: {file name: its JSON}. folder: its path, for messages.
+    """
+    kinds = {MODULES: list, **{name: dict for name in (*LENGTHS, POOLING,
+                                                       PROMPTS)}}
+    if not isinstance(found, dict) or not all(
+            isinstance(content, kinds.get(name, ()))
+            for name, content in found.items()):
+        raise PretrainedError(f'{folder} is damaged: its pooling files are '
+                              'not in the format of sentence-transformers')
+    order = list(_module_paths(found.get(MODULES, []), folder))
+    if order not in SUPPORTED or POOLING not in found:
+        return Pooling(files=found, refusal=(
+            f'{folder / MODULES} lists {", ".join(order) or "nothing"}, but '
+            'only Transformer, Pooling and, last, Normalize are supported: '
+            'choose a pooling, such as mean, to ignore the others'))
+    name = next((name for name in LENGTHS if name in found), LENGTHS[0])
+    config = found.get(name, {})
+    modes, with_prompt = _modes(found[POOLING], folder / POOLING)
+    prompt = _prompt(found.get(PROMPTS, {}), folder / PROMPTS)
+    refusal = ''
+    if prompt and not with_prompt:
+        refusal = (f'{folder} puts {prompt!r} before each text and excludes '
+                   'it from the pooling, which is not supported: choose a '
+                   'pooling, such as mean, to include it')
+    return Pooling(modes, 'Normalize' in order,
+                   _length(config, folder / name), prompt,
+                   bool(config.get('do_lower_case', False)), refusal, found)
+
+
+def files_of(pooling, num_hiddens):
+    """Describe a `Pooling` in files: {name: JSON}, empty for the default.
+
+    With these files sentence-transformers computes the same vectors.
+    num_hiddens: the size of a token vector. Raises `PretrainedError` if the
+    pooling came from a folder with unsupported modules.
+    """
+    if pooling is None or pooling == Pooling():
+        return {}
+    found = pooling.files
+    if found is not None:
+        original = pooling_of(found, Path())
+        if original.refusal and POOLING not in found:
+            raise PretrainedError(
+                'the folder of this model has other modules than '
+                'Transformer, Pooling and Normalize, and a copy without them '
+                'would give different vectors: set tokenizer.pooling = None '
+                'to write the model alone')
+        if original._replace(refusal='') == pooling._replace(refusal=''):
+            return found
+    return _described(pooling, num_hiddens)
+
+
+def _described(pooling, num_hiddens):
+    """The files of a `Pooling` that was not read from a folder."""
+    kinds = ['Transformer', 'Pooling', *['Normalize'] * pooling.normalize]
+    switched = [mode for mode in SWITCHES.values() if mode in pooling.modes]
+    if list(pooling.modes) == switched:     # in the format of all versions
+        config = {'word_embedding_dimension': num_hiddens,
+                  **{switch: mode in pooling.modes
+                     for switch, mode in SWITCHES.items()}}
+    else:
+        config = {'embedding_dimension': num_hiddens,
+                  'pooling_mode': list(pooling.modes)}
+    found = {
+        MODULES: [dict(idx=i, name=str(i), path=MODULE_FOLDERS[kind],
+                       type=f'sentence_transformers.models.{kind}')
+                  for i, kind in enumerate(kinds)],
+        LENGTHS[0]: dict(max_seq_length=pooling.max_len,
+                         do_lower_case=pooling.lowercase),
+        POOLING: dict(config, include_prompt=True)}
+    if pooling.prompt:
+        found[PROMPTS] = dict(prompts={'default': pooling.prompt},
+                              default_prompt_name='default')
+    return found
+
+
+def _module_paths(modules, folder):
+    """{module type: its path} in the order of the modules."""
+    paths = {}
+    for module in modules:
+        if not (isinstance(module, dict) and isinstance(
+                module.get('type'), str) and isinstance(
+                    module.get('path', ''), str)):
+            raise PretrainedError(f'{folder / MODULES} is damaged: each '
+                                  'module has a type and a path; fetch it '
+                                  'again')
+        paths[module['type'].rpartition('.')[2]] = module.get('path', '')
+    return paths
+
+
+def _length(config, path):
+    length = config.get('max_seq_length')
+    if length is None or (isinstance(length, int) and length >= 1
+                          and length is not True):
+        return length
+    raise PretrainedError(f'{path} is damaged: max_seq_length must be a '
+                          f'number of tokens, not {length!r}; fetch it again')
+
+
+def _modes(config, path):
+    """The pooling modes, and True if they include the prompt."""
+    modes = config.get('pooling_mode')
+    if modes is None:
+        # The library's default is the mean
+        modes = [mode for switch, mode in SWITCHES.items()
+                 if config.get(switch)] or ['mean']
+    named = [modes] if isinstance(modes, str) else modes
+    if not isinstance(named, list) or not named or not all(
+            isinstance(mode, str) and mode in POOLS for mode in named):
+        raise PretrainedError(f'{path} has the unknown pooling {modes!r}: '
+                              f'supported are {", ".join(POOLS)}')
+    return tuple(named), config.get('include_prompt', True)
+
+
+def _prompt(config, path):
+    """The default prompt, put before each text."""
+    name, prompts = config.get('default_prompt_name'), config.get('prompts')
+    if name is None:
+        return ''
+    prompt = prompts.get(name) if isinstance(prompts, dict) and isinstance(
+        name, str) else None
+    if not isinstance(prompt, str):
+        raise PretrainedError(f'{path} is damaged: its default prompt '
+                              f'{name!r} is missing; fetch it again')
+    return prompt

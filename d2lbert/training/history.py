@@ -11,9 +11,8 @@ from typing import Dict, Union
 import numpy as onp
 
 from d2lbert.machine.arguments import PathLike
-from d2lbert.machine.files import write_text
+from d2lbert.machine.files import is_run, write_text
 from d2lbert.nn.steps import History
-from d2lbert.training.run_marks import is_run
 from d2lbert.training.saved_runs import RunError
 from d2lbert.training.state import Part
 

@@ -10,14 +10,14 @@ from typing import Any, NamedTuple, Optional, Tuple
 from d2lbert._version import __version__
 from d2lbert.machine import array_files
 from d2lbert.machine.arguments import PathLike
-from d2lbert.machine.files import new_folder, write_text
+from d2lbert.machine.files import is_run, new_folder, write_text
 from d2lbert.nn.precision import check_precision, set_precision
 from d2lbert.pretrained import finetuned_folders, folders
 from d2lbert.pretrained.families.nets import net_of
 from d2lbert.pretrained.families.tensor_names import HEADS, PARTS
 from d2lbert.pretrained.folders import load_pretrained, save_pretrained
 from d2lbert.pretrained.heads import KINDS, About, FineTuned
-from d2lbert.pretrained.sentence_transformers import pooling_of
+from d2lbert.pretrained.pooling import pooling_of
 from d2lbert.pretrained.tensor_files import PretrainedError, check_sizes
 from d2lbert.pretrained.tokenizers.tokenizer import (
     VOCAB,
@@ -27,7 +27,6 @@ from d2lbert.pretrained.tokenizers.tokenizer import (
 )
 from d2lbert.pretrained.tokenizers.vocabulary import PieceVocab
 from d2lbert.text import Vocab
-from d2lbert.training.run_marks import is_run
 from d2lbert.training.saved_runs import (
     RunError,
     is_finetuned,

@@ -15,6 +15,7 @@ from shlex import quote
 from d2lbert._version import __version__
 from d2lbert.machine.files import (
     RUNS,
+    UNFINISHED,
     missing,
     new_run_folder,
     read_json,
@@ -25,7 +26,6 @@ from d2lbert.machine.processor import described
 from d2lbert.machine.terminal import note, warn
 from d2lbert.pretrained.tokenizers.tokenizer import FILES
 from d2lbert.training import checkpoints
-from d2lbert.training.run_marks import UNFINISHED
 from d2lbert.training.saved_runs import RunError, write_run
 
 try:

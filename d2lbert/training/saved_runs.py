@@ -6,10 +6,15 @@ from shlex import quote
 from d2lbert.bert_dataset import MIN_FREQ
 from d2lbert.machine import array_files
 from d2lbert.machine.backend import last_line, mx
-from d2lbert.machine.files import Name, read_json, replacing, write_text
+from d2lbert.machine.files import (
+    UNFINISHED,
+    Name,
+    read_json,
+    replacing,
+    write_text,
+)
 from d2lbert.nn import layers
 from d2lbert.pretrained.tokenizers.tokenizer import VOCAB, is_in
-from d2lbert.training.run_marks import UNFINISHED
 from d2lbert.training.settings import EARLIER, complete
 
 

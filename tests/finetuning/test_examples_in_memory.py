@@ -106,7 +106,7 @@ def test_a_callback_ends_a_run_with_its_best_weights(parts, folder,
 
 def test_labels_of_any_type_have_names():
     pandas = pytest.importorskip('pandas')
-    from d2lbert.finetuning.given_data import GivenData
+    from d2lbert.finetuning.datasets import GivenData
     table = pandas.DataFrame(dict(text=['a, "b"', 'c\nd'], label=[1, 0]))
     found = GivenData.of((table.text, table.label),
                          (onp.array(['e', 'f']), onp.array([True, False])))

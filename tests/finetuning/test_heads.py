@@ -6,7 +6,7 @@ import numpy as onp
 import pytest
 from models import LABELS
 
-from d2lbert.finetuning.scoring import encode
+from d2lbert.finetuning.batches import encode
 from d2lbert.machine.backend import autograd, mx, np, npx
 from d2lbert.pretrained.folders import load_pretrained
 from d2lbert.pretrained.heads import FineTuned

@@ -20,8 +20,7 @@ from safetensors.numpy import load_file
 import d2lbert as d2l
 from d2lbert.__main__ import main
 from d2lbert.finetuning import finetuning
-from d2lbert.finetuning.batches import inputs_of
-from d2lbert.finetuning.scoring import outputs_of
+from d2lbert.finetuning.batches import inputs_of, outputs_of
 from d2lbert.finetuning.settings import complete
 from d2lbert.machine.backend import npx
 from d2lbert.pretrained.finetuned_folders import load_finetuned_folder

@@ -15,7 +15,7 @@ import d2lbert as d2l
 from d2lbert.command.cli import main
 from d2lbert.kernels import int8
 from d2lbert.machine.backend import np
-from d2lbert.pretrained import quantized_model
+from d2lbert.pretrained.contents import load_quantized
 from d2lbert.pretrained.heads import About, FineTuned
 from d2lbert.pretrained.tensor_files import PretrainedError
 
@@ -167,7 +167,7 @@ def test_relatives_give_the_same_bits(keywords, tmp_path, texts):
     d2l.save_pretrained(net, tokenizer, tmp_path / 'int8')
     again, _ = d2l.load_pretrained(tmp_path / 'int8')
     for name in ('fp32', 'int8'):
-        same(d2l.encode(*quantized_model.load(tmp_path / name, 'int8'),
+        same(d2l.encode(*load_quantized(tmp_path / name, 'int8'),
                         texts, None),
              d2l.encode(net, tokenizer, texts, None))
     same(everything(again, tokenizer, texts),

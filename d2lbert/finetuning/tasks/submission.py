@@ -6,7 +6,7 @@ in the training files.
 from pathlib import Path
 
 from d2lbert.devices import parse_devices
-from d2lbert.finetuning.scoring import outputs_of
+from d2lbert.finetuning.batches import outputs_of
 from d2lbert.finetuning.task_kinds import KINDS
 from d2lbert.finetuning.tasks.catalog import (
     TASKS,
