@@ -274,6 +274,18 @@ def test_a_token_is_reached_by_keys_and_read_aloud(window, opened):
     assert window.one('#live').get_attribute('aria-live') == 'polite'
 
 
+def test_the_least_weight_rests_while_a_token_is_chosen(window):
+    window.choose('#floor', 50)
+    assert window.one('#floor').is_enabled()
+    assert window.text('output[for=floor]').startswith('25')
+    window.one('.left .row[data-token="2"]').click()
+    assert not window.one('#floor').is_enabled()
+    assert window.text('output[for=floor]') == 'all'
+    window.key('Escape')
+    assert window.one('#floor').is_enabled()
+    assert window.text('output[for=floor]').startswith('25')
+
+
 def test_a_higher_least_weight_leaves_fewer_lines(window, opened):
     def lines():
         return int(window.text('#lines').split()[0].replace(',', ''))
