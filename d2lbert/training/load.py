@@ -12,7 +12,7 @@ from d2lbert.machine import array_files
 from d2lbert.machine.arguments import PathLike
 from d2lbert.machine.files import is_run, new_folder, write_text
 from d2lbert.nn.precision import check_precision, set_precision
-from d2lbert.pretrained import finetuned_folders, folders
+from d2lbert.pretrained import folders
 from d2lbert.pretrained.families.nets import net_of
 from d2lbert.pretrained.families.tensor_names import HEADS, PARTS
 from d2lbert.pretrained.folders import load_pretrained, save_pretrained
@@ -68,8 +68,8 @@ def load(path, ctx=None, heads=HEADS, trainable=True, precision=None,
     check_precision(precision)
     if not is_run(path):
         opened = folders.open_folder(path)
-        if task_head and finetuned_folders.kind_of(opened) is not None:
-            return Loaded(TUNED, *finetuned_folders.load_opened(
+        if task_head and folders.kind_of(opened) is not None:
+            return Loaded(TUNED, *folders.load_opened_finetuned(
                 opened, ctx, trainable, precision))
         return Loaded(PRETRAINED, *folders.load_opened(
             opened, ctx, heads, trainable, precision))
@@ -105,9 +105,9 @@ def load_finetuned(folder: PathLike, ctx: Any = None, trainable: bool = True,
                    precision: Optional[str] = None) -> Tuple[FineTuned, Any]:
     """Load the net and tokenizer of a run of `finetune`, or of a checkpoint.
 
-    A checkpoint must have a task head, see `finetuned_folders`. ctx: one
-    device or several; default: the CPU. trainable, precision: as for
-    `load_pretrained`.
+    A checkpoint is written by `transformers` or `save_pretrained`, and has a
+    task head. ctx: one device or several; default: the CPU. trainable,
+    precision: as for `load_pretrained`.
 
     Returns (net, tokenizer): net is a `FineTuned`, and its `about`, an
     `About`, has the task and the names of the labels. Raises `RunError`, a
@@ -117,9 +117,9 @@ def load_finetuned(folder: PathLike, ctx: Any = None, trainable: bool = True,
     folder = Path(folder)
     if not folder.is_dir():
         raise RunError(f'there is no run folder {folder}')
-    if not is_run(folder) and finetuned_folders.stored_here(folder):
-        return finetuned_folders.load_finetuned_folder(
-            folder, ctx, trainable, precision)
+    if not is_run(folder) and folders.stored_here(folder):
+        return folders.load_finetuned_folder(folder, ctx, trainable,
+                                             precision)
     net, tokenizer = tuned_of_config(
         read_config(folder), folder,
         lambda model: check_described(model, folder))

@@ -8,7 +8,7 @@ from safetensors.numpy import load_file
 
 import d2lbert as d2l
 from d2lbert.pretrained.families.family import FAMILIES
-from d2lbert.pretrained.finetuned_folders import (
+from d2lbert.pretrained.folders import (
     labels_of,
     load_finetuned_folder,
 )

@@ -23,7 +23,7 @@ from d2lbert.finetuning import finetuning
 from d2lbert.finetuning.batches import inputs_of, outputs_of
 from d2lbert.finetuning.settings import complete
 from d2lbert.machine.backend import npx
-from d2lbert.pretrained.finetuned_folders import load_finetuned_folder
+from d2lbert.pretrained.folders import load_finetuned_folder
 from d2lbert.training import loop
 
 FIXTURES = Path(__file__).with_name('fixtures')

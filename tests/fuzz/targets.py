@@ -27,7 +27,7 @@ from d2lbert.finetuning.tasks.catalog import read_task  # noqa: E402
 from d2lbert.machine import array_files, cache  # noqa: E402
 from d2lbert.machine.backend import np, npx  # noqa: E402
 from d2lbert.machine.downloads import unpack  # noqa: E402
-from d2lbert.pretrained.finetuned_folders import load_finetuned_folder  # noqa: E402
+from d2lbert.pretrained.folders import load_finetuned_folder  # noqa: E402
 from d2lbert.pretrained.heads import About, FineTuned  # noqa: E402
 from d2lbert.pretrained.tensor_files import DIGESTS, INDEX, WEIGHTS  # noqa: E402
 from d2lbert.pretrained.tokenizers.tokenizer import WordPiece  # noqa: E402

@@ -15,8 +15,11 @@ from safetensors import safe_open
 
 from d2lbert.machine.backend import autograd, np
 from d2lbert.nn import packed
-from d2lbert.pretrained.finetuned_folders import load_finetuned_folder
-from d2lbert.pretrained.folders import load_pretrained, save_pretrained
+from d2lbert.pretrained.folders import (
+    load_finetuned_folder,
+    load_pretrained,
+    save_pretrained,
+)
 
 FIXTURES = Path(__file__).with_name('fixtures')
 #: Models that were saved here and loaded by transformers.

@@ -23,9 +23,9 @@ from safetensors.numpy import load_file
 
 import d2lbert as d2l
 from d2lbert.machine.backend import np, npx
-from d2lbert.pretrained.finetuned_folders import load_finetuned_folder
 from d2lbert.pretrained.folders import (
     PretrainedError,
+    load_finetuned_folder,
     load_pretrained,
     save_pretrained,
 )
