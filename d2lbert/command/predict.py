@@ -58,7 +58,7 @@ def run(args):
 
 def submit(args):
     """Write the files of a submission; returns the exit status."""
-    from d2lbert.finetuning.tasks.submission import write_submission
+    from d2lbert.finetuning.prediction import write_submission
     from d2lbert.machine.arguments import UsageError
     if args.out is None or any(given is not None for given in (
             args.text, args.file, args.pair, args.text_field)):

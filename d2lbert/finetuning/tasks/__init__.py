@@ -1,1 +1,1 @@
-"""Labelled tasks: their files, columns and submissions."""
+"""Labelled tasks: their files and columns."""
