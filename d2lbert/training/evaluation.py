@@ -5,10 +5,10 @@ from d2lbert.corpus.corpus import check_known
 from d2lbert.devices import parse_devices
 from d2lbert.machine.terminal import is_quiet
 from d2lbert.nn.precision import check_precision, set_precision
-from d2lbert.objectives.pretraining import OBJECTIVES
 from d2lbert.objectives.text_objective import read_corpus
 from d2lbert.progress import watched
 from d2lbert.training.load import load_pretraining_run
+from d2lbert.training.pretraining import OBJECTIVES
 from d2lbert.training.saved_runs import (
     RunError,
     complete_saved,

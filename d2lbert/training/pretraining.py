@@ -10,7 +10,8 @@ from d2lbert.machine.arguments import PathLike, items_of, short
 from d2lbert.machine.files import read_json, write_text
 from d2lbert.machine.terminal import steady_output
 from d2lbert.objectives.distillation import Distillation
-from d2lbert.objectives.pretraining import OBJECTIVES
+from d2lbert.objectives.generative import CLM, Denoise
+from d2lbert.objectives.mlm import MLM, MLMAndNSP, MLMAndSBO, MLMAndSOP
 from d2lbert.training import checkpoints
 from d2lbert.training.interrupts import StopRequest
 from d2lbert.training.loop import Run
@@ -23,6 +24,10 @@ from d2lbert.training.settings import (
     takes_settings,
 )
 from d2lbert.training.teacher import Teacher
+
+#: The objectives, by the values of the setting `objective`.
+OBJECTIVES = {'mlm+nsp': MLMAndNSP, 'mlm+sop': MLMAndSOP, 'mlm': MLM,
+              'span': MLMAndSBO, 'denoise': Denoise, 'clm': CLM}
 
 #: Settings with the files and folders that a run reads.
 READS = ('corpus', 'valid', 'vocab', 'teacher')
