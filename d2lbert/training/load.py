@@ -78,7 +78,7 @@ def load(path, ctx=None, heads=HEADS, trainable=True, precision=None,
                                                  precision))
     if is_in(path):
         net, tokenizer = _described_net(path, trainable), WordPiece.load(path)
-        _check_vocabulary(path, len(tokenizer), net, exactly=False)
+        _check_vocabulary(net, tokenizer, path)
         load_parameters(net, path / 'model.params', ctx)
     else:
         net, vocab = load_pretraining_run(path, ctx, trainable)
@@ -135,15 +135,20 @@ def load_pretraining_run(folder, ctx=None, trainable=True):
     net = _described_net(folder, trainable)
     vocab = (PieceVocab.load(folder) if is_in(folder)
              else Vocab.load(folder / VOCAB))
-    _check_vocabulary(folder, len(vocab), net)
+    _check_vocabulary(net, vocab, folder)
     load_parameters(net, folder / 'model.params', ctx)
     net.vocab = vocab
     return net, vocab
 
 
-def _check_vocabulary(folder, size, net, exactly=True):
-    expected = net.config['vocab_size']
-    if size > expected or exactly and size != expected:
+def _check_vocabulary(net, vocab, folder):
+    """Raise `RunError` if a vocabulary or tokenizer does not fit its net.
+
+    A `Vocab`, which examples to pretrain with are drawn from, has as many
+    tokens as the net. A tokenizer may have fewer tokens.
+    """
+    size, expected = len(vocab), net.config['vocab_size']
+    if size > expected or isinstance(vocab, Vocab) and size < expected:
         raise RunError(f'the vocabulary in {folder} has {size} tokens, but '
                        f'the model {expected}')
 
@@ -198,10 +203,7 @@ def tuned_of_config(config, folder, check=None):
                        f'fine-tuned model: {error}') from None
     tokenizer = (WordPiece.load(folder) if is_in(folder)
                  else WholeWords(Vocab.load(folder / VOCAB)))
-    if len(tokenizer) > net.config['vocab_size']:
-        raise RunError(f'the tokenizer in {folder} has {len(tokenizer)} '
-                       f'tokens, but the model '
-                       f'{net.config["vocab_size"]}')
+    _check_vocabulary(net, tokenizer, folder)
     net.about = about
     return net, tokenizer
 
