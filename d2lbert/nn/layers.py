@@ -26,7 +26,7 @@ class Model(nn.Block):
     #: The vocabulary that `train_bert` or `load_run` bound to the model
     vocab = None
 
-    #: The `pretrained.folders.Pretrained` of the folder it was loaded from
+    #: The `pretrained.contents.Pretrained` of the folder it was loaded from
     pretrained = None
 
     #: The kind of a fine-tuned model's head, and the `About` of its task
