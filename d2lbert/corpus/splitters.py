@@ -12,7 +12,6 @@ import itertools
 import os
 import re
 import threading
-import unicodedata
 from typing import NamedTuple
 
 import numpy as onp
@@ -20,6 +19,7 @@ import numpy as onp
 from d2lbert.corpus import text_reader
 from d2lbert.corpus.text_reader import Unchanged
 from d2lbert.kernels import cut, draw
+from d2lbert.pretrained.tokenizers.encoded import IDEOGRAPHS, is_word_alone
 from d2lbert.progress import bar
 from d2lbert.texts import text_sources
 from d2lbert.texts.numbered_text import (
@@ -52,10 +52,6 @@ ELLIPSIS = '\u2026'
 CLOSING = '"\'\u2019\u201d\u00bb\u203a)\\]}\u3009\u300b\u300d\u300f\u3011' \
           '\u3015\u3017\uff09\uff3d\uff5d\uff63'
 
-# Chinese characters, as the published BERT has them
-IDEOGRAPHS = ('\u4e00-\u9fff\u3400-\u4dbf\U00020000-\U0002a6df'
-              '\U0002a700-\U0002b73f\U0002b740-\U0002b81f'
-              '\U0002b820-\U0002ceaf\uf900-\ufaff\U0002f800-\U0002fa1f')
 KANA = '\u3041-\u30ff'
 
 _END = re.compile(
@@ -64,7 +60,6 @@ _END = re.compile(
     # No blank follows .!? in Chinese, and a point may be in a number
     rf'|[!?]+[{CLOSING}]*(?=[{IDEOGRAPHS}{KANA}])'
     rf'|{ELLIPSIS}+[{CLOSING}]*(?=\s)')
-_IDEOGRAPH = re.compile(f'[{IDEOGRAPHS}]')
 
 
 def split_at_sure_ends(text, is_cut=False):
@@ -89,15 +84,12 @@ def split_at_sure_ends(text, is_cut=False):
 class SpacedPunctuation(dict):
     """For str.translate: blanks around what is a word by itself.
 
-    That is each character that Unicode calls punctuation or symbol, and each
-    Chinese character, as in the published BERT.
+    See `is_word_alone`.
     """
 
     def __missing__(self, code):
         letter = chr(code)
-        apart = (unicodedata.category(letter)[0] in 'PS'
-                 or _IDEOGRAPH.match(letter))
-        self[code] = f' {letter} ' if apart else letter
+        self[code] = f' {letter} ' if is_word_alone(letter) else letter
         return self[code]
 
 

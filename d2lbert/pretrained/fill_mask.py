@@ -5,8 +5,11 @@ import numpy as onp
 
 from d2lbert.machine.arguments import check_model
 from d2lbert.machine.backend import autograd
+from d2lbert.machine.terminal import warn_once
 from d2lbert.nn import packed
 from d2lbert.nn.checks import on_device
+from d2lbert.pretrained.encoding import Encoding, Text
+from d2lbert.pretrained.tokenizers.encoded import UnknownWords
 from d2lbert.pretrained.tokenizers.tokenizer import as_tokenizer
 
 
@@ -36,7 +39,7 @@ def fill_mask(net: Any, tokenizer: Any, text: str, top: int = 5
     first. All masks are predicted independently, in one forward pass.
     Raises ValueError for a text without a mask, for a text with more tokens
     than the net has positions, and for a net without a trained head for
-    masked words.
+    masked words. Words outside the vocabulary cause a warning.
     """
     tokenizer = as_tokenizer(tokenizer)
     check_model(net, tokenizer)
@@ -50,7 +53,8 @@ def fill_mask(net: Any, tokenizer: Any, text: str, top: int = 5
         raise ValueError('this model has no trained head for masked words, '
                          'so its guesses would be random: choose a model '
                          'that was pretrained with masked words')
-    ids = onp.array([tokenizer.encode(text).ids], dtype='int32')
+    encoded = tokenizer.encode(text)
+    ids = onp.array([encoded.ids], dtype='int32')
     if ids.shape[1] > net.encoder.max_len:
         raise ValueError(f'the text has {ids.shape[1]} tokens, but this '
                          f'model only {net.encoder.max_len} positions: '
@@ -60,6 +64,10 @@ def fill_mask(net: Any, tokenizer: Any, text: str, top: int = 5
         mask = tokenizer.idx_to_token[tokenizer.mask_id]
         raise ValueError(f'the text has no {mask}: write {mask} where a word '
                          'is to be guessed')
+    words = UnknownWords(tokenizer)
+    words.count(Encoding(Text('text', text), encoded, None))
+    if words.unknown:
+        warn_once(tokenizer, 'unknown', words.sentence())
     probabilities = probabilities_at(net, ids, onp.zeros_like(ids),
                                      onp.zeros_like(places), places)
     return likeliest(probabilities, tokenizer, int(top))

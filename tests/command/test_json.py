@@ -78,7 +78,10 @@ def test_fill_takes_a_file_and_standard_input(tmp_path, capsys):
               for masks in expected for guesses in masks]
     shown = (f'{texts[0]}\n{blocks[0]}\n\n{blocks[1]}\n\n{texts[1]}\n'
              f'{blocks[2]}\n')
-    assert capsys.readouterr() == (shown, '')
+    out, said = capsys.readouterr()
+    assert out == shown
+    assert said == ('2 of 3 words are not in the vocabulary and were read as '
+                    '[UNK]: it, here\n')
     done = subprocess.run([sys.executable, '-m', 'd2lbert', *argv, '-'],
                           input='\n'.join(texts).encode(),
                           stdout=subprocess.PIPE)

@@ -3,6 +3,7 @@ import numpy as onp
 import published
 import pytest
 
+from d2lbert.machine.terminal import TextWarning
 from d2lbert.pretrained.fill_mask import fill_mask
 from d2lbert.pretrained.folders import load_pretrained
 from d2lbert.pretrained.tokenizers.tokenizer import WholeWords
@@ -58,6 +59,14 @@ def test_an_id_without_a_token_is_never_guessed(tmp_path):
     guesses, = fill_mask(*model, 'the [MASK]', top=40)
     assert len(guesses) == 23
     assert sum(guess.probability for guess in guesses) < 1e-6
+
+
+def test_unknown_words_are_named(model):
+    _, tokenizer = model
+    mask = tokenizer.idx_to_token[tokenizer.mask_id]
+    with pytest.warns(TextWarning, match=r'1 of \d words are not in the '
+                      'vocabulary and were read as .*: zzyzx'):
+        fill_mask(*model, f'{mask} zzyzx')
 
 
 def test_whole_words_are_guessed_too(model):

@@ -529,6 +529,32 @@ def test_whole_words_are_those_of_the_run(words):
         [(0, 0), (0, 1), (0, 6), (0, 0)], [None, 0, 1, None])
 
 
+def test_whole_words_of_prose_end_at_punctuation_marks(tmp_path):
+    """As `--split prose` splits them; so does what other libraries load."""
+    text = "A crane, don't! 他飞<mask>. Sky"
+    tokens = ['<cls>', 'a', 'crane', ',', 'don', "'", 't', '<unk>', '他',
+              '<unk>', '<mask>', '.', 'sky', '<sep>']
+    vocab = Vocab([[*"a crane , don ' t 他 . sky".split()]],
+                      reserved_tokens=['<pad>', '<mask>', '<cls>', '<sep>'])
+    words = WholeWords(vocab)
+    found = words.encode(text)
+    assert found.tokens == tokens
+    assert [text[begin:end].lower() for begin, end in found.offsets[1:4]] == [
+        'a', 'crane', ',']
+    words.save(tmp_path)
+    pieces = WordPiece.load(tmp_path)
+    assert pieces.encode(text).ids == found.ids
+    assert WholeWords.of(pieces).encode(text) == found
+
+
+@pytest.mark.parametrize('known', [["'s", '.'], ['@-@'], []])
+def test_whole_words_of_other_texts_end_at_white_space(known):
+    vocab = Vocab([['a', 'crane', *known]], reserved_tokens=[
+        '<pad>', '<mask>', '<cls>', '<sep>'])
+    assert WholeWords(vocab).encode('A crane.').tokens == [
+        '<cls>', 'a', '<unk>', '<sep>']
+
+
 def test_whole_words_are_read_back_as_the_same(words, tmp_path):
     words.save(tmp_path)
     again = WordPiece.load(tmp_path)

@@ -1,4 +1,7 @@
 """The inputs and outputs of tokenizers: texts, ids, lengths, unknown words."""
+import functools
+import re
+import unicodedata
 from typing import Any, NamedTuple
 
 from d2lbert.text import CLS, MASK, PAD, SEP, UNK
@@ -10,6 +13,24 @@ ROLES = ('pad', 'unk', 'cls', 'sep', 'mask')
 NAMES = dict(pad=('[PAD]', PAD), unk=('[UNK]', UNK),
              cls=('[CLS]', CLS, '<s>'), sep=('[SEP]', SEP, '</s>'),
              mask=('[MASK]', MASK))
+
+
+#: Chinese characters, as the published BERT has them.
+IDEOGRAPHS = ('\u4e00-\u9fff\u3400-\u4dbf\U00020000-\U0002a6df'
+              '\U0002a700-\U0002b73f\U0002b740-\U0002b81f'
+              '\U0002b820-\U0002ceaf\uf900-\ufaff\U0002f800-\U0002fa1f')
+_IDEOGRAPH = re.compile(f'[{IDEOGRAPHS}]')
+
+
+@functools.lru_cache(maxsize=1 << 12)
+def is_word_alone(letter):
+    """True if a character is a word by itself in running text.
+
+    Unicode calls it punctuation or a symbol, or it is Chinese, as in the
+    published BERT.
+    """
+    return (unicodedata.category(letter)[0] in 'PS'
+            or _IDEOGRAPH.match(letter) is not None)
 
 
 class Encoded(NamedTuple):

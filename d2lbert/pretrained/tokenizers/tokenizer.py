@@ -20,6 +20,7 @@ from d2lbert.pretrained.tokenizers.encoded import (
     check_pairs,
     check_text,
     cut_to_fit,
+    is_word_alone,
     listed,
     room_of,
 )
@@ -292,10 +293,19 @@ class WordPiece(Tokens):
 
 
 class WholeWords(Tokens):
-    """The words of a run's `Vocab`: lower case, separated by white space."""
+    """The words of a run's `Vocab`, in lower case.
+
+    White space separates words. Each punctuation mark is a word, too, if the
+    vocabulary comes from a text that was split so: it then has marks, and
+    none beside another character.
+    """
 
     def __init__(self, vocab, max_len=None):
         self.vocab = vocab
+        lengths = {len(token) for token in vocab.idx_to_token
+                   if token not in (UNK, *RESERVED)
+                   and any(map(is_word_alone, token))}
+        self._is_prose = lengths == {1}
         self._number(vocab.idx_to_token, dict(
             pad=PAD, unk=UNK, cls=CLS, sep=SEP, mask=MASK), max_len)
 
@@ -311,8 +321,9 @@ class WholeWords(Tokens):
 
     def save(self, folder):
         """Write vocab.txt and the files that AutoTokenizer loads."""
-        WordPiece(word_pieces.whole_words(self.idx_to_token, self.special),
-                  self.special, self.max_len).save(folder)
+        WordPiece(word_pieces.whole_words(
+            self.idx_to_token, self.special, self._is_prose),
+            self.special, self.max_len).save(folder)
         self.vocab.save(Path(folder) / VOCAB)
 
     def encode_batch(self, texts, pairs=None, max_len=None):
@@ -337,10 +348,27 @@ class WholeWords(Tokens):
         return ' '.join(self.vocab.to_tokens(
             [idx for idx in ids if idx not in special]))
 
-    @staticmethod
-    def _of_text(text):
-        return [(match.group().lower(), match.span())
-                for match in re.finditer(r'\S+', check_text(text))]
+    def _of_text(self, text):
+        words = re.finditer(r'\S+', check_text(text))
+        if self._is_prose:
+            words = (part for word in words
+                     for part in self._parts(text, *word.span()))
+        else:
+            words = (word.span() for word in words)
+        return [(text[begin:end].lower(), (begin, end))
+                for begin, end in words]
+
+    def _parts(self, text, begin, end):
+        """Yield the spans of words and punctuation marks in a word."""
+        while begin < end:
+            special = next((token for token in self.special.values()
+                            if text.startswith(token, begin)), None)
+            last = begin + len(special or text[begin])
+            if special is None and not is_word_alone(text[begin]):
+                while last < end and not is_word_alone(text[last]):
+                    last += 1
+            yield begin, last
+            begin = last
 
     def _joined(self, first, second, max_len):
         room = room_of(self, max_len, second is not None)

@@ -17,6 +17,7 @@ from d2lbert.kernels import draw
 from d2lbert.machine import files
 from d2lbert.machine.terminal import without_panics
 from d2lbert.machine.workers import in_order, interruptible
+from d2lbert.pretrained.tokenizers.encoded import IDEOGRAPHS
 from d2lbert.text import UNK
 from d2lbert.texts import text_files
 from d2lbert.texts.numbered_text import line_ends
@@ -80,14 +81,17 @@ def bert(tokens, special, lowercase=True, strip_accents=None,
     return tokenizer
 
 
-def whole_words(tokens, special):
-    """A tokenizer of lower-case words, separated by white space."""
+def whole_words(tokens, special, is_prose=False):
+    """A tokenizer of lower-case words, separated by white space.
+
+    is_prose: each punctuation mark is a word, too, see `is_word_alone`.
+    """
     t = library()
     tokenizer = t.Tokenizer(t.models.WordLevel(
         {token: idx for idx, token in enumerate(tokens)},
         unk_token=special['unk']))
     tokenizer.normalizer = t.normalizers.Lowercase()
-    tokenizer.pre_tokenizer = t.pre_tokenizers.WhitespaceSplit()
+    tokenizer.pre_tokenizer = _words_between(is_prose)
     tokenizer.add_special_tokens(list(special.values()))
     tokenizer.post_processor = template(tokenizer, special)
     return tokenizer
@@ -98,8 +102,21 @@ def is_whole_words(tokenizer):
     t = library()
     return (isinstance(tokenizer.model, t.models.WordLevel)
             and isinstance(tokenizer.normalizer, t.normalizers.Lowercase)
-            and isinstance(tokenizer.pre_tokenizer,
-                           t.pre_tokenizers.WhitespaceSplit))
+            and tokenizer.pre_tokenizer is not None
+            and tokenizer.pre_tokenizer.__getstate__() in [
+                _words_between(is_prose).__getstate__()
+                for is_prose in (False, True)])
+
+
+def _words_between(is_prose):
+    """What splits a text at white space, or at punctuation marks, too."""
+    t = library()
+    spaces = t.pre_tokenizers.WhitespaceSplit()
+    if not is_prose:
+        return spaces
+    alone = t.Regex(rf'[\p{{P}}\p{{S}}{IDEOGRAPHS}]')
+    return t.pre_tokenizers.Sequence(
+        [spaces, t.pre_tokenizers.Split(alone, 'isolated')])
 
 
 def template(tokenizer, special):
