@@ -166,7 +166,7 @@ class FineTuning(Objective):
     def summary(self, history, devices):
         """The last printed lines: metrics of the saved weights, and speed."""
         step = best_step(history, self.score)
-        return (f'{self.line(history.held_out[step])} behind epoch '
+        return (f'{self.line(history.held_out[step])} after epoch '
                 f'{self._epoch(step)}\n'
                 f'{history.pairs_per_sec:.1f} examples/sec on {devices}')
 

@@ -56,7 +56,7 @@ def test_evaluation_after_reloading_equals_the_printed_metrics(
     assert figures._asdict() == figures_of(out)
     line = 'dev ' + ', '.join(f'{name} {value:.4f}' for name, value
                               in figures._asdict().items())
-    assert f'\n{line} behind epoch ' in printed
+    assert f'\n{line} after epoch ' in printed
     with open(out / 'losses.csv') as file:
         rows = [row for row in csv.DictReader(file)
                 if row['held_out_loss']]
