@@ -19,7 +19,6 @@ from d2lbert.nn.steps import num_parameters
 from d2lbert.pictures.activations import attention_of
 from d2lbert.pretrained.encoding import encode
 from d2lbert.pretrained.families.family import family_of
-from d2lbert.pretrained.families.tensor_names import HEADS
 from d2lbert.pretrained.fill_mask import Guess, fill_mask, has_mask_head
 from d2lbert.pretrained.folders import save_pretrained
 from d2lbert.pretrained.generation import generate, is_causal
@@ -199,7 +198,7 @@ class TextModel(_Pair):
 
 
 def load_model(path: PathLike, ctx: Any = None,
-               heads: Sequence[str] = HEADS, trainable: bool = True,
+               heads: Sequence[str] = (), trainable: bool = True,
                precision: Optional[str] = None) -> TextModel:
     """Load the model in a folder, whatever wrote it: a `TextModel`.
 
@@ -209,10 +208,11 @@ def load_model(path: PathLike, ctx: Any = None,
     downloaded.
 
     ctx: a device or a list of devices; None is the CPU. heads: the heads
-    that the folder should have; a warning names missing ones. trainable:
-    False saves the memory of gradients. precision: 'fp32', 'bf16' or 'int8';
-    None is the precision of the folder. Raises `RunError` or
-    `PretrainedError`, both ValueErrors.
+    that the folder should have; a warning names missing ones. By default
+    only a method that needs a missing head says so. trainable: False saves
+    the memory of gradients. precision: 'fp32', 'bf16' or 'int8'; None is the
+    precision of the folder. Raises `RunError` or `PretrainedError`, both
+    ValueErrors.
     """
     found = load(path, ctx, heads, trainable, precision)
     return TextModel(found.net, found.tokenizer, f'{path}, a {found.kind}')

@@ -3,6 +3,7 @@
 It has a small text, a small checkpoint, tasks and pages under the names that
 the documents use, and the commands are shortened to a few steps.
 """
+import json
 import os
 import re
 import shlex
@@ -69,6 +70,12 @@ def make(folder):
     (folder / 'corpus.txt').write_text('\n'.join(text[:400]), 'utf-8')
     for page in 'bert', 'bert-dataset':
         (folder / f'{page}.md').write_text(PAGE)
+    (folder / 'notebooks').mkdir()
+    (folder / 'notebooks' / 'bert.ipynb').write_text(json.dumps(dict(
+        nbformat=4, nbformat_minor=5, metadata={}, cells=[dict(
+            id='0', cell_type='code', execution_count=None, metadata={},
+            outputs=[], source='from d2l import mxnet as d2l\n'
+            'print(d2l.try_gpu())')])))
     lines = ['a crane is flying .', 'a crane lifts the beam .',
              'the river bank is steep .', 'birds fly in the sky .'] * 4
     (folder / 'texts.txt').write_text('\n'.join(lines) + '\n')

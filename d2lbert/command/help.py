@@ -62,9 +62,10 @@ def find(topic, commands=()):
     if topic.lower() in names or len(begins) == 1:
         name = topic.lower() if topic.lower() in names else begins[0]
         return MANUAL / f'{name}.md'
-    hint = did_you_mean(topic, [*names, *commands]) or ':'
-    raise UsageError(f'the manual has no page {topic!r}{hint} '
-                     f'The pages are {", ".join(topics())}')
+    hint = did_you_mean(topic, [*names, *commands])
+    raise UsageError(f'the manual has no page {topic!r}'
+                     + (f'{hint} The' if hint else ': the')
+                     + f' pages are {", ".join(topics())}')
 
 
 def show(text):

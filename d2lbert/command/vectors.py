@@ -35,7 +35,7 @@ def encode(folder, text=None, pair=None, file=None, pool=None, out=None,
     Raises ValueError for invalid arguments, if possible before loading the
     net.
     """
-    pooling = _pooling(folder, pool)
+    pooling = _pooling(folder, pool, is_array=None not in (file, out))
     _check_arguments(text, pair, file, pooling, out)
     lines, total = None, None
     if file is not None:
@@ -187,16 +187,17 @@ def _cosine(x, y):
 
 # The model and the flags
 
-def _pooling(folder, pool):
+def _pooling(folder, pool, is_array):
     """The pooling for `--pool`: 'own', one of `POOLS`, or None.
 
-    None returns the vectors of all tokens, the default for a run. The
-    default for a pretrained model is the pooling that its folder stores.
+    None returns the vectors of all tokens, the default for a run, except if
+    the texts of a file become one array. The default for a pretrained model
+    is the pooling that its folder stores.
     """
     if pool == 'none':
         return None
     is_pretrained = Path(folder).is_dir() and not is_run(Path(folder))
-    return pool or ('own' if is_pretrained else None)
+    return pool or ('own' if is_pretrained or is_array else None)
 
 
 def _encoder(folder, precision=None, devices='auto', **choices):

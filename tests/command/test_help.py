@@ -129,7 +129,7 @@ def test_a_beginning_is_enough_and_a_command_shows_its_flags(capsys):
 
 @pytest.mark.parametrize('topic, hint', [
     ('speeed', 'did you mean speed? '), ('encod', 'did you mean encode? '),
-    ('qqq', 'The pages are book, checkpoints'), ('s', 'The pages are')])
+    ('qqq', ': the pages are book, checkpoints'), ('s', ': the pages are')])
 def test_an_unknown_topic_is_refused_with_the_nearest(topic, hint, capsys):
     status, err = refusal(capsys, 'help', topic)
     assert status == 2 and f'no page {topic!r}' in err and hint in err

@@ -540,6 +540,16 @@ def test_encode_pools_each_text_into_one_vector(run, lines, capsys, tmp_path,
     onp.testing.assert_allclose(onp.load('one.npy'), vectors[:1], atol=1e-5)
 
 
+def test_encode_writes_the_means_of_a_run_into_one_array(run, lines, capsys,
+                                                         tmp_path):
+    out = tmp_path / 'x.npy'
+    assert main(['encode', str(run), '--file', str(lines), '--out',
+                 str(out)]) == 0
+    texts = [line for line in lines.read_text('utf-8').splitlines() if line]
+    onp.testing.assert_array_equal(onp.load(out), d2l.encode(
+        *d2l.load_run(run), texts, 'mean'))
+
+
 def test_encode_answers_standard_input_line_by_line(run):
     process = start('encode', run, '--file', '-', '--pool', 'cls',
                     stdin=subprocess.PIPE)
@@ -575,7 +585,8 @@ def test_a_line_that_cannot_be_encoded_is_named(run, data, reason, capsys,
     ([], 'give a text, or --file FILE with a text on each line'),
     (['a', '--file', 'x'], 'not both'),
     (['--file', 'x', '--pair', 'a'], '--pair goes with one text'),
-    (['--file', 'x', '--out', 'x.npy'], 'give --pool cls or --pool mean'),
+    (['--file', 'x', '--out', 'x.npy', '--pool', 'none'],
+     'give --pool cls or --pool mean'),
     (['--file', 'nowhere'], '--file nowhere cannot be read: No such file')])
 def test_encode_refuses_conflicting_arguments(flags, reason, run, capsys):
     assert reason in fails(capsys, 'encode', run, *flags)
