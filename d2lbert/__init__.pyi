@@ -352,8 +352,9 @@ def finetune(
     or (texts, second texts, labels), in lists, arrays or columns of a table.
     The first argument is then the model: `finetune(model, train=(texts,
     labels), valid=(texts, labels))`. The task is 'regress' for labels of
-    type float, 'tag' for lists of tags, and 'classify' for all others, whose
-    names are str(label). They are written to the folder `data` in the run.
+    type float, 'tag' for lists of tags, and 'classify' for all other labels;
+    their names are str(label). The examples are written to the folder `data`
+    in the run.
 
     Each epoch ends with an evaluation on the development part. The weights
     of the best epoch, by the task's first metric, are saved.

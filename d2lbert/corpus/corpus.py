@@ -36,7 +36,7 @@ from d2lbert.texts.numbered_text import (
     shuffled_paragraphs,
 )
 
-# To be raised when the same files give other examples
+# Increase this when the same files give other examples
 DRAWS = 2
 
 
@@ -50,10 +50,10 @@ class Corpus(NamedTuple):
 
     def numbered_by(self, vocab):
         """Return this corpus, renumbered by another vocabulary."""
-        numbers = onp.array(vocab[self.vocab.idx_to_token], 'int32')
+        new_numbers = onp.array(vocab[self.vocab.idx_to_token], 'int32')
         for text in filter(None, self[:2]):
-            # Numbers in the files, then current numbers, then new numbers
-            text.numbers, text.vocab = numbers[text.numbers], vocab
+            # The files are not rewritten; `numbers` maps what they hold
+            text.numbers, text.vocab = new_numbers[text.numbers], vocab
         return self._replace(vocab=vocab)
 
 
@@ -82,27 +82,31 @@ def open_corpus(paths: Union[PathLike, Iterable[PathLike]], *,
     split: how words and sentences are found. 'book': white space separates
     words, and a sentence ends at ' . '. 'prose': sentences end as in
     `splitters.prose_sentences`; each punctuation mark, symbol and Chinese
-    character is a word, except in WikiText's format, which has them
-    separated. 'punkt': as 'prose', with NLTK's Punkt, which learns from the
-    text itself. 'auto': 'book' for files in which most full stops are
-    separate words, and 'prose' for others. A paragraph without an inner
+    character is a word, except in WikiText's format, whose words are
+    separated already. 'punkt': as 'prose', with NLTK's Punkt, which learns
+    from the text itself. 'auto': 'book' for files in which most full stops
+    are separate words, and 'prose' for others. A paragraph without an inner
     sentence end is left out.
 
-    valid_paths, or a valid_share of the articles (of blocks of paragraphs
-    where there are fewer than 1 / valid_share articles), one out of each of
-    so many equal stretches of the text, is held out. The vocabulary is that
-    of the training part, of words that occur min_freq times (None for
-    fewer in a small text, as `cut_text.usual_min_freq` says), max_vocab
-    words in all if that is given; or it is `vocab`, a Vocab or the path of
-    one. More than 2^21 different words are not counted at a time. Equally
-    frequent words stand in the order in which they first come in the text;
-    with a seed, as on the page, in the paragraphs as they are shuffled for
-    the first epoch of batches with that seed.
+    The files valid_paths are held out, or the share valid_share of the
+    articles: one random article of each of several equal stretches. A text
+    of fewer than 1 / valid_share articles is divided into blocks of
+    paragraphs in place of articles.
+
+    vocab: a Vocab or the path of one. By default the vocabulary has the
+    words that occur at least min_freq times in the training text, and with
+    max_vocab at most this number of tokens. min_freq=None: fewer times for
+    a small text, see `cut_text.usual_min_freq`. If there are more than 2^21
+    different words, rare ones are not counted. Equally frequent words are
+    sorted by their first occurrence in the text. With a seed, as on the
+    page, it is the first occurrence in the paragraphs as they are shuffled
+    for the first epoch with that seed.
 
     pieces: learn this number of word pieces from the training text, in place
     of whole words. A `vocab` that is a `PieceVocab` or a `WordPiece` has
-    word pieces, too. Words are then split with their capitals, no word is
-    dropped, and WikiText's <unk> is the unknown token.
+    word pieces, too. Words then keep their capitals until they are split
+    into pieces, no word is dropped, and WikiText's <unk> is the unknown
+    token.
 
     The result is kept in the user's cache by content and settings. A file
     that has not changed (see `text_reader.Unchanged`) is not read again.
@@ -166,7 +170,8 @@ def open_corpus(paths: Union[PathLike, Iterable[PathLike]], *,
     if owned:
         weakref.finalize(parts[0], shutil.rmtree, owned, ignore_errors=True)
     if of_pieces:
-        # Equal pieces give an equal fingerprint, learnt or given
+        # Equal pieces give an equal fingerprint, learnt or given; entry -3
+        # describes the vocabulary
         contents[-3] = _described_vocab(stored_vocab)
         key = _digest_of(contents)
     corpus = Corpus(*parts, stored_vocab, key)
@@ -176,11 +181,12 @@ def open_corpus(paths: Union[PathLike, Iterable[PathLike]], *,
 
 
 def _open(folder, vocab_class, sources):
-    """[vocabulary, training text, held-out text or None, frequencies].
+    """Open a store: [vocabulary, training text, held-out text, freqs].
 
-    The frequencies are None if the store did not build its vocabulary.
+    The held-out text is None if there is none. freqs are None if the store
+    did not build its vocabulary.
     """
-    # From the manifest: another process may be removing the files
+    # The manifest's names: another process may be removing the files
     names = text_store.names(folder)
     vocab = vocab_class.load(folder / text_store.VOCAB)
     counts = text_store.counts(folder)
@@ -249,7 +255,7 @@ def _files(paths, what, text_field):
     if not paths:
         raise ValueError(f'{what} has no file: name at least one')
     for path in paths:
-        # A link to itself does not exist, either
+        # `exists` is False for a symbolic link to itself, too
         if path != text_sources.STDIN and not Path(path).expanduser().exists():
             raise FileNotFoundError(f'{path} is no file: name a text file')
     return text_sources.sources(paths, text_field)
@@ -281,7 +287,9 @@ UNKNOWN_SHARE, PASSED_SHARE = 0.2, 0.5
 
 
 def report(text, settings, is_named=False):
-    """Print how much of a `Text` is used, and warn if it is little.
+    """Print how much of a text is used, and warn if it is little.
+
+    text: has `train`, a `StoredText`, and `vocab`.
 
     settings: the settings of the run; is_named: True for a text of the book,
     for which no warning is printed. Raises ValueError for a vocabulary
@@ -331,9 +339,9 @@ def _vocabulary(vocab, counts, settings):
 
 def check_known(counts, source, remedy='these are easily guessed, and only '
                 'known_accuracy leaves them out'):
-    """Warn of a text with many unknown words; refuse one without others.
+    """Warn if many words are unknown; raise ValueError if all words are.
 
-    counts: `store.Counts`. Raises ValueError.
+    counts: `text_store.Counts`; remedy: the end of the warning.
     """
     if counts.unknown == counts.words:
         raise ValueError(f'all {counts.words:,} words of {source} are unknown '

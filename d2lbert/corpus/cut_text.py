@@ -38,7 +38,7 @@ class CutText:
         folder.mkdir()
         self.folder, self.files = folder, files
         self._articles = []
-        # Words before place pruned_at[k] have the numbers before pruning k
+        # The number of words that had been written at each pruning
         self.pruned_at = []
         self.types = WordTypes() if types is None else types
         self.dtype = self.types.dtype
@@ -46,7 +46,8 @@ class CutText:
         # Paragraphs without an inner sentence end, and the words in them
         self.passed = onp.zeros(2, 'int64')
         with contextlib.ExitStack() as stack:
-            self._out = self._begun(stack, 'ids', 'sentences', 'paragraphs')
+            self._out = self._open_files(stack, 'ids', 'sentences',
+                                         'paragraphs')
             shown = stack.enter_context(bar(
                 sum(path.stat().st_size for path in files), 'cutting', 'B',
                 unit_scale=True, quiet=not progress))
@@ -57,12 +58,12 @@ class CutText:
                     cutter.num_threads))):
                 self._add(some)
         self._link_prunings()
-        # Without articles that have no paragraph
+        # An article without paragraphs begins where the next one does
         self.articles = onp.unique(onp.concatenate(self._articles))
         self.articles = self.articles[self.articles < self.num_paragraphs]
 
-    def _begun(self, stack, ids, *ends):
-        """Open files for numbers and for the ends of sentences and more."""
+    def _open_files(self, stack, ids, *ends):
+        """Open a file for numbers, and files for ends, which begin with 0."""
         files = [stack.enter_context(open(self.folder / name, 'wb'))
                  for name in (ids, *ends)]
         files[0].write(bytes(ROOM_FOR_HEADER))
@@ -112,14 +113,15 @@ class CutText:
         def parts(stretch):
             begin, end = stretch
             first, last = onp.searchsorted(ends, stretch, 'right')
-            first = first if begin else 1       # sentences may be empty
+            # ends[0] is the text's begin; further zeros end empty sentences
+            first = first if begin else 1
             types = self.words(begin, end)
             return spread(table, begins, lengths, types,
                           ends[first:last] - begin,
                           int(counted(types, len(lengths)) @ lengths))
         count = 0
         with contextlib.ExitStack() as stack:
-            ids, sentences = self._begun(stack, 'ids-further',
+            ids, sentences = self._open_files(stack, 'ids-further',
                                          'sentences-further')
             for numbers, new_ends in stack.enter_context(contextlib.closing(
                     in_order(parts, self.stretches(0, self.num_words)))):
@@ -131,9 +133,10 @@ class CutText:
         self.num_words, self.dtype = count, table.dtype
 
     def stretches(self, begin, end, size=None):
-        """Ranges of words from begin to end - 1 for `words`: (begin, end).
+        """Split words begin to end - 1 into ranges (begin, end) for `words`.
 
         size: the maximal number of words of a range, by default BLOCK_WORDS.
+        No range contains words from before and after a pruning.
         """
         while begin < end:
             stop = min(end, begin + (size or BLOCK_WORDS))
@@ -178,7 +181,10 @@ class CutText:
         return numbers
 
     def span(self, begin, end):
-        """The sentences and the words of paragraphs begin to end - 1."""
+        """Two ranges [begin, end] of paragraphs begin to end - 1.
+
+        The first counts sentences, the second words.
+        """
         sentences = [int(self.offsets('paragraphs', q, q + 1)[0])
                      for q in (begin, end)]
         return sentences, [int(self.offsets('sentences', s, s + 1)[0])
@@ -186,13 +192,13 @@ class CutText:
 
 
 def held_out(cut, share):
-    """Ranges of paragraphs for training and those held out: two lists."""
+    """Two lists of ranges of paragraphs: for training, and held out."""
     everything = [(0, cut.num_paragraphs)]
     if not share or not cut.num_paragraphs:
         return everything, []
     starts = cut.articles
     if len(starts) * share < 1:
-        # At least four blocks, from different places of the text
+        # At least four blocks are held out, from different places
         size = max(1, min(64, int(cut.num_paragraphs * share / 4)))
         starts = onp.arange(0, cut.num_paragraphs, size)
     num_held = max(1, round(len(starts) * share))
@@ -204,6 +210,7 @@ def held_out(cut, share):
     ends = [*starts[1:].tolist(), cut.num_paragraphs]
     rng = random.Random(0)
     held = set()
+    # One random article of each of num_held equal stretches
     for k in range(num_held):
         begin, end = (len(starts) * j // num_held for j in (k, k + 1))
         held.add(begin + int(rng.random() * (end - begin)))
@@ -224,18 +231,18 @@ def joined(ranges):
 
 
 def build_vocab(cut, train, valid, min_freq, max_vocab):
-    """The vocabulary of the ranges of paragraphs that are to be trained on.
+    """Build the vocabulary of the training part, as text.Vocab does.
 
-    The same as text.Vocab gives for them, but that frequencies are those of
-    its words alone. min_freq: None for what `usual_min_freq` gives. Returns
-    its tokens, bytes, a line each; how often each occurs, (tokens,) int64, 0
-    for the reserved ones; the number of each word of the text, (types + 1,)
-    int32, the last that of -1; and min_freq.
+    train, valid: the two lists of `held_out`. min_freq: None for
+    `usual_min_freq`. Returns (tokens, freqs, table, min_freq). tokens: bytes,
+    one token per line. freqs (tokens,) int64: the frequency of each token, 0
+    for reserved tokens. table (types + 1,) int32: the vocabulary number of
+    each word of the text; the last entry is for -1, pruned words.
     """
     text, freqs = b'\n' + cut.types.text(), _freqs(cut, valid)
     if min_freq is None:
         min_freq = usual_min_freq(freqs)
-    # Each token stands between two of them
+    # Word k is between line feeds k and k + 1
     feeds, reserved = line_ends(text), [UNK, *RESERVED]
     table = onp.full(len(freqs) + 1, UNK_ID, 'int32')
     falling = onp.flatnonzero(freqs >= max(1, min_freq))
@@ -244,7 +251,9 @@ def build_vocab(cut, train, valid, min_freq, max_vocab):
         if place >= 0:
             k = onp.searchsorted(feeds, place)
             table[k], falling = number, falling[falling != k]
-    # As `falling_types`, for ranges of paragraphs and pruned numbers
+    # As `falling_types`, for ranges of paragraphs and pruned numbers. The
+    # numbers follow first occurrence, so without held-out ranges a stable
+    # sort is enough
     falling = falling[onp.lexsort(
         (_firsts(cut, train, len(freqs))[falling], -freqs[falling]))
         if valid else onp.argsort(-freqs[falling], kind='stable')]
@@ -260,10 +269,11 @@ def build_vocab(cut, train, valid, min_freq, max_vocab):
 
 
 def usual_min_freq(freqs):
-    """How often a word must occur where one does not say.
+    """The default minimum frequency of a word in the vocabulary.
 
-    freqs (types,): how often each occurs. That is the book's number. Of a
-    small text it is lower, if too many of its words were unknown otherwise.
+    freqs (types,): the frequency of each word. The default is the book's
+    MIN_FREQ. For a small text it is lower, so that at most RARE_SHARE of the
+    words are unknown.
     """
     num_words = freqs.sum()
     if num_words >= SMALL_TEXT:
@@ -282,7 +292,7 @@ def _firsts(cut, train, count):
     place = 0
     for numbers in words_of_ranges(cut, train):
         new = onp.flatnonzero(first[numbers] < 0)[::-1]
-        # Of several values for one entry NumPy keeps the last
+        # Reversed: of several values for one entry NumPy keeps the last
         first[numbers[new]] = place + new
         place += len(numbers)
     return first[:-1]
@@ -313,6 +323,6 @@ def words_of_ranges(cut, ranges):
 
 
 def described(files):
-    """The names of files, in short, for messages."""
+    """The first file's name and the number of further files."""
     more = len(files) - 1
     return f'{files[0]}' + (f' and {more} more' if more else '')

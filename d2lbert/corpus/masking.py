@@ -19,8 +19,8 @@ from d2lbert.kernels import draw
 from d2lbert.texts.examples import MASK_SHARE
 from d2lbert.texts.numbered_text import NumberedText, concat_ranges
 
-# In a text of word pieces a span has at most this many tokens more than
-# words; words of more pieces are never masked
+# In a text of word pieces, a span has at most this many tokens more than the
+# longest span has words. A word of even more pieces is never masked
 MORE_PIECES = 20
 
 # Shares are counted in millionths, since sums of integers are exact
@@ -54,13 +54,13 @@ class SpanMasking(NamedTuple):
     def mask_flags(self, vocab):
         """The flags of each token of a `Vocab` for `draw.spans`: (V,)."""
         flags = vocab.mask_flags
-        if flags is None:       # a text of words may contain <cls>
+        if flags is None:       # <cls> can be a word of the text
             flags = onp.zeros(len(vocab), 'uint8')
             flags[vocab[vocab.special]] = draw.FIXED
         return flags if self.whole_words else flags & draw.FIXED
 
     def drawn(self, corpus, rows, parts, max_len, rng, mask_share):
-        """`mask_spans` with this masking."""
+        """The `MaskedRows` of `mask_spans` with this masking."""
         return mask_spans(corpus, rows, parts, self, max_len, rng,
                           mask_share)
 
@@ -113,7 +113,8 @@ def mask_spans(text, rows, parts, spans, max_len, rng=random,
 
 
 def _empty_columns(num_rows, max_len, share, max_tokens, pad):
-    # The last span of a row may begin just below the share
+    # The last span may begin one token below the share. The first and the
+    # last token of a row are never masked
     num_preds = min(max_len - 2,
                     -(-share * max_len // MILLION) - 1 + max_tokens)
     shape_P = num_rows, num_preds
@@ -134,7 +135,9 @@ def _mask_plainly(columns, rows, parts, ids, special, flags, choices, spans,
     """
     _, mask, cls, sep = special
     cumulative = list(itertools.accumulate(spans.length_probs))
-    longest, missing = len(cumulative), 0       # millionths of a token
+    # missing: the tokens still to mask, in millionths; an excess is negative
+    # and is carried over to the next row
+    longest, missing = len(cumulative), 0
     for row, (first, last) in enumerate(zip(rows, rows[1:])):
         tokens = [cls]
         for begin, end in parts[first:last]:
@@ -206,7 +209,7 @@ def _take(units, free, wanted, max_tokens, apart, rng):
     first = fitting[rng.randrange(len(fitting))]
     last = first + length - 1
     span = units[first][0], units[last][1]
-    if apart:
+    if apart:       # words that touch the span are no longer free
         first -= first > 0 and units[first - 1][1] == units[first][0]
         last += (last + 1 < len(units)
                  and units[last][1] == units[last + 1][0])
@@ -236,7 +239,8 @@ class WholeRows(NamedTuple):
 WHOLE = WholeRows()
 
 
-#: The mean and the maximal length of a span, in words.
+#: BART's span lengths in words: the mean of the Poisson distribution, and the
+#: maximum.
 MEAN, LONGEST = 3, 10
 
 
@@ -267,10 +271,10 @@ class NoisyRows(NamedTuple):
 class Noise(NamedTuple):
     """BART noise settings, with the interface of `SpanMasking`.
 
-    kinds: 'sentences' (shuffle them), one of 'masking' (<mask> for a token),
-    'deletion' and 'infilling' (one <mask> for a span of words, or for no
-    word), or both. whole_words: mask and delete all pieces of a word or
-    none.
+    kinds: 'sentences' (shuffle sentences) and at most one of 'masking'
+    (<mask> for a token), 'deletion' (of tokens) and 'infilling' (one <mask>
+    for a span of words, or for no word). whole_words: mask and delete all
+    pieces of a word or none.
     """
 
     kinds: tuple = ('infilling', 'sentences')
@@ -284,25 +288,25 @@ class Noise(NamedTuple):
         """
         clean = mask_spans(text, rows, parts, SINGLE_TOKENS, max_len, rng, 0)
         # NumPy promises never to change this generator's numbers
-        numbers = onp.random.RandomState(
+        shuffler = onp.random.RandomState(
             [rng.getrandbits(32) for _ in range(8)])
         if 'sentences' in self.kinds:
-            text, parts = _shuffled_sentences(text, parts, numbers)
+            text, parts = _shuffled_sentences(text, parts, shuffler)
         spans = WHOLE_WORDS if self.whole_words else SINGLE_TOKENS
         if 'infilling' in self.kinds:
             spans = INFILLING
         share = 0 if self.kinds == ('sentences',) else mask_share
         masked = mask_spans(text, rows, parts, spans, max_len, rng, share)
-        return NoisyRows(*self._noisy(masked, text.vocab, numbers),
+        return NoisyRows(*self._noisy(masked, text.vocab, shuffler),
                          clean.tokens_X, clean.valid_lens_x)
 
-    def _noisy(self, masked, vocab, numbers):
+    def _noisy(self, masked, vocab, shuffler):
         """Noisy tokens (N, S) and lengths (N,) of `MaskedRows`."""
         pad, mask = vocab[vocab.special.pad], vocab[vocab.special.mask]
         tokens, left, is_masked = _restored(masked)
         N, T = tokens.shape
         columns = onp.broadcast_to(onp.arange(T), (N, T))
-        is_first = left + 1 == columns      # of its span
+        is_first = left + 1 == columns      # the first token of a span
         kept = columns < masked.valid_lens_x[:, None]
         if 'deletion' in self.kinds:
             kept &= ~is_masked
@@ -314,8 +318,8 @@ class Noise(NamedTuple):
         if 'infilling' in self.kinds:
             num_spans = (is_masked & is_first).sum(axis=1)
             new_row, before = _empty_spans(num_spans, kept.sum(axis=1), T,
-                                           numbers)
-            # A new mask comes after all tokens before its position
+                                           shuffler)
+            # Sort by row and position, new masks before tokens
             order = onp.lexsort((
                 onp.concatenate([onp.ones(len(row)),
                                  onp.zeros(len(new_row))]),
@@ -345,25 +349,26 @@ def _restored(masked):
     return tokens, left, left >= -1
 
 
-def _empty_spans(num_spans, lens, max_len, numbers):
-    """Insertion points of spans of no word: their rows, the token after each.
+def _empty_spans(num_spans, lens, max_len, shuffler):
+    """Insertion points of spans of no word: (rows, before).
 
-    num_spans (N,): the number of other spans; lens (N,): the number of
-    tokens so far. No span is inserted before the first token.
+    Span k is inserted in row rows[k], before token before[k]. This is never
+    the first token. num_spans (N,): the number of other spans; lens (N,): the
+    number of tokens without the new ones.
     """
     # The number of spans of length 0 until num_spans others were drawn
     counts = onp.zeros(len(num_spans), 'int64')
     some = num_spans > 0
-    counts[some] = numbers.negative_binomial(num_spans[some],
-                                             1 - LENGTH_PROBS[0])
+    counts[some] = shuffler.negative_binomial(num_spans[some],
+                                              1 - LENGTH_PROBS[0])
     counts = onp.minimum(counts, max_len - lens)
     rows = onp.repeat(onp.arange(len(counts)), counts)
-    before = 1 + (numbers.random_sample(len(rows))
+    before = 1 + (shuffler.random_sample(len(rows))
                   * (lens[rows] - 1)).astype('int64')
     return rows, before
 
 
-def _shuffled_sentences(text, parts, numbers):
+def _shuffled_sentences(text, parts, shuffler):
     """(text, parts) with the sentences of each part shuffled."""
     types, moved = text.gathered(parts)
     lengths = parts[:, 1] - parts[:, 0]
@@ -373,7 +378,7 @@ def _shuffled_sentences(text, parts, numbers):
         text.sentences, concat_ranges(parts[:, 0], lengths), 'right')
     begins = onp.ones(len(part), bool)
     begins[1:] = (onp.diff(part) != 0) | (onp.diff(sentence) != 0)
-    keys = numbers.random_sample(int(begins.sum()))
+    keys = shuffler.random_sample(int(begins.sum()))
     # lexsort keeps words with one key in their order
     order = onp.lexsort((keys[onp.cumsum(begins) - 1], part))
     words = concat_ranges(moved[:, 0], lengths)

@@ -1,11 +1,11 @@
 """Paragraphs split into sentences and words.
 
-The book's rule ends a sentence at ' . '. Running text has two rules. Ours ends
-sentences at marks that are always an end, in whatever script, and at full
-stops that neither an abbreviation nor an initial explains. NLTK's Punkt (Kiss
-and Strunk 2006) learns from a text which full stops end no sentence. It knows
-the ends of Latin script, which a blank follows; `split_at_sure_ends` finds
-the ends of other scripts first.
+The book's rule ends a sentence at ' . '. There are two rules for running text.
+`prose_sentences` ends sentences at marks that are always an end, in whatever
+script, and at full stops that follow neither an abbreviation nor an initial.
+NLTK's Punkt (Kiss and Strunk 2006) learns from a text which full stops end no
+sentence. It finds only ends before a blank, as in Latin script. So
+`split_at_sure_ends` finds the ends of other scripts first.
 """
 import contextlib
 import itertools
@@ -28,7 +28,7 @@ from d2lbert.texts.numbered_text import (
     tokens_of_paragraphs,
 )
 
-# To be raised when other sentences or words come out
+# Increase this when the same text gives other sentences or words
 PROSE_VERSION = 1
 
 # Unicode's Sentence_Terminal, without .!? and without the marks of scripts
@@ -47,7 +47,7 @@ ENDS = (
     '\u203c\u203d\u2047\u2048\u2049'    # doubled ! and ?
     '\u3002\uff01\uff1f\uff61'          # Chinese and Japanese
     '\ufe52\ufe56\ufe57')               # the same, small
-WIDE_STOP = '\uff0e'                    # in a number it is a point
+WIDE_STOP = '\uff0e'                    # before a digit it is a decimal point
 ELLIPSIS = '\u2026'
 CLOSING = '"\'\u2019\u201d\u00bb\u203a)\\]}\u3009\u300b\u300d\u300f\u3011' \
           '\u3015\u3017\uff09\uff3d\uff5d\uff63'
@@ -57,7 +57,7 @@ KANA = '\u3041-\u30ff'
 _END = re.compile(
     rf'(?:[{ENDS}]|{WIDE_STOP}(?!\d))[{ENDS}{WIDE_STOP}{ELLIPSIS}.!?]*'
     rf'[{CLOSING}]*'
-    # No blank follows .!? in Chinese, and a point may be in a number
+    # In Chinese no blank follows; a full stop may be a decimal point
     rf'|[!?]+[{CLOSING}]*(?=[{IDEOGRAPHS}{KANA}])'
     rf'|{ELLIPSIS}+[{CLOSING}]*(?=\s)')
 
@@ -65,7 +65,7 @@ _END = re.compile(
 def split_at_sure_ends(text, is_cut=False):
     """The text in pieces, each of which ends where a sentence surely does.
 
-    is_cut: blanks part the words, so that one must follow.
+    is_cut: True if blanks separate the words. Then a blank must follow an end.
     """
     begin = 0
     for found in _END.finditer(text):
@@ -82,7 +82,7 @@ def split_at_sure_ends(text, is_cut=False):
 
 
 class SpacedPunctuation(dict):
-    """For str.translate: blanks around what is a word by itself.
+    """A table for str.translate: blanks around characters that are words.
 
     See `is_word_alone`.
     """
@@ -114,7 +114,7 @@ _LETTERS = re.compile(r'[^\W\d_](\.[^\W\d_])+')
 
 
 def prose_sentences(text):
-    """Yield the sentences of a paragraph, as it has them."""
+    """Yield the sentences of a paragraph, without changing any character."""
     has_capitals = text != text.lower()
     for piece in split_at_sure_ends(text):
         begin = 0
@@ -127,7 +127,11 @@ def prose_sentences(text):
 
 
 def _is_end(piece, begin, mark, has_capitals):
-    """True if a sentence ends with a mark; begin: where it began."""
+    """True if the sentence piece[begin:mark.end()] is complete.
+
+    mark: a match of `_MARK`; has_capitals: True if the paragraph has capital
+    letters, so that a small letter means no new sentence.
+    """
     first = _FIRST.match(piece, mark.end(), mark.end() + 80)
     if not first:
         return False
@@ -154,10 +158,10 @@ def _is_end(piece, begin, mark, has_capitals):
     return last.lower() not in BEFORE_NAMES
 
 
-# To be raised when the same text gives other sentences or words
+# Increase this, as PROSE_VERSION
 PUNKT_VERSION = 3
 
-# WikiText's decimal point, and what stands for it while Punkt reads
+# WikiText's decimal point, and its replacement while Punkt reads
 POINT, HIDDEN_POINT = '@.@', '@\ue000@'
 
 
@@ -187,7 +191,7 @@ class PunktSplitter:
 
 
 def punkt_version():
-    """A key of the rules; another key may give other words."""
+    """A name of the rules; rules with another name may split otherwise."""
     return f'punkt {PUNKT_VERSION} {nltk().__version__}'
 
 
@@ -201,17 +205,17 @@ def nltk():
     return nltk
 
 
-# Characters of a text from which Punkt learns abbreviations; half a minute
+# Characters from which Punkt learns abbreviations, which takes 30 seconds
 PUNKT_CHARS = 1 << 20
 
-# The fact whether a file has the book's form; the number is to be raised when
-# another answer comes out
+# The name in `Unchanged` of the fact that a file has the book's form. Increase
+# the number when `has_books_form` changes
 FORM = "the book's form 1"
 
 # The number of bytes that are read to recognize it
 FORM_BYTES = 1 << 20
 
-# Full stops and the like that are words of their own, and that are not
+# Sentence marks between blanks, and sentence marks that follow a word
 _APART = re.compile(rb'(?<=\s)[.!?](?=\s|$)')
 _JOINED = re.compile(rb'[^\s.!?][.!?]+["\')\]]*(?=\s|$)')
 
@@ -219,10 +223,11 @@ _JOINED = re.compile(rb'[^\s.!?][.!?]+["\')\]]*(?=\s|$)')
 class Cut(NamedTuple):
     """A stretch of a text cut into words.
 
-    As in `TokenizedText`, and articles (titles,) int64: the paragraphs that
-    follow titles; names: a line for each different word, bytes; passed (2,)
-    int64: the number of paragraphs without an inner sentence end, which are
-    left out, and of their words.
+    types, sentences and paragraphs are as in `TokenizedText`. articles
+    (articles,) int64: the first paragraph of each article that begins here.
+    names: the different words, one per line. Paragraphs without an inner
+    sentence end are left out. passed (2,) int64: the number of these
+    paragraphs, and the number of their words.
     """
 
     types: onp.ndarray
@@ -234,10 +239,10 @@ class Cut(NamedTuple):
 
     @classmethod
     def of(cls, paragraphs, parted, kept, lower):
-        """The `Cut` of `reading.Paragraphs` that were cut into sentences.
+        """The `Cut` of `text_reader.Paragraphs`.
 
-        parted: lists of sentences, only of those paragraphs that are kept;
-        kept: whether each is.
+        kept: True or False for each paragraph; parted: the list of sentences
+        of each paragraph that is kept.
         """
         tokens = tokens_of_paragraphs(
             [[sentence.lower() if lower else sentence
@@ -259,14 +264,14 @@ class BookCutter:
 
     @staticmethod
     def version():
-        """A key of the rules; another key may give other words."""
+        """A name of the rules; rules with another name may split otherwise."""
         return 'book'
 
     def __init__(self, files, progress, lower=True):
         self.lower = lower
         # The number of threads that may call `cut`; None is one per core
         self.num_threads = 1 if draw.library() is None else None
-        self._own = threading.local()
+        self._own = threading.local()   # a buffer for each thread
 
     def cut(self, stretch):
         """The `Cut` of a `Stretch`; any thread may call it."""
@@ -278,7 +283,7 @@ class BookCutter:
                              cut.WIKI if stretch.is_wiki else cut.PARTS,
                              self.lower, text_reader.MAX_WORDS, self._own.room)
         if found is None:
-            # Python also reports what is wrong with a text
+            # Python reports a fault in the text, or splits long paragraphs
             return self.cut_plainly(stretch)
         found = Cut(*found)
         return found._replace(articles=onp.concatenate([
@@ -312,7 +317,7 @@ class ProseCutter:
         self._apart, self._forms = SpacedPunctuation(), {}
 
     def cut(self, stretch):
-        if self._is_books(stretch):
+        if self._uses_books_rule(stretch):
             return self._book.cut(stretch)
         paragraphs = stretch.paragraphs()
         parted = [list(prose_sentences(text)) for text in paragraphs.texts]
@@ -323,7 +328,7 @@ class ProseCutter:
                          for sentences in itertools.compress(parted, kept)],
             kept, self.lower)
 
-    def _is_books(self, stretch):
+    def _uses_books_rule(self, stretch):
         return stretch.is_wiki and self._has_form(stretch.path)
 
     def _has_form(self, path):
@@ -340,7 +345,7 @@ class MixedCutter(ProseCutter):
     def version():
         return f'mixed {PROSE_VERSION}'
 
-    def _is_books(self, stretch):
+    def _uses_books_rule(self, stretch):
         return self._has_form(stretch.path)
 
 
@@ -368,16 +373,16 @@ class PunktCutter:
                       self.lower)
 
 
-#: Where one asks for 'auto', `cutters` chooses.
+#: The cutters by name; for 'auto', `cutters` chooses one.
 CUTTERS = {'book': BookCutter, 'prose': ProseCutter, 'punkt': PunktCutter}
 SPLITS = 'auto', *CUTTERS
 
 
 def cutters(split, files):
-    """The class that cuts files as `split`, one of SPLITS, says.
+    """The class that cuts files by the rule `split`, one of SPLITS.
 
-    files: `texts.Source`s. auto: the book's rule for files in the book's
-    form, and `ProseCutter` for the others.
+    files: `text_sources.Source`s. auto: the book's rule for files in the
+    book's form, and `ProseCutter` for the others.
     """
     if split != 'auto':
         return CUTTERS[split]
@@ -389,9 +394,9 @@ def cutters(split, files):
 
 
 def has_books_form(path):
-    """True if most sentences of a file's beginning end with ' . '.
+    """True if most sentence marks at a file's start are separate words.
 
-    Without any full stops, if it has WikiText's titles.
+    A file without any has the form if it has WikiText's titles.
     """
     pieces = text_sources.pieces(path, size=FORM_BYTES)
     with contextlib.closing(pieces) as found:
@@ -401,7 +406,7 @@ def has_books_form(path):
 
 
 def _among_kept(places, kept):
-    """The new places of places in a list that loses some items."""
+    """The indices `places` in a list, after only kept items are left."""
     return onp.cumsum([0, *kept], dtype='int64')[places]
 
 

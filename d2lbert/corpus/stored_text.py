@@ -51,7 +51,8 @@ def draw_runs(text, order, max_len, rng, swap=False):
     for q in order.tolist():
         begin, end = text.paragraphs[q:q + 2].tolist()
         ends = _ends(text, begin, end, q, max_len)
-        a, last = 0, len(ends) - 2  # sentences, the paragraph's first is 0
+        # Indices of sentences; 0 is the paragraph's first sentence
+        a, last = 0, len(ends) - 2
         while a < min(end - begin, last):
             stop = a + 2
             while stop <= last and ends[stop + 1] - ends[a] + 3 <= max_len:
@@ -65,7 +66,7 @@ def draw_runs(text, order, max_len, rng, swap=False):
                 second = _run_like(
                     text, second, max_len - 3 - (ends[b] - ends[a]), max_len,
                     rng)
-            # After swapping, or the truncation would reveal the swap
+            # Truncated after the swap, or the truncation would reveal it
             spans.append(_cut_to_fit(*first, *second, max_len - 3))
             is_next.append(follows)
             a = stop if follows or swap else b
@@ -74,10 +75,10 @@ def draw_runs(text, order, max_len, rng, swap=False):
 
 
 def _ends(text, begin, end, q, max_len):
-    """The first words of sentences, and the end of the last sentence.
+    """The index of each sentence's first word, and the last sentence's end.
 
-    These are sentences begin to end - 1, of paragraph q, and at most max_len
-    sentences after them in the article.
+    The sentences are begin to end - 1, of paragraph q, and at most max_len
+    more of the same article.
     """
     k = onp.searchsorted(text.articles, q, 'right')
     if k < len(text.articles):
@@ -90,9 +91,9 @@ def _ends(text, begin, end, q, max_len):
 def _run_like(text, span, room, max_len, rng):
     """A random run of sentences, about as long as `span`.
 
-    Another length would reveal that the run does not follow, and so would a
-    truncation. So it has at most `room` words, unless `span` has more or all
-    of TRIES runs are longer.
+    A different length would reveal that the run does not follow, and so would
+    a truncation. So the run has at most `room` words, unless `span` has more,
+    or each of TRIES runs has more.
     """
     wanted = span[1] - span[0]
     room = max(room, wanted)
@@ -102,7 +103,7 @@ def _run_like(text, span, room, max_len, rng):
         begin, end = text.paragraphs[q:q + 2].tolist()
         begin += int(rng.random() * (end - begin))
         ends = _ends(text, begin, begin + 1, q, max_len)
-        # The last end within `wanted` words, or the next end
+        # Try the last end within `wanted` words, and the next end
         stop = max(1, bisect.bisect_right(ends, ends[0] + wanted) - 1)
         for last in ends[stop:stop + 2]:
             length = last - ends[0]
@@ -127,11 +128,11 @@ def _cut_to_fit(begin_a, end_a, begin_b, end_b, room):
 def full_sentences(text, chunk, num_chunks, max_len, rng):
     """Pack rows with as many consecutive sentences as fit.
 
-    text: a `StoredText`; chunk: the number of one of num_chunks nearly equal
-    parts of it. Returns rows (N + 1,) and parts (M, 2), int64. Row k consists
-    of parts rows[k] to rows[k + 1] - 1; a part is the begin and end of its
-    words. With <cls> first and a <sep> after each part, a row has at most
-    max_len tokens.
+    text: a `StoredText`; chunk: the index of one of num_chunks nearly equal
+    stretches of it. Returns rows (N + 1,) and parts (M, 2), int64. Row k
+    consists of parts rows[k] to rows[k + 1] - 1; a part is a span of words,
+    (begin, end). With <cls> first and a <sep> after each part, a row has at
+    most max_len tokens.
 
     These are the FULL-SENTENCES of Liu et al. 2019, section 4.2. A row ends
     where the next sentence does not fit. At the end of an article it
@@ -165,7 +166,8 @@ def full_sentences(text, chunk, num_chunks, max_len, rng):
 
 
 def _borders(text, chunk, num_chunks):
-    """The sentences at which a chunk and its articles begin, and its end."""
+    """The first sentence of a chunk and of its articles, and the chunk's end.
+    """
     first, last = onp.searchsorted(
         text.sentences, [text.num_words * k // num_chunks
                          for k in (chunk, chunk + 1)]).tolist()
@@ -175,8 +177,8 @@ def _borders(text, chunk, num_chunks):
     return [first, *text.paragraphs[articles].tolist(), last]
 
 
-# An epoch is one chunk up to this number of pairs times max_len. Its columns
-# take about 10 bytes for each, 80 MB in all
+# The size of a chunk: pairs times max_len, or words of full sentences. Its
+# columns take about 10 bytes for each of these, 80 MB in all
 CHUNK_PLACES = 1 << 23
 
 
@@ -197,10 +199,10 @@ class _Drawing(NamedTuple):
 class StoredText(NumberedText):
     """A `NumberedText` in files, from which batches are drawn.
 
-    numbers (types,) int32: the number in `vocab` of each number in the
-    files. Article k begins with paragraph articles[k]. source: what errors
-    call the text. counts: `store.Counts` of the files that it comes from,
-    of which it may be a part, or None.
+    numbers (types,) int32: the number in `vocab` for each number in the
+    files. Article k begins with paragraph articles[k]. source: the name of
+    the text in errors. counts: the `text_store.Counts` of its source files,
+    or None. The text may be only a part of these files.
     """
 
     def __init__(self, folder, numbers, vocab, source, counts=None):
@@ -228,7 +230,7 @@ class StoredText(NumberedText):
     def _read(self, begins, ends):
         """The types of the words of several ranges, one after another.
 
-        Read from the file: a page touched in the map may map megabytes.
+        Read from the file, since touching the map may load megabytes.
         """
         size = self.types.itemsize
         lengths = [(end - begin) * size for begin, end in zip(begins, ends)]
@@ -268,7 +270,7 @@ class StoredText(NumberedText):
         """One epoch: yields (position, Batch of NumPy arrays).
 
         position is (chunk, index), the start of the batch after this one;
-        passed as `start` it gives the rest of the epoch to the last bit. The
+        passed as `start`, it gives the rest of the epoch, bitwise equal. The
         batches depend only on the arguments and on the text. The paragraphs
         are shuffled and processed a chunk at a time; a text of the size of
         WikiText-2 is one chunk. The examples of a chunk are shuffled, and
@@ -325,7 +327,7 @@ class StoredText(NumberedText):
                        else (chunk + 1, 0)), type(columns)(*(
                            column[rows] for column in columns))
             chunk, first_index = chunk + 1, 0
-            columns = None      # the next chunk needs its memory
+            columns = None      # frees memory for the next chunk
         if is_empty:
             raise ValueError(
                 f'{self.source}: {no_pair_fits(drawing.max_len)}')
@@ -338,20 +340,23 @@ class StoredText(NumberedText):
         if not drawing.dynamic or spans is not None:
             derive_shuffler('chunks', seed, epoch).shuffle(chunks)
         # Static examples are drawn as in epoch 0
-        drawn = epoch if drawing.dynamic else 0
-        rng, paragraphs = _generator(seed, drawn, 0), None
+        drawn_epoch = epoch if drawing.dynamic else 0
+        rng, paragraphs = _generator(seed, drawn_epoch, 0), None
         if spans is None:
             paragraphs = shuffled_paragraphs(self.num_paragraphs, rng)
         for chunk in chunks[first_chunk:].tolist():
-            drawer = _generator(seed, drawn, chunk) if chunk else rng
+            # Chunk 0 continues with the generator that shuffled paragraphs
+            chunk_rng = (_generator(seed, drawn_epoch, chunk) if chunk
+                         else rng)
             if spans is None:
-                columns = self._examples(paragraphs, chunk, drawer, drawing)
+                columns = self._examples(paragraphs, chunk, chunk_rng,
+                                         drawing)
             else:
-                columns = self._rows(chunk, num_chunks, drawer, drawing)
+                columns = self._rows(chunk, num_chunks, chunk_rng, drawing)
             self.release()
-            yield columns, _row_order(len(columns[0]), seed, drawn, epoch,
-                                      chunk)
-            columns = None      # the next chunk needs its memory
+            yield columns, _row_order(len(columns[0]), seed, drawn_epoch,
+                                      epoch, chunk)
+            columns = None      # frees memory for the next chunk
 
     def _examples(self, paragraphs, chunk, rng, drawing):
         """All examples of a chunk, a `Batch` of columns."""
@@ -385,15 +390,15 @@ def _generator(seed, epoch, chunk):
         derive_bits('examples', seed, epoch, chunk), 'little'))
 
 
-def _row_order(num_rows, seed, drawn, epoch, chunk):
+def _row_order(num_rows, seed, drawn_epoch, epoch, chunk):
     """The order of a chunk's rows in an epoch: (num_rows,) int64.
 
-    Rows that are the same in each epoch are shuffled once more per epoch, as
-    NumPy shuffles them after np.random.seed(seed).
+    Static rows, all drawn in epoch 0, are shuffled once more in each epoch,
+    as NumPy shuffles them after np.random.seed(seed).
     """
-    rng = (derive_shuffler('rows', seed, drawn, chunk) if drawn or chunk
-           else onp.random.RandomState(seed % 2 ** 32))
-    for _ in range(drawn, epoch + 1):
+    rng = (derive_shuffler('rows', seed, drawn_epoch, chunk)
+           if drawn_epoch or chunk else onp.random.RandomState(seed % 2 ** 32))
+    for _ in range(drawn_epoch, epoch + 1):
         order = onp.arange(num_rows)
         rng.shuffle(order)
     return order

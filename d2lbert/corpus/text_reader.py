@@ -42,7 +42,7 @@ def _blocks(path, advance):
         if end < 0:
             rest += piece
             if len(rest) > MAX_BYTES:
-                place = _last_blank_of(path, number, rest)
+                place = _place_to_split(path, number, rest)
                 yield number, rest[:place]
                 rest = rest[place + 1:]
             continue
@@ -61,8 +61,11 @@ def _decoded(path, number, data):
     return text_files.decoded(path, data, number).split('\n')
 
 
-def _last_blank_of(path, number, data):
-    """The place of the last blank in a line longer than MAX_BYTES."""
+def _place_to_split(path, number, data):
+    """The place of the last blank in a line longer than MAX_BYTES.
+
+    Warns; raises ValueError if there is no blank.
+    """
     place = max(data.rfind(b' '), data.rfind(b'\t'))
     if place < 1:
         raise ValueError(
@@ -138,8 +141,9 @@ class Stretch(NamedTuple):
     """Some consecutive lines of a file that contain whole paragraphs.
 
     data: bytes that begin with line `number`. before: in WikiText's format
-    the two lines before them, otherwise empty. The first of these and the
-    last line of `data` are only context.
+    the two lines before `data`, otherwise empty. The first line of `before`
+    and the last line of `data` are only context: whether a line is a title
+    depends on its neighbours.
     """
 
     path: str
@@ -171,8 +175,8 @@ class Stretch(NamedTuple):
 def stretches_of(path, advance):
     """Yield the lines of a file as `Stretch`es.
 
-    It has WikiText's format if there is a title in its first block. advance:
-    as for `text_files.pieces`.
+    The file has WikiText's format if there is a title in its first block.
+    advance: as for `text_files.pieces`.
     """
     blocks = _blocks(path, advance)
     first = next(blocks)
@@ -188,8 +192,7 @@ def paragraphs_of(path, advance):
 
 
 def has_title(data):
-    """Whether there is a heading of the first level in a file's beginning.
-    """
+    """True if a file's beginning has a heading of the first level."""
     data = b'\n\n' + data[len(BOM) * data.startswith(BOM):] + b'\n\n'
     for begins in (b'\n = ', b'\n= '):
         place = data.find(begins)
@@ -208,10 +211,11 @@ def has_title(data):
 
 def _wiki_stretches(path, blocks):
     before, is_first = b'\n', True
+    # An empty block at the end, since the last line of a block is context
     for number, data in itertools.chain(blocks, [(0, b'')]):
         stretch = Stretch(path, number, before, data, True, is_first)
         yield stretch
-        # The next block decides if the last line is a title
+        # The next stretch has the last line again, after its neighbour
         before, is_first = _last_lines(stretch.whole) + b'\n', False
 
 
@@ -222,6 +226,10 @@ def _last_lines(data):
 
 
 def _of_wiki(path, number, lines, articles):
+    """The `Paragraphs` of lines except the first and the last.
+
+    lines[0] is line `number` of the file.
+    """
     found = []
     for k in range(1, len(lines) - 1):
         line = lines[k]
@@ -239,11 +247,11 @@ def _of_wiki(path, number, lines, articles):
 def _plain_stretches(path, blocks):
     held, began, is_first = [], 1, True
     for number, data in blocks:
-        end, begin = _last_blank(data)
+        end, begin = _last_blank_line(data)
         if end is not None:
             yield Stretch(path, began, b'', b'\n'.join([*held, data[:end]]),
                           False, is_first)
-            # After the blank line, which may be the last
+            # The line after the blank line, which may be the last of `data`
             began = number + (data + b'\n').count(b'\n', 0, begin)
             held, is_first, data = [], False, data[begin:]
         if end is None or data:
@@ -256,7 +264,7 @@ def _plain_stretches(path, blocks):
     yield Stretch(path, began, b'', b'\n'.join(held), False, is_first)
 
 
-def _last_blank(data):
+def _last_blank_line(data):
     """(end of the lines before the last blank line, begin of those after).
 
     (None, None) if no line is blank.
@@ -317,7 +325,8 @@ class Unchanged:
         if known is not None and known[0] == stamp:
             return known[1]
         fact = find_out(path)
-        # Skip a file that changed, or whose next write could be missed
+        # Do not keep the fact if the file changed meanwhile, or if another
+        # write so soon could leave the time stamp as it is
         if (stamp == _stamp(path)
                 and max(stamp[1], stamp[2]) < begun - REST_NS):
             self.new[key] = [stamp, fact]

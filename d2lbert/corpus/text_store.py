@@ -32,7 +32,7 @@ from d2lbert.pretrained.tokenizers.vocabulary import PieceVocab
 from d2lbert.text import UNK, UNK_ID, Vocab
 from d2lbert.texts.numbered_text import BLOCK_WORDS
 
-# To be raised when the content of the files changes
+# Increase this when the content of the files changes
 VERSION = 4
 
 # Attempts to build a store that other processes remove before it is open
@@ -52,13 +52,13 @@ STORED_WORDS = 1 << 20
 class Counts(NamedTuple):
     """What became of a text when it was cut into words."""
 
-    paragraphs: int     # that are used
-    passed: int         # that have no two sentences, and are left out
-    words: int          # in the paragraphs that are used
-    passed_words: int   # in the others
-    unknown: int        # of `words`, those that are <unk>
-    # How often a word of the vocabulary occurs at least; None where the
-    # vocabulary was given, or is one of word pieces
+    paragraphs: int     # used paragraphs
+    passed: int         # unused paragraphs, which have no two sentences
+    words: int          # words of used paragraphs
+    passed_words: int   # words of unused paragraphs
+    unknown: int        # the number of `words` that are <unk>
+    # The minimum frequency of a word in the vocabulary; None if the vocabulary
+    # was given, or has word pieces
     min_freq: Any
 
 
@@ -73,7 +73,7 @@ def build(folder, files, valid_files, valid_share, cutters, vocab, min_freq,
     of_pieces = pieces is not None or isinstance(vocab, PieceVocab)
     cutter = cutters(files, progress, lower=not of_pieces)
 
-    def noted(cut, unknown):
+    def counts_of(cut, unknown):
         return Counts(cut.num_paragraphs, int(cut.passed[0]), cut.num_words,
                       int(cut.passed[1]), unknown, min_freq)
 
@@ -82,12 +82,12 @@ def build(folder, files, valid_files, valid_share, cutters, vocab, min_freq,
         return CutText(folder / 'cut', files, cutter, progress, types)
     cut = cut_text(files)
     train, valid = held_out(cut, valid_share)
-    # Before pieces are learnt from words, of which there may be none
+    # Checked before pieces are learnt, as there may be no words
     check_sentences('train', cut, joined(train), cutter)
     if vocab is None and of_pieces:
         vocab = PieceVocab(WordPiece.of_counts(
             count_words(cut, valid), pieces))
-        if cut.pruned_at:       # pruned words have pieces, too
+        if cut.pruned_at:       # cut again: pruned words have pieces, too
             shutil.rmtree(cut.folder)
             cut = cut_text(files)
         else:
@@ -111,16 +111,16 @@ def build(folder, files, valid_files, valid_share, cutters, vocab, min_freq,
                                             table, cutter, unk)
         sums.update(more)
         unknown += unknown_there
-    counts = dict(train=noted(cut, unknown))
+    counts = dict(train=counts_of(cut, unknown))
     shutil.rmtree(cut.folder)
     if valid_files:
-        del cut, table          # the next ones need their memory
+        del cut, table          # frees memory for the next ones
         cut = cut_text(valid_files)
         more, unknown = write_numbers(
             folder / 'valid', cut, [(0, cut.num_paragraphs)],
             table_of(vocab, cut), cutter, vocab.unk)
         sums.update(more)
-        counts['valid'] = noted(cut, unknown)
+        counts['valid'] = counts_of(cut, unknown)
         shutil.rmtree(cut.folder)
     (folder / COUNTS).write_text(json.dumps(counts))
     files = [path for path in sorted(folder.rglob('*')) if path.is_file()]
@@ -130,7 +130,7 @@ def build(folder, files, valid_files, valid_share, cutters, vocab, min_freq,
 
 
 class _Summed:
-    """A file that is written, and `sum`, its size and CRC-32."""
+    """A file open for writing; `sum` is [size, CRC-32] so far."""
 
     def __init__(self, f):
         self.f, self.sum = f, [0, 0]
@@ -153,7 +153,7 @@ def _npy(path, dtype, length, mode='wb'):
             'descr': onp.lib.format.dtype_to_descr(onp.dtype(dtype)),
             'fortran_order': False, 'shape': (length,)})
         yield summed
-        f.truncate()
+        f.truncate()        # an existing file may be longer
 
 
 def table_of(vocab, cut):
@@ -177,20 +177,21 @@ def check_sentences(name, cut, ranges, cutter):
             end - begin for begin, end in ranges):
         raise ValueError(
             f'{described(cut.files)}: no paragraph has two sentences'
-            f'{_where(name, ranges, cut)}: {cutter.remedy}')
+            f'{_named_part(name, ranges, cut)}: {cutter.remedy}')
 
 
 def write_numbers(folder, cut, ranges, table, cutter, unk):
-    """Write ranges of paragraphs of a cut text in numbers.
+    """Write ranges of paragraphs of a cut text as vocabulary numbers.
 
-    table: what `table_of` gives; unk: the number of unknown words. Returns
-    {path: size and CRC-32} of the largest file, and how many words are
-    unknown.
+    table: as `table_of` returns it; unk: the vocabulary number of <unk>.
+    Returns ({path: [size, CRC-32]} of the largest file, the count of unknown
+    words).
     """
     ranges = joined(ranges)
     check_sentences(folder.name, cut, ranges, cutter)
     spans = [cut.span(begin, end) for begin, end in ranges]
-    # One table for the numbers before each pruning, and for the final ones
+    # tables[k] is for numbers from before pruning k, the last one for final
+    # numbers
     tables = [] if table is None else [
         *(table[cut.became(k)] for k in range(len(cut.pruned_at))), table]
 
@@ -212,12 +213,14 @@ def write_numbers(folder, cut, ranges, table, cutter, unk):
             ids.write(some)
             unknown += int(onp.count_nonzero(some == unk))
     where.replace(folder / 'ids.npy')
-    for name, stretches in (('sentences', [those for those, _ in spans]),
+    sentence_ranges = [sentences for sentences, _ in spans]
+    for name, stretches in (('sentences', sentence_ranges),
                             ('paragraphs', ranges)):
         _write_ends(folder / f'{name}.npy', cut, name, stretches)
     articles, done = [], 0
     for begin, end in ranges:
         inside = cut.articles[(cut.articles > begin) & (cut.articles < end)]
+        # A range begins an article, too
         articles += [done, *(done + inside - begin).tolist()]
         done += end - begin
     onp.save(folder / 'articles.npy', onp.array(articles, 'int64'))
@@ -239,7 +242,7 @@ def _write_ends(path, cut, name, stretches):
                 last = ends[-1]
 
 
-def _where(name, ranges, cut):
+def _named_part(name, ranges, cut):
     if ranges == [(0, cut.num_paragraphs)]:
         return ''
     return ' in the held-out share' if name == 'valid' else (
@@ -278,7 +281,10 @@ def names(store):
 
 
 def counts(store):
-    """The `Counts` of the parts of a whole store that have files: a dict."""
+    """{part: `Counts`} of a complete store.
+
+    The held-out part has an entry only if it was read from files of its own.
+    """
     return {part: Counts(*numbers)
             for part, numbers in read_json(store / COUNTS).items()}
 
@@ -286,8 +292,9 @@ def counts(store):
 # Where a store lies
 
 def find_or_build(key, build):
-    """(folder of a store, temporary folder to remove at the end or None).
+    """Find a store, or build it.
 
+    Returns (its folder, temporary folder to remove at the end or None).
     build: a function that fills an empty folder; called if the store is
     missing or damaged.
     """
@@ -340,7 +347,7 @@ def _fill(store, build):
         build(unfinished)
         cache.make_private(unfinished)
         if store.exists() and not is_whole(store):
-            # Removed before the new store is renamed
+            # The new store needs its name
             store.rename(unfinished / 'damaged')
             shutil.rmtree(unfinished / 'damaged', ignore_errors=True)
         try:

@@ -11,8 +11,9 @@ from d2lbert.kernels import draw
 from d2lbert.kernels.cut import SPARE, Names
 from d2lbert.texts.numbered_text import concat_ranges, line_ends
 
-# The limits of different words. Above them the rarer half is pruned: it
-# becomes <unk>, and a word that occurs again is counted from 0
+# The limits of the number of different words and of their letters. Above them
+# the rarer half is pruned: these words become <unk>, and if one occurs again,
+# it is counted from 0
 MAX_TYPES = 1 << 21
 MAX_CHARS = 1 << 26
 
@@ -54,8 +55,9 @@ def looked_up(table, types):
 def spread(table, begins, lengths, types, ends, size):
     """Replace each type k by table[begins[k]:begins[k] + lengths[k]].
 
-    By C++ where it is compiled. Returns the entries and, for `ends`, places
-    in types, the places in these entries. size: the number of entries.
+    By C++ where it is compiled. Returns (entries, new_ends): `ends` are
+    places in types, and new_ends are the same places in the entries. size:
+    the number of entries.
     """
     if draw.library() is None:
         lengths = lengths[types]
@@ -78,7 +80,7 @@ def counted(types, num_types, table=None):
 
 
 def narrow(numbers, count):
-    """Numbers below `count` in the type of files: uint16 or int32."""
+    """Numbers below `count` in the dtype of the files: uint16 or int32."""
     return numbers.astype('uint16' if count <= 1 << 16 else 'int32')
 
 
@@ -102,7 +104,7 @@ class WordTypes:
     """The different words so far, numbered by first occurrence.
     """
 
-    #: The type of the numbers.
+    #: The dtype of the numbers.
     dtype = onp.dtype('int32')
 
     def __init__(self):
@@ -129,6 +131,7 @@ class WordTypes:
     def numbered(self, some):
         """The word numbers (words,) of a `Cut`, and its sentences' ends."""
         table = self.add(some.names)
+        # `counted` also replaces some.types by word numbers
         self.count(table, counted(some.types, len(table), table))
         return some.types, some.sentences
 
@@ -147,7 +150,7 @@ class WordTypes:
         return len(self) > MAX_TYPES or self._names.letters > MAX_CHARS
 
     def prune(self):
-        """Prune the rarer half; return the new number of each, or -1."""
+        """Prune the rarer half; return each word's new number, or -1."""
         counts, text = self.counts, self._names.text()
         lengths = _lengths(text)
         falling = onp.argsort(-counts, kind='stable')
@@ -182,7 +185,8 @@ class PieceTypes:
     def __init__(self, vocab):
         self._words, self._cutter = WordTypes(), vocab.cutter()
         self._ids = narrow(onp.zeros(SPARE, 'int32'), len(vocab))
-        # There are at most as many pieces as letters, which are bounded
+        # int32 is enough: a word has at most as many pieces as letters, and
+        # MAX_CHARS limits the letters
         self._begins = onp.zeros(1, 'int32')
         self.dtype = self._ids.dtype
 
@@ -195,7 +199,8 @@ class PieceTypes:
         self._words.count(table, counts)
         begins = self._begins[table]
         lengths = self._begins[table + 1] - begins
-        # A cut has few different words, so their pieces are in the cache
+        # A cut has few different words, so their pieces stay in the CPU's
+        # cache
         found = spread(self._ids, begins.astype('int64'), lengths, some.types,
                        some.sentences, int(counts @ lengths))
         if self._words.too_many:
@@ -212,6 +217,7 @@ class PieceTypes:
         self._begins[known:known + len(begins)] = first + begins
 
     def _forget(self):
+        """Prune rare words, and drop their pieces."""
         kept = onp.flatnonzero(self._words.prune() >= 0)
         lengths = onp.diff(self._begins)[kept]
         self._ids = onp.append(
@@ -221,7 +227,7 @@ class PieceTypes:
 
 
 def in_pieces(cut, vocab):
-    """Turn a `CutText` of words, none of them pruned, into word pieces."""
+    """Split the words of a `CutText` into pieces; none may be pruned."""
     ids, begins = vocab.cutter()(cut.types.text())
     cut.cut_further(narrow(onp.append(ids, onp.zeros(SPARE, 'int32')),
                            len(vocab)), begins)

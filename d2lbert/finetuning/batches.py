@@ -1,7 +1,7 @@
 """Encoded examples, windows over long texts, batches and their scores.
 
-Devlin et al. 2018, sections 4.2 and 4.3 (answers), 5.3 (tags). Overlapping
-windows, and which window counts for a token: the published code of the paper.
+Devlin et al. 2018, sections 4.2 and 4.3 (answers), 5.3 (tags). The windows
+overlap; which window counts for a token is as in that paper's published code.
 
 B examples, T tokens of the longest example.
 """
@@ -22,8 +22,8 @@ class Inputs(NamedTuple):
     """Encoded examples; each window of a long text is an example."""
 
     tokens: list        # (T,) int32 each; for C choices (C, T), padded
-    segments: list      # the same
-    labels: Any         # an array each: (), (T,) or (2,), see `heads`; None
+    segments: list      # as tokens
+    labels: Any         # an array each: (), (T,) or (2,), see `heads`; or None
     notes: Any = None   # extra data of the task kind
     choice_lens: Any = None     # for choices: (C,) int32 each
 
@@ -37,7 +37,7 @@ class Batch(NamedTuple):
     """A padded batch on the host."""
 
     tokens_X: Any       # (B, T) int32; for choices (B, C, T)
-    segments_X: Any     # the same
+    segments_X: Any     # as tokens_X
     valid_lens_x: Any   # (B,) int32; for choices (B, C)
     labels_Y: Any       # (B,), (B, T) or (B, 2)
 
@@ -147,7 +147,8 @@ class Window(NamedTuple):
     segments: Any           # list of T numbers
     first: int              # position of the first token of the context
     offsets: Any            # (C, 2) int: character range of each context token
-    central: Any            # (C,) bool: this window has most context around
+    central: Any            # (C,) bool: of all windows with this token, this
+                            # one has the most context around it
     target: Optional[tuple]     # positions of the first and last token of the
                                 # answer; (0, 0): not in this window; None:
                                 # unknown
@@ -189,15 +190,15 @@ def answer_windows(tokenizer, questions, contexts, answers=None, max_len=384,
         raise ValueError(f'stride {stride} and max_question {max_question} '
                          'must be at least 1')
     frame = _Frame(tokenizer)
-    asked = _pieces_of(tokenizer, questions)
-    spoken = _pieces_of(tokenizer, contexts)
+    question_pieces = _pieces_of(tokenizer, questions)
+    context_pieces = _pieces_of(tokenizer, contexts)
     windows = []
     for k, (question, context) in enumerate(zip(questions, contexts)):
         wanted = None if answers is None else _wanted(
-            answers[k], spoken[context].offsets)
+            answers[k], context_pieces[context].offsets)
         windows += frame.windows(
-            k, asked[question].ids[:max_question], spoken[context], wanted,
-            max_len, stride)
+            k, question_pieces[question].ids[:max_question],
+            context_pieces[context], wanted, max_len, stride)
     return windows
 
 
@@ -226,7 +227,7 @@ def _wanted(answers, offsets):
         offsets) else 0
     before = onp.flatnonzero(offsets[:, 0] < answer.end)
     last = int(before[-1]) if len(before) else -1
-    # The tokenizer has skipped the characters of this answer
+    # No token has a character of this answer: the tokenizer dropped them
     if first > last or offsets[first, 1] <= answer.begin:
         return None
     return first, last
@@ -303,10 +304,10 @@ def best_answers(windows, begins, ends, contexts, max_answer=30, null=False,
     best span plus `threshold`.
     """
     best = [(-onp.inf, 0, 0)] * len(contexts)
-    none = [onp.inf] * len(contexts)
+    null_scores = [onp.inf] * len(contexts)
     for window, begin, end in zip(windows, begins, ends):
         k, count = window.question, len(window.offsets)
-        none[k] = min(none[k], float(begin[0] + end[0]))
+        null_scores[k] = min(null_scores[k], float(begin[0] + end[0]))
         place = slice(window.first, window.first + count)
         begin = onp.where(window.central, onp.asarray(begin[place], 'f8'),
                           -onp.inf)
@@ -317,11 +318,11 @@ def best_answers(windows, begins, ends, contexts, max_answer=30, null=False,
             if scores[at] > best[k][0]:
                 best[k] = (float(scores[at]), int(window.offsets[at, 0]),
                            int(window.offsets[at + more, 1]))
-    return [Guess('', 0, 0, score, no)
-            if null and no > score + threshold or score == -onp.inf else
-            Guess(context[begin:end], begin, end, score, no)
-            for (score, begin, end), no, context
-            in zip(best, none, contexts)]
+    return [Guess('', 0, 0, score, null_score)
+            if null and null_score > score + threshold or score == -onp.inf
+            else Guess(context[begin:end], begin, end, score, null_score)
+            for (score, begin, end), null_score, context
+            in zip(best, null_scores, contexts)]
 
 
 # Tags of words
@@ -385,7 +386,10 @@ def outputs_of(net, inputs, devices, advance=lambda num_examples: None):
 
 
 def _scores(net, batch, device):
-    """Scores on the device, and the bounds of each text (None: one row)."""
+    """(scores on the device, bounds of each text's rows).
+
+    bounds None: each text has one row.
+    """
     X, begins, _ = encode(net, batch, device)
     if net.kind in WHOLE:
         return net.score_texts(X, begins, len(batch.tokens_X)), None

@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 from typing import Any, Callable, Optional, Sequence
 
-from d2lbert.finetuning import seed_runs as several
+from d2lbert.finetuning import seed_runs
 from d2lbert.finetuning.datasets import GivenData, GivenModel, is_task
 from d2lbert.finetuning.objective import FineTuning
 from d2lbert.finetuning.settings import (
@@ -42,8 +42,9 @@ def finetune(task: Any = None, data: Optional[PathLike] = None,
     or (texts, second texts, labels), in lists, arrays or columns of a table.
     The first argument is then the model: `finetune(model, train=(texts,
     labels), valid=(texts, labels))`. The task is 'regress' for labels of
-    type float, 'tag' for lists of tags, and 'classify' for all others, whose
-    names are str(label). They are written to the folder `data` in the run.
+    type float, 'tag' for lists of tags, and 'classify' for all other labels;
+    their names are str(label). The examples are written to the folder `data`
+    in the run.
 
     Each epoch ends with an evaluation on the development part. The weights
     of the best epoch, by the task's first metric, are saved.
@@ -75,11 +76,11 @@ def finetune(task: Any = None, data: Optional[PathLike] = None,
     keywords.update((name, value) for name, value in dict(
         task=task, data=data, model=model).items() if value is not None)
     carry_out = functools.partial(one, callback=callback)
-    if resume is not None and several.is_folder(resume):
-        return several.resume(carry_out, Path(resume), keywords, devices)
+    if resume is not None and seed_runs.is_folder(resume):
+        return seed_runs.resume(carry_out, Path(resume), keywords, devices)
     if seeds > 1:
         settings = complete(keywords)
-        return several.begin(
+        return seed_runs.begin(
             carry_out, settings, seeds, out, force, devices,
             given and (lambda folder: settings.update(
                 data=given.write(folder))))

@@ -162,9 +162,9 @@ class Tags:
         """The mean loss of outputs (T, K) each, as in training."""
         scores = onp.concatenate(outputs).astype('float64')
         labels = onp.concatenate(inputs.labels)
-        asked = labels >= 0
-        return float(-log_softmax(scores[asked])[
-            onp.arange(asked.sum()), labels[asked]].mean())
+        has_label = labels >= 0
+        return float(-log_softmax(scores[has_label])[
+            onp.arange(has_label.sum()), labels[has_label]].mean())
 
     def guesses(self, outputs, inputs, data):
         """A list of tag names for each sentence."""
@@ -182,16 +182,16 @@ class Tags:
         tag if there is no O.
         """
         names = self.about.labels
-        none = names.index('O') if 'O' in names else 0
+        default = names.index('O') if 'O' in names else 0
         found = []
         for words, scores, encoded in zip(data.words, outputs, inputs.notes):
             shares = onp.exp(log_softmax(scores.astype('float64')))
             guessed = labels_of_words(encoded, shares.argmax(axis=1),
-                                      len(words), none)
-            sure = labels_of_words(encoded, shares.max(axis=1), len(words),
-                                   0.0)
+                                      len(words), default)
+            probs = labels_of_words(encoded, shares.max(axis=1), len(words),
+                                    0.0)
             found.append(Prediction([names[k] for k in guessed],
-                                    list(map(float, sure))))
+                                    list(map(float, probs))))
         return found
 
 
@@ -205,7 +205,8 @@ class Answers:
         """The `Inputs` of `Questions`: one example for each window.
 
         Labels are (0, 0) if the window does not contain the answer, and
-        (-1, -1) if the answer is unknown. Training skips the latter windows.
+        (-1, -1) if the answer is unknown. Training skips windows with unknown
+        answers.
         """
         windows = answer_windows(
             self.tokenizer, data.questions, data.contexts, data.answers,

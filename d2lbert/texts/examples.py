@@ -24,8 +24,8 @@ def truncate_pair(first_lens, second_lens, room, odd_to_first):
 
     The longer text loses tokens until both are equally long, then both lose
     in turn until `room` tokens are left. odd_to_first: True if the first
-    text keeps the odd token where both were truncated. Numbers, or arrays
-    (N,); returns two of the same kind.
+    text keeps the odd token where both were truncated. Takes two ints, or two
+    arrays (N,), and returns two of the same kind.
     """
     half = room // 2 + room % 2 * odd_to_first
     return (onp.minimum(first_lens, onp.maximum(half, room - second_lens)),
@@ -34,7 +34,7 @@ def truncate_pair(first_lens, second_lens, room, odd_to_first):
 
 
 def pad_rows(rows, pad_id=0):
-    """Token ids side by side, padded on the right: (N, T) int32.
+    """Token ids as rows, padded on the right: (N, T) int32.
 
     rows: N lists or arrays of ids; T is the length of the longest.
     """
@@ -223,9 +223,9 @@ def _mask_plainly(spans, types, numbers, specials, num_preds, columns, rng,
 def _positions_to_mask(flags, num_preds, whole_words, rng):
     """At most num_preds random positions of a row that may be masked.
 
-    flags: for each token 0, draw.FIXED or draw.GOES_ON. whole_words: the
-    pieces of random words. A word with too many pieces for what is left is
-    skipped, and the next one is tried, as in the published BERT.
+    flags: for each token 0, draw.FIXED or draw.GOES_ON. whole_words: choose
+    all pieces of random words. A word with more pieces than may still be
+    masked is skipped, and the next one is tried, as in the published BERT.
     """
     words = []
     for k, flag in enumerate(flags):

@@ -13,7 +13,7 @@ from d2lbert.kernels import cut, draw
 from d2lbert.text import RESERVED, Vocab
 from d2lbert.texts import text_files
 
-# The end of a sentence; a full stop at the end of a line is not one
+# The end of an inner sentence; the full stop that ends a line is no such end
 STOP = ' . '
 
 
@@ -74,7 +74,7 @@ def paragraphs_of_lines(lines, lower=True):
 
 def tokens_of_paragraphs(paragraphs):
     """The `TokenizedText` of paragraphs, lists of sentences (strings)."""
-    numbers = collections.defaultdict()
+    numbers = collections.defaultdict()     # a new word gets the next number
     numbers.default_factory = numbers.__len__
     sentences = [sentence.split() for paragraph in paragraphs
                  for sentence in paragraph]
@@ -147,9 +147,9 @@ class NumberedText:
 
     @classmethod
     def of_tokens(cls, tokens, order, min_freq):
-        """Number the words of a `TokenizedText` by their own vocabulary.
+        """Number the words of a `TokenizedText` by a vocabulary of them.
 
-        Equally frequent words are numbered as they first occur when the
+        Equally frequent words are numbered by first occurrence when the
         paragraphs are in `order`.
         """
         num_sentences = onp.diff(tokens.paragraphs)
@@ -198,10 +198,10 @@ class NumberedText:
         return self.types[begin:end]
 
     def gathered(self, spans):
-        """(types, spans): the types of some words, and the spans in them.
+        """(types, spans): types that contain those of `spans` of words.
 
         spans (N, 2) or (N, 4) int64: begins and ends of words of this text.
-        The spans that are returned index into the returned types.
+        The returned spans index into the returned types.
         """
         return self.types, spans
 
@@ -226,16 +226,17 @@ def falling_types(text, freqs, order):
 
 
 def _first_places(text, order, num_types):
-    """The first word of each type when the paragraphs are in `order`.
+    """The first place of each type when the paragraphs are in `order`.
 
     Reads the text as it is stored, a block at a time.
     """
     starts = text.sentences[text.paragraphs]
     lengths = onp.diff(starts)
-    # The first word of each paragraph in the new order
+    # The place of each paragraph's first word in the new order
     moved = onp.empty(len(lengths), 'int64')
     moved[order] = onp.cumsum(lengths[order]) - lengths[order]
     first = onp.full(num_types, len(text.types), 'int64')
+    # Blocks of whole paragraphs, of about BLOCK_WORDS words
     cuts = onp.searchsorted(
         starts, onp.arange(0, int(starts[-1]), BLOCK_WORDS), 'right') - 1
     cuts = [*onp.unique(cuts).tolist(), len(lengths)]

@@ -113,8 +113,8 @@ def pieces(path, advance=lambda num_bytes: None, size=PIECE_BYTES):
     except (EOFError, OSError, OverflowError, RuntimeError, ValueError,
             struct.error, tarfile.TarError, zipfile.BadZipFile, zlib.error,
             *_library_errors()) as error:
-        # An error of the disk has a number; a seek before the begin of a
-        # file (EINVAL) comes from a damaged archive
+        # An error of the disk has an errno. EINVAL is different: a damaged
+        # archive leads to a seek before the begin of its file
         if (not layers or isinstance(error, TextFileError) or getattr(
                 error, 'errno', None) not in (None, errno.EINVAL)):
             raise

@@ -264,11 +264,12 @@ class Line(NamedTuple):
 
 
 class Lines:
-    """The texts of the lines of a file, as named by a flag.
+    """The texts of a file, one per line.
 
-    path, text_field: as for `sources`. skip_empty: skip empty lines, counted
-    in `skipped`; otherwise they are errors. twice: True if a pipe may be read
-    more than once.
+    path, text_field: as for `sources`. skip_empty: skip empty lines, and count
+    them in `skipped`; otherwise they are errors. twice: False reads a pipe
+    without a copy, so the lines can be iterated only once. flag: the command's
+    flag with the path, for messages.
     """
 
     def __init__(self, path, text_field=None, skip_empty=False, twice=True,

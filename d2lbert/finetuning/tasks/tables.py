@@ -41,7 +41,7 @@ class Columns(NamedTuple):
     text: object
     pair: object = None
     label: object = None
-    header: Optional[bool] = None   # True if line 1 has names; None: see below
+    header: Optional[bool] = None   # True if line 1 has names; see `parse`
 
     @classmethod
     def parse(cls, columns):
@@ -203,11 +203,11 @@ def examples_of(path, places, kind='classify', names=None, written=None,
     of a row's cells; rows for which it is false are dropped. Rows with
     missing or extra columns are skipped with a warning.
     """
-    needed = max(p for p in places[:3] if p is not None)
+    last_place = max(p for p in places[:3] if p is not None)
     texts_a, texts_b, found, odd, bare, number = [], [], [], [], 0, 0
     for number, cells in itertools.islice(rows_of(path), bool(places.header),
                                           None):
-        if len(cells) <= needed or any(cells[places.width:]):
+        if len(cells) <= last_place or any(cells[places.width:]):
             odd.append((number, len(cells)))
         elif keep is not None and not keep(cells):
             continue
