@@ -1,8 +1,8 @@
 """The pretrained model and the data of a fine-tuning run.
 
 They come from folders and files, or a program has them in memory. Examples
-in memory are written to the run folder, in the formats of `tasks`. Thus such
-a run resumes and is evaluated as any other.
+in memory are written to the run folder, in the formats of `tasks`, so that the
+run can be resumed and evaluated as any other.
 """
 import csv
 import io
@@ -63,9 +63,9 @@ def folder_of(task, data):
         raise ValueError('fine-tuning needs the folder with the files of the '
                          'task (--data DIR)')
     if Path(data).is_file():
-        raise ValueError(f'{data} is a file, and what is learnt from and what '
-                         'is compared with are two: name the folder that '
-                         'holds both (--data)')
+        raise ValueError(f'{data} is a file, but training and evaluation need '
+                         'a file each: name the folder that holds both '
+                         '(--data)')
     return data
 
 
@@ -86,7 +86,7 @@ def read_part(task, data, part, columns, tokenizer, labels=None):
 
 
 class GivenModel(NamedTuple):
-    """A pretrained net in memory and its tokenizer, as a run begins them."""
+    """A pretrained net in memory and its tokenizer, to begin a run with."""
 
     net: Any
     tokenizer: Any
@@ -128,7 +128,7 @@ class GivenData(NamedTuple):
     """Examples of both parts, ready to be written."""
 
     task: str
-    columns: Any        # the setting; None for tags
+    columns: Any        # the setting `columns`; None for tags
     parts: dict         # {file name: its text}
 
     @classmethod
@@ -174,7 +174,7 @@ class GivenData(NamedTuple):
 
 
 def is_task(name):
-    """True for the name of a task, which is no folder of a model."""
+    """True if a string is a task's name, and not the folder of a model."""
     return isinstance(name, str) and name in TASKS
 
 

@@ -47,15 +47,15 @@ def f1(labels, guesses, positive=1):
     """F1 of the class `positive`: 2 hits / (predicted + actual).
 
     labels, guesses: (N,). Returns 0 if there is no hit, even if no example
-    is positive and none is predicted so.
+    is positive and none is predicted as positive.
     """
     labels, guesses = _arrays(labels, guesses)
-    there, guessed = labels == positive, guesses == positive
-    return _f1((there & guessed).sum(), guessed.sum(), there.sum())
+    actual, predicted = labels == positive, guesses == positive
+    return _f1((actual & predicted).sum(), predicted.sum(), actual.sum())
 
 
-def _f1(hits, guessed, there):
-    return float(2 * hits / (guessed + there)) if hits else 0.0
+def _f1(hits, predicted, actual):
+    return float(2 * hits / (predicted + actual)) if hits else 0.0
 
 
 def matthews(labels, guesses):
@@ -67,9 +67,9 @@ def matthews(labels, guesses):
     """
     labels, guesses = _arrays(labels, guesses)
     classes = onp.union1d(labels, guesses)[:, None]
-    there, guessed = classes == labels, classes == guesses     # (C, N)
+    actual, predicted = classes == labels, classes == guesses  # (C, N)
     n, hits = labels.size, float((labels == guesses).sum())
-    t, g = there.sum(1).astype('f8'), guessed.sum(1).astype('f8')
+    t, g = actual.sum(1).astype('f8'), predicted.sum(1).astype('f8')
     spread = (n * n - t @ t) * (n * n - g @ g)
     return float((n * hits - t @ g) / spread ** 0.5) if spread else 0.0
 
@@ -94,9 +94,9 @@ def pearson(labels, guesses):
 
 
 def spearman(labels, guesses):
-    """Spearman's coefficient: Pearson's of the ranks; ties share the mean.
+    """Spearman's coefficient: Pearson's of the `ranks`.
 
-    Constant input and nan as for `pearson`; infinities have ranks.
+    Constant input and nan are treated as by `pearson`; infinities have ranks.
     """
     both = [x.astype('f8') for x in _arrays(labels, guesses)]
     if any(onp.isnan(x).any() for x in both):
@@ -187,8 +187,8 @@ def _entity_counts(labels, guesses, scheme):
         if len(tags) != len(guess):
             raise ValueError(f'sentence {k} has {len(tags)} words and '
                              f'{len(guess)} guessed tags')
-        there, guessed = (set(entities(t, scheme)) for t in (tags, guess))
-        counts += len(there & guessed), len(guessed), len(there)
+        actual, predicted = (set(entities(t, scheme)) for t in (tags, guess))
+        counts += len(actual & predicted), len(predicted), len(actual)
     return counts
 
 
@@ -203,14 +203,14 @@ def entity_f1(labels, guesses, scheme=None):
 
 def entity_precision(labels, guesses, scheme=None):
     """Fraction of predicted entities that are right; 0 without predictions."""
-    hits, guessed, _ = _entity_counts(labels, guesses, scheme)
-    return float(hits / guessed) if guessed else 0.0
+    hits, predicted, _ = _entity_counts(labels, guesses, scheme)
+    return float(hits / predicted) if predicted else 0.0
 
 
 def entity_recall(labels, guesses, scheme=None):
     """Fraction of actual entities that are found; 0 without entities."""
-    hits, _, there = _entity_counts(labels, guesses, scheme)
-    return float(hits / there) if there else 0.0
+    hits, _, actual = _entity_counts(labels, guesses, scheme)
+    return float(hits / actual) if actual else 0.0
 
 
 def tag_accuracy(labels, guesses):

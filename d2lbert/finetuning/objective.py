@@ -37,7 +37,7 @@ class FineTuning(Objective):
 
     settings: a dictionary of all `finetuning.settings`. begun: the folder of
     the run to resume, which has the tokenizer and the config of the net.
-    model: a `GivenModel` that replaces the setting.
+    model: a `GivenModel` that replaces the setting `model`.
     """
 
     losses, weights, drawn = ('task',), (1,), ('loss',)
@@ -50,7 +50,7 @@ class FineTuning(Objective):
         ops.check_precision(s['precision'])
         task = TASKS[s['task']]
         folder = folder_of(task, s['data'])
-        # For new weights: the head, and parts that the checkpoint lacks
+        # Seeds new weights: the head, and parts that the checkpoint lacks
         mx.random.seed(s['seed'] % 2 ** 31)
         if begun is None:
             bert, self.tokenizer = (
@@ -123,7 +123,7 @@ class FineTuning(Objective):
     def net(self, devices):
         """The net with its pretrained weights and a new head."""
         net = self._net
-        # A weight, its gradient and Adam's two moments
+        # float32: a weight, its gradient and Adam's two moments
         require_memory(
             16 * sum(math.prod(param.shape)
                      for param in net.collect_params().values()),
@@ -203,7 +203,7 @@ def dropout_of(bert, kind):
 
 
 def begun_net(folder):
-    """The net and tokenizer of an unfinished run."""
+    """The net and tokenizer of a run that is resumed."""
     folder = Path(folder)
     try:
         config = read_json(folder / 'config.json')

@@ -1,8 +1,8 @@
 """Runs that differ only in their seed, with mean and standard deviation.
 
 With small data, the score varies by several points from seed to seed. The
-runs are in subfolders seed-1, seed-2, ... of a folder. Its seeds.json has the
-settings, and finally the metrics.
+runs are in subfolders seed-1, seed-2, ... of a folder. The file seeds.json in
+this folder has the settings, and when all runs are finished, the metrics.
 """
 import contextlib
 import json
@@ -49,7 +49,7 @@ def begin(one, settings, count, out, force, devices, write=None):
     else:
         out = Path(out)
         if out.exists() and not (force and is_folder(out)):
-            raise RunError(f'{out} exists already{_state(out)}: choose '
+            raise RunError(f'{out} exists already{_resume_hint(out)}: choose '
                            'another --out' + (
                                ', or give --force to move its runs aside'
                                if is_folder(out) else ''))
@@ -79,7 +79,8 @@ def _make(out):
                        'another --out') from None
 
 
-def _state(out):
+def _resume_hint(out):
+    """The end of an error message for a folder with unfinished runs, or ''."""
     if not is_folder(out) or 'figures' in _read(out):
         return ''
     return (', with runs that are not finished (to go on with them: --resume '
@@ -105,12 +106,13 @@ def _carry_out(one, out, state, force, devices):
     for k, seed in enumerate(state['seeds'], 1):
         folder = out / f'seed-{k}'
         settings = dict(state['settings'], seed=seed)
-        found = None if force is not None else _found(folder, settings)
-        if found == FINISHED:
+        progress = (None if force is not None
+                    else _progress_of(folder, settings))
+        if progress == FINISHED:
             continue
         print(f'seed {seed}, run {k} of {len(state["seeds"])}', flush=True)
         try:
-            if found == BEGUN:
+            if progress == BEGUN:
                 one(None, False, folder, devices,
                     {name: settings[name] for name in CHANGEABLE_ON_RESUME})
             else:
@@ -126,19 +128,19 @@ def _carry_out(one, out, state, force, devices):
     summary = {name: dict(mean=mean, spread=spread) for name, (mean, spread)
                in mean_and_spread(figures).items()}
     _write(out, dict(state, figures=figures, summary=summary))
-    _move_more(out, len(state['seeds']))
+    _move_extra_runs(out, len(state['seeds']))
     for name, found in summary.items():
         print(f'{name} {found["mean"]:.4f} ± {found["spread"]:.4f} ('
               + ', '.join(f'{one[name]:.4f}' for one in figures) + ')')
     return out
 
 
-def _found(folder, settings):
+def _progress_of(folder, settings):
     """FINISHED, BEGUN, or None if there is no run with these settings."""
     if not is_finetuned(folder):
         return None
     training = read_json(folder / 'config.json').get('training', {})
-    # A run with other settings is to be replaced
+    # The caller replaces a run with other settings
     if any(training.get(name) != value for name, value in settings.items()
            if name not in CHANGEABLE_ON_RESUME):
         return None
@@ -148,7 +150,7 @@ def _found(folder, settings):
     return BEGUN if checkpoints.all_of(folder) else None
 
 
-def _move_more(out, count):
+def _move_extra_runs(out, count):
     """Move the runs of further seeds aside, since there are fewer now."""
     for folder in out.glob('seed-*'):
         number = folder.name[5:]
@@ -164,9 +166,9 @@ def mean_and_spread(figures):
     found = {}
     for name in figures[0]:
         values = [one[name] for one in figures]
-        whole = all(map(math.isfinite, values))
+        all_finite = all(map(math.isfinite, values))
         found[name] = (statistics.mean(values), statistics.stdev(values)
-                       ) if whole else (math.nan, math.nan)
+                       ) if all_finite else (math.nan, math.nan)
     return found
 
 

@@ -8,7 +8,7 @@ from d2lbert.training import settings as pretraining
 from d2lbert.training.settings import PATHS, Setting, checked, table
 
 
-def _as_there(name, default, **changed):
+def _as_in_pretrain(name, default, **changed):
     """A setting of `pretrain` with another default."""
     return pretraining.SETTINGS[name]._replace(default=default, learn=None,
                                                **changed)
@@ -33,7 +33,7 @@ GROUPS = {
         Setting('model', PATHS, None, 'the model to fine-tune: the folder of '
                 "a released checkpoint or of a run of pretrain; the book's "
                 'bert.small or bert.base', 'FOLDER'),
-        _as_there('precision', 'fp32'),
+        _as_in_pretrain('precision', 'fp32'),
         Setting('max_len', int, 128, 'largest number of tokens in a text or '
                 'pair, special tokens included, and in a window over a long '
                 'text', least=4),
@@ -44,22 +44,23 @@ GROUPS = {
     'the training': (
         Setting('num_epochs', int, 3, 'number of passes over the training '
                 'data', least=1, changeable=True),
-        _as_there('batch_size', 32, help='examples in a step'),
-        _as_there('accumulate', 1),
-        _as_there('lr', 5e-5),
-        _as_there('warmup', 0.1),
-        _as_there('decay', 'linear'),
-        _as_there('weight_decay', 0.01),
-        _as_there('clip', 1.0),
+        _as_in_pretrain('batch_size', 32, help='examples in a step'),
+        _as_in_pretrain('accumulate', 1),
+        _as_in_pretrain('lr', 5e-5),
+        _as_in_pretrain('warmup', 0.1),
+        _as_in_pretrain('decay', 'linear'),
+        _as_in_pretrain('weight_decay', 0.01),
+        _as_in_pretrain('clip', 1.0),
         Setting('bucket', int, 1, 'number of batches whose examples are '
                 'sorted by length together, which saves time where padding '
                 'is computed; 1: no sorting', least=1),
-        _as_there('seed', None),
+        _as_in_pretrain('seed', None),
     ),
     'the run': (
-        _as_there('log_interval', 10, help='steps between two log entries'),
-        _as_there('save_every', None),
-        _as_there('keep', 3),
+        _as_in_pretrain('log_interval', 10,
+                        help='steps between two log entries'),
+        _as_in_pretrain('save_every', None),
+        _as_in_pretrain('keep', 3),
     ),
 }
 SETTINGS = {setting.name: setting for group in GROUPS.values()

@@ -43,7 +43,8 @@ class Task(NamedTuple):
     files: tuple = ()           # tuples of names for PARTS, by priority
     text: tuple = ()            # names of the columns of the texts
     label: str = ''             # name of the column of labels
-    written: Optional[tuple] = None     # labels in the file, if different
+    written: Optional[tuple] = None     # `labels` as the files have them, if
+                                        # this is different
     unlabelled: Optional[str] = None    # the label of unlabelled rows
     orders: tuple = ()          # all columns of files without header
     synonyms: tuple = ()        # (other name, name) of columns
@@ -55,6 +56,7 @@ class Task(NamedTuple):
 
 def _glue(name, folder, labels, metrics, text, label, orders, kind='classify',
           files=((), (), ()), **layout):
+    # files: for each of PARTS, further names of its file
     return Task(
         name, kind, len(text) == 2, labels, metrics, (folder, name),
         tuple((f'{part}.tsv', *more) for part, more in zip(PARTS, files)),
@@ -116,7 +118,7 @@ TASKS = {task.name: task for task in (
           written=_BINARY),
     _mnli('mnli', 'matched', 'MNLI-m.tsv')._replace(
         sides=('mnli_mm', 'ax')),
-    # In the book's order of labels
+    # The labels are in the book's order
     _glue('snli', 'SNLI', ('entailment', 'contradiction', 'neutral'),
           ('accuracy',), ('sentence1', 'sentence2'), 'gold_label',
           ('gold_label,sentence1_binary_parse,sentence2_binary_parse,'
@@ -316,7 +318,8 @@ def _places(task, path, head, part):
              for cell in head[0][1]]
     header = set(task.text) <= set(names)
     if not header:
-        # Of two orders with equal length, the first is for labelled parts
+        # Of two orders with equal length, the first is for labelled parts,
+        # the second for the test part; the last one in the dictionary wins
         orders = {len(order): order for order in (
             task.orders if part == 'test' else reversed(task.orders))}
         names = next((orders[len(cells)] for _, cells in head

@@ -1,4 +1,4 @@
-"""Files of tasks that are no tables of texts: CoNLL-2003, SQuAD and SWAG.
+"""Read files in the formats of CoNLL-2003, SQuAD and SWAG.
 
 CoNLL-2003 has a word and its tag on each line (Tjong Kim Sang and De Meulder
 2003). SQuAD's JSON has questions about texts, answered by spans of the texts
@@ -52,12 +52,12 @@ def read_conll(path, column=-1, word=0, labels=None):
     """
     if column is not None and column == word:
         raise TaskError(f'column {word} cannot be both words and tags')
-    words, tags, width, fresh = [], [], None, True
+    words, tags, width, begins_sentence = [], [], None, True
     for number, line in enumerate(text_files.lines(path), 1):
-        # Split at these only: other kinds of space may be part of a word
+        # Not str.split: other kinds of space may be part of a word
         cells = re.findall('[^ \t\r]+', line)
         if not cells or cells[0] == DOCUMENT:
-            fresh = True
+            begins_sentence = True
             continue
         width = width or len(cells)
         if len(cells) != width:
@@ -65,10 +65,10 @@ def read_conll(path, column=-1, word=0, labels=None):
                 f'{path}, line {number}: {len(cells)} columns where the lines '
                 f'before have {width}: expected in each line a word and its '
                 'tag, and empty lines between sentences')
-        if fresh:
+        if begins_sentence:
             words.append([])
             tags.append([])
-            fresh = False
+            begins_sentence = False
         try:
             words[-1].append(cells[word])
             tags[-1].append(None if column is None
