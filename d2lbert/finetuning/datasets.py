@@ -63,9 +63,9 @@ def folder_of(task, data):
         raise ValueError('fine-tuning needs the folder with the files of the '
                          'task (--data DIR)')
     if Path(data).is_file():
-        raise ValueError(f'{data} is a file, but training and evaluation need '
-                         'a file each: name the folder that holds both '
-                         '(--data)')
+        raise ValueError(f'{data} is a file, and what is learnt from and what '
+                         'is compared with are two: name the folder that '
+                         'holds both (--data)')
     return data
 
 

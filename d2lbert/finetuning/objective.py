@@ -75,7 +75,7 @@ class FineTuning(Objective):
         elif self._net.about != self.about:
             raise RunError(
                 f'the data of {begun} have changed since the run began (the '
-                'names of the labels are others): resume with what they were')
+                'labels have other names): resume with the original data')
         check_fits(self._net, self.about)
         self.kind = KINDS[task.kind](self.about, self.tokenizer)
         self.train = self.kind.inputs(train, training=True)

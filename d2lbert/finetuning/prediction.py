@@ -214,7 +214,7 @@ def predicted_lines(folder, text=None, pair=None, file=None, out=None,
                              top=top):
                 print_row(row)
             return
-        lines = (_shares(found, top) if found.shares
+        lines = (_share_lines(found, top) if found.shares
                  else _lines(about, text, found))
         print('\n'.join(lines))
         return
@@ -268,12 +268,14 @@ def _rows(about, texts, found, has_shares=False, top=None):
             yield row
 
 
-def _shares(found, top=None):
+def _share_lines(found, top=None):
+    """A line for each of the `top` likeliest labels."""
     return [f'{name}\t{share:.4f}' for name, share in sorted(
         found.shares.items(), key=lambda one: -one[1])[:top]]
 
 
 def _lines(about, text, found, top=None):
+    """The lines that report the `Prediction` of a text."""
     if about.kind == 'tag':
         return [f'{word}\t{tag}'
                 for word, tag in zip(text.split(), found.label)]
@@ -283,7 +285,7 @@ def _lines(about, text, found, top=None):
         # Put an answer of several lines on one line
         return [' '.join(found.label.split())]
     if top is not None and found.shares:
-        return ['\t'.join(_shares(found, top))]
+        return ['\t'.join(_share_lines(found, top))]
     return [f'{found.label}\t{found.score:.4f}']
 
 
@@ -338,8 +340,8 @@ def write_submission(folder, data, out, devices='auto', force=False,
                      precision=None):
     """Predict the test part of a run's task, and write GLUE's file for it.
 
-    Wang et al. 2018: a table `index`, `prediction` for each task, with labels
-    as in the training files.
+    The file is a table with the columns `index` and `prediction`. Labels are
+    written as in the training files (Wang et al. 2018).
 
     folder: a run of a task of GLUE. data: the folder with the test file. out:
     a folder, created if it is missing.

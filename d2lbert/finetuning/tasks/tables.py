@@ -204,6 +204,8 @@ def examples_of(path, places, kind='classify', names=None, written=None,
     missing or extra columns are skipped with a warning.
     """
     last_place = max(p for p in places[:3] if p is not None)
+    # odd: (line, number of cells) of rows with missing or extra columns; bare:
+    # the number of unlabelled rows
     texts_a, texts_b, found, odd, bare, number = [], [], [], [], 0, 0
     for number, cells in itertools.islice(rows_of(path), bool(places.header),
                                           None):
