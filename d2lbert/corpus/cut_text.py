@@ -102,7 +102,7 @@ class CutText:
             later = became
 
     def cut_further(self, table, begins):
-        """Replace word k by the numbers table[begins[k]:begins[k + 1]].
+        """Replace each number k by the numbers table[begins[k]:begins[k + 1]].
 
         table (numbers + SPARE,), begins (types + 1,) int64. No word may have
         been pruned.
@@ -122,7 +122,7 @@ class CutText:
         count = 0
         with contextlib.ExitStack() as stack:
             ids, sentences = self._open_files(stack, 'ids-further',
-                                         'sentences-further')
+                                              'sentences-further')
             for numbers, new_ends in stack.enter_context(contextlib.closing(
                     in_order(parts, self.stretches(0, self.num_words)))):
                 ids.write(numbers)
@@ -181,9 +181,9 @@ class CutText:
         return numbers
 
     def span(self, begin, end):
-        """Two ranges [begin, end] of paragraphs begin to end - 1.
+        """The position of paragraphs begin to end - 1, in sentences and words.
 
-        The first counts sentences, the second words.
+        Returns two ranges, each [begin, end].
         """
         sentences = [int(self.offsets('paragraphs', q, q + 1)[0])
                      for q in (begin, end)]

@@ -231,7 +231,7 @@ class WholeRows(NamedTuple):
     """Rows with all of their words, with the interface of `SpanMasking`."""
 
     def drawn(self, corpus, rows, parts, max_len, rng, mask_share):
-        """Rows of parts of a text, `Whole`; see `mask_spans`."""
+        """The `Whole` rows of a text; see `mask_spans`. No token is masked."""
         return Whole(*mask_spans(corpus, rows, parts, SINGLE_TOKENS, max_len,
                                  rng, 0)[:2])
 

@@ -42,7 +42,7 @@ MANIFEST = 'manifest.json'
 VOCAB = 'vocab.txt'
 # The frequencies of the tokens of a vocabulary that was built here
 FREQS = 'freqs.npy'
-# What became of the text: see `Counts`
+# The `Counts` of the texts
 COUNTS = 'counts.json'
 
 # Words that are renumbered at a time
@@ -50,7 +50,7 @@ STORED_WORDS = 1 << 20
 
 
 class Counts(NamedTuple):
-    """What became of a text when it was cut into words."""
+    """The numbers of paragraphs and words that are used and left out."""
 
     paragraphs: int     # used paragraphs
     passed: int         # unused paragraphs, which have no two sentences
@@ -62,7 +62,7 @@ class Counts(NamedTuple):
     min_freq: Any
 
 
-# What a store holds
+# The content of a store
 
 def build(folder, files, valid_files, valid_share, cutters, vocab, min_freq,
           max_vocab, pieces, progress):
@@ -289,7 +289,7 @@ def counts(store):
             for part, numbers in read_json(store / COUNTS).items()}
 
 
-# Where a store lies
+# The folder of a store
 
 def find_or_build(key, build):
     """Find a store, or build it.

@@ -198,7 +198,7 @@ class NumberedText:
         return self.types[begin:end]
 
     def gathered(self, spans):
-        """(types, spans): types that contain those of `spans` of words.
+        """(types, spans): the types of the words in `spans`, or of all words.
 
         spans (N, 2) or (N, 4) int64: begins and ends of words of this text.
         The returned spans index into the returned types.
