@@ -1,8 +1,8 @@
 """The content of a checkpoint folder, read and checked without MXNet.
 
 config.json, tensors and tokenizer, and the differences between the tensors
-and the table of a net. folders.py fills a net of MXNet's with it, and
-`load_quantized` an encoder at eight bits, without MXNet.
+and the table of a net, a list of `tensor_names.Tensor`. folders.py loads the
+content into an MXNet net, `load_quantized` into an int8 encoder.
 """
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -79,14 +79,14 @@ class Opened(NamedTuple):
 
     @property
     def is_quantized(self):
-        """True if the matrices of its encoder are at eight bits."""
+        """True if the matrices of its encoder are int8."""
         return self.config.get(configs.QUANTIZATION) is not None
 
     def check(self, lines, needed=('encoder', 'decoder')):
         """Compare its tensors with the table of a net: a `Pretrained`.
 
-        needed: parts of which no tensor may be missing. Raises
-        `PretrainedError` with the list if tensors do not fit.
+        lines: the table. needed: parts of which no tensor may be missing.
+        Raises `PretrainedError` with the list if tensors do not fit.
         """
         differences = _compare(lines, self.current, self.is_quantized)
         _check(self.folder, family_of(self.keywords), differences, needed)
@@ -109,9 +109,9 @@ class Opened(NamedTuple):
     def values(self, lines):
         """Read its tensors: yield each line of a table and its values.
 
-        These are an array, a `QuantizedWeight`, or None for a tensor that is
-        not there. A warning at the end names tensors with values that are
-        NaN or infinite.
+        The values are an array, a `QuantizedWeight`, or None for a missing
+        tensor. A warning at the end names tensors that contain NaN or
+        infinity.
         """
         counts = {}
         for line in lines:
@@ -149,7 +149,7 @@ def open_folder(folder):
     if config.get(configs.QUANTIZATION) is not None:
         current = tensor_files.with_scales(current)
     _drop_copies(folder, family, current)
-    if not _is_tied(keywords, current):
+    if not _drop_tied(keywords, current):
         keywords['tie_embeddings'] = False
     _drop_missing_heads(keywords, family, current, config['skip'])
     return Opened(folder, keywords, config, current)
@@ -173,6 +173,7 @@ def _drop_copies(folder, family, current):
         if name not in current:
             continue
         copy = current.pop(name)
+        # A folder may have copies only: the first is then the embedding
         if not _are_equal(copy, current.setdefault(shared, copy)):
             raise PretrainedError(
                 f'{folder}: {name} is another tensor than {shared}, but a '
@@ -186,11 +187,12 @@ def _are_equal(a, b):
             and onp.array_equal(tensor_files.read(a), tensor_files.read(b)))
 
 
-def _is_tied(keywords, current):
+def _drop_tied(keywords, current):
     """True if the last layer of the MLM head has tied weights.
 
-    As in transformers 5, weights that differ from the token embedding are
-    not tied, even if config.json says so.
+    If `current` has them a second time, they are removed from it. As in
+    transformers 5, weights that differ from the token embedding are not
+    tied, even if config.json says so.
     """
     names = family_of(keywords).names
     decoder_name = f'{names["mlm.output"]}.weight'
@@ -210,11 +212,11 @@ def _compare(lines, current, quantized):
 
     quantized: True for a folder whose encoder has int8 weights.
     """
-    differences, strangers = [], dict(current)
+    differences, unused = [], dict(current)
     for line in lines:
         # The second name wins, as in transformers
-        one = strangers.pop(line.name, None)
-        where = strangers.pop(line.also, None) or one
+        first = unused.pop(line.name, None)
+        where = unused.pop(line.also, None) or first
         is_int8 = quantized and quantized_name(line.ours) is not None
         expected = (tensor_files.shown_quantized if is_int8
                     else tensor_files.shown)(line.shape)
@@ -228,7 +230,7 @@ def _compare(lines, current, quantized):
             differences.append(Difference(where.name, 'misshapen', expected,
                                           str(where), line.part))
     return differences + [Difference(where.name, 'left over', '', str(where),
-                                     '') for where in strangers.values()]
+                                     '') for where in unused.values()]
 
 
 def quantized_name(ours):
@@ -282,11 +284,12 @@ def load_quantized(folder, precision=None):
     """The `QuantizedModel` and the tokenizer of a folder, or None.
 
     `import mxnet` takes longer than loading such an encoder and encoding a
-    text. So commands that need nothing but vectors call this.
+    text. So commands that only need vectors call this.
 
-    None: precision is None and the folder is not quantized. Its vectors are
-    equal to the ones of `load_pretrained`, to the bit. Raises
-    `PretrainedError`, and ValueError for a net that cannot be quantized.
+    precision: 'int8', or None; then the result is None unless the folder is
+    quantized. The model's vectors equal those of `load_pretrained` to the
+    bit. Raises `PretrainedError`, and ValueError for a net that cannot be
+    quantized.
     """
     config = Path(folder, 'config.json')
     if (precision is None and config.is_file() and configs.keywords(

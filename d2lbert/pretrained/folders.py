@@ -38,7 +38,7 @@ from d2lbert.pretrained.tensor_files import (
 )
 from d2lbert.pretrained.tokenizers.tokenizer import as_tokenizer
 
-#: Tokens between the starts of two windows over a long context.
+#: Tokens between the starts of successive windows over a long context.
 STRIDE = 128
 
 
@@ -49,16 +49,17 @@ def load_pretrained(folder: PathLike, ctx: Any = None,
 
     config.json names the family, BERT or a relative in `family.FAMILIES`.
     ctx: a device or a list of devices; None is the CPU. Weights become
-    float32. Heads that are missing in the folder are drawn at random, with
-    its initializer_range. A warning is logged if they are among `heads`
-    ('pooler', 'mlm', 'nsp'). `print(net.pretrained)` lists all tensors that
-    are missing or left over. trainable=False saves the memory of gradients,
-    for inference. precision: 'bf16' or 'int8' for faster inference, see
-    `precision.set_precision`. None is the precision of the folder: int8 if
-    its weights are quantized, else fp32.
+    float32. Weights of heads that the folder lacks are random, with the
+    standard deviation initializer_range of its config.json. A warning is
+    logged if such a head is among `heads` ('pooler', 'mlm', 'nsp').
+    `print(net.pretrained)` lists the tensors that are missing in the folder,
+    and those that the net does not use. trainable=False saves the memory of
+    gradients, for inference. precision: 'bf16' or 'int8' for faster
+    inference, see `precision.set_precision`. None is the precision of the
+    folder: int8 if its weights are quantized, else fp32.
 
-    Raises `PretrainedError` for a folder that cannot be read; its text has
-    the same list if tensors do not fit. Raises ImportError without the
+    Raises `PretrainedError` for a folder that cannot be read. If tensors do
+    not fit, its message contains the same list. Raises ImportError without the
     libraries `tokenizers` and `safetensors`.
     """
     check_precision(precision)
@@ -67,7 +68,7 @@ def load_pretrained(folder: PathLike, ctx: Any = None,
 
 def load_opened(opened, ctx=None, heads=HEADS, trainable=True,
                 precision=None):
-    """As `load_pretrained`, for a folder that is `Opened`."""
+    """As `load_pretrained`, for an `Opened` folder."""
     net, tokenizer = fill_net(
         opened, tensor_names.table(opened.keywords, opened.config['skip']),
         lambda: net_of(opened.keywords), ctx, trainable, precision)
@@ -77,11 +78,11 @@ def load_opened(opened, ctx=None, heads=HEADS, trainable=True,
 
 def fill_net(opened, lines, make, ctx=None, trainable=True, precision=None,
              needed=('encoder', 'decoder')):
-    """Load the weights of a folder into a net: (net, tokenizer).
+    """Load the weights of a folder into a new net: (net, tokenizer).
 
-    lines: the table of the net that make() constructs. precision: as for
-    `load_pretrained`. needed: parts whose tensors may not be missing; other
-    parts may be drawn at random.
+    make() constructs the net; lines: the `tensor_names.Tensor`s of it.
+    precision: as for `load_pretrained`. needed: the parts whose tensors may
+    not be missing. Missing tensors of other parts are random.
     """
     pretrained, tokenizer = opened.check(lines, needed), opened.tokenizer()
     net = make()
@@ -96,9 +97,9 @@ def fill_net(opened, lines, make, ctx=None, trainable=True, precision=None,
 
 
 def _fill(net, opened, lines, ctx):
-    """Set each parameter to its values; draw parameters without any.
+    """Set each parameter to its values in the folder, or to random ones.
 
-    Returns {name in the encoder: its values} if the folder is quantized.
+    Returns {name in the encoder: its values} of a quantized folder, else {}.
     """
     params, of_encoder = net._collect_params_with_prefix(), {}
     for line, values in opened.values(lines):
@@ -107,7 +108,7 @@ def _fill(net, opened, lines, ctx):
         if opened.is_quantized and part == 'encoder':
             of_encoder[name] = values
         if values is None:
-            # Biases and LayerNorms have their usual initial values
+            # Only matrices are random: biases are 0, gammas of LayerNorm 1
             param.initialize(ctx=ctx, default_init=init.Normal(
                 opened.config['initializer_range']))
         elif isinstance(values, QuantizedWeight):
@@ -129,10 +130,9 @@ def stored_here(folder):
 def load_finetuned_folder(folder, ctx=None, trainable=True, precision=None):
     """The `FineTuned` net and tokenizer of a checkpoint folder.
 
-    The folder is one of a ...ForSequenceClassification,
-    ...ForTokenClassification or ...ForQuestionAnswering, written by
-    `transformers` or by `save_pretrained`. training/load.py loads runs of
-    `finetune`.
+    The folder holds a model of a class ...ForSequenceClassification,
+    ...ForTokenClassification or ...ForQuestionAnswering. `transformers` or
+    `save_pretrained` wrote it. training/load.py loads runs of `finetune`.
 
     The net's `about` has no task name, and accepts single texts and pairs.
     ctx, trainable and precision are as for `load_pretrained`. Raises
@@ -167,16 +167,17 @@ def kind_of(opened):
     """The kind of head that an `Opened` folder's config names, or None."""
     family = family_of(opened.keywords)
     for name in opened.config.get('architectures') or ():
-        for kind, known in family.finetuned.items():
-            if known == name:
-                is_one = (kind in ('classify', 'regress')
-                          and len(labels_of(opened.config)) == 1)
-                return 'regress' if is_one else kind
+        for kind, class_name in family.finetuned.items():
+            if class_name == name:
+                # Classification and regression share a class
+                is_regression = (kind in ('classify', 'regress')
+                                 and len(labels_of(opened.config)) == 1)
+                return 'regress' if is_regression else kind
     return None
 
 
 def labels_of(config):
-    """The names of the labels, in order of their numbers."""
+    """The names of the labels, by class index."""
     found = config.get('id2label') or {'0': 'LABEL_0', '1': 'LABEL_1'}
     try:
         named = {int(number): str(name) for number, name in found.items()}
@@ -190,13 +191,13 @@ def labels_of(config):
 def about_of(opened, kind):
     """The `About` of a checkpoint, with its labels and dropout."""
     config, family = opened.config, family_of(opened.keywords)
-    whole = kind in WHOLE
+    scores_text = kind in WHOLE
     problem = config.get('problem_type')
-    if whole and problem == 'multi_label_classification':
+    if scores_text and problem == 'multi_label_classification':
         raise PretrainedError(
             f'{opened.folder} gives texts several labels at once '
             f'(problem_type is {problem!r}), which is not served here')
-    field, default = family.dropouts[0 if whole else 1]
+    field, default = family.dropouts[0 if scores_text else 1]
     dropout = config.get(field)
     if dropout is None:
         dropout = opened.keywords['dropout'] if default is None else default
@@ -217,17 +218,18 @@ def save_pretrained(net: Any, tokenizer: Any, folder: PathLike,
     `transformers.BertForPreTraining` and `AutoTokenizer` load the folder. A
     fine-tuned net is loaded by BertForSequenceClassification,
     BertForTokenClassification or BertForQuestionAnswering, with the names of
-    its labels. Relatives of BERT have the classes of their family. Weights
-    are float32, in one file, without copies of tied weights. The `pooling`
-    of the tokenizer is written as the files of sentence-transformers. The
-    folder of a net with precision='int8' has int8 weights and a quarter of
-    the size; other libraries cannot load it. parts: keys of
-    `tensor_names.PARTS`, the only ones to write; None for all.
+    its labels. Relatives of BERT are loaded by the classes of their family.
+    Weights are float32, in one file, without copies of tied weights. The
+    `pooling` of the tokenizer is written as the files of
+    sentence-transformers. The folder of a net with precision='int8' has int8
+    weights and a quarter of the size; other libraries cannot load it. parts:
+    the parts of the net to write, keys of `tensor_names.PARTS`; None for
+    all.
 
     Raises `PretrainedError` if `folder` is not empty, or if the format
-    cannot represent the net: without LayerNorm after its embeddings, with
-    sinusoidal positions, with other parameters than a `BERTModel`, or with
-    unsupported modules of sentence-transformers.
+    cannot represent the net. These are nets without LayerNorm after the
+    embeddings, with sinusoidal positions, with other parameters than a
+    `BERTModel`, or with unsupported modules of sentence-transformers.
     """
     tokenizer = as_tokenizer(tokenizer)
     config = configs.of_net(net, tokenizer)
@@ -261,9 +263,9 @@ def _tensors(net, pad_id, parts):
         if parts is not None and line.part not in parts or (
                 line.part == 'mlm' and configs.is_encoder_alone(net)):
             continue
-        name = quantized and quantized_name(line.ours)
-        if name is not None:
-            weight = quantized.weights[name]
+        in_encoder = quantized and quantized_name(line.ours)
+        if in_encoder is not None:
+            weight = quantized.weights[in_encoder]
             tensors[line.name] = weight.q
             tensors[line.name + tensor_files.SCALE] = weight.scale
             continue
@@ -278,7 +280,7 @@ def _tensors(net, pad_id, parts):
         if line.skip:
             values = onp.pad(values, ((line.skip, 0), (0, 0)))
         tensors[line.name] = values[::-1] if line.reversed else values
-        # Without tied weights transformers reads the bias by this name
+        # If weights are not tied, transformers reads the bias as line.also
         if line.also and not net.config['tie_embeddings']:
             tensors[line.also] = values
     return tensors
@@ -292,7 +294,7 @@ def write_folder(folder, config, tensors, tokenizer, generation=None,
     generation_config.json, or None; others: {name: JSON} of more files. The
     folder appears when all files are written.
     """
-    tensor_files.safetensors()       # before anything is done
+    tensor_files.safetensors()       # fails before a file is written
     with new_folder(folder) as part:
         for name, content in (('config.json', config),
                               (configs.GENERATION, generation),

@@ -1,8 +1,9 @@
 """The files of a checkpoint folder: JSON, and tensors as safetensors.
 
-Pickles are never loaded, because they can run any code. A damaged description
-may ask for any amount of memory, and its tensors cannot. So sizes are checked
-against the tensors before a model is constructed.
+Pickles are never loaded, because they can run any code. A damaged config.json
+may describe a model of any size, but its tensors are no larger than their
+file. So its sizes are checked against the tensors before a model is
+constructed.
 """
 import hashlib
 import json
@@ -106,7 +107,7 @@ def shown_quantized(shape):
 def with_scales(tensors):
     """Join the quantized matrices of {name: `Stored`} with their scales.
 
-    Scales without a matrix of as many rows stay where they are.
+    Scales that fit no matrix stay entries of the result.
     """
     found = dict(tensors)
     for name, where in tensors.items():
@@ -132,6 +133,7 @@ def stored(folder):
 
 
 def _way_to_convert(folder, name):
+    """The error message for weights in the unsupported file `name`."""
     if name != 'pytorch_model.bin':
         return (f'{folder} has its weights in {name}, but only {WEIGHTS} is '
                 'supported: where transformers and the library of this '
@@ -177,19 +179,21 @@ def _stored_in(path):
         with library.safe_open(str(path), 'np'):
             pass
         with open(path, 'rb') as file:
-            size, = struct.unpack('<Q', file.read(8))
-            header = files.parse_json(file.read(size))
+            header_size, = struct.unpack('<Q', file.read(8))
+            header = files.parse_json(file.read(header_size))
             digests = _digests(header.pop('__metadata__', {}), header)
-            rest = file.seek(0, 2) - 8 - size
-        if rest < max((of['data_offsets'][1] for of in header.values()),
-                      default=0):       # old versions do not check this
+            data = 8 + header_size      # the position of the first tensor
+            num_bytes = file.seek(0, 2) - data
+        # Old versions of the library do not check this
+        if num_bytes < max((entry['data_offsets'][1] for entry
+                            in header.values()), default=0):
             raise ValueError('its end is missing')
     except (library.SafetensorError, OSError, ValueError) as error:
         raise PretrainedError(f'{path} is no whole safetensors file: {error}; '
                               'fetch it again') from None
-    return {name: Stored(path, name, of['dtype'], tuple(of['shape']),
-                         8 + size + of['data_offsets'][0], digests.get(name))
-            for name, of in header.items()}
+    return {name: Stored(path, name, entry['dtype'], tuple(entry['shape']),
+                         data + entry['data_offsets'][0], digests.get(name))
+            for name, entry in header.items()}
 
 
 def _digests(metadata, header):
@@ -221,12 +225,12 @@ def read(where):
 def read_quantized(where):
     """Read a quantized matrix as a `QuantizedWeight`, on the host.
 
-    Raises `PretrainedError` if its bytes do not match their digest, for the
-    number -128, and for scales that are negative, infinite or NaN.
+    Raises `PretrainedError` if its bytes do not match their digest, if a
+    weight is -128, or if a scale is negative, infinite or NaN.
     """
     weight = QuantizedWeight(_values(where, 'int8').reshape(where.shape),
                              read(where.scale))
-    # The C++ multiplies absolute values of seven bits on some processors
+    # On some processors int8.cc multiplies absolute values of seven bits
     if (weight.q == -128).any() or not (
             onp.isfinite(weight.scale) & (weight.scale >= 0)).all():
         raise PretrainedError(
@@ -265,7 +269,7 @@ def write(path, tensors, name):
             array, 'int8' if array.dtype == 'int8' else '<f4')
                    for name, array in tensors.items()}
         digests = {name: _digest(array) for name, array in tensors.items()}
-        # Some versions of transformers read no file without this format
+        # Some versions of transformers reject files without 'format'
         library.numpy.save_file(tensors, str(path), metadata={
             'format': 'pt', DIGESTS: json.dumps(digests)})
         path.chmod(stat.S_IMODE(mode))
@@ -273,15 +277,15 @@ def write(path, tensors, name):
         raise OSError(f'{name} cannot be written: {error}') from None
 
 
-#: Arguments of the models that are numbers of rows or columns.
+#: Arguments of the models that are at most the longest side of a tensor.
 WIDTHS = ('vocab_size', 'num_hiddens', 'ffn_num_hiddens', 'num_heads',
           'embedding_size', 'num_segments', 'decoder_ffn', 'decoder_heads',
           'start_id')
 
-#: Most layers that may share the tensors of a group.
+#: Most layers of a model in which groups of layers share tensors.
 SHARED_LAYERS = 1000
 
-#: Most numbers in a table of sinusoidal positions, which is never stored.
+#: Most values in a table of sinusoidal positions, which is never stored.
 POSITIONS = 1 << 26
 
 
@@ -303,7 +307,7 @@ def check_layers(config, count):
 
 
 def check_sizes(config, shapes):
-    """As `check_layers`, and raise if a size is larger than all tensors.
+    """As `check_layers`; raise also for a size that no tensor can have.
 
     shapes: the shapes of all tensors.
     """
