@@ -50,9 +50,9 @@ class GenerationConfig(NamedTuple):
     length_penalty: float = 1.0
     no_repeat_ngram: int = 0        # no n-gram of this size occurs twice; 0:
                                     # no limit
-    #: When a search of K beams ends. True: with K finished texts. False:
-    #: when the best beam is worse than all of them. 'never': when it could
-    #: not become better at any length.
+    #: When a search ends that has K finished texts. True: at once. False:
+    #: when the best beam scores no better than the worst of these texts.
+    #: 'never': when it could not score better at any length.
     early_stopping: Union[bool, str] = False
     first_id: Optional[int] = None  # the token after start_id; None: any
     last_id: Optional[int] = None   # the token at position max_len - 1
@@ -81,7 +81,7 @@ class GenerationConfig(NamedTuple):
                                           and 0 <= value < V):
                 raise ValueError(f'{name} must be one of the {V} token ids, '
                                  f'not {value!r}')
-        # The net never reads the last token
+        # One token more than positions: the net never reads the last one
         if self.max_len > positions + 1:
             raise ValueError(f'max_len={self.max_len} is more than the '
                              f'{positions} positions of this model, and the '
@@ -92,7 +92,9 @@ class GenerationConfig(NamedTuple):
         return self
 
     def allowed(self, scores, tokens):
-        """Scores (V,) of the next token, -inf for tokens that are excluded.
+        """Set the scores (V,) of excluded next tokens to -inf, in place.
+
+        tokens: the ids so far. Returns the scores.
         """
         if self.no_repeat_ngram:
             scores[_repeating(tokens, self.no_repeat_ngram)] = -onp.inf
@@ -168,15 +170,15 @@ def generate(net: Any, tokenizer: Any, texts: Iterable[str],
 
     num_beams: 1, the default, for greedy search; more for beam search.
     max_len: most tokens of a result; the default is the number of positions,
-    or the length that the run was trained at. min_len: least tokens, 0.
-    length_penalty: the sum of a text's log-probabilities is divided by its
-    length to this power, 1. no_repeat_ngram: n-grams of this size never
-    occur twice; 0, the default, for no limit. use_cache=False recomputes all
-    earlier tokens for each new one, with the same results. show_progress: as
-    for `encode`.
+    or the length that the run was trained at. min_len: least tokens; the
+    default is 0. length_penalty: the sum of a text's log-probabilities is
+    divided by its length to this power; the default is 1. no_repeat_ngram:
+    n-grams of this size never occur twice; 0, the default, for no limit.
+    use_cache=False recomputes all earlier tokens for each new one, with the
+    same results. show_progress: as for `encode`.
 
-    Input texts longer than the model are truncated, with one `TextWarning`
-    for each tokenizer. Raises ValueError and TypeError.
+    Input texts with more tokens than the model can read are truncated, with
+    one `TextWarning` for each tokenizer. Raises ValueError and TypeError.
     """
     tokenizer = as_tokenizer(tokenizer)
     check_model(net, tokenizer)
@@ -239,10 +241,11 @@ def generated_ids(net, texts, config, use_cache=True, pad_id=0):
 
 
 def continued_ids(net, texts, config, use_cache=False, pad_id=0):
-    """Continue texts with <sep> at their end: as `generated_ids`.
+    """Continue texts, whose ids end in <sep>; otherwise as `generated_ids`.
 
-    Each step computes the vectors of all earlier tokens again. For nets of
-    the sizes here this is cheap enough.
+    The <sep> is removed first. use_cache and pad_id are ignored: each step
+    computes the vectors of all earlier tokens again, which is cheap enough
+    for nets of the sizes here.
     """
     found = []
     for text in texts:
@@ -264,7 +267,7 @@ def _new_search(config, start=None):
 
 def _search(net, searches, encoded_X, lens, use_cache):
     """Advance all searches by one token at a time until they are done."""
-    # The text of each row of a batch
+    # The index of the text of each row; each beam is a row
     rows = [k for k, search in enumerate(searches)
             for _ in search.sequences]
     caches = Caches(len(net.decoder.blks))
@@ -277,22 +280,22 @@ def _search(net, searches, encoded_X, lens, use_cache):
         X = net.decoder(new, net.encoder, texts_X, lens[rows],
                         caches if use_cache else None)[:, -1]
         scores = log_softmax(net.mlm.mlp(X).asnumpy().astype('float64'))
-        order, at, left = [], 0, []
+        order, end, unfinished = [], 0, []  # order: the rows to go on with
         for k in active:
-            search, first = searches[k], at
-            at += len(search.sequences)
-            chosen = search.step(scores[first:at])
+            search, first = searches[k], end
+            end += len(search.sequences)
+            extended = search.step(scores[first:end])
             if not search.done:
-                order += [first + beam for beam in chosen]
-                left.append(k)
-        if left and order != list(range(len(rows))):
+                order += [first + beam for beam in extended]
+                unfinished.append(k)
+        if unfinished and order != list(range(len(rows))):
             rows = [rows[row] for row in order]
             if use_cache:
                 caches.choose(order, len(tokens))
             else:
                 texts_X = texts_X.take(on_device(order, ctx, 'int32'),
                                        axis=0)
-        active = left
+        active = unfinished
 
 
 class Greedy:
@@ -325,16 +328,17 @@ class Beams:
     """Beam search with K beams, with the interface of `Greedy`.
 
     The score of a beam is the sum of its log-probabilities. Each step takes
-    the 2K best extensions of all beams. Finished texts among the first K are
-    kept if they are among the K best by score and length. The best K
-    unfinished extensions become the new beams.
+    the 2K best extensions of all beams. Those of the first K that are
+    finished join the finished texts, of which the K best are kept; their
+    scores are divided by length ** length_penalty. The best K unfinished
+    extensions become the new beams.
     """
 
     def __init__(self, config, start=None):
         self.config, self.done = config, False
         start = [config.start_id] if start is None else start
         self.sequences = [list(start) for _ in range(config.num_beams)]
-        # All beams begin alike: only the first may be extended at first
+        # All beams begin alike, so step 1 extends only the first
         self.scores = onp.full(config.num_beams, -1e9)
         self.scores[0] = 0
         self.finished = []      # (score, ids), the best first
@@ -347,6 +351,7 @@ class Beams:
             score + config.allowed(row, tokens) for score, row, tokens
             in zip(self.scores, scores, self.sequences)])
         best = onp.argsort(-totals, kind='stable')[:2 * K]
+        # (score, number of the extended beam, ids)
         found = [(totals[k], int(k) // V, [*self.sequences[k // V],
                                            int(k) % V]) for k in best]
         self.finished += [
@@ -365,7 +370,7 @@ class Beams:
         return [beam for _, beam, _ in unfinished]
 
     def _can_improve(self, length):
-        """True if the best beam may become better than the worst text."""
+        """True if the best beam may beat the worst finished text."""
         config = self.config
         if config.early_stopping == 'never' and config.length_penalty > 0:
             length = config.max_len - 1
