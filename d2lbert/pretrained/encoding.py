@@ -29,10 +29,10 @@ TOKENIZED = 1 << 8
 
 #: Tokens per forward pass when batch_size is None. Each matrix product packs
 #: its weights again, so a pass needs many rows to be efficient. A quantized
-#: encoder has its weights packed, and starts earlier on fewer.
+#: encoder keeps its weights packed, so smaller passes are efficient, too.
 TOKENS, QUANTIZED_TOKENS = 1 << 13, 1 << 12
 
-#: How a quantized encoder pools, for modes of `Pooling`.
+#: {modes of `Pooling`: argument `rows` of `QuantizedEncoder.encode`}
 QUANTIZED_POOLS = {('cls',): 'first', ('mean',): 'mean'}
 
 
@@ -92,9 +92,9 @@ def encode(net: Any, tokenizer: Any, texts: Iterable,
     batch_size: texts per forward pass. By default a pass has 8,192 tokens.
     It affects the speed only. With the C++ operators, the vector of a text
     does not depend on the other texts, their order or the number of threads,
-    to the last bit. MXNet's operators give vectors that differ by rounding.
-    They serve GPUs, machines without a compiler, `D2LBERT_KERNELS=off` and
-    nets with custom blocks.
+    to the last bit. With MXNet's operators, vectors differ by rounding. These
+    operators serve GPUs, machines without a compiler, `D2LBERT_KERNELS=off`
+    and nets with custom blocks.
 
     show_progress: show a progress bar on standard error. By default it
     appears after a second, in a notebook or on a terminal.
@@ -138,6 +138,7 @@ def text_bar(total, what, shown):
 
 
 def _named(texts):
+    """Convert texts or pairs to `Text`s, named texts[0], texts[1], ..."""
     named = []
     for i, text in enumerate(items_of(texts)):
         parts = [text] if isinstance(text, str) else text
@@ -149,13 +150,13 @@ def _named(texts):
     return named
 
 
-def _not_empty(texts):
+def _check_not_empty(texts):
+    """Raise ValueError if a text or a second text is empty."""
     for text in texts:
         for part in text[1:]:
             if part is not None and not part.strip():
                 raise ValueError(f'{text.name} is empty: give at least one '
                                  'word')
-    return texts
 
 
 class TextEncoder:
@@ -204,10 +205,11 @@ class TextEncoder:
         The `text` of an `Encoding` includes the prompt, if there is one.
         advance: called with 1 after each text.
         """
+        _check_not_empty(texts)
         texts = [text._replace(text=self._prepared(text.text))
-                 for text in _not_empty(texts)]
+                 for text in texts]
         encoded, vectors = [None] * len(texts), [None] * len(texts)
-        unfinished = {}     # {text: {window: its (T, H)}}
+        unfinished = {}     # {index of a text: {window: its vectors}}
         inputs = self._inputs(texts, encoded)
         for batch, arrays in self._forward(inputs):
             for one, X in zip(batch, arrays):
@@ -224,6 +226,7 @@ class TextEncoder:
                     # A view would keep the whole batch in memory
                     X = X.copy()
                 elif self._overlap is not None:
+                    # Without overlap, `_start` has pooled it
                     X = self.pooling(X)
                 vectors[one.text] = X
                 advance(1)
@@ -278,7 +281,8 @@ class TextEncoder:
                          [segments[i] for i in kept])
 
     def _refuse_first(self, texts):
-        """Raise ValueError for the first text that is too long."""
+        """Raise ValueError for the first text of the list that is too long.
+        """
         for text in texts:
             T = len(self._tokenized([text])[0].ids)
             if T > self.max_len:
@@ -287,7 +291,7 @@ class TextEncoder:
                                  'cut the text')
 
     def _shortened(self, text, encoded):
-        """The `Encoded` of a text that is too long: truncated, or whole."""
+        """The `Encoded` of a long text: truncated, or whole for windows."""
         T = len(encoded.ids)
         if self._overlap is not None:
             if text.pair is None:
@@ -306,7 +310,7 @@ class TextEncoder:
         return self.tokenizer.num_special() - 1
 
     def _windows(self, encoded):
-        """The first tokens of the windows of a text, without <cls>."""
+        """The index of the first token of each window, <cls> not counted."""
         if len(encoded.ids) <= self.max_len:
             return [0]
         n = len(encoded.ids) - self.tokenizer.num_special()
@@ -316,6 +320,8 @@ class TextEncoder:
     def _joined(self, parts, begins):
         """The (T, H) of a text, from the arrays of its windows."""
         n = begins[-1] + self._room
+        # (windows, n): the index of a token in a window, <cls> not counted.
+        # Outside the window the distance to the nearer end is negative
         at = onp.arange(n) - onp.array(begins)[:, None]
         nearer_end = onp.minimum(at, self._room - 1 - at)
         best = nearer_end.argmax(axis=0)                # (n,) window numbers
@@ -343,9 +349,9 @@ class TextEncoder:
     def _forward(self, inputs):
         """Yield batches of inputs, and a list of their arrays.
 
-        An array holds token vectors (T, H); or the vector of a text that is
-        pooled, except for windows. The next batch is computed while the
-        caller uses this one.
+        An array holds the token vectors (T, H) of an input. If texts are
+        pooled and overlap is None, it is the pooled vector instead. The next
+        batch is computed while the caller uses this one.
         """
         previous = None
         for batch in self._batches(inputs):
@@ -381,7 +387,11 @@ class TextEncoder:
         return finish
 
     def _start_net(self, batch, lens):
-        """Start a net of MXNet's: a function, and where its rows begin."""
+        """Start an MXNet net on a batch.
+
+        Returns a function that waits for the vectors of all tokens, and the
+        row at which each input begins.
+        """
         from d2lbert.machine.backend import autograd
         from d2lbert.nn import packed
         from d2lbert.pretrained.heads import FineTuned
@@ -396,10 +406,10 @@ class TextEncoder:
         return encoded.X.asnumpy, encoded.begins
 
     def _quantized(self):
-        """The `QuantizedEncoder` of the net, if it does the work, or None."""
+        """The `QuantizedEncoder` of the net; None if MXNet encodes."""
         if isinstance(self.net, QuantizedModel):
             return self.net.encoder
-        # MXNet is imported where there is a net of MXNet's
+        # This imports MXNet, which a `QuantizedModel` does not need
         from d2lbert.nn.layers import has_own_forward
         encoder = self.net.encoder
         return encoder.quantized if all(map(

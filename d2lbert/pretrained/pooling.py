@@ -20,12 +20,12 @@ MODULE_FOLDERS = {'Transformer': '', 'Pooling': '1_Pooling',
 #: Supported lists of modules.
 SUPPORTED = ['Transformer', 'Pooling'], ['Transformer', 'Pooling', 'Normalize']
 
-#: File names of the first module, which depend on the type of its model.
+#: Names of the file with the maximum length, one for each type of model.
 LENGTHS = [f'sentence_{kind}_config.json' for kind in (
     'bert', 'roberta', 'distilbert', 'camembert', 'albert', 'xlm-roberta',
     'xlnet')]
 
-#: {field: pooling}, the boolean fields of files before version 6.
+#: {field: pooling}, boolean fields of sentence-transformers before version 6.
 SWITCHES = {'pooling_mode_cls_token': 'cls',
             'pooling_mode_max_tokens': 'max',
             'pooling_mode_mean_tokens': 'mean',
@@ -35,12 +35,13 @@ SWITCHES = {'pooling_mode_cls_token': 'cls',
 
 
 def _weighted(X):
+    """The mean of X (T, H) with weights 1, 2, ..., T."""
     weights = onp.arange(1, len(X) + 1, dtype=X.dtype)[:, None]
     return (X * weights).sum(axis=0) / weights.sum()
 
 
-#: Functions from (T, H) to (H,), by their names in sentence-transformers. Of
-#: a mean, rows are added from first to last, as int8.cc does it.
+#: Functions from (T, H) to (H,), by their names in sentence-transformers.
+#: Means add rows from first to last, as int8.cc does, for equal rounding.
 POOLS = {'cls': lambda X: X[0],
          'mean': lambda X: X.sum(axis=0) / len(X),
          'max': lambda X: X.max(axis=0),
@@ -70,22 +71,25 @@ class Pooling(NamedTuple):
         return self.scaled(onp.concatenate(vectors)[None])[0]
 
     def scaled(self, vectors):
-        """Pooled vectors (N, H) with lengths of 1 if required, float32."""
+        """Pooled vectors (N, H) as float32, with length 1 if `normalize`."""
         if self.normalize:
             exact = vectors.astype('float64')
-            # One number after another: a dot product's order is the CPU's
+            # Added in order; in a dot product the order depends on the CPU
             squares = (exact * exact).cumsum(axis=1)[:, -1:]
             vectors = exact / onp.maximum(onp.sqrt(squares), 1e-12)
         return onp.array(vectors, dtype='float32')
 
     def prepared(self, text):
-        """The text with its prompt, lower-cased if required."""
+        """The text after its prompt, in lower case if `lowercase`."""
         text = self.prompt + text
         return text.lower() if self.lowercase else text
 
 
 def chosen_pooling(tokenizer, pooling, normalize):
-    """The `Pooling` or None, and the function that prepares a text."""
+    """The `Pooling` or None, and the function that prepares a text.
+
+    pooling, normalize: arguments of `encode`.
+    """
     own = tokenizer.pooling or Pooling()
     if pooling is None:
         if normalize:
@@ -138,14 +142,14 @@ def load_pooling(folder):
         found[POOLING] = read_json(folder / paths['Pooling'] / 'config.json')
         if (folder / PROMPTS).is_file():
             found[PROMPTS] = read_json(folder / PROMPTS)
-        # They will be saved in folders with the usual names
+        # `save_pretrained` writes the modules to the usual folders
         found[MODULES] = [dict(module, path=MODULE_FOLDERS[kind])
                           for module, kind in zip(modules, paths)]
     return pooling_of(found, folder)
 
 
 def pooling_of(found, folder):
-    """The `Pooling` in the files of a folder; raises `PretrainedError`.
+    """The `Pooling` that files describe; raises `PretrainedError`.
 
     found: {file name: its JSON}. folder: its path, for messages.
     """
@@ -238,6 +242,7 @@ def _module_paths(modules, folder):
 
 
 def _length(config, path):
+    """The maximum number of tokens, or None for no limit."""
     length = config.get('max_seq_length')
     if length is None or (isinstance(length, int) and length >= 1
                           and length is not True):
@@ -247,7 +252,7 @@ def _length(config, path):
 
 
 def _modes(config, path):
-    """The pooling modes, and True if they include the prompt."""
+    """The pooling modes, and a bool: whether they include the prompt."""
     modes = config.get('pooling_mode')
     if modes is None:
         # The library's default is the mean
