@@ -74,27 +74,27 @@ def fill_mask(net: Any, tokenizer: Any, text: str, top: int = 5
 
 
 def probabilities_at(net, ids, segments, rows, places):
-    """Probabilities of all tokens at some places: (M, V) float64.
+    """Probabilities of all tokens at M places: (M, V) float64.
 
-    ids, segments (B, T) int32 without padding; place m is token places[m]
-    of row rows[m], both (M,). All arrays are on the host. The probabilities
-    in a row do not depend on the other rows of the batch.
+    ids, segments (B, T) int32 without padding. Place m is token places[m] of
+    text rows[m], both (M,). All arrays are on the host. The probabilities for
+    a text do not depend on the other texts of the batch.
     """
     with autograd.pause():
         encoded = packed.encode(net, ids, segments,
                                 onp.full(len(ids), ids.shape[1]))
         X = encoded.X
-        rows = on_device(encoded.begins[rows] + places, X.ctx, 'int32')
-        scores = net.mlm.mlp(X.take(rows, axis=0))      # (M, V)
+        in_X = on_device(encoded.begins[rows] + places, X.ctx, 'int32')
+        scores = net.mlm.mlp(X.take(in_X, axis=0))      # (M, V)
     scores = scores.asnumpy().astype('float64')
-    found = onp.exp(scores - scores.max(axis=1, keepdims=True))
-    found /= found.sum(axis=1, keepdims=True)
-    return found
+    probabilities = onp.exp(scores - scores.max(axis=1, keepdims=True))
+    probabilities /= probabilities.sum(axis=1, keepdims=True)
+    return probabilities
 
 
 def likeliest(probabilities, tokenizer, top):
     """The `top` best `Guess`es of each row of probabilities (M, V)."""
-    # The vocabulary of a net may be padded beyond the tokenizer's
+    # A net may have more tokens than its tokenizer; these are no guesses
     best = onp.argsort(-probabilities[:, :len(tokenizer)], axis=1,
                        kind='stable')
     return [[Guess(tokenizer.idx_to_token[idx], float(row[idx]))

@@ -1,9 +1,9 @@
 """Task heads on a pretrained encoder: one new layer, or two.
 
 The kinds of tasks are as in the paper (Devlin et al. 2018, figure 4): a
-label or a number for a text or a pair, a tag for each word, an answer in a
-text. B sequences, T tokens, R rows without padding (see `nn.packed`), H
-hiddens, K scores.
+label or a number for a text or a pair, a choice of one of several texts, a
+tag for each word, an answer in a text. B sequences, C texts to choose from, T
+tokens, R rows without padding (see `nn.packed`), H hiddens, K scores.
 """
 from typing import NamedTuple, Optional
 
@@ -32,7 +32,7 @@ class About(NamedTuple):
 
     task: str
     kind: str                   # one of `KINDS`
-    pair: Optional[bool]        # True: pairs only; None: both
+    pair: Optional[bool]        # None: single texts and pairs
     labels: Optional[tuple]     # names, by class index
     metrics: tuple              # in `metrics.METRICS`; the first decides
     max_len: int                # maximum number of tokens
@@ -64,7 +64,7 @@ class FineTuned(Model):
     bert: a `BERTModel`. Its encoder becomes part of this net; for whole
     texts, its pooler does, too. Its pretraining heads are dropped. For whole
     texts, some relatives of BERT use a new hidden layer or none: see
-    `pretrained.families.Head`.
+    `family.Head`.
 
     A `BARTModel` keeps its decoder, which reads the text a second time. The
     head then scores the decoder's states. It scores a whole text from the
@@ -86,18 +86,18 @@ class FineTuned(Model):
         self.decoder = bert.decoder
         H = bert.config['num_hiddens']
         head = family_of(self.config).head_of(kind)
-        self._hides = kind in WHOLE and head.act is not None
+        self._has_hidden = kind in WHOLE and head.act is not None
         self._drops_first = kind in WHOLE and head.drops_first
-        if self._hides and head.name is not None:
+        if self._has_hidden and head.name is not None:
             self.hidden = Dense(H, activation=head.act, in_units=H,
                                 precision=bert.config['precision'])
-        elif self._hides and bert.nsp is None and bert.hidden is None:
+        elif self._has_hidden and bert.nsp is None and bert.hidden is None:
             # Checkpoints of some families may lack the pooler
             self.config['heads'] = ('pooler', *self.config['heads'])
             self.hidden = Dense(H, activation=head.act, in_units=H,
                                 flatten=True,
                                 precision=bert.config['precision'])
-        elif self._hides:
+        elif self._has_hidden:
             # In the first edition, the hidden layer is part of the NSP head
             self.hidden = (bert.nsp.mlp[0] if bert.hidden is None
                            else bert.hidden)
@@ -115,9 +115,9 @@ class FineTuned(Model):
     def forward(self, tokens, segments, valid_lens):
         """Score tokens (B, T), segments (B, T), valid_lens (B,).
 
-        Returns (B, K) for whole texts. For tokens, returns (B, T, K); scores
-        at padded positions are undefined. For 'choice' the arguments are
-        (B, C, T), (B, C, T) and (B, C), and the result is (B, C).
+        Returns (B, K) for kinds in `WHOLE`. For kinds in `EACH`, returns
+        (B, T, K); scores at padding are undefined. For 'choice' the
+        arguments are (B, C, T), (B, C, T) and (B, C); the result is (B, C).
         """
         count = len(tokens)
         if self.kind == 'choice':
@@ -143,7 +143,7 @@ class FineTuned(Model):
             tokens, segments, valid_lens = _one_by_one(tokens, segments,
                                                        valid_lens)
         if self.decoder is not None:
-            return self._restored(tokens, valid_lens)
+            return self._decode(tokens, valid_lens)
         causal = self.config.get('causal')
         if self.kind in WHOLE and not causal:
             X = packed.encode_firsts(self.encoder, tokens, segments,
@@ -160,8 +160,8 @@ class FineTuned(Model):
             return encoded.X, encoded.begins
         return encoded.taken_X, onp.arange(len(encoded.taken_X))
 
-    def _restored(self, tokens, valid_lens):
-        """As `encode`, for a net with a decoder; padding has rows, too."""
+    def _decode(self, tokens, valid_lens):
+        """As `encode`, for a net with a decoder; padding has rows in X."""
         B, T = tokens.shape
         X = teacher_forced_states(self, tokens, valid_lens)
         X, begins = X.reshape(B * T, -1), onp.arange(B) * T
@@ -176,7 +176,7 @@ class FineTuned(Model):
         rows, = ops.take_rows(X, on_device(places, X.ctx, 'int32'))
         if self._drops_first:
             rows = self.dropout(rows)
-        if self._hides:
+        if self._has_hidden:
             rows = self.hidden(rows)
         if self.kind != 'span':
             rows = self.dropout(rows)
@@ -206,7 +206,7 @@ class FineTuned(Model):
         if self.kind == 'tag':
             b, t = onp.nonzero(labels >= 0)
             if not len(b):
-                # No loss, but every weight needs a gradient
+                # The loss is 0, but every weight needs a gradient
                 return (self.output(X[:1]) * 0).sum(), 0
             return cross_entropy(self.score(X, begins[b] + t),
                                  put(labels[b, t])).mean(), len(b)
@@ -215,7 +215,7 @@ class FineTuned(Model):
                              put(labels.reshape(-1))).mean(), len(labels)
 
     def span_scores(self, X, begins, lens):
-        """Scores (B, 2, T) of each token as first and last; padding: NEVER."""
+        """Scores (B, 2, T) of tokens as first and last; NEVER at padding."""
         T = int(lens.max())
         scores = self.score(X, grid(begins, lens, T).reshape(-1))
         scores = scores.reshape(len(lens), T, 2).swapaxes(1, 2)
@@ -247,5 +247,5 @@ def cross_entropy(scores, labels):
 
 
 def grid(begins, lens, T):
-    """Row numbers (B, T) of all tokens; padded rows repeat the last row."""
+    """Row numbers (B, T) of all tokens; padding repeats the last token's."""
     return begins[:, None] + onp.minimum(onp.arange(T), lens[:, None] - 1)
