@@ -69,7 +69,7 @@ def _roberta(folder, vocab, config, special_of):
     special = special_of(vocab, config, path)
     prefix = config.get('add_prefix_space') is True
     trims = config.get('trim_offsets') is not False
-    tokenizer = _made(path, vocab, _pairs(folder / MERGES))
+    tokenizer = _construct(path, vocab, _pairs(folder / MERGES))
     tokenizer.pre_tokenizer = t.pre_tokenizers.ByteLevel(
         add_prefix_space=prefix)
     tokenizer.decoder = t.decoders.ByteLevel()
@@ -86,7 +86,7 @@ def _herbert(folder, vocab, config, special_of):
     """Pairs of characters in words, split as in BERT but cased."""
     t, path = library(), folder / VOCAB_JSON
     special = special_of(vocab, config, path)
-    tokenizer = _made(path, vocab, _pairs(folder / MERGES),
+    tokenizer = _construct(path, vocab, _pairs(folder / MERGES),
                       unk_token=special['unk'], end_of_word_suffix=END)
     tokenizer.normalizer = t.normalizers.BertNormalizer(
         lowercase=False, strip_accents=False, clean_text=True,
@@ -108,7 +108,7 @@ def _flaubert(folder, vocab, config, special_of):
                          path)
     tokens = by_number(vocab, path)
     merges = _pairs(folder / MERGES)
-    tokenizer = _made(path, _with_all(vocab, merges), merges,
+    tokenizer = _construct(path, _with_merges(vocab, merges), merges,
                       unk_token=special['unk'], end_of_word_suffix=END)
     normalizers = [t.normalizers.Replace('``', '"'),
                    t.normalizers.Replace("''", '"'), t.normalizers.NFC()]
@@ -129,11 +129,12 @@ def _flaubert(folder, vocab, config, special_of):
 def _phobert(folder, config, special_of):
     """Pairs of characters in segmented Vietnamese words: `h@@ ọc_sinh`."""
     t, path = library(), folder / VOCAB
+    # Special tokens come before the tokens in the file
     vocab = {token: idx for idx, token in enumerate(
         config.get(f'{role}_token', token) for role, token in (
             ('bos', '<s>'), ('pad', '<pad>'), ('eos', '</s>'),
             ('unk', '<unk>')))}
-    first = list(vocab)
+    special_first = list(vocab)
     for number, line in enumerate(_lines(path), 1):
         token, blank, _ = line.strip().rpartition(' ')
         if not blank:
@@ -146,11 +147,11 @@ def _phobert(folder, config, special_of):
     tokens = by_number(vocab, path)
     # In PhoBERT's files @@ ends pieces within a word; here END ends the
     # last piece of a word
-    ours = {token if token in first or token == mask else token[:-2]
-            if token.endswith('@@') and len(token) > 2 else token + END: idx
-            for token, idx in vocab.items()}
+    ours = {token if token in special_first or token == mask
+            else token[:-2] if token.endswith('@@') and len(token) > 2
+            else token + END: idx for token, idx in vocab.items()}
     merges = _pairs(folder / CODES)
-    tokenizer = _made(path, _with_all(ours, merges), merges,
+    tokenizer = _construct(path, _with_merges(ours, merges), merges,
                       unk_token=special['unk'], end_of_word_suffix=END)
     # A line end belongs to the word before it
     tokenizer.pre_tokenizer = _blank_splitter('\n?')
@@ -160,7 +161,7 @@ def _phobert(folder, config, special_of):
     return Read(tokenizer, special, tokens, _texts(folder, VOCAB, CODES))
 
 
-def _made(path, vocab, merges, **keywords):
+def _construct(path, vocab, merges, **keywords):
     """Construct the library's tokenizer with these merges."""
     t = library()
     try:
@@ -172,13 +173,16 @@ def _made(path, vocab, merges, **keywords):
 
 
 def _blank_splitter(more=''):
-    """The pre-tokenizer that splits at white space, as str.split does."""
+    """The pre-tokenizer that splits at white space, as str.split does.
+
+    more: a regular expression of what else ends a part.
+    """
     t = library()
     return t.pre_tokenizers.Split(t.Regex(f'[^\\s\x1c-\x1f]+{more}'),
                                   'removed', invert=True)
 
 
-def _with_all(vocab, merges):
+def _with_merges(vocab, merges):
     """The vocabulary with all parts and results of merges added.
 
     Added tokens have ids after all others.
@@ -220,6 +224,7 @@ def _lines(path):
 
 
 def _texts(folder, *names):
+    """The content of some files: {name: text}."""
     return {name: (folder / name).read_text('utf-8') for name in names}
 
 

@@ -53,8 +53,8 @@ class Tokens:
     #: The `Vocab` of whole words, None for other tokenizers
     vocab = None
 
-    def _number(self, idx_to_token, special, max_len=None):
-        """Set the tokens; special: {role: token}, 'mask' is optional."""
+    def _set_tokens(self, idx_to_token, special, max_len=None):
+        """Set the tokens and ids; special: {role: token}, may lack 'mask'."""
         self.idx_to_token, self.max_len = idx_to_token, max_len
         self.token_to_idx = {}
         for idx, token in enumerate(idx_to_token):
@@ -108,7 +108,7 @@ def check_text(text):
 
 
 def check_pairs(pairs, texts):
-    """Return the second texts as a list; raise unless there are N."""
+    """Return the second texts as a list; raise unless one for each text."""
     pairs = listed(pairs, 'texts')
     if len(pairs) != len(texts):
         raise ValueError(f'{len(pairs)} second texts cannot be paired with '
@@ -128,10 +128,11 @@ def room_of(tokenizer, max_len, is_pair):
 
 
 def cut_to_fit(first, second, room):
-    """The numbers of tokens to keep of two texts; second may be None.
+    """The numbers of tokens to keep of two texts, (int, int).
 
-    As `longest_first` in transformers: if the room is odd, the longer text
-    keeps one token more; of equally long texts the second does.
+    first, second: the lengths of the texts; second is None for a single
+    text. As `longest_first` in transformers: if the room is odd, the longer
+    text keeps one token more; of equally long texts the second does.
     """
     if second is None:
         return min(first, room), 0
@@ -144,7 +145,7 @@ NAMED = 8
 
 
 class UnknownWords:
-    """Counts of words, and of words read as the unknown token."""
+    """Counters of all words, and of words read as the unknown token."""
 
     def __init__(self, tokenizer):
         self._idx = tokenizer.unk_id
@@ -154,7 +155,7 @@ class UnknownWords:
         self._names = {}        # some unknown words, in order
 
     def shown(self, encoding):
-        """The tokens of an `Encoding`, unknown ones as in its text."""
+        """The tokens of an `Encoding`; unknown ones as the text has them."""
         encoded, (_, *texts) = encoding.encoded, encoding.text
         return [token if idx != self._idx or end == 0
                 else texts[segment][begin:end]

@@ -42,7 +42,7 @@ NORMALIZER = (('do_lower_case', 'lowercase', True),
 #: Longer texts, in characters, are encoded in a thread, so that Ctrl-C works.
 LONG = 1 << 20
 
-#: tokenizer_config.json has a larger max_len for no limit.
+#: From this model_max_length on, tokenizer_config.json means no limit.
 NO_LIMIT = 1 << 30
 
 
@@ -68,7 +68,7 @@ class WordPiece(Tokens):
         if tokens is None:
             numbers = tokenizer.get_vocab(with_added_tokens=True)
             tokens = word_pieces.by_number(numbers, special=special.values())
-        self._number(tokens, special, max_len)
+        self._set_tokens(tokens, special, max_len)
         for token in special.values():
             if token not in self.token_to_idx:
                 raise TokenizerError('the tokenizer is damaged: another token '
@@ -253,7 +253,10 @@ class WordPiece(Tokens):
                     for first, second in zip(firsts, seconds)]
 
     def _encode_alone(self, texts, are_words, special=False):
-        """Encode texts with the library; special: with special tokens."""
+        """Encode each text by itself with the library.
+
+        are_words: texts are lists of words. special: add special tokens.
+        """
         length = 0
         for text in texts:
             for part in text if are_words else [text]:
@@ -266,20 +269,22 @@ class WordPiece(Tokens):
         with word_pieces.library_errors(may_panic=self._may_panic):
             if length >= LONG:
                 return interruptible(encode)
-            # On few texts its threads mostly wait for each other's memory
+            # In the library's encode_batch, threads would mostly wait
+            # for each other's memory on so few texts
             return [self.tokenizer.encode(text, **options) for text in texts]
 
     def _joined(self, first, second, room):
+        """Truncate to the room, join, and add special tokens."""
         if room is not None:
             lengths = cut_to_fit(len(first.ids), None if second is None
-                           else len(second.ids), room)
+                                 else len(second.ids), room)
             first.truncate(lengths[0])
             if second is not None:
                 second.truncate(lengths[1])
         return self.tokenizer.post_process(first, second)
 
     def _encoded(self, whole):
-        """The `Encoded` of what the library made of a text or a pair."""
+        """The `Encoded` for the library's encoding of a text or a pair."""
         ids, tokens = whole.ids, whole.tokens
         if self.files is not None:
             ids = [idx if idx < len(self) else self.unk_id for idx in ids]
@@ -306,12 +311,15 @@ class WholeWords(Tokens):
                    if token not in (UNK, *RESERVED)
                    and any(map(is_word_alone, token))}
         self._is_prose = lengths == {1}
-        self._number(vocab.idx_to_token, dict(
+        self._set_tokens(vocab.idx_to_token, dict(
             pad=PAD, unk=UNK, cls=CLS, sep=SEP, mask=MASK), max_len)
 
     @classmethod
     def of(cls, tokenizer):
-        """Convert a `WordPiece` that was saved by `WholeWords`, or None."""
+        """Convert a `WordPiece` loaded from the files of a `WholeWords`.
+
+        Returns None for any other `WordPiece`.
+        """
         tokens, reserved = tokenizer.idx_to_token, [UNK, *RESERVED]
         if (tokens[:len(reserved)] != reserved
                 or not word_pieces.is_whole_words(tokenizer.tokenizer)):
@@ -349,6 +357,7 @@ class WholeWords(Tokens):
             [idx for idx in ids if idx not in special]))
 
     def _of_text(self, text):
+        """The words of a text in lower case, each with its (begin, end)."""
         words = re.finditer(r'\S+', check_text(text))
         if self._is_prose:
             words = (part for word in words
@@ -374,7 +383,7 @@ class WholeWords(Tokens):
         room = room_of(self, max_len, second is not None)
         if room is not None:
             lengths = cut_to_fit(len(first), None if second is None
-                           else len(second), room)
+                                 else len(second), room)
             first = first[:lengths[0]]
             second = second and second[:lengths[1]]
         rows = [(self.cls_id, 0, (0, 0), None)]
@@ -394,7 +403,7 @@ class WholeWords(Tokens):
 
 
 def as_tokenizer(tokenizer):
-    """A tokenizer; of a vocabulary, as `load_run` returns it, its tokenizer.
+    """Return a tokenizer as it is; for a vocabulary of `load_run`, make one.
     """
     if not isinstance(tokenizer, Vocab):
         return tokenizer
@@ -411,7 +420,7 @@ def as_tokenizer(tokenizer):
 # Settings in a folder
 
 def is_in(folder):
-    """True if a folder has a tokenizer with more files than vocab.txt."""
+    """True if a folder has files of a tokenizer other than vocab.txt."""
     folder = Path(folder)
     return (folder / TOKENIZER).is_file() or bpe.has_files(folder)
 
@@ -455,6 +464,7 @@ def _choice(value, name, default, folder):
 
 
 def _limit(config):
+    """The maximum number of tokens in tokenizer_config.json, or None."""
     limit = config.get('model_max_length')
     if (isinstance(limit, (int, float)) and not isinstance(limit, bool)
             and 0 < limit < NO_LIMIT):

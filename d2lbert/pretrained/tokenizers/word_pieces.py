@@ -1,7 +1,7 @@
 """Word pieces with the library `tokenizers`: construct, train, read, encode.
 
-All calls of the library for `tokenizer.WordPiece` are here; byte pair
-encodings have theirs in `bpe`.
+`tokenizer.WordPiece` calls the library through this file. The calls for byte
+pair encodings are in `bpe`.
 """
 import collections
 import contextlib
@@ -28,7 +28,7 @@ MAX_WORD = 100
 # Most different characters in pieces; words with others become [UNK]
 MAX_LETTERS = 1000
 
-# Most different words that are counted; beyond, the rarer half is dropped
+# Most different words that are counted; of more, the rarer half is dropped
 MAX_TYPES = 1 << 21
 
 # Most words for training; larger counts are scaled down
@@ -56,8 +56,8 @@ def library():
         raise ImportError(
             'word pieces need the library tokenizers: pip install '
             "'.[pretrained]' brings it") from None
-    # Python 3.8 forks for it, once, and MXNet asks for it. After a fork the
-    # library would warn that it was used before.
+    # In Python 3.8 the first call of this function forks, and MXNet calls it.
+    # The library warns of forks after its first use, so this comes before
     platform.uname()
     return tokenizers
 
@@ -173,9 +173,9 @@ def learn(counts, vocab_size, special, normalizer, min_frequency=2):
             f'vocab_size={vocab_size} is too small: the special tokens and '
             f'the letters of this text, at the begin of words and within, '
             f'are {len(known)} pieces already')
-    # The library numbers letters within words in the random order of its
-    # hash table, and merges the pair with lower numbers of equally frequent
-    # ones. As special tokens, all letters have fixed numbers
+    # Of equally frequent pairs the library merges the pair with lower ids
+    # first, and it gives letters within words ids in the random order of a
+    # hash table. Special tokens have fixed ids, so letters are among them
     trainer = t.trainers.WordPieceTrainer(
         vocab_size=vocab_size, min_frequency=min_frequency,
         show_progress=False, special_tokens=known,
@@ -214,7 +214,10 @@ def _normalized(counts, options):
 
 
 def _repeated(counts):
-    """Yield texts in which words have their counts, scaled if too many."""
+    """Yield texts that repeat each word as often as it was counted.
+
+    If there are more than `MAX_WORDS`, counts are scaled down.
+    """
     total = sum(counts.values())
     divisor = -(-total // MAX_WORDS)
     for word, count in counts.items():
@@ -387,19 +390,20 @@ class WordCutter:
         counts, ids = onp.full(len(ends), -1, 'int32'), onp.empty(0, 'int32')
         if self._fast is not None:
             counts, ids = self._fast.cut(lines)
+        # A count of -1: the word is left to the library
         left = onp.flatnonzero(counts < 0)
         with library_errors(may_panic=self._may_panic):
             found = self._plain.encode_batch(
                 [lines[begins[k]:ends[k]].decode() for k in left])
         counts, ids = _replaced_ids(counts, ids, left,
-                              [encoding.ids for encoding in found])
+                                    [encoding.ids for encoding in found])
         for word, its_ids in self._fixed.items():
             if word.encode() in lines:
-                places = onp.searchsorted(ends, [found.start() for found in
-                                                 re.finditer(
-                    rb'(?m)^%b$' % re.escape(word.encode()), lines)])
+                line = rb'(?m)^%b$' % re.escape(word.encode())
+                places = onp.searchsorted(ends, [
+                    match.start() for match in re.finditer(line, lines)])
                 counts, ids = _replaced_ids(counts, ids, places,
-                                      [its_ids] * len(places))
+                                            [its_ids] * len(places))
         return counts, ids
 
 
@@ -437,18 +441,20 @@ def _compiled(tokenizer):
 def _replaced_ids(counts, ids, places, found):
     """Replace the ids of the words at `places` by the lists in `found`.
 
-    Returns counts and ids of all words.
+    counts: the number of ids of each word; -1 and no ids for words that have
+    none yet. Returns counts and ids of all words.
     """
     if not len(places):
         return counts, ids
-    stays = onp.ones(len(counts), bool)
-    stays[places] = False
-    old = ids[onp.repeat(stays, onp.maximum(counts, 0))]
+    word_stays = onp.ones(len(counts), bool)
+    word_stays[places] = False
+    old = ids[onp.repeat(word_stays, onp.maximum(counts, 0))]
     counts[places] = [*map(len, found)]
-    stays = onp.repeat(stays, counts)
-    ids = onp.empty(len(stays), 'int32')
-    ids[stays] = old
-    ids[~stays] = onp.fromiter(itertools.chain.from_iterable(found), 'int32')
+    id_stays = onp.repeat(word_stays, counts)
+    ids = onp.empty(len(id_stays), 'int32')
+    ids[id_stays] = old
+    ids[~id_stays] = onp.fromiter(itertools.chain.from_iterable(found),
+                                  'int32')
     return counts, ids
 
 
