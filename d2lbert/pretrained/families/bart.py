@@ -56,7 +56,7 @@ class BARTDecoder(nn.Block):
             check_whole(valid_lens, 'valid length')
             valid_lens = on_device(valid_lens, tokens.ctx)
         X = self._embed(tokens, encoder, first)
-        seen_lens = None
+        seen_lens = None    # a single new token sees all cached tokens
         if T > 1:
             seen_lens = on_device(onp.broadcast_to(
                 onp.arange(first + 1, first + T + 1), (len(tokens), T)),
@@ -68,6 +68,7 @@ class BARTDecoder(nn.Block):
 
     def _embed(self, tokens, encoder, first):
         """Embed tokens (B, T) at positions from `first` on: (B, T, H)."""
+        # ops.embed adds a segment embedding, here zeros
         ctx, words = tokens.ctx, encoder.token_embedding.weight
         positions = on_device(onp.broadcast_to(
             onp.arange(first, first + tokens.shape[1]), tokens.shape),
@@ -192,12 +193,13 @@ def teacher_forced_states(net, tokens, valid_lens, targets=None):
 
     net: a `BARTModel`, or a net with its encoder, decoder and config. tokens
     (B, S), valid_lens (B,) or None: the input text. targets: the tokens to
-    predict, by default the input text. Row t depends on targets before t.
+    predict, by default the input text. The state at t depends on targets
+    before t.
     """
     encoded_X = encode_text(net, tokens, valid_lens)
     return net.decoder(
         decoder_inputs(tokens if targets is None else targets,
-                net.config['start_id'], encoded_X.ctx),
+                       net.config['start_id'], encoded_X.ctx),
         net.encoder, encoded_X, valid_lens)
 
 

@@ -9,14 +9,14 @@ from d2lbert.nn.variant import BOOK
 from d2lbert.pretrained.families.family import FAMILIES, family_of
 from d2lbert.pretrained.tensor_files import PretrainedError, read_json
 
-#: The default first token of each decoded text.
+#: The id of the default first token of each decoded text.
 START = {'decoder_start_token_id': 2}
 
 #: The file with the settings of generation, and its defaults.
 GENERATION = 'generation_config.json'
 FORCED = {'forced_eos_token_id': 2}
 
-#: {field of that file: field of `generation.GenerationConfig`}
+#: {field of `GENERATION`: field of `generation.GenerationConfig`}
 GENERATION_FIELDS = {
     'num_beams': 'num_beams', 'max_length': 'max_len',
     'min_length': 'min_len', 'length_penalty': 'length_penalty',
@@ -161,7 +161,7 @@ class _ConfigFile:
                 for field, (keyword, default) in self.family.flags.items()}
 
     def _spread(self):
-        """The standard deviation of initial weights; dropouts are checked."""
+        """The standard deviation of initial weights; checks dropouts, too."""
         limits = {self.family.spread: None, **{
             field: 1 for field, _ in self.family.dropouts if field}}
         for field, limit in limits.items():
@@ -193,6 +193,7 @@ class _ConfigFile:
 
     def _positions(self, length, skip):
         """The number of positions that tokens can have."""
+        # Rows that belong to no token, but that `length` counts
         counted = skip - self.family.rows_before
         if length <= counted:
             raise PretrainedError(
@@ -225,8 +226,8 @@ def _is_number(value):
 def of_net(net, tokenizer):
     """The content of config.json for a net, a dict.
 
-    Raises `PretrainedError` for a net that the format cannot represent, as
-    one without LayerNorm after its embeddings or with sinusoidal positions.
+    Raises `PretrainedError` for a net that the format cannot represent, for
+    example with sinusoidal positions.
     """
     config, family = net.config, family_of(net.config)
     if config['positional'] != 'learnable':
@@ -330,10 +331,10 @@ def _check_representable(family, config, written):
 
 
 def is_encoder_alone(net):
-    """True if a net is written without the head that predicts words.
+    """True if a net is written without its MLM head.
 
-    That is a net that was loaded without this head but with a pooler, in a
-    family whose classes have either one or the other.
+    Such a net was loaded without an MLM head but with a pooler, and no class
+    of its family has both.
     """
     return (net.pretrained is not None and net.pretrained.lacking('mlm')
             and family_of(net.config).encoder_alone is not None

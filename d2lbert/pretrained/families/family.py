@@ -40,23 +40,24 @@ class Family(NamedTuple):
                             # an encoder
     names: dict             # {ours: theirs}, see `tensor_names.table`
     #: {field: (keyword of `BERTModel`, default)}
-    sizes: dict
-    shares: dict
-    flags: dict = {}
+    sizes: dict             # whole numbers
+    shares: dict            # from 0 to less than 1
+    flags: dict = {}        # true or false
     activation: tuple = ('hidden_act', 'gelu')      # the field, its default
     activations: dict = ACTIVATIONS
     structure: dict = {}    # keywords of `BERTModel` that have no field
-    fixed: dict = {}        # as FIXED
+    fixed: dict = {}        # fields with one supported value, as in FIXED
     aliases: dict = {}      # {another name of a field: its name here}
     ffn_factor: Optional[int] = None    # F / H, if F has no field
     #: Heads that may be missing in folders, and then in the net.
     optional: tuple = ()
     pad_id: int = 0
     positions_from_pad: bool = False    # position 0 is row pad_id + 1
-    rows_before: int = 0    # position 0 is this row; fields do not count
-                            # the rows before it
+    rows_before: int = 0    # position 0 is this row; max_position_embeddings
+                            # does not count the rows before it
     copies: tuple = ()      # other names of the token embedding
     generates: bool = False     # the family has a decoder
+    #: The field with the standard deviation of initial weights.
     spread: str = 'initializer_range'
     #: Dropout before a classifier of texts, and before one of tokens: the
     #: fields and their defaults (None: the value of `dropout`).
@@ -66,7 +67,7 @@ class Family(NamedTuple):
     architecture: str = ''
     encoder_alone: Optional[str] = None
     finetuned: dict = {}
-    whole: Head = Head()
+    whole: Head = Head()    # the head for a label or value of a text
     choice: Head = Head()   # the head for choosing one of several texts
 
     def head_of(self, kind):
@@ -75,6 +76,7 @@ class Family(NamedTuple):
 
 
 def _classes(stem, **others):
+    """{kind of task: class in transformers}; others: endings of classes."""
     found = {'classify': 'ForSequenceClassification',
              'regress': 'ForSequenceClassification',
              'choice': 'ForMultipleChoice',
@@ -84,6 +86,7 @@ def _classes(stem, **others):
 
 
 def _under(before, names):
+    """The {ours: theirs} of names, with `before` put before each theirs."""
     return {ours: before + name for ours, name in names.items()}
 
 

@@ -1,7 +1,7 @@
 """The table of a net's tensors: names in folders, names here, shapes.
 
 V vocabulary, L positions, S segment types, E embedding size, H hiddens, F
-feed-forward hiddens. Weights of dense layers are (out, in) in both.
+feed-forward hiddens. Weights of dense layers are (out, in), here and there.
 """
 import re
 from typing import NamedTuple
@@ -40,8 +40,9 @@ def table(config, skip=0):
     heads = config.get('heads', HEADS)
     E = config.get('embedding_size') or H
 
-    def rows(ours, at, shape, part='encoder'):
-        return Tensor(f'{names[ours]}.weight', at, shape, part)
+    # key: in Family.names; ours: the parameter of the net, or its block
+    def rows(key, ours, shape, part='encoder'):
+        return Tensor(f'{names[key]}.weight', ours, shape, part)
 
     def dense(key, ours, shape, part='encoder', is_reversed=False,
               **places):
@@ -97,7 +98,7 @@ def table(config, skip=0):
                   *norm('mlm.norm', 'mlm.mlp.1', E, 'mlm')]
         last = 2
     decoder, bias = f'{names["mlm.output"]}.bias', names['mlm.bias']
-    # BART folders may lack the bias, and have it as a row
+    # In BART folders this bias is optional, and (1, V)
     spare = family_of(config).generates
     lines.append(Tensor(bias, f'mlm.mlp.{last}.bias', (1, V) if spare
                         else (V,), 'mlm', spare=spare,
