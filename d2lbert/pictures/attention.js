@@ -2,12 +2,14 @@
 
 // Lines of a chosen token are drawn from this weight on
 const LEAST_OF_TOKEN = 0.005;
-// A longer text is shaded; lines between two long columns cannot be followed
+// A text of more tokens is a shaded paragraph: lines between two long columns
+// cannot be followed
 const MOST_IN_COLUMNS = 64;
 const MOST_IN_TABLE = 80;
 
 // picked: keys 'layer,head', or null until the reader picks a head.
-// floor: position of the slider, or null until the reader moves it
+// floor: position of the slider, or null until the reader moves it.
+// active, pinned: see lines.js
 const attention = {mode: 'one', picked: null, hidesSpecial: false,
   floor: null, active: null, pinned: null};
 
@@ -113,7 +115,7 @@ function drawAttention(panel) {
   function paint() {
     const heads = pickedHeads(), several = state.mode === 'several';
     if (state.floor === null) {
-      floor.value = clearFloor(several ? heads.map((head) =>
+      floor.value = firstFloor(several ? heads.map((head) =>
         headWeights(...head)) : [mean], count, kept);
     }
     const least = (floor.value / 100) ** 2;
@@ -122,10 +124,10 @@ function drawAttention(panel) {
     floor.disabled = chosen;
     floorLabel.textContent = chosen ? 'all' : percent(least);
     floor.setAttribute('aria-valuetext', floorLabel.textContent);
-    const layers = several && !chosen
+    const maps = several && !chosen
       ? heads.map((head, k) => [headWeights(...head), shadeOf(k)])
       : [[mean, colour('out')]];
-    status.textContent = view.paint({layers, kept, active: state.active,
+    status.textContent = view.paint({maps, kept, active: state.active,
       least: chosen ? LEAST_OF_TOKEN : least});
   }
 
@@ -147,7 +149,7 @@ function drawAttention(panel) {
   return refresh;
 }
 
-// The largest weights from and to the chosen token
+// Lists of the largest weights from and to the active token
 function attentionLists(tokens) {
   const count = tokens.length;
   const box = el('div', {class: 'card lists stay', id: 'looks'});

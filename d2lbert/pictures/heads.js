@@ -1,8 +1,9 @@
 // Heads: their weights, and a grid of small pictures to pick heads from
 
-// The weights of a head for the current text, (T, T) row by row
 const headCache = new Map();
 
+// The weights of a head for the current text, (T, T) row by row; quantize in
+// show.py tells how they are stored
 function headWeights(layer, head) {
   const key = [page.text, layer, head].join();
   if (headCache.has(key)) return headCache.get(key);
@@ -31,7 +32,8 @@ function headWeights(layer, head) {
   return weights;
 }
 
-// The heads [layer, head] that are shown: at first the clearest of the text
+// The heads [layer, head] that are shown: at first the text's clearest head
+// (see clearest_head in activations.py)
 const pickedHeads = () => attention.picked === null ? [text().head]
   : [...attention.picked].map((one) => one.split(',').map(Number))
     .sort((a, b) => a[0] - b[0] || a[1] - b[1]);
@@ -90,12 +92,12 @@ function headGrid(press, pickWhere) {
 
 // Draw the pictures of all heads, a few at a time so that the page responds
 function drawThumbs(table, cells, count) {
-  const draft = page.text;
+  const drawnText = page.text;
   let next = 0;
   function drawSome() {
     const until = page.printing ? Infinity : performance.now() + 14;
     while (next < cells.length && performance.now() < until) {
-      if (draft !== page.text || !table.isConnected) return;
+      if (drawnText !== page.text || !table.isConnected) return;
       thumb(...cells[next++], count);
     }
     if (next < cells.length) setTimeout(drawSome, 0);
@@ -118,7 +120,8 @@ function shadeKey() {
       ' %')));
 }
 
-// Draw a head as a small picture; each pixel is the largest weight in it
+// Draw a head as a small picture. A pixel of a long text covers several
+// weights, and shows the largest
 function thumb(layer, head, canvas, count) {
   const weights = headWeights(layer, head), size = Math.min(count, 40);
   const largest = new Float32Array(size * size);

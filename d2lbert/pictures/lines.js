@@ -1,7 +1,12 @@
 // The tokens of a text with their attention: two columns joined by lines, or
-// a paragraph in shades. Both views have a box; layout(kept) shows these
-// tokens; mark() highlights the chosen one; paint() draws, and returns a
-// sentence about what is drawn.
+// a paragraph in shades. Each of these views has a box and three functions.
+// layout(kept) shows the tokens with indices in kept. mark() highlights the
+// chosen token. paint() draws, and returns a sentence about what is drawn.
+//
+// active: index of the token that is pointed at or chosen, or null.
+// pinned: index of the token that was clicked, or null.
+// mean: weights (T, T), row by row, averaged over the picked heads.
+// maps: attention maps, one for each head that is drawn: [weights, colour].
 
 const MOST_LINES = 6000;
 
@@ -51,8 +56,8 @@ function twoColumns(tokens, on) {
         ? mean[active * count + t] : mean[t * count + active]);
     }));
   }
-  function paint({layers, kept, active, least}) {
-    const [drawn, passed] = drawLines(canvas, {layers, count, kept, height,
+  function paint({maps, kept, active, least}) {
+    const [drawn, passed] = drawLines(canvas, {maps, count, kept, height,
       active, least, width: box.clientWidth,
       left: columns[0].offsetWidth + 2,
       right: box.clientWidth - columns[1].offsetWidth - 2});
@@ -60,11 +65,11 @@ function twoColumns(tokens, on) {
       return counted(drawn) + ' lines from or to ' + shown(tokens[active]) +
         ', of at least ' + percent(least);
     }
-    const of = layers.length > 1 ? ' lines of ' + layers.length + ' heads'
+    const of = maps.length > 1 ? ' lines of ' + maps.length + ' heads'
       : ' lines';
     return drawn < passed
       ? counted(drawn) + ' strongest of ' + counted(passed) + of
-      : counted(drawn) + ' of ' + counted(layers.length * kept.length ** 2) +
+      : counted(drawn) + ' of ' + counted(maps.length * kept.length ** 2) +
         of;
   }
   return {box, layout, mark, paint};
@@ -107,13 +112,13 @@ function shadedText(tokens, on) {
   return {box, layout, mark, paint};
 }
 
-// A position of the slider at which about two lines a token are drawn, so
-// that the eye can follow them. Heads that attend alike to all tokens have no
-// such position: all of their lines pass, or none does
-function clearFloor(layers, count, kept) {
-  const all = new Float32Array(layers.length * kept.length ** 2);
+// The first position of the slider: about two lines for each token, so that
+// the eye can follow them. Heads that attend alike to all tokens have no such
+// position: all of their lines are drawn, or none. heads: weights of each head
+function firstFloor(heads, count, kept) {
+  const all = new Float32Array(heads.length * kept.length ** 2);
   let next = 0;
-  for (const weights of layers) {
+  for (const weights of heads) {
     for (const i of kept) {
       for (const j of kept) all[next++] = weights[i * count + j];
     }
@@ -126,10 +131,10 @@ function clearFloor(layers, count, kept) {
     : position - 0.1;
 }
 
-// Draw lines from the weights of each layer, [weights, colour], that are at
-// least `least`; with an active token its lines alone. Returns how many were
-// drawn and how many there are.
-function drawLines(canvas, {layers, count, kept, height, active, least,
+// Draw a line for each weight of the maps that is at least `least`; with an
+// active token only lines from and to it. Returns two numbers of lines: drawn,
+// at most MOST_LINES, and passed, with such a weight
+function drawLines(canvas, {maps, count, kept, height, active, least,
   width, left, right}) {
   const tall = height * kept.length;
   if (!width || !tall) return [0, 0];
@@ -144,10 +149,10 @@ function drawLines(canvas, {layers, count, kept, height, active, least,
   pen.setTransform(scale, 0, 0, scale, 0, 0);
   const bend = (right - left) / 2, into = colour('in');
   let drawn = 0, passed = 0;
-  layers.forEach(([weights, ink], at) => {
+  maps.forEach(([weights, ink], at) => {
     // Lines of several heads run side by side
-    const shift = (at - (layers.length - 1) / 2) * Math.min(2.2, 14 /
-      layers.length);
+    const shift = (at - (maps.length - 1) / 2) * Math.min(2.2, 14 /
+      maps.length);
     const found = [];
     kept.forEach((i, y) => kept.forEach((j, z) => {
       const weight = weights[i * count + j];
@@ -156,7 +161,7 @@ function drawLines(canvas, {layers, count, kept, height, active, least,
     }));
     passed += found.length;
     pen.setLineDash(DASHES[at % 4]);
-    const most = Math.floor(MOST_LINES / layers.length);
+    const most = Math.floor(MOST_LINES / maps.length);
     if (found.length > most) {
       found.sort((a, b) => b[0] - a[0]);
       found.length = most;

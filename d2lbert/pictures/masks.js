@@ -34,6 +34,8 @@ function drawMasks(panel) {
     'probable, with their probabilities.'),
   el('div', {class: 'split'}, box,
     el('div', {class: 'card stay'}, heading, list, own)));
+  // The first prediction is not read aloud. It is for a token after token 1,
+  // which is often an article
   const before = byId('live').textContent;
   const first = one.guesses.findIndex((found, t) => found !== null && t > 1);
   press(first >= 0 ? first : one.guesses.findIndex(Boolean));

@@ -1,9 +1,10 @@
 // Neighbours: the nearest tokens in a sample of sentences
 
+// same: 'kind' for neighbours among all tokens, 'same' among the same token
 const nearby = {layer: null, token: null, same: 'kind'};
 
-// A part of a sentence, with at most `most` characters on either side of the
-// marked ones
+// A part of a sentence, as contents of an element: the characters from begin
+// to end are marked, and there are at most `most` others on either side
 function inContext(sentence, begin, end, most) {
   const all = characters(sentence);
   const blank = (k) => !all[k].trim();
@@ -73,6 +74,7 @@ function drawNeighbours(panel) {
       show(true);
     })),
   el('div', {class: 'card'}, heading, list));
+  // The token that is chosen at first is not read aloud
   const before = byId('live').textContent;
   press(token);
   announce(before);

@@ -64,6 +64,7 @@ const wholeText = (one) => one.pair === null ? one.text
 // Dashes, so that lines also differ without colours
 const DASHES = [[], [7, 4], [2, 4], [9, 3, 2, 3]];
 
+// The sample of a line in a legend; k selects its dashes
 function key(shade, k, width) {
   return el('svg', {viewBox: '0 0 26 14', 'aria-hidden': 'true'}, el('line', {
     x1: 0, x2: 26, y1: 7, y2: 7, stroke: shade, 'stroke-width': width || 2.2,
@@ -88,8 +89,8 @@ function roving(items, columns) {
       one.tabIndex = 0;
     });
     one.addEventListener('keydown', (event) => {
-      const turned = getComputedStyle(one.parentNode).direction === 'rtl';
-      const step = {ArrowRight: turned ? -1 : 1, ArrowLeft: turned ? 1 : -1,
+      const rtl = getComputedStyle(one.parentNode).direction === 'rtl';
+      const step = {ArrowRight: rtl ? -1 : 1, ArrowLeft: rtl ? 1 : -1,
         ArrowDown: columns || 1, ArrowUp: -(columns || 1)}[event.key];
       const end = {Home: 0, End: items.length - 1}[event.key];
       if (step === undefined && end === undefined) return;
@@ -99,7 +100,8 @@ function roving(items, columns) {
   });
 }
 
-// The tokens of a text as buttons; calls chosen(t) when one is pressed
+// The tokens of the current text as buttons. allowed(t): whether token t can
+// be pressed; chosen(t, buttons) is called when it is
 function flow(label, allowed, chosen) {
   const one = text();
   const buttons = one.tokens.map((token, t) => {
@@ -165,8 +167,9 @@ function radios(group, label, choices, value, moved) {
 }
 
 // Tabs. draw(panel) fills the panel when the tab is first opened, and again
-// for another text if perText; it returns a function that redraws, or null.
-// missing() returns the reason why the tab is empty, or null.
+// for another text if perText. It returns a function that draws once more,
+// for example in other colours, or null. missing() returns the reason why the
+// tab is empty, or null. stale: the panel must be filled again
 
 const tabs = [];
 

@@ -3,7 +3,7 @@
 const senses = {word: 0, layer: null, use: null};
 const SIDE = 440, EDGE = 26;
 
-// A mark; its shape tells the sense without colours
+// A mark of radius r; its shape tells the sense without colours
 function mark(shape, r) {
   const corners = {1: [[-r, -r], [r, -r], [r, r], [-r, r]], 2: [[0, -1.3 * r],
     [1.2 * r, 0.9 * r], [-1.2 * r, 0.9 * r]], 3: [[0, -1.4 * r], [1.4 * r, 0],

@@ -1,7 +1,8 @@
 // Training: the losses, settings and log of a run
 
+// A chart of lines {name, steps, values, faint}; unit: a caption or ''
 function chart(title, lines, unit) {
-  const wide = 420, high = 256, left = 48, right = 14, top = 10, low = 40;
+  const wide = 420, high = 256, left = 48, right = 14, top = 10, bottom = 40;
   const xs = lines.flatMap((line) => line.steps);
   const ys = lines.flatMap((line) => line.values);
   const ticksX = ticks(Math.min(...xs), Math.max(...xs), 5, true);
@@ -10,7 +11,7 @@ function chart(title, lines, unit) {
   const [y0, y1] = [ticksY[0], ticksY[ticksY.length - 1]];
   const X = (x) => left + (wide - left - right) * (x1 > x0
     ? (x - x0) / (x1 - x0) : 0.5);
-  const Y = (y) => high - low - (high - low - top) * (y1 > y0
+  const Y = (y) => high - bottom - (high - bottom - top) * (y1 > y0
     ? (y - y0) / (y1 - y0) : 0.5);
   const drawn = lines.map((line, k) => {
     const stroke = line.faint ? 'var(--soft)' : shadeOf(k);
@@ -41,13 +42,15 @@ function chart(title, lines, unit) {
       y1: Y(y), y2: Y(y)}), el('text', {x: left - 7, y: Y(y) + 4,
       'text-anchor': 'end'}, tickName(y, ticksY))]),
     ticksX.filter((x) => x >= x0 && x <= x1).map((x) => el('text', {
-      x: X(x), y: high - low + 21,
+      x: X(x), y: high - bottom + 21,
       'text-anchor': 'middle'}, counted(x))),
     el('text', {x: (left + wide - right) / 2, y: high - 1, 'text-anchor':
       'middle'}, 'step'), drawn),
     unit ? el('figcaption', {class: 'soft'}, unit) : []);
 }
 
+// Round numbers from low or below to high or above, in about `most` intervals
+// or fewer; whole: whole numbers only
 function ticks(low, high, most, whole) {
   const rough = (high - low) / most || Math.abs(high) / most || 1;
   const power = 10 ** Math.floor(Math.log10(rough));
@@ -69,6 +72,7 @@ function tickName(value, all) {
 function drawTraining(panel) {
   const run = data.training;
   const plots = el('div', {class: 'charts'});
+  // faint: thin and grey, for the noisy losses of single steps
   const line = (name, [steps, values], faint) => ({name, steps, values,
     faint});
   const held = run.held_out;
@@ -143,6 +147,8 @@ function drawTraining(panel) {
 addTab({key: 'training', title: 'Training', draw: drawTraining,
   missing: () => data.training ? null : 'This model came without a history ' +
     'of its training: d2lbert did not train it, or imported it.'});
+
+// This is the last file of the page: start it
 
 makeHead();
 makeTabs();
