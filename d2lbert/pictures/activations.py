@@ -19,10 +19,10 @@ from d2lbert.progress import bar
 from d2lbert.text import special_of
 from d2lbert.texts.examples import pad_rows
 
-#: Tokens of a batch for which hidden states are computed.
+#: Most tokens in a batch whose hidden states are computed.
 TOKENS = 1 << 12
 
-#: Tokens of a batch for which masks are filled.
+#: Most tokens in a batch in which masks are filled.
 MASKED_TOKENS = 1 << 13
 
 #: Guesses that are kept for each masked token.
@@ -43,8 +43,9 @@ def attention_of(net, ids, segments=None):
     """
     T = len(ids)
     found = []
-    # The fused operators never store the weights, so each block runs with
-    # `keep_attention`, one after another: the device holds one block's
+    # The fused operators never store the weights, so blocks run with
+    # `keep_attention`. They run one at a time, so that the device holds the
+    # weights of a single block
     with autograd.pause():
         X = _embedded(net, [ids], [segments or [0] * T], [T])[0]
         for blk in net.encoder.blks.up_to(-1):
@@ -72,10 +73,10 @@ def _attention_in(blk):
 def clearest_head(weights, special):
     """(layer, head), from 0, in which words attend to few other words.
 
-    weights: (L, N, T, T); special: T booleans, true for special tokens. It
-    is the head with the largest sum of squared weights from words to other
-    words, and (0, 0) for a text of one word. Heads that attend to all tokens
-    alike, to special tokens or from each token to itself score low.
+    weights: (L, N, T, T); special: T booleans, true for special tokens.
+    Returns the head with the largest sum of squared weights from words to
+    other words, or (0, 0) for a text of one word. Heads that attend to all
+    tokens alike, to special tokens or from each token to itself score low.
     """
     words = onp.flatnonzero(~onp.asarray(special))
     between = weights[:, :, words][:, :, :, words] ** 2
@@ -110,7 +111,7 @@ def plot_attention(net: Any, tokens: Union[str, List[str]],
     layers = _checked(layers, weights.shape[0], 'layers')
     heads = _checked(heads, weights.shape[1], 'heads')
     if hide_special:
-        kept = [t for t, is_one in enumerate(special) if not is_one]
+        kept = [t for t, is_special in enumerate(special) if not is_special]
         if not kept:
             raise ValueError('the text has only special tokens: without '
                              'them there is nothing to show')
@@ -223,7 +224,7 @@ def _embedded(net, ids, segments, lens):
 
 
 class _Batch(NamedTuple):
-    indices: list       # of its B texts in the list of all
+    indices: list       # of its B texts among all texts
     ids: Any            # (B, T) int32, padded
     segments: Any       # (B, T) int32
     lens: list          # B lengths without padding
@@ -249,7 +250,10 @@ def _padded(encoded, indices, pad_id):
 
 
 def _in_order(batches, state):
-    """The (T, H) of each text in a layer, in the order of the texts."""
+    """The hidden states (T, H) of each text, in the order of the texts.
+
+    state: the padded states (B, T, H) of a layer for each batch, and lengths.
+    """
     found = {}
     for batch, (X, _) in zip(batches, state):
         X = X.asnumpy()
@@ -261,9 +265,9 @@ def _in_order(batches, state):
 class MaskGuesses(NamedTuple):
     """The prediction of a model for one masked token."""
 
-    guesses: Any        # `top` of `Guess`, the most probable first
-    own: Guess          # the token of the text itself
-    rank: int           # of the token itself, 1 for the most probable
+    guesses: Any        # a list of `Guess`, the most probable first
+    own: Guess          # the token that the text has there
+    rank: int           # of this token, 1 for the most probable
 
 
 def guesses_of(net, tokenizer, encoded, top=TOP):
@@ -272,7 +276,7 @@ def guesses_of(net, tokenizer, encoded, top=TOP):
     Entry t equals the result of `fill_mask` for the text in which only token
     t is masked; it is None for special tokens.
     """
-    T, vocabulary = len(encoded.ids), len(tokenizer)
+    T, vocab_size = len(encoded.ids), len(tokenizer)
     words = [t for t in range(T) if encoded.words[t] is not None]
     found = [None] * T
     step = max(1, MASKED_TOKENS // T)
@@ -284,14 +288,16 @@ def guesses_of(net, tokenizer, encoded, top=TOP):
             ids[rows, masked] = tokenizer.mask_id
             segments = onp.tile(onp.array(encoded.segments, 'int32'),
                                 (len(masked), 1))
-            shares = probabilities_at(net, ids, segments, rows, masked)
+            probabilities = probabilities_at(net, ids, segments, rows, masked)
             own = onp.array(encoded.ids)[masked]
-            ranks = 1 + (shares[:, :vocabulary] > shares[rows, own][:, None]
+            of_own = probabilities[rows, own]
+            ranks = 1 + (probabilities[:, :vocab_size] > of_own[:, None]
                          ).sum(axis=1)
-            for k, guesses in enumerate(likeliest(shares, tokenizer, top)):
+            for k, guesses in enumerate(likeliest(probabilities, tokenizer,
+                                                  top)):
                 found[masked[k]] = MaskGuesses(
                     guesses, Guess(tokenizer.idx_to_token[own[k]],
-                                   float(shares[k, own[k]])), int(ranks[k]))
+                                   float(of_own[k])), int(ranks[k]))
             shown.update(len(masked))
     return found
 
@@ -299,7 +305,7 @@ def guesses_of(net, tokenizer, encoded, top=TOP):
 #: Neighbours that are kept for each token and layer.
 NUM_NEIGHBOURS = 6
 
-#: Tokens of a sample sentence at most.
+#: Most tokens of a sample sentence.
 MAX_LENGTH = 128
 
 
@@ -307,8 +313,8 @@ class SampleToken(NamedTuple):
     """A token of the sample."""
 
     sentence: int   # index of its sentence
-    begin: int      # its characters there; (0, 0) for special tokens
-    end: int
+    begin: int      # its first character in the sentence
+    end: int        # after its last character; 0 for special tokens
 
 
 class Neighbours(NamedTuple):
@@ -324,10 +330,10 @@ def neighbours_of(net, tokenizer, texts, sentences, top=NUM_NEIGHBOURS):
     texts: a list of `Encoded`; sentences: the sample, a list of strings.
     Returns (sample tokens, found). found[k][l][t] belongs to token t of text
     k in layer l, 0 for the embeddings. It is a pair of `Neighbours`: among
-    all sample tokens, and among occurrences of the same token. The measure
-    is the cosine similarity in that layer. A special token is only compared
-    to the same special token, all others only to tokens that are not
-    special.
+    all sample tokens, and among occurrences of the same token. Nearest means
+    the largest cosine similarity in that layer. A special token is only
+    compared to the same special token, other tokens only to tokens that are
+    not special.
     """
     encoded = tokenizer.encode_batch(
         list(sentences), max_len=min(net.encoder.max_len, MAX_LENGTH))

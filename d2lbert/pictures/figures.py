@@ -24,9 +24,10 @@ class Picture(Figure):
 
 
 def check_figure(out, force, reads=()):
-    """Check, as `check_out` does, a path to which a figure is to be saved.
+    """Check the path of a figure before it is drawn, as `check_out` does.
 
-    Raises UsageError for a name that does not end in a format of matplotlib.
+    reads: the paths that are read for it. Raises UsageError, also for a name
+    that does not end in a format of matplotlib.
     """
     check_out(out, force, 'figure.png', reads)
     if _format(out) not in FigureCanvasBase.get_supported_filetypes():

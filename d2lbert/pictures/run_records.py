@@ -10,7 +10,7 @@ from d2lbert.progress import POINT
 from d2lbert.training.history import history_rows
 from d2lbert.training.saved_runs import RunError
 
-#: Styles of several lines; they also differ in black and white.
+#: Styles of lines, which also differ in black and white.
 STYLES = (dict(linestyle='-', color='#1f3a5f'),
           dict(linestyle='--', color='#c1620a'),
           dict(linestyle='-.', color='#5c8a3a'),
@@ -25,8 +25,9 @@ class RunRecord(NamedTuple):
     """The history of a run; a column is a pair of lists, steps and values."""
 
     name: str
-    losses: dict        # {name: (column of steps, column of running means)}
-    held_out: dict      # {name of a figure: column}
+    losses: dict        # {name: (column of the loss at each logged step,
+                        # column of its running mean)}
+    held_out: dict      # {name of a figure without held_out_: column}
     config: dict        # config.json; {} for a `History`
     log: str            # log.txt, or ''
 
@@ -59,7 +60,9 @@ def _text(folder):
 
 
 def _record(name, rows, config, log):
-    """The `RunRecord` of rows, {column: value}; it leaves out NaN."""
+    """The `RunRecord` of rows, {name: value}; it leaves out NaN and infinity.
+    """
+    # The row of a step has the loss as mlm_loss, its running mean as mlm
     columns = {}
     for row in rows:
         for column, value in row.items():
@@ -85,8 +88,9 @@ def plot_history(run: Any, *others: Any,
     run, others: run folders, finished or not, or results of `train_bert`.
     The matplotlib figure has a panel for each loss and one for held-out
     accuracies; losses of masked, next and restored tokens share a panel. A
-    loss is drawn as its mean since step 1, as in the book, and held out if
-    the run evaluated it; for a single run also at each step. Raises
+    loss is drawn as its mean since step 1, as in the book. The held-out loss
+    is drawn if the run evaluated it, and the loss at each step for a single
+    run. Raises
     `RunError` for a run without a logged step.
     """
     from d2lbert.pictures.figures import Picture
@@ -136,7 +140,7 @@ def plot_history(run: Any, *others: Any,
 
 
 def _panels(names):
-    """Lists of losses, one for each panel."""
+    """The names of the losses of each panel, a list of lists."""
     shared = [name for name in names if name in TOKEN_LOSSES]
     return [shared if name in shared else [name] for name in names
             if name not in shared[1:]]
@@ -147,13 +151,14 @@ def _title(name):
 
 
 def _plot_loss(ax, record, name, k, several, before=''):
+    """Draw a loss of record k, if it has it; before: begins the labels."""
     if name not in record.losses:
         return
-    own, mean = record.losses[name]
+    each, mean = record.losses[name]
     style = STYLES[k % len(STYLES)]
     if not several:
-        ax.plot(*own, color='#9a9a9a', linewidth=0.8, label='each step',
-                **_point(own))
+        ax.plot(*each, color='#9a9a9a', linewidth=0.8, label='each step',
+                **_point(each))
     if mean[0]:
         ax.plot(*mean, **style, label=_labelled(
             record, f'{before}mean since step 1', several), **_point(mean))

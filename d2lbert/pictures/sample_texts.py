@@ -1,8 +1,8 @@
 """Inputs of pictures: models, tokenizers, labels, and the sample.
 
-Neighbours and uses of words are found in the sentences of the sample. The
-sample of a run comes from its training text. For other models it comes from a
-file, or from the corpus that comes with the package.
+The sample is a list of sentences, in which neighbours and uses of words are
+found. For a run they are from its training text, for other models from a file
+or from the corpus of the package.
 """
 import collections
 import csv
@@ -58,10 +58,10 @@ def short(name, letters=14):
     return name.replace('$', r'\$')
 
 
-#: Sentences in a sample at most: from the whole text, and for each word.
+#: Most sentences to pick from a sample: from all of it, and for each word.
 SENTENCES, OF_A_WORD = 250, 20
 
-#: Characters of a text that are read, and words in a sentence, at most.
+#: Most characters that are read, and most words in a sentence.
 CHARS, WORDS = 1 << 24, 48
 
 #: The end of a sentence in raw text.
@@ -136,7 +136,10 @@ def sample_of_file(path, text_field=None):
 
 
 def sentences_of(paths):
-    """The sentences in the first CHARS characters of some text files."""
+    """The sentences in the first CHARS characters of some text files.
+
+    The paragraph that reaches the limit is left out.
+    """
     found, left = [], CHARS
     for path in paths:
         for paragraphs in paragraphs_of(path, lambda num_bytes: None):
@@ -149,6 +152,8 @@ def sentences_of(paths):
 
 
 def _sentences(text, is_cut):
+    """The sentences of a paragraph; is_cut: words have blanks between them.
+    """
     text = text.strip()
     parts = text.split(STOP) if is_cut or STOP in text else _END.split(text)
     return [part for part in map(str.strip, parts)
@@ -156,7 +161,7 @@ def _sentences(text, is_cut):
 
 
 def pick_sentences(sample, words):
-    """Pick sentences of a `Sample`: some evenly, and some with each word.
+    """Pick sentences of a `Sample`: some from all parts, some for each word.
 
     words: lower-case strings. Returns a list without repetitions, in the
     order of the text.
@@ -174,7 +179,7 @@ def pick_sentences(sample, words):
 
 
 def common_words(sample):
-    """The words that are in more than one of 30 sentences: stop words."""
+    """Stop words: the words in more than a thirtieth of the sentences."""
     some = _spread(sample.sentences, 3000)
     counts = collections.Counter(
         word for sentence in some for word in set(sentence.lower().split()))
@@ -222,7 +227,7 @@ def labelled_uses(word):
 
 
 def labelled_words():
-    """{word: `Use`s of all of its forms} that have a label, by word.
+    """{base form: labelled `Use`s of all forms of the word}, sorted.
 
     Uses with neither of the two senses of the word are left out.
     """
@@ -250,6 +255,7 @@ def _labelled_forms():
     with open(folder / 'senses.tsv', encoding='utf-8', newline='') as file:
         for row in csv.DictReader(file, delimiter='\t'):
             words, at = lines[int(row['line']) - 1].split(), int(row['token'])
+            # The sentence of the token is between two full stops
             stops = [k for k, word in enumerate(words) if word == '.']
             first = max((k + 1 for k in stops if k < at), default=0)
             last = min((k for k in stops if k >= at), default=len(words))

@@ -1,7 +1,8 @@
 """The vectors of a word in many sentences, and figures of them.
 
-`sense_accuracy` measures how well they tell the senses of the words of the
-sample corpus apart, by layer. W words with labelled senses, L blocks.
+`sense_accuracy` measures, for each layer, how well the vectors separate the
+senses of words in the sample corpus. W words with labelled senses, n uses of
+a word, L blocks, H hiddens.
 """
 from typing import Any, List, NamedTuple, Optional, Tuple
 
@@ -14,7 +15,7 @@ from d2lbert.pictures.run_records import STYLES, name_of
 from d2lbert.pictures.sample_texts import open_model, short, tokenizer_of
 from d2lbert.training import checkpoints
 
-#: Tokens of a sentence at most.
+#: Most tokens of a sentence.
 LENGTH = 128
 
 #: Font size in points, side of a panel in inches, letters of a word in a
@@ -44,8 +45,8 @@ def sense_points(net, tokenizer, word, uses):
     """The `SensePoints` of a word, given its `sample_texts.Use`s.
 
     The two dimensions are the principal components of each layer, rotated to
-    fit the layer below. Uses that a long sentence loses when it is truncated
-    are left out. Raises ValueError if fewer than three remain.
+    fit the layer below. Long sentences are truncated, and uses in the part
+    that is cut off are left out. Raises ValueError if fewer than three remain.
     """
     uses, layers = vectors_of(net, tokenizer, uses)
     if len(uses) < 3:
@@ -84,17 +85,18 @@ def vectors_of(net, tokenizer, uses):
 
 
 def _principal(X):
-    """The two principal components of X (n, H), (n, 2)."""
+    """The first two principal components of X (n, H): (n, 2)."""
     X = X.astype('float64') - X.mean(axis=0)
     U, S, _ = onp.linalg.svd(X, full_matrices=False)
     return (U * S)[:, :2]
 
 
-def _aligned(Y, before):
-    """Y (n, 2), rotated or mirrored to fit the layer before best."""
-    if before is None:
+def _aligned(Y, previous):
+    """Y (n, 2), rotated or mirrored for the best fit to the previous layer.
+    """
+    if previous is None:
         return Y
-    U, _, V = onp.linalg.svd(Y.T @ before)
+    U, _, V = onp.linalg.svd(Y.T @ previous)
     return Y @ U @ V
 
 
@@ -189,8 +191,8 @@ def _plot(ax, points, uses, names):
 
 
 def _label(ax, renderer, points, uses):
-    """Write the words around each use, without overlaps."""
-    inside = ax.get_window_extent(renderer)
+    """Write the words around each use where a label fits without overlap."""
+    panel = ax.get_window_extent(renderer)
     corners = ax.transData.transform(points)
     size = 4 * renderer.points_to_pixels(1)         # half of a mark
     taken = [(x - size, y - size, x + size, y + size) for x, y in corners]
@@ -201,8 +203,8 @@ def _label(ax, renderer, points, uses):
                                fontsize=POINTS, color='0.25')
             text.set_in_layout(False)
             box = text.get_window_extent(renderer).extents
-            if (inside.x0 <= box[0] and box[2] <= inside.x1
-                    and inside.y0 <= box[1] and box[3] <= inside.y1
+            if (panel.x0 <= box[0] and box[2] <= panel.x1
+                    and panel.y0 <= box[1] and box[3] <= panel.y1
                     and not any(_overlap(box, other) for other in taken)):
                 taken.append(box)
                 break
@@ -233,8 +235,8 @@ class SenseAccuracy(NamedTuple):
     """The share of uses whose nearest other use has the same sense."""
 
     words: list     # W
-    counts: Any     # (W,) uses that were compared
-    chances: Any    # (W,) share of the more frequent sense among them
+    counts: Any     # (W,) numbers of uses that were compared
+    chances: Any    # (W,) shares of the more frequent sense among them
     rates: Any      # (L + 1, W) float64, the embeddings first
 
     @property
@@ -258,8 +260,9 @@ def sense_accuracy(net: Any, words: Any = None, *, tokenizer: Any = None,
 
     Each use is compared with the nearest other use of the word, by cosine
     similarity. Uses in the same sentence are not compared, since they attend
-    to each other. Equally near uses count in equal parts. The baseline
-    `chances` always answers the more frequent sense. Raises ValueError for a
+    to each other. If several uses are nearest, each counts for an equal part.
+    `chances` is the baseline of always answering the more frequent sense.
+    Raises ValueError for a
     word without labelled senses.
     """
     uses = _uses_of(words)
@@ -286,9 +289,10 @@ def _uses_of(words):
 
 
 def _accuracy(uses, layers):
-    """The `SenseAccuracy` of {word: its n uses}.
+    """The `SenseAccuracy` of {word: its uses}.
 
-    layers: for each layer the vectors of all uses in their order, (n, H).
+    layers: for each layer the vectors of all uses of the first word, then of
+    the second, and so on; an array with H columns.
     """
     ends = onp.cumsum([len(some) for some in uses.values()])
     senses = [onp.array([use.sense for use in some])

@@ -31,10 +31,10 @@ from d2lbert.training.saved_runs import RunError, is_finetuned
 TEXTS = ('a crane is flying', ('a crane driver came', 'he just left'))
 PAIRS = (('a crane is flying', 'a bird is in the air'), TEXTS[1])
 
-#: Words whose senses are shown at most, if the user names none.
+#: Most words whose senses are shown, if the user names none.
 MOST_WORDS = 6
 
-#: Uses that a picture of a word needs, if the user named it and if not.
+#: Fewest uses in a picture of a word that the user named, and of others.
 NAMED_USES, FOUND_USES = 3, 6
 
 
@@ -209,9 +209,10 @@ def _guesses(net, tokenizer, one):
 def _neighbours(layers, used):
     """Neighbours of each token in each layer, for the page.
 
-    A token has two lists [i, cosine, i, cosine, ...], among all tokens and
-    among the same token; the second is 0 if it equals the first. used: {index
-    of a sample token: i}, which grows.
+    A token has two lists [i, cosine, i, cosine, ...]: neighbours among all
+    tokens, and among occurrences of the same token. The second is 0 if it
+    equals the first. used: {index of a sample token: i, its index on the
+    page}; new neighbours are added.
     """
     def flat(neighbours):
         numbers = []
@@ -223,7 +224,10 @@ def _neighbours(layers, used):
 
 
 def _sample_data(sample, sentences, sample_tokens, used):
-    """The used sample tokens, and their sentences."""
+    """The sample tokens in `used`, and their sentences, for the page.
+
+    A token is [index of its sentence on the page, begin, end].
+    """
     kept = {}
     rows = []
     for index in sorted(used, key=used.get):
@@ -304,8 +308,8 @@ def _training(folder):
         return [found[0], [float(f'{value:.6g}') for value in found[1]]]
     config = record.config
     return dict(
-        losses={name: [column(own), column(mean)]
-                for name, (own, mean) in record.losses.items()},
+        losses={name: [column(each), column(mean)]
+                for name, (each, mean) in record.losses.items()},
         held_out={name: column(found)
                   for name, found in record.held_out.items()},
         settings={name: _setting_text(value) for name, value
@@ -329,10 +333,11 @@ STYLES = 'page.css',
 PROGRAMS = ('page.js', 'heads.js', 'lines.js', 'attention.js', 'masks.js',
             'neighbours.js', 'senses.js', 'training.js')
 
-#: Pages of at most this many weights store 16 bits each, others 8.
+#: Pages of at most this many attention weights store them in 16 bits each,
+#: others in 8.
 FINE = 300_000
 
-#: Weights of a page at most; BERT base has 38 million for 512 tokens.
+#: Most attention weights of a page; BERT base has 38 million for 512 tokens.
 MOST = 40_000_000
 
 #: Characters that could end the script with the JSON, or begin a comment.
@@ -395,7 +400,7 @@ def escape_json(data):
 def _encodable(data):
     """The data with strings that UTF-8 can encode.
 
-    Names of files may contain surrogates, which it cannot.
+    Names of files may contain surrogates, which become escapes.
     """
     if isinstance(data, str):
         return data.encode('utf-8', 'backslashreplace').decode()
@@ -410,10 +415,10 @@ def _encodable(data):
 def quantize(weights, bits):
     """Attention weights (..., T, T), quantized, as base64.
 
-    A number is the square root of its weight, which keeps small weights
-    apart, scaled so that the largest of a row is 2 ** bits - 1. To read a
-    row, square its numbers and divide them by their sum. Numbers are
-    unsigned, little-endian, of 8 or 16 bits.
+    A row stores the square roots of its weights, which keep small weights
+    apart, scaled so that the largest is 2 ** bits - 1. To read a row, square
+    its numbers and divide the squares by their sum. Numbers are unsigned,
+    little-endian, of 8 or 16 bits.
     """
     most = weights.max(axis=-1, keepdims=True)
     top = (1 << bits) - 1
