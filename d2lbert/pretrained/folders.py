@@ -52,8 +52,8 @@ def load_pretrained(folder: PathLike, ctx: Any = None,
     float32. Weights of heads that the folder lacks are random, with the
     standard deviation initializer_range of its config.json. A warning is
     logged if such a head is among `heads` ('pooler', 'mlm', 'nsp').
-    `print(net.pretrained)` lists the tensors that are missing in the folder,
-    and those that the net does not use. trainable=False saves the memory of
+    `print(net.pretrained)` lists the tensors that the folder lacks and the
+    tensors that the net does not use. trainable=False saves the memory of
     gradients, for inference. precision: 'bf16' or 'int8' for faster
     inference, see `precision.set_precision`. None is the precision of the
     folder: int8 if its weights are quantized, else fp32.

@@ -328,10 +328,10 @@ class Beams:
     """Beam search with K beams, with the interface of `Greedy`.
 
     The score of a beam is the sum of its log-probabilities. Each step takes
-    the 2K best extensions of all beams. Those of the first K that are
-    finished join the finished texts, of which the K best are kept; their
-    scores are divided by length ** length_penalty. The best K unfinished
-    extensions become the new beams.
+    the 2K best extensions of all beams. If one of the first K is finished,
+    it joins the finished texts, of which the K best are kept. For this
+    comparison scores are divided by length ** length_penalty. The best K
+    unfinished extensions become the new beams.
     """
 
     def __init__(self, config, start=None):

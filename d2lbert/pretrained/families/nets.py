@@ -1,6 +1,6 @@
 """The net of a family, from a `config`, and the published sizes of BERT.
 
-The sizes are those of Devlin et al. 2018, section 3.
+The sizes are from Devlin et al. 2018, section 3.
 """
 from d2lbert.bert import BERTModel
 from d2lbert.pretrained.families.bart import BARTModel
@@ -22,7 +22,7 @@ PUBLISHED = dict(dropout=0.1, max_len=512, activation='gelu',
                  layer_norm_eps=1e-12, embedding_norm=True,
                  tie_embeddings=True)
 
-#: The same keywords of DistilBERT (Sanh et al. 2019, section 3).
+#: These keywords for DistilBERT (Sanh et al. 2019, section 3).
 DISTILLED = {**PUBLISHED, **DISTILBERT.structure}
 
 
