@@ -132,8 +132,8 @@ function firstFloor(heads, count, kept) {
 }
 
 // Draw a line for each weight of the maps that is at least `least`; with an
-// active token only lines from and to it. Returns two numbers of lines: drawn,
-// at most MOST_LINES, and passed, with such a weight
+// active token only lines from and to it. Returns the number of lines that are
+// drawn, at most MOST_LINES, and the number of such weights
 function drawLines(canvas, {maps, count, kept, height, active, least,
   width, left, right}) {
   const tall = height * kept.length;

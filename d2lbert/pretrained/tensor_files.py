@@ -107,7 +107,7 @@ def shown_quantized(shape):
 def with_scales(tensors):
     """Join the quantized matrices of {name: `Stored`} with their scales.
 
-    Scales that fit no matrix stay entries of the result.
+    Scales that fit no matrix remain separate entries.
     """
     found = dict(tensors)
     for name, where in tensors.items():

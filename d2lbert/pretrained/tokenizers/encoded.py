@@ -108,7 +108,7 @@ def check_text(text):
 
 
 def check_pairs(pairs, texts):
-    """Return the second texts as a list; raise unless one for each text."""
+    """Return the second texts as a list; raise if their number differs."""
     pairs = listed(pairs, 'texts')
     if len(pairs) != len(texts):
         raise ValueError(f'{len(pairs)} second texts cannot be paired with '

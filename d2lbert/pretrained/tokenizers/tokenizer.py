@@ -403,8 +403,7 @@ class WholeWords(Tokens):
 
 
 def as_tokenizer(tokenizer):
-    """Return a tokenizer as it is; for a vocabulary of `load_run`, make one.
-    """
+    """Return a tokenizer as it is, and for a `Vocab` its tokenizer."""
     if not isinstance(tokenizer, Vocab):
         return tokenizer
     if tokenizer.tokenizer is not None:

@@ -28,7 +28,7 @@ MAX_WORD = 100
 # Most different characters in pieces; words with others become [UNK]
 MAX_LETTERS = 1000
 
-# Most different words that are counted; of more, the rarer half is dropped
+# Most different words in a count; above it, the rarer half is dropped
 MAX_TYPES = 1 << 21
 
 # Most words for training; larger counts are scaled down
@@ -216,7 +216,7 @@ def _normalized(counts, options):
 def _repeated(counts):
     """Yield texts that repeat each word as often as it was counted.
 
-    If there are more than `MAX_WORDS`, counts are scaled down.
+    If this is more than `MAX_WORDS` words, counts are scaled down.
     """
     total = sum(counts.values())
     divisor = -(-total // MAX_WORDS)
