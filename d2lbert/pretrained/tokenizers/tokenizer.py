@@ -300,9 +300,9 @@ class WordPiece(Tokens):
 class WholeWords(Tokens):
     """The words of a run's `Vocab`, in lower case.
 
-    White space separates words. Each punctuation mark is a word, too, if the
-    vocabulary comes from a text that was split so: it then has marks, and
-    none beside another character.
+    White space separates words. Each punctuation mark is a word by itself if
+    it was one in the text of the vocabulary. Such a vocabulary has tokens
+    that are single marks, and no token of a mark and other characters.
     """
 
     def __init__(self, vocab, max_len=None):
@@ -368,16 +368,16 @@ class WholeWords(Tokens):
                 for begin, end in words]
 
     def _parts(self, text, begin, end):
-        """Yield the spans of words and punctuation marks in a word."""
+        """Yield the (begin, end) of words and marks in text[begin:end]."""
         while begin < end:
             special = next((token for token in self.special.values()
                             if text.startswith(token, begin)), None)
-            last = begin + len(special or text[begin])
+            part_end = begin + len(special or text[begin])
             if special is None and not is_word_alone(text[begin]):
-                while last < end and not is_word_alone(text[last]):
-                    last += 1
-            yield begin, last
-            begin = last
+                while part_end < end and not is_word_alone(text[part_end]):
+                    part_end += 1
+            yield begin, part_end
+            begin = part_end
 
     def _joined(self, first, second, max_len):
         room = room_of(self, max_len, second is not None)

@@ -91,7 +91,7 @@ def whole_words(tokens, special, is_prose=False):
         {token: idx for idx, token in enumerate(tokens)},
         unk_token=special['unk']))
     tokenizer.normalizer = t.normalizers.Lowercase()
-    tokenizer.pre_tokenizer = _words_between(is_prose)
+    tokenizer.pre_tokenizer = _word_splitter(is_prose)
     tokenizer.add_special_tokens(list(special.values()))
     tokenizer.post_processor = template(tokenizer, special)
     return tokenizer
@@ -104,12 +104,13 @@ def is_whole_words(tokenizer):
             and isinstance(tokenizer.normalizer, t.normalizers.Lowercase)
             and tokenizer.pre_tokenizer is not None
             and tokenizer.pre_tokenizer.__getstate__() in [
-                _words_between(is_prose).__getstate__()
+                _word_splitter(is_prose).__getstate__()
                 for is_prose in (False, True)])
 
 
-def _words_between(is_prose):
-    """What splits a text at white space, or at punctuation marks, too."""
+def _word_splitter(is_prose):
+    """The pre-tokenizer that splits at white space; marks alone if is_prose.
+    """
     t = library()
     spaces = t.pre_tokenizers.WhitespaceSplit()
     if not is_prose:
