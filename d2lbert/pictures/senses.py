@@ -401,7 +401,7 @@ def plot_reports(reports):
             lines.append((axes[1], k, list(report.steps), [
                 found.all_rates[-1] for found in report.steps.values()]))
     for ax, k, x, rates in lines:
-        ax.plot(x, rates, RUN_MARKERS[k % len(MARKERS)], markersize=5,
+        ax.plot(x, rates, RUN_MARKERS[k % len(RUN_MARKERS)], markersize=5,
                 label=reports[k].name, **STYLES[k % len(STYLES)])
     axes[0].set(xlabel='layer (0: embeddings)',
                 title='nearest other use has the same sense',

@@ -103,6 +103,7 @@ def test_lines_differ_without_colours_and_chance_has_a_line(small):
     other = one._replace(name='other', steps={5: one.accuracy,
                                               10: one.accuracy})
     assert len(pictures.plot_reports([one]).axes) == 1
+    assert len(pictures.plot_reports([one] * 7).axes) == 1   # markers repeat
     layers, steps = pictures.plot_reports([one, other]).axes
     for axes in layers, steps:
         assert all(line.get_visible() for line in axes.get_xgridlines())
