@@ -1,11 +1,12 @@
 """The book's page "The Dataset for Pretraining BERT".
 
-Read paragraphs, pair sentences (NSP), mask tokens (MLM), pad to columns. The
-book's helpers work on lists of strings. `load_data_wiki` numbers the text
-once and draws all examples from the numbers, see `texts.examples`. With the
-same random numbers both give the book's own examples.
+Read paragraphs, pair sentences (NSP), mask tokens (MLM), and pad: one array
+per field, a column. The book's helpers work on lists of strings.
+`load_data_wiki` turns the text into token ids once and draws from those, see
+`texts.examples`. From the same random state, the helpers and
+`load_data_wiki` give the book's examples.
 
-B batch, N examples, T tokens (max_len), P predictions (15% of T).
+N examples, T tokens (max_len), P predictions (15% of T).
 """
 import random
 from pathlib import Path
@@ -24,7 +25,7 @@ from d2lbert.texts.examples import (
     check_max_len,
     draw_examples,
     empty_columns,
-    no_pair_fits,
+    no_pair_message,
     num_predictions,
 )
 from d2lbert.texts.numbered_text import (
@@ -37,9 +38,9 @@ from d2lbert.texts.numbered_text import (
 def _read_wiki(data_dir=None, rng=random):
     """Return the shuffled paragraphs of wiki.train.tokens in `data_dir`.
 
-    A list of paragraphs, each a list of lower-case sentences (strings).
-    Without `data_dir`, as in the living edition, `hub.wikitext2_dir` finds
-    or fetches WikiText-2.
+    A list of paragraphs, each a list of lower-case sentences (strings). The
+    living edition of the book gives no `data_dir`: `hub.wikitext2_dir` then
+    finds or fetches WikiText-2.
     """
     folder = hub.wikitext2_dir() if data_dir is None else Path(data_dir)
     paragraphs = numbered_text.paragraphs_of_lines(
@@ -49,7 +50,10 @@ def _read_wiki(data_dir=None, rng=random):
 
 
 def _get_next_sentence(sentence, next_sentence, paragraphs, rng=random):
-    """Return (first, second, is_next); half of the seconds are random."""
+    """Return (sentence, the next or a random sentence, is_next).
+
+    Each of the two has probability 0.5.
+    """
     if rng.random() < 0.5:
         return sentence, next_sentence, True
     return sentence, rng.choice(rng.choice(paragraphs)), False
@@ -57,9 +61,10 @@ def _get_next_sentence(sentence, next_sentence, paragraphs, rng=random):
 
 def _get_nsp_data_from_paragraph(paragraph, paragraphs, vocab, max_len,
                                  rng=random):
-    """Examples (tokens, segments, is_next) of a paragraph's neighbours.
+    """Return an example for each two adjacent sentences of a paragraph.
 
-    Sentences are lists of tokens; pairs longer than `max_len` are dropped.
+    An example is (tokens, segments, is_next). Sentences are lists of tokens;
+    examples of more than `max_len` tokens are dropped.
     """
     examples = []
     _, _, cls, sep = special_of(vocab)
@@ -75,9 +80,10 @@ def _get_nsp_data_from_paragraph(paragraph, paragraphs, vocab, max_len,
 
 def _replace_mlm_tokens(tokens, candidate_pred_positions, num_mlm_preds,
                         vocab, rng=random):
-    """Mask `num_mlm_preds` tokens; (input, [(position, original token)]).
+    """Mask `num_mlm_preds` tokens at random candidate positions.
 
-    80% of them become <mask>, 10% stay, 10% become a random token. Shuffles
+    80% of these tokens become <mask>, 10% stay, 10% become a random token.
+    Returns the new tokens and a list of (position, original token). Shuffles
     `candidate_pred_positions` in place.
     """
     mask = special_of(vocab).mask
@@ -88,6 +94,7 @@ def _replace_mlm_tokens(tokens, candidate_pred_positions, num_mlm_preds,
         if rng.random() < 0.8:
             mlm_input_tokens[position] = mask
         elif rng.random() >= 0.5:
+            # A vocabulary of another class may lack `replacements`
             mlm_input_tokens[position] = rng.choice(
                 getattr(vocab, 'replacements', vocab.idx_to_token))
     return mlm_input_tokens, [(position, tokens[position])
@@ -95,10 +102,10 @@ def _replace_mlm_tokens(tokens, candidate_pred_positions, num_mlm_preds,
 
 
 def _get_mlm_data_from_tokens(tokens, vocab, rng=random):
-    """(input ids, prediction positions, label ids) of a list of tokens."""
-    never = getattr(vocab, 'never_masked', Vocab.never_masked)
+    """Mask a list of tokens: (input ids, masked positions, label ids)."""
+    never_masked = getattr(vocab, 'never_masked', Vocab.never_masked)
     candidates = [position for position, token in enumerate(tokens)
-                  if token not in never]
+                  if token not in never_masked]
     mlm_input_tokens, preds = _replace_mlm_tokens(
         tokens, candidates, num_predictions(len(tokens)), vocab, rng)
     preds.sort()
@@ -107,10 +114,10 @@ def _get_mlm_data_from_tokens(tokens, vocab, rng=random):
 
 
 def _pad_bert_inputs(examples, max_len, vocab):
-    """Seven padded columns, a `Batch`, of a list of examples.
+    """Pad examples and return a `Batch` of their seven columns.
 
-    examples: (token ids, prediction positions, label ids, segments,
-    is_next), none longer than `max_len`.
+    examples: a list of (token ids, prediction positions, label ids,
+    segments, is_next), none of more than `max_len` tokens.
     """
     columns = empty_columns(len(examples), max_len,
                             vocab[special_of(vocab).pad])
@@ -133,14 +140,15 @@ class _WikiTextDataset(gluon.data.Dataset):
 
     The columns are NumPy arrays: all_token_ids (N, T), all_segments (N, T),
     valid_lens (N,), all_pred_positions (N, P), all_mlm_weights (N, P),
-    all_mlm_labels (N, P), nsp_labels (N,); `columns` is the `Batch` of all
-    seven. An item is a tuple of seven MXNet arrays. Raises ValueError if no
-    example can be made.
+    all_mlm_labels (N, P), nsp_labels (N,). `columns` holds these seven as a
+    `Batch`, under the names of its fields. An item is a tuple of seven MXNet
+    arrays. Raises ValueError if no example can be made.
     """
 
     def __init__(self, paragraphs, max_len, min_freq=MIN_FREQ, rng=random):
         check_max_len(max_len)
         tokens = numbered_text.tokens_of_paragraphs(paragraphs)
+        # Equally frequent words are numbered as they first occur in `order`
         order = onp.arange(len(paragraphs), dtype='int32')
         self._draw(NumberedText.of_tokens(tokens, order, min_freq), order,
                    max_len, rng)
@@ -156,11 +164,11 @@ class _WikiTextDataset(gluon.data.Dataset):
     def _draw(self, text, order, max_len, rng):
         self.vocab = text.vocab
         self.columns = draw_examples(text, order, max_len, rng)
-        if not len(self.columns.tokens_X):
-            raise ValueError(no_pair_fits(max_len))
         (self.all_token_ids, self.all_segments, self.valid_lens,
          self.all_pred_positions, self.all_mlm_weights,
          self.all_mlm_labels, self.nsp_labels) = self.columns
+        if not len(self):
+            raise ValueError(no_pair_message(max_len))
 
     def __getitem__(self, idx):
         return tuple(on_device(column[idx]) for column in self.columns)
@@ -170,11 +178,11 @@ class _WikiTextDataset(gluon.data.Dataset):
 
 
 class BatchLoader:
-    """Batches of a data set, in a new order in each pass.
+    """Batches of a data set, whose rows are shuffled again in each pass.
 
     dataset: has `columns`, NumPy arrays of N rows. Yields `Batch`es of MXNet
-    arrays on the CPU; the last batch may be smaller. The order comes from
-    `rng`, by default NumPy's global generator, as in Gluon's DataLoader.
+    arrays on the CPU; the last batch may be smaller. `rng` shuffles; the
+    default is NumPy's global generator, as in Gluon's DataLoader.
     """
 
     def __init__(self, dataset, batch_size, rng=onp.random):
@@ -196,8 +204,8 @@ class BatchLoader:
 def get_dataloader_workers():
     """Return the number of processes for a Gluon `DataLoader`: 0.
 
-    The book's 4 are slower than this process alone, whose items are slices
-    of columns.
+    The book returns 4. Here an item is a slice of each column, so quick to
+    make that worker processes would cost more time than they save.
     """
     return 0
 
@@ -207,8 +215,9 @@ def load_data_wiki(batch_size, max_len, data_dir=None, min_freq=MIN_FREQ,
     """Return batches of WikiText-2 for pretraining, and their vocabulary.
 
     data_dir: the folder that holds wiki.train.tokens. Without it,
-    `hub.wikitext2_dir` finds or fetches the text. If `random` and NumPy have
-    the book's seeds, vocabulary, examples and their order are the book's.
+    `hub.wikitext2_dir` finds or fetches the text. The rest as for
+    `load_data`. The book's code gives the same vocabulary, examples and
+    order, if `random` and NumPy have the same seeds.
     """
     check_batch_size(batch_size)
     check_max_len(max_len)
@@ -220,16 +229,20 @@ def load_data(path, batch_size, max_len, min_freq=MIN_FREQ, rng=random,
               shuffle_rng=onp.random):
     """Return batches of a UTF-8 text in WikiText's format, and its vocabulary.
 
-    path: a text file, compressed or not (see `text_files`). A line is a
-    paragraph if ' . ' ends its sentences; other lines, such as headings, are
-    skipped. rng draws the examples, shuffle_rng their order. Raises
+    path: a text file, compressed or not (see `text_files`). A line that
+    contains ' . ' is a paragraph, which is split there into sentences. Other
+    lines, such as headings, are skipped. rng shuffles the paragraphs and
+    draws the examples, shuffle_rng shuffles the examples in each pass. Raises
     FileNotFoundError, or ValueError for a text without examples.
     """
     check_batch_size(batch_size)
     check_max_len(max_len)
     tokens = numbered_text.read_tokens(path)
+    # Where each paragraph begins, and where the last one ends
+    num_paragraphs = len(tokens.paragraphs) - 1
     try:
-        order = shuffled_paragraphs(len(tokens.paragraphs) - 1, rng)
+        order = shuffled_paragraphs(num_paragraphs, rng)
+        # Equally frequent words are numbered as they first occur in `order`
         text = NumberedText.of_tokens(tokens, order, min_freq)
         dataset = _WikiTextDataset.of_text(text, order, max_len, rng)
     except ValueError as error:

@@ -1,8 +1,8 @@
 """Training on several devices, as the book's chapter 13 has it.
 
 `train_ch13` and its parts, from the pages "Concise Implementation for
-Multiple GPUs" and "Image Augmentation": any net, any loss that gives a number
-for each example. B batch.
+Multiple GPUs" and "Image Augmentation". They take any net, and any loss that
+gives a number for each example. B batch, C classes.
 """
 from d2lbert.devices import try_all_gpus
 from d2lbert.machine.backend import autograd
@@ -25,6 +25,7 @@ def accuracy(y_hat, y):
 
 
 def _hits(y_hat, y):
+    """As `accuracy`, but an array on the device, without waiting."""
     if y_hat.ndim > 1 and y_hat.shape[1] > 1:
         y_hat = y_hat.argmax(axis=1)
     return (y_hat.astype(y.dtype) == y).astype('int32').sum()
@@ -41,10 +42,10 @@ def split_batch(X, y, devices):
 
 
 def split_batch_multi_inputs(X, y, devices):
-    """Split a batch with several features over devices.
+    """Split a batch with several features over devices, as `split_batch`.
 
-    X: a list of arrays (B, ...). Returns a tuple of shards for each device,
-    and the shards of y. The rest as for `split_batch`.
+    X: a list of arrays (B, ...). Returns two lists with an item for each
+    device: tuples of the shards of X, and the shards of y.
     """
     for feature in X:
         if len(feature) != len(y):
@@ -54,33 +55,40 @@ def split_batch_multi_inputs(X, y, devices):
 
 
 class _Sums:
-    """Sums over batches; each is read while the next batch is computed."""
+    """Sums over batches.
+
+    The results of a batch are read while the devices compute the next one.
+    """
 
     def __init__(self, num_sums):
         self._metric, self._waiting = Accumulator(num_sums), []
 
-    def add(self, of_devices, *counts):
-        """Add a batch: a tuple of scalars per device, and plain numbers."""
-        self._waiting.append((of_devices, counts))
+    def add(self, results, *counts):
+        """Add a batch: `results` as of `_device_sums`, and plain numbers."""
+        self._waiting.append((results, counts))
         self.read(1)
 
     def read(self, waiting=0):
         """Return the sums, without the last `waiting` batches."""
         while len(self._waiting) > waiting:
-            of_devices, counts = self._waiting.pop(0)
-            self._metric.add(*_added(of_devices), *counts)
+            results, counts = self._waiting.pop(0)
+            self._metric.add(*_device_sums(results), *counts)
         return self._metric
 
 
-def _added(of_devices):
-    """Sums over the devices; waits for them."""
-    return [sum(map(float, column)) for column in zip(*of_devices)]
+def _device_sums(results):
+    """Sum each of several results over the devices; waits for them.
+
+    results: for each device a tuple of scalars on the device.
+    """
+    return [sum(map(float, of_devices)) for of_devices in zip(*results)]
 
 
 def evaluate_accuracy_gpus(net, data_iter, split_f=split_batch):
-    """The share of labels that a net is right about, on all its devices.
+    """The share of labels that a net predicts correctly.
 
-    data_iter yields (features, labels), which split_f spreads.
+    data_iter yields (features, labels); split_f splits them over all devices
+    of the net.
     """
     devices = next(iter(net.collect_params().values())).list_ctx()
     sums = _Sums(2)
@@ -97,18 +105,19 @@ def evaluate_accuracy_gpus(net, data_iter, split_f=split_batch):
 
 def train_batch_ch13(net, features, labels, loss, trainer, devices,
                      split_f=split_batch):
-    """Train on a batch; return the sum of its losses and its right guesses.
+    """Train on a batch; return its sum of losses and number of right guesses.
 
     Waits for the step.
     """
-    return tuple(_added(_step(net, features, labels, loss, trainer, devices,
-                              split_f)))
+    return tuple(_device_sums(_step(net, features, labels, loss, trainer,
+                                    devices, split_f)))
 
 
 def _step(net, features, labels, loss, trainer, devices, split_f):
-    """Train on a batch; return each device's sum of losses and right guesses.
+    """Train on a batch; return the results of each device.
 
-    The results stay on their devices.
+    They are a list of (sum of losses, number of right guesses), which stay
+    on their devices.
     """
     X_shards, y_shards = split_f(features, labels, devices)
     wait_for_step_before()
@@ -119,10 +128,11 @@ def _step(net, features, labels, loss, trainer, devices, split_f):
     autograd.backward(losses)
     if len(losses) < len(devices):
         no_gradient(net, devices[len(losses):], like=devices[0])
-    # Parameters without a gradient, as of the pretraining heads, are kept
+    # Parameters that the loss does not depend on have no new gradient, such
+    # as those of the pretraining heads. They are not updated
     trainer.step(len(labels), ignore_stale_grad=True)
-    return [(of_shard.sum(), _hits(pred_shard, y_shard))
-            for of_shard, pred_shard, y_shard
+    return [(shard_losses.sum(), _hits(pred_shard, y_shard))
+            for shard_losses, pred_shard, y_shard
             in zip(losses, pred_shards, y_shards)]
 
 
@@ -131,10 +141,10 @@ def train_ch13(net, train_iter, test_iter, loss, trainer, num_epochs,
     """Train a net, draw losses and accuracies, print the book's two lines.
 
     train_iter and test_iter yield (features, labels); each is read once per
-    epoch. split_f splits a batch over the devices (`try_all_gpus()` if
-    None). loss returns a number for each example. Parameters without a
-    gradient in a step are not changed. The figure is drawn five times per
-    epoch, and with the accuracy on test_iter after each epoch.
+    epoch. devices: None is `try_all_gpus()`. split_f splits a batch over
+    them. loss returns a number for each example. A step does not change
+    parameters that have no gradient in it. Losses and accuracies of training
+    are drawn five times per epoch, the accuracy on test_iter once.
     """
     devices = try_all_gpus() if devices is None else list(devices)
     if not devices:

@@ -290,7 +290,7 @@ def test_a_loop_over_nothing_is_an_error(drawn):
 
 def test_losses_are_read_during_the_next_step(monkeypatch):
     """So that the devices never wait for this process."""
-    order, step, added = [], multi_device._step, multi_device._added
+    order, step, added = [], multi_device._step, multi_device._device_sums
 
     def stepped(*args):
         order.append('step')
@@ -300,7 +300,7 @@ def test_losses_are_read_during_the_next_step(monkeypatch):
         order.append('read')
         return added(sums)
     monkeypatch.setattr(multi_device, '_step', stepped)
-    monkeypatch.setattr(multi_device, '_added', read)
+    monkeypatch.setattr(multi_device, '_device_sums', read)
     monkeypatch.setattr(multi_device, 'Animator', Drawn)
     made = net()
     d2l.train_ch13(made, batches(60), batches(4), LOSS, trainer_of(made), 1,

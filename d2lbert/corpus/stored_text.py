@@ -25,7 +25,7 @@ from d2lbert.texts.examples import (
     derive_shuffler,
     draw_examples,
     mask_pairs,
-    no_pair_fits,
+    no_pair_message,
     truncate_pair,
 )
 from d2lbert.texts.numbered_text import NumberedText, shuffled_paragraphs
@@ -330,7 +330,7 @@ class StoredText(NumberedText):
             columns = None      # frees memory for the next chunk
         if is_empty:
             raise ValueError(
-                f'{self.source}: {no_pair_fits(drawing.max_len)}')
+                f'{self.source}: {no_pair_message(drawing.max_len)}')
 
     def _chunks(self, first_chunk, drawing):
         """(columns, order of their rows) of each chunk of an epoch."""

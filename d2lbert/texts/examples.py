@@ -94,7 +94,7 @@ def check_max_len(max_len):
                          'and <sep> need at least 5')
 
 
-def no_pair_fits(max_len):
+def no_pair_message(max_len):
     """The error message for a text that gives no example."""
     return (f'not one pair of sentences fits max_len={max_len} with {CLS} '
             f'and two {SEP}: raise max_len')
