@@ -26,7 +26,7 @@ def _is_command():
 
 stand_in_for_home()
 _reason = None
-if not _is_command():       # which must not wait for MXNet to say --help
+if not _is_command():       # the command must print --help without MXNet
     try:
         from d2lbert.names import *  # noqa: F403
     except ImportError as error:
@@ -36,7 +36,11 @@ if not _is_command():       # which must not wait for MXNet to say --help
 
 
 def __getattr__(name):
-    """A name that is not there yet: in the command, or without MXNet."""
+    """Import a flat name that is not imported yet, as in the command.
+
+    Raises ImportError if MXNet cannot be imported.
+    """
+    # The module system imports submodules, which are no flat names
     if (not name.startswith('__')
             and not importlib.util.find_spec(f'{__name__}.{name}')):
         if _reason is not None:

@@ -1,6 +1,7 @@
 """Attention, as the book's chapter "Attention Mechanisms" defines it.
 
-A = B*N; B batch, T tokens, Q queries, K keys, H hiddens, N heads.
+B batch, N heads, A = B*N, T tokens, Q queries, K keys, H hiddens; d is the
+width of a query and a key, D of a value.
 """
 import contextlib
 import math
@@ -33,8 +34,8 @@ class DotProductAttention(nn.Block):
     """Scaled dot-product attention (Vaswani et al. 2017, equation 1).
 
     attention_weights: the probabilities of the last call, (A, Q, K), before
-    dropout; None before the first call, and within a `MultiHeadAttention`
-    outside of `keep_attention`.
+    dropout; None before the first call. In a `MultiHeadAttention` they are
+    kept within `keep_attention` alone, otherwise None.
     """
 
     def __init__(self, dropout, **kwargs):
@@ -43,7 +44,11 @@ class DotProductAttention(nn.Block):
         self.keeps_weights, self.attention_weights = True, None
 
     def forward(self, queries, keys, values, valid_lens=None):
-        """Weigh values (A, K, D) by softmax(queries keysᵀ / √d): (A, Q, D)."""
+        """Return softmax(queries keysᵀ / √d) values, (A, Q, D).
+
+        queries (A, Q, d), keys (A, K, d), values (A, K, D); valid_lens as
+        for `masked_softmax`.
+        """
         scores = npx.batch_dot(queries, keys, transpose_b=True)
         weights = masked_softmax(scores / math.sqrt(queries.shape[-1]),
                                  valid_lens)            # (A, Q, K)
@@ -54,8 +59,8 @@ class DotProductAttention(nn.Block):
 class MultiHeadAttention(packed.Packable):
     """Multi-head attention (Vaswani et al. 2017, section 3.2.2).
 
-    variant: a `Variant`, of which precision and causal count. in_units: the
-    width of queries, keys and values; 0: known at the first call.
+    variant: a `Variant`; only its precision and causal are used. in_units:
+    the width of queries, keys and values; 0: the first call sets it.
     """
 
     packed_forward = packed.padded_attention
@@ -81,7 +86,10 @@ class MultiHeadAttention(packed.Packable):
 
     @property
     def packable(self):
-        """True if no one keeps the weights, and the layers only multiply."""
+        """True if attention weights are not kept and the layers are linear.
+
+        The layers are those that `__init__` made.
+        """
         return not self.attention.keeps_weights and all(
             type(layer) is Dense and layer.act is None
             and not layer._flatten
@@ -102,7 +110,8 @@ class MultiHeadAttention(packed.Packable):
     def attend(self, queries, keys, values, valid_lens):
         """Attend from queries (B, Q, H) to what `project_kv` returned.
 
-        Returns (B, Q, H).
+        valid_lens as for `forward`, but `causal` is ignored. Returns
+        (B, Q, H).
         """
         return self._weigh(self.project_q(queries), keys, values, valid_lens)
 
@@ -139,8 +148,8 @@ def keep_attention(net):
     """Keep the attention weights of every call of `net` in this context.
 
     `attention.attention_weights` of each `MultiHeadAttention` are then the
-    weights of its last call, (B*N, Q, K) before dropout. Elsewhere they are
-    not stored, since they take much memory.
+    weights of its last call, (B*N, Q, K) before dropout. Outside of this
+    context they are not stored, since they take much memory.
     """
     found = []
 
@@ -165,7 +174,7 @@ def transpose_qkv(X, num_heads):
 
 
 def transpose_output(X, num_heads):
-    """Undo `transpose_qkv`, join heads: (B*N, T, D) to (B, T, N*D)."""
+    """Undo `transpose_qkv`, join heads: (B*N, T, H/N) to (B, T, H)."""
     X = X.reshape(-1, num_heads, X.shape[1], X.shape[2])
-    X = X.swapaxes(1, 2)                                # (B, T, N, D)
+    X = X.swapaxes(1, 2)                                # (B, T, N, H/N)
     return X.reshape(X.shape[0], X.shape[1], -1)

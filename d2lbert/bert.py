@@ -1,8 +1,9 @@
 """The book's page "BERT": input, encoder, two heads, model.
 
-B batch, T tokens, P predictions, H hiddens, V vocabulary, E embedding size.
-The published model (Devlin et al. 2018), as in the editions 0.17 and 1.0, is
-the default; `positional='sinusoidal'` is the first edition's model.
+The default is the published model (Devlin et al. 2018), as in the book's
+editions 0.17 and 1.0; `positional='sinusoidal'` is the first edition's model.
+B batch, T tokens, P predictions, S masked tokens, H hiddens, V vocabulary,
+E embedding size.
 """
 import numpy as onp
 
@@ -38,8 +39,8 @@ class BERTEncoder(packed.Packable):
     """Token, segment and position embeddings, then Transformer blocks.
 
     `num_layers` (first edition and 0.17) and `num_blks` (1.0) are one
-    argument. variant: a `Variant`, how the encoder differs from the book's;
-    its fields are keywords, too: activation='gelu'.
+    argument. variant: a `Variant`, the differences from the book's encoder.
+    Its fields can also be given as keywords: activation='gelu'.
     """
 
     packed_forward = packed.encode_padded
@@ -76,7 +77,7 @@ class BERTEncoder(packed.Packable):
         if variant.embedding_size is not None:
             self.projection = Dense(num_hiddens, in_units=E,
                                     precision=variant.precision)
-        # The first edition's projections have no bias, the later ones do
+        # Projections of attention have no bias in the first edition alone
         self.blks = Blocks(num_layers, variant, num_hiddens, ffn_num_hiddens,
                            num_heads, dropout, variant.learnable)
         self.norm = None
@@ -122,19 +123,25 @@ class BERTEncoder(packed.Packable):
         return self.finish_embedding(X)
 
     def finish_embedding(self, X):
-        """Apply what follows the sum of embeddings (..., E): (..., H)."""
+        """Normalize and project the sum of embeddings (..., E): (..., H).
+
+        Dropout follows the normalization. The variant may have neither.
+        """
         if self.embedding_norm is not None:
             X = self.embedding_dropout(self.embedding_norm(X))
         return X if self.projection is None else self.projection(X)
 
     def finish(self, X, layer):
-        """Apply the LayerNorm of pre-LN models after the last block."""
+        """Finish X, the output of `layer`, as `forward` returns it.
+
+        Pre-LN models normalize after the last block.
+        """
         count = self.blks.num_layers
-        last = layer % (count + 1) == count
-        return self.norm(X) if last and self.norm is not None else X
+        is_last = layer % (count + 1) == count
+        return self.norm(X) if is_last and self.norm is not None else X
 
     def scale(self, words):
-        """Token embeddings (..., E) as they enter the sum."""
+        """Scale token embeddings (..., E) if variant.scale_embedding."""
         return words if self._scale is None else words * self._scale
 
     def position_table(self, ctx):
@@ -145,9 +152,10 @@ class BERTEncoder(packed.Packable):
         return table.reshape(table.shape[1:])
 
     def check(self, tokens, segments):
-        """Validated tokens and segments (B, T), on the host if cheap.
+        """Return validated tokens and segments (B, T).
 
-        segments may be None: zeros. Raises ValueError as `forward` does.
+        They are on the host unless they are on a GPU. segments None: zeros.
+        Raises ValueError as `forward` does.
         """
         tokens = check_tokens(tokens, self.vocab_size, self.max_len)
         if segments is None:
@@ -155,7 +163,7 @@ class BERTEncoder(packed.Packable):
         if onp.shape(segments) != tokens.shape:
             raise ValueError(f'segments {onp.shape(segments)} and tokens '
                              f'{tokens.shape} must have one shape')
-        if self.num_segments < 2:
+        if self.num_segments < 2:   # all tokens have segment 0
             segments = onp.zeros(tokens.shape, 'int32')
         check_ids(segments, max(self.num_segments, 1), 'segment')
         return tokens, cheap_host(segments)
@@ -165,8 +173,8 @@ class MaskLM(nn.Block):
     """The masked language model head: one hidden layer, then V scores.
 
     variant: a `Variant`; mlm_hidden=False leaves out the hidden layer, as in
-    XLM. embedding: with tied weights, the token embedding whose weight,
-    (V, E), is the weight of the last layer; the bias is the head's own.
+    XLM. embedding: the token embedding, for tied weights; its weight (V, E)
+    is then the weight of the last layer, too. The bias is not shared.
     """
 
     def __init__(self, vocab_size, num_hiddens, variant=None, in_units=0,
@@ -206,10 +214,10 @@ class MaskLM(nn.Block):
         return self.mlp(masked_X.reshape(B, -1, H))
 
     def loss(self, masked_X, labels, weights):
-        """The weighted mean cross-entropy at rows masked_X (S, H), a scalar.
+        """The weighted mean cross-entropy of masked tokens, a scalar.
 
-        labels (S,) int32, weights (S,) float32. The scores (S, V) are never
-        stored.
+        masked_X (S, H): the encoded tokens; labels (S,) int32; weights (S,)
+        float32. The scores (S, V) are never stored.
         """
         *hidden, output = self.mlp
         X = masked_X
@@ -225,9 +233,9 @@ class MaskLM(nn.Block):
 class NextSentencePred(nn.Block):
     """The next sentence prediction head.
 
-    `NextSentencePred()` scores (B, H), what `BERTModel.hidden` gives.
-    `NextSentencePred(num_hiddens)` is the first edition's: it takes (B, T, H)
-    and brings its own hidden layer.
+    `NextSentencePred()` takes the output of `BERTModel.hidden`, (B, H).
+    `NextSentencePred(num_hiddens)` is the first edition's: it takes encoded
+    tokens (B, T, H) and includes the hidden layer.
     """
 
     def __init__(self, num_hiddens=None, in_units=0, **kwargs):
@@ -242,9 +250,9 @@ class NextSentencePred(nn.Block):
         self._first_edition = num_hiddens is not None
 
     def forward(self, X):
-        """Score "is next" and "is not" as (B, 2)."""
+        """Return the scores (B, 2) of "is not next" and "is next"."""
         if self._first_edition:
-            return self.mlp(X[:, 0, :])     # 0 is the place of <cls>
+            return self.mlp(X[:, 0, :])     # token 0 is <cls>
         return self.output(X)
 
 
@@ -253,7 +261,7 @@ class BERTModel(Model):
 
     Arguments as for `BERTEncoder`; with `positional='sinusoidal'` the whole
     model is the first edition's. `hidden` is the pooler of published BERT.
-    A head that variant.heads does not name is None.
+    `hidden` and `nsp` are None if variant.heads does not name them.
     """
 
     def __init__(self, vocab_size, num_hiddens, ffn_num_hiddens, num_heads,
@@ -271,8 +279,8 @@ class BERTModel(Model):
         self.encoder = BERTEncoder(
             vocab_size, num_hiddens, ffn_num_hiddens, num_heads, num_layers,
             dropout, max_len, variant=variant)
-        # In the order of a first pass through the book's model, so that one
-        # seed draws the same initial weights
+        # The book's model initializes its layers in this order. So the same
+        # seed gives the same initial weights
         self.mlm = MaskLM(
             vocab_size, num_hiddens, variant, num_hiddens,
             self.encoder.token_embedding if variant.tie_embeddings else None)
@@ -297,7 +305,7 @@ class BERTModel(Model):
         if pred_positions is not None:
             mlm_Y_hat = self.mlm(encoded_X, pred_positions)
         if self.scores_pairs:
-            # 0 is the place of <cls>
+            # Token 0 is <cls>
             nsp_Y_hat = self.score_pairs(encoded_X[:, 0, :])
         return encoded_X, mlm_Y_hat, nsp_Y_hat
 
@@ -307,7 +315,7 @@ class BERTModel(Model):
         return self.nsp is not None
 
     def score_pairs(self, cls_X):
-        """nsp_Y_hat (B, 2) of the vectors of <cls>, (B, H)."""
+        """nsp_Y_hat (B, 2) from the vectors of <cls>, (B, H)."""
         if self.hidden is None:     # the first edition's head takes (B, T, H)
             return self.nsp(np.expand_dims(cls_X, 1))
         return self.nsp(self.hidden(cls_X))

@@ -1,4 +1,7 @@
-"""The book's page "Pretraining BERT": shards, losses, loop, encodings."""
+"""The book's page "Pretraining BERT": shards, losses, loop, encodings.
+
+A shard is the part of a batch that one device computes.
+"""
 import functools
 from pathlib import Path
 
@@ -46,7 +49,8 @@ def _get_batch_loss_bert(net, loss, vocab_size, tokens_X_shards,
     """The losses of every shard: three lists of scalars, MLM, NSP and sum.
 
     The MLM loss is the mean over predictions whose weight is not zero, the
-    NSP loss the mean over examples. Waits for the previous step.
+    NSP loss the mean over examples. The sum is of these two. Waits for the
+    previous step.
     """
     wait_for_step_before()
     mlm_ls, nsp_ls, ls = [], [], []
@@ -56,6 +60,7 @@ def _get_batch_loss_bert(net, loss, vocab_size, tokens_X_shards,
         check_labels(net, vocab_size, shard.mlm_Y, shard.nsp_y)
         if (is_unmodified(net) and is_plain_cross_entropy(loss)
                 and are_real(shard)):
+            # Faster: without padding, and with fused operators
             (mlm_l, _), (nsp_l, _) = MaskedTokens.of(net, shard).losses(net)
         else:
             mlm_l, nsp_l = _page_losses(net, loss, vocab_size, *shard)
@@ -67,7 +72,7 @@ def _get_batch_loss_bert(net, loss, vocab_size, tokens_X_shards,
 
 def _page_losses(net, loss, vocab_size, tokens_X, segments_X, valid_lens_x,
                  pred_positions_X, mlm_weights_X, mlm_Y, nsp_y):
-    """Both losses of one shard as the page writes them, for any net."""
+    """The MLM and NSP losses of a shard by the page's code, for any net."""
     _, mlm_Y_hat, nsp_Y_hat = net(tokens_X, segments_X,
                                   valid_lens_x.reshape(-1), pred_positions_X)
     mlm_l = loss(mlm_Y_hat.reshape((-1, vocab_size)), mlm_Y.reshape(-1),
@@ -97,14 +102,16 @@ def train_bert(train_iter, net, loss, vocab_size, ctx=None, *args,
                learning_rate=None, optimizer='adam', out=None):
     """Pretrain `net` for `num_steps` steps on batches of `train_iter`.
 
-    Takes both orders of the book: `(..., ctx, log_interval, num_steps)` of
-    the first edition, with a learning rate of 0.001, and
-    `(..., devices, num_steps)` of the later ones, with 0.01. Draws both
-    losses every `log_interval` steps, prints the book's two lines, binds the
-    vocabulary of `train_iter` to the net and returns a `History`. In a
-    notebook the losses are a figure; in a script a progress bar, or lines
-    where standard error is no terminal, and at the end losses.png and
-    losses.csv in the folder `out` (runs/<date-time>).
+    Takes the arguments in both orders of the book:
+    `(..., ctx, log_interval, num_steps)` as in the first edition, with a
+    default learning rate of 0.001, and `(..., devices, num_steps)` as in the
+    later editions, with 0.01. Draws both losses every `log_interval` steps,
+    prints the book's two lines, binds the vocabulary of `train_iter` to the
+    net and returns a `History`. A notebook shows the losses as a figure. A
+    script shows a progress bar, or lines of text where standard error is no
+    terminal. It writes losses.png and losses.csv at the end. out: the folder
+    for these two, by default runs/<date-time>; with it, a notebook writes
+    them, too.
     """
     devices, log_interval, num_steps, learning_rate = _book_arguments(
         ctx, args, devices, log_interval, num_steps, learning_rate)
@@ -134,7 +141,10 @@ def train_bert(train_iter, net, loss, vocab_size, ctx=None, *args,
 
 def _book_arguments(ctx, args, devices, log_interval, num_steps,
                     learning_rate):
-    """Tell the two argument orders of the book apart, and check values."""
+    """Check the arguments of `train_bert`, in either order of the book.
+
+    Returns (devices, log_interval, num_steps, learning_rate).
+    """
     if ctx is not None and devices is not None:
         raise TypeError('give the devices once, as ctx or as devices')
     devices = devices if ctx is None else ctx
@@ -153,7 +163,7 @@ def _book_arguments(ctx, args, devices, log_interval, num_steps,
             if name in given:
                 raise TypeError(f'{name} was given twice')
             given[name] = value
-    if learning_rate is None:
+    if learning_rate is None:   # only the first edition has log_interval
         learning_rate = 1e-3 if 'log_interval' in given else 1e-2
     given.setdefault('log_interval', 1)
     if not devices:
@@ -181,7 +191,7 @@ def _forever(batches):
 
 
 def _means(*losses_of_devices):
-    """The mean over devices of each list of losses; waits for them."""
+    """The mean over devices of each list of losses; waits for the devices."""
     return [sum(map(float, losses)) / len(losses)
             for losses in losses_of_devices]
 
@@ -199,10 +209,10 @@ def vocabulary_of(batches):
 def get_bert_encoding(net, tokens_a, tokens_b=None, vocab=None):
     """Encode one text, or a pair, given as lists of tokens: (1, T, H).
 
-    T counts <cls> and each <sep>. The vocabulary is the net's own, bound by
-    `train_bert` and `load_run`, unless `vocab` is given; unknown tokens count
-    as <unk>. Gradients are not recorded, and dropout is off. Raises
-    TypeError for a text that is not a list of strings.
+    T is the number of tokens with <cls> and each <sep>, H of hiddens. vocab:
+    the vocabulary; by default the one that `train_bert` or `load_run` bound
+    to the net. Unknown tokens become <unk>. Gradients are not recorded, and
+    dropout is off. Raises TypeError for a text that is not a list of strings.
     """
     vocab = getattr(net, 'vocab', None) if vocab is None else vocab
     if vocab is None:
@@ -223,7 +233,10 @@ def get_bert_encoding(net, tokens_a, tokens_b=None, vocab=None):
 
 
 def _check_tokens(name, tokens):
-    """Refuse what would be encoded letter by letter, or as <unk>."""
+    """Raise TypeError unless `tokens` is a list of strings.
+
+    A string would be encoded letter by letter, other items as <unk>.
+    """
     if isinstance(tokens, str):
         raise TypeError(f'{name} must be a list of tokens, not the string '
                         f'{tokens!r}: give {tokens!r}.split()')

@@ -48,7 +48,7 @@ def read_snli(data_dir, is_train):
             for number, line in enumerate(lines, 1):
                 label, *sentences = line.rstrip('\n').split('\t', 3)[:3]
                 if number == 1 or label not in numbers:
-                    continue        # the header, or '-': no agreement
+                    continue    # the header, or '-': annotators disagreed
                 if len(sentences) < 2:
                     raise ValueError(
                         f'{path}, line {number}: expected a label and two '
@@ -69,8 +69,8 @@ def load_pretrained_model(pretrained_model, num_hiddens=None,
                           devices=None, *, num_blks=None):
     """Load the book's own pretrained BERT; return (bert, vocab).
 
-    pretrained_model: 'bert.small' or 'bert.base', whose sizes are known
-    here, or another archive of DATA_HUB. The archive holds vocab.json (a
+    pretrained_model: 'bert.small' or 'bert.base', or another archive of
+    DATA_HUB, which needs all four sizes. The archive holds vocab.json (a
     list of tokens) and pretrained.params (with the book's names).
     `num_layers` and `num_blks` are one argument. devices: `try_all_gpus()`
     if None. Raises HubError if the archive cannot be fetched, ValueError if
@@ -105,7 +105,7 @@ def load_pretrained_model(pretrained_model, num_hiddens=None,
 
 
 def _read_vocab(path):
-    """The `Vocab` of a JSON file with a list of tokens."""
+    """Read a `Vocab` from a JSON file with a list of tokens."""
     try:
         tokens = read_json(path)
     except (OSError, ValueError) as error:
@@ -161,9 +161,9 @@ class SNLIBERTDataset(gluon.data.Dataset):
         shape = len(valid_lens), self.max_len
         token_ids = onp.full(shape, self.vocab[PAD], 'int32')
         token_ids[:, 0] = self.vocab[CLS]
-        every = onp.arange(len(valid_lens))
-        token_ids[every, p_lens + 1] = self.vocab[SEP]
-        token_ids[every, valid_lens - 1] = self.vocab[SEP]
+        rows = onp.arange(len(valid_lens))
+        token_ids[rows, p_lens + 1] = self.vocab[SEP]
+        token_ids[rows, valid_lens - 1] = self.vocab[SEP]
         premises.put(token_ids, p_lens, onp.ones_like(p_lens))
         hypotheses.put(token_ids, h_lens, p_lens + 2)
         column = onp.arange(self.max_len)
@@ -180,27 +180,31 @@ class SNLIBERTDataset(gluon.data.Dataset):
 
 
 class _Sentences:
-    """Sentences as vocabulary numbers, one sentence after another."""
+    """Sentences as token ids, one sentence after another."""
 
     def __init__(self, sentences, vocab):
-        number, unk = vocab.token_to_idx.get, vocab.unk
+        id_of, unk = vocab.token_to_idx.get, vocab.unk
         lines = tokenize([sentence.lower() for sentence in sentences])
         self.lens = onp.array([len(line) for line in lines], 'int64')
         self._ids = onp.fromiter(
-            (number(word, unk) for line in lines for word in line), 'int32',
+            (id_of(word, unk) for line in lines for word in line), 'int32',
             self.lens.sum())
 
-    def put(self, columns, lens, begins):
-        """Write lens (N,) words of each sentence to its row, at begins."""
+    def put(self, token_ids, lens, begins):
+        """Write the sentences into token_ids (N, T), each into its row.
+
+        Of sentence i the first lens[i] words, from column begins[i] on.
+        """
+        # The row of each word, and its place within the sentence
         rows = onp.repeat(onp.arange(len(lens)), self.lens)
-        words = concat_ranges(0, self.lens)
-        kept = words < lens[rows]
-        rows, words = rows[kept], words[kept]
-        columns[rows, begins[rows] + words] = self._ids[kept]
+        places = concat_ranges(0, self.lens)
+        kept = places < lens[rows]
+        rows, places = rows[kept], places[kept]
+        token_ids[rows, begins[rows] + places] = self._ids[kept]
 
 
 class BERTClassifier(nn.Block):
-    """A BERT's encoder and hidden layer, with an output for three classes.
+    """The encoder and hidden layer of a BERT, and a head for three classes.
 
     bert: a `BERTModel`; its weights are shared and trained further.
     """
@@ -215,7 +219,7 @@ class BERTClassifier(nn.Block):
         self.output = Dense(len(SNLI_LABELS), in_units=bert.hidden._units)
 
     def forward(self, inputs):
-        """Return the scores (B, 3) of inputs, as a BERTModel takes them.
+        """Return the scores of the three classes, (B, 3).
 
         inputs: tokens (B, T), segments (B, T) and valid lengths (B,).
         """

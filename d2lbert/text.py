@@ -1,6 +1,8 @@
 """The book's page "Text Preprocessing": tokens and their vocabulary.
 
 The parts that the BERT pages need, and the names of the special tokens.
+
+V tokens of a vocabulary.
 """
 import collections
 import itertools
@@ -57,7 +59,7 @@ class Vocab:
     mask_flags = None
     #: True for tokens that begin a word: (V,) bool, or None if all do
     begins_word = None
-    #: The tokenizer whose tokens these are, None of whole words
+    #: The tokenizer that splits words into these tokens; None: no splitting
     tokenizer = None
     #: The numbers of `replacements`, int32, or None for all tokens
     replacement_ids = None
@@ -138,19 +140,20 @@ class Vocab:
         """
         vocab = cls(reserved_tokens=reserved_tokens)
         data = Path(path).read_bytes()
-        if vocab._take(data):
+        if vocab._read_quickly(data):
             return vocab
+        # Line by line: to find the wrong line, or to remove '\r' at line ends
         lines = data.split(b'\n')
         if not lines[-1]:
             lines.pop()
         for line, token in enumerate(vocab.idx_to_token, 1):
             got = lines[line - 1:line]
             if not got or got[0].rstrip(b'\r') != token.encode():
-                came = (repr(got[0].decode(errors='replace')) if got
-                        else 'the end of the file')
+                found = (repr(got[0].decode(errors='replace')) if got
+                         else 'the end of the file')
                 raise ValueError(
                     f'{path}, line {line}: expected the reserved token '
-                    f'{token!r}, found {came}: name a vocabulary that '
+                    f'{token!r}, found {found}: name a vocabulary that '
                     'd2lbert saved')
         for line, got in enumerate(lines[len(vocab):], len(vocab) + 1):
             try:
@@ -170,10 +173,10 @@ class Vocab:
             vocab.idx_to_token.append(token)
         return vocab
 
-    def _take(self, data):
-        """Take the tokens of a file's bytes; return False if one is wrong.
+    def _read_quickly(self, data):
+        """Add the tokens of a file's bytes, and return True.
 
-        Nothing is changed then.
+        Return False, without a change, if a line is not as `save` writes it.
         """
         head = ''.join(f'{token}\n' for token in self.idx_to_token).encode()
         if (not data.startswith(head) or not data.endswith(b'\n')
@@ -183,11 +186,13 @@ class Vocab:
             tokens = data[len(head):].decode().split('\n')[:-1]
         except UnicodeDecodeError:
             return False
-        numbers = dict(self.token_to_idx)
-        numbers.update(zip(tokens, itertools.count(len(self))))
-        if len(numbers) < len(self) + len(tokens) or '' in numbers:
+        token_to_idx = dict(self.token_to_idx)
+        token_to_idx.update(zip(tokens, itertools.count(len(self))))
+        # A token in two lines, or an empty line
+        if (len(token_to_idx) < len(self) + len(tokens)
+                or '' in token_to_idx):
             return False
-        self.token_to_idx = numbers
+        self.token_to_idx = token_to_idx
         self.idx_to_token += tokens
         return True
 

@@ -1,6 +1,6 @@
 """The encoder of the book's chapter "Transformer".
 
-B batch, T tokens, H hiddens, F feed-forward hiddens.
+B batch, T tokens, S tokens of a text that a decoder reads, H hiddens.
 """
 import numpy as onp
 
@@ -14,8 +14,8 @@ from d2lbert.nn.variant import BOOK, Variant, number_of_layers
 class PositionWiseFFN(nn.Block):
     """Two dense layers applied to every position: (..., H) to (..., H).
 
-    variant: a `Variant`, of which activation, activation_dropout and
-    precision count. in_units: H; 0: known at the first call.
+    variant: a `Variant`; only its activation, activation_dropout and
+    precision are used. in_units: H; 0: the first call sets it.
     """
 
     def __init__(self, ffn_num_hiddens, ffn_num_outputs, variant=None,
@@ -59,7 +59,7 @@ class TransformerEncoderBlock(packed.Packable):
     """Self-attention and a feed-forward network, each with its `AddNorm`.
 
     The first edition and 0.17 call this class `EncoderBlock`. variant: a
-    `Variant`; with pre_norm, LayerNorm comes before each of the two:
+    `Variant`; with pre_norm, each of the two, f, gives
     X + dropout(f(LayerNorm(X))).
     """
 
@@ -88,7 +88,7 @@ class TransformerEncoderBlock(packed.Packable):
             X, self.attention(X, X, X, valid_lens)))
 
     def feed(self, Y):
-        """The second half of the block: the network on Y (..., H)."""
+        """Apply the feed-forward network and its `AddNorm` to Y (..., H)."""
         if self.pre_norm:
             return self.addnorm2.add(Y, self.ffn(self.addnorm2.ln(Y)))
         return self.addnorm2(Y, self.ffn(Y))
@@ -106,7 +106,7 @@ def _attention_dropout(dropout, variant):
 class TransformerDecoderBlock(nn.Block):
     """Masked self-attention, cross-attention and a feed-forward network.
 
-    Each with its `AddNorm`. Arguments as for `TransformerEncoderBlock`.
+    Each has an `AddNorm`. Arguments as for `TransformerEncoderBlock`.
     """
 
     def __init__(self, num_hiddens, ffn_num_hiddens, num_heads, dropout,
@@ -128,22 +128,24 @@ class TransformerDecoderBlock(nn.Block):
         self.addnorm3 = add_norm()
 
     def forward(self, X, encoded_X, valid_lens, seen_lens, cache):
-        """Decode X (B, T, H) after an encoded text encoded_X (B, S, H).
+        """Decode X (B, T, H), given an encoded text encoded_X (B, S, H).
 
         valid_lens (B,): the number of tokens of the text that count; None:
         all. seen_lens (B, T): the number of decoded tokens that each token
-        of X may attend to; None: all. cache: a dict with keys and values of
-        the text and of the decoded tokens; empty at the first call. Returns
-        (B, T, H).
+        of X may attend to; None: all. cache: a dict, empty at the first
+        call; this block keeps the keys and values of the text and of all
+        decoded tokens in it. Returns (B, T, H).
         """
         if 'text' not in cache:
             cache['text'] = self.attention2.project_kv(encoded_X, encoded_X)
-        new = self.attention1.project_kv(X, X)
+        keys_values = self.attention1.project_kv(X, X)
         if 'tokens' in cache:
-            new = tuple(np.concatenate(both, axis=1)
-                        for both in zip(cache['tokens'], new))
-        cache['tokens'] = new
-        Y = self.addnorm1(X, self.attention1.attend(X, *new, seen_lens))
+            keys_values = tuple(np.concatenate(old_and_new, axis=1) for
+                                old_and_new in zip(cache['tokens'],
+                                                   keys_values))
+        cache['tokens'] = keys_values
+        Y = self.addnorm1(X, self.attention1.attend(X, *keys_values,
+                                                    seen_lens))
         Z = self.addnorm2(Y, self.attention2.attend(Y, *cache['text'],
                                                     valid_lens))
         return self.addnorm3(Z, self.ffn(Z))
@@ -152,34 +154,38 @@ class TransformerDecoderBlock(nn.Block):
 class Blocks(nn.Sequential):
     """The blocks of an encoder of `num_layers` layers.
 
-    One block for each layer; or with variant.num_groups, num_groups groups
-    of inner_group_num blocks each, and consecutive layers share a group (Lan
-    et al. 2020). arguments: of `TransformerEncoderBlock`, except variant.
+    Each layer has one block. But with variant.num_groups there are num_groups
+    groups of inner_group_num blocks, and consecutive layers share a group
+    (Lan et al. 2020). arguments: of `TransformerEncoderBlock`, except
+    variant.
     """
 
+    # Gluon makes a slice of blocks without arguments, then adds the blocks
     def __init__(self, num_layers=0, variant=BOOK, *arguments, **kwargs):
         super().__init__(**kwargs)
         layers = variant.blocks_of_layers(num_layers)
-        for _ in range(1 + max((k for blks in layers for k in blks),
-                               default=-1)):
+        num_blocks = 1 + max((k for indices in layers for k in indices),
+                             default=-1)
+        for _ in range(num_blocks):
             self.add(TransformerEncoderBlock(*arguments, variant))
+        # For each layer the indices of its blocks, if layers share blocks
         self._shared = None if variant.num_groups is None else layers
 
     @property
     def num_layers(self):
-        """The number of layers after the embeddings."""
+        """The number of layers, without the embeddings."""
         return len(self if self._shared is None else self._shared)
 
     def up_to(self, layer):
         """The blocks up to `layer`, counted from 1, or back from -1: a list.
 
-        A block that several layers share is in it several times.
+        The list repeats a block that several layers share.
         """
         count = number_of_layers(layer, self.num_layers)
         blks = list(self)
         if self._shared is None:
             return blks[:count]
-        return [blks[k] for some in self._shared[:count] for k in some]
+        return [blks[k] for indices in self._shared[:count] for k in indices]
 
 
 class PositionalEncoding(nn.Block):
