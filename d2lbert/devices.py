@@ -11,8 +11,8 @@ _warned = set()
 def _usable_gpus():
     """Indices of the GPUs that MXNet can compute on.
 
-    Warns once per process of each GPU for which the wheel has no kernels.
-    MXNet would list such a GPU and fail at the first operator.
+    Of each other GPU it warns once per process. MXNet would list a GPU for
+    which its wheel has no kernels, and fail at the first operator.
     """
     usable = []
     for gpu in backend.gpus():
@@ -48,7 +48,7 @@ def parse_devices(text):
 
     text: 'auto' (every usable GPU, else the CPU), 'cpu', 'cpu:2' (the CPU
     as two devices), 'gpu' (every usable GPU) or 'gpu:0,1'. Raises
-    ValueError for another text and for a GPU that is missing.
+    ValueError for any other text and for a GPU that is missing.
     """
     kind, numbers = split_devices(text)
     if kind == 'auto':

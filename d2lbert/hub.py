@@ -32,7 +32,7 @@ class Published(NamedTuple):
     size: int    # bytes
     lines: int
     tokens: int
-    blob: str    # git's name for the content
+    blob: str    # git's SHA-1 of the content
 
 
 TRAIN_FILE = 'wiki.train.tokens'
@@ -48,7 +48,7 @@ PUBLISHED = {
                          '6f3fc88e4cd88456ea892971f9f12243e8428624'),
 }
 
-# The beginning of a file that is read to describe it
+# Bytes that are read from the beginning of a file to describe it
 HEAD_BYTES = 1 << 20
 
 # WikiText's headings, unknown words and split numbers
@@ -57,7 +57,8 @@ MARKS = (re.compile(rb'^ = [^=].* = \r?$', re.MULTILINE),
 
 
 def git_blob(path):
-    """Git's name for a file's content: the SHA-1 of a header and content."""
+    """Git's SHA-1 of a file's content, which is of a header and the content.
+    """
     return file_digest(
         path, hashlib.sha1(b'blob %d\0' % os.path.getsize(path)))
 
@@ -66,9 +67,9 @@ def flaw_of(path, name, thorough=False):
     """Describe a file that is not WikiText-2's `name`; '' if it is.
 
     The description completes a sentence that begins with 'PATH is'. A file
-    of the right size is accepted. thorough: its content must be the
-    published one, or have the same number of lines and tokens, as with the
-    articles in another order.
+    of the right size is accepted. thorough: read its content, too, which
+    must be the published one, or have the same number of lines and tokens.
+    Copies with the articles in another order are in use.
     """
     expected = PUBLISHED[name]
     try:
@@ -78,7 +79,7 @@ def flaw_of(path, name, thorough=False):
                     or _counts(path) == expected[:3]):
                 return ''
             return f'another text of the same {size:,} bytes'
-        # Line ends of another system are accepted, too
+        # Windows ends each line with one byte more
         if (expected.size < size <= expected.size + expected.lines
                 and _counts(path) == expected[:3]):
             return ''
@@ -133,7 +134,7 @@ DATA_HUB = {
 # The addresses of DATA_URL are tried over https first
 _SECURE_DATA_URL = DATA_URL.replace('http:', 'https:')
 
-#: Greatest sizes of files in bytes; of others: transfers.MOST_BYTES
+#: Largest accepted sizes of files in bytes; of others: downloads.MOST_BYTES
 MOST_BYTES = {'wikitext-2-v1.zip': 16 << 20, 'snli_1.0.zip': 256 << 20,
               'bert.base.zip': 2 << 30, 'bert.small.zip': 512 << 20,
               'train-00000-of-00001.parquet': 64 << 20}
@@ -143,15 +144,15 @@ WIKITEXT_2_URL = ('https://huggingface.co/datasets/Salesforce/wikitext/'
                   'resolve/main/wikitext-2-v1/train-00000-of-00001.parquet')
 WIKITEXT_2_SHA1 = '98ee727e59fcc34fddaadae93e15b1f8ed5561a4'
 
-# The page has another address with this checksum
-_WIKITEXT2 = DATA_HUB['wikitext-2'][1]
+# The page may put another address into DATA_HUB; the checksum stays the same
+_ARCHIVE_SHA1 = DATA_HUB['wikitext-2'][1]
 
 
 class LooseFile(NamedTuple):
     """A file of an archive that has an address of its own."""
 
     url: str
-    blob: str    # git's name for the content
+    blob: str    # git's SHA-1 of the content
     name: str
 
 
@@ -206,13 +207,13 @@ def download(name: str, folder: Optional[PathLike] = None,
     if not file:
         raise ValueError(f'{url!r} ends in no file name: give the address '
                          'of a file')
-    others = []
+    other_files = []    # of this name, but with other content
     for place in _places() if given is None else [folder]:
         path = place / file
         if path.is_file():
             if sha1 is None or _sha1(path) == sha1:
                 return str(path)
-            others.append(path)
+            other_files.append(path)
     cache.sweep('data')
     try:
         _fetch_first(_addresses(url), folder / file, sha1)
@@ -220,14 +221,14 @@ def download(name: str, folder: Optional[PathLike] = None,
         if sha1 == WIKITEXT_2_SHA1 and find_wikitext2() is not None:
             return str(_parquet_of_tokens(folder / file, error))
         found = ''.join(f'; {path} is another file, with checksum '
-                        f'{_sha1(path)}' for path in others)
+                        f'{_sha1(path)}' for path in other_files)
         raise HubError(f'{name} could not be fetched: {error}{found}; by '
                        f'hand: put {file} into {folder}') from error
     return str(folder / file)
 
 
 def _addresses(url):
-    """The addresses of a file, in the order in which they are asked."""
+    """The addresses of a file, in the order in which they are tried."""
     if url.startswith(DATA_URL):
         return [_SECURE_DATA_URL + url[len(DATA_URL):], url]
     return [url]
@@ -275,14 +276,15 @@ def download_extract(name: str, folder: Optional[str] = None,
                      cache_dir: Optional[PathLike] = None) -> str:
     """Fetch an archive listed in DATA_HUB and unpack it; return its folder.
 
-    It is unpacked in `cache_dir`, or in the folder `data` of the user's
-    cache. folder: the name of the archive's folder there; by default the
-    archive's name without its extension. Without `cache_dir`, WikiText-2 on
-    this machine is used where it is. If the archive cannot be fetched, but
-    its files can (LOOSE_FILES), they are fetched one by one. Raises
-    HubError, which lists all attempts.
+    cache_dir: the folder to unpack in; by default the folder `data` of the
+    user's cache. folder: the name of the folder that the archive makes
+    there; by default the archive's name without its extension. Without
+    `cache_dir`, WikiText-2 on this machine is used where it is. If the
+    archive cannot be fetched, its files are fetched one by one where their
+    addresses are known (LOOSE_FILES). Raises HubError, which lists all
+    attempts.
     """
-    if cache_dir is None and DATA_HUB.get(name, ('', ''))[1] == _WIKITEXT2:
+    if cache_dir is None and DATA_HUB.get(name, ('', ''))[1] == _ARCHIVE_SHA1:
         found = find_wikitext2()
         if found is not None:
             return str(_checked(found))
@@ -320,7 +322,10 @@ def _fetch_loose(name, cache_dir, archive_error):
 
 
 def _repository():
-    """The checkout of this package, or of the working directory, or None."""
+    """The root of a checkout of this package, or None.
+
+    It is above this file, or it is the working directory.
+    """
     for root in (Path(__file__).resolve().parent.parent, Path.cwd()):
         if (root / 'setup.py').is_file() and (
                 root / 'd2lbert' / '_version.py').is_file():
@@ -328,8 +333,11 @@ def _repository():
     return None
 
 
-def _holding_text(folder):
-    """`folder` or its wikitext-2/ that holds the training text, or None."""
+def _folder_of_text(folder):
+    """Return `folder` or its wikitext-2/, or None.
+
+    The returned folder holds the training text.
+    """
     for candidate in (Path(folder), Path(folder) / 'wikitext-2'):
         if (candidate / TRAIN_FILE).is_file():
             return candidate
@@ -348,7 +356,7 @@ def _places():
 
 def find_wikitext2():
     """The folder of this machine that holds WikiText-2, or None."""
-    return next(filter(None, map(_holding_text, _places())), None)
+    return next(filter(None, map(_folder_of_text, _places())), None)
 
 
 def wikitext2_flaws(folder, thorough=False):
@@ -363,7 +371,7 @@ def wikitext2_flaws(folder, thorough=False):
     return [f'{path} is {flaw}' for path, flaw in flaws if flaw]
 
 
-# Warnings that were printed
+# Flaws that a warning has named
 _warned = set()
 
 
@@ -372,7 +380,7 @@ def _checked(folder):
     cache.used(folder)
     with contextlib.suppress(FileNotFoundError):
         if os.path.samefile(folder, sample_dir()):
-            return folder       # known to be a sample
+            return folder       # a sample, which is not WikiText-2's text
     for flaw in wikitext2_flaws(folder):
         if flaw not in _warned:
             warn(f'{flaw}; it is used as it is')
@@ -383,14 +391,15 @@ def _checked(folder):
 def wikitext2_dir(data_dir=None):
     """Return the folder that holds wiki.train.tokens; fetch it if missing.
 
-    With `data_dir` only this folder is searched. Without it these are
-    searched: $D2LBERT_DATA, the repository's data/, the user's cache, and
-    wikitext-2/ in each of them; then the text is fetched. Other files than
-    the published ones are used with a warning. Raises FileNotFoundError for
-    a `data_dir` without the text, HubError if it cannot be fetched.
+    With `data_dir` only this folder and its wikitext-2/ are searched.
+    Without it these are searched: $D2LBERT_DATA, the repository's data/, the
+    folder `data` of the user's cache, and wikitext-2/ in each of them; then
+    the text is fetched. If files differ from the published ones, they are
+    used with a warning. Raises FileNotFoundError for a `data_dir` without
+    the text, HubError if the text cannot be fetched.
     """
     if data_dir is not None:
-        folder = _holding_text(Path(data_dir).expanduser())
+        folder = _folder_of_text(Path(data_dir).expanduser())
         if folder is None:
             raise FileNotFoundError(
                 f'data_dir={str(data_dir)!r} holds neither {TRAIN_FILE} nor '

@@ -12,7 +12,7 @@ from pathlib import Path
 from d2lbert.machine.files import replacing
 from d2lbert.machine.terminal import is_quiet
 
-#: Drawing options for a line of a single point, even at a figure's edge.
+#: Drawing options for a curve of one point: a marker that no edge cuts.
 POINT = dict(marker='o', markersize=4, clip_on=False)
 
 
@@ -122,7 +122,7 @@ class LineBar:
             print(line, file=sys.stderr, flush=True)
 
     def close(self):
-        """Do nothing, as the bar of tqdm has this method."""
+        """Do nothing: a line needs no end, but tqdm's bar does."""
 
     def _line(self, seconds):
         count = '/'.join(
@@ -138,7 +138,7 @@ class LineBar:
 
 
 def _tqdm():
-    """The class tqdm, whose import is slow and often not needed."""
+    """Import the class tqdm, which is slow and often not needed."""
     from tqdm import tqdm
     return tqdm
 
@@ -152,9 +152,9 @@ def _duration(seconds):
 
 
 class NotebookBar(LineBar):
-    """A progress bar below a notebook's cell, which vanishes at its end.
+    """A progress bar below a notebook's cell; `close` removes it.
 
-    It appears after `delay` seconds, and needs no library beside IPython.
+    It appears after `delay` seconds, and needs no library except IPython.
     """
 
     EVERY = 0.2
@@ -194,15 +194,16 @@ def bar(total=None, what='', unit='it', unit_scale=False, leave=False,
         quiet=False, delay=0):
     """Open a progress bar: below a notebook's cell, or on standard error.
 
-    In a file, it is lines of text.
+    Where standard error is no terminal, such as a log file, a `LineBar`
+    writes lines of text instead, none in the first five seconds.
 
     total: the number of items, None if unknown. what: a word for the work,
     such as 'reading'. unit: the unit of the count, for example 'B' with
     unit_scale, which writes 1.2M. leave: keep the bar at the end. delay:
-    seconds before a bar appears; in a notebook at least one. quiet: show
-    nothing. Returns tqdm's bar or an object with the same
-    `update(n)`, `set_postfix_str(text)`, `n` and `close()`, for `with`, too.
-    Work of less than five seconds writes no line.
+    seconds before a bar appears; in a notebook at least one. quiet: the bar
+    is never shown. Returns tqdm's bar or an object with the same
+    `update(n)`, `set_postfix_str(text)`, `n` and `close()`. Both work in
+    `with`.
     """
     if quiet or is_quiet():
         return _SilentBar(total, what, unit, unit_scale)
@@ -227,8 +228,8 @@ class Animator:
 
     In a notebook they are one figure, redrawn in place. In a terminal they
     are a progress bar with the latest values, in a log file a line of text
-    every few seconds. `save` writes the figure to a file. quiet: show
-    nothing.
+    every few seconds. `save` writes the figure to a file. quiet: neither
+    figure nor bar is shown.
     """
 
     def __init__(self, xlabel=None, ylabel=None, legend=None, xlim=None,
@@ -252,7 +253,7 @@ class Animator:
     @functools.cached_property
     def fig(self):
         """The matplotlib figure, made on first use."""
-        # Not from pyplot, which would open a window, and show the figure a
+        # Without pyplot, which would open a window, and show the figure a
         # second time at the end of a notebook's cell
         from matplotlib.figure import Figure
         return Figure(figsize=self._figsize, layout='constrained')
@@ -263,10 +264,10 @@ class Animator:
         return list(self.fig.subplots(*self._grid, squeeze=False).flat)
 
     def begin(self, line):
-        """Begin the loop; write a line to a log file.
+        """Start the clock of the loop, and write `line` to a log file.
 
-        The time left is estimated without the points of a resumed loop that
-        were added before.
+        A resumed loop adds its earlier points before this call. The estimate
+        of the time left ignores them.
         """
         self.begun = True
         if self._notebook:
@@ -299,7 +300,7 @@ class Animator:
             self._show_bar(x)
 
     def _show_figure(self, x):
-        # Drawing takes about 50 ms, so it gets a tenth of the time
+        # A drawing takes about 50 ms. Wait ten times as long for the next
         self._stale = True
         last = self._end is not None and max(x) >= self._end
         if last or time.perf_counter() - self._drawn_at > 10 * self._cost:
@@ -312,7 +313,7 @@ class Animator:
         picture = SVG(self.svg())
         if self._display is None:
             self._display = display(picture, display_id=True)
-            # The cell may end between two drawings
+            # The cell may end before the latest points are drawn
             get_ipython().events.register('post_run_cell', self._flush)
         else:
             self._display.update(picture)
@@ -320,6 +321,7 @@ class Animator:
         self._cost = self._drawn_at - start
 
     def _flush(self, *_):
+        """Draw the latest points at the end of the cell."""
         from IPython import get_ipython
         get_ipython().events.unregister('post_run_cell', self._flush)
         if self._stale:
@@ -356,13 +358,13 @@ class Animator:
         drawn = []
         for k, (xs, ys, fmt) in enumerate(zip(self.X or [], self.Y or [],
                                               self.fmts)):
-            # A curve of one point is invisible
+            # Without a marker a curve of one point is invisible
             line, = axes.plot(xs, ys, fmt, **POINT if len(xs) == 1 else {})
             if xs and k < len(self.legend):
                 drawn.append((line, self.legend[k]))
         axes.set(**self._settings)
-        if drawn:       # a legend names no curve without a point
-            # Two names fit beside the curves, more are below the axes
+        if drawn:       # curves without a point are not in the legend
+            # Two names fit into the axes, more are written below them
             below = dict(loc='upper left', bbox_to_anchor=(0, -0.25), ncol=2,
                          frameon=False, borderaxespad=0, fontsize='small')
             axes.legend(*zip(*drawn), **below if len(drawn) > 2 else {})

@@ -35,7 +35,7 @@ Texts = Union[str, Iterable]
 class Hit(NamedTuple):
     """A text that `TextModel.search` found."""
 
-    index: int          # of the text
+    index: int          # of the text in `texts`
     text: str
     score: float        # cosine similarity
 
@@ -53,7 +53,7 @@ class _Pair(NamedTuple):
 
 
 class TextModel(_Pair):
-    """A net with its tokenizer, and what both can do with texts.
+    """A net with its tokenizer, and methods that apply them to texts.
 
     It is the pair (net, tokenizer), so that `net, tokenizer = model` works,
     and so does `*model` where a function takes both. tokenizer: a tokenizer
@@ -89,17 +89,17 @@ class TextModel(_Pair):
                show_progress: Optional[bool] = None) -> Any:
         """Vectors of N texts, (N, H) float32; of a single string (H,).
 
-        The arguments are those of `encode`.
+        Arguments as for `d2lbert.encode`.
         """
         return self._each(texts, lambda texts: encode(
             *self, texts, pooling, layer, batch_size, max_len, overlap,
             normalize, show_progress))
 
     def similarity(self, a: Texts, b: Texts, **choices) -> onp.ndarray:
-        """Cosine similarities of texts `a` and `b`, (N, M) float32.
+        """Cosine similarities of N texts `a` and M texts `b`, (N, M) float32.
 
-        Each is a single string, N or M texts, or their vectors (N, H) as
-        `encode` returns them. choices: arguments of `encode`.
+        Each is a single string, texts, or vectors of texts as `encode`
+        returns them. choices: arguments of `encode`.
         """
         return cosines(self._vectors(a, choices), self._vectors(b, choices))
 
@@ -109,9 +109,9 @@ class TextModel(_Pair):
         """The `k` texts nearest to each query, best first.
 
         Returns a list of `Hit` for each query, or one list for a single
-        string. vectors: those of the texts, as `encode` returned them, to
-        save computing them again. choices: arguments of `encode`. Texts with
-        equal similarity keep their order.
+        string. vectors: the vectors of `texts`, if `encode` has computed
+        them before. choices: arguments of `encode`. Texts with equal
+        similarity keep their order.
         """
         texts = items_of(texts)
         if whole_number('k', k) < 1:
@@ -134,7 +134,7 @@ class TextModel(_Pair):
         return fill_mask(*self, text, top)
 
     def generate(self, texts: Texts, **choices) -> Union[str, List[str]]:
-        """A text for each text; see `generate`."""
+        """The text generated from each text; see `generate`."""
         return self._each(texts, lambda texts: generate(*self, texts,
                                                         **choices))
 
@@ -204,8 +204,8 @@ def load_model(path: PathLike, ctx: Any = None,
 
     path: a run of `pretrain` or of `finetune`; a folder of `transformers` or
     sentence-transformers, with or without a head for a task; a folder that
-    `save` or `d2lbert export` wrote, also with int8 weights. Nothing is
-    downloaded.
+    `save` or `d2lbert export` wrote, also with int8 weights. Models are
+    never downloaded.
 
     ctx: a device or a list of devices; None is the CPU. heads: the heads
     that the folder should have; a warning names missing ones. By default
