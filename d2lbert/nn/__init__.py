@@ -1,1 +1,1 @@
-"""Below the pages: checked inputs, layers, rows without padding."""
+"""Code below the book's pages: input checks, layers, packed rows."""

@@ -1,4 +1,7 @@
-"""Checks of what a net takes: its device, its range, whole numbers."""
+"""Checks of the inputs of a net: device, range, whole numbers.
+
+The host means NumPy; a device means MXNet, on a CPU or on a GPU.
+"""
 import ctypes
 
 import numpy as onp
@@ -7,11 +10,12 @@ from d2lbert.machine.backend import mx, np
 
 
 def on_device(X, ctx=None, dtype=None):
-    """X, a host or device array, as an array on ctx (its own if it has).
+    """Return X, an array of the host or of a device, as a device array.
 
-    ctx: None is MXNet's current device. An array of the host is copied at
-    once. MXNet's own `np.array` would wait for all operators before it, and
-    the devices would be idle while Python prepares the next ones.
+    A device array stays on its device. A host array is copied to ctx (None
+    is MXNet's current device) at once. MXNet's own `np.array` would wait for
+    all earlier operators, and the devices would be idle while Python prepares
+    the next ones.
     """
     if isinstance(X, np.ndarray):
         return X if dtype is None else X.astype(dtype, copy=False)
@@ -29,12 +33,12 @@ def on_device(X, ctx=None, dtype=None):
 
 
 def host(X):
-    """X, an array on the host or on a device, as an array on the host."""
+    """Return X, an array of the host or of a device, as a host array."""
     return X.asnumpy() if isinstance(X, np.ndarray) else onp.asarray(X)
 
 
 def _on_host(X):
-    """X as a host array if it is on the host or on a CPU, else None."""
+    """X as a host array, or None if it is on a GPU."""
     if isinstance(X, np.ndarray):
         return X.asnumpy() if X.ctx.device_type == 'cpu' else None
     return onp.asarray(X)
@@ -44,8 +48,8 @@ def check_whole(X, name):
     """Raise ValueError for a number that is not whole.
 
     Floats with whole values are accepted, since some of the book's arrays
-    hold them. MXNet would truncate others, and NaN, without an error. Arrays
-    on a GPU are not read.
+    hold them. MXNet would truncate other floats, and NaN, without an error.
+    Arrays on a GPU are not read.
     """
     X = _on_host(X)
     if X is not None and X.dtype.kind == 'f':
@@ -73,7 +77,7 @@ def check_ids(ids, bound, name):
 
 
 def check_tokens(tokens, vocab_size, max_len):
-    """Return tokens (B, T) after checking them, on the host unless on a GPU.
+    """Return tokens (B, T) after checking them; on the host unless on a GPU.
 
     Raises ValueError for an empty batch, for more tokens than `max_len`, and
     for ids out of range, which MXNet would clip without an error.
@@ -91,7 +95,7 @@ def check_tokens(tokens, vocab_size, max_len):
 
 
 def cheap_host(X):
-    """X as a host array if it is on the host or on a CPU, else X itself."""
+    """X as a host array, or X itself if it is on a GPU."""
     found = _on_host(X)
     return X if found is None else found
 
@@ -120,7 +124,10 @@ def check_labels(net, vocab_size, mlm_Y, nsp_y):
 
 
 def are_real(shard):
-    """True if a shard has masked tokens, and none of them is padding."""
+    """True if a shard has predictions, all of them at real tokens.
+
+    A prediction of weight 0 is padding and is ignored.
+    """
     check_whole(shard.pred_positions_X, 'prediction position')
     b, p = onp.nonzero(host(shard.mlm_weights_X))
     positions = host(shard.pred_positions_X)[b, p]

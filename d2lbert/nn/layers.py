@@ -20,7 +20,7 @@ class Model(nn.Block):
     `config` holds the keyword arguments that construct the network again.
     """
 
-    #: Parts of the network: of a BART, and of a model that predicts words
+    #: The decoder, as of a BART, and the masked language model head
     decoder = mlm = None
 
     #: The vocabulary that `train_bert` or `load_run` bound to the model
@@ -35,7 +35,7 @@ class Model(nn.Block):
     #: Tokens of the longest text of its training, None if it is unknown
     trained_len = None
 
-    #: Names of heads whose weights were drawn at random on import
+    #: Names of heads that the loaded folder lacked: their weights are random
     random_heads = ()
 
     @property
@@ -47,13 +47,13 @@ class Model(nn.Block):
 def is_unmodified(block):
     """True if a block and its children compute what this package defines.
 
-    False if one has a class with a `forward` of its own, another `forward`,
-    a hook, another kind of child, parameters that are not float32, or
-    `packable` = False. Only an unmodified block may be replaced by a twin
+    False if one of them has a `forward` that is neither this package's nor
+    of a block in _GLUON, a hook, `packable` = False, or parameters that are
+    not float32. Only an unmodified block may be replaced by a twin
     that does not call its children, or works on rows without padding.
     """
     blocks = [block]
-    for block in blocks:        # which grows by their children
+    for block in blocks:        # the loop adds the children to this list
         if not has_own_forward(block):
             return False
         for param in block._reg_params.values():
@@ -64,9 +64,10 @@ def is_unmodified(block):
 
 
 def has_own_forward(block):
-    """True if a call of the block is its package's forward and no more.
+    """True if a call of the block runs this package's `forward` alone.
 
-    Its children and parameters are not looked at, see `is_unmodified`.
+    Gluon's own blocks count, too. Children and parameters are not checked,
+    see `is_unmodified`.
     """
     return (_is_ours(type(block)) and _CALLED.isdisjoint(vars(block))
             and not block._forward_hooks and not block._forward_pre_hooks
@@ -74,7 +75,7 @@ def has_own_forward(block):
 
 
 def _is_ours(cls):
-    """True if what calls a block of this class is the package's or Gluon's."""
+    """True if the methods _CALLED of a class are this package's or Gluon's."""
     for cls in cls.__mro__:
         if cls in _GLUON or cls.__module__.startswith('d2lbert.'):
             return True
@@ -85,11 +86,12 @@ def _is_ours(cls):
 
 # Gluon's own blocks that this package's blocks are made of
 _GLUON = nn.Activation, nn.Dropout, nn.Embedding, nn.Sequential
+# The methods that a call of a block runs
 _CALLED = {'__call__', 'forward', 'hybrid_forward'}
 
 
 def grad_reqs(*parameters):
-    """The grad_req of each parameter; a None in place of one is skipped."""
+    """The grad_req of each parameter; None, a missing bias, is skipped."""
     return tuple(p.grad_req for p in parameters if p is not None)
 
 
@@ -123,11 +125,11 @@ _filling = threading.Lock()
 
 
 def fill_later(param, values, ctx):
-    """Set a parameter, on ctx, when its values are first wanted.
+    """Set a parameter on ctx when it is first read.
 
-    values: a function that returns them, float32 on the host.
+    values: a function that returns its values, float32 on the host.
     """
-    # As Gluon defers a parameter of unknown shape to a first forward pass
+    # Gluon does so for a parameter whose shape the first forward pass gives
     param._deferred_init = (
         _Values(values), ctx if isinstance(ctx, list) else [ctx],
         init.Zero(), None)
@@ -141,7 +143,7 @@ def fill_later(param, values, ctx):
 
 
 class GELU(nn.HybridBlock):
-    """Gaussian error linear unit: 'gelu', or 'gelu_new' by a tanh."""
+    """Gaussian error linear unit: 'gelu', or 'gelu_new' with tanh."""
 
     def __init__(self, act_type, **kwargs):
         super().__init__(**kwargs)
@@ -152,7 +154,7 @@ class GELU(nn.HybridBlock):
         return ops.activation(X, self._act_type)
 
 
-# Activations that the operators of dense layers apply as they go
+# Activations that the dense operators apply themselves, without a second one
 _FOLDED = {'relu', 'tanh', 'gelu', 'gelu_new'}
 
 
@@ -160,8 +162,8 @@ class Dense(nn.Dense):
     """`nn.Dense` over the last axis: (..., K) to (..., units).
 
     flatten=True, which is Gluon's default, makes it (B, ...) to (B, units).
-    activation: Gluon's, 'gelu' or 'gelu_new'. The bias also learns while the
-    weights are frozen.
+    activation: Gluon's, 'gelu' or 'gelu_new'. The bias has a gradient also
+    if the weight is frozen (grad_req 'null').
     """
 
     def __init__(self, units, activation=None, use_bias=True,
@@ -178,11 +180,11 @@ class Dense(nn.Dense):
         requests = grad_reqs(self.weight, self.bias)
         if requests != self._requests:
             self._requests = requests
-            self._clear_cached_op()     # a graph traced for other requests
+            self._clear_cached_op()     # it was traced for other requests
         return super().forward(X)
 
     def hybrid_forward(self, F, X, weight, bias=None):
-        """Arrays, or symbols of a graph, through the operator."""
+        """Apply the operator to arrays, or to symbols of a graph."""
         if self._flatten and (isinstance(X, mx.symbol.Symbol) or X.ndim != 2):
             X = F.npx.reshape(X, (-2, -1))
         act = self.folded()
@@ -215,17 +217,18 @@ def is_plain_cross_entropy(loss):
 
 
 def load_parameters(net, path, ctx=None):
-    """Load a .params file into a net; a file that does not fit changes none.
+    """Load a .params file into a net.
 
     As Gluon's `load_parameters`, but `array_files.read_params` reads the
-    file. ctx: a device or a list of them, the CPU if None. A warning names
-    tensors with NaN or infinite numbers. Raises OSError, and ValueError
-    where the file is damaged or does not fit.
+    file, and a file that does not fit changes no parameter. ctx: a device or
+    a list of them, the CPU if None. A warning names tensors with NaN or
+    infinite numbers. Raises OSError, and ValueError where the file is
+    damaged or does not fit.
     """
     found = array_files.read_params(path)
     wanted = net._collect_params_with_prefix()
     if not any('.' in name for name in found):
-        # Of old versions: the names of all parameters, without the net's own
+        # A file of an old version: full names, without the prefix of the net
         found = {f'{net.prefix}{re.sub("^(arg|aux):", "", name)}': array
                  for name, array in found.items()}
         wanted = dict(net.collect_params().items())
@@ -238,7 +241,7 @@ def load_parameters(net, path, ctx=None):
 
 def _check_fit(found, wanted):
     """Raise ValueError unless arrays and parameters fit, both by name."""
-    # Of parameters with several names, one name is stored
+    # A shared parameter has several names; a file may hold one of them
     known = {id(param) for name, param in wanted.items() if name in found}
     for name, param in wanted.items():
         if id(param) not in known:
@@ -249,8 +252,8 @@ def _check_fit(found, wanted):
         shape = wanted[name].shape
         if array.dtype != wanted[name].dtype or shape is not None and (
                 len(shape) != array.ndim or any(
-                    known not in (-1, size)
-                    for known, size in zip(shape, array.shape))):
+                    expected not in (-1, size)      # -1 is not known yet
+                    for expected, size in zip(shape, array.shape))):
             raise ValueError(
                 f'the shape of {name} is {array.shape} ({array.dtype}) there '
                 f'and {shape} ({onp.dtype(wanted[name].dtype)}) in the model')

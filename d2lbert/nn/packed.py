@@ -1,13 +1,12 @@
-"""Sequences without their padding: the twins of the pages' equations.
+"""Forward passes without padding: fast twins of the pages' blocks.
 
-A page's block computes (B, T, H). The functions here compute the same
-numbers on (R, H), the token rows of all sequences one after another, by the
-fused operators. They take the blocks as arguments and read their parameters.
-They are right only where no block was modified, which `Packable` and `encode`
-find out. `MaskedTokens` are the encoded tokens that a loss is computed for.
+A page's block computes (B, T, H). Its twin computes the same numbers on
+(R, H), the token rows of all sequences one after another, by fused operators.
+A twin takes the block as an argument and reads its parameters. It is valid
+only if no block was modified, which `Packable` and `encode` check.
+`MaskedTokens` are the encoded tokens for which a loss is computed.
 
-B sequences, T tokens, P predictions, S masked tokens of all sequences, R rows,
-H hiddens, N heads.
+B sequences, T tokens, S masked tokens of all sequences, R rows, H hiddens.
 """
 from typing import Any, NamedTuple
 
@@ -22,12 +21,12 @@ from d2lbert.nn.layers import Dense, grad_reqs, is_unmodified, values
 class Packable(nn.Block):
     """A block whose `forward` has a twin on the fused operators.
 
-    `forward` is the page's equation, for any child blocks. The twin serves
-    calls of a block that is unmodified, with all its children.
+    `forward` is the page's code, for any child blocks. A call runs the twin
+    if the block and all its children are unmodified.
     """
 
     def packed_forward(self, *args):
-        """Return what `forward` returns, or NotImplemented."""
+        """The twin: return what `forward` returns, or NotImplemented."""
         return NotImplemented
 
     def __call__(self, *args):
@@ -43,7 +42,7 @@ class PackedTokens(NamedTuple):
 
     tokens: Any         # (R,) int32
     segments: Any       # (R,) int32
-    positions: Any      # (R,) int32, the place of a token in its sequence
+    positions: Any      # (R,) int32, the index of a token in its sequence
     rows: ops.Rows
 
 
@@ -55,7 +54,7 @@ class EncodedRows(NamedTuple):
     X: Any              # (R, H)
     begins: Any         # (B,) the first row of each sequence, on the host
     nsp_Y_hat: Any      # (B, 2), or None without such a head
-    taken_X: Any        # (S, H) the tokens that were asked for, or None
+    taken_X: Any        # (S, H) the rows of the tokens `at`, or None
 
 
 def encode(net, tokens, segments, valid_lens, layer=-1, at=None, device=None):
@@ -64,10 +63,10 @@ def encode(net, tokens, segments, valid_lens, layer=-1, at=None, device=None):
     tokens and segments (B, T), and valid_lens (B,), on the host or on a
     device; segments None: zeros. Token t of sequence b is row begins[b] + t
     of X, for every t below valid_lens[b]. layer: as for `BERTEncoder`; only
-    the last one gives nsp_Y_hat. at: sequences (S,) and
-    tokens (S,) within them, on the host, for taken_X. device: for arrays of
-    the host; the net's first one if None. A net with modified blocks is
-    called as on the page, and its padding has rows in X, too.
+    -1 gives nsp_Y_hat. at: the tokens for taken_X, as indices of sequences
+    (S,) and of tokens (S,) within them, on the host. device: where arrays of
+    the host go; the net's first device if None. A net with modified blocks is
+    called as on the page. Its X has rows for padding, too: R is B * T.
     """
     check_whole(valid_lens, 'valid length')
     lens = host(valid_lens).reshape(-1).astype('int32')
@@ -77,14 +76,15 @@ def encode(net, tokens, segments, valid_lens, layer=-1, at=None, device=None):
                                    device)
     packed, begins = pack(net.encoder, tokens, segments, lens, device)
     X = _run(net.encoder, packed, layer)
-    lists = [] if at is None else [_rows_of(at, begins, device)]
+    taken_rows = [] if at is None else [_rows_of(at, begins, device)]
     nsp_Y_hat = None
     if layer == -1 and net.scores_pairs:
-        # One operator for all rows that are taken: its gradient costs once
-        cls_X, *taken = ops.take_rows(X, packed.rows.offsets[:-1], *lists)
+        # One operator takes all rows, so that there is one gradient of X
+        cls_X, *taken = ops.take_rows(X, packed.rows.offsets[:-1],
+                                      *taken_rows)
         nsp_Y_hat = net.score_pairs(cls_X)
     else:
-        taken = lists and ops.take_rows(X, *lists)
+        taken = taken_rows and ops.take_rows(X, *taken_rows)
     return EncodedRows(X, begins, nsp_Y_hat, taken[0] if taken else None)
 
 
@@ -155,7 +155,7 @@ def encode_padded(encoder, tokens, segments, valid_lens, layer=-1):
 
 
 def _device_of(tokens, block):
-    """The device of tokens, or a block's first one if they are on the host."""
+    """The device of tokens, or of a block if they are on the host."""
     if isinstance(tokens, np.ndarray):
         return tokens.ctx
     return next(iter(block.collect_params().values())).list_ctx()[0]
@@ -164,8 +164,8 @@ def _device_of(tokens, block):
 def pack(encoder, tokens, segments, lens, ctx):
     """`PackedTokens` on ctx, and the first row of each sequence, (B,).
 
-    tokens and segments (B, T), which the encoder checks; lens (B,) int32 on
-    the host, all above 0.
+    tokens and segments (B, T): the encoder checks them. lens (B,) int32 on
+    the host, all above 0. The first rows are on the host, too.
     """
     tokens, segments = map(host, encoder.check(tokens, segments))
     T = tokens.shape[1]
@@ -190,7 +190,10 @@ def padded_rows(batch_size, num_tokens, valid_lens, ctx):
 
 
 def _rows_of(at, begins, ctx):
-    """The rows (S,) of tokens of sequences with first rows begins, on ctx."""
+    """The rows (S,) of the tokens `at`, on ctx.
+
+    begins (B,): the first row of each sequence.
+    """
     sequences, tokens = at
     return on_device(begins[sequences] + tokens, ctx, 'int32')
 
@@ -226,14 +229,14 @@ def embed(encoder, tokens, segments, positions):
     ctx = tokens.ctx
     words = encoder.token_embedding.weight
     if encoder.segment_embedding is None:
-        kinds, request = np.zeros((1, words.shape[1]), ctx=ctx), 'null'
+        segment_table, request = np.zeros((1, words.shape[1]), ctx=ctx), 'null'
     else:
-        kinds = encoder.segment_embedding.weight
-        kinds, request = kinds.data(ctx), kinds.grad_req
-    # The table of positions is reshaped from its parameter, and the reshape
-    # adds up gradients itself
+        weight = encoder.segment_embedding.weight
+        segment_table, request = weight.data(ctx), weight.grad_req
+    # The operator may overwrite the gradient of the position table: the table
+    # is a reshaped parameter, and MXNet's reshape adds to its gradient
     X = ops.embed(tokens, segments, positions,
-                  encoder.scale(words.data(ctx)), kinds,
+                  encoder.scale(words.data(ctx)), segment_table,
                   encoder.position_table(ctx),
                   grad_req=(*grad_reqs(words), request, 'write'))
     if not encoder.learnable:
@@ -272,7 +275,7 @@ def padded_block(blk, X, valid_lens):
 
 
 def padded_attention(attention, queries, keys, values, valid_lens):
-    """The twin of `MultiHeadAttention.forward` where a text reads itself."""
+    """The twin of `MultiHeadAttention.forward`, for self-attention only."""
     if not (queries is keys and keys is values) or (
             valid_lens is not None and valid_lens.ndim != 1):
         return NotImplemented
@@ -292,7 +295,7 @@ def self_attention(attention, X, rows, wanted=None):
 
     wanted (W,) int32: return these rows alone, (W, H).
     """
-    # One product reads X once
+    # One product for queries, keys and values, so that X is read once
     layers = attention.W_q, attention.W_k, attention.W_v
     QKV = ops.joined_dense(X, *_parameters(X, layers),
                            precision=attention.precision,
@@ -325,6 +328,7 @@ def _add_feed_forward(ffn, X, addnorm):
     if act == 'none':
         return addnorm(X, ffn(X))
     weights, biases = _parameters(X, layers)
+    # Of W1, b1, W2, b2: not the order of `_requests`
     requests = sum((grad_reqs(layer.weight, layer.bias)
                     for layer in layers), ())
     return ops.feed_forward(
@@ -333,13 +337,13 @@ def _add_feed_forward(ffn, X, addnorm):
 
 
 def _parameters(X, layers):
-    """Weights and biases of dense layers: two tuples; without bias: ()."""
+    """(weights, biases) of dense layers; biases is () if they have none."""
     parameters = [*zip(*(values(layer, X).values() for layer in layers))]
     return parameters if len(parameters) == 2 else [*parameters, ()]
 
 
 def _requests(layers):
-    """The grad_req of their weights, then of their biases."""
+    """The grad_req of the weights of layers, then of their biases."""
     return sum(zip(*(grad_reqs(layer.weight, layer.bias)
                      for layer in layers)), ())
 
@@ -359,13 +363,13 @@ class MaskedTokens(NamedTuple):
     """The masked tokens of a shard, with the output of a net for them."""
 
     X: Any              # (R, H) every token
-    masked_X: Any       # (S, H) the masked ones
+    masked_X: Any       # (S, H) the masked tokens
     rows: Any           # (S,) their rows of X, on the host
-    left: Any           # (S,) the row before each one's span, on the host;
-    right: Any          # (S,) the row after it; None without spans
+    left: Any           # (S,) the row before each token's span, on the host
+    right: Any          # (S,) the row after it; both are None without spans
     labels: Any         # (S,) int32, on the host
     weights: Any        # (S,) float32, on the device
-    count: float        # their number
+    count: float        # the number of masked tokens; S is at least 1
     nsp_Y_hat: Any      # (B, 2), None without such a head
     nsp_y: Any          # (B,) on the host; None without pairs
 
@@ -374,16 +378,16 @@ class MaskedTokens(NamedTuple):
         """Encode a shard, a `Batch` or `Masked`, by a `BERTModel`.
 
         device: the net's first one if None. A shard without a masked token
-        counts one with a weight of 0, since each device has to compute all
-        gradients.
+        gets one of weight 0, since each device has to compute all gradients.
         """
         weights = host(shard.mlm_weights_X)
-        b, p = onp.nonzero(weights)
+        b, p = onp.nonzero(weights)     # of sequences and of predictions
         count = len(b)
         if not count:
             b = p = onp.zeros(1, 'int64')
 
         def column(name):
+            """The field `name` of the masked tokens, (S,), or None."""
             found = getattr(shard, name, None)
             return None if found is None else host(found)[b, p]
         positions = column('pred_positions_X')
@@ -415,8 +419,8 @@ class MaskedTokens(NamedTuple):
     def losses(self, net):
         """[(MLM loss, predictions), (NSP loss, pairs)], each loss a mean.
 
-        The NSP loss has the value of Gluon's `SoftmaxCELoss`. Two operators
-        take the place of five, as each costs small batches time.
+        The NSP loss has the value of Gluon's `SoftmaxCELoss`. It needs two
+        operators where Gluon runs five: each costs time in small batches.
         """
         count, ctx = len(self.nsp_Y_hat), self.X.ctx
         nsp_l = ops.softmax_ce(

@@ -1,4 +1,4 @@
-"""The precision of a net that answers: fp32, bf16 or int8."""
+"""The precision of a net at inference: fp32, bf16 or int8."""
 from d2lbert import kernels
 from d2lbert.kernels import ops
 from d2lbert.machine.backend import np
@@ -30,13 +30,13 @@ def check_precision(precision):
 
 
 def set_precision(net, precision):
-    """Let a net with an `encoder` compute at a precision; returns it.
+    """Set the precision of a net with an `encoder`; return the net.
 
-    'fp32' changes nothing. 'bf16' multiplies matrices in bfloat16, and warns
-    where that is not faster here. 'int8' quantizes the encoder as it is now,
-    unless that has been done; heads stay as they are, except for token
-    embeddings that they share. None is 'int8' for a net that is quantized,
-    and 'fp32' for others. Raises ValueError where that cannot be.
+    'fp32' and None leave the net as it is. 'bf16' multiplies matrices in
+    bfloat16, and warns if that is not faster on this CPU. 'int8' quantizes
+    the current weights of the encoder, unless it is quantized; heads are not
+    quantized, except for token embeddings that they share. Raises ValueError
+    if the net or this CPU does not support the precision.
     """
     check_precision(precision)
     if precision == 'bf16':
@@ -48,7 +48,7 @@ def set_precision(net, precision):
                  'that products stay fp32')
     elif precision == 'int8' and net.encoder.quantized is None:
         quantized = _quantized(net)
-        # A head that shares them gives what it will give once it is exported
+        # So a head that shares them scores as it does after an export
         net.encoder.token_embedding.weight.set_data(
             np.array(quantized.weights[TOKENS].values()))
         net.encoder.quantized = quantized
@@ -62,11 +62,12 @@ def _quantized(net):
         raise ValueError(
             "precision='int8' needs an encoder without modified blocks: take "
             "'fp32'")
-    blocks, passed, layers = list(encoder.blks), 0, []
+    blocks, seen, layers = list(encoder.blks), 0, []
     for layer in range(encoder.blks.num_layers):
         order = encoder.blks.up_to(layer + 1)
-        layers.append([blocks.index(block) for block in order[passed:]])
-        passed = len(order)
+        # The blocks of this layer are those after the earlier layers' blocks
+        layers.append([blocks.index(block) for block in order[seen:]])
+        seen = len(order)
     first = blocks[0]
     layout = Layout(
         first.attention.num_heads, first.ffn.dense1.folded(),

@@ -1,15 +1,16 @@
-"""Encoders at eight bits: smaller numbers for texts that are only encoded.
+"""Encoders with 8-bit weights (int8), for inference only.
 
-Weights are quantized once, each output's by its largest; token embeddings,
-too, each token's; activations as they come, each token's by its largest. So
-the vectors of a text depend on the text alone: not on its batch, the number
-of threads or the processor.
+Weights are quantized once, with a scale for each output; token embeddings
+have a scale for each token. Activations are quantized during encoding, with a
+scale for each token. A scale follows from the largest absolute value. So the
+vectors of a text depend on the text alone: not on its batch, the number of
+threads or the processor.
 
-They need NumPy and the C++ alone: MXNet is imported where a net is quantized
-(`precision.py`) and where rows come from its arrays (`packed.py`).
+This file needs only NumPy and the C++. MXNet is imported where a net is
+quantized (`precision.py`) and where rows come from its arrays (`packed.py`).
 
-B sequences, R rows of their tokens one after another, H hiddens, N rows and K
-columns of a matrix.
+B sequences, T tokens, R rows of the tokens of all sequences, H hiddens, N
+rows and K columns of a matrix.
 """
 import re
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -23,7 +24,7 @@ from d2lbert.nn.variant import Variant, number_of_layers
 __all__ = ['Layout', 'QuantizedEncoder', 'QuantizedWeight', 'check_layout',
            'is_quantized', 'quantize']
 
-#: Rows of a batch that another thread is worth.
+#: The least number of rows for which `begin` uses another thread.
 AHEAD = 1 << 9
 
 #: Parameters of a `BERTEncoder`.
@@ -35,7 +36,7 @@ _QUANTIZED = re.compile(
 
 
 def is_quantized(name):
-    """True if this parameter of a `BERTEncoder` is kept at eight bits."""
+    """True if the parameter `name` of a `BERTEncoder` is quantized."""
     return _QUANTIZED.fullmatch(name) is not None
 
 
@@ -51,13 +52,13 @@ class QuantizedWeight(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """How the parameters of an encoder work together."""
+    """Settings of an encoder, except its parameters."""
 
     num_heads: int
     act: str            # the activation of the feed-forward networks
     epsilon: float      # of each LayerNorm
     layers: list        # for each layer the indices of its blocks
-    factor: float = 1.0     # of token embeddings
+    factor: float = 1.0     # scales token embeddings
     pre_norm: bool = False
     causal: bool = False
     has_decoder: bool = False
@@ -95,12 +96,12 @@ def check_layout(layout):
 
 
 class QuantizedEncoder:
-    """A `BERTEncoder` at eight bits.
+    """A `BERTEncoder` with quantized weights.
 
     layout: a `Layout`. params: {name: array on the host} of all parameters
-    of a `BERTEncoder`, with a `QuantizedWeight` for each name that
-    `is_quantized`; `POSITIONS` may be sinusoidal. Raises ValueError for a
-    layout that `check_layout` refuses.
+    of a `BERTEncoder`; a name for which `is_quantized` is true has a
+    `QuantizedWeight`; `POSITIONS` may be sinusoidal. Raises ValueError as
+    `check_layout` does.
     """
 
     def __init__(self, layout, params):
@@ -127,11 +128,11 @@ class QuantizedEncoder:
     def encode(self, offsets, ids, segments, layer=-1, rows='all'):
         """Encode sequences, ids and segments (R,) one after another: (R, H).
 
-        offsets (B + 1,): where each begins, and the last ends; layer: as for
-        `BERTEncoder`. rows='first' returns the vectors of each sequence's
-        first token alone, and 'mean' their means: (B, H). All are arrays on
-        the host. Raises ValueError for numbers that the encoder does not
-        have.
+        offsets (B + 1,): where each sequence begins, and where the last one
+        ends. layer: as for `BERTEncoder`. rows='first' returns the vector of
+        the first token of each sequence, (B, H); 'mean' the mean vector of
+        its tokens, (B, H). All arrays are on the host. Raises ValueError for
+        ids, segments or a layer that the encoder does not have.
         """
         count = sum(map(len, self._layers[:number_of_layers(
             layer, len(self._layers))]))
@@ -144,7 +145,8 @@ class QuantizedEncoder:
     def begin(self, offsets, *arguments):
         """Begin `encode` in another thread: a future of its vectors.
 
-        For work that Python does meanwhile, on batches of enough rows.
+        Python can work meanwhile. A batch of fewer than AHEAD rows is encoded
+        before this returns.
         """
         if offsets[-1] < AHEAD:
             done = Future()

@@ -1,4 +1,7 @@
-"""The training loop: its batches over devices, steps, losses, the clock."""
+"""The training loop: shards, steps, losses and time.
+
+A shard is the part of a batch that one device computes.
+"""
 import math
 
 from d2lbert import kernels
@@ -30,11 +33,10 @@ def shards(batch, devices):
 
 
 def spread(X, devices, dtype=None):
-    """Parts of an array (B, ...), each on its device: a list of arrays.
+    """Split an array (B, ...) over devices: a list of arrays.
 
-    Split as the book's pages do it, by Gluon: the first parts may have a row
-    more. A batch smaller than the number of devices leaves the last ones
-    out.
+    Gluon splits, as on the book's pages: the first parts may have a row more.
+    A batch smaller than the number of devices leaves the last ones out.
     """
     devices = devices[:len(X)]
     return gluon.utils.split_and_load(on_device(X, devices[0], dtype),
@@ -44,22 +46,22 @@ def spread(X, devices, dtype=None):
 def wait_for_step_before():
     """Wait until the devices are idle; call before each forward pass.
 
-    Its batch may already be on the devices. But memory that it takes while
-    the step before it is freed becomes fragmented: large arrays no longer
-    fit, and more memory is used.
+    The next batch may already be on the devices. But if its forward pass
+    takes memory before the last step has freed its own, free memory becomes
+    fragmented. Large arrays no longer fit, and more memory is used.
     """
     npx.waitall()
 
 
 class History:
-    """The losses of a training loop, one list entry for each logged step.
+    """The losses of a training loop: lists with an entry for each logged step.
 
-    losses: their names. `mlm` and `nsp` are means of the losses since step
-    1, as the book draws and prints them; `mlm_loss` and `nsp_loss` are the
-    losses of the step itself.
+    losses: the names of the losses. `mlm` and `nsp` are means of the losses
+    since step 1, as the book draws and prints them; `mlm_loss` and
+    `nsp_loss` are the losses of the step itself.
     """
 
-    #: Held-out figures by step and lines of a log, which runs add.
+    #: Held-out results by step, and lines of the log. Runs set both.
     held_out, log_lines = {}, ()
 
     def __init__(self, losses=('mlm', 'nsp')):
@@ -68,7 +70,7 @@ class History:
                         *losses)
         for name in self.columns:
             setattr(self, name, [])
-        # Each loss, number of sentence pairs, number of steps
+        # The sums of each loss, of sentence pairs and of steps
         self.sums, self.seconds = Accumulator(len(losses) + 2), 0.0
         self._waiting = []
 
@@ -107,7 +109,7 @@ class History:
         return self.sums[-2] / self.seconds
 
     def save_csv(self, path):
-        """Write a row for each logged step; the same run, the same bytes."""
+        """Write a row for each logged step; equal losses give equal bytes."""
         lines = [','.join(self.columns)]
         lines += [','.join(map(repr, row)) for row in zip(
             *(getattr(self, name) for name in self.columns))]
@@ -182,8 +184,8 @@ def num_parameters(net):
 def no_gradient(net, devices, like=None):
     """Set the gradients of devices without a shard to zero for this step.
 
-    like: a device with a shard; parameters without a gradient there get
-    none here.
+    like: a device with a shard. If it has no new gradient of a parameter, the
+    devices get none, either.
     """
     for param in net.collect_params().values():
         if param.grad_req != 'null' and (

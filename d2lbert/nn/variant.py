@@ -108,8 +108,8 @@ class Variant:
     def blocks_of_layers(self, num_layers):
         """The indices of the blocks of each layer: a list of lists.
 
-        Layers of one group have the same. Raises ValueError for more groups
-        than layers.
+        Layers of a group have the same indices. Raises ValueError for more
+        groups than layers.
         """
         groups, inner = self.num_groups, self.inner_group_num
         if groups is None:
@@ -123,10 +123,10 @@ class Variant:
 
     @classmethod
     def of(cls, variant, keywords):
-        """A variant, with the fields changed that keywords name.
+        """Return a variant with the fields that keywords name changed.
 
-        variant: a `Variant`, or None for the book's. keywords: a dict, from
-        which the fields are removed; the rest is the caller's.
+        variant: a `Variant`, or None for the book's. keywords: a dict; the
+        fields are removed from it, and other names stay.
         """
         changed = {name: keywords.pop(name) for name in FIELDS
                    if name in keywords}
@@ -136,12 +136,12 @@ class Variant:
     def config(self):
         """The fields by name, for config.json.
 
-        The first eight are always there, the others where they differ from
-        the book's model.
+        The first eight are always written, another one only if it differs
+        from the book's model.
         """
         return {name: getattr(self, name)
-                for place, name in enumerate(FIELDS)
-                if place < 8 or getattr(self, name) != getattr(BOOK, name)}
+                for i, name in enumerate(FIELDS)
+                if i < 8 or getattr(self, name) != getattr(BOOK, name)}
 
 
 FIELDS = tuple(field.name for field in dataclasses.fields(Variant))
@@ -153,10 +153,11 @@ BOOK = Variant()
 def number_of_layers(layer, count):
     """The number of layers up to `layer`, counted from 1, or back from -1.
 
-    count: of all layers. Raises ValueError for a layer that is not there.
+    count: the number of all layers. Layer 0 is the embeddings. Raises
+    ValueError for a layer that does not exist.
     """
     if not -count - 1 <= layer <= count:
         raise ValueError(f'layer must lie between {-count - 1} and {count}, '
-                         f'as there are {count} blocks behind the '
+                         f'as there are {count} blocks after the '
                          f'embeddings, which are 0, not {layer}')
     return layer % (count + 1)
