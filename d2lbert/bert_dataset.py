@@ -148,14 +148,15 @@ class _WikiTextDataset(gluon.data.Dataset):
     def __init__(self, paragraphs, max_len, min_freq=MIN_FREQ, rng=random):
         check_max_len(max_len)
         tokens = numbered_text.tokens_of_paragraphs(paragraphs)
-        # Equally frequent words are numbered as they first occur in `order`
+        # Equally frequent words are numbered as they first occur in `order`.
+        # The paragraphs are shuffled already
         order = onp.arange(len(paragraphs), dtype='int32')
         self._draw(NumberedText.of_tokens(tokens, order, min_freq), order,
                    max_len, rng)
 
     @classmethod
     def of_text(cls, text, order, max_len, rng=random):
-        """Draw from a `NumberedText`, its paragraphs in `order`."""
+        """Draw from the paragraphs of a `NumberedText`, in `order`."""
         check_max_len(max_len)
         dataset = cls.__new__(cls)
         dataset._draw(text, order, max_len, rng)
@@ -238,7 +239,7 @@ def load_data(path, batch_size, max_len, min_freq=MIN_FREQ, rng=random,
     check_batch_size(batch_size)
     check_max_len(max_len)
     tokens = numbered_text.read_tokens(path)
-    # Where each paragraph begins, and where the last one ends
+    # tokens.paragraphs: where each begins, and where the last one ends
     num_paragraphs = len(tokens.paragraphs) - 1
     try:
         order = shuffled_paragraphs(num_paragraphs, rng)

@@ -110,8 +110,8 @@ def train_bert(train_iter, net, loss, vocab_size, ctx=None, *args,
     net and returns a `History`. A notebook shows the losses as a figure. A
     script shows a progress bar, or lines of text where standard error is no
     terminal. It writes losses.png and losses.csv at the end. out: the folder
-    for these two, by default runs/<date-time>; with it, a notebook writes
-    them, too.
+    for these files, by default runs/<date-time>. If it is given, a notebook
+    writes them, too.
     """
     devices, log_interval, num_steps, learning_rate = _book_arguments(
         ctx, args, devices, log_interval, num_steps, learning_rate)

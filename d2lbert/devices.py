@@ -11,8 +11,8 @@ _warned = set()
 def _usable_gpus():
     """Indices of the GPUs that MXNet can compute on.
 
-    Of each other GPU it warns once per process. MXNet would list a GPU for
-    which its wheel has no kernels, and fail at the first operator.
+    Warns once per process of each other GPU. MXNet lists GPUs for which its
+    wheel has no kernels, and fails at the first operator.
     """
     usable = []
     for gpu in backend.gpus():

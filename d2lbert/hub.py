@@ -32,7 +32,7 @@ class Published(NamedTuple):
     size: int    # bytes
     lines: int
     tokens: int
-    blob: str    # git's SHA-1 of the content
+    blob: str    # git's hash of the content
 
 
 TRAIN_FILE = 'wiki.train.tokens'
@@ -57,8 +57,7 @@ MARKS = (re.compile(rb'^ = [^=].* = \r?$', re.MULTILINE),
 
 
 def git_blob(path):
-    """Git's SHA-1 of a file's content, which is of a header and the content.
-    """
+    """Git's hash of a file: the SHA-1 of a header and the content."""
     return file_digest(
         path, hashlib.sha1(b'blob %d\0' % os.path.getsize(path)))
 
@@ -152,7 +151,7 @@ class LooseFile(NamedTuple):
     """A file of an archive that has an address of its own."""
 
     url: str
-    blob: str    # git's SHA-1 of the content
+    blob: str    # git's hash of the content
     name: str
 
 

@@ -116,8 +116,8 @@ def train_batch_ch13(net, features, labels, loss, trainer, devices,
 def _step(net, features, labels, loss, trainer, devices, split_f):
     """Train on a batch; return the results of each device.
 
-    They are a list of (sum of losses, number of right guesses), which stay
-    on their devices.
+    A list of (sum of losses, number of right guesses). They stay on their
+    devices.
     """
     X_shards, y_shards = split_f(features, labels, devices)
     wait_for_step_before()

@@ -59,8 +59,8 @@ class TransformerEncoderBlock(packed.Packable):
     """Self-attention and a feed-forward network, each with its `AddNorm`.
 
     The first edition and 0.17 call this class `EncoderBlock`. variant: a
-    `Variant`; with pre_norm, each of the two, f, gives
-    X + dropout(f(LayerNorm(X))).
+    `Variant`; with pre_norm, LayerNorm comes first in each of these two
+    parts f: X + dropout(f(LayerNorm(X))).
     """
 
     packed_forward = packed.padded_block

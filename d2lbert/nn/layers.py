@@ -49,8 +49,8 @@ def is_unmodified(block):
 
     False if one of them has a `forward` that is neither this package's nor
     of a block in _GLUON, a hook, `packable` = False, or parameters that are
-    not float32. Only an unmodified block may be replaced by a twin
-    that does not call its children, or works on rows without padding.
+    not float32. Only an unmodified block may be replaced by a twin that does
+    not call its children, or works on rows without padding.
     """
     blocks = [block]
     for block in blocks:        # the loop adds the children to this list

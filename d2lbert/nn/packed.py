@@ -43,7 +43,7 @@ class PackedTokens(NamedTuple):
     tokens: Any         # (R,) int32
     segments: Any       # (R,) int32
     positions: Any      # (R,) int32, the index of a token in its sequence
-    rows: ops.Rows
+    rows: ops.Rows      # where the sequences begin, and their lengths
 
 
 # From a batch to rows
@@ -66,7 +66,8 @@ def encode(net, tokens, segments, valid_lens, layer=-1, at=None, device=None):
     -1 gives nsp_Y_hat. at: the tokens for taken_X, as indices of sequences
     (S,) and of tokens (S,) within them, on the host. device: where arrays of
     the host go; the net's first device if None. A net with modified blocks is
-    called as on the page. Its X has rows for padding, too: R is B * T.
+    called as on the page, as is any net if a sequence is empty. X then has
+    rows for padding, too: R is B * T.
     """
     check_whole(valid_lens, 'valid length')
     lens = host(valid_lens).reshape(-1).astype('int32')
@@ -89,7 +90,7 @@ def encode(net, tokens, segments, valid_lens, layer=-1, at=None, device=None):
 
 
 def _encode_as_the_page(net, tokens, segments, lens, layer, at, device):
-    """`encode` for a net with modified blocks."""
+    """`encode` by a call of the net, padding included."""
     if segments is None:
         segments = onp.zeros(onp.shape(tokens), 'int32')
     inputs = (on_device(tokens, device, 'int32'),

@@ -48,7 +48,7 @@ def set_precision(net, precision):
                  'that products stay fp32')
     elif precision == 'int8' and net.encoder.quantized is None:
         quantized = _quantized(net)
-        # So a head that shares them scores as it does after an export
+        # A head that shares the token embeddings scores as after an export
         net.encoder.token_embedding.weight.set_data(
             np.array(quantized.weights[TOKENS].values()))
         net.encoder.quantized = quantized

@@ -123,7 +123,7 @@ class Variant:
 
     @classmethod
     def of(cls, variant, keywords):
-        """Return a variant with the fields that keywords name changed.
+        """Return a variant with some fields replaced by keywords.
 
         variant: a `Variant`, or None for the book's. keywords: a dict; the
         fields are removed from it, and other names stay.
