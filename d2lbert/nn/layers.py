@@ -54,7 +54,7 @@ def is_unmodified(block):
     """
     blocks = [block]
     for block in blocks:        # the loop adds the children to this list
-        if not has_own_forward(block):
+        if not has_plain_call(block):
             return False
         for param in block._reg_params.values():
             if onp.dtype(param.dtype) != onp.float32:
@@ -63,7 +63,7 @@ def is_unmodified(block):
     return True
 
 
-def has_own_forward(block):
+def has_plain_call(block):
     """True if a call of the block runs this package's `forward` alone.
 
     Gluon's own blocks count, too. Children and parameters are not checked,

@@ -410,10 +410,10 @@ class TextEncoder:
         if isinstance(self.net, QuantizedModel):
             return self.net.encoder
         # This imports MXNet, which a `QuantizedModel` does not need
-        from d2lbert.nn.layers import has_own_forward
+        from d2lbert.nn.layers import has_plain_call
         encoder = self.net.encoder
         return encoder.quantized if all(map(
-            has_own_forward, (self.net, encoder))) else None
+            has_plain_call, (self.net, encoder))) else None
 
 
 def _limit(net, tokenizer, max_len):
