@@ -40,7 +40,7 @@ class FineTuning(Objective):
     model: a `GivenModel` that replaces the setting `model`.
     """
 
-    losses, weights, drawn = ('task',), (1,), ('loss',)
+    losses, weights, plotted = ('task',), (1,), ('loss',)
     unit, command = 'examples', 'finetune'
     changed = {'fingerprint': ('the data', 'a file of the task, or how it is '
                                'read')}

@@ -32,7 +32,7 @@ class Distillation(Objective):
         self.text, self.vocab = objective.text, objective.vocab
         self.fingerprint = objective.fingerprint
         self.unit, self.command = objective.unit, objective.command
-        self.Figures, self.drawn = objective.Figures, objective.drawn
+        self.Figures, self.plotted = objective.Figures, objective.plotted
         self.num_steps, self.eval_every = (objective.num_steps,
                                            objective.eval_every)
         self.changed = objective.changed

@@ -91,7 +91,7 @@ class CLM(Generative):
     """
 
     losses = 'clm',
-    drawn = 'clm_loss',
+    plotted = 'clm_loss',
     Figures = CLMFigures
 
     @property
@@ -100,8 +100,8 @@ class CLM(Generative):
         return dict(super().model, causal=True)
 
     @classmethod
-    def trained(cls, bert):
-        """The model, with the layers that no loss reaches frozen."""
+    def net_to_train(cls, bert):
+        """The model, with its next-sentence layers frozen."""
         freeze_pair_layers(bert)
         return bert
 
@@ -166,7 +166,7 @@ class Denoise(Generative):
     """
 
     losses = 'denoise',
-    drawn = 'denoise_loss',
+    plotted = 'denoise_loss',
     Figures = DenoiseFigures
 
     @property

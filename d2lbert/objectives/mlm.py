@@ -1,10 +1,10 @@
-"""Masked words: the chapter's objective, ALBERT's, RoBERTa's and SpanBERT's.
+"""Objectives with masked words: the chapter's and three of later papers.
 
-The chapter's and ALBERT's also have pairs of sentences; SpanBERT's has the
-span boundary head.
+The chapter's objective (BERT) and ALBERT's also have pairs of sentences.
+RoBERTa's has masked words only. SpanBERT's adds the span boundary objective
+(SBO): a second head predicts each masked word.
 
-B rows, T tokens, S masked words, R rows without padding (see `nn.packed`), H
-hiddens, U numbers of a position's vector, V vocabulary.
+S masked words, H hiddens, V vocabulary.
 """
 from typing import NamedTuple
 
@@ -35,9 +35,9 @@ class MLMAndNSP(TextObjective):
 
     losses = 'mlm', 'nsp'
     Figures = Figures
-    drawn = 'mlm_loss', 'nsp_loss'
+    plotted = 'mlm_loss', 'nsp_loss'
     unit = 'sentence pairs'
-    swap = False        # True if a pair is labelled by its order
+    swap = False        # True: half of the pairs are swapped, label 0
 
     @property
     def weights(self):
@@ -55,18 +55,20 @@ class MLMAndNSP(TextObjective):
 
     @staticmethod
     def counts(batch):
-        """Predictions and pairs: each loss is a mean over its own."""
+        """(number of masked words, number of pairs), one for each loss."""
         return batch.mlm_weights_X.sum(), len(batch.tokens_X)
 
     def shard_losses(self, net, batch, devices):
-        """[(MLM loss, predictions), (loss of pairs, pairs)] of each device.
-        """
+        """For each device, a list as `losses_of` returns it."""
         return [self.losses_of(net, MaskedTokens.of(net, shard, device))
                 for shard, device in shards(batch, devices)]
 
     @staticmethod
     def losses_of(net, masked):
-        """[(MLM loss, predictions), (loss of pairs, pairs)] of a shard."""
+        """[(MLM loss, number of words), (pair loss, number of pairs)].
+
+        masked: the `MaskedTokens` of a shard.
+        """
         return masked.losses(net)
 
     @classmethod
@@ -76,7 +78,7 @@ class MLMAndNSP(TextObjective):
 
     @classmethod
     def figures(cls, net, batches, devices):
-        """`Figures` of a net on batches as of `held_out_batches`."""
+        """`Figures` of a net on the batches of `held_out_batches`."""
         return cls.Figures(*evaluate(net, batches, devices))
 
     def line(self, figures):
@@ -100,15 +102,15 @@ class SOPFigures(NamedTuple):
 class MLMAndSOP(MLMAndNSP):
     """Masked words and sentence order: Lan et al. 2020, section 3.1.
 
-    The two texts of a pair are always neighbours. Half of the pairs have
-    them swapped. The head is the one of next sentences; label 1 is "in
-    order". The topics of the two texts reveal next sentences almost always,
-    but never their order.
+    The two texts of a pair are always neighbours. In half of the pairs they
+    are swapped. The NSP head predicts the label: 1 for "in order". Topics
+    alone almost always tell a next sentence from a random one. They never
+    tell the order of two neighbours.
     """
 
     losses = 'mlm', 'sop'
     Figures = SOPFigures
-    drawn = 'mlm_loss', 'sop_loss'
+    plotted = 'mlm_loss', 'sop_loss'
     swap = True
 
 
@@ -123,12 +125,13 @@ POSITION_UNITS = 200
 
 
 class BoundaryHead(nn.Block):
-    """Predict the words of a span from the tokens beside it.
+    """Predict the words of a span from the two tokens beside the span.
 
     Joshi et al. 2020, section 3.2: y = f(x left of the span, x right of the
-    span, p of the word's position within the span). f has two layers of H
-    units, each with GELU and LayerNorm. The last weight is tied to the token
-    embedding (V, H), as in their code; the bias is not.
+    span, p), where p embeds the word's position within the span. f has two
+    layers of H units, each with GELU and LayerNorm. As in SpanBERT's code,
+    the output weight is the token embedding (V, H), and the head has a bias
+    of its own.
 
     num_positions: the largest number of tokens in a span.
     """
@@ -215,95 +218,102 @@ class MLMFigures(NamedTuple):
 
 
 class SpanFigures(NamedTuple):
-    """The same, and the figures of the boundary head on these words."""
+    """`MLMFigures`, with loss and accuracy of the boundary head.
+
+    Both heads predict the same masked words.
+    """
 
     mlm_loss: float
     perplexity: float
     mlm_accuracy: float
     unknown_share: float
     known_accuracy: float
-    sbo_loss: float         # nats for a prediction
+    sbo_loss: float         # nats for a masked word
     sbo_accuracy: float     # share of masked words ranked first
 
 
 class MLM(TextObjective):
-    """Words masked one by one, in full sentences: Liu et al. 2019.
+    """Masked words without sentence pairs, as in RoBERTa: Liu et al. 2019.
 
-    A row is one segment, filled by `corpus.stored_text`. Masks are drawn
-    again each epoch, unless dynamic=False. The layers `hidden` and `nsp`,
-    for next sentences, keep their initial weights and have no gradient.
+    Each row is one segment, which `corpus.stored_text` fills with full
+    sentences. Single tokens are masked, or whole words with
+    whole_word_masking. Masks are drawn again each epoch, unless
+    dynamic=False. The next-sentence layers `hidden` and `nsp` keep their
+    initial weights and have no gradient.
     """
 
     losses = 'mlm',
     unit = 'sequences'
     Figures = MLMFigures
-    drawn = 'mlm_loss',
-    spans = SINGLE_TOKENS
+    plotted = 'mlm_loss',
+    masking = SINGLE_TOKENS     # of held-out text, too
 
     @classmethod
-    def trained(cls, bert):
-        """The model, with the layers that no loss reaches frozen."""
+    def net_to_train(cls, bert):
+        """The model, with its next-sentence layers frozen."""
         freeze_pair_layers(bert)
         return bert
 
     def batches(self, epoch, start):
         """Yield (position, `MaskedRows` of NumPy arrays) of an epoch."""
-        s, spans = self.settings, self.spans
-        if spans == SINGLE_TOKENS and s['whole_word_masking']:
-            spans = WHOLE_WORDS
+        s, masking = self.settings, self.masking
+        if masking == SINGLE_TOKENS and s['whole_word_masking']:
+            masking = WHOLE_WORDS
         return self.text.train.batches(
             s['batch_size'], s['max_len'], seed=s['seed'], epoch=epoch,
             start=start, dynamic=s['dynamic'], mask_share=s['mask_share'],
-            spans=spans)
+            spans=masking)
 
     @classmethod
     def held_out_batches(cls, text, batch_size, max_len):
         """The batches of a held-out `StoredText`, always the same.
 
-        Runs of `mlm` mask single tokens here, even if they mask whole words
-        in training, so that their figures can be compared.
+        With objective `mlm` single tokens are masked, even if the run trains
+        on whole words, so that figures of runs can be compared.
         """
         return (batch for _, batch in text.batches(
-            batch_size, max_len, seed=0, dynamic=False, spans=cls.spans))
+            batch_size, max_len, seed=0, dynamic=False, spans=cls.masking))
 
     @classmethod
     def counts(cls, batch):
-        """Predictions, for each loss."""
+        """The number of masked words, once for each loss."""
         return (batch.mlm_weights_X.sum(),) * len(cls.losses)
 
     @classmethod
     def shard_losses(cls, net, batch, devices):
-        """[(MLM loss, predictions), ...] of each device, as in `losses`."""
+        """For each device, a list as `losses_of` returns it."""
         model = cls.model_of(net)
         return [cls.losses_of(net, MaskedTokens.of(model, shard, device))
                 for shard, device in shards(batch, devices)]
 
     @staticmethod
     def losses_of(net, masked):
-        """[(MLM loss, predictions)] of `MaskedTokens`."""
+        """[(MLM loss, number of words)] of `MaskedTokens`."""
         return [masked.mlm_loss(net.mlm)]
 
     @classmethod
     def figures(cls, net, batches, devices):
-        """`Figures` of a net on batches as of `held_out_batches`."""
-        sums = None
+        """`Figures` of a net on the batches of `held_out_batches`."""
+        totals = None
         for batch in batches:
+            # Start all devices before waiting for the first
             with autograd.pause():
-                waiting = [cls.sums_of(net, masked) for masked in (
+                shard_sums = [cls.sums_of(net, masked) for masked in (
                     MaskedTokens.of(cls.model_of(net), shard, device)
                     for shard, device in shards(batch, devices))
                     if masked.count]
-            for figures in waiting:
-                sums = sums or Accumulator(figures.size)
-                sums.add(*figures.asnumpy())
-        if sums is None:
+            for sums in shard_sums:
+                if totals is None:
+                    totals = Accumulator(sums.size)
+                totals.add(*sums.asnumpy())
+        if totals is None:
             raise ValueError('there is nothing to evaluate on: no word of '
                              'the text was masked')
-        return cls.Figures(*cls.means_of(*sums.data))
+        return cls.Figures(*cls.means_of(*totals.data))
 
     @staticmethod
     def sums_of(net, masked):
-        """Sums over a shard, (5,), as `mlm_sums` returns them."""
+        """The sums over a shard, (5,): see `mlm_sums`."""
         return mlm_sums(net.mlm.mlp(masked.masked_X), masked.labels)
 
     means_of = staticmethod(mlm_figures)
@@ -324,14 +334,14 @@ class MLMAndSBO(MLM):
 
     losses, weights = ('mlm', 'sbo'), (1, 1)
     Figures = SpanFigures
-    drawn = 'mlm_loss', 'sbo_loss'
-    spans = SPANBERT
+    plotted = 'mlm_loss', 'sbo_loss'
+    masking = SPANBERT
 
     @classmethod
-    def trained(cls, bert):
-        """The model with a boundary head, and with its NSP layers frozen."""
-        return BERTWithBoundary(super().trained(bert),
-                                cls.spans.max_tokens(bert.vocab))
+    def net_to_train(cls, bert):
+        """The model, its NSP layers frozen, with a boundary head."""
+        return BERTWithBoundary(super().net_to_train(bert),
+                                cls.masking.max_tokens(bert.vocab))
 
     @staticmethod
     def model_of(net):
@@ -340,14 +350,14 @@ class MLMAndSBO(MLM):
 
     @classmethod
     def losses_of(cls, net, masked):
-        """[(loss, predictions), ...] of `MaskedTokens`, MLM and SBO."""
+        """[(MLM loss, number of words), (SBO loss, number of words)]."""
         return [masked.mlm_loss(net.bert.mlm), (net.boundary.loss(
             cls._boundary(net, masked), net.bert.encoder.token_embedding,
             masked.put(masked.labels), masked.weights), masked.count)]
 
     @classmethod
     def sums_of(cls, net, masked):
-        """Sums over a shard, (10,), for both heads."""
+        """The sums over a shard, (10,): `mlm_sums` of each head."""
         return np.concatenate([
             super().sums_of(net.bert, masked),
             mlm_sums(net.boundary.scores(
@@ -356,13 +366,15 @@ class MLMAndSBO(MLM):
 
     @staticmethod
     def means_of(*sums):
-        """Figures of both heads."""
+        """The values of `SpanFigures`."""
+        # sums[8:] are hits and words without <unk>, not reported for SBO
         return *mlm_figures(*sums[:5]), *loss_and_accuracy(*sums[5:8])
 
     @staticmethod
     def _boundary(net, masked):
+        # -1 for the stand-in that `MaskedTokens` has if no word is masked
         positions = masked.rows - masked.left - 1
-        return net.boundary(        # -1 if nothing is masked
+        return net.boundary(
             masked.at(masked.left), masked.at(masked.right),
             masked.put(onp.maximum(positions, 0)))
 

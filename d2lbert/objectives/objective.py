@@ -25,8 +25,8 @@ class Objective:
     #: Named tuple of held-out figures, the result of `evaluate`.
     Figures = None
 
-    #: Figures to draw beside the losses, in the same order.
-    drawn = ()
+    #: Names of the figures to plot beside the losses, in the same order.
+    plotted = ()
 
     #: Steps of the whole run; None if a clock ends it.
     num_steps = None

@@ -44,7 +44,7 @@ class TextObjective(Objective):
     wanted: dict(corpus=, reason=), a corpus that could not be had, or None.
 
     Besides the members of an `Objective`, `d2lbert evaluate` uses class
-    methods, since a finished run has no objective: `trained`,
+    methods, since a finished run has no objective: `net_to_train`,
     `held_out_batches`, `figures`.
     """
 
@@ -103,7 +103,7 @@ class TextObjective(Objective):
         """The net with its initial weights on every device."""
         bert = net_of(self.model)
         bert.vocab = self.vocab
-        net = self.trained(bert)
+        net = self.net_to_train(bert)
         # A weight, its gradient, Adam's two moments, and its average
         num_bytes = 20 if self.settings['average'] else 16
         require_memory(
@@ -122,14 +122,14 @@ class TextObjective(Objective):
         return net
 
     @classmethod
-    def trained(cls, bert):
+    def net_to_train(cls, bert):
         """The net to train: the model, with what the objective adds to it.
         """
         return bert
 
     @staticmethod
     def model_of(net):
-        """The model within the net that `trained` returned."""
+        """The model within the net that `net_to_train` returned."""
         return net
 
     def evaluate(self, net, devices):

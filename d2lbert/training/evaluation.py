@@ -56,7 +56,7 @@ def evaluate_run(folder, corpus=None, devices='auto', text_field=None,
         raise RunError(f'the corpus of {folder} has no held-out text: name '
                        'files with --corpus')
     objective = OBJECTIVES[training['objective']]
-    net = objective.trained(set_precision(net, precision))
+    net = objective.net_to_train(set_precision(net, precision))
     load_parts(net, folder, contexts)
 
     def batches():

@@ -49,7 +49,7 @@ def draw(animator, objective, step, figures):
     """Add held-out figures to the picture, after the losses."""
     animator.add(step, (
         *[None] * len(objective.losses),
-        *(getattr(figures, name) for name in objective.drawn)))
+        *(getattr(figures, name) for name in objective.plotted)))
 
 
 def draw_history(objective, history, xlim):
@@ -57,7 +57,7 @@ def draw_history(objective, history, xlim):
     legend = list(objective.losses)
     if objective.eval_every:
         legend += [f'held-out {name}' for name, _ in zip(
-            objective.losses, objective.drawn)]
+            objective.losses, objective.plotted)]
     animator = Animator(xlabel='step', ylabel='loss', legend=legend,
                         xlim=xlim, fmts=LINES, quiet=workers.rank() != 0,
                         figsize=(3.5, 2.5 if len(legend) <= 2 else 3.1))

@@ -28,8 +28,8 @@ TINY = dict(corpus='sample', objective='clm', batch_size=40, max_len=24,
 
 def make_net(num_layers=2, **keywords):
     """A net with the same random weights each time."""
-    net = CLM.trained(d2l.BERTModel(V, H, 8, N, num_layers, 0.0, max_len=T,
-                                    causal=True, **keywords))
+    net = CLM.net_to_train(d2l.BERTModel(
+        V, H, 8, N, num_layers, 0.0, max_len=T, causal=True, **keywords))
     net.initialize()
     rng = onp.random.RandomState(0)
     for _, param in sorted(net._collect_params_with_prefix().items()):

@@ -37,7 +37,7 @@ def make_net(objective, **keywords):
     bert = d2l.BERTModel(V, H, 8, N, 1, 0.0, max_len=T, **keywords)
     bert.vocab = Vocab([[f'w{k}' for k in range(V - 5)]],
                        reserved_tokens=RESERVED)
-    net = objective.trained(bert)
+    net = objective.net_to_train(bert)
     net.initialize()
     rng = onp.random.RandomState(0)
     for _, param in sorted(net._collect_params_with_prefix().items()):
