@@ -14,15 +14,16 @@ from d2lbert.pretrained.families.config import DEFAULTS
 
 
 class Distillation(Objective):
-    """Another objective, with a teacher: Sanh et al. 2019, section 3.
+    """An objective with a teacher: Sanh et al. 2019, section 3.
 
     Two losses are added to the losses of `objective`, a `TextObjective` on
-    masked words. `soft` compares the scores of teacher and model for masked
-    words. `cosine` compares their last hidden states for all tokens. Each
-    has a weight in the settings, and is not computed if that is 0.
+    masked words. `soft` compares the scores of teacher and student for
+    masked words. `cosine` compares their last hidden states for all tokens.
+    The settings soft_weight and cosine_weight are the factors of these
+    losses; with factor 0 a loss is not computed.
 
-    teacher: a `training.teacher.Teacher`. is_new: False if the run is
-    resumed, so that the net takes no weights of its teacher.
+    teacher: a `training.teacher.Teacher`. is_new: True if the student takes
+    initial weights from the teacher; False for a resumed run.
     """
 
     def __init__(self, objective, teacher, is_new=True):
@@ -58,36 +59,36 @@ class Distillation(Objective):
         return net
 
     def batches(self, epoch, start):
-        """Yield (position, batch) of an epoch, as the other objective."""
+        """Yield (position, batch) of an epoch, as `objective` does."""
         return self.inner.batches(epoch, start)
 
     def counts(self, batch):
-        """The number of items of each loss; of `cosine` these are tokens."""
+        """The number of items of each loss; for `cosine` these are tokens."""
         counts = dict(soft=batch.mlm_weights_X.sum(),
                       cosine=batch.valid_lens_x.sum())
         return (*self.inner.counts(batch),
                 *(counts[name] for name in self.added_losses))
 
     def shard_losses(self, net, batch, devices):
-        """[(loss, count), ...] of each device, as in `losses`."""
+        """For each device, [(loss, count), ...] in the order of `losses`."""
         return [self._losses(net, shard, device)
                 for shard, device in shards(batch, devices)]
 
     def _losses(self, net, shard, device):
         teacher, student = self.teacher.net, self.inner.model_of(net)
         with autograd.pause():      # no gradient, and no dropout
-            theirs = MaskedTokens.of(teacher, shard, device)
+            taught = MaskedTokens.of(teacher, shard, device)
             if 'soft' in self.added_losses:
-                scores = teacher.mlm.mlp(theirs.masked_X)
-        ours = MaskedTokens.of(student, shard, device)
-        losses = self.inner.losses_of(net, ours)
+                teacher_scores = teacher.mlm.mlp(taught.masked_X)
+        masked = MaskedTokens.of(student, shard, device)
+        losses = self.inner.losses_of(net, masked)
         if 'soft' in self.added_losses:
-            # Of masked words only: all tokens are seven times as many
+            # Masked words only: to score all tokens costs seven times as much
             losses.append((soft_loss(
-                student.mlm.mlp(ours.at(ours.rows)), scores, ours.weights,
-                self.settings['temperature']), ours.count))
+                student.mlm.mlp(masked.at(masked.rows)), teacher_scores,
+                masked.weights, self.settings['temperature']), masked.count))
         if 'cosine' in self.added_losses:
-            losses.append((cosine_loss(ours.X, theirs.X), len(ours.X)))
+            losses.append((cosine_loss(masked.X, taught.X), len(masked.X)))
         return losses
 
     def evaluate(self, net, devices):
@@ -105,12 +106,12 @@ class Distillation(Objective):
             folder=str(self.teacher.path), sha256=self.teacher.sha256))
 
     def summary(self, history, devices):
-        """The book's two lines, and the losses of the last steps."""
+        """The lines of `run_summary`."""
         return self.inner.summary(history, devices)
 
 
 def soft_loss(scores, teacher_scores, weights, temperature):
-    """T^2 KL(teacher || model), a weighted mean over rows: a scalar.
+    """T^2 KL(teacher || student), a weighted mean over rows: a scalar.
 
     scores and teacher_scores (S, V) are both divided by the temperature T
     before softmax. This divides the gradients by T^2, hence the factor
@@ -122,26 +123,27 @@ def soft_loss(scores, teacher_scores, weights, temperature):
 
 
 def cosine_loss(X, teacher_X):
-    """The mean of 1 - cosine between the rows of two (R, H): a scalar.
+    """The mean of 1 - cosine of each row of X and of teacher_X: a scalar.
 
-    As PyTorch's CosineEmbeddingLoss, with 1e-12 under the root.
+    X, teacher_X (R, H). 1e-12 is added to squared lengths, as in PyTorch's
+    CosineEmbeddingLoss.
     """
     squares = ((X * X).sum(axis=1) + 1e-12) * (
         (teacher_X * teacher_X).sum(axis=1) + 1e-12)
     return (1 - (X * teacher_X).sum(axis=1) / np.sqrt(squares)).mean()
 
 
-#: Arguments that may differ between a teacher and a model with its weights.
+#: Arguments in which a student may differ and still take teacher weights.
 _MAY_DIFFER = {'num_layers', 'dropout', 'attention_dropout', 'precision',
                'max_len', 'num_segments', 'family', 'heads'}
 
 
 def take_over(net, teacher):
-    """Give a net the weights of its teacher; returns a sentence about it.
+    """Give a net the weights of its teacher; returns a sentence about them.
 
     The net takes the embeddings, the common heads, and n of the N layers of
-    the teacher: k N // n for k = 0, 1, ... If the nets differ in anything
-    besides depth, length and heads, the net keeps its random weights.
+    the teacher: k N // n for k = 0, 1, ... It keeps its random weights if it
+    has more layers, or if an argument outside _MAY_DIFFER differs.
     """
     n, N = (config['num_layers'] for config in (net.config,
                                                 teacher.net.config))
@@ -155,10 +157,11 @@ def take_over(net, teacher):
     blks = teacher.net.encoder.blks.up_to(-1)
     for blk, k in zip(net.encoder.blks.up_to(-1), layers):
         _copy(blk, blks[k])
-    lacks = [{'pooler': 'hidden', 'nsp': 'nsp'}[part]
-             for part in ('pooler', 'nsp') if teacher.lacks(part)]
+    # Heads that the teacher lacks have random weights there
+    random_heads = [{'pooler': 'hidden', 'nsp': 'nsp'}[part]
+                    for part in ('pooler', 'nsp') if teacher.lacks(part)]
     _copy(net, teacher.net, skipped=('encoder.blks', 'encoder.pos_embedding',
-                                     *lacks))
+                                     *random_heads))
     if net.config['positional'] == 'learnable':
         _copy_positions(net.encoder, teacher.net.encoder)
     return ('the student starts with the embeddings, heads and layers '
@@ -167,10 +170,10 @@ def take_over(net, teacher):
 
 
 def differences(config, other):
-    """Arguments in which two `BERTModel`s differ, without _MAY_DIFFER."""
+    """The arguments in which two nets differ, except _MAY_DIFFER, sorted."""
     def complete(config):
         found = {**DEFAULTS, **config}
-        # A group for each layer shares nothing
+        # One group for each layer: no layers share weights
         if found['num_groups'] == found['num_layers']:
             found['num_groups'] = None
         return found
@@ -180,7 +183,7 @@ def differences(config, other):
 
 
 def _copy(block, other, skipped=()):
-    """Give a block the values of another's parameters of the same names."""
+    """Copy parameters from another block by name; skipped: name prefixes."""
     theirs = other._collect_params_with_prefix()
     for name, param in block._collect_params_with_prefix().items():
         if name in theirs and not name.startswith(skipped):
@@ -188,7 +191,7 @@ def _copy(block, other, skipped=()):
 
 
 def _copy_positions(encoder, other):
-    """Give an encoder the first position embeddings of another.
+    """Copy position embeddings from another encoder, as many as both have.
 
     If only the other has segments, its first segment embedding is added.
     """

@@ -3,8 +3,7 @@
 `CLM` predicts the next token, from left to right. `Denoise` restores noisy
 texts, token by token.
 
-B rows, S tokens of a noisy text, T tokens of the original, M predicted
-tokens, H hiddens, V vocabulary.
+M predicted tokens, H hiddens.
 """
 from typing import NamedTuple
 
@@ -26,26 +25,27 @@ from d2lbert.pretrained.families.family import STRUCTURE
 from d2lbert.pretrained.families.nets import PUBLISHED
 from d2lbert.progress import Accumulator
 
-#: Rows with scores of the whole vocabulary in memory at a time.
+#: Tokens to score at a time, to save memory.
 ROWS = 1 << 10
 
 
 class Generative(TextObjective):
-    """The common part of `clm` and `denoise`; `counts` returns (M,)."""
+    """The common part of `CLM` and `Denoise`: one loss, a mean over M tokens.
+    """
 
     unit = 'sequences'
 
     @staticmethod
     def states(net, shard, device):
-        """Vectors X (M, H), and the tokens that they predict.
+        """Vectors X (M, H), and labels (M,), the tokens that X predicts.
 
-        The tokens, labels (M,) int32, are on the host.
+        X is on the device; the labels, int32, are on the host.
         """
         raise NotImplementedError
 
     @classmethod
     def shard_losses(cls, net, batch, devices):
-        """[(loss, tokens)] of each device."""
+        """For each device, [(loss, number of tokens)]."""
         found = []
         for shard, device in shards(batch, devices):
             X, labels = cls.states(net, shard, device)
@@ -56,7 +56,7 @@ class Generative(TextObjective):
 
     @classmethod
     def figures(cls, net, batches, devices):
-        """`Figures` of a net on batches as of `held_out_batches`."""
+        """`Figures` of a net on the batches of `held_out_batches`."""
         sums = Accumulator(5)
         for batch in batches:
             for shard, device in shards(batch, devices):
@@ -65,7 +65,7 @@ class Generative(TextObjective):
                     for k in range(0, len(labels), ROWS):
                         sums.add(*mlm_sums(net.mlm.mlp(X[k:k + ROWS]),
                                            labels[k:k + ROWS]).asnumpy())
-        if not sums[2]:
+        if not sums[2]:     # the number of predictions
             raise ValueError('there is nothing to evaluate on: the text has '
                              'no word')
         return cls.Figures(*mlm_figures(*sums.data))
@@ -82,7 +82,7 @@ class CLMFigures(NamedTuple):
 
 
 class CLM(Generative):
-    """Each token predicted from those before it: Radford et al. 2018.
+    """Predict each token from the tokens before it: Radford et al. 2018.
 
     Rows are full sentences as in `MLM`, without masks. The model is a
     `BERTModel` with causal=True: the same head and the same encoder, in
@@ -120,7 +120,7 @@ class CLM(Generative):
 
     @classmethod
     def counts(cls, batch):
-        """All tokens except the first of each row."""
+        """The number of tokens; the first of each row is not predicted."""
         return (batch.valid_lens_x - 1).sum(),
 
     @staticmethod
@@ -128,11 +128,11 @@ class CLM(Generative):
         """Vectors (M, H), and the token after each: labels (M,) int32."""
         lens = shard.valid_lens_x.astype('int64')
         tokens = shard.tokens_X[:, :int(lens.max())]
-        row, place = onp.nonzero(
+        row, column = onp.nonzero(
             onp.arange(tokens.shape[1]) < lens[:, None] - 1)
         encoded = packed.encode(net, tokens, None, shard.valid_lens_x,
-                                at=(row, place), device=device)
-        return encoded.taken_X, tokens[row, place + 1]
+                                at=(row, column), device=device)
+        return encoded.taken_X, tokens[row, column + 1]
 
     @staticmethod
     def line(figures):
@@ -158,7 +158,7 @@ class DenoiseFigures(NamedTuple):
 
 
 class Denoise(Generative):
-    """The original of a noisy text: Lewis et al. 2020.
+    """Restore the original of a noisy text: Lewis et al. 2020.
 
     Rows are full sentences as in `MLM`. The noise is drawn again each epoch,
     unless dynamic=False. The model is a `BARTModel`. Its decoder is trained
@@ -176,7 +176,7 @@ class Denoise(Generative):
         sizes = {name: s[name] for name in (
             'num_hiddens', 'ffn_num_hiddens', 'num_heads', 'num_layers',
             'dropout', 'precision')}
-        return dict(
+        return dict(    # as in BART, the decoder starts with <sep>
             sizes, vocab_size=len(self.vocab), start_id=self.vocab[sep],
             max_len=max(PUBLISHED['max_len'], s['max_len']), **STRUCTURE)
 
@@ -202,14 +202,14 @@ class Denoise(Generative):
 
     @classmethod
     def counts(cls, batch):
-        """Tokens of the original."""
+        """The number of tokens of the originals."""
         return batch.target_lens_y.sum(),
 
     @staticmethod
     def states(net, shard, device):
-        """Vectors (M, H) of the decoder, and the tokens that they predict.
+        """Vectors (M, H) of the decoder, and labels (M,), what they predict.
 
-        Teacher forcing: the decoder reads the targets. labels (M,) int32.
+        Teacher forcing: the decoder reads the original tokens.
         """
         def put(A):
             return on_device(A, device, 'int32')

@@ -1,7 +1,7 @@
 """The initial weights of nets that are pretrained.
 
-Token vectors may begin with the topics of a text: by latent semantic
-analysis, which words share paragraphs.
+With 'topical', token vectors begin with a latent semantic analysis of the
+text: words that share paragraphs begin with similar vectors.
 """
 import math
 
@@ -12,70 +12,74 @@ from d2lbert.bert import BERTEncoder
 from d2lbert.machine.backend import init, mx, np
 from d2lbert.transformer import PositionWiseFFN
 
-# Words to analyze; of a longer text, paragraphs spread over all of it
+# Words to analyze at most; a longer text is sampled, every n-th paragraph
 MOST_WORDS = 1 << 22
 
-# Additional columns and passes over the matrix that make the randomized
-# decomposition precise (Halko et al. 2011)
+# Additional columns, and passes over the matrix, for a precise randomized
+# decomposition (Halko et al. 2011)
 MORE, PASSES = 16, 3
 
 
 def topics(text, size):
     """Latent semantic analysis of a text: (tokens, vectors).
 
-    text: a `NumberedText`. tokens (n,) int64: all known tokens that occur in
+    text: a `NumberedText`. tokens (n,) int64: the known tokens that occur in
     some paragraphs and not in all. vectors (n, size) float32, of length 1:
-    tokens of paragraphs on the same topic have similar vectors. Trailing
-    columns are zero if the text has too few words or paragraphs.
-    Deerwester et al. 1990, "Indexing by Latent Semantic Analysis".
+    tokens of paragraphs on the same topic have similar vectors. If the text
+    has fewer different tokens or paragraphs than `size`, the last columns
+    are zero. Deerwester et al. 1990, "Indexing by Latent Semantic Analysis".
     """
-    paragraphs, tokens, weights = _weighted(text)
-    there, columns = onp.unique(tokens, return_inverse=True)
-    wide = min(size, len(there), len(onp.unique(paragraphs)))
-    if not wide:
-        return there, onp.zeros((0, size), 'float32')
+    paragraphs, tokens, weights = _tf_idf(text)
+    terms, columns = onp.unique(tokens, return_inverse=True)
+    rank = min(size, len(terms), len(onp.unique(paragraphs)))
+    if not rank:
+        return terms, onp.zeros((0, size), 'float32')
     begins = onp.searchsorted(paragraphs, onp.arange(paragraphs[-1] + 2))
+    # A row for each paragraph, a column for each term
     matrix = mx.nd.sparse.csr_matrix((weights, columns, begins), shape=(
-        len(begins) - 1, len(there)))
+        len(begins) - 1, len(terms)))
     basis = onp.random.RandomState(0).normal(
-        size=(len(there), wide + MORE)).astype('float32')
+        size=(len(terms), rank + MORE)).astype('float32')
     for _ in range(PASSES):
         basis = _orthogonal(mx.nd.sparse.dot(matrix, mx.nd.sparse.dot(
             matrix, mx.nd.array(basis)), transpose_a=True).asnumpy())
     # Rotated so that the first columns have the largest singular values
-    turned = basis @ _principal(mx.nd.sparse.dot(
-        matrix, mx.nd.array(basis)).asnumpy())[1][:, :wide]
-    lengths = onp.linalg.norm(turned, axis=1, keepdims=True)
+    rotated = basis @ _principal(mx.nd.sparse.dot(
+        matrix, mx.nd.array(basis)).asnumpy())[1][:, :rank]
+    lengths = onp.linalg.norm(rotated, axis=1, keepdims=True)
     kept = lengths[:, 0] > 1e-6
     vectors = onp.zeros((int(kept.sum()), size), 'float32')
-    vectors[:, :wide] = turned[kept] / lengths[kept]
-    return there[kept], vectors
+    vectors[:, :rank] = rotated[kept] / lengths[kept]
+    return terms[kept], vectors
 
 
-def _weighted(text):
+def _tf_idf(text):
     """TF-IDF weights of tokens in paragraphs, sorted by paragraph.
 
-    Returns (paragraphs, tokens, weights), without weights of 0. A weight is
-    the logarithm of the frequency times that of the inverse paragraph
-    frequency; the weights of each paragraph are scaled to length 1.
+    Returns (paragraphs, tokens, weights), without weights of 0. For a token
+    that occurs n times in a paragraph, and in m of the M paragraphs, the
+    weight is (1 + log n) log(M / m). The weights of each paragraph are then
+    scaled to length 1.
     """
-    words = text.sentences[text.paragraphs]     # first of each paragraph
+    # The first word of each paragraph, and the end of the last one
+    begins = text.sentences[text.paragraphs]
     chosen = onp.arange(text.num_paragraphs)
     if text.num_words > MOST_WORDS:
-        # Spread over the text, with MOST_WORDS words on average
+        # At equal distances, with about MOST_WORDS words in all
         chosen = onp.unique(onp.linspace(
             0, len(chosen) - 1, max(1, len(chosen) * MOST_WORDS
                                     // text.num_words)).astype('int64'))
     types = onp.concatenate([text.read(begin, end) for begin, end in zip(
-        words[chosen].tolist(), words[chosen + 1].tolist())])
+        begins[chosen].tolist(), begins[chosen + 1].tolist())])
     V, num_chosen = len(text.vocab), len(chosen)
-    places = onp.repeat(onp.arange(num_chosen), onp.diff(words)[chosen])
-    pairs, counts = onp.unique(places * V + text.numbers[types],
+    paragraph_of_word = onp.repeat(onp.arange(num_chosen),
+                                   onp.diff(begins)[chosen])
+    pairs, counts = onp.unique(paragraph_of_word * V + text.numbers[types],
                                return_counts=True)
     paragraphs, tokens = onp.divmod(pairs, V)
-    rare = onp.log(num_chosen / onp.bincount(tokens, minlength=V).clip(1))
-    rare[text.vocab.unk] = 0
-    weights = (1 + onp.log(counts)) * rare[tokens]
+    idf = onp.log(num_chosen / onp.bincount(tokens, minlength=V).clip(1))
+    idf[text.vocab.unk] = 0
+    weights = (1 + onp.log(counts)) * idf[tokens]
     lengths = onp.sqrt(onp.bincount(paragraphs, weights ** 2, num_chosen))
     kept = weights > 0
     paragraphs, tokens = paragraphs[kept], tokens[kept]
@@ -84,13 +88,13 @@ def _weighted(text):
 
 
 def _principal(matrix):
-    """Eigenvalues and eigenvectors of matrixᵀ matrix, falling."""
+    """Eigenvalues and eigenvectors of matrixᵀ matrix, largest first."""
     values, vectors = onp.linalg.eigh((matrix.T @ matrix).astype('float64'))
     return values[::-1], vectors[:, ::-1].astype('float32')
 
 
 def _orthogonal(matrix):
-    """Orthonormal columns that span the same space, float32."""
+    """Orthonormal columns that span the columns of a matrix, float32."""
     values, vectors = _principal(matrix)
     kept = values > values[0] * 1e-10
     return (matrix @ vectors[:, kept]
@@ -116,19 +120,20 @@ def initialize(net, how, devices, text=None):
 
     how: one of
 
-    - 'xavier': Glorot and Bengio 2010, as on the pages;
-    - 'normal': N(0, 0.02²), as published;
+    - 'xavier': Glorot and Bengio 2010, as in the book;
+    - 'normal': N(0, 0.02²), as in the published BERT;
     - 'mimetic': tokens attend to similar tokens from the first step on, as
       in trained nets (Trockman and Kolter 2023, "Mimetic Initialization of
       Self-Attention Layers"). Keys equal queries. Segment and position
       embeddings have half the scale of token embeddings. The matrices of the
       blocks are N(0, 0.02² 768 / H) for H hiddens;
     - 'topical': 'mimetic', with similar embeddings for tokens of the same
-      topics, which `topics` finds in `text`, a `Corpus` or None.
+      topics, which `topics` finds in `text`, a `NumberedText`. Without a
+      text it equals 'mimetic'.
     """
     mimetic = how in ('mimetic', 'topical')
     if mimetic:
-        net.apply(_spread)
+        net.apply(_set_mimetic_scales)
     net.initialize(init.Xavier() if how == 'xavier' else init.Normal(SPREAD),
                    ctx=devices)
     if mimetic:
@@ -138,18 +143,21 @@ def initialize(net, how, devices, text=None):
 
 
 def _set_topics(block, text):
+    """Mix the topics of a text into the token embeddings of an encoder."""
     if not isinstance(block, BERTEncoder):
         return
     weight = block.token_embedding.weight
-    first = weight.data(weight.list_ctx()[0]).asnumpy()
-    H = first.shape[1]
+    embeddings = weight.data(weight.list_ctx()[0]).asnumpy()
+    H = embeddings.shape[1]
     tokens, vectors = topics(text, H)
-    first[tokens] *= math.sqrt(1 - TOPIC ** 2)
-    first[tokens] += TOPIC * SPREAD * math.sqrt(H) * vectors
-    weight.set_data(np.array(first))
+    # The length stays √H SPREAD on average
+    embeddings[tokens] *= math.sqrt(1 - TOPIC ** 2)
+    embeddings[tokens] += TOPIC * SPREAD * math.sqrt(H) * vectors
+    weight.set_data(np.array(embeddings))
 
 
-def _spread(block):
+def _set_mimetic_scales(block):
+    """Set the initializers of parameters other than N(0, SPREAD²)."""
     if isinstance(block, BERTEncoder):
         if block.segment_embedding is not None:
             block.segment_embedding.weight.init = init.Normal(SPREAD / 2)
@@ -162,8 +170,8 @@ def _spread(block):
         H = block.W_o._units
         for layer in (block.W_v, block.W_o):
             layer.weight.init = _scaled(H)
-        # For d numbers in a head and inputs of H normalized numbers, the
-        # score of x with itself is |Wx|² / √d, on average √d H σ²
+        # For a head of d units, and a normalized input x of H, the score of
+        # x with itself is |Wx|² / √d: for W of N(0, σ²) on average √d H σ²
         block.W_q.weight.init = init.Normal(math.sqrt(
             SELF_SCORE / (H * math.sqrt(H / block.num_heads))))
 
@@ -173,6 +181,7 @@ def _scaled(H):
 
 
 def _match(block):
+    """Set the weights of keys to the weights of queries."""
     if isinstance(block, MultiHeadAttention):
         block.W_k.weight.set_data(block.W_q.weight.data(
             block.W_q.weight.list_ctx()[0]))

@@ -38,15 +38,15 @@ class Objective:
     #: keeps the weights of its best step. None: it keeps the last weights.
     score = None
 
-    #: Vocabulary or tokenizer of the run folder: `files` names its files,
-    #: `save(path)` writes them.
+    #: Vocabulary or tokenizer to save in the run folder. It has `files`, the
+    #: names of its files, and `save(path)`, which writes them.
     vocab = None
 
     #: A string that changes with the data.
     fingerprint = None
 
-    #: {name of an entry of `recorded`: (its subject, possible causes)}, for
-    #: the message about an entry that has changed.
+    #: {name of an entry of `recorded`: (what it stands for, possible
+    #: causes)}, for the message about an entry that has changed.
     changed = {}
 
     @property
@@ -57,16 +57,16 @@ class Objective:
     def net(self, devices):
         """The net with its initial weights on every device.
 
-        It has a `config`, the arguments that describe it, and a `vocab`. If
-        files of a run hold several parts of it, `parts` names these.
+        It has `config`, the arguments to make such a net, and `vocab`. Its
+        `parts` are the blocks to save, by the names of their files.
         """
         raise NotImplementedError
 
     def batches(self, epoch, start):
         """Yield (position, batch) from the position `start` of an epoch.
 
-        A batch is a named tuple of NumPy arrays with one entry an example.
-        The position, two integers, is where the next batch begins.
+        A batch is a named tuple of NumPy arrays with one row an example. The
+        position, two integers, is where the batch after this one begins.
         """
         raise NotImplementedError
 
@@ -100,9 +100,9 @@ class Objective:
 
 
 def run_summary(history, devices, unit):
-    """The book's two lines, and the mean losses of the last steps.
+    """The book's two lines of losses and speed, and the latest mean losses.
 
-    The book prints means since step 1, to which the first steps add much.
+    The book prints means since step 1. High losses of first steps raise them.
     """
     lines = summary(history, devices, unit)
     if history.recent is None:

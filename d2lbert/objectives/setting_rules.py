@@ -10,8 +10,8 @@ class SettingRules(NamedTuple):
     """Defaults and required values of settings for one objective.
 
     defaults: {setting: value}, in place of the defaults of the recipe.
-    required: (setting, allowed values, reason) each; the reason ends the
-    sentence of the error message that begins with the objective.
+    required: tuples of (setting, allowed values, reason). The reason is the
+    error message after the words "objective=NAME".
     """
 
     defaults: dict
@@ -24,7 +24,8 @@ class SettingRules(NamedTuple):
                 raise ValueError(f'objective={objective} {reason}')
 
 
-#: Corpora with names. Their vocabulary is the book's, however small.
+#: Named corpora. Their words must occur as often as in the book, even in the
+#: small sample.
 NAMED = 'wikitext-2', 'sample'
 
 #: The default of the setting `noise`, which only `denoise` reads.
@@ -40,16 +41,17 @@ PAIRS = SettingRules({}, (
      'which architecture=distilbert does not have: give objective=mlm '
      '(--objective mlm)'), _NO_NOISE))
 
-_FILLED = dict(fill_sequences=True, dynamic=True, nsp_weight=1.0)
+# For rows of full sentences
+_FULL_DEFAULTS = dict(fill_sequences=True, dynamic=True, nsp_weight=1.0)
 
-_SENTENCES = (
+_FULL_RULES = (
     ('fill_sequences', (True,), 'fills its sequences with full sentences: '
      'leave fill_sequences=False out'),
     ('nsp_weight', (1,), 'has no next sentences: leave nsp_weight '
      '(--nsp-weight) out'))
 
 #: Objectives on masked words of full sentences.
-SENTENCES = SettingRules(_FILLED, (*_SENTENCES, _NO_NOISE))
+SENTENCES = SettingRules(_FULL_DEFAULTS, (*_FULL_RULES, _NO_NOISE))
 
 
 def _as_in_bart(name, value):
@@ -59,8 +61,8 @@ def _as_in_bart(name, value):
 
 #: Noisy text, restored by a BART.
 DENOISE = SettingRules(
-    dict(_FILLED, mask_share=0.3, architecture='published'), (
-        *_SENTENCES, _as_in_bart('architecture', 'published'),
+    dict(_FULL_DEFAULTS, mask_share=0.3, architecture='published'), (
+        *_FULL_RULES, _as_in_bart('architecture', 'published'),
         _as_in_bart('pre_norm', False), _as_in_bart('teacher', None),
         _as_in_bart('embedding_size', None),
         _as_in_bart('share_layers', False)))
@@ -72,8 +74,8 @@ def _without_masks(name, value):
 
 
 #: Next tokens of full sentences.
-NEXT_TOKENS = SettingRules(_FILLED, (
-    *_SENTENCES, _NO_NOISE, _without_masks('mask_share', 0.15),
+NEXT_TOKENS = SettingRules(_FULL_DEFAULTS, (
+    *_FULL_RULES, _NO_NOISE, _without_masks('mask_share', 0.15),
     _without_masks('whole_word_masking', False),
     _without_masks('teacher', None)))
 

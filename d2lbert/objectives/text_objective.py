@@ -1,7 +1,7 @@
 """The common part of the objectives of `pretrain`: a text, a net, figures.
 
-`evaluate` gives the held-out figures of both tasks of the chapter: losses and
-accuracies on unseen text.
+`evaluate` returns the held-out figures of the chapter's two tasks, MLM and
+NSP: losses and accuracies on unseen text.
 """
 import math
 from pathlib import Path
@@ -27,7 +27,7 @@ from d2lbert.texts.numbered_text import MIN_FREQ
 #: Number of word pieces to learn if the settings give none.
 PIECES = 8000
 
-#: Rows of the position embedding, as in the book, or more.
+#: Least number of position embeddings, as in the book.
 POSITIONS = 1000
 
 #: Arguments of a net besides its sizes, for each setting `architecture`.
@@ -39,13 +39,12 @@ class TextObjective(Objective):
     """An objective of `pretrain`: a text of any size, and a new net.
 
     settings: of `training.settings`. vocab: the `Vocab` of a resumed run or
-    of a teacher, which replaces any file that the settings name. is_new:
-    False if the run is resumed, so that the initial weights are not used.
-    wanted: dict(corpus=, reason=), a corpus that could not be had, or None.
+    of a teacher, which replaces the setting `vocab`. progress: True to show
+    progress, and to describe the text of a new run. is_new: False if the run
+    is resumed, so that the initial weights are not used.
 
-    Besides the members of an `Objective`, `d2lbert evaluate` uses class
-    methods, since a finished run has no objective: `net_to_train`,
-    `held_out_batches`, `figures`.
+    `d2lbert evaluate` makes no object of this class. It uses the class
+    methods `net_to_train`, `held_out_batches` and `figures`.
     """
 
     weights = (1,)
@@ -67,14 +66,14 @@ class TextObjective(Objective):
                 raise ValueError('eval_every needs held-out text: name some '
                                  'as valid (--valid), or raise valid_share '
                                  '(--valid-share)')
-            # Text without a single batch is refused now, not hours later
+            # Raises for a text without a single batch: now, not hours later
             next(self.held_out_batches(self.text.valid, s['batch_size'],
                                        s['max_len']))
 
     @property
     def recorded(self):
         """Entries of a checkpoint that must be equal when it is resumed."""
-        # Another teacher has another vocabulary, too, so it is named first
+        # Checked in this order: another teacher changes the fingerprint, too
         return dict(teacher=None, fingerprint=self.fingerprint)
 
     @property
@@ -87,7 +86,7 @@ class TextObjective(Objective):
         if s['embedding_size'] is not None:
             base['embedding_size'] = s['embedding_size']
             if s['architecture'] == 'published':
-                # Folders of ALBERT have groups, even of one layer each
+                # ALBERT's config.json has groups, even of one layer each
                 base.setdefault('num_groups', s['num_layers'])
                 base['family'] = 'albert'
         return dict(
@@ -104,27 +103,26 @@ class TextObjective(Objective):
         bert = net_of(self.model)
         bert.vocab = self.vocab
         net = self.net_to_train(bert)
-        # A weight, its gradient, Adam's two moments, and its average
+        # 4 bytes each: weight, gradient, Adam's two moments, average
         num_bytes = 20 if self.settings['average'] else 16
         require_memory(
             num_bytes * sum(math.prod(param.shape)
                             for param in net.collect_params().values()),
             'training this model', 'lower num_hiddens (--num-hiddens), '
             'ffn_num_hiddens, num_layers or max_len')
-        # Finding topics takes a second and more
+        # A resumed run needs no topics; to find them takes over a second
         initialize(net, self.settings['initializer'], devices,
                    self.text.train if self._is_new else None)
         check_max_len(self.settings['max_len'])
         if self._reports:
-            # After all checks: a refusal is one line, with none before it
+            # After all checks, so that an error is the only line
             report(self.text, self.settings,
                    self.settings['corpus'] in NAMED)
         return net
 
     @classmethod
     def net_to_train(cls, bert):
-        """The net to train: the model, with what the objective adds to it.
-        """
+        """The net to train: the model, and blocks that the objective adds."""
         return bert
 
     @staticmethod
@@ -145,30 +143,30 @@ class TextObjective(Objective):
 
     @classmethod
     def figures(cls, net, batches, devices):
-        """`Figures` of a net on batches as of `held_out_batches`."""
+        """`Figures` of a net on the batches of `held_out_batches`."""
         raise NotImplementedError
 
     def described(self, history):
-        """Further entries of config.json: a corpus that could not be had."""
+        """Further entries of config.json: `wanted`, see `pretrain`."""
         return {} if history.wanted is None else dict(wanted=history.wanted)
 
     def summary(self, history, devices):
-        """The book's two lines, and the losses of the last steps."""
+        """The lines of `run_summary`."""
         return run_summary(history, devices, self.unit)
 
 
 def freeze_pair_layers(bert):
-    """Leave the layers of next sentences, which no loss reaches, as drawn."""
+    """Freeze the next-sentence layers, which no loss reaches."""
     for layer in bert.hidden, bert.nsp:
         if layer is not None:
             layer.collect_params().setattr('grad_req', 'null')
 
 
 def read_corpus(settings, vocab=None, progress=False):
-    """The `Text` that the settings name, with its held-out part.
+    """The `Corpus` that the settings name, with its held-out part.
 
-    A vocabulary is built with the seed in the settings. vocab: a `Vocab` to
-    use instead of building one, of reading a file or of asking a teacher.
+    vocab: the `Vocab` of a resumed run or of a teacher, which numbers the
+    words. None: read the file of the setting `vocab`, or build a vocabulary.
     """
     corpus, valid = settings['corpus'], settings['valid']
     if corpus == 'wikitext-2':
@@ -199,7 +197,7 @@ def read_corpus(settings, vocab=None, progress=False):
                                **keywords)
             if vocab is None or same_pieces(text.vocab, vocab):
                 return text
-            given = vocab       # another version of the library learns others
+            given = vocab   # another version of the library learns others
         elif vocab is None:
             given = PieceVocab.load(given)
         return open_corpus(paths(corpus), vocab=given, **keywords)
@@ -222,21 +220,22 @@ class Figures(NamedTuple):
     mlm_accuracy: float     # share of masked words ranked first
     nsp_loss: float         # nats for a pair; 0.693 is chance
     nsp_accuracy: float     # share of pairs with the right label
-    # Checkpoints of earlier versions lack these
+    # With defaults, since checkpoints of earlier versions lack them
     unknown_share: float = math.nan   # of <unk> among the masked words
     known_accuracy: float = math.nan  # mlm_accuracy without <unk>
 
 
 def evaluate(net, batches, devices):
-    """The `Figures` of `net` on batches as of `load_data_wiki`."""
-    sums = Accumulator(8)
+    """The `Figures` of `net` on batches like those of `load_data_wiki`."""
+    totals = Accumulator(8)
     for batch in batches:
-        waiting = [_sums(net, shard, device) for shard, device in shards(
+        # Start all devices before waiting for the first
+        shard_sums = [_sums(net, shard, device) for shard, device in shards(
             type(batch)(*map(host, batch)), devices)]
-        for figures in waiting:
-            sums.add(*figures.asnumpy())
+        for sums in shard_sums:
+            totals.add(*sums.asnumpy())
     (mlm_loss, mlm_hits, num_preds, known_hits, num_known, nsp_loss, nsp_hits,
-     num_pairs) = sums.data
+     num_pairs) = totals.data
     if not num_preds or not num_pairs:
         raise ValueError('there is nothing to evaluate on: the text has no '
                          'pair of sentences that fits')
@@ -247,9 +246,10 @@ def evaluate(net, batches, devices):
 
 
 def mlm_figures(loss, hits, num_preds, known_hits, num_known):
-    """Figures of masked words, of the total of `mlm_sums`.
+    """Figures of masked words, from totals of `mlm_sums`.
 
-    Returns loss, perplexity, accuracy, share of <unk>, accuracy without.
+    Returns loss, perplexity, accuracy, share of <unk>, and accuracy on words
+    other than <unk>.
     """
     loss, accuracy = loss_and_accuracy(loss, hits, num_preds)
     if math.isnan(loss):
@@ -261,7 +261,7 @@ def mlm_figures(loss, hits, num_preds, known_hits, num_known):
 
 
 def loss_and_accuracy(loss, hits, count):
-    """Means of the sums over `count` predictions."""
+    """The mean loss and the accuracy of `count` predictions, from sums."""
     if math.isnan(loss):        # argmax of NaN scores is no prediction
         hits = math.nan
     return loss / count, hits / count
@@ -270,8 +270,7 @@ def loss_and_accuracy(loss, hits, count):
 def _sums(net, shard, device):
     """Sums over the part of a batch on one device, (8,).
 
-    MLM: loss, hits, predictions, hits and predictions without <unk>; NSP:
-    loss, hits, pairs.
+    MLM: the five of `mlm_sums`; NSP: loss, hits, number of pairs.
     """
     with autograd.pause():      # the caller may be recording
         masked = MaskedTokens.of(net, shard, device)
@@ -286,9 +285,10 @@ def _sums(net, shard, device):
 
 
 def mlm_sums(scores, labels):
-    """Loss, hits, predictions, hits and predictions without <unk>: (5,).
+    """Sums over M predictions, (5,).
 
-    scores (M, V) of masked words; labels (M,) on the host.
+    Loss, hits and number of all predictions; hits and number of predictions
+    whose label is not <unk>. scores (M, V); labels (M,) on the host.
     """
     known = on_device(labels != UNK_ID, scores.ctx, 'float32')
     mlm, hits = _loss_hits_count(scores, on_device(labels, scores.ctx))
@@ -297,7 +297,10 @@ def mlm_sums(scores, labels):
 
 
 def _loss_hits_count(scores, labels):
-    """(M, K) scores of labels (M,): three sums, (3,), and the hits, (M,)."""
+    """The sums of loss, hits and rows, (3,); each row's hit, 0 or 1, (M,).
+
+    scores (M, K); labels (M,).
+    """
     labels = labels.astype('int32')
     losses = -npx.pick(npx.log_softmax(scores), labels)
     hits = (scores.argmax(axis=1).astype('int32') == labels).astype(
