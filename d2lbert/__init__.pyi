@@ -178,8 +178,8 @@ def pretrain(
     `out` aside. resume: a run folder or one of its checkpoints; only the
     settings in `CHANGEABLE_ON_RESUME` may then change. devices: 'auto', or
     as `d2lbert pretrain --help` explains. wanted: dict(corpus=, reason=), a
-    corpus that could not be had, in place of which `corpus` is used;
-    config.json and log.txt name it.
+    corpus that could not be had, and why; `corpus` replaces it. config.json
+    and log.txt then name the wanted corpus.
 
     texts: train on these texts in place of `corpus`: a list, a generator, an
     array or a column of a table. Each is a document; empty lines in it
@@ -188,8 +188,8 @@ def pretrain(
     callback: a function that is called after each step with its numbers, a
     dictionary with the columns of `read_history`, such as `step` and
     `mlm_loss`, and with held-out figures if the step was evaluated. The run
-    ends after this step, as a finished one, if it returns True. Each step
-    then waits for its losses, and their values do not change.
+    ends after this step, as a finished run, if the function returns True.
+    With a callback each step waits for its losses; their values stay equal.
 
     `read_history` returns the history of the run. Under `d2lbert launch`
     each worker computes its part of every batch.

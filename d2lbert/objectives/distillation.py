@@ -191,7 +191,7 @@ def _copy(block, other, skipped=()):
 
 
 def _copy_positions(encoder, other):
-    """Copy position embeddings from another encoder, as many as both have.
+    """Copy the position embeddings that both encoders have from `other`.
 
     If only the other has segments, its first segment embedding is added.
     """

@@ -372,7 +372,7 @@ class MLMAndSBO(MLM):
 
     @staticmethod
     def _boundary(net, masked):
-        # -1 for the stand-in that `MaskedTokens` has if no word is masked
+        # A shard without masked words has one entry of weight 0, at -1
         positions = masked.rows - masked.left - 1
         return net.boundary(
             masked.at(masked.left), masked.at(masked.right),

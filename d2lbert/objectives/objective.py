@@ -45,8 +45,8 @@ class Objective:
     #: A string that changes with the data.
     fingerprint = None
 
-    #: {name of an entry of `recorded`: (what it stands for, possible
-    #: causes)}, for the message about an entry that has changed.
+    #: {name of an entry of `recorded`: (what changed, possible causes)}, for
+    #: the message if the entry differs on resume.
     changed = {}
 
     @property

@@ -51,7 +51,8 @@ class Checkpoint(NamedTuple):
         return cls(Path(path), *load(path))
 
     def weights(self, prefix='param/'):
-        """Its arrays with a prefix, by the names of parameters of the net."""
+        """The arrays whose names begin with `prefix`, by the rest of the name.
+        """
         return _weights(self.arrays, prefix)
 
 
@@ -90,12 +91,12 @@ def save(run, step, state, arrays, kept=3):
                 os.fsync(file.fileno())
     except OSError as error:
         before = all_of(run)
-        remedy = (f'resume; the checkpoint before it, {before[-1]}, is whole'
+        advice = (f'resume; the checkpoint before it, {before[-1]}, is whole'
                   if before else 'start again; there is no checkpoint yet')
         raise CheckpointError(
             f'the checkpoint {path} cannot be written ({error.strerror}): '
-            f'make room and {remedy}') from None
-    # Later steps belong to a run that was abandoned for this one
+            f'make room and {advice}') from None
+    # Later steps were taken before the run was resumed at an earlier one
     stay = [old for old in all_of(run) if old.name <= path.name][-kept:]
     for old in set(all_of(run)) - set(stay):
         with contextlib.suppress(OSError):
@@ -173,9 +174,11 @@ def remedy(path):
 
 
 def vocab_of(path, arrays):
-    """The vocabulary of a loaded checkpoint; None in early versions.
+    """The vocabulary of a loaded checkpoint; None if it stores none.
 
-    Raises `CheckpointError` if it is damaged.
+    Early versions stored none.
+
+    Raises `CheckpointError` if the vocabulary is damaged.
     """
     if 'vocab' not in arrays:
         return None
@@ -188,7 +191,7 @@ def vocab_of(path, arrays):
 
 
 def vocab_arrays(vocab):
-    """The arrays of a checkpoint that hold a vocabulary; none of None."""
+    """The arrays of a checkpoint that hold a vocabulary; {} for None."""
     if vocab is None:
         return {}
     texts = {'vocab': '\n'.join(vocab.idx_to_token)}
@@ -211,8 +214,8 @@ def _vocab_of(arrays):
 def load_weights(path, net):
     """Load the weights of a checkpoint into a model; returns its step.
 
-    If the run averages its weights, these are the averages. An objective
-    can train a larger net; the model is then its attribute `bert`.
+    If the run averages its weights, the averages are loaded. Some objectives
+    train a larger net, whose attribute `bert` is the model.
     """
     state, arrays = load(path)
     params, inside = named_parameters(net), ''

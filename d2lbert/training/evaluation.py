@@ -22,9 +22,9 @@ def evaluate_run(folder, corpus=None, devices='auto', text_field=None,
                  precision=None):
     """The `Figures` of the objective of a run on a held-out text.
 
-    corpus: another text, as for `pretrain`; if it has a held-out part, this
-    part. None: the held-out text of the run. text_field: as for `pretrain`.
-    precision: as for `load_pretrained`.
+    corpus: another text, as for `pretrain`. Only its held-out part is used,
+    if it has one. None: the held-out text of the run. text_field: as for
+    `pretrain`. precision: as for `load_pretrained`.
     """
     check_precision(precision)
     contexts = parse_devices(devices)
@@ -32,7 +32,7 @@ def evaluate_run(folder, corpus=None, devices='auto', text_field=None,
     training, fingerprint = _settings_of(Path(folder))
     if corpus is not None:
         corpus = complete(dict(corpus=corpus))['corpus']
-        # The form of the run's text says nothing about another text
+        # 'book' fits texts in the book's format; this may have another one
         split = 'auto' if training['split'] == 'book' else training['split']
         text = read_corpus(dict(BOOK, corpus=corpus, vocab='of the run',
                                 text_field=text_field, split=split,
@@ -62,7 +62,7 @@ def evaluate_run(folder, corpus=None, devices='auto', text_field=None,
     def batches():
         return objective.held_out_batches(part, training['batch_size'],
                                           training['max_len'])
-    # Drawing the batches takes little time compared with the net
+    # Making all batches once more, to count them, takes little time
     total = None if is_quiet() else sum(1 for _ in batches())
     figures = objective.figures(
         net, watched(batches(), 'evaluating', 'batches', total), contexts)

@@ -1,6 +1,6 @@
 """The history of a run: losses, held-out figures, lines of log.txt.
 
-`Growth` and `Diverged` are about losses that grow, or are not finite.
+`Growth` warns of growing losses. `Diverged` is raised if one is not finite.
 """
 import bisect
 import csv
@@ -47,27 +47,27 @@ class RunHistory(History, Part):
     def add(self, read, num_pairs):
         """Count a step, and read the losses of the step before.
 
-        They are computed already, so that reading costs no waiting. A run
-        that diverges is noticed long before losses are next logged.
+        The losses of that step are computed already, so that reading does
+        not wait. A run that diverges stops long before its next log entry.
         """
         super().add(read, num_pairs)
         self.read_losses(waiting=1)
 
     @property
     def recent(self):
-        """(number of steps, means of the losses) of the last tenth.
+        """(number of steps, mean losses) of about the last tenth of the run.
 
-        The tenth begins at a logged step; None if there is no such step.
+        It begins after a logged step; None if no step was logged before it.
         """
         return self._since(bisect.bisect(self.step, 0.9 * self.step[-1]) - 1)
 
     @property
     def latest(self):
-        """The same of the steps after the last logged step but one."""
+        """(number of steps, mean losses) after the last log entry but one."""
         return self._since(len(self.step) - 2)
 
     def _since(self, k):
-        """The same of the steps after the entry number k."""
+        """(number of steps, mean losses) after log entry k; None if k < 0."""
         if k < 0:
             return None
         last, before = self.step[-1], self.step[k]
@@ -76,10 +76,10 @@ class RunHistory(History, Part):
             for means in (getattr(self, name) for name in self.losses))
 
     def drop_end(self, log_interval):
-        """Remove the entry of the last step, when a finished run goes on.
+        """Remove the last step's extra entry, when a finished run goes on.
 
-        The last step is always logged, but the run that never stopped logs
-        only each `log_interval`-th step.
+        A run logs its last step in addition to every `log_interval`-th step.
+        If the run is prolonged, that step is no longer the last one.
         """
         if self.step and self.step[-1] % log_interval:
             for name in self.columns:
@@ -88,7 +88,7 @@ class RunHistory(History, Part):
     def entry(self, step):
         """The numbers of a step, {column of losses.csv: number}.
 
-        Waits for its losses. With held-out figures, if it was evaluated.
+        Waits for the losses. Includes held-out figures of an evaluated step.
         """
         self.read_losses()
         found = dict(zip(self.columns, (step, *self._last, *self.means)))
@@ -111,7 +111,7 @@ class RunHistory(History, Part):
             for step in sorted({*index, *self.held_out}))
 
     def last_csv_row(self, step, held_out):
-        """The row of `step`, the latest; '' if it has no entry."""
+        """The row of `step`, the latest step; '' if it has no entry."""
         k = None
         if self.step and self.step[-1] == step:
             k = len(self.step) - 1
@@ -160,7 +160,7 @@ def held_out_entry(figures):
 def history_rows(run):
     """The rows of losses.csv of a run folder, or of a `History`.
 
-    A row is {column: number}, without the columns that it lacks. Raises
+    A row is {column: number}, without empty columns. Raises
     `RunError`, a ValueError, for a folder without a history.
     """
     if isinstance(run, History):
@@ -207,7 +207,11 @@ class Diverged(RunError):
 
     @classmethod
     def at(cls, what, step, rate, saved):
-        """The error of a step; saved: the existing checkpoints."""
+        """The error of a step.
+
+        what: the first words of the message. rate: the learning rate. saved:
+        the existing checkpoints, oldest first.
+        """
         last = (f'the last checkpoint before that is {saved[-1]}' if saved
                 else 'there is no checkpoint before that')
         return cls(f'{what} step {step}, at a learning rate of {rate:g}: '
@@ -224,25 +228,26 @@ class Growth:
 
     def __init__(self, history, weights, lr):
         self._history, self._weights, self._lr = history, weights, lr
-        self._told_at = None
+        self._warned_at = None      # step
 
     def line(self, step):
         """A warning after a step, at most once in a run; else None."""
-        if (self._told_at is not None or step < ROUGH_STEPS
+        if (self._warned_at is not None or step < ROUGH_STEPS
                 or self._history.step[-1:] != [step]):
             return None
-        line = self._line(self._history.latest)
-        if line is not None:
-            self._told_at = step
-        return line
+        warning = self._warning(self._history.latest)
+        if warning is not None:
+            self._warned_at = step
+        return warning
 
     def last_line(self):
         """A warning about the last tenth of a finished run; else None."""
-        if self._told_at == self._history.step[-1]:
+        if self._warned_at == self._history.step[-1]:
             return None
-        return self._line(self._history.recent)
+        return self._warning(self._history.recent)
 
-    def _line(self, recent):
+    def _warning(self, recent):
+        """A warning if `recent`, (number of steps, mean losses), has grown."""
         first = self._history.first
         if first is None or recent is None:
             return None

@@ -15,7 +15,7 @@ from d2lbert.training.run_folder import has_held_out, log
 #: Line styles of the losses, followed by the held-out losses.
 LINES = '-', 'm--', 'g-.', 'r:', 'c-', 'y--', 'k-.', 'b:'
 
-#: Requests of the first worker to all workers, added up.
+#: Bits of a request of the first worker to all workers.
 STOP, SAVE = 1, 2
 
 #: The last words of a process that a second signal ends after a checkpoint.
@@ -29,11 +29,12 @@ class Evaluating:
     """Evaluate the net every `eval_every` steps and after the last one."""
 
     def after(self, run, step, is_last):
-        """Note the figures, and draw them; the best weights are kept."""
+        """Store and plot the figures; keep the weights if they are the best.
+        """
         every = run.objective.eval_every
         if not every or step % every and not is_last:
             return
-        run.history.read_losses()   # figures of a net with finite losses
+        run.history.read_losses()   # raises before NaN is evaluated
         if workers.rank() != 0:
             return
         with run.average.in_place():
@@ -46,7 +47,7 @@ class Evaluating:
 
 
 def draw(animator, objective, step, figures):
-    """Add held-out figures to the picture, after the losses."""
+    """Add held-out figures to the last curves of `draw_history`."""
     animator.add(step, (
         *[None] * len(objective.losses),
         *(getattr(figures, name) for name in objective.plotted)))
@@ -85,7 +86,7 @@ class Calling:
         """End the run if the function returns True."""
         history = run.history
         ends = self.callback(history.entry(step))
-        # A comparison of NumPy's numbers gives a bool of NumPy's
+        # A comparison of NumPy numbers gives a numpy.bool_
         if not (isinstance(ends, (bool, onp.bool_)) and ends) or is_last:
             return
         history.is_ended = True
@@ -121,7 +122,7 @@ class Saving:
         self._has_saved = False
 
     def wanted(self, run):
-        """The current requests of this worker: STOP, SAVE, both, or 0."""
+        """The current request of this worker: 0, STOP, SAVE or their sum."""
         is_due = (run.settings['save_every'] is None
                   and time.monotonic() - self._saved_at >= SAVE_SECONDS)
         return STOP * (run.stop.signal is not None) + SAVE * is_due
@@ -135,16 +136,16 @@ class Saving:
         if every:
             is_due = step % every == 0 or is_last
         else:
-            # After an automatic checkpoint, the end is also worth one
+            # A run with automatic checkpoints also saves its last step
             is_due = requests & SAVE or is_last and self._has_saved
             self._has_saved |= bool(is_due)
         if is_due or stopping:
             self._save(run, step)
         if stopping:
-            raise Stopped(self._stopped(run, step), run.stop.signal)
+            raise Stopped(self._stop_message(run, step), run.stop.signal)
 
     def _save(self, run, step):
-        run.history.read_losses()   # together: all workers share them
+        run.history.read_losses()   # in all workers, as they exchange them
         self.requests, self._saved_at = 0, time.monotonic()
         if workers.rank() == 0:
             run.check_finite()
@@ -158,7 +159,7 @@ class Saving:
             run.stop.last_words = SAVED
 
     @staticmethod
-    def _stopped(run, step):
+    def _stop_message(run, step):
         if workers.rank() != 0:
             return ''
         if workers.num_workers() > 1:

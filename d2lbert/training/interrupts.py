@@ -29,61 +29,62 @@ class Stopped(Interrupted):
 class StopRequest:
     """Handle signals within a `with` statement.
 
-    While `patient`, the first signal is only stored in `signal`, and the
-    work checks it after each step. Any other signal raises `Interrupted`
-    with the text `last_words`, except within seconds of the last one. While
-    `deaf`, signals have no effect. Signals that were ignored before, as
-    under nohup, stay ignored.
+    While `patient`, the first signal is only stored in `signal`, which the
+    training loop reads after each step. Any other signal raises
+    `Interrupted` with the text `last_words`, except in the CLEANING seconds
+    after the last `Interrupted`. While `deaf`, signals have no effect.
+    Signals that were ignored before, as under nohup, stay ignored.
     """
 
     def __init__(self):
         self.signal = None
         self.patient = self.deaf = False
         self.last_words = 'stopped; nothing was written'
-        self._before, self._is_held, self._held = {}, False, None
-        self._raised = -math.inf
+        self._handlers_before = {}
+        self._is_delaying, self._delayed = False, None
+        self._raised_at = -math.inf
 
     def __enter__(self):
         # Python allows handlers in the main thread only
         if threading.current_thread() is threading.main_thread():
-            self._before = {
+            self._handlers_before = {
                 number: handler for number, handler in (
                     (number, signal.getsignal(number)) for number in SIGNALS)
                 if handler is not signal.SIG_IGN}
-        for number in self._before:
-            signal.signal(number, self._note)
+        for number in self._handlers_before:
+            signal.signal(number, self._handle)
         return self
 
     def __exit__(self, *_):
-        for number, handler in self._before.items():
+        for number, handler in self._handlers_before.items():
             signal.signal(number, handler or signal.SIG_DFL)
 
-    def _note(self, number, frame):
-        if self._is_held:
-            self._held = number
+    def _handle(self, number, frame):
+        if self._is_delaying:
+            self._delayed = number
             return
         if self.deaf:
             return
         if self.patient and self.signal is None:
             self.signal = number
         elif _is_in_destructor(frame):
-            # Python would print the exception, and then go on
+            # Python would print an exception there and go on: try again soon
             threading.Timer(0.01, os.kill, (os.getpid(), number)).start()
-        elif time.monotonic() - self._raised > CLEANING:
-            self._raised = time.monotonic()
+        elif time.monotonic() - self._raised_at > CLEANING:
+            self._raised_at = time.monotonic()
             raise Interrupted(self.last_words, number)
 
     @contextlib.contextmanager
     def held(self):
         """Delay signals until the end of a `with` statement."""
-        self._is_held = True
+        self._is_delaying = True
         try:
             yield
         finally:
-            self._is_held = False
-        number, self._held = self._held, None
+            self._is_delaying = False
+        number, self._delayed = self._delayed, None
         if number is not None:
-            self._note(number, None)
+            self._handle(number, None)
 
 
 def _is_in_destructor(frame):

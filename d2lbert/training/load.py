@@ -56,7 +56,7 @@ def load(path, ctx=None, heads=HEADS, trainable=True, precision=None,
     path: a RUN of `pretrain` or of `finetune`, or a FOLDER of a pretrained
     or a fine-tuned model, as `transformers`, sentence-transformers or
     `save_pretrained` write it. ctx, heads, trainable and precision are as
-    for `load_pretrained`; without gradients, a net takes half of the memory.
+    for `load_pretrained`; with trainable=False a net takes half the memory.
     task_head=False: load the pretrained model within a fine-tuned folder,
     and refuse a run of `finetune`. Raises `RunError` or `PretrainedError`,
     both ValueErrors.
@@ -130,7 +130,7 @@ def load_finetuned(folder: PathLike, ctx: Any = None, trainable: bool = True,
 
 
 def load_pretraining_run(folder, ctx=None, trainable=True):
-    """As `load_run`, and refuses a run of `finetune`."""
+    """As `load_run`; raises `RunError` for a run of `finetune`."""
     folder = Path(folder)
     net = _described_net(folder, trainable)
     vocab = (PieceVocab.load(folder) if is_in(folder)
@@ -154,7 +154,7 @@ def _check_vocabulary(net, vocab, folder):
 
 
 def _described_net(folder, trainable):
-    """The net that config.json of a run folder describes, without values."""
+    """The net that config.json of a run folder describes, uninitialized."""
     if not folder.is_dir():
         raise RunError(f'there is no run folder {folder}')
     config = read_config(folder)
@@ -225,13 +225,13 @@ def check_described(model, folder):
 
 
 def _trained_len(config):
-    """The sequence length of a run; None of an imported model."""
+    """The setting max_len of a run; None for an imported model."""
     if config.get('fingerprint') is None:
         return None
     return dict(config.get('training', {})).get('max_len')
 
 
-# From one kind to another
+# Export and import
 
 def export_run(run, folder, precision='fp32'):
     """Write the run in `run` as a new FOLDER that other libraries load.
@@ -248,9 +248,9 @@ def export_run(run, folder, precision='fp32'):
 
 
 def stored_parts(net):
-    """The parts of a net to save, for `save_pretrained`.
+    """The parts of a net to save, for `save_pretrained`; None: all.
 
-    Heads that a folder lacked are random, and stay missing.
+    Heads that the folder of the net lacked are random, and are not saved.
     """
     if net.about is not None or net.pretrained is None:
         return None
@@ -269,7 +269,7 @@ def import_run(folder, run):
     words = WholeWords.of(tokenizer)
     config = dict(
         d2lbert=__version__, model=net.config, fingerprint=None,
-        # The folder lacks them, so that their weights are random
+        # Heads that the folder lacks
         random_heads=[head for head in HEADS if net.pretrained.lacking(head)],
         training=dict(tokenizer='wordpiece' if words is None else 'words',
                       batch_size=64,

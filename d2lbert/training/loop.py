@@ -38,8 +38,8 @@ class Run:
 
     make_objective(settings, vocab) returns an `Objective`; vocab is the
     vocabulary of a checkpoint, or None. stop: a `StopRequest`. wanted: a
-    corpus that could not be had, see `RunHistory`. checkpoint: the
-    `Checkpoint` to resume from, or None. callback: see `pretrain`.
+    corpus that could not be had, see `RunHistory`. callback: see `pretrain`.
+    To resume, set the attribute `checkpoint` to a `Checkpoint`.
     """
 
     def __init__(self, make_objective, settings, devices, stop=None,
@@ -56,7 +56,8 @@ class Run:
         return self.folder and self.folder.path
 
     def take_folder(self, take, *args):
-        """Open the folder `take(*args)`, a `RunFolder`, as first worker."""
+        """In the first worker, open the `RunFolder` that take(*args) returns.
+        """
         if workers.rank() == 0:
             with self.stop.held():
                 self.folder = take(*args)
@@ -81,17 +82,20 @@ class Run:
                 'batch_size (--batch-size) or raise accumulate '
                 '(--accumulate)') from None
         except Exception:
-            # Logged losses are worth keeping. A run that the user interrupts
-            # without a checkpoint is not
+            # Logged losses are worth keeping. But a run that the user
+            # interrupts before a checkpoint, which is no Exception, is not
             keep = self.steps_taken > 0
             raise
         finally:
-            self.stop.deaf = True   # or a second signal leaves half of it
+            self.stop.deaf = True   # a signal would leave half of a folder
             self.close(keep)
         return self.out
 
     def close(self, keep=True):
-        """Close the run folder; a new one is removed unless `keep`."""
+        """Close the run folder.
+
+        A new folder without checkpoints is removed unless `keep`.
+        """
         if self.folder is not None:
             self.folder.close(keep or bool(checkpoints.all_of(self.out)))
 
@@ -123,7 +127,7 @@ class Run:
         self.saving = Saving()
         self.hooks = [Evaluating(), *self.calls, Logging(), self.saving]
         if self.checkpoint is not None:
-            # Its memory is needed no longer than this
+            # The run drops the checkpoint, so that its memory is freed
             checkpoint, self.checkpoint = self.checkpoint, None
             self._restore(checkpoint)
             self.stop.last_words = SAVED
@@ -195,29 +199,30 @@ class Run:
             yield functools.partial(self._read, step, losses), len(batch[0])
 
     def _read(self, step, losses):
-        """Wait for the losses of a step; raise `Diverged` for NaN."""
+        """Wait for the losses of a step; raise `Diverged` if not finite."""
         requests = self.saving.wanted(self) if workers.rank() == 0 else 0
         *totals, requests = self.updater.totals(losses, requests)
         self.saving.requests = int(requests)
         for name, total in zip(self.history.losses, totals):
             if not math.isfinite(total):
-                self._diverged(step, f'the {name.upper()} loss is {total} in')
+                self._raise_diverged(
+                    step, f'the {name.upper()} loss is {total} in')
         if step == 1:
             self.history.first = list(totals)
         return totals
 
     def _after(self, step):
         self.steps_taken += 1
-        for hook in self.hooks:     # one may end the run
+        for hook in self.hooks:     # is_over() may change: one can end the run
             hook.after(self, step, self.schedule.is_over())
 
     def check_finite(self):
         """Raise `Diverged` if a parameter holds NaN or infinity."""
         name = self.updater.not_finite()
         if name is not None:
-            self._diverged(self.history.num_steps,
-                           f'{name} is no longer finite after')
+            self._raise_diverged(self.history.num_steps,
+                                 f'{name} is no longer finite after')
 
-    def _diverged(self, step, what):
+    def _raise_diverged(self, step, what):
         saved = checkpoints.all_of(self.out) if self.folder else []
         raise Diverged.at(what, step, self.updater.rate(step), saved)

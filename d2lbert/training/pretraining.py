@@ -45,8 +45,8 @@ def pretrain(out: Optional[PathLike] = None, force: bool = False,
     `out` aside. resume: a run folder or one of its checkpoints; only the
     settings in `CHANGEABLE_ON_RESUME` may then change. devices: 'auto', or
     as `d2lbert pretrain --help` explains. wanted: dict(corpus=, reason=), a
-    corpus that could not be had, in place of which `corpus` is used;
-    config.json and log.txt name it.
+    corpus that could not be had, and why; `corpus` replaces it. config.json
+    and log.txt then name the wanted corpus.
 
     texts: train on these texts in place of `corpus`: a list, a generator, an
     array or a column of a table. Each is a document; empty lines in it
@@ -55,8 +55,8 @@ def pretrain(out: Optional[PathLike] = None, force: bool = False,
     callback: a function that is called after each step with its numbers, a
     dictionary with the columns of `read_history`, such as `step` and
     `mlm_loss`, and with held-out figures if the step was evaluated. The run
-    ends after this step, as a finished one, if it returns True. Each step
-    then waits for its losses, and their values do not change.
+    ends after this step, as a finished run, if the function returns True.
+    With a callback each step waits for its losses; their values stay equal.
 
     `read_history` returns the history of the run. Under `d2lbert launch`
     each worker computes its part of every batch.
@@ -73,7 +73,7 @@ def pretrain(out: Optional[PathLike] = None, force: bool = False,
         content = _content(texts)
         keywords['corpus'] = TEXTS
 
-        def write(folder):
+        def write(folder):      # called when `settings` are complete
             write_text(folder / TEXTS, content)
             settings['corpus'] = str(folder / TEXTS)
         take = functools.partial(RunFolder.take_with, write)
@@ -118,7 +118,10 @@ def _content(texts):
 
 
 def _objective(settings, vocab, teacher=None):
-    """The objective of a run; vocab: of the checkpoint of a resumed one."""
+    """The objective of a run.
+
+    vocab: from the checkpoint of a resumed run; None for a new run.
+    """
     is_new = vocab is None
     make = functools.partial(OBJECTIVES[settings['objective']], settings,
                              progress=workers.rank() == 0, is_new=is_new)
@@ -132,9 +135,9 @@ def _objective(settings, vocab, teacher=None):
 class RunType(NamedTuple):
     """A type of run, for resuming it."""
 
-    command: str            # its sub-command
+    command: str            # its sub-command of d2lbert
     objective: Any          # `make_objective` of `Run`
-    complete: Any           # saved settings to all settings
+    complete: Any           # a function: saved settings -> all settings
     changeable: Any         # settings that may change on resume
 
 
@@ -144,7 +147,10 @@ PRETRAINING = RunType('pretrain', _objective, complete_saved,
 
 def resumed(path, keywords, devices, stop=None, run_type=PRETRAINING,
             callback=None):
-    """The `Run` in a run folder, or of a checkpoint; its folder is locked."""
+    """The `Run` to resume from `path`, with its folder locked.
+
+    path: a run folder or one of its checkpoints. keywords: changed settings.
+    """
     is_folder = path.is_dir()
     folder = path if is_folder else path.parent.parent
     if not is_folder and path.parent != checkpoints.folder_of(folder):
@@ -163,7 +169,7 @@ def resumed(path, keywords, devices, stop=None, run_type=PRETRAINING,
     try:
         run.take_folder(RunFolder.reopen, folder)
         if is_folder:
-            # Again: the process that held the lock may have saved more
+            # Read now: a process that had the lock until now may have saved
             path = checkpoints.all_of(folder)[-1]
         run.checkpoint = checkpoints.Checkpoint.read(path)
         run.settings = _resumed_settings(run.checkpoint, keywords, run_type)
@@ -176,6 +182,8 @@ def resumed(path, keywords, devices, stop=None, run_type=PRETRAINING,
 
 def _check_sizes(path, run, folder):
     """Raise `CheckpointError` for sizes that no tensor of a checkpoint has.
+
+    Sizes are those in the settings and in config.json.
     """
     settings = dict(run.settings)
     if settings.get('share_layers'):
@@ -190,7 +198,10 @@ def _check_sizes(path, run, folder):
 
 
 def _resumed_settings(checkpoint, keywords, run_type):
-    """The settings of a checkpoint, with changes; raises ValueError."""
+    """The settings of a checkpoint, changed by keywords.
+
+    Raises ValueError if a setting may not change on resume.
+    """
     try:
         saved = run_type.complete(dict(checkpoint.state['settings']))
     except (ValueError, TypeError, OverflowError) as error:

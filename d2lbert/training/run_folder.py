@@ -1,4 +1,4 @@
-"""The folder of a run while it is written: made, locked, filled, finished."""
+"""The folder of a run that is in progress: make, lock, fill, finish it."""
 import contextlib
 import errno
 import itertools
@@ -43,12 +43,13 @@ RESERVE = '.room-for-model.part'
 class RunFolder:
     """A run folder that only this process writes to, until `close`.
 
-    path: the folder; moved: where the folder went that had this name.
+    path: the folder. moved: the new path of an earlier run folder that had
+    this name, or None.
     """
 
     def __init__(self, path, is_new, made=(), moved=None):
         self.path, self.is_new, self.moved = Path(path), is_new, moved
-        self._made = made       # folders to remove with an abandoned run
+        self._made = made       # parents to remove if the run is not kept
         self._was_finished = (self.path / 'model.params').is_file()
         self._lock = _lock(self.path)
         self._cannot_grow = set()
@@ -77,7 +78,7 @@ class RunFolder:
             out.parent.mkdir(parents=True, exist_ok=True)
             out.mkdir()
         except FileExistsError:     # another process has just made it
-            raise _taken(out) from None
+            raise _taken_error(out) from None
         return cls(out, True, made, moved)
 
     @classmethod
@@ -87,8 +88,7 @@ class RunFolder:
 
     @classmethod
     def take_with(cls, write, *args):
-        """As `take`; then call write(path), which puts a run's data there.
-        """
+        """As `take`; then call write(path), which adds the run's data."""
         folder = cls.take(*args)
         try:
             write(folder.path)
@@ -100,8 +100,8 @@ class RunFolder:
     def begin(self, config, vocab, texts):
         """Write config.json, the vocabulary and the `texts` {name: text}.
 
-        In the folder of a resumed run, the first two are written only if
-        they were lost.
+        In the folder of a resumed run, config.json and the vocabulary are
+        written only if they are missing.
         """
         if self.is_new or not (self.path / 'config.json').is_file():
             self.write_config(config)
@@ -119,8 +119,8 @@ class RunFolder:
     def append(self, name, text):
         """Append to a file that grows during the run.
 
-        The whole file is written again at the end, so that the run goes on
-        if the disk is full now.
+        A full disk is no error here: the whole file is written again at the
+        end of the run.
         """
         def add(path):
             with open(path, 'a', encoding='utf-8') as file:
@@ -163,11 +163,12 @@ class RunFolder:
     def close(self, keep=True):
         """Unlock the folder.
 
-        Unless `keep`, the folder of a new run is removed, and the folder
-        that it displaced gets its name back.
+        Unless `keep`, the folder of a new run is removed, and a folder that
+        was moved aside for it gets its name back.
         """
         with contextlib.suppress(OSError):
             self._reserve.unlink()
+            # A finished run that is resumed is unfinished without its model
             if self._was_finished and not (
                     self.path / 'model.params').is_file():
                 self._was_finished = False
@@ -195,13 +196,13 @@ def check_free(out, force=False):
     if not os.path.lexists(out) or _was_given_up(out):
         return
     if not force:
-        raise _taken(out)
+        raise _taken_error(out)
     _check_movable(out)
 
 
-def _taken(out):
-    return RunError(f'{out} exists already{_state(out)}: choose another '
-                    '--out, or give --force to move it aside')
+def _taken_error(out):
+    return RunError(f'{out} exists already{_unfinished_words(out)}: choose '
+                    'another --out, or give --force to move it aside')
 
 
 def _check_writable(out):
@@ -221,14 +222,17 @@ def _check_movable(out):
     if out.is_symlink() or not out.is_dir() or not _is_run_folder(out):
         raise RunError(f'{out} is not a run folder, so --force does not '
                        'move it: choose another --out')
-    busy = holder(out)
-    if busy:
-        raise RunError(f'{out} is being written by {busy}: choose another '
+    process = holder(out)
+    if process:
+        raise RunError(f'{out} is being written by {process}: choose another '
                        '--out')
 
 
 def _check_not_read(out, paths):
-    """Raise ValueError if a folder holds one of some paths, or of lists."""
+    """Raise ValueError if the folder `out` holds one of `paths`.
+
+    An item of `paths` may be None, or a list of paths.
+    """
     for path in paths:
         if isinstance(path, (list, tuple)):
             _check_not_read(out, path)
@@ -249,7 +253,7 @@ def move_aside(out):
         out.rmdir()
         return None
     was_unfinished = (out / UNFINISHED).exists()
-    lock, place = _lock(out), out
+    lock, folder = _lock(out), out
     try:
         for copy in itertools.count(1):
             target = out.with_name(
@@ -264,10 +268,10 @@ def move_aside(out):
                     raise RunError(
                         f'{out} cannot be moved ({error.strerror}): choose '
                         'another --out') from None
-        place = target
+        folder = target
     finally:
-        if not was_unfinished:
-            (place / UNFINISHED).unlink()
+        if not was_unfinished:      # the lock made this file
+            (folder / UNFINISHED).unlink()
         if lock is not None:
             os.close(lock)
     note(f'the run that was in {out} is now in {target}')
@@ -288,7 +292,8 @@ def _is_run_folder(folder):
 def _was_given_up(out):
     """True if `out` is the folder of a run that ended before its first step.
 
-    No process writes to it, and it holds only the first files of a run.
+    Such a folder holds only the first files of a run, and no process writes
+    to it.
     """
     first_files = {UNFINISHED, 'config.json', 'losses.csv', 'log.txt', *FILES,
                    TEXTS, DATA}
@@ -303,11 +308,11 @@ def _was_given_up(out):
         return False
 
 
-def _state(out):
-    """A part of a sentence about a run in `out` that is not finished."""
-    busy = holder(out)
-    if busy:
-        return f' and is being written by {busy}'
+def _unfinished_words(out):
+    """A part of a sentence about an unfinished run in `out`; else ''."""
+    process = holder(out)
+    if process:
+        return f' and is being written by {process}'
     if not (out / UNFINISHED).is_file():
         return ''
     if checkpoints.all_of(out):
@@ -330,9 +335,9 @@ def _lock(folder):
             if fcntl:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            busy = _owner(lock)
+            process = _owner(lock)
             os.close(lock)
-            raise RunError(f'{folder} is being written by {busy}: wait '
+            raise RunError(f'{folder} is being written by {process}: wait '
                            'until it has ended, or stop it') from None
         except OSError:
             pass        # a file system without locks
@@ -349,6 +354,7 @@ def _lock(folder):
 
 
 def _owner(lock):
+    """The process that has the lock, by the text in the open lock file."""
     text = os.pread(lock, 200, 0).decode('utf-8', 'replace').strip()
     return text or 'another process'
 
@@ -404,23 +410,26 @@ def log(run, line, show):
 
 
 def begin_files(run):
-    """Write what describes a run; raise `RunError` if the disk is too full.
+    """Write the first files of a run; raise `RunError` if the disk is full.
     """
-    weights = 4 * sum(param.data(run.devices[0]).size
-                      for param in run.net.collect_params().values())
+    num_bytes = 4 * sum(param.data(run.devices[0]).size
+                        for param in run.net.collect_params().values())
     keeps_best = run.best.is_kept
-    # A checkpoint has weights, two moments, and maybe averages and the best
-    arrays = 3 + bool(run.average.decay) + keeps_best
-    check_room(run.out, weights * (
-        1 + keeps_best + arrays * num_checkpoints(run)))
-    run.folder.reserve(weights)
+    # Each the size of the weights: weights, two moments, averages, the best
+    per_checkpoint = 3 + bool(run.average.decay) + keeps_best
+    check_room(run.out, num_bytes * (
+        1 + keeps_best + per_checkpoint * num_checkpoints(run)))
+    run.folder.reserve(num_bytes)
     run.folder.begin(config_of(run), run.objective.vocab, {
         'losses.csv': run.history.csv(has_held_out(run)),
         'log.txt': ''.join(run.history.log_lines)})
 
 
 def num_checkpoints(run):
-    """The largest number of files that `save_every` leads to."""
+    """The largest number of checkpoints at a time, by `save_every`.
+
+    1, the least, if all are kept until a clock ends the run.
+    """
     s, num_steps = run.settings, run.objective.num_steps
     if not s['save_every']:
         return 0
@@ -441,7 +450,7 @@ def finish_files(run):
     run.folder.release()
     run.best.load(run.devices)
     run.average.put()
-    # A resumed run can have more steps than at its beginning
+    # Again: settings such as num_steps may have changed on resume
     run.folder.write_config(config_of(run))
     write_run(run.out, run.net, run.history, run.animator)
     run.best.close()

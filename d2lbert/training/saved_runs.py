@@ -28,7 +28,7 @@ def write_run(out, net, history, animator):
     A run folder without model.params is not finished.
     """
     with contextlib.suppress(FileNotFoundError):
-        (out / 'model.params').unlink()     # of the run before it was resumed
+        (out / 'model.params').unlink()     # if a finished run was resumed
     animator.save(out / 'losses.png')
     history.save_csv(out / 'losses.csv')
     write_text(out / 'log.txt', ''.join(history.log_lines))
@@ -112,8 +112,9 @@ def unreadable(path, error):
 def complete_saved(settings):
     """All settings of a run from its stored settings.
 
-    Runs of earlier versions cut every text as the book does, and with the
-    vocabulary of the book. Some settings had other names.
+    Earlier versions stored neither split nor min_freq: they split every text
+    as the book does, and built vocabularies with its min_freq. Some settings
+    had other names.
     """
     settings = {EARLIER.get(name, name): value
                 for name, value in settings.items()}

@@ -38,6 +38,7 @@ class StepSchedule(Part):
 
     def factor(self, step, warmup, decay):
         """The factor of the learning rate at `step`."""
+        # It ends one step after the last, so that no step has a rate of 0
         return rate_factor(step, self.num_steps, self.num_steps + 1, warmup,
                            decay)
 
@@ -53,9 +54,10 @@ class StepSchedule(Part):
 class ClockSchedule(Part):
     """The schedule of a run of `minutes` of training.
 
-    The clock is `history.seconds`. It stands still while the run is
-    evaluated or saved and while it is stopped. It is read once a step, at
-    the beginning, and both learning rate and batch size follow it.
+    The clock is `history.seconds`. It does not run during evaluations and
+    while checkpoints are saved, nor between a stop and the resumption. It
+    is read once a step, at the beginning. Learning rate and batch size both
+    follow this reading, `seconds`.
     """
 
     def __init__(self, minutes, history):
@@ -80,7 +82,7 @@ class ClockSchedule(Part):
         return rate_factor(self.seconds, self.end, self.end, warmup, decay)
 
     def restore(self, checkpoint):
-        # Earlier versions stored the reading of each step, and the next one
+        # Earlier versions stored all readings; the last one is the current
         readings = checkpoint.state.get('clock')
         if readings is not None:
             self.history.seconds = float(readings[-1])
@@ -97,8 +99,8 @@ class ClockSchedule(Part):
 def batch_size(whole, growing, progress):
     """The number of examples in a batch, at a progress from 0 to 1.
 
-    In thirds of the share `growing` of the run it is an eighth, a quarter
-    and half of `whole`, rounded up; then it is `whole`.
+    The share `growing` of the run has three equal phases, with an eighth, a
+    quarter and half of `whole`, rounded up. After it the number is `whole`.
     """
     if progress >= growing:
         return whole

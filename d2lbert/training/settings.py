@@ -40,10 +40,10 @@ class Setting(NamedTuple):
     learn: Any = None       # the default in the recipe learn, if different
     least: Any = None       # int: inclusive, float: exclusive minimum
     choices: tuple = ()
-    share: bool = False     # a number below 1
+    share: bool = False     # must be below 1
     several: bool = False   # PATHS: a list is allowed
     changeable: bool = False    # may change when a run is resumed
-    instead: Any = None     # the setting that replaces it when given
+    instead: Any = None     # name of the setting that replaces it if given
     earlier: str = ''       # its earlier name, which is still accepted
 
     @property
@@ -303,7 +303,7 @@ def complete(keywords):
     values = checked(SETTINGS, {
         **RECIPES[recipe], **rules.defaults, 'recipe': recipe}, keywords)
     if 'log_interval' not in keywords and values['num_steps'] is not None:
-        # A short run has a curve, too
+        # So that a short run has a curve, too
         values['log_interval'] = min(values['log_interval'], max(
             1, values['num_steps'] // ENTRIES))
     rules.check(objective, values)
@@ -342,8 +342,8 @@ def check_files(settings, values, named=()):
     """Raise ValueError if a file or folder of a setting does not exist.
 
     It is called before a text is fetched or read. settings: {name:
-    `Setting`}; values: {name: value}; named: names of texts and models that
-    are no files.
+    `Setting`}; values: {name: value}; named: allowed values that name a text
+    or a model in place of a file.
     """
     for name, value in values.items():
         if settings[name].kind != PATHS or value is None:
@@ -358,7 +358,7 @@ def check_files(settings, values, named=()):
 
 
 def _check_distillation(values):
-    """Reject teacher settings without a teacher, and a useless teacher."""
+    """Reject settings for a teacher without one, or with no effect."""
     if values['teacher'] is None:
         for name in ('temperature', 'soft_weight', 'mlm_weight',
                      'cosine_weight'):
@@ -376,7 +376,10 @@ def _check_distillation(values):
 
 
 def check_clock(minutes, num_workers):
-    """Raise ValueError for several workers, as each has a clock."""
+    """Raise ValueError for `minutes` and several workers.
+
+    Each worker has a clock, and their times would differ.
+    """
     if minutes is not None and num_workers > 1:
         raise ValueError(f'minutes={minutes:g} is for one worker, whose clock '
                          f'counts, not for {num_workers}: give num_steps '
@@ -419,8 +422,8 @@ def _flag(name):
 def takes_settings(groups):
     """A decorator: show the settings of a function with `**keywords`.
 
-    `inspect.signature` and `help` then list them with defaults, types and
-    meanings, after the parameters of the function itself.
+    `inspect.signature` and `help` then list the settings with defaults,
+    types and meanings, after the parameters of the function itself.
     """
     def decorate(function):
         whole = inspect.signature(function)
@@ -447,6 +450,7 @@ def takes_settings(groups):
 
 
 def _default_words(setting):
+    """The default in brackets, for `help`: ' [512; 64 in learn]'."""
     if setting.default is None or setting.kind is bool:
         return ' [True in learn]' if setting.learn else ''
     return f' [{setting.default}' + (

@@ -21,17 +21,19 @@ class Part:
     """A part of a run that its checkpoints save and restore."""
 
     def state(self):
-        """Its entries of a checkpoint that JSON can hold, a dictionary."""
+        """The entries of this part in the JSON of a checkpoint, a dictionary.
+        """
         return {}
 
     def arrays(self):
-        """Its arrays of a checkpoint, {name: NumPy array}."""
+        """The arrays of this part in a checkpoint, {name: NumPy array}."""
         return {}
 
     def restore(self, checkpoint):
-        """Take the values from a `Checkpoint`, in the order of the parts.
+        """Take the values of this part from a `Checkpoint`.
 
-        Raises ValueError, TypeError or KeyError if they are damaged.
+        Raises ValueError, TypeError or KeyError if they are damaged. A run
+        restores its parts in the order of its list.
         """
 
 
@@ -44,8 +46,8 @@ def say(line):
 class Conditions(Part):
     """The data, the devices and the operators that the steps depend on.
 
-    Data must be equal when a run is resumed. Other devices or operators
-    change the steps that follow, and a line on standard error says so.
+    A run can only be resumed with equal data. Other devices or operators are
+    allowed, but change the steps that follow; a line on standard error warns.
     """
 
     def __init__(self, objective, net, devices):
@@ -78,7 +80,7 @@ class Conditions(Part):
                 'further steps differ by rounding')
 
     def check(self, checkpoint):
-        """Raise `RunError` if the data are not the data of a checkpoint."""
+        """Raise `RunError` if the data are other than in a checkpoint."""
         path, state, _ = checkpoint
         for name, now in self.objective.recorded.items():
             if state.get(name) != now:
@@ -88,16 +90,18 @@ class Conditions(Part):
                     f'({causes}): restore the original, or start a new run')
 
     def _products(self):
-        """Precision of products; True if fused operators compute them."""
+        """(precision of matrix products, True if fused operators compute them)
+        """
         return self.net.config['precision'], kernels.load() and all(
             device.device_type != 'gpu' for device in self.devices)
 
 
 class DataPosition(Part):
-    """The position after the last batch.
+    """The position in the data after the last batch of the run.
 
-    epoch; position: of the next batch of the objective; taken: the number
-    of examples of that batch which earlier, smaller batches have used.
+    epoch, position: of the next batch of the objective. taken: the number
+    of examples of that batch that the run has used already, in smaller
+    batches (see the setting grow_batch).
     """
 
     def __init__(self):
@@ -106,8 +110,8 @@ class DataPosition(Part):
     def batches(self, objective, size):
         """Yield batches from here on, without end.
 
-        size() returns the number of examples in the next batch. If a batch
-        of the objective has more, the rest of it comes next.
+        size() returns the number of examples in the next batch. A batch of
+        the objective with more examples is cut into several.
         """
         while True:
             for position, batch in objective.batches(self.epoch,
@@ -139,7 +143,7 @@ class DataPosition(Part):
 class WeightAverage(Part):
     """The exponential moving average of the weights.
 
-    A step takes decay times the average plus 1 - decay times the current
+    After each step the average becomes decay * average + (1 - decay) *
     weight. In the first steps decay is (1 + step) / (10 + step), as in
     TensorFlow, so that the initial weights are soon forgotten. With decay=0
     there is no average.
@@ -166,20 +170,22 @@ class WeightAverage(Part):
         """Add the weights after `step` to the average."""
         new = 1 - min(self.decay, (1 + step) / (10 + step))
         for param, average in self._averages.values():
-            # SGD with weight decay towards the weight: one pass
+            # average -= new * (average - weight), in one pass: SGD with the
+            # gradient -weight, and with weight decay
             mx.nd.sgd_update(average, self._weight(param), lr=new, wd=1.0,
                              rescale_grad=-1.0, out=average)
 
     @contextlib.contextmanager
     def in_place(self):
         """Give the net its averages within a `with` statement."""
-        own = [self._weight(param).copy()
-               for param, _ in self._averages.values()]
+        weights = [self._weight(param).copy()
+                   for param, _ in self._averages.values()]
         self.put()
         try:
             yield
         finally:
-            for (param, _), weight in zip(self._averages.values(), own):
+            for (param, _), weight in zip(self._averages.values(),
+                                          weights):
                 param.set_data(weight.as_np_ndarray())
 
     def put(self):
@@ -203,9 +209,9 @@ class WeightAverage(Part):
 class BestWeights(Part):
     """The weights of the step with the highest score of the objective.
 
-    The first of equal scores is the best. Without scores, or on other
-    workers than the first, nothing is kept. folder: the run folder, whose
-    file `best.params` holds the weights until the run is finished.
+    Of equal scores the first is the best. Nothing is kept if the objective
+    has no score, and on all workers but the first. folder: the run folder,
+    whose file `best.params` holds the weights until the run is finished.
     """
 
     PREFIX = 'best/'
@@ -218,18 +224,19 @@ class BestWeights(Part):
 
     @property
     def step(self):
-        """The best step so far; None if there is none."""
+        """The best step so far; None before the first evaluation."""
         if not self.score or self.path is None:
             return None
         return best_step(self.history, self.score)
 
     def note(self, step):
-        """Save the current weights, of `step`, if they are the best."""
+        """Save the weights of the net if `step`, the last one, is the best.
+        """
         if self.step == step:
             save_parameters(self.net, self.path)
 
     def arrays(self):
-        # The best of all are the weights that a checkpoint has anyway
+        # If the current step is the best, the checkpoint has its weights
         if self.step in (None, self.history.num_steps):
             return {}
         return {f'{self.PREFIX}{name}': array
@@ -264,7 +271,7 @@ class BestWeights(Part):
 
 
 def best_step(history, score):
-    """The step with the highest score, the first of equals; None of none."""
+    """The first step with the highest score; None without any score."""
     scores = {step: score(figures)
               for step, figures in history.held_out.items()}
     # NaN is worse than any number; max returns the first of equals

@@ -52,15 +52,18 @@ class Teacher(NamedTuple):
         return found
 
     def lacks(self, part):
-        """True if a part, of `tensor_names.PARTS`, has random weights."""
+        """True if `part` has random weights, as the folder lacked it.
+
+        part: one of `tensor_names.PARTS`.
+        """
         described = self.net.pretrained
         return described is not None and described.lacking(part)
 
     def completed(self, keywords):
         """All settings of a student's run, as `settings.complete`.
 
-        The defaults of tokenizer and model are those of the teacher, with
-        half as many layers.
+        By default the student has the tokenizer and the sizes of the
+        teacher, and half of its layers, rounded up.
         """
         config = self.net.config
         groups = config.get('num_groups')
@@ -80,9 +83,9 @@ class Teacher(NamedTuple):
         return 'wordpiece' if isinstance(self.vocab, PieceVocab) else 'words'
 
     def check(self, settings, vocab=None):
-        """Raise ValueError for settings of an impossible student.
+        """Raise ValueError for settings that no student of this net can have.
 
-        vocab: of a resumed run, in place of the vocabulary in the settings.
+        vocab: of a resumed run; it replaces the setting `vocab`.
         """
         s, config = settings, self.net.config
         if s['tokenizer'] != self._tokenizer:
@@ -115,10 +118,10 @@ class Teacher(NamedTuple):
 
 
 def _digest(net):
-    """sha256 of the encoder's and the MLM head's values."""
+    """The sha256 of the weights of encoder and MLM head."""
     found = hashlib.sha256()
     for name, param in sorted(net._collect_params_with_prefix().items()):
-        # Other heads are not learnt from, and may be random each time
+        # A student learns from no other heads. They may be random
         if name.startswith(('encoder.', 'mlm.')):
             found.update(f'{name} {param.shape}'.encode())
             found.update(param.data().asnumpy().tobytes())

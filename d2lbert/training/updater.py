@@ -1,6 +1,6 @@
-"""Gradients of a batch, in parts and on several devices; the update.
+"""A step of training: gradients of a batch, and the update by `AdamW`.
 
-`AdamW` updates all parameters at once.
+A batch can be split into parts, over devices and over workers.
 """
 import math
 
@@ -27,13 +27,14 @@ class AdamW(mx.optimizer.Optimizer):
     """Adam with decoupled weight decay and clipping by the common norm.
 
     For `gluon.Trainer(params, 'adamw', {...}, update_on_kvstore=False)`.
-    Without decay and clipping its steps equal those of MXNet's Adam up to
-    rounding (Kingma and Ba 2015, with bias correction in the rate). Decay is
-    decoupled (Loshchilov and Hutter 2019): a step multiplies matrices by
+    Without decay and clipping it equals MXNet's Adam up to rounding (Kingma
+    and Ba 2015, with bias correction in the rate). Decay is decoupled
+    (Loshchilov and Hutter 2019): a step multiplies matrices by
     1 - learning_rate * wd. Biases and the parameters of LayerNorm do not
     decay. clip_norm: limit of the norm of all gradients together, after
     `rescale_grad`; 0 for none. ahead: prepare a step while its gradients are
-    still computed, for loops that wait for every prediction.
+    still computed. This is only for loops in which no earlier prediction is
+    still pending then.
     """
 
     def __init__(self, learning_rate=0.001, beta1=0.9, beta2=0.999,
@@ -44,7 +45,7 @@ class AdamW(mx.optimizer.Optimizer):
                              'clip_norm in place of clip_gradient')
         self.beta1, self.beta2, self.epsilon = beta1, beta2, epsilon
         self.clip_norm, self.ahead = clip_norm, ahead
-        self.aggregate_num = 1 << 30    # give `update` all there are
+        self.aggregate_num = 1 << 30    # all parameters in one `update`
 
     def create_state(self, index, weight):
         """Moving averages of gradients and their squares, zeros."""
@@ -55,9 +56,10 @@ class AdamW(mx.optimizer.Optimizer):
                      for _ in range(2))
 
     def update(self, index, weight, grad, state):
-        """Update the parameters with the numbers `index`.
+        """Update several parameters, or one.
 
-        The arguments are lists, or belong to one parameter.
+        index: the numbers of the parameters, a list, or one number. The
+        other arguments are lists, or arrays of one parameter, accordingly.
         """
         if not isinstance(index, (list, tuple)):
             index, weight, grad, state = [index], [weight], [grad], [state]
@@ -104,25 +106,27 @@ class Updater(Part):
             net.collect_params(), AdamW(
                 learning_rate=settings['lr'], wd=settings['weight_decay'],
                 clip_norm=settings['clip'],
-                ahead=True),    # `gradients` waits for predictions
+                ahead=True),    # `gradients` waited for all predictions
             kvstore=(workers.kvstore() if self.num_workers > 1
                      else 'device'),
             update_on_kvstore=False)
 
     def gradients(self, batch):
-        """Compute the gradients of a batch; the losses are not waited for.
+        """Compute the gradients of a batch, without waiting for the losses.
 
-        The batch is split into `accumulate` parts, over workers and over
-        devices. The loss of a part counts by its share of the items that the
-        loss is a mean over, so that any split gives the same gradients.
-        Returns for each loss the terms of this worker, a list of scalars.
+        The batch is split over workers, into `accumulate` parts, and over
+        devices. Each loss is a mean over items such as masked words; a part
+        is weighted by its share of the items in the whole batch. Any split
+        gives the same gradients. Returns for each loss a list of scalars,
+        the weighted losses of the parts, whose sum over all workers is the
+        loss of the batch.
         """
         counts = self.objective.counts(batch)
         mine = part_of(batch, self.rank, self.num_workers)
         accumulate = self.settings['accumulate']
         if accumulate > 1:
             no_gradient(self.net, self.devices)
-        added, used = [[] for _ in counts], 0
+        terms, used = [[] for _ in counts], 0
         for k in range(accumulate):
             part = part_of(mine, k, accumulate)
             if not len(part[0]):
@@ -137,14 +141,15 @@ class Updater(Part):
                 totals = [self._total(losses) for losses in scaled]
             autograd.backward(totals)
             used = len(totals)      # the last part is the largest
-            for parts, losses in zip(added, zip(*scaled)):
-                parts += losses
-        if used < len(self.devices):    # collecting them takes a millisecond
+            for terms_of_loss, losses in zip(terms, zip(*scaled)):
+                terms_of_loss += losses
+        if used < len(self.devices):    # saves no_gradient's millisecond
             no_gradient(self.net, self.devices[used:])
-        return added
+        return terms
 
     def _total(self, losses):
-        """The weighted sum of the losses."""
+        """The sum of the losses, weighted by the objective: what to minimize.
+        """
         first, *others = (loss if weight == 1 else loss * weight for
                           loss, weight in zip(losses, self.objective.weights))
         return sum(others, first)
@@ -160,15 +165,16 @@ class Updater(Part):
         self.trainer.step(1)
 
     def totals(self, losses, *more):
-        """The sum of each loss and of each further number over all workers.
+        """The sums over all workers of each loss, and of each of `more`.
 
-        losses: as `gradients` returns them. Raises `RunError` if this worker
-        has other settings or data than the first.
+        losses: as `gradients` returns them. more: further numbers of this
+        worker. Raises `RunError` if this worker has other settings or data
+        than the first.
         """
         numbers = [*(sum(map(float, terms)) for terms in losses), *more]
         if self.num_workers == 1:
             return numbers
-        # The keys of the trainer are the numbers of the parameters
+        # The keys of the trainer are 0, 1, ..., one for each parameter
         store, key = self.trainer._kvstore, len(self.trainer._params)
         sums = np.array(numbers, dtype='float32')
         if not self._is_compared:
@@ -178,7 +184,8 @@ class Updater(Part):
         return sums.tolist()
 
     def _compare_with_the_first(self, store, key, size):
-        # float32 holds 16 bits exactly; arrays of one key have one size
+        # A hash of 31 bits, as two numbers that float32 holds exactly. All
+        # arrays of a key have the same size
         mine = np.zeros(size, dtype='float32')
         mine[:2] = np.array(divmod(derive_seed(
             self.settings, self.objective.recorded), 1 << 16))
@@ -216,7 +223,7 @@ class Updater(Part):
         params = named_parameters(self.net)
         set_weights(checkpoint.path, params, checkpoint.weights())
         optimizer = self.trainer.optimizer
-        # Adam's bias correction counts updates from here on
+        # Adam's bias correction depends on the number of updates
         optimizer.begin_num_update = optimizer.num_update = (
             checkpoint.state['updates'])
         for name, param in params.items():
