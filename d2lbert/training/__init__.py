@@ -1,4 +1,4 @@
-"""A run one can trust: its settings, its loop, its folder, its checkpoints.
+"""Training runs: settings, loop, run folder, checkpoints.
 
 Reading order: settings, pretraining, teacher, loop, state, schedule, updater,
 history, checkpoints, run_folder, saved_runs, load, evaluation, interrupts.
