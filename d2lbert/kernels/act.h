@@ -17,13 +17,14 @@ inline MXReturnValue parse_act(const Attrs& attrs, Act* act) {
   return fail("act must be none, relu, tanh, gelu or gelu_new, not " + name);
 }
 
-// GELU's normal distribution (Hendrycks and Gimpel 2016, section 2): e^(-z²/2),
+// e^(-z²/2), the normal distribution's density without its factor. GELU is z
+// times the cumulative distribution (Hendrycks and Gimpel 2016, section 2).
 inline vf bell(vf z) { return exp(-0.5f * z * z); }
 
-// and its cumulative distribution at z. The tail above |z| is the bell times a
-// polynomial without constant in 1 / (1 + k |z|) (Abramowitz and Stegun
-// 7.1.26). It is fitted so that the error of z times the tail is at most 7e-9.
-inline vf share_below(vf z, vf bell) {
+// The cumulative normal distribution at z, from e = bell(z). The tail above |z|
+// is e times a polynomial without constant term in 1 / (1 + k |z|) (Abramowitz
+// and Stegun 7.1.26), fitted for an error of z times the tail of at most 7e-9.
+inline vf cumulative(vf z, vf e) {
   const vf u = 1.f / (1.f + 0.27731144f * absolute(z));
   vf p = splat(-0.11110299f);
   p = p * u + 0.42442581f;
@@ -31,13 +32,13 @@ inline vf share_below(vf z, vf bell) {
   p = p * u + 0.30483399f;
   p = p * u + 0.05348177f;
   p = p * u + 0.1172721f;
-  const vf above = bell * (p * u);
+  const vf above = e * (p * u);
   return z > 0.f ? 1.f - above : above;
 }
 
-// The argument of tanh in the tanh form of GELU, of the same section:
-// z / 2 (1 + tanh(this)).
-inline vf bent(vf z) {
+// The argument of tanh in the approximation of GELU in the same paper,
+// z / 2 (1 + tanh(argument)).
+inline vf tanh_argument(vf z) {
   return 0.79788456f * z * (1.f + 0.044715f * z * z);
 }
 
@@ -45,26 +46,27 @@ inline vf apply(Act act, vf z) {
   switch (act) {
     case RELU: return z < 0.f ? splat(0.f) : z;  // NaN stays NaN
     case TANH: return tanh(z);
-    case GELU: return z * share_below(z, bell(z));
-    case GELU_NEW: return 0.5f * z * (1.f + tanh(bent(z)));
+    case GELU: return z * cumulative(z, bell(z));
+    case GELU_NEW: return 0.5f * z * (1.f + tanh(tanh_argument(z)));
     default: return z;
   }
 }
 
-// Both kinds of GELU need their argument for the gradient.
+// True if the gradient needs the argument of the activation, not its output.
 inline bool needs_argument(Act act) { return act == GELU || act == GELU_NEW; }
 
-// Gradient by z; `saved` is z itself for GELU, the output otherwise.
-inline vf slope(Act act, vf dy, vf saved) {
+// The gradient of z, the argument, from the gradient dy of the output. `saved`
+// is z if needs_argument(act), the output otherwise.
+inline vf gradient(Act act, vf dy, vf saved) {
   switch (act) {
     case RELU: return saved > 0.f ? dy : splat(0.f);
     case TANH: return dy * (1.f - saved * saved);
     case GELU: {
       const vf e = bell(saved);
-      return dy * (share_below(saved, e) + saved * 0.39894228f * e);
+      return dy * (cumulative(saved, e) + saved * 0.39894228f * e);
     }
     case GELU_NEW: {
-      const vf t = tanh(bent(saved));
+      const vf t = tanh(tanh_argument(saved));
       return dy * 0.5f * (1.f + t + (1.f - t * t) * saved * 0.79788456f *
                                         (1.f + 0.134145f * saved * saved));
     }

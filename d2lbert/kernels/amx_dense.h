@@ -5,8 +5,8 @@ namespace tiled {
 
 using namespace amx;
 
-// The rows of a block whose factor takes `bytes` a row. It fits half of the
-// second-level cache, and each thread has at least two blocks.
+// The number of rows in a block that takes `bytes` a row. A block fits in half
+// of the second-level cache, and each thread has at least two blocks.
 inline long rows_of_block(long rows, int threads, double bytes) {
   const long most = std::max(2L, (long)(600e3 / bytes) / (2 * SIDE));
   const long block = ceil_div(ceil_div(rows, 2 * threads), 2 * SIDE);
@@ -90,7 +90,8 @@ void forward(long R, long K, long N, const float* X, const float* W,
   if (Z) rest.scatter(z, Z, N);
 }
 
-// True if tiles can compute the part of a row in both gradients.
+// True if tiles can compute the part that a row has in dX and in dW, as far as
+// they are wanted.
 template <int P>
 bool fits(const float* dz, long N, const float* x, long K, long R,
           const Range& weights, bool dX, bool dW) {
@@ -99,8 +100,8 @@ bool fits(const float* dz, long N, const float* x, long K, long R,
          (!dW || fit<P>(z, range_of(x, K), R));
 }
 
-// Pack W (N x K) as the second factor of dX; returns its range. It ends with a
-// barrier.
+// Pack W (N x K) as the second factor of dX, and extend `range` by its range.
+// All threads of a team call it, and it ends with a barrier.
 template <int P>
 void pack_weights(const float* W, long N, long K, char* to, Range* range) {
   Range mine;
@@ -224,7 +225,7 @@ void backward_by_columns(long R, long K, long N, const float* X,
       }
       if (!db) continue;
       std::fill(db + c, db + c + n, 0.f);
-      sum_rows(dz + c, N, R, n, db + c);
+      add_rows_to(db + c, dz + c, N, R, n);
     }
   }
 }

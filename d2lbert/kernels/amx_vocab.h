@@ -8,8 +8,8 @@ using namespace amx;
 constexpr long COLUMNS = 256;  // words of the vocabulary at a time
 constexpr long ROWS = 256;     // rows whose exponentials are kept
 
-// Add exponentials (m x n, packed with the sum over rows) times the factors of
-// their rows into db. There is memory for a multiple of 32 factors.
+// db[j] += sum over rows of factor * e, for exponentials e (m x n) that are
+// packed for a sum over rows. There is memory for a multiple of 32 factors.
 inline void add_rows(const char* e, long m, long n, const float* factor,
                      float* db) {
   const long deep = depth(m);
@@ -24,6 +24,7 @@ inline void add_rows(const char* e, long m, long n, const float* factor,
   }
 }
 
+// The cross-entropy of rows that all are in the range of tiles.
 template <int P>
 void usual_rows(const Job& job) {
   const long M = job.M, H = job.H, V = job.V;
@@ -32,8 +33,9 @@ void usual_rows(const Job& job) {
   const long chunks = std::max(1L, ceil_div(M, ROWS));
   const long chunk = ceil_div(ceil_div(M, chunks), DEPTH) * DEPTH;
   const long units = ceil_div(V, 2 * SIDE);
-  // With one part, packed exponentials and both packings of W are kept. With
-  // three parts they would take more memory than the exponentials.
+  // With one part, both packings of W are kept for all chunks of rows, and
+  // exponentials are kept packed. With three parts both would take more memory
+  // than the exponentials.
   const bool once = P == 1 && chunks > 1;
   if (grad) {
     std::memset(job.dX, 0, 4 * M * H);
@@ -140,10 +142,10 @@ void usual_rows(const Job& job) {
             multiply<P>(n, H, m, a, x_columns, job.dW + v * H, H,
                         first ? ADD : ZERO, nullptr, &ahead);
           }
-          take_labels(job, first, m, v0, v1);
+          subtract_labels(job, first, m, v0, v1);
 #pragma omp for schedule(static) nowait
           for (long r = 0; r < m; r++)
-            join_row(job, first, r, parts, shares[r], tops[r]);
+            sum_row(job, first, r, parts, shares[r], tops[r]);
         }
 #pragma omp barrier
       }
@@ -152,6 +154,8 @@ void usual_rows(const Job& job) {
   if (!fits) throw std::bad_alloc();
 }
 
+// The cross-entropy of all rows: vector code computes the rows outside the
+// range of tiles, and tiles the others.
 template <int P>
 void vocabulary(const Job& job) {
   const long M = job.M, H = job.H, V = job.V;
@@ -189,7 +193,7 @@ void vocabulary(const Job& job) {
     part.db = db.data();
   }
   d2lbert::vocabulary<Fp32>(part);
-  // All other rows, with zeros in place of the rows above
+  // The rows for tiles, with zeros in place of the rows above
   std::vector<float> X(job.X, job.X + M * H);
   std::vector<float> counted(job.weights, job.weights + M);
   rest.scatter(std::vector<float>(n * H), X.data(), H);

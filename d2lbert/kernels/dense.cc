@@ -1,6 +1,6 @@
-// d2lbert_dense: act(X W^T + b). The gradients of X, W and b include the
-// gradient of the activation. W and b may have several parts, one after the
-// other; one product serves them all.
+// d2lbert_dense: act(X W^T + b). The backward pass includes the gradient of the
+// activation. W and b may consist of several arrays, whose outputs are joined
+// side by side; one product computes all of them.
 #include <time.h>
 
 #include "act.h"
@@ -8,9 +8,9 @@
 namespace d2lbert {
 namespace {
 
-// Rows in blocks of at most `most`, a multiple of the rows of a tile. If a
-// thread has few blocks, all have the same number of tiles, or one more.
-// Otherwise threads would wait for the one with the largest share.
+// R rows, divided into blocks of at most `most` rows, a multiple of MR. If each
+// thread has few blocks, their sizes differ by one tile at most. Otherwise the
+// other threads would wait for the thread with the largest share.
 class Blocks {
  public:
   Blocks(long R, int threads, long most)
@@ -43,19 +43,21 @@ inline void fetch_rows(const float* c, long ld, long rows) {
       __builtin_prefetch(c + r * ld + j, 1, 2);
 }
 
-// The words of the summed index at a time, for long rows. That part of a block
-// of rows stays in cache during the passes over the panels of W.
+// The number of words of a row that are summed at a time. Long rows are cut
+// into slices, so that the slices of a block of rows stay in cache during the
+// passes over the panels of W.
 long slice(long words) { return words > 2048 ? 1024 : std::max(1L, words); }
 
-// Words for such a slice of m rows, as `near_rows` may copy them.
+// Room in words for the slices of m rows, which `near_rows` may copy.
 template <class E>
 long slice_room(long m, long words) {
   return m * (slice(words) + FAR_APART);
 }
 
-// The rows of such a block. Each block reads all of W (N x K). A W larger than
-// the last-level cache comes from memory, so blocks are larger then. A
-// processor with AVX-512 has a second-level cache of a megabyte.
+// The number of rows of a block, whose slices stay in cache. Each block reads
+// all of W (N x K). If W has more than 12 MB, it comes from memory, not from
+// the last-level cache. Then blocks are larger on processors with AVX-512,
+// whose second-level cache has a megabyte.
 template <class E>
 long long_block(long R, int threads, long words, long N) {
   const double bytes = 4.0 * slice(words) * E::EACH;
@@ -147,18 +149,19 @@ void forward(long R, long K, long N, const float* X, const float* W,
   }
 }
 
-// dZ of a block of rows, and its sum over rows added to db.
+// Compute dZ, the gradient of the activation's argument, for m rows. Add its
+// sum over these rows to db, unless that is null.
 void activation_gradient(Act act, long m, long N, const float* dY,
                          const float* saved, float* dZ, float* db) {
   if (act != NONE)
     for (long i = 0; i < m * N; i += VL)
-      store(dZ + i, slope(act, load(dY + i, m * N - i),
+      store(dZ + i, gradient(act, load(dY + i, m * N - i),
                           load(saved + i, m * N - i)), m * N - i);
-  if (db) sum_rows(act == NONE ? dY : dZ, N, m, N, db);
+  if (db) add_rows_to(db, act == NONE ? dY : dZ, N, m, N);
 }
 
-// For weights so small that each thread has its own gradient in cache. One
-// pass over the rows gives dX, dW and db.
+// For weights so small that each thread has a dW of its own in cache. One pass
+// over the rows gives dX, dW and db.
 template <class E>
 void backward_by_rows(long R, long K, long N, const float* X, const float* W,
                       Act act, const float* dY, const float* saved, float* dX,
@@ -188,7 +191,7 @@ void backward_by_rows(long R, long K, long N, const float* X, const float* W,
       pack_panel<E>(W + p * NR, K, N, std::min<long>(NR, K - p * NR),
                     packed + p * NR * words);
     });
-    // With few rows, whole blocks would divide the work unevenly.
+    // Threads share tiles of rows: few blocks could not be shared evenly.
     long begin, end;
     share(ceil_div(R, MR), omp_get_num_threads(), omp_get_thread_num(),
           &begin, &end);
@@ -219,8 +222,9 @@ void backward_by_rows(long R, long K, long N, const float* X, const float* W,
   }
 }
 
-// A team divides a matrix of tiles x panels; returns the number of parts down.
-// Each part then reads as little as possible of both operands.
+// A team divides a product of `tiles` tiles of rows by `panels` panels, with a
+// part for each thread. Return the number of parts along the rows for which a
+// part reads the least of both operands.
 int parts_down(long tiles, long panels, int team_size) {
   int best = 1;
   double least = INFINITY;
@@ -237,12 +241,13 @@ int parts_down(long tiles, long panels, int team_size) {
   return best;
 }
 
-// Columns of dZ whose tiles are held during the sum over rows. Each panel of X
-// serves them all, and comes from the last-level cache.
+// The columns of dZ, which are rows of dW, at a time. Their tiles are held
+// while each panel of X, read from the last-level cache, is multiplied by them.
 constexpr long HIGH = 8 * MR;
 
-// Rows summed at a time for k columns of X: 3 MB of X at base size, or 6 MB
-// with half the additions to dW.
+// Rows of X summed at a time, for k columns of X. More rows save additions to
+// dW, but take more cache. With AVX-512, in the sizes of BERT base: 1,024 rows
+// of 768 columns are 3 MB, 512 rows of 3,072 columns are 6 MB.
 inline long rows_summed(long k) {
   return (k > 1536 ? 1 : 2) * (VL == 16 ? 512 : 256);
 }
@@ -253,7 +258,8 @@ long gradient_room(long most, long k) {
   return padded(k) * E::words(most) + HIGH / MR * tile_size<E>(most);
 }
 
-// Words for any part of K columns that a thread may get.
+// Words for any part of K columns that a thread may get. Fewer columns may need
+// more words, because `rows_summed` then doubles.
 template <class E>
 long most_gradient_room(long R, long K) {
   const long few = std::min(K, 1536L);
@@ -261,7 +267,7 @@ long most_gradient_room(long R, long K) {
                   gradient_room<E>(std::min(rows_summed(few), R), few));
 }
 
-// The part of this thread of dW = dZ^T X, and of db.
+// Compute this thread's part of dW = dZ^T X, and of db.
 template <class E>
 void weight_gradient(long R, long K, long N, const float* X, const float* dz,
                      float* dW, float* db, Scratch& own) {
@@ -291,7 +297,7 @@ void weight_gradient(long R, long K, long N, const float* X, const float* dz,
     for (long c = c0; c < c1; c += HIGH) {
       const long n = std::min(HIGH, c1 - c);
       const float* from = dz + first * N + c;
-      if (db) sum_rows(from, N, m, n, db + c);
+      if (db) add_rows_to(db + c, from, N, m, n);
       if (!dW) continue;
       pack_columns<E>(from, N, m, n, turned);
       for (long p = p0; p < p1; p++) {
@@ -374,15 +380,16 @@ struct Inputs : Numbered {
   bool has_bias() const { return b >= 0; }
 };
 
-enum { Y, ARGUMENT };  // outputs; ARGUMENT: of the activation
+enum { Y, ARGUMENT };  // outputs; ARGUMENT: the argument of the activation
 
-long num_numbers(const MXTensor* all, int parts) {
+// The number of elements in all parts.
+long joined_size(const MXTensor* all, int parts) {
   long count = 0;
   for (int k = 0; k < parts; k++) count += all[k].size();
   return count;
 }
 
-// Memory for joined parts; each calling thread has its own.
+// Memory for joined parts, one for each calling thread.
 Scratch& joined_scratch() {
   static thread_local Scratch scratch;
   return scratch;
@@ -391,23 +398,24 @@ Scratch& joined_scratch() {
 // All parts, copied one after the other; a single part is not copied.
 const float* join(MXTensor* all, int parts, Scratch& room) {
   if (parts == 1) return floats(all[0]);
-  float* const joined = room.take<float>(num_numbers(all, parts));
+  float* const joined = room.take<float>(joined_size(all, parts));
   float* to = joined;
   for (int k = 0; k < parts; k++)
     to = std::copy_n(floats(all[k]), all[k].size(), to);
   return joined;
 }
 
-// Memory for the joined gradients of parts, or null if none is needed.
+// Memory for the joined gradients of parts, or null if no part needs one. A
+// single part gets its own memory.
 float* room_for(MXTensor* all, int parts, Scratch& room) {
   if (parts == 1) return floats(all[0]);
   bool wanted = false;
   for (int k = 0; k < parts; k++) wanted |= !!floats(all[k]);
-  return wanted ? room.take<float>(num_numbers(all, parts)) : nullptr;
+  return wanted ? room.take<float>(joined_size(all, parts)) : nullptr;
 }
 
 // Copy joined gradients to the parts that need them.
-void part(const float* joined, MXTensor* all, int parts) {
+void split(const float* joined, MXTensor* all, int parts) {
   if (parts == 1 || !joined) return;
   for (int k = 0; k < parts; joined += all[k++].size())
     if (floats(all[k])) std::copy_n(joined, all[k].size(), floats(all[k]));
@@ -483,23 +491,23 @@ MXReturnValue run_backward(const Attrs& attrs, Tensors* in, Tensors* out,
   Scratch& room = joined_scratch();
   if (at.parts > 1) room.reset(8 * N * (K + 1) + 256);
   const float* W = join(&saved.inputs[at.W], at.parts, room);
-  // MXNet allocates unneeded gradients, too, which takes a tenth of the time
-  // of the product. The caller knows that W needs none.
+  // MXNet passes memory for gradients that are not needed, too. With frozen=1
+  // the caller promises that W needs none.
   const bool frozen = number(attrs, "frozen", 0) != 0;
   float* dW = frozen ? nullptr : room_for(&(*out)[at.W], at.parts, room);
   float* db =
       at.has_bias() ? room_for(&(*out)[at.b], at.parts, room) : nullptr;
   run(R, K, N, floats(saved.inputs[at.X]), W, act, floats(dY),
       floats(saved.outputs[outputs - 1]), floats((*out)[at.X]), dW, db);
-  part(dW, &(*out)[at.W], at.parts);
-  if (at.has_bias()) part(db, &(*out)[at.b], at.parts);
+  split(dW, &(*out)[at.W], at.parts);
+  if (at.has_bias()) split(db, &(*out)[at.b], at.parts);
   return MX_SUCCESS;
 }
 
 }  // namespace
 
-// The CPU seconds of this thread for X W^T by one kernel, the least of several
-// runs. Infinite if tiles are denied or memory is missing.
+// The CPU seconds of one thread for X W^T by the kernel `product`, the least of
+// `times` runs. Infinite if tiles are denied.
 double trial(Product product, long R, long K, long N, const float* X,
              const float* W, float* Y, int times) {
   decltype(&forward<Fp32>) runs[] = {D2LBERT_PRODUCTS(forward)};

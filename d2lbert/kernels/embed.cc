@@ -1,11 +1,12 @@
-// d2lbert_embed: the sum of the rows of a token, a segment and a position.
+// d2lbert_embed: the sum of the embeddings of a token, a segment and a
+// position, each a row of a table.
 #include "op.h"
 
 namespace d2lbert {
 namespace {
 
-// Inputs: TABLES arrays of indices (tokens, segments, positions), then the
-// table of each of them.
+// Inputs: TABLES arrays of indices (of tokens, segments and positions), then
+// their TABLES tables.
 enum { INDEX, TABLES = 3, TABLE = TABLES, INPUTS = 2 * TABLES };
 
 MXReturnValue infer_type(const Attrs&, std::vector<int>* in,
@@ -47,9 +48,9 @@ MXReturnValue run_forward(const Attrs&, Tensors* in, Tensors* out,
   float* Y = floats((*out)[0]);
 #pragma omp parallel for schedule(dynamic, 64) num_threads(team(3.0 * R * H))
   for (long i = 0; i < R; i++) {
-    const float* a = table[0] + within(index[0][i], rows[0]) * H;
-    const float* b = table[1] + within(index[1][i], rows[1]) * H;
-    const float* c = table[2] + within(index[2][i], rows[2]) * H;
+    const float* a = table[0] + clipped(index[0][i], rows[0]) * H;
+    const float* b = table[1] + clipped(index[1][i], rows[1]) * H;
+    const float* c = table[2] + clipped(index[2][i], rows[2]) * H;
     for (long j = 0; j < H; j += VL)
       store(Y + i * H + j,
             load(a + j, H - j) + load(b + j, H - j) + load(c + j, H - j),
@@ -73,9 +74,10 @@ MXReturnValue run_backward(const Attrs&, Tensors* in, Tensors* out,
       if (!dW) continue;
       const int32_t* index = ints(saved.inputs[INDEX + k]);
       const long rows = saved.inputs[TABLE + k].shape[0];
-      // Each thread adds the rows in its part of the table, in their order. So
-      // the sums are the same for any number of threads. A short table is
-      // split by columns.
+      // Each thread owns a part of dW. It reads all indices, and adds the rows
+      // of dY with an index in its part. So each sum has the order of the rows
+      // of dY, for any number of threads. The parts of a short table are
+      // columns, not rows.
       const bool by_columns = rows < 64 * parts;
       long first, last, left = 0, right = H;
       share(rows, parts, t, &first, &last);
@@ -92,7 +94,7 @@ MXReturnValue run_backward(const Attrs&, Tensors* in, Tensors* out,
         std::memset(dW + first * H, 0, 4 * (last - first) * H);
       }
       for (long i = 0; i < R; i++) {
-        const long r = within(index[i], rows);
+        const long r = clipped(index[i], rows);
         if (r < first || r >= last) continue;
         for (long j = left; j < right; j += VL)
           store(dW + r * H + j, load(dW + r * H + j, right - j) +

@@ -14,8 +14,8 @@ struct Job {
   const float *X, *W1, *b1, *W2, *b2;
 };
 
-// Saved for the gradient. hidden (R, F): the argument of the activation or its
-// output, as needs_argument has it.
+// Saved for the gradient. hidden (R, F): the argument of the activation if
+// needs_argument(act), its output otherwise.
 struct Kept {
   float* hidden;
   Normalized sums;
@@ -128,7 +128,7 @@ void backward(const Job& job, const Kept& kept, const float* dY,
         pack_panel<E>(job.W1 + at, H, F, std::min<long>(NR, H - at),
                       w1 + at * f_words);
     });
-    // With few rows, whole blocks would divide the work unevenly.
+    // Threads share tiles of rows: few blocks could not be shared evenly.
     long begin, end;
     share(ceil_div(R, MR), omp_get_num_threads(), omp_get_thread_num(),
           &begin, &end);
@@ -138,7 +138,7 @@ void backward(const Job& job, const Kept& kept, const float* dY,
       const long next = std::min(block, end - first - m);
       const float *x = job.X + first * H, *hidden = kept.hidden + first * F;
       finish_back(job.residual, first, m, dY, kept.sums, norm, dx, dz);
-      sum_rows(dz, H, m, H, db2);
+      add_rows_to(db2, dz, H, m, H);
       Ahead ahead(stripes(m, F));
       ahead.fetch(hidden, m * F * 4);
       ahead.fetch(x, m * H * 4);
@@ -146,9 +146,9 @@ void backward(const Job& job, const Kept& kept, const float* dY,
       for (long j = 0, all = m * F; j < all; j += VL) {
         const vf h = load(hidden + j, all - j);
         if (argument) store(outcome + j, apply(job.act, h), all - j);
-        store(dh + j, slope(job.act, load(dh + j, all - j), h), all - j);
+        store(dh + j, gradient(job.act, load(dh + j, all - j), h), all - j);
       }
-      sum_rows(dh, F, m, F, db1);
+      add_rows_to(db1, dh, F, m, F);
       add_transposed<E>(dz, H, argument ? outcome : hidden, F, m, turned,
                         h_panels, dW2);
       if (to.X) {
@@ -199,9 +199,9 @@ MXReturnValue infer_shape(const Attrs& attrs, Shapes* in, Shapes* out) {
   return MX_SUCCESS;
 }
 
-class FeedForward : public Keeping {
+class FeedForward : public SavingOp {
  public:
-  explicit FeedForward(const Attrs& attrs) : Keeping(attrs), at_(attrs) {
+  explicit FeedForward(const Attrs& attrs) : SavingOp(attrs), at_(attrs) {
     parse_act(attrs, &act_);
   }
 

@@ -41,8 +41,8 @@ inline std::string text(const Attrs& attrs, const char* key,
 inline double number(const Attrs& attrs, const char* key, double otherwise) {
   auto found = attrs.find(key);
   if (found == attrs.end()) return otherwise;
-  // std::stod would read 0.1 as 0 where the locale writes 0,1; a stream of
-  // the standard library's takes microseconds, several times an operator.
+  // std::stod would read 0.1 as 0 in a locale that writes 0,1. A C++ stream
+  // takes microseconds, and an operator reads several attributes.
   static const locale_t plain = newlocale(LC_ALL_MASK, "C", (locale_t)0);
   char* end;
   const double value = strtod_l(found->second.c_str(), &end, plain);
@@ -52,19 +52,21 @@ inline double number(const Attrs& attrs, const char* key, double otherwise) {
   return value;
 }
 
-// True if the dropout rate `rate` is above 0. Then an input holds its noise.
+// True if the attribute `rate`, a dropout rate, is above 0. The operator then
+// has an input with random bits, the `noise` of `Dropout`.
 inline bool drops(const Attrs& attrs, const char* rate = "p") {
   return number(attrs, rate, 0) > 0;
 }
 
-// Numbers the inputs of an operator in their order. A struct of constants
-// derives from it, and each constant is initialized by `next` or `several`.
+// Base class of the `Inputs` of an operator: constants with the index of each
+// input. `next` or `several` initializes each constant, in input order.
 class Numbered {
  public:
   int count() const { return count_; }
 
  protected:
-  // The index of an input, or of the first of several; -1 without any.
+  // The index of the next input, or of the first of the next n. -1 if the
+  // operator is called without them.
   int next(bool exists = true) { return several(exists ? 1 : 0); }
   int several(int n) {
     count_ += n;
@@ -75,8 +77,8 @@ class Numbered {
   int count_ = 0;
 };
 
-// The arrays from which a gradient is computed: the gradients of the outputs,
-// the inputs and the outputs, in this order.
+// The arrays that MXNet passes to a backward function: the gradients of the
+// outputs, the inputs and the outputs, in this order.
 struct Saved {
   MXTensor *gradients, *inputs, *outputs;
   Saved(Tensors& all, int num_outputs)
@@ -122,7 +124,7 @@ inline const char* no_bf16() {
 inline float* floats(MXTensor& t) { return t.data<float>(); }
 inline int32_t* ints(MXTensor& t) { return t.data<int32_t>(); }
 
-// The numbers of inputs and outputs of an operator with a struct of inputs.
+// Attribute parser of an operator whose `Inputs` count the inputs.
 template <class Inputs, int num_outputs = 1>
 MXReturnValue numbered(const Attrs& attrs, int* inputs, int* outputs) {
   *inputs = Inputs(attrs).count();
@@ -130,7 +132,7 @@ MXReturnValue numbered(const Attrs& attrs, int* inputs, int* outputs) {
   return MX_SUCCESS;
 }
 
-// The same for an operator whose numbers are constant.
+// Attribute parser of an operator with a constant number of inputs.
 template <int num_inputs, int num_outputs>
 MXReturnValue constant(const Attrs&, int* inputs, int* outputs) {
   *inputs = num_inputs;
@@ -138,7 +140,7 @@ MXReturnValue constant(const Attrs&, int* inputs, int* outputs) {
   return MX_SUCCESS;
 }
 
-// The types of an operator with float arrays only.
+// Type inference for an operator with float arrays only.
 inline MXReturnValue all_floats(const Attrs&, std::vector<int>* in,
                                 std::vector<int>* out) {
   std::fill(in->begin(), in->end(), kFloat32);
@@ -146,7 +148,8 @@ inline MXReturnValue all_floats(const Attrs&, std::vector<int>* in,
   return MX_SUCCESS;
 }
 
-// The types of an operator with float arrays, and rows of sequences as int32.
+// Type inference for an operator with float arrays, except `offsets` and
+// `lens` of sequences, which are int32.
 template <class Inputs>
 MXReturnValue rows_and_floats(const Attrs& attrs, std::vector<int>* in,
                               std::vector<int>* out) {
@@ -156,26 +159,27 @@ MXReturnValue rows_and_floats(const Attrs& attrs, std::vector<int>* in,
   return MX_SUCCESS;
 }
 
-// The gradient of indices, lengths and noise: zero, if it has memory.
+// Set the gradient of an input to zero, if it has memory. For indices, lengths
+// and noise, through which no gradient flows.
 inline void clear(MXTensor& t) {
   if (t.data_ptr) std::memset(t.data_ptr, 0, 4 * t.size());
 }
 
-// An index clipped to n. The caller has checked it; a wrong index still stays
-// within the array.
-inline long within(int32_t index, long n) {
+// The index, clipped to [0, n). Callers check indices before, and clipping
+// keeps one that they missed inside the array.
+inline long clipped(int32_t index, long n) {
   return index < 0 ? 0 : index >= n ? n - 1 : index;
 }
 
-// The number of threads for this much work, in rough operations. The team may
-// be smaller (OMP_THREAD_LIMIT, OMP_DYNAMIC, nested regions). So divide work
-// by omp_get_num_threads(), never by this number.
+// The number of threads to request. work: a rough number of operations. The
+// team may be smaller (OMP_THREAD_LIMIT, OMP_DYNAMIC, nested regions). So
+// divide work by omp_get_num_threads(), never by this number.
 inline int team(double work) {
   return work < 5e4 || forked() ? 1 : std::max(1, omp_get_max_threads());
 }
 
-// Scratch memory of the threads of a team. It is reserved before they begin,
-// because an exception that leaves a parallel region ends the process.
+// Scratch memory for each thread of a team. It is reserved before the parallel
+// region, because an exception that leaves the region ends the process.
 class Rooms {
  public:
   void reserve(int threads, size_t bytes) {
@@ -189,7 +193,7 @@ class Rooms {
   std::deque<Scratch> all_;
 };
 
-// One per calling thread.
+// The rooms of the teams that the calling thread leads.
 inline Rooms& team_rooms() {
   static thread_local Rooms rooms;
   return rooms;
@@ -200,7 +204,8 @@ inline Rooms& team_rooms(int threads, size_t bytes) {
   return team_rooms();
 }
 
-// True if `reserve` found memory. For memory whose size depends on the team.
+// False if `reserve` ran out of memory. For memory whose size depends on the
+// real size of the team, so that a parallel region has to reserve it.
 template <class F>
 bool has_memory(F reserve) {
   try {
@@ -211,15 +216,15 @@ bool has_memory(F reserve) {
   }
 }
 
-// One of several equal parts of n items: [first, last).
+// Divide n items into equal parts; items [first, last) are in this part.
 inline void share(long n, int parts, int part, long* first, long* last) {
   *first = n * part / parts;
   *last = n * (part + 1) / parts;
 }
 
-// The rows of a block, a multiple of the rows of a tile. `bytes` a row fit in
-// `room`, which is most of half a megabyte of cache. There are at least `each`
-// blocks a thread.
+// The number of rows in a block: a multiple of MR, the rows of a tile. A block
+// of `bytes` a row fits in `room` bytes of cache, and each thread gets at least
+// `each` blocks. One tile is the minimum, 16 are the maximum.
 inline long block_rows(long rows, int threads, long each, double bytes,
                        double room = 200e3) {
   const long block = std::min<long>(ceil_div(rows, each * threads),
@@ -227,35 +232,41 @@ inline long block_rows(long rows, int threads, long each, double bytes,
   return std::max<long>(1, std::min<long>(ceil_div(block, MR), 16)) * MR;
 }
 
-// to += the sum of m rows of n numbers, ld apart.
-inline void sum_rows(const float* x, long ld, long m, long n, float* to) {
+// to (n,) += each of the m rows x (m x n), which are ld numbers apart.
+inline void add_rows_to(float* to, const float* x, long ld, long m, long n) {
   for (long r = 0; r < m; r++)
     for (long j = 0; j < n; j += VL)
       store(to + j, load(to + j, n - j) + load(x + r * ld + j, n - j), n - j);
 }
 
+// to (n,) += x (n,).
+inline void add_row_to(float* to, const float* x, long n) {
+  add_rows_to(to, x, n, 1, n);
+}
+
 // The number of blocks that a thread takes at a time. Two if there are many:
-// the first prefetches the rows of the second. One if there are few, so that
-// no thread waits long.
+// work on the first prefetches the rows of the second. One if there are few,
+// so that no thread waits long.
 inline int at_once(long blocks, int threads) {
   return blocks >= 16 * threads ? 2 : 1;
 }
 
-// A sum of n numbers for each thread.
+// An array of n partial sums for each thread.
 class Sums {
  public:
   static size_t bytes(long n, int threads) { return threads * (4 * n + 64); }
   Sums(Scratch& shared, long n, int threads) : n_(n), all_(threads) {
     for (float*& one : all_) one = shared.take<float>(n);
   }
-  // The sum of this thread.
+  // The array of this thread.
   float* mine() const { return all_[omp_get_thread_num()]; }
   float* cleared() const {
     std::memset(mine(), 0, 4 * n_);
     return mine();
   }
-  // Add the numbers [from, from + n) of all threads into `to`, unless it is
-  // null. Each thread does a part and does not wait.
+  // to (n,) = the elements [from, from + n), summed over the threads; nothing
+  // if `to` is null. All threads call it. Each computes a part of `to`, and
+  // does not wait for the others.
   void add_up(float* to, long from, long n) const {
     if (!to) return;
     const int team_size = omp_get_num_threads();
@@ -274,9 +285,9 @@ class Sums {
   std::vector<float*> all_;
 };
 
-// Work that all threads of a team need before they continue. The threads that
-// have arrived share it. The end of an `omp for` would wait for a late thread,
-// or for one that the system has suspended, longer than the work takes.
+// Work that must be complete before any thread of a team continues. The threads
+// that have arrived share it. The end of an `omp for` would instead wait for a
+// late or suspended thread, longer than the work takes.
 class Preparation {
  public:
   // Return after all n parts are done, by any threads of the team. All threads

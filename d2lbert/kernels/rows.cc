@@ -1,5 +1,6 @@
-// d2lbert_rows: rows of X by several lists of indices, with an output for each
-// list. The gradient of X takes one pass.
+// d2lbert_rows: select rows of X by several lists of row indices, with one
+// output for each list. The backward pass adds the gradients of all outputs to
+// the same dX, so X has one gradient instead of one for each list.
 #include "op.h"
 
 namespace d2lbert {
@@ -8,9 +9,9 @@ namespace {
 int num_lists(const Attrs& attrs) { return (int)number(attrs, "lists", 1); }
 
 struct Inputs : Numbered {
-  const int X, places;  // places: a list of indices for each output
+  const int X, first_list;  // the other lists follow the first one
   explicit Inputs(const Attrs& attrs)
-      : X(next()), places(several(num_lists(attrs))) {}
+      : X(next()), first_list(several(num_lists(attrs))) {}
 };
 
 MXReturnValue parse(const Attrs& attrs, int* inputs, int* outputs) {
@@ -29,11 +30,13 @@ MXReturnValue infer_type(const Attrs& attrs, std::vector<int>* in,
 
 MXReturnValue infer_shape(const Attrs& attrs, Shapes* in, Shapes* out) {
   const Inputs at(attrs);
-  if ((*in)[at.X].size() != 2) return fail("rows are taken of X (R, H)");
+  if ((*in)[at.X].size() != 2) return fail("take_rows needs X (R, H)");
   for (size_t k = 0; k < out->size(); k++) {
-    const Shape places = (*in)[at.places + k];
-    if (places.size() != 1) return fail("rows need places (S,)");
-    (*out)[k] = {places[0], (*in)[at.X][1]};
+    const Shape list = (*in)[at.first_list + k];
+    if (list.size() != 1)
+      return fail("each list of row indices of take_rows must be "
+                  "one-dimensional");
+    (*out)[k] = {list[0], (*in)[at.X][1]};
   }
   return MX_SUCCESS;
 }
@@ -45,13 +48,13 @@ MXReturnValue run_forward(const Attrs& attrs, Tensors* in, Tensors* out,
   const float* X = floats(x);
   const long R = x.shape[0], H = x.shape[1];
   for (size_t k = 0; k < out->size(); k++) {
-    const int32_t* places = ints((*in)[at.places + k]);
-    const long S = (*in)[at.places + k].size();
-    if (S && !R) return fail("there are no rows to take from");
+    const int32_t* indices = ints((*in)[at.first_list + k]);
+    const long S = (*in)[at.first_list + k].size();
+    if (S && !R) return fail("X of take_rows has no rows to take");
     float* Y = floats((*out)[k]);
 #pragma omp parallel for schedule(static) num_threads(team(1.0 * S * H))
     for (long i = 0; i < S; i++)
-      std::copy_n(X + within(places[i], R) * H, H, Y + i * H);
+      std::copy_n(X + clipped(indices[i], R) * H, H, Y + i * H);
   }
   return MX_SUCCESS;
 }
@@ -61,13 +64,14 @@ MXReturnValue run_backward(const Attrs& attrs, Tensors* in, Tensors* out,
   const int lists = num_lists(attrs);
   const Inputs at(attrs);
   const Saved saved(*in, lists);
-  for (int k = 0; k < lists; k++) clear((*out)[at.places + k]);
+  for (int k = 0; k < lists; k++) clear((*out)[at.first_list + k]);
   float* dX = floats((*out)[at.X]);
   if (!dX) return MX_SUCCESS;
   const MXTensor& X = saved.inputs[at.X];
   const long R = X.shape[0], H = X.shape[1];
-  // Each thread adds the rows in its part of X, in the order of the lists. So
-  // the sums are the same for any number of threads.
+  // Each thread owns a part of the rows of dX. It reads all lists, and adds a
+  // row of dY if its index is in this part. So each sum has the order of the
+  // lists, for any number of threads.
 #pragma omp parallel num_threads(team(1.0 * R * H))
   {
     long begin, end;
@@ -75,10 +79,10 @@ MXReturnValue run_backward(const Attrs& attrs, Tensors* in, Tensors* out,
     std::memset(dX + begin * H, 0, 4 * (end - begin) * H);
     for (int k = 0; k < lists; k++) {
       const float* dY = floats(saved.gradients[k]);
-      MXTensor& places = saved.inputs[at.places + k];
-      for (long i = 0, S = places.size(); i < S; i++) {
-        const long r = within(ints(places)[i], R);
-        if (r >= begin && r < end) sum_rows(dY + i * H, H, 1, H, dX + r * H);
+      MXTensor& list = saved.inputs[at.first_list + k];
+      for (long i = 0, S = list.size(); i < S; i++) {
+        const long r = clipped(ints(list)[i], R);
+        if (r >= begin && r < end) add_row_to(dX + r * H, dY + i * H, H);
       }
     }
   }

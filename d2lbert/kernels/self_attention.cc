@@ -13,8 +13,8 @@ struct Job {
   const float *X, *W[3], *b[3], *Wo, *bo;  // the biases may be null
 };
 
-// Saved for the gradient: queries, keys and values (R, 3H), and the outputs of
-// the heads (R, H).
+// Saved for the gradient: queries, keys and values (R, 3H), and the joined
+// outputs of the heads (R, H).
 struct Kept {
   float *qkv, *joined;
   Normalized sums;
@@ -25,8 +25,8 @@ struct Group {
   long begin, end;
 };
 
-// The first of the sequences [begin, end), with at most `rows` rows in all; at
-// least one sequence.
+// The longest group of sequences from `begin` on, before `end`, that has at
+// most `rows` rows. It has at least one sequence.
 Group group(const Problem& p, long begin, long end, long rows) {
   long last = begin + 1;
   while (last < end && p.offsets[last + 1] - p.offsets[begin] <= rows) last++;
@@ -41,7 +41,8 @@ std::vector<Group> groups(const Problem& p, long rows) {
   return all;
 }
 
-// The sequences of a thread. All threads have about the same number of rows.
+// The sequences of a thread, [begin, end). All threads have about the same
+// number of rows.
 void share_sequences(const Problem& p, int parts, int part, long* begin,
                      long* end) {
   const int32_t* const last = p.offsets + p.B;
@@ -62,13 +63,14 @@ long most_rows(const Problem& p, const std::vector<Group>& all) {
   return most;
 }
 
-// The address of row 0, if `rows` begins with row `first`.
-inline float* from_row(float* rows, long first, long ld) {
+// The address that row 0 would have, if `rows` begins with row `first`. So code
+// that counts rows from 0 works on a part of them.
+inline float* address_of_row_0(float* rows, long first, long ld) {
   return rows - first * ld;
 }
 
 // Copy n numbers that are not read again soon.
-void keep(const float* from, long n, float* to) {
+void copy_streamed(const float* from, long n, float* to) {
   for (long j = 0; j < n; j += VL) stream(to + j, load(from + j, n - j), n - j);
 }
 
@@ -117,13 +119,13 @@ void forward(const Job& job, const Kept& kept, float* Y) {
       for (int k = 0; k < 3; k++)
         multiply<E>(false, m, H, words, a, ld, packed[k], qkv + k * H, N, BIAS,
                     &ahead, bias[k]);
-      float* q = from_row(qkv, first, N);
+      float* q = address_of_row_0(qkv, first, N);
       for (long unit = g.begin * p.heads; unit < g.end * p.heads; unit++)
         attend<E>(p, Unit(p, unit), {q, q + H, q + 2 * H, N},
-                  from_row(joined, first, H), room);
+                  address_of_row_0(joined, first, H), room);
       if (kept.qkv) {
-        keep(qkv, m * N, kept.qkv + first * N);
-        keep(joined, m * H, kept.joined + first * H);
+        copy_streamed(qkv, m * N, kept.qkv + first * N);
+        copy_streamed(joined, m * H, kept.joined + first * H);
       }
       times<E>(joined, m, H, x_words, packed[3], H, out, H, BIAS, nullptr,
                bias[3]);
@@ -198,18 +200,18 @@ void backward(const Job& job, const Kept& kept, const float* dY,
       const long next = std::min(m, p.offsets[end] - after);
       const float *x = job.X + first * H, *joined = kept.joined + first * H;
       finish_back(job.residual, first, m, dY, kept.sums, norm, dx, dz);
-      sum_rows(dz, H, m, H, dbo);
+      add_rows_to(dbo, dz, H, m, H);
       add_transposed<E>(dz, H, joined, H, m, turned, panels, dWo);
       Ahead ahead(stripes(m, H));
       ahead.fetch(kept.qkv + first * N, m * N * 4);
       ahead.fetch(x, m * H * 4);
       times<E>(dz, m, H, as_is, wo, H, dj, H, ZERO, &ahead);
-      float *q = kept.qkv, *d = from_row(dq, first, N);
+      float *q = kept.qkv, *d = address_of_row_0(dq, first, N);
       for (long unit = g.begin * p.heads; unit < g.end * p.heads; unit++)
         attend_back<E>(p, Unit(p, unit), {q, q + H, q + 2 * H, N},
-                       from_row(dj, first, H), {d, d + H, d + 2 * H, N},
+                       address_of_row_0(dj, first, H), {d, d + H, d + 2 * H, N},
                        room);
-      sum_rows(dq, N, m, N, db);
+      add_rows_to(db, dq, N, m, N);
       if (to.X) {
         float* const rows_X = to.X + first * H;
         std::copy(dx, dx + m * H, rows_X);
@@ -271,10 +273,11 @@ bool covers(const Problem& p) {
   return p.offsets[0] == 0 && p.offsets[p.B] == p.R && p.apart();
 }
 
-class SelfAttention : public Keeping {
+class SelfAttention : public SavingOp {
  public:
   explicit SelfAttention(const Attrs& attrs)
-      : Keeping(attrs), at_(attrs), heads_((long)number(attrs, "num_heads", 1)),
+      : SavingOp(attrs), at_(attrs),
+        heads_((long)number(attrs, "num_heads", 1)),
         causal_(number(attrs, "causal", 0) != 0) {}
 
  private:

@@ -15,14 +15,14 @@ struct Residual {
   const float *gamma, *beta;
 };
 
-// Saved for the gradient: the normalized sums (R, H), before gamma and beta,
-// and their scales (R,). Null in prediction.
+// Saved for the gradient: the normalized rows (R, H), before gamma and beta,
+// and 1 / standard deviation of each row (R,). Both are null in prediction.
 struct Normalized {
   float *hat, *scale;
 };
 
-// Y = LayerNorm(X + dropout(Z)) for m rows from row `first`. x and z hold
-// these rows; z is overwritten.
+// Y = LayerNorm(X + dropout(Z)) for m rows from row `first`. x and z hold only
+// these rows, Y holds all rows. z is overwritten.
 inline void finish(const Residual& f, long first, long m, const float* x,
                    float* z, const Normalized& kept, float* Y) {
   const long H = f.H;
@@ -47,8 +47,8 @@ inline void finish(const Residual& f, long first, long m, const float* x,
   }
 }
 
-// Gradients of rows of X and Z from the gradient of Y. Adds to the gradients
-// of gamma and beta.
+// Compute dx and dz, the gradients of X and Z for these rows, from the gradient
+// of Y. Add to the gradients of gamma and beta in `sums`.
 inline void finish_back(const Residual& f, long first, long m,
                         const float* dY, const Normalized& kept,
                         const NormSums& sums, float* dx, float* dz) {
@@ -66,13 +66,13 @@ inline void finish_back(const Residual& f, long first, long m,
   }
 }
 
-// Rows at a time: their data, `width` numbers a row, stay in cache, and each
-// thread has a dozen blocks.
+// The number of rows that go through all steps together. Their data, `width`
+// numbers a row, stay in cache, and each thread has a dozen blocks or more.
 inline long rows_at_a_time(long R, int threads, long width) {
   return block_rows(R, threads, 12, 4.0 * width);
 }
 
-// A copy of n numbers, with zeros in the rest of the last panel.
+// Copy n numbers, or zeros if `from` is null. Zeros fill the last panel.
 inline float* padded_copy(const float* from, long n, Scratch& shared) {
   float* const to = shared.take<float>(padded(n));
   std::fill(to, to + padded(n), 0.f);
@@ -80,11 +80,11 @@ inline float* padded_copy(const float* from, long n, Scratch& shared) {
   return to;
 }
 
-// An operator that saves intermediate results for its gradient. As outputs they
-// would have gradients, for which MXNet allocates memory in each step.
-class Keeping : public mxnet::ext::CustomStatefulOp {
+// An operator that saves intermediate results for its gradient as its state. If
+// they were outputs, MXNet would allocate their gradients in each step.
+class SavingOp : public mxnet::ext::CustomStatefulOp {
  public:
-  explicit Keeping(const Attrs& attrs)
+  explicit SavingOp(const Attrs& attrs)
       : attrs(attrs), bf16(wants_bf16(attrs)),
         keeps(number(attrs, "grad", 1) != 0) {}
 

@@ -1,6 +1,6 @@
-// d2lbert_vocab_ce: cross-entropy over a vocabulary from hidden rows, without
-// an array (M, V); d2lbert_first follows it. d2lbert_softmax_ce: cross-entropy
-// from logits (M, V).
+// d2lbert_vocab_ce: cross-entropy over a vocabulary of V words, from M rows of
+// hiddens. No array (M, V) exists. d2lbert_first selects its first output, the
+// loss. d2lbert_softmax_ce: cross-entropy from logits (M, V).
 #include <cmath>
 
 #include "op.h"
@@ -9,12 +9,12 @@ namespace d2lbert {
 namespace {
 
 constexpr long gcd(long a, long b) { return b ? gcd(b, a % b) : a; }
-// Columns of the vocabulary at a time: whole tiles of both products.
+// BLOCK: words of the vocabulary at a time, whole tiles in both products.
 constexpr long UNIT = MR / gcd(MR, NR) * NR;
 constexpr long BLOCK = UNIT * std::max<long>(1, 224 / UNIT);
-// Rows at a time. Their exponentials (CHUNK x V) stay in the last-level cache
-// until the row sums are known, as far as they fit. Fewer rows would pack W
-// more often, which matters more where products are faster.
+// Rows at a time. Their exponentials (CHUNK x V) stay in the last-level cache,
+// if they fit, until the row sums are known. Fewer rows would pack W more
+// often, which matters more where products are faster.
 constexpr long CHUNK = ((VL == 16 ? 462 : 252) + MR - 1) / MR * MR;
 
 // db[j] += sum over rows of weight * e.
@@ -50,16 +50,19 @@ struct Job {
   const float *X, *W, *b;
   const int32_t* labels;
   const float* weights;
-  float *rows, *dX, *dW, *db;  // the gradients null when not wanted
+  float *rows, *dX, *dW, *db;  // gradients are null if they are not wanted
 };
 
-// The results of one thread for the rows of a chunk.
+// The results of one thread, from its part of the vocabulary, for the rows of a
+// chunk. reference: a logit that is subtracted before exp. total: the sum of
+// exponentials. label: the logit of the label, or 0 if its word is in another
+// part. references: the reference after each block. dX: exponentials times W.
 struct Part {
   float *reference, *total, *label, *references, *dX;
 };
 
-// Memory of each thread for the rows of a chunk, and for their gradients of
-// width H, which is 0 without gradients.
+// Memory for the `Part` of each thread. held: blocks of a thread. H: 0 if no
+// gradients are wanted.
 std::vector<Part> allot(Scratch& shared, int team_size, long chunk, long held,
                         long H) {
   shared.reset(team_size * 4 * (chunk * (3 + held + H) + 96));
@@ -81,16 +84,16 @@ void begin(const Part& part, long m) {
 }
 
 // Turn logits of columns [v, v + n) into exponentials of their difference from
-// the reference of the row. The reference, and all sums relative to it, change
-// only if a logit is far above it. So the exponentials of a row usually share
-// one scale.
+// the reference of the row. Only a logit far above the reference changes it,
+// and all sums relative to it. So the exponentials of a row usually share one
+// scale.
 void exponentials(const Job& job, long first, long m, long v, long n,
                   float* L, long ld, const Part& part, Ahead ahead) {
   const vi lane = count();
   for (long r = 0; r < m; r++) {
     ahead.step();
     float* l = L + r * ld;
-    const long label = within(job.labels[first + r], job.V) - v;
+    const long label = clipped(job.labels[first + r], job.V) - v;
     if (label >= 0 && label < n) part.label[r] = l[label];
     const float most = maximum(l, n);
     if (most > part.reference[r] + 30) {
@@ -113,9 +116,10 @@ void exponentials(const Job& job, long first, long m, long v, long n,
   }
 }
 
-// The maximum of each row, and its weight over its sum, from the parts of all
-// threads. Every thread computes them in the same order, which saves a
-// barrier. The first thread writes the losses.
+// Combine the parts of all threads. tops: the largest reference of each row.
+// shares: the weight of each row over its sum of exponentials. Every thread
+// computes all of them, in the same order, which saves a barrier. One thread
+// also writes the losses.
 void normalize(const Job& job, long first, long m,
                const std::vector<Part>& parts, bool writes, float* tops,
                float* shares) {
@@ -124,7 +128,7 @@ void normalize(const Job& job, long first, long m,
     for (const Part& part : parts) top = std::max(top, part.reference[r]);
     for (const Part& part : parts) {
       total += part.total[r] * std::exp(part.reference[r] - top);
-      label += part.label[r];  // zero in all parts but one
+      label += part.label[r];  // zero in all parts except one
     }
     tops[r] = top;
     shares[r] = job.weights[first + r] / total;
@@ -132,7 +136,8 @@ void normalize(const Job& job, long first, long m,
   }
 }
 
-// Rows of X times the factors that normalize the exponentials of a block.
+// Compute the factor of each row that normalizes the exponentials of a block,
+// and the rows of X times these factors.
 void scale_rows(const Job& job, long first, long m, const float* reference,
                 const float* tops, const float* shares, float* factor,
                 float* scaled) {
@@ -145,11 +150,11 @@ void scale_rows(const Job& job, long first, long m, const float* reference,
   }
 }
 
-// Subtract the labels from rows [v0, v1) of the gradients of W and b.
-void take_labels(const Job& job, long first, long m, long v0, long v1) {
+// Subtract the terms of the labels from rows [v0, v1) of dW and db.
+void subtract_labels(const Job& job, long first, long m, long v0, long v1) {
   const long H = job.H;
   for (long r = 0; r < m; r++) {
-    const long label = within(job.labels[first + r], job.V);
+    const long label = clipped(job.labels[first + r], job.V);
     if (label < v0 || label >= v1) continue;
     const float weight = job.weights[first + r];
     const float* xr = job.X + (first + r) * H;
@@ -161,8 +166,8 @@ void take_labels(const Job& job, long first, long m, long v0, long v1) {
   }
 }
 
-// Sum the gradient of a row over threads, and subtract its label.
-void join_row(const Job& job, long first, long r,
+// Sum a row of dX over the threads, and subtract the term of its label.
+void sum_row(const Job& job, long first, long r,
               const std::vector<Part>& parts, float share, float top) {
   const long H = job.H;
   const float weight = job.weights[first + r];
@@ -174,7 +179,7 @@ void join_row(const Job& job, long first, long r,
             load(to + j, H - j) + f * load(part.dX + r * H + j, H - j),
             H - j);
   }
-  const float* wr = job.W + within(job.labels[first + r], job.V) * H;
+  const float* wr = job.W + clipped(job.labels[first + r], job.V) * H;
   for (long j = 0; j < H; j += VL)
     store(to + j, load(to + j, H - j) - weight * load(wr + j, H - j),
           H - j);
@@ -190,8 +195,8 @@ void vocabulary(const Job& job) {
   const long h_words = E::words(H), m_words = E::words(chunk);
   const long b_words = E::words(BLOCK);
   const long panels = ceil_div(V, NR);
-  const bool in_place = sizeof(word<E>) == sizeof(float) &&
-                        E::words(2) == 2;  // fp32: the logits' own memory
+  // In fp32 the exponentials stay in the memory of the logits
+  const bool in_place = sizeof(word<E>) == sizeof(float) && E::words(2) == 2;
   if (grad) {
     if (M)
       std::memset(job.dX, 0, 4 * M * H);
@@ -298,10 +303,10 @@ void vocabulary(const Job& job) {
                           E::words(m) * BLOCK * 4);
             add_rows(e, ld, m, n, factor, job.db + v, ahead);
           }
-          take_labels(job, first, m, v0, v1);
+          subtract_labels(job, first, m, v0, v1);
 #pragma omp for schedule(static) nowait
           for (long r = 0; r < m; r++)
-            join_row(job, first, r, parts, shares[r], tops[r]);
+            sum_row(job, first, r, parts, shares[r], tops[r]);
         }
 #pragma omp barrier
       }
@@ -317,7 +322,8 @@ void vocabulary(const Job& job) {
 namespace vocab {
 
 enum { X, W, B, LABELS, WEIGHTS, INPUTS };
-// ROWS: the loss of each row; gradients only if wants_grad
+// Outputs. ROWS: the loss of each row before its weight. DX, DW and DB exist
+// only if wants_grad.
 enum { LOSS, ROWS, DX, DW, DB, OUTPUTS };
 
 bool wants_grad(const Attrs& attrs) { return number(attrs, "grad", 1) != 0; }
@@ -400,9 +406,9 @@ MXReturnValue run_backward(const Attrs& attrs, Tensors* in, Tensors* out,
 }  // namespace vocab
 
 // d2lbert_first: the first of several arrays. vocab_ce has further outputs,
-// for its own gradient. MXNet would fill the gradients of these outputs with
-// zeros in each step. The gradients of the inputs of d2lbert_first other than
-// the first stay uninitialized, which is faster.
+// saved for its backward pass, and MXNet would fill their gradients with zeros
+// in each step. Here the gradients of all inputs except the first stay
+// uninitialized, which is faster.
 namespace first {
 
 MXReturnValue parse(const Attrs& attrs, int* inputs, int* outputs) {
@@ -468,7 +474,7 @@ MXReturnValue run_forward(const Attrs&, Tensors* in, Tensors* out,
       double all = 0;
       for (long j = 0; j < V; j++) all += std::exp((double)x[j] - most);
       stats[2 * i + 1] = (float)(1 / all);
-      const double label = x[within(labels[i], V)];
+      const double label = x[clipped(labels[i], V)];
       loss[i] = (float)(weights[i] * (most - label + std::log(all)));
       continue;
     }
@@ -480,7 +486,7 @@ MXReturnValue run_forward(const Attrs&, Tensors* in, Tensors* out,
     }
     const float all = sum(total);
     stats[2 * i + 1] = 1 / all;
-    loss[i] = weights[i] * (most - x[within(labels[i], V)] + std::log(all));
+    loss[i] = weights[i] * (most - x[clipped(labels[i], V)] + std::log(all));
   }
   return MX_SUCCESS;
 }
@@ -499,7 +505,7 @@ MXReturnValue run_backward(const Attrs&, Tensors* in, Tensors* out,
 #pragma omp parallel for schedule(static) num_threads(team(20.0 * M * V))
   for (long i = 0; i < M; i++) {
     const float* x = X + i * V;
-    const long label = within(labels[i], V);
+    const long label = clipped(labels[i], V);
     const float most = stats[2 * i], inverse = stats[2 * i + 1];
     if (dweights)
       dweights[i] = d[i] * (most - x[label] - std::log(inverse));
