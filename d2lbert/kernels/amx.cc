@@ -43,8 +43,8 @@ Product product(bool bf16, long least) {
 
 }  // namespace d2lbert
 
-// For Python: tiles are not compiled in (0), denied by the system (1) or
-// usable (2).
+// For Python: 0 if tiles are not compiled in, 1 if the system denies them, 2 if
+// they can be used.
 extern "C" int d2lbert_tiles() {
 #if D2LBERT_AMX
   return d2lbert::permitted() ? 2 : 1;

@@ -3,9 +3,9 @@
 // instead of nine give the accuracy of fp32).
 //
 // A tile is 16 rows of 64 bytes. Both factors are packed into contiguous
-// tiles of words, each a pair of bfloat16: of every 32 numbers along the sum,
-// k and k + 16 share a word. The order of a sum depends on its length only,
-// so a row of a product does not depend on the number of rows.
+// tiles of words. A word is a pair of bfloat16: of every 32 numbers along the
+// sum, numbers k and k + 16 share a word. The order of a sum depends on its
+// length only, so a row of a product does not depend on the number of rows.
 #pragma once
 #include <type_traits>
 #include <vector>
@@ -72,7 +72,9 @@ constexpr long TILE = 1024;  // bytes
 constexpr long SIDE = 16;    // rows, and words of a row
 constexpr long DEPTH = 32;   // numbers along the sum
 
+// The number of tiles along a sum over k.
 inline long depth(long k) { return ceil_div(k, DEPTH); }
+// n rows or columns, rounded up to whole tiles.
 inline long whole(long n) { return ceil_div(n, SIDE) * SIDE; }
 // Bytes of a packed matrix of n rows or columns and a sum over k.
 template <int P>
@@ -80,7 +82,7 @@ inline long bytes(long n, long k) {
   return ceil_div(n, SIDE) * depth(k) * P * TILE;
 }
 
-// What LDTILECFG reads: palette 1, eight tiles of 16 rows of 64 bytes.
+// The operand of LDTILECFG: palette 1, eight tiles of 16 rows of 64 bytes.
 struct Config {
   uint8_t palette = 1, start = 0, reserved[14] = {};
   uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
@@ -150,7 +152,7 @@ struct InUse {
   InUse(const InUse&) = delete;
 };
 
-// Words of (x_i, y_i), P parts of each, the largest part first.
+// The words of (x_i, y_i) for P parts of each number, the largest part first.
 template <int P>
 inline void words(vf x, vf y, vu* to);
 
@@ -177,18 +179,19 @@ inline void words<3>(vf x, vf y, vu* to) {
   }
 }
 
+// Load n numbers, which may be less than one.
 inline vf some(const float* p, long n) { return n > 0 ? load(p, n) : vf{}; }
 
-// 16 x 16 words, transposed.
+// Transpose 16 x 16 words.
 inline void turn(const vu* from, char* to) {
   const uint32_t* row[SIDE];
   for (int r = 0; r < SIDE; r++) row[r] = (const uint32_t*)(from + r);
   transpose(row, (uint32_t*)to, SIDE);
 }
 
-// Packs x (n x k), whose rows run along the sum: its rows are the first
-// factor's (TURN false) or the second one's columns (true). Rows with `skip`
-// set count as zeros.
+// Pack x (n x k), where k is the length of the sum. The rows of x become rows
+// of the first factor (TURN false) or columns of the second factor (TURN true).
+// Rows with `skip` set count as zeros.
 template <int P, bool TURN>
 void along(const float* x, long ld, long n, long k, char* to,
            const char* skip = nullptr) {
@@ -209,8 +212,9 @@ void along(const float* x, long ld, long n, long k, char* to,
     }
 }
 
-// Packs x (k x n), whose rows run across the sum: its columns are the second
-// factor's (TURN false) or the first one's rows (true).
+// Pack x (k x n), where k is the length of the sum. The columns of x become
+// columns of the second factor (TURN false) or rows of the first factor (TURN
+// true). Rows of x with `skip` set count as zeros.
 template <int P, bool TURN>
 void across(const float* x, long ld, long k, long n, char* to,
             const char* skip = nullptr) {
@@ -246,9 +250,10 @@ void across(const float* x, long ld, long k, long n, char* to,
   }
 }
 
-// Tiles 0 to 3 += up to 32 rows by up to 32 columns. With three parts, six
-// products count. The products of the largest parts come last, because each
-// addition to a large sum loses some accuracy.
+// Add the product of up to 32 rows a and up to 32 columns b to tiles 0 to 3.
+// LOWER, RIGHT: there are more than 16 rows, or columns. With three parts, the
+// three smallest of nine products are left out. The products of the largest
+// parts come last, because each addition to a large sum loses some accuracy.
 template <int P, bool LOWER, bool RIGHT>
 inline void block(const char* a, const char* b, long deep) {
   const long next = deep * P * TILE;
@@ -268,7 +273,7 @@ inline void block(const char* a, const char* b, long deep) {
     if (LOWER) dot<2, 5, 6>();
     if (LOWER && RIGHT) dot<3, 5, 7>();
   };
-  // One factor changes at a time
+  // Each product loads only one new factor
   for (long d = 0; P == 3 && d < deep; d++) {
     rows(d, 0), columns(d, 2), add();
     columns(d, 1), add();
@@ -279,8 +284,8 @@ inline void block(const char* a, const char* b, long deep) {
   for (long d = 0; d < deep; d++) rows(d, 0), columns(d, 0), add();
 }
 
-// One block of C, which has room for whole tiles. The sum begins with `start`,
-// whose rows are `start_ld` bytes apart, or with zeros if it is null.
+// Compute one block of C, which has room for whole tiles. The sum begins with
+// `start`, whose rows are `start_ld` bytes apart, or with zeros if it is null.
 template <int P, bool LOWER, bool RIGHT>
 void block_of(const char* a, const char* b, long deep, float* c, long ld,
               const float* start, long start_ld) {
@@ -304,8 +309,8 @@ void block_of(const char* a, const char* b, long deep, float* c, long ld,
   if (LOWER && RIGHT) save_tile<3>(lower + 64, ld);
 }
 
-// C (m x n) = start + A B for a sum over k; bias, if any, has room for a
-// multiple of 32 numbers. Needs tiles that are InUse.
+// C (m x n) = start + A B, with a sum over k. `bias`, if any, has a multiple of
+// 32 numbers. The caller holds an `InUse`.
 template <int P>
 void multiply(long m, long n, long k, const char* a, const char* b, float* c,
               long ldc, Start start, const float* bias = nullptr,
@@ -342,15 +347,14 @@ void multiply(long m, long n, long k, const char* a, const char* b, float* c,
     }
 }
 
-// The ranges in which tiles are as accurate as fp32. Tiles read and write
-// numbers below 2^-126 as zeros; three parts need 24 bits more above that. A
-// number that is infinite, or rounds to infinity, has parts that are NaN. So
-// each row of a product is checked, and rows outside the ranges are multiplied
-// by vectors. The exponent ranges of both operands decide which rows these
-// are.
+// Tiles are as accurate as fp32 only for numbers in some ranges. They read and
+// write numbers below 2^-126 as zeros, and three parts need 24 bits more above
+// that. A number that is infinite, or rounds to infinity, has parts that are
+// NaN. So each row of a product is checked, by the exponents of both factors,
+// and vector code multiplies the rows outside the ranges.
 
-// Bits of the largest and of the smallest absolute value except zero. For a
-// matrix, `least` is the smallest of the largest values of its vectors.
+// Bits of absolute values: `top` of the largest, `low` of the smallest except
+// zero. For a matrix, `least` is the smallest `top` of a vector except zero.
 struct Range {
   uint32_t top = 0, low = ~0u, least = ~0u;
   void add(const Range& r) {
@@ -360,12 +364,13 @@ struct Range {
   }
 };
 
+// The `top` and `low` of each lane.
 struct Span {
   vu top = {}, low = ~vu{};
   void add(vf x) {
     const __m512i size = (__m512i)((vu)x & 0x7fffffffu);
     top = (vu)_mm512_max_epu32((__m512i)top, size);
-    // After this zero is the largest value
+    // Minus 1 makes zero the largest value, so that zeros do not count
     low = (vu)_mm512_min_epu32((__m512i)low, (__m512i)((vu)size - 1u));
   }
   Range range() const {
@@ -411,20 +416,22 @@ inline uint32_t power(long e) {
 }
 inline long exponent(uint32_t bits) { return (long)(bits >> 23) - 127; }
 
-// The exponent of the smallest usual number: a third part keeps its last bit.
+// The exponent of the smallest number for tiles. With three parts, the last bit
+// of the third part then is a normal number, too.
 template <int P>
 constexpr long lowest() { return P == 3 ? -102 : -126; }
 
-constexpr long LARGEST = 60;      // exponent limit of a factor
-constexpr long SMALLEST = -60;    // of the largest products of a row
+constexpr long LARGEST = 60;    // upper limit for exponents of a factor
+constexpr long SMALLEST = -60;  // lower limit for a row's largest product
 
-// True if tiles can multiply the numbers of one factor.
+// True if the numbers of one factor are in the range of tiles.
 template <int P>
 inline bool is_usual(const Range& r) {
   return r.low >= power(lowest<P>()) && r.top < power(LARGEST);
 }
 
-// True if tiles can multiply two vectors, or a vector and a matrix, over k.
+// True if tiles can multiply a vector by a vector or a matrix, with a sum over
+// k. a and b: the ranges of the two factors.
 template <int P>
 inline bool fit(const Range& a, const Range& b, long k) {
   if (!is_usual<P>(a) || !is_usual<P>(b)) return false;
@@ -435,17 +442,19 @@ inline bool fit(const Range& a, const Range& b, long k) {
          exponent(a.least) + exponent(b.least) >= SMALLEST;
 }
 
-// True if a sum may begin with these numbers.
+// True if a sum by tiles may begin with numbers of this range.
 inline bool is_start(const Range& r) {
   return r.low >= power(-102) && r.top < power(126);
 }
 
-// The rows that vectors have to multiply, gathered into separate matrices.
+// The marked rows, which are outside the range of tiles. They are gathered into
+// separate matrices, and vector code multiplies them.
 class Rest {
  public:
   explicit Rest(long rows) : marks_(rows) {}
   char* marks() { return marks_.data(); }
-  // Call it after all marks are set.
+  // The number of marked rows. Call it after all marks are set, and before
+  // `gather` and `scatter`.
   long count() {
     for (size_t i = 0; at_.empty() && i < marks_.size(); i++)
       if (marks_[i]) {

@@ -9,13 +9,14 @@ const float zeros[NR] = {};
 
 namespace {
 
-thread_local bool is_of_a_parent = false;
-const int watching =
-    pthread_atfork(nullptr, nullptr, [] { is_of_a_parent = true; });
+// True for the thread that called fork, in the child process.
+thread_local bool is_after_fork = false;
+const int fork_handler =
+    pthread_atfork(nullptr, nullptr, [] { is_after_fork = true; });
 
 }  // namespace
 
-bool forked() { return is_of_a_parent; }
+bool forked() { return is_after_fork; }
 
 Scratch& team_scratch() {
   static thread_local Scratch scratch;
@@ -35,6 +36,7 @@ inline void multiply_add(vf& c, uint32_t a, vu b) {
 inline vu load_word(const uint32_t* b) { return load<vu>(b); }
 #endif
 
+// A `Tile` of M rows and N vectors, in the layout "columns" or "rows" of A.
 template <class E, bool COLUMNS, int M, int N>
 void tile(long k, const word<E>* a, long lda, const word<E>* b, float* c,
           long ldc, const float* start, long start_ld) {
@@ -45,7 +47,7 @@ void tile(long k, const word<E>* a, long lda, const word<E>* b, float* c,
     for (int j = 0; j < N; j++)
       sums[i][j] = load(start + i * start_ld + j * VL);
 #if defined(__AVX__) && !defined(__AVX512F__)
-#pragma GCC unroll 2  // a step is short: twelve products
+#pragma GCC unroll 2  // a step has only twelve products
 #endif
   for (; k; k--, b += NR, a += COLUMNS ? lda : 1) {
     decltype(load_word(b)) row[N];
@@ -66,6 +68,7 @@ void tile(long k, const word<E>* a, long lda, const word<E>* b, float* c,
 
 }  // namespace
 
+// The tables of tiles of 1 to MR rows.
 #define D2LBERT_M4(E, C, M, N)                                   \
   tile<E, C, M, N>, tile<E, C, M + 1, N>, tile<E, C, M + 2, N>,  \
       tile<E, C, M + 3, N>
@@ -107,7 +110,8 @@ constexpr long AHEAD = 12;  // rows to prefetch before they are packed
 template <long columns>
 inline void pack_whole(const float* b, long ld, long k, float* to) {
   for (long i = 0; i < k; i++, b += ld, to += NR) {
-    for (long j = 0; j < columns; j += 16)  // hardware does not
+    // The hardware prefetcher does not follow such strides
+    for (long j = 0; j < columns; j += 16)
       __builtin_prefetch(b + AHEAD * ld + j);
     for (long j = 0; j < columns; j += NR)
 #pragma GCC unroll 3
@@ -147,8 +151,8 @@ void pack_columns<Fp32>(const float* a, long ld, long k, long m, float* to) {
 
 namespace {
 
-// Pack VL columns of a panel from VL rows of words, of which n exist. `copy`
-// holds rows that are shorter than a vector.
+// Pack VL columns of a panel from VL rows of words. Only n rows exist; zeros
+// replace the others. `copy` holds ends of rows, shorter than a vector.
 inline void turn(const uint32_t* b, long ld, long n, long words,
                  uint32_t* to) {
   const uint32_t* row[VL];

@@ -1,10 +1,10 @@
 // Products of matrices in cache: C = start + A B, tile by tile.
 //
 // B is packed once into panels of NR columns, with the summed index outermost.
-// A is not copied: each value multiplies a vector of B. Either the summed index
-// of A is contiguous ("rows") or its row index ("columns"; so a transposed
-// matrix needs no copy). The summed index counts words. A word is a float or a
-// pair of bfloat16.
+// A is not copied: each of its words multiplies a vector of B. A word is a
+// float, or two bfloat16 that are neighbours along the sum. A has one of two
+// layouts. In "rows", the words of a row are contiguous. In "columns", the
+// words of a column are, so that a transposed matrix needs no copy.
 #pragma once
 #include "simd.h"
 #include <algorithm>
@@ -16,6 +16,7 @@
 
 namespace d2lbert {
 
+// A tile of C has MR rows of NV vectors, which are NR numbers.
 #if defined(__AVX512F__)
 constexpr int MR = 14, NV = 2;  // 28 of 32 registers accumulate
 #elif defined(__AVX__)
@@ -48,7 +49,7 @@ class Scratch {
     }
     clear();
   }
-  // Reuse the same memory.
+  // Forget all pieces, and reuse their memory.
   void clear() {
     used_ = 0;
 #ifdef __SANITIZE_ADDRESS__
@@ -79,9 +80,10 @@ class Scratch {
 // libgomp would wait forever for the other threads of its team.
 bool forked();
 
-// One for each calling thread; its whole team uses it.
+// The memory of the calling thread, which its whole team uses.
 Scratch& team_scratch();
 
+// Element types. words(k): the number of words for k numbers.
 struct Fp32 {
   typedef float word;
   static constexpr long EACH = 1;  // numbers in a word
@@ -96,12 +98,14 @@ struct Bf16 {
 template <class E>
 using word = typename E::word;
 
-// c[m x nv*VL] = start + a b, with b a packed panel; start_ld 0 repeats one
-// row of start, start = c accumulates.
+// A function for one tile: c (m x nv * VL) = start + a b over k words, for a
+// packed panel b. With start_ld 0 all rows begin with one row `start`. With
+// start = c the product is added to c.
 template <class E>
 using Tile = void (*)(long k, const word<E>* a, long lda, const word<E>* b,
                       float* c, long ldc, const float* start, long start_ld);
 
+// The functions for nv vectors and m rows, at [nv - 1][m - 1].
 template <class E>
 struct Tiles {
   static const Tile<E> rows[NV][MR], columns[NV][MR];
@@ -115,11 +119,13 @@ const Tile<Bf16> Tiles<Bf16>::rows[NV][MR];
 template <>
 const Tile<Bf16> Tiles<Bf16>::columns[NV][MR];
 
+// What the product is added to: zeros, a bias for each column, or C.
 enum Start { ZERO, BIAS, ADD };
 
 extern const float zeros[NR];
 
-// One panel of C (m x n, n <= NR): bias, if any, has NR entries.
+// Compute one panel of C (m x n, n <= NR). `columns`: the layout of A. `bias`,
+// if any, has NR entries.
 template <class E>
 inline void panel(bool columns, long m, long n, long k, const word<E>* a,
                   long lda, const word<E>* b, float* c, long ldc, Start start,
@@ -156,8 +162,8 @@ inline void panel(bool columns, long m, long n, long k, const word<E>* a,
   }
 }
 
-// Prefetches the memory of the next block during the work on this one. The
-// given number of calls of step() prefetches all of it.
+// Prefetches the memory of the next block during the work on this block. Each
+// call of step() prefetches a part, and `steps` calls prefetch all.
 class Ahead {
  public:
   explicit Ahead(long steps) : steps_(std::max<long>(1, steps)) {}
@@ -188,7 +194,7 @@ inline long stripes(long m, long n) {
   return ceil_div(m, STRIPE) * ceil_div(n, NR);
 }
 
-// All panels of C (m x n); b is packed, and k is the length of the sum.
+// Compute all panels of C (m x n). b is packed, and the sum has k words.
 template <class E>
 inline void multiply(bool columns, long m, long n, long k, const word<E>* a,
                      long lda, const word<E>* b, float* c, long ldc,
@@ -204,15 +210,16 @@ inline void multiply(bool columns, long m, long n, long k, const word<E>* a,
     }
 }
 
-// Pack a panel of B (k x n, n <= NR) from B; zeros fill the last vector.
+// Pack a panel of B (k x n, n <= NR); zeros fill the last vector.
 template <class E>
 void pack_panel(const float* b, long ld, long k, long n, word<E>* to);
-// Pack the same panel from the transpose of B (n x k).
+// Pack the same panel from the transpose of B, b (n x k).
 template <class E>
 void pack_panel_t(const float* b, long ld, long k, long n, word<E>* to);
 
-// Pack all panels of B (k x n), one after the other. With a long stride, WIDE
-// columns take as long as one panel. So fp32 packs WIDE columns in one pass.
+// Pack all panels of B (k x n), one after the other. If the rows of B are far
+// apart, a pass over WIDE columns takes as long as a pass over one panel. So
+// fp32 packs WIDE columns in one pass.
 constexpr long WIDE = 128 / NR * NR;
 template <class E>
 void pack(const float* b, long ld, long k, long n, word<E>* to);
@@ -224,17 +231,18 @@ inline void pack_t(const float* b, long ld, long k, long n, word<E>* to) {
                     to + j * E::words(k));
 }
 
-// A (m x k) as words, for tiles that read rows; fp32 needs no copy. ld becomes
-// the stride of the copy. `to` has room for m * words(k).
+// Return A (m x k) as words in the layout "rows". fp32 needs no copy. ld
+// becomes the stride of the copy. `to` has room for m * words(k).
 inline const float* as_rows(const float* a, long&, long, long, float*) {
   return a;
 }
 const uint32_t* as_rows(const float* a, long& ld, long m, long k,
                         uint32_t* to);
 
-// The same for many passes over A. Rows whose stride is a power of two would
-// share lines of the first-level cache, which holds fewer of them than a tile
-// needs. They are copied to rows that are FAR_APART words longer.
+// Like `as_rows`, for many passes over A. If the stride is a multiple of 1,024,
+// all rows compete for the same lines of the first-level cache, which are fewer
+// than the rows of a tile. So the rows are copied, with a stride of FAR_APART
+// words more than their length.
 constexpr long FAR_APART = 16;
 inline const float* near_rows(const float* a, long& ld, long m, long k,
                               float* to) {
@@ -249,17 +257,18 @@ inline const uint32_t* near_rows(const float* a, long& ld, long m, long k,
   return as_rows(a, ld, m, k, to);
 }
 
-// Pack the transpose of A (k x m) into tiles of MR columns, for many passes
-// over it. Tile t begins at `to` + t * tile_size(k). Its columns are TILE_LD apart.
+// Pack A^T, a (k x m), into tiles of MR columns of a, for many passes over
+// them. Tile t begins at `to` + t * tile_size(k). Its rows are TILE_LD words
+// apart.
 constexpr long TILE_LD = (MR + VL - 1) / VL * VL;
 template <class E>
 inline long tile_size(long k) {
-  return E::words(k) * TILE_LD + 16;  // no power of two
+  return E::words(k) * TILE_LD + 16;  // + 16: a power of two is slow
 }
 template <class E>
 void pack_columns(const float* a, long ld, long k, long m, word<E>* to);
 
-// The transpose of A (k x m) as words, for tiles that read columns.
+// Return A^T, a (k x m), as words in the layout "columns". fp32 needs no copy.
 inline const float* as_columns(const float* a, long&, long, long, float*) {
   return a;
 }

@@ -10,7 +10,7 @@
 #include <arm_neon.h>
 #endif
 
-// Two bfloat16 in a word: neighbours along the summed axis.
+// True if the processor multiplies pairs of bfloat16.
 #if defined(__AVX512BF16__) && defined(__AVX512BW__)
 #define D2LBERT_BF16 1
 #else
@@ -59,14 +59,14 @@ template <class V>
 inline void store(void* p, V v) { std::memcpy(p, &v, sizeof v); }
 
 #if defined(__AVX__) && !defined(__AVX512F__)
-// All bits of the first n lanes.
+// A mask with all bits set in the first n lanes.
 inline __m256i first_lanes(long n) {
   static const int32_t window[2 * VL] = {-1, -1, -1, -1, -1, -1, -1, -1};
   return _mm256_loadu_si256((const __m256i*)(window + VL - n));
 }
 #endif
 
-// Load the first n lanes; zeros follow. Memory after them is not read.
+// Load min(n, VL) lanes, followed by zeros. Memory after them is not read.
 template <class V = vf>
 inline V load(const void* p, long n) {
   if (n >= VL) return load<V>(p);
@@ -81,13 +81,14 @@ inline V load(const void* p, long n) {
 #endif
 }
 
+// Store the first min(n, VL) lanes.
 template <class V>
 inline void store(void* p, V v, long n) {
   if (n >= VL) return store(p, v);
 #ifdef __AVX512F__
   _mm512_mask_storeu_epi32(p, (__mmask16)((1u << n) - 1), (__m512i)v);
 #elif defined(__AVX__)
-  // By halves: a masked store takes dozens of cycles on AMD before Zen 4.
+  // In parts: a masked store takes dozens of cycles on AMD before Zen 4.
   float* to = (float*)p;
   __m128 part = _mm256_castps256_ps128((__m256)v);
   if (n & 4) {
@@ -107,7 +108,7 @@ inline void store(void* p, V v, long n) {
 }
 
 // Store data that leaves the cache before it is read again. Where possible the
-// store bypasses the cache, so that the old content is not read.
+// store bypasses the cache, and does not read the old content of memory.
 inline void stream(float* p, vf v, long n) {
 #if defined(__AVX512F__)
   if (n >= VL && !((uintptr_t)p % 64)) return _mm512_stream_ps(p, (__m512)v);
@@ -124,10 +125,10 @@ inline void streamed() {
 #endif
 }
 
-// a * b + c, rounded once where the processor can. The compiler would choose
-// for each loop: GCC tuned for Zen uses two instructions in a loop with one sum
-// and one instruction with several. But a row must get the same bits in a tile
-// of one row as in a tile of many.
+// a * b + c, rounded once if the processor can. Left to the compiler, this
+// would vary by loop: GCC tuned for Zen uses two instructions in a loop with
+// one sum, and one in a loop with several. But a row must get the same bits in
+// a tile of one row as in a tile of many.
 inline vf fused(float a, vf b, vf c) {
 #if defined(__AVX512F__)
   return (vf)_mm512_fmadd_ps(_mm512_set1_ps(a), (__m512)b, (__m512)c);
@@ -140,12 +141,14 @@ inline vf fused(float a, vf b, vf c) {
 #endif
 }
 
+// The vector 0, 1, ..., VL - 1.
 inline vi count() {
   vi v;
   for (int i = 0; i < VL; i++) v[i] = i;
   return v;
 }
 
+// `yes` in lanes where the mask is set, `no` elsewhere.
 inline vf pick(vi mask, vf yes, vf no) {
   return (vf)((mask & (vi)yes) | (~mask & (vi)no));
 }
@@ -186,7 +189,8 @@ inline vf smaller(vf a, vf b) {
 #endif
 }
 
-// Fold halves of a vector, so that the order of a sum is always the same.
+// Combine the halves of a vector until one number is left. So the order of a
+// sum is always the same.
 template <class F>
 inline float fold(vf v, F both) {
 #ifdef __SSE2__
@@ -235,8 +239,9 @@ inline float maximum(const float* x, long n) {
   return maximum(most);
 }
 
-// e^x to about one unit in the last place; 0 where that is no normal float
-// (or, on AVX-512, no float), inf above the largest float, NaN for NaN.
+// e^x to about one unit in the last place. 0 where e^x is too small for a
+// normal float (on AVX-512: for a subnormal float), infinity where it is above
+// the largest float, NaN for NaN.
 inline vf exp(vf x) {
   const float low = -104.f, high = 89.f, round = 12582912.f;
   const vf y = smaller(splat(high), larger(splat(low), x));
@@ -254,14 +259,15 @@ inline vf exp(vf x) {
 #ifdef __AVX512F__
   return (vf)_mm512_scalef_ps((__m512)p, (__m512)n);
 #else
-  // 2^n as 2 * 2^(n - 1): n may be 128, whose power is no float; that much
-  // times what exceeds 1 overflows to infinity, as it should.
+  // 2^n as 2 * 2^(n - 1), since n may be 128, and no float holds 2^128. If p
+  // is 1 or more, the product overflows to infinity, as it should.
   const vi power = (bits(shifted) - bits(splat(round)) + 126) << 23;
   p = (p + p) * (vf)power;
   return (vf)(bits(p) & ~(x < -86.6f));
 #endif
 }
 
+// `size`, 0 or more, with the sign of `sign`.
 inline vf sign_of(vf sign, vf size) {
   return (vf)(bits(size) | (bits(sign) & INT32_MIN));
 }
@@ -365,14 +371,15 @@ struct Draws {
   }
 };
 
-// Inverted dropout: a factor per element, 0 with probability p to 2^-32.
+// Inverted dropout: a factor for each element. It is 0 with probability p
+// (exact to 2^-32), and 1 / (1 - p) otherwise.
 struct Dropout {
   uint64_t seed = 0;
   uint32_t threshold = 0;
   float keep = 1.f;
   // noise: the output of MXNet's dropout of 64 ones at rate 1/2. In training
-  // it is 0 or 2, 64 random bits that depend on MXNet's seed. Otherwise it
-  // is 1.
+  // each of them becomes 0 or 2: 64 random bits, which depend on MXNet's seed.
+  // Otherwise they stay 1, and nothing is dropped.
   Dropout(double p, const float* noise) {
     if (p <= 0 || !noise || noise[0] == 1.f) return;
     for (int i = 0; i < 64; i++)
