@@ -1,8 +1,8 @@
 // `kernels.ops.adam` on a CPU: Adam with decoupled weight decay and clipping by
 // the global norm, over all arrays of a net at once.
 //
-// An MXNet operator would take one array at a time. Instead, Python passes the
-// arrays, and MXNet's engine calls this when no other code reads or writes
+// MXNet's own operator updates one array in each call. Here Python passes all
+// arrays, and MXNet's engine runs the step when no other code reads or writes
 // them. Python does not wait, and can prepare the operators of the next step.
 #include <algorithm>
 #include <cmath>
@@ -17,18 +17,19 @@
 namespace d2lbert {
 namespace {
 
-// Functions of the loaded MXNet library on an array.
+// Functions of the loaded MXNet library. `array` is a handle.
 struct Arrays {
-  int (*wait)(void* array);  // until it is written
+  int (*wait)(void* array);  // until pending writes are done
   int (*device)(void* array, int* kind, int* number);
   int (*type)(void* array, int* type);
   int (*storage)(void* array, int* storage);
   int (*shape)(void* array, int* dims, const int** shape);
   int (*data)(void* array, void** data);
-  int (*same)(void* array, void** other);  // another handle of its memory
+  int (*same)(void* array, void** other);  // makes a handle of the same memory
   int (*release)(void* array);
-  // The function to call, its argument, the deleter of the argument, a device;
-  // arrays to read, arrays to write; no properties, no priority, a name
+  // Queue call(with), then drop(with). The engine waits for the arrays to read
+  // and to write. The last three arguments are properties, which are null, a
+  // priority and a name.
   int (*push)(void (*call)(void*, void*), void* with, void (*drop)(void*),
               const int* device, void** read, int num_read, void** written,
               int num_written, const void*, int, const char*);
@@ -53,6 +54,8 @@ struct Block {
 
 enum { DONE, NOT_OURS, MXNET_FAILED, NO_MEMORY };
 
+// Store the number of elements. NOT_OURS unless the array is dense and float32,
+// on a CPU.
 int measure(const Arrays& about, void* array, long* size) {
   int kind, number, type, storage, dims;
   const int* shape;
@@ -66,6 +69,7 @@ int measure(const Arrays& about, void* array, long* size) {
   return DONE;
 }
 
+// The sum of the squares of n numbers.
 double squares(const float* x, long n) {
   double sums[16] = {}, all = 0;
   for (; n >= 16; x += 16, n -= 16)
@@ -75,7 +79,8 @@ double squares(const float* x, long n) {
   return all;
 }
 
-// The constants are floats with exact complements, as in MXNet's Adam.
+// The update of a block. The constants are floats, as in MXNet's Adam, so that
+// 1 - beta is exact. scale: the factor of gradients.
 struct Rule {
   float beta1, beta2, epsilon, scale;
 
@@ -101,8 +106,9 @@ struct Rule {
   }
 };
 
-// After many zero gradients, running means become denormal numbers. Each of
-// these costs some CPUs a hundred cycles in every step.
+// Treats denormal numbers as zeros during its lifetime. After many zero
+// gradients running means become denormal, and each of them then costs some
+// CPUs a hundred cycles in every step.
 struct WithoutDenormals {
 #ifdef __SSE2__
   const unsigned before = _mm_getcsr();
@@ -123,10 +129,11 @@ class Step {
       if (gradient) about_.release(gradient);
   }
 
-  // Wait for arrays that will be changed, at most until the step before ends.
-  // MXNet may have reordered a weight for oneDNN, and restores its order here.
-  // It must not reorder it again: see `fused.adam`. The address of a gradient
-  // is read later, when the gradient is written.
+  // Read the size and the addresses of parameter i. This waits for arrays that
+  // will be changed, at most until the previous step ends. If MXNet has
+  // reordered a weight for oneDNN, it restores the order here, and must not
+  // reorder it again: see `fused.adam`. The address of a gradient is read
+  // later, after the gradient is written.
   int take(long i, void* const arrays[4], double rate, double decay) {
     Parameter& p = all_[i];
     float** const to[] = {&p.weight, nullptr, &p.mean, &p.variance};
@@ -145,7 +152,7 @@ class Step {
     return DONE;
   }
 
-  // True if no memory is written twice.
+  // True if no two of the arrays that are written share memory.
   bool apart() const {
     std::vector<float*> written;
     for (const Parameter& p : all_)
@@ -179,7 +186,7 @@ class Step {
   }
 
  private:
-  // The factor of gradients, so that their global norm is at most clip.
+  // The factor of gradients that limits their global norm to clip.
   double scale(const std::vector<Block>& blocks, int threads) const {
     if (!(clip_ > 0)) return rescale_;
     const long count = blocks.size();
@@ -203,10 +210,11 @@ class Step {
 
 }  // namespace
 
-// arrays: n times weight, gradient, mean and variance. rates: the learning rate
-// of each weight, bias correction included. decays: the share that each weight
-// loses. clip: the limit of the global norm of gradients times rescale; 0 means
-// no limit. Returns before the step is computed.
+// arrays: the weight, gradient, mean and variance of each of n parameters.
+// rates: the learning rate of each parameter, bias correction included. decays:
+// the share that each weight loses. Gradients are multiplied by rescale, and
+// clip limits their global norm after that; 0 means no limit. Returns before
+// the step is computed.
 extern "C" int d2lbert_adam(const Arrays* about, long n, void** arrays,
                             const double* rates, const double* decays,
                             double beta1, double beta2, double epsilon,

@@ -16,7 +16,8 @@ bool fits(const Parts& in, long start, long m, long n, long D) {
   return fit<P>(q, k, D) && is_usual<P>(v) && v.least >= power(SMALLEST);
 }
 
-// True for its gradients, too, where the gradient of scores is a factor.
+// True if tiles can compute its gradients, too. There the gradient of the
+// scores is a factor.
 template <int P>
 bool fits_back(const Parts& in, long start, const float* d_out, long H,
                long m, long n, long D) {
@@ -27,8 +28,9 @@ bool fits_back(const Parts& in, long start, const float* d_out, long H,
           exponent(d.top) + exponent(v.top) + 2 < LARGEST - 20);
 }
 
-// The heads of sequences that vectors have to compute. `problem` gives all
-// other sequences a length of zero.
+// The marked heads, which are outside the range of tiles. Vector code computes
+// all heads of their sequences: in `problem`, other sequences have length zero.
+// `copy` then selects the marked heads.
 class Others {
  public:
   explicit Others(const Problem& p) : p_(p), marks_(p.B * p.heads) {}
@@ -44,7 +46,7 @@ class Others {
     part.lens = lens_.data();
     return part;
   }
-  // Copy the columns and rows of these heads.
+  // Copy the columns and rows of the marked heads.
   void copy(const float* from, long from_ld, float* to, long to_ld) const {
     for (size_t unit = 0; unit < marks_.size(); unit++) {
       if (!marks_[unit]) continue;

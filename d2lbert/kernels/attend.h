@@ -7,12 +7,13 @@ namespace d2lbert {
 
 constexpr long QUERIES = 8 * MR;  // rows of scores held at a time
 
-// Q, K, V, or their gradients, as columns of rows ld apart.
+// Q, K and V, or their gradients: columns of a matrix, whose rows are ld apart.
 struct Parts {
   float *q, *k, *v;
   long ld;
 };
 
+// R rows, H hiddens, B sequences; size: H / heads.
 struct Problem {
   long R, H, B, heads, size;
   const int32_t *offsets, *lens;
@@ -20,14 +21,16 @@ struct Problem {
   Dropout dropout;
   bool causal;  // a query attends to no key after its own position
 
-  // Sequence b has queries [first, last), of which the first `keys` are keys.
+  // Sequence b has rows [first, last). All of them are queries, and the first
+  // `keys` of them are keys.
   void sequence(long b, long* first, long* last, long* keys) const {
     *first = std::min<long>(std::max<long>(offsets[b], 0), R);
     *last = std::min<long>(std::max<long>(offsets[b + 1], *first), R);
     *keys = std::min<long>(std::max<long>(lens[b], 0), *last - *first);
   }
 
-  // The number of keys, of n, that a query of a sequence attends to.
+  // The number of keys that a query attends to, out of n keys. query: its
+  // position in the sequence.
   long seen(long query, long n) const {
     return causal ? std::min(query + 1, n) : n;
   }
@@ -45,7 +48,7 @@ struct Problem {
   }
 };
 
-// The largest of n scores. Padding may follow them in the last vector.
+// The largest of n scores; anything may follow them in the last vector.
 inline float largest(const float* s, long n) {
   const vi lane = count();
   const vf nothing = splat(-INFINITY);
@@ -58,7 +61,7 @@ inline float largest(const float* s, long n) {
   return maximum(top);
 }
 
-// Scores to weights, in place; zeros in the rest of the last vector.
+// Turn n scores into weights, in place; zeros fill the last vector.
 inline void softmax(float* s, long n, float scale) {
   const vi lane = count();
   const long whole = n / VL * VL;
@@ -74,7 +77,8 @@ inline void softmax(float* s, long n, float scale) {
   for (long j = 0; j < n; j += VL) store(s + j, load(s + j) * inverse);
 }
 
-// The part of a row where the next head or the next sequence begins.
+// Prefetches the rows that are read next: the next head of this sequence, or
+// the first head of the next sequence.
 struct Next {
   long row, column, size;
   Next(const Problem& p, long h, long first, long last)
@@ -90,8 +94,9 @@ inline void clear_rows(float* x, long ld, long rows, long columns) {
   for (long i = 0; i < rows; i++) std::memset(x + i * ld, 0, 4 * columns);
 }
 
-// Turn the scores of a row into attention weights after dropout, in place. Keys
-// after the first n get zeros.
+// Turn the scores s of a query into attention weights after dropout, in place.
+// All weights after the first n of `keys` are zero. place: numbers each pair of
+// a query and a head, for dropout.
 inline void weigh(const Problem& p, long place, long n, long keys, float* s) {
   softmax(s, n, p.scale);
   for (long j = ceil_div(n, VL) * VL; j < keys; j += VL) store(s + j, vf{});
@@ -110,11 +115,12 @@ struct Unit {
       : head(unit % p.heads), column(head * p.size) {
     p.sequence(unit / p.heads, &first, &last, &keys);
   }
-  // The output without any keys.
+  // Write the output of a sequence without keys: zeros.
   void clear_output(const Problem& p, float* out) const {
     clear_rows(out + first * p.H + column, p.H, last - first, p.size);
   }
-  // Keys beyond the length get zero gradients. Without keys, queries do, too.
+  // Write zeros to the gradients of keys and values in rows of padding. Without
+  // any keys, the gradients of the queries are zero, too.
   void clear_gradients(const Problem& p, const Parts& grad) const {
     const long to = first * grad.ld + column, rest = to + keys * grad.ld;
     if (!keys) clear_rows(grad.q + to, grad.ld, last - first, p.size);
@@ -123,7 +129,7 @@ struct Unit {
   }
 };
 
-// Write zeros to rows of no sequence.
+// Write zeros to the rows that belong to no sequence.
 inline void clear_gaps(const Problem& p, float* x, long ld, long columns) {
   long end = 0, first, last, keys;
   for (long b = 0; b < p.B; b++) {
@@ -134,11 +140,12 @@ inline void clear_gaps(const Problem& p, float* x, long ld, long columns) {
   clear_rows(x + end * ld, ld, p.R - end, columns);
 }
 
-// Turn the scores s of a row into weights after dropout, and the gradient of
-// the weights, ds, into the gradient of the scores. Both have n numbers of ns,
-// followed by zeros. The maximum and the sum are computed again. A saved
-// logarithm of a large sum would be too coarse for weights that add up to 1,
-// and the forward pass may have used other instructions.
+// Turn the scores s of a query into weights after dropout, and ds, the gradient
+// of these weights, into the gradient of the scores. Both arrays have ns
+// numbers; after the first n, zeros are written. The maximum and the sum are
+// computed again, not saved. A saved logarithm of a large sum would be too
+// coarse for weights that add up to 1, and the forward pass may have used other
+// instructions.
 inline void score_gradient(const Problem& p, long place, long n, long ns,
                            float* s, float* ds) {
   const vi lane = count();
@@ -219,7 +226,7 @@ void attend(const Problem& p, const Unit& u, const Parts& in, float* out,
   }
 }
 
-// Scratch memory for its gradients.
+// Scratch memory for the gradients of a head of the longest sequence.
 template <class E>
 struct GradientRoom {
   word<E> *keys_t, *values_t, *keys, *queries, *d_outs, *as_is, *turned;

@@ -1,7 +1,7 @@
 // d2lbert_attention_qkv: scaled dot-product attention of several heads. The
 // rows of a matrix hold one sequence after the other, with queries, keys and
-// values side by side. Keys beyond the length of a sequence cost nothing, and
-// no score leaves the cache.
+// values side by side. Padding, the rows beyond the length of a sequence, is
+// no key and takes no time as one. No score leaves the cache.
 #include "attend.h"
 
 namespace d2lbert {

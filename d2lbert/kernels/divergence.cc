@@ -1,5 +1,5 @@
-// d2lbert_divergence: KL divergence between the softmax of `taught` and the
-// softmax of `scores`, row by row; a temperature divides both.
+// d2lbert_divergence: for each row, the KL divergence
+// KL(softmax(taught / temperature) || softmax(scores / temperature)).
 #include <cmath>
 
 #include "op.h"
@@ -7,18 +7,20 @@
 namespace d2lbert {
 namespace {
 
-// The largest score of a row, and the logarithm of the sum of exponentials of
-// the scores minus the largest. For large scores, adding both would lose
-// digits.
+// The normalizer of a softmax: the largest score of a row, and the logarithm of
+// the sum of exponentials of the scores minus the largest. The two stay apart,
+// since their sum would lose digits for large scores.
 struct Normal {
   float most, log;
+  // The softmax. cold: 1 / temperature.
   vf weights(vf scores, float cold) const {
     return exp((scores - most) * cold - log);
   }
 };
 
 enum { SCORES, TAUGHT, INPUTS };
-enum { ROWS, NORMALS, OUTPUTS };  // NORMALS: two `Normal` for each row
+// Outputs. NORMALS: for each row, the `Normal` of scores and of taught
+enum { ROWS, NORMALS, OUTPUTS };
 
 MXReturnValue infer_shape(const Attrs&, Shapes* in, Shapes* out) {
   const Shape x = (*in)[SCORES];

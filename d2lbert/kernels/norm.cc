@@ -13,7 +13,8 @@ struct Inputs : Numbered {
         gamma(next()), beta(next()), noise(next(drops(attrs))) {}
 };
 
-enum { Z, STATS, OUTPUTS };  // STATS: mean and 1 / deviation of each row
+// Outputs. STATS: mean and 1 / standard deviation of each row
+enum { Z, STATS, OUTPUTS };
 
 MXReturnValue infer_shape(const Attrs& attrs, Shapes* in, Shapes* out) {
   const Inputs at(attrs);
@@ -28,7 +29,7 @@ MXReturnValue infer_shape(const Attrs& attrs, Shapes* in, Shapes* out) {
   return MX_SUCCESS;
 }
 
-// Vector j of a row of X + dropout(Y), or of X if Y is null.
+// The vector from element j of a row of X + dropout(Y), or of X if y is null.
 inline vf joined(const float* x, const float* y, const Dropout& dropout,
                  const Draws& draws, vi lane, long j, long n) {
   if (!y) return load(x + j, n - j);

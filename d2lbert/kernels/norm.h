@@ -4,7 +4,7 @@
 
 namespace d2lbert {
 
-// Mean and 1 / deviation of n numbers.
+// Mean and 1 / standard deviation of n numbers; eps is added to the variance.
 inline void moments(const float* x, long n, float eps, float* mean,
                     float* scale) {
   const vi lane = count();
@@ -19,13 +19,13 @@ inline void moments(const float* x, long n, float eps, float* mean,
   *scale = 1 / std::sqrt(sum(squares) / n + eps);
 }
 
-// The sums of a thread over its rows for the gradients of gamma and beta, and
-// memory for a row. The width of each is a multiple of a vector.
+// The gradients of gamma and beta, summed over the rows of a thread, and memory
+// for a row. Each has room for whole vectors.
 struct NormSums {
   float *gamma, *beta, *row;
 };
 
-// The sums of all threads, for rows of n numbers.
+// The `NormSums` of all threads, for rows of n numbers.
 class TeamNormSums {
  public:
   static size_t bytes(long n, int threads) {
@@ -49,9 +49,10 @@ class TeamNormSums {
   Sums gamma_, beta_, row_;
 };
 
-// Call put(j, vector) with each vector of the gradient of the input of
-// LayerNorm. dz: the gradient of the output; hat: the normalized row before
-// gamma and beta; scale: 1 / deviation.
+// Compute the gradient of a row of the input of LayerNorm, and pass each of its
+// vectors to put(j, vector), where j is the first element. Add to the gradients
+// of gamma and beta in `sums`. dz: the gradient of the output. hat: the
+// normalized row, before gamma and beta. scale: 1 / standard deviation.
 template <class F>
 inline void norm_gradient(const float* dz, const float* hat,
                           const float* gamma, float scale, long n,
