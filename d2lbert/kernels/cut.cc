@@ -1,5 +1,5 @@
-// Cut a text into words and number them: "The Dataset for Pretraining BERT" up
-// to its vocabulary. It does not need MXNet.
+// Cut a text into words and number them: the steps of the book's section "The
+// Dataset for Pretraining BERT" up to the vocabulary. It does not need MXNet.
 //
 // A text comes as bytes. Python converts words with letters beyond ASCII to
 // lower case, once for each different word.
@@ -19,9 +19,9 @@
 
 namespace {
 
-// The kinds of lines: paragraphs; lines of WikiText with headings, of which the
-// first and the last are context; parts of paragraphs, with blank lines between
-// paragraphs.
+// The kinds of lines. kParagraphs: each line is a paragraph. kWiki: lines of
+// WikiText with headings; the first and the last line are context, and not cut.
+// kParts: lines are parts of paragraphs, and blank lines separate paragraphs.
 enum class Lines { kParagraphs, kWiki, kParts };
 
 constexpr std::string_view kStop = " . ";
@@ -38,13 +38,13 @@ bool is_blank(std::string_view line) {
   return true;
 }
 
-bool begins(std::string_view text, std::string_view how) {
-  return text.substr(0, how.size()) == how;
+bool begins(std::string_view text, std::string_view prefix) {
+  return text.substr(0, prefix.size()) == prefix;
 }
 
-bool ends(std::string_view text, std::string_view how) {
-  return text.size() >= how.size() &&
-         text.substr(text.size() - how.size()) == how;
+bool ends(std::string_view text, std::string_view suffix) {
+  return text.size() >= suffix.size() &&
+         text.substr(text.size() - suffix.size()) == suffix;
 }
 
 // True if a line looks like a heading of any level.
@@ -104,7 +104,7 @@ bool is_utf8(const unsigned char* p, const unsigned char* end) {
 // The first ' . ' in a line, or null.
 const char* find_stop(const char* p, const char* end) {
   const char* first = p;
-  // There are fewer full stops than blanks
+  // Search for '.', which is rarer than a blank
   while (p < end && (p = static_cast<const char*>(
                          std::memchr(p, '.', static_cast<size_t>(end - p))))) {
     if (p > first && p[-1] == ' ' && p + 1 < end && p[1] == ' ') return p - 1;
@@ -115,8 +115,8 @@ const char* find_stop(const char* p, const char* end) {
 
 class Text {
  public:
-  // Returns false if Python has to report an error: bytes that are not UTF-8,
-  // or a paragraph of more than `most` bytes.
+  // Returns false for bytes that are not UTF-8, or a paragraph of more than
+  // `most` bytes. Python then reports the error.
   bool cut(const char* bytes, size_t size, Lines lines, bool lower,
            size_t most) {
     clear();
@@ -148,7 +148,8 @@ class Text {
     return done;
   }
 
-  // The words with letters beyond ASCII, each followed by a line feed.
+  // The words with letters beyond ASCII, each followed by a line feed, if words
+  // have to be in lower case.
   std::string foreign() const {
     std::string found;
     for (int32_t k : foreign_) {
@@ -157,8 +158,9 @@ class Text {
     return found;
   }
 
-  // Replace these words by the same number of lines. Two words may become one,
-  // which keeps the number of the first.
+  // Replace the words of `foreign` by lines, one for each word. Words that
+  // become equal get the number of the first of them. Returns false if the
+  // number of lines is wrong.
   bool rename(std::string_view lines) {
     const size_t size = names_.size();
     std::vector<std::string_view> become(size);
@@ -174,7 +176,8 @@ class Text {
     }
     foreign_.clear();
     if (changed.empty()) return lines.empty();
-    // Only a changed word can be equal to another word
+    // same[k]: a word that is equal to word k now. Only a changed word can be
+    // equal to another word.
     std::vector<size_t> same(size);
     std::iota(same.begin(), same.end(), size_t{0});
     Names fresh;
@@ -216,7 +219,7 @@ class Text {
     to[4] = static_cast<int64_t>(text_.size());
   }
 
-  // The number of paragraphs that were left out, and of their words.
+  // The number of paragraphs that were left out, and the number of their words.
   void passed(int64_t* to) const {
     to[0] = num_passed_;
     to[1] = words_passed_;
@@ -232,9 +235,9 @@ class Text {
   }
 
  private:
-  // The number of bytes that can be read from the begin of any word
+  // Bytes after the text: 64 bytes can be read from the begin of any word
   static constexpr size_t kPadding = 64;
-  // The number of words that are looked up together
+  // Words that are looked up together
   static constexpr size_t kWords = 64;
 
   void clear() {
@@ -256,7 +259,8 @@ class Text {
       if (lines == Lines::kParagraphs) {
         add_paragraph(next, false);
       } else if (k > 1) {
-        // There are blank lines before and after a title
+        // `line` has both neighbours. A title is a heading of the first level
+        // between blank lines
         if (is_title(line) && is_blank(before) && is_blank(next)) {
           articles_.push_back(static_cast<int64_t>(paragraphs_.size()) - 1);
         }
@@ -303,13 +307,13 @@ class Text {
     }
     line = strip(line);
     const char *p = line.data(), *end = p + line.size();
-    const char* taken = p;      // up to where blanks belong to a full stop
+    const char* taken = p;      // after the last ' . ', whose blanks are used
     while (p < end) {
-      // Up to 64 bytes of words and separators; p is the begin of a word
-      uint64_t parts = parting(p);
+      // Up to 64 bytes of words and blanks; p is the begin of a word
+      uint64_t separators = find_separators(p);
       const char* const block = p;
-      for (; parts; parts &= parts - 1) {
-        const char* stop = block + __builtin_ctzll(parts);
+      for (; separators; separators &= separators - 1) {
+        const char* stop = block + __builtin_ctzll(separators);
         if (*stop != ' ' && stop < end) break;
         if (stop > end) stop = end;
         const auto size = static_cast<size_t>(stop - p);
@@ -324,15 +328,16 @@ class Text {
         p = stop + 1;
         if (stop == end) break;
       }
-      // Other characters than ASCII letters and blanks, or a long word
-      if (p < end && (parts || p == block)) p = add_word(p, end);
+      // A byte other than visible ASCII and blanks, or a long word
+      if (p < end && (separators || p == block)) p = add_word(p, end);
     }
     end_sentence();
     paragraphs_.push_back(static_cast<int64_t>(sentences_.size()) - 1);
   }
 
-  // A bit for each of 64 bytes that cannot be in a word of ASCII.
-  static uint64_t parting(const char* p) {
+  // 64 bits, one for each byte from p on: 1 if the byte is no visible ASCII, so
+  // that it cannot be in a word of ASCII.
+  static uint64_t find_separators(const char* p) {
     uint64_t found = 0;
     for (unsigned k = 0; k < 8; ++k) {
       const uint64_t x = load(p + 8 * k, 8);
@@ -344,7 +349,7 @@ class Text {
     return found;
   }
 
-  // Less than eight bytes as a number, followed by zeros.
+  // Fewer than eight bytes as a number, followed by zeros.
   static uint64_t first_bytes(const char* p, size_t size) {
     return load(p, 8) & ((uint64_t{1} << 8 * size) - 1);
   }
@@ -374,7 +379,7 @@ class Text {
     if (num_words_ == kWords) number_words();
   }
 
-  // Number the waiting words.
+  // Number the words in `words_`.
   void number_words() {
     const size_t first = types_.size();
     types_.resize(first + num_words_);
@@ -402,8 +407,8 @@ class Text {
   std::array<Word, kWords> words_;
   size_t num_words_ = 0;
   int64_t num_passed_ = 0, words_passed_ = 0;
-  std::vector<size_t> are_foreign_;  // those of `words_`
-  std::vector<int32_t> foreign_;     // of the names
+  std::vector<size_t> are_foreign_;  // indices of foreign words in `words_`
+  std::vector<int32_t> foreign_;     // numbers of foreign words in `names_`
   std::vector<int32_t> types_;
   std::vector<int64_t> sentences_, paragraphs_, articles_;
 };
@@ -413,7 +418,7 @@ class Text {
 // All functions except *_free return a Status.
 extern "C" {
 
-// Memory for texts, one after the other.
+// Make memory for texts, which use it one after the other.
 int text_new(void** made) try {
   *made = new Text;
   return kDone;
@@ -422,9 +427,10 @@ int text_new(void** made) try {
 }
 
 // Cut UTF-8 into words. lines: the kind of lines (`Lines`). most: the limit for
-// the bytes of a paragraph. sizes (9) receives the lengths of the arrays of
-// text_copy, the length of text_foreign, 1 if Python has to cut the text, and
-// the numbers of paragraphs that were left out and of their words.
+// the bytes of a paragraph. sizes (9) receives the lengths of the five arrays
+// of text_copy; the length of text_foreign; 1 if the text cannot be cut, 0
+// otherwise; the number of paragraphs that were left out; and the number of
+// their words.
 int text_cut(void* handle, const char* bytes, int64_t size, int lines,
              int lower, int64_t most, int64_t* sizes) try {
   auto* text = static_cast<Text*>(handle);
@@ -450,7 +456,8 @@ int text_foreign(const void* handle, char* to, int64_t size) try {
   return failure();
 }
 
-// Replace these words by their lower case, a line for each.
+// Replace the words of text_foreign by their lower case, a line for each. sizes
+// (5) receives the lengths of the arrays of text_copy.
 int text_rename(void* handle, const char* lines, int64_t size,
                 int64_t* sizes) try {
   auto* text = static_cast<Text*>(handle);
@@ -461,8 +468,8 @@ int text_rename(void* handle, const char* lines, int64_t size,
   return failure();
 }
 
-// names receives the words in the order of their numbers, each followed by a
-// line feed. sizes (5): the lengths of the arrays.
+// Copy the text to arrays of the lengths `sizes` (5). names receives the words
+// in the order of their numbers, each followed by a line feed.
 int text_copy(const void* handle, int32_t* types, int64_t* sentences,
               int64_t* paragraphs, int64_t* articles, char* names,
               const int64_t* sizes) try {
@@ -478,7 +485,7 @@ int text_copy(const void* handle, int32_t* types, int64_t* sentences,
 
 void text_free(void* handle) { delete static_cast<Text*>(handle); }
 
-// A table of names.
+// Make a table of names.
 int names_new(void** made) try {
   *made = new Names;
   return kDone;
@@ -486,10 +493,11 @@ int names_new(void** made) try {
   return failure();
 }
 
-// Number names, `size` bytes with a line feed after each name. numbers (room)
-// receives their numbers. kept (num_kept) may be null; a name with kept = 0 is
-// left out and gets -1. sizes (3) receives the number of these names and of all
-// names of the table; the letters of new names are added to the last entry.
+// Number names, `size` bytes with a line feed after each name. numbers, with
+// memory for `room` names, receives their numbers. kept (num_kept) may be null;
+// a name with kept = 0 is left out and gets -1. sizes (3) receives the number
+// of these names and the number of names in the table. The number of letters of
+// new names is added to its last entry.
 int names_add(void* handle, const char* lines, int64_t size,
               const uint8_t* kept, int64_t num_kept, int32_t* numbers,
               int64_t room, int64_t* sizes) try {

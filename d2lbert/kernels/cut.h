@@ -14,15 +14,16 @@
 #include <string_view>
 #include <vector>
 
-// A new table of names has 2 to the power of this slots.
+// The base-2 logarithm of the number of slots in a new table of names.
 #ifndef D2LBERT_TABLE_BITS
 #define D2LBERT_TABLE_BITS 14
 #endif
 
 namespace {
 
-// The bytes of the white space at p (as for str.isspace()), or 0. Needs valid
-// UTF-8, where a continuation byte is never the first byte of a character.
+// The number of bytes of the character at p if str.isspace() is true for it, 0
+// otherwise. Needs valid UTF-8, where a continuation byte is never the first
+// byte of a character.
 inline int space_at(const char* p, const char* end) {
   const auto c = static_cast<unsigned char>(*p);
   if (c < 0x80) return c == ' ' || (c >= 9 && c <= 13) || (c >= 28 && c <= 31);
@@ -42,6 +43,7 @@ inline int space_at(const char* p, const char* end) {
   return space ? 3 : 0;
 }
 
+// The line without white space at both ends, as by str.strip().
 inline std::string_view strip(std::string_view line) {
   const char *begin = line.data(), *end = begin + line.size();
   for (int n; begin < end && (n = space_at(begin, end)); begin += n) {}
@@ -61,7 +63,8 @@ inline uint64_t load(const char* p, size_t size) {
   return x;
 }
 
-// True if eight or more bytes are equal; memcmp is slow for short words.
+// True if `size` bytes are equal, at least eight. memcmp is slow for short
+// words.
 inline bool are_same(const char* one, const char* other, size_t size) {
   for (size_t k = 0; k + 8 < size; k += 8) {
     if (load(one + k, 8) != load(other + k, 8)) return false;
@@ -69,9 +72,9 @@ inline bool are_same(const char* one, const char* other, size_t size) {
   return load(one + size - 8, 8) == load(other + size - 8, 8);
 }
 
-// Random numbers of this process. Without them, a text could be made whose
-// words all share one hash, and each look-up would pass all of them. Numbers of
-// words do not depend on the hash.
+// Random constants of the hash, different in each process. With known constants
+// a text could be made whose words all share one hash, so that each look-up
+// would pass all of them. The numbers of words do not depend on the hash.
 struct Secret {
   uint64_t start, factor;
 
@@ -80,7 +83,7 @@ struct Secret {
     try {
       std::random_device device;
       for (auto& part : random) part = device();
-    } catch (const std::exception&) {   // the machine has no such numbers
+    } catch (const std::exception&) {   // the machine has no random numbers
       random[0] = static_cast<unsigned>(
           std::chrono::steady_clock::now().time_since_epoch().count());
     }
@@ -92,7 +95,8 @@ struct Secret {
 
 inline const Secret kSecret;
 
-// Both halves of a product: a text cannot know which bits a difference reaches.
+// Both halves of the product with a secret factor. So the author of a text does
+// not know which bits of the hash a different byte changes.
 inline uint64_t mix(uint64_t x) {
   __extension__ typedef unsigned __int128 Product;
   const Product product = Product{x} * kSecret.factor;
@@ -107,8 +111,8 @@ inline uint64_t hash(std::string_view word) {
   return mix(h ^ load(p, left));
 }
 
-// A word and its key in a table of names: up to seven bytes and their number,
-// or a hash.
+// A word and its key in a table of names: the bytes and the size of a word of
+// up to seven bytes, the hash of a longer one.
 struct Word {
   const char* begin;
   size_t size;
@@ -121,7 +125,7 @@ struct Word {
         key(size < 8 ? short_key(load(begin, size), size)
                      : hash(word) | uint64_t{8} << 56) {}
 
-  // For less than eight bytes, as a number followed by zeros.
+  // For fewer than eight bytes. bytes: the same as a number, followed by zeros.
   Word(const char* begin, size_t size, uint64_t bytes)
       : begin(begin), size(size), key(short_key(bytes, size)) {}
 
@@ -130,9 +134,9 @@ struct Word {
   }
 };
 
-// Words numbered by first occurrence, in an open-addressing table, because
-// look-ups are most of the work. They wait for memory, so prefetch the slots of
-// several words first.
+// Words numbered by first occurrence, in an open-addressing table. Most of the
+// work is look-ups, which wait for memory. So call `expect` for several words
+// before `number`.
 class Names {
  public:
   Names() : slots_(size_t{1} << (64 - shift_)) {}
@@ -144,6 +148,7 @@ class Names {
     text_.clear();
   }
 
+  // Prefetch the slot of a word.
   void expect(const Word& word) const {
     __builtin_prefetch(&slots_[place(word.key)]);
   }
@@ -157,6 +162,7 @@ class Names {
     }
   }
 
+  // The number of a word, which is added if it is new.
   int32_t number(const Word& word) {
     Slot& slot = slots_[find(word)];
     if (slot.number >= 0) return slot.number;

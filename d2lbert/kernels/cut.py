@@ -48,9 +48,10 @@ def text(data, lines, lower=True, most=NO_BOUND, room=None):
     Returns types (words,) int32; sentences and paragraphs, (their number + 1,)
     int64, as in `TokenizedText`; articles (titles,) int64, the paragraph after
     each title; names, bytes, a line for each different word; passed (2,)
-    int64, the number of paragraphs without an inner sentence end, except
-    headings, and of their words, which are left out. Returns None if a
-    paragraph exceeds the limit or the text is not UTF-8.
+    int64, the number of paragraphs that were left out and the number of their
+    words. Paragraphs without an inner sentence end are left out; headings do
+    not count. Returns None if a paragraph exceeds the limit or the text is
+    not UTF-8.
     """
     room = room or Room()
     library, handle = room.library, room.handle
@@ -78,11 +79,11 @@ def text(data, lines, lower=True, most=NO_BOUND, room=None):
 
 
 def first_places(types, lengths, places, first):
-    """Lower first[k] to the first position of type k, if it is smaller.
+    """Lower first[k] to the first position of type k, if that is smaller.
 
     types (words,) uint16 or int32: the words of all paragraphs. lengths
-    (paragraphs,) int64: their numbers of words. places (paragraphs,) int64:
-    the position of the first word of each. first (types,) int64.
+    (paragraphs,) int64: the number of words of each paragraph. places
+    (paragraphs,) int64: the position of its first word. first (types,) int64.
     """
     types = onp.ascontiguousarray(types)
     assert types.itemsize in (2, 4) and len(places) == len(lengths)
@@ -106,10 +107,10 @@ def looked_up(table, types):
 def spread(table, begins, lengths, types, ends, size):
     """Join table[begins[k]:begins[k] + lengths[k]] for each k of types.
 
-    table (numbers + SPARE,) uint16 or int32; begins (types,) int64; lengths
-    (types,) int32; types (words,) int32. ends (places,) int64: increasing
+    table (entries + SPARE,) uint16 or int32; begins (types,) int64; lengths
+    (types,) int32; types (words,) int32. ends (ends,) int64: increasing
     indices into types. size: the length of the result. Returns the joined
-    numbers, and the index in them for each of ends, int64. Thread-safe.
+    entries, and `ends` as indices into them, int64. Thread-safe.
     """
     assert table.itemsize in (2, 4) and table.flags.c_contiguous
     assert len(begins) >= len(lengths)
@@ -140,7 +141,7 @@ class Names:
     def __init__(self):
         self._library = draw.library()
         self._handle = _made(self, self._library, 'names')
-        # The numbers of names added last, of all names, and of their letters
+        # Number of words in the last call of add, of words and letters in all
         self._sizes = onp.zeros(3, 'int64')
 
     def __len__(self):
@@ -152,10 +153,12 @@ class Names:
         return int(self._sizes[2])
 
     def add(self, lines, kept=None):
-        """Number words, bytes with a line for each: (words,) int32.
+        """Return the numbers of words, (words,) int32. New words are added.
 
-        kept (words,) bool: words with False are left out and get -1.
+        lines: bytes, a line for each word. kept (words,) bool: words with
+        False are left out and get -1.
         """
+        # A word and its line feed take two bytes or more
         numbers = onp.empty(len(lines) // 2, 'int32')
         if kept is not None:
             kept = onp.ascontiguousarray(kept).view('uint8')
@@ -167,7 +170,7 @@ class Names:
         return numbers[:self._sizes[0]]
 
     def text(self, first=0):
-        """The words from number `first` on, a line each: bytes."""
+        """The words from number `first` on: bytes, a line for each word."""
         size = ctypes.c_int64()
         self._library.names_copy(self._handle, first, None, size)
         names = onp.empty(size.value, 'uint8')
@@ -178,16 +181,15 @@ class Names:
 class Pieces:
     """Cut words into word pieces, by the rule of BERT. Thread-safe.
 
-    begin, more: {piece: number}, the pieces at the begin of words and the
-    continuation pieces, without their '##'. unknown: the number for words
-    that cannot be cut, or have more than `most` letters. lower: convert
-    words to lower case.
+    begin, more: {piece: number} of initial pieces and of continuation pieces,
+    without their '##'. unknown: the number for words that cannot be cut or
+    have more than `most` letters. lower: convert words to lower case.
     """
 
     def __init__(self, begin, more, unknown, most, lower):
         tables = []
         for pieces in (begin, more):
-            # Words that are cut here have no other letters, nor line feeds
+            # Only words of visible ASCII are cut here
             pieces = {piece: idx for piece, idx in pieces.items()
                       if piece.isascii() and piece.isprintable()}
             lines = ''.join(f'{piece}\n' for piece in pieces).encode()

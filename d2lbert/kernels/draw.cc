@@ -1,9 +1,10 @@
-// Draw examples from numbered tokens: "The Dataset for Pretraining BERT". It
-// does not need MXNet: a C interface for ctypes on arrays of the caller.
+// Draw examples from numbered tokens, as the book's section "The Dataset for
+// Pretraining BERT" does. It does not need MXNet. Its functions have a C
+// interface for ctypes, and work on arrays of the caller.
 //
-// The random numbers are those of CPython's `random` (3.8 to 3.14), from the
-// Mersenne Twister state of the caller and in the order of the book. So the
-// examples are the same as those of the book's Python code.
+// Random numbers are drawn as by CPython's `random` (3.8 to 3.14), from the
+// caller's state of the Mersenne Twister, and in the order of the book. So the
+// examples are equal to the examples of the book's Python code.
 
 #include <algorithm>
 #include <cstdint>
@@ -19,11 +20,13 @@ void draw_order(uint32_t* state, int64_t num_paragraphs, int32_t* order) {
   Twister(state).shuffle(order, static_cast<size_t>(num_paragraphs));
 }
 
-// Next sentence prediction, for each pair of neighbours in the paragraphs
-// order[first] to order[last - 1]. In half of the cases a random sentence of
-// all num_order paragraphs replaces the second one; with swap, both change
-// places instead. Writes the begin and end of the words of both sentences for
-// pairs that fit, and the number of pairs. There is memory for `room` pairs.
+// Draw pairs for next sentence prediction, one for each two neighbouring
+// sentences in the paragraphs order[first] to order[last - 1]. In half of the
+// cases a random sentence of all num_order paragraphs replaces the second
+// sentence; with swap, the two sentences change places instead. Pairs of more
+// than max_len tokens are left out. spans receives the begin and end of the
+// words of both sentences of each pair, and num_pairs the number of pairs.
+// There is memory for `room` pairs.
 //
 // Paragraph q of num_paragraphs holds sentences paragraphs[q] to
 // paragraphs[q + 1] - 1, and sentence s of num_sentences the words
@@ -81,13 +84,14 @@ int draw_pairs(uint32_t* state, int64_t num_order, const int32_t* order,
   return failure();
 }
 
-// Masked language modelling for each pair of spans of words. Fills padded rows:
-// tokens and segments (N, T), valid_lens (N), positions, weights and labels
-// (N, P). types: the types of num_words words. numbers: (num_types).
-// num_preds (T + 1): num_preds[n] of n tokens are predicted, at most P. kinds
-// (num_kinds): bits of each token (draw.h), or null. choices: the num_choices
-// tokens that may replace others, or null. whole_words: mask all pieces of a
-// word or none, up to num_preds[n] pieces. Returns a Status.
+// Mask tokens of each pair of spans of words. Fills padded rows: tokens and
+// segments (N, T), valid_lens (N), positions, weights and labels (N, P). N is
+// num_pairs. types: the types of num_words words. numbers (num_types): the
+// vocabulary index of each type. num_preds (T + 1): num_preds[n] of n tokens
+// are predicted, at most P. kinds (num_kinds): bits of each token of the
+// vocabulary (draw.h), or null. choices: the num_choices tokens that may
+// replace others, or null for all. whole_words: mask all pieces of a word or
+// none, up to num_preds[n] pieces. Returns a Status.
 int draw_masks(uint32_t* state, int64_t num_pairs, const int64_t* spans,
                const void* types, int64_t type_bytes, int64_t num_words,
                const int32_t* numbers, int64_t num_types,
@@ -126,7 +130,7 @@ int draw_masks(uint32_t* state, int64_t num_pairs, const int64_t* spans,
     std::fill(segments + k * T + (second - row), segments + k * T + length, 1);
     valid_lens[k] = static_cast<float>(length);
 
-    // The first token of each word; its other pieces follow
+    // Tokens that may be masked. With whole_words, the first piece of each word
     candidates.clear();
     const auto goes_on = [&](int64_t i) {
       return whole_words && i && kinds[row[i]] == kGoesOn &&

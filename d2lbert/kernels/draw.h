@@ -1,4 +1,4 @@
-// Tools to draw examples: CPython's random numbers, and numbered words.
+// Common code to draw examples: CPython's random numbers, and numbered words.
 #ifndef D2LBERT_DRAW_H_
 #define D2LBERT_DRAW_H_
 
@@ -25,8 +25,8 @@ class Twister {
     return (high * 67108864.0 + low) / 9007199254740992.0;
   }
 
-  // random.randrange(n), also the index of random.choice: draws the top bits,
-  // as many as n has, until they are below n
+  // random.randrange(n), which random.choice uses, too. If n has b bits, draws
+  // the top b bits of a word until they are below n
   uint32_t below(uint32_t n) {
     int shift = 0;
     while (!(n << shift & 0x80000000u)) ++shift;
@@ -74,15 +74,16 @@ class Twister {
   uint32_t position_;
 };
 
-// The words of a text (size) as types of two or four bytes. `numbers`
-// (num_types) gives the vocabulary index of each type.
+// The `size` words of a text, as types: integers of two or four `bytes`.
+// `numbers` (num_types) has the vocabulary index of each type.
 struct Words {
   const void* types;
   int64_t bytes, size;
   const int32_t* numbers;
   int64_t num_types;
 
-  // Write the numbers of words begin to end - 1.
+  // Write the numbers of words begin to end - 1, at most `room`. Returns the
+  // end of what was written.
   int32_t* copy(int64_t begin, int64_t end, int32_t* to, int64_t room) const {
     require(0 <= begin && begin <= end && end <= size && end - begin <= room);
     return bytes == 2 ? copy(static_cast<const uint16_t*>(types), begin, end,
@@ -104,7 +105,7 @@ struct Words {
 struct Specials {
   int32_t pad, mask, cls, sep, vocab_size;
 
-  // Require that all these tokens are in the vocabulary.
+  // Require that all tokens that may be written are in the vocabulary.
   void check(const Words& words, const uint8_t* kinds, int64_t num_kinds,
              const int32_t* choices, int64_t num_choices) const {
     const int32_t special[] = {pad, mask, cls, sep};
@@ -120,8 +121,8 @@ struct Specials {
 // Bits of a token: never masked, or a continuation of the word before it.
 constexpr uint8_t kFixed = 1, kGoesOn = 2;
 
-// The replacement of a predicted word: in 8 of 10 cases <mask>, in one a random
-// word, in one the word itself.
+// The replacement of a predicted token: in 8 of 10 cases <mask>, in one a
+// random token, in one the token itself.
 enum class Fate { kMasked, kReplaced, kKept };
 
 inline Fate draw_fate(Twister& random) {
@@ -129,7 +130,8 @@ inline Fate draw_fate(Twister& random) {
   return random.uniform() >= 0.5 ? Fate::kReplaced : Fate::kKept;
 }
 
-// The tokens that may replace others: `count` choices, or all if null.
+// The tokens that may replace others: `count` choices, or, if these are null,
+// all `count` tokens of the vocabulary.
 struct Others {
   const int32_t* choices;
   uint32_t count;
@@ -140,6 +142,7 @@ struct Others {
   }
 };
 
+// Replace a predicted token by its fate.
 inline void hide(int32_t* token, Fate fate, int32_t mask,
                  const Others& others, Twister& random) {
   if (fate == Fate::kMasked) *token = mask;

@@ -96,7 +96,7 @@ def library():
 def can_draw(rng):
     """True if the C++ code can draw with the state of `rng`.
 
-    It knows the state of CPython's own generator only.
+    The C++ code only knows the state of CPython's own generator.
     """
     return ((rng is random or type(rng) is random.Random)
             and library() is not None)
@@ -113,13 +113,14 @@ def pairs(order, first, last, paragraphs, sentences, max_len, rng,
     """Draw pairs of sentences of paragraphs order[first:last].
 
     In half of the cases a random sentence of all paragraphs replaces the
-    second sentence; with `swap`, both change places instead. Pairs that are
-    too long are left out. Returns spans (N, 4) int64, the begin and end of
-    the words of both sentences, and is_next (N,) uint8.
+    second sentence; with `swap`, the two sentences change places instead.
+    Pairs of more than max_len tokens are left out. Returns spans (N, 4)
+    int64, the begin and end of the words of both sentences, and is_next (N,)
+    uint8.
     """
-    some, num_pairs = order[first:last], ctypes.c_int64()
-    most = int((paragraphs[some + 1] - paragraphs[some] - 1).sum())
-    most = max(0, min(most, len(some) * len(sentences)))
+    read, num_pairs = order[first:last], ctypes.c_int64()
+    most = int((paragraphs[read + 1] - paragraphs[read] - 1).sum())
+    most = max(0, min(most, len(read) * len(sentences)))
     spans, is_next = onp.empty((most, 4), 'int64'), onp.empty(most, 'uint8')
     with _state_of(rng) as state:
         library().draw_pairs(
@@ -136,12 +137,12 @@ def masks(spans, types, numbers, specials, num_preds, columns, rng,
     spans: (N, 4) int64, indices into types, which is uint16 or int32.
     numbers: (number of types,) int32, the vocabulary index of each type.
     specials: (pad, mask, cls, sep, size of the vocabulary). num_preds:
-    (T + 1,) int32, the number of masked tokens by the number of tokens.
-    columns: tokens, segments, lengths, positions, weights and labels, which
-    are filled. kinds: None, or uint8 for each token of the vocabulary: FIXED
-    if it is never masked, GOES_ON if it continues a word. choices: None, or
-    the tokens, int32, that may replace others. whole_words: mask all pieces
-    of a word or none.
+    (T + 1,) int32: of n tokens, num_preds[n] are masked. columns: the arrays
+    to fill, which are tokens, segments, valid lengths, positions, weights and
+    labels. kinds: None, or uint8 for each token of the vocabulary: FIXED if
+    it is never masked, GOES_ON if it continues a word. choices: int32, the
+    tokens that may replace others, or None for all. whole_words: mask all
+    pieces of a word or none.
     """
     types = onp.ascontiguousarray(types)
     with _state_of(rng) as state:
@@ -159,11 +160,12 @@ def spans(rows, parts, types, numbers, specials, kinds, choices, law, most,
     """Fill padded rows with parts of a text, and mask spans of words.
 
     rows (N + 1,) and parts (M, 2) int64: row k consists of parts rows[k] to
-    rows[k + 1] - 1. types, numbers, specials, kinds, choices: as for
-    `masks`. law: (longest,) float64, the cumulative distribution of the
-    number of words in a span. most: the maximal number of tokens of a span.
-    apart: spans must not touch. share: the number of masked tokens in a
-    million. columns: the arrays of `corpus.masking.MaskedRows`, to be filled.
+    rows[k + 1] - 1, and a part is the begin and end of some words. types,
+    numbers, specials, kinds, choices: as for `masks`. law: (longest,)
+    float64, the cumulative distribution of the number of words in a span.
+    most: the maximal number of tokens of a span. apart: spans must not touch.
+    share: the number of masked tokens in a million. columns: the arrays of
+    `corpus.masking.MaskedRows`, to be filled.
     """
     types = onp.ascontiguousarray(types)
     with _state_of(rng) as state:

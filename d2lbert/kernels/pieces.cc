@@ -1,6 +1,6 @@
-// Cut words into word pieces: the longest piece that fits, from the left (Wu et
-// al. 2016, section 4.1), as the library `tokenizers` does. It does not need
-// MXNet.
+// Cut words into word pieces: again and again the longest piece that fits, from
+// the left (Wu et al. 2016, section 4.1), as the library `tokenizers` does. It
+// does not need MXNet.
 
 #include <algorithm>
 #include <cstdint>
@@ -15,8 +15,8 @@
 
 namespace {
 
-// Initial or continuation pieces and their numbers: a trie, whose branches are
-// in an open-addressing table.
+// A table of pieces, either initial or continuation pieces, and their numbers.
+// It is a trie, whose branches are in an open-addressing table.
 class Pieces {
  public:
   // Read pieces, a line for each, and their numbers.
@@ -24,14 +24,14 @@ class Pieces {
     require(std::count(lines.begin(), lines.end(), '\n') == count &&
             (lines.empty() || lines.back() == '\n'));
     size_t size = 64;
-    // At most a branch for each letter, none for a line feed: some stay free
+    // A letter adds one branch at most, a line feed none: some slots stay free
     while (size < lines.size()) size *= 2;
     branches_.assign(size, Branch());
     ids_.assign(1, -1);
     uint32_t node = 0;
     for (const char letter : lines) {
       if (letter != '\n') {
-        node = grown(node, letter);
+        node = child(node, letter);
         continue;
       }
       if (ids_[node] < 0) ids_[node] = *from;
@@ -60,14 +60,14 @@ class Pieces {
  private:
   struct Branch {
     uint64_t key = 0;
-    uint32_t to = 0;    // 0: no branch, since none leads to the root
+    uint32_t to = 0;    // 0 is a free slot, since no branch leads to the root
   };
 
   static uint64_t key_of(uint32_t node, char letter) {
     return uint64_t{node} << 8 | static_cast<uint8_t>(letter);
   }
 
-  // The slot of the branch from a node by a letter.
+  // The slot of the branch from a node by a letter, or the free slot for it.
   size_t slot(uint32_t node, char letter) const {
     const uint64_t key = key_of(node, letter);
     size_t k = (mix(key ^ kSecret.start) >> 32) & (branches_.size() - 1);
@@ -77,7 +77,8 @@ class Pieces {
     return k;
   }
 
-  uint32_t grown(uint32_t node, char letter) {
+  // The node after this letter, which is added if it is new.
+  uint32_t child(uint32_t node, char letter) {
     Branch& branch = branches_[slot(node, letter)];
     if (!branch.to) {
       branch = {key_of(node, letter), static_cast<uint32_t>(ids_.size())};
@@ -108,7 +109,7 @@ class Cutter {
     const std::string_view rest(*room);
     for (size_t i = 0, j; i < rest.size(); i = j) {
       j = i + 1;
-      // Punctuation is a part of its own
+      // Letters and digits stay together, each punctuation mark is a part
       if (is_letter(rest[i])) while (j < rest.size() && is_letter(rest[j])) ++j;
       to = cut_part(rest.substr(i, j - i), to);
     }
@@ -116,15 +117,17 @@ class Cutter {
   }
 
  private:
+  // True for ASCII letters and digits.
   static bool is_letter(char c) {
     return (c >= '0' && c <= '9') || ((c | 0x20) >= 'a' && (c | 0x20) <= 'z');
   }
 
+  // Write the pieces of a part; `unknown` if it is too long or cannot be cut.
   int32_t* cut_part(std::string_view part, int32_t* const to) const {
     int32_t* end = to;
     const Pieces* pieces = &begin;
     if (part.size() > most_) part = {};
-    size_t size = 0;
+    size_t size = 0;    // of the last piece
     while (!part.empty()) {
       *end++ = pieces->longest_of(part, &size);
       if (!size) break;
@@ -145,9 +148,10 @@ class Cutter {
 
 extern "C" {
 
-// Make a cutter from initial pieces and continuation pieces, a line and a
-// number for each. most: longer words are unknown. lower: convert to lower case.
-// `made` receives the cutter. Returns a Status.
+// Make a cutter from initial pieces (begin) and continuation pieces (more), a
+// line and a number for each. A word with a part of more than `most` letters,
+// or a part that cannot be cut, gets `unknown` there. lower: convert words to
+// lower case. `made` receives the cutter. Returns a Status.
 int pieces_new(const char* begin, int64_t begin_size,
                const int32_t* begin_ids, int64_t num_begin, const char* more,
                int64_t more_size, const int32_t* more_ids, int64_t num_more,
@@ -164,9 +168,9 @@ int pieces_new(const char* begin, int64_t begin_size,
   return failure();
 }
 
-// Cut words, a line for each. counts (num_words) receives the number of pieces
-// of each word, or -1 for a word that is left to the library. ids receives the
-// pieces, at most `size`, and num_ids their number. Returns a Status.
+// Cut words, `size` bytes with a line for each. counts (num_words) receives the
+// number of pieces of each word, or -1 for a word that Python has to cut. ids
+// (size) receives the pieces, and num_ids their number. Returns a Status.
 int pieces_cut(const void* handle, const char* lines, int64_t size,
                int32_t* counts, int64_t num_words, int32_t* ids,
                int64_t* num_ids) try {

@@ -12,16 +12,18 @@ namespace {
 // A word: one token, or all its pieces.
 struct Unit {
   int32_t begin, end;  // tokens of the row
-  int32_t free;        // longest span from this word on, in words
+  int32_t free;        // words of the longest span from here; 0 if taken
 };
 
 // The words of a row that can still be masked.
 class Units {
  public:
+  // longest: words of the longest span. most: tokens of the longest span.
+  // apart: spans must not touch.
   Units(int32_t longest, int32_t most, bool apart)
       : longest_(longest), most_(most), apart_(apart) {}
 
-  // The words of `length` tokens; kinds: bits of each token of the vocabulary.
+  // Read the words of a row. kinds: bits of each token of the vocabulary.
   void read(const int32_t* tokens, int32_t length, const uint8_t* kinds) {
     units_.clear();
     for (int32_t i = 0; i < length; ++i) {
@@ -40,8 +42,8 @@ class Units {
     }
   }
 
-  // Take a span of `length` words from a random place. If no span is that long,
-  // take a shorter one. Returns false if no word is left.
+  // Take a span of `length` words at a random place. If there is none, take the
+  // longest shorter span. Returns false if no word is left.
   bool take(int32_t length, Twister& random, Unit* span) {
     for (; length > 0; --length) {
       uint32_t count = 0;
@@ -75,6 +77,7 @@ class Units {
       if (last + 1 < units_.size() && touches(last)) ++last;
     }
     for (size_t k = first; k <= last; ++k) units_[k].free = 0;
+    // Spans from the words before must end here
     for (size_t k = first; k-- > 0;) {
       const auto left = static_cast<int32_t>(first - k);
       if (units_[k].free <= left) break;
@@ -95,18 +98,17 @@ struct Pred {
 
 extern "C" {
 
-// Fill rows with parts of a text, and mask spans of words: tokens (N, T),
-// valid_lens (N), and for each prediction its position, weight, label, and the
-// positions left and right of its span (N, P).
+// Fill rows with parts of a text, and mask spans of words. Writes tokens
+// (N, T), valid_lens (N), and for each prediction its position, weight and
+// label, and the positions left and right of its span, (N, P). N is num_rows.
 //
 // Row k is <cls> and parts rows[k] to rows[k + 1] - 1, each followed by <sep>.
 // Part i has words parts[2i] to parts[2i + 1] - 1 of the text. There are
-// num_parts parts, num_words words and num_types numbers. kinds (num_kinds):
-// bits of each token of the vocabulary. choices: tokens that may replace
-// others. law[i]: the share of spans with at most i + 1 words. most: the
-// maximal number of tokens of a span. share: the number of masked tokens in a
-// million. If a row masks more than its share, the next one masks less.
-// Returns a Status.
+// num_parts parts and num_words words. types, numbers, specials, kinds and
+// choices: as for draw_masks. law (longest): law[i] is the probability that a
+// span has at most i + 1 words. most: the maximal number of tokens of a span.
+// apart: spans must not touch. share: masked tokens in a million. If a row
+// masks more than its share, the next row masks less. Returns a Status.
 int draw_spans(uint32_t* state, int64_t num_rows, const int64_t* rows,
                const int64_t* parts, int64_t num_parts, const void* types,
                int64_t type_bytes, int64_t num_words, const int32_t* numbers,
@@ -129,7 +131,7 @@ int draw_spans(uint32_t* state, int64_t num_rows, const int64_t* rows,
   const Others others{choices, static_cast<uint32_t>(num_choices)};
   std::vector<Pred> preds;
   preds.reserve(static_cast<size_t>(P));
-  int64_t owed = 0;
+  int64_t owed = 0;   // tokens to mask, in millionths of a token
   for (int64_t k = 0; k < num_rows; ++k) {
     int32_t *row = tokens + k * T, *end = row;
     *end++ = specials->cls;

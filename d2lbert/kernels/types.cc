@@ -1,5 +1,5 @@
-// Tables indexed by the types of words: "The Dataset for Pretraining BERT". It
-// does not need MXNet.
+// Look-ups in tables that are indexed by the types of words, for the book's
+// section "The Dataset for Pretraining BERT". It does not need MXNet.
 
 #include <algorithm>
 #include <cstddef>
@@ -36,12 +36,13 @@ void look_up_in(const T* table, int64_t table_size, const int32_t* types,
   }
 }
 
-// Numbers copied at a time. Most words have one or two pieces, and a branch on
-// that number would be hard to predict.
+// Entries copied at a time. Most words have one or two pieces, and the
+// processor could not predict a branch on the number of pieces.
 constexpr int64_t kAtATime = 4;
 
-// Join lengths[k] of `ids` from begins[k] for each type k; `ends` become
-// indices of the result. `ids` and `to` have kAtATime extra entries.
+// For each of `types`, k, copy lengths[k] of `ids` from begins[k] on, one after
+// the other, to `first`. `ends` become indices of the result. `ids` and `first`
+// have kAtATime extra entries.
 template <typename T>
 void spread_in(const T* ids, const int64_t* begins, const int32_t* lengths,
                const int32_t* types, int64_t size, int64_t* ends,
@@ -81,8 +82,8 @@ void require_spread(int64_t table_size, const int64_t* begins,
 // All return a Status.
 extern "C" {
 
-// Count how often each type occurs. Unless the table (num_types) is null, types
-// becomes table[types].
+// Count the occurrences of each type. Unless the table (num_types) is null,
+// replace types by table[types] after that.
 int count_types(int32_t* types, int64_t size, const int32_t* table,
                 int64_t num_types, int64_t* counts) try {
   require_range(types, size, 0, num_types);
@@ -134,8 +135,8 @@ int spread(const void* table, int64_t bytes, int64_t table_size,
   return failure();
 }
 
-// Lower first[type] to the first position of each type (num_types). Paragraph q
-// has lengths[q] words, from position places[q].
+// Lower first[type] to the smallest position of each type (num_types), if that
+// is smaller. Paragraph q has lengths[q] words, from position places[q] on.
 int first_places(const void* types, int64_t type_bytes, int64_t size,
                  int64_t num_types, int64_t num_paragraphs,
                  const int64_t* lengths, const int64_t* places,
