@@ -1,9 +1,9 @@
-// A BERT encoder at eight bits: rows of tokens in, their vectors out.
+// A BERT encoder at eight bits, from tokens to their vectors.
 //
-// One call does all layers. Each thread takes whole sequences through all of
-// them; where there are too few, the threads share each layer's columns and
-// attention heads. Neither changes a bit: every number is computed by one
-// thread, from its own row or sequence, in an order that is fixed.
+// One call computes all layers. Each thread takes whole sequences through all
+// layers. If there are too few sequences, threads share the columns and the
+// attention heads of each layer. The result has the same bits in both cases:
+// one thread computes each number, from one row or sequence, in a fixed order.
 //
 // H hiddens, F feed-forward hiddens, N heads of width D, R rows.
 #include "int8.h"
@@ -22,12 +22,13 @@ namespace d2lbert {
 namespace int8 {
 namespace {
 
-// Rows are added up in 16 lanes on every instruction set.
+// A sum over a row has 16 lanes on every instruction set, so that its order is
+// the same.
 constexpr int LANES = 16, PARTS = LANES / VL;
 
 struct Lanes {
   vf part[PARTS] = {};
-  // 16 numbers to 8, 4, 2, 1: each to the one half of the lanes further.
+  // Add the second half of the lanes to the first half, until one is left.
   float sum() const {
     vf left[PARTS];
     for (int i = 0; i < PARTS; i++) left[i] = part[i];
@@ -37,7 +38,7 @@ struct Lanes {
   }
 };
 
-// The first n of VL whole numbers, and zeros.
+// Load min(n, VL) whole numbers as floats, followed by zeros.
 inline vf numbers_of(const int8_t* from, long n) {
   typedef int8_t bytes __attribute__((vector_size(VL)));
   bytes some{};
@@ -53,7 +54,7 @@ struct Norm {
   Aligned<float> gamma, beta;
   float epsilon = 0;
 
-  // to = LayerNorm(x), (H,); zeros up to a multiple of LANES. May be x.
+  // to (H,) = LayerNorm(x), with zeros up to a multiple of LANES. It may be x.
   void operator()(const float* x, long H, float* to) const {
     Lanes sums, squares;
     for (long j = 0; j < H; j += LANES)
@@ -71,15 +72,15 @@ struct Norm {
     const float scale = 1.f / std::sqrt(variance + epsilon);
     for (long j = 0; j < ceil_div(H, LANES) * LANES; j += VL) {
       const vf y = (load(x + j) - mean) * scale;
-      // Of NaN, too: the zeros after a row are no part of it
+      // Zeros follow a row of NaN, too
       store(to + j, first_lanes_of(y * load(gamma + j) + load(beta + j),
                                    H - j));
     }
   }
 };
 
-// Denormals count, and numbers are rounded to nearest, whatever this thread
-// was set to.
+// During its lifetime this thread computes with denormal numbers and rounds to
+// nearest, whatever the caller has set.
 struct Rounding {
 #if defined(__SSE2__)
   const unsigned before = _mm_getcsr();
@@ -96,7 +97,7 @@ struct Rounding {
 class Team {
  public:
   explicit Team(int size) : size_(size) {}
-  // Returns once all of them have called it.
+  // A barrier: returns after all threads have called it.
   void meet() {
     if (size_ == 1) return;
     const long turn = turn_.load(std::memory_order_acquire);
@@ -116,11 +117,11 @@ class Team {
   std::atomic<long> turn_{0};
 };
 
-// One thread's place in a team.
+// A thread of a team, number `part`.
 struct Place {
   Team& team;
   int part;
-  // Its share of n items: [first, last).
+  // The share of this thread in n items: [first, last).
   long first(long n) const { return n * part / team.size(); }
   long last(long n) const { return n * (part + 1) / team.size(); }
 };
@@ -134,21 +135,24 @@ struct Sizes {
   int64_t vocabulary, segments, positions, E, H, F, heads, blocks, act;
 };
 
-// Vectors of tokens (V, E) at eight bits, with a scale for each; those of
-// segments (S, E) and of positions. Tokens are multiplied by `factor`.
+// The embeddings. words (V, E): of tokens, at eight bits, with scales (V,), and
+// multiplied by `factor`. segments (S, E) or null, and positions (T, E).
 struct Tables {
   const int8_t* words;
   const float *scales, *segments, *positions;
   float factor;
 };
 
-// CHUNK: rows that one thread takes through the layers together. CUT: rows
-// that go through the feed-forward network together, which fit in its cache.
+// CHUNK: rows that a thread takes through all layers at a time. CUT: rows that
+// go through the feed-forward network at a time, so that they stay in cache.
 constexpr long CHUNK = 96, CUT = 96;
 
-// The rows of a sequence that leave the encoder, as int8.py numbers them.
+// The output for a sequence: all rows, the first row, or the mean of all rows.
+// The order is the order of ROWS in int8.py.
 enum Rows { ALL, FIRST, MEAN };
 
+// Memory of a team, and of each thread in it. A thread keeps its own x, a copy
+// of all rows.
 struct Shared {
   float *qkv, *context, *y, *hidden;
 };
@@ -174,8 +178,9 @@ class Encoder {
 
   void put_dense(long which, long N, long K, const int8_t* q,
                  const float* scale, const float* bias) {
-    const bool scaled = which % 4 == 0 && which < 4 * s_.blocks;
-    *dense(which) = Dense(N, K, q, scale, bias, scaled ? s_.H : 0,
+    // The weights of queries include the division of scores by sqrt(D)
+    const bool has_queries = which % 4 == 0 && which < 4 * s_.blocks;
+    *dense(which) = Dense(N, K, q, scale, bias, has_queries ? s_.H : 0,
                           1.f / std::sqrt((float)D_));
   }
 
@@ -200,8 +205,8 @@ class Encoder {
     require_range(order, layers, 0, s_.blocks);
   }
 
-  // Bytes of scratch memory of one thread, and of the whole team. T: tokens
-  // of the longest sequence.
+  // Bytes of scratch memory: `own_bytes` of one thread, `shared_bytes` of the
+  // whole team. T: tokens of the longest sequence.
   size_t own_bytes(long rows, long T) const {
     return rows * (4 * widest_x() + sizeof(Number) * widest() + 4) +
            4 * LANES * (T + D_ + VL) + 4096;
@@ -230,8 +235,8 @@ class Encoder {
     return s;
   }
 
-  // The sequences [first, last) through the layers of `order`. out: of all
-  // rows, (R, H); or of each sequence its first row or its mean, (B, H).
+  // Take the sequences [first, last) through the blocks in `order`. out: (R, H)
+  // for ALL; (B, H) for FIRST and MEAN.
   void encode(const Place& place, const Shared& shared, const Own& own,
               long first, long last, const int64_t* offsets,
               const int32_t* ids, const int32_t* segments, long layers,
@@ -269,7 +274,8 @@ class Encoder {
   long widest_x() const { return aligned(std::max(s_.H, s_.E)); }
   long widest() const { return aligned(std::max({s_.H, s_.F, s_.E})); }
 
-  // NaN has many bits, and instruction sets choose different ones.
+  // Write a row. NaN has many bit patterns, and instruction sets produce
+  // different ones, so all become the same.
   void put(const float* x, float* to) const {
     for (long j = 0; j < s_.H; j += VL) {
       const vf v = load(x + j);
@@ -277,7 +283,7 @@ class Encoder {
     }
   }
 
-  // The first of T rows = their mean; they are added from first to last.
+  // Replace the first of T rows by the mean of all, added from first to last.
   void average(float* x, long T) const {
     const long ld = aligned(s_.H);
     for (long j = 0; j < s_.H; j += VL) {
@@ -301,7 +307,7 @@ class Encoder {
           y, ldy);
   }
 
-  // own.x = the sums of embeddings, normalized and projected to H.
+  // own.x = the sums of embeddings, normalized, and projected from E to H.
   void embed(const Place& place, const Shared& shared, const Own& own,
              long first, long last, const int64_t* offsets,
              const int32_t* ids, const int32_t* segments) const {
@@ -371,8 +377,8 @@ class Encoder {
       place.team.meet();
       add_norm(x, shared.y + from * ldx, some, block.after_network);
     }
-    // No meeting here: the next layer first writes shared.qkv, which no
-    // thread still reads.
+    // No team.meet() here: the next layer first writes shared.qkv, which no
+    // thread reads any more.
   }
 
   // Zeros after the H numbers of each row, as far as vectors reach.
@@ -391,9 +397,9 @@ class Encoder {
     }
   }
 
-  // Attention of one head in one sequence: queries q (T, D), keys H numbers
-  // and values 2H numbers further. Scores have a lane for each query. So sums
-  // over keys run from the first to the last, whatever a vector's width.
+  // Attention of one head in one sequence. q (T, D): the queries; the keys are
+  // H numbers further, the values 2H. Scores have a lane for each query. So
+  // sums over keys run from the first to the last, for any width of a vector.
   void attend(const float* q, long ld, long T, float* to, long ldt,
               const Own& own) const {
     const float *k = q + s_.H, *v = k + s_.H;
@@ -417,7 +423,8 @@ class Encoder {
     }
   }
 
-  // to (D, LANES) = the rows x, at most LANES, turned; zeros for absent ones.
+  // to (D, LANES) = the transpose of x, which has `rows` rows, at most LANES.
+  // Zeros replace missing rows.
   void turn(const float* x, long ld, long rows, float* to) const {
     static const float nothing[LANES] = {};
     for (int p = 0; p < PARTS; p++)
@@ -431,7 +438,8 @@ class Encoder {
       }
   }
 
-  // scores (T, LANES) of turned queries (D, LANES); returns the largest.
+  // Compute scores (T, LANES) for transposed queries q (D, LANES). Returns the
+  // largest score of each query.
   Lanes score(const float* q, const float* k, long ld, long T,
               float* scores) const {
     constexpr int KEYS = VL == 16 ? 8 : VL == 8 ? 4 : 2;
@@ -462,7 +470,8 @@ class Encoder {
     return most;
   }
 
-  // to (some, D) = inverse weightsᵀ v, with weights (T, LANES), v (T, D).
+  // to (some, D) = inverse * (weightsᵀ v), for weights (T, LANES), v (T, D)
+  // and a factor `inverse` of each query.
   void weigh(const float* weights, const float* v, long ld, long T,
              long some, const float* inverse, float* to, long ldt) const {
     constexpr int QUERIES = VL == 16 ? 8 : 4, WIDE = 2;
@@ -500,31 +509,33 @@ class Encoder {
   Dense projection_;
 };
 
-// After a fork only one thread is left, and libgomp would wait for the others
-// for ever.
-thread_local bool is_of_a_parent = false;
-const int watching =
-    pthread_atfork(nullptr, nullptr, [] { is_of_a_parent = true; });
+// True for the thread that called fork, in the child process. Only this thread
+// is left, and libgomp would wait for the others forever.
+thread_local bool is_after_fork = false;
+const int fork_handler =
+    pthread_atfork(nullptr, nullptr, [] { is_after_fork = true; });
 
-// Multiplications, half a millisecond of one thread, from which others are
-// worth waking. They sleep between calls, and wake on the processor of the
-// thread that calls, which they leave only after several calls.
+// The number of multiplications from which several threads are faster, half a
+// millisecond of one thread. The other threads sleep between calls. They wake
+// on the processor of the calling thread, and leave it only after some calls.
 constexpr double WORTH = 5e7 * GROUP;
 
 int threads_for(double products) {
-  return products < WORTH || is_of_a_parent
+  return products < WORTH || is_after_fork
              ? 1
              : std::max(1, omp_get_max_threads());
 }
 
-// Scratch memory of the teams that one thread leads, for its next call.
+// Scratch memory for a thread of the teams that the calling thread leads, kept
+// for its next call.
 Scratch& memory_of(int thread) {
   static thread_local std::deque<Scratch> all;
   while ((int)all.size() <= thread) all.emplace_back();
   return all[thread];
 }
 
-// The sequences after which each chunk of about `rows` rows ends.
+// The bounds of chunks of sequences, from 0 to B. A chunk has at most `rows`
+// rows, or one sequence.
 std::vector<long> chunks(long B, const int64_t* offsets, long rows) {
   std::vector<long> ends{0};
   for (long b = 0; b < B; b++)
@@ -558,7 +569,7 @@ struct Call {
     const bool together = threads > 1 && rows <= CHUNK * threads / 2;
     if (together)
       each = rows;
-    else    // as many chunks for each thread, of about one size
+    else    // each thread gets the same number of chunks of similar sizes
       each = std::max(
           longest, ceil_div(rows, threads * ceil_div(rows, threads * CHUNK)));
     const std::vector<long> ends = chunks(B, offsets, each);
@@ -624,7 +635,7 @@ extern "C" {
 // The instructions that multiply, in words.
 const char* int8_product() { return PRODUCT; }
 
-// w (N, K) as whole numbers q (N, K) with a scale for each row, (N,).
+// Quantize w (N, K) to whole numbers q (N, K), with a scale (N,) for each row.
 void int8_quantize(const float* w, int64_t N, int64_t K, int8_t* q,
                    float* scale) {
   Rounding here;
@@ -664,8 +675,8 @@ int int8_apply(int64_t R, int64_t N, int64_t K, const float* x,
   return failure();
 }
 
-// sizes: the fields of `Sizes`; the others those of `Tables`, which must
-// outlive the encoder. segments may be null.
+// sizes: the fields of `Sizes`. words, scales, factor, segments and positions:
+// the fields of `Tables`. These arrays must outlive the encoder.
 int int8_new(const int64_t* sizes, double epsilon, const int8_t* words,
              const float* scales, double factor, const float* segments,
              const float* positions, void** encoder) try {
@@ -680,8 +691,9 @@ int int8_new(const int64_t* sizes, double epsilon, const int8_t* words,
   return failure();
 }
 
-// which: 4 b + 0 to 3 for the queries, keys and values, the output, the inner
-// and the outer layer of block b; 4 blocks for the layer from E to H.
+// which: for block b, 4b is the layer of queries, keys and values, 4b + 1 the
+// output of attention, 4b + 2 and 4b + 3 the feed-forward network. 4 times the
+// number of blocks is the layer from E to H.
 int int8_put_dense(void* encoder, int64_t which, int64_t N, int64_t K,
                    const int8_t* q, const float* scale,
                    const float* bias) try {
@@ -691,7 +703,8 @@ int int8_put_dense(void* encoder, int64_t which, int64_t N, int64_t K,
   return failure();
 }
 
-// which: 2 b and 2 b + 1 for block b, 2 blocks for the embeddings.
+// which: for block b, 2b is the LayerNorm after attention, 2b + 1 after the
+// feed-forward network. 2 times the number of blocks is for the embeddings.
 int int8_put_norm(void* encoder, int64_t which, const float* gamma,
                   const float* beta) try {
   ((Encoder*)encoder)->put_norm(which, gamma, beta);
@@ -700,8 +713,8 @@ int int8_put_norm(void* encoder, int64_t which, const float* gamma,
   return failure();
 }
 
-// offsets (B + 1,); ids and segments (R,); order (layers,): which blocks;
-// products: multiplications of a row; which: see `Rows`.
+// offsets (B + 1,); ids and segments (R,). order (layers,): the blocks to
+// apply. products: the number of multiplications for a row. which: a `Rows`.
 int int8_encode(const void* encoder, int64_t B, const int64_t* offsets,
                 const int32_t* ids, const int32_t* segments, int64_t layers,
                 const int32_t* order, double products, int which,

@@ -1,13 +1,15 @@
 // Dense layers at eight bits, with one result on every instruction set.
 //
-// A row of activations x (K,) becomes whole numbers q = round(x 127 / max|x|),
-// to nearest even, and its scale max|x| / 127; a column of weights likewise.
-// Sums of products of whole numbers are exact in any order, so an instruction
-// set is free to multiply as it can. The float32 operations after them have
-// one order, and each is rounded by itself: this needs -ffp-contract=off.
+// A row of activations x (K,) is stored as whole numbers
+// q = round(x 127 / max|x|), to nearest even, and a scale, max|x| / 127. So are
+// the weights of an output. Sums of products of whole numbers are exact in any
+// order, so each instruction set can multiply in its own way. The float32
+// operations after that have one order, and each is rounded separately: this
+// needs -ffp-contract=off.
 //
-// A row whose largest number is NaN or infinite has the scale NaN, and so
-// have all that is computed from it. A row below 1e-30 is a row of zeros.
+// If a row has a number that is NaN or infinite, its scale is NaN, and so is
+// all that is computed from it. If max|x| is below 1e-30, all q and the scale
+// are 0.
 #pragma once
 #include <algorithm>
 #include <vector>
@@ -17,15 +19,16 @@
 namespace d2lbert {
 namespace int8 {
 
-// Words of 32 bits hold GROUP numbers; OFFSET is added to each activation.
-// `dot` adds the products of two words' numbers to a sum.
+// A word of 32 bits holds GROUP numbers. OFFSET is added to each activation,
+// because VNNI multiplies unsigned by signed bytes. `dot` multiplies the
+// numbers of words a by the numbers of words w, and adds the products to a sum.
 #if defined(__AVX512VNNI__) || (defined(__AVXVNNI__) && !defined(__AVX512F__))
 constexpr const char* PRODUCT = "VNNI";
 typedef uint8_t Number;
 typedef int8_t Weight;
 constexpr int GROUP = 4, OFFSET = 128;
 
-// GCC copies registers around its own function for this instruction.
+// Assembly, since GCC copies registers around its intrinsic.
 inline void dot(vi& sum, vi a, vi w) {
 #if defined(__AVX512F__)
   asm("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(a), "v"(w));
@@ -55,8 +58,8 @@ inline void dot(vi& sum, vi a, vi w) {
 #endif
 }
 #else
-// Pairs of 16 bits: without VNNI, the instruction that multiplies bytes
-// saturates. It takes twice the memory, and half the numbers at a time.
+// Numbers of 16 bits, since without VNNI the instruction that multiplies bytes
+// saturates. They take twice the memory, and half as many fit in a vector.
 constexpr const char* PRODUCT = "pairs of 16 bits";
 typedef int16_t Number;
 typedef int16_t Weight;
@@ -93,7 +96,7 @@ constexpr int TR = 4, TV = 2;
 #endif
 constexpr int PANEL = TV * VL;
 
-// Rows of floats begin at multiples of this, on every instruction set.
+// Rows of floats are a multiple of this apart, on every instruction set.
 constexpr long ALIGN = 64;
 inline long aligned(long n) { return ceil_div(n, ALIGN) * ALIGN; }
 inline long words(long n) { return ceil_div(n, GROUP); }
@@ -102,9 +105,9 @@ inline long words(long n) { return ceil_div(n, GROUP); }
 
 enum Act { NONE, RELU, GELU, GELU_NEW };
 
-// e^x for x of 0 or less, to 1e-7 of it; 0 below -86.6, NaN for NaN.
+// e^x for x <= 0, with a relative error of 1e-7; 0 below -86.6, NaN for NaN.
 inline vf exponential(vf x) {
-  const float round = 12582912.f;   // 1.5 * 2^23: adding it rounds to 1
+  const float round = 12582912.f;   // 1.5 * 2^23: adding it rounds to integers
   const vf y = larger(splat(-87.f), x);
   const vf shifted = y * 1.44269504f + round;
   const vf n = shifted - round;
@@ -120,8 +123,9 @@ inline vf exponential(vf x) {
   return (vf)(bits(p * (vf)power) & ~(x < -86.6f));
 }
 
-// max(z, 0) - a Q(a - 2.25) for a = min(|z|, 4.5): GELU is off by 1.5e-5 at
-// most, a thousandth of the step to which its result is rounded.
+// GELU as max(z, 0) - a Q(a - 2.25) for a = min(|z|, 4.5). q: the coefficients
+// of Q, the highest first. The error is at most 1.5e-5, a thousandth of the
+// step to which the result is rounded.
 inline vf gelu(vf z, const float* q) {
   const vf a = smaller(splat(4.5f), absolute(z));
   const vf t = a - 2.25f;
@@ -131,7 +135,8 @@ inline vf gelu(vf z, const float* q) {
   return larger(splat(0.f), z) - p * a;
 }
 
-// Minimax fits of (1 - Φ(a)) and, by the tanh of GELU's paper, of the same.
+// Q: minimax fits of 1 - Φ(a), for Φ itself and for its approximation by tanh
+// in the paper on GELU.
 constexpr float GELU_Q[10] = {
     -1.28937336e-05f, 4.39067117e-05f,  0.000170603598f, -0.000989309396f,
     0.000643775449f,  0.00609582756f,   -0.0216314644f,  0.0357415527f,
@@ -166,9 +171,9 @@ inline vi larger_of(vi a, vi b) {
 #endif
 }
 
-// A factor to whole numbers and one back, from the bits of max|x|.
+// The factors between a row and its whole numbers, from the bits of max|x|.
 struct Scale {
-  float to, from;
+  float to, from;  // to whole numbers, from whole numbers
   explicit Scale(int32_t most) {
     float top;
     std::memcpy(&top, &most, 4);
@@ -184,8 +189,8 @@ struct Scale {
   }
 };
 
-// x (K,), with zeros up to a multiple of ALIGN, as whole numbers; returns
-// their scale. q has room for a multiple of ALIGN.
+// Turn x (K,) into whole numbers q, and return their scale. Zeros follow x up
+// to a multiple of ALIGN, and q has room for as many numbers.
 inline float quantize(const float* x, long K, Number* q) {
   vi most{};
   for (long k = 0; k < K; k += VL)
@@ -194,7 +199,7 @@ inline float quantize(const float* x, long K, Number* q) {
   const float round = 12582912.f;
   typedef Number out __attribute__((vector_size(VL * sizeof(Number))));
   const vi less = bits(splat(round)) - OFFSET;
-  if (scale.from != scale.from) {   // infinity times zero would be no number
+  if (scale.from != scale.from) {   // infinity times scale.to, 0, would be NaN
     std::fill(q, q + ceil_div(K, VL) * VL, (Number)OFFSET);
     return scale.from;
   }
@@ -226,7 +231,7 @@ class Aligned {
   T* p_ = nullptr;
 };
 
-// A layer's weights in panels, and what follows the sums of products.
+// A dense layer: weights in panels, and the scale and bias of each output.
 class Dense {
  public:
   Dense() = default;
@@ -247,15 +252,16 @@ class Dense {
         weights_[((n / PANEL * words_ + k / GROUP) * PANEL + n % PANEL) *
                      GROUP + k % GROUP] = q[n * K + k];
       }
-      start_[n] = -OFFSET * sum;
+      start_[n] = -OFFSET * sum;  // cancels the OFFSET of activations
     }
   }
 
   long outputs() const { return N_; }
   long panels() const { return panels_; }
 
-  // Rows y, ldy apart, of act(sums scale + bias), panels [first, last), for
-  // rows a of whole numbers, lda apart, and their scales.
+  // Compute the outputs of panels [first, last) for some rows: y = act(sums *
+  // scales + bias). a: the activations as whole numbers, in rows lda apart.
+  // scale: of each row of a. The rows of y are ldy apart.
   void operator()(const Number* a, long lda, const float* scale, long rows,
                   long first, long last, Act act, float* y, long ldy) const {
     switch (act) {

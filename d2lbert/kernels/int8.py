@@ -1,7 +1,7 @@
-"""int8.cc for Python: a BERT encoder at eight bits, on arrays of the host.
+"""A BERT encoder at eight bits in C++ (int8.cc), on NumPy arrays.
 
-N outputs and K inputs of a dense layer, B sequences, R rows of their tokens
-one after another, H hiddens.
+A dense layer has N outputs and K inputs. B sequences have R rows, one for each
+token, one sequence after the other. H hiddens, E the width of embeddings.
 """
 import ctypes
 import weakref
@@ -13,7 +13,8 @@ from d2lbert.kernels import Library
 #: Activations, in the order of `Act` in int8.h.
 ACTS = 'none', 'relu', 'gelu', 'gelu_new'
 
-#: What leaves an encoder of a sequence, in the order of `Rows` in int8.cc.
+#: The output for a sequence: all rows, the first, or the mean of all rows. In
+#: the order of `Rows` in int8.cc.
 ROWS = 'all', 'first', 'mean'
 
 
@@ -48,7 +49,7 @@ def _opened(path):
 
 
 def _check(status, function, arguments):
-    """Raise what a Status of door.h other than 0 means."""
+    """Raise the exception for a Status of door.h other than 0."""
     if status == 1:
         raise MemoryError('no memory left for an encoder at eight bits')
     if status:
@@ -57,13 +58,13 @@ def _check(status, function, arguments):
     return status
 
 
-# Products and sums are rounded one by one, so that all processors agree
+# Without fused multiply-add, all processors round alike
 INT8 = Library('int8', ['int8.cc'], _opened, what='the eight-bit encoder',
                options=('-ffp-contract=off',))
 
 
 def library():
-    """int8.cc compiled; None without a compiler or with kernels off."""
+    """The compiled library; None without a compiler or with kernels off."""
     return INT8.get()
 
 
@@ -74,10 +75,10 @@ def product():
 
 
 def quantize(W):
-    """Quantize weights W (N, K) float32 by output.
+    """Quantize weights W (N, K) float32, with a scale for each output.
 
-    Returns whole numbers (N, K) int8 from -127 to 127 and scales (N,)
-    float32, whose product is nearest to W.
+    Returns whole numbers q (N, K) int8 from -127 to 127 and scales (N,)
+    float32: W is about q * scales[:, None].
     """
     W = onp.ascontiguousarray(W, 'float32')
     q, scale = onp.empty(W.shape, 'int8'), onp.empty(len(W), 'float32')
@@ -90,9 +91,10 @@ def _address(array):
 
 
 def dense(X, q, scale, bias=None, act='none'):
-    """act(X Wᵀ + bias) for W = q * scale: X (R, K) to (R, N), float32.
+    """act(X Wᵀ + bias) for W = q * scale[:, None], (R, N) float32.
 
-    Each row of X is quantized as a row of weights is.
+    X (R, K); q, scale: as `quantize` returns them. Each row of X is quantized
+    in the same way.
     """
     X = onp.ascontiguousarray(X, 'float32')
     Y = onp.empty((len(X), len(q)), 'float32')
@@ -104,21 +106,22 @@ def dense(X, q, scale, bias=None, act='none'):
 class Encoder:
     """An encoder in C++, built from quantized layers.
 
-    tables: of tokens, (V, E) and its scales as of `quantize`, of segments
-    (S, E) or None, and of positions (T, E), all contiguous; norm: gamma and
-    beta of the embeddings' LayerNorm, or None; projection: a dense layer
-    from E to H, or None. blocks: for each block its dense layers, queries,
-    keys and values as one, then the output, the inner and the outer layer of
-    the feed-forward network, and its two LayerNorms. A dense layer is (q,
-    scale, bias or None) as of `quantize`, a LayerNorm (gamma, beta). factor:
-    of the vectors of tokens.
+    A dense layer is a tuple (q, scale, bias), with q and scale as `quantize`
+    returns them; bias may be None. A LayerNorm is a tuple (gamma, beta).
+    tables: contiguous arrays of embeddings. They are those of tokens, as (q
+    (V, E), scale); of segments, (S, E) or None; and of positions, (T, E).
+    norm: the LayerNorm of the embeddings, or None. projection: a dense layer
+    from E to H, or None. blocks: for each block a list of four dense layers
+    and a list of two LayerNorms. The layers are queries, keys and values in
+    one; the output of attention; and the two layers of the feed-forward
+    network. factor: multiplies the embeddings of tokens.
     """
 
     def __init__(self, tables, norm, projection, blocks, num_heads, act,
                  epsilon, factor=1.0):
         self._library = compiled = library()
         (tokens, scale), segments, positions = tables
-        self._tables = tables       # which C++ reads where they are
+        self._tables = tables       # kept, since C++ reads these arrays
         E, H = tokens.shape[1], len(blocks[0][0][1][0])
         F = len(blocks[0][0][2][0])
         sizes = onp.array([
@@ -148,14 +151,13 @@ class Encoder:
                                      _address(bias))
 
     def encode(self, offsets, ids, segments, order, rows='all'):
-        """The vectors of rows, float32: one of `ROWS`.
+        """Return vectors of tokens, or one vector of each sequence, float32.
 
-        All are (R, H); the first of each sequence, or their mean, (B, H).
-
-        offsets (B + 1,) int64: where each sequence begins and the last ends;
-        ids, segments (R,) int32; order (layers,) int32: the blocks to go
-        through. Raises ValueError for numbers that the encoder does not
-        have.
+        offsets (B + 1,) int64: the first row of each sequence, and R. ids,
+        segments (R,) int32: of each token. order (layers,) int32: the blocks
+        to apply. rows: one of `ROWS`. 'all' returns (R, H); 'first' and 'mean'
+        return (B, H). Raises ValueError for an index that the encoder does
+        not have.
         """
         if len(ids) != offsets[-1] or len(segments) != len(ids):
             raise ValueError(f'{len(ids)} ids and {len(segments)} segments, '
