@@ -3,8 +3,8 @@
 Libraries are compiled and loaded at their first use, never by an import. The
 environment variable D2LBERT_KERNELS controls this: `auto` uses them where
 they can be built, `off` never, and `require` raises an error without them.
-`ops` declares the operators; README.md describes them. MXNet is imported with
-the operators only: its import takes longer than an answer of `int8`.
+`ops` declares the operators; README.md describes them. MXNet is imported only
+with the operators: its import takes longer than `int8` takes for a text.
 """
 import ctypes
 import os
@@ -26,7 +26,7 @@ FOLDER = pathlib.Path(__file__).parent
 SOURCES = ['adam.cc', 'amx.cc', 'attention.cc', 'dense.cc', 'divergence.cc',
            'embed.cc', 'feed_forward.cc', 'gemm.cc', 'norm.cc', 'rows.cc',
            'self_attention.cc', 'vocab.cc']
-#: How often a library is built whose file is removed before it is open.
+#: Attempts to build and open a library, whose file may be removed in between.
 ATTEMPTS = 3
 
 State = namedtuple('State', 'mode loaded path reason')
@@ -50,13 +50,14 @@ class Library:
     """A compiled library, opened at the first `get`.
 
     name: the start of its file name. sources: names of C++ files in this
-    folder. opened: a function of the path of the library, whose result `get`
-    returns; it may raise OSError, AttributeError or MXNetError. mxnet: build
-    against the extension interface of MXNet. what, takes: a description, and
-    the time to compile it. options: further options of the compiler.
+    folder. opened: a function that opens the library at a path; `get` returns
+    its result. It may raise OSError, AttributeError or MXNetError. mxnet:
+    build against the extension interface of MXNet. what, takes: a description
+    and the time of the compilation, for the progress line. options: further
+    options of the compiler.
 
-    Attribute path: of the open library, or None. Attribute reason: the reason
-    why it could not be opened, or None.
+    Attribute path: the path of the open library, or None. Attribute reason:
+    the reason why it could not be opened, or None.
     """
 
     _lock = threading.Lock()
@@ -73,9 +74,9 @@ class Library:
     def get(self):
         """Return the result of `opened`; None if Python must do the work.
 
-        Compiles the library first if it is missing. If this or the opening
-        fails, raises BuildError with D2LBERT_KERNELS=require. With `auto`
-        the first failure prints one line.
+        Compiles the library first if it is missing. If it cannot be compiled
+        or opened, raises BuildError with D2LBERT_KERNELS=require. With `auto`
+        the first failure of any library prints one line.
         """
         policy = mode()
         if policy == 'off':
@@ -138,7 +139,8 @@ class Library:
 def _opened(path):
     """Register the operators of the library at `path` with MXNet."""
     from d2lbert.machine.backend import mx
-    library = ctypes.CDLL(str(path))    # its errors are better than MXNet's
+    # Clearer errors than MXNet's own; AttributeError for a foreign library
+    library = ctypes.CDLL(str(path))
     library.d2lbert_bf16
     library.d2lbert_isa.restype = ctypes.c_char_p
     products.choose(library, path)
@@ -175,8 +177,8 @@ def load():
 def enabled(*arrays):
     """True if the fused operators can take these arrays.
 
-    They can take MXNet's float32 or int32 arrays on a CPU. All arrays are on
-    the device of the first one. The first call compiles the operators.
+    They can take MXNet's float32 or int32 arrays on a CPU. Only the device of
+    the first array is checked. The first call compiles the operators.
     """
     return load() and all(
         hasattr(array, 'ctx') and array.dtype in (numpy.float32, numpy.int32)

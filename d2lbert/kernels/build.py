@@ -59,9 +59,10 @@ def _mxnet_parts():
     return include, source, mx.__version__
 
 
-# The child processes of a compiler outlive it. So each command has a process
-# group of its own with a watcher, which kills the group when standard input
-# ends. This process holds the other end, which also closes when it is killed.
+# A compiler and its child processes would go on after this process is killed.
+# So each command runs in a process group with a watcher, which kills the group
+# at the end of standard input. That is a pipe, whose other end this process
+# holds until it closes the pipe or is killed.
 GUARD = '''\
 exec 3<&0 </dev/null
 { read -r end <&3; kill -9 0; } >/dev/null 2>&1 &
@@ -217,26 +218,26 @@ def _put(whole, target):
 def _run(commands, subjects, folder):
     """Run commands in parallel; raise BuildError for the first that fails.
 
-    No command outlives this call, or this process. folder: for their
-    temporary files.
+    No command outlives this call, or this process. subjects: the file that
+    each command builds, for the error. folder: for temporary files.
     """
     env = dict(os.environ, TMPDIR=folder, LC_ALL='C')
-    watched, held = os.pipe()
+    read_end, write_end = os.pipe()
     running = []
     try:
         for command in commands:
             running.append(subprocess.Popen(
-                ['/bin/sh', '-c', GUARD, 'sh', *command], stdin=watched,
+                ['/bin/sh', '-c', GUARD, 'sh', *command], stdin=read_end,
                 stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=env,
                 start_new_session=True))
-        said = [process.communicate()[0] for process in running]
+        outputs = [process.communicate()[0] for process in running]
     finally:
-        os.close(watched)
-        os.close(held)
+        os.close(read_end)
+        os.close(write_end)
         for process in running:
             with contextlib.closing(process.stdout):
                 process.wait()
-    for command, process, output, subject in zip(commands, running, said,
+    for command, process, output, subject in zip(commands, running, outputs,
                                                  subjects):
         if process.returncode:
             raise BuildError(f'{command[0]} cannot build {subject.name}: '

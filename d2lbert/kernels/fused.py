@@ -9,7 +9,7 @@ import functools
 from d2lbert import kernels
 from d2lbert.machine.backend import autograd, mx, np, npx
 
-_ones = {}  # by context
+_ones = {}  # context: an array of 64 ones
 
 # Attributes whose value is the default of the C++ code are left out: each
 # one that is passed costs microseconds in every call
@@ -24,7 +24,7 @@ def call(name, arrays, **attrs):
     """Call an operator of the library; returns all its outputs as a list."""
     attrs = {key: value for key, value in attrs.items()
              if value != _DEFAULTS.get(key)}
-    # As `mx.nd` would, but without a copy of the handle of each array
+    # Like a function of `mx.nd`, which would copy the handle of each array
     return mx.nd.register._imperative_invoke(
         _handle(f'd2lbert_{name}'), arrays, list(attrs), list(attrs.values()),
         None, True, True)
@@ -42,8 +42,8 @@ def _handle(name):
 def _guarded(array):
     """Return the array, after an identity if its gradient may accumulate.
 
-    An operator of an extension overwrites its gradients, whatever their
-    grad_req is. An operator of MXNet between it and the array adds them.
+    An operator of an extension overwrites gradients, whatever their grad_req
+    is. An operator of MXNet between this operator and the array adds them.
     """
     if autograd.is_recording() and array.grad is not None:
         # A reshape is a view: only its gradient costs a copy
@@ -52,7 +52,7 @@ def _guarded(array):
 
 
 def _parameters(grad_req, *arrays):
-    """The arrays, each guarded unless its request is 'write' or 'null'."""
+    """The arrays, each `_guarded` if its request is 'add'."""
     return [_guarded(array) if req == 'add' else array
             for array, req in zip(arrays, _requests(grad_req, len(arrays)))]
 
@@ -62,7 +62,7 @@ def _requests(grad_req, count):
 
 
 def _are_frozen(grad_req, *arrays):
-    """True if gradients are recorded, and none of the arrays needs one."""
+    """True if gradients are recorded, but no array needs a gradient."""
     requests = _requests(grad_req, len(arrays))
     return autograd.is_recording() and all(
         request == 'null' and array.grad is None
@@ -159,11 +159,12 @@ def feed_forward(X, weights, biases, norm, act, precision, grad_req):
 
 
 def _fits_cache(X, size, precision, grad_req):
-    """True if half a block is faster as one operator than as its parts.
+    """True if half a block is faster as one operator than as several.
 
-    size: numbers in its largest weight; each thread has a gradient of its
-    own for it. AMX tiles take more rows at a time than the cache holds.
-    Separate products save the gradients of frozen weights.
+    size: the size of the largest weight. Each thread needs a copy of its
+    gradient in cache. Several operators are faster in two other cases: AMX
+    tiles need more rows at a time than the cache holds, and gradients of
+    frozen weights can be left out.
     """
     return (X.ndim == 2 and 4 * size <= CACHED_BYTES
             and not (autograd.is_recording() and 'null' in grad_req)
@@ -185,7 +186,7 @@ def take_rows(X, *lists):
 def vocab_ce(X, W, b, labels, weights, precision, grad_req):
     """`ops.vocab_ce`; logits are never stored.
 
-    While gradients are recorded, the same pass computes them.
+    While gradients are recorded, the forward pass computes them, too.
     """
     grad = autograd.is_recording()
     outputs = call(
@@ -210,10 +211,10 @@ def divergence(scores, taught, temperature):
 
 def adam(weights, grads, means, variances, rates, decays, beta1, beta2,
          epsilon, rescale, clip, ahead):
-    """`ops.adam` in one pass, at its turn in MXNet's engine."""
+    """`ops.adam` in one pass, queued in MXNet's engine."""
     if not ahead:
-        # While a prediction reads weights, Convolution and FullyConnected
-        # reorder them for oneDNN, and their memory moves
+        # In a prediction, Convolution and FullyConnected reorder weights for
+        # oneDNN, which moves their memory: wait until predictions have ended
         for weight in weights:
             mx.base.check_call(
                 mx.base._LIB.MXNDArrayWaitToWrite(weight.handle))
@@ -230,14 +231,14 @@ def adam(weights, grads, means, variances, rates, decays, beta1, beta2,
     if failed == 3:
         raise MemoryError('no memory left for a step of Adam')
     if failed:
-        raise ValueError('each weight must come once, and it, its gradient '
-                         'and its two means be float32 on a CPU, dense, and '
-                         'of one size')
+        raise ValueError('each weight must come once; a weight, its gradient '
+                         'and its two running means must be dense arrays of '
+                         'one size and float32 on a CPU')
 
 
 @functools.lru_cache(maxsize=None)
 def _ndarray_functions():
-    """Addresses of the functions of MXNet in `Arrays` of adam.cc."""
+    """Addresses of MXNet's functions, in the order of `Arrays` in adam.cc."""
     library = mx.base._LIB
     functions = [getattr(library, f'MX{name}') for name in (
         'NDArrayWaitToRead', 'NDArrayGetContext', 'NDArrayGetDType',

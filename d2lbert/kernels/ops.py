@@ -1,13 +1,14 @@
 """The operators of the models. Each one is declared here, once.
 
-The function of an operator is its contract, and its definition by MXNet's own
-operators. The definition serves every device and type. `fused` has a function
-of the same name, which runs C++ code. It takes over for float32 arrays on a
-CPU, where the compiled library is loaded. Both give the same values to
-rounding. No other module chooses between them.
+The docstring of a function here is the contract of an operator. Its body
+defines the operator by MXNet's own operators, for every device and type.
+`fused` has a function of the same name, which runs C++ code. That function is
+called instead for float32 arrays on a CPU, if the compiled library is loaded.
+Both return the same values, except for rounding. No other module chooses
+between them.
 
 To add an operator: write its C++ file and name it in `kernels.SOURCES`, then
-write its definition here and its call in `fused`. README.md has the rest.
+write its definition here and its call in `fused`. README.md has the details.
 
 Matrices are float32; indices, lengths and offsets are int32. precision is
 'fp32' or 'bf16'. With 'bf16' matrix products round their operands to bfloat16
@@ -34,9 +35,9 @@ def operator(argument):
 
     argument: the name of a positional argument, an array or a list of
     arrays. Its type and device choose between the function in `fused` and
-    the definition. The function in `fused` returns NotImplemented where the
-    definition, made of other operators, serves better. It has the arguments
-    of the definition, and gets their defaults from here.
+    the definition. The function in `fused` has the arguments of the
+    definition, and gets their defaults from here. It returns NotImplemented
+    if the definition, made of other operators, is faster.
     """
     def declare(definition):
         parameters = list(inspect.signature(definition).parameters)
@@ -113,7 +114,10 @@ def dense(X, W, b=None, units=None, act='none', precision='fp32',
 
 
 def _requests(grad_req, count):
-    """The request of each parameter; MXNet adds up by itself for 'add'."""
+    """The request of each parameter, with 'write' in place of 'add'.
+
+    In a definition MXNet's own operators add up gradients.
+    """
     if isinstance(grad_req, str):
         grad_req = [grad_req] * count
     return tuple(req.replace('add', 'write') for req in grad_req)
@@ -188,7 +192,8 @@ def attention_qkv(QKV, offsets, lens, num_heads, p=0, precision='fp32',
     bounds = offsets.asnumpy()
     counts = numpy.diff(bounds)
     length = max(int(counts.max()), 1)
-    # Rows of the padded layout; short sequences repeat some row, unseen
+    # Indices of rows in the padded layout. Padding repeats some row, which
+    # is masked
     columns = numpy.arange(length)
     spread = numpy.minimum(bounds[:-1, None] + columns, len(QKV) - 1)
     spread = np.array(spread, dtype='int32', ctx=QKV.ctx)
@@ -300,11 +305,11 @@ def embed(tokens, segments, positions, W_tok, W_seg, W_pos, grad_req='add'):
 
 @operator('X')
 def take_rows(X, *lists):
-    """Take rows of X (R, H) by several lists of indices (S,).
+    """Select rows of X (R, H) by several lists of row indices (S,).
 
-    Returns an array (S, H) for each list. One operator for all lists
-    computes the gradient of X once. Indices out of range are clipped: check
-    them before.
+    Returns an array (S, H) for each list. With one operator for all lists, X
+    gets one gradient instead of one for each list. Indices out of range are
+    clipped: check them before.
     """
     return [np.take(X, rows, axis=0) for rows in lists]
 
@@ -355,10 +360,10 @@ def adam(weights, grads, means, variances, rates, decays, beta1, beta2,
     weight, its gradient, and the running means of gradients and of their
     squares. All four have one shape, and are arrays of MXNet's older type.
     rates: learning rates, bias correction included. decays: the share that
-    each weight loses. Gradients are multiplied by `rescale`. If the norm of
-    all of them together is then above `clip`, they are scaled down to it;
-    0 means no limit. ahead: no prediction reads the weights at the moment.
-    Otherwise the update waits for predictions.
+    each weight loses. Gradients are multiplied by `rescale`. If their global
+    norm is then above `clip`, they are scaled down to it; 0 means no limit.
+    ahead: True if no prediction reads the weights at the moment. Otherwise
+    the call waits for predictions to end.
     """
     if clip:
         # max returns its first argument if the second is NaN: no clipping

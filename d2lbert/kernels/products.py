@@ -3,10 +3,10 @@
 There are four, in the order of `Product` in amx.h. `plain`: fp32 vectors.
 `pairs`: pairs of bfloat16 in AVX-512 vectors. `tiles`: bfloat16 in AMX tiles.
 `split`: fp32 as the sum of three bfloat16 in AMX tiles. The environment
-variable D2LBERT_AMX controls tiles: `auto` uses them where they are faster,
-`off` never, and `require` always, or raises an error without them. The
-measurement runs once for each compiled library and CPU; a file beside the
-library keeps it.
+variable D2LBERT_AMX controls tiles: `auto` uses them if they are faster, `off`
+never, and `require` always, or raises an error without them. The measurement
+runs once for each compiled library and CPU. A file beside the library stores
+its result.
 """
 import contextlib
 import ctypes
@@ -31,10 +31,13 @@ WORDS = {'plain': 'fp32 vectors', 'pairs': 'bfloat16 pairs (AVX-512)',
 
 #: Rows, inputs and outputs of the measured product.
 TRIAL = 1024, 256, 512
+#: Runs of each kernel; the fastest one counts.
 TURNS = 5
-#: A faster kernel takes at most this share of the time; less is noise.
+#: A kernel is faster if it takes at most this share of the other's time.
+#: Smaller differences are noise.
 FASTER = 0.95
-#: The error against float64 that the tests allow, over the largest number.
+#: The error against float64 that the tests allow, relative to the largest
+#: element of the product.
 TOLERANCE = 2e-5
 
 #: Machine types whose CPUs have a family and a model.
@@ -105,8 +108,7 @@ def _tiles(library, policy):
     """Return whether tiles can be used, and the reason in words."""
     if policy == 'off':
         return False, 'D2LBERT_AMX is off'
-    # A library without tiles does not ask the operating system
-    answer = library.d2lbert_tiles()
+    answer = library.d2lbert_tiles()    # 0: the library has no tiles
     if answer == 2:
         return True, 'AMX is there'
     if answer == 1:
@@ -118,7 +120,10 @@ def _tiles(library, policy):
 
 
 def _quickest(measured, tiles, why):
-    """The `Choice` for measured seconds and errors."""
+    """The `Choice` by a measurement, as `_measured` returns it.
+
+    tiles, why: whether tiles can be used, and the reason.
+    """
     seconds, errors = measured['seconds'], measured['errors']
     bf16 = 'pairs'
     if tiles and seconds['tiles'] < seconds['pairs']:
@@ -139,9 +144,9 @@ def _quickest(measured, tiles, why):
 def _measured(library, path, tiles):
     """Measure each kernel, or read an earlier measurement.
 
-    Returns a dict: the seconds of each kernel; the errors of `plain` and
-    `split` against float64, root mean square; `largest`, the largest error
-    of `split` over the largest number.
+    Returns a dict. seconds: of each kernel. errors: the root mean square
+    error of `plain` and of `split` against float64. largest: the largest
+    error of `split` over the largest element of the product.
     """
     names = NAMES if tiles else NAMES[:2]
     kept = path.with_name(path.name + '.products')
@@ -164,6 +169,7 @@ def _measured(library, path, tiles):
 
 
 def _measure(library, names):
+    """Measure each kernel; returns the dict of `_measured`."""
     rows, inputs, outputs = TRIAL
     rng = onp.random.RandomState(1)
     X, W = (rng.normal(size=size).astype('float32')
@@ -209,9 +215,9 @@ def words_of(name):
 
 
 def record(precision, fused=True):
-    """The names of the kernel and of the CPU, for a checkpoint.
+    """The names of the kernel and of the CPU, to store in a checkpoint.
 
-    fused: whether the fused operators are in use.
+    fused: True if the fused operators are in use.
     """
     used = chosen()
     product = getattr(used, precision) if fused and used else 'mxnet'
@@ -221,8 +227,8 @@ def record(precision, fused=True):
 def resume(before, precision, fused=True):
     """Use the kernel of a resumed run again; before: its `record`.
 
-    On the same CPU the earlier choice replaces the measured one. Returns
-    None, or a clause that names the change.
+    On the same CPU the kernel of the run replaces the measured one. Returns
+    None, or a clause that names the change of kernels.
     """
     now = record(precision, fused)
     if not isinstance(before, dict) or not before.get('product'):
