@@ -160,9 +160,10 @@ def writing(out, force, flag='--out'):
 # Arguments of functions
 
 def split_devices(text):
-    """Split the name of devices: its kind, and a list of numbers.
+    """Parse --devices: (kind, numbers), with 'auto', 'cpu' or 'gpu' first.
 
-    Raises ValueError for a text that `devices.parse_devices` cannot mean.
+    numbers: the indices of GPUs, the number of CPU devices, or []. Raises
+    ValueError for any other text.
     """
     text = text.strip()
     kind, _, numbers = text.partition(':')
@@ -190,8 +191,8 @@ def check_model(net, tokenizer):
 def items_of(items, name='texts', what='texts'):
     """A list, from a list, tuple, generator, array or column of a table.
 
-    NumPy's and pandas' strings and numbers become Python's. Raises TypeError
-    for a single string, and for a table or a dictionary.
+    Strings and numbers of NumPy and pandas become Python objects. Raises
+    TypeError for a single string, and for a table or a dictionary.
     """
     if hasattr(items, 'columns') or isinstance(items, dict):
         raise TypeError(f'{name} must be a list of {what}, not a '
@@ -233,14 +234,14 @@ def check_sizes(least=1, **sizes):
 
 
 def check_shares(**shares):
-    """Raise ValueError for numbers that are not from 0 to less than 1."""
+    """Raise ValueError unless each number is at least 0 and below 1."""
     for name, share in shares.items():
         if share is None or not 0 <= share < 1:
             raise ValueError(f'{name} must be a number from 0 to less than '
                              f'1, not {share!r}')
 
 
-#: File name extensions of the formats that are written here.
+#: File name extensions of the formats of `write_rows`.
 ROW_FORMATS = ('.csv', '.jsonl')
 
 #: Extensions of other table and archive formats, which are rejected.
@@ -249,7 +250,7 @@ _OTHERS = ('.npy', '.npz', '.parquet', '.json', '.xlsx', '.feather', '.gz',
 
 
 def check_rows_out(out):
-    """Raise if the extension of --out is a format that is not supported."""
+    """Raise UsageError if the extension of --out is one of `_OTHERS`."""
     ending = Path(out).suffix.lower()
     if ending in _OTHERS:
         raise UsageError(f'--out {out}: predictions are not written as '

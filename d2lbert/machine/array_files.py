@@ -4,21 +4,22 @@ MXNet's own reader trusts every count and size in a file, and `numpy.load`
 evaluates the header as Python. Sources of the formats: `NDArray::Save` and
 `NDArray::Load` of Apache MXNet 1.9; NumPy Enhancement Proposal 1.
 
-A .params file consists of the following, with all numbers little-endian:
+A .params file consists of the following; all integers are little-endian:
 
-- the magic number LIST and a reserved number, 8 bytes each;
-- the number of arrays, 8 bytes, and the arrays;
-- the number of names, 8 bytes, and the names: a length, 8 bytes, and UTF-8.
+- the magic number LIST and a reserved field, 8 bytes each;
+- the count of arrays, 8 bytes, and the arrays;
+- the count of names, 8 bytes, and the names: a length, 8 bytes, and UTF-8.
 
 An array consists of these fields, 4 bytes each unless noted:
 
 - the format: V1, V2 or V3;
 - V2 and V3 only: the storage type (0: dense);
-- the number of axes, and the length of each axis (8 bytes each);
-- type and number of the device;
+- the count of axes, and the length of each axis (8 bytes each);
+- type and index of the device;
 - the dtype, and the data.
 
-Before V1, the number of axes comes first, and lengths have 4 bytes.
+The format before V1 has no format field: it begins with the count of axes, and
+each length has 4 bytes.
 """
 import math
 import os
@@ -86,9 +87,9 @@ class _Reader:
 
     def arrays(self):
         """{name: `Stored`} of the whole file."""
-        if self._size < 24 or self._number(8) != LIST:
+        if self._size < 24 or self._integer(8) != LIST:
             raise ValueError('it is no .params file')
-        self._number(8)
+        self._integer(8)    # reserved
         found = [self._array() for _ in range(self._count(4, 'arrays'))]
         names = [self._name() for _ in range(self._count(8, 'names'))]
         if len(names) != len(found) or len(set(names)) != len(names):
@@ -107,48 +108,49 @@ class _Reader:
             raise ValueError('its end is missing')
         return self._file.read(count)
 
-    def _number(self, size, signed=False):
+    def _integer(self, size, signed=False):
         return int.from_bytes(self._bytes(size), 'little', signed=signed)
 
     def _count(self, least, what):
         """Read a count; each item takes at least `least` bytes."""
-        count = self._number(8)
+        count = self._integer(8)
         if count > self._left // least:
             raise ValueError(f'it tells of {count} {what}, which its '
                              f'{self._size} bytes cannot hold')
         return count
 
     def _array(self):
-        form = self._number(4)
+        form = self._integer(4)
         if form in (V2, V3):
-            kind = self._number(4, signed=True)
-            if kind != 0:
+            storage = self._integer(4, signed=True)
+            if storage != 0:
                 raise ValueError('it holds a sparse array, and only dense '
                                  'ones are read')
         is_old = form not in (V1, V2, V3)
-        axes = form if is_old else self._number(4, signed=True)
-        # Only V3 has arrays without axes (scalars)
-        if not (form != V3) <= axes <= MAX_AXES:
+        axes = form if is_old else self._integer(4, signed=True)
+        # Only V3 has arrays without axes (scalars). For an array without
+        # data, MXNet writes -1 axes in V3, and 0 before
+        if not (0 if form == V3 else 1) <= axes <= MAX_AXES:
             raise ValueError('it holds an array without numbers' if axes in
                              (-1, 0) else f'it holds an array of {axes} axes')
-        shape = tuple(self._number(4) if is_old else
-                      self._number(8, signed=True) for _ in range(axes))
+        shape = tuple(self._integer(4) if is_old else
+                      self._integer(8, signed=True) for _ in range(axes))
         self._bytes(8)      # the device
-        kind = self._number(4, signed=True)
-        if kind not in TYPES:
-            raise ValueError(f'it holds numbers of the unknown type {kind}')
+        code = self._integer(4, signed=True)
+        if code not in TYPES:
+            raise ValueError(f'it holds numbers of the unknown type {code}')
         begin = self._file.tell()
-        num_bytes = math.prod(shape) * onp.dtype(TYPES[kind]).itemsize
+        num_bytes = math.prod(shape) * onp.dtype(TYPES[code]).itemsize
         if min(shape, default=0) < 0 or num_bytes > self._left:
             raise ValueError('it holds an array of the shape '
                              f'{"x".join(map(str, shape))}, which its '
                              f'{self._size} bytes cannot hold')
         self._file.seek(num_bytes, 1)
-        return Stored(TYPES[kind], shape, begin)
+        return Stored(TYPES[code], shape, begin)
 
     def _name(self):
         try:
-            return self._bytes(self._number(8)).decode('utf-8')
+            return self._bytes(self._integer(8)).decode('utf-8')
         except UnicodeDecodeError:
             raise ValueError('a name in it is not UTF-8') from None
 
@@ -164,7 +166,7 @@ _HEADER = re.compile(
 
 
 def npy_header(file, size):
-    """Read the header of an array: (dtype, shape, order).
+    """Read the header of an array: (dtype, shape, memory order C or F).
 
     file: at the start of the array. size: maximum bytes of header and data.
     Raises ValueError if the array would need more.
@@ -172,7 +174,7 @@ def npy_header(file, size):
     begin = file.read(8)
     if begin[:6] != MAGIC or begin[6:] not in (b'\1\0', b'\2\0', b'\3\0'):
         raise ValueError('an array has no header of NumPy')
-    width = 2 if begin[6] == 1 else 4
+    width = 2 if begin[6] == 1 else 4   # of the header's length, by version
     length = int.from_bytes(file.read(width), 'little')
     text = file.read(length) if length <= MAX_HEADER else b''
     found = _HEADER.fullmatch(text)
@@ -180,7 +182,7 @@ def npy_header(file, size):
         raise ValueError('an array has no header of NumPy')
     dtype = onp.dtype(found.group(1).decode())
     shape = tuple(int(n) for n in found.group(3).split(b',') if n.strip())
-    if (len(shape) > 32 or math.prod(shape) * dtype.itemsize
+    if (len(shape) > MAX_AXES or math.prod(shape) * dtype.itemsize
             > size - 8 - width - length):
         raise ValueError(f'an array of the shape {shape} is larger than the '
                          'file')
@@ -204,7 +206,7 @@ def read_array(file, size):
     """
     dtype, shape, order = npy_header(file, size)
     array = onp.empty(math.prod(shape), dtype)
-    target = array.view('uint8')
+    target = array.view('uint8')    # the bytes of the same memory
     filled = 0
     while filled < target.size:
         piece = file.read(min(1 << 20, target.size - filled))
@@ -238,12 +240,12 @@ def read_npz(path):
                 raise ValueError(f'it holds {name} twice')
             with archive.open(member) as file:
                 arrays[name] = read_array(file, member.file_size)
-                if file.read(1):    # at the end zipfile compares checksums
+                if file.read(1):    # at the end zipfile verifies the CRC
                     raise ValueError(f'bytes follow the end of {name}')
     return arrays
 
 
-#: Number of tensors that a warning lists.
+#: Maximum number of tensors that a warning lists.
 MAX_NAMES = 4
 
 
@@ -257,9 +259,9 @@ def count_not_finite(array):
 
 
 def warn_not_finite(path, counts):
-    """Log one warning about tensors with NaN or infinite values, if any.
+    """Log one warning if any tensor has NaN or infinite values.
 
-    counts: {name: count}; 0 if all values are finite.
+    counts: {tensor: number of NaN and infinite values}.
     """
     found = {name: count for name, count in counts.items() if count}
     if not found:

@@ -2,7 +2,7 @@
 
 `mxnet_wheel.py` adapts MXNet 1.9.1 to current Python and NumPy when it is
 installed. This module finds MXNet's libraries and sets its threads. If MXNet
-cannot work, it raises one ImportError with the remedy.
+cannot work, importing this module raises one ImportError with the remedy.
 """
 import ctypes
 import importlib
@@ -14,7 +14,7 @@ import threading
 import warnings
 
 from d2lbert.machine import mxnet_wheel
-from d2lbert.machine.hardware import (  # noqa: F401  (build, gpus for others)
+from d2lbert.machine.hardware import (  # noqa: F401  (re-exports build, gpus)
     MXNET_VERSION,
     WHEELS,
     build,
@@ -37,8 +37,8 @@ def _check_numpy():
                           f'({error}): pip install numpy') from None
     if any(mxnet_wheel.is_changed(folder) for folder in mxnet_folders()):
         return
-    numbers = tuple(map(int, numpy.__version__.split('.')[:2]))
-    if numbers >= (1, 24) or sys.version_info >= (3, 12):
+    numpy_version = tuple(map(int, numpy.__version__.split('.')[:2]))
+    if numpy_version >= (1, 24) or sys.version_info >= (3, 12):
         raise ImportError(
             f'the MXNet {MXNET_VERSION} that is installed is the stock one, '
             'which works with NumPy below 1.24 on Python below 3.12 only, '
@@ -63,12 +63,13 @@ def _check_wheels():
     if any((folder / '__init__.py').exists() for folder in folders):
         return
     for wheel in wheels:
-        raise _emptied(wheel)
+        raise _emptied_error(wheel)
     raise ImportError('MXNet is not installed: install d2lbert again with '
                       'pip install .')
 
 
-def _emptied(wheel):
+def _emptied_error(wheel):
+    """The ImportError for a wheel whose files have been removed."""
     return ImportError(
         f'pip lists {wheel} but files of its folder mxnet are gone, as they '
         'are after mxnet or mxnet-cu112 was uninstalled beside the other: '
@@ -116,10 +117,10 @@ def _explain(error):
                            'the GPU build of MXNet calls: update the NVIDIA '
                            'driver')
     if 'Cannot find the MXNet library' in text:
-        return _emptied(wheel)
+        return _emptied_error(wheel)
     if isinstance(error, ModuleNotFoundError) and error.name:
         if error.name.split('.')[0] == 'mxnet':
-            return _emptied(wheel)
+            return _emptied_error(wheel)
         return ImportError(f'MXNet needs the package {error.name}: '
                            f'pip install {error.name}')
     return ImportError(
@@ -163,8 +164,8 @@ class _NumPyMode(threading.local):
     other threads, layers reject NumPy arrays.
     """
 
-    def __init__(self):     # runs in each thread that asks
-        self.value = mx.util.np_array(True)     # a scope, as set_np leaves
+    def __init__(self):     # runs in each thread that reads the mode
+        self.value = mx.util.np_array(True)     # a scope, as after set_np()
         mx.util.set_np_shape(True)
 
 
@@ -173,6 +174,6 @@ autograd, gluon, init = mx.autograd, mx.gluon, mx.init
 nn, np, npx = mx.gluon.nn, mx.np, mx.npx
 npx.set_np()
 mx.util._NumpyArrayScope._current = _NumPyMode()
-# NumPy shapes (scalars and empty arrays) in every thread, also in a thread
-# that uses arrays before it reads the NumPy mode
+# 2 switches NumPy shapes (scalars and empty arrays) on in all threads. A
+# thread may use arrays before it reads the NumPy mode
 mx.util.set_np_shape(2)

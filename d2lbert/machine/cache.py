@@ -1,6 +1,6 @@
 """The cache: its folder, who may write to it, and how long entries stay.
 
-It does not import MXNet, because `d2lbert doctor` needs it.
+This module does not import MXNet, because `d2lbert doctor` uses it.
 """
 import atexit
 import contextlib
@@ -102,7 +102,7 @@ def _usual():
                  if os.path.lexists(path))
     if above != folder and not os.access(above, os.W_OK | os.X_OK):
         return None
-    if _open_to_others(folder) is not None:
+    if _replaceable_at(folder) is not None:
         return None     # root of a container, in another user's home folder
     return folder
 
@@ -158,7 +158,7 @@ def private(path):
             f'the cache folder {path} cannot be made or read '
             f'({error.strerror}): set D2LBERT_CACHE to a folder that you can '
             'write') from None
-    above = _open_to_others(path)
+    above = _replaceable_at(path)
     if above is not None:
         raise CacheError(
             f'the cache folder {path} is not trusted, because {above} belongs '
@@ -196,7 +196,7 @@ def is_ours(path):
     """
     path = Path(path)
     try:
-        return (_open_to_others(path) is None and is_trusted(path.stat())
+        return (_replaceable_at(path) is None and is_trusted(path.stat())
                 and all(is_trusted(inner.lstat())
                         for inner in path.rglob('*')))
     except OSError:
@@ -210,8 +210,8 @@ def make_private(path):
         one.chmod(stat.S_IMODE(one.stat().st_mode) & ~0o022)
 
 
-def _open_to_others(path):
-    """The folder or link above `path` that others can replace, or None.
+def _replaceable_at(path):
+    """The first folder or link where others can replace `path`, or None.
 
     A sticky folder, like /tmp, lets users replace only their own files.
     In a container with a single user, user id 0 may be unmapped; then root
@@ -230,9 +230,10 @@ def _open_to_others(path):
 
 
 def _way_to(path):
-    """Yield each folder and link on the way to `path`, with its os.lstat.
+    """Yield each folder above `path`, and each link, with its os.lstat.
 
-    Stops at the first missing one.
+    Stops at the first missing one. `path` itself is yielded only if it is a
+    link: replacing it takes write permission for the folder above it.
     """
     here, links = '/', 0
     left = [*reversed(Path(os.path.abspath(path)).parts[1:])]
@@ -240,7 +241,7 @@ def _way_to(path):
     while left:
         part = left.pop()
         here, before = os.path.join(here, part), here
-        if part == '..':        # of a link
+        if part == '..':        # in the target of a link
             here = os.path.dirname(before)
             continue
         try:
@@ -284,11 +285,11 @@ class Entry(NamedTuple):
     paths: Tuple[Path, ...]
     size: int       # bytes
     used: float     # last use, in seconds since 1970
-    is_left: bool   # left over from a killed process
+    is_left: bool   # temporary: in use, or left over from a killed process
 
 
 def used(path):
-    """Set the last use of a cache entry to now."""
+    """Set the last use of a cache entry to now; ignore paths elsewhere."""
     with contextlib.suppress(OSError, ValueError):
         path = Path(path)
         path.relative_to(root())
@@ -342,8 +343,8 @@ def clear(kind, older_than=0):
     """Remove the entries of a kind; returns (number, bytes freed).
 
     older_than: keep entries that were used within this number of days.
-    Raises BlockingIOError before removing any entry while another process
-    writes an entry of this kind.
+    Removes nothing and raises BlockingIOError if another process is writing an
+    entry of this kind.
     """
     now = time.time()
     with contextlib.ExitStack() as stack:
@@ -363,7 +364,7 @@ def _remove(entry):
                 with locked(path, wait=False):
                     pass        # taking the lock removes its file
             elif path.is_dir() and not path.is_symlink():
-                # Atomic, for other processes that look
+                # Rename it first: others never see a half-removed folder
                 gone = path.with_name(f'.{secrets.token_hex(8)}.part')
                 path.rename(gone)
                 shutil.rmtree(gone)

@@ -28,7 +28,7 @@ from tqdm import tqdm
 from d2lbert.machine.files import missing, remove_empty
 from d2lbert.machine.terminal import is_quiet, warn
 
-# The first of the addresses above rejects Python's default User-Agent
+# wikitext.smerity.com rejects Python's default User-Agent
 USER_AGENT = 'Mozilla/5.0 (compatible; d2lbert; https://d2l.ai)'
 
 # A transfer is aborted if the server does not answer within ANSWER_SECONDS,
@@ -54,10 +54,10 @@ def is_web_page(head):
 
 
 class _Transfer(threading.Thread):
-    """Download a URL into a file, in a thread that another one watches.
+    """Download a URL into a file, in a thread that the caller watches.
 
     A socket time-out covers neither the DNS look-up nor a server that sends
-    a byte now and then; a second thread covers both.
+    a byte now and then; the watching thread aborts in both cases.
     """
 
     def __init__(self, url, path, most):
@@ -123,7 +123,7 @@ def _watch(transfer, label):
 
 
 def _reason(error, answered):
-    """Why a transfer failed; answered: True if the server had answered."""
+    """The reason of a failure; answered: True if the server had answered."""
     if isinstance(error, urllib.error.HTTPError):
         return f'the server answered {error.code} {error.reason}'
     if isinstance(error, urllib.error.URLError):
@@ -146,8 +146,8 @@ def _reason(error, answered):
 def fetch(url, path, digest, expected, most=MOST_BYTES):
     """Download `url` to `path`; the file appears only if its digest matches.
 
-    expected: the digest, or None to accept any. most: maximum size in
-    bytes; a larger transfer is aborted.
+    digest: a function of a path. expected: its result, or None to accept any.
+    most: maximum size in bytes; a larger transfer is aborted.
     """
     path = Path(path)
     warn(f'd2lbert: fetching {url}')
@@ -202,7 +202,7 @@ def _is_damage(error):
 
 
 def unpack(archive, base):
-    """Unpack `archive` into `base`: all files appear together, or none."""
+    """Unpack `archive` into `base`; no file appears if a member is invalid."""
     os.makedirs(base, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix='.unpack-', dir=base) as temp:
         files = []

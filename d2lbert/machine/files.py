@@ -211,6 +211,7 @@ def _lock(path, wait, waiting):
 
 
 def _is_at(descriptor, path):
+    """True if `path` is still the file that `descriptor` has open."""
     try:
         return os.path.samestat(os.fstat(descriptor),
                                 os.stat(path, follow_symlinks=False))
@@ -219,7 +220,7 @@ def _is_at(descriptor, path):
 
 
 def missing(path):
-    """A list of the folders among `path` and its parents that do not exist."""
+    """The missing folders among `path` and its parents, deepest first."""
     path = Path(path)
     return [folder for folder in (path, *path.parents)
             if not folder.exists()]

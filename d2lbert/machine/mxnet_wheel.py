@@ -2,7 +2,7 @@
 
 MXNet 1.9.1 was built for Python 3.8 and NumPy 1.19. Its libraries work with
 later versions, but some lines of its Python code and the bounds in its
-metadata do not. `setup.py` calls `find_or_make`. This lets pip download the
+metadata do not. `setup.py` calls `find_or_make`, which lets pip download the
 stock wheel, changes those lines and stores the result in the cache. This
 module imports neither MXNet nor NumPy.
 """
@@ -52,7 +52,7 @@ CHANGES = [
     (r'mxnet/numpy/multiarray\.py',
      r"        warnings\.warn\('ndarray\.as_in_context has been renamed to'\n"
      r".*DeprecationWarning\)\n", ''),
-    # As MXNet 2, collect parameters that are set as attributes
+    # Like MXNet 2, collect parameters that are set as attributes
     (r'mxnet/gluon/block\.py',
      r'(?m)^( +)self\._reg_params\[name\] = value$',
      r'\g<0>\n\1adopt_parameter(self, name, value)'),
@@ -92,7 +92,7 @@ def version():
 
 
 def is_changed(folder):
-    """True if the `mxnet` package in this folder is a changed one."""
+    """True if this folder is an `mxnet` package from a changed wheel."""
     return Path(folder, '_compat.py').exists()
 
 
@@ -124,6 +124,7 @@ def find_or_make(project):
 
 
 def _folder():
+    """The cache's folder for wheels, or a temporary one."""
     if cache.enabled():
         try:
             return cache.folder('wheels')
@@ -147,14 +148,14 @@ def _download(project, folder):
         return found[0]
     lines = done.stdout.decode('utf-8', 'replace').strip().splitlines()
     errors = [line for line in lines if line.startswith('ERROR: ')]
-    said = (errors or lines or ['no output'])[-1]
-    if said.endswith('No module named pip'):
+    message = (errors or lines or ['no output'])[-1]
+    if message.endswith('No module named pip'):
         raise WheelError('d2lbert needs pip to download MXNet, and this '
                          'Python has none: python -m ensurepip, or install '
                          'with build isolation')
     raise WheelError(
         f'pip could not download {requirement} ('
-        f'{re.sub("^ERROR: ", "", said)}): look at the network, or name an '
+        f'{re.sub("^ERROR: ", "", message)}): look at the network, or name an '
         'index in PIP_INDEX_URL, or a folder with the wheel in '
         'PIP_FIND_LINKS')
 
@@ -163,7 +164,7 @@ def _pip_settings(environ):
     """Environment variables for pip, with uv's settings translated."""
     environ = dict(environ)
 
-    def take(pip, *uv):
+    def translate(pip, *uv):
         value = next((environ[name] for name in uv if environ.get(name)), '')
         # uv separates values by commas, pip by spaces
         value = ' '.join(re.sub(r'(^|\s)[\w-]+=(?=\w+:)', r'\1', part)
@@ -171,11 +172,11 @@ def _pip_settings(environ):
         if value:
             environ.setdefault(pip, value)
 
-    take('PIP_INDEX_URL', 'UV_DEFAULT_INDEX', 'UV_INDEX_URL')
-    take('PIP_EXTRA_INDEX_URL', 'UV_INDEX', 'UV_EXTRA_INDEX_URL')
-    take('PIP_FIND_LINKS', 'UV_FIND_LINKS')
-    take('PIP_NO_INDEX', 'UV_NO_INDEX', 'UV_OFFLINE')
-    take('PIP_CERT', 'SSL_CERT_FILE')
+    translate('PIP_INDEX_URL', 'UV_DEFAULT_INDEX', 'UV_INDEX_URL')
+    translate('PIP_EXTRA_INDEX_URL', 'UV_INDEX', 'UV_EXTRA_INDEX_URL')
+    translate('PIP_FIND_LINKS', 'UV_FIND_LINKS')
+    translate('PIP_NO_INDEX', 'UV_NO_INDEX', 'UV_OFFLINE')
+    translate('PIP_CERT', 'SSL_CERT_FILE')
     # These set where to install, but pip only downloads here
     for name in ('PIP_TARGET', 'PIP_PREFIX', 'PIP_USER', 'PIP_REQUIRE_HASHES',
                  'PIP_REQUIRE_VIRTUALENV', 'PIP_NO_BINARY', 'PIP_PYTHON',
@@ -198,20 +199,20 @@ def change(stock, target):
         hashes = dict(_rows(old.read(record_name).decode('utf-8')))
 
         def write(name, member, data):
-            if data is None:        # unchanged, perhaps large
+            if data is None:        # copy it unchanged; it may be large
                 with old.open(member) as source, new.open(
-                        _named(member, name), 'w', force_zip64=True) as part:
+                        _entry(member, name), 'w', force_zip64=True) as part:
                     shutil.copyfileobj(source, part, 2 ** 20)
                 record.append(f'{name},{hashes[member.filename]}')
             else:
-                with new.open(_named(member, name), 'w') as part:
+                with new.open(_entry(member, name), 'w') as part:
                     part.write(data)
                 record.append(f'{name},sha256={_digest(data)},{len(data)}')
 
         for name, member in members.items():
             if name.endswith('/') or name == record_name:
                 continue
-            changed, used = _changed(name, old, member)
+            changed, used = _apply_changes(name, old, member)
             unused -= used
             write(name.replace(f'-{info}', f'-{new_info}', 1), member,
                   changed)
@@ -221,7 +222,7 @@ def change(stock, target):
         record_member = members[record_name]
         record_name = record_name.replace(f'-{info}', f'-{new_info}', 1)
         record.append(f'{record_name},,')
-        with new.open(_named(record_member, record_name), 'w') as part:
+        with new.open(_entry(record_member, record_name), 'w') as part:
             part.write(('\n'.join(record) + '\n').encode('utf-8'))
     if unused:
         raise WheelError(
@@ -230,8 +231,8 @@ def change(stock, target):
             f'{CHANGES[min(unused)][1]!r} is not found in it')
 
 
-def _named(member, name):
-    """A copy of an archive's entry with a new name, compressed fast."""
+def _entry(member, name):
+    """A ZipInfo like `member` with a new name, and with fast compression."""
     copy = zipfile.ZipInfo(name, member.date_time)
     copy.external_attr = member.external_attr
     copy.compress_type = zipfile.ZIP_DEFLATED
@@ -239,14 +240,14 @@ def _named(member, name):
     return copy
 
 
-def _changed(name, archive, member):
-    """(new bytes or None, indices of the CHANGES that were applied)."""
-    fitting = [k for k, (file, _, _) in enumerate(CHANGES)
-               if re.fullmatch(file, name)]
+def _apply_changes(name, archive, member):
+    """(new bytes, or None if unchanged; indices of the matching CHANGES)."""
+    matching = [k for k, (file, _, _) in enumerate(CHANGES)
+                if re.fullmatch(file, name)]
     used, text = set(), None
-    if fitting:
+    if matching:
         text = before = archive.read(member).decode('utf-8')
-        for k in fitting:
+        for k in matching:
             text, times = re.subn(CHANGES[k][1], CHANGES[k][2], text)
             if times:
                 used.add(k)

@@ -105,8 +105,8 @@ class InstructionSet(NamedTuple):
     needs: str      # the features, as Linux lists them
 
 
-# Old versions of GCC and clang know this name of a processor, and names of
-# features, but not x86-64-v3
+# The features of -march=haswell. The flags below name processors and features,
+# because old versions of GCC and clang do not know x86-64-v3
 _HASWELL = 'avx2 fma bmi1 bmi2 f16c movbe abm'
 SETS = {
     'avx512': InstructionSet(
@@ -169,8 +169,8 @@ def find_compiler():
         if not path:
             continue
         try:
-            # A path, and descriptors left open, let Python 3.8 start this
-            # without a fork; after one the tokenizers library warns
+            # With a path and close_fds=False, Python 3.8 does not fork here:
+            # after a fork, the tokenizers library prints a warning
             done = subprocess.run(
                 [*command, '--version'], executable=path, close_fds=False,
                 stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,

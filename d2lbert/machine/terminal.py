@@ -1,4 +1,4 @@
-"""Standard output and error whose failures do not end a run."""
+"""Print output and warnings; a failed write does not end a run."""
 import contextlib
 import logging
 import os
@@ -32,7 +32,7 @@ def give_up(stream):
         stream.close()
 
 
-#: What Rust prints of a panic: the thread, the message, a backtrace.
+#: The text of a panic in Rust: the thread, the message, a backtrace.
 _PANIC = re.compile(rb"\n?thread '[^\n]*panicked at [^\n]*\n[^\n]*\n"
                     rb'(?:stack backtrace:\n(?: +[^\n]*\n)*)?'
                     rb'(?:note: [^\n]*\n)?')
@@ -44,9 +44,10 @@ def without_panics():
     """Keep the text of panics in Rust off standard error.
 
     Rust prints it, from any thread, before Python gets the exception.
-    Meanwhile descriptor 2 is a temporary file; everything else in it is
-    written to standard error at the end. Only one thread at a time does
-    this, so that the output of the others comes after one call.
+    Within this context, descriptor 2 is a temporary file; on exit, everything
+    else in it is written to standard error. While one thread is in this
+    context, the context does nothing in other threads: the output of all
+    threads is held back for one call at most.
     """
     if not _holding.acquire(blocking=False):
         yield
@@ -164,7 +165,7 @@ class Steady:
 
     stream: a text stream, or None if the descriptor was closed before Python
     started. Output lost to a full disk, a closed pipe or a closed terminal
-    is still in log.txt.
+    is still in the log.txt of a run.
     """
 
     encoding, errors = 'utf-8', 'replace'

@@ -10,15 +10,15 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 
 from d2lbert.machine import hardware
 
-# Seconds that abandoned work may take to end by itself
+# Seconds to wait for abandoned work to end
 ENDING_SECONDS = 1
 
 
 def interruptible(work):
-    """Return work(is_abandoned), with signals handled meanwhile.
+    """Return the result of work(is_abandoned); handle signals meanwhile.
 
-    For long calls into other libraries. Python handles signals only in the
-    main thread, between two bytecode instructions. So the work runs in
+    Use it for long calls into other libraries. Python handles signals only in
+    the main thread, between two bytecode instructions. So the work runs in
     another thread. If a signal handler raises, the work continues until the
     process ends, or until it sees that `is_abandoned()` is true.
     """
