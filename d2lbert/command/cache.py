@@ -33,18 +33,18 @@ def run(args):
     kinds, older_than = args.kind, args.older_than or 0
     if args.clear:
         return _clear(kinds, older_than, args.json)
-    found = [_found(kind, older_than) for kind in kinds or cache.KINDS]
+    found = [_summary(kind, older_than) for kind in kinds or cache.KINDS]
     if args.json:
         print_json(dict(folder=str(cache.root()), kinds=found))
         return 0
     print(cache.root())
     rows = [('kind', 'number', 'size', 'last used'), *map(_row, found)]
-    for name, number, bulk, last in rows:
-        print(f'{name:<9}{number:>7}{bulk:>12}  {last}'.rstrip())
+    for name, number, size, last in rows:
+        print(f'{name:<9}{number:>7}{size:>12}  {last}'.rstrip())
     return 0
 
 
-def _found(kind, older_than):
+def _summary(kind, older_than):
     """A dictionary about the files of a kind."""
     folder = cache.root() / kind
     if folder.is_symlink():
@@ -60,6 +60,7 @@ def _found(kind, older_than):
 
 
 def _row(found):
+    """The texts of a line of the table, from a dictionary of `_summary`."""
     if 'link' in found:
         return found['kind'], '', '', f'in {found["link"]}: left alone'
     return (found['kind'], str(found['number']),

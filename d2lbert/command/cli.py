@@ -116,7 +116,7 @@ def _main(argv):
 
 
 def _sentence(error):
-    """The message of an error; one line of MXNet's messages."""
+    """The message of an error; only the last line of an error of MXNet."""
     if isinstance(error, MemoryError):
         return str(error) or 'no memory left: work on less at a time'
     mxnet = sys.modules.get('mxnet')
@@ -129,8 +129,8 @@ def _sentence(error):
 def _speak_utf8():
     """Restart in Python's UTF-8 mode if the locale is ASCII only.
 
-    An ASCII locale cannot decode other file names and texts. In any other
-    locale, characters that cannot be printed become backslash escapes.
+    An ASCII locale cannot decode file names and texts beyond ASCII. In any
+    other locale, characters that cannot be printed become backslash escapes.
     """
     if sys.getfilesystemencoding() not in ('ascii', 'us-ascii'):
         if getattr(sys.stdout, 'errors', None) == 'strict':
@@ -152,21 +152,21 @@ def _ending_at_once(words=b'\nstopped\n'):
     def end(*_):
         os.write(2, words)
         os._exit(130)
-    heeded = signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    if heeded:
+    is_default = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if is_default:
         signal.signal(signal.SIGINT, end)
     try:
         yield
     finally:
-        if heeded:
+        if is_default:
             signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def parser():
-    """The parser. A sub-command sets `run`, its function of the arguments.
+    """The parser. A sub-command sets the default `run`, a function of args.
 
-    It may also set `check`, a function of the arguments that raises errors
-    before libraries are loaded, and `needs`, the module to import then.
+    It may also set `check`, a function of args that raises errors before
+    libraries are loaded, and `needs`, the module to import after `check`.
     """
     top = Parser(
         prog='d2lbert', usage='d2lbert COMMAND ...',
@@ -187,11 +187,11 @@ def parser():
         for module in modules:
             module.add(commands)
         groups[title] = list(commands.choices)[before:]
-    lines = {action.dest: action.help
+    helps = {action.dest: action.help
              for action in commands._choices_actions}
     top.description = DESCRIPTION + ''.join(
         f'\n\n{title}:\n' + '\n'.join(
-            f'  {name:<11} {lines[name]}' for name in names)
+            f'  {name:<11} {helps[name]}' for name in names)
         for title, names in groups.items())
     for name, command in commands.choices.items():
         if name not in REPORTS:

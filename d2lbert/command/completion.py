@@ -129,9 +129,9 @@ def zsh(commands):
         for name, (help, _) in commands.items())
     cases = []
     for name, (_, flags) in commands.items():
-        # zsh takes one specification of all positional arguments
-        places = [flag for flag in flags if not flag.names]
-        flags = [flag for flag in flags if flag.names] + places[:1]
+        # zsh takes one specification for all positional arguments
+        positional = [flag for flag in flags if not flag.names]
+        flags = [flag for flag in flags if flag.names] + positional[:1]
         specs = [spec for flag in flags for spec in _zsh_specs(flag)]
         cases.append(f'        {name})\n            _arguments '
                      + ' \\\n                '.join(specs) + ' ;;')
@@ -190,7 +190,7 @@ def fish(commands):
             line = ('complete -c d2lbert -n '
                     f"'__fish_seen_subcommand_from {name}'")
             if not flag.names and not flag.choices:
-                continue        # files, as everywhere
+                continue        # fish offers files by default
             for word in flag.names:
                 line += (f' -l {word[2:]}' if word.startswith('--')
                          else f' -s {word[1:]}')

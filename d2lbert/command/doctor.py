@@ -21,7 +21,7 @@ FEATURES = ['OPENMP', 'MKLDNN', 'CUDA', 'CUDNN', 'NCCL', 'DIST_KVSTORE',
             'BLAS_OPEN', 'F16C']
 SLOWER = 'everything works but is slower'
 
-#: {row: (module, name) of a kernels.Library, and the effect without it}
+#: {row: (module of a kernels.Library, its name there, effect without it)}
 COMPILED = {'fast operators': ('d2lbert.kernels', 'OPERATORS', SLOWER),
             'fast reading': ('d2lbert.kernels.draw', 'DRAW', SLOWER),
             'eight bits': ('d2lbert.kernels.int8', 'INT8',
@@ -100,7 +100,7 @@ def print_report(build=False):
 
 
 def status_of(rows, build):
-    """The exit status: 0 if training works, and with build all operators."""
+    """The exit status: 0 if d2lbert can train (build: and all is compiled)."""
     return int(any(row.status == BAD or build and row.name in COMPILED
                    and row.status != OK for row in rows))
 
@@ -135,12 +135,12 @@ def _numpy_row():
 
 
 def _mxnet_rows():
-    """(The module mxnet or None, rows about it)."""
+    """(the module mxnet, or None if it is broken; rows about it)."""
     build = hardware.build()
     try:
         mx = importlib.import_module('d2lbert.machine.backend').mx
     except ImportError as error:
-        # Every message of machine.backend ends with a colon and the remedy
+        # Every message of machine.backend ends with ': ' and the remedy
         problem, _, remedy = str(error).rpartition(': ')
         return None, [Row('MXNet', BAD, problem, remedy)]
     on = [name for name in FEATURES
@@ -239,8 +239,8 @@ def _compiler_row():
 
 def _compiled_rows(mx, build):
     """The rows of the compiled libraries."""
-    return [_compiled_row(mx, name, *place, build)
-            for name, place in COMPILED.items()]
+    return [_compiled_row(mx, name, *library, build)
+            for name, library in COMPILED.items()]
 
 
 def _compiled_row(mx, name, module, library, without, build):
@@ -258,7 +258,7 @@ def _compiled_row(mx, name, module, library, without, build):
     except ValueError as error:     # an environment variable is invalid
         return Row(name, BAD, f'not loaded: {error}', 'until then, whatever '
                    'needs it is refused')
-    except Exception as error:  # a report goes on
+    except Exception as error:  # other rows must still be printed
         return Row(name, WARN, f'not loaded: {error}', without)
     if found:
         value = f'loaded from {library.path}'
@@ -273,19 +273,19 @@ def _compiled_row(mx, name, module, library, without, build):
 
 
 def _processor_row(mx):
-    value, named, used = str(find_processor()), 'native', None
+    value, chosen, used = str(find_processor()), 'native', None
     if mx is not None:
         from d2lbert import kernels
         try:
-            named = chosen_set()
+            chosen = chosen_set()
         except ValueError as error:
             return Row('processor', BAD, f'{value}; {error}',
                        '`d2lbert help environment` lists D2LBERT_ISA')
         used = kernels.compiled_for()
     if used:
         value += f': operators for {used[0]}, {used[1]} floats a vector'
-    if named != 'native':
-        value += f'; D2LBERT_ISA is {named}'
+    if chosen != 'native':
+        value += f'; D2LBERT_ISA is {chosen}'
     return Row('processor', OK, value)
 
 
@@ -317,10 +317,10 @@ def _cache_row():
 
 def _data_rows():
     try:
-        # If MXNet is broken, `from d2lbert import hub` raises that error
+        # If MXNet is broken, `from d2lbert import hub` raises MXNet's error
         hub = importlib.import_module('d2lbert.hub')
         wikitext = hub.find_wikitext2()
-    except Exception as error:  # a report goes on
+    except Exception as error:  # other rows must still be printed
         return [Row('data', BAD, f'cannot be looked for: {error}',
                     'install d2lbert again with pip install .')]
     try:

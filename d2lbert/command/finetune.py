@@ -4,7 +4,7 @@ from d2lbert.finetuning.settings import GROUPS, SEEDS, SETTINGS, complete
 from d2lbert.machine.files import read_json
 from d2lbert.training.settings import check_files
 
-#: The book's models, which are fetched.
+#: Values of --model that are no folders: models that the book publishes.
 NAMED = 'bert.small', 'bert.base'
 
 #: The settings that come first in the help text.
@@ -29,7 +29,7 @@ def add(commands):
 
 
 def check_flags(args):
-    """As `pretrain.check_flags`."""
+    """As `pretrain.check_flags`, for the settings of fine-tuning."""
     settings = pretrain.given(args)
     pretrain.check(settings, complete)
     if 'resume' not in settings:

@@ -16,7 +16,7 @@ from d2lbert.machine.arguments import (
     usage,
 )
 
-#: Columns of a help text at most: longer lines are hard to read.
+#: Maximum columns of a help text: longer lines are hard to read.
 WIDTH = 90
 
 STATUS = ('exit status: 0, done; 1, not possible, with one line that says '
@@ -51,11 +51,12 @@ class Parser(argparse.ArgumentParser):
         """As argparse, but unknown arguments are errors of this parser.
 
         argparse would leave them to the main parser, whose help does not
-        list the flags of a sub-command. Flags come first: without a flag
-        that is misspelt, another argument may seem to be missing.
+        list the flags of a sub-command. Unknown flags are checked before all
+        else: argparse skips them, and may then report another argument as
+        missing.
         """
         args = sys.argv[1:] if args is None else list(args)
-        for word in self._own(args):
+        for word in self._own_arguments(args):
             name = word.partition('=')[0]
             if name.startswith('--') and (
                     name not in self._option_string_actions):
@@ -72,10 +73,10 @@ class Parser(argparse.ArgumentParser):
         return namespace, others
 
     def _take_late(self, namespace, others):
-        """Take optional arguments that come after a flag from `others`.
+        """Assign the optional positional arguments that argparse left over.
 
-        argparse has given them their defaults where a flag is between them
-        and the argument before.
+        argparse gives such an argument its default if a flag separates it
+        from the positional argument before it. others: unassigned words.
         """
         for action in self._actions:
             if (others and not action.option_strings
@@ -88,12 +89,12 @@ class Parser(argparse.ArgumentParser):
                 setattr(namespace, action.dest,
                         taken[0] if action.nargs == '?' else taken)
 
-    def _own(self, args):
-        """The arguments before '--', and before a sub-command."""
-        leaves = any(action.nargs in (argparse.PARSER, argparse.REMAINDER)
-                     for action in self._actions)
+    def _own_arguments(self, args):
+        """The arguments before '--' and before a sub-command."""
+        has_command = any(action.nargs in (argparse.PARSER, argparse.REMAINDER)
+                          for action in self._actions)
         for word in args:
-            if word == '--' or leaves and not word.startswith('-'):
+            if word == '--' or has_command and not word.startswith('-'):
                 return
             yield word
 
@@ -109,9 +110,9 @@ class Parser(argparse.ArgumentParser):
 
 
 class Renamed(argparse.Action):
-    """An earlier name of a flag, which a line tells; help does not list it.
+    """An earlier name of a flag: it works, and a notice gives the new name.
 
-    new: the current name.
+    Help does not list it. new: the current name.
     """
 
     def __init__(self, option_strings, dest, new, **options):
@@ -121,6 +122,7 @@ class Renamed(argparse.Action):
         self.new = new
 
     def __call__(self, parser, namespace, value, option_string=None):
+        # A switch (nargs=0) has no value: set True
         setattr(namespace, self.dest, self.nargs == 0 or value)
         namespace.notices = [*getattr(namespace, 'notices', ()),
                              f'{option_string} is now called {self.new}']
@@ -179,7 +181,10 @@ def add_choices(add, pools, what):
 
 
 def choices(args):
-    """The values of these flags except --pool; --precision, --devices."""
+    """Values of the flags of `add_choices`, --precision and --devices.
+
+    Without --pool, whose meaning depends on the folder.
+    """
     return dict(layer=args.layer, max_len=args.max_len, overlap=args.overlap,
                 precision=args.precision, devices=args.devices)
 
@@ -201,9 +206,9 @@ def add_device(add):
 
 
 def device_of(text):
-    """The device that --devices names, of MXNet.
+    """The device of MXNet that --devices names; of auto or gpu, the first.
 
-    Raises ValueError if there is no such device, and for several.
+    Raises ValueError if there is no such device, or if the text lists several.
     """
     from d2lbert.devices import parse_devices
     found = parse_devices(text)
@@ -215,7 +220,7 @@ def device_of(text):
 
 
 def check_folders(args):
-    """Raise ValueError if a model's folder or --devices cannot be right."""
+    """Raise ValueError if a model's folder is missing, or --devices wrong."""
     if getattr(args, 'devices', None) is not None:
         with usage():
             split_devices(args.devices)
@@ -238,12 +243,12 @@ def add_json(add, help):
 
 
 def rounded(vector):
-    """Float32 numbers as the shortest floats that restore them."""
+    """float32 numbers as Python floats with the fewest digits."""
     return [float(str(x)) for x in vector]
 
 
 def print_json(found):
-    """Print an object as one line of JSON; NaN becomes null."""
+    """Print an object as one line of JSON, with NaN and infinity as null."""
     try:
         line = json.dumps(found, ensure_ascii=False, allow_nan=False)
     except ValueError:
@@ -256,5 +261,6 @@ def _finite(found):
         return {name: _finite(value) for name, value in found.items()}
     if isinstance(found, (list, tuple)):
         return [_finite(value) for value in found]
-    is_nan = isinstance(found, float) and not math.isfinite(found)
-    return None if is_nan else found
+    if isinstance(found, float) and not math.isfinite(found):
+        return None
+    return found

@@ -13,7 +13,7 @@ from d2lbert.machine.arguments import UsageError, did_you_mean
 MANUAL = Path(__file__).resolve().parents[1] / 'manual'
 CONTENTS = 'index'
 
-#: Columns of a page at most: longer lines are hard to read.
+#: Maximum columns of a page: longer lines are hard to read.
 WIDTH = 90
 
 BOLD, UNDERLINE, PLAIN = '\x1b[1m', '\x1b[4m', '\x1b[0m'
@@ -98,7 +98,7 @@ def render(text, width=80, is_styled=False):
     Code is indented and never wrapped. A table that is too wide becomes a
     list: the first cell of a row, and the others below it.
 
-    is_styled: mark headings and code by escape sequences of terminals.
+    is_styled: mark headings and code by escape sequences for a terminal.
     """
     text = re.sub(r'<!--.*?-->\n?', '', text, flags=re.DOTALL)
     styled, joined, before = _Style(is_styled), '', None
@@ -125,7 +125,7 @@ def _rendered(kind, lines, width, styled):
 
 
 class _Style:
-    """Escape sequences, or none."""
+    """Marks of headings and code: escape sequences, or plain characters."""
 
     def __init__(self, is_on):
         self.is_on = is_on
@@ -201,7 +201,8 @@ def _page(link):
 
 
 def _lines(text, width, styled, first='', later=''):
-    # Blanks within code would be places to break a line
+    """Wrap text; first, later: indents of the first line, of later lines."""
+    # Do not break lines at blanks within code
     text = re.sub('`[^`]+`', lambda code: code.group().replace(' ', '\0'),
                   _inline(text))
     lines = textwrap.wrap(text, width, initial_indent=first,
@@ -217,14 +218,15 @@ def _cells(line):
 
 
 def _table(lines, width, styled):
+    """Columns if they fit; two columns with the second wrapped; or a list."""
     header, _, *rows = map(_cells, lines)
     shown = [[_inline(cell) for cell in row] for row in [header, *rows]]
     if not any(header[1:]):
-        shown = shown[1:]       # names of no columns
+        shown = shown[1:]       # the header names no columns
     widths = [max(map(len, column)) for column in zip(*(
         row for row in shown if any(row[1:])))]
     if sum(widths) + 2 * (len(widths) - 1) <= width:
-        # Padded before it is marked: escape sequences take no column
+        # Pad cells before marking them: escape sequences take no column
         return _titled(shown, styled, lambda row: [styled.code('  '.join(
             cell.ljust(size) for cell, size in zip(row, widths)).rstrip())])
     if len(widths) == 2 and widths[0] <= width // 3:

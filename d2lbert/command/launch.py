@@ -27,7 +27,7 @@ WORKER = ('-m', 'd2lbert.command.worker')
 
 
 def add(commands):
-    """Add this sub-command to the parser; `pretrain` must be there."""
+    """Add this sub-command to the parser, after `pretrain`."""
     parser = commands.add_parser(
         'launch', help='train on several machines or processes',
         description='Start scheduler, servers and workers of MXNet\'s '
@@ -65,11 +65,11 @@ def run(args):
     workers = args.workers
     if workers is None:
         workers = 2 if args.hosts is None else len(hosts)
-    command, *resumable = _worker_command(args.worker_command, args.pretrain,
-                                          workers)
+    command, *resuming = _worker_command(args.worker_command, args.pretrain,
+                                         workers)
     if args.quiet:
         command.append('--quiet')
-    # Raises what every process would raise
+    # Raise here the error that every process would raise
     mxnet_libraries.thread_settings()
     try:
         with _interrupted_by(signal.SIGTERM, signal.SIGHUP):
@@ -78,12 +78,12 @@ def run(args):
                    ROLE)
     except KeyboardInterrupt as interrupt:
         print('d2lbert launch: stopped every process; '
-              f'{_way_on(args, workers, *resumable)}', file=sys.stderr)
+              f'{_resume_hint(args, workers, *resuming)}', file=sys.stderr)
         return 128 + getattr(interrupt, 'signal', signal.SIGINT)
     except LaunchError as error:
-        way_on = _way_on(args, workers, *resumable)
+        hint = _resume_hint(args, workers, *resuming)
         raise LaunchError(
-            f'{error}\n{way_on[0].upper()}{way_on[1:]}') from None
+            f'{error}\n{hint[0].upper()}{hint[1:]}') from None
     return 0
 
 
@@ -106,9 +106,10 @@ def _interrupted_by(*signals):
 
 
 def _worker_command(command, pretrain, workers=1):
-    """Check the command of a worker: (command, run folder, resume flags).
+    """Check a worker's command: (command, run folder, command to resume).
 
-    pretrain: the parser of that sub-command.
+    The returned command also has a seed and a run folder. pretrain: the
+    parser of that sub-command.
     """
     command = command[1:] if command[:1] == ['--'] else list(command)
     if command[:1] != ['pretrain']:
@@ -122,7 +123,7 @@ def _worker_command(command, pretrain, workers=1):
     run = getattr(settings, 'resume', None)
     if run is None:
         if not hasattr(settings, 'seed'):
-            # One seed for all: workers take parts of the same batches
+            # One seed for all workers: each takes a part of every batch
             command += ['--seed', str(int.from_bytes(os.urandom(4),
                                                      'little'))]
         run = getattr(settings, 'out', None)
@@ -130,7 +131,7 @@ def _worker_command(command, pretrain, workers=1):
             run = str(free_run_name())
             command += ['--out', run]
     elif run.endswith('.npz'):
-        # The run may have later checkpoints than this one
+        # Resume the run next time: it may have later checkpoints by then
         run = str(Path(run).parent.parent)
     again = ['pretrain', '--resume', run]
     for name in ('num_steps', 'minutes', 'save_every', 'keep', 'eval_every',
@@ -141,7 +142,7 @@ def _worker_command(command, pretrain, workers=1):
     return command, run, again
 
 
-def _way_on(args, workers, run, again):
+def _resume_hint(args, workers, run, again):
     """The message about resuming a job that has ended too early."""
     if not any(Path(run, 'checkpoints').glob('step-*.npz')):
         return (f'{run} holds no checkpoint to go on from (pretrain '

@@ -76,7 +76,7 @@ def add_flags(parser, groups, first):
             if setting.earlier:     # only switches have been renamed
                 group.add_argument(f'--{setting.earlier}', action=Renamed,
                                    new=name, nargs=0)
-    # -h, --json and the like come last
+    # argparse's own group, with -h and --json, comes last
     parser._action_groups.append(parser._action_groups.pop(1))
     add_json(parser.add_argument, 'one object, at the end, with the run '
              'folder and its last metrics; everything else goes to standard '
@@ -109,7 +109,7 @@ def _flag(setting):
 def check_flags(args):
     """Raise for settings that are invalid, and for files that are missing.
 
-    It is called before anything is loaded, fetched or read.
+    `cli` calls this before anything is loaded, downloaded or read.
     """
     settings = given(args)
     check(settings, complete)
@@ -136,9 +136,10 @@ def run(args):
 
 
 def check(settings, complete):
-    """Raise UsageError for settings that are invalid with any files.
+    """Raise UsageError for settings that are invalid whatever the files hold.
 
-    complete: the function that checks them. A resumed run checks its own.
+    complete: the function that checks them. A resumed run checks the settings
+    in its folder later.
     """
     if settings.get('resume') is None:
         others = {setting.name for setting in CARRYING_OUT} | {'seeds'}
@@ -163,8 +164,8 @@ def check_place(settings):
 def carried_out(train, settings, summary=None):
     """Call train(**settings), print the folder; returns the exit status.
 
-    summary: a function of the run folder, whose result is then all that is
-    printed to standard output, as JSON.
+    summary: a function of the run folder, which returns a dict. If given,
+    standard output gets only this dict and the folder, as JSON.
     """
     from d2lbert.machine import workers
     from d2lbert.training.interrupts import Stopped

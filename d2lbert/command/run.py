@@ -68,7 +68,7 @@ def _check_outs(files, out, force):
     """The path of the notebook to write for each page, or None."""
     if out is None:
         return [None] * len(files)
-    folder = Path(out)
+    folder = Path(out)      # or a file, for one page
     if len(files) == 1:
         outs = [folder]
     elif folder.exists() and not folder.is_dir():
@@ -86,7 +86,7 @@ def _check_outs(files, out, force):
                 raise ValueError(f'--out {path} is the page itself: choose '
                                  'another name')
         if len(files) > 1 and not folder.exists():
-            check_out(folder, force, path.name)     # the path is usable
+            check_out(folder, force, path.name)     # created later
         else:
             check_out(path, force, Path(files[0]).stem + '.ipynb')
         if path.suffix != '.ipynb':

@@ -5,7 +5,7 @@ from d2lbert.command.flags import add_device, check_folders, device_of
 
 
 class _Text(argparse.Action):
-    """Append a text, as a list to which --pair adds the second text."""
+    """Append (text, None); a --pair after it replaces the None."""
 
     def __call__(self, parser, namespace, value, option_string=None):
         namespace.texts = [*(namespace.texts or ()), (value, None)]

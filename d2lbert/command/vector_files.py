@@ -20,7 +20,7 @@ ROWS = 1 << 12
 
 
 class Npy:
-    """A .npy file of float32 rows, whose number is known only at the end."""
+    """A .npy file of float32 rows; their number is written at the end."""
 
     def __init__(self, file, name='text'):
         self.file, self.shape, self.about = file, (0, 0), None
@@ -28,7 +28,7 @@ class Npy:
         file.flush()
 
     def _header(self):
-        # Constant length: NumPy allows spaces before the end of the line
+        # Padded to a constant length: NumPy allows spaces before the newline
         text = ("{'descr': '<f4', 'fortran_order': False, 'shape': "
                 f'{self.shape}, }}').encode().ljust(117) + b'\n'
         return b'\x93NUMPY\x01\x00' + struct.pack('<H', len(text)) + text
@@ -53,9 +53,9 @@ class Npy:
 
 
 def read_npy(path, flag):
-    """(rows, about) of a .npy file of vectors; rows are memory-mapped.
+    """(rows, `Npy.about` or {}) of a .npy file; rows are memory-mapped.
 
-    Raises ValueError, with the flag of the file, for any other file.
+    Raises ValueError, with the flag of the file, if it holds no vectors.
     """
     try:
         rows, about = array_files.map_npy(path), {}
@@ -181,7 +181,7 @@ class Parquet:
         self._names, self._rows = [], []
 
     def close(self):
-        """Write the last rows and the description."""
+        """Write the last rows and the footer of the file."""
         if self._rows:
             self._write()
         if self._writer is not None:
@@ -215,7 +215,7 @@ def check_vectors_out(out, force=False, reads=(), flag='--out'):
 def vectors_file(out, force=False, reads=(), name='text', flag='--out'):
     """Yield a file of vectors, which becomes --out on success.
 
-    name: of the column of texts or tokens.
+    name: the name of the column of texts or tokens.
     """
     check_vectors_out(out, force, reads, flag)
     kind = FORMATS.get(Path(out).suffix.lower(), Npy)

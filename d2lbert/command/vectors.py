@@ -39,7 +39,7 @@ def encode(folder, text=None, pair=None, file=None, pool=None, out=None,
     _check_arguments(text, pair, file, pooling, out)
     lines, total = None, None
     if file is not None:
-        # Printed texts are encoded as they come
+        # To print vectors, read and encode texts as they come, in one pass
         lines = Lines(file, text_field, skip_empty, twice=out is not None)
         if not lines.is_stream:
             total, digest = _counted(lines)
@@ -59,12 +59,12 @@ def encode(folder, text=None, pair=None, file=None, pool=None, out=None,
         if lines is None:
             batches = [[Text('text', text, pair)]]
         else:
-            batches = ([Text(*line) for line in some]
-                       for some in lines.batches())
-        for some in batches:
-            for given, encoding in zip(some, encoder.encode(some)):
+            batches = ([Text(*line) for line in batch]
+                       for batch in lines.batches())
+        for batch in batches:
+            for item, encoding in zip(batch, encoder.encode(batch)):
                 words.count(encoding)
-                write(encoding, given.text)
+                write(encoding, item.text)
                 shown.update(1)
         if rows and lines:
             rows.about = dict(texts=digest)
@@ -102,7 +102,8 @@ def similar(folder, query, file, top=5, pool=None, vectors=None,
         else:
             _check_vectors(vectors, kept, encoder, lines)
             found = zip((line.text for line in lines), kept)
-        nearest = []        # (cosine, -number of the text, text), a heap
+        # A heap of (cosine, -index, text): if equal, the first text wins
+        nearest = []
         for k, (text, vector) in enumerate(found):
             item = _cosine(asked.vectors, vector), -k, text
             if len(nearest) < top:
@@ -111,9 +112,9 @@ def similar(folder, query, file, top=5, pool=None, vectors=None,
                 heapq.heappushpop(nearest, item)
         if rows is not None:
             rows.about = dict(texts=digest)
-    for cosine, k, text in sorted(nearest, reverse=True):
+    for cosine, minus_k, text in sorted(nearest, reverse=True):
         if is_json:
-            print_json(dict(text=text, similarity=cosine, row=-k))
+            print_json(dict(text=text, similarity=cosine, row=-minus_k))
         else:
             print(f'{cosine:.4f} {text}')
     _report(encoder, lines, asked_words.sentence('the query'),
@@ -123,9 +124,9 @@ def similar(folder, query, file, top=5, pool=None, vectors=None,
 def _encoded(encoder, words, lines, total, rows):
     """Yield (text, vector) for each text; write the vectors to a file."""
     with bar(total, what='encoding', unit='texts') as shown:
-        for some in lines.batches():
-            encoded = encoder.encode([Text(*line) for line in some])
-            for line, encoding in zip(some, encoded):
+        for batch in lines.batches():
+            encoded = encoder.encode([Text(*line) for line in batch])
+            for line, encoding in zip(batch, encoded):
                 words.count(encoding)
                 if rows is not None:
                     rows.add([line.text], encoding.vectors[None])
@@ -165,10 +166,10 @@ def _kept_vectors(path, total, digest, lines):
 
 def _check_vectors(path, rows, encoder, lines):
     """Encode some texts again; raise if their rows differ."""
-    places = set(onp.linspace(0, len(rows) - 1, CHECKED).astype(int).tolist())
-    some = [(k, Text(*line)) for k, line in enumerate(lines) if k in places]
-    for (k, text), encoding in zip(some, encoder.encode(
-            [text for _, text in some])):
+    checked = set(onp.linspace(0, len(rows) - 1, CHECKED).astype(int).tolist())
+    texts = [(k, Text(*line)) for k, line in enumerate(lines) if k in checked]
+    for (k, text), encoding in zip(texts, encoder.encode(
+            [text for _, text in texts])):
         expected = encoding.vectors.astype('float64')
         if expected.shape != rows[k].shape or onp.abs(
                 expected - rows[k]).max() > 1e-3 * onp.abs(expected).max():
@@ -188,11 +189,11 @@ def _cosine(x, y):
 # The model and the flags
 
 def _pooling(folder, pool, is_array):
-    """The pooling for `--pool`: 'own', one of `POOLS`, or None.
+    """The pooling for `--pool`: 'own', 'cls', 'mean' or None.
 
-    None returns the vectors of all tokens, the default for a run, except if
-    the texts of a file become one array. The default for a pretrained model
-    is the pooling that its folder stores.
+    None stands for the vectors of all tokens, the default for a run, except if
+    the texts of a file become one array (is_array). The default for a
+    pretrained model is 'own', the pooling that its folder stores.
     """
     if pool == 'none':
         return None
@@ -201,7 +202,7 @@ def _pooling(folder, pool, is_array):
 
 
 def _encoder(folder, precision=None, devices='auto', **choices):
-    """The `TextEncoder` of a folder; it does not truncate texts for a run.
+    """The `TextEncoder` of a folder; for a run, long texts are errors.
 
     precision: as for `load_pretrained`; devices: as the flag; choices: see
     `TextEncoder`.
@@ -211,7 +212,7 @@ def _encoder(folder, precision=None, devices='auto', **choices):
             and not is_run(folder)):
         loaded = load_quantized(folder, precision)
     if loaded is None:
-        # MXNet, whose import takes longer than an answer at eight bits
+        # Imported late: importing MXNet takes longer than encoding with int8
         from d2lbert.training.load import load
         loaded = load(folder, device_of(devices), heads=(), trainable=False,
                       precision=precision)[1:]
@@ -221,7 +222,7 @@ def _encoder(folder, precision=None, devices='auto', **choices):
 
 
 def _report(encoder, lines, *sentences):
-    """Print to standard error; add how many texts were cut or skipped."""
+    """Print sentences, and how many texts were cut or skipped, to stderr."""
     cut = encoder.truncation_note()
     for line in (*sentences, cut and f'{cut}; --overlap would keep them',
                  lines and lines.skipped_words()):
