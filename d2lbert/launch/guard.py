@@ -3,7 +3,7 @@
 `d2lbert launch` sends the source of this module to a Python on each host,
 in a line of JSON that also describes the process. The guard ends that
 process when the launcher asks for it, has ended, or has been silent for too
-long. It only uses the standard library, since hosts run it as a text.
+long. It uses only the standard library, since hosts execute its source alone.
 """
 import contextlib
 import ctypes
@@ -23,8 +23,8 @@ ALIVE, INTERRUPT = b'.', b'i'
 def main(spec):
     """Run a process; returns its exit status, 128 + n for signal n.
 
-    spec: a dict of
-    argv, cwd, env: the command, its folder, its additional variables;
+    spec: a dict with
+    argv, cwd, env: the command, its folder, additional environment variables;
     root: (address, port) of the scheduler; None for the scheduler itself;
     join: seconds within which the scheduler must be reachable;
     grace: seconds between SIGTERM and SIGKILL;
@@ -60,7 +60,7 @@ def main(spec):
 
 
 def _environment(spec):
-    """The environment of the process, with its address and threads."""
+    """Environment variables of the process, with its address and threads."""
     env = dict(os.environ, **spec['env'])
     if spec['root'] and not ({'DMLC_NODE_HOST', 'DMLC_INTERFACE'} & set(env)):
         # The other hosts can reach this host at the address from which it
@@ -77,33 +77,36 @@ def _environment(spec):
 
 
 def _cores(machine):
-    """The number of cores of this host, by the source of `hardware.py`."""
-    names = dict(__name__='d2lbert.machine.hardware')
-    exec(machine, names)
-    return names['physical_cores']()
+    """The number of cores of this host; machine: source of `hardware.py`."""
+    module = dict(__name__='d2lbert.machine.hardware')
+    exec(machine, module)
+    return module['physical_cores']()
 
 
 def die_with(guard):
-    """A function for the new process: die with its parent, the guard."""
+    """Return a preexec_fn: let the process die with its parent, the guard.
+
+    guard: the process id of the guard.
+    """
     libc = ctypes.CDLL(None)
 
     def prepare():
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         if sys.platform == 'linux':
             libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-            if os.getppid() != guard:
+            if os.getppid() != guard:   # the guard has ended before prctl
                 os.kill(os.getpid(), signal.SIGKILL)
     return prepare
 
 
 def _watch(child, spec, orders):
-    """Wait until the child has ended or must end; returns why, or None."""
+    """Wait until the child has ended or must end; returns an error or None."""
     root = spec['root']
     begun = heard = time.monotonic()
     while child.poll() is None and not orders:
         if select.select([0], [], [], 0.1)[0]:
             received = os.read(0, 4096)
-            if not received:
+            if not received:    # the launcher closed the pipe, or has ended
                 return None
             if INTERRUPT in received:
                 child.send_signal(signal.SIGINT)
@@ -114,7 +117,7 @@ def _watch(child, spec, orders):
         if root:
             refusal = _refusal(root)
             if refusal is None:
-                root = None
+                root = None     # reached: do not check again
             elif time.monotonic() - begun > spec['join']:
                 return (f'{socket.gethostname()} cannot reach the scheduler '
                         f'at {root[0]}:{root[1]} ({refusal}): open that port '
@@ -123,7 +126,7 @@ def _watch(child, spec, orders):
 
 
 def _refusal(address):
-    """The error of a connection to (host, port), or None."""
+    """Connect to (host, port); return the error as text, or None."""
     try:
         socket.create_connection(tuple(address), timeout=1).close()
     except OSError as error:
@@ -132,7 +135,7 @@ def _refusal(address):
 
 
 def _end(child, grace):
-    """End the child and all processes that it has started."""
+    """End the child and its process group, which may outlive it."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(child.pid, number)

@@ -2,8 +2,8 @@
 
 `launch` starts a scheduler, servers and workers, on this machine or over
 ssh, each under a guard (`guard.py`). Workers compute gradients on their
-parts of the data, and servers add them up. The scheduler tells each process
-the addresses of the others. If a process fails, all are ended.
+parts of the data, and servers add the gradients up. The scheduler tells each
+process the addresses of the others. If a process fails, all are ended.
 """
 import codecs
 import collections
@@ -109,10 +109,12 @@ def reserve_socket():
             return path
 
 
-#: Seconds: between SIGTERM and SIGKILL; for worker 0 to save after Ctrl-C;
-#: to reach the scheduler; between two signs of life; until a silent launcher
-#: counts as gone.
-GRACE, SAVING, JOIN, BEAT, SILENCE = 3, 30, 60, 5, 60
+# Durations in seconds
+GRACE = 3       # between SIGTERM and SIGKILL
+SAVING = 30     # for worker 0 to save after Ctrl-C
+JOIN = 60       # for a process to reach the scheduler
+BEAT = 5        # between two signs of life
+SILENCE = 60    # after this time, a silent launcher counts as gone
 #: Arguments of Python on each host. It reads a line of JSON with the source
 #: of `guard.py` and the process to start.
 GUARD = ('-IS', '-c', 'import json, sys\n'
@@ -128,7 +130,10 @@ class LaunchError(RuntimeError):
 
 
 class Process:
-    """One process of a job: its guard, or the ssh to its guard."""
+    """One process of a job.
+
+    popen: its guard, or the ssh that runs its guard.
+    """
 
     def __init__(self, name, host, popen):
         self.name, self.host, self.popen = name, host, popen
@@ -136,7 +141,7 @@ class Process:
         self.errors = ''    # the end of its standard error
 
     def send(self, data):
-        """Write to its guard, which may have ended."""
+        """Write to the guard, unless it has ended."""
         with contextlib.suppress(OSError, ValueError):
             self.popen.stdin.write(data)
             self.popen.stdin.flush()
@@ -158,7 +163,11 @@ class Process:
 
 
 class Job:
-    """All processes of a job, from their start to their end."""
+    """All processes of a job, from their start to their end.
+
+    root: (address, port) of the scheduler, or None with `sockets`. ssh: the
+    command, a list. sockets: a path for each process, in order of start.
+    """
 
     def __init__(self, root, ssh, remote_python, sockets=None):
         self.root, self.ssh, self.remote_python = root, ssh, remote_python
@@ -167,19 +176,22 @@ class Job:
         self.mid_line = False   # the terminal shows an unfinished line
 
     def start(self, name, host, arguments, env, sharing=1):
-        """Start Python with `arguments` on a host, under a guard."""
+        """Start Python with `arguments` on a host, under a guard.
+
+        sharing: the number of workers on this host.
+        """
         python = sys.executable if host == LOCAL else self.remote_python
         command = [python, *GUARD]
         if host != LOCAL:
             env = {**{name: value for name, value in os.environ.items()
                       if name.startswith(CARRIED)}, **env}
             command = [*self.ssh, host, f'exec {shlex.join(command)}']
-        listens = None
+        socket_path = None
         if self.sockets:
-            listens = str(self.sockets[len(self.processes)])
-            env = dict(env, PORT=Path(listens).name)
+            socket_path = str(self.sockets[len(self.processes)])
+            env = dict(env, PORT=Path(socket_path).name)
         spec = dict(guard=_text_of(guard), machine=_text_of(hardware),
-                    socket=listens, argv=[python, *arguments],
+                    socket=socket_path, argv=[python, *arguments],
                     cwd=os.getcwd(), env=env,
                     root=None if name == 'scheduler' else self.root,
                     join=JOIN, grace=GRACE, sharing=sharing,
@@ -206,7 +218,7 @@ class Job:
         while until is None or time.monotonic() < until:
             self._print(0.1)
             for process in self.processes:
-                if process.popen.poll():
+                if process.popen.poll():    # neither running nor 0
                     self._fail(process)
             if all(p.popen.poll() == 0 for p in self.processes):
                 return
@@ -243,6 +255,7 @@ class Job:
         self.pipes.close()
 
     def _fail(self, process):
+        """End the job; raise `LaunchError` about this process."""
         failure = process.failure()
         self.end()
         last = ''.join(f'\n  {line}' for line in
@@ -251,13 +264,14 @@ class Job:
                           + (f'; its last lines:{last}' if last else ''))
 
     def _wait(self, processes, seconds):
-        """Wait until these have ended; another Ctrl-C ends the wait."""
+        """Wait until `processes` have ended; another Ctrl-C ends the wait."""
         until = time.monotonic() + seconds
         # A closed terminal also ends the wait
         with contextlib.suppress(KeyboardInterrupt, OSError, ValueError):
             while (any(p.popen.poll() is None for p in processes)
                    and time.monotonic() < until):
                 self._print(0.1)
+            # Print what they have written last
             while self._print(0) and time.monotonic() < until:
                 pass
 
@@ -287,12 +301,15 @@ class Job:
         return bool(readable)
 
     def _printer(self, process, pipe):
-        """A function that prints data of `pipe`; b'' marks its end."""
+        """A function that prints data of `pipe`; b'' marks its end.
+
+        Output of worker 0 is printed as it comes, the rest line by line.
+        """
         decoder = codecs.getincrementaldecoder('utf-8')('replace')
-        kept = ''
+        rest = ''   # an unfinished line
 
         def write(data):
-            nonlocal kept
+            nonlocal rest
             text = decoder.decode(data, final=not data)
             if pipe is process.popen.stderr:
                 process.errors = (process.errors + text)[-4000:]
@@ -304,9 +321,9 @@ class Job:
                     self.mid_line = not text.endswith('\n')
             else:
                 out = sys.stderr
-                *lines, kept = (kept + text).split('\n')
-                if kept and not data:
-                    lines, kept = [*lines, kept], ''
+                *lines, rest = (rest + text).split('\n')
+                if rest and not data:
+                    lines, rest = [*lines, rest], ''
                 if lines and self.mid_line:
                     out.write('\n')
                     self.mid_line = False
@@ -324,9 +341,9 @@ def _text_of(module):
 SSH = ('ssh -o BatchMode=yes -o ConnectTimeout=10 '
        '-o ServerAliveInterval=5 -o ServerAliveCountMax=3')
 #: The program of the scheduler and the servers, as arguments of Python.
-#: MXNet starts its own server at its import if DMLC_ROLE is set, so the
-#: program removes it first. `import d2lbert` is quick under the name of the
-#: command, so the program takes that name.
+#: If DMLC_ROLE is set, `import mxnet` starts MXNet's own server, so the
+#: program removes this variable first. `import d2lbert` is quick if argv[0] is
+#: the name of the command, so the program sets it.
 ROLE = ('-c', '''\
 import os, sys
 role = os.environ.pop('DMLC_ROLE')
@@ -340,11 +357,11 @@ def launch(worker, workers=2, servers=1, hosts=(LOCAL,), port=0,
            root_uri=None, ssh=SSH, remote_python=sys.executable, role=ROLE):
     """Run `workers` processes of Python with the arguments `worker`.
 
-    role: the arguments for the scheduler and the servers. The output of
-    worker 0 is printed as it comes. The lines of all other processes go to
+    role: the arguments of Python for the scheduler and the servers. The output
+    of worker 0 is printed as it comes. The lines of all other processes go to
     standard error, each with the name of its process. Returns when all
-    workers have succeeded; raises `LaunchError` when a process fails, after
-    all have been ended.
+    workers have succeeded. When a process fails, ends all and raises
+    `LaunchError`.
 
     Processes on this machine alone communicate through sockets that other
     users cannot open. With other hosts, or with a `port` or `root_uri`, they
