@@ -22,7 +22,8 @@ from d2lbert.machine.terminal import is_quiet
 #: Seconds in which a kernel must answer for the first time.
 START_SECONDS = 120
 
-# Makes the kernel import this copy of d2lbert, not another installed one
+# Let the kernel import this copy of d2lbert, not another installed one. The
+# dict keeps the names of _CODE out of the page's namespace
 _SET_UP = '''\
 exec({code!r}, {{'path': {path!r}, 'ip': get_ipython()}})
 '''
@@ -179,7 +180,7 @@ class Kernel:
                 tick()
 
     def error_place(self):
-        """The lines of cells in the traceback of the last error.
+        """The traceback of the last error, limited to code in cells.
 
         A list of [line number, function]; see `imports.error_place`.
         """
@@ -191,7 +192,7 @@ class Kernel:
         return json.loads(ast.literal_eval(place['data']['text/plain']))
 
 
-#: Headings of the two columns.
+#: Headings of the outputs in the file, and of the outputs of this run.
 BEFORE, NOW = 'in the file', 'now'
 
 
@@ -202,10 +203,11 @@ class PageError(RuntimeError):
 def run_page(page, compare=False):
     """Execute a page and store the outputs in its notebook.
 
-    Outputs also go to standard output; with `compare`, next to the outputs
-    that the file has. A terminal shows a progress bar of the cells. Raises
+    Outputs also go to standard output; with `compare`, beside the outputs
+    that the file had. A terminal shows a progress bar of the cells. Raises
     PageError at the first cell that fails, or KernelError.
     """
+    # k counts all cells of the notebook; number, from 1, those with code
     cells = [(k, cell) for k, cell in enumerate(page.notebook.cells)
              if is_code(cell)]
     comparison = Comparison() if compare else None
@@ -259,7 +261,10 @@ def _run_cell(kernel, page, k, number, outputs, screen):
 
 
 def _failure(where, code, first_line, place, reply):
-    """The message for a cell that failed, with the line of its code."""
+    """The message for a cell that failed, with the line of its code.
+
+    first_line: its line number in the file, or None. place: the traceback.
+    """
     error = f'{reply.get("ename")}: {reply.get("evalue")}'
     if not place:
         return f'{where}: {error}'
@@ -310,21 +315,21 @@ class Screen:
 
     def _write(self, text, stream):
         if stream is sys.stdout:
-            text = self._part * self._held() + text
+            text = self._part * self._holds_part() + text
             self._part = text.rpartition('\n')[2]
-            if self._held():    # a bar can only be moved by whole lines
+            if self._holds_part():
                 text = text[:len(text) - len(self._part)]
         if text:
             tqdm.write(text, file=stream, end='')
             stream.flush()
 
-    def _held(self):
-        """True if unfinished lines must wait because of a bar."""
+    def _holds_part(self):
+        """True if an unfinished line must wait: a bar moves by whole lines."""
         return not self._bar.disable
 
 
 class Comparison:
-    """The cells of a page whose outputs were compared."""
+    """Compare the outputs of cells, and count equal and different cells."""
 
     def __init__(self):
         self._same = self._different = 0
@@ -332,8 +337,8 @@ class Comparison:
     def rows(self, number, before, now):
         """The lines that compare the outputs of a cell, old and new.
 
-        before, now: lists of lines; before is None for a file without
-        outputs.
+        before, now: lists of lines; before is None if the file stores no
+        outputs for this cell.
         """
         if before is None:
             return [f'cell {number}, not printed in the file:',

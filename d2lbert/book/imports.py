@@ -13,7 +13,7 @@ from d2lbert.book.pages import is_ours, split_tabs
 
 #: The package of the book and its module for MXNet.
 MODULES = 'd2l', 'd2l.mxnet'
-#: Its modules for other frameworks.
+#: The book's modules for other frameworks.
 OTHERS = 'd2l.jax', 'd2l.paddle', 'd2l.tensorflow', 'd2l.torch'
 
 _TAB = re.compile(r'\s*%%tab\s+(.+)')
@@ -31,7 +31,7 @@ class BookModule(types.ModuleType):
         if name == '__all__' or not name.startswith('__'):
             if hasattr(names, name):
                 return getattr(names, name)
-            raise AttributeError(_missing(f'{self.__name__}.{name}'))
+            raise AttributeError(_missing_message(f'{self.__name__}.{name}'))
         raise AttributeError(name)
 
 
@@ -46,18 +46,18 @@ class BookFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
             return importlib.machinery.ModuleSpec(
                 fullname, self, origin='d2lbert', is_package=True)
         if fullname.startswith('d2l.'):
-            raise ImportError(_missing(fullname), name=fullname)
+            raise ImportError(_missing_message(fullname), name=fullname)
         return None
 
     def create_module(self, spec):
-        """An empty module, which looks names up when they are used."""
+        """An empty module, which looks up names when they are used."""
         return BookModule(spec.name)
 
     def exec_module(self, module):
         """Required of a loader; the module has no code."""
 
 
-def _missing(name):
+def _missing_message(name):
     if name in OTHERS:
         return (f'{name} is for another framework: d2lbert runs the MXNet '
                 'version of a page')
@@ -67,7 +67,7 @@ def _missing(name):
 
 
 def adapt_lines(lines):
-    """Replace the lines of a cell that need the tools of the book.
+    """Replace the lines of a cell that need d2lbook, or would install d2l.
 
     lines: a cell, as IPython passes it to input transformers. Each line
     stays one line, so that line numbers in errors are right.
@@ -82,6 +82,7 @@ def adapt_lines(lines):
 
 
 def _adapted(line):
+    """The line, or its replacement if it is pip or %load_ext d2lbook.tab."""
     text = line.rstrip('\n')
     pip, tabs = _PIP.match(text), _LOAD_TABS.match(text)
     if pip and _BOOK_OR_MXNET.search(pip.group(2)):
@@ -97,7 +98,7 @@ class Redirection:
 
     def __init__(self):
         self._finder, self._ip = BookFinder(), None
-        self._own_start_method = False
+        self._set_start_method = False
 
     def begin(self, ip):
         """Let `import d2l` mean d2lbert, and adapt the cells of a shell.
@@ -113,14 +114,14 @@ class Redirection:
         sys.meta_path.insert(0, self._finder)
         ip.input_transformers_cleanup.append(adapt_lines)
         self._ip = ip
-        # Pages send methods of classes in cells to worker processes. Only a
-        # forked process has these classes, and Python 3.14 does not fork by
-        # default
-        self._own_start_method = (
+        # Pages pass methods of classes that they define to worker processes.
+        # Only a forked process has these classes, and Python 3.14 does not
+        # fork by default
+        self._set_start_method = (
             sys.platform == 'linux'
             and multiprocessing.get_start_method(allow_none=True) is None
             and multiprocessing.get_all_start_methods()[0] != 'fork')
-        if self._own_start_method:
+        if self._set_start_method:
             multiprocessing.set_start_method('fork')
 
     def end(self):
@@ -130,7 +131,7 @@ class Redirection:
         sys.meta_path.remove(self._finder)
         self._ip.input_transformers_cleanup.remove(adapt_lines)
         _forget_book()
-        if self._own_start_method:
+        if self._set_start_method:
             multiprocessing.set_start_method(None, force=True)
         self._ip = None
 

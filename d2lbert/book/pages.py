@@ -1,9 +1,8 @@
 """Read pages of the book, notebooks or Markdown sources, as notebooks.
 
 A cell's first line names its tabs, which are frameworks: `#@tab mxnet`,
-`# @tab mxnet, pytorch` or `%%tab all`. A cell without such a line is for
-every framework; in old editions, which write MXNet's cells without it, it is
-for MXNet.
+`# @tab mxnet, pytorch` or `%%tab all`. A cell without such a line is for every
+framework or, in old editions, for MXNet.
 """
 import re
 import warnings
@@ -73,9 +72,9 @@ class Page(NamedTuple):
     """A page of the book.
 
     notebook: its text and its MXNet code for nbformat, without outputs.
-    line_numbers: for each cell its first line in the Markdown source, or
-    None. printed: for each cell the output lines in the file, or None if
-    the file has no outputs for it.
+    line_numbers: for each cell, the number of its first line in the Markdown
+    source, or None. printed: for each cell, the output lines in the file, or
+    None if the file has no outputs for it.
     """
 
     path: Path
@@ -153,7 +152,7 @@ def _read_markdown(path, text):
         'kernelspec': {'display_name': 'Python 3', 'language': 'python',
                        'name': 'python3'},
         'language_info': {'name': 'python'}})
-    shown, numbers, printed, others = _stored_outputs(path), [], [], []
+    stored, numbers, printed, others = _stored_outputs(path), [], [], []
 
     def add(cell, number=None, lines=None):
         notebook.cells.append(cell)
@@ -167,7 +166,7 @@ def _read_markdown(path, text):
             prose.append(line)
             continue
         code = []
-        for _, line in rest:
+        for _, line in rest:    # goes on after the line that begins the cell
             if line.rstrip() == '```':
                 break
             code.append(line)
@@ -180,7 +179,7 @@ def _read_markdown(path, text):
             continue
         _add_prose(add, prose)
         add(v4.new_code_cell('\n'.join(code)), number + 1,
-            shown.get(begins.group(1)))
+            stored.get(begins.group(1)))
     _add_prose(add, prose)
     if others and not any(map(is_code, notebook.cells)):
         raise ValueError(f'{path} has no MXNet code, only code for '
@@ -189,7 +188,7 @@ def _read_markdown(path, text):
 
 
 def _add_prose(add, lines):
-    """Add a cell with the text since the last code, in the MXNet tab."""
+    """Add a text cell of `lines`, without other tabs; then clear `lines`."""
     text = _TEXT_IN_TABS.sub(
         lambda match: (match.group(2).rstrip('\n')
                        if is_ours(split_tabs(match.group(1))) else ''),
@@ -200,7 +199,7 @@ def _add_prose(add, lines):
 
 
 def _stored_outputs(path):
-    """{name of a cell: its printed lines}, of the living edition."""
+    """{name of a cell: its printed lines}; {} outside the living edition."""
     path = path.resolve()
     for root in path.parents:
         stored = root / OUTPUTS / path.relative_to(root).with_suffix('.json')
