@@ -1,8 +1,8 @@
 """Install d2lbert with the build of MXNet that this machine can use.
 
-D2LBERT_MXNET=auto (the default) takes the CUDA build where the NVIDIA
-driver shows a GPU that it has kernels for, and the CPU build elsewhere;
-D2LBERT_MXNET=cpu and D2LBERT_MXNET=cu112 choose outright.
+D2LBERT_MXNET=auto (the default) takes the CUDA build if the NVIDIA driver
+shows a GPU that this build has kernels for, else the CPU build.
+D2LBERT_MXNET=cpu and D2LBERT_MXNET=cu112 set the build.
 """
 import importlib
 import os
@@ -18,13 +18,13 @@ from setuptools.command.sdist import sdist
 
 HERE = Path(__file__).resolve().parent
 
-#: Commands whose result says what to install
+#: Commands of setuptools whose result lists the requirements
 INSTALLING = {'bdist_wheel', 'develop', 'dist_info', 'editable_wheel',
               'install'}
 
 
 def load(name):
-    """A module of d2lbert/machine: d2lbert itself needs MXNet."""
+    """Import d2lbert.machine.NAME without d2lbert, which imports MXNet."""
     package = types.ModuleType('d2lbert')
     package.__path__ = [str(HERE / 'd2lbert')]
     saved = take_modules()
@@ -37,13 +37,16 @@ def load(name):
 
 
 def take_modules():
-    """Remove the modules of d2lbert from sys.modules; returns them."""
+    """Remove the modules of d2lbert from sys.modules; return them."""
     return {name: sys.modules.pop(name) for name in list(sys.modules)
             if name.split('.')[0] == 'd2lbert'}
 
 
 def choose_build(machine, timeout=30):
-    """(build, reason): 'cpu' or 'cu112', and why it was chosen."""
+    """(build, reason): 'cpu' or 'cu112', and why it was chosen.
+
+    machine: the module `d2lbert.machine.hardware`.
+    """
     wanted = os.environ.get('D2LBERT_MXNET', '').strip().lower() or 'auto'
     if wanted not in ('auto', *machine.WHEELS):
         sys.exit(f'D2LBERT_MXNET is {wanted!r}; it must be cpu, cu112 or '
@@ -70,9 +73,9 @@ def choose_build(machine, timeout=30):
 
 
 def mxnet_projects(timeout=30):
-    """MXNet's project, and the wheels of CUDA's libraries that it needs.
+    """MXNet's project, and the requirements of the CUDA libraries it needs.
 
-    The choice is said in one line on stderr.
+    Prints the choice to stderr.
     """
     hardware = load('hardware')
     build, reason = choose_build(hardware, timeout)
@@ -94,9 +97,10 @@ def requirements():
 
 
 def pip_command(parent=None):
-    """The first word after `pip` in the command that builds this, a list.
+    """The sub-command of the pip that runs this build, as a list of one word.
 
-    It is empty where the system does not show the commands of processes.
+    The list is empty if no pip is found, or if the system does not show the
+    commands of processes. parent: a process id, by default of the parent.
     """
     try:
         path = Path('/proc', str(parent or os.getppid()), 'cmdline')
@@ -110,10 +114,11 @@ def pip_command(parent=None):
 
 
 def refuse_to_travel(folder):
-    """Exit where a wheel is built to be kept, not to be installed here.
+    """Exit if a wheel is built to be kept, not to be installed here.
 
-    It names a file of this machine, which no other has. pip is known by its
-    environment, and `pip wheel` by its command line; uv builds in its cache.
+    A wheel requires MXNet by the path of a file on this machine. pip sets
+    environment variables, and its command line tells `pip wheel` from `pip
+    install`. uv builds in its cache, a folder with a CACHEDIR.TAG.
     """
     if 'PIP_BUILD_TRACKER' in os.environ or 'PIP_REQ_TRACKER' in os.environ:
         travels = 'wheel' in pip_command()
@@ -148,10 +153,10 @@ def version():
 
 
 def readme():
-    """README.md as the page of a package index can show it.
+    """README.md for the page of a package index.
 
-    There is no address that its pictures and relative links could lead to
-    from there: pictures are left out, and of links the text is kept.
+    Relative paths lead nowhere on such a page: their pictures are left out,
+    and their links become plain text.
     """
     path = HERE / 'README.md'
     text = path.read_text(encoding='utf-8') if path.exists() else ''
@@ -163,7 +168,7 @@ def readme():
 
 
 def license_of(setuptools):
-    """The SPDX expression, under the keyword that this setuptools has."""
+    """{keyword: license}; setuptools 77 renamed the keyword."""
     has_expression = int(setuptools.split('.')[0]) >= 77
     return {'license_expression' if has_expression else 'license': 'MIT'}
 
