@@ -314,6 +314,7 @@ class Screen:
         self._bar.refresh()
 
     def _write(self, text, stream):
+        """Print text, except an unfinished line that must wait."""
         if stream is sys.stdout:
             text = self._part * self._holds_part() + text
             self._part = text.rpartition('\n')[2]

@@ -74,8 +74,8 @@ def _clear(kinds, older_than, is_json):
         try:
             number, freed = cache.clear(kind, older_than)
         except BlockingIOError:
-            print(f'{kind}: another process is making some, so all are '
-                  'left; try again when it is done', file=sys.stderr)
+            print(f'{kind}: another process is writing some, so none is '
+                  'removed; try again when it is done', file=sys.stderr)
             status = 1
             continue
         total += freed

@@ -79,6 +79,7 @@ def bash(commands):
                              f"values='{' '.join(flag.choices)}'; "
                              'is_path= ;;')
         lines += ['            esac']
+        # The choices of the first positional argument that has some
         lines += [f"            words='{' '.join(flag.choices)}' ;;"
                   for flag in flags if not flag.names and flag.choices][:1]
         if not lines[-1].endswith(';;'):

@@ -256,8 +256,8 @@ def _compiled_row(mx, name, module, library, without, build):
         library = getattr(module, library)
         found = library.find() or build and library.get() is not None
     except ValueError as error:     # an environment variable is invalid
-        return Row(name, BAD, f'not loaded: {error}', 'until then, whatever '
-                   'needs it is refused')
+        return Row(name, BAD, f'not loaded: {error}', 'correct this '
+                   'variable; until then, commands that need it fail')
     except Exception as error:  # other rows must still be printed
         return Row(name, WARN, f'not loaded: {error}', without)
     if found:

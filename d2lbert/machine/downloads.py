@@ -103,7 +103,7 @@ class _Transfer(threading.Thread):
 def _watch(transfer, label):
     """Show a transfer's progress until it ends; abort it if it stalls."""
     transfer.start()
-    mark, since = 0, time.monotonic()
+    mark, since = 0, time.monotonic()   # bytes and time of the last progress
     answered = False
     # disable=None: no bar if standard error is not a terminal
     with tqdm(desc=label, unit='B', unit_scale=True, leave=False,

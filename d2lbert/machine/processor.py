@@ -142,7 +142,7 @@ def chosen_set():
     if missing:
         raise ValueError(f'D2LBERT_ISA is {name}, and this processor lacks '
                          f'{", ".join(missing)}: name a lower one, or unset '
-                         'it for what it has')
+                         'D2LBERT_ISA to use all that it has')
     return name
 
 
