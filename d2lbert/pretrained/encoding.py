@@ -219,8 +219,8 @@ class TextEncoder:
                     windows[one.window] = X.copy()
                     if len(windows) < len(begins):
                         continue
-                    X = self._joined([windows[w] for w in range(len(begins))],
-                                     begins)
+                    X = _joined([windows[w] for w in range(len(begins))],
+                                begins, self._room)
                     del unfinished[one.text]
                 if self.pooling is None:
                     # A view would keep the whole batch in memory
@@ -317,19 +317,6 @@ class TextEncoder:
         return [*range(0, n - self._room, self._room - self._overlap),
                 n - self._room]
 
-    def _joined(self, parts, begins):
-        """The (T, H) of a text, from the arrays of its windows."""
-        n = begins[-1] + self._room
-        # (windows, n): the index of a token in a window, <cls> not counted.
-        # Outside the window the distance to the nearer end is negative
-        at = onp.arange(n) - onp.array(begins)[:, None]
-        nearer_end = onp.minimum(at, self._room - 1 - at)
-        best = nearer_end.argmax(axis=0)                # (n,) window numbers
-        parts = onp.stack(parts)
-        body = parts[best, 1 + at[best, onp.arange(n)]]
-        ends = parts.mean(axis=0)
-        return onp.concatenate([ends[:1], body, ends[1 + self._room:]])
-
     def _batches(self, inputs):
         """Yield lists of inputs, one list for each forward pass."""
         batch, tokens = [], 0
@@ -414,6 +401,23 @@ class TextEncoder:
         encoder = self.net.encoder
         return encoder.quantized if all(map(
             has_plain_call, (self.net, encoder))) else None
+
+
+def _joined(parts, begins, room):
+    """The (T, H) of a text, from the arrays of its windows.
+
+    room: tokens of a window without special tokens.
+    """
+    n = begins[-1] + room
+    # (windows, n): the index of a token in a window, <cls> not counted.
+    # Outside the window the distance to the nearer end is negative
+    at = onp.arange(n) - onp.array(begins)[:, None]
+    nearer_end = onp.minimum(at, room - 1 - at)
+    best = nearer_end.argmax(axis=0)                # (n,) window numbers
+    parts = onp.stack(parts)
+    body = parts[best, 1 + at[best, onp.arange(n)]]
+    ends = parts.mean(axis=0)
+    return onp.concatenate([ends[:1], body, ends[1 + room:]])
 
 
 def _limit(net, tokenizer, max_len):
