@@ -24,18 +24,24 @@ from d2lbert.nn.layers import log_softmax
 class Prediction(NamedTuple):
     """The prediction for a text or a pair."""
 
-    # label: name of a label, a number, a list of tags, or an answer
-    # score: probability of the label or of each tag; score of the answer
-    # shares: {name: probability} of all labels
-    # place: (begin, end) of the answer in characters; index of the ending
+    # label: the name of a label, a number, a list of tags, the text of an
+    #   answer, or the text of the chosen ending
+    # score: the probability of the label, ending or of each tag, or the
+    #   score of the answer
+    # shares: {name: probability} of all labels or endings
+    # place: (first, last + 1) character of the answer in its text, or the
+    #   index of the chosen ending
     label: Any
     score: Any = None
     shares: Any = None
     place: Any = None
 
 
-class Whole:
-    """Texts or pairs with a label ('classify') or a number ('regress')."""
+class WholeTexts:
+    """Texts or pairs with a label ('classify') or a number ('regress').
+
+    about: the `About` of the task, as for the other kinds.
+    """
 
     def __init__(self, about, tokenizer):
         self.about, self.tokenizer = about, tokenizer
@@ -52,12 +58,15 @@ class Whole:
         return inputs_of(encoded, labels)
 
     def encode(self, data, k):
-        """Example k of the data, encoded without truncation."""
+        """Example k of the data without truncation, for `say_cut`."""
         return self.tokenizer.encode(
             data.texts_a[k], data.texts_b and data.texts_b[k])
 
     def loss(self, outputs, inputs):
-        """The mean loss of outputs (N, K), as in training."""
+        """The mean loss, as training computes it.
+
+        outputs: (N, K) scores of K labels for N examples, or (N, 1).
+        """
         outputs = onp.array(outputs, 'float64')
         if self.about.kind == 'regress':
             return float(((outputs[:, 0] - inputs.labels) ** 2).mean())
@@ -107,13 +116,16 @@ class Endings:
                           else onp.array(data.labels, 'int32'))
 
     def encode(self, data, k):
-        """Pair k of the data, encoded without truncation."""
+        """Pair k of the data without truncation, for `say_cut`."""
         example, ending = divmod(k, len(data.endings[0]))
         return self.tokenizer.encode(data.texts[example],
                                      data.endings[example][ending])
 
     def loss(self, outputs, inputs):
-        """The mean loss of outputs (N, C), as in training."""
+        """The mean loss, as training computes it.
+
+        outputs: (N, C) scores of the C endings of N examples.
+        """
         return float(-log_softmax(onp.array(outputs, 'float64'))[
             onp.arange(len(outputs)), inputs.labels].mean())
 
@@ -152,14 +164,18 @@ class Tags:
         if data.labels is not None:
             labels = [onp.array(labels_of_pieces(one, tags), 'int32')
                       for one, tags in zip(encoded, data.labels)]
-        return inputs_of(encoded, labels, encoded)
+        return inputs_of(encoded, labels, notes=encoded)
 
     def encode(self, data, k):
-        """Sentence k of the data, encoded without truncation."""
+        """Sentence k of the data without truncation, for `say_cut`."""
         return self.tokenizer.encode_words(data.words[k])
 
     def loss(self, outputs, inputs):
-        """The mean loss of outputs (T, K) each, as in training."""
+        """The mean loss, as training computes it.
+
+        outputs: for each sentence the scores of K tags for its T tokens,
+        (T, K).
+        """
         scores = onp.concatenate(outputs).astype('float64')
         labels = onp.concatenate(inputs.labels)
         has_label = labels >= 0
@@ -172,7 +188,7 @@ class Tags:
 
     @staticmethod
     def wanted(data):
-        """The true labels, for `metrics`."""
+        """The true tags by name; `data.labels` has their numbers."""
         return data.tags
 
     def predictions(self, outputs, inputs, data):
@@ -217,10 +233,14 @@ class Answers:
         if data.answers is not None:
             labels = [onp.array(one.target or (-1, -1), 'int32')
                       for one in windows]
-        return inputs_of(windows, labels, windows)
+        return inputs_of(windows, labels, notes=windows)
 
     def loss(self, outputs, inputs):
-        """The mean loss of outputs (T, 2) each, as in training."""
+        """The mean loss, as training computes it.
+
+        outputs: for each window the scores of its T tokens as first and last
+        token of the answer, (T, 2).
+        """
         losses = [-log_softmax(scores.T.astype('float64'))[[0, 1], places]
                   for scores, places in zip(outputs, inputs.labels)
                   if places[0] >= 0]
@@ -232,7 +252,7 @@ class Answers:
 
     @staticmethod
     def wanted(data):
-        """The true labels, for `metrics`."""
+        """The true answers, for `metrics`."""
         return data.answers
 
     def predictions(self, outputs, inputs, data):
@@ -255,5 +275,5 @@ def say_cut(kind, data, encoded, what='examples'):
              f'{limit} tokens (max_len)')
 
 
-KINDS = {'classify': Whole, 'regress': Whole, 'choice': Endings, 'tag': Tags,
-         'span': Answers}
+KINDS = {'classify': WholeTexts, 'regress': WholeTexts, 'choice': Endings,
+         'tag': Tags, 'span': Answers}

@@ -2,8 +2,8 @@
 
 A file may be compressed as .gz, .bz2, .xz or .zst, or be the only file in a
 .zip or .tar archive. Its first bytes decide, not its name. A .zst file needs
-a library: Python's from 3.14 on, or one of the packages in ZSTD. A pipe is
-read once.
+a library: Python's from 3.14 on, or one of the packages in ZSTD. A pipe
+cannot be rewound, so its content can be read only once.
 """
 import contextlib
 import errno
@@ -34,15 +34,16 @@ MAX_LAYERS = 3
 # Names of an archive's files that an error lists
 MAX_NAMES = 8
 
-# The name of `digest` in `Unchanged`; change it if the digest changes
+# The label of a result of `digest`, where `text_reader.Unchanged` keeps it;
+# change it if the digest changes
 DIGEST = 'sha256 of the text'
 
 
 class Packing(NamedTuple):
-    """A compression format: its first bytes, suffix and modules."""
+    """A compression format."""
 
-    begins: str
-    ending: str
+    begins: bytes       # a regular expression for the first bytes
+    ending: str         # the suffix of file names
     modules: tuple      # the first one that can be imported is used
 
 
@@ -54,7 +55,8 @@ PACKINGS = (Packing(rb'\x1f\x8b', '.gz', ('gzip',)),
             Packing(rb'\xfd7zXZ\0', '.xz', ('lzma',)),
             Packing(rb'\x28\xb5\x2f\xfd', '.zst', ZSTD))
 
-# First bytes of formats that are not text and cannot be unpacked here
+# (expression for the first bytes, name) of formats that are no text and cannot
+# be unpacked here
 FOREIGN = ((rb'%PDF-', 'a PDF file'),
            (rb'\{\\rtf', 'an RTF document'),
            (rb'\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1', 'an Office document'),
@@ -79,11 +81,13 @@ class TextFileError(ValueError):
 def pieces(path, advance=lambda num_bytes: None, size=PIECE_BYTES):
     """Yield a file's unpacked content, at most `size` bytes at a time.
 
-    advance: called with the number of bytes that were read from the file.
+    advance: called after each piece with the number of bytes by which the
+    place in the file, still packed, moved.
     Raises `TextFileError`, a ValueError, if the file is empty, broken or not
     a text; PermissionError if it cannot be read.
     """
-    layers = []  # (suffix, file object) of each format, the outermost first
+    # (suffix, file object of packed bytes) of each format, outermost first
+    layers = []
     place, empty = 0, True
     try:
         with contextlib.ExitStack() as stack:
@@ -103,9 +107,10 @@ def pieces(path, advance=lambda num_bytes: None, size=PIECE_BYTES):
                     break
                 empty = False
                 yield piece
-            # The checksum of an outer format is after the inner file's end
-            for _, container in reversed(layers[1:]):
-                while container.read(size):
+            # The checksum of an outer format is after the inner file's end:
+            # read each packed file, but for the one on the disk, to its end
+            for _, packed in reversed(layers[1:]):
+                while packed.read(size):
                     pass
     except PermissionError:
         raise PermissionError(f'{path} cannot be read: you have no '
@@ -113,8 +118,8 @@ def pieces(path, advance=lambda num_bytes: None, size=PIECE_BYTES):
     except (EOFError, OSError, OverflowError, RuntimeError, ValueError,
             struct.error, tarfile.TarError, zipfile.BadZipFile, zlib.error,
             *_library_errors()) as error:
-        # An error of the disk has an errno. EINVAL is different: a damaged
-        # archive leads to a seek before the begin of its file
+        # An errno means a fault of the disk. EINVAL is the exception: damaged
+        # archives cause it, by a seek to a place before the file
         if (not layers or isinstance(error, TextFileError) or getattr(
                 error, 'errno', None) not in (None, errno.EINVAL)):
             raise
@@ -126,7 +131,7 @@ def pieces(path, advance=lambda num_bytes: None, size=PIECE_BYTES):
 
 
 def decoded(path, data, number=1):
-    """Decode lines of UTF-8, from line `number` of `path` on.
+    """Decode UTF-8 `data`, which starts at line `number` of `path`.
 
     A byte order mark at the begin of a file is removed. Raises
     `TextFileError`, which names the line that is not UTF-8.
@@ -135,8 +140,9 @@ def decoded(path, data, number=1):
         text = data.decode()
     except UnicodeDecodeError as error:
         start = data.rfind(b'\n', 0, error.start)
+        line = number + data.count(b'\n', 0, error.start)
         raise TextFileError(
-            f'{path}, line {number + data.count(10, 0, error.start)}: byte '
+            f'{path}, line {line}: byte '
             f'{error.start - start} ({data[error.start]:#04x}) is not UTF-8: '
             'convert the file to UTF-8') from None
     return text[1:] if number == 1 and text.startswith('\ufeff') else text
@@ -180,7 +186,11 @@ def digest_of(found):
 # Pipes
 
 def _opened(path, stack):
-    """(file object, True for a stream) of a path or a `Source`."""
+    """(file object, True if it cannot be rewound).
+
+    path: the path of a file or pipe, or a `text_sources.Source`, which may
+    hold an open stream.
+    """
     stream = getattr(path, 'stream', None)
     if stream is None:
         file = stack.enter_context(open(path, 'rb'))
@@ -211,7 +221,7 @@ def _endings(layers):
 
 
 def _library_errors():
-    """Exceptions of imported modules for broken files."""
+    """The exceptions by which imported modules report damaged data."""
     names = 'LZMAError', 'ZstdError'
     return [getattr(sys.modules[module], name) for module in ('lzma', *ZSTD)
             if module in sys.modules for name in names
@@ -229,17 +239,19 @@ def _unpacked(path, f, layers, stack):
         packing = next((packing for packing in PACKINGS
                         if re.match(packing.begins, head)), None)
         if packing:
-            ending, opened = packing.ending, _opener(path, packing)
+            ending, open_layer = packing.ending, _opener(path, packing)
         elif head.startswith((b'PK\3\4', b'PK\5\6')):
-            ending, opened = '.zip', functools.partial(_of_zip, path, stack)
+            ending = '.zip'
+            open_layer = functools.partial(_of_zip, path, stack)
         elif head[257:262] == b'ustar':
-            ending, opened = '.tar', functools.partial(_of_tar, path, stack)
+            ending = '.tar'
+            open_layer = functools.partial(_of_tar, path, stack)
         else:
             _check_is_text(path, head, layers)
             return f
         # Before it is opened, for the message if that fails
         layers.append((ending, f))
-        f = stack.enter_context(opened(f))
+        f = stack.enter_context(open_layer(f))
         if len(layers) > MAX_LAYERS:
             raise TextFileError(f'{path} is packed more than {MAX_LAYERS} '
                                 'times over: unpack it')
@@ -271,7 +283,8 @@ class _Zstandard(io.RawIOBase):
 
     def __init__(self, file):
         self._file, self._frame, self._place = file, None, 0
-        self._rest = self._data = b''   # still packed, and unpacked
+        self._rest = b''    # packed bytes that were read and not unpacked
+        self._data = b''    # unpacked bytes that were not returned yet
 
     def readable(self):
         return True
@@ -284,6 +297,7 @@ class _Zstandard(io.RawIOBase):
             self._file.seek(0)
             self.__init__(self._file)
         elif (place, whence) not in ((0, 1), (self._place, 0)):
+            # Both of these stay where they are
             raise io.UnsupportedOperation('only to the beginning')
         return self._place
 
@@ -314,8 +328,8 @@ def _check_is_text(path, head, layers):
         if re.match(begins, head):
             raise TextFileError(f'{path} is {what}, not text: name a file of '
                                 'UTF-8 text, packed or not')
-    # For UTF-16 with a byte order mark `decoded` names the place, and for a
-    # compressed file `pieces` reports what is broken
+    # Other zeros are left to `decoded`: of UTF-16 with a byte order mark it
+    # names the line, and unpacked zeros may be a damage that `pieces` reports
     if (b'\0' in head and not layers
             and not head.startswith((b'\xff\xfe', b'\xfe\xff'))):
         raise TextFileError(

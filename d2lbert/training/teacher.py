@@ -23,15 +23,16 @@ class Teacher(NamedTuple):
     def load(cls, path):
         """Load the teacher from a RUN, or a FOLDER of a pretrained model.
 
-        Raises ValueError for a model without masked words or vocabulary.
+        Raises ValueError for a model without an MLM head, or whose
+        tokenizer does not fit it.
         """
         path = Path(path)
         _, net, tokenizer = load(path, heads=('mlm',), trainable=False,
                                  precision='fp32', task_head=False)
         if net.decoder is not None:
             raise ValueError(f'the teacher {path} is a BART, and students '
-                             'have no decoder: choose a BERT, or a relative '
-                             'with one stack of layers')
+                             'have no decoder: choose a model of an encoder '
+                             'alone, such as BERT or RoBERTa')
         if net.config.get('causal'):
             raise ValueError(f'the teacher {path} predicts next tokens, and '
                              'a student learns masked ones: choose a model '
@@ -43,13 +44,13 @@ class Teacher(NamedTuple):
             raise ValueError(
                 f'the teacher {path} scores {net.config["vocab_size"]} '
                 f'tokens, but its tokenizer has {len(vocab)}: choose a model '
-                'with equally many of both')
-        found = cls(path, net, vocab, _digest(net))
-        if found.lacks('mlm'):
+                'in which these numbers are equal')
+        teacher = cls(path, net, vocab, _digest(net))
+        if teacher.lacks('mlm'):
             raise ValueError(f'the teacher {path} has no head that predicts '
                              'masked words, which a student learns '
                              'from: choose a model with this head')
-        return found
+        return teacher
 
     def lacks(self, part):
         """True if `part` has random weights, as the folder lacked it.
@@ -60,23 +61,24 @@ class Teacher(NamedTuple):
         return described is not None and described.lacking(part)
 
     def completed(self, keywords):
-        """All settings of a student's run, as `settings.complete`.
+        """All settings of a student's run: `keywords` and defaults.
 
-        By default the student has the tokenizer and the sizes of the
-        teacher, and half of its layers, rounded up.
+        `settings.complete` checks them. By default the student has the
+        tokenizer and the sizes of the teacher, and half of its layers,
+        rounded up.
         """
         config = self.net.config
         groups = config.get('num_groups')
-        found = dict(
+        defaults = dict(
             tokenizer=self._tokenizer, architecture=_architecture(config),
             num_layers=-(-config['num_layers'] // 2),
             embedding_size=config.get('embedding_size'),
-            share_layers=groups == 1 < config['num_layers'],
+            share_layers=groups == 1 and config['num_layers'] > 1,
             **{name: config[name] for name in (
                 'num_hiddens', 'ffn_num_hiddens', 'num_heads')})
         if self.net.nsp is None:
-            found['objective'] = 'mlm'
-        return complete({**found, **keywords})
+            defaults['objective'] = 'mlm'
+        return complete({**defaults, **keywords})
 
     @property
     def _tokenizer(self):
@@ -100,10 +102,10 @@ class Teacher(NamedTuple):
         if size not in (None, len(self.vocab)) or vocab is not None and (
                 vocab.idx_to_token != self.vocab.idx_to_token):
             raise ValueError(
-                f'the vocabulary of {len(self.vocab)} tokens of the teacher '
-                f'{self.path} is also the vocabulary of its student, not '
-                f'another one of {size}: leave vocab (--vocab) and vocab_size '
-                '(--vocab-size) out, or choose another teacher')
+                f'a student has the vocabulary of its teacher, of '
+                f'{len(self.vocab)} tokens for {self.path}, but the settings '
+                f'name another one of {size}: leave vocab (--vocab) and '
+                'vocab_size (--vocab-size) out, or choose another teacher')
         if s['max_len'] > self.net.encoder.max_len:
             raise ValueError(
                 f'max_len={s["max_len"]} is more than the '
@@ -111,21 +113,22 @@ class Teacher(NamedTuple):
                 f'{self.path}: lower it (--max-len)')
         if s['cosine_weight'] and s['num_hiddens'] != config['num_hiddens']:
             raise ValueError(
-                f'the cosine needs equal sizes: the model has '
-                f'{s["num_hiddens"]} hiddens, and {config["num_hiddens"]} its '
-                f'teacher {self.path}: give cosine_weight=0 (--cosine-weight '
-                f'0), or num_hiddens={config["num_hiddens"]} (--num-hiddens)')
+                f'the cosine loss needs equal num_hiddens: the student has '
+                f'{s["num_hiddens"]}, and its teacher {self.path} has '
+                f'{config["num_hiddens"]}: give cosine_weight=0 '
+                f'(--cosine-weight 0), or num_hiddens={config["num_hiddens"]} '
+                '(--num-hiddens)')
 
 
 def _digest(net):
     """The sha256 of the weights of encoder and MLM head."""
-    found = hashlib.sha256()
+    content = hashlib.sha256()
     for name, param in sorted(net._collect_params_with_prefix().items()):
         # A student learns from no other heads. They may be random
         if name.startswith(('encoder.', 'mlm.')):
-            found.update(f'{name} {param.shape}'.encode())
-            found.update(param.data().asnumpy().tobytes())
-    return found.hexdigest()
+            content.update(f'{name} {param.shape}'.encode())
+            content.update(param.data().asnumpy().tobytes())
+    return content.hexdigest()
 
 
 def _architecture(config):

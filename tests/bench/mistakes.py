@@ -862,7 +862,7 @@ MISTAKES = tuple(Mistake(*row) for row in (
      'pass',
      'test_an_interrupted_build_leaves_nothing'),
     ('the checksum behind a packed text is not looked at',
-     'for _, container in reversed(layers[1:]):',
+     'for _, packed in reversed(layers[1:]):',
      'for _, container in []:',
      'test_a_broken_file_is_reported_in_a_sentence'),
     ('a mark of the byte order is a part of the first word',
