@@ -54,7 +54,7 @@ def parse_devices(text):
     if kind == 'auto':
         return try_all_gpus()
     if kind == 'cpu':
-        return [npx.cpu(i) for i in range(*(numbers or [1]))]
+        return [npx.cpu(i) for i in range(numbers[0] if numbers else 1)]
     usable = _usable_gpus()
     wanted = numbers or usable
     missing = [i for i in wanted if i not in usable]

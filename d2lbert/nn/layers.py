@@ -76,10 +76,10 @@ def has_plain_call(block):
 
 def _is_ours(cls):
     """True if the methods _CALLED of a class are this package's or Gluon's."""
-    for cls in cls.__mro__:
-        if cls in _GLUON or cls.__module__.startswith('d2lbert.'):
+    for base in cls.__mro__:
+        if base in _GLUON or base.__module__.startswith('d2lbert.'):
             return True
-        if not _CALLED.isdisjoint(vars(cls)):
+        if not _CALLED.isdisjoint(vars(base)):
             return False
     return True
 

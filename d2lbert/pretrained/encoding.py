@@ -116,8 +116,7 @@ def encode(net: Any, tokenizer: Any, texts: Iterable,
     note = encoder.truncation_note()
     if note:
         warn_once(tokenizer, 'cut', f'{note}; overlap= would keep them')
-    if words.unknown:
-        warn_once(tokenizer, 'unknown', words.sentence())
+    words.warn()
     if encoder.pooling is None:
         return vectors
     if not vectors:

@@ -5,7 +5,6 @@ import numpy as onp
 
 from d2lbert.machine.arguments import check_model
 from d2lbert.machine.backend import autograd
-from d2lbert.machine.terminal import warn_once
 from d2lbert.nn import packed
 from d2lbert.nn.checks import on_device
 from d2lbert.pretrained.encoding import Encoding, Text
@@ -66,8 +65,7 @@ def fill_mask(net: Any, tokenizer: Any, text: str, top: int = 5
                          'is to be guessed')
     words = UnknownWords(tokenizer)
     words.count(Encoding(Text('text', text), encoded, None))
-    if words.unknown:
-        warn_once(tokenizer, 'unknown', words.sentence())
+    words.warn()
     probabilities = probabilities_at(net, ids, onp.zeros_like(ids),
                                      onp.zeros_like(places), places)
     return likeliest(probabilities, tokenizer, int(top))

@@ -4,6 +4,7 @@ import re
 import unicodedata
 from typing import Any, NamedTuple
 
+from d2lbert.machine.terminal import warn_once
 from d2lbert.text import CLS, MASK, PAD, SEP, UNK
 from d2lbert.texts.examples import truncate_pair
 
@@ -148,6 +149,7 @@ class UnknownWords:
     """Counters of all words, and of words read as the unknown token."""
 
     def __init__(self, tokenizer):
+        self._tokenizer = tokenizer
         self._idx = tokenizer.unk_id
         self._token = (None if self._idx is None
                        else tokenizer.idx_to_token[self._idx])
@@ -172,6 +174,11 @@ class UnknownWords:
             self._names.update(dict.fromkeys(
                 token for token, idx in zip(self.shown(encoding), encoded.ids)
                 if idx == self._idx))
+
+    def warn(self):
+        """Warn of unknown words, the first time for this tokenizer."""
+        if self.unknown:
+            warn_once(self._tokenizer, 'unknown', self.sentence())
 
     def sentence(self, where=None):
         """A sentence with the unknown words, or None if there are none.

@@ -7,6 +7,7 @@ section 4.1.
 """
 import json
 import re
+import weakref
 from pathlib import Path
 
 from d2lbert.machine import files
@@ -307,10 +308,7 @@ class WholeWords(Tokens):
 
     def __init__(self, vocab, max_len=None):
         self.vocab = vocab
-        lengths = {len(token) for token in vocab.idx_to_token
-                   if token not in (UNK, *RESERVED)
-                   and any(map(is_word_alone, token))}
-        self._is_prose = lengths == {1}
+        self._is_prose = _is_of_prose(vocab)
         self._set_tokens(vocab.idx_to_token, dict(
             pad=PAD, unk=UNK, cls=CLS, sep=SEP, mask=MASK), max_len)
 
@@ -400,6 +398,21 @@ class WholeWords(Tokens):
     def num_special(is_pair=False):
         """The number of special tokens in a text, or in a pair."""
         return 3 if is_pair else 2
+
+
+# {vocabulary: result of `_is_of_prose`}. A vocabulary gets a tokenizer for
+# each call of `encode`, and looking through its words takes longer than a text
+_of_prose = weakref.WeakKeyDictionary()
+
+
+def _is_of_prose(vocab):
+    """True if marks were words in a vocabulary's text, see `WholeWords`."""
+    if vocab not in _of_prose:
+        words = set(vocab.idx_to_token).difference((UNK, *RESERVED))
+        marks = set(filter(is_word_alone, set(''.join(words))))
+        _of_prose[vocab] = {len(word) for word in words
+                            if not marks.isdisjoint(word)} == {1}
+    return _of_prose[vocab]
 
 
 def as_tokenizer(tokenizer):
