@@ -414,7 +414,7 @@ def wikitext2_dir(data_dir=None):
     except OSError as error:
         looked = ', '.join(map(str, _places()))
         raise HubError(f'WikiText-2 is not on this machine (looked in '
-                       f'{looked}), and {error}') from error
+                       f'{looked}), and {error}') from None
 
 
 def sample_dir():
