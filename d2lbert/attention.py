@@ -88,7 +88,7 @@ class MultiHeadAttention(packed.Packable):
     def packable(self):
         """True if attention weights are not kept and the layers are linear.
 
-        The layers are those that `__init__` made.
+        The layers are W_q, W_k, W_v and W_o.
         """
         return not self.attention.keeps_weights and all(
             type(layer) is Dense and layer.act is None

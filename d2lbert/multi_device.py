@@ -128,8 +128,8 @@ def _step(net, features, labels, loss, trainer, devices, split_f):
     autograd.backward(losses)
     if len(losses) < len(devices):
         no_gradient(net, devices[len(losses):], like=devices[0])
-    # Parameters that the loss does not depend on have no new gradient, such
-    # as those of the pretraining heads. They are not updated
+    # A parameter that the loss does not depend on, as of a pretraining head,
+    # has no new gradient and is not updated
     trainer.step(len(labels), ignore_stale_grad=True)
     return [(shard_losses.sum(), _hits(pred_shard, y_shard))
             for shard_losses, pred_shard, y_shard

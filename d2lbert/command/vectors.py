@@ -191,9 +191,9 @@ def _cosine(x, y):
 def _pooling(folder, pool, is_array):
     """The pooling for `--pool`: 'own', 'cls', 'mean' or None.
 
-    None stands for the vectors of all tokens, the default for a run, except if
-    the texts of a file become one array (is_array). The default for a
-    pretrained model is 'own', the pooling that its folder stores.
+    None gives the vectors of all tokens. It is the default for a run, unless
+    the texts of a file become one array (is_array). The other default is
+    'own', the pooling that the folder stores.
     """
     if pool == 'none':
         return None

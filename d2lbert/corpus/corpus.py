@@ -183,8 +183,8 @@ def open_corpus(paths: Union[PathLike, Iterable[PathLike]], *,
 def _open(folder, vocab_class, sources):
     """Open a store: [vocabulary, training text, held-out text, freqs].
 
-    The held-out text is None if there is none. freqs are None if the store
-    did not build its vocabulary.
+    The held-out text is None if nothing was held out. freqs are None if the
+    store did not build its vocabulary.
     """
     # The manifest's names: another process may be removing the files
     names = text_store.names(folder)

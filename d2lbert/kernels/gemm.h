@@ -119,7 +119,7 @@ const Tile<Bf16> Tiles<Bf16>::rows[NV][MR];
 template <>
 const Tile<Bf16> Tiles<Bf16>::columns[NV][MR];
 
-// What the product is added to: zeros, a bias for each column, or C.
+// The summand of the product: zeros, a bias for each column, or C.
 enum Start { ZERO, BIAS, ADD };
 
 extern const float zeros[NR];

@@ -59,7 +59,7 @@ inline void dot(vi& sum, vi a, vi w) {
 }
 #else
 // Numbers of 16 bits, since without VNNI the instruction that multiplies bytes
-// saturates. They take twice the memory, and half as many fit in a vector.
+// saturates. They take twice the memory, so a vector holds half the numbers.
 constexpr const char* PRODUCT = "pairs of 16 bits";
 typedef int16_t Number;
 typedef int16_t Weight;
@@ -189,8 +189,8 @@ struct Scale {
   }
 };
 
-// Turn x (K,) into whole numbers q, and return their scale. Zeros follow x up
-// to a multiple of ALIGN, and q has room for as many numbers.
+// Turn x (K,) into whole numbers q, and return their scale. x and q have the
+// length K, rounded up to a multiple of ALIGN; zeros follow the numbers of x.
 inline float quantize(const float* x, long K, Number* q) {
   vi most{};
   for (long k = 0; k < K; k += VL)

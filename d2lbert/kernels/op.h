@@ -264,9 +264,9 @@ class Sums {
     std::memset(mine(), 0, 4 * n_);
     return mine();
   }
-  // to (n,) = the elements [from, from + n), summed over the threads; nothing
-  // if `to` is null. All threads call it. Each computes a part of `to`, and
-  // does not wait for the others.
+  // to (n,) = the elements [from, from + n), summed over the threads. `to` may
+  // be null. All threads call it. Each computes a part of `to`, and does not
+  // wait for the others.
   void add_up(float* to, long from, long n) const {
     if (!to) return;
     const int team_size = omp_get_num_threads();

@@ -1,5 +1,5 @@
 """Training objectives: each defines batches, losses and held-out figures.
 
-`objective.py` has the base class, which documents each member. A setting
-chooses among those of `pretrain`, see `OBJECTIVES` in `training.pretraining`.
+`objective.py` has the base class, which documents each member. `pretrain`
+chooses one by a setting, from `OBJECTIVES` in `training.pretraining`.
 """

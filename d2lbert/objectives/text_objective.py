@@ -226,7 +226,7 @@ class Figures(NamedTuple):
 
 
 def evaluate(net, batches, devices):
-    """The `Figures` of `net` on batches like those of `load_data_wiki`."""
+    """The `Figures` of `net` on batches as `load_data_wiki` yields them."""
     totals = Accumulator(8)
     for batch in batches:
         # Start all devices before waiting for the first

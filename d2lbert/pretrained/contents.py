@@ -286,9 +286,9 @@ def load_quantized(folder, precision=None):
     `import mxnet` takes longer than loading such an encoder and encoding a
     text. So commands that only need vectors call this.
 
-    precision: 'int8', or None; then the result is None unless the folder is
-    quantized. The model's vectors equal those of `load_pretrained` to the
-    bit. Raises `PretrainedError`, and ValueError for a net that cannot be
+    precision: 'int8', or None. With None, the result is None for a folder
+    that is not quantized. Vectors are the same as from `load_pretrained`, to
+    the bit. Raises `PretrainedError`, and ValueError for a net that cannot be
     quantized.
     """
     config = Path(folder, 'config.json')

@@ -108,7 +108,7 @@ def pieces(path, advance=lambda num_bytes: None, size=PIECE_BYTES):
                 empty = False
                 yield piece
             # The checksum of an outer format is after the inner file's end:
-            # read each packed file, but for the one on the disk, to its end
+            # read each packed file to its end, except the one on the disk
             for _, packed in reversed(layers[1:]):
                 while packed.read(size):
                     pass

@@ -144,8 +144,8 @@ def load_pretraining_run(folder, ctx=None, trainable=True):
 def _check_vocabulary(net, vocab, folder):
     """Raise `RunError` if a vocabulary or tokenizer does not fit its net.
 
-    A `Vocab`, which examples to pretrain with are drawn from, has as many
-    tokens as the net. A tokenizer may have fewer tokens.
+    Examples are drawn from a `Vocab`, so it has all tokens of the net. A
+    tokenizer may have fewer.
     """
     size, expected = len(vocab), net.config['vocab_size']
     if size > expected or isinstance(vocab, Vocab) and size < expected:
