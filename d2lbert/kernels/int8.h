@@ -123,16 +123,26 @@ inline vf exponential(vf x) {
   return (vf)(bits(p * (vf)power) & ~(x < -86.6f));
 }
 
-// GELU as max(z, 0) - a Q(a - 2.25) for a = min(|z|, 4.5). q: the coefficients
-// of Q, the highest first. The error is at most 1.5e-5, a thousandth of the
-// step to which the result is rounded.
-inline vf gelu(vf z, const float* q) {
-  const vf a = smaller(splat(4.5f), absolute(z));
-  const vf t = a - 2.25f;
-  vf p = splat(q[0]);
+// GELU of N vectors, as max(z, 0) - a Q(a - 2.25) for a = min(|z|, 4.5). q: the
+// coefficients of Q, the highest first. The error is at most 1.5e-5, a
+// thousandth of the step to which the result is rounded. The vectors go through
+// the terms together, since each term waits for the one before it.
+template <int N>
+inline void gelu(vf* z, const float* q) {
+  vf a[N], t[N], p[N];
+#pragma GCC unroll 8
+  for (int j = 0; j < N; j++) {
+    a[j] = smaller(splat(4.5f), absolute(z[j]));
+    t[j] = a[j] - 2.25f;
+    p[j] = splat(q[0]);
+  }
 #pragma GCC unroll 9
-  for (int i = 1; i < 10; i++) p = p * t + q[i];
-  return larger(splat(0.f), z) - p * a;
+  for (int i = 1; i < 10; i++)
+#pragma GCC unroll 8
+    for (int j = 0; j < N; j++) p[j] = p[j] * t[j] + q[i];
+#pragma GCC unroll 8
+  for (int j = 0; j < N; j++)
+    z[j] = larger(splat(0.f), z[j]) - p[j] * a[j];
 }
 
 // Q: minimax fits of 1 - Φ(a), for Φ itself and for its approximation by tanh
@@ -146,14 +156,13 @@ constexpr float GELU_NEW_Q[10] = {
     0.000646985252f,  0.00586810103f,   -0.021506343f,   0.0360951237f,
     -0.0319687091f,   0.012087564f};
 
-template <Act ACT>
-inline vf activated(vf z) {
-  switch (ACT) {
-    case RELU: return larger(splat(0.f), z);
-    case GELU: return gelu(z, GELU_Q);
-    case GELU_NEW: return gelu(z, GELU_NEW_Q);
-    default: return z;
-  }
+// Apply an activation to N vectors.
+template <Act ACT, int N>
+inline void activate(vf* z) {
+  if (ACT == GELU) gelu<N>(z, GELU_Q);
+  if (ACT == GELU_NEW) gelu<N>(z, GELU_NEW_Q);
+  if (ACT == RELU)
+    for (int j = 0; j < N; j++) z[j] = larger(splat(0.f), z[j]);
 }
 
 inline int32_t largest(vi v) {
@@ -297,6 +306,7 @@ class Dense {
   template <Act ACT, int R>
   void tile(long panel, const Number* a, long lda, const float* scale,
             float* y, long ldy) const {
+    constexpr int PAIR = R % 2 ? 1 : 2;   // rows that are finished together
     const long n = panel * PANEL;
     const Weight* w = weights_ + n * words_ * GROUP;
     vi sums[R][TV];
@@ -319,14 +329,20 @@ class Dense {
       }
     }
 #pragma GCC unroll 8
-    for (int r = 0; r < R; r++)
-#pragma GCC unroll 4
-      for (int j = 0; j < TV; j++) {
-        const vf x = __builtin_convertvector(sums[r][j], vf);
+    for (int first = 0; first < R; first += PAIR) {
+      vf z[PAIR * TV];
+#pragma GCC unroll 8
+      for (int i = 0; i < PAIR * TV; i++) {
+        const int r = first + i / TV, j = i % TV;
         const vf s = scale[r] * load(scale_ + n + j * VL);
-        store(y + r * ldy + n + j * VL,
-              activated<ACT>(x * s + load(bias_ + n + j * VL)));
+        z[i] = __builtin_convertvector(sums[r][j], vf) * s +
+               load(bias_ + n + j * VL);
       }
+      activate<ACT, PAIR * TV>(z);
+#pragma GCC unroll 8
+      for (int i = 0; i < PAIR * TV; i++)
+        store(y + (first + i / TV) * ldy + n + i % TV * VL, z[i]);
+    }
   }
 
   long N_ = 0, words_ = 0, panels_ = 0;
