@@ -179,17 +179,17 @@ class Names:
 
 
 class Pieces:
-    """Cut words into word pieces, by the rule of BERT. Thread-safe.
+    """Cut texts into word pieces, by the rule of BERT. Thread-safe.
 
     begin, more: {piece: number} of initial pieces and of continuation pieces,
     without their '##'. unknown: the number for words that cannot be cut or
-    have more than `most` letters. lower: convert words to lower case.
+    have more than `most` letters. lower: convert texts to lower case.
     """
 
     def __init__(self, begin, more, unknown, most, lower):
         tables = []
         for pieces in (begin, more):
-            # Only words of visible ASCII are cut here
+            # Only texts of printable ASCII are cut here
             pieces = {piece: idx for piece, idx in pieces.items()
                       if piece.isascii() and piece.isprintable()}
             lines = ''.join(f'{piece}\n' for piece in pieces).encode()
@@ -200,10 +200,10 @@ class Pieces:
                              most, lower)
 
     def cut(self, lines):
-        """Cut words, bytes with a line for each: (counts, ids), int32.
+        """Cut texts, bytes with a line for each: (counts, ids), int32.
 
-        counts (words,): the number of ids of each word, or -1 for a word
-        with other characters than letters, digits and punctuation of ASCII.
+        counts (texts,): the number of ids of each text, or -1 for a text
+        with a character other than printable ASCII.
         """
         counts = onp.empty(lines.count(b'\n'), 'int32')
         ids, size = onp.empty(len(lines), 'int32'), ctypes.c_int64()

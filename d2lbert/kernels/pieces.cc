@@ -1,6 +1,6 @@
-// Cut words into word pieces: again and again the longest piece that fits, from
-// the left (Wu et al. 2016, section 4.1), as the library `tokenizers` does. It
-// does not need MXNet.
+// Cut texts into word pieces: again and again the longest piece that fits, from
+// the left of a word (Wu et al. 2016, section 4.1), as the library `tokenizers`
+// does. It does not need MXNet.
 
 #include <algorithm>
 #include <cstdint>
@@ -98,17 +98,18 @@ class Cutter {
 
   Pieces begin, more;
 
-  // Write the pieces of a word. Returns null if it has a character other than
-  // visible ASCII. room: memory for the word in lower case.
-  int32_t* cut(std::string_view word, int32_t* to, std::string* room) const {
-    room->assign(word.data(), word.size());
+  // Write the pieces of a text. Returns null if it has a character other than
+  // printable ASCII. room: memory for the text in lower case.
+  int32_t* cut(std::string_view text, int32_t* to, std::string* room) const {
+    room->assign(text.data(), text.size());
     for (char& c : *room) {
-      if (c <= ' ' || c > '~') return nullptr;
+      if (c < ' ' || c > '~') return nullptr;
       if (lower_ && c >= 'A' && c <= 'Z') c = static_cast<char>(c | 0x20);
     }
     const std::string_view rest(*room);
     for (size_t i = 0, j; i < rest.size(); i = j) {
       j = i + 1;
+      if (rest[i] == ' ') continue;
       // Letters and digits stay together, each punctuation mark is a part
       if (is_letter(rest[i])) while (j < rest.size() && is_letter(rest[j])) ++j;
       to = cut_part(rest.substr(i, j - i), to);
@@ -149,9 +150,9 @@ class Cutter {
 extern "C" {
 
 // Make a cutter from initial pieces (begin) and continuation pieces (more), a
-// line and a number for each. A word with a part of more than `most` letters,
-// or a part that cannot be cut, gets `unknown` there. lower: convert words to
-// lower case. `made` receives the cutter. Returns a Status.
+// line and a number for each. A word of more than `most` letters, or one that
+// cannot be cut, becomes `unknown`. lower: convert texts to lower case. `made`
+// receives the cutter. Returns a Status.
 int pieces_new(const char* begin, int64_t begin_size,
                const int32_t* begin_ids, int64_t num_begin, const char* more,
                int64_t more_size, const int32_t* more_ids, int64_t num_more,
@@ -168,11 +169,11 @@ int pieces_new(const char* begin, int64_t begin_size,
   return failure();
 }
 
-// Cut words, `size` bytes with a line for each. counts (num_words) receives the
-// number of pieces of each word, or -1 for a word that Python has to cut. ids
+// Cut texts, `size` bytes with a line for each. counts (num_texts) receives the
+// number of pieces of each text, or -1 for a text that Python has to cut. ids
 // (size) receives the pieces, and num_ids their number. Returns a Status.
 int pieces_cut(const void* handle, const char* lines, int64_t size,
-               int32_t* counts, int64_t num_words, int32_t* ids,
+               int32_t* counts, int64_t num_texts, int32_t* ids,
                int64_t* num_ids) try {
   auto* cutter = static_cast<const Cutter*>(handle);
   std::string room;
@@ -182,7 +183,7 @@ int pieces_cut(const void* handle, const char* lines, int64_t size,
   for (int64_t k = 0; lines < end; ++k) {
     const auto* stop = static_cast<const char*>(
         std::memchr(lines, '\n', static_cast<size_t>(end - lines)));
-    require(stop && k < num_words);
+    require(stop && k < num_texts);
     int32_t* to = cutter->cut({lines, static_cast<size_t>(stop - lines)},
                               end_of_ids, &room);
     counts[k] = to ? static_cast<int32_t>(to - end_of_ids) : -1;

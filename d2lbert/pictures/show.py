@@ -188,7 +188,8 @@ def _sample(folder, file, text_field):
 def _tokens(text, one):
     """The tokens of a text or pair, each with its spelling in the text."""
     tokens = []
-    for token, segment, (begin, end), word in zip(*one[1:]):
+    for token, segment, (begin, end), word in zip(
+            one.tokens, one.segments, one.offsets, one.words):
         written = text[segment][begin:end] if word is not None else ''
         tokens.append(dict(token=token, written=written, segment=segment,
                            special=word is None))

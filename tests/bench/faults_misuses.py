@@ -81,7 +81,7 @@ MISUSES = [
            ['encode', 'run', '--file', 'x.txt', '--skip-empty'],
            {'x.txt': 'a bird\n\na tree\n'}, said='1 '),
     Misuse('unknown words', ['encode', 'run', 'qwzx vlkj'],
-           said='not in the vocabulary'),
+           said='unknown words'),
     Misuse('predictions without a head', ['predict', 'run', 'a bird'],
            refused='run'),
     Misuse('no run', ['evaluate', 'empty'], {'empty/x': ''},

@@ -80,7 +80,7 @@ def test_fill_takes_a_file_and_standard_input(tmp_path, capsys):
              f'{blocks[2]}\n')
     out, said = capsys.readouterr()
     assert out == shown
-    assert said == ('2 of 3 words are not in the vocabulary and were read as '
+    assert said == ('2 of 3 tokens are unknown words, read as '
                     '[UNK]: it, here\n')
     done = subprocess.run([sys.executable, '-m', 'd2lbert', *argv, '-'],
                           input='\n'.join(texts).encode(),

@@ -457,7 +457,7 @@ def test_encode_takes_a_pair_and_writes_a_file(run, capsys, tmp_path):
 def test_encode_names_unknown_words_on_standard_error(run, capsys):
     main(['encode', str(run), 'a zyzzyva crane', '--pair', 'qwertz zyzzyva'])
     out, err = capsys.readouterr()
-    assert err == ('3 of 5 words are not in the vocabulary and were read as '
+    assert err == ('3 of 5 tokens are unknown words, read as '
                    '<unk>: zyzzyva, qwertz\n')
     tokens, vectors = words_and_vectors(out)
     assert tokens.count('zyzzyva') == 2
@@ -504,7 +504,7 @@ def lines(tmp_path):
 def test_encode_prints_the_tokens_of_each_line_of_a_file(run, lines, capsys):
     assert main(['encode', str(run), '--file', str(lines)]) == 0
     out, err = capsys.readouterr()
-    assert err == ('3 of 12 words are not in the vocabulary and were read as '
+    assert err == ('3 of 12 tokens are unknown words, read as '
                    '<unk>: flying, bird, zyzzyva\n')
     *blocks, end = out.split('\n\n')
     assert len(blocks) == 4 and end == ''
@@ -559,8 +559,8 @@ def test_encode_answers_standard_input_line_by_line(run):
         vector = [float(x) for x in process.stdout.readline().split()]
         onp.testing.assert_allclose(
             vector, expected_vectors(run, line.lower().split())[0], atol=6e-5)
-    assert process.communicate() == ('', '2 of 8 words are not in the '
-                                     'vocabulary and were read as <unk>: '
+    assert process.communicate() == ('', '2 of 8 tokens are unknown words, '
+                                     'read as <unk>: '
                                      'flying, bird\n')
     assert process.returncode == 0
 

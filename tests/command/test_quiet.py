@@ -54,11 +54,11 @@ d2l.load_pretrained({str(headless)!r})
 
 @pytest.mark.parametrize('argv, warning', [
     (['encode', 'MODEL', LONG], 'were cut'),
-    (['encode', 'MODEL', '鹤 crane'], 'were read as [UNK]: 鹤'),
+    (['encode', 'MODEL', '鹤 crane'], 'unknown words, read as [UNK]: 鹤'),
     (['similar', 'MODEL', '鹤', '--file', 'x.txt'],
-     'of the query are not in the vocabulary'),
+     'of the query are unknown words'),
     (['similar', 'MODEL', 'a', '--file', 'x.txt'],
-     '1 of 13 words of the texts are not in the vocabulary'),
+     '1 of 13 tokens of the texts are unknown words'),
     (['encode', 'MODEL', '--file', 'gaps.txt', '--skip-empty'],
      '1 empty line was left out'),
     (['import', 'HEADLESS', 'run'], 'are random until')])

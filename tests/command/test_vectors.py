@@ -84,7 +84,7 @@ def test_encode_prints_the_pieces_and_unknown_ones_as_they_stand(
     assert tokens.count('[UNK]') == 1
     tokens[tokens.index('[UNK]')] = '鹤'
     assert [line.split()[0] for line in out.splitlines()] == tokens
-    assert err == ('1 of 4 words are not in the vocabulary and were read as '
+    assert err == ('1 of 4 tokens are unknown words, read as '
                    '[UNK]: 鹤\n')
 
 

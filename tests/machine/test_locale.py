@@ -80,6 +80,5 @@ def test_the_command_understands_words(home):
     (out / 'vocab.txt').write_text(vocab.replace('\nthe\n', '\n鹤\n'), 'utf-8')
     done = run(home, '-W', 'ignore', '-m', 'd2lbert', 'encode', out, '鹤 龟')
     assert (done.returncode, done.stderr) == (
-        0, '1 of 2 words are not in the vocabulary and were read as <unk>: '
-        '龟\n')
+        0, '1 of 2 tokens are unknown words, read as <unk>: 龟\n')
     assert done.stdout.splitlines()[1].startswith('鹤 ')

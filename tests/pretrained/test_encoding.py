@@ -190,7 +190,7 @@ def test_unknown_words_are_named_once(net):
     with pytest.warns(TextWarning) as warned:
         d2l.encode(net, tokenizer, ['a 鹤 bird', ('鹤 it', '山')])
     assert [str(one.message) for one in warned] == [
-        '3 of 6 words are not in the vocabulary and were read as <unk>: '
+        '3 of 6 tokens are unknown words, read as <unk>: '
         '鹤, 山']
     with warnings.catch_warnings():
         warnings.simplefilter('error')

@@ -64,8 +64,8 @@ def test_an_id_without_a_token_is_never_guessed(tmp_path):
 def test_unknown_words_are_named(model):
     _, tokenizer = model
     mask = tokenizer.idx_to_token[tokenizer.mask_id]
-    with pytest.warns(TextWarning, match=r'1 of \d words are not in the '
-                      'vocabulary and were read as .*: zzyzx'):
+    with pytest.warns(TextWarning, match=r'1 of \d tokens are unknown '
+                      'words, read as .*: zzyzx'):
         fill_mask(*model, f'{mask} zzyzx')
 
 

@@ -16,7 +16,7 @@ import pytest
 from d2lbert.machine import terminal
 from d2lbert.pretrained.tokenizers import word_pieces
 from d2lbert.pretrained.tokenizers.tokenizer import (
-    Encoded,
+    MANY,
     WholeWords,
     WordPiece,
 )
@@ -289,6 +289,70 @@ def test_a_batch_is_its_texts_one_by_one_in_any_thread(small):
     assert small.encode_batch(iter(texts[:2])) == small.encode_batch(texts[:2])
 
 
+def random_texts(rng, num_texts, tokens):
+    """Texts of words, punctuation, blanks and now and then something odd."""
+    odd = [*tokens, '[mask]', 'é', '鹤', '\t', '\n', '\r', '\x00', '\x1f',
+           '\x7f', '\u200b', '##crane', 'x' * 101, 'y' * 100, "'" * 3]
+    words = ['Crane', 'cranes', 'fly', 'FLYING', 'a', 'zyzzyva', '42', '...',
+             "don't", '-', '(over)', 'under_score', ' ', '  ', '@', '#', '~']
+    for _ in range(num_texts):
+        text = ''.join(rng.choice(words) + rng.choice(['', ' ', ' '])
+                       for _ in range(rng.randrange(12)))
+        if rng.random() < .3:
+            place = rng.randrange(len(text) + 1)
+            text = text[:place] + rng.choice(odd) + text[place:]
+        yield text
+
+
+@pytest.mark.parametrize('lowercase', [True, False])
+def test_cpp_gives_the_ids_of_the_library(lowercase, tmp_path):
+    path = tmp_path / 'text.txt'
+    path.write_text(TEXT)
+    tokenizer = WordPiece.train(path, 150, lowercase=lowercase)
+    cutter = word_pieces.TextCutter.of(tokenizer.tokenizer)
+    if cutter is None:
+        pytest.skip('needs a C++ compiler')
+    texts = list(random_texts(random.Random(7), 3000,
+                              tokenizer.special.values()))
+    expected = tokenizer.tokenizer.encode_batch(texts)
+    num_cut = 0
+    for text, ids, one in zip(texts, cutter(texts), expected):
+        if ids is None:
+            assert (not text.isascii() or not text.isprintable()
+                    or '[' in text)
+        else:
+            num_cut += 1
+            assert ids == one.ids, text
+    assert num_cut > 2000
+
+
+def test_many_texts_are_encoded_like_one(small):
+    texts = list(random_texts(random.Random(8), 2 * MANY,
+                              small.special.values()))
+    fresh = WordPiece.from_json(small.to_json())
+    for text, one in zip(texts, small.encode_batch(texts)):
+        alone = fresh.encode(text) if len(text) % 9 == 0 else None
+        library = fresh.tokenizer.encode(text)
+        assert (one.ids, one.segments, one.tokens, one.offsets,
+                one.words) == (library.ids, library.type_ids, library.tokens,
+                               library.offsets, library.word_ids)
+        assert alone is None or alone.details == one.details
+
+
+def test_cpp_leaves_tokenizers_that_it_cannot_imitate(small):
+    t = pytest.importorskip('tokenizers')
+    assert word_pieces.TextCutter.of(word_pieces.whole_words(
+        ['<unk>', 'a'], dict(cls='a', sep='a', unk='<unk>'))) is None
+    other = t.Tokenizer.from_str(small.tokenizer.to_str())
+    other.add_tokens([t.AddedToken('Café', normalized=True)])
+    assert word_pieces.TextCutter.of(other) is None
+    segments = t.Tokenizer.from_str(small.tokenizer.to_str())
+    segments.post_processor = t.processors.TemplateProcessing(
+        single='[CLS]:1 $A:1', special_tokens=[
+            ('[CLS]', small.cls_id)])
+    assert word_pieces.TextCutter.of(segments) is None
+
+
 def test_words_of_a_list_are_numbered_by_it(small):
     encoded = small.encode_words(['Crane', '', "don't", 'is'], ['a', 'crane'])
     assert [word for word in encoded.words if word is not None][-2:] == [0, 1]
@@ -513,20 +577,23 @@ def words():
 
 
 def test_whole_words_are_those_of_the_run(words):
-    assert words.encode('A  crane\u2009IS not\n', 'flying a') == Encoded(
-        [3, 5, 6, 7, 0, 4, 8, 5, 4],
+    encoded = words.encode('A  crane\u2009IS not\n', 'flying a')
+    assert encoded.ids == [3, 5, 6, 7, 0, 4, 8, 5, 4]
+    assert encoded.segments == [0, 0, 0, 0, 0, 0, 1, 1, 1]
+    assert encoded.details == (
         ['<cls>', 'a', 'crane', 'is', '<unk>', '<sep>', 'flying', 'a',
          '<sep>'],
-        [0, 0, 0, 0, 0, 0, 1, 1, 1],
         [(0, 0), (0, 1), (3, 8), (9, 11), (12, 15), (0, 0), (0, 6), (7, 8),
          (0, 0)],
         [None, 0, 1, 2, 3, None, 0, 1, None])
     assert [words.pad_id, words.unk_id, words.cls_id, words.sep_id,
             words.mask_id, words.max_len, len(words)] == [1, 0, 3, 4, 2, 64,
                                                           9]
-    assert words.encode_words(['A', 'not so', 'crane'], max_len=4) == Encoded(
-        [3, 5, 0, 4], ['<cls>', 'a', '<unk>', '<sep>'], [0] * 4,
-        [(0, 0), (0, 1), (0, 6), (0, 0)], [None, 0, 1, None])
+    encoded = words.encode_words(['A', 'not so', 'crane'], max_len=4)
+    assert (encoded.ids, encoded.segments) == ([3, 5, 0, 4], [0] * 4)
+    assert encoded.details == (
+        ['<cls>', 'a', '<unk>', '<sep>'], [(0, 0), (0, 1), (0, 6), (0, 0)],
+        [None, 0, 1, None])
 
 
 def test_whole_words_of_prose_end_at_punctuation_marks(tmp_path):

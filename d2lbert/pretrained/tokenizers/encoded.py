@@ -2,7 +2,7 @@
 import functools
 import re
 import unicodedata
-from typing import Any, NamedTuple
+from typing import List, NamedTuple, Optional, Tuple
 
 from d2lbert.machine.terminal import warn_once
 from d2lbert.text import CLS, MASK, PAD, SEP, UNK
@@ -34,15 +34,60 @@ def is_word_alone(letter):
             or _IDEOGRAPH.match(letter) is not None)
 
 
-class Encoded(NamedTuple):
-    """The inputs of a model for a text or a pair; lists of T entries."""
+class Details(NamedTuple):
+    """What an `Encoded` knows of its T tokens beside their ids; lists."""
 
-    ids: Any        # token ids
-    tokens: Any     # strings
-    segments: Any   # 0, and 1 in the second text of a pair
-    offsets: Any    # (begin, end) in characters of the text; special tokens
-                    # have (0, 0)
-    words: Any      # index of the word in its text; None for special tokens
+    tokens: List[str]
+    offsets: List[Tuple[int, int]]      # begin and end in characters of the
+                                        # text; (0, 0) for special tokens
+    words: List[Optional[int]]          # index of the word in its text; None
+                                        # for special tokens
+
+
+class Encoded:
+    """The inputs of a model for a text or a pair, T tokens.
+
+    ids: a list of token ids. segments: a list of 0, and of 1 in the second
+    text of a pair. get_details: a function that returns the `Details`. It is
+    called when one of them is used for the first time, since encoding many
+    texts needs none of them.
+    """
+
+    __slots__ = 'ids', 'segments', '_get_details', '_details'
+
+    def __init__(self, ids, segments, get_details):
+        self.ids, self.segments = ids, segments
+        self._get_details, self._details = get_details, None
+
+    def __eq__(self, other):
+        return isinstance(other, Encoded) and (
+            self.ids, self.segments, self.details) == (
+            other.ids, other.segments, other.details)
+
+    def __repr__(self):
+        return f'Encoded({self.ids}, {self.segments}, {self.details})'
+
+    @property
+    def details(self):
+        """The `Details` of the tokens."""
+        if self._details is None:
+            self._details, self._get_details = self._get_details(), None
+        return self._details
+
+    @property
+    def tokens(self):
+        """See `Details`."""
+        return self.details.tokens
+
+    @property
+    def offsets(self):
+        """See `Details`."""
+        return self.details.offsets
+
+    @property
+    def words(self):
+        """See `Details`."""
+        return self.details.words
 
 
 class Tokens:
@@ -146,14 +191,16 @@ NAMED = 8
 
 
 class UnknownWords:
-    """Counters of all words, and of words read as the unknown token."""
+    """Counts of tokens, and of those that are the unknown token."""
 
     def __init__(self, tokenizer):
         self._tokenizer = tokenizer
         self._idx = tokenizer.unk_id
         self._token = (None if self._idx is None
                        else tokenizer.idx_to_token[self._idx])
-        self.words = self.unknown = 0
+        self._num_special = [tokenizer.num_special(is_pair)
+                             for is_pair in (False, True)]
+        self.tokens = self.unknown = 0      # special tokens do not count
         self._names = {}        # some unknown words, in order
 
     def shown(self, encoding):
@@ -161,18 +208,19 @@ class UnknownWords:
         encoded, (_, *texts) = encoding.encoded, encoding.text
         return [token if idx != self._idx or end == 0
                 else texts[segment][begin:end]
-                for idx, token, segment, (begin, end), _ in zip(*encoded)]
+                for idx, token, segment, (begin, end) in zip(
+                    encoded.ids, encoded.tokens, encoded.segments,
+                    encoded.offsets)]
 
     def count(self, encoding):
-        """Count the words of an `Encoding`, and the unknown ones."""
-        encoded = encoding.encoded
-        self.words += len({place for place in zip(
-            encoded.segments, encoded.words) if place[1] is not None})
-        unknown = encoded.ids.count(self._idx)
+        """Count the tokens of an `Encoding`, and the unknown ones."""
+        ids, is_pair = encoding.encoded.ids, encoding.text.pair is not None
+        self.tokens += len(ids) - self._num_special[is_pair]
+        unknown = ids.count(self._idx)
         self.unknown += unknown
         if unknown and len(self._names) <= NAMED:
             self._names.update(dict.fromkeys(
-                token for token, idx in zip(self.shown(encoding), encoded.ids)
+                token for token, idx in zip(self.shown(encoding), ids)
                 if idx == self._idx))
 
     def warn(self):
@@ -188,8 +236,8 @@ class UnknownWords:
         if not self.unknown:
             return None
         names = list(self._names)
-        return (f'{self.unknown:,} of {self.words:,} words'
-                + (f' of {where}' if where else '') + ' are not in the '
-                f'vocabulary and were read as {self._token}: '
+        return (f'{self.unknown:,} of {self.tokens:,} tokens'
+                + (f' of {where}' if where else '')
+                + f' are unknown words, read as {self._token}: '
                 + ', '.join(names[:NAMED])
                 + (' and others' if len(names) > NAMED else ''))

@@ -5,6 +5,7 @@ with the library `tokenizers`. `WholeWords` has the same methods for the
 `Vocab` of a run. Sources: Devlin et al. 2018, section 3; Wu et al. 2016,
 section 4.1.
 """
+import functools
 import json
 import re
 import weakref
@@ -16,6 +17,7 @@ from d2lbert.pretrained.tokenizers import bpe, word_pieces
 from d2lbert.pretrained.tokenizers.encoded import (
     NAMES,
     ROLES,
+    Details,
     Encoded,
     Tokens,
     check_pairs,
@@ -39,6 +41,10 @@ FILES = (TOKENIZER, CONFIG, VOCAB, bpe.VOCAB_JSON, bpe.MERGES, bpe.CODES)
 NORMALIZER = (('do_lower_case', 'lowercase', True),
               ('strip_accents', 'strip_accents', None),
               ('tokenize_chinese_chars', 'handle_chinese_chars', True))
+
+#: From this number of texts on, a tokenizer encodes in C++. To construct its
+#: tables takes as long as to encode some thousand texts with the library.
+MANY = 512
 
 #: Longer texts, in characters, are encoded in a thread, so that Ctrl-C works.
 LONG = 1 << 20
@@ -64,6 +70,8 @@ class WordPiece(Tokens):
         self.tokenizer, self.config = tokenizer, dict(config or {})
         self.files = files
         self._may_panic = word_pieces.has_expressions(tokenizer)
+        # A `TextCutter`, or False if there is none for this tokenizer
+        self._cutter, self._num_encoded = None, 0
         tokenizer.no_truncation()
         tokenizer.no_padding()
         if tokens is None:
@@ -241,7 +249,9 @@ class WordPiece(Tokens):
         texts = listed(texts, 'texts')
         room = room_of(self, max_len, pairs is not None)
         if pairs is None and room is None:
-            return [*map(self._encoded, self._encode_alone(texts, are_words,
+            if not are_words:
+                return self._encode_whole(texts)
+            return [*map(self._encoded, self._encode_alone(texts, True,
                                                            special=True))]
         firsts = self._encode_alone(texts, are_words)
         if pairs is None:
@@ -252,6 +262,23 @@ class WordPiece(Tokens):
         with word_pieces.library_errors():
             return [self._encoded(self._joined(first, second, room))
                     for first, second in zip(firsts, seconds)]
+
+    def _encode_whole(self, texts):
+        """Encode texts with special tokens, in C++ where that is possible."""
+        self._num_encoded += len(texts)
+        if self._cutter is None and self._num_encoded >= MANY:
+            self._cutter = word_pieces.TextCutter.of(self.tokenizer) or False
+        all_ids = (self._cutter(list(map(check_text, texts)))
+                   if self._cutter else [None] * len(texts))
+        left = [text for text, ids in zip(texts, all_ids) if ids is None]
+        others = iter(self._encode_alone(left, False, special=True))
+        return [self._encoded(next(others)) if ids is None else Encoded(
+            ids, [0] * len(ids), functools.partial(self._details, text))
+            for text, ids in zip(texts, all_ids)]
+
+    def _details(self, text):
+        whole, = self._encode_alone([text], False, special=True)
+        return self._encoded(whole).details
 
     def _encode_alone(self, texts, are_words, special=False):
         """Encode each text by itself with the library.
@@ -286,12 +313,15 @@ class WordPiece(Tokens):
 
     def _encoded(self, whole):
         """The `Encoded` for the library's encoding of a text or a pair."""
-        ids, tokens = whole.ids, whole.tokens
+        ids = whole.ids
         if self.files is not None:
             ids = [idx if idx < len(self) else self.unk_id for idx in ids]
-            tokens = [self.idx_to_token[idx] for idx in ids]
-        return Encoded(ids, tokens, whole.type_ids, whole.offsets,
-                       whole.word_ids)
+
+        def details():
+            tokens = whole.tokens if self.files is None else [
+                self.idx_to_token[idx] for idx in ids]
+            return Details(tokens, whole.offsets, whole.word_ids)
+        return Encoded(ids, whole.type_ids, details)
 
     def num_special(self, is_pair=False):
         """The number of special tokens in a text, or in a pair."""
@@ -391,8 +421,8 @@ class WholeWords(Tokens):
                          for k, (word, span) in enumerate(some)]
                 rows.append((self.sep_id, segment, (0, 0), None))
         ids, segments, offsets, words = map(list, zip(*rows))
-        return Encoded(ids, self.vocab.to_tokens(ids), segments, offsets,
-                       words)
+        return Encoded(ids, segments, lambda: Details(
+            self.vocab.to_tokens(ids), offsets, words))
 
     @staticmethod
     def num_special(is_pair=False):

@@ -366,10 +366,7 @@ class WordCutter:
     """
 
     def __init__(self, tokenizer, fixed):
-        self._plain, self._fixed = library().Tokenizer(tokenizer.model), fixed
-        for part in ('normalizer', 'pre_tokenizer'):
-            if getattr(tokenizer, part) is not None:
-                setattr(self._plain, part, getattr(tokenizer, part))
+        self._plain, self._fixed = _without_added_tokens(tokenizer), fixed
         self._fast = _compiled(self._plain)
         self._may_panic = has_expressions(self._plain)
 
@@ -406,6 +403,71 @@ class WordCutter:
                 counts, ids = _replaced_ids(counts, ids, places,
                                             [its_ids] * len(places))
         return counts, ids
+
+
+class TextCutter:
+    """Converts texts to the ids that a tokenizer gives them, in C++.
+
+    It leaves texts to the library that are not printable ASCII, and texts
+    with added tokens such as [MASK]. `of` constructs it.
+    """
+
+    def __init__(self, pieces, added_tokens, begin, end):
+        """begin, end: the special ids before and after those of a text."""
+        self._pieces, self._begin, self._end = pieces, begin, end
+        # The library also finds some added tokens in other case
+        self._has_added_token = re.compile(
+            '|'.join(map(re.escape, added_tokens)), re.IGNORECASE).search
+
+    @classmethod
+    def of(cls, tokenizer):
+        """The cutter of a tokenizer; None if C++ cannot do the same."""
+        pieces = _compiled(_without_added_tokens(tokenizer))
+        if pieces is None:
+            return None
+        added = [token.content for token
+                 in tokenizer.get_added_tokens_decoder().values()]
+        # The library normalizes some added tokens before it looks for them
+        if not all(token.isascii() and token.isprintable() for token in added):
+            return None
+        alone = tokenizer.encode('a', add_special_tokens=False).ids
+        whole = tokenizer.encode('a')
+        first = whole.special_tokens_mask.index(0)
+        last = first + len(alone)
+        if not added or whole.ids[first:last] != alone or any(whole.type_ids):
+            return None
+        return cls(pieces, added, whole.ids[:first], whole.ids[last:])
+
+    def __call__(self, texts):
+        """The ids of each text, special ones included: N lists of ids.
+
+        None takes the place of the ids of a text that the library must cut.
+        """
+        lines = ''.join(f'{text}\n' for text in texts if self._cuts(text))
+        counts, ids = self._pieces.cut(lines.encode())
+        ids, begin, found = ids.tolist(), 0, iter(counts.tolist())
+        all_ids = []
+        for text in texts:
+            if not self._cuts(text):
+                all_ids.append(None)
+                continue
+            end = begin + next(found)
+            all_ids.append([*self._begin, *ids[begin:end], *self._end])
+            begin = end
+        return all_ids
+
+    def _cuts(self, text):
+        return (text.isascii() and text.isprintable()
+                and self._has_added_token(text) is None)
+
+
+def _without_added_tokens(tokenizer):
+    """A tokenizer that splits words that look like added tokens."""
+    plain = library().Tokenizer(tokenizer.model)
+    for part in ('normalizer', 'pre_tokenizer'):
+        if getattr(tokenizer, part) is not None:
+            setattr(plain, part, getattr(tokenizer, part))
+    return plain
 
 
 def _parts(lines):
