@@ -443,20 +443,22 @@ class TextCutter:
 
         None takes the place of the ids of a text that the library must cut.
         """
-        lines = ''.join(f'{text}\n' for text in texts if self._cuts(text))
+        is_cut = [*map(self._can_cut, texts)]
+        lines = ''.join(f'{text}\n' for text in itertools.compress(
+            texts, is_cut))
         counts, ids = self._pieces.cut(lines.encode())
-        ids, begin, found = ids.tolist(), 0, iter(counts.tolist())
+        ids, begin, counts = ids.tolist(), 0, iter(counts.tolist())
         all_ids = []
-        for text in texts:
-            if not self._cuts(text):
+        for cut in is_cut:
+            if not cut:
                 all_ids.append(None)
                 continue
-            end = begin + next(found)
+            end = begin + next(counts)
             all_ids.append([*self._begin, *ids[begin:end], *self._end])
             begin = end
         return all_ids
 
-    def _cuts(self, text):
+    def _can_cut(self, text):
         return (text.isascii() and text.isprintable()
                 and self._has_added_token(text) is None)
 
