@@ -1,4 +1,4 @@
-"""`open_corpus`: text files of any size as a `Corpus`, read once.
+"""`open_corpus` reads text files of any size once, and returns a `Corpus`.
 
 `report` prints how much of a text is used, before a run trains on it.
 """
@@ -21,7 +21,7 @@ from d2lbert.corpus import (
     text_store,
     word_types,
 )
-from d2lbert.corpus.cut_text import RARE_SHARE, SMALL_TEXT, described
+from d2lbert.corpus.cut_text import RARE_SHARE, SMALL_TEXT, describe_files
 from d2lbert.corpus.text_reader import Unchanged
 from d2lbert.machine.arguments import PathLike
 from d2lbert.machine.terminal import note, warn
@@ -32,11 +32,12 @@ from d2lbert.text import RESERVED, UNK, Vocab, special_of
 from d2lbert.texts import text_sources
 from d2lbert.texts.numbered_text import (
     MIN_FREQ,
-    falling_types,
     shuffled_paragraphs,
+    types_by_frequency,
 )
 
-# Increase this when the same files give other examples
+# Increase this when the same files give other examples; then the fingerprint
+# of a corpus changes
 DRAWS = 2
 
 
@@ -46,13 +47,16 @@ class Corpus(NamedTuple):
     train: Any        # StoredText
     valid: Any        # StoredText, or None if nothing is held out
     vocab: Vocab      # of the training text
-    fingerprint: str  # a hash of content and settings
+    fingerprint: str  # a hash of the text and of the settings
 
     def numbered_by(self, vocab):
-        """Return this corpus, renumbered by another vocabulary."""
+        """Return this corpus with another vocabulary.
+
+        The texts are renumbered in place, but not their files: `numbers` maps
+        the numbers in the files to those of the vocabulary.
+        """
         new_numbers = onp.array(vocab[self.vocab.idx_to_token], 'int32')
-        for text in filter(None, self[:2]):
-            # The files are not rewritten; `numbers` maps what they hold
+        for text in filter(None, (self.train, self.valid)):
             text.numbers, text.vocab = new_numbers[text.numbers], vocab
         return self._replace(vocab=vocab)
 
@@ -113,7 +117,7 @@ def open_corpus(paths: Union[PathLike, Iterable[PathLike]], *,
     Raises OSError and ValueError, which name file and line.
     """
     if split not in splitters.SPLITS:
-        raise ValueError(f'split={split!r} is unknown: '
+        raise ValueError(f'split={split!r} is unknown: expected '
                          f'{" or ".join(map(repr, splitters.SPLITS))}')
     if not 0 <= valid_share < 1:
         raise ValueError(f'valid_share={valid_share} is wrong: it must be at '
@@ -127,35 +131,35 @@ def open_corpus(paths: Union[PathLike, Iterable[PathLike]], *,
     if pieces is not None and vocab is not None:
         raise ValueError('pieces and vocab both choose the vocabulary: leave '
                          'one of them out')
-    vocab = _given_vocab(vocab)
+    vocab = _load_vocab(vocab)
     of_pieces = pieces is not None or isinstance(vocab, PieceVocab)
     if of_pieces and max_vocab is not None:
         raise ValueError('max_vocab is for whole words: give the number of '
                          'word pieces as pieces')
-    files = _files(paths, 'the corpus', text_field)
-    valid_files = ([] if valid_paths is None else
-                   _files(valid_paths, 'the held-out text', text_field))
-    cutters = splitters.cutters(split, files + valid_files)
+    files = _find_sources(paths, 'the corpus', text_field)
+    valid_files = [] if valid_paths is None else _find_sources(
+        valid_paths, 'the held-out text', text_field)
+    cutter_class = splitters.cutter_class(split, files + valid_files)
     stamps = _stamps(files + valid_files)
     digests = _digests(files + valid_files, progress)
     for k, path in enumerate(valid_files, len(files)):
         if digests[k] in digests[:len(files)]:
             twin = files[digests[:len(files)].index(digests[k])]
-            raise ValueError(f'{path} is to be held out, but {twin}, which '
-                             'is to be trained on, has the same content: '
-                             'leave it out of one of them')
-    contents = [
+            raise ValueError(f'{path} is a held-out file, but the training '
+                             f'file {twin} has the same content: leave out '
+                             'one of the two')
+    # The examples depend on all of these
+    key_parts = [
         text_store.VERSION, DRAWS, unicodedata.unidata_version,
-        cutters.version(), text_reader.MAX_WORDS, word_types.MAX_TYPES,
+        cutter_class.version(), text_reader.MAX_WORDS, word_types.MAX_TYPES,
         word_types.MAX_CHARS, splitters.PUNKT_CHARS, text_reader.BLOCK_BYTES,
-        stored_text.CHUNK_PLACES,
-        stored_text.TRIES, valid_share,
-        _described_vocab(vocab, min_freq, max_vocab, pieces),
+        stored_text.CHUNK_TOKENS, stored_text.NUM_CANDIDATES, valid_share,
+        _vocab_key(vocab, min_freq, max_vocab, pieces),
         digests[:len(files)], digests[len(files):]]
-    key = _digest_of(contents)
+    key = _hash(key_parts)
 
     def build(folder):
-        text_store.build(folder, files, valid_files, valid_share, cutters,
+        text_store.build(folder, files, valid_files, valid_share, cutter_class,
                          vocab, min_freq, max_vocab, pieces, progress)
         for path, before, after in zip(files + valid_files, stamps,
                                        _stamps(files + valid_files)):
@@ -164,57 +168,60 @@ def open_corpus(paths: Union[PathLike, Iterable[PathLike]], *,
                                  'try again')
 
     sources = {'train': files, 'valid': valid_files or files}
-    (stored_vocab, *parts, freqs), owned = text_store.opened(
-        key, build, lambda folder: _open(
+    (stored_vocab, *texts, freqs), temporary = text_store.open_or_build(
+        key, build, lambda folder: _open_store(
             folder, PieceVocab if of_pieces else Vocab, sources))
-    if owned:
-        weakref.finalize(parts[0], shutil.rmtree, owned, ignore_errors=True)
+    if temporary:
+        weakref.finalize(texts[0], shutil.rmtree, temporary,
+                         ignore_errors=True)
     if of_pieces:
-        # Equal pieces give an equal fingerprint, learnt or given; entry -3
-        # describes the vocabulary
-        contents[-3] = _described_vocab(stored_vocab)
-        key = _digest_of(contents)
-    corpus = Corpus(*parts, stored_vocab, key)
+        # Equal pieces give an equal fingerprint, whether they were learnt
+        # here or given as `vocab`. Entry -3 describes the vocabulary
+        key_parts[-3] = _vocab_key(stored_vocab)
+        key = _hash(key_parts)
+    corpus = Corpus(*texts, stored_vocab, key)
     if seed is None or vocab is not None or of_pieces:
         return corpus
-    return corpus.numbered_by(_vocab_of(seed, corpus.train, freqs))
+    return corpus.numbered_by(_page_vocab(seed, corpus.train, freqs))
 
 
-def _open(folder, vocab_class, sources):
+def _open_store(folder, vocab_class, sources):
     """Open a store: [vocabulary, training text, held-out text, freqs].
 
-    The held-out text is None if nothing was held out. freqs are None if the
-    store did not build its vocabulary.
+    sources: {'train' or 'valid': its `Source`s}. The held-out text is None if
+    nothing was held out. freqs are None if the store did not build its
+    vocabulary.
     """
-    # The manifest's names: another process may be removing the files
-    names = text_store.names(folder)
+    # If another process is removing the files, a file that is named here
+    # and missing raises FileNotFoundError
+    names = text_store.file_names(folder)
     vocab = vocab_class.load(folder / text_store.VOCAB)
-    counts = text_store.counts(folder)
+    counts = text_store.read_counts(folder)
     return [vocab, *(stored_text.StoredText(
-        folder / name, onp.arange(len(vocab), dtype='int32'), vocab,
-        described(source), counts.get(name))
-        if f'{name}/ids.npy' in names else None
-        for name, source in sources.items()),
+        folder / part, onp.arange(len(vocab), dtype='int32'), vocab,
+        describe_files(files), counts.get(part))
+        if f'{part}/ids.npy' in names else None
+        for part, files in sources.items()),
         onp.load(folder / text_store.FREQS)
         if text_store.FREQS in names else None]
 
 
-def _vocab_of(seed, text, freqs):
-    """The page's vocabulary of a `StoredText` for a seed.
+def _page_vocab(seed, text, freqs):
+    """The vocabulary that the book's page gives a `StoredText` for a seed.
 
-    freqs (types,) int64: the frequency of each token in the text, 0 for
+    freqs (tokens,) int64: the frequency of each token in the text, 0 for
     reserved tokens.
     """
     order = shuffled_paragraphs(text.num_paragraphs, random.Random(seed))
-    falling = falling_types(text, freqs, order)
+    types = types_by_frequency(text, freqs, order)
     text.release()
     tokens = text.vocab.idx_to_token
     return Vocab.from_freqs(
-        [(tokens[k], int(freqs[k])) for k in falling.tolist() if freqs[k]],
+        [(tokens[k], int(freqs[k])) for k in types.tolist() if freqs[k]],
         reserved_tokens=RESERVED)
 
 
-def _described_vocab(vocab, min_freq=None, max_vocab=None, pieces=None):
+def _vocab_key(vocab, min_freq=None, max_vocab=None, pieces=None):
     """The part of a store's key that describes its vocabulary."""
     if isinstance(vocab, PieceVocab):
         return vocab.tokenizer.described()
@@ -226,8 +233,12 @@ def _described_vocab(vocab, min_freq=None, max_vocab=None, pieces=None):
             else min_freq, max_vocab]
 
 
-def _given_vocab(vocab):
-    """The vocabulary given by the caller, checked, or None."""
+def _load_vocab(vocab):
+    """Return the argument `vocab` of `open_corpus` as a vocabulary or None.
+
+    Loads the vocabulary from a path; raises ValueError if it lacks a reserved
+    token.
+    """
     if isinstance(vocab, WordPiece):
         vocab = PieceVocab(vocab)
     if vocab is None or isinstance(vocab, PieceVocab):
@@ -238,22 +249,22 @@ def _given_vocab(vocab):
                                     'that d2lbert saved')
         return Vocab.load(vocab)
     for idx, token in enumerate([UNK, *RESERVED]):
-        got = vocab.idx_to_token[idx:idx + 1]
-        if got != [token]:
-            came = repr(got[0]) if got else 'nothing'
+        found = vocab.idx_to_token[idx:idx + 1]
+        if found != [token]:
+            name = repr(found[0]) if found else 'nothing'
             raise ValueError(f'token {idx} of the vocabulary must be the '
-                             f'reserved {token!r}, not {came}: build it '
+                             f'reserved {token!r}, not {name}: build it '
                              'with reserved_tokens=d2lbert.text.RESERVED')
     return vocab
 
 
-def _files(paths, what, text_field):
-    """The `Source`s of one path or several."""
+def _find_sources(paths, text_name, text_field):
+    """The `Source`s of one path or several; text_name is for the message."""
     if isinstance(paths, (str, os.PathLike)):
         paths = [paths]
     paths = list(paths)
     if not paths:
-        raise ValueError(f'{what} has no file: name at least one')
+        raise ValueError(f'{text_name} has no file: name at least one')
     for path in paths:
         # `exists` is False for a symbolic link to itself, too
         if path != text_sources.STDIN and not Path(path).expanduser().exists():
@@ -262,15 +273,16 @@ def _files(paths, what, text_field):
 
 
 def _stamps(files):
+    """The size and time of change of each file."""
     return [(path.stat().st_size, path.stat().st_mtime_ns) for path in files]
 
 
-def _digest_of(settings):
-    return hashlib.sha256(json.dumps(settings).encode()).hexdigest()[:32]
+def _hash(key_parts):
+    return hashlib.sha256(json.dumps(key_parts).encode()).hexdigest()[:32]
 
 
 def _digests(files, progress):
-    """sha256 of the content of each file, unpacked."""
+    """The SHA-256 digest of the unpacked content of each file."""
     unchanged = Unchanged()
     with bar(sum(path.stat().st_size for path in files), 'looking', 'B',
              unit_scale=True, quiet=not progress) as shown:
@@ -281,52 +293,52 @@ def _digests(files, progress):
     return digests
 
 
-#: Shares of the words of a text above which a warning is printed: unknown
-#: words, and words in paragraphs that are left out.
-UNKNOWN_SHARE, PASSED_SHARE = 0.2, 0.5
+#: A warning is printed if a larger share of the words of a text is unknown,
+#: or is in paragraphs that are left out.
+UNKNOWN_SHARE, LEFT_OUT_SHARE = 0.2, 0.5
 
 
-def report(text, settings, is_named=False):
-    """Print how much of a text is used, and warn if it is little.
+def report(corpus, settings, is_named=False):
+    """Print how much of a training text is used, and warn if it is little.
 
-    text: has `train`, a `StoredText`, and `vocab`.
-
-    settings: the settings of the run; is_named: True for a text of the book,
-    for which no warning is printed. Raises ValueError for a vocabulary
-    without a word.
+    corpus: a `Corpus`, or an object with its `train` and `vocab`. settings:
+    the settings of the run. is_named: True if the setting `corpus` is the
+    name of a text of the book; then no warning is printed. Raises ValueError
+    for a vocabulary without a word.
     """
-    counts = text.train.counts
-    source = settings['corpus'] if is_named else text.train.source
-    if len(text.vocab) <= len(special_of(text.vocab)) + 1:
+    counts, vocab = corpus.train.counts, corpus.vocab
+    source = settings['corpus'] if is_named else corpus.train.source
+    if len(vocab) <= len(special_of(vocab)) + 1:
         raise ValueError(f'no word of {source} occurs {counts.min_freq} '
                          'times, so the vocabulary has none: name a longer '
                          'text, or a lower min_freq (--min-freq)')
-    unit = 'tokens' if isinstance(text.vocab, PieceVocab) else 'words'
-    note(f'{source}: {_paragraphs(counts)}; {counts.words:,} {unit}; '
-         f'{_vocabulary(text.vocab, counts, settings)}; '
+    unit = 'tokens' if isinstance(vocab, PieceVocab) else 'words'
+    note(f'{source}: {_describe_paragraphs(counts)}; {counts.words:,} {unit}; '
+         f'{_describe_vocab(vocab, counts, settings)}; '
          f'{counts.unknown / counts.words:.1%} of the {unit} are <unk>')
     if is_named:
         return
     check_known(counts, source, 'word pieces know more of them (--tokenizer '
                 'wordpiece), or a larger vocabulary (--vocab-size, '
                 '--min-freq)')
-    passed, total = counts.passed_words, counts.passed_words + counts.words
-    if passed > PASSED_SHARE * total:
-        warn(f'{passed:,} of {total:,} words of {source} are left out, since '
-             'their paragraphs have no two sentences: blank lines part '
-             'paragraphs, and split (--split, here '
-             f'{settings["split"]}) says how sentences are found')
+    left_out = counts.left_out_words
+    total = left_out + counts.words
+    if left_out > LEFT_OUT_SHARE * total:
+        warn(f'{left_out:,} of {total:,} words of {source} are left out, '
+             'since their paragraphs have no two sentences: separate '
+             'paragraphs by blank lines, or find sentences by another rule '
+             f'(--split, here {settings["split"]})')
 
 
-def _paragraphs(counts):
+def _describe_paragraphs(counts):
     used = (f'{counts.paragraphs:,} '
             f'paragraph{"s" * (counts.paragraphs != 1)} used')
-    if not counts.passed:
+    if not counts.left_out:
         return used
-    return (f'{used}, {counts.passed:,} left out without a second sentence')
+    return f'{used}, {counts.left_out:,} left out without a second sentence'
 
 
-def _vocabulary(vocab, counts, settings):
+def _describe_vocab(vocab, counts, settings):
     line = f'vocabulary of {len(vocab):,}'
     if counts.min_freq is None:
         return line
@@ -341,7 +353,8 @@ def check_known(counts, source, remedy='these are easily guessed, and only '
                 'known_accuracy leaves them out'):
     """Warn if many words are unknown; raise ValueError if all words are.
 
-    counts: `text_store.Counts`; remedy: the end of the warning.
+    counts: the `text_store.Counts` of a text; source: the name of the text.
+    remedy: the end of the warning.
     """
     if counts.unknown == counts.words:
         raise ValueError(f'all {counts.words:,} words of {source} are unknown '

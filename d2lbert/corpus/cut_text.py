@@ -1,4 +1,7 @@
-"""A text split into numbered words, its held-out part, its vocabulary."""
+"""`CutText` numbers the words of a text of any size, in files on disk.
+
+Functions choose the held-out part of such a text and build its vocabulary.
+"""
 import bisect
 import contextlib
 import itertools
@@ -14,126 +17,133 @@ from d2lbert.progress import bar
 from d2lbert.text import RESERVED, UNK, UNK_ID
 from d2lbert.texts.numbered_text import BLOCK_WORDS, concat_ranges, line_ends
 
-# A text of fewer words is small: it may have many that occur only a few times
+# A text of fewer words is small: many of its words occur only a few times
 SMALL_TEXT = 200_000
 
 # The share of a small text's words that may be too rare for the vocabulary
 RARE_SHARE = 0.1
 
-# Bytes before a cut text's numbers, so that their file can become a .npy
-ROOM_FOR_HEADER = 128
+# Bytes at the begin of the file of numbers, for the header of a .npy file
+HEADER_BYTES = 128
 
 
 class CutText:
-    """A text split into words (or word pieces) and numbered, in a folder.
+    """The numbered words (or word pieces) of a text, in files of a folder.
 
-    When there are too many different words, rare ones are pruned and the
-    others renumbered. For each pruning the file `became-N.npy` maps the
-    numbers before it to the final numbers.
+    When there are too many different words, rare words are pruned and the
+    others renumbered. For pruning N the file `renumbering-N.npy` maps the
+    numbers before this pruning to the final numbers.
 
-    types: numbers the words, a `WordTypes` or a `PieceTypes`.
+    folder: a new folder; files: `text_sources.Source`s; cutter: a cutter of
+    `splitters`; progress: show a bar; types: a `WordTypes` or `PieceTypes`,
+    which numbers the words. articles: the first paragraph of each article.
     """
 
     def __init__(self, folder, files, cutter, progress, types=None):
         folder.mkdir()
         self.folder, self.files = folder, files
         self._articles = []
-        # The number of words that had been written at each pruning
+        # The number of written words at the time of each pruning
         self.pruned_at = []
         self.types = WordTypes() if types is None else types
         self.dtype = self.types.dtype
         self.num_words = self.num_sentences = self.num_paragraphs = 0
-        # Paragraphs without an inner sentence end, and the words in them
-        self.passed = onp.zeros(2, 'int64')
+        # The number of paragraphs without two sentences, and of their words
+        self.left_out = onp.zeros(2, 'int64')
         with contextlib.ExitStack() as stack:
             self._out = self._open_files(stack, 'ids', 'sentences',
                                          'paragraphs')
             shown = stack.enter_context(bar(
                 sum(path.stat().st_size for path in files), 'cutting', 'B',
                 unit_scale=True, quiet=not progress))
-            # Stops its threads before the files are closed
-            for some in stack.enter_context(contextlib.closing(in_order(
+            # `closing` stops the threads before the stack closes the files
+            for cut in stack.enter_context(contextlib.closing(in_order(
                     cutter.cut, itertools.chain.from_iterable(
                         stretches_of(path, shown.update) for path in files),
                     cutter.num_threads))):
-                self._add(some)
-        self._link_prunings()
+                self._add(cut)
+        self._chain_renumberings()
         # An article without paragraphs begins where the next one does
         self.articles = onp.unique(onp.concatenate(self._articles))
         self.articles = self.articles[self.articles < self.num_paragraphs]
 
     def _open_files(self, stack, ids, *ends):
-        """Open a file for numbers, and files for ends, which begin with 0."""
+        """Open a new file for the numbers of words, and files for `ends`.
+
+        These are ends of sentences and paragraphs; the first entry is 0.
+        """
         files = [stack.enter_context(open(self.folder / name, 'wb'))
                  for name in (ids, *ends)]
-        files[0].write(bytes(ROOM_FOR_HEADER))
+        files[0].write(bytes(HEADER_BYTES))
         for f in files[1:]:
             f.write(onp.zeros(1, 'int64'))
         return files
 
-    def _add(self, some):
+    def _add(self, cut):
         """Number the words of a `splitters.Cut` and write them."""
         ids, sentences, paragraphs = self._out
-        self._articles.append(self.num_paragraphs + some.articles)
-        self.passed += some.passed
-        numbers, ends = self.types.numbered(some)
+        self._articles.append(self.num_paragraphs + cut.articles)
+        self.left_out += cut.left_out
+        numbers, ends = self.types.number_words(cut)
         ids.write(numbers)
         sentences.write(self.num_words + ends[1:])
-        paragraphs.write(self.num_sentences + some.paragraphs[1:])
+        paragraphs.write(self.num_sentences + cut.paragraphs[1:])
         self.num_words += len(numbers)
-        self.num_sentences += len(some.sentences) - 1
-        self.num_paragraphs += len(some.paragraphs) - 1
+        self.num_sentences += len(cut.sentences) - 1
+        self.num_paragraphs += len(cut.paragraphs) - 1
         if self.types.too_many:
-            onp.save(self._became_file(len(self.pruned_at)),
+            onp.save(self._renumbering_file(len(self.pruned_at)),
                      self.types.prune())
             self.pruned_at.append(self.num_words)
 
-    def _became_file(self, k):
-        return self.folder / f'became-{k}.npy'
+    def _renumbering_file(self, k):
+        return self.folder / f'renumbering-{k}.npy'
 
-    def _link_prunings(self):
-        """Make each became-N.npy map to the final numbers."""
+    def _chain_renumberings(self):
+        """Extend each map, which ends at the next pruning, to the last one."""
         later = None
         for k in reversed(range(len(self.pruned_at))):
-            became = self.became(k)
+            renumbering = self.renumbering(k)
             if later is not None:
-                became = onp.where(became < 0, became, later[became])
-                onp.save(self._became_file(k), became)
-            later = became
+                renumbering = onp.where(renumbering < 0, renumbering,
+                                        later[renumbering])
+                onp.save(self._renumbering_file(k), renumbering)
+            later = renumbering
 
-    def cut_further(self, table, begins):
-        """Replace each number k by the numbers table[begins[k]:begins[k + 1]].
+    def replace_words(self, table, begins):
+        """Replace each word k by its pieces, table[begins[k]:begins[k + 1]].
 
-        table (numbers + SPARE,), begins (types + 1,) int64. No word may have
-        been pruned.
+        table (pieces of all different words + SPARE,): numbers of pieces;
+        begins (types + 1,) int64. No word may have been pruned.
         """
         ends = onp.memmap(self.folder / 'sentences', 'int64', 'r')
         lengths = onp.diff(begins).astype('int32')
 
-        def parts(stretch):
-            begin, end = stretch
-            first, last = onp.searchsorted(ends, stretch, 'right')
+        def pieces_and_ends(word_range):
+            begin, end = word_range
+            first, last = onp.searchsorted(ends, word_range, 'right')
             # ends[0] is the text's begin; further zeros end empty sentences
             first = first if begin else 1
-            types = self.words(begin, end)
+            types = self.final_numbers(begin, end)
             return spread(table, begins, lengths, types,
                           ends[first:last] - begin,
                           int(counted(types, len(lengths)) @ lengths))
-        count = 0
+        num_pieces = 0
         with contextlib.ExitStack() as stack:
-            ids, sentences = self._open_files(stack, 'ids-further',
-                                              'sentences-further')
-            for numbers, new_ends in stack.enter_context(contextlib.closing(
-                    in_order(parts, self.stretches(0, self.num_words)))):
-                ids.write(numbers)
-                sentences.write(count + new_ends)
-                count += len(numbers)
+            ids, sentences = self._open_files(stack, 'ids-pieces',
+                                              'sentences-pieces')
+            for pieces, new_ends in stack.enter_context(contextlib.closing(
+                    in_order(pieces_and_ends,
+                             self.word_ranges(0, self.num_words)))):
+                ids.write(pieces)
+                sentences.write(num_pieces + new_ends)
+                num_pieces += len(pieces)
         for name in 'ids', 'sentences':
-            (self.folder / f'{name}-further').replace(self.folder / name)
-        self.num_words, self.dtype = count, table.dtype
+            (self.folder / f'{name}-pieces').replace(self.folder / name)
+        self.num_words, self.dtype = num_pieces, table.dtype
 
-    def stretches(self, begin, end, size=None):
-        """Split words begin to end - 1 into ranges (begin, end) for `words`.
+    def word_ranges(self, begin, end, size=None):
+        """Split words begin to end - 1 into ranges; yield each (begin, end).
 
         size: the maximal number of words of a range, by default BLOCK_WORDS.
         No range contains words from before and after a pruning.
@@ -145,45 +155,46 @@ class CutText:
             yield begin, stop
             begin = stop
 
-    def words(self, begin, end):
-        """The final numbers of a range of `stretches`; -1 if pruned.
+    def final_numbers(self, begin, end):
+        """The final numbers of one of `word_ranges`; -1 for pruned words.
 
-        Any thread may call it.
+        Any thread may call this method.
         """
-        k, numbers = self.numbers(begin, end)
+        k, numbers = self.stored_numbers(begin, end)
         if k < len(self.pruned_at):
-            return looked_up(self.became(k), numbers)
+            return looked_up(self.renumbering(k), numbers)
         return numbers
 
-    def numbers(self, begin, end):
-        """(k, numbers) of a range of `stretches`, as they were written.
+    def stored_numbers(self, begin, end):
+        """(k, numbers): the numbers of one of `word_ranges`, as in the file.
 
-        For k < len(pruned_at), `became(k)` maps them to the final numbers.
+        They are from before pruning k. For k < len(pruned_at),
+        `renumbering(k)` maps them to the final numbers.
         """
         return (bisect.bisect_right(self.pruned_at, begin),
-                self._read('ids', self.dtype, begin, end, ROOM_FOR_HEADER))
+                self._read('ids', self.dtype, begin, end, HEADER_BYTES))
 
-    def became(self, k):
+    def renumbering(self, k):
         """The final number of each number before pruning k: int32."""
-        return onp.load(self._became_file(k))
+        return onp.load(self._renumbering_file(k))
 
     def offsets(self, name, begin, end):
-        """Entries begin to end - 1 of the file sentences or paragraphs."""
+        """Entries begin to end - 1 of the file 'sentences' or 'paragraphs'."""
         return self._read(name, 'int64', begin, end)
 
-    def _read(self, name, dtype, begin, end, before=0):
+    def _read(self, name, dtype, begin, end, skip_bytes=0):
         with open(self.folder / name, 'rb') as f:
-            f.seek(before + begin * onp.dtype(dtype).itemsize)
+            f.seek(skip_bytes + begin * onp.dtype(dtype).itemsize)
             numbers = onp.fromfile(f, dtype, end - begin)
         if len(numbers) < end - begin:
             raise OSError(f'{self.folder / name} lost its end while it was '
                           'in use: try again')
         return numbers
 
-    def span(self, begin, end):
-        """The position of paragraphs begin to end - 1, in sentences and words.
+    def sentence_and_word_range(self, begin, end):
+        """Convert the range begin to end - 1 of paragraphs.
 
-        Returns two ranges, each [begin, end].
+        Returns the [begin, end] of its sentences, and of its words.
         """
         sentences = [int(self.offsets('paragraphs', q, q + 1)[0])
                      for q in (begin, end)]
@@ -191,12 +202,17 @@ class CutText:
                            for s in sentences]
 
 
-def held_out(cut, share):
-    """Two lists of ranges of paragraphs: for training, and held out."""
+# In the functions below, `cut` is a `CutText`
+
+def split_held_out(cut, share):
+    """Two lists of ranges (begin, end) of paragraphs: training, held-out.
+
+    share: the share of the articles that is held out.
+    """
     everything = [(0, cut.num_paragraphs)]
     if not share or not cut.num_paragraphs:
         return everything, []
-    starts = cut.articles
+    starts = cut.articles       # or of blocks of paragraphs, if too few
     if len(starts) * share < 1:
         # At least four blocks are held out, from different places
         size = max(1, min(64, int(cut.num_paragraphs * share / 4)))
@@ -204,7 +220,7 @@ def held_out(cut, share):
     num_held = max(1, round(len(starts) * share))
     if num_held >= len(starts):
         raise ValueError(
-            f'{described(cut.files)}: valid_share={share} of '
+            f'{describe_files(cut.files)}: valid_share={share} of '
             f'{len(starts)} paragraphs leaves nothing to train on: name a '
             'longer text, or a smaller share')
     ends = [*starts[1:].tolist(), cut.num_paragraphs]
@@ -220,90 +236,91 @@ def held_out(cut, share):
     return ranges
 
 
-def joined(ranges):
-    """Ranges, with adjacent ones joined."""
-    longer = []
+def join_adjacent(ranges):
+    """Join each range (begin, end) that begins where another one ends."""
+    joined = []
     for begin, end in ranges:
-        if longer and longer[-1][1] == begin:
-            begin = longer.pop()[0]
-        longer.append((begin, end))
-    return longer
+        if joined and joined[-1][1] == begin:
+            begin = joined.pop()[0]
+        joined.append((begin, end))
+    return joined
 
 
 def build_vocab(cut, train, valid, min_freq, max_vocab):
     """Build the vocabulary of the training part, as text.Vocab does.
 
-    train, valid: the two lists of `held_out`. min_freq: None for
-    `usual_min_freq`. Returns (tokens, freqs, table, min_freq). tokens: bytes,
-    one token per line. freqs (tokens,) int64: the frequency of each token, 0
-    for reserved tokens. table (types + 1,) int32: the vocabulary number of
-    each word of the text; the last entry is for -1, pruned words.
+    train, valid: the two lists of `split_held_out`. min_freq: the minimum
+    frequency of a word, or None for `usual_min_freq`; max_vocab: the maximal
+    number of tokens, or None. Returns (tokens, freqs, table, min_freq):
+    tokens, bytes, one token per line; freqs (tokens,) int64, the frequency of
+    each token, 0 for reserved tokens; table (types + 1,) int32, the vocabulary
+    number of each word of the text. The last entry is for -1, pruned words.
     """
-    text, freqs = b'\n' + cut.types.text(), _freqs(cut, valid)
+    lines, freqs = b'\n' + cut.types.text(), _freqs_outside(cut, valid)
     if min_freq is None:
         min_freq = usual_min_freq(freqs)
     # Word k is between line feeds k and k + 1
-    feeds, reserved = line_ends(text), [UNK, *RESERVED]
+    feeds, reserved = line_ends(lines), [UNK, *RESERVED]
     table = onp.full(len(freqs) + 1, UNK_ID, 'int32')
-    falling = onp.flatnonzero(freqs >= max(1, min_freq))
+    kept = onp.flatnonzero(freqs >= max(1, min_freq))
     for number, token in enumerate(reserved):
-        place = text.find(f'\n{token}\n'.encode())
-        if place >= 0:
-            k = onp.searchsorted(feeds, place)
-            table[k], falling = number, falling[falling != k]
-    # As `falling_types`, for ranges of paragraphs and pruned numbers. The
-    # numbers follow first occurrence, so without held-out ranges a stable
-    # sort is enough
-    falling = falling[onp.lexsort(
-        (_firsts(cut, train, len(freqs))[falling], -freqs[falling]))
-        if valid else onp.argsort(-freqs[falling], kind='stable')]
+        found = lines.find(f'\n{token}\n'.encode())
+        if found >= 0:
+            k = onp.searchsorted(feeds, found)
+            table[k], kept = number, kept[kept != k]
+    # Sort by falling frequency and first occurrence; `types_by_frequency` does
+    # this for a whole text. Words are numbered by first occurrence, so without
+    # a held-out part a stable sort by frequency is enough
+    kept = kept[onp.lexsort(
+        (_first_positions(cut, train, len(freqs))[kept], -freqs[kept]))
+        if valid else onp.argsort(-freqs[kept], kind='stable')]
     if max_vocab is not None:
-        falling = falling[:max_vocab - len(reserved)]
-    table[falling] = onp.arange(len(reserved), len(reserved) + len(falling))
-    lines = onp.frombuffer(text, 'uint8')[concat_ranges(
-        feeds[falling] + 1, onp.diff(feeds)[falling])]
+        kept = kept[:max_vocab - len(reserved)]
+    table[kept] = onp.arange(len(reserved), len(reserved) + len(kept))
+    kept_lines = onp.frombuffer(lines, 'uint8')[concat_ranges(
+        feeds[kept] + 1, onp.diff(feeds)[kept])]
     return (''.join(f'{token}\n' for token in reserved).encode()
-            + lines.tobytes(),
-            onp.concatenate([onp.zeros(len(reserved), 'int64'),
-                             freqs[falling]]), table, min_freq)
+            + kept_lines.tobytes(),
+            onp.concatenate([onp.zeros(len(reserved), 'int64'), freqs[kept]]),
+            table, min_freq)
 
 
 def usual_min_freq(freqs):
     """The default minimum frequency of a word in the vocabulary.
 
     freqs (types,): the frequency of each word. The default is the book's
-    MIN_FREQ. For a small text it is lower, so that at most RARE_SHARE of the
-    words are unknown.
+    MIN_FREQ. For a small text the default is lower, so that at most RARE_SHARE
+    of the words are unknown.
     """
     num_words = freqs.sum()
     if num_words >= SMALL_TEXT:
         return MIN_FREQ
-    return next((least for least in range(MIN_FREQ, 1, -1)
-                 if freqs[freqs < least].sum() <= RARE_SHARE * num_words), 1)
+    return next((min_freq for min_freq in range(MIN_FREQ, 1, -1) if
+                 freqs[freqs < min_freq].sum() <= RARE_SHARE * num_words), 1)
 
 
-def _firsts(cut, train, count):
-    """The first place of each word in ranges of paragraphs: (count,) int64.
+def _first_positions(cut, ranges, num_types):
+    """The first position of each word in ranges of paragraphs.
 
-    -1 for a word that does not occur.
+    Positions count the words of all ranges, in order. Returns (num_types,)
+    int64, -1 for a word that does not occur.
     """
     # The last entry is for number -1, pruned words
-    first = onp.full(count + 1, -1, 'int64')
-    place = 0
-    for numbers in words_of_ranges(cut, train):
-        new = onp.flatnonzero(first[numbers] < 0)[::-1]
+    first = onp.full(num_types + 1, -1, 'int64')
+    num_read = 0
+    for numbers in _numbers_of_ranges(cut, ranges):
         # Reversed: of several values for one entry NumPy keeps the last
-        first[numbers[new]] = place + new
-        place += len(numbers)
+        new = onp.flatnonzero(first[numbers] < 0)[::-1]
+        first[numbers[new]] = num_read + new
+        num_read += len(numbers)
     return first[:-1]
 
 
-def _freqs(cut, valid):
-    """The frequency of each word outside of ranges of paragraphs: (types,).
-    """
+def _freqs_outside(cut, ranges):
+    """The frequency of each word outside of some ranges of paragraphs."""
     # The last entry is for number -1, pruned words
     freqs = onp.append(cut.types.counts, 0)
-    for numbers in words_of_ranges(cut, valid):
+    for numbers in _numbers_of_ranges(cut, ranges):
         different, counts = onp.unique(numbers, return_counts=True)
         freqs[different] -= counts
     return freqs[:-1]
@@ -311,18 +328,19 @@ def _freqs(cut, valid):
 
 def count_words(cut, valid):
     """{word: frequency} outside of the ranges of paragraphs `valid`."""
-    return {name: count for name, count in zip(
-        cut.types.names, _freqs(cut, valid).tolist()) if count}
+    return {word: freq for word, freq in zip(
+        cut.types.names, _freqs_outside(cut, valid).tolist()) if freq}
 
 
-def words_of_ranges(cut, ranges):
+def _numbers_of_ranges(cut, ranges):
     """Yield the final numbers of the words of ranges of paragraphs."""
-    for begin, end in joined(ranges):
-        for stretch in cut.stretches(*cut.span(begin, end)[1]):
-            yield cut.words(*stretch)
+    for paragraphs in join_adjacent(ranges):
+        _, words = cut.sentence_and_word_range(*paragraphs)
+        for word_range in cut.word_ranges(*words):
+            yield cut.final_numbers(*word_range)
 
 
-def described(files):
-    """The first file's name and the number of further files."""
+def describe_files(files):
+    """The first file's name and the number of further files, for messages."""
     more = len(files) - 1
     return f'{files[0]}' + (f' and {more} more' if more else '')

@@ -1,11 +1,12 @@
-"""Rows of one text with masked tokens: single ones, words, or spans.
+"""This module fills rows with one text, and masks tokens, words or spans.
 
-`Noise` is BART's noise (Lewis et al. 2020, section 2.2): rows that a model
-learns to restore. `WHOLE` masks no token, for a model that reads from left to
-right.
+`Noise` is BART's noise (Lewis et al. 2020, section 2.2); a model learns to
+restore the original rows. `WHOLE` masks no token, for a model that reads from
+left to right.
 
-N rows, T tokens (max_len), P predictions, V vocabulary. Noisy rows have S
-tokens, at most max_len.
+N: the number of rows. T: the length of a row, max_len; S: the length of a
+noisy row, max_len, too. P: predictions in a row. V: tokens of the vocabulary.
+M: parts of a text. A part is a span of words, (begin, end).
 """
 import bisect
 import itertools
@@ -28,7 +29,7 @@ MILLION = 10 ** 6
 
 
 class MaskedRows(NamedTuple):
-    """Rows of one text with masked tokens: N of a chunk, or a batch of B."""
+    """Rows with masked tokens: all rows of a chunk of a text, or a batch."""
 
     tokens_X: Any          # (N, T) int32
     valid_lens_x: Any      # (N,) float32, the number of real tokens
@@ -40,29 +41,31 @@ class MaskedRows(NamedTuple):
 
 
 class SpanMasking(NamedTuple):
-    """The tokens that are masked together, and replaced together."""
+    """Settings of span masking. The tokens of a span are masked together."""
 
-    length_probs: tuple     # the probability of spans of 1, 2, ... words
+    length_probs: tuple     # the probabilities of spans of 1, 2, ... units
     apart: bool             # True if two spans must not touch
-    whole_words: bool       # True if words are counted, not tokens
+    whole_words: bool       # True if a unit is a word; False: a token
 
     def max_tokens(self, vocab):
         """The largest number of tokens of a span."""
-        pieces = self.whole_words and vocab.begins_word is not None
-        return len(self.length_probs) + MORE_PIECES * pieces
+        may_have_pieces = self.whole_words and vocab.begins_word is not None
+        return len(self.length_probs) + MORE_PIECES * may_have_pieces
 
     def mask_flags(self, vocab):
-        """The flags of each token of a `Vocab` for `draw.spans`: (V,)."""
+        """The flags of each token of a `Vocab` for `draw.spans`: (V,) uint8.
+
+        FIXED: the token is never masked; GOES_ON: it continues a word.
+        """
         flags = vocab.mask_flags
-        if flags is None:       # <cls> can be a word of the text
+        if flags is None:       # <cls> can also be a word of the text
             flags = onp.zeros(len(vocab), 'uint8')
             flags[vocab[vocab.special]] = draw.FIXED
         return flags if self.whole_words else flags & draw.FIXED
 
-    def drawn(self, corpus, rows, parts, max_len, rng, mask_share):
-        """The `MaskedRows` of `mask_spans` with this masking."""
-        return mask_spans(corpus, rows, parts, self, max_len, rng,
-                          mask_share)
+    def draw_rows(self, text, rows, parts, max_len, rng, mask_share):
+        """The `MaskedRows` of `mask_spans` with these settings."""
+        return mask_spans(text, rows, parts, self, max_len, rng, mask_share)
 
 
 def geometric(p, longest):
@@ -81,40 +84,44 @@ SPANBERT = SpanMasking(geometric(0.2, 10), apart=True, whole_words=True)
 
 def mask_spans(text, rows, parts, spans, max_len, rng=random,
                mask_share=MASK_SHARE):
-    """`MaskedRows` of a `NumberedText`.
+    """Fill rows with parts of a `NumberedText`, and return `MaskedRows`.
 
-    rows, parts: as `full_sentences` returns them; spans: a `SpanMasking`.
+    rows (N + 1,) and parts (M, 2) int64: row k consists of parts rows[k] to
+    rows[k + 1] - 1, as `stored_text.full_sentences` returns them. spans: a
+    `SpanMasking`. rng: `random` or a random.Random.
 
     mask_share of all tokens are masked, in spans of tokens or of whole
     words. The length of a span is drawn first, then its position among the
-    free ones of that length. If none is free, one word less is tried. Of the
-    spans, 80 % become <mask>, 10 % random tokens, and 10 % stay. A span is
-    never shortened to reach the share: the next row masks fewer
-    tokens instead, so that span lengths follow their probabilities.
+    free positions for that length. If there is none, the length is reduced
+    by one until there is. Of the spans, 80 % become <mask>, 10 % random
+    tokens, and 10 % stay. A span is never shortened to reach the share: the
+    next row masks fewer tokens, so that span lengths follow length_probs.
     """
     vocab, share = text.vocab, round(mask_share * MILLION)
     special, flags = vocab[vocab.special], spans.mask_flags(vocab)
-    choices = vocab.replacement_ids
-    if choices is None:
-        choices = onp.arange(len(vocab), dtype='int32')
+    replacements = vocab.replacement_ids
+    if replacements is None:
+        replacements = onp.arange(len(vocab), dtype='int32')
     columns = _empty_columns(len(rows) - 1, max_len, share,
                              spans.max_tokens(vocab), special[0])
-    types, parts = text.gathered(parts)
+    types, parts = text.gather(parts)
     if draw.can_draw(rng):
         draw.spans(rows, parts, types, text.numbers, (*special, len(vocab)),
-                   flags, choices,
+                   flags, replacements,
                    list(itertools.accumulate(spans.length_probs)),
                    spans.max_tokens(vocab), spans.apart, share, columns, rng)
     else:
         _mask_plainly(columns, rows.tolist(), parts.tolist(),
-                      text.numbers[types], special, flags, choices.tolist(),
-                      spans, spans.max_tokens(vocab), share, rng)
+                      text.numbers[types], special, flags,
+                      replacements.tolist(), spans, spans.max_tokens(vocab),
+                      share, rng)
     return columns
 
 
 def _empty_columns(num_rows, max_len, share, max_tokens, pad):
-    # The last span may begin one token below the share. The first and the
-    # last token of a row are never masked
+    """`MaskedRows` of padding. share: in millionths; pad: a token number."""
+    # A row has at most one span that begins below the share and ends above
+    # it. The first and the last token of a row are never masked
     num_preds = min(max_len - 2,
                     -(-share * max_len // MILLION) - 1 + max_tokens)
     shape_P = num_rows, num_preds
@@ -125,34 +132,38 @@ def _empty_columns(num_rows, max_len, share, max_tokens, pad):
         *(onp.zeros(shape_P, 'int32') for _ in range(3)))
 
 
-# In plain Python, for other generators, and without a compiler
+# In Python, for other random generators, and without a compiler
 
-def _mask_plainly(columns, rows, parts, ids, special, flags, choices, spans,
-                  max_tokens, share, rng):
-    """`draw.spans` in Python.
+def _mask_plainly(columns, rows, parts, ids, special, flags, replacements,
+                  spans, max_tokens, share, rng):
+    """`draw.spans` in Python: fills the columns of `MaskedRows`.
 
-    ids: the numbers of the words in `parts`.
+    rows, parts: lists, as for `mask_spans`; parts index into `ids`, the
+    vocabulary numbers of words. special: the numbers of pad, mask, cls, sep.
+    flags: of `SpanMasking.mask_flags`. replacements: random tokens to choose
+    from. max_tokens: the maximum for a span. share: in millionths.
     """
     _, mask, cls, sep = special
-    cumulative = list(itertools.accumulate(spans.length_probs))
-    # missing: the tokens still to mask, in millionths; an excess is negative
-    # and is carried over to the next row
-    longest, missing = len(cumulative), 0
+    length_cdf = list(itertools.accumulate(spans.length_probs))
+    # missing: the tokens still to mask, in millionths. It is negative if too
+    # many are masked; then the next row masks fewer
+    longest, missing = len(length_cdf), 0
     for row, (first, last) in enumerate(zip(rows, rows[1:])):
         tokens = [cls]
         for begin, end in parts[first:last]:
             tokens += [*ids[begin:end].tolist(), sep]
         units, preds = _units(tokens, flags), []
-        free = [_run(units, k, longest) for k in range(len(units))]
+        num_free = [_num_adjacent(units, k, longest)
+                    for k in range(len(units))]
         missing += share * len(tokens)
         while missing > 0:
-            wanted = 1
+            length = 1
             if longest > 1:
-                wanted = 1 + bisect.bisect_right(cumulative, rng.random(), 0,
+                length = 1 + bisect.bisect_right(length_cdf, rng.random(), 0,
                                                  longest - 1)
-            span = _take(units, free, wanted, max_tokens, spans.apart,
-                         rng)
-            if span is None:
+            span = _take_span(units, num_free, length, max_tokens,
+                              spans.apart, rng)
+            if span is None:    # no unit is free
                 missing = 0
                 break
             begin, end = span
@@ -164,7 +175,7 @@ def _mask_plainly(columns, rows, parts, ids, special, flags, choices, spans,
                 if is_masked:
                     tokens[i] = mask
                 elif is_random:
-                    tokens[i] = rng.choice(choices)
+                    tokens[i] = rng.choice(replacements)
         columns.tokens_X[row, :len(tokens)] = tokens
         columns.valid_lens_x[row] = len(tokens)
         for column, values in zip(columns[2:], zip(*sorted(preds))):
@@ -172,7 +183,7 @@ def _mask_plainly(columns, rows, parts, ids, special, flags, choices, spans,
 
 
 def _units(tokens, flags):
-    """(begin, end) of each word of a row that may be masked, a list."""
+    """[(begin, end)] of each unit of a row, a word or token to be masked."""
     units = []
     for i, flag in enumerate(flags[tokens].tolist()):
         if flag & draw.FIXED:
@@ -184,8 +195,8 @@ def _units(tokens, flags):
     return units
 
 
-def _run(units, k, longest):
-    """The number of adjacent words from word k on, at most `longest`."""
+def _num_adjacent(units, k, longest):
+    """The number of adjacent units from unit k on, at most `longest`."""
     count = 1
     while (count < longest and k + count < len(units)
            and units[k + count - 1][1] == units[k + count][0]):
@@ -193,14 +204,14 @@ def _run(units, k, longest):
     return count
 
 
-def _take(units, free, wanted, max_tokens, apart, rng):
-    """A random free span of `wanted` words or of fewer: (begin, end).
+def _take_span(units, num_free, max_length, max_tokens, apart, rng):
+    """Take a random free span of max_length units, or of fewer if none fits.
 
-    free: for each word the number of free words from it on; updated. None
-    if no word is free.
+    num_free: for each unit the number of adjacent free units from it on. It
+    is updated. Returns (begin, end), or None if no unit is free.
     """
-    for length in range(wanted, 0, -1):
-        fitting = [k for k in range(len(units)) if free[k] >= length
+    for length in range(max_length, 0, -1):
+        fitting = [k for k in range(len(units)) if num_free[k] >= length
                    and units[k + length - 1][1] - units[k][0] <= max_tokens]
         if fitting:
             break
@@ -209,38 +220,38 @@ def _take(units, free, wanted, max_tokens, apart, rng):
     first = fitting[rng.randrange(len(fitting))]
     last = first + length - 1
     span = units[first][0], units[last][1]
-    if apart:       # words that touch the span are no longer free
+    if apart:       # units that touch the span are no longer free
         first -= first > 0 and units[first - 1][1] == units[first][0]
         last += (last + 1 < len(units)
                  and units[last][1] == units[last + 1][0])
     for k in range(first, last + 1):
-        free[k] = 0
+        num_free[k] = 0
     for k in range(first):
-        free[k] = min(free[k], first - k)
+        num_free[k] = min(num_free[k], first - k)
     return span
 
 
 class Whole(NamedTuple):
-    """Rows without masks, as one step needs them."""
+    """Rows without masks: all rows of a chunk of a text, or a batch."""
 
     tokens_X: Any           # (N, T) int32
-    valid_lens_x: Any       # (N,) float32, number of real tokens of T
+    valid_lens_x: Any       # (N,) float32, the number of real tokens
 
 
 class WholeRows(NamedTuple):
-    """Rows with all of their words, with the interface of `SpanMasking`."""
+    """Masks no token, with the interface of `SpanMasking`."""
 
-    def drawn(self, corpus, rows, parts, max_len, rng, mask_share):
-        """The `Whole` rows of a text; see `mask_spans`. No token is masked."""
-        return Whole(*mask_spans(corpus, rows, parts, SINGLE_TOKENS, max_len,
+    def draw_rows(self, text, rows, parts, max_len, rng, mask_share):
+        """The `Whole` rows of a text; arguments as for `mask_spans`."""
+        return Whole(*mask_spans(text, rows, parts, SINGLE_TOKENS, max_len,
                                  rng, 0)[:2])
 
 
 WHOLE = WholeRows()
 
 
-#: BART's span lengths in words: the mean of the Poisson distribution, and the
-#: maximum.
+#: BART draws span lengths, in words, from a Poisson distribution. These are
+#: the mean of the distribution, and the maximum of a length.
 MEAN, LONGEST = 3, 10
 
 
@@ -252,20 +263,20 @@ def poisson(mean, longest):
 
 LENGTH_PROBS = poisson(MEAN, LONGEST)
 
-#: Spans of at least one whole word. Each is replaced by one <mask>; masks for
-#: spans of no word are inserted separately.
+#: BART's spans of at least one word. `Noise` replaces each by one <mask>, and
+#: inserts masks for spans of length 0 (see `_empty_spans`).
 INFILLING = SpanMasking(
     tuple(prob / sum(LENGTH_PROBS[1:]) for prob in LENGTH_PROBS[1:]),
     apart=True, whole_words=True)
 
 
 class NoisyRows(NamedTuple):
-    """Noisy rows and the original ones."""
+    """Noisy rows and the original rows."""
 
     tokens_X: Any           # (N, S) int32, noisy
-    valid_lens_x: Any       # (N,) float32, the number of real tokens of S
+    valid_lens_x: Any       # (N,) float32, the number of real noisy tokens
     targets_Y: Any          # (N, T) int32, original
-    target_lens_y: Any      # (N,) float32
+    target_lens_y: Any      # (N,) float32, the number of real original tokens
 
 
 class Noise(NamedTuple):
@@ -280,30 +291,35 @@ class Noise(NamedTuple):
     kinds: tuple = ('infilling', 'sentences')
     whole_words: bool = False
 
-    def drawn(self, text, rows, parts, max_len, rng, mask_share):
-        """`NoisyRows` of a `NumberedText`; see `mask_spans`.
+    def draw_rows(self, text, rows, parts, max_len, rng, mask_share):
+        """The `NoisyRows` of a text; arguments as for `mask_spans`.
 
         mask_share of the tokens are masked, deleted, or within spans. Masks
-        for spans of no word are added to these.
+        for spans of length 0 are inserted besides.
         """
-        clean = mask_spans(text, rows, parts, SINGLE_TOKENS, max_len, rng, 0)
+        original = mask_spans(text, rows, parts, SINGLE_TOKENS, max_len, rng,
+                              0)
         # NumPy promises never to change this generator's numbers
         shuffler = onp.random.RandomState(
             [rng.getrandbits(32) for _ in range(8)])
         if 'sentences' in self.kinds:
-            text, parts = _shuffled_sentences(text, parts, shuffler)
+            text, parts = _shuffle_sentences(text, parts, shuffler)
         spans = WHOLE_WORDS if self.whole_words else SINGLE_TOKENS
         if 'infilling' in self.kinds:
             spans = INFILLING
         share = 0 if self.kinds == ('sentences',) else mask_share
         masked = mask_spans(text, rows, parts, spans, max_len, rng, share)
-        return NoisyRows(*self._noisy(masked, text.vocab, shuffler),
-                         clean.tokens_X, clean.valid_lens_x)
+        return NoisyRows(*self._add_noise(masked, text.vocab, shuffler),
+                         original.tokens_X, original.valid_lens_x)
 
-    def _noisy(self, masked, vocab, shuffler):
-        """Noisy tokens (N, S) and lengths (N,) of `MaskedRows`."""
+    def _add_noise(self, masked, vocab, shuffler):
+        """Noisy tokens (N, S) and lengths (N,), from `MaskedRows`.
+
+        Only the positions of masked tokens count here, not their
+        replacements: all of them become <mask>, or are deleted.
+        """
         pad, mask = vocab[vocab.special.pad], vocab[vocab.special.mask]
-        tokens, left, is_masked = _restored(masked)
+        tokens, left, is_masked = _restore_tokens(masked)
         N, T = tokens.shape
         columns = onp.broadcast_to(onp.arange(T), (N, T))
         is_first = left + 1 == columns      # the first token of a span
@@ -317,28 +333,28 @@ class Noise(NamedTuple):
         ids = tokens[row, column]
         if 'infilling' in self.kinds:
             num_spans = (is_masked & is_first).sum(axis=1)
-            new_row, before = _empty_spans(num_spans, kept.sum(axis=1), T,
-                                           shuffler)
-            # Sort by row and position, new masks before tokens
+            new_row, next_token = _empty_spans(
+                num_spans, kept.sum(axis=1), T, shuffler)
+            # Sort by row and position, new masks before the next tokens
             order = onp.lexsort((
                 onp.concatenate([onp.ones(len(row)),
                                  onp.zeros(len(new_row))]),
                 onp.concatenate([onp.cumsum(kept, axis=1)[row, column] - 1,
-                                 before]),
+                                 next_token]),
                 onp.concatenate([row, new_row])))
             row = onp.concatenate([row, new_row])[order]
             ids = onp.concatenate([ids, onp.full(len(new_row), mask)])[order]
         lens = onp.bincount(row, minlength=N)
-        filled = onp.full((N, T), pad, 'int32')
-        filled[onp.arange(T) < lens[:, None]] = ids
-        return filled, lens.astype('float32')
+        noisy = onp.full((N, T), pad, 'int32')
+        noisy[onp.arange(T) < lens[:, None]] = ids
+        return noisy, lens.astype('float32')
 
 
-def _restored(masked):
+def _restore_tokens(masked):
     """(tokens, left, is_masked) of `MaskedRows`, each (N, T).
 
-    tokens: the original ones; left: for masked tokens the position before
-    their span, -2 elsewhere.
+    tokens: the original tokens. left: for a masked token the position before
+    its span, otherwise -2. is_masked: True for a masked token.
     """
     tokens = masked.tokens_X.copy()
     left = onp.full(tokens.shape, -2)
@@ -350,37 +366,42 @@ def _restored(masked):
 
 
 def _empty_spans(num_spans, lens, max_len, shuffler):
-    """Insertion points of spans of no word: (rows, before).
+    """Draw insertion points of spans of length 0: (rows, next_tokens).
 
-    Span k is inserted in row rows[k], before token before[k]. This is never
-    the first token. num_spans (N,): the number of other spans; lens (N,): the
-    number of tokens without the new ones.
+    Span k is inserted in row rows[k], before token next_tokens[k], which is
+    never the first token. num_spans (N,): the number of longer spans; lens
+    (N,): the number of tokens before the insertion.
     """
-    # The number of spans of length 0 until num_spans others were drawn
+    # If lengths are drawn until num_spans of them are not 0, the number of
+    # zeros has this distribution
     counts = onp.zeros(len(num_spans), 'int64')
-    some = num_spans > 0
-    counts[some] = shuffler.negative_binomial(num_spans[some],
-                                              1 - LENGTH_PROBS[0])
+    has_spans = num_spans > 0
+    counts[has_spans] = shuffler.negative_binomial(num_spans[has_spans],
+                                                   1 - LENGTH_PROBS[0])
     counts = onp.minimum(counts, max_len - lens)
     rows = onp.repeat(onp.arange(len(counts)), counts)
-    before = 1 + (shuffler.random_sample(len(rows))
-                  * (lens[rows] - 1)).astype('int64')
-    return rows, before
+    next_tokens = 1 + (shuffler.random_sample(len(rows))
+                       * (lens[rows] - 1)).astype('int64')
+    return rows, next_tokens
 
 
-def _shuffled_sentences(text, parts, shuffler):
-    """(text, parts) with the sentences of each part shuffled."""
-    types, moved = text.gathered(parts)
+def _shuffle_sentences(text, parts, shuffler):
+    """(text, parts): a copy of some parts, with sentences shuffled in each.
+
+    text: a `NumberedText`; parts (M, 2) int64: begins and ends of words.
+    """
+    types, parts_of_types = text.gather(parts)
     lengths = parts[:, 1] - parts[:, 0]
     ends = onp.cumsum(lengths)
     part = onp.repeat(onp.arange(len(parts)), lengths)
     sentence = onp.searchsorted(
         text.sentences, concat_ranges(parts[:, 0], lengths), 'right')
-    begins = onp.ones(len(part), bool)
-    begins[1:] = (onp.diff(part) != 0) | (onp.diff(sentence) != 0)
-    keys = shuffler.random_sample(int(begins.sum()))
-    # lexsort keeps words with one key in their order
-    order = onp.lexsort((keys[onp.cumsum(begins) - 1], part))
-    words = concat_ranges(moved[:, 0], lengths)
+    # True for the first word of each sentence, or of its rest in a part
+    is_first = onp.ones(len(part), bool)
+    is_first[1:] = (onp.diff(part) != 0) | (onp.diff(sentence) != 0)
+    keys = shuffler.random_sample(int(is_first.sum()))
+    # A random key for each sentence; lexsort keeps the order of its words
+    order = onp.lexsort((keys[onp.cumsum(is_first) - 1], part))
+    words = concat_ranges(parts_of_types[:, 0], lengths)
     return (NumberedText(types[words[order]], text.numbers, None, None,
                          text.vocab), onp.stack([ends - lengths, ends], 1))

@@ -1,11 +1,14 @@
-"""Paragraphs split into sentences and words.
+"""This module splits paragraphs into sentences and words, by three rules.
 
 The book's rule ends a sentence at ' . '. There are two rules for running text.
-`prose_sentences` ends sentences at marks that are always an end, in whatever
+`prose_sentences` ends sentences at marks that are always an end, in any
 script, and at full stops that follow neither an abbreviation nor an initial.
 NLTK's Punkt (Kiss and Strunk 2006) learns from a text which full stops end no
-sentence. It finds only ends before a blank, as in Latin script. So
+sentence. Punkt finds an end only before white space, as in Latin script. So
 `split_at_sure_ends` finds the ends of other scripts first.
+
+A blank is any white space. A tokenized text has blanks around each word and
+each punctuation mark.
 """
 import contextlib
 import itertools
@@ -28,7 +31,7 @@ from d2lbert.texts.numbered_text import (
     tokens_of_paragraphs,
 )
 
-# Increase this when the same text gives other sentences or words
+# Increase this when the rules give other sentences or words for the same text
 PROSE_VERSION = 1
 
 # Unicode's Sentence_Terminal, without .!? and without the marks of scripts
@@ -47,7 +50,7 @@ ENDS = (
     '\u203c\u203d\u2047\u2048\u2049'    # doubled ! and ?
     '\u3002\uff01\uff1f\uff61'          # Chinese and Japanese
     '\ufe52\ufe56\ufe57')               # the same, small
-WIDE_STOP = '\uff0e'                    # before a digit it is a decimal point
+WIDE_STOP = '\uff0e'    # Chinese full stop; before a digit a decimal point
 ELLIPSIS = '\u2026'
 CLOSING = '"\'\u2019\u201d\u00bb\u203a)\\]}\u3009\u300b\u300d\u300f\u3011' \
           '\u3015\u3017\uff09\uff3d\uff5d\uff63'
@@ -57,23 +60,25 @@ KANA = '\u3041-\u30ff'
 _END = re.compile(
     rf'(?:[{ENDS}]|{WIDE_STOP}(?!\d))[{ENDS}{WIDE_STOP}{ELLIPSIS}.!?]*'
     rf'[{CLOSING}]*'
-    # In Chinese no blank follows; a full stop may be a decimal point
+    # Chinese and Japanese have no blank after ! or ?. The ASCII full stop is
+    # not among these marks, as it may be a decimal point
     rf'|[!?]+[{CLOSING}]*(?=[{IDEOGRAPHS}{KANA}])'
     rf'|{ELLIPSIS}+[{CLOSING}]*(?=\s)')
 
 
-def split_at_sure_ends(text, is_cut=False):
-    """The text in pieces, each of which ends where a sentence surely does.
+def split_at_sure_ends(text, is_tokenized=False):
+    """Yield pieces of a text. A sentence surely ends at the end of each piece.
 
-    is_cut: True if blanks separate the words. Then a blank must follow an end.
+    Other sentences may end within a piece. is_tokenized: a mark ends a
+    sentence only before a blank.
     """
     begin = 0
-    for found in _END.finditer(text):
-        end = found.end()
+    for mark in _END.finditer(text):
+        end = mark.end()
         rest = text[end:end + 80].lstrip()
-        if (is_cut and not text[end:end + 1].isspace()
+        if (is_tokenized and not text[end:end + 1].isspace()
                 # Before a small letter the dots are only a pause
-                or found[0][0] == ELLIPSIS and rest[:1].islower()):
+                or mark[0][0] == ELLIPSIS and rest[:1].islower()):
             continue
         yield text[begin:end]
         begin = end
@@ -84,33 +89,36 @@ def split_at_sure_ends(text, is_cut=False):
 class SpacedPunctuation(dict):
     """A table for str.translate: blanks around characters that are words.
 
-    See `is_word_alone`.
+    These are punctuation marks, symbols and Chinese characters; see
+    `is_word_alone`.
     """
 
     def __missing__(self, code):
-        letter = chr(code)
-        self[code] = f' {letter} ' if is_word_alone(letter) else letter
+        char = chr(code)
+        self[code] = f' {char} ' if is_word_alone(char) else char
         return self[code]
 
 
-#: Abbreviations that a name or a number follows, so that a capital letter
-#: after their full stop begins no sentence.
+#: Abbreviations before a name or a number. Their full stop ends no sentence,
+#: even if a capital letter follows.
 BEFORE_NAMES = frozenset(
     'mr mrs ms mx dr prof st sr sra messrs mme mlle gen adm col maj capt cmdr '
     'lt sgt cpl pvt rev fr hon gov sen rep pres supt insp mt ft vs cf eg ie '
     'viz ca bzw hr fam'.split())
-#: Abbreviations that end no sentence where a number follows.
+#: Abbreviations whose full stop ends no sentence if a number follows.
 BEFORE_NUMBERS = frozenset(
     'no nos nr vol vols fig figs eq eqs sec sect ch chap art p pp par para '
     'tab approx est jan feb mar apr jun jul aug sep sept oct nov dec'.split())
 
 _OPENING = '"\'\u2018\u201c\u00ab\u2039(\\[{\u00bf\u00a1'
 # In French a space precedes the closing quotation mark
-_MARK = re.compile(
+_MARKS = re.compile(
     rf'[.!?]+(?:[{CLOSING}]|[ \u00a0\u202f]\u00bb)*(?=\s)')
-_FIRST = re.compile(rf'\s*[{_OPENING}\u2013\u2014-]*\s*(\w)')
-_LAST = re.compile(r"[\w'\u2019&-]+(?:\.[\w'\u2019&-]+)*$")
-_LETTERS = re.compile(r'[^\W\d_](\.[^\W\d_])+')
+# The first letter or digit after the marks, and the last word before them
+_NEXT_LETTER = re.compile(rf'\s*[{_OPENING}\u2013\u2014-]*\s*(\w)')
+_LAST_WORD = re.compile(r"[\w'\u2019&-]+(?:\.[\w'\u2019&-]+)*$")
+# Single letters with full stops between them, as in U.S.
+_DOTTED_LETTERS = re.compile(r'[^\W\d_](\.[^\W\d_])+')
 
 
 def prose_sentences(text):
@@ -118,84 +126,83 @@ def prose_sentences(text):
     has_capitals = text != text.lower()
     for piece in split_at_sure_ends(text):
         begin = 0
-        for mark in _MARK.finditer(piece):
-            if _is_end(piece, begin, mark, has_capitals):
-                yield piece[begin:mark.end()]
-                begin = mark.end()
+        for marks in _MARKS.finditer(piece):
+            if _is_end(piece, begin, marks, has_capitals):
+                yield piece[begin:marks.end()]
+                begin = marks.end()
         if piece[begin:].strip():
             yield piece[begin:]
 
 
-def _is_end(piece, begin, mark, has_capitals):
-    """True if the sentence piece[begin:mark.end()] is complete.
+def _is_end(piece, begin, marks, has_capitals):
+    """True if the sentence piece[begin:marks.end()] is complete.
 
-    mark: a match of `_MARK`; has_capitals: True if the paragraph has capital
-    letters, so that a small letter means no new sentence.
+    marks: a match of `_MARKS`. has_capitals: True if the paragraph has capital
+    letters; then a small letter never begins a sentence.
     """
-    first = _FIRST.match(piece, mark.end(), mark.end() + 80)
-    if not first:
+    next_letter = _NEXT_LETTER.match(piece, marks.end(), marks.end() + 80)
+    if not next_letter:
         return False
-    stop, after = mark[0], first[1]
-    is_apart = piece[mark.start() - 1:mark.start()].isspace()
-    if is_apart and stop == '.':
-        return True             # the book's form: a word of its own
-    if after.islower() and has_capitals:
+    next_letter = next_letter[1]
+    is_spaced = piece[marks.start() - 1:marks.start()].isspace()
+    if is_spaced and marks[0] == '.':
+        return True             # the book's form: ' . '
+    if next_letter.islower() and has_capitals:
         return False
-    if stop != '.' or is_apart:
+    if marks[0] != '.' or is_spaced:
         return True
-    word = _LAST.search(piece, max(begin, mark.start() - 40), mark.start())
+    word = _LAST_WORD.search(piece, max(begin, marks.start() - 40),
+                             marks.start())
     if not word:
         return True
     last = word[0]
-    if last.isdigit():          # of a list: "1. First"
+    if last.isdigit():          # "1." at the begin numbers the item of a list
         return bool(piece[begin:word.start()].strip())
-    if after.isdigit() and last.lower() in BEFORE_NUMBERS:
+    if next_letter.isdigit() and last.lower() in BEFORE_NUMBERS:
         return False
     if len(last) == 1 and last.isupper() and last != 'I':
         return False            # an initial
-    if _LETTERS.fullmatch(last):
+    if _DOTTED_LETTERS.fullmatch(last):
         return last.lower() in ('a.m', 'p.m')
     return last.lower() not in BEFORE_NAMES
 
 
-# Increase this, as PROSE_VERSION
+# Increase this when the same text gives other sentences; see PROSE_VERSION
 PUNKT_VERSION = 3
 
-# WikiText's decimal point, and its replacement while Punkt reads
+# WikiText's decimal point, and its replacement while Punkt reads the text:
+# Punkt would take the full stop in it for the end of a sentence
 POINT, HIDDEN_POINT = '@.@', '@\ue000@'
 
 
 class PunktSplitter:
-    """Splits paragraphs into sentences; learns from `texts`."""
+    """Splits paragraphs into sentences by NLTK's Punkt.
+
+    texts: the paragraphs, strings, from which Punkt learns abbreviations.
+    """
 
     def __init__(self, texts):
-        punkt = nltk().tokenize.punkt
-        learner = punkt.PunktTrainer()
+        punkt = import_nltk().tokenize.punkt
+        trainer = punkt.PunktTrainer()
         for text in texts:
-            learner.train(text.replace(POINT, HIDDEN_POINT), finalize=False)
-        learner.finalize_training()
-        self._punkt = punkt.PunktSentenceTokenizer(learner.get_params())
-        self._apart = SpacedPunctuation()
+            trainer.train(text.replace(POINT, HIDDEN_POINT), finalize=False)
+        trainer.finalize_training()
+        self._punkt = punkt.PunktSentenceTokenizer(trainer.get_params())
+        self._spaced_punctuation = SpacedPunctuation()
 
-    def sentences(self, text, is_cut):
-        """The sentences of a paragraph, with blanks between words.
-
-        is_cut: the paragraph has blanks between words already.
-        """
+    def sentences(self, text, is_tokenized):
+        """Return the sentences of a paragraph, tokenized."""
         text = text.replace(POINT, HIDDEN_POINT)
         sentences = [sentence.replace(HIDDEN_POINT, POINT)
-                     for piece in split_at_sure_ends(text, is_cut)
+                     for piece in split_at_sure_ends(text, is_tokenized)
                      for sentence in self._punkt.tokenize(piece)]
-        return sentences if is_cut else [
-            sentence.translate(self._apart) for sentence in sentences]
+        return sentences if is_tokenized else [
+            sentence.translate(self._spaced_punctuation)
+            for sentence in sentences]
 
 
-def punkt_version():
-    """A name of the rules; rules with another name may split otherwise."""
-    return f'punkt {PUNKT_VERSION} {nltk().__version__}'
-
-
-def nltk():
+def import_nltk():
+    """Return the module nltk; raise ImportError if it is not installed."""
     try:
         import nltk.tokenize.punkt
     except ImportError as error:
@@ -205,29 +212,29 @@ def nltk():
     return nltk
 
 
-# Characters from which Punkt learns abbreviations, which takes 30 seconds
+# The number of characters from which Punkt learns, in 30 seconds
 PUNKT_CHARS = 1 << 20
 
-# The name in `Unchanged` of the fact that a file has the book's form. Increase
-# the number when `has_books_form` changes
-FORM = "the book's form 1"
+# The key of a result of `has_books_form` in the cache `Unchanged`. Increase
+# the number when the function changes
+FORM_KEY = "the book's form 1"
 
-# The number of bytes that are read to recognize it
+# The number of bytes at a file's begin that `has_books_form` reads
 FORM_BYTES = 1 << 20
 
 # Sentence marks between blanks, and sentence marks that follow a word
-_APART = re.compile(rb'(?<=\s)[.!?](?=\s|$)')
-_JOINED = re.compile(rb'[^\s.!?][.!?]+["\')\]]*(?=\s|$)')
+_SPACED_MARK = re.compile(rb'(?<=\s)[.!?](?=\s|$)')
+_ATTACHED_MARK = re.compile(rb'[^\s.!?][.!?]+["\')\]]*(?=\s|$)')
 
 
 class Cut(NamedTuple):
-    """A stretch of a text cut into words.
+    """The words of some consecutive paragraphs, which a cutter returns.
 
-    types, sentences and paragraphs are as in `TokenizedText`. articles
-    (articles,) int64: the first paragraph of each article that begins here.
-    names: the different words, one per line. Paragraphs without an inner
-    sentence end are left out. passed (2,) int64: the number of these
-    paragraphs, and the number of their words.
+    types, sentences and paragraphs are as in `numbered_text.TokenizedText`.
+    articles (articles,) int64: the index of the first paragraph of each
+    article that begins here. names: the different words, one per line.
+    Paragraphs without an inner sentence end are left out. left_out (2,) int64:
+    the number of these paragraphs, and the number of their words.
     """
 
     types: onp.ndarray
@@ -235,57 +242,66 @@ class Cut(NamedTuple):
     paragraphs: onp.ndarray
     articles: onp.ndarray
     names: bytes
-    passed: onp.ndarray
+    left_out: onp.ndarray
 
     @classmethod
-    def of(cls, paragraphs, parted, kept, lower):
-        """The `Cut` of `text_reader.Paragraphs`.
+    def of(cls, paragraphs, kept, kept_sentences, lower):
+        """Return the `Cut` of `text_reader.Paragraphs`.
 
-        kept: True or False for each paragraph; parted: the list of sentences
-        of each paragraph that is kept.
+        kept: True or False for each paragraph. kept_sentences: the list of
+        sentences of each kept paragraph. lower: convert words to lower case.
         """
         tokens = tokens_of_paragraphs(
             [[sentence.lower() if lower else sentence
-              for sentence in sentences] for sentences in parted])
-        passed = [len(text.split()) for text, keep in zip(
-            paragraphs.texts, kept) if not keep]
-        return cls(*tokens[:3], _among_kept(paragraphs.articles, kept),
+              for sentence in sentences] for sentences in kept_sentences])
+        lengths = [len(text.split()) for text, is_kept in zip(
+            paragraphs.texts, kept) if not is_kept]
+        return cls(*tokens[:3],
+                   _indices_among_kept(paragraphs.articles, kept),
                    ''.join(f'{name}\n' for name in tokens.names).encode(),
-                   onp.array([onp.count_nonzero(passed), sum(passed)],
+                   onp.array([onp.count_nonzero(lengths), sum(lengths)],
                              'int64'))
 
 
 class BookCutter:
-    """Splits sentences at ' . ' and words at blanks."""
+    """A cutter by the book's rule: ' . ' ends sentences, blanks end words.
 
-    # Advice about a text in which no paragraph has two sentences
+    A cutter makes a `Cut` of each `text_reader.Stretch` of a text. All have
+    these arguments. files: the `text_sources.Source`s of the text. progress:
+    show a bar while the cutter learns. lower: convert words to lower case.
+    """
+
+    # Advice in the error for a text in which no paragraph has two sentences
     remedy = ("with split='book' a sentence ends at ' . ', its full stop "
               "between blanks; split='prose' is for text as people write it")
 
     @staticmethod
     def version():
-        """A name of the rules; rules with another name may split otherwise."""
+        """The name of the rules; another name marks a different split."""
         return 'book'
 
     def __init__(self, files, progress, lower=True):
         self.lower = lower
-        # The number of threads that may call `cut`; None is one per core
+        # The number of threads that may call `cut`; None: a thread per core
         self.num_threads = 1 if draw.library() is None else None
-        self._own = threading.local()   # a buffer for each thread
+        self._of_thread = threading.local()
 
     def cut(self, stretch):
-        """The `Cut` of a `Stretch`; any thread may call it."""
+        """Return the `Cut` of a `Stretch`; any thread may call this method."""
         found = None
         if draw.library() is not None:
-            if not hasattr(self._own, 'room'):
-                self._own.room = cut.Room()
-            found = cut.text(stretch.whole,
+            if not hasattr(self._of_thread, 'room'):
+                self._of_thread.room = cut.Room()       # memory for cut.text
+            # A limit of bytes: a paragraph has at most as many words
+            found = cut.text(stretch.all_bytes,
                              cut.WIKI if stretch.is_wiki else cut.PARTS,
-                             self.lower, text_reader.MAX_WORDS, self._own.room)
+                             self.lower, text_reader.MAX_WORDS,
+                             self._of_thread.room)
         if found is None:
-            # Python reports a fault in the text, or splits long paragraphs
+            # A paragraph is too long, or Python will report a wrong byte
             return self.cut_plainly(stretch)
         found = Cut(*found)
+        # Each file begins an article
         return found._replace(articles=onp.concatenate([
             onp.zeros(int(stretch.is_first), 'int64'), found.articles]))
 
@@ -293,15 +309,15 @@ class BookCutter:
         """`cut` without compiled code."""
         paragraphs = stretch.paragraphs()
         kept = [STOP in text for text in paragraphs.texts]
-        return Cut.of(paragraphs, paragraphs_of_lines(
-            itertools.compress(paragraphs.texts, kept), self.lower), kept,
+        return Cut.of(paragraphs, kept, paragraphs_of_lines(
+            itertools.compress(paragraphs.texts, kept), self.lower),
             lower=False)
 
 
 class ProseCutter:
-    """Splits sentences by `prose_sentences`; punctuation marks are words.
+    """A cutter by `prose_sentences`, for which punctuation marks are words.
 
-    A file of WikiText in the book's form is cut by the book's rule.
+    It cuts WikiText's format by the book's rule if its words are tokenized.
     """
 
     remedy = ('expected running text, a blank line between paragraphs, in '
@@ -314,24 +330,27 @@ class ProseCutter:
     def __init__(self, files, progress, lower=True):
         self.lower, self.num_threads = lower, 1
         self._book = BookCutter(files, progress, lower)
-        self._apart, self._forms = SpacedPunctuation(), {}
+        self._spaced_punctuation = SpacedPunctuation()
+        self._forms = {}        # path: the result of `has_books_form`
 
     def cut(self, stretch):
         if self._uses_books_rule(stretch):
             return self._book.cut(stretch)
         paragraphs = stretch.paragraphs()
-        parted = [list(prose_sentences(text)) for text in paragraphs.texts]
-        kept = [len(sentences) > 1 for sentences in parted]
+        sentence_lists = [list(prose_sentences(text))
+                          for text in paragraphs.texts]
+        kept = [len(sentences) > 1 for sentences in sentence_lists]
         return Cut.of(
-            paragraphs, [[sentence.translate(self._apart)
-                          for sentence in sentences]
-                         for sentences in itertools.compress(parted, kept)],
-            kept, self.lower)
+            paragraphs, kept, [
+                [sentence.translate(self._spaced_punctuation)
+                 for sentence in sentences]
+                for sentences in itertools.compress(sentence_lists, kept)],
+            self.lower)
 
     def _uses_books_rule(self, stretch):
-        return stretch.is_wiki and self._has_form(stretch.path)
+        return stretch.is_wiki and self._has_books_form(stretch.path)
 
-    def _has_form(self, path):
+    def _has_books_form(self, path):
         name = os.fspath(path)
         if name not in self._forms:
             self._forms[name] = has_books_form(path)
@@ -339,90 +358,96 @@ class ProseCutter:
 
 
 class MixedCutter(ProseCutter):
-    """The book's rule for files in its form, `ProseCutter` for others."""
+    """A cutter by the book's rule for files in the book's form.
+
+    It cuts other files as `ProseCutter` does.
+    """
 
     @staticmethod
     def version():
         return f'mixed {PROSE_VERSION}'
 
     def _uses_books_rule(self, stretch):
-        return self._has_form(stretch.path)
+        return self._has_books_form(stretch.path)
 
 
 class PunktCutter:
-    """Splits sentences by Punkt, which learns from the text."""
+    """A cutter by Punkt, which learns from the first texts of `files`."""
 
     remedy = 'expected running text, a blank line between paragraphs'
 
     @staticmethod
     def version():
-        return punkt_version()
+        return f'punkt {PUNKT_VERSION} {import_nltk().__version__}'
 
     def __init__(self, files, progress, lower=True):
         self.lower, self.num_threads = lower, 1
         with bar(PUNKT_CHARS, 'learning', 'B', unit_scale=True,
                  quiet=not progress) as shown:
-            self.splitter = PunktSplitter(_beginning(files, shown.update))
+            self.splitter = PunktSplitter(_first_texts(files, shown.update))
 
     def cut(self, stretch):
         paragraphs = stretch.paragraphs()
-        parted = [self.splitter.sentences(text, paragraphs.is_cut)
-                  for text in paragraphs.texts]
-        kept = [len(sentences) > 1 for sentences in parted]
-        return Cut.of(paragraphs, itertools.compress(parted, kept), kept,
-                      self.lower)
+        sentence_lists = [
+            self.splitter.sentences(text, paragraphs.is_tokenized)
+            for text in paragraphs.texts]
+        kept = [len(sentences) > 1 for sentences in sentence_lists]
+        return Cut.of(paragraphs, kept,
+                      itertools.compress(sentence_lists, kept), self.lower)
 
 
-#: The cutters by name; for 'auto', `cutters` chooses one.
+#: The cutters by the setting `split`. For 'auto', `cutter_class` chooses.
 CUTTERS = {'book': BookCutter, 'prose': ProseCutter, 'punkt': PunktCutter}
 SPLITS = 'auto', *CUTTERS
 
 
-def cutters(split, files):
-    """The class that cuts files by the rule `split`, one of SPLITS.
+def cutter_class(split, files):
+    """Return the class of cutters for a setting `split`, one of SPLITS.
 
-    files: `text_sources.Source`s. auto: the book's rule for files in the
-    book's form, and `ProseCutter` for the others.
+    files: the `text_sources.Source`s of the text. 'auto' means the book's
+    rule for files in the book's form, and `prose_sentences` for other files.
     """
     if split != 'auto':
         return CUTTERS[split]
     unchanged = Unchanged()
-    forms = [unchanged.get(f'{FORM} of {file.digest_name}', file,
+    forms = [unchanged.get(f'{FORM_KEY} of {file.digest_name}', file,
                            has_books_form) for file in files]
     unchanged.save()
     return BookCutter if all(forms) else MixedCutter
 
 
 def has_books_form(path):
-    """True if most sentence marks at a file's start are separate words.
+    """True if most sentence marks at a file's begin are separate words.
 
-    A file without any has the form if it has WikiText's titles.
+    A file without sentence marks has the form if it has WikiText's titles.
     """
     pieces = text_sources.pieces(path, size=FORM_BYTES)
-    with contextlib.closing(pieces) as found:
-        data = next(found)[:FORM_BYTES]
-    apart, joined = (len(marks.findall(data)) for marks in (_APART, _JOINED))
-    return apart > joined or not joined and text_reader.has_title(data)
+    with contextlib.closing(pieces):
+        data = next(pieces)[:FORM_BYTES]
+    num_spaced, num_attached = (len(marks.findall(data)) for marks in (
+        _SPACED_MARK, _ATTACHED_MARK))
+    return (num_spaced > num_attached
+            or not num_attached and text_reader.has_title(data))
 
 
-def _among_kept(places, kept):
-    """The indices `places` in a list, after only kept items are left."""
-    return onp.cumsum([0, *kept], dtype='int64')[places]
+def _indices_among_kept(indices, kept):
+    """Convert indices of paragraphs to indices of the kept paragraphs."""
+    return onp.cumsum([0, *kept], dtype='int64')[indices]
 
 
-def _beginning(files, advance):
+def _first_texts(files, advance):
     """Yield the first paragraphs of a text, PUNKT_CHARS characters in all.
 
-    advance: called with the number of characters of each.
+    advance: called with the number of characters of each paragraph.
     """
-    left = PUNKT_CHARS
+    chars_left = PUNKT_CHARS
     for path in files:
         for paragraphs in text_reader.paragraphs_of(
                 path, lambda num_bytes: None):
             for text in paragraphs.texts:
-                if not left:
+                if not chars_left:
                     return
-                text = text[:left]
+                text = text[:chars_left]
                 yield text
                 advance(len(text))
-                left -= len(text)
+                chars_left -= len(text)

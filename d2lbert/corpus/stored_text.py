@@ -1,11 +1,12 @@
-"""A text of any size on disk, and the batches that are drawn from it.
+"""`StoredText` is a text of any size on disk, from which batches are drawn.
 
 A row holds a pair of sentences, a pair of runs of sentences as in the
-published BERT, or full sentences as in RoBERTa. The text is mapped into
-memory, and its examples are drawn a chunk at a time. All data that grows with
-the text is on disk, except 4 bytes a paragraph for the order of an epoch.
+published BERT, or full sentences as in RoBERTa. A run is several consecutive
+sentences. The text is mapped into memory, and its examples are drawn a chunk
+at a time. All data that grows with the text is on disk, except 4 bytes a
+paragraph for the order of an epoch.
 
-N examples of a chunk, T tokens (max_len).
+N: the number of examples of a chunk. M: the number of parts in all its rows.
 """
 import bisect
 import itertools
@@ -21,7 +22,7 @@ from d2lbert.texts.examples import (
     MASK_SHARE,
     check_batch_size,
     check_max_len,
-    derive_bits,
+    derive_bytes,
     derive_shuffler,
     draw_examples,
     mask_pairs,
@@ -30,28 +31,29 @@ from d2lbert.texts.examples import (
 )
 from d2lbert.texts.numbered_text import NumberedText, shuffled_paragraphs
 
-# Random runs among which `_run_like` chooses
-TRIES = 16
+# The number of random runs among which `_draw_similar_run` chooses
+NUM_CANDIDATES = 16
 
 
 def draw_runs(text, order, max_len, rng, swap=False):
     """Draw pairs of runs of sentences whose length is close to max_len.
 
-    text: a `StoredText`; order: the paragraphs to use, in this order.
-    Returns spans (N, 4) int64 and is_next (N,) bool, the arguments of
+    text: a `StoredText`; order: the indices of the paragraphs to use, in this
+    order. Returns spans (N, 4) int64 and is_next (N,) bool, the arguments of
     `examples.mask_pairs`.
 
-    As in the published BERT, sentences are taken until the next one does
-    not fit, and split at random. If the second run is replaced, its
-    sentences are used again. The last run of a paragraph continues in the
-    next paragraph of the article. swap: swap the two runs of half of the
-    pairs in place of replacing the second, as in the published ALBERT.
+    As in the published BERT, consecutive sentences are taken until the next
+    sentence does not fit, and split at random into two runs. In half of the
+    pairs a random run replaces the second run, whose sentences are used again.
+    The last run of a paragraph continues in the next paragraph of the article.
+    swap: swap the two runs of half of the pairs, in place of replacing the
+    second run, as in the published ALBERT.
     """
     spans, is_next = [], []
     for q in order.tolist():
         begin, end = text.paragraphs[q:q + 2].tolist()
-        ends = _ends(text, begin, end, q, max_len)
-        # Indices of sentences; 0 is the paragraph's first sentence
+        ends = _sentence_ends(text, begin, end, q, max_len)
+        # a, b, stop, last: indices of sentences, from the paragraph's first
         a, last = 0, len(ends) - 2
         while a < min(end - begin, last):
             stop = a + 2
@@ -63,22 +65,22 @@ def draw_runs(text, order, max_len, rng, swap=False):
             if not follows and swap:
                 first, second = second, first
             elif not follows:
-                second = _run_like(
+                second = _draw_similar_run(
                     text, second, max_len - 3 - (ends[b] - ends[a]), max_len,
                     rng)
-            # Truncated after the swap, or the truncation would reveal it
-            spans.append(_cut_to_fit(*first, *second, max_len - 3))
+            # The truncation comes after the swap, or it would reveal the swap
+            spans.append(_truncate_spans(*first, *second, max_len - 3))
             is_next.append(follows)
             a = stop if follows or swap else b
     return (onp.array(spans, 'int64').reshape(-1, 4),
             onp.array(is_next, bool))
 
 
-def _ends(text, begin, end, q, max_len):
+def _sentence_ends(text, begin, end, q, max_len):
     """The index of each sentence's first word, and the last sentence's end.
 
     The sentences are begin to end - 1, of paragraph q, and at most max_len
-    more of the same article.
+    more sentences of the same article.
     """
     k = onp.searchsorted(text.articles, q, 'right')
     if k < len(text.articles):
@@ -88,39 +90,39 @@ def _ends(text, begin, end, q, max_len):
     return text.sentences[begin:min(end + max_len, limit) + 1].tolist()
 
 
-def _run_like(text, span, room, max_len, rng):
-    """A random run of sentences, about as long as `span`.
+def _draw_similar_run(text, span, max_words, max_len, rng):
+    """Draw a random run of sentences that is about as long as `span`.
 
     A different length would reveal that the run does not follow, and so would
-    a truncation. So the run has at most `room` words, unless `span` has more,
-    or each of TRIES runs has more.
+    a truncation. So the run has at most max_words words, unless `span` has
+    more, or each of NUM_CANDIDATES runs has more. Returns (begin, end).
     """
     wanted = span[1] - span[0]
-    room = max(room, wanted)
-    best = None
-    for _ in range(TRIES):
+    max_words = max(max_words, wanted)
+    best = None     # (rank, (begin, end)); a smaller rank is better
+    for _ in range(NUM_CANDIDATES):
         q = int(rng.random() * text.num_paragraphs)
         begin, end = text.paragraphs[q:q + 2].tolist()
         begin += int(rng.random() * (end - begin))
-        ends = _ends(text, begin, begin + 1, q, max_len)
+        ends = _sentence_ends(text, begin, begin + 1, q, max_len)
         # Try the last end within `wanted` words, and the next end
         stop = max(1, bisect.bisect_right(ends, ends[0] + wanted) - 1)
         for last in ends[stop:stop + 2]:
             length = last - ends[0]
-            rank = length > room, abs(length - wanted)
+            rank = length > max_words, abs(length - wanted)
             if best is None or rank < best[0]:
                 best = rank, (ends[0], last)
-        if best[0] <= (False, wanted // 8):
+        if best[0] <= (False, wanted // 8):     # similar enough
             break
     return best[1]
 
 
-def _cut_to_fit(begin_a, end_a, begin_b, end_b, room):
-    """Truncate two spans of words to `room` words, the longer one first.
+def _truncate_spans(begin_a, end_a, begin_b, end_b, max_words):
+    """Truncate two spans of words to max_words in all, the longer one first.
 
-    The first span loses words at its begin, the second at its end.
+    The first span loses words at its begin, the second span at its end.
     """
-    len_a, len_b = truncate_pair(end_a - begin_a, end_b - begin_b, room,
+    len_a, len_b = truncate_pair(end_a - begin_a, end_b - begin_b, max_words,
                                  odd_to_first=False)
     return end_a - len_a, end_a, begin_b, begin_b + len_b
 
@@ -128,45 +130,47 @@ def _cut_to_fit(begin_a, end_a, begin_b, end_b, room):
 def full_sentences(text, chunk, num_chunks, max_len, rng):
     """Pack rows with as many consecutive sentences as fit.
 
-    text: a `StoredText`; chunk: the index of one of num_chunks nearly equal
-    stretches of it. Returns rows (N + 1,) and parts (M, 2), int64. Row k
-    consists of parts rows[k] to rows[k + 1] - 1; a part is a span of words,
-    (begin, end). With <cls> first and a <sep> after each part, a row has at
-    most max_len tokens.
+    text: a `StoredText`; chunk: the index of one of the num_chunks nearly
+    equal stretches of the text. Returns rows (N + 1,) and parts (M, 2), int64.
+    Row k consists of parts rows[k] to rows[k + 1] - 1. A part is a span of
+    words, (begin, end). With <cls> first and a <sep> after each part, a row
+    has at most max_len tokens.
 
     These are the FULL-SENTENCES of Liu et al. 2019, section 4.2. A row ends
-    where the next sentence does not fit. At the end of an article it
-    continues with another one, after a separator. So all rows have about
+    where the next sentence does not fit. At the end of an article the row
+    continues with another article, after a separator. So all rows have about
     the same length; one row per article would leave rows of short articles
     half empty. The articles are shuffled. Only a sentence longer than a row
     is split, and continues in the next row.
     """
     rows, parts = [0], []
-    room = full = max_len - 1       # after <cls>
-    borders = _borders(text, chunk, num_chunks)
+    free = max_free = max_len - 1       # free tokens of the row, after <cls>
+    borders = _article_borders(text, chunk, num_chunks)
     for k in shuffled_paragraphs(len(borders) - 1, rng).tolist():
         ends = text.sentences[borders[k]:borders[k + 1] + 1].tolist()
         begin = ends[0]
         while begin < ends[-1]:
-            limit = begin + room - 1                # a <sep> follows
+            limit = begin + free - 1                # a <sep> follows
             end = ends[max(0, bisect.bisect_right(ends, limit) - 1)]
-            if end <= begin and room == full:       # longer than a row
+            if end <= begin and free == max_free:   # longer than a row
                 end = limit
             if end > begin:
                 parts.append((begin, end))
-                room -= end - begin + 1
+                free -= end - begin + 1
                 begin = end
-            if begin < ends[-1]:                    # the next does not fit
+            if begin < ends[-1]:        # the next sentence does not fit
                 rows.append(len(parts))
-                room = full
+                free = max_free
     if len(parts) > rows[-1]:
         rows.append(len(parts))
     return (onp.array(rows, 'int64'),
             onp.array(parts, 'int64').reshape(-1, 2))
 
 
-def _borders(text, chunk, num_chunks):
-    """The first sentence of a chunk and of its articles, and the chunk's end.
+def _article_borders(text, chunk, num_chunks):
+    """The first sentence of a chunk and of each article that begins in it.
+
+    The last entry is the end of the chunk.
     """
     first, last = onp.searchsorted(
         text.sentences, [text.num_words * k // num_chunks
@@ -177,13 +181,13 @@ def _borders(text, chunk, num_chunks):
     return [first, *text.paragraphs[articles].tolist(), last]
 
 
-# The size of a chunk: pairs times max_len, or words of full sentences. Its
-# columns take about 10 bytes for each of these, 80 MB in all
-CHUNK_PLACES = 1 << 23
+# The size of a chunk: tokens of padded pairs, or words of full sentences. The
+# columns of a chunk take about 10 bytes for each token, 80 MB in all
+CHUNK_TOKENS = 1 << 23
 
 
-class _Drawing(NamedTuple):
-    """The arguments of `StoredText.batches` that examples depend on."""
+class _Settings(NamedTuple):
+    """The arguments of `StoredText.batches` that determine the examples."""
 
     seed: int
     epoch: int
@@ -199,9 +203,10 @@ class _Drawing(NamedTuple):
 class StoredText(NumberedText):
     """A `NumberedText` in files, from which batches are drawn.
 
+    folder: a part of a store, as `text_store.write_numbers` writes it.
     numbers (types,) int32: the number in `vocab` for each number in the
     files. Article k begins with paragraph articles[k]. source: the name of
-    the text in errors. counts: the `text_store.Counts` of its source files,
+    the text in messages. counts: the `text_store.Counts` of its source files,
     or None. The text may be only a part of these files.
     """
 
@@ -220,7 +225,7 @@ class StoredText(NumberedText):
     def read(self, begin, end):
         return self._read([begin], [end])
 
-    def gathered(self, spans):
+    def gather(self, spans):
         begins, ends = spans[:, ::2].ravel(), spans[:, 1::2].ravel()
         types = self._read(begins.tolist(), ends.tolist())
         lengths = ends - begins
@@ -230,7 +235,8 @@ class StoredText(NumberedText):
     def _read(self, begins, ends):
         """The types of the words of several ranges, one after another.
 
-        Read from the file, since touching the map may load megabytes.
+        begins, ends: lists of ints. The words are read from the file, since
+        an access to the map may load megabytes.
         """
         size = self.types.itemsize
         lengths = [(end - begin) * size for begin, end in zip(begins, ends)]
@@ -245,53 +251,54 @@ class StoredText(NumberedText):
     def release(self):
         """Unmap the pages that were read; they stay in the system's cache.
 
-        Until then they count as memory of this process, and random access
-        may touch the whole file.
+        Until this call they count as memory of this process, and random
+        access may read the whole file.
         """
         for mapped in self._maps:
             if hasattr(mmap, 'MADV_DONTNEED'):
                 mapped.madvise(mmap.MADV_DONTNEED)
 
     def num_chunks(self, max_len, spans=None):
-        """The number of chunks of an epoch."""
+        """The number of chunks of an epoch; spans: as for `batches`."""
         if spans is not None:
-            return max(1, -(-self.num_words // CHUNK_PLACES))
+            return max(1, -(-self.num_words // CHUNK_TOKENS))
         return -(-self.num_paragraphs // self._chunk_paragraphs(max_len))
 
     def _chunk_paragraphs(self, max_len):
-        num_places = self.num_pairs * max_len
-        if num_places <= CHUNK_PLACES:
+        """The number of paragraphs of a chunk of pairs."""
+        num_tokens = self.num_pairs * max_len
+        if num_tokens <= CHUNK_TOKENS:
             return self.num_paragraphs
-        return max(1, CHUNK_PLACES * self.num_paragraphs // num_places)
+        return max(1, CHUNK_TOKENS * self.num_paragraphs // num_tokens)
 
     def batches(self, batch_size, max_len, *, seed, epoch=0, start=(0, 0),
                 dynamic=True, mask_share=MASK_SHARE, fill=False,
                 whole_words=False, spans=None, swap=False):
-        """One epoch: yields (position, Batch of NumPy arrays).
+        """Yield (position, `Batch` of NumPy arrays) for an epoch's batches.
 
-        position is (chunk, index), the start of the batch after this one;
-        passed as `start`, it gives the rest of the epoch, bitwise equal. The
-        batches depend only on the arguments and on the text. The paragraphs
-        are shuffled and processed a chunk at a time; a text of the size of
-        WikiText-2 is one chunk. The examples of a chunk are shuffled, and
-        its last batch may be smaller.
+        position: (chunk, index) of the next batch. As the argument `start` it
+        gives the rest of the epoch, bitwise equal. The batches depend only on
+        the arguments and on the text. The paragraphs are shuffled and
+        processed a chunk at a time. A text of the size of WikiText-2 is one
+        chunk. The examples of a chunk are shuffled, and the last batch of a
+        chunk may be smaller.
 
-        By default examples are the book's. Each sentence is paired with its
-        neighbour or, in half of the cases, with a random sentence of a
-        random paragraph. Pairs longer than max_len are dropped, and
+        By default examples are the book's. Each sentence makes a pair with
+        the next sentence or, in half of the cases, with a random sentence of
+        a random paragraph. Pairs longer than max_len are dropped, and
         mask_share of the tokens are masked. If the text is one chunk and
-        not dynamic, every epoch has the examples of `load_data` with
+        dynamic is False, every epoch has the examples of `load_data` with
         `random` and NumPy seeded with `seed`.
 
-        fill: both texts are runs of sentences whose length comes close to
-        max_len; only a pair of single sentences that is too long is
-        truncated. swap: half of the pairs are swapped in place of getting a
-        random second text; nsp_y is 1 for a pair in order. whole_words: mask
-        all pieces of a word or none.
-        spans: rows are full sentences of one text, in place of pairs. With a
-        `SpanMasking` batches are `MaskedRows`, with a `Noise` they are
-        `NoisyRows`. The chunks are parts of the unshuffled text, in a new
-        order.
+        fill: the texts of a pair are runs of sentences, in all close to
+        max_len tokens long. Only a pair of single sentences is truncated.
+        swap: half of the pairs are swapped in place of getting a random
+        second text; nsp_y is 1 for a pair in order. whole_words: mask all
+        pieces of a word or none.
+        spans: an object of `masking`; rows are full sentences of one text, in
+        place of pairs. With a `SpanMasking` batches are `MaskedRows`, with a
+        `Noise` `NoisyRows`, with `WHOLE` `Whole` rows. The chunks are
+        stretches of the unshuffled text, which come in a new order.
         dynamic: draw new pairs and masks in each epoch; otherwise only the
         order of the examples is new. Raises ValueError if no pair fits.
         """
@@ -306,13 +313,14 @@ class StoredText(NumberedText):
             raise ValueError(
                 f'start={tuple(start)} lies outside of {self.source}, which '
                 f'has {num_chunks} chunks: it belongs to another text')
-        return self._batches(batch_size, first_chunk, first_index, _Drawing(
+        return self._batches(batch_size, first_chunk, first_index, _Settings(
             int(seed), int(epoch), dynamic, max_len, mask_share, fill,
             whole_words, swap, spans))
 
-    def _batches(self, batch_size, chunk, first_index, drawing):
+    def _batches(self, batch_size, chunk, first_index, settings):
+        # A resumed epoch may have no batch left; a whole epoch has some
         is_empty = (chunk, first_index) == (0, 0)
-        for columns, order in self._chunks(chunk, drawing):
+        for columns, order in self._chunks(chunk, settings):
             num_batches = -(-len(order) // batch_size)
             if first_index > max(0, num_batches - 1):
                 raise ValueError(
@@ -327,67 +335,71 @@ class StoredText(NumberedText):
                        else (chunk + 1, 0)), type(columns)(*(
                            column[rows] for column in columns))
             chunk, first_index = chunk + 1, 0
-            columns = None      # frees memory for the next chunk
+            columns = None      # free the memory before the next chunk
         if is_empty:
             raise ValueError(
-                f'{self.source}: {no_pair_message(drawing.max_len)}')
+                f'{self.source}: {no_pair_message(settings.max_len)}')
 
-    def _chunks(self, first_chunk, drawing):
-        """(columns, order of their rows) of each chunk of an epoch."""
-        seed, epoch, spans = drawing.seed, drawing.epoch, drawing.spans
-        num_chunks = self.num_chunks(drawing.max_len, spans)
+    def _chunks(self, first_chunk, settings):
+        """Yield (columns, order of their rows) for each chunk of an epoch."""
+        seed, epoch, spans = settings.seed, settings.epoch, settings.spans
+        num_chunks = self.num_chunks(settings.max_len, spans)
         chunks = onp.arange(num_chunks)
-        if not drawing.dynamic or spans is not None:
+        if not settings.dynamic or spans is not None:
             derive_shuffler('chunks', seed, epoch).shuffle(chunks)
         # Static examples are drawn as in epoch 0
-        drawn_epoch = epoch if drawing.dynamic else 0
+        drawn_epoch = epoch if settings.dynamic else 0
         rng, paragraphs = _generator(seed, drawn_epoch, 0), None
         if spans is None:
             paragraphs = shuffled_paragraphs(self.num_paragraphs, rng)
         for chunk in chunks[first_chunk:].tolist():
-            # Chunk 0 continues with the generator that shuffled paragraphs
+            # In chunk 0 the generator that shuffled the paragraphs goes on,
+            # as on the book's page
             chunk_rng = (_generator(seed, drawn_epoch, chunk) if chunk
                          else rng)
             if spans is None:
                 columns = self._examples(paragraphs, chunk, chunk_rng,
-                                         drawing)
+                                         settings)
             else:
-                columns = self._rows(chunk, num_chunks, chunk_rng, drawing)
+                columns = self._rows(chunk, num_chunks, chunk_rng, settings)
             self.release()
             yield columns, _row_order(len(columns[0]), seed, drawn_epoch,
                                       epoch, chunk)
-            columns = None      # frees memory for the next chunk
+            columns = None      # free the memory before the next chunk
 
-    def _examples(self, paragraphs, chunk, rng, drawing):
+    def _examples(self, paragraphs, chunk, rng, settings):
         """All examples of a chunk, a `Batch` of columns."""
-        max_len, mask_share = drawing.max_len, drawing.mask_share
+        max_len, mask_share = settings.max_len, settings.mask_share
         size = self._chunk_paragraphs(max_len)
         first = chunk * size
         last = min(first + size, len(paragraphs))
-        if drawing.fill:
+        if settings.fill:
             runs = draw_runs(self, paragraphs[first:last], max_len, rng,
-                             drawing.swap)
+                             settings.swap)
             return mask_pairs(self, *runs, max_len, rng, mask_share,
-                              drawing.whole_words)
+                              settings.whole_words)
         return draw_examples(self, paragraphs, max_len, rng, mask_share,
-                             first, last, drawing.whole_words, drawing.swap)
+                             first, last, settings.whole_words, settings.swap)
 
-    def _rows(self, chunk, num_chunks, rng, drawing):
+    def _rows(self, chunk, num_chunks, rng, settings):
         """All rows of full sentences of a chunk, as columns."""
         rows, parts = full_sentences(self, chunk, num_chunks,
-                                     drawing.max_len, rng)
-        return drawing.spans.drawn(self, rows, parts, drawing.max_len, rng,
-                                   drawing.mask_share)
+                                     settings.max_len, rng)
+        return settings.spans.draw_rows(
+            self, rows, parts, settings.max_len, rng, settings.mask_share)
 
 
-# Random numbers of a chunk, which do not depend on earlier chunks
+# The random generators of a chunk do not depend on earlier chunks
 
 def _generator(seed, epoch, chunk):
-    """The generator of a chunk; the first is the book's random.seed(seed)."""
+    """The generator of the examples of a chunk.
+
+    The first chunk of epoch 0 has the book's, as of random.seed(seed).
+    """
     if not (epoch or chunk):
         return random.Random(seed)
     return random.Random(int.from_bytes(
-        derive_bits('examples', seed, epoch, chunk), 'little'))
+        derive_bytes('examples', seed, epoch, chunk), 'little'))
 
 
 def _row_order(num_rows, seed, drawn_epoch, epoch, chunk):

@@ -1,7 +1,7 @@
-"""Text files read in stretches of lines, and split into paragraphs.
+"""This module reads text files in stretches of lines, as lists of paragraphs.
 
-Each stretch can be split without its neighbours. `Unchanged` caches facts
-about files, such as digests, until the files change.
+Any thread can split a stretch into paragraphs without the stretches beside it.
+`Unchanged` caches facts about files, such as digests, until the files change.
 """
 import contextlib
 import itertools
@@ -19,12 +19,14 @@ from d2lbert.machine.terminal import warn
 from d2lbert.texts import text_files, text_sources
 from d2lbert.texts.numbered_text import STOP
 
-# A paragraph is held in memory; a longer one is split
+# The limits of a paragraph, which is held in memory. A longer one is split
 MAX_WORDS = 1 << 18
 MAX_BYTES = 1 << 24
 
+# The number of bytes that are read at a time
 BLOCK_BYTES = text_files.PIECE_BYTES
 
+# The byte order mark of UTF-8
 BOM = b'\xef\xbb\xbf'
 
 
@@ -33,7 +35,7 @@ BOM = b'\xef\xbb\xbf'
 def _blocks(path, advance):
     """Yield blocks of a file's lines: (number of the first line, bytes).
 
-    advance: as for `text_files.pieces`.
+    advance: called with the number of bytes read, as by `text_files.pieces`.
     """
     number, rest = 1, b''
     for piece in text_sources.with_line_feeds(
@@ -42,9 +44,9 @@ def _blocks(path, advance):
         if end < 0:
             rest += piece
             if len(rest) > MAX_BYTES:
-                place = _place_to_split(path, number, rest)
-                yield number, rest[:place]
-                rest = rest[place + 1:]
+                blank = _find_last_blank(path, number, rest)
+                yield number, rest[:blank]
+                rest = rest[blank + 1:]
             continue
         data = b''.join((rest, memoryview(piece)[:end]))
         rest = piece[end + 1:]
@@ -57,55 +59,58 @@ def _blocks(path, advance):
 
 
 def _decoded(path, number, data):
-    """The lines of `data`; the first is line `number` of the file."""
+    """The lines of `data`; data[0] is in line `number` of the file."""
     return text_files.decoded(path, data, number).split('\n')
 
 
-def _place_to_split(path, number, data):
-    """The place of the last blank in a line longer than MAX_BYTES.
+def _find_last_blank(path, number, data):
+    """The index of the last blank in a line that is longer than MAX_BYTES.
 
-    Warns; raises ValueError if there is no blank.
+    Warns that the line is split; raises ValueError if it has no blank.
     """
-    place = max(data.rfind(b' '), data.rfind(b'\t'))
-    if place < 1:
+    blank = max(data.rfind(b' '), data.rfind(b'\t'))
+    if blank < 1:
         raise ValueError(
             f'{path}, line {number} has more than {MAX_BYTES:,} bytes without '
             'a blank: expected words with blanks between them')
-    _warn_of_cut(path, number)
-    return place
+    _warn_of_split(path, number)
+    return blank
 
 
-def _warn_of_cut(path, number):
-    """Warn, once for a file, that a paragraph is split."""
-    if getattr(path, 'is_cut', False):
+def _warn_of_split(path, number):
+    """Warn, once for a file, that the paragraph at line `number` is split."""
+    if getattr(path, 'has_split_warning', False):
         return
-    with contextlib.suppress(AttributeError):   # a path, not a Source
-        path.is_cut = True
+    with contextlib.suppress(AttributeError):   # only a Source can store it
+        path.has_split_warning = True
     warn(f'{path}, line {number}: the paragraph that begins here has more '
          f'than {MAX_WORDS:,} words or {MAX_BYTES:,} bytes, and is cut into '
          'several; separate paragraphs by blank lines')
 
 
-def _paragraph(path, number, lines):
-    """A list with the paragraph of lines; several if it is too long."""
+def _join_lines(path, number, lines):
+    """Join the lines of a paragraph: [text], or several if it is too long.
+
+    lines[0] is line `number` of the file.
+    """
     text = ' '.join(lines)
-    # Words are counted only if there can be too many
+    # Counting words is slow; a text has at most as many as characters
     if len(text) <= MAX_WORDS or len(text.split()) <= MAX_WORDS:
         return [text]
-    _warn_of_cut(path, number)
-    found, held, count = [], [], 0
+    _warn_of_split(path, number)
+    texts, held_lines, num_words = [], [], 0
     for line in lines:
         words = line.split()
-        if held and count + len(words) > MAX_WORDS:
-            found.append(' '.join(held))
-            held, count = [], 0
+        if held_lines and num_words + len(words) > MAX_WORDS:
+            texts.append(' '.join(held_lines))
+            held_lines, num_words = [], 0
         if len(words) > MAX_WORDS:
-            found += [' '.join(words[k:k + MAX_WORDS])
+            texts += [' '.join(words[k:k + MAX_WORDS])
                       for k in range(0, len(words), MAX_WORDS)]
         else:
-            held.append(line)
-            count += len(words)
-    return found + [' '.join(held)] * bool(held)
+            held_lines.append(line)
+            num_words += len(words)
+    return texts + [' '.join(held_lines)] * bool(held_lines)
 
 
 # From lines to paragraphs
@@ -113,13 +118,13 @@ def _paragraph(path, number, lines):
 class Paragraphs(NamedTuple):
     """Some consecutive paragraphs of a file."""
 
-    texts: list      # strings
-    articles: list   # the places in `texts` at which articles begin
-    is_cut: bool     # True if the words have blanks between them
+    texts: list         # strings
+    articles: list      # the indices of the texts that begin an article
+    is_tokenized: bool  # True if punctuation marks have blanks around them
 
 
 def _is_heading(line):
-    """True if a line is a heading of any level: = = Title = = ."""
+    """True if a line is a heading of any level, such as ' = = Title = = '."""
     if not line.startswith((' = ', '= ')):
         return False
     line = line.strip()
@@ -127,7 +132,7 @@ def _is_heading(line):
 
 
 def _is_title(lines, k):
-    """True if lines[k] is a heading of the first level.
+    """True if lines[k] is a heading of the first level, ' = Title = '.
 
     A line of a table can look the same, but has no blank lines around it.
     """
@@ -140,10 +145,10 @@ def _is_title(lines, k):
 class Stretch(NamedTuple):
     """Some consecutive lines of a file that contain whole paragraphs.
 
-    data: bytes that begin with line `number`. before: in WikiText's format
-    the two lines before `data`, otherwise empty. The first line of `before`
-    and the last line of `data` are only context: whether a line is a title
-    depends on its neighbours.
+    data: bytes that begin with line `number` of the file. before: in
+    WikiText's format the two lines before `data`, otherwise empty. In
+    WikiText's format the first line of `before` and the last line of `data`
+    are only context, since a title has blank lines around it.
     """
 
     path: str
@@ -154,29 +159,30 @@ class Stretch(NamedTuple):
     is_first: bool   # of the file
 
     @property
-    def whole(self):
-        """`before` and `data` without a byte order mark: bytes."""
+    def all_bytes(self):
+        """`before` and `data` joined, without a byte order mark."""
         if self.number == 1 and self.data.startswith(BOM):
             return self.before + self.data[len(BOM):]
         return self.before + self.data
 
     def paragraphs(self):
-        """The `Paragraphs` of these lines."""
+        """Return the `Paragraphs` of these lines."""
         lines = _decoded(self.path, self.number, self.data)
         articles = [0] if self.is_first else []
         if not self.is_wiki:
-            return Paragraphs(_of_parts(self.path, self.number, lines),
-                              articles, False)
+            return Paragraphs(
+                _plain_paragraphs(self.path, self.number, lines), articles,
+                is_tokenized=False)
         before = self.before.decode().split('\n')[:-1]
-        return _of_wiki(self.path, self.number - len(before), before + lines,
-                        articles)
+        return _wiki_paragraphs(self.path, self.number - len(before),
+                                before + lines, articles)
 
 
 def stretches_of(path, advance):
     """Yield the lines of a file as `Stretch`es.
 
     The file has WikiText's format if there is a title in its first block.
-    advance: as for `text_files.pieces`.
+    advance: as for `_blocks`.
     """
     blocks = _blocks(path, advance)
     first = next(blocks)
@@ -186,24 +192,25 @@ def stretches_of(path, advance):
 
 
 def paragraphs_of(path, advance):
-    """Yield the `Paragraphs` of a file; the rest as for `stretches_of`."""
+    """Yield the `Paragraphs` of a file; arguments as for `stretches_of`."""
     for stretch in stretches_of(path, advance):
         yield stretch.paragraphs()
 
 
 def has_title(data):
-    """True if a file's beginning has a heading of the first level."""
+    """True if the first bytes of a file have a heading of the first level."""
     data = b'\n\n' + data[len(BOM) * data.startswith(BOM):] + b'\n\n'
-    for begins in (b'\n = ', b'\n= '):
-        place = data.find(begins)
-        while place >= 0:
-            begin = data.rfind(b'\n', 0, place) + 1
-            end = data.index(b'\n', data.index(b'\n', place + 1) + 1)
+    for mark in (b'\n = ', b'\n= '):
+        found = data.find(mark)
+        while found >= 0:
+            # The line with the mark, the line before it, the line after it
+            begin = data.rfind(b'\n', 0, found) + 1
+            end = data.index(b'\n', data.index(b'\n', found + 1) + 1)
             # Bytes that are not UTF-8 are reported later
             if _is_title(data[begin:end].decode(errors='replace').split(
                     '\n'), 1):
                 return True
-            place = data.find(begins, place + 1)
+            found = data.find(mark, found + 1)
     return False
 
 
@@ -211,63 +218,67 @@ def has_title(data):
 
 def _wiki_stretches(path, blocks):
     before, is_first = b'\n', True
-    # An empty block at the end, since the last line of a block is context
+    # After an empty block, the last line of the last block is not context
     for number, data in itertools.chain(blocks, [(0, b'')]):
         stretch = Stretch(path, number, before, data, True, is_first)
         yield stretch
-        # The next stretch has the last line again, after its neighbour
-        before, is_first = _last_lines(stretch.whole) + b'\n', False
+        # The next stretch has the last line again, with one of context
+        before, is_first = _last_lines(stretch.all_bytes) + b'\n', False
 
 
 def _last_lines(data):
-    """The last two lines, or the only one."""
+    """The last two lines of bytes, or the only line."""
     end = data.rfind(b'\n')
     return data[data.rfind(b'\n', 0, max(0, end)) + 1:]
 
 
-def _of_wiki(path, number, lines, articles):
-    """The `Paragraphs` of lines except the first and the last.
+def _wiki_paragraphs(path, number, lines, articles):
+    """The `Paragraphs` of all lines except the first and the last.
 
-    lines[0] is line `number` of the file.
+    lines[0] is line `number` of the file. articles: a list to append to.
     """
-    found = []
+    texts = []
     for k in range(1, len(lines) - 1):
         line = lines[k]
-        heading = _is_heading(line)
-        if heading and _is_title(lines, k):
-            articles.append(len(found))
+        is_heading = _is_heading(line)
+        if is_heading and _is_title(lines, k):
+            articles.append(len(texts))
         # By the book's rule a heading with ' . ' is a paragraph, too
-        if STOP in line or not heading:
-            found += _paragraph(path, number + k, [line])
-    return Paragraphs(found, articles, True)
+        if STOP in line or not is_heading:
+            texts += _join_lines(path, number + k, [line])
+    return Paragraphs(texts, articles, is_tokenized=True)
 
 
 # Other formats: blank lines separate paragraphs, the file is one article
 
 def _plain_stretches(path, blocks):
-    held, began, is_first = [], 1, True
+    # held: the lines since the last blank line, which begin at line held_from
+    held, held_from, is_first = [], 1, True
+
+    def stretch(*data):
+        return Stretch(path, held_from, b'', b'\n'.join([*held, *data]),
+                       False, is_first)
     for number, data in blocks:
-        end, begin = _last_blank_line(data)
+        end, begin = _find_last_blank_line(data)
         if end is not None:
-            yield Stretch(path, began, b'', b'\n'.join([*held, data[:end]]),
-                          False, is_first)
-            # The line after the blank line, which may be the last of `data`
-            began = number + (data + b'\n').count(b'\n', 0, begin)
+            yield stretch(data[:end])
+            # A block lacks its last line feed, which may end the blank line
+            held_from = number + (data + b'\n').count(b'\n', 0, begin)
             held, is_first, data = [], False, data[begin:]
         if end is None or data:
             held.append(data)
         if sum(map(len, held)) > MAX_BYTES:
-            _warn_of_cut(path, began)
-            yield Stretch(path, began, b'', b'\n'.join(held), False, is_first)
-            began = number + data.count(b'\n') + 1
+            _warn_of_split(path, held_from)
+            yield stretch()
+            held_from = number + data.count(b'\n') + 1
             held, is_first = [], False
-    yield Stretch(path, began, b'', b'\n'.join(held), False, is_first)
+    yield stretch()
 
 
-def _last_blank_line(data):
-    """(end of the lines before the last blank line, begin of those after).
+def _find_last_blank_line(data):
+    """Return (end, begin): data[:end] is before the last blank line of bytes.
 
-    (None, None) if no line is blank.
+    data[begin:] is after it. Returns (None, None) if no line is blank.
     """
     end = len(data)
     while end >= 0:
@@ -279,34 +290,37 @@ def _last_blank_line(data):
     return None, None
 
 
-def _of_parts(path, number, lines):
-    """The paragraphs of lines; the first is line `number`."""
-    found, held, began = [], [], number
+def _plain_paragraphs(path, number, lines):
+    """The texts of the paragraphs in lines; lines[0] is line `number`."""
+    texts, held, held_from = [], [], number
     for k, line in enumerate([*lines, ''], number):
         if line and not line.isspace():
             if not held:
-                began = k
+                held_from = k
             held.append(line)
         elif held:
-            found += _paragraph(path, began, held)
+            texts += _join_lines(path, held_from, held)
             held = []
-    return found
+    return texts
 
 
+# Facts about files
+
+# The file of the cache that holds the facts
 INDEX = 'unchanged.json'
 
 # Increase this when the meaning of a fact changes
 VERSION = 1
 
 # The coarsest time resolution of a file system
-REST_NS = 2 * 10 ** 9
+TIME_RESOLUTION_NS = 2 * 10 ** 9
 
-# Number of facts kept; the oldest are dropped
+# The number of facts to keep; the oldest ones are dropped
 MAX_FACTS = 1024
 
 
 class Unchanged:
-    """The known facts about files; `save` stores the new ones."""
+    """Known facts about files. Each is valid until its file changes."""
 
     def __init__(self):
         self.facts, self.new = {}, {}
@@ -314,29 +328,29 @@ class Unchanged:
             self.facts = _load(_index())
             cache.used(_index())
 
-    def get(self, what, path, find_out):
-        """Return the fact `what` about a file: cached, or find_out(path).
+    def get(self, name, path, compute):
+        """Return a named fact about a file: cached, or compute(path).
 
         A fact is an object that JSON can represent.
         """
-        key = f'{what} {os.path.abspath(path)}'
-        begun, stamp = time.time_ns(), _stamp(path)
+        key = f'{name} {os.path.abspath(path)}'
+        start_ns, stamp = time.time_ns(), _stamp(path)
         known = self.facts.get(key)
         if known is not None and known[0] == stamp:
             return known[1]
-        fact = find_out(path)
-        # Do not keep the fact if the file changed meanwhile, or if another
-        # write so soon could leave the time stamp as it is
+        fact = compute(path)
+        # Do not keep the fact if the file changed meanwhile. Nor if it was
+        # just written: another write now could leave the time stamp as it is
         if (stamp == _stamp(path)
-                and max(stamp[1], stamp[2]) < begun - REST_NS):
+                and max(stamp[1], stamp[2]) < start_ns - TIME_RESOLUTION_NS):
             self.new[key] = [stamp, fact]
         return fact
 
     def save(self):
-        """Store the new facts; if the cache is not writable, skip this."""
+        """Store the new facts, or nothing if the cache is not writable."""
         if not self.new or not cache.enabled():
             return
-        # Keep facts that other processes stored (not safe against a race)
+        # Keep the facts of other processes, except of one that stores now
         facts = {key: value for key, value in _load(_index()).items()
                  if key not in self.new}
         facts = dict(list({**facts, **self.new}.items())[-MAX_FACTS:])
@@ -350,9 +364,9 @@ class Unchanged:
 
 def _stamp(path):
     """A list of numbers that changes when the file changes."""
-    found = os.stat(path)
-    return [found.st_size, found.st_mtime_ns, found.st_ctime_ns,
-            found.st_ino]
+    status = os.stat(path)
+    return [status.st_size, status.st_mtime_ns, status.st_ctime_ns,
+            status.st_ino]
 
 
 def _index():
@@ -360,12 +374,13 @@ def _index():
 
 
 def _sealed(facts):
+    """The content of the index: the facts with a version and a checksum."""
     return {'version': VERSION, 'facts': facts,
             'sum': zlib.crc32(json.dumps(facts).encode())}
 
 
 def _load(index):
-    """The facts in an index that this user owns; empty if it is damaged."""
+    """Read the facts of an index; {} if damaged, or owned by another user."""
     if not cache.is_ours(index):
         return {}
     try:

@@ -1,4 +1,7 @@
-"""Stores: folders in the cache with a numbered text and its vocabulary."""
+"""A store is a folder of the cache with a numbered text and its vocabulary.
+
+This module builds stores, checks that they are complete, and finds them.
+"""
 import contextlib
 import errno
 import itertools
@@ -14,16 +17,21 @@ from typing import Any, NamedTuple
 import numpy as onp
 
 from d2lbert.corpus.cut_text import (
-    ROOM_FOR_HEADER,
+    HEADER_BYTES,
     CutText,
     build_vocab,
     count_words,
-    described,
-    held_out,
-    joined,
+    describe_files,
+    join_adjacent,
+    split_held_out,
 )
 from d2lbert.corpus.text_reader import Unchanged
-from d2lbert.corpus.word_types import PieceTypes, in_pieces, looked_up, narrow
+from d2lbert.corpus.word_types import (
+    PieceTypes,
+    looked_up,
+    narrow,
+    split_into_pieces,
+)
 from d2lbert.machine import cache
 from d2lbert.machine.files import locked, read_json
 from d2lbert.machine.workers import in_order
@@ -36,62 +44,65 @@ from d2lbert.texts.numbered_text import BLOCK_WORDS
 VERSION = 4
 
 # Attempts to build a store that other processes remove before it is open
-TRIES = 10
+ATTEMPTS = 10
 
+# The size and checksum of each file
 MANIFEST = 'manifest.json'
 VOCAB = 'vocab.txt'
-# The frequencies of the tokens of a vocabulary that was built here
+# The frequencies of the tokens, if the store built its vocabulary
 FREQS = 'freqs.npy'
 # The `Counts` of the texts
 COUNTS = 'counts.json'
 
-# Words that are renumbered at a time
+# The number of words that are renumbered at a time
 STORED_WORDS = 1 << 20
 
 
 class Counts(NamedTuple):
-    """The numbers of paragraphs and words that are used and left out."""
+    """The numbers of paragraphs and words of a text, used and left out."""
 
-    paragraphs: int     # used paragraphs
-    passed: int         # unused paragraphs, which have no two sentences
-    words: int          # words of used paragraphs
-    passed_words: int   # words of unused paragraphs
-    unknown: int        # the number of `words` that are <unk>
-    # The minimum frequency of a word in the vocabulary; None if the vocabulary
-    # was given, or has word pieces
+    paragraphs: int         # used paragraphs
+    left_out: int           # other paragraphs, which have no two sentences
+    words: int              # words of used paragraphs
+    left_out_words: int     # words of other paragraphs
+    unknown: int            # words of used paragraphs that are <unk>
+    # The minimum frequency of a word in the vocabulary; None if the caller
+    # gave the vocabulary, or if it has word pieces
     min_freq: Any
 
 
 # The content of a store
 
-def build(folder, files, valid_files, valid_share, cutters, vocab, min_freq,
-          max_vocab, pieces, progress):
+def build(folder, files, valid_files, valid_share, cutter_class, vocab,
+          min_freq, max_vocab, pieces, progress):
     """Write vocabulary, numbered texts and manifest into `folder`.
 
-    cutters: a class of `splitters`; the rest as for `open_corpus`.
+    files, valid_files: lists of `text_sources.Source`s. cutter_class: a class
+    of `splitters`. vocab: a `Vocab`, a `PieceVocab` or None. The other
+    arguments are as for `open_corpus`.
     """
     of_pieces = pieces is not None or isinstance(vocab, PieceVocab)
-    cutter = cutters(files, progress, lower=not of_pieces)
+    cutter = cutter_class(files, progress, lower=not of_pieces)
 
     def counts_of(cut, unknown):
-        return Counts(cut.num_paragraphs, int(cut.passed[0]), cut.num_words,
-                      int(cut.passed[1]), unknown, min_freq)
+        return Counts(cut.num_paragraphs, int(cut.left_out[0]), cut.num_words,
+                      int(cut.left_out[1]), unknown, min_freq)
 
     def cut_text(files):
         types = PieceTypes(vocab) if isinstance(vocab, PieceVocab) else None
         return CutText(folder / 'cut', files, cutter, progress, types)
     cut = cut_text(files)
-    train, valid = held_out(cut, valid_share)
-    # Checked before pieces are learnt, as there may be no words
-    check_sentences('train', cut, joined(train), cutter)
+    train, valid = split_held_out(cut, valid_share)
+    # Pieces cannot be learnt from a text without words, so check this before
+    check_sentences('train', cut, join_adjacent(train), cutter)
     if vocab is None and of_pieces:
         vocab = PieceVocab(WordPiece.of_counts(
             count_words(cut, valid), pieces))
-        if cut.pruned_at:       # cut again: pruned words have pieces, too
+        if cut.pruned_at:       # cut again, as pruned words have pieces, too
             shutil.rmtree(cut.folder)
             cut = cut_text(files)
         else:
-            in_pieces(cut, vocab)
+            split_into_pieces(cut, vocab)
     if vocab is None:
         tokens, freqs, table, min_freq = build_vocab(cut, train, valid,
                                                      min_freq, max_vocab)
@@ -107,30 +118,30 @@ def build(folder, files, valid_files, valid_share, cutters, vocab, min_freq,
     sums, unknown = write_numbers(folder / 'train', cut, train, table, cutter,
                                   unk)
     if valid:
-        more, unknown_there = write_numbers(folder / 'valid', cut, valid,
-                                            table, cutter, unk)
-        sums.update(more)
-        unknown += unknown_there
+        valid_sums, valid_unknown = write_numbers(
+            folder / 'valid', cut, valid, table, cutter, unk)
+        sums.update(valid_sums)
+        unknown += valid_unknown
     counts = dict(train=counts_of(cut, unknown))
     shutil.rmtree(cut.folder)
     if valid_files:
-        del cut, table          # frees memory for the next ones
+        del cut, table          # frees memory for those of valid_files
         cut = cut_text(valid_files)
-        more, unknown = write_numbers(
+        valid_sums, unknown = write_numbers(
             folder / 'valid', cut, [(0, cut.num_paragraphs)],
             table_of(vocab, cut), cutter, vocab.unk)
-        sums.update(more)
+        sums.update(valid_sums)
         counts['valid'] = counts_of(cut, unknown)
         shutil.rmtree(cut.folder)
     (folder / COUNTS).write_text(json.dumps(counts))
-    files = [path for path in sorted(folder.rglob('*')) if path.is_file()]
+    paths = [path for path in sorted(folder.rglob('*')) if path.is_file()]
     (folder / MANIFEST).write_text(json.dumps({
         path.relative_to(folder).as_posix():
-            sums.get(path) or size_and_sum(path) for path in files}))
+            sums.get(path) or size_and_crc(path) for path in paths}))
 
 
-class _Summed:
-    """A file open for writing; `sum` is [size, CRC-32] so far."""
+class _ChecksumWriter:
+    """Writes to a file; `sum` is the [size, CRC-32] of all written bytes."""
 
     def __init__(self, f):
         self.f, self.sum = f, [0, 0]
@@ -142,98 +153,103 @@ class _Summed:
 
 
 @contextlib.contextmanager
-def _npy(path, dtype, length, mode='wb'):
-    """A `_Summed` with the header of a one-dimensional .npy file.
+def _open_npy(path, dtype, length, mode='wb'):
+    """Yield a writer for the `length` entries of a .npy file.
 
     mode: 'r+b' to overwrite an existing file in place.
     """
     with open(path, mode) as f:
-        summed = _Summed(f)
-        onp.lib.format.write_array_header_1_0(summed, {
+        writer = _ChecksumWriter(f)
+        onp.lib.format.write_array_header_1_0(writer, {
             'descr': onp.lib.format.dtype_to_descr(onp.dtype(dtype)),
             'fortran_order': False, 'shape': (length,)})
-        yield summed
+        yield writer
         f.truncate()        # an existing file may be longer
 
 
 def table_of(vocab, cut):
-    """The vocabulary number of each word of a cut text: (types + 1,).
+    """The vocabulary number of each word of a `CutText`: (types + 1,).
 
     uint16 or int32; the last entry is for -1, pruned words. None for word
-    pieces, whose numbers in the cut text are final.
+    pieces, which `CutText` numbers as the vocabulary does.
     """
     if isinstance(vocab, PieceVocab):
         return None
-    names = [*cut.types.names, UNK]
+    words = [*cut.types.names, UNK]
     return narrow(onp.fromiter(
-        map(vocab.token_to_idx.get, names, itertools.repeat(vocab.unk)),
-        'int32', len(names)), len(vocab))
+        map(vocab.token_to_idx.get, words, itertools.repeat(vocab.unk)),
+        'int32', len(words)), len(vocab))
 
 
-def check_sentences(name, cut, ranges, cutter):
-    """Raise ValueError if no paragraph of a part has two sentences."""
-    spans = [cut.span(begin, end)[0] for begin, end in ranges]
-    if sum(last - first for first, last in spans) == sum(
+def check_sentences(part, cut, ranges, cutter):
+    """Raise ValueError if no paragraph of some ranges has two sentences.
+
+    part: 'train' or 'valid', for the message.
+    """
+    sentences = [cut.sentence_and_word_range(*paragraphs)[0]
+                 for paragraphs in ranges]
+    if sum(end - begin for begin, end in sentences) == sum(
             end - begin for begin, end in ranges):
         raise ValueError(
-            f'{described(cut.files)}: no paragraph has two sentences'
-            f'{_named_part(name, ranges, cut)}: {cutter.remedy}')
+            f'{describe_files(cut.files)}: no paragraph has two sentences'
+            f'{_in_part(part, ranges, cut)}: {cutter.remedy}')
 
 
 def write_numbers(folder, cut, ranges, table, cutter, unk):
-    """Write ranges of paragraphs of a cut text as vocabulary numbers.
+    """Write ranges of paragraphs of a `CutText` as vocabulary numbers.
 
-    table: as `table_of` returns it; unk: the vocabulary number of <unk>.
-    Returns ({path: [size, CRC-32]} of the largest file, the count of unknown
-    words).
+    folder: a new folder, 'train' or 'valid'. table: as `table_of` returns it;
+    unk: the vocabulary number of <unk>. Returns ({path: [size, CRC-32]} of
+    the largest file, the number of unknown words).
     """
-    ranges = joined(ranges)
+    ranges = join_adjacent(ranges)
     check_sentences(folder.name, cut, ranges, cutter)
-    spans = [cut.span(begin, end) for begin, end in ranges]
-    # tables[k] is for numbers from before pruning k, the last one for final
-    # numbers
+    sentence_ranges, word_ranges = zip(*(
+        cut.sentence_and_word_range(begin, end) for begin, end in ranges))
+    # tables[k] is for numbers from before pruning k; the last table is for
+    # final numbers
     tables = [] if table is None else [
-        *(table[cut.became(k)] for k in range(len(cut.pruned_at))), table]
+        *(table[cut.renumbering(k)] for k in range(len(cut.pruned_at))), table]
 
-    def numbers(stretch):
-        k, words = cut.numbers(*stretch)
-        return looked_up(tables[k], words) if tables else words
+    def vocabulary_numbers(word_range):
+        k, numbers = cut.stored_numbers(*word_range)
+        return looked_up(tables[k], numbers) if tables else numbers
     folder.mkdir()
+    # The file of a whole text is overwritten in place, to save disk space. No
+    # number gets longer, and each is read before its bytes are overwritten
     in_place = ranges == [(0, cut.num_paragraphs)]
     unknown = 0
-    where = cut.folder / 'ids' if in_place else folder / 'ids.npy'
-    with _npy(where, cut.dtype if table is None else table.dtype,
-              sum(end - begin for _, (begin, end) in spans),
-              'r+b' if in_place else 'wb') as ids:
-        # Writing in place saves disk space. No number gets longer, and only
-        # numbers that were read are overwritten
-        assert not in_place or ids.sum[0] == ROOM_FOR_HEADER
-        for some in in_order(numbers, itertools.chain.from_iterable(
-                cut.stretches(*words, STORED_WORDS) for _, words in spans)):
-            ids.write(some)
-            unknown += int(onp.count_nonzero(some == unk))
-    where.replace(folder / 'ids.npy')
-    sentence_ranges = [sentences for sentences, _ in spans]
-    for name, stretches in (('sentences', sentence_ranges),
-                            ('paragraphs', ranges)):
-        _write_ends(folder / f'{name}.npy', cut, name, stretches)
-    articles, done = [], 0
+    path = cut.folder / 'ids' if in_place else folder / 'ids.npy'
+    with _open_npy(path, cut.dtype if table is None else table.dtype,
+                   sum(end - begin for begin, end in word_ranges),
+                   'r+b' if in_place else 'wb') as ids:
+        assert not in_place or ids.sum[0] == HEADER_BYTES
+        for numbers in in_order(
+                vocabulary_numbers, itertools.chain.from_iterable(
+                    cut.word_ranges(*words, STORED_WORDS)
+                    for words in word_ranges)):
+            ids.write(numbers)
+            unknown += int(onp.count_nonzero(numbers == unk))
+    path.replace(folder / 'ids.npy')
+    _write_ends(folder / 'sentences.npy', cut, 'sentences', sentence_ranges)
+    _write_ends(folder / 'paragraphs.npy', cut, 'paragraphs', ranges)
+    articles, num_written = [], 0
     for begin, end in ranges:
         inside = cut.articles[(cut.articles > begin) & (cut.articles < end)]
-        # A range begins an article, too
-        articles += [done, *(done + inside - begin).tolist()]
-        done += end - begin
+        # The begin of a range counts as the begin of an article
+        articles += [num_written, *(num_written + inside - begin).tolist()]
+        num_written += end - begin
     onp.save(folder / 'articles.npy', onp.array(articles, 'int64'))
     return {folder / 'ids.npy': ids.sum}, unknown
 
 
-def _write_ends(path, cut, name, stretches):
-    """Write the ends of sentences or paragraphs of several ranges."""
+def _write_ends(path, cut, name, ranges):
+    """Write the ends of several ranges, as of one range: see `offsets`."""
     last = 0
-    with _npy(path, 'int64', 1 + sum(end - begin
-                                     for begin, end in stretches)) as f:
+    with _open_npy(path, 'int64',
+                   1 + sum(end - begin for begin, end in ranges)) as f:
         f.write(onp.zeros(1, 'int64'))
-        for begin, end in stretches:
+        for begin, end in ranges:
             shift = last - cut.offsets(name, begin, begin + 1)[0]
             for block in range(begin, end, BLOCK_WORDS):
                 ends = shift + cut.offsets(
@@ -242,48 +258,49 @@ def _write_ends(path, cut, name, stretches):
                 last = ends[-1]
 
 
-def _named_part(name, ranges, cut):
+def _in_part(part, ranges, cut):
     if ranges == [(0, cut.num_paragraphs)]:
         return ''
-    return ' in the held-out share' if name == 'valid' else (
-        ' in what is not held out')
+    return (' in the held-out share' if part == 'valid' else
+            ' in the training part')
 
 
-def size_and_sum(path):
-    size = checksum = 0
+def size_and_crc(path):
+    """The [size, CRC-32] of a file."""
+    size = crc = 0
     with open(path, 'rb') as f:
         for piece in iter(lambda: f.read(1 << 20), b''):
             size += len(piece)
-            checksum = zlib.crc32(piece, checksum)
-    return [size, checksum]
+            crc = zlib.crc32(piece, crc)
+    return [size, crc]
 
 
-def is_whole(store):
-    """True if a store is complete, and written by this user or root."""
+def is_complete(store):
+    """True if a folder is a complete store, written by this user or root."""
     if not cache.is_ours(store):
         return False
     unchanged = Unchanged()
     try:
         manifest = read_json(store / MANIFEST)
-        whole = {VOCAB, COUNTS, 'train/ids.npy'} <= set(manifest) and all(
+        complete = {VOCAB, COUNTS, 'train/ids.npy'} <= set(manifest) and all(
             unchanged.get('size and CRC-32', store / name,
-                          size_and_sum) == expected
+                          size_and_crc) == expected
             for name, expected in manifest.items())
     except (OSError, ValueError, TypeError, AttributeError):
         return False
     unchanged.save()
-    return whole
+    return complete
 
 
-def names(store):
+def file_names(store):
     """The names of the files of a complete store."""
     return set(read_json(store / MANIFEST))
 
 
-def counts(store):
+def read_counts(store):
     """{part: `Counts`} of a complete store.
 
-    The held-out part has an entry only if it was read from files of its own.
+    'valid' has an entry only if the held-out text has files of its own.
     """
     return {part: Counts(*numbers)
             for part, numbers in read_json(store / COUNTS).items()}
@@ -292,48 +309,50 @@ def counts(store):
 # The folder of a store
 
 def find_or_build(key, build):
-    """Find a store, or build it.
+    """Find a store, or build it if it is missing or damaged.
 
-    Returns (its folder, temporary folder to remove at the end or None).
-    build: a function that fills an empty folder; called if the store is
-    missing or damaged.
+    key: the name of its folder. build: a function that fills an empty folder,
+    its argument. Returns the folder of the store, and the temporary folder
+    that has it, which the caller must remove, or None if the cache has it.
     """
     root = cache.root() / 'corpora'
-    owned, store = None, root / key
-    if not cache.enabled() or not (_writable(root) or is_whole(store)):
-        owned = Path(tempfile.mkdtemp(prefix='d2lbert-'))
-        root, store = owned, owned / key
+    temporary, store = None, root / key
+    if not cache.enabled() or not (_is_writable(root) or is_complete(store)):
+        temporary = Path(tempfile.mkdtemp(prefix='d2lbert-'))
+        root, store = temporary, temporary / key
     try:
-        if not is_whole(store):
-            with locked(root / f'{key}.lock') as alone:
-                if alone:
+        if not is_complete(store):
+            with locked(root / f'{key}.lock') as has_lock:
+                if has_lock:
+                    # Processes that were killed left these folders
                     for stale in root.glob(f'{key}.*.part'):
                         shutil.rmtree(stale, ignore_errors=True)
-                if not is_whole(store):
+                if not is_complete(store):
                     _fill(store, build)
     except BaseException:
-        if owned:
-            shutil.rmtree(owned, ignore_errors=True)
+        if temporary:
+            shutil.rmtree(temporary, ignore_errors=True)
         raise
     cache.used(store)
-    return store, owned
+    return store, temporary
 
 
-def opened(key, build, open_store):
-    """(open_store(folder of a store), temporary folder or None).
+def open_or_build(key, build, open_store):
+    """Return open_store(folder of a store), and the temporary folder or None.
 
-    A store that is removed before it is open is built again.
+    key, build: as for `find_or_build`. A store that another process removes
+    before it is open is built again.
     """
-    for attempt in range(TRIES):
-        store, owned = find_or_build(key, build)
+    for attempt in range(ATTEMPTS):
+        store, temporary = find_or_build(key, build)
         try:
-            return open_store(store), owned
+            return open_store(store), temporary
         except FileNotFoundError:
-            if owned or is_whole(store) or attempt == TRIES - 1:
+            if temporary or is_complete(store) or attempt == ATTEMPTS - 1:
                 raise
 
 
-def _writable(folder):
+def _is_writable(folder):
     with contextlib.suppress(OSError):
         return os.access(cache.private(folder), os.W_OK | os.X_OK)
     return False
@@ -346,15 +365,15 @@ def _fill(store, build):
     try:
         build(unfinished)
         cache.make_private(unfinished)
-        if store.exists() and not is_whole(store):
-            # The new store needs its name
+        if store.exists() and not is_complete(store):
+            # The new store needs the name of the damaged one
             store.rename(unfinished / 'damaged')
             shutil.rmtree(unfinished / 'damaged', ignore_errors=True)
         try:
             unfinished.rename(store)
         except OSError:
             # Without locks another process may have been faster
-            if not is_whole(store):
+            if not is_complete(store):
                 raise
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):

@@ -1,6 +1,7 @@
-"""Different words of a text, numbered by first occurrence and counted.
+"""`WordTypes` numbers the different words of a text, and counts them.
 
-`PieceTypes` splits words into word pieces, each different word once.
+`PieceTypes` numbers word pieces. It splits each different word only once.
+A type is the number of a different word, by first occurrence.
 """
 import itertools
 
@@ -11,34 +12,34 @@ from d2lbert.kernels import draw
 from d2lbert.kernels.cut import SPARE, Names
 from d2lbert.texts.numbered_text import concat_ranges, line_ends
 
-# The limits of the number of different words and of their letters. Above them
-# the rarer half is pruned: these words become <unk>, and if one occurs again,
-# it is counted from 0
+# The limits of the number of different words, and of their letters in all.
+# Above them the rarer half is pruned. Pruned words become <unk>. A pruned word
+# that occurs again is new, and counted from 0
 MAX_TYPES = 1 << 21
 MAX_CHARS = 1 << 26
 
 
 class PlainNames:
-    """`kernels.cut.Names` in Python."""
+    """`kernels.cut.Names` in Python, for use without a compiler."""
 
     def __init__(self):
-        self._numbers = {}
+        self._numbers = {}      # {word: number}
         self.letters = 0
 
     def __len__(self):
         return len(self._numbers)
 
     def add(self, lines, kept=None):
-        numbers, known = self._numbers, len(self._numbers)
+        numbers, num_known = self._numbers, len(self._numbers)
         names = lines.decode().split('\n')[:-1]
-        table = onp.fromiter((
-            numbers.setdefault(name, len(numbers)) if keep else -1
-            for name, keep in zip(names, itertools.repeat(True)
-                                  if kept is None else kept)),
+        found = onp.fromiter((
+            numbers.setdefault(name, len(numbers)) if is_kept else -1
+            for name, is_kept in zip(names, itertools.repeat(True)
+                                     if kept is None else kept)),
             'int32', len(names))
         self.letters += sum(len(names[k])
-                            for k in onp.flatnonzero(table >= known))
-        return table
+                            for k in onp.flatnonzero(found >= num_known))
+        return found
 
     def text(self, first=0):
         return ''.join(f'{name}\n' for name in itertools.islice(
@@ -46,18 +47,18 @@ class PlainNames:
 
 
 def looked_up(table, types):
-    """table[types], by C++ where it is compiled."""
+    """Return table[types], by C++ where it is compiled; types int32."""
     if draw.library() is None:
         return table[types]
     return compiled.looked_up(table, types)
 
 
 def spread(table, begins, lengths, types, ends, size):
-    """Replace each type k by table[begins[k]:begins[k] + lengths[k]].
+    """Replace each k in types by table[begins[k]:begins[k] + lengths[k]].
 
-    By C++ where it is compiled. Returns (entries, new_ends): `ends` are
-    places in types, and new_ends are the same places in the entries. size:
-    the number of entries.
+    Computed by C++ where it is compiled. size: the length of the result.
+    Returns the result, and `ends`, indices into types, as indices into it.
+    Dtypes as for `kernels.cut.spread`.
     """
     if draw.library() is None:
         lengths = lengths[types]
@@ -67,9 +68,9 @@ def spread(table, begins, lengths, types, ends, size):
 
 
 def counted(types, num_types, table=None):
-    """The frequency of each type, by C++ where it is compiled.
+    """The frequency of each type: (num_types,); by C++ where it is compiled.
 
-    table: if given, replaces each type k by table[k], in place.
+    table: if not None, types becomes table[types], in place.
     """
     if draw.library() is not None:
         return compiled.counted(types, num_types, table)
@@ -79,19 +80,20 @@ def counted(types, num_types, table=None):
     return counts
 
 
-def narrow(numbers, count):
-    """Numbers below `count` in the dtype of the files: uint16 or int32."""
-    return numbers.astype('uint16' if count <= 1 << 16 else 'int32')
+def narrow(numbers, limit):
+    """Numbers below `limit` in the dtype of the files: uint16 or int32."""
+    return numbers.astype('uint16' if limit <= 1 << 16 else 'int32')
 
 
-def roomy(array, size):
-    """An array of at least `size` entries that begins with `array`.
+def grow(array, min_size):
+    """Return `array`, or a longer copy if it has less than min_size entries.
 
-    The size doubles, so that a growing array is copied only a few times.
+    The length doubles, so that a growing array is copied only a few times.
     """
-    if size <= len(array):
+    if min_size <= len(array):
         return array
-    longer = onp.zeros(2 * size, array.dtype)   # uses no memory yet
+    # The system gives memory to zeros only when they are written
+    longer = onp.zeros(2 * min_size, array.dtype)
     longer[:len(array)] = array
     return longer
 
@@ -101,10 +103,9 @@ def _new_names():
 
 
 class WordTypes:
-    """The different words so far, numbered by first occurrence.
-    """
+    """The different words of the text so far, with numbers and counts."""
 
-    #: The dtype of the numbers.
+    #: The dtype of the numbers that `number_words` returns.
     dtype = onp.dtype('int32')
 
     def __init__(self):
@@ -128,95 +129,99 @@ class WordTypes:
         """The frequency of each word: (words,) int64."""
         return self._counts[:len(self)]
 
-    def numbered(self, some):
-        """The word numbers (words,) of a `Cut`, and its sentences' ends."""
-        table = self.add(some.names)
-        # `counted` also replaces some.types by word numbers
-        self.count(table, counted(some.types, len(table), table))
-        return some.types, some.sentences
+    def number_words(self, cut):
+        """The numbers (words,) of a `splitters.Cut`, and its sentence ends."""
+        numbers = self.add(cut.names)
+        # `counted` also replaces cut.types by numbers of words, in place
+        self.count(numbers, counted(cut.types, len(numbers), numbers))
+        return cut.types, cut.sentences
 
     def add(self, lines):
-        """The numbers of different words, one per line of bytes: int32."""
-        table = self._names.add(lines)
-        self._counts = roomy(self._counts, len(self))
-        return table
+        """Return the numbers of different words, bytes, one word per line."""
+        numbers = self._names.add(lines)
+        self._counts = grow(self._counts, len(self))
+        return numbers
 
     def count(self, numbers, counts):
-        """Add to the counts of different words."""
+        """Add `counts` to those of the words with different `numbers`."""
         self._counts[numbers] += counts
 
     @property
     def too_many(self):
+        """True if the words exceed a limit, so that some must be pruned."""
         return len(self) > MAX_TYPES or self._names.letters > MAX_CHARS
 
     def prune(self):
-        """Prune the rarer half; return each word's new number, or -1."""
-        counts, text = self.counts, self._names.text()
-        lengths = _lengths(text)
-        falling = onp.argsort(-counts, kind='stable')
-        last = min(MAX_TYPES // 2, len(counts) - 1, onp.searchsorted(
-            onp.cumsum(lengths[falling]), MAX_CHARS // 2))
-        # Equally frequent words are pruned together
-        kept = counts > counts[falling[last]]
+        """Prune the rarer half; return each word's new number, or -1: int32.
+        """
+        counts, lines = self.counts, self._names.text()
+        lengths = _num_letters(lines)
+        order = onp.argsort(-counts, kind='stable')     # frequent words first
+        first_pruned = min(MAX_TYPES // 2, len(counts) - 1, onp.searchsorted(
+            onp.cumsum(lengths[order]), MAX_CHARS // 2))
+        # Prune all words that are as rare as this one
+        kept = counts > counts[order[first_pruned]]
         self._names = _new_names()
-        self._names.add(text, kept)
+        self._names.add(lines, kept)
         self._counts = counts[kept]
         return onp.where(kept, onp.cumsum(kept) - 1, -1).astype('int32')
 
 
-def _lengths(names):
-    """The number of letters of words, one per line: (words,) int64."""
-    codes = onp.frombuffer(names, 'uint8')
+def _num_letters(lines):
+    """The number of letters of words, bytes, one per line: (words,) int64."""
+    codes = onp.frombuffer(lines, 'uint8')
     if codes.max(initial=0) > 0x7f:
         # A UTF-8 continuation byte does not start a letter
-        names = codes[(codes & 0xc0) != 0x80]
-    return onp.diff(line_ends(names), prepend=-1) - 1
+        lines = codes[(codes & 0xc0) != 0x80]
+    return onp.diff(line_ends(lines), prepend=-1) - 1
 
 
 class PieceTypes:
-    """Numbers a text's word pieces, with the interface of `WordTypes`.
+    """Numbers the word pieces of a text, with the interface of `WordTypes`.
 
-    A pruned word is split again when it occurs again, so no word is lost.
+    vocab: the `PieceVocab` that numbers the pieces. A pruned word is split
+    again when it occurs again, so no word is lost.
     """
 
-    #: False, since pruning words leaves the stored piece numbers valid.
+    #: False: `CutText` need not renumber pieces when words are pruned here.
     too_many = False
 
     def __init__(self, vocab):
-        self._words, self._cutter = WordTypes(), vocab.cutter()
+        self._words, self._split_lines = WordTypes(), vocab.cutter()
+        # The pieces of word k are _ids[_begins[k]:_begins[k + 1]]
         self._ids = narrow(onp.zeros(SPARE, 'int32'), len(vocab))
         # int32 is enough: a word has at most as many pieces as letters, and
         # MAX_CHARS limits the letters
         self._begins = onp.zeros(1, 'int32')
         self.dtype = self._ids.dtype
 
-    def numbered(self, some):
-        """The pieces (pieces,) of a `Cut`, and the ends of its sentences."""
-        known = len(self._words)
-        table = self._words.add(some.names)
-        self._learn(self._words.text(known), known)
-        counts = counted(some.types, len(table))
-        self._words.count(table, counts)
-        begins = self._begins[table]
-        lengths = self._begins[table + 1] - begins
-        # A cut has few different words, so their pieces stay in the CPU's
-        # cache
-        found = spread(self._ids, begins.astype('int64'), lengths, some.types,
-                       some.sentences, int(counts @ lengths))
+    def number_words(self, cut):
+        """The pieces (pieces,) of a `splitters.Cut`, and its sentence ends."""
+        num_known = len(self._words)
+        numbers = self._words.add(cut.names)
+        self._add_pieces(self._words.text(num_known), num_known)
+        counts = counted(cut.types, len(numbers))
+        self._words.count(numbers, counts)
+        begins = self._begins[numbers]
+        lengths = self._begins[numbers + 1] - begins
+        # `spread` reads few pieces, as a cut has few different words: they
+        # stay in the CPU's cache
+        found = spread(self._ids, begins.astype('int64'), lengths, cut.types,
+                       cut.sentences, int(counts @ lengths))
         if self._words.too_many:
-            self._forget()
+            self._prune()
         return found
 
-    def _learn(self, lines, known):
-        """Split words, one per line; the first gets number `known`."""
-        ids, begins = self._cutter(lines)
-        first = self._begins[known]
-        self._ids = roomy(self._ids, first + len(ids) + SPARE)
-        self._ids[first:first + len(ids)] = ids
-        self._begins = roomy(self._begins, known + len(begins))
-        self._begins[known:known + len(begins)] = first + begins
+    def _add_pieces(self, lines, first):
+        """Split new words, one per line, numbered from `first` on."""
+        ids, begins = self._split_lines(lines)
+        begin, end = self._begins[first], first + len(begins)
+        self._ids = grow(self._ids, begin + len(ids) + SPARE)
+        self._ids[begin:begin + len(ids)] = ids
+        self._begins = grow(self._begins, end)
+        self._begins[first:end] = begin + begins
 
-    def _forget(self):
+    def _prune(self):
         """Prune rare words, and drop their pieces."""
         kept = onp.flatnonzero(self._words.prune() >= 0)
         lengths = onp.diff(self._begins)[kept]
@@ -226,8 +231,11 @@ class PieceTypes:
         self._begins = onp.append(0, onp.cumsum(lengths)).astype('int32')
 
 
-def in_pieces(cut, vocab):
-    """Split the words of a `CutText` into pieces; none may be pruned."""
+def split_into_pieces(cut, vocab):
+    """Replace the words of a `CutText` by the word pieces of a `PieceVocab`.
+
+    No word may have been pruned.
+    """
     ids, begins = vocab.cutter()(cut.types.text())
-    cut.cut_further(narrow(onp.append(ids, onp.zeros(SPARE, 'int32')),
-                           len(vocab)), begins)
+    cut.replace_words(narrow(onp.append(ids, onp.zeros(SPARE, 'int32')),
+                             len(vocab)), begins)

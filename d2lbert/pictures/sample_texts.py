@@ -147,15 +147,15 @@ def sentences_of(paths):
                 left -= len(text)
                 if left < 0:
                     return found
-                found += _sentences(text, paragraphs.is_cut)
+                found += _sentences(text, paragraphs.is_tokenized)
     return found
 
 
-def _sentences(text, is_cut):
-    """The sentences of a paragraph; is_cut: words have blanks between them.
-    """
+def _sentences(text, is_tokenized):
+    """The sentences of a paragraph, tokenized (see `Paragraphs`) or not."""
     text = text.strip()
-    parts = text.split(STOP) if is_cut or STOP in text else _END.split(text)
+    parts = (text.split(STOP) if is_tokenized or STOP in text
+             else _END.split(text))
     return [part for part in map(str.strip, parts)
             if 3 <= len(part.split()) <= WORDS]
 

@@ -1,13 +1,14 @@
-"""Pretraining examples of BERT, drawn from a numbered text as columns.
+"""This module draws pretraining examples of BERT from a numbered text.
 
-Two sentences make a pair, some of its tokens are masked, and the examples
-are rows of NumPy arrays. C++ draws them where it is compiled; the functions
-`_draw_pairs` and `_mask_plainly` do the same from the same random numbers.
-Both give the examples of the book's page "The Dataset for Pretraining BERT".
+Two sentences make a pair, and some tokens of the pair are masked. Each pair is
+a row of NumPy arrays, the columns of a `Batch`. Compiled C++ draws them, or
+`_draw_pairs` and `_mask_plainly` in Python, from the same random numbers. Both
+give the examples of the book's page "The Dataset for Pretraining BERT".
 
-Seeds are hashes of what they are for, and do not depend on earlier draws.
+A seed is a hash of its purpose, so it does not depend on earlier draws.
 
-B batch, N examples, T tokens (max_len), P predictions (15% of T).
+B: examples of a batch. N: examples of a data set. T: tokens of a row
+(max_len). P: predictions of a row (15% of T).
 """
 import hashlib
 import random
@@ -19,24 +20,25 @@ from d2lbert.kernels import draw
 from d2lbert.text import CLS, SEP
 
 
-def truncate_pair(first_lens, second_lens, room, odd_to_first):
-    """Lengths of two texts after longest-first truncation.
+def truncate_pair(first_lens, second_lens, max_tokens, odd_to_first):
+    """The lengths of two texts after longest-first truncation.
 
-    The longer text loses tokens until both are equally long, then both lose
-    in turn until `room` tokens are left. odd_to_first: True if the first
-    text keeps the odd token where both were truncated. Takes two ints, or two
-    arrays (N,), and returns two of the same kind.
+    The longer text loses tokens until both are equally long. Then both lose
+    tokens in turn until they have max_tokens in all. odd_to_first: True if the
+    first text is the longer one where both are truncated and max_tokens is
+    odd. Takes two ints, or two arrays (N,), and returns two of the same kind.
     """
-    half = room // 2 + room % 2 * odd_to_first
-    return (onp.minimum(first_lens, onp.maximum(half, room - second_lens)),
-            onp.minimum(second_lens, onp.maximum(room - half,
-                                                 room - first_lens)))
+    half = max_tokens // 2 + max_tokens % 2 * odd_to_first
+    return (onp.minimum(first_lens,
+                        onp.maximum(half, max_tokens - second_lens)),
+            onp.minimum(second_lens, onp.maximum(max_tokens - half,
+                                                 max_tokens - first_lens)))
 
 
 def pad_rows(rows, pad_id=0):
-    """Token ids as rows, padded on the right: (N, T) int32.
+    """Pad rows of token ids on the right: (N, T) int32.
 
-    rows: N lists or arrays of ids; T is the length of the longest.
+    rows: N lists or arrays of ids; T is the length of the longest row.
     """
     padded = onp.full((len(rows), max(map(len, rows))), pad_id, 'int32')
     for row, ids in zip(padded, rows):
@@ -44,24 +46,24 @@ def pad_rows(rows, pad_id=0):
     return padded
 
 
-def derive_seed(*what):
+def derive_seed(*purpose):
     """A seed of 31 bits, a hash of the arguments."""
-    digest = hashlib.blake2b(repr(what).encode(), digest_size=4).digest()
+    digest = hashlib.blake2b(repr(purpose).encode(), digest_size=4).digest()
     return int.from_bytes(digest, 'little') >> 1
 
 
-def derive_bits(*what):
+def derive_bytes(*purpose):
     """32 random bytes, a hash of the arguments."""
-    return hashlib.sha256(repr(what).encode()).digest()
+    return hashlib.sha256(repr(purpose).encode()).digest()
 
 
-def derive_shuffler(*what):
+def derive_shuffler(*purpose):
     """A RandomState seeded by 256 bits, a hash of the arguments.
 
     NumPy promises never to change the numbers of this generator.
     """
     return onp.random.RandomState(
-        onp.frombuffer(derive_bits(*what), '<u4').astype('uint32'))
+        onp.frombuffer(derive_bytes(*purpose), '<u4').astype('uint32'))
 
 
 #: The share of a pair's tokens that are masked.
@@ -69,7 +71,7 @@ MASK_SHARE = 0.15
 
 
 class Batch(NamedTuple):
-    """The fields of a training step, or the columns of a data set (B = N)."""
+    """The examples of a batch, or of a data set (then B is N)."""
 
     tokens_X: Any          # (B, T) int32
     segments_X: Any        # (B, T) int32, 0 or 1
@@ -81,14 +83,14 @@ class Batch(NamedTuple):
 
 
 def check_batch_size(batch_size):
-    """Raise ValueError for a batch without an example."""
+    """Raise ValueError if a batch would have no example."""
     if batch_size < 1:
         raise ValueError(f'batch_size={batch_size}: a batch holds at least '
                          '1 example')
 
 
 def check_max_len(max_len):
-    """Raise ValueError for rows that are too short for two sentences."""
+    """Raise ValueError if rows would be too short for two sentences."""
     if max_len < 5:
         raise ValueError(f'max_len={max_len}: <cls>, a word, <sep>, a word '
                          'and <sep> need at least 5')
@@ -106,7 +108,7 @@ def num_predictions(num_tokens, mask_share=MASK_SHARE):
 
 
 def empty_columns(num_examples, max_len, pad, mask_share=MASK_SHARE):
-    """Columns of padding, a `Batch` of NumPy arrays; pad: a token number."""
+    """A `Batch` of NumPy arrays, all padding. pad: the number of <pad>."""
     shape_T = num_examples, max_len
     shape_P = num_examples, num_predictions(max_len, mask_share)
     return Batch(onp.full(shape_T, pad, 'int32'),
@@ -120,17 +122,17 @@ def empty_columns(num_examples, max_len, pad, mask_share=MASK_SHARE):
 
 def draw_examples(text, order, max_len, rng=random, mask_share=MASK_SHARE,
                   first=0, last=None, whole_words=False, swap=False):
-    """The examples of a `NumberedText`: a `Batch` of NumPy columns.
+    """Draw the examples of a `NumberedText`: a `Batch` of NumPy arrays.
 
     order (paragraphs,) int32: the paragraphs, shuffled as in the book. Each
     sentence of the paragraphs order[first:last] makes a pair with the next
-    one, or with a random sentence of the whole text. Pairs longer than
-    max_len are dropped.
+    sentence, or with a random sentence of the whole text. Pairs longer than
+    max_len are dropped. mask_share: the share of masked tokens.
 
-    rng: `random` or a random.Random; it ends in the state in which the
-    book's code leaves it. whole_words: mask all pieces of a word or none.
-    swap: swap the two sentences in place of drawing a random one. This is
-    sentence order prediction, Lan et al. 2020, section 3.1.
+    rng: `random` or a random.Random. Afterwards its state is the same as after
+    the book's code. whole_words: mask all pieces of a word or none. swap: swap
+    the two sentences in place of drawing a random sentence. This is sentence
+    order prediction, Lan et al. 2020, section 3.1.
     """
     draw_pairs = draw.pairs if draw.can_draw(rng) else _draw_pairs
     spans, is_next = draw_pairs(
@@ -142,18 +144,19 @@ def draw_examples(text, order, max_len, rng=random, mask_share=MASK_SHARE,
 
 def mask_pairs(text, spans, is_next, max_len, rng=random,
                mask_share=MASK_SHARE, whole_words=False):
-    """Mask tokens of pairs; the rest as for `draw_examples`.
+    """Fill rows with pairs and mask tokens: a `Batch` of NumPy arrays.
 
-    spans (N, 4) int64: the begin and end of the first text's words, then of
-    the second's. With <cls> and two <sep> a pair has at most max_len tokens.
-    is_next (N,).
+    spans (N, 4) int64: the begin and end of the words of the first text, then
+    of the second text. With <cls> and two <sep> a pair has at most max_len
+    tokens. is_next (N,): 1 or True if the second text follows. The other
+    arguments are as for `draw_examples`.
     """
     vocab = text.vocab
     pad, mask, cls, sep = vocab[vocab.special]
     columns = empty_columns(len(spans), max_len, pad, mask_share)
     num_preds = onp.array([num_predictions(n, mask_share)
                            for n in range(max_len + 1)], 'int32')
-    types, spans = text.gathered(spans)
+    types, spans = text.gather(spans)
     arguments = (spans, types, text.numbers,
                  (pad, mask, cls, sep, len(vocab)), num_preds, columns[:6],
                  rng, vocab.mask_flags, vocab.replacement_ids, whole_words)
@@ -162,7 +165,7 @@ def mask_pairs(text, spans, is_next, max_len, rng=random,
     return columns
 
 
-# In plain Python, for other generators, and without a compiler
+# In Python, for other random generators, and without a compiler
 
 def _draw_pairs(order, first, last, paragraphs, sentences, max_len, rng,
                 swap):
@@ -176,7 +179,7 @@ def _draw_pairs(order, first, last, paragraphs, sentences, max_len, rng,
                 pair = (s + 1, s) if swap else (s, _random_sentence(
                     order, paragraphs, rng))
             span = [int(sentences[k + end]) for k in pair for end in (0, 1)]
-            # <cls> and two <sep> need room, too
+            # 3 for <cls> and two <sep>
             if span[1] - span[0] + span[3] - span[2] + 3 <= max_len:
                 spans.append(span)
                 is_next.append(follows)
@@ -185,47 +188,52 @@ def _draw_pairs(order, first, last, paragraphs, sentences, max_len, rng,
 
 
 def _random_sentence(order, paragraphs, rng):
-    # Draws as the page's rng.choice(rng.choice(paragraphs)) does
+    # Draws the same numbers as the page's rng.choice(rng.choice(paragraphs))
     q = order[rng.choice(range(len(order)))]
     return rng.choice(range(paragraphs[q], paragraphs[q + 1]))
 
 
 def _mask_plainly(spans, types, numbers, specials, num_preds, columns, rng,
-                  flags, choices, whole_words):
-    """`draw.masks` in Python."""
+                  flags, replacements, whole_words):
+    """`draw.masks` in Python, with its arguments.
+
+    flags is `kinds` there, and replacements is `choices`.
+    """
     _, mask, cls, sep, vocab_size = specials
     if flags is None:
         flags = onp.zeros(vocab_size, 'uint8')
         flags[[cls, sep]] = draw.FIXED
-    choices = range(vocab_size) if choices is None else choices.tolist()
+    replacements = (range(vocab_size) if replacements is None
+                    else replacements.tolist())
     (tokens_X, segments_X, valid_lens_x, pred_positions_X, mlm_weights_X,
      mlm_Y) = columns
     for row, (begin_a, end_a, begin_b, end_b) in enumerate(spans.tolist()):
         tokens = [cls, *numbers[types[begin_a:end_a]].tolist(), sep,
                   *numbers[types[begin_b:end_b]].tolist(), sep]
-        count = len(tokens)
-        segments_X[row, 2 + end_a - begin_a:count] = 1
-        valid_lens_x[row] = count
-        positions = _positions_to_mask(flags[tokens].tolist(),
-                                       num_preds[count], whole_words, rng)
+        length = len(tokens)
+        segments_X[row, 2 + end_a - begin_a:length] = 1
+        valid_lens_x[row] = length
+        positions = _draw_positions(flags[tokens].tolist(), num_preds[length],
+                                    whole_words, rng)
         labels = dict(sorted((k, tokens[k]) for k in positions))
         for k in positions:
             if rng.random() < 0.8:
                 tokens[k] = mask
             elif rng.random() >= 0.5:
-                tokens[k] = rng.choice(choices)
-        tokens_X[row, :count] = tokens
+                tokens[k] = rng.choice(replacements)
+        tokens_X[row, :length] = tokens
         pred_positions_X[row, :len(labels)] = list(labels)
         mlm_weights_X[row, :len(labels)] = 1
         mlm_Y[row, :len(labels)] = list(labels.values())
 
 
-def _positions_to_mask(flags, num_preds, whole_words, rng):
-    """At most num_preds random positions of a row that may be masked.
+def _draw_positions(flags, num_preds, whole_words, rng):
+    """Draw at most num_preds positions of a row to mask: a list.
 
-    flags: for each token 0, draw.FIXED or draw.GOES_ON. whole_words: choose
-    all pieces of random words. A word with more pieces than may still be
-    masked is skipped, and the next one is tried, as in the published BERT.
+    flags: for each token of the row, the bits draw.FIXED (it is never masked)
+    and draw.GOES_ON (it continues a word). whole_words: choose all pieces of
+    random words. A word with more pieces than may still be masked is skipped,
+    and the next word is tried, as in the published BERT.
     """
     words = []
     for k, flag in enumerate(flags):

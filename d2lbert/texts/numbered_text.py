@@ -1,6 +1,6 @@
-"""A text split into words by the book's rule, and as vocabulary numbers.
+"""This module splits a text into words by the book's rule, and numbers them.
 
-Examples are drawn from a `NumberedText`.
+Pretraining examples are drawn from a `NumberedText`.
 """
 import collections
 import re
@@ -13,12 +13,13 @@ from d2lbert.kernels import cut, draw
 from d2lbert.text import RESERVED, Vocab
 from d2lbert.texts import text_files
 
-# The end of an inner sentence; the full stop that ends a line is no such end
+# The end of a sentence within a line. The last full stop of a line does not
+# match, as the line is stripped
 STOP = ' . '
 
 
 class TokenizedText(NamedTuple):
-    """The words of a text, with a number for each different word.
+    """The words of a text, with a number (type) for each different word.
 
     Word i is names[types[i]]. Sentence s consists of the words sentences[s]
     to sentences[s + 1] - 1. Paragraph q consists of the sentences
@@ -28,7 +29,7 @@ class TokenizedText(NamedTuple):
     types: onp.ndarray       # (number of words,) int32
     sentences: onp.ndarray   # (number of sentences + 1,) int64
     paragraphs: onp.ndarray  # (number of paragraphs + 1,) int64
-    names: list
+    names: list              # the different words, by first occurrence
 
 
 _SPACES = re.compile(r'\s{2,}')
@@ -37,7 +38,7 @@ _SPACES = re.compile(r'\s{2,}')
 # From bytes to sentences
 
 def line_ends(text):
-    """The places of line feeds in bytes: (lines,) int64."""
+    """The indices of the line feeds in bytes: (lines,) int64."""
     return onp.flatnonzero(onp.frombuffer(text, 'uint8') == ord('\n'))
 
 
@@ -65,7 +66,10 @@ def read_lines(path):
 
 
 def paragraphs_of_lines(lines, lower=True):
-    """The paragraphs (lists of sentences) of lines, in lower case."""
+    """Split each line with two sentences: a list of lists of sentences.
+
+    lower: convert them to lower case. Other lines are left out.
+    """
     return [(line.strip().lower() if lower else line.strip()).split(STOP)
             for line in lines if STOP in line]
 
@@ -74,8 +78,8 @@ def paragraphs_of_lines(lines, lower=True):
 
 def tokens_of_paragraphs(paragraphs):
     """The `TokenizedText` of paragraphs, lists of sentences (strings)."""
-    numbers = collections.defaultdict()     # a new word gets the next number
-    numbers.default_factory = numbers.__len__
+    numbers = collections.defaultdict()     # {word: number}
+    numbers.default_factory = numbers.__len__       # the next number
     sentences = [sentence.split() for paragraph in paragraphs
                  for sentence in paragraph]
     ends = onp.cumsum([0] + [len(words) for words in sentences])
@@ -89,7 +93,7 @@ def tokens_of_paragraphs(paragraphs):
 
 
 def tokens_of_lines(lines, lower=True):
-    """The `TokenizedText` of lines, by C++ where it is compiled."""
+    """The `TokenizedText` of a list of lines, by C++ where it is compiled."""
     if draw.library() is None:
         return tokens_of_paragraphs(paragraphs_of_lines(lines, lower))
     *arrays, _, names, _ = cut.text('\n'.join(lines).encode(),
@@ -98,7 +102,7 @@ def tokens_of_lines(lines, lower=True):
 
 
 def tree_words(tree):
-    """The words of a bracketed parse tree, as SNLI has them: a string."""
+    """The words of a parse tree in brackets, such as SNLI has: a string."""
     return _SPACES.sub(' ', tree.replace('(', '').replace(')', '')).strip()
 
 
@@ -113,23 +117,25 @@ def read_tokens(path):
 #: The book's minimum frequency of a word in the vocabulary.
 MIN_FREQ = 5
 
-#: Words processed at a time, since a text may be larger than memory.
+#: The number of words that are processed at a time, since a text may be larger
+#: than memory.
 BLOCK_WORDS = 1 << 22
 
 
 def concat_ranges(begins, lengths):
-    """The numbers of ranges, one range after another: (sum of lengths,).
+    """Concatenate ranges of integers: (sum of lengths,) int64.
 
     Range k is begins[k] to begins[k] + lengths[k] - 1. begins (ranges,)
-    int64, or one number for all; lengths (ranges,).
+    int64, or one begin for all ranges; lengths (ranges,).
     """
-    firsts = onp.cumsum(lengths) - lengths
-    return onp.arange(int(lengths.sum())) + onp.repeat(begins - firsts,
+    # The index at which each range begins in the result
+    offsets = onp.cumsum(lengths) - lengths
+    return onp.arange(int(lengths.sum())) + onp.repeat(begins - offsets,
                                                        lengths)
 
 
 class NumberedText:
-    """A text as vocabulary numbers.
+    """A text in which each word has a number of a vocabulary.
 
     Word i has the number numbers[types[i]] in `vocab`. Sentence s consists
     of the words sentences[s] to sentences[s + 1] - 1. Paragraph q consists
@@ -137,7 +143,7 @@ class NumberedText:
     be memory-mapped.
 
     types (words,) uint16 or int32; numbers (types,) int32; sentences and
-    paragraphs (their number + 1,) int64.
+    paragraphs, (sentences + 1,) and (paragraphs + 1,) int64.
     """
 
     def __init__(self, types, numbers, sentences, paragraphs, vocab):
@@ -147,10 +153,11 @@ class NumberedText:
 
     @classmethod
     def of_tokens(cls, tokens, order, min_freq):
-        """Number the words of a `TokenizedText` by a vocabulary of them.
+        """Number the words of a `TokenizedText` by its own vocabulary.
 
-        Equally frequent words are numbered by first occurrence when the
-        paragraphs are in `order`.
+        The vocabulary has the words that occur at least min_freq times,
+        frequent words first. Equally frequent words are sorted by their first
+        occurrence when the paragraphs are in `order`, (paragraphs,) int32.
         """
         num_sentences = onp.diff(tokens.paragraphs)
         if not len(num_sentences) or num_sentences.max() < 2:
@@ -163,11 +170,10 @@ class NumberedText:
                    None)
         num_types = len(tokens.names)
         freqs = onp.bincount(tokens.types, minlength=num_types)
-        falling = falling_types(text, freqs, order).tolist()
+        types = types_by_frequency(text, freqs, order).tolist()
         freqs = freqs.tolist()
         text.vocab = Vocab.from_freqs(
-            [(tokens.names[k], freqs[k]) for k in falling], min_freq,
-            RESERVED)
+            [(tokens.names[k], freqs[k]) for k in types], min_freq, RESERVED)
         text.numbers = onp.array(text.vocab[tokens.names], 'int32')
         return text
 
@@ -185,7 +191,7 @@ class NumberedText:
 
     @property
     def num_pairs(self):
-        """The number of neighbouring sentences within paragraphs."""
+        """The number of pairs of adjacent sentences of one paragraph."""
         return self.num_sentences - self.num_paragraphs
 
     @property
@@ -197,17 +203,21 @@ class NumberedText:
         """The types of words `begin` to end - 1."""
         return self.types[begin:end]
 
-    def gathered(self, spans):
-        """(types, spans): the types of the words in `spans`, or of all words.
+    def gather(self, spans):
+        """Return (types, spans) with at least the words in some spans.
 
-        spans (N, 2) or (N, 4) int64: begins and ends of words of this text.
-        The returned spans index into the returned types.
+        spans (N, 2) or (N, 4) int64: a begin and end, or two of each, in the
+        words of this text. The returned spans index into the returned types.
+        Here these are all words; `StoredText` reads only those in the spans.
         """
         return self.types, spans
 
 
 def shuffled_paragraphs(num_paragraphs, rng):
-    """Paragraph numbers in the order that rng.shuffle gives: int32."""
+    """Indices of paragraphs, shuffled by rng.shuffle: (paragraphs,) int32.
+
+    rng: `random`, a random.Random, or another generator with its methods.
+    """
     order = onp.arange(num_paragraphs, dtype='int32')
     if draw.can_draw(rng):
         draw.shuffle(order, rng)
@@ -216,43 +226,46 @@ def shuffled_paragraphs(num_paragraphs, rng):
     return order
 
 
-def falling_types(text, freqs, order):
-    """All types by falling frequency: (types,) int64.
+def types_by_frequency(text, freqs, order):
+    """All types of a `NumberedText`, frequent types first: (types,) int64.
 
-    Equally frequent types are sorted by their first occurrence when the
-    paragraphs are in `order` (paragraphs,).
+    freqs (types,): the frequency of each type. Equally frequent types are
+    sorted by their first occurrence when the paragraphs are in `order`,
+    (paragraphs,).
     """
-    return onp.lexsort((_first_places(text, order, len(freqs)), -freqs))
+    return onp.lexsort((_first_positions(text, order, len(freqs)), -freqs))
 
 
-def _first_places(text, order, num_types):
-    """The first place of each type when the paragraphs are in `order`.
+def _first_positions(text, order, num_types):
+    """The position of each type's first word, with paragraphs in `order`.
 
-    Reads the text as it is stored, a block at a time.
+    Reads the text as it is stored, a block at a time. A type without a word
+    gets the number of words.
     """
+    # The first word of each paragraph, in the stored and in the new order
     starts = text.sentences[text.paragraphs]
     lengths = onp.diff(starts)
-    # The place of each paragraph's first word in the new order
-    moved = onp.empty(len(lengths), 'int64')
-    moved[order] = onp.cumsum(lengths[order]) - lengths[order]
+    new_starts = onp.empty(len(lengths), 'int64')
+    new_starts[order] = onp.cumsum(lengths[order]) - lengths[order]
     first = onp.full(num_types, len(text.types), 'int64')
     # Blocks of whole paragraphs, of about BLOCK_WORDS words
-    cuts = onp.searchsorted(
+    bounds = onp.searchsorted(
         starts, onp.arange(0, int(starts[-1]), BLOCK_WORDS), 'right') - 1
-    cuts = [*onp.unique(cuts).tolist(), len(lengths)]
-    for begin, end in zip(cuts, cuts[1:]):
+    bounds = [*onp.unique(bounds).tolist(), len(lengths)]
+    for begin, end in zip(bounds, bounds[1:]):
         types = text.read(int(starts[begin]), int(starts[end]))
         if draw.library() is not None:
-            cut.first_places(types, lengths[begin:end], moved[begin:end],
+            cut.first_places(types, lengths[begin:end], new_starts[begin:end],
                              first)
             continue
-        rising = begin + onp.argsort(moved[begin:end], kind='stable')
-        counts = lengths[rising]
-        # The block's words in the new order, and their places in it
-        types = types[concat_ranges(starts[rising] - starts[begin], counts)]
-        places = concat_ranges(moved[rising], counts)
-        here = onp.full(num_types, len(text.types), 'int64')
-        # Of several values assigned to one place NumPy keeps the last
-        here[types[::-1]] = places[::-1]
-        onp.minimum(first, here, out=first)
+        paragraphs = begin + onp.argsort(new_starts[begin:end], kind='stable')
+        counts = lengths[paragraphs]
+        # The block's words in the new order, and their positions in it
+        types = types[concat_ranges(starts[paragraphs] - starts[begin],
+                                    counts)]
+        positions = concat_ranges(new_starts[paragraphs], counts)
+        block_first = onp.full(num_types, len(text.types), 'int64')
+        # Reversed: of several values for one entry NumPy keeps the last
+        block_first[types[::-1]] = positions[::-1]
+        onp.minimum(first, block_first, out=first)
     return first

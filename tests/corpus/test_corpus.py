@@ -17,7 +17,7 @@ from d2lbert.text import RESERVED, Vocab
 
 
 @pytest.mark.parametrize('module, name', [
-    (stored_text, 'CHUNK_PLACES'), (text_store, 'VERSION'), (corpus, 'DRAWS'),
+    (stored_text, 'CHUNK_TOKENS'), (text_store, 'VERSION'), (corpus, 'DRAWS'),
     (text_reader, 'MAX_WORDS')])
 def test_the_fingerprint_depends_on_all_drawing_rules(
         wiki, module, name, monkeypatch):
@@ -117,7 +117,7 @@ def test_the_text_of_json_lines_is_the_text_of_their_field():
 
 
 @pytest.mark.parametrize('settings, message', [
-    (dict(split='words'), "split='words' is unknown: 'auto' or 'book'"),
+    (dict(split='words'), "split='words' is unknown: expected 'auto' or"),
     (dict(valid_share=1.0), 'valid_share=1.0 is wrong'),
     (dict(valid_share=-.1), 'valid_share=-0.1 is wrong'),
     (dict(valid_share=0.9), 'leaves nothing to train on'),

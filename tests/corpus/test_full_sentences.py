@@ -143,7 +143,7 @@ def test_batches_are_these_rows(big):
 @pytest.mark.parametrize('dynamic', [True, False])
 def test_rows_can_be_resumed_from_any_position(big, monkeypatch, spans,
                                                dynamic):
-    monkeypatch.setattr(stored_text, 'CHUNK_PLACES', 700)
+    monkeypatch.setattr(stored_text, 'CHUNK_TOKENS', 700)
     text = big.train
     assert text.num_chunks(32, spans) > 5
     how = dict(seed=6, epoch=2, spans=spans, dynamic=dynamic)
@@ -174,7 +174,7 @@ def test_rows_can_be_resumed_from_any_position(big, monkeypatch, spans,
 def test_a_seed_gives_these_rows_for_ever(way, spans, digest, request, plain,
                                           monkeypatch):
     plain() if way == 'plain' else request.getfixturevalue(way)
-    monkeypatch.setattr(stored_text, 'CHUNK_PLACES', 200)
+    monkeypatch.setattr(stored_text, 'CHUNK_TOKENS', 200)
     text = open_corpus(write('fixed', fixed_text()), min_freq=3, seed=11,
                        progress=False)
     assert text.train.num_chunks(24, spans) == 3
@@ -189,7 +189,7 @@ def test_a_place_in_another_text_is_refused(big):
 
 
 def test_memory_does_not_grow_with_the_text(monkeypatch):
-    monkeypatch.setattr(stored_text, 'CHUNK_PLACES', 1 << 12)
+    monkeypatch.setattr(stored_text, 'CHUNK_TOKENS', 1 << 12)
 
     def peak(num_articles):
         text = open_corpus(write(f'w{num_articles}',

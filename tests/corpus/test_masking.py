@@ -322,7 +322,7 @@ def test_compiled_and_plain_noise_agree(compiled, plain, kind):
     def drawn():
         rng = random.Random(5)
         rows, parts = full_sentences(corpus, 0, 1, 40, rng)
-        return (*Noise(tuple(kind.split('+'))).drawn(
+        return (*Noise(tuple(kind.split('+'))).draw_rows(
             corpus, rows, parts, 40, rng, 0.3), rng.random())
     ours = drawn()
     plain()

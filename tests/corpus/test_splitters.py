@@ -54,7 +54,7 @@ def test_nothing_is_lost():
 
 
 def test_split_words_stay_whole():
-    assert list(split_at_sure_ends('鶴。飛ぶ 。 終', is_cut=True)) == [
+    assert list(split_at_sure_ends('鶴。飛ぶ 。 終', is_tokenized=True)) == [
         '鶴。飛ぶ 。', ' 終']
 
 
@@ -154,15 +154,15 @@ def test_files_of_both_forms_are_cut_each_by_its_own_rule():
         paths[1], min_freq=1, split='book', progress=False).fingerprint
 
 
-@pytest.mark.parametrize('content, split, passed', [
+@pytest.mark.parametrize('content, split, left_out', [
     (PLAIN, 'auto', (1, 2)), (BOOK, 'auto', (1, 2)), (WIKI, 'auto', (0, 0)),
     (WIKI + ' No end\xa0here \n', 'book', (1, 3)),
     (PLAIN + BOOK, 'book', (4, 14))])
-def test_what_is_left_out_is_counted(content, split, passed, plain):
+def test_what_is_left_out_is_counted(content, split, left_out, plain):
     path = write('some.txt', content)
     cut = open_corpus(path, min_freq=1, split=split,
                       progress=False).train.counts
-    assert (cut.passed, cut.passed_words) == passed
+    assert (cut.left_out, cut.left_out_words) == left_out
     plain()
     path = write('other.txt', content + '\n')
     assert open_corpus(path, min_freq=1, split=split,

@@ -140,7 +140,7 @@ def test_the_share_of_masked_tokens_can_be_chosen(big):
 @pytest.mark.parametrize('settings', [
     {}, {'dynamic': False}, {'fill': True}], ids=str)
 def test_an_epoch_can_be_resumed_from_any_position(big, settings, monkeypatch):
-    monkeypatch.setattr(stored_text, 'CHUNK_PLACES', 700 * 32)
+    monkeypatch.setattr(stored_text, 'CHUNK_TOKENS', 700 * 32)
     num_chunks = big.train.num_chunks(32)
     assert num_chunks > 3
     settings = dict(settings, seed=5, epoch=2)
@@ -158,7 +158,7 @@ def test_an_epoch_can_be_resumed_from_any_position(big, settings, monkeypatch):
 def test_all_chunks_together_hold_all_examples(big, monkeypatch):
     firsts = [sorted(a for a, _, _ in pairs_of(rows_of(
         big.train.batches(50, 64, seed=0)), big.vocab))]
-    monkeypatch.setattr(stored_text, 'CHUNK_PLACES', 300 * 64)
+    monkeypatch.setattr(stored_text, 'CHUNK_TOKENS', 300 * 64)
     firsts.append(sorted(a for a, _, _ in pairs_of(rows_of(
         big.train.batches(50, 64, seed=0)), big.vocab)))
     assert firsts[0] == firsts[1]
@@ -175,12 +175,12 @@ def test_a_truncated_file_is_reported(big, own_cache):
 def test_the_columns_of_a_chunk_have_a_bound(max_len):
     row = empty_columns(1, max_len, pad=1)
     size = sum(column.nbytes for column in row)
-    assert size * (stored_text.CHUNK_PLACES // max_len) < 100e6
+    assert size * (stored_text.CHUNK_TOKENS // max_len) < 100e6
 
 
 @pytest.mark.parametrize('fill', [False, True])
 def test_one_chunk_is_in_memory_at_a_time(big, fill, monkeypatch):
-    monkeypatch.setattr(stored_text, 'CHUNK_PLACES', 100 * 64)
+    monkeypatch.setattr(stored_text, 'CHUNK_TOKENS', 100 * 64)
     size = 0
     tracemalloc.start()
     try:
@@ -199,7 +199,7 @@ def in_order(rows):
 
 @pytest.mark.parametrize('fill', [False, True])
 def test_static_examples_come_again_in_another_order(big, fill, monkeypatch):
-    monkeypatch.setattr(stored_text, 'CHUNK_PLACES', 700 * 32)
+    monkeypatch.setattr(stored_text, 'CHUNK_TOKENS', 700 * 32)
     first, second = (rows_of(big.train.batches(
         64, 32, seed=6, epoch=epoch, dynamic=False, fill=fill))
         for epoch in (0, 1))
@@ -243,7 +243,7 @@ def test_a_seed_gives_one_stream(big):
 def test_a_seed_gives_these_batches_for_ever(way, settings, digest, request,
                                              plain, monkeypatch):
     plain() if way == 'plain' else request.getfixturevalue(way)
-    monkeypatch.setattr(stored_text, 'CHUNK_PLACES', 30 * 24)
+    monkeypatch.setattr(stored_text, 'CHUNK_TOKENS', 30 * 24)
     text = open_corpus(write('fixed', fixed_text()), min_freq=3, seed=11,
                        progress=False)
     assert text.train.num_chunks(24) == 3

@@ -16,7 +16,7 @@ from d2lbert.corpus import (
     word_types,
 )
 from d2lbert.corpus.corpus import open_corpus
-from d2lbert.corpus.cut_text import ROOM_FOR_HEADER, CutText
+from d2lbert.corpus.cut_text import HEADER_BYTES, CutText
 from d2lbert.corpus.word_types import PlainNames, WordTypes
 from d2lbert.kernels import cut
 from d2lbert.machine import hardware
@@ -56,7 +56,7 @@ def cut_file(path, folder, lower=True):
                     False)
     names = found.types.names
     assert found.types.counts.tolist() == onp.bincount(
-        onp.fromfile(folder / 'ids', 'int32', offset=ROOM_FOR_HEADER),
+        onp.fromfile(folder / 'ids', 'int32', offset=HEADER_BYTES),
         minlength=len(names)).tolist()
     return (names, *((folder / name).read_bytes() for name in (
         'ids', 'sentences', 'paragraphs')), found.articles.tolist())

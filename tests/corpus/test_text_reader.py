@@ -149,7 +149,7 @@ def test_parts_of_a_long_paragraph_are_as_long_as_fits(monkeypatch):
     monkeypatch.setattr(text_reader, 'MAX_WORDS', 700)
     lines = [' '.join([f'w{k}'] * count) for k, count in enumerate(
         [300, 300, 300, 400, 1500, 100])]
-    found = text_reader._paragraph('x', 1, lines)
+    found = text_reader._join_lines('x', 1, lines)
     assert [len(part.split()) for part in found] == [
         600, 700, 700, 700, 100, 100]
     assert ' '.join(found) == ' '.join(lines)

@@ -85,12 +85,12 @@ def test_a_store_that_another_user_can_have_written_is_built_again(
         wiki, own_cache, spoil):
     first = open_corpus(wiki, progress=False)
     folder, = (path for path in own_cache.iterdir() if path.is_dir())
-    assert text_store.is_whole(folder)
+    assert text_store.is_complete(folder)
     spoil(folder)
-    assert not text_store.is_whole(folder)
+    assert not text_store.is_complete(folder)
     again = open_corpus(wiki, progress=False)
     assert_same([again.train.ids], [first.train.ids])
-    assert text_store.is_whole(folder)
+    assert text_store.is_complete(folder)
 
 
 def test_a_store_is_found_again_whatever_the_umask(wiki, own_cache,
@@ -105,14 +105,14 @@ def test_a_store_is_found_again_whatever_the_umask(wiki, own_cache,
 
 
 def test_a_text_at_rest_is_not_read_again(wiki, own_cache, monkeypatch):
-    monkeypatch.setattr(text_reader, 'REST_NS', -10 ** 10)
+    monkeypatch.setattr(text_reader, 'TIME_RESOLUTION_NS', -10 ** 10)
     paths = dict(paths=gzipped(wiki), valid_paths=write('valid', VALID))
     first = open_corpus(progress=False, **paths)
     open_corpus(progress=False, **paths)    # after it was built: one check
 
     def refuse(*args):
         raise AssertionError('read again')
-    for module, name in ((text_files, 'pieces'), (text_store, 'size_and_sum')):
+    for module, name in ((text_files, 'pieces'), (text_store, 'size_and_crc')):
         monkeypatch.setattr(module, name, refuse)
     again = open_corpus(progress=False, **paths)
     assert again.fingerprint == first.fingerprint
@@ -128,7 +128,7 @@ def gzipped(path):
 
 
 def test_a_text_that_changed_is_noticed_whatever_its_times(wiki, monkeypatch):
-    monkeypatch.setattr(text_reader, 'REST_NS', -10 ** 10)
+    monkeypatch.setattr(text_reader, 'TIME_RESOLUTION_NS', -10 ** 10)
     first = open_corpus(wiki, progress=False)
     before = os.stat(wiki)
     time.sleep(0.05)        # a clock of the kernel ticks meanwhile
@@ -211,7 +211,7 @@ def test_builds_at_the_same_time_do_not_meet(wiki, own_cache, locks,
     assert len(texts) == 4
     for text in texts:
         assert_same([text.train.ids], [texts[0].train.ids])
-    assert text_store.is_whole(own_cache / texts[0].fingerprint)
+    assert text_store.is_complete(own_cache / texts[0].fingerprint)
     assert not list(own_cache.glob('*.part'))
 
 

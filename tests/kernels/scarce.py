@@ -58,7 +58,7 @@ def texts(function, arrays):
     draw_examples(text, onp.arange(2, dtype='int32'), 600, random.Random(0))
     mask_spans(SimpleNamespace(
         types=text.types, numbers=text.numbers, vocab=vocab,
-        gathered=lambda parts: (text.types, parts)), onp.array([0, 1]),
+        gather=lambda parts: (text.types, parts)), onp.array([0, 1]),
         onp.array([[0, 900]]), SPANBERT, 1000, random.Random(0))
     return []
 

@@ -160,7 +160,7 @@ def test_spans_are_hidden_within_rows(rows, parts):
     text = corpus()
     text = types.SimpleNamespace(
         types=text.types, numbers=text.numbers, vocab=text.vocab,
-        gathered=lambda parts: (text.types, parts))
+        gather=lambda parts: (text.types, parts))
     arguments = longs(0, 1), longs([0, 2])
     masking.mask_spans(text, *arguments, masking.SPANBERT, 16,
                        random.Random(0))

@@ -21,7 +21,7 @@ def own_cache(tmp_path, monkeypatch):
 @pytest.fixture
 def at_rest(monkeypatch):
     """As if every file had been written ten seconds ago."""
-    monkeypatch.setattr(text_reader, 'REST_NS', -10 ** 10)
+    monkeypatch.setattr(text_reader, 'TIME_RESOLUTION_NS', -10 ** 10)
 
 
 def find_out(path):
@@ -82,7 +82,7 @@ def test_a_change_is_noticed(ask, change):
 
 
 def test_a_file_written_lately_is_looked_at_again(ask, monkeypatch):
-    monkeypatch.setattr(text_reader, 'REST_NS', 2 * 10 ** 9)
+    monkeypatch.setattr(text_reader, 'TIME_RESOLUTION_NS', 2 * 10 ** 9)
     assert not ask()[1] and not ask()[1]
     later = time.time_ns() + 3 * 10 ** 9
     monkeypatch.setattr(text_reader.time, 'time_ns', lambda: later)

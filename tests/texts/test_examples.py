@@ -8,7 +8,7 @@ from batches import assert_same_columns, prose
 
 from d2lbert.texts import numbered_text
 from d2lbert.texts.examples import (
-    derive_bits,
+    derive_bytes,
     derive_seed,
     derive_shuffler,
     draw_examples,
@@ -53,7 +53,7 @@ def test_a_seed_depends_on_every_argument_and_nothing_else():
 
 
 def test_the_bits_are_a_hash_that_any_machine_computes():
-    assert derive_bits('rows', 1) == hashlib.sha256(b"('rows', 1)").digest()
+    assert derive_bytes('rows', 1) == hashlib.sha256(b"('rows', 1)").digest()
 
 
 def test_a_shuffler_has_its_own_stream():

@@ -12,9 +12,9 @@ from d2lbert.text import RESERVED, Vocab
 from d2lbert.texts import numbered_text
 from d2lbert.texts.numbered_text import (
     NumberedText,
-    falling_types,
     read_tokens,
     shuffled_paragraphs,
+    types_by_frequency,
 )
 
 pytestmark = pytest.mark.usefixtures('own_cache')
@@ -102,7 +102,8 @@ def test_types_that_never_occur_come_last():
     corpus = NumberedText(tokens.types, None, tokens.sentences,
                           tokens.paragraphs, None)
     freqs = onp.bincount(tokens.types, minlength=4)
-    assert falling_types(corpus, freqs, onp.array([0])).tolist()[:2] == [2, 3]
+    types = types_by_frequency(corpus, freqs, onp.array([0]))
+    assert types.tolist()[:2] == [2, 3]
 
 
 @pytest.mark.parametrize('num_paragraphs', [0, 1, 2, 1000])
