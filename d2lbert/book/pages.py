@@ -14,7 +14,7 @@ from nbformat import v4
 
 from d2lbert.machine.arguments import failures_of
 from d2lbert.machine.files import parse_json
-from d2lbert.texts.text_files import whole
+from d2lbert.texts.text_files import read_text
 
 TAB = 'mxnet'
 _MARK = re.compile(r'\s*(?:#\s*@tab|%%tab)\s+(.+)')
@@ -91,7 +91,7 @@ def read_page(path):
         raise ValueError(f'{path} is not a page of the book: expected a '
                          'notebook (.ipynb) or a Markdown source (.md)')
     with failures_of('page', path, 'read'):
-        text = whole(path).replace('\r\n', '\n')
+        text = read_text(path).replace('\r\n', '\n')
         page = readers[path.suffix](path, text)
     if not any(is_code(cell) for cell in page.notebook.cells):
         raise ValueError(f'{path} has no code cells')
@@ -210,7 +210,7 @@ def _stored_outputs(path):
 
 def _read_outputs(path):
     try:
-        cells = parse_json(whole(path))['cells']
+        cells = parse_json(read_text(path))['cells']
         return {name: printed_lines(map(_as_nbformat, cell['outputs']))
                 for name, cell in cells.items()}
     except (AttributeError, KeyError, TypeError, ValueError) as error:

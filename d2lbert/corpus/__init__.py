@@ -1,1 +1,1 @@
-"""Texts of any size: read, cut, numbered, stored, drawn from."""
+"""This package splits texts of any size into words, and draws batches."""

@@ -1,1 +1,1 @@
-"""Texts below the pages: files, words, numbers, rows and examples."""
+"""This package reads text files, numbers words and draws examples."""

@@ -1,9 +1,9 @@
-"""The bytes of text files, compressed or not.
+"""This module reads text files, compressed or not.
 
 A file may be compressed as .gz, .bz2, .xz or .zst, or be the only file in a
-.zip or .tar archive. Its first bytes decide, not its name. A .zst file needs
-a library: Python's from 3.14 on, or one of the packages in ZSTD. A pipe
-cannot be rewound, so its content can be read only once.
+.zip or .tar archive. The first bytes of a file tell the format, not its name.
+A .zst file needs a library: Python's own from 3.14 on, or a package in ZSTD. A
+pipe cannot be rewound, so its content can be read only once.
 """
 import contextlib
 import errno
@@ -23,26 +23,27 @@ import zlib
 from pathlib import PurePosixPath
 from typing import NamedTuple
 
+# The number of bytes of a text that are read at a time
 PIECE_BYTES = 1 << 22
 
-# The bytes that tell the format; a tar archive has its mark at byte 257
+# The number of bytes that tell the format; a tar archive has 'ustar' at 257
 HEAD_BYTES = 512
 
-# Nested formats, such as a .zip file of a .tar.gz file
+# The maximal number of nested formats; a .zip file of a .tar.gz file has three
 MAX_LAYERS = 3
 
-# Names of an archive's files that an error lists
+# The maximal number of an archive's files that an error lists
 MAX_NAMES = 8
 
-# The label of a result of `digest`, where `text_reader.Unchanged` keeps it;
-# change it if the digest changes
+# The key of a file's digest in the cache `text_reader.Unchanged`. Change it if
+# the computation of the digest changes
 DIGEST = 'sha256 of the text'
 
 
 class Packing(NamedTuple):
     """A compression format."""
 
-    begins: bytes       # a regular expression for the first bytes
+    head: bytes         # a regular expression that matches the first bytes
     ending: str         # the suffix of file names
     modules: tuple      # the first one that can be imported is used
 
@@ -55,8 +56,8 @@ PACKINGS = (Packing(rb'\x1f\x8b', '.gz', ('gzip',)),
             Packing(rb'\xfd7zXZ\0', '.xz', ('lzma',)),
             Packing(rb'\x28\xb5\x2f\xfd', '.zst', ZSTD))
 
-# (expression for the first bytes, name) of formats that are no text and cannot
-# be unpacked here
+# (regular expression for the first bytes, name) of formats that are neither
+# text nor unpacked here
 FOREIGN = ((rb'%PDF-', 'a PDF file'),
            (rb'\{\\rtf', 'an RTF document'),
            (rb'\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1', 'an Office document'),
@@ -75,40 +76,42 @@ FOREIGN = ((rb'%PDF-', 'a PDF file'),
 
 
 class TextFileError(ValueError):
-    """A file without text, or whose text cannot be read."""
+    """The error for a file without text, or with text that is unreadable."""
 
 
 def pieces(path, advance=lambda num_bytes: None, size=PIECE_BYTES):
     """Yield a file's unpacked content, at most `size` bytes at a time.
 
-    advance: called after each piece with the number of bytes by which the
-    place in the file, still packed, moved.
+    path: a path or a `text_sources.Source`. advance: called after each piece
+    with the number of bytes of the file, packed, that were read for it.
     Raises `TextFileError`, a ValueError, if the file is empty, broken or not
-    a text; PermissionError if it cannot be read.
+    a text; PermissionError if the user may not read it.
     """
     # (suffix, file object of packed bytes) of each format, outermost first
     layers = []
-    place, empty = 0, True
+    position, is_empty = 0, True
     try:
         with contextlib.ExitStack() as stack:
-            raw, is_stream = _opened(path, stack)
+            raw, is_stream = _open(path, stack)
             if is_stream and _is_packed(raw):
-                raw, is_stream = _spooled(raw, stack), False
-            f = raw if is_stream else _unpacked(path, raw, layers, stack)
+                # Archives need a file that can be rewound
+                raw, is_stream = _copy_to_file(raw, stack), False
+            f = raw if is_stream else _unpack(path, raw, layers, stack)
             if is_stream:
                 _check_is_text(path, raw.peek(HEAD_BYTES)[:HEAD_BYTES], [])
             while True:
-                # A pipe is read without waiting for more
+                # `read1` returns what a pipe has, and waits only for a byte
                 piece = f.read1(size) if is_stream else f.read(size)
-                after = place + len(piece) if is_stream else raw.tell()
-                advance(after - place)
-                place = after
+                new_position = (position + len(piece) if is_stream
+                                else raw.tell())
+                advance(new_position - position)
+                position = new_position
                 if not piece:
                     break
-                empty = False
+                is_empty = False
                 yield piece
-            # The checksum of an outer format is after the inner file's end:
-            # read each packed file to its end, except the one on the disk
+            # The checksum of an outer format is after the inner file's end.
+            # So read each packed file to its end, except the file on the disk
             for _, packed in reversed(layers[1:]):
                 while packed.read(size):
                     pass
@@ -118,20 +121,20 @@ def pieces(path, advance=lambda num_bytes: None, size=PIECE_BYTES):
     except (EOFError, OSError, OverflowError, RuntimeError, ValueError,
             struct.error, tarfile.TarError, zipfile.BadZipFile, zlib.error,
             *_library_errors()) as error:
-        # An errno means a fault of the disk. EINVAL is the exception: damaged
-        # archives cause it, by a seek to a place before the file
+        # An errno means a fault of the disk, except EINVAL: a damaged archive
+        # causes EINVAL by a seek to before the file's begin
         if (not layers or isinstance(error, TextFileError) or getattr(
                 error, 'errno', None) not in (None, errno.EINVAL)):
             raise
         raise TextFileError(
             f'{path} is a broken {_endings(layers)} file ({error}): fetch or '
             'pack it again') from None
-    if empty:
+    if is_empty:
         raise TextFileError(f'{path} is empty: expected lines of text')
 
 
 def decoded(path, data, number=1):
-    """Decode UTF-8 `data`, which starts at line `number` of `path`.
+    """Decode bytes of UTF-8, which begin with line `number` of a file.
 
     A byte order mark at the begin of a file is removed. Raises
     `TextFileError`, which names the line that is not UTF-8.
@@ -149,9 +152,9 @@ def decoded(path, data, number=1):
 
 
 def lines(path):
-    """Yield the lines of a UTF-8 file, unpacked; only line feeds end them.
+    """Yield the lines of a UTF-8 file, unpacked. Only line feeds end lines.
 
-    A carriage return stays in its line. Errors as for `pieces`.
+    A carriage return stays in its line. Raises the errors of `pieces`.
     """
     number, held = 1, []
     for piece in pieces(path):
@@ -165,31 +168,31 @@ def lines(path):
         yield from decoded(path, b''.join(held), number).split('\n')
 
 
-def whole(path):
-    """A file's text, unpacked, as one string; errors as for `pieces`."""
+def read_text(path):
+    """Return a file's text, unpacked. Raises the errors of `pieces`."""
     return decoded(path, b''.join(pieces(path)))
 
 
 def digest(path, advance=lambda num_bytes: None):
-    """sha256 of a file's content, unpacked; the rest as for `pieces`."""
+    """The SHA-256 digest of a file, unpacked; arguments as for `pieces`."""
     return digest_of(pieces(path, advance))
 
 
-def digest_of(found):
-    """sha256 of pieces of bytes, hexadecimal."""
+def digest_of(byte_pieces):
+    """The SHA-256 digest of an iterable of bytes, hexadecimal."""
     content = hashlib.sha256()
-    for piece in found:
+    for piece in byte_pieces:
         content.update(piece)
     return content.hexdigest()
 
 
 # Pipes
 
-def _opened(path, stack):
-    """(file object, True if it cannot be rewound).
+def _open(path, stack):
+    """Open a path or `Source`: (file object, True if it cannot be rewound).
 
-    path: the path of a file or pipe, or a `text_sources.Source`, which may
-    hold an open stream.
+    A `text_sources.Source` may already have an open stream. stack: an
+    ExitStack that closes the file.
     """
     stream = getattr(path, 'stream', None)
     if stream is None:
@@ -200,14 +203,14 @@ def _opened(path, stack):
 
 
 def _is_packed(stream):
-    """True if a stream has a compressed file or an archive."""
+    """True if the content of a stream is compressed or an archive."""
     head = stream.peek(HEAD_BYTES)[:HEAD_BYTES]
     return head[257:262] == b'ustar' or head.startswith(b'PK') or any(
-        re.match(packing.begins, head) for packing in PACKINGS)
+        re.match(packing.head, head) for packing in PACKINGS)
 
 
-def _spooled(stream, stack):
-    """A temporary file with the content of a stream."""
+def _copy_to_file(stream, stack):
+    """Return a temporary file with the content of a stream."""
     file = stack.enter_context(tempfile.TemporaryFile())
     shutil.copyfileobj(stream, file)
     file.seek(0)
@@ -217,39 +220,41 @@ def _spooled(stream, stack):
 # Packed files
 
 def _endings(layers):
+    """The suffixes of nested formats, such as '.tar.gz'."""
     return ''.join(ending for ending, _ in reversed(layers))
 
 
 def _library_errors():
-    """The exceptions by which imported modules report damaged data."""
+    """The exceptions that imported modules raise for damaged data."""
     names = 'LZMAError', 'ZstdError'
     return [getattr(sys.modules[module], name) for module in ('lzma', *ZSTD)
             if module in sys.modules for name in names
             if hasattr(sys.modules[module], name)]
 
 
-def _unpacked(path, f, layers, stack):
-    """A file object with the text in `f`; fills `layers`.
+def _unpack(path, f, layers, stack):
+    """Return a file object with the text that the file object `f` contains.
 
-    `stack` closes the file objects that are opened.
+    layers: an empty list, which is filled as in `pieces`. stack: an ExitStack
+    that closes the opened file objects.
     """
     while True:
         head = f.read(HEAD_BYTES)
         f.seek(0)
         packing = next((packing for packing in PACKINGS
-                        if re.match(packing.begins, head)), None)
+                        if re.match(packing.head, head)), None)
         if packing:
             ending, open_layer = packing.ending, _opener(path, packing)
         elif head.startswith((b'PK\3\4', b'PK\5\6')):
             ending = '.zip'
-            open_layer = functools.partial(_of_zip, path, stack)
+            open_layer = functools.partial(_open_zip, path, stack)
         elif head[257:262] == b'ustar':
             ending = '.tar'
-            open_layer = functools.partial(_of_tar, path, stack)
+            open_layer = functools.partial(_open_tar, path, stack)
         else:
             _check_is_text(path, head, layers)
             return f
-        # Before it is opened, for the message if that fails
+        # Before the layer is opened, so that an error names its format, too
         layers.append((ending, f))
         f = stack.enter_context(open_layer(f))
         if len(layers) > MAX_LAYERS:
@@ -258,33 +263,33 @@ def _unpacked(path, f, layers, stack):
 
 
 def _opener(path, packing):
-    """The function that opens a compressed file object for reading."""
+    """The function that opens a file object of a `Packing` for reading."""
     for name in packing.modules:
         with contextlib.suppress(ImportError):
             module = importlib.import_module(name)
             return (module.open if name != 'zstandard' else
-                    lambda f: io.BufferedReader(_Zstandard(f)))
+                    lambda f: io.BufferedReader(_ZstandardReader(f)))
     if packing.ending == '.zst':
         raise TextFileError(
             f'{path} is packed as .zst, which no library here can read: pip '
             'install zstandard, or unpack it')
-    # Python was built without the module
+    # This Python was built without the module of its standard library
     raise TextFileError(
         f'{path} is packed as {packing.ending}, which this Python cannot '
         f'read (it lacks the module {packing.modules[0]}): unpack it')
 
 
-class _Zstandard(io.RawIOBase):
-    """A .zst file of any number of frames, by the package zstandard.
+class _ZstandardReader(io.RawIOBase):
+    """Reads a .zst file of any number of frames by the package zstandard.
 
-    The package's reader ends after the first frame, and does not report a
-    truncated file.
+    The package's own reader ends after the first frame, and does not report a
+    truncated file. file: a binary file object.
     """
 
     def __init__(self, file):
-        self._file, self._frame, self._place = file, None, 0
-        self._rest = b''    # packed bytes that were read and not unpacked
-        self._data = b''    # unpacked bytes that were not returned yet
+        self._file, self._frame, self._position = file, None, 0
+        self._packed = b''      # bytes that were read and not unpacked
+        self._unpacked = b''    # unpacked bytes that were not returned yet
 
     def readable(self):
         return True
@@ -292,44 +297,46 @@ class _Zstandard(io.RawIOBase):
     def seekable(self):
         return True
 
-    def seek(self, place, whence=0):
-        if (place, whence) == (0, 0):
+    def seek(self, position, whence=0):
+        if (position, whence) == (0, 0):
             self._file.seek(0)
             self.__init__(self._file)
-        elif (place, whence) not in ((0, 1), (self._place, 0)):
-            # Both of these stay where they are
-            raise io.UnsupportedOperation('only to the beginning')
-        return self._place
+        elif (position, whence) not in ((0, 1), (self._position, 0)):
+            # Both of these are the current position
+            raise io.UnsupportedOperation('a .zst file can only be rewound '
+                                          'to its begin')
+        return self._position
 
     def readinto(self, buffer):
-        while not self._data:
-            if not self._rest:
-                self._rest = self._file.read(1 << 17)
-                if not self._rest:
+        while not self._unpacked:
+            if not self._packed:
+                self._packed = self._file.read(1 << 17)
+                if not self._packed:
                     if self._frame is not None:
-                        raise EOFError('it ends within a frame')
+                        raise EOFError('the file ends within a frame')
                     return 0
             if self._frame is None:
                 import zstandard
                 self._frame = zstandard.ZstdDecompressor().decompressobj()
-            self._data = self._frame.decompress(self._rest)
-            self._rest = b''
+            self._unpacked = self._frame.decompress(self._packed)
+            self._packed = b''
             if self._frame.eof:
-                self._rest, self._frame = self._frame.unused_data, None
-        count = min(len(buffer), len(self._data))
-        buffer[:count] = self._data[:count]
-        self._data = self._data[count:]
-        self._place += count
-        return count
+                self._packed, self._frame = self._frame.unused_data, None
+        num_bytes = min(len(buffer), len(self._unpacked))
+        buffer[:num_bytes] = self._unpacked[:num_bytes]
+        self._unpacked = self._unpacked[num_bytes:]
+        self._position += num_bytes
+        return num_bytes
 
 
 def _check_is_text(path, head, layers):
-    for begins, what in FOREIGN:
-        if re.match(begins, head):
-            raise TextFileError(f'{path} is {what}, not text: name a file of '
-                                'UTF-8 text, packed or not')
-    # Other zeros are left to `decoded`: of UTF-16 with a byte order mark it
-    # names the line, and unpacked zeros may be a damage that `pieces` reports
+    """Raise TextFileError if the first bytes of a file cannot be text."""
+    for pattern, format_name in FOREIGN:
+        if re.match(pattern, head):
+            raise TextFileError(f'{path} is {format_name}, not text: name a '
+                                'file of UTF-8 text, packed or not')
+    # `decoded` raises an error with the line for UTF-16 with a byte order
+    # mark. Zeros in an unpacked file may be a damage, which `pieces` reports
     if (b'\0' in head and not layers
             and not head.startswith((b'\xff\xfe', b'\xfe\xff'))):
         raise TextFileError(
@@ -337,10 +344,10 @@ def _check_is_text(path, head, layers):
             'as in binary files and in UTF-16: convert the file to UTF-8')
 
 
-def _of_zip(path, stack, f):
-    """The only file of the zip archive in `f`."""
+def _open_zip(path, stack, f):
+    """Open the only file of the zip archive in the file object `f`."""
     archive = stack.enter_context(zipfile.ZipFile(f))
-    # `is_dir` of some versions of Python needs a name that is not empty
+    # Not `info.is_dir`, which fails for an empty name in some Pythons
     infos = [info for info in archive.infolist()
              if not info.filename.endswith('/')]
     names = {info.filename for info in infos}
@@ -348,23 +355,26 @@ def _of_zip(path, stack, f):
     if names & {'[Content_Types].xml', 'mimetype'}:
         raise TextFileError(f'{path} is a document or an e-book, not text: '
                             'save it as UTF-8 text')
-    info = _only(path, '.zip', infos, lambda info: info.filename)
+    info = _only_file(path, '.zip', infos, lambda info: info.filename)
     if info.flag_bits & 1:
         raise TextFileError(f'{path} is encrypted: unpack it with its '
                             'password')
     return archive.open(info)
 
 
-def _of_tar(path, stack, f):
-    """The only file of the tar archive in `f`."""
+def _open_tar(path, stack, f):
+    """Open the only file of the tar archive in the file object `f`."""
     archive = stack.enter_context(tarfile.open(fileobj=f, mode='r:'))
-    return archive.extractfile(_only(
+    return archive.extractfile(_only_file(
         path, '.tar', filter(tarfile.TarInfo.isfile, archive),
         lambda info: info.name))
 
 
-def _only(path, ending, infos, name_of):
-    """The only file in `infos`; `TextFileError` for none or several."""
+def _only_file(path, ending, infos, name_of):
+    """The only file in `infos`; raises `TextFileError` for none or several.
+
+    ending: the suffix of the archive; name_of(info): the name of a file.
+    """
     # macOS adds files with metadata, whose names begin with ._
     infos = list(itertools.islice((
         info for info in infos
@@ -377,5 +387,5 @@ def _only(path, ending, infos, name_of):
         names += ' and more'
     raise TextFileError(
         f'{path} is a {ending} archive of several files ({names}): unpack it '
-        'and name those that are to be read' if infos else
+        'and name the files to read' if infos else
         f'{path} is a {ending} archive without a file in it')

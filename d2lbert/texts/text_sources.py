@@ -1,7 +1,7 @@
-"""Texts from files, folders, pipes and standard input.
+"""This module reads texts from files, folders, pipes and standard input.
 
-A text is plain or JSON lines, UTF-8, compressed or not (see `text_files`),
-with any line ends, with or without a byte order mark.
+A file has plain text or JSON lines, in UTF-8, compressed or not (see
+`text_files`), with any line ends, with or without a byte order mark.
 """
 import contextlib
 import itertools
@@ -22,15 +22,16 @@ from d2lbert.texts.text_files import TextFileError
 #: The name of standard input among paths, and in messages.
 STDIN, STDIN_NAME = '-', 'standard input'
 
-#: Bytes of lines that are read at once, and the maximum for a line.
+#: The number of bytes that `Lines` reads at once, and the maximum for a line.
 READ_BYTES, MAX_LINE_BYTES = 1 << 16, 1 << 24
 
-#: Texts of JSON lines in a batch.
-BATCH = 1 << 8
+#: The number of texts of JSON lines in a batch of `Lines`.
+BATCH_TEXTS = 1 << 8
 
-#: Fields of a JSON object that an error lists.
+#: The maximal number of fields of a JSON object that an error lists.
 MAX_FIELDS = 8
 
+#: The byte order mark of UTF-8.
 BOM = b'\xef\xbb\xbf'
 
 #: Beginnings of formats that contain text but are not plain text.
@@ -42,17 +43,20 @@ _MARKUP = re.compile(
 
 
 class Source(os.PathLike):
-    """A text file: its path, its name in messages, its JSON field.
+    """A text file, or a pipe.
 
-    stream: the binary file of a pipe that is read once. spooled: a temporary
-    file with the content of a pipe, removed with this object.
+    path: its path; name: its name in messages, by default the path.
+    text_field: the field of JSON lines that has the text, or None for plain
+    text. stream: the open binary file of a pipe, which can be read once, or
+    None. temporary_file: the file at `path` with the content of a pipe, or
+    None. It is removed with this object.
     """
 
     def __init__(self, path, name=None, text_field=None, stream=None,
-                 spooled=None):
+                 temporary_file=None):
         self.path, self.name = os.fspath(path), str(name or path)
         self.text_field, self.stream = text_field, stream
-        self._spooled = spooled
+        self._temporary_file = temporary_file
 
     def __fspath__(self):
         return self.path
@@ -61,40 +65,42 @@ class Source(os.PathLike):
         return self.name
 
     def stat(self):
-        """As `Path.stat`."""
+        """The status of the file, as of `Path.stat`."""
         return os.stat(self.path)
 
     @property
     def digest_name(self):
-        """The name of this text's digest in `text_reader.Unchanged`."""
+        """The key of the digest in the cache `text_reader.Unchanged`."""
         if self.text_field is None:
             return text_files.DIGEST
         return f'{text_files.DIGEST} in {self.text_field!r}'
 
     def digest(self, advance=lambda num_bytes: None):
-        """sha256 of the text; errors as for `pieces`."""
+        """The SHA-256 digest of the text; arguments as for `pieces`."""
         return text_files.digest_of(pieces(self, advance))
 
 
 # From paths to sources
 
-def sources(paths, text_field=None, streams=False):
-    """The `Source`s of paths of files, folders and pipes, a list.
+def sources(paths, text_field=None, single_pass=False):
+    """The `Source`s of paths of files, folders and pipes: a list.
 
     A folder means all files in it and in its subfolders, sorted by name,
-    without hidden ones. '-' is standard input. text_field: the field
-    of JSON lines that holds the text. streams: read pipes once, without
-    copying their content to temporary files. Raises OSError and ValueError.
+    without hidden files. '-' is standard input. text_field: the field of JSON
+    lines that has the text, or None. single_pass: True if the caller reads
+    each source only once; then pipes are not copied to temporary files.
+    Raises OSError and ValueError.
     """
     found = []
     for path in [paths] if isinstance(paths, (str, os.PathLike)) else paths:
         if isinstance(path, Source):
             found.append(path)
         elif path == STDIN:
-            found.append(_of_stream(_stdin(), STDIN_NAME, text_field,
-                                    streams))
+            found.append(_source_of_stream(_stdin(), STDIN_NAME, text_field,
+                                           single_pass))
         else:
-            found += _of_path(Path(path).expanduser(), text_field, streams)
+            found += _sources_of_path(Path(path).expanduser(), text_field,
+                                      single_pass)
     return found
 
 
@@ -104,30 +110,31 @@ def _stdin():
     return sys.stdin.buffer
 
 
-def _of_path(path, text_field, streams):
-    kind = os.stat(path).st_mode
-    if stat.S_ISDIR(kind):
+def _sources_of_path(path, text_field, single_pass):
+    mode = os.stat(path).st_mode
+    if stat.S_ISDIR(mode):
         files = sorted(
             file for file in path.rglob('*') if file.is_file() and not any(
                 part.startswith('.') for part in
                 file.relative_to(path).parts))
         if not files:
-            raise TextFileError(f'{path} is a folder without files: name one '
-                                'with text files')
+            raise TextFileError(f'{path} is a folder without files: name a '
+                                'folder with text files')
         return [Source(file, text_field=text_field) for file in files]
-    if stat.S_ISREG(kind):
+    if stat.S_ISREG(mode):
         return [Source(path, text_field=text_field)]
     # A pipe can be read only once, so it is opened once
-    return [_of_stream(open(path, 'rb'), path, text_field, streams)]
+    return [_source_of_stream(open(path, 'rb'), path, text_field,
+                              single_pass)]
 
 
-def _of_stream(stream, name, text_field, streams):
-    if streams:
+def _source_of_stream(stream, name, text_field, single_pass):
+    if single_pass:
         return Source(name, name, text_field, stream)
-    spooled = tempfile.NamedTemporaryFile(prefix='d2lbert-')
-    shutil.copyfileobj(stream, spooled)
-    spooled.flush()
-    return Source(spooled.name, name, text_field, spooled=spooled)
+    file = tempfile.NamedTemporaryFile(prefix='d2lbert-')
+    shutil.copyfileobj(stream, file)
+    file.flush()
+    return Source(file.name, name, text_field, temporary_file=file)
 
 
 # From sources to bytes
@@ -137,19 +144,19 @@ def pieces(source, advance=lambda num_bytes: None,
     """Yield the text of a path or `Source` as UTF-8, a piece at a time.
 
     For JSON lines this is the text of each object, followed by an empty
-    line. Raises `TextFileError` for JSON without a field, and for HTML; the
-    rest as for `text_files.pieces`.
+    line. Raises `TextFileError` for JSON if the source has no text_field, and
+    for HTML. Arguments and other errors are as for `text_files.pieces`.
     """
-    found = text_files.pieces(source, advance, size)
-    first = next(found)
+    data = text_files.pieces(source, advance, size)
+    first = next(data)
     field = getattr(source, 'text_field', None)
     _check_format(source, first, field)
     if field is None:
         yield first
-        yield from found
+        yield from data
         return
     held, num_bytes = [], 0
-    for _, text in _json_texts(source, _chained(first, found), field):
+    for _, text in _json_texts(source, itertools.chain([first], data), field):
         held.append(text.strip().encode())
         num_bytes += len(held[-1])
         if num_bytes >= size:
@@ -158,19 +165,17 @@ def pieces(source, advance=lambda num_bytes: None,
     yield b'\n\n'.join([*held, b''])
 
 
-def _chained(first, others):
-    yield first
-    yield from others
-
-
 def _check_format(source, first, field):
-    """Reject markup, JSON without a field, and a field without JSON."""
+    """Reject markup, JSON without a field, and a field without JSON.
+
+    first: the first piece of the source. field: its text_field.
+    """
     head = first[len(BOM) * first.startswith(BOM):][:1 << 16]
     if _MARKUP.match(head):
-        what = 'XML' if b'<?xml' in head[:100].lower() and not re.search(
+        language = 'XML' if b'<?xml' in head[:100].lower() and not re.search(
             rb'(?i)<(!doctype\s+)?html', head) else 'HTML'
-        raise TextFileError(f'{source} is {what}, not plain text: take the '
-                            'text out of it, and name a file of that')
+        raise TextFileError(f'{source} is {language}, not plain text: extract '
+                            'the text into a file, and name this file')
     if _JSON_LIST.match(head):
         raise TextFileError(f'{source} is a JSON list: write each of its '
                             'objects on a line, and name the field with the '
@@ -179,14 +184,14 @@ def _check_format(source, first, field):
     if field is None and is_json:
         raise TextFileError(
             f'{source} holds JSON, not plain text: name the field with the '
-            f'text (--text-field){_fields(first)}')
+            f'text (--text-field){_list_text_fields(first)}')
     if field is not None and not is_json:
         raise TextFileError(f'{source} does not hold JSON lines, so it has '
                             f'no field {field!r}: leave out --text-field')
 
 
-def _fields(data):
-    """The names of the first object's text fields, for an error message."""
+def _list_text_fields(data):
+    """The text fields of the first object, for an error message."""
     with contextlib.suppress(ValueError, AttributeError):
         first = parse_json(data.decode('utf-8-sig').strip().split('\n')[0])
         names = [name for name, value in first.items()
@@ -197,10 +202,10 @@ def _fields(data):
     return ''
 
 
-def _json_texts(source, found, field):
-    """Pairs of a line's number and the text of its object."""
+def _json_texts(source, byte_pieces, field):
+    """Yield (number of a line, text of its object) for JSON lines."""
     for number, data in itertools.chain.from_iterable(
-            _lines_of(source, found)):
+            _line_batches(source, byte_pieces)):
         line = text_files.decoded(source, data, number)
         if not line.strip():
             continue
@@ -219,17 +224,17 @@ def _json_texts(source, found, field):
                 f'its fields are {names or "none"}')
         try:
             text.encode()
-        except UnicodeEncodeError:      # an escape of a lone surrogate
+        except UnicodeEncodeError:      # a lone surrogate, such as '\ud800'
             text = text.encode('utf-8', 'replace').decode()
         yield number, text
 
 
-def with_line_feeds(found):
-    """Pieces of bytes with all line ends replaced by line feeds."""
+def with_line_feeds(byte_pieces):
+    """Yield pieces of bytes, with line feeds in place of all line ends."""
     held = b''
-    for piece in found:
+    for piece in byte_pieces:
         piece = held + piece
-        # Its line feed may be in the next piece
+        # The next piece may begin with the line feed of '\r\n'
         held = b'\r' if piece.endswith(b'\r') else b''
         if b'\r' in piece:
             piece = piece[:len(piece) - len(held)].replace(
@@ -239,25 +244,25 @@ def with_line_feeds(found):
         yield b'\n'
 
 
-def _lines_of(source, found):
-    """Lists of pairs of a line's number and its bytes."""
-    number, kept = 1, b''
-    for piece in with_line_feeds(found):
-        *lines, kept = (kept + piece).split(b'\n')
+def _line_batches(source, byte_pieces):
+    """Yield lists of lines, each (number of the line, its bytes)."""
+    number, rest = 1, b''
+    for piece in with_line_feeds(byte_pieces):
+        *lines, rest = (rest + piece).split(b'\n')
         yield list(enumerate(lines, number))
         number += len(lines)
-        if len(kept) > MAX_LINE_BYTES:
+        if len(rest) > MAX_LINE_BYTES:
             raise TextFileError(f'{source}, line {number} is longer than '
                                 f'{MAX_LINE_BYTES >> 20} MiB: put each text '
-                                'on a line')
-    if kept:
-        yield [(number, kept)]
+                                'on a line of its own')
+    if rest:
+        yield [(number, rest)]
 
 
-# From sources to texts, a line each
+# From sources to texts, one text per line
 
 class Line(NamedTuple):
-    """A text and its place in messages, such as 'x.txt, line 3'."""
+    """A text, and its name in messages, such as 'x.txt, line 3'."""
 
     name: str
     text: str
@@ -267,17 +272,18 @@ class Lines:
     """The texts of a file, one per line.
 
     path, text_field: as for `sources`. skip_empty: skip empty lines, and count
-    them in `skipped`; otherwise they are errors. twice: False reads a pipe
-    without a copy, so the lines can be iterated only once. flag: the command's
-    flag with the path, for messages.
+    them in `skipped`; if False, an empty line is an error. twice: True if the
+    lines are iterated more than once, so that a pipe must be copied. flag: the
+    command's flag that named the path, for messages.
     """
 
     def __init__(self, path, text_field=None, skip_empty=False, twice=True,
                  flag='--file'):
-        self._flag, self._path, self._skips = flag, path, skip_empty
+        self._flag, self._path, self._skip_empty = flag, path, skip_empty
+        # The number of skipped lines, and the name of the first one
         self.skipped, self.first_skipped = 0, None
         with failures_of(flag, path, 'read'):
-            self.sources = sources([path], text_field, streams=not twice)
+            self.sources = sources([path], text_field, single_pass=not twice)
         self.is_stream = any(source.stream for source in self.sources)
 
     def __iter__(self):
@@ -285,31 +291,34 @@ class Lines:
         return itertools.chain.from_iterable(self.batches())
 
     def batches(self):
-        """Yield lists of `Line`s; the rest as for `__iter__`."""
+        """Yield lists of `Line`s; errors as for `__iter__`."""
         self.skipped, self.first_skipped = 0, None
         is_empty = True
         for source in self.sources:
             with failures_of(self._flag, source, 'read'):
-                for found in _texts(source):
-                    batch, failure = self._checked(source, found)
+                for texts in _text_batches(source):
+                    batch, error = self._check_texts(source, texts)
                     is_empty &= not batch
-                    if batch:
+                    if batch:       # first the texts before the error
                         yield batch
-                    if failure:     # after the texts before the error
-                        raise failure
+                    if error:
+                        raise error
         if is_empty:
-            raise TextFileError(f'{self._path} holds no text: put one on '
+            raise TextFileError(f'{self._path} holds no text: put a text on '
                                 'each line')
 
-    def _checked(self, source, found):
-        """The `Line`s before the first wrong line, and its error or None."""
+    def _check_texts(self, source, texts):
+        """Return the `Line`s before the first wrong line, and its error.
+
+        texts: one of `_text_batches`. The error is None if no line is wrong.
+        """
         batch = []
         try:
-            for number, text in found:
+            for number, text in texts:
                 name = f'{source}, line {number}'
                 if text:
                     batch.append(Line(name, text))
-                elif self._skips:
+                elif self._skip_empty:
                     self.skipped += 1
                     self.first_skipped = self.first_skipped or name
                 else:
@@ -321,11 +330,11 @@ class Lines:
         return batch, None
 
     def count(self):
-        """The number of texts; raises the errors of reading them."""
+        """Read the lines and return the number of texts; raises any error."""
         return sum(1 for _ in self)
 
     def skipped_words(self):
-        """A message about skipped lines, or None."""
+        """A message with the number of skipped lines, or None if 0."""
         if not self.skipped:
             return None
         return (f'{self.skipped:,} empty line'
@@ -333,20 +342,20 @@ class Lines:
                 f'first {self.first_skipped}')
 
 
-def _texts(source):
-    """Iterables of pairs of a line's number and its stripped text."""
-    found = text_files.pieces(source, size=READ_BYTES)
-    first = next(found)
+def _text_batches(source):
+    """Yield iterables of (number of a line, its stripped text)."""
+    data = text_files.pieces(source, size=READ_BYTES)
+    first = next(data)
     _check_format(source, first, source.text_field)
-    found = _chained(first, found)
+    data = itertools.chain([first], data)
     if source.text_field is not None:
         texts = ((number, ' '.join(text.split())) for number, text
-                 in _json_texts(source, found, source.text_field))
+                 in _json_texts(source, data, source.text_field))
         while True:
-            some = list(itertools.islice(texts, BATCH))
-            if not some:
+            batch = list(itertools.islice(texts, BATCH_TEXTS))
+            if not batch:
                 return
-            yield some
-    for lines in _lines_of(source, found):
+            yield batch
+    for lines in _line_batches(source, data):
         yield ((number, text_files.decoded(source, data, number).strip())
                for number, data in lines)

@@ -186,7 +186,7 @@ def test_a_python_without_a_compression_module_is_reported(monkeypatch):
 def test_a_disk_error_is_not_reported_as_a_broken_file(monkeypatch):
     def fail(*args):
         raise OSError(5, 'Input/output error')
-    monkeypatch.setattr(text_files, '_of_zip', fail)
+    monkeypatch.setattr(text_files, '_open_zip', fail)
     with pytest.raises(OSError, match='Input/output error'):
         read(zipped({'a': TEXT}))
 
@@ -220,10 +220,10 @@ def test_a_zst_file_is_its_text(size):
 
 def test_a_zst_file_goes_back_to_its_begin_alone():
     pytest.importorskip('zstandard')
-    f = text_files._Zstandard(io.BytesIO(zst(TEXT)))
+    f = text_files._ZstandardReader(io.BytesIO(zst(TEXT)))
     assert f.read(5) == TEXT[:5] and f.tell() == f.seek(5) == 5
     for place, whence in ((3, 0), (1, 1), (0, 2)):
-        with pytest.raises(io.UnsupportedOperation, match='to the begin'):
+        with pytest.raises(io.UnsupportedOperation, match='only be rewound'):
             f.seek(place, whence)
     assert f.seek(0) == 0 and f.readall() == TEXT
 

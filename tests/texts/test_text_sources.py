@@ -126,7 +126,7 @@ def test_json_lines_give_the_text_of_a_field():
     (b'\xef\xbb\xbf {"a": 1}', None, 'x holds JSON'),
     (b'[{"text": "a"}]', None, 'x is a JSON list'),
     (PLAIN, 'text', "x does not hold JSON lines, so it has no field 'text'"),
-    (b'<!DOCTYPE html>\n<p>a', None, 'x is HTML, not plain text: take the'),
+    (b'<!DOCTYPE html>\n<p>a', None, 'x is HTML, not plain text: extract'),
     (b'\n<!-- a -->\n<HTML lang="en">', None, 'x is HTML'),
     (b'<?xml version="1.0"?>\n<a/>', None, 'x is XML, not plain'),
     (gzip.compress(b'<html>a', mtime=0), None, 'x is HTML')])

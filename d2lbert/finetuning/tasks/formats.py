@@ -135,7 +135,7 @@ def read_squad(path):
     of questions without any other answer.
     """
     try:
-        whole = parse_json(text_files.whole(path))
+        whole = parse_json(text_files.read_text(path))
     except json.JSONDecodeError as error:
         raise TaskError(f'{path}, line {error.lineno}: no JSON ({error.msg} '
                         f'at column {error.colno}): fetch it again') from None
