@@ -132,8 +132,8 @@ def open_corpus(paths: Union[PathLike, Iterable[PathLike]], *,
         raise ValueError('pieces and vocab both choose the vocabulary: leave '
                          'one of them out')
     vocab = _load_vocab(vocab)
-    of_pieces = pieces is not None or isinstance(vocab, PieceVocab)
-    if of_pieces and max_vocab is not None:
+    uses_pieces = pieces is not None or isinstance(vocab, PieceVocab)
+    if uses_pieces and max_vocab is not None:
         raise ValueError('max_vocab is for whole words: give the number of '
                          'word pieces as pieces')
     files = _find_sources(paths, 'the corpus', text_field)
@@ -170,17 +170,17 @@ def open_corpus(paths: Union[PathLike, Iterable[PathLike]], *,
     sources = {'train': files, 'valid': valid_files or files}
     (stored_vocab, *texts, freqs), temporary = text_store.open_or_build(
         key, build, lambda folder: _open_store(
-            folder, PieceVocab if of_pieces else Vocab, sources))
+            folder, PieceVocab if uses_pieces else Vocab, sources))
     if temporary:
         weakref.finalize(texts[0], shutil.rmtree, temporary,
                          ignore_errors=True)
-    if of_pieces:
+    if uses_pieces:
         # Equal pieces give an equal fingerprint, whether they were learnt
         # here or given as `vocab`. Entry -3 describes the vocabulary
         key_parts[-3] = _vocab_key(stored_vocab)
         key = _hash(key_parts)
     corpus = Corpus(*texts, stored_vocab, key)
-    if seed is None or vocab is not None or of_pieces:
+    if seed is None or vocab is not None or uses_pieces:
         return corpus
     return corpus.numbered_by(_page_vocab(seed, corpus.train, freqs))
 
@@ -285,10 +285,10 @@ def _digests(files, progress):
     """The SHA-256 digest of the unpacked content of each file."""
     unchanged = Unchanged()
     with bar(sum(path.stat().st_size for path in files), 'looking', 'B',
-             unit_scale=True, quiet=not progress) as shown:
+             unit_scale=True, quiet=not progress) as progress_bar:
         digests = [unchanged.get(
-            path.digest_name, path, lambda path: path.digest(shown.update))
-            for path in files]
+            path.digest_name, path,
+            lambda path: path.digest(progress_bar.update)) for path in files]
     unchanged.save()
     return digests
 

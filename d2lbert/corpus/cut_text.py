@@ -53,13 +53,14 @@ class CutText:
         with contextlib.ExitStack() as stack:
             self._out = self._open_files(stack, 'ids', 'sentences',
                                          'paragraphs')
-            shown = stack.enter_context(bar(
+            progress_bar = stack.enter_context(bar(
                 sum(path.stat().st_size for path in files), 'cutting', 'B',
                 unit_scale=True, quiet=not progress))
             # `closing` stops the threads before the stack closes the files
             for cut in stack.enter_context(contextlib.closing(in_order(
                     cutter.cut, itertools.chain.from_iterable(
-                        stretches_of(path, shown.update) for path in files),
+                        stretches_of(path, progress_bar.update)
+                        for path in files),
                     cutter.num_threads))):
                 self._add(cut)
         self._chain_renumberings()
@@ -100,7 +101,8 @@ class CutText:
         return self.folder / f'renumbering-{k}.npy'
 
     def _chain_renumberings(self):
-        """Extend each map, which ends at the next pruning, to the last one."""
+        """Compose the maps, each past one pruning, to maps past all prunings.
+        """
         later = None
         for k in reversed(range(len(self.pruned_at))):
             renumbering = self.renumbering(k)
@@ -124,10 +126,10 @@ class CutText:
             first, last = onp.searchsorted(ends, word_range, 'right')
             # ends[0] is the text's begin; further zeros end empty sentences
             first = first if begin else 1
-            types = self.final_numbers(begin, end)
-            return spread(table, begins, lengths, types,
+            words = self.final_numbers(begin, end)
+            return spread(table, begins, lengths, words,
                           ends[first:last] - begin,
-                          int(counted(types, len(lengths)) @ lengths))
+                          int(counted(words, len(lengths)) @ lengths))
         num_pieces = 0
         with contextlib.ExitStack() as stack:
             ids, sentences = self._open_files(stack, 'ids-pieces',
@@ -212,9 +214,10 @@ def split_held_out(cut, share):
     everything = [(0, cut.num_paragraphs)]
     if not share or not cut.num_paragraphs:
         return everything, []
-    starts = cut.articles       # or of blocks of paragraphs, if too few
+    starts = cut.articles
     if len(starts) * share < 1:
-        # At least four blocks are held out, from different places
+        # Too few articles: hold out four or more small blocks of paragraphs,
+        # from different places
         size = max(1, min(64, int(cut.num_paragraphs * share / 4)))
         starts = onp.arange(0, cut.num_paragraphs, size)
     num_held = max(1, round(len(starts) * share))

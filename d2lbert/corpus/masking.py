@@ -4,9 +4,9 @@
 restore the original rows. `WHOLE` masks no token, for a model that reads from
 left to right.
 
-N: the number of rows. T: the length of a row, max_len; S: the length of a
-noisy row, max_len, too. P: predictions in a row. V: tokens of the vocabulary.
-M: parts of a text. A part is a span of words, (begin, end).
+N: the number of rows. T and S: the lengths of original and of noisy rows, both
+max_len. P: predictions of a row. V: tokens of the vocabulary. M: the number of
+parts in all rows. A part is a span of the words of a text, (begin, end).
 """
 import bisect
 import itertools
@@ -178,6 +178,7 @@ def _mask_plainly(columns, rows, parts, ids, special, flags, replacements,
                     tokens[i] = rng.choice(replacements)
         columns.tokens_X[row, :len(tokens)] = tokens
         columns.valid_lens_x[row] = len(tokens)
+        # The other columns have one value for each prediction
         for column, values in zip(columns[2:], zip(*sorted(preds))):
             column[row, :len(preds)] = values
 
@@ -250,9 +251,9 @@ class WholeRows(NamedTuple):
 WHOLE = WholeRows()
 
 
-#: BART draws span lengths, in words, from a Poisson distribution. These are
-#: the mean of the distribution, and the maximum of a length.
-MEAN, LONGEST = 3, 10
+#: The mean and the maximum of BART's span lengths, in words, which have a
+#: Poisson distribution.
+MEAN_LENGTH, MAX_LENGTH = 3, 10
 
 
 def poisson(mean, longest):
@@ -261,7 +262,7 @@ def poisson(mean, longest):
     return tuple(prob / sum(probs) for prob in probs)
 
 
-LENGTH_PROBS = poisson(MEAN, LONGEST)
+LENGTH_PROBS = poisson(MEAN_LENGTH, MAX_LENGTH)
 
 #: BART's spans of at least one word. `Noise` replaces each by one <mask>, and
 #: inserts masks for spans of length 0 (see `_empty_spans`).
@@ -295,7 +296,7 @@ class Noise(NamedTuple):
         """The `NoisyRows` of a text; arguments as for `mask_spans`.
 
         mask_share of the tokens are masked, deleted, or within spans. Masks
-        for spans of length 0 are inserted besides.
+        for spans of length 0 are added to these.
         """
         original = mask_spans(text, rows, parts, SINGLE_TOKENS, max_len, rng,
                               0)
@@ -315,8 +316,8 @@ class Noise(NamedTuple):
     def _add_noise(self, masked, vocab, shuffler):
         """Noisy tokens (N, S) and lengths (N,), from `MaskedRows`.
 
-        Only the positions of masked tokens count here, not their
-        replacements: all of them become <mask>, or are deleted.
+        Of the masked tokens only the positions are used, not the random
+        tokens: each becomes <mask>, or is deleted.
         """
         pad, mask = vocab[vocab.special.pad], vocab[vocab.special.mask]
         tokens, left, is_masked = _restore_tokens(masked)

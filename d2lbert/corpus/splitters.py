@@ -167,7 +167,7 @@ def _is_end(piece, begin, marks, has_capitals):
     return last.lower() not in BEFORE_NAMES
 
 
-# Increase this when the same text gives other sentences; see PROSE_VERSION
+# Increase this when Punkt is used otherwise, so that sentences change
 PUNKT_VERSION = 3
 
 # WikiText's decimal point, and its replacement while Punkt reads the text:
@@ -298,10 +298,11 @@ class BookCutter:
                              self.lower, text_reader.MAX_WORDS,
                              self._of_thread.room)
         if found is None:
-            # A paragraph is too long, or Python will report a wrong byte
+            # A paragraph is too long and Python splits it, or the text is
+            # not UTF-8 and Python raises an error with the line
             return self.cut_plainly(stretch)
         found = Cut(*found)
-        # Each file begins an article
+        # The first paragraph of a file begins an article
         return found._replace(articles=onp.concatenate([
             onp.zeros(int(stretch.is_first), 'int64'), found.articles]))
 
@@ -383,8 +384,9 @@ class PunktCutter:
     def __init__(self, files, progress, lower=True):
         self.lower, self.num_threads = lower, 1
         with bar(PUNKT_CHARS, 'learning', 'B', unit_scale=True,
-                 quiet=not progress) as shown:
-            self.splitter = PunktSplitter(_first_texts(files, shown.update))
+                 quiet=not progress) as progress_bar:
+            self.splitter = PunktSplitter(
+                _first_texts(files, progress_bar.update))
 
     def cut(self, stretch):
         paragraphs = stretch.paragraphs()

@@ -48,6 +48,7 @@ ATTEMPTS = 10
 
 # The size and checksum of each file
 MANIFEST = 'manifest.json'
+# The tokens of the vocabulary, one per line, or the word pieces
 VOCAB = 'vocab.txt'
 # The frequencies of the tokens, if the store built its vocabulary
 FREQS = 'freqs.npy'
@@ -81,8 +82,8 @@ def build(folder, files, valid_files, valid_share, cutter_class, vocab,
     of `splitters`. vocab: a `Vocab`, a `PieceVocab` or None. The other
     arguments are as for `open_corpus`.
     """
-    of_pieces = pieces is not None or isinstance(vocab, PieceVocab)
-    cutter = cutter_class(files, progress, lower=not of_pieces)
+    uses_pieces = pieces is not None or isinstance(vocab, PieceVocab)
+    cutter = cutter_class(files, progress, lower=not uses_pieces)
 
     def counts_of(cut, unknown):
         return Counts(cut.num_paragraphs, int(cut.left_out[0]), cut.num_words,
@@ -95,7 +96,7 @@ def build(folder, files, valid_files, valid_share, cutter_class, vocab,
     train, valid = split_held_out(cut, valid_share)
     # Pieces cannot be learnt from a text without words, so check this before
     check_sentences('train', cut, join_adjacent(train), cutter)
-    if vocab is None and of_pieces:
+    if vocab is None and uses_pieces:
         vocab = PieceVocab(WordPiece.of_counts(
             count_words(cut, valid), pieces))
         if cut.pruned_at:       # cut again, as pruned words have pieces, too
@@ -125,7 +126,7 @@ def build(folder, files, valid_files, valid_share, cutter_class, vocab,
     counts = dict(train=counts_of(cut, unknown))
     shutil.rmtree(cut.folder)
     if valid_files:
-        del cut, table          # frees memory for those of valid_files
+        del cut, table          # frees memory for the held-out text
         cut = cut_text(valid_files)
         valid_sums, unknown = write_numbers(
             folder / 'valid', cut, [(0, cut.num_paragraphs)],
@@ -244,7 +245,7 @@ def write_numbers(folder, cut, ranges, table, cutter, unk):
 
 
 def _write_ends(path, cut, name, ranges):
-    """Write the ends of several ranges, as of one range: see `offsets`."""
+    """Write the ends in the file `name` of ranges, one range after another."""
     last = 0
     with _open_npy(path, 'int64',
                    1 + sum(end - begin for begin, end in ranges)) as f:
@@ -312,8 +313,9 @@ def find_or_build(key, build):
     """Find a store, or build it if it is missing or damaged.
 
     key: the name of its folder. build: a function that fills an empty folder,
-    its argument. Returns the folder of the store, and the temporary folder
-    that has it, which the caller must remove, or None if the cache has it.
+    its argument. Returns (store, temporary): the folder of the store, and the
+    folder that the caller must remove at the end, or None if the store is in
+    the cache.
     """
     root = cache.root() / 'corpora'
     temporary, store = None, root / key

@@ -13,8 +13,8 @@ from d2lbert.kernels import cut, draw
 from d2lbert.text import RESERVED, Vocab
 from d2lbert.texts import text_files
 
-# The end of a sentence within a line. The last full stop of a line does not
-# match, as the line is stripped
+# The end of a sentence within a line. A line is stripped before it is split,
+# so its last full stop does not match
 STOP = ' . '
 
 

@@ -1211,7 +1211,7 @@ MISTAKES = tuple(Mistake(*row) for row in (
      '{UNK: [self.unk]})', '{})',
      'test_sentences_are_split_as_the_tokenizer_splits_them'),
     ('words in pieces are lower-cased before they are cut',
-     'cutter_class(files, progress, lower=not of_pieces)',
+     'cutter_class(files, progress, lower=not uses_pieces)',
      'cutter_class(files, progress)',
      'test_capitals_and_accents_stay_where_the_tokenizer_has_them'),
     ('sentences of a later block begin as those of the first',
