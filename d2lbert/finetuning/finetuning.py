@@ -17,7 +17,7 @@ from d2lbert.machine.arguments import PathLike
 from d2lbert.machine.terminal import steady_output
 from d2lbert.training.interrupts import StopRequest
 from d2lbert.training.loop import Run
-from d2lbert.training.pretraining import RunType, resumed
+from d2lbert.training.pretraining import RunType, reopen_run
 from d2lbert.training.run_folder import DATA, RunFolder
 from d2lbert.training.settings import takes_settings
 
@@ -109,17 +109,17 @@ def one(out, force, resume, devices, keywords, given=None, net=None,
     """
     with steady_output(), StopRequest() as stop:
         if resume is None:
-            settings, take = complete(keywords), RunFolder.take
+            settings, create = complete(keywords), RunFolder.create
             if given is not None:
-                take = functools.partial(
-                    RunFolder.take_with, lambda folder: settings.update(
+                create = functools.partial(
+                    RunFolder.create_with, lambda folder: settings.update(
                         data=given.write(folder)))
             run = Run(functools.partial(_objective, model=net), settings,
                       devices, stop, callback=callback)
-            return run.carry_out(take, out, force, [
+            return run.carry_out(create, out, force, [
                 *[settings['data']] * (given is None), settings['model']])
-        run = resumed(Path(resume), keywords, devices, stop,
-                      FINETUNING, callback)
+        run = reopen_run(Path(resume), keywords, devices, stop,
+                         FINETUNING, callback)
         run.make_objective = functools.partial(_objective, begun=run.out)
         return run.carry_out()
 

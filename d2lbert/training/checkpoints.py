@@ -1,4 +1,4 @@
-"""Checkpoints: files from which a run goes on as if it had never stopped."""
+"""Write and read checkpoints, from which runs resume as if never stopped."""
 import contextlib
 import json
 import os
@@ -23,12 +23,12 @@ from d2lbert.text import RESERVED, Vocab
 
 FORMAT = 'd2lbert checkpoint 1'
 
-#: Required entries of the state of a checkpoint, and their types.
+#: Required entries of the state, the JSON of a checkpoint, and their types.
 STATE = dict(format=str, step=int, updates=int, settings=dict, history=dict,
              epoch=int, position=list, fingerprint=str, num_devices=int,
              num_workers=int)
 
-#: Exceptions of reading a damaged archive.
+#: Exceptions that reading a damaged archive may raise.
 UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, OSError,
               EOFError, MemoryError, OverflowError, RuntimeError,
               struct.error, zipfile.BadZipFile, zlib.error)
@@ -39,7 +39,7 @@ class CheckpointError(ValueError):
 
 
 class Checkpoint(NamedTuple):
-    """A checkpoint that was read."""
+    """The contents of a checkpoint file."""
 
     path: Path
     state: Any      # a dictionary, from JSON
@@ -74,8 +74,9 @@ def all_of(run):
 def save(run, step, state, arrays, kept=3):
     """Write the checkpoint of `step`, then remove all but the last `kept`.
 
-    state: a dictionary that JSON can hold; arrays: {name: NumPy array}.
-    kept: 0 keeps all. If anything fails, earlier checkpoints stay.
+    run: the run folder. state: a dictionary that JSON can hold. arrays:
+    {name: NumPy array}. kept: 0 keeps all. If writing fails, earlier
+    checkpoints stay.
     """
     folder = folder_of(run)
     path = folder / f'step-{step:08d}.npz'
@@ -84,31 +85,32 @@ def save(run, step, state, arrays, kept=3):
         json.dumps(state).encode(), dtype='uint8'))
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with replacing(path) as part:
-            with open(part, 'wb') as file:
+        with replacing(path) as partial_path:
+            with open(partial_path, 'wb') as file:
                 _write_archive(file, arrays)
                 file.flush()
                 os.fsync(file.fileno())
     except OSError as error:
-        before = all_of(run)
-        advice = (f'resume; the checkpoint before it, {before[-1]}, is whole'
-                  if before else 'start again; there is no checkpoint yet')
+        earlier = all_of(run)
+        advice = (f'resume; the checkpoint before it, {earlier[-1]}, is whole'
+                  if earlier else 'start again; there is no checkpoint yet')
         raise CheckpointError(
             f'the checkpoint {path} cannot be written ({error.strerror}): '
             f'make room and {advice}') from None
-    # Later steps were taken before the run was resumed at an earlier one
-    stay = [old for old in all_of(run) if old.name <= path.name][-kept:]
-    for old in set(all_of(run)) - set(stay):
+    # Remove later steps, too: the run was resumed before them. With kept=0,
+    # [-0:] keeps all others
+    keep = [old for old in all_of(run) if old.name <= path.name][-kept:]
+    for old in set(all_of(run)) - set(keep):
         with contextlib.suppress(OSError):
             old.unlink()
     return path
 
 
 def _write_archive(file, arrays):
-    """Write an archive as NumPy's `savez`.
+    """Write an archive in the format of NumPy's `savez`.
 
-    On a full disk, `savez` leaves an object that raises again when it is
-    deleted.
+    `savez` itself is not used: on a full disk, it leaves an object that
+    raises again when it is deleted.
     """
     with zipfile.ZipFile(file, 'w') as archive:
         for name, array in arrays.items():
@@ -116,19 +118,19 @@ def _write_archive(file, arrays):
                 onp.lib.format.write_array(member, array, allow_pickle=False)
 
 
-def sweep(run):
+def remove_temporary_files(run):
     """Remove temporary files of a killed process from a run folder."""
     for folder in (Path(run), folder_of(run)):
-        for part in folder.glob('.*.part'):
+        for path in folder.glob('.*.part'):
             with contextlib.suppress(OSError):
-                part.unlink()
+                path.unlink()
 
 
 def load(path):
     """Read a checkpoint; returns (state, arrays).
 
-    Raises `CheckpointError` if anything is missing. The message names the
-    checkpoint before it, if there is one.
+    Raises `CheckpointError` if it is missing or damaged. The message names
+    the previous checkpoint, if there is one.
     """
     path = Path(path)
     try:
@@ -151,10 +153,11 @@ def load(path):
     return state, arrays
 
 
-def check_described(path, config, shapes):
+def check_net_sizes(path, config, shapes):
     """Raise `CheckpointError` if arguments of a net contradict its tensors.
 
-    config: arguments of the net; shapes: {name: shape} of the arrays.
+    config: arguments of the net, or settings with their names. shapes:
+    {name: shape} of the checkpoint's arrays.
     """
     try:
         check_sizes(config, _weights(shapes).values())
@@ -164,21 +167,20 @@ def check_described(path, config, shapes):
 
 
 def remedy(path):
-    """The end of a message about a damaged checkpoint."""
+    """The end of a message about a damaged checkpoint: what to resume from."""
     run = path.parent.parent
-    before = [p for p in all_of(run) if p.name < path.name]
-    if path.parent != folder_of(run) or not before:
+    earlier = [other for other in all_of(run) if other.name < path.name]
+    if path.parent != folder_of(run) or not earlier:
         return ': there is no earlier checkpoint to resume from'
     return (': resume from the checkpoint before it with --resume '
-            + quote(str(before[-1])))
+            + quote(str(earlier[-1])))
 
 
 def vocab_of(path, arrays):
-    """The vocabulary of a loaded checkpoint; None if it stores none.
+    """The vocabulary in the arrays of the checkpoint `path`.
 
-    Early versions stored none.
-
-    Raises `CheckpointError` if the vocabulary is damaged.
+    None if it has none, as in checkpoints of early versions. Raises
+    `CheckpointError` if the vocabulary is damaged.
     """
     if 'vocab' not in arrays:
         return None
@@ -191,7 +193,7 @@ def vocab_of(path, arrays):
 
 
 def vocab_arrays(vocab):
-    """The arrays of a checkpoint that hold a vocabulary; {} for None."""
+    """A vocabulary as arrays {name: uint8} of a checkpoint; {} for None."""
     if vocab is None:
         return {}
     texts = {'vocab': '\n'.join(vocab.idx_to_token)}
@@ -218,18 +220,19 @@ def load_weights(path, net):
     train a larger net, whose attribute `bert` is the model.
     """
     state, arrays = load(path)
-    params, inside = named_parameters(net), ''
+    params, prefix = named_parameters(net), ''
     if not params.keys() <= _weights(arrays).keys():
-        inside = 'bert.'
-    set_weights(path, params, _weights(arrays, f'param/{inside}'))
+        prefix = 'bert.'
+    set_weights(path, params, _weights(arrays, f'param/{prefix}'))
     # Averages last: a shared weight has two names but one average
-    for name, array in _weights(arrays, f'average/{inside}').items():
+    for name, array in _weights(arrays, f'average/{prefix}').items():
         if name in params:
             set_weights(path, {name: params[name]}, {name: array})
     return state['step']
 
 
 def _weights(arrays, prefix='param/'):
+    """See `Checkpoint.weights`."""
     return {name[len(prefix):]: array for name, array in arrays.items()
             if name.startswith(prefix)}
 
@@ -242,6 +245,7 @@ def set_weights(path, params, weights):
     wanted = {name: param.shape for name, param in params.items()}
     found = {name: array.shape for name, array in weights.items()}
     if wanted != found:
+        # The first name with another shape, or that one side lacks
         name = sorted(set(wanted.items()) ^ set(found.items()))[0][0]
         raise CheckpointError(
             f'{path} belongs to another model: {name} is '

@@ -1,6 +1,7 @@
-"""The history of a run: losses, held-out figures, lines of log.txt.
+"""Record the losses and held-out figures of a run, and its log.txt.
 
-`Growth` warns of growing losses. `Diverged` is raised if one is not finite.
+`LossGrowth` warns of growing losses. A run raises `Diverged` if a loss or a
+parameter is not finite.
 """
 import bisect
 import csv
@@ -14,30 +15,32 @@ from d2lbert.machine.arguments import PathLike
 from d2lbert.machine.files import is_run, write_text
 from d2lbert.nn.steps import History
 from d2lbert.training.saved_runs import RunError
-from d2lbert.training.state import Part
+from d2lbert.training.state import Stateful
 
-#: A run has diverged if its loss is this many times the loss of the first
-#: step, or 1 nat if that is more: smaller factors may be chance.
-MOST_GROWTH = 2
+#: A loss has grown if it exceeds the loss of the first step, or 1 nat if that
+#: is more, by this factor. Smaller growth may be chance.
+MAX_GROWTH = 2
 
-#: Number of first steps without a warning, as their losses may be rough.
-ROUGH_STEPS = 10
+#: The first step after which a warning may come: losses before it fluctuate.
+FIRST_CHECKED_STEP = 10
 
 
-class RunHistory(History, Part):
+class RunHistory(History, Stateful):
     """A `History` with held-out figures and log lines.
 
-    losses: their names; figures: the type of held-out figures. wanted:
-    dict(corpus=, reason=), a corpus that could not be had and why, or None.
+    losses: their names. figures: the named tuple type of held-out figures.
+    wanted: dict(corpus=, reason=), the corpus that the user wanted and why it
+    could not be had; None if the run has the corpus that was wanted.
     """
 
-    #: True after a callback ended the run
+    #: True if a callback has ended the run
     is_ended = False
 
     def __init__(self, losses, figures, wanted=None):
         super().__init__(losses)
         self.figures, self.wanted = figures, wanted
-        self.held_out, self.log_lines = {}, []
+        self.held_out = {}      # {step: figures}
+        self.log_lines = []     # of log.txt, with newlines
         self.first = None       # the losses of the first step
         if wanted is not None:
             self.log_lines.append(
@@ -45,10 +48,11 @@ class RunHistory(History, Part):
                 f'could not be had: {wanted["reason"]}\n')
 
     def add(self, read, num_pairs):
-        """Count a step, and read the losses of the step before.
+        """Count a step, and read the losses of the previous step.
 
-        The losses of that step are computed already, so that reading does
-        not wait. A run that diverges stops long before its next log entry.
+        read() returns the losses of this step. The devices have finished the
+        previous step, so that reading does not wait. Hence a run that
+        diverges stops soon, not at its next log entry.
         """
         super().add(read, num_pairs)
         self.read_losses(waiting=1)
@@ -57,73 +61,75 @@ class RunHistory(History, Part):
     def recent(self):
         """(number of steps, mean losses) of about the last tenth of the run.
 
-        It begins after a logged step; None if no step was logged before it.
+        They begin after the last entry in the first nine tenths. None if
+        these have no entry.
         """
         return self._since(bisect.bisect(self.step, 0.9 * self.step[-1]) - 1)
 
     @property
     def latest(self):
-        """(number of steps, mean losses) after the last log entry but one."""
+        """(number of steps, mean losses) since the last entry but one."""
         return self._since(len(self.step) - 2)
 
     def _since(self, k):
         """(number of steps, mean losses) after log entry k; None if k < 0."""
         if k < 0:
             return None
-        last, before = self.step[-1], self.step[k]
-        return last - before, tuple(
-            (means[-1] * last - means[k] * before) / (last - before)
+        begin, end = self.step[k], self.step[-1]
+        return end - begin, tuple(
+            (means[-1] * end - means[k] * begin) / (end - begin)
             for means in (getattr(self, name) for name in self.losses))
 
-    def drop_end(self, log_interval):
-        """Remove the last step's extra entry, when a finished run goes on.
+    def drop_extra_entry(self, log_interval):
+        """Remove the extra entry of the last step, when a run is prolonged.
 
         A run logs its last step in addition to every `log_interval`-th step.
-        If the run is prolonged, that step is no longer the last one.
+        In a prolonged run that step is no longer the last one.
         """
         if self.step and self.step[-1] % log_interval:
             for name in self.columns:
                 getattr(self, name).pop()
 
     def entry(self, step):
-        """The numbers of a step, {column of losses.csv: number}.
+        """The numbers of the latest step, {column of losses.csv: number}.
 
-        Waits for the losses. Includes held-out figures of an evaluated step.
+        Waits for the losses. An evaluated step also has held-out figures.
         """
         self.read_losses()
-        found = dict(zip(self.columns, (step, *self._last, *self.means)))
+        numbers = dict(zip(self.columns, (step, *self._last, *self.means)))
         if step in self.held_out:
-            found.update(held_out_entry(self.held_out[step]))
-        return found
+            numbers.update(held_out_entry(self.held_out[step]))
+        return numbers
 
-    def csv(self, held_out):
-        """The text of losses.csv: a row for each step with an entry.
+    def csv(self, has_held_out):
+        """The text of losses.csv: a row for each logged or evaluated step.
 
-        held_out: True for columns with held-out figures.
+        has_held_out: True for columns with held-out figures.
         """
         columns = self.columns
-        if held_out:
+        if has_held_out:
             columns += tuple(f'held_out_{name}'
                              for name in self.figures._fields)
         index = {step: k for k, step in enumerate(self.step)}
         return ','.join(columns) + '\n' + ''.join(
-            self._csv_row(step, index.get(step), held_out)
+            self._csv_row(step, index.get(step), has_held_out)
             for step in sorted({*index, *self.held_out}))
 
-    def last_csv_row(self, step, held_out):
-        """The row of `step`, the latest step; '' if it has no entry."""
+    def last_csv_row(self, step, has_held_out):
+        """The row of the latest step; '' if not logged and not evaluated."""
         k = None
         if self.step and self.step[-1] == step:
             k = len(self.step) - 1
         elif step not in self.held_out:
             return ''
-        return self._csv_row(step, k, held_out)
+        return self._csv_row(step, k, has_held_out)
 
-    def _csv_row(self, step, k, held_out):
+    def _csv_row(self, step, k, has_held_out):
+        """The row of a step; k: the index of its log entry, or None."""
         row = (step,) + ('',) * (len(self.columns) - 1)
         if k is not None:
             row = tuple(getattr(self, name)[k] for name in self.columns)
-        if held_out:
+        if has_held_out:
             row += self.held_out.get(
                 step, ('',) * len(self.figures._fields))
         return ','.join(x if x == '' else repr(x) for x in row) + '\n'
@@ -133,9 +139,9 @@ class RunHistory(History, Part):
         write_text(path, self.csv(bool(self.held_out)))
 
     def state(self):
-        found = {name: getattr(self, name) for name in self.columns}
+        entries = {name: getattr(self, name) for name in self.columns}
         return dict(history=dict(
-            found, sums=self.sums.data, seconds=self.seconds,
+            entries, sums=self.sums.data, seconds=self.seconds,
             held_out=list(self.held_out.items()), log_lines=self.log_lines,
             wanted=self.wanted, first=self.first))
 
@@ -160,8 +166,8 @@ def held_out_entry(figures):
 def history_rows(run):
     """The rows of losses.csv of a run folder, or of a `History`.
 
-    A row is {column: number}, without empty columns. Raises
-    `RunError`, a ValueError, for a folder without a history.
+    A row is {column: number}, without empty columns. Raises `RunError`, a
+    ValueError, for a folder without a history.
     """
     if isinstance(run, History):
         rows = {row[0]: dict(zip(run.columns, row)) for row in zip(
@@ -203,14 +209,14 @@ def read_history(run: Union[PathLike, History]) -> Dict[str, onp.ndarray]:
 
 
 class Diverged(RunError):
-    """A loss or a parameter is not finite."""
+    """A loss or a parameter is not finite, so the run was stopped."""
 
     @classmethod
     def at(cls, what, step, rate, saved):
-        """The error of a step.
+        """The error for a step.
 
-        what: the first words of the message. rate: the learning rate. saved:
-        the existing checkpoints, oldest first.
+        what: the first words of the message, as 'the MLM loss is nan in'.
+        rate: the learning rate. saved: existing checkpoints, oldest first.
         """
         last = (f'the last checkpoint before that is {saved[-1]}' if saved
                 else 'there is no checkpoint before that')
@@ -219,20 +225,20 @@ class Diverged(RunError):
                    'again with a lower lr (--lr), or with clip (--clip)')
 
 
-class Growth:
-    """Compare the losses of a run with the losses of its first step.
+class LossGrowth:
+    """Warn if the loss of a run has grown far above that of its first step.
 
-    history: its `RunHistory`; weights: the factor of each loss; lr: the
-    largest learning rate.
+    history: a `RunHistory`. weights: the factor of each loss. lr: the largest
+    learning rate, for the message.
     """
 
     def __init__(self, history, weights, lr):
         self._history, self._weights, self._lr = history, weights, lr
-        self._warned_at = None      # step
+        self._warned_at = None      # the step of the warning
 
-    def line(self, step):
-        """A warning after a step, at most once in a run; else None."""
-        if (self._warned_at is not None or step < ROUGH_STEPS
+    def warning_after(self, step):
+        """A warning after a logged step, at most once in a run; else None."""
+        if (self._warned_at is not None or step < FIRST_CHECKED_STEP
                 or self._history.step[-1:] != [step]):
             return None
         warning = self._warning(self._history.latest)
@@ -240,21 +246,24 @@ class Growth:
             self._warned_at = step
         return warning
 
-    def last_line(self):
+    def final_warning(self):
         """A warning about the last tenth of a finished run; else None."""
         if self._warned_at == self._history.step[-1]:
             return None
         return self._warning(self._history.recent)
 
     def _warning(self, recent):
-        """A warning if `recent`, (number of steps, mean losses), has grown."""
+        """A warning if the losses of `recent` have grown; else None.
+
+        recent: (number of steps, mean losses), or None.
+        """
         first = self._history.first
         if first is None or recent is None:
             return None
         before, now = (sum(
             weight * loss for weight, loss in zip(self._weights, losses))
             for losses in (first, recent[1]))
-        if now <= MOST_GROWTH * max(before, 1):
+        if now <= MAX_GROWTH * max(before, 1):
             return None
         return (f'training diverges: the loss was {before:.3g} in step 1 and '
                 f'is {now:.3g} at step {self._history.step[-1]}, at a '

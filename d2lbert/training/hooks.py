@@ -1,4 +1,8 @@
-"""Actions after a step of a run: evaluating it, logging it, saving it."""
+"""Hooks that a run calls after each step: evaluate, log, save, callback.
+
+The method after(run, step, is_last) gets the `Run`, the step, and True for
+is_last if the run is over.
+"""
 import time
 from shlex import quote
 
@@ -12,20 +16,20 @@ from d2lbert.training import checkpoints
 from d2lbert.training.interrupts import Stopped
 from d2lbert.training.run_folder import has_held_out, log
 
-#: Line styles of the losses, followed by the held-out losses.
-LINES = '-', 'm--', 'g-.', 'r:', 'c-', 'y--', 'k-.', 'b:'
+#: Line styles of the losses and then of the held-out losses.
+LINE_STYLES = '-', 'm--', 'g-.', 'r:', 'c-', 'y--', 'k-.', 'b:'
 
-#: Bits of a request of the first worker to all workers.
+#: Bits of the request that the first worker sends to all workers.
 STOP, SAVE = 1, 2
 
-#: The last words of a process that a second signal ends after a checkpoint.
-SAVED = 'stopped; the last checkpoint is whole'
+#: Message of a run that a second signal ends, if it has a checkpoint.
+STOPPED_WITH_CHECKPOINT = 'stopped; the last checkpoint is whole'
 
 #: Seconds between the checkpoints of a run without `save_every`.
 SAVE_SECONDS = 300
 
 
-class Evaluating:
+class EvaluationHook:
     """Evaluate the net every `eval_every` steps and after the last one."""
 
     def after(self, run, step, is_last):
@@ -34,44 +38,47 @@ class Evaluating:
         every = run.objective.eval_every
         if not every or step % every and not is_last:
             return
-        run.history.read_losses()   # raises before NaN is evaluated
+        run.history.read_losses()   # raises `Diverged` if a loss is NaN
         if workers.rank() != 0:
             return
-        with run.average.in_place():
+        with run.average.applied():
             figures = run.objective.evaluate(run.net, run.devices)
         run.history.held_out[step] = figures
-        run.best.note(step)
-        draw(run.animator, run.objective, step, figures)
+        run.best.save_if_best(step)
+        plot_held_out(run.animator, run.objective, step, figures)
         log(run, f'step {step}: {run.objective.line(figures)}',
             run.animator.say)
 
 
-def draw(animator, objective, step, figures):
-    """Add held-out figures to the last curves of `draw_history`."""
+def plot_held_out(animator, objective, step, figures):
+    """Add held-out figures to the plot that `draw_history` began."""
     animator.add(step, (
-        *[None] * len(objective.losses),
+        *[None] * len(objective.losses),    # no points for these curves
         *(getattr(figures, name) for name in objective.plotted)))
 
 
 def draw_history(objective, history, xlim):
-    """An `Animator` with everything that a history has logged so far."""
+    """An `Animator` that has plotted the losses and figures of a history.
+
+    xlim: the limits of the x axis, [first step, last step], or None.
+    """
     legend = list(objective.losses)
     if objective.eval_every:
         legend += [f'held-out {name}' for name, _ in zip(
             objective.losses, objective.plotted)]
     animator = Animator(xlabel='step', ylabel='loss', legend=legend,
-                        xlim=xlim, fmts=LINES, quiet=workers.rank() != 0,
+                        xlim=xlim, fmts=LINE_STYLES, quiet=workers.rank() != 0,
                         figsize=(3.5, 2.5 if len(legend) <= 2 else 3.1))
     for step, *means in zip(history.step, *(
             getattr(history, name) for name in objective.losses)):
         animator.add(step, means)
     for step, figures in history.held_out.items():
-        draw(animator, objective, step, figures)
+        plot_held_out(animator, objective, step, figures)
     return animator
 
 
-class Calling:
-    """Call a function of the user after each step; it may end the run."""
+class CallbackHook:
+    """Call the user's function after each step; it may end the run."""
 
     def __init__(self, callback):
         if not callable(callback):
@@ -85,44 +92,46 @@ class Calling:
     def after(self, run, step, is_last):
         """End the run if the function returns True."""
         history = run.history
-        ends = self.callback(history.entry(step))
+        result = self.callback(history.entry(step))
+        # Only True ends the run: a callback may return other true values.
         # A comparison of NumPy numbers gives a numpy.bool_
-        if not (isinstance(ends, (bool, onp.bool_)) and ends) or is_last:
+        if not (isinstance(result, (bool, onp.bool_)) and result) or is_last:
             return
         history.is_ended = True
-        if history.step[-1:] != [step]:
+        if history.step[-1:] != [step]:     # log the last step of a run
             history.log(step)
             run.animator.add(step, history.means)
         if step not in history.held_out:
-            Evaluating().after(run, step, is_last=True)
+            EvaluationHook().after(run, step, is_last=True)
         log(run, f'the callback ended the run after step {step}',
             run.animator.say)
 
 
-class Logging:
+class LogHook:
     """Append a logged step to losses.csv, and warn of growing losses."""
 
     def after(self, run, step, is_last):
-        """Append a row, as the first worker."""
+        """In the first worker, append the row of the step, if it has one."""
         if workers.rank() == 0:
             run.folder.append('losses.csv', run.history.last_csv_row(
                 step, has_held_out(run)))
-            log(run, run.growth.line(step), warn)
+            log(run, run.growth.warning_after(step), warn)
 
 
-class Saving:
+class SaveHook:
     """Save checkpoints, and end the run after a request to stop.
 
-    With several workers, `requests` come from the first worker together
-    with the losses, so that all workers act on them after the same step.
+    A request is 0, STOP, SAVE or STOP + SAVE. With several workers, the
+    first worker's request reaches all workers together with the losses
+    (`Run._read` stores it in `request`), so that they act after one step.
     """
 
     def __init__(self):
-        self.requests, self._saved_at = 0, time.monotonic()
+        self.request, self._saved_at = 0, time.monotonic()
         self._has_saved = False
 
-    def wanted(self, run):
-        """The current request of this worker: 0, STOP, SAVE or their sum."""
+    def own_request(self, run):
+        """The current request of this worker."""
         is_due = (run.settings['save_every'] is None
                   and time.monotonic() - self._saved_at >= SAVE_SECONDS)
         return STOP * (run.stop.signal is not None) + SAVE * is_due
@@ -130,33 +139,33 @@ class Saving:
     def after(self, run, step, is_last):
         """Save if it is due; raises `Stopped` after a request to stop."""
         every = run.settings['save_every']
-        requests = (self.wanted(run) if workers.num_workers() == 1
-                    else self.requests)
-        stopping = requests & STOP and not is_last
+        request = (self.own_request(run) if workers.num_workers() == 1
+                   else self.request)
+        must_stop = request & STOP and not is_last
         if every:
             is_due = step % every == 0 or is_last
         else:
-            # A run with automatic checkpoints also saves its last step
-            is_due = requests & SAVE or is_last and self._has_saved
+            # A run that has saved a checkpoint also saves its last step
+            is_due = request & SAVE or is_last and self._has_saved
             self._has_saved |= bool(is_due)
-        if is_due or stopping:
+        if is_due or must_stop:
             self._save(run, step)
-        if stopping:
+        if must_stop:
             raise Stopped(self._stop_message(run, step), run.stop.signal)
 
     def _save(self, run, step):
-        run.history.read_losses()   # in all workers, as they exchange them
-        self.requests, self._saved_at = 0, time.monotonic()
+        run.history.read_losses()   # in all workers: they add their losses
+        self.request, self._saved_at = 0, time.monotonic()
         if workers.rank() == 0:
             run.check_finite()
             state, arrays = dict(settings=run.settings), {}
-            for part in run.parts:
-                state.update(part.state())
-                arrays.update(part.arrays())
+            for stateful in run.stateful:
+                state.update(stateful.state())
+                arrays.update(stateful.arrays())
             checkpoints.save(
                 run.out, step, state, arrays,
                 run.settings['keep'] if run.settings['save_every'] else 1)
-            run.stop.last_words = SAVED
+            run.stop.last_words = STOPPED_WITH_CHECKPOINT
 
     @staticmethod
     def _stop_message(run, step):

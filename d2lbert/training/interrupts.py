@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM and SIGHUP as requests to stop."""
+"""Handle Ctrl-C, SIGTERM and SIGHUP as requests to stop a run."""
 import contextlib
 import math
 import os
@@ -10,8 +10,9 @@ import time
 SIGNALS = [getattr(signal, name) for name in ('SIGINT', 'SIGTERM', 'SIGHUP')
            if hasattr(signal, name)]
 
-#: Seconds after an `Interrupted` in which further signals are ignored.
-CLEANING = 2
+#: Seconds after an `Interrupted` in which further signals are ignored, so
+#: that `finally` blocks can clean up.
+CLEANUP_SECONDS = 2
 
 
 class Interrupted(KeyboardInterrupt):
@@ -23,22 +24,23 @@ class Interrupted(KeyboardInterrupt):
 
 
 class Stopped(Interrupted):
-    """A signal ended a run after a checkpoint; the text is how to resume."""
+    """A signal ended a run after a checkpoint; the text tells how to resume.
+    """
 
 
 class StopRequest:
     """Handle signals within a `with` statement.
 
-    While `patient`, the first signal is only stored in `signal`, which the
-    training loop reads after each step. Any other signal raises
-    `Interrupted` with the text `last_words`, except in the CLEANING seconds
-    after the last `Interrupted`. While `deaf`, signals have no effect.
+    While `stores_first`, the first signal is only stored in `signal`, which
+    the training loop reads after each step. Any other signal raises
+    `Interrupted` with the text `last_words`, except in the CLEANUP_SECONDS
+    after the last `Interrupted`. While `ignores_all`, signals have no effect.
     Signals that were ignored before, as under nohup, stay ignored.
     """
 
     def __init__(self):
         self.signal = None
-        self.patient = self.deaf = False
+        self.stores_first = self.ignores_all = False
         self.last_words = 'stopped; nothing was written'
         self._handlers_before = {}
         self._is_delaying, self._delayed = False, None
@@ -63,19 +65,20 @@ class StopRequest:
         if self._is_delaying:
             self._delayed = number
             return
-        if self.deaf:
+        if self.ignores_all:
             return
-        if self.patient and self.signal is None:
+        if self.stores_first and self.signal is None:
             self.signal = number
         elif _is_in_destructor(frame):
-            # Python would print an exception there and go on: try again soon
+            # In __del__ Python only prints an exception: send the signal
+            # again, when __del__ may be over
             threading.Timer(0.01, os.kill, (os.getpid(), number)).start()
-        elif time.monotonic() - self._raised_at > CLEANING:
+        elif time.monotonic() - self._raised_at > CLEANUP_SECONDS:
             self._raised_at = time.monotonic()
             raise Interrupted(self.last_words, number)
 
     @contextlib.contextmanager
-    def held(self):
+    def delayed(self):
         """Delay signals until the end of a `with` statement."""
         self._is_delaying = True
         try:
@@ -88,6 +91,7 @@ class StopRequest:
 
 
 def _is_in_destructor(frame):
+    """True if a stack frame, or a caller of it, runs a method __del__."""
     while frame is not None:
         if frame.f_code.co_name == '__del__':
             return True

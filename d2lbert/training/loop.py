@@ -1,4 +1,4 @@
-"""A run: a loop over an objective, and the parts that make it repeatable.
+"""Train a net on an objective: `Run` takes steps, logs, saves and resumes.
 
 All random numbers of a run follow from its seed, the epoch and the step.
 Hence a resumed run equals the run that never stopped.
@@ -11,19 +11,19 @@ from d2lbert.machine import workers
 from d2lbert.machine.backend import last_line, mx
 from d2lbert.nn.steps import about, run_steps
 from d2lbert.training import checkpoints
-from d2lbert.training.history import Diverged, Growth, RunHistory
+from d2lbert.training.history import Diverged, LossGrowth, RunHistory
 from d2lbert.training.hooks import (
-    SAVED,
-    Calling,
-    Evaluating,
-    Logging,
-    Saving,
+    STOPPED_WITH_CHECKPOINT,
+    CallbackHook,
+    EvaluationHook,
+    LogHook,
+    SaveHook,
     draw_history,
 )
 from d2lbert.training.interrupts import StopRequest
 from d2lbert.training.run_folder import begin_files, finish_files
 from d2lbert.training.saved_runs import RunError
-from d2lbert.training.schedule import batch_size, schedule_of
+from d2lbert.training.schedule import grown_batch_size, schedule_of
 from d2lbert.training.state import (
     BestWeights,
     Conditions,
@@ -34,12 +34,14 @@ from d2lbert.training.updater import Updater, seed_dropout
 
 
 class Run:
-    """A loop over an objective, a list of parts, and hooks after each step.
+    """The training loop of an objective, with hooks after each step.
 
     make_objective(settings, vocab) returns an `Objective`; vocab is the
-    vocabulary of a checkpoint, or None. stop: a `StopRequest`. wanted: a
-    corpus that could not be had, see `RunHistory`. callback: see `pretrain`.
-    To resume, set the attribute `checkpoint` to a `Checkpoint`.
+    vocabulary of a checkpoint, or None. settings: a dictionary. devices: as
+    for `parse_devices`. stop: a `StopRequest`. wanted: a corpus that could
+    not be had, see `RunHistory`. callback: see `pretrain`. To resume, set
+    the attribute `checkpoint` to a `Checkpoint`, and `settings` to all
+    settings of the run.
     """
 
     def __init__(self, make_objective, settings, devices, stop=None,
@@ -48,29 +50,30 @@ class Run:
         self.devices, self.stop = parse_devices(devices), stop or StopRequest()
         self.wanted, self.folder, self.checkpoint = wanted, None, None
         self.steps_taken = 0
-        self.calls = [] if callback is None else [Calling(callback)]
+        self.callback_hooks = (
+            [] if callback is None else [CallbackHook(callback)])
 
     @property
     def out(self):
         """The path of the run folder; None in all workers but the first."""
         return self.folder and self.folder.path
 
-    def take_folder(self, take, *args):
-        """In the first worker, open the `RunFolder` that take(*args) returns.
+    def open_folder(self, create, *args):
+        """In the first worker, set `folder` to create(*args), a `RunFolder`.
         """
         if workers.rank() == 0:
-            with self.stop.held():
-                self.folder = take(*args)
+            with self.stop.delayed():
+                self.folder = create(*args)
 
-    def carry_out(self, take=None, *args):
-        """Prepare, train and finish the run; return its folder.
+    def carry_out(self, create=None, *args):
+        """Prepare, train and finish the run; return its path.
 
-        take, args: as for `take_folder`, if there is no folder yet.
+        create, args: as for `open_folder`, if the run has no folder yet.
         """
         keep = False
         try:
-            if take is not None:
-                self.take_folder(take, *args)
+            if create is not None:
+                self.open_folder(create, *args)
             self.prepare()
             self.train()
             keep = True
@@ -82,12 +85,12 @@ class Run:
                 'batch_size (--batch-size) or raise accumulate '
                 '(--accumulate)') from None
         except Exception:
-            # Logged losses are worth keeping. But a run that the user
-            # interrupts before a checkpoint, which is no Exception, is not
+            # A failed run keeps its logged losses. `Interrupted` is no
+            # Exception: such a run is kept only if it has a checkpoint
             keep = self.steps_taken > 0
             raise
         finally:
-            self.stop.deaf = True   # a signal would leave half of a folder
+            self.stop.ignores_all = True    # do not leave half of a folder
             self.close(keep)
         return self.out
 
@@ -102,7 +105,8 @@ class Run:
     # Before the first step
 
     def prepare(self):
-        """Make the objective, the net and the other parts; restore them."""
+        """Create the objective, the net and the rest; restore a checkpoint.
+        """
         vocab, s = None, self.settings
         if self.checkpoint is not None:
             vocab = checkpoints.vocab_of(self.checkpoint.path,
@@ -112,7 +116,8 @@ class Run:
         self.net = self.objective.net(self.devices)
         self.history = RunHistory(
             self.objective.losses, self.objective.Figures, self.wanted)
-        self.growth = Growth(self.history, self.objective.weights, s['lr'])
+        self.growth = LossGrowth(self.history, self.objective.weights,
+                                 s['lr'])
         self.schedule = schedule_of(s, self.objective.num_steps, self.history,
                                     workers.num_workers())
         self.updater = Updater(self.net, self.objective, s, self.schedule,
@@ -122,24 +127,27 @@ class Run:
         self.best = BestWeights(self.objective, self.history, self.net,
                                 self.out)
         self.average = WeightAverage(self.net, s.get('average', 0.0))
-        self.parts = [self.updater, self.history, self.schedule,
-                      self.position, self.conditions, self.best, self.average]
-        self.saving = Saving()
-        self.hooks = [Evaluating(), *self.calls, Logging(), self.saving]
+        # `BestWeights.restore` reads the history and the weights of the net
+        self.stateful = [
+            self.updater, self.history, self.schedule, self.position,
+            self.conditions, self.best, self.average]
+        self.save_hook = SaveHook()
+        self.hooks = [EvaluationHook(), *self.callback_hooks, LogHook(),
+                      self.save_hook]
         if self.checkpoint is not None:
-            # The run drops the checkpoint, so that its memory is freed
+            # Keep no reference, so that the checkpoint's memory is freed
             checkpoint, self.checkpoint = self.checkpoint, None
             self._restore(checkpoint)
-            self.stop.last_words = SAVED
+            self.stop.last_words = STOPPED_WITH_CHECKPOINT
 
     def _restore(self, checkpoint):
         path = checkpoint.path
         self.conditions.check(checkpoint)
         if self.out is not None:
-            checkpoints.sweep(self.out)
+            checkpoints.remove_temporary_files(self.out)
         try:
-            for part in self.parts:
-                part.restore(checkpoint)
+            for stateful in self.stateful:
+                stateful.restore(checkpoint)
         except checkpoints.CheckpointError:
             raise
         except (ValueError, TypeError, LookupError) as error:
@@ -148,7 +156,7 @@ class Run:
                 f'its run ({error})') from None
         self.schedule.check(path)
         if not self.schedule.is_over():
-            self.history.drop_end(self.settings['log_interval'])
+            self.history.drop_extra_entry(self.settings['log_interval'])
 
     # Steps
 
@@ -158,35 +166,39 @@ class Run:
                                      self.schedule.xlim)
         if self.folder is not None:
             begin_files(self)
-        self.stop.patient = True
+        self.stop.stores_first = True
         run_steps(self.steps(), self.schedule.is_over,
                   self.settings['log_interval'], self.history, self.animator,
                   self._after, self._about)
-        self.stop.deaf = True       # only files remain to be written
+        self.stop.ignores_all = True    # only files remain to be written
         if self.folder is not None:
-            lines = finish_files(self)
-            print(lines)
+            print(finish_files(self))
 
     def _about(self, _):
+        """A line that describes the run, for `run_steps`."""
         devices, num_workers = self.devices, workers.num_workers()
         if num_workers > 1:
             devices = (f'{self.conditions.num_devices} devices of '
                        f'{num_workers} workers')
-        # The first batch may be smaller than the setting
-        return about(self.net, self.schedule.length, devices,
+        # The argument, the size of the first batch, may be smaller than the
+        # setting
+        return about(self.net, self.schedule.length_text, devices,
                      self.settings['batch_size'], self.objective.unit)
 
     def batches(self):
         """Yield batches from the position of the run, without end."""
-        def size():
-            return batch_size(
+        def next_size():
+            return grown_batch_size(
                 self.settings['batch_size'],
                 self.settings.get('grow_batch', 0.0),
                 self.schedule.progress(self.history.num_steps + 1))
-        return self.position.batches(self.objective, size)
+        return self.position.batches(self.objective, next_size)
 
     def steps(self):
-        """Yield (read, number of examples) of each step, for `run_steps`."""
+        """Take a step and yield (read, number of examples), for `run_steps`.
+
+        read() waits for the losses of the step and returns them.
+        """
         batches = self.batches()
         while True:
             step = self.history.num_steps + 1
@@ -200,9 +212,10 @@ class Run:
 
     def _read(self, step, losses):
         """Wait for the losses of a step; raise `Diverged` if not finite."""
-        requests = self.saving.wanted(self) if workers.rank() == 0 else 0
-        *totals, requests = self.updater.totals(losses, requests)
-        self.saving.requests = int(requests)
+        # Only the first worker sends a request, so the sum is its request
+        own = self.save_hook.own_request(self) if workers.rank() == 0 else 0
+        *totals, request = self.updater.totals(losses, own)
+        self.save_hook.request = int(request)
         for name, total in zip(self.history.losses, totals):
             if not math.isfinite(total):
                 self._raise_diverged(
@@ -213,12 +226,13 @@ class Run:
 
     def _after(self, step):
         self.steps_taken += 1
-        for hook in self.hooks:     # is_over() may change: one can end the run
+        # is_over() for each hook: a callback can end the run
+        for hook in self.hooks:
             hook.after(self, step, self.schedule.is_over())
 
     def check_finite(self):
         """Raise `Diverged` if a parameter holds NaN or infinity."""
-        name = self.updater.not_finite()
+        name = self.updater.find_not_finite()
         if name is not None:
             self._raise_diverged(self.history.num_steps,
                                  f'{name} is no longer finite after')

@@ -1,4 +1,4 @@
-"""`pretrain`: a run of an objective on a text, new or resumed."""
+"""Start a pretraining run on a text, or resume one: `pretrain`."""
 import contextlib
 import functools
 from pathlib import Path
@@ -29,8 +29,8 @@ from d2lbert.training.teacher import Teacher
 OBJECTIVES = {'mlm+nsp': MLMAndNSP, 'mlm+sop': MLMAndSOP, 'mlm': MLM,
               'span': MLMAndSBO, 'denoise': Denoise, 'clm': CLM}
 
-#: Settings with the files and folders that a run reads.
-READS = ('corpus', 'valid', 'vocab', 'teacher')
+#: Settings that name the files and folders which a run reads.
+INPUTS = ('corpus', 'valid', 'vocab', 'teacher')
 
 
 @takes_settings(GROUPS)
@@ -67,33 +67,35 @@ def pretrain(out: Optional[PathLike] = None, force: bool = False,
     if resume is not None and wanted is not None:
         raise ValueError('a resumed run has its own note of a wanted corpus: '
                          'leave wanted out')
-    take = RunFolder.take
+    create = RunFolder.create
     if texts is not None:
-        _check_texts(resume, keywords)
-        content = _content(texts)
+        _check_texts_allowed(resume, keywords)
+        content = _joined_texts(texts)
         keywords['corpus'] = TEXTS
 
         def write(folder):      # called when `settings` are complete
             write_text(folder / TEXTS, content)
             settings['corpus'] = str(folder / TEXTS)
-        take = functools.partial(RunFolder.take_with, write)
+        create = functools.partial(RunFolder.create_with, write)
     with steady_output(), StopRequest() as stop:
         if resume is None:
-            settings, make = complete(keywords), _objective
+            settings, make_objective = complete(keywords), _objective
             if settings['teacher'] is not None:
                 teacher = Teacher.load(settings['teacher'])
-                settings = teacher.completed(keywords)
-                make = functools.partial(_objective, teacher=teacher)
-            run = Run(make, settings, devices, stop, wanted, callback)
-            return run.carry_out(take, out, force, [
-                settings[name] for name in READS
+                settings = teacher.student_settings(keywords)
+                make_objective = functools.partial(_objective,
+                                                   teacher=teacher)
+            run = Run(make_objective, settings, devices, stop, wanted,
+                      callback)
+            return run.carry_out(create, out, force, [
+                settings[name] for name in INPUTS
                 if name != 'corpus' or texts is None])
-        return resumed(Path(resume), keywords, devices, stop,
-                       callback=callback).carry_out()
+        return reopen_run(Path(resume), keywords, devices, stop,
+                          callback=callback).carry_out()
 
 
-def _check_texts(resume, keywords):
-    """Raise ValueError for settings that do not fit texts in memory."""
+def _check_texts_allowed(resume, keywords):
+    """Raise ValueError for arguments that contradict texts in memory."""
     if resume is not None:
         raise ValueError('a resumed run keeps its text: leave texts out')
     for name in 'corpus', 'data_dir', 'text_field':
@@ -105,22 +107,23 @@ def _check_texts(resume, keywords):
                          'a file, and name it as corpus')
 
 
-def _content(texts):
-    """The text of texts.txt; raises TypeError or ValueError."""
+def _joined_texts(texts):
+    """The content of texts.txt; raises TypeError or ValueError."""
     texts = items_of(texts)
     for k, text in enumerate(texts):
         if not isinstance(text, str):
             raise TypeError(f'texts[{k}] must be a string, not {short(text)}')
     kept = [text.strip() for text in texts if text.strip()]
     if not kept:
-        raise ValueError('texts has no text: give at least one')
+        raise ValueError('texts has no text with a word: give at least one')
     return '\n\n'.join([*kept, ''])
 
 
 def _objective(settings, vocab, teacher=None):
-    """The objective of a run.
+    """Make the objective of a run, with its teacher if it has one.
 
-    vocab: from the checkpoint of a resumed run; None for a new run.
+    vocab: from the checkpoint of a resumed run; None for a new run. teacher:
+    the `Teacher` if it is loaded already.
     """
     is_new = vocab is None
     make = functools.partial(OBJECTIVES[settings['objective']], settings,
@@ -133,23 +136,24 @@ def _objective(settings, vocab, teacher=None):
 
 
 class RunType(NamedTuple):
-    """A type of run, for resuming it."""
+    """What resuming a run depends on: pretraining or fine-tuning."""
 
-    command: str            # its sub-command of d2lbert
-    objective: Any          # `make_objective` of `Run`
-    complete: Any           # a function: saved settings -> all settings
-    changeable: Any         # settings that may change on resume
+    command: str            # the sub-command of d2lbert
+    make_objective: Any     # a function, see `Run`
+    complete: Any           # a function: stored settings -> all settings
+    changeable: Any         # names of settings that may change on resume
 
 
 PRETRAINING = RunType('pretrain', _objective, complete_saved,
                       CHANGEABLE_ON_RESUME)
 
 
-def resumed(path, keywords, devices, stop=None, run_type=PRETRAINING,
-            callback=None):
-    """The `Run` to resume from `path`, with its folder locked.
+def reopen_run(path, keywords, devices, stop=None, run_type=PRETRAINING,
+               callback=None):
+    """Lock the folder of a run, read a checkpoint, and return the `Run`.
 
     path: a run folder or one of its checkpoints. keywords: changed settings.
+    The other arguments are as for `Run`. Call `Run.carry_out` to go on.
     """
     is_folder = path.is_dir()
     folder = path if is_folder else path.parent.parent
@@ -165,11 +169,11 @@ def resumed(path, keywords, devices, stop=None, run_type=PRETRAINING,
     if command != run_type.command:
         raise RunError(f'{folder} is a run of d2lbert {command}: go on with '
                        f'd2lbert {command} --resume {quote(str(path))}')
-    run = Run(run_type.objective, None, devices, stop, callback=callback)
+    run = Run(run_type.make_objective, None, devices, stop, callback=callback)
     try:
-        run.take_folder(RunFolder.reopen, folder)
+        run.open_folder(RunFolder.open, folder)
         if is_folder:
-            # Read now: a process that had the lock until now may have saved
+            # List only now: the last owner of the lock may have saved another
             path = checkpoints.all_of(folder)[-1]
         run.checkpoint = checkpoints.Checkpoint.read(path)
         run.settings = _resumed_settings(run.checkpoint, keywords, run_type)
@@ -181,18 +185,19 @@ def resumed(path, keywords, devices, stop=None, run_type=PRETRAINING,
 
 
 def _check_sizes(path, run, folder):
-    """Raise `CheckpointError` for sizes that no tensor of a checkpoint has.
+    """Raise `CheckpointError` if a size of the net fits no tensor.
 
-    Sizes are those in the settings and in config.json.
+    The sizes are in the settings and in config.json, and the tensors in the
+    checkpoint. Damaged sizes could request any amount of memory.
     """
     settings = dict(run.settings)
     if settings.get('share_layers'):
         settings['num_groups'] = 1
-    described = [settings]
+    configs = [settings]
     with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
-        described.append(dict(read_json(folder / 'config.json')['model']))
-    for sizes in described:
-        checkpoints.check_described(path, sizes, {
+        configs.append(dict(read_json(folder / 'config.json')['model']))
+    for config in configs:
+        checkpoints.check_net_sizes(path, config, {
             name: array.shape for name, array
             in run.checkpoint.arrays.items()})
 

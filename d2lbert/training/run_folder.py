@@ -1,4 +1,4 @@
-"""The folder of a run that is in progress: make, lock, fill, finish it."""
+"""Create and lock the folder of a run, and write its files as it goes on."""
 import contextlib
 import errno
 import itertools
@@ -33,63 +33,65 @@ try:
 except ImportError:  # not a POSIX system
     fcntl = None
 
-#: Texts, and examples of a task, that a program gave in memory.
+#: Names in a run folder, for texts and for examples of a labelled task that
+#: the caller passed in memory.
 TEXTS, DATA = 'texts.txt', 'data'
 
-#: A file that reserves disk space for the model.
+#: Name of a file that reserves disk space for the model.
 RESERVE = '.room-for-model.part'
 
 
 class RunFolder:
     """A run folder that only this process writes to, until `close`.
 
-    path: the folder. moved: the new path of an earlier run folder that had
-    this name, or None.
+    path: the folder. is_new: False if a run is resumed. new_parents: folders
+    above it that were made for it, removed if the run is not kept. moved: the
+    new path of an earlier run folder that had this name, or None.
     """
 
-    def __init__(self, path, is_new, made=(), moved=None):
+    def __init__(self, path, is_new, new_parents=(), moved=None):
         self.path, self.is_new, self.moved = Path(path), is_new, moved
-        self._made = made       # parents to remove if the run is not kept
+        self._new_parents = new_parents
         self._was_finished = (self.path / 'model.params').is_file()
         self._lock = _lock(self.path)
-        self._cannot_grow = set()
+        self._failed = set()    # names of files that could not be appended to
 
     @classmethod
-    def take(cls, out=None, force=False, reads=()):
+    def create(cls, out=None, force=False, inputs=()):
         """Make the folder of a new run; raises `RunError` if that fails.
 
         out: its path; None for a name with the current time. force: move a
-        run folder of this name aside, unless it holds one of `reads`, the
+        run folder of this name aside, unless it holds one of `inputs`, the
         paths that the new run reads.
         """
         if out is None:
-            made = missing(RUNS)
-            return cls(new_run_folder(), True, made)
+            new_parents = missing(RUNS)     # before they are made
+            return cls(new_run_folder(), True, new_parents)
         check_free(out, force)
         out, moved = Path(out), None
         if _was_given_up(out):
-            checkpoints.sweep(out)
+            checkpoints.remove_temporary_files(out)
             return cls(out, is_new=True)
         if os.path.lexists(out) and force:
-            _check_not_read(out, reads)
+            _check_no_input(out, inputs)
             moved = move_aside(out)
-        made = missing(out.parent)
+        new_parents = missing(out.parent)
         try:
             out.parent.mkdir(parents=True, exist_ok=True)
             out.mkdir()
         except FileExistsError:     # another process has just made it
             raise _taken_error(out) from None
-        return cls(out, True, made, moved)
+        return cls(out, True, new_parents, moved)
 
     @classmethod
-    def reopen(cls, path):
+    def open(cls, path):
         """Open the folder of a run that is resumed."""
         return cls(path, is_new=False)
 
     @classmethod
-    def take_with(cls, write, *args):
-        """As `take`; then call write(path), which adds the run's data."""
-        folder = cls.take(*args)
+    def create_with(cls, write, *args):
+        """As create(*args); then write(path) adds the data of the run."""
+        folder = cls.create(*args)
         try:
             write(folder.path)
         except BaseException:
@@ -98,7 +100,7 @@ class RunFolder:
         return folder
 
     def begin(self, config, vocab, texts):
-        """Write config.json, the vocabulary and the `texts` {name: text}.
+        """Write config.json, the vocabulary, and texts: {file name: content}.
 
         In the folder of a resumed run, config.json and the vocabulary are
         written only if they are missing.
@@ -109,7 +111,7 @@ class RunFolder:
                                   for name in vocab.files):
             vocab.save(self.path / 'vocab.txt')
         for name, text in texts.items():
-            self._grow(name, lambda path, text=text: write_text(path, text))
+            self._try(name, lambda path, text=text: write_text(path, text))
 
     def write_config(self, config):
         """Write config.json."""
@@ -119,21 +121,22 @@ class RunFolder:
     def append(self, name, text):
         """Append to a file that grows during the run.
 
-        A full disk is no error here: the whole file is written again at the
-        end of the run.
+        A full disk raises no error here: `write_run` writes the complete
+        file at the end of the run.
         """
         def add(path):
             with open(path, 'a', encoding='utf-8') as file:
                 file.write(text)
-        self._grow(name, add)
+        self._try(name, add)
 
-    def _grow(self, name, write):
-        # After a failure append no more: a gap would mislead
-        if name not in self._cannot_grow:
+    def _try(self, name, write):
+        """Call write(path of the file), until it fails once for this file."""
+        # Lines after a failure would follow a gap, which nobody notices
+        if name not in self._failed:
             try:
                 write(self.path / name)
             except OSError:
-                self._cannot_grow.add(name)
+                self._failed.add(name)
 
     def reserve(self, num_bytes):
         """Reserve `num_bytes` on the disk for the model, until `release`.
@@ -143,16 +146,16 @@ class RunFolder:
         if not hasattr(os, 'posix_fallocate'):
             return
         with contextlib.suppress(OSError):
-            with open(self._reserve, 'wb') as file:
+            with open(self._reserve_path, 'wb') as file:
                 os.posix_fallocate(file.fileno(), 0, num_bytes)
 
     def release(self):
         """Free the disk space of `reserve`."""
         with contextlib.suppress(OSError):
-            self._reserve.unlink()
+            self._reserve_path.unlink()
 
     @property
-    def _reserve(self):
+    def _reserve_path(self):
         return self.path / RESERVE
 
     def finish(self):
@@ -167,8 +170,9 @@ class RunFolder:
         was moved aside for it gets its name back.
         """
         with contextlib.suppress(OSError):
-            self._reserve.unlink()
-            # A finished run that is resumed is unfinished without its model
+            self._reserve_path.unlink()
+            # A finished run was resumed, and `write_run` failed after it had
+            # removed the model: it is unfinished now
             if self._was_finished and not (
                     self.path / 'model.params').is_file():
                 self._was_finished = False
@@ -177,7 +181,7 @@ class RunFolder:
             if self.moved is not None:
                 with contextlib.suppress(OSError):
                     os.rename(self.moved, self.path)
-            remove_empty(self._made)
+            remove_empty(self._new_parents)
         elif self._was_finished:
             with contextlib.suppress(OSError):
                 (self.path / UNFINISHED).unlink()
@@ -187,7 +191,7 @@ class RunFolder:
 
 
 def check_free(out, force=False):
-    """Raise `RunError` if a new run cannot have the folder `out`.
+    """Raise `RunError` if a new run cannot be written to the folder `out`.
 
     force: True if a run folder of this name may be moved aside.
     """
@@ -206,10 +210,10 @@ def _taken_error(out):
 
 
 def _check_writable(out):
-    above = next((path for path in out.absolute().parents if path.exists()),
-                 out)
-    if not above.is_dir() or not os.access(above, os.W_OK):
-        raise RunError(f'{out} cannot be made: {above} is no folder that you '
+    parent = next((path for path in out.absolute().parents
+                   if path.exists()), out)
+    if not parent.is_dir() or not os.access(parent, os.W_OK):
+        raise RunError(f'{out} cannot be made: {parent} is no folder that you '
                        'may write to: choose another --out')
 
 
@@ -228,14 +232,14 @@ def _check_movable(out):
                        '--out')
 
 
-def _check_not_read(out, paths):
-    """Raise ValueError if the folder `out` holds one of `paths`.
+def _check_no_input(out, inputs):
+    """Raise ValueError if the folder `out` holds one of the paths `inputs`.
 
-    An item of `paths` may be None, or a list of paths.
+    An item of `inputs` may be None, or a list of paths.
     """
-    for path in paths:
+    for path in inputs:
         if isinstance(path, (list, tuple)):
-            _check_not_read(out, path)
+            _check_no_input(out, path)
         elif path is not None and Path(path).exists():
             path = Path(path).resolve()
             if out.resolve() in (path, *path.parents):
@@ -255,14 +259,14 @@ def move_aside(out):
     was_unfinished = (out / UNFINISHED).exists()
     lock, folder = _lock(out), out
     try:
-        for copy in itertools.count(1):
+        for number in itertools.count(1):
             target = out.with_name(
-                f'{out.name}.old' + (f'-{copy}' if copy > 1 else ''))
+                f'{out.name}.old' + (f'-{number}' if number > 1 else ''))
             try:
                 os.rename(out, target)
                 break
             except OSError as error:
-                # The name is taken, by a folder or by something else
+                # If the name is taken by a folder or a file, try the next
                 if error.errno not in (errno.ENOTEMPTY, errno.EEXIST,
                                        errno.ENOTDIR):
                     raise RunError(
@@ -270,7 +274,7 @@ def move_aside(out):
                         'another --out') from None
         folder = target
     finally:
-        if not was_unfinished:      # the lock made this file
+        if not was_unfinished:      # `_lock` made the file
             (folder / UNFINISHED).unlink()
         if lock is not None:
             os.close(lock)
@@ -283,7 +287,7 @@ def _is_run_folder(folder):
     try:
         return 'd2lbert' in dict(read_json(folder / 'config.json'))
     except FileNotFoundError:
-        # Empty, or of a run that ended before its first step
+        # True if empty, or of a run that ended before its first step
         return {path.name for path in folder.iterdir()} <= {UNFINISHED}
     except (OSError, ValueError, TypeError):
         return False
@@ -309,7 +313,7 @@ def _was_given_up(out):
 
 
 def _unfinished_words(out):
-    """A part of a sentence about an unfinished run in `out`; else ''."""
+    """Words for an error message about an unfinished run in `out`, or ''."""
     process = holder(out)
     if process:
         return f' and is being written by {process}'
@@ -322,7 +326,10 @@ def _unfinished_words(out):
 
 
 def _lock(folder):
-    """Lock a folder; return a descriptor, or raise `RunError`."""
+    """Lock a folder; return the descriptor of the lock, or raise `RunError`.
+
+    The lock is on the file `UNFINISHED`, which names its owner.
+    """
     path = folder / UNFINISHED
     while True:
         try:
@@ -341,7 +348,8 @@ def _lock(folder):
                            'until it has ended, or stop it') from None
         except OSError:
             pass        # a file system without locks
-        # The last owner may have finished just now, and removed the file
+        # The last owner may have finished just now and removed the file: then
+        # lock a new one
         with contextlib.suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(lock), os.stat(path)):
                 break
@@ -354,7 +362,7 @@ def _lock(folder):
 
 
 def _owner(lock):
-    """The process that has the lock, by the text in the open lock file."""
+    """The process that has the lock, from the text of the open lock file."""
     text = os.pread(lock, 200, 0).decode('utf-8', 'replace').strip()
     return text or 'another process'
 
@@ -377,7 +385,7 @@ def holder(folder):
     return None
 
 
-def check_room(out, num_bytes):
+def check_disk_space(out, num_bytes):
     """Raise `RunError` if fewer than `num_bytes` are free for a folder."""
     free = shutil.disk_usage(out).free
     if free < num_bytes:
@@ -387,7 +395,7 @@ def check_room(out, num_bytes):
 
 
 def config_of(run):
-    """The contents of config.json: the net, the data and the settings."""
+    """The contents of config.json: net, data, machine and settings."""
     return dict(d2lbert=__version__, model=run.net.config,
                 **run.objective.described(run.history),
                 fingerprint=run.objective.fingerprint,
@@ -402,7 +410,7 @@ def has_held_out(run):
 
 
 def log(run, line, show):
-    """Append a line to log.txt, and call show(line); None is no line."""
+    """Append a line to log.txt, and call show(line), unless it is None."""
     if line is not None:
         run.history.log_lines.append(f'{line}\n')
         run.folder.append('log.txt', f'{line}\n')
@@ -415,9 +423,9 @@ def begin_files(run):
     num_bytes = 4 * sum(param.data(run.devices[0]).size
                         for param in run.net.collect_params().values())
     keeps_best = run.best.is_kept
-    # Each the size of the weights: weights, two moments, averages, the best
+    # In sizes of the weights: weights, two moments, average, best weights
     per_checkpoint = 3 + bool(run.average.decay) + keeps_best
-    check_room(run.out, num_bytes * (
+    check_disk_space(run.out, num_bytes * (
         1 + keeps_best + per_checkpoint * num_checkpoints(run)))
     run.folder.reserve(num_bytes)
     run.folder.begin(config_of(run), run.objective.vocab, {
@@ -426,9 +434,9 @@ def begin_files(run):
 
 
 def num_checkpoints(run):
-    """The largest number of checkpoints at a time, by `save_every`.
+    """The largest number of checkpoints on disk at a time, by `save_every`.
 
-    1, the least, if all are kept until a clock ends the run.
+    If all are kept and a clock ends the run, it is unknown; then returns 1.
     """
     s, num_steps = run.settings, run.objective.num_steps
     if not s['save_every']:
@@ -442,17 +450,17 @@ def num_checkpoints(run):
 
 
 def finish_files(run):
-    """Write the files of a finished run; return its summary."""
-    log(run, run.growth.last_line(), warn)
-    lines = run.objective.summary(run.history, run.devices)
-    run.history.log_lines.append(f'{lines}\n')
+    """Write the files of a finished run; return its summary, a text."""
+    log(run, run.growth.final_warning(), warn)
+    summary = run.objective.summary(run.history, run.devices)
+    run.history.log_lines.append(f'{summary}\n')
     run.check_finite()
     run.folder.release()
     run.best.load(run.devices)
-    run.average.put()
+    run.average.apply()
     # Again: settings such as num_steps may have changed on resume
     run.folder.write_config(config_of(run))
     write_run(run.out, run.net, run.history, run.animator)
     run.best.close()
     run.folder.finish()
-    return lines
+    return summary

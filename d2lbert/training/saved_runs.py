@@ -1,4 +1,4 @@
-"""The files of a finished run: weights, history, config.json."""
+"""Write and read the files of a finished run: weights, history, config."""
 import contextlib
 from pathlib import Path
 from shlex import quote
@@ -23,35 +23,38 @@ class RunError(ValueError):
 
 
 def write_run(out, net, history, animator):
-    """Write the last files of a run; model.params comes last.
+    """Write the last files of a run, model.params at the end.
 
-    A run folder without model.params is not finished.
+    out: the run folder, which is not finished without model.params. net: its
+    `parts` are the blocks to save, by the names of their files. history: a
+    `RunHistory`. animator: draws losses.png.
     """
     with contextlib.suppress(FileNotFoundError):
         (out / 'model.params').unlink()     # if a finished run was resumed
     animator.save(out / 'losses.png')
     history.save_csv(out / 'losses.csv')
     write_text(out / 'log.txt', ''.join(history.log_lines))
-    for name, part in net.parts.items():
+    for name, block in net.parts.items():
         if name != 'model':
-            save_parameters(part, out / f'{name}.params')
+            save_parameters(block, out / f'{name}.params')
     save_parameters(net.parts['model'], out / 'model.params')
 
 
 def load_parts(net, folder, ctx=None):
     """Load the parts of `net` besides the model from a run folder."""
-    for name, part in net.parts.items():
+    for name, block in net.parts.items():
         if name != 'model':
-            load_parameters(part, Path(folder, f'{name}.params'), ctx)
+            load_parameters(block, Path(folder, f'{name}.params'), ctx)
 
 
 def save_parameters(net, path):
     """Write a .params file as Gluon does, or nothing if that fails."""
-    with replacing(path) as part:
+    with replacing(path) as partial_path:
         try:
-            net.save_parameters(Name(part), deduplicate=True)
-            # Gluon does not notice a disk that is full at the last bytes
-            array_files.stored_params(part)
+            net.save_parameters(Name(partial_path), deduplicate=True)
+            # Gluon does not notice a disk that is full at the last bytes, but
+            # reading the file does
+            array_files.stored_params(partial_path)
         except (mx.MXNetError, ValueError) as error:
             raise OSError(f'{path} cannot be written whole (is the disk '
                           f'full?): {last_line(error)}') from None
@@ -80,7 +83,7 @@ def read_config(folder):
                            'run of a pretrained one)')
         if not any(folder.glob('checkpoints/step-*.npz')):
             raise RunError(f'the run in {folder} was not finished and has '
-                           'no checkpoint to go on from: train it again')
+                           'no checkpoint to resume from: train it again')
         command = 'finetune' if is_finetuned(folder) else 'pretrain'
         raise RunError(f'the run in {folder} was not finished: go on with '
                        f'd2lbert {command} --resume {quote(str(folder))}')
@@ -104,7 +107,7 @@ def load_parameters(net, path, ctx=None):
 
 
 def unreadable(path, error):
-    """A `RunError` about a .params file."""
+    """The `RunError` for a .params file that reading found unusable."""
     return RunError(f'{path} does not hold the parameters of this model '
                     f'(damaged, or of another one): {error}')
 
@@ -113,8 +116,8 @@ def complete_saved(settings):
     """All settings of a run from its stored settings.
 
     Earlier versions stored neither split nor min_freq: they split every text
-    as the book does, and built vocabularies with its min_freq. Some settings
-    had other names.
+    as the book does, and built vocabularies with the book's min_freq. Some
+    settings had other names.
     """
     settings = {EARLIER.get(name, name): value
                 for name, value in settings.items()}

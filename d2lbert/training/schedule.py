@@ -1,15 +1,16 @@
-"""The progress of a run, by steps or by a clock; learning rate, batch size.
+"""Schedules of a run, by steps or by a clock: when it ends, rate, batch size.
 """
 import math
 
 from d2lbert.training.settings import check_clock
-from d2lbert.training.state import Part
+from d2lbert.training.state import Stateful
 
 
 def schedule_of(settings, num_steps, history, num_workers=1):
-    """The schedule of a run, by its settings.
+    """The schedule of a run: a `StepSchedule` or a `ClockSchedule`.
 
-    num_steps: the length of a run without the setting `minutes`.
+    num_steps: the length of a run without the setting `minutes`. history:
+    its `RunHistory`.
     """
     minutes = settings.get('minutes')
     check_clock(minutes, num_workers)
@@ -17,15 +18,15 @@ def schedule_of(settings, num_steps, history, num_workers=1):
             else ClockSchedule(minutes, history))
 
 
-class StepSchedule(Part):
+class StepSchedule(Stateful):
     """The schedule of a run of `num_steps` steps."""
 
     def __init__(self, num_steps, history):
         self.num_steps, self.history = num_steps, history
-        self.length, self.xlim = f'{num_steps} steps', [1, num_steps]
+        self.length_text, self.xlim = f'{num_steps} steps', [1, num_steps]
 
     def begin(self, step):
-        """Note the beginning of a step, before its batch is drawn."""
+        """Do nothing: only `ClockSchedule` reads a time here."""
 
     def is_over(self):
         """True if all steps were taken, or a callback ended the run."""
@@ -38,32 +39,33 @@ class StepSchedule(Part):
 
     def factor(self, step, warmup, decay):
         """The factor of the learning rate at `step`."""
-        # It ends one step after the last, so that no step has a rate of 0
+        # The decay ends one step after the last: no step has a rate of 0
         return rate_factor(step, self.num_steps, self.num_steps + 1, warmup,
                            decay)
 
     def check(self, path):
-        """Raise ValueError if the checkpoint `path` is after the end."""
+        """Raise ValueError if the checkpoint `path` is past the end."""
         if self.history.num_steps > self.num_steps:
             raise ValueError(
                 f'num_steps={self.num_steps} is less than the '
                 f'{self.history.num_steps} steps that were taken up to '
-                f'{path}: name more, or an earlier checkpoint')
+                f'{path}: give more steps, or an earlier checkpoint')
 
 
-class ClockSchedule(Part):
+class ClockSchedule(Stateful):
     """The schedule of a run of `minutes` of training.
 
-    The clock is `history.seconds`. It does not run during evaluations and
-    while checkpoints are saved, nor between a stop and the resumption. It
-    is read once a step, at the beginning. Learning rate and batch size both
-    follow this reading, `seconds`.
+    The clock is `history.seconds`. It stops during evaluations, while
+    checkpoints are saved, and until a stopped run is resumed. `begin` reads
+    it once for each step into `seconds`, which sets the learning rate and
+    the batch size of the step.
     """
 
     def __init__(self, minutes, history):
         self.minutes, self.history = minutes, history
         self.end, self.seconds = 60 * minutes, history.seconds
-        self.length, self.xlim = f'{minutes:g} minutes of steps', None
+        # The number of steps is unknown, so the x axis has no limits
+        self.length_text, self.xlim = f'{minutes:g} minutes of steps', None
 
     def begin(self, step):
         """Read the clock at the beginning of a step."""
@@ -82,43 +84,45 @@ class ClockSchedule(Part):
         return rate_factor(self.seconds, self.end, self.end, warmup, decay)
 
     def restore(self, checkpoint):
-        # Earlier versions stored all readings; the last one is the current
+        # Checkpoints of earlier versions have a list of all readings; the
+        # last one is the time of the checkpoint
         readings = checkpoint.state.get('clock')
         if readings is not None:
             self.history.seconds = float(readings[-1])
 
     def check(self, path):
-        """Raise ValueError if the checkpoint `path` is after the end."""
+        """Raise ValueError if the checkpoint `path` is past the end."""
         if self.history.seconds > self.end:
             raise ValueError(
                 f'minutes={self.minutes:g} is less than the '
                 f'{self.history.seconds / 60:.2f} minutes that were used up '
-                f'to {path}: name more, or an earlier checkpoint')
+                f'to {path}: give more minutes, or an earlier checkpoint')
 
 
-def batch_size(whole, growing, progress):
+def grown_batch_size(full_size, growing, progress):
     """The number of examples in a batch, at a progress from 0 to 1.
 
-    The share `growing` of the run has three equal phases, with an eighth, a
-    quarter and half of `whole`, rounded up. After it the number is `whole`.
+    growing: the share of the run with smaller batches. Its three equal
+    phases have an eighth, a quarter and half of `full_size`, rounded up.
     """
     if progress >= growing:
-        return whole
-    return -(-whole // (8, 4, 2)[int(3 * progress / growing)])
+        return full_size
+    return -(-full_size // (8, 4, 2)[int(3 * progress / growing)])
 
 
-def rate_factor(position, whole, end, warmup, decay):
+def rate_factor(position, length, end, warmup, decay):
     """The factor of the learning rate at a position in a run.
 
-    Position, whole and end are steps or seconds. The factor rises from 0 to
-    1 in the share `warmup` of the whole. With decay='linear' it then falls
-    to 0 at `end` in a straight line, with 'cosine' along half a cosine
-    (Loshchilov and Hutter 2017); with 'none' it stays 1.
+    position, length of the run, and end of the decay are steps or seconds.
+    The factor rises from 0 to 1 in the share `warmup` of the length. Then it
+    stays 1 if decay is 'none'. With 'linear' it falls to 0 at `end` in a
+    straight line, and with 'cosine' along half a cosine (Loshchilov and
+    Hutter 2017).
     """
-    rising = warmup * whole
-    if position < rising:
-        return position / rising
+    warmup_end = warmup * length
+    if position < warmup_end:
+        return position / warmup_end
     if decay == 'none':
         return 1.0
-    left = (end - position) / (end - rising)
+    left = (end - position) / (end - warmup_end)    # from 1 to 0
     return left if decay == 'linear' else (1 - math.cos(math.pi * left)) / 2

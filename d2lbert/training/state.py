@@ -1,4 +1,4 @@
-"""The parts of a run, with their entries in its checkpoints."""
+"""The objects of a run whose state its checkpoints save and restore."""
 import contextlib
 import math
 
@@ -17,37 +17,37 @@ from d2lbert.training.saved_runs import (
 )
 
 
-class Part:
-    """A part of a run that its checkpoints save and restore."""
+class Stateful:
+    """An object with a state that the checkpoints of a run store."""
 
     def state(self):
-        """The entries of this part in the JSON of a checkpoint, a dictionary.
-        """
+        """The object's entries in the JSON of a checkpoint, a dictionary."""
         return {}
 
     def arrays(self):
-        """The arrays of this part in a checkpoint, {name: NumPy array}."""
+        """The object's arrays in a checkpoint, {name: NumPy array}."""
         return {}
 
     def restore(self, checkpoint):
-        """Take the values of this part from a `Checkpoint`.
+        """Take the object's values from a `Checkpoint`.
 
         Raises ValueError, TypeError or KeyError if they are damaged. A run
-        restores its parts in the order of its list.
+        restores its objects in the order of `Run.stateful`.
         """
 
 
-def say(line):
-    """Print a line to standard error, from the first worker only."""
+def note_in_first_worker(line):
+    """Print a line to standard error, in the first worker only."""
     if workers.rank() == 0:
         note(line)
 
 
-class Conditions(Part):
-    """The data, the devices and the operators that the steps depend on.
+class Conditions(Stateful):
+    """The data, devices and operators on which the numbers of a run depend.
 
     A run can only be resumed with equal data. Other devices or operators are
-    allowed, but change the steps that follow; a line on standard error warns.
+    allowed, but further steps then differ from those of a run that never
+    stopped. A line on standard error warns of this.
     """
 
     def __init__(self, objective, net, devices):
@@ -55,32 +55,34 @@ class Conditions(Part):
 
     @property
     def num_devices(self):
-        """The number of devices of all workers."""
+        """The number of devices of all workers, which have equally many."""
         return len(self.devices) * workers.num_workers()
 
     def state(self):
         return dict(self.objective.recorded, num_devices=self.num_devices,
                     num_workers=workers.num_workers(),
-                    products=kernels.products.record(*self._products()))
+                    products=kernels.products.record(*self._product_arguments()))
 
     def restore(self, checkpoint):
         path, state, _ = checkpoint
-        for what, now in (('devices', self.num_devices),
+        for name, now in (('devices', self.num_devices),
                           ('workers', workers.num_workers())):
-            before = state[f'num_{what}']
+            before = state[f'num_{name}']
             if before != now:
-                say(f'the number of {what} was {before} when {path} was '
+                note_in_first_worker(
+                    f'the number of {name} was {before} when {path} was '
                     f'written and is {now} now: the parameters are the '
                     'same, the random numbers of dropout are not')
-                break
+                break       # one line is enough if both have changed
         changed = kernels.products.resume(state.get('products'),
-                                          *self._products())
+                                          *self._product_arguments())
         if changed:
-            say(f'{changed}: the parameters of {path} are the same, but '
+            note_in_first_worker(
+                f'{changed}: the parameters of {path} are the same, but '
                 'further steps differ by rounding')
 
     def check(self, checkpoint):
-        """Raise `RunError` if the data are other than in a checkpoint."""
+        """Raise `RunError` if the data differ from those of a checkpoint."""
         path, state, _ = checkpoint
         for name, now in self.objective.recorded.items():
             if state.get(name) != now:
@@ -89,37 +91,38 @@ class Conditions(Part):
                     f'cannot resume: {subject} of {path} has changed since '
                     f'({causes}): restore the original, or start a new run')
 
-    def _products(self):
-        """(precision of matrix products, True if fused operators compute them)
-        """
+    def _product_arguments(self):
+        """The arguments of `kernels.products.record`: (precision, fused)."""
         return self.net.config['precision'], kernels.load() and all(
             device.device_type != 'gpu' for device in self.devices)
 
 
-class DataPosition(Part):
+class DataPosition(Stateful):
     """The position in the data after the last batch of the run.
 
-    epoch, position: of the next batch of the objective. taken: the number
-    of examples of that batch that the run has used already, in smaller
-    batches (see the setting grow_batch).
+    epoch: of the objective's next batch. position: where this batch begins,
+    two integers, see `Objective.batches`. taken: the number of its examples
+    that the run has used already. It is above 0 if the setting grow_batch
+    divides the objective's batches into smaller ones.
     """
 
     def __init__(self):
         self.epoch, self.position, self.taken = 0, (0, 0), 0
 
-    def batches(self, objective, size):
-        """Yield batches from here on, without end.
+    def batches(self, objective, next_size):
+        """Yield batches from this position on, without end.
 
-        size() returns the number of examples in the next batch. A batch of
-        the objective with more examples is cut into several.
+        next_size() returns the number of examples in the next batch. A batch
+        of the objective with more examples is cut into several.
         """
         while True:
             for position, batch in objective.batches(self.epoch,
                                                      self.position):
-                begin, rows = self.taken, len(batch[0])
-                while begin < rows:
-                    end = begin + size()
-                    if end < rows:
+                begin, num_rows = self.taken, len(batch[0])
+                while begin < num_rows:
+                    # Move on before yield: a checkpoint is saved after it
+                    end = begin + next_size()
+                    if end < num_rows:
                         self.taken = end
                     else:
                         self.position, self.taken = position, 0
@@ -140,13 +143,13 @@ class DataPosition(Part):
         self.taken = int(state.get('taken', 0))
 
 
-class WeightAverage(Part):
+class WeightAverage(Stateful):
     """The exponential moving average of the weights.
 
     After each step the average becomes decay * average + (1 - decay) *
-    weight. In the first steps decay is (1 + step) / (10 + step), as in
-    TensorFlow, so that the initial weights are soon forgotten. With decay=0
-    there is no average.
+    weight. In the first steps decay is (1 + step) / (10 + step) if that is
+    less, as in TensorFlow, so that the initial weights soon count little.
+    With decay=0 there is no average.
     """
 
     PREFIX = 'average/'
@@ -163,24 +166,24 @@ class WeightAverage(Part):
 
     @staticmethod
     def _weight(param):
-        # The update is an operator of MXNet's older array type
+        # `sgd_update` takes MXNet's older array type, mx.nd.NDArray
         return param.data(param.list_ctx()[0]).as_nd_ndarray()
 
     def update(self, step):
         """Add the weights after `step` to the average."""
-        new = 1 - min(self.decay, (1 + step) / (10 + step))
+        rate = 1 - min(self.decay, (1 + step) / (10 + step))
         for param, average in self._averages.values():
-            # average -= new * (average - weight), in one pass: SGD with the
-            # gradient -weight, and with weight decay
-            mx.nd.sgd_update(average, self._weight(param), lr=new, wd=1.0,
+            # average -= rate * (average - weight), in one pass: a step of
+            # SGD with gradient -weight and weight decay 1
+            mx.nd.sgd_update(average, self._weight(param), lr=rate, wd=1.0,
                              rescale_grad=-1.0, out=average)
 
     @contextlib.contextmanager
-    def in_place(self):
-        """Give the net its averages within a `with` statement."""
+    def applied(self):
+        """Set the net to its averages within a `with` statement."""
         weights = [self._weight(param).copy()
                    for param, _ in self._averages.values()]
-        self.put()
+        self.apply()
         try:
             yield
         finally:
@@ -188,8 +191,8 @@ class WeightAverage(Part):
                                           weights):
                 param.set_data(weight.as_np_ndarray())
 
-    def put(self):
-        """Give the net its averages for good."""
+    def apply(self):
+        """Set the net to its averages for good."""
         for param, average in self._averages.values():
             param.set_data(average.as_np_ndarray())
 
@@ -201,17 +204,19 @@ class WeightAverage(Part):
         for name, (param, average) in self._averages.items():
             found = checkpoint.arrays.get(f'{self.PREFIX}{name}')
             if onp.shape(found) != param.shape:
-                raise CheckpointError(f'{checkpoint.path} is damaged: it '
-                                      f'lacks the average of {name}')
+                raise CheckpointError(
+                    f'{checkpoint.path} is damaged: it lacks the average of '
+                    f'{name}, of the shape {param.shape}')
             average[:] = np.array(found).as_nd_ndarray()
 
 
-class BestWeights(Part):
+class BestWeights(Stateful):
     """The weights of the step with the highest score of the objective.
 
-    Of equal scores the first is the best. Nothing is kept if the objective
-    has no score, and on all workers but the first. folder: the run folder,
-    whose file `best.params` holds the weights until the run is finished.
+    Of steps with equal scores the first is the best. Nothing is stored if
+    the objective has no score, nor by workers other than the first. folder:
+    the run folder, or None; its file `best.params` holds the weights until
+    the run is finished.
     """
 
     PREFIX = 'best/'
@@ -229,14 +234,13 @@ class BestWeights(Part):
             return None
         return best_step(self.history, self.score)
 
-    def note(self, step):
-        """Save the weights of the net if `step`, the last one, is the best.
-        """
+    def save_if_best(self, step):
+        """Save the weights of the net, after `step`, if that is the best."""
         if self.step == step:
             save_parameters(self.net, self.path)
 
     def arrays(self):
-        # If the current step is the best, the checkpoint has its weights
+        # If the current step is the best, `Updater` stores these weights
         if self.step in (None, self.history.num_steps):
             return {}
         return {f'{self.PREFIX}{name}': array
@@ -259,7 +263,7 @@ class BestWeights(Part):
             npx.save(Name(part), found)
 
     def load(self, devices):
-        """Give the net its best weights."""
+        """Set the net to its best weights."""
         if self.step not in (None, self.history.num_steps):
             load_parameters(self.net, self.path, devices)
 

@@ -1,4 +1,4 @@
-"""The teacher of a run: load it, and derive settings of its student."""
+"""Load the teacher of a run, and derive the settings of its student."""
 import hashlib
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,12 +12,12 @@ from d2lbert.training.settings import complete
 
 
 class Teacher(NamedTuple):
-    """A net whose outputs another net learns."""
+    """A net whose outputs another net, the student, learns."""
 
     path: Path
     net: Any            # a `BERTModel` without gradients
-    vocab: Any          # its `Vocab`
-    sha256: str         # of the weights of encoder and MLM head
+    vocab: Any          # its vocabulary, a `Vocab`
+    sha256: str         # hash of the weights of encoder and MLM head
 
     @classmethod
     def load(cls, path):
@@ -60,12 +60,11 @@ class Teacher(NamedTuple):
         described = self.net.pretrained
         return described is not None and described.lacking(part)
 
-    def completed(self, keywords):
-        """All settings of a student's run: `keywords` and defaults.
+    def student_settings(self, keywords):
+        """All settings of a student's run: `keywords`, checked, and defaults.
 
-        `settings.complete` checks them. By default the student has the
-        tokenizer and the sizes of the teacher, and half of its layers,
-        rounded up.
+        By default the student has the tokenizer and the sizes of the
+        teacher, and half as many layers, rounded up.
         """
         config = self.net.config
         groups = config.get('num_groups')
@@ -87,7 +86,7 @@ class Teacher(NamedTuple):
     def check(self, settings, vocab=None):
         """Raise ValueError for settings that no student of this net can have.
 
-        vocab: of a resumed run; it replaces the setting `vocab`.
+        vocab: the vocabulary of a resumed run, which replaces the setting.
         """
         s, config = settings, self.net.config
         if s['tokenizer'] != self._tokenizer:
@@ -124,7 +123,7 @@ def _digest(net):
     """The sha256 of the weights of encoder and MLM head."""
     content = hashlib.sha256()
     for name, param in sorted(net._collect_params_with_prefix().items()):
-        # A student learns from no other heads. They may be random
+        # A student does not learn from other heads, which may be random
         if name.startswith(('encoder.', 'mlm.')):
             content.update(f'{name} {param.shape}'.encode())
             content.update(param.data().asnumpy().tobytes())

@@ -1,6 +1,7 @@
-"""A step of training: gradients of a batch, and the update by `AdamW`.
+"""Compute the gradients of a batch, and update the weights with `AdamW`.
 
-A batch can be split into parts, over devices and over workers.
+A batch is divided among the workers. Each worker divides its rows into
+`accumulate` parts, computed one after another, and a part among its devices.
 """
 import math
 
@@ -19,7 +20,7 @@ from d2lbert.training.checkpoints import (
     vocab_arrays,
 )
 from d2lbert.training.saved_runs import RunError
-from d2lbert.training.state import Part
+from d2lbert.training.state import Stateful
 
 
 @mx.optimizer.register
@@ -45,58 +46,67 @@ class AdamW(mx.optimizer.Optimizer):
                              'clip_norm in place of clip_gradient')
         self.beta1, self.beta2, self.epsilon = beta1, beta2, epsilon
         self.clip_norm, self.ahead = clip_norm, ahead
-        self.aggregate_num = 1 << 30    # all parameters in one `update`
+        # The most parameters that MXNet passes to `update`: no limit
+        self.aggregate_num = 1 << 30
 
     def create_state(self, index, weight):
-        """Moving averages of gradients and their squares, zeros."""
+        """Zeros, for moving averages of the gradient and of its square."""
         if weight.stype != 'default':
             raise ValueError(f'AdamW updates dense weights, not '
-                             f'{weight.stype} ones')
+                             f'{weight.stype} ones: make the parameter '
+                             "with stype='default'")
         return tuple(mx.nd.zeros(weight.shape, weight.ctx, weight.dtype)
                      for _ in range(2))
 
     def update(self, index, weight, grad, state):
         """Update several parameters, or one.
 
-        index: the numbers of the parameters, a list, or one number. The
-        other arguments are lists, or arrays of one parameter, accordingly.
+        index: a list with the numbers of the parameters; weight, grad and
+        state are then lists, too. For one parameter, none is a list.
         """
         if not isinstance(index, (list, tuple)):
             index, weight, grad, state = [index], [weight], [grad], [state]
-        if self.clip_norm and len(index) == 1 < self._num_trained():
+        if self.clip_norm and len(index) == 1 < self._num_trainable():
             raise ValueError('clip_norm needs all gradients at once: give '
                              'gluon.Trainer update_on_kvstore=False')
         self._update_count(index)
         rates = self._get_lrs(index)
-        decays = [rate * wd if len(one.shape) > 1 else 0.0 for rate, wd, one
-                  in zip(rates, self._get_wds(index), weight)]
+        # Only matrices decay, by a rate without Adam's bias correction
+        decays = [rate * wd if len(array.shape) > 1 else 0.0
+                  for rate, wd, array in zip(rates, self._get_wds(index),
+                                             weight)]
         for k, number in enumerate(index):
-            rates[k] *= self._correction(self._index_update_count[number])
-        means, variances = zip(*state)
-        ops.adam(weight, grad, means, variances, rates, decays, self.beta1,
+            rates[k] *= self._bias_correction(
+                self._index_update_count[number])
+        means, squares = zip(*state)
+        ops.adam(weight, grad, means, squares, rates, decays, self.beta1,
                  self.beta2, self.epsilon, self.rescale_grad, self.clip_norm,
                  self.ahead)
 
-    def _num_trained(self):
+    def _num_trainable(self):
         return sum(param.grad_req != 'null'
                    for param in self.param_dict.values())
 
-    def _correction(self, count):
-        """Adam's correction of moving averages that start at zero."""
-        return math.sqrt(1 - self.beta2 ** count) / (1 - self.beta1 ** count)
+    def _bias_correction(self, t):
+        """Adam's factor of the rate at update t, from 1.
+
+        It corrects the moving averages, which start at zero.
+        """
+        return math.sqrt(1 - self.beta2 ** t) / (1 - self.beta1 ** t)
 
 
-class Updater(Part):
-    """Gradients and updates of a net, on all devices of this worker.
+class Updater(Stateful):
+    """Compute gradients and update a net, on all devices of this worker.
 
-    schedule: see `training.schedule`. Checkpoints have the weights, the
-    moments of Adam and the vocabulary of the net.
+    objective: an `Objective`. settings: all settings of the run. schedule:
+    see `training.schedule`. A checkpoint stores the weights, the moments of
+    Adam and the vocabulary of the net.
     """
 
     def __init__(self, net, objective, settings, schedule, devices):
         self.net, self.objective, self.settings = net, objective, settings
         self.schedule, self.devices = schedule, devices
-        self._is_compared = False
+        self._is_worker_checked = False
         self.rank, self.num_workers = workers.rank(), workers.num_workers()
         if settings['accumulate'] > 1:
             for param in net.collect_params().values():
@@ -106,7 +116,7 @@ class Updater(Part):
             net.collect_params(), AdamW(
                 learning_rate=settings['lr'], wd=settings['weight_decay'],
                 clip_norm=settings['clip'],
-                ahead=True),    # `gradients` waited for all predictions
+                ahead=True),    # safe: `gradients` waits for the devices
             kvstore=(workers.kvstore() if self.num_workers > 1
                      else 'device'),
             update_on_kvstore=False)
@@ -114,42 +124,45 @@ class Updater(Part):
     def gradients(self, batch):
         """Compute the gradients of a batch, without waiting for the losses.
 
-        The batch is split over workers, into `accumulate` parts, and over
-        devices. Each loss is a mean over items such as masked words; a part
-        is weighted by its share of the items in the whole batch. Any split
-        gives the same gradients. Returns for each loss a list of scalars,
-        the weighted losses of the parts, whose sum over all workers is the
-        loss of the batch.
+        A shard is the part of the batch that a device computes at a time.
+        Each loss is a mean over items such as masked words. The loss of a
+        shard is weighted by its share of all items in the batch, so that
+        any division gives the same gradients. Returns a list for each loss:
+        the weighted losses of this worker's shards, scalars on the devices.
+        Their sum over all workers is the loss of the batch.
         """
-        counts = self.objective.counts(batch)
-        mine = part_of(batch, self.rank, self.num_workers)
+        batch_counts = self.objective.counts(batch)
+        worker_batch = part_of(batch, self.rank, self.num_workers)
         accumulate = self.settings['accumulate']
         if accumulate > 1:
             no_gradient(self.net, self.devices)
-        terms, used = [[] for _ in counts], 0
+        shard_terms, num_used = [[] for _ in batch_counts], 0
         for k in range(accumulate):
-            part = part_of(mine, k, accumulate)
+            part = part_of(worker_batch, k, accumulate)
             if not len(part[0]):
                 continue
             wait_for_step_before()
             with autograd.record():
                 scaled = [
-                    [loss * (count / max(of_all, 1))
-                     for (loss, count), of_all in zip(shard, counts)]
+                    [loss * (count / max(batch_count, 1))
+                     for (loss, count), batch_count in zip(
+                         shard, batch_counts)]
                     for shard in self.objective.shard_losses(
                         self.net, part, self.devices)]
-                totals = [self._total(losses) for losses in scaled]
-            autograd.backward(totals)
-            used = len(totals)      # the last part is the largest
-            for terms_of_loss, losses in zip(terms, zip(*scaled)):
-                terms_of_loss += losses
-        if used < len(self.devices):    # saves no_gradient's millisecond
-            no_gradient(self.net, self.devices[used:])
-        return terms
+                sums = [self._weighted_sum(losses) for losses in scaled]
+            autograd.backward(sums)
+            # The last part is the largest, so it uses the most devices
+            num_used = len(sums)
+            for terms, losses in zip(shard_terms, zip(*scaled)):
+                terms += losses
+        if num_used < len(self.devices):    # skip a slow call if all are
+            no_gradient(self.net, self.devices[num_used:])
+        return shard_terms
 
-    def _total(self, losses):
-        """The sum of the losses, weighted by the objective: what to minimize.
+    def _weighted_sum(self, losses):
+        """The sum that is minimized: the losses of a shard, times `weights`.
         """
+        # sum() starts at the first loss: to start at 0 is one operation more
         first, *others = (loss if weight == 1 else loss * weight for
                           loss, weight in zip(losses, self.objective.weights))
         return sum(others, first)
@@ -160,43 +173,46 @@ class Updater(Part):
         return s['lr'] * self.schedule.factor(step, s['warmup'], s['decay'])
 
     def update(self, step):
-        """Sum gradients over devices and workers; clip them; update."""
+        """Sum gradients over devices and workers, clip them, and update."""
         self.trainer.set_learning_rate(self.rate(step))
-        self.trainer.step(1)
+        self.trainer.step(1)    # losses are means: divide gradients by 1
 
-    def totals(self, losses, *more):
-        """The sums over all workers of each loss, and of each of `more`.
+    def totals(self, losses, *extra_numbers):
+        """The sums over all workers of each loss and each extra number.
 
-        losses: as `gradients` returns them. more: further numbers of this
-        worker. Raises `RunError` if this worker has other settings or data
-        than the first.
+        losses: as `gradients` returns them; this waits for the devices.
+        Raises `RunError` if this worker has other settings or data than the
+        first.
         """
-        numbers = [*(sum(map(float, terms)) for terms in losses), *more]
+        numbers = [*(sum(map(float, terms)) for terms in losses),
+                   *extra_numbers]
         if self.num_workers == 1:
             return numbers
-        # The keys of the trainer are 0, 1, ..., one for each parameter
+        # The trainer's keys are 0, 1, ..., one for each parameter: take the
+        # next one
         store, key = self.trainer._kvstore, len(self.trainer._params)
         sums = np.array(numbers, dtype='float32')
-        if not self._is_compared:
-            self._compare_with_the_first(store, key, sums.size)
-            self._is_compared = True
+        if not self._is_worker_checked:
+            self._check_equals_first_worker(store, key, sums.size)
+            self._is_worker_checked = True
         store.pushpull(key, sums, out=sums)
         return sums.tolist()
 
-    def _compare_with_the_first(self, store, key, size):
-        # A hash of 31 bits, as two numbers that float32 holds exactly. All
-        # arrays of a key have the same size
-        mine = np.zeros(size, dtype='float32')
-        mine[:2] = np.array(divmod(derive_seed(
+    def _check_equals_first_worker(self, store, key, size):
+        """Compare a hash of settings and data with the first worker's."""
+        # The 31 bits are two numbers that float32 holds exactly. The array
+        # has `size` numbers, since all arrays of a key have the same size
+        own_hash = np.zeros(size, dtype='float32')
+        own_hash[:2] = np.array(divmod(derive_seed(
             self.settings, self.objective.recorded), 1 << 16))
-        first = np.zeros_like(mine)
-        store.broadcast(key, mine, first)
-        if mine.tolist() != first.tolist():
+        first_hash = np.zeros_like(own_hash)
+        store.broadcast(key, own_hash, first_hash)
+        if own_hash.tolist() != first_hash.tolist():
             raise RunError(
                 f'worker {self.rank} has other settings or another text than '
                 'the first: name a --corpus that is the same on every host')
 
-    def not_finite(self):
+    def find_not_finite(self):
         """The name of a parameter that holds NaN or infinity, or None."""
         for name, param in self.net._collect_params_with_prefix().items():
             if not onp.isfinite(
@@ -208,16 +224,16 @@ class Updater(Part):
         return dict(updates=self.trainer.optimizer.num_update)
 
     def arrays(self):
-        found, states = {}, self.trainer._updaters[0].states
+        arrays, states = {}, self.trainer._updaters[0].states
         params = named_parameters(self.net)
         for name, param in params.items():
-            found[f'param/{name}'] = param.data(
+            arrays[f'param/{name}'] = param.data(
                 param.list_ctx()[0]).asnumpy()
         for name, param in params.items():
             index = self.trainer._param2idx[param.name]
             for i, moment in enumerate(states.get(index, ())):
-                found[f'moment{i}/{name}'] = moment.asnumpy()
-        return {**found, **vocab_arrays(self.net.vocab)}
+                arrays[f'moment{i}/{name}'] = moment.asnumpy()
+        return {**arrays, **vocab_arrays(self.net.vocab)}
 
     def restore(self, checkpoint):
         params = named_parameters(self.net)
@@ -241,13 +257,14 @@ class Updater(Part):
     def _set_moments(self, param, moments):
         index = self.trainer._param2idx[param.name]
         for device, updater in zip(param.list_ctx(), self.trainer._updaters):
-            # The update is an operator of MXNet's older array type
+            # `ops.adam` takes MXNet's older array type, mx.nd.NDArray
             updater.states[index] = tuple(
                 np.array(moment, ctx=device).as_nd_ndarray()
                 for moment in moments)
+            # They are on their device: MXNet need not copy them
             updater.states_synced[index] = True
 
 
-def seed_dropout(*what):
-    """Seed the random numbers of dropout with `derive_seed`."""
-    mx.random.seed(derive_seed(*what))
+def seed_dropout(*values):
+    """Seed the random numbers of dropout with a hash of `values`."""
+    mx.random.seed(derive_seed(*values))

@@ -68,7 +68,7 @@ class Ours:
 
     def figures(self):
         from d2lbert.objectives.text_objective import evaluate
-        with self.run.average.in_place():
+        with self.run.average.applied():
             return evaluate(self.run.net, self.examples, self.run.devices)
 
     def close(self):

@@ -117,13 +117,13 @@ def test_words_that_tell_are_learnt(given, tmp_path):
 def test_the_weights_of_the_best_epoch_are_kept(given, tmp_path, monkeypatch):
     """Evaluation gives these metrics, whatever was printed after them."""
     kept = {}
-    note = loop.BestWeights.note
+    save_if_best = loop.BestWeights.save_if_best
 
     def noted(best, step):
-        note(best, step)
+        save_if_best(best, step)
         kept[step] = {name: param.data().asnumpy() for name, param in
                       best.net._collect_params_with_prefix().items()}
-    monkeypatch.setattr(loop.BestWeights, 'note', noted)
+    monkeypatch.setattr(loop.BestWeights, 'save_if_best', noted)
     # At such a rate it gets worse again
     out = d2l.finetune(**dict(given(), num_epochs=6, lr=0.05, decay='none'),
                        out=tmp_path / 'run')

@@ -326,7 +326,7 @@ worker()
 '''], workers=2)
     # Worker 0 was ended, and its folder can be written again
     assert not (tmp_path / 'run' / 'model.params').exists()
-    RunFolder.take(tmp_path / 'run').close(keep=False)
+    RunFolder.create(tmp_path / 'run').close(keep=False)
     assert not (tmp_path / 'run').exists()
 
 

@@ -72,7 +72,7 @@ def prepared(teacher, devices='cpu', **keywords):
     there = Teacher.load(teacher)
     return loops.prepared(
         functools.partial(pretraining._objective, teacher=there),
-        there.completed(dict(TINY, teacher=str(teacher), **keywords)),
+        there.student_settings(dict(TINY, teacher=str(teacher), **keywords)),
         devices)
 
 
@@ -482,7 +482,8 @@ def test_a_folder_teaches_a_distilbert(folder, tmp_path):
     assert config['dim'] == 8 and config['n_layers'] == 1
     # Which can teach in its turn, and be the pattern of what it teaches
     there = Teacher.load(tmp_path / 'out')
-    settings = there.completed(dict(TINY, teacher=str(tmp_path / 'out')))
+    settings = there.student_settings(dict(
+        TINY, teacher=str(tmp_path / 'out')))
     assert settings['architecture'] == 'distilbert'
     assert settings['objective'] == 'mlm'
     assert settings['tokenizer'] == 'wordpiece'

@@ -128,15 +128,15 @@ def test_a_resumed_run_of_the_objective_is_the_run_that_never_stopped(
         tmp_path):
     run = Run(sample_objective.make_objective, complete(dict(
         SETTINGS, dropout=0.3, save_every=1, keep=0)), 'cpu')
-    out = run.carry_out(RunFolder.take, tmp_path / 'run')
+    out = run.carry_out(RunFolder.create, tmp_path / 'run')
     again = tmp_path / 'again'
     shutil.copytree(out, again)
     for path in (*checkpoints.all_of(again)[2:], again / 'losses.csv',
                  again / 'model.params'):
         path.unlink()
-    pretraining.resumed(again, {}, 'cpu', run_type=(
+    pretraining.reopen_run(again, {}, 'cpu', run_type=(
         pretraining.PRETRAINING._replace(
-            objective=sample_objective.make_objective))).carry_out()
+            make_objective=sample_objective.make_objective))).carry_out()
     assert loops.result(again) == loops.result(out)
     assert (out / 'losses.csv').read_text().startswith(
         'step,mlm_loss,z_loss,')

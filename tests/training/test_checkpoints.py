@@ -297,7 +297,7 @@ def test_a_checkpoint_of_a_version_without_vocabulary_is_read(copy, run):
 
 
 def test_a_resumed_run_gives_the_memory_of_its_checkpoint_back(copy):
-    resumed = pretraining.resumed(copy, dict(num_steps=5), 'cpu')
+    resumed = pretraining.reopen_run(copy, dict(num_steps=5), 'cpu')
     arrays = weakref.ref(next(iter(resumed.checkpoint[2].values())))
     try:
         resumed.prepare()

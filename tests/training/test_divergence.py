@@ -2,44 +2,44 @@
 import pytest
 
 import d2lbert as d2l
-from d2lbert.training.history import Growth, RunHistory
+from d2lbert.training.history import LossGrowth, RunHistory
 
 TINY = dict(corpus='sample', batch_size=16, max_len=32, num_hiddens=8,
             ffn_num_hiddens=8, num_layers=1, num_steps=40, seed=1)
 
 
 def grown(losses, step, weights=(1, 1)):
-    """A `Growth` of a history with losses (a, b) at each step."""
+    """A `LossGrowth` of a history with losses (a, b) at each step."""
     history = RunHistory(['a', 'b'], None)
     for k, pair in enumerate(losses[:step], 1):
         history.add(lambda pair=pair: pair, 1)
         if k % 5 == 0:
             history.log(k)
     history.first = list(losses[0])
-    return Growth(history, weights, 0.5)
+    return LossGrowth(history, weights, 0.5)
 
 
 def test_losses_are_compared_with_those_of_the_first_step():
     falling = [(7, 1)] + [(6, 2)] * 39
     growing = [(7, 1)] + [(20, 2)] * 39
-    assert grown(falling, 10).line(10) is None
-    assert grown(falling, 40).last_line() is None
-    assert grown(growing, 5).line(5) is None        # too early to tell
+    assert grown(falling, 10).warning_after(10) is None
+    assert grown(falling, 40).final_warning() is None
+    assert grown(growing, 5).warning_after(5) is None       # too early
     growth = grown(growing, 10)
-    assert growth.line(10) == (
+    assert growth.warning_after(10) == (
         'training diverges: the loss was 8 in step 1 and is 22 at step 10, '
         'at a learning rate of at most 0.5: start again with a lower lr '
         '(--lr), or with clip (--clip)')
-    assert growth.line(10) is None                  # once
-    assert 'at step 40' in grown(growing, 40).last_line()
+    assert growth.warning_after(10) is None                  # once
+    assert 'at step 40' in grown(growing, 40).final_warning()
 
 
 def test_a_loss_that_counts_little_and_one_that_began_low_are_no_divergence():
     losses = [(7, .1)] + [(6, 50)] * 39
-    assert grown(losses, 40).last_line() is not None
-    assert grown(losses, 40, (1, 0.01)).last_line() is None
+    assert grown(losses, 40).final_warning() is not None
+    assert grown(losses, 40, (1, 0.01)).final_warning() is None
     lucky = [(.1, 0)] + [(.9, 0)] * 39
-    assert grown(lucky, 40).last_line() is None
+    assert grown(lucky, 40).final_warning() is None
 
 
 @pytest.mark.parametrize('lr, diverges', [(10.0, True), (0.01, False)])

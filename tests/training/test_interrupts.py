@@ -57,7 +57,7 @@ def test_the_first_signal_is_noted_and_the_second_one_raises(number):
     before = signal.getsignal(number)
     with pytest.raises(Interrupted, match='^so long$') as caught, \
             StopRequest() as stop:
-        stop.patient, stop.last_words = True, 'so long'
+        stop.stores_first, stop.last_words = True, 'so long'
         signal.raise_signal(number)
         assert stop.signal == number
         signal.raise_signal(number)
@@ -83,7 +83,7 @@ def test_a_signal_that_is_ignored_stays_so(number):
 
 def test_while_it_is_deaf_nothing_happens():
     with StopRequest() as stop:
-        stop.deaf = True
+        stop.ignores_all = True
         signal.raise_signal(signal.SIGINT)
         assert stop.signal is None
 
@@ -96,7 +96,7 @@ def test_what_one_signal_ends_no_other_breaks_into(monkeypatch):
         finally:
             signal.raise_signal(signal.SIGINT)
             cleaned.append('up')
-            monkeypatch.setattr(interrupts, 'CLEANING', 0)
+            monkeypatch.setattr(interrupts, 'CLEANUP_SECONDS', 0)
             signal.raise_signal(signal.SIGHUP)      # somebody insists
             cleaned.append('more')
     assert cleaned == ['up'] and caught.value.signal == signal.SIGHUP
@@ -123,7 +123,7 @@ def test_a_signal_that_meets_a_destructor_comes_again(number, capfd):
 def test_a_signal_waits_where_it_is_held(number):
     seen = []
     with pytest.raises(Interrupted) as caught, StopRequest() as stop:
-        with stop.held():
+        with stop.delayed():
             signal.raise_signal(number)
             seen.append('the end')
         seen.append('more')

@@ -14,7 +14,7 @@ from d2lbert.texts.examples import num_predictions
 from d2lbert.training import checkpoints, pretraining, updater
 from d2lbert.training.checkpoints import CheckpointError
 from d2lbert.training.evaluation import evaluate_run
-from d2lbert.training.schedule import batch_size
+from d2lbert.training.schedule import grown_batch_size
 from d2lbert.training.settings import complete
 
 TINY = dict(corpus='sample', batch_size=100, max_len=32, num_hiddens=8,
@@ -181,10 +181,11 @@ def test_a_run_of_another_model_is_loaded_as_that(architecture, tmp_path):
 def test_a_batch_is_an_eighth_a_quarter_and_half(whole, sizes):
     for growing in (0.3, 0.9):
         shares = [growing * k / 300 for k in (0, 99, 101, 199, 201, 299)]
-        assert [batch_size(whole, growing, share) for share in shares] == [
+        assert [grown_batch_size(whole, growing, share)
+                for share in shares] == [
             size for size in sizes for _ in range(2)]
-        assert batch_size(whole, growing, growing) == whole
-    assert batch_size(whole, 0.0, 0.0) == whole
+        assert grown_batch_size(whole, growing, growing) == whole
+    assert grown_batch_size(whole, 0.0, 0.0) == whole
 
 
 def test_batches_grow_in_thirds_and_no_example_is_lost():
@@ -260,7 +261,7 @@ def test_an_average_on_several_devices_is_that_of_one():
         run = loops.prepared(pretraining._objective, complete(dict(
             TINY, average=0.6, lr=1e-4)), devices)
         step(run)
-        with run.average.in_place():
+        with run.average.applied():
             found.append([value.asnumpy() for value in
                           run.net.hidden.weight.list_data()])
     onp.testing.assert_array_equal(*found[1])

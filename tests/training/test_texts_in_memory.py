@@ -50,7 +50,7 @@ def test_a_run_of_texts_in_memory_goes_on(texts, tmp_path):
 @pytest.mark.parametrize('given, said', [
     (dict(texts='a b'), 'texts must be a list of texts, not one'),
     (dict(texts=['a', 3]), r'texts\[1\] must be a string, not 3'),
-    (dict(texts=[' ', '']), 'texts has no text'),
+    (dict(texts=[' ', '']), 'texts has no text with a word'),
     (dict(texts=['a'], corpus='sample'), 'texts and corpus both name'),
     (dict(texts=['a'], resume='run'), 'a resumed run keeps its text'),
     (dict(corpus='sample', callback=3), 'callback must be a function of')])

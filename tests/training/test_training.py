@@ -303,7 +303,7 @@ def test_other_devices_go_on_from_the_same_parameters_and_say_so(
     run = cut(uninterrupted(**PLAIN), 3, tmp_path / 'run')
     path = checkpoints.all_of(run)[-1]
     capfd.readouterr()      # of the run that was cut, if it is a new one
-    two = pretraining.resumed(path, {}, 'cpu:2')
+    two = pretraining.reopen_run(path, {}, 'cpu:2')
     two.prepare()
     assert capfd.readouterr().err == (
         f'the number of devices was 1 when {path} was written and is 2 now: '
@@ -323,7 +323,7 @@ def test_as_many_devices_among_other_workers_is_said_too(
     run = cut(uninterrupted(**PLAIN), 3, tmp_path / 'run')
     path = checkpoints.all_of(run)[-1]
     capfd.readouterr()      # of the run that was cut, if it is a new one
-    again = pretraining.resumed(path, {}, 'cpu')
+    again = pretraining.reopen_run(path, {}, 'cpu')
     again.checkpoint[1]['num_workers'] = 2
     again.prepare()
     assert capfd.readouterr().err.startswith(
@@ -335,7 +335,7 @@ def test_another_kind_of_product_is_said_and_the_same_is_not(
     run = cut(uninterrupted(**PLAIN), 3, tmp_path / 'run')
     path = checkpoints.all_of(run)[-1]
     capfd.readouterr()      # of the run that was cut, if it is a new one
-    again = pretraining.resumed(path, {}, 'cpu')
+    again = pretraining.reopen_run(path, {}, 'cpu')
     before = again.checkpoint[1]['products']
     assert before == kernels.products.record('fp32', kernels.load())
     before['product'], before['cpu'] = 'split', 'that CPU'
@@ -346,7 +346,7 @@ def test_another_kind_of_product_is_said_and_the_same_is_not(
                            'a number (AMX) on that CPU, and are by ')
     assert said.endswith(f': the parameters of {path} are the same, but '
                          'further steps differ by rounding\n')
-    again = pretraining.resumed(path, {}, 'cpu')
+    again = pretraining.reopen_run(path, {}, 'cpu')
     again.prepare()
     again.close()
     assert not capfd.readouterr().err
