@@ -1,7 +1,8 @@
-"""Load a model from a folder of any kind, and convert one kind to another.
+"""Load a model from any kind of folder, and export and import runs.
 
-A run is exported to safetensors; published weights are imported as a run.
-config.json of a run of `finetune` has an entry `finetuned`, an `About`.
+`export_run` writes a run as safetensors, and `import_run` writes a
+pretrained model as a run. config.json of a run of `finetune` has an entry
+`finetuned`, the fields of an `About`.
 """
 import json
 from pathlib import Path
@@ -36,35 +37,35 @@ from d2lbert.training.saved_runs import (
     unreadable,
 )
 
-#: The kinds of folders that `load` finds.
+#: The kinds of folders that `load` tells apart.
 RUN, TUNED_RUN = 'run of pretrain', 'run of finetune'
 PRETRAINED, TUNED = 'pretrained model', 'fine-tuned model'
 
 
 class Loaded(NamedTuple):
-    """A model from a folder."""
+    """A model that was loaded from a folder."""
 
     kind: str           # RUN, TUNED_RUN, PRETRAINED or TUNED
     net: Any            # a `BERTModel` or a relative, or a `FineTuned`
-    tokenizer: Any      # its tokenizer, with a `pooling`
+    tokenizer: Any      # the net's tokenizer, with the attribute `pooling`
 
 
 def load(path, ctx=None, heads=HEADS, trainable=True, precision=None,
          task_head=True):
-    """Load the model in a folder, a `Loaded`.
+    """Load the model in a folder; returns a `Loaded`.
 
     path: a RUN of `pretrain` or of `finetune`, or a FOLDER of a pretrained
     or a fine-tuned model, as `transformers`, sentence-transformers or
     `save_pretrained` write it. ctx, heads, trainable and precision are as
     for `load_pretrained`; with trainable=False a net takes half the memory.
-    task_head=False: load the pretrained model within a fine-tuned folder,
-    and refuse a run of `finetune`. Raises `RunError` or `PretrainedError`,
+    task_head=False: load only the pretrained model of a fine-tuned folder,
+    and reject a run of `finetune`. Raises `RunError` or `PretrainedError`,
     both ValueErrors.
     """
     path = Path(path)
     if not path.is_dir():
-        raise PretrainedError(f'there is no folder {path}: name that of a run'
-                              ' or of a pretrained model, on this disk')
+        raise PretrainedError(f'there is no folder {path}: name the folder of '
+                              'a run or of a pretrained model on this disk')
     check_precision(precision)
     if not is_run(path):
         opened = folders.open_folder(path)
@@ -144,8 +145,8 @@ def load_pretraining_run(folder, ctx=None, trainable=True):
 def _check_vocabulary(net, vocab, folder):
     """Raise `RunError` if a vocabulary or tokenizer does not fit its net.
 
-    Examples are drawn from a `Vocab`, so it has all tokens of the net. A
-    tokenizer may have fewer.
+    A `Vocab` must have all tokens of the net, since random tokens of
+    examples are drawn from it. A tokenizer may have fewer tokens.
     """
     size, expected = len(vocab), net.config['vocab_size']
     if size > expected or isinstance(vocab, Vocab) and size < expected:
@@ -180,14 +181,15 @@ def _described_net(folder, trainable):
 
 
 def tuned_of_config(config, folder, check=None):
-    """Make the `FineTuned`, without weights, and tokenizer of a config.json.
+    """(`FineTuned` without weights, tokenizer) of a run of `finetune`.
 
-    check: a function that is called with the arguments of the net before it
-    is made. It raises ValueError if the stored tensors have other sizes.
+    config: the contents of config.json. folder: the run folder, which has
+    the tokenizer. check: a function that is called with the arguments of the
+    net before the net is made, and may raise ValueError.
     """
     if not isinstance(config, dict) or 'finetuned' not in config:
-        raise RunError(f'{folder} is no run of d2lbert finetune: name one '
-                       'that is')
+        raise RunError(f'{folder} is no run of d2lbert finetune: name the '
+                       'folder of such a run')
     try:
         about = About.of(config['finetuned'])
         if about.kind not in KINDS:
@@ -211,22 +213,22 @@ def tuned_of_config(config, folder, check=None):
 def check_described(model, folder):
     """Compare the arguments of a net with the tensors in a run folder.
 
-    Raises ValueError for sizes that no tensor has, and `RunError` if
-    model.params is damaged.
+    model: the arguments, from config.json. Raises ValueError for a size that
+    no tensor has, and `RunError` if model.params is damaged.
     """
     if not isinstance(model, dict):
         raise TypeError(f'a model is a table of arguments, not {model!r}')
     path = folder / 'model.params'
     try:
-        found = array_files.stored_params(path)
+        tensors = array_files.stored_params(path)
     except (ValueError, OSError) as error:
         raise unreadable(path, error) from None
-    check_sizes(model, [tensor.shape for tensor in found.values()])
+    check_sizes(model, [tensor.shape for tensor in tensors.values()])
 
 
 def _trained_len(config):
-    """The setting max_len of a run; None for an imported model."""
-    if config.get('fingerprint') is None:
+    """The setting max_len of a run; None for an imported run."""
+    if config.get('fingerprint') is None:       # it was imported
         return None
     return dict(config.get('training', {})).get('max_len')
 
@@ -234,23 +236,24 @@ def _trained_len(config):
 # Export and import
 
 def export_run(run, folder, precision='fp32'):
-    """Write the run in `run` as a new FOLDER that other libraries load.
+    """Write the model of the folder `run` as a new FOLDER of safetensors.
 
-    precision: 'int8' for int8 weights, which only this package loads. `run`
-    may then be a folder of a pretrained or fine-tuned model, too.
+    Other libraries can load it. precision: 'int8' for int8 weights, which
+    only this package loads; `run` may then also be the folder of a
+    pretrained or fine-tuned model.
     """
     if precision == 'fp32' and not is_run(run):
-        raise PretrainedError(f'{run} is no folder of a run: name one that '
-                              'd2lbert pretrain left')
+        raise PretrainedError(f'{run} is no folder of a run: name a folder '
+                              'that d2lbert pretrain wrote')
     _, net, tokenizer = load(run, heads=(), trainable=False,
                              precision=precision)
     save_pretrained(net, tokenizer, folder, stored_parts(net))
 
 
 def stored_parts(net):
-    """The parts of a net to save, for `save_pretrained`; None: all.
+    """The parts of a net that `save_pretrained` should save; None: all.
 
-    Heads that the folder of the net lacked are random, and are not saved.
+    Heads that the folder of the net lacked are random and are not saved.
     """
     if net.about is not None or net.pretrained is None:
         return None
@@ -269,7 +272,6 @@ def import_run(folder, run):
     words = WholeWords.of(tokenizer)
     config = dict(
         d2lbert=__version__, model=net.config, fingerprint=None,
-        # Heads that the folder lacks
         random_heads=[head for head in HEADS if net.pretrained.lacking(head)],
         training=dict(tokenizer='wordpiece' if words is None else 'words',
                       batch_size=64,
@@ -277,13 +279,14 @@ def import_run(folder, run):
                       objective=_objective_of(net)))
     if tokenizer.pooling is not None and tokenizer.pooling.files:
         config['pooling'] = tokenizer.pooling.files
-    with new_folder(run) as part:
-        write_text(part / 'config.json', json.dumps(config, indent=2) + '\n')
+    with new_folder(run) as partial_path:
+        write_text(partial_path / 'config.json',
+                   json.dumps(config, indent=2) + '\n')
         if words is None:
-            tokenizer.save(part)
+            tokenizer.save(partial_path)
         else:  # as a run of whole words
-            words.vocab.save(part / VOCAB)
-        save_parameters(net, part / 'model.params')
+            words.vocab.save(partial_path / VOCAB)
+        save_parameters(net, partial_path / 'model.params')
 
 
 def _objective_of(net):

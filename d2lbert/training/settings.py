@@ -1,8 +1,9 @@
-"""The settings of a run, each described once.
+"""Define and check the settings of a pretraining run.
 
-The table gives the keywords of `d2l.pretrain`, the flags of the command and
-their help, the checks, the settings that may change on resume, and the list
-in the manual. `python -m d2lbert.training.settings` prints that list.
+`GROUPS` describes each setting once. From it come the keywords of
+`d2l.pretrain`, the flags of the command and their help, the checks, the
+settings that may change on resume, and the table in the manual, which
+`python -m d2lbert.training.settings` prints.
 """
 import inspect
 import math
@@ -20,17 +21,16 @@ from d2lbert.machine.arguments import (
 )
 from d2lbert.objectives.setting_rules import NOISE, RULES
 
-#: The kind of a setting that holds the paths of files.
+#: The `Setting.kind` of a setting that holds the path of a file, or several.
 PATHS = 'paths'
 
-
-#: The kinds of noise of `corpus.masking`.
+#: The choices of the setting `noise`, see `corpus.masking.Noise`.
 NOISES = ('masking', 'deletion', 'infilling', 'sentences',
           'masking+sentences', 'deletion+sentences', 'infilling+sentences')
 
 
 class Setting(NamedTuple):
-    """A setting of a run: name, type, default, limits, help."""
+    """The description of a setting: name, type, default, limits, help."""
 
     name: str
     kind: Any               # str, int, float, bool or PATHS
@@ -39,16 +39,16 @@ class Setting(NamedTuple):
     metavar: str = 'N'
     learn: Any = None       # the default in the recipe learn, if different
     least: Any = None       # int: inclusive, float: exclusive minimum
-    choices: tuple = ()
-    share: bool = False     # must be below 1
-    several: bool = False   # PATHS: a list is allowed
-    changeable: bool = False    # may change when a run is resumed
+    choices: tuple = ()     # the allowed values; (): all of the type
+    share: bool = False     # True for a share, which must be below 1
+    several: bool = False   # PATHS: True if a list is allowed
+    changeable: bool = False    # True if it may change on resume
     instead: Any = None     # name of the setting that replaces it if given
     earlier: str = ''       # its earlier name, which is still accepted
 
     @property
     def type(self):
-        """The type of its values, for `typing`."""
+        """The type of the setting's values, as a type hint."""
         kind = self.kind
         if kind == PATHS:
             kind = (Union[PathLike, List[PathLike]] if self.several
@@ -62,8 +62,8 @@ class Setting(NamedTuple):
         if value is None and self.default is None:
             return None
         if self.kind == PATHS:
-            return _paths(self.name, value)
-        value = _of_kind(self.name, value, self.kind)
+            return _checked_paths(self.name, value)
+        value = _converted(self.name, value, self.kind)
         if self.choices and value not in self.choices:
             raise ValueError(f'{self.name} must be {listed(self.choices)}, '
                              f'not {value!r}'
@@ -85,7 +85,8 @@ class Setting(NamedTuple):
         return value
 
 
-def _of_kind(name, value, kind):
+def _converted(name, value, kind):
+    """A value as `kind`: str, bool, int or float; raises an error if unfit."""
     if kind is str and isinstance(value, str):
         return value
     # numpy.bool_ is not a bool
@@ -96,17 +97,17 @@ def _of_kind(name, value, kind):
         # int() of infinity raises OverflowError
         if kind is float or math.isfinite(value) and int(value) == value:
             return kind(value)
-    what = {str: 'a name', bool: 'True or False', int: 'a whole number',
-            float: 'a number'}[kind]
+    expected = {str: 'a name', bool: 'True or False', int: 'a whole number',
+                float: 'a number'}[kind]
     raise (ValueError if kind is int and isinstance(value, numbers.Real)
-           else TypeError)(f'{name} must be {what}, not {value!r}')
+           else TypeError)(f'{name} must be {expected}, not {value!r}')
 
 
-def _paths(name, paths):
+def _checked_paths(name, paths):
     """Paths as strings; a list of one path becomes this path."""
     if isinstance(paths, (list, tuple)):
-        texts = [_paths(name, path) for path in paths]
-        return texts[0] if len(texts) == 1 else texts
+        checked_paths = [_checked_paths(name, path) for path in paths]
+        return checked_paths[0] if len(checked_paths) == 1 else checked_paths
     if paths is None or isinstance(paths, (str, Path)):
         return None if paths is None else str(paths)
     raise TypeError(f'{name} must be the path of a file, not a '
@@ -274,15 +275,15 @@ SETTINGS = {setting.name: setting for group in GROUPS.values()
 EARLIER = {setting.earlier: name for name, setting in SETTINGS.items()
            if setting.earlier}
 
-#: The settings of the chapter, and settings that learn more in the same time
-#: by many small steps. The manual has the figures of both.
+#: The recipes: the settings of the chapter, and settings that learn more in
+#: the same time by many small steps. The manual has held-out figures of both.
 BOOK = {name: setting.default for name, setting in SETTINGS.items()}
 LEARN = {name: setting.default if setting.learn is None else setting.learn
          for name, setting in SETTINGS.items()}
 RECIPES = {'book': BOOK, 'learn': LEARN}
 
-#: The smallest number of log entries of a run with the default interval.
-ENTRIES = 20
+#: The smallest number of log entries of a run if log_interval is not given.
+MIN_LOG_ENTRIES = 20
 
 #: Settings that may change on resume: the end of the run, how often it is
 #: saved and evaluated, and where the same text is found.
@@ -291,9 +292,10 @@ CHANGEABLE_ON_RESUME = [name for name, setting in SETTINGS.items()
 
 
 def complete(keywords):
-    """All settings of a run: the given ones, defaults, and a seed.
+    """All settings of a run: `keywords`, checked, defaults, and a seed.
 
-    Raises ValueError or TypeError for settings that do not fit each other.
+    Raises ValueError or TypeError for unknown settings, wrong values, and
+    settings that do not fit each other.
     """
     keywords = current_names(EARLIER, keywords)
     recipe = SETTINGS['recipe'].checked(keywords.get('recipe', 'book'))
@@ -303,9 +305,9 @@ def complete(keywords):
     values = checked(SETTINGS, {
         **RECIPES[recipe], **rules.defaults, 'recipe': recipe}, keywords)
     if 'log_interval' not in keywords and values['num_steps'] is not None:
-        # So that a short run has a curve, too
+        # So that the plot of a short run has a curve, too
         values['log_interval'] = min(values['log_interval'], max(
-            1, values['num_steps'] // ENTRIES))
+            1, values['num_steps'] // MIN_LOG_ENTRIES))
     rules.check(objective, values)
     if values['vocab_size'] is not None and values['vocab'] is not None:
         raise ValueError('vocab (--vocab) and vocab_size (--vocab-size) both '
@@ -323,7 +325,7 @@ def complete(keywords):
         raise ValueError('data_dir (--data-dir) is the folder of '
                          'WikiText-2, and corpus (--corpus) names another '
                          'text: leave one of them out')
-    # A student takes sizes that are not given from its teacher
+    # Before its teacher is loaded, a student may lack one of these sizes
     if values['teacher'] is None:
         check_heads(values['num_hiddens'], values['num_heads'])
     return values
@@ -342,8 +344,8 @@ def check_files(settings, values, named=()):
     """Raise ValueError if a file or folder of a setting does not exist.
 
     It is called before a text is fetched or read. settings: {name:
-    `Setting`}; values: {name: value}; named: allowed values that name a text
-    or a model in place of a file.
+    `Setting`}. values: {name: value}. named: names of texts or models, such
+    as 'sample', which are allowed in place of a path.
     """
     for name, value in values.items():
         if settings[name].kind != PATHS or value is None:
@@ -358,7 +360,7 @@ def check_files(settings, values, named=()):
 
 
 def _check_distillation(values):
-    """Reject settings for a teacher without one, or with no effect."""
+    """Raise ValueError for settings of a teacher that have no effect."""
     if values['teacher'] is None:
         for name in ('temperature', 'soft_weight', 'mlm_weight',
                      'cosine_weight'):
@@ -376,9 +378,9 @@ def _check_distillation(values):
 
 
 def check_clock(minutes, num_workers):
-    """Raise ValueError for `minutes` and several workers.
+    """Raise ValueError if `minutes` is given and there are several workers.
 
-    Each worker has a clock, and their times would differ.
+    Their clocks would differ, and so would their numbers of steps.
     """
     if minutes is not None and num_workers > 1:
         raise ValueError(f'minutes={minutes:g} is for one worker, whose clock '
@@ -387,9 +389,10 @@ def check_clock(minutes, num_workers):
 
 
 def checked(settings, defaults, keywords):
-    """Validated values of all `settings`: the given ones, else defaults.
+    """The value of each setting, checked: from `keywords`, else `defaults`.
 
-    settings: {name: Setting}, with a setting `seed`; a missing seed is drawn.
+    settings: {name: `Setting`}, among them seed, batch_size and accumulate.
+    A missing seed is drawn.
     """
     unknown = sorted(set(keywords) - set(settings))
     if unknown:
@@ -420,36 +423,37 @@ def _flag(name):
 
 
 def takes_settings(groups):
-    """A decorator: show the settings of a function with `**keywords`.
+    """A decorator that documents `**keywords` of a function as settings.
 
     `inspect.signature` and `help` then list the settings with defaults,
-    types and meanings, after the parameters of the function itself.
+    types and meanings, after the other parameters of the function.
     """
     def decorate(function):
-        whole = inspect.signature(function)
-        own = [parameter for parameter in whole.parameters.values()
+        signature = inspect.signature(function)
+        own = [parameter for parameter in signature.parameters.values()
                if parameter.kind is not parameter.VAR_KEYWORD]
-        named = {parameter.name for parameter in own}
-        lines, more = [], []
+        own_names = {parameter.name for parameter in own}
+        lines, added = [], []
         for title, settings in groups.items():
             lines += ['', f'{title[0].upper()}{title[1:]}:', '']
             for setting in settings:
                 lines += textwrap.wrap(
                     f'{setting.name}: {setting.help}'
-                    + _default_words(setting), 71,
+                    + _bracketed_default(setting), 71,
                     subsequent_indent='    ', break_on_hyphens=False)
-                if setting.name not in named:
-                    more.append(inspect.Parameter(
+                if setting.name not in own_names:
+                    added.append(inspect.Parameter(
                         setting.name, inspect.Parameter.KEYWORD_ONLY,
                         default=setting.default, annotation=setting.type))
-        function.__signature__ = whole.replace(parameters=[*own, *more])
+        function.__signature__ = signature.replace(
+            parameters=[*own, *added])
         function.__doc__ = (inspect.cleandoc(function.__doc__) + '\n'
                             + '\n'.join(lines) + '\n')
         return function
     return decorate
 
 
-def _default_words(setting):
+def _bracketed_default(setting):
     """The default in brackets, for `help`: ' [512; 64 in learn]'."""
     if setting.default is None or setting.kind is bool:
         return ' [True in learn]' if setting.learn else ''
@@ -458,15 +462,18 @@ def _default_words(setting):
 
 
 def described_default(setting):
-    """The default as text: '512; 64 in learn'; '' if there is none."""
+    """The defaults of both recipes: '512; 64'; '' if there is none."""
     if setting.default is None or setting.kind is bool:
         return 'in learn' if setting.learn else ''
-    both = f'{setting.default}'
-    return both if setting.learn is None else f'{both}; {setting.learn}'
+    text = f'{setting.default}'
+    return text if setting.learn is None else f'{text}; {setting.learn}'
 
 
 def table(groups=None, default='default; in `learn`'):
-    """The table of settings in the manual, in Markdown."""
+    """The table of settings in the manual, in Markdown.
+
+    default: the heading of the second column.
+    """
     lines = [f'| setting | {default} | |', '|---|---|---|']
     for title, settings in (groups or GROUPS).items():
         lines.append(f'| *{title}* | | |')

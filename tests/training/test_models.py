@@ -84,7 +84,7 @@ def test_a_net_that_is_only_asked_has_no_gradients(kind, runs, folder,
 
 
 @pytest.mark.parametrize('what, said', [
-    ('nothing', 'there is no folder .*: name that of a run or of a pretr'),
+    ('nothing', 'there is no folder .*: name the folder of a run or of'),
     ('file', 'there is no folder'), ('empty', 'has no config.json'),
     ('unfinished', 'was not finished')])
 def test_what_is_neither_is_refused_in_one_sentence(what, said, runs,
