@@ -8,7 +8,7 @@ from pathlib import Path
 from d2lbert.command.flags import Renamed, add_json, print_json
 from d2lbert.machine.arguments import UsageError, usage
 from d2lbert.machine.terminal import note
-from d2lbert.objectives.setting_rules import NAMED
+from d2lbert.objectives.setting_rules import NAMED_CORPORA
 from d2lbert.training.settings import (
     GROUPS,
     PATHS,
@@ -115,7 +115,7 @@ def check_flags(args):
     check(settings, complete)
     if 'resume' not in settings:
         check_files(SETTINGS, {name: settings[name] for name in SETTINGS
-                               if name in settings}, NAMED)
+                               if name in settings}, NAMED_CORPORA)
 
 
 def run(args):

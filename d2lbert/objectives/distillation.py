@@ -1,7 +1,7 @@
-"""Distillation as in DistilBERT: losses, and the initial weights of a net.
+"""Train a student on the outputs of a teacher, as in DistilBERT.
 
-R rows without padding (see `nn.packed`), S masked words, H hiddens, V
-vocabulary.
+R: the number of tokens without padding (see `nn.packed`); S: of masked words;
+H: of hidden units; V: of tokens in the vocabulary.
 """
 from d2lbert.kernels import ops
 from d2lbert.machine import workers
@@ -16,11 +16,11 @@ from d2lbert.pretrained.families.config import DEFAULTS
 class Distillation(Objective):
     """An objective with a teacher: Sanh et al. 2019, section 3.
 
-    Two losses are added to the losses of `objective`, a `TextObjective` on
-    masked words. `soft` compares the scores of teacher and student for
-    masked words. `cosine` compares their last hidden states for all tokens.
-    The settings soft_weight and cosine_weight are the factors of these
-    losses; with factor 0 a loss is not computed.
+    objective: a `TextObjective` on masked words, to which two losses are
+    added. `soft` compares the scores of teacher and student for masked
+    words. `cosine` compares their last hidden states for all tokens. The
+    settings soft_weight and cosine_weight are the factors of these losses;
+    a loss with factor 0 is not computed.
 
     teacher: a `training.teacher.Teacher`. is_new: True if the student takes
     initial weights from the teacher; False for a resumed run.
@@ -49,21 +49,25 @@ class Distillation(Objective):
         return dict(self.inner.recorded, teacher=self.teacher.sha256)
 
     def net(self, devices):
-        """The net, with random weights or the teacher's, on every device."""
+        """The net on every device, with its initial weights.
+
+        It starts with weights of the teacher, if `copy_from_teacher` can.
+        """
         net = self.inner.net(devices)
         self.teacher.net.collect_params().reset_ctx(devices)
         if self._is_new:
-            report = take_over(self.inner.model_of(net), self.teacher)
+            report = copy_from_teacher(self.inner.model_of(net), self.teacher)
             if workers.rank() == 0:
                 warn(report)
         return net
 
     def batches(self, epoch, start):
-        """Yield (position, batch) of an epoch, as `objective` does."""
+        """Yield (position, batch) of an epoch, from the inner objective."""
         return self.inner.batches(epoch, start)
 
     def counts(self, batch):
-        """The number of items of each loss; for `cosine` these are tokens."""
+        """The number of items of each loss; the items of `cosine` are tokens.
+        """
         counts = dict(soft=batch.mlm_weights_X.sum(),
                       cosine=batch.valid_lens_x.sum())
         return (*self.inner.counts(batch),
@@ -77,18 +81,19 @@ class Distillation(Objective):
     def _losses(self, net, shard, device):
         teacher, student = self.teacher.net, self.inner.model_of(net)
         with autograd.pause():      # no gradient, and no dropout
-            taught = MaskedTokens.of(teacher, shard, device)
+            teacher_tokens = MaskedTokens.of(teacher, shard, device)
             if 'soft' in self.added_losses:
-                teacher_scores = teacher.mlm.mlp(taught.masked_X)
+                teacher_scores = teacher.mlm.mlp(teacher_tokens.masked_X)
         masked = MaskedTokens.of(student, shard, device)
         losses = self.inner.losses_of(net, masked)
         if 'soft' in self.added_losses:
-            # Masked words only: to score all tokens costs seven times as much
+            # Masked words only: scoring all tokens costs seven times as much
             losses.append((soft_loss(
                 student.mlm.mlp(masked.at(masked.rows)), teacher_scores,
                 masked.weights, self.settings['temperature']), masked.count))
         if 'cosine' in self.added_losses:
-            losses.append((cosine_loss(masked.X, taught.X), len(masked.X)))
+            losses.append((cosine_loss(masked.X, teacher_tokens.X),
+                           len(masked.X)))
         return losses
 
     def evaluate(self, net, devices):
@@ -100,30 +105,29 @@ class Distillation(Objective):
         return self.inner.line(figures)
 
     def described(self, history):
-        """Further entries of config.json: folder and weights of the teacher.
-        """
+        """Further entries of config.json: the teacher's folder and hash."""
         return dict(self.inner.described(history), teacher=dict(
             folder=str(self.teacher.path), sha256=self.teacher.sha256))
 
     def summary(self, history, devices):
-        """The lines of `run_summary`."""
+        """The lines of `objective.run_summary`."""
         return self.inner.summary(history, devices)
 
 
 def soft_loss(scores, teacher_scores, weights, temperature):
-    """T^2 KL(teacher || student), a weighted mean over rows: a scalar.
+    """T^2 KL(teacher || student), a weighted mean over masked words: a scalar.
 
     scores and teacher_scores (S, V) are both divided by the temperature T
     before softmax. This divides the gradients by T^2, hence the factor
     (Hinton et al. 2015, section 2). weights (S,).
     """
-    rows = ops.divergence(scores, teacher_scores, temperature)
-    return temperature ** 2 * (rows * weights).sum() / (
+    losses = ops.divergence(scores, teacher_scores, temperature)    # (S,)
+    return temperature ** 2 * (losses * weights).sum() / (
         weights.sum() + 1e-8)
 
 
 def cosine_loss(X, teacher_X):
-    """The mean of 1 - cosine of each row of X and of teacher_X: a scalar.
+    """The mean over rows of 1 - cosine of X and teacher_X: a scalar.
 
     X, teacher_X (R, H). 1e-12 is added to squared lengths, as in PyTorch's
     CosineEmbeddingLoss.
@@ -133,17 +137,18 @@ def cosine_loss(X, teacher_X):
     return (1 - (X * teacher_X).sum(axis=1) / np.sqrt(squares)).mean()
 
 
-#: Arguments in which a student may differ and still take teacher weights.
+#: Arguments that may differ if a student takes weights of its teacher.
 _MAY_DIFFER = {'num_layers', 'dropout', 'attention_dropout', 'precision',
                'max_len', 'num_segments', 'family', 'heads'}
 
 
-def take_over(net, teacher):
-    """Give a net the weights of its teacher; returns a sentence about them.
+def copy_from_teacher(net, teacher):
+    """Copy weights of a `Teacher` to a net; returns a sentence about them.
 
-    The net takes the embeddings, the common heads, and n of the N layers of
-    the teacher: k N // n for k = 0, 1, ... It keeps its random weights if it
-    has more layers, or if an argument outside _MAY_DIFFER differs.
+    A net of n layers takes the embeddings, the common heads, and n of the N
+    layers of the teacher: k N // n for k = 0, 1, ... It keeps its random
+    weights if it has more layers than the teacher, or if an argument outside
+    _MAY_DIFFER differs.
     """
     n, N = (config['num_layers'] for config in (net.config,
                                                 teacher.net.config))
@@ -157,7 +162,7 @@ def take_over(net, teacher):
     blks = teacher.net.encoder.blks.up_to(-1)
     for blk, k in zip(net.encoder.blks.up_to(-1), layers):
         _copy(blk, blks[k])
-    # Heads that the teacher lacks have random weights there
+    # The teacher has random weights for heads that its folder lacks
     random_heads = [{'pooler': 'hidden', 'nsp': 'nsp'}[part]
                     for part in ('pooler', 'nsp') if teacher.lacks(part)]
     _copy(net, teacher.net, skipped=('encoder.blks', 'encoder.pos_embedding',
@@ -171,39 +176,44 @@ def take_over(net, teacher):
 
 def differences(config, other):
     """The arguments in which two nets differ, except _MAY_DIFFER, sorted."""
-    def complete(config):
-        found = {**DEFAULTS, **config}
-        # One group for each layer: no layers share weights
-        if found['num_groups'] == found['num_layers']:
-            found['num_groups'] = None
-        return found
-    config, other = complete(config), complete(other)
+    def with_defaults(config):
+        config = {**DEFAULTS, **config}
+        # With one group for each layer, no layers share weights: as None
+        if config['num_groups'] == config['num_layers']:
+            config['num_groups'] = None
+        return config
+    config, other = with_defaults(config), with_defaults(other)
     return sorted(name for name in {*config, *other} - _MAY_DIFFER
                   if config.get(name) != other.get(name))
 
 
 def _copy(block, other, skipped=()):
-    """Copy parameters from another block by name; skipped: name prefixes."""
-    theirs = other._collect_params_with_prefix()
+    """Copy parameters from the block `other` that have the same name.
+
+    skipped: the beginnings of names to leave out.
+    """
+    other_params = other._collect_params_with_prefix()
     for name, param in block._collect_params_with_prefix().items():
-        if name in theirs and not name.startswith(skipped):
-            param.set_data(_value(theirs[name]))
+        if name in other_params and not name.startswith(skipped):
+            param.set_data(_value(other_params[name]))
 
 
 def _copy_positions(encoder, other):
     """Copy the position embeddings that both encoders have from `other`.
 
-    If only the other has segments, its first segment embedding is added.
+    If only `other` has segments, its first segment embedding is added, as
+    `other` adds it to each token of a text.
     """
-    theirs = _value(other.pos_embedding)
+    other_rows = _value(other.pos_embedding)
     if (encoder.segment_embedding is None
             and other.segment_embedding is not None):
-        theirs = theirs + _value(other.segment_embedding.weight)[0]
+        other_rows = other_rows + _value(other.segment_embedding.weight)[0]
     rows = _value(encoder.pos_embedding)
-    common = min(rows.shape[1], theirs.shape[1])
+    common = min(rows.shape[1], other_rows.shape[1])
     encoder.pos_embedding.set_data(np.concatenate(
-        [theirs[:, :common], rows[:, common:]], axis=1))
+        [other_rows[:, :common], rows[:, common:]], axis=1))
 
 
 def _value(param):
+    """The values of a parameter on the first of its devices."""
     return param.data(param.list_ctx()[0])

@@ -1,9 +1,9 @@
-"""Objectives that predict every token of a text: GPT's and BART's.
+"""Define objectives that predict every token of a text, as GPT and BART do.
 
 `CLM` predicts the next token, from left to right. `Denoise` restores noisy
 texts, token by token.
 
-M predicted tokens, H hiddens.
+M: the number of predicted tokens; H: the number of hidden units.
 """
 from typing import NamedTuple
 
@@ -25,19 +25,18 @@ from d2lbert.pretrained.families.family import STRUCTURE
 from d2lbert.pretrained.families.nets import PUBLISHED
 from d2lbert.progress import Accumulator
 
-#: Tokens to score at a time, to save memory.
-ROWS = 1 << 10
+#: The number of tokens to score at a time in `figures`, to save memory.
+CHUNK_TOKENS = 1 << 10
 
 
 class Generative(TextObjective):
-    """The common part of `CLM` and `Denoise`: one loss, a mean over M tokens.
-    """
+    """The base class of `CLM` and `Denoise`: one loss, a mean over tokens."""
 
     unit = 'sequences'
 
     @staticmethod
     def states(net, shard, device):
-        """Vectors X (M, H), and labels (M,), the tokens that X predicts.
+        """Vectors X (M, H), and labels (M,), the tokens that they predict.
 
         X is on the device; the labels, int32, are on the host.
         """
@@ -46,13 +45,13 @@ class Generative(TextObjective):
     @classmethod
     def shard_losses(cls, net, batch, devices):
         """For each device, [(loss, number of tokens)]."""
-        found = []
+        device_losses = []
         for shard, device in shards(batch, devices):
             X, labels = cls.states(net, shard, device)
             loss = net.mlm.loss(X, on_device(labels, device, 'int32'),
                                 np.ones(len(labels), ctx=device))
-            found.append([(loss, float(len(labels)))])
-        return found
+            device_losses.append([(loss, float(len(labels)))])
+        return device_losses
 
     @classmethod
     def figures(cls, net, batches, devices):
@@ -62,9 +61,10 @@ class Generative(TextObjective):
             for shard, device in shards(batch, devices):
                 with autograd.pause():
                     X, labels = cls.states(net, shard, device)
-                    for k in range(0, len(labels), ROWS):
-                        sums.add(*mlm_sums(net.mlm.mlp(X[k:k + ROWS]),
-                                           labels[k:k + ROWS]).asnumpy())
+                    for k in range(0, len(labels), CHUNK_TOKENS):
+                        chunk = slice(k, k + CHUNK_TOKENS)
+                        sums.add(*mlm_sums(net.mlm.mlp(X[chunk]),
+                                           labels[chunk]).asnumpy())
         if not sums[2]:     # the number of predictions
             raise ValueError('there is nothing to evaluate on: the text has '
                              'no word')
@@ -84,10 +84,10 @@ class CLMFigures(NamedTuple):
 class CLM(Generative):
     """Predict each token from the tokens before it: Radford et al. 2018.
 
-    Rows are full sentences as in `MLM`, without masks. The model is a
-    `BERTModel` with causal=True: the same head and the same encoder, in
-    which no token attends to a later one. The vector of a token predicts the
-    next token; `<sep>` is predicted like any other.
+    Rows are full sentences as in `mlm.MLM`, without masks. The model is a
+    `BERTModel` with causal=True: it has BERT's head and encoder, but no token
+    attends to a later one. The vector of a token predicts the next token,
+    also if that is `<sep>`.
     """
 
     losses = 'clm',
@@ -95,9 +95,9 @@ class CLM(Generative):
     Figures = CLMFigures
 
     @property
-    def model(self):
+    def net_config(self):
         """The arguments of the net, a dictionary."""
-        return dict(super().model, causal=True)
+        return dict(super().net_config, causal=True)
 
     @classmethod
     def net_to_train(cls, bert):
@@ -106,7 +106,7 @@ class CLM(Generative):
         return bert
 
     def batches(self, epoch, start):
-        """Yield (position, `Whole` of NumPy arrays) of an epoch."""
+        """Yield (position, `corpus.masking.Whole`) of an epoch."""
         s = self.settings
         return self.text.train.batches(
             s['batch_size'], s['max_len'], seed=s['seed'], epoch=epoch,
@@ -128,6 +128,7 @@ class CLM(Generative):
         """Vectors (M, H), and the token after each: labels (M,) int32."""
         lens = shard.valid_lens_x.astype('int64')
         tokens = shard.tokens_X[:, :int(lens.max())]
+        # All tokens except the last of each row, which has no next token
         row, column = onp.nonzero(
             onp.arange(tokens.shape[1]) < lens[:, None] - 1)
         encoded = packed.encode(net, tokens, None, shard.valid_lens_x,
@@ -143,7 +144,7 @@ class CLM(Generative):
                 f'{figures.unknown_share:.0%} are <unk>)')
 
 
-#: Share of the tokens that noise changes, as published.
+#: Share of the tokens that the noise of held-out text changes, as published.
 NOISE_SHARE = 0.3
 
 
@@ -160,9 +161,10 @@ class DenoiseFigures(NamedTuple):
 class Denoise(Generative):
     """Restore the original of a noisy text: Lewis et al. 2020.
 
-    Rows are full sentences as in `MLM`. The noise is drawn again each epoch,
-    unless dynamic=False. The model is a `BARTModel`. Its decoder is trained
-    with teacher forcing: it reads the original up to each predicted token.
+    Rows are full sentences as in `mlm.MLM`. The noise is drawn again each
+    epoch, unless dynamic=False. The model is a `BARTModel`. Its decoder is
+    trained with teacher forcing: to predict a token, it reads the original
+    text before it.
     """
 
     losses = 'denoise',
@@ -170,7 +172,7 @@ class Denoise(Generative):
     Figures = DenoiseFigures
 
     @property
-    def model(self):
+    def net_config(self):
         """The arguments of the net, a dictionary."""
         s, sep = self.settings, self.vocab.special.sep
         sizes = {name: s[name] for name in (
@@ -181,7 +183,7 @@ class Denoise(Generative):
             max_len=max(PUBLISHED['max_len'], s['max_len']), **STRUCTURE)
 
     def batches(self, epoch, start):
-        """Yield (position, `NoisyRows` of NumPy arrays) of an epoch."""
+        """Yield (position, `corpus.masking.NoisyRows`) of an epoch."""
         s = self.settings
         return self.text.train.batches(
             s['batch_size'], s['max_len'], seed=s['seed'], epoch=epoch,
@@ -207,9 +209,7 @@ class Denoise(Generative):
 
     @staticmethod
     def states(net, shard, device):
-        """Vectors (M, H) of the decoder, and labels (M,), what they predict.
-
-        Teacher forcing: the decoder reads the original tokens.
+        """Vectors (M, H) of the decoder, and labels (M,): the original tokens.
         """
         def put(A):
             return on_device(A, device, 'int32')
@@ -219,6 +219,7 @@ class Denoise(Generative):
         tokens = shard.tokens_X[:, :int(shard.valid_lens_x.max())]
         X = teacher_forced_states(net, put(tokens), put(shard.valid_lens_x),
                                   put(targets))
+        # Rows and columns of the original tokens, without padding
         b, t = onp.nonzero(onp.arange(longest) < lens[:, None])
         return (X.reshape(-1, X.shape[-1]).take(put(b * longest + t), axis=0),
                 targets[b, t])

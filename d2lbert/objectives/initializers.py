@@ -1,7 +1,7 @@
-"""The initial weights of nets that are pretrained.
+"""Set the initial weights of a net before pretraining: `initialize`.
 
-With 'topical', token vectors begin with a latent semantic analysis of the
-text: words that share paragraphs begin with similar vectors.
+The initializer 'topical' takes token vectors from a latent semantic analysis
+of the text: words that share paragraphs begin with similar vectors.
 """
 import math
 
@@ -12,39 +12,41 @@ from d2lbert.bert import BERTEncoder
 from d2lbert.machine.backend import init, mx, np
 from d2lbert.transformer import PositionWiseFFN
 
-# Words to analyze at most; a longer text is sampled, every n-th paragraph
-MOST_WORDS = 1 << 22
+# The number of words to analyze at most; of a longer text, every n-th
+# paragraph is used
+MAX_WORDS = 1 << 22
 
-# Additional columns, and passes over the matrix, for a precise randomized
-# decomposition (Halko et al. 2011)
-MORE, PASSES = 16, 3
+# Parameters of the randomized singular value decomposition: additional
+# columns, and power iterations (Halko et al. 2011)
+OVERSAMPLING, POWER_ITERATIONS = 16, 3
 
 
 def topics(text, size):
     """Latent semantic analysis of a text: (tokens, vectors).
 
-    text: a `NumberedText`. tokens (n,) int64: the known tokens that occur in
-    some paragraphs and not in all. vectors (n, size) float32, of length 1:
-    tokens of paragraphs on the same topic have similar vectors. If the text
-    has fewer different tokens or paragraphs than `size`, the last columns
-    are zero. Deerwester et al. 1990, "Indexing by Latent Semantic Analysis".
+    text: a `NumberedText`. tokens (n,) int64: the n tokens, other than <unk>,
+    that occur in some paragraphs and not in all. vectors (n, size) float32,
+    of length 1: tokens of paragraphs on the same topic have similar vectors.
+    If the text has fewer different tokens or paragraphs than `size`, the last
+    columns are zero. Deerwester et al. 1990, "Indexing by Latent Semantic
+    Analysis".
     """
     paragraphs, tokens, weights = _tf_idf(text)
     terms, columns = onp.unique(tokens, return_inverse=True)
     rank = min(size, len(terms), len(onp.unique(paragraphs)))
     if not rank:
         return terms, onp.zeros((0, size), 'float32')
-    begins = onp.searchsorted(paragraphs, onp.arange(paragraphs[-1] + 2))
+    row_begins = onp.searchsorted(paragraphs, onp.arange(paragraphs[-1] + 2))
     # A row for each paragraph, a column for each term
-    matrix = mx.nd.sparse.csr_matrix((weights, columns, begins), shape=(
-        len(begins) - 1, len(terms)))
+    matrix = mx.nd.sparse.csr_matrix((weights, columns, row_begins), shape=(
+        len(row_begins) - 1, len(terms)))
     basis = onp.random.RandomState(0).normal(
-        size=(len(terms), rank + MORE)).astype('float32')
-    for _ in range(PASSES):
-        basis = _orthogonal(mx.nd.sparse.dot(matrix, mx.nd.sparse.dot(
+        size=(len(terms), rank + OVERSAMPLING)).astype('float32')
+    for _ in range(POWER_ITERATIONS):
+        basis = _orthonormal(mx.nd.sparse.dot(matrix, mx.nd.sparse.dot(
             matrix, mx.nd.array(basis)), transpose_a=True).asnumpy())
-    # Rotated so that the first columns have the largest singular values
-    rotated = basis @ _principal(mx.nd.sparse.dot(
+    # Rotate so that the first columns have the largest singular values
+    rotated = basis @ _gram_eigenpairs(mx.nd.sparse.dot(
         matrix, mx.nd.array(basis)).asnumpy())[1][:, :rank]
     lengths = onp.linalg.norm(rotated, axis=1, keepdims=True)
     kept = lengths[:, 0] > 1e-6
@@ -56,19 +58,20 @@ def topics(text, size):
 def _tf_idf(text):
     """TF-IDF weights of tokens in paragraphs, sorted by paragraph.
 
-    Returns (paragraphs, tokens, weights), without weights of 0. For a token
-    that occurs n times in a paragraph, and in m of the M paragraphs, the
-    weight is (1 + log n) log(M / m). The weights of each paragraph are then
-    scaled to length 1.
+    Returns (paragraphs, tokens, weights), three arrays of one length, without
+    weights of 0. For a token that occurs n times in a paragraph, and in m of
+    the M paragraphs, the weight is (1 + log n) log(M / m). The weights of
+    each paragraph are then scaled to length 1.
     """
-    # The first word of each paragraph, and the end of the last one
+    # Index of the first word of each paragraph, and the number of words
     begins = text.sentences[text.paragraphs]
     chosen = onp.arange(text.num_paragraphs)
-    if text.num_words > MOST_WORDS:
-        # At equal distances, with about MOST_WORDS words in all
+    if text.num_words > MAX_WORDS:
+        # At equal distances, with about MAX_WORDS words in all
         chosen = onp.unique(onp.linspace(
-            0, len(chosen) - 1, max(1, len(chosen) * MOST_WORDS
+            0, len(chosen) - 1, max(1, len(chosen) * MAX_WORDS
                                     // text.num_words)).astype('int64'))
+    # `text.numbers` maps a stored type of word to the number of a token
     types = onp.concatenate([text.read(begin, end) for begin, end in zip(
         begins[chosen].tolist(), begins[chosen + 1].tolist())])
     V, num_chosen = len(text.vocab), len(chosen)
@@ -87,15 +90,15 @@ def _tf_idf(text):
         weights[kept] / lengths[paragraphs]).astype('float32')
 
 
-def _principal(matrix):
+def _gram_eigenpairs(matrix):
     """Eigenvalues and eigenvectors of matrixᵀ matrix, largest first."""
     values, vectors = onp.linalg.eigh((matrix.T @ matrix).astype('float64'))
     return values[::-1], vectors[:, ::-1].astype('float32')
 
 
-def _orthogonal(matrix):
-    """Orthonormal columns that span the columns of a matrix, float32."""
-    values, vectors = _principal(matrix)
+def _orthonormal(matrix):
+    """Orthonormal columns with the span of a matrix's columns, float32."""
+    values, vectors = _gram_eigenpairs(matrix)
     kept = values > values[0] * 1e-10
     return (matrix @ vectors[:, kept]
             / onp.sqrt(values[kept])).astype('float32')
@@ -103,42 +106,42 @@ def _orthogonal(matrix):
 
 #: Standard deviation of the published weights (Devlin et al. 2018), and the
 #: number of hiddens that it was chosen for.
-SPREAD, PUBLISHED_HIDDENS = 0.02, 768
+STD, PUBLISHED_HIDDENS = 0.02, 768
 
-#: The initial attention score of a token with itself, with `mimetic`. In a
-#: text of 64 tokens, other tokens of the same word then get about a tenth of
+#: The mean initial attention score of a token with itself, with `mimetic`. In
+#: a text of 64 tokens, other tokens of the same word then get about a tenth of
 #: the attention.
 SELF_SCORE = 3.5
 
-#: The share of the topic in the initial vector of a token, with `topical`.
+#: The weight of the topic in the initial vector of a token, with `topical`.
 #: The rest is random, so that no two vectors are equal.
-TOPIC = 0.97
+TOPIC_WEIGHT = 0.97
 
 
-def initialize(net, how, devices, text=None):
+def initialize(net, method, devices, text=None):
     """Give all parameters of `net` initial weights on every device.
 
-    how: one of
+    method: one of
 
     - 'xavier': Glorot and Bengio 2010, as in the book;
     - 'normal': N(0, 0.02²), as in the published BERT;
     - 'mimetic': tokens attend to similar tokens from the first step on, as
       in trained nets (Trockman and Kolter 2023, "Mimetic Initialization of
-      Self-Attention Layers"). Keys equal queries. Segment and position
-      embeddings have half the scale of token embeddings. The matrices of the
-      blocks are N(0, 0.02² 768 / H) for H hiddens;
+      Self-Attention Layers"). Key weights equal query weights. Segment and
+      position embeddings have half the scale of token embeddings. The other
+      matrices of the blocks are N(0, 0.02² 768 / H) for H hiddens;
     - 'topical': 'mimetic', with similar embeddings for tokens of the same
       topics, which `topics` finds in `text`, a `NumberedText`. Without a
       text it equals 'mimetic'.
     """
-    mimetic = how in ('mimetic', 'topical')
-    if mimetic:
+    is_mimetic = method in ('mimetic', 'topical')
+    if is_mimetic:
         net.apply(_set_mimetic_scales)
-    net.initialize(init.Xavier() if how == 'xavier' else init.Normal(SPREAD),
+    net.initialize(init.Xavier() if method == 'xavier' else init.Normal(STD),
                    ctx=devices)
-    if mimetic:
-        net.apply(_match)
-    if how == 'topical' and text is not None:
+    if is_mimetic:
+        net.apply(_copy_queries_to_keys)
+    if method == 'topical' and text is not None:
         net.apply(lambda block: _set_topics(block, text))
 
 
@@ -150,38 +153,39 @@ def _set_topics(block, text):
     embeddings = weight.data(weight.list_ctx()[0]).asnumpy()
     H = embeddings.shape[1]
     tokens, vectors = topics(text, H)
-    # The length stays √H SPREAD on average
-    embeddings[tokens] *= math.sqrt(1 - TOPIC ** 2)
-    embeddings[tokens] += TOPIC * SPREAD * math.sqrt(H) * vectors
+    # On average the length of a vector stays √H STD
+    embeddings[tokens] *= math.sqrt(1 - TOPIC_WEIGHT ** 2)
+    embeddings[tokens] += TOPIC_WEIGHT * STD * math.sqrt(H) * vectors
     weight.set_data(np.array(embeddings))
 
 
 def _set_mimetic_scales(block):
-    """Set the initializers of parameters other than N(0, SPREAD²)."""
+    """Set the initializers of parameters that are not N(0, STD²)."""
     if isinstance(block, BERTEncoder):
         if block.segment_embedding is not None:
-            block.segment_embedding.weight.init = init.Normal(SPREAD / 2)
+            block.segment_embedding.weight.init = init.Normal(STD / 2)
         if block.learnable:
-            block.pos_embedding.init = init.Normal(SPREAD / 2)
+            block.pos_embedding.init = init.Normal(STD / 2)
     elif isinstance(block, PositionWiseFFN):
         for layer in (block.dense1, block.dense2):
-            layer.weight.init = _scaled(block.dense2._units)
+            layer.weight.init = _normal_for(block.dense2._units)
     elif isinstance(block, MultiHeadAttention):
         H = block.W_o._units
         for layer in (block.W_v, block.W_o):
-            layer.weight.init = _scaled(H)
+            layer.weight.init = _normal_for(H)
         # For a head of d units, and a normalized input x of H, the score of
         # x with itself is |Wx|² / √d: for W of N(0, σ²) on average √d H σ²
         block.W_q.weight.init = init.Normal(math.sqrt(
             SELF_SCORE / (H * math.sqrt(H / block.num_heads))))
 
 
-def _scaled(H):
-    return init.Normal(SPREAD * math.sqrt(PUBLISHED_HIDDENS / H))
+def _normal_for(H):
+    """The initializer N(0, STD² 768 / H), for H hiddens."""
+    return init.Normal(STD * math.sqrt(PUBLISHED_HIDDENS / H))
 
 
-def _match(block):
-    """Set the weights of keys to the weights of queries."""
+def _copy_queries_to_keys(block):
+    """Set the key weights of an attention to its query weights."""
     if isinstance(block, MultiHeadAttention):
         block.W_k.weight.set_data(block.W_q.weight.data(
             block.W_q.weight.list_ctx()[0]))

@@ -1,10 +1,11 @@
-"""Objectives with masked words: the chapter's and three of later papers.
+"""Define objectives on masked words, as in BERT, ALBERT, RoBERTa, SpanBERT.
 
-The chapter's objective (BERT) and ALBERT's also have pairs of sentences.
-RoBERTa's has masked words only. SpanBERT's adds the span boundary objective
-(SBO): a second head predicts each masked word.
+BERT's objective, which is the chapter's, and ALBERT's also have pairs of
+sentences. RoBERTa's has masked words only. SpanBERT's adds the span boundary
+objective (SBO): a second head predicts each masked word.
 
-S masked words, H hiddens, V vocabulary.
+S: the number of masked words; H: of hidden units; V: of tokens in the
+vocabulary.
 """
 from typing import NamedTuple
 
@@ -37,7 +38,7 @@ class MLMAndNSP(TextObjective):
     Figures = Figures
     plotted = 'mlm_loss', 'nsp_loss'
     unit = 'sentence pairs'
-    swap = False        # True: half of the pairs are swapped, label 0
+    swap = False        # True: half of the pairs are swapped, and get label 0
 
     @property
     def weights(self):
@@ -45,7 +46,7 @@ class MLMAndNSP(TextObjective):
         return 1, self.settings['nsp_weight']
 
     def batches(self, epoch, start):
-        """Yield (position, `Batch` of NumPy arrays) of an epoch."""
+        """Yield (position, `texts.examples.Batch`) of an epoch."""
         s = self.settings
         return self.text.train.batches(
             s['batch_size'], s['max_len'], seed=s['seed'], epoch=epoch,
@@ -55,11 +56,11 @@ class MLMAndNSP(TextObjective):
 
     @staticmethod
     def counts(batch):
-        """(number of masked words, number of pairs), one for each loss."""
+        """(number of masked words, number of pairs), for the two losses."""
         return batch.mlm_weights_X.sum(), len(batch.tokens_X)
 
     def shard_losses(self, net, batch, devices):
-        """For each device, a list as `losses_of` returns it."""
+        """For each device, the list that `losses_of` returns for its shard."""
         return [self.losses_of(net, MaskedTokens.of(net, shard, device))
                 for shard, device in shards(batch, devices)]
 
@@ -67,7 +68,7 @@ class MLMAndNSP(TextObjective):
     def losses_of(net, masked):
         """[(MLM loss, number of words), (pair loss, number of pairs)].
 
-        masked: the `MaskedTokens` of a shard.
+        masked: the `MaskedTokens` of a shard, see `nn.packed`.
         """
         return masked.losses(net)
 
@@ -103,9 +104,9 @@ class MLMAndSOP(MLMAndNSP):
     """Masked words and sentence order: Lan et al. 2020, section 3.1.
 
     The two texts of a pair are always neighbours. In half of the pairs they
-    are swapped. The NSP head predicts the label: 1 for "in order". Topics
-    alone almost always tell a next sentence from a random one. They never
-    tell the order of two neighbours.
+    are swapped. The NSP head predicts the label, 1 for "in order". NSP is
+    easier: the topics of two texts almost always show if one was drawn at
+    random, but they never show the order of two neighbours.
     """
 
     losses = 'mlm', 'sop'
@@ -179,8 +180,8 @@ class BoundaryHead(nn.Block):
 class BERTWithBoundary(nn.Block):
     """A `BERTModel` and the boundary head that is trained with it.
 
-    A run stores them in two files: the model in model.params, as any run,
-    and the head in boundary.params, which only this objective needs.
+    A run stores the model in model.params, as every run does, and the head
+    in boundary.params, which only this objective needs.
     """
 
     def __init__(self, bert, num_positions, **kwargs):
@@ -218,7 +219,7 @@ class MLMFigures(NamedTuple):
 
 
 class SpanFigures(NamedTuple):
-    """`MLMFigures`, with loss and accuracy of the boundary head.
+    """`MLMFigures`, and loss and accuracy of the boundary head.
 
     Both heads predict the same masked words.
     """
@@ -236,8 +237,8 @@ class MLM(TextObjective):
     """Masked words without sentence pairs, as in RoBERTa: Liu et al. 2019.
 
     Each row is one segment, which `corpus.stored_text` fills with full
-    sentences. Single tokens are masked, or whole words with
-    whole_word_masking. Masks are drawn again each epoch, unless
+    sentences. Single tokens are masked, or whole words if the setting
+    whole_word_masking is True. Masks are drawn again each epoch, unless
     dynamic=False. The next-sentence layers `hidden` and `nsp` keep their
     initial weights and have no gradient.
     """
@@ -246,7 +247,7 @@ class MLM(TextObjective):
     unit = 'sequences'
     Figures = MLMFigures
     plotted = 'mlm_loss',
-    masking = SINGLE_TOKENS     # of held-out text, too
+    masking = SINGLE_TOKENS     # for training and held-out text
 
     @classmethod
     def net_to_train(cls, bert):
@@ -255,7 +256,7 @@ class MLM(TextObjective):
         return bert
 
     def batches(self, epoch, start):
-        """Yield (position, `MaskedRows` of NumPy arrays) of an epoch."""
+        """Yield (position, `corpus.masking.MaskedRows`) of an epoch."""
         s, masking = self.settings, self.masking
         if masking == SINGLE_TOKENS and s['whole_word_masking']:
             masking = WHOLE_WORDS
@@ -268,8 +269,8 @@ class MLM(TextObjective):
     def held_out_batches(cls, text, batch_size, max_len):
         """The batches of a held-out `StoredText`, always the same.
 
-        With objective `mlm` single tokens are masked, even if the run trains
-        on whole words, so that figures of runs can be compared.
+        The setting whole_word_masking has no effect here, so that figures of
+        runs can be compared.
         """
         return (batch for _, batch in text.batches(
             batch_size, max_len, seed=0, dynamic=False, spans=cls.masking))
@@ -281,7 +282,7 @@ class MLM(TextObjective):
 
     @classmethod
     def shard_losses(cls, net, batch, devices):
-        """For each device, a list as `losses_of` returns it."""
+        """For each device, the list that `losses_of` returns for its shard."""
         model = cls.model_of(net)
         return [cls.losses_of(net, MaskedTokens.of(model, shard, device))
                 for shard, device in shards(batch, devices)]
@@ -309,14 +310,14 @@ class MLM(TextObjective):
         if totals is None:
             raise ValueError('there is nothing to evaluate on: no word of '
                              'the text was masked')
-        return cls.Figures(*cls.means_of(*totals.data))
+        return cls.Figures(*cls.figures_of_sums(*totals.data))
 
     @staticmethod
     def sums_of(net, masked):
-        """The sums over a shard, (5,): see `mlm_sums`."""
+        """The sums of `mlm_sums` over a shard, (5,)."""
         return mlm_sums(net.mlm.mlp(masked.masked_X), masked.labels)
 
-    means_of = staticmethod(mlm_figures)
+    figures_of_sums = staticmethod(mlm_figures)
 
     @staticmethod
     def line(figures):
@@ -339,7 +340,7 @@ class MLMAndSBO(MLM):
 
     @classmethod
     def net_to_train(cls, bert):
-        """The model, its NSP layers frozen, with a boundary head."""
+        """The model with frozen next-sentence layers, and a boundary head."""
         return BERTWithBoundary(super().net_to_train(bert),
                                 cls.masking.max_tokens(bert.vocab))
 
@@ -351,9 +352,12 @@ class MLMAndSBO(MLM):
     @classmethod
     def losses_of(cls, net, masked):
         """[(MLM loss, number of words), (SBO loss, number of words)]."""
-        return [masked.mlm_loss(net.bert.mlm), (net.boundary.loss(
-            cls._boundary(net, masked), net.bert.encoder.token_embedding,
-            masked.put(masked.labels), masked.weights), masked.count)]
+        mlm = masked.mlm_loss(net.bert.mlm)
+        sbo_loss = net.boundary.loss(
+            cls._boundary_vectors(net, masked),
+            net.bert.encoder.token_embedding, masked.put(masked.labels),
+            masked.weights)
+        return [mlm, (sbo_loss, masked.count)]
 
     @classmethod
     def sums_of(cls, net, masked):
@@ -361,18 +365,19 @@ class MLMAndSBO(MLM):
         return np.concatenate([
             super().sums_of(net.bert, masked),
             mlm_sums(net.boundary.scores(
-                cls._boundary(net, masked),
+                cls._boundary_vectors(net, masked),
                 net.bert.encoder.token_embedding), masked.labels)])
 
     @staticmethod
-    def means_of(*sums):
-        """The values of `SpanFigures`."""
-        # sums[8:] are hits and words without <unk>, not reported for SBO
+    def figures_of_sums(*sums):
+        """The values of `SpanFigures`, from the ten of `sums_of`."""
+        # sums[8:] would give known_accuracy, which is not reported for SBO
         return *mlm_figures(*sums[:5]), *loss_and_accuracy(*sums[5:8])
 
     @staticmethod
-    def _boundary(net, masked):
-        # A shard without masked words has one entry of weight 0, at -1
+    def _boundary_vectors(net, masked):
+        """The vectors (S, H) from which the boundary head predicts words."""
+        # A shard without masked words has one of weight 0, at position -1
         positions = masked.rows - masked.left - 1
         return net.boundary(
             masked.at(masked.left), masked.at(masked.right),

@@ -1,13 +1,13 @@
-"""The base class of objectives, with a default for each optional member."""
+"""Define `Objective`, the base class of all training objectives."""
 from d2lbert.nn.steps import summary
 
 
 class Objective:
     """A task that `training.loop.Run` trains a net for.
 
-    The run knows steps, clocks, devices and checkpoints. The objective knows
-    data, net, losses and figures. A subclass sets the members without a
-    default, and defines the methods that raise NotImplementedError.
+    The run manages steps, clocks, devices and checkpoints. The objective
+    provides data, net, losses and figures. A subclass sets the attributes
+    that need values, and defines the methods that raise NotImplementedError.
     """
 
     #: Names of the losses, as in losses.csv.
@@ -16,13 +16,13 @@ class Objective:
     #: Factor of each loss in the sum that is minimized.
     weights = ()
 
-    #: Name of the examples, in the plural.
+    #: What an example is called, in the plural.
     unit = 'examples'
 
     #: Sub-command of `d2lbert` that resumes a run.
     command = None
 
-    #: Named tuple of held-out figures, the result of `evaluate`.
+    #: Type of the result of `evaluate`: a named tuple of held-out figures.
     Figures = None
 
     #: Names of the figures to plot beside the losses, in the same order.
@@ -46,7 +46,7 @@ class Objective:
     fingerprint = None
 
     #: {name of an entry of `recorded`: (what changed, possible causes)}, for
-    #: the message if the entry differs on resume.
+    #: the error message if the entry is another one on resume.
     changed = {}
 
     @property
@@ -71,13 +71,15 @@ class Objective:
         raise NotImplementedError
 
     def counts(self, batch):
-        """For each loss the number of items that it is a mean over."""
+        """For each loss, the number of items of the batch it is a mean over.
+        """
         raise NotImplementedError
 
     def shard_losses(self, net, batch, devices):
         """For each device that gets examples, [(loss, count), ...].
 
-        Each list has an entry for each of `losses`, a scalar on the device.
+        Each list has an entry for each of `losses`: a scalar on the device,
+        and the number of items that it is a mean over.
         """
         raise NotImplementedError
 
@@ -100,9 +102,10 @@ class Objective:
 
 
 def run_summary(history, devices, unit):
-    """The book's two lines of losses and speed, and the latest mean losses.
+    """The book's two lines of losses and speed, and the recent mean losses.
 
-    The book prints means since step 1. High losses of first steps raise them.
+    The book prints means since step 1, which include the high losses of the
+    first steps.
     """
     lines = summary(history, devices, unit)
     if history.recent is None:

@@ -1,7 +1,7 @@
 """Requirements of the objectives of `pretrain` on the settings of a run.
 
-The command checks settings before it starts anything, hence this module
-imports neither MXNet nor the objectives.
+The command checks settings before it starts anything. Hence this module
+imports neither MXNet nor the objectives, which take long to import.
 """
 from typing import NamedTuple
 
@@ -10,8 +10,8 @@ class SettingRules(NamedTuple):
     """Defaults and required values of settings for one objective.
 
     defaults: {setting: value}, in place of the defaults of the recipe.
-    required: tuples of (setting, allowed values, reason). The reason is the
-    error message after the words "objective=NAME".
+    required: tuples of (setting, allowed values, end of the message). The
+    error message is "objective=NAME" and this end.
     """
 
     defaults: dict
@@ -19,19 +19,19 @@ class SettingRules(NamedTuple):
 
     def check(self, objective, values):
         """Raise ValueError for a value that the objective does not allow."""
-        for name, allowed, reason in self.required:
+        for name, allowed, message_end in self.required:
             if values[name] not in allowed:
-                raise ValueError(f'objective={objective} {reason}')
+                raise ValueError(f'objective={objective} {message_end}')
 
 
-#: Named corpora. Their words must occur as often as in the book, even in the
-#: small sample.
-NAMED = 'wikitext-2', 'sample'
+#: Values of the setting `corpus` that are no paths. By default their
+#: vocabularies have the book's min_freq, even for the small sample.
+NAMED_CORPORA = 'wikitext-2', 'sample'
 
 #: The default of the setting `noise`, which only `denoise` reads.
 NOISE = 'infilling+sentences'
 
-_NO_NOISE = ('noise', (NOISE,), 'adds no noise, which is for '
+_NO_NOISE_RULE = ('noise', (NOISE,), 'adds no noise, which is for '
              'objective=denoise: add that (--objective denoise), or leave '
              'noise (--noise) out')
 
@@ -39,9 +39,9 @@ _NO_NOISE = ('noise', (NOISE,), 'adds no noise, which is for '
 PAIRS = SettingRules({}, (
     ('architecture', ('book', 'published'), 'asks for a head over pairs, '
      'which architecture=distilbert does not have: give objective=mlm '
-     '(--objective mlm)'), _NO_NOISE))
+     '(--objective mlm)'), _NO_NOISE_RULE))
 
-# For rows of full sentences
+# Defaults and rules for rows of full sentences, without pairs
 _FULL_DEFAULTS = dict(fill_sequences=True, dynamic=True, nsp_weight=1.0)
 
 _FULL_RULES = (
@@ -51,10 +51,11 @@ _FULL_RULES = (
      '(--nsp-weight) out'))
 
 #: Objectives on masked words of full sentences.
-SENTENCES = SettingRules(_FULL_DEFAULTS, (*_FULL_RULES, _NO_NOISE))
+SENTENCES = SettingRules(_FULL_DEFAULTS, (*_FULL_RULES, _NO_NOISE_RULE))
 
 
-def _as_in_bart(name, value):
+def _bart_rule(name, value):
+    """The rule that a setting has the value which a BART has."""
     return (name, (value,), f'trains a BART, which has {name}={value}: leave '
             f'{name} (--{name.replace("_", "-")}) out')
 
@@ -62,22 +63,23 @@ def _as_in_bart(name, value):
 #: Noisy text, restored by a BART.
 DENOISE = SettingRules(
     dict(_FULL_DEFAULTS, mask_share=0.3, architecture='published'), (
-        *_FULL_RULES, _as_in_bart('architecture', 'published'),
-        _as_in_bart('pre_norm', False), _as_in_bart('teacher', None),
-        _as_in_bart('embedding_size', None),
-        _as_in_bart('share_layers', False)))
+        *_FULL_RULES, _bart_rule('architecture', 'published'),
+        _bart_rule('pre_norm', False), _bart_rule('teacher', None),
+        _bart_rule('embedding_size', None),
+        _bart_rule('share_layers', False)))
 
 
-def _without_masks(name, value):
+def _no_mask_rule(name, value):
+    """The rule that a setting about masks keeps its default value."""
     return (name, (value,), 'predicts the next token, and nothing is masked: '
             f'leave {name} (--{name.replace("_", "-")}) out')
 
 
 #: Next tokens of full sentences.
 NEXT_TOKENS = SettingRules(_FULL_DEFAULTS, (
-    *_FULL_RULES, _NO_NOISE, _without_masks('mask_share', 0.15),
-    _without_masks('whole_word_masking', False),
-    _without_masks('teacher', None)))
+    *_FULL_RULES, _NO_NOISE_RULE, _no_mask_rule('mask_share', 0.15),
+    _no_mask_rule('whole_word_masking', False),
+    _no_mask_rule('teacher', None)))
 
 #: The rules of each objective, by its name among the settings.
 RULES = {'mlm+nsp': PAIRS, 'mlm+sop': PAIRS, 'mlm': SENTENCES,

@@ -1,7 +1,8 @@
-"""The common part of the objectives of `pretrain`: a text, a net, figures.
+"""Define `TextObjective`, the base class of the objectives of `pretrain`.
 
-`evaluate` returns the held-out figures of the chapter's two tasks, MLM and
-NSP: losses and accuracies on unseen text.
+`read_corpus` opens the text that the settings name. `evaluate` returns the
+held-out figures of the chapter's two tasks, MLM and NSP: losses and
+accuracies on unseen text.
 """
 import math
 from pathlib import Path
@@ -16,7 +17,7 @@ from d2lbert.nn.packed import MaskedTokens
 from d2lbert.nn.steps import shards
 from d2lbert.objectives.initializers import initialize
 from d2lbert.objectives.objective import Objective, run_summary
-from d2lbert.objectives.setting_rules import NAMED
+from d2lbert.objectives.setting_rules import NAMED_CORPORA
 from d2lbert.pretrained.families.nets import DISTILLED, PUBLISHED, net_of
 from d2lbert.pretrained.tokenizers.vocabulary import PieceVocab, same_pieces
 from d2lbert.progress import Accumulator
@@ -24,24 +25,25 @@ from d2lbert.text import UNK_ID
 from d2lbert.texts.examples import check_max_len
 from d2lbert.texts.numbered_text import MIN_FREQ
 
-#: Number of word pieces to learn if the settings give none.
-PIECES = 8000
+#: Number of word pieces to learn if the setting vocab_size is not given.
+NUM_PIECES = 8000
 
 #: Least number of position embeddings, as in the book.
-POSITIONS = 1000
+MIN_POSITIONS = 1000
 
 #: Arguments of a net besides its sizes, for each setting `architecture`.
-ARCHITECTURES = {'book': dict(max_len=POSITIONS), 'published': PUBLISHED,
+ARCHITECTURES = {'book': dict(max_len=MIN_POSITIONS), 'published': PUBLISHED,
                  'distilbert': DISTILLED}
 
 
 class TextObjective(Objective):
-    """An objective of `pretrain`: a text of any size, and a new net.
+    """An objective on a text of any size, which trains a new net.
 
-    settings: of `training.settings`. vocab: the `Vocab` of a resumed run or
-    of a teacher, which replaces the setting `vocab`. progress: True to show
-    progress, and to describe the text of a new run. is_new: False if the run
-    is resumed, so that the initial weights are not used.
+    settings: all of `training.settings`, a dictionary. vocab: the `Vocab` of
+    a resumed run or of a teacher, which replaces the setting `vocab`.
+    progress: True to show progress, and to describe the text of a new run.
+    is_new: False if the run is resumed, so that a checkpoint replaces the
+    initial weights.
 
     `d2lbert evaluate` makes no object of this class. It uses the class
     methods `net_to_train`, `held_out_batches` and `figures`.
@@ -56,7 +58,7 @@ class TextObjective(Objective):
 
     def __init__(self, settings, vocab=None, progress=False, is_new=True):
         self.settings, self._is_new = settings, is_new
-        self._reports = progress and is_new
+        self._describes_text = progress and is_new
         s = settings
         self.text = read_corpus(s, vocab, progress)
         self.vocab, self.fingerprint = self.text.vocab, self.text.fingerprint
@@ -66,7 +68,8 @@ class TextObjective(Objective):
                 raise ValueError('eval_every needs held-out text: name some '
                                  'as valid (--valid), or raise valid_share '
                                  '(--valid-share)')
-            # Raises for a text without a single batch: now, not hours later
+            # Raises an error for a text without any batch: now, and not at
+            # the first evaluation, hours later
             next(self.held_out_batches(self.text.valid, s['batch_size'],
                                        s['max_len']))
 
@@ -77,47 +80,49 @@ class TextObjective(Objective):
         return dict(teacher=None, fingerprint=self.fingerprint)
 
     @property
-    def model(self):
+    def net_config(self):
         """The arguments of the net, a dictionary."""
         s = self.settings
-        base = dict(ARCHITECTURES[s['architecture']])
+        config = dict(ARCHITECTURES[s['architecture']])
         if s['share_layers']:
-            base['num_groups'] = 1
+            config['num_groups'] = 1
         if s['embedding_size'] is not None:
-            base['embedding_size'] = s['embedding_size']
+            config['embedding_size'] = s['embedding_size']
             if s['architecture'] == 'published':
-                # ALBERT's config.json has groups, even of one layer each
-                base.setdefault('num_groups', s['num_layers'])
-                base['family'] = 'albert'
+                # An ALBERT has groups of layers that share weights. Without
+                # sharing, each group has one layer
+                config.setdefault('num_groups', s['num_layers'])
+                config['family'] = 'albert'
         return dict(
-            base, vocab_size=len(self.vocab), num_hiddens=s['num_hiddens'],
+            config, vocab_size=len(self.vocab), num_hiddens=s['num_hiddens'],
             ffn_num_hiddens=s['ffn_num_hiddens'], num_heads=s['num_heads'],
             num_layers=s['num_layers'], dropout=s['dropout'],
-            max_len=max(base['max_len'], s['max_len']),
+            max_len=max(config['max_len'], s['max_len']),
             precision=s['precision'],
             **{name: True for name in ('tie_embeddings', 'pre_norm')
                if s[name]})
 
     def net(self, devices):
         """The net with its initial weights on every device."""
-        bert = net_of(self.model)
+        bert = net_of(self.net_config)
         bert.vocab = self.vocab
         net = self.net_to_train(bert)
         # 4 bytes each: weight, gradient, Adam's two moments, average
-        num_bytes = 20 if self.settings['average'] else 16
+        bytes_per_weight = 20 if self.settings['average'] else 16
         require_memory(
-            num_bytes * sum(math.prod(param.shape)
+            bytes_per_weight * sum(math.prod(param.shape)
                             for param in net.collect_params().values()),
             'training this model', 'lower num_hiddens (--num-hiddens), '
             'ffn_num_hiddens, num_layers or max_len')
-        # A resumed run needs no topics; to find them takes over a second
+        # A resumed run needs no topics of the text, and finding them takes
+        # over a second
         initialize(net, self.settings['initializer'], devices,
                    self.text.train if self._is_new else None)
         check_max_len(self.settings['max_len'])
-        if self._reports:
-            # After all checks, so that an error is the only line
+        if self._describes_text:
+            # After all checks, so that an error message is the only output
             report(self.text, self.settings,
-                   self.settings['corpus'] in NAMED)
+                   self.settings['corpus'] in NAMED_CORPORA)
         return net
 
     @classmethod
@@ -166,7 +171,8 @@ def read_corpus(settings, vocab=None, progress=False):
     """The `Corpus` that the settings name, with its held-out part.
 
     vocab: the `Vocab` of a resumed run or of a teacher, which numbers the
-    words. None: read the file of the setting `vocab`, or build a vocabulary.
+    words. None: use the file that the setting `vocab` names, or build a
+    vocabulary from the text.
     """
     corpus, valid = settings['corpus'], settings['valid']
     if corpus == 'wikitext-2':
@@ -176,11 +182,14 @@ def read_corpus(settings, vocab=None, progress=False):
             valid = folder / hub.VALID_FILE
     elif corpus == 'sample':
         corpus = hub.sample_dir() / hub.TRAIN_FILE
-    given, min_freq = settings['vocab'], settings['min_freq']
-    if min_freq is None and settings['corpus'] in NAMED:
+    vocab_source, min_freq = settings['vocab'], settings['min_freq']
+    if min_freq is None and settings['corpus'] in NAMED_CORPORA:
         min_freq = MIN_FREQ
-    if vocab is not None and (given, settings['teacher']) != (None, None):
-        given = vocab
+    # Else build the text's own vocabulary, also in a resumed run: the stored
+    # text is the same then, and gets the numbers of `vocab` at the end
+    if vocab is not None and (vocab_source,
+                              settings['teacher']) != (None, None):
+        vocab_source = vocab
 
     def paths(files):
         return [files] if isinstance(files, (str, Path)) else files
@@ -190,19 +199,21 @@ def read_corpus(settings, vocab=None, progress=False):
         valid_share=share if valid is None else 0.0,
         split=settings['split'], text_field=settings['text_field'],
         progress=progress)
-    size = settings['vocab_size']
+    vocab_size = settings['vocab_size']
     if settings['tokenizer'] == 'wordpiece':
-        if given is None:
-            text = open_corpus(paths(corpus), pieces=size or PIECES,
+        if vocab_source is None:
+            text = open_corpus(paths(corpus), pieces=vocab_size or NUM_PIECES,
                                **keywords)
             if vocab is None or same_pieces(text.vocab, vocab):
                 return text
-            given = vocab   # another version of the library learns others
+            # Another version of the library learned other pieces
+            vocab_source = vocab
         elif vocab is None:
-            given = PieceVocab.load(given)
-        return open_corpus(paths(corpus), vocab=given, **keywords)
+            vocab_source = PieceVocab.load(vocab_source)
+        return open_corpus(paths(corpus), vocab=vocab_source, **keywords)
     text = open_corpus(
-        paths(corpus), vocab=given, max_vocab=size, min_freq=min_freq,
+        paths(corpus), vocab=vocab_source, max_vocab=vocab_size,
+        min_freq=min_freq,
         seed=settings['seed'] if vocab is None else None, **keywords)
     return text if vocab is None else text.numbered_by(vocab)
 
@@ -246,10 +257,10 @@ def evaluate(net, batches, devices):
 
 
 def mlm_figures(loss, hits, num_preds, known_hits, num_known):
-    """Figures of masked words, from totals of `mlm_sums`.
+    """Figures of masked words, from the sums that `mlm_sums` returns.
 
-    Returns loss, perplexity, accuracy, share of <unk>, and accuracy on words
-    other than <unk>.
+    Returns mean loss, perplexity, accuracy, share of <unk>, and accuracy on
+    words other than <unk>.
     """
     loss, accuracy = loss_and_accuracy(loss, hits, num_preds)
     if math.isnan(loss):
@@ -261,16 +272,16 @@ def mlm_figures(loss, hits, num_preds, known_hits, num_known):
 
 
 def loss_and_accuracy(loss, hits, count):
-    """The mean loss and the accuracy of `count` predictions, from sums."""
+    """(mean loss, accuracy), from sums over `count` predictions."""
     if math.isnan(loss):        # argmax of NaN scores is no prediction
         hits = math.nan
     return loss / count, hits / count
 
 
 def _sums(net, shard, device):
-    """Sums over the part of a batch on one device, (8,).
+    """Sums over a shard, the part of a batch on one device: (8,).
 
-    MLM: the five of `mlm_sums`; NSP: loss, hits, number of pairs.
+    They are the five of `mlm_sums`, and loss, hits and number of pairs.
     """
     with autograd.pause():      # the caller may be recording
         masked = MaskedTokens.of(net, shard, device)
@@ -279,16 +290,18 @@ def _sums(net, shard, device):
                                   on_device(shard.nsp_y, device))
         if not masked.count:
             return np.concatenate([np.zeros(5, ctx=device), nsp])
-        scores = net.mlm(       # any head that scores (B, P) of (B, T, H)
+        # The page's interface, which a head of the user's has, too
+        scores = net.mlm(
             np.expand_dims(masked.X, 0), masked.put(masked.rows[None]))
     return np.concatenate([mlm_sums(scores[0], masked.labels), nsp])
 
 
 def mlm_sums(scores, labels):
-    """Sums over M predictions, (5,).
+    """Sums over M predictions of tokens: (5,).
 
-    Loss, hits and number of all predictions; hits and number of predictions
-    whose label is not <unk>. scores (M, V); labels (M,) on the host.
+    They are loss, hits and number of all predictions, then hits and number
+    of the predictions whose label is not <unk>. scores (M, V) for the V
+    tokens of the vocabulary; labels (M,) on the host.
     """
     known = on_device(labels != UNK_ID, scores.ctx, 'float32')
     mlm, hits = _loss_hits_count(scores, on_device(labels, scores.ctx))
@@ -297,9 +310,9 @@ def mlm_sums(scores, labels):
 
 
 def _loss_hits_count(scores, labels):
-    """The sums of loss, hits and rows, (3,); each row's hit, 0 or 1, (M,).
+    """(sums of loss, hits and predictions (3,), the hits (M,), 0 or 1).
 
-    scores (M, K); labels (M,).
+    scores (M, K) for K classes; labels (M,).
     """
     labels = labels.astype('int32')
     losses = -npx.pick(npx.log_softmax(scores), labels)
@@ -310,7 +323,7 @@ def _loss_hits_count(scores, labels):
 
 
 def mlm_line(figures):
-    """Held-out figures of masked words, as a part of a line."""
+    """Held-out figures of masked words, for a line of the log."""
     return (f'held-out MLM loss {figures.mlm_loss:.3f}, accuracy '
             f'{figures.mlm_accuracy:.3f} (of known words '
             f'{figures.known_accuracy:.3f}, {figures.unknown_share:.0%} '
@@ -318,7 +331,7 @@ def mlm_line(figures):
 
 
 def pairs_line(name, figures):
-    """The figures `name`_loss and `name`_accuracy, as a part of a line."""
+    """The figures `name`_loss and `name`_accuracy, for a line of the log."""
     loss, accuracy = (getattr(figures, f'{name}_{what}')
                       for what in ('loss', 'accuracy'))
     return f'{name.upper()} loss {loss:.3f}, accuracy {accuracy:.3f}'

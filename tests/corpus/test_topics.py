@@ -93,7 +93,7 @@ def test_columns_beyond_the_rank_are_zero(tmp_path):
 
 def test_a_long_text_is_sampled_all_over(text,
                                                             monkeypatch):
-    monkeypatch.setattr(topics_module, 'MOST_WORDS', text.num_words // 3)
+    monkeypatch.setattr(topics_module, 'MAX_WORDS', text.num_words // 3)
     num = text.num_paragraphs * (text.num_words // 3) // text.num_words
     chosen = onp.linspace(0, text.num_paragraphs - 1, num).astype(int)
     vectors, _ = expected(text, 500, chosen)

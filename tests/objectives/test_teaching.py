@@ -15,9 +15,9 @@ from loops import step
 import d2lbert as d2l
 from d2lbert.machine.backend import autograd, np, npx
 from d2lbert.objectives.distillation import (
+    copy_from_teacher,
     cosine_loss,
     soft_loss,
-    take_over,
 )
 from d2lbert.training import checkpoints, pretraining
 from d2lbert.training.evaluation import evaluate_run
@@ -321,7 +321,7 @@ def test_with_all_layers_it_says_what_its_teacher_says(keywords, tmp_path):
     if not keywords:
         nets.append(make(2, num_segments=0, heads=('mlm',)))
     for net in nets:
-        assert 'layers 0, 1, 2 (of 0 to 2) of' in take_over(net, begun)
+        assert 'layers 0, 1, 2 (of 0 to 2) of' in copy_from_teacher(net, begun)
         for found, expected in zip(net(*inputs), there(*inputs)):
             if found is not None:
                 onp.testing.assert_allclose(found.asnumpy(),
