@@ -79,21 +79,24 @@ class Distillation(Objective):
                 for shard, device in shards(batch, devices)]
 
     def _losses(self, net, shard, device):
+        """[(loss, count), ...] of a shard."""
         teacher, student = self.teacher.net, self.inner.model_of(net)
         with autograd.pause():      # no gradient, and no dropout
             teacher_tokens = MaskedTokens.of(teacher, shard, device)
             if 'soft' in self.added_losses:
                 teacher_scores = teacher.mlm.mlp(teacher_tokens.masked_X)
-        masked = MaskedTokens.of(student, shard, device)
-        losses = self.inner.losses_of(net, masked)
+        student_tokens = MaskedTokens.of(student, shard, device)
+        losses = self.inner.losses_of(net, student_tokens)
         if 'soft' in self.added_losses:
             # Masked words only: scoring all tokens costs seven times as much
+            masked_X = student_tokens.at(student_tokens.rows)
             losses.append((soft_loss(
-                student.mlm.mlp(masked.at(masked.rows)), teacher_scores,
-                masked.weights, self.settings['temperature']), masked.count))
+                student.mlm.mlp(masked_X), teacher_scores,
+                student_tokens.weights, self.settings['temperature']),
+                student_tokens.count))
         if 'cosine' in self.added_losses:
-            losses.append((cosine_loss(masked.X, teacher_tokens.X),
-                           len(masked.X)))
+            losses.append((cosine_loss(student_tokens.X, teacher_tokens.X),
+                           len(student_tokens.X)))
         return losses
 
     def evaluate(self, net, devices):

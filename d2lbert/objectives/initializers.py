@@ -21,7 +21,7 @@ MAX_WORDS = 1 << 22
 OVERSAMPLING, POWER_ITERATIONS = 16, 3
 
 
-def topics(text, size):
+def topic_vectors(text, size):
     """Latent semantic analysis of a text: (tokens, vectors).
 
     text: a `NumberedText`. tokens (n,) int64: the n tokens, other than <unk>,
@@ -63,7 +63,7 @@ def _tf_idf(text):
     the M paragraphs, the weight is (1 + log n) log(M / m). The weights of
     each paragraph are then scaled to length 1.
     """
-    # Index of the first word of each paragraph, and the number of words
+    # Index of the first word of each paragraph; the number of words at the end
     begins = text.sentences[text.paragraphs]
     chosen = onp.arange(text.num_paragraphs)
     if text.num_words > MAX_WORDS:
@@ -77,6 +77,7 @@ def _tf_idf(text):
     V, num_chosen = len(text.vocab), len(chosen)
     paragraph_of_word = onp.repeat(onp.arange(num_chosen),
                                    onp.diff(begins)[chosen])
+    # A pair of paragraph and token as one number
     pairs, counts = onp.unique(paragraph_of_word * V + text.numbers[types],
                                return_counts=True)
     paragraphs, tokens = onp.divmod(pairs, V)
@@ -131,8 +132,8 @@ def initialize(net, method, devices, text=None):
       position embeddings have half the scale of token embeddings. The other
       matrices of the blocks are N(0, 0.02² 768 / H) for H hiddens;
     - 'topical': 'mimetic', with similar embeddings for tokens of the same
-      topics, which `topics` finds in `text`, a `NumberedText`. Without a
-      text it equals 'mimetic'.
+      topics, which `topic_vectors` finds in `text`, a `NumberedText`.
+      Without a text it equals 'mimetic'.
     """
     is_mimetic = method in ('mimetic', 'topical')
     if is_mimetic:
@@ -152,7 +153,7 @@ def _set_topics(block, text):
     weight = block.token_embedding.weight
     embeddings = weight.data(weight.list_ctx()[0]).asnumpy()
     H = embeddings.shape[1]
-    tokens, vectors = topics(text, H)
+    tokens, vectors = topic_vectors(text, H)
     # On average the length of a vector stays √H STD
     embeddings[tokens] *= math.sqrt(1 - TOPIC_WEIGHT ** 2)
     embeddings[tokens] += TOPIC_WEIGHT * STD * math.sqrt(H) * vectors

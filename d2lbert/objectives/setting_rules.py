@@ -29,11 +29,11 @@ class SettingRules(NamedTuple):
 NAMED_CORPORA = 'wikitext-2', 'sample'
 
 #: The default of the setting `noise`, which only `denoise` reads.
-NOISE = 'infilling+sentences'
+DEFAULT_NOISE = 'infilling+sentences'
 
-_NO_NOISE_RULE = ('noise', (NOISE,), 'adds no noise, which is for '
-             'objective=denoise: add that (--objective denoise), or leave '
-             'noise (--noise) out')
+_NO_NOISE_RULE = ('noise', (DEFAULT_NOISE,), 'adds no noise, which is for '
+                  'objective=denoise: add that (--objective denoise), or '
+                  'leave noise (--noise) out')
 
 #: Objectives on pairs of sentences.
 PAIRS = SettingRules({}, (

@@ -110,8 +110,9 @@ class TextObjective(Objective):
         # 4 bytes each: weight, gradient, Adam's two moments, average
         bytes_per_weight = 20 if self.settings['average'] else 16
         require_memory(
-            bytes_per_weight * sum(math.prod(param.shape)
-                            for param in net.collect_params().values()),
+            bytes_per_weight * sum(
+                math.prod(param.shape)
+                for param in net.collect_params().values()),
             'training this model', 'lower num_hiddens (--num-hiddens), '
             'ffn_num_hiddens, num_layers or max_len')
         # A resumed run needs no topics of the text, and finding them takes
@@ -185,8 +186,9 @@ def read_corpus(settings, vocab=None, progress=False):
     vocab_source, min_freq = settings['vocab'], settings['min_freq']
     if min_freq is None and settings['corpus'] in NAMED_CORPORA:
         min_freq = MIN_FREQ
-    # Else build the text's own vocabulary, also in a resumed run: the stored
-    # text is the same then, and gets the numbers of `vocab` at the end
+    # A vocabulary of a file or a teacher is used as it is. A vocabulary of
+    # the text is built again in a resumed run, so that the stored text is
+    # the same; `numbered_by` then replaces it by `vocab`
     if vocab is not None and (vocab_source,
                               settings['teacher']) != (None, None):
         vocab_source = vocab

@@ -36,24 +36,24 @@ def evaluate_run(folder, corpus=None, devices='auto', text_field=None,
         # 'book' fits texts in the book's format; this may have another one
         split = 'auto' if settings['split'] == 'book' else settings['split']
         # Any value of `vocab` makes `read_corpus` use the argument instead
-        found = read_corpus(dict(BOOK, corpus=path, vocab='of the run',
+        opened = read_corpus(dict(BOOK, corpus=path, vocab='of the run',
                                  text_field=text_field, split=split,
                                  tokenizer=settings['tokenizer']), vocab)
-        text = found.valid or found.train
+        text = opened.valid or opened.train
         check_known(text.counts, text.source)
     elif fingerprint is None:
         raise RunError(f'{folder} was imported without a text: name files '
                        'with --corpus')
     else:
-        found = read_corpus(settings, vocab)
-        if found.fingerprint != fingerprint:
+        opened = read_corpus(settings, vocab)
+        if opened.fingerprint != fingerprint:
             raise RunError(
                 f'the corpus of {folder} has changed since it was trained on '
                 '(a file, its entry in config.json, or the version of '
                 'Unicode or NLTK that cuts it), so its held-out part is not '
                 'known: name files with --corpus')
         # None without --eval-every: the run trained on the whole text
-        text = found.valid
+        text = opened.valid
     if text is None:
         raise RunError(f'the corpus of {folder} has no held-out text: name '
                        'files with --corpus')

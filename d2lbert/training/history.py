@@ -17,20 +17,20 @@ from d2lbert.nn.steps import History
 from d2lbert.training.saved_runs import RunError
 from d2lbert.training.state import Stateful
 
-#: A loss has grown if it exceeds the loss of the first step, or 1 nat if that
-#: is more, by this factor. Smaller growth may be chance.
+#: A run warns of a loss above this many times the loss of the first step, or
+#: this many nats if that is more. Smaller growth may be chance.
 MAX_GROWTH = 2
 
-#: The first step after which a warning may come: losses before it fluctuate.
+#: The first step after which a run may warn, since earlier losses fluctuate.
 FIRST_CHECKED_STEP = 10
 
 
 class RunHistory(History, Stateful):
     """A `History` with held-out figures and log lines.
 
-    losses: their names. figures: the named tuple type of held-out figures.
-    wanted: dict(corpus=, reason=), the corpus that the user wanted and why it
-    could not be had; None if the run has the corpus that was wanted.
+    losses: the names of the losses. figures: the named tuple type of held-out
+    figures. wanted: dict(corpus=, reason=), the corpus that the user wanted
+    and why it could not be had; None if the run has the wanted corpus.
     """
 
     #: True if a callback has ended the run
@@ -61,8 +61,8 @@ class RunHistory(History, Stateful):
     def recent(self):
         """(number of steps, mean losses) of about the last tenth of the run.
 
-        They begin after the last entry in the first nine tenths. None if
-        these have no entry.
+        These steps begin after the last log entry in the first nine tenths
+        of the run. None if there is no such entry.
         """
         return self._since(bisect.bisect(self.step, 0.9 * self.step[-1]) - 1)
 
@@ -75,6 +75,7 @@ class RunHistory(History, Stateful):
         """(number of steps, mean losses) after log entry k; None if k < 0."""
         if k < 0:
             return None
+        # A mean since step 1, times the number of steps, is a sum
         begin, end = self.step[k], self.step[-1]
         return end - begin, tuple(
             (means[-1] * end - means[k] * begin) / (end - begin)

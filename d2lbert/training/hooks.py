@@ -122,8 +122,8 @@ class SaveHook:
     """Save checkpoints, and end the run after a request to stop.
 
     A request is 0, STOP, SAVE or STOP + SAVE. With several workers, the
-    first worker's request reaches all workers together with the losses
-    (`Run._read` stores it in `request`), so that they act after one step.
+    first worker's request reaches all workers together with the losses.
+    `Run._read` stores it in `request`, so that all act after the same step.
     """
 
     def __init__(self):
@@ -154,7 +154,7 @@ class SaveHook:
             raise Stopped(self._stop_message(run, step), run.stop.signal)
 
     def _save(self, run, step):
-        run.history.read_losses()   # in all workers: they add their losses
+        run.history.read_losses()   # in all workers: it sums their losses
         self.request, self._saved_at = 0, time.monotonic()
         if workers.rank() == 0:
             run.check_finite()

@@ -1,6 +1,6 @@
 """Train a net on an objective: `Run` takes steps, logs, saves and resumes.
 
-All random numbers of a run follow from its seed, the epoch and the step.
+All random numbers of a run are derived from its seed, the epoch and the step.
 Hence a resumed run equals the run that never stopped.
 """
 import functools
@@ -59,8 +59,7 @@ class Run:
         return self.folder and self.folder.path
 
     def open_folder(self, create, *args):
-        """In the first worker, set `folder` to create(*args), a `RunFolder`.
-        """
+        """In the first worker, create(*args) returns the `RunFolder`."""
         if workers.rank() == 0:
             with self.stop.delayed():
                 self.folder = create(*args)
@@ -90,7 +89,8 @@ class Run:
             keep = self.steps_taken > 0
             raise
         finally:
-            self.stop.ignores_all = True    # do not leave half of a folder
+            # A signal would leave half of a folder
+            self.stop.ignores_all = True
             self.close(keep)
         return self.out
 
@@ -105,8 +105,7 @@ class Run:
     # Before the first step
 
     def prepare(self):
-        """Create the objective, the net and the rest; restore a checkpoint.
-        """
+        """Create all objects of the run; restore a checkpoint, if any."""
         vocab, s = None, self.settings
         if self.checkpoint is not None:
             vocab = checkpoints.vocab_of(self.checkpoint.path,
@@ -127,7 +126,7 @@ class Run:
         self.best = BestWeights(self.objective, self.history, self.net,
                                 self.out)
         self.average = WeightAverage(self.net, s.get('average', 0.0))
-        # `BestWeights.restore` reads the history and the weights of the net
+        # `best` comes late: to restore it, the history and the net are read
         self.stateful = [
             self.updater, self.history, self.schedule, self.position,
             self.conditions, self.best, self.average]
@@ -180,8 +179,7 @@ class Run:
         if num_workers > 1:
             devices = (f'{self.conditions.num_devices} devices of '
                        f'{num_workers} workers')
-        # The argument, the size of the first batch, may be smaller than the
-        # setting
+        # Not the argument: the first batch may be smaller than the setting
         return about(self.net, self.schedule.length_text, devices,
                      self.settings['batch_size'], self.objective.unit)
 
@@ -195,7 +193,7 @@ class Run:
         return self.position.batches(self.objective, next_size)
 
     def steps(self):
-        """Take a step and yield (read, number of examples), for `run_steps`.
+        """Take steps; yield (read, number of examples) of each one.
 
         read() waits for the losses of the step and returns them.
         """
@@ -211,7 +209,7 @@ class Run:
             yield functools.partial(self._read, step, losses), len(batch[0])
 
     def _read(self, step, losses):
-        """Wait for the losses of a step; raise `Diverged` if not finite."""
+        """Wait for the losses of a step; return them, or raise `Diverged`."""
         # Only the first worker sends a request, so the sum is its request
         own = self.save_hook.own_request(self) if workers.rank() == 0 else 0
         *totals, request = self.updater.totals(losses, own)

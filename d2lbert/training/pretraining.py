@@ -171,7 +171,7 @@ def reopen_run(path, keywords, devices, stop=None, run_type=PRETRAINING,
                        f'd2lbert {command} --resume {quote(str(path))}')
     run = Run(run_type.make_objective, None, devices, stop, callback=callback)
     try:
-        run.open_folder(RunFolder.open, folder)
+        run.open_folder(RunFolder.reopen, folder)
         if is_folder:
             # List only now: the last owner of the lock may have saved another
             path = checkpoints.all_of(folder)[-1]

@@ -1,4 +1,4 @@
-"""Create and lock the folder of a run, and write its files as it goes on."""
+"""Create and lock a run folder, and write the files of the run."""
 import contextlib
 import errno
 import itertools
@@ -84,13 +84,13 @@ class RunFolder:
         return cls(out, True, new_parents, moved)
 
     @classmethod
-    def open(cls, path):
-        """Open the folder of a run that is resumed."""
+    def reopen(cls, path):
+        """Lock the folder of a run that is resumed."""
         return cls(path, is_new=False)
 
     @classmethod
     def create_with(cls, write, *args):
-        """As create(*args); then write(path) adds the data of the run."""
+        """Like create(*args); then write(path) adds the data of the run."""
         folder = cls.create(*args)
         try:
             write(folder.path)
@@ -111,7 +111,8 @@ class RunFolder:
                                   for name in vocab.files):
             vocab.save(self.path / 'vocab.txt')
         for name, text in texts.items():
-            self._try(name, lambda path, text=text: write_text(path, text))
+            self._write_or_give_up(
+                name, lambda path, text=text: write_text(path, text))
 
     def write_config(self, config):
         """Write config.json."""
@@ -127,11 +128,11 @@ class RunFolder:
         def add(path):
             with open(path, 'a', encoding='utf-8') as file:
                 file.write(text)
-        self._try(name, add)
+        self._write_or_give_up(name, add)
 
-    def _try(self, name, write):
-        """Call write(path of the file), until it fails once for this file."""
-        # Lines after a failure would follow a gap, which nobody notices
+    def _write_or_give_up(self, name, write):
+        """Call write(path of the file), unless that has failed before."""
+        # After a failure append nothing more, so that the file has no gap
         if name not in self._failed:
             try:
                 write(self.path / name)
@@ -210,11 +211,11 @@ def _taken_error(out):
 
 
 def _check_writable(out):
-    parent = next((path for path in out.absolute().parents
-                   if path.exists()), out)
-    if not parent.is_dir() or not os.access(parent, os.W_OK):
-        raise RunError(f'{out} cannot be made: {parent} is no folder that you '
-                       'may write to: choose another --out')
+    ancestor = next((path for path in out.absolute().parents
+                     if path.exists()), out)
+    if not ancestor.is_dir() or not os.access(ancestor, os.W_OK):
+        raise RunError(f'{out} cannot be made: {ancestor} is no folder that '
+                       'you may write to: choose another --out')
 
 
 def _check_movable(out):
@@ -386,7 +387,7 @@ def holder(folder):
 
 
 def check_disk_space(out, num_bytes):
-    """Raise `RunError` if fewer than `num_bytes` are free for a folder."""
+    """Raise `RunError` if the disk of a folder has too few free bytes."""
     free = shutil.disk_usage(out).free
     if free < num_bytes:
         raise RunError(
@@ -423,7 +424,8 @@ def begin_files(run):
     num_bytes = 4 * sum(param.data(run.devices[0]).size
                         for param in run.net.collect_params().values())
     keeps_best = run.best.is_kept
-    # In sizes of the weights: weights, two moments, average, best weights
+    # Each has the size of the weights: the weights, Adam's two moments, the
+    # average, the best weights
     per_checkpoint = 3 + bool(run.average.decay) + keeps_best
     check_disk_space(run.out, num_bytes * (
         1 + keeps_best + per_checkpoint * num_checkpoints(run)))
@@ -436,7 +438,8 @@ def begin_files(run):
 def num_checkpoints(run):
     """The largest number of checkpoints on disk at a time, by `save_every`.
 
-    If all are kept and a clock ends the run, it is unknown; then returns 1.
+    If all are kept until a clock ends the run, the number is unknown, and
+    the least possible one is returned: 1.
     """
     s, num_steps = run.settings, run.objective.num_steps
     if not s['save_every']:

@@ -19,7 +19,7 @@ from d2lbert.machine.arguments import (
     did_you_mean,
     listed,
 )
-from d2lbert.objectives.setting_rules import NOISE, RULES
+from d2lbert.objectives.setting_rules import DEFAULT_NOISE, RULES
 
 #: The `Setting.kind` of a setting that holds the path of a file, or several.
 PATHS = 'paths'
@@ -195,9 +195,10 @@ GROUPS = {
                 'spans from their boundaries, as in SpanBERT; denoise: the '
                 'text, from a noisy copy, as in BART; clm: the next token, '
                 'as in GPT', 'NAME', choices=tuple(RULES)),
-        Setting('noise', str, NOISE, 'noise of objective denoise: masking or '
-                'deletion of tokens, or infilling, which replaces a span of '
-                'words by one mask; +sentences also shuffles the sentences',
+        Setting('noise', str, DEFAULT_NOISE, 'noise of objective denoise: '
+                'masking or deletion of tokens, or infilling, which replaces '
+                'a span of words by one mask; +sentences also shuffles the '
+                'sentences',
                 'NAME', choices=NOISES),
         Setting('recipe', str, 'book', 'book: the settings of the chapter; '
                 'learn: settings that learn more in ten minutes', 'NAME',
@@ -325,7 +326,7 @@ def complete(keywords):
         raise ValueError('data_dir (--data-dir) is the folder of '
                          'WikiText-2, and corpus (--corpus) names another '
                          'text: leave one of them out')
-    # Before its teacher is loaded, a student may lack one of these sizes
+    # A student gets missing sizes later, from its teacher
     if values['teacher'] is None:
         check_heads(values['num_hiddens'], values['num_heads'])
     return values

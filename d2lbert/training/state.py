@@ -61,7 +61,8 @@ class Conditions(Stateful):
     def state(self):
         return dict(self.objective.recorded, num_devices=self.num_devices,
                     num_workers=workers.num_workers(),
-                    products=kernels.products.record(*self._product_arguments()))
+                    products=kernels.products.record(
+                        *self._product_arguments()))
 
     def restore(self, checkpoint):
         path, state, _ = checkpoint
@@ -100,10 +101,10 @@ class Conditions(Stateful):
 class DataPosition(Stateful):
     """The position in the data after the last batch of the run.
 
-    epoch: of the objective's next batch. position: where this batch begins,
-    two integers, see `Objective.batches`. taken: the number of its examples
-    that the run has used already. It is above 0 if the setting grow_batch
-    divides the objective's batches into smaller ones.
+    epoch: the epoch of the objective's next batch. position: two integers,
+    the beginning of this batch, see `Objective.batches`. taken: the number of
+    examples of this batch that the run has used already. It is above 0 if the
+    setting grow_batch divides the objective's batches into smaller ones.
     """
 
     def __init__(self):
@@ -120,8 +121,8 @@ class DataPosition(Stateful):
                                                      self.position):
                 begin, num_rows = self.taken, len(batch[0])
                 while begin < num_rows:
-                    # Move on before yield: a checkpoint is saved after it
                     end = begin + next_size()
+                    # Set before `yield`, for a checkpoint after this step
                     if end < num_rows:
                         self.taken = end
                     else:
@@ -170,7 +171,7 @@ class WeightAverage(Stateful):
         return param.data(param.list_ctx()[0]).as_nd_ndarray()
 
     def update(self, step):
-        """Add the weights after `step` to the average."""
+        """Move the average towards the weights after `step`."""
         rate = 1 - min(self.decay, (1 + step) / (10 + step))
         for param, average in self._averages.values():
             # average -= rate * (average - weight), in one pass: a step of
@@ -259,8 +260,8 @@ class BestWeights(Stateful):
             raise CheckpointError(
                 f'{checkpoint.path} is damaged: it lacks the best weights, '
                 f'of step {self.step}')
-        with replacing(self.path) as part:
-            npx.save(Name(part), found)
+        with replacing(self.path) as partial_path:
+            npx.save(Name(partial_path), found)
 
     def load(self, devices):
         """Set the net to its best weights."""

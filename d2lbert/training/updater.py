@@ -139,30 +139,30 @@ class Updater(Stateful):
         shard_terms, num_used = [[] for _ in batch_counts], 0
         for k in range(accumulate):
             part = part_of(worker_batch, k, accumulate)
-            if not len(part[0]):
+            if not len(part[0]):    # a batch with fewer rows than parts
                 continue
             wait_for_step_before()
             with autograd.record():
-                scaled = [
+                weighted = [
                     [loss * (count / max(batch_count, 1))
                      for (loss, count), batch_count in zip(
-                         shard, batch_counts)]
-                    for shard in self.objective.shard_losses(
+                         pairs, batch_counts)]
+                    for pairs in self.objective.shard_losses(
                         self.net, part, self.devices)]
-                sums = [self._weighted_sum(losses) for losses in scaled]
+                sums = [self._weighted_sum(losses) for losses in weighted]
             autograd.backward(sums)
             # The last part is the largest, so it uses the most devices
             num_used = len(sums)
-            for terms, losses in zip(shard_terms, zip(*scaled)):
+            for terms, losses in zip(shard_terms, zip(*weighted)):
                 terms += losses
-        if num_used < len(self.devices):    # skip a slow call if all are
+        if num_used < len(self.devices):    # the call takes a millisecond
             no_gradient(self.net, self.devices[num_used:])
         return shard_terms
 
     def _weighted_sum(self, losses):
         """The sum that is minimized: the losses of a shard, times `weights`.
         """
-        # sum() starts at the first loss: to start at 0 is one operation more
+        # Start sum() at the first loss: starting at 0 costs an operation
         first, *others = (loss if weight == 1 else loss * weight for
                           loss, weight in zip(losses, self.objective.weights))
         return sum(others, first)
@@ -173,7 +173,7 @@ class Updater(Stateful):
         return s['lr'] * self.schedule.factor(step, s['warmup'], s['decay'])
 
     def update(self, step):
-        """Sum gradients over devices and workers, clip them, and update."""
+        """Sum and clip the gradients of all devices; update the weights."""
         self.trainer.set_learning_rate(self.rate(step))
         self.trainer.step(1)    # losses are means: divide gradients by 1
 
@@ -188,8 +188,7 @@ class Updater(Stateful):
                    *extra_numbers]
         if self.num_workers == 1:
             return numbers
-        # The trainer's keys are 0, 1, ..., one for each parameter: take the
-        # next one
+        # The next key: the trainer uses 0, 1, ..., one for each parameter
         store, key = self.trainer._kvstore, len(self.trainer._params)
         sums = np.array(numbers, dtype='float32')
         if not self._is_worker_checked:
@@ -200,8 +199,8 @@ class Updater(Stateful):
 
     def _check_equals_first_worker(self, store, key, size):
         """Compare a hash of settings and data with the first worker's."""
-        # The 31 bits are two numbers that float32 holds exactly. The array
-        # has `size` numbers, since all arrays of a key have the same size
+        # The hash of 31 bits is stored as two numbers, which float32 holds
+        # exactly, in an array of `size`, as all arrays of this key
         own_hash = np.zeros(size, dtype='float32')
         own_hash[:2] = np.array(divmod(derive_seed(
             self.settings, self.objective.recorded), 1 << 16))

@@ -610,7 +610,7 @@ MISTAKES = tuple(Mistake(*row) for row in (
      'shutil.rmtree(out)',
      'test_force_moves_a_run_aside_with_all_its_files'),
     ('figures of another text are given for held-out ones',
-     'if found.fingerprint != fingerprint:',
+     'if opened.fingerprint != fingerprint:',
      'if not fingerprint:',
      'test_figures_of_a_text_that_has_changed_are_refused'),
     ('a run is resumed from its oldest checkpoint',

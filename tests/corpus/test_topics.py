@@ -5,7 +5,7 @@ from texts import write
 
 from d2lbert.corpus.corpus import open_corpus
 from d2lbert.objectives import initializers as topics_module
-from d2lbert.objectives.initializers import topics
+from d2lbert.objectives.initializers import topic_vectors
 
 
 def expected(text, size, chosen=None):
@@ -28,8 +28,8 @@ def expected(text, size, chosen=None):
 
 
 def found_in(text, size):
-    """A row of `topics` for each token, zeros for one that has none."""
-    tokens, vectors = topics(text, size)
+    """A row of `topic_vectors` for each token, zeros for one that has none."""
+    tokens, vectors = topic_vectors(text, size)
     assert vectors.dtype == 'float32'
     found = onp.zeros((len(text.vocab), size))
     found[tokens] = vectors
@@ -87,7 +87,7 @@ def test_columns_beyond_the_rank_are_zero(tmp_path):
     # One paragraph has no topic
     text = open_corpus(write('one', b'a b . c\n'), min_freq=1,
                        progress=False).train
-    tokens, vectors = topics(text, 4)
+    tokens, vectors = topic_vectors(text, 4)
     assert tokens.shape == (0,) and vectors.shape == (0, 4)
 
 
@@ -102,5 +102,5 @@ def test_a_long_text_is_sampled_all_over(text,
 
 
 def test_topics_are_reproducible(text):
-    for one, other in zip(topics(text, 16), topics(text, 16)):
+    for one, other in zip(topic_vectors(text, 16), topic_vectors(text, 16)):
         onp.testing.assert_array_equal(one, other)

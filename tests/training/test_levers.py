@@ -9,7 +9,7 @@ from loops import step
 
 import d2lbert as d2l
 from d2lbert.nn import steps
-from d2lbert.objectives.initializers import topics
+from d2lbert.objectives.initializers import topic_vectors
 from d2lbert.texts.examples import num_predictions
 from d2lbert.training import checkpoints, pretraining, updater
 from d2lbert.training.checkpoints import CheckpointError
@@ -126,7 +126,7 @@ def test_tokens_begin_near_those_of_the_same_topics(others):
     weight, other = (one.net.encoder.token_embedding.weight.data(
         ).asnumpy() for one in (run, plain))
     text = run.objective.text.train
-    tokens, vectors = topics(text, weight.shape[1])
+    tokens, vectors = topic_vectors(text, weight.shape[1])
     assert 0.5 < len(tokens) / len(weight) < 1
     unit = weight / onp.linalg.norm(weight, axis=1, keepdims=True)
     assert ((unit[tokens] * vectors).sum(1) > 0.9).all()

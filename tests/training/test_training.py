@@ -104,7 +104,7 @@ def test_topics_are_sought_where_a_run_begins_alone(
         uninterrupted, monkeypatch, tmp_path):
     run = uninterrupted(**PLAIN, initializer='topical')
     again = cut(run, 3, tmp_path / 'run')
-    monkeypatch.setattr(initializers, 'topics', None)   # asking for them fails
+    monkeypatch.setattr(initializers, 'topic_vectors', None)    # a call fails
     d2l.pretrain(resume=again, devices='cpu')
     assert result(again) == result(run)
 
