@@ -49,10 +49,7 @@ class Distillation(Objective):
         return dict(self.inner.recorded, teacher=self.teacher.sha256)
 
     def net(self, devices):
-        """The net on every device, with its initial weights.
-
-        It starts with weights of the teacher, if `copy_from_teacher` can.
-        """
+        """The net on every device, with weights of the teacher if possible."""
         net = self.inner.net(devices)
         self.teacher.net.collect_params().reset_ctx(devices)
         if self._is_new:
@@ -66,8 +63,7 @@ class Distillation(Objective):
         return self.inner.batches(epoch, start)
 
     def counts(self, batch):
-        """The number of items of each loss; the items of `cosine` are tokens.
-        """
+        """The number of items of each loss; for `cosine`, of all tokens."""
         counts = dict(soft=batch.mlm_weights_X.sum(),
                       cosine=batch.valid_lens_x.sum())
         return (*self.inner.counts(batch),
@@ -191,10 +187,7 @@ def differences(config, other):
 
 
 def _copy(block, other, skipped=()):
-    """Copy parameters from the block `other` that have the same name.
-
-    skipped: the beginnings of names to leave out.
-    """
+    """Copy parameters of equal names, unless they begin with `skipped`."""
     other_params = other._collect_params_with_prefix()
     for name, param in block._collect_params_with_prefix().items():
         if name in other_params and not name.startswith(skipped):

@@ -68,8 +68,7 @@ class TextObjective(Objective):
                 raise ValueError('eval_every needs held-out text: name some '
                                  'as valid (--valid), or raise valid_share '
                                  '(--valid-share)')
-            # Raises an error for a text without any batch: now, and not at
-            # the first evaluation, hours later
+            # A text without any batch raises an error now, not hours later
             next(self.held_out_batches(self.text.valid, s['batch_size'],
                                        s['max_len']))
 
@@ -115,8 +114,7 @@ class TextObjective(Objective):
                 for param in net.collect_params().values()),
             'training this model', 'lower num_hiddens (--num-hiddens), '
             'ffn_num_hiddens, num_layers or max_len')
-        # A resumed run needs no topics of the text, and finding them takes
-        # over a second
+        # A resumed run needs no topics: finding them takes over a second
         initialize(net, self.settings['initializer'], devices,
                    self.text.train if self._is_new else None)
         check_max_len(self.settings['max_len'])

@@ -50,8 +50,7 @@ class Run:
         self.devices, self.stop = parse_devices(devices), stop or StopRequest()
         self.wanted, self.folder, self.checkpoint = wanted, None, None
         self.steps_taken = 0
-        self.callback_hooks = (
-            [] if callback is None else [CallbackHook(callback)])
+        self.user_hooks = [] if callback is None else [CallbackHook(callback)]
 
     @property
     def out(self):
@@ -131,7 +130,7 @@ class Run:
             self.updater, self.history, self.schedule, self.position,
             self.conditions, self.best, self.average]
         self.save_hook = SaveHook()
-        self.hooks = [EvaluationHook(), *self.callback_hooks, LogHook(),
+        self.hooks = [EvaluationHook(), *self.user_hooks, LogHook(),
                       self.save_hook]
         if self.checkpoint is not None:
             # Keep no reference, so that the checkpoint's memory is freed

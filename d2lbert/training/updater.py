@@ -46,8 +46,7 @@ class AdamW(mx.optimizer.Optimizer):
                              'clip_norm in place of clip_gradient')
         self.beta1, self.beta2, self.epsilon = beta1, beta2, epsilon
         self.clip_norm, self.ahead = clip_norm, ahead
-        # The most parameters that MXNet passes to `update`: no limit
-        self.aggregate_num = 1 << 30
+        self.aggregate_num = 1 << 30    # parameters in one `update`: all
 
     def create_state(self, index, weight):
         """Zeros, for moving averages of the gradient and of its square."""
@@ -88,10 +87,7 @@ class AdamW(mx.optimizer.Optimizer):
                    for param in self.param_dict.values())
 
     def _bias_correction(self, t):
-        """Adam's factor of the rate at update t, from 1.
-
-        It corrects the moving averages, which start at zero.
-        """
+        """Adam's factor of the rate at update t, as averages start at zero."""
         return math.sqrt(1 - self.beta2 ** t) / (1 - self.beta1 ** t)
 
 
@@ -160,8 +156,7 @@ class Updater(Stateful):
         return shard_terms
 
     def _weighted_sum(self, losses):
-        """The sum that is minimized: the losses of a shard, times `weights`.
-        """
+        """The sum to minimize: the losses of a shard, times `weights`."""
         # Start sum() at the first loss: starting at 0 costs an operation
         first, *others = (loss if weight == 1 else loss * weight for
                           loss, weight in zip(losses, self.objective.weights))
@@ -180,9 +175,8 @@ class Updater(Stateful):
     def totals(self, losses, *extra_numbers):
         """The sums over all workers of each loss and each extra number.
 
-        losses: as `gradients` returns them; this waits for the devices.
-        Raises `RunError` if this worker has other settings or data than the
-        first.
+        losses: as `gradients` returns them. Waits for the devices. Raises
+        `RunError` if this worker has other settings or data than the first.
         """
         numbers = [*(sum(map(float, terms)) for terms in losses),
                    *extra_numbers]
