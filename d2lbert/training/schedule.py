@@ -1,5 +1,4 @@
-"""Schedules of a run, by steps or by a clock: when it ends, rate, batch size.
-"""
+"""Compute the end, learning rate and batch size of a run, by steps or time."""
 import math
 
 from d2lbert.training.settings import check_clock
@@ -19,7 +18,10 @@ def schedule_of(settings, num_steps, history, num_workers=1):
 
 
 class StepSchedule(Stateful):
-    """The schedule of a run of `num_steps` steps."""
+    """The schedule of a run of `num_steps` steps.
+
+    xlim: the limits of the x axis of the plot, or None.
+    """
 
     def __init__(self, num_steps, history):
         self.num_steps, self.history = num_steps, history
