@@ -1,4 +1,7 @@
-"""The command line: parser, start-up and error handling."""
+"""Run the command `d2lbert`: parse its arguments, call a sub-command.
+
+Errors of a sub-command become one line on standard error.
+"""
 import argparse
 import contextlib
 import importlib
@@ -28,7 +31,7 @@ from d2lbert.command import (
     show,
     similar,
 )
-from d2lbert.command.flags import STATUS, Parser, with_hint
+from d2lbert.command.flags import STATUS, Parser, add_help_hint
 from d2lbert.machine.arguments import UsageError
 from d2lbert.machine.terminal import (
     Steady,
@@ -39,8 +42,8 @@ from d2lbert.machine.terminal import (
 )
 from d2lbert.training.interrupts import StopRequest
 
-#: The sub-commands, in the groups of `--help`. They import MXNet only when
-#: they run, so that help is fast.
+#: {title in `--help`: modules of sub-commands}. The modules import MXNet only
+#: when they run, so that help is fast.
 GROUPS = {
     'train': (pretrain, finetune, launch),
     'use a model': (encode, similar, fill, generate, predict),
@@ -49,13 +52,13 @@ GROUPS = {
     'models of other libraries': (export,),
     'this installation': (doctor, cache, completion, help),
 }
-COMMANDS = tuple(command for commands in GROUPS.values()
-                 for command in commands)
+COMMANDS = tuple(module for modules in GROUPS.values() for module in modules)
 
-#: Sub-commands that print only the requested report.
-REPORTS = 'cache', 'completion', 'doctor', 'help'
+#: Sub-commands without --quiet: they print only what the user asks for.
+WITHOUT_QUIET = 'cache', 'completion', 'doctor', 'help'
 
 DESCRIPTION = 'Pretrain BERT as "Dive into Deep Learning" does, and use it.'
+#: Printed by `d2lbert` without arguments.
 OVERVIEW = f'''\
 d2lbert {__version__}: {DESCRIPTION[0].lower()}{DESCRIPTION[1:]}
 
@@ -73,70 +76,84 @@ d2lbert {__version__}: {DESCRIPTION[0].lower()}{DESCRIPTION[1:]}
 
 
 def main(argv=None):
-    """Run the command; returns the exit status."""
-    fill_descriptors()
+    """Run the command line `argv`, by default sys.argv[1:].
+
+    Returns the exit status.
+    """
+    fill_descriptors()      # 0 to 2, if the parent process closed them
     if argv is None:
-        _speak_utf8()
+        _set_up_encoding()
+    # The command goes on if standard error cannot be written
     with contextlib.redirect_stderr(Steady(sys.stderr)):
-        return _main(argv)
+        return _run(argv)
 
 
-def _main(argv):
-    with _ending_at_once():
+def _run(argv):
+    """Parse and run a command line; print errors; return the exit status."""
+    with _exiting_on_ctrl_c():
         args = parser().parse_args(argv)
     if args.command is None:
         print(OVERVIEW, end='')
         return 0
     try:
-        with speaking(args.quiet):
-            for line in args.notices:
+        with speaking(args.quiet):      # prints warnings, unless --quiet
+            for line in args.notices:   # about earlier names of flags
                 note(line)
             if args.check is not None:
                 args.check(args)
             if args.needs is not None:
-                with _ending_at_once():
+                with _exiting_on_ctrl_c():
                     importlib.import_module(args.needs)
-            with StopRequest() as stop:     # SIGTERM and SIGHUP clean up, too
+            # Ctrl-C, SIGTERM and SIGHUP raise KeyboardInterrupt, so that the
+            # sub-command can remove its temporary files
+            with StopRequest() as stop:
                 stop.last_words = 'stopped'
                 return args.run(args)
     except KeyboardInterrupt as interrupt:
-        with _ending_at_once(b''):      # a second Ctrl-C ends at once
+        with _exiting_on_ctrl_c(b''):       # on a second one, silently
             print(f'\n{str(interrupt) or "stopped"}', file=sys.stderr)
         return 128 + getattr(interrupt, 'signal', 2)
     except BrokenPipeError:
-        give_up(sys.stdout)    # the reader has closed the pipe
+        # The reader closed the pipe. Without this, Python would flush
+        # standard output at exit and print an error
+        give_up(sys.stdout)
         return 1
     except (ValueError, TypeError, OSError, ImportError, MemoryError,
             RuntimeError) as error:
-        prog, message = f'd2lbert {args.command}', _sentence(error)
+        prog, message = f'd2lbert {args.command}', _message_of(error)
         if isinstance(error, UsageError):
-            message = with_hint(message, prog)
+            message = add_help_hint(message, prog)
         print(f'{prog}: {message}', file=sys.stderr)
         return 2 if isinstance(error, UsageError) else 1
 
 
-def _sentence(error):
-    """The message of an error; only the last line of an error of MXNet."""
+def _message_of(error):
+    """Return the text to print for an error.
+
+    MXNet's errors contain a stack trace, so only their last line is kept.
+    """
     if isinstance(error, MemoryError):
         return str(error) or 'no memory left: work on less at a time'
     mxnet = sys.modules.get('mxnet')
     if mxnet is not None and isinstance(error, mxnet.MXNetError):
         return importlib.import_module(
             'd2lbert.machine.backend').last_line(error)
-    return error
+    return str(error)
 
 
-def _speak_utf8():
-    """Restart in Python's UTF-8 mode if the locale is ASCII only.
+def _set_up_encoding():
+    """Let this process read and print all of Unicode.
 
-    An ASCII locale cannot decode file names and texts beyond ASCII. In any
-    other locale, characters that cannot be printed become backslash escapes.
+    In an ASCII locale, Python cannot decode other file names and texts, so
+    this function restarts the process in Python's UTF-8 mode. In any other
+    locale, a character that cannot be printed becomes a backslash escape.
     """
     if sys.getfilesystemencoding() not in ('ascii', 'us-ascii'):
         if getattr(sys.stdout, 'errors', None) == 'strict':
             sys.stdout.reconfigure(errors='backslashreplace')
         return
-    spec = sys.modules['__main__'].__spec__     # not None after python -m
+    # Not None if the process was started by python -m
+    spec = sys.modules['__main__'].__spec__
     os.execv(sys.executable, [
         sys.executable, *subprocess._args_from_interpreter_flags(),
         '-X', 'utf8', *(sys.argv[:1] if spec is None else ['-m', spec.name]),
@@ -144,17 +161,18 @@ def _speak_utf8():
 
 
 @contextlib.contextmanager
-def _ending_at_once(words=b'\nstopped\n'):
-    """Let Ctrl-C end this process with one line.
+def _exiting_on_ctrl_c(message=b'\nstopped\n'):
+    """Context in which Ctrl-C prints a message and exits at once.
 
-    Imports take seconds, and their code may catch KeyboardInterrupt.
+    It is for imports, which take seconds and may catch KeyboardInterrupt. A
+    handler of SIGINT other than Python's default stays in place.
     """
-    def end(*_):
-        os.write(2, words)
+    def exit_now(*_):
+        os.write(2, message)
         os._exit(130)
     is_default = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if is_default:
-        signal.signal(signal.SIGINT, end)
+        signal.signal(signal.SIGINT, exit_now)
     try:
         yield
     finally:
@@ -163,10 +181,14 @@ def _ending_at_once(words=b'\nstopped\n'):
 
 
 def parser():
-    """The parser. A sub-command sets the default `run`, a function of args.
+    """Return the parser of the command and of all sub-commands.
 
-    It may also set `check`, a function of args that raises errors before
-    libraries are loaded, and `needs`, the module to import after `check`.
+    The `add` of each sub-command's module sets these attributes of the parsed
+    arguments, `args`:
+    - run: a function, which `run(args)` calls; it returns the exit status
+    - check: None, or a function; `check(args)` raises an error for invalid
+      arguments before libraries are loaded
+    - needs: None, or the name of a module to import after `check`
     """
     top = Parser(
         prog='d2lbert', usage='d2lbert COMMAND ...',
@@ -183,10 +205,10 @@ def parser():
                                   help=argparse.SUPPRESS)
     groups = {}
     for title, modules in GROUPS.items():
-        before = len(commands.choices)
+        num_before = len(commands.choices)
         for module in modules:
-            module.add(commands)
-        groups[title] = list(commands.choices)[before:]
+            module.add(commands)    # a module may add several sub-commands
+        groups[title] = list(commands.choices)[num_before:]
     helps = {action.dest: action.help
              for action in commands._choices_actions}
     top.description = DESCRIPTION + ''.join(
@@ -194,7 +216,7 @@ def parser():
             f'  {name:<11} {helps[name]}' for name in names)
         for title, names in groups.items())
     for name, command in commands.choices.items():
-        if name not in REPORTS:
+        if name not in WITHOUT_QUIET:
             command.add_argument(
                 '-q', '--quiet', action='store_true', help='write nothing '
                 'but errors to standard error: no progress, no warnings')

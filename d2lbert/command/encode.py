@@ -1,13 +1,13 @@
-"""`d2lbert encode`: its flags; vectors.py does the work."""
+"""Define the flags of `d2lbert encode`; vectors.py encodes the texts."""
 from d2lbert.command.flags import (
-    add_choices,
     add_device,
+    add_encoding_flags,
     add_force,
     add_json,
     add_precision,
     add_texts,
     check_folders,
-    choices,
+    encoding_options,
 )
 
 
@@ -21,7 +21,7 @@ def add(commands):
         '<cls> and <sep>. --pool changes this. For a run of whole words, a '
         'text is lower-cased and split at white space, as the training text '
         'was. Each printed line has a token and its vector; with --file, an '
-        'empty line ends each text.')
+        'empty line follows each text.')
     add = encode.add_argument
     add('folder', metavar='FOLDER|RUN',
         help='the folder of a pretrained model, or a run folder')
@@ -31,14 +31,15 @@ def add(commands):
     add_texts(add, 'encode each line of a file instead of one text; results '
               'are written line by line, in constant memory')
     add('--out', metavar='FILE', help='write the vectors as float32 instead '
-        'of printing them: (N, H) of N texts, (T, H) of the T tokens of one; '
-        'the extension selects the format: .npy, .npz, .csv, .tsv, .jsonl or '
-        '.parquet, which needs pyarrow')
+        'of printing them: (N, H) for N texts, (T, H) for the T tokens of '
+        'one text; the extension selects the format: .npy, .npz, .csv, .tsv, '
+        '.jsonl or .parquet, which needs pyarrow')
     add_force(add)
-    add_choices(add, ('own', 'cls', 'mean', 'none'),
-                'one vector for a text: with the pooling of the folder (own), '
-                'of the first token (cls), or the mean of all tokens, '
-                'special tokens included (mean); or one for each token (none)')
+    add_encoding_flags(
+        add, ('own', 'cls', 'mean', 'none'),
+        'one vector for a text: with the pooling of the folder (own), '
+        'of the first token (cls), or the mean of all tokens, special tokens '
+        'included (mean); or one for each token (none)')
     add_precision(add)
     add_device(add)
     add_json(add, 'a line for each text, with its vector, or its tokens and '
@@ -52,5 +53,5 @@ def run(args):
     from d2lbert.command.vectors import encode
     encode(args.folder, args.text, args.pair, args.file, args.pool, args.out,
            args.force, args.text_field, args.skip_empty, args.json,
-           **choices(args))
+           **encoding_options(args))
     return 0

@@ -1,15 +1,15 @@
-"""`d2lbert finetune`: its flags come from the settings of fine-tuning."""
+"""Run `d2lbert finetune`, which has a flag for each fine-tuning setting."""
 from d2lbert.command import pretrain
 from d2lbert.finetuning.settings import GROUPS, SEEDS, SETTINGS, complete
 from d2lbert.machine.files import read_json
 from d2lbert.training.settings import check_files
 
-#: Values of --model that are no folders: models that the book publishes.
-NAMED = 'bert.small', 'bert.base'
+#: Values of --model that are not folders: models that the book publishes.
+BOOK_MODELS = 'bert.small', 'bert.base'
 
-#: The settings that come first in the help text.
-FIRST = ('task', 'data', 'model', 'num_epochs', 'batch_size', 'lr',
-         'max_len', 'seed', 'seeds', 'out', 'resume')
+#: The settings in the first group of the help text, 'most used'.
+MOST_USED = ('task', 'data', 'model', 'num_epochs', 'batch_size', 'lr',
+             'max_len', 'seed', 'seeds', 'out', 'resume')
 
 
 def add(commands):
@@ -25,29 +25,35 @@ def add(commands):
     finetune.set_defaults(run=run, check=check_flags,
                           needs='d2lbert.finetuning.finetuning')
     pretrain.add_flags(finetune, {**GROUPS, 'the run': (
-        *GROUPS['the run'], *pretrain.CARRYING_OUT, SEEDS)}, FIRST)
+        *GROUPS['the run'], *pretrain.RUN_FLAGS, SEEDS)}, MOST_USED)
 
 
 def check_flags(args):
-    """As `pretrain.check_flags`, for the settings of fine-tuning."""
-    settings = pretrain.given(args)
-    pretrain.check(settings, complete)
+    """Raise an error if a setting is invalid or a file is missing."""
+    settings = pretrain.given_settings(args)
+    pretrain.check_settings(settings, complete)
     if 'resume' not in settings:
         check_files(SETTINGS, {name: settings[name] for name in SETTINGS
-                               if name in settings}, NAMED)
+                               if name in settings}, BOOK_MODELS)
 
 
 def run(args):
     """Train; returns the exit status."""
     from d2lbert.finetuning.finetuning import finetune
-    settings = pretrain.given(args)
+    settings = pretrain.given_settings(args)
+    # With several seeds, `finetune` checks --out: it is a folder of runs then
     if settings.get('seeds', 1) == 1:
-        pretrain.check_place(settings)
-    return pretrain.carried_out(finetune, settings, args.json and figures)
+        pretrain.check_devices_and_out(settings)
+    return pretrain.train_and_report(finetune, settings,
+                                     args.json and read_figures)
 
 
-def figures(folder):
-    """The metrics of a run on the development part, or of several runs."""
+def read_figures(folder):
+    """Return the metrics on the development part, from the run folder.
+
+    For several seeds, `folder` has a run for each seed, and a file with the
+    metrics of all runs and their summary.
+    """
     from d2lbert.finetuning import seed_runs
     if seed_runs.is_folder(folder):
         found = read_json(folder / seed_runs.FILE)

@@ -1,4 +1,8 @@
-"""The parser of the command, flags shared by several commands, and types."""
+"""Define the argument parser of `d2lbert`, and flags of several sub-commands.
+
+Each `add_...` function adds flags to a sub-command. Its first argument, `add`,
+is the method `add_argument` of the sub-command's parser.
+"""
 import argparse
 import contextlib
 import json
@@ -17,26 +21,27 @@ from d2lbert.machine.arguments import (
 )
 
 #: Maximum columns of a help text: longer lines are hard to read.
-WIDTH = 90
+MAX_WIDTH = 90
 
+#: The last paragraph of each help text.
 STATUS = ('exit status: 0, done; 1, not possible, with one line that says '
           'why; 2, the command line is wrong; 128 + N, stopped by signal N '
           '(130: Ctrl-C)')
 
 
 class Formatter(argparse.HelpFormatter):
-    """Help texts of at most `WIDTH` columns."""
+    """Format help texts in lines of at most `MAX_WIDTH` columns."""
 
     def __init__(self, prog, **options):
-        width = min(WIDTH, shutil.get_terminal_size().columns - 2)
+        width = min(MAX_WIDTH, shutil.get_terminal_size().columns - 2)
         super().__init__(prog, **{**options, 'width': width})
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser that prints an error in one line, with the nearest word.
+    """A parser that prints an error in one line and suggests a similar word.
 
-    Abbreviations of flags are errors, since a new flag would change their
-    meaning.
+    Abbreviated flags are errors: a flag that is added later could change the
+    meaning of an abbreviation.
     """
 
     def __init__(self, **options):
@@ -45,18 +50,18 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message):
         """Print the message and how to get help; exit with status 2."""
-        self.exit(2, f'{self.prog}: {with_hint(message, self.prog)}\n')
+        self.exit(2, f'{self.prog}: {add_help_hint(message, self.prog)}\n')
 
     def parse_known_args(self, args=None, namespace=None):
-        """As argparse, but unknown arguments are errors of this parser.
+        """Parse as argparse does, but report unknown arguments here.
 
-        argparse would leave them to the main parser, whose help does not
-        list the flags of a sub-command. Unknown flags are checked before all
-        else: argparse skips them, and may then report another argument as
-        missing.
+        argparse would return them to the main parser, whose help does not
+        list the flags of a sub-command. This method looks for unknown flags
+        before it parses: argparse skips them, and may then report another
+        argument as missing.
         """
         args = sys.argv[1:] if args is None else list(args)
-        for word in self._own_arguments(args):
+        for word in self._arguments_before_command(args):
             name = word.partition('=')[0]
             if name.startswith('--') and (
                     name not in self._option_string_actions):
@@ -64,33 +69,36 @@ class Parser(argparse.ArgumentParser):
                     flag for flag, action
                     in self._option_string_actions.items()
                     if action.help != argparse.SUPPRESS]))
-        namespace, others = super().parse_known_args(args, namespace)
-        self._take_late(namespace, others)
-        if others:
-            self.error(f'{others[0]} is one argument too many' + (
-                '' if others[0].startswith('-') else
+        namespace, unassigned = super().parse_known_args(args, namespace)
+        self._assign_positionals(namespace, unassigned)
+        if unassigned:
+            self.error(f'{unassigned[0]} is one argument too many' + (
+                '' if unassigned[0].startswith('-') else
                 ': put a text of several words in quotes'))
-        return namespace, others
+        return namespace, unassigned
 
-    def _take_late(self, namespace, others):
-        """Assign the optional positional arguments that argparse left over.
+    def _assign_positionals(self, namespace, unassigned):
+        """Assign words that argparse left over to positional arguments.
 
-        argparse gives such an argument its default if a flag separates it
-        from the positional argument before it. others: unassigned words.
+        If a flag stands before an optional positional argument, argparse
+        gives the argument its default, and leaves its words over. This method
+        removes the words that it assigns from the list `unassigned`.
         """
         for action in self._actions:
-            if (others and not action.option_strings
+            if (unassigned and not action.option_strings
                     and action.nargs in ('?', '*')
                     and getattr(namespace, action.dest) in (
                         action.default, [])
-                    and not any(word.startswith('-') for word in others)):
-                taken = others[:1] if action.nargs == '?' else others[:]
-                del others[:len(taken)]
+                    and not any(word.startswith('-')
+                                for word in unassigned)):
+                words = (unassigned[:1] if action.nargs == '?'
+                         else unassigned[:])
+                del unassigned[:len(words)]
                 setattr(namespace, action.dest,
-                        taken[0] if action.nargs == '?' else taken)
+                        words[0] if action.nargs == '?' else words)
 
-    def _own_arguments(self, args):
-        """The arguments before '--' and before a sub-command."""
+    def _arguments_before_command(self, args):
+        """Yield the arguments before '--' and before a sub-command's name."""
         has_command = any(action.nargs in (argparse.PARSER, argparse.REMAINDER)
                           for action in self._actions)
         for word in args:
@@ -99,6 +107,10 @@ class Parser(argparse.ArgumentParser):
             yield word
 
     def _check_value(self, action, value):
+        """Raise an ArgumentError unless the value is a choice of the action.
+
+        argparse calls this method, whose message here suggests a choice.
+        """
         if action.choices is None or value in action.choices:
             return
         hint = did_you_mean(value, action.choices)
@@ -109,46 +121,57 @@ class Parser(argparse.ArgumentParser):
             action, f'{value!r} is not {listed(action.choices)}{hint}')
 
 
-class Renamed(argparse.Action):
-    """An earlier name of a flag: it works, and a notice gives the new name.
+class RenamedFlag(argparse.Action):
+    """The action of a flag's earlier name, which still works.
 
-    Help does not list it. new: the current name.
+    It sets the value of the current flag, for example '--overlap', and adds
+    a line about the new name to `args.notices`. The help omits the earlier
+    name.
     """
 
-    def __init__(self, option_strings, dest, new, **options):
-        super().__init__(option_strings, new[2:].replace('-', '_'), **{
+    def __init__(self, option_strings, dest, current, **options):
+        super().__init__(option_strings, current[2:].replace('-', '_'), **{
             'default': argparse.SUPPRESS, 'help': argparse.SUPPRESS,
             **options})
-        self.new = new
+        self.current = current
 
     def __call__(self, parser, namespace, value, option_string=None):
-        # A switch (nargs=0) has no value: set True
+        # A flag without a value (nargs=0) gets True
         setattr(namespace, self.dest, self.nargs == 0 or value)
         namespace.notices = [*getattr(namespace, 'notices', ()),
-                             f'{option_string} is now called {self.new}']
+                             f'{option_string} is now called {self.current}']
 
 
-def with_hint(message, prog):
-    """A message about a wrong command line, with the command for help."""
+def add_help_hint(message, prog):
+    """Append 'see PROG --help' to a message about a wrong command line."""
+    # argparse begins a message about an argument with 'argument NAME: '
     message = re.sub(r'^argument (.*?): ', r'\1: ', str(message))
     return message + (f' See {prog} --help' if message.endswith('?')
                       else f'; see {prog} --help')
 
 
-def at_least(least, kind=int):
-    """An argparse type: a number that is at least `least`."""
-    def number(text):
-        value = kind(text)
-        if not value >= least:
+def at_least(minimum, number_type=int):
+    """Return a function for the argument `type` of argparse.
+
+    It parses a number, and raises an error if the number is below `minimum`.
+    """
+    def parse(text):
+        value = number_type(text)
+        if not value >= minimum:
             raise argparse.ArgumentTypeError(
-                f'{text} must be at least {least}')
+                f'{text} must be at least {minimum}')
         return value
-    number.__name__ = kind.__name__     # argparse names it in its errors
-    return number
+    # argparse prints this name if a text is no number: invalid int value
+    parse.__name__ = number_type.__name__
+    return parse
 
 
 def add_texts(add, help, **options):
-    """Add the flags for a file with a text on each line."""
+    """Add --file, for texts on the lines of a file, and flags about them.
+
+    help: the use of the texts. options: further arguments of `add` for
+    --file.
+    """
     add('--file', metavar='FILE', help=f'{help}; - is standard input; in a '
         'folder, all files are read', **options)
     add('--text-field', metavar='NAME',
@@ -159,31 +182,36 @@ def add_texts(add, help, **options):
 
 
 def add_force(add):
-    """Add --force, which lets a command replace a file."""
+    """Add --force, which lets a command replace the file --out."""
     add('--force', action='store_true', help='replace the file --out, if it '
         'exists; a file that the command reads is never replaced')
 
 
-def add_choices(add, pools, what):
-    """Add the flags that define a vector; what: the help of --pool."""
-    add('--pool', choices=pools, help=what)
+def add_encoding_flags(add, poolings, pool_help):
+    """Add the flags that select a text's vectors, and the longest text.
+
+    poolings: the values of --pool; pool_help: its help.
+    """
+    add('--pool', choices=poolings, help=pool_help)
     add('--layer', type=int, default=-1, metavar='N',
         help='the block whose output to use; 0 is the embeddings, -1 the '
         'last block (default: -1)')
     add('--max-len', type=at_least(1), metavar='N',
         help='truncate texts to N tokens, including special tokens, and '
-        'print how many were cut (default: the limit of the folder; a run '
-        'raises an error for texts longer than its positions)')
+        'print how many were cut (default: the limit that the folder of a '
+        'pretrained model stores; for a run, longer texts than its model has '
+        'positions for are errors)')
     add('--overlap', type=at_least(0), metavar='N',
         help='do not truncate longer texts, but encode them in windows '
         'that overlap by N tokens')
-    add('--windows', action=Renamed, new='--overlap', type=at_least(0))
+    add('--windows', action=RenamedFlag, current='--overlap',
+        type=at_least(0))
 
 
-def choices(args):
-    """Values of the flags of `add_choices`, --precision and --devices.
+def encoding_options(args):
+    """The values of the flags that select vectors, precision and devices.
 
-    Without --pool, whose meaning depends on the folder.
+    The dictionary omits --pool, whose default depends on the folder.
     """
     return dict(layer=args.layer, max_len=args.max_len, overlap=args.overlap,
                 precision=args.precision, devices=args.devices)
@@ -206,61 +234,70 @@ def add_device(add):
 
 
 def device_of(text):
-    """The device of MXNet that --devices names; of auto or gpu, the first.
+    """Return the MXNet device for `text`, the value of --devices.
 
-    Raises ValueError if there is no such device, or if the text lists several.
+    For 'auto' and 'gpu', it is the first device that MXNet can use. Raises
+    ValueError if there is no such device, or if the text lists several.
     """
     from d2lbert.devices import parse_devices
-    found = parse_devices(text)
-    if ':' in text and len(found) > 1:
-        raise UsageError(f'--devices {text} names {len(found)} devices, and '
+    devices = parse_devices(text)
+    if ':' in text and len(devices) > 1:
+        raise UsageError(f'--devices {text} names {len(devices)} devices, and '
                          'this command computes on one: name one, as cpu or '
                          'gpu:0')
-    return found[0]
+    return devices[0]
 
 
 def check_folders(args):
-    """Raise ValueError if a model's folder is missing, or --devices wrong."""
+    """Raise ValueError if --devices is invalid or a folder is missing.
+
+    args: the parsed arguments. The folders of the models are `args.folders`,
+    or the only one is `args.folder`.
+    """
     if getattr(args, 'devices', None) is not None:
-        with usage():
+        with usage():       # makes a UsageError of a ValueError: status 2
             split_devices(args.devices)
     for folder in getattr(args, 'folders', None) or [args.folder]:
         path = Path(folder)
         if not path.is_dir():
-            beside = []
+            siblings = []
             with contextlib.suppress(OSError):
-                beside = [path.with_name(other.name)
-                          for other in path.parent.iterdir()
-                          if other.is_dir()]
+                siblings = [path.with_name(sibling.name)
+                            for sibling in path.parent.iterdir()
+                            if sibling.is_dir()]
             raise ValueError(f'there is no folder {folder}: name the folder '
                              'of a run, or of a pretrained model on this '
-                             'machine' + did_you_mean(folder, beside))
+                             'machine' + did_you_mean(folder, siblings))
 
 
 def add_json(add, help):
-    """Add --json; help: the objects that are printed."""
+    """Add --json; help: a phrase that describes the printed objects."""
     add('--json', action='store_true', help=f'print JSON for scripts: {help}')
 
 
 def rounded(vector):
-    """float32 numbers as Python floats with the fewest digits."""
+    """Return float32 numbers as Python floats that print without noise.
+
+    float(x) of the float32 number 0.1 would print as 0.10000000149011612.
+    """
     return [float(str(x)) for x in vector]
 
 
-def print_json(found):
-    """Print an object as one line of JSON, with NaN and infinity as null."""
+def print_json(value):
+    """Print a value as one line of JSON, with NaN and infinity as null."""
     try:
-        line = json.dumps(found, ensure_ascii=False, allow_nan=False)
+        line = json.dumps(value, ensure_ascii=False, allow_nan=False)
     except ValueError:
-        line = json.dumps(_finite(found), ensure_ascii=False)
+        line = json.dumps(_replace_nan(value), ensure_ascii=False)
     print(line, flush=True)
 
 
-def _finite(found):
-    if isinstance(found, dict):
-        return {name: _finite(value) for name, value in found.items()}
-    if isinstance(found, (list, tuple)):
-        return [_finite(value) for value in found]
-    if isinstance(found, float) and not math.isfinite(found):
+def _replace_nan(value):
+    """Return the value with None in place of NaN and infinity."""
+    if isinstance(value, dict):
+        return {name: _replace_nan(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_replace_nan(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
         return None
-    return found
+    return value

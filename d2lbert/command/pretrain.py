@@ -1,11 +1,14 @@
-"""`d2lbert pretrain`: its flags come from the settings of pretraining."""
+"""Run `d2lbert pretrain`, which has a flag for each setting of pretraining.
+
+finetune.py and launch.py use functions of this module, too.
+"""
 import argparse
 import contextlib
 import csv
 import sys
 from pathlib import Path
 
-from d2lbert.command.flags import Renamed, add_json, print_json
+from d2lbert.command.flags import RenamedFlag, add_json, print_json
 from d2lbert.machine.arguments import UsageError, usage
 from d2lbert.machine.terminal import note
 from d2lbert.objectives.setting_rules import NAMED_CORPORA
@@ -19,9 +22,9 @@ from d2lbert.training.settings import (
     described_default,
 )
 
-#: Flags of `pretrain` that are not settings of the run: where and how to
-#: run it.
-CARRYING_OUT = (
+#: Flags of `pretrain` that say where and how to train. They do not change the
+#: model, and a run does not store them as its settings.
+RUN_FLAGS = (
     Setting('devices', str, 'auto', 'auto (all usable GPUs, else the CPU), '
             'cpu, cpu:2 (the CPU as two devices), gpu or gpu:0,1', 'NAME'),
     Setting('out', str, None, 'run folder (runs/<date-time>)', 'DIR'),
@@ -31,20 +34,20 @@ CARRYING_OUT = (
             'of its checkpoints', 'RUN'),
 )
 
-#: The settings that come first in the help text.
-FIRST = ('corpus', 'tokenizer', 'recipe', 'objective', 'num_steps',
-         'minutes', 'batch_size', 'lr', 'max_len', 'num_hiddens',
-         'num_layers', 'eval_every', 'seed', 'out', 'resume')
+#: The settings in the first group of the help text, 'most used'.
+MOST_USED = ('corpus', 'tokenizer', 'recipe', 'objective', 'num_steps',
+             'minutes', 'batch_size', 'lr', 'max_len', 'num_hiddens',
+             'num_layers', 'eval_every', 'seed', 'out', 'resume')
 
-#: Arguments of the parser that are not settings.
-OTHERS = ('command', 'run', 'check', 'needs', 'quiet', 'json',
-          'notices')
+#: Attributes of the parsed arguments that are not settings.
+NOT_SETTINGS = ('command', 'run', 'check', 'needs', 'quiet', 'json',
+                'notices')
 
 
 def add(commands):
     """Add this sub-command to the parser."""
     pretrain = commands.add_parser(
-        'pretrain', help='train a BERT and leave a run folder',
+        'pretrain', help='train a BERT and write a run folder',
         usage='d2lbert pretrain [FLAG ...]',
         description='Train a BERT on a text. Without flags this is the '
         'run of the chapter on WikiText-2. WikiText-2 is fetched if it is '
@@ -54,52 +57,54 @@ def add(commands):
     pretrain.set_defaults(run=run, check=check_flags,
                           needs='d2lbert.training.pretraining')
     add_flags(pretrain, {**GROUPS, 'the run': (*GROUPS['the run'],
-                                               *CARRYING_OUT)}, FIRST)
+                                               *RUN_FLAGS)}, MOST_USED)
 
 
-def add_flags(parser, groups, first):
-    """Add flags for settings to a parser, and --json.
+def add_flags(parser, groups, most_used):
+    """Add a flag for each setting to a parser, and --json.
 
-    groups: {title: settings}; first: names of settings for a group at the
-    top.
+    groups: {title in the help text: `Setting`s}; most_used: names of settings
+    to move from there into a group at the top.
     """
-    found = {setting.name: setting for settings in groups.values()
-             for setting in settings}
-    groups = {'most used': [found[name] for name in first], **{
-        title: [setting for setting in settings if setting.name not in first]
+    by_name = {setting.name: setting for settings in groups.values()
+               for setting in settings}
+    groups = {'most used': [by_name[name] for name in most_used], **{
+        title: [setting for setting in settings
+                if setting.name not in most_used]
         for title, settings in groups.items()}}
     for title, settings in groups.items():
         group = parser.add_argument_group(title)
         for setting in settings:
             name, options = _flag(setting)
             group.add_argument(name, **options)
-            if setting.earlier:     # only switches have been renamed
-                group.add_argument(f'--{setting.earlier}', action=Renamed,
-                                   new=name, nargs=0)
-    # argparse's own group, with -h and --json, comes last
+            # So far, only flags without a value have an earlier name
+            if setting.earlier:
+                group.add_argument(f'--{setting.earlier}', action=RenamedFlag,
+                                   current=name, nargs=0)
+    # Move argparse's own group to the end; it has -h, and gets --json
     parser._action_groups.append(parser._action_groups.pop(1))
     add_json(parser.add_argument, 'one object, at the end, with the run '
              'folder and its last metrics; everything else goes to standard '
              'error')
 
 
-def given(args):
-    """The settings among the arguments, {name: value}."""
+def given_settings(args):
+    """Return the settings on the command line, {name: value}."""
     return {name: value for name, value in vars(args).items()
-            if name not in OTHERS}
+            if name not in NOT_SETTINGS}
 
 
 def _flag(setting):
-    """(name, options) of a setting's flag for argparse."""
-    note = described_default(setting)
-    text = setting.help + (f' ({note})' if note else '')
-    # Settings that are not given are absent, so that the recipe decides
+    """Return (name of the flag, keywords of `add_argument`) for a setting."""
+    default = described_default(setting)
+    text = setting.help + (f' ({default})' if default else '')
+    # The recipe has the default values, so argparse must not set any
     options = dict(default=argparse.SUPPRESS, help=text.replace('%', '%%'))
     if setting.kind is bool:
         options['action'] = 'store_true'
     else:
-        kind = str if setting.kind == PATHS else setting.kind
-        options.update(type=kind, metavar=setting.metavar,
+        options.update(type=str if setting.kind == PATHS else setting.kind,
+                       metavar=setting.metavar,
                        choices=setting.choices or None)
         if setting.several:
             options['nargs'] = '+'
@@ -107,12 +112,12 @@ def _flag(setting):
 
 
 def check_flags(args):
-    """Raise for settings that are invalid, and for files that are missing.
+    """Raise an error if a setting is invalid or a file is missing.
 
     `cli` calls this before anything is loaded, downloaded or read.
     """
-    settings = given(args)
-    check(settings, complete)
+    settings = given_settings(args)
+    check_settings(settings, complete)
     if 'resume' not in settings:
         check_files(SETTINGS, {name: settings[name] for name in SETTINGS
                                if name in settings}, NAMED_CORPORA)
@@ -122,36 +127,38 @@ def run(args):
     """Train; returns the exit status."""
     from d2lbert import hub
     from d2lbert.training.pretraining import pretrain
-    settings = given(args)
-    check_place(settings)
+    settings = given_settings(args)
+    check_devices_and_out(settings)
     if 'corpus' not in settings and 'resume' not in settings:
         settings['corpus'] = 'wikitext-2'
         try:
             hub.wikitext2_dir(settings.get('data_dir'))
         except hub.HubError as error:
             note(f'{error}\nTraining on the small sample corpus instead.')
+            # The run stores why it was not trained on WikiText-2
             settings.update(corpus='sample', wanted=dict(
                 corpus='wikitext-2', reason=str(error)))
-    return carried_out(pretrain, settings, args.json and last_row)
+    return train_and_report(pretrain, settings, args.json and last_values)
 
 
-def check(settings, complete):
-    """Raise UsageError for settings that are invalid whatever the files hold.
+def check_settings(settings, complete):
+    """Raise UsageError if settings are invalid, without reading any file.
 
-    complete: the function that checks them. A resumed run checks the settings
-    in its folder later.
+    settings: {name: value}; complete: the function that checks the settings
+    of a new run. For a resumed run, this only rejects --out and --force: its
+    settings are checked when its folder is read.
     """
     if settings.get('resume') is None:
-        others = {setting.name for setting in CARRYING_OUT} | {'seeds'}
-        with usage():
+        not_stored = {setting.name for setting in RUN_FLAGS} | {'seeds'}
+        with usage():       # makes a UsageError of a ValueError
             complete({name: value for name, value in settings.items()
-                      if name not in others})
+                      if name not in not_stored})
     elif 'out' in settings or settings.get('force'):
         raise UsageError('a resumed run stays in its folder: give neither '
                          '--out nor --force with --resume')
 
 
-def check_place(settings):
+def check_devices_and_out(settings):
     """Raise ValueError if --devices or --out of a run cannot be used."""
     from d2lbert.devices import parse_devices
     from d2lbert.machine import workers
@@ -161,34 +168,36 @@ def check_place(settings):
         check_free(settings['out'], settings.get('force', False))
 
 
-def carried_out(train, settings, summary=None):
-    """Call train(**settings), print the folder; returns the exit status.
+def train_and_report(train, settings, summary=None):
+    """Call train(**settings), print the run folder, return the exit status.
 
-    summary: a function of the run folder, which returns a dict. If given,
-    standard output gets only this dict and the folder, as JSON.
+    summary: for --json, a function which gets the run folder and returns a
+    dictionary. Then standard output gets only a line of JSON, with this
+    dictionary and the path of the folder.
     """
     from d2lbert.machine import workers
     from d2lbert.training.interrupts import Stopped
     try:
         with contextlib.redirect_stdout(
                 sys.stderr if summary else sys.stdout):
-            out = train(**settings)
+            folder = train(**settings)
     except Stopped as stopped:
-        if str(stopped):        # only one worker has a message
+        if str(stopped):    # of several workers, one has a message
             print(f'\n{stopped}', file=sys.stderr)
         return 128 + stopped.signal
     if workers.rank() == 0:
-        note(f'run folder {out}')
+        note(f'run folder {folder}')
         if summary:
-            print_json(dict(run=str(out), **summary(Path(out))))
+            print_json(dict(run=str(folder), **summary(Path(folder))))
     return 0
 
 
-def last_row(folder):
-    """The last values in the columns of the losses.csv of a run, a dict."""
-    found = {}
+def last_values(folder):
+    """Return {column: its last value} from the losses.csv of a run."""
+    values = {}
     with open(folder / 'losses.csv', newline='', encoding='utf-8') as file:
         for row in csv.DictReader(file):
-            found.update((name, float(value))
-                         for name, value in row.items() if value)
-    return dict(found, step=int(found['step']))
+            # Columns of held-out text are empty except after an evaluation
+            values.update((name, float(value))
+                          for name, value in row.items() if value)
+    return dict(values, step=int(values['step']))

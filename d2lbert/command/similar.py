@@ -1,13 +1,13 @@
-"""`d2lbert similar`: its flags; vectors.py does the work."""
+"""Define the flags of `d2lbert similar`; vectors.py finds the texts."""
 from d2lbert.command.flags import (
-    add_choices,
     add_device,
+    add_encoding_flags,
     add_json,
     add_precision,
     add_texts,
     at_least,
     check_folders,
-    choices,
+    encoding_options,
 )
 
 
@@ -22,18 +22,20 @@ def add(commands):
         help='the folder of a pretrained model, or a run folder')
     add('query', help="for example 'a bird in the sky'")
     add_texts(add, 'the texts, one on each line', required=True)
-    add('--vectors', metavar='FILE.npy', help='take the vectors of the texts '
-        'from this file, which an earlier call of encode or similar wrote; '
-        'if it does not exist, write them there')
+    add('--vectors', metavar='FILE.npy', help='read the vectors of the texts '
+        'from this file, which an earlier encode or similar wrote; if the '
+        'file does not exist, write them to it')
     add('--top', type=at_least(1), default=5, metavar='N',
-        help='how many lines (default: 5)')
-    add_choices(add, ('own', 'cls', 'mean'),
-                'the pooling of token vectors: that of the folder, else the '
-                'mean (own, the default), the first token (cls), or the mean')
+        help='number of texts to print (default: 5)')
+    add_encoding_flags(
+        add, ('own', 'cls', 'mean'),
+        'the pooling of token vectors: own (the default) is the pooling that '
+        'the folder stores, else the mean; cls takes the first token; mean, '
+        'the mean of all tokens')
     add_precision(add)
     add_device(add)
     add_json(add, 'a line for each text that is found, with its similarity '
-             'and its row among the texts, from 0')
+             'and its index among the texts, from 0')
     similar.set_defaults(run=run, check=check_folders,
                          needs='d2lbert.command.vectors')
 
@@ -43,5 +45,5 @@ def run(args):
     from d2lbert.command.vectors import similar
     similar(args.folder, args.query, args.file, args.top, args.pool,
             args.vectors, args.text_field, args.skip_empty, args.json,
-            **choices(args))
+            **encoding_options(args))
     return 0

@@ -1,4 +1,18 @@
-"""Files of vectors; the file name extension selects the format."""
+"""Write vectors to files, and read .npy files of vectors.
+
+The extension of the file's name selects a class from `FORMATS`, which writes
+the vectors. All of these classes have the same members:
+
+- `__init__(file, name)`: file is an open binary file; name is the title of
+  the column with the texts or tokens, if the format has such a column.
+- `add(names, rows)` appends the vectors `rows`, an array (n, H); names is a
+  list of the n texts or tokens.
+- `about` is None, or a dictionary about the vectors, which only a .npy file
+  stores.
+- `close()` completes the content, but does not close the file.
+
+n: the number of vectors; H: the length of a vector.
+"""
 import contextlib
 import csv
 import io
@@ -16,33 +30,39 @@ from d2lbert.machine.arguments import UsageError, check_out, writing
 from d2lbert.machine.files import parse_json
 
 #: Number of rows that are written to a Parquet file at once.
-ROWS = 1 << 12
+PARQUET_ROWS = 1 << 12
 
 
 class Npy:
-    """A .npy file of float32 rows; their number is written at the end."""
+    """Write a .npy file of float32 vectors.
+
+    The header of the file contains the number of vectors, which is known only
+    after the last one. So `close` overwrites the header.
+    """
 
     def __init__(self, file, name='text'):
         self.file, self.shape, self.about = file, (0, 0), None
-        file.write(self._header())      # fails early on a full disk
+        # A header for no vectors; on a full disk, this raises an error early
+        file.write(self._header())
         file.flush()
 
     def _header(self):
-        # Padded to a constant length: NumPy allows spaces before the newline
+        # NumPy allows spaces before the newline: they give all headers the
+        # same length
         text = ("{'descr': '<f4', 'fortran_order': False, 'shape': "
                 f'{self.shape}, }}').encode().ljust(117) + b'\n'
         return b'\x93NUMPY\x01\x00' + struct.pack('<H', len(text)) + text
 
     def add(self, names, rows):
-        """Append rows (n, H); names: the text or token of each row."""
+        """Append the vectors; the format has no place for their names."""
         self.file.write(onp.ascontiguousarray(rows, '<f4').tobytes())
         self.shape = self.shape[0] + len(rows), rows.shape[1]
 
     def close(self):
-        """Write the number of rows, and their description.
+        """Write the final header, and append `about`.
 
-        The description is a second array in the file, with bytes of JSON;
-        `numpy.load` reads only the first array.
+        `about` is stored as a second array, whose bytes are JSON. `numpy.load`
+        reads only the first array of a file.
         """
         self.file.seek(0)
         self.file.write(self._header())
@@ -53,21 +73,23 @@ class Npy:
 
 
 def read_npy(path, flag):
-    """(rows, `Npy.about` or {}) of a .npy file; rows are memory-mapped.
+    """Return (rows, about) from a .npy file.
 
-    Raises ValueError, with the flag of the file, if it holds no vectors.
+    rows: the vectors (n, H), memory-mapped; about: the dictionary that `Npy`
+    stored, or {}. Raises ValueError if the file does not contain vectors;
+    flag: the command-line flag of the file, for the message.
     """
     try:
         rows, about = array_files.map_npy(path), {}
         with open(path, 'rb') as file:
             file.seek(rows.offset + rows.nbytes)
-            rest = file.read(1 << 16)
-        if rest:
-            about = parse_json(bytes(array_files.read_array(io.BytesIO(rest),
-                                                    len(rest))))
+            second_array = file.read(1 << 16)
+        if second_array:
+            about = parse_json(bytes(array_files.read_array(
+                io.BytesIO(second_array), len(second_array))))
         if rows.ndim != 2 or rows.dtype.kind != 'f' or not isinstance(
                 about, dict):
-            raise ValueError('it does not hold rows of numbers')
+            raise ValueError('it does not contain a matrix of floats')
     except (ValueError, OSError, EOFError, AttributeError,
             TypeError) as error:
         raise ValueError(f'{flag} {path} is no .npy file of vectors: {error}'
@@ -76,31 +98,35 @@ def read_npy(path, flag):
 
 
 class Npz:
-    """A .npz file with the rows in its array `vectors`."""
+    """Write a .npz file with one array, `vectors`."""
 
     about = None
 
     def __init__(self, file, name='text'):
-        self._file, self._array = file, tempfile.TemporaryFile()
-        self._rows = Npy(self._array)
+        # The array is complete before it is copied into the archive
+        self._file, self._npy_file = file, tempfile.TemporaryFile()
+        self._npy = Npy(self._npy_file)
 
     def add(self, names, rows):
-        """As `Npy.add`."""
-        self._rows.add(names, rows)
+        """Append the vectors; the format has no place for their names."""
+        self._npy.add(names, rows)
 
     def close(self):
         """Write the archive."""
-        with self._array as array:
-            self._rows.close()
-            array.seek(0)
+        with self._npy_file as npy_file:
+            self._npy.close()
+            npy_file.seek(0)
             with zipfile.ZipFile(self._file, 'w') as archive:
                 with archive.open('vectors.npy', 'w',
                                   force_zip64=True) as member:
-                    shutil.copyfileobj(array, member)
+                    shutil.copyfileobj(npy_file, member)
 
 
-class Table:
-    """A .csv or .tsv file with one row per vector, text or token first."""
+class Csv:
+    """Write a .csv file: each line has a text or token, then its vector.
+
+    The first line has the title of each column.
+    """
 
     dialect, about = 'excel', None
 
@@ -111,28 +137,28 @@ class Table:
         self._name, self._has_header = name, False
 
     def add(self, names, rows):
-        """As `Npy.add`."""
+        """Append a line for each vector."""
         if not self._has_header:
             self._writer.writerow([self._name, *range(rows.shape[1])])
             self._has_header = True
-        # str of a float32 has the fewest digits that restore it
+        # str of a float32 has as few digits as identify the number
         self._writer.writerows([name, *map(str, row)]
                                for name, row in zip(names, rows))
 
     def close(self):
-        """Write everything to the file."""
+        """Write what the text buffer still holds."""
         self._text.flush()
-        self._text.detach()
+        self._text.detach()     # else the buffer would close the file
 
 
-class TabTable(Table):
-    """A .tsv file."""
+class Tsv(Csv):
+    """Write a .tsv file, with the lines of a .csv file."""
 
     dialect = 'excel-tab'
 
 
 class JsonLines:
-    """A .jsonl file: per line an object with a text or token and a vector."""
+    """Write a .jsonl file: each line has a text or token, and its vector."""
 
     about = None
 
@@ -140,7 +166,7 @@ class JsonLines:
         self._file, self._name = file, name
 
     def add(self, names, rows):
-        """As `Npy.add`."""
+        """Append a line for each vector."""
         for name, row in zip(names, rows):
             line = json.dumps({self._name: name,
                                'vector': [float(str(x)) for x in row]},
@@ -148,11 +174,11 @@ class JsonLines:
             self._file.write(line.encode() + b'\n')
 
     def close(self):
-        """Each line is complete; nothing to do."""
+        """Do nothing: `add` writes complete lines."""
 
 
 class Parquet:
-    """A .parquet file with the columns `text` or `token`, and `vector`."""
+    """Write a .parquet file: a column of texts or tokens, and `vector`."""
 
     about = None
 
@@ -161,13 +187,13 @@ class Parquet:
         self._names, self._rows = [], []
 
     def add(self, names, rows):
-        """As `Npy.add`."""
+        """Keep the vectors, and write them if there are `PARQUET_ROWS`."""
         self._names += names
         self._rows += list(rows)
-        if len(self._rows) >= ROWS:
-            self._write()
+        if len(self._rows) >= PARQUET_ROWS:
+            self._write_rows()
 
-    def _write(self):
+    def _write_rows(self):
         import pyarrow as pa
         from pyarrow import parquet
         rows = onp.array(self._rows, 'float32')
@@ -183,24 +209,28 @@ class Parquet:
     def close(self):
         """Write the last rows and the footer of the file."""
         if self._rows:
-            self._write()
+            self._write_rows()
         if self._writer is not None:
             self._writer.close()
 
 
-FORMATS = {'.npy': Npy, '.npz': Npz, '.csv': Table, '.tsv': TabTable,
+#: {extension: class that writes the format}
+FORMATS = {'.npy': Npy, '.npz': Npz, '.csv': Csv, '.tsv': Tsv,
            '.jsonl': JsonLines, '.parquet': Parquet}
 
 
 def check_vectors_out(out, force=False, reads=(), flag='--out'):
-    """Raise if vectors cannot be written to --out; as `check_out`."""
+    """Raise an error if vectors cannot be written to the file `out`.
+
+    The arguments are those of `check_out` in machine/arguments.py.
+    """
     check_out(out, force, 'x.npy', reads, flag)
     path = Path(out)
     if path.exists() and not path.is_file():
-        return      # pipes and devices get NumPy's format
+        return      # a pipe or a device: any name, and the format .npy
     if path.suffix.lower() not in FORMATS:
-        raise UsageError(f'{flag} {out} does not end in a format for vectors: '
-                         f'let it end in {", ".join(FORMATS)}')
+        raise UsageError(f'{flag} {out} has no extension of a format for '
+                         f'vectors: let it end in {", ".join(FORMATS)}')
     if path.suffix.lower() == '.parquet':
         try:
             import pyarrow.parquet  # noqa: F401
@@ -213,22 +243,25 @@ def check_vectors_out(out, force=False, reads=(), flag='--out'):
 
 @contextlib.contextmanager
 def vectors_file(out, force=False, reads=(), name='text', flag='--out'):
-    """Yield a file of vectors, which becomes --out on success.
+    """Yield an object of a class in `FORMATS`, which writes the file `out`.
 
-    name: the name of the column of texts or tokens.
+    The vectors go to a temporary file, which replaces `out` if the `with`
+    statement ends without an error. name: the title of the column with the
+    texts or tokens. The other arguments are those of `check_vectors_out`.
     """
     check_vectors_out(out, force, reads, flag)
-    kind = FORMATS.get(Path(out).suffix.lower(), Npy)
-    with writing(out, force, flag) as part, open(part, 'wb') as file:
+    format_class = FORMATS.get(Path(out).suffix.lower(), Npy)
+    with writing(out, force, flag) as temporary, open(
+            temporary, 'wb') as file:
         if file.seekable():
-            rows = kind(file, name)
-            yield rows
-            rows.close()
+            writer = format_class(file, name)
+            yield writer
+            writer.close()
             return
-        # The header of .npy is written last, which a pipe does not allow
-        with tempfile.TemporaryFile() as whole:
-            rows = kind(whole, name)
-            yield rows
-            rows.close()
-            whole.seek(0)
-            shutil.copyfileobj(whole, file)
+        # A pipe: `Npy` cannot overwrite the header there
+        with tempfile.TemporaryFile() as seekable_file:
+            writer = format_class(seekable_file, name)
+            yield writer
+            writer.close()
+            seekable_file.seek(0)
+            shutil.copyfileobj(seekable_file, file)

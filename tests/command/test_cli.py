@@ -65,7 +65,7 @@ def test_earlier_names_work_with_a_notice(folder, tmp_path, capsys):
     assert cli.main([*argv, '--windows', '2', '-q']) == 0
     assert capsys.readouterr() == (expected.out, '')
     args = cli.parser().parse_args(['pretrain', '--fill'])
-    assert pretrain.given(args) == dict(fill_sequences=True)
+    assert pretrain.given_settings(args) == dict(fill_sequences=True)
     assert args.notices == ['--fill is now called --fill-sequences']
     shown = choices()['pretrain'].format_help()
     assert '--fill-sequences' in shown and '--fill ' not in shown
@@ -166,7 +166,7 @@ def test_the_settings_that_matter_come_first(name, capsys):
             assert shown.count(f'\n  --{flag.replace("_", "-")} ') == 1 or (
                 shown.count(f'\n  --{flag.replace("_", "-")}\n') == 1), flag
         assert shown.index('  --num-steps') < shown.index('\nthe text:')
-        assert 10 < len(pretrain.FIRST) < 17
+        assert 10 < len(pretrain.MOST_USED) < 17
 
 
 @pytest.mark.parametrize('columns', [60, 80, 200])

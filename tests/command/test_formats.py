@@ -12,7 +12,7 @@ from commands import refusal
 
 import d2lbert as d2l
 from d2lbert.command.cli import main
-from d2lbert.command.vector_files import ROWS, vectors_file
+from d2lbert.command.vector_files import PARQUET_ROWS, vectors_file
 
 pytest.importorskip('tokenizers')
 pytest.importorskip('safetensors')
@@ -99,7 +99,7 @@ def test_vectors_are_written_in_the_format_of_the_name(
 def test_files_of_many_rows_are_whole(name, tmp_path):
     if name.endswith('parquet'):
         pytest.importorskip('pyarrow')
-    rows = onp.random.RandomState(0).normal(size=(ROWS + 7, 3)).astype(
+    rows = onp.random.RandomState(0).normal(size=(PARQUET_ROWS + 7, 3)).astype(
         'float32')
     with vectors_file(tmp_path / name) as file:
         for k in range(0, len(rows), 5):

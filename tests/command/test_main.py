@@ -23,7 +23,7 @@ from d2lbert.__main__ import main
 from d2lbert.command import cli
 from d2lbert.command import pretrain as pretrain_command
 from d2lbert.command import vectors as encoder
-from d2lbert.command.pretrain import CARRYING_OUT
+from d2lbert.command.pretrain import RUN_FLAGS
 from d2lbert.command.vector_files import vectors_file
 from d2lbert.objectives import text_objective
 from d2lbert.pretrained import encoding
@@ -191,10 +191,10 @@ def asked(monkeypatch):
 def test_every_flag_of_pretrain_is_a_keyword_and_the_reverse(asked,
                                                              monkeypatch):
     # Some flags need others beside them
-    for name in ('check_flags', 'check_place'):
+    for name in ('check_flags', 'check_devices_and_out'):
         monkeypatch.setattr(pretrain_command, name, lambda *_: None)
     for name, setting in {**SETTINGS, **{
-            setting.name: setting for setting in CARRYING_OUT}}.items():
+            setting.name: setting for setting in RUN_FLAGS}}.items():
         kind = str if setting.kind == PATHS else setting.kind
         value = str([*setting.choices, 1][0])
         main(['pretrain', '--corpus', 'sample', '--' + name.replace('_', '-'),
@@ -202,7 +202,7 @@ def test_every_flag_of_pretrain_is_a_keyword_and_the_reverse(asked,
         given = asked.pop()[name]
         assert given == ['1'] if setting.several else (
             given == kind(value) and type(given) is kind)
-    assert [setting.name for setting in CARRYING_OUT] == [
+    assert [setting.name for setting in RUN_FLAGS] == [
         'devices', 'out', 'force', 'resume']
     assert set(inspect.signature(d2l.pretrain).parameters) == {
         'devices', 'out', 'force', 'resume', 'wanted', 'texts', 'callback',
