@@ -1,34 +1,41 @@
-"""`d2lbert completion`: scripts that complete the command line in shells."""
+"""Run `d2lbert completion`: write a completion script for a shell.
+
+The scripts are generated from the argparse parsers of all sub-commands. The
+argument `commands` of each function that writes a script is a dictionary
+{name of a sub-command: (its help, list of `Flag`s)}.
+"""
 import argparse
 import re
 import shlex
 from typing import NamedTuple
 
-#: Words in the metavar of a flag whose value is a file or a folder.
-PATHS = re.compile('FILE|DIR|FOLDER|RUN|PATH')
+#: The metavar of a flag has one of these words if its value is a path.
+PATH_METAVAR = re.compile('FILE|DIR|FOLDER|RUN|PATH')
 
 
 class Flag(NamedTuple):
-    """A flag of a sub-command, for completion."""
+    """A flag or a positional argument of a sub-command."""
 
-    names: list         # for example ['-q', '--quiet']
-    help: str           # its first clause
-    takes: bool         # True if a value follows
-    choices: list       # values to offer; [] if there is no list
-    is_path: bool       # True if files and folders are offered
+    names: list         # for example ['-q', '--quiet']; [] if positional
+    help: str           # the first clause of the help text
+    takes_value: bool
+    choices: list       # strings to complete the value with, or []
+    is_path: bool       # True to complete the value with paths
 
     @classmethod
-    def of(cls, action):
-        """The flag, or the positional argument, of an argparse action."""
-        found = action.choices or getattr(action, 'offered', ())
-        metavar = action.metavar or ''
+    def from_action(cls, action):
+        """Return the `Flag` that describes an argparse action."""
         return cls(list(action.option_strings),
                    _first_clause(action.help), action.nargs != 0,
-                   list(map(str, found)), bool(PATHS.search(metavar)))
+                   list(map(str, action.choices or ())),
+                   bool(PATH_METAVAR.search(action.metavar or '')))
 
 
 def _first_clause(text):
-    """The help of a flag up to its first mark, without a default."""
+    """Return a help text up to its first punctuation mark or parenthesis.
+
+    A comma only ends the clause before 'or' and 'which'.
+    """
     text = re.split(r'[;:(]|, (?=or |which )', text or '')[0]
     return ' '.join(text.replace('%%', '%').split())
 
@@ -50,31 +57,37 @@ def add(commands):
 def run(args, commands):
     """Print the script; returns the exit status.
 
-    commands: the argparse action with all sub-commands.
+    commands: the argparse action that has the parsers of all sub-commands.
     """
     helps = {action.dest: action.help
              for action in commands._choices_actions}
     print(SCRIPTS[args.shell]({
         name: (helps[name], [
-            Flag.of(action) for action in parser._actions
+            Flag.from_action(action) for action in parser._actions
             if action.help != argparse.SUPPRESS])
         for name, parser in commands.choices.items()}), end='')
     return 0
 
 
-def _words(flags):
+def _names(flags):
+    """Return the names of all flags, in one list."""
     return [name for flag in flags for name in flag.names]
 
 
 def bash(commands):
-    """A script for bash; commands: {name: (help, list of `Flag`s)}."""
-    lines = []
+    """Return a completion script for bash.
+
+    In the script, for the sub-command that is being typed: flags has the
+    names of the flags, values the choices of the flag before the cursor, and
+    words the choices of the positional argument.
+    """
+    lines = []      # the branches of a `case` over the sub-commands
     for name, (_, flags) in commands.items():
         lines += [f'        {name})',
-                  f"            flags='{' '.join(_words(flags))}'",
+                  f"            flags='{' '.join(_names(flags))}'",
                   '            case $flag in']
         for flag in flags:
-            if flag.names and flag.takes and not flag.is_path:
+            if flag.names and flag.takes_value and not flag.is_path:
                 lines.append(f"                {'|'.join(flag.names)}) "
                              f"values='{' '.join(flag.choices)}'; "
                              'is_path= ;;')
@@ -84,8 +97,9 @@ def bash(commands):
                   for flag in flags if not flag.names and flag.choices][:1]
         if not lines[-1].endswith(';;'):
             lines.append('            ;;')
-    takes = sorted({name for _, flags in commands.values()
-                    for flag in flags if flag.takes for name in flag.names})
+    with_value = sorted({
+        name for _, flags in commands.values()
+        for flag in flags if flag.takes_value for name in flag.names})
     return f'''\
 # Completion of d2lbert for bash, written by: d2lbert completion bash
 _d2lbert() {{
@@ -99,7 +113,7 @@ _d2lbert() {{
     case $command in
 {chr(10).join(lines)}
     esac
-    case " {' '.join(takes)} " in
+    case " {' '.join(with_value)} " in
         *" $flag "*)
             # The value of a flag
             if [ -n "$is_path" ]; then
@@ -124,13 +138,14 @@ complete -F _d2lbert d2lbert
 
 
 def zsh(commands):
-    """A script for zsh; the argument as for `bash`."""
-    described = '\n'.join(
+    """Return a completion script for zsh."""
+    descriptions = '\n'.join(
         f'        {shlex.quote(f"{name}:{help}")}'
         for name, (help, _) in commands.items())
     cases = []
     for name, (_, flags) in commands.items():
-        # zsh takes one specification for all positional arguments
+        # `*:` in a specification covers all positional arguments, so only
+        # the first one gets a specification
         positional = [flag for flag in flags if not flag.names]
         flags = [flag for flag in flags if flag.names] + positional[:1]
         specs = [spec for flag in flags for spec in _zsh_specs(flag)]
@@ -142,7 +157,7 @@ def zsh(commands):
 _d2lbert() {{
     local -a commands
     commands=(
-{described}
+{descriptions}
     )
     if (( CURRENT == 2 )); then
         _describe -t commands command commands
@@ -161,7 +176,7 @@ compdef _d2lbert d2lbert
 
 
 def _zsh_specs(flag):
-    """The arguments of zsh's `_arguments` for a flag."""
+    """Yield the specifications of a flag, for zsh's function `_arguments`."""
     values = (f'({" ".join(flag.choices)})' if flag.choices
               else '_files' if flag.is_path else '')
     if not flag.names:
@@ -169,12 +184,16 @@ def _zsh_specs(flag):
         return
     text = re.sub(r'([][:\\])', r'\\\1', flag.help)
     for name in flag.names:
-        value = f':{name.lstrip("-")}:{values}' if flag.takes else ''
+        value = f':{name.lstrip("-")}:{values}' if flag.takes_value else ''
         yield shlex.quote(f'*{name}[{text}]{value}')
 
 
 def fish(commands):
-    """A script for fish; the argument as for `bash`."""
+    """Return a completion script for fish.
+
+    Options of `complete`: -l and -s a flag's long or short name, -d its
+    description, -a values, -r a value is required, -f no files, -x both.
+    """
     lines = [
         '# Completion of d2lbert for fish, written by: d2lbert completion '
         'fish',
@@ -186,29 +205,30 @@ def fish(commands):
         "'print the version'"]
     for name, (help, flags) in commands.items():
         lines.append('complete -c d2lbert -n __fish_use_subcommand -a '
-                     f'{name} -d {_fish(help)}')
+                     f'{name} -d {_quote_for_fish(help)}')
         for flag in flags:
             line = ('complete -c d2lbert -n '
                     f"'__fish_seen_subcommand_from {name}'")
             if not flag.names and not flag.choices:
                 continue        # fish offers files by default
-            for word in flag.names:
-                line += (f' -l {word[2:]}' if word.startswith('--')
-                         else f' -s {word[1:]}')
+            for flag_name in flag.names:
+                line += (f' -l {flag_name[2:]}' if flag_name.startswith('--')
+                         else f' -s {flag_name[1:]}')
             if flag.names:
-                line += f' -d {_fish(flag.help)}'
-            if flag.takes and flag.names:
+                line += f' -d {_quote_for_fish(flag.help)}'
+            if flag.takes_value and flag.names:
                 line += ' -r' if flag.is_path else ' -x'
             elif not flag.names:
                 line += ' -f'
             if flag.choices:
-                line += f' -a {_fish(" ".join(flag.choices))}'
+                line += f' -a {_quote_for_fish(" ".join(flag.choices))}'
             lines.append(line)
     return '\n'.join(lines) + '\n'
 
 
-def _fish(text):
+def _quote_for_fish(text):
     return "'" + text.replace('\\', '\\\\').replace("'", "\\'") + "'"
 
 
+#: {shell: function that returns its completion script}
 SCRIPTS = {'bash': bash, 'zsh': zsh, 'fish': fish}
