@@ -1,6 +1,8 @@
-"""`d2lbert doctor`: check this machine, and suggest remedies.
+"""Run `d2lbert doctor`: check this machine, and suggest remedies.
 
-It must work even if MXNet is broken, so MXNet is imported in functions.
+A function `_..._row` or `_..._rows` checks one part of the machine. The
+command must work even if MXNet is broken, so functions import MXNet late. The
+argument `mx` is the module mxnet, or None if it cannot be imported.
 """
 import ctypes
 import importlib
@@ -16,12 +18,16 @@ from d2lbert.command.flags import add_json, print_json
 from d2lbert.machine import cache, hardware, mxnet_libraries
 from d2lbert.machine.processor import chosen_set, find_compiler, find_processor
 
+#: Values of `Row.status`.
 OK, WARN, BAD = 'ok', 'warn', 'bad'
+
+#: Features of MXNet that the report names if MXNet was built with them.
 FEATURES = ['OPENMP', 'MKLDNN', 'CUDA', 'CUDNN', 'NCCL', 'DIST_KVSTORE',
             'BLAS_OPEN', 'F16C']
 SLOWER = 'everything works but is slower'
 
-#: {row: (module of a kernels.Library, its name there, effect without it)}
+#: {name of the row: (module, name of a `kernels.Library` in that module, what
+#: happens without this library)}
 COMPILED = {'fast operators': ('d2lbert.kernels', 'OPERATORS', SLOWER),
             'fast reading': ('d2lbert.kernels.draw', 'DRAW', SLOWER),
             'eight bits': ('d2lbert.kernels.int8', 'INT8',
@@ -32,7 +38,7 @@ class Row(NamedTuple):
     """One line of the report."""
 
     name: str
-    status: str  # OK, WARN (slower or incomplete) or BAD (pretraining fails)
+    status: str  # OK; WARN: slow or incomplete; BAD: pretraining cannot run
     value: str
     remedy: str = ''
 
@@ -63,7 +69,7 @@ def run(args):
 
 
 def report(build=False):
-    """Return rows (name, status, value, remedy) about this machine.
+    """Return a list of `Row`s about this machine.
 
     build: compile the libraries that are not compiled yet.
     """
@@ -75,9 +81,9 @@ def report(build=False):
 
 
 def print_report(build=False):
-    """Print the report; return 0 if `d2lbert pretrain` can run, else 1.
+    """Print the report and return the exit status, as `status_of` gives it.
 
-    build: also compile missing libraries, and return 1 if that fails.
+    build: also compile the libraries that are not compiled yet.
     """
     rows = report(build)
     name_width = max(len(row.name) for row in rows)
@@ -100,7 +106,10 @@ def print_report(build=False):
 
 
 def status_of(rows, build):
-    """The exit status: 0 if d2lbert can train (build: and all is compiled)."""
+    """Return the exit status: 0 if `d2lbert pretrain` can run, else 1.
+
+    build: return 0 only if all libraries of `COMPILED` are usable, too.
+    """
     return int(any(row.status == BAD or build and row.name in COMPILED
                    and row.status != OK for row in rows))
 
@@ -121,7 +130,7 @@ def _python_row():
              f'{platform.system()} {platform.machine()}')
     if sys.version_info < (3, 8):
         return Row('Python', BAD, value, 'd2lbert needs Python 3.8 or later: '
-                   'make a virtual environment with one of those')
+                   'make a virtual environment with a later Python')
     return Row('Python', OK, value)
 
 
@@ -135,7 +144,7 @@ def _numpy_row():
 
 
 def _mxnet_rows():
-    """(the module mxnet, or None if it is broken; rows about it)."""
+    """Return (mx, rows): the module mxnet or None, and `Row`s about it."""
     build = hardware.build()
     try:
         mx = importlib.import_module('d2lbert.machine.backend').mx
@@ -143,27 +152,27 @@ def _mxnet_rows():
         # Every message of machine.backend ends with ': ' and the remedy
         problem, _, remedy = str(error).rpartition(': ')
         return None, [Row('MXNet', BAD, problem, remedy)]
-    on = [name for name in FEATURES
-          if mx.runtime.Features().is_enabled(name)]
-    rows = [Row('MXNet', OK, f'{mx.__version__}, {build} build, with '
-                             + ', '.join(on))]
-    return mx, rows + [_threads_row()]
+    enabled = [name for name in FEATURES
+               if mx.runtime.Features().is_enabled(name)]
+    return mx, [Row('MXNet', OK, f'{mx.__version__}, {build} build, with '
+                                 + ', '.join(enabled)), _threads_row()]
 
 
 def _threads_row():
-    """The row of OpenMP threads, CPUs and cores."""
+    """Compare the number of OpenMP threads with the number of cores."""
     cores, cpus = hardware.physical_cores(), len(hardware.available_cpus())
-    here = f'{cpus} CPUs available, {cores} cores'
+    processors = f'{cpus} CPUs available, {cores} cores'
     try:
         threads = ctypes.CDLL('libgomp.so.1').omp_get_max_threads()
     except (AttributeError, OSError):
-        return Row('threads', OK, f'unknown; {here}')
+        return Row('threads', OK, f'unknown; {processors}')
     limit = mxnet_libraries.thread_count('MXNET_OMP_MAX_THREADS')
     threads = min(threads, limit or threads)
-    value = f'{threads}; {here}'
+    value = f'{threads}; {processors}'
     if threads < cores:
         names = ['OMP_NUM_THREADS', 'MXNET_OMP_MAX_THREADS',
                  'OMP_THREAD_LIMIT', 'OMP_MAX_ACTIVE_LEVELS']
+        # Name the variables that are set, or all four if none is set
         names = [name for name in names if os.environ.get(name)] or names
         return Row('threads', WARN, value,
                    f'unset {" and ".join(names)} to use every core')
@@ -171,12 +180,14 @@ def _threads_row():
 
 
 def _driver_rows(mx):
+    """Return a row for the NVIDIA driver, and one for each GPU."""
     driver, build = hardware.driver(), hardware.build()
     if driver.problem:
         broken = driver.problem.startswith('libcuda.so.1 does not work')
         return [Row('driver', WARN if broken else OK, driver.problem,
-                    'without a GPU, nothing; with one, install the NVIDIA '
-                    'driver again' if broken else '')]
+                    'if this machine has a GPU, install the NVIDIA driver '
+                    'again; without a GPU, nothing is wrong'
+                    if broken else '')]
     value = 'NVIDIA'
     if driver.cuda:
         value += ', for CUDA up to {}.{}'.format(*driver.cuda)
@@ -210,6 +221,7 @@ def _num_gpus(mx):
 
 
 def _cuda_rows():
+    """Return a row for the CUDA libraries, if MXNet is built for CUDA."""
     if hardware.build() != 'cu112':
         return []
     paths = dict(hardware.cuda_libraries())
@@ -238,12 +250,17 @@ def _compiler_row():
 
 
 def _compiled_rows(mx, build):
-    """The rows of the compiled libraries."""
-    return [_compiled_row(mx, name, *library, build)
+    """Return a row for each library of `COMPILED`."""
+    return [_compiled_row(mx, build, name, *library)
             for name, library in COMPILED.items()]
 
 
-def _compiled_row(mx, name, module, library, without, build):
+def _compiled_row(mx, build, name, module_name, library_name,
+                  effect_without):
+    """Return the row `name`, about an entry of `COMPILED`.
+
+    build: compile the library if it is not compiled yet.
+    """
     if mx is None:
         return Row(name, WARN, 'not tried without MXNet',
                    'see MXNet above')
@@ -251,77 +268,88 @@ def _compiled_row(mx, name, module, library, without, build):
         from d2lbert import kernels
         if kernels.mode() == 'off':
             return Row(name, WARN, 'not used: D2LBERT_KERNELS is off',
-                       f'{without}; unset D2LBERT_KERNELS')
-        module = importlib.import_module(module)
-        library = getattr(module, library)
-        found = library.find() or build and library.get() is not None
+                       f'{effect_without}; unset D2LBERT_KERNELS')
+        module = importlib.import_module(module_name)
+        library = getattr(module, library_name)
+        # `find` looks for a compiled library; `get` compiles it if necessary
+        is_usable = library.find() or build and library.get() is not None
     except ValueError as error:     # an environment variable is invalid
         return Row(name, BAD, f'not loaded: {error}', 'correct this '
                    'variable; until then, commands that need it fail')
     except Exception as error:  # other rows must still be printed
-        return Row(name, WARN, f'not loaded: {error}', without)
-    if found:
+        return Row(name, WARN, f'not loaded: {error}', effect_without)
+    if is_usable:
         value = f'loaded from {library.path}'
         if name == 'eight bits':
             value += f'; multiplies by {module.product()}'
         return Row(name, OK, value)
     if library.reason:
-        return Row(name, WARN, f'not loaded: {library.reason}', without)
+        return Row(name, WARN, f'not loaded: {library.reason}',
+                   effect_without)
     return Row(name, WARN, 'not compiled yet',
-               f'd2lbert doctor --build, which takes {library.takes}; or '
-               'the first run does it')
+               f'd2lbert doctor --build, which takes {library.takes}; else '
+               'the first run compiles it')
 
 
 def _processor_row(mx):
-    value, chosen, used = str(find_processor()), 'native', None
+    """Name the processor and the instruction set of the compiled operators."""
+    value, isa, compiled_for = str(find_processor()), 'native', None
     if mx is not None:
         from d2lbert import kernels
         try:
-            chosen = chosen_set()
+            isa = chosen_set()
         except ValueError as error:
             return Row('processor', BAD, f'{value}; {error}',
-                       '`d2lbert help environment` lists D2LBERT_ISA')
-        used = kernels.compiled_for()
-    if used:
-        value += f': operators for {used[0]}, {used[1]} floats a vector'
-    if chosen != 'native':
-        value += f'; D2LBERT_ISA is {chosen}'
+                       '`d2lbert help environment` explains D2LBERT_ISA')
+        compiled_for = kernels.compiled_for()
+    if compiled_for:
+        instruction_set, vector_floats = compiled_for
+        value += (f': operators for {instruction_set}, {vector_floats} '
+                  'floats a vector')
+    if isa != 'native':
+        value += f'; D2LBERT_ISA is {isa}'
     return Row('processor', OK, value)
 
 
 def _products_rows():
-    """The row of the matrix-multiplication backend, if it is known."""
+    """Return a row about matrix products, if their method is chosen yet.
+
+    The package d2lbert.kernels chooses it; `_compiled_row` imports the
+    package if MXNet works.
+    """
     kernels = sys.modules.get('d2lbert.kernels')
-    used = kernels and kernels.products.chosen()
-    if not used:
+    choice = kernels and kernels.products.chosen()
+    if not choice:
         return []
     value = ' and '.join(
         f'{precision} by {kernels.products.words_of(product)}'
-        for precision, product in (('fp32', used.fp32), ('bf16', used.bf16)))
-    return [Row('products', OK, f'{value}: {used.why}')]
+        for precision, product in (('fp32', choice.fp32),
+                                   ('bf16', choice.bf16)))
+    return [Row('products', OK, f'{value}: {choice.why}')]
 
 
 def _cache_row():
     try:
         value = f'{cache.root()}, {cache.megabytes(cache.size())}'
-        temporary = cache.is_temporary()
+        is_temporary = cache.is_temporary()
     except OSError as error:
         return Row('cache', WARN, f'does not work: {error}',
                    'set D2LBERT_CACHE to a folder that you can write')
-    if temporary:
+    if is_temporary:
         return Row('cache', WARN, f'{value}: there is no home folder that '
                    'can be written', 'set D2LBERT_CACHE, or HOME, to a folder '
-                   'that lasts')
+                   'that is not temporary')
     return Row('cache', OK, value)
 
 
 def _data_rows():
+    """Return rows about WikiText-2 and the sample corpus."""
     try:
         # If MXNet is broken, `from d2lbert import hub` raises MXNet's error
         hub = importlib.import_module('d2lbert.hub')
         wikitext = hub.find_wikitext2()
     except Exception as error:  # other rows must still be printed
-        return [Row('data', BAD, f'cannot be looked for: {error}',
+        return [Row('data', BAD, f'the search for it failed: {error}',
                     'install d2lbert again with pip install .')]
     try:
         sample = Row('sample corpus', OK, str(hub.sample_dir()))
