@@ -1,1 +1,1 @@
-"""The command `d2lbert`, one file for each sub-command."""
+"""The command `d2lbert`: cli.py runs it, each sub-command has a file."""

@@ -1,4 +1,4 @@
-"""`d2lbert cache`: list and remove cached files."""
+"""Run `d2lbert cache`: list or remove cached files."""
 import os
 import sys
 import time
@@ -18,9 +18,9 @@ def add(commands):
     parser.add_argument('--clear', action='store_true', help='remove files')
     parser.add_argument('--kind', nargs='+', choices=list(cache.KINDS),
                         metavar='KIND', help='only '
-                        f'{", ".join(cache.KINDS)} (all; with --clear '
-                        f'{", ".join(cache.RENEWABLE)}, which are made '
-                        'again when needed)')
+                        f'{", ".join(cache.KINDS)} (default: all; with '
+                        f'--clear {", ".join(cache.RENEWABLE)}, which are '
+                        'made again when needed)')
     parser.add_argument('--older-than', type=at_least(0, float),
                         metavar='DAYS',
                         help='only files unused for this many days')
@@ -30,66 +30,75 @@ def add(commands):
 
 def run(args):
     """List or remove cached files; returns the exit status."""
-    kinds, older_than = args.kind, args.older_than or 0
+    kinds, min_days = args.kind, args.older_than or 0
     if args.clear:
-        return _clear(kinds, older_than, args.json)
-    found = [_summary(kind, older_than) for kind in kinds or cache.KINDS]
+        return _clear(kinds, min_days, args.json)
+    summaries = [_summary(kind, min_days) for kind in kinds or cache.KINDS]
     if args.json:
-        print_json(dict(folder=str(cache.root()), kinds=found))
+        print_json(dict(folder=str(cache.root()), kinds=summaries))
         return 0
     print(cache.root())
-    rows = [('kind', 'number', 'size', 'last used'), *map(_row, found)]
-    for name, number, size, last in rows:
-        print(f'{name:<9}{number:>7}{size:>12}  {last}'.rstrip())
+    rows = [('kind', 'number', 'size', 'last used'), *map(_row, summaries)]
+    for kind, number, size, last_used in rows:
+        print(f'{kind:<9}{number:>7}{size:>12}  {last_used}'.rstrip())
     return 0
 
 
-def _summary(kind, older_than):
-    """A dictionary about the files of a kind."""
+def _summary(kind, min_days):
+    """Return a dictionary about the files of a kind, for --json.
+
+    min_days: count only files unused for this many days.
+    """
     folder = cache.root() / kind
     if folder.is_symlink():
         return dict(kind=kind, link=os.readlink(folder))
     now = time.time()
-    found = [entry for entry in cache.entries([kind])
-             if now - entry.used >= older_than * 86400]
-    last = max((entry.used for entry in found), default=None)
-    return dict(kind=kind, number=sum(not entry.is_left for entry in found),
-                bytes=sum(entry.size for entry in found),
+    entries = [entry for entry in cache.entries([kind])
+               if now - entry.used >= min_days * 86400]
+    last = max((entry.used for entry in entries), default=None)
+    # The number omits temporary files, but their size is included
+    return dict(kind=kind, number=sum(not entry.is_left for entry in entries),
+                bytes=sum(entry.size for entry in entries),
                 last_used=None if last is None else
                 time.strftime('%Y-%m-%d', time.localtime(last)))
 
 
-def _row(found):
-    """The texts of a line of the table, from a dictionary of `_summary`."""
-    if 'link' in found:
-        return found['kind'], '', '', f'in {found["link"]}: left alone'
-    return (found['kind'], str(found['number']),
-            cache.megabytes(found['bytes']), found['last_used'] or '')
+def _row(summary):
+    """Return the cells of a row of the table, as strings."""
+    if 'link' in summary:       # `cache.entries` does not follow links
+        return summary['kind'], '', '', f'in {summary["link"]}: left alone'
+    return (summary['kind'], str(summary['number']),
+            cache.megabytes(summary['bytes']), summary['last_used'] or '')
 
 
-def _clear(kinds, older_than, is_json):
-    status, total, removed = 0, 0, {}
+def _clear(kinds, min_days, is_json):
+    """Remove files, print how many, and return the exit status.
+
+    kinds: None for `cache.RENEWABLE`; min_days: as for `_summary`.
+    """
+    status, total_bytes, removed = 0, 0, {}
     lines = [str(cache.root())]
     for kind in kinds or cache.RENEWABLE:
         try:
-            number, freed = cache.clear(kind, older_than)
+            number, freed_bytes = cache.clear(kind, min_days)
         except BlockingIOError:
-            print(f'{kind}: another process is writing some, so none is '
-                  'removed; try again when it is done', file=sys.stderr)
+            print(f'{kind}: another process is writing files of this kind, '
+                  'so none is removed; try again when it is done',
+                  file=sys.stderr)
             status = 1
             continue
-        total += freed
+        total_bytes += freed_bytes
         removed[kind] = number
         lines.append(f'{kind:<9}{number:>7} removed, '
-                     f'{cache.megabytes(freed)}')
+                     f'{cache.megabytes(freed_bytes)}')
     if is_json:
         print_json(dict(folder=str(cache.root()), removed=removed,
-                        bytes=total))
+                        bytes=total_bytes))
         return status
     kept = [kind for kind in cache.KINDS if kind not in cache.RENEWABLE
             and not kinds and any(cache.entries([kind]))]
     for kind in kept:
         lines.append(f'{kind:<9} is kept: --kind {kind} removes what was '
-                     'fetched')
-    print('\n'.join([*lines, f'{cache.megabytes(total)} freed']))
+                     'downloaded')
+    print('\n'.join([*lines, f'{cache.megabytes(total_bytes)} freed']))
     return status

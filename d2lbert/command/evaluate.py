@@ -1,4 +1,4 @@
-"""`d2lbert evaluate`: metrics of a run on held-out text."""
+"""Run `d2lbert evaluate`: print the metrics of a run on held-out text."""
 from d2lbert.command.flags import (
     add_json,
     add_precision,
@@ -10,7 +10,7 @@ from d2lbert.command.flags import (
 def add(commands):
     """Add this sub-command to the parser."""
     evaluate = commands.add_parser(
-        'evaluate', help='losses and accuracies of a run on held-out text',
+        'evaluate', help='print metrics of a run on held-out text',
         description='Evaluate a run on the held-out part of its corpus or on '
         'other files; evaluate a run of finetune on the development part of '
         'its task.')
@@ -41,26 +41,29 @@ def run(args):
         if args.corpus is not None:
             raise ValueError(f'{args.folder} is a run of finetune: name '
                              'other files with --data, not with --corpus')
-        found = evaluations(args.folder, args.data, args.devices,
-                            precision=args.precision)
-        for k, (name, figures) in enumerate(found):
+        results = evaluations(args.folder, args.data, args.devices,
+                              precision=args.precision)
+        for k, (task, figures) in enumerate(results):
             if args.json:
-                print_json(dict(task=name, **figures._asdict()))
+                print_json(dict(task=task, **figures._asdict()))
             else:
-                _print(figures, f'{name} ' if k else '')
+                # Further test sets of the same labels, as MNLI has, follow
+                # with their name before each metric
+                _print_figures(figures, f'{task} ' if k else '')
     else:
         if args.data is not None:
-            raise ValueError(f'{args.folder} is no run of finetune: name '
+            raise ValueError(f'{args.folder} is not a run of finetune: name '
                              'text files with --corpus, not with --data')
         figures = evaluate_run(args.folder, args.corpus, args.devices,
                                args.text_field, args.precision)
         if args.json:
             print_json(figures._asdict())
         else:
-            _print(figures)
+            _print_figures(figures)
     return 0
 
 
-def _print(figures, prefix=''):
+def _print_figures(figures, prefix=''):
+    """Print a named tuple of metrics; prefix: printed before each name."""
     for name, value in figures._asdict().items():
         print(f'{prefix}{name} {value:.4f}')

@@ -1,4 +1,4 @@
-"""`d2lbert fill`: predict the masked tokens of a text."""
+"""Run `d2lbert fill`: predict the masked tokens of a text."""
 from d2lbert.command.flags import (
     add_device,
     add_json,
@@ -18,9 +18,9 @@ def add(commands):
     fill = commands.add_parser(
         'fill', help='predict the masked words of a text',
         description='Predict the masked words of a text: print the likeliest '
-        'tokens at each mask with their probabilities, one per line. An '
+        'tokens for each mask with their probabilities, one per line. An '
         'empty line separates the masks. With --file, each text is printed '
-        'before its tokens.')
+        'before the tokens for its masks.')
     add = fill.add_argument
     add('folder', metavar='FOLDER|RUN', help='the folder of a pretrained '
         'model, or a run folder')
@@ -57,18 +57,18 @@ def run(args):
                 raise
             raise ValueError(f'{name}: {error}') from None
         if args.json:
-            for k, of_mask in enumerate(guesses):
+            for k, mask_guesses in enumerate(guesses):
                 print_json(dict(text=text, mask=k, guesses=[
-                    guess._asdict() for guess in of_mask]))
+                    guess._asdict() for guess in mask_guesses]))
             continue
         if not is_first:
-            print()
+            print()     # an empty line between texts
         is_first = False
         if args.file is not None:
             print(text)
         print('\n\n'.join('\n'.join(
-            f'{guess.token} {guess.probability:.4f}' for guess in of_mask)
-            for of_mask in guesses), flush=True)
+            f'{guess.token} {guess.probability:.4f}' for guess in mask_guesses)
+            for mask_guesses in guesses), flush=True)
     if args.file is not None and lines.skipped:
         note(lines.skipped_words())
     return 0

@@ -1,5 +1,4 @@
-"""`d2lbert generate`: generate texts with a BART, or continue texts."""
-
+"""Run `d2lbert generate`: generate texts with a BART, or continue texts."""
 from d2lbert.command.flags import (
     add_device,
     add_json,
@@ -17,10 +16,10 @@ def add(commands):
     """Add this sub-command to the parser."""
     generate = commands.add_parser(
         'generate', help='generate texts with a BART, or continue texts',
-        description='Generate a text from each text with a BART, or continue '
-        'each text with a run of --objective clm. Print one line per text. '
-        'Defaults are the settings of the folder, else the values in '
-        'parentheses.')
+        description='Generate a text from each given text with a BART, or '
+        'continue each given text with a run of --objective clm. Print one '
+        'line per text. The default of a flag is the setting that the folder '
+        'stores, else the value in parentheses.')
     add = generate.add_argument
     add('folder', metavar='FOLDER|RUN', help='the folder of a pretrained '
         'BART, or a run of pretrain --objective denoise or clm')
@@ -31,7 +30,7 @@ def add(commands):
         'in beam search (1: greedy search)')
     add('--max-len', type=at_least(1), metavar='N', help='maximum number '
         'of generated tokens, including the first and last special tokens '
-        '(the maximum of the model, or of the run)')
+        '(the maximum of the model or the run)')
     add('--min-len', type=at_least(0), metavar='N', help='minimum number '
         'of generated tokens, without the last special token (0)')
     add('--length-penalty', type=float, metavar='P', help='divide the '
@@ -40,7 +39,7 @@ def add(commands):
     add('--no-repeat-ngram', type=at_least(0), metavar='N', help='never '
         'generate a sequence of N tokens twice (0: no limit)')
     add_device(add)
-    add_json(add, 'a line for each text, with what was generated')
+    add_json(add, 'a line for each text, with the generated text')
     generate.set_defaults(run=run, check=check_folders,
                           needs='d2lbert.pretrained.generation')
 
@@ -61,12 +60,13 @@ def run(args):
             note(lines.skipped_words())
     _, net, tokenizer = load(args.folder, device_of(args.devices), heads=(),
                              trainable=False)
-    found = generate(net, tokenizer, texts, args.num_beams, args.max_len,
-                     args.min_len, args.length_penalty, args.no_repeat_ngram,
-                     show_progress=args.file is not None)
-    for text, generated in zip(texts, found):
+    outputs = generate(net, tokenizer, texts, args.num_beams, args.max_len,
+                       args.min_len, args.length_penalty,
+                       args.no_repeat_ngram,
+                       show_progress=args.file is not None)
+    for text, generated in zip(texts, outputs):
         if args.json:
             print_json(dict(text=text, generated=generated))
         else:
-            print(' '.join(generated.split()))
+            print(' '.join(generated.split()))      # in one line
     return 0

@@ -1,4 +1,7 @@
-"""`d2lbert help`: the manual, a page for each topic."""
+"""Run `d2lbert help`: show the manual, whose pages are Markdown files.
+
+`render` converts Markdown to text for a terminal.
+"""
 import os
 import re
 import shlex
@@ -11,11 +14,14 @@ from pathlib import Path
 from d2lbert.machine.arguments import UsageError, did_you_mean
 
 MANUAL = Path(__file__).resolve().parents[1] / 'manual'
+
+#: Name of the page with the table of contents.
 CONTENTS = 'index'
 
 #: Maximum columns of a page: longer lines are hard to read.
-WIDTH = 90
+MAX_WIDTH = 90
 
+#: Escape sequences for terminals.
 BOLD, UNDERLINE, PLAIN = '\x1b[1m', '\x1b[4m', '\x1b[0m'
 
 
@@ -39,28 +45,30 @@ def run(args, commands):
     if args.topic not in topics() and args.topic in commands:
         show(commands[args.topic].format_help())
         return 0
-    page = find(args.topic, commands)
+    page = find_page(args.topic, commands)
     is_terminal = sys.stdout.isatty()
-    width = min(WIDTH, shutil.get_terminal_size().columns)
+    width = min(MAX_WIDTH, shutil.get_terminal_size().columns)
     show(render(page.read_text('utf-8'), width, is_styled=is_terminal))
     return 0
 
 
 def topics():
-    """The names of the pages, sorted, without the table of contents."""
+    """Return the names of the pages, sorted, without `CONTENTS`."""
     return sorted(path.stem for path in MANUAL.glob('*.md')
                   if path.stem != CONTENTS)
 
 
-def find(topic, commands=()):
-    """The file of a topic; a unique beginning of its name is enough.
+def find_page(topic, commands=()):
+    """Return the file of a page; the first letters of its name may suffice.
 
-    Raises UsageError, which names the nearest topic, if there is none.
+    topic: the name of a page, or a beginning that no other page has.
+    commands: names of sub-commands, which an error may suggest. Raises
+    UsageError if there is no such page.
     """
     names = [CONTENTS, *topics()]
-    begins = [name for name in names if name.startswith(topic.lower())]
-    if topic.lower() in names or len(begins) == 1:
-        name = topic.lower() if topic.lower() in names else begins[0]
+    matches = [name for name in names if name.startswith(topic.lower())]
+    if topic.lower() in names or len(matches) == 1:
+        name = topic.lower() if topic.lower() in names else matches[0]
         return MANUAL / f'{name}.md'
     hint = did_you_mean(topic, [*names, *commands])
     raise UsageError(f'the manual has no page {topic!r}'
@@ -74,186 +82,208 @@ def show(text):
     if pager is None:
         print(text, end='')
         return
-    # As git does: leave at once if the text fits, keep colours and screen
+    # Options of less, as git sets them: F ends it if the text fits on one
+    # screen, R shows colours, X leaves the text on the screen
     environment = {'LESS': 'FRX', 'LESSCHARSET': 'utf-8', **os.environ}
     with subprocess.Popen(pager, stdin=subprocess.PIPE,
                           env=environment) as process:
         try:
             process.communicate(text.encode('utf-8'))
         except BrokenPipeError:
-            pass                # the reader has left the pager
+            pass                # the user has closed the pager
         except KeyboardInterrupt:
             process.wait()      # less handles Ctrl-C itself
 
 
 def _pager():
-    """The command of the pager, or None if there is none."""
-    named = shlex.split(os.environ.get('PAGER', '')) or ['less']
-    return named if shutil.which(named[0]) else None
+    """Return the command of the pager, a list, or None without a pager."""
+    command = shlex.split(os.environ.get('PAGER', '')) or ['less']
+    return command if shutil.which(command[0]) else None
 
 
 def render(text, width=80, is_styled=False):
-    """Markdown as lines of at most `width` columns.
+    """Convert Markdown to lines of at most `width` columns.
 
     Code is indented and never wrapped. A table that is too wide becomes a
-    list: the first cell of a row, and the others below it.
+    list: each row becomes its first cell, with the other cells below it.
 
     is_styled: mark headings and code by escape sequences for a terminal.
     """
     text = re.sub(r'<!--.*?-->\n?', '', text, flags=re.DOTALL)
-    styled, joined, before = _Style(is_styled), '', None
+    style, output, previous_kind = _Style(is_styled), '', None
     for kind, lines in _blocks(text):
-        if before is not None:
-            joined += '\n' if kind == before == 'item' else '\n\n'
-        joined += _rendered(kind, lines, width, styled)
-        before = kind
-    return joined + '\n'
+        if previous_kind is not None:
+            output += '\n' if kind == previous_kind == 'item' else '\n\n'
+        output += _render_block(kind, lines, width, style)
+        previous_kind = kind
+    return output + '\n'
 
 
-def _rendered(kind, lines, width, styled):
+def _render_block(kind, lines, width, style):
+    """Return the text of a block of `_blocks`."""
     if kind == 'code':
         return '\n'.join(f'    {line}'.rstrip() for line in lines)
     if kind == 'heading':
         marks, _, title = lines[0].partition(' ')
-        return styled.heading(_inline(title), len(marks))
+        return style.heading(_plain_text(title), len(marks))
     if kind == 'table':
-        return _table(lines, width, styled)
+        return _render_table(lines, width, style)
     if kind == 'item':
-        return '\n'.join(_lines(' '.join(lines)[2:], width, styled, '- ',
-                                '  '))
-    return '\n'.join(_lines(' '.join(lines), width, styled))
+        return '\n'.join(_wrap(' '.join(lines)[2:], width, style, '- ',
+                               '  '))
+    return '\n'.join(_wrap(' '.join(lines), width, style))
 
 
 class _Style:
-    """Marks of headings and code: escape sequences, or plain characters."""
+    """Marks headings and code, for a terminal or as plain text.
 
-    def __init__(self, is_on):
-        self.is_on = is_on
+    has_escapes: use escape sequences for a terminal.
+    """
+
+    def __init__(self, has_escapes):
+        self.has_escapes = has_escapes
 
     def heading(self, title, level):
-        if self.is_on:
+        """Return a heading in bold, or with a line of characters below."""
+        if self.has_escapes:
             return f'{BOLD}{UNDERLINE * (level == 1)}{title}{PLAIN}'
         mark = {1: '=', 2: '-'}.get(level)
         return f'{title}\n{mark * len(title)}' if mark else title
 
     def code(self, text):
-        """Mark `code`; without escape sequences it keeps its backticks."""
-        if not self.is_on:
+        """Show `code` in bold, or leave its backticks in the text."""
+        if not self.has_escapes:
             return text
         return re.sub('`([^`]+)`', rf'{BOLD}\1{PLAIN}', text)
 
 
 def _blocks(text):
-    """(kind, lines) of each block: code, heading, table, item or text."""
-    blocks, lines = [], iter(text.splitlines())
-    kind, block = None, []
+    """Split Markdown into blocks; return a list of (kind, lines).
 
-    def close():
+    kind: 'code', 'heading', 'table', 'item' (of a list) or 'text'.
+    """
+    blocks, lines = [], iter(text.splitlines())
+    kind, block = None, []      # of the current block
+
+    def end_block():
         nonlocal kind, block
         if block:
             blocks.append((kind, block))
         kind, block = None, []
     for line in lines:
         if line.startswith('```'):
-            close()
+            end_block()
             code = []
-            for inner in lines:
-                if inner.startswith('```'):
+            for code_line in lines:
+                if code_line.startswith('```'):
                     break
-                code.append(inner)
+                code.append(code_line)
             blocks.append(('code', code))
         elif not line.strip():
-            close()
+            end_block()
         elif re.match('#+ ', line):
-            close()
+            end_block()
             blocks.append(('heading', [line]))
         elif line.startswith('|'):
             if kind != 'table':
-                close()
+                end_block()
             kind = 'table'
             block.append(line)
         elif line.startswith('- '):
-            close()
+            end_block()
             kind, block = 'item', [line]
         else:
             kind = kind or 'text'
             block.append(line.strip())
-    close()
+    end_block()
     return blocks
 
 
-def _inline(text):
-    """Text with pictures, links and emphasis written out."""
+def _plain_text(text):
+    """Replace pictures and links by text, and remove marks of emphasis."""
     text = re.sub(r'!\[([^]]*)\]\([^)]*\)', r'[picture: \1]', text)
-    text = re.sub(r'\[([^]]*)\]\((\w+)\.md(?:#[^)]*)?\)', _page, text)
+    text = re.sub(r'\[([^]]*)\]\((\w+)\.md(?:#[^)]*)?\)', _link_text, text)
     text = re.sub(r'\[([^]]*)\]\((https?:[^)]*)\)', r'\1 <\2>', text)
     text = re.sub(r'\[([^]]*)\]\([^)]*\)', r'\1', text)
-    parts = re.split('(`[^`]+`)', text)
+    parts = re.split('(`[^`]+`)', text)     # every second part is code
     parts[::2] = [re.sub(r'(\*\*?)([^*\s][^*]*)\1', r'\2', part)
                   for part in parts[::2]]
     return ''.join(parts)
 
 
-def _page(link):
-    """A link to another page: its words, and how to open it."""
+def _link_text(link):
+    """Return the text of a link to a page, with the command that opens it.
+
+    link: a match of a regular expression with the text and the page's name.
+    """
     words, name = link.groups()
     return name if words == name else f'{words} (d2lbert help {name})'
 
 
-def _lines(text, width, styled, first='', later=''):
-    """Wrap text; first, later: indents of the first line, of later lines."""
+def _wrap(text, width, style, first_indent='', later_indent=''):
+    """Return the lines of a paragraph, wrapped to `width`."""
     # Do not break lines at blanks within code
     text = re.sub('`[^`]+`', lambda code: code.group().replace(' ', '\0'),
-                  _inline(text))
-    lines = textwrap.wrap(text, width, initial_indent=first,
-                          subsequent_indent=later, break_long_words=False,
-                          break_on_hyphens=False) or [first.rstrip()]
-    return [styled.code(line.replace('\0', ' ')) for line in lines]
+                  _plain_text(text))
+    lines = textwrap.wrap(
+        text, width, initial_indent=first_indent,
+        subsequent_indent=later_indent, break_long_words=False,
+        break_on_hyphens=False) or [first_indent.rstrip()]
+    return [style.code(line.replace('\0', ' ')) for line in lines]
 
 
 def _cells(line):
-    """The cells of a row; `\\|` is a bar within one."""
+    """Split a row of a table into cells; `\\|` is a bar within a cell."""
     cells = re.split(r'(?<!\\)\|', line.strip().strip('|'))
     return [cell.strip().replace('\\|', '|') for cell in cells]
 
 
-def _table(lines, width, styled):
-    """Columns if they fit; two columns with the second wrapped; or a list."""
+def _render_table(lines, width, style):
+    """Return a table as text, in the first of three forms that fits.
+
+    The forms are columns; two columns, with the second one wrapped; a list.
+    """
     header, _, *rows = map(_cells, lines)
-    shown = [[_inline(cell) for cell in row] for row in [header, *rows]]
+    plain_rows = [[_plain_text(cell) for cell in row]
+                  for row in [header, *rows]]
     if not any(header[1:]):
-        shown = shown[1:]       # the header names no columns
+        plain_rows = plain_rows[1:]     # the header names no columns
     widths = [max(map(len, column)) for column in zip(*(
-        row for row in shown if any(row[1:])))]
+        row for row in plain_rows if any(row[1:])))]
     if sum(widths) + 2 * (len(widths) - 1) <= width:
-        # Pad cells before marking them: escape sequences take no column
-        return _titled(shown, styled, lambda row: [styled.code('  '.join(
-            cell.ljust(size) for cell, size in zip(row, widths)).rstrip())])
+        # Pad cells before marking code: escape sequences take no column
+        return _join_rows(plain_rows, style, lambda row: [style.code(
+            '  '.join(cell.ljust(column_width) for cell, column_width
+                      in zip(row, widths)).rstrip())])
     if len(widths) == 2 and widths[0] <= width // 3:
-        later = ' ' * (widths[0] + 2)
-        return _titled(shown, styled, lambda row: _lines(
-            row[1], width, styled, row[0].ljust(len(later)), later))
-    entries = []
+        indent = ' ' * (widths[0] + 2)
+        return _join_rows(plain_rows, style, lambda row: _wrap(
+            row[1], width, style, row[0].ljust(len(indent)), indent))
+    output = []
     if header[0] and len(header) > 2:
-        entries += _lines(f'({header[0]})', width, styled)
+        output += _wrap(f'({header[0]})', width, style)
     for row in rows:
         if not any(row[1:]):
-            entries += ['', styled.heading(_inline(row[0]), 3)]
+            output += ['', style.heading(_plain_text(row[0]), 3)]
             continue
-        entries += _lines(row[0], width, styled)
+        output += _wrap(row[0], width, style)
         for name, cell in zip(header[1:], row[1:]):
             label = f'{name}: ' if name and len(row) > 2 else ''
             if cell:
-                entries += _lines(label + cell, width, styled, '    ', '    ')
-    return '\n'.join(entries)
+                output += _wrap(label + cell, width, style, '    ', '    ')
+    return '\n'.join(output)
 
 
-def _titled(rows, styled, lines):
-    """Rows as lines; a row with one cell is a title with a line above it."""
-    found = []
+def _join_rows(rows, style, lines_of):
+    """Return the text of a table; lines_of(row) returns the lines of a row.
+
+    A row with text only in its first cell is the title of the rows below it,
+    and has an empty line above it.
+    """
+    output = []
     for row in rows:
         if any(row[1:]):
-            found += lines(row)
+            output += lines_of(row)
         else:
-            found += [''] * bool(found) + [styled.heading(row[0], 3)]
-    return '\n'.join(found)
+            output += [''] * bool(output) + [style.heading(row[0], 3)]
+    return '\n'.join(output)

@@ -1,4 +1,4 @@
-"""`d2lbert launch`: run a job of several processes."""
+"""Run `d2lbert launch`: start several processes that train one model."""
 import contextlib
 import os
 import shlex
@@ -22,7 +22,7 @@ from d2lbert.machine.files import free_run_name
 from d2lbert.training.interrupts import Interrupted
 from d2lbert.training.settings import check_clock
 
-#: Python arguments that start a worker; the command follows.
+#: Arguments of Python that start a worker. The arguments of `d2lbert` follow.
 WORKER = ('-m', 'd2lbert.command.worker')
 
 
@@ -30,46 +30,51 @@ def add(commands):
     """Add this sub-command to the parser, after `pretrain`."""
     parser = commands.add_parser(
         'launch', help='train on several machines or processes',
-        description='Start scheduler, servers and workers of MXNet\'s '
-        'parameter server, on this machine or on others over ssh, each '
-        'worker with its part of every batch.')
+        description="Start the scheduler, the servers and the workers of "
+        "MXNet's parameter server, on this machine or on others over ssh. "
+        'Each worker computes its part of every batch.')
     add = parser.add_argument
     add('--workers', type=at_least(1), metavar='N',
-        help='processes that train (default: one for each host, or 2)')
+        help='processes that train (default: one for each host, or 2 '
+        'without --hosts)')
     add('--servers', type=at_least(1), default=1, metavar='N',
         help='processes that add up gradients (default: 1); one for each '
         'host spreads the traffic')
     add('--hosts', metavar='HOSTS',
-        help='a,b,c or a file with a host on each line, taken in turn; ssh '
-        'must reach them without a password, and this folder, the text '
-        f'and Python must be there too; {LOCAL} is this machine, without '
-        'ssh (default)')
+        help='a,b,c or a file with a host on each line; workers are started '
+        'on the hosts in turn. ssh must reach each host without a password, '
+        'and each host must have this folder, the text and Python; '
+        f'{LOCAL} is this machine, without ssh (default)')
     add('--port', type=int, default=0, metavar='P',
         help="the scheduler's port (default: a free one)")
     add('--root-uri', metavar='ADDRESS',
-        help="this machine's address as the hosts see it (default: the one "
-        'from which it reaches the first of them)')
+        help='the address at which the hosts reach this machine (default: '
+        'the address of its connection to the first host)')
     add('--ssh', default=SSH, metavar='CMD',
-        help='what runs a command on a host, as CMD HOST COMMAND (default: '
-        f'{SSH})')
+        help='the program that runs a command on a host, as CMD HOST COMMAND '
+        f'(default: {SSH})')
     add('--remote-python', default=sys.executable, metavar='PATH',
-        help='the Python of the hosts (default: that of this machine)')
+        help='the path of Python on the hosts (default: as on this machine)')
     add('worker_command', nargs='...', metavar='-- pretrain ...',
         help='the command of each worker, after --')
     parser.set_defaults(run=run, pretrain=commands.choices['pretrain'])
 
 
 def run(args):
-    """Run the job, print how to resume; returns the exit status."""
+    """Train, and print how to resume if a process fails.
+
+    args.pretrain is the parser of `d2lbert pretrain`. Returns the exit status.
+    """
     hosts = read_hosts(args.hosts)
     workers = args.workers
     if workers is None:
         workers = 2 if args.hosts is None else len(hosts)
-    command, *resuming = _worker_command(args.worker_command, args.pretrain,
-                                         workers)
+    command, run_folder, resume_arguments = _worker_command(
+        args.worker_command, args.pretrain, workers)
     if args.quiet:
         command.append('--quiet')
-    # Raise here the error that every process would raise
+    # Raises an error if an environment variable about threads is invalid.
+    # Without this call, every process would print the error
     mxnet_libraries.thread_settings()
     try:
         with _interrupted_by(signal.SIGTERM, signal.SIGHUP):
@@ -77,11 +82,12 @@ def run(args):
                    args.port, args.root_uri, args.ssh, args.remote_python,
                    ROLE)
     except KeyboardInterrupt as interrupt:
-        print('d2lbert launch: stopped every process; '
-              f'{_resume_hint(args, workers, *resuming)}', file=sys.stderr)
+        hint = _resume_hint(args, workers, run_folder, resume_arguments)
+        print(f'd2lbert launch: stopped every process; {hint}',
+              file=sys.stderr)
         return 128 + getattr(interrupt, 'signal', signal.SIGINT)
     except LaunchError as error:
-        hint = _resume_hint(args, workers, *resuming)
+        hint = _resume_hint(args, workers, run_folder, resume_arguments)
         raise LaunchError(
             f'{error}\n{hint[0].upper()}{hint[1:]}') from None
     return 0
@@ -89,27 +95,31 @@ def run(args):
 
 @contextlib.contextmanager
 def _interrupted_by(*signals):
-    """Handle these signals like Ctrl-C, unless they are ignored.
+    """Context in which these signals raise a KeyboardInterrupt, as Ctrl-C.
 
-    nohup ignores SIGHUP, so that a job outlives its terminal.
+    A signal that is ignored stays ignored: nohup ignores SIGHUP, so that a
+    job goes on after its terminal is closed.
     """
     def interrupt(number, _):
         raise Interrupted(number=number)
-    before = {number: signal.signal(number, interrupt)
-              for number in signals
-              if signal.getsignal(number) is not signal.SIG_IGN}
+    handlers_before = {number: signal.signal(number, interrupt)
+                       for number in signals
+                       if signal.getsignal(number) is not signal.SIG_IGN}
     try:
         yield
     finally:
-        for number, handler in before.items():
+        for number, handler in handlers_before.items():
+            # None is a handler that Python did not install
             signal.signal(number, handler or signal.SIG_DFL)
 
 
 def _worker_command(command, pretrain, workers=1):
-    """Check a worker's command: (command, run folder, command to resume).
+    """Check and complete the command of the workers.
 
-    The returned command also has a seed and a run folder. pretrain: the
-    parser of that sub-command.
+    command: arguments of `d2lbert`, for example ['--', 'pretrain', ...];
+    pretrain: the parser of `d2lbert pretrain`. Returns the command, with a
+    seed and a run folder for all workers; the run folder; and the arguments
+    of `d2lbert` that resume the run.
     """
     command = command[1:] if command[:1] == ['--'] else list(command)
     if command[:1] != ['pretrain']:
@@ -118,45 +128,46 @@ def _worker_command(command, pretrain, workers=1):
                          'd2lbert launch --workers 2 -- pretrain')
     settings = pretrain.parse_args(command[1:])
     check_flags(settings)
-    with usage():
+    with usage():       # makes a UsageError of a ValueError
         check_clock(getattr(settings, 'minutes', None), workers)
-    run = getattr(settings, 'resume', None)
-    if run is None:
+    run_folder = getattr(settings, 'resume', None)
+    if run_folder is None:
         if not hasattr(settings, 'seed'):
-            # One seed for all workers: each takes a part of every batch
+            # The workers need the same seed to divide the same batches
             command += ['--seed', str(int.from_bytes(os.urandom(4),
                                                      'little'))]
-        run = getattr(settings, 'out', None)
-        if run is None:
-            run = str(free_run_name())
-            command += ['--out', run]
-    elif run.endswith('.npz'):
-        # Resume the run next time: it may have later checkpoints by then
-        run = str(Path(run).parent.parent)
-    again = ['pretrain', '--resume', run]
+        run_folder = getattr(settings, 'out', None)
+        if run_folder is None:
+            run_folder = str(free_run_name())
+            command += ['--out', run_folder]
+    elif run_folder.endswith('.npz'):
+        # The name of a checkpoint, RUN/checkpoints/step-N.npz. Next time,
+        # resume from the latest checkpoint of this run
+        run_folder = str(Path(run_folder).parent.parent)
+    resume_arguments = ['pretrain', '--resume', run_folder]
     for name in ('num_steps', 'minutes', 'save_every', 'keep', 'eval_every',
                  'devices'):
         if hasattr(settings, name):
-            again += ['--' + name.replace('_', '-'),
-                      str(getattr(settings, name))]
-    return command, run, again
+            resume_arguments += ['--' + name.replace('_', '-'),
+                                 str(getattr(settings, name))]
+    return command, run_folder, resume_arguments
 
 
-def _resume_hint(args, workers, run, again):
-    """The message about resuming a job that has ended too early."""
-    if not any(Path(run, 'checkpoints').glob('step-*.npz')):
-        return (f'{run} holds no checkpoint to go on from (pretrain '
-                '--save-every N writes them)')
+def _resume_hint(args, workers, run_folder, resume_arguments):
+    """Return a message with the command that resumes an unfinished run."""
+    if not any(Path(run_folder, 'checkpoints').glob('step-*.npz')):
+        return (f'{run_folder} has no checkpoint to resume from (pretrain '
+                '--save-every N writes checkpoints)')
     command = ['d2lbert', 'launch', '--workers', str(workers),
                '--servers', str(args.servers)]
     for name, value in (('--hosts', args.hosts),
                         ('--root-uri', args.root_uri)):
         if value is not None:
             command += [name, value]
+    # Flags with a default value are given only if they differ from it
     for name, value, default in (
             ('--port', args.port, 0), ('--ssh', args.ssh, SSH),
             ('--remote-python', args.remote_python, sys.executable)):
         if value != default:
             command += [name, str(value)]
-    return ('go on with: '
-            + shlex.join([*command, '--', *again]))
+    return 'go on with: ' + shlex.join([*command, '--', *resume_arguments])

@@ -1,4 +1,4 @@
-"""`d2lbert predict`: predictions of a fine-tuned model."""
+"""Run `d2lbert predict`: print or write predictions of a fine-tuned model."""
 from d2lbert.command.flags import (
     add_force,
     add_json,
@@ -14,17 +14,18 @@ def add(commands):
     """Add this sub-command to the parser."""
     predict = commands.add_parser(
         'predict', help='predict with a fine-tuned model',
-        description='Predict with a run of finetune. For one text, print each '
-        'label with its probability, the number, each word with its tag, or '
-        'the answer. With --file, print a line for each text: the label with '
-        'its probability, the number or the answer. For tags, print a line '
-        'for each word, and an empty line after each text.')
+        description='Predict with a run of finetune. For one text, print '
+        'each label with its probability, a number, each word with its tag, '
+        'or the answer, as the task requires. With --file, print a line for '
+        'each text: the likeliest label with its probability, the number, or '
+        'the answer. For tags, print a line for each word, and an empty line '
+        'after each text.')
     add = predict.add_argument
     add('folder', metavar='RUN', help='a run folder of finetune')
-    add('text', nargs='?', help="for example 'a fine film'; for answers the "
-        'question')
-    add('--pair', metavar='TEXT', help='the second text of a pair; for '
-        'answers the text to search')
+    add('text', nargs='?', help="for example 'a fine film'; the question, if "
+        'the task is to find answers')
+    add('--pair', metavar='TEXT', help='the second text of a pair; the text '
+        'to search, if the task is to find answers')
     add_texts(add, 'predict for each line of a file; a tab separates the '
               'texts of a pair; a .csv has the columns of the training data')
     add('--top', type=at_least(1), metavar='N', help='the N likeliest labels '
@@ -37,9 +38,9 @@ def add(commands):
     add_force(add)
     add('--devices', default='auto', metavar='NAME', help='as for finetune')
     add_precision(add)
-    add_json(add, 'the rows of --out x.jsonl; for one text, or with --top, '
-             'also the probabilities of labels; with --data, one line with '
-             'the files')
+    add_json(add, 'the lines that --out x.jsonl would get; for one text, or '
+             'with --top, also the probabilities of labels; with --data, one '
+             'line with the names of the files')
     predict.set_defaults(run=run, check=check_folders,
                          needs='d2lbert.finetuning.prediction')
 
@@ -48,7 +49,7 @@ def run(args):
     """Print or write the predictions; returns the exit status."""
     from d2lbert.finetuning.prediction import predicted_lines
     if args.data is not None:
-        return submit(args)
+        return _write_submission(args)
     predicted_lines(args.folder, args.text, args.pair, args.file, args.out,
                     args.devices, args.force, args.skip_empty,
                     args.text_field, args.top, args.precision,
@@ -56,14 +57,14 @@ def run(args):
     return 0
 
 
-def submit(args):
-    """Write the files of a submission; returns the exit status."""
+def _write_submission(args):
+    """Write the submission files for GLUE; returns the exit status."""
     from d2lbert.finetuning.prediction import write_submission
     from d2lbert.machine.arguments import UsageError
-    if args.out is None or any(given is not None for given in (
+    if args.out is None or any(value is not None for value in (
             args.text, args.file, args.pair, args.text_field)):
-        raise UsageError('--data goes with --out FOLDER alone: the test part '
-                         'of the task is predicted')
+        raise UsageError('--data needs --out FOLDER and takes no text: it '
+                         'predicts the test part of the task')
     paths = list(write_submission(args.folder, args.data, args.out,
                                   args.devices, args.force, args.precision))
     if args.json:

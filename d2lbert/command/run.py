@@ -1,4 +1,4 @@
-"""`d2lbert run`: execute pages of the book, unchanged."""
+"""Run `d2lbert run`: execute pages of the book, unchanged."""
 import importlib
 from pathlib import Path
 
@@ -9,43 +9,44 @@ from d2lbert.machine.arguments import (
     writing,
 )
 
-#: Modules that a Jupyter kernel needs; packages have the same names.
-LIBRARIES = 'nbformat', 'jupyter_client', 'ipykernel'
+#: Modules that a Jupyter kernel needs. The packages on PyPI have these names.
+KERNEL_MODULES = 'nbformat', 'jupyter_client', 'ipykernel'
 
 
 def add(commands):
     """Add this sub-command to the parser."""
-    page = commands.add_parser(
+    parser = commands.add_parser(
         'run', help="run pages of the book, unchanged",
         description='Execute notebooks of the book, or the MXNet cells of '
-        'its Markdown sources, of any edition and unchanged: "from d2l '
-        'import mxnet as d2l" and "import d2l" give d2lbert there. Print '
-        'what the cells print, and stop at the first error. Each page has a '
-        'Python process of its own, which works in the folder of the page.')
-    add = page.add_argument
+        'its Markdown sources, of any edition and unchanged. In a page, '
+        '"from d2l import mxnet as d2l" and "import d2l" import d2lbert. '
+        'Print what the cells print, and stop at the first error. Each page '
+        'runs in a Python process of its own, in the folder of the page.')
+    add = parser.add_argument
     add('files', nargs='+', metavar='FILE', help='a page: a notebook '
         '(.ipynb) or a source (.md)')
     add('--out', metavar='FILE.ipynb|FOLDER', help='write the executed page '
-        'as a notebook; of several pages, into a folder')
-    add('--force', action='store_true', help='replace notebooks that are '
-        'there; a page itself is never replaced')
-    add('--compare', action='store_true', help='put each output that the '
-        'file has printed beside the output now; a .md file of the living '
-        'edition has its outputs in outputs/mxnet/')
-    page.set_defaults(run=run)
+        'as a notebook; several pages, into a folder')
+    add('--force', action='store_true', help='replace notebooks that exist '
+        'at --out; a page itself is never replaced')
+    add('--compare', action='store_true', help='print each output that the '
+        'page stores beside the new output; a .md file of the living edition '
+        'has its outputs in outputs/mxnet/')
+    parser.set_defaults(run=run)
 
 
 def run(args):
     """Run the pages; returns the exit status."""
-    _require_libraries()
+    _check_kernel_modules()
     from d2lbert.book.execution import run_page
     from d2lbert.book.pages import read_page
-    outs = _check_outs(args.files, args.out, args.force)
+    outs = _output_paths(args.files, args.out, args.force)
     pages = [read_page(file) for file in args.files]
     if args.compare:
-        _check_printed(pages)
+        _check_stored_outputs(pages)
     for k, (page, out) in enumerate(zip(pages, outs)):
         if len(pages) > 1:
+            # The name of the page, after an empty line except at the start
             print(*[''] * bool(k), f'{page.path}:', sep='\n', flush=True)
         run_page(page, args.compare)
         if out is not None:
@@ -53,8 +54,9 @@ def run(args):
     return 0
 
 
-def _require_libraries():
-    for name in LIBRARIES:
+def _check_kernel_modules():
+    """Raise ImportError if a module of `KERNEL_MODULES` is missing."""
+    for name in KERNEL_MODULES:
         try:
             importlib.import_module(name)
         except ImportError as error:
@@ -64,18 +66,22 @@ def _require_libraries():
                 'install nbformat ipykernel') from None
 
 
-def _check_outs(files, out, force):
-    """The path of the notebook to write for each page, or None."""
+def _output_paths(files, out, force):
+    """Return the path of the notebook to write for each page, or None.
+
+    files: paths of the pages; out, force: --out and --force. Raises an error
+    if a path cannot be written.
+    """
     if out is None:
         return [None] * len(files)
-    folder = Path(out)      # or a file, for one page
+    out_path = Path(out)    # a file for one page, a folder for several
     if len(files) == 1:
-        outs = [folder]
-    elif folder.exists() and not folder.is_dir():
+        outs = [out_path]
+    elif out_path.exists() and not out_path.is_dir():
         raise ValueError(f'--out {out} is a file: {len(files)} pages need a '
                          'folder')
     else:
-        outs = [folder / (Path(file).stem + '.ipynb') for file in files]
+        outs = [out_path / (Path(file).stem + '.ipynb') for file in files]
     for k, path in enumerate(outs):
         if path in outs[:k]:
             raise UsageError(f'{files[outs.index(path)]} and {files[k]} '
@@ -85,8 +91,8 @@ def _check_outs(files, out, force):
             if path.exists() and Path(file).exists() and path.samefile(file):
                 raise ValueError(f'--out {path} is the page itself: choose '
                                  'another name')
-        if len(files) > 1 and not folder.exists():
-            check_out(folder, force, path.name)     # created later
+        if len(files) > 1 and not out_path.exists():
+            check_out(out_path, force, path.name)   # `_write` creates it
         else:
             check_out(path, force, Path(files[0]).stem + '.ipynb')
         if path.suffix != '.ipynb':
@@ -95,7 +101,8 @@ def _check_outs(files, out, force):
     return outs
 
 
-def _check_printed(pages):
+def _check_stored_outputs(pages):
+    """Raise ValueError if a page has no outputs for --compare."""
     for page in pages:
         if not any(lines is not None for lines in page.printed):
             raise ValueError(
@@ -106,8 +113,8 @@ def _check_printed(pages):
 
 def _write(notebook, out, force):
     import nbformat
-    with failures_of('--out', out, 'written'):
+    with failures_of('--out', out, 'written'):  # an OSError names --out
         out.parent.mkdir(exist_ok=True)
-    with writing(out, force) as part:
-        with open(part, 'w', encoding='utf-8') as f:
-            nbformat.write(notebook, f)
+    with writing(out, force) as temporary:      # renamed to `out` at the end
+        with open(temporary, 'w', encoding='utf-8') as file:
+            nbformat.write(notebook, file)

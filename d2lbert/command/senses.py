@@ -1,4 +1,4 @@
-"""`d2lbert senses`: measure how a model separates word senses."""
+"""Run `d2lbert senses`: measure how well a model separates word senses."""
 from d2lbert.command.flags import (
     add_device,
     add_json,
@@ -16,9 +16,9 @@ def add(commands):
         description='For words with two senses, and for each layer of a '
         'model, print the fraction of uses in the sample corpus whose '
         'nearest other use has the same sense. Layer 0 is the embeddings; '
-        'chance is the fraction of the more frequent sense. For a run with '
-        'checkpoints (--save-every; --keep 0 keeps all), print the same for '
-        'each checkpoint.')
+        'chance is the fraction of uses in the more frequent sense. For a '
+        'run with checkpoints (--save-every; --keep 0 keeps all), also '
+        'print the fractions for each checkpoint.')
     add = senses.add_argument
     add('folders', nargs='+', metavar='RUN|FOLDER', help='a run folder, of '
         'pretrain or finetune, or a folder of a pretrained model; several '
@@ -48,16 +48,18 @@ def run(args):
     if args.out is not None:
         from d2lbert.pictures.figures import check_figure, save_figure
         check_figure(args.out, args.force, args.folders)
-    several = []
+    reports = []
     for k, folder in enumerate(args.folders):
-        several.append(sense_report(folder, args.words, args.precision,
-                                    device_of(args.devices)))
+        report = sense_report(folder, args.words, args.precision,
+                              device_of(args.devices))
+        reports.append(report)
         if args.json:
-            print_json(as_dict(several[-1]))
+            print_json(as_dict(report))
             continue
         if len(args.folders) > 1:
-            print(*[''] * bool(k), several[-1].name, sep='\n')
-        print('\n'.join(table(several[-1])), flush=True)
+            # The name of the model, after an empty line except at the start
+            print(*[''] * bool(k), report.name, sep='\n')
+        print('\n'.join(table(report)), flush=True)
     if args.out is not None:
-        save_figure(plot_reports(several), args.out, args.force)
+        save_figure(plot_reports(reports), args.out, args.force)
     return 0

@@ -1,18 +1,18 @@
-"""`d2lbert show`: write an HTML page about a model."""
+"""Run `d2lbert show`: write an HTML page about a model."""
 import argparse
 
 from d2lbert.command.flags import add_device, check_folders, device_of
 
 
-class _Text(argparse.Action):
-    """Append (text, None); a --pair after it replaces the None."""
+class _TextAction(argparse.Action):
+    """--text: append (text, None) to `args.texts`."""
 
     def __call__(self, parser, namespace, value, option_string=None):
         namespace.texts = [*(namespace.texts or ()), (value, None)]
 
 
-class _Pair(argparse.Action):
-    """Add the second text of a pair to the preceding text."""
+class _PairAction(argparse.Action):
+    """--pair: replace the None of the preceding --text."""
 
     def __call__(self, parser, namespace, value, option_string=None):
         texts = namespace.texts or ()
@@ -34,16 +34,18 @@ def add(commands):
     add = show.add_argument
     add('folder', metavar='RUN|FOLDER', help='a run folder, of pretrain or '
         'finetune, or a folder of a pretrained model')
-    add('--text', dest='texts', action=_Text, metavar='TEXT', help='a text '
-        "to show, for example 'a crane is flying'; several may be given "
-        "(default: the book's two cranes)")
-    add('--pair', action=_Pair, metavar='TEXT', default=argparse.SUPPRESS,
-        help='the second text of a pair; it follows its --text')
+    add('--text', dest='texts', action=_TextAction, metavar='TEXT',
+        help="a text to show, for example 'a crane is flying'; several may "
+        "be given (default: the book's two cranes)")
+    add('--pair', action=_PairAction, metavar='TEXT',
+        default=argparse.SUPPRESS,
+        help='the second text of a pair; give it after the first, --text')
     add('--word', dest='words', action='append', metavar='WORD', help='a '
         'word whose vectors in many sentences are shown; several may be '
         'given (default: words of the texts that occur often enough)')
-    add('--file', metavar='FILE', help='look for neighbours among the lines '
-        "of this file (default: a run's own text, else the sample corpus)")
+    add('--file', metavar='FILE', help='search the lines of this file for '
+        "the nearest tokens and the words (default: a run's training text, "
+        'else the sample corpus)')
     add('--text-field', metavar='NAME', help='the field of JSON lines in '
         '--file that holds the text')
     add('--out', metavar='FILE.html', required=True,

@@ -1,4 +1,4 @@
-"""Run the command of a `d2lbert launch` worker; exit at once if it fails.
+"""Run the command of a worker, a process that `d2lbert launch` starts.
 
     python -m d2lbert.command.worker pretrain ...
 """
@@ -7,14 +7,15 @@ import sys
 
 
 def worker():
-    """Run a worker's command; if it fails, exit at once.
+    """Run the command line; if it fails, exit without exit handlers.
 
-    MXNet's exit handler waits for all other workers to finish.
+    MXNet's exit handler would wait until all other workers have finished.
     """
     try:
         from d2lbert.command.cli import main
     except KeyboardInterrupt:
         os._exit(130)
+    # Else the lines of several workers would mix
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True)
     try:

@@ -397,7 +397,7 @@ def test_a_run_of_mnli_answers_both_parts_and_the_diagnostic_set(
         assert rows_of(out / f'{name}.tsv') == [one.label for one in found]
     assert 'exists already' in refused(
         capsys, 'predict', run, '--data', str(place), '--out', str(out))
-    assert 'goes with --out FOLDER alone' in refused(
+    assert '--data needs --out FOLDER' in refused(
         capsys, 'predict', run, 'a text', '--data', str(place))
 
 
