@@ -1,1 +1,1 @@
-"""Pictures of what a model learnt: figures, and one page that shows it all."""
+"""Figures of a model, and an HTML page that shows what a model learnt."""

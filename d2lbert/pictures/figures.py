@@ -1,6 +1,7 @@
-"""Figures of matplotlib: shown in notebooks and saved as files.
+"""Show matplotlib figures in notebooks, and save them as files.
 
-It imports matplotlib, so other modules import it when they draw.
+This module imports matplotlib, so other modules import it only when they
+draw.
 """
 import io
 from pathlib import Path
@@ -12,22 +13,23 @@ from d2lbert.machine.arguments import UsageError, check_out, writing
 
 
 class Picture(Figure):
-    """A figure that a notebook shows as the result of a cell.
+    """A figure that a notebook displays if it is the result of a cell.
 
-    A plain `Figure` is only shown after `%matplotlib inline`.
+    A notebook displays a plain `Figure` only after `%matplotlib inline`.
     """
 
-    def _repr_png_(self):
-        picture = io.BytesIO()
-        self.savefig(picture, format='png', bbox_inches='tight')
-        return picture.getvalue()
+    def _repr_png_(self):   # IPython calls this method
+        file = io.BytesIO()
+        self.savefig(file, format='png', bbox_inches='tight')
+        return file.getvalue()
 
 
 def check_figure(out, force, reads=()):
-    """Check the path of a figure before it is drawn, as `check_out` does.
+    """Raise an error if a figure cannot be written to the file `out`.
 
-    reads: the paths that are read for it. Raises UsageError, also for a name
-    that does not end in a format of matplotlib.
+    force: replace an existing file; reads: paths that the command reads, which
+    must not be replaced. Raises UsageError if matplotlib cannot write the
+    format that the file's extension names. Call this before drawing.
     """
     check_out(out, force, 'figure.png', reads)
     if _format(out) not in FigureCanvasBase.get_supported_filetypes():
@@ -36,10 +38,11 @@ def check_figure(out, force, reads=()):
 
 
 def save_figure(fig, out, force):
-    """Write a figure; the file is complete or not there at all."""
-    with writing(out, force) as part:
-        fig.savefig(part, format=_format(out), dpi=150)
+    """Write a figure to the file `out`, completely or not at all."""
+    with writing(out, force) as temporary:      # renamed to `out` at the end
+        fig.savefig(temporary, format=_format(out), dpi=150)
 
 
 def _format(out):
+    """Return the format of a figure's file name, for example 'png'."""
     return Path(out).suffix[1:].lower()

@@ -1,4 +1,4 @@
-"""The recorded history of a run, and a figure of it."""
+"""Read the losses and accuracies that a run has logged, and draw them."""
 import math
 import os
 from pathlib import Path
@@ -10,72 +10,79 @@ from d2lbert.progress import POINT
 from d2lbert.training.history import history_rows
 from d2lbert.training.saved_runs import RunError
 
-#: Styles of lines, which also differ in black and white.
+#: Styles of lines, one for each run; they also differ in black and white.
 STYLES = (dict(linestyle='-', color='#1f3a5f'),
           dict(linestyle='--', color='#c1620a'),
           dict(linestyle='-.', color='#5c8a3a'),
           dict(linestyle=':', color='#8a4f9e'))
 
-
-#: Losses in nats a token, which share a panel when several runs are drawn.
+#: Losses in nats per token. They share a panel of a figure.
 TOKEN_LOSSES = 'mlm', 'clm', 'denoise'
 
 
 class RunRecord(NamedTuple):
-    """The history of a run; a column is a pair of lists, steps and values."""
+    """The history of a run.
+
+    A curve is a pair of lists of equal length, (steps, values).
+    """
 
     name: str
-    losses: dict        # {name: (column of the loss at each logged step,
-                        # column of its running mean)}
-    held_out: dict      # {name of a figure without held_out_: column}
-    config: dict        # config.json; {} for a `History`
-    log: str            # log.txt, or ''
+    losses: dict        # {name of a loss: (curve of the loss at each logged
+                        # step, curve of the mean since step 1)}
+    held_out: dict      # {name of a metric without held_out_: curve}
+    config: dict        # the content of config.json; {} for a `History`
+    log: str            # the content of log.txt, or ''
 
 
 def read_record(run):
-    """The `RunRecord` of a run folder, finished or not, or of a `History`.
+    """Return the `RunRecord` of a run folder, finished or not.
 
-    Raises `RunError`, a ValueError, for a folder without a history.
+    run: the folder, or a `History`, which `train_bert` returns. Raises
+    `RunError`, a ValueError, for a folder without a history.
     """
     rows = history_rows(run)
     if isinstance(run, History):
-        return _record('', rows, {}, ''.join(run.log_lines))
+        return _make_record('', rows, {}, ''.join(run.log_lines))
     folder = Path(run)
     try:
         config = dict(read_json(folder / 'config.json'))
-        return _record(name_of(folder), rows, config, _text(folder))
+        return _make_record(name_of(folder), rows, config, _read_log(folder))
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise RunError(f'the history of {folder} is damaged: {error}'
                        ) from None
 
 
 def name_of(folder):
-    """The last part of a folder's absolute path."""
+    """Return the last part of a folder's absolute path."""
     return os.path.basename(os.path.abspath(folder)) or str(folder)
 
 
-def _text(folder):
+def _read_log(folder):
+    """Return the content of log.txt, or '' if a run has none."""
     path = folder / 'log.txt'
     return path.read_text('utf-8') if path.is_file() else ''
 
 
-def _record(name, rows, config, log):
-    """The `RunRecord` of rows, {name: value}; it leaves out NaN and infinity.
+def _make_record(name, rows, config, log):
+    """Return a `RunRecord`, without values that are NaN or infinite.
+
+    rows: a dictionary {name of a column: value} for each logged step, with the
+    key 'step'. The other arguments are fields of the record.
     """
-    # The row of a step has the loss as mlm_loss, its running mean as mlm
-    columns = {}
+    # The loss of a step is in column mlm_loss, its mean since step 1 in mlm
+    curves = {}
     for row in rows:
         for column, value in row.items():
             if math.isfinite(value):
-                steps, values = columns.setdefault(column, ([], []))
+                steps, values = curves.setdefault(column, ([], []))
                 steps.append(row['step'])
                 values.append(value)
-    held_out = {column[len('held_out_'):]: found
-                for column, found in columns.items()
+    held_out = {column[len('held_out_'):]: curve
+                for column, curve in curves.items()
                 if column.startswith('held_out_')}
-    losses = {column[:-len('_loss')]: (found, columns.get(
+    losses = {column[:-len('_loss')]: (curve, curves.get(
                   column[:-len('_loss')], ([], [])))
-              for column, found in columns.items()
+              for column, curve in curves.items()
               if column.endswith('_loss')
               and not column.startswith('held_out_')}
     return RunRecord(name, losses, held_out, config, log)
@@ -83,52 +90,55 @@ def _record(name, rows, config, log):
 
 def plot_history(run: Any, *others: Any,
                  figsize: Optional[Tuple[float, float]] = None) -> Any:
-    """Draw the losses and accuracies of one run, or of several, over steps.
+    """Draw the losses and accuracies of one or several runs over steps.
 
     run, others: run folders, finished or not, or results of `train_bert`.
-    The matplotlib figure has a panel for each loss and one for held-out
-    accuracies; losses of masked, next and restored tokens share a panel. A
-    loss is drawn as its mean since step 1, as in the book. The held-out loss
-    is drawn if the run evaluated it, and the loss at each step for a single
-    run. Raises
-    `RunError` for a run without a logged step.
+    The matplotlib figure has a panel for each loss, and one for held-out
+    accuracies. The losses of masked, next and restored tokens share a panel.
+    A loss is drawn as its mean since step 1, as in the book. Its held-out
+    value is drawn, too, if the run evaluated it; for a single run, also the
+    loss of each logged step. Raises `RunError` for a run without a logged
+    step.
     """
     from d2lbert.pictures.figures import Picture
-    records = [read_record(one) for one in (run, *others)]
-    for one, record in zip((run, *others), records):
+    runs = (run, *others)
+    records = [read_record(one_run) for one_run in runs]
+    for one_run, record in zip(runs, records):
         if not record.losses:
-            raise RunError(f'{one} has no step in its history yet: leave it '
-                           'out until it has logged one')
-    names = list(dict.fromkeys(
+            raise RunError(f'{one_run} has no step in its history yet: leave '
+                           'it out until it has logged one')
+    losses = list(dict.fromkeys(
         name for record in records for name in record.losses))
-    rates = list(dict.fromkeys(
+    accuracies = list(dict.fromkeys(
         name for record in records for name in record.held_out
         if 'accuracy' in name))
-    panels = _panels(names)
-    count = len(panels) + bool(rates)
-    fig = Picture(figsize=figsize or (4.6 * count, 3.7), layout='constrained')
-    axes = fig.subplots(1, count, squeeze=False)[0]
-    for ax, together in zip(axes, panels):
+    panels = _panels(losses)
+    num_panels = len(panels) + bool(accuracies)
+    fig = Picture(figsize=figsize or (4.6 * num_panels, 3.7),
+                  layout='constrained')
+    axes = fig.subplots(1, num_panels, squeeze=False)[0]
+    for ax, names in zip(axes, panels):
         for k, record in enumerate(records):
-            for name in together:
+            for name in names:
                 _plot_loss(ax, record, name, k, len(records) > 1,
-                           f'{_title(name)}, ' * (len(together) > 1))
-        title = ' and '.join(map(_title, together))
+                           f'{_title(name)}, ' * (len(names) > 1))
+        title = ' and '.join(map(_title, names))
         ax.set(xlabel='step', ylabel='loss, nats',
-               title=title if title == together[0] else f'{title} loss')
-    if rates:
+               title=title if title == names[0] else f'{title} loss')
+    if accuracies:
         for k, record in enumerate(records):
-            for number, name in enumerate(rates):
+            for number, name in enumerate(accuracies):
                 if name in record.held_out:
                     axes[-1].plot(
                         *record.held_out[name], 'os^Dv'[number % 5],
                         markersize=4, **STYLES[k % len(STYLES)],
-                        label=_labelled(record, name.replace('_', ' '),
-                                        len(records) > 1))
+                        label=_legend_label(record, name.replace('_', ' '),
+                                            len(records) > 1))
         axes[-1].set(xlabel='step', ylabel='share', title='held-out accuracy')
-    longest = max(len(name) for ax in axes for name
+    longest = max(len(label) for ax in axes for label
                   in ax.get_legend_handles_labels()[1])
-    columns = 2 if longest <= 25 else 1     # as wide as a panel
+    # Two columns of labels up to this length are as wide as a panel
+    columns = 2 if longest <= 25 else 1
     for ax in axes:
         ax.grid(alpha=0.3)
         ax.locator_params(nbins=5)
@@ -139,41 +149,43 @@ def plot_history(run: Any, *others: Any,
     return fig
 
 
-def _panels(names):
-    """The names of the losses of each panel, a list of lists."""
-    shared = [name for name in names if name in TOKEN_LOSSES]
-    return [shared if name in shared else [name] for name in names
+def _panels(losses):
+    """Assign losses to panels; return a list of names for each panel."""
+    shared = [name for name in losses if name in TOKEN_LOSSES]
+    return [shared if name in shared else [name] for name in losses
             if name not in shared[1:]]
 
 
 def _title(name):
+    """Return the title of a loss; a short name is an acronym, as MLM."""
     return name.upper() if len(name) < 5 else name
 
 
-def _plot_loss(ax, record, name, k, several, before=''):
-    """Draw a loss of record k, if it has it; before: begins the labels."""
+def _plot_loss(ax, record, name, k, is_one_of_several, label_prefix=''):
+    """Draw the loss `name` of the k-th record, unless the record lacks it."""
     if name not in record.losses:
         return
-    each, mean = record.losses[name]
+    each_step, mean = record.losses[name]
     style = STYLES[k % len(STYLES)]
-    if not several:
-        ax.plot(*each, color='#9a9a9a', linewidth=0.8, label='each step',
-                **_point(each))
+    if not is_one_of_several:
+        ax.plot(*each_step, color='#9a9a9a', linewidth=0.8, label='each step',
+                **_marker(each_step))
     if mean[0]:
-        ax.plot(*mean, **style, label=_labelled(
-            record, f'{before}mean since step 1', several), **_point(mean))
+        ax.plot(*mean, **style, label=_legend_label(
+            record, f'{label_prefix}mean since step 1', is_one_of_several),
+            **_marker(mean))
     held_out = record.held_out.get(f'{name}_loss')
     if held_out:
         ax.plot(*held_out, 'o', markersize=4, **dict(style, linestyle=':'),
-                label=_labelled(record, f'{before}held out', several))
+                label=_legend_label(record, f'{label_prefix}held out',
+                                    is_one_of_several))
 
 
-def _point(column):
-    """Options that make a column with one point visible."""
-    return POINT if len(column[0]) == 1 else {}
+def _marker(curve):
+    """Return options of `plot` that make a curve of one point visible."""
+    return POINT if len(curve[0]) == 1 else {}
 
 
-def _labelled(record, name, several):
-    return f'{record.name or "this"}: {name}' if several else name
-
-
+def _legend_label(record, label, is_one_of_several):
+    """Return the label, after the name of the run if there are several."""
+    return f'{record.name or "this"}: {label}' if is_one_of_several else label

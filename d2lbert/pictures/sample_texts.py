@@ -1,8 +1,9 @@
-"""Inputs of pictures: models, tokenizers, labels, and the sample.
+"""Load what a picture shows: a model, a tokenizer, and a sample of sentences.
 
-The sample is a list of sentences, in which neighbours and uses of words are
-found. For a run they are from its training text, for other models from a file
-or from the corpus of the package.
+The page of `show` searches the sample for the nearest tokens and for uses of
+a word. For a run, the sample comes from its training text; for other models,
+from a file of the user, or from the sample corpus of the package. That corpus
+has labels for the senses of some words.
 """
 import collections
 import csv
@@ -23,27 +24,31 @@ from d2lbert.training.saved_runs import read_config
 
 
 def open_model(model, precision=None, ctx=None):
-    """(net, tokenizer, folder) of a folder, or of a pair (net, tokenizer).
+    """Return (net, tokenizer, folder) of a model.
 
-    precision, ctx: the precision in which the net of a folder computes, and
-    its device. The folder of a pair is None.
+    model: the folder of a run or of a pretrained model, or a pair (net,
+    tokenizer), whose folder is None. For a folder, precision is the precision
+    in which the net computes, and ctx the device; None is the CPU.
     """
     if isinstance(model, (tuple, list)) and len(model) == 2:
         net, tokenizer = model
         return net, as_tokenizer(tokenizer), None
     folder = Path(model)
-    found = load(folder, ctx, heads=(), trainable=False, precision=precision)
-    return found.net, found.tokenizer, folder
+    loaded = load(folder, ctx, heads=(), trainable=False, precision=precision)
+    return loaded.net, loaded.tokenizer, folder
 
 
 def tokenizer_of(net, tokenizer=None, vocab=None):
-    """The given tokenizer, else a tokenizer for the net's vocabulary."""
+    """Return `tokenizer`, else a tokenizer for the words of `vocab_of`."""
     return as_tokenizer(vocab_of(net, vocab) if tokenizer is None
                         else tokenizer)
 
 
 def vocab_of(net, vocab=None):
-    """The given vocabulary, else the vocabulary of a net of `load_run`."""
+    """Return `vocab`, else the vocabulary of a net that `load_run` returned.
+
+    Raises ValueError if there is neither.
+    """
     vocab = getattr(net, 'vocab', None) if vocab is None else vocab
     if vocab is None:
         raise ValueError('this net has no vocabulary: load it with load_run, '
@@ -51,58 +56,63 @@ def vocab_of(net, vocab=None):
     return vocab
 
 
-def short(name, letters=14):
-    """A label for matplotlib, cut to a number of letters."""
-    name = name if len(name) <= letters else name[:letters - 1] + '\u2026'
-    # A dollar sign would begin a formula
+def short(name, max_letters=14):
+    """Return a label for matplotlib, truncated to `max_letters`."""
+    name = (name if len(name) <= max_letters
+            else name[:max_letters - 1] + '\u2026')
+    # Escaped, since a dollar sign would begin a formula
     return name.replace('$', r'\$')
 
 
-#: Most sentences to pick from a sample: from all of it, and for each word.
-SENTENCES, OF_A_WORD = 250, 20
+#: Maximum numbers of sentences that `pick_sentences` returns: from the whole
+#: sample, and for each word.
+MAX_SENTENCES, MAX_SENTENCES_OF_WORD = 250, 20
 
-#: Most characters that are read, and most words in a sentence.
-CHARS, WORDS = 1 << 24, 48
+#: Maximum number of characters that `sentences_of` reads, and of words in a
+#: sentence.
+MAX_CHARS, MAX_WORDS = 1 << 24, 48
 
-#: The end of a sentence in raw text.
-_END = re.compile(r'(?<=[.!?\u3002\uff01\uff1f])\s+')
+#: White space after the end of a sentence, in text that is not tokenized.
+_SENTENCE_GAP = re.compile(r'(?<=[.!?\u3002\uff01\uff1f])\s+')
 
-#: The label in senses.tsv for a use with neither sense of its word.
-OTHER = 'other'
+#: The label in senses.tsv for a use with neither of the two senses of a word.
+OTHER_SENSE = 'other'
 
-#: Forms in senses.tsv whose base form no rule of `_base` gives.
+#: {form of a word: base form}, for forms in senses.tsv with an irregular
+#: plural.
 IRREGULAR = {'mice': 'mouse'}
 
 
 class Sample(NamedTuple):
-    """Sentences and the name of their source."""
+    """Sentences, and the name of their source, which the page shows."""
 
     name: str
     sentences: list
 
 
 class Use(NamedTuple):
-    """A use of a word in a sentence, and its sense if that is labelled."""
+    """A use of a word in a sentence: sentence[begin:end] is the word."""
 
     sentence: str
-    begin: int      # in characters
+    begin: int
     end: int
-    sense: Optional[str] = None
+    sense: Optional[str] = None     # a label, or None without labels
 
 
 def sample_of_run(folder):
-    """The `Sample` of the training text of the run in `folder`.
+    """Return the `Sample` of the training text of the run in `folder`.
 
     If that text is no longer on this machine, this prints a warning and
     returns the sample corpus of the package.
     """
-    training = dict(read_config(Path(folder)).get('training', {}))
-    corpus = training.get('corpus')
+    settings = dict(read_config(Path(folder)).get('training', {}))
+    corpus = settings.get('corpus')
     if corpus == 'wikitext-2':
-        found = training.get('data_dir') or hub.find_wikitext2()
-        paths = [] if found is None else [
-            path for path in (Path(found, hub.TRAIN_FILE), Path(
-                found, 'wikitext-2', hub.TRAIN_FILE)) if path.is_file()][:1]
+        data_dir = settings.get('data_dir') or hub.find_wikitext2()
+        paths = [] if data_dir is None else [
+            path for path in (Path(data_dir, hub.TRAIN_FILE), Path(
+                data_dir, 'wikitext-2', hub.TRAIN_FILE))
+            if path.is_file()][:1]
         name = 'WikiText-2'
     elif corpus in (None, 'sample'):
         return bundled_sample()
@@ -117,129 +127,139 @@ def sample_of_run(folder):
              'machine: neighbours come from the sample corpus')
         return bundled_sample()
     return Sample(name, sentences_of(text_sources.sources(
-        paths, training.get('text_field'))))
+        paths, settings.get('text_field'))))
 
 
 def bundled_sample():
-    """The `Sample` of the corpus that comes with the package."""
+    """Return the `Sample` of the corpus that comes with the package."""
     return Sample('the sample corpus',
                   sentences_of([hub.sample_dir() / hub.TRAIN_FILE]))
 
 
 def sample_of_file(path, text_field=None):
-    """The `Sample` with the lines of a file; ValueError if one is invalid.
+    """Return the `Sample` whose sentences are the lines of a file.
 
-    text_field: the field of JSON lines that holds the text.
+    text_field: the field of JSON lines that holds the text. Raises ValueError
+    for an invalid line.
     """
     lines = text_sources.Lines(path, text_field, skip_empty=True, twice=False)
     return Sample(Path(path).name, [line.text for line in lines])
 
 
 def sentences_of(paths):
-    """The sentences in the first CHARS characters of some text files.
+    """Return the sentences in the first MAX_CHARS characters of text files.
 
-    The paragraph that reaches the limit is left out.
+    The paragraph that exceeds the limit is left out.
     """
-    found, left = [], CHARS
+    sentences, chars_left = [], MAX_CHARS
     for path in paths:
+        # The second argument is called with the number of bytes read
         for paragraphs in paragraphs_of(path, lambda num_bytes: None):
             for text in paragraphs.texts:
-                left -= len(text)
-                if left < 0:
-                    return found
-                found += _sentences(text, paragraphs.is_tokenized)
-    return found
+                chars_left -= len(text)
+                if chars_left < 0:
+                    return sentences
+                sentences += _split_sentences(text, paragraphs.is_tokenized)
+    return sentences
 
 
-def _sentences(text, is_tokenized):
-    """The sentences of a paragraph, tokenized (see `Paragraphs`) or not."""
+def _split_sentences(text, is_tokenized):
+    """Return the sentences of a paragraph.
+
+    is_tokenized: True if blanks separate all words and marks, so that a
+    sentence ends with ' . '.
+    """
     text = text.strip()
     parts = (text.split(STOP) if is_tokenized or STOP in text
-             else _END.split(text))
+             else _SENTENCE_GAP.split(text))
     return [part for part in map(str.strip, parts)
-            if 3 <= len(part.split()) <= WORDS]
+            if 3 <= len(part.split()) <= MAX_WORDS]
 
 
 def pick_sentences(sample, words):
-    """Pick sentences of a `Sample`: some from all parts, some for each word.
+    """Pick sentences from all parts of a `Sample`, and some for each word.
 
     words: lower-case strings. Returns a list without repetitions, in the
     order of the text.
     """
     sentences = sample.sentences
-    kept = set(_spread(range(len(sentences)), SENTENCES))
-    places = {word: [] for word in words}
+    picked = set(_spread(range(len(sentences)), MAX_SENTENCES))
+    indices_of = {word: [] for word in words}
     for k, sentence in enumerate(sentences):
         for word in set(sentence.lower().split()):
-            if word in places:
-                places[word].append(k)
-    for found in places.values():
-        kept.update(_spread(found, OF_A_WORD))
-    return list(dict.fromkeys(sentences[k] for k in sorted(kept)))
+            if word in indices_of:
+                indices_of[word].append(k)
+    for indices in indices_of.values():
+        picked.update(_spread(indices, MAX_SENTENCES_OF_WORD))
+    return list(dict.fromkeys(sentences[k] for k in sorted(picked)))
 
 
 def common_words(sample):
-    """Stop words: the words in more than a thirtieth of the sentences."""
-    some = _spread(sample.sentences, 3000)
+    """Return stop words: a set of words in more than 1 of 30 sentences."""
+    sentences = _spread(sample.sentences, 3000)
     counts = collections.Counter(
-        word for sentence in some for word in set(sentence.lower().split()))
-    return {word for word, count in counts.items() if count * 30 > len(some)}
+        word for sentence in sentences
+        for word in set(sentence.lower().split()))
+    return {word for word, count in counts.items()
+            if count * 30 > len(sentences)}
 
 
-def _spread(items, count):
-    """At most `count` of the items, evenly spread."""
-    if len(items) <= count:
+def _spread(items, max_items):
+    """Return at most `max_items` of the items, at even distances."""
+    if len(items) <= max_items:
         return list(items)
-    return [items[k * len(items) // count] for k in range(count)]
+    return [items[k * len(items) // max_items] for k in range(max_items)]
 
 
-def uses_of(word, sentences, senses=None, most=60):
-    """A list of `Use`s of a word: the first in each sentence that has it.
+def uses_of(word, sentences, senses=None, max_uses=60):
+    """Find the first `Use` of a word in each sentence that has the word.
 
-    Case is ignored. senses: a label for each sentence, or None. Returns at
-    most `most` uses, evenly spread.
+    Case is ignored. senses: a label for each sentence, or None. Returns a
+    list of at most `max_uses`, from all parts of `sentences`.
     """
-    found = []
+    uses = []
     for sentence, sense in zip(sentences, senses or repeat(None)):
-        span = _first_use(word, sentence)
+        span = _find_word(word, sentence)
         if span is not None:
-            found.append(Use(sentence, *span, sense))
-    return _spread(found, most)
+            uses.append(Use(sentence, *span, sense))
+    return _spread(uses, max_uses)
 
 
-def _first_use(word, sentence):
-    """The (begin, end) of the first whole-word match, or None."""
-    sentence, word, at = sentence.lower(), word.lower(), -1
+def _find_word(word, sentence):
+    """Return (begin, end) of the first whole-word match, or None."""
+    sentence, word, begin = sentence.lower(), word.lower(), -1
     while True:
-        at = sentence.find(word, at + 1)
-        if at < 0:
+        begin = sentence.find(word, begin + 1)
+        if begin < 0:
             return None
-        end = at + len(word)
-        if not (sentence[at - 1:at].isalnum() or sentence[end:end + 1]
-                .isalnum()):
-            return at, end
+        end = begin + len(word)
+        if not (sentence[begin - 1:begin].isalnum()
+                or sentence[end:end + 1].isalnum()):
+            return begin, end
 
 
 def labelled_uses(word):
-    """The `Use`s of a form of a word that have a label in the sample corpus.
+    """Return the `Use`s of `word` that have a label in the sample corpus.
+
+    Other forms of the word, for example the plural, are not included.
     """
-    return _labelled_forms().get(word.lower(), [])
+    return _uses_by_form().get(word.lower(), [])
 
 
 def labelled_words():
-    """{base form: labelled `Use`s of all forms of the word}, sorted.
+    """Return {base form of a word: labelled `Use`s of all its forms}, sorted.
 
     Uses with neither of the two senses of the word are left out.
     """
-    found, forms = {}, _labelled_forms()
-    for form, uses in forms.items():
-        found.setdefault(_base(form, forms), []).extend(
-            use for use in uses if use.sense != OTHER)
-    return dict(sorted(found.items()))
+    by_word, by_form = {}, _uses_by_form()
+    for form, uses in by_form.items():
+        by_word.setdefault(_base_form(form, by_form), []).extend(
+            use for use in uses if use.sense != OTHER_SENSE)
+    return dict(sorted(by_word.items()))
 
 
-def _base(form, forms):
-    """The base form of a word, as a dictionary lists it."""
+def _base_form(form, forms):
+    """Return the singular of a form if `forms` has it, else the form."""
     if form in IRREGULAR:
         return IRREGULAR[form]
     return next((form[:-k] for k in (1, 2) if form[-k:] in ('s', 'es')
@@ -247,20 +267,25 @@ def _base(form, forms):
 
 
 @functools.lru_cache(1)
-def _labelled_forms():
-    """{form of a word: its `Use`s} from data/sample/senses.tsv."""
+def _uses_by_form():
+    """Return {form of a word: its `Use`s} from data/sample/senses.tsv.
+
+    A row of that file has a form of a word, the number of a line in the
+    sample corpus, the index of a token in this line, and the sense there.
+    """
     folder = hub.sample_dir()
     lines = (folder / hub.TRAIN_FILE).read_text('utf-8').split('\n')
     uses = {}
     with open(folder / 'senses.tsv', encoding='utf-8', newline='') as file:
         for row in csv.DictReader(file, delimiter='\t'):
-            words, at = lines[int(row['line']) - 1].split(), int(row['token'])
-            # The sentence of the token is between two full stops
-            stops = [k for k, word in enumerate(words) if word == '.']
-            first = max((k + 1 for k in stops if k < at), default=0)
-            last = min((k for k in stops if k >= at), default=len(words))
-            begin = sum(len(word) + 1 for word in words[first:at])
+            tokens = lines[int(row['line']) - 1].split()
+            index = int(row['token'])
+            # A sentence is the tokens between two full stops
+            stops = [k for k, token in enumerate(tokens) if token == '.']
+            first = max((k + 1 for k in stops if k < index), default=0)
+            last = min((k for k in stops if k >= index), default=len(tokens))
+            begin = sum(len(token) + 1 for token in tokens[first:index])
             uses.setdefault(row['word'].lower(), []).append(
-                Use(' '.join(words[first:last]), begin,
-                    begin + len(words[at]), row['sense']))
+                Use(' '.join(tokens[first:last]), begin,
+                    begin + len(tokens[index]), row['sense']))
     return uses

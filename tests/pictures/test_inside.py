@@ -186,9 +186,9 @@ def test_sentences_and_uses_come_from_the_whole_text():
         'x', [f'crane number {k}' for k in range(1000)])
     found = [int(one.split()[-1])
              for one in sample_texts.pick_sentences(sample, set())]
-    assert len(found) == sample_texts.SENTENCES
+    assert len(found) == sample_texts.MAX_SENTENCES
     assert found == list(range(0, 1000, 4))
-    uses = sample_texts.uses_of('crane', sample.sentences, most=10)
+    uses = sample_texts.uses_of('crane', sample.sentences, max_uses=10)
     assert [use.sentence for use in uses] == [
         f'crane number {k}' for k in range(0, 1000, 100)]
 
