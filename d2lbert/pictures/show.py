@@ -1,4 +1,8 @@
-"""`show`: the page of what a model learnt, one HTML file with its data."""
+"""Make the page of `show`: one HTML file about a model, with its data.
+
+`page_data` computes the data. `render` joins page.html, the style sheets, the
+scripts and the data. T: the number of tokens of a text.
+"""
 import base64
 import hashlib
 import html
@@ -27,15 +31,34 @@ from d2lbert.pretrained.fill_mask import has_mask_head
 from d2lbert.training.load import is_run
 from d2lbert.training.saved_runs import RunError, is_finetuned
 
-#: The default texts, the book's two cranes, and pairs for models of pairs.
+#: The default texts, the book's two cranes; and the default pairs for a model
+#: that was fine-tuned for pairs.
 TEXTS = ('a crane is flying', ('a crane driver came', 'he just left'))
 PAIRS = (('a crane is flying', 'a bird is in the air'), TEXTS[1])
 
-#: Most words whose senses are shown, if the user names none.
-MOST_WORDS = 6
+#: Maximum number of words whose uses are shown, if the user names none.
+MAX_WORDS = 6
 
-#: Fewest uses in a picture of a word that the user named, and of others.
-NAMED_USES, FOUND_USES = 3, 6
+#: Minimum number of uses to show: of a word that the user named, and of a
+#: word of the texts.
+MIN_USES_IF_NAMED, MIN_USES = 3, 6
+
+#: Maximum number of attention weights of a page. BERT base has 38 million for
+#: a text of 512 tokens.
+MAX_WEIGHTS = 40_000_000
+
+#: A page stores at most this many attention weights in 16 bits each. If there
+#: are more, it stores them in 8 bits.
+MAX_WEIGHTS_IN_16_BITS = 300_000
+
+#: The files of the page, in the order in which they are joined.
+STYLE_SHEETS = ('page.css',)
+SCRIPTS = ('page.js', 'heads.js', 'lines.js', 'attention.js', 'masks.js',
+           'neighbours.js', 'senses.js', 'training.js')
+
+#: Escapes of characters that could end the script with the JSON, or begin a
+#: comment in it.
+_ESCAPES = {ord(c): f'\\u{ord(c):04x}' for c in '<>&\u2028\u2029'}
 
 
 def show(model: Any, texts: Any = None, *,
@@ -62,120 +85,131 @@ def show(model: Any, texts: Any = None, *,
                       text_field=text_field)
 
 
-def write_page(model, out, force=False, **choices):
-    """Write the `Page` of `show(model, **choices)` and return it.
+def write_page(model, out, force=False, **keywords):
+    """Write the page of `show` to the file `out`; return the `Page`.
 
-    A path that cannot be written is reported before the model is loaded.
+    keywords: those of `page_data`. If `out` cannot be written, this raises an
+    error before it loads the model.
     """
     reads = [model] if isinstance(model, (str, Path)) else []
     check_out(out, force, 'page.html', [
-        *reads, *filter(None, [choices.get('file')])])
-    page = Page(page_data(model, **choices))
-    with writing(out, force) as part:
-        Path(part).write_text(page.html, 'utf-8', 'backslashreplace')
+        *reads, *filter(None, [keywords.get('file')])])
+    page = Page(page_data(model, **keywords))
+    with writing(out, force) as temporary:      # renamed to `out` at the end
+        Path(temporary).write_text(page.html, 'utf-8', 'backslashreplace')
     return page
 
 
 def page_data(model, texts=None, words=None, file=None, text_field=None,
               ctx=None):
-    """The data of the page, ready for JSON; arguments as for `show`.
+    """Return the data of the page, a dictionary for JSON.
 
-    ctx: the device; None is the CPU.
+    ctx: the device; None is the CPU. The other arguments are those of `show`.
     """
     net, tokenizer, folder = open_model(model, 'fp32', ctx)
-    about = net.about
+    fine_tuned = net.about      # the task and labels; None if not fine-tuned
     if texts is None:
-        texts = PAIRS if about is not None and about.pair else TEXTS
-    texts = _checked(texts)
+        texts = (PAIRS if fine_tuned is not None and fine_tuned.pair
+                 else TEXTS)
+    texts = _check_texts(texts)
     encoded = [tokenizer.encode(*text) for text in texts]
-    _check_sizes(net, encoded)
-    sample = _sample(folder, file, text_field)
+    num_weights = _check_lengths(net, encoded)
+    sample = _load_sample(folder, file, text_field)
     text_words = [word for text in texts for part in text if part
                   for word in re.findall(r'\w+', part.lower())]
     sentences = sample_texts.pick_sentences(
         sample, {*text_words, *map(str.lower, words or ())})
     sample_tokens, neighbours = neighbours_of(net, tokenizer, encoded,
                                               sentences)
-    fills_masks = has_mask_head(net) and tokenizer.mask_id is not None
-    num_weights = sum(_num_weights(net, one) for one in encoded)
-    config, bits = net.config, 16 if num_weights <= FINE else 8
-    shown, used = [], {}
-    for text, one, layers in zip(texts, encoded, neighbours):
-        tokens = _tokens(text, one)
-        weights = attention_of(net, one.ids, one.segments)
-        shown.append(dict(
+    can_fill = has_mask_head(net) and tokenizer.mask_id is not None
+    bits = 16 if num_weights <= MAX_WEIGHTS_IN_16_BITS else 8
+    # The page only gets the sample tokens that are a neighbour of a token.
+    # {index in sample_tokens: index on the page}
+    page_index, data_of_texts = {}, []
+    for text, one_encoded, near in zip(texts, encoded, neighbours):
+        tokens = _token_data(text, one_encoded)
+        weights = attention_of(net, one_encoded.ids, one_encoded.segments)
+        data_of_texts.append(dict(
             text=text[0], pair=text[1], tokens=tokens,
             attention=quantize(weights, bits),
             head=clearest_head(weights, [token['special']
                                          for token in tokens]),
-            guesses=_guesses(net, tokenizer, one) if fills_masks else None,
-            near=_neighbours(layers, used),
-            prediction=_prediction(net, tokenizer, *text) if about
+            guesses=(_guess_data(net, tokenizer, one_encoded) if can_fill
+                     else None),
+            near=_neighbour_data(near, page_index),
+            prediction=_prediction_data(net, tokenizer, *text) if fine_tuned
             else None))
     name = 'a net in memory' if folder is None else name_of(folder)
     return dict(
         title=f'What {name} learnt', name=name, version=__version__,
-        kind=('fine-tuned' if about else 'run' if folder is not None
+        kind=('fine-tuned' if fine_tuned else 'run' if folder is not None
               and is_run(folder) else 'released'),
-        task=about.task if about else None,
-        layers=len(net.encoder.blks), heads=config['num_heads'],
-        hiddens=config['num_hiddens'], tokens=len(tokenizer),
+        task=fine_tuned.task if fine_tuned else None,
+        layers=len(net.encoder.blks), heads=net.config['num_heads'],
+        hiddens=net.config['num_hiddens'], tokens=len(tokenizer),
         parameters=sum(int(_size(param)) for param
                        in net.collect_params().values()),
         special=sorted({tokenizer.idx_to_token[idx] for idx in (
             tokenizer.cls_id, tokenizer.sep_id)}),
         mask=None if tokenizer.mask_id is None
         else tokenizer.idx_to_token[tokenizer.mask_id],
-        bits=bits, texts=shown,
-        sample=_sample_data(sample, sentences, sample_tokens, used),
-        senses=_senses(net, tokenizer, sample, text_words, words),
-        training=_training(folder))
+        bits=bits, texts=data_of_texts,
+        sample=_sample_data(sample, sentences, sample_tokens, page_index),
+        senses=_sense_data(net, tokenizer, sample, text_words, words),
+        training=_training_data(folder))
 
 
-def _checked(texts):
-    """A list of (text, second text or None); raises for other types."""
-    found = []
+def _check_texts(texts):
+    """Return `texts` of `show` as a list of (text, second text or None).
+
+    Raises TypeError or ValueError for an invalid text.
+    """
+    pairs = []
     for text in [texts] if isinstance(texts, str) else texts:
-        parts = (text, None) if isinstance(text, str) else text
-        if not isinstance(parts, (tuple, list)) or len(parts) != 2 or (
-                not isinstance(parts[0], str)) or (
-                not isinstance(parts[1], (str, type(None)))):
+        pair = (text, None) if isinstance(text, str) else text
+        if not isinstance(pair, (tuple, list)) or len(pair) != 2 or (
+                not isinstance(pair[0], str)) or (
+                not isinstance(pair[1], (str, type(None)))):
             raise TypeError('a text must be a string or a pair of strings, '
                             f'not {text!r}')
-        for part in parts:
+        for part in pair:
             if part is not None and not part.strip():
                 raise UsageError('a text is empty: give at least one word')
-        found.append(tuple(parts))
-    if not found:
+        pairs.append(tuple(pair))
+    if not pairs:
         raise ValueError('texts is empty: give at least one text')
-    return found
+    return pairs
 
 
-def _num_weights(net, one):
-    return (len(net.encoder.blks) * net.config['num_heads']
-            * len(one.ids) ** 2)
+def _check_lengths(net, encoded):
+    """Return the number of attention weights of the texts, `Encoded`s.
 
-
-def _check_sizes(net, encoded):
-    for k, one in enumerate(encoded, 1):
-        if len(one.ids) > net.encoder.max_len:
-            raise ValueError(f'text {k} has {len(one.ids)} tokens, but this '
+    Raises ValueError if a text is too long for the net, or all for the page.
+    """
+    for k, text in enumerate(encoded, 1):
+        if len(text.ids) > net.encoder.max_len:
+            raise ValueError(f'text {k} has {len(text.ids)} tokens, but this '
                              f'model has only {net.encoder.max_len} '
                              'positions: shorten it')
-    count = sum(_num_weights(net, one) for one in encoded)
-    if count > MOST:
-        raise ValueError(f'the texts have {count:,} attention weights, but a '
-                         f'page holds {MOST:,}: give fewer or shorter texts')
+    num_weights = sum(len(net.encoder.blks) * net.config['num_heads']
+                      * len(text.ids) ** 2 for text in encoded)
+    if num_weights > MAX_WEIGHTS:
+        raise ValueError(f'the texts have {num_weights:,} attention weights, '
+                         f'but a page holds {MAX_WEIGHTS:,}: give fewer or '
+                         'shorter texts')
+    return num_weights
 
 
 def _size(param):
+    """Return the number of elements of a parameter."""
     size = 1
     for length in param.shape:
         size *= length
     return size
 
 
-def _sample(folder, file, text_field):
+def _load_sample(folder, file, text_field):
+    """Return the `Sample` to search, as `show` explains for `file`."""
     if file is not None:
         return sample_texts.sample_of_file(file, text_field)
     if folder is not None and is_run(folder) and not is_finetuned(folder):
@@ -185,105 +219,122 @@ def _sample(folder, file, text_field):
 
 # Data of each text
 
-def _tokens(text, one):
-    """The tokens of a text or pair, each with its spelling in the text."""
+def _token_data(text, encoded):
+    """Return a dictionary for each token of a text.
+
+    text: (text, second text or None); encoded: its `Encoded`. The key
+    'written' is the token's spelling in the text.
+    """
     tokens = []
     for token, segment, (begin, end), word in zip(
-            one.tokens, one.segments, one.offsets, one.words):
+            encoded.tokens, encoded.segments, encoded.offsets,
+            encoded.words):
         written = text[segment][begin:end] if word is not None else ''
         tokens.append(dict(token=token, written=written, segment=segment,
                            special=word is None))
     return tokens
 
 
-def _guesses(net, tokenizer, one):
-    """For each token [guesses, probability of the token, its rank].
+def _guess_data(net, tokenizer, encoded):
+    """Return for each token [guesses, probability of the token, its rank].
 
-    A guess is [token, probability]; special tokens have None.
+    A guess is [token, probability]. For special tokens the entry is None.
     """
     return [None if masked is None else
             [[[guess.token, guess.probability] for guess in masked.guesses],
              masked.own.probability, masked.rank]
-            for masked in guesses_of(net, tokenizer, one)]
+            for masked in guesses_of(net, tokenizer, encoded)]
 
 
-def _neighbours(layers, used):
-    """Neighbours of each token in each layer, for the page.
+def _neighbour_data(neighbours, page_index):
+    """Return the neighbours of each token of a text in each layer.
 
-    A token has two lists [i, cosine, i, cosine, ...]: neighbours among all
-    tokens, and among occurrences of the same token. The second is 0 if it
-    equals the first. used: {index of a sample token: i, its index on the
-    page}; new neighbours are added.
+    neighbours: those that `neighbours_of` returns for the text. A token gets
+    two lists [i, cosine, i, cosine, ...]: its neighbours among all tokens, and
+    among occurrences of the same token. The second one is 0 if it equals the
+    first. i: the index of the neighbour on the page. page_index: {index of a
+    sample token: i}; this function adds the neighbours that are new.
     """
-    def flat(neighbours):
+    def flatten(neighbours_of_kind):
         numbers = []
-        for index, cosine in zip(*neighbours):
-            numbers += [used.setdefault(index, len(used)), round(cosine, 4)]
+        for index, cosine in zip(*neighbours_of_kind):
+            numbers += [page_index.setdefault(index, len(page_index)),
+                        round(cosine, 4)]
         return numbers
-    return [[[flat(of_kind), flat(same) if same != of_kind else 0]
-             for of_kind, same in layer] for layer in layers]
+    return [[[flatten(of_all), flatten(of_same) if of_same != of_all else 0]
+             for of_all, of_same in layer] for layer in neighbours]
 
 
-def _sample_data(sample, sentences, sample_tokens, used):
-    """The sample tokens in `used`, and their sentences, for the page.
+def _sample_data(sample, sentences, sample_tokens, page_index):
+    """Return the sample tokens in `page_index`, and their sentences.
 
     A token is [index of its sentence on the page, begin, end].
     """
-    kept = {}
+    sentence_index = {}     # {index in sentences: index on the page}
     rows = []
-    for index in sorted(used, key=used.get):
+    for index in sorted(page_index, key=page_index.get):
         token = sample_tokens[index]
-        rows.append([kept.setdefault(token.sentence, len(kept)), token.begin,
-                     token.end])
+        rows.append([sentence_index.setdefault(
+            token.sentence, len(sentence_index)), token.begin, token.end])
     return dict(name=sample.name, count=len(sentences), tokens=rows,
-                sentences=[sentences[s] for s in sorted(kept, key=kept.get)])
+                sentences=[sentences[s] for s in sorted(
+                    sentence_index, key=sentence_index.get)])
 
 
-def _prediction(net, tokenizer, text, pair):
-    """The prediction of a fine-tuned model, as rows [name, value]."""
-    found, = predict(net, tokenizer, [text], None if pair is None
-                     else [pair])
+def _prediction_data(net, tokenizer, text, pair):
+    """Return the prediction of a fine-tuned model, as rows [name, value]."""
+    [prediction] = predict(net, tokenizer, [text],
+                           None if pair is None else [pair])
     kind = net.about.kind
     if kind == 'tag':
-        return [[word, tag] for word, tag in zip(text.split(), found.label)]
+        return [[word, tag] for word, tag
+                in zip(text.split(), prediction.label)]
     if kind == 'classify':
-        return [[name, share] for name, share in sorted(
-            found.shares.items(), key=lambda one: -one[1])]
+        return [[label, share] for label, share in sorted(
+            prediction.shares.items(), key=lambda item: -item[1])]
     if kind == 'regress':
-        return [['value', f'{found.label:.4f}']]
-    return [['answer', found.label]]
+        return [['value', f'{prediction.label:.4f}']]
+    return [['answer', prediction.label]]
 
 
 # Data of the model
 
-def _senses(net, tokenizer, sample, text_words, words):
-    """Points of the given words, or of frequent words of the texts."""
+def _sense_data(net, tokenizer, sample, text_words, words):
+    """Return the points of `words`, or of words that the texts have.
+
+    words: None for words of `text_words` that are frequent in the sample, but
+    are no stop words.
+    """
     if words is not None:
-        return [_word_points(net, tokenizer, sample, word, NAMED_USES)
+        return [_word_data(net, tokenizer, sample, word, MIN_USES_IF_NAMED)
                 for word in dict.fromkeys(map(str.lower, words))]
     common = sample_texts.common_words(sample)
     candidates = [word for word in dict.fromkeys(text_words)
                   if word not in common and not word.isdigit()]
     # Words with labelled senses first
     candidates.sort(key=lambda word: not sample_texts.labelled_uses(word))
-    found = []
+    data = []
     for word in candidates:
-        if len(found) < MOST_WORDS:
+        if len(data) < MAX_WORDS:
             try:
-                found.append(_word_points(net, tokenizer, sample, word,
-                                          FOUND_USES))
+                data.append(_word_data(net, tokenizer, sample, word,
+                                       MIN_USES))
             except ValueError:
                 continue        # too rare for a picture
-    return found
+    return data
 
 
-def _word_points(net, tokenizer, sample, word, fewest):
-    """The points of a word by layer, with sentences and senses."""
+def _word_data(net, tokenizer, sample, word, min_uses):
+    """Return the points of a word by layer, with sentences and senses.
+
+    Raises ValueError for fewer than `min_uses`.
+    """
     uses = (sample_texts.labelled_uses(word)
             or sample_texts.uses_of(word, sample.sentences))
-    if len(uses) < fewest:
+    if len(uses) < min_uses:
         raise ValueError(f'the word {word!r} is in {len(uses)} sentences of '
-                         f'{sample.name}: a picture needs at least {fewest}')
+                         f'{sample.name}: a picture needs at least '
+                         f'{min_uses}')
     found = sense_points(net, tokenizer, word, uses)
     senses = [use.sense for use in found.uses]
     names = sorted(set(senses) - {None})
@@ -296,8 +347,8 @@ def _word_points(net, tokenizer, sample, word, fewest):
                 for layer in found.points.tolist()])
 
 
-def _training(folder):
-    """The history of a run for the page, or None."""
+def _training_data(folder):
+    """Return the history and the settings of a run, or None without them."""
     try:
         record = read_record(folder) if folder is not None else None
     except RunError:
@@ -305,14 +356,15 @@ def _training(folder):
     if record is None or not record.losses:
         return None
 
-    def column(found):
-        return [found[0], [float(f'{value:.6g}') for value in found[1]]]
+    def rounded(curve):
+        steps, values = curve
+        return [steps, [float(f'{value:.6g}') for value in values]]
     config = record.config
     return dict(
-        losses={name: [column(each), column(mean)]
-                for name, (each, mean) in record.losses.items()},
-        held_out={name: column(found)
-                  for name, found in record.held_out.items()},
+        losses={name: [rounded(each_step), rounded(mean)]
+                for name, (each_step, mean) in record.losses.items()},
+        held_out={name: rounded(curve)
+                  for name, curve in record.held_out.items()},
         settings={name: _setting_text(value) for name, value
                   in config.get('training', {}).items()},
         machine=config.get('machine'), version=config.get('d2lbert'),
@@ -321,7 +373,7 @@ def _training(folder):
 
 
 def _setting_text(value):
-    """The value of a setting as text."""
+    """Return the value of a setting as text."""
     if isinstance(value, (list, tuple)):
         return ', '.join(map(_setting_text, value))
     if isinstance(value, bool):
@@ -329,33 +381,20 @@ def _setting_text(value):
     return 'none' if value is None else str(value)
 
 
-#: The files of the page, in the order in which they are joined.
-STYLES = 'page.css',
-PROGRAMS = ('page.js', 'heads.js', 'lines.js', 'attention.js', 'masks.js',
-            'neighbours.js', 'senses.js', 'training.js')
-
-#: Pages of at most this many attention weights store them in 16 bits each,
-#: others in 8.
-FINE = 300_000
-
-#: Most attention weights of a page; BERT base has 38 million for 512 tokens.
-MOST = 40_000_000
-
-#: Characters that could end the script with the JSON, or begin a comment.
-_ESCAPES = {ord(c): f'\\u{ord(c):04x}' for c in '<>&\u2028\u2029'}
-
+# The page as HTML
 
 class Page:
     """A page that shows what a model learnt.
 
-    html: its text. A notebook shows it as the result of a cell.
+    html: the page as a string. A notebook displays a `Page` that is the result
+    of a cell.
     """
 
     def __init__(self, data):
         self.html = render(data)
 
     def save(self, path, force=False):
-        """Write the page to a file, which is complete or not there at all.
+        """Write the page to a file, completely or not at all.
 
         Raises FileExistsError if the file exists, unless `force`.
         """
@@ -376,32 +415,33 @@ class Page:
 
 
 def render(data):
-    """The HTML of the page for `data`, as `show.page_data` returns it."""
-    here = Path(__file__).resolve().parent
+    """Return the HTML of the page; data: the result of `page_data`."""
+    folder = Path(__file__).resolve().parent
 
     def read(name):
-        return (here / name).read_text('utf-8')
-    program = "'use strict';\n" + '\n'.join(map(read, PROGRAMS))
+        return (folder / name).read_text('utf-8')
+    program = "'use strict';\n" + '\n'.join(map(read, SCRIPTS))
+    # The content security policy of the page allows only this script
     digest = base64.b64encode(hashlib.sha256(program.encode()).digest())
-    parts = dict(title=html.escape(data['title']), program=program,
-                 style='\n'.join(map(read, STYLES)), data=escape_json(data),
-                 digest=digest.decode())
-    # In one pass, so that {{…}} in the data stays as it is
-    return re.sub(r'\{\{(\w+)\}\}', lambda match: parts[match.group(1)],
+    values = dict(title=html.escape(data['title']), program=program,
+                  style='\n'.join(map(read, STYLE_SHEETS)),
+                  data=escape_json(data), digest=digest.decode())
+    # In one pass, so that {{…}} in the data is not replaced
+    return re.sub(r'\{\{(\w+)\}\}', lambda match: values[match.group(1)],
                   read('page.html'))
 
 
 def escape_json(data):
-    """JSON that is safe inside a script of HTML, for any strings in it."""
+    """Return JSON that is safe in a script of HTML, whatever its strings."""
     text = json.dumps(_encodable(data), ensure_ascii=False,
                       separators=(',', ':'), allow_nan=False)
     return text.translate(_ESCAPES)
 
 
 def _encodable(data):
-    """The data with strings that UTF-8 can encode.
+    """Return the data with strings that UTF-8 can encode.
 
-    Names of files may contain surrogates, which become escapes.
+    File names may contain surrogates, which become backslash escapes.
     """
     if isinstance(data, str):
         return data.encode('utf-8', 'backslashreplace').decode()
@@ -414,15 +454,16 @@ def _encodable(data):
 
 
 def quantize(weights, bits):
-    """Attention weights (..., T, T), quantized, as base64.
+    """Quantize attention weights (..., T, T); return them as base64.
 
-    A row stores the square roots of its weights, which keep small weights
-    apart, scaled so that the largest is 2 ** bits - 1. To read a row, square
-    its numbers and divide the squares by their sum. Numbers are unsigned,
-    little-endian, of 8 or 16 bits.
+    A row stores the square roots of its weights, since small weights then
+    remain distinct. They are scaled so that the largest is 2 ** bits - 1. To
+    read a row, square its numbers and divide the squares by their sum.
+    Numbers are unsigned, little-endian, of 8 or 16 bits.
     """
-    most = weights.max(axis=-1, keepdims=True)
-    top = (1 << bits) - 1
-    numbers = onp.rint(onp.sqrt(weights / onp.maximum(most, 1e-30)) * top)
+    max_weights = weights.max(axis=-1, keepdims=True)
+    max_number = (1 << bits) - 1
+    numbers = onp.rint(onp.sqrt(weights / onp.maximum(max_weights, 1e-30))
+                       * max_number)
     numbers = numbers.astype('<u2' if bits == 16 else 'uint8')
     return base64.b64encode(numbers.tobytes()).decode()

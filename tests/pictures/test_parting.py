@@ -66,14 +66,14 @@ def test_planted_senses_separate_and_equal_vectors_do_not():
     apart = ~onp.eye(5, dtype=bool)
     planted = onp.where(senses == 'x', 1, -1)[:, None] + rng.normal(
         0, 0.1, (5, 6))
-    assert pictures._nearest_agree(planted, senses, apart) == 1
+    assert pictures._nearest_accuracy(planted, senses, apart) == 1
     # Four others, of which one (of an x) or two (of a y) have its sense
     equal = onp.tile(rng.normal(size=6).astype('float32'), (5, 1))
-    agreeing = pictures._nearest_agree(equal, senses, apart)
+    agreeing = pictures._nearest_accuracy(equal, senses, apart)
     assert agreeing == pytest.approx((2 * 1 / 4 + 3 * 2 / 4) / 5)
     # Uses in one sentence are not compared; the two x share one
     apart[0, 3] = apart[3, 0] = False
-    assert pictures._nearest_agree(planted, senses, apart) == 3 / 5
+    assert pictures._nearest_accuracy(planted, senses, apart) == 3 / 5
 
 
 @pytest.mark.parametrize('settings', [
