@@ -45,10 +45,7 @@ def run(args):
 
 
 def _summary(kind, min_days):
-    """Return a dictionary about the files of a kind, for --json.
-
-    min_days: count only files unused for this many days.
-    """
+    """Describe the files of a kind that are unused for `min_days`: a dict."""
     folder = cache.root() / kind
     if folder.is_symlink():
         return dict(kind=kind, link=os.readlink(folder))
@@ -72,10 +69,7 @@ def _row(summary):
 
 
 def _clear(kinds, min_days, is_json):
-    """Remove files, print how many, and return the exit status.
-
-    kinds: None for `cache.RENEWABLE`; min_days: as for `_summary`.
-    """
+    """Remove files, print how many, and return the exit status."""
     status, total_bytes, removed = 0, 0, {}
     lines = [str(cache.root())]
     for kind in kinds or cache.RENEWABLE:

@@ -1,7 +1,4 @@
-"""Run the command `d2lbert`: parse its arguments, call a sub-command.
-
-Errors of a sub-command become one line on standard error.
-"""
+"""Run `d2lbert`: parse the command line, call a sub-command, print errors."""
 import argparse
 import contextlib
 import importlib
@@ -76,10 +73,7 @@ d2lbert {__version__}: {DESCRIPTION[0].lower()}{DESCRIPTION[1:]}
 
 
 def main(argv=None):
-    """Run the command line `argv`, by default sys.argv[1:].
-
-    Returns the exit status.
-    """
+    """Run a command line (default: sys.argv[1:]); returns the exit status."""
     fill_descriptors()      # 0 to 2, if the parent process closed them
     if argv is None:
         _set_up_encoding()
@@ -114,8 +108,7 @@ def _run(argv):
             print(f'\n{str(interrupt) or "stopped"}', file=sys.stderr)
         return 128 + getattr(interrupt, 'signal', 2)
     except BrokenPipeError:
-        # The reader closed the pipe. Without this, Python would flush
-        # standard output at exit and print an error
+        # The reader closed the pipe, and flushing it at exit would fail
         give_up(sys.stdout)
         return 1
     except (ValueError, TypeError, OSError, ImportError, MemoryError,
@@ -128,10 +121,7 @@ def _run(argv):
 
 
 def _message_of(error):
-    """Return the text to print for an error.
-
-    MXNet's errors contain a stack trace, so only their last line is kept.
-    """
+    """Return the message of an error; of MXNet's stack trace the last line."""
     if isinstance(error, MemoryError):
         return str(error) or 'no memory left: work on less at a time'
     mxnet = sys.modules.get('mxnet')
@@ -152,8 +142,7 @@ def _set_up_encoding():
         if getattr(sys.stdout, 'errors', None) == 'strict':
             sys.stdout.reconfigure(errors='backslashreplace')
         return
-    # Not None if the process was started by python -m
-    spec = sys.modules['__main__'].__spec__
+    spec = sys.modules['__main__'].__spec__     # not None after python -m
     os.execv(sys.executable, [
         sys.executable, *subprocess._args_from_interpreter_flags(),
         '-X', 'utf8', *(sys.argv[:1] if spec is None else ['-m', spec.name]),
@@ -164,8 +153,7 @@ def _set_up_encoding():
 def _exiting_on_ctrl_c(message=b'\nstopped\n'):
     """Context in which Ctrl-C prints a message and exits at once.
 
-    It is for imports, which take seconds and may catch KeyboardInterrupt. A
-    handler of SIGINT other than Python's default stays in place.
+    Imports take seconds, and their code may catch KeyboardInterrupt.
     """
     def exit_now(*_):
         os.write(2, message)
@@ -183,12 +171,10 @@ def _exiting_on_ctrl_c(message=b'\nstopped\n'):
 def parser():
     """Return the parser of the command and of all sub-commands.
 
-    The `add` of each sub-command's module sets these attributes of the parsed
-    arguments, `args`:
-    - run: a function, which `run(args)` calls; it returns the exit status
-    - check: None, or a function; `check(args)` raises an error for invalid
-      arguments before libraries are loaded
-    - needs: None, or the name of a module to import after `check`
+    A sub-command's module sets these attributes of the parsed `args`. run:
+    `run(args)` does the work and returns the exit status. check: None, or
+    `check(args)` raises an error before libraries are loaded. needs: None, or
+    the name of a module to import after `check`.
     """
     top = Parser(
         prog='d2lbert', usage='d2lbert COMMAND ...',

@@ -1,7 +1,6 @@
 """Run `d2lbert completion`: write a completion script for a shell.
 
-The scripts are generated from the argparse parsers of all sub-commands. The
-argument `commands` of each function that writes a script is a dictionary
+A function for each shell returns the script. Its argument `commands` is
 {name of a sub-command: (its help, list of `Flag`s)}.
 """
 import argparse
@@ -32,10 +31,7 @@ class Flag(NamedTuple):
 
 
 def _first_clause(text):
-    """Return a help text up to its first punctuation mark or parenthesis.
-
-    A comma only ends the clause before 'or' and 'which'.
-    """
+    """Return the first clause of a help text, without a default."""
     text = re.split(r'[;:(]|, (?=or |which )', text or '')[0]
     return ' '.join(text.replace('%%', '%').split())
 
@@ -70,16 +66,14 @@ def run(args, commands):
 
 
 def _names(flags):
-    """Return the names of all flags, in one list."""
     return [name for flag in flags for name in flag.names]
 
 
 def bash(commands):
     """Return a completion script for bash.
 
-    In the script, for the sub-command that is being typed: flags has the
-    names of the flags, values the choices of the flag before the cursor, and
-    words the choices of the positional argument.
+    Its variables are about the sub-command on the command line: its flags, the
+    values of the flag before the cursor, and words for a positional argument.
     """
     lines = []      # the branches of a `case` over the sub-commands
     for name, (_, flags) in commands.items():
@@ -97,9 +91,8 @@ def bash(commands):
                   for flag in flags if not flag.names and flag.choices][:1]
         if not lines[-1].endswith(';;'):
             lines.append('            ;;')
-    with_value = sorted({
-        name for _, flags in commands.values()
-        for flag in flags if flag.takes_value for name in flag.names})
+    with_value = sorted({*_names(flag for _, flags in commands.values()
+                                 for flag in flags if flag.takes_value)})
     return f'''\
 # Completion of d2lbert for bash, written by: d2lbert completion bash
 _d2lbert() {{
@@ -144,8 +137,7 @@ def zsh(commands):
         for name, (help, _) in commands.items())
     cases = []
     for name, (_, flags) in commands.items():
-        # `*:` in a specification covers all positional arguments, so only
-        # the first one gets a specification
+        # One specification, '*:...', covers all positional arguments
         positional = [flag for flag in flags if not flag.names]
         flags = [flag for flag in flags if flag.names] + positional[:1]
         specs = [spec for flag in flags for spec in _zsh_specs(flag)]
@@ -189,11 +181,7 @@ def _zsh_specs(flag):
 
 
 def fish(commands):
-    """Return a completion script for fish.
-
-    Options of `complete`: -l and -s a flag's long or short name, -d its
-    description, -a values, -r a value is required, -f no files, -x both.
-    """
+    """Return a completion script for fish."""
     lines = [
         '# Completion of d2lbert for fish, written by: d2lbert completion '
         'fish',
@@ -216,6 +204,7 @@ def fish(commands):
                          else f' -s {flag_name[1:]}')
             if flag.names:
                 line += f' -d {_quote_for_fish(flag.help)}'
+            # -r: a value follows; -f: complete no file names; -x: both
             if flag.takes_value and flag.names:
                 line += ' -r' if flag.is_path else ' -x'
             elif not flag.names:

@@ -1,8 +1,7 @@
 """Run `d2lbert doctor`: check this machine, and suggest remedies.
 
-A function `_..._row` or `_..._rows` checks one part of the machine. The
-command must work even if MXNet is broken, so functions import MXNet late. The
-argument `mx` is the module mxnet, or None if it cannot be imported.
+It must work even if MXNet is broken, so MXNet is imported in functions. mx:
+the module mxnet, or None if it cannot be imported.
 """
 import ctypes
 import importlib
@@ -26,8 +25,7 @@ FEATURES = ['OPENMP', 'MKLDNN', 'CUDA', 'CUDNN', 'NCCL', 'DIST_KVSTORE',
             'BLAS_OPEN', 'F16C']
 SLOWER = 'everything works but is slower'
 
-#: {name of the row: (module, name of a `kernels.Library` in that module, what
-#: happens without this library)}
+#: {row: (module, name of a `kernels.Library` there, effect without it)}
 COMPILED = {'fast operators': ('d2lbert.kernels', 'OPERATORS', SLOWER),
             'fast reading': ('d2lbert.kernels.draw', 'DRAW', SLOWER),
             'eight bits': ('d2lbert.kernels.int8', 'INT8',
@@ -106,10 +104,7 @@ def print_report(build=False):
 
 
 def status_of(rows, build):
-    """Return the exit status: 0 if `d2lbert pretrain` can run, else 1.
-
-    build: return 0 only if all libraries of `COMPILED` are usable, too.
-    """
+    """Return 0 if d2lbert can train (build: and all is compiled), else 1."""
     return int(any(row.status == BAD or build and row.name in COMPILED
                    and row.status != OK for row in rows))
 
@@ -172,7 +167,6 @@ def _threads_row():
     if threads < cores:
         names = ['OMP_NUM_THREADS', 'MXNET_OMP_MAX_THREADS',
                  'OMP_THREAD_LIMIT', 'OMP_MAX_ACTIVE_LEVELS']
-        # Name the variables that are set, or all four if none is set
         names = [name for name in names if os.environ.get(name)] or names
         return Row('threads', WARN, value,
                    f'unset {" and ".join(names)} to use every core')
@@ -180,7 +174,6 @@ def _threads_row():
 
 
 def _driver_rows(mx):
-    """Return a row for the NVIDIA driver, and one for each GPU."""
     driver, build = hardware.driver(), hardware.build()
     if driver.problem:
         broken = driver.problem.startswith('libcuda.so.1 does not work')
@@ -221,7 +214,6 @@ def _num_gpus(mx):
 
 
 def _cuda_rows():
-    """Return a row for the CUDA libraries, if MXNet is built for CUDA."""
     if hardware.build() != 'cu112':
         return []
     paths = dict(hardware.cuda_libraries())
@@ -257,10 +249,6 @@ def _compiled_rows(mx, build):
 
 def _compiled_row(mx, build, name, module_name, library_name,
                   effect_without):
-    """Return the row `name`, about an entry of `COMPILED`.
-
-    build: compile the library if it is not compiled yet.
-    """
     if mx is None:
         return Row(name, WARN, 'not tried without MXNet',
                    'see MXNet above')
@@ -312,11 +300,7 @@ def _processor_row(mx):
 
 
 def _products_rows():
-    """Return a row about matrix products, if their method is chosen yet.
-
-    The package d2lbert.kernels chooses it; `_compiled_row` imports the
-    package if MXNet works.
-    """
+    """Return a row about matrix products, if their method is chosen yet."""
     kernels = sys.modules.get('d2lbert.kernels')
     choice = kernels and kernels.products.chosen()
     if not choice:
@@ -343,7 +327,6 @@ def _cache_row():
 
 
 def _data_rows():
-    """Return rows about WikiText-2 and the sample corpus."""
     try:
         # If MXNet is broken, `from d2lbert import hub` raises MXNet's error
         hub = importlib.import_module('d2lbert.hub')

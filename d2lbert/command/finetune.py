@@ -49,10 +49,7 @@ def run(args):
 
 
 def read_figures(folder):
-    """Return the metrics on the development part, from the run folder.
-
-    For several seeds, `folder` has a run for each seed, and a file with the
-    metrics of all runs and their summary.
+    """Return the metrics on the development part, of one run or of several.
     """
     from d2lbert.finetuning import seed_runs
     if seed_runs.is_folder(folder):

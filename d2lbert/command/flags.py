@@ -1,7 +1,6 @@
 """Define the argument parser of `d2lbert`, and flags of several sub-commands.
 
-Each `add_...` function adds flags to a sub-command. Its first argument, `add`,
-is the method `add_argument` of the sub-command's parser.
+The argument `add` is the method `add_argument` of a sub-command's parser.
 """
 import argparse
 import contextlib
@@ -56,9 +55,8 @@ class Parser(argparse.ArgumentParser):
         """Parse as argparse does, but report unknown arguments here.
 
         argparse would return them to the main parser, whose help does not
-        list the flags of a sub-command. This method looks for unknown flags
-        before it parses: argparse skips them, and may then report another
-        argument as missing.
+        list the flags of a sub-command. Unknown flags are searched first:
+        argparse skips them, and may then report another argument as missing.
         """
         args = sys.argv[1:] if args is None else list(args)
         for word in self._arguments_before_command(args):
@@ -89,10 +87,8 @@ class Parser(argparse.ArgumentParser):
                     and action.nargs in ('?', '*')
                     and getattr(namespace, action.dest) in (
                         action.default, [])
-                    and not any(word.startswith('-')
-                                for word in unassigned)):
-                words = (unassigned[:1] if action.nargs == '?'
-                         else unassigned[:])
+                    and not any(word.startswith('-') for word in unassigned)):
+                words = unassigned[:1 if action.nargs == '?' else None]
                 del unassigned[:len(words)]
                 setattr(namespace, action.dest,
                         words[0] if action.nargs == '?' else words)
@@ -107,10 +103,7 @@ class Parser(argparse.ArgumentParser):
             yield word
 
     def _check_value(self, action, value):
-        """Raise an ArgumentError unless the value is a choice of the action.
-
-        argparse calls this method, whose message here suggests a choice.
-        """
+        """Raise an error, which suggests a choice, for any other value."""
         if action.choices is None or value in action.choices:
             return
         hint = did_you_mean(value, action.choices)
@@ -125,8 +118,7 @@ class RenamedFlag(argparse.Action):
     """The action of a flag's earlier name, which still works.
 
     It sets the value of the current flag, for example '--overlap', and adds
-    a line about the new name to `args.notices`. The help omits the earlier
-    name.
+    a line to `args.notices`. The help omits the earlier name.
     """
 
     def __init__(self, option_strings, dest, current, **options):
@@ -151,10 +143,7 @@ def add_help_hint(message, prog):
 
 
 def at_least(minimum, number_type=int):
-    """Return a function for the argument `type` of argparse.
-
-    It parses a number, and raises an error if the number is below `minimum`.
-    """
+    """Return an argparse `type`, which parses numbers from `minimum` on."""
     def parse(text):
         value = number_type(text)
         if not value >= minimum:
@@ -167,10 +156,9 @@ def at_least(minimum, number_type=int):
 
 
 def add_texts(add, help, **options):
-    """Add --file, for texts on the lines of a file, and flags about them.
+    """Add --file, for a text on each line, and flags about these texts.
 
-    help: the use of the texts. options: further arguments of `add` for
-    --file.
+    help, options: for --file.
     """
     add('--file', metavar='FILE', help=f'{help}; - is standard input; in a '
         'folder, all files are read', **options)
@@ -209,9 +197,9 @@ def add_encoding_flags(add, poolings, pool_help):
 
 
 def encoding_options(args):
-    """The values of the flags that select vectors, precision and devices.
+    """Return {name: value} of --layer, --max-len, --overlap and so on.
 
-    The dictionary omits --pool, whose default depends on the folder.
+    --pool is left out, since its default depends on the folder.
     """
     return dict(layer=args.layer, max_len=args.max_len, overlap=args.overlap,
                 precision=args.precision, devices=args.devices)
@@ -249,11 +237,7 @@ def device_of(text):
 
 
 def check_folders(args):
-    """Raise ValueError if --devices is invalid or a folder is missing.
-
-    args: the parsed arguments. The folders of the models are `args.folders`,
-    or the only one is `args.folder`.
-    """
+    """Raise ValueError if --devices is invalid or a model's folder missing."""
     if getattr(args, 'devices', None) is not None:
         with usage():       # makes a UsageError of a ValueError: status 2
             split_devices(args.devices)
@@ -276,10 +260,8 @@ def add_json(add, help):
 
 
 def rounded(vector):
-    """Return float32 numbers as Python floats that print without noise.
-
-    float(x) of the float32 number 0.1 would print as 0.10000000149011612.
-    """
+    """Return float32 numbers as Python floats with the fewest digits."""
+    # float(x) of the float32 number 0.1 prints as 0.10000000149011612
     return [float(str(x)) for x in vector]
 
 

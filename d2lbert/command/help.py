@@ -1,7 +1,4 @@
-"""Run `d2lbert help`: show the manual, whose pages are Markdown files.
-
-`render` converts Markdown to text for a terminal.
-"""
+"""Run `d2lbert help`: render the manual's Markdown pages for a terminal."""
 import os
 import re
 import shlex
@@ -61,9 +58,8 @@ def topics():
 def find_page(topic, commands=()):
     """Return the file of a page; the first letters of its name may suffice.
 
-    topic: the name of a page, or a beginning that no other page has.
-    commands: names of sub-commands, which an error may suggest. Raises
-    UsageError if there is no such page.
+    Raises UsageError if there is no such page, or if several begin with
+    `topic`. commands: names of sub-commands, which the error may suggest.
     """
     names = [CONTENTS, *topics()]
     matches = [name for name in names if name.startswith(topic.lower())]
@@ -82,8 +78,7 @@ def show(text):
     if pager is None:
         print(text, end='')
         return
-    # Options of less, as git sets them: F ends it if the text fits on one
-    # screen, R shows colours, X leaves the text on the screen
+    # As in git: leave if the text fits (F), show colours (R), keep it (X)
     environment = {'LESS': 'FRX', 'LESSCHARSET': 'utf-8', **os.environ}
     with subprocess.Popen(pager, stdin=subprocess.PIPE,
                           env=environment) as process:
@@ -120,7 +115,6 @@ def render(text, width=80, is_styled=False):
 
 
 def _render_block(kind, lines, width, style):
-    """Return the text of a block of `_blocks`."""
     if kind == 'code':
         return '\n'.join(f'    {line}'.rstrip() for line in lines)
     if kind == 'heading':
@@ -135,10 +129,7 @@ def _render_block(kind, lines, width, style):
 
 
 class _Style:
-    """Marks headings and code, for a terminal or as plain text.
-
-    has_escapes: use escape sequences for a terminal.
-    """
+    """Mark headings and code, by escape sequences or in plain text."""
 
     def __init__(self, has_escapes):
         self.has_escapes = has_escapes
@@ -158,7 +149,7 @@ class _Style:
 
 
 def _blocks(text):
-    """Split Markdown into blocks; return a list of (kind, lines).
+    """Split Markdown into blocks (kind, lines).
 
     kind: 'code', 'heading', 'table', 'item' (of a list) or 'text'.
     """
@@ -212,10 +203,7 @@ def _plain_text(text):
 
 
 def _link_text(link):
-    """Return the text of a link to a page, with the command that opens it.
-
-    link: a match of a regular expression with the text and the page's name.
-    """
+    """Return the words of a link to a page, and the command that opens it."""
     words, name = link.groups()
     return name if words == name else f'{words} (d2lbert help {name})'
 
@@ -225,10 +213,10 @@ def _wrap(text, width, style, first_indent='', later_indent=''):
     # Do not break lines at blanks within code
     text = re.sub('`[^`]+`', lambda code: code.group().replace(' ', '\0'),
                   _plain_text(text))
-    lines = textwrap.wrap(
-        text, width, initial_indent=first_indent,
-        subsequent_indent=later_indent, break_long_words=False,
-        break_on_hyphens=False) or [first_indent.rstrip()]
+    lines = textwrap.wrap(text, width, initial_indent=first_indent,
+                          subsequent_indent=later_indent,
+                          break_long_words=False, break_on_hyphens=False)
+    lines = lines or [first_indent.rstrip()]
     return [style.code(line.replace('\0', ' ')) for line in lines]
 
 
@@ -239,10 +227,7 @@ def _cells(line):
 
 
 def _render_table(lines, width, style):
-    """Return a table as text, in the first of three forms that fits.
-
-    The forms are columns; two columns, with the second one wrapped; a list.
-    """
+    """Return a table as columns if they fit; else as two columns or a list."""
     header, _, *rows = map(_cells, lines)
     plain_rows = [[_plain_text(cell) for cell in row]
                   for row in [header, *rows]]
@@ -275,10 +260,9 @@ def _render_table(lines, width, style):
 
 
 def _join_rows(rows, style, lines_of):
-    """Return the text of a table; lines_of(row) returns the lines of a row.
+    """Join the lines of all rows; lines_of(row) returns the lines of one.
 
-    A row with text only in its first cell is the title of the rows below it,
-    and has an empty line above it.
+    A row with text only in its first cell is a title.
     """
     output = []
     for row in rows:

@@ -61,10 +61,7 @@ def add(commands):
 
 
 def run(args):
-    """Train, and print how to resume if a process fails.
-
-    args.pretrain is the parser of `d2lbert pretrain`. Returns the exit status.
-    """
+    """Train, print how to resume a failed job, return the exit status."""
     hosts = read_hosts(args.hosts)
     workers = args.workers
     if workers is None:
@@ -73,8 +70,7 @@ def run(args):
         args.worker_command, args.pretrain, workers)
     if args.quiet:
         command.append('--quiet')
-    # Raises an error if an environment variable about threads is invalid.
-    # Without this call, every process would print the error
+    # Raise here the error that every process would raise
     mxnet_libraries.thread_settings()
     try:
         with _interrupted_by(signal.SIGTERM, signal.SIGHUP):
@@ -109,7 +105,6 @@ def _interrupted_by(*signals):
         yield
     finally:
         for number, handler in handlers_before.items():
-            # None is a handler that Python did not install
             signal.signal(number, handler or signal.SIG_DFL)
 
 
@@ -141,8 +136,8 @@ def _worker_command(command, pretrain, workers=1):
             run_folder = str(free_run_name())
             command += ['--out', run_folder]
     elif run_folder.endswith('.npz'):
-        # The name of a checkpoint, RUN/checkpoints/step-N.npz. Next time,
-        # resume from the latest checkpoint of this run
+        # A checkpoint, RUN/checkpoints/step-N.npz. Resume RUN next time: it
+        # may have later checkpoints by then
         run_folder = str(Path(run_folder).parent.parent)
     resume_arguments = ['pretrain', '--resume', run_folder]
     for name in ('num_steps', 'minutes', 'save_every', 'keep', 'eval_every',
@@ -164,7 +159,6 @@ def _resume_hint(args, workers, run_folder, resume_arguments):
                         ('--root-uri', args.root_uri)):
         if value is not None:
             command += [name, value]
-    # Flags with a default value are given only if they differ from it
     for name, value, default in (
             ('--port', args.port, 0), ('--ssh', args.ssh, SSH),
             ('--remote-python', args.remote_python, sys.executable)):

@@ -1,17 +1,11 @@
 """Write vectors to files, and read .npy files of vectors.
 
-The extension of the file's name selects a class from `FORMATS`, which writes
-the vectors. All of these classes have the same members:
-
-- `__init__(file, name)`: file is an open binary file; name is the title of
-  the column with the texts or tokens, if the format has such a column.
-- `add(names, rows)` appends the vectors `rows`, an array (n, H); names is a
-  list of the n texts or tokens.
-- `about` is None, or a dictionary about the vectors, which only a .npy file
-  stores.
-- `close()` completes the content, but does not close the file.
-
-n: the number of vectors; H: the length of a vector.
+The extension of the file's name selects a class from `FORMATS`. All of these
+classes have the members of `Npy`. `file` is an open binary file, and `name` is
+the title of the column of texts or tokens, if the format has one. `add`
+appends the vectors `rows`, an array (n, H), and the n texts or tokens `names`.
+`about` is None or a dictionary about the vectors, which only .npy files store.
+`close` completes the content, but does not close the file.
 """
 import contextlib
 import csv
@@ -36,19 +30,16 @@ PARQUET_ROWS = 1 << 12
 class Npy:
     """Write a .npy file of float32 vectors.
 
-    The header of the file contains the number of vectors, which is known only
-    after the last one. So `close` overwrites the header.
+    Its header contains the number of vectors, so `close` overwrites it.
     """
 
     def __init__(self, file, name='text'):
         self.file, self.shape, self.about = file, (0, 0), None
-        # A header for no vectors; on a full disk, this raises an error early
-        file.write(self._header())
+        file.write(self._header())      # fails early on a full disk
         file.flush()
 
     def _header(self):
-        # NumPy allows spaces before the newline: they give all headers the
-        # same length
+        # Padded to a constant length: NumPy allows spaces before the newline
         text = ("{'descr': '<f4', 'fortran_order': False, 'shape': "
                 f'{self.shape}, }}').encode().ljust(117) + b'\n'
         return b'\x93NUMPY\x01\x00' + struct.pack('<H', len(text)) + text
@@ -61,8 +52,8 @@ class Npy:
     def close(self):
         """Write the final header, and append `about`.
 
-        `about` is stored as a second array, whose bytes are JSON. `numpy.load`
-        reads only the first array of a file.
+        `about` becomes a second array, with bytes of JSON. `numpy.load` reads
+        only the first array of a file.
         """
         self.file.seek(0)
         self.file.write(self._header())
@@ -76,8 +67,8 @@ def read_npy(path, flag):
     """Return (rows, about) from a .npy file.
 
     rows: the vectors (n, H), memory-mapped; about: the dictionary that `Npy`
-    stored, or {}. Raises ValueError if the file does not contain vectors;
-    flag: the command-line flag of the file, for the message.
+    stored, or {}. Raises ValueError, which names the flag of the file, if it
+    does not contain vectors.
     """
     try:
         rows, about = array_files.map_npy(path), {}
@@ -123,10 +114,7 @@ class Npz:
 
 
 class Csv:
-    """Write a .csv file: each line has a text or token, then its vector.
-
-    The first line has the title of each column.
-    """
+    """Write a .csv file: each line has a text or token, then its vector."""
 
     dialect, about = 'excel', None
 
@@ -245,9 +233,8 @@ def check_vectors_out(out, force=False, reads=(), flag='--out'):
 def vectors_file(out, force=False, reads=(), name='text', flag='--out'):
     """Yield an object of a class in `FORMATS`, which writes the file `out`.
 
-    The vectors go to a temporary file, which replaces `out` if the `with`
-    statement ends without an error. name: the title of the column with the
-    texts or tokens. The other arguments are those of `check_vectors_out`.
+    A temporary file gets the vectors, and replaces `out` on success. name: the
+    title of the column of texts or tokens; else as for `check_vectors_out`.
     """
     check_vectors_out(out, force, reads, flag)
     format_class = FORMATS.get(Path(out).suffix.lower(), Npy)

@@ -32,12 +32,8 @@ MAX_GUESSED_TOKENS = 1 << 13
 #: Number of predicted tokens that are kept for each masked token.
 NUM_GUESSES = 10
 
-#: Size of the font in points, and height of a line of text in inches.
-FONT_POINTS = 7
-LINE_INCHES = FONT_POINTS * 1.25 / 72
-
-#: Minimum side of a panel, and maximum side of a figure.
-MIN_PANEL_INCHES, MAX_FIGURE_INCHES = 1.3, 18
+#: Size of the font, minimum side of a panel, maximum side of a figure.
+FONT_POINTS, MIN_PANEL_INCHES, MAX_FIGURE_INCHES = 7, 1.3, 18
 
 
 def attention_of(net, ids, segments=None):
@@ -51,8 +47,8 @@ def attention_of(net, ids, segments=None):
     T = len(ids)
     weights = []
     # The fused operators do not store attention weights, so blocks run within
-    # `keep_attention`. After each block, its weights are copied from the
-    # device and dropped there, unless the user keeps them
+    # `keep_attention`. They run one at a time, so that the device holds the
+    # weights of a single block
     with autograd.pause():
         X = _embed(net, [ids], [segments or [0] * T], [T])[0]
         for blk in net.encoder.blks.up_to(-1):
@@ -125,8 +121,9 @@ def plot_attention(net: Any, tokens: Union[str, List[str]],
                              'them there is nothing to show')
         weights = weights[:, :, kept][:, :, :, kept]
         names = [names[t] for t in kept]
-    # The sides of panels in inches, with space for labels and the colour bar
-    side = min(max(MIN_PANEL_INCHES, len(names) * LINE_INCHES),
+    # The side of a panel, and the space for its labels, in inches
+    line_height = FONT_POINTS * 1.25 / 72
+    side = min(max(MIN_PANEL_INCHES, len(names) * line_height),
                MAX_FIGURE_INCHES / max(len(layers), len(heads)))
     margin = 0.25 + min(max(map(len, names)), 14) * FONT_POINTS * 0.65 / 72
     fig = Picture(figsize=figsize or (
@@ -137,7 +134,7 @@ def plot_attention(net: Any, tokens: Union[str, List[str]],
         side = min((figsize[0] - margin - 0.7) / len(heads),
                    (figsize[1] - margin) / len(layers))
     # Label only every tick_step-th token if the labels would overlap
-    tick_step = max(1, math.ceil(len(names) * LINE_INCHES / max(side, 0.1)))
+    tick_step = max(1, math.ceil(len(names) * line_height / max(side, 0.1)))
     ticks = list(range(0, len(names), tick_step))
     labels = [short(names[t]) for t in ticks]
     max_weight = max(weights[layer - 1, head - 1].max()
@@ -165,10 +162,7 @@ def plot_attention(net: Any, tokens: Union[str, List[str]],
 
 
 def _encode(net, tokens, tokens_b, tokenizer, vocab):
-    """Encode the text of `plot_attention`: (ids, segments, tokens, special).
-
-    All are lists of length T; special: True for special tokens.
-    """
+    """Return lists: ids, segments, tokens, and True for special tokens."""
     if tokenizer is not None:
         encoded = tokenizer.encode(tokens, tokens_b)
         return (encoded.ids, encoded.segments, encoded.tokens,
@@ -185,10 +179,9 @@ def _encode(net, tokens, tokens_b, tokenizer, vocab):
 
 
 def _check_numbers(numbers, count, name):
-    """Return `layers` or `heads` of `plot_attention` as a list.
+    """Return a list of numbers from 1 to count; ValueError for others.
 
-    numbers: an int, ints or None for all; count: the largest valid number;
-    name: 'layers' or 'heads'. Raises ValueError for an invalid number.
+    numbers: an int, ints or None for all; name: of the argument.
     """
     if numbers is None:
         return list(range(1, count + 1))
@@ -211,8 +204,7 @@ def vectors_by_layer(net, encoded, pad_id=0):
     """
     batches = _make_batches(encoded, pad_id)
     if net.encoder.quantized is not None:
-        # A quantized encoder cannot run one block alone, so it computes all
-        # layers below again for each layer
+        # A quantized encoder has no blocks that can run one by one
         for layer in range(net.encoder.blks.num_layers + 1):
             with autograd.pause():
                 yield _split_batches(batches, [
@@ -235,8 +227,7 @@ def vectors_by_layer(net, encoded, pad_id=0):
 def _embed(net, ids, segments, lens):
     """Return the input of the first block, X (B, T, H), and the lengths (B,).
 
-    ids, segments: (B, T); lens: the B lengths without padding. Both results
-    are arrays of MXNet, on the device of the net.
+    ids, segments: (B, T); lens: the B lengths without padding.
     """
     X = net.encoder(onp.array(ids, 'int32'), onp.array(segments, 'int32'),
                     None, 0)
@@ -266,7 +257,6 @@ def _make_batches(encoded, pad_id):
 
 
 def _pad(encoded, indices, pad_id):
-    """Return the `_Batch` of the texts with these indices."""
     return _Batch(indices, pad_rows([encoded[k].ids for k in indices], pad_id),
                   pad_rows([encoded[k].segments for k in indices]),
                   [len(encoded[k].ids) for k in indices])

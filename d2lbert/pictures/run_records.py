@@ -58,7 +58,6 @@ def name_of(folder):
 
 
 def _read_log(folder):
-    """Return the content of log.txt, or '' if a run has none."""
     path = folder / 'log.txt'
     return path.read_text('utf-8') if path.is_file() else ''
 
@@ -66,8 +65,7 @@ def _read_log(folder):
 def _make_record(name, rows, config, log):
     """Return a `RunRecord`, without values that are NaN or infinite.
 
-    rows: a dictionary {name of a column: value} for each logged step, with the
-    key 'step'. The other arguments are fields of the record.
+    rows: {column: value} for each logged step, as `history_rows` returns.
     """
     # The loss of a step is in column mlm_loss, its mean since step 1 in mlm
     curves = {}

@@ -1,9 +1,8 @@
 """Load what a picture shows: a model, a tokenizer, and a sample of sentences.
 
-The page of `show` searches the sample for the nearest tokens and for uses of
-a word. For a run, the sample comes from its training text; for other models,
-from a file of the user, or from the sample corpus of the package. That corpus
-has labels for the senses of some words.
+The nearest tokens and the uses of a word are found in the sample. For a run it
+comes from the training text; for other models, from a file of the user or from
+the sample corpus of the package, which has labels for the senses of words.
 """
 import collections
 import csv
@@ -46,8 +45,6 @@ def tokenizer_of(net, tokenizer=None, vocab=None):
 
 def vocab_of(net, vocab=None):
     """Return `vocab`, else the vocabulary of a net that `load_run` returned.
-
-    Raises ValueError if there is neither.
     """
     vocab = getattr(net, 'vocab', None) if vocab is None else vocab
     if vocab is None:
@@ -64,12 +61,10 @@ def short(name, max_letters=14):
     return name.replace('$', r'\$')
 
 
-#: Maximum numbers of sentences that `pick_sentences` returns: from the whole
-#: sample, and for each word.
+#: Most sentences that `pick_sentences` takes: from all parts, for each word.
 MAX_SENTENCES, MAX_SENTENCES_OF_WORD = 250, 20
 
-#: Maximum number of characters that `sentences_of` reads, and of words in a
-#: sentence.
+#: Most characters that `sentences_of` reads, and most words of a sentence.
 MAX_CHARS, MAX_WORDS = 1 << 24, 48
 
 #: White space after the end of a sentence, in text that is not tokenized.
@@ -78,8 +73,7 @@ _SENTENCE_GAP = re.compile(r'(?<=[.!?\u3002\uff01\uff1f])\s+')
 #: The label in senses.tsv for a use with neither of the two senses of a word.
 OTHER_SENSE = 'other'
 
-#: {form of a word: base form}, for forms in senses.tsv with an irregular
-#: plural.
+#: Irregular plurals in senses.tsv, {plural: singular}.
 IRREGULAR = {'mice': 'mouse'}
 
 
@@ -153,7 +147,6 @@ def sentences_of(paths):
     """
     sentences, chars_left = [], MAX_CHARS
     for path in paths:
-        # The second argument is called with the number of bytes read
         for paragraphs in paragraphs_of(path, lambda num_bytes: None):
             for text in paragraphs.texts:
                 chars_left -= len(text)
@@ -166,8 +159,7 @@ def sentences_of(paths):
 def _split_sentences(text, is_tokenized):
     """Return the sentences of a paragraph.
 
-    is_tokenized: True if blanks separate all words and marks, so that a
-    sentence ends with ' . '.
+    is_tokenized: True if punctuation marks have blanks around them.
     """
     text = text.strip()
     parts = (text.split(STOP) if is_tokenized or STOP in text
@@ -239,9 +231,7 @@ def _find_word(word, sentence):
 
 
 def labelled_uses(word):
-    """Return the `Use`s of `word` that have a label in the sample corpus.
-
-    Other forms of the word, for example the plural, are not included.
+    """Return the labelled `Use`s of one form of a word, in the sample corpus.
     """
     return _uses_by_form().get(word.lower(), [])
 
@@ -270,8 +260,8 @@ def _base_form(form, forms):
 def _uses_by_form():
     """Return {form of a word: its `Use`s} from data/sample/senses.tsv.
 
-    A row of that file has a form of a word, the number of a line in the
-    sample corpus, the index of a token in this line, and the sense there.
+    A row of that file has a line of the sample corpus, from 1, a token of this
+    line, from 0, and the word and its sense there.
     """
     folder = hub.sample_dir()
     lines = (folder / hub.TRAIN_FILE).read_text('utf-8').split('\n')

@@ -29,9 +29,8 @@ MAX_LETTERS = 11
 #: Markers of senses, filled and hollow in turn: they differ without colours.
 MARKERS = 'osD^vP'
 
-#: Positions of a label beside its point, in the order in which they are
-#: tried: offset to the right, offset up, and the alignment of the text
-#: (horizontal, vertical). Offsets are in points.
+#: Positions of a label beside its point, to be tried in this order: offsets to
+#: the right and up in points, horizontal and vertical alignment.
 OFFSETS = ((5, 0, 'left', 'center'), (-5, 0, 'right', 'center'),
            (0, 5, 'center', 'bottom'), (0, -5, 'center', 'top'),
            (4, 4, 'left', 'bottom'), (-4, 4, 'right', 'bottom'),
@@ -99,10 +98,9 @@ def _principal_components(X):
 
 
 def _align(Y, previous):
-    """Rotate or mirror the points Y (n, 2) to fit those of the layer below.
+    """Rotate or mirror points Y (n, 2) to fit the layer below, `previous`.
 
-    previous: (n, 2), or None for the embeddings. The result minimizes the sum
-    of squared distances (orthogonal Procrustes problem).
+    This is the orthogonal Procrustes problem. previous: (n, 2) or None.
     """
     if previous is None:
         return Y
@@ -158,10 +156,7 @@ def plot_senses(net: Any, word: str, sentences: Optional[List[str]] = None, *,
 
 
 def _uses_to_draw(word, sentences, senses):
-    """Return a list of `Use`s of the word, with the arguments of plot_senses.
-
-    Raises TypeError or ValueError for an invalid argument.
-    """
+    """Return the `Use`s to draw; raises an error for an invalid argument."""
     if not isinstance(word, str) or not word.strip():
         raise TypeError(f'word must be a word, not {word!r}')
     if sentences is None:
@@ -181,10 +176,9 @@ def _uses_to_draw(word, sentences, senses):
 
 
 def _check_layers(layers, count):
-    """Return `layer` of `plot_senses` as a list of indices from 0.
+    """Return a list of indices from 0; ValueError for an invalid index.
 
-    layers: an index or several; count: the number of layers, L + 1. Raises
-    ValueError for an invalid index.
+    layers: an index or several; count: the number of layers, L + 1.
     """
     layers = [layers] if isinstance(layers, int) else list(layers)
     for number in layers:
@@ -197,10 +191,7 @@ def _check_layers(layers, count):
 
 
 def _plot_points(ax, points, uses, names):
-    """Draw the points (n, 2) of a layer.
-
-    uses: the `Use` of each point; names: the senses, each with its marker.
-    """
+    """Draw the points (n, 2) of a layer; names: the senses of the uses."""
     for k, name in enumerate(names):
         of_sense = points[[use.sense == name for use in uses]]
         color = STYLES[k % len(STYLES)]['color']
@@ -213,10 +204,7 @@ def _plot_points(ax, points, uses, names):
 
 
 def _label_points(ax, renderer, points, uses):
-    """Write a label beside each point where it overlaps nothing.
-
-    A point whose label fits at none of the `OFFSETS` gets no label.
-    """
+    """Label each point at the first of `OFFSETS` without overlap, if any."""
     panel = ax.get_window_extent(renderer)
     centers = ax.transData.transform(points)        # in pixels
     half = 4 * renderer.points_to_pixels(1)         # half the size of a marker
@@ -251,8 +239,7 @@ def _context(use):
 
 # Accuracy at labelled senses
 
-#: Cosines whose difference is at most this count as equal: those of equal
-#: vectors differ by rounding.
+#: Cosines count as equal up to this difference, for rounding.
 COSINE_TOLERANCE = 1e-12
 
 #: Markers of models, which differ in black and white.
@@ -260,19 +247,16 @@ MODEL_MARKERS = 'os^Dv'
 
 
 class SenseAccuracy(NamedTuple):
-    """The share of uses whose nearest other use has the same sense.
-
-    The share is computed for each word and layer.
-    """
+    """The share of uses whose nearest other use has the same sense."""
 
     words: list     # W strings
     counts: Any     # (W,) the number of uses of each word
     chances: Any    # (W,) the share of the more frequent sense
-    rates: Any      # (L + 1, W) float64, the share, the embeddings first
+    rates: Any      # (L + 1, W) float64, this share, the embeddings first
 
     @property
     def chance(self):
-        """The share of the more frequent senses among the uses of all words.
+        """The share of the more frequent senses, over the uses of all words.
         """
         return float(self.counts @ self.chances / self.counts.sum())
 
@@ -306,10 +290,7 @@ def sense_accuracy(net: Any, words: Any = None, *, tokenizer: Any = None,
 
 
 def _labelled_uses(words):
-    """Return {word: its labelled `Use`s}; words: None for all words.
-
-    Raises ValueError for a word without labelled senses.
-    """
+    """Return {word: its labelled `Use`s}; words: None for all words."""
     labelled = sample_texts.labelled_words()
     if words is None:
         return labelled
@@ -398,11 +379,7 @@ def as_dict(report):
 
 
 def table(report):
-    """Return lines of text: a row for each word, and for each checkpoint.
-
-    The columns of a row are the number of uses, the baseline, and the accuracy
-    of each layer.
-    """
+    """Return lines of text: a row for each word, then for each checkpoint."""
     final = report.accuracy
     width = max(map(len, [*final.words, 'step']))
     layers = ''.join(f'{number:7}' for number in range(len(final.rates)))
@@ -424,7 +401,6 @@ def table(report):
 
 
 def _columns(rates):
-    """Return the accuracy of each layer as columns of a table."""
     return '  ' + ''.join(f'{rate:7.3f}' for rate in rates)
 
 

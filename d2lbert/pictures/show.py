@@ -1,7 +1,6 @@
 """Make the page of `show`: one HTML file about a model, with its data.
 
-`page_data` computes the data. `render` joins page.html, the style sheets, the
-scripts and the data. T: the number of tokens of a text.
+`page_data` computes the data, and `render` puts the data into page.html.
 """
 import base64
 import hashlib
@@ -43,12 +42,10 @@ MAX_WORDS = 6
 #: word of the texts.
 MIN_USES_IF_NAMED, MIN_USES = 3, 6
 
-#: Maximum number of attention weights of a page. BERT base has 38 million for
-#: a text of 512 tokens.
+#: Most attention weights of a page; BERT base has 38 million for 512 tokens.
 MAX_WEIGHTS = 40_000_000
 
-#: A page stores at most this many attention weights in 16 bits each. If there
-#: are more, it stores them in 8 bits.
+#: A page with more attention weights stores them in 8 bits each.
 MAX_WEIGHTS_IN_16_BITS = 300_000
 
 #: The files of the page, in the order in which they are joined.
@@ -56,8 +53,7 @@ STYLE_SHEETS = ('page.css',)
 SCRIPTS = ('page.js', 'heads.js', 'lines.js', 'attention.js', 'masks.js',
            'neighbours.js', 'senses.js', 'training.js')
 
-#: Escapes of characters that could end the script with the JSON, or begin a
-#: comment in it.
+#: Escapes of characters that could end the script with the JSON.
 _ESCAPES = {ord(c): f'\\u{ord(c):04x}' for c in '<>&\u2028\u2029'}
 
 
@@ -123,8 +119,7 @@ def page_data(model, texts=None, words=None, file=None, text_field=None,
                                               sentences)
     can_fill = has_mask_head(net) and tokenizer.mask_id is not None
     bits = 16 if num_weights <= MAX_WEIGHTS_IN_16_BITS else 8
-    # The page only gets the sample tokens that are a neighbour of a token.
-    # {index in sample_tokens: index on the page}
+    # {index of a sample token that is a neighbour: its index on the page}
     page_index, data_of_texts = {}, []
     for text, one_encoded, near in zip(texts, encoded, neighbours):
         tokens = _token_data(text, one_encoded)
@@ -160,10 +155,7 @@ def page_data(model, texts=None, words=None, file=None, text_field=None,
 
 
 def _check_texts(texts):
-    """Return `texts` of `show` as a list of (text, second text or None).
-
-    Raises TypeError or ValueError for an invalid text.
-    """
+    """Return a list of (text, second text or None); raises for other types."""
     pairs = []
     for text in [texts] if isinstance(texts, str) else texts:
         pair = (text, None) if isinstance(text, str) else text
@@ -182,10 +174,7 @@ def _check_texts(texts):
 
 
 def _check_lengths(net, encoded):
-    """Return the number of attention weights of the texts, `Encoded`s.
-
-    Raises ValueError if a text is too long for the net, or all for the page.
-    """
+    """Return the number of attention weights; ValueError for long texts."""
     for k, text in enumerate(encoded, 1):
         if len(text.ids) > net.encoder.max_len:
             raise ValueError(f'text {k} has {len(text.ids)} tokens, but this '
@@ -201,7 +190,6 @@ def _check_lengths(net, encoded):
 
 
 def _size(param):
-    """Return the number of elements of a parameter."""
     size = 1
     for length in param.shape:
         size *= length
@@ -209,7 +197,6 @@ def _size(param):
 
 
 def _load_sample(folder, file, text_field):
-    """Return the `Sample` to search, as `show` explains for `file`."""
     if file is not None:
         return sample_texts.sample_of_file(file, text_field)
     if folder is not None and is_run(folder) and not is_finetuned(folder):
@@ -220,10 +207,9 @@ def _load_sample(folder, file, text_field):
 # Data of each text
 
 def _token_data(text, encoded):
-    """Return a dictionary for each token of a text.
+    """Return a dictionary for each token of a text or pair.
 
-    text: (text, second text or None); encoded: its `Encoded`. The key
-    'written' is the token's spelling in the text.
+    'written' is the token's spelling in the text. encoded: an `Encoded`.
     """
     tokens = []
     for token, segment, (begin, end), word in zip(
@@ -249,11 +235,10 @@ def _guess_data(net, tokenizer, encoded):
 def _neighbour_data(neighbours, page_index):
     """Return the neighbours of each token of a text in each layer.
 
-    neighbours: those that `neighbours_of` returns for the text. A token gets
-    two lists [i, cosine, i, cosine, ...]: its neighbours among all tokens, and
-    among occurrences of the same token. The second one is 0 if it equals the
-    first. i: the index of the neighbour on the page. page_index: {index of a
-    sample token: i}; this function adds the neighbours that are new.
+    A token gets two lists [i, cosine, i, cosine, ...]: its neighbours among
+    all tokens, and among occurrences of the same token. The second is 0 if it
+    equals the first. page_index: {index of a sample token: i, its index on
+    the page}; this function adds new neighbours.
     """
     def flatten(neighbours_of_kind):
         numbers = []
@@ -300,11 +285,7 @@ def _prediction_data(net, tokenizer, text, pair):
 # Data of the model
 
 def _sense_data(net, tokenizer, sample, text_words, words):
-    """Return the points of `words`, or of words that the texts have.
-
-    words: None for words of `text_words` that are frequent in the sample, but
-    are no stop words.
-    """
+    """Return the points of `words`, else of frequent words of the texts."""
     if words is not None:
         return [_word_data(net, tokenizer, sample, word, MIN_USES_IF_NAMED)
                 for word in dict.fromkeys(map(str.lower, words))]
@@ -325,10 +306,7 @@ def _sense_data(net, tokenizer, sample, text_words, words):
 
 
 def _word_data(net, tokenizer, sample, word, min_uses):
-    """Return the points of a word by layer, with sentences and senses.
-
-    Raises ValueError for fewer than `min_uses`.
-    """
+    """Return the points of a word by layer, with sentences and senses."""
     uses = (sample_texts.labelled_uses(word)
             or sample_texts.uses_of(word, sample.sentences))
     if len(uses) < min_uses:
@@ -386,8 +364,7 @@ def _setting_text(value):
 class Page:
     """A page that shows what a model learnt.
 
-    html: the page as a string. A notebook displays a `Page` that is the result
-    of a cell.
+    html: its text. A notebook displays it as the result of a cell.
     """
 
     def __init__(self, data):
