@@ -74,7 +74,7 @@ d2lbert {__version__}: {DESCRIPTION[0].lower()}{DESCRIPTION[1:]}
 
 def main(argv=None):
     """Run a command line (default: sys.argv[1:]); returns the exit status."""
-    fill_descriptors()      # 0 to 2, if the parent process closed them
+    fill_descriptors()      # opens stdin, stdout and stderr if one is closed
     if argv is None:
         _set_up_encoding()
     # The command goes on if standard error cannot be written
@@ -104,7 +104,7 @@ def _run(argv):
                 stop.last_words = 'stopped'
                 return args.run(args)
     except KeyboardInterrupt as interrupt:
-        with _exiting_on_ctrl_c(b''):       # on a second one, silently
+        with _exiting_on_ctrl_c(b''):       # on a second Ctrl-C
             print(f'\n{str(interrupt) or "stopped"}', file=sys.stderr)
         return 128 + getattr(interrupt, 'signal', 2)
     except BrokenPipeError:
@@ -121,7 +121,10 @@ def _run(argv):
 
 
 def _message_of(error):
-    """Return the message of an error; of MXNet's stack trace the last line."""
+    """Return the message of an error.
+
+    An error of MXNet contains a stack trace, and its last line is the message.
+    """
     if isinstance(error, MemoryError):
         return str(error) or 'no memory left: work on less at a time'
     mxnet = sys.modules.get('mxnet')

@@ -103,7 +103,7 @@ class Parser(argparse.ArgumentParser):
             yield word
 
     def _check_value(self, action, value):
-        """Raise an error, which suggests a choice, for any other value."""
+        """Raise an error, with a similar choice, if `value` is no choice."""
         if action.choices is None or value in action.choices:
             return
         hint = did_you_mean(value, action.choices)
@@ -158,7 +158,7 @@ def at_least(minimum, number_type=int):
 def add_texts(add, help, **options):
     """Add --file, for a text on each line, and flags about these texts.
 
-    help, options: for --file.
+    help and options are arguments of `add` for --file.
     """
     add('--file', metavar='FILE', help=f'{help}; - is standard input; in a '
         'folder, all files are read', **options)
@@ -176,9 +176,9 @@ def add_force(add):
 
 
 def add_encoding_flags(add, poolings, pool_help):
-    """Add the flags that select a text's vectors, and the longest text.
+    """Add the flags that choose the vectors of texts: --pool, --layer etc.
 
-    poolings: the values of --pool; pool_help: its help.
+    poolings: the values of --pool; pool_help: the help of --pool.
     """
     add('--pool', choices=poolings, help=pool_help)
     add('--layer', type=int, default=-1, metavar='N',
@@ -187,8 +187,8 @@ def add_encoding_flags(add, poolings, pool_help):
     add('--max-len', type=at_least(1), metavar='N',
         help='truncate texts to N tokens, including special tokens, and '
         'print how many were cut (default: the limit that the folder of a '
-        'pretrained model stores; for a run, longer texts than its model has '
-        'positions for are errors)')
+        'pretrained model stores; for a run, a text that is longer than its '
+        'positions is an error)')
     add('--overlap', type=at_least(0), metavar='N',
         help='do not truncate longer texts, but encode them in windows '
         'that overlap by N tokens')
@@ -197,9 +197,9 @@ def add_encoding_flags(add, poolings, pool_help):
 
 
 def encoding_options(args):
-    """Return {name: value} of --layer, --max-len, --overlap and so on.
+    """Return the values of --layer, --max-len, --overlap and other flags.
 
-    --pool is left out, since its default depends on the folder.
+    The dictionary omits --pool, whose default depends on the folder.
     """
     return dict(layer=args.layer, max_len=args.max_len, overlap=args.overlap,
                 precision=args.precision, devices=args.devices)

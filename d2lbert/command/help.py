@@ -202,9 +202,9 @@ def _plain_text(text):
     return ''.join(parts)
 
 
-def _link_text(link):
+def _link_text(match):
     """Return the words of a link to a page, and the command that opens it."""
-    words, name = link.groups()
+    words, name = match.groups()
     return name if words == name else f'{words} (d2lbert help {name})'
 
 

@@ -41,10 +41,10 @@ def add(commands):
         help='processes that add up gradients (default: 1); one for each '
         'host spreads the traffic')
     add('--hosts', metavar='HOSTS',
-        help='a,b,c or a file with a host on each line; workers are started '
-        'on the hosts in turn. ssh must reach each host without a password, '
-        'and each host must have this folder, the text and Python; '
-        f'{LOCAL} is this machine, without ssh (default)')
+        help='a,b,c or a file with a host on each line; workers and servers '
+        'are started on the hosts in turn. ssh must reach each host without '
+        'a password, and each host must have this folder, the text and '
+        f'Python; {LOCAL} is this machine, without ssh (default)')
     add('--port', type=int, default=0, metavar='P',
         help="the scheduler's port (default: a free one)")
     add('--root-uri', metavar='ADDRESS',

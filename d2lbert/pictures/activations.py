@@ -181,7 +181,7 @@ def _encode(net, tokens, tokens_b, tokenizer, vocab):
 def _check_numbers(numbers, count, name):
     """Return a list of numbers from 1 to count; ValueError for others.
 
-    numbers: an int, ints or None for all; name: of the argument.
+    numbers: an int, ints or None for all; name: the name of the argument.
     """
     if numbers is None:
         return list(range(1, count + 1))

@@ -283,7 +283,7 @@ def sense_accuracy(net: Any, words: Any = None, *, tokenizer: Any = None,
     uses = _labelled_uses(words)
     kept, layers = vectors_of(net, tokenizer_of(net, tokenizer, vocab), [
         use for of_word in uses.values() for use in of_word])
-    kept = set(kept)        # for the search below
+    kept = set(kept)
     uses = {word: [use for use in of_word if use in kept]
             for word, of_word in uses.items()}
     return _compute_accuracy(uses, layers)
