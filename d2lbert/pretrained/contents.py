@@ -115,7 +115,7 @@ class Opened(NamedTuple):
         """
         counts = {}
         for line in lines:
-            where = self.current.get(line.also) or self.current.get(line.name)
+            where = self.current.get(line.alias) or self.current.get(line.name)
             if where is None:
                 yield line, None
             elif where.scale is not None:
@@ -136,7 +136,7 @@ def open_folder(folder):
             f'there is no folder {folder}: name one on this disk that holds '
             'config.json, model.safetensors and tokenizer.json or vocab.txt '
             '(models are never downloaded by name)')
-    keywords, config = configs.keywords(folder / 'config.json')
+    keywords, config = configs.read_keywords(folder / 'config.json')
     found = tensor_files.stored(folder)
     try:
         check_layers(keywords, len(found))
@@ -157,7 +157,7 @@ def open_folder(folder):
 
 def _drop_missing_heads(keywords, family, current, skip):
     """Remove the optional heads that the folder lacks from the keywords."""
-    lost = {part for part in family.optional
+    lost = {part for part in family.optional_heads
             if not any(line.name in current
                        for line in tensor_names.table(keywords, skip)
                        if line.part == part)}
@@ -169,7 +169,7 @@ def _drop_missing_heads(keywords, family, current, skip):
 def _drop_copies(folder, family, current):
     """Remove copies of the token embedding; raise if one differs."""
     shared = f'{family.names["encoder.token_embedding"]}.weight'
-    for name in [f'{copy}.weight' for copy in family.copies]:
+    for name in [f'{copy}.weight' for copy in family.embedding_copies]:
         if name not in current:
             continue
         copy = current.pop(name)
@@ -216,12 +216,12 @@ def _compare(lines, current, quantized):
     for line in lines:
         # The second name wins, as in transformers
         first = unused.pop(line.name, None)
-        where = unused.pop(line.also, None) or first
+        where = unused.pop(line.alias, None) or first
         is_int8 = quantized and quantized_name(line.ours) is not None
         expected = (tensor_files.shown_quantized if is_int8
                     else tensor_files.shown)(line.shape)
         if where is None:
-            if not line.spare:
+            if not line.optional:
                 differences.append(Difference(line.name, 'missing', expected,
                                               '', line.part))
         elif where.shape != line.shape or not (
@@ -292,7 +292,7 @@ def load_quantized(folder, precision=None):
     quantized.
     """
     config = Path(folder, 'config.json')
-    if (precision is None and config.is_file() and configs.keywords(
+    if (precision is None and config.is_file() and configs.read_keywords(
             config)[1].get(configs.QUANTIZATION) is None):
         return None     # before a tensor is read: the caller loads a net
     opened = open_folder(folder)

@@ -232,7 +232,7 @@ def save_pretrained(net: Any, tokenizer: Any, folder: PathLike,
     `BERTModel`, or with unsupported modules of sentence-transformers.
     """
     tokenizer = as_tokenizer(tokenizer)
-    config = configs.of_net(net, tokenizer)
+    config = configs.config_of_net(net, tokenizer)
     if len(tokenizer) > config['vocab_size']:
         raise PretrainedError(
             f'the tokenizer has {len(tokenizer)} tokens, but the net only '
@@ -247,7 +247,7 @@ def _tensors(net, pad_id, parts):
     """The tensors of a net under their names in the folder, a dict."""
     params = net._collect_params_with_prefix()
     kind = net.kind
-    skip = configs.skipped(family_of(net.config), pad_id)
+    skip = configs.num_skipped_rows(family_of(net.config), pad_id)
     lines = tensor_names.table(net.config, skip) if kind is None else (
         tensor_names.finetuned(net.config, kind, net.num_scores, skip))
     ours = {line.ours for line in lines}
@@ -261,7 +261,7 @@ def _tensors(net, pad_id, parts):
     tensors, quantized = {}, net.encoder.quantized
     for line in lines:
         if parts is not None and line.part not in parts or (
-                line.part == 'mlm' and configs.is_encoder_alone(net)):
+                line.part == 'mlm' and configs.omits_mlm_head(net)):
             continue
         in_encoder = quantized and quantized_name(line.ours)
         if in_encoder is not None:
@@ -280,9 +280,9 @@ def _tensors(net, pad_id, parts):
         if line.skip:
             values = onp.pad(values, ((line.skip, 0), (0, 0)))
         tensors[line.name] = values[::-1] if line.reversed else values
-        # If weights are not tied, transformers reads the bias as line.also
-        if line.also and not net.config['tie_embeddings']:
-            tensors[line.also] = values
+        # If weights are not tied, transformers reads the bias as line.alias
+        if line.alias and not net.config['tie_embeddings']:
+            tensors[line.alias] = values
     return tensors
 
 

@@ -291,7 +291,7 @@ def _search(net, searches, encoded_X, lens, use_cache):
         if unfinished and order != list(range(len(rows))):
             rows = [rows[row] for row in order]
             if use_cache:
-                caches.choose(order, len(tokens))
+                caches.select(order, len(tokens))
             else:
                 texts_X = texts_X.take(on_device(order, ctx, 'int32'),
                                        axis=0)

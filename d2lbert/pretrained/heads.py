@@ -86,15 +86,15 @@ class FineTuned(Model):
         self.decoder = bert.decoder
         H = bert.config['num_hiddens']
         head = family_of(self.config).head_of(kind)
-        self._has_hidden = kind in WHOLE and head.act is not None
-        self._drops_first = kind in WHOLE and head.drops_first
-        if self._has_hidden and head.name is not None:
-            self.hidden = Dense(H, activation=head.act, in_units=H,
+        self._has_hidden = kind in WHOLE and head.activation is not None
+        self._drops_first = kind in WHOLE and head.has_input_dropout
+        if self._has_hidden and head.hidden_name is not None:
+            self.hidden = Dense(H, activation=head.activation, in_units=H,
                                 precision=bert.config['precision'])
         elif self._has_hidden and bert.nsp is None and bert.hidden is None:
             # Checkpoints of some families may lack the pooler
             self.config['heads'] = ('pooler', *self.config['heads'])
-            self.hidden = Dense(H, activation=head.act, in_units=H,
+            self.hidden = Dense(H, activation=head.activation, in_units=H,
                                 flatten=True,
                                 precision=bert.config['precision'])
         elif self._has_hidden:

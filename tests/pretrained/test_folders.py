@@ -19,7 +19,7 @@ import d2lbert as d2l
 from d2lbert.machine.backend import init, mx, np
 from d2lbert.nn import packed
 from d2lbert.pretrained import tensor_files
-from d2lbert.pretrained.families.config import keywords
+from d2lbert.pretrained.families.config import read_keywords
 from d2lbert.pretrained.families.family import ACTIVATIONS
 from d2lbert.pretrained.families.tensor_names import current_names
 from d2lbert.pretrained.families.tensor_names import table as table_of
@@ -331,10 +331,10 @@ def test_a_decoder_of_another_shape_is_refused(tmp_path):
     ('tie_word_embeddings', 'yes', 'true or false'),
     ('architectures', 'BertModel', 'a list'),
     ('dtype', 32, 'a name'), ('torch_dtype', ['float32'], 'a name'),
-    ('initializer_range', -1, 'a number'),
+    ('initializer_range', -1, 'a number of at least 0'),
     ('initializer_range', float('inf'), 'a number'),
-    ('classifier_dropout', float('nan'), 'a number below 1'),
-    ('classifier_dropout', 2, 'a number below 1'),
+    ('classifier_dropout', float('nan'), 'a number from 0 to less'),
+    ('classifier_dropout', 2, 'a number from 0 to less'),
     ('pad_token_id', 23, 'one of the 23 token ids')])
 def test_an_unsupported_field_is_refused_by_name(field, value, expected,
                                                  tmp_path):
@@ -354,7 +354,7 @@ def test_heads_that_do_not_divide_the_hiddens_are_refused(tmp_path):
 
 def test_fields_that_are_missing_have_published_values(tmp_path):
     (tmp_path / 'config.json').write_text('{"hidden_size": 240}')
-    found, config = keywords(tmp_path / 'config.json')
+    found, config = read_keywords(tmp_path / 'config.json')
     assert found == dict(
         vocab_size=30522, num_hiddens=240, ffn_num_hiddens=3072,
         num_heads=12, num_layers=12, max_len=512, num_segments=2,
@@ -380,7 +380,7 @@ EQUATIONS = dict(gelu=by_erf, gelu_python=by_erf, gelu_new=by_a_tanh,
 @pytest.mark.parametrize('name', ACTIVATIONS)
 def test_each_name_of_an_activation_means_its_equation(name, tmp_path):
     (tmp_path / 'config.json').write_text(json.dumps(dict(hidden_act=name)))
-    found = keywords(tmp_path / 'config.json')[0]['activation']
+    found = read_keywords(tmp_path / 'config.json')[0]['activation']
     x = onp.linspace(-4, 4, 101)
     dense = d2l.TransformerEncoderBlock(
         1, 1, 1, 0.0, activation=found).ffn.dense1

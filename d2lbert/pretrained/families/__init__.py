@@ -1,1 +1,1 @@
-"""Families of pretrained models: arguments, tensor names, sizes."""
+"""The families of pretrained models: config.json, tensor names, nets."""

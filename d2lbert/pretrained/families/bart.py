@@ -1,7 +1,9 @@
-"""BART: an encoder, and a decoder that generates text from its output.
+"""BART has an encoder, and a decoder that generates text from its output.
 
-Lewis et al. 2020. B batch, S input tokens, T decoded tokens, H hiddens, N
-heads, V vocabulary.
+The model is from Lewis et al. 2020. B: number of texts in a batch, S: number
+of input tokens, T: number of decoded tokens, P: number of tokens to predict,
+H: hidden units, N: number of attention heads, D: hidden units of a head, V:
+size of the vocabulary.
 """
 import numpy as onp
 
@@ -19,8 +21,8 @@ from d2lbert.transformer import TransformerDecoderBlock
 class BARTDecoder(nn.Block):
     """Token and position embeddings, then decoder blocks.
 
-    The token embedding belongs to the encoder, which each call receives.
-    Arguments as for `BERTEncoder`.
+    The token embedding belongs to the encoder, so that each call receives the
+    encoder. Arguments are as for `BERTEncoder`.
     """
 
     def __init__(self, num_hiddens, ffn_num_hiddens, num_heads, num_layers,
@@ -42,72 +44,77 @@ class BARTDecoder(nn.Block):
         """Decode tokens (B, T) given a text encoded_X (B, S, H): (B, T, H).
 
         encoder: the `BERTEncoder` with the token embedding; valid_lens (B,):
-        the number of valid tokens of each text, None for all. Row t depends
-        on tokens up to t. caches: the `Caches` of the tokens before these,
-        None if there are none.
+        the number of valid tokens of each text, None if all are valid. Output
+        t depends on tokens up to t. caches: the `Caches` of the tokens before
+        these, None if there are none.
         """
         caches = Caches(len(self.blks)) if caches is None else caches
-        first, T = caches.length, tokens.shape[1]
+        position, T = caches.length, tokens.shape[1]    # of the first token
         ctx = (tokens.ctx if isinstance(tokens, np.ndarray)
                else self.pos_embedding.list_ctx()[0])
         tokens = on_device(check_tokens(
-            tokens, encoder.vocab_size, self.max_len - first), ctx, 'int32')
+            tokens, encoder.vocab_size, self.max_len - position), ctx, 'int32')
         if valid_lens is not None:
             check_whole(valid_lens, 'valid length')
             valid_lens = on_device(valid_lens, tokens.ctx)
-        X = self._embed(tokens, encoder, first)
-        seen_lens = None    # a single new token sees all cached tokens
+        X = self._embed(tokens, encoder, position)
+        # The number of tokens that each token attends to. A single new token
+        # needs no mask: it attends to itself and to all cached tokens
+        seen_lens = None
         if T > 1:
             seen_lens = on_device(onp.broadcast_to(
-                onp.arange(first + 1, first + T + 1), (len(tokens), T)),
+                onp.arange(position + 1, position + T + 1), (len(tokens), T)),
                 tokens.ctx, 'int32')
         for blk, cache in zip(self.blks, caches.of_blocks):
             X = blk(X, encoded_X, valid_lens, seen_lens, cache)
         caches.length += T
         return X
 
-    def _embed(self, tokens, encoder, first):
-        """Embed tokens (B, T) at positions from `first` on: (B, T, H)."""
-        # ops.embed adds a segment embedding, here zeros
-        ctx, words = tokens.ctx, encoder.token_embedding.weight
+    def _embed(self, tokens, encoder, position):
+        """Embed tokens (B, T), the first ones at `position`: (B, T, H)."""
+        ctx, weight = tokens.ctx, encoder.token_embedding.weight
         positions = on_device(onp.broadcast_to(
-            onp.arange(first, first + tokens.shape[1]), tokens.shape),
+            onp.arange(position, position + tokens.shape[1]), tokens.shape),
             ctx, 'int32')
+        # ops.embed needs segments: all are 0, whose embedding is a zero vector
         X = ops.embed(
             tokens, np.zeros_like(tokens), positions,
-            encoder.scale(words.data(ctx)),
-            np.zeros((1, words.shape[1]), ctx=ctx),
-            self.pos_embedding.data(ctx).reshape(-1, words.shape[1]),
-            grad_req=(*grad_reqs(words), 'null', 'write'))
+            encoder.scale(weight.data(ctx)),
+            np.zeros((1, weight.shape[1]), ctx=ctx),
+            self.pos_embedding.data(ctx).reshape(-1, weight.shape[1]),
+            grad_req=(*grad_reqs(weight), 'null', 'write'))
         return self.embedding_dropout(self.embedding_norm(X))
 
 
 class Caches:
     """Keys and values of B sequences, reused for their next tokens.
 
-    length: the number of tokens of each sequence that are cached.
+    length: the number of cached tokens of each sequence.
+    of_blocks: for each block a dict {name: (keys, values)}.
     """
 
     def __init__(self, num_blocks):
         self.length = 0
         self.of_blocks = [{} for _ in range(num_blocks)]
 
-    def choose(self, order, num_sequences):
-        """Select sequences by their numbers, the list `order`.
+    def select(self, indices, num_sequences):
+        """Keep the sequences with these indices, a list, in this order.
 
-        A number may occur several times, or never. num_sequences: B.
+        An index may occur several times, or never. num_sequences: B, the
+        number of sequences before.
         """
         for cache in self.of_blocks:
-            for name, kept in cache.items():
-                cache[name] = tuple(_selected(X, order, num_sequences)
-                                    for X in kept)
+            for name, keys_values in cache.items():
+                cache[name] = tuple(
+                    _take_sequences(X, indices, num_sequences)
+                    for X in keys_values)
 
 
-def _selected(X, order, num_sequences):
-    """The rows of X (B*N, T, D) that belong to sequences `order`."""
+def _take_sequences(X, indices, num_sequences):
+    """The entries of X (B*N, T, D) that belong to sequences `indices`."""
     rows = X.reshape(num_sequences, -1)
-    order = on_device(order, X.ctx, 'int32')
-    return rows.take(order, axis=0).reshape(-1, *X.shape[1:])
+    indices = on_device(indices, X.ctx, 'int32')
+    return rows.take(indices, axis=0).reshape(-1, *X.shape[1:])
 
 
 class BARTModel(Model):
@@ -133,11 +140,11 @@ class BARTModel(Model):
         variant = Variant.of(None, kwargs)
         super().__init__(**kwargs)
         ops.check_precision(variant.precision)
-        sizes = dict(
+        decoder_sizes = dict(
             decoder_layers=decoder_layers or num_layers,
             decoder_heads=decoder_heads or num_heads,
             decoder_ffn=decoder_ffn or ffn_num_hiddens)
-        check_sizes(**sizes)
+        check_sizes(**decoder_sizes)
         check_sizes(0, start_id=start_id)
         if start_id >= vocab_size:
             raise ValueError(f'start_id={start_id} must be one of the '
@@ -146,7 +153,7 @@ class BARTModel(Model):
             vocab_size=vocab_size, num_hiddens=num_hiddens,
             ffn_num_hiddens=ffn_num_hiddens, num_heads=num_heads,
             num_layers=num_layers, dropout=dropout, max_len=max_len,
-            **sizes, start_id=start_id,
+            **decoder_sizes, start_id=start_id,
             scale_embedding=variant.scale_embedding,
             activation_dropout=variant.activation_dropout,
             **{name: value for name, value in variant.config().items()
@@ -156,14 +163,16 @@ class BARTModel(Model):
             vocab_size, num_hiddens, ffn_num_hiddens, num_heads, num_layers,
             dropout, max_len, variant=variant)
         self.decoder = BARTDecoder(
-            num_hiddens, sizes['decoder_ffn'], sizes['decoder_heads'],
-            sizes['decoder_layers'], dropout, max_len, variant)
+            num_hiddens, decoder_sizes['decoder_ffn'],
+            decoder_sizes['decoder_heads'], decoder_sizes['decoder_layers'],
+            dropout, max_len, variant)
         self.mlm = MaskLM(vocab_size, num_hiddens, variant, num_hiddens,
                           self.encoder.token_embedding)
         self.mlm.mlp[0].bias.grad_req = 'null'
 
-    #: The decoder takes (B, T, H) with padding
+    #: False: the decoder takes (B, T, H) with padding, and cannot be packed
     packable = False
+    #: False: there is no next sentence head
     scores_pairs = False
 
     def forward(self, tokens, segments=None, valid_lens=None,
@@ -183,7 +192,8 @@ class BARTModel(Model):
 
 
 def encode_text(net, tokens, valid_lens):
-    """Encode tokens (B, S) with the encoder of a net: (B, S, H)."""
+    """Encode texts: tokens (B, S), valid_lens (B,) or None; gives (B, S, H).
+    """
     return net.encoder(tokens, onp.zeros(onp.shape(tokens), 'int32'),
                        valid_lens)
 
@@ -193,8 +203,8 @@ def teacher_forced_states(net, tokens, valid_lens, targets=None):
 
     net: a `BARTModel`, or a net with its encoder, decoder and config. tokens
     (B, S), valid_lens (B,) or None: the input text. targets: the tokens to
-    predict, by default the input text. The state at t depends on targets
-    before t.
+    predict, by default the input text. State t depends on the input text and
+    on targets before t.
     """
     encoded_X = encode_text(net, tokens, valid_lens)
     return net.decoder(

@@ -1,18 +1,19 @@
-"""The families of pretrained models, as tables of names and defaults.
+"""This module has a `Family`, a table of names and defaults, for each family.
 
-A family has the fields of its config.json, the names of its tensors, and the
-keywords of the `BERTModel` or `BARTModel` that represents it. All names are
-from Hugging Face's library `transformers`.
+A family is a set of models with one structure, such as RoBERTa. Its table maps
+the fields of config.json to keywords of `BERTModel` or `BARTModel`, and our
+tensor names to the family's. Names of fields, tensors and classes are from
+Hugging Face's library `transformers`.
 """
 from typing import NamedTuple, Optional
 
-#: {name in transformers: activation here}. There are two kinds of GELU: exact,
-#: and approximated by tanh; each has several names.
+#: {name in transformers: activation here}. 'gelu' is exact, and 'gelu_new' is
+#: approximated by tanh; each has several names.
 ACTIVATIONS = {'gelu': 'gelu', 'gelu_python': 'gelu', 'gelu_new': 'gelu_new',
                'gelu_fast': 'gelu_new', 'gelu_pytorch_tanh': 'gelu_new',
                'relu': 'relu'}
 
-#: {field: (the only supported value, the meaning of other values)}
+#: {field: (the only supported value, what other values mean, for messages)}
 FIXED = {'position_embedding_type': ('absolute',
                                      'positions of another kind'),
          'is_decoder': (False, 'a decoder'),
@@ -22,72 +23,84 @@ FIXED = {'position_embedding_type': ('absolute',
 
 
 class Head(NamedTuple):
-    """The head of a family's classifier of whole texts."""
+    """The layers by which a fine-tuned net of a family scores a whole text."""
 
-    act: Optional[str] = 'tanh'     # the activation of the hidden layer;
-                                    # None: there is no hidden layer
-    name: Optional[str] = None      # of the hidden layer; None: the pooler
-    drops_first: bool = False       # dropout before the hidden layer, too
-    output: str = 'classifier'      # the name of the output layer
+    activation: Optional[str] = 'tanh'  # of the hidden layer; None: there is
+                                        # no hidden layer
+    hidden_name: Optional[str] = None   # the hidden layer's name in a folder;
+                                        # None: the hidden layer is the pooler
+    has_input_dropout: bool = False     # dropout before the hidden layer, too
+    output_name: str = 'classifier'     # the output layer's name in a folder
 
 
 class Family(NamedTuple):
-    """A family; `tensor_names.table` makes the table of its tensors."""
+    """The names and defaults by which a family's folders differ from others.
+
+    A field is a field of config.json; a keyword is one of the net.
+    """
 
     title: str
-    model_type: str         # in config.json
-    prefix: str             # of encoder tensors; omitted in folders with only
-                            # an encoder
-    names: dict             # {ours: theirs}, see `tensor_names.table`
-    #: {field: (keyword of `BERTModel`, default)}
-    sizes: dict             # whole numbers
-    shares: dict            # from 0 to less than 1
+    model_type: str         # this field's value in config.json
+    prefix: str             # begins the names of encoder tensors, except in
+                            # folders that have only an encoder
+    names: dict             # {our tensor: theirs}, see `tensor_names.table`;
+                            # {i}, {group} and {inner} number the blocks
+    #: {field: (keyword, default)}
+    sizes: dict             # whole numbers from 1
+    fractions: dict         # numbers from 0 to less than 1
     flags: dict = {}        # true or false
-    activation: tuple = ('hidden_act', 'gelu')      # the field, its default
-    activations: dict = ACTIVATIONS
-    structure: dict = {}    # keywords of `BERTModel` that have no field
+    activation: tuple = ('hidden_act', 'gelu')      # (field, default)
+    activations: dict = ACTIVATIONS     # {value of this field: name here}
+    structure: dict = {}    # {keyword without a field: value}
     fixed: dict = {}        # fields with one supported value, as in FIXED
     aliases: dict = {}      # {another name of a field: its name here}
-    ffn_factor: Optional[int] = None    # F / H, if F has no field
-    #: Heads that may be missing in folders, and then in the net.
-    optional: tuple = ()
-    pad_id: int = 0
-    positions_from_pad: bool = False    # position 0 is row pad_id + 1
-    rows_before: int = 0    # position 0 is this row; max_position_embeddings
-                            # does not count the rows before it
-    copies: tuple = ()      # other names of the token embedding
+    #: ffn_num_hiddens / num_hiddens, if ffn_num_hiddens has no field
+    ffn_factor: Optional[int] = None
+    optional_heads: tuple = ()  # values of the keyword `heads` that a folder
+                                # may lack
+    pad_id: int = 0         # default of pad_token_id
+    #: The row of position 0 in the position embedding is pad_id + 1 if
+    #: positions_from_pad, and else rows_before. max_position_embeddings does
+    #: not count `rows_before` rows.
+    positions_from_pad: bool = False
+    rows_before: int = 0
+    embedding_copies: tuple = ()    # other names of the token embedding
     generates: bool = False     # the family has a decoder
-    #: The field with the standard deviation of initial weights.
-    spread: str = 'initializer_range'
-    #: Dropout before a classifier of texts, and before one of tokens: the
-    #: fields and their defaults (None: the value of `dropout`).
+    #: The field with the standard deviation of initial weights
+    init_std_field: str = 'initializer_range'
+    #: (field, default) of the dropout before the output layer of a fine-tuned
+    #: net: first if it scores texts, then if it scores tokens. Default None is
+    #: the keyword `dropout`; field None: there is no field.
     dropouts: tuple = (('classifier_dropout', None),) * 2
-    #: Classes of transformers: for a whole `BERTModel`, for an encoder with
-    #: its pooler (None: the same class), and by kind of fine-tuned net.
+    #: The classes of transformers that load a pretrained net, and an encoder
+    #: with its pooler (None: the same class)
     architecture: str = ''
-    encoder_alone: Optional[str] = None
-    finetuned: dict = {}
-    whole: Head = Head()    # the head for a label or value of a text
-    choice: Head = Head()   # the head for choosing one of several texts
+    encoder_architecture: Optional[str] = None
+    finetuned: dict = {}        # {kind of task: class for a fine-tuned net}
+    text_head: Head = Head()    # the head for a label or number of a text
+    choice_head: Head = Head()  # the head for choosing one of several texts
 
     def head_of(self, kind):
         """The `Head` for a kind of task with scores of whole texts."""
-        return self.choice if kind == 'choice' else self.whole
+        return self.choice_head if kind == 'choice' else self.text_head
 
 
-def _classes(stem, **others):
-    """{kind of task: class in transformers}; others: endings of classes."""
-    found = {'classify': 'ForSequenceClassification',
-             'regress': 'ForSequenceClassification',
-             'choice': 'ForMultipleChoice',
-             'tag': 'ForTokenClassification',
-             'span': 'ForQuestionAnswering', **others}
-    return {kind: stem + name for kind, name in found.items()}
+def _classes(stem, **other_suffixes):
+    """{kind of task: class in transformers}; class names begin with `stem`.
+
+    other_suffixes: {kind: the rest of the name} in place of the usual one.
+    """
+    suffixes = {'classify': 'ForSequenceClassification',
+                'regress': 'ForSequenceClassification',
+                'choice': 'ForMultipleChoice',
+                'tag': 'ForTokenClassification',
+                'span': 'ForQuestionAnswering', **other_suffixes}
+    return {kind: stem + suffix for kind, suffix in suffixes.items()}
 
 
-def _under(before, names):
-    """The {ours: theirs} of names, with `before` put before each theirs."""
-    return {ours: before + name for ours, name in names.items()}
+def _prefixed(prefix, names):
+    """Names {ours: theirs} with `prefix` before each of theirs."""
+    return {ours: prefix + theirs for ours, theirs in names.items()}
 
 
 _EMBEDDINGS = {
@@ -96,9 +109,9 @@ _EMBEDDINGS = {
     'encoder.segment_embedding': 'token_type_embeddings',
     'encoder.embedding_norm': 'LayerNorm'}
 
-_BODY = {
-    **_under('embeddings.', _EMBEDDINGS),
-    **_under('encoder.layer.{i}.', {
+_BERT_LAYERS = {
+    **_prefixed('embeddings.', _EMBEDDINGS),
+    **_prefixed('encoder.layer.{i}.', {
         'attention.W_q': 'attention.self.query',
         'attention.W_k': 'attention.self.key',
         'attention.W_v': 'attention.self.value',
@@ -110,7 +123,7 @@ _BODY = {
 
 BERT = Family(
     title='BERT', model_type='bert', prefix='bert.',
-    names={**_under('bert.', _BODY),
+    names={**_prefixed('bert.', _BERT_LAYERS),
            'mlm.hidden': 'cls.predictions.transform.dense',
            'mlm.norm': 'cls.predictions.transform.LayerNorm',
            'mlm.bias': 'cls.predictions.bias',
@@ -123,38 +136,39 @@ BERT = Family(
            'num_hidden_layers': ('num_layers', 12),
            'max_position_embeddings': ('max_len', 512),
            'type_vocab_size': ('num_segments', 2)},
-    shares={'hidden_dropout_prob': ('dropout', 0.1),
-            'attention_probs_dropout_prob': ('attention_dropout', 0.1),
-            'layer_norm_eps': ('layer_norm_eps', 1e-12)},
+    fractions={'hidden_dropout_prob': ('dropout', 0.1),
+               'attention_probs_dropout_prob': ('attention_dropout', 0.1),
+               'layer_norm_eps': ('layer_norm_eps', 1e-12)},
     fixed=FIXED, architecture='BertForPreTraining',
     finetuned=_classes('Bert'))
 
 # Liu et al. 2019
 ROBERTA = BERT._replace(
     title='RoBERTa', model_type='roberta', prefix='roberta.',
-    names={**_under('roberta.', _BODY),
+    names={**_prefixed('roberta.', _BERT_LAYERS),
            'mlm.hidden': 'lm_head.dense', 'mlm.norm': 'lm_head.layer_norm',
            'mlm.bias': 'lm_head.bias', 'mlm.output': 'lm_head.decoder'},
     structure=dict(family='roberta', heads=('pooler', 'mlm'),
                    mlm_activation='gelu'),
-    optional=('pooler',), pad_id=1, positions_from_pad=True,
-    architecture='RobertaForMaskedLM', encoder_alone='RobertaModel',
+    optional_heads=('pooler',), pad_id=1, positions_from_pad=True,
+    architecture='RobertaForMaskedLM', encoder_architecture='RobertaModel',
     finetuned=_classes('Roberta'),
-    whole=Head('tanh', 'classifier.dense', True, 'classifier.out_proj'))
+    text_head=Head('tanh', 'classifier.dense', has_input_dropout=True,
+                   output_name='classifier.out_proj'))
 
 # Martin et al. 2020
 CAMEMBERT = ROBERTA._replace(
     title='CamemBERT', model_type='camembert',
     structure={**ROBERTA.structure, 'family': 'camembert'},
-    architecture='CamembertForMaskedLM', encoder_alone='CamembertModel',
+    architecture='CamembertForMaskedLM', encoder_architecture='CamembertModel',
     finetuned=_classes('Camembert'))
 
 # Sanh et al. 2019
 DISTILBERT = Family(
     title='DistilBERT', model_type='distilbert', prefix='distilbert.',
     names={
-        **_under('distilbert.embeddings.', _EMBEDDINGS),
-        **_under('distilbert.transformer.layer.{i}.', {
+        **_prefixed('distilbert.embeddings.', _EMBEDDINGS),
+        **_prefixed('distilbert.transformer.layer.{i}.', {
             'attention.W_q': 'attention.q_lin',
             'attention.W_k': 'attention.k_lin',
             'attention.W_v': 'attention.v_lin',
@@ -167,8 +181,8 @@ DISTILBERT = Family(
            'hidden_dim': ('ffn_num_hiddens', 3072),
            'n_heads': ('num_heads', 12), 'n_layers': ('num_layers', 6),
            'max_position_embeddings': ('max_len', 512)},
-    shares={'dropout': ('dropout', 0.1),
-            'attention_dropout': ('attention_dropout', 0.1)},
+    fractions={'dropout': ('dropout', 0.1),
+               'attention_dropout': ('attention_dropout', 0.1)},
     activation=('activation', 'gelu'),
     structure=dict(family='distilbert', heads=('mlm',), num_segments=0,
                    layer_norm_eps=1e-12),
@@ -177,28 +191,28 @@ DISTILBERT = Family(
                           'num_hidden_layers': 'n_layers'},
     dropouts=(('seq_classif_dropout', 0.2), (None, None)),
     architecture='DistilBertForMaskedLM', finetuned=_classes('DistilBert'),
-    whole=Head('relu', 'pre_classifier'),
-    choice=Head('relu', 'pre_classifier'))
+    text_head=Head('relu', 'pre_classifier'),
+    choice_head=Head('relu', 'pre_classifier'))
 
 # Lan et al. 2020
 ALBERT = BERT._replace(
     title='ALBERT', model_type='albert', prefix='albert.',
     names={
-        **_under('albert.embeddings.', _EMBEDDINGS),
+        **_prefixed('albert.embeddings.', _EMBEDDINGS),
         'encoder.projection': 'albert.encoder.embedding_hidden_mapping_in',
-        **_under('albert.encoder.albert_layer_groups.{group}.'
-                 'albert_layers.{inner}.', {
-                     'attention.W_q': 'attention.query',
-                     'attention.W_k': 'attention.key',
-                     'attention.W_v': 'attention.value',
-                     'attention.W_o': 'attention.dense',
-                     'addnorm1.ln': 'attention.LayerNorm',
-                     'ffn.dense1': 'ffn', 'ffn.dense2': 'ffn_output',
-                     'addnorm2.ln': 'full_layer_layer_norm'}),
+        **_prefixed('albert.encoder.albert_layer_groups.{group}.'
+                    'albert_layers.{inner}.', {
+                        'attention.W_q': 'attention.query',
+                        'attention.W_k': 'attention.key',
+                        'attention.W_v': 'attention.value',
+                        'attention.W_o': 'attention.dense',
+                        'addnorm1.ln': 'attention.LayerNorm',
+                        'ffn.dense1': 'ffn', 'ffn.dense2': 'ffn_output',
+                        'addnorm2.ln': 'full_layer_layer_norm'}),
         'hidden': 'albert.pooler',
         'mlm.hidden': 'predictions.dense', 'mlm.norm': 'predictions.LayerNorm',
         'mlm.bias': 'predictions.bias', 'mlm.output': 'predictions.decoder',
-        # Class 0 is two texts in their order
+        # Of sentence order prediction; class 0 is the right order
         'nsp.output': 'sop_classifier.classifier'},
     sizes={**BERT.sizes, 'vocab_size': ('vocab_size', 30000),
            'hidden_size': ('num_hiddens', 4096),
@@ -207,8 +221,8 @@ ALBERT = BERT._replace(
            'embedding_size': ('embedding_size', 128),
            'num_hidden_groups': ('num_groups', 1),
            'inner_group_num': ('inner_group_num', 1)},
-    shares={**BERT.shares, 'hidden_dropout_prob': ('dropout', 0.0),
-            'attention_probs_dropout_prob': ('attention_dropout', 0.0)},
+    fractions={**BERT.fractions, 'hidden_dropout_prob': ('dropout', 0.0),
+               'attention_probs_dropout_prob': ('attention_dropout', 0.0)},
     activation=('hidden_act', 'gelu_new'), structure=dict(family='albert'),
     dropouts=(('classifier_dropout_prob', 0.1),) * 2,
     architecture='AlbertForPreTraining', finetuned=_classes('Albert'))
@@ -217,7 +231,7 @@ ALBERT = BERT._replace(
 FLAUBERT = Family(
     title='FlauBERT', model_type='flaubert', prefix='transformer.',
     names={
-        **_under('transformer.', {
+        **_prefixed('transformer.', {
             'encoder.token_embedding': 'embeddings',
             'encoder.pos_embedding': 'position_embeddings',
             'encoder.embedding_norm': 'layer_norm_emb',
@@ -232,9 +246,9 @@ FLAUBERT = Family(
            'emb_dim': ('num_hiddens', 2048), 'n_heads': ('num_heads', 16),
            'n_layers': ('num_layers', 12),
            'max_position_embeddings': ('max_len', 512)},
-    shares={'dropout': ('dropout', 0.1),
-            'attention_dropout': ('attention_dropout', 0.1),
-            'layer_norm_eps': ('layer_norm_eps', 1e-12)},
+    fractions={'dropout': ('dropout', 0.1),
+               'attention_dropout': ('attention_dropout', 0.1),
+               'layer_norm_eps': ('layer_norm_eps', 1e-12)},
     flags={'pre_norm': ('pre_norm', False)},
     activation=('gelu_activation', True),
     activations={True: 'gelu', False: 'relu'},
@@ -249,15 +263,15 @@ FLAUBERT = Family(
     aliases={'hidden_size': 'emb_dim', 'num_attention_heads': 'n_heads',
              'num_hidden_layers': 'n_layers', 'n_words': 'vocab_size',
              'pad_index': 'pad_token_id'},
-    ffn_factor=4, pad_id=2, spread='init_std',
+    ffn_factor=4, pad_id=2, init_std_field='init_std',
     dropouts=(('summary_first_dropout', 0.1), (None, None)),
     architecture='FlaubertWithLMHeadModel',
     finetuned={kind: name for kind, name in _classes(
         'Flaubert', span='ForQuestionAnsweringSimple').items()
         if kind != 'choice'},
-    whole=Head(act=None, output='sequence_summary.summary'))
+    text_head=Head(activation=None, output_name='sequence_summary.summary'))
 
-#: The fields of `Variant` that all BART models share.
+#: Keywords that every `BARTModel` has; fields of `Variant` (nn/variant.py).
 STRUCTURE = dict(family='bart', heads=('mlm',), mlm_hidden=False,
                  num_segments=0, positional='learnable', embedding_norm=True,
                  tie_embeddings=True)
@@ -267,8 +281,9 @@ _BART_ATTENTION = {'W_q': 'q_proj', 'W_k': 'k_proj', 'W_v': 'v_proj',
 
 
 def _bart_attention(ours, theirs):
-    return {f'{ours}.{x}': f'layers.{{i}}.{theirs}.{name}'
-            for x, name in _BART_ATTENTION.items()}
+    """{our tensor: theirs} for the attention with these names."""
+    return {f'{ours}.{W}': f'layers.{{i}}.{theirs}.{name}'
+            for W, name in _BART_ATTENTION.items()}
 
 
 _BART_FFN = {'ffn.dense1': 'layers.{i}.fc1', 'ffn.dense2': 'layers.{i}.fc2'}
@@ -278,7 +293,7 @@ BART = Family(
     title='BART', model_type='bart', prefix='model.',
     names={
         'encoder.token_embedding': 'model.shared',
-        **_under('model.encoder.', {
+        **_prefixed('model.encoder.', {
             'encoder.pos_embedding': 'embed_positions',
             'encoder.embedding_norm': 'layernorm_embedding',
             **_bart_attention('attention', 'self_attn'),
@@ -304,9 +319,9 @@ BART = Family(
            'decoder_attention_heads': ('decoder_heads', 16),
            'decoder_layers': ('decoder_layers', 12),
            'max_position_embeddings': ('max_len', 1024)},
-    shares={'dropout': ('dropout', 0.1),
-            'attention_dropout': ('attention_dropout', 0.0),
-            'activation_dropout': ('activation_dropout', 0.0)},
+    fractions={'dropout': ('dropout', 0.1),
+               'attention_dropout': ('attention_dropout', 0.0),
+               'activation_dropout': ('activation_dropout', 0.0)},
     flags={'scale_embedding': ('scale_embedding', False)},
     activation=('activation_function', 'gelu'),
     structure=dict(layer_norm_eps=1e-5, **{
@@ -318,17 +333,17 @@ BART = Family(
     aliases={'hidden_size': 'd_model',
              'num_attention_heads': 'encoder_attention_heads',
              'num_hidden_layers': 'encoder_layers'},
-    pad_id=1, rows_before=2, copies=(
+    pad_id=1, rows_before=2, embedding_copies=(
         'model.encoder.embed_tokens', 'model.decoder.embed_tokens'),
-    generates=True, spread='init_std',
+    generates=True, init_std_field='init_std',
     dropouts=(('classifier_dropout', 0.0), (None, None)),
     architecture='BartForConditionalGeneration',
     finetuned={kind: name for kind, name in _classes('Bart').items()
                if kind not in ('tag', 'choice')},
-    whole=Head('tanh', 'classification_head.dense', True,
-               'classification_head.out_proj'))
+    text_head=Head('tanh', 'classification_head.dense', has_input_dropout=True,
+                   output_name='classification_head.out_proj'))
 
-#: {model_type: family}; the `config` of a net has the key as `family`.
+#: {model_type: `Family`}; the keyword `family` of a net is one of these keys.
 FAMILIES = {family.model_type: family for family in (
     ALBERT, BART, BERT, CAMEMBERT, DISTILBERT, FLAUBERT, ROBERTA)}
 

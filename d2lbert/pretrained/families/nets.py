@@ -1,4 +1,4 @@
-"""The net of a family, from a `config`, and the published sizes of BERT.
+"""Construct a net from its `config`, or BERT in its two published sizes.
 
 The sizes are from Devlin et al. 2018, section 3.
 """
@@ -8,7 +8,7 @@ from d2lbert.pretrained.families.family import DISTILBERT, family_of
 
 
 def net_of(config):
-    """Construct the `BERTModel` or `BARTModel` of a `config`."""
+    """Construct a `BERTModel` or `BARTModel`; config: its keywords, a dict."""
     if not isinstance(config, dict):
         raise TypeError('the config of a model must be a dict of arguments, '
                         f'not {config!r}')
@@ -16,13 +16,13 @@ def net_of(config):
     return (BARTModel if generates else BERTModel)(**config)
 
 
-#: Keywords by which the published architecture differs from the book's,
-#: except sizes.
+#: Keywords by which the published architecture differs from the book's. The
+#: sizes differ, too, but are not listed.
 PUBLISHED = dict(dropout=0.1, max_len=512, activation='gelu',
                  layer_norm_eps=1e-12, embedding_norm=True,
                  tie_embeddings=True)
 
-#: These keywords for DistilBERT (Sanh et al. 2019, section 3).
+#: The same for the architecture of DistilBERT (Sanh et al. 2019, section 3).
 DISTILLED = {**PUBLISHED, **DISTILBERT.structure}
 
 
