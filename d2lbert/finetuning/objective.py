@@ -6,7 +6,12 @@ from collections import namedtuple
 from pathlib import Path
 
 from d2lbert.finetuning import metrics
-from d2lbert.finetuning.batches import batch_of, encode, epoch_of, outputs_of
+from d2lbert.finetuning.batches import (
+    batch_of,
+    encode,
+    outputs_of,
+    shuffled_batches,
+)
 from d2lbert.finetuning.datasets import folder_of, pretrained_model, read_part
 from d2lbert.finetuning.task_kinds import KINDS
 from d2lbert.finetuning.tasks.catalog import TASKS, named
@@ -134,10 +139,10 @@ class FineTuning(Objective):
     def batches(self, epoch, start):
         """Yield (position, Batch) of an epoch, from batch start[0] on."""
         s = self.settings
-        chosen = epoch_of(self.train.lens, s['batch_size'], s['bucket'],
-                          s['seed'], epoch)
-        for k in range(start[0], len(chosen)):
-            yield (k + 1, 0), batch_of(self.train, chosen[k])
+        batches = shuffled_batches(self.train.lens, s['batch_size'],
+                                   s['bucket'], s['seed'], epoch)
+        for k in range(start[0], len(batches)):
+            yield (k + 1, 0), batch_of(self.train, batches[k])
 
     def counts(self, batch):
         """The number of examples, or for 'tag' of words with a tag."""

@@ -12,9 +12,9 @@ import numpy as onp
 from d2lbert.finetuning.batches import (
     answer_windows,
     best_answers,
-    choices_of,
+    choice_inputs,
     inputs_of,
-    labels_of_pieces,
+    labels_of_tokens,
     labels_of_words,
 )
 from d2lbert.machine.terminal import warn
@@ -112,7 +112,7 @@ class Endings:
             [one for some in data.endings for one in some],
             self.about.max_len)
         say_cut(self, data, encoded, 'pairs')
-        return choices_of(encoded, count, None if data.labels is None
+        return choice_inputs(encoded, count, None if data.labels is None
                           else onp.array(data.labels, 'int32'))
 
     def encode(self, data, k):
@@ -162,9 +162,9 @@ class Tags:
         say_cut(self, data, encoded)
         labels = None
         if data.labels is not None:
-            labels = [onp.array(labels_of_pieces(one, tags), 'int32')
+            labels = [onp.array(labels_of_tokens(one, tags), 'int32')
                       for one, tags in zip(encoded, data.labels)]
-        return inputs_of(encoded, labels, notes=encoded)
+        return inputs_of(encoded, labels, sources=encoded)
 
     def encode(self, data, k):
         """Sentence k of the data without truncation, for `say_cut`."""
@@ -200,7 +200,7 @@ class Tags:
         names = self.about.labels
         default = names.index('O') if 'O' in names else 0
         found = []
-        for words, scores, encoded in zip(data.words, outputs, inputs.notes):
+        for words, scores, encoded in zip(data.words, outputs, inputs.sources):
             shares = onp.exp(log_softmax(scores.astype('float64')))
             guessed = labels_of_words(encoded, shares.argmax(axis=1),
                                       len(words), default)
@@ -233,7 +233,7 @@ class Answers:
         if data.answers is not None:
             labels = [onp.array(one.target or (-1, -1), 'int32')
                       for one in windows]
-        return inputs_of(windows, labels, notes=windows)
+        return inputs_of(windows, labels, sources=windows)
 
     def loss(self, outputs, inputs):
         """The mean loss, as training computes it.
@@ -258,7 +258,7 @@ class Answers:
     def predictions(self, outputs, inputs, data):
         """A `Prediction` for each question."""
         best = best_answers(
-            inputs.notes, [scores[:, 0] for scores in outputs],
+            inputs.sources, [scores[:, 0] for scores in outputs],
             [scores[:, 1] for scores in outputs], data.contexts,
             null=self.about.null)
         return [Prediction(one.text, one.score, place=(one.begin, one.end))

@@ -4,13 +4,13 @@ import numpy as onp
 import pytest
 
 from d2lbert.finetuning.batches import (
-    TEXTS,
-    TOKENS,
+    MAX_EXAMPLES,
+    MAX_TOKENS,
     Batch,
     Inputs,
     batch_of,
-    epoch_of,
-    to_score,
+    scoring_batches,
+    shuffled_batches,
 )
 from d2lbert.finetuning.objective import FineTuning
 from d2lbert.finetuning.task_kinds import Answers
@@ -24,7 +24,7 @@ LENS = onp.random.RandomState(0).randint(2, 60, 203)
 
 @pytest.mark.parametrize('bucket', [1, 4, 1000])
 def test_an_epoch_has_each_example_once(bucket):
-    batches = epoch_of(LENS, 16, bucket, 1, 0)
+    batches = shuffled_batches(LENS, 16, bucket, 1, 0)
     assert sorted(onp.concatenate(batches)) == list(range(203))
     sizes = sorted(map(len, batches))
     assert sizes == [203 % 16] + [16] * (203 // 16)
@@ -32,7 +32,7 @@ def test_an_epoch_has_each_example_once(bucket):
 
 def test_the_seed_and_the_epoch_decide_the_batches():
     def drawn(*seed):
-        return [list(some) for some in epoch_of(LENS, 16, 4, *seed)]
+        return [list(some) for some in shuffled_batches(LENS, 16, 4, *seed)]
     assert drawn(1, 0) == drawn(1, 0)
     assert drawn(1, 0) != drawn(1, 1)
     assert drawn(1, 0) != drawn(2, 0)
@@ -41,22 +41,23 @@ def test_the_seed_and_the_epoch_decide_the_batches():
 def test_bucketing_leaves_less_to_be_padded():
     def padded(bucket):
         return sum(len(some) * LENS[some].max() - LENS[some].sum()
-                   for some in epoch_of(LENS, 16, bucket, 1, 0))
+                   for some in shuffled_batches(LENS, 16, bucket, 1, 0))
     assert padded(8) < 0.5 * padded(1)
 
 
 def test_batches_of_like_lengths_do_not_come_by_length():
-    means = [LENS[some].mean() for some in epoch_of(LENS, 16, 1000, 1, 0)]
+    means = [LENS[some].mean()
+             for some in shuffled_batches(LENS, 16, 1000, 1, 0)]
     assert means not in (sorted(means), sorted(means, reverse=True))
 
 
 def test_batches_for_scoring_are_complete_and_bounded():
-    lens = onp.concatenate([LENS, [TOKENS + 1, TOKENS, 1]])
-    groups = list(to_score(lens))
+    lens = onp.concatenate([LENS, [MAX_TOKENS + 1, MAX_TOKENS, 1]])
+    groups = list(scoring_batches(lens))
     assert sorted(onp.concatenate(groups)) == list(range(len(lens)))
     for some in groups:
-        assert len(some) == 1 or (len(some) <= TEXTS
-                                  and lens[some].sum() <= TOKENS)
+        assert len(some) == 1 or (len(some) <= MAX_EXAMPLES
+                                  and lens[some].sum() <= MAX_TOKENS)
 
 
 @pytest.mark.parametrize('kind', models.LABELS)

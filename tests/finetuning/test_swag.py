@@ -11,7 +11,7 @@ from test_heads import dense, loss_of, rows_of, share
 
 import d2lbert as d2l
 from d2lbert.__main__ import main
-from d2lbert.finetuning.batches import Batch, batch_of, choices_of
+from d2lbert.finetuning.batches import Batch, batch_of, choice_inputs
 from d2lbert.finetuning.tasks.catalog import read_task
 from d2lbert.finetuning.tasks.formats import read_swag
 from d2lbert.finetuning.tasks.tables import TaskError
@@ -144,7 +144,8 @@ def test_examples_of_unlike_lengths_share_a_batch():
     class One:
         def __init__(self, n):
             self.ids, self.segments = list(range(1, n + 1)), [0] * n
-    inputs = choices_of([One(n) for n in (3, 1, 2, 6)], 2, onp.array([1, 0]))
+    inputs = choice_inputs([One(n) for n in (3, 1, 2, 6)], 2,
+                           onp.array([1, 0]))
     assert inputs.lens.tolist() == [6, 12]
     some = batch_of(inputs, [1, 0])
     assert some.tokens_X.tolist() == [

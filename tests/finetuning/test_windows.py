@@ -16,7 +16,7 @@ from d2lbert.finetuning.batches import (
     Window,
     answer_windows,
     best_answers,
-    labels_of_pieces,
+    labels_of_tokens,
     labels_of_words,
 )
 from d2lbert.finetuning.metrics import exact_match, normalized
@@ -100,10 +100,10 @@ def test_windows_are_those_of_the_published_code(
         some = windows[k:k + len(expected)]
         k += len(expected)
         for window, (ids, segments, begin) in zip(some, expected):
-            assert window.question == number and window.target is None
+            assert window.question_index == number and window.target is None
             assert (window.ids, window.segments) == (ids, segments)
             assert len(window.ids) <= max_len
-            assert window.first == segments.index(1)
+            assert window.context_begin == segments.index(1)
             count = len(window.offsets)
             assert [tuple(span) for span in window.offsets.tolist()] == [
                 tuple(span) for span in
@@ -178,13 +178,13 @@ def test_answers_go_to_places_and_come_back(tokenizer, questions, max_len,
                              questions.contexts, questions.answers, max_len,
                              stride)
     for window in windows:
-        answers = questions.answers[window.question]
+        answers = questions.answers[window.question_index]
         shown = answers and (
             window.offsets[0, 0] <= answers[0].begin
             and answers[0].end <= window.offsets[-1, 1])
         assert window.has_answer == bool(shown)
         if shown:
-            begin, end = (place - window.first for place in window.target)
+            begin, end = (t - window.context_begin for t in window.target)
             # WholeWords' last word may carry more than the answer's end
             assert window.offsets[begin, 0] == answers[0].begin
             assert window.offsets[end, 1] == answers[0].end
@@ -209,7 +209,7 @@ def test_answers_within_words_widen_to_whole_pieces():
                                              '1984-85 they'),
             (Answer('lot', 23), 'lot'), (Answer(context, 0), context)):
         window, = answer_windows(tokenizer, ['q'], [context], [[answer]])
-        begin, end = (k - window.first for k in window.target)
+        begin, end = (k - window.context_begin for k in window.target)
         assert context[window.offsets[begin, 0]:window.offsets[end, 1]] == (
             expected)
     for unknown in (Answer('x', None), Answer(' ', 20)):
@@ -243,7 +243,7 @@ def test_the_best_span_is_that_of_all_spans():
                                   max_answer)
             for k in range(20):
                 some = [(w, b, e) for w, b, e in zip(windows, begins, ends)
-                        if w.question == k]
+                        if w.question_index == k]
                 none = min(b[0] + e[0] for _, b, e in some)
                 score, begin, end = max(
                     (b[4 + i] + e[4 + j], w.offsets[i, 0], w.offsets[j, 1])
@@ -286,7 +286,7 @@ def test_a_word_s_label_is_at_its_first_token(tokenizer):
         labels = list(range(len(words)))
         for max_len in (None, 9):
             encoded = tokenizer.encode_words(words, max_len=max_len)
-            placed = labels_of_pieces(encoded, labels)
+            placed = labels_of_tokens(encoded, labels)
             assert len(placed) == len(encoded.ids)
             assert [k for k in placed if k != IGNORED] == labels[
                 :1 + max(w for w in encoded.words if w is not None)]
@@ -306,6 +306,6 @@ def test_words_without_a_piece_have_the_default(questions):
     words = ['a', '\u200d', 'bb', '']
     encoded = tokenizer.encode_words(words)
     assert set(encoded.words) == {None, 0, 2}
-    placed = labels_of_pieces(encoded, [3, 4, 5, 6])
+    placed = labels_of_tokens(encoded, [3, 4, 5, 6])
     assert [k for k in placed if k != IGNORED] == [3, 5]
     assert labels_of_words(encoded, placed, 4, 0) == [3, 0, 5, 0]
