@@ -47,13 +47,13 @@ def add(commands):
 
 def run(args):
     """Print or write the predictions; returns the exit status."""
-    from d2lbert.finetuning.prediction import predicted_lines
+    from d2lbert.finetuning.prediction import write_predictions
     if args.data is not None:
         return _write_submission(args)
-    predicted_lines(args.folder, args.text, args.pair, args.file, args.out,
-                    args.devices, args.force, args.skip_empty,
-                    args.text_field, args.top, args.precision,
-                    print_json if args.json else None)
+    write_predictions(args.folder, args.text, args.pair, args.file, args.out,
+                      args.devices, args.force, args.skip_empty,
+                      args.text_field, args.top, args.precision,
+                      print_json if args.json else None)
     return 0
 
 

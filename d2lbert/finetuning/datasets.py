@@ -1,8 +1,8 @@
-"""The pretrained model and the data of a fine-tuning run.
+"""Get the pretrained model and the labelled data of a fine-tuning run.
 
-They come from folders and files, or a program has them in memory. Examples
-in memory are written to the run folder, in the formats of `tasks`, so that the
-run can be resumed and evaluated as any other.
+Both are in files, or a program has them in memory. Examples in memory are
+written to the run folder, in formats that `read_task` reads, so that the run
+can be resumed and evaluated like any other.
 """
 import csv
 import io
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from d2lbert import hub
-from d2lbert.finetuning.tasks.catalog import TASKS, named, read_task
+from d2lbert.finetuning.tasks.catalog import TASKS, read_task, task_of
 from d2lbert.finetuning.tasks.tables import ROLES
 from d2lbert.machine.arguments import check_model, items_of, short
 from d2lbert.machine.backend import mx
@@ -26,75 +26,76 @@ from d2lbert.texts.numbered_text import tree_words
 from d2lbert.training.load import load
 from d2lbert.training.run_folder import DATA
 
-#: Columns of SNLI with tokenized sentences.
+#: The columns of SNLI whose sentences are parse trees, and so tokenized.
 SNLI_TREES = dict(text='sentence1_binary_parse', pair='sentence2_binary_parse',
                   label='gold_label')
 
 #: Tasks whose examples can be given in memory.
 TASKS_IN_MEMORY = 'classify', 'regress', 'tag'
 
-#: The setting `model` of a net in memory.
+#: The setting `model` of a net in memory that is not from a folder.
 IN_MEMORY = 'a net in memory'
 
 
 def pretrained_model(model, heads):
-    """The net and tokenizer of the setting `model`.
+    """Load the net and the tokenizer of the setting `model`.
 
-    It is a folder or run, as for `load_model`, with `heads`; or the book's
-    bert.small or bert.base, downloaded unless a folder has that name.
+    model: a folder or run, as for `load_model`; or the book's bert.small or
+    bert.base, which is downloaded unless a folder has that name. heads: the
+    heads to load from a folder, as for `training.load.load`.
     """
     if model not in SIZES or Path(model).exists():
-        found = load(model, heads=heads, precision='fp32', task_head=False)
-        return found.net, found.tokenizer
+        loaded = load(model, heads=heads, precision='fp32', task_head=False)
+        return loaded.net, loaded.tokenizer
     bert, vocab = load_pretrained_model(model)
-    first = [UNK, *RESERVED]
-    if vocab.idx_to_token[:len(first)] != first:
+    first_tokens = [UNK, *RESERVED]
+    if vocab.idx_to_token[:len(first_tokens)] != first_tokens:
         raise ValueError(f'the vocabulary of {model} does not begin with '
-                         f'{", ".join(first)}, so that a run folder cannot '
-                         'keep it: fine-tune it as the page does')
+                         f'{", ".join(first_tokens)}, so that a run folder '
+                         'cannot keep it: fine-tune it as the page does')
     return bert, WholeWords(vocab)
 
 
 def folder_of(task, data):
-    """The folder of a task's data; without data=, SNLI is downloaded."""
-    if data is None and named(task).name == 'snli':
+    """The folder of a task's data; if data is None, SNLI is downloaded."""
+    if data is None and task_of(task).name == 'snli':
         return hub.download_extract('SNLI')
     if data is None:
         raise ValueError('fine-tuning needs the folder with the files of the '
                          'task (--data DIR)')
     if Path(data).is_file():
-        raise ValueError(f'{data} is a file, and what is learnt from and what '
-                         'is compared with are two: name the folder that '
-                         'holds both (--data)')
+        raise ValueError(f'{data} is a file, but training and evaluation need '
+                         'two files: name the folder that holds both (--data)')
     return data
 
 
 def read_part(task, data, part, columns, tokenizer, labels=None):
-    """A part of a task's data, as `read_task` returns it.
+    """Read a part of a task's data; arguments and result as for `read_task`.
 
-    For a whole-word tokenizer, SNLI is read from its tokenized columns, as
-    on the book's page.
+    For a whole-word tokenizer, SNLI is read from `SNLI_TREES`, as on the
+    book's page.
     """
-    trees = (named(task).name == 'snli' and columns is None
-             and isinstance(tokenizer, WholeWords))
-    found = read_task(task, data, part, SNLI_TREES if trees else columns,
-                      labels)
-    if trees:
-        found = found._replace(texts_a=list(map(tree_words, found.texts_a)),
-                               texts_b=list(map(tree_words, found.texts_b)))
-    return found
+    from_trees = (task_of(task).name == 'snli' and columns is None
+                  and isinstance(tokenizer, WholeWords))
+    examples = read_task(task, data, part,
+                         SNLI_TREES if from_trees else columns, labels)
+    if from_trees:
+        examples = examples._replace(
+            texts_a=list(map(tree_words, examples.texts_a)),
+            texts_b=list(map(tree_words, examples.texts_b)))
+    return examples
 
 
-class GivenModel(NamedTuple):
+class ModelInMemory(NamedTuple):
     """A pretrained net in memory and its tokenizer, to begin a run with."""
 
     net: Any
     tokenizer: Any
-    name: str       # for config.json
+    name: str       # the setting `model` in config.json
 
     @classmethod
     def of(cls, model):
-        """Take a net with a vocabulary, or a pair (net, tokenizer)."""
+        """Check a net that has a `vocab`, or a pair (net, tokenizer)."""
         net, tokenizer = model if isinstance(model, (tuple, list)) and (
             len(model) == 2) else (model, getattr(model, 'vocab', None))
         if tokenizer is None:
@@ -113,7 +114,7 @@ class GivenModel(NamedTuple):
                    else str(net.pretrained.folder))
 
     def copied(self):
-        """A copy of the net, for a run to change, and the tokenizer."""
+        """Copy the net in float32, for a run to train; also the tokenizer."""
         copy = net_of({**self.net.config, 'precision': 'fp32'})
         params = copy._collect_params_with_prefix()
         for name, param in self.net._collect_params_with_prefix().items():
@@ -124,34 +125,35 @@ class GivenModel(NamedTuple):
         return copy, self.tokenizer
 
 
-class GivenData(NamedTuple):
-    """Examples of both parts, ready to be written."""
+class DataInMemory(NamedTuple):
+    """Training and development examples in memory, as contents of files."""
 
     task: str
     columns: Any        # the setting `columns`; None for tags
-    parts: dict         # {file name: its text}
+    files: dict         # {file name: its text}
 
     @classmethod
     def of(cls, train, valid, task=None):
-        """Check the parts of `finetune`; raises TypeError or ValueError.
+        """Check and convert `train` and `valid` of `finetune`.
 
-        train, valid: (texts, labels), or (texts, second texts, labels).
-        task: one of `TASKS_IN_MEMORY`; None: the type of the first label
-        decides.
+        Both are (texts, labels), or (texts, second texts, labels). task: one
+        of `TASKS_IN_MEMORY`; None: the type of the first label decides.
+        Raises TypeError or ValueError.
         """
         if valid is None:
             raise ValueError('train needs valid=(texts, labels), too, to '
                              'choose the best epoch')
         parts = {'train': _columns('train', train),
                  'dev': _columns('valid', valid)}
-        widths = {len(columns) for columns in parts.values()}
-        if len(widths) > 1:
+        nums_columns = {len(columns) for columns in parts.values()}
+        if len(nums_columns) > 1:
             raise ValueError('train and valid must both have second texts, '
                              'or none')
-        label = parts['train'][-1][0]
+        first_label = parts['train'][-1][0]
         if task is None:
-            task = ('tag' if isinstance(label, (list, tuple)) else
-                    'regress' if isinstance(label, float) else 'classify')
+            task = ('tag' if isinstance(first_label, (list, tuple)) else
+                    'regress' if isinstance(first_label, float)
+                    else 'classify')
         if task not in TASKS_IN_MEMORY:
             raise ValueError(
                 f'task {task!r} takes its examples from files: for train and '
@@ -160,7 +162,7 @@ class GivenData(NamedTuple):
             return cls(task, None, {f'{part}.txt': _conll(
                 part, *columns) for part, columns in parts.items()})
         names = [role for role in ROLES
-                 if role != 'pair' or widths == {3}]
+                 if role != 'pair' or nums_columns == {3}]
         return cls(task, ','.join(names), {f'{part}.csv': _csv(
             task, names, columns) for part, columns in parts.items()})
 
@@ -168,7 +170,7 @@ class GivenData(NamedTuple):
         """Write the files into a folder; returns the setting `data`."""
         folder = Path(folder, DATA)
         folder.mkdir(exist_ok=True)
-        for name, text in self.parts.items():
+        for name, text in self.files.items():
             write_text(folder / name, text)
         return str(folder)
 
@@ -179,25 +181,28 @@ def is_task(name):
 
 
 def _columns(name, part):
-    """The columns of a part as lists, all of equal length."""
+    """The columns of a part as lists of equal length, at least one long.
+
+    part: the argument `name` of `finetune`, train or valid.
+    """
     if not isinstance(part, (tuple, list)) or len(part) not in (2, 3):
         raise TypeError(f'{name} must be a pair (texts, labels), or (texts, '
                         f'second texts, labels), not {short(part)}')
-    names = [name for name in ('texts', 'second texts', 'labels')
-             if name != 'second texts' or len(part) == 3]
-    columns = [items_of(column, f'the {what} of {name}', what)
-               for column, what in zip(part, names)]
-    counts = list(map(len, columns))
-    if len(set(counts)) > 1 or not counts[0]:
-        found = ' and '.join(f'{count} {what}' for count, what
-                             in zip(counts, names))
+    titles = [title for title in ('texts', 'second texts', 'labels')
+              if title != 'second texts' or len(part) == 3]
+    columns = [items_of(column, f'the {title} of {name}', title)
+               for column, title in zip(part, titles)]
+    lens = list(map(len, columns))
+    if len(set(lens)) > 1 or not lens[0]:
+        found = ' and '.join(f'{length} {title}' for length, title
+                             in zip(lens, titles))
         raise ValueError(f'{name} has {found}: give as many of each, and at '
                          'least one')
     return columns
 
 
 def _csv(task, names, columns):
-    """The text of a table with a header."""
+    """The text of a CSV file; names: of the columns, for the header."""
     file = io.StringIO()
     writer = csv.writer(file, lineterminator='\n')
     writer.writerow(names)
@@ -219,7 +224,10 @@ def _csv(task, names, columns):
 
 
 def _conll(part, *columns):
-    """The text of a file with a word and its tag on each line."""
+    """The text of a file with a word and its tag on each line.
+
+    columns: texts and tags, each a list of words or a str with spaces.
+    """
     if len(columns) == 3:
         raise ValueError('task tag has one text each: give no second texts')
     lines = []
@@ -231,10 +239,10 @@ def _conll(part, *columns):
         if len(words) != len(tags) or not words:
             raise ValueError(f'text {k} of {part} has {len(words)} words and '
                              f'{len(tags)} tags: give a tag for each word')
-        for one in (*words, *tags):
-            if not isinstance(one, str) or not one or any(
-                    space in one for space in ' \t\r\n'):
-                raise TypeError(f'text {k} of {part} has {one!r}: expected '
+        for token in (*words, *tags):
+            if not isinstance(token, str) or not token or any(
+                    space in token for space in ' \t\r\n'):
+                raise TypeError(f'text {k} of {part} has {token!r}: expected '
                                 'words and tags without blanks')
         lines += [f'{word}\t{tag}\n' for word, tag in zip(words, tags)]
         lines.append('\n')

@@ -1,11 +1,11 @@
-"""`finetune`: start or resume runs that learn a labelled task."""
+"""`finetune` starts or resumes runs that learn a labelled task."""
 import functools
 import os
 from pathlib import Path
 from typing import Any, Callable, Optional, Sequence
 
 from d2lbert.finetuning import seed_runs
-from d2lbert.finetuning.datasets import GivenData, GivenModel, is_task
+from d2lbert.finetuning.datasets import DataInMemory, ModelInMemory, is_task
 from d2lbert.finetuning.objective import FineTuning
 from d2lbert.finetuning.settings import (
     CHANGEABLE_ON_RESUME,
@@ -60,14 +60,15 @@ def finetune(task: Any = None, data: Optional[PathLike] = None,
         raise ValueError('a resumed run stays in its folder, with the seeds '
                          'that it has: give neither --out nor --force nor '
                          '--seeds with --resume')
-    given = _given(train, valid, task, data, resume, keywords)
-    if given is not None:
-        task, data = given.task, DATA
-        if given.columns is not None:
-            keywords['columns'] = given.columns
+    examples = _examples_in_memory(train, valid, task, data, resume, keywords)
+    if examples is not None:
+        # `data` changes again when the examples are written to the folder
+        task, data = examples.task, DATA
+        if examples.columns is not None:
+            keywords['columns'] = examples.columns
     net = None
     if not (model is None or isinstance(model, (str, os.PathLike))):
-        net = GivenModel.of(model)
+        net = ModelInMemory.of(model)
         model = net.name
         if seeds > 1 or resume is not None:
             raise ValueError('several seeds, and a resumed run, take a model '
@@ -75,20 +76,20 @@ def finetune(task: Any = None, data: Optional[PathLike] = None,
                              'the folder')
     keywords.update((name, value) for name, value in dict(
         task=task, data=data, model=model).items() if value is not None)
-    carry_out = functools.partial(one, callback=callback)
+    run_once = functools.partial(finetune_once, callback=callback)
     if resume is not None and seed_runs.is_folder(resume):
-        return seed_runs.resume(carry_out, Path(resume), keywords, devices)
+        return seed_runs.resume(run_once, Path(resume), keywords, devices)
     if seeds > 1:
         settings = complete(keywords)
         return seed_runs.begin(
-            carry_out, settings, seeds, out, force, devices,
-            given and (lambda folder: settings.update(
-                data=given.write(folder))))
-    return carry_out(out, force, resume, devices, keywords, given, net)
+            run_once, settings, seeds, out, force, devices,
+            examples and (lambda folder: settings.update(
+                data=examples.write(folder))))
+    return run_once(out, force, resume, devices, keywords, examples, net)
 
 
-def _given(train, valid, task, data, resume, keywords):
-    """The `GivenData` of examples in memory, or None."""
+def _examples_in_memory(train, valid, task, data, resume, keywords):
+    """The `DataInMemory` of train and valid; None if both are None."""
     if train is None and valid is None:
         return None
     if train is None:
@@ -98,34 +99,38 @@ def _given(train, valid, task, data, resume, keywords):
         if value is not None:
             raise ValueError(f'train and valid are examples in memory: leave '
                              f'{name} out')
-    return GivenData.of(train, valid, task)
+    return DataInMemory.of(train, valid, task)
 
 
-def one(out, force, resume, devices, keywords, given=None, net=None,
-        callback=None):
+def finetune_once(out, force, resume, devices, keywords, examples=None,
+                  net=None, callback=None):
     """Carry out one run; returns its folder.
 
-    given: `GivenData` to write to its folder; net: a `GivenModel`.
+    keywords: settings. examples: a `DataInMemory` to write to the folder, or
+    None. net: a `ModelInMemory`, or None. Other arguments as for `finetune`.
     """
     with steady_output(), StopRequest() as stop:
         if resume is None:
             settings, create = complete(keywords), RunFolder.create
-            if given is not None:
+            reads = [settings['model']]
+            if examples is None:
+                reads.insert(0, settings['data'])
+            else:
                 create = functools.partial(
                     RunFolder.create_with, lambda folder: settings.update(
-                        data=given.write(folder)))
+                        data=examples.write(folder)))
             run = Run(functools.partial(_objective, model=net), settings,
                       devices, stop, callback=callback)
-            return run.carry_out(create, out, force, [
-                *[settings['data']] * (given is None), settings['model']])
+            return run.carry_out(create, out, force, reads)
         run = reopen_run(Path(resume), keywords, devices, stop,
                          FINETUNING, callback)
-        run.make_objective = functools.partial(_objective, begun=run.out)
+        run.make_objective = functools.partial(_objective, run_folder=run.out)
         return run.carry_out()
 
 
-def _objective(settings, vocab, begun=None, model=None):
-    return FineTuning(settings, begun, model)
+def _objective(settings, vocab, run_folder=None, model=None):
+    """Make the objective of a run; a `Run` passes vocab, which is not used."""
+    return FineTuning(settings, run_folder, model)
 
 
 FINETUNING = RunType('finetune', _objective, complete, CHANGEABLE_ON_RESUME)

@@ -1,4 +1,4 @@
-"""Fine-tuning as an objective of a run: examples, net and metrics."""
+"""The objective of a run that fine-tunes a net on a labelled task."""
 import hashlib
 import json
 import math
@@ -14,8 +14,8 @@ from d2lbert.finetuning.batches import (
 )
 from d2lbert.finetuning.datasets import folder_of, pretrained_model, read_part
 from d2lbert.finetuning.task_kinds import KINDS
-from d2lbert.finetuning.tasks.catalog import TASKS, named
-from d2lbert.finetuning.tasks.tables import shown
+from d2lbert.finetuning.tasks.catalog import TASKS, task_of
+from d2lbert.finetuning.tasks.tables import name_list
 from d2lbert.kernels import ops
 from d2lbert.machine.backend import mx
 from d2lbert.machine.files import read_json, write_text
@@ -38,11 +38,12 @@ from d2lbert.training.state import best_step
 
 
 class FineTuning(Objective):
-    """A labelled task, learnt with all weights of a pretrained model.
+    """Learn a labelled task, by training all weights of a pretrained model.
 
-    settings: a dictionary of all `finetuning.settings`. begun: the folder of
-    the run to resume, which has the tokenizer and the config of the net.
-    model: a `GivenModel` that replaces the setting `model`.
+    settings: a dictionary of all settings in finetuning/settings.py.
+    run_folder: the folder of the run to resume, which has the tokenizer and
+    the config of the net; None for a new run. model: a `ModelInMemory` that
+    replaces the setting `model`, or None.
     """
 
     losses, weights, plotted = ('task',), (1,), ('loss',)
@@ -50,38 +51,38 @@ class FineTuning(Objective):
     changed = {'fingerprint': ('the data', 'a file of the task, or how it is '
                                'read')}
 
-    def __init__(self, settings, begun=None, model=None):
+    def __init__(self, settings, run_folder=None, model=None):
         self.settings = s = settings
         ops.check_precision(s['precision'])
         task = TASKS[s['task']]
         folder = folder_of(task, s['data'])
-        # Seeds new weights: the head, and parts that the checkpoint lacks
+        # For random new weights: the head, and parts that a checkpoint lacks
         mx.random.seed(s['seed'] % 2 ** 31)
-        if begun is None:
+        if run_folder is None:
             bert, self.tokenizer = (
                 pretrained_model(s['model'], ('pooler',) if task.kind in WHOLE
                                  else ())
                 if model is None else model.copied())
             set_precision(bert, s['precision'])
         else:
-            self._net, self.tokenizer = begun_net(begun)
+            self._net, self.tokenizer = net_of_run(run_folder)
         train, dev = self._read(task, folder)
         self.about = About(
             task.name, task.kind, train.has_pairs, train.labels_names,
             task.metrics, s['max_len'], s['stride'],
             train.impossible,
-            self._net.about.dropout if begun is not None
+            self._net.about.dropout if run_folder is not None
             else dropout_of(bert, task.kind))
-        if begun is None:
+        if run_folder is None:
             check_kind(bert, task)
             self._net = FineTuned(bert, task.kind, self.about.num_scores,
                                   self.about.dropout)
             self._net.about = self.about
         elif self._net.about != self.about:
             raise RunError(
-                f'the data of {begun} have changed since the run began (the '
-                'labels have other names): resume with the original data')
-        check_fits(self._net, self.about)
+                f'the data of {run_folder} have changed since the run began '
+                '(the labels have other names): resume with the original data')
+        check_max_len(self._net, self.about)
         self.kind = KINDS[task.kind](self.about, self.tokenizer)
         self.train = self.kind.inputs(train, training=True)
         self.dev_data, self.dev = dev, self.kind.inputs(dev)
@@ -91,36 +92,36 @@ class FineTuning(Objective):
             if inputs.labels is None:
                 raise ValueError(f'{data.path} has no answers, so that there '
                                  'is nothing to learn or to compare with')
-        self.vocab = SavedTokenizer(self.tokenizer)
+        self.vocab = TokenizerFiles(self.tokenizer)
         self.Figures = figures_of(self.about)
         self.fingerprint = f'{digest(self.train)}-{digest(self.dev)}'
         self.eval_every = math.ceil(len(self.train.tokens) / s['batch_size'])
         self.num_steps = s['num_epochs'] * self.eval_every
 
     def _read(self, task, folder):
-        """The training part and the development part of the data."""
+        """Read the training part and the development part of the data."""
         s = self.settings
         train = read_part(task, folder, 'train', s['columns'],
                           self.tokenizer)
         names = train.labels_names
         if names is not None and len(names) == 1:
             raise ValueError(
-                f'{train.path} has the label {shown(names)} alone, so that '
-                'there is nothing to tell apart: give examples of two classes '
-                'or more')
+                f'{train.path} has the label {name_list(names)} alone, so '
+                'that there is nothing to tell apart: give examples of two '
+                'classes or more')
         dev = read_part(task, folder, 'dev', s['columns'], self.tokenizer,
                         names)
-        return first(train, s['num_examples']), dev
+        return first_examples(train, s['num_examples']), dev
 
     def described(self, history):
-        """Entries of config.json: the task, and metrics of the weights."""
-        found, step = {'finetuned': self.about._asdict()}, None
+        """Entries of config.json: the task, and the best epoch's metrics."""
+        entries, step = {'finetuned': self.about._asdict()}, None
         if history.num_steps == self.num_steps or history.is_ended:
             step = best_step(history, self.score)
         if step is not None:
-            found['figures'] = history.held_out[step]._asdict()
-            found['best_epoch'] = self._epoch(step)
-        return found
+            entries['figures'] = history.held_out[step]._asdict()
+            entries['best_epoch'] = self._epoch(step)
+        return entries
 
     def _epoch(self, step):
         return math.ceil(step / self.eval_every)
@@ -128,7 +129,7 @@ class FineTuning(Objective):
     def net(self, devices):
         """The net with its pretrained weights and a new head."""
         net = self._net
-        # float32: a weight, its gradient and Adam's two moments
+        # 4 float32 a weight: itself, its gradient and Adam's two moments
         require_memory(
             16 * sum(math.prod(param.shape)
                      for param in net.collect_params().values()),
@@ -137,7 +138,10 @@ class FineTuning(Objective):
         return net
 
     def batches(self, epoch, start):
-        """Yield (position, Batch) of an epoch, from batch start[0] on."""
+        """Yield (position, `Batch`) from the position `start` of an epoch.
+
+        A position is (the index of the next batch, 0).
+        """
         s = self.settings
         batches = shuffled_batches(self.train.lens, s['batch_size'],
                                    s['bucket'], s['seed'], epoch)
@@ -151,13 +155,13 @@ class FineTuning(Objective):
         return (len(batch.tokens_X),)
 
     def shard_losses(self, net, batch, devices):
-        """[(loss, count)] of each device that gets examples."""
+        """For each device that gets examples, [(mean loss, its `counts`)]."""
         return [[net.losses(*encode(net, part, device), part.labels_Y)]
                 for part, device in shards(batch, devices)]
 
     def evaluate(self, net, devices):
-        """The loss and metrics of the development part."""
-        return evaluated(net, self.kind, self.dev, self.dev_data, devices)
+        """The loss and metrics on the development part."""
+        return evaluate(net, self.kind, self.dev, self.dev_data, devices)
 
     def score(self, figures):
         """The first metric of the task, which selects the best epoch."""
@@ -176,39 +180,47 @@ class FineTuning(Objective):
                 f'{history.pairs_per_sec:.1f} examples/sec on {devices}')
 
 
-def evaluated(net, kind, inputs, data, devices, shown=None):
-    """Evaluate a net on data: a named tuple of the loss and metrics."""
-    with bar(len(inputs.tokens), shown or '', 'examples',
-             quiet=shown is None) as progress:
+def evaluate(net, kind, inputs, data, devices, progress_title=None):
+    """Evaluate a net on data: return a named tuple of the loss and metrics.
+
+    kind: an object of a class in `KINDS`; inputs: its `Inputs` of `data`.
+    progress_title: the text beside a progress bar; None: no progress bar.
+    """
+    with bar(len(inputs.tokens), progress_title or '', 'examples',
+             quiet=progress_title is None) as progress:
         outputs = outputs_of(net, inputs, devices, progress.update)
-    found = metrics.score(named(kind.about.task), kind.wanted(data),
-                          kind.guesses(outputs, inputs, data))
-    return figures_of(kind.about)(kind.loss(outputs, inputs), **found)
+    values = metrics.score(task_of(kind.about.task), kind.true_labels(data),
+                           kind.guesses(outputs, inputs, data))
+    return figures_of(kind.about)(kind.loss(outputs, inputs), **values)
 
 
 def figures_of(about):
-    """The named tuple type of a task: the mean loss, then its metrics."""
+    """Make the named tuple type of a task: the mean loss, then its metrics."""
     return namedtuple('Figures', ('loss', *about.metrics))
 
 
-def first(data, count):
-    """The first `count` examples of data; None: all."""
+def first_examples(data, count):
+    """Keep the first `count` examples of `read_task`'s data; None: all."""
     return data._replace(**{
         name: value[:count] for name, value in data._asdict().items()
         if isinstance(value, list)})
 
 
 def dropout_of(bert, kind):
-    """The dropout before a new layer, from the checkpoint or the encoder."""
-    described = bert.pretrained
-    field, found = family_of(bert.config).dropouts[kind not in WHOLE]
-    if described is not None and described.config.get(field) is not None:
-        found = described.config[field]
-    return bert.config['dropout'] if found is None else found
+    """The dropout before the new output layer for a kind of task.
+
+    It is from the checkpoint's config.json, or else the family's default, or
+    else the dropout of the encoder.
+    """
+    checkpoint = bert.pretrained
+    field, dropout = family_of(bert.config).dropouts[kind not in WHOLE]
+    if checkpoint is not None and checkpoint.config.get(field) is not None:
+        dropout = checkpoint.config[field]
+    return bert.config['dropout'] if dropout is None else dropout
 
 
-def begun_net(folder):
-    """The net and tokenizer of a run that is resumed."""
+def net_of_run(folder):
+    """The net, without weights, and the tokenizer of a run to resume."""
     folder = Path(folder)
     try:
         config = read_json(folder / 'config.json')
@@ -219,7 +231,7 @@ def begun_net(folder):
 
 
 def check_kind(bert, task):
-    """Raise if the model's family has no head for the task."""
+    """Raise if the model's family has no head for the kind of task."""
     family = family_of(bert.config)
     if task.kind not in family.finetuned:
         raise ValueError(
@@ -229,19 +241,19 @@ def check_kind(bert, task):
             'another relative (--model)')
 
 
-def check_fits(net, about):
-    """Raise if max_len exceeds the positions of the model."""
+def check_max_len(net, about):
+    """Raise if max_len exceeds the number of positions of the model."""
     if about.max_len > net.encoder.max_len:
         raise ValueError(
             f'max_len={about.max_len} is more than the {net.encoder.max_len} '
             'positions of the model: lower it (--max-len)')
 
 
-class SavedTokenizer:
-    """A tokenizer that can be saved in a run folder.
+class TokenizerFiles:
+    """The files that store a tokenizer in a run folder.
 
-    It is stored in vocab.txt, and a subword tokenizer also in
-    tokenizer.json.
+    They are vocab.txt and, for a subword tokenizer, tokenizer.json or the
+    older files that it was read from.
     """
 
     def __init__(self, tokenizer):
@@ -250,24 +262,24 @@ class SavedTokenizer:
             VOCAB, CONFIG, *(tokenizer.files or (TOKENIZER,)))
 
     def save(self, path):
-        """Write vocab.txt at `path`, and the other files beside it."""
+        """Write all files; path: of vocab.txt."""
         path = Path(path)
         if isinstance(self.tokenizer, WholeWords):
-            # WholeWords.save needs a library that is optional here
+            # WholeWords.save needs the library tokenizers; a run does not
             self.tokenizer.vocab.save(path)
             return
         self.tokenizer.save(path.parent)
-        if not path.is_file():      # a tokenizer other than WordPiece
+        if not path.is_file():      # only WordPiece has written vocab.txt
             write_text(path, ''.join(f'{json.dumps(token)}\n' for token
                                      in self.tokenizer.idx_to_token))
 
 
 def digest(inputs):
-    """A hexadecimal digest of the inputs."""
-    found = hashlib.blake2b(digest_size=8)
-    for columns in (inputs.tokens, inputs.segments, inputs.labels):
-        found.update(b'|')
-        for column in columns:
-            found.update(column.tobytes())
-            found.update(b',')
-    return found.hexdigest()
+    """A hexadecimal digest of tokens, segments and labels of `Inputs`."""
+    digester = hashlib.blake2b(digest_size=8)
+    for arrays in (inputs.tokens, inputs.segments, inputs.labels):
+        digester.update(b'|')
+        for array in arrays:
+            digester.update(array.tobytes())
+            digester.update(b',')
+    return digester.hexdigest()

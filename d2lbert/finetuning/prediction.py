@@ -1,27 +1,30 @@
-"""Predict with a fine-tuned model, evaluate it, and write GLUE submissions."""
+"""Predict with a fine-tuned model, evaluate it, and write GLUE submissions.
+
+`net.about` is the model's task, an `About` (pretrained/heads.py).
+"""
 from pathlib import Path
 from typing import Any, Iterable, List, Optional
 
 from d2lbert.devices import parse_devices
 from d2lbert.finetuning.batches import outputs_of
 from d2lbert.finetuning.datasets import folder_of, read_part
-from d2lbert.finetuning.objective import digest, evaluated
+from d2lbert.finetuning.objective import digest, evaluate
 from d2lbert.finetuning.task_kinds import KINDS, Prediction
 from d2lbert.finetuning.tasks.catalog import (
     TASKS,
-    answered,
     find,
-    find_beside,
+    find_nearby,
     read_task,
+    with_extra_tests,
 )
 from d2lbert.finetuning.tasks.formats import Choices, Questions, Sentences
 from d2lbert.finetuning.tasks.tables import (
     Columns,
     Examples,
     examples_of,
-    head_of,
+    first_rows,
+    indices_of_columns,
     is_csv,
-    places_by_columns,
 )
 from d2lbert.machine.arguments import (
     ROW_FORMATS,
@@ -64,29 +67,32 @@ def predict(net: Any, tokenizer: Any, texts: Iterable,
     texts = items_of(texts)
     pairs = None if pairs is None else items_of(pairs, 'pairs')
     data = data_of(about, texts, pairs)
-    for name, some in ('texts', texts), ('pairs', pairs):
-        _check_not_empty(name, some)
+    _check_no_text_is_empty('texts', texts)
+    _check_no_text_is_empty('pairs', pairs or ())
     kind = KINDS[about.kind](about, tokenizer)
     inputs = kind.inputs(data)
     devices = net.output.weight.list_ctx()
-    with text_bar(len(inputs.tokens), 'predicting', show_progress) as shown:
-        outputs = outputs_of(net, inputs, devices, shown.update)
+    with text_bar(len(inputs.tokens), 'predicting', show_progress) as progress:
+        outputs = outputs_of(net, inputs, devices, progress.update)
     return kind.predictions(outputs, inputs, data)
 
 
-def _check_not_empty(name, texts):
-    for k, text in enumerate(texts or ()):
+def _check_no_text_is_empty(name, texts):
+    for k, text in enumerate(texts):
         if not (text.strip() if isinstance(text, str) else text):
             raise ValueError(f'{name}[{k}] is empty: leave it out, or give '
                              'some words')
 
 
 def data_of(about, texts, pairs=None, path='the texts'):
-    """Texts in the form that `read_task` returns, without labels."""
+    """Convert texts to the type that `read_task` returns, without labels.
+
+    path: the name of the texts in messages.
+    """
     if about.pair not in (pairs is not None, None):
-        what = f'task {about.task}' if about.task else 'this model'
+        owner = f'task {about.task}' if about.task else 'this model'
         raise ValueError(
-            f'{what} has ' + (
+            f'{owner} has ' + (
                 'pairs of texts: give the second ones, too' if about.pair
                 else 'one text each: give no second ones'))
     if pairs is not None and len(pairs) != len(texts):
@@ -107,16 +113,17 @@ def data_of(about, texts, pairs=None, path='the texts'):
 
 
 def _checked_endings(pairs):
-    """The endings of each text as tuples of equal length."""
-    for some in pairs:
-        if isinstance(some, str) or len(some) < 2 or not all(
-                isinstance(one, str) and one.strip() for one in some):
+    """The endings of each text as a tuple; raise if numbers differ."""
+    for endings in pairs:
+        if isinstance(endings, str) or len(endings) < 2 or not all(
+                isinstance(ending, str) and ending.strip()
+                for ending in endings):
             raise ValueError('each text needs a list of two or more texts '
-                             f'that may follow it, not {short(some)}')
-    if len({len(some) for some in pairs}) > 1:
-        raise ValueError('all texts need as many endings: predict those with '
-                         'more or fewer apart')
-    return [tuple(some) for some in pairs]
+                             f'that may follow it, not {short(endings)}')
+    if len({len(endings) for endings in pairs}) > 1:
+        raise ValueError('all texts need as many endings: predict texts with '
+                         'more or fewer endings in another call')
+    return [tuple(endings) for endings in pairs]
 
 
 def evaluate_finetuned(folder: PathLike, data: Optional[PathLike] = None,
@@ -133,55 +140,57 @@ def evaluate_finetuned(folder: PathLike, data: Optional[PathLike] = None,
 
 def evaluations(folder, data=None, devices='auto', part='dev',
                 precision=None):
-    """Yield (task, metrics) of a run's task; see `evaluate_finetuned`.
+    """Yield (task name, metrics) of a run's task and of its extra tests.
 
-    Then yield the metrics of further tasks of the same model, if their files
-    exist: for MNLI the mismatched part and the diagnostic set.
+    Arguments and metrics are as for `evaluate_finetuned`. Extra tests are
+    left out if their files do not exist. MNLI has two: the mismatched part
+    and the diagnostic set.
     """
     contexts = parse_devices(devices)
     net, tokenizer = load_finetuned(folder, contexts, False, precision)
     config = read_config(Path(folder))
     try:
-        training, fingerprint = dict(config['training']), config['fingerprint']
-        where, columns = training['data'], training['columns']
-        trained_on = fingerprint.split('-')[1]
+        settings, fingerprint = dict(config['training']), config['fingerprint']
+        run_data, columns = settings['data'], settings['columns']
+        dev_digest = fingerprint.split('-')[1]  # see `FineTuning.fingerprint`
     except (KeyError, TypeError, ValueError, AttributeError,
             IndexError) as error:
         raise RunError(f'{Path(folder) / "config.json"} does not describe a '
                        f'run: {error!r}') from None
-    found = read_part(
-        net.about.task, folder_of(net.about.task, where) if data is None
+    examples = read_part(
+        net.about.task, folder_of(net.about.task, run_data) if data is None
         else data, part, columns, tokenizer, net.about.labels)
     kind = KINDS[net.about.kind](net.about, tokenizer)
-    inputs = kind.inputs(found)
+    inputs = kind.inputs(examples)
     if inputs.labels is None:
-        raise ValueError(f'{found.path} has no labels: name one that has '
-                         '(--data)')
-    if data is None and digest(inputs) != trained_on:
-        raise RunError(f'{found.path} has changed since {folder} was trained:'
-                       ' name a folder or file with --data')
-    yield net.about.task, evaluated(net, kind, inputs, found, contexts,
-                                    'evaluating')
-    place = where if data is None else data
-    if columns is not None or place is None or Path(place).is_file():
+        raise ValueError(f'{examples.path} has no labels: name a folder or '
+                         'file that has them (--data)')
+    if data is None and digest(inputs) != dev_digest:
+        raise RunError(f'{examples.path} has changed since {folder} was '
+                       'trained: name a folder or file with --data')
+    yield net.about.task, evaluate(net, kind, inputs, examples, contexts,
+                                   'evaluating')
+    data_folder = run_data if data is None else data
+    if (columns is not None or data_folder is None
+            or Path(data_folder).is_file()):
         return
-    for side in answered(net.about.task)[1:]:
-        path = find_beside(side, place, part)
+    for task in with_extra_tests(net.about.task)[1:]:
+        path = find_nearby(task, data_folder, part)
         if path is None:
             continue
-        found = read_task(side, path, part, labels=net.about.labels)
-        kind = KINDS[side.kind](net.about._replace(
-            task=side.name, metrics=side.metrics), tokenizer)
-        yield side.name, evaluated(net, kind, kind.inputs(found), found,
-                                   contexts, f'evaluating {side.name}')
+        examples = read_task(task, path, part, labels=net.about.labels)
+        kind = KINDS[task.kind](net.about._replace(
+            task=task.name, metrics=task.metrics), tokenizer)
+        yield task.name, evaluate(net, kind, kind.inputs(examples), examples,
+                                  contexts, f'evaluating {task.name}')
 
 
-# For the command
+# For the command `d2lbert predict`
 
-def predicted_lines(folder, text=None, pair=None, file=None, out=None,
-                    devices='auto', force=False, skip_empty=False,
-                    text_field=None, top=None, precision=None,
-                    print_row=None):
+def write_predictions(folder, text=None, pair=None, file=None, out=None,
+                      devices='auto', force=False, skip_empty=False,
+                      text_field=None, top=None, precision=None,
+                      print_row=None):
     """Print or write predictions of the model in `folder`.
 
     Arguments as for `d2lbert predict`. print_row: a function that prints a
@@ -204,95 +213,102 @@ def predicted_lines(folder, text=None, pair=None, file=None, out=None,
     about = net.about
     if file is None and about.kind == 'choice':
         raise UsageError('this model chooses among several texts: give '
-                         '--file FILE with a text and those that may follow '
-                         'it on each line, a tab before each of these')
+                         '--file FILE with a text and its possible endings '
+                         'on each line, and a tab before each ending')
     if file is None:
-        found, = predict(net, tokenizer, [text],
-                         None if pair is None else [pair])
+        prediction, = predict(net, tokenizer, [text],
+                              None if pair is None else [pair])
         if print_row is not None:
-            for row in _rows(about, [text], [found], has_shares=True,
+            for row in _rows(about, [text], [prediction], with_shares=True,
                              top=top):
                 print_row(row)
             return
-        lines = (_share_lines(found, top) if found.shares
-                 else _lines(about, text, found))
+        lines = (_probability_lines(prediction, top) if prediction.shares
+                 else _lines(about, text, prediction))
         print('\n'.join(lines))
         return
     if is_csv(file) and about.kind in ('classify', 'regress'):
         if skip_empty or text_field is not None:
             raise UsageError('--skip-empty and --text-field are for texts on '
                              f'lines, and {file} is a table: leave them out')
-        texts, pairs = _of_table(file, Path(folder))
+        texts, pairs = _read_csv(file, Path(folder))
     else:
         texts, pairs = read_lines(file, about.pair, skip_empty, text_field,
                                   about.kind == 'choice')
-    found = predict(net, tokenizer, texts, pairs, True)
+    predictions = predict(net, tokenizer, texts, pairs, True)
     if out is not None and Path(out).suffix.lower() in ROW_FORMATS:
-        with writing(out, force) as part:
-            write_rows(part, Path(out).suffix.lower(), _rows(
-                about, texts, found))
+        with writing(out, force) as partial_path:
+            write_rows(partial_path, Path(out).suffix.lower(), _rows(
+                about, texts, predictions))
         return
     if out is None and print_row is not None:
-        for row in _rows(about, texts, found, top is not None, top):
+        for row in _rows(about, texts, predictions, top is not None, top):
             print_row(row)
         return
-    lines = [line for text, one in zip(texts, found)
-             for line in (*_lines(about, text, one, top),
+    # As in CoNLL files, an empty line ends the words of a sentence
+    lines = [line for text, prediction in zip(texts, predictions)
+             for line in (*_lines(about, text, prediction, top),
                           *[''] * (about.kind == 'tag'))]
     if out is None:
         print('\n'.join(lines))
         return
-    with writing(out, force) as part:
-        Path(part).write_text('\n'.join(lines) + '\n', encoding='utf-8')
+    with writing(out, force) as partial_path:
+        Path(partial_path).write_text('\n'.join(lines) + '\n',
+                                      encoding='utf-8')
 
 
-def _rows(about, texts, found, has_shares=False, top=None):
-    """Predictions as dictionaries with equal keys.
+def _rows(about, texts, predictions, with_shares=False, top=None):
+    """Yield predictions as dictionaries with equal keys.
 
-    has_shares: include the probabilities of the `top` likeliest labels.
+    with_shares: add the probabilities of the `top` likeliest labels.
     """
-    for number, (text, one) in enumerate(zip(texts, found), 1):
+    for number, (text, prediction) in enumerate(zip(texts, predictions), 1):
+        label = prediction.label
         if about.kind == 'tag':
-            for word, tag in zip(text.split(), one.label):
+            for word, tag in zip(text.split(), label):
                 yield dict(text=number, word=word, tag=tag)
         elif about.kind == 'regress':
-            yield dict(text=text, value=float(one.label))
+            yield dict(text=text, value=float(label))
         elif about.kind == 'span':
-            yield dict(text=text, answer=one.label)
+            yield dict(text=text, answer=label)
         else:
-            row = dict(text=text, label=one.label, score=float(one.score))
-            if has_shares and one.shares:
-                row['shares'] = dict(sorted(
-                    ((name, float(share)) for name, share
-                     in one.shares.items()), key=lambda pair: -pair[1])[:top])
+            row = dict(text=text, label=label, score=float(prediction.score))
+            if with_shares and prediction.shares:
+                row['shares'] = {name: float(prob) for name, prob
+                                 in _likeliest(prediction, top)}
             yield row
 
 
-def _share_lines(found, top=None):
+def _likeliest(prediction, top):
+    """[(label, probability)] of the `top` likeliest labels; None: of all."""
+    return sorted(prediction.shares.items(), key=lambda pair: -pair[1])[:top]
+
+
+def _probability_lines(prediction, top=None):
     """A line for each of the `top` likeliest labels."""
-    return [f'{name}\t{share:.4f}' for name, share in sorted(
-        found.shares.items(), key=lambda one: -one[1])[:top]]
+    return [f'{name}\t{prob:.4f}' for name, prob in _likeliest(prediction,
+                                                               top)]
 
 
-def _lines(about, text, found, top=None):
-    """The lines that report the `Prediction` of a text."""
+def _lines(about, text, prediction, top=None):
+    """The lines that show the `Prediction` of a text."""
+    label = prediction.label
     if about.kind == 'tag':
-        return [f'{word}\t{tag}'
-                for word, tag in zip(text.split(), found.label)]
+        return [f'{word}\t{tag}' for word, tag in zip(text.split(), label)]
     if about.kind == 'regress':
-        return [f'{found.label:.4f}']
+        return [f'{label:.4f}']
     if about.kind == 'span':
         # Put an answer of several lines on one line
-        return [' '.join(found.label.split())]
-    if top is not None and found.shares:
-        return ['\t'.join(_share_lines(found, top))]
-    return [f'{found.label}\t{found.score:.4f}']
+        return [' '.join(label.split())]
+    if top is not None and prediction.shares:
+        return ['\t'.join(_probability_lines(prediction, top))]
+    return [f'{label}\t{prediction.score:.4f}']
 
 
-def _of_table(file, folder):
-    """The texts of a CSV file, and the second texts or None.
+def _read_csv(file, folder):
+    """Read a CSV file: return the texts, and the second texts or None.
 
-    The file has the same columns as the training data of the run.
+    The file has the same columns as the training data of the run in `folder`.
     """
     columns = dict(read_config(folder)['training']).get('columns')
     if columns is None:
@@ -301,61 +317,65 @@ def _of_table(file, folder):
                          'each line')
     columns = Columns.parse(columns)._replace(label=None)
     with failures_of('--file', file, 'read'):
-        found = examples_of(file, places_by_columns(file, head_of(file),
-                                                    columns))
-    return found.texts_a, found.texts_b
+        examples = examples_of(file, indices_of_columns(
+            file, first_rows(file), columns))
+    return examples.texts_a, examples.texts_b
 
 
-def read_lines(file, pair, skip_empty=False, text_field=None, choice=False):
-    """The texts of a file, one per line, and the second texts or None.
+def read_lines(file, has_pairs, skip_empty=False, text_field=None,
+               has_choices=False):
+    """Read a text from each line: return texts, and second texts or None.
 
-    choice: True if the second texts are lists of two texts or more.
+    has_pairs: a line has a tab and a second text. has_choices: a line has two
+    or more second texts, each after a tab. skip_empty, text_field: as for
+    `Lines`.
     """
-    if pair and text_field is not None:
+    if has_pairs and text_field is not None:
         raise UsageError('--text-field is for one text, and this model takes '
                          'pairs: give lines with a tab between the two')
     lines = Lines(file, text_field, skip_empty)
     texts = list(lines)
     if lines.skipped:
         note(lines.skipped_words())
-    if not pair:
+    if not has_pairs:
         return [line.text for line in texts], None
     for name, text in texts:
-        if choice and text.count('\t') < 2:
-            raise ValueError(f'{name} has {text.count(chr(9))} tabs: expected '
+        num_tabs = text.count('\t')
+        if has_choices and num_tabs < 2:
+            raise ValueError(f'{name} has {num_tabs} tabs: expected '
                              'a text and two or more that may follow it, '
                              'with a tab before each of these')
-        if not choice and text.count('\t') != 1:
-            raise ValueError(f'{name} has {text.count(chr(9))} tabs: expected '
+        if not has_choices and num_tabs != 1:
+            raise ValueError(f'{name} has {num_tabs} tabs: expected '
                              'two texts with one tab between them')
-    parts = [line.text.split('\t') for line in texts]
-    if choice:
-        return [a for a, *_ in parts], [rest for _, *rest in parts]
-    return [a for a, _ in parts], [b for _, b in parts]
+    cells = [line.text.split('\t') for line in texts]
+    if has_choices:
+        return [a for a, *_ in cells], [rest for _, *rest in cells]
+    return [a for a, _ in cells], [b for _, b in cells]
 
 
 # Submissions for GLUE's leaderboard
 
 def write_submission(folder, data, out, devices='auto', force=False,
                      precision=None):
-    """Predict the test part of a run's task, and write GLUE's file for it.
+    """Predict the test part of a run's task, and write a file for GLUE.
 
     The file is a table with the columns `index` and `prediction`. Labels are
     written as in the training files (Wang et al. 2018).
 
     folder: a run of a task of GLUE. data: the folder with the test file. out:
-    a folder, created if it is missing.
+    a folder for the submission, created if it is missing.
 
-    For a run of MNLI, the mismatched part and the diagnostic set are
-    predicted, too, if their files exist. Returns the paths of the files.
-    Raises ValueError.
+    The extra tests of a task are predicted, too, if their files exist: for
+    MNLI the mismatched part and the diagnostic set. Returns the paths of the
+    files that were written. Raises ValueError.
     """
     net, tokenizer = load_finetuned(folder, parse_devices(devices),
                                     trainable=False, precision=precision)
     task = TASKS.get(net.about.task)
-    if task is None or not task.submitted:
-        names = ', '.join(name for name, one in TASKS.items()
-                          if one.submitted)
+    if task is None or not task.submission:
+        names = ', '.join(name for name, glue_task in TASKS.items()
+                          if glue_task.submission)
         raise UsageError(f'{folder} was not trained on a task of GLUE, whose '
                          f'test files --data names: it takes a run of one of '
                          f'{names}; predict other texts by --file')
@@ -363,48 +383,50 @@ def write_submission(folder, data, out, devices='auto', force=False,
     if out.exists() and not out.is_dir():
         raise ValueError(f'--out {out} is a file: with --data name a folder, '
                          'where the files of the submission go')
-    for one in answered(task):
-        path = (find(one, data, 'test') if one is task
-                else find_beside(one, data, 'test'))
+    for test in with_extra_tests(task):
+        path = (find(test, data, 'test') if test is task
+                else find_nearby(test, data, 'test'))
         if path is None:
-            note(f'{data} has no test part of {one.name}: '
-                 f'{one.submitted} is not written')
+            note(f'{data} has no test part of {test.name}: '
+                 f'{test.submission} is not written')
             continue
         if out.is_dir():
-            check_out(out / one.submitted, force, one.submitted, [path])
-        found = read_task(one, path, 'test', labels=net.about.labels)
-        if found.skipped:
+            check_out(out / test.submission, force, test.submission, [path])
+        examples = read_task(test, path, 'test', labels=net.about.labels)
+        if examples.skipped:
             raise ValueError(
-                f'{path} has {found.skipped:,} lines that are no examples, '
+                f'{path} has {examples.skipped:,} lines that are no examples, '
                 'and a submission needs a prediction for each line: take the '
                 'file as it is published')
-        parts.append((one, found))
+        parts.append((test, examples))
     kind = KINDS[net.about.kind](net.about, tokenizer)
-    ready = [(one, _submission(net, kind, one, found))
-             for one, found in parts]
+    submissions = [(test, _submission_lines(net, kind, test, examples))
+                   for test, examples in parts]
     out.mkdir(parents=True, exist_ok=True)
-    for one, lines in ready:
-        with writing(out / one.submitted, force) as part:
-            Path(part).write_text('\n'.join(lines) + '\n', encoding='utf-8')
-    return [out / one.submitted for one, _ in ready]
+    for test, lines in submissions:
+        with writing(out / test.submission, force) as partial_path:
+            Path(partial_path).write_text('\n'.join(lines) + '\n',
+                                          encoding='utf-8')
+    return [out / test.submission for test, _ in submissions]
 
 
-def _submission(net, kind, task, data):
+def _submission_lines(net, kind, task, data):
     """The lines of a submission file, with a header."""
     inputs = kind.inputs(data._replace(labels=None))
     with bar(len(inputs.tokens), f'predicting {task.name}', 'examples'
-             ) as shown:
+             ) as progress:
         outputs = outputs_of(net, inputs, net.output.weight.list_ctx(),
-                             shown.update)
-    rows = [_submitted_label(task, one.label)
-            for one in kind.predictions(outputs, inputs, data)]
+                             progress.update)
+    labels = [_submitted_label(task, prediction.label)
+              for prediction in kind.predictions(outputs, inputs, data)]
     return ['index\tprediction',
-            *(f'{k}\t{value}' for k, value in enumerate(rows))]
+            *(f'{k}\t{label}' for k, label in enumerate(labels))]
 
 
 def _submitted_label(task, label):
+    """A predicted label as GLUE's training files write it."""
     if task.kind == 'regress':      # similarities are from 0 to 5
         return f'{min(max(label, 0.0), 5.0):.3f}'
-    if task.written is not None:
-        return task.written[task.labels.index(label)]
+    if task.file_labels is not None:
+        return task.file_labels[task.labels.index(label)]
     return label

@@ -1,9 +1,10 @@
-"""The kinds of tasks: from data to inputs, from outputs to guesses.
+"""Each class here encodes the data of a kind of task, and decodes the outputs.
 
-A kind turns the data of `tasks.read_task` into `Inputs` (`inputs`). From the
-outputs of the net it computes the loss (`loss`), the guesses for `metrics`
-(`guesses`, compared with `wanted`), and predictions for users
-(`predictions`).
+The method `inputs` turns the data that `read_task` returns into `Inputs`
+(batches.py). The other methods take the net's outputs, a list of arrays as
+`outputs_of` returns it: `loss` returns the mean loss, `guesses` returns what
+metrics.py compares with `true_labels`, and `predictions` returns a
+`Prediction` for each text.
 """
 from typing import Any, NamedTuple
 
@@ -24,33 +25,29 @@ from d2lbert.nn.layers import log_softmax
 class Prediction(NamedTuple):
     """The prediction for a text or a pair."""
 
-    # label: the name of a label, a number, a list of tags, the text of an
-    #   answer, or the text of the chosen ending
-    # score: the probability of the label, ending or of each tag, or the
-    #   score of the answer
-    # shares: {name: probability} of all labels or endings
-    # place: (first, last + 1) character of the answer in its text, or the
-    #   index of the chosen ending
-    label: Any
-    score: Any = None
-    shares: Any = None
-    place: Any = None
+    label: Any          # the name of a label, a number, a list of tags, the
+                        # text of an answer, or the text of the chosen ending
+    score: Any = None   # the probability of the label or ending, a list with
+                        # the probability of each tag, or an answer's score
+    shares: Any = None  # {name: probability} of all labels or endings
+    place: Any = None   # (begin, end) of the answer in characters of the text,
+                        # or the index of the chosen ending
 
 
 class WholeTexts:
     """Texts or pairs with a label ('classify') or a number ('regress').
 
-    about: the `About` of the task, as for the other kinds.
+    about: the task, an `About` (pretrained/heads.py), as for all classes here.
     """
 
     def __init__(self, about, tokenizer):
         self.about, self.tokenizer = about, tokenizer
 
     def inputs(self, data, training=False):
-        """The `Inputs` of `Examples`."""
+        """The `Inputs` of `Examples` (tasks/tables.py)."""
         encoded = self.tokenizer.encode_batch(data.texts_a, data.texts_b,
                                               self.about.max_len)
-        say_cut(self, data, encoded)
+        warn_of_cut(self, data, encoded)
         labels = data.labels
         if labels is not None:
             labels = onp.array(labels, 'float64' if self.about.kind
@@ -58,14 +55,14 @@ class WholeTexts:
         return inputs_of(encoded, labels)
 
     def encode(self, data, k):
-        """Example k of the data without truncation, for `say_cut`."""
+        """Encode example k without truncation, for `warn_of_cut`."""
         return self.tokenizer.encode(
             data.texts_a[k], data.texts_b and data.texts_b[k])
 
     def loss(self, outputs, inputs):
         """The mean loss, as training computes it.
 
-        outputs: (N, K) scores of K labels for N examples, or (N, 1).
+        outputs: (N, K) scores of K labels for N examples, or (N, 1) numbers.
         """
         outputs = onp.array(outputs, 'float64')
         if self.about.kind == 'regress':
@@ -80,22 +77,22 @@ class WholeTexts:
                 if self.about.kind == 'regress' else outputs.argmax(axis=1))
 
     @staticmethod
-    def wanted(data):
-        """The true labels, for `metrics`."""
+    def true_labels(data):
+        """A class index or a number for each example."""
         return data.labels
 
     def predictions(self, outputs, inputs, data):
-        """A `Prediction` for each text."""
+        """A `Prediction` for each text or pair."""
         if self.about.kind == 'regress':
             return [Prediction(float(value))
                     for value in self.guesses(outputs, inputs, data)]
-        found = []
-        for shares in onp.exp(log_softmax(onp.array(outputs, 'float64'))):
-            k = int(shares.argmax())
-            found.append(Prediction(
-                self.about.labels[k], float(shares[k]),
-                dict(zip(self.about.labels, map(float, shares)))))
-        return found
+        predictions = []
+        for probs in onp.exp(log_softmax(onp.array(outputs, 'float64'))):
+            k = int(probs.argmax())
+            predictions.append(Prediction(
+                self.about.labels[k], float(probs[k]),
+                dict(zip(self.about.labels, map(float, probs)))))
+        return predictions
 
 
 class Endings:
@@ -105,18 +102,21 @@ class Endings:
         self.about, self.tokenizer = about, tokenizer
 
     def inputs(self, data, training=False):
-        """The `Inputs` of `formats.Choices`: C pairs for each example."""
-        count = len(data.endings[0])
+        """The `Inputs` of `Choices` (tasks/formats.py).
+
+        An example is C pairs: its text with each of its C endings.
+        """
+        C = len(data.endings[0])
         encoded = self.tokenizer.encode_batch(
-            [text for text in data.texts for _ in range(count)],
-            [one for some in data.endings for one in some],
+            [text for text in data.texts for _ in range(C)],
+            [ending for endings in data.endings for ending in endings],
             self.about.max_len)
-        say_cut(self, data, encoded, 'pairs')
-        return choice_inputs(encoded, count, None if data.labels is None
-                          else onp.array(data.labels, 'int32'))
+        warn_of_cut(self, data, encoded, 'pairs')
+        return choice_inputs(encoded, C, None if data.labels is None
+                             else onp.array(data.labels, 'int32'))
 
     def encode(self, data, k):
-        """Pair k of the data without truncation, for `say_cut`."""
+        """Encode pair k without truncation, for `warn_of_cut`."""
         example, ending = divmod(k, len(data.endings[0]))
         return self.tokenizer.encode(data.texts[example],
                                      data.endings[example][ending])
@@ -134,32 +134,36 @@ class Endings:
         return onp.array(outputs).argmax(axis=1)
 
     @staticmethod
-    def wanted(data):
-        """The indices of the right endings."""
+    def true_labels(data):
+        """The index of the right ending for each example."""
         return data.labels
 
     def predictions(self, outputs, inputs, data):
-        """A `Prediction`, an ending, for each text."""
-        found = []
+        """A `Prediction` for each text, with the ending as label."""
+        predictions = []
         for endings, scores in zip(data.endings, outputs):
-            shares = onp.exp(log_softmax(scores.astype('float64')))
-            k = int(shares.argmax())
-            found.append(Prediction(endings[k], float(shares[k]), dict(zip(
-                endings, map(float, shares))), k))
-        return found
+            probs = onp.exp(log_softmax(scores.astype('float64')))
+            k = int(probs.argmax())
+            predictions.append(Prediction(
+                endings[k], float(probs[k]),
+                dict(zip(endings, map(float, probs))), k))
+        return predictions
 
 
 class Tags:
-    """Sentences with a tag for each word, scored at its first token."""
+    """Sentences with a tag for each word, predicted at its first token."""
 
     def __init__(self, about, tokenizer):
         self.about, self.tokenizer = about, tokenizer
 
     def inputs(self, data, training=False):
-        """The `Inputs` of `Sentences`; label -1 where no word begins."""
+        """The `Inputs` of `Sentences` (tasks/formats.py).
+
+        The label of a token is -1 if no word begins there.
+        """
         encoded = [self.tokenizer.encode_words(
             words, max_len=self.about.max_len) for words in data.words]
-        say_cut(self, data, encoded)
+        warn_of_cut(self, data, encoded)
         labels = None
         if data.labels is not None:
             labels = [onp.array(labels_of_tokens(one, tags), 'int32')
@@ -167,14 +171,13 @@ class Tags:
         return inputs_of(encoded, labels, sources=encoded)
 
     def encode(self, data, k):
-        """Sentence k of the data without truncation, for `say_cut`."""
+        """Encode sentence k without truncation, for `warn_of_cut`."""
         return self.tokenizer.encode_words(data.words[k])
 
     def loss(self, outputs, inputs):
         """The mean loss, as training computes it.
 
-        outputs: for each sentence the scores of K tags for its T tokens,
-        (T, K).
+        outputs: (T, K) scores of K tags for the T tokens of each sentence.
         """
         scores = onp.concatenate(outputs).astype('float64')
         labels = onp.concatenate(inputs.labels)
@@ -187,8 +190,8 @@ class Tags:
         return [one.label for one in self.predictions(outputs, inputs, data)]
 
     @staticmethod
-    def wanted(data):
-        """The true tags by name; `data.labels` has their numbers."""
+    def true_labels(data):
+        """A list of tag names for each sentence."""
         return data.tags
 
     def predictions(self, outputs, inputs, data):
@@ -199,16 +202,16 @@ class Tags:
         """
         names = self.about.labels
         default = names.index('O') if 'O' in names else 0
-        found = []
+        predictions = []
         for words, scores, encoded in zip(data.words, outputs, inputs.sources):
-            shares = onp.exp(log_softmax(scores.astype('float64')))
-            guessed = labels_of_words(encoded, shares.argmax(axis=1),
-                                      len(words), default)
-            probs = labels_of_words(encoded, shares.max(axis=1), len(words),
-                                    0.0)
-            found.append(Prediction([names[k] for k in guessed],
-                                    list(map(float, probs))))
-        return found
+            probs = onp.exp(log_softmax(scores.astype('float64')))
+            tags = labels_of_words(encoded, probs.argmax(axis=1), len(words),
+                                   default)
+            tag_probs = labels_of_words(encoded, probs.max(axis=1),
+                                        len(words), 0.0)
+            predictions.append(Prediction([names[k] for k in tags],
+                                          list(map(float, tag_probs))))
+        return predictions
 
 
 class Answers:
@@ -218,11 +221,11 @@ class Answers:
         self.about, self.tokenizer = about, tokenizer
 
     def inputs(self, data, training=False):
-        """The `Inputs` of `Questions`: one example for each window.
+        """The `Inputs` of `Questions` (tasks/formats.py), one a `Window`.
 
-        Labels are (0, 0) if the window does not contain the answer, and
-        (-1, -1) if the answer is unknown. Training skips windows with unknown
-        answers.
+        Labels are (first, last) token of the answer; (0, 0) if the answer is
+        not in the window, and (-1, -1) if the answer is unknown. Training
+        skips windows with unknown answers.
         """
         windows = answer_windows(
             self.tokenizer, data.questions, data.contexts, data.answers,
@@ -238,12 +241,12 @@ class Answers:
     def loss(self, outputs, inputs):
         """The mean loss, as training computes it.
 
-        outputs: for each window the scores of its T tokens as first and last
-        token of the answer, (T, 2).
+        outputs: (T, 2) scores of the T tokens of each window as first and
+        last token of the answer.
         """
-        losses = [-log_softmax(scores.T.astype('float64'))[[0, 1], places]
-                  for scores, places in zip(outputs, inputs.labels)
-                  if places[0] >= 0]
+        losses = [-log_softmax(scores.T.astype('float64'))[[0, 1], target]
+                  for scores, target in zip(outputs, inputs.labels)
+                  if target[0] >= 0]
         return float(onp.mean(losses)) if losses else 0.0
 
     def guesses(self, outputs, inputs, data):
@@ -251,8 +254,8 @@ class Answers:
         return [one.label for one in self.predictions(outputs, inputs, data)]
 
     @staticmethod
-    def wanted(data):
-        """The true answers, for `metrics`."""
+    def true_labels(data):
+        """A list of `Answer` for each question."""
         return data.answers
 
     def predictions(self, outputs, inputs, data):
@@ -265,15 +268,21 @@ class Answers:
                 for one in best]
 
 
-def say_cut(kind, data, encoded, what='examples'):
-    """Log a warning with the number of truncated examples."""
-    limit = kind.about.max_len
-    full = [k for k, one in enumerate(encoded) if len(one.ids) >= limit]
-    cut = sum(len(kind.encode(data, k).ids) > limit for k in full)
-    if cut:
-        warn(f'{data.path}: {cut:,} of {len(encoded):,} {what} were cut to '
-             f'{limit} tokens (max_len)')
+def warn_of_cut(kind, data, encoded, unit='examples'):
+    """Log a warning with the number of truncated examples, if there are any.
+
+    kind: an object of a class in `KINDS`. encoded: the `Encoded` of the data,
+    truncated to max_len tokens. unit: what one `Encoded` is.
+    """
+    max_len = kind.about.max_len
+    # Only an example of max_len tokens may have been cut
+    full = [k for k, one in enumerate(encoded) if len(one.ids) >= max_len]
+    num_cut = sum(len(kind.encode(data, k).ids) > max_len for k in full)
+    if num_cut:
+        warn(f'{data.path}: {num_cut:,} of {len(encoded):,} {unit} were cut '
+             f'to {max_len} tokens (max_len)')
 
 
+#: {kind of task: the class of its data}
 KINDS = {'classify': WholeTexts, 'regress': WholeTexts, 'choice': Endings,
          'tag': Tags, 'span': Answers}

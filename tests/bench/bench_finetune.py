@@ -56,13 +56,13 @@ class Job:
     """One task: its examples, and how often they are trained on."""
 
     def __init__(self, name, data):
-        from d2lbert.finetuning.objective import first
+        from d2lbert.finetuning.objective import first_examples
         from d2lbert.finetuning.tasks import catalog
         self.task, self.data = catalog.TASKS[name], data
         self.num_epochs, self.num_examples = TASKS[name]
         self.train = catalog.read_task(self.task, data, 'train')
         if self.num_examples:
-            self.train = first(self.train, self.num_examples)
+            self.train = first_examples(self.train, self.num_examples)
         self.dev = catalog.read_task(self.task, data, 'dev')
 
     def ours(self, model, seed, folder, **other):

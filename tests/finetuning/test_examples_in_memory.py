@@ -106,14 +106,14 @@ def test_a_callback_ends_a_run_with_its_best_weights(parts, folder,
 
 def test_labels_of_any_type_have_names():
     pandas = pytest.importorskip('pandas')
-    from d2lbert.finetuning.datasets import GivenData
+    from d2lbert.finetuning.datasets import DataInMemory
     table = pandas.DataFrame(dict(text=['a, "b"', 'c\nd'], label=[1, 0]))
-    found = GivenData.of((table.text, table.label),
-                         (onp.array(['e', 'f']), onp.array([True, False])))
+    found = DataInMemory.of((table.text, table.label),
+                            (onp.array(['e', 'f']), onp.array([True, False])))
     assert found == ('classify', 'text,label', {
         'train.csv': 'text,label\n"a, ""b""",1\n"c\nd",0\n',
         'dev.csv': 'text,label\ne,True\nf,False\n'})
-    assert GivenData.of((['a'], onp.float32([.1])), (['a'], [1])).parts[
+    assert DataInMemory.of((['a'], onp.float32([.1])), (['a'], [1])).files[
         'train.csv'] == 'text,label\na,0.10000000149011612\n'
 
 

@@ -10,8 +10,8 @@ from prose import write, write_rows
 
 from d2lbert.finetuning.tasks.catalog import read_task
 from d2lbert.finetuning.tasks.tables import (
+    ColumnIndices,
     Columns,
-    Places,
     TaskError,
     examples_of,
     is_csv,
@@ -182,7 +182,7 @@ def test_lines_that_do_not_fit_are_skipped_with_one_line(tmp_path, capsys):
     ('a\t1\n', 'text=0,pair=1,label=2', 'sst2', 'sst2 takes one text'),
     ('a\t1\n', 'text=0,label=1', 'mrpc', 'mrpc takes pairs'),
     ('a\t1\n', 'text=0,label=1', 'span', 'layout of its own'),
-    ('a\t1\n', None, 'classify', 'say by --columns'),
+    ('a\t1\n', None, 'classify', 'no layout of its own'),
 ])
 def test_an_invalid_table_is_refused_in_one_sentence(
         tmp_path, content, columns, task, words):
@@ -217,8 +217,8 @@ def test_semicolons_part_the_columns_of_a_csv_file_that_has_no_commas(
 
 def test_rows_are_chosen_by_their_cells(tmp_path):
     path = write(tmp_path / 'x.tsv', 'a\t1\nb\t2\n')
-    found = examples_of(path, Places(0, None, 1, 2, False),
-                        keep=lambda row: row[0] == 'b')
+    found = examples_of(path, ColumnIndices(0, None, 1, 2, False),
+                        keep_row=lambda row: row[0] == 'b')
     assert found.texts_a == ['b'] and found.skipped == 0
 
 

@@ -115,7 +115,7 @@ def test_the_published_layouts_are_read_as_they_are(
     assert (found.texts_a[0], found.texts_b and found.texts_b[0],
             found.labels and found.labels[0]) == expected
     assert len(found.texts_a) == 1 and found.skipped == 0
-    assert found.labels_names == catalog.named(name).labels
+    assert found.labels_names == catalog.task_of(name).labels
     assert found.path == str(path)
 
 
@@ -147,13 +147,14 @@ def test_a_header_may_be_missing_or_its_columns_in_another_order(
 def test_each_task_is_completely_described():
     for name, task in TASKS.items():
         assert task.name == name
-        if task.text:
-            assert task.pair == (len(task.text) == 2)
+        if task.text_columns:
+            assert task.pair == (len(task.text_columns) == 2)
             assert (task.labels is None) == (task.kind == 'regress')
-            assert task.written in (None, ('0', '1'))
-            for order in task.orders:
-                assert set(task.text) <= set(order)
-            assert task.label in task.orders[0] and len(task.files) == 3
+            assert task.file_labels in (None, ('0', '1'))
+            for order in task.column_orders:
+                assert set(task.text_columns) <= set(order)
+            assert task.label_column in task.column_orders[0]
+            assert len(task.files) == 3
 
 
 def test_folders_of_any_spelling_are_found(tmp_path):
@@ -305,6 +306,7 @@ def test_the_diagnostic_set_is_read_with_its_labels(tmp_path):
                   'index sentence1 sentence2', ['0', A, B])
     assert read_task('ax', tmp_path, 'test').path == str(other)
     beside = tmp_path / 'MNLI'
-    assert catalog.find_beside(catalog.SIDES['ax'], beside, 'dev') == path
+    found = catalog.find_nearby(catalog.EXTRA_TESTS['ax'], beside, 'dev')
+    assert found == path
     with pytest.raises(TaskError, match='no train part of task ax'):
         read_task('ax', tmp_path, 'train')

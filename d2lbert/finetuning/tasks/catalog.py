@@ -1,7 +1,7 @@
-"""The tasks of GLUE, SNLI and SWAG, and the layout of their files.
+"""Describe the tasks of GLUE, SNLI and SWAG, and find and read their files.
 
-Wang et al. 2018, "GLUE: A Multi-Task Benchmark and Analysis Platform for
-Natural Language Understanding"; Bowman et al. 2015 (SNLI).
+The tasks are from Wang et al. 2018, "GLUE: A Multi-Task Benchmark and Analysis
+Platform for Natural Language Understanding", and Bowman et al. 2015 (SNLI).
 """
 from pathlib import Path
 from typing import Any, NamedTuple, Optional, Sequence
@@ -23,48 +23,59 @@ from d2lbert.texts.text_files import PACKINGS
 __all__ = ['Choices', 'Columns', 'Examples', 'Questions', 'Sentences',
            'TASKS', 'Task', 'TaskError', 'read_task']
 
+#: The parts of a task's data
 PARTS = 'train', 'dev', 'test'
 
 
 class Task(NamedTuple):
-    """A kind of labels, and the layout of the files."""
+    """What a task predicts, how it is measured, and where its data are."""
 
     name: str
     #: 'classify' (a class for a text or pair), 'regress' (a number), 'choice'
     #: (one of several endings), 'tag' (a class for each word) or 'span' (an
     #: answer in a text)
     kind: str
-    pair: Optional[bool]        # two texts? None: depends on the columns
+    pair: Optional[bool]        # True: examples are pairs of texts; None: the
+                                # columns decide
     labels: Optional[tuple]     # names of classes; None: as in the file
-    metrics: tuple              # in `metrics`; the first selects the epoch
+    metrics: tuple              # names in ../metrics.py; the first one selects
+                                # the best epoch
 
-    # The layout
+    # The layout of the files
     folders: tuple = ()         # possible names of the task's folder
-    files: tuple = ()           # tuples of names for PARTS, by priority
-    text: tuple = ()            # names of the columns of the texts
-    label: str = ''             # name of the column of labels
-    written: Optional[tuple] = None     # `labels` as the files have them, if
-                                        # this is different
-    unlabelled: Optional[str] = None    # the label of unlabelled rows
-    orders: tuple = ()          # all columns of files without header
-    synonyms: tuple = ()        # (other name, name) of columns
+    files: tuple = ()           # for each of PARTS possible names of its file,
+                                # by priority
+    text_columns: tuple = ()    # names of the columns of the texts
+    label_column: str = ''      # name of the column of labels
+    file_labels: Optional[tuple] = None     # `labels` as files write them;
+                                            # None: the same
+    no_label: Optional[str] = None      # stands for a missing label in files
+    column_orders: tuple = ()   # possible columns of files without a header,
+                                # each a list of names
+    synonyms: tuple = ()        # (other name, our name) of columns
 
-    # The leaderboard
-    submitted: str = ''         # name of the submission file
-    sides: tuple = ()           # further tasks of the same model
+    # For GLUE's leaderboard
+    submission: str = ''        # name of the submission file
+    extra_tests: tuple = ()     # names in EXTRA_TESTS, for the same model
 
 
-def _glue(name, folder, labels, metrics, text, label, orders, kind='classify',
-          files=((), (), ()), **layout):
-    # files: for each of PARTS, further names of its file
+def _glue(name, folder, labels, metrics, text_columns, label_column, orders,
+          kind='classify', more_files=((), (), ()), **layout):
+    """A `Task` in the layout of GLUE.
+
+    orders: column_orders as strings with commas. more_files: for each of
+    PARTS, other names of its file. layout: fields that differ from GLUE's.
+    """
     return Task(
-        name, kind, len(text) == 2, labels, metrics, (folder, name),
-        tuple((f'{part}.tsv', *more) for part, more in zip(PARTS, files)),
-        text, label, orders=tuple(order.split(',') for order in orders),
-        **{'submitted': f'{folder}.tsv', **layout})
+        name, kind, len(text_columns) == 2, labels, metrics, (folder, name),
+        tuple((f'{part}.tsv', *more) for part, more in zip(PARTS, more_files)),
+        text_columns, label_column,
+        column_orders=tuple(order.split(',') for order in orders),
+        **{'submission': f'{folder}.tsv', **layout})
 
 
-def _mnli(name, kind, submitted):
+def _mnli(name, test_set, submission):
+    """A `Task` of MNLI; test_set: 'matched' or 'mismatched'."""
     trees = ('genre,sentence1_binary_parse,sentence2_binary_parse,'
              'sentence1_parse,sentence2_parse,sentence1,sentence2')
     return _glue(
@@ -73,33 +84,35 @@ def _mnli(name, kind, submitted):
         (f'index,promptID,pairID,{trees},label1,label2,label3,label4,label5,'
          'gold_label',
          f'index,promptID,pairID,{trees},label1,gold_label',
-         f'index,promptID,pairID,{trees}'), unlabelled='-',
-        submitted=submitted)._replace(
+         f'index,promptID,pairID,{trees}'), no_label='-',
+        submission=submission)._replace(
             folders=('MNLI', 'mnli', 'multinli_1.0'),
-            files=(('train.tsv',), (f'dev_{kind}.tsv',),
-                   (f'test_{kind}.tsv',)))
+            files=(('train.tsv',), (f'dev_{test_set}.tsv',),
+                   (f'test_{test_set}.tsv',)))
 
 
 _BINARY = '0', '1'
 
-#: The tasks by name. The last four read any files of a format: tables with
-#: `columns`, CoNLL columns and SQuAD's JSON.
+#: {name: `Task`}. The last four are for a user's own files: tables with
+#: `columns` (classify, regress), CoNLL columns (tag) and SQuAD's JSON (span).
 TASKS = {task.name: task for task in (
     _glue('sst2', 'SST-2', ('negative', 'positive'), ('accuracy',),
           ('sentence',), 'label', ('sentence,label', 'index,sentence'),
-          written=_BINARY),
+          file_labels=_BINARY),
     _glue('cola', 'CoLA', ('unacceptable', 'acceptable'),
           ('matthews', 'accuracy'), ('sentence',), 'label',
-          ('source,label,mark,sentence', 'index,sentence'), written=_BINARY),
+          ('source,label,mark,sentence', 'index,sentence'),
+          file_labels=_BINARY),
     _glue('mrpc', 'MRPC', ('not_equivalent', 'equivalent'),
           ('f1', 'accuracy'), ('#1 String', '#2 String'), 'Quality',
           ('Quality,#1 ID,#2 ID,#1 String,#2 String',),
-          files=(['msr_paraphrase_train.txt'], ['msr_paraphrase_train.txt'],
-                 ['msr_paraphrase_test.txt']), written=_BINARY),
+          more_files=(['msr_paraphrase_train.txt'],
+                      ['msr_paraphrase_train.txt'],
+                      ['msr_paraphrase_test.txt']), file_labels=_BINARY),
     _glue('qqp', 'QQP', ('not_duplicate', 'duplicate'), ('f1', 'accuracy'),
           ('question1', 'question2'), 'is_duplicate',
           ('id,qid1,qid2,question1,question2,is_duplicate',
-           'id,question1,question2'), written=_BINARY),
+           'id,question1,question2'), file_labels=_BINARY),
     _glue('stsb', 'STS-B', None, ('pearson', 'spearman'),
           ('sentence1', 'sentence2'), 'score',
           ('index,genre,filename,year,old_index,source1,source2,sentence1,'
@@ -115,18 +128,18 @@ TASKS = {task.name: task for task in (
     _glue('wnli', 'WNLI', ('not_entailment', 'entailment'), ('accuracy',),
           ('sentence1', 'sentence2'), 'label',
           ('index,sentence1,sentence2,label', 'index,sentence1,sentence2'),
-          written=_BINARY),
+          file_labels=_BINARY),
     _mnli('mnli', 'matched', 'MNLI-m.tsv')._replace(
-        sides=('mnli_mm', 'ax')),
-    # The labels are in the book's order
+        extra_tests=('mnli_mm', 'ax')),
+    # The order of the labels is the book's, unlike MNLI's
     _glue('snli', 'SNLI', ('entailment', 'contradiction', 'neutral'),
           ('accuracy',), ('sentence1', 'sentence2'), 'gold_label',
           ('gold_label,sentence1_binary_parse,sentence2_binary_parse,'
            'sentence1_parse,sentence2_parse,sentence1,sentence2,captionID,'
            'pairID,label1,label2,label3,label4,label5',),
-          files=[[f'snli_1.0_{part}.txt'] for part in PARTS],
-          unlabelled='-')._replace(folders=('SNLI', 'snli_1.0'),
-                                   submitted=''),
+          more_files=[[f'snli_1.0_{part}.txt'] for part in PARTS],
+          no_label='-')._replace(folders=('SNLI', 'snli_1.0'),
+                                 submission=''),
     Task('swag', 'choice', True, None, ('accuracy',), ('SWAG', 'swag'),
          (('train.csv',), ('val.csv',), ('test.csv',))),
     Task('classify', 'classify', None, None, ('accuracy',)),
@@ -136,57 +149,61 @@ TASKS = {task.name: task for task in (
     Task('span', 'span', True, None, ('token_f1', 'exact_match')),
 )}
 
-#: Further test sets for models of MNLI: the mismatched part, whose sentences
-#: are from other sources, and GLUE's diagnostic set.
-SIDES = {task.name: task for task in (
+#: {name: `Task`} of more test sets for a model of MNLI: the mismatched part,
+#: whose sentences are from other sources, and GLUE's diagnostic set.
+EXTRA_TESTS = {task.name: task for task in (
     _mnli('mnli_mm', 'mismatched', 'MNLI-mm.tsv'),
     Task('ax', 'classify', True, TASKS['mnli'].labels, ('matthews',),
          ('diagnostic', 'AX', 'MNLI'),
          ((), ('diagnostic-full.tsv',),
           ('diagnostic.tsv', 'diagnostic-full.tsv')),
          ('sentence1', 'sentence2'), 'label',
-         orders=tuple(order.split(',') for order in (
+         column_orders=tuple(order.split(',') for order in (
              'Lexical Semantics,Predicate-Argument Structure,Logic,'
              'Knowledge,Domain,sentence1,sentence2,label',
              'index,sentence1,sentence2')),
          synonyms=(('Premise', 'sentence1'), ('Hypothesis', 'sentence2'),
-                   ('Label', 'label')), submitted='AX.tsv'),
+                   ('Label', 'label')), submission='AX.tsv'),
 )}
 
-#: Stems and extensions of file names in other layouts
+#: File names that each task accepts besides its own: for each of PARTS the
+#: stems, and {kind of task: extensions}
 STEMS = ('train',), ('dev', 'valid', 'validation', 'val'), ('test',)
-ENDINGS = {'classify': ('.tsv', '.csv', '.txt'),
-           'regress': ('.tsv', '.csv', '.txt'), 'choice': ('.csv',),
-           'tag': ('.conll', '.txt', '.bio', '.iob', '.iob2', '.tsv'),
-           'span': ('.json',)}
-FILES = {
+EXTENSIONS = {'classify': ('.tsv', '.csv', '.txt'),
+              'regress': ('.tsv', '.csv', '.txt'), 'choice': ('.csv',),
+              'tag': ('.conll', '.txt', '.bio', '.iob', '.iob2', '.tsv'),
+              'span': ('.json',)}
+
+#: {kind of task: for each of PARTS the names of published files}: of
+#: CoNLL-2003 and SQuAD
+PUBLISHED_FILES = {
     'tag': (('eng.train',), ('eng.testa',), ('eng.testb',)),
     'span': (('train-v1.1.json', 'train-v2.0.json'),
              ('dev-v1.1.json', 'dev-v2.0.json'), ())}
 
 
-def named(task):
+def task_of(name):
     """The `Task` with this name; a `Task` is returned unchanged."""
-    if isinstance(task, Task):
-        return task
+    if isinstance(name, Task):
+        return name
     try:
-        return SIDES[task] if task in SIDES else TASKS[task]
+        return EXTRA_TESTS[name] if name in EXTRA_TESTS else TASKS[name]
     except (KeyError, TypeError):
-        raise TaskError(f'there is no task {task!r}: choose one of '
+        raise TaskError(f'there is no task {name!r}: choose one of '
                         f'{", ".join(TASKS)}') from None
 
 
-def answered(task):
-    """The task with this name, and further tasks of the same model."""
-    task = named(task)
-    return [task, *(SIDES[name] for name in task.sides)]
+def with_extra_tests(name):
+    """A list of the `Task` with this name, and of its extra tests."""
+    task = task_of(name)
+    return [task, *(EXTRA_TESTS[test] for test in task.extra_tests)]
 
 
-def find_beside(task, folder, part):
+def find_nearby(task, folder, part):
     """The file of a part in the folder or its parent folder, or None."""
-    for place in (Path(folder), Path(folder).absolute().parent):
+    for candidate in (Path(folder), Path(folder).absolute().parent):
         try:
-            return find(task, place, part)
+            return find(task, candidate, part)
         except TaskError:
             continue
     return None
@@ -218,16 +235,16 @@ def read_task(task: Any, folder: PathLike, part: str = 'train',
     latter case the development part is the list in dev_ids.tsv, or without
     it the test file. Raises `TaskError`, a ValueError.
     """
-    task = named(task)
+    task = task_of(task)
     if part not in PARTS:
         raise TaskError(f'there is no part {part!r}: choose one of '
                         f'{", ".join(PARTS)}')
     path = find(task, folder, part)
     if task.kind == 'span':
-        _refuse_columns(task, columns)
+        _check_no_columns(task, columns)
         return read_squad(path)
     if task.kind == 'choice':
-        _refuse_columns(task, columns)
+        _check_no_columns(task, columns)
         return read_swag(path, part)
     columns = None if columns is None else Columns.parse(columns)
     if task.kind == 'tag':
@@ -235,7 +252,7 @@ def read_task(task: Any, folder: PathLike, part: str = 'train',
     return _read_table(task, path, part, columns, labels)
 
 
-def _refuse_columns(task, columns):
+def _check_no_columns(task, columns):
     if columns is not None:
         raise TaskError(f'task {task.name} has a layout of its own, in which '
                         'no columns can be chosen: leave out --columns')
@@ -248,7 +265,7 @@ def _read_tags(path, part, columns, labels):
             or isinstance(columns.text, str)):
         raise TaskError('for tagging --columns has the numbers of two '
                         'columns, as text=0,label=3, or of one, text=0, '
-                        'where there are no tags')
+                        'if there are no tags')
     if columns.label is None and part != 'test':
         raise TaskError(f'--columns has no label, which part {part} needs')
     return read_conll(path, columns.label, columns.text, labels)
@@ -257,47 +274,53 @@ def _read_tags(path, part, columns, labels):
 # Tables
 
 def _read_table(task, path, part, columns, labels):
-    keep = None
+    """The `Examples` of a table; columns: a `Columns`, or None."""
+    keep_row = None
     if columns is None and path.name == 'msr_paraphrase_train.txt':
-        path, keep = _of_mrpc(path, part)
-    head, written = tables.head_of(path), task.written
+        path, keep_row = _original_mrpc(path, part)
+    head, file_labels = tables.first_rows(path), task.file_labels
     if columns is not None:
-        places = tables.places_by_columns(path, head, columns)
-    elif task.text:
-        places = _places(task, path, head, part)
+        indices = tables.indices_of_columns(path, head, columns)
+    elif task.text_columns:
+        indices = _column_indices(task, path, head, part)
     else:
-        raise TaskError(f'task {task.name} has no layout of its own: say by '
-                        '--columns where the texts and labels are, as '
+        raise TaskError(f'task {task.name} has no layout of its own: name '
+                        'the columns of texts and labels by --columns, as '
                         'text=1,label=0')
-    if task.pair is not None and task.pair != (places.pair is not None):
+    if task.pair is not None and task.pair != (indices.pair is not None):
         raise TaskError(f'task {task.name} takes '
                         f'{"pairs: give" if task.pair else "one text: leave"} '
                         f'pair=... {"in" if task.pair else "out of"} '
                         '--columns')
-    if places.label is None and part != 'test':
+    if indices.label is None and part != 'test':
         raise TaskError(
             f'{path} has no labels, which part {part} needs' + (
-                f': its first line has no column {task.label!r}'
+                f': its first line has no column {task.label_column!r}'
                 if columns is None else ': give label=... in --columns'))
     labels = labels or task.labels
-    if columns is not None and written and _has_names(head, places, labels):
-        written = None
-    return tables.examples_of(path, places, task.kind, labels, written,
-                              task.unlabelled, keep)
+    if (columns is not None and file_labels
+            and _has_class_names(head, indices, labels)):
+        file_labels = None
+    return tables.examples_of(path, indices, task.kind, labels, file_labels,
+                              task.no_label, keep_row)
 
 
-def _has_names(head, places, labels):
-    """True if the labels in a table are the class names themselves."""
-    return places.label is not None and any(
-        cells[places.label].strip() in labels for _, cells in head
-        if len(cells) > places.label)
+def _has_class_names(head, indices, names):
+    """True if a label in the first rows of a table is one of the names."""
+    return indices.label is not None and any(
+        cells[indices.label].strip() in names for _, cells in head
+        if len(cells) > indices.label)
 
 
-def _of_mrpc(path, part):
-    """MRPC's original files: (the file to read, a filter of rows or None)."""
-    listed = path.with_name('dev_ids.tsv')
-    if listed.is_file():
-        held_out = {tuple(cells[:2]) for _, cells in tables.rows_of(listed)}
+def _original_mrpc(path, part):
+    """The file to read for a part of MRPC's original files, and a filter.
+
+    path: of msr_paraphrase_train.txt. The filter is a function of a row's
+    cells that returns True for a row of this part; None: all rows are.
+    """
+    dev_ids = path.with_name('dev_ids.tsv')
+    if dev_ids.is_file():
+        held_out = {tuple(cells[:2]) for _, cells in tables.rows_of(dev_ids)}
         return path, lambda cells: (
             (tuple(cells[1:3]) in held_out) == (part == 'dev'))
     if part != 'dev':
@@ -311,48 +334,55 @@ def _of_mrpc(path, part):
     return path, None
 
 
-def _places(task, path, head, part):
-    """The `Places` of a task, by the header or by the order of columns."""
-    synonyms = dict(task.synonyms)
+def _column_indices(task, path, head, part):
+    """The `ColumnIndices` of a task's file.
+
+    head: its first rows. Columns are found by their names in the header, or
+    without a header by their number.
+    """
+    synonyms, orders = dict(task.synonyms), task.column_orders
     names = [synonyms.get(cell.strip(), cell.strip())
              for cell in head[0][1]]
-    header = set(task.text) <= set(names)
-    if not header:
+    has_header = set(task.text_columns) <= set(names)
+    if not has_header:
         # Of two orders with equal length, the first is for labelled parts,
         # the second for the test part; the last one in the dictionary wins
-        orders = {len(order): order for order in (
-            task.orders if part == 'test' else reversed(task.orders))}
-        names = next((orders[len(cells)] for _, cells in head
-                      if len(cells) in orders), None)
+        order_of_length = {len(order): order for order in (
+            orders if part == 'test' else reversed(orders))}
+        names = next((order_of_length[len(cells)] for _, cells in head
+                      if len(cells) in order_of_length), None)
     if names is None:
         raise TaskError(
             f'{path} is not laid out as task {task.name}: neither has its '
-            f'first line the names {", ".join(task.text)}, nor has any line '
-            f'{" or ".join(str(len(order)) for order in task.orders)} columns '
-            'with tabs between them; another layout is described by '
+            f'first line the names {", ".join(task.text_columns)}, nor has '
+            f'any line {" or ".join(str(len(order)) for order in orders)} '
+            'columns with tabs between them; describe another layout by '
             '--columns')
-    label = names.index(task.label) if task.label in names else None
-    return tables.Places(
-        *[names.index(name) for name in task.text],
-        *[None] * (2 - len(task.text)), label, len(names), header)
+    label = (names.index(task.label_column) if task.label_column in names
+             else None)
+    return tables.ColumnIndices(
+        *[names.index(name) for name in task.text_columns],
+        *[None] * (2 - len(task.text_columns)), label, len(names), has_header)
 
 
 # Files
 
 def find(task, folder, part):
-    """The path of a part's file; raises `TaskError` if it is missing."""
+    """The path of a part's file; raises `TaskError` if it is missing.
+
+    folder: as for `read_task`.
+    """
     folder = Path(folder)
     if folder.is_file():
         return folder
     if not folder.is_dir():
         raise TaskError(f'there is no folder {folder}: name one that holds '
                         f'the files of task {task.name}')
-    names = list(_names(task, part))
-    looked = list(_homes(task, folder))
-    for home in looked:
+    names = list(_possible_names(task, part))
+    for task_folder in list(_possible_folders(task, folder)):
         for name in names:
-            if (home / name).is_file():
-                return home / name
+            if (task_folder / name).is_file():
+                return task_folder / name
     expected = [name for name in names if not name.endswith(
         tuple(packing.ending for packing in PACKINGS))]
     if task.files:
@@ -364,30 +394,31 @@ def find(task, folder, part):
            f'{folder / "glue" / task.folders[0]}' if task.folders else ''))
 
 
-def _homes(task, folder):
-    """Folders that may have the files of a task, by priority."""
-    wanted = {_plain(name) for name in task.folders}
+def _possible_folders(task, folder):
+    """Yield folders that may have the files of a task, by priority."""
+    names = {_normalized(name) for name in task.folders}
     yield folder
-    for parent in (folder, *_children(folder, {'glue'})):
-        yield from _children(parent, wanted)
+    for parent in (folder, *_subfolders(folder, {'glue'})):
+        yield from _subfolders(parent, names)
 
 
-def _children(folder, wanted):
+def _subfolders(folder, names):
+    """The sorted subfolders whose `_normalized` name is one of these."""
     return sorted(child for child in folder.iterdir()
-                  if _plain(child.name) in wanted and child.is_dir())
+                  if _normalized(child.name) in names and child.is_dir())
 
 
-def _plain(name):
+def _normalized(name):
     return name.lower().replace('-', '').replace('_', '')
 
 
-def _names(task, part):
-    """Possible names of a part's file, by priority, packed ones last."""
+def _possible_names(task, part):
+    """Yield possible names of a part's file, by priority, packed ones last."""
     k = PARTS.index(part)
     names = [*(task.files[k] if task.files else ()),
-             *FILES.get(task.kind, ((),) * 3)[k]]
-    if task.name not in SIDES:
-        names += [stem + ending for stem in STEMS[k]
-                  for ending in ENDINGS[task.kind]]
-    for packed in ('', *(packing.ending for packing in PACKINGS)):
-        yield from (name + packed for name in dict.fromkeys(names))
+             *PUBLISHED_FILES.get(task.kind, ((),) * 3)[k]]
+    if task.name not in EXTRA_TESTS:
+        names += [stem + extension for stem in STEMS[k]
+                  for extension in EXTENSIONS[task.kind]]
+    for ending in ('', *(packing.ending for packing in PACKINGS)):
+        yield from (name + ending for name in dict.fromkeys(names))

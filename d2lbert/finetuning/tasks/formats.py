@@ -11,7 +11,7 @@ import re
 from typing import NamedTuple, Optional
 
 from d2lbert.finetuning.tasks import tables
-from d2lbert.finetuning.tasks.tables import TaskError, shown
+from d2lbert.finetuning.tasks.tables import TaskError, name_list
 from d2lbert.machine.files import parse_json
 from d2lbert.machine.terminal import warn
 from d2lbert.texts import text_files
@@ -93,8 +93,8 @@ def read_conll(path, column=-1, word=0, labels=None):
     for number, tag in (found for sentence in tags for found in sentence):
         if tag not in numbers:
             raise TaskError(
-                f'{path}, line {number}: the tag is {shown([tag])}; expected '
-                f'one of {shown(names)}')
+                f'{path}, line {number}: the tag is {name_list([tag])}; '
+                f'expected one of {name_list(names)}')
     return Sentences(words, [[numbers[tag] for _, tag in sentence]
                              for sentence in tags], names, 0, str(path))
 
@@ -279,6 +279,6 @@ def read_swag(path, part='train'):
             labels.append((number, found[LABEL]))
     if not texts:
         raise TaskError(f'{path} has a header and no examples')
-    return Choices(texts, endings, tables.numbered_labels(
+    return Choices(texts, endings, tables.class_indices(
         path, labels, [str(k) for k in range(len(ENDINGS))])
         if LABEL in places else None, 0, str(path))

@@ -1,4 +1,4 @@
-"""Read tables of examples, with columns separated by tabs or commas."""
+"""Read examples from tables, whose columns are separated by tabs or commas."""
 import csv
 import itertools
 import math
@@ -7,11 +7,11 @@ from typing import NamedTuple, Optional
 from d2lbert.machine.terminal import warn
 from d2lbert.texts import text_files
 
-#: Roles of columns, in the order of names given without a role
+#: Roles of columns, in the order of three columns given without a role
 ROLES = 'text', 'pair', 'label'
 
-# Number of rows that determine the layout of a table
-HEAD_ROWS = 100
+#: Number of first rows from which the layout of a table is recognized
+NUM_FIRST_ROWS = 100
 
 
 class TaskError(ValueError):
@@ -19,15 +19,15 @@ class TaskError(ValueError):
 
 
 class Examples(NamedTuple):
-    """Texts of a task, with their labels."""
+    """Texts of a task, with their labels; lists have one entry an example."""
 
     texts_a: list                   # str
-    texts_b: Optional[list]         # str, for pairs
-    labels: Optional[list]          # int (classes) or float; None: not given
+    texts_b: Optional[list]         # str, the second texts; None: no pairs
+    labels: Optional[list]          # class index or float; None: not given
     labels_names: Optional[tuple]   # names of the classes
-    skipped: int                    # number of skipped lines
-    path: str
-    impossible = False
+    skipped: int                    # number of lines that were left out
+    path: str                       # of the file, for messages
+    impossible = False              # only `Questions` may have no answer
 
     @property
     def has_pairs(self):
@@ -39,9 +39,9 @@ class Columns(NamedTuple):
     """The columns of a table by role, each a name or a number from 0."""
 
     text: object
-    pair: object = None
-    label: object = None
-    header: Optional[bool] = None   # True if line 1 has names; see `parse`
+    pair: object = None             # the second text; None: there is none
+    label: object = None            # None: there are no labels
+    header: Optional[bool] = None   # True if line 1 has names; None: unknown
 
     @classmethod
     def parse(cls, columns):
@@ -61,48 +61,49 @@ class Columns(NamedTuple):
         """
         if isinstance(columns, cls):
             return columns
-        given, in_order = _given(columns)
-        header = given.pop('header', None)
+        by_role, without_role = _split_roles(columns)
+        header = by_role.pop('header', None)
         if header not in (None, True, False, 'yes', 'no'):
             raise TaskError(f'header={header} in --columns: expected yes or '
                             'no')
         roles = {0: (), 1: ROLES[:1], 2: ('text', 'label'), 3: ROLES}.get(
-            len(in_order))
-        if (roles is None or given and in_order
-                or '' in (*given.values(), *in_order)
-                or not {'text'} <= {*given, *roles} <= set(ROLES)):
+            len(without_role))
+        if (roles is None or by_role and without_role
+                or '' in (*by_role.values(), *without_role)
+                or not {'text'} <= {*by_role, *roles} <= set(ROLES)):
             raise TaskError(
                 'expected --columns with roles, as text=1,label=0 or '
                 'text=premise,pair=hypothesis,label=label, or one to three '
                 'names, as sentence,label')
-        places = {role: _number(name) for role, name
-                  in (*given.items(), *zip(roles, in_order))}
-        if len(set(places.values())) < len(places):
+        by_role = {role: _number_or_name(column) for role, column
+                   in (*by_role.items(), *zip(roles, without_role))}
+        if len(set(by_role.values())) < len(by_role):
             raise TaskError('--columns gives one column two roles')
         header = {'yes': True, 'no': False}.get(header, header)
-        by_name = any(isinstance(name, str) for name in places.values())
-        if by_name and header is False:
-            raise TaskError('--columns names columns, and says header=no: '
+        has_names = any(isinstance(column, str)
+                        for column in by_role.values())
+        if has_names and header is False:
+            raise TaskError('--columns has names of columns and header=no: '
                             'without a header give their numbers, from 0')
-        return cls(**places, header=True if by_name else header)
+        return cls(**by_role, header=True if has_names else header)
 
 
-def _given(columns):
-    """({role: column}, [columns without a role]) of a value."""
+def _split_roles(columns):
+    """Split a value of --columns: ({role: column}, columns without a role)."""
     if isinstance(columns, dict):
-        return {role: name for role, name in columns.items()
-                if name is not None}, []
+        return {role: column for role, column in columns.items()
+                if column is not None}, []
     if not isinstance(columns, str):
         return {}, list(columns)
     parts = [part.strip() for part in columns.split(',')]
-    named = [tuple(side.strip() for side in part.split('=', 1))
-             for part in parts if '=' in part]
-    if len(dict(named)) < len(named):
+    with_role = [tuple(side.strip() for side in part.split('=', 1))
+                 for part in parts if '=' in part]
+    if len(dict(with_role)) < len(with_role):
         raise TaskError(f'--columns {columns} gives a role twice')
-    return dict(named), [part for part in parts if '=' not in part]
+    return dict(with_role), [part for part in parts if '=' not in part]
 
 
-def _number(name):
+def _number_or_name(name):
     """A column of --columns as a number if possible, else as a name."""
     text = str(name).strip()
     return int(text) if text.isascii() and text.isdigit() else text
@@ -137,175 +138,184 @@ def rows_of(path):
 
 
 def _csv_rows(path):
+    """`rows_of` for a .csv file."""
     number, lines = 1, text_files.lines(path)
-    first = next(lines, '')
-    # Spreadsheets write semicolons in locales with decimal commas.
-    # Strict: an unclosed quote would swallow the rest of the file
+    first_line = next(lines, '')
+    # Spreadsheets write semicolons in locales with decimal commas
+    delimiter = ';' if ';' in first_line and ',' not in first_line else ','
+    # If not strict, an unclosed quote would swallow the rest of the file
     reader = csv.reader(
-        (line + '\n' for line in itertools.chain([first], lines)),
-        strict=True,
-        delimiter=';' if ';' in first and ',' not in first else ',')
+        (line + '\n' for line in itertools.chain([first_line], lines)),
+        strict=True, delimiter=delimiter)
     try:
         for cells in reader:
             yield number, cells
             number = reader.line_num + 1
     except csv.Error as error:
         raise TaskError(
-            f'{path}, line {number}: what begins here is no row of a CSV file '
-            f'({error}): close its quotes, write a quote in quotes twice, or '
-            'name the file .tsv if tabs part its columns') from None
+            f'{path}, line {number}: the row that begins here is not valid '
+            f'CSV ({error}): close its quotes, write a quote in quotes twice, '
+            'or name the file .tsv if tabs separate its columns') from None
 
 
 # From rows to examples
 
-class Places(NamedTuple):
-    """The columns of a table as numbers from 0."""
+class ColumnIndices(NamedTuple):
+    """The columns of a table as indices into the cells of a row."""
 
     text: int
     pair: Optional[int]
     label: Optional[int]
     width: int              # number of cells in a complete row
-    header: Optional[bool]  # True if the first row has names; None: not
-                            # given, so it is read as an example
+    header: Optional[bool]  # True if the first row has names; None: unknown,
+                            # so that it is read as an example
 
 
-def head_of(path):
+def first_rows(path):
     """A list of the first rows of a table, as `rows_of` yields them."""
-    return list(itertools.islice(rows_of(path), HEAD_ROWS))
+    return list(itertools.islice(rows_of(path), NUM_FIRST_ROWS))
 
 
-def places_by_columns(path, head, columns):
-    """The `Places` of `Columns` in a table; head: its first rows."""
-    first = [cell.strip() for cell in head[0][1]]
+def indices_of_columns(path, head, columns):
+    """The `ColumnIndices` of `Columns`; head: the table's `first_rows`."""
+    first_row = [cell.strip() for cell in head[0][1]]
 
-    def place(role, name):
-        if isinstance(name, int) or name is None:
-            return name
-        if first.count(name) == 1:
-            return first.index(name)
-        count = 'several columns' if name in first else 'no column'
+    def index_of(role, column):
+        if isinstance(column, int) or column is None:
+            return column
+        if first_row.count(column) == 1:
+            return first_row.index(column)
+        count = 'several columns' if column in first_row else 'no column'
         raise TaskError(
-            f'{path} has {count} {name!r} in its first line ({shown(first)}): '
-            'name its columns by --columns, or give their numbers from 0, as '
-            f'{role}=1')
-    at = [place(role, name) for role, name in zip(ROLES, columns)]
-    width = max(max(p for p in at if p is not None) + 1, len(first))
-    return Places(*at, width, columns.header)
+            f'{path} has {count} {column!r} in its first line '
+            f'({name_list(first_row)}): name its columns by --columns, or '
+            f'give their numbers from 0, as {role}=1')
+    indices = [index_of(role, column) for role, column in zip(ROLES, columns)]
+    width = max(max(i for i in indices if i is not None) + 1, len(first_row))
+    return ColumnIndices(*indices, width, columns.header)
 
 
-def examples_of(path, places, kind='classify', names=None, written=None,
-                unlabelled=None, keep=None):
-    """The `Examples` of a table.
+def examples_of(path, indices, kind='classify', names=None, file_labels=None,
+                no_label=None, keep_row=None):
+    """The `Examples` of a table; indices: the `ColumnIndices` of its columns.
 
     kind: 'classify' or 'regress'. names: names of the classes; None: the
-    sorted labels of the file. written: the class names in this file, if they
-    differ. unlabelled: the label of rows without a label. keep: a function
-    of a row's cells; rows for which it is false are dropped. Rows with
-    missing or extra columns are skipped with a warning.
+    sorted labels of the file. file_labels: what this file writes for the
+    names; None: the names. no_label: what the file writes for a missing
+    label. keep_row: a function of a row's cells; rows for which it is false
+    are dropped. Rows with missing or extra columns are skipped with a warning.
     """
-    last_place = max(p for p in places[:3] if p is not None)
-    # odd: (line, number of cells) of rows with missing or extra columns; bare:
-    # the number of unlabelled rows
-    texts_a, texts_b, found, odd, bare, number = [], [], [], [], 0, 0
-    for number, cells in itertools.islice(rows_of(path), bool(places.header),
+    last_index = max(i for i in indices[:3] if i is not None)
+    texts_a, texts_b, number = [], [], 0
+    lines_labels = []       # (line number, label) of each example
+    misfits = []            # (line number, number of cells) of skipped rows
+    num_unlabelled = 0
+    for number, cells in itertools.islice(rows_of(path), bool(indices.header),
                                           None):
-        if len(cells) <= last_place or any(cells[places.width:]):
-            odd.append((number, len(cells)))
-        elif keep is not None and not keep(cells):
+        if len(cells) <= last_index or any(cells[indices.width:]):
+            misfits.append((number, len(cells)))
+        elif keep_row is not None and not keep_row(cells):
             continue
-        elif (places.label is not None and unlabelled is not None
-              and cells[places.label].strip() == unlabelled):
-            bare += 1
+        elif (indices.label is not None and no_label is not None
+              and cells[indices.label].strip() == no_label):
+            num_unlabelled += 1
         else:
-            texts_a.append(cells[places.text])
-            if places.pair is not None:
-                texts_b.append(cells[places.pair])
-            if places.label is not None:
-                found.append((number, cells[places.label].strip()))
+            texts_a.append(cells[indices.text])
+            if indices.pair is not None:
+                texts_b.append(cells[indices.pair])
+            if indices.label is not None:
+                lines_labels.append((number, cells[indices.label].strip()))
     if not texts_a:
         raise TaskError(
-            f'{path} has no examples: of its {number:,} lines {len(odd):,} '
-            f'do not have {places.width} columns'
+            f'{path} has no examples: of its {number:,} lines '
+            f'{len(misfits):,} do not have {indices.width} columns'
             f'{"" if is_csv(path) else " with tabs between them"}'
             if number else f'{path} has a header and no examples')
-    _say_skipped(path, odd, bare, unlabelled, places.width)
+    _warn_of_skipped(path, misfits, num_unlabelled, no_label, indices.width)
     labels = None
-    if places.label is not None and kind == 'regress':
-        labels = [_score(path, *label) for label in found]
-    elif places.label is not None:
+    if indices.label is not None and kind == 'regress':
+        labels = [_number_of(path, *label) for label in lines_labels]
+    elif indices.label is not None:
         if names is None:
-            _check_is_no_header(path, places, found)
-            names = _classes(path, found)
-        labels = numbered_labels(path, found, names, written)
+            _check_is_no_header(path, indices, lines_labels)
+            names = _class_names(path, lines_labels)
+        labels = class_indices(path, lines_labels, names, file_labels)
     return Examples(
-        texts_a, texts_b if places.pair is not None else None, labels,
+        texts_a, texts_b if indices.pair is not None else None, labels,
         None if kind == 'regress' or names is None else tuple(names),
-        len(odd) + bare, str(path))
+        len(misfits) + num_unlabelled, str(path))
 
 
-def _classes(path, found):
-    """The sorted class names; found: a list of (line, label)."""
-    for number, name in found:
+def _class_names(path, lines_labels):
+    """The sorted names of the classes; lines_labels: as in `examples_of`."""
+    for number, name in lines_labels:
         if not name:
             raise TaskError(
                 f'{path}, line {number}: the label is missing: write one, or '
                 'leave the line out')
-    return tuple(sorted({name for _, name in found}))
+    return tuple(sorted({name for _, name in lines_labels}))
 
 
-def _say_skipped(path, odd, bare, unlabelled, width):
-    said = []
-    if odd:
-        number, count = odd[0]
-        said.append(
-            f'{len(odd):,} lines with missing or extra columns (the first is '
-            f'line {number}, with {count} where {width} were expected)')
-    if bare:
-        said.append(f'{bare:,} lines with the label {unlabelled!r}')
-    if said:
-        warn(f'{path}: skipped {" and ".join(said)}')
+def _warn_of_skipped(path, misfits, num_unlabelled, no_label, width):
+    reasons = []
+    if misfits:
+        number, num_cells = misfits[0]
+        reasons.append(
+            f'{len(misfits):,} lines with missing or extra columns (the first '
+            f'is line {number}, with {num_cells} where {width} were expected)')
+    if num_unlabelled:
+        reasons.append(f'{num_unlabelled:,} lines with the label {no_label!r}')
+    if reasons:
+        warn(f'{path}: skipped {" and ".join(reasons)}')
 
 
-def numbered_labels(path, found, names, written=None):
-    """The class indices; found: a list of (line, label)."""
-    numbers = {name: k for k, name in enumerate(written or names)}
+def class_indices(path, lines_labels, names, file_labels=None):
+    """The class index of each label; arguments as in `examples_of`."""
+    index_of = {name: k for k, name in enumerate(file_labels or names)}
     try:
-        return [numbers[name] for _, name in found]
+        return [index_of[label] for _, label in lines_labels]
     except KeyError:
-        number, name = next(f for f in found if f[1] not in numbers)
-    said = f'is {shown([name])}' if name else 'is missing'
+        number, label = next(pair for pair in lines_labels
+                             if pair[1] not in index_of)
+    found = f'is {name_list([label])}' if label else 'is missing'
     raise TaskError(
-        f'{path}, line {number}: the label {said}; expected one '
-        f'of {shown(numbers)}')
+        f'{path}, line {number}: the label {found}; expected one '
+        f'of {name_list(index_of)}')
 
 
-def shown(names):
-    """Names for a message: at most 12, long ones shortened."""
+def name_list(names):
+    """A string with at most 12 names for a message; long ones are shortened.
+    """
     names = [repr(name if len(name) <= 40 else f'{name[:37]}...')
              for name in names]
     return ', '.join(names[:12] + ['...'] * (len(names) > 12))
 
 
-def _score(path, number, text):
+def _number_of(path, number, text):
+    """The label in line `number` as a float; raises if it is no number."""
     try:
         score = float(text)
     except ValueError:
         score = math.nan
     if not math.isfinite(score):
         raise TaskError(
-            f'{path}, line {number}: the label is {shown([text])}; expected '
-            'a number'
+            f'{path}, line {number}: the label is {name_list([text])}; '
+            'expected a number'
             + (' (if line 1 has the names of columns, give these names, or '
                'add header=yes to --columns)' if number == 1 else ''))
     return score
 
 
-def _check_is_no_header(path, places, found):
-    """Raise if the label in line 1 looks like the name of a column."""
-    (number, name), rest = found[0], [name for _, name in found[1:]]
-    if (number == 1 and places.header is None and name not in rest
+def _check_is_no_header(path, indices, lines_labels):
+    """Raise if the label in line 1 looks like the name of a column.
+
+    It does if no other row has it, while other labels occur several times.
+    """
+    number, first = lines_labels[0]
+    rest = [label for _, label in lines_labels[1:]]
+    if (number == 1 and indices.header is None and first not in rest
             and len(set(rest)) < len(rest)):
         raise TaskError(
-            f'{path}, line 1: the label {shown([name])} occurs nowhere else: '
-            'if these are the names of columns, add header=yes to --columns, '
-            'and header=no if this is an example')
+            f'{path}, line 1: the label {name_list([first])} occurs nowhere '
+            'else: if these are the names of columns, add header=yes to '
+            '--columns, and header=no if this is an example')
