@@ -1,1 +1,1 @@
-"""Tasks to fine-tune for: files, metrics, heads, runs, predictions."""
+"""Fine-tuning on labelled tasks: data, metrics, runs and predictions."""

@@ -1,8 +1,9 @@
-"""Metrics, as each task's leaderboard defines them.
+"""Compute the metrics of tasks, as the leaderboard of each task defines them.
 
-All are floats with best value 1 (not 100), and raise ValueError if there are
-no examples. GLUE: Wang et al. 2018, table 1; entities: the script conlleval
-of CoNLL-2000 and 2003; answers: the scripts of SQuAD 1.1 and 2.0.
+A metric is a float whose best value is 1 (not 100). All raise ValueError if
+there are no examples. Metrics of GLUE are from Wang et al. 2018, table 1;
+metrics of entities from the script conlleval of CoNLL-2000 and 2003; metrics
+of answers from the scripts of SQuAD 1.1 and 2.0. N: the number of examples.
 """
 import collections
 import re
@@ -12,7 +13,7 @@ import numpy as onp
 
 
 def score(task, labels, guesses):
-    """The metrics of a `Task`: a dictionary, in the order of `task.metrics`.
+    """The metrics of a `Task`: {name: value}, in the order of `task.metrics`.
 
     labels, guesses: for 'classify' class indices; for 'regress' numbers; for
     'tag' a list of tag names for each sentence. For 'span', labels has a list
@@ -21,16 +22,18 @@ def score(task, labels, guesses):
     return {name: METRICS[name](labels, guesses) for name in task.metrics}
 
 
-def _arrays(labels, guesses):
+def _checked_arrays(labels, guesses):
+    """Convert labels and guesses to arrays (N,); raise ValueError if N is 0.
+    """
     labels, guesses = onp.asarray(labels), onp.asarray(guesses)
     if labels.ndim != 1 or labels.shape != guesses.shape:
         raise ValueError('expected one guess for each label, got shapes '
                          f'{guesses.shape} and {labels.shape}')
-    _check_some(labels)
+    _check_not_empty(labels)
     return labels, guesses
 
 
-def _check_some(labels):
+def _check_not_empty(labels):
     if not len(labels):
         raise ValueError('there are no examples to score')
 
@@ -39,17 +42,18 @@ def _check_some(labels):
 
 def accuracy(labels, guesses):
     """Fraction of correct guesses. labels, guesses: (N,)."""
-    labels, guesses = _arrays(labels, guesses)
+    labels, guesses = _checked_arrays(labels, guesses)
     return float((labels == guesses).mean())
 
 
 def f1(labels, guesses, positive=1):
     """F1 of the class `positive`: 2 hits / (predicted + actual).
 
-    labels, guesses: (N,). Returns 0 if there is no hit, even if no example
-    is positive and none is predicted as positive.
+    labels, guesses: (N,). hits, predicted and actual are the numbers of true
+    positives, predicted positives and positives. Returns 0 without a hit,
+    even if no example is positive or predicted as positive.
     """
-    labels, guesses = _arrays(labels, guesses)
+    labels, guesses = _checked_arrays(labels, guesses)
     actual, predicted = labels == positive, guesses == positive
     return _f1((actual & predicted).sum(), predicted.sum(), actual.sum())
 
@@ -62,16 +66,18 @@ def matthews(labels, guesses):
     """Matthews' correlation coefficient, of two or more classes.
 
     labels, guesses: (N,). Returns 0 if all labels or all guesses are equal.
-    For more than two: Gorodkin 2004, "Comparing two K-category assignments
-    by a K-category correlation coefficient".
+    The definition for C > 2 classes is from Gorodkin 2004, "Comparing two
+    K-category assignments by a K-category correlation coefficient".
     """
-    labels, guesses = _arrays(labels, guesses)
+    labels, guesses = _checked_arrays(labels, guesses)
     classes = onp.union1d(labels, guesses)[:, None]
-    actual, predicted = classes == labels, classes == guesses  # (C, N)
+    is_actual, is_predicted = classes == labels, classes == guesses  # (C, N)
     n, hits = labels.size, float((labels == guesses).sum())
-    t, g = actual.sum(1).astype('f8'), predicted.sum(1).astype('f8')
-    spread = (n * n - t @ t) * (n * n - g @ g)
-    return float((n * hits - t @ g) / spread ** 0.5) if spread else 0.0
+    actual = is_actual.sum(1).astype('f8')          # (C,) numbers of examples
+    predicted = is_predicted.sum(1).astype('f8')
+    variances = (n * n - actual @ actual) * (n * n - predicted @ predicted)
+    return (float((n * hits - actual @ predicted) / variances ** 0.5)
+            if variances else 0.0)
 
 
 # Numbers
@@ -82,38 +88,39 @@ def pearson(labels, guesses):
     Returns 0 if all labels or all guesses are equal, where it is undefined,
     and nan if a number is not finite.
     """
-    both = [x.astype('f8') for x in _arrays(labels, guesses)]
-    if not all(onp.isfinite(x).all() for x in both):
+    arrays = [x.astype('f8') for x in _checked_arrays(labels, guesses)]
+    if not all(onp.isfinite(x).all() for x in arrays):
         return float('nan')
-    if any((x == x[0]).all() for x in both):
+    if any((x == x[0]).all() for x in arrays):
         return 0.0
     # Divide by the maximum first, so that squares do not overflow
-    x, y = (d / onp.abs(d).max() for d in (x - x.mean() for x in both))
+    x, y = (d / onp.abs(d).max() for d in (x - x.mean() for x in arrays))
     r = (x @ y) / ((x @ x) * (y @ y)) ** 0.5
-    return float(min(max(r, -1.0), 1.0))
+    return float(min(max(r, -1.0), 1.0))    # rounding may exceed 1
 
 
 def spearman(labels, guesses):
-    """Spearman's coefficient: Pearson's of the `ranks`.
+    """Spearman's correlation coefficient: `pearson` of the `ranks`.
 
     Constant input and nan are treated as by `pearson`; infinities have ranks.
     """
-    both = [x.astype('f8') for x in _arrays(labels, guesses)]
-    if any(onp.isnan(x).any() for x in both):
+    arrays = [x.astype('f8') for x in _checked_arrays(labels, guesses)]
+    if any(onp.isnan(x).any() for x in arrays):
         return float('nan')
-    return pearson(*map(ranks, both))
+    return pearson(*map(ranks, arrays))
 
 
 def ranks(x):
-    """Ranks (N,), from 1; ties get their mean rank."""
+    """Ranks (N,) of the numbers x (N,), from 1; ties get their mean rank."""
     _, which, counts = onp.unique(x, return_inverse=True, return_counts=True)
     return (onp.cumsum(counts) - (counts - 1) / 2)[which.reshape(-1)]
 
 
-# Entities
+# Entities: a tag is a letter, the position in an entity, and the entity's type
 
-#: Letters of other schemes (BILOU, BMES), as letters of BIOES
+#: {letter of another scheme (BILOU, BMES): letter of BIOES}
 LETTERS = {'L': 'E', 'U': 'S', 'M': 'I'}
+#: {scheme: its letters}
 SCHEMES = {'IOB2': 'BIO', 'BIOES': 'BIOES'}
 
 
@@ -123,24 +130,25 @@ def entities(tags, scheme=None):
     tags: one for each word. scheme None: the rules of conlleval, which
     accept IOB1, IOB2, BIOES, BILOU and BMES. An entity begins at B or S, at
     a change of type, and at an I or E that does not continue an entity. It
-    ends at E or S, and before O or the next entity.
+    ends at E or S, and before O or the next entity. A tag outside these
+    schemes, for example a part of speech, is a one-word entity.
 
     scheme 'IOB2' or 'BIOES': strict rules. An entity in IOB2 is B-X I-X ...;
-    in BIOES it is S-X or B-X I-X ... E-X. A tag outside these schemes, for
-    example a part of speech, is a one-word entity.
+    in BIOES it is S-X or B-X I-X ... E-X. Other sequences are no entities;
+    raises ValueError for a tag outside the scheme.
     """
     if scheme is not None:
-        return _strict(tags, SCHEMES[scheme], scheme)
-    found, kind, begin = [], None, 0
+        return _strict_entities(tags, SCHEMES[scheme], scheme)
+    found, kind, begin = [], None, 0    # kind: type of the open entity
 
     def close(end):
         if kind is not None:
             found.append((kind, begin, end))
     for k, tag in enumerate(tags):
-        letter, here = _parts(tag)
-        if letter in ('B', 'S', 'O', '') or kind != here:
+        letter, tag_kind = _split_tag(tag)
+        if letter in ('B', 'S', 'O', '') or kind != tag_kind:
             close(k)
-            kind, begin = None if letter == 'O' else here, k
+            kind, begin = None if letter == 'O' else tag_kind, k
         if letter in ('E', 'S', ''):
             close(k + 1)
             kind = None
@@ -148,40 +156,41 @@ def entities(tags, scheme=None):
     return found
 
 
-def _parts(tag):
-    """(position letter, type) of a tag; ('', tag) outside a scheme."""
+def _split_tag(tag):
+    """(letter of BIOES, type) of a tag; ('', tag) outside all schemes."""
     letter, _, kind = tag.partition('-')
     letter = LETTERS.get(letter, letter)
     return (letter, kind) if letter in ('B', 'I', 'O', 'E', 'S') else ('', tag)
 
 
-def _strict(tags, letters, scheme):
+def _strict_entities(tags, letters, scheme):
+    """`entities` by the strict rules of a scheme with these letters."""
     found, kind, begin = [], None, 0    # kind: type of the open entity
     for k, tag in enumerate([*tags, 'O']):
-        letter, here = _parts(tag)
+        letter, tag_kind = _split_tag(tag)
         if not letter or letter not in letters:
             raise ValueError(f'the tag {tag!r} is not of the scheme {scheme}')
-        goes_on = letter in 'IE' and here == kind
+        goes_on = letter in 'IE' and tag_kind == kind
         # In IOB2 an entity ends if the next word does not continue it
         if kind is not None and not goes_on and 'E' not in letters:
             found.append((kind, begin, k))
         if goes_on and letter == 'E':
             found.append((kind, begin, k + 1))
         if letter == 'S':
-            found.append((here, k, k + 1))
+            found.append((tag_kind, k, k + 1))
         if letter == 'B':
-            kind, begin = here, k
+            kind, begin = tag_kind, k
         elif not (goes_on and letter == 'I'):
             kind = None
     return found
 
 
 def _entity_counts(labels, guesses, scheme):
-    """(hits, predicted, actual) numbers of entities over all sentences."""
+    """The numbers of hits, of predicted and of actual entities, (3,)."""
     if len(labels) != len(guesses):
         raise ValueError(f'expected tags for {len(labels)} sentences, got '
-                         f'those of {len(guesses)}')
-    _check_some(labels)
+                         f'tags for {len(guesses)}')
+    _check_not_empty(labels)
     counts = onp.zeros(3, 'i8')
     for k, (tags, guess) in enumerate(zip(labels, guesses)):
         if len(tags) != len(guess):
@@ -193,7 +202,7 @@ def _entity_counts(labels, guesses, scheme):
 
 
 def entity_f1(labels, guesses, scheme=None):
-    """F1 of whole entities; a hit has the right begin, end and type.
+    """F1 of entities; a hit has the right begin, end and type.
 
     labels, guesses: a list of tags for each sentence. scheme: see
     `entities`. Returns 0 if there is no hit.
@@ -235,35 +244,39 @@ def normalized(answer):
 def exact_match(answers, guesses):
     """Fraction of questions whose guess equals an answer, both `normalized`.
 
-    answers: a list of `Answer` or str for each question. For a question
-    without an answer it is [], and the right guess is ''. guesses: str.
+    answers: a list of `Answer` or str for each question, [] if it has no
+    answer. guesses: a str for each question, '' for no answer.
     """
     return _mean_of_best(lambda answer, guess: float(answer == guess),
                          answers, guesses)
 
 
 def token_f1(answers, guesses):
-    """Mean over questions of the word F1 between guess and best answer.
+    """Mean over questions of F1 between the words of guess and best answer.
 
-    Arguments as for `exact_match`. If the answer or the guess has no words,
-    F1 is 1 if both have none, and 0 otherwise, as in SQuAD 2.0.
+    Arguments are as for `exact_match`. If the answer or the guess has no
+    words, F1 is 1 if neither has words, and 0 otherwise, as in SQuAD 2.0.
     """
-    return _mean_of_best(_shared_words, answers, guesses)
+    return _mean_of_best(_word_f1, answers, guesses)
 
 
-def _shared_words(answer, guess):
+def _word_f1(answer, guess):
     answer, guess = answer.split(), guess.split()
     if not answer or not guess:
         return float(answer == guess)
-    both = collections.Counter(answer) & collections.Counter(guess)
-    return _f1(sum(both.values()), len(guess), len(answer))
+    shared = collections.Counter(answer) & collections.Counter(guess)
+    return _f1(sum(shared.values()), len(guess), len(answer))
 
 
 def _mean_of_best(compare, answers, guesses):
+    """Mean over questions of compare(answer, guess) for the best answer.
+
+    compare: a function of two `normalized` texts.
+    """
     if len(answers) != len(guesses):
         raise ValueError(f'expected guesses for {len(answers)} questions, '
                          f'got {len(guesses)}')
-    _check_some(answers)
+    _check_not_empty(answers)
     best = []
     for some, guess in zip(answers, guesses):
         texts = [normalized(answer if isinstance(answer, str)
@@ -274,6 +287,7 @@ def _mean_of_best(compare, answers, guesses):
     return sum(best) / len(best)
 
 
+#: {name in `Task.metrics`: function}
 METRICS = {function.__name__: function for function in (
     accuracy, f1, matthews, pearson, spearman, entity_f1, entity_precision,
     entity_recall, tag_accuracy, exact_match, token_f1)}

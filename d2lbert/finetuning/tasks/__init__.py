@@ -1,1 +1,1 @@
-"""Labelled tasks: their files and columns."""
+"""Labelled tasks: their files, and the readers of their formats."""

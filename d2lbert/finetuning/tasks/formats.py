@@ -16,24 +16,25 @@ from d2lbert.machine.files import parse_json
 from d2lbert.machine.terminal import warn
 from d2lbert.texts import text_files
 
+#: The first word of a line between two documents of CoNLL-2003
 DOCUMENT = '-DOCSTART-'
 
 
 class Sentences(NamedTuple):
     """Sentences of words, with a tag for each word."""
 
-    words: list                     # lists of str
-    labels: Optional[list]          # lists of int; None: not given
-    labels_names: Optional[tuple]   # the tags, by number
-    skipped: int                    # always 0
-    path: str
-    impossible = has_pairs = False
+    words: list                     # lists of str, one for each sentence
+    labels: Optional[list]          # lists of indices of tags; None: not given
+    labels_names: Optional[tuple]   # the tags, by index
+    skipped: int                    # always 0; `Examples` has it, too
+    path: str                       # of the file, for messages
+    impossible = has_pairs = False  # as in `Questions` and `Examples`
 
     @property
     def tags(self):
-        """The tags by name: lists of str, or None."""
-        return self.labels and [[self.labels_names[k] for k in labels]
-                                for labels in self.labels]
+        """The tags by name, lists of str; None: not given."""
+        return self.labels and [[self.labels_names[k] for k in indices]
+                                for indices in self.labels]
 
 
 def read_conll(path, column=-1, word=0, labels=None):
@@ -52,7 +53,9 @@ def read_conll(path, column=-1, word=0, labels=None):
     """
     if column is not None and column == word:
         raise TaskError(f'column {word} cannot be both words and tags')
-    words, tags, width, begins_sentence = [], [], None, True
+    words = []      # a list for each sentence
+    tags = []       # likewise, (line number, tag) of each word
+    width, begins_sentence = None, True     # width: number of columns
     for number, line in enumerate(text_files.lines(path), 1):
         # Not str.split: other kinds of space may be part of a word
         cells = re.findall('[^ \t\r]+', line)
@@ -80,7 +83,7 @@ def read_conll(path, column=-1, word=0, labels=None):
             raise TaskError(
                 f'{path}, line {number}: {len(cells)} columns; expected words '
                 f'in column {word} and tags in column {column}, counted from '
-                '0 (-1 is the last): say which by --columns, as '
+                '0 (-1 is the last): give their numbers by --columns, as '
                 'text=0,label=3')
     if not words:
         raise TaskError(f'{path} has no words: expected in each line a word '
@@ -89,13 +92,13 @@ def read_conll(path, column=-1, word=0, labels=None):
         return Sentences(words, None, labels and tuple(labels), 0, str(path))
     names = tuple(labels) if labels else tuple(sorted(
         {tag for sentence in tags for _, tag in sentence}))
-    numbers = {name: k for k, name in enumerate(names)}
-    for number, tag in (found for sentence in tags for found in sentence):
-        if tag not in numbers:
+    index_of = {name: k for k, name in enumerate(names)}
+    for number, tag in (pair for sentence in tags for pair in sentence):
+        if tag not in index_of:
             raise TaskError(
                 f'{path}, line {number}: the tag is {name_list([tag])}; '
                 f'expected one of {name_list(names)}')
-    return Sentences(words, [[numbers[tag] for _, tag in sentence]
+    return Sentences(words, [[index_of[tag] for _, tag in sentence]
                              for sentence in tags], names, 0, str(path))
 
 
@@ -103,7 +106,7 @@ class Answer(NamedTuple):
     """An answer, with its position in the context."""
 
     text: str
-    begin: Optional[int]    # in characters; None: not in the context
+    begin: Optional[int]    # of its first character; None: not in the context
 
     @property
     def end(self):
@@ -112,30 +115,30 @@ class Answer(NamedTuple):
 
 
 class Questions(NamedTuple):
-    """Questions, each about one context."""
+    """Questions, each about one context; lists have one entry a question."""
 
     questions: list             # str
-    contexts: list              # str, one for each question
+    contexts: list              # str
     answers: Optional[list]     # lists of `Answer`, [] if unanswerable;
                                 # None: the file has no answers
     ids: list                   # str
     impossible: bool            # True if questions may be unanswerable
-    skipped: int                # questions whose answers are not at the
-                                # given positions
-    path: str
-    labels_names, has_pairs = None, True
+    skipped: int                # number of questions whose answers are not at
+                                # the given positions
+    path: str                   # of the file, for messages
+    labels_names, has_pairs = None, True    # as in `Examples`
 
 
 def read_squad(path):
     """The `Questions` of a file of SQuAD 1.1 or 2.0.
 
-    Raises `TaskError`, with the position in the file, for another structure.
-    If the context does not have an answer at the given position, the answer
-    is kept without a position, for scoring only. A warning gives the number
-    of questions without any other answer.
+    An answer that the context does not have at the given position is kept
+    without a position, for scoring only. A warning gives the number of
+    questions that have only such answers. Raises `TaskError`, with the
+    position in the file, for another structure.
     """
     try:
-        whole = parse_json(text_files.read_text(path))
+        content = parse_json(text_files.read_text(path))
     except json.JSONDecodeError as error:
         raise TaskError(f'{path}, line {error.lineno}: no JSON ({error.msg} '
                         f'at column {error.colno}): fetch it again') from None
@@ -143,20 +146,20 @@ def read_squad(path):
         raise
     except ValueError as error:
         raise TaskError(f'{path} is no file of SQuAD: {error}') from None
-    look = _Look(path)
+    reader = _JSONReader(path)
     questions, contexts, answers, ids = [], [], [], []
     impossible = False
-    for article, at in look.each(whole, 'data', 'the file'):
-        for paragraph, at_p in look.each(article, 'paragraphs', at):
-            context = look.text(paragraph, 'context', at_p)
-            for qa, at_q in look.each(paragraph, 'qas', at_p):
-                questions.append(look.text(qa, 'question', at_q))
+    for article, at in reader.objects(content, 'data', 'the file'):
+        for paragraph, at_p in reader.objects(article, 'paragraphs', at):
+            context = reader.text(paragraph, 'context', at_p)
+            for qa, at_q in reader.objects(paragraph, 'qas', at_p):
+                questions.append(reader.text(qa, 'question', at_q))
                 contexts.append(context)
-                ids.append(look.text(qa, 'id', at_q))
+                ids.append(reader.text(qa, 'id', at_q))
                 impossible |= 'is_impossible' in qa
                 answers.append([] if qa.get('is_impossible') is True else
                                None if 'answers' not in qa else
-                               look.answers(qa, context, at_q))
+                               reader.answers(qa, context, at_q))
     if not questions:
         raise TaskError(f'{path} has no questions')
     if len(set(ids)) < len(ids):
@@ -178,29 +181,35 @@ def read_squad(path):
                      str(path))
 
 
-class _Look:
-    """Access to parsed JSON; raises `TaskError` for a missing value."""
+class _JSONReader:
+    """Reads values of SQuAD's JSON; raises `TaskError` for a missing value.
+
+    path: of the file, for messages. at: in all methods, the position of an
+    object in the file, in words.
+    """
 
     def __init__(self, path):
         self.path = path
 
-    def _refuse(self, at, what):
-        raise TaskError(f'{self.path}: {at} {what}, which SQuAD\'s layout '
+    def _refuse(self, at, problem):
+        raise TaskError(f'{self.path}: {at} {problem}, which SQuAD\'s layout '
                         'has: data, paragraphs, context, qas, question, id, '
                         'answers with text and answer_start')
 
-    def each(self, parent, key, at):
-        """The objects in a list, each with a description of its position."""
+    def objects(self, parent, key, at):
+        """Yield the objects in the list parent[key], each with its position.
+        """
         children = parent.get(key) if isinstance(parent, dict) else None
         if not isinstance(children, list):
             self._refuse(at, f'has no list {key!r}')
         for k, child in enumerate(children, 1):
-            where = f'{key} {k}' + ('' if at == 'the file' else f' of {at}')
+            at_child = f'{key} {k}' + ('' if at == 'the file' else f' of {at}')
             if not isinstance(child, dict):
-                self._refuse(where, 'is no object')
-            yield child, where
+                self._refuse(at_child, 'is no object')
+            yield child, at_child
 
     def text(self, parent, key, at):
+        """The str parent[key]; an id may be a whole number in the file."""
         value = parent.get(key)
         if key == 'id' and type(value) is int:
             value = str(value)
@@ -215,40 +224,41 @@ class _Look:
         return value
 
     def answers(self, qa, context, at):
-        found = []
-        for answer, at_a in self.each(qa, 'answers', at):
+        """The `Answer`s of a question, an object of the list qas."""
+        answers = []
+        for answer, at_a in self.objects(qa, 'answers', at):
             text = self.text(answer, 'text', at_a)
             begin = answer.get('answer_start')
             if type(begin) is not int:
                 self._refuse(at_a, "has no number 'answer_start'")
-            there = 0 <= begin and text and context.startswith(text, begin)
-            found.append(Answer(text, begin if there else None))
-        return found
+            is_there = 0 <= begin and text and context.startswith(text, begin)
+            answers.append(Answer(text, begin if is_there else None))
+        return answers
 
 
-#: Columns of a file: the first sentence, the start of the second sentence, its
-#: endings, and the number of the right ending.
+#: Columns of SWAG's files: the first sentence, the beginning of the second
+#: sentence, the index of the right ending, and the endings
 FIRST, SECOND, LABEL = 'sent1', 'sent2', 'label'
 ENDINGS = tuple(f'ending{k}' for k in range(4))
 
 
 class Choices(NamedTuple):
-    """Texts, each with several possible endings."""
+    """Texts, each with several endings; lists have one entry a text."""
 
     texts: list             # str
-    endings: list           # a tuple of str each, of equal length
-    labels: Optional[list]  # int: the right ending; None: not given
+    endings: list           # tuples of str, of equal length
+    labels: Optional[list]  # index of the right ending; None: not given
     skipped: int            # number of lines without an example
-    path: str
-    labels_names, impossible, has_pairs = None, False, True
+    path: str               # of the file, for messages
+    labels_names, impossible, has_pairs = None, False, True # as in `Examples`
 
 
 def read_swag(path, part='train'):
     """The `Choices` of a file of SWAG.
 
-    The second text of each pair is `sent2` and an ending. The columns are
-    found by their names in the first line. part: 'test' may lack labels.
-    Raises `TaskError`, a ValueError.
+    Each ending is the column `sent2` followed by a column of `ENDINGS`. The
+    columns are found by their names in the first line. part: 'test' may lack
+    labels. Raises `TaskError`, a ValueError.
     """
     rows = tables.rows_of(path)
     _, head = next(rows, (1, []))
@@ -256,29 +266,30 @@ def read_swag(path, part='train'):
     needed = [FIRST, SECOND, *ENDINGS]
     if part != 'test':
         needed.append(LABEL)
-    lacking = [name for name in needed if name not in head]
-    if lacking:
+    missing = [name for name in needed if name not in head]
+    if missing:
         raise TaskError(
             f'{path} is not laid out as task swag: its first line has no '
-            f'column {", ".join(lacking)}; expected the CSV file as published')
-    places = {name: head.index(name) for name in (*needed, LABEL)
-              if name in head}
-    texts, endings, labels = [], [], []
+            f'column {", ".join(missing)}; expected the CSV file as published')
+    index_of = {name: head.index(name) for name in (*needed, LABEL)
+                if name in head}
+    texts, endings, lines_labels = [], [], []   # [(line number, label)]
     for number, cells in rows:
         if len(cells) != len(head):
             raise TaskError(
                 f'{path}, line {number}: there are {len(cells)} columns, and '
                 f'the first line names {len(head)}: take the file as '
                 'published')
-        found = {name: cells[place].strip()
-                 for name, place in places.items()}
-        texts.append(found[FIRST])
-        endings.append(tuple(f'{found[SECOND]} {found[name]}'.strip()
+        row = {name: cells[index].strip() for name, index in index_of.items()}
+        texts.append(row[FIRST])
+        endings.append(tuple(f'{row[SECOND]} {row[name]}'.strip()
                              for name in ENDINGS))
-        if LABEL in places:
-            labels.append((number, found[LABEL]))
+        if LABEL in index_of:
+            lines_labels.append((number, row[LABEL]))
     if not texts:
         raise TaskError(f'{path} has a header and no examples')
-    return Choices(texts, endings, tables.class_indices(
-        path, labels, [str(k) for k in range(len(ENDINGS))])
-        if LABEL in places else None, 0, str(path))
+    labels = None
+    if LABEL in index_of:
+        labels = tables.class_indices(
+            path, lines_labels, [str(k) for k in range(len(ENDINGS))])
+    return Choices(texts, endings, labels, 0, str(path))
