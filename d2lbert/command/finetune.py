@@ -53,6 +53,6 @@ def read_figures(folder):
     """
     from d2lbert.finetuning import seed_runs
     if seed_runs.is_folder(folder):
-        found = read_json(folder / seed_runs.FILE)
+        found = read_json(folder / seed_runs.SEEDS_FILE)
         return {name: found[name] for name in ('seeds', 'figures', 'summary')}
     return dict(figures=read_json(folder / 'config.json')['figures'])

@@ -26,7 +26,7 @@ class Inputs(NamedTuple):
 
     tokens: list        # (T,) int32; for 'choice' (C, T), padded
     segments: list      # like tokens
-    labels: Any         # None, or (), (T,) or (2,) as `FineTuned.losses` takes
+    labels: Any         # (), (T,) or (2,), see `FineTuned.losses`; or None
     sources: Any = None     # for 'tag' the `Encoded` of a sentence, for 'span'
                             # the `Window`, else None
     choice_lens: Any = None     # for 'choice' (C,) int32: tokens of each text
@@ -242,7 +242,7 @@ def _answer_span(answers, offsets):
         offsets) else 0
     before = onp.flatnonzero(offsets[:, 0] < answer.end)
     last = int(before[-1]) if len(before) else -1
-    # False if the tokenizer dropped all characters of the answer
+    # Then no token has a character of the answer: the tokenizer dropped them
     if first > last or offsets[first, 1] <= answer.begin:
         return None
     return first, last
@@ -314,15 +314,15 @@ def _central_windows(begins, ends, M):
     return onp.where((before < 0) | (after < 0), -1, scores).argmax(0)
 
 
-def best_answers(windows, begins, ends, contexts, max_answer=30, null=False,
-                 threshold=0.0):
+def best_answers(windows, begin_scores, end_scores, contexts, max_answer=30,
+                 null=False, threshold=0.0):
     """The best answer to each question: a list of `Guess`.
 
-    windows: all windows of `answer_windows`. begins, ends: for each window an
-    array (T,) or longer, the net's scores of tokens as first and last token of
-    the answer. contexts: a str for each question. max_answer: maximum number
-    of tokens of an answer. A span must begin at a token that is `central` in
-    its window.
+    windows: all windows of `answer_windows`. begin_scores, end_scores: for
+    each window an array (T,) or longer, the net's scores of tokens as first
+    and last token of the answer. contexts: a str for each question.
+    max_answer: maximum number of tokens of an answer. A span must begin at a
+    token that is `central` in its window.
 
     null: True if a question may have no answer. The answer is then '' if the
     lowest score of position 0 among the windows is above the score of the
@@ -330,15 +330,17 @@ def best_answers(windows, begins, ends, contexts, max_answer=30, null=False,
     """
     best = [(-onp.inf, 0, 0)] * len(contexts)   # (score, begin, end)
     null_scores = [onp.inf] * len(contexts)
-    for window, begin, end in zip(windows, begins, ends):
+    for window, begin_score, end_score in zip(windows, begin_scores,
+                                              end_scores):
         k, M = window.question_index, len(window.offsets)
-        null_scores[k] = min(null_scores[k], float(begin[0] + end[0]))
+        null_scores[k] = min(null_scores[k],
+                             float(begin_score[0] + end_score[0]))
         in_context = slice(window.context_begin, window.context_begin + M)
-        begin = onp.where(window.central,
-                          onp.asarray(begin[in_context], 'f8'), -onp.inf)
-        end = onp.asarray(end[in_context], 'f8')
+        begin_score = onp.where(window.central, onp.asarray(
+            begin_score[in_context], 'f8'), -onp.inf)
+        end_score = onp.asarray(end_score[in_context], 'f8')
         for distance in range(min(max_answer, M)):  # first to last token
-            scores = begin[:M - distance] + end[distance:]
+            scores = begin_score[:M - distance] + end_score[distance:]
             first = int(scores.argmax())
             if scores[first] > best[k][0]:
                 best[k] = (float(scores[first]),

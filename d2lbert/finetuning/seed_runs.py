@@ -1,8 +1,8 @@
-"""Runs that differ only in their seed, with mean and standard deviation.
+"""Carry out runs that differ only in their seed, and average their metrics.
 
-With small data, the score varies by several points from seed to seed. The
-runs are in subfolders seed-1, seed-2, ... of a folder. The file seeds.json in
-this folder has the settings, and when all runs are finished, the metrics.
+With small data, a metric varies by several points from seed to seed. The runs
+are in subfolders seed-1, seed-2, ... of a folder. The file seeds.json in this
+folder has the settings, and when all runs are finished, the metrics.
 """
 import contextlib
 import json
@@ -26,24 +26,26 @@ from d2lbert.training.interrupts import Stopped
 from d2lbert.training.run_folder import DATA, move_aside
 from d2lbert.training.saved_runs import RunError, is_finetuned, read_config
 
-FILE = 'seeds.json'
+SEEDS_FILE = 'seeds.json'
 
+#: The progress of a run: with its final weights; with checkpoints only
 FINISHED, BEGUN = 'finished', 'begun'
 
 
 def is_folder(path):
     """True if a folder holds runs of several seeds."""
-    return (Path(path) / FILE).is_file()
+    return (Path(path) / SEEDS_FILE).is_file()
 
 
-def begin(one, settings, count, out, force, devices, write=None):
-    """Carry out `count` runs; returns their folder.
+def begin(run_once, settings, num_seeds, out, force, devices,
+          write_data=None):
+    """Carry out `num_seeds` runs; returns their folder.
 
-    one(out, force, resume, devices, keywords): a function that carries out
-    one run. settings: all settings, with the seed of the first run. write:
-    called with the folder, to put the data of the runs there.
+    run_once(out, force, resume, devices, keywords): carries out one run, see
+    `finetuning.finetune_once`. settings: all settings, with the seed of the
+    first run. write_data: called with the folder, if the data belong there.
     """
-    made = missing(RUNS if out is None else Path(out).parent)
+    new_parents = missing(RUNS if out is None else Path(out).parent)
     if out is None:
         out = new_run_folder()
     else:
@@ -53,25 +55,25 @@ def begin(one, settings, count, out, force, devices, write=None):
                            'another --out' + (
                                ', or give --force to move its runs aside'
                                if is_folder(out) else ''))
-        _make(out)
+        _make_folder(out)
     state = dict(settings=settings, seeds=[
-        settings['seed'] + k for k in range(count)])
+        settings['seed'] + k for k in range(num_seeds)])
     try:
-        if write is not None:
-            write(out)
-        _write(out, state)
-        return _carry_out(one, out, state, force, devices)
+        if write_data is not None:
+            write_data(out)
+        _write_state(out, state)
+        return _carry_out(run_once, out, state, force, devices)
     except BaseException:
         # Remove the folder if no run has started
-        if {path.name for path in out.iterdir()} <= {FILE, DATA}:
+        if {path.name for path in out.iterdir()} <= {SEEDS_FILE, DATA}:
             shutil.rmtree(out / DATA, ignore_errors=True)
             with contextlib.suppress(FileNotFoundError):
-                (out / FILE).unlink()
-            remove_empty([out, *made])
+                (out / SEEDS_FILE).unlink()
+            remove_empty([out, *new_parents])
         raise
 
 
-def _make(out):
+def _make_folder(out):
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -80,16 +82,19 @@ def _make(out):
 
 
 def _resume_hint(out):
-    """The end of an error message for a folder with unfinished runs, or ''."""
-    if not is_folder(out) or 'figures' in _read(out):
+    """A part of an error message, for a folder with unfinished runs; or ''."""
+    if not is_folder(out) or 'figures' in _read_state(out):
         return ''
     return (', with runs that are not finished (to go on with them: --resume '
             f'{quote(str(out))})')
 
 
-def resume(one, out, keywords, devices):
-    """Resume the unfinished runs in `out`."""
-    state = _read(out)
+def resume(run_once, out, keywords, devices):
+    """Carry out the unfinished runs in `out`; returns `out`.
+
+    run_once: as for `begin`. keywords: settings that change.
+    """
+    state = _read_state(out)
     fixed = sorted(name for name, value in keywords.items()
                    if name not in CHANGEABLE_ON_RESUME
                    and value != state['settings'].get(name))
@@ -98,11 +103,15 @@ def resume(one, out, keywords, devices):
                          f'{", ".join(fixed)} cannot be changed, only '
                          f'{", ".join(CHANGEABLE_ON_RESUME)} and devices')
     state['settings'].update(keywords)
-    return _carry_out(one, out, state, None, devices)
+    return _carry_out(run_once, out, state, None, devices)
 
 
-def _carry_out(one, out, state, force, devices):
-    """Carry out the runs; force=None: resume the existing ones."""
+def _carry_out(run_once, out, state, force, devices):
+    """Carry out the runs, print their metrics, and return `out`.
+
+    state: the content of SEEDS_FILE, a dict with `settings` and `seeds`.
+    force: as for `finetune`; None: resume the runs that `out` has.
+    """
     for k, seed in enumerate(state['seeds'], 1):
         folder = out / f'seed-{k}'
         settings = dict(state['settings'], seed=seed)
@@ -113,78 +122,84 @@ def _carry_out(one, out, state, force, devices):
         print(f'seed {seed}, run {k} of {len(state["seeds"])}', flush=True)
         try:
             if progress == BEGUN:
-                one(None, False, folder, devices,
-                    {name: settings[name] for name in CHANGEABLE_ON_RESUME})
+                changeable = {name: settings[name]
+                              for name in CHANGEABLE_ON_RESUME}
+                run_once(None, False, folder, devices, changeable)
             else:
                 # A run without a checkpoint starts again
-                one(folder, force is not False and folder.exists(), None,
-                    devices, settings)
+                run_once(folder, force is not False and folder.exists(), None,
+                         devices, settings)
         except Stopped as stopped:
             raise Stopped(f'stopped in run {k} of {len(state["seeds"])}; go '
                           f'on with: d2lbert finetune --resume '
                           f'{quote(str(out))}', stopped.signal) from None
     figures = [read_config(out / f'seed-{k}')['figures']
                for k in range(1, len(state['seeds']) + 1)]
-    summary = {name: dict(mean=mean, spread=spread) for name, (mean, spread)
-               in mean_and_spread(figures).items()}
-    _write(out, dict(state, figures=figures, summary=summary))
+    summary = {name: dict(mean=mean, spread=deviation) for name, (
+        mean, deviation) in means_and_deviations(figures).items()}
+    _write_state(out, dict(state, figures=figures, summary=summary))
     _move_extra_runs(out, len(state['seeds']))
-    for name, found in summary.items():
-        print(f'{name} {found["mean"]:.4f} ± {found["spread"]:.4f} ('
-              + ', '.join(f'{one[name]:.4f}' for one in figures) + ')')
+    for name, value in summary.items():
+        print(f'{name} {value["mean"]:.4f} ± {value["spread"]:.4f} ('
+              + ', '.join(f'{run[name]:.4f}' for run in figures) + ')')
     return out
 
 
 def _progress_of(folder, settings):
-    """FINISHED, BEGUN, or None if there is no run with these settings."""
+    """FINISHED, BEGUN, or None if `folder` has no run with these settings."""
     if not is_finetuned(folder):
         return None
-    training = read_json(folder / 'config.json').get('training', {})
+    run_settings = read_json(folder / 'config.json').get('training', {})
     # The caller replaces a run with other settings
-    if any(training.get(name) != value for name, value in settings.items()
+    if any(run_settings.get(name) != value for name, value in settings.items()
            if name not in CHANGEABLE_ON_RESUME):
         return None
     if ((folder / 'model.params').is_file()
-            and training['num_epochs'] >= settings['num_epochs']):
+            and run_settings['num_epochs'] >= settings['num_epochs']):
         return FINISHED
     return BEGUN if checkpoints.all_of(folder) else None
 
 
-def _move_extra_runs(out, count):
-    """Move the runs of further seeds aside, since there are fewer now."""
+def _move_extra_runs(out, num_seeds):
+    """Move runs aside that --force did not replace, as seeds are fewer now."""
     for folder in out.glob('seed-*'):
         number = folder.name[5:]
-        if number.isdigit() and int(number) > count and is_finetuned(folder):
+        if (number.isdigit() and int(number) > num_seeds
+                and is_finetuned(folder)):
             move_aside(folder)
 
 
-def mean_and_spread(figures):
-    """{name: (mean, standard deviation)} of a list of dictionaries.
+def means_and_deviations(figures):
+    """{metric: (mean, standard deviation)}; figures: a dict for each run.
 
-    This is the sample standard deviation, with N - 1 in the denominator.
+    The deviation is of a sample: N runs have N - 1 in the denominator. Both
+    are nan if a value is not finite.
     """
     found = {}
     for name in figures[0]:
-        values = [one[name] for one in figures]
+        values = [run[name] for run in figures]
         all_finite = all(map(math.isfinite, values))
         found[name] = (statistics.mean(values), statistics.stdev(values)
                        ) if all_finite else (math.nan, math.nan)
     return found
 
 
-def _write(out, state):
+def _write_state(out, state):
+    path = out / SEEDS_FILE
     try:
-        write_text(out / FILE, json.dumps(state, indent=2) + '\n')
+        write_text(path, json.dumps(state, indent=2) + '\n')
     except OSError as error:
-        raise RunError(f'{out / FILE} cannot be written ({error.strerror})'
+        raise RunError(f'{path} cannot be written ({error.strerror})'
                        ) from None
 
 
-def _read(out):
+def _read_state(out):
+    path = out / SEEDS_FILE
     try:
-        state = dict(read_json(out / FILE))
+        state = dict(read_json(path))
+        # Raises an error if values are missing or have other types
         dict(state['settings'])['num_epochs'] + sum(state['seeds'])
     except (OSError, ValueError, TypeError, KeyError) as error:
-        raise RunError(f'{out / FILE} is damaged ({error}): resume the runs '
-                       f'in {out} one by one') from None
+        raise RunError(f'{path} is damaged ({error}): resume the runs in '
+                       f'{out} one by one') from None
     return state

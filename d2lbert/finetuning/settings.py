@@ -1,7 +1,8 @@
-"""The settings of fine-tuning; see also `training.settings`.
+"""Define the settings of fine-tuning, and check and complete their values.
 
-Settings of pretraining and fine-tuning with equal names have equal meanings
-and checks. `python -m d2lbert.finetuning.settings` prints the manual's list.
+A setting that pretraining has, too (training/settings.py), has the same
+meaning and check here. `python -m d2lbert.finetuning.settings` prints the list
+of the manual.
 """
 from d2lbert.finetuning.tasks.catalog import TASKS
 from d2lbert.training import settings as pretraining
@@ -9,12 +10,12 @@ from d2lbert.training.settings import PATHS, Setting, checked, table
 
 
 def _as_in_pretrain(name, default, **changed):
-    """A setting of `pretrain` with another default."""
+    """A setting of `pretrain` with this default, and other changed fields."""
     return pretraining.SETTINGS[name]._replace(default=default, learn=None,
                                                **changed)
 
 
-#: The settings, in the groups of the help text.
+#: {title of a group in the help text: its settings}
 GROUPS = {
     'the task': (
         Setting('task', str, None, 'the task: ' + ', '.join(TASKS)
@@ -63,6 +64,7 @@ GROUPS = {
         _as_in_pretrain('keep', 3),
     ),
 }
+#: {name: `Setting`}
 SETTINGS = {setting.name: setting for group in GROUPS.values()
             for setting in group}
 DEFAULTS = {name: setting.default for name, setting in SETTINGS.items()}
@@ -75,14 +77,19 @@ SEEDS = Setting('seeds', int, 1, 'number of seeds: one run each, reported '
 CHANGEABLE_ON_RESUME = [name for name, setting in SETTINGS.items()
                         if setting.changeable]
 
-_NEEDED = {'task': 'a task, as sst2 (--task sst2)',
-           'model': 'the folder of what is fine-tuned (--model FOLDER)'}
+#: {setting without a default: what it is, for an error message}
+_REQUIRED = {'task': 'a task, as sst2 (--task sst2)',
+             'model': 'the folder of the model to fine-tune (--model FOLDER)'}
 
 
 def complete(keywords):
-    """All settings of a fine-tuning run: given values, defaults, a seed."""
+    """Check the settings `keywords`, and add defaults and a random seed.
+
+    Returns a dict of all settings of a fine-tuning run. Raises ValueError.
+    """
     values = checked(SETTINGS, DEFAULTS, keywords)
-    missing = [what for name, what in _NEEDED.items() if values[name] is None]
+    missing = [meaning for name, meaning in _REQUIRED.items()
+               if values[name] is None]
     if missing:
         raise ValueError(f'fine-tuning needs {", and ".join(missing)}')
     for name in ('data', 'model'):

@@ -943,8 +943,8 @@ MISTAKES = tuple(Mistake(*row) for row in (
      'if span and begin <= span[0] < end:',
      'test_answers_go_to_places_and_come_back'),
     ('a span begins in any window that has it',
-     'begin = onp.where(window.central,',
-     'begin = onp.where(True,',
+     'begin_score = onp.where(window.central,',
+     'begin_score = onp.where(True,',
      'test_the_best_span_is_that_of_all_spans'),
     ('the window that is surest of no answer decides',
      'null_scores[k] = min(null_scores[k],',
@@ -1282,8 +1282,8 @@ MISTAKES = tuple(Mistake(*row) for row in (
      'if run_folder is None:',
      'test_a_seed_gives_the_same_run_whatever_came_before'),
     ('the first run of several is not the one of its seed',
-     "settings['seed'] + k for k in range(count)]",
-     "settings['seed'] + k + 1 for k in range(count)]",
+     "settings['seed'] + k for k in range(num_seeds)]",
+     "settings['seed'] + k + 1 for k in range(num_seeds)]",
      'test_seeds_are_so_many_runs_with_mean_and_spread'),
     ('the spread is that of all there are',
      'statistics.stdev(values)', 'statistics.pstdev(values)',
@@ -1293,7 +1293,8 @@ MISTAKES = tuple(Mistake(*row) for row in (
      'if False:',
      'test_a_run_is_not_evaluated_on_changed_data'),
     ('a run that is to be replaced counts as finished',
-     'if any(training.get(name) != value for name, value in settings.items()\n'
+     'if any(run_settings.get(name) != value for name, value in '
+     'settings.items()\n'
      '           if name not in CHANGEABLE_ON_RESUME):',
      'if False:',
      'test_force_moves_runs_of_several_seeds_aside'),

@@ -464,7 +464,7 @@ def test_an_answer_is_at_its_stated_position(given, tmp_path):
     (dict(task=None), r'needs a task, as sst2 \(--task sst2\)$'),
     (dict(task='sst3'), "task must be sst2, .*not 'sst3': did you mean sst2"),
     (dict(data=None), 'needs the folder with the files of the task'),
-    (dict(model=None), 'needs the folder of what is fine-tuned'),
+    (dict(model=None), 'needs the folder of the model to fine-tune'),
     (dict(model='nowhere'), 'there is no folder nowhere'),
     (dict(data='nowhere'), 'there is no folder nowhere'),
     (dict(data=__file__), 'is a file, but training and evaluation'),
@@ -514,7 +514,8 @@ def test_a_damaged_description_is_refused(name, value, words, given,
 
 
 def test_mean_and_sample_deviation_are_correct():
-    found = seed_runs.mean_and_spread([dict(x=1.0), dict(x=2.0), dict(x=6.0)])
+    found = seed_runs.means_and_deviations(
+        [dict(x=1.0), dict(x=2.0), dict(x=6.0)])
     assert found == dict(x=(3.0, 7 ** 0.5))
 
 
