@@ -62,14 +62,14 @@ def finetune(task: Any = None, data: Optional[PathLike] = None,
                          '--seeds with --resume')
     examples = _examples_in_memory(train, valid, task, data, resume, keywords)
     if examples is not None:
-        # `data` changes again when the examples are written to the folder
+        # `write` replaces DATA, a folder name, by the path in the run folder
         task, data = examples.task, DATA
         if examples.columns is not None:
             keywords['columns'] = examples.columns
-    net = None
+    model_in_memory = None
     if not (model is None or isinstance(model, (str, os.PathLike))):
-        net = ModelInMemory.of(model)
-        model = net.name
+        model_in_memory = ModelInMemory.of(model)
+        model = model_in_memory.name
         if seeds > 1 or resume is not None:
             raise ValueError('several seeds, and a resumed run, take a model '
                              'from its folder: write it with save, and name '
@@ -85,7 +85,8 @@ def finetune(task: Any = None, data: Optional[PathLike] = None,
             run_once, settings, seeds, out, force, devices,
             examples and (lambda folder: settings.update(
                 data=examples.write(folder))))
-    return run_once(out, force, resume, devices, keywords, examples, net)
+    return run_once(out, force, resume, devices, keywords, examples,
+                    model_in_memory)
 
 
 def _examples_in_memory(train, valid, task, data, resume, keywords):
@@ -103,23 +104,24 @@ def _examples_in_memory(train, valid, task, data, resume, keywords):
 
 
 def finetune_once(out, force, resume, devices, keywords, examples=None,
-                  net=None, callback=None):
+                  model=None, callback=None):
     """Carry out one run; returns its folder.
 
     keywords: settings. examples: a `DataInMemory` to write to the folder, or
-    None. net: a `ModelInMemory`, or None. Other arguments as for `finetune`.
+    None. model: a `ModelInMemory`, or None. Other arguments are as for
+    `finetune`.
     """
     with steady_output(), StopRequest() as stop:
         if resume is None:
             settings, create = complete(keywords), RunFolder.create
-            reads = [settings['model']]
+            reads = [settings['model']]     # must not be moved by `force`
             if examples is None:
                 reads.insert(0, settings['data'])
             else:
                 create = functools.partial(
                     RunFolder.create_with, lambda folder: settings.update(
                         data=examples.write(folder)))
-            run = Run(functools.partial(_objective, model=net), settings,
+            run = Run(functools.partial(_objective, model=model), settings,
                       devices, stop, callback=callback)
             return run.carry_out(create, out, force, reads)
         run = reopen_run(Path(resume), keywords, devices, stop,

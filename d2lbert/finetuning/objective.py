@@ -56,7 +56,7 @@ class FineTuning(Objective):
         ops.check_precision(s['precision'])
         task = TASKS[s['task']]
         folder = folder_of(task, s['data'])
-        # For random new weights: the head, and parts that a checkpoint lacks
+        # New weights are random: the head, and parts a checkpoint lacks
         mx.random.seed(s['seed'] % 2 ** 31)
         if run_folder is None:
             bert, self.tokenizer = (

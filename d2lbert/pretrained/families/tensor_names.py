@@ -22,7 +22,7 @@ class Tensor(NamedTuple):
     """A tensor of a folder, and the parameter of the net that holds it."""
 
     name: str               # in the folder
-    ours: str               # the name of the parameter
+    ours: str               # the parameter's name in the net
     shape: tuple            # in the folder; the parameter may have a leading 1
     part: str               # a key of PARTS, or 'head' in a fine-tuned net
     reversed: bool = False  # the folder has the rows in reverse order
