@@ -54,8 +54,8 @@ class Vocab:
     special = Special(*RESERVED)
     #: The tokens that are never masked
     never_masked = frozenset((CLS, SEP))
-    #: Flags of each token, see `kernels.draw.masks`: (V,) uint8. None if only
-    #: <cls> and <sep> are never masked
+    #: Flags of each token, see `kernels.draw.mask_pairs`: (V,) uint8. None if
+    #: only <cls> and <sep> are never masked
     mask_flags = None
     #: True for tokens that begin a word: (V,) bool, or None if all do
     begins_word = None

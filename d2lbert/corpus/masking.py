@@ -53,7 +53,7 @@ class SpanMasking(NamedTuple):
         return len(self.length_probs) + MORE_PIECES * may_have_pieces
 
     def mask_flags(self, vocab):
-        """The flags of each token of a `Vocab` for `draw.spans`: (V,) uint8.
+        """The flags of each token of a `Vocab` for `draw.mask_spans`: (V,) uint8.
 
         FIXED: the token is never masked; GOES_ON: it continues a word.
         """
@@ -106,7 +106,7 @@ def mask_spans(text, rows, parts, spans, max_len, rng=random,
                              spans.max_tokens(vocab), special[0])
     types, parts = text.gather(parts)
     if draw.can_draw(rng):
-        draw.spans(rows, parts, types, text.numbers, (*special, len(vocab)),
+        draw.mask_spans(rows, parts, types, text.numbers, (*special, len(vocab)),
                    flags, replacements,
                    list(itertools.accumulate(spans.length_probs)),
                    spans.max_tokens(vocab), spans.apart, share, columns, rng)
@@ -136,7 +136,7 @@ def _empty_columns(num_rows, max_len, share, max_tokens, pad):
 
 def _mask_plainly(columns, rows, parts, ids, special, flags, replacements,
                   spans, max_tokens, share, rng):
-    """`draw.spans` in Python: fills the columns of `MaskedRows`.
+    """`draw.mask_spans` in Python: fills the columns of `MaskedRows`.
 
     rows, parts: lists, as for `mask_spans`; parts index into `ids`, the
     vocabulary numbers of words. special: the numbers of pad, mask, cls, sep.

@@ -1,9 +1,14 @@
-"""Draw examples from numbered words, by draw.cc and spans.cc.
+"""Draw pretraining examples and mask their tokens, by compiled C++ loops.
 
-Each function gives the same bits as the Python code of its caller, which does
-the work if `library` returns None.
+Each function calls a function of draw.cc or spans.cc. The callers have the
+same loops in Python, which return the same bits. They use the Python loops if
+`library` returns None or `can_draw` returns False.
 
-N pairs, T tokens (max_len), P predictions.
+A text is an array of word types: equal words have the same type. `type_ids`
+gives the vocabulary index of each type.
+
+N: the number of examples, each a row of T tokens. V: the number of tokens of
+the vocabulary.
 """
 import contextlib
 import ctypes
@@ -14,77 +19,82 @@ import numpy as onp
 from d2lbert.kernels import Library
 
 
-def _opened(path):
+def _open_library(path):
+    """Open the library at `path` and declare its functions to ctypes.
+
+    Those before `draw_order` are called by `cut.py`.
+    """
     library = ctypes.CDLL(str(path))
 
     def array(dtype):
         return onp.ctypeslib.ndpointer(dtype, flags='C_CONTIGUOUS')
 
-    i32, i64, f32 = array('int32'), array('int64'), array('float32')
-    f64 = array('float64')
-    u8, u32 = array('uint8'), array('uint32')
-    number, pointer, text = ctypes.c_int64, ctypes.c_void_p, ctypes.c_char_p
-    flag, place = ctypes.c_int, ctypes.POINTER(pointer)
-    count = ctypes.POINTER(number)
+    # The plural of a type is a contiguous array
+    f32s, f64s, u8s, u32s, i32s, i64s = map(array, (
+        'float32', 'float64', 'uint8', 'uint32', 'int32', 'int64'))
+    c_int, i32, i64 = ctypes.c_int, ctypes.c_int32, ctypes.c_int64
+    pointer, text = ctypes.c_void_p, ctypes.c_char_p
+    out_pointer, out_i64 = ctypes.POINTER(pointer), ctypes.POINTER(i64)
     for name, *argtypes in (
-            ('text_new', place),
-            ('text_cut', pointer, text, number, flag, flag, number, i64),
-            ('text_foreign', pointer, u8, number),
-            ('text_rename', pointer, text, number, i64),
-            ('text_copy', pointer, i32, i64, i64, i64, u8, i64),
+            ('text_new', out_pointer),
+            ('text_cut', pointer, text, i64, c_int, c_int, i64, i64s),
+            ('text_foreign', pointer, u8s, i64),
+            ('text_rename', pointer, text, i64, i64s),
+            ('text_copy', pointer, i32s, i64s, i64s, i64s, u8s, i64s),
             ('text_free', pointer),
-            ('names_new', place),
-            ('names_add', pointer, text, number, pointer, number, i32,
-             number, i64),
-            ('names_copy', pointer, number, pointer, count),
+            ('names_new', out_pointer),
+            ('names_add', pointer, text, i64, pointer, i64, i32s, i64, i64s),
+            ('names_copy', pointer, i64, pointer, out_i64),
             ('names_free', pointer),
-            ('count_types', i32, number, pointer, number, i64),
-            ('look_up', pointer, number, number, i32, number, pointer),
-            ('spread', pointer, number, number, i64, i32, number, i32,
-             number, i64, number, pointer, number),
-            ('first_places', pointer, number, number, number, number, i64,
-             i64, i64),
-            ('pieces_new', text, number, i32, number, text, number, i32,
-             number, ctypes.c_int32, number, flag, place),
-            ('pieces_cut', pointer, text, number, i32, number, i32, count),
+            ('count_types', i32s, i64, pointer, i64, i64s),
+            ('look_up', pointer, i64, i64, i32s, i64, pointer),
+            ('spread', pointer, i64, i64, i64s, i32s, i64, i32s, i64, i64s,
+             i64, pointer, i64),
+            ('first_places', pointer, i64, i64, i64, i64, i64s, i64s, i64s),
+            ('pieces_new', text, i64, i32s, i64, text, i64, i32s, i64, i32,
+             i64, c_int, out_pointer),
+            ('pieces_cut', pointer, text, i64, i32s, i64, i32s, out_i64),
             ('pieces_free', pointer),
-            ('draw_order', u32, number, i32),
-            ('draw_pairs', u32, number, i32, number, number, i64, number,
-             i64, number, number, flag, i64, u8, number, count),
-            ('draw_masks', u32, number, i64, pointer, number, number, i32,
-             number, i32, i32, number, number, i32, i32, f32, i32, f32, i32,
-             pointer, number, pointer, number, flag),
-            ('draw_spans', u32, number, i64, i64, number, pointer, number,
-             number, i32, number, i32, u8, number, i32, number, f64, number,
-             number, number, number, number, number, i32, f32, i32, f32, i32,
-             i32, i32)):
+            ('draw_order', u32s, i64, i32s),
+            ('draw_pairs', u32s, i64, i32s, i64, i64, i64s, i64, i64s, i64,
+             i64, c_int, i64s, u8s, i64, out_i64),
+            ('draw_masks', u32s, i64, i64s, pointer, i64, i64, i32s, i64, i32s,
+             i32s, i64, i64, i32s, i32s, f32s, i32s, f32s, i32s, pointer, i64,
+             pointer, i64, c_int),
+            ('draw_spans', u32s, i64, i64s, i64s, i64, pointer, i64, i64, i32s,
+             i64, i32s, u8s, i64, i32s, i64, f64s, i64, i64, i64, i64, i64,
+             i64, i32s, f32s, i32s, f32s, i32s, i32s, i32s)):
         function = getattr(library, name)
         function.argtypes = argtypes
         if name.endswith('_free') or name == 'draw_order':
             function.restype = None
         else:
-            function.restype = flag
-            function.errcheck = _check
+            function.restype = c_int
+            function.errcheck = _check_status
     return library
 
 
-def _check(status, function, arguments):
-    """Raise the exception for a Status of door.h other than 0."""
+def _check_status(status, function, arguments):
+    """Return a `Status` of door.h; raise an exception unless it is 0.
+
+    ctypes calls this function after each C++ function.
+    """
     if status == 1:
         raise MemoryError('no memory left for the words of a text')
     if status:
         raise ValueError(
-            'a number of a text points outside of its tables: its files are '
-            'damaged; if they are in the cache, d2lbert cache --clear --kind '
-            'corpora removes them')
+            'an index of a text points outside of its tables, so its files '
+            'are damaged: if they are in the cache, d2lbert cache --clear '
+            '--kind corpora removes them')
     return status
 
 
-#: Bits of `kinds` in `masks`.
+#: Flags of a token of the vocabulary: a FIXED token is never masked, and a
+#: token that GOES_ON continues the word of the token before it.
 FIXED, GOES_ON = 1, 2
 
 DRAW = Library('draw', ['draw.cc', 'spans.cc', 'cut.cc', 'types.cc',
-                        'pieces.cc'], _opened,
+                        'pieces.cc'], _open_library,
                what='the C++ loops over texts')
 
 
@@ -94,92 +104,109 @@ def library():
 
 
 def can_draw(rng):
-    """True if the C++ code can draw with the state of `rng`.
+    """True if the C++ code can draw random numbers in place of `rng`.
 
-    The C++ code only knows the state of CPython's own generator.
+    That code implements CPython's own generator, and no subclass of it.
     """
     return ((rng is random or type(rng) is random.Random)
             and library() is not None)
 
 
-def shuffle(order, rng):
-    """rng.shuffle(order) for order (paragraphs,) int32."""
+def shuffle_paragraphs(order, rng):
+    """Do rng.shuffle(order) for paragraph numbers, (paragraphs,) int32."""
     with _state_of(rng) as state:
         library().draw_order(state, len(order), order)
 
 
-def pairs(order, first, last, paragraphs, sentences, max_len, rng,
-          swap=False):
-    """Draw pairs of sentences of paragraphs order[first:last].
+def draw_pairs(order, first, last, paragraph_offsets, sentence_offsets,
+               max_len, rng, swap=False):
+    """Draw pairs of sentences from the paragraphs order[first:last].
 
-    In half of the cases a random sentence of all paragraphs replaces the
-    second sentence; with `swap`, the two sentences change places instead.
-    Pairs of more than max_len tokens are left out. Returns spans (N, 4)
-    int64, the begin and end of the words of both sentences, and is_next (N,)
-    uint8.
+    order (paragraphs,) int32: the numbers of all paragraphs. Paragraph q
+    holds the sentences from paragraph_offsets[q] to
+    paragraph_offsets[q + 1] - 1. sentence_offsets gives the words of a
+    sentence in the same way; both are int64.
+
+    Each sentence is paired with the next one of its paragraph. In half of the
+    cases a random sentence of all paragraphs replaces the second sentence.
+    With `swap`, the two sentences are swapped instead. Pairs of more than
+    max_len tokens, with <cls> and two <sep>, are left out. Returns pair_spans
+    (N, 4) int64, the begin and end of the words of both sentences, and is_next
+    (N,) uint8.
     """
-    read, num_pairs = order[first:last], ctypes.c_int64()
-    most = int((paragraphs[read + 1] - paragraphs[read] - 1).sum())
-    most = max(0, min(most, len(read) * len(sentences)))
-    spans, is_next = onp.empty((most, 4), 'int64'), onp.empty(most, 'uint8')
+    drawn, num_pairs = order[first:last], ctypes.c_int64()
+    max_pairs = int((paragraph_offsets[drawn + 1] - paragraph_offsets[drawn]
+                     - 1).sum())
+    # Damaged offsets must not request too much memory, nor a negative size
+    max_pairs = max(0, min(max_pairs, len(drawn) * len(sentence_offsets)))
+    pair_spans = onp.empty((max_pairs, 4), 'int64')
+    is_next = onp.empty(max_pairs, 'uint8')
     with _state_of(rng) as state:
         library().draw_pairs(
-            state, len(order), order, first, last, paragraphs,
-            len(paragraphs) - 1, sentences, len(sentences) - 1, max_len, swap,
-            spans, is_next, most, num_pairs)
-    return spans[:num_pairs.value], is_next[:num_pairs.value]
+            state, len(order), order, first, last, paragraph_offsets,
+            len(paragraph_offsets) - 1, sentence_offsets,
+            len(sentence_offsets) - 1, max_len, swap, pair_spans, is_next,
+            max_pairs, num_pairs)
+    return pair_spans[:num_pairs.value], is_next[:num_pairs.value]
 
 
-def masks(spans, types, numbers, specials, num_preds, columns, rng,
-          kinds=None, choices=None, whole_words=False):
-    """Fill padded rows with pairs of spans of words, and mask some tokens.
+def mask_pairs(pair_spans, word_types, type_ids, specials, num_preds, columns,
+               rng, flags=None, replacements=None, whole_words=False):
+    """Write pairs of sentences into padded rows, and mask some tokens.
 
-    spans: (N, 4) int64, indices into types, which is uint16 or int32.
-    numbers: (number of types,) int32, the vocabulary index of each type.
-    specials: (pad, mask, cls, sep, size of the vocabulary). num_preds:
-    (T + 1,) int32: of n tokens, num_preds[n] are masked. columns: the arrays
-    to fill, which are tokens, segments, valid lengths, positions, weights and
-    labels. kinds: None, or uint8 for each token of the vocabulary: FIXED if
-    it is never masked, GOES_ON if it continues a word. choices: int32, the
-    tokens that may replace others, or None for all. whole_words: mask all
-    pieces of a word or none.
+    pair_spans (N, 4) int64: as `draw_pairs` returns it. word_types (words,)
+    uint16 or int32. type_ids (types,) int32. specials: the indices of <pad>,
+    <mask>, <cls> and <sep>, then V. num_preds (T + 1,) int32: num_preds[n]
+    tokens of a row with n tokens are masked. columns: the arrays to fill, the
+    first six fields of a `texts.examples.Batch`. flags: (V,) uint8 of FIXED
+    and GOES_ON; None if only <cls> and <sep> are fixed. replacements: int32,
+    the tokens that random ones are drawn from; None for all of the
+    vocabulary. whole_words: mask all pieces of a word or none.
     """
-    types = onp.ascontiguousarray(types)
+    word_types = onp.ascontiguousarray(word_types)
     with _state_of(rng) as state:
         library().draw_masks(
-            state, len(spans), onp.ascontiguousarray(spans),
-            types.ctypes.data, types.itemsize, len(types), numbers,
-            len(numbers), onp.array(specials, 'int32'), num_preds,
+            state, len(pair_spans), onp.ascontiguousarray(pair_spans),
+            word_types.ctypes.data, word_types.itemsize, len(word_types),
+            type_ids, len(type_ids), onp.array(specials, 'int32'), num_preds,
             columns[0].shape[1], columns[3].shape[1], *columns,
-            *_address(kinds, 'uint8'), *_address(choices, 'int32'),
-            whole_words)
+            *_address_and_length(flags, 'uint8'),
+            *_address_and_length(replacements, 'int32'), whole_words)
 
 
-def spans(rows, parts, types, numbers, specials, kinds, choices, law, most,
-          apart, share, columns, rng):
-    """Fill padded rows with parts of a text, and mask spans of words.
+def mask_spans(row_offsets, parts, word_types, type_ids, specials, flags,
+               replacements, length_cdf, max_tokens, separate_spans,
+               mask_millionths, columns, rng):
+    """Write parts of a text into padded rows, and mask spans of words.
 
-    rows (N + 1,) and parts (M, 2) int64: row k consists of parts rows[k] to
-    rows[k + 1] - 1, and a part is the begin and end of some words. types,
-    numbers, specials, kinds, choices: as for `masks`. law: (longest,)
-    float64, the cumulative distribution of the number of words in a span.
-    most: the maximal number of tokens of a span. apart: spans must not touch.
-    share: the number of masked tokens in a million. columns: the arrays of
-    `corpus.masking.MaskedRows`, to be filled.
+    row_offsets (N + 1,) int64: row k holds the parts from row_offsets[k] to
+    row_offsets[k + 1] - 1. parts (all parts, 2) int64: the begin and end of
+    the words of each part. word_types, type_ids, specials, flags and
+    replacements are as for `mask_pairs`, but the last two must not be None.
+
+    length_cdf (words of the longest span,) float64: length_cdf[i] is the
+    probability that a span has at most i + 1 words. max_tokens: the largest
+    number of tokens of a span. separate_spans: True if two spans must not
+    touch. mask_millionths: the share of tokens to mask, in millionths.
+    columns: the arrays to fill, a `corpus.masking.MaskedRows`.
     """
-    types = onp.ascontiguousarray(types)
+    word_types = onp.ascontiguousarray(word_types)
     with _state_of(rng) as state:
         library().draw_spans(
-            state, len(rows) - 1, rows, onp.ascontiguousarray(parts),
-            len(parts), types.ctypes.data, types.itemsize, len(types),
-            numbers, len(numbers), onp.array(specials, 'int32'), kinds,
-            len(kinds), choices, len(choices), onp.array(law, 'float64'),
-            len(law), most, apart, share, columns[0].shape[1],
-            columns[2].shape[1], *columns)
+            state, len(row_offsets) - 1, row_offsets,
+            onp.ascontiguousarray(parts), len(parts), word_types.ctypes.data,
+            word_types.itemsize, len(word_types), type_ids, len(type_ids),
+            onp.array(specials, 'int32'), flags, len(flags), replacements,
+            len(replacements), onp.array(length_cdf, 'float64'),
+            len(length_cdf), max_tokens, separate_spans, mask_millionths,
+            columns[0].shape[1], columns[2].shape[1], *columns)
 
 
-def _address(array, dtype):
-    """The address and length of an array of a dtype, or (None, 0)."""
+def _address_and_length(array, dtype):
+    """(address, length) of a contiguous array of `dtype`; None is (None, 0).
+
+    ctypes' array types, as in `_open_library`, do not accept None.
+    """
     if array is None:
         return None, 0
     assert array.dtype == dtype and array.flags.c_contiguous
@@ -190,7 +217,7 @@ def _address(array, dtype):
 def _state_of(rng):
     """Yield the state of a generator, (625,) uint32, for C++ to change.
 
-    After the block `rng` has the changed state.
+    The end of the block puts the changed state back into `rng`.
     """
     version, state, gauss_next = rng.getstate()
     state = onp.array(state, 'uint32')

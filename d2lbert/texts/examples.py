@@ -134,7 +134,7 @@ def draw_examples(text, order, max_len, rng=random, mask_share=MASK_SHARE,
     the two sentences in place of drawing a random sentence. This is sentence
     order prediction, Lan et al. 2020, section 3.1.
     """
-    draw_pairs = draw.pairs if draw.can_draw(rng) else _draw_pairs
+    draw_pairs = draw.draw_pairs if draw.can_draw(rng) else _draw_pairs
     spans, is_next = draw_pairs(
         order, first, len(order) if last is None else last, text.paragraphs,
         text.sentences, max_len, rng, swap)
@@ -160,7 +160,7 @@ def mask_pairs(text, spans, is_next, max_len, rng=random,
     arguments = (spans, types, text.numbers,
                  (pad, mask, cls, sep, len(vocab)), num_preds, columns[:6],
                  rng, vocab.mask_flags, vocab.replacement_ids, whole_words)
-    (draw.masks if draw.can_draw(rng) else _mask_plainly)(*arguments)
+    (draw.mask_pairs if draw.can_draw(rng) else _mask_plainly)(*arguments)
     columns.nsp_y[:] = is_next
     return columns
 
@@ -169,7 +169,7 @@ def mask_pairs(text, spans, is_next, max_len, rng=random,
 
 def _draw_pairs(order, first, last, paragraphs, sentences, max_len, rng,
                 swap):
-    """`draw.pairs` in Python."""
+    """`draw.draw_pairs` in Python."""
     spans, is_next = [], []
     for q in order[first:last].tolist():
         for s in range(paragraphs[q], paragraphs[q + 1] - 1):
@@ -195,7 +195,7 @@ def _random_sentence(order, paragraphs, rng):
 
 def _mask_plainly(spans, types, numbers, specials, num_preds, columns, rng,
                   flags, replacements, whole_words):
-    """`draw.masks` in Python, with its arguments.
+    """`draw.mask_pairs` in Python, with its arguments.
 
     flags is `kinds` there, and replacements is `choices`.
     """

@@ -220,7 +220,7 @@ def shuffled_paragraphs(num_paragraphs, rng):
     """
     order = onp.arange(num_paragraphs, dtype='int32')
     if draw.can_draw(rng):
-        draw.shuffle(order, rng)
+        draw.shuffle_paragraphs(order, rng)
     else:
         rng.shuffle(order)
     return order

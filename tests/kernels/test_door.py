@@ -143,8 +143,8 @@ def test_an_order_of_unknown_paragraphs_is_refused(place, wrong):
     order[place] = wrong
     text = corpus()
     with outside:
-        draw.pairs(order, 0, 0, text.paragraphs, text.sentences, 16,
-                   random.Random(0))
+        draw.draw_pairs(order, 0, 0, text.paragraphs, text.sentences, 16,
+                        random.Random(0))
         for seed in range(50):
             draw.library().draw_pairs(
                 onp.array(random.Random(seed).getstate()[1], 'uint32'), 4,

@@ -67,7 +67,7 @@ class PieceVocab(TokenVocab):
 
     @functools.cached_property
     def mask_flags(self):
-        """Flags of the tokens for `kernels.draw.masks`: (V,) uint8."""
+        """Flags of the tokens for `kernels.draw.mask_pairs`: (V,) uint8."""
         flags = onp.where(self.begins_word, 0, GOES_ON).astype('uint8')
         flags[self.tokenizer.special_ids] = FIXED
         return flags
