@@ -1,10 +1,11 @@
-"""Compile, load and use the C++ code of the package.
+"""Compile and load the C++ libraries of the package.
 
-Libraries are compiled and loaded at their first use, never by an import. The
-environment variable D2LBERT_KERNELS controls this: `auto` uses them where
-they can be built, `off` never, and `require` raises an error without them.
-`ops` declares the operators; README.md describes them. MXNet is imported only
-with the operators: its import takes longer than `int8` takes for a text.
+A library is compiled and loaded at its first use, never by an import. The
+environment variable D2LBERT_KERNELS controls this: `auto` uses a library if it
+can be built, `off` uses none, and `require` raises an error if a library
+cannot be built. `ops` declares the fused operators, and README.md describes
+them. Only loading the fused operators imports MXNet. That import takes longer
+than `int8` takes to encode a text.
 """
 import ctypes
 import os
@@ -26,19 +27,20 @@ FOLDER = pathlib.Path(__file__).parent
 SOURCES = ['adam.cc', 'amx.cc', 'attention.cc', 'dense.cc', 'divergence.cc',
            'embed.cc', 'feed_forward.cc', 'gemm.cc', 'norm.cc', 'rows.cc',
            'self_attention.cc', 'vocab.cc']
-#: Attempts to build and open a library, whose file may be removed in between.
+#: Attempts to build and open a library. Another process may remove the file
+#: before it is opened.
 ATTEMPTS = 3
 
 State = namedtuple('State', 'mode loaded path reason')
 State.__doc__ = """The state of the fused operators, for `d2lbert doctor`.
 
-mode: auto, off or require; loaded: bool; path: the library or None;
-reason: why they are not loaded, or None.
+mode: auto, off or require. loaded: True if they are loaded. path: the path of
+their library, or None. reason: the reason why they are not loaded, or None.
 """
 
 
 def mode():
-    """The policy: auto, off or require, from D2LBERT_KERNELS."""
+    """The value of D2LBERT_KERNELS: auto, off or require."""
     value = os.environ.get('D2LBERT_KERNELS') or 'auto'
     if value not in ('auto', 'off', 'require'):
         raise ValueError(f'D2LBERT_KERNELS is {value!r}: it must be auto, '
@@ -49,34 +51,35 @@ def mode():
 class Library:
     """A compiled library, opened at the first `get`.
 
-    name: the start of its file name. sources: names of C++ files in this
-    folder. opened: a function that opens the library at a path; `get` returns
-    its result. It may raise OSError, AttributeError or MXNetError. mxnet:
-    build against the extension interface of MXNet. what, takes: a description
-    and the time of the compilation, for the progress line. options: further
-    options of the compiler.
+    name: the start of the library's file name. sources: names of C++ files in
+    this folder. open_library: a function that opens the library at a path;
+    `get` returns its result. It may raise OSError, AttributeError or
+    MXNetError. mxnet: True to build against the extension interface of MXNet.
+    what, takes: a description of the library and the duration of its
+    compilation, for the progress line. options: further options of the
+    compiler.
 
     Attribute path: the path of the open library, or None. Attribute reason:
     the reason why it could not be opened, or None.
     """
 
     _lock = threading.Lock()
-    _is_told = False    # one warning for all libraries
+    _has_warned = False     # one warning for all libraries
 
-    def __init__(self, name, sources, opened, mxnet=False, what='',
+    def __init__(self, name, sources, open_library, mxnet=False, what='',
                  takes='a few seconds', options=()):
         self.name, self.mxnet, self.options = name, mxnet, options
         self.what, self.takes = what, takes
         self.sources = [FOLDER / source for source in sources]
         self.path = self.reason = self._handle = None
-        self._opened = opened
+        self._open_library = open_library
 
     def get(self):
-        """Return the result of `opened`; None if Python must do the work.
+        """The result of `open_library`, or None if Python must do the work.
 
-        Compiles the library first if it is missing. If it cannot be compiled
-        or opened, raises BuildError with D2LBERT_KERNELS=require. With `auto`
-        the first failure of any library prints one line.
+        Compiles the library first if it is missing. If that or opening fails,
+        D2LBERT_KERNELS=require raises BuildError. With `auto` the first
+        failure of any library prints one line, and `get` returns None.
         """
         policy = mode()
         if policy == 'off':
@@ -84,10 +87,11 @@ class Library:
         if self.path is None:
             with Library._lock:
                 if not self.path and (not self.reason or policy == 'require'):
-                    self._try(policy)
+                    self._build_and_open(policy)
         return self._handle
 
-    def _try(self, policy):
+    def _build_and_open(self, policy):
+        """Set `path` or `reason`; policy: as `mode` returns it."""
         for _ in range(ATTEMPTS):
             path = None
             try:
@@ -98,35 +102,36 @@ class Library:
                 return
             except BuildError as caught:
                 error = caught
-            # Another process may have cleared the cache in the meantime
+            # Try again only if another process has removed the file
             if path is None or path.exists():
                 break
         self.reason = str(error)
         if policy == 'require':
             raise error
-        if not Library._is_told:
-            Library._is_told = True
-            build.say(f'slower without its compiled C++: {error}')
+        if not Library._has_warned:
+            Library._has_warned = True
+            build.print_line(f'slower without its compiled C++: {error}')
 
     def _open(self, path):
-        name = path
+        """Open the compiled library at `path`, or raise BuildError."""
+        checked_path = path
         try:
-            with build.held(path) as name:
-                self._handle = self._opened(name)
+            with build.checked(path) as checked_path:
+                self._handle = self._open_library(checked_path)
         except BuildError:
             raise
         except (OSError, AttributeError, RuntimeError) as error:
             line = ([type(error).__name__] + str(error).splitlines())[-1]
-            line = line.replace(f'{name}: ', '')
+            line = line.replace(f'{checked_path}: ', '')
             raise BuildError(
                 f'{path} cannot be loaded ({line}): if its folder is mounted '
-                'noexec, set D2LBERT_CACHE to one that is not') from error
+                'noexec, set D2LBERT_CACHE to a folder that is not') from error
         self.path, self.reason = path, None
 
     def find(self):
-        """Open the library if it is compiled; returns whether it is open.
+        """Open the library if it is compiled; return True if it is open.
 
-        Never compiles it. Raises BuildError.
+        Never compiles it. Raises BuildError if it cannot be opened.
         """
         if self.path is None:
             path = build.library(self.name, self.sources, self.mxnet,
@@ -136,28 +141,28 @@ class Library:
         return self.path is not None
 
 
-def _opened(path):
+def _open_operators(path):
     """Register the operators of the library at `path` with MXNet."""
     from d2lbert.machine.backend import mx
-    # Clearer errors than MXNet's own; AttributeError for a foreign library
+    # ctypes opens it first, since its errors are clearer than MXNet's
     library = ctypes.CDLL(str(path))
-    library.d2lbert_bf16
+    library.d2lbert_bf16    # AttributeError if it is not our library
     library.d2lbert_isa.restype = ctypes.c_char_p
     products.choose(library, path)
     mx.library.load(Name(path), verbose=False)
-    for source in SOURCES:
+    for source in SOURCES:      # AttributeError if an operator is missing
         for name in re.findall(r'^REGISTER_OP\((\w+)\)',
                                (FOLDER / source).read_text('utf-8'), re.M):
             getattr(mx.nd, name)
     return library
 
 
-OPERATORS = Library('ops', SOURCES, _opened, mxnet=True,
+OPERATORS = Library('ops', SOURCES, _open_operators, mxnet=True,
                     what='the fused CPU operators', takes='half a minute')
 
 
 def state():
-    """The `State` of the fused operators now; never compiles them."""
+    """The current `State` of the fused operators; never compiles them."""
     if mode() == 'off':
         return State('off', False, None, 'D2LBERT_KERNELS is off')
     path = OPERATORS.path
@@ -166,7 +171,7 @@ def state():
 
 
 def load():
-    """Compile and load the fused operators; returns whether they are loaded.
+    """Compile and load the fused operators; return True if they are loaded.
 
     Raises BuildError if that fails and D2LBERT_KERNELS is `require`. With
     `auto` the first failure prints one line.
@@ -175,9 +180,9 @@ def load():
 
 
 def enabled(*arrays):
-    """True if the fused operators can take these arrays.
+    """True if the fused operators are loaded and can take these arrays.
 
-    They can take MXNet's float32 or int32 arrays on a CPU. Only the device of
+    They can take MXNet's float32 and int32 arrays on a CPU. Only the device of
     the first array is checked. The first call compiles the operators.
     """
     return load() and all(
@@ -186,9 +191,9 @@ def enabled(*arrays):
 
 
 def compiled_for():
-    """(instruction set, floats in a vector) of the operators in use.
+    """(name of the instruction set, floats in a vector) of the operators.
 
-    None if they are not loaded; never loads them.
+    None if the operators are not loaded; never loads them.
     """
     library = OPERATORS.path and OPERATORS.get()
     return library and (library.d2lbert_isa().decode(),

@@ -1,10 +1,9 @@
-"""Compile C++ once, at first use, into the user's cache.
+"""Compile the package's C++ libraries, each once, into the user's cache.
 
 A library is loaded from the cache only if no other user can have written it
-and its content has the digest in the file beside it. A truncated library would
-end the process.
+and its content has the digest in the file beside it. Loading a truncated
+library would crash the process.
 """
-
 import contextlib
 import hashlib
 import os
@@ -19,19 +18,19 @@ from d2lbert.machine.files import locked
 from d2lbert.machine.processor import find_compiler, find_processor, set_flags
 from d2lbert.machine.terminal import warn
 
-# NaN and infinity keep their meaning: no -ffast-math.
+# Without -ffast-math, which would not respect NaN and infinity.
 FLAGS = ['-std=c++17', '-O3', '-fopenmp', '-fPIC', '-fno-math-errno',
          '-fno-trapping-math', '-ffp-contract=fast']
 
 
 class BuildError(RuntimeError):
-    """The reason, in one sentence, why there is no compiled library."""
+    """A library cannot be compiled or opened; the text is one sentence."""
 
 
 def compiler():
-    """The command of the C++ compiler and its version line.
+    """(command, a list, and version line) of the C++ compiler.
 
-    Raises BuildError if there is none.
+    Raises BuildError if there is no compiler.
     """
     try:
         return find_compiler()
@@ -40,30 +39,31 @@ def compiler():
                          'name one in CXX') from error
 
 
-def _cpu():
-    """The features of the processor, which -march=native depends on."""
-    this = find_processor()
-    return ' '.join(sorted(this.features)) or f'{this.machine} {this.name}'
+def _cpu_features():
+    """The features of the processor, which decide what -march=native means."""
+    processor = find_processor()
+    return (' '.join(sorted(processor.features))
+            or f'{processor.machine} {processor.name}')
 
 
 def _mxnet_parts():
-    """Include folder and interface source of MXNet, and its version."""
-    from d2lbert.machine.backend import (
-        mx,  # a library without MXNet needs none of it
-    )
+    """MXNet's (include folder, source of the extension interface, version)."""
+    # Imported here, since the other libraries do not need MXNet
+    from d2lbert.machine.backend import mx
     root = pathlib.Path(mx.__file__).parent
     include, source = root / 'include', root / 'src' / 'lib_api.cc'
     if not source.exists() or not (include / 'mxnet' / 'lib_api.h').exists():
         raise BuildError(f'MXNet {mx.__version__} in {root} comes without '
-                         f'its extension interface (src/lib_api.cc)')
+                         'its extension interface, src/lib_api.cc: install '
+                         'it from a wheel')
     return include, source, mx.__version__
 
 
-# A compiler and its child processes would go on after this process is killed.
-# So each command runs in a process group with a watcher, which kills the group
-# at the end of standard input. That is a pipe, whose other end this process
-# holds until it closes the pipe or is killed.
-GUARD = '''\
+# This shell script runs a compiler, and kills it with its child processes if
+# this process is killed. A watcher in their process group waits for the end of
+# standard input, then kills the group. Standard input is a pipe. Its other end
+# is closed by this process, or by the system when this process is killed.
+WATCHED_COMMAND = '''\
 exec 3<&0 </dev/null
 { read -r end <&3; kill -9 0; } >/dev/null 2>&1 &
 exec 3<&-
@@ -78,45 +78,46 @@ def library(name, sources, mxnet=False, what='', takes='a few seconds',
             compiling=True, options=()):
     """Return the path of a shared library; compile it if it is missing.
 
-    name: the start of its file name. sources: paths of C++ files; headers
-    (*.h) in the same folders count as sources too. mxnet: build against the
-    extension interface of MXNet. what, takes: a description and a duration
+    name: the start of the library's file name. sources: paths of C++ files. A
+    change of a source, or of a header (*.h) in their folders, compiles it
+    again. mxnet: True to build against the extension interface of MXNet. what,
+    takes: a description of the library and the duration of its compilation,
     for the progress line. compiling=False: return None if the library is
     missing. options: further options of the compiler. Raises BuildError if
-    there is no compiler, if it rejects the source, or if the cache folder
+    there is no compiler, if it rejects a source, or if the cache folder
     cannot be trusted.
     """
-    command, sources, name = _recipe(name, sources, mxnet, options)
+    command, sources, file_name = _recipe(name, sources, mxnet, options)
     try:
         folder = cache.folder('kernels')
     except OSError as error:
         raise BuildError(str(error)) from error
-    target = folder / name
+    target = folder / file_name
     if not _is_sound(target) and not compiling:
         return None
     if not _is_sound(target):
-        with locked(folder / 'build.lock', waiting=lambda: say(
-                'waiting for another process that compiles')) as alone:
-            if alone:       # no other process is compiling here
+        with locked(folder / 'build.lock', waiting=lambda: print_line(
+                'waiting for another process that compiles')) as is_locked:
+            if is_locked:   # no other process is compiling here
                 for stale in folder.glob('.*.part'):
                     shutil.rmtree(stale, ignore_errors=True)
             if not _is_sound(target):   # another process may have built it
-                say(f'compiling {what or name}, once: {takes} ...')
+                print_line(f'compiling {what or name}, once: {takes} ...')
                 _compile(command, sources, target)
         if not _is_sound(target):
-            raise BuildError(f'{target} is not what was just written to it: '
-                             'is the disk full or failing?')
+            raise BuildError(f'{target} changed after it was written: is the '
+                             'disk full or failing?')
     cache.used(target)
     return target
 
 
 @contextlib.contextmanager
-def held(library):
-    """Yield a path that opens the library whose digest was checked.
+def checked(library):
+    """Check a library's digest, and yield a path that opens this library.
 
-    The path goes through the open folder, where only this user and root can
-    write. So no other library can take its name in the meantime. Raises
-    BuildError if the library has changed since the check.
+    The path begins at an open file descriptor of the folder. Only this user
+    and root can write to the folder. So no one else can replace the library
+    between the check and its opening. Raises BuildError if the check fails.
     """
     try:
         folder = os.open(library.parent, os.O_RDONLY)
@@ -135,30 +136,33 @@ def held(library):
         os.close(folder)
 
 
-def say(line):
-    """Print a line on standard error at once."""
+def print_line(line):
+    """Print a line of the package on standard error at once."""
     warn(f'd2lbert: {line}')
 
 
 def _recipe(name, sources, mxnet, options=()):
-    """Compiler command, all sources, and a file name with their digest."""
+    """(compiler command, sources, file name of the library).
+
+    The file name has a digest of all that the library depends on.
+    """
     sources = [pathlib.Path(source) for source in sources]
     command, version = compiler()
     flags = [*set_flags(), *FLAGS, *options]
     key = hashlib.sha256()
-    texts = list(sources)
+    hashed_files = list(sources)
     for folder in sorted({source.parent for source in sources}):
-        texts += sorted(folder.glob('*.h'))
-    for part in [*command, version, _cpu(), *flags]:
+        hashed_files += sorted(folder.glob('*.h'))
+    for part in [*command, version, _cpu_features(), *flags]:
         key.update(os.fsencode(part) + b'\0')
     if mxnet:
         include, interface, release = _mxnet_parts()
         flags.append(f'-I{include}')
         key.update(release.encode() + b'\0')
         sources.append(interface)
-        texts += [interface, include / 'mxnet' / 'lib_api.h']
-    for text in texts:
-        key.update(text.name.encode() + b'\0' + text.read_bytes())
+        hashed_files += [interface, include / 'mxnet' / 'lib_api.h']
+    for path in hashed_files:
+        key.update(path.name.encode() + b'\0' + path.read_bytes())
     return [*command, *flags], sources, f'{name}-{key.hexdigest()[:16]}.so'
 
 
@@ -182,44 +186,47 @@ def _sha256(file):
 
 
 def _compile(command, sources, target):
+    """Compile sources by a compiler command; move the library to `target`."""
     try:
-        work = tempfile.TemporaryDirectory(
+        work_folder = tempfile.TemporaryDirectory(
             prefix=f'.{target.stem}-', suffix='.part', dir=target.parent)
     except OSError as error:
         raise BuildError(f'nothing can be written to {target.parent} '
                          f'({error.strerror}): set D2LBERT_CACHE to a '
-                         f'folder you can write') from error
-    with work as folder:
+                         f'folder that you can write to') from error
+    with work_folder as folder:
         objects = [os.path.join(folder, f'{i}.o')
                    for i in range(len(sources))]
-        _run([[*command, '-c', str(source), '-o', made]
-              for source, made in zip(sources, objects)], sources, folder)
-        whole = pathlib.Path(folder, target.name)
-        _run([[*command, '-shared', *objects, '-o', str(whole)]], [target],
+        _run([[*command, '-c', str(source), '-o', object_file]
+              for source, object_file in zip(sources, objects)], sources,
+             folder)
+        built = pathlib.Path(folder, target.name)
+        _run([[*command, '-shared', *objects, '-o', str(built)]], [target],
              folder)
         try:
-            _put(whole, target)
+            _move_with_digest(built, target)
         except OSError as error:
             raise BuildError(f'{target} cannot be written '
                              f'({error.strerror})') from error
 
 
-def _put(whole, target):
-    """Move a library and its digest to their places, each atomically."""
-    digest = _digest_file(whole)
-    with open(whole, 'rb') as file:
+def _move_with_digest(built, target):
+    """Move a built library and its digest to `target`, each atomically."""
+    digest = _digest_file(built)
+    with open(built, 'rb') as file:
         digest.write_text(_sha256(file))
-    # A common umask would let the user's group write
-    whole.chmod(stat.S_IMODE(whole.stat().st_mode) & ~0o022)
-    os.replace(whole, target)
+    # With a umask of 002, which is common, the user's group could write
+    built.chmod(stat.S_IMODE(built.stat().st_mode) & ~0o022)
+    os.replace(built, target)
     os.replace(digest, _digest_file(target))
 
 
 def _run(commands, subjects, folder):
-    """Run commands in parallel; raise BuildError for the first that fails.
+    """Run commands in parallel; raise BuildError if one fails.
 
-    No command outlives this call, or this process. subjects: the file that
-    each command builds, for the error. folder: for temporary files.
+    All commands end before this call or this process ends. The error describes
+    the first failed command. subjects: for each command the file that the
+    error names. folder: the folder for the commands' temporary files.
     """
     env = dict(os.environ, TMPDIR=folder, LC_ALL='C')
     read_end, write_end = os.pipe()
@@ -227,9 +234,9 @@ def _run(commands, subjects, folder):
     try:
         for command in commands:
             running.append(subprocess.Popen(
-                ['/bin/sh', '-c', GUARD, 'sh', *command], stdin=read_end,
-                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=env,
-                start_new_session=True))
+                ['/bin/sh', '-c', WATCHED_COMMAND, 'sh', *command],
+                stdin=read_end, stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT, env=env, start_new_session=True))
         outputs = [process.communicate()[0] for process in running]
     finally:
         os.close(read_end)
@@ -245,6 +252,10 @@ def _run(commands, subjects, folder):
 
 
 def _first_error(process, output):
+    """The first line of a compiler's output with an error, or its first line.
+
+    Without output, the exit status of the process.
+    """
     lines = output.decode(errors='replace').strip().splitlines()
     for line in lines:
         if 'error' in line:

@@ -240,7 +240,7 @@ MISTAKES = tuple(Mistake(*row) for row in (
      '_digest_file(library).read_text()',
      'test_a_damaged_library_is_compiled_again'),
     ('a change of a header compiles nothing anew',
-     "texts += sorted(folder.glob('*.h'))",
+     "hashed_files += sorted(folder.glob('*.h'))",
      'pass',
      'test_another_source_or_header_is_another_library'),
     ('a library that others may write is opened',

@@ -104,7 +104,7 @@ def fresh(monkeypatch, tmp_path):
     if kernels.mode() == 'off':
         pytest.skip('D2LBERT_KERNELS is off')
     monkeypatch.setenv('D2LBERT_CACHE', str(tmp_path / 'cache'))
-    monkeypatch.setattr(kernels.Library, '_is_told', False)
+    monkeypatch.setattr(kernels.Library, '_has_warned', False)
     source = tmp_path / 'seven.cc'
     source.write_text('extern "C" int seven() { return 7; }\n')
     seven = SimpleNamespace(d2lbert_isa=lambda: b'SSE',

@@ -25,7 +25,7 @@ from d2lbert.texts import numbered_text
 def own_cache(tmp_path, monkeypatch):
     """A cache for each test; each test may print its own warning."""
     monkeypatch.setenv('D2LBERT_CACHE', str(tmp_path / 'cache'))
-    monkeypatch.setattr(kernels.Library, '_is_told', False)
+    monkeypatch.setattr(kernels.Library, '_has_warned', False)
     return tmp_path / 'cache' / 'kernels'
 
 
@@ -225,10 +225,10 @@ def test_a_damaged_library_is_compiled_again(compiler, damage, capsys):
 
 
 def test_a_library_that_comes_out_damaged_is_not_taken(compiler, monkeypatch):
-    def put(whole, target, real=build._put):
-        real(whole, target)
+    def move(built, target, real=build._move_with_digest):
+        real(built, target)
         shortened(target)
-    monkeypatch.setattr(build, '_put', put)
+    monkeypatch.setattr(build, '_move_with_digest', move)
     with pytest.raises(BuildError, match='disk full or failing'):
         build.library('seven', [compiler])
 
@@ -293,7 +293,7 @@ def test_a_library_is_opened_from_the_folder_that_was_checked(compiler,
                                                               tmp_path,
                                                               monkeypatch):
     path = build.library('seven', [compiler])
-    with build.held(path) as name:
+    with build.checked(path) as name:
         # Another folder takes its place between check and opening
         own_cache.rename(tmp_path / 'moved')
         own_cache.mkdir()
@@ -302,7 +302,7 @@ def test_a_library_is_opened_from_the_folder_that_was_checked(compiler,
             pytest.skip('no /proc here')
         assert seven(name) == 7
     with pytest.raises(BuildError, match='was changed while it was opened'):
-        with build.held(path):
+        with build.checked(path):
             raise AssertionError
 
 
@@ -383,8 +383,8 @@ def test_a_library_removed_before_it_is_open_is_built_again(compiler,
     assert removed and library.path.exists() and library.reason is None
 
 
-@pytest.mark.parametrize('opened', [kernels._opened, draw._opened,
-                                    int8._opened])
+@pytest.mark.parametrize('opened', [kernels._open_operators,
+                                    draw._open_library, int8._opened])
 def test_a_library_without_our_functions_is_refused(compiler, opened):
     path = build.library('seven', [compiler])
     with pytest.raises(AttributeError, match='undefined symbol'):
@@ -397,7 +397,7 @@ def test_text_is_read_without_a_library_that_cannot_be_opened(monkeypatch,
     broken = kernels.Library('draw', ['draw.cc'], failing, what='loops')
     monkeypatch.setattr(draw, 'DRAW', broken)
     monkeypatch.setattr(build, 'library', lambda *_, **__: Path('/draw.so'))
-    monkeypatch.setattr(build, 'held', contextlib.nullcontext)
+    monkeypatch.setattr(build, 'checked', contextlib.nullcontext)
     tokens = numbered_text.tokens_of_lines(['a b . c'])
     assert tokens.names == ['a', 'b', 'c']
     assert 'noexec' in capsys.readouterr().err
