@@ -306,7 +306,7 @@ def _products_rows():
     if not choice:
         return []
     value = ' and '.join(
-        f'{precision} by {kernels.products.words_of(product)}'
+        f'{precision} by {kernels.products.describe(product)}'
         for precision, product in (('fp32', choice.fp32),
                                    ('bf16', choice.bf16)))
     return [Row('products', OK, f'{value}: {choice.why}')]

@@ -1,12 +1,12 @@
-"""Choose the matrix-multiplication kernel by measurement.
+"""Choose the fastest matrix-multiplication kernel by a measurement.
 
-There are four, in the order of `Product` in amx.h. `plain`: fp32 vectors.
-`pairs`: pairs of bfloat16 in AVX-512 vectors. `tiles`: bfloat16 in AMX tiles.
-`split`: fp32 as the sum of three bfloat16 in AMX tiles. The environment
-variable D2LBERT_AMX controls tiles: `auto` uses them if they are faster, `off`
-never, and `require` always, or raises an error without them. The measurement
-runs once for each compiled library and CPU. A file beside the library stores
-its result.
+There are four kernels. `plain`: vectors of fp32. `pairs`: AVX-512 vectors of
+pairs of bfloat16. `tiles`: AMX tiles of bfloat16. `split`: AMX tiles, where
+each fp32 number is a sum of three bfloat16. The environment variable
+D2LBERT_AMX controls the tiles: `auto` uses tiles if they are faster, `off`
+never uses tiles, and `require` always does, or raises an error without AMX.
+The measurement runs once for each compiled library and CPU. Its result is
+stored in a file beside the library.
 """
 import contextlib
 import ctypes
@@ -20,24 +20,25 @@ from d2lbert.machine.cache import is_trusted, make_private
 from d2lbert.machine.files import read_json, replacing
 from d2lbert.machine.processor import find_processor
 
-__all__ = ['NAMES', 'Choice', 'chosen', 'cpu', 'mode', 'record', 'resume',
-           'trial', 'use', 'words_of']
+__all__ = ['NAMES', 'Choice', 'chosen', 'cpu', 'describe', 'mode', 'record',
+           'resume', 'time_product', 'use']
 
+#: The names of the kernels, in the order of `Product` in amx.h.
 NAMES = 'plain', 'pairs', 'tiles', 'split'
-WORDS = {'plain': 'fp32 vectors', 'pairs': 'bfloat16 pairs (AVX-512)',
-         'tiles': 'bfloat16 tiles (AMX)',
-         'split': 'three bfloat16 tiles a number (AMX)',
-         'mxnet': "MXNet's own operators"}
+DESCRIPTIONS = {'plain': 'fp32 vectors', 'pairs': 'bfloat16 pairs (AVX-512)',
+                'tiles': 'bfloat16 tiles (AMX)',
+                'split': 'three bfloat16 tiles a number (AMX)',
+                'mxnet': "MXNet's own operators"}
 
-#: Rows, inputs and outputs of the measured product.
-TRIAL = 1024, 256, 512
-#: Runs of each kernel; the fastest one counts.
-TURNS = 5
-#: A kernel is faster if it takes at most this share of the other's time.
+#: (rows, inputs, outputs) of the measured product.
+TRIAL_SHAPE = 1024, 256, 512
+#: Runs of each kernel; the fastest run counts.
+NUM_RUNS = 5
+#: A kernel replaces another one if it takes less than this share of its time.
 #: Smaller differences are noise.
 FASTER = 0.95
-#: The error against float64 that the tests allow, relative to the largest
-#: element of the product.
+#: The largest allowed error of `split` against float64, relative to the
+#: largest element of the product. The tests allow the same.
 TOLERANCE = 2e-5
 
 #: Machine types whose CPUs have a family and a model.
@@ -45,19 +46,21 @@ X86 = {'x86_64', 'AMD64', 'i386', 'i686'}
 
 
 class Choice(NamedTuple):
-    """The kernel of each precision, and a sentence with the reason."""
+    """The chosen kernel of each precision, and the reason."""
 
-    fp32: str
-    bf16: str
-    why: str
+    fp32: str       # a name of NAMES
+    bf16: str       # a name of NAMES
+    why: str        # the reason, for `d2lbert doctor`
 
 
 class _State:
+    """The library of the operators and its `Choice`; None before loading."""
+
     library = choice = None
 
 
 def mode():
-    """The policy: auto, off or require, from D2LBERT_AMX."""
+    """The value of D2LBERT_AMX: auto, off or require."""
     value = os.environ.get('D2LBERT_AMX') or 'auto'
     if value not in ('auto', 'off', 'require'):
         raise ValueError(f'D2LBERT_AMX is {value!r}: it must be auto, off or '
@@ -66,33 +69,35 @@ def mode():
 
 
 def cpu():
-    """The name, family and model of the CPU; its machine type elsewhere."""
-    this = find_processor()
-    name = this.name or 'unknown'
-    if this.machine not in X86 or not this.family:
-        return f'{name}, {this.machine}'
-    return f'{name}, family {this.family}, model {this.model}'
+    """The CPU's name, family and model, or its name and machine type."""
+    processor = find_processor()
+    name = processor.name or 'unknown'
+    if processor.machine not in X86 or not processor.family:
+        return f'{name}, {processor.machine}'
+    return f'{name}, family {processor.family}, model {processor.model}'
 
 
 # Choosing
 
 def choose(library, path):
-    """Choose the kernels of a library of operators, opened from `path`.
+    """Choose and use the kernels of a library of operators.
 
-    Raises ValueError if D2LBERT_AMX is `require` and there are no tiles.
+    library: the library, opened by ctypes from `path`. Raises ValueError if
+    D2LBERT_AMX is `require` and tiles cannot be used.
     """
     policy = mode()
     library.d2lbert_trial.restype = ctypes.c_double
     has_pairs = bool(library.d2lbert_bf16())
-    tiles, why = _tiles(library, policy)
+    has_tiles, why = _find_tiles(library, policy)
     if policy == 'require':
-        if not tiles:
-            raise ValueError(f'D2LBERT_AMX is require, and {why}: unset it')
+        if not has_tiles:
+            raise ValueError(f'D2LBERT_AMX is require, but {why}: unset it')
         choice = Choice('split', 'tiles', 'D2LBERT_AMX is require')
     elif not has_pairs:
         choice = Choice('plain', 'plain', why)
     else:
-        choice = _quickest(_measured(library, path, tiles), tiles, why)
+        measured = _read_or_measure(library, path, has_tiles)
+        choice = _choose_fastest(measured, has_tiles, why)
     _State.library = library
     use(choice)
 
@@ -104,14 +109,14 @@ def use(choice):
     _State.choice = choice
 
 
-def _tiles(library, policy):
-    """Return whether tiles can be used, and the reason in words."""
+def _find_tiles(library, policy):
+    """(True if tiles can be used, the reason); policy: D2LBERT_AMX."""
     if policy == 'off':
         return False, 'D2LBERT_AMX is off'
-    answer = library.d2lbert_tiles()    # 0: the library has no tiles
-    if answer == 2:
+    support = library.d2lbert_tiles()   # see `d2lbert_tiles` in amx.cc
+    if support == 2:
         return True, 'AMX is there'
-    if answer == 1:
+    if support == 1:
         return False, 'the system refuses AMX to this process'
     if {'amx_tile', 'amx_bf16'} <= find_processor().features:
         return False, ('this CPU has AMX, but the operators were compiled '
@@ -119,81 +124,85 @@ def _tiles(library, policy):
     return False, 'this CPU has no AMX'
 
 
-def _quickest(measured, tiles, why):
-    """The `Choice` by a measurement, as `_measured` returns it.
+def _choose_fastest(measured, has_tiles, why):
+    """The `Choice` that follows from a measurement.
 
-    tiles, why: whether tiles can be used, and the reason.
+    measured: as `_read_or_measure` returns it. has_tiles, why: as
+    `_find_tiles` returns them.
     """
     seconds, errors = measured['seconds'], measured['errors']
     bf16 = 'pairs'
-    if tiles and seconds['tiles'] < seconds['pairs']:
+    if has_tiles and seconds['tiles'] < seconds['pairs']:
         bf16 = 'tiles'
     if seconds['plain'] < FASTER * seconds[bf16]:
         bf16 = 'plain'
     fp32 = 'plain'
-    if (tiles and seconds['split'] < FASTER * seconds['plain']
+    if (has_tiles and seconds['split'] < FASTER * seconds['plain']
             and errors['split'] <= errors['plain']
             and measured['largest'] <= TOLERANCE):
         fp32 = 'split'
-    figures = ', '.join(f'{1e3 * seconds[name]:.2f} by {WORDS[name]}'
+    figures = ', '.join(f'{1e3 * seconds[name]:.2f} by {DESCRIPTIONS[name]}'
                         for name in NAMES if name in seconds)
     return Choice(fp32, bf16, f'{why}; milliseconds of one product, measured '
                               f'once: {figures}')
 
 
-def _measured(library, path, tiles):
-    """Measure each kernel, or read an earlier measurement.
+def _read_or_measure(library, path, has_tiles):
+    """Read an earlier measurement, or measure each kernel and store it.
 
-    Returns a dict. seconds: of each kernel. errors: the root mean square
-    error of `plain` and of `split` against float64. largest: the largest
-    error of `split` over the largest element of the product.
+    Returns a dict. seconds: {kernel: time of the product}. errors: {kernel:
+    root mean square error against float64} for `plain` and `split`. largest:
+    the largest error of `split` divided by the largest element of the product.
     """
-    names = NAMES if tiles else NAMES[:2]
-    kept = path.with_name(path.name + '.products')
+    names = NAMES if has_tiles else NAMES[:2]
+    stored_path = path.with_name(path.name + '.products')
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        found = read_json(kept)
-        if (is_trusted(kept.stat()) and found['cpu'] == cpu()
-                and set(names) <= set(found['seconds'])):
+        stored = read_json(stored_path)
+        if (is_trusted(stored_path.stat()) and stored['cpu'] == cpu()
+                and set(names) <= set(stored['seconds'])):
             return dict(
-                seconds={name: float(found['seconds'][name])
+                seconds={name: float(stored['seconds'][name])
                          for name in names},
                 errors={name: float(error)
-                        for name, error in found['errors'].items()},
-                largest=float(found['largest']))
-    found = _measure(library, names)
+                        for name, error in stored['errors'].items()},
+                largest=float(stored['largest']))
+    measured = _measure(library, names)
     with contextlib.suppress(OSError):
-        with replacing(kept) as part:
-            part.write_text(json.dumps(dict(found, cpu=cpu())), 'utf-8')
-            make_private(part)
-    return found
+        with replacing(stored_path) as temporary_path:
+            temporary_path.write_text(json.dumps(dict(measured, cpu=cpu())),
+                                      'utf-8')
+            make_private(temporary_path)
+    return measured
 
 
 def _measure(library, names):
-    """Measure each kernel; returns the dict of `_measured`."""
-    rows, inputs, outputs = TRIAL
+    """Measure kernels; returns a dict as `_read_or_measure` does."""
+    rows, inputs, outputs = TRIAL_SHAPE
     rng = onp.random.RandomState(1)
     X, W = (rng.normal(size=size).astype('float32')
             for size in ((rows, inputs), (outputs, inputs)))
     Y = onp.empty((rows, outputs), 'float32')
-    few = slice(64)     # compared rows
-    exact = X[few].astype('float64') @ W.T.astype('float64')
+    checked = slice(64)     # the rows whose errors are measured
+    exact = X[checked].astype('float64') @ W.T.astype('float64')
     seconds = dict.fromkeys(names, float('inf'))
     errors, largest = {}, 0.
-    for _ in range(TURNS):
+    for _ in range(NUM_RUNS):
         for name in names:
-            seconds[name] = min(seconds[name], trial(library, name, X, W, Y))
+            seconds[name] = min(seconds[name],
+                                time_product(library, name, X, W, Y))
             if name in ('plain', 'split'):
-                off = Y[few] - exact
-                errors[name] = float(onp.sqrt((off ** 2).mean()))
+                error = Y[checked] - exact
+                errors[name] = float(onp.sqrt((error ** 2).mean()))
                 if name == 'split':
-                    largest = float(abs(off).max() / abs(exact).max())
+                    largest = float(abs(error).max() / abs(exact).max())
     return dict(seconds=seconds, errors=errors, largest=largest)
 
 
-def trial(library, name, X, W, Y, times=1):
-    """Seconds of one thread for Y = X W^T, the least of `times` runs.
+def time_product(library, name, X, W, Y, times=1):
+    """Compute Y = X W^T by one thread; return the seconds of the fastest run.
 
-    X (R, K), W (N, K), Y (R, N): C-contiguous float32 arrays of NumPy.
+    name: the kernel. X (R, K), W (N, K) and Y (R, N): C-contiguous float32
+    NumPy arrays. times: the number of runs.
     """
     (rows, inputs), outputs = X.shape, len(W)
     pointers = [array.ctypes.data_as(ctypes.c_void_p) for array in (X, W, Y)]
@@ -209,44 +218,46 @@ def chosen():
     return _State.choice
 
 
-def words_of(name):
+def describe(name):
     """The description of a kernel by its name."""
-    return WORDS.get(name, name)
+    return DESCRIPTIONS.get(name, name)
 
 
 def record(precision, fused=True):
-    """The names of the kernel and of the CPU, to store in a checkpoint.
+    """The kernel and the CPU in use, for a checkpoint.
 
-    fused: True if the fused operators are in use.
+    fused: True if the fused operators are in use. Returns {'product': name of
+    the kernel, 'cpu': name of the CPU}.
     """
-    used = chosen()
-    product = getattr(used, precision) if fused and used else 'mxnet'
+    choice = chosen()
+    product = getattr(choice, precision) if fused and choice else 'mxnet'
     return dict(product=product, cpu=cpu())
 
 
 def resume(before, precision, fused=True):
-    """Use the kernel of a resumed run again; before: its `record`.
+    """Use the kernel of a resumed run again, if the CPU is the same.
 
-    On the same CPU the kernel of the run replaces the measured one. Returns
-    None, or a clause that names the change of kernels.
+    before: the `record` in the run's checkpoint. Returns None, or a clause for
+    a message if another kernel has to be used.
     """
     now = record(precision, fused)
     if not isinstance(before, dict) or not before.get('product'):
         return None     # a checkpoint of an older version
-    product, where = before['product'], before.get('cpu')
+    product, old_cpu = before['product'], before.get('cpu')
     if product == now['product']:
         return None
-    if (where == now['cpu'] and now['product'] != 'mxnet'
+    if (old_cpu == now['cpu'] and now['product'] != 'mxnet'
             and mode() == 'auto' and product in _possible(precision)):
         use(_State.choice._replace(
             **{precision: product},
-            why=f'{_State.choice.why}; as the run that was resumed'))
+            why=f'{_State.choice.why}; {precision} as in the resumed run'))
         return None
-    return (f'matrices were multiplied by {words_of(product)} on {where}, '
-            f'and are by {words_of(now["product"])} on {now["cpu"]}')
+    return (f'matrices were multiplied by {describe(product)} on {old_cpu}, '
+            f'and are by {describe(now["product"])} on {now["cpu"]}')
 
 
 def _possible(precision):
+    """The names of the kernels that can compute a precision here."""
     names = {'fp32': ['plain'], 'bf16': ['plain', 'pairs']}[precision]
     if _State.library.d2lbert_tiles() == 2:
         names.append({'fp32': 'split', 'bf16': 'tiles'}[precision])

@@ -39,7 +39,7 @@ def ways(kernels):
     names += [('fp32', 'split')] * has_tiles
     names += [('bf16', 'pairs')] * kernels.bf16_supported()
     names += [('bf16', 'tiles')] * has_tiles
-    return {f'{precision}, {products.words_of(name)}': (
+    return {f'{precision}, {products.describe(name)}': (
         precision, products.chosen()._replace(**{precision: name}))
         for precision, name in names}
 
@@ -180,8 +180,8 @@ def main():
     print(benchmark.machine())
     chosen = kernels.products.chosen()
     print(f'{kernels.products.cpu()}: {chosen.why}; chosen: fp32 by '
-          f'{kernels.products.words_of(chosen.fp32)}, bf16 by '
-          f'{kernels.products.words_of(chosen.bf16)}')
+          f'{kernels.products.describe(chosen.fp32)}, bf16 by '
+          f'{kernels.products.describe(chosen.bf16)}')
     bench = Bench(kernels, args.rounds)
     bench.vocabulary(*VOCABULARY)
     for sizes in DENSE:
