@@ -1,7 +1,7 @@
-"""The operators in C++, for float32 arrays on a CPU.
+"""Call the operators in C++, which take float32 arrays on a CPU.
 
-`ops` declares them. Each function here has the arguments of the function of
-the same name in `ops`, which gives it their defaults.
+`ops` declares the operators. Each public function here, except `call`, has the
+name and the arguments of a function in `ops`, which sets their defaults.
 """
 import ctypes
 import functools
@@ -9,22 +9,25 @@ import functools
 from d2lbert import kernels
 from d2lbert.machine.backend import autograd, mx, np, npx
 
-_ones = {}  # context: an array of 64 ones
+_ones = {}  # {device: an array of 64 ones}
 
-# Attributes whose value is the default of the C++ code are left out: each
-# one that is passed costs microseconds in every call
+# Defaults of attributes in the C++ code. `call` passes no attribute with such
+# a value, since each one costs microseconds in every call
 _DEFAULTS = dict(act='none', precision='fp32', bias=1, causal=0, frozen=0,
                  lists=1, p=0, parts=1, weights_p=0)
 
-#: Bytes of the largest weight gradient that a thread keeps in its cache.
-CACHED_BYTES = 1 << 20
+#: Bytes of the largest weight gradient that fits into a thread's cache.
+MAX_CACHED_BYTES = 1 << 20
 
 
 def call(name, arrays, **attrs):
-    """Call an operator of the library; returns all its outputs as a list."""
+    """Call the operator d2lbert_`name`; returns a list of all its outputs.
+
+    arrays: its inputs in order. attrs: its attributes.
+    """
     attrs = {key: value for key, value in attrs.items()
              if value != _DEFAULTS.get(key)}
-    # Like a function of `mx.nd`, which would copy the handle of each array
+    # As the function of `mx.nd` does, without copying the handles of arrays
     return mx.nd.register._imperative_invoke(
         _handle(f'd2lbert_{name}'), arrays, list(attrs), list(attrs.values()),
         None, True, True)
@@ -32,7 +35,7 @@ def call(name, arrays, **attrs):
 
 @functools.lru_cache(maxsize=None)
 def _handle(name):
-    """MXNet's handle of an operator."""
+    """MXNet's handle of an operator by its full name."""
     handle = ctypes.c_void_p()
     mx.base.check_call(mx.base._LIB.NNGetOpHandle(
         name.encode(), ctypes.byref(handle)))
@@ -40,24 +43,26 @@ def _handle(name):
 
 
 def _guarded(array):
-    """Return the array, after an identity if its gradient may accumulate.
+    """Return the array, or a view of it if its gradient may accumulate.
 
-    An operator of an extension overwrites gradients, whatever their grad_req
-    is. An operator of MXNet between this operator and the array adds them.
+    An operator of an extension library overwrites the gradients of its inputs,
+    also with grad_req='add'. So the input is the view, made by an operator of
+    MXNet, which adds the gradient of the view to the gradient of the array.
     """
     if autograd.is_recording() and array.grad is not None:
-        # A reshape is a view: only its gradient costs a copy
+        # A reshape to the same shape costs a copy only in the backward pass
         return array.as_nd_ndarray().reshape(array.shape).as_np_ndarray()
     return array
 
 
 def _parameters(grad_req, *arrays):
-    """The arrays, each `_guarded` if its request is 'add'."""
+    """A list of the arrays; those with the request 'add' are `_guarded`."""
     return [_guarded(array) if req == 'add' else array
             for array, req in zip(arrays, _requests(grad_req, len(arrays)))]
 
 
 def _requests(grad_req, count):
+    """The request of each of `count` parameters."""
     return [grad_req] * count if isinstance(grad_req, str) else grad_req
 
 
@@ -69,21 +74,23 @@ def _are_frozen(grad_req, *arrays):
         for array, request in zip(arrays, requests))
 
 
-def _dropout(like, p):
-    """The dropout rate, and 64 random bits as a list of one array, or [].
+def _dropout(X, p):
+    """(rate, inputs) for an operator with dropout of rate p, on X's device.
 
-    MXNet's own dropout draws the bits, so that MXNet's seed decides them.
+    inputs: [64 random bits] in training, which seed the operator's dropout.
+    Otherwise the rate is 0 and there is no input. The bits are MXNet's own
+    dropout of 64 ones, so they follow from MXNet's seed.
     """
     if not p or not autograd.is_training():
         return 0, []
-    if like.ctx not in _ones:
-        _ones[like.ctx] = np.ones((64,), ctx=like.ctx)
+    if X.ctx not in _ones:
+        _ones[X.ctx] = np.ones((64,), ctx=X.ctx)
     with autograd.pause():
-        return p, [npx.dropout(_ones[like.ctx], p=0.5, mode='always')]
+        return p, [npx.dropout(_ones[X.ctx], p=0.5, mode='always')]
 
 
 def dense(X, W, b, units, act, precision, grad_req):
-    """`ops.dense`; the gradient of the activation is part of it."""
+    """`ops.dense`, with its activation in the same operator."""
     attrs = {}
     if act.startswith('gelu'):
         attrs['grad'] = int(autograd.is_recording())
@@ -92,13 +99,14 @@ def dense(X, W, b, units, act, precision, grad_req):
 
 
 def joined_dense(X, weights, biases, precision, grad_req):
-    """`ops.joined_dense`; one matrix product reads X once."""
+    """`ops.joined_dense` as one matrix product, which reads X once."""
     return _product(X, weights, biases, precision, grad_req)
 
 
 def _product(X, weights, biases, precision, grad_req, **attrs):
+    """Call the operator `dense`; arguments as for `ops.joined_dense`."""
     frozen = _are_frozen(grad_req, *weights)
-    if frozen:      # the operator does not write the gradient of weights
+    if frozen:      # the operator then writes no gradient for the weights
         weights = [weight.detach() for weight in weights]
     return call('dense', [
         _guarded(X), *_parameters(grad_req, *weights, *biases)],
@@ -114,17 +122,18 @@ def layer_norm(X, gamma, beta, eps, grad_req):
 
 
 def add_norm(X, Y, gamma, beta, p, eps, grad_req):
-    """`ops.add_norm`; the sum is computed again for the gradient."""
-    p, noise = _dropout(X, p)
+    """`ops.add_norm`; the backward pass computes the sum again."""
+    p, seed = _dropout(X, p)
     return call('add_norm',
                 [_guarded(X), _guarded(Y),
-                 *_parameters(grad_req, gamma, beta), *noise], p=p, eps=eps)[0]
+                 *_parameters(grad_req, gamma, beta), *seed], p=p, eps=eps)[0]
 
 
-def attention_qkv(QKV, offsets, lens, num_heads, p, precision, length, causal):
+def attention_qkv(QKV, offsets, lens, num_heads, p, precision, common_length,
+                  causal):
     """`ops.attention_qkv`; the scores are never stored."""
-    p, noise = _dropout(QKV, p)
-    return call('attention_qkv', [_guarded(QKV), offsets, lens, *noise],
+    p, seed = _dropout(QKV, p)
+    return call('attention_qkv', [_guarded(QKV), offsets, lens, *seed],
                 num_heads=num_heads, p=p, precision=precision,
                 causal=int(causal))[0]
 
@@ -134,12 +143,12 @@ def self_attention(X, weights, biases, norm, rows, num_heads, p, precision,
     """`ops.self_attention` as one operator, a few sequences at a time."""
     if not _fits_cache(X, 3 * weights[0].size, precision, grad_req):
         return NotImplemented
-    weights_p, weights_noise = _dropout(X, p)
-    p, noise = _dropout(X, norm.p)
+    weights_p, weights_seed = _dropout(X, p)
+    p, seed = _dropout(X, norm.p)
     return call('self_attention', [
         _guarded(X), *_parameters(grad_req, *weights, *biases, norm.gamma,
                                   norm.beta),
-        rows.offsets, rows.lens, *weights_noise, *noise],
+        rows.offsets, rows.lens, *weights_seed, *seed],
         num_heads=num_heads, weights_p=weights_p, p=p, eps=norm.eps,
         precision=precision, bias=int(bool(biases)), causal=int(causal),
         grad=int(autograd.is_recording()))[0]
@@ -149,24 +158,25 @@ def feed_forward(X, weights, biases, norm, act, precision, grad_req):
     """`ops.feed_forward` as one operator, a few rows at a time."""
     if not _fits_cache(X, weights[0].size, precision, grad_req):
         return NotImplemented
-    p, noise = _dropout(X, norm.p)
+    p, seed = _dropout(X, norm.p)
     (W1, W2), (b1, b2) = weights, biases
     return call('feed_forward', [
         _guarded(X), *_parameters(grad_req, W1, b1, W2, b2, norm.gamma,
                                   norm.beta),
-        *noise], act=act, p=p, eps=norm.eps, precision=precision,
+        *seed], act=act, p=p, eps=norm.eps, precision=precision,
         grad=int(autograd.is_recording()))[0]
 
 
 def _fits_cache(X, size, precision, grad_req):
-    """True if half a block is faster as one operator than as several.
+    """True if one operator for half a block is faster than several.
 
-    size: the size of the largest weight. Each thread needs a copy of its
-    gradient in cache. Several operators are faster in two other cases: AMX
-    tiles need more rows at a time than the cache holds, and gradients of
-    frozen weights can be left out.
+    size: the number of elements of the largest weight. Each thread keeps a
+    copy of the gradient of this weight in cache. Several operators are faster
+    also in two other cases. With AMX tiles, a product needs more rows at a
+    time than fit into cache. With frozen weights, a product of its own can
+    leave out their gradients.
     """
-    return (X.ndim == 2 and 4 * size <= CACHED_BYTES
+    return (X.ndim == 2 and 4 * size <= MAX_CACHED_BYTES
             and not (autograd.is_recording() and 'null' in grad_req)
             and not kernels.OPERATORS.get().d2lbert_goes_by_tiles(
                 int(precision == 'bf16'), ctypes.c_long(X.shape[1])))
@@ -178,15 +188,15 @@ def embed(tokens, segments, positions, W_tok, W_seg, W_pos, grad_req):
                           *_parameters(grad_req, W_tok, W_seg, W_pos)])[0]
 
 
-def take_rows(X, *lists):
+def take_rows(X, *indices):
     """`ops.take_rows`."""
-    return call('rows', [_guarded(X), *lists], lists=len(lists))
+    return call('rows', [_guarded(X), *indices], lists=len(indices))
 
 
 def vocab_ce(X, W, b, labels, weights, precision, grad_req):
-    """`ops.vocab_ce`; logits are never stored.
+    """`ops.vocab_ce`; the logits are never stored as an array.
 
-    While gradients are recorded, the forward pass computes them, too.
+    If gradients are recorded, the forward pass also computes the gradients.
     """
     grad = autograd.is_recording()
     outputs = call(
@@ -203,9 +213,9 @@ def softmax_ce(logits, labels, weights):
                 [_guarded(logits), labels, _guarded(weights)])[0]
 
 
-def divergence(scores, taught, temperature):
-    """`ops.divergence`; no softmax is ever stored."""
-    return call('divergence', [_guarded(scores), taught.detach()],
+def divergence(scores, teacher_scores, temperature):
+    """`ops.divergence`; the probabilities are never stored as an array."""
+    return call('divergence', [_guarded(scores), teacher_scores.detach()],
                 temperature=temperature)[0]
 
 
@@ -213,27 +223,28 @@ def adam(weights, grads, means, variances, rates, decays, beta1, beta2,
          epsilon, rescale, clip, ahead):
     """`ops.adam` in one pass, queued in MXNet's engine."""
     if not ahead:
-        # In a prediction, Convolution and FullyConnected reorder weights for
-        # oneDNN, which moves their memory: wait until predictions have ended
+        # While a prediction runs, MXNet's Convolution and FullyConnected may
+        # move a weight to other memory, in a layout of oneDNN
         for weight in weights:
             mx.base.check_call(
                 mx.base._LIB.MXNDArrayWaitToWrite(weight.handle))
     handles = [array.handle for arrays in zip(weights, grads, means,
                                               variances) for array in arrays]
     count, double = len(weights), ctypes.c_double
-    failed = kernels.OPERATORS.get().d2lbert_adam(
+    status = kernels.OPERATORS.get().d2lbert_adam(
         _ndarray_functions(), ctypes.c_long(count),
         (ctypes.c_void_p * len(handles))(*handles), (double * count)(*rates),
         (double * count)(*decays), *map(double, (beta1, beta2, epsilon,
                                                  rescale, clip)))
-    if failed == 2:
-        mx.base.check_call(failed)      # raises MXNet's own error
-    if failed == 3:
+    # The statuses are numbered in adam.cc: DONE, NOT_OURS, ...
+    if status == 2:
+        mx.base.check_call(status)      # raises MXNet's own error
+    if status == 3:
         raise MemoryError('no memory left for a step of Adam')
-    if failed:
+    if status:
         raise ValueError('each weight must come once; a weight, its gradient '
-                         'and its two running means must be dense arrays of '
-                         'one size and float32 on a CPU')
+                         'and its two running means must be dense float32 '
+                         'arrays of one size on a CPU')
 
 
 @functools.lru_cache(maxsize=None)

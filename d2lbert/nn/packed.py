@@ -305,7 +305,7 @@ def self_attention(attention, X, rows, wanted=None):
     Y = ops.attention_qkv(
         QKV, rows.offsets, rows.lens, num_heads=attention.num_heads,
         p=attention.attention.dropout._rate, precision=attention.precision,
-        length=rows.length, causal=attention.causal)
+        common_length=rows.common_length, causal=attention.causal)
     return attention.W_o(Y if wanted is None else Y.take(wanted, axis=0))
 
 

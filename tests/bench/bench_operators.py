@@ -122,7 +122,8 @@ class Bench:
                 'add_norm, dropout': lambda: ops.add_norm(X, Y, gamma, beta,
                                                           0.1),
                 'attention_qkv, dropout': lambda: ops.attention_qkv(
-                    QKV, self.offsets, self.lens, HEADS, 0.1, length=LENGTH),
+                    QKV, self.offsets, self.lens, HEADS, 0.1,
+                    common_length=LENGTH),
                 'embed': lambda: ops.embed(tokens, places * 0, places, *tables,
                                            grad_req='write'),
                 'take_rows': lambda: ops.take_rows(X, kept)[0],

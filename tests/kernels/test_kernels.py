@@ -559,9 +559,9 @@ def test_fused_and_plain_agree(fused, draw):
     offsets, lens = ints([0, 6, 12, 18]), ints([6, 0, 4])
     for length in (None, 6):
         with_plain(lambda m: lambda QKV: m.attention_qkv(
-            QKV, offsets, lens, 2, length=length), [draw(18, 30)])
+            QKV, offsets, lens, 2, common_length=length), [draw(18, 30)])
         with_plain(lambda m: lambda QKV: m.attention_qkv(
-            QKV, offsets, lens, 2, length=length, causal=True),
+            QKV, offsets, lens, 2, common_length=length, causal=True),
             [draw(18, 30)])
     ragged = ints([0, 5, 6, 18])
     with_plain(lambda m: lambda Q, K, V: attention(
@@ -811,7 +811,7 @@ class Block(gluon.nn.HybridBlock):
         zeros = tokens * 0
         E = X + kind.embed(tokens, zeros, zeros, table, side, place)
         A = kind.attention_qkv(kind.dense(E, qkv), offsets, lens, 2, p=self.p,
-                               length=4)
+                               common_length=4)
         A = kind.dense(A, W, b, act='gelu')
         A = kind.dense(A, W, b, act='relu')
         Y = kind.add_norm(E, A, gamma, beta, p=self.p)

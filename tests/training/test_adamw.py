@@ -330,7 +330,7 @@ def test_memory_of_other_sizes_or_types_is_never_touched():
         pytest.skip('MXNet itself sees to that')
     arrays = [mx.nd.zeros((4,)) for _ in range(4)]
     for odd in (mx.nd.zeros((5,)), mx.nd.zeros((4,), dtype='float64')):
-        with pytest.raises(ValueError, match='float32 on a CPU'):
+        with pytest.raises(ValueError, match='float32 arrays of one size'):
             kernels.ops.adam(*([array] for array in (*arrays[:3], odd)),
                              [0.1], [0.0], 0.9, 0.999, 1e-8)
 
