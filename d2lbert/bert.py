@@ -12,14 +12,20 @@ from d2lbert.machine.arguments import check_shares, check_sizes
 from d2lbert.machine.backend import nn, np
 from d2lbert.nn import packed
 from d2lbert.nn.checks import (
-    cheap_host,
     check_ids,
     check_tokens,
     check_whole,
+    host_unless_gpu,
     number_of_blocks,
     on_device,
 )
-from d2lbert.nn.layers import Dense, LayerNorm, Model, grad_reqs, values
+from d2lbert.nn.layers import (
+    Dense,
+    LayerNorm,
+    Model,
+    grad_reqs,
+    parameter_values,
+)
 from d2lbert.nn.variant import ACTIVATIONS, Variant
 from d2lbert.text import CLS, SEP
 from d2lbert.transformer import Blocks, PositionalEncoding
@@ -166,7 +172,7 @@ class BERTEncoder(packed.Packable):
         if self.num_segments < 2:   # all tokens have segment 0
             segments = onp.zeros(tokens.shape, 'int32')
         check_ids(segments, max(self.num_segments, 1), 'segment')
-        return tokens, cheap_host(segments)
+        return tokens, host_unless_gpu(segments)
 
 
 class MaskLM(nn.Block):
@@ -224,7 +230,7 @@ class MaskLM(nn.Block):
         for layer in hidden:
             X = layer(X)
         total = ops.vocab_ce(
-            X, *values(output, X).values(), labels, weights,
+            X, *parameter_values(output, X).values(), labels, weights,
             precision=self.precision,
             grad_req=grad_reqs(output.weight, output.bias))
         return total.reshape(()) / (weights.sum() + 1e-8)

@@ -8,16 +8,16 @@ from pathlib import Path
 from d2lbert.bert import get_tokens_and_segments
 from d2lbert.machine.backend import autograd, gluon
 from d2lbert.machine.files import new_run_folder
-from d2lbert.nn.checks import are_real, check_labels, on_device
+from d2lbert.nn.checks import check_labels, on_device, predicts_real_tokens
 from d2lbert.nn.layers import is_plain_cross_entropy, is_unmodified
 from d2lbert.nn.packed import MaskedTokens
 from d2lbert.nn.steps import (
     History,
-    about,
-    no_gradient,
+    describe_training,
     run_steps,
     summary,
-    wait_for_step_before,
+    wait_for_last_step,
+    zero_gradients,
 )
 from d2lbert.progress import Animator, in_notebook
 from d2lbert.text import special_of
@@ -52,14 +52,14 @@ def _get_batch_loss_bert(net, loss, vocab_size, tokens_X_shards,
     NSP loss the mean over examples. The sum is of these two. Waits for the
     previous step.
     """
-    wait_for_step_before()
+    wait_for_last_step()
     mlm_ls, nsp_ls, ls = [], [], []
     for shard in map(Batch, tokens_X_shards, segments_X_shards,
                      valid_lens_x_shards, pred_positions_X_shards,
                      mlm_weights_X_shards, mlm_Y_shards, nsp_y_shards):
         check_labels(net, vocab_size, shard.mlm_Y, shard.nsp_y)
         if (is_unmodified(net) and is_plain_cross_entropy(loss)
-                and are_real(shard)):
+                and predicts_real_tokens(shard)):
             # Faster: without padding, and with fused operators
             (mlm_l, _), (nsp_l, _) = MaskedTokens.of(net, shard).losses(net)
         else:
@@ -92,7 +92,7 @@ def train_step(batch, net, loss, vocab_size, devices, trainer):
                                                   *shards)
     autograd.backward(ls)
     if len(ls) < len(devices):
-        no_gradient(net, devices[len(ls):])
+        zero_gradients(net, devices[len(ls):])
     trainer.step(1)
     return mlm_ls, nsp_ls
 
@@ -128,8 +128,8 @@ def train_bert(train_iter, net, loss, vocab_size, ctx=None, *args,
     animator = Animator(xlabel='step', ylabel='loss', xlim=[1, num_steps],
                         legend=['mlm', 'nsp'])
     run_steps(steps(), lambda: history.num_steps >= num_steps, log_interval,
-              history, animator, about=functools.partial(
-                  about, net, f'{num_steps} steps', devices))
+              history, animator, describe=functools.partial(
+                  describe_training, net, f'{num_steps} steps', devices))
     if out is not None or not in_notebook():
         out = Path(out) if out is not None else new_run_folder()
         out.mkdir(parents=True, exist_ok=True)

@@ -7,10 +7,10 @@ gives a number for each example. B batch, C classes.
 from d2lbert.devices import try_all_gpus
 from d2lbert.machine.backend import autograd
 from d2lbert.nn.steps import (
-    no_gradient,
     num_parameters,
-    spread,
-    wait_for_step_before,
+    split_over_devices,
+    wait_for_last_step,
+    zero_gradients,
 )
 from d2lbert.progress import Accumulator, Animator, Timer
 
@@ -38,7 +38,7 @@ def split_batch(X, y, devices):
     """
     if len(X) != len(y):
         raise ValueError(f'{len(X)} examples have {len(y)} labels')
-    return spread(X, devices), spread(y, devices)
+    return split_over_devices(X, devices), split_over_devices(y, devices)
 
 
 def split_batch_multi_inputs(X, y, devices):
@@ -50,8 +50,9 @@ def split_batch_multi_inputs(X, y, devices):
     for feature in X:
         if len(feature) != len(y):
             raise ValueError(f'{len(feature)} examples have {len(y)} labels')
-    return (list(zip(*(spread(feature, devices) for feature in X))),
-            spread(y, devices))
+    return (list(zip(*(split_over_devices(feature, devices)
+                       for feature in X))),
+            split_over_devices(y, devices))
 
 
 class _Sums:
@@ -120,14 +121,14 @@ def _step(net, features, labels, loss, trainer, devices, split_f):
     devices.
     """
     X_shards, y_shards = split_f(features, labels, devices)
-    wait_for_step_before()
+    wait_for_last_step()
     with autograd.record():
         pred_shards = [net(X_shard) for X_shard in X_shards]
         losses = [loss(pred_shard, y_shard)
                   for pred_shard, y_shard in zip(pred_shards, y_shards)]
     autograd.backward(losses)
     if len(losses) < len(devices):
-        no_gradient(net, devices[len(losses):], like=devices[0])
+        zero_gradients(net, devices[len(losses):], like=devices[0])
     # A parameter that the loss does not depend on, as of a pretraining head,
     # has no new gradient and is not updated
     trainer.step(len(labels), ignore_stale_grad=True)

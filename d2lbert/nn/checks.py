@@ -1,6 +1,7 @@
-"""Checks of the inputs of a net: device, range, whole numbers.
+"""Check the inputs of a net, and move them between host and device.
 
-The host means NumPy; a device means MXNet, on a CPU or on a GPU.
+A host array is a NumPy array. A device array is an MXNet array, on a CPU or on
+a GPU.
 """
 import ctypes
 
@@ -10,12 +11,12 @@ from d2lbert.machine.backend import mx, np
 
 
 def on_device(X, ctx=None, dtype=None):
-    """Return X, an array of the host or of a device, as a device array.
+    """Return X, a host or device array, as a device array.
 
-    A device array stays on its device. A host array is copied to ctx (None
-    is MXNet's current device) at once. MXNet's own `np.array` would wait for
-    all earlier operators, and the devices would be idle while Python prepares
-    the next ones.
+    A device array stays on its device. A host array is copied to the device
+    ctx, by default MXNet's current device. On a CPU the copy is made at once.
+    MXNet's own `np.array` would wait for all earlier operators, and the device
+    would be idle while Python prepares the next operators.
     """
     if isinstance(X, np.ndarray):
         return X if dtype is None else X.astype(dtype, copy=False)
@@ -33,7 +34,7 @@ def on_device(X, ctx=None, dtype=None):
 
 
 def host(X):
-    """Return X, an array of the host or of a device, as a host array."""
+    """Return X, a host or device array, as a host array."""
     return X.asnumpy() if isinstance(X, np.ndarray) else onp.asarray(X)
 
 
@@ -45,23 +46,24 @@ def _on_host(X):
 
 
 def check_whole(X, name):
-    """Raise ValueError for a number that is not whole.
+    """Raise ValueError if an element of X is not a whole number.
 
     Floats with whole values are accepted, since some of the book's arrays
     hold them. MXNet would truncate other floats, and NaN, without an error.
-    Arrays on a GPU are not read.
+    Arrays on a GPU are not checked. name: a name of X for the message.
     """
     X = _on_host(X)
     if X is not None and X.dtype.kind == 'f':
-        broken = X[~(X == onp.floor(X))]        # NaN is not equal to itself
-        if broken.size:
-            raise ValueError(f'{name} {broken[0]} is not a whole number')
+        invalid = X[~(X == onp.floor(X))]       # NaN is not equal to itself
+        if invalid.size:
+            raise ValueError(f'{name} {invalid[0]} is not a whole number')
 
 
 def check_ids(ids, bound, name):
-    """Raise ValueError for ids that are not whole numbers below bound.
+    """Raise ValueError unless all ids are whole numbers from 0 to bound - 1.
 
-    Arrays on a GPU are not read.
+    Raises it also if there is no id. Arrays on a GPU are not checked. name: a
+    name of an id for the message.
     """
     ids = _on_host(ids)
     if ids is None:
@@ -77,10 +79,10 @@ def check_ids(ids, bound, name):
 
 
 def check_tokens(tokens, vocab_size, max_len):
-    """Return tokens (B, T) after checking them; on the host unless on a GPU.
+    """Check tokens (B, T); return them as `host_unless_gpu` does.
 
-    Raises ValueError for an empty batch, for more tokens than `max_len`, and
-    for ids out of range, which MXNet would clip without an error.
+    Raises ValueError if the batch is empty, if T is more than `max_len`, or if
+    an id is out of range, which MXNet would clip without an error.
     """
     shape = onp.shape(tokens)
     if len(shape) != 2 or 0 in shape:
@@ -91,17 +93,20 @@ def check_tokens(tokens, vocab_size, max_len):
                          'positions of this model: raise max_len or cut the '
                          'sequences')
     check_ids(tokens, vocab_size, 'token')
-    return cheap_host(tokens)
+    return host_unless_gpu(tokens)
 
 
-def cheap_host(X):
-    """X as a host array, or X itself if it is on a GPU."""
-    found = _on_host(X)
-    return X if found is None else found
+def host_unless_gpu(X):
+    """X as a host array, or X itself if it is on a GPU.
+
+    A copy from a GPU would wait for the GPU.
+    """
+    host_X = _on_host(X)
+    return X if host_X is None else host_X
 
 
 def number_of_blocks(num_layers, num_blks):
-    """The number of blocks, given once by either name."""
+    """The number of blocks, given by one of two names; the other is None."""
     if (num_layers is None) == (num_blks is None):
         raise TypeError('give the number of blocks once, as num_layers or as '
                         f'num_blks, not {num_layers} and {num_blks}')
@@ -109,24 +114,27 @@ def number_of_blocks(num_layers, num_blks):
 
 
 def check_labels(net, vocab_size, mlm_Y, nsp_y):
-    """Raise ValueError for labels without a score, or a net without NSP."""
+    """Raise ValueError unless a net has a score for each label of a shard.
+
+    mlm_Y: token ids; nsp_y: 0 or 1.
+    """
     own_size = getattr(getattr(net, 'encoder', None), 'vocab_size',
                        vocab_size)
     if vocab_size != own_size:
         raise ValueError(f'vocab_size is {vocab_size}, but the net has a '
                          f'vocabulary of {own_size}')
     if getattr(net, 'nsp', net) is None:
-        raise ValueError('this net has no head for next sentences: give one '
-                         "whose heads are pooler, mlm and nsp, as BERT's, or "
-                         'train it for hidden words alone')
+        raise ValueError('this net has no head for next sentences: use a net '
+                         "with the heads pooler, mlm and nsp, as BERT's, or "
+                         'train this net on masked words alone')
     check_ids(mlm_Y, vocab_size, 'label')
     check_ids(nsp_y, 2, 'nsp_y')
 
 
-def are_real(shard):
-    """True if a shard has predictions, all of them at real tokens.
+def predicts_real_tokens(shard):
+    """True if a shard has predictions and none is at a padding token.
 
-    A prediction of weight 0 is padding and is ignored.
+    Predictions of weight 0 pad the row of predictions, and are ignored.
     """
     check_whole(shard.pred_positions_X, 'prediction position')
     b, p = onp.nonzero(host(shard.mlm_weights_X))

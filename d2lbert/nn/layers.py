@@ -1,6 +1,6 @@
-"""Gluon's layers on the package's operators, with Gluon's parameters.
+"""Gluon's layers, computed by the package's operators, and their parameters.
 
-`Model` has the attributes of all models of this package.
+`Model` is the base class of all models of this package.
 """
 import functools
 import re
@@ -15,42 +15,42 @@ from d2lbert.machine.backend import gluon, init, mx, nn, np
 
 
 class Model(nn.Block):
-    """A network around an encoder; attributes that it may lack are None.
+    """A network with an `encoder`, and attributes that are None by default.
 
     `config` holds the keyword arguments that construct the network again.
     """
 
-    #: The decoder, as of a BART, and the masked language model head
+    #: The decoder, for example of BART, and the masked language model head
     decoder = mlm = None
 
-    #: The vocabulary that `train_bert` or `load_run` bound to the model
+    #: The vocabulary that `train_bert` or `load_run` set
     vocab = None
 
-    #: The `pretrained.contents.Pretrained` of the folder it was loaded from
+    #: The `pretrained.contents.Pretrained` of the folder, if one was loaded
     pretrained = None
 
     #: The kind of a fine-tuned model's head, and the `About` of its task
     kind = about = None
 
-    #: Tokens of the longest text of its training, None if it is unknown
+    #: Tokens of the longest text in the model's training, None if unknown
     trained_len = None
 
-    #: Names of heads that the loaded folder lacked: their weights are random
+    #: Names of heads with random weights, since the loaded folder lacked them
     random_heads = ()
 
     @property
     def parts(self):
-        """The blocks by the names of their files in a run folder."""
+        """{name of a file in a run folder: the block that it stores}."""
         return dict(model=self)
 
 
 def is_unmodified(block):
     """True if a block and its children compute what this package defines.
 
-    False if one of them has a `forward` that is neither this package's nor
-    of a block in _GLUON, a hook, `packable` = False, or parameters that are
-    not float32. Only an unmodified block may be replaced by a twin that does
-    not call its children, or works on rows without padding.
+    False if one of them has a hook, `packable` = False, a parameter that is
+    not float32, or a `forward` that is neither this package's nor that of a
+    block in _GLUON_BLOCKS. Only an unmodified block may be replaced by its
+    twin in `packed.py`, which does not call the block's children.
     """
     blocks = [block]
     for block in blocks:        # the loop adds the children to this list
@@ -64,41 +64,42 @@ def is_unmodified(block):
 
 
 def has_plain_call(block):
-    """True if a call of the block runs this package's `forward` alone.
+    """True if a call of the block runs only the `forward` of its class.
 
-    Gluon's own blocks count, too. Children and parameters are not checked,
-    see `is_unmodified`.
+    The class must be this package's or one of _GLUON_BLOCKS. `is_unmodified`
+    also checks children and parameters.
     """
-    return (_is_ours(type(block)) and _CALLED.isdisjoint(vars(block))
+    return (_has_known_forward(type(block))
+            and _CALL_METHODS.isdisjoint(vars(block))
             and not block._forward_hooks and not block._forward_pre_hooks
             and getattr(block, 'packable', True))
 
 
-def _is_ours(cls):
-    """True if the methods _CALLED of a class are this package's or Gluon's."""
+def _has_known_forward(cls):
+    """True if this package or Gluon defines the class's _CALL_METHODS."""
     for base in cls.__mro__:
-        if base in _GLUON or base.__module__.startswith('d2lbert.'):
+        if base in _GLUON_BLOCKS or base.__module__.startswith('d2lbert.'):
             return True
-        if not _CALLED.isdisjoint(vars(base)):
+        if not _CALL_METHODS.isdisjoint(vars(base)):
             return False
     return True
 
 
 # Gluon's own blocks that this package's blocks are made of
-_GLUON = nn.Activation, nn.Dropout, nn.Embedding, nn.Sequential
+_GLUON_BLOCKS = nn.Activation, nn.Dropout, nn.Embedding, nn.Sequential
 # The methods that a call of a block runs
-_CALLED = {'__call__', 'forward', 'hybrid_forward'}
+_CALL_METHODS = {'__call__', 'forward', 'hybrid_forward'}
 
 
 def grad_reqs(*parameters):
-    """The grad_req of each parameter; None, a missing bias, is skipped."""
+    """The grad_req of each parameter; a missing bias, None, is left out."""
     return tuple(p.grad_req for p in parameters if p is not None)
 
 
-def values(layer, X):
-    """The layer's parameters on X's device, {name: array}.
+def parameter_values(layer, X):
+    """{name: array} of the layer's parameters, on X's device.
 
-    Sizes that are still unknown follow from X.
+    If the shape of a parameter is still unknown, it is inferred from X.
     """
     params = layer._reg_params
     try:
@@ -110,36 +111,38 @@ def values(layer, X):
         return {name: param.data(X.ctx) for name, param in params.items()}
 
 
-class _Values(init.Initializer):
-    """Set a parameter to the values that a function returns."""
+class _FromFunction(init.Initializer):
+    """Initialize a parameter with the array that a function returns."""
 
-    def __init__(self, values):
+    def __init__(self, make_array):
         super().__init__()
-        self._values = values
+        self._make_array = make_array
 
     def _init_weight(self, name, array):
-        array[:] = np.array(self._values())
+        array[:] = np.array(self._make_array())
 
 
 _filling = threading.Lock()
 
 
-def fill_later(param, values, ctx):
-    """Set a parameter on ctx when it is first read.
+def fill_on_first_read(param, make_array, ctx):
+    """Set the values of a parameter when they are first read.
 
-    values: a function that returns its values, float32 on the host.
+    make_array: a function that returns the values, a float32 host array. ctx:
+    a device or a list of devices.
     """
-    # Gluon does so for a parameter whose shape the first forward pass gives
+    # Gluon defers the initialization of a parameter of unknown shape like this
     param._deferred_init = (
-        _Values(values), ctx if isinstance(ctx, list) else [ctx],
+        _FromFunction(make_array), ctx if isinstance(ctx, list) else [ctx],
         init.Zero(), None)
 
-    def filled(get, *arguments, **keywords):
+    def fill_and_read(read, *arguments, **keywords):
         with _filling:
             param._finish_deferred_init()
-        return get(*arguments, **keywords)
+        return read(*arguments, **keywords)
     for name in ('data', 'list_data'):
-        setattr(param, name, functools.partial(filled, getattr(param, name)))
+        setattr(param, name,
+                functools.partial(fill_and_read, getattr(param, name)))
 
 
 class GELU(nn.HybridBlock):
@@ -150,20 +153,20 @@ class GELU(nn.HybridBlock):
         self._act_type = act_type
 
     def hybrid_forward(self, F, X):
-        """Apply it to each number of X (...)."""
+        """Apply the activation to each element of X (...)."""
         return ops.activation(X, self._act_type)
 
 
-# Activations that the dense operators apply themselves, without a second one
-_FOLDED = {'relu', 'tanh', 'gelu', 'gelu_new'}
+# Activations that `ops.dense` applies in the same operator
+_FUSED_ACTIVATIONS = {'relu', 'tanh', 'gelu', 'gelu_new'}
 
 
 class Dense(nn.Dense):
-    """`nn.Dense` over the last axis: (..., K) to (..., units).
+    """`nn.Dense` over the last axis, from (..., K) to (..., units).
 
-    flatten=True, which is Gluon's default, makes it (B, ...) to (B, units).
-    activation: Gluon's, 'gelu' or 'gelu_new'. The bias has a gradient also
-    if the weight is frozen (grad_req 'null').
+    flatten=True, which is Gluon's default, maps (B, ...) to (B, units).
+    activation: one of Gluon's, 'gelu' or 'gelu_new'. The bias has a gradient
+    also if the weight is frozen by grad_req='null'.
     """
 
     def __init__(self, units, activation=None, use_bias=True,
@@ -180,23 +183,24 @@ class Dense(nn.Dense):
         requests = grad_reqs(self.weight, self.bias)
         if requests != self._requests:
             self._requests = requests
-            self._clear_cached_op()     # it was traced for other requests
+            # A hybridized layer was traced with the old requests
+            self._clear_cached_op()
         return super().forward(X)
 
     def hybrid_forward(self, F, X, weight, bias=None):
-        """Apply the operator to arrays, or to symbols of a graph."""
+        """Apply the operator to arrays, or to the symbols of a graph."""
         if self._flatten and (isinstance(X, mx.symbol.Symbol) or X.ndim != 2):
             X = F.npx.reshape(X, (-2, -1))
-        act = self.folded()
+        act = self.fused_activation()
         Y = ops.dense(X, weight, bias, self._units, act, self.precision,
                       grad_reqs(self.weight, self.bias))
         return Y if self.act is None or act != 'none' else self.act(Y)
 
-    def folded(self):
-        """The activation that the operator applies itself, or 'none'."""
+    def fused_activation(self):
+        """The activation that `ops.dense` is to apply, or 'none'."""
         act = self.act
         return (act._act_type if act is not None and is_unmodified(act)
-                and act._act_type in _FOLDED else 'none')
+                and act._act_type in _FUSED_ACTIVATIONS else 'none')
 
 
 class LayerNorm(nn.LayerNorm):
@@ -217,46 +221,49 @@ def is_plain_cross_entropy(loss):
 
 
 def load_parameters(net, path, ctx=None):
-    """Load a .params file into a net.
+    """Load a .params file into a net, like Gluon's `load_parameters`.
 
-    As Gluon's `load_parameters`, but `array_files.read_params` reads the
-    file, and a file that does not fit changes no parameter. ctx: a device or
-    a list of them, the CPU if None. A warning names tensors with NaN or
-    infinite numbers. Raises OSError, and ValueError where the file is
+    Unlike in Gluon, the file is read by `array_files.read_params`, and a file
+    that does not fit the net changes no parameter. ctx: a device or a list of
+    devices, the CPU if None. A warning names tensors with NaN or infinite
+    numbers. Raises OSError if the file cannot be read, and ValueError if it is
     damaged or does not fit.
     """
-    found = array_files.read_params(path)
-    wanted = net._collect_params_with_prefix()
-    if not any('.' in name for name in found):
-        # A file of an old version: full names, without the prefix of the net
-        found = {f'{net.prefix}{re.sub("^(arg|aux):", "", name)}': array
-                 for name, array in found.items()}
-        wanted = dict(net.collect_params().items())
-    _check_fit(found, wanted)
+    arrays = array_files.read_params(path)
+    params = net._collect_params_with_prefix()
+    if not any('.' in name for name in arrays):
+        # Files of old versions have full names, without the net's prefix
+        arrays = {f'{net.prefix}{re.sub("^(arg|aux):", "", name)}': array
+                  for name, array in arrays.items()}
+        params = dict(net.collect_params().items())
+    _check_fit(arrays, params)
     warn_not_finite(path, {name: count_not_finite(array)
-                           for name, array in found.items()})
-    for name, array in found.items():
-        wanted[name]._load_init(np.array(array), ctx or mx.cpu())
+                           for name, array in arrays.items()})
+    for name, array in arrays.items():
+        params[name]._load_init(np.array(array), ctx or mx.cpu())
 
 
-def _check_fit(found, wanted):
-    """Raise ValueError unless arrays and parameters fit, both by name."""
-    # A shared parameter has several names; a file may hold one of them
-    known = {id(param) for name, param in wanted.items() if name in found}
-    for name, param in wanted.items():
-        if id(param) not in known:
+def _check_fit(arrays, params):
+    """Raise ValueError unless the arrays of a file fit the parameters.
+
+    arrays: {name: array}; params: {name: parameter}.
+    """
+    # A shared parameter has several names; a file may hold only one of them
+    present = {id(param) for name, param in params.items() if name in arrays}
+    for name, param in params.items():
+        if id(param) not in present:
             raise ValueError(f'{name} is missing')
-    for name, array in found.items():
-        if name not in wanted:
+    for name, array in arrays.items():
+        if name not in params:
             raise ValueError(f'the model has no {name}')
-        shape = wanted[name].shape
-        if array.dtype != wanted[name].dtype or shape is not None and (
+        shape = params[name].shape
+        if array.dtype != params[name].dtype or shape is not None and (
                 len(shape) != array.ndim or any(
                     expected not in (-1, size)      # -1 is not known yet
                     for expected, size in zip(shape, array.shape))):
             raise ValueError(
-                f'the shape of {name} is {array.shape} ({array.dtype}) there '
-                f'and {shape} ({onp.dtype(wanted[name].dtype)}) in the model')
+                f'{name} is {array.shape} {array.dtype} in the file and '
+                f'{shape} {onp.dtype(params[name].dtype)} in the model')
 
 
 def log_softmax(scores):

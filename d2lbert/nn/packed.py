@@ -1,12 +1,13 @@
-"""Forward passes without padding: fast twins of the pages' blocks.
+"""Compute the blocks of the book's pages faster, without padding.
 
-A page's block computes (B, T, H). Its twin computes the same numbers on
-(R, H), the token rows of all sequences one after another, by fused operators.
-A twin takes the block as an argument and reads its parameters. It is valid
-only if no block was modified, which `Packable` and `encode` check.
-`MaskedTokens` are the encoded tokens for which a loss is computed.
+A block of a page computes an array (B, T, H). This module has a twin of each
+block, a function that computes the same numbers as an array (R, H), by fused
+operators. Each row belongs to a token, and the tokens of all sequences follow
+one another. A twin takes the block as an argument and reads its parameters. It
+is valid only if no block was modified, which `Packable` and `encode` check.
 
-B sequences, T tokens, S masked tokens of all sequences, R rows, H hiddens.
+B: the number of sequences. T: tokens of a padded sequence. R: rows. H: hidden
+units. S: tokens selected by the caller, for example the masked tokens.
 """
 from typing import Any, NamedTuple
 
@@ -15,18 +16,23 @@ import numpy as onp
 from d2lbert.kernels import ops
 from d2lbert.machine.backend import autograd, nn, np
 from d2lbert.nn.checks import check_whole, host, on_device
-from d2lbert.nn.layers import Dense, grad_reqs, is_unmodified, values
+from d2lbert.nn.layers import (
+    Dense,
+    grad_reqs,
+    is_unmodified,
+    parameter_values,
+)
 
 
 class Packable(nn.Block):
-    """A block whose `forward` has a twin on the fused operators.
+    """A block whose `forward` has a twin, `packed_forward`.
 
-    `forward` is the page's code, for any child blocks. A call runs the twin
-    if the block and all its children are unmodified.
+    `forward` is the page's code, and works with any child blocks. A call runs
+    the twin if the block and all its children are unmodified.
     """
 
     def packed_forward(self, *args):
-        """The twin: return what `forward` returns, or NotImplemented."""
+        """Return the result of `forward`, or NotImplemented to run that."""
         return NotImplemented
 
     def __call__(self, *args):
@@ -42,32 +48,34 @@ class PackedTokens(NamedTuple):
 
     tokens: Any         # (R,) int32
     segments: Any       # (R,) int32
-    positions: Any      # (R,) int32, the index of a token in its sequence
-    rows: ops.Rows      # where the sequences begin, and their lengths
+    positions: Any      # (R,) int32, the index of each token in its sequence
+    rows: ops.Rows      # the rows of each sequence
 
 
 # From a batch to rows
 
 class EncodedRows(NamedTuple):
-    """The output of a net for the real tokens of a batch."""
+    """The output of a net for the real tokens of a batch, see `encode`."""
 
-    X: Any              # (R, H)
-    begins: Any         # (B,) the first row of each sequence, on the host
-    nsp_Y_hat: Any      # (B, 2), or None without such a head
-    taken_X: Any        # (S, H) the rows of the tokens `at`, or None
+    X: Any              # (R, H), the vectors of all tokens
+    begins: Any         # (B,), the first row of each sequence, on the host
+    nsp_Y_hat: Any      # (B, 2), or None without a head for sentence pairs
+    taken_X: Any        # (S, H), the vectors of the tokens `at`, or None
 
 
 def encode(net, tokens, segments, valid_lens, layer=-1, at=None, device=None):
-    """Encode the real tokens of a batch: `EncodedRows`.
+    """Encode the real tokens of a batch; returns `EncodedRows`.
 
-    tokens and segments (B, T), and valid_lens (B,), on the host or on a
-    device; segments None: zeros. Token t of sequence b is row begins[b] + t
-    of X, for every t below valid_lens[b]. layer: as for `BERTEncoder`; only
-    -1 gives nsp_Y_hat. at: the tokens for taken_X, as indices of sequences
-    (S,) and of tokens (S,) within them, on the host. device: where arrays of
-    the host go; the net's first device if None. A net with modified blocks is
-    called as on the page, as is any net if a sequence is empty. X then has
-    rows for padding, too: R is B * T.
+    tokens (B, T), segments (B, T) or None for zeros, and valid_lens (B,) are
+    host or device arrays. layer: as for `BERTEncoder`; only -1, the last one,
+    gives nsp_Y_hat. at: None, or two host arrays (S,), the sequence and the
+    position of each token to select for taken_X. device: the device for host
+    arrays; None: the net's first device.
+
+    In the result, token t of sequence b is row begins[b] + t of X, for each t
+    below valid_lens[b]. If the net has modified blocks or a sequence is empty,
+    the net is called as on the page. Then X also has rows for padding, and R
+    is B * T.
     """
     check_whole(valid_lens, 'valid length')
     lens = host(valid_lens).reshape(-1).astype('int32')
@@ -80,7 +88,7 @@ def encode(net, tokens, segments, valid_lens, layer=-1, at=None, device=None):
     taken_rows = [] if at is None else [_rows_of(at, begins, device)]
     nsp_Y_hat = None
     if layer == -1 and net.scores_pairs:
-        # One operator takes all rows, so that there is one gradient of X
+        # One operator takes all rows, so that X gets only one gradient
         cls_X, *taken = ops.take_rows(X, packed.rows.offsets[:-1],
                                       *taken_rows)
         nsp_Y_hat = net.score_pairs(cls_X)
@@ -109,10 +117,10 @@ def _encode_as_the_page(net, tokens, segments, lens, layer, at, device):
 
 
 def encode_firsts(encoder, tokens, segments, valid_lens):
-    """Encode the first token of each sequence, (B, H).
+    """The encoder's output for the first token of each sequence, (B, H).
 
-    Arguments as for `BERTEncoder`. The last block of an encoder without
-    modified blocks computes only keys and values of other tokens.
+    Arguments as for `BERTEncoder`. If no block was modified, the last block
+    computes only keys and values of the other tokens, which saves time.
     """
     if valid_lens is None:
         lens = onp.full(len(tokens), onp.shape(tokens)[1], 'int32')
@@ -129,11 +137,11 @@ def encode_firsts(encoder, tokens, segments, valid_lens):
     *blks, last = encoder.blks.up_to(-1)
     for blk in blks:
         X = block(blk, X, packed.rows)
-    return encoder.finish(first_rows(last, X, packed.rows), -1)
+    return encoder.finish(block_of_first_tokens(last, X, packed.rows), -1)
 
 
 def encode_padded(encoder, tokens, segments, valid_lens, layer=-1):
-    """The twin of `BERTEncoder.forward`: (B, T, H), padding included."""
+    """The twin of `BERTEncoder.forward`: (B, T, H), with padding."""
     ctx = _device_of(tokens, encoder)
     tokens, segments = encoder.check(tokens, segments)
     B, T = tokens.shape
@@ -163,10 +171,10 @@ def _device_of(tokens, block):
 
 
 def pack(encoder, tokens, segments, lens, ctx):
-    """`PackedTokens` on ctx, and the first row of each sequence, (B,).
+    """(`PackedTokens` on ctx, first row of each sequence (B,) on the host).
 
-    tokens and segments (B, T): the encoder checks them. lens (B,) int32 on
-    the host, all above 0. The first rows are on the host, too.
+    tokens and segments (B, T); they are checked here. lens (B,) int32 on the
+    host, all above 0.
     """
     tokens, segments = map(host, encoder.check(tokens, segments))
     T = tokens.shape[1]
@@ -181,7 +189,10 @@ def pack(encoder, tokens, segments, lens, ctx):
 
 
 def padded_rows(batch_size, num_tokens, valid_lens, ctx):
-    """The `ops.Rows` of a (B, T, H) array, padding included."""
+    """The `ops.Rows` of an array (B, T, H) with padding.
+
+    num_tokens: T. valid_lens (B,), or None if all tokens are real.
+    """
     offsets = onp.arange(batch_size + 1, dtype='int32') * num_tokens
     if valid_lens is None:
         lens = np.full((batch_size,), num_tokens, dtype='int32', ctx=ctx)
@@ -191,7 +202,7 @@ def padded_rows(batch_size, num_tokens, valid_lens, ctx):
 
 
 def _rows_of(at, begins, ctx):
-    """The rows (S,) of the tokens `at`, on ctx.
+    """The rows (S,) on ctx of the tokens `at`, as for `encode`.
 
     begins (B,): the first row of each sequence.
     """
@@ -200,7 +211,7 @@ def _rows_of(at, begins, ctx):
 
 
 def _run(encoder, packed, layer):
-    """The output of an encoder after `layer`, (R, H)."""
+    """The output of a layer of an encoder for `PackedTokens`, (R, H)."""
     if encoder.quantized is not None:
         return _quantized_rows(encoder.quantized, packed, layer)
     X = embed(encoder, packed.tokens, packed.segments, packed.positions)
@@ -210,7 +221,10 @@ def _run(encoder, packed, layer):
 
 
 def _quantized_rows(quantized, packed, layer=-1, rows='all'):
-    """The output of a `QuantizedEncoder`; arguments as for its `encode`."""
+    """The output of a `QuantizedEncoder` for `PackedTokens`.
+
+    layer and rows are as for `QuantizedEncoder.encode`.
+    """
     _check_not_recording()
     return on_device(quantized.encode(
         *map(host, (packed.rows.offsets, packed.tokens, packed.segments)),
@@ -219,14 +233,17 @@ def _quantized_rows(quantized, packed, layer=-1, rows='all'):
 
 def _check_not_recording():
     if autograd.is_recording():
-        raise ValueError("a net with precision='int8' gives answers and no "
-                         "gradients: load it with 'fp32' to train it")
+        raise ValueError("a net with precision='int8' has no gradients: load "
+                         "it with precision='fp32' to train it")
 
 
 # The parts of an encoder on rows
 
 def embed(encoder, tokens, segments, positions):
-    """Embed tokens (...) in segments (...) at positions (...): (..., H)."""
+    """The sum of the embeddings of tokens, segments and positions: (..., H).
+
+    tokens, segments and positions (...) are int32 device arrays.
+    """
     ctx = tokens.ctx
     words = encoder.token_embedding.weight
     if encoder.segment_embedding is None:
@@ -234,8 +251,8 @@ def embed(encoder, tokens, segments, positions):
     else:
         weight = encoder.segment_embedding.weight
         segment_table, request = weight.data(ctx), weight.grad_req
-    # The operator may overwrite the gradient of the position table: the table
-    # is a reshaped parameter, and MXNet's reshape adds to its gradient
+    # 'write' is safe for the position table, which is a reshaped parameter:
+    # MXNet's reshape obeys the grad_req of the parameter
     X = ops.embed(tokens, segments, positions,
                   encoder.scale(words.data(ctx)), segment_table,
                   encoder.position_table(ctx),
@@ -255,8 +272,11 @@ def block(blk, X, rows):
     return _add_feed_forward(blk.ffn, Y, blk.addnorm2)
 
 
-def first_rows(blk, X, rows):
-    """The output of a block for the first row of each sequence, (B, H)."""
+def block_of_first_tokens(blk, X, rows):
+    """The twin of a block's `forward`, only for first tokens: (B, H).
+
+    X (R, H): the block's input for all tokens.
+    """
     firsts = rows.offsets[:-1]
     first_X = X.take(firsts, axis=0)
     if blk.pre_norm:
@@ -267,7 +287,10 @@ def first_rows(blk, X, rows):
 
 
 def padded_block(blk, X, valid_lens):
-    """The twin of `TransformerEncoderBlock.forward` on X (B, T, H)."""
+    """The twin of `TransformerEncoderBlock.forward` with padding.
+
+    X (B, T, H).
+    """
     if blk.pre_norm or valid_lens is not None and valid_lens.ndim != 1:
         return NotImplemented
     B, T, H = X.shape
@@ -292,9 +315,10 @@ def add_norm(addnorm, X, Y):
 
 
 def self_attention(attention, X, rows, wanted=None):
-    """Attend among the rows of X (R, H): (R, H).
+    """Self-attention among the tokens of each sequence, for X (R, H).
 
-    wanted (W,) int32: return these rows alone, (W, H).
+    Returns (R, H). With `wanted`, row indices (S,) int32, returns only these
+    rows, (S, H).
     """
     # One product for queries, keys and values, so that X is read once
     layers = attention.W_q, attention.W_k, attention.W_v
@@ -310,7 +334,7 @@ def self_attention(attention, X, rows, wanted=None):
 
 
 def _add_self_attention(attention, X, rows, addnorm):
-    """addnorm(X, self-attention of X), for X (R, H)."""
+    """Return addnorm(X, self-attention of X), for X (R, H)."""
     attention.attention.attention_weights = None
     layers = attention.W_q, attention.W_k, attention.W_v, attention.W_o
     return ops.self_attention(
@@ -321,15 +345,15 @@ def _add_self_attention(attention, X, rows, addnorm):
 
 
 def _add_feed_forward(ffn, X, addnorm):
-    """addnorm(X, ffn(X)), for X (R, H)."""
+    """Return addnorm(X, ffn(X)), for X (R, H)."""
     layers, act = (ffn.dense1, ffn.dense2), 'none'
     if (ffn.dropout is None and ffn.dense2.act is None
             and all(type(layer) is Dense for layer in layers)):
-        act = ffn.dense1.folded()
+        act = ffn.dense1.fused_activation()
     if act == 'none':
         return addnorm(X, ffn(X))
     weights, biases = _parameters(X, layers)
-    # Of W1, b1, W2, b2: not the order of `_requests`
+    # In the order W1, b1, W2, b2, unlike `_requests`
     requests = sum((grad_reqs(layer.weight, layer.bias)
                     for layer in layers), ())
     return ops.feed_forward(
@@ -338,66 +362,72 @@ def _add_feed_forward(ffn, X, addnorm):
 
 
 def _parameters(X, layers):
-    """(weights, biases) of dense layers; biases is () if they have none."""
-    parameters = [*zip(*(values(layer, X).values() for layer in layers))]
+    """(weights, biases) of dense layers on X's device; biases may be ()."""
+    parameters = [*zip(*(parameter_values(layer, X).values()
+                         for layer in layers))]
     return parameters if len(parameters) == 2 else [*parameters, ()]
 
 
 def _requests(layers):
-    """The grad_req of the weights of layers, then of their biases."""
+    """The grad_req of the weights of all layers, then of all biases."""
     return sum(zip(*(grad_reqs(layer.weight, layer.bias)
                      for layer in layers)), ())
 
 
 def _norm(addnorm, X):
     """The `ops.Norm` of an `AddNorm`, on X's device."""
-    return ops.Norm(**values(addnorm.ln, X), p=addnorm.dropout._rate,
+    return ops.Norm(**parameter_values(addnorm.ln, X), p=addnorm.dropout._rate,
                     eps=addnorm.ln._epsilon)
 
 
 def _norm_requests(addnorm):
-    """The grad_req of gamma and beta."""
+    """The grad_req of the gamma and beta of an `AddNorm`."""
     return grad_reqs(addnorm.ln.gamma, addnorm.ln.beta)
 
 
 class MaskedTokens(NamedTuple):
-    """The masked tokens of a shard, with the output of a net for them."""
+    """The output of a net for a shard, and the labels of its masked tokens.
 
-    X: Any              # (R, H) every token
-    masked_X: Any       # (S, H) the masked tokens
-    rows: Any           # (S,) their rows of X, on the host
-    left: Any           # (S,) the row before each token's span, on the host
-    right: Any          # (S,) the row after it; both are None without spans
-    labels: Any         # (S,) int32, on the host
+    S is the number of masked tokens, or 1 if there are none.
+    """
+
+    X: Any              # (R, H), the vectors of all tokens
+    masked_X: Any       # (S, H), the vectors of the masked tokens
+    rows: Any           # (S,), the rows of masked tokens in X, on the host
+    left: Any           # (S,), the row before each token's span, on the host
+    right: Any          # (S,), the row after it; both are None without spans
+    labels: Any         # (S,) int32, the original tokens, on the host
     weights: Any        # (S,) float32, on the device
-    count: float        # the number of masked tokens; S is at least 1
-    nsp_Y_hat: Any      # (B, 2), None without such a head
-    nsp_y: Any          # (B,) on the host; None without pairs
+    count: float        # the number of masked tokens, may be 0
+    nsp_Y_hat: Any      # (B, 2), None without a head for sentence pairs
+    nsp_y: Any          # (B,) on the host; None if there are no pairs
 
     @classmethod
     def of(cls, net, shard, device=None):
-        """Encode a shard, a `Batch` or `Masked`, by a `BERTModel`.
+        """Encode a shard, a `Batch` or `MaskedRows`, by a `BERTModel`.
 
-        device: the net's first one if None. A shard without a masked token
-        gets one of weight 0, since each device has to compute all gradients.
+        device: as for `encode`. If the shard has no masked token, its first
+        token is taken with weight 0, since each device must compute all
+        gradients.
         """
         weights = host(shard.mlm_weights_X)
-        b, p = onp.nonzero(weights)     # of sequences and of predictions
+        # Prediction p[s] of sequence b[s] is masked token s
+        b, p = onp.nonzero(weights)
         count = len(b)
         if not count:
             b = p = onp.zeros(1, 'int64')
 
         def column(name):
-            """The field `name` of the masked tokens, (S,), or None."""
-            found = getattr(shard, name, None)
-            return None if found is None else host(found)[b, p]
+            """The shard's field `name` of the masked tokens, (S,), or None."""
+            field = getattr(shard, name, None)
+            return None if field is None else host(field)[b, p]
         positions = column('pred_positions_X')
         encoded = encode(
             net, shard.tokens_X, getattr(shard, 'segments_X', None),
             shard.valid_lens_x, at=(b, positions), device=device)
         begins = encoded.begins[b]
-        left, right = (None if found is None else begins + found
-                       for found in (column('left_X'), column('right_X')))
+        left, right = (None if offsets is None else begins + offsets
+                       for offsets in (column('left_X'), column('right_X')))
         return cls(encoded.X, encoded.taken_X, begins + positions, left,
                    right, column('mlm_Y').astype('int32'),
                    on_device(weights[b, p], encoded.X.ctx, 'float32'),
@@ -405,23 +435,24 @@ class MaskedTokens(NamedTuple):
                    getattr(shard, 'nsp_y', None))
 
     def at(self, rows):
-        """The vectors (S, H) at rows (S,) of X."""
+        """The vectors (S, H) in some rows (S,) of X."""
         return ops.take_rows(self.X, self.put(rows))[0]
 
     def put(self, numbers):
-        """Whole numbers (S,) on the device of X."""
+        """Return numbers (S,) as int32 on the device of X."""
         return on_device(numbers, self.X.ctx, 'int32')
 
     def mlm_loss(self, head):
-        """The mean loss of a `MaskLM` head, and the number of predictions."""
+        """(mean loss, number of predictions) of a `MaskLM` head."""
         return head.loss(self.masked_X, self.put(self.labels),
                          self.weights), self.count
 
     def losses(self, net):
-        """[(MLM loss, predictions), (NSP loss, pairs)], each loss a mean.
+        """[(MLM loss, number of predictions), (NSP loss, number of pairs)].
 
-        The NSP loss has the value of Gluon's `SoftmaxCELoss`. It needs two
-        operators where Gluon runs five: each costs time in small batches.
+        Each loss is a mean. The NSP loss equals Gluon's `SoftmaxCELoss`. It
+        takes two operators instead of Gluon's five, which saves time in small
+        batches.
         """
         count, ctx = len(self.nsp_Y_hat), self.X.ctx
         nsp_l = ops.softmax_ce(

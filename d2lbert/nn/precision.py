@@ -1,4 +1,4 @@
-"""The precision of a net at inference: fp32, bf16 or int8."""
+"""Set the precision of a net at inference: fp32, bf16 or int8."""
 from d2lbert import kernels
 from d2lbert.kernels import ops
 from d2lbert.machine.backend import np
@@ -18,9 +18,9 @@ PRECISIONS = 'fp32', 'bf16', 'int8'
 
 
 def check_precision(precision):
-    """Raise ValueError for a precision that is unknown or not for this CPU.
+    """Raise ValueError for a precision that is unknown or unsupported here.
 
-    None is the precision in which the weights are stored.
+    None stands for the precision in which the weights are stored.
     """
     if precision is not None and precision not in PRECISIONS:
         raise ValueError("precision must be 'fp32', 'bf16' or 'int8', not "
@@ -33,10 +33,11 @@ def set_precision(net, precision):
     """Set the precision of a net with an `encoder`; return the net.
 
     'fp32' and None leave the net as it is. 'bf16' multiplies matrices in
-    bfloat16, and warns if that is not faster on this CPU. 'int8' quantizes
-    the current weights of the encoder, unless it is quantized; heads are not
-    quantized, except for token embeddings that they share. Raises ValueError
-    if the net or this CPU does not support the precision.
+    bfloat16; if that is not faster on this CPU, a warning is printed. 'int8'
+    quantizes the current weights of the encoder, unless it is quantized
+    already. Heads are not quantized, except for token embeddings that they
+    share. Raises ValueError if the net or this CPU does not support the
+    precision.
     """
     check_precision(precision)
     if precision == 'bf16':
@@ -45,32 +46,33 @@ def set_precision(net, precision):
             net.config['precision'] = precision
         if kernels.products.chosen().bf16 == 'plain':
             warn('d2lbert: bf16 is not faster than fp32 on this CPU, so '
-                 'that products stay fp32')
+                 'matrices are multiplied in fp32')
     elif precision == 'int8' and net.encoder.quantized is None:
-        quantized = _quantized(net)
-        # A head that shares the token embeddings scores as after an export
+        quantized = _quantize_encoder(net)
+        # A head that shares the token embeddings must give the same scores as
+        # after an export, which stores the quantized embeddings
         net.encoder.token_embedding.weight.set_data(
             np.array(quantized.weights[TOKENS].values()))
         net.encoder.quantized = quantized
     return net
 
 
-def _quantized(net):
-    """The `QuantizedEncoder` of a net as it is now."""
+def _quantize_encoder(net):
+    """A `QuantizedEncoder` of the current weights of a net's encoder."""
     encoder = net.encoder
     if not is_unmodified(encoder):
         raise ValueError(
-            "precision='int8' needs an encoder without modified blocks: take "
+            "precision='int8' needs an encoder without modified blocks: use "
             "'fp32'")
-    blocks, seen, layers = list(encoder.blks), 0, []
+    blocks, num_earlier, layers = list(encoder.blks), 0, []
     for layer in range(encoder.blks.num_layers):
+        # Layers may share blocks, and a layer may have several blocks
         order = encoder.blks.up_to(layer + 1)
-        # The blocks of this layer are those after the earlier layers' blocks
-        layers.append([blocks.index(block) for block in order[seen:]])
-        seen = len(order)
+        layers.append([blocks.index(block) for block in order[num_earlier:]])
+        num_earlier = len(order)
     first = blocks[0]
     layout = Layout(
-        first.attention.num_heads, first.ffn.dense1.folded(),
+        first.attention.num_heads, first.ffn.dense1.fused_activation(),
         first.addnorm1.ln._epsilon, layers, encoder.scale(1.0),
         first.pre_norm, first.attention.causal,
         getattr(net, 'decoder', None) is not None)

@@ -1,4 +1,4 @@
-"""The training loop: shards, steps, losses and time.
+"""The training loop: split batches over devices, take steps, record losses.
 
 A shard is the part of a batch that one device computes.
 """
@@ -13,9 +13,9 @@ from d2lbert.progress import Accumulator, Timer
 
 
 def part_of(batch, k, num_parts):
-    """The k-th of num_parts nearly equal parts of a batch's rows.
+    """Part k of num_parts nearly equal parts of a batch, counted from 0.
 
-    batch: a named tuple of columns with a row for each example.
+    batch: a named tuple of arrays with a row for each example.
     """
     rows = len(batch[0])
     begin, end = (j * rows // num_parts for j in (k, k + 1))
@@ -23,32 +23,32 @@ def part_of(batch, k, num_parts):
 
 
 def shards(batch, devices):
-    """(part of a batch, device) for each device that gets an example.
+    """A list of (part of the batch, device), one for each device.
 
-    A batch smaller than the number of devices leaves the last ones out.
+    If there are fewer examples than devices, the last devices are left out.
     """
     devices = devices[:len(batch[0])]
     return [(part_of(batch, k, len(devices)), device)
             for k, device in enumerate(devices)]
 
 
-def spread(X, devices, dtype=None):
-    """Split an array (B, ...) over devices: a list of arrays.
+def split_over_devices(X, devices, dtype=None):
+    """Split an array (B, ...) by rows; returns a list of device arrays.
 
-    Gluon splits, as on the book's pages: the first parts may have a row more.
-    A batch smaller than the number of devices leaves the last ones out.
+    Gluon splits it as on the book's pages: the first parts may have one row
+    more. If there are fewer rows than devices, the last devices are left out.
     """
     devices = devices[:len(X)]
     return gluon.utils.split_and_load(on_device(X, devices[0], dtype),
                                       devices, even_split=False)
 
 
-def wait_for_step_before():
-    """Wait until the devices are idle; call before each forward pass.
+def wait_for_last_step():
+    """Wait until the devices are idle; to be called before a forward pass.
 
-    The next batch may already be on the devices. But if its forward pass
-    takes memory before the last step has freed its own, free memory becomes
-    fragmented. Large arrays no longer fit, and more memory is used.
+    The next batch may already be on the devices. But its forward pass must not
+    allocate memory before the last step has freed its memory. The free memory
+    would become fragmented, and large arrays would need more memory.
     """
     npx.waitall()
 
@@ -70,36 +70,41 @@ class History:
                         *losses)
         for name in self.columns:
             setattr(self, name, [])
-        # The sums of each loss, of sentence pairs and of steps
+        # The sum of each loss, the sentence pairs and the steps, all over the
+        # steps whose losses were read
         self.sums, self.seconds = Accumulator(len(losses) + 2), 0.0
-        self._waiting = []
+        self._unread = []   # arguments of `add` for the steps after these
 
     def add(self, read, num_pairs):
-        """Count a step; `read()` waits for its losses and is called later."""
-        self._waiting.append((read, num_pairs))
+        """Add a step, without waiting for its losses.
 
-    def read_losses(self, waiting=0):
-        """Wait for the devices; read all losses except the last `waiting`."""
-        while len(self._waiting) > waiting:
-            read, num_pairs = self._waiting.pop(0)
-            self._last = read()
-            self.sums.add(*self._last, num_pairs, 1)
+        read: a function that waits for the losses of the step and returns
+        them as numbers; it is called later. num_pairs: sentence pairs.
+        """
+        self._unread.append((read, num_pairs))
+
+    def read_losses(self, num_unread=0):
+        """Read the losses of all steps except the last `num_unread`."""
+        while len(self._unread) > num_unread:
+            read, num_pairs = self._unread.pop(0)
+            self._last_losses = read()
+            self.sums.add(*self._last_losses, num_pairs, 1)
 
     def log(self, step):
-        """Read all losses, and make an entry for `step`, the last step."""
+        """Read all losses, and add an entry for `step`, the last step."""
         self.read_losses()
-        entry = (step, *self._last, *self.means)
+        entry = (step, *self._last_losses, *self.means)
         for name, value in zip(self.columns, entry):
             getattr(self, name).append(value)
 
     @property
     def num_steps(self):
         """The number of steps taken."""
-        return int(self.sums[-1]) + len(self._waiting)
+        return int(self.sums[-1]) + len(self._unread)
 
     @property
     def means(self):
-        """The mean of each loss over all steps read."""
+        """The mean of each loss over the steps whose losses were read."""
         return tuple(self.sums[k] / self.sums[-1]
                      for k in range(len(self.losses)))
 
@@ -123,19 +128,21 @@ class History:
         return f'<History of {self.num_steps} steps: {means}>'
 
     def _ipython_display_(self):
-        """Display no value below a notebook cell, as in the book."""
+        """Show nothing below a notebook cell that ends with a history."""
 
 
 def run_steps(steps, is_over, log_interval, history, animator,
-              after=None, about=None):
-    """Take steps until `is_over()`, counted by `history`.
+              after=None, describe=None):
+    """Take steps until `is_over()` is true, and record them.
 
-    `steps` yields (read, number of pairs), the arguments of `History.add`.
-    `after(step)` is called after each step. `about(number of pairs)` is
-    called once, after the first step; it returns a line that describes the
-    training. The last step is always logged. Draws with `animator`.
+    steps: an iterator of (read, number of pairs), the arguments of
+    `History.add`; it takes a step whenever it is advanced. log_interval: the
+    number of steps between two entries of `history`; the last step always has
+    an entry. animator: an `Animator`, which draws the entries. after(step) is
+    called after each step. describe(number of pairs) is called once, after
+    the first step; it returns a line that describes the training.
     """
-    # Compile before the clock starts: it takes longer than many steps
+    # Compile before the clock starts, since that takes longer than many steps
     kernels.load()
     draw.DRAW.get()
     timer = Timer()
@@ -145,13 +152,13 @@ def run_steps(steps, is_over, log_interval, history, animator,
             read, num_pairs = next(steps)
             history.add(read, num_pairs)
             step = history.num_steps
-            if about is not None and not animator.begun:
-                animator.begin(about(num_pairs))
+            if describe is not None and not animator.begun:
+                animator.begin(describe(num_pairs))
             if step % log_interval == 0 or is_over():
                 history.log(step)       # waits for the devices
             history.seconds += timer.stop()
             if is_over() and history.step[-1:] != [step]:
-                history.log(step)       # the step used up the time of the run
+                history.log(step)       # a limit of time ended the run here
             if history.step[-1:] == [step]:
                 animator.add(step, history.means)
             if after is not None:
@@ -169,8 +176,9 @@ def summary(history, devices, unit='sentence pairs'):
             f'{history.pairs_per_sec:.1f} {unit}/sec on {devices}')
 
 
-def about(net, length, devices, batch_size, unit='sentence pairs'):
-    """A line that describes the training; length: as '50 steps'."""
+def describe_training(net, length, devices, batch_size,
+                      unit='sentence pairs'):
+    """A line that describes the training; length: for example '50 steps'."""
     return (f'training {num_parameters(net):,} parameters: {length} of '
             f'{batch_size} {unit} on {devices}')
 
@@ -181,16 +189,16 @@ def num_parameters(net):
                for param in net.collect_params().values())
 
 
-def no_gradient(net, devices, like=None):
-    """Set the gradients of devices without a shard to zero for this step.
+def zero_gradients(net, devices, like=None):
+    """Set the gradients on devices without a shard to zero for this step.
 
-    like: a device with a shard. If it has no new gradient of a parameter, the
-    devices get none, either.
+    like: a device with a shard, or None. A parameter that has no new gradient
+    on this device is left as it is.
     """
     for param in net.collect_params().values():
         if param.grad_req != 'null' and (
                 like is None or param.data(like)._fresh_grad):
             for device in devices:
                 param.grad(device)[:] = 0
-                # Gluon refuses to step on stale gradients
+                # Gluon's trainer raises an error for an old gradient
                 param.data(device)._fresh_grad = True

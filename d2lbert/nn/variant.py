@@ -1,11 +1,11 @@
-"""Variants of BERT: the differences from the book's pages."""
+"""`Variant` holds the differences of BERT models from the book's model."""
 import dataclasses
 from typing import Optional, Tuple
 
 from d2lbert.machine.arguments import check_shares, check_sizes
 
-#: Activations of an encoder: ReLU, GELU, and GELU by a tanh. A block by
-#: itself takes every activation of Gluon's.
+#: Activations of an encoder; 'gelu_new' approximates GELU by a tanh. A block
+#: used alone also takes every other activation of Gluon.
 ACTIVATIONS = 'relu', 'gelu', 'gelu_new'
 
 
@@ -18,8 +18,8 @@ class Variant:
     model can have.
 
     Of every model:
-    positional: 'learnable' positions, or 'sinusoidal' (first edition);
-    precision: 'fp32', or 'bf16' for products of matrices in bfloat16 with
+    positional: 'learnable', or 'sinusoidal' as in the book's first edition;
+    precision: 'fp32', or 'bf16' to multiply matrices in bfloat16 and compute
     sums, weights and everything else in float32.
 
     Of BERT as published (Devlin et al. 2018):
@@ -29,13 +29,14 @@ class Variant:
     num_segments: rows of the segment embedding; 0: without it;
     tie_embeddings: the output layer of the masked language model has the
     token embedding as its weight;
-    attention_dropout: dropout of the attention weights, if not `dropout`.
+    attention_dropout: dropout rate of the attention weights; None: the
+    argument `dropout` of the model.
 
     Of ALBERT (Lan et al. 2020):
-    embedding_size: width of the embeddings, if not num_hiddens; a dense
-    layer projects them to num_hiddens;
-    num_groups, inner_group_num: num_groups groups of inner_group_num blocks
-    each; consecutive layers share a group.
+    embedding_size: width of the embeddings, which a dense layer projects to
+    num_hiddens; None: num_hiddens;
+    num_groups, inner_group_num: there are num_groups groups of blocks, each
+    of inner_group_num blocks; consecutive layers share a group.
 
     Of pre-LN models, XLM and FlauBERT:
     pre_norm: X + dropout(f(LayerNorm(X))) in place of
@@ -43,19 +44,19 @@ class Variant:
     final_norm: with pre_norm, one LayerNorm after the last block.
 
     Of BART (Lewis et al. 2020):
-    activation_dropout: dropout after the activation of the feed-forward
+    activation_dropout: dropout rate after the activation of the feed-forward
     networks;
     scale_embedding: token embeddings are multiplied by √num_hiddens.
 
-    Of left-to-right models, as GPT (Radford et al. 2018):
-    causal: each token attends to itself and to earlier tokens alone.
+    Of left-to-right models such as GPT (Radford et al. 2018):
+    causal: each token attends only to itself and to earlier tokens.
 
-    Of all folders of checkpoints:
+    Of models in folders of checkpoints:
     family: the name of the family in `pretrained.families`;
     heads: the heads that exist, of 'pooler', 'mlm' and 'nsp'; 'nsp' needs
     'pooler';
     mlm_hidden: the masked language model head has a hidden layer;
-    mlm_activation: activation of that layer, if not `activation`.
+    mlm_activation: activation of that layer; None: `activation`.
     """
 
     positional: str = 'learnable'
@@ -106,18 +107,18 @@ class Variant:
         return self.positional == 'learnable'
 
     def blocks_of_layers(self, num_layers):
-        """The indices of the blocks of each layer: a list of lists.
+        """The block indices of each layer, in order: a list of lists.
 
-        Layers of a group have the same indices. Raises ValueError for more
-        groups than layers.
+        Layers of a group have the same blocks. Raises ValueError if there are
+        more groups than layers.
         """
         groups, inner = self.num_groups, self.inner_group_num
         if groups is None:
             return [[k] for k in range(inner * num_layers)]
         if groups > num_layers:
             raise ValueError(f'num_groups={groups} is more than the '
-                             f'{num_layers} layers that there are: lower it')
-        # Rounded as transformers does
+                             f'{num_layers} layers: lower num_groups')
+        # A division of floats, rounded down, as the library transformers does
         return [[*range(k * inner, (k + 1) * inner)] for k in (
             int(layer / (num_layers / groups)) for layer in range(num_layers))]
 
@@ -125,8 +126,8 @@ class Variant:
     def of(cls, variant, keywords):
         """Return a variant with some fields replaced by keywords.
 
-        variant: a `Variant`, or None for the book's. keywords: a dict; the
-        fields are removed from it, and other names stay.
+        variant: a `Variant`, or None for the book's. keywords: a dict of
+        keyword arguments. The names of fields are removed from it.
         """
         changed = {name: keywords.pop(name) for name in FIELDS
                    if name in keywords}
@@ -134,10 +135,10 @@ class Variant:
         return dataclasses.replace(variant, **changed) if changed else variant
 
     def config(self):
-        """The fields by name, for config.json.
+        """{field: value} for the `config` of a net.
 
-        The first eight are always written, another one only if it differs
-        from the book's model.
+        The first eight fields are always there. Another field is there only
+        if its value differs from the book's model.
         """
         return {name: getattr(self, name)
                 for i, name in enumerate(FIELDS)
@@ -151,13 +152,14 @@ BOOK = Variant()
 
 
 def number_of_layers(layer, count):
-    """The number of layers up to `layer`, counted from 1, or back from -1.
+    """The number of layers to compute for the output of `layer`.
 
-    count: the number of all layers. Layer 0 is the embeddings. Raises
+    layer: 1 to count, or -1 for the last layer, -2 for the one before it, and
+    so on. 0 is the embeddings. count: the number of all layers. Raises
     ValueError for a layer that does not exist.
     """
     if not -count - 1 <= layer <= count:
         raise ValueError(f'layer must lie between {-count - 1} and {count}, '
-                         f'as there are {count} blocks after the '
-                         f'embeddings, which are 0, not {layer}')
+                         f'not {layer}: there are {count} layers after the '
+                         'embeddings, which are layer 0')
     return layer % (count + 1)

@@ -14,7 +14,7 @@ from d2lbert.machine.arguments import PathLike
 from d2lbert.machine.backend import init, mx
 from d2lbert.machine.files import new_folder, write_text
 from d2lbert.nn.checks import on_device
-from d2lbert.nn.layers import fill_later
+from d2lbert.nn.layers import fill_on_first_read
 from d2lbert.nn.precision import check_precision, set_precision
 from d2lbert.nn.quantized import Layout, QuantizedEncoder, QuantizedWeight
 from d2lbert.pretrained import tensor_files
@@ -112,7 +112,7 @@ def _fill(net, opened, lines, ctx):
             param.initialize(ctx=ctx, default_init=init.Normal(
                 opened.config['initializer_range']))
         elif isinstance(values, QuantizedWeight):
-            fill_later(param, values.values, ctx)
+            fill_on_first_read(param, values.values, ctx)
         else:
             param._load_init(on_device(values.reshape(param.shape), mx.cpu()),
                              ctx)

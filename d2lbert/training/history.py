@@ -55,7 +55,7 @@ class RunHistory(History, Stateful):
         diverges stops soon, not at its next log entry.
         """
         super().add(read, num_pairs)
-        self.read_losses(waiting=1)
+        self.read_losses(num_unread=1)
 
     @property
     def recent(self):
@@ -97,7 +97,7 @@ class RunHistory(History, Stateful):
         Waits for the losses. An evaluated step also has held-out figures.
         """
         self.read_losses()
-        numbers = dict(zip(self.columns, (step, *self._last, *self.means)))
+        numbers = dict(zip(self.columns, (step, *self._last_losses, *self.means)))
         if step in self.held_out:
             numbers.update(held_out_entry(self.held_out[step]))
         return numbers

@@ -9,7 +9,7 @@ import math
 from d2lbert.devices import parse_devices
 from d2lbert.machine import workers
 from d2lbert.machine.backend import last_line, mx
-from d2lbert.nn.steps import about, run_steps
+from d2lbert.nn.steps import describe_training, run_steps
 from d2lbert.training import checkpoints
 from d2lbert.training.history import Diverged, LossGrowth, RunHistory
 from d2lbert.training.hooks import (
@@ -179,8 +179,9 @@ class Run:
             devices = (f'{self.conditions.num_devices} devices of '
                        f'{num_workers} workers')
         # Not the argument: the first batch may be smaller than the setting
-        return about(self.net, self.schedule.length_text, devices,
-                     self.settings['batch_size'], self.objective.unit)
+        return describe_training(
+            self.net, self.schedule.length_text, devices,
+            self.settings['batch_size'], self.objective.unit)
 
     def batches(self):
         """Yield batches from the position of the run, without end."""

@@ -10,7 +10,7 @@ import numpy as onp
 from d2lbert.kernels import ops
 from d2lbert.machine import workers
 from d2lbert.machine.backend import autograd, gluon, mx, np
-from d2lbert.nn.steps import no_gradient, part_of, wait_for_step_before
+from d2lbert.nn.steps import part_of, wait_for_last_step, zero_gradients
 from d2lbert.texts.examples import derive_seed
 from d2lbert.training.checkpoints import (
     CheckpointError,
@@ -131,13 +131,13 @@ class Updater(Stateful):
         worker_batch = part_of(batch, self.rank, self.num_workers)
         accumulate = self.settings['accumulate']
         if accumulate > 1:
-            no_gradient(self.net, self.devices)
+            zero_gradients(self.net, self.devices)
         shard_terms, num_used = [[] for _ in batch_counts], 0
         for k in range(accumulate):
             part = part_of(worker_batch, k, accumulate)
             if not len(part[0]):    # a batch with fewer rows than parts
                 continue
-            wait_for_step_before()
+            wait_for_last_step()
             with autograd.record():
                 weighted = [
                     [loss * (count / max(batch_count, 1))
@@ -152,7 +152,7 @@ class Updater(Stateful):
             for terms, losses in zip(shard_terms, zip(*weighted)):
                 terms += losses
         if num_used < len(self.devices):    # the call takes a millisecond
-            no_gradient(self.net, self.devices[num_used:])
+            zero_gradients(self.net, self.devices[num_used:])
         return shard_terms
 
     def _weighted_sum(self, losses):

@@ -5,7 +5,7 @@ import numpy as onp
 import pytest
 
 from d2lbert.machine.backend import np, npx
-from d2lbert.nn.steps import part_of, shards, spread
+from d2lbert.nn.steps import part_of, shards, split_over_devices
 
 
 class Columns(NamedTuple):
@@ -34,7 +34,7 @@ def test_devices_without_an_example_are_left_out(num_rows):
     dealt = shards(Columns(X, X), devices)
     assert [device for _, device in dealt] == devices[:num_rows]
     for array in (X, np.array(X)):
-        parts = spread(array, devices, 'float32')
+        parts = split_over_devices(array, devices, 'float32')
         assert [part.ctx for part in parts] == devices[:num_rows]
         assert all(part.dtype == 'float32' for part in parts)
         lens = [len(part) for part in parts]
