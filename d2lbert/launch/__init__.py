@@ -1,1 +1,1 @@
-"""Jobs of several processes, here or over ssh: launcher, guards, servers."""
+"""Run a job of several processes, on this machine or over ssh."""

@@ -1,9 +1,10 @@
-"""The guard, which starts and ends one process of a job.
+"""The guard, a program that starts and ends one process of a job.
 
-`d2lbert launch` sends the source of this module to a Python on each host,
-in a line of JSON that also describes the process. The guard ends that
-process when the launcher asks for it, has ended, or has been silent for too
-long. It uses only the standard library, since hosts execute its source alone.
+`d2lbert launch` is the launcher. For each process it starts Python on a host
+and sends the source of this module, in a line of JSON that also describes the
+process. The guard ends its process when the launcher asks for that, when the
+launcher ends, or when the launcher sends nothing for too long. This module
+imports only the standard library, since the host may lack this package.
 """
 import contextlib
 import ctypes
@@ -15,27 +16,27 @@ import subprocess
 import sys
 import time
 
-PR_SET_PDEATHSIG = 1
-#: Bytes from the launcher: a sign of life, and a Ctrl-C to forward.
+PR_SET_PDEATHSIG = 1    # of Linux's prctl
+#: Bytes that the launcher sends: a sign of life, and a Ctrl-C to forward.
 ALIVE, INTERRUPT = b'.', b'i'
 
 
 def main(spec):
-    """Run a process; returns its exit status, 128 + n for signal n.
+    """Run a process; returns its exit status, or 128 + n after signal n.
 
-    spec: a dict with
-    argv, cwd, env: the command, its folder, additional environment variables;
-    root: (address, port) of the scheduler; None for the scheduler itself;
+    spec: a dict that describes the process, with these keys.
+    argv, cwd, env: its command, folder and additional environment variables;
+    root: [address, port] of the scheduler that it must reach, or None;
     join: seconds within which the scheduler must be reachable;
     grace: seconds between SIGTERM and SIGKILL;
-    silence: seconds without a sign of life from the launcher, or None;
+    silence: seconds after which a silent launcher counts as gone, or None;
     sharing: the number of workers on this host, which share its cores;
-    machine: the source of `hardware.py`;
-    socket: a file to remove after the process, or None.
+    machine: the source of machine/hardware.py;
+    socket: a file to remove after the process ends, or None.
     """
-    orders = []
+    signals = []    # that ask the guard to end
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
-        signal.signal(number, lambda *_: orders.append('end'))
+        signal.signal(number, lambda number, _: signals.append(number))
     try:
         child = subprocess.Popen(
             spec['argv'], cwd=spec['cwd'], env=_environment(spec),
@@ -46,7 +47,7 @@ def main(spec):
               f'{socket.gethostname()}', file=sys.stderr)
         return 127
     try:
-        problem = _watch(child, spec, orders)
+        problem = _watch(child, spec, signals)
     finally:
         _end(child, spec['grace'])
         if spec['socket']:
@@ -60,11 +61,14 @@ def main(spec):
 
 
 def _environment(spec):
-    """Environment variables of the process, with its address and threads."""
+    """The environment variables of the process, a dict.
+
+    They include the address of this host and the number of threads.
+    """
     env = dict(os.environ, **spec['env'])
     if spec['root'] and not ({'DMLC_NODE_HOST', 'DMLC_INTERFACE'} & set(env)):
-        # The other hosts can reach this host at the address from which it
-        # reaches the scheduler
+        # Other hosts can reach this host at the address from which this host
+        # reaches the scheduler. A connected UDP socket has this address
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
             with contextlib.suppress(OSError):
                 probe.connect(tuple(spec['root']))
@@ -77,16 +81,16 @@ def _environment(spec):
 
 
 def _cores(machine):
-    """The number of cores of this host; machine: source of `hardware.py`."""
+    """The number of cores of this host; machine: source of hardware.py."""
     module = dict(__name__='d2lbert.machine.hardware')
     exec(machine, module)
     return module['physical_cores']()
 
 
 def die_with(guard):
-    """Return a preexec_fn: let the process die with its parent, the guard.
+    """A `preexec_fn` of Popen: on Linux, kill the process if its guard ends.
 
-    guard: the process id of the guard.
+    guard: the process id of the guard, the parent of the process.
     """
     libc = ctypes.CDLL(None)
 
@@ -94,39 +98,44 @@ def die_with(guard):
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         if sys.platform == 'linux':
             libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-            if os.getppid() != guard:   # the guard has ended before prctl
+            if os.getppid() != guard:   # the guard ended before prctl
                 os.kill(os.getpid(), signal.SIGKILL)
     return prepare
 
 
-def _watch(child, spec, orders):
-    """Wait until the child has ended or must end; returns an error or None."""
+def _watch(child, spec, signals):
+    """Wait until the child has ended or must end.
+
+    Returns a message if it must end because of an error, otherwise None.
+    signals: a list that is empty until a signal asks the guard to end.
+    """
     root = spec['root']
-    begun = heard = time.monotonic()
-    while child.poll() is None and not orders:
+    start_time = last_heard = time.monotonic()
+    while child.poll() is None and not signals:
         if select.select([0], [], [], 0.1)[0]:
             received = os.read(0, 4096)
             if not received:    # the launcher closed the pipe, or has ended
                 return None
             if INTERRUPT in received:
                 child.send_signal(signal.SIGINT)
-            heard = time.monotonic()
-        elif spec['silence'] and time.monotonic() - heard > spec['silence']:
+            last_heard = time.monotonic()
+        elif (spec['silence']
+              and time.monotonic() - last_heard > spec['silence']):
             return (f'{socket.gethostname()} has had no sign of life from '
                     f'the launcher for {spec["silence"]} s')
         if root:
-            refusal = _refusal(root)
-            if refusal is None:
-                root = None     # reached: do not check again
-            elif time.monotonic() - begun > spec['join']:
+            error = _connection_error(root)
+            if error is None:
+                root = None     # do not check again
+            elif time.monotonic() - start_time > spec['join']:
                 return (f'{socket.gethostname()} cannot reach the scheduler '
-                        f'at {root[0]}:{root[1]} ({refusal}): open that port '
+                        f'at {root[0]}:{root[1]} ({error}): open that port '
                         'or give another --root-uri')
     return None
 
 
-def _refusal(address):
-    """Connect to (host, port); return the error as text, or None."""
+def _connection_error(address):
+    """Connect to [host, port]; return the error as text, or None."""
     try:
         socket.create_connection(tuple(address), timeout=1).close()
     except OSError as error:
@@ -135,7 +144,10 @@ def _refusal(address):
 
 
 def _end(child, grace):
-    """End the child and its process group, which may outlive it."""
+    """End the child, and other processes of its group, which may outlive it.
+
+    grace: seconds between SIGTERM and SIGKILL.
+    """
     for number in (signal.SIGTERM, signal.SIGKILL):
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(child.pid, number)

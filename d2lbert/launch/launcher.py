@@ -1,9 +1,10 @@
-"""Start the processes of a job on MXNet's parameter server.
+"""Run a training job of several processes with MXNet's parameter server.
 
-`launch` starts a scheduler, servers and workers, on this machine or over
-ssh, each under a guard (`guard.py`). Workers compute gradients on their
-parts of the data, and servers add the gradients up. The scheduler tells each
-process the addresses of the others. If a process fails, all are ended.
+`launch` starts a scheduler, servers and workers, on this machine or over ssh.
+Workers compute gradients on their parts of the data, and servers add the
+gradients up. The scheduler tells each process the addresses of the other
+processes. Each process has a guard (`guard.py`), which starts and ends it. If
+a process fails, all processes are ended.
 """
 import codecs
 import collections
@@ -27,39 +28,41 @@ from d2lbert.machine.arguments import UsageError
 
 #: The name of this machine in a list of hosts.
 LOCAL = 'localhost'
-#: The folder in which MXNet puts the sockets of a job on one machine.
+#: The folder in which MXNet creates the sockets of a job on one machine.
 SOCKETS = '/tmp'
 
 
 def read_hosts(hosts):
-    """A list of hosts from --hosts: a,b,c or a file with one on each line.
+    """The list of hosts that the option --hosts gives.
 
-    None gives this machine.
+    hosts: names separated by commas, the path of a file with a name on each
+    line, or None for this machine.
     """
     if hosts is None:
         return [LOCAL]
     if os.path.isfile(hosts):
         lines = Path(hosts).read_text(encoding='utf-8').splitlines()
-        found = [line.split('#')[0].strip() for line in lines]
+        names = [line.split('#')[0].strip() for line in lines]
     elif os.sep in hosts:
         raise ValueError(f'--hosts {hosts}: there is no such file')
     else:
-        found = [host.strip() for host in hosts.split(',')]
-    found = [host for host in found if host]
-    for host in found:
+        names = [host.strip() for host in hosts.split(',')]
+    names = [host for host in names if host]
+    for host in names:
         if host.startswith('-') or len(host.split()) > 1:
             raise UsageError(f'--hosts {hosts}: {host!r} is not the name of '
                              'a host')
-    if not found:
+    if not names:
         raise UsageError(f'--hosts {hosts!r} names no host: give a,b or a '
                          'file with a host on each line')
-    return found
+    return names
 
 
 def root_address(root_uri, hosts):
-    """The IP address of this machine that the hosts can reach.
+    """The IP address at which the hosts can reach this machine.
 
-    The scheduler listens there; ps-lite needs an address, not a name.
+    The scheduler listens at this address. root_uri: the option --root-uri, a
+    name or an address, or None. MXNet's ps-lite does not accept a name.
     """
     if root_uri is not None:
         try:
@@ -83,7 +86,11 @@ def root_address(root_uri, hosts):
 
 
 def free_port(root, port):
-    """Return `port` if the scheduler can use it, or a free port for 0."""
+    """A port for the scheduler at the address `root`.
+
+    Returns `port`, or a free port if it is 0. Raises ValueError if the
+    scheduler cannot use it.
+    """
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -97,10 +104,11 @@ def free_port(root, port):
 
 
 def reserve_socket():
-    """Create a file with an unused name, which a socket will replace.
+    """Create a file with an unused name, which MXNet replaces by a socket.
 
-    Returns its path. MXNet wants a number, its port, as the name. ZeroMQ
-    overwrites any file of that name, so no other process may use it.
+    Returns its path. The name is a number, since MXNet uses the port as the
+    name. ZeroMQ overwrites a file of that name, so no other process may have
+    such a file.
     """
     while True:
         path = Path(SOCKETS, str(100_000 + secrets.randbelow(10 ** 9)))
@@ -109,46 +117,48 @@ def reserve_socket():
             return path
 
 
-# Durations in seconds
-GRACE = 3       # between SIGTERM and SIGKILL
-SAVING = 30     # for worker 0 to save after Ctrl-C
-JOIN = 60       # for a process to reach the scheduler
-BEAT = 5        # between two signs of life
-SILENCE = 60    # after this time, a silent launcher counts as gone
-#: Arguments of Python on each host. It reads a line of JSON with the source
-#: of `guard.py` and the process to start.
+GRACE_SECONDS = 3       # between SIGTERM and SIGKILL
+SAVE_SECONDS = 30       # for worker 0 to save after Ctrl-C
+JOIN_SECONDS = 60       # for a process to reach the scheduler
+BEAT_SECONDS = 5        # between two signs of life of the launcher
+SILENCE_SECONDS = 60    # after this time, a silent launcher counts as gone
+#: Arguments of the Python that runs a guard. It reads a line of JSON with the
+#: source of `guard.py` and a description of the process to start.
 GUARD = ('-IS', '-c', 'import json, sys\n'
          'spec = json.loads(sys.stdin.buffer.readline())\n'
          "exec(spec['guard'])\n"
          'sys.exit(main(spec))')
 #: Prefixes of environment variables that are also set on remote hosts.
-CARRIED = ('D2LBERT_', 'MXNET_', 'OMP_', 'PS_', 'PYTHON', 'DMLC_INTERFACE')
+FORWARDED_PREFIXES = ('D2LBERT_', 'MXNET_', 'OMP_', 'PS_', 'PYTHON',
+                      'DMLC_INTERFACE')
 
 
 class LaunchError(RuntimeError):
-    """A process of a job has failed, and the job was ended."""
+    """A process of a job has failed, so the job was ended."""
 
 
 class Process:
     """One process of a job.
 
-    popen: its guard, or the ssh that runs its guard.
+    name: for example 'worker 0'. popen: the `Popen` of its guard, or of the
+    ssh that runs the guard on another host.
     """
 
     def __init__(self, name, host, popen):
         self.name, self.host, self.popen = name, host, popen
-        self.begun = time.monotonic()
-        self.errors = ''    # the end of its standard error
+        self.start_time = time.monotonic()
+        self.stderr_tail = ''   # the end of its standard error
 
     def send(self, data):
-        """Write to the guard, unless it has ended."""
+        """Write bytes to the guard, unless the guard has ended."""
         with contextlib.suppress(OSError, ValueError):
             self.popen.stdin.write(data)
             self.popen.stdin.flush()
 
     def failure(self):
-        """A sentence on how the process ended."""
-        status, seconds = self.popen.poll(), time.monotonic() - self.begun
+        """A clause that says how the process ended."""
+        status = self.popen.poll()
+        seconds = time.monotonic() - self.start_time
         name = self.name
         if self.host != LOCAL:
             name += f' on {self.host}'
@@ -165,44 +175,48 @@ class Process:
 class Job:
     """All processes of a job, from their start to their end.
 
-    root: (address, port) of the scheduler, or None with `sockets`. ssh: the
-    command, a list. sockets: a path for each process, in order of start.
+    root: (address, port) of the scheduler, or None if the processes use
+    `sockets`. ssh: the command of ssh, a list. remote_python: the path of
+    Python on other hosts. sockets: a path for each process in the order in
+    which they start, or None if they use TCP.
     """
 
     def __init__(self, root, ssh, remote_python, sockets=None):
         self.root, self.ssh, self.remote_python = root, ssh, remote_python
         self.processes, self.sockets = [], sockets
         self.pipes = selectors.DefaultSelector()
-        self.mid_line = False   # the terminal shows an unfinished line
+        self.is_mid_line = False    # True if the last printed line is open
 
-    def start(self, name, host, arguments, env, sharing=1):
+    def start(self, name, host, arguments, env, workers_on_host=1):
         """Start Python with `arguments` on a host, under a guard.
 
-        sharing: the number of workers on this host.
+        env: additional environment variables. workers_on_host: the number of
+        workers that share the cores of this host.
         """
         python = sys.executable if host == LOCAL else self.remote_python
         command = [python, *GUARD]
         if host != LOCAL:
             env = {**{name: value for name, value in os.environ.items()
-                      if name.startswith(CARRIED)}, **env}
+                      if name.startswith(FORWARDED_PREFIXES)}, **env}
             command = [*self.ssh, host, f'exec {shlex.join(command)}']
         socket_path = None
         if self.sockets:
             socket_path = str(self.sockets[len(self.processes)])
             env = dict(env, PORT=Path(socket_path).name)
-        spec = dict(guard=_text_of(guard), machine=_text_of(hardware),
+        spec = dict(guard=_source_of(guard), machine=_source_of(hardware),
                     socket=socket_path, argv=[python, *arguments],
                     cwd=os.getcwd(), env=env,
                     root=None if name == 'scheduler' else self.root,
-                    join=JOIN, grace=GRACE, sharing=sharing,
-                    silence=None if host == LOCAL else SILENCE)
+                    join=JOIN_SECONDS, grace=GRACE_SECONDS,
+                    sharing=workers_on_host,
+                    silence=None if host == LOCAL else SILENCE_SECONDS)
         try:
             # In a new session, so that Ctrl-C reaches the launcher only
             process = Process(name, host, subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE, start_new_session=True))
         except OSError as error:
-            raise LaunchError(f'{name} cannot be started: {command[0]}: '
+            raise LaunchError(f'{name} cannot be started by {command[0]}: '
                               f'{error.strerror}') from None
         self.processes.append(process)
         process.send(json.dumps(spec).encode() + b'\n')
@@ -214,33 +228,33 @@ class Job:
         """Wait for all workers; raise `LaunchError` if a process fails."""
         threading.Thread(target=self._beat, daemon=True).start()
         workers = [p for p in self.processes if p.name.startswith('worker')]
-        until = None
-        while until is None or time.monotonic() < until:
+        deadline = None
+        while deadline is None or time.monotonic() < deadline:
             self._print(0.1)
             for process in self.processes:
-                if process.popen.poll():    # neither running nor 0
+                if process.popen.poll():    # it has ended and failed
                     self._fail(process)
             if all(p.popen.poll() == 0 for p in self.processes):
                 return
-            if until is None and all(p.popen.poll() == 0 for p in workers):
-                # Servers that no worker has contacted do not end
-                until = time.monotonic() + GRACE
+            if deadline is None and all(p.popen.poll() == 0 for p in workers):
+                # A server that no worker has contacted does not end by itself
+                deadline = time.monotonic() + GRACE_SECONDS
 
     def interrupt(self):
         """Forward a Ctrl-C to worker 0, and give it time to save."""
         for process in self.processes:
             if process.name == 'worker 0':
                 process.send(guard.INTERRUPT)
-                self._wait([process], SAVING)
+                self._wait([process], SAVE_SECONDS)
 
     def end(self):
-        """End all processes: ask their guards first, then kill."""
-        if self.pipes.get_map() is None:
+        """End all processes: ask their guards to end, then kill the guards."""
+        if self.pipes.get_map() is None:    # they have been ended before
             return
         for process in self.processes:
             with contextlib.suppress(OSError):
                 process.popen.stdin.close()
-        self._wait(self.processes, 2 * GRACE + 2)
+        self._wait(self.processes, 2 * GRACE_SECONDS + 2)
         for process in self.processes:
             if process.popen.poll() is None:
                 # The process dies with its guard
@@ -249,42 +263,44 @@ class Job:
                 process.popen.wait()
         for path in self.sockets or ():
             with contextlib.suppress(FileNotFoundError):
-                path.unlink()       # a killed guard has not removed it
+                path.unlink()       # a killed guard leaves it
         for key in list(self.pipes.get_map().values()):
             key.fileobj.close()
         self.pipes.close()
 
     def _fail(self, process):
-        """End the job; raise `LaunchError` about this process."""
+        """End the job; raise a `LaunchError` that names a failed process."""
         failure = process.failure()
         self.end()
-        last = ''.join(f'\n  {line}' for line in
-                       process.errors.rstrip().splitlines()[-8:])
+        last_lines = ''.join(
+            f'\n  {line}' for line in
+            process.stderr_tail.rstrip().splitlines()[-8:])
         raise LaunchError(f'{failure}, and all others have been ended'
-                          + (f'; its last lines:{last}' if last else ''))
+                          + (f'; its last lines:{last_lines}' if last_lines
+                             else ''))
 
     def _wait(self, processes, seconds):
         """Wait until `processes` have ended; another Ctrl-C ends the wait."""
-        until = time.monotonic() + seconds
-        # A closed terminal also ends the wait
+        deadline = time.monotonic() + seconds
+        # Printing to a closed terminal raises an error, which ends the wait
         with contextlib.suppress(KeyboardInterrupt, OSError, ValueError):
             while (any(p.popen.poll() is None for p in processes)
-                   and time.monotonic() < until):
+                   and time.monotonic() < deadline):
                 self._print(0.1)
-            # Print what they have written last
-            while self._print(0) and time.monotonic() < until:
+            # Print the last output of the processes
+            while self._print(0) and time.monotonic() < deadline:
                 pass
 
     def _beat(self):
-        """Send signs of life to the guards on other hosts."""
+        """Send signs of life to the guards on other hosts while they run."""
         remote = [p for p in self.processes if p.host != LOCAL]
         while any(p.popen.poll() is None for p in remote):
             for process in remote:
                 process.send(guard.ALIVE)
-            time.sleep(BEAT)
+            time.sleep(BEAT_SECONDS)
 
     def _print(self, seconds):
-        """Print output of the processes; wait at most `seconds` for it.
+        """Print output of the processes; wait at most `seconds` for output.
 
         Returns True if there was output.
         """
@@ -294,53 +310,56 @@ class Job:
         readable = self.pipes.select(seconds)
         for key, _ in readable:
             data = os.read(key.fd, 1 << 16)
-            key.data(data)
+            key.data(data)      # the function of `_printer`
             if not data:
                 self.pipes.unregister(key.fileobj)
                 key.fileobj.close()
         return bool(readable)
 
     def _printer(self, process, pipe):
-        """A function that prints data of `pipe`; b'' marks its end.
+        """A function that prints bytes from a pipe of a process.
 
-        Output of worker 0 is printed as it comes, the rest line by line.
+        The function takes b'' at the end of the pipe. It prints the output of
+        worker 0 at once, and the output of other processes line by line.
         """
         decoder = codecs.getincrementaldecoder('utf-8')('replace')
-        rest = ''   # an unfinished line
+        unfinished = ''     # the start of a line
 
         def write(data):
-            nonlocal rest
+            nonlocal unfinished
             text = decoder.decode(data, final=not data)
             if pipe is process.popen.stderr:
-                process.errors = (process.errors + text)[-4000:]
+                process.stderr_tail = (process.stderr_tail + text)[-4000:]
             if process.name == 'worker 0':
                 out = sys.stdout if pipe is process.popen.stdout else (
                     sys.stderr)
                 out.write(text)
                 if text and sys.stderr.isatty():
-                    self.mid_line = not text.endswith('\n')
+                    self.is_mid_line = not text.endswith('\n')
             else:
                 out = sys.stderr
-                *lines, rest = (rest + text).split('\n')
-                if rest and not data:
-                    lines, rest = [*lines, rest], ''
-                if lines and self.mid_line:
+                *lines, unfinished = (unfinished + text).split('\n')
+                if unfinished and not data:
+                    lines, unfinished = [*lines, unfinished], ''
+                if lines and self.is_mid_line:
                     out.write('\n')
-                    self.mid_line = False
+                    self.is_mid_line = False
                 for line in lines:
                     out.write(f'[{process.name}] {line}\n')
             out.flush()
         return write
 
 
-def _text_of(module):
+def _source_of(module):
+    """The source code of a module."""
     return Path(module.__file__).read_text(encoding='utf-8')
 
 
-#: ssh gives up on an unreachable host after 10 s, on a lost one after 15 s.
+#: The command of ssh. It gives up after 10 s if a host cannot be reached, and
+#: after 15 s if the connection is lost.
 SSH = ('ssh -o BatchMode=yes -o ConnectTimeout=10 '
        '-o ServerAliveInterval=5 -o ServerAliveCountMax=3')
-#: The program of the scheduler and the servers, as arguments of Python.
+#: Arguments of Python that run the scheduler or a server, see `serve`.
 #: If DMLC_ROLE is set, `import mxnet` starts MXNet's own server, so the
 #: program removes this variable first. `import d2lbert` is quick if argv[0] is
 #: the name of the command, so the program sets it.
@@ -355,17 +374,22 @@ serve(role)
 
 def launch(worker, workers=2, servers=1, hosts=(LOCAL,), port=0,
            root_uri=None, ssh=SSH, remote_python=sys.executable, role=ROLE):
-    """Run `workers` processes of Python with the arguments `worker`.
+    """Run a job; return when all workers have succeeded.
 
-    role: the arguments of Python for the scheduler and the servers. The output
-    of worker 0 is printed as it comes. The lines of all other processes go to
-    standard error, each with the name of its process. Returns when all
-    workers have succeeded. When a process fails, ends all and raises
-    `LaunchError`.
+    worker: the arguments of Python for a worker. workers, servers: the numbers
+    of these processes. hosts: the hosts that they are started on in turn.
+    port, root_uri: where the scheduler listens; by default a free port and
+    `root_address`. ssh: the command of ssh. remote_python: the path of Python
+    on other hosts. role: the arguments of Python for the scheduler and the
+    servers.
 
-    Processes on this machine alone communicate through sockets that other
-    users cannot open. With other hosts, or with a `port` or `root_uri`, they
-    use TCP.
+    The output of worker 0 is printed at once. The lines of all other processes
+    go to standard error, each with the name of its process. If a process
+    fails, all processes are ended, and `LaunchError` is raised.
+
+    If all hosts are this machine, and `port` and `root_uri` are not given, the
+    processes communicate through sockets that other users cannot open.
+    Otherwise they use TCP.
     """
     for name, count in (('--workers', workers), ('--servers', servers)):
         if count < 1:
@@ -375,7 +399,7 @@ def launch(worker, workers=2, servers=1, hosts=(LOCAL,), port=0,
     env = dict(DMLC_NUM_WORKER=str(workers), DMLC_NUM_SERVER=str(servers),
                D2LBERT_NUM_WORKERS=str(workers))
     host_of = [hosts[i % len(hosts)] for i in range(max(workers, servers))]
-    sharing = collections.Counter(host_of[:workers])
+    workers_on = collections.Counter(host_of[:workers])
     address = root_address(root_uri, hosts)
     if (set(hosts) == {LOCAL} and not port and root_uri is None
             and os.access(SOCKETS, os.W_OK)):
@@ -395,7 +419,7 @@ def launch(worker, workers=2, servers=1, hosts=(LOCAL,), port=0,
         for i, host in enumerate(host_of[:workers]):
             job.start(f'worker {i}', host, worker,
                       dict(env, DMLC_ROLE='worker', D2LBERT_RANK=str(i)),
-                      sharing[host])
+                      workers_on[host])
         job.watch()
     except KeyboardInterrupt:
         job.interrupt()
@@ -407,9 +431,9 @@ def launch(worker, workers=2, servers=1, hosts=(LOCAL,), port=0,
 def serve(role):
     """Run as the scheduler or a server until the job ends.
 
-    role: 'scheduler' or 'server'. MXNet's own server unpickles, and so
-    executes, an optimizer that anyone sends to its port. The workers of this
-    package never send one, so this server refuses it and exits.
+    role: 'scheduler' or 'server'. MXNet's own server unpickles an optimizer
+    that anyone sends to its port, which can execute any code. The workers of
+    this package never send an optimizer, so this server exits if it gets one.
     """
     try:
         # With DMLC_ROLE set, this import would start MXNet's own server
