@@ -24,6 +24,7 @@ __all__ = ['BuildError', 'Library', 'bf16_supported', 'build',
            'compiled_for', 'enabled', 'load', 'mode', 'products', 'state']
 
 FOLDER = pathlib.Path(__file__).parent
+#: The C++ files of the fused operators.
 SOURCES = ['adam.cc', 'amx.cc', 'attention.cc', 'dense.cc', 'divergence.cc',
            'embed.cc', 'feed_forward.cc', 'gemm.cc', 'norm.cc', 'rows.cc',
            'self_attention.cc', 'vocab.cc']

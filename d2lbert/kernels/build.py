@@ -98,7 +98,7 @@ def library(name, sources, mxnet=False, what='', takes='a few seconds',
     if not _is_sound(target):
         with locked(folder / 'build.lock', waiting=lambda: print_line(
                 'waiting for another process that compiles')) as is_locked:
-            if is_locked:   # no other process is compiling here
+            if is_locked:   # no other process compiles: these are left over
                 for stale in folder.glob('.*.part'):
                     shutil.rmtree(stale, ignore_errors=True)
             if not _is_sound(target):   # another process may have built it

@@ -1,1 +1,1 @@
-"""Code below the book's pages: input checks, layers, packed rows."""
+"""Code that the book's pages build on: input checks, layers, packed rows."""

@@ -7,7 +7,8 @@ one another. A twin takes the block as an argument and reads its parameters. It
 is valid only if no block was modified, which `Packable` and `encode` check.
 
 B: the number of sequences. T: tokens of a padded sequence. R: rows. H: hidden
-units. S: tokens selected by the caller, for example the masked tokens.
+units. S: tokens selected by the caller, for example the masked tokens. An
+argument `rows` is the `ops.Rows` of an array (R, H).
 """
 from typing import Any, NamedTuple
 
@@ -132,7 +133,8 @@ def encode_firsts(encoder, tokens, segments, valid_lens):
     packed, _ = pack(encoder, tokens, segments, lens,
                      _device_of(tokens, encoder))
     if encoder.quantized is not None:
-        return _quantized_rows(encoder.quantized, packed, rows='first')
+        return _run_quantized(encoder.quantized, packed,
+                              returned_rows='first')
     X = embed(encoder, packed.tokens, packed.segments, packed.positions)
     *blks, last = encoder.blks.up_to(-1)
     for blk in blks:
@@ -213,22 +215,22 @@ def _rows_of(at, begins, ctx):
 def _run(encoder, packed, layer):
     """The output of a layer of an encoder for `PackedTokens`, (R, H)."""
     if encoder.quantized is not None:
-        return _quantized_rows(encoder.quantized, packed, layer)
+        return _run_quantized(encoder.quantized, packed, layer)
     X = embed(encoder, packed.tokens, packed.segments, packed.positions)
     for blk in encoder.blks.up_to(layer):
         X = block(blk, X, packed.rows)
     return encoder.finish(X, layer)
 
 
-def _quantized_rows(quantized, packed, layer=-1, rows='all'):
+def _run_quantized(quantized, packed, layer=-1, returned_rows='all'):
     """The output of a `QuantizedEncoder` for `PackedTokens`.
 
-    layer and rows are as for `QuantizedEncoder.encode`.
+    layer: as for `encode`. returned_rows: 'all', or 'first' of each sequence.
     """
     _check_not_recording()
     return on_device(quantized.encode(
         *map(host, (packed.rows.offsets, packed.tokens, packed.segments)),
-        layer, rows), packed.tokens.ctx)
+        layer, returned_rows), packed.tokens.ctx)
 
 
 def _check_not_recording():
@@ -237,7 +239,7 @@ def _check_not_recording():
                          "it with precision='fp32' to train it")
 
 
-# The parts of an encoder on rows
+# The twins of the parts of an encoder
 
 def embed(encoder, tokens, segments, positions):
     """The sum of the embeddings of tokens, segments and positions: (..., H).
@@ -278,7 +280,7 @@ def block_of_first_tokens(blk, X, rows):
     X (R, H): the block's input for all tokens.
     """
     firsts = rows.offsets[:-1]
-    first_X = X.take(firsts, axis=0)
+    first_X = X.take(firsts, axis=0)    # (B, H)
     if blk.pre_norm:
         Y = self_attention(blk.attention, blk.addnorm1.ln(X), rows, firsts)
         return blk.feed(blk.addnorm1.add(first_X, Y))
