@@ -141,15 +141,16 @@ def attention_qkv(QKV, offsets, lens, num_heads, p, precision, common_length,
 def self_attention(X, weights, biases, norm, rows, num_heads, p, precision,
                    grad_req, causal):
     """`ops.self_attention` as one operator, a few sequences at a time."""
+    # In C++, queries, keys and values have one weight together
     if not _fits_cache(X, 3 * weights[0].size, precision, grad_req):
         return NotImplemented
     weights_p, weights_seed = _dropout(X, p)
-    p, seed = _dropout(X, norm.p)
+    output_p, output_seed = _dropout(X, norm.p)
     return call('self_attention', [
         _guarded(X), *_parameters(grad_req, *weights, *biases, norm.gamma,
                                   norm.beta),
-        rows.offsets, rows.lens, *weights_seed, *seed],
-        num_heads=num_heads, weights_p=weights_p, p=p, eps=norm.eps,
+        rows.offsets, rows.lens, *weights_seed, *output_seed],
+        num_heads=num_heads, weights_p=weights_p, p=output_p, eps=norm.eps,
         precision=precision, bias=int(bool(biases)), causal=int(causal),
         grad=int(autograd.is_recording()))[0]
 
@@ -167,16 +168,16 @@ def feed_forward(X, weights, biases, norm, act, precision, grad_req):
         grad=int(autograd.is_recording()))[0]
 
 
-def _fits_cache(X, size, precision, grad_req):
+def _fits_cache(X, weight_size, precision, grad_req):
     """True if one operator for half a block is faster than several.
 
-    size: the number of elements of the largest weight. Each thread keeps a
-    copy of the gradient of this weight in cache. Several operators are faster
-    also in two other cases. With AMX tiles, a product needs more rows at a
-    time than fit into cache. With frozen weights, a product of its own can
-    leave out their gradients.
+    weight_size: the number of elements of the largest weight. Each thread
+    keeps a copy of the gradient of this weight in cache. Several operators are
+    faster also in two other cases. With AMX tiles, a product needs more rows
+    at a time than fit into cache. With frozen weights, a separate operator for
+    each product can leave out gradients.
     """
-    return (X.ndim == 2 and 4 * size <= MAX_CACHED_BYTES
+    return (X.ndim == 2 and 4 * weight_size <= MAX_CACHED_BYTES
             and not (autograd.is_recording() and 'null' in grad_req)
             and not kernels.OPERATORS.get().d2lbert_goes_by_tiles(
                 int(precision == 'bf16'), ctypes.c_long(X.shape[1])))
