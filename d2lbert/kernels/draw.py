@@ -22,7 +22,7 @@ from d2lbert.kernels import Library
 def _open_library(path):
     """Open the library at `path` and declare its functions to ctypes.
 
-    Those before `draw_order` are called by `cut.py`.
+    `cut.py` calls the functions that are listed before `draw_order`.
     """
     library = ctypes.CDLL(str(path))
 

@@ -98,10 +98,11 @@ def check_precision(precision):
 @operator('X')
 def dense(X, W, b=None, units=None, act='none', precision='fp32',
           grad_req='add'):
-    """act(X W^T + b), where act is none, relu, tanh, gelu or gelu_new.
+    """act(X W^T + b), a matrix product with an activation.
 
     X (..., K), W (units, K), b (units,) or None; returns (..., units).
-    X, W and b may be symbols. units: needed only if W is a symbol.
+    X, W and b may be symbols. units: needed only if W is a symbol. act:
+    'relu', 'tanh', 'gelu', 'gelu_new' or 'none'.
     """
     _check_fp32(precision)
     _, npx = _namespaces(X)
@@ -132,7 +133,7 @@ def joined_dense(X, weights, biases=(), precision='fp32', grad_req='add'):
 
     X (..., K). weights: a list of arrays (units, K). biases: a list of arrays
     (units,), or () for none. A tuple grad_req has the requests of the weights
-    first, then those of the biases. Returns (..., sum of all units).
+    first, then the requests of the biases. Returns (..., sum of all units).
     """
     of_weights = set(_requests(grad_req, len(weights) + len(biases))
                      [:len(weights)])
@@ -363,14 +364,14 @@ def adam(weights, grads, means, variances, rates, decays, beta1, beta2,
          epsilon, rescale=1.0, clip=0.0, ahead=False):
     """Update weights and running means in place by a step of Adam.
 
-    The first six arguments are lists with an entry for each parameter. They
-    are the weight, its gradient, the running mean of the gradient, and the
-    running mean of its square, all `mx.nd.NDArray`s of one shape; then the
-    learning rate with bias correction, and the share that weight decay
-    subtracts. Gradients are multiplied by `rescale`. If the norm of all
-    gradients together is then above `clip`, they are scaled down to that norm;
-    0 means no limit. ahead: True if no prediction reads the weights at the
-    moment. Otherwise the call waits for predictions to end.
+    The first six arguments are lists with an entry for each parameter.
+    weights, grads, means, variances: `mx.nd.NDArray`s of the parameter's
+    shape; the last two are running means of gradients and of their squares.
+    rates: learning rates with bias correction. decays: the share of a weight
+    that weight decay subtracts. Gradients are multiplied by `rescale`. If the
+    norm of all gradients together is then above `clip`, they are scaled down
+    to that norm; 0 means no limit. ahead: True if no prediction reads the
+    weights at the moment. Otherwise the call waits for predictions to end.
     """
     if clip:
         # If the norm is NaN, max returns 1.0, and nothing is clipped

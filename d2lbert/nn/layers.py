@@ -48,8 +48,8 @@ def is_unmodified(block):
     """True if a block and its children compute what this package defines.
 
     False if one of them has a hook, `packable` = False, a parameter that is
-    not float32, or a `forward` that is neither this package's nor that of a
-    block in _GLUON_BLOCKS. Only an unmodified block may be replaced by its
+    not float32, or a `forward` from outside this package, except those of
+    _GLUON_BLOCKS. Only an unmodified block may be replaced by its
     twin in `packed.py`, which does not call the block's children.
     """
     blocks = [block]
