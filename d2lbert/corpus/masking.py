@@ -53,7 +53,7 @@ class SpanMasking(NamedTuple):
         return len(self.length_probs) + MORE_PIECES * may_have_pieces
 
     def mask_flags(self, vocab):
-        """The flags of each token of a `Vocab` for `draw.mask_spans`: (V,) uint8.
+        """The flags of each token of a `Vocab`, for `draw`: (V,) uint8.
 
         FIXED: the token is never masked; GOES_ON: it continues a word.
         """
@@ -106,10 +106,10 @@ def mask_spans(text, rows, parts, spans, max_len, rng=random,
                              spans.max_tokens(vocab), special[0])
     types, parts = text.gather(parts)
     if draw.can_draw(rng):
-        draw.mask_spans(rows, parts, types, text.numbers, (*special, len(vocab)),
-                   flags, replacements,
-                   list(itertools.accumulate(spans.length_probs)),
-                   spans.max_tokens(vocab), spans.apart, share, columns, rng)
+        draw.mask_spans(
+            rows, parts, types, text.numbers, (*special, len(vocab)), flags,
+            replacements, list(itertools.accumulate(spans.length_probs)),
+            spans.max_tokens(vocab), spans.apart, share, columns, rng)
     else:
         _mask_plainly(columns, rows.tolist(), parts.tolist(),
                       text.numbers[types], special, flags,

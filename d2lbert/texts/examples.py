@@ -195,10 +195,7 @@ def _random_sentence(order, paragraphs, rng):
 
 def _mask_plainly(spans, types, numbers, specials, num_preds, columns, rng,
                   flags, replacements, whole_words):
-    """`draw.mask_pairs` in Python, with its arguments.
-
-    flags is `kinds` there, and replacements is `choices`.
-    """
+    """`draw.mask_pairs` in Python, with its arguments."""
     _, mask, cls, sep, vocab_size = specials
     if flags is None:
         flags = onp.zeros(vocab_size, 'uint8')

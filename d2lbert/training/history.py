@@ -97,7 +97,8 @@ class RunHistory(History, Stateful):
         Waits for the losses. An evaluated step also has held-out figures.
         """
         self.read_losses()
-        numbers = dict(zip(self.columns, (step, *self._last_losses, *self.means)))
+        numbers = dict(zip(self.columns,
+                           (step, *self._last_losses, *self.means)))
         if step in self.held_out:
             numbers.update(held_out_entry(self.held_out[step]))
         return numbers
