@@ -15,7 +15,7 @@ from shlex import quote
 from d2lbert.finetuning.settings import CHANGEABLE_ON_RESUME
 from d2lbert.machine.files import (
     RUNS,
-    missing,
+    missing_folders,
     new_run_folder,
     read_json,
     remove_empty,

@@ -18,7 +18,7 @@ import numpy
 
 from d2lbert.kernels import build, products
 from d2lbert.kernels.build import BuildError
-from d2lbert.machine.files import Name
+from d2lbert.machine.files import MXNetPath
 
 __all__ = ['BuildError', 'Library', 'bf16_supported', 'build',
            'compiled_for', 'enabled', 'load', 'mode', 'products', 'state']

@@ -25,7 +25,7 @@ from pathlib import Path, PurePosixPath
 
 from tqdm import tqdm
 
-from d2lbert.machine.files import missing, remove_empty
+from d2lbert.machine.files import missing_folders, remove_empty
 from d2lbert.machine.terminal import is_quiet, warn
 
 # wikitext.smerity.com rejects Python's default User-Agent
@@ -151,7 +151,7 @@ def fetch(url, path, digest, expected, most=MOST_BYTES):
     """
     path = Path(path)
     warn(f'd2lbert: fetching {url}')
-    made = missing(path.parent)
+    made = missing_folders(path.parent)
     path.parent.mkdir(parents=True, exist_ok=True)
     folder = tempfile.mkdtemp(prefix='.fetch-', dir=path.parent)
     transfer = _Transfer(url, os.path.join(folder, path.name), most)

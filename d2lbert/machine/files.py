@@ -1,4 +1,7 @@
-"""Atomic writes of files and folders, locks between processes, run folders.
+"""Write files and folders atomically, lock files, and name run folders.
+
+An atomic write goes to a temporary file or folder, which is renamed at the
+end: other processes never see a half-written one.
 """
 import contextlib
 import errno
@@ -18,8 +21,8 @@ except ImportError:  # not a POSIX system
 #: Default parent of run folders.
 RUNS = Path('runs')
 
-#: A file that marks an unfinished run. The process that writes the run locks
-#: it; the system releases the lock however the process ends.
+#: A file in the folder of an unfinished run. The running process locks it, and
+#: the system releases the lock however the process ends.
 UNFINISHED = 'unfinished'
 
 
@@ -27,36 +30,41 @@ UNFINISHED = 'unfinished'
 def replacing(path, overwrite=True):
     """Yield a temporary path beside `path`; rename it to `path` on success.
 
-    With overwrite=False, raises FileExistsError if `path` exists at the end.
-    The temporary file already exists, empty. Its name is random, so that no
-    other user can prepare a link under that name.
+    The temporary path is an empty file. Its name is random, so that no other
+    user can prepare a link with this name. On failure, it is removed and
+    `path` is unchanged. overwrite: if false, raise FileExistsError instead of
+    replacing a file at `path`.
     """
     path = Path(path)
     if path.exists() and not (path.is_file() or path.is_dir()):
         yield path      # a device or a pipe: write to it, do not replace it
         return
-    part = None
+    temporary = None
     try:
-        part = _new_part(path)
-        yield part
+        temporary = _create_temporary(path)
+        yield temporary
         if overwrite:
-            os.replace(part, path)
+            os.replace(temporary, path)
         else:
-            _rename_new(part, path)
+            _rename_without_overwriting(temporary, path)
     except OSError as error:
-        if error.errno is not None and error.filename in (None, str(part)):
-            _name_alone(error, path)
+        if error.errno is not None and error.filename in (
+                None, str(temporary)):
+            _set_file_name(error, path)
         raise
     finally:
-        if part is not None:
+        if temporary is not None:
             with contextlib.suppress(FileNotFoundError):
-                part.unlink()
+                temporary.unlink()
 
 
-def _rename_new(part, path):
-    """Rename `part` to `path`; raises FileExistsError if `path` exists."""
+def _rename_without_overwriting(temporary, path):
+    """Move a file to `path`; raise FileExistsError if `path` exists.
+
+    The caller removes `temporary`, which may remain.
+    """
     try:
-        os.link(part, path)
+        os.link(temporary, path)    # unlike os.replace, it never overwrites
         return
     except FileExistsError:
         raise
@@ -64,31 +72,36 @@ def _rename_new(part, path):
         if os.path.lexists(path):
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST),
                                   str(path)) from None
-    os.replace(part, path)
+    os.replace(temporary, path)
 
 
-def _name_alone(error, path):
-    """Let an OSError name `path`, and no other file.
+def _set_file_name(error, path):
+    """Make `path` the only file name in the message of an OSError.
 
-    ENOSPC carries no file name, and users never see temporary names.
+    Without this, the message has a temporary name, or none if a disk is full.
     """
     error.filename = str(path)
-    del error.filename2     # set to None, it would be printed as a name
+    del error.filename2     # if it were None, the message would contain None
 
 
-def _new_part(path):
-    """Create an empty file beside `path`, with the default mode."""
+def _temporary_path(path):
+    """A random hidden name beside `path`."""
+    return path.with_name(f'.{path.name}.{secrets.token_hex(8)}.part')
+
+
+def _create_temporary(path):
+    """Create an empty file beside `path` and return its path."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
     while True:
-        part = path.with_name(f'.{path.name}.{secrets.token_hex(8)}.part')
+        temporary = _temporary_path(path)
         try:
-            os.close(os.open(part, flags, 0o666))
+            os.close(os.open(temporary, flags, 0o666))
         except FileExistsError:
             continue
         except OSError as error:
             error.filename = str(path)
             raise
-        return part
+        return temporary
 
 
 @contextlib.contextmanager
@@ -96,98 +109,102 @@ def new_folder(path):
     """Yield a temporary folder, which is renamed to `path` on success.
 
     Raises FileExistsError if `path` exists and is not an empty folder. On
-    failure, the temporary folder is removed.
+    failure, all folders that were created are removed.
     """
     path = Path(os.path.abspath(path))
     if os.path.lexists(path) and not (
             path.is_dir() and not path.is_symlink()
             and next(path.iterdir(), None) is None):
         raise FileExistsError(f'{path} exists already: choose another name')
-    above = missing(path.parent)
-    part = path.with_name(f'.{path.name}.{secrets.token_hex(8)}.part')
-    done = False
+    created_parents = missing_folders(path.parent)
+    temporary = _temporary_path(path)
+    is_renamed = False
     try:
-        part.mkdir(parents=True)
-        yield part
-        os.rename(part, path)
-        done = True
+        temporary.mkdir(parents=True)
+        yield temporary
+        os.rename(temporary, path)
+        is_renamed = True
     except OSError as error:
         if error.errno is not None:
-            _name_alone(error, path)
+            _set_file_name(error, path)
         raise
     finally:
-        if not done:
-            shutil.rmtree(part, ignore_errors=True)
-            remove_empty(above)
+        if not is_renamed:
+            shutil.rmtree(temporary, ignore_errors=True)
+            remove_empty(created_parents)
 
 
 def write_text(path, text):
     """Write `text` to `path` as UTF-8, atomically.
 
-    Lone surrogates, which Python uses for undecodable bytes of file names,
-    are written as backslash escapes. JSON reads these back.
+    Python represents bytes of file names that it cannot decode by lone
+    surrogates. They are written as escapes such as \\udce9, which a JSON
+    parser reads as the same surrogates.
     """
-    with replacing(path) as part:
-        part.write_text(text, encoding='utf-8', errors='backslashreplace')
+    with replacing(path) as temporary:
+        temporary.write_text(text, encoding='utf-8',
+                             errors='backslashreplace')
 
 
 def parse_json(text):
-    """Parse JSON; raise ValueError for any other text.
-
-    For deeply nested brackets, Python itself raises RecursionError.
-    """
+    """Parse JSON; raise ValueError for any other text."""
     try:
         return json.loads(text)
-    except RecursionError:
+    except RecursionError:      # Python's parser calls itself for each bracket
         raise ValueError('its brackets are nested too deeply') from None
 
 
 def read_json(path):
-    """Parse a JSON file; raises OSError and ValueError."""
+    """Parse a JSON file; raise OSError or, if it is not JSON, ValueError."""
     return parse_json(Path(path).read_text('utf-8'))
 
 
-class Name(str):
-    """A file name for MXNet, encoded as the file system encodes it.
+class MXNetPath(str):
+    """A path for MXNet, which calls its method encode('utf-8').
 
-    MXNet encodes every name as UTF-8. If the locale or the name is not
-    UTF-8, this fails or names another file.
+    In another locale, or for a name that is not valid UTF-8, str.encode would
+    fail or give the name of another file.
     """
 
     def encode(self, *_):
+        """The bytes of the path in the file system, for any encoding."""
         return os.fsencode(str(self))
 
 
 @contextlib.contextmanager
-def locked(path, wait=True, waiting=None):
-    """Hold a lock on `path` against other processes and threads.
+def locked(path, wait=True, before_wait=None):
+    """Hold an exclusive lock against other threads and other processes.
 
-    Yields True, or False if locking is impossible: on file systems without
-    locks, and in folders that are not writable. The file at `path` is
-    created for the lock and removed afterwards. waiting: a function that is
-    called before waiting for another holder. Raises BlockingIOError if the
-    lock is held and wait is false.
+    path: the lock file, which is created here and removed at the end. wait:
+    if false, raise BlockingIOError instead of waiting for another holder.
+    before_wait: a function to call before waiting, for example to print a
+    message. Yields True if the lock is held. Yields False if locking is
+    impossible: the file system has no locks, or the folder is not writable.
     """
     try:
-        lock = _lock(path, wait, waiting)
+        lock = _acquire_lock(path, wait, before_wait)
     except BlockingIOError:
         raise
     except OSError:
         lock = None
         with contextlib.suppress(OSError):
-            os.unlink(path)     # created, but the lock failed
+            os.unlink(path)     # the file was created, but locking it failed
     try:
         yield lock is not None
     finally:
         if lock is not None:
-            # Remove it while it is locked, so that waiters see that it is gone
+            # Remove the file before unlocking it: then a process that waited
+            # for this lock sees that the file is gone, and starts again
             with contextlib.suppress(OSError):
                 os.unlink(path)
             os.close(lock)
 
 
-def _lock(path, wait, waiting):
-    """Take the lock; return its descriptor, or None without lock support."""
+def _acquire_lock(path, wait, before_wait):
+    """Lock the file `path`; the arguments are those of `locked`.
+
+    Returns a descriptor of the lock file, or None without `fcntl`.
+    """
     if fcntl is None:
         return None
     while True:
@@ -198,20 +215,20 @@ def _lock(path, wait, waiting):
             except BlockingIOError:
                 if not wait:
                     raise
-                if waiting is not None:
-                    waiting()
+                if before_wait is not None:
+                    before_wait()
                 fcntl.flock(lock, fcntl.LOCK_EX)
-            if _is_at(lock, path):
+            if _is_same_file(lock, path):
                 return lock
         except BaseException:
             os.close(lock)
             raise
-        # The last holder removed this file: lock the new one
+        # The previous holder has removed this file: lock the new one
         os.close(lock)
 
 
-def _is_at(descriptor, path):
-    """True if `path` is still the file that `descriptor` has open."""
+def _is_same_file(descriptor, path):
+    """True if the open file of a descriptor is the file at `path`."""
     try:
         return os.path.samestat(os.fstat(descriptor),
                                 os.stat(path, follow_symlinks=False))
@@ -219,53 +236,53 @@ def _is_at(descriptor, path):
         return False
 
 
-def missing(path):
-    """The missing folders among `path` and its parents, deepest first."""
+def missing_folders(path):
+    """The folders that mkdir(parents=True) would create, deepest first."""
     path = Path(path)
     return [folder for folder in (path, *path.parents)
             if not folder.exists()]
 
 
 def remove_empty(folders):
-    """Remove the given folders in order; skip any that is not empty."""
+    """Remove the given folders in order; leave those that are not empty."""
     for folder in folders:
         with contextlib.suppress(OSError):
             folder.rmdir()
 
 
-def run_names(parent=RUNS):
-    """Yield names for the folder of a run that begins now, endlessly."""
+def _run_paths(parent):
+    """Yield PARENT/TIME, PARENT/TIME-2, PARENT/TIME-3 and so on, forever."""
     path = Path(parent, time.strftime('%Y-%m-%d_%H-%M-%S'))
     yield path
-    for copy in itertools.count(2):
-        yield path.with_name(f'{path.name}-{copy}')
+    for number in itertools.count(2):
+        yield path.with_name(f'{path.name}-{number}')
 
 
 def new_run_folder(parent=RUNS):
-    """Create a new folder for a run that begins now; returns its path."""
+    """Create a folder named after the current time; return its path."""
     Path(parent).mkdir(parents=True, exist_ok=True)
-    for path in run_names(parent):
+    for path in _run_paths(parent):
         with contextlib.suppress(FileExistsError):
             path.mkdir()
             return path
 
 
-def free_run_name(parent=RUNS):
-    """The name that the next run folder would get; does not create it."""
-    return next(path for path in run_names(parent)
+def free_run_path(parent=RUNS):
+    """The path that `new_run_folder` would create now."""
+    return next(path for path in _run_paths(parent)
                 if not os.path.lexists(path))
 
 
 def file_digest(path, hasher):
-    """The hexadecimal digest of a file; hasher: an object of hashlib."""
+    """The hexadecimal digest of a file; hasher: for example hashlib.sha1()."""
     with open(path, 'rb') as f:
-        for piece in iter(lambda: f.read(1 << 20), b''):
-            hasher.update(piece)
+        for chunk in iter(lambda: f.read(1 << 20), b''):
+            hasher.update(chunk)
     return hasher.hexdigest()
 
 
 def is_run(path):
-    """True if a folder holds a run, finished or not."""
+    """True if a folder contains a run, finished or not."""
     path = Path(path)
     if any((path / name).exists() for name in (
             'model.params', 'checkpoints', UNFINISHED, 'losses.csv')):

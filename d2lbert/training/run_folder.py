@@ -16,7 +16,7 @@ from d2lbert._version import __version__
 from d2lbert.machine.files import (
     RUNS,
     UNFINISHED,
-    missing,
+    missing_folders,
     new_run_folder,
     read_json,
     remove_empty,

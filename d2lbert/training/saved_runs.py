@@ -8,7 +8,7 @@ from d2lbert.machine import array_files
 from d2lbert.machine.backend import last_line, mx
 from d2lbert.machine.files import (
     UNFINISHED,
-    Name,
+    MXNetPath,
     read_json,
     replacing,
     write_text,

@@ -7,7 +7,7 @@ import numpy as onp
 from d2lbert import kernels
 from d2lbert.machine import array_files, workers
 from d2lbert.machine.backend import mx, np, npx
-from d2lbert.machine.files import Name, replacing
+from d2lbert.machine.files import MXNetPath, replacing
 from d2lbert.machine.terminal import note
 from d2lbert.training.checkpoints import CheckpointError
 from d2lbert.training.saved_runs import (

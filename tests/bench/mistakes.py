@@ -271,20 +271,21 @@ MISTAKES = tuple(Mistake(*row) for row in (
     # machine
 
     ('a file is written in its place instead of beside it',
-     'yield part\n        if overwrite:\n            os.replace(part, path)',
+     'yield temporary\n        if overwrite:\n            '
+     'os.replace(temporary, path)',
      'yield path\n        if overwrite:\n            pass',
      'test_a_file_appears_when_all_is_written '
      'test_a_failure_keeps_the_old_file'),
     ('a part stays beside the file that could not be written',
-     'if part is not None:\n            with',
-     'if part is None:\n            with',
+     'if temporary is not None:\n            with',
+     'if temporary is None:\n            with',
      'test_a_failure_keeps_the_old_file'),
     ('who waits for a lock shares it',
      'fcntl.flock(lock, fcntl.LOCK_EX)',
      'fcntl.flock(lock, fcntl.LOCK_SH)',
      'test_a_process_that_waited_for_a_killed_one_holds_the_lock'),
     ('a lock on a file that is gone counts',
-     'if _is_at(lock, path):',
+     'if _is_same_file(lock, path):',
      'if True:',
      'test_a_lock_keeps_threads_out_and_leaves_no_file'),
     ('a lock is made through a link',

@@ -15,7 +15,7 @@ import pytest
 
 from d2lbert.machine import files
 from d2lbert.machine.files import (
-    Name,
+    MXNetPath,
     locked,
     new_folder,
     replacing,
@@ -146,8 +146,8 @@ def test_undecodable_bytes_of_a_name_pass_through_json(tmp_path):
 def test_a_name_encodes_as_the_file_system_does(tmp_path):
     for raw in (b'x', '鹤'.encode(), b'caf\xe9'):
         path = tmp_path / os.fsdecode(raw)
-        assert Name(path).encode('utf-8') == os.fsencode(path)
-        assert Name(path) == str(path)
+        assert MXNetPath(path).encode('utf-8') == os.fsencode(path)
+        assert MXNetPath(path) == str(path)
 
 
 # Locks
@@ -178,7 +178,7 @@ def test_a_process_that_waited_for_a_killed_one_holds_the_lock(tmp_path):
     fcntl.flock(held, fcntl.LOCK_EX)
 
     def work():
-        with locked(path, waiting=lambda: waiting.append(1)):
+        with locked(path, before_wait=lambda: waiting.append(1)):
             inside.append(1)
             most.append(len(inside))
             time.sleep(0.05)
@@ -201,7 +201,7 @@ def test_without_waiting_a_held_lock_raises(tmp_path):
             with locked(path, wait=False):
                 pass
         def wait():
-            with locked(path, waiting=lambda: told.append(path)):
+            with locked(path, before_wait=lambda: told.append(path)):
                 pass
         thread = threading.Thread(target=wait)
         thread.start()

@@ -9,7 +9,7 @@ from pathlib import Path
 from d2lbert import kernels
 from d2lbert.kernels import fused, ops
 from d2lbert.machine.backend import mx, np
-from d2lbert.machine.files import Name
+from d2lbert.machine.files import MXNetPath
 
 # In fused.py: the call of the C++ operator
 
@@ -41,7 +41,7 @@ def declare():
 # In kernels/__init__.py: the file's name in SOURCES
 
 def _opened(path):
-    mx.library.load(Name(path), verbose=False)
+    mx.library.load(MXNetPath(path), verbose=False)
     return True
 
 
