@@ -10,7 +10,7 @@ import sys
 import warnings
 
 from d2lbert._version import __version__  # noqa: F401
-from d2lbert.machine.cache import stand_in_for_home
+from d2lbert.machine.cache import set_matplotlib_folder
 
 
 def _is_command():
@@ -24,7 +24,7 @@ def _is_command():
     return name == 'd2lbert'
 
 
-stand_in_for_home()
+set_matplotlib_folder()
 _reason = None
 if not _is_command():       # the command must print --help without MXNet
     try:

@@ -213,7 +213,7 @@ def download(name: str, folder: Optional[PathLike] = None,
             if sha1 is None or _sha1(path) == sha1:
                 return str(path)
             other_files.append(path)
-    cache.sweep('data')
+    cache.remove_leftovers('data')
     try:
         _fetch_first(_addresses(url), folder / file, sha1)
     except HubError as error:
@@ -376,7 +376,7 @@ _warned = set()
 
 def _checked(folder):
     """Return `folder`; warn once of files in it that are not WikiText-2's."""
-    cache.used(folder)
+    cache.mark_used(folder)
     with contextlib.suppress(FileNotFoundError):
         if os.path.samefile(folder, sample_dir()):
             return folder       # a sample, which is not WikiText-2's text

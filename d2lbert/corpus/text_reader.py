@@ -326,7 +326,7 @@ class Unchanged:
         self.facts, self.new = {}, {}
         if cache.enabled():
             self.facts = _load(_index())
-            cache.used(_index())
+            cache.mark_used(_index())
 
     def get(self, name, path, compute):
         """Return a named fact about a file: cached, or compute(path).

@@ -356,7 +356,7 @@ def open_or_build(key, build, open_store):
 
 def _is_writable(folder):
     with contextlib.suppress(OSError):
-        return os.access(cache.private(folder), os.W_OK | os.X_OK)
+        return os.access(cache.private_folder(folder), os.W_OK | os.X_OK)
     return False
 
 

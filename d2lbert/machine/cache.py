@@ -1,6 +1,7 @@
-"""The cache: its folder, who may write to it, and how long entries stay.
+"""Find the cache folder, protect it from other users, and remove old entries.
 
-This module does not import MXNet, because `d2lbert doctor` uses it.
+This module does not import MXNet, because `d2lbert doctor` has to work where
+MXNet does not.
 """
 import atexit
 import contextlib
@@ -23,9 +24,9 @@ try:
 except ImportError:  # not a POSIX system
     grp = pwd = None
 
-#: Kinds of cache entries, each with a pattern of its file and folder names.
-#: Names with the same first group belong to one entry. Only files that match
-#: are ever removed: D2LBERT_CACHE may point at any folder.
+#: {kind of cache entries: pattern of the names of its files and folders}. If
+#: two names have the same first group, they belong to one entry. Only files
+#: that match are ever removed, since D2LBERT_CACHE may point at any folder.
 KINDS = {
     'kernels': r'(\w+-[0-9a-f]{16}\.so)(?:\.sha256|\.products)?',
     'tokens': r'([0-9a-f]{32}\.npz|unchanged\.json)',
@@ -35,62 +36,62 @@ KINDS = {
             r'(?:snli_1\.0|bert\.base|bert\.small)(?:\.zip)?)',
     'wheels': r'(mxnet[\w.+-]*\.whl)',
 }
-#: Kinds that can be recomputed without the network
+#: Kinds that can be made again without the network.
 RENEWABLE = 'kernels', 'tokens', 'corpora'
 
-#: Temporary names: in use, or left over from a killed process
-LEFT = (r'\..+\.part|[0-9a-f]{32}\.\w+\.part|\.(?:fetch|unpack)-.+|'
-        r'(?:build|\w+-[0-9a-f]{16}|[0-9a-f]{32})\.lock')
-#: Temporary files unchanged for this time are left over
-LEFT_SECONDS = 3600
+#: Pattern of the names of temporary files and folders, and of lock files. They
+#: are in use, or left over from a killed process.
+TEMPORARY = (r'\..+\.part|[0-9a-f]{32}\.\w+\.part|\.(?:fetch|unpack)-.+|'
+             r'(?:build|\w+-[0-9a-f]{16}|[0-9a-f]{32})\.lock')
+#: A temporary file that has not changed for this time is left over.
+LEFTOVER_SECONDS = 3600
 
 
 class CacheError(OSError):
-    """There is no usable cache folder; the message is one sentence."""
+    """A cache folder cannot be used; the message is one sentence."""
 
 
 # Location
 
 def enabled():
-    """True if recomputable results may be cached (not D2LBERT_CACHE=off)."""
+    """False if D2LBERT_CACHE=off: do not cache what can be made again."""
     return os.environ.get('D2LBERT_CACHE', '').lower() != 'off'
 
 
 def root():
     """The absolute path of the cache folder, which may not exist yet.
 
-    $D2LBERT_CACHE, else $XDG_CACHE_HOME/d2lbert, else ~/.cache/d2lbert. If
-    none of these is usable, a private temporary folder (`is_temporary`).
-    With D2LBERT_CACHE=off, recomputable results are not cached (`enabled`).
-    A relative D2LBERT_CACHE is resolved once, against the working directory
-    of the first call. A relative XDG_CACHE_HOME is ignored, as its
-    specification demands.
+    It is $D2LBERT_CACHE, else $XDG_CACHE_HOME/d2lbert, else ~/.cache/d2lbert.
+    If the user cannot create the last two, it is a private temporary folder.
+    D2LBERT_CACHE=off does not change the folder; see `enabled`. A relative
+    D2LBERT_CACHE refers to the working directory of the first call. A relative
+    XDG_CACHE_HOME is ignored, as its specification demands.
     """
     named = os.environ.get('D2LBERT_CACHE')
     if named and enabled():
         path = os.path.expanduser(named)
         if path.startswith('~'):
             raise CacheError(f'D2LBERT_CACHE is {named!r}, and there is no '
-                             f'home folder {named.split("/")[0]}: name an '
-                             'absolute path')
+                             f'home folder {named.split("/")[0]}: set it to '
+                             'an absolute path')
         return _absolute(path)
-    return _usual() or _temporary()
+    return _default_root() or _temporary_root()
 
 
 def is_temporary():
-    """True if `root` is temporary, because no home folder is usable."""
+    """True if `root` is a temporary folder, since no home folder is usable."""
     named = os.environ.get('D2LBERT_CACHE')
-    return not (named and enabled()) and _usual() is None
+    return not (named and enabled()) and _default_root() is None
 
 
 @functools.lru_cache(maxsize=None)
 def _absolute(path):
-    """The absolute path; the same after a change of the working directory."""
+    """The absolute path; later calls ignore a new working directory."""
     return Path(os.path.abspath(path))
 
 
-def _usual():
-    """The user's cache folder, or None if the user has no home folder."""
+def _default_root():
+    """The cache folder in the home folder, or None if it is not usable."""
     base = os.path.expanduser(os.environ.get('XDG_CACHE_HOME') or '')
     if not os.path.isabs(base):
         base = os.path.join(os.path.expanduser('~'), '.cache')
@@ -98,73 +99,76 @@ def _usual():
     if not folder.is_absolute():
         return None     # no HOME, and no user name for this user id
     # In a container, a user without a name has the home folder /
-    above = next(path for path in (folder, *folder.parents)
-                 if os.path.lexists(path))
-    if above != folder and not os.access(above, os.W_OK | os.X_OK):
+    existing = next(path for path in (folder, *folder.parents)
+                    if os.path.lexists(path))
+    if existing != folder and not os.access(existing, os.W_OK | os.X_OK):
         return None
-    if _replaceable_at(folder) is not None:
+    if _unsafe_parent(folder) is not None:
         return None     # root of a container, in another user's home folder
     return folder
 
 
 @functools.lru_cache(maxsize=None)
-def _temporary():
+def _temporary_root():
     """The user's private folder in the temporary directory."""
     folder = Path(tempfile.gettempdir(), f'd2lbert-{os.geteuid()}')
     try:
         if folder.is_symlink():
             raise CacheError
-        return private(folder)
-    except CacheError:      # another user has taken this name
+        return private_folder(folder)
+    except CacheError:      # another user has created a file with this name
         folder = Path(tempfile.mkdtemp(prefix='d2lbert-'))
         atexit.register(shutil.rmtree, folder, ignore_errors=True)
         return folder
 
 
-def stand_in_for_home():
-    """Give matplotlib a folder when there is no home folder."""
+def set_matplotlib_folder():
+    """Let matplotlib use a temporary folder if there is no home folder."""
     with contextlib.suppress(OSError):
         if not os.path.isabs(os.path.expanduser('~')):
             os.environ.setdefault('MPLCONFIGDIR',
-                                  str(_temporary() / 'matplotlib'))
+                                  str(_temporary_root() / 'matplotlib'))
 
 
 # Ownership
 
 def folder(kind):
-    """Return the `private` folder of a kind; create it if it is missing."""
-    path = private(root() / kind)
+    """Return the `private_folder` of the entries of a kind.
+
+    Leftovers of killed processes in it are removed.
+    """
+    path = private_folder(root() / kind)
     with contextlib.suppress(OSError):
-        sweep(kind)
+        remove_leftovers(kind)
     return path
 
 
-def private(path):
-    """Return the folder `path`; create it for this user alone if missing.
+def private_folder(path):
+    """Return the folder `path`; if it is missing, create it with mode 700.
 
-    Raises CacheError if it cannot be created, or if another user (except
-    root) may write to it or replace it.
+    Raises CacheError if it cannot be created, or if a user other than root
+    and this one may write to it or replace it.
     """
     path = Path(path)
     try:
-        _make(path)
-        found = path.stat()
-        if found.st_uid == os.geteuid() and found.st_mode & 0o022:
+        _make_folders(path)
+        status = path.stat()
+        if status.st_uid == os.geteuid() and status.st_mode & 0o022:
             # A common umask (002) lets the user's group write
-            path.chmod(stat.S_IMODE(found.st_mode) & ~0o022)
-            found = path.stat()
+            path.chmod(stat.S_IMODE(status.st_mode) & ~0o022)
+            status = path.stat()
     except OSError as error:
         raise CacheError(
-            f'the cache folder {path} cannot be made or read '
+            f'the cache folder {path} cannot be created or read '
             f'({error.strerror}): set D2LBERT_CACHE to a folder that you can '
             'write') from None
-    above = _replaceable_at(path)
-    if above is not None:
+    unsafe = _unsafe_parent(path)
+    if unsafe is not None:
         raise CacheError(
-            f'the cache folder {path} is not trusted, because {above} belongs '
-            'to another user, or others can write to it: set D2LBERT_CACHE '
-            'to a folder of your own')
-    if not is_trusted(found):
+            f'the cache folder {path} is not trusted, because {unsafe} '
+            'belongs to another user, or others can write to it: set '
+            'D2LBERT_CACHE to a folder of your own')
+    if not is_trusted(status):
         raise CacheError(
             f'the cache folder {path} belongs to another user, or others can '
             'write to it, so nothing in it is trusted: set D2LBERT_CACHE to '
@@ -172,9 +176,10 @@ def private(path):
     return path
 
 
-def _make(path):
+def _make_folders(path):
+    """Create a folder and its missing parents, each with mode 700."""
     if not path.is_dir():
-        _make(path.parent)
+        _make_folders(path.parent)
         try:
             path.mkdir(mode=0o700)
         except FileExistsError:     # created by another process, or a file
@@ -182,21 +187,21 @@ def _make(path):
                 raise
 
 
-def is_trusted(found):
-    """True if an os.stat result lets only root and this user write."""
-    return (found.st_uid in (0, os.geteuid())
-            and not found.st_mode & 0o022)
+def is_trusted(status):
+    """True if only root and this user may write; status: from os.stat."""
+    return (status.st_uid in (0, os.geteuid())
+            and not status.st_mode & 0o022)
 
 
 def is_ours(path):
     """True if only root and this user can have written to `path`.
 
-    For a folder, this includes its content. The folders above `path` must
-    not let other users replace it.
+    A folder is checked with all files in it, and with its parents: no other
+    user may be able to replace the folder.
     """
     path = Path(path)
     try:
-        return (_replaceable_at(path) is None and is_trusted(path.stat())
+        return (_unsafe_parent(path) is None and is_trusted(path.stat())
                 and all(is_trusted(inner.lstat())
                         for inner in path.rglob('*')))
     except OSError:
@@ -204,92 +209,95 @@ def is_ours(path):
 
 
 def make_private(path):
-    """Restrict writing to this user, for a file or for a whole folder."""
+    """Take write permission for a file or a folder from other users.
+
+    A folder is changed with all files in it.
+    """
     path = Path(path)
-    for one in (path, *path.rglob('*')):
-        one.chmod(stat.S_IMODE(one.stat().st_mode) & ~0o022)
+    for item in (path, *path.rglob('*')):
+        item.chmod(stat.S_IMODE(item.stat().st_mode) & ~0o022)
 
 
-def _replaceable_at(path):
-    """The first folder or link where others can replace `path`, or None.
+def _unsafe_parent(path):
+    """The first parent folder or link of `path` that another user can change.
 
-    A sticky folder, like /tmp, lets users replace only their own files.
-    In a container with a single user, user id 0 may be unmapped; then root
-    is the owner of the root folder.
+    Returns None if there is none. In a sticky folder, like /tmp, users can
+    replace only their own files. In a container with a single user, user id 0
+    may be unmapped; then root is the owner of the folder /.
     """
     owners = {0, os.geteuid(), os.stat('/').st_uid}
-    for above, found in _way_to(path):
-        mode = found.st_mode
-        if found.st_uid not in owners:
-            return above
+    for parent, status in _parents_and_links(path):
+        mode = status.st_mode
+        if status.st_uid not in owners:
+            return parent
         if (stat.S_ISDIR(mode) and not mode & stat.S_ISVTX
                 and (mode & 0o002 or (mode & 0o020 and not _is_own_group(
-                    found.st_gid)))):
-            return above
+                    status.st_gid)))):
+            return parent
     return None
 
 
-def _way_to(path):
-    """Yield each folder above `path`, and each link, with its os.lstat.
+def _parents_and_links(path):
+    """Yield (path, os.lstat result) of each parent folder and link of `path`.
 
-    Stops at the first missing one. `path` itself is yielded only if it is a
-    link: replacing it takes write permission for the folder above it.
+    It starts with / and ends before the first missing folder. `path` itself
+    is yielded only if it is a link.
     """
-    here, links = '/', 0
-    left = [*reversed(Path(os.path.abspath(path)).parts[1:])]
-    yield here, os.lstat(here)
-    while left:
-        part = left.pop()
-        here, before = os.path.join(here, part), here
-        if part == '..':        # in the target of a link
-            here = os.path.dirname(before)
+    current, num_links = '/', 0
+    remaining = [*reversed(Path(os.path.abspath(path)).parts[1:])]
+    yield current, os.lstat(current)
+    while remaining:
+        name = remaining.pop()
+        current, previous = os.path.join(current, name), current
+        if name == '..':        # in the target of a link
+            current = os.path.dirname(previous)
             continue
         try:
-            found = os.lstat(here)
+            status = os.lstat(current)
         except OSError:
             return
-        if stat.S_ISLNK(found.st_mode):
-            yield here, found
-            links += 1
-            if links > 40:
+        if stat.S_ISLNK(status.st_mode):
+            yield current, status
+            num_links += 1
+            if num_links > 40:
                 return          # a loop of links, which the system rejects
-            target = Path(os.readlink(here))
-            left += reversed(target.parts[target.is_absolute():])
-            here = '/' if target.is_absolute() else before
-        elif left:
-            yield here, found
+            target = Path(os.readlink(current))
+            remaining += reversed(target.parts[target.is_absolute():])
+            current = '/' if target.is_absolute() else previous
+        elif remaining:
+            yield current, status
 
 
-def _is_own_group(number):
+def _is_own_group(group_id):
     """True if this user is the only member of the group.
 
-    Many systems give each user such a group, and a umask of 002 lets the
-    group write.
+    Many systems give each user such a group, and set the umask to 002, so that
+    the group may write all new files.
     """
     if grp is None:
         return False
     try:
-        user, group = pwd.getpwuid(os.geteuid()), grp.getgrgid(number)
+        user, group = pwd.getpwuid(os.geteuid()), grp.getgrgid(group_id)
     except KeyError:
         return False
-    return (user.pw_gid == number and group.gr_name == user.pw_name
+    return (user.pw_gid == group_id and group.gr_name == user.pw_name
             and set(group.gr_mem) <= {user.pw_name})
 
 
 # Lifetime
 
 class Entry(NamedTuple):
-    """One cache entry."""
+    """The files of one cache entry, or temporary ones (see `TEMPORARY`)."""
 
     kind: str
     paths: Tuple[Path, ...]
-    size: int       # bytes
-    used: float     # last use, in seconds since 1970
-    is_left: bool   # temporary: in use, or left over from a killed process
+    size: int           # bytes
+    last_used: float    # seconds since 1970
+    is_temporary: bool
 
 
-def used(path):
-    """Set the last use of a cache entry to now; ignore paths elsewhere."""
+def mark_used(path):
+    """Set the last use of a cache entry to now, if `path` is in the cache."""
     with contextlib.suppress(OSError, ValueError):
         path = Path(path)
         path.relative_to(root())
@@ -297,77 +305,84 @@ def used(path):
 
 
 def entries(kinds=tuple(KINDS)):
-    """All `Entry`s of some kinds. Links are not followed."""
+    """Yield each `Entry` of the kinds. Links are not followed."""
     for kind in kinds:
-        found = {}
+        found = {}      # {(name, is_temporary): paths}
         for path in _paths(kind):
             match = re.fullmatch(KINDS[kind], path.name)
             name = match.group(1) if match else path.name
-            if match or re.fullmatch(LEFT, path.name):
+            if match or re.fullmatch(TEMPORARY, path.name):
                 found.setdefault((name, not match), []).append(path)
-        for (_, is_left), paths in sorted(found.items()):
+        for (_, is_temporary), paths in sorted(found.items()):
             sizes, times = zip(*map(_size_and_time, paths))
-            yield Entry(kind, tuple(paths), sum(sizes), max(times), is_left)
+            yield Entry(kind, tuple(paths), sum(sizes), max(times),
+                        is_temporary)
 
 
 def _paths(kind):
-    where = root() / kind
+    """A list of the files and folders in the folder of a kind."""
+    parent = root() / kind
     # A link points outside the cache
-    if where.is_symlink() or not where.is_dir():
+    if parent.is_symlink() or not parent.is_dir():
         return []
-    return list(where.iterdir())
+    return list(parent.iterdir())
 
 
 def _size_and_time(path):
-    """Size in bytes and last change of a file or a folder."""
+    """(size in bytes, time of the last change) of a file or a folder."""
     size, changed = 0, 0
     with contextlib.suppress(FileNotFoundError):    # removed meanwhile
-        found = path.lstat()
-        size, changed = found.st_size, found.st_mtime
-        if stat.S_ISDIR(found.st_mode):
+        status = path.lstat()
+        size, changed = status.st_size, status.st_mtime
+        if stat.S_ISDIR(status.st_mode):
             size = 0
             for inner in path.iterdir():
-                more, time_of_inner = _size_and_time(inner)
-                size, changed = size + more, max(changed, time_of_inner)
+                inner_size, inner_changed = _size_and_time(inner)
+                size, changed = size + inner_size, max(changed, inner_changed)
     return size, changed
 
 
-def sweep(kind, now=None):
-    """Remove leftovers of killed processes; returns the bytes freed."""
+def remove_leftovers(kind, now=None):
+    """Remove temporary files of killed processes; return the bytes freed.
+
+    now: seconds since 1970; None for the current time.
+    """
     now = time.time() if now is None else now
     return sum(_remove(entry) for entry in entries([kind])
-               if entry.is_left and now - entry.used > LEFT_SECONDS)
+               if entry.is_temporary
+               and now - entry.last_used > LEFTOVER_SECONDS)
 
 
 def clear(kind, older_than=0):
-    """Remove the entries of a kind; returns (number, bytes freed).
+    """Remove entries of a kind; return (their number, the bytes freed).
 
-    older_than: keep entries that were used within this number of days.
-    Removes nothing and raises BlockingIOError if another process is writing an
-    entry of this kind.
+    older_than: days; entries that were used later are kept. If another process
+    is writing an entry of this kind, this raises BlockingIOError and removes
+    nothing.
     """
     now = time.time()
     with contextlib.ExitStack() as stack:
         for entry in entries([kind]):
-            if entry.is_left and entry.paths[0].suffix == '.lock':
+            if entry.is_temporary and entry.paths[0].suffix == '.lock':
                 stack.enter_context(locked(entry.paths[0], wait=False))
-        old = [entry for entry in entries([kind]) if not entry.is_left
-               and now - entry.used >= older_than * 86400]
+        old = [entry for entry in entries([kind]) if not entry.is_temporary
+               and now - entry.last_used >= older_than * 86400]
         freed = sum(map(_remove, old))
-        return len(old), freed + sweep(kind, now)
+        return len(old), freed + remove_leftovers(kind, now)
 
 
 def _remove(entry):
+    """Remove the files of an entry; return its size in bytes."""
     for path in entry.paths:
         with contextlib.suppress(FileNotFoundError, BlockingIOError):
             if path.suffix == '.lock':
                 with locked(path, wait=False):
                     pass        # taking the lock removes its file
             elif path.is_dir() and not path.is_symlink():
-                # Rename it first: others never see a half-removed folder
-                gone = path.with_name(f'.{secrets.token_hex(8)}.part')
-                path.rename(gone)
-                shutil.rmtree(gone)
+                # Rename it first, so that no process sees a part of the folder
+                temporary = path.with_name(f'.{secrets.token_hex(8)}.part')
+                path.rename(temporary)
+                shutil.rmtree(temporary)
             else:
                 path.unlink()
     return entry.size
@@ -378,5 +393,6 @@ def size():
     return sum(entry.size for entry in entries())
 
 
-def megabytes(number):
-    return f'{number / 1e6:.1f} MB'
+def megabytes(num_bytes):
+    """The text for a number of bytes, such as '12.3 MB'."""
+    return f'{num_bytes / 1e6:.1f} MB'

@@ -1,10 +1,10 @@
 """Adapt MXNet's wheel to current Python and NumPy.
 
-MXNet 1.9.1 was built for Python 3.8 and NumPy 1.19. Its libraries work with
-later versions, but some lines of its Python code and the bounds in its
-metadata do not. `setup.py` calls `find_or_make`, which lets pip download the
-stock wheel, changes those lines and stores the result in the cache. This
-module imports neither MXNet nor NumPy.
+MXNet 1.9.1 was built for Python 3.8 and NumPy 1.19. Its compiled libraries
+work with later versions, but some lines of its Python code do not, and its
+metadata excludes them. `setup.py` calls `find_or_make`: pip downloads the
+stock wheel, as MXNet's publishers released it, and a changed copy is stored in
+the cache. This module imports neither MXNet nor NumPy.
 """
 import base64
 import hashlib
@@ -20,25 +20,26 @@ from pathlib import Path
 from d2lbert.machine import cache, files
 from d2lbert.machine.hardware import MXNET_VERSION
 
-#: Files of this folder that become modules of MXNet. They import only each
-#: other and the standard library.
+#: {file of this folder: its name in the folder mxnet}. These files import only
+#: each other, NumPy and the standard library.
 ADDED = {'mxnet_compat.py': '_compat.py', 'hardware.py': '_hardware.py',
          'mxnet_libraries.py': '_libraries.py'}
 
 _FROM_COMPAT = 'from mxnet._compat import '
-#: (pattern of file names, pattern of text, replacement). MXNet's
-#: command-line tools are not changed.
+#: (pattern of file names, pattern of text, replacement). MXNet's command-line
+#: tools in mxnet/tools remain as they are: the only pattern of file names that
+#: includes them is the one for distutils, which they do not import.
 CHANGES = [
-    # NumPy's old names, without adding them to NumPy itself
+    # Import a NumPy that has the old names; NumPy itself remains unchanged
     (r'mxnet/(?!tools/).*\.py', r'(?m)^( *)import numpy(?=$| +as | +#)',
      rf'\1{_FROM_COMPAT}numpy'),
-    # Python 3.12 has no distutils
+    # Python 3.12 removed distutils
     (r'mxnet/.*\.py', r'from distutils\.version import ', _FROM_COMPAT),
-    # logging.info would add a handler to the root logger
+    # logging.info and similar functions add a handler to the root logger
     (r'mxnet/(?!tools/).*\.py',
      r'\blogging\.(debug|info|warning|error|exception)\(',
      r"logging.getLogger('mxnet').\1("),
-    # NumPy 2 writes np.int64(3) where MXNet's parser expects 3
+    # str((np.int64(3),)) is '(np.int64(3),)' in NumPy 2; MXNet expects '(3,)'
     (r'mxnet/_ctypes/(ndarray|symbol)\.py', r'\bstr\((s|v|val)\)(?= for )',
      r'parameter_string(\1)'),
     (r'mxnet/_ctypes/(ndarray|symbol)\.py', r'(?m)^import ctypes$',
@@ -48,7 +49,7 @@ CHANGES = [
      r'\1parameter_string(shape)'),
     (r'mxnet/symbol/symbol\.py', r'(?m)^import ctypes$',
      f'import ctypes\n{_FROM_COMPAT}parameter_string'),
-    # MXNet warns about a name that its own modules use
+    # Remove a DeprecationWarning that MXNet's own modules cause
     (r'mxnet/numpy/multiarray\.py',
      r"        warnings\.warn\('ndarray\.as_in_context has been renamed to'\n"
      r".*DeprecationWarning\)\n", ''),
@@ -58,12 +59,13 @@ CHANGES = [
      r'\g<0>\n\1adopt_parameter(self, name, value)'),
     (r'mxnet/gluon/block\.py', r'(?m)^import copy$',
      f'import copy\n{_FROM_COMPAT}adopt_parameter'),
-    # libmxnet.so would replace the SIGSEGV handler and use half the CPUs
+    # Loaded by ctypes, libmxnet.so replaces the handler of SIGSEGV, and uses
+    # only half of the CPUs
     (r'mxnet/base\.py', r'ctypes\.CDLL\(lib_path\[0\], ctypes\.RTLD_LOCAL\)',
      'load_library(lib_path[0])'),
     (r'mxnet/base\.py', r'(?m)^import ctypes$',
      f'import ctypes\n{_FROM_COMPAT}load_library'),
-    # Remove upper bounds of versions: the code does not need them
+    # Remove upper bounds of versions: later versions work, too
     (r'[^/]+\.dist-info/METADATA',
      r'(?m)^(Requires-Dist: numpy).*$', r'\1 (>=1.17)'),
     (r'[^/]+\.dist-info/METADATA',
@@ -74,20 +76,20 @@ CHANGES = [
 
 
 class WheelError(Exception):
-    """There is no wheel of MXNet; the message has a remedy."""
+    """The changed wheel cannot be made; the message names a remedy."""
 
 
-def added(name):
-    """The content of a file of ADDED as a module of MXNet."""
+def module_bytes(name):
+    """The file `name` of ADDED, with its imports of d2lbert from `mxnet`."""
     text = Path(__file__).with_name(name).read_text(encoding='utf-8')
     return re.sub(r'(?m)^from d2lbert\.machine\.(\w+) import ',
                   r'from mxnet._\1 import ', text).encode('utf-8')
 
 
 def version():
-    """The version of the changed wheel, with a digest of its changes."""
+    """The version of the changed wheel; it ends in a digest of the changes."""
     digest = hashlib.sha256(repr(CHANGES).encode()
-                            + b''.join(map(added, ADDED)))
+                            + b''.join(map(module_bytes, ADDED)))
     return f'{MXNET_VERSION}+d2lbert.{digest.hexdigest()[:8]}'
 
 
@@ -97,34 +99,36 @@ def is_changed(folder):
 
 
 def find_or_make(project):
-    """Path of the changed wheel of a project, `mxnet` or `mxnet-cu112`.
+    """Return the path of the changed wheel; make the wheel if necessary.
 
-    The wheel is stored in the cache's folder `wheels`, or in a temporary
-    folder if there is no cache. Raises WheelError if pip cannot download the
-    stock wheel.
+    project: 'mxnet' or 'mxnet-cu112'. The wheel is stored in the folder
+    `wheels` of the cache, or in a temporary folder if there is no cache.
+    Raises WheelError if the stock wheel cannot be downloaded, or the changed
+    wheel cannot be written.
     """
-    folder = _folder()
+    folder = _wheel_folder()
     name = project.replace('-', '_')
     for path in folder.glob(f'{name}-{version()}-*.whl'):
-        if zipfile.is_zipfile(path):
-            cache.used(path)
+        if zipfile.is_zipfile(path):    # else the file is damaged
+            cache.mark_used(path)
             return path
-    with tempfile.TemporaryDirectory(prefix='d2lbert-mxnet-') as stock:
-        downloaded = _download(project, stock)
-        target = folder / downloaded.name.replace(
+    with tempfile.TemporaryDirectory(prefix='d2lbert-mxnet-') as temporary:
+        stock = _download(project, temporary)
+        target = folder / stock.name.replace(
             f'-{MXNET_VERSION}-', f'-{version()}-', 1)
         try:
-            with files.replacing(target) as part:
-                change(downloaded, part)
+            with files.replacing(target) as new:
+                change_wheel(stock, new)
         except OSError as error:
             raise WheelError(
                 f'{target} cannot be written ({error.strerror}): set '
-                'D2LBERT_CACHE to a folder with more space') from None
+                'D2LBERT_CACHE to a folder that you can write, on a disk with '
+                'enough free space') from None
     return target
 
 
-def _folder():
-    """The cache's folder for wheels, or a temporary one."""
+def _wheel_folder():
+    """The folder `wheels` of the cache, or a new temporary folder."""
     if cache.enabled():
         try:
             return cache.folder('wheels')
@@ -134,50 +138,52 @@ def _folder():
 
 
 def _download(project, folder):
-    """Download the stock wheel into a folder with pip; returns its path."""
+    """Let pip download the stock wheel into a folder; return its path."""
     requirement = f'{project}=={MXNET_VERSION}'
     command = [sys.executable, '-m', 'pip', '--disable-pip-version-check',
                'download', '--no-deps', '--only-binary', ':all:',
                '--progress-bar', 'off', '--dest', folder, requirement]
     print(f'd2lbert: downloading {requirement}', file=sys.stderr, flush=True)
-    done = subprocess.run(command, env=_pip_settings(os.environ),
-                          stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                          stderr=subprocess.STDOUT)
-    found = list(Path(folder).glob('*.whl'))
-    if done.returncode == 0 and len(found) == 1:
-        return found[0]
-    lines = done.stdout.decode('utf-8', 'replace').strip().splitlines()
+    pip = subprocess.run(command, env=_pip_settings(os.environ),
+                         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                         stderr=subprocess.STDOUT)
+    wheels = list(Path(folder).glob('*.whl'))
+    if pip.returncode == 0 and len(wheels) == 1:
+        return wheels[0]
+    lines = pip.stdout.decode('utf-8', 'replace').strip().splitlines()
     errors = [line for line in lines if line.startswith('ERROR: ')]
     message = (errors or lines or ['no output'])[-1]
     if message.endswith('No module named pip'):
         raise WheelError('d2lbert needs pip to download MXNet, and this '
-                         'Python has none: python -m ensurepip, or install '
-                         'with build isolation')
+                         'Python has no pip: run python -m ensurepip, or '
+                         'install d2lbert without --no-build-isolation')
     raise WheelError(
         f'pip could not download {requirement} ('
-        f'{re.sub("^ERROR: ", "", message)}): look at the network, or name an '
-        'index in PIP_INDEX_URL, or a folder with the wheel in '
-        'PIP_FIND_LINKS')
+        f'{re.sub("^ERROR: ", "", message)}): check the network connection, '
+        'or set PIP_INDEX_URL to a package index that you can reach, or '
+        'PIP_FIND_LINKS to a folder with the wheel')
 
 
 def _pip_settings(environ):
-    """Environment variables for pip, with uv's settings translated."""
+    """Environment variables for `pip download`, with uv's settings for pip."""
     environ = dict(environ)
 
-    def translate(pip, *uv):
-        value = next((environ[name] for name in uv if environ.get(name)), '')
-        # uv separates values by commas, pip by spaces
-        value = ' '.join(re.sub(r'(^|\s)[\w-]+=(?=\w+:)', r'\1', part)
-                         for part in value.replace(',', ' ').split())
+    def translate(pip_name, *uv_names):
+        value = next((environ[name] for name in uv_names if environ.get(name)),
+                     '')
+        # uv separates values by commas, pip by spaces. Only uv accepts a name
+        # before a URL, as in own=https://own.example
+        value = ' '.join(re.sub(r'(^|\s)[\w-]+=(?=\w+:)', r'\1', item)
+                         for item in value.replace(',', ' ').split())
         if value:
-            environ.setdefault(pip, value)
+            environ.setdefault(pip_name, value)
 
     translate('PIP_INDEX_URL', 'UV_DEFAULT_INDEX', 'UV_INDEX_URL')
     translate('PIP_EXTRA_INDEX_URL', 'UV_INDEX', 'UV_EXTRA_INDEX_URL')
     translate('PIP_FIND_LINKS', 'UV_FIND_LINKS')
     translate('PIP_NO_INDEX', 'UV_NO_INDEX', 'UV_OFFLINE')
     translate('PIP_CERT', 'SSL_CERT_FILE')
-    # These set where to install, but pip only downloads here
+    # With these settings `pip download` fails, or downloads something else
     for name in ('PIP_TARGET', 'PIP_PREFIX', 'PIP_USER', 'PIP_REQUIRE_HASHES',
                  'PIP_REQUIRE_VIRTUALENV', 'PIP_NO_BINARY', 'PIP_PYTHON',
                  'PIP_CONSTRAINT', 'PIP_REQUIREMENT'):
@@ -185,71 +191,81 @@ def _pip_settings(environ):
     return environ
 
 
-def change(stock, target):
-    """Write the wheel `stock` with all CHANGES to the path `target`."""
-    record = []
-    info = f'{MXNET_VERSION}.dist-info/'
-    new_info = f'{version()}.dist-info/'
+def change_wheel(stock, target):
+    """Write the wheel `stock` to `target`, with CHANGES and ADDED.
+
+    Raises WheelError if the pattern of a change is not found.
+    """
+    record = []     # lines of the new RECORD: 'file name,digest,size'
+    # The folder of the metadata is for example mxnet-1.9.1.dist-info
+    stock_suffix = f'-{MXNET_VERSION}.dist-info/'
+    new_suffix = f'-{version()}.dist-info/'
     unused = set(range(len(CHANGES)))
     with zipfile.ZipFile(stock) as old, zipfile.ZipFile(
             target, 'w', zipfile.ZIP_DEFLATED) as new:
-        members = {member.filename: member for member in old.infolist()}
-        record_name = next(name for name in members
-                           if name.endswith(f'-{info}RECORD'))
-        hashes = dict(_rows(old.read(record_name).decode('utf-8')))
+        infos = {info.filename: info for info in old.infolist()}
+        record_name = next(name for name in infos
+                           if name.endswith(f'{stock_suffix}RECORD'))
+        digests_and_sizes = dict(_parse_record(
+            old.read(record_name).decode('utf-8')))
 
-        def write(name, member, data):
-            if data is None:        # copy it unchanged; it may be large
-                with old.open(member) as source, new.open(
-                        _entry(member, name), 'w', force_zip64=True) as part:
-                    shutil.copyfileobj(source, part, 2 ** 20)
-                record.append(f'{name},{hashes[member.filename]}')
+        def write(name, like, data):
+            # like: the stock file whose date and mode the new file gets, and
+            # if data is None, its content, too
+            if data is None:        # copy it in pieces, since it may be large
+                with old.open(like) as source, new.open(
+                        _renamed(like, name), 'w', force_zip64=True) as file:
+                    shutil.copyfileobj(source, file, 2 ** 20)
+                record.append(f'{name},{digests_and_sizes[like.filename]}')
             else:
-                with new.open(_entry(member, name), 'w') as part:
-                    part.write(data)
+                with new.open(_renamed(like, name), 'w') as file:
+                    file.write(data)
                 record.append(f'{name},sha256={_digest(data)},{len(data)}')
 
-        for name, member in members.items():
+        for name, info in infos.items():
             if name.endswith('/') or name == record_name:
                 continue
-            changed, used = _apply_changes(name, old, member)
+            changed, used = _apply_changes(old, info)
             unused -= used
-            write(name.replace(f'-{info}', f'-{new_info}', 1), member,
-                  changed)
+            write(name.replace(stock_suffix, new_suffix, 1), info, changed)
         for source, name in ADDED.items():
-            write(f'mxnet/{name}', members['mxnet/__init__.py'],
-                  added(source))
-        record_member = members[record_name]
-        record_name = record_name.replace(f'-{info}', f'-{new_info}', 1)
-        record.append(f'{record_name},,')
-        with new.open(_entry(record_member, record_name), 'w') as part:
-            part.write(('\n'.join(record) + '\n').encode('utf-8'))
+            write(f'mxnet/{name}', infos['mxnet/__init__.py'],
+                  module_bytes(source))
+        new_record = record_name.replace(stock_suffix, new_suffix, 1)
+        record.append(f'{new_record},,')
+        with new.open(_renamed(infos[record_name], new_record), 'w') as file:
+            file.write(('\n'.join(record) + '\n').encode('utf-8'))
     if unused:
         raise WheelError(
             f'{Path(stock).name} is not the wheel of MXNet {MXNET_VERSION} '
             'that its publishers released: '
-            f'{CHANGES[min(unused)][1]!r} is not found in it')
+            f'{CHANGES[min(unused)][1]!r} is not found in it; let pip '
+            'download the wheel from https://pypi.org')
 
 
-def _entry(member, name):
-    """A ZipInfo like `member` with a new name, and with fast compression."""
-    copy = zipfile.ZipInfo(name, member.date_time)
-    copy.external_attr = member.external_attr
+def _renamed(info, name):
+    """A copy of a ZipInfo with a new name and the fastest compression."""
+    copy = zipfile.ZipInfo(name, info.date_time)
+    copy.external_attr = info.external_attr
     copy.compress_type = zipfile.ZIP_DEFLATED
     copy._compresslevel = 1
     return copy
 
 
-def _apply_changes(name, archive, member):
-    """(new bytes, or None if unchanged; indices of the matching CHANGES)."""
+def _apply_changes(archive, info):
+    """Return the changed bytes of a file, and the set of applied changes.
+
+    The bytes are None if nothing changes. A change is its index in CHANGES.
+    """
+    name = info.filename
     matching = [k for k, (file, _, _) in enumerate(CHANGES)
                 if re.fullmatch(file, name)]
     used, text = set(), None
     if matching:
-        text = before = archive.read(member).decode('utf-8')
+        text = before = archive.read(info).decode('utf-8')
         for k in matching:
-            text, times = re.subn(CHANGES[k][1], CHANGES[k][2], text)
-            if times:
+            text, num_replaced = re.subn(CHANGES[k][1], CHANGES[k][2], text)
+            if num_replaced:
                 used.add(k)
         if name.endswith('.dist-info/METADATA'):
             text = text.replace(f'Version: {MXNET_VERSION}\n',
@@ -260,12 +276,13 @@ def _apply_changes(name, archive, member):
 
 
 def _digest(data):
+    """The SHA-256 of bytes, as the RECORD of a wheel spells it."""
     digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest())
     return digest.rstrip(b'=').decode()
 
 
-def _rows(record):
-    """Yield (file name, 'digest,size') for each line of a RECORD."""
+def _parse_record(record):
+    """Yield (file name, 'digest,size') for each line of a RECORD's text."""
     for line in record.splitlines():
         name, digest, size = line.rsplit(',', 2)
         yield name.strip('"'), f'{digest},{size}'

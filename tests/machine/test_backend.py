@@ -416,7 +416,8 @@ def test_the_cuda_libraries_load_in_order_from_the_environment(cuda_site):
 
 def test_mxnet_alone_loads_the_cuda_libraries_too(cuda_site):
     for source, name in mxnet_wheel.ADDED.items():
-        (cuda_site / 'mxnet' / name).write_bytes(mxnet_wheel.added(source))
+        (cuda_site / 'mxnet' / name).write_bytes(
+            mxnet_wheel.module_bytes(source))
     done = python("""
 import os
 from mxnet._libraries import libraries_ready

@@ -48,9 +48,9 @@ def homeless(tmp_path, monkeypatch, usual):
     monkeypatch.delenv('HOME')
     monkeypatch.setattr(pwd, 'getpwuid', unknown)
     monkeypatch.setattr(tempfile, 'tempdir', str(tmp_path))
-    cache._temporary.cache_clear()
+    cache._temporary_root.cache_clear()
     yield tmp_path / f'd2lbert-{os.geteuid()}'
-    cache._temporary.cache_clear()
+    cache._temporary_root.cache_clear()
 
 
 def age(path, days):
@@ -135,12 +135,12 @@ def test_a_temporary_folder_that_somebody_else_laid_is_not_taken(
 
 def test_an_unwritable_home_is_not_used(usual, monkeypatch, tmp_path):
     monkeypatch.setattr(tempfile, 'tempdir', str(tmp_path))
-    cache._temporary.cache_clear()
+    cache._temporary_root.cache_clear()
     monkeypatch.setattr(os, 'access', lambda path, mode: False)
     assert cache.is_temporary() and cache.root().parent == tmp_path
     usual.mkdir(parents=True)       # what is there can be read
     assert cache.root() == usual
-    cache._temporary.cache_clear()
+    cache._temporary_root.cache_clear()
 
 
 def test_the_home_of_an_unknown_user_is_an_error(homeless, monkeypatch):
@@ -208,24 +208,24 @@ def test_a_folder_above_that_others_can_exchange_is_refused(
         tmp_path, monkeypatch, spoil):
     monkeypatch.setattr(cache, '_is_own_group', lambda number: False)
     above = tmp_path / 'above'
-    path = cache.private(above / 'cache' / 'tokens')
+    path = cache.private_folder(above / 'cache' / 'tokens')
     (path / 'some').touch()
     assert cache.is_ours(path) and cache.is_ours(path / 'some')
     spoil(above)
     with pytest.raises(cache.CacheError, match=f'because {above} belongs'):
-        cache.private(path)
+        cache.private_folder(path)
     assert not cache.is_ours(path) and not cache.is_ours(path / 'some')
 
 
 def test_folders_above_may_be_sticky_or_of_ones_own_group(tmp_path,
                                                           monkeypatch):
     above = tmp_path / 'above'
-    path = cache.private(above / 'cache')
+    path = cache.private_folder(above / 'cache')
     above.chmod(0o1777)
-    assert cache.private(path) == path
+    assert cache.private_folder(path) == path
     above.chmod(0o775)
     monkeypatch.setattr(cache, '_is_own_group', lambda number: True)
-    assert cache.private(path) == path and cache.is_ours(path)
+    assert cache.private_folder(path) == path and cache.is_ours(path)
 
 
 @pytest.mark.parametrize('spoiled', ['link', 'folder'])
@@ -234,17 +234,17 @@ def test_links_are_followed_to_their_targets(tmp_path, monkeypatch,
     monkeypatch.setattr(cache, '_is_own_group', lambda number: False)
     (tmp_path / 'a' / 'b').mkdir(parents=True)
     (tmp_path / 'link').symlink_to('a/../a')
-    path = cache.private(tmp_path / 'link' / 'b' / 'cache')
+    path = cache.private_folder(tmp_path / 'link' / 'b' / 'cache')
     if spoiled == 'link':
         foreign(tmp_path / 'link')
     else:
         (tmp_path / 'a').chmod(0o777)
     with pytest.raises(cache.CacheError, match='not trusted, because'):
-        cache.private(path)
+        cache.private_folder(path)
 
 
 def test_a_file_that_another_user_could_write_is_not_trusted(tmp_path):
-    store = cache.private(tmp_path / 'store')
+    store = cache.private_folder(tmp_path / 'store')
     (store / 'train').mkdir()
     ids = store / 'train' / 'ids'
     ids.touch()
@@ -263,12 +263,12 @@ def test_a_home_in_the_folder_of_another_is_not_used(usual, monkeypatch,
                                                      tmp_path):
     monkeypatch.setattr(tempfile, 'tempdir', str(tmp_path))
     monkeypatch.setattr(cache, '_is_own_group', lambda number: False)
-    cache._temporary.cache_clear()
+    cache._temporary_root.cache_clear()
     usual.parent.mkdir(parents=True, exist_ok=True)
     assert cache.root() == usual
     usual.parent.chmod(0o777)
     assert cache.is_temporary() and cache.root().parent == tmp_path
-    cache._temporary.cache_clear()
+    cache._temporary_root.cache_clear()
 
 
 # Lifetime
@@ -279,7 +279,7 @@ def test_names_of_all_cached_files_are_known(own_cache, compiler):
     open_corpus(path, progress=False)
     build.library('seven', [compiler])
     found = [(entry.kind, len(entry.paths)) for entry in cache.entries()
-             if not entry.is_left]
+             if not entry.is_temporary]
     # `tokens` holds the index of facts about files
     assert found == [('kernels', 2), ('tokens', 1), ('corpora', 1)]
     # and there are only the folders of the kinds
@@ -297,19 +297,19 @@ def test_use_is_noted(own_cache, compiler):
     open_corpus(text, progress=False)
     for path in own_cache.rglob('*'):
         age(path, 40)
-    assert all(entry.used < time.time() - 39 * DAY
+    assert all(entry.last_used < time.time() - 39 * DAY
                for entry in cache.entries())
     assert build.library('seven', [compiler]) == library
     load_data(text, 8, 40)
     open_corpus(text, progress=False)
-    assert all(entry.used > time.time() - DAY for entry in cache.entries()
-               if not entry.is_left)
+    assert all(entry.last_used > time.time() - DAY for entry in cache.entries()
+               if not entry.is_temporary)
 
 
 def test_nothing_outside_of_the_cache_is_noted(own_cache, tmp_path):
     (tmp_path / 'mine').touch()
     age(tmp_path / 'mine', 40)
-    cache.used(tmp_path / 'mine')
+    cache.mark_used(tmp_path / 'mine')
     assert (tmp_path / 'mine').stat().st_mtime < time.time() - DAY
 
 
@@ -431,11 +431,11 @@ def test_a_lock_that_is_held_is_never_swept(own_cache):
     path.parent.mkdir(parents=True)
     with files.locked(path):
         age(path, 2)
-        cache.sweep('corpora')
+        cache.remove_leftovers('corpora')
         assert path.exists()
     path.touch()
     age(path, 2)
-    cache.sweep('corpora')
+    cache.remove_leftovers('corpora')
     assert not path.exists()
 
 
