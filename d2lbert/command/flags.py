@@ -16,7 +16,7 @@ from d2lbert.machine.arguments import (
     did_you_mean,
     listed,
     split_devices,
-    usage,
+    usage_errors,
 )
 
 #: Maximum columns of a help text: longer lines are hard to read.

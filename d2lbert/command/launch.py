@@ -17,7 +17,7 @@ from d2lbert.launch.launcher import (
     read_hosts,
 )
 from d2lbert.machine import mxnet_libraries
-from d2lbert.machine.arguments import UsageError, usage
+from d2lbert.machine.arguments import UsageError, usage_errors
 from d2lbert.machine.files import free_run_path
 from d2lbert.training.interrupts import Interrupted
 from d2lbert.training.settings import check_clock

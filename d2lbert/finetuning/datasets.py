@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from d2lbert import hub
 from d2lbert.finetuning.tasks.catalog import TASKS, read_task, task_of
 from d2lbert.finetuning.tasks.tables import ROLES
-from d2lbert.machine.arguments import check_model, items_of, short
+from d2lbert.machine.arguments import check_model, items_of, short_repr
 from d2lbert.machine.backend import mx
 from d2lbert.machine.files import write_text
 from d2lbert.natural_language_inference import (
@@ -101,7 +101,7 @@ class ModelInMemory(NamedTuple):
         if tokenizer is None:
             raise TypeError('model must be a folder, a model of load_model '
                             'or a pair (net, tokenizer), not '
-                            f'{short(model)}')
+                            f'{short_repr(model)}')
         tokenizer = as_tokenizer(tokenizer)
         check_model(net, tokenizer)
         if net.kind is not None:
@@ -210,11 +210,12 @@ def _csv(task, names, columns):
         *texts, label = row
         for text in texts:
             if not isinstance(text, str) or not text.strip():
-                raise TypeError(f'text {k} is {short(text)}: expected a '
+                raise TypeError(f'text {k} is {short_repr(text)}: expected a '
                                 'string with at least a word')
         if task == 'regress' and (isinstance(label, (str, bool))
                                   or not hasattr(label, '__float__')):
-            raise TypeError(f'label {k} is {short(label)}: expected a number')
+            raise TypeError(f'label {k} is {short_repr(label)}: expected a '
+                            'number')
         if label is None or label != label or not f'{label}'.strip():
             raise ValueError(f'label {k} is missing ({label!r}): leave this '
                              'example out')

@@ -34,7 +34,7 @@ from d2lbert.machine.arguments import (
     check_rows_out,
     failures_of,
     items_of,
-    short,
+    short_repr,
     write_rows,
     writing,
 )

@@ -1,4 +1,4 @@
-"""Check arguments, and the files that command-line flags name."""
+"""Check arguments of functions, and the files that command-line flags name."""
 import contextlib
 import csv
 import difflib
@@ -18,57 +18,60 @@ PathLike = Union[str, os.PathLike]
 
 
 class UsageError(ValueError):
-    """Arguments that are invalid, whatever the files and models contain."""
+    """Arguments that are invalid for any files and any models."""
 
 
 def listed(choices):
-    """Choices as text: 'a, b or c'."""
+    """Join choices to a text such as 'a, b or c'."""
     *first, last = map(str, choices)
     return f'{", ".join(first)} or {last}' if first else last
 
 
 def did_you_mean(word, choices):
-    """': did you mean NEAREST?', or '' if no choice is near."""
+    """The end of a message: ': did you mean CHOICE?', or ''.
+
+    CHOICE is spelled like `word` or begins with it; '' if there is none.
+    """
     choices = {str(choice).lower(): choice for choice in choices}
-    near = difflib.get_close_matches(str(word).lower(), choices, 1)
-    if not near and len(str(word)) > 2:     # an abbreviation
-        near = [name for name in choices if name.startswith(
+    similar = difflib.get_close_matches(str(word).lower(), choices, 1)
+    if not similar and len(str(word)) > 2:      # `word` may be an abbreviation
+        similar = [name for name in choices if name.startswith(
             str(word).lower())][:1]
-    return f': did you mean {choices[near[0]]}?' if near else ''
+    return f': did you mean {choices[similar[0]]}?' if similar else ''
 
 
 def renamed(**names):
-    """A decorator: take keywords by their earlier names, {old: new}.
+    """Decorate a function to accept earlier names of its keyword arguments.
 
-    A warning tells the new name.
+    names: {earlier name: current name}. A warning gives the current name.
     """
     def decorate(function):
         @functools.wraps(function)
-        def call(*args, **keywords):
-            return function(*args, **current_names(names, keywords))
+        def call(*args, **kwargs):
+            return function(*args, **current_names(names, kwargs))
         return call
     return decorate
 
 
-def current_names(names, keywords):
-    """Keywords by their current names, with a warning for earlier ones.
+def current_names(names, kwargs):
+    """Replace earlier names in {keyword: value}; warn of each.
 
-    names: {old: new}.
+    names: {earlier name: current name}. Returns the new dictionary.
     """
     for old, new in names.items():
-        if old in keywords:
-            if new in keywords:
+        if old in kwargs:
+            if new in kwargs:
                 raise TypeError(f'{old} is the earlier name of {new}: give '
                                 f'only {new}')
             warn(f'{old} is now called {new}')
-            keywords = {new if name == old else name: value
-                        for name, value in keywords.items()}
-    return keywords
+            kwargs = {new if name == old else name: value
+                      for name, value in kwargs.items()}
+    return kwargs
 
 
 @contextlib.contextmanager
-def usage():
-    """Turn ValueError and TypeError into `UsageError`."""
+def usage_errors():
+    """Turn a ValueError or TypeError of this context into a `UsageError`."""
     try:
         yield
     except (ValueError, TypeError) as error:
@@ -76,26 +79,25 @@ def usage():
 
 
 @contextlib.contextmanager
-def failures_of(flag, path, done):
+def failures_of(flag, path, action):
     """Turn an OSError into a ValueError that names the flag and the file.
 
-    For example '--out page.html cannot be written: ...'.
-
-    done: the attempted action, 'read' or 'written'.
+    The message is for example '--out page.html cannot be written: No space
+    left on device'. action: 'read' or 'written'.
     """
     try:
         yield
     except BrokenPipeError:
-        raise       # the reader closed the pipe: not an error of the user
+        raise       # the program that reads the output ended: no user error
     except OSError as error:
-        raise ValueError(f'{flag} {path} cannot be {done}: {error.strerror}'
+        raise ValueError(f'{flag} {path} cannot be {action}: {error.strerror}'
                          ) from None
 
 
-def check_place(out, example, flag='--out'):
-    """Raise if no file can be written to --out; call before computing.
+def check_out_path(out, example, flag='--out'):
+    """Raise ValueError if --out is a folder, or in a folder that is missing.
 
-    example: a possible file name, for the message.
+    Call it before a long computation. example: a file name for the message.
     """
     path = Path(out)
     if path.is_dir():
@@ -107,12 +109,13 @@ def check_place(out, example, flag='--out'):
 
 
 def check_out(out, force, example, reads=(), flag='--out'):
-    """Raise if --out is invalid; call before computing.
+    """Raise an error if the command must not write to --out.
 
-    reads: paths of the files and folders that the command reads. None of
-    them may be overwritten.
+    Call it before a long computation. force: allow to replace a file. reads:
+    paths of files and folders that the command reads, which --force does not
+    replace. example, flag: as in `check_out_path`.
     """
-    check_place(out, example, flag)
+    check_out_path(out, example, flag)
     if not Path(out).is_file():
         return
     source = _same_file(out, reads)
@@ -125,7 +128,7 @@ def check_out(out, force, example, reads=(), flag='--out'):
 
 
 def _same_file(out, reads):
-    """The file among `reads` with the device and inode of `out`, or None."""
+    """The file in `reads` that is also `out`, by another path; or None."""
     for path in map(Path, reads):
         files = path.rglob('*') if path.is_dir() else [path]
         for file in files:
@@ -137,21 +140,21 @@ def _same_file(out, reads):
 
 @contextlib.contextmanager
 def writing(out, force, flag='--out'):
-    """Yield a temporary file, which is then renamed to --out.
+    """Yield the path of a temporary file; rename it to --out on success.
 
-    Raises ValueError if --out cannot be written. Without force, a file that
-    was created at `out` after `check_out` is kept.
+    Raises ValueError if --out cannot be written. Unless `force` is true, a
+    file that was created at `out` after `check_out` is not replaced.
     """
-    part = None
+    temporary = None
     try:
-        with replacing(out, overwrite=force) as part:
-            yield part
+        with replacing(out, overwrite=force) as temporary:
+            yield temporary
     except BrokenPipeError:
         raise
     except OSError as error:
-        # The error may come from another file that is read here
+        # An error with another file name comes from a file that is read here
         if error.errno is None or error.filename not in (
-                None, str(part), str(out)):
+                None, str(temporary), str(out)):
             raise
         raise ValueError(f'{flag} {out} cannot be written: {error.strerror}'
                          ) from None
@@ -160,10 +163,11 @@ def writing(out, force, flag='--out'):
 # Arguments of functions
 
 def split_devices(text):
-    """Parse --devices: (kind, numbers), with 'auto', 'cpu' or 'gpu' first.
+    """Parse --devices; return (kind, numbers).
 
-    numbers: the indices of GPUs, the number of CPU devices, or []. Raises
-    ValueError for any other text.
+    kind: 'auto', 'cpu' or 'gpu'. numbers: a list, of the indices of GPUs or of
+    one number of CPU devices; [] if the text has none. Raises ValueError for
+    any other text.
     """
     text = text.strip()
     kind, _, numbers = text.partition(':')
@@ -176,23 +180,24 @@ def split_devices(text):
 
 
 def check_model(net, tokenizer):
-    """Raise TypeError if an argument is not a net or not a tokenizer."""
+    """Raise TypeError if `net` is no net, or `tokenizer` is no tokenizer."""
     is_net, is_tokenizer = hasattr(net, 'encoder'), hasattr(
         tokenizer, 'encode_batch')
     if is_net and is_tokenizer:
         return
     if hasattr(net, 'encode_batch') and hasattr(tokenizer, 'encoder'):
         raise TypeError('net and tokenizer are swapped: give the net first')
-    name, given = ('net', net) if not is_net else ('tokenizer', tokenizer)
+    name, value = ('net', net) if not is_net else ('tokenizer', tokenizer)
     raise TypeError(f'{name} must be a {name} as load_model gives it, not '
-                    f'{short(given)}')
+                    f'{short_repr(value)}')
 
 
 def items_of(items, name='texts', what='texts'):
-    """A list, from a list, tuple, generator, array or column of a table.
+    """Convert a list, tuple, generator, array or column of a table to a list.
 
     Strings and numbers of NumPy and pandas become Python objects. Raises
-    TypeError for a single string, and for a table or a dictionary.
+    TypeError for a single string, a table or a dictionary. name, what: for the
+    message, the name of the argument and the plural of its items.
     """
     if hasattr(items, 'columns') or isinstance(items, dict):
         raise TypeError(f'{name} must be a list of {what}, not a '
@@ -201,12 +206,12 @@ def items_of(items, name='texts', what='texts'):
         items = items.tolist()
     if isinstance(items, (str, bytes)):
         raise TypeError(f'{name} must be a list of {what}, not one: give '
-                        f'[{short(items)}]')
+                        f'[{short_repr(items)}]')
     try:
         return list(items)
     except TypeError:
         raise TypeError(f'{name} must be a list of {what}, not '
-                        f'{short(items)}') from None
+                        f'{short_repr(items)}') from None
 
 
 def whole_number(name, value):
@@ -214,19 +219,19 @@ def whole_number(name, value):
     try:
         return operator.index(value)
     except TypeError:
-        raise TypeError(f'{name} must be a whole number, not {short(value)}'
-                        ) from None
+        raise TypeError(f'{name} must be a whole number, not '
+                        f'{short_repr(value)}') from None
 
 
-def short(value):
-    """A short description of an object, for an error message."""
+def short_repr(value):
+    """The repr of a value, or 'a TYPE' if it is long; for error messages."""
     text = repr(value)
     return text if len(text) <= 40 and '\n' not in text else (
         f'a {type(value).__name__}')
 
 
 def check_sizes(least=1, **sizes):
-    """Raise ValueError for sizes other than whole numbers from `least` on."""
+    """Raise ValueError unless each size is a whole number >= `least`."""
     for name, size in sizes.items():
         if int(size) != size or size < least:
             raise ValueError(f'{name} must be a whole number of at least '
@@ -234,32 +239,35 @@ def check_sizes(least=1, **sizes):
 
 
 def check_shares(**shares):
-    """Raise ValueError unless each number is at least 0 and below 1."""
+    """Raise ValueError unless each share is at least 0 and less than 1."""
     for name, share in shares.items():
         if share is None or not 0 <= share < 1:
             raise ValueError(f'{name} must be a number from 0 to less than '
                              f'1, not {share!r}')
 
 
-#: File name extensions of the formats of `write_rows`.
+#: File name extensions of the formats that `write_rows` can write.
 ROW_FORMATS = ('.csv', '.jsonl')
 
-#: Extensions of other table and archive formats, which are rejected.
-_OTHERS = ('.npy', '.npz', '.parquet', '.json', '.xlsx', '.feather', '.gz',
-           '.bz2', '.xz', '.zst', '.zip')
+#: Extensions of table and archive formats that it cannot write.
+_UNSUPPORTED = ('.npy', '.npz', '.parquet', '.json', '.xlsx', '.feather',
+                '.gz', '.bz2', '.xz', '.zst', '.zip')
 
 
 def check_rows_out(out):
-    """Raise UsageError if the extension of --out is one of `_OTHERS`."""
+    """Raise UsageError if --out has the extension of an unsupported format."""
     ending = Path(out).suffix.lower()
-    if ending in _OTHERS:
+    if ending in _UNSUPPORTED:
         raise UsageError(f'--out {out}: predictions are not written as '
-                         f'{ending}: let the name end in '
+                         f'{ending} files: choose a name that ends in '
                          f'{", ".join(ROW_FORMATS)}, .tsv or .txt')
 
 
 def write_rows(path, ending, rows):
-    """Write dictionaries with equal keys, one per row, in format `ending`."""
+    """Write a table as JSON Lines or, unless `ending` is '.jsonl', as CSV.
+
+    rows: dictionaries {column: value}, all with the same columns.
+    """
     with open(path, 'w', encoding='utf-8', newline='') as file:
         writer = None
         for row in rows:

@@ -9,7 +9,7 @@ from shlex import quote
 import numpy as onp
 
 from d2lbert.machine import workers
-from d2lbert.machine.arguments import short
+from d2lbert.machine.arguments import short_repr
 from d2lbert.machine.terminal import warn
 from d2lbert.progress import Animator
 from d2lbert.training import checkpoints
@@ -83,7 +83,7 @@ class CallbackHook:
     def __init__(self, callback):
         if not callable(callback):
             raise TypeError('callback must be a function of a step\'s '
-                            f'numbers, not {short(callback)}')
+                            f'numbers, not {short_repr(callback)}')
         if workers.num_workers() > 1:
             raise ValueError('callback is for one worker: leave it out under '
                              'd2lbert launch')

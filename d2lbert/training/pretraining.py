@@ -6,7 +6,7 @@ from shlex import quote
 from typing import Any, Callable, Iterable, NamedTuple, Optional
 
 from d2lbert.machine import workers
-from d2lbert.machine.arguments import PathLike, items_of, short
+from d2lbert.machine.arguments import PathLike, items_of, short_repr
 from d2lbert.machine.files import read_json, write_text
 from d2lbert.machine.terminal import steady_output
 from d2lbert.objectives.distillation import Distillation
@@ -112,7 +112,8 @@ def _joined_texts(texts):
     texts = items_of(texts)
     for k, text in enumerate(texts):
         if not isinstance(text, str):
-            raise TypeError(f'texts[{k}] must be a string, not {short(text)}')
+            raise TypeError(f'texts[{k}] must be a string, not '
+                            f'{short_repr(text)}')
     kept = [text.strip() for text in texts if text.strip()]
     if not kept:
         raise ValueError('texts has no text with a word: give at least one')

@@ -1,7 +1,7 @@
 """Messages about the files that flags name."""
 import pytest
 
-from d2lbert.machine.arguments import check_place, failures_of
+from d2lbert.machine.arguments import check_out_path, failures_of
 
 
 def test_a_failure_names_the_flag_the_file_and_the_reason(tmp_path):
@@ -24,11 +24,11 @@ def test_errors_that_are_not_of_files_pass():
 
 def test_places_for_files(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    check_place('x.npy', 'x.npy')
-    check_place(tmp_path / 'x.npy', 'x.npy')
+    check_out_path('x.npy', 'x.npy')
+    check_out_path(tmp_path / 'x.npy', 'x.npy')
     with pytest.raises(ValueError, match='--out . is a folder: name a file, '
                                          'as x.npy'):
-        check_place('.', 'x.npy')
+        check_out_path('.', 'x.npy')
     with pytest.raises(ValueError, match='--out no/x cannot be written: '
                                          'there is no folder no'):
-        check_place('no/x', 'x.npy')
+        check_out_path('no/x', 'x.npy')

@@ -84,9 +84,9 @@ def whole(tmp_path):
 
 
 @pytest.mark.parametrize('place, number, reason', [
-    (0, b'\x13', 'no .params file'),
-    (16, struct.pack('<Q', 20_000_000), 'tells of 20000000 arrays'),
-    (16, struct.pack('<Q', 1 << 63), 'tells of 9223372036854775808 arrays'),
+    (0, b'\x13', 'not a .params file'),
+    (16, struct.pack('<Q', 20_000_000), 'contain 20000000 arrays'),
+    (16, struct.pack('<Q', 1 << 63), 'contain 9223372036854775808 arrays'),
     (24, struct.pack('<I', 33), 'array of 33 axes'),
     (28, struct.pack('<i', 1), 'sparse'),
     (32, struct.pack('<i', -1), 'without numbers'),
