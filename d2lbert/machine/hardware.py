@@ -1,4 +1,4 @@
-"""Hardware and wheels: NVIDIA driver, GPUs, MXNet wheels, CPU cores.
+"""Find the GPUs, the CPU cores, the free memory, and the installed MXNet.
 
 This module imports neither MXNet nor NumPy: setup.py runs it before they are
 installed, and `d2lbert doctor` when they are broken.
@@ -16,13 +16,15 @@ from pathlib import Path
 from typing import List, NamedTuple, Optional, Tuple
 
 MXNET_VERSION = '1.9.1'
+#: {build of MXNet: name of its wheel}.
 WHEELS = {'cpu': 'mxnet', 'cu112': 'mxnet-cu112'}
-# System packages that the Arm wheel needs; see mxnet_libraries.py
+# How to install what the Arm wheel needs; see `load_arm` in mxnet_libraries.py
 ARM_PACKAGES = 'apt-get install libopenblas0 liblapacke (Debian and Ubuntu)'
 # mxnet-cu112 contains machine code for compute capabilities 5.0, 6.0, 7.0,
-# 8.0 and 8.6. Later minor versions can run it; it has no PTX for newer majors
+# 8.0 and 8.6, which GPUs with a later minor version can run, too. A later
+# major version would need PTX code, and it contains none
 FIRST_CAPABILITY, LAST_CAPABILITY = (5, 0), (8, 9)
-OLDEST_CUDA = (11, 0)  # CUDA 11 runs on any driver made for a CUDA 11
+OLDEST_CUDA = (11, 0)  # a driver for 11.0 also runs programs for a later 11.x
 
 
 class CudaLibrary(NamedTuple):
@@ -33,7 +35,7 @@ class CudaLibrary(NamedTuple):
     requirement: str
 
 
-# In loading order: each before the libraries that link it
+# In loading order: a library stands before the libraries that link it
 CUDA_LIBRARIES = [CudaLibrary(*row) for row in (
     ('cuda_runtime', 'libcudart.so.11.0',
      'nvidia-cuda-runtime-cu11==11.8.89'),
@@ -50,30 +52,33 @@ CUDA_LIBRARIES = [CudaLibrary(*row) for row in (
 
 
 class Gpu(NamedTuple):
-    """One GPU, with the number that the driver gives it."""
+    """One GPU; index: the number that the driver gives it."""
 
     index: int
     name: str
     capability: Tuple[int, int]
-    usable: bool  # by mxnet-cu112, whichever wheel is installed
+    usable: bool  # True if mxnet-cu112 can use it; it may not be installed
     reason: str   # why it is not usable, or ''
 
 
 class Driver(NamedTuple):
-    """The NVIDIA driver's version, and its GPUs."""
+    """The GPUs of the NVIDIA driver, and the CUDA version that it supports."""
 
-    cuda: Optional[Tuple[int, int]]  # newest CUDA that it supports, or None
+    cuda: Optional[Tuple[int, int]]  # the newest supported, None if unknown
     gpus: List[Gpu]
-    problem: str  # why it lists no GPU, or ''
+    problem: str  # why there is no GPU, or ''
 
 
 NO_DRIVER = 'no NVIDIA driver (libcuda.so.1)'
 NO_GPU = 'the NVIDIA driver shows no GPU to this process'
-_MARK = 'd2lbert driver: '
+_LINE_START = 'd2lbert driver: '  # of the line that _print_driver prints
 
 
-def _ask_driver():
-    """Print the driver's GPUs as JSON; libcuda may crash here."""
+def _print_driver():
+    """Print the driver's version and its GPUs as a line of JSON.
+
+    A process of its own runs this, since libcuda may crash.
+    """
     version, gpus, problem = 0, [], ''
     count, value = ctypes.c_int(), ctypes.c_int()
 
@@ -82,7 +87,8 @@ def _ask_driver():
         if code:
             raise OSError(code, f'{name} returned an error')
 
-    def ask(default, name, *args):
+    def query(default, name, *args):
+        """Call a function; return `value`, or `default` after an error."""
         try:
             call(name, *args)
         except (AttributeError, OSError):
@@ -93,17 +99,18 @@ def _ask_driver():
         cuda = ctypes.CDLL('libcuda.so.1')
         call('cuInit', 0)
         call('cuDeviceGetCount', ctypes.byref(count))
-        version = ask(0, 'cuDriverGetVersion', ctypes.byref(value))
+        version = query(0, 'cuDriverGetVersion', ctypes.byref(value))
         for index in range(count.value):
             device, name = ctypes.c_int(), ctypes.create_string_buffer(128)
-            if ask(None, 'cuDeviceGet', ctypes.byref(device), index) is None:
+            if query(None, 'cuDeviceGet', ctypes.byref(device),
+                     index) is None:
                 gpus.append(['', [0, 0]])
                 continue
-            ask(None, 'cuDeviceGetName', name, 127, device)
+            query(None, 'cuDeviceGetName', name, 127, device)
             # Attributes 75 and 76: compute capability, major and minor
             gpus.append([name.value.decode('utf-8', 'replace'), [
-                ask(0, 'cuDeviceGetAttribute', ctypes.byref(value), attribute,
-                    device) for attribute in (75, 76)]])
+                query(0, 'cuDeviceGetAttribute', ctypes.byref(value),
+                      attribute, device) for attribute in (75, 76)]])
         if not gpus:
             problem = NO_GPU
     except (AttributeError, OSError) as error:
@@ -113,11 +120,15 @@ def _ask_driver():
         elif getattr(error, 'errno', None) == 100:  # CUDA_ERROR_NO_DEVICE
             problem = NO_GPU
     answer = {'version': version, 'gpus': gpus, 'problem': problem}
-    print(_MARK + json.dumps(answer), flush=True)
+    print(_LINE_START + json.dumps(answer), flush=True)
 
 
-def _why_not(capability, cuda):
-    """The reason why mxnet-cu112 cannot use such a GPU, or ''."""
+def _unusable_reason(capability, cuda):
+    """The reason why mxnet-cu112 cannot use a GPU, or ''.
+
+    capability: (major, minor). cuda: the newest version of CUDA that the
+    driver supports, or None if unknown.
+    """
     major, minor = capability
     if not major:
         return 'the driver does not answer for it'
@@ -127,21 +138,21 @@ def _why_not(capability, cuda):
                 f'{FIRST_CAPABILITY[1]} to {LAST_CAPABILITY[0]}.'
                 f'{LAST_CAPABILITY[1]} only')
     if cuda is not None and cuda < OLDEST_CUDA:
-        return (f'its driver knows CUDA up to {cuda[0]}.{cuda[1]}, and '
+        return (f'its driver supports CUDA up to {cuda[0]}.{cuda[1]}, and '
                 f'MXNet {MXNET_VERSION} needs a driver for '
                 f'{OLDEST_CUDA[0]}.{OLDEST_CUDA[1]} or newer')
     return ''
 
 
 def probe_driver(timeout=30):
-    """Query libcuda.so.1 for its GPUs; returns a Driver even on failure.
+    """Ask libcuda.so.1 for its GPUs; return a `Driver`, even on failure.
 
-    The library is loaded in a separate process, because a stub or a
-    half-updated driver may crash or hang.
+    A separate process loads the library, because a stub library or a partly
+    updated driver may crash or hang. timeout: seconds to wait for it.
     """
     if not sys.platform.startswith('linux') or not sys.executable:
         return Driver(None, [], NO_DRIVER)
-    # -I and -S: ignore the caller's folder and site-packages
+    # -I and -S: do not import modules of this folder and of site-packages
     process = subprocess.Popen(
         [sys.executable, '-I', '-S', os.path.abspath(__file__)],
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
@@ -157,8 +168,8 @@ def probe_driver(timeout=30):
         return Driver(None, [], 'libcuda.so.1 does not work: no answer in '
                                 f'{timeout} seconds')
     for line in output.decode('utf-8', 'replace').splitlines():
-        if line.startswith(_MARK):
-            answer = json.loads(line[len(_MARK):])
+        if line.startswith(_LINE_START):
+            answer = json.loads(line[len(_LINE_START):])
             break
     else:
         return Driver(None, [], 'libcuda.so.1 does not work: it ended the '
@@ -167,7 +178,7 @@ def probe_driver(timeout=30):
     cuda = (version // 1000, version % 1000 // 10) if version else None
     gpus = []
     for index, (name, capability) in enumerate(answer['gpus']):
-        reason = _why_not(tuple(capability), cuda)
+        reason = _unusable_reason(tuple(capability), cuda)
         gpus.append(Gpu(index, name or 'NVIDIA GPU', tuple(capability),
                         not reason, reason))
     return Driver(cuda, gpus, answer['problem'])
@@ -185,7 +196,7 @@ def gpus():
 
 
 def mxnet_folders():
-    """The folders that `import mxnet` would use; may be leftovers."""
+    """The folders that `import mxnet` would use; they may be almost empty."""
     spec = importlib.util.find_spec('mxnet')
     if spec is None:
         return []
@@ -193,7 +204,7 @@ def mxnet_folders():
 
 
 def mxnet_wheels():
-    """{wheel: version} of the installed wheels beside the mxnet in use."""
+    """{wheel: version} of the wheels installed in the folder of `mxnet`."""
     parents = {folder.resolve().parent for folder in mxnet_folders()}
     found = {}
     for wheel in WHEELS.values():
@@ -201,9 +212,9 @@ def mxnet_wheels():
             distribution = metadata.distribution(wheel)
         except metadata.PackageNotFoundError:
             continue
-        place = Path(str(distribution.locate_file(''))).resolve()
-        # A wheel in another folder of sys.path is hidden, not overwritten
-        if not parents or place in parents:
+        parent = Path(str(distribution.locate_file(''))).resolve()
+        # A wheel in another folder of sys.path is never imported
+        if not parents or parent in parents:
             found[wheel] = distribution.version
     return found
 
@@ -214,7 +225,7 @@ def build():
 
 
 def cuda_libraries():
-    """[(file name, path or None)] in the order in which they load."""
+    """[(file name, path or None)] of CUDA_LIBRARIES in this environment."""
     spec = importlib.util.find_spec('nvidia')
     roots = spec.submodule_search_locations if spec else ()
     rows = []
@@ -227,18 +238,21 @@ def cuda_libraries():
 
 
 def _cpu_quota(root):
-    """The CPU quota of the control groups, in CPUs, or None."""
+    """The CPU quota of the control groups, such as 1.5 CPUs, or None.
+
+    root: the folder with proc and sys, which is not / in tests.
+    """
     def read(*parts):
         try:
             return Path(root, *parts).read_text()
         except OSError:
             return ''
 
-    def ratio(quota, period):
-        if quota.isdigit() and period.isdigit() and int(period):
-            shares.append(int(quota) / int(period))
+    def add_quota(microseconds, period):
+        if microseconds.isdigit() and period.isdigit() and int(period):
+            quotas.append(int(microseconds) / int(period))
 
-    shares = []
+    quotas = []
     for line in read('proc/self/cgroup').splitlines():
         _, controllers, group = line.split(':', 2)
         if controllers and 'cpu' not in controllers.split(','):
@@ -253,30 +267,33 @@ def _cpu_quota(root):
             else:
                 limit = read(mount, level, 'cpu.max').split()
             if len(limit) == 2:
-                ratio(*limit)
-    return min(shares) if shares else None
+                add_quota(*limit)
+    return min(quotas) if quotas else None
 
 
 def available_memory(root='/'):
-    """Available memory in bytes, or None if unknown."""
+    """The memory in bytes that this process can still use; None if unknown."""
     limits = []
     with contextlib.suppress(OSError, ValueError, IndexError):
         for line in Path(root, 'proc/meminfo').read_text().splitlines():
             if line.startswith('MemAvailable:'):
                 limits.append(1024 * int(line.split()[1]))
-    for limit, used in (
+    for names in (
             ('memory.max', 'memory.current'),
             ('memory/memory.limit_in_bytes', 'memory/memory.usage_in_bytes')):
         # 'max' or a missing file means no limit
         with contextlib.suppress(OSError, ValueError):
             limit, used = (int(Path(root, 'sys/fs/cgroup', name).read_text())
-                           for name in (limit, used))
+                           for name in names)
             limits.append(limit - used)
     return min(limits) if limits else None
 
 
 def require_memory(num_bytes, what, remedy):
-    """Raise ValueError if `num_bytes` exceed the available memory."""
+    """Raise ValueError if `num_bytes` exceeds the available memory.
+
+    what, remedy: for the message, what needs the memory and what to do.
+    """
     free = available_memory()
     if free is not None and num_bytes > free:
         raise ValueError(f'{what} takes {num_bytes / 2 ** 30:.1f} GiB of '
@@ -292,9 +309,10 @@ def available_cpus():
 
 
 def physical_cores(cpus=None, root='/'):
-    """The number of cores of these CPUs; default: all available CPUs.
+    """The number of cores that the CPUs belong to.
 
-    Hardware threads of one core count once, because they share the
+    cpus: numbers of CPUs; None for all available ones. A CPU of Linux is a
+    hardware thread; the threads of a core count once, because they share its
     arithmetic units. A container's CPU quota, rounded up, is an upper bound.
     """
     cpus = available_cpus() if cpus is None else cpus
@@ -312,4 +330,4 @@ def physical_cores(cpus=None, root='/'):
 
 
 if __name__ == '__main__':
-    _ask_driver()
+    _print_driver()

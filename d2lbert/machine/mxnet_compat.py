@@ -1,8 +1,8 @@
-"""Old names of Python and NumPy that MXNet 1.9.1 uses.
+"""Old names of NumPy and Python, and corrections, that MXNet 1.9.1 imports.
 
-`mxnet_wheel.py` copies this file into MXNet's package as `mxnet/_compat.py`,
-and lets MXNet's modules import these names from it. So this file imports no
-module of d2lbert. `mxnet_libraries.py` and its import are copied, too.
+`mxnet_wheel.py` copies this file into MXNet's package as `mxnet/_compat.py`
+and changes MXNet's modules to import these names. So this file does not import
+d2lbert. It imports `mxnet/_libraries.py`, a copy of `mxnet_libraries.py`.
 """
 import builtins
 import contextlib
@@ -14,40 +14,44 @@ import types
 
 import numpy as _numpy
 
-#: Names that NumPy dropped or renamed from 1.20 to 2.0, and their values.
+#: {name that NumPy 1.20 to 2.0 removed: its value}.
 _VALUES = {
     'Inf': _numpy.inf, 'NAN': _numpy.nan, 'NaN': _numpy.nan,
     'NINF': -_numpy.inf, 'NZERO': -0.0, 'PINF': _numpy.inf, 'PZERO': 0.0,
     'int': builtins.int,
     'compat': types.SimpleNamespace(basestring=str, integer_types=(int,)),
 }
+#: {name that NumPy removed: current name of the same function}.
 _RENAMED = {'alltrue': 'all', 'cumproduct': 'cumprod', 'product': 'prod',
             'round_': 'round', 'row_stack': 'vstack', 'sometrue': 'any',
             'trapz': 'trapezoid'}
-#: Names without a successor. MXNet lists these names but never calls them.
-_GONE = ('mirr', 'npv', 'pmt', 'ppmt', 'pv', 'rate')
+#: Functions without a successor. MXNet needs their names but never calls them.
+_REMOVED = ('mirr', 'npv', 'pmt', 'ppmt', 'pv', 'rate')
 
 
 def _in1d(ar1, ar2, assume_unique=False, invert=False):
-    """numpy.in1d of NumPy below 2.4."""
+    """The function in1d, which NumPy had before 2.4."""
     return _numpy.isin(_numpy.ravel(ar1), ar2, assume_unique, invert)
 
 
 def _msort(a):
-    """numpy.msort of NumPy below 2.0: sorted along the first axis."""
+    """The function msort of NumPy before 2.0: sort along the first axis."""
     return _numpy.sort(a, axis=0)
 
 
-def _renamed(name, today):
-    """A new function object per name: MXNet uses functions as keys."""
+def _renamed(name, current_name):
+    """Return a function `name` that calls NumPy's function `current_name`.
+
+    Two names need two objects, since MXNet uses functions as dictionary keys.
+    """
     def function(*args, **kwargs):
-        return getattr(_numpy, today)(*args, **kwargs)
+        return getattr(_numpy, current_name)(*args, **kwargs)
     function.__name__ = name
     return function
 
 
-def _gone(name):
-    """A function that raises AttributeError: NumPy dropped this name."""
+def _removed(name):
+    """Return a function that raises AttributeError when it is called."""
     def function(*args, **kwargs):
         raise AttributeError(f'NumPy {_numpy.__version__} has no {name}')
     function.__name__ = name
@@ -55,20 +59,21 @@ def _gone(name):
 
 
 class _NumPy(types.ModuleType):
-    """NumPy with the names of NumPy 1.19; NumPy itself is not changed."""
+    """A module with the names of NumPy 1.19; NumPy itself is not changed."""
 
     def __init__(self):
         super().__init__('numpy', _numpy.__doc__)
         old = {**_VALUES, 'in1d': _in1d, 'msort': _msort}
-        old.update((name, _renamed(name, today))
-                   for name, today in _RENAMED.items())
-        old.update((name, _gone(name)) for name in _GONE)
+        old.update((name, _renamed(name, current_name))
+                   for name, current_name in _RENAMED.items())
+        old.update((name, _removed(name)) for name in _REMOVED)
         vars(self).update({**old, **vars(_numpy)})
-        # NumPy 1.20 to 1.23 warn about this name; in 2.0 it means bool_
+        # NumPy 1.20 to 1.23 warn about numpy.bool; in 2.0 it is numpy.bool_
         self.bool = builtins.bool
+        # Let Python call the method below, and not a copy of NumPy's function
         vars(self).pop('__getattr__', None)
 
-    def __getattr__(self, name):    # NumPy's lazily loaded modules
+    def __getattr__(self, name):    # for modules that NumPy loads when used
         return getattr(_numpy, name)
 
 
@@ -76,7 +81,7 @@ numpy = _NumPy()
 
 
 class LooseVersion:
-    """Comparable version numbers; Python 3.12 has no distutils."""
+    """Version numbers, compared as by distutils, which Python 3.12 lacks."""
 
     def __init__(self, version):
         self.numbers = [int(n) for n in re.findall(
@@ -92,8 +97,8 @@ StrictVersion = LooseVersion
 def parameter_string(value):
     """The text of an operator's parameter, as MXNet's parser expects it.
 
-    NumPy 2 writes `np.int64(3)` for a NumPy number in a tuple or a list;
-    the parser expects 3.
+    For a NumPy number in a tuple or a list, str of NumPy 2 gives
+    `np.int64(3)`, and the parser expects `3`.
     """
     if not isinstance(value, (tuple, list)):
         return str(value)
@@ -105,44 +110,44 @@ def parameter_string(value):
 
 
 def adopt_parameter(block, name, parameter):
-    """Let `block.collect_params()` find a Parameter set as an attribute.
+    """Let `block.collect_params()` find a Parameter that is an attribute.
 
-    MXNet 1.9.1 finds only parameters created by `block.params`. MXNet 2
-    also allows `self.pos_embedding = gluon.Parameter('pos_embedding', ...)`,
-    which 1.9.1 would neither initialize nor train. A parameter with the
-    attribute's name gets the block's prefix, as other parameters do.
+    block: a Gluon block with `self.NAME = parameter`, where NAME is `name`. By
+    itself, MXNet 1.9.1 finds only parameters that `block.params` created, and
+    would neither initialize nor train another one; MXNet 2 finds both. If the
+    parameter has the attribute's name, that name gets the block's prefix.
     """
-    known = block.params._params
-    if any(other is parameter for other in known.values()):
+    collected = block.params._params
+    if any(other is parameter for other in collected.values()):
         return
     if parameter.name == name:
         parameter.name = block.prefix + name
-    known[parameter.name] = parameter
+    collected[parameter.name] = parameter
 
 
 @contextlib.contextmanager
 def _signal_handlers_kept():
-    """Restore the process's signal handlers, including native ones."""
+    """Restore the process's signal handlers on exit, also those set by C."""
     if os.name != 'posix':
         yield
         return
     sigaction = ctypes.CDLL(None).sigaction
-    kept = []
+    actions = []
     for number in signal.valid_signals():
-        action = ctypes.create_string_buffer(256)   # larger than on any system
+        action = ctypes.create_string_buffer(256)   # enough for any system
         if sigaction(int(number), None, action) == 0:
-            kept.append((int(number), action))
+            actions.append((int(number), action))
     try:
         yield
     finally:
-        for number, action in kept:
+        for number, action in actions:
             sigaction(number, action, None)
 
 
 def load_library(path):
-    """Load libmxnet.so, without its handler of SIGSEGV.
+    """Load libmxnet.so, but do not keep its handler of SIGSEGV.
 
-    Its libraries are loaded first, and it gets every core.
+    The libraries that it needs are loaded first, and its loops use all cores.
     """
     from mxnet._libraries import libraries_ready
     with _signal_handlers_kept(), libraries_ready():

@@ -1,8 +1,8 @@
-"""Load the libraries that libmxnet.so needs, and set its OpenMP threads.
+"""Load the libraries that libmxnet.so needs; set its number of threads.
 
 This module does not import MXNet, because `d2lbert doctor` and the launcher
-use it. `mxnet_wheel.py` copies it into the installed MXNet, so that a plain
-`import mxnet` works, too.
+use it where MXNet may be broken. `mxnet_wheel.py` copies it into the installed
+MXNet, so that `import mxnet` works without d2lbert, too.
 """
 import contextlib
 import ctypes
@@ -26,7 +26,7 @@ from d2lbert.machine.hardware import (
 
 @contextlib.contextmanager
 def libraries_ready():
-    """Context in which libmxnet.so can be loaded, with its threads set.
+    """Context in which libmxnet.so can be loaded, and then uses all cores.
 
     Raises ImportError, with a remedy, if a library is missing.
     """
@@ -41,10 +41,10 @@ def libraries_ready():
 
 
 def _load_cuda():
-    """Load the libraries of mxnet-cu112 from this Python environment.
+    """Load the CUDA libraries of this Python environment for mxnet-cu112.
 
-    The linker reuses a loaded library whenever its name is requested, so
-    users need not set LD_LIBRARY_PATH.
+    If a library with the requested name is already loaded, the dynamic linker
+    uses it. So users need not set LD_LIBRARY_PATH.
     """
     try:
         ctypes.CDLL('libcuda.so.1', ctypes.RTLD_GLOBAL)
@@ -57,7 +57,7 @@ def _load_cuda():
     missing = []
     for library, (file, path) in zip(CUDA_LIBRARIES, cuda_libraries()):
         try:
-            # Without a path, try a CUDA 11 of the system
+            # Without a path, the system may have CUDA 11
             ctypes.CDLL(path or file, ctypes.RTLD_GLOBAL)
         except OSError as error:
             if path:
@@ -78,9 +78,9 @@ def _load_cuda():
 def _no_cudnn_warning():
     """Suppress mxnet-cu112's warning about the cuDNN version.
 
-    It was compiled with cuDNN 8.1 and warns about any other 8.x, though all
-    have the same interface. It reads the variable only while it is loaded,
-    so the variable is removed afterwards.
+    mxnet-cu112 was compiled with cuDNN 8.1 and warns about any other 8.x,
+    though all have the same interface. It reads an environment variable while
+    it is loaded; the variable is removed afterwards.
     """
     name = 'MXNET_CUDNN_LIB_CHECKING'
     if name in os.environ:
@@ -94,21 +94,23 @@ def _no_cudnn_warning():
 
 
 # MXNet's wheel for Arm was linked with Arm's performance libraries, which no
-# package index offers. One of them is a linear algebra library; the other two
+# package index offers. One of them is a linear algebra library. The other two
 # only replace functions of the C library. OpenBLAS and LAPACKE, which every
 # distribution packages, have the same functions under the same names.
 #
-# The dynamic linker looks for file names before it looks for functions. It
-# accepts a library that is already loaded if the name stored in the library
-# (DT_SONAME) matches. So empty libraries with the required names satisfy it.
+# The dynamic linker first looks for libraries by name, and then for functions
+# in all loaded libraries. If a loaded library stores the requested name
+# (DT_SONAME), the linker uses it. So empty libraries with the requested names
+# are enough, if OpenBLAS and LAPACKE are loaded, too.
 
-#: The names that libmxnet.so of the Arm wheel asks for.
+#: The libraries that libmxnet.so of the Arm wheel requests.
 ARM_LIBRARIES = ('libarmpl_lp64_mp.so', 'libamath.so', 'libastring.so')
-#: Libraries with the functions of the first one; LAPACKE may be part of
-#: OpenBLAS.
+#: Libraries with the functions of libarmpl_lp64_mp.so. OpenBLAS may contain
+#: LAPACKE.
 LINEAR_ALGEBRA = ('libopenblas.so.0', 'liblapacke.so.3')
 
-ELF_MACHINES = {'aarch64': 183, 'x86_64': 62}   # e_machine of ELF
+#: {platform.machine(): the same in the field e_machine of an ELF file}.
+ELF_MACHINES = {'aarch64': 183, 'x86_64': 62}
 
 
 def is_arm():
@@ -118,14 +120,16 @@ def is_arm():
 
 
 def empty_library(name, machine):
-    """The bytes of an empty shared library with the given name.
+    """The bytes of an empty shared library that stores `name`.
 
-    System V ABI: an ELF header, two program headers, and a dynamic section
-    with the name and an empty symbol table.
+    machine: a key of ELF_MACHINES. As the System V ABI demands, the file has
+    an ELF header, two program headers, and a dynamic section with the name and
+    an empty symbol table.
     """
-    header, entry, symbol = 64, 56, 24
+    header, program_header, symbol = 64, 56, 24     # sizes in bytes
     strings = b'\0' + name.encode() + b'\0'
-    strings_at = header + 2 * entry
+    # Offsets of the sections in the file
+    strings_at = header + 2 * program_header
     symbols_at = (strings_at + len(strings) + 7) // 8 * 8
     dynamic_at = symbols_at + symbol
     # DT_SONAME, DT_STRTAB, DT_SYMTAB, DT_STRSZ, DT_SYMENT, DT_NULL
@@ -135,7 +139,7 @@ def empty_library(name, machine):
     ident = b'\x7fELF' + bytes([2, 1, 1]) + bytes(9)    # 64 bits, LSB first
     return b''.join([
         ident, struct.pack('<HHIQQQIHHHHHH', 3, ELF_MACHINES[machine], 1, 0,
-                           header, 0, 0, header, entry, 2, 0, 0, 0),
+                           header, 0, 0, header, program_header, 2, 0, 0, 0),
         # PT_LOAD: the whole file, writable because the linker stores
         # addresses in it. PT_DYNAMIC: the dynamic section
         struct.pack('<IIQQQQQQ', 1, 6, 0, 0, 0, size, size, 1 << 16),
@@ -145,7 +149,8 @@ def empty_library(name, machine):
         dynamic])
 
 
-def _is_there(name):
+def _try_load(name):
+    """Load a library; return False if this is impossible."""
     try:
         ctypes.CDLL(name, ctypes.RTLD_GLOBAL)
     except OSError:
@@ -156,20 +161,20 @@ def _is_there(name):
 def load_arm(folders=()):
     """Load the libraries of the Arm wheel, or replacements for them.
 
-    folders: further folders to search; the wheel's own search path is the
-    folder of libmxnet.so. Raises ImportError if no linear algebra library is
-    found.
+    folders: where to search if the system's folders do not have them; pass the
+    folder of libmxnet.so, since libmxnet.so also searches there. Raises
+    ImportError if no linear algebra library is found.
     """
     missing = [name for name in ARM_LIBRARIES
-               if not _is_there(name) and not any(
-                   _is_there(os.path.join(folder, name))
+               if not _try_load(name) and not any(
+                   _try_load(os.path.join(folder, name))
                    for folder in folders)]
-    if ARM_LIBRARIES[0] in missing and not _is_there(LINEAR_ALGEBRA[0]):
+    if ARM_LIBRARIES[0] in missing and not _try_load(LINEAR_ALGEBRA[0]):
         raise ImportError(
-            f'MXNet for Arm needs {LINEAR_ALGEBRA[0]}, which is not here: '
+            f'MXNet for Arm needs {LINEAR_ALGEBRA[0]}, not found here: '
             + ARM_PACKAGES)
     if ARM_LIBRARIES[0] in missing:
-        _is_there(LINEAR_ALGEBRA[1])    # without LAPACKE, only np.linalg fails
+        _try_load(LINEAR_ALGEBRA[1])    # without LAPACKE, only np.linalg fails
     for name in missing:
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, name)
@@ -179,51 +184,52 @@ def load_arm(folders=()):
             ctypes.CDLL(path, ctypes.RTLD_GLOBAL)
 
 
-# libgomp ends the process if it cannot start the threads
-MOST_THREADS = max(1024, os.cpu_count() or 1)
-#: Variables with the number of threads: for MXNet's own loops, and for loops
-#: of libraries and compiled operators.
+#: Larger thread counts are rejected: if libgomp cannot start the threads, it
+#: ends the process.
+MAX_THREADS = max(1024, os.cpu_count() or 1)
+#: Variables with thread counts. The first is for MXNet's own loops, the second
+#: for loops of libraries and compiled operators.
 THREAD_VARIABLES = 'MXNET_OMP_MAX_THREADS', 'OMP_NUM_THREADS'
 
 
-def thread_count(name, most=MOST_THREADS):
-    """The number of threads in an environment variable; None if unset.
+def thread_count(name, maximum=MAX_THREADS):
+    """The thread count in the environment variable `name`; None if unset.
 
-    OpenMP allows a list, with one number for each nesting level; the first
-    number counts. Raises ImportError for any other value, because MXNet
-    would end the process.
+    OpenMP allows a list with one number for each nesting level, of which this
+    is the first. Raises ImportError for any other value, and for a number
+    above `maximum`, because MXNet would end the process.
     """
     text = os.environ.get(name, '')
     if not text.strip():
         return None
     if re.fullmatch(r'\s*\d+\s*(,\s*\d+\s*)*', text, re.ASCII):
         count = int(text.split(',')[0])
-        if 1 <= count <= most:
+        if 1 <= count <= maximum:
             return count
     raise ImportError(
         f'{name} is {text!r} and must be a number of threads from 1 to '
-        f'{most}: unset {name}, or set it to {physical_cores()}, one for '
+        f'{maximum}: unset {name}, or set it to {physical_cores()}, one for '
         'each core')
 
 
 def thread_settings():
-    """Environment variables that give MXNet all threads that it requests.
+    """{variable: value} with which MXNet gets all threads that it requests.
 
     MXNet, oneDNN and OpenBLAS assume that OpenMP starts the requested number
     of threads. With fewer threads, they return wrong results without an
     error. Raises ImportError if a variable that the user set is invalid.
     """
     settings = {}
-    asked = {name: thread_count(name) for name in THREAD_VARIABLES}
-    if not any(asked.values()):
-        asked = dict.fromkeys(THREAD_VARIABLES, physical_cores())
+    counts = {name: thread_count(name) for name in THREAD_VARIABLES}
+    if not any(counts.values()):
+        counts = dict.fromkeys(THREAD_VARIABLES, physical_cores())
     limit = thread_count('OMP_THREAD_LIMIT', 2**63 - 1)
     if os.environ.get('OMP_MAX_ACTIVE_LEVELS', '').strip() == '0':
         limit = 1       # parallel regions then have a single thread
     if limit:
-        asked = {name: min(count or physical_cores(), limit)
-                 for name, count in asked.items()}
-    for name, count in asked.items():
+        counts = {name: min(count or physical_cores(), limit)
+                  for name, count in counts.items()}
+    for name, count in counts.items():
         if count:
             settings[name] = str(count)
     if os.environ.get('OMP_DYNAMIC', '').strip().lower() == 'true':
@@ -240,20 +246,25 @@ def _loaded_openmp():
 
 
 def _check_openmp(openmp):
-    """Raise if libgomp was loaded with settings that give too few threads."""
-    fewer = []
+    """Raise ImportError if the loaded libgomp may start too few threads.
+
+    openmp: libgomp, as `_loaded_openmp` returns it. It read its environment
+    variables when it was loaded, so they cannot be corrected now.
+    """
+    answers = []
 
     def ask():
-        fewer.append(openmp.omp_get_dynamic()
-                     or openmp.omp_get_max_active_levels() == 0
-                     or openmp.omp_get_max_threads()
-                     > openmp.omp_get_thread_limit())
+        answers.append(openmp.omp_get_dynamic()
+                       or openmp.omp_get_max_active_levels() == 0
+                       or openmp.omp_get_max_threads()
+                       > openmp.omp_get_thread_limit())
 
-    # In a new thread: this thread's settings may have been changed
+    # Ask in a new thread, which has the settings that libgomp read. In this
+    # thread, the program may have changed them
     thread = threading.Thread(target=ask)
     thread.start()
     thread.join()
-    if fewer[0]:
+    if answers[0]:
         raise ImportError(
             'OpenMP was loaded before d2lbert, with OMP_DYNAMIC, '
             'OMP_THREAD_LIMIT or OMP_MAX_ACTIVE_LEVELS giving MXNet fewer '
@@ -263,27 +274,27 @@ def _check_openmp(openmp):
 
 @contextlib.contextmanager
 def threads_for_import():
-    """Let MXNet use every core, unless the user has set another number.
+    """Context to load MXNet in, which lets MXNet use all cores.
 
-    By default, MXNet uses half of the CPUs, to skip second hardware threads,
-    even if each CPU is a whole core. It reads these variables once, when it
-    is loaded. MXNET_OMP_MAX_THREADS applies to its own loops, and
-    OMP_NUM_THREADS to OpenMP loops of libraries and compiled operators.
-    GOMP_SPINCOUNT lets a waiting thread yield after microseconds instead of
-    milliseconds, which matters when two programs share the cores.
+    By itself, MXNet uses half of the CPUs, to skip second hardware threads,
+    even if each CPU is a whole core. It reads the variables in
+    THREAD_VARIABLES once, while it is loaded. If the user has set one of them,
+    neither gets a default. GOMP_SPINCOUNT lets a waiting thread yield after
+    microseconds instead of milliseconds, which matters when two programs share
+    the cores.
 
-    On exit the variables are restored, so that child processes do not
+    On exit, the variables are restored, so that child processes do not
     inherit them. The OpenMP thread count of the calling thread is restored,
     too.
     """
-    openmp, kept = _loaded_openmp(), None
+    openmp, previous_count = _loaded_openmp(), None
     if openmp is not None:
         _check_openmp(openmp)
-        kept = openmp.omp_get_max_threads()
+        previous_count = openmp.omp_get_max_threads()
     settings = thread_settings()
     if 'OMP_DYNAMIC' in settings:
-        print('d2lbert: OMP_DYNAMIC=true does not hold for MXNet, which '
-              'gives wrong numbers with fewer threads than it asks for',
+        print('d2lbert: OMP_DYNAMIC=true is ignored, because MXNet computes '
+              'wrong numbers if it gets fewer threads than it requests',
               file=sys.stderr)
     if not any(os.environ.get(name) for name in ('OMP_WAIT_POLICY',
                                                  'GOMP_SPINCOUNT')):
@@ -293,8 +304,8 @@ def threads_for_import():
     try:
         yield
     finally:
-        if kept is not None:
-            openmp.omp_set_num_threads(kept)
+        if previous_count is not None:
+            openmp.omp_set_num_threads(previous_count)
         for name, value in before.items():
             if value is None:
                 del os.environ[name]

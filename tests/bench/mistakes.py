@@ -349,8 +349,8 @@ MISTAKES = tuple(Mistake(*row) for row in (
      'if value is None:\n                pass',
      'test_mxnet_imports_without_a_warning_and_leaves_the_environment'),
     ('no thread is as good as a thread',
-     'if 1 <= count <= most:',
-     'if 0 <= count <= most:',
+     'if 1 <= count <= maximum:',
+     'if 0 <= count <= maximum:',
      'test_an_invalid_number_of_threads_is_refused'),
 
     # the book's tools

@@ -34,7 +34,7 @@ def test_an_empty_library_is_taken_for_the_one_that_is_missing(tmp_path):
 
 
 def test_without_linear_algebra_the_package_is_named(monkeypatch):
-    monkeypatch.setattr(mxnet_libraries, '_is_there', lambda name: False)
+    monkeypatch.setattr(mxnet_libraries, '_try_load', lambda name: False)
     with pytest.raises(ImportError, match=r'libopenblas\.so\.0.*apt-get'):
         mxnet_libraries.load_arm()
 
@@ -45,7 +45,7 @@ def test_existing_libraries_need_no_replacement(monkeypatch, tmp_path):
     def is_there(name):
         asked.append(name)
         return name.startswith(str(tmp_path))    # beside libmxnet.so
-    monkeypatch.setattr(mxnet_libraries, '_is_there', is_there)
+    monkeypatch.setattr(mxnet_libraries, '_try_load', is_there)
     mxnet_libraries.load_arm([tmp_path])
     assert mxnet_libraries.LINEAR_ALGEBRA[0] not in asked
     assert str(tmp_path / mxnet_libraries.ARM_LIBRARIES[0]) in asked
