@@ -133,7 +133,7 @@ DATA_HUB = {
 # The addresses of DATA_URL are tried over https first
 _SECURE_DATA_URL = DATA_URL.replace('http:', 'https:')
 
-#: Largest accepted sizes of files in bytes; of others: downloads.MOST_BYTES
+#: Largest accepted sizes of files in bytes; of others: downloads.MAX_BYTES
 MOST_BYTES = {'wikitext-2-v1.zip': 16 << 20, 'snli_1.0.zip': 256 << 20,
               'bert.base.zip': 2 << 30, 'bert.small.zip': 512 << 20,
               'train-00000-of-00001.parquet': 64 << 20}
@@ -235,7 +235,7 @@ def _addresses(url):
 
 def _fetch_first(urls, path, sha1):
     """Fetch a file from the first address that serves it."""
-    most = MOST_BYTES.get(path.name, downloads.MOST_BYTES)
+    most = MOST_BYTES.get(path.name, downloads.MAX_BYTES)
     errors = []
     for url in urls:
         try:

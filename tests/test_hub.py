@@ -528,7 +528,7 @@ def test_a_server_that_sends_too_much_is_cut_off(server, monkeypatch,
 
 
 def test_a_file_of_unknown_size_is_bounded_too(server, monkeypatch, tmp_path):
-    server.answers['/x.csv'] = 200, b'', downloads.MOST_BYTES + 1
+    server.answers['/x.csv'] = 200, b'', downloads.MAX_BYTES + 1
     with pytest.raises(HubError, match='at most'):
         hub.download(server.address('x.csv'), tmp_path)
 

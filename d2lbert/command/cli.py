@@ -31,11 +31,11 @@ from d2lbert.command import (
 from d2lbert.command.flags import STATUS, Parser, add_help_hint
 from d2lbert.machine.arguments import UsageError
 from d2lbert.machine.terminal import (
-    Steady,
+    FailsafeStream,
+    close_broken,
     fill_descriptors,
-    give_up,
     note,
-    speaking,
+    printed_warnings,
 )
 from d2lbert.training.interrupts import StopRequest
 

@@ -14,7 +14,7 @@ from d2lbert.finetuning.settings import (
     complete,
 )
 from d2lbert.machine.arguments import PathLike
-from d2lbert.machine.terminal import steady_output
+from d2lbert.machine.terminal import failsafe_output
 from d2lbert.training.interrupts import StopRequest
 from d2lbert.training.loop import Run
 from d2lbert.training.pretraining import RunType, reopen_run
@@ -111,7 +111,7 @@ def finetune_once(out, force, resume, devices, keywords, examples=None,
     None. model: a `ModelInMemory`, or None. Other arguments are as for
     `finetune`.
     """
-    with steady_output(), StopRequest() as stop:
+    with failsafe_output(), StopRequest() as stop:
         if resume is None:
             settings, create = complete(keywords), RunFolder.create
             reads = [settings['model']]     # must not be moved by `force`

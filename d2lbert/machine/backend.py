@@ -1,8 +1,9 @@
-"""Import MXNet; every other module imports it from here.
+"""Import MXNet; all other modules of d2lbert import MXNet from here.
 
-`mxnet_wheel.py` adapts MXNet 1.9.1 to current Python and NumPy when it is
-installed. This module finds MXNet's libraries and sets its threads. If MXNet
-cannot work, importing this module raises one ImportError with the remedy.
+`mxnet_wheel.py` has adapted MXNet 1.9.1 to current Python and NumPy, when
+d2lbert was installed. This module loads MXNet's libraries and sets the number
+of MXNet's threads. If MXNet cannot work, importing this module raises an
+ImportError that contains the remedy.
 """
 import ctypes
 import importlib
@@ -24,12 +25,12 @@ from d2lbert.machine.hardware import (  # noqa: F401  (re-exports build, gpus)
 )
 from d2lbert.machine.mxnet_libraries import libraries_ready
 
-_START_OVER = ('pip uninstall -y mxnet mxnet-cu112 and install d2lbert '
-               'again with pip install .')
+_REINSTALL = ('pip uninstall -y mxnet mxnet-cu112 and install d2lbert '
+              'again with pip install .')
 
 
 def _check_numpy():
-    """Raise if the installed MXNet cannot use this NumPy or Python."""
+    """Raise ImportError if MXNet cannot work with this NumPy or Python."""
     try:
         import numpy
     except ImportError as error:
@@ -42,23 +43,23 @@ def _check_numpy():
         raise ImportError(
             f'the MXNet {MXNET_VERSION} that is installed is the stock one, '
             'which works with NumPy below 1.24 on Python below 3.12 only, '
-            f'and here are NumPy {numpy.__version__} and Python '
-            f'{platform.python_version()}: {_START_OVER}')
+            f'and this is NumPy {numpy.__version__} on Python '
+            f'{platform.python_version()}: {_REINSTALL}')
 
 
 def _check_wheels():
-    """Raise unless one complete wheel of the right version is installed."""
+    """Raise ImportError unless MXNet 1.9.1 is installed, once and whole."""
     wheels = mxnet_wheels()
     if len(wheels) > 1:
         raise ImportError(
-            'both mxnet and mxnet-cu112 are installed, which write the same '
-            'folder, so that the last one written is in use and uninstalling '
-            f'one empties the folder of both: {_START_OVER}')
+            'both mxnet and mxnet-cu112 are installed, and their files are '
+            'in the same folder: the wheel that was installed last is used, '
+            f'and to uninstall one removes files of both: {_REINSTALL}')
     for wheel, version in wheels.items():
         if version.split('+')[0] != MXNET_VERSION:
             raise ImportError(
                 f'{wheel} {version} is installed and d2lbert needs '
-                f'{MXNET_VERSION}: {_START_OVER}')
+                f'{MXNET_VERSION}: {_REINSTALL}')
     folders = mxnet_folders()
     if any((folder / '__init__.py').exists() for folder in folders):
         return
@@ -69,36 +70,36 @@ def _check_wheels():
 
 
 def _emptied_error(wheel):
-    """The ImportError for a wheel whose files have been removed."""
+    """The ImportError for a wheel some of whose files have been removed."""
     return ImportError(
-        f'pip lists {wheel} but files of its folder mxnet are gone, as they '
-        'are after mxnet or mxnet-cu112 was uninstalled beside the other: '
-        + _START_OVER)
+        f'pip lists {wheel} but files of its folder mxnet are missing, as '
+        'after uninstalling one of mxnet and mxnet-cu112 where both were '
+        f'installed: {_REINSTALL}')
 
 
 def _keep_freed_memory():
-    """Keep the memory of freed arrays instead of returning it to the system.
+    """Let glibc keep the memory of freed arrays for new arrays.
 
-    MXNet has no pool for arrays on the CPU: by default glibc maps fresh
-    pages for each large one, and writing a fresh page for the first time
-    costs more than the arithmetic on it. D2LBERT_MALLOC=default leaves
-    glibc as it is.
+    MXNet has no memory pool for arrays on the CPU. By default, glibc requests
+    new pages from the system for each large array, and the first write to a
+    new page takes more time than the arithmetic on it. With
+    D2LBERT_MALLOC=default, the settings of glibc are not changed.
     """
     if os.environ.get('D2LBERT_MALLOC') == 'default':
         return
     if platform.libc_ver()[0] != 'glibc':
         return
     libc = ctypes.CDLL(None)
-    libc.mallopt(-4, 0)          # M_MMAP_MAX: large arrays from the heap too
+    libc.mallopt(-4, 0)          # M_MMAP_MAX: no array outside the heap
     libc.mallopt(-1, 2**31 - 1)  # M_TRIM_THRESHOLD: the heap never shrinks
     libc.mallopt(-8, 1)          # M_ARENA_MAX: threads share freed memory
 
 
-def _explain(error):
+def _with_remedy(error):
     """Return an ImportError with a remedy for an error of `import mxnet`."""
     if sys.flags.optimize > 1:
-        return ImportError('MXNet cannot be imported where Python drops '
-                           'docstrings: leave -OO out, and unset '
+        return ImportError('MXNet cannot be imported if Python removes '
+                           'docstrings: run Python without -OO, and unset '
                            'PYTHONOPTIMIZE')
     wheel = WHEELS[build()]
     text = (str(error).strip().splitlines() or [type(error).__name__])[0]
@@ -110,7 +111,7 @@ def _explain(error):
             'Ubuntu), or your system\'s packages of the same libraries')
     if library:
         return ImportError(f'MXNet needs {library.group(1)}, which is not '
-                           f'here: {_START_OVER}')
+                           f'here: {_REINSTALL}')
     symbol = re.search(r'undefined symbol: (cu[A-Z]\w*)', text)
     if symbol:
         return ImportError(f'the NVIDIA driver lacks {symbol.group(1)}, which '
@@ -125,47 +126,47 @@ def _explain(error):
                            f'pip install {error.name}')
     return ImportError(
         f'MXNet cannot be imported ({type(error).__name__}: {text}): '
-        + _START_OVER)
+        + _REINSTALL)
 
 
 def _import_mxnet():
-    """Prepare the environment, then import MXNet."""
+    """Check the installation, load MXNet's libraries and import MXNet."""
     if 'mxnet' not in sys.modules:
         _check_wheels()
         _check_numpy()
     _keep_freed_memory()
     with warnings.catch_warnings(), libraries_ready():
-        # MXNet's code has invalid escapes and similar flaws
+        # Python warns about MXNet's code, for example about invalid escapes
         warnings.simplefilter('ignore')
         try:
             module = importlib.import_module('mxnet')
         except Exception as error:
-            raise _explain(error) from None
+            raise _with_remedy(error) from None
     if module.__version__ != MXNET_VERSION:
         raise ImportError(
             f'MXNet {module.__version__} is installed and d2lbert needs '
-            f'{MXNET_VERSION}: {_START_OVER}')
+            f'{MXNET_VERSION}: {_REINSTALL}')
     return module
 
 
 def last_line(error):
-    """The last line of an error's message, without the C++ source.
+    """The last line of an error's message, without a C++ file and line.
 
-    MXNet's messages begin with a traceback.
+    In an error of MXNet, the earlier lines are a traceback in C++.
     """
     line = (str(error).strip().splitlines() or [type(error).__name__])[-1]
     return re.sub(r'^\[\d+\] .*\.(?:h|cc)\[\d+\]: ', '', line.strip())
 
 
 class _NumPyMode(threading.local):
-    """MXNet's NumPy mode, switched on in every thread.
+    """MXNet's NumPy mode, which is then on in every thread.
 
-    In MXNet it is on only in the thread that called `npx.set_np()`; in the
-    other threads, layers reject NumPy arrays.
+    By itself, MXNet switches the mode on only in the thread that calls
+    `npx.set_np()`, and layers in other threads reject NumPy arrays.
     """
 
-    def __init__(self):     # runs in each thread that reads the mode
-        self.value = mx.util.np_array(True)     # a scope, as after set_np()
+    def __init__(self):     # runs once in each thread that reads the mode
+        self.value = mx.util.np_array(True)     # what set_np() stores here
         mx.util.set_np_shape(True)
 
 
@@ -174,6 +175,6 @@ autograd, gluon, init = mx.autograd, mx.gluon, mx.init
 nn, np, npx = mx.gluon.nn, mx.np, mx.npx
 npx.set_np()
 mx.util._NumpyArrayScope._current = _NumPyMode()
-# 2 switches NumPy shapes (scalars and empty arrays) on in all threads. A
-# thread may use arrays before it reads the NumPy mode
+# The value 2 allows scalars and empty arrays ("NumPy shapes") in all threads,
+# also in a thread that has not read the NumPy mode yet
 mx.util.set_np_shape(2)

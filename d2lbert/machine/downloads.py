@@ -1,7 +1,7 @@
 """Download files and unpack archives.
 
-Digests are checked and stalled transfers are aborted. An archive is unpacked
-completely, and never outside the target folder.
+The digest of a file is checked, and a stalled transfer is aborted. An archive
+is unpacked completely or not at all, and never outside the target folder.
 """
 import errno
 import http.client
@@ -38,9 +38,9 @@ ANSWER_SECONDS = 8
 STALL_SECONDS = 20
 STALL_BYTES = 1024
 
-#: Maximum size of a file of unknown size, in bytes. The digest is checked
-#: only at the end, when a server may have filled the disk.
-MOST_BYTES = 4 << 30
+#: Default maximum size of a file, in bytes. Without a maximum, a server could
+#: fill the disk, since the digest is checked only at the end.
+MAX_BYTES = 4 << 30
 
 
 class HubError(OSError):
@@ -48,113 +48,120 @@ class HubError(OSError):
 
 
 def is_web_page(head):
-    """True if the first bytes of a file are the start of a web page."""
+    """True if `head`, the first bytes of a file, are those of a web page."""
     return bool(re.match(rb'(\xef\xbb\xbf)?\s*<(!doctype|html|head|\?xml|'
                          rb'error)\b', head, re.IGNORECASE))
 
 
 class _Transfer(threading.Thread):
-    """Download a URL into a file, in a thread that the caller watches.
+    """A thread that downloads a URL into a file, while `_watch` observes it.
 
-    A socket time-out covers neither the DNS look-up nor a server that sends
-    a byte now and then; the watching thread aborts in both cases.
+    A socket time-out is not enough: it does not limit the DNS look-up, and a
+    server that sends a byte now and then never exceeds it.
     """
 
-    def __init__(self, url, path, most):
+    def __init__(self, url, path, max_bytes):
         super().__init__(daemon=True)
-        self.url, self.path, self.most = url, path, most
-        self.answered = False
-        self.size = None  # announced by the server
-        self.received = 0
-        self.error = None
-        self.done = threading.Event()
-        self.abandoned = False
+        self.url, self.path, self.max_bytes = url, path, max_bytes
+        self.has_answer = False
+        self.announced = None   # bytes, by the header Content-Length
+        self.received = 0       # bytes
+        self.error = None       # an exception, for the caller to raise
+        self.ended = threading.Event()
+        self.is_abandoned = False
 
     def run(self):
         try:
             self._read()
-        except Exception as error:  # the watching thread raises it
+        except Exception as error:
             self.error = error
-        self.done.set()
+        self.ended.set()
 
     def _read(self):
         request = urllib.request.Request(self.url, headers={
             'User-Agent': USER_AGENT, 'Accept-Encoding': 'identity'})
         with urllib.request.urlopen(request, timeout=STALL_SECONDS) as reply:
-            self.answered = True
+            self.has_answer = True
             length = reply.headers.get('Content-Length', '')
-            self.size = int(length) if length.isdigit() else None
-            self._check(self.size or 0)
+            self.announced = int(length) if length.isdigit() else None
+            self._check_size(self.announced or 0)
             with open(self.path, 'wb') as f:
-                # read1 returns the received bytes, read waits for a full chunk
+                # read1 returns what has arrived; read waits for 64 KiB
                 for chunk in iter(lambda: reply.read1(1 << 16), b''):
-                    if self.abandoned:
+                    if self.is_abandoned:
                         return
-                    self._check(self.received + len(chunk))
+                    self._check_size(self.received + len(chunk))
                     f.write(chunk)
                     self.received += len(chunk)
 
-    def _check(self, size):
-        if size > self.most:
-            raise HubError(f'{self.url}: sends {size:,} bytes or more, and '
-                           f'the file has {self.most:,} at most')
+    def _check_size(self, num_bytes):
+        if num_bytes > self.max_bytes:
+            raise HubError(f'{self.url}: sends {num_bytes:,} bytes or more, '
+                           f'and the file has {self.max_bytes:,} at most')
 
 
 def _watch(transfer, label):
-    """Show a transfer's progress until it ends; abort it if it stalls."""
+    """Start a transfer and wait for it; raise TimeoutError if it stalls.
+
+    label: the text beside the progress bar.
+    """
     transfer.start()
-    mark, since = 0, time.monotonic()   # bytes and time of the last progress
-    answered = False
+    # The state at the last progress: has_answer, received bytes, time
+    has_answer, received, progress_time = False, 0, time.monotonic()
     # disable=None: no bar if standard error is not a terminal
     with tqdm(desc=label, unit='B', unit_scale=True, leave=False,
               disable=is_quiet() or None, file=sys.stderr) as bar:
-        while not transfer.done.wait(min(0.1, ANSWER_SECONDS / 4)):
-            bar.total = transfer.size
+        while not transfer.ended.wait(min(0.1, ANSWER_SECONDS / 4)):
+            bar.total = transfer.announced
             bar.update(transfer.received - bar.n)
-            if (transfer.received >= mark + STALL_BYTES
-                    or transfer.answered > answered):
-                mark, since = transfer.received, time.monotonic()
-                answered = transfer.answered
-            elif time.monotonic() - since > (
-                    STALL_SECONDS if answered else ANSWER_SECONDS):
+            if (transfer.received >= received + STALL_BYTES
+                    or transfer.has_answer > has_answer):
+                received, progress_time = transfer.received, time.monotonic()
+                has_answer = transfer.has_answer
+            elif time.monotonic() - progress_time > (
+                    STALL_SECONDS if has_answer else ANSWER_SECONDS):
                 raise TimeoutError
-        bar.total = transfer.size
+        bar.total = transfer.announced
         bar.update(transfer.received - bar.n)
 
 
-def _reason(error, answered):
-    """The reason of a failure; answered: True if the server had answered."""
+def _failure_reason(error, has_answer):
+    """The reason of a failure in words, for a message.
+
+    has_answer: True if the server had answered before the error.
+    """
     if isinstance(error, urllib.error.HTTPError):
         return f'the server answered {error.code} {error.reason}'
     if isinstance(error, urllib.error.URLError):
         error = error.reason
     # Up to Python 3.9, socket.timeout is not TimeoutError
     if isinstance(error, (TimeoutError, socket.timeout)):
-        return (f'nothing came for {STALL_SECONDS} s' if answered
+        return (f'nothing came for {STALL_SECONDS} s' if has_answer
                 else f'no answer for {ANSWER_SECONDS} s')
     if isinstance(error, ssl.SSLCertVerificationError):
         return f'its certificate is not trusted ({error.verify_message})'
     if isinstance(error, ssl.SSLError):
         # Python's text ends with a line number of its C source
-        words = (getattr(error, 'reason', None)
-                 or 'the connection broke off').lower()
-        return f'no secure connection ({words.replace("_", " ")})'
+        reason = (getattr(error, 'reason', None)
+                  or 'the connection broke off').lower()
+        return f'no secure connection ({reason.replace("_", " ")})'
     return getattr(error, 'strerror', None) or (
         f'{type(error).__name__}: {error}'.rstrip(': '))
 
 
-def fetch(url, path, digest, expected, most=MOST_BYTES):
+def fetch(url, path, digest_of, expected, max_bytes=MAX_BYTES):
     """Download `url` to `path`; the file appears only if its digest matches.
 
-    digest: a function of a path. expected: its result, or None to accept any.
-    most: maximum size in bytes; a larger transfer is aborted.
+    digest_of: a function from a path to the digest of the file. expected: the
+    right digest, or None to accept any file. max_bytes: maximum size; a larger
+    transfer is aborted. Raises HubError if the download fails.
     """
     path = Path(path)
     warn(f'd2lbert: fetching {url}')
-    made = missing_folders(path.parent)
+    created_folders = missing_folders(path.parent)
     path.parent.mkdir(parents=True, exist_ok=True)
     folder = tempfile.mkdtemp(prefix='.fetch-', dir=path.parent)
-    transfer = _Transfer(url, os.path.join(folder, path.name), most)
+    transfer = _Transfer(url, os.path.join(folder, path.name), max_bytes)
     try:
         try:
             _watch(transfer, path.name)
@@ -164,50 +171,55 @@ def fetch(url, path, digest, expected, most=MOST_BYTES):
             raise
         except (OSError, ValueError, http.client.HTTPException) as error:
             raise HubError(
-                f'{url}: {_reason(error, transfer.answered)}') from error
-        if transfer.size not in (None, transfer.received):
+                f'{url}: {_failure_reason(error, transfer.has_answer)}'
+                ) from error
+        if transfer.announced not in (None, transfer.received):
             raise HubError(f'{url}: broke off after {transfer.received:,} '
-                           f'of {transfer.size:,} bytes')
-        got = digest(transfer.path)
-        if expected not in (None, got):
+                           f'of {transfer.announced:,} bytes')
+        digest = digest_of(transfer.path)
+        if expected not in (None, digest):
             with open(transfer.path, 'rb') as f:
-                page = is_web_page(f.read(1024))
+                is_page = is_web_page(f.read(1024))
             raise HubError(
-                f'{url}: sent {"a web page" if page else "another file"} '
-                f'({transfer.received:,} bytes, checksum {got}) instead of '
+                f'{url}: sent {"a web page" if is_page else "another file"} '
+                f'({transfer.received:,} bytes, checksum {digest}) instead of '
                 f'the file with checksum {expected}')
         os.replace(transfer.path, path)
     finally:
-        transfer.abandoned = True
+        transfer.is_abandoned = True
         shutil.rmtree(folder, ignore_errors=True)
-        remove_empty(made)      # an empty folder would be taken for data
+        # After a failure: other code would take an empty folder for data
+        remove_empty(created_folders)
 
 
 class ArchiveError(OSError):
     """An archive cannot be unpacked; the message is one sentence."""
 
 
-#: Exceptions that the libraries raise for a damaged archive.
+#: Exceptions of zipfile, tarfile and the decompressors for damaged archives.
 DAMAGED = (zipfile.BadZipFile, tarfile.TarError, zlib.error, lzma.LZMAError,
            struct.error, EOFError, NotImplementedError, RuntimeError,
            ValueError, IndexError, OverflowError, OSError)
 
 
 def _is_damage(error):
-    """True if an OSError comes from the archive's content."""
+    """True if the archive's content, and not the disk, caused an OSError."""
     return not isinstance(error, ArchiveError) and error.errno in (
-        None,                   # a checksum of gzip, a stream of bzip2
+        None,                   # gzip: wrong checksum; bzip2: invalid data
         errno.EINVAL,           # an offset before the start of the file
         errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR, errno.EEXIST)
 
 
 def unpack(archive, base):
-    """Unpack `archive` into `base`; no file appears if a member is invalid."""
+    """Unpack the file `archive` into the folder `base`.
+
+    Raises ArchiveError, and creates no file, if any member is invalid.
+    """
     os.makedirs(base, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix='.unpack-', dir=base) as temp:
-        files = []
+    with tempfile.TemporaryDirectory(prefix='.unpack-', dir=base) as temporary:
+        files = []      # the paths of the members, as tuples of names
         try:
-            for name, is_folder, opened in _members(archive):
+            for name, is_folder, open_member in _members(archive):
                 parts = PurePosixPath(name).parts
                 if not parts and not is_folder:
                     raise ArchiveError(
@@ -216,14 +228,14 @@ def unpack(archive, base):
                 if ('..' in parts or name.startswith('/')
                         or '\\' in name or '\0' in name):
                     raise ArchiveError(
-                        f'{archive}: member {name!r} would land outside '
+                        f'{archive}: member {name!r} would be outside '
                         f'{base}, so nothing of the archive is unpacked')
-                path = Path(temp, *parts)
+                path = Path(temporary, *parts)
                 if is_folder:
                     path.mkdir(parents=True, exist_ok=True)
                     continue
                 path.parent.mkdir(parents=True, exist_ok=True)
-                with opened() as source, open(path, 'wb') as target:
+                with open_member() as source, open(path, 'wb') as target:
                     shutil.copyfileobj(source, target, 1 << 20)
                 files.append(parts)
         except DAMAGED as error:
@@ -234,13 +246,14 @@ def unpack(archive, base):
         for parts in files:
             target = Path(base, *parts)
             target.parent.mkdir(parents=True, exist_ok=True)
-            os.replace(Path(temp, *parts), target)
+            os.replace(Path(temporary, *parts), target)
 
 
 def _members(archive):
-    """Yield (name, is_folder, function that opens it) for each member.
+    """Yield (name, is_folder, open_member) for each member of an archive.
 
-    Raises ArchiveError for a device or a link in a tar archive.
+    open_member: a function that returns the member as an open file. Raises
+    ArchiveError for a link or a device in a tar archive.
     """
     if archive.endswith('.zip'):
         with zipfile.ZipFile(archive) as f:
@@ -256,7 +269,8 @@ def _members(archive):
                         'device, so nothing of the archive is unpacked')
                 yield info.name, info.isdir(), (
                     lambda info=info: f.extractfile(info))
-            # The checksum of gzip comes after what tar reads
+            # gzip checks its checksum only where its data ends, and tarfile
+            # does not read so far
             while f.fileobj.read(1 << 20):
                 pass
     else:

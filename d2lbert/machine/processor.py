@@ -1,9 +1,9 @@
-"""This machine's processor, its instruction sets, and the C++ compiler.
+"""Identify this machine's processor, and find the C++ compiler.
 
 The C++ code is compiled for the instruction set of the processor, unless the
-environment variable D2LBERT_ISA names a lower one. So a build for older
-processors can run on a newer one, for example in tests. This module imports
-neither MXNet nor NumPy.
+environment variable D2LBERT_ISA names a lower one. Tests use it to run, on a
+newer processor, the code for an older one. This module imports neither MXNet
+nor NumPy.
 """
 import os
 import platform
@@ -15,43 +15,44 @@ from typing import FrozenSet, NamedTuple, Tuple
 
 from d2lbert.machine.hardware import physical_cores
 
-#: Vendors by their ids in /proc/cpuinfo: names on x86, numbers on Arm (Arm
-#: Architecture Reference Manual, MIDR_EL1, "Implementer").
-MAKERS = {'GenuineIntel': 'Intel', 'AuthenticAMD': 'AMD', '0x41': 'Arm',
-          '0x61': 'Apple', '0xc0': 'Ampere', '0x48': 'HiSilicon',
-          '0x4e': 'NVIDIA', '0x46': 'Fujitsu', '0x6d': 'Microsoft'}
+#: {id of a vendor in /proc/cpuinfo: its name}. Ids are names on x86. They are
+#: numbers on Arm (Arm Architecture Reference Manual, MIDR_EL1, "Implementer").
+VENDORS = {'GenuineIntel': 'Intel', 'AuthenticAMD': 'AMD', '0x41': 'Arm',
+           '0x61': 'Apple', '0xc0': 'Ampere', '0x48': 'HiSilicon',
+           '0x4e': 'NVIDIA', '0x46': 'Fujitsu', '0x6d': 'Microsoft'}
 
-#: Instruction sets for matrix products, by their feature names in Linux.
-#: The widest of WIDTHS is used, and all of EXTRAS.
-WIDTHS = {'avx512f': 'AVX-512', 'avx2': 'AVX2', 'avx': 'AVX', 'sse2': 'SSE',
-          'asimd': 'NEON'}
-EXTRAS = {'avx512_bf16': 'bf16', 'bf16': 'bf16', 'amx_bf16': 'AMX',
-          'sve': 'SVE'}
+#: {feature in /proc/cpuinfo: name of an instruction set for matrix products}.
+#: Of the VECTOR_SETS that a processor has, the first is used, and of the
+#: EXTRA_SETS all.
+VECTOR_SETS = {'avx512f': 'AVX-512', 'avx2': 'AVX2', 'avx': 'AVX',
+               'sse2': 'SSE', 'asimd': 'NEON'}
+EXTRA_SETS = {'avx512_bf16': 'bf16', 'bf16': 'bf16', 'amx_bf16': 'AMX',
+              'sve': 'SVE'}
 
 
 class Processor(NamedTuple):
-    """The identity of a processor."""
+    """The identity of a processor; unknown fields are empty."""
 
-    machine: str    # as platform.machine(): x86_64, aarch64
-    maker: str
+    machine: str    # platform.machine(), for example x86_64 or aarch64
+    vendor: str
     family: str     # on Arm the architecture version
     model: str      # on Arm the part number
-    name: str       # marketing name, may be vague or ''
-    features: FrozenSet[str]    # as Linux names them; empty where unknown
+    name: str       # for example AMD EPYC 7763 64-Core Processor
+    features: FrozenSet[str]    # by their names in /proc/cpuinfo
 
     @property
     def sets(self):
-        """A list of the relevant instruction sets, by name."""
-        return [*[name for feature, name in WIDTHS.items()
+        """A list of the names of the instruction sets for matrix products."""
+        return [*[name for feature, name in VECTOR_SETS.items()
                   if feature in self.features][:1],
-                *[name for feature, name in EXTRAS.items()
+                *[name for feature, name in EXTRA_SETS.items()
                   if feature in self.features]]
 
     @property
     def kind(self):
-        """Vendor, family and model in words."""
+        """A text such as 'AMD family 26 model 2', or else the machine."""
         return ' '.join(filter(None, [
-            self.maker, self.family and f'family {self.family}',
+            self.vendor, self.family and f'family {self.family}',
             self.model and f'model {self.model}'])) or self.machine
 
     @property
@@ -68,7 +69,10 @@ class Processor(NamedTuple):
 
 
 def find_processor(path='/proc/cpuinfo', machine=None):
-    """The `Processor` that the first entry of /proc/cpuinfo describes."""
+    """The `Processor` that the first entry of /proc/cpuinfo describes.
+
+    path: the file to read. machine: None for platform.machine().
+    """
     machine = machine or platform.machine()
     fields = {}
     try:
@@ -81,33 +85,38 @@ def find_processor(path='/proc/cpuinfo', machine=None):
 
     def first(*names):
         return next((fields[name] for name in names if fields.get(name)), '')
-    maker = first('vendor_id', 'CPU implementer')
+    vendor_id = first('vendor_id', 'CPU implementer')
     return Processor(
-        machine, MAKERS.get(maker, maker),
+        machine, VENDORS.get(vendor_id, vendor_id),
         first('cpu family', 'CPU architecture'), first('model', 'CPU part'),
         first('model name') or platform.processor(),
         frozenset(first('flags', 'Features').split()))
 
 
-def described(root='/'):
-    """A line about this machine: processor, cores and system."""
-    this = find_processor(Path(root, 'proc/cpuinfo'))
+def describe_machine(root='/'):
+    """Describe this machine in a line: processor, number of cores, system.
+
+    root: the folder with proc and sys, which is not / in tests.
+    """
+    processor = find_processor(Path(root, 'proc/cpuinfo'))
     cores = physical_cores(root=root)
-    return (f'{this.name or this.machine}, {cores} core{"s" * (cores > 1)}, '
-            f'{platform.system()} {this.machine}')
+    return (f'{processor.name or processor.machine}, '
+            f'{cores} core{"s" * (cores > 1)}, '
+            f'{platform.system()} {processor.machine}')
 
 
 class InstructionSet(NamedTuple):
     """Compiler flags of an instruction set, and processors that have it."""
 
-    machines: Tuple[str, ...]   # platform.machine()
+    machines: Tuple[str, ...]   # possible values of platform.machine()
     flags: Tuple[str, ...]
-    needs: str      # the features, as Linux lists them
+    features: str   # names in /proc/cpuinfo; the processor must have all
 
 
-# The features of -march=haswell. The flags below name processors and features,
-# because old versions of GCC and clang do not know x86-64-v3
+# The features of -march=haswell. This flag has the same effect as the newer
+# -march=x86-64-v3, which old versions of GCC and clang do not accept
 _HASWELL = 'avx2 fma bmi1 bmi2 f16c movbe abm'
+#: {value of D2LBERT_ISA: the set}.
 SETS = {
     'avx512': InstructionSet(
         ('x86_64',), ('-march=haswell', '-mavx512f', '-mavx512bw',
@@ -121,9 +130,9 @@ SETS = {
 
 
 def chosen_set():
-    """The value of D2LBERT_ISA: native, or the name of a lower set.
+    """The value of D2LBERT_ISA: 'native' or a key of SETS.
 
-    Raises ValueError for an unknown set, or a set that this processor lacks.
+    Raises ValueError for another value, or a set that this processor lacks.
     """
     name = os.environ.get('D2LBERT_ISA') or 'native'
     if name == 'native':
@@ -132,52 +141,53 @@ def chosen_set():
         raise ValueError(f'D2LBERT_ISA is {name!r}: it must be native, '
                          + ', '.join(list(SETS)[:-1])
                          + f' or {list(SETS)[-1]}')
-    this, wanted = find_processor(), SETS[name]
-    if this.machine not in wanted.machines:
-        raise ValueError(f'D2LBERT_ISA is {name}, a set of instructions of '
-                         f'{wanted.machines[0]}, and this processor is '
-                         f'{this.machine}: unset it')
-    missing = [feature for feature in wanted.needs.split()
-               if feature not in this.features]
+    processor, chosen = find_processor(), SETS[name]
+    if processor.machine not in chosen.machines:
+        raise ValueError(f'D2LBERT_ISA is {name}, an instruction set of '
+                         f'{chosen.machines[0]}, and this processor is '
+                         f'{processor.machine}: unset D2LBERT_ISA')
+    missing = [feature for feature in chosen.features.split()
+               if feature not in processor.features]
     if missing:
         raise ValueError(f'D2LBERT_ISA is {name}, and this processor lacks '
-                         f'{", ".join(missing)}: name a lower one, or unset '
-                         'D2LBERT_ISA to use all that it has')
+                         f'{", ".join(missing)}: name a lower set, or unset '
+                         'D2LBERT_ISA to use all that the processor has')
     return name
 
 
 def set_flags():
-    """The compiler flags for the chosen set, as a list."""
+    """A list of the compiler flags for the instruction set `chosen_set`."""
     name = chosen_set()
     return ['-march=native'] if name == 'native' else [*SETS[name].flags]
 
 
-#: Seconds after which a compiler that prints no version counts as missing.
-PATIENCE = 30
+#: Seconds in which a compiler must print its version, or it is not used.
+VERSION_SECONDS = 30
 
 
 def find_compiler():
-    """Return the command of the C++ compiler, a list, and its version line.
+    """Find the C++ compiler; return (command, version).
 
-    The environment variable CXX names it; without CXX it is g++ or c++.
+    command: a list of words. version: the first line that the compiler prints
+    for --version. The compiler is $CXX or, without this variable, g++ or c++.
     Raises LookupError, with the names that were tried, if none works.
     """
     names = [os.environ['CXX']] if os.environ.get('CXX') else ['g++', 'c++']
     for name in names:
-        command = name.split()  # CXX may hold a launcher: 'ccache g++'
+        command = name.split()  # CXX may be several words: 'ccache g++'
         path = command and shutil.which(command[0])
         if not path:
             continue
         try:
             # With a path and close_fds=False, Python 3.8 does not fork here:
             # after a fork, the tokenizers library prints a warning
-            done = subprocess.run(
+            process = subprocess.run(
                 [*command, '--version'], executable=path, close_fds=False,
                 stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT, timeout=PATIENCE)
+                stderr=subprocess.STDOUT, timeout=VERSION_SECONDS)
         except (OSError, subprocess.TimeoutExpired):
             continue
-        lines = done.stdout.decode(errors='replace').strip().splitlines()
-        if done.returncode == 0 and lines:
+        lines = process.stdout.decode(errors='replace').strip().splitlines()
+        if process.returncode == 0 and lines:
             return command, lines[0]
     raise LookupError(' or '.join(names))

@@ -1,4 +1,4 @@
-"""Print output and warnings; a failed write does not end a run."""
+"""Print to standard output and error; a failed write does not end a run."""
 import contextlib
 import logging
 import os
@@ -13,7 +13,7 @@ import weakref
 def fill_descriptors():
     """Open /dev/null for standard input, output or error if it is closed.
 
-    Otherwise the next opened file would get the free descriptor, and
+    Otherwise the next opened file would get the descriptor 0, 1 or 2, and
     libraries would print into that file.
     """
     for number in range(3):
@@ -23,50 +23,50 @@ def fill_descriptors():
             os.open(os.devnull, os.O_RDWR)      # the lowest free descriptor
 
 
-def give_up(stream):
-    """Close a stream that cannot be written.
+def close_broken(stream):
+    """Close a stream after a failed write.
 
-    Otherwise Python flushes it at exit, prints an error and fails.
+    Otherwise Python flushes it at exit, fails again and prints an error.
     """
     with contextlib.suppress(OSError, ValueError):
         stream.close()
 
 
-#: The text of a panic in Rust: the thread, the message, a backtrace.
+#: What Rust prints for a panic: the thread, the message, a backtrace.
 _PANIC = re.compile(rb"\n?thread '[^\n]*panicked at [^\n]*\n[^\n]*\n"
                     rb'(?:stack backtrace:\n(?: +[^\n]*\n)*)?'
                     rb'(?:note: [^\n]*\n)?')
-_holding = threading.Lock()
+_is_capturing = threading.Lock()
 
 
 @contextlib.contextmanager
 def without_panics():
-    """Keep the text of panics in Rust off standard error.
+    """Context in which Rust does not print panics to standard error.
 
-    Rust prints it, from any thread, before Python gets the exception.
-    Within this context, descriptor 2 is a temporary file; on exit, everything
-    else in it is written to standard error. While one thread is in this
-    context, the context does nothing in other threads: the output of all
-    threads is held back for one call at most.
+    Rust prints a panic, in any thread, before Python gets the exception. In
+    this context, descriptor 2 is a temporary file. On exit, its text without
+    the panics is written to standard error. While one thread is in the
+    context, the context does nothing in other threads, so that their output
+    does not wait for more than one call.
     """
-    if not _holding.acquire(blocking=False):
+    if not _is_capturing.acquire(blocking=False):
         yield
         return
     try:
-        with tempfile.TemporaryFile() as held:
+        with tempfile.TemporaryFile() as captured:
             stderr = os.dup(2)
-            os.dup2(held.fileno(), 2)
+            os.dup2(captured.fileno(), 2)
             try:
                 yield
             finally:
                 os.dup2(stderr, 2)
                 os.close(stderr)
-                held.seek(0)
-                text = _PANIC.sub(b'', held.read())
+                captured.seek(0)
+                text = _PANIC.sub(b'', captured.read())
                 if text:
                     os.write(2, text)
     finally:
-        _holding.release()
+        _is_capturing.release()
 
 
 #: The logger of the package. It has no handler; unless the application adds
@@ -83,17 +83,17 @@ class TextWarning(UserWarning):
     """Input texts were truncated, or have unknown words."""
 
 
-_told = weakref.WeakKeyDictionary()
+_warned = weakref.WeakKeyDictionary()   # {owner: kinds}, for `warn_once`
 
 
 def warn_once(owner, kind, line):
-    """Warn of `line` the first time for this owner and kind.
+    """Issue the warning `line`, unless this owner had one of this kind.
 
-    owner: an object, for example a tokenizer. Later lines are logged at
-    level INFO, so that a server does not print a line for each request. The
-    warning names the line of the program that called this package.
+    owner: an object, for example a tokenizer. kind: any key. Later lines are
+    logged at level INFO, so that a server does not print a line for each
+    request. Python shows the warning at the line that called this package.
     """
-    kinds = _told.setdefault(owner, set())
+    kinds = _warned.setdefault(owner, set())
     if kind in kinds:
         LOG.info('%s', line)
         return
@@ -106,23 +106,26 @@ def warn_once(owner, kind, line):
 
 
 class _Stderr(logging.Handler):
-    """Write log messages to the current sys.stderr."""
+    """A log handler that prints messages by `note`."""
 
     def emit(self, record):
         note(record.getMessage())
 
 
 @contextlib.contextmanager
-def speaking(is_quiet=False):
-    """Let a command print the package's warnings; hide them if quiet."""
-    before, show = (LOG.handlers, LOG.propagate), warnings.showwarning
+def printed_warnings(is_quiet=False):
+    """Context in which a command prints the warnings of this package.
+
+    is_quiet: hide the warnings and progress bars (--quiet).
+    """
+    previous, show = (LOG.handlers, LOG.propagate), warnings.showwarning
 
     def show_text(message, category, *args, **kwargs):
         if issubclass(category, TextWarning):
             note(message)
         else:
             show(message, category, *args, **kwargs)
-    # Without a handler Python would print warnings even if quiet
+    # Without a handler, Python would print warnings in spite of --quiet
     LOG.handlers = [_Stderr(logging.WARNING)]
     # A handler of the root logger would print each line twice
     LOG.propagate = False
@@ -132,7 +135,7 @@ def speaking(is_quiet=False):
             warnings.showwarning = show_text
             yield
     finally:
-        LOG.handlers, LOG.propagate = before
+        LOG.handlers, LOG.propagate = previous
 
 
 _quiet = False
@@ -140,32 +143,35 @@ _quiet = False
 
 @contextlib.contextmanager
 def quiet(is_quiet=True):
-    """Silence `note` and progress bars in this context (--quiet)."""
+    """Context without lines of `note` and without progress bars (--quiet).
+
+    is_quiet: if false, the context changes nothing.
+    """
     global _quiet
-    before, _quiet = _quiet, is_quiet or _quiet
+    previous, _quiet = _quiet, is_quiet or _quiet
     try:
         yield
     finally:
-        _quiet = before
+        _quiet = previous
 
 
 def is_quiet():
-    """True within `quiet`."""
+    """True in a context of `quiet`."""
     return _quiet
 
 
 def note(line):
-    """Print a line to standard error, unless within `quiet`."""
+    """Print a line to standard error, except in a context of `quiet`."""
     if not _quiet and sys.stderr is not None:
         print(line, file=sys.stderr, flush=True)
 
 
-class Steady:
-    """A stream that goes silent, instead of raising, if writing fails.
+class FailsafeStream:
+    """A text stream that ignores output once a write has failed.
 
-    stream: a text stream, or None if the descriptor was closed before Python
-    started. Output lost to a full disk, a closed pipe or a closed terminal
-    is still in the log.txt of a run.
+    stream: the stream to write to, or None if its descriptor was closed before
+    Python started. A write fails if a disk is full, or a pipe or a terminal is
+    closed. The log.txt of a run has the lines that are lost here.
     """
 
     encoding, errors = 'utf-8', 'replace'
@@ -177,12 +183,12 @@ class Steady:
         return getattr(self._stream, name)
 
     def write(self, text):
-        """Write the text if this is still possible."""
+        """Write the text, unless a write has failed."""
         self._attempt('write', text)
         return len(text)
 
     def flush(self):
-        """Flush the stream if this is still possible."""
+        """Flush the stream, unless a write has failed."""
         self._attempt('flush')
 
     def isatty(self):
@@ -194,37 +200,38 @@ class Steady:
             return None
         try:
             return getattr(self._stream, name)(*args)
-        except (OSError, ValueError):
-            give_up(self._stream)       # a closed file raises ValueError
+        except (OSError, ValueError):   # ValueError: the file is closed
+            close_broken(self._stream)
             self._stream = None
             return None
 
 
+# For `failsafe_output`: the number of open contexts, and the original streams
 _lock = threading.Lock()
-_users, _before = 0, None      # of `steady_output`: open contexts, old streams
+_num_contexts, _original = 0, None
 
 
 @contextlib.contextmanager
-def steady_output():
+def failsafe_output():
     """Context in which printing never raises an OSError.
 
-    It flushes on exit, so that Python's own flush cannot fail. Threads share
-    standard output: the first context replaces it, and the last one restores
-    it.
+    It flushes on exit, so that Python's own flush cannot fail. All threads
+    have the same sys.stdout. So the first context replaces it, and the last
+    one restores it; the same holds for sys.stderr.
     """
-    global _users, _before
+    global _num_contexts, _original
     with _lock:
-        if not _users:
-            _before = sys.stdout, sys.stderr
-            sys.stdout, sys.stderr = map(Steady, _before)
-        _users += 1
-        steady = sys.stdout, sys.stderr
+        if not _num_contexts:
+            _original = sys.stdout, sys.stderr
+            sys.stdout, sys.stderr = map(FailsafeStream, _original)
+        _num_contexts += 1
+        streams = sys.stdout, sys.stderr
     try:
         yield
     finally:
-        for stream in steady:
+        for stream in streams:
             stream.flush()
         with _lock:
-            _users -= 1
-            if not _users:
-                sys.stdout, sys.stderr = _before
+            _num_contexts -= 1
+            if not _num_contexts:
+                sys.stdout, sys.stderr = _original

@@ -1,7 +1,7 @@
-"""Work in threads, and the worker processes of distributed training.
+"""Run functions in threads, and connect the workers of distributed training.
 
-Use threads for work that is mostly C++ or NumPy: only one thread at a time
-runs Python code. Results come in order.
+Threads help if a function spends its time in C++ or NumPy, since only one
+thread at a time runs Python code.
 """
 import collections
 import os
@@ -10,17 +10,18 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 
 from d2lbert.machine import hardware
 
-# Seconds to wait for abandoned work to end
+# Seconds to wait until abandoned work has ended
 ENDING_SECONDS = 1
 
 
 def interruptible(work):
     """Return the result of work(is_abandoned); handle signals meanwhile.
 
-    Use it for long calls into other libraries. Python handles signals only in
-    the main thread, between two bytecode instructions. So the work runs in
-    another thread. If a signal handler raises, the work continues until the
-    process ends, or until it sees that `is_abandoned()` is true.
+    work: a function with a long call into another library. Python handles
+    signals only in the main thread, between two bytecode instructions. So the
+    function runs in another thread. If a signal handler raises an exception,
+    the function goes on until the process ends, or until it calls
+    `is_abandoned()`, which then returns True.
     """
     if threading.current_thread() is not threading.main_thread():
         return work(lambda: False)
@@ -41,70 +42,72 @@ def interruptible(work):
 
 
 def in_order(work, items, num_threads=None):
-    """Yield work(item) for each item, in order.
+    """Yield work(item) for each item, in order; compute in threads.
 
-    items: an iterable, read by the calling thread a few items ahead. If it
-    raises, the exception comes after the results of the earlier items.
-    num_threads: None for one per core; with 1, items are not read ahead.
+    items: an iterable. The calling thread reads it a few items ahead. If it
+    raises an exception, the results of the earlier items come first.
+    num_threads: None for one per core. With 1, items are not read ahead.
     """
     if num_threads is None:
         num_threads = hardware.physical_cores()
     if num_threads < 2:
         yield from map(work, items)
         return
-    items, waiting = iter(items), collections.deque()
+    items, futures = iter(items), collections.deque()
     error = None
     with ThreadPoolExecutor(num_threads) as pool:
         try:
             while True:
-                while items is not None and len(waiting) <= num_threads:
+                while items is not None and len(futures) <= num_threads:
                     try:
-                        waiting.append(pool.submit(work, next(items)))
+                        futures.append(pool.submit(work, next(items)))
                     except StopIteration:
                         items = None
-                    except Exception as raised:
-                        items, error = None, raised
-                if not waiting:
+                    except Exception as exception:
+                        items, error = None, exception
+                if not futures:
                     break
-                yield waiting.popleft().result()
+                yield futures.popleft().result()
         finally:
-            for future in waiting:
+            for future in futures:
                 future.cancel()
     if error is not None:
         raise error
 
 
 def rank():
-    """The index of this worker, from 0; 0 outside `d2lbert launch`."""
+    """The index of this worker, from 0; always 0 without `d2lbert launch`."""
     return int(os.environ.get('D2LBERT_RANK', 0))
 
 
 def num_workers():
-    """The number of workers; 1 outside `d2lbert launch`."""
+    """The number of workers; 1 without `d2lbert launch`."""
     return int(os.environ.get('D2LBERT_NUM_WORKERS', 1))
 
 
 def kvstore():
-    """The key-value store that sums gradients, for `gluon.Trainer`.
+    """The key-value store that sums the gradients of the workers.
 
-    Pass update_on_kvstore=False to the trainer: servers then only sum the
-    gradients, and each worker runs the whole optimizer, as without launch.
-    The store numbers the workers differently from `rank()`.
+    Pass it to `gluon.Trainer` with update_on_kvstore=False. The servers of the
+    store then only sum gradients, and each worker runs the whole optimizer, as
+    in training without `d2lbert launch`. The store's own worker numbers
+    differ from `rank()`.
     """
-    from d2lbert.machine.backend import mx  # the launcher does not need MXNet
+    # Not at the top: the launcher imports this module without MXNet
+    from d2lbert.machine.backend import mx
 
     class Store(mx.kv.KVStore):
         def broadcast(self, key, value, out, priority=0):
             super().broadcast(key, value, out, priority)
-            # Wait: a gradient pushed before this pull ends would
-            # overtake it and be pulled as the weights
+            # Wait for the weights that are pulled here: otherwise a worker
+            # could push a gradient before, and it would arrive as the weights
             for array in out if isinstance(out, (list, tuple)) else [out]:
                 array.wait_to_read()
 
         def set_optimizer(self, optimizer):
             raise ValueError(
-                'the servers of d2lbert launch only add gradients up: give '
-                'gluon.Trainer update_on_kvstore=False')
+                'the servers of d2lbert launch only add up gradients: pass '
+                'update_on_kvstore=False to gluon.Trainer')
 
     store = mx.kv.create('dist_sync')
     store.__class__ = Store

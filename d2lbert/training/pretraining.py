@@ -8,7 +8,7 @@ from typing import Any, Callable, Iterable, NamedTuple, Optional
 from d2lbert.machine import workers
 from d2lbert.machine.arguments import PathLike, items_of, short_repr
 from d2lbert.machine.files import read_json, write_text
-from d2lbert.machine.terminal import steady_output
+from d2lbert.machine.terminal import failsafe_output
 from d2lbert.objectives.distillation import Distillation
 from d2lbert.objectives.generative import CLM, Denoise
 from d2lbert.objectives.mlm import MLM, MLMAndNSP, MLMAndSBO, MLMAndSOP

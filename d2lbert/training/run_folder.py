@@ -22,7 +22,7 @@ from d2lbert.machine.files import (
     remove_empty,
     write_text,
 )
-from d2lbert.machine.processor import described
+from d2lbert.machine.processor import describe_machine
 from d2lbert.machine.terminal import note, warn
 from d2lbert.pretrained.tokenizers.tokenizer import FILES
 from d2lbert.training import checkpoints
@@ -400,7 +400,7 @@ def config_of(run):
     return dict(d2lbert=__version__, model=run.net.config,
                 **run.objective.described(run.history),
                 fingerprint=run.objective.fingerprint,
-                machine=described(),
+                machine=describe_machine(),
                 training=dict(run.settings,
                               devices=[str(c) for c in run.devices]))
 

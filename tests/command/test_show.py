@@ -8,7 +8,7 @@ from commands import refusal
 
 import d2lbert as d2l
 from d2lbert.__main__ import main
-from d2lbert.machine.processor import described
+from d2lbert.machine.processor import describe_machine
 
 
 @pytest.fixture(scope='module')
@@ -61,7 +61,7 @@ def test_a_run_is_shown_with_its_own_text_and_machine(tmp_path, capsys):
         'a crane is flying', 'a crane driver came']
     assert data['sample']['name'] == 'text.txt'
     training = data['training']
-    assert training['machine'] == described()
+    assert training['machine'] == describe_machine()
     assert 'pairs/sec' in training['log'][1]
     assert training['log'][2].startswith('last 1 step: MLM loss ')
     assert training['settings']['num_steps'] == '2'

@@ -3,7 +3,7 @@ import platform
 
 import pytest
 
-from d2lbert.machine.processor import described, find_processor
+from d2lbert.machine.processor import describe_machine, find_processor
 
 INTEL = '''\
 processor\t: 0
@@ -63,7 +63,7 @@ def test_a_machine_is_told_in_a_line(tmp_path):
     (tmp_path / 'proc').mkdir()
     (tmp_path / 'proc' / 'cpuinfo').write_text(
         'processor : 0\nmodel name\t: Some Processor 9\nflags : x\n' * 2)
-    told = described(str(tmp_path))
+    told = describe_machine(str(tmp_path))
     assert told.startswith('Some Processor 9, ') and ' core' in told
     assert platform.machine() in told and '\n' not in told
-    assert platform.machine() in described(str(tmp_path / 'none'))
+    assert platform.machine() in describe_machine(str(tmp_path / 'none'))

@@ -8,7 +8,11 @@ import sys
 import pytest
 
 from d2lbert.machine import terminal
-from d2lbert.machine.terminal import Steady, TextWarning, steady_output
+from d2lbert.machine.terminal import (
+    FailsafeStream,
+    TextWarning,
+    failsafe_output,
+)
 
 TINY = ['pretrain', '--corpus', 'sample', '--batch-size', '100', '--max-len',
         '32', '--num-hiddens', '8', '--ffn-num-hiddens', '8', '--num-layers',
@@ -40,7 +44,7 @@ def closed():
 def test_a_stream_that_fails_goes_silent(make, monkeypatch):
     monkeypatch.setattr(sys, 'stdout', make())
     monkeypatch.setattr(sys, 'stderr', make())
-    with steady_output():
+    with failsafe_output():
         for _ in range(3):
             print('hello', flush=True)
             print('hello', file=sys.stderr)
@@ -49,7 +53,7 @@ def test_a_stream_that_fails_goes_silent(make, monkeypatch):
 
 def test_a_stream_that_works_is_written_to():
     stream = io.StringIO()
-    steady = Steady(stream)
+    steady = FailsafeStream(stream)
     print('hello', file=steady, flush=True)
     assert stream.getvalue() == 'hello\n'
     assert steady.closed is False
@@ -80,7 +84,7 @@ def test_a_command_prints_a_warning_once(capsys, monkeypatch):
     """Some libraries give the root logger a handler."""
     handler = logging.StreamHandler(sys.stderr)
     monkeypatch.setattr(logging.getLogger(), 'handlers', [handler])
-    with terminal.speaking():
+    with terminal.printed_warnings():
         terminal.warn('a line')
     assert capsys.readouterr().err == 'a line\n'
     assert terminal.LOG.propagate

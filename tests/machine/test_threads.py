@@ -14,7 +14,7 @@ from mxnet import gluon, init, np
 
 import d2lbert as d2l
 from d2lbert import hub
-from d2lbert.machine.terminal import Steady, steady_output
+from d2lbert.machine.terminal import FailsafeStream, failsafe_output
 
 AT_ONCE = 4
 TINY = dict(corpus='sample', batch_size=8, max_len=24, num_hiddens=8,
@@ -178,12 +178,12 @@ def test_threads_that_share_standard_output_put_it_back(monkeypatch):
     barrier = threading.Barrier(2)
 
     def first():
-        with steady_output():
+        with failsafe_output():
             barrier.wait(30)        # both are in
         barrier.wait(30)            # the other is still
 
     def second():
-        with steady_output():
+        with failsafe_output():
             barrier.wait(30)
             barrier.wait(30)
             print('said')
@@ -191,5 +191,5 @@ def test_threads_that_share_standard_output_put_it_back(monkeypatch):
         for work in [pool.submit(first), pool.submit(second)]:
             work.result(60)
     assert (sys.stdout, sys.stderr) == before
-    assert not isinstance(sys.stdout, Steady)
+    assert not isinstance(sys.stdout, FailsafeStream)
     assert before[0].getvalue() == 'said\n'
