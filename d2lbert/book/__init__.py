@@ -1,1 +1,1 @@
-"""The book's own files: read them, run them, compare their outputs."""
+"""Read and run the book's own notebooks and sources, and compare outputs."""

@@ -1,7 +1,7 @@
-"""Run a page of the book, print its outputs, and compare them.
+"""Run a page of the book, print its outputs, and compare old and new ones.
 
-The page runs in a Jupyter kernel of this Python, in which `import d2l` gives
-d2lbert.
+The page runs in a Jupyter kernel, a process of the same Python in which
+`import d2l` gives d2lbert.
 """
 import ast
 import itertools
@@ -19,11 +19,11 @@ from tqdm import tqdm
 from d2lbert.book.pages import is_code, is_picture, printed_lines
 from d2lbert.machine.terminal import is_quiet
 
-#: Seconds in which a kernel must answer for the first time.
+#: Seconds in which a kernel must be ready.
 START_SECONDS = 120
 
-# Let the kernel import this copy of d2lbert, not another installed one. The
-# dict keeps the names of _CODE out of the page's namespace
+# Let the kernel import this copy of d2lbert, not another installed one. exec
+# gets its own globals, so that the page does not see the names of _CODE
 _SET_UP = '''\
 exec({code!r}, {{'path': {path!r}, 'ip': get_ipython()}})
 '''
@@ -37,8 +37,8 @@ if 'd2lbert' not in sys.modules:
 from d2lbert import load_ipython_extension
 load_ipython_extension(ip)
 '''
-_PLACE = ("__import__('d2lbert.book.imports', fromlist=['error_place'])"
-          '.error_place()')
+_TRACEBACK = ("__import__('d2lbert.book.imports', "
+              "fromlist=['cell_traceback']).cell_traceback()")
 
 
 class KernelError(RuntimeError):
@@ -46,13 +46,13 @@ class KernelError(RuntimeError):
 
 
 class _ThisPython(KernelSpecManager):
-    """Kernel specs for the Python that runs d2lbert.
+    """Start kernels with the Python that runs d2lbert.
 
-    It ignores the kernels that Jupyter has installed.
+    Kernels that are installed for Jupyter are ignored.
     """
 
     def get_kernel_spec(self, kernel_name):
-        """The command that starts a kernel."""
+        """The command that starts a kernel, whatever its name is."""
         return KernelSpec(
             argv=[sys.executable, '-m', 'ipykernel_launcher', '-f',
                   '{connection_file}', '--log-level=ERROR',
@@ -63,42 +63,45 @@ class _ThisPython(KernelSpecManager):
 class Outputs:
     """The outputs of one cell, collected as Jupyter does.
 
-    displays: {identifier: outputs} of a page; later cells can update these.
+    displays: {display_id: outputs of the whole page}. An output with a
+    display_id may be changed by a later cell.
     """
 
     def __init__(self, displays):
         self.outputs, self.execution_count = [], None
-        self._displays, self._clear = displays, False
+        self._displays = displays
+        self._clears_next = False   # clear the outputs before the next one
 
     def add(self, message):
-        """Process a message of the kernel; return a new output or None."""
+        """Process a message of the kernel; return its new output, or None."""
         kind, content = message['msg_type'], message['content']
-        display = content.get('transient', {}).get('display_id')
+        display_id = content.get('transient', {}).get('display_id')
         if kind == 'execute_input':
             self.execution_count = content['execution_count']
         elif kind == 'clear_output':
-            self._clear = True
+            self._clears_next = True
             if not content.get('wait'):
-                self._clear_now()
+                self._clear()
         elif kind == 'update_display_data':
-            for output in self._displays.get(display, ()):
+            for output in self._displays.get(display_id, ()):
                 output.update(data=content['data'],
                               metadata=content['metadata'])
         elif kind in ('stream', 'display_data', 'execute_result', 'error'):
-            self._clear_now()
+            self._clear()
             output = v4.output_from_msg(message)
-            if display is not None:
-                self._displays.setdefault(display, []).append(output)
-            self._keep(output)
+            if display_id is not None:
+                self._displays.setdefault(display_id, []).append(output)
+            self._append(output)
             return output
         return None
 
-    def _clear_now(self):
-        if self._clear:
+    def _clear(self):
+        if self._clears_next:
             self.outputs.clear()
-            self._clear = False
+            self._clears_next = False
 
-    def _keep(self, output):
+    def _append(self, output):
+        """Append an output, or add its text to the last one of its stream."""
         last = self.outputs[-1] if self.outputs else None
         if (last is not None and output.output_type == 'stream'
                 and last.output_type == 'stream'
@@ -109,9 +112,9 @@ class Outputs:
 
 
 class Kernel:
-    """A Jupyter kernel, a context manager that starts and ends it.
+    """A Jupyter kernel, as a context manager that starts and ends it.
 
-    folder: its working directory; Jupyter uses the folder of the page.
+    folder: the working directory. Jupyter uses the folder of the page.
     """
 
     def __init__(self, folder):
@@ -144,70 +147,73 @@ class Kernel:
             self._client.stop_channels()
         self._manager.shutdown_kernel(now=True)
 
-    def execute(self, code, hear=lambda message: None,
-                tick=lambda: None, **options):
-        """Run code; returns the execute_reply of the Jupyter protocol.
+    def execute(self, code, on_message=lambda message: None,
+                on_wait=lambda: None, **options):
+        """Run code; return the execute_reply of the Jupyter protocol.
 
-        hear: called with each message about outputs. tick: called at least
-        once a second. Raises KernelError if the kernel ends.
+        on_message: called with each message about outputs. on_wait: called at
+        least once a second. options: keywords of jupyter_client's `execute`.
+        Raises KernelError if the kernel ends.
         """
         client = self._client
         request = client.execute(code, allow_stdin=False, stop_on_error=False,
                                  **options)
         idle = False
         while not idle:
-            message = self._next(client.get_iopub_msg, tick)
+            message = self._next_message(client.get_iopub_msg, on_wait)
             if message['parent_header'].get('msg_id') == request:
                 idle = (message['msg_type'] == 'status' and
                         message['content']['execution_state'] == 'idle')
-                hear(message)
-                tick()
+                on_message(message)
+                on_wait()
         while True:
-            message = self._next(client.get_shell_msg, tick)
+            message = self._next_message(client.get_shell_msg, on_wait)
             if message['parent_header'].get('msg_id') == request:
                 return message['content']
 
-    def _next(self, get, tick):
-        """The next message of a channel; calls tick while it waits."""
+    def _next_message(self, get_message, on_wait):
+        """Wait for a message; call `on_wait` once a second."""
         while True:
             try:
-                return get(timeout=1)
+                return get_message(timeout=1)
             except queue.Empty:
                 if not self._manager.is_alive():
                     raise KernelError(
                         'the Python process that runs the page has ended'
                         ) from None
-                tick()
+                on_wait()
 
-    def error_place(self):
-        """The traceback of the last error, limited to code in cells.
+    def traceback(self):
+        """The traceback of the last error, without code outside cells.
 
-        A list of [line number, function]; see `imports.error_place`.
+        It is a list of [line number, name of the function], which
+        `cell_traceback` in imports.py makes; [] if it fails.
         """
         reply = self.execute('', silent=True, store_history=False,
-                             user_expressions={'place': _PLACE})
-        place = reply.get('user_expressions', {}).get('place', {})
-        if place.get('status') != 'ok':
+                             user_expressions={'traceback': _TRACEBACK})
+        answer = reply.get('user_expressions', {}).get('traceback', {})
+        if answer.get('status') != 'ok':
             return []
-        return json.loads(ast.literal_eval(place['data']['text/plain']))
+        return json.loads(ast.literal_eval(answer['data']['text/plain']))
 
 
-#: Headings of the outputs in the file, and of the outputs of this run.
+#: Headings of the outputs that the file had, and of the outputs of this run.
 BEFORE, NOW = 'in the file', 'now'
 
 
 class PageError(RuntimeError):
-    """A cell of a page failed; the text names the cell and the line."""
+    """A cell of a page failed; the message has its number and the line."""
 
 
 def run_page(page, compare=False):
-    """Execute a page and store the outputs in its notebook.
+    """Execute a page, print its outputs and store them in `page.notebook`.
 
-    Outputs also go to standard output; with `compare`, beside the outputs
-    that the file had. A terminal shows a progress bar of the cells. Raises
-    PageError at the first cell that fails, or KernelError.
+    compare: print them beside the outputs that the file had. On a terminal, a
+    progress bar counts the cells. Raises PageError at the first cell that
+    fails, and KernelError if the kernel ends.
     """
-    # k counts all cells of the notebook; number, from 1, those with code
+    # k: the index of a cell in the notebook. number: its number among the
+    # cells with code, from 1
     cells = [(k, cell) for k, cell in enumerate(page.notebook.cells)
              if is_code(cell)]
     comparison = Comparison() if compare else None
@@ -217,116 +223,125 @@ def run_page(page, compare=False):
             total=len(cells), desc=page.path.name, unit='cell', leave=False,
             disable=is_quiet() or None, file=sys.stderr) as bar:
         for number, (k, cell) in enumerate(cells, 1):
-            screen = Screen(bar, silent=compare)
+            screen = Screen(bar, only_stderr=compare)
             outputs = Outputs(displays)
             _run_cell(kernel, page, k, number, outputs, screen)
             cell.outputs = outputs.outputs
             cell.execution_count = outputs.execution_count
             screen.end_line()
             if compare:
-                screen.silent = False
-                screen.lines(comparison.rows(
+                screen.only_stderr = False
+                screen.print_lines(comparison.compare(
                     number, page.printed[k], printed_lines(cell.outputs)))
             else:
-                pictures = sum(map(is_picture, cell.outputs))
-                screen.lines([f'(cell {number} drew '
-                              f'{_pictures(pictures)})'] * bool(pictures))
+                num_pictures = sum(map(is_picture, cell.outputs))
+                if num_pictures:
+                    screen.print_lines([f'(cell {number} drew '
+                                        f'{_count_pictures(num_pictures)})'])
             bar.update()
     if compare:
         print(comparison.summary(), flush=True)
 
 
-def _pictures(count):
-    return 'a picture' if count == 1 else f'{count} pictures'
+def _count_pictures(number):
+    return 'a picture' if number == 1 else f'{number} pictures'
 
 
 def _run_cell(kernel, page, k, number, outputs, screen):
-    """Execute cell k of the notebook; raises PageError if it fails."""
-    cell, where = page.notebook.cells[k], f'{page.path}, cell {number}'
+    """Execute cell k of the notebook; raise PageError if it fails.
 
-    def hear(message):
+    number: the number of the cell in messages. outputs, screen: where to
+    collect its outputs, and where to print them.
+    """
+    cell, location = page.notebook.cells[k], f'{page.path}, cell {number}'
+
+    def on_message(message):
         output = outputs.add(message)
         if output is not None:
-            screen.show(output)
+            screen.print_output(output)
     try:
-        reply = kernel.execute(cell.source, hear, screen.refresh)
+        reply = kernel.execute(cell.source, on_message, screen.refresh)
     except KernelError as error:
-        raise KernelError(f'{where}: {error}') from None
+        raise KernelError(f'{location}: {error}') from None
     if reply['status'] == 'ok':
         return
     screen.end_line()
-    raise PageError(_failure(
-        where, cell.source.split('\n'), page.line_numbers[k],
-        kernel.error_place(), reply))
+    raise PageError(_failure_message(
+        location, cell.source.split('\n'), page.line_numbers[k],
+        kernel.traceback(), reply))
 
 
-def _failure(where, code, first_line, place, reply):
-    """The message for a cell that failed, with the line of its code.
+def _failure_message(location, code, first_line, traceback, reply):
+    """The message for a cell that failed, with the line that failed.
 
-    first_line: its line number in the file, or None. place: the traceback.
+    location: the page and the cell. code: the lines of the cell. first_line:
+    the number of code[0] in the file, or None. traceback: from
+    `Kernel.traceback`. reply: from `Kernel.execute`.
     """
     error = f'{reply.get("ename")}: {reply.get("evalue")}'
-    if not place:
-        return f'{where}: {error}'
+    if not traceback:
+        return f'{location}: {error}'
     # IPython does not count empty lines at the start of a cell
     skipped = next(k for k, line in enumerate(code) if line.strip())
-    line = min(place[0][0] + skipped, len(code))
-    where += f', line {line}'
+    line = min(traceback[0][0] + skipped, len(code))
+    location += f', line {line}'
     if first_line is not None:
-        where += f' (line {first_line + line - 1} of the file)'
-    if len(place) > 1:
-        where += f', in {place[-1][1]}'
-    return f'{where}: {error}\n    {code[line - 1].strip()}'
+        location += f' (line {first_line + line - 1} of the file)'
+    if len(traceback) > 1:
+        location += f', in {traceback[-1][1]}'
+    return f'{location}: {error}\n    {code[line - 1].strip()}'
 
 
 class Screen:
     """Print the outputs of a page above the progress bar.
 
-    silent: print only standard error.
+    bar: a tqdm bar. only_stderr: if true, do not print to standard output.
     """
 
-    def __init__(self, bar, silent=False):
-        self._bar, self.silent = bar, silent
-        self._part = ''     # an unfinished line of standard output
+    def __init__(self, bar, only_stderr=False):
+        self._bar, self.only_stderr = bar, only_stderr
+        self._unfinished = ''   # the start of a line of standard output
 
-    def show(self, output):
+    def print_output(self, output):
         """Print one output of a cell."""
         if output.output_type == 'stream':
             stream = sys.stderr if output.name == 'stderr' else sys.stdout
-            if stream is sys.stderr or not self.silent:
+            if stream is sys.stderr or not self.only_stderr:
                 self._write(output.text, stream)
         elif 'data' in output and not is_picture(output):
-            self.lines([output.data.get('text/plain', '')])
+            self.print_lines([output.data.get('text/plain', '')])
 
-    def lines(self, lines):
-        """Print whole lines."""
-        if lines and not self.silent:
+    def print_lines(self, lines):
+        """Print lines, after the end of an unfinished line."""
+        if lines and not self.only_stderr:
             self.end_line()
             self._write(''.join(f'{line}\n' for line in lines), sys.stdout)
 
     def end_line(self):
-        """End an unfinished line."""
-        if self._part:
+        """Print the end of an unfinished line, if there is one."""
+        if self._unfinished:
             self._write('\n', sys.stdout)
 
     def refresh(self):
-        """Update the time that the bar shows."""
+        """Update the time that the progress bar shows."""
         self._bar.refresh()
 
     def _write(self, text, stream):
-        """Print text, except an unfinished line that must wait."""
+        """Print text; keep an unfinished line until its end comes.
+
+        Without a visible bar, print an unfinished line at once. A bar can only
+        stand below whole lines.
+        """
         if stream is sys.stdout:
-            text = self._part * self._holds_part() + text
-            self._part = text.rpartition('\n')[2]
-            if self._holds_part():
-                text = text[:len(text) - len(self._part)]
+            is_bar_visible = not self._bar.disable
+            if is_bar_visible:
+                text = self._unfinished + text
+            self._unfinished = text.rpartition('\n')[2]
+            if is_bar_visible:
+                text = text[:len(text) - len(self._unfinished)]
         if text:
             tqdm.write(text, file=stream, end='')
             stream.flush()
-
-    def _holds_part(self):
-        """True if an unfinished line must wait: a bar moves by whole lines."""
-        return not self._bar.disable
 
 
 class Comparison:
@@ -335,11 +350,11 @@ class Comparison:
     def __init__(self):
         self._same = self._different = 0
 
-    def rows(self, number, before, now):
-        """The lines that compare the outputs of a cell, old and new.
+    def compare(self, number, before, now):
+        """Return lines that show the outputs of cell `number`, old and new.
 
-        before, now: lists of lines; before is None if the file stores no
-        outputs for this cell.
+        before, now: the lines of its outputs in the file, and of this run;
+        before is None if the file has no outputs for the cell.
         """
         if before is None:
             return [f'cell {number}, not printed in the file:',
@@ -350,8 +365,8 @@ class Comparison:
             self._same += 1
             return [f'cell {number}, as in the file:', *now]
         self._different += 1
-        return [f'cell {number}:', *beside(before, now,
-                        shutil.get_terminal_size().columns)]
+        return [f'cell {number}:', *side_by_side(
+            before, now, shutil.get_terminal_size().columns)]
 
     def summary(self):
         """A sentence with the numbers of equal and different cells."""
@@ -360,10 +375,11 @@ class Comparison:
                 f'{self._same} as in the file, {self._different} different')
 
 
-def beside(before, now, columns):
-    """Two lists of lines side by side, with `|` between different lines.
+def side_by_side(before, now, columns):
+    """Lines with two lists of lines side by side, `|` between different lines.
 
-    Lists too wide for `columns` are returned one below the other.
+    columns: the width of the terminal, in characters. If the lists are too
+    wide for it, the second list comes below the first.
     """
     pairs = [(BEFORE, NOW), *itertools.zip_longest(before, now, fillvalue='')]
     left, right = (max(map(len, side)) for side in zip(*pairs))

@@ -9,13 +9,14 @@ import sys
 import traceback
 import types
 
-from d2lbert.book.pages import is_ours, split_tabs
+from d2lbert.book.pages import has_mxnet, split_tabs
 
-#: The package of the book and its module for MXNet.
+#: The book's package and its module for MXNet.
 MODULES = 'd2l', 'd2l.mxnet'
 #: The book's modules for other frameworks.
-OTHERS = 'd2l.jax', 'd2l.paddle', 'd2l.tensorflow', 'd2l.torch'
+OTHER_FRAMEWORKS = 'd2l.jax', 'd2l.paddle', 'd2l.tensorflow', 'd2l.torch'
 
+# Lines of a cell: its tabs, the extension that defines them, and pip
 _TAB = re.compile(r'\s*%%tab\s+(.+)')
 _LOAD_TABS = re.compile(r'(\s*)%(?:re)?load_ext\s+d2lbook\.tab\s*$')
 _PIP = re.compile(r'(\s*)([!%]\s*(?:\S*python\S*\s+-m\s+)?pip3?\s+'
@@ -36,13 +37,13 @@ class BookModule(types.ModuleType):
 
 
 class BookFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Find the modules of the book's package, installed or not."""
+    """Give imports of `d2l`, which need not be installed, a `BookModule`."""
 
     def find_spec(self, fullname, path=None, target=None):
-        """The spec of `d2l` or `d2l.mxnet`; ImportError for other modules.
-        """
+        """A spec for MODULES; ImportError for other modules of d2l."""
         if fullname in MODULES:
-            # Packages, so that `from d2l.mxnet import x` looks x up here
+            # Being a package lets Python ask this finder for `d2l.mxnet.x`, if
+            # `from d2l.mxnet import x` finds no x; the error then names d2l.x
             return importlib.machinery.ModuleSpec(
                 fullname, self, origin='d2lbert', is_package=True)
         if fullname.startswith('d2l.'):
@@ -50,15 +51,16 @@ class BookFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return None
 
     def create_module(self, spec):
-        """An empty module, which looks up names when they are used."""
+        """A module that looks up a name in d2lbert when it is used."""
         return BookModule(spec.name)
 
     def exec_module(self, module):
-        """Required of a loader; the module has no code."""
+        """Do nothing: Python requires this method, but there is no code."""
 
 
 def _missing_message(name):
-    if name in OTHERS:
+    """The message for a name, such as d2l.mxnet.f, that d2lbert lacks."""
+    if name in OTHER_FRAMEWORKS:
         return (f'{name} is for another framework: d2lbert runs the MXNet '
                 'version of a page')
     name = 'd2l.' + name.rpartition('.')[2]
@@ -67,22 +69,23 @@ def _missing_message(name):
 
 
 def adapt_lines(lines):
-    """Replace the lines of a cell that need d2lbook, or would install d2l.
+    """Adapt the code of a cell to d2lbert; return the new lines.
 
-    lines: a cell, as IPython passes it to input transformers. Each line
+    A cell for other frameworks becomes a comment. Lines that load d2lbook or
+    install d2l or MXNet are replaced. lines: a list, from IPython. Each line
     stays one line, so that line numbers in errors are right.
     """
     first = next(filter(str.strip, lines), '')
     tabs = _TAB.match(first)
     if tabs:
-        if not is_ours(split_tabs(tabs.group(1))):
+        if not has_mxnet(split_tabs(tabs.group(1))):
             return [f'# {line}' for line in lines]
         lines = [f'# {line}' if line is first else line for line in lines]
-    return [_adapted(line) for line in lines]
+    return [_adapt_line(line) for line in lines]
 
 
-def _adapted(line):
-    """The line, or its replacement if it is pip or %load_ext d2lbook.tab."""
+def _adapt_line(line):
+    """Replace a line that runs pip or `%load_ext d2lbook.tab`."""
     text = line.rstrip('\n')
     pip, tabs = _PIP.match(text), _LOAD_TABS.match(text)
     if pip and _BOOK_OR_MXNET.search(pip.group(2)):
@@ -94,70 +97,71 @@ def _adapted(line):
 
 
 class Redirection:
-    """The redirection of `import d2l` in this process."""
+    """Switch the redirection of `import d2l` in this process on and off."""
 
     def __init__(self):
-        self._finder, self._ip = BookFinder(), None
-        self._set_start_method = False
+        self._finder, self._shell = BookFinder(), None
+        self._has_set_start_method = False
 
     def begin(self, ip):
-        """Let `import d2l` mean d2lbert, and adapt the cells of a shell.
+        """Let `import d2l` give d2lbert, and adapt the cells of a shell.
 
         ip: the IPython shell.
         """
-        if self._ip is not None:
+        if self._shell is not None:
             return
-        importlib.import_module('d2lbert.names')    # raises ImportError early
+        # If MXNet cannot work, this raises ImportError before anything changes
+        importlib.import_module('d2lbert.names')
         if _forget_book():
             print('d2l was already imported: run the cells that import it '
                   'again', file=sys.stderr)
         sys.meta_path.insert(0, self._finder)
         ip.input_transformers_cleanup.append(adapt_lines)
-        self._ip = ip
-        # Pages pass methods of classes that they define to worker processes.
-        # Only a forked process has these classes, and Python 3.14 does not
-        # fork by default
-        self._set_start_method = (
+        self._shell = ip
+        # Pages define classes in cells and use them in worker processes. Only
+        # a forked process has these classes, and Python 3.14 does not fork by
+        # default
+        self._has_set_start_method = (
             sys.platform == 'linux'
             and multiprocessing.get_start_method(allow_none=True) is None
             and multiprocessing.get_all_start_methods()[0] != 'fork')
-        if self._set_start_method:
+        if self._has_set_start_method:
             multiprocessing.set_start_method('fork')
 
     def end(self):
-        """Let `import d2l` mean the installed package again."""
-        if self._ip is None:
+        """Let `import d2l` give the installed package again."""
+        if self._shell is None:
             return
         sys.meta_path.remove(self._finder)
-        self._ip.input_transformers_cleanup.remove(adapt_lines)
+        self._shell.input_transformers_cleanup.remove(adapt_lines)
         _forget_book()
-        if self._set_start_method:
+        if self._has_set_start_method:
             multiprocessing.set_start_method(None, force=True)
-        self._ip = None
+        self._shell = None
 
 
 def _forget_book():
-    """Forget the modules of the book's package; True if there were any."""
+    """Forget the imported modules of `d2l`; return True if there were any."""
     found = [name for name in sys.modules if name.split('.')[0] == 'd2l']
     for name in found:
         del sys.modules[name]
     return bool(found)
 
 
-redirection = Redirection()
+redirection = Redirection()     # of this process, for `%load_ext d2lbert`
 
 
-def error_place():
-    """The traceback of the last error, limited to code in cells, as JSON.
+def cell_traceback():
+    """The traceback of the last error as JSON, without code outside cells.
 
-    A list of [line number, name of the function]. The first entry is in the
-    cell that was run, the last is where the error was raised.
+    It is a list of [line number in its cell, name of the function]. The first
+    item is in the cell that was run, the last where the error was raised.
     """
-    shell_names = sys.modules['__main__'].__dict__
-    error, trace = sys.last_value, sys.last_traceback
-    found = [(line, frame.f_code.co_name)
-             for frame, line in traceback.walk_tb(trace)
-             if frame.f_globals is shell_names]
-    if not found and isinstance(error, SyntaxError):
-        found = [(error.lineno, '<module>')]
-    return json.dumps(found)
+    cell_globals = sys.modules['__main__'].__dict__
+    error, last_traceback = sys.last_value, sys.last_traceback
+    calls = [(line, frame.f_code.co_name)
+             for frame, line in traceback.walk_tb(last_traceback)
+             if frame.f_globals is cell_globals]
+    if not calls and isinstance(error, SyntaxError):
+        calls = [(error.lineno, '<module>')]
+    return json.dumps(calls)

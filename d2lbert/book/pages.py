@@ -1,6 +1,7 @@
-"""Read pages of the book, notebooks or Markdown sources, as notebooks.
+"""Read a page of the book as a notebook, with its MXNet code only.
 
-A cell's first line names its tabs, which are frameworks: `#@tab mxnet`,
+A page is a notebook or a Markdown source. The book shows a cell in tabs, one
+for each framework. The first line of a cell names its tabs: `#@tab mxnet`,
 `# @tab mxnet, pytorch` or `%%tab all`. A cell without such a line is for every
 framework or, in old editions, for MXNet.
 """
@@ -16,43 +17,45 @@ from d2lbert.machine.arguments import failures_of
 from d2lbert.machine.files import parse_json
 from d2lbert.texts.text_files import read_text
 
+#: The name of the tab whose code runs here.
 TAB = 'mxnet'
-_MARK = re.compile(r'\s*(?:#\s*@tab|%%tab)\s+(.+)')
+_TAB_LINE = re.compile(r'\s*(?:#\s*@tab|%%tab)\s+(.+)')
 
 
 def tabs_of(code):
-    """A list of the tabs in the first line of a cell, or None."""
+    """The names of the tabs in the first line of a cell, a list, or None."""
     first = next(filter(str.strip, code.split('\n')), '')
-    match = _MARK.match(first)
+    match = _TAB_LINE.match(first)
     return match and split_tabs(match.group(1))
 
 
 def split_tabs(text):
-    """Split a text such as 'mxnet, pytorch' into names."""
+    """Split a text such as 'mxnet, pytorch' into a list of names."""
     return re.findall(r'\w+', text)
 
 
-def is_ours(tabs):
-    """True if MXNet is among the tabs; None means all tabs."""
+def has_mxnet(tabs):
+    """True if MXNet is among the tabs; None stands for all tabs."""
     return tabs is None or TAB in tabs or 'all' in tabs
 
 
 class Tabs:
-    """The object `tab` of pages that run `%load_ext d2lbook.tab`."""
+    """The object `tab`, which `%load_ext d2lbook.tab` defines in a page."""
 
     def interact_select(self, *frameworks):
         """Raise ValueError if the page has no MXNet tab."""
-        names = _flat(frameworks)
-        if not is_ours(names):
+        names = _flatten(frameworks)
+        if not has_mxnet(names):
             raise ValueError('this page has no MXNet code, only code for '
                              + ', '.join(names))
 
     def selected(self, *frameworks):
         """True if MXNet is among the frameworks."""
-        return is_ours(_flat(frameworks))
+        return has_mxnet(_flatten(frameworks))
 
 
-def _flat(frameworks):
+def _flatten(frameworks):
+    """A list of names, from names and lists of names."""
     return [name for group in frameworks
             for name in ([group] if isinstance(group, str) else group)]
 
@@ -60,10 +63,13 @@ def _flat(frameworks):
 tab = Tabs()
 
 
+#: The line that `printed_lines` has for a picture.
 PICTURE = '(a picture)'
-#: The folder with the outputs of Markdown sources in the living edition.
+#: The folder with the outputs of Markdown sources in the living edition
+#: (see manual/book.md).
 OUTPUTS = Path('outputs', TAB)
-_CODE = re.compile(r'```\s*\{\.python \.input\s*(?:#([\w.:-]+))?[^}]*\}\s*$')
+_CELL_START = re.compile(
+    r'```\s*\{\.python \.input\s*(?:#([\w.:-]+))?[^}]*\}\s*$')
 _TEXT_IN_TABS = re.compile(
     r'^:begin_tab:`([^`]*)`[^\n]*\n(.*?)^:end_tab:[^\n]*$', re.M | re.S)
 
@@ -71,10 +77,10 @@ _TEXT_IN_TABS = re.compile(
 class Page(NamedTuple):
     """A page of the book.
 
-    notebook: its text and its MXNet code for nbformat, without outputs.
-    line_numbers: for each cell, the number of its first line in the Markdown
-    source, or None. printed: for each cell, the output lines in the file, or
-    None if the file has no outputs for it.
+    notebook: its text and its MXNet code, without outputs. line_numbers: for
+    each cell, the number of its first line of code in the Markdown source, or
+    None. printed: for each cell, the output lines in the file (a list of str),
+    or None if the file has no outputs for the cell.
     """
 
     path: Path
@@ -84,7 +90,7 @@ class Page(NamedTuple):
 
 
 def read_page(path):
-    """Read a page of the book, .ipynb or .md; ValueError if invalid."""
+    """Read an .ipynb or .md file as a `Page`; raise ValueError if invalid."""
     path = Path(path)
     readers = {'.ipynb': _read_notebook, '.md': _read_markdown}
     if path.suffix not in readers:
@@ -99,12 +105,15 @@ def read_page(path):
 
 
 def is_code(cell):
-    """True if a cell has code."""
+    """True if a cell has code, and not only blank lines."""
     return cell.cell_type == 'code' and bool(cell.source.strip())
 
 
 def printed_lines(outputs):
-    """The lines that outputs of a cell show, without standard error."""
+    """The text of a cell's outputs, without standard error, as lines.
+
+    For each picture, a line PICTURE is at the end of the list.
+    """
     text, pictures = '', 0
     for output in outputs:
         if output.output_type == 'stream' and output.name == 'stdout':
@@ -123,13 +132,14 @@ def is_picture(output):
 
 
 def _read_notebook(path, text):
+    """Read the text of an .ipynb file as a `Page`."""
     try:
         with warnings.catch_warnings():
             # nbformat adds the cell ids that old notebooks lack
             warnings.simplefilter('ignore')
             notebook = nbformat.reads(text, as_version=4)
             nbformat.validate(notebook)
-    except Exception as error:      # also classes of the validator
+    except Exception as error:      # nbformat raises errors of many classes
         reason = str(error).strip().split('\n')[0]
         raise ValueError(f'{path} is not a notebook: {reason}') from None
     language = notebook.metadata.get('kernelspec', {}).get(
@@ -148,25 +158,27 @@ def _read_notebook(path, text):
 
 
 def _read_markdown(path, text):
+    """Read the text of a Markdown source as a `Page`."""
     notebook = v4.new_notebook(metadata={
         'kernelspec': {'display_name': 'Python 3', 'language': 'python',
                        'name': 'python3'},
         'language_info': {'name': 'python'}})
-    stored, numbers, printed, others = _stored_outputs(path), [], [], []
+    stored_outputs = _stored_outputs(path)
+    line_numbers, printed, other_tabs = [], [], []
 
-    def add(cell, number=None, lines=None):
+    def add(cell, line_number=None, output_lines=None):
         notebook.cells.append(cell)
-        numbers.append(number)
-        printed.append(lines)
+        line_numbers.append(line_number)
+        printed.append(output_lines)
 
-    prose, rest = [], enumerate(text.split('\n'), 1)
-    for number, line in rest:
-        begins = _CODE.match(line)
-        if not begins:
+    prose, numbered_lines = [], enumerate(text.split('\n'), 1)
+    for number, line in numbered_lines:
+        cell_start = _CELL_START.match(line)
+        if not cell_start:
             prose.append(line)
             continue
         code = []
-        for _, line in rest:    # goes on after the line that begins the cell
+        for _, line in numbered_lines:      # the lines after `cell_start`
             if line.rstrip() == '```':
                 break
             code.append(line)
@@ -174,24 +186,27 @@ def _read_markdown(path, text):
             raise ValueError(f'{path}, line {number}: the code cell that '
                              'begins here has no end (```)')
         tabs = tabs_of('\n'.join(code))
-        if not is_ours(tabs):
-            others += tabs
+        if not has_mxnet(tabs):
+            other_tabs += tabs
             continue
         _add_prose(add, prose)
         add(v4.new_code_cell('\n'.join(code)), number + 1,
-            stored.get(begins.group(1)))
+            stored_outputs.get(cell_start.group(1)))
     _add_prose(add, prose)
-    if others and not any(map(is_code, notebook.cells)):
+    if other_tabs and not any(map(is_code, notebook.cells)):
         raise ValueError(f'{path} has no MXNet code, only code for '
-                         + ', '.join(sorted(set(others))))
-    return Page(path, notebook, numbers, printed)
+                         + ', '.join(sorted(set(other_tabs))))
+    return Page(path, notebook, line_numbers, printed)
 
 
 def _add_prose(add, lines):
-    """Add a text cell of `lines`, without other tabs; then clear `lines`."""
+    """Make the collected `lines` of text a cell, and clear the list.
+
+    add: a function that takes the cell. Text for other frameworks is left out.
+    """
     text = _TEXT_IN_TABS.sub(
         lambda match: (match.group(2).rstrip('\n')
-                       if is_ours(split_tabs(match.group(1))) else ''),
+                       if has_mxnet(split_tabs(match.group(1))) else ''),
         '\n'.join(lines)).strip('\n')
     lines.clear()
     if text.strip():
@@ -199,7 +214,7 @@ def _add_prose(add, lines):
 
 
 def _stored_outputs(path):
-    """{name of a cell: its printed lines}; {} outside the living edition."""
+    """{name of a cell: its output lines}; {} outside the living edition."""
     path = path.resolve()
     for root in path.parents:
         stored = root / OUTPUTS / path.relative_to(root).with_suffix('.json')
@@ -209,6 +224,7 @@ def _stored_outputs(path):
 
 
 def _read_outputs(path):
+    """{name of a cell: its output lines} in a JSON file of OUTPUTS."""
     try:
         cells = parse_json(read_text(path))['cells']
         return {name: printed_lines(map(_as_nbformat, cell['outputs']))

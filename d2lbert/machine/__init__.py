@@ -1,1 +1,1 @@
-"""This computer: the import of MXNet, cores, GPUs, cache and files."""
+"""Use this computer: import MXNet, find cores and GPUs, cache, write files."""

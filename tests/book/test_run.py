@@ -13,7 +13,7 @@ pytest.importorskip('ipykernel')
 import d2lbert  # noqa: E402
 from d2lbert.__main__ import main  # noqa: E402
 from d2lbert.book import execution  # noqa: E402
-from d2lbert.book.execution import beside  # noqa: E402
+from d2lbert.book.execution import side_by_side  # noqa: E402
 
 v4 = nbformat.v4
 ROOT = Path(d2lbert.__file__).resolve().parent.parent
@@ -228,9 +228,9 @@ now:
 
 
 def test_columns_are_as_wide_as_their_lines():
-    assert beside(['long line here', 'x'], ['long'], 21) == [
+    assert side_by_side(['long line here', 'x'], ['long'], 21) == [
         'in the file    | now', 'long line here | long', 'x              |']
-    assert beside(['long line here'], ['long'], 20)[0] == 'in the file:'
+    assert side_by_side(['long line here'], ['long'], 20)[0] == 'in the file:'
 
 
 @pytest.fixture
