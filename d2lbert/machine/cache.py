@@ -78,7 +78,7 @@ def root():
     return _default_root() or _temporary_root()
 
 
-def is_temporary():
+def is_root_temporary():
     """True if `root` is a temporary folder, since no home folder is usable."""
     named = os.environ.get('D2LBERT_CACHE')
     return not (named and enabled()) and _default_root() is None
@@ -271,8 +271,8 @@ def _parents_and_links(path):
 def _is_own_group(group_id):
     """True if this user is the only member of the group.
 
-    Many systems give each user such a group, and set the umask to 002, so that
-    the group may write all new files.
+    Many systems give each user such a group, and a umask of 002, with which
+    the group can write to the user's new files.
     """
     if grp is None:
         return False

@@ -57,7 +57,7 @@ class Gpu(NamedTuple):
     index: int
     name: str
     capability: Tuple[int, int]
-    usable: bool  # True if mxnet-cu112 can use it; it may not be installed
+    usable: bool  # True if mxnet-cu112, installed or not, can use it
     reason: str   # why it is not usable, or ''
 
 

@@ -195,9 +195,9 @@ THREAD_VARIABLES = 'MXNET_OMP_MAX_THREADS', 'OMP_NUM_THREADS'
 def thread_count(name, maximum=MAX_THREADS):
     """The thread count in the environment variable `name`; None if unset.
 
-    OpenMP allows a list with one number for each nesting level, of which this
-    is the first. Raises ImportError for any other value, and for a number
-    above `maximum`, because MXNet would end the process.
+    OpenMP allows a list with one number for each nesting level; this is the
+    first one. Raises ImportError if the value is not such a list, or if the
+    number is 0 or above `maximum`: with such a value, MXNet ends the process.
     """
     text = os.environ.get(name, '')
     if not text.strip():

@@ -165,7 +165,7 @@ def test_the_caches_size_is_told(monkeypatch, tmp_path):
     tokens.parent.mkdir()
     tokens.write_bytes(bytes(2500000))
     assert row('cache')[1:3] == (doctor.OK, f'{tmp_path}, 2.5 MB')
-    monkeypatch.setattr(cache, 'is_temporary', lambda: True)
+    monkeypatch.setattr(cache, 'is_root_temporary', lambda: True)
     assert row('cache').status == doctor.WARN
     monkeypatch.setenv('D2LBERT_CACHE', '~nobody-of-that-name/x')
     assert 'does not work' in row('cache').value

@@ -74,7 +74,7 @@ def fill(root):
 # Where
 
 def test_the_usual_places(usual, monkeypatch, tmp_path):
-    assert cache.root() == usual and not cache.is_temporary()
+    assert cache.root() == usual and not cache.is_root_temporary()
     monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path))
     for value in ('', 'off', 'OFF'):
         monkeypatch.setenv('D2LBERT_CACHE', value)
@@ -114,7 +114,7 @@ def test_a_library_in_a_relative_cache_can_be_opened(compiler, monkeypatch):
 
 
 def test_without_a_home_there_is_a_private_temporary_folder(homeless):
-    assert cache.root() == homeless and cache.is_temporary()
+    assert cache.root() == homeless and cache.is_root_temporary()
     assert stat.S_IMODE(homeless.stat().st_mode) == 0o700
     assert cache.folder('kernels').parent == homeless
 
@@ -137,7 +137,7 @@ def test_an_unwritable_home_is_not_used(usual, monkeypatch, tmp_path):
     monkeypatch.setattr(tempfile, 'tempdir', str(tmp_path))
     cache._temporary_root.cache_clear()
     monkeypatch.setattr(os, 'access', lambda path, mode: False)
-    assert cache.is_temporary() and cache.root().parent == tmp_path
+    assert cache.is_root_temporary() and cache.root().parent == tmp_path
     usual.mkdir(parents=True)       # what is there can be read
     assert cache.root() == usual
     cache._temporary_root.cache_clear()
@@ -267,7 +267,7 @@ def test_a_home_in_the_folder_of_another_is_not_used(usual, monkeypatch,
     usual.parent.mkdir(parents=True, exist_ok=True)
     assert cache.root() == usual
     usual.parent.chmod(0o777)
-    assert cache.is_temporary() and cache.root().parent == tmp_path
+    assert cache.is_root_temporary() and cache.root().parent == tmp_path
     cache._temporary_root.cache_clear()
 
 
