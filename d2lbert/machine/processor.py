@@ -113,8 +113,8 @@ class InstructionSet(NamedTuple):
     features: str   # names in /proc/cpuinfo; the processor must have all
 
 
-# The features of -march=haswell. This flag has the same effect as the newer
-# -march=x86-64-v3, which old versions of GCC and clang do not accept
+# The features of -march=haswell. The flags below do not contain the newer name
+# -march=x86-64-v3, because old versions of GCC and clang do not know it
 _HASWELL = 'avx2 fma bmi1 bmi2 f16c movbe abm'
 #: {value of D2LBERT_ISA: the set}.
 SETS = {
