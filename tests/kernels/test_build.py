@@ -405,8 +405,8 @@ def test_text_is_read_without_a_library_that_cannot_be_opened(monkeypatch,
 
 def test_waiting_for_another_process_prints_a_line(compiler, own_cache,
                                                    capsys, monkeypatch):
-    def locked(path, waiting, real=files.locked):
-        waiting()
+    def locked(path, before_wait, real=files.locked):
+        before_wait()
         return real(path)
     monkeypatch.setattr(build, 'locked', locked)
     build.library('seven', [compiler])
