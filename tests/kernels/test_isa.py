@@ -31,7 +31,7 @@ def runs_here(name):
 
 @pytest.mark.parametrize('name, this, why', [
     ('avx3', X86, "'avx3': it must be native, avx512, avx2, avx, sse or neon"),
-    ('neon', X86, 'instructions of aarch64, and this processor is x86_64'),
+    ('neon', X86, 'instruction set of aarch64, and this processor is x86_64'),
     ('avx512', X86, 'lacks avx512f, avx512bw.*: name a lower set'),
     ('avx2', X86._replace(machine='aarch64'), 'this processor is aarch64')])
 def test_what_this_processor_cannot_run_is_refused(name, this, why,
