@@ -51,10 +51,11 @@ def _summary(kind, min_days):
         return dict(kind=kind, link=os.readlink(folder))
     now = time.time()
     entries = [entry for entry in cache.entries([kind])
-               if now - entry.used >= min_days * 86400]
-    last = max((entry.used for entry in entries), default=None)
+               if now - entry.last_used >= min_days * 86400]
+    last = max((entry.last_used for entry in entries), default=None)
     # The number omits temporary files, but their size is included
-    return dict(kind=kind, number=sum(not entry.is_left for entry in entries),
+    number = sum(not entry.is_temporary for entry in entries)
+    return dict(kind=kind, number=number,
                 bytes=sum(entry.size for entry in entries),
                 last_used=None if last is None else
                 time.strftime('%Y-%m-%d', time.localtime(last)))

@@ -78,7 +78,7 @@ def main(argv=None):
     if argv is None:
         _set_up_encoding()
     # The command goes on if standard error cannot be written
-    with contextlib.redirect_stderr(Steady(sys.stderr)):
+    with contextlib.redirect_stderr(FailsafeStream(sys.stderr)):
         return _run(argv)
 
 
@@ -90,7 +90,7 @@ def _run(argv):
         print(OVERVIEW, end='')
         return 0
     try:
-        with speaking(args.quiet):      # prints warnings, unless --quiet
+        with printed_warnings(args.quiet):      # not with --quiet
             for line in args.notices:   # about earlier names of flags
                 note(line)
             if args.check is not None:
@@ -109,7 +109,7 @@ def _run(argv):
         return 128 + getattr(interrupt, 'signal', 2)
     except BrokenPipeError:
         # The reader closed the pipe, and flushing it at exit would fail
-        give_up(sys.stdout)
+        close_broken(sys.stdout)
         return 1
     except (ValueError, TypeError, OSError, ImportError, MemoryError,
             RuntimeError) as error:

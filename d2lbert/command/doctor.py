@@ -315,7 +315,7 @@ def _products_rows():
 def _cache_row():
     try:
         value = f'{cache.root()}, {cache.megabytes(cache.size())}'
-        is_temporary = cache.is_temporary()
+        is_temporary = cache.is_root_temporary()
     except OSError as error:
         return Row('cache', WARN, f'does not work: {error}',
                    'set D2LBERT_CACHE to a folder that you can write')

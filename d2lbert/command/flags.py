@@ -239,7 +239,7 @@ def device_of(text):
 def check_folders(args):
     """Raise ValueError if --devices is invalid or a model's folder missing."""
     if getattr(args, 'devices', None) is not None:
-        with usage():       # makes a UsageError of a ValueError: status 2
+        with usage_errors():    # a ValueError becomes a UsageError, status 2
             split_devices(args.devices)
     for folder in getattr(args, 'folders', None) or [args.folder]:
         path = Path(folder)

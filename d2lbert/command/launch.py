@@ -123,7 +123,7 @@ def _worker_command(command, pretrain, workers=1):
                          'd2lbert launch --workers 2 -- pretrain')
     settings = pretrain.parse_args(command[1:])
     check_flags(settings)
-    with usage():       # makes a UsageError of a ValueError
+    with usage_errors():       # makes a UsageError of a ValueError
         check_clock(getattr(settings, 'minutes', None), workers)
     run_folder = getattr(settings, 'resume', None)
     if run_folder is None:
@@ -133,7 +133,7 @@ def _worker_command(command, pretrain, workers=1):
                                                      'little'))]
         run_folder = getattr(settings, 'out', None)
         if run_folder is None:
-            run_folder = str(free_run_name())
+            run_folder = str(free_run_path())
             command += ['--out', run_folder]
     elif run_folder.endswith('.npz'):
         # A checkpoint, RUN/checkpoints/step-N.npz. Resume RUN next time: it

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from d2lbert.command.flags import RenamedFlag, add_json, print_json
-from d2lbert.machine.arguments import UsageError, usage
+from d2lbert.machine.arguments import UsageError, usage_errors
 from d2lbert.machine.terminal import note
 from d2lbert.objectives.setting_rules import NAMED_CORPORA
 from d2lbert.training.settings import (
@@ -150,7 +150,7 @@ def check_settings(settings, complete):
     """
     if settings.get('resume') is None:
         not_stored = {setting.name for setting in RUN_FLAGS} | {'seeds'}
-        with usage():       # makes a UsageError of a ValueError
+        with usage_errors():       # makes a UsageError of a ValueError
             complete({name: value for name, value in settings.items()
                       if name not in not_stored})
     elif 'out' in settings or settings.get('force'):

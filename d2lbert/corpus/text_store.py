@@ -335,7 +335,7 @@ def find_or_build(key, build):
         if temporary:
             shutil.rmtree(temporary, ignore_errors=True)
         raise
-    cache.used(store)
+    cache.mark_used(store)
     return store, temporary
 
 

@@ -187,7 +187,7 @@ def _columns(name, part):
     """
     if not isinstance(part, (tuple, list)) or len(part) not in (2, 3):
         raise TypeError(f'{name} must be a pair (texts, labels), or (texts, '
-                        f'second texts, labels), not {short(part)}')
+                        f'second texts, labels), not {short_repr(part)}')
     titles = [title for title in ('texts', 'second texts', 'labels')
               if title != 'second texts' or len(part) == 3]
     columns = [items_of(column, f'the {title} of {name}', title)

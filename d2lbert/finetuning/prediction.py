@@ -119,7 +119,7 @@ def _checked_endings(pairs):
                 isinstance(ending, str) and ending.strip()
                 for ending in endings):
             raise ValueError('each text needs a list of two or more texts '
-                             f'that may follow it, not {short(endings)}')
+                             f'that may follow it, not {short_repr(endings)}')
     if len({len(endings) for endings in pairs}) > 1:
         raise ValueError('all texts need as many endings: predict texts with '
                          'more or fewer endings in another call')

@@ -45,7 +45,7 @@ def begin(run_once, settings, num_seeds, out, force, devices,
     `finetuning.finetune_once`. settings: all settings, with the seed of the
     first run. write_data: called with the folder, if the data belong there.
     """
-    new_parents = missing(RUNS if out is None else Path(out).parent)
+    new_parents = missing_folders(RUNS if out is None else Path(out).parent)
     if out is None:
         out = new_run_folder()
     else:

@@ -150,7 +150,7 @@ def _open_operators(path):
     library.d2lbert_bf16    # AttributeError if it is not our library
     library.d2lbert_isa.restype = ctypes.c_char_p
     products.choose(library, path)
-    mx.library.load(Name(path), verbose=False)
+    mx.library.load(MXNetPath(path), verbose=False)
     for source in SOURCES:      # AttributeError if an operator is missing
         for name in re.findall(r'^REGISTER_OP\((\w+)\)',
                                (FOLDER / source).read_text('utf-8'), re.M):

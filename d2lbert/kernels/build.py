@@ -96,7 +96,7 @@ def library(name, sources, mxnet=False, what='', takes='a few seconds',
     if not _is_sound(target) and not compiling:
         return None
     if not _is_sound(target):
-        with locked(folder / 'build.lock', waiting=lambda: print_line(
+        with locked(folder / 'build.lock', before_wait=lambda: print_line(
                 'waiting for another process that compiles')) as is_locked:
             if is_locked:   # no other process compiles: these are left over
                 for stale in folder.glob('.*.part'):
@@ -107,7 +107,7 @@ def library(name, sources, mxnet=False, what='', takes='a few seconds',
         if not _is_sound(target):
             raise BuildError(f'{target} changed after it was written: is the '
                              'disk full or failing?')
-    cache.used(target)
+    cache.mark_used(target)
     return target
 
 

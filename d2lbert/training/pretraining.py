@@ -77,7 +77,7 @@ def pretrain(out: Optional[PathLike] = None, force: bool = False,
             write_text(folder / TEXTS, content)
             settings['corpus'] = str(folder / TEXTS)
         create = functools.partial(RunFolder.create_with, write)
-    with steady_output(), StopRequest() as stop:
+    with failsafe_output(), StopRequest() as stop:
         if resume is None:
             settings, make_objective = complete(keywords), _objective
             if settings['teacher'] is not None:

@@ -65,7 +65,7 @@ class RunFolder:
         paths that the new run reads.
         """
         if out is None:
-            new_parents = missing(RUNS)     # before they are made
+            new_parents = missing_folders(RUNS)     # before they are made
             return cls(new_run_folder(), True, new_parents)
         check_free(out, force)
         out, moved = Path(out), None
@@ -75,7 +75,7 @@ class RunFolder:
         if os.path.lexists(out) and force:
             _check_no_input(out, inputs)
             moved = move_aside(out)
-        new_parents = missing(out.parent)
+        new_parents = missing_folders(out.parent)
         try:
             out.parent.mkdir(parents=True, exist_ok=True)
             out.mkdir()

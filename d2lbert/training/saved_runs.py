@@ -51,7 +51,7 @@ def save_parameters(net, path):
     """Write a .params file as Gluon does, or nothing if that fails."""
     with replacing(path) as partial_path:
         try:
-            net.save_parameters(Name(partial_path), deduplicate=True)
+            net.save_parameters(MXNetPath(partial_path), deduplicate=True)
             # Gluon does not notice a disk that is full at the last bytes, but
             # reading the file does
             array_files.stored_params(partial_path)

@@ -261,7 +261,7 @@ class BestWeights(Stateful):
                 f'{checkpoint.path} is damaged: it lacks the best weights, '
                 f'of step {self.step}')
         with replacing(self.path) as partial_path:
-            npx.save(Name(partial_path), found)
+            npx.save(MXNetPath(partial_path), found)
 
     def load(self, devices):
         """Set the net to its best weights."""
