@@ -1,4 +1,4 @@
-// Activations of layers, and their gradients.
+// The activation functions of layers, and their gradients, on vectors.
 #pragma once
 #include "op.h"
 
@@ -6,6 +6,7 @@ namespace d2lbert {
 
 enum Act { NONE, RELU, TANH, GELU, GELU_NEW };
 
+// Read the activation from the attribute `act` of an operator call.
 inline MXReturnValue parse_act(const Attrs& attrs, Act* act) {
   const std::string name = text(attrs, "act", "none");
   const char* names[] = {"none", "relu", "tanh", "gelu", "gelu_new"};
@@ -17,14 +18,16 @@ inline MXReturnValue parse_act(const Attrs& attrs, Act* act) {
   return fail("act must be none, relu, tanh, gelu or gelu_new, not " + name);
 }
 
-// e^(-z²/2), the normal distribution's density without its factor. GELU is z
-// times the cumulative distribution (Hendrycks and Gimpel 2016, section 2).
-inline vf bell(vf z) { return exp(-0.5f * z * z); }
+// e^(-z²/2): the density of the normal distribution without its constant
+// factor. GELU is z times the cumulative distribution (Hendrycks and Gimpel
+// 2016, section 2).
+inline vf gaussian(vf z) { return exp(-0.5f * z * z); }
 
-// The cumulative normal distribution at z, from e = bell(z). The tail above |z|
-// is e times a polynomial without constant term in 1 / (1 + k |z|) (Abramowitz
-// and Stegun 7.1.26), fitted for an error of z times the tail of at most 7e-9.
-inline vf cumulative(vf z, vf e) {
+// The cumulative distribution of the normal distribution at z, from e =
+// gaussian(z). The tail beyond |z| is e times a polynomial in u = 1 / (1 + k
+// |z|) without constant term (Abramowitz and Stegun 7.1.26). The coefficients
+// are fitted so that z times the tail has an error of at most 7e-9.
+inline vf normal_cdf(vf z, vf e) {
   const vf u = 1.f / (1.f + 0.27731144f * absolute(z));
   vf p = splat(-0.11110299f);
   p = p * u + 0.42442581f;
@@ -32,12 +35,12 @@ inline vf cumulative(vf z, vf e) {
   p = p * u + 0.30483399f;
   p = p * u + 0.05348177f;
   p = p * u + 0.1172721f;
-  const vf above = e * (p * u);
-  return z > 0.f ? 1.f - above : above;
+  const vf tail = e * (p * u);
+  return z > 0.f ? 1.f - tail : tail;
 }
 
-// The argument of tanh in the approximation of GELU in the same paper,
-// z / 2 (1 + tanh(argument)).
+// The argument of tanh in an approximation of GELU from the same paper,
+// z / 2 (1 + tanh(argument)). The first constant is sqrt(2 / pi).
 inline vf tanh_argument(vf z) {
   return 0.79788456f * z * (1.f + 0.044715f * z * z);
 }
@@ -46,24 +49,26 @@ inline vf apply(Act act, vf z) {
   switch (act) {
     case RELU: return z < 0.f ? splat(0.f) : z;  // NaN stays NaN
     case TANH: return tanh(z);
-    case GELU: return z * cumulative(z, bell(z));
+    case GELU: return z * normal_cdf(z, gaussian(z));
     case GELU_NEW: return 0.5f * z * (1.f + tanh(tanh_argument(z)));
     default: return z;
   }
 }
 
-// True if the gradient needs the argument of the activation, not its output.
+// True if the gradient is computed from the argument of the activation, false
+// if from the output.
 inline bool needs_argument(Act act) { return act == GELU || act == GELU_NEW; }
 
-// The gradient of z, the argument, from the gradient dy of the output. `saved`
-// is z if needs_argument(act), the output otherwise.
+// The gradient of the argument, from the gradient dy of the output. saved: the
+// argument if needs_argument(act), the output otherwise.
 inline vf gradient(Act act, vf dy, vf saved) {
   switch (act) {
     case RELU: return saved > 0.f ? dy : splat(0.f);
     case TANH: return dy * (1.f - saved * saved);
     case GELU: {
-      const vf e = bell(saved);
-      return dy * (cumulative(saved, e) + saved * 0.39894228f * e);
+      const vf e = gaussian(saved);
+      // 0.3989 is 1 / sqrt(2 pi), the factor that `gaussian` lacks
+      return dy * (normal_cdf(saved, e) + saved * 0.39894228f * e);
     }
     case GELU_NEW: {
       const vf t = tanh(tanh_argument(saved));

@@ -1,9 +1,10 @@
-// `kernels.ops.adam` on a CPU: Adam with decoupled weight decay and clipping by
-// the global norm, over all arrays of a net at once.
+// Adam on a CPU, as `kernels.ops.adam` declares it: a step for all arrays of a
+// net at once, with decoupled weight decay and clipping by the global norm.
 //
 // MXNet's own operator updates one array in each call. Here Python passes all
 // arrays, and MXNet's engine runs the step when no other code reads or writes
-// them. Python does not wait, and can prepare the operators of the next step.
+// these arrays. Python does not wait for the step, and can already prepare the
+// operators of the next one.
 #include <algorithm>
 #include <cmath>
 #include <memory>
@@ -17,60 +18,65 @@
 namespace d2lbert {
 namespace {
 
-// Functions of the loaded MXNet library. `array` is a handle.
-struct Arrays {
-  int (*wait)(void* array);  // until pending writes are done
+// Functions of the loaded MXNet library, filled in by `fused.py`. `array` is a
+// handle. Each function returns 0, or another number after an error.
+struct MXNetFunctions {
+  int (*wait)(void* array);  // wait until pending writes are done
   int (*device)(void* array, int* kind, int* number);
   int (*type)(void* array, int* type);
   int (*storage)(void* array, int* storage);
   int (*shape)(void* array, int* dims, const int** shape);
   int (*data)(void* array, void** data);
-  int (*same)(void* array, void** other);  // makes a handle of the same memory
+  int (*share)(void* array, void** other);  // make a handle of the same memory
   int (*release)(void* array);
-  // Queue call(with), then drop(with). The engine waits for the arrays to read
-  // and to write. The last three arguments are properties, which are null, a
-  // priority and a name.
-  int (*push)(void (*call)(void*, void*), void* with, void (*drop)(void*),
-              const int* device, void** read, int num_read, void** written,
-              int num_written, const void*, int, const char*);
+  // Queue run(context, work), then free(work). The engine calls them when no
+  // other operation writes the arrays in `read`, or uses the ones in `written`.
+  // The last three arguments are properties (null), a priority and a name.
+  int (*push)(void (*run)(void* context, void* work), void* work,
+              void (*free)(void*), const int* device, void** read,
+              int num_read, void** written, int num_written, const void*, int,
+              const char*);
 };
 
+// MXNet's numbers of device types and of a storage type.
 constexpr int CPU = 1, PINNED = 3, DENSE = 0;
 
-// Elements that a thread takes at a time. Their squares are summed separately,
-// so the global norm does not depend on the number of threads.
+// The number of elements in a block. A thread takes a block at a time. The
+// squares of each block are summed separately, so the global norm does not
+// depend on the number of threads.
 constexpr long BLOCK = 8192;
 
 struct Parameter {
   float *weight, *gradient, *mean, *variance;
   long size;
-  float rate, keep;  // keep: 1 - decay
+  float rate, decay_factor;  // decay_factor: 1 - decay
 };
 
+// Elements [first, first + size) of a parameter.
 struct Block {
-  const Parameter* of;
+  const Parameter* parameter;
   long first, size;
 };
 
-enum { DONE, NOT_OURS, MXNET_FAILED, NO_MEMORY };
+// The results of d2lbert_adam, for `fused.adam`.
+enum { DONE, UNSUPPORTED, MXNET_FAILED, NO_MEMORY };
 
-// Store the number of elements. NOT_OURS unless the array is dense and float32,
-// on a CPU.
-int measure(const Arrays& about, void* array, long* size) {
+// Store the number of elements of an array. Returns UNSUPPORTED if the array is
+// not on a CPU, dense and float32.
+int count_elements(const MXNetFunctions& mxnet, void* array, long* size) {
   int kind, number, type, storage, dims;
   const int* shape;
-  if (about.device(array, &kind, &number) || about.type(array, &type) ||
-      about.storage(array, &storage) || about.shape(array, &dims, &shape))
+  if (mxnet.device(array, &kind, &number) || mxnet.type(array, &type) ||
+      mxnet.storage(array, &storage) || mxnet.shape(array, &dims, &shape))
     return MXNET_FAILED;
   if ((kind != CPU && kind != PINNED) || type != kFloat32 || storage != DENSE)
-    return NOT_OURS;
+    return UNSUPPORTED;
   *size = 1;
   for (int d = 0; d < dims; d++) *size *= shape[d];
   return DONE;
 }
 
-// The sum of the squares of n numbers.
-double squares(const float* x, long n) {
+double sum_of_squares(const float* x, long n) {
   double sums[16] = {}, all = 0;
   for (; n >= 16; x += 16, n -= 16)
     for (int k = 0; k < 16; k++) sums[k] += (double)x[k] * x[k];
@@ -79,13 +85,14 @@ double squares(const float* x, long n) {
   return all;
 }
 
-// The update of a block. The constants are floats, as in MXNet's Adam, so that
-// 1 - beta is exact. scale: the factor of gradients.
-struct Rule {
+// The update of the elements of a block. The constants are floats, as in
+// MXNet's Adam, so that 1 - beta has no rounding error. scale: the factor of
+// gradients.
+struct Update {
   float beta1, beta2, epsilon, scale;
 
   void operator()(const Block& block) const {
-    const Parameter& p = *block.of;
+    const Parameter& p = *block.parameter;
     float *w = p.weight + block.first, *m = p.mean + block.first,
           *v = p.variance + block.first;
     const float* g = p.gradient + block.first;
@@ -93,69 +100,72 @@ struct Rule {
       const long n = block.size - i;
       const vf gradient = scale * load(g + i, n);
       const vf mean =
-          d2lbert::fused(beta1, load(m + i, n), (1 - beta1) * gradient);
-      const vf variance = d2lbert::fused(
+          fused_multiply_add(beta1, load(m + i, n), (1 - beta1) * gradient);
+      const vf variance = fused_multiply_add(
           beta2, load(v + i, n), (1 - beta2) * gradient * gradient);
       store(m + i, mean, n);
       store(v + i, variance, n);
       store(w + i,
-            d2lbert::fused(-p.rate, mean / (root(variance) + epsilon),
-                           p.keep * load(w + i, n)),
+            fused_multiply_add(-p.rate,
+                               mean / (square_root(variance) + epsilon),
+                               p.decay_factor * load(w + i, n)),
             n);
     }
   }
 };
 
-// Treats denormal numbers as zeros during its lifetime. After many zero
-// gradients running means become denormal, and each of them then costs some
-// CPUs a hundred cycles in every step.
+// While an object of this class exists, the thread treats denormal numbers as
+// zeros. After many zero gradients running means become denormal, and then each
+// of them costs some CPUs a hundred cycles in every step.
 struct WithoutDenormals {
 #ifdef __SSE2__
   const unsigned before = _mm_getcsr();
+  // Set the flags "flush to zero" and "denormals are zero"
   WithoutDenormals() { _mm_setcsr(before | 0x8040); }
   ~WithoutDenormals() { _mm_setcsr(before); }
 #endif
 };
 
-// One step, from the call of Python until it is computed.
+// One step of Adam. It exists from the call by Python until MXNet has run it.
 class Step {
  public:
-  Step(const Arrays& about, long n, Rule rule, double rescale, double clip)
-      : about_(about), all_(n), gradients_(n, nullptr), rule_(rule),
-        rescale_(rescale), clip_(clip) {}
+  Step(const MXNetFunctions& mxnet, long n, Update update, double rescale,
+       double clip)
+      : mxnet_(mxnet), parameters_(n), gradients_(n, nullptr),
+        update_(update), rescale_(rescale), clip_(clip) {}
 
   ~Step() {
     for (void* gradient : gradients_)
-      if (gradient) about_.release(gradient);
+      if (gradient) mxnet_.release(gradient);
   }
 
-  // Read the size and the addresses of parameter i. This waits for arrays that
-  // will be changed, at most until the previous step ends. If MXNet has
-  // reordered a weight for oneDNN, it restores the order here, and must not
-  // reorder it again: see `fused.adam`. The address of a gradient is read
-  // later, after the gradient is written.
-  int take(long i, void* const arrays[4], double rate, double decay) {
-    Parameter& p = all_[i];
+  // Store the size and the addresses of parameter i. Waits for pending writes
+  // to the weight and the running means, at most until the previous step ends.
+  // If MXNet has reordered a weight for oneDNN, it restores the order here, and
+  // must not reorder it again: see `fused.adam`. The address of the gradient is
+  // read in `run`, when the gradient has been computed.
+  int set_parameter(long i, void* const arrays[4], double rate, double decay) {
+    Parameter& p = parameters_[i];
     float** const to[] = {&p.weight, nullptr, &p.mean, &p.variance};
     for (int k = 0; k < 4; k++) {
       long size;
-      if (int failed = measure(about_, arrays[k], &size)) return failed;
-      if (k && size != p.size) return NOT_OURS;
+      if (int failed = count_elements(mxnet_, arrays[k], &size)) return failed;
+      if (k && size != p.size) return UNSUPPORTED;
       p.size = size;
-      if (k == 1 ? about_.same(arrays[k], &gradients_[i])
-                 : about_.wait(arrays[k]) ||
-                       about_.data(arrays[k], (void**)to[k]))
+      if (k == 1 ? mxnet_.share(arrays[k], &gradients_[i])
+                 : mxnet_.wait(arrays[k]) ||
+                       mxnet_.data(arrays[k], (void**)to[k]))
         return MXNET_FAILED;
     }
     p.rate = (float)rate;
-    p.keep = (float)(1 - decay);
+    p.decay_factor = (float)(1 - decay);
     return DONE;
   }
 
-  // True if no two of the arrays that are written share memory.
-  bool apart() const {
+  // True if all written arrays begin at different addresses.
+  bool are_distinct() const {
     std::vector<float*> written;
-    for (const Parameter& p : all_)
+    for (const Parameter& p : parameters_)
       if (p.size)
         written.insert(written.end(), {p.weight, p.mean, p.variance});
     std::sort(written.begin(), written.end());
@@ -163,81 +173,83 @@ class Step {
            written.end();
   }
 
-  void carry_out() {
+  void run() {
     std::vector<Block> blocks;
-    double total = 0;
-    for (size_t i = 0; i < all_.size(); i++) {
-      Parameter& p = all_[i];
-      if (about_.data(gradients_[i], (void**)&p.gradient))
+    double num_elements = 0;
+    for (size_t i = 0; i < parameters_.size(); i++) {
+      Parameter& p = parameters_[i];
+      if (mxnet_.data(gradients_[i], (void**)&p.gradient))
         throw std::runtime_error("Adam: a gradient has no memory");
       for (long first = 0; first < p.size; first += BLOCK)
         blocks.push_back({&p, first, std::min(BLOCK, p.size - first)});
-      total += p.size;
+      num_elements += p.size;
     }
-    const long count = blocks.size();
-    const int threads = team(10 * total);
-    rule_.scale = (float)scale(blocks, threads);
+    const long num_blocks = blocks.size();
+    const int threads = team(10 * num_elements);
+    update_.scale = (float)gradient_scale(blocks, threads);
 #pragma omp parallel num_threads(threads)
     {
       WithoutDenormals here;
 #pragma omp for schedule(dynamic) nowait
-      for (long b = 0; b < count; b++) rule_(blocks[b]);
+      for (long b = 0; b < num_blocks; b++) update_(blocks[b]);
     }
   }
 
  private:
-  // The factor of gradients that limits their global norm to clip.
-  double scale(const std::vector<Block>& blocks, int threads) const {
+  // The factor of all gradients: rescale, or less if the global norm of the
+  // rescaled gradients is above clip.
+  double gradient_scale(const std::vector<Block>& blocks, int threads) const {
     if (!(clip_ > 0)) return rescale_;
-    const long count = blocks.size();
-    std::vector<double> sums(count);
+    const long num_blocks = blocks.size();
+    std::vector<double> sums(num_blocks);
 #pragma omp parallel for schedule(static) num_threads(threads)
-    for (long b = 0; b < count; b++)
-      sums[b] = squares(blocks[b].of->gradient + blocks[b].first,
-                        blocks[b].size);
+    for (long b = 0; b < num_blocks; b++)
+      sums[b] = sum_of_squares(
+          blocks[b].parameter->gradient + blocks[b].first, blocks[b].size);
     double norm = 0;
     for (double sum : sums) norm += sum;
     norm = std::abs(rescale_) * std::sqrt(norm);
     return norm > clip_ ? rescale_ / (norm / clip_) : rescale_;
   }
 
-  const Arrays about_;
-  std::vector<Parameter> all_;
-  std::vector<void*> gradients_;
-  Rule rule_;
+  const MXNetFunctions mxnet_;
+  std::vector<Parameter> parameters_;
+  std::vector<void*> gradients_;  // handles, which the step owns
+  Update update_;
   double rescale_, clip_;
 };
 
 }  // namespace
 
-// arrays: the weight, gradient, mean and variance of each of n parameters.
-// rates: the learning rate of each parameter, bias correction included. decays:
-// the share that each weight loses. Gradients are multiplied by rescale, and
-// clip limits their global norm after that; 0 means no limit. Returns before
-// the step is computed.
-extern "C" int d2lbert_adam(const Arrays* about, long n, void** arrays,
+// Queue a step of Adam, and return before it is computed. arrays: the weight,
+// gradient, running mean of gradients and of their squares, for each of n
+// parameters. rates: the learning rate of each parameter, bias correction
+// included. decays: the share that each weight loses. Gradients are multiplied
+// by rescale. If their global norm is then above clip, they are scaled down to
+// it; 0 means no limit.
+extern "C" int d2lbert_adam(const MXNetFunctions* mxnet, long n, void** arrays,
                             const double* rates, const double* decays,
                             double beta1, double beta2, double epsilon,
                             double rescale, double clip) try {
   if (!n) return DONE;
   std::unique_ptr<Step> step(new Step(
-      *about, n, {(float)beta1, (float)beta2, (float)epsilon, 1}, rescale,
+      *mxnet, n, {(float)beta1, (float)beta2, (float)epsilon, 1}, rescale,
       clip));
   std::vector<void*> read, written;
   for (long i = 0; i < n; i++, arrays += 4) {
-    if (int failed = step->take(i, arrays, rates[i], decays[i]))
+    if (int failed = step->set_parameter(i, arrays, rates[i], decays[i]))
       return failed;
     written.insert(written.end(), {arrays[0], arrays[2], arrays[3]});
     read.push_back(arrays[1]);
   }
   // The engine would wait forever for an array that is written twice
-  if (!step->apart()) return NOT_OURS;
+  if (!step->are_distinct()) return UNSUPPORTED;
   int device[2];
-  if (about->device(written[0], &device[0], &device[1])) return MXNET_FAILED;
+  if (mxnet->device(written[0], &device[0], &device[1])) return MXNET_FAILED;
   // From here on MXNet deletes the step, even after an error
-  const int failed = about->push(
-      [](void*, void* it) { ((Step*)it)->carry_out(); }, step.release(),
-      [](void* it) { delete (Step*)it; }, device, read.data(), (int)n,
+  const int failed = mxnet->push(
+      [](void*, void* step) { ((Step*)step)->run(); }, step.release(),
+      [](void* step) { delete (Step*)step; }, device, read.data(), (int)n,
       written.data(), (int)written.size(), nullptr, 0, "d2lbert_adam");
   return failed ? MXNET_FAILED : DONE;
 } catch (const std::bad_alloc&) {

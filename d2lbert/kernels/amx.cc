@@ -1,4 +1,5 @@
-// The kernel of matrix products in use, and permission for AMX tiles.
+// Stores the kernels of matrix products that products.py has chosen, and asks
+// the operating system for permission to use AMX tiles.
 #include "amx.h"
 
 #include <unistd.h>
@@ -8,60 +9,65 @@
 namespace d2lbert {
 namespace {
 
+// The chosen `Product` of fp32 and of bf16.
 std::atomic<int> chosen[2] = {{PLAIN}, {D2LBERT_BF16 ? PAIRS : PLAIN}};
 
 #if D2LBERT_AMX
-using amx::LEAST;
-// The operating system denies tiles to a process until it asks. A child
-// process has to ask again.
-std::atomic<int> asked_by{0};
+using amx::MIN_TILE_DIM;
+
+// The system denies tiles to a process until the process asks for them. After a
+// fork the child process has to ask again.
+std::atomic<int> asked_by{0};  // the id of the last process that asked
 std::atomic<bool> granted{false};
 
 }  // namespace
 
-bool permitted() {
-  const int me = getpid();
-  if (asked_by.load(std::memory_order_acquire) != me) {
-    granted = amx::ask();    // two threads at once get the same answer
-    asked_by.store(me, std::memory_order_release);
+bool tiles_permitted() {
+  const int process = getpid();
+  if (asked_by.load(std::memory_order_acquire) != process) {
+    // Two threads may ask at once: both get the same answer
+    granted = amx::request_permission();
+    asked_by.store(process, std::memory_order_release);
   }
   return granted;
 }
 #else
-constexpr long LEAST = 1;
+constexpr long MIN_TILE_DIM = 1;
 
 }  // namespace
 
-bool permitted() { return false; }
+bool tiles_permitted() { return false; }
 #endif
 
-Product product(bool bf16, long least) {
+Product kernel_in_use(bool bf16, long min_dim) {
   const Product wanted = (Product)chosen[bf16].load();
-  if (wanted < TILES || (least >= LEAST && permitted())) return wanted;
+  if (wanted < TILES || (min_dim >= MIN_TILE_DIM && tiles_permitted()))
+    return wanted;
   return bf16 && D2LBERT_BF16 ? PAIRS : PLAIN;
 }
 
 }  // namespace d2lbert
 
-// For Python: 0 if tiles are not compiled in, 1 if the system denies them, 2 if
-// they can be used.
+// For Python: 0 if this library has no code for tiles, 1 if the operating
+// system denies tiles, 2 if they can be used.
 extern "C" int d2lbert_tiles() {
 #if D2LBERT_AMX
-  return d2lbert::permitted() ? 2 : 1;
+  return d2lbert::tiles_permitted() ? 2 : 1;
 #else
   return 0;
 #endif
 }
 
-// Use these kernels, a Product for each precision, from now on.
+// For Python: use these kernels from now on, a `Product` for each precision.
 extern "C" void d2lbert_choose(int fp32, int bf16) {
   d2lbert::chosen[0] = fp32;
   d2lbert::chosen[1] = bf16;
 }
 
+// For Python: the `Product` chosen for precision 'bf16' (1) or 'fp32' (0).
 extern "C" int d2lbert_chosen(int bf16) { return d2lbert::chosen[bf16]; }
 
-// True if a product whose shorter length is `least` uses tiles.
-extern "C" int d2lbert_goes_by_tiles(int bf16, long least) {
-  return d2lbert::product(bf16 != 0, least) >= d2lbert::TILES;
+// For Python: true if a product uses tiles. min_dim: see `kernel_in_use`.
+extern "C" int d2lbert_goes_by_tiles(int bf16, long min_dim) {
+  return d2lbert::kernel_in_use(bf16 != 0, min_dim) >= d2lbert::TILES;
 }

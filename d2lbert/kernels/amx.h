@@ -1,11 +1,14 @@
-// Matrix products by AMX tiles. An fp32 number is rounded to one bfloat16 or
-// split into the sum of three (Henry, Tang and Heinecke 2019: six products
-// instead of nine give the accuracy of fp32).
+// The choice of a kernel for matrix products, and the kernel for AMX. AMX
+// computes C = A B by tiles, which are registers of 16 rows of 64 bytes.
 //
-// A tile is 16 rows of 64 bytes. Both factors are packed into contiguous
-// tiles of words. A word is a pair of bfloat16: of every 32 numbers along the
-// sum, numbers k and k + 16 share a word. The order of a sum depends on its
-// length only, so a row of a product does not depend on the number of rows.
+// P: the number of bfloat16 parts of an fp32 number. P = 1 rounds the number. P
+// = 3 writes it as a sum of three parts. Six products of parts, instead of all
+// nine, give the accuracy of fp32 (Henry, Tang and Heinecke 2019).
+//
+// Both factors are packed: copied into contiguous tiles of words. A word is a
+// pair of bfloat16. Of every 32 numbers along the sum, numbers k and k + 16
+// share a word. The order of a sum depends on its length only, so a row of C
+// does not depend on the number of rows.
 #pragma once
 #include <type_traits>
 #include <vector>
@@ -21,32 +24,39 @@
 
 namespace d2lbert {
 
-// The kernels of matrix products: fp32 vectors, bfloat16 pairs of AVX-512,
-// and tiles of one or of three parts.
+// The kernels of matrix products. PLAIN: vectors of fp32. PAIRS: AVX-512
+// vectors of pairs of bfloat16. TILES: AMX with one part. SPLIT: AMX with three
+// parts.
 enum Product { PLAIN, PAIRS, TILES, SPLIT };
 
-// The kernel for precision 'fp32' or 'bf16'. least: the shorter of the two
-// lengths of the product that do not count rows.
-Product product(bool bf16, long least);
+// The kernel for precision 'bf16' (if bf16 is true) or 'fp32'. min_dim: the
+// smaller of the numbers of inputs and outputs (K and N of X W^T). If it is
+// small, tiles would be mostly empty, and a kernel with vectors is used.
+Product kernel_in_use(bool bf16, long min_dim);
 
-// True if the system lets this process use tiles; asks it once.
-bool permitted();
+// True if the operating system lets this process use AMX tiles. The first call
+// in a process requests the permission.
+bool tiles_permitted();
 
-// The `least` of code that has no version for tiles.
+// The `min_dim` for code that has no version for tiles: no tiles are used.
 constexpr long NO_TILES = 0;
 
-// The function for the kernel in use, out of four. The functions for tiles
-// may be null in a library without tiles.
+// Return the function for the kernel in use, one of four that compute the same.
+// The functions for kernels that this library lacks may be null.
 template <class F>
-F pick(bool bf16, long least, F plain, std::common_type_t<F> pairs,
-       std::common_type_t<F> tiles, std::common_type_t<F> split) {
-  switch (product(bf16, least)) {
+F pick_kernel(bool bf16, long min_dim, F plain, std::common_type_t<F> pairs,
+              std::common_type_t<F> tiles, std::common_type_t<F> split) {
+  switch (kernel_in_use(bf16, min_dim)) {
     case PLAIN: return plain;
     case PAIRS: return pairs;
     case TILES: return tiles;
     default: return split;
   }
 }
+
+// The last four arguments of `pick_kernel`, as far as this library has them.
+// D2LBERT_PRODUCTS: for a function template that also exists in the namespace
+// `tiled`. D2LBERT_VECTORS: for one without a version for tiles.
 #if D2LBERT_AMX
 #define D2LBERT_TILED(function) tiled::function<1>, tiled::function<3>
 #else
@@ -68,32 +78,34 @@ F pick(bool bf16, long least, F plain, std::common_type_t<F> pairs,
 namespace d2lbert {
 namespace amx {
 
-constexpr long TILE = 1024;  // bytes
-constexpr long SIDE = 16;    // rows, and words of a row
-constexpr long DEPTH = 32;   // numbers along the sum
+constexpr long TILE_BYTES = 1024;
+constexpr long SIDE = 16;   // rows of a tile, and words of a row
+constexpr long DEPTH = 32;  // numbers along the sum in a tile
 
-// The number of tiles along a sum over k.
-inline long depth(long k) { return ceil_div(k, DEPTH); }
-// n rows or columns, rounded up to whole tiles.
-inline long whole(long n) { return ceil_div(n, SIDE) * SIDE; }
-// Bytes of a packed matrix of n rows or columns and a sum over k.
+// The number of tiles along a sum over k numbers.
+inline long tiles_along(long k) { return ceil_div(k, DEPTH); }
+// n rows of A or columns of B, rounded up to whole tiles.
+inline long tile_padded(long n) { return ceil_div(n, SIDE) * SIDE; }
+// The size of a packed factor: n rows of A or columns of B, and a sum over k.
 template <int P>
-inline long bytes(long n, long k) {
-  return ceil_div(n, SIDE) * depth(k) * P * TILE;
+inline long packed_bytes(long n, long k) {
+  return ceil_div(n, SIDE) * tiles_along(k) * P * TILE_BYTES;
 }
 
-// The operand of LDTILECFG: palette 1, eight tiles of 16 rows of 64 bytes.
+// The operand of LDTILECFG, the instruction that configures tiles: palette 1,
+// eight tiles of 16 rows of 64 bytes.
 struct Config {
   uint8_t palette = 1, start = 0, reserved[14] = {};
   uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
   uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
 };
-static_assert(sizeof(Config) == 64, "as the processor reads it");
+static_assert(sizeof(Config) == 64, "LDTILECFG reads 64 bytes");
 
 }  // namespace amx
 }  // namespace d2lbert
 
-// A test may replace the instructions by functions of the same names.
+// A test may define D2LBERT_AMX_EMULATED as a header. It replaces the functions
+// below by an emulation.
 #ifdef D2LBERT_AMX_EMULATED
 #include D2LBERT_AMX_EMULATED
 #else
@@ -103,18 +115,19 @@ static_assert(sizeof(Config) == 64, "as the processor reads it");
 namespace d2lbert {
 namespace amx {
 
-// With fewer numbers than this a tile is mostly empty.
-constexpr long LEAST = 16;
+// The smallest `min_dim` for which tiles are used.
+constexpr long MIN_TILE_DIM = 16;
 
 // Ask the operating system for permission to use tiles.
-inline bool ask() {
+inline bool request_permission() {
   constexpr int ARCH_REQ_XCOMP_PERM = 0x1023, XFEATURE_XTILEDATA = 18;
   return syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM,
                  XFEATURE_XTILEDATA) == 0;
 }
 
-// The intrinsics do not declare that they read and write memory: GCC 12 drops
-// or moves the stores before them.
+// Assembly, because GCC's intrinsics do not declare that they read and write
+// memory. So GCC 12 drops or moves the stores before them. T, C, A and B are
+// numbers of tiles, ld is in bytes. dot: C += A B.
 inline void configure(const Config& config) {
   asm volatile("ldtilecfg %0" : : "m"(config));
 }
@@ -144,32 +157,35 @@ inline void dot() {
 namespace d2lbert {
 namespace amx {
 
-// Configures tiles for a thread during its lifetime. Each thread of every
-// parallel region has one: a thread with tiles takes longer to switch.
-struct InUse {
-  InUse() { configure(Config()); }
-  ~InUse() { release(); }
-  InUse(const InUse&) = delete;
+// Configures the tiles of the calling thread, and releases them at the end of
+// its scope. Each thread of a parallel region has its own. Tiles are released,
+// because the system takes longer to switch to a thread with tiles.
+struct ConfiguredTiles {
+  ConfiguredTiles() { configure(Config()); }
+  ~ConfiguredTiles() { release(); }
+  ConfiguredTiles(const ConfiguredTiles&) = delete;
 };
 
-// The words of (x_i, y_i) for P parts of each number, the largest part first.
+// Split the numbers of x and y into P parts, the largest first. Word i of to[p]
+// has part p of x[i] and of y[i].
 template <int P>
-inline void words(vf x, vf y, vu* to);
+inline void pair_words(vf x, vf y, vu* to);
 
 template <>
-inline void words<1>(vf x, vf y, vu* to) {
+inline void pair_words<1>(vf x, vf y, vu* to) {
   const __m512i order = _mm512_set_epi16(
       31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7,
       22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
-  const __m512bh both = _mm512_cvtne2ps_pbh((__m512)y, (__m512)x);
-  to[0] = (vu)_mm512_permutexvar_epi16(order, (__m512i)both);
+  const __m512bh x_then_y = _mm512_cvtne2ps_pbh((__m512)y, (__m512)x);
+  to[0] = (vu)_mm512_permutexvar_epi16(order, (__m512i)x_then_y);
 }
 
-// Each part takes the next eight bits. The remainder is exact, and zero after
-// the third part.
+// Each part takes the next eight bits of the significand. The subtraction of a
+// part is exact, and the remainder after the third part is zero.
 template <>
-inline void words<3>(vf x, vf y, vu* to) {
-  constexpr uint32_t upper = 0xffff0000u, half = 0x8000u;
+inline void pair_words<3>(vf x, vf y, vu* to) {
+  constexpr uint32_t upper = 0xffff0000u;  // the bits of a bfloat16
+  constexpr uint32_t half = 0x8000u;       // added to round to them
 #pragma GCC unroll 3
   for (int p = 0; p < 3; p++) {
     const vu a = (vu)x + half, b = (vu)y + half;
@@ -179,193 +195,212 @@ inline void words<3>(vf x, vf y, vu* to) {
   }
 }
 
-// Load n numbers, which may be less than one.
-inline vf some(const float* p, long n) { return n > 0 ? load(p, n) : vf{}; }
+// Load min(n, 16) numbers, followed by zeros; n may be zero or negative.
+inline vf load_or_zeros(const float* p, long n) {
+  return n > 0 ? load(p, n) : vf{};
+}
 
-// Transpose 16 x 16 words.
-inline void turn(const vu* from, char* to) {
+// Transpose a tile: 16 x 16 words.
+inline void transpose_tile(const vu* from, char* to) {
   const uint32_t* row[SIDE];
   for (int r = 0; r < SIDE; r++) row[r] = (const uint32_t*)(from + r);
   transpose(row, (uint32_t*)to, SIDE);
 }
 
-// Pack x (n x k), where k is the length of the sum. The rows of x become rows
-// of the first factor (TURN false) or columns of the second factor (TURN true).
-// Rows with `skip` set count as zeros.
-template <int P, bool TURN>
-void along(const float* x, long ld, long n, long k, char* to,
+// The factors of A B.
+enum Factor { LEFT, RIGHT };
+
+// Pack the rows of x (n x k), with a sum over k. They become the rows of A
+// (LEFT) or the columns of B (RIGHT). Rows r of x with skip[r] set are replaced
+// by zeros; skip may be null.
+template <int P, Factor F>
+void pack_rows(const float* x, long ld, long n, long k, char* to,
            const char* skip = nullptr) {
-  alignas(64) vu lines[TURN ? P * SIDE : 1];
+  // A tile of B has the words of a row of x in one column
+  constexpr bool TRANSPOSED = F == RIGHT;
+  alignas(64) vu rows[TRANSPOSED ? P * SIDE : 1];
   for (long i = 0; i < n; i += SIDE)
-    for (long d = 0; d < k; d += DEPTH, to += P * TILE) {
-      vu* tile = TURN ? lines : (vu*)to;
+    for (long d = 0; d < k; d += DEPTH, to += P * TILE_BYTES) {
+      vu* tile = TRANSPOSED ? rows : (vu*)to;
       for (long r = 0; r < SIDE; r++) {
         vu word[P] = {};
         if (i + r < n && !(skip && skip[i + r])) {
           const float* from = x + (i + r) * ld + d;
-          words<P>(some(from, k - d), some(from + SIDE, k - d - SIDE), word);
+          pair_words<P>(load_or_zeros(from, k - d),
+                        load_or_zeros(from + SIDE, k - d - SIDE), word);
         }
         for (int p = 0; p < P; p++) store(tile + p * SIDE + r, word[p]);
       }
-      for (int p = 0; TURN && p < P; p++)
-        turn(lines + p * SIDE, to + p * TILE);
+      for (int p = 0; TRANSPOSED && p < P; p++)
+        transpose_tile(rows + p * SIDE, to + p * TILE_BYTES);
     }
 }
 
-// Pack x (k x n), where k is the length of the sum. The columns of x become
-// columns of the second factor (TURN false) or rows of the first factor (TURN
-// true). Rows of x with `skip` set count as zeros.
-template <int P, bool TURN>
-void across(const float* x, long ld, long k, long n, char* to,
+// Like `pack_rows`, for the columns of x (k x n).
+template <int P, Factor F>
+void pack_columns(const float* x, long ld, long k, long n, char* to,
             const char* skip = nullptr) {
-  alignas(64) vu lines[TURN ? P * SIDE : 1];
-  const long deep = depth(k);
-  auto row = [&](long i, long j) {
+  // A tile of A has the words of a column of x in one row
+  constexpr bool TRANSPOSED = F == LEFT;
+  alignas(64) vu rows[TRANSPOSED ? P * SIDE : 1];
+  const long sum_tiles = tiles_along(k);
+  auto load_row = [&](long i, long j) {
     return i < k && !(skip && skip[i]) ? load(x + i * ld + j, n - j) : vf{};
   };
-  for (long d = 0; d < deep; d++) {
+  for (long d = 0; d < sum_tiles; d++) {
     const long first = d * DEPTH;
-    bool all = first + DEPTH <= k;
-    for (long i = first; all && skip && i < first + DEPTH; i++)
-      all = !skip[i];
+    bool no_zeros = first + DEPTH <= k;
+    for (long i = first; no_zeros && skip && i < first + DEPTH; i++)
+      no_zeros = !skip[i];
     for (long j = 0; j < n; j += SIDE) {
-      char* at = to + (j / SIDE * deep + d) * P * TILE;
-      vu* tile = TURN ? lines : (vu*)at;
-      auto put = [&](long r, vf upper, vf lower) {
+      char* to_tile = to + (j / SIDE * sum_tiles + d) * P * TILE_BYTES;
+      vu* tile = TRANSPOSED ? rows : (vu*)to_tile;
+      auto store_words = [&](long r, vf x_row, vf y_row) {
         vu word[P];
-        words<P>(upper, lower, word);
+        pair_words<P>(x_row, y_row, word);
         for (int p = 0; p < P; p++) store(tile + p * SIDE + r, word[p]);
       };
       const float* from = x + first * ld + j;
-      if (all && j + SIDE <= n) {
+      if (no_zeros && j + SIDE <= n) {
         for (long r = 0; r < SIDE; r++)
-          put(r, load(from + r * ld), load(from + (r + SIDE) * ld));
+          store_words(r, load(from + r * ld), load(from + (r + SIDE) * ld));
       } else {
         for (long r = 0; r < SIDE; r++)
-          put(r, row(first + r, j), row(first + SIDE + r, j));
+          store_words(r, load_row(first + r, j), load_row(first + SIDE + r, j));
       }
-      for (int p = 0; TURN && p < P; p++)
-        turn(lines + p * SIDE, at + p * TILE);
+      for (int p = 0; TRANSPOSED && p < P; p++)
+        transpose_tile(rows + p * SIDE, to_tile + p * TILE_BYTES);
     }
   }
 }
 
-// Add the product of up to 32 rows a and up to 32 columns b to tiles 0 to 3.
-// LOWER, RIGHT: there are more than 16 rows, or columns. With three parts, the
-// three smallest of nine products are left out. The products of the largest
-// parts come last, because each addition to a large sum loses some accuracy.
-template <int P, bool LOWER, bool RIGHT>
-inline void block(const char* a, const char* b, long deep) {
-  const long next = deep * P * TILE;
-  auto rows = [&](long d, int part) {
-    const char* tile = a + (d * P + part) * TILE;
+// Add the product of a and b to tiles 0 to 3, which hold a block of C. a: up to
+// 32 packed rows of A. b: up to 32 packed columns of B. HAS_LOWER: there are
+// more than 16 rows. HAS_RIGHT: there are more than 16 columns. sum_tiles: the
+// number of tiles along the sum. With three parts, the three smallest of nine
+// products are left out. The products of the largest parts come last, because
+// each addition to a large sum loses some accuracy.
+template <int P, bool HAS_LOWER, bool HAS_RIGHT>
+inline void add_product(const char* a, const char* b, long sum_tiles) {
+  const long to_next_tile = sum_tiles * P * TILE_BYTES;
+  auto load_rows = [&](long d, int part) {
+    const char* tile = a + (d * P + part) * TILE_BYTES;
     load_tile<4>(tile, 64);
-    if (LOWER) load_tile<5>(tile + next, 64);
+    if (HAS_LOWER) load_tile<5>(tile + to_next_tile, 64);
   };
-  auto columns = [&](long d, int part) {
-    const char* tile = b + (d * P + part) * TILE;
+  auto load_columns = [&](long d, int part) {
+    const char* tile = b + (d * P + part) * TILE_BYTES;
     load_tile<6>(tile, 64);
-    if (RIGHT) load_tile<7>(tile + next, 64);
+    if (HAS_RIGHT) load_tile<7>(tile + to_next_tile, 64);
   };
   auto add = [&] {
     dot<0, 4, 6>();
-    if (RIGHT) dot<1, 4, 7>();
-    if (LOWER) dot<2, 5, 6>();
-    if (LOWER && RIGHT) dot<3, 5, 7>();
+    if (HAS_RIGHT) dot<1, 4, 7>();
+    if (HAS_LOWER) dot<2, 5, 6>();
+    if (HAS_LOWER && HAS_RIGHT) dot<3, 5, 7>();
   };
-  // Each product loads only one new factor
-  for (long d = 0; P == 3 && d < deep; d++) {
-    rows(d, 0), columns(d, 2), add();
-    columns(d, 1), add();
-    rows(d, 1), add();
-    columns(d, 0), add();
-    rows(d, 2), add();
+  // In this order, each product loads new tiles of one factor only
+  for (long d = 0; P == 3 && d < sum_tiles; d++) {
+    load_rows(d, 0), load_columns(d, 2), add();
+    load_columns(d, 1), add();
+    load_rows(d, 1), add();
+    load_columns(d, 0), add();
+    load_rows(d, 2), add();
   }
-  for (long d = 0; d < deep; d++) rows(d, 0), columns(d, 0), add();
+  for (long d = 0; d < sum_tiles; d++)
+    load_rows(d, 0), load_columns(d, 0), add();
 }
 
-// Compute one block of C, which has room for whole tiles. The sum begins with
-// `start`, whose rows are `start_ld` bytes apart, or with zeros if it is null.
-template <int P, bool LOWER, bool RIGHT>
-void block_of(const char* a, const char* b, long deep, float* c, long ld,
-              const float* start, long start_ld) {
+// Compute a block of up to 2 x 2 tiles of C. c has memory for whole tiles, and
+// its rows are ld bytes apart. The sum begins with the block `start`, with rows
+// start_ld bytes apart, or with zeros if `start` is null.
+template <int P, bool HAS_LOWER, bool HAS_RIGHT>
+void multiply_block(const char* a, const char* b, long sum_tiles, float* c,
+                    long ld, const float* start, long start_ld) {
   if (start) {
     const char *upper = (const char*)start, *lower = upper + SIDE * start_ld;
     load_tile<0>(upper, start_ld);
-    if (RIGHT) load_tile<1>(upper + 64, start_ld);
-    if (LOWER) load_tile<2>(lower, start_ld);
-    if (LOWER && RIGHT) load_tile<3>(lower + 64, start_ld);
+    if (HAS_RIGHT) load_tile<1>(upper + 64, start_ld);
+    if (HAS_LOWER) load_tile<2>(lower, start_ld);
+    if (HAS_LOWER && HAS_RIGHT) load_tile<3>(lower + 64, start_ld);
   } else {
     zero_tile<0>();
-    if (RIGHT) zero_tile<1>();
-    if (LOWER) zero_tile<2>();
-    if (LOWER && RIGHT) zero_tile<3>();
+    if (HAS_RIGHT) zero_tile<1>();
+    if (HAS_LOWER) zero_tile<2>();
+    if (HAS_LOWER && HAS_RIGHT) zero_tile<3>();
   }
-  block<P, LOWER, RIGHT>(a, b, deep);
+  add_product<P, HAS_LOWER, HAS_RIGHT>(a, b, sum_tiles);
   char *upper = (char*)c, *lower = upper + SIDE * ld;
   save_tile<0>(upper, ld);
-  if (RIGHT) save_tile<1>(upper + 64, ld);
-  if (LOWER) save_tile<2>(lower, ld);
-  if (LOWER && RIGHT) save_tile<3>(lower + 64, ld);
+  if (HAS_RIGHT) save_tile<1>(upper + 64, ld);
+  if (HAS_LOWER) save_tile<2>(lower, ld);
+  if (HAS_LOWER && HAS_RIGHT) save_tile<3>(lower + 64, ld);
 }
 
-// C (m x n) = start + A B, with a sum over k. `bias`, if any, has a multiple of
-// 32 numbers. The caller holds an `InUse`.
+// C (m x n) = start + A B, with a sum over k, for packed factors a and b. bias:
+// n numbers, rounded up to a multiple of 32, if `start` is BIAS. The caller
+// holds a `ConfiguredTiles`.
 template <int P>
 void multiply(long m, long n, long k, const char* a, const char* b, float* c,
               long ldc, Start start, const float* bias = nullptr,
-              Ahead* ahead = nullptr) {
-  const long deep = depth(k), line = deep * P * TILE;
+              Prefetcher* ahead = nullptr) {
+  const long sum_tiles = tiles_along(k);
+  const long strip_bytes = sum_tiles * P * TILE_BYTES;  // of 16 rows or columns
   for (long j = 0; j < n; j += 2 * SIDE)
     for (long i = 0; i < m; i += 2 * SIDE) {
       if (ahead) ahead->step();
       const long rows = std::min(2 * SIDE, m - i);
       const long columns = std::min(2 * SIDE, n - j);
-      const bool fits = rows % SIDE == 0 && columns % SIDE == 0;
-      // C is added after the products of all parts are summed
+      const bool whole_tiles = rows % SIDE == 0 && columns % SIDE == 0;
+      // With three parts, C is added after the sum of all products, because
+      // each addition to a large sum loses some accuracy
       const bool adds_last = P == 3 && start == ADD;
-      const bool apart = adds_last || !fits;
-      alignas(64) float edge[4 * SIDE * SIDE];
-      float *at = c + i * ldc + j, *to = apart ? edge : at;
-      const long ld = (apart ? 2 * SIDE : ldc) * 4;
-      if (apart && start == ADD && !adds_last)
+      const bool uses_edge = adds_last || !whole_tiles;
+      alignas(64) float edge[4 * SIDE * SIDE];  // a block of whole tiles
+      float *c_block = c + i * ldc + j, *to = uses_edge ? edge : c_block;
+      const long ld = (uses_edge ? 2 * SIDE : ldc) * 4;
+      if (uses_edge && start == ADD && !adds_last)
         for (long r = 0; r < rows; r++)
-          std::memcpy(edge + r * 2 * SIDE, at + r * ldc, columns * 4);
-      const float* from = start == BIAS ? bias + j
-                          : start == ADD && !adds_last ? to : nullptr;
+          std::memcpy(edge + r * 2 * SIDE, c_block + r * ldc, columns * 4);
+      const float* start_block = start == BIAS ? bias + j
+                                 : start == ADD && !adds_last ? to : nullptr;
       const bool lower = rows > SIDE, right = columns > SIDE;
-      (lower ? right ? block_of<P, true, true> : block_of<P, true, false>
-             : right ? block_of<P, false, true> : block_of<P, false, false>)(
-          a + i / SIDE * line, b + j / SIDE * line, deep, to, ld, from,
-          start == ADD ? ld : 0);
-      for (long r = 0; apart && r < rows; r++)
+      (lower ? right ? multiply_block<P, true, true>
+                     : multiply_block<P, true, false>
+             : right ? multiply_block<P, false, true>
+                     : multiply_block<P, false, false>)(
+          a + i / SIDE * strip_bytes, b + j / SIDE * strip_bytes, sum_tiles,
+          to, ld, start_block, start == ADD ? ld : 0);
+      for (long r = 0; uses_edge && r < rows; r++)
         for (long q = 0; q < columns; q += VL) {
           vf sums = load(edge + r * 2 * SIDE + q);
-          if (adds_last) sums += load(at + r * ldc + q, columns - q);
-          store(at + r * ldc + q, sums, columns - q);
+          if (adds_last) sums += load(c_block + r * ldc + q, columns - q);
+          store(c_block + r * ldc + q, sums, columns - q);
         }
     }
 }
 
-// Tiles are as accurate as fp32 only for numbers in some ranges. They read and
-// write numbers below 2^-126 as zeros, and three parts need 24 bits more above
-// that. A number that is infinite, or rounds to infinity, has parts that are
-// NaN. So each row of a product is checked, by the exponents of both factors,
-// and vector code multiplies the rows outside the ranges.
+// Tiles are as accurate as fp32 only for numbers in some range. They read and
+// write numbers below 2^-126 as zeros. With three parts, the last bit of the
+// third part must be above 2^-126, too, and it is 24 bits below the first. A
+// number that is infinite, or rounds to infinity, has parts that are NaN. So
+// the exponents of both factors are checked for each row of a product, and
+// vector code multiplies the rows outside the range.
 
-// Bits of absolute values: `top` of the largest, `low` of the smallest except
-// zero. For a matrix, `least` is the smallest `top` of a vector except zero.
+// The range of absolute values, as the bits of floats, which have the order of
+// the floats. top: the largest value. low: the smallest value except zero. For
+// a matrix, least_top: the smallest `top` of a row or column except zero.
 struct Range {
-  uint32_t top = 0, low = ~0u, least = ~0u;
+  uint32_t top = 0, low = ~0u, least_top = ~0u;
   void add(const Range& r) {
     top = std::max(top, r.top);
     low = std::min(low, r.low);
-    least = std::min(least, r.least);
+    least_top = std::min(least_top, r.least_top);
   }
 };
 
-// The `top` and `low` of each lane.
-struct Span {
+// The `top` and `low` of each lane of many vectors.
+struct LaneRanges {
   vu top = {}, low = ~vu{};
   void add(vf x) {
     const __m512i size = (__m512i)((vu)x & 0x7fffffffu);
@@ -378,107 +413,114 @@ struct Span {
     r.top = _mm512_reduce_max_epu32((__m512i)top);
     r.low = _mm512_reduce_min_epu32((__m512i)low);
     if (~r.low) r.low++;
-    if (r.top) r.least = r.top;
+    if (r.top) r.least_top = r.top;
     return r;
   }
 };
 
 inline Range range_of(const float* x, long n) {
-  Span span;
-  for (long j = 0; j < n; j += VL) span.add(load(x + j, n - j));
-  return span.range();
+  LaneRanges lanes;
+  for (long j = 0; j < n; j += VL) lanes.add(load(x + j, n - j));
+  return lanes.range();
 }
 
-// The range of x (m x n), whose rows are the multiplied vectors.
+// The range of x (m x n), with the `least_top` of its rows.
 inline Range range_of_rows(const float* x, long ld, long m, long n) {
   Range all;
   for (long i = 0; i < m; i++) all.add(range_of(x + i * ld, n));
   return all;
 }
 
-// The range of x (m x n), whose columns are the multiplied vectors.
+// The range of x (m x n), with the `least_top` of its columns.
 inline Range range_of_columns(const float* x, long ld, long m, long n) {
   Range all;
   for (long j = 0; j < n; j += VL) {
-    Span span;
-    for (long i = 0; i < m; i++) span.add(load(x + i * ld + j, n - j));
-    Range r = span.range();
+    LaneRanges lanes;
+    for (long i = 0; i < m; i++) lanes.add(load(x + i * ld + j, n - j));
+    Range r = lanes.range();
     for (int c = 0; c < VL; c++)
-      if (span.top[c]) r.least = std::min<uint32_t>(r.least, span.top[c]);
+      if (lanes.top[c])
+        r.least_top = std::min<uint32_t>(r.least_top, lanes.top[c]);
     all.add(r);
   }
   return all;
 }
 
-// The bits of 2^e; e is limited to the range of normal numbers.
-inline uint32_t power(long e) {
+// The bits of the float 2^e; e is clipped to the exponents of normal numbers.
+inline uint32_t bits_of_power(long e) {
   return (uint32_t)(std::min(127L, std::max(-126L, e)) + 127) << 23;
 }
 inline long exponent(uint32_t bits) { return (long)(bits >> 23) - 127; }
 
-// The exponent of the smallest number for tiles. With three parts, the last bit
-// of the third part then is a normal number, too.
+// The exponent of the smallest number for tiles, except zero. With three parts,
+// the last bit of the third part is then a normal number, too.
 template <int P>
-constexpr long lowest() { return P == 3 ? -102 : -126; }
+constexpr long min_exponent() { return P == 3 ? -102 : -126; }
 
-constexpr long LARGEST = 60;    // upper limit for exponents of a factor
-constexpr long SMALLEST = -60;  // lower limit for a row's largest product
+constexpr long MAX_EXPONENT = 60;  // upper limit for exponents of a factor
+constexpr long MIN_PRODUCT = -60;  // lower limit for the exponent of the
+                                   // largest product in a sum
 
-// True if the numbers of one factor are in the range of tiles.
+// True if tiles can read the numbers of one factor.
 template <int P>
-inline bool is_usual(const Range& r) {
-  return r.low >= power(lowest<P>()) && r.top < power(LARGEST);
+inline bool in_tile_range(const Range& r) {
+  return r.low >= bits_of_power(min_exponent<P>()) &&
+         r.top < bits_of_power(MAX_EXPONENT);
 }
 
-// True if tiles can multiply a vector by a vector or a matrix, with a sum over
-// k. a and b: the ranges of the two factors.
+// True if tiles can multiply two factors with the ranges a and b, with a sum
+// over k. A factor is a row or a matrix.
 template <int P>
-inline bool fit(const Range& a, const Range& b, long k) {
-  if (!is_usual<P>(a) || !is_usual<P>(b)) return false;
+inline bool tiles_can_multiply(const Range& a, const Range& b, long k) {
+  if (!in_tile_range<P>(a) || !in_tile_range<P>(b)) return false;
   if (!a.top || !b.top) return true;
-  long log = 0;
+  long log = 0;  // 2^log is above k, the number of products in a sum
   while (k >> log) log++;
   return exponent(a.top) + exponent(b.top) + 2 + log <= 125 &&
-         exponent(a.least) + exponent(b.least) >= SMALLEST;
+         exponent(a.least_top) + exponent(b.least_top) >= MIN_PRODUCT;
 }
 
-// True if a sum by tiles may begin with numbers of this range.
-inline bool is_start(const Range& r) {
-  return r.low >= power(-102) && r.top < power(126);
+// True if a sum by tiles may begin with numbers of range r, such as a bias.
+inline bool can_start_sum(const Range& r) {
+  return r.low >= bits_of_power(-102) && r.top < bits_of_power(126);
 }
 
-// The marked rows, which are outside the range of tiles. They are gathered into
-// separate matrices, and vector code multiplies them.
-class Rest {
+// The rows outside the range of tiles. The caller sets their `marks`. `gather`
+// copies them into matrices of their own, which vector code multiplies, and
+// `scatter` copies the results back.
+class ExcludedRows {
  public:
-  explicit Rest(long rows) : marks_(rows) {}
+  explicit ExcludedRows(long rows) : marks_(rows) {}
   char* marks() { return marks_.data(); }
   // The number of marked rows. Call it after all marks are set, and before
   // `gather` and `scatter`.
   long count() {
-    for (size_t i = 0; at_.empty() && i < marks_.size(); i++)
+    for (size_t i = 0; marked_.empty() && i < marks_.size(); i++)
       if (marks_[i]) {
         for (; i < marks_.size(); i++)
-          if (marks_[i]) at_.push_back(i);
+          if (marks_[i]) marked_.push_back(i);
       }
-    return at_.size();
+    return marked_.size();
   }
+  // Return the marked rows of x, which has rows of n numbers.
   template <class T>
   std::vector<T> gather(const T* x, long n) const {
-    std::vector<T> rows(at_.size() * n);
-    for (size_t i = 0; i < at_.size(); i++)
-      std::copy(x + at_[i] * n, x + (at_[i] + 1) * n, rows.begin() + i * n);
+    std::vector<T> rows(marked_.size() * n);
+    for (size_t i = 0; i < marked_.size(); i++)
+      std::copy(x + marked_[i] * n, x + (marked_[i] + 1) * n,
+                rows.begin() + i * n);
     return rows;
   }
+  // Copy `rows` to the marked rows of x.
   void scatter(const std::vector<float>& rows, float* x, long n) const {
-    for (size_t i = 0; i < at_.size(); i++)
+    for (size_t i = 0; i < marked_.size(); i++)
       std::copy(rows.begin() + i * n, rows.begin() + (i + 1) * n,
-                x + at_[i] * n);
+                x + marked_[i] * n);
   }
 
  private:
   std::vector<char> marks_;
-  std::vector<long> at_;
+  std::vector<long> marked_;  // their indices
 };
 
 }  // namespace amx

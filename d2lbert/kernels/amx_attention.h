@@ -1,61 +1,65 @@
-// d2lbert_attention_qkv by AMX tiles. attention.cc includes it, and has
-// functions of the same names for vectors.
+// The operator d2lbert_attention_qkv by AMX tiles. attention.cc includes this
+// file, and has functions of the same names for vectors. P: see amx.h.
 
 namespace tiled {
 
 using namespace amx;
 
-constexpr long ROWS = 8 * SIDE;  // rows of scores held at a time
+constexpr long TILE_QUERIES = 8 * SIDE;  // rows of scores held at a time
 
-// True if tiles can compute the output of a head of a sequence.
+// True if tiles can compute the output of a head of a sequence, with m queries
+// and n keys of D numbers. begin: the offset of its first number in `in`.
 template <int P>
-bool fits(const Parts& in, long start, long m, long n, long D) {
-  const Range q = range_of_rows(in.q + start, in.ld, m, D);
-  const Range k = range_of_rows(in.k + start, in.ld, n, D);
-  const Range v = range_of_columns(in.v + start, in.ld, n, D);
-  return fit<P>(q, k, D) && is_usual<P>(v) && v.least >= power(SMALLEST);
+bool fits(const QueryKeyValue& in, long begin, long m, long n, long D) {
+  const Range q = range_of_rows(in.q + begin, in.ld, m, D);
+  const Range k = range_of_rows(in.k + begin, in.ld, n, D);
+  const Range v = range_of_columns(in.v + begin, in.ld, n, D);
+  return tiles_can_multiply<P>(q, k, D) && in_tile_range<P>(v) &&
+         v.least_top >= bits_of_power(MIN_PRODUCT);
 }
 
-// True if tiles can compute its gradients, too. There the gradient of the
-// scores is a factor.
+// True if tiles can compute the output and the gradients. d_out: the gradient
+// of the output of this head, whose rows are H numbers apart. The gradient of
+// the scores, which is also a factor, must not become too large.
 template <int P>
-bool fits_back(const Parts& in, long start, const float* d_out, long H,
+bool fits_back(const QueryKeyValue& in, long begin, const float* d_out, long H,
                long m, long n, long D) {
   const Range d = range_of_rows(d_out, H, m, D);
-  const Range v = range_of_rows(in.v + start, in.ld, n, D);
-  return fits<P>(in, start, m, n, D) && fit<P>(d, v, D) &&
+  const Range v = range_of_rows(in.v + begin, in.ld, n, D);
+  return fits<P>(in, begin, m, n, D) && tiles_can_multiply<P>(d, v, D) &&
          (!d.top || !v.top ||
-          exponent(d.top) + exponent(v.top) + 2 < LARGEST - 20);
+          exponent(d.top) + exponent(v.top) + 2 < MAX_EXPONENT - 20);
 }
 
-// The marked heads, which are outside the range of tiles. Vector code computes
-// all heads of their sequences: in `problem`, other sequences have length zero.
-// `copy` then selects the marked heads.
-class Others {
+// The heads that are outside the range of tiles. The caller marks them by the
+// index of a `SequenceHead`. Vector code then computes `problem`: all heads of
+// the sequences with a marked head, since other sequences have length zero
+// there. `copy` copies the results of the marked heads only.
+class ExcludedHeads {
  public:
-  explicit Others(const Problem& p) : p_(p), marks_(p.B * p.heads) {}
-  void mark(long unit) { marks_[unit] = 1; }
+  explicit ExcludedHeads(const Problem& p) : p_(p), marks_(p.B * p.heads) {}
+  void mark(long index) { marks_[index] = 1; }
   bool any() const {
     return std::find(marks_.begin(), marks_.end(), 1) != marks_.end();
   }
   Problem problem() {
     lens_.assign(p_.B, 0);
-    for (size_t unit = 0; unit < marks_.size(); unit++)
-      if (marks_[unit]) lens_[unit / p_.heads] = p_.lens[unit / p_.heads];
-    Problem part = p_;
-    part.lens = lens_.data();
-    return part;
+    for (size_t index = 0; index < marks_.size(); index++)
+      if (marks_[index]) lens_[index / p_.heads] = p_.lens[index / p_.heads];
+    Problem problem = p_;
+    problem.lens = lens_.data();
+    return problem;
   }
-  // Copy the columns and rows of the marked heads.
+  // Copy the marked heads from one matrix with all heads to another.
   void copy(const float* from, long from_ld, float* to, long to_ld) const {
-    for (size_t unit = 0; unit < marks_.size(); unit++) {
-      if (!marks_[unit]) continue;
+    for (size_t index = 0; index < marks_.size(); index++) {
+      if (!marks_[index]) continue;
       long first, last, keys;
-      p_.sequence(unit / p_.heads, &first, &last, &keys);
-      const long column = unit % p_.heads * p_.size;
+      p_.sequence(index / p_.heads, &first, &last, &keys);
+      const long column = index % p_.heads * p_.head_size;
       for (long i = first; i < last; i++)
         std::copy(from + i * from_ld + column,
-                  from + i * from_ld + column + p_.size,
+                  from + i * from_ld + column + p_.head_size,
                   to + i * to_ld + column);
     }
   }
@@ -67,142 +71,148 @@ class Others {
 };
 
 template <int P>
-void forward(const Problem& p, const Parts& in, float* out) {
-  const long D = p.size, T = p.longest(), width = whole(T);
-  Others others(p);
+void forward(const Problem& p, const QueryKeyValue& in, float* out) {
+  const long D = p.head_size, T = p.longest_sequence(), width = tile_padded(T);
+  ExcludedHeads excluded(p);
   clear_gaps(p, out, p.H, p.H);
   const int threads = team(8.0 * p.R * T * p.H);
-  Rooms& rooms = team_rooms(
-      threads, bytes<P>(T, D) + bytes<P>(D, T) + 4 * ROWS * width +
-      bytes<P>(ROWS, D) + bytes<P>(ROWS, T) + 512);
+  ThreadScratch& scratch = thread_scratch(
+      threads, packed_bytes<P>(T, D) + packed_bytes<P>(D, T) +
+      4 * TILE_QUERIES * width + packed_bytes<P>(TILE_QUERIES, D) +
+      packed_bytes<P>(TILE_QUERIES, T) + 512);
 #pragma omp parallel num_threads(threads)
   {
-    const InUse tiles;
-    Scratch& own = rooms.mine();
-    char* keys_t = own.take<char>(bytes<P>(T, D));
-    char* values = own.take<char>(bytes<P>(D, T));
-    float* S = own.take<float>(ROWS * width);
-    char* query = own.take<char>(bytes<P>(ROWS, D));
-    char* weight = own.take<char>(bytes<P>(ROWS, T));
+    const ConfiguredTiles tiles;
+    Scratch& own = scratch.mine();
+    char* keys_t = own.take<char>(packed_bytes<P>(T, D));
+    char* values = own.take<char>(packed_bytes<P>(D, T));
+    float* S = own.take<float>(TILE_QUERIES * width);
+    char* query_rows = own.take<char>(packed_bytes<P>(TILE_QUERIES, D));
+    char* weight_rows = own.take<char>(packed_bytes<P>(TILE_QUERIES, T));
 #pragma omp for schedule(dynamic, 4)
-    for (long unit = 0; unit < p.B * p.heads; unit++) {
-      const Unit u(p, unit);
-      const long first = u.first, last = u.last, n = u.keys, h = u.head;
-      const long column = u.column, start = first * in.ld + column;
+    for (long index = 0; index < p.B * p.heads; index++) {
+      const SequenceHead u(p, index);
+      const long first = u.first, last = u.last, n = u.keys, head = u.head;
+      const long column = u.column, begin = first * in.ld + column;
       if (!n) {
         u.clear_output(p, out);
         continue;
       }
-      if (!fits<P>(in, start, last - first, n, D)) {
-        others.mark(unit);
+      if (!fits<P>(in, begin, last - first, n, D)) {
+        excluded.mark(index);
         continue;
       }
-      const long ns = whole(n);
-      const Next next(p, h, first, last);
-      along<P, true>(in.k + start, in.ld, n, D, keys_t);
-      across<P, false>(in.v + start, in.ld, n, D, values);
-      for (long i = first; i < last; i += ROWS) {
-        const long m = std::min(ROWS, last - i);
-        along<P, false>(in.q + i * in.ld + column, in.ld, m, D, query);
-        multiply<P>(whole(m), ns, D, query, keys_t, S, ns, ZERO);
+      const long ns = tile_padded(n);
+      const NextHead next(p, head, first, last);
+      pack_rows<P, RIGHT>(in.k + begin, in.ld, n, D, keys_t);
+      pack_columns<P, RIGHT>(in.v + begin, in.ld, n, D, values);
+      for (long i = first; i < last; i += TILE_QUERIES) {
+        const long m = std::min(TILE_QUERIES, last - i);
+        pack_rows<P, LEFT>(in.q + i * in.ld + column, in.ld, m, D, query_rows);
+        multiply<P>(tile_padded(m), ns, D, query_rows, keys_t, S, ns, ZERO);
         for (long r = 0; r < m; r++) {
           float* s = S + r * ns;
-          const long place = (i + r) * p.heads + h;
+          const long dropout_row = (i + r) * p.heads + head;
           for (const float* x : {in.q, in.k, in.v})
             next.fetch(x, in.ld, i - first + r);
-          weigh(p, place, p.seen(i - first + r, n), n, s);
+          scores_to_weights(p, dropout_row, p.visible_keys(i - first + r, n),
+                            n, s);
         }
-        along<P, false>(S, ns, m, n, weight);
-        multiply<P>(m, D, n, weight, values, out + i * p.H + column, p.H,
+        pack_rows<P, LEFT>(S, ns, m, n, weight_rows);
+        multiply<P>(m, D, n, weight_rows, values, out + i * p.H + column, p.H,
                     ZERO);
       }
     }
   }
-  if (!others.any()) return;
-  std::vector<float> o(p.R * p.H);
-  d2lbert::forward<Fp32>(others.problem(), in, o.data());
-  others.copy(o.data(), p.H, out, p.H);
+  if (!excluded.any()) return;
+  std::vector<float> all_heads(p.R * p.H);
+  d2lbert::forward<Fp32>(excluded.problem(), in, all_heads.data());
+  excluded.copy(all_heads.data(), p.H, out, p.H);
 }
 
 template <int P>
-void backward(const Problem& p, const Parts& in, const float* d_out,
-              const Parts& grad) {
-  const long D = p.size, T = p.longest(), width = whole(T);
-  Others others(p);
+void backward(const Problem& p, const QueryKeyValue& in, const float* d_out,
+              const QueryKeyValue& grad) {
+  const long D = p.head_size, T = p.longest_sequence(), width = tile_padded(T);
+  ExcludedHeads excluded(p);
   for (float* g : {grad.q, grad.k, grad.v}) clear_gaps(p, g, grad.ld, p.H);
   const int threads = team(20.0 * p.R * T * p.H);
-  Rooms& rooms = team_rooms(
-      threads, 2 * bytes<P>(T, D) + bytes<P>(D, T) + 2 * bytes<P>(D, ROWS) +
-      8 * ROWS * width + bytes<P>(ROWS, std::max(D, T)) + bytes<P>(T, ROWS) +
-      1024);
+  ThreadScratch& scratch = thread_scratch(
+      threads, 2 * packed_bytes<P>(T, D) + packed_bytes<P>(D, T) +
+      2 * packed_bytes<P>(D, TILE_QUERIES) + 8 * TILE_QUERIES * width +
+      packed_bytes<P>(TILE_QUERIES, std::max(D, T)) +
+      packed_bytes<P>(T, TILE_QUERIES) + 1024);
 #pragma omp parallel num_threads(threads)
   {
-    const InUse tiles;
-    Scratch& own = rooms.mine();
-    char* keys_t = own.take<char>(bytes<P>(T, D));
-    char* values_t = own.take<char>(bytes<P>(T, D));
-    char* keys = own.take<char>(bytes<P>(D, T));
-    char* queries = own.take<char>(bytes<P>(D, ROWS));
-    char* d_outs = own.take<char>(bytes<P>(D, ROWS));
-    float* S = own.take<float>(ROWS * width);
-    float* dS = own.take<float>(ROWS * width);
-    char* as_is = own.take<char>(bytes<P>(ROWS, std::max(D, T)));
-    char* turned = own.take<char>(bytes<P>(T, ROWS));
+    const ConfiguredTiles tiles;
+    Scratch& own = scratch.mine();
+    char* keys_t = own.take<char>(packed_bytes<P>(T, D));
+    char* values_t = own.take<char>(packed_bytes<P>(T, D));
+    char* keys = own.take<char>(packed_bytes<P>(D, T));
+    char* queries = own.take<char>(packed_bytes<P>(D, TILE_QUERIES));
+    char* d_outs = own.take<char>(packed_bytes<P>(D, TILE_QUERIES));
+    float* S = own.take<float>(TILE_QUERIES * width);
+    float* dS = own.take<float>(TILE_QUERIES * width);
+    char* rows = own.take<char>(packed_bytes<P>(TILE_QUERIES, std::max(D, T)));
+    char* columns = own.take<char>(packed_bytes<P>(T, TILE_QUERIES));
 #pragma omp for schedule(dynamic, 4)
-    for (long unit = 0; unit < p.B * p.heads; unit++) {
-      const Unit u(p, unit);
-      const long first = u.first, last = u.last, n = u.keys, h = u.head;
-      const long column = u.column, start = first * in.ld + column;
-      const long to = first * grad.ld + column;
+    for (long index = 0; index < p.B * p.heads; index++) {
+      const SequenceHead u(p, index);
+      const long first = u.first, last = u.last, n = u.keys, head = u.head;
+      const long column = u.column, begin = first * in.ld + column;
+      const long grad_begin = first * grad.ld + column;
       u.clear_gradients(p, grad);
       if (!n) continue;
-      if (!fits_back<P>(in, start, d_out + first * p.H + column, p.H,
+      if (!fits_back<P>(in, begin, d_out + first * p.H + column, p.H,
                         last - first, n, D)) {
-        others.mark(unit);
+        excluded.mark(index);
         continue;
       }
-      const long ns = whole(n);
-      const Next next(p, h, first, last);
-      along<P, true>(in.k + start, in.ld, n, D, keys_t);
-      along<P, true>(in.v + start, in.ld, n, D, values_t);
-      across<P, false>(in.k + start, in.ld, n, D, keys);
-      for (long i = first; i < last; i += ROWS) {
-        const long m = std::min(ROWS, last - i);
+      const long ns = tile_padded(n);
+      const NextHead next(p, head, first, last);
+      pack_rows<P, RIGHT>(in.k + begin, in.ld, n, D, keys_t);
+      pack_rows<P, RIGHT>(in.v + begin, in.ld, n, D, values_t);
+      pack_columns<P, RIGHT>(in.k + begin, in.ld, n, D, keys);
+      for (long i = first; i < last; i += TILE_QUERIES) {
+        const long m = std::min(TILE_QUERIES, last - i);
         const float* q = in.q + i * in.ld + column;
         const float* d_o = d_out + i * p.H + column;
-        const Start mode = i == first ? ZERO : ADD;
-        along<P, false>(q, in.ld, m, D, as_is);
-        multiply<P>(whole(m), ns, D, as_is, keys_t, S, ns, ZERO);
-        along<P, false>(d_o, p.H, m, D, as_is);
-        multiply<P>(whole(m), ns, D, as_is, values_t, dS, ns, ZERO);
+        const Start start = i == first ? ZERO : ADD;
+        pack_rows<P, LEFT>(q, in.ld, m, D, rows);
+        multiply<P>(tile_padded(m), ns, D, rows, keys_t, S, ns, ZERO);
+        pack_rows<P, LEFT>(d_o, p.H, m, D, rows);
+        multiply<P>(tile_padded(m), ns, D, rows, values_t, dS, ns, ZERO);
         for (long r = 0; r < m; r++) {
           float *s = S + r * ns, *ds = dS + r * ns;
-          const long place = (i + r) * p.heads + h;
+          const long dropout_row = (i + r) * p.heads + head;
           for (const float* x : {in.q, in.k, in.v})
             next.fetch(x, in.ld, i - first + r);
           next.fetch(d_out, p.H, i - first + r);
-          score_gradient(p, place, p.seen(i - first + r, n), ns, s, ds);
+          score_gradient(p, dropout_row, p.visible_keys(i - first + r, n), ns,
+                         s, ds);
         }
-        along<P, false>(dS, ns, m, n, as_is);
-        multiply<P>(m, D, n, as_is, keys, grad.q + i * grad.ld + column,
+        pack_rows<P, LEFT>(dS, ns, m, n, rows);
+        multiply<P>(m, D, n, rows, keys, grad.q + i * grad.ld + column,
                     grad.ld, ZERO);
-        across<P, true>(S, ns, m, n, turned);
-        across<P, false>(d_o, p.H, m, D, d_outs);
-        multiply<P>(n, D, m, turned, d_outs, grad.v + to, grad.ld, mode);
-        across<P, true>(dS, ns, m, n, turned);
-        across<P, false>(q, in.ld, m, D, queries);
-        multiply<P>(n, D, m, turned, queries, grad.k + to, grad.ld, mode);
+        pack_columns<P, LEFT>(S, ns, m, n, columns);
+        pack_columns<P, RIGHT>(d_o, p.H, m, D, d_outs);
+        multiply<P>(n, D, m, columns, d_outs, grad.v + grad_begin, grad.ld,
+                    start);
+        pack_columns<P, LEFT>(dS, ns, m, n, columns);
+        pack_columns<P, RIGHT>(q, in.ld, m, D, queries);
+        multiply<P>(n, D, m, columns, queries, grad.k + grad_begin, grad.ld,
+                    start);
       }
     }
   }
-  if (!others.any()) return;
-  std::vector<float> g(p.R * 3 * p.H);
-  const Parts parts = {g.data(), g.data() + p.H, g.data() + 2 * p.H,
-                       3 * p.H};
-  d2lbert::backward<Fp32>(others.problem(), in, d_out, parts);
-  others.copy(parts.q, parts.ld, grad.q, grad.ld);
-  others.copy(parts.k, parts.ld, grad.k, grad.ld);
-  others.copy(parts.v, parts.ld, grad.v, grad.ld);
+  if (!excluded.any()) return;
+  std::vector<float> all_heads(p.R * 3 * p.H);
+  float* const g = all_heads.data();
+  const QueryKeyValue from = {g, g + p.H, g + 2 * p.H, 3 * p.H};
+  d2lbert::backward<Fp32>(excluded.problem(), in, d_out, from);
+  excluded.copy(from.q, from.ld, grad.q, grad.ld);
+  excluded.copy(from.k, from.ld, grad.k, grad.ld);
+  excluded.copy(from.v, from.ld, grad.v, grad.ld);
 }
 
 }  // namespace tiled

@@ -1,76 +1,82 @@
-// d2lbert_dense by AMX tiles. dense.cc includes it, and has functions of the
-// same names for vectors.
+// The operator d2lbert_dense by AMX tiles. dense.cc includes this file, and has
+// functions of the same names and arguments for vectors. P: see amx.h.
 
 namespace tiled {
 
 using namespace amx;
 
-// The number of rows in a block that takes `bytes` a row. A block fits in half
-// of the second-level cache, and each thread has at least two blocks.
-inline long rows_of_block(long rows, int threads, double bytes) {
-  const long most = std::max(2L, (long)(600e3 / bytes) / (2 * SIDE));
-  const long block = ceil_div(ceil_div(rows, 2 * threads), 2 * SIDE);
-  return std::max(1L, std::min({block, most, 8L})) * 2 * SIDE;
+constexpr long STRIP = 2 * SIDE;  // rows or columns multiplied at a time
+
+// The number of rows in a block: whole strips, 8 of them at most. A block of
+// row_bytes for each row fits in half of the second-level cache. Each thread
+// gets two blocks or more, if there are enough rows.
+inline long rows_of_block(long rows, int threads, double row_bytes) {
+  const long max_strips = std::max(2L, (long)(600e3 / row_bytes) / STRIP);
+  const long strips = ceil_div(ceil_div(rows, 2 * threads), STRIP);
+  return std::max(1L, std::min({strips, max_strips, 8L})) * STRIP;
 }
 
 template <int P>
 void forward(long R, long K, long N, const float* X, const float* W,
              const float* b, Act act, float* Y, float* Z) {
   const int threads = team(2.0 * R * K * N);
-  const long strips = ceil_div(N, 2 * SIDE), strip = bytes<P>(2 * SIDE, K);
+  const long strips = ceil_div(N, STRIP);
+  const long strip_bytes = packed_bytes<P>(STRIP, K);
   const long block = rows_of_block(R, threads, 2.0 * P * K);
   const long blocks = ceil_div(R, block);
-  // With few rows, threads share the columns, too.
+  // With few rows, threads share the columns, too: each strip is in a group
   const long groups = blocks >= 2 * threads ? 1 : std::min(strips, 8L);
   Scratch& shared = team_scratch();
-  shared.reset(strips * strip + strips * 2 * SIDE * 4 + 128);
-  char* packed = shared.take<char>(strips * strip);
-  float* bias = shared.take<float>(strips * 2 * SIDE);
-  std::fill(bias, bias + strips * 2 * SIDE, 0.f);
+  shared.reset(strips * strip_bytes + strips * STRIP * 4 + 128);
+  char* packed = shared.take<char>(strips * strip_bytes);
+  float* bias = shared.take<float>(strips * STRIP);
+  std::fill(bias, bias + strips * STRIP, 0.f);
   if (b) std::copy(b, b + N, bias);
-  const bool starts = is_start(range_of(bias, N));
-  Range weights;
-  Rest rest(R);
-  Rooms& rooms = team_rooms(threads, bytes<P>(block, K) + block + 128);
+  const bool bias_fits = can_start_sum(range_of(bias, N));
+  Range weight_range;
+  ExcludedRows excluded(R);
+  ThreadScratch& scratch = thread_scratch(
+      threads, packed_bytes<P>(block, K) + block + 128);
 #pragma omp parallel num_threads(threads)
   {
-    const InUse tiles;
-    Scratch& own = rooms.mine();
-    char* rows = own.take<char>(bytes<P>(block, K));
+    const ConfiguredTiles tiles;
+    Scratch& own = scratch.mine();
+    char* x_rows = own.take<char>(packed_bytes<P>(block, K));
     char* marks = own.take<char>(block);
-    Range mine;
+    Range own_range;
 #pragma omp for schedule(static) nowait
     for (long s = 0; s < strips; s++) {
-      const float* from = W + s * 2 * SIDE * K;
-      const long n = std::min(2 * SIDE, N - s * 2 * SIDE);
-      mine.add(range_of_rows(from, K, n, K));
-      along<P, true>(from, K, n, K, packed + s * strip);
+      const float* from = W + s * STRIP * K;
+      const long n = std::min(STRIP, N - s * STRIP);
+      own_range.add(range_of_rows(from, K, n, K));
+      pack_rows<P, RIGHT>(from, K, n, K, packed + s * strip_bytes);
     }
 #pragma omp critical(d2lbert_range)
-    weights.add(mine);
+    weight_range.add(own_range);
 #pragma omp barrier
 #pragma omp for schedule(static) collapse(2)
     for (long i = 0; i < blocks; i++)
       for (long g = 0; g < groups; g++) {
         const long first = i * block, m = std::min(block, R - first);
         for (long r = 0; r < m; r++)
-          marks[r] = !starts || !fit<P>(range_of(X + (first + r) * K, K),
-                                        weights, K);
-        if (!g) std::copy(marks, marks + m, rest.marks() + first);
-        along<P, false>(X + first * K, K, m, K, rows, marks);
+          marks[r] = !bias_fits ||
+                     !tiles_can_multiply<P>(range_of(X + (first + r) * K, K),
+                                            weight_range, K);
+        if (!g) std::copy(marks, marks + m, excluded.marks() + first);
+        pack_rows<P, LEFT>(X + first * K, K, m, K, x_rows, marks);
         long s0, s1;
         share(strips, groups, g, &s0, &s1);
-        Ahead ahead(ceil_div(m, 2 * SIDE) * (s1 - s0));
+        Prefetcher ahead(ceil_div(m, STRIP) * (s1 - s0));
         if (groups == 1 && i + 1 < blocks) {
           const long next = std::min(block, R - first - m);
           ahead.fetch(X + (first + m) * K, next * K * 4);
           ahead.fetch((Z ? Z : Y) + (first + m) * N, next * N * 4);
         }
         for (long s = s0; s < s1; s++) {
-          const long column = s * 2 * SIDE, at = first * N + column;
-          const long n = std::min(2 * SIDE, N - column);
+          const long column = s * STRIP, at = first * N + column;
+          const long n = std::min(STRIP, N - column);
           float* c = (Z ? Z : Y) + at;
-          multiply<P>(m, n, K, rows, packed + s * strip, c, N, BIAS,
+          multiply<P>(m, n, K, x_rows, packed + s * strip_bytes, c, N, BIAS,
                       bias + column, &ahead);
           if (act == NONE) continue;
           for (long r = 0; r < m; r++)
@@ -80,92 +86,98 @@ void forward(long R, long K, long N, const float* X, const float* W,
         }
       }
   }
-  const long n = rest.count();
+  const long n = excluded.count();
   if (!n) return;
-  const std::vector<float> x = rest.gather(X, K);
+  const std::vector<float> x = excluded.gather(X, K);
   std::vector<float> y(n * N), z(Z ? n * N : 0);
   d2lbert::forward<Fp32>(n, K, N, x.data(), W, b, act, y.data(),
                          Z ? z.data() : nullptr);
-  rest.scatter(y, Y, N);
-  if (Z) rest.scatter(z, Z, N);
+  excluded.scatter(y, Y, N);
+  if (Z) excluded.scatter(z, Z, N);
 }
 
-// True if tiles can compute the part that a row has in dX and in dW, as far as
-// they are wanted.
+// True if tiles can compute what a row dz (N,) of dZ adds to the gradients. It
+// gives a row of dX, by W with its `weight_range`, if dX is true. It gives an
+// outer product with the row x (K,) of X, for dW, if dW is true. R: the number
+// of rows, which dW sums over.
 template <int P>
 bool fits(const float* dz, long N, const float* x, long K, long R,
-          const Range& weights, bool dX, bool dW) {
+          const Range& weight_range, bool dX, bool dW) {
   const Range z = range_of(dz, N);
-  return (!dX || fit<P>(z, weights, N)) &&
-         (!dW || fit<P>(z, range_of(x, K), R));
+  return (!dX || tiles_can_multiply<P>(z, weight_range, N)) &&
+         (!dW || tiles_can_multiply<P>(z, range_of(x, K), R));
 }
 
-// Pack W (N x K) as the second factor of dX, and extend `range` by its range.
-// All threads of a team call it, and it ends with a barrier.
+// Pack W (N x K) as the right factor of dX = dZ W, and extend `weight_range` by
+// the range of W. All threads of a team call it. It ends with a barrier.
 template <int P>
-void pack_weights(const float* W, long N, long K, char* to, Range* range) {
-  Range mine;
+void pack_weights(const float* W, long N, long K, char* to,
+                  Range* weight_range) {
+  Range own_range;
 #pragma omp for schedule(static) nowait
   for (long j = 0; j < K; j += SIDE) {
     const long n = std::min(SIDE, K - j);
-    mine.add(range_of_columns(W + j, K, N, n));
-    across<P, false>(W + j, K, N, n, to + bytes<P>(j, N));
+    own_range.add(range_of_columns(W + j, K, N, n));
+    pack_columns<P, RIGHT>(W + j, K, N, n, to + packed_bytes<P>(j, N));
   }
 #pragma omp critical(d2lbert_range)
-  range->add(mine);
+  weight_range->add(own_range);
 #pragma omp barrier
 }
 
+// Like the function of the same name in dense.cc. Marks the excluded rows, and
+// leaves out what they add to the gradients.
 template <int P>
 void backward_by_rows(long R, long K, long N, const float* X, const float* W,
                       Act act, const float* dY, const float* saved, float* dX,
-                      float* dW, float* db, Rest* rest) {
+                      float* dW, float* db, ExcludedRows* excluded) {
   const int threads = team(4.0 * R * K * N);
   const long block = rows_of_block(R, threads, (4.0 + 2 * P) * (K + N));
   const long blocks = ceil_div(R, block);
   Scratch& shared = team_scratch();
-  shared.reset(bytes<P>(K, N) + 64 + Sums::bytes(N * K, threads) +
+  shared.reset(packed_bytes<P>(K, N) + 64 + Sums::bytes(N * K, threads) +
                Sums::bytes(N, threads));
-  char* packed = shared.take<char>(bytes<P>(K, N));
+  char* packed = shared.take<char>(packed_bytes<P>(K, N));
   const Sums weights(shared, N * K, threads), biases(shared, N, threads);
-  Range range;
-  Rooms& rooms = team_rooms(
-      threads, block * N * 4 + bytes<P>(block, N) + bytes<P>(N, block) +
-      bytes<P>(K, block) + 512);
+  Range weight_range;
+  ThreadScratch& scratch = thread_scratch(
+      threads, block * N * 4 + packed_bytes<P>(block, N) +
+      packed_bytes<P>(N, block) + packed_bytes<P>(K, block) + 512);
 #pragma omp parallel num_threads(threads)
   {
-    const InUse tiles;
+    const ConfiguredTiles tiles;
     float *const own_W = weights.cleared(), *const own_b = biases.cleared();
-    Scratch& own = rooms.mine();
+    Scratch& own = scratch.mine();
     float* dZ = own.take<float>(block * N);
-    char* rows = own.take<char>(bytes<P>(block, N));
-    char* turned = own.take<char>(bytes<P>(N, block));
-    char* x = own.take<char>(bytes<P>(K, block));
-    if (dX) pack_weights<P>(W, N, K, packed, &range);
+    char* dz_rows = own.take<char>(packed_bytes<P>(block, N));
+    char* dz_columns = own.take<char>(packed_bytes<P>(N, block));
+    char* x_columns = own.take<char>(packed_bytes<P>(K, block));
+    if (dX) pack_weights<P>(W, N, K, packed, &weight_range);
 #pragma omp for schedule(static)
     for (long i = 0; i < blocks; i++) {
       const long first = i * block, m = std::min(block, R - first);
       const float* dy = dY + first * N;
       activation_gradient(act, m, N, dy, saved + first * N, dZ, own_b);
       const float* dz = act == NONE ? dy : dZ;
-      char* marks = rest->marks() + first;
+      char* marks = excluded->marks() + first;
       for (long r = 0; r < m; r++)
-        marks[r] = !fits<P>(dz + r * N, N, X + (first + r) * K, K, R, range,
-                            dX, dW);
+        marks[r] = !fits<P>(dz + r * N, N, X + (first + r) * K, K, R,
+                            weight_range, dX, dW);
       if (dX) {
-        along<P, false>(dz, N, m, N, rows, marks);
-        multiply<P>(m, K, N, rows, packed, dX + first * K, K, ZERO);
+        pack_rows<P, LEFT>(dz, N, m, N, dz_rows, marks);
+        multiply<P>(m, K, N, dz_rows, packed, dX + first * K, K, ZERO);
       }
       if (dW) {
-        across<P, true>(dz, N, m, N, turned, marks);
-        across<P, false>(X + first * K, K, m, K, x, marks);
-        Ahead ahead(ceil_div(N, 2 * SIDE) * ceil_div(K, 2 * SIDE));
+        pack_columns<P, LEFT>(dz, N, m, N, dz_columns, marks);
+        pack_columns<P, RIGHT>(X + first * K, K, m, K, x_columns, marks);
+        Prefetcher ahead(ceil_div(N, STRIP) * ceil_div(K, STRIP));
         const long next = std::min(block, R - first - m);
         ahead.fetch(dy + m * N, next * N * 4);
         if (act != NONE) ahead.fetch(saved + (first + m) * N, next * N * 4);
         ahead.fetch(X + (first + m) * K, next * K * 4);
         if (dX) ahead.fetch(dX + (first + m) * K, next * K * 4);
-        multiply<P>(N, K, m, turned, x, own_W, K, ADD, nullptr, &ahead);
+        multiply<P>(N, K, m, dz_columns, x_columns, own_W, K, ADD, nullptr,
+                    &ahead);
       }
     }
     weights.add_up(dW);
@@ -173,55 +185,59 @@ void backward_by_rows(long R, long K, long N, const float* X, const float* W,
   }
 }
 
+// Like the function of the same name in dense.cc. Marks the excluded rows, and
+// leaves out what they add to the gradients.
 template <int P>
 void backward_by_columns(long R, long K, long N, const float* X,
                          const float* W, Act act, const float* dY,
                          const float* saved, float* dX, float* dW, float* db,
-                         Rest* rest) {
+                         ExcludedRows* excluded) {
   const int threads = team(4.0 * R * K * N);
   const long block = rows_of_block(R, threads, 2.0 * P * N);
-  const long blocks = ceil_div(R, block), deep = P == 1 ? 512 : 256;
-  const long columns =
-      ceil_div(ceil_div(N, threads), 2 * SIDE) * 2 * SIDE;
+  const long blocks = ceil_div(R, block);
+  const long chunk = P == 1 ? 512 : 256;  // rows that a product for dW sums
+  // Columns of dZ, which are rows of dW, for each thread
+  const long columns = ceil_div(ceil_div(N, threads), STRIP) * STRIP;
   Scratch& shared = team_scratch();
-  shared.reset(bytes<P>(K, N) + (act == NONE ? 0 : R * N) * 4 + 128);
-  char* packed = shared.take<char>(bytes<P>(K, N));
+  shared.reset(packed_bytes<P>(K, N) + (act == NONE ? 0 : R * N) * 4 + 128);
+  char* packed = shared.take<char>(packed_bytes<P>(K, N));
   float* dZ = act == NONE ? nullptr : shared.take<float>(R * N);
   const float* dz = dZ ? dZ : dY;
-  Range range;
-  Rooms& rooms = team_rooms(
-      threads, bytes<P>(block, N) + bytes<P>(columns, deep) + bytes<P>(K,
-      deep) + 256);
+  Range weight_range;
+  ThreadScratch& scratch = thread_scratch(
+      threads, packed_bytes<P>(block, N) + packed_bytes<P>(columns, chunk) +
+      packed_bytes<P>(K, chunk) + 256);
 #pragma omp parallel num_threads(threads)
   {
-    const InUse tiles;
-    Scratch& own = rooms.mine();
-    char* rows = own.take<char>(bytes<P>(block, N));
-    char* turned = own.take<char>(bytes<P>(columns, deep));
-    char* x = own.take<char>(bytes<P>(K, deep));
-    if (dX) pack_weights<P>(W, N, K, packed, &range);
+    const ConfiguredTiles tiles;
+    Scratch& own = scratch.mine();
+    char* dz_rows = own.take<char>(packed_bytes<P>(block, N));
+    char* dz_columns = own.take<char>(packed_bytes<P>(columns, chunk));
+    char* x_columns = own.take<char>(packed_bytes<P>(K, chunk));
+    if (dX) pack_weights<P>(W, N, K, packed, &weight_range);
 #pragma omp for schedule(static)
     for (long i = 0; i < blocks; i++) {
       const long first = i * block, m = std::min(block, R - first);
       activation_gradient(act, m, N, dY + first * N, saved + first * N,
                           dZ ? dZ + first * N : nullptr, nullptr);
-      char* marks = rest->marks() + first;
+      char* marks = excluded->marks() + first;
       for (long r = first; r < first + m; r++)
-        rest->marks()[r] =
-            !fits<P>(dz + r * N, N, X + r * K, K, R, range, dX, dW);
+        excluded->marks()[r] =
+            !fits<P>(dz + r * N, N, X + r * K, K, R, weight_range, dX, dW);
       if (!dX) continue;
-      along<P, false>(dz + first * N, N, m, N, rows, marks);
-      multiply<P>(m, K, N, rows, packed, dX + first * K, K, ZERO);
+      pack_rows<P, LEFT>(dz + first * N, N, m, N, dz_rows, marks);
+      multiply<P>(m, K, N, dz_rows, packed, dX + first * K, K, ZERO);
     }
 #pragma omp for schedule(static)
     for (long c = 0; c < N; c += columns) {
       const long n = std::min(columns, N - c);
-      for (long first = 0; dW && first < R; first += deep) {
-        const long m = std::min(deep, R - first);
-        const char* marks = rest->marks() + first;
-        across<P, true>(dz + first * N + c, N, m, n, turned, marks);
-        across<P, false>(X + first * K, K, m, K, x, marks);
-        multiply<P>(n, K, m, turned, x, dW + c * K, K, first ? ADD : ZERO);
+      for (long first = 0; dW && first < R; first += chunk) {
+        const long m = std::min(chunk, R - first);
+        const char* marks = excluded->marks() + first;
+        pack_columns<P, LEFT>(dz + first * N + c, N, m, n, dz_columns, marks);
+        pack_columns<P, RIGHT>(X + first * K, K, m, K, x_columns, marks);
+        multiply<P>(n, K, m, dz_columns, x_columns, dW + c * K, K,
+                    first ? ADD : ZERO);
       }
       if (!db) continue;
       std::fill(db + c, db + c + n, 0.f);
@@ -234,18 +250,19 @@ template <int P>
 void backward(long R, long K, long N, const float* X, const float* W,
               Act act, const float* dY, const float* saved, float* dX,
               float* dW, float* db) {
-  Rest rest(R);
+  ExcludedRows excluded(R);
   (N * K * 4 <= 1 << 20 ? backward_by_rows<P> : backward_by_columns<P>)(
-      R, K, N, X, W, act, dY, saved, dX, dW, db, &rest);
-  const long n = rest.count();
+      R, K, N, X, W, act, dY, saved, dX, dW, db, &excluded);
+  const long n = excluded.count();
   if (!n) return;
-  const std::vector<float> x = rest.gather(X, K), dy = rest.gather(dY, N);
+  const std::vector<float> x = excluded.gather(X, K);
+  const std::vector<float> dy = excluded.gather(dY, N);
   std::vector<float> kept, dx(dX ? n * K : 0), dw(dW ? N * K : 0);
-  if (act != NONE) kept = rest.gather(saved, N);
+  if (act != NONE) kept = excluded.gather(saved, N);
   d2lbert::backward<Fp32>(n, K, N, x.data(), W, act, dy.data(), kept.data(),
                           dX ? dx.data() : nullptr, dW ? dw.data() : nullptr,
                           nullptr);
-  if (dX) rest.scatter(dx, dX, K);
+  if (dX) excluded.scatter(dx, dX, K);
   for (size_t i = 0; i < dw.size(); i++) dW[i] += dw[i];
 }
 

@@ -1,22 +1,26 @@
-// d2lbert_vocab_ce by AMX tiles. vocab.cc includes it, and has a function of
-// the same name for vectors.
+// The operator d2lbert_vocab_ce by AMX tiles. vocab.cc includes this file. It
+// has the function `vocabulary` for vectors, and the functions and structs that
+// both share. P: see amx.h.
 
 namespace tiled {
 
 using namespace amx;
 
-constexpr long COLUMNS = 256;  // words of the vocabulary at a time
-constexpr long ROWS = 256;     // rows whose exponentials are kept
+constexpr long VOCAB_BLOCK = 256;  // vocabulary words in a block
+constexpr long CHUNK_ROWS = 256;   // rows of X in a chunk, at most
 
-// db[j] += sum over rows of factor * e, for exponentials e (m x n) that are
-// packed for a sum over rows. There is memory for a multiple of 32 factors.
+// db[j] += sum over r of factor[r] * e[r, j], for packed columns of the
+// exponentials (m x n), as the left factor with P = 1. `factor` has m numbers,
+// rounded up to a multiple of 32.
 inline void add_rows(const char* e, long m, long n, const float* factor,
                      float* db) {
-  const long deep = depth(m);
-  for (long j = 0; j < n; j++, e += j % SIDE ? 64 : deep * TILE - 15 * 64) {
+  const long sum_tiles = tiles_along(m);
+  // Column j is a row of 64 bytes in each of its tiles
+  const long to_next_strip = sum_tiles * TILE_BYTES - 15 * 64;
+  for (long j = 0; j < n; j++, e += j % SIDE ? 64 : to_next_strip) {
     vf total{};
-    for (long d = 0; d < deep; d++) {
-      const vu pair = load<vu>(e + d * TILE);
+    for (long d = 0; d < sum_tiles; d++) {
+      const vu pair = load<vu>(e + d * TILE_BYTES);
       total += (vf)(pair << 16) * load(factor + d * DEPTH) +
                (vf)(pair & 0xffff0000u) * load(factor + d * DEPTH + SIDE);
     }
@@ -24,47 +28,53 @@ inline void add_rows(const char* e, long m, long n, const float* factor,
   }
 }
 
-// The cross-entropy of rows that all are in the range of tiles.
+// Compute the cross-entropy. All rows must be in the range of tiles.
 template <int P>
-void usual_rows(const Job& job) {
+void rows_by_tiles(const Job& job) {
   const long M = job.M, H = job.H, V = job.V;
   const bool grad = job.dW != nullptr;
   const int threads = team(2.0 * M * H * V);
-  const long chunks = std::max(1L, ceil_div(M, ROWS));
+  const long chunks = std::max(1L, ceil_div(M, CHUNK_ROWS));
   const long chunk = ceil_div(ceil_div(M, chunks), DEPTH) * DEPTH;
   const long units = ceil_div(V, 2 * SIDE);
-  // With one part, both packings of W are kept for all chunks of rows, and
-  // exponentials are kept packed. With three parts both would take more memory
-  // than the exponentials.
-  const bool once = P == 1 && chunks > 1;
+  // With one part, W is packed once for all chunks, for both products, and the
+  // exponentials are kept packed. With three parts, packed matrices would take
+  // more memory than exponentials in fp32, which are kept instead.
+  const bool packs_once = P == 1 && chunks > 1;
   if (grad) {
     std::memset(job.dX, 0, 4 * M * H);
     std::memset(job.db, 0, 4 * V);
   }
-  const long w_t_size = bytes<P>(COLUMNS, H), w_size = bytes<P>(H, COLUMNS);
-  const long e_size = bytes<P>(COLUMNS, chunk);
+  const long w_t_size = packed_bytes<P>(VOCAB_BLOCK, H);
+  const long w_size = packed_bytes<P>(H, VOCAB_BLOCK);
+  const long e_size = packed_bytes<P>(VOCAB_BLOCK, chunk);
   Scratch& shared = team_scratch();
-  Rooms& rooms = team_rooms();
+  ThreadScratch& scratch = thread_scratch();
   std::vector<Part> parts;
   bool fits = true;
 #pragma omp parallel num_threads(threads)
   {
-    const InUse tiles;
+    const ConfiguredTiles tiles;
     const int t = omp_get_thread_num();
     const int team_size = omp_get_num_threads();
+    // Each thread has a part of the vocabulary, `widest` words at most, divided
+    // into `held` blocks. It has memory for several blocks: `copies` of packed
+    // W, `logits` of logits, which become exponentials in place, and `kept` of
+    // packed exponentials.
     const long widest = ceil_div(units, team_size) * 2 * SIDE;
-    const long held = grad ? ceil_div(widest, COLUMNS) : 1;
-    const long copies = once ? ceil_div(widest, COLUMNS) : 1;
+    const long held = grad ? ceil_div(widest, VOCAB_BLOCK) : 1;
+    const long copies = packs_once ? ceil_div(widest, VOCAB_BLOCK) : 1;
     const long logits = P == 3 ? held : 1, kept = P == 3 ? 1 : held;
 #pragma omp single
-    fits = has_memory([&] {
-      parts = allot(shared, team_size, chunk, held, grad ? H : 0);
-      rooms.reserve(
+    fits = try_reserve([&] {
+      parts = allocate_parts(shared, team_size, chunk, held, grad ? H : 0);
+      scratch.reserve(
           team_size,
-          copies * (w_t_size + w_size) + kept * e_size + bytes<P>(chunk, H) +
-              bytes<P>(chunk, COLUMNS) + bytes<P>(H, chunk) +
-              4 * (logits * chunk * COLUMNS + chunk * (H + 3) + COLUMNS) +
-              2048);
+          copies * (w_t_size + w_size) + kept * e_size +
+              packed_bytes<P>(chunk, H) + packed_bytes<P>(chunk, VOCAB_BLOCK) +
+              packed_bytes<P>(H, chunk) +
+              4 * (logits * chunk * VOCAB_BLOCK + chunk * (H + 3) +
+                   VOCAB_BLOCK) + 2048);
     });
     if (fits) {
       long v0, v1;
@@ -72,72 +82,76 @@ void usual_rows(const Job& job) {
       v0 *= 2 * SIDE;
       v1 = std::min(v1 * 2 * SIDE, V);
       const Part& mine = parts[t];
-      Scratch& own = rooms.mine();
+      Scratch& own = scratch.mine();
       char* w_t = own.take<char>(copies * w_t_size);
       char* w = own.take<char>(copies * w_size);
-      char* turned = own.take<char>(kept * e_size);
-      char* x = own.take<char>(bytes<P>(chunk, H));
-      char* e = own.take<char>(bytes<P>(chunk, COLUMNS));
-      char* x_columns = own.take<char>(bytes<P>(H, chunk));
-      float* L = own.take<float>(logits * chunk * COLUMNS);
+      char* e_columns = own.take<char>(kept * e_size);
+      char* x_rows = own.take<char>(packed_bytes<P>(chunk, H));
+      char* e_rows = own.take<char>(packed_bytes<P>(chunk, VOCAB_BLOCK));
+      char* x_columns = own.take<char>(packed_bytes<P>(H, chunk));
+      float* L = own.take<float>(logits * chunk * VOCAB_BLOCK);
       float* scaled = own.take<float>(chunk * H);
-      float* bias = own.take<float>(COLUMNS);
+      float* bias = own.take<float>(VOCAB_BLOCK);
       float* factor = own.take<float>(chunk);
       float* tops = own.take<float>(chunk);
       float* shares = own.take<float>(chunk);
       for (long first = 0; first < M; first += chunk) {
         const long m = std::min(chunk, M - first);
-        begin(mine, m);
-        if (grad) std::memset(mine.dX, 0, 4 * whole(m) * H);
-        along<P, false>(job.X + first * H, H, m, H, x);
-        for (long v = v0, block = 0; v < v1; v += COLUMNS, block++) {
-          const long n = std::min(COLUMNS, v1 - v), copy = once ? block : 0;
-          float* l = P == 3 && grad ? L + block * chunk * COLUMNS : L;
-          if (!once || !first)
-            along<P, true>(job.W + v * H, H, n, H, w_t + copy * w_t_size);
-          std::fill(bias, bias + COLUMNS, 0.f);
+        reset_part(mine, m);
+        if (grad) std::memset(mine.dX, 0, 4 * tile_padded(m) * H);
+        pack_rows<P, LEFT>(job.X + first * H, H, m, H, x_rows);
+        for (long v = v0, block = 0; v < v1; v += VOCAB_BLOCK, block++) {
+          const long n = std::min(VOCAB_BLOCK, v1 - v);
+          const long copy = packs_once ? block : 0;
+          float* l = P == 3 && grad ? L + block * chunk * VOCAB_BLOCK : L;
+          if (!packs_once || !first)
+            pack_rows<P, RIGHT>(job.W + v * H, H, n, H, w_t + copy * w_t_size);
+          std::fill(bias, bias + VOCAB_BLOCK, 0.f);
           std::copy(job.b + v, job.b + v + n, bias);
-          multiply<P>(whole(m), whole(n), H, x, w_t + copy * w_t_size, l,
-                      COLUMNS, BIAS, bias);
-          Ahead ahead(m);
-          const long next = std::max(0L, std::min(COLUMNS, v1 - v - COLUMNS));
-          if (!once || !first)
+          multiply<P>(tile_padded(m), tile_padded(n), H, x_rows,
+                      w_t + copy * w_t_size, l, VOCAB_BLOCK, BIAS, bias);
+          Prefetcher ahead(m);
+          const long next =
+              std::max(0L, std::min(VOCAB_BLOCK, v1 - v - VOCAB_BLOCK));
+          if (!packs_once || !first)
             ahead.fetch(job.W + (v + n) * H, next * H * 4);
-          exponentials(job, first, m, v, n, l, COLUMNS, mine, ahead);
+          exponentiate(job, first, m, v, n, l, VOCAB_BLOCK, mine, ahead);
           if (!grad) continue;
           std::copy(mine.reference, mine.reference + m,
                     mine.references + block * chunk);
-          along<P, false>(l, COLUMNS, m, n, e);
-          if (!once || !first)
-            across<P, false>(job.W + v * H, H, n, H, w + copy * w_size);
-          multiply<P>(whole(m), H, n, e, w + copy * w_size, mine.dX, H, ADD);
+          pack_rows<P, LEFT>(l, VOCAB_BLOCK, m, n, e_rows);
+          if (!packs_once || !first)
+            pack_columns<P, RIGHT>(job.W + v * H, H, n, H, w + copy * w_size);
+          multiply<P>(tile_padded(m), H, n, e_rows, w + copy * w_size, mine.dX,
+                      H, ADD);
           if (P == 1)
-            across<P, true>(l, COLUMNS, m, n, turned + block * e_size);
+            pack_columns<P, LEFT>(l, VOCAB_BLOCK, m, n,
+                                  e_columns + block * e_size);
         }
 #pragma omp barrier
-        normalize(job, first, m, parts, t == 0, tops, shares);
+        combine_parts(job, first, m, parts, t == 0, tops, shares);
         if (grad) {
           std::fill(factor, factor + chunk, 0.f);
-          for (long v = v0, block = 0; v < v1; v += COLUMNS, block++) {
-            const long n = std::min(COLUMNS, v1 - v);
+          for (long v = v0, block = 0; v < v1; v += VOCAB_BLOCK, block++) {
+            const long n = std::min(VOCAB_BLOCK, v1 - v);
             const float* reference = mine.references + block * chunk;
             if (!block || std::memcmp(reference, reference - chunk, 4 * m)) {
               scale_rows(job, first, m, reference, tops, shares, factor,
                          scaled);
-              across<P, false>(scaled, H, m, H, x_columns);
+              pack_columns<P, RIGHT>(scaled, H, m, H, x_columns);
             }
-            const char* a = turned + (P == 3 ? 0 : block * e_size);
+            const char* a = e_columns + (P == 3 ? 0 : block * e_size);
             if (P == 3) {
-              const float* l = L + block * chunk * COLUMNS;
-              across<P, true>(l, COLUMNS, m, n, turned);
-              d2lbert::add_rows(l, COLUMNS, m, n, factor, job.db + v,
-                                Ahead(m));
+              const float* l = L + block * chunk * VOCAB_BLOCK;
+              pack_columns<P, LEFT>(l, VOCAB_BLOCK, m, n, e_columns);
+              d2lbert::add_rows(l, VOCAB_BLOCK, m, n, factor, job.db + v,
+                                Prefetcher(m));
             } else {
               add_rows(a, m, n, factor, job.db + v);
             }
-            Ahead ahead(ceil_div(n, 2 * SIDE) * ceil_div(H, 2 * SIDE));
+            Prefetcher ahead(ceil_div(n, 2 * SIDE) * ceil_div(H, 2 * SIDE));
             const long next =
-                std::max(0L, std::min(COLUMNS, v1 - v - COLUMNS));
+                std::max(0L, std::min(VOCAB_BLOCK, v1 - v - VOCAB_BLOCK));
             ahead.fetch(job.dW + (v + n) * H, next * H * 4);
             multiply<P>(n, H, m, a, x_columns, job.dW + v * H, H,
                         first ? ADD : ZERO, nullptr, &ahead);
@@ -154,62 +168,63 @@ void usual_rows(const Job& job) {
   if (!fits) throw std::bad_alloc();
 }
 
-// The cross-entropy of all rows: vector code computes the rows outside the
-// range of tiles, and tiles the others.
+// Compute the cross-entropy of all rows. Vector code computes the rows outside
+// the range of tiles, and tiles compute the other rows.
 template <int P>
 void vocabulary(const Job& job) {
   const long M = job.M, H = job.H, V = job.V;
-  Range weights;
+  Range w_range;
 #pragma omp parallel num_threads(team(1.0 * V * H))
   {
-    Range mine;
+    Range own_range;
 #pragma omp for schedule(static) nowait
-    for (long v = 0; v < V; v++) mine.add(range_of(job.W + v * H, H));
+    for (long v = 0; v < V; v++) own_range.add(range_of(job.W + v * H, H));
 #pragma omp critical(d2lbert_range)
-    weights.add(mine);
+    w_range.add(own_range);
   }
-  Rest rest(M);
+  ExcludedRows excluded(M);
   for (long r = 0; r < M; r++)
-    rest.marks()[r] = !fit<P>(range_of(job.X + r * H, H), weights, H) ||
-                      !is_usual<P>(range_of(job.weights + r, 1));
-  const long n = rest.count();
-  if (!n) return usual_rows<P>(job);
-  const std::vector<float> x = rest.gather(job.X, H);
-  const std::vector<float> w = rest.gather(job.weights, 1);
-  const std::vector<int32_t> labels = rest.gather(job.labels, 1);
-  std::vector<float> rows(n), dx, dw, db;
-  Job part = job;
-  part.M = n;
-  part.X = x.data();
-  part.weights = w.data();
-  part.labels = labels.data();
-  part.rows = rows.data();
+    excluded.marks()[r] =
+        !tiles_can_multiply<P>(range_of(job.X + r * H, H), w_range, H) ||
+        !in_tile_range<P>(range_of(job.weights + r, 1));
+  const long n = excluded.count();
+  if (!n) return rows_by_tiles<P>(job);
+  const std::vector<float> x = excluded.gather(job.X, H);
+  const std::vector<float> w = excluded.gather(job.weights, 1);
+  const std::vector<int32_t> labels = excluded.gather(job.labels, 1);
+  std::vector<float> losses(n), dx, dw, db;
+  Job vector_job = job;
+  vector_job.M = n;
+  vector_job.X = x.data();
+  vector_job.weights = w.data();
+  vector_job.labels = labels.data();
+  vector_job.row_losses = losses.data();
   if (job.dW) {
     dx.resize(n * H);
     dw.resize(V * H);
     db.resize(V);
-    part.dX = dx.data();
-    part.dW = dw.data();
-    part.db = db.data();
+    vector_job.dX = dx.data();
+    vector_job.dW = dw.data();
+    vector_job.db = db.data();
   }
-  d2lbert::vocabulary<Fp32>(part);
-  // The rows for tiles, with zeros in place of the rows above
+  d2lbert::vocabulary<Fp32>(vector_job);
+  // For tiles, zeros replace the excluded rows and their weights
   std::vector<float> X(job.X, job.X + M * H);
-  std::vector<float> counted(job.weights, job.weights + M);
-  rest.scatter(std::vector<float>(n * H), X.data(), H);
-  rest.scatter(std::vector<float>(n), counted.data(), 1);
-  Job usual = job;
-  usual.X = X.data();
-  usual.weights = counted.data();
+  std::vector<float> tile_weights(job.weights, job.weights + M);
+  excluded.scatter(std::vector<float>(n * H), X.data(), H);
+  excluded.scatter(std::vector<float>(n), tile_weights.data(), 1);
+  Job tile_job = job;
+  tile_job.X = X.data();
+  tile_job.weights = tile_weights.data();
   if (n < M) {
-    usual_rows<P>(usual);
+    rows_by_tiles<P>(tile_job);
   } else if (job.dW) {
     std::memset(job.dW, 0, 4 * V * H);
     std::memset(job.db, 0, 4 * V);
   }
-  rest.scatter(rows, job.rows, 1);
+  excluded.scatter(losses, job.row_losses, 1);
   if (!job.dW) return;
-  rest.scatter(dx, job.dX, H);
+  excluded.scatter(dx, job.dX, H);
   for (long i = 0; i < V * H; i++) job.dW[i] += dw[i];
   for (long v = 0; v < V; v++) job.db[v] += db[v];
 }

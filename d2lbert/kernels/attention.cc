@@ -1,42 +1,44 @@
-// d2lbert_attention_qkv: scaled dot-product attention of several heads. The
-// rows of a matrix hold one sequence after the other, with queries, keys and
-// values side by side. Padding, the rows beyond the length of a sequence, is
-// no key and takes no time as one. No score leaves the cache.
+// The operator d2lbert_attention_qkv: scaled dot-product attention of several
+// heads. The input is a matrix (R, 3H) with queries, keys and values side by
+// side, and with one sequence after the other. The rows of a sequence beyond
+// its length are padding, and are not used as keys.
 #include "attend.h"
 
 namespace d2lbert {
 namespace {
 
 template <class E>
-void forward(const Problem& p, const Parts& in, float* out) {
+void forward(const Problem& p, const QueryKeyValue& in, float* out) {
   clear_gaps(p, out, p.H, p.H);
-  const long T = p.longest();
+  const long T = p.longest_sequence();
   const int threads = team(8.0 * p.R * T * p.H);
-  Rooms& rooms = team_rooms(threads, Room<E>::bytes(p, T));
+  ThreadScratch& scratch = thread_scratch(
+      threads, AttendMemory<E>::bytes(p, T));
 #pragma omp parallel num_threads(threads)
   {
-    Scratch& own = rooms.mine();
-    const Room<E> room(p, T, own);
+    Scratch& own = scratch.mine();
+    const AttendMemory<E> memory(p, T, own);
 #pragma omp for schedule(dynamic, 4) nowait
-    for (long unit = 0; unit < p.B * p.heads; unit++)
-      attend<E>(p, Unit(p, unit), in, out, room);
+    for (long i = 0; i < p.B * p.heads; i++)
+      attend<E>(p, SequenceHead(p, i), in, out, memory);
   }
 }
 
 template <class E>
-void backward(const Problem& p, const Parts& in, const float* d_out,
-              const Parts& grad) {
+void backward(const Problem& p, const QueryKeyValue& in, const float* d_out,
+              const QueryKeyValue& grad) {
   for (float* g : {grad.q, grad.k, grad.v}) clear_gaps(p, g, grad.ld, p.H);
-  const long T = p.longest();
+  const long T = p.longest_sequence();
   const int threads = team(20.0 * p.R * T * p.H);
-  Rooms& rooms = team_rooms(threads, GradientRoom<E>::bytes(p, T));
+  ThreadScratch& scratch = thread_scratch(
+      threads, AttendBackMemory<E>::bytes(p, T));
 #pragma omp parallel num_threads(threads)
   {
-    Scratch& own = rooms.mine();
-    const GradientRoom<E> room(p, T, own);
+    Scratch& own = scratch.mine();
+    const AttendBackMemory<E> memory(p, T, own);
 #pragma omp for schedule(dynamic, 4) nowait
-    for (long unit = 0; unit < p.B * p.heads; unit++)
-      attend_back<E>(p, Unit(p, unit), in, d_out, grad, room);
+    for (long i = 0; i < p.B * p.heads; i++)
+      attend_back<E>(p, SequenceHead(p, i), in, d_out, grad, memory);
   }
 }
 
@@ -44,14 +46,15 @@ void backward(const Problem& p, const Parts& in, const float* d_out,
 #include "amx_attention.h"
 #endif
 
-struct Inputs : Numbered {
+struct Inputs : IndexedInputs {
   const int QKV, offsets, lens, noise;
   explicit Inputs(const Attrs& attrs)
       : QKV(next()), offsets(next()), lens(next()),
-        noise(next(drops(attrs))) {}
+        noise(next(has_dropout(attrs))) {}
 };
 
-Parts parts(MXTensor& QKV, long H) {
+// The blocks of the matrix QKV (R, 3H).
+QueryKeyValue split_qkv(MXTensor& QKV, long H) {
   float* x = floats(QKV);
   return {x, x + H, x + 2 * H, 3 * H};
 }
@@ -87,27 +90,27 @@ MXReturnValue run_forward(const Attrs& attrs, Tensors* in, Tensors* out,
                           const OpResource&) {
   const Inputs at(attrs);
   const Problem p = problem(attrs, at, in->data());
-  if (!p.apart())
+  if (!p.has_sorted_offsets())
     return fail("attention needs offsets that rise");
   const bool bf16 = wants_bf16(attrs);
-  if (bf16 && !D2LBERT_BF16) return fail(no_bf16());
-  pick(bf16, p.size, D2LBERT_PRODUCTS(forward))(
-      p, parts((*in)[at.QKV], p.H), floats((*out)[0]));
+  if (bf16 && !D2LBERT_BF16) return fail(BF16_ERROR);
+  pick_kernel(bf16, p.head_size, D2LBERT_PRODUCTS(forward))(
+      p, split_qkv((*in)[at.QKV], p.H), floats((*out)[0]));
   return MX_SUCCESS;
 }
 
 MXReturnValue run_backward(const Attrs& attrs, Tensors* in, Tensors* out,
                            const OpResource&) {
   const Inputs at(attrs);
-  const Saved saved(*in, 1);
-  const Problem p = problem(attrs, at, saved.inputs);
+  const BackwardArrays arrays(*in, 1);
+  const Problem p = problem(attrs, at, arrays.inputs);
   const bool bf16 = wants_bf16(attrs);
-  if (bf16 && !D2LBERT_BF16) return fail(no_bf16());
-  for (int k = at.offsets; k < at.count(); k++) clear((*out)[k]);
+  if (bf16 && !D2LBERT_BF16) return fail(BF16_ERROR);
+  for (int k = at.offsets; k < at.num_inputs(); k++) zero_gradient((*out)[k]);
   if (floats((*out)[at.QKV]))
-    pick(bf16, p.size, D2LBERT_PRODUCTS(backward))(
-        p, parts(saved.inputs[at.QKV], p.H), floats(saved.gradients[0]),
-        parts((*out)[at.QKV], p.H));
+    pick_kernel(bf16, p.head_size, D2LBERT_PRODUCTS(backward))(
+        p, split_qkv(arrays.inputs[at.QKV], p.H), floats(arrays.gradients[0]),
+        split_qkv((*out)[at.QKV], p.H));
   return MX_SUCCESS;
 }
 
@@ -116,8 +119,8 @@ MXReturnValue run_backward(const Attrs& attrs, Tensors* in, Tensors* out,
 REGISTER_OP(d2lbert_attention_qkv)
     .setForward(Caught<run_forward>::call, "cpu")
     .setBackward(Caught<run_backward>::call, "cpu")
-    .setParseAttrs(Caught<numbered<Inputs>>::call)
-    .setInferType(Caught<rows_and_floats<Inputs>>::call)
+    .setParseAttrs(Caught<count_inputs<Inputs>>::call)
+    .setInferType(Caught<floats_except_lens<Inputs>>::call)
     .setInferShape(Caught<infer_shape>::call);
 
 }  // namespace d2lbert

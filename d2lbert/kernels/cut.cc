@@ -1,8 +1,10 @@
-// Cut a text into words and number them: the steps of the book's section "The
-// Dataset for Pretraining BERT" up to the vocabulary. It does not need MXNet.
+// Cut a text into sentences and words, and number the words: the steps of the
+// book's section "The Dataset for Pretraining BERT" up to the vocabulary.
+// Python calls these functions in cut.py. They do not need MXNet.
 //
-// A text comes as bytes. Python converts words with letters beyond ASCII to
-// lower case, once for each different word.
+// A text comes as bytes of UTF-8. A foreign word is one with letters beyond
+// ASCII. If words have to be in lower case, Python converts each different
+// foreign word once (text_foreign, text_rename).
 
 #include <algorithm>
 #include <array>
@@ -19,12 +21,13 @@
 
 namespace {
 
-// The kinds of lines. kParagraphs: each line is a paragraph. kWiki: lines of
-// WikiText with headings; the first and the last line are context, and not cut.
-// kParts: lines are parts of paragraphs, and blank lines separate paragraphs.
+// What a line of a text is. kParagraphs: a paragraph. kWiki: a line of
+// WikiText, with headings. Its first and last line only decide whether their
+// neighbours are titles, and are not cut. kParts: a part of a paragraph, which
+// ends at a blank line.
 enum class Lines { kParagraphs, kWiki, kParts };
 
-constexpr std::string_view kStop = " . ";
+// The lowest bit, and the highest bit, of each of eight bytes.
 constexpr uint64_t kOnes = 0x0101010101010101u, kHigh = kOnes * 0x80;
 
 // True if a line is empty or blank.
@@ -38,27 +41,27 @@ bool is_blank(std::string_view line) {
   return true;
 }
 
-bool begins(std::string_view text, std::string_view prefix) {
+bool starts_with(std::string_view text, std::string_view prefix) {
   return text.substr(0, prefix.size()) == prefix;
 }
 
-bool ends(std::string_view text, std::string_view suffix) {
+bool ends_with(std::string_view text, std::string_view suffix) {
   return text.size() >= suffix.size() &&
          text.substr(text.size() - suffix.size()) == suffix;
 }
 
 // True if a line looks like a heading of any level.
 bool is_heading(std::string_view line) {
-  if (!begins(line, " = ") && !begins(line, "= ")) return false;
+  if (!starts_with(line, " = ") && !starts_with(line, "= ")) return false;
   line = strip(line);
-  return ends(line, " =") && line.find_first_not_of("= ") != line.npos;
+  return ends_with(line, " =") && line.find_first_not_of("= ") != line.npos;
 }
 
 // True if a line looks like a heading of the first level.
 bool is_title(std::string_view line) {
   if (!is_heading(line)) return false;
   line = strip(line);
-  return !begins(line, "= = ") && !ends(line, " = =");
+  return !starts_with(line, "= = ") && !ends_with(line, " = =");
 }
 
 // The number of words of a line.
@@ -89,10 +92,11 @@ bool is_utf8(const unsigned char* p, const unsigned char* end) {
     if (c < 0xc2 || c > 0xf4) return false;
     const int more = c < 0xe0 ? 1 : c < 0xf0 ? 2 : 3;
     if (end - p < more) return false;
-    // Shortest form, no surrogate, within the range of Unicode
-    const unsigned least = c == 0xe0 ? 0xa0 : c == 0xf0 ? 0x90 : 0x80;
-    const unsigned most = c == 0xed ? 0x9f : c == 0xf4 ? 0x8f : 0xbf;
-    if (*p < least || *p > most) return false;
+    // The second byte excludes overlong forms, surrogates, and numbers beyond
+    // Unicode
+    const unsigned lowest = c == 0xe0 ? 0xa0 : c == 0xf0 ? 0x90 : 0x80;
+    const unsigned highest = c == 0xed ? 0x9f : c == 0xf4 ? 0x8f : 0xbf;
+    if (*p < lowest || *p > highest) return false;
     for (int k = 1; k < more; ++k) {
       if ((p[k] & 0xc0) != 0x80) return false;
     }
@@ -101,8 +105,8 @@ bool is_utf8(const unsigned char* p, const unsigned char* end) {
   return true;
 }
 
-// The first ' . ' in a line, or null.
-const char* find_stop(const char* p, const char* end) {
+// The first ' . ' in a line, which ends a sentence, or null.
+const char* find_sentence_end(const char* p, const char* end) {
   const char* first = p;
   // Search for '.', which is rarer than a blank
   while (p < end && (p = static_cast<const char*>(
@@ -113,23 +117,22 @@ const char* find_stop(const char* p, const char* end) {
   return nullptr;
 }
 
+// A text that is cut into words, sentences, paragraphs and articles.
 class Text {
  public:
-  // Returns false for bytes that are not UTF-8, or a paragraph of more than
-  // `most` bytes. Python then reports the error.
+  // Cut a text. lower: convert words to lower case. Returns false for bytes
+  // that are not UTF-8, or a paragraph of more than max_bytes. Python then
+  // reports the error.
   bool cut(const char* bytes, size_t size, Lines lines, bool lower,
-           size_t most) {
+           size_t max_bytes) {
     clear();
     bytes_.resize(size + kPadding);
     const char* from = bytes;
     char* to = &bytes_[0];
-    unsigned char all = 0;
-    for (size_t i = 0; i < size; ++i) all |= from[i];
-    if (all & 0x80 && !is_utf8(reinterpret_cast<const unsigned char*>(from),
-                               reinterpret_cast<const unsigned char*>(from) +
-                                   size)) {
-      return false;
-    }
+    unsigned char all_bits = 0;
+    for (size_t i = 0; i < size; ++i) all_bits |= from[i];
+    const auto* u = reinterpret_cast<const unsigned char*>(from);
+    if (all_bits & 0x80 && !is_utf8(u, u + size)) return false;
     if (lower) {
       for (size_t i = 0; i < size; ++i) {
         const char c = from[i];
@@ -140,67 +143,68 @@ class Text {
     }
     std::fill(to + size, to + size + kPadding, '\n');
     lower_ = lower;
-    const bool done = lines == Lines::kParts
-                          ? cut_parts(to, to + size, most)
-                          : cut_lines(to, to + size, lines, most);
+    const bool is_cut = lines == Lines::kParts
+                            ? cut_parts(to, to + size, max_bytes)
+                            : cut_lines(to, to + size, lines, max_bytes);
     number_words();
-    text_ = names_.text();
-    return done;
+    text_ = words_.text();
+    return is_cut;
   }
 
-  // The words with letters beyond ASCII, each followed by a line feed, if words
-  // have to be in lower case.
+  // The foreign words, each followed by a line feed. Empty unless words have to
+  // be in lower case.
   std::string foreign() const {
-    std::string found;
+    std::string lines;
     for (int32_t k : foreign_) {
-      found.append(names_[static_cast<size_t>(k)]).push_back('\n');
+      lines.append(words_[static_cast<size_t>(k)]).push_back('\n');
     }
-    return found;
+    return lines;
   }
 
-  // Replace the words of `foreign` by lines, one for each word. Words that
-  // become equal get the number of the first of them. Returns false if the
-  // number of lines is wrong.
+  // Replace the words of `foreign` by lines, a line for each word. Words that
+  // become equal to each other get one number, and all words are numbered again
+  // by first occurrence. Returns false if the number of lines is wrong.
   bool rename(std::string_view lines) {
-    const size_t size = names_.size();
-    std::vector<std::string_view> become(size);
-    for (size_t k = 0; k < size; ++k) become[k] = names_[k];
+    const size_t size = words_.size();
+    std::vector<std::string_view> renamed(size);
+    for (size_t k = 0; k < size; ++k) renamed[k] = words_[k];
     std::vector<size_t> changed;
     for (int32_t foreign : foreign_) {
       const size_t end = lines.find('\n');
       if (end == lines.npos) return false;
       const auto k = static_cast<size_t>(foreign);
-      if (become[k] != lines.substr(0, end)) changed.push_back(k);
-      become[k] = lines.substr(0, end);
+      if (renamed[k] != lines.substr(0, end)) changed.push_back(k);
+      renamed[k] = lines.substr(0, end);
       lines.remove_prefix(end + 1);
     }
     foreign_.clear();
     if (changed.empty()) return lines.empty();
-    // same[k]: a word that is equal to word k now. Only a changed word can be
-    // equal to another word.
+    // same[k]: a word that is now equal to word k, the same one for all equal
+    // words. Only a changed word can be equal to another word.
     std::vector<size_t> same(size);
     std::iota(same.begin(), same.end(), size_t{0});
-    Names fresh;
-    std::vector<size_t> firsts;
+    WordTable new_words;          // changed words that were not in the text
+    std::vector<size_t> firsts;   // for each, the first word that became it
     for (size_t k : changed) {
-      const int32_t there = names_.at(Word(become[k]));
-      if (there >= 0 && become[static_cast<size_t>(there)] == become[k]) {
-        same[k] = static_cast<size_t>(there);
+      const int32_t known = words_.find(Word(renamed[k]));
+      if (known >= 0 && renamed[static_cast<size_t>(known)] == renamed[k]) {
+        same[k] = static_cast<size_t>(known);
         continue;
       }
-      const auto number = static_cast<size_t>(fresh.number(Word(become[k])));
+      const auto number =
+          static_cast<size_t>(new_words.find_or_add(Word(renamed[k])));
       if (number == firsts.size()) firsts.push_back(k);
       same[k] = firsts[number];
     }
-    std::vector<int32_t> numbers(size, -1);
+    std::vector<int32_t> numbers(size, -1);   // the new number of each word
     std::string text;
-    text.reserve(names_.text().size());
+    text.reserve(words_.text().size());
     int32_t count = 0;
     for (size_t k = 0; k < size; ++k) {
       int32_t& number = numbers[same[k]];
       if (number < 0) {
         number = count++;
-        text.append(become[k]).push_back('\n');
+        text.append(renamed[k]).push_back('\n');
       }
       numbers[k] = number;
     }
@@ -211,6 +215,7 @@ class Text {
     return lines.empty();
   }
 
+  // Store the lengths of the five arrays of `copy`.
   void sizes(int64_t* to) const {
     to[0] = static_cast<int64_t>(types_.size());
     to[1] = static_cast<int64_t>(sentences_.size());
@@ -220,11 +225,12 @@ class Text {
   }
 
   // The number of paragraphs that were left out, and the number of their words.
-  void passed(int64_t* to) const {
-    to[0] = num_passed_;
-    to[1] = words_passed_;
+  void left_out(int64_t* to) const {
+    to[0] = paragraphs_left_out_;
+    to[1] = words_left_out_;
   }
 
+  // Copy the text to arrays, as text_copy does.
   void copy(int32_t* types, int64_t* sentences, int64_t* paragraphs,
             int64_t* articles, char* names) const {
     std::copy(types_.begin(), types_.end(), types);
@@ -235,32 +241,35 @@ class Text {
   }
 
  private:
-  // Bytes after the text: 64 bytes can be read from the begin of any word
+  // Bytes after the text, so that 64 bytes can be read from any word on
   static constexpr size_t kPadding = 64;
-  // Words that are looked up together
-  static constexpr size_t kWords = 64;
+  // The number of words that are looked up together
+  static constexpr size_t kBatch = 64;
 
   void clear() {
-    names_.clear();
+    words_.clear();
     for (auto* found : {&types_, &foreign_}) found->clear();
     for (auto* ends : {&sentences_, &paragraphs_}) ends->assign(1, 0);
     articles_.clear();
-    num_words_ = 0;
-    are_foreign_.clear();
-    num_passed_ = words_passed_ = 0;
+    batch_size_ = 0;
+    foreign_in_batch_.clear();
+    paragraphs_left_out_ = words_left_out_ = 0;
   }
 
-  bool cut_lines(const char* p, const char* end, Lines lines, size_t most) {
+  // Add the paragraphs of a text of kParagraphs or kWiki. Returns false if a
+  // line has more than max_bytes.
+  bool cut_lines(const char* p, const char* end, Lines lines,
+                 size_t max_bytes) {
+    // The last two lines, before `next`
     std::string_view before, line;
     for (int64_t k = 0;; ++k) {
       const char* stop = end_of_line(p, end);
       const std::string_view next(p, static_cast<size_t>(stop - p));
-      if (next.size() > most) return false;
+      if (next.size() > max_bytes) return false;
       if (lines == Lines::kParagraphs) {
         add_paragraph(next, false);
       } else if (k > 1) {
-        // `line` has both neighbours. A title is a heading of the first level
-        // between blank lines
+        // A title is a heading of the first level between blank lines
         if (is_title(line) && is_blank(before) && is_blank(next)) {
           articles_.push_back(static_cast<int64_t>(paragraphs_.size()) - 1);
         }
@@ -273,16 +282,19 @@ class Text {
     }
   }
 
-  bool cut_parts(char* p, char* end, size_t most) {
+  // Add the paragraphs of a text of kParts. Returns false if a paragraph has
+  // more than max_bytes.
+  bool cut_parts(char* p, char* end, size_t max_bytes) {
     char* begin = nullptr;      // of the paragraph
     for (;;) {
       char* stop = const_cast<char*>(end_of_line(p, end));
       const bool blank = is_blank({p, static_cast<size_t>(stop - p)});
       if (!blank && !begin) begin = p;
-      if (begin && static_cast<size_t>(stop - begin) > most) return false;
+      if (begin && static_cast<size_t>(stop - begin) > max_bytes) return false;
       if (begin && (blank || stop == end)) {
-        const char* last = blank ? p - 1 : stop;
-        add_paragraph({begin, static_cast<size_t>(last - begin)}, false);
+        const char* paragraph_end = blank ? p - 1 : stop;
+        add_paragraph({begin, static_cast<size_t>(paragraph_end - begin)},
+                      false);
         begin = nullptr;
       }
       if (stop == end) return true;
@@ -291,25 +303,29 @@ class Text {
     }
   }
 
+  // The line feed after p, or `end`.
   static const char* end_of_line(const char* p, const char* end) {
     const void* found = std::memchr(p, '\n', static_cast<size_t>(end - p));
     return found ? static_cast<const char*>(found) : end;
   }
 
-  // A line with ' . ' is a paragraph. Its ends are stripped before it is
-  // split, so the last full stop stays in the last sentence.
-  void add_paragraph(std::string_view line, bool heading) {
-    if (!find_stop(line.data(), line.data() + line.size())) {
-      const int64_t count = heading ? 0 : count_words(line);
-      num_passed_ += count > 0;
-      words_passed_ += count;
+  // Add a line as a paragraph if it has a ' . ', which separates two sentences.
+  // Otherwise count it as left out, unless it is a heading. The white space at
+  // the end is removed first, so a full stop there stays in the last sentence.
+  void add_paragraph(std::string_view line, bool is_heading) {
+    if (!find_sentence_end(line.data(), line.data() + line.size())) {
+      const int64_t count = is_heading ? 0 : count_words(line);
+      paragraphs_left_out_ += count > 0;
+      words_left_out_ += count;
       return;
     }
     line = strip(line);
     const char *p = line.data(), *end = p + line.size();
-    const char* taken = p;      // after the last ' . ', whose blanks are used
+    // The end of the last ' . '. The next one cannot begin with its last blank
+    const char* separator_end = p;
     while (p < end) {
-      // Up to 64 bytes of words and blanks; p is the begin of a word
+      // Cut words in the next 64 bytes, up to a byte that is neither visible
+      // ASCII nor a blank. p: the begin of a word
       uint64_t separators = find_separators(p);
       const char* const block = p;
       for (; separators; separators &= separators - 1) {
@@ -317,10 +333,10 @@ class Text {
         if (*stop != ' ' && stop < end) break;
         if (stop > end) stop = end;
         const auto size = static_cast<size_t>(stop - p);
-        if (size == 1 && *p == '.' && p > taken && p[-1] == ' ' &&
+        if (size == 1 && *p == '.' && p > separator_end && p[-1] == ' ' &&
             stop < end) {
           end_sentence();
-          taken = stop + 1;
+          separator_end = stop + 1;
         } else if (size) {
           add(size < 8 ? Word(p, size, first_bytes(p, size))
                        : Word({p, size}), false);
@@ -328,37 +344,39 @@ class Text {
         p = stop + 1;
         if (stop == end) break;
       }
-      // A byte other than visible ASCII and blanks, or a long word
+      // Another byte ended the loop, or a word longer than the block
       if (p < end && (separators || p == block)) p = add_word(p, end);
     }
     end_sentence();
     paragraphs_.push_back(static_cast<int64_t>(sentences_.size()) - 1);
   }
 
-  // 64 bits, one for each byte from p on: 1 if the byte is no visible ASCII, so
-  // that it cannot be in a word of ASCII.
+  // 64 bits, one for each byte from p on: 1 if the byte is not visible ASCII,
+  // and so cannot belong to a word of ASCII.
   static uint64_t find_separators(const char* p) {
     uint64_t found = 0;
     for (unsigned k = 0; k < 8; ++k) {
       const uint64_t x = load(p + 8 * k, 8);
-      // No carry from a byte to the next
-      const uint64_t letters = ((x & ~kHigh) + kOnes * 0x5f) & ~x & kHigh;
-      found |= (((letters ^ kHigh) >> 7) * 0x0102040810204080u >> 56)
+      // The highest bit of each byte that is visible ASCII. The sum has no
+      // carry from one byte to the next
+      const uint64_t visible = ((x & ~kHigh) + kOnes * 0x5f) & ~x & kHigh;
+      found |= (((visible ^ kHigh) >> 7) * 0x0102040810204080u >> 56)
                << 8 * k;
     }
     return found;
   }
 
-  // Fewer than eight bytes as a number, followed by zeros.
+  // The `size` bytes from p on, fewer than eight, as `load` returns them. Reads
+  // eight bytes, which is faster.
   static uint64_t first_bytes(const char* p, size_t size) {
     return load(p, 8) & ((uint64_t{1} << 8 * size) - 1);
   }
 
-  // Add the word at p, if any. Returns the end of this word, or of the white
-  // space at p.
+  // If there is white space at p, return its end. Otherwise add the word at p,
+  // and return the end of the word.
   const char* add_word(const char* p, const char* end) {
     const char* stop = p;
-    unsigned char all = 0;
+    unsigned char all_bits = 0;
     for (int n; stop < end; ++stop) {
       const auto c = static_cast<unsigned char>(*stop);
       if (c > 0x20 && c < 0x80) continue;
@@ -366,98 +384,105 @@ class Text {
         if (stop == p) return p + n;
         break;
       }
-      all |= c;
+      all_bits |= c;
     }
-    add(Word({p, static_cast<size_t>(stop - p)}), all & 0x80 && lower_);
+    add(Word({p, static_cast<size_t>(stop - p)}), all_bits & 0x80 && lower_);
     return stop;
   }
 
-  void add(const Word& word, bool foreign) {
-    names_.expect(word);
-    if (foreign) are_foreign_.push_back(num_words_);
-    words_[num_words_++] = word;
-    if (num_words_ == kWords) number_words();
+  // Add a word to the batch.
+  void add(const Word& word, bool is_foreign) {
+    words_.prefetch_slot(word);
+    if (is_foreign) foreign_in_batch_.push_back(batch_size_);
+    batch_[batch_size_++] = word;
+    if (batch_size_ == kBatch) number_words();
   }
 
-  // Number the words in `words_`.
+  // Number the words of the batch, and empty it.
   void number_words() {
     const size_t first = types_.size();
-    types_.resize(first + num_words_);
-    auto foreign = are_foreign_.begin();
-    for (size_t k = 0; k < num_words_; ++k) {
-      const size_t known = names_.size();
-      const int32_t type = types_[first + k] = names_.number(words_[k]);
-      if (foreign != are_foreign_.end() && *foreign == k) {
-        if (names_.size() > known) foreign_.push_back(type);
+    types_.resize(first + batch_size_);
+    auto foreign = foreign_in_batch_.begin();
+    for (size_t k = 0; k < batch_size_; ++k) {
+      const size_t num_known = words_.size();
+      const int32_t type = types_[first + k] = words_.find_or_add(batch_[k]);
+      if (foreign != foreign_in_batch_.end() && *foreign == k) {
+        if (words_.size() > num_known) foreign_.push_back(type);
         ++foreign;
       }
     }
-    num_words_ = 0;
-    are_foreign_.clear();
+    batch_size_ = 0;
+    foreign_in_batch_.clear();
   }
 
   void end_sentence() {
     sentences_.push_back(
-        static_cast<int64_t>(types_.size() + num_words_));
+        static_cast<int64_t>(types_.size() + batch_size_));
   }
 
   bool lower_ = false;
-  std::string bytes_, text_;
-  Names names_;
-  std::array<Word, kWords> words_;
-  size_t num_words_ = 0;
-  int64_t num_passed_ = 0, words_passed_ = 0;
-  std::vector<size_t> are_foreign_;  // indices of foreign words in `words_`
-  std::vector<int32_t> foreign_;     // numbers of foreign words in `names_`
-  std::vector<int32_t> types_;
+  std::string bytes_;  // the text, in lower case where that is wanted
+  std::string text_;   // the different words, as `copy` gives them
+  WordTable words_;
+  std::array<Word, kBatch> batch_;
+  size_t batch_size_ = 0;
+  int64_t paragraphs_left_out_ = 0, words_left_out_ = 0;
+  std::vector<size_t> foreign_in_batch_;  // indices of foreign words
+  std::vector<int32_t> foreign_;          // numbers of foreign words
+  std::vector<int32_t> types_;            // the number of each word of the text
+  // The first word of each sentence, the first sentence of each paragraph, both
+  // with the end of the last one; the first paragraph of each article
   std::vector<int64_t> sentences_, paragraphs_, articles_;
 };
 
 }  // namespace
 
-// All functions except *_free return a Status.
+// All functions except *_free return a Status (door.h).
 extern "C" {
 
-// Make memory for texts, which use it one after the other.
-int text_new(void** made) try {
-  *made = new Text;
+// Make a Text, and store its address. It can cut one text after the other.
+int text_new(void** new_handle) try {
+  *new_handle = new Text;
   return kDone;
 } catch (...) {
   return failure();
 }
 
-// Cut UTF-8 into words. lines: the kind of lines (`Lines`). most: the limit for
-// the bytes of a paragraph. sizes (9) receives the lengths of the five arrays
-// of text_copy; the length of text_foreign; 1 if the text cannot be cut, 0
-// otherwise; the number of paragraphs that were left out; and the number of
+// Cut a text, `size` bytes of UTF-8, into words. lines: the kind of lines
+// (`Lines`). lower: convert words to lower case. max_bytes: the limit for the
+// bytes of a paragraph. sizes (9) receives the lengths of the five arrays of
+// text_copy; the length of the array of text_foreign; 1 if the text cannot be
+// cut, else 0; the number of paragraphs that were left out; and the number of
 // their words.
 int text_cut(void* handle, const char* bytes, int64_t size, int lines,
-             int lower, int64_t most, int64_t* sizes) try {
+             int lower, int64_t max_bytes, int64_t* sizes) try {
   auto* text = static_cast<Text*>(handle);
-  const bool done =
+  const bool is_cut =
       text->cut(bytes, static_cast<size_t>(size), static_cast<Lines>(lines),
-                lower != 0, static_cast<size_t>(most));
+                lower != 0, static_cast<size_t>(max_bytes));
   text->sizes(sizes);
   sizes[5] = static_cast<int64_t>(text->foreign().size());
-  sizes[6] = !done;
-  text->passed(sizes + 7);
+  sizes[6] = !is_cut;
+  text->left_out(sizes + 7);
   return kDone;
 } catch (...) {
   return failure();
 }
 
-// The words that Python has to convert to lower case, a line for each.
+// Copy the words that Python has to convert to lower case to `to`, `size` bytes
+// with a line feed after each word.
 int text_foreign(const void* handle, char* to, int64_t size) try {
-  const std::string found = static_cast<const Text*>(handle)->foreign();
-  require(static_cast<int64_t>(found.size()) == size);
-  std::copy(found.begin(), found.end(), to);
+  const std::string words = static_cast<const Text*>(handle)->foreign();
+  require(static_cast<int64_t>(words.size()) == size);
+  std::copy(words.begin(), words.end(), to);
   return kDone;
 } catch (...) {
   return failure();
 }
 
-// Replace the words of text_foreign by their lower case, a line for each. sizes
-// (5) receives the lengths of the arrays of text_copy.
+// Replace the words of text_foreign by these lines, `size` bytes with a line
+// for each word in the same order. sizes (5) receives the new lengths of the
+// arrays of text_copy.
 int text_rename(void* handle, const char* lines, int64_t size,
                 int64_t* sizes) try {
   auto* text = static_cast<Text*>(handle);
@@ -468,8 +493,12 @@ int text_rename(void* handle, const char* lines, int64_t size,
   return failure();
 }
 
-// Copy the text to arrays of the lengths `sizes` (5). names receives the words
-// in the order of their numbers, each followed by a line feed.
+// Copy the text to five arrays, whose lengths are `sizes` (5). types: the
+// number of each word of the text. sentences, paragraphs: the index of the
+// first word of each sentence, and of the first sentence of each paragraph,
+// with the end of the last one. articles: the index of the first paragraph of
+// each article. names: the different words in the order of their numbers, each
+// followed by a line feed.
 int text_copy(const void* handle, int32_t* types, int64_t* sentences,
               int64_t* paragraphs, int64_t* articles, char* names,
               const int64_t* sizes) try {
@@ -485,23 +514,24 @@ int text_copy(const void* handle, int32_t* types, int64_t* sentences,
 
 void text_free(void* handle) { delete static_cast<Text*>(handle); }
 
-// Make a table of names.
-int names_new(void** made) try {
-  *made = new Names;
+// Make a WordTable, which Python knows as `Names` (cut.py), and store its
+// address.
+int names_new(void** new_handle) try {
+  *new_handle = new WordTable;
   return kDone;
 } catch (...) {
   return failure();
 }
 
-// Number names, `size` bytes with a line feed after each name. numbers, with
-// memory for `room` names, receives their numbers. kept (num_kept) may be null;
-// a name with kept = 0 is left out and gets -1. sizes (3) receives the number
-// of these names and the number of names in the table. The number of letters of
-// new names is added to its last entry.
+// Find or add words, `size` bytes with a line feed after each word. numbers
+// receives the number of each word; it has memory for max_words. kept
+// (num_kept) may be null; a word with kept = 0 is not added and gets -1. sizes
+// (3): the number of words in `lines` and the number of words in the table are
+// stored; the number of letters of new words is added to the last entry.
 int names_add(void* handle, const char* lines, int64_t size,
               const uint8_t* kept, int64_t num_kept, int32_t* numbers,
-              int64_t room, int64_t* sizes) try {
-  auto* names = static_cast<Names*>(handle);
+              int64_t max_words, int64_t* sizes) try {
+  auto* table = static_cast<WordTable*>(handle);
   const char* end = lines + size;
   require(!size || end[-1] == '\n');
   int64_t count = 0;
@@ -514,17 +544,17 @@ int names_add(void* handle, const char* lines, int64_t size,
           std::memchr(lines, '\n', static_cast<size_t>(end - lines)));
       words.emplace_back(
           std::string_view(begin, static_cast<size_t>(lines - begin)));
-      names->expect(words.back());
+      table->prefetch_slot(words.back());
     }
     const auto after = count + static_cast<int64_t>(words.size());
-    require(after <= room && (!kept || after <= num_kept));
-    for (const Word& word : words) names->expect_text(word);
+    require(after <= max_words && (!kept || after <= num_kept));
+    for (const Word& word : words) table->prefetch_text(word);
     for (const Word& word : words) {
-      const size_t known = names->size();
+      const size_t num_known = table->size();
       numbers[count] =
-          kept && !kept[count] ? -1 : names->number(word);
+          kept && !kept[count] ? -1 : table->find_or_add(word);
       ++count;
-      if (names->size() > known) {
+      if (table->size() > num_known) {
         // A UTF-8 continuation byte does not start a letter
         sizes[2] += std::count_if(word.begin, word.begin + word.size,
                                   [](char c) { return (c & 0xc0) != 0x80; });
@@ -532,30 +562,30 @@ int names_add(void* handle, const char* lines, int64_t size,
     }
   }
   sizes[0] = count;
-  sizes[1] = static_cast<int64_t>(names->size());
+  sizes[1] = static_cast<int64_t>(table->size());
   return kDone;
 } catch (...) {
   return failure();
 }
 
-// Copy the words from number `first`, a line for each, to `to` (size). If `to`
-// is null, only store the number of bytes in `size`.
+// Copy the words from number `first` on, a line for each, to `to`, which has
+// *size bytes. If `to` is null, only store the number of these bytes in *size.
 int names_copy(const void* handle, int64_t first, char* to,
                int64_t* size) try {
-  auto* names = static_cast<const Names*>(handle);
-  require(first >= 0 && static_cast<size_t>(first) <= names->size());
-  const std::string_view text = names->from(static_cast<size_t>(first));
-  const auto found = static_cast<int64_t>(text.size());
+  auto* table = static_cast<const WordTable*>(handle);
+  require(first >= 0 && static_cast<size_t>(first) <= table->size());
+  const std::string_view text = table->text_from(static_cast<size_t>(first));
+  const auto text_size = static_cast<int64_t>(text.size());
   if (to) {
-    require(found == *size);
+    require(text_size == *size);
     std::copy(text.begin(), text.end(), to);
   }
-  *size = found;
+  *size = text_size;
   return kDone;
 } catch (...) {
   return failure();
 }
 
-void names_free(void* handle) { delete static_cast<Names*>(handle); }
+void names_free(void* handle) { delete static_cast<WordTable*>(handle); }
 
 }  // extern "C"

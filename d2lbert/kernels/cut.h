@@ -1,4 +1,5 @@
-// Words as bytes: their separators, and tables that number them.
+// White space in UTF-8, and hash tables that number words, for cut.cc and
+// pieces.cc.
 #ifndef D2LBERT_CUT_H_
 #define D2LBERT_CUT_H_
 
@@ -14,16 +15,16 @@
 #include <string_view>
 #include <vector>
 
-// The base-2 logarithm of the number of slots in a new table of names.
+// The base-2 logarithm of the number of slots in a new WordTable.
 #ifndef D2LBERT_TABLE_BITS
 #define D2LBERT_TABLE_BITS 14
 #endif
 
 namespace {
 
-// The number of bytes of the character at p if str.isspace() is true for it, 0
-// otherwise. Needs valid UTF-8, where a continuation byte is never the first
-// byte of a character.
+// The number of bytes of the character at p if it is white space for Python's
+// str.isspace(), 0 otherwise. The text must be valid UTF-8. At a continuation
+// byte the result is 0.
 inline int space_at(const char* p, const char* end) {
   const auto c = static_cast<unsigned char>(*p);
   if (c < 0x80) return c == ' ' || (c >= 9 && c <= 13) || (c >= 28 && c <= 31);
@@ -43,7 +44,7 @@ inline int space_at(const char* p, const char* end) {
   return space ? 3 : 0;
 }
 
-// The line without white space at both ends, as by str.strip().
+// The line without white space at both ends, as Python's str.strip() gives it.
 inline std::string_view strip(std::string_view line) {
   const char *begin = line.data(), *end = begin + line.size();
   for (int n; begin < end && (n = space_at(begin, end)); begin += n) {}
@@ -56,15 +57,16 @@ inline std::string_view strip(std::string_view line) {
   return {begin, static_cast<size_t>(end - begin)};
 }
 
-// Up to eight bytes as a number, followed by zeros.
+// The `size` bytes from p on, at most eight, followed by bytes of zero, as an
+// integer.
 inline uint64_t load(const char* p, size_t size) {
   uint64_t x = 0;
   std::memcpy(&x, p, size);
   return x;
 }
 
-// True if `size` bytes are equal, at least eight. memcmp is slow for short
-// words.
+// True if both have the same `size` bytes, at least eight. Faster for short
+// words than memcmp.
 inline bool are_same(const char* one, const char* other, size_t size) {
   for (size_t k = 0; k + 8 < size; k += 8) {
     if (load(one + k, 8) != load(other + k, 8)) return false;
@@ -73,8 +75,9 @@ inline bool are_same(const char* one, const char* other, size_t size) {
 }
 
 // Random constants of the hash, different in each process. With known constants
-// a text could be made whose words all share one hash, so that each look-up
-// would pass all of them. The numbers of words do not depend on the hash.
+// an attacker could make a text whose words all have one hash, so that each
+// look-up would compare all of them. The constants do not change the numbers
+// that words get.
 struct Secret {
   uint64_t start, factor;
 
@@ -83,7 +86,7 @@ struct Secret {
     try {
       std::random_device device;
       for (auto& part : random) part = device();
-    } catch (const std::exception&) {   // the machine has no random numbers
+    } catch (const std::exception&) {   // there is no source of randomness
       random[0] = static_cast<unsigned>(
           std::chrono::steady_clock::now().time_since_epoch().count());
     }
@@ -95,8 +98,8 @@ struct Secret {
 
 inline const Secret kSecret;
 
-// Both halves of the product with a secret factor. So the author of a text does
-// not know which bits of the hash a different byte changes.
+// Both halves of the product with the secret factor, combined by XOR. So the
+// author of a text does not know which bits of the hash depend on which byte.
 inline uint64_t mix(uint64_t x) {
   __extension__ typedef unsigned __int128 Product;
   const Product product = Product{x} * kSecret.factor;
@@ -111,8 +114,9 @@ inline uint64_t hash(std::string_view word) {
   return mix(h ^ load(p, left));
 }
 
-// A word and its key in a table of names: the bytes and the size of a word of
-// up to seven bytes, the hash of a longer one.
+// A word and its key in a WordTable. For a word of up to seven bytes the key is
+// its bytes and its size, so equal keys mean equal words. For a longer word it
+// is the hash.
 struct Word {
   const char* begin;
   size_t size;
@@ -125,7 +129,7 @@ struct Word {
         key(size < 8 ? short_key(load(begin, size), size)
                      : hash(word) | uint64_t{8} << 56) {}
 
-  // For fewer than eight bytes. bytes: the same as a number, followed by zeros.
+  // A word of fewer than eight bytes. bytes: as `load` returns them.
   Word(const char* begin, size_t size, uint64_t bytes)
       : begin(begin), size(size), key(short_key(bytes, size)) {}
 
@@ -134,12 +138,12 @@ struct Word {
   }
 };
 
-// Words numbered by first occurrence, in an open-addressing table. Most of the
-// work is look-ups, which wait for memory. So call `expect` for several words
-// before `number`.
-class Names {
+// A hash table with open addressing. It numbers different words in the order of
+// their first occurrence. Most of the time is spent on look-ups that wait for
+// memory. So call `prefetch_slot` for several words before `find_or_add`.
+class WordTable {
  public:
-  Names() : slots_(size_t{1} << (64 - shift_)) {}
+  WordTable() : slots_(size_t{1} << (64 - shift_)) {}
 
   // Remove all words, but keep the memory.
   void clear() {
@@ -149,22 +153,22 @@ class Names {
   }
 
   // Prefetch the slot of a word.
-  void expect(const Word& word) const {
-    __builtin_prefetch(&slots_[place(word.key)]);
+  void prefetch_slot(const Word& word) const {
+    __builtin_prefetch(&slots_[first_slot(word.key)]);
   }
 
-  // Prefetch the bytes that `number` compares with a long word. Call it after
-  // the slot has arrived.
-  void expect_text(const Word& word) const {
-    const Slot& slot = slots_[place(word.key)];
+  // Prefetch the bytes that `find_or_add` compares with a long word. Call this
+  // when the slot has been prefetched.
+  void prefetch_text(const Word& word) const {
+    const Slot& slot = slots_[first_slot(word.key)];
     if (slot.number >= 0 && word.size >= 8) {
       __builtin_prefetch(text_.data() + slot.start);
     }
   }
 
-  // The number of a word, which is added if it is new.
-  int32_t number(const Word& word) {
-    Slot& slot = slots_[find(word)];
+  // The number of a word. A new word is added, with the next number.
+  int32_t find_or_add(const Word& word) {
+    Slot& slot = slots_[find_slot(word)];
     if (slot.number >= 0) return slot.number;
     const auto k = static_cast<int32_t>(size());
     const size_t start = text_.size(), end = start + word.size + 1;
@@ -177,50 +181,57 @@ class Names {
   }
 
   // The number of a word, or -1 if it is missing.
-  int32_t at(const Word& word) const { return slots_[find(word)].number; }
+  int32_t find(const Word& word) const {
+    return slots_[find_slot(word)].number;
+  }
 
+  // The word with number k.
   std::string_view operator[](size_t k) const {
     return std::string_view(text_).substr(starts_[k],
                                           starts_[k + 1] - starts_[k] - 1);
   }
+  // The number of words.
   size_t size() const { return starts_.size() - 1; }
   // All words, each followed by a line feed.
   const std::string& text() const { return text_; }
-  // The words from number k, each followed by a line feed.
-  std::string_view from(size_t k) const {
+  // The words from number k on, each followed by a line feed.
+  std::string_view text_from(size_t k) const {
     return std::string_view(text_).substr(starts_[k]);
   }
 
  private:
   struct Slot {
     uint64_t key = 0;
-    int32_t number = -1;
-    uint32_t start = 0;   // in the text
+    int32_t number = -1;  // -1: the slot is free
+    uint32_t start = 0;   // of the word, in text_
   };
 
-  size_t place(uint64_t key) const {
+  // The first slot to try for a key.
+  size_t first_slot(uint64_t key) const {
     return mix(key ^ kSecret.start) >> shift_;
   }
 
   // The slot of a word, or the free slot for it.
-  size_t find(const Word& word) const {
+  size_t find_slot(const Word& word) const {
     const size_t mask = slots_.size() - 1;
-    size_t slot = place(word.key);
+    size_t slot = first_slot(word.key);
     for (;; slot = (slot + 1) & mask) {
       const Slot& here = slots_[slot];
-      if (here.number < 0 || (here.key == word.key && is_at(here, word))) {
+      if (here.number < 0 || (here.key == word.key && has_word(here, word))) {
         return slot;
       }
     }
   }
 
-  bool is_at(const Slot& slot, const Word& word) const {
+  // True if the slot, which has the key of the word, has the word.
+  bool has_word(const Slot& slot, const Word& word) const {
     if (word.size < 8) return true;
     const char* there = text_.data() + slot.start;
     return text_.size() - slot.start > word.size &&
            there[word.size] == '\n' && are_same(there, word.begin, word.size);
   }
 
+  // Double the number of slots.
   void grow() {
     std::vector<Slot> old(slots_.size() * 2);
     old.swap(slots_);
@@ -228,16 +239,16 @@ class Names {
     const size_t mask = slots_.size() - 1;
     for (const Slot& here : old) {
       if (here.number < 0) continue;
-      size_t slot = place(here.key);
+      size_t slot = first_slot(here.key);
       while (slots_[slot].number >= 0) slot = (slot + 1) & mask;
       slots_[slot] = here;
     }
   }
 
-  int shift_ = 64 - D2LBERT_TABLE_BITS;
+  int shift_ = 64 - D2LBERT_TABLE_BITS;  // there are 2^(64 - shift_) slots
   std::vector<Slot> slots_;
-  std::vector<uint32_t> starts_{0};
-  std::string text_;
+  std::vector<uint32_t> starts_{0};  // of each word in text_, and the end
+  std::string text_;  // all words, each followed by a line feed
 };
 
 }  // namespace

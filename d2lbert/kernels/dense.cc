@@ -1,6 +1,7 @@
-// d2lbert_dense: act(X W^T + b). The backward pass includes the gradient of the
-// activation. W and b may consist of several arrays, whose outputs are joined
-// side by side; one product computes all of them.
+// The operator d2lbert_dense: Y = act(Z), Z = X W^T + b, for X (R, K), W (N, K)
+// and Y (R, N). The backward pass includes the gradient of the activation. W
+// and b may consist of several arrays. Their outputs are joined side by side,
+// and one product computes all of them.
 #include <time.h>
 
 #include "act.h"
@@ -8,21 +9,22 @@
 namespace d2lbert {
 namespace {
 
-// R rows, divided into blocks of at most `most` rows, a multiple of MR. If each
-// thread has few blocks, their sizes differ by one tile at most. Otherwise the
-// other threads would wait for the thread with the largest share.
-class Blocks {
+// R rows, divided into blocks of at most max_rows rows, which is a multiple of
+// MR. If there are fewer than 16 blocks for each thread, the rows are divided
+// evenly: the sizes of blocks differ by MR rows at most. Without this, most
+// threads would wait for the thread with the most rows.
+class RowBlocks {
  public:
-  Blocks(long R, int threads, long most)
-      : R_(R), most_(most), count_(ceil_div(R, most)),
+  RowBlocks(long R, int threads, long max_rows)
+      : R_(R), max_rows_(max_rows), count_(ceil_div(R, max_rows)),
         even_(count_ < 16 * threads) {
-    if (even_) count_ = ceil_div(R, threads * most) * threads;
+    if (even_) count_ = ceil_div(R, threads * max_rows) * threads;
   }
   long count() const { return count_; }
-  // Block i: rows [first, first + m).
+  // Block i has the rows [first, first + m).
   void at(long i, long* first, long* m) const {
-    long last = (i + 1) * most_;
-    *first = i * most_;
+    long last = (i + 1) * max_rows_;
+    *first = i * max_rows_;
     if (even_) {
       share(ceil_div(R_, MR), (int)count_, (int)i, first, &last);
       *first *= MR;
@@ -32,53 +34,60 @@ class Blocks {
   }
 
  private:
-  long R_, most_, count_;
+  long R_, max_rows_, count_;
   bool even_;
 };
 
-// Prefetch the rows of a panel that will be written.
-inline void fetch_rows(const float* c, long ld, long rows) {
+// Prefetch rows of C, NR columns each, that will be written.
+inline void prefetch_output(const float* c, long ld, long rows) {
   for (long r = 0; r < rows; r++)
     for (long j = 0; j < NR; j += 16)
       __builtin_prefetch(c + r * ld + j, 1, 2);
 }
 
-// The number of words of a row that are summed at a time. Long rows are cut
-// into slices, so that the slices of a block of rows stay in cache during the
-// passes over the panels of W.
-long slice(long words) { return words > 2048 ? 1024 : std::max(1L, words); }
-
-// Room in words for the slices of m rows, which `near_rows` may copy.
-template <class E>
-long slice_room(long m, long words) {
-  return m * (slice(words) + FAR_APART);
+// The number of words in a slice of a row. Long rows are cut into slices, and
+// the sum over a slice is added to the sum over those before. So the slices of
+// a block of rows stay in cache during the passes over the panels of W.
+long slice_words(long words) {
+  return words > 2048 ? 1024 : std::max(1L, words);
 }
 
-// The number of rows of a block, whose slices stay in cache. Each block reads
-// all of W (N x K). If W has more than 12 MB, it comes from memory, not from
-// the last-level cache. Then blocks are larger on processors with AVX-512,
-// whose second-level cache has a megabyte.
+// The words that `conflict_free_rows` may need to copy slices of m rows.
 template <class E>
-long long_block(long R, int threads, long words, long N) {
-  const double bytes = 4.0 * slice(words) * E::EACH;
+long slice_copy_words(long m, long words) {
+  return m * (slice_words(words) + ROW_GAP);
+}
+
+// The number of rows in a block, so that their slices stay in cache. Each block
+// reads all of W, with N rows of `words`. If W has more than 12 MB, it comes
+// from memory, not from the last-level cache. Then processors with AVX-512 get
+// larger blocks, since their second-level cache has a megabyte.
+template <class E>
+long long_block_rows(long R, int threads, long words, long N) {
+  const double bytes = 4.0 * slice_words(words) * E::PER_WORD;
   return block_rows(R, threads, 4, bytes,
-                    VL == 16 && 4e-6 * words * E::EACH * N > 12 ? 450e3
-                                                               : 200e3);
+                    VL == 16 && 4e-6 * words * E::PER_WORD * N > 12 ? 450e3
+                                                                    : 200e3);
 }
 
-// Panels [p0, p1) of to (m x N) = bias + x b, for x (m x K) and packed b, one
-// stripe of rows after the other. `room` holds a slice. Calls
-// done(offset in `to`, rows, columns) for each finished part.
+// Compute the panels [p0, p1) of C (m x N) = bias + x B, slice by slice, for x
+// (m x K) and packed B, b. bias has padded(N) numbers, or is null for zeros.
+// x_words: scratch memory for a slice. Calls done(offset in C, rows, columns)
+// for each part of C that is complete.
 template <class E, class F>
-inline void long_rows(const float* x, long m, long K, const word<E>* b,
-                      long p0, long p1, const float* bias, float* to, long N,
-                      word<E>* room, Ahead* ahead, F done) {
-  const long words = E::words(K), step = slice(words);
-  for (long k = 0; !k || k < words; k += step) {
-    const long now = std::min(step, words - k), from = k * E::EACH;
+inline void multiply_long_rows(const float* x, long m, long K,
+                               const word<E>* b, long p0, long p1,
+                               const float* bias, float* c, long N,
+                               word<E>* x_words, Prefetcher* ahead, F done) {
+  const long words = E::words(K), max_words = slice_words(words);
+  // One pass even if K is 0, for the bias
+  for (long k = 0; !k || k < words; k += max_words) {
+    const long num_words = std::min(max_words, words - k);
+    const long first = k * E::PER_WORD;
     long lda = K;
-    const word<E>* a = near_rows(x + from, lda, m,
-                                 std::min(now * E::EACH, K - from), room);
+    const word<E>* a = conflict_free_rows(
+        x + first, lda, m, std::min(num_words * E::PER_WORD, K - first),
+        x_words);
     for (long p = p0; p < p1; p++)
       for (long r = 0; r < m; r += STRIPE) {
         const long n = std::min<long>(NR, N - p * NR);
@@ -87,27 +96,29 @@ inline void long_rows(const float* x, long m, long K, const word<E>* b,
         // Prefetch only the next output stripe: a whole block of wide rows
         // would evict the panels from the cache.
         if (r + STRIPE < m)
-          fetch_rows(to + at + STRIPE * N, N,
-                     std::min(STRIPE, m - r - STRIPE));
+          prefetch_output(c + at + STRIPE * N, N,
+                          std::min(STRIPE, m - r - STRIPE));
         else if (p + 1 < p1)
-          fetch_rows(to + (p + 1) * NR, N, std::min(STRIPE, m));
-        panel<E>(false, rows, n, now, a + r * lda, lda,
-                 b + p * NR * words + k * NR, to + at, N,
-                 k ? ADD : bias ? BIAS : ZERO, bias ? bias + p * NR : bias);
-        if (k + step >= words) done(at, rows, n);
+          prefetch_output(c + (p + 1) * NR, N, std::min(STRIPE, m));
+        multiply_panel<E>(false, rows, n, num_words, a + r * lda, lda,
+                          b + p * NR * words + k * NR, c + at, N,
+                          k ? ADD : bias ? BIAS : ZERO,
+                          bias ? bias + p * NR : bias);
+        if (k + max_words >= words) done(at, rows, n);
       }
   }
 }
 
+// Compute Y, and Z if it is not null. b may be null.
 template <class E>
 void forward(long R, long K, long N, const float* X, const float* W,
              const float* b, Act act, float* Y, float* Z) {
   const int threads = team(2.0 * R * K * N);
   const long words = E::words(K), panels = ceil_div(N, NR);
-  const long block = long_block<E>(R, threads, words, N);
-  const Blocks all(R, threads, block);
-  const long blocks = all.count();
-  // With few rows, threads share the columns, too.
+  const long block = long_block_rows<E>(R, threads, words, N);  // rows
+  const RowBlocks row_blocks(R, threads, block);
+  const long blocks = row_blocks.count();
+  // With few rows, the threads also divide the columns, into groups of panels
   const long groups = blocks >= 2 * threads ? 1 : std::min<long>(panels, 8);
   Scratch& shared = team_scratch();
   shared.reset((padded(N) * words + padded(N)) * 4 + 128);
@@ -115,32 +126,35 @@ void forward(long R, long K, long N, const float* X, const float* W,
   float* bias = shared.take<float>(padded(N));
   std::fill(bias, bias + padded(N), 0.f);
   if (b) std::copy(b, b + N, bias);
-  Preparation packing;
-  Rooms& rooms = team_rooms(threads, slice_room<E>(block, words) * 4);
+  SharedWork packing;
+  ThreadScratch& scratch = thread_scratch(
+      threads, slice_copy_words<E>(block, words) * 4);
 #pragma omp parallel num_threads(threads)
   {
-    Scratch& own = rooms.mine();
-    word<E>* rows = own.take<word<E>>(slice_room<E>(block, words));
-    packing.all(panels, [&](long p) {
+    Scratch& own = scratch.mine();
+    word<E>* x_words = own.take<word<E>>(slice_copy_words<E>(block, words));
+    packing.complete(panels, [&](long p) {
       pack_panel_t<E>(W + p * NR * K, K, K, std::min<long>(NR, N - p * NR),
                       packed + p * NR * words);
     });
     // A core may be busy for a while, for example with Python, which prepares
     // the next operators. So the schedule is dynamic.
-#pragma omp for schedule(dynamic, at_once(blocks, threads)) collapse(2) nowait
+#pragma omp for schedule(dynamic, chunk_size(blocks, threads)) \
+    collapse(2) nowait
     for (long i = 0; i < blocks; i++)
       for (long g = 0; g < groups; g++) {
         long first, m, p0, p1;
-        all.at(i, &first, &m);
+        row_blocks.at(i, &first, &m);
         share(panels, groups, g, &p0, &p1);
-        Ahead ahead(ceil_div(m, STRIPE) * (p1 - p0));
-        if (groups == 1 && i + 1 < blocks && slice(words) == words) {
+        Prefetcher ahead(ceil_div(m, STRIPE) * (p1 - p0));
+        if (groups == 1 && i + 1 < blocks && slice_words(words) == words) {
           const long next = std::min(m, R - first - m);
           ahead.fetch(X + (first + m) * K, next * K * 4);
         }
         float *const y = Y + first * N, *const z = Z ? Z + first * N : y;
-        long_rows<E>(X + first * K, m, K, packed, p0, p1, bias, z, N, rows,
-                     &ahead, [&](long at, long rows, long n) {
+        multiply_long_rows<E>(X + first * K, m, K, packed, p0, p1, bias, z, N,
+                              x_words, &ahead,
+                              [&](long at, long rows, long n) {
           for (long r = 0; act != NONE && r < rows; r++, at += N)
             for (long j = 0; j < n; j += VL)
               store(y + at + j, apply(act, load(z + at + j, n - j)), n - j);
@@ -149,8 +163,10 @@ void forward(long R, long K, long N, const float* X, const float* W,
   }
 }
 
-// Compute dZ, the gradient of the activation's argument, for m rows. Add its
-// sum over these rows to db, unless that is null.
+// Compute dZ (m x N), the gradient of the argument of the activation, from dY.
+// saved: the Z or Y that the gradient needs (see act.h). If act is NONE, dZ is
+// not written, since it equals dY. Add the sum of the rows to db, unless db is
+// null.
 void activation_gradient(Act act, long m, long N, const float* dY,
                          const float* saved, float* dZ, float* db) {
   if (act != NONE)
@@ -160,38 +176,40 @@ void activation_gradient(Act act, long m, long N, const float* dY,
   if (db) add_rows_to(db, act == NONE ? dY : dZ, N, m, N);
 }
 
-// For weights so small that each thread has a dW of its own in cache. One pass
-// over the rows gives dX, dW and db.
+// Compute dX, dW and db in one pass over the rows, for weights so small that
+// each thread can keep a dW of its own in cache. A gradient that is null is not
+// computed. saved: see `activation_gradient`.
 template <class E>
 void backward_by_rows(long R, long K, long N, const float* X, const float* W,
                       Act act, const float* dY, const float* saved, float* dX,
                       float* dW, float* db) {
   const int threads = team(4.0 * R * K * N);
-  const long block = block_rows(R, threads, 4, 4.0 * (K + N));
-  const long words = E::words(N);
-  const long half = E::words(block);
+  const long block = block_rows(R, threads, 4, 4.0 * (K + N));  // rows
+  const long n_words = E::words(N);
+  const long block_words = E::words(block);  // of a sum over rows
   Scratch& shared = team_scratch();
-  shared.reset(4 * padded(K) * words + 64 + Sums::bytes(N * K, threads) +
+  shared.reset(4 * padded(K) * n_words + 64 + Sums::bytes(N * K, threads) +
                Sums::bytes(N, threads));
-  word<E>* packed = shared.take<word<E>>(padded(K) * words);
+  word<E>* packed = shared.take<word<E>>(padded(K) * n_words);
   const Sums weights(shared, N * K, threads), biases(shared, N, threads);
-  Preparation packing;
-  Rooms& rooms = team_rooms(
-      threads, (block * N + padded(K) * half + block * words + half * N) * 4
-      + 512);
+  SharedWork packing;
+  ThreadScratch& scratch = thread_scratch(
+      threads, (block * N + padded(K) * block_words + block * n_words +
+                block_words * N) * 4 + 512);
 #pragma omp parallel num_threads(threads)
   {
     float *const own_W = weights.cleared(), *const own_b = biases.cleared();
-    Scratch& own = rooms.mine();
+    Scratch& own = scratch.mine();
     float* dZ = own.take<float>(block * N);
-    word<E>* x = own.take<word<E>>(padded(K) * half);
-    word<E>* as_is = own.take<word<E>>(block * words);
-    word<E>* turned = own.take<word<E>>(half * N);
-    packing.all(dX ? ceil_div(K, NR) : 0, [&](long p) {
+    word<E>* x_panels = own.take<word<E>>(padded(K) * block_words);
+    word<E>* dz_words = own.take<word<E>>(block * n_words);
+    word<E>* dz_columns = own.take<word<E>>(block_words * N);
+    packing.complete(dX ? ceil_div(K, NR) : 0, [&](long p) {
       pack_panel<E>(W + p * NR, K, N, std::min<long>(NR, K - p * NR),
-                    packed + p * NR * words);
+                    packed + p * NR * n_words);
     });
-    // Threads share tiles of rows: few blocks could not be shared evenly.
+    // The threads divide tiles of MR rows: few blocks could not be divided
+    // evenly.
     long begin, end;
     share(ceil_div(R, MR), omp_get_num_threads(), omp_get_thread_num(),
           &begin, &end);
@@ -202,18 +220,19 @@ void backward_by_rows(long R, long K, long N, const float* X, const float* W,
       activation_gradient(act, m, N, dy, saved + first * N, dZ, own_b);
       const float* dz = act == NONE ? dy : dZ;
       if (dX) {
-        Ahead ahead(stripes(m, K));
+        Prefetcher ahead(num_stripes(m, K));
         if (dW) ahead.fetch(X + first * K, m * K * 4);
-        times<E>(dz, m, N, as_is, packed, K, dX + first * K, K, ZERO, &ahead);
+        multiply_rows<E>(dz, m, N, dz_words, packed, K, dX + first * K, K, ZERO,
+                         &ahead);
       }
       if (dW) {
-        Ahead ahead(stripes(N, K));
+        Prefetcher ahead(num_stripes(N, K));
         const long next = std::min(block, end - first - m);
         ahead.fetch(dy + m * N, next * N * 4);
         if (act != NONE) ahead.fetch(saved + (first + m) * N, next * N * 4);
         if (dX) ahead.fetch(dX + (first + m) * K, next * K * 4);
-        add_transposed<E>(dz, N, X + first * K, K, m, turned, x, own_W,
-                          &ahead);
+        add_transposed<E>(dz, N, X + first * K, K, m, dz_columns, x_panels,
+                          own_W, &ahead);
       }
     }
 #pragma omp barrier
@@ -222,102 +241,108 @@ void backward_by_rows(long R, long K, long N, const float* X, const float* W,
   }
 }
 
-// A team divides a product of `tiles` tiles of rows by `panels` panels, with a
-// part for each thread. Return the number of parts along the rows for which a
-// part reads the least of both operands.
-int parts_down(long tiles, long panels, int team_size) {
+// A team divides dW, which has `tiles` tiles of rows and `panels` panels of
+// columns, into a part for each thread. Return the number of parts along the
+// rows, a divisor of team_size, for which a thread reads the least of dZ and X.
+int parts_along_rows(long tiles, long panels, int team_size) {
   int best = 1;
-  double least = INFINITY;
+  double fewest_columns = INFINITY;
   for (int down = 1; down <= team_size; down++) {
     if (team_size % down) continue;
     const int across = team_size / down;
-    const double read = (double)MR * ceil_div(tiles, down) +
-                        (double)NR * ceil_div(panels, across);
-    if (read < least) {
-      least = read;
+    // Columns of dZ and X that a thread reads
+    const double columns = (double)MR * ceil_div(tiles, down) +
+                           (double)NR * ceil_div(panels, across);
+    if (columns < fewest_columns) {
+      fewest_columns = columns;
       best = down;
     }
   }
   return best;
 }
 
-// The columns of dZ, which are rows of dW, at a time. Their tiles are held
-// while each panel of X, read from the last-level cache, is multiplied by them.
-constexpr long HIGH = 8 * MR;
+// The number of columns of dZ, or rows of dW, at a time. These packed columns
+// stay in cache, while they are multiplied by each panel of X, which is read
+// from the last-level cache.
+constexpr long DZ_COLUMNS = 8 * MR;
 
-// Rows of X summed at a time, for k columns of X. More rows save additions to
-// dW, but take more cache. With AVX-512, in the sizes of BERT base: 1,024 rows
-// of 768 columns are 3 MB, 512 rows of 3,072 columns are 6 MB.
+// The number of rows that are summed at a time, for k columns of X. More rows
+// save additions to dW, but take more cache. With AVX-512, in the sizes of BERT
+// base: 1,024 rows of 768 columns are 3 MB, 512 rows of 3,072 columns are 6 MB.
 inline long rows_summed(long k) {
   return (k > 1536 ? 1 : 2) * (VL == 16 ? 512 : 256);
 }
 
-// Words that a thread needs for `most` rows and k columns of X.
+// The words that a thread needs for max_rows rows and k columns of X.
 template <class E>
-long gradient_room(long most, long k) {
-  return padded(k) * E::words(most) + HIGH / MR * tile_size<E>(most);
+long gradient_words(long max_rows, long k) {
+  return padded(k) * E::words(max_rows) +
+         DZ_COLUMNS / MR * tile_words<E>(max_rows);
 }
 
-// Words for any part of K columns that a thread may get. Fewer columns may need
-// more words, because `rows_summed` then doubles.
+// The words that a thread needs at most, for any part of the K columns of X.
+// Fewer columns may need more words, because `rows_summed` then doubles.
 template <class E>
-long most_gradient_room(long R, long K) {
+long max_gradient_words(long R, long K) {
   const long few = std::min(K, 1536L);
-  return std::max(gradient_room<E>(std::min(rows_summed(K), R), K),
-                  gradient_room<E>(std::min(rows_summed(few), R), few));
+  return std::max(gradient_words<E>(std::min(rows_summed(K), R), K),
+                  gradient_words<E>(std::min(rows_summed(few), R), few));
 }
 
-// Compute this thread's part of dW = dZ^T X, and of db.
+// Compute the part of dW = dZ^T X and of db that belongs to this thread. All
+// threads of a team call it. dW or db may be null. own: scratch memory for
+// `max_gradient_words`.
 template <class E>
 void weight_gradient(long R, long K, long N, const float* X, const float* dz,
                      float* dW, float* db, Scratch& own) {
   const int team_size = omp_get_num_threads(), t = omp_get_thread_num();
   const long tiles = ceil_div(N, MR), panels = ceil_div(K, NR);
-  const int down = parts_down(tiles, panels, team_size);
+  const int down = parts_along_rows(tiles, panels, team_size);
   const int across = team_size / down;
+  // This thread multiplies columns [c0, c1) of dZ by panels [p0, p1) of X
   long c0, c1, p0, p1;
   share(tiles, down, t / across, &c0, &c1);
   share(panels, across, t % across, &p0, &p1);
   c0 *= MR;
   c1 = std::min(c1 * MR, N);
   const long k0 = p0 * NR, k1 = std::min(p1 * NR, K);
-  const long deep = rows_summed(k1 - k0);
+  const long step = rows_summed(k1 - k0), max_rows = std::min(step, R);
   if (t % across) db = nullptr;
   if (db) std::fill(db + c0, db + c1, 0.f);
   if (!R && dW)
     for (long c = c0; c < c1; c++)
       std::memset(dW + c * K + k0, 0, 4 * (k1 - k0));
-  const long most = std::min(deep, R);
   own.clear();
-  word<E>* x = own.take<word<E>>(padded(k1 - k0) * E::words(most));
-  word<E>* turned = own.take<word<E>>(HIGH / MR * tile_size<E>(most));
-  for (long first = 0; first < R; first += deep) {
-    const long m = std::min(deep, R - first), words = E::words(m);
-    if (dW) pack<E>(X + first * K + k0, K, m, k1 - k0, x);
-    for (long c = c0; c < c1; c += HIGH) {
-      const long n = std::min(HIGH, c1 - c);
-      const float* from = dz + first * N + c;
-      if (db) add_rows_to(db + c, from, N, m, n);
+  word<E>* x_panels = own.take<word<E>>(padded(k1 - k0) * E::words(max_rows));
+  word<E>* dz_tiles =
+      own.take<word<E>>(DZ_COLUMNS / MR * tile_words<E>(max_rows));
+  for (long first = 0; first < R; first += step) {
+    const long m = std::min(step, R - first), words = E::words(m);
+    if (dW) pack<E>(X + first * K + k0, K, m, k1 - k0, x_panels);
+    for (long c = c0; c < c1; c += DZ_COLUMNS) {
+      const long n = std::min(DZ_COLUMNS, c1 - c);
+      const float* dz_part = dz + first * N + c;
+      if (db) add_rows_to(db + c, dz_part, N, m, n);
       if (!dW) continue;
-      pack_columns<E>(from, N, m, n, turned);
+      pack_column_blocks<E>(dz_part, N, m, n, dz_tiles);
       for (long p = p0; p < p1; p++) {
-        const word<E>* panel_x = x + (p - p0) * NR * words;
+        const word<E>* x_panel = x_panels + (p - p0) * NR * words;
         float* to = dW + c * K + p * NR;
         for (long r = 0; r < n; r += MR) {
           if (p + 1 < p1)
-            fetch_rows(to + r * K + NR, K, std::min<long>(MR, n - r));
-          panel<E>(true, std::min<long>(MR, n - r),
-                   std::min<long>(NR, K - p * NR), words,
-                   turned + r / MR * tile_size<E>(m), TILE_LD, panel_x,
-                   to + r * K, K, first ? ADD : ZERO);
+            prefetch_output(to + r * K + NR, K, std::min<long>(MR, n - r));
+          multiply_panel<E>(true, std::min<long>(MR, n - r),
+                            std::min<long>(NR, K - p * NR), words,
+                            dz_tiles + r / MR * tile_words<E>(m), TILE_LD,
+                            x_panel, to + r * K, K, first ? ADD : ZERO);
         }
       }
     }
   }
 }
 
-// For large weights. One pass over the rows gives dX. In a second pass each
-// thread computes a part of dW and db.
+// Like `backward_by_rows`, for large weights. One pass over the rows gives dX.
+// In a second pass each thread computes a part of dW and db.
 template <class E>
 void backward_by_columns(long R, long K, long N, const float* X,
                          const float* W, Act act, const float* dY,
@@ -325,35 +350,36 @@ void backward_by_columns(long R, long K, long N, const float* X,
                          float* db) {
   const int threads = team(4.0 * R * K * N);
   const long words = E::words(N);
-  const long block = long_block<E>(R, threads, words, K);
-  const Blocks all(R, threads, block);
+  const long block = long_block_rows<E>(R, threads, words, K);  // rows
+  const RowBlocks row_blocks(R, threads, block);
   Scratch& shared = team_scratch();
   shared.reset((padded(K) * words + (act == NONE ? 0 : R * N)) * 4 + 256);
   word<E>* packed = shared.take<word<E>>(padded(K) * words);
   float* dZ = act == NONE ? nullptr : shared.take<float>(R * N);
   const float* dz = dZ ? dZ : dY;
-  Preparation packing;
-  Rooms& rooms = team_rooms(
-      threads, 4 * std::max(slice_room<E>(block, words),
-                            most_gradient_room<E>(R, K)) + 128);
+  SharedWork packing;
+  ThreadScratch& scratch = thread_scratch(
+      threads, 4 * std::max(slice_copy_words<E>(block, words),
+                            max_gradient_words<E>(R, K)) + 128);
 #pragma omp parallel num_threads(threads)
   {
-    Scratch& own = rooms.mine();
-    word<E>* rows = own.take<word<E>>(slice_room<E>(block, words));
-    packing.all(dX ? ceil_div(K, WIDE) : 0, [&](long i) {
-      pack<E>(W + i * WIDE, K, N, std::min(WIDE, K - i * WIDE),
-              packed + i * WIDE * words);
+    Scratch& own = scratch.mine();
+    word<E>* dz_words = own.take<word<E>>(slice_copy_words<E>(block, words));
+    packing.complete(dX ? ceil_div(K, PACK_COLUMNS) : 0, [&](long i) {
+      pack<E>(W + i * PACK_COLUMNS, K, N,
+              std::min(PACK_COLUMNS, K - i * PACK_COLUMNS),
+              packed + i * PACK_COLUMNS * words);
     });
 #pragma omp for schedule(static)
-    for (long i = 0; i < all.count(); i++) {
+    for (long i = 0; i < row_blocks.count(); i++) {
       long first, m;
-      all.at(i, &first, &m);
+      row_blocks.at(i, &first, &m);
       activation_gradient(act, m, N, dY + first * N, saved + first * N,
                           dZ ? dZ + first * N : nullptr, nullptr);
       if (!dX) continue;
-      long_rows<E>(dz + first * N, m, N, packed, 0, ceil_div(K, NR), nullptr,
-                   dX + first * K, K, rows, nullptr,
-                   [](long, long, long) {});
+      multiply_long_rows<E>(dz + first * N, m, N, packed, 0, ceil_div(K, NR),
+                            nullptr, dX + first * K, K, dz_words, nullptr,
+                            [](long, long, long) {});
     }
     weight_gradient<E>(R, K, N, X, dz, dW, db, own);
   }
@@ -363,6 +389,7 @@ template <class E>
 void backward(long R, long K, long N, const float* X, const float* W,
               Act act, const float* dY, const float* saved, float* dX,
               float* dW, float* db) {
+  // Up to 1 MiB of weights: a dW for each thread stays in cache
   (N * K * 4 <= 1 << 20 ? backward_by_rows<E> : backward_by_columns<E>)(
       R, K, N, X, W, act, dY, saved, dX, dW, db);
 }
@@ -371,16 +398,16 @@ void backward(long R, long K, long N, const float* X, const float* W,
 #include "amx_dense.h"
 #endif
 
-struct Inputs : Numbered {
-  const int parts;  // of W, and of b
+struct Inputs : IndexedInputs {
+  const int parts;  // the number of arrays of W; b has as many
   const int X, W, b;
   explicit Inputs(const Attrs& attrs)
-      : parts((int)number(attrs, "parts", 1)), X(next()), W(several(parts)),
-        b(several(number(attrs, "bias", 1) != 0 ? parts : 0)) {}
+      : parts((int)number(attrs, "parts", 1)), X(next()), W(next_n(parts)),
+        b(next_n(number(attrs, "bias", 1) != 0 ? parts : 0)) {}
   bool has_bias() const { return b >= 0; }
 };
 
-enum { Y, ARGUMENT };  // outputs; ARGUMENT: the argument of the activation
+enum { Y, ARGUMENT };  // outputs; ARGUMENT: Z, the argument of the activation
 
 // The number of elements in all parts.
 long joined_size(const MXTensor* all, int parts) {
@@ -389,39 +416,40 @@ long joined_size(const MXTensor* all, int parts) {
   return count;
 }
 
-// Memory for joined parts, one for each calling thread.
+// Scratch memory of the calling thread, for joined parts.
 Scratch& joined_scratch() {
   static thread_local Scratch scratch;
   return scratch;
 }
 
-// All parts, copied one after the other; a single part is not copied.
-const float* join(MXTensor* all, int parts, Scratch& room) {
+// Return all parts as one array. Several parts are copied to `memory`, one
+// after the other.
+const float* join(MXTensor* all, int parts, Scratch& memory) {
   if (parts == 1) return floats(all[0]);
-  float* const joined = room.take<float>(joined_size(all, parts));
+  float* const joined = memory.take<float>(joined_size(all, parts));
   float* to = joined;
   for (int k = 0; k < parts; k++)
     to = std::copy_n(floats(all[k]), all[k].size(), to);
   return joined;
 }
 
-// Memory for the joined gradients of parts, or null if no part needs one. A
-// single part gets its own memory.
-float* room_for(MXTensor* all, int parts, Scratch& room) {
+// Return memory for the joined gradients of parts, or null if no part needs a
+// gradient. For a single part it is the memory of its gradient.
+float* joined_gradient(MXTensor* all, int parts, Scratch& memory) {
   if (parts == 1) return floats(all[0]);
   bool wanted = false;
   for (int k = 0; k < parts; k++) wanted |= !!floats(all[k]);
-  return wanted ? room.take<float>(joined_size(all, parts)) : nullptr;
+  return wanted ? memory.take<float>(joined_size(all, parts)) : nullptr;
 }
 
-// Copy joined gradients to the parts that need them.
-void split(const float* joined, MXTensor* all, int parts) {
+// Copy the joined gradients to the parts that need a gradient.
+void split_gradient(const float* joined, MXTensor* all, int parts) {
   if (parts == 1 || !joined) return;
   for (int k = 0; k < parts; joined += all[k++].size())
     if (floats(all[k])) std::copy_n(joined, all[k].size(), floats(all[k]));
 }
 
-// The gradient of some activations needs their argument as a second output.
+// 2 if the gradient of the activation needs its argument, as a second output.
 int num_outputs(const Attrs& attrs, Act act) {
   return needs_argument(act) && number(attrs, "grad", 1) != 0 ? 2 : 1;
 }
@@ -429,7 +457,7 @@ int num_outputs(const Attrs& attrs, Act act) {
 MXReturnValue parse(const Attrs& attrs, int* inputs, int* outputs) {
   Act act;
   if (parse_act(attrs, &act) != MX_SUCCESS) return MX_FAIL;
-  *inputs = Inputs(attrs).count();
+  *inputs = Inputs(attrs).num_inputs();
   *outputs = num_outputs(attrs, act);
   return MX_SUCCESS;
 }
@@ -459,14 +487,14 @@ MXReturnValue run_forward(const Attrs& attrs, Tensors* in, Tensors* out,
   const long N = (*out)[Y].shape.back(), K = (*in)[at.W].shape[1];
   const long R = N ? (*out)[Y].size() / N : 0;
   const bool bf16 = wants_bf16(attrs);
-  if (bf16 && !D2LBERT_BF16) return fail(no_bf16());
+  if (bf16 && !D2LBERT_BF16) return fail(BF16_ERROR);
   const auto run =
-      pick(bf16, R ? std::min(K, N) : 0, D2LBERT_PRODUCTS(forward));
-  Scratch& room = joined_scratch();
-  if (at.parts > 1) room.reset(4 * N * (K + 1) + 128);
-  const float* W = join(&(*in)[at.W], at.parts, room);
+      pick_kernel(bf16, R ? std::min(K, N) : 0, D2LBERT_PRODUCTS(forward));
+  Scratch& memory = joined_scratch();
+  if (at.parts > 1) memory.reset(4 * N * (K + 1) + 128);
+  const float* W = join(&(*in)[at.W], at.parts, memory);
   const float* b =
-      at.has_bias() ? join(&(*in)[at.b], at.parts, room) : nullptr;
+      at.has_bias() ? join(&(*in)[at.b], at.parts, memory) : nullptr;
   run(R, K, N, floats((*in)[at.X]), W, b, act, floats((*out)[Y]),
       out->size() > ARGUMENT ? floats((*out)[ARGUMENT]) : nullptr);
   return MX_SUCCESS;
@@ -480,51 +508,52 @@ MXReturnValue run_backward(const Attrs& attrs, Tensors* in, Tensors* out,
   if (needs_argument(act) && outputs == 1)
     return fail("dense with grad=0 keeps nothing for gradients");
   const Inputs at(attrs);
-  const Saved saved(*in, outputs);
-  MXTensor& dY = saved.gradients[Y];
-  const long N = dY.shape.back(), K = saved.inputs[at.W].shape[1];
+  const BackwardArrays arrays(*in, outputs);
+  MXTensor& dY = arrays.gradients[Y];
+  const long N = dY.shape.back(), K = arrays.inputs[at.W].shape[1];
   const long R = N ? dY.size() / N : 0;
   const bool bf16 = wants_bf16(attrs);
-  if (bf16 && !D2LBERT_BF16) return fail(no_bf16());
+  if (bf16 && !D2LBERT_BF16) return fail(BF16_ERROR);
   const auto run =
-      pick(bf16, R ? std::min(K, N) : 0, D2LBERT_PRODUCTS(backward));
-  Scratch& room = joined_scratch();
-  if (at.parts > 1) room.reset(8 * N * (K + 1) + 256);
-  const float* W = join(&saved.inputs[at.W], at.parts, room);
+      pick_kernel(bf16, R ? std::min(K, N) : 0, D2LBERT_PRODUCTS(backward));
+  Scratch& memory = joined_scratch();
+  if (at.parts > 1) memory.reset(8 * N * (K + 1) + 256);
+  const float* W = join(&arrays.inputs[at.W], at.parts, memory);
   // MXNet passes memory for gradients that are not needed, too. With frozen=1
   // the caller promises that W needs none.
   const bool frozen = number(attrs, "frozen", 0) != 0;
-  float* dW = frozen ? nullptr : room_for(&(*out)[at.W], at.parts, room);
-  float* db =
-      at.has_bias() ? room_for(&(*out)[at.b], at.parts, room) : nullptr;
-  run(R, K, N, floats(saved.inputs[at.X]), W, act, floats(dY),
-      floats(saved.outputs[outputs - 1]), floats((*out)[at.X]), dW, db);
-  split(dW, &(*out)[at.W], at.parts);
-  if (at.has_bias()) split(db, &(*out)[at.b], at.parts);
+  float* dW =
+      frozen ? nullptr : joined_gradient(&(*out)[at.W], at.parts, memory);
+  float* db = at.has_bias()
+                  ? joined_gradient(&(*out)[at.b], at.parts, memory) : nullptr;
+  run(R, K, N, floats(arrays.inputs[at.X]), W, act, floats(dY),
+      floats(arrays.outputs[outputs - 1]), floats((*out)[at.X]), dW, db);
+  split_gradient(dW, &(*out)[at.W], at.parts);
+  if (at.has_bias()) split_gradient(db, &(*out)[at.b], at.parts);
   return MX_SUCCESS;
 }
 
 }  // namespace
 
-// The CPU seconds of one thread for X W^T by the kernel `product`, the least of
-// `times` runs. Infinite if tiles are denied.
+// The CPU seconds of one thread for Y = X W^T by the kernel `product`: the time
+// of the fastest of `runs` runs. Infinite if the system denies tiles.
 double trial(Product product, long R, long K, long N, const float* X,
-             const float* W, float* Y, int times) {
-  decltype(&forward<Fp32>) runs[] = {D2LBERT_PRODUCTS(forward)};
-  double least = INFINITY;
-  if (product >= TILES && !permitted()) return least;
+             const float* W, float* Y, int runs) {
+  decltype(&forward<Fp32>) kernels[] = {D2LBERT_PRODUCTS(forward)};
+  double fastest = INFINITY;
+  if (product >= TILES && !tiles_permitted()) return fastest;
   const int threads = omp_get_max_threads();
   omp_set_num_threads(1);
-  for (int i = 0; i < times; i++) {
+  for (int i = 0; i < runs; i++) {
     timespec from, to;
     clock_gettime(CLOCK_THREAD_CPUTIME_ID, &from);
-    runs[product](R, K, N, X, W, nullptr, NONE, Y, nullptr);
+    kernels[product](R, K, N, X, W, nullptr, NONE, Y, nullptr);
     clock_gettime(CLOCK_THREAD_CPUTIME_ID, &to);
-    least = std::min(least, to.tv_sec - from.tv_sec +
-                                1e-9 * (to.tv_nsec - from.tv_nsec));
+    fastest = std::min(fastest, to.tv_sec - from.tv_sec +
+                                    1e-9 * (to.tv_nsec - from.tv_nsec));
   }
   omp_set_num_threads(threads);
-  return least;
+  return fastest;
 }
 
 REGISTER_OP(d2lbert_dense)
@@ -536,10 +565,11 @@ REGISTER_OP(d2lbert_dense)
 
 }  // namespace d2lbert
 
+// For Python: `trial`, infinite if memory runs out.
 extern "C" double d2lbert_trial(int product, long R, long K, long N,
                                 const float* X, const float* W, float* Y,
-                                int times) try {
-  return d2lbert::trial((d2lbert::Product)product, R, K, N, X, W, Y, times);
+                                int runs) try {
+  return d2lbert::trial((d2lbert::Product)product, R, K, N, X, W, Y, runs);
 } catch (const std::bad_alloc&) {
   return INFINITY;
 }

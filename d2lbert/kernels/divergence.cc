@@ -1,5 +1,7 @@
-// d2lbert_divergence: for each row, the KL divergence
-// KL(softmax(taught / temperature) || softmax(scores / temperature)).
+// d2lbert_divergence, the loss of distillation: the KL divergence
+// KL(softmax(taught / temperature) || softmax(scores / temperature)) of each
+// row. scores (M, V): the logits of the student. taught (M, V): the logits of
+// the teacher, which get no gradient.
 #include <cmath>
 
 #include "op.h"
@@ -7,20 +9,21 @@
 namespace d2lbert {
 namespace {
 
-// The normalizer of a softmax: the largest score of a row, and the logarithm of
-// the sum of exponentials of the scores minus the largest. The two stay apart,
-// since their sum would lose digits for large scores.
-struct Normal {
-  float most, log;
-  // The softmax. cold: 1 / temperature.
-  vf weights(vf scores, float cold) const {
-    return exp((scores - most) * cold - log);
+// What the softmax of a row needs besides the logits: the largest logit, and
+// the logarithm of the sum of exp((logit - largest) / temperature). They are
+// stored separately, since the sum of both would lose digits for large logits.
+struct Normalizer {
+  float largest, log_sum;
+  // The softmax of some logits of the row.
+  vf softmax(vf logits, float inverse_temperature) const {
+    return exp((logits - largest) * inverse_temperature - log_sum);
   }
 };
 
 enum { SCORES, TAUGHT, INPUTS };
-// Outputs. NORMALS: for each row, the `Normal` of scores and of taught
-enum { ROWS, NORMALS, OUTPUTS };
+// Outputs. DIVERGENCES (M,). NORMALIZERS (M, 4): for each row, the `Normalizer`
+// of scores and the `Normalizer` of taught.
+enum { DIVERGENCES, NORMALIZERS, OUTPUTS };
 
 MXReturnValue infer_shape(const Attrs&, Shapes* in, Shapes* out) {
   const Shape x = (*in)[SCORES];
@@ -34,19 +37,21 @@ MXReturnValue run_forward(const Attrs& attrs, Tensors* in, Tensors* out,
                           const OpResource&) {
   const float *X = floats((*in)[SCORES]), *Y = floats((*in)[TAUGHT]);
   const long M = (*in)[SCORES].shape[0], V = (*in)[SCORES].shape[1];
-  const float cold = 1 / (float)number(attrs, "temperature", 1);
-  float* rows = floats((*out)[ROWS]);
-  Normal* normals = (Normal*)floats((*out)[NORMALS]);
+  const float inverse_temperature = 1 / (float)number(attrs, "temperature", 1);
+  float* divergences = floats((*out)[DIVERGENCES]);
+  Normalizer* normalizers = (Normalizer*)floats((*out)[NORMALIZERS]);
 #pragma omp parallel for schedule(static) num_threads(team(40.0 * M * V))
   for (long i = 0; i < M; i++) {
     const float *x = X + i * V, *y = Y + i * V;
-    const float most_x = std::max(maximum(x, V), -1e30f);
-    const float most_y = std::max(maximum(y, V), -1e30f);
+    // At least -1e30: -infinity minus -infinity would be NaN
+    const float largest_x = std::max(maximum(x, V), -1e30f);
+    const float largest_y = std::max(maximum(y, V), -1e30f);
     const vi lane = count();
-    vf total_x{}, total_y{}, apart{};
+    // Sums of exponentials, and of terms p log(p / q) before normalization
+    vf total_x{}, total_y{}, divergence{};
     for (long j = 0; j < V; j += VL) {
-      const vf a = (load(x + j, V - j) - most_x) * cold;
-      const vf b = (load(y + j, V - j) - most_y) * cold;
+      const vf a = (load(x + j, V - j) - largest_x) * inverse_temperature;
+      const vf b = (load(y + j, V - j) - largest_y) * inverse_temperature;
       vf e = exp(a), p = exp(b), d = p * (b - a);
       if (V - j < VL) {
         e = pick(lane < (int)(V - j), e, vf{});
@@ -55,38 +60,39 @@ MXReturnValue run_forward(const Attrs& attrs, Tensors* in, Tensors* out,
       }
       total_x += e;
       total_y += p;
-      apart += d;
+      divergence += d;
     }
-    const float all_y = sum(total_y);
-    const float log_x = std::log(sum(total_x)), log_y = std::log(all_y);
-    rows[i] = sum(apart) / all_y + (log_x - log_y);
-    normals[2 * i] = {most_x, log_x};
-    normals[2 * i + 1] = {most_y, log_y};
+    const float sum_y = sum(total_y);
+    const float log_x = std::log(sum(total_x)), log_y = std::log(sum_y);
+    divergences[i] = sum(divergence) / sum_y + (log_x - log_y);
+    normalizers[2 * i] = {largest_x, log_x};
+    normalizers[2 * i + 1] = {largest_y, log_y};
   }
   return MX_SUCCESS;
 }
 
 MXReturnValue run_backward(const Attrs& attrs, Tensors* in, Tensors* out,
                            const OpResource&) {
-  const Saved saved(*in, OUTPUTS);
-  MXTensor &scores = saved.inputs[SCORES], &taught = saved.inputs[TAUGHT];
-  const float* d = floats(saved.gradients[ROWS]);
+  const BackwardArrays arrays(*in, OUTPUTS);
+  MXTensor &scores = arrays.inputs[SCORES], &taught = arrays.inputs[TAUGHT];
+  const float* d = floats(arrays.gradients[DIVERGENCES]);
   const float *X = floats(scores), *Y = floats(taught);
-  const Normal* normals = (const Normal*)floats(saved.outputs[NORMALS]);
+  const Normalizer* normalizers =
+      (const Normalizer*)floats(arrays.outputs[NORMALIZERS]);
   const long M = scores.shape[0], V = scores.shape[1];
-  const float cold = 1 / (float)number(attrs, "temperature", 1);
+  const float inverse_temperature = 1 / (float)number(attrs, "temperature", 1);
   float* dX = floats((*out)[SCORES]);
-  clear((*out)[TAUGHT]);
+  zero_gradient((*out)[TAUGHT]);
   if (!dX) return MX_SUCCESS;
 #pragma omp parallel for schedule(static) num_threads(team(40.0 * M * V))
   for (long i = 0; i < M; i++) {
     const float *x = X + i * V, *y = Y + i * V;
-    const Normal of_x = normals[2 * i], of_y = normals[2 * i + 1];
-    const float scale = d[i] * cold;
+    const Normalizer of_x = normalizers[2 * i], of_y = normalizers[2 * i + 1];
+    const float scale = d[i] * inverse_temperature;
     for (long j = 0; j < V; j += VL)
       store(dX + i * V + j,
-            scale * (of_x.weights(load(x + j, V - j), cold) -
-                     of_y.weights(load(y + j, V - j), cold)),
+            scale * (of_x.softmax(load(x + j, V - j), inverse_temperature) -
+                     of_y.softmax(load(y + j, V - j), inverse_temperature)),
             V - j);
   }
   return MX_SUCCESS;
@@ -97,7 +103,7 @@ MXReturnValue run_backward(const Attrs& attrs, Tensors* in, Tensors* out,
 REGISTER_OP(d2lbert_divergence)
     .setForward(Caught<run_forward>::call, "cpu")
     .setBackward(Caught<run_backward>::call, "cpu")
-    .setParseAttrs(Caught<constant<INPUTS, OUTPUTS>>::call)
+    .setParseAttrs(Caught<fixed_counts<INPUTS, OUTPUTS>>::call)
     .setInferType(Caught<all_floats>::call)
     .setInferShape(Caught<infer_shape>::call);
 

@@ -1,5 +1,6 @@
-// The border between Python and C++. Each entry checks that no index points
-// outside of an array, catches all exceptions and returns a Status.
+// Checks for C++ functions that Python calls by ctypes. Each of these functions
+// checks that no index points outside of an array, lets no exception out, and
+// returns a Status.
 #ifndef D2LBERT_DOOR_H_
 #define D2LBERT_DOOR_H_
 
@@ -9,15 +10,19 @@
 
 namespace {
 
+// kOutside: an index points outside of an array. Python raises the exceptions
+// (`_check` in draw.py).
 enum Status : int { kDone, kNoMemory, kOutside };
 
-inline void require(bool holds) {
-  if (!holds) throw std::out_of_range("a number points outside of an array");
+// Throw std::out_of_range unless the condition is true.
+inline void require(bool condition) {
+  if (!condition)
+    throw std::out_of_range("a number points outside of an array");
 }
 
-// Require that all numbers are at least `least` and below `end`.
+// Require that all numbers (size) are at least `begin` and below `end`.
 template <typename T>
-void require_range(const T* numbers, int64_t size, int64_t least,
+void require_range(const T* numbers, int64_t size, int64_t begin,
                    int64_t end) {
   if (size <= 0) return;
   T low = numbers[0], high = numbers[0];
@@ -25,10 +30,11 @@ void require_range(const T* numbers, int64_t size, int64_t least,
     low = std::min(low, numbers[i]);
     high = std::max(high, numbers[i]);
   }
-  require(low >= least && high < end);
+  require(low >= begin && high < end);
 }
 
-// Require that the numbers never decrease, from at least 0 to at most `end`.
+// Require that the numbers (size) never decrease, and lie between 0 and `end`,
+// which is included.
 inline void require_rising(const int64_t* numbers, int64_t size,
                            int64_t end) {
   int64_t before = 0;
@@ -39,14 +45,14 @@ inline void require_rising(const int64_t* numbers, int64_t size,
   require(before <= end);
 }
 
-// The Status of the current exception.
+// The Status for the exception that is being handled. Call it in `catch (...)`.
 inline int failure() {
   try {
     throw;
   } catch (const std::out_of_range&) {
     return kOutside;
   } catch (...) {
-    return kNoMemory;   // or an impossible length
+    return kNoMemory;   // std::bad_alloc, or std::length_error
   }
 }
 

@@ -1,6 +1,7 @@
-// Draw examples from numbered tokens, as the book's section "The Dataset for
-// Pretraining BERT" does. It does not need MXNet. Its functions have a C
-// interface for ctypes, and work on arrays of the caller.
+// Draw the examples for pretraining, next sentence pairs and masked tokens,
+// from a text of numbered words, as the book's section "The Dataset for
+// Pretraining BERT" does. Python calls these functions in draw.py. They do not
+// need MXNet.
 //
 // Random numbers are drawn as by CPython's `random` (3.8 to 3.14), from the
 // caller's state of the Mersenne Twister, and in the order of the book. So the
@@ -15,18 +16,20 @@
 
 extern "C" {
 
-// Shuffle the order of paragraphs: random.shuffle(order).
+// Shuffle the order of paragraphs as random.shuffle(order) does. state: as for
+// Twister (draw.h).
 void draw_order(uint32_t* state, int64_t num_paragraphs, int32_t* order) {
   Twister(state).shuffle(order, static_cast<size_t>(num_paragraphs));
 }
 
-// Draw pairs for next sentence prediction, one for each two neighbouring
-// sentences in the paragraphs order[first] to order[last - 1]. In half of the
-// cases a random sentence of all num_order paragraphs replaces the second
-// sentence; with swap, the two sentences change places instead. Pairs of more
-// than max_len tokens are left out. spans receives the begin and end of the
-// words of both sentences of each pair, and num_pairs the number of pairs.
-// There is memory for `room` pairs.
+// Draw pairs of sentences for next sentence prediction: a pair for each two
+// neighbouring sentences in the paragraphs order[first] to order[last - 1]. In
+// half of the cases, the second sentence is replaced by a random sentence from
+// all num_order paragraphs; with swap, the two sentences change places instead.
+// Pairs of more than max_len tokens are left out. spans (max_pairs, 4) receives
+// the begin and end of the words of both sentences of each pair; is_next
+// (max_pairs) 1 if the pair is unchanged, else 0; num_pairs the number of
+// pairs.
 //
 // Paragraph q of num_paragraphs holds sentences paragraphs[q] to
 // paragraphs[q + 1] - 1, and sentence s of num_sentences the words
@@ -35,7 +38,7 @@ int draw_pairs(uint32_t* state, int64_t num_order, const int32_t* order,
                int64_t first, int64_t last, const int64_t* paragraphs,
                int64_t num_paragraphs, const int64_t* sentences,
                int64_t num_sentences, int64_t max_len, int swap,
-               int64_t* spans, uint8_t* is_next, int64_t room,
+               int64_t* spans, uint8_t* is_next, int64_t max_pairs,
                int64_t* num_pairs) try {
   require(0 <= first && last <= num_order);
   const auto sentences_of = [&](int64_t k) {
@@ -51,50 +54,54 @@ int draw_pairs(uint32_t* state, int64_t num_order, const int32_t* order,
     return std::make_pair(begin, end);
   };
   Twister random(state);
-  int64_t kept = 0;
+  int64_t num_kept = 0;
   for (int64_t k = first; k < last; ++k) {
-    const auto here = sentences_of(k);
-    for (int64_t s = here.first; s + 1 < here.second; ++s) {
+    const auto paragraph = sentences_of(k);
+    for (int64_t s = paragraph.first; s + 1 < paragraph.second; ++s) {
       int64_t a = s, b = s + 1;
       const bool next = random.uniform() < 0.5;
       if (!next && swap) {
         std::swap(a, b);
       } else if (!next) {
-        const auto there =
+        const auto other =
             sentences_of(random.below(static_cast<uint32_t>(num_order)));
-        b = there.first + random.below(static_cast<uint32_t>(
-                              there.second - there.first));
+        b = other.first + random.below(static_cast<uint32_t>(
+                              other.second - other.first));
       }
-      const auto one = words_of(a), other = words_of(b);
-      if (one.second - one.first + other.second - other.first + 3 > max_len) {
+      const auto first_words = words_of(a), second_words = words_of(b);
+      // 3 special tokens: <cls> and two <sep>
+      if (first_words.second - first_words.first + second_words.second -
+              second_words.first + 3 > max_len) {
         continue;
       }
-      require(kept < room);
-      int64_t* span = spans + 4 * kept;
-      span[0] = one.first;
-      span[1] = one.second;
-      span[2] = other.first;
-      span[3] = other.second;
-      is_next[kept++] = next;
+      require(num_kept < max_pairs);
+      int64_t* span = spans + 4 * num_kept;
+      span[0] = first_words.first;
+      span[1] = first_words.second;
+      span[2] = second_words.first;
+      span[3] = second_words.second;
+      is_next[num_kept++] = next;
     }
   }
-  *num_pairs = kept;
+  *num_pairs = num_kept;
   return kDone;
 } catch (...) {
   return failure();
 }
 
-// Mask tokens of each pair of spans of words. Fills padded rows: tokens and
-// segments (N, T), valid_lens (N), positions, weights and labels (N, P). N is
-// num_pairs. types: the types of num_words words. numbers (num_types): the
-// vocabulary index of each type. num_preds (T + 1): num_preds[n] of n tokens
-// are predicted, at most P. kinds (num_kinds): bits of each token of the
-// vocabulary (draw.h), or null. choices: the num_choices tokens that may
-// replace others, or null for all. whole_words: mask all pieces of a word or
-// none, up to num_preds[n] pieces. Returns a Status.
+// Write a padded row of tokens for each pair of spans, and mask some tokens.
+// Fills tokens and segments (N, T), valid_lens (N), and positions, weights and
+// labels (N, P) of the masked tokens. N: num_pairs; T: tokens of a row; P: the
+// largest number of masked tokens in a row. spans (N, 4): as from draw_pairs.
+// types, num_words, vocab_ids, num_types: as in `Words`. num_preds (T + 1): in
+// a row of n tokens, num_preds[n] are masked, at most P. kinds (num_kinds):
+// bits of each token of the vocabulary (draw.h), or null. choices: the
+// num_choices tokens that may replace a masked token, or null for the whole
+// vocabulary. whole_words: mask all pieces of a word or none, up to
+// num_preds[n] pieces. Returns a Status.
 int draw_masks(uint32_t* state, int64_t num_pairs, const int64_t* spans,
                const void* types, int64_t type_bytes, int64_t num_words,
-               const int32_t* numbers, int64_t num_types,
+               const int32_t* vocab_ids, int64_t num_types,
                const Specials* specials, const int32_t* num_preds, int64_t T,
                int64_t P,
                int32_t* tokens, int32_t* segments, float* valid_lens,
@@ -102,13 +109,13 @@ int draw_masks(uint32_t* state, int64_t num_pairs, const int64_t* spans,
                const uint8_t* kinds, int64_t num_kinds,
                const int32_t* choices, int64_t num_choices,
                int whole_words) try {
-  const Words words{types, type_bytes, num_words, numbers, num_types};
+  const Words words{types, type_bytes, num_words, vocab_ids, num_types};
   specials->check(words, kinds, num_kinds, choices, num_choices);
   require_range(num_preds, T + 1, 0, P + 1);
   require(!num_pairs || T >= 3);
   require(kinds || !whole_words);
   Twister random(state);
-  const Others others{choices, static_cast<uint32_t>(
+  const RandomTokens random_tokens{choices, static_cast<uint32_t>(
       choices != nullptr ? num_choices : specials->vocab_size)};
   std::vector<int32_t> candidates;
   std::vector<std::pair<int32_t, int32_t>> preds;  // position, label
@@ -121,7 +128,7 @@ int draw_masks(uint32_t* state, int64_t num_pairs, const int64_t* spans,
     const int64_t* span = spans + 4 * k;
     end = words.copy(span[0], span[1], end, T - 3);
     *end++ = specials->sep;
-    const int32_t* second = end;
+    const int32_t* second = end;  // the second segment
     end = words.copy(span[2], span[3], end, row + T - 1 - end);
     *end++ = specials->sep;
     const auto length = end - row;
@@ -130,8 +137,10 @@ int draw_masks(uint32_t* state, int64_t num_pairs, const int64_t* spans,
     std::fill(segments + k * T + (second - row), segments + k * T + length, 1);
     valid_lens[k] = static_cast<float>(length);
 
-    // Tokens that may be masked. With whole_words, the first piece of each word
+    // Positions of tokens that may be masked. With whole_words, the position of
+    // the first piece of each word
     candidates.clear();
+    // True if token i is a further piece of a word that is masked as a whole
     const auto goes_on = [&](int64_t i) {
       return whole_words && i && kinds[row[i]] == kGoesOn &&
              !(kinds[row[i - 1]] & kFixed);
@@ -145,20 +154,21 @@ int draw_masks(uint32_t* state, int64_t num_pairs, const int64_t* spans,
     }
     random.shuffle(candidates.data(), candidates.size());
     preds.clear();
-    const auto most = static_cast<size_t>(num_preds[length]);
+    const auto max_preds = static_cast<size_t>(num_preds[length]);
     for (int32_t i : candidates) {
-      if (preds.size() >= most) break;
+      if (preds.size() >= max_preds) break;
       int32_t stop = i + 1;
       while (stop < length && goes_on(stop)) ++stop;
-      if (preds.size() + static_cast<size_t>(stop - i) > most) continue;
+      if (preds.size() + static_cast<size_t>(stop - i) > max_preds) continue;
       for (; i < stop; ++i) preds.emplace_back(i, row[i]);
     }
     for (const auto& pred : preds) {
-      hide(row + pred.first, draw_fate(random), specials->mask, others,
-           random);
+      replace_token(row + pred.first, draw_replacement(random),
+                    specials->mask, random_tokens, random);
     }
     std::sort(preds.begin(), preds.end());
     for (int64_t i = 0; i < P; ++i) {
+      // The rest is padding, with weight 0
       const bool real = i < static_cast<int64_t>(preds.size());
       positions[k * P + i] = real ? preds[i].first : 0;
       labels[k * P + i] = real ? preds[i].second : 0;

@@ -1,4 +1,6 @@
-// Common code to draw examples: CPython's random numbers, and numbered words.
+// Common code of draw.cc and spans.cc, which draw examples for pretraining: the
+// random numbers of CPython, the words of a text, and the replacement of masked
+// tokens.
 #ifndef D2LBERT_DRAW_H_
 #define D2LBERT_DRAW_H_
 
@@ -11,8 +13,9 @@
 
 namespace {
 
-// CPython's random.Random on the state of random.getstate()[1]: 624 words and a
-// position.
+// The Mersenne Twister, with the methods of CPython's random.Random. state: the
+// numbers of random.getstate()[1], which are 624 words and a position. The
+// destructor writes the new position to it.
 class Twister {
  public:
   explicit Twister(uint32_t* state)
@@ -25,8 +28,8 @@ class Twister {
     return (high * 67108864.0 + low) / 9007199254740992.0;
   }
 
-  // random.randrange(n), which random.choice uses, too. If n has b bits, draws
-  // the top b bits of a word until they are below n
+  // random.randrange(n), which random.choice calls. If n has b bits, draws
+  // words until the top b bits of one are below n.
   uint32_t below(uint32_t n) {
     int shift = 0;
     while (!(n << shift & 0x80000000u)) ++shift;
@@ -46,8 +49,10 @@ class Twister {
   }
 
  private:
-  static constexpr uint32_t kWords = 624, kHalf = 397;
+  static constexpr uint32_t kWords = 624, kMiddle = 397;
 
+  // A new word from the upper bit of one word, the lower bits of the next, and
+  // the word kMiddle places further on.
   static uint32_t twist(uint32_t upper, uint32_t lower, uint32_t far) {
     const uint32_t y = (upper & 0x80000000u) | (lower & 0x7fffffffu);
     return far ^ (y >> 1) ^ (y & 1 ? 0x9908b0dfu : 0);
@@ -56,11 +61,12 @@ class Twister {
   void refill() {
     uint32_t* w = words_;
     for (uint32_t k = 0; k < kWords; ++k) {
-      w[k] = twist(w[k], w[(k + 1) % kWords], w[(k + kHalf) % kWords]);
+      w[k] = twist(w[k], w[(k + 1) % kWords], w[(k + kMiddle) % kWords]);
     }
     position_ = 0;
   }
 
+  // 32 random bits.
   uint32_t next() {
     if (position_ >= kWords) refill();
     uint32_t y = words_[position_++];
@@ -74,22 +80,24 @@ class Twister {
   uint32_t position_;
 };
 
-// The `size` words of a text, as types: integers of two or four `bytes`.
-// `numbers` (num_types) has the vocabulary index of each type.
+// A text of `size` words. Each word is stored as its type, a number that equal
+// words share: an integer of type_bytes, 2 or 4. vocab_ids (num_types): the
+// vocabulary index of each type.
 struct Words {
   const void* types;
-  int64_t bytes, size;
-  const int32_t* numbers;
+  int64_t type_bytes, size;
+  const int32_t* vocab_ids;
   int64_t num_types;
 
-  // Write the numbers of words begin to end - 1, at most `room`. Returns the
-  // end of what was written.
-  int32_t* copy(int64_t begin, int64_t end, int32_t* to, int64_t room) const {
-    require(0 <= begin && begin <= end && end <= size && end - begin <= room);
-    return bytes == 2 ? copy(static_cast<const uint16_t*>(types), begin, end,
-                             to)
-                      : copy(static_cast<const int32_t*>(types), begin, end,
-                             to);
+  // Write the vocabulary indices of words begin to end - 1 to `to`, which has
+  // memory for max_words. Returns the address after the last index.
+  int32_t* copy(int64_t begin, int64_t end, int32_t* to,
+                int64_t max_words) const {
+    require(0 <= begin && begin <= end && end <= size &&
+            end - begin <= max_words);
+    return type_bytes == 2
+               ? copy(static_cast<const uint16_t*>(types), begin, end, to)
+               : copy(static_cast<const int32_t*>(types), begin, end, to);
   }
 
  private:
@@ -97,20 +105,21 @@ struct Words {
   int32_t* copy(const T* from, int64_t begin, int64_t end, int32_t* to) const {
     require_range(from + begin, end - begin, 0, num_types);
     return std::transform(from + begin, from + end, to,
-                          [this](T type) { return numbers[type]; });
+                          [this](T type) { return vocab_ids[type]; });
   }
 };
 
-// The numbers of the special tokens, and the size of the vocabulary.
+// The vocabulary indices of the special tokens, and the size of the vocabulary.
 struct Specials {
   int32_t pad, mask, cls, sep, vocab_size;
 
-  // Require that all tokens that may be written are in the vocabulary.
+  // Require that all tokens that may be written are in the vocabulary. kinds
+  // and choices: as for draw_masks, or null.
   void check(const Words& words, const uint8_t* kinds, int64_t num_kinds,
              const int32_t* choices, int64_t num_choices) const {
     const int32_t special[] = {pad, mask, cls, sep};
     require_range(special, 4, 0, vocab_size);
-    require_range(words.numbers, words.num_types, 0, vocab_size);
+    require_range(words.vocab_ids, words.num_types, 0, vocab_size);
     require(!kinds || num_kinds >= vocab_size);
     if (!choices) return;
     require(num_choices > 0);
@@ -118,21 +127,22 @@ struct Specials {
   }
 };
 
-// Bits of a token: never masked, or a continuation of the word before it.
+// Bits of `kinds`, as in draw.py. kFixed: the token is never masked. kGoesOn:
+// the token is a piece that continues the word before it.
 constexpr uint8_t kFixed = 1, kGoesOn = 2;
 
-// The replacement of a predicted token: in 8 of 10 cases <mask>, in one a
-// random token, in one the token itself.
-enum class Fate { kMasked, kReplaced, kKept };
+// What replaces a token that is to be predicted: <mask> with probability 0.8, a
+// random token with 0.1, the token itself with 0.1.
+enum class Replacement { kMask, kRandom, kSame };
 
-inline Fate draw_fate(Twister& random) {
-  if (random.uniform() < 0.8) return Fate::kMasked;
-  return random.uniform() >= 0.5 ? Fate::kReplaced : Fate::kKept;
+inline Replacement draw_replacement(Twister& random) {
+  if (random.uniform() < 0.8) return Replacement::kMask;
+  return random.uniform() >= 0.5 ? Replacement::kRandom : Replacement::kSame;
 }
 
-// The tokens that may replace others: `count` choices, or, if these are null,
-// all `count` tokens of the vocabulary.
-struct Others {
+// The tokens from which a random token is drawn: `count` choices, or all
+// `count` tokens of the vocabulary if choices is null.
+struct RandomTokens {
   const int32_t* choices;
   uint32_t count;
 
@@ -142,11 +152,12 @@ struct Others {
   }
 };
 
-// Replace a predicted token by its fate.
-inline void hide(int32_t* token, Fate fate, int32_t mask,
-                 const Others& others, Twister& random) {
-  if (fate == Fate::kMasked) *token = mask;
-  if (fate == Fate::kReplaced) *token = others.draw(random);
+// Replace a token that is to be predicted. mask: the index of <mask>.
+inline void replace_token(int32_t* token, Replacement replacement,
+                          int32_t mask, const RandomTokens& random_tokens,
+                          Twister& random) {
+  if (replacement == Replacement::kMask) *token = mask;
+  if (replacement == Replacement::kRandom) *token = random_tokens.draw(random);
 }
 
 }  // namespace

@@ -1,13 +1,16 @@
-// d2lbert_embed: the sum of the embeddings of a token, a segment and a
-// position, each a row of a table.
+// d2lbert_embed: for each of R tokens, the sum of the embeddings of the token,
+// its segment and its position. Each embedding is a row of H numbers of a
+// table.
 #include "op.h"
 
 namespace d2lbert {
 namespace {
 
-// Inputs: TABLES arrays of indices (of tokens, segments and positions), then
-// their TABLES tables.
-enum { INDEX, TABLES = 3, TABLE = TABLES, INPUTS = 2 * TABLES };
+// The inputs are three arrays of indices (R,), for tokens, segments and
+// positions, then the three tables in the same order. INDEX and TABLE are the
+// first input of each kind.
+constexpr int TABLES = 3;
+enum { INDEX, TABLE = TABLES, INPUTS = 2 * TABLES };
 
 MXReturnValue infer_type(const Attrs&, std::vector<int>* in,
                          std::vector<int>* out) {
@@ -61,10 +64,10 @@ MXReturnValue run_forward(const Attrs&, Tensors* in, Tensors* out,
 
 MXReturnValue run_backward(const Attrs&, Tensors* in, Tensors* out,
                            const OpResource&) {
-  const Saved saved(*in, 1);
-  const float* dY = floats(saved.gradients[0]);
-  const long R = saved.inputs[INDEX].size(), H = saved.inputs[TABLE].shape[1];
-  for (int k = 0; k < TABLES; k++) clear((*out)[INDEX + k]);
+  const BackwardArrays arrays(*in, 1);
+  const float* dY = floats(arrays.gradients[0]);
+  const long R = arrays.inputs[INDEX].size(), H = arrays.inputs[TABLE].shape[1];
+  for (int k = 0; k < TABLES; k++) zero_gradient((*out)[INDEX + k]);
   const int threads = team(3.0 * R * H);
 #pragma omp parallel num_threads(threads)
   {
@@ -72,34 +75,35 @@ MXReturnValue run_backward(const Attrs&, Tensors* in, Tensors* out,
     for (int k = 0; k < TABLES; k++) {
       float* dW = floats((*out)[TABLE + k]);
       if (!dW) continue;
-      const int32_t* index = ints(saved.inputs[INDEX + k]);
-      const long rows = saved.inputs[TABLE + k].shape[0];
-      // Each thread owns a part of dW. It reads all indices, and adds the rows
-      // of dY with an index in its part. So each sum has the order of the rows
-      // of dY, for any number of threads. The parts of a short table are
-      // columns, not rows.
+      const int32_t* index = ints(arrays.inputs[INDEX + k]);
+      const long rows = arrays.inputs[TABLE + k].shape[0];
+      // Each thread computes its own part of dW: some of the rows, or in a
+      // short table some of the columns. It reads all indices, and adds the
+      // rows of dY whose index is in its part. So each sum has the order of the
+      // rows of dY, for any number of threads.
       const bool by_columns = rows < 64 * parts;
-      long first, last, left = 0, right = H;
-      share(rows, parts, t, &first, &last);
+      long first_row, end_row, first_column = 0, end_column = H;
+      share(rows, parts, t, &first_row, &end_row);
       if (by_columns) {
-        share(ceil_div(H, VL), parts, t, &left, &right);
-        left *= VL;
-        right = std::min(right * VL, H);
-        first = 0;
-        last = rows;
+        share(ceil_div(H, VL), parts, t, &first_column, &end_column);
+        first_column *= VL;
+        end_column = std::min(end_column * VL, H);
+        first_row = 0;
+        end_row = rows;
         for (long r = 0; r < rows; r++)
-          if (left < right)
-            std::memset(dW + r * H + left, 0, 4 * (right - left));
+          if (first_column < end_column)
+            std::memset(dW + r * H + first_column, 0,
+                        4 * (end_column - first_column));
       } else {
-        std::memset(dW + first * H, 0, 4 * (last - first) * H);
+        std::memset(dW + first_row * H, 0, 4 * (end_row - first_row) * H);
       }
       for (long i = 0; i < R; i++) {
         const long r = clipped(index[i], rows);
-        if (r < first || r >= last) continue;
-        for (long j = left; j < right; j += VL)
-          store(dW + r * H + j, load(dW + r * H + j, right - j) +
-                                    load(dY + i * H + j, right - j),
-                right - j);
+        if (r < first_row || r >= end_row) continue;
+        for (long j = first_column; j < end_column; j += VL)
+          store(dW + r * H + j, load(dW + r * H + j, end_column - j) +
+                                    load(dY + i * H + j, end_column - j),
+                end_column - j);
       }
     }
   }
@@ -111,12 +115,13 @@ MXReturnValue run_backward(const Attrs&, Tensors* in, Tensors* out,
 REGISTER_OP(d2lbert_embed)
     .setForward(Caught<run_forward>::call, "cpu")
     .setBackward(Caught<run_backward>::call, "cpu")
-    .setParseAttrs(Caught<constant<INPUTS, 1>>::call)
+    .setParseAttrs(Caught<fixed_counts<INPUTS, 1>>::call)
     .setInferType(Caught<infer_type>::call)
     .setInferShape(Caught<infer_shape>::call);
 
 }  // namespace d2lbert
 
+// MXNet calls this once when it loads the library of all operators.
 mxnet::ext::MXReturnValue initialize(int version) {
   if (version >= 10900) return mxnet::ext::MX_SUCCESS;
   MX_ERROR_MSG << "the fused operators need MXNet 1.9 or newer";

@@ -1,12 +1,14 @@
 // d2lbert_feed_forward: LayerNorm(X + dropout(W2 act(W1 X + b1) + b2)), the
-// second half of an encoder block. It computes a few rows at a time, for
-// weights that stay in cache.
+// second half of an encoder block. It takes a few rows at a time through all
+// steps, which is fast if W1 and W2 stay in cache. R rows, H hiddens, F numbers
+// between the two products.
 #include "act.h"
 #include "sublayer.h"
 
 namespace d2lbert {
 namespace {
 
+// The arguments of a call.
 struct Job {
   long R, H, F;
   Act act;
@@ -14,21 +16,22 @@ struct Job {
   const float *X, *W1, *b1, *W2, *b2;
 };
 
-// Saved for the gradient. hidden (R, F): the argument of the activation if
-// needs_argument(act), its output otherwise.
-struct Kept {
+// Results that the gradient needs, null if no gradient is wanted. hidden (R,
+// F): the argument of the activation if needs_argument(act), else its output.
+struct Saved {
   float* hidden;
-  Normalized sums;
+  Normalized normalized;
 };
 
 template <class E>
-void forward(const Job& job, const Kept& kept, float* Y) {
+void forward(const Job& job, const Saved& saved, float* Y) {
   const long R = job.R, H = job.H, F = job.F;
   const int threads = team(4.0 * R * H * F);
   const long block = rows_at_a_time(R, threads, H + F);
   const long blocks = ceil_div(R, block);
   const long h_words = E::words(H), f_words = E::words(F);
-  const long up = ceil_div(F, NR), down = ceil_div(H, NR);
+  // Panels (gemm.h) of a matrix with F columns, and of one with H columns
+  const long num_f_panels = ceil_div(F, NR), num_h_panels = ceil_div(H, NR);
   Scratch& shared = team_scratch();
   shared.reset(4 * (padded(F) * (h_words + 1) + padded(H) * (f_words + 1)) +
                256);
@@ -36,44 +39,45 @@ void forward(const Job& job, const Kept& kept, float* Y) {
   word<E>* w2 = shared.take<word<E>>(padded(H) * f_words);
   const float* b1 = padded_copy(job.b1, F, shared);
   const float* b2 = padded_copy(job.b2, H, shared);
-  Preparation packing;
-  Rooms& rooms = team_rooms(
+  SharedWork packing;
+  ThreadScratch& scratch = thread_scratch(
       threads, 4 * block * (F + H + h_words + f_words) + 256);
 #pragma omp parallel num_threads(threads)
   {
-    Scratch& own = rooms.mine();
+    Scratch& own = scratch.mine();
     float* hidden = own.take<float>(block * F);
     float* out = own.take<float>(block * H);
     word<E>* x_words = own.take<word<E>>(block * h_words);
-    word<E>* words = own.take<word<E>>(block * f_words);
-    packing.all(up + down, [&](long p) {
-      const bool first = p < up;
-      const long at = (first ? p : p - up) * NR;
-      if (first)
-        pack_panel_t<E>(job.W1 + at * H, H, H, std::min<long>(NR, F - at),
-                        w1 + at * h_words);
+    word<E>* hidden_words = own.take<word<E>>(block * f_words);
+    packing.complete(num_f_panels + num_h_panels, [&](long p) {
+      const bool has_f = p < num_f_panels;
+      const long column = (has_f ? p : p - num_f_panels) * NR;
+      if (has_f)
+        pack_panel_t<E>(job.W1 + column * H, H, H,
+                        std::min<long>(NR, F - column), w1 + column * h_words);
       else
-        pack_panel_t<E>(job.W2 + at * F, F, F, std::min<long>(NR, H - at),
-                        w2 + at * f_words);
+        pack_panel_t<E>(job.W2 + column * F, F, F,
+                        std::min<long>(NR, H - column), w2 + column * f_words);
     });
-#pragma omp for schedule(dynamic, at_once(blocks, threads)) nowait
+#pragma omp for schedule(dynamic, chunk_size(blocks, threads)) nowait
     for (long i = 0; i < blocks; i++) {
       const long first = i * block, m = std::min(block, R - first);
       const float* x = job.X + first * H;
-      Ahead ahead(stripes(m, F));
+      Prefetcher ahead(num_stripes(m, F));
       ahead.fetch(x + m * H, std::min(block, R - first - m) * H * 4);
-      times<E>(x, m, H, x_words, w1, F, hidden, F, BIAS, &ahead, b1);
-      float* keep = kept.hidden ? kept.hidden + first * F : nullptr;
-      const bool argument = needs_argument(job.act);
+      multiply_rows<E>(x, m, H, x_words, w1, F, hidden, F, BIAS, &ahead, b1);
+      float* to_save = saved.hidden ? saved.hidden + first * F : nullptr;
+      const bool saves_argument = needs_argument(job.act);
       for (long j = 0, all = m * F; j < all; j += VL) {
         const vf z = load(hidden + j, all - j), y = apply(job.act, z);
-        if (keep) stream(keep + j, argument ? z : y, all - j);
+        if (to_save) stream(to_save + j, saves_argument ? z : y, all - j);
         store(hidden + j, y, all - j);
       }
-      times<E>(hidden, m, F, words, w2, H, out, H, BIAS, nullptr, b2);
-      finish(job.residual, first, m, x, out, kept.sums, Y);
+      multiply_rows<E>(hidden, m, F, hidden_words, w2, H, out, H, BIAS,
+                       nullptr, b2);
+      add_and_norm(job.residual, first, m, x, out, saved.normalized, Y);
     }
-    streamed();
+    stream_fence();
   }
 }
 
@@ -82,15 +86,16 @@ struct Gradients {
 };
 
 template <class E>
-void backward(const Job& job, const Kept& kept, const float* dY,
+void backward(const Job& job, const Saved& saved, const float* dY,
               const Gradients& to) {
   const long R = job.R, H = job.H, F = job.F;
   const int threads = team(8.0 * R * H * F);
   const long block = rows_at_a_time(R, threads, H + F);
   const long h_words = E::words(H), f_words = E::words(F);
-  const long half = E::words(block);
-  const long up = ceil_div(F, NR), down = ceil_div(H, NR);
-  const bool argument = needs_argument(job.act);
+  const long block_words = E::words(block);
+  // Panels (gemm.h) of a matrix with F columns, and of one with H columns
+  const long num_f_panels = ceil_div(F, NR), num_h_panels = ceil_div(H, NR);
+  const bool saves_argument = needs_argument(job.act);
   Scratch& shared = team_scratch();
   shared.reset(4 * (padded(F) * h_words + padded(H) * f_words) + 128 +
                2 * Sums::bytes(F * H, threads) + Sums::bytes(F, threads) +
@@ -100,35 +105,37 @@ void backward(const Job& job, const Kept& kept, const float* dY,
   const Sums W1(shared, F * H, threads), W2(shared, F * H, threads);
   const Sums b1(shared, F, threads), b2(shared, H, threads);
   const TeamNormSums norms(shared, H, threads);
-  Preparation packing;
-  Rooms& rooms = team_rooms(
+  SharedWork packing;
+  ThreadScratch& scratch = thread_scratch(
       threads, 4 * (block * (2 * H + 2 * F + std::max(h_words, f_words)) +
-      half * (padded(H) + padded(F) + std::max(H, F))) + 512);
+      block_words * (padded(H) + padded(F) + std::max(H, F))) + 512);
 #pragma omp parallel num_threads(threads)
   {
     float *dW1 = W1.cleared(), *dW2 = W2.cleared();
     float *db1 = b1.cleared(), *db2 = b2.cleared();
     const NormSums norm = norms.cleared();
-    Scratch& own = rooms.mine();
+    Scratch& own = scratch.mine();
+    // Gradients of X, of W2 act(W1 X + b1) + b2, and of W1 X + b1
     float* dx = own.take<float>(block * H);
     float* dz = own.take<float>(block * H);
     float* dh = own.take<float>(block * F);
-    float* outcome = own.take<float>(argument ? block * F : 0);
-    word<E>* as_is = own.take<word<E>>(block * std::max(h_words, f_words));
-    word<E>* turned = own.take<word<E>>(half * std::max(H, F));
-    word<E>* x_panels = own.take<word<E>>(half * padded(H));
-    word<E>* h_panels = own.take<word<E>>(half * padded(F));
-    packing.all(up + down, [&](long p) {
-      const bool first = p < up;
-      const long at = (first ? p : p - up) * NR;
-      if (first)
-        pack_panel<E>(job.W2 + at, F, H, std::min<long>(NR, F - at),
-                      w2 + at * h_words);
+    float* activated = own.take<float>(saves_argument ? block * F : 0);
+    word<E>* grad_words = own.take<word<E>>(block * std::max(h_words, f_words));
+    word<E>* transposed = own.take<word<E>>(block_words * std::max(H, F));
+    word<E>* x_panels = own.take<word<E>>(block_words * padded(H));
+    word<E>* h_panels = own.take<word<E>>(block_words * padded(F));
+    packing.complete(num_f_panels + num_h_panels, [&](long p) {
+      const bool has_f = p < num_f_panels;
+      const long column = (has_f ? p : p - num_f_panels) * NR;
+      if (has_f)
+        pack_panel<E>(job.W2 + column, F, H, std::min<long>(NR, F - column),
+                      w2 + column * h_words);
       else
-        pack_panel<E>(job.W1 + at, H, F, std::min<long>(NR, H - at),
-                      w1 + at * f_words);
+        pack_panel<E>(job.W1 + column, H, F, std::min<long>(NR, H - column),
+                      w1 + column * f_words);
     });
-    // Threads share tiles of rows: few blocks could not be shared evenly.
+    // Divide tiles of rows among threads, not blocks: a few blocks could not be
+    // divided evenly
     long begin, end;
     share(ceil_div(R, MR), omp_get_num_threads(), omp_get_thread_num(),
           &begin, &end);
@@ -136,30 +143,31 @@ void backward(const Job& job, const Kept& kept, const float* dY,
     for (long first = begin * MR; first < end; first += block) {
       const long m = std::min(block, end - first);
       const long next = std::min(block, end - first - m);
-      const float *x = job.X + first * H, *hidden = kept.hidden + first * F;
-      finish_back(job.residual, first, m, dY, kept.sums, norm, dx, dz);
+      const float *x = job.X + first * H, *hidden = saved.hidden + first * F;
+      add_and_norm_gradient(job.residual, first, m, dY, saved.normalized, norm,
+                            dx, dz);
       add_rows_to(db2, dz, H, m, H);
-      Ahead ahead(stripes(m, F));
+      Prefetcher ahead(num_stripes(m, F));
       ahead.fetch(hidden, m * F * 4);
       ahead.fetch(x, m * H * 4);
-      times<E>(dz, m, H, as_is, w2, F, dh, F, ZERO, &ahead);
+      multiply_rows<E>(dz, m, H, grad_words, w2, F, dh, F, ZERO, &ahead);
       for (long j = 0, all = m * F; j < all; j += VL) {
         const vf h = load(hidden + j, all - j);
-        if (argument) store(outcome + j, apply(job.act, h), all - j);
+        if (saves_argument) store(activated + j, apply(job.act, h), all - j);
         store(dh + j, gradient(job.act, load(dh + j, all - j), h), all - j);
       }
       add_rows_to(db1, dh, F, m, F);
-      add_transposed<E>(dz, H, argument ? outcome : hidden, F, m, turned,
-                        h_panels, dW2);
+      add_transposed<E>(dz, H, saves_argument ? activated : hidden, F, m,
+                        transposed, h_panels, dW2);
       if (to.X) {
-        float* const d = to.X + first * H;
-        std::copy(dx, dx + m * H, d);
-        Ahead later(stripes(m, H));
+        float* const dX = to.X + first * H;
+        std::copy(dx, dx + m * H, dX);
+        Prefetcher later(num_stripes(m, H));
         later.fetch(dY + (first + m) * H, next * H * 4);
-        later.fetch(kept.sums.hat + (first + m) * H, next * H * 4);
-        times<E>(dh, m, F, as_is, w1, H, d, H, ADD, &later);
+        later.fetch(saved.normalized.hat + (first + m) * H, next * H * 4);
+        multiply_rows<E>(dh, m, F, grad_words, w1, H, dX, H, ADD, &later);
       }
-      add_transposed<E>(dh, F, x, H, m, turned, x_panels, dW1);
+      add_transposed<E>(dh, F, x, H, m, transposed, x_panels, dW1);
     }
 #pragma omp barrier
     W1.add_up(to.W1);
@@ -170,16 +178,16 @@ void backward(const Job& job, const Kept& kept, const float* dY,
   }
 }
 
-struct Inputs : Numbered {
+struct Inputs : IndexedInputs {
   const int X, W1, b1, W2, b2, gamma, beta, noise;
   explicit Inputs(const Attrs& attrs)
       : X(next()), W1(next()), b1(next()), W2(next()), b2(next()),
-        gamma(next()), beta(next()), noise(next(drops(attrs))) {}
+        gamma(next()), beta(next()), noise(next(has_dropout(attrs))) {}
 };
 
 MXReturnValue parse(const Attrs& attrs, int* inputs, int* outputs) {
   Act act;
-  *inputs = Inputs(attrs).count();
+  *inputs = Inputs(attrs).num_inputs();
   *outputs = 1;
   return parse_act(attrs, &act);
 }
@@ -208,20 +216,21 @@ class FeedForward : public SavingOp {
  private:
   MXReturnValue run(MXTensor* in, float* Y) override {
     const Job job = job_of(in);
-    if (keeps) {
+    if (wants_grad) {
       memory.reset(4 * job.R * (job.F + job.H + 1) + 192);
-      kept_.hidden = memory.take<float>(job.R * job.F);
-      kept_.sums = normalized(job.R, job.H);
+      saved_.hidden = memory.take<float>(job.R * job.F);
+      saved_.normalized = take_normalized(job.R, job.H);
     }
-    pick(bf16, NO_TILES, D2LBERT_VECTORS(forward))(job, kept_, Y);
+    // forward<Fp32> or forward<Bf16>, chosen as amx.h says
+    pick_kernel(bf16, NO_TILES, D2LBERT_VECTORS(forward))(job, saved_, Y);
     return MX_SUCCESS;
   }
 
   void run_back(MXTensor* in, const float* dY, Tensors* grads) override {
     const auto grad = [&](int k) { return floats((*grads)[k]); };
-    if (at_.noise >= 0) clear((*grads)[at_.noise]);
-    pick(bf16, NO_TILES, D2LBERT_VECTORS(backward))(
-        job_of(in), kept_, dY,
+    if (at_.noise >= 0) zero_gradient((*grads)[at_.noise]);
+    pick_kernel(bf16, NO_TILES, D2LBERT_VECTORS(backward))(
+        job_of(in), saved_, dY,
         {grad(at_.X), grad(at_.W1), grad(at_.b1), grad(at_.W2), grad(at_.b2),
          grad(at_.gamma), grad(at_.beta)});
   }
@@ -237,7 +246,7 @@ class FeedForward : public SavingOp {
 
   const Inputs at_;
   Act act_ = NONE;
-  Kept kept_ = {};
+  Saved saved_ = {};
 };
 
 }  // namespace

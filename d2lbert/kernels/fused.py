@@ -250,7 +250,7 @@ def adam(weights, grads, means, variances, rates, decays, beta1, beta2,
 
 @functools.lru_cache(maxsize=None)
 def _ndarray_functions():
-    """Addresses of MXNet's functions, in the order of `Arrays` in adam.cc."""
+    """Addresses of functions, in the order of `MXNetFunctions` in adam.cc."""
     library = mx.base._LIB
     functions = [getattr(library, f'MX{name}') for name in (
         'NDArrayWaitToRead', 'NDArrayGetContext', 'NDArrayGetDType',

@@ -1,10 +1,15 @@
-// Products of matrices in cache: C = start + A B, tile by tile.
+// Matrix products C = start + A B by vector instructions, for matrices that fit
+// in cache. `start` is zero, a bias or C itself.
 //
-// B is packed once into panels of NR columns, with the summed index outermost.
-// A is not copied: each of its words multiplies a vector of B. A word is a
-// float, or two bfloat16 that are neighbours along the sum. A has one of two
-// layouts. In "rows", the words of a row are contiguous. In "columns", the
-// words of a column are, so that a transposed matrix needs no copy.
+// C is computed tile by tile: a tile is a block of C that fits in registers.
+// (amx.h has AMX tiles, which are something else.) B is packed once into panels
+// of NR columns. A panel stores its rows one after the other.
+//
+// An operand consists of words of 32 bits. In fp32 a word is a float. In bf16
+// it is a pair of bfloat16 numbers, with neighbouring indices of the sum. A has
+// one of two layouts: in "rows", the words of a row of A are contiguous; in
+// "columns", the words of a column are. So fp32 needs no copy to multiply A or
+// its transpose.
 #pragma once
 #include "simd.h"
 #include <algorithm>
@@ -16,7 +21,7 @@
 
 namespace d2lbert {
 
-// A tile of C has MR rows of NV vectors, which are NR numbers.
+// A tile of C has MR rows of NV vectors, or NR numbers.
 #if defined(__AVX512F__)
 constexpr int MR = 14, NV = 2;  // 28 of 32 registers accumulate
 #elif defined(__AVX__)
@@ -29,13 +34,15 @@ constexpr int MR = 4, NV = 2;
 constexpr int NR = NV * VL;
 
 inline long ceil_div(long a, long b) { return (a + b - 1) / b; }
+// n columns, rounded up to whole panels.
 inline long padded(long n) { return ceil_div(n, NR) * NR; }
 
-// Scratch memory, which grows and never shrinks; take() returns pieces of it.
-// The address sanitizer checks each piece, with a gap after it.
+// Scratch memory, which grows and never shrinks. take() returns arrays in it.
+// For the address sanitizer, a gap after each array is marked as invalid.
 class Scratch {
  public:
   ~Scratch() { std::free(base_); }
+  // Forget all arrays, and provide at least `bytes` of memory for new ones.
   void reset(size_t bytes) {
     bytes += 4096 + GAP * 1024;
     if (bytes > size_) {
@@ -49,13 +56,14 @@ class Scratch {
     }
     clear();
   }
-  // Forget all pieces, and reuse their memory.
+  // Forget all arrays, and reuse their memory.
   void clear() {
     used_ = 0;
 #ifdef __SANITIZE_ADDRESS__
     ASAN_POISON_MEMORY_REGION(base_, size_);
 #endif
   }
+  // Return an array of n elements, at a multiple of 64 bytes.
   template <class T>
   T* take(long n) {
     T* p = (T*)(base_ + used_);
@@ -76,85 +84,91 @@ class Scratch {
   size_t size_ = 0, used_ = 0;
 };
 
-// True in a child process after a fork. Only one thread survives a fork, and
-// libgomp would wait forever for the other threads of its team.
+// True in a child process, for the thread that called fork. The other threads
+// do not exist in the child, and libgomp would wait for them forever.
 bool forked();
 
-// The memory of the calling thread, which its whole team uses.
+// Scratch memory of the calling thread, for arrays that its team shares.
 Scratch& team_scratch();
 
-// Element types. words(k): the number of words for k numbers.
+// The types of operands. words(k): the number of words for k numbers along the
+// sum.
 struct Fp32 {
   typedef float word;
-  static constexpr long EACH = 1;  // numbers in a word
+  static constexpr long PER_WORD = 1;  // numbers per word
   static long words(long k) { return k; }
 };
 struct Bf16 {
   typedef uint32_t word;
-  static constexpr long EACH = 2;  // numbers in a word
+  static constexpr long PER_WORD = 2;  // numbers per word
   static long words(long k) { return (k + 1) / 2; }
 };
 
 template <class E>
 using word = typename E::word;
 
-// A function for one tile: c (m x nv * VL) = start + a b over k words, for a
-// packed panel b. With start_ld 0 all rows begin with one row `start`. With
-// start = c the product is added to c.
+// A function that computes one tile, c = start + a b, where b is a packed panel
+// and the sum has k words. lda, ldc and start_ld are strides in words. If
+// start_ld is 0, `start` is one row for all rows of the tile. start = c adds
+// the product to c.
 template <class E>
-using Tile = void (*)(long k, const word<E>* a, long lda, const word<E>* b,
-                      float* c, long ldc, const float* start, long start_ld);
+using MicroKernel = void (*)(long k, const word<E>* a, long lda,
+                             const word<E>* b, float* c, long ldc,
+                             const float* start, long start_ld);
 
-// The functions for nv vectors and m rows, at [nv - 1][m - 1].
+// Micro-kernels for both layouts of A. Element [nv - 1][m - 1] computes a tile
+// of m rows of nv vectors.
 template <class E>
-struct Tiles {
-  static const Tile<E> rows[NV][MR], columns[NV][MR];
+struct MicroKernels {
+  static const MicroKernel<E> rows[NV][MR], columns[NV][MR];
 };
 template <>
-const Tile<Fp32> Tiles<Fp32>::rows[NV][MR];
+const MicroKernel<Fp32> MicroKernels<Fp32>::rows[NV][MR];
 template <>
-const Tile<Fp32> Tiles<Fp32>::columns[NV][MR];
+const MicroKernel<Fp32> MicroKernels<Fp32>::columns[NV][MR];
 template <>
-const Tile<Bf16> Tiles<Bf16>::rows[NV][MR];
+const MicroKernel<Bf16> MicroKernels<Bf16>::rows[NV][MR];
 template <>
-const Tile<Bf16> Tiles<Bf16>::columns[NV][MR];
+const MicroKernel<Bf16> MicroKernels<Bf16>::columns[NV][MR];
 
-// The summand of the product: zeros, a bias for each column, or C.
+// The `start` of a product: zeros, a bias for each column, or C.
 enum Start { ZERO, BIAS, ADD };
 
 extern const float zeros[NR];
 
-// Compute one panel of C (m x n, n <= NR). `columns`: the layout of A. `bias`,
-// if any, has NR entries.
+// Compute the columns of C that belong to one panel of B: C (m x n), n <= NR. b
+// is the panel, and the sum has k words. columns: true if A has the layout
+// "columns". bias: NR numbers, if start is BIAS.
 template <class E>
-inline void panel(bool columns, long m, long n, long k, const word<E>* a,
-                  long lda, const word<E>* b, float* c, long ldc, Start start,
-                  const float* bias = nullptr) {
+inline void multiply_panel(bool columns, long m, long n, long k,
+                           const word<E>* a, long lda, const word<E>* b,
+                           float* c, long ldc, Start start,
+                           const float* bias = nullptr) {
   const int nv = (int)ceil_div(n, VL);
-  const Tile<E>* tiles =
-      columns ? Tiles<E>::columns[nv - 1] : Tiles<E>::rows[nv - 1];
-  const long step = columns ? MR : MR * lda;
-  const float* from = start == BIAS ? bias : zeros;
-  for (long i = 0; i < m; i += MR, a += step) {
-    const int rows = (int)std::min<long>(MR, m - i);
+  const MicroKernel<E>* kernels = columns ? MicroKernels<E>::columns[nv - 1]
+                                          : MicroKernels<E>::rows[nv - 1];
+  const long a_step = columns ? MR : MR * lda;
+  const float* start_row = start == BIAS ? bias : zeros;
+  for (long i = 0; i < m; i += MR, a += a_step) {
+    const int num_rows = (int)std::min<long>(MR, m - i);
     float* ci = c + i * ldc;
     if (n == nv * VL) {
       if (start == ADD)
-        tiles[rows - 1](k, a, lda, b, ci, ldc, ci, ldc);
+        kernels[num_rows - 1](k, a, lda, b, ci, ldc, ci, ldc);
       else
-        tiles[rows - 1](k, a, lda, b, ci, ldc, from, 0);
+        kernels[num_rows - 1](k, a, lda, b, ci, ldc, start_row, 0);
     } else {
-      float edge[MR * NR];
+      float edge[MR * NR];  // the tile with its last vectors complete
       if (start == ADD) {
-        for (int r = 0; r < rows; r++)
+        for (int r = 0; r < num_rows; r++)
           for (int j = 0; j < nv; j++)
             store(edge + r * NR + j * VL,
                   load(ci + r * ldc + j * VL, n - j * VL));
-        tiles[rows - 1](k, a, lda, b, edge, NR, edge, NR);
+        kernels[num_rows - 1](k, a, lda, b, edge, NR, edge, NR);
       } else {
-        tiles[rows - 1](k, a, lda, b, edge, NR, from, 0);
+        kernels[num_rows - 1](k, a, lda, b, edge, NR, start_row, 0);
       }
-      for (int r = 0; r < rows; r++)
+      for (int r = 0; r < num_rows; r++)
         for (int j = 0; j < nv; j++)
           store(ci + r * ldc + j * VL, load(edge + r * NR + j * VL),
                 n - j * VL);
@@ -162,68 +176,75 @@ inline void panel(bool columns, long m, long n, long k, const word<E>* a,
   }
 }
 
-// Prefetches the memory of the next block during the work on this block. Each
-// call of step() prefetches a part, and `steps` calls prefetch all.
-class Ahead {
+// Prefetches the memory of the next block during the work on this block.
+// fetch() adds a range of memory, one of at most four. Each call of step()
+// prefetches a part of every range; `steps` calls prefetch all.
+class Prefetcher {
  public:
-  explicit Ahead(long steps) : steps_(std::max<long>(1, steps)) {}
+  explicit Prefetcher(long steps) : steps_(std::max<long>(1, steps)) {}
   void fetch(const void* from, long bytes) {
-    at_[count_] = (const char*)from;
-    left_[count_] = bytes;
-    each_[count_++] = ceil_div(ceil_div(bytes, steps_), 64) * 64;
+    next_[count_] = (const char*)from;
+    bytes_left_[count_] = bytes;
+    step_bytes_[count_++] = ceil_div(ceil_div(bytes, steps_), 64) * 64;
   }
   void step() {
     for (int k = 0; k < count_; k++) {
-      const long now = std::min(each_[k], left_[k]);
-      for (long i = 0; i < now; i += 64)
-        __builtin_prefetch(at_[k] + i, 0, 2);
-      at_[k] += now;
-      left_[k] -= now;
+      const long bytes = std::min(step_bytes_[k], bytes_left_[k]);
+      for (long i = 0; i < bytes; i += 64)
+        __builtin_prefetch(next_[k] + i, 0, 2);
+      next_[k] += bytes;
+      bytes_left_[k] -= bytes;
     }
   }
 
  private:
-  long steps_, left_[4], each_[4];
-  const char* at_[4];
-  int count_ = 0;
+  long steps_, bytes_left_[4], step_bytes_[4];
+  const char* next_[4];
+  int count_ = 0;  // ranges
 };
 
-constexpr long STRIPE = 2 * MR;  // rows of C between two steps of Ahead
+constexpr long STRIPE = 2 * MR;  // rows of C between two prefetches
 
-inline long stripes(long m, long n) {
+// The stripes of C (m x n): the `steps` of a `Prefetcher` for `multiply`.
+inline long num_stripes(long m, long n) {
   return ceil_div(m, STRIPE) * ceil_div(n, NR);
 }
 
-// Compute all panels of C (m x n). b is packed, and the sum has k words.
+// Compute C (m x n). b has all panels of B, and the sum has k words. The other
+// arguments are those of `multiply_panel`; bias has padded(n) numbers.
 template <class E>
 inline void multiply(bool columns, long m, long n, long k, const word<E>* a,
                      long lda, const word<E>* b, float* c, long ldc,
-                     Start start, Ahead* ahead = nullptr,
+                     Start start, Prefetcher* ahead = nullptr,
                      const float* bias = nullptr) {
   const long stripe = ahead ? STRIPE : m;
   for (long j = 0; j < n; j += NR)
     for (long i = 0; i < m; i += stripe) {
       if (ahead) ahead->step();
-      panel<E>(columns, std::min(stripe, m - i), std::min<long>(NR, n - j),
-               k, a + (columns ? i : i * lda), lda, b + j * k,
-               c + i * ldc + j, ldc, start, bias ? bias + j : nullptr);
+      multiply_panel<E>(columns, std::min(stripe, m - i),
+                        std::min<long>(NR, n - j), k,
+                        a + (columns ? i : i * lda), lda, b + j * k,
+                        c + i * ldc + j, ldc, start,
+                        bias ? bias + j : nullptr);
     }
 }
 
-// Pack a panel of B (k x n, n <= NR); zeros fill the last vector.
+// Pack a panel: b (k x n), n <= NR, columns of B. The rows of b are ld floats
+// apart. Zeros fill the last vector of a row.
 template <class E>
 void pack_panel(const float* b, long ld, long k, long n, word<E>* to);
-// Pack the same panel from the transpose of B, b (n x k).
+// Pack the same panel from the transpose, b (n x k).
 template <class E>
 void pack_panel_t(const float* b, long ld, long k, long n, word<E>* to);
 
-// Pack all panels of B (k x n), one after the other. If the rows of B are far
-// apart, a pass over WIDE columns takes as long as a pass over one panel. So
-// fp32 packs WIDE columns in one pass.
-constexpr long WIDE = 128 / NR * NR;
+// Pack all panels of B, b (k x n), one after the other. If the rows of B are
+// far apart, a pass over several panels takes as long as a pass over one. So
+// fp32 packs PACK_COLUMNS columns, whole panels, in one pass over the rows.
+constexpr long PACK_COLUMNS = 128 / NR * NR;
 template <class E>
 void pack(const float* b, long ld, long k, long n, word<E>* to);
 
+// Pack all panels of B from the transpose, b (n x k).
 template <class E>
 inline void pack_t(const float* b, long ld, long k, long n, word<E>* to) {
   for (long j = 0; j < n; j += NR)
@@ -231,72 +252,75 @@ inline void pack_t(const float* b, long ld, long k, long n, word<E>* to) {
                     to + j * E::words(k));
 }
 
-// Return A (m x k) as words in the layout "rows". fp32 needs no copy. ld
-// becomes the stride of the copy. `to` has room for m * words(k).
+// Return the words of A, a (m x k), in the layout "rows". fp32 returns a. bf16
+// writes a copy to `to`, m * words(k) words, and sets ld to its stride.
 inline const float* as_rows(const float* a, long&, long, long, float*) {
   return a;
 }
 const uint32_t* as_rows(const float* a, long& ld, long m, long k,
                         uint32_t* to);
 
-// Like `as_rows`, for many passes over A. If the stride is a multiple of 1,024,
-// all rows compete for the same lines of the first-level cache, which are fewer
-// than the rows of a tile. So the rows are copied, with a stride of FAR_APART
-// words more than their length.
-constexpr long FAR_APART = 16;
-inline const float* near_rows(const float* a, long& ld, long m, long k,
-                              float* to) {
+// Like `as_rows`, for a matrix that is read many times. If ld is a multiple of
+// 1,024, the rows of a tile have addresses that differ by multiples of 4 KiB.
+// The first-level cache cannot hold as many such addresses as a tile has rows.
+// So fp32 copies the rows then, with a gap of ROW_GAP words after each.
+constexpr long ROW_GAP = 16;
+inline const float* conflict_free_rows(const float* a, long& ld, long m,
+                                       long k, float* to) {
   if (ld % 1024) return a;
   for (long i = 0; i < m; i++, a += ld)
-    std::copy_n(a, k, to + i * (k + FAR_APART));
-  ld = k + FAR_APART;
+    std::copy_n(a, k, to + i * (k + ROW_GAP));
+  ld = k + ROW_GAP;
   return to;
 }
-inline const uint32_t* near_rows(const float* a, long& ld, long m, long k,
-                                 uint32_t* to) {
+inline const uint32_t* conflict_free_rows(const float* a, long& ld, long m,
+                                          long k, uint32_t* to) {
   return as_rows(a, ld, m, k, to);
 }
 
-// Pack A^T, a (k x m), into tiles of MR columns of a, for many passes over
-// them. Tile t begins at `to` + t * tile_size(k). Its rows are TILE_LD words
-// apart.
+// Pack A = a^T, a (k x m), for many passes over A. Each block of MR rows of A,
+// for one row of tiles of C, becomes a matrix of tile_words(k) words in the
+// layout "columns", with stride TILE_LD.
 constexpr long TILE_LD = (MR + VL - 1) / VL * VL;
 template <class E>
-inline long tile_size(long k) {
-  return E::words(k) * TILE_LD + 16;  // + 16: a power of two is slow
+inline long tile_words(long k) {
+  // + 16: blocks that are a power of two apart would compete for cache lines
+  return E::words(k) * TILE_LD + 16;
 }
 template <class E>
-void pack_columns(const float* a, long ld, long k, long m, word<E>* to);
+void pack_column_blocks(const float* a, long ld, long k, long m, word<E>* to);
 
-// Return A^T, a (k x m), as words in the layout "columns". fp32 needs no copy.
+// Return the words of A = a^T, a (k x m), in the layout "columns". fp32 returns
+// a. bf16 writes a copy to `to`, words(k) * m words, and sets ld to its stride.
 inline const float* as_columns(const float* a, long&, long, long, float*) {
   return a;
 }
 const uint32_t* as_columns(const float* a, long& ld, long k, long m,
                            uint32_t* to);
 
-// to (m x n, rows ld apart) = start + x w, for x (m x k) and packed w. `room`
-// holds x as words, m * words(k).
+// c (m x n, rows ldc apart) = start + x B, for x (m x k) and packed B, b.
+// x_words: scratch memory of m * words(k) words.
 template <class E>
-inline void times(const float* x, long m, long k, word<E>* room,
-                  const word<E>* w, long n, float* to, long ld, Start start,
-                  Ahead* ahead = nullptr, const float* bias = nullptr) {
+inline void multiply_rows(const float* x, long m, long k, word<E>* x_words,
+                          const word<E>* b, long n, float* c, long ldc,
+                          Start start, Prefetcher* ahead = nullptr,
+                          const float* bias = nullptr) {
   long lda = k;
-  const word<E>* a = as_rows(x, lda, m, k, room);
-  multiply<E>(false, m, n, E::words(k), a, lda, w, to, ld, start, ahead,
+  const word<E>* a = as_rows(x, lda, m, k, x_words);
+  multiply<E>(false, m, n, E::words(k), a, lda, b, c, ldc, start, ahead,
               bias);
 }
 
-// to (n x k) += y^T x, for y (m x n) and x (m x k). `turned` holds y as words,
-// words(m) * n. `panels` holds packed x, words(m) * padded(k).
+// c (n x k) += y^T x, for y (m x n) and x (m x k). Scratch memory: y_words has
+// words(m) * n words, x_panels has words(m) * padded(k) words.
 template <class E>
 inline void add_transposed(const float* y, long n, const float* x, long k,
-                           long m, word<E>* turned, word<E>* panels, float* to,
-                           Ahead* ahead = nullptr) {
+                           long m, word<E>* y_words, word<E>* x_panels,
+                           float* c, Prefetcher* ahead = nullptr) {
   long lda = n;
-  const word<E>* a = as_columns(y, lda, m, n, turned);
-  pack<E>(x, k, m, k, panels);
-  multiply<E>(true, n, k, E::words(m), a, lda, panels, to, k, ADD, ahead);
+  const word<E>* a = as_columns(y, lda, m, n, y_words);
+  pack<E>(x, k, m, k, x_panels);
+  multiply<E>(true, n, k, E::words(m), a, lda, x_panels, c, k, ADD, ahead);
 }
 
 }  // namespace d2lbert

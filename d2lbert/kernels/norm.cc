@@ -1,26 +1,26 @@
-// d2lbert_add_norm: LayerNorm(X + dropout(Y)) over the last axis, or
-// LayerNorm(X).
+// d2lbert_add_norm: Z = LayerNorm(X + dropout(Y)) over the last axis, or
+// Z = LayerNorm(X) if the attribute `adds` is 0. R rows of H numbers.
 #include "norm.h"
 
 namespace d2lbert {
 namespace {
 
-struct Inputs : Numbered {
-  const bool adds;
+struct Inputs : IndexedInputs {
+  const bool has_Y;
   const int X, Y, gamma, beta, noise;
   explicit Inputs(const Attrs& attrs)
-      : adds(number(attrs, "adds", 1) != 0), X(next()), Y(next(adds)),
-        gamma(next()), beta(next()), noise(next(drops(attrs))) {}
+      : has_Y(number(attrs, "adds", 1) != 0), X(next()), Y(next(has_Y)),
+        gamma(next()), beta(next()), noise(next(has_dropout(attrs))) {}
 };
 
-// Outputs. STATS: mean and 1 / standard deviation of each row
+// Outputs. STATS (..., 2): mean and 1 / standard deviation of each row.
 enum { Z, STATS, OUTPUTS };
 
 MXReturnValue infer_shape(const Attrs& attrs, Shapes* in, Shapes* out) {
   const Inputs at(attrs);
   const Shape x = (*in)[at.X];
   if (x.empty()) return fail("add_norm needs X with at least one axis");
-  if (at.adds) (*in)[at.Y] = x;
+  if (at.has_Y) (*in)[at.Y] = x;
   (*in)[at.gamma] = (*in)[at.beta] = {x.back()};
   if (at.noise >= 0) (*in)[at.noise] = {64};
   Shape stats = x;
@@ -29,9 +29,10 @@ MXReturnValue infer_shape(const Attrs& attrs, Shapes* in, Shapes* out) {
   return MX_SUCCESS;
 }
 
-// The vector from element j of a row of X + dropout(Y), or of X if y is null.
-inline vf joined(const float* x, const float* y, const Dropout& dropout,
-                 const Draws& draws, vi lane, long j, long n) {
+// Elements [j, j + VL) of a row of X + dropout(Y), or of X if y is null. x, y:
+// the rows of n numbers. lane: the vector 0, 1, ..., VL - 1.
+inline vf load_sum(const float* x, const float* y, const Dropout& dropout,
+                   const Draws& draws, vi lane, long j, long n) {
   if (!y) return load(x + j, n - j);
   const vf v = load(y + j, n - j);
   if (!dropout.on()) return load(x + j, n - j) + v;
@@ -42,7 +43,7 @@ MXReturnValue run_forward(const Attrs& attrs, Tensors* in, Tensors* out,
                           const OpResource&) {
   const Inputs at(attrs);
   const float* X = floats((*in)[at.X]);
-  const float* Y = at.adds ? floats((*in)[at.Y]) : nullptr;
+  const float* Y = at.has_Y ? floats((*in)[at.Y]) : nullptr;
   const float* gamma = floats((*in)[at.gamma]);
   const float* beta = floats((*in)[at.beta]);
   const Dropout dropout(number(attrs, "p", 0),
@@ -58,7 +59,7 @@ MXReturnValue run_forward(const Attrs& attrs, Tensors* in, Tensors* out,
     const Draws draws = dropout.row(i);
     const vi lane = count();
     for (long j = 0; j < H; j += VL)
-      store(z + j, joined(x, y, dropout, draws, lane, j, H), H - j);
+      store(z + j, load_sum(x, y, dropout, draws, lane, j, H), H - j);
     float mean, scale;
     moments(z, H, eps, &mean, &scale);
     for (long j = 0; j < H; j += VL)
@@ -74,30 +75,30 @@ MXReturnValue run_forward(const Attrs& attrs, Tensors* in, Tensors* out,
 MXReturnValue run_backward(const Attrs& attrs, Tensors* in, Tensors* out,
                            const OpResource&) {
   const Inputs at(attrs);
-  const Saved saved(*in, OUTPUTS);
-  const float* dZ = floats(saved.gradients[Z]);
-  const float* X = floats(saved.inputs[at.X]);
-  const float* Y = at.adds ? floats(saved.inputs[at.Y]) : nullptr;
-  const float* gamma = floats(saved.inputs[at.gamma]);
+  const BackwardArrays arrays(*in, OUTPUTS);
+  const float* dZ = floats(arrays.gradients[Z]);
+  const float* X = floats(arrays.inputs[at.X]);
+  const float* Y = at.has_Y ? floats(arrays.inputs[at.Y]) : nullptr;
+  const float* gamma = floats(arrays.inputs[at.gamma]);
   const Dropout dropout(
       number(attrs, "p", 0),
-      at.noise >= 0 ? floats(saved.inputs[at.noise]) : nullptr);
-  const float* stats = floats(saved.outputs[STATS]);
+      at.noise >= 0 ? floats(arrays.inputs[at.noise]) : nullptr);
+  const float* stats = floats(arrays.outputs[STATS]);
   float* dX = floats((*out)[at.X]);
-  float* dY = at.adds ? floats((*out)[at.Y]) : nullptr;
-  if (at.noise >= 0) clear((*out)[at.noise]);
-  const long H = saved.inputs[at.X].shape.back();
-  const long R = H ? saved.inputs[at.X].size() / H : 0;
+  float* dY = at.has_Y ? floats((*out)[at.Y]) : nullptr;
+  if (at.noise >= 0) zero_gradient((*out)[at.noise]);
+  const long H = arrays.inputs[at.X].shape.back();
+  const long R = H ? arrays.inputs[at.X].size() / H : 0;
   const int threads = team(10.0 * R * H);
   const long width = ceil_div(H, VL) * VL;
   Scratch& shared = team_scratch();
   shared.reset(TeamNormSums::bytes(H, threads) + Sums::bytes(width, threads));
   const TeamNormSums all(shared, H, threads);
-  const Sums hats(shared, width, threads);
+  const Sums hat_rows(shared, width, threads);
 #pragma omp parallel num_threads(threads)
   {
     const NormSums sums = all.cleared();
-    float* const hat = hats.mine();
+    float* const hat = hat_rows.mine();
     const vi lane = count();
 #pragma omp for schedule(static)
     for (long i = 0; i < R; i++) {
@@ -106,7 +107,7 @@ MXReturnValue run_backward(const Attrs& attrs, Tensors* in, Tensors* out,
       const Draws draws = dropout.row(i);
       for (long j = 0; j < H; j += VL)
         store(hat + j,
-              (joined(x, y, dropout, draws, lane, j, H) - mean) * scale);
+              (load_sum(x, y, dropout, draws, lane, j, H) - mean) * scale);
       norm_gradient(dZ + i * H, hat, gamma, scale, H, sums, [&](long j, vf d) {
         if (dX) store(dX + i * H + j, d, H - j);
         if (!dY) return;
@@ -124,7 +125,7 @@ MXReturnValue run_backward(const Attrs& attrs, Tensors* in, Tensors* out,
 REGISTER_OP(d2lbert_add_norm)
     .setForward(Caught<run_forward>::call, "cpu")
     .setBackward(Caught<run_backward>::call, "cpu")
-    .setParseAttrs(Caught<numbered<Inputs, OUTPUTS>>::call)
+    .setParseAttrs(Caught<count_inputs<Inputs, OUTPUTS>>::call)
     .setInferType(Caught<all_floats>::call)
     .setInferShape(Caught<infer_shape>::call);
 

@@ -1,10 +1,10 @@
-// LayerNorm of a row, and its gradient.
+// LayerNorm of a row of numbers, and the gradient of LayerNorm.
 #pragma once
 #include "op.h"
 
 namespace d2lbert {
 
-// Mean and 1 / standard deviation of n numbers; eps is added to the variance.
+// Compute the mean of n numbers, and scale = 1 / sqrt(variance + eps).
 inline void moments(const float* x, long n, float eps, float* mean,
                     float* scale) {
   const vi lane = count();
@@ -19,8 +19,9 @@ inline void moments(const float* x, long n, float eps, float* mean,
   *scale = 1 / std::sqrt(sum(squares) / n + eps);
 }
 
-// The gradients of gamma and beta, summed over the rows of a thread, and memory
-// for a row. Each has room for whole vectors.
+// Memory of one thread: the gradients of gamma and beta, summed over the rows
+// of the thread, and scratch memory for a row. Each array is padded to a
+// multiple of VL numbers.
 struct NormSums {
   float *gamma, *beta, *row;
 };
@@ -34,10 +35,11 @@ class TeamNormSums {
   TeamNormSums(Scratch& shared, long n, int threads)
       : n_(n), gamma_(shared, width(n), threads),
         beta_(shared, width(n), threads), row_(shared, width(n), threads) {}
-  // The sums of this thread.
+  // The memory of this thread, with sums of zero.
   NormSums cleared() const {
     return {gamma_.cleared(), beta_.cleared(), row_.mine()};
   }
+  // Sum the gradients over the threads, as `Sums::add_up` does.
   void add_up(float* gamma, float* beta) const {
     gamma_.add_up(gamma, 0, n_);
     beta_.add_up(beta, 0, n_);
@@ -49,27 +51,29 @@ class TeamNormSums {
   Sums gamma_, beta_, row_;
 };
 
-// Compute the gradient of a row of the input of LayerNorm, and pass each of its
-// vectors to put(j, vector), where j is the first element. Add to the gradients
-// of gamma and beta in `sums`. dz: the gradient of the output. hat: the
-// normalized row, before gamma and beta. scale: 1 / standard deviation.
+// Compute the gradient of one row (n,) of the input of LayerNorm, and add to
+// the gradients of gamma and beta in `sums`. Each vector of the result is
+// passed to put(j, vector), where j is the index of its first number. d_out:
+// the gradient of the output. hat: the normalized row, before gamma and beta.
+// scale: as `moments` computes it for the row.
 template <class F>
-inline void norm_gradient(const float* dz, const float* hat,
+inline void norm_gradient(const float* d_out, const float* hat,
                           const float* gamma, float scale, long n,
                           const NormSums& sums, F put) {
-  vf first{}, second{};
+  vf sum_g{}, sum_gh{};
   for (long j = 0; j < n; j += VL) {
-    const vf h = load(hat + j, n - j), d = load(dz + j, n - j);
+    const vf h = load(hat + j, n - j), d = load(d_out + j, n - j);
     const vf g = d * load(gamma + j, n - j);
-    first += g;
-    second += g * h;
+    sum_g += g;
+    sum_gh += g * h;
     store(sums.gamma + j, load(sums.gamma + j) + d * h);
     store(sums.beta + j, load(sums.beta + j) + d);
     store(sums.row + j, g);
   }
-  const float a = sum(first) / n, b = sum(second) / n;
+  const float mean_g = sum(sum_g) / n, mean_gh = sum(sum_gh) / n;
   for (long j = 0; j < n; j += VL)
-    put(j, (load(sums.row + j) - a - load(hat + j, n - j) * b) * scale);
+    put(j, (load(sums.row + j) - mean_g - load(hat + j, n - j) * mean_gh) *
+               scale);
 }
 
 }  // namespace d2lbert

@@ -1,4 +1,5 @@
-// Common code of all operator files, on MXNet's extension interface.
+// Helpers for the C++ files that define operators through MXNet's extension
+// interface: attributes, inputs, shapes and types, threads and their memory.
 #pragma once
 #include <locale.h>
 #include <omp.h>
@@ -32,43 +33,46 @@ typedef std::vector<MXTensor> Tensors;
 typedef std::vector<unsigned> Shape;
 typedef std::vector<Shape> Shapes;
 
+// The attribute `key` of an operator call, or `fallback` if it is missing.
 inline std::string text(const Attrs& attrs, const char* key,
-                        const char* otherwise) {
+                        const char* fallback) {
   auto found = attrs.find(key);
-  return found == attrs.end() ? otherwise : found->second;
+  return found == attrs.end() ? fallback : found->second;
 }
 
-inline double number(const Attrs& attrs, const char* key, double otherwise) {
+// The same attribute as a number.
+inline double number(const Attrs& attrs, const char* key, double fallback) {
   auto found = attrs.find(key);
-  if (found == attrs.end()) return otherwise;
+  if (found == attrs.end()) return fallback;
   // std::stod would read 0.1 as 0 in a locale that writes 0,1. A C++ stream
   // takes microseconds, and an operator reads several attributes.
   static const locale_t plain = newlocale(LC_ALL_MASK, "C", (locale_t)0);
   char* end;
   const double value = strtod_l(found->second.c_str(), &end, plain);
   if (end == found->second.c_str())
-    throw std::invalid_argument(std::string(key) + " is no number: " +
+    throw std::invalid_argument(std::string(key) + " must be a number, not " +
                                 found->second);
   return value;
 }
 
-// True if the attribute `rate`, a dropout rate, is above 0. The operator then
-// has an input with random bits, the `noise` of `Dropout`.
-inline bool drops(const Attrs& attrs, const char* rate = "p") {
-  return number(attrs, rate, 0) > 0;
+// True if the dropout rate, the attribute `rate_key`, is above 0. The operator
+// then has an input with random bits: see `Dropout` in simd.h.
+inline bool has_dropout(const Attrs& attrs, const char* rate_key = "p") {
+  return number(attrs, rate_key, 0) > 0;
 }
 
-// Base class of the `Inputs` of an operator: constants with the index of each
-// input. `next` or `several` initializes each constant, in input order.
-class Numbered {
+// Base class of the struct `Inputs` of an operator, whose members are the
+// indices of the inputs. Its constructor initializes each member by `next` or
+// `next_n`, in the order of the inputs.
+class IndexedInputs {
  public:
-  int count() const { return count_; }
+  int num_inputs() const { return count_; }
 
  protected:
-  // The index of the next input, or of the first of the next n. -1 if the
-  // operator is called without them.
-  int next(bool exists = true) { return several(exists ? 1 : 0); }
-  int several(int n) {
+  // The index of the next input, or -1 if this call of the operator lacks it.
+  int next(bool exists = true) { return next_n(exists ? 1 : 0); }
+  // The index of the first of the next n inputs, or -1 if n is 0.
+  int next_n(int n) {
     count_ += n;
     return n ? count_ - n : -1;
   }
@@ -78,10 +82,10 @@ class Numbered {
 };
 
 // The arrays that MXNet passes to a backward function: the gradients of the
-// outputs, the inputs and the outputs, in this order.
-struct Saved {
+// outputs, then the inputs, then the outputs of the forward pass.
+struct BackwardArrays {
   MXTensor *gradients, *inputs, *outputs;
-  Saved(Tensors& all, int num_outputs)
+  BackwardArrays(Tensors& all, int num_outputs)
       : gradients(all.data()), inputs(gradients + num_outputs),
         outputs(all.data() + all.size() - num_outputs) {}
 };
@@ -90,13 +94,14 @@ inline bool wants_bf16(const Attrs& attrs) {
   return text(attrs, "precision", "fp32") == "bf16";
 }
 
+// Return MX_FAIL, with a message that MXNet raises as an error in Python.
 inline MXReturnValue fail(const std::string& reason) {
   MX_ERROR_MSG << reason;
   return MX_FAIL;
 }
 
-// Runs a function of an operator and turns exceptions into its error, because
-// MXNet cannot catch exceptions of an extension.
+// Call a function of an operator, and turn an exception into an error of the
+// operator, because MXNet cannot catch exceptions of an extension.
 template <class F>
 MXReturnValue caught(F run) {
   try {
@@ -108,6 +113,8 @@ MXReturnValue caught(F run) {
   }
 }
 
+// Caught<f>::call is f with exceptions turned into errors. It is a function of
+// its own, because MXNet stores function pointers.
 template <auto run>
 struct Caught;
 template <class... A, MXReturnValue (*run)(A...)>
@@ -117,30 +124,30 @@ struct Caught<run> {
   }
 };
 
-inline const char* no_bf16() {
-  return "precision 'bf16' needs a CPU with AVX-512 BF16 instructions";
-}
+constexpr const char* BF16_ERROR =
+    "precision 'bf16' needs a CPU with AVX-512 BF16 instructions";
 
 inline float* floats(MXTensor& t) { return t.data<float>(); }
 inline int32_t* ints(MXTensor& t) { return t.data<int32_t>(); }
 
-// Attribute parser of an operator whose `Inputs` count the inputs.
+// Attribute parser of an operator whose number of inputs depends on attributes.
+// Inputs: a subclass of IndexedInputs.
 template <class Inputs, int num_outputs = 1>
-MXReturnValue numbered(const Attrs& attrs, int* inputs, int* outputs) {
-  *inputs = Inputs(attrs).count();
+MXReturnValue count_inputs(const Attrs& attrs, int* inputs, int* outputs) {
+  *inputs = Inputs(attrs).num_inputs();
   *outputs = num_outputs;
   return MX_SUCCESS;
 }
 
-// Attribute parser of an operator with a constant number of inputs.
+// Attribute parser of an operator with a fixed number of inputs.
 template <int num_inputs, int num_outputs>
-MXReturnValue constant(const Attrs&, int* inputs, int* outputs) {
+MXReturnValue fixed_counts(const Attrs&, int* inputs, int* outputs) {
   *inputs = num_inputs;
   *outputs = num_outputs;
   return MX_SUCCESS;
 }
 
-// Type inference for an operator with float arrays only.
+// Type inference for an operator with float32 arrays only.
 inline MXReturnValue all_floats(const Attrs&, std::vector<int>* in,
                                 std::vector<int>* out) {
   std::fill(in->begin(), in->end(), kFloat32);
@@ -148,40 +155,43 @@ inline MXReturnValue all_floats(const Attrs&, std::vector<int>* in,
   return MX_SUCCESS;
 }
 
-// Type inference for an operator with float arrays, except `offsets` and
-// `lens` of sequences, which are int32.
+// Type inference for an operator on sequences: all arrays are float32, except
+// the inputs `offsets` and `lens` of the sequences, which are int32.
 template <class Inputs>
-MXReturnValue rows_and_floats(const Attrs& attrs, std::vector<int>* in,
-                              std::vector<int>* out) {
+MXReturnValue floats_except_lens(const Attrs& attrs, std::vector<int>* in,
+                                 std::vector<int>* out) {
   const Inputs at(attrs);
   all_floats(attrs, in, out);
   (*in)[at.offsets] = (*in)[at.lens] = kInt32;
   return MX_SUCCESS;
 }
 
-// Set the gradient of an input to zero, if it has memory. For indices, lengths
-// and noise, through which no gradient flows.
-inline void clear(MXTensor& t) {
-  if (t.data_ptr) std::memset(t.data_ptr, 0, 4 * t.size());
+// Set the gradient of an input to zero, unless MXNet gives it no memory. For
+// inputs through which no gradient flows: indices, lengths and noise.
+inline void zero_gradient(MXTensor& gradient) {
+  if (gradient.data_ptr)
+    std::memset(gradient.data_ptr, 0, 4 * gradient.size());
 }
 
-// The index, clipped to [0, n). Callers check indices before, and clipping
-// keeps one that they missed inside the array.
+// The index, clipped to [0, n). Python checks indices before. If it misses a
+// wrong index, clipping still keeps the access inside the array.
 inline long clipped(int32_t index, long n) {
   return index < 0 ? 0 : index >= n ? n - 1 : index;
 }
 
-// The number of threads to request. work: a rough number of operations. The
-// team may be smaller (OMP_THREAD_LIMIT, OMP_DYNAMIC, nested regions). So
-// divide work by omp_get_num_threads(), never by this number.
+// The number of threads to request for a parallel region. work: a rough number
+// of operations. OpenMP may give fewer threads (OMP_THREAD_LIMIT, OMP_DYNAMIC,
+// nested regions). So divide work by omp_get_num_threads(), never by this
+// number.
 inline int team(double work) {
   return work < 5e4 || forked() ? 1 : std::max(1, omp_get_max_threads());
 }
 
-// Scratch memory for each thread of a team. It is reserved before the parallel
-// region, because an exception that leaves the region ends the process.
-class Rooms {
+// Scratch memory for each thread of a team. Reserve it before the parallel
+// region: an exception that leaves the region would end the process.
+class ThreadScratch {
  public:
+  // Reserve `bytes` for each thread, in place of the memory of the last call.
   void reserve(int threads, size_t bytes) {
     while ((int)all_.size() < threads) all_.emplace_back();
     for (int t = 0; t < threads; t++) all_[t].reset(bytes);
@@ -193,21 +203,23 @@ class Rooms {
   std::deque<Scratch> all_;
 };
 
-// The rooms of the teams that the calling thread leads.
-inline Rooms& team_rooms() {
-  static thread_local Rooms rooms;
-  return rooms;
+// The memory of the threads of each team that the calling thread leads. All
+// operators that this thread runs use it, one after the other.
+inline ThreadScratch& thread_scratch() {
+  static thread_local ThreadScratch scratch;
+  return scratch;
 }
 
-inline Rooms& team_rooms(int threads, size_t bytes) {
-  team_rooms().reserve(threads, bytes);
-  return team_rooms();
+// The same memory, with `bytes` reserved for each thread.
+inline ThreadScratch& thread_scratch(int threads, size_t bytes) {
+  thread_scratch().reserve(threads, bytes);
+  return thread_scratch();
 }
 
-// False if `reserve` ran out of memory. For memory whose size depends on the
-// real size of the team, so that a parallel region has to reserve it.
+// Call `reserve`, and return false if it runs out of memory. Use this inside a
+// parallel region, for memory whose size depends on the real size of the team.
 template <class F>
-bool has_memory(F reserve) {
+bool try_reserve(F reserve) {
   try {
     reserve();
     return true;
@@ -216,57 +228,62 @@ bool has_memory(F reserve) {
   }
 }
 
-// Divide n items into equal parts; items [first, last) are in this part.
+// Divide n items into nearly equal parts, and store the limits of one part: it
+// has items *first to *last - 1.
 inline void share(long n, int parts, int part, long* first, long* last) {
   *first = n * part / parts;
   *last = n * (part + 1) / parts;
 }
 
-// The number of rows in a block: a multiple of MR, the rows of a tile. A block
-// of `bytes` a row fits in `room` bytes of cache, and each thread gets at least
-// `each` blocks. One tile is the minimum, 16 are the maximum.
-inline long block_rows(long rows, int threads, long each, double bytes,
-                       double room = 200e3) {
-  const long block = std::min<long>(ceil_div(rows, each * threads),
-                                    (long)(room / std::max(bytes, 1.0)));
+// The number of rows in a block: 1 to 16 times MR, the rows of a tile. Within
+// these limits a block takes at most cache_bytes, at row_bytes for each
+// row, and each thread gets about min_blocks blocks or more.
+inline long block_rows(long rows, int threads, long min_blocks,
+                       double row_bytes, double cache_bytes = 200e3) {
+  const long block =
+      std::min<long>(ceil_div(rows, min_blocks * threads),
+                     (long)(cache_bytes / std::max(row_bytes, 1.0)));
   return std::max<long>(1, std::min<long>(ceil_div(block, MR), 16)) * MR;
 }
 
-// to (n,) += each of the m rows x (m x n), which are ld numbers apart.
+// Add the m rows of x (m x n) to `to` (n,). The rows begin ld numbers apart.
 inline void add_rows_to(float* to, const float* x, long ld, long m, long n) {
   for (long r = 0; r < m; r++)
     for (long j = 0; j < n; j += VL)
       store(to + j, load(to + j, n - j) + load(x + r * ld + j, n - j), n - j);
 }
 
-// to (n,) += x (n,).
+// Add x (n,) to `to` (n,).
 inline void add_row_to(float* to, const float* x, long n) {
   add_rows_to(to, x, n, 1, n);
 }
 
-// The number of blocks that a thread takes at a time. Two if there are many:
-// work on the first prefetches the rows of the second. One if there are few,
-// so that no thread waits long.
-inline int at_once(long blocks, int threads) {
+// The number of blocks that a thread takes at a time from `omp for
+// schedule(dynamic)`. With many blocks it is 2, because the work on one block
+// prefetches the next. With few blocks it is 1, so that no thread waits long.
+inline int chunk_size(long blocks, int threads) {
   return blocks >= 16 * threads ? 2 : 1;
 }
 
 // An array of n partial sums for each thread.
 class Sums {
  public:
+  // The bytes that the constructor takes from `shared`. Each array may need up
+  // to 64 bytes more for alignment.
   static size_t bytes(long n, int threads) { return threads * (4 * n + 64); }
   Sums(Scratch& shared, long n, int threads) : n_(n), all_(threads) {
     for (float*& one : all_) one = shared.take<float>(n);
   }
   // The array of this thread.
   float* mine() const { return all_[omp_get_thread_num()]; }
+  // The array of this thread, filled with zeros.
   float* cleared() const {
     std::memset(mine(), 0, 4 * n_);
     return mine();
   }
-  // to (n,) = the elements [from, from + n), summed over the threads. `to` may
-  // be null. All threads call it. Each computes a part of `to`, and does not
-  // wait for the others.
+  // Sum elements [from, from + n) of all arrays into `to` (n,), unless it is
+  // null. All threads of the team must call this, after a barrier. Each thread
+  // computes a part of `to`, and does not wait for the other parts.
   void add_up(float* to, long from, long n) const {
     if (!to) return;
     const int team_size = omp_get_num_threads();
@@ -285,17 +302,18 @@ class Sums {
   std::vector<float*> all_;
 };
 
-// Work that must be complete before any thread of a team continues. The threads
-// that have arrived share it. The end of an `omp for` would instead wait for a
-// late or suspended thread, longer than the work takes.
-class Preparation {
+// Work that a team of threads shares, and that must be complete before any of
+// them continues. `omp for` would wait for a late or suspended thread to come,
+// longer than the work takes. Here the threads that have arrived do all of it.
+class SharedWork {
  public:
-  // Return after all n parts are done, by any threads of the team. All threads
-  // call this with the same n.
+  // Call do_part(i) once for each i from 0 to n - 1, in any thread of the team,
+  // and return after all these calls have ended. All threads of the team call
+  // `complete` with the same n.
   template <class F>
-  void all(long n, F part) {
+  void complete(long n, F do_part) {
     for (long i; (i = next_.fetch_add(1, std::memory_order_relaxed)) < n;) {
-      part(i);
+      do_part(i);
       done_.fetch_add(1, std::memory_order_release);
     }
     while (done_.load(std::memory_order_acquire) < n)

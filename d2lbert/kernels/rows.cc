@@ -1,6 +1,7 @@
-// d2lbert_rows: select rows of X by several lists of row indices, with one
-// output for each list. The backward pass adds the gradients of all outputs to
-// the same dX, so X has one gradient instead of one for each list.
+// d2lbert_rows: select rows of X (R, H) by several lists of row indices. Each
+// list (S,) gives one output (S, H). The backward pass adds the gradients of
+// all outputs to one dX. With an operator for each list, MXNet would need a dX
+// for each, and add these arrays.
 #include "op.h"
 
 namespace d2lbert {
@@ -8,14 +9,14 @@ namespace {
 
 int num_lists(const Attrs& attrs) { return (int)number(attrs, "lists", 1); }
 
-struct Inputs : Numbered {
-  const int X, first_list;  // the other lists follow the first one
+struct Inputs : IndexedInputs {
+  const int X, first_list;  // the other lists follow the first list
   explicit Inputs(const Attrs& attrs)
-      : X(next()), first_list(several(num_lists(attrs))) {}
+      : X(next()), first_list(next_n(num_lists(attrs))) {}
 };
 
 MXReturnValue parse(const Attrs& attrs, int* inputs, int* outputs) {
-  *inputs = Inputs(attrs).count();
+  *inputs = Inputs(attrs).num_inputs();
   *outputs = num_lists(attrs);
   return MX_SUCCESS;
 }
@@ -63,23 +64,23 @@ MXReturnValue run_backward(const Attrs& attrs, Tensors* in, Tensors* out,
                            const OpResource&) {
   const int lists = num_lists(attrs);
   const Inputs at(attrs);
-  const Saved saved(*in, lists);
-  for (int k = 0; k < lists; k++) clear((*out)[at.first_list + k]);
+  const BackwardArrays arrays(*in, lists);
+  for (int k = 0; k < lists; k++) zero_gradient((*out)[at.first_list + k]);
   float* dX = floats((*out)[at.X]);
   if (!dX) return MX_SUCCESS;
-  const MXTensor& X = saved.inputs[at.X];
+  const MXTensor& X = arrays.inputs[at.X];
   const long R = X.shape[0], H = X.shape[1];
-  // Each thread owns a part of the rows of dX. It reads all lists, and adds a
-  // row of dY if its index is in this part. So each sum has the order of the
-  // lists, for any number of threads.
+  // Each thread computes rows [begin, end) of dX. It reads all lists, and adds
+  // the rows of dY whose index is in this range. So each sum has the order of
+  // the lists, for any number of threads.
 #pragma omp parallel num_threads(team(1.0 * R * H))
   {
     long begin, end;
     share(R, omp_get_num_threads(), omp_get_thread_num(), &begin, &end);
     std::memset(dX + begin * H, 0, 4 * (end - begin) * H);
     for (int k = 0; k < lists; k++) {
-      const float* dY = floats(saved.gradients[k]);
-      MXTensor& list = saved.inputs[at.first_list + k];
+      const float* dY = floats(arrays.gradients[k]);
+      MXTensor& list = arrays.inputs[at.first_list + k];
       for (long i = 0, S = list.size(); i < S; i++) {
         const long r = clipped(ints(list)[i], R);
         if (r >= begin && r < end) add_row_to(dX + r * H, dY + i * H, H);

@@ -1,75 +1,82 @@
-// d2lbert_self_attention: LayerNorm(X + dropout(Wo attention(X) + bo)), the
-// first half of an encoder block. It computes a few sequences at a time, for
-// weights that stay in cache.
+// The operator d2lbert_self_attention, the first half of an encoder block:
+// LayerNorm(X + dropout(Wo attention(X) + bo)). It takes a few sequences at a
+// time through all steps, so that intermediate results stay in cache.
 #include "attend.h"
 #include "sublayer.h"
 
 namespace d2lbert {
 namespace {
 
+// The inputs. W and b project X (R, H) to queries, keys and values. Wo and bo
+// project the joined outputs of the heads. The biases may be null.
 struct Job {
   Problem attention;
-  Residual residual;
-  const float *X, *W[3], *b[3], *Wo, *bo;  // the biases may be null
+  Residual residual;  // the residual connection and LayerNorm, see sublayer.h
+  const float *X, *W[3], *b[3], *Wo, *bo;
 };
 
-// Saved for the gradient: queries, keys and values (R, 3H), and the joined
-// outputs of the heads (R, H).
+// Results saved for the gradient: queries, keys and values (R, 3H), the joined
+// outputs of the heads (R, H), and the normalized rows. The pointers are null
+// if no gradient is needed.
 struct Kept {
   float *qkv, *joined;
-  Normalized sums;
+  Normalized normalized;
 };
 
-// Neighbouring sequences that are computed together.
+// Sequences [begin, end), which are computed together.
 struct Group {
   long begin, end;
 };
 
-// The longest group of sequences from `begin` on, before `end`, that has at
-// most `rows` rows. It has at least one sequence.
-Group group(const Problem& p, long begin, long end, long rows) {
+// The longest group of sequences that starts at `begin`, ends at `end` or
+// before, and has at most max_rows rows. It has at least one sequence.
+Group next_group(const Problem& p, long begin, long end, long max_rows) {
   long last = begin + 1;
-  while (last < end && p.offsets[last + 1] - p.offsets[begin] <= rows) last++;
+  while (last < end && p.offsets[last + 1] - p.offsets[begin] <= max_rows)
+    last++;
   return {begin, last};
 }
 
-// All sequences, divided into groups.
-std::vector<Group> groups(const Problem& p, long rows) {
-  std::vector<Group> all;
-  for (long b = 0; b < p.B; b = all.back().end)
-    all.push_back(group(p, b, p.B, rows));
-  return all;
+// Divide all sequences into groups. A group has at most max_rows rows, or one
+// longer sequence.
+std::vector<Group> all_groups(const Problem& p, long max_rows) {
+  std::vector<Group> groups;
+  for (long b = 0; b < p.B; b = groups.back().end)
+    groups.push_back(next_group(p, b, p.B, max_rows));
+  return groups;
 }
 
-// The sequences of a thread, [begin, end). All threads have about the same
-// number of rows.
+// Divide the sequences into parts of about the same number of rows, one for
+// each thread. `part` gets the sequences [begin, end).
 void share_sequences(const Problem& p, int parts, int part, long* begin,
                      long* end) {
   const int32_t* const last = p.offsets + p.B;
-  long* const to[] = {begin, end};
+  long* const borders[] = {begin, end};
   for (int k = 0; k < 2; k++) {
-    const long row = p.R * (part + k) / parts;
+    const long row = p.R * (part + k) / parts;  // the ideal border
     long b = std::lower_bound(p.offsets, last, row) - p.offsets;
-    // A sequence on a border goes to the thread with more of its rows
+    // A sequence that spans the border goes to the part with more of its rows
     if (b && p.offsets[b] - row > row - p.offsets[b - 1]) b--;
-    *to[k] = part + k == parts ? p.B : part + k ? b : 0;
+    *borders[k] = part + k == parts ? p.B : part + k ? b : 0;
   }
 }
 
-long most_rows(const Problem& p, const std::vector<Group>& all) {
-  long most = 0;
-  for (const Group& g : all)
-    most = std::max<long>(most, p.offsets[g.end] - p.offsets[g.begin]);
-  return most;
+// The number of rows of the largest group.
+long max_group_rows(const Problem& p, const std::vector<Group>& groups) {
+  long max_rows = 0;
+  for (const Group& g : groups)
+    max_rows = std::max<long>(max_rows, p.offsets[g.end] - p.offsets[g.begin]);
+  return max_rows;
 }
 
-// The address that row 0 would have, if `rows` begins with row `first`. So code
-// that counts rows from 0 works on a part of them.
+// The address that row 0 would have, for an array `rows` that begins with row
+// `first`. `attend` counts rows from row 0 of the whole matrix. With this
+// address it can use an array with some of the rows.
 inline float* address_of_row_0(float* rows, long first, long ld) {
   return rows - first * ld;
 }
 
-// Copy n numbers that are not read again soon.
+// Copy n numbers that are not read again soon. The copy bypasses the cache.
 void copy_streamed(const float* from, long n, float* to) {
   for (long j = 0; j < n; j += VL) stream(to + j, load(from + j, n - j), n - j);
 }
@@ -79,78 +86,81 @@ void forward(const Job& job, const Kept& kept, float* Y) {
   const Problem& p = job.attention;
   const long H = p.H, N = 3 * H, words = E::words(H);
   const int threads = team(8.0 * p.R * H * H);
-  const std::vector<Group> all =
-      groups(p, rows_at_a_time(p.R, threads, 4 * H));
-  const long most = most_rows(p, all), parts = ceil_div(H, NR);
-  const long T = p.longest();
+  const std::vector<Group> groups =
+      all_groups(p, rows_at_a_time(p.R, threads, 4 * H));
+  const long max_rows = max_group_rows(p, groups), panels = ceil_div(H, NR);
+  const long T = p.longest_sequence();
   Scratch& shared = team_scratch();
   shared.reset(4 * 4 * padded(H) * (words + 1) + 512);
-  word<E>* packed[4];
+  word<E>* packed[4];  // for queries, keys, values and the output
   const float* bias[4];
   for (int k = 0; k < 4; k++) {
     packed[k] = shared.take<word<E>>(padded(H) * words);
     bias[k] = padded_copy(k < 3 ? job.b[k] : job.bo, H, shared);
   }
-  Preparation packing;
-  Rooms& rooms = team_rooms(
-      threads, 4 * most * (5 * H + words) + 512 + Room<E>::bytes(p, T));
+  SharedWork packing;
+  ThreadScratch& scratch = thread_scratch(
+      threads, 4 * max_rows * (5 * H + words) + 512 +
+      AttendMemory<E>::bytes(p, T));
 #pragma omp parallel num_threads(threads)
   {
-    Scratch& own = rooms.mine();
-    float* qkv = own.take<float>(most * N);
-    float* joined = own.take<float>(most * H);
-    float* out = own.take<float>(most * H);
-    word<E>* x_words = own.take<word<E>>(most * words);
-    const Room<E> room(p, T, own);
-    packing.all(4 * parts, [&](long i) {
-      const long k = i / parts, at = i % parts * NR;
-      pack_panel_t<E>((k < 3 ? job.W[k] : job.Wo) + at * H, H, H,
-                      std::min<long>(NR, H - at), packed[k] + at * words);
+    Scratch& own = scratch.mine();
+    float* qkv = own.take<float>(max_rows * N);
+    float* joined = own.take<float>(max_rows * H);
+    float* out = own.take<float>(max_rows * H);
+    word<E>* x_words = own.take<word<E>>(max_rows * words);
+    const AttendMemory<E> head_memory(p, T, own);
+    packing.complete(4 * panels, [&](long i) {
+      const long k = i / panels, column = i % panels * NR;
+      pack_panel_t<E>((k < 3 ? job.W[k] : job.Wo) + column * H, H, H,
+                      std::min<long>(NR, H - column),
+                      packed[k] + column * words);
     });
-#pragma omp for schedule(dynamic, at_once(all.size(), threads)) nowait
-    for (size_t i = 0; i < all.size(); i++) {
-      const Group g = all[i];
+#pragma omp for schedule(dynamic, chunk_size(groups.size(), threads)) nowait
+    for (size_t i = 0; i < groups.size(); i++) {
+      const Group g = groups[i];
       const long first = p.offsets[g.begin], m = p.offsets[g.end] - first;
       const float* x = job.X + first * H;
       long ld = H;
       const word<E>* a = as_rows(x, ld, m, H, x_words);
-      Ahead ahead(3 * stripes(m, H));
+      Prefetcher ahead(3 * num_stripes(m, H));
       ahead.fetch(x + m * H, std::min(m, p.R - first - m) * H * 4);
       for (int k = 0; k < 3; k++)
         multiply<E>(false, m, H, words, a, ld, packed[k], qkv + k * H, N, BIAS,
                     &ahead, bias[k]);
       float* q = address_of_row_0(qkv, first, N);
-      for (long unit = g.begin * p.heads; unit < g.end * p.heads; unit++)
-        attend<E>(p, Unit(p, unit), {q, q + H, q + 2 * H, N},
-                  address_of_row_0(joined, first, H), room);
+      for (long h = g.begin * p.heads; h < g.end * p.heads; h++)
+        attend<E>(p, SequenceHead(p, h), {q, q + H, q + 2 * H, N},
+                  address_of_row_0(joined, first, H), head_memory);
       if (kept.qkv) {
         copy_streamed(qkv, m * N, kept.qkv + first * N);
         copy_streamed(joined, m * H, kept.joined + first * H);
       }
-      times<E>(joined, m, H, x_words, packed[3], H, out, H, BIAS, nullptr,
-               bias[3]);
-      finish(job.residual, first, m, x, out, kept.sums, Y);
+      multiply_rows<E>(joined, m, H, x_words, packed[3], H, out, H, BIAS,
+                       nullptr, bias[3]);
+      add_and_norm(job.residual, first, m, x, out, kept.normalized, Y);
     }
-    streamed();
+    stream_fence();
   }
 }
 
+// Memory for the gradients of the inputs; null if a gradient is not needed.
 struct Gradients {
-  float *X, *W[3], *b[3], *Wo, *bo, *gamma, *beta;  // null: not needed
+  float *X, *W[3], *b[3], *Wo, *bo, *gamma, *beta;
 };
 
 template <class E>
 void backward(const Job& job, const Kept& kept, const float* dY,
-              const Gradients& to) {
+              const Gradients& grads) {
   const Problem& p = job.attention;
   const long H = p.H, N = 3 * H;
   const long words = E::words(H), n_words = E::words(N);
   const int threads = team(16.0 * p.R * H * H);
-  const long rows = rows_at_a_time(p.R, threads, 4 * H);
-  // One sequence may be longer than a group
-  const long T = p.longest(), most = std::max(rows, T);
-  const long half = E::words(most);
-  const long parts = ceil_div(H, NR);
+  const long group_rows = rows_at_a_time(p.R, threads, 4 * H);
+  // A group of one sequence may have more than group_rows
+  const long T = p.longest_sequence(), max_rows = std::max(group_rows, T);
+  const long sum_words = E::words(max_rows);  // of a sum over rows
+  const long panels = ceil_div(H, NR);
   Scratch& shared = team_scratch();
   shared.reset(4 * padded(H) * (words + n_words) + 128 +
                Sums::bytes(N * H, threads) + Sums::bytes(H * H, threads) +
@@ -161,89 +171,91 @@ void backward(const Job& job, const Kept& kept, const float* dY,
   const Sums W(shared, N * H, threads), Wo(shared, H * H, threads);
   const Sums b(shared, N, threads), bo(shared, H, threads);
   const TeamNormSums norms(shared, H, threads);
-  // One product gives the gradient of X through all three weights
+  // W joined to one matrix (3H, H): one product then gives the gradient of X
   std::vector<float> joined_W(N * H);
   for (int k = 0; k < 3; k++)
     std::copy(job.W[k], job.W[k] + H * H, joined_W.data() + k * H * H);
-  Preparation packing;
-  Rooms& rooms = team_rooms(
-      threads, 4 * (most * (2 * H + H + N + n_words) + half * (padded(H) +
-      N)) + 512 + GradientRoom<E>::bytes(p, T));
+  SharedWork packing;
+  ThreadScratch& scratch = thread_scratch(
+      threads, 4 * (max_rows * (2 * H + H + N + n_words) +
+      sum_words * (padded(H) + N)) + 512 + AttendBackMemory<E>::bytes(p, T));
 #pragma omp parallel num_threads(threads)
   {
     float *dW = W.cleared(), *dWo = Wo.cleared();
     float *db = b.cleared(), *dbo = bo.cleared();
     const NormSums norm = norms.cleared();
-    Scratch& own = rooms.mine();
-    float* dx = own.take<float>(most * H);
-    float* dz = own.take<float>(most * H);
-    float* dj = own.take<float>(most * H);
-    float* dq = own.take<float>(most * N);
-    word<E>* as_is = own.take<word<E>>(most * n_words);
-    word<E>* turned = own.take<word<E>>(half * N);
-    word<E>* panels = own.take<word<E>>(half * padded(H));
-    const GradientRoom<E> room(p, T, own);
-    packing.all(2 * parts, [&](long i) {
-      const long at = i % parts * NR, n = std::min<long>(NR, H - at);
-      if (i < parts)
-        pack_panel<E>(job.Wo + at, H, H, n, wo + at * words);
+    Scratch& own = scratch.mine();
+    float* dx = own.take<float>(max_rows * H);  // through the residual only
+    float* dz = own.take<float>(max_rows * H);  // of Wo attention(X) + bo
+    float* d_joined = own.take<float>(max_rows * H);
+    float* d_qkv = own.take<float>(max_rows * N);
+    word<E>* row_words = own.take<word<E>>(max_rows * n_words);
+    word<E>* column_words = own.take<word<E>>(sum_words * N);
+    word<E>* x_panels = own.take<word<E>>(sum_words * padded(H));
+    const AttendBackMemory<E> head_memory(p, T, own);
+    packing.complete(2 * panels, [&](long i) {
+      const long column = i % panels * NR, n = std::min<long>(NR, H - column);
+      if (i < panels)
+        pack_panel<E>(job.Wo + column, H, H, n, wo + column * words);
       else
-        pack_panel<E>(joined_W.data() + at, H, N, n, w + at * n_words);
+        pack_panel<E>(joined_W.data() + column, H, N, n,
+                      w + column * n_words);
     });
     long begin, end;
     share_sequences(p, omp_get_num_threads(), omp_get_thread_num(), &begin,
                     &end);
     for (Group g; begin < end; begin = g.end) {
-      g = group(p, begin, end, rows);
+      g = next_group(p, begin, end, group_rows);
       const long first = p.offsets[g.begin], m = p.offsets[g.end] - first;
       const long after = first + m;
       const long next = std::min(m, p.offsets[end] - after);
       const float *x = job.X + first * H, *joined = kept.joined + first * H;
-      finish_back(job.residual, first, m, dY, kept.sums, norm, dx, dz);
+      add_and_norm_gradient(job.residual, first, m, dY, kept.normalized,
+                            norm, dx, dz);
       add_rows_to(dbo, dz, H, m, H);
-      add_transposed<E>(dz, H, joined, H, m, turned, panels, dWo);
-      Ahead ahead(stripes(m, H));
+      add_transposed<E>(dz, H, joined, H, m, column_words, x_panels, dWo);
+      Prefetcher ahead(num_stripes(m, H));
       ahead.fetch(kept.qkv + first * N, m * N * 4);
       ahead.fetch(x, m * H * 4);
-      times<E>(dz, m, H, as_is, wo, H, dj, H, ZERO, &ahead);
-      float *q = kept.qkv, *d = address_of_row_0(dq, first, N);
-      for (long unit = g.begin * p.heads; unit < g.end * p.heads; unit++)
-        attend_back<E>(p, Unit(p, unit), {q, q + H, q + 2 * H, N},
-                       address_of_row_0(dj, first, H), {d, d + H, d + 2 * H, N},
-                       room);
-      add_rows_to(db, dq, N, m, N);
-      if (to.X) {
-        float* const rows_X = to.X + first * H;
+      multiply_rows<E>(dz, m, H, row_words, wo, H, d_joined, H, ZERO, &ahead);
+      float *q = kept.qkv, *d = address_of_row_0(d_qkv, first, N);
+      for (long h = g.begin * p.heads; h < g.end * p.heads; h++)
+        attend_back<E>(p, SequenceHead(p, h), {q, q + H, q + 2 * H, N},
+                       address_of_row_0(d_joined, first, H),
+                       {d, d + H, d + 2 * H, N}, head_memory);
+      add_rows_to(db, d_qkv, N, m, N);
+      if (grads.X) {
+        float* const rows_X = grads.X + first * H;
         std::copy(dx, dx + m * H, rows_X);
-        Ahead later(stripes(m, H));
+        Prefetcher later(num_stripes(m, H));
         later.fetch(dY + after * H, next * H * 4);
-        later.fetch(kept.sums.hat + after * H, next * H * 4);
+        later.fetch(kept.normalized.hat + after * H, next * H * 4);
         later.fetch(kept.joined + after * H, next * H * 4);
-        times<E>(dq, m, N, as_is, w, H, rows_X, H, ADD, &later);
+        multiply_rows<E>(d_qkv, m, N, row_words, w, H, rows_X, H, ADD, &later);
       }
-      add_transposed<E>(dq, N, x, H, m, turned, panels, dW);
+      add_transposed<E>(d_qkv, N, x, H, m, column_words, x_panels, dW);
     }
 #pragma omp barrier
     for (int k = 0; k < 3; k++) {
-      W.add_up(to.W[k], k * H * H, H * H);
-      b.add_up(to.b[k], k * H, H);
+      W.add_up(grads.W[k], k * H * H, H * H);
+      b.add_up(grads.b[k], k * H, H);
     }
-    Wo.add_up(to.Wo);
-    bo.add_up(to.bo);
-    norms.add_up(to.gamma, to.beta);
+    Wo.add_up(grads.Wo);
+    bo.add_up(grads.bo);
+    norms.add_up(grads.gamma, grads.beta);
   }
 }
 
-struct Inputs : Numbered {
+struct Inputs : IndexedInputs {
   const bool has_bias;
-  const int X, W, b;  // W, b: of queries, keys, values and output
+  const int X, W, b;  // W and b: four each, of queries, keys, values, output
   const int gamma, beta, offsets, lens, weights_noise, noise;
   explicit Inputs(const Attrs& attrs)
-      : has_bias(number(attrs, "bias", 1) != 0), X(next()), W(several(4)),
-        b(several(has_bias ? 4 : 0)), gamma(next()), beta(next()),
+      : has_bias(number(attrs, "bias", 1) != 0), X(next()), W(next_n(4)),
+        b(next_n(has_bias ? 4 : 0)), gamma(next()), beta(next()),
         offsets(next()), lens(next()),
-        weights_noise(next(drops(attrs, "weights_p"))),
-        noise(next(drops(attrs))) {}
+        weights_noise(next(has_dropout(attrs, "weights_p"))),
+        noise(next(has_dropout(attrs))) {}
 };
 
 MXReturnValue infer_shape(const Attrs& attrs, Shapes* in, Shapes* out) {
@@ -268,9 +280,9 @@ MXReturnValue infer_shape(const Attrs& attrs, Shapes* in, Shapes* out) {
   return MX_SUCCESS;
 }
 
-// True if each row belongs to one sequence.
-bool covers(const Problem& p) {
-  return p.offsets[0] == 0 && p.offsets[p.B] == p.R && p.apart();
+// True if each row belongs to exactly one sequence.
+bool covers_all_rows(const Problem& p) {
+  return p.offsets[0] == 0 && p.offsets[p.B] == p.R && p.has_sorted_offsets();
 }
 
 class SelfAttention : public SavingOp {
@@ -284,16 +296,16 @@ class SelfAttention : public SavingOp {
   MXReturnValue run(MXTensor* in, float* Y) override {
     const Job job = job_of(in);
     const Problem& p = job.attention;
-    if (!covers(p))
+    if (!covers_all_rows(p))
       return fail("self_attention needs offsets that rise from 0 to " +
                   std::to_string(p.R) + ", the number of rows");
-    if (keeps) {
+    if (wants_grad) {
       memory.reset(4 * p.R * (5 * p.H + 1) + 256);
       kept_.qkv = memory.take<float>(p.R * 3 * p.H);
       kept_.joined = memory.take<float>(p.R * p.H);
-      kept_.sums = normalized(p.R, p.H);
+      kept_.normalized = take_normalized(p.R, p.H);
     }
-    pick(bf16, NO_TILES, D2LBERT_VECTORS(forward))(job, kept_, Y);
+    pick_kernel(bf16, NO_TILES, D2LBERT_VECTORS(forward))(job, kept_, Y);
     return MX_SUCCESS;
   }
 
@@ -309,9 +321,10 @@ class SelfAttention : public SavingOp {
     if (at_.has_bias) to.bo = grad(at_.b + 3);
     to.gamma = grad(at_.gamma);
     to.beta = grad(at_.beta);
-    for (int k = at_.offsets; k < at_.count(); k++) clear((*grads)[k]);
-    pick(bf16, NO_TILES, D2LBERT_VECTORS(backward))(job_of(in), kept_, dY,
-                                                    to);
+    for (int k = at_.offsets; k < at_.num_inputs(); k++)
+      zero_gradient((*grads)[k]);
+    pick_kernel(bf16, NO_TILES, D2LBERT_VECTORS(backward))(job_of(in), kept_,
+                                                           dY, to);
   }
 
   Job job_of(MXTensor* in) const {
@@ -342,8 +355,8 @@ class SelfAttention : public SavingOp {
 
 REGISTER_OP(d2lbert_self_attention)
     .setCreateOpState(Caught<create<SelfAttention>>::call, "cpu")
-    .setParseAttrs(Caught<numbered<Inputs>>::call)
-    .setInferType(Caught<rows_and_floats<Inputs>>::call)
+    .setParseAttrs(Caught<count_inputs<Inputs>>::call)
+    .setInferType(Caught<floats_except_lens<Inputs>>::call)
     .setInferShape(Caught<infer_shape>::call);
 
 }  // namespace d2lbert

@@ -1,5 +1,5 @@
-// Vectors of the width of the processor, and functions on them. GCC's vector
-// extensions serve AVX-512, AVX, SSE and NEON from one source.
+// Vectors as wide as the registers of the processor, and functions on them: one
+// source, by GCC's vector extensions, for AVX-512, AVX, SSE and NEON.
 #pragma once
 #include <cstdint>
 #include <cstring>
@@ -10,7 +10,7 @@
 #include <arm_neon.h>
 #endif
 
-// True if the processor multiplies pairs of bfloat16.
+// 1 if the processor has instructions that multiply pairs of bfloat16, else 0.
 #if defined(__AVX512BF16__) && defined(__AVX512BW__)
 #define D2LBERT_BF16 1
 #else
@@ -19,7 +19,7 @@
 
 namespace d2lbert {
 
-// The instruction set of this build, and the floats in a vector.
+// The instruction set of this build, and VL, the number of floats in a vector.
 #if defined(__AVX512F__)
 constexpr const char* ISA = D2LBERT_BF16 ? "AVX-512 with bf16" : "AVX-512";
 constexpr int VL = 16;
@@ -41,13 +41,17 @@ constexpr const char* ISA = "no vectors";
 constexpr int VL = 4;
 #endif
 
+// Vectors of VL floats, signed and unsigned integers.
 typedef float vf __attribute__((vector_size(4 * VL)));
 typedef int32_t vi __attribute__((vector_size(4 * VL)));
 typedef uint32_t vu __attribute__((vector_size(4 * VL)));
 
+// x in all lanes.
 inline vf splat(float x) { return x - vf{}; }
+// The bits of each float, as an integer.
 inline vi bits(vf x) { return (vi)x; }
 
+// Load VL numbers from p, which may have any alignment.
 template <class V = vf>
 inline V load(const void* p) {
   V v;
@@ -59,14 +63,15 @@ template <class V>
 inline void store(void* p, V v) { std::memcpy(p, &v, sizeof v); }
 
 #if defined(__AVX__) && !defined(__AVX512F__)
-// A mask with all bits set in the first n lanes.
+// A mask with all bits set in the first n lanes, and no bit in the others.
 inline __m256i first_lanes(long n) {
   static const int32_t window[2 * VL] = {-1, -1, -1, -1, -1, -1, -1, -1};
   return _mm256_loadu_si256((const __m256i*)(window + VL - n));
 }
 #endif
 
-// Load min(n, VL) lanes, followed by zeros. Memory after them is not read.
+// Load min(n, VL) lanes from p, and fill the other lanes with zeros. Reads no
+// memory after the loaded lanes.
 template <class V = vf>
 inline V load(const void* p, long n) {
   if (n >= VL) return load<V>(p);
@@ -88,7 +93,8 @@ inline void store(void* p, V v, long n) {
 #ifdef __AVX512F__
   _mm512_mask_storeu_epi32(p, (__mmask16)((1u << n) - 1), (__m512i)v);
 #elif defined(__AVX__)
-  // In parts: a masked store takes dozens of cycles on AMD before Zen 4.
+  // Store 4, 2 and 1 lanes: a masked store takes dozens of cycles on AMD before
+  // Zen 4.
   float* to = (float*)p;
   __m128 part = _mm256_castps256_ps128((__m256)v);
   if (n & 4) {
@@ -107,8 +113,9 @@ inline void store(void* p, V v, long n) {
 #endif
 }
 
-// Store data that leaves the cache before it is read again. Where possible the
-// store bypasses the cache, and does not read the old content of memory.
+// Store data that would leave the cache before it is read again. If p is
+// aligned, the store bypasses the cache and does not read the old content of
+// memory.
 inline void stream(float* p, vf v, long n) {
 #if defined(__AVX512F__)
   if (n >= VL && !((uintptr_t)p % 64)) return _mm512_stream_ps(p, (__m512)v);
@@ -118,18 +125,19 @@ inline void stream(float* p, vf v, long n) {
   store(p, v, n);
 }
 
-// Call it before other threads read streamed data.
-inline void streamed() {
+// Complete the stores of `stream`. Call this before other threads read the
+// data.
+inline void stream_fence() {
 #if defined(__AVX__)
   _mm_sfence();
 #endif
 }
 
-// a * b + c, rounded once if the processor can. Left to the compiler, this
-// would vary by loop: GCC tuned for Zen uses two instructions in a loop with
-// one sum, and one in a loop with several. But a row must get the same bits in
-// a tile of one row as in a tile of many.
-inline vf fused(float a, vf b, vf c) {
+// a * b + c, rounded once if the processor can. The compiler would choose for
+// each loop: GCC tuned for Zen uses two instructions in a loop with one sum,
+// and one fused instruction in a loop with several. But a row must get the same
+// bits in a tile of one row as in a tile of many.
+inline vf fused_multiply_add(float a, vf b, vf c) {
 #if defined(__AVX512F__)
   return (vf)_mm512_fmadd_ps(_mm512_set1_ps(a), (__m512)b, (__m512)c);
 #elif defined(__FMA__)
@@ -148,11 +156,13 @@ inline vi count() {
   return v;
 }
 
-// `yes` in lanes where the mask is set, `no` elsewhere.
+// The lanes of `yes` where all bits of the mask are set, the lanes of `no`
+// where none is set.
 inline vf pick(vi mask, vf yes, vf no) {
   return (vf)((mask & (vi)yes) | (~mask & (vi)no));
 }
 
+// A vector whose lane i is lane order[i] of the 2 VL lanes of a and b together.
 inline vu shuffle(vu a, vu b, vi order) {
 #ifdef __clang__
   vu v;
@@ -164,7 +174,7 @@ inline vu shuffle(vu a, vu b, vi order) {
 #endif
 }
 
-// a > b ? a : b, lane by lane, b where either is NaN.
+// a > b ? a : b for each lane. The result is b where a or b is NaN.
 inline vf larger(vf a, vf b) {
 #ifdef __AVX512F__
   return (vf)_mm512_max_ps((__m512)a, (__m512)b);
@@ -177,6 +187,7 @@ inline vf larger(vf a, vf b) {
 #endif
 }
 
+// a < b ? a : b for each lane. The result is b where a or b is NaN.
 inline vf smaller(vf a, vf b) {
 #ifdef __AVX512F__
   return (vf)_mm512_min_ps((__m512)a, (__m512)b);
@@ -189,10 +200,10 @@ inline vf smaller(vf a, vf b) {
 #endif
 }
 
-// Combine the halves of a vector until one number is left. So the order of a
-// sum is always the same.
+// Reduce a vector to one number: combine its two halves, then the halves of
+// the result, and so on. So a sum has the same order of additions everywhere.
 template <class F>
-inline float fold(vf v, F both) {
+inline float reduce(vf v, F combine) {
 #ifdef __SSE2__
   typedef float v4 __attribute__((vector_size(16)));
 #ifdef __AVX__
@@ -200,55 +211,59 @@ inline float fold(vf v, F both) {
 #ifdef __AVX512F__
   __m256 a = _mm512_castps512_ps256((__m512)v);
   __m256 b = _mm256_castpd_ps(_mm512_extractf64x4_pd((__m512d)v, 1));
-  const v8 eight = both((v8)a, (v8)b);
+  const v8 eight = combine((v8)a, (v8)b);
 #else
   const v8 eight = v;
 #endif
-  v4 four = both((v4)_mm256_castps256_ps128((__m256)eight),
-                 (v4)_mm256_extractf128_ps((__m256)eight, 1));
+  v4 four = combine((v4)_mm256_castps256_ps128((__m256)eight),
+                    (v4)_mm256_extractf128_ps((__m256)eight, 1));
 #else
   v4 four = v;
 #endif
-  four = both(four, (v4)_mm_movehl_ps((__m128)four, (__m128)four));
-  return both(four, (v4)_mm_shuffle_ps((__m128)four, (__m128)four, 1))[0];
+  four = combine(four, (v4)_mm_movehl_ps((__m128)four, (__m128)four));
+  return combine(four, (v4)_mm_shuffle_ps((__m128)four, (__m128)four, 1))[0];
 #else
   for (int half = VL / 2; half; half /= 2)
-    for (int i = 0; i < half; i++) v[i] = both(v[i], v[i + half]);
+    for (int i = 0; i < half; i++) v[i] = combine(v[i], v[i + half]);
   return v[0];
 #endif
 }
 
 inline float sum(vf v) {
-  return fold(v, [](auto a, auto b) { return a + b; });
+  return reduce(v, [](auto a, auto b) { return a + b; });
 }
 
 inline float maximum(vf v) {
-  return fold(v, [](auto a, auto b) { return a > b ? a : b; });
+  return reduce(v, [](auto a, auto b) { return a > b ? a : b; });
 }
 
 // The largest of n numbers.
 inline float maximum(const float* x, long n) {
   const vi lane = count();
-  const vf nothing = splat(-INFINITY);
-  vf most = nothing;
+  const vf lowest = splat(-INFINITY);
+  vf largest = lowest;
   for (long j = 0; j < n; j += VL) {
     vf v = load(x + j, n - j);
-    if (n - j < VL) v = pick(lane < (int)(n - j), v, nothing);
-    most = larger(v, most);
+    if (n - j < VL) v = pick(lane < (int)(n - j), v, lowest);
+    largest = larger(v, largest);
   }
-  return maximum(most);
+  return maximum(largest);
 }
 
 // e^x to about one unit in the last place. 0 where e^x is too small for a
 // normal float (on AVX-512: for a subnormal float), infinity where it is above
 // the largest float, NaN for NaN.
 inline vf exp(vf x) {
+  // e^x = 2^n e^r with integer n and |r| <= log(2) / 2. Adding `round`, 1.5 *
+  // 2^23, rounds to an integer. log(2) is subtracted in two parts, for exact
+  // products.
   const float low = -104.f, high = 89.f, round = 12582912.f;
   const vf y = smaller(splat(high), larger(splat(low), x));
   const vf shifted = y * 1.44269504f + round;
   const vf n = shifted - round;
   vf r = y - n * 0.693359375f;
   r = r + n * 2.12194440e-4f;
+  // A polynomial for e^r
   vf p = splat(1.3813144e-3f);
   p = p * r + 8.3694188e-3f;
   p = p * r + 4.1668456e-2f;
@@ -267,14 +282,14 @@ inline vf exp(vf x) {
 #endif
 }
 
-// `size`, 0 or more, with the sign of `sign`.
-inline vf sign_of(vf sign, vf size) {
-  return (vf)(bits(size) | (bits(sign) & INT32_MIN));
+// `magnitude`, 0 or more, with the sign of x.
+inline vf with_sign_of(vf x, vf magnitude) {
+  return (vf)(bits(magnitude) | (bits(x) & INT32_MIN));
 }
 
 inline vf absolute(vf x) { return (vf)(bits(x) & INT32_MAX); }
 
-inline vf root(vf x) {
+inline vf square_root(vf x) {
 #if defined(__AVX512F__)
   return (vf)_mm512_sqrt_ps((__m512)x);
 #elif defined(__FMA__)
@@ -287,6 +302,8 @@ inline vf root(vf x) {
 #endif
 }
 
+// A polynomial for small x, where the formula 1 - 2 / (e^(2 |x|) + 1) for other
+// x would lose digits.
 inline vf tanh(vf x) {
   vf a = absolute(x), s = x * x;
   vf p = splat(-5.5151642e-3f);
@@ -295,11 +312,12 @@ inline vf tanh(vf x) {
   p = p * s + 1.3330831e-1f;
   p = p * s - 3.3333260e-1f;
   vf near = x + x * s * p;
-  vf far = sign_of(x, 1.f - 2.f / (exp(a + a) + 1.f));
+  vf far = with_sign_of(x, 1.f - 2.f / (exp(a + a) + 1.f));
   return a < 0.625f ? near : far;
 }
 
-// Words 0 to 3 of rows r, r + 4, r + 8, ... in one vector.
+// Words `column` to column + 3 of rows 0, 4, 8, ... in one vector. row: the
+// addresses of the rows.
 inline vu load_quads(const uint32_t* const* row, int column) {
 #if defined(__AVX512F__)
   auto quad = [&](int r) {
@@ -321,8 +339,10 @@ inline vu load_quads(const uint32_t* const* row, int column) {
 #endif
 }
 
-// Transpose a VL x VL block of words. Rows four apart are read into one
-// register. Then each quarter of a register exchanges 4 x 4 words.
+// Transpose a VL x VL block of 32-bit words. row: the addresses of the rows.
+// The rows of the result begin ld words apart. Each register is loaded with
+// four words from every fourth row. Then the 4 x 4 words in the same quarter of
+// four registers are transposed.
 inline void transpose(const uint32_t* const* row, uint32_t* to, long ld) {
   // The compiler turns these orders into unpack instructions.
   vi low, high, low_pairs, high_pairs;
@@ -350,9 +370,10 @@ inline void transpose(const uint32_t* const* row, uint32_t* to, long ld) {
   }
 }
 
-// Counter-based random words: word j of row i is a function of (seed, i, j). So
-// any thread draws the same words, and the backward pass draws the words of the
-// forward pass again. A 64-bit key for each row seeds a 32-bit mixer.
+// Random 32-bit words of one row, for dropout. Word j of row i is a function of
+// (seed, i, j) only. So any thread draws the same words, and the backward pass
+// draws the words of the forward pass again. A 64-bit hash of seed and row sets
+// the constants of a 32-bit hash of j.
 struct Draws {
   uint32_t first, second;
   Draws(uint64_t seed, uint64_t row) {
@@ -363,6 +384,7 @@ struct Draws {
     first = (uint32_t)z;
     second = (uint32_t)(z >> 32);
   }
+  // Words j.
   vu at(vu j) const {
     vu x = j + first;
     x = (x ^ (x >> 16)) * 0x7feb352du + second;
@@ -371,28 +393,30 @@ struct Draws {
   }
 };
 
-// Inverted dropout: a factor for each element. It is 0 with probability p
-// (exact to 2^-32), and 1 / (1 - p) otherwise.
+// Inverted dropout. Each element is multiplied by a factor, which is 0 with
+// probability p (exact to 2^-32), and 1 / (1 - p) otherwise.
 struct Dropout {
   uint64_t seed = 0;
-  uint32_t threshold = 0;
-  float keep = 1.f;
-  // noise: the output of MXNet's dropout of 64 ones at rate 1/2. In training
-  // each of them becomes 0 or 2: 64 random bits, which depend on MXNet's seed.
-  // Otherwise they stay 1, and nothing is dropped.
+  uint32_t threshold = 0;  // elements with a smaller random word are dropped
+  float scale = 1.f;  // the factor of the elements that are kept
+  // noise: 64 ones after MXNet's own dropout at rate 1/2. In training each of
+  // them has become 0 or 2: 64 random bits, which depend on MXNet's seed. In
+  // prediction they are still 1, and nothing is dropped.
   Dropout(double p, const float* noise) {
     if (p <= 0 || !noise || noise[0] == 1.f) return;
     for (int i = 0; i < 64; i++)
       seed |= (uint64_t)(noise[i] > 1.f) << i;
     double level = p * 4294967296.0;
     threshold = level >= 4294967295.0 ? 4294967295u : (uint32_t)level;
-    keep = (float)(p < 1 ? 1 / (1 - p) : 0);
+    scale = (float)(p < 1 ? 1 / (1 - p) : 0);
   }
   bool on() const { return threshold != 0; }
+  // The random words of row i, for `factors`.
   Draws row(uint64_t i) const { return Draws(seed, i); }
+  // The factors of elements j of a row.
   vf factors(const Draws& row, vu j) const {
     vi kept = row.at(j) >= threshold;
-    return (vf)(kept & bits(splat(keep)));
+    return (vf)(kept & bits(splat(scale)));
   }
 };
 

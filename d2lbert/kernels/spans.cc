@@ -1,5 +1,7 @@
-// Mask spans of words in rows of a text, with the same random numbers as the
-// Python code in corpus/masking.py. It does not need MXNet.
+// Draw examples in which spans of neighbouring words are masked, as SpanBERT
+// and other models do. Random numbers are drawn in the order of the Python code
+// in corpus/masking.py, so both give the same examples. Python calls draw_spans
+// in draw.py. It does not need MXNet.
 
 #include <algorithm>
 #include <cstdint>
@@ -9,87 +11,98 @@
 
 namespace {
 
-// A word: one token, or all its pieces.
-struct Unit {
-  int32_t begin, end;  // tokens of the row
-  int32_t free;        // words of the longest span from here; 0 if taken
+// A word of a row: one token, or all its pieces.
+struct MaskableWord {
+  int32_t begin, end;  // positions of its tokens in the row
+  // The number of words of the longest span that can begin here, 0 if none can
+  int32_t max_span;
+};
+
+// Tokens [begin, end) of a row.
+struct Span {
+  int32_t begin, end;
 };
 
 // The words of a row that can still be masked.
-class Units {
+class MaskableWords {
  public:
-  // longest: words of the longest span. most: tokens of the longest span.
-  // apart: spans must not touch.
-  Units(int32_t longest, int32_t most, bool apart)
-      : longest_(longest), most_(most), apart_(apart) {}
+  // max_words, max_tokens: limits for a span. separate: spans must not touch.
+  MaskableWords(int32_t max_words, int32_t max_tokens, bool separate)
+      : max_words_(max_words), max_tokens_(max_tokens), separate_(separate) {}
 
-  // Read the words of a row. kinds: bits of each token of the vocabulary.
+  // Read the words of a row of `length` tokens. kinds: bits of each token of
+  // the vocabulary (draw.h).
   void read(const int32_t* tokens, int32_t length, const uint8_t* kinds) {
-    units_.clear();
+    words_.clear();
     for (int32_t i = 0; i < length; ++i) {
       const uint8_t kind = kinds[tokens[i]];
       if (kind & kFixed) continue;
-      if (kind & kGoesOn && !units_.empty() && units_.back().end == i) {
-        ++units_.back().end;
+      if (kind & kGoesOn && !words_.empty() && words_.back().end == i) {
+        ++words_.back().end;
       } else {
-        units_.push_back({i, i + 1, 0});
+        words_.push_back({i, i + 1, 0});
       }
     }
-    for (size_t k = units_.size(); k-- > 0;) {
-      const bool goes_on = k + 1 < units_.size() && touches(k);
-      units_[k].free =
-          std::min(longest_, 1 + (goes_on ? units_[k + 1].free : 0));
+    for (size_t k = words_.size(); k-- > 0;) {
+      const bool goes_on = k + 1 < words_.size() && touches(k);
+      words_[k].max_span =
+          std::min(max_words_, 1 + (goes_on ? words_[k + 1].max_span : 0));
     }
   }
 
-  // Take a span of `length` words at a random place. If there is none, take the
-  // longest shorter span. Returns false if no word is left.
-  bool take(int32_t length, Twister& random, Unit* span) {
+  // Take a span of `length` words at a random position. If none of this length
+  // is left, take one of the next smaller length that is. Returns false if no
+  // word is left.
+  bool take_span(int32_t length, Twister& random, Span* span) {
     for (; length > 0; --length) {
       uint32_t count = 0;
-      for (size_t k = 0; k < units_.size(); ++k) count += fits(k, length);
+      for (size_t k = 0; k < words_.size(); ++k) count += fits(k, length);
       if (!count) continue;
-      uint32_t which = random.below(count);
+      uint32_t to_skip = random.below(count);
       size_t k = 0;
-      while (!fits(k, length) || which--) ++k;
-      *span = {units_[k].begin, units_[k + length - 1].end, length};
-      close(k, k + length - 1);
+      while (!fits(k, length) || to_skip--) ++k;
+      *span = {words_[k].begin, words_[k + length - 1].end};
+      exclude(k, k + length - 1);
       return true;
     }
     return false;
   }
 
  private:
+  // True if no other token is between words k and k + 1.
   bool touches(size_t k) const {
-    return units_[k].end == units_[k + 1].begin;
+    return words_[k].end == words_[k + 1].begin;
   }
 
+  // True if a span of `length` words can begin with word k.
   bool fits(size_t k, int32_t length) const {
-    return units_[k].free >= length &&
-           units_[k + length - 1].end - units_[k].begin <= most_;
+    return words_[k].max_span >= length &&
+           words_[k + length - 1].end - words_[k].begin <= max_tokens_;
   }
 
-  // Mark words `first` to `last` as masked. If spans must not touch, exclude
-  // their neighbours, too.
-  void close(size_t first, size_t last) {
-    if (apart_) {
+  // Exclude words `first` to `last` from further spans. If spans must not
+  // touch, also exclude the neighbours of these words.
+  void exclude(size_t first, size_t last) {
+    if (separate_) {
       if (first > 0 && touches(first - 1)) --first;
-      if (last + 1 < units_.size() && touches(last)) ++last;
+      if (last + 1 < words_.size() && touches(last)) ++last;
     }
-    for (size_t k = first; k <= last; ++k) units_[k].free = 0;
-    // Spans from the words before must end here
+    for (size_t k = first; k <= last; ++k) words_[k].max_span = 0;
+    // Spans that begin before `first` must end there
     for (size_t k = first; k-- > 0;) {
       const auto left = static_cast<int32_t>(first - k);
-      if (units_[k].free <= left) break;
-      units_[k].free = left;
+      if (words_[k].max_span <= left) break;
+      words_[k].max_span = left;
     }
   }
 
-  const int32_t longest_, most_;
-  const bool apart_;
-  std::vector<Unit> units_;
+  const int32_t max_words_, max_tokens_;
+  const bool separate_;
+  std::vector<MaskableWord> words_;
 };
 
+// A masked token: its position and label, and the positions before and after
+// its span.
 struct Pred {
   int32_t position, label, left, right;
 };
@@ -98,40 +111,44 @@ struct Pred {
 
 extern "C" {
 
-// Fill rows with parts of a text, and mask spans of words. Writes tokens
-// (N, T), valid_lens (N), and for each prediction its position, weight and
-// label, and the positions left and right of its span, (N, P). N is num_rows.
+// Fill padded rows with parts of a text, and mask spans of words. Writes tokens
+// (N, T), valid_lens (N), and for each masked token its position, weight and
+// label, and the positions left and right of its span, (N, P). N: num_rows; T:
+// tokens of a row; P: the largest number of masked tokens in
+// a row.
 //
 // Row k is <cls> and parts rows[k] to rows[k + 1] - 1, each followed by <sep>.
 // Part i has words parts[2i] to parts[2i + 1] - 1 of the text. There are
-// num_parts parts and num_words words. types, numbers, specials, kinds and
-// choices: as for draw_masks. law (longest): law[i] is the probability that a
-// span has at most i + 1 words. most: the maximal number of tokens of a span.
-// apart: spans must not touch. share: masked tokens in a million. If a row
-// masks more than its share, the next row masks less. Returns a Status.
+// num_parts parts and num_words words. types, vocab_ids, specials, kinds and
+// choices: as for draw_masks. length_cdf (max_words): length_cdf[i] is the
+// probability that a span has at most i + 1 words. max_tokens: the limit for
+// the tokens of a span. separate: spans must not touch. masked_per_million: the
+// number of tokens to mask in a million. If a row masks more, the next row
+// masks less. Returns a Status.
 int draw_spans(uint32_t* state, int64_t num_rows, const int64_t* rows,
                const int64_t* parts, int64_t num_parts, const void* types,
-               int64_t type_bytes, int64_t num_words, const int32_t* numbers,
+               int64_t type_bytes, int64_t num_words, const int32_t* vocab_ids,
                int64_t num_types, const Specials* specials,
                const uint8_t* kinds, int64_t num_kinds,
                const int32_t* choices, int64_t num_choices,
-               const double* law, int64_t longest,
-               int64_t most, int64_t apart, int64_t share, int64_t T,
-               int64_t P, int32_t* tokens, float* valid_lens,
-               int32_t* positions, float* weights, int32_t* labels,
-               int32_t* left, int32_t* right) try {
-  constexpr int64_t kWhole = 1000000;
-  const Words words{types, type_bytes, num_words, numbers, num_types};
+               const double* length_cdf, int64_t max_words,
+               int64_t max_tokens, int64_t separate,
+               int64_t masked_per_million, int64_t T, int64_t P,
+               int32_t* tokens, float* valid_lens, int32_t* positions,
+               float* weights, int32_t* labels, int32_t* left,
+               int32_t* right) try {
+  constexpr int64_t kMillion = 1000000;
+  const Words words{types, type_bytes, num_words, vocab_ids, num_types};
   specials->check(words, kinds, num_kinds, choices, num_choices);
   require_rising(rows, num_rows + 1, num_parts);
   require(!num_rows || T >= 1);
   Twister random(state);
-  Units units(static_cast<int32_t>(longest), static_cast<int32_t>(most),
-              apart != 0);
-  const Others others{choices, static_cast<uint32_t>(num_choices)};
+  MaskableWords maskable(static_cast<int32_t>(max_words),
+                         static_cast<int32_t>(max_tokens), separate != 0);
+  const RandomTokens random_tokens{choices, static_cast<uint32_t>(num_choices)};
   std::vector<Pred> preds;
   preds.reserve(static_cast<size_t>(P));
-  int64_t owed = 0;   // tokens to mask, in millionths of a token
+  int64_t owed = 0;   // tokens still to mask, in millionths of a token
   for (int64_t k = 0; k < num_rows; ++k) {
     int32_t *row = tokens + k * T, *end = row;
     *end++ = specials->cls;
@@ -144,39 +161,44 @@ int draw_spans(uint32_t* state, int64_t num_rows, const int64_t* rows,
     std::fill(end, row + T, specials->pad);
     valid_lens[k] = static_cast<float>(length);
 
-    units.read(row, length, kinds);
+    maskable.read(row, length, kinds);
     preds.clear();
-    owed += share * length;
+    owed += masked_per_million * length;
     while (owed > 0) {
-      int32_t wanted = 1;
-      if (longest > 1) {
+      int32_t length_drawn = 1;
+      if (max_words > 1) {
         const double u = random.uniform();
-        while (wanted < longest && law[wanted - 1] <= u) ++wanted;
+        while (length_drawn < max_words &&
+               length_cdf[length_drawn - 1] <= u) {
+          ++length_drawn;
+        }
       }
-      Unit span;
-      if (!units.take(wanted, random, &span)) {
+      Span span;
+      if (!maskable.take_span(length_drawn, random, &span)) {
         owed = 0;
         break;
       }
-      owed -= kWhole * (span.end - span.begin);
-      const Fate fate = draw_fate(random);
+      owed -= kMillion * (span.end - span.begin);
+      const Replacement replacement = draw_replacement(random);
       for (int32_t i = span.begin; i < span.end; ++i) {
         preds.push_back({i, row[i], span.begin - 1, span.end});
-        hide(row + i, fate, specials->mask, others, random);
+        replace_token(row + i, replacement, specials->mask, random_tokens,
+                      random);
       }
     }
     std::sort(preds.begin(), preds.end(), [](const Pred& a, const Pred& b) {
       return a.position < b.position;
     });
     for (size_t i = 0; i < static_cast<size_t>(P); ++i) {
+      // The rest is padding, with weight 0
       const bool real = i < preds.size();
       const Pred pred = real ? preds[i] : Pred{0, 0, 0, 0};
-      const size_t place = static_cast<size_t>(k * P) + i;
-      positions[place] = pred.position;
-      labels[place] = pred.label;
-      left[place] = pred.left;
-      right[place] = pred.right;
-      weights[place] = real ? 1.0f : 0.0f;
+      const size_t index = static_cast<size_t>(k * P) + i;
+      positions[index] = pred.position;
+      labels[index] = pred.label;
+      left[index] = pred.left;
+      right[index] = pred.right;
+      weights[index] = real ? 1.0f : 0.0f;
     }
   }
   return kDone;

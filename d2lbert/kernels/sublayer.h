@@ -1,13 +1,13 @@
-// Common code of both halves of an encoder block. Each half is
-// LayerNorm(X + dropout(f(X))). It takes a few rows at a time through all
-// steps, so that intermediate results stay in cache. Each thread sums the
-// gradients of weights over its own rows.
+// Common code of the two halves of an encoder block, attention and
+// feed-forward. Each half computes LayerNorm(X + dropout(f(X))). It takes a few
+// rows at a time through all steps, so that intermediate results stay in cache.
+// Each thread sums the gradients of weights over its own rows.
 #pragma once
 #include "norm.h"
 
 namespace d2lbert {
 
-// The residual connection and LayerNorm around f, for rows of H numbers.
+// Settings of the residual connection and LayerNorm, for rows of H numbers.
 struct Residual {
   long H;
   float eps;
@@ -15,64 +15,72 @@ struct Residual {
   const float *gamma, *beta;
 };
 
-// Saved for the gradient: the normalized rows (R, H), before gamma and beta,
-// and 1 / standard deviation of each row (R,). Both are null in prediction.
+// Results that the gradient needs. hat (R, H): the normalized rows, before
+// gamma and beta. scale (R,): 1 / standard deviation of each row. Both are null
+// if no gradient is wanted.
 struct Normalized {
   float *hat, *scale;
 };
 
-// Y = LayerNorm(X + dropout(Z)) for m rows from row `first`. x and z hold only
-// these rows, Y holds all rows. z is overwritten.
-inline void finish(const Residual& f, long first, long m, const float* x,
-                   float* z, const Normalized& kept, float* Y) {
-  const long H = f.H;
+// Y = LayerNorm(X + dropout(Z)) for m rows from row `first`, with Z = f(X). x
+// and z hold only these rows, Y and saved hold all rows. z is overwritten.
+inline void add_and_norm(const Residual& residual, long first, long m,
+                         const float* x, float* z, const Normalized& saved,
+                         float* Y) {
+  const long H = residual.H;
+  const Dropout& dropout = residual.dropout;
   const vi lane = count();
   for (long r = 0; r < m; r++, x += H, z += H) {
-    const Draws draws = f.dropout.row(first + r);
+    const Draws draws = dropout.row(first + r);
     for (long j = 0; j < H; j += VL) {
       vf v = load(z + j, H - j);
-      if (f.dropout.on()) v *= f.dropout.factors(draws, (vu)(lane + (int)j));
+      if (dropout.on()) v *= dropout.factors(draws, (vu)(lane + (int)j));
       store(z + j, load(x + j, H - j) + v, H - j);
     }
     float mean, scale;
-    moments(z, H, f.eps, &mean, &scale);
+    moments(z, H, residual.eps, &mean, &scale);
     const long to = (first + r) * H;
     for (long j = 0; j < H; j += VL) {
       const vf hat = (load(z + j, H - j) - mean) * scale;
-      if (kept.hat) stream(kept.hat + to + j, hat, H - j);
+      if (saved.hat) stream(saved.hat + to + j, hat, H - j);
       store(Y + to + j,
-            hat * load(f.gamma + j, H - j) + load(f.beta + j, H - j), H - j);
+            hat * load(residual.gamma + j, H - j) +
+                load(residual.beta + j, H - j),
+            H - j);
     }
-    if (kept.scale) kept.scale[first + r] = scale;
+    if (saved.scale) saved.scale[first + r] = scale;
   }
 }
 
-// Compute dx and dz, the gradients of X and Z for these rows, from the gradient
-// of Y. Add to the gradients of gamma and beta in `sums`.
-inline void finish_back(const Residual& f, long first, long m,
-                        const float* dY, const Normalized& kept,
-                        const NormSums& sums, float* dx, float* dz) {
-  const long H = f.H;
+// Compute dx and dz, the gradients of X and Z for m rows from row `first`, from
+// dY, the gradient of all rows of Y. The gradients of gamma and beta are added
+// to `sums`.
+inline void add_and_norm_gradient(const Residual& residual, long first, long m,
+                                  const float* dY, const Normalized& saved,
+                                  const NormSums& sums, float* dx, float* dz) {
+  const long H = residual.H;
+  const Dropout& dropout = residual.dropout;
   const vi lane = count();
   for (long r = first; r < first + m; r++, dx += H, dz += H) {
-    const Draws draws = f.dropout.row(r);
-    norm_gradient(dY + r * H, kept.hat + r * H, f.gamma, kept.scale[r], H,
-                  sums, [&](long j, vf d) {
+    const Draws draws = dropout.row(r);
+    norm_gradient(dY + r * H, saved.hat + r * H, residual.gamma,
+                  saved.scale[r], H, sums, [&](long j, vf d) {
                     store(dx + j, d, H - j);
-                    if (f.dropout.on())
-                      d *= f.dropout.factors(draws, (vu)(lane + (int)j));
+                    if (dropout.on())
+                      d *= dropout.factors(draws, (vu)(lane + (int)j));
                     store(dz + j, d, H - j);
                   });
   }
 }
 
-// The number of rows that go through all steps together. Their data, `width`
-// numbers a row, stay in cache, and each thread has a dozen blocks or more.
+// The number of rows that go through all steps together, so that their data,
+// `width` numbers for each row, fit in cache.
 inline long rows_at_a_time(long R, int threads, long width) {
   return block_rows(R, threads, 12, 4.0 * width);
 }
 
-// Copy n numbers, or zeros if `from` is null. Zeros fill the last panel.
+// Return a copy of n numbers, or of n zeros if `from` is null, with zeros up to
+// the end of the last panel (gemm.h).
 inline float* padded_copy(const float* from, long n, Scratch& shared) {
   float* const to = shared.take<float>(padded(n));
   std::fill(to, to + padded(n), 0.f);
@@ -80,38 +88,41 @@ inline float* padded_copy(const float* from, long n, Scratch& shared) {
   return to;
 }
 
-// An operator that saves intermediate results for its gradient as its state. If
-// they were outputs, MXNet would allocate their gradients in each step.
+// An operator that keeps intermediate results for the gradient in its state. If
+// they were outputs of the operator, MXNet would allocate memory for their
+// gradients in each step.
 class SavingOp : public mxnet::ext::CustomStatefulOp {
  public:
   explicit SavingOp(const Attrs& attrs)
       : attrs(attrs), bf16(wants_bf16(attrs)),
-        keeps(number(attrs, "grad", 1) != 0) {}
+        wants_grad(number(attrs, "grad", 1) != 0) {}
 
   MXReturnValue Forward(Tensors* in, Tensors* out, const OpResource&) final {
-    if (bf16 && !D2LBERT_BF16) return fail(no_bf16());
+    if (bf16 && !D2LBERT_BF16) return fail(BF16_ERROR);
     return caught([&] { return run(in->data(), floats((*out)[0])); });
   }
 
   MXReturnValue Backward(Tensors* in, Tensors* out, const OpResource&) final {
-    if (!keeps)
+    if (!wants_grad)
       return fail("an operator was called with grad=0 and keeps nothing for "
-                  "a gradient");
+                  "a gradient: call it with grad=1");
     return caught([&] {
-      const Saved saved(*in, 1);
-      run_back(saved.inputs, floats(saved.gradients[0]), out);
+      const BackwardArrays arrays(*in, 1);
+      run_back(arrays.inputs, floats(arrays.gradients[0]), out);
       return MX_SUCCESS;
     });
   }
 
  protected:
-  // Compute Y from the inputs; `memory` holds saved results.
+  // Compute Y from the inputs. Store in `memory` what run_back needs.
   virtual MXReturnValue run(MXTensor* in, float* Y) = 0;
+  // Compute the gradients of the inputs from dY.
   virtual void run_back(MXTensor* in, const float* dY, Tensors* grads) = 0;
 
-  // The dropout of a rate, with the bits of input `noise`.
-  Dropout dropout(const char* rate, MXTensor* in, int noise) const {
-    const double p = number(attrs, rate, 0);
+  // Dropout at the rate in attribute `rate_key`, with the random bits of the
+  // input with index `noise`.
+  Dropout dropout(const char* rate_key, MXTensor* in, int noise) const {
+    const double p = number(attrs, rate_key, 0);
     return Dropout(p, p > 0 ? floats(in[noise]) : nullptr);
   }
   Residual residual(long H, MXTensor& gamma, MXTensor& beta,
@@ -119,22 +130,23 @@ class SavingOp : public mxnet::ext::CustomStatefulOp {
     return {H, (float)number(attrs, "eps", 1e-5), dropout, floats(gamma),
             floats(beta)};
   }
-  // Memory for R rows.
-  Normalized normalized(long R, long H) {
+  // Take the memory for R rows of H numbers from `memory`.
+  Normalized take_normalized(long R, long H) {
     float* const hat = memory.take<float>(R * H);
     return {hat, memory.take<float>(R)};
   }
 
   const Attrs attrs;
-  const bool bf16, keeps;
-  Scratch memory;
+  const bool bf16, wants_grad;
+  Scratch memory;  // results for the gradient
 };
 
+// Make the state of an operator call, an instance of Op. MXNet calls this.
 template <class Op>
 MXReturnValue create(const Attrs& attrs, const mxnet::ext::MXContext&,
                      const Shapes&, const std::vector<int>,
-                     mxnet::ext::CustomStatefulOp** made) {
-  *made = mxnet::ext::CustomStatefulOp::create<Op, const Attrs&>(attrs);
+                     mxnet::ext::CustomStatefulOp** op) {
+  *op = mxnet::ext::CustomStatefulOp::create<Op, const Attrs&>(attrs);
   return MX_SUCCESS;
 }
 

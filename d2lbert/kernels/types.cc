@@ -1,5 +1,7 @@
-// Look-ups in tables that are indexed by the types of words, for the book's
-// section "The Dataset for Pretraining BERT". It does not need MXNet.
+// Each word of a text is stored as its type: equal words have the same type, a
+// number from 0 on. These functions count types, find where they first occur,
+// and look them up in tables, for the book's section "The Dataset for
+// Pretraining BERT". Python calls them in cut.py. They do not need MXNet.
 
 #include <algorithm>
 #include <cstddef>
@@ -10,11 +12,12 @@
 
 namespace {
 
+// first_places for types that are stored as integers of class T.
 template <typename T>
-void lower_firsts(const T* types, int64_t size, int64_t num_types,
+void update_first(const T* types, int64_t size, int64_t num_types,
                   int64_t num_paragraphs, const int64_t* lengths,
-                  const int64_t* places, int64_t* first) {
-  int64_t left = size;
+                  const int64_t* positions, int64_t* first) {
+  int64_t left = size;  // words after the paragraphs seen so far
   for (int64_t q = 0; q < num_paragraphs; ++q) {
     require(lengths[q] >= 0 && lengths[q] <= left);
     left -= lengths[q];
@@ -22,12 +25,13 @@ void lower_firsts(const T* types, int64_t size, int64_t num_types,
   require_range(types, size, 0, num_types);
   for (int64_t q = 0; q < num_paragraphs; ++q) {
     for (int64_t i = 0; i < lengths[q]; ++i) {
-      int64_t& found = first[*types++];
-      found = std::min(found, places[q] + i);
+      int64_t& position = first[*types++];
+      position = std::min(position, positions[q] + i);
     }
   }
 }
 
+// look_up for a table with integers of class T.
 template <typename T>
 void look_up_in(const T* table, int64_t table_size, const int32_t* types,
                 int64_t size, T* to) {
@@ -36,36 +40,37 @@ void look_up_in(const T* table, int64_t table_size, const int32_t* types,
   }
 }
 
-// Entries copied at a time. Most words have one or two pieces, and the
-// processor could not predict a branch on the number of pieces.
+// The number of entries that `spread` copies at a time. It copies more than
+// most words have, one or two pieces, because the processor could not predict a
+// branch on the number of pieces.
 constexpr int64_t kAtATime = 4;
 
-// For each of `types`, k, copy lengths[k] of `ids` from begins[k] on, one after
-// the other, to `first`. `ends` become indices of the result. `ids` and `first`
-// have kAtATime extra entries.
+// spread for a table with integers of class T. Both `table` and `to` have
+// kAtATime unused entries at the end, which may be read and written.
 template <typename T>
-void spread_in(const T* ids, const int64_t* begins, const int32_t* lengths,
+void spread_in(const T* table, const int64_t* begins, const int32_t* lengths,
                const int32_t* types, int64_t size, int64_t* ends,
-               int64_t num_ends, T* const first) {
-  T* to = first;
+               int64_t num_ends, T* const to) {
+  T* next = to;
   for (int64_t i = 0, s = 0; s <= num_ends; ++s) {
     for (const int64_t end = s < num_ends ? ends[s] : size; i < end; ++i) {
-      const T* from = ids + begins[types[i]];
+      const T* from = table + begins[types[i]];
       const int64_t count = lengths[types[i]];
       for (int64_t j = 0; j < count || j == 0; j += kAtATime) {
-        std::memcpy(to + j, from + j, kAtATime * sizeof(T));
+        std::memcpy(next + j, from + j, kAtATime * sizeof(T));
       }
-      to += count;
+      next += count;
     }
-    if (s < num_ends) ends[s] = to - first;
+    if (s < num_ends) ends[s] = next - to;
   }
 }
 
-// Require that `spread` reads and writes within its arrays.
+// Require that `spread` with these arguments reads and writes within its
+// arrays.
 void require_spread(int64_t table_size, const int64_t* begins,
                     const int32_t* lengths, int64_t num_types,
                     const int32_t* types, int64_t size, const int64_t* ends,
-                    int64_t num_ends, int64_t room) {
+                    int64_t num_ends, int64_t to_size) {
   for (int64_t k = 0; k < num_types; ++k) {
     require(begins[k] >= 0 && lengths[k] >= 0 &&
             begins[k] <= table_size - kAtATime - lengths[k]);
@@ -74,16 +79,16 @@ void require_spread(int64_t table_size, const int64_t* begins,
   require_rising(ends, num_ends, size);
   int64_t count = 0;
   for (int64_t i = 0; i < size; ++i) count += lengths[types[i]];
-  require(count <= room);
+  require(count <= to_size);
 }
 
 }  // namespace
 
-// All return a Status.
+// All functions return a Status (door.h). types (size): the type of each word.
 extern "C" {
 
-// Count the occurrences of each type. Unless the table (num_types) is null,
-// replace types by table[types] after that.
+// Add the occurrences of each type to counts (num_types). Unless table
+// (num_types) is null, replace types by table[types], too.
 int count_types(int32_t* types, int64_t size, const int32_t* table,
                 int64_t num_types, int64_t* counts) try {
   require_range(types, size, 0, num_types);
@@ -96,12 +101,13 @@ int count_types(int32_t* types, int64_t size, const int32_t* table,
   return failure();
 }
 
-// Gather table[type] of uint16 or int32; type -1 reads the last entry.
-int look_up(const void* table, int64_t bytes, int64_t table_size,
+// Write table[type] for each word to `to` (size). Type -1 reads the last entry.
+// table (table_size) and `to` have integers of entry_bytes, 2 or 4.
+int look_up(const void* table, int64_t entry_bytes, int64_t table_size,
             const int32_t* types, int64_t size, void* to) try {
   require(table_size > 0);
   require_range(types, size, -1, table_size);
-  if (bytes == 2) {
+  if (entry_bytes == 2) {
     look_up_in(static_cast<const uint16_t*>(table), table_size, types, size,
                static_cast<uint16_t*>(to));
   } else {
@@ -113,17 +119,19 @@ int look_up(const void* table, int64_t bytes, int64_t table_size,
   return failure();
 }
 
-// Gather several entries of a table of uint16 or int32 for each type:
-// lengths[k] entries from begins[k] for type k (num_types). ends: increasing
-// indices of types, which become indices of the result. The last four of the
-// table_size entries belong to no type. `to` has room + 4 entries.
-int spread(const void* table, int64_t bytes, int64_t table_size,
+// For each word, copy the entries that its type has in a table, one after the
+// other: type k (num_types) has the lengths[k] entries from begins[k] on. table
+// (table_size) and `to` have integers of entry_bytes, 2 or 4. The last four
+// entries of the table belong to no type. `to` has memory for to_size + 4
+// entries. ends (num_ends): increasing indices of words, which become indices
+// of `to`.
+int spread(const void* table, int64_t entry_bytes, int64_t table_size,
            const int64_t* begins, const int32_t* lengths, int64_t num_types,
            const int32_t* types, int64_t size, int64_t* ends,
-           int64_t num_ends, void* to, int64_t room) try {
+           int64_t num_ends, void* to, int64_t to_size) try {
   require_spread(table_size, begins, lengths, num_types, types, size, ends,
-                 num_ends, room);
-  if (bytes == 2) {
+                 num_ends, to_size);
+  if (entry_bytes == 2) {
     spread_in(static_cast<const uint16_t*>(table), begins, lengths, types,
               size, ends, num_ends, static_cast<uint16_t*>(to));
   } else {
@@ -135,18 +143,20 @@ int spread(const void* table, int64_t bytes, int64_t table_size,
   return failure();
 }
 
-// Lower first[type] to the smallest position of each type (num_types), if that
-// is smaller. Paragraph q has lengths[q] words, from position places[q] on.
+// Replace first[type] (num_types) by the first position of the type in these
+// words, if that is smaller. The words, integers of type_bytes, 2 or 4, are
+// those of num_paragraphs paragraphs: paragraph q has lengths[q] words, and its
+// first word has position positions[q].
 int first_places(const void* types, int64_t type_bytes, int64_t size,
                  int64_t num_types, int64_t num_paragraphs,
-                 const int64_t* lengths, const int64_t* places,
+                 const int64_t* lengths, const int64_t* positions,
                  int64_t* first) try {
   if (type_bytes == 2) {
-    lower_firsts(static_cast<const uint16_t*>(types), size, num_types,
-                 num_paragraphs, lengths, places, first);
+    update_first(static_cast<const uint16_t*>(types), size, num_types,
+                 num_paragraphs, lengths, positions, first);
   } else {
-    lower_firsts(static_cast<const int32_t*>(types), size, num_types,
-                 num_paragraphs, lengths, places, first);
+    update_first(static_cast<const int32_t*>(types), size, num_types,
+                 num_paragraphs, lengths, positions, first);
   }
   return kDone;
 } catch (...) {

@@ -1,6 +1,10 @@
-// d2lbert_vocab_ce: cross-entropy over a vocabulary of V words, from M rows of
-// hiddens. No array (M, V) exists. d2lbert_first selects its first output, the
-// loss. d2lbert_softmax_ce: cross-entropy from logits (M, V).
+// Cross-entropy with integer labels, in three operators.
+//
+// d2lbert_vocab_ce: from M rows of H hiddens and the weights of a vocabulary of
+// V words. No array (M, V) exists: each thread takes a part of the vocabulary,
+// and computes logits for a chunk of rows and a block of words at a time.
+// d2lbert_first: selects the first output of d2lbert_vocab_ce, the loss.
+// d2lbert_softmax_ce: from logits (M, V).
 #include <cmath>
 
 #include "op.h"
@@ -9,17 +13,21 @@ namespace d2lbert {
 namespace {
 
 constexpr long gcd(long a, long b) { return b ? gcd(b, a % b) : a; }
-// BLOCK: words of the vocabulary at a time, whole tiles in both products.
+// BLOCK: the number of words in a block, about 224. It is a multiple of UNIT,
+// the least common multiple of MR and NR, since words are columns of tiles in
+// one product and rows of tiles in another.
 constexpr long UNIT = MR / gcd(MR, NR) * NR;
 constexpr long BLOCK = UNIT * std::max<long>(1, 224 / UNIT);
-// Rows at a time. Their exponentials (CHUNK x V) stay in the last-level cache,
-// if they fit, until the row sums are known. Fewer rows would pack W more
-// often, which matters more where products are faster.
+// The largest number of rows in a chunk. The exponentials of a chunk (CHUNK x
+// V) stay in the last-level cache, if they fit, until the sums of the rows are
+// known. With smaller chunks W would be packed more often, which costs more
+// where products are faster.
 constexpr long CHUNK = ((VL == 16 ? 462 : 252) + MR - 1) / MR * MR;
 
-// db[j] += sum over rows of weight * e.
+// db (n,) += the sum over r of weight[r] * e[r], for e (m x n) with rows ld
+// apart. ahead: the prefetches to do meanwhile.
 void add_rows(const float* e, long ld, long m, long n, const float* weight,
-              float* db, Ahead ahead) {
+              float* db, Prefetcher ahead) {
   for (long r = 0; r < m; r++) {
     ahead.step();
     for (long j = 0; j < n; j += VL)
@@ -29,8 +37,9 @@ void add_rows(const float* e, long ld, long m, long n, const float* weight,
   }
 }
 
+// The same for e in words of two bfloat16, of neighbouring rows.
 void add_rows(const uint32_t* e, long ld, long m, long n,
-              const float* weight, float* db, Ahead ahead) {
+              const float* weight, float* db, Prefetcher ahead) {
   for (long r = 0; r < m; r += 2) {
     ahead.step();
     ahead.step();
@@ -45,61 +54,66 @@ void add_rows(const uint32_t* e, long ld, long m, long n,
   }
 }
 
+// The arrays of a call. row_losses (M,): the losses without their weights.
 struct Job {
   long M, H, V;
   const float *X, *W, *b;
   const int32_t* labels;
   const float* weights;
-  float *rows, *dX, *dW, *db;  // gradients are null if they are not wanted
+  float *row_losses, *dX, *dW, *db;  // gradients may be null: not wanted
 };
 
-// The results of one thread, from its part of the vocabulary, for the rows of a
-// chunk. reference: a logit that is subtracted before exp. total: the sum of
-// exponentials. label: the logit of the label, or 0 if its word is in another
-// part. references: the reference after each block. dX: exponentials times W.
+// The results of one thread, from its part of the vocabulary, for each row of a
+// chunk. reference: a number that is subtracted from all logits before exp; no
+// logit is above it by more than 30. total: the sum of exponentials. label: the
+// logit of the label, or 0 if another thread has this word. references: the
+// value of `reference` after each block. dX: the product of the exponentials
+// and W.
 struct Part {
   float *reference, *total, *label, *references, *dX;
 };
 
-// Memory for the `Part` of each thread. held: blocks of a thread. H: 0 if no
-// gradients are wanted.
-std::vector<Part> allot(Scratch& shared, int team_size, long chunk, long held,
-                        long H) {
-  shared.reset(team_size * 4 * (chunk * (3 + held + H) + 96));
+// Take memory for the `Part` of each thread from `shared`. chunk: the number of
+// rows. num_blocks: the number of blocks of a thread. H: 0 if no gradients are
+// wanted.
+std::vector<Part> allocate_parts(Scratch& shared, int team_size, long chunk,
+                                 long num_blocks, long H) {
+  shared.reset(team_size * 4 * (chunk * (3 + num_blocks + H) + 96));
   std::vector<Part> parts(team_size);
   for (Part& part : parts) {
     part.reference = shared.take<float>(chunk);
     part.total = shared.take<float>(chunk);
     part.label = shared.take<float>(chunk);
-    part.references = shared.take<float>(chunk * held);
+    part.references = shared.take<float>(chunk * num_blocks);
     part.dX = H ? shared.take<float>(chunk * H) : nullptr;
   }
   return parts;
 }
 
-void begin(const Part& part, long m) {
+void reset_part(const Part& part, long m) {
   std::fill(part.reference, part.reference + m, -1e30f);
   std::fill(part.total, part.total + m, 0.f);
   std::fill(part.label, part.label + m, 0.f);
 }
 
-// Turn logits of columns [v, v + n) into exponentials of their difference from
-// the reference of the row. Only a logit far above the reference changes it,
-// and all sums relative to it. So the exponentials of a row usually share one
-// scale.
-void exponentials(const Job& job, long first, long m, long v, long n,
-                  float* L, long ld, const Part& part, Ahead ahead) {
+// Replace the logits L (m x n) of words [v, v + n) by exp(logit - reference),
+// and add them to the totals. The m rows begin with row `first` of X. If a
+// logit is far above the reference of its row, it becomes the reference, and
+// the totals are scaled. Smaller changes leave the reference, so that usually
+// all exponentials of a row have the same scale.
+void exponentiate(const Job& job, long first, long m, long v, long n,
+                  float* L, long ld, const Part& part, Prefetcher ahead) {
   const vi lane = count();
   for (long r = 0; r < m; r++) {
     ahead.step();
     float* l = L + r * ld;
     const long label = clipped(job.labels[first + r], job.V) - v;
     if (label >= 0 && label < n) part.label[r] = l[label];
-    const float most = maximum(l, n);
-    if (most > part.reference[r] + 30) {
+    const float largest = maximum(l, n);
+    if (largest > part.reference[r] + 30) {
       const float old = part.reference[r];
-      part.reference[r] = most;
-      const float shrink = std::exp(old - most);
+      part.reference[r] = largest;
+      const float shrink = std::exp(old - largest);
       part.total[r] *= shrink;
       if (part.dX)
         for (long j = 0; j < job.H; j++) part.dX[r * job.H + j] *= shrink;
@@ -116,13 +130,14 @@ void exponentials(const Job& job, long first, long m, long v, long n,
   }
 }
 
-// Combine the parts of all threads. tops: the largest reference of each row.
-// shares: the weight of each row over its sum of exponentials. Every thread
-// computes all of them, in the same order, which saves a barrier. One thread
-// also writes the losses.
-void normalize(const Job& job, long first, long m,
-               const std::vector<Part>& parts, bool writes, float* tops,
-               float* shares) {
+// Combine the parts of all threads, for the m rows from row `first`. tops (m,):
+// the largest reference of each row. shares (m,): the weight of each row
+// divided by its sum of exp(logit - top). Every thread computes both for all
+// rows, in the same order, which saves a barrier. One thread also writes the
+// losses.
+void combine_parts(const Job& job, long first, long m,
+                   const std::vector<Part>& parts, bool writes_losses,
+                   float* tops, float* shares) {
   for (long r = 0; r < m; r++) {
     float top = parts[0].reference[r], total = 0, label = 0;
     for (const Part& part : parts) top = std::max(top, part.reference[r]);
@@ -132,12 +147,15 @@ void normalize(const Job& job, long first, long m,
     }
     tops[r] = top;
     shares[r] = job.weights[first + r] / total;
-    if (writes) job.rows[first + r] = top - label + std::log(total);
+    if (writes_losses)
+      job.row_losses[first + r] = top - label + std::log(total);
   }
 }
 
-// Compute the factor of each row that normalizes the exponentials of a block,
-// and the rows of X times these factors.
+// Compute the factor of each row that turns the exponentials of a block, with
+// these references, into softmax times weight, and `scaled`, the rows of X
+// times these factors. The product of exponentials and `scaled` is then a part
+// of dW.
 void scale_rows(const Job& job, long first, long m, const float* reference,
                 const float* tops, const float* shares, float* factor,
                 float* scaled) {
@@ -150,7 +168,8 @@ void scale_rows(const Job& job, long first, long m, const float* reference,
   }
 }
 
-// Subtract the terms of the labels from rows [v0, v1) of dW and db.
+// Subtract the terms of the labels from rows [v0, v1) of dW and db. The
+// gradient of the logits is weight * (softmax - one-hot label).
 void subtract_labels(const Job& job, long first, long m, long v0, long v1) {
   const long H = job.H;
   for (long r = 0; r < m; r++) {
@@ -166,9 +185,10 @@ void subtract_labels(const Job& job, long first, long m, long v0, long v1) {
   }
 }
 
-// Sum a row of dX over the threads, and subtract the term of its label.
+// Compute row first + r of dX: sum the parts of all threads, and subtract the
+// term of the label.
 void sum_row(const Job& job, long first, long r,
-              const std::vector<Part>& parts, float share, float top) {
+             const std::vector<Part>& parts, float share, float top) {
   const long H = job.H;
   const float weight = job.weights[first + r];
   float* to = job.dX + (first + r) * H;
@@ -185,6 +205,7 @@ void sum_row(const Job& job, long first, long r,
           H - j);
 }
 
+// Compute the losses of all rows, and the gradients if they are wanted.
 template <class E>
 void vocabulary(const Job& job) {
   const long M = job.M, H = job.H, V = job.V;
@@ -192,10 +213,12 @@ void vocabulary(const Job& job) {
   const int threads = team(2.0 * M * H * V);
   const long chunks = std::max<long>(1, ceil_div(M, CHUNK));
   const long chunk = ceil_div(ceil_div(M, chunks), MR) * MR;
+  // Words (gemm.h) for H numbers, for a chunk of rows, for a block
   const long h_words = E::words(H), m_words = E::words(chunk);
   const long b_words = E::words(BLOCK);
   const long panels = ceil_div(V, NR);
-  // In fp32 the exponentials stay in the memory of the logits
+  // In fp32 the exponentials of all blocks stay in L, where the logits were. In
+  // bf16 they are copied, as words, to e_blocks.
   const bool in_place = sizeof(word<E>) == sizeof(float) && E::words(2) == 2;
   if (grad) {
     if (M)
@@ -205,25 +228,27 @@ void vocabulary(const Job& job) {
     std::memset(job.db, 0, 4 * V);
   }
   Scratch& shared = team_scratch();
-  Rooms& rooms = team_rooms();
+  ThreadScratch& scratch = thread_scratch();
   std::vector<Part> parts;
   bool fits = true;
 #pragma omp parallel num_threads(threads)
   {
     const int t = omp_get_thread_num();
     const int team_size = omp_get_num_threads();
-    // Every thread has a part of the vocabulary: of W, dW and db. The team
-    // may be smaller than requested, and the parts are larger then.
+    // Every thread has a part of the vocabulary, which is a range of rows of W,
+    // dW and db. If the team is smaller than requested, the parts are larger.
     const long widest = ceil_div(panels, team_size) * NR;
-    const long held = grad ? ceil_div(widest, BLOCK) : 1;
+    // Blocks in memory: without gradients, each one overwrites the last
+    const long num_blocks = grad ? ceil_div(widest, BLOCK) : 1;
 #pragma omp single
-    fits = has_memory([&] {
-      parts = allot(shared, team_size, chunk, held, grad ? H : 0);
-      rooms.reserve(
+    fits = try_reserve([&] {
+      parts = allocate_parts(shared, team_size, chunk, num_blocks,
+                             grad ? H : 0);
+      scratch.reserve(
           team_size,
           4 * (BLOCK * h_words + padded(H) * b_words + chunk * h_words +
-               chunk * BLOCK * (in_place ? held : 1) + chunk * b_words +
-               (in_place ? 0 : held * m_words * BLOCK) +
+               chunk * BLOCK * (in_place ? num_blocks : 1) + chunk * b_words +
+               (in_place ? 0 : num_blocks * m_words * BLOCK) +
                padded(H) * m_words + chunk * (H + 3) + BLOCK) + 2048);
     });
     if (fits) {
@@ -232,14 +257,16 @@ void vocabulary(const Job& job) {
       v0 *= NR;
       v1 = std::min(v1 * NR, V);
       const Part& mine = parts[t];
-      Scratch& own = rooms.mine();
+      Scratch& own = scratch.mine();
+      // Packed: a block of W^T and of W. Words: rows of X, exponentials e of a
+      // block by rows, and of all blocks by columns. scaled: as in scale_rows
       word<E>* w_t = own.take<word<E>>(BLOCK * h_words);
       word<E>* w = own.take<word<E>>(padded(H) * b_words);
       word<E>* x_words = own.take<word<E>>(chunk * h_words);
-      float* L = own.take<float>(chunk * BLOCK * (in_place ? held : 1));
+      float* L = own.take<float>(chunk * BLOCK * (in_place ? num_blocks : 1));
       word<E>* e_words = own.take<word<E>>(chunk * b_words);
-      word<E>* kept =
-          own.take<word<E>>(in_place ? 0 : held * m_words * BLOCK);
+      word<E>* e_blocks =
+          own.take<word<E>>(in_place ? 0 : num_blocks * m_words * BLOCK);
       word<E>* x_panels = own.take<word<E>>(padded(H) * m_words);
       float* scaled = own.take<float>(chunk * H);
       float* bias = own.take<float>(BLOCK);
@@ -248,10 +275,11 @@ void vocabulary(const Job& job) {
       float* shares = own.take<float>(chunk);
       for (long first = 0; first < M; first += chunk) {
         const long m = std::min(chunk, M - first);
-        begin(mine, m);
+        reset_part(mine, m);
         if (grad) std::memset(mine.dX, 0, 4 * m * H);
         long x_ld = H;
         const word<E>* x = as_rows(job.X + first * H, x_ld, m, H, x_words);
+        // Exponentials of all blocks, and the part of dX of this thread
         for (long v = v0, block = 0; v < v1; v += BLOCK, block++) {
           const long n = std::min(BLOCK, v1 - v);
           float* l = in_place && grad ? L + block * chunk * BLOCK : L;
@@ -260,12 +288,12 @@ void vocabulary(const Job& job) {
           std::copy(job.b + v, job.b + v + n, bias);
           multiply<E>(false, m, n, h_words, x, x_ld, w_t, l, BLOCK, BIAS,
                       nullptr, bias);
-          Ahead ahead(m);
+          Prefetcher ahead(m);
           const long next = std::max(0L, std::min(BLOCK, v1 - v - BLOCK));
           ahead.fetch(job.W + (v + n) * H, next * H * 4);
           if (next && in_place && grad)
             ahead.fetch(l + chunk * BLOCK, m * BLOCK * 4);
-          exponentials(job, first, m, v, n, l, BLOCK, mine, ahead);
+          exponentiate(job, first, m, v, n, l, BLOCK, mine, ahead);
           if (!grad) continue;
           std::copy(mine.reference, mine.reference + m,
                     mine.references + block * chunk);
@@ -274,11 +302,12 @@ void vocabulary(const Job& job) {
           pack<E>(job.W + v * H, H, n, H, w);
           multiply<E>(false, m, H, E::words(n), e, ld, w, mine.dX, H, ADD);
           ld = BLOCK;
-          as_columns(l, ld, m, n, kept + block * m_words * BLOCK);
+          as_columns(l, ld, m, n, e_blocks + block * m_words * BLOCK);
         }
 #pragma omp barrier
-        normalize(job, first, m, parts, t == 0, tops, shares);
+        combine_parts(job, first, m, parts, t == 0, tops, shares);
         if (grad) {
+          // Rows [v0, v1) of dW and db
           for (long v = v0, block = 0; v < v1; v += BLOCK, block++) {
             const long n = std::min(BLOCK, v1 - v);
             const float* reference = mine.references + block * chunk;
@@ -290,16 +319,16 @@ void vocabulary(const Job& job) {
             long ld = in_place ? BLOCK : n;
             const word<E>* e =
                 in_place ? (const word<E>*)(L + block * chunk * BLOCK)
-                         : kept + block * m_words * BLOCK;
+                         : e_blocks + block * m_words * BLOCK;
             multiply<E>(true, n, H, E::words(m), e, ld, x_panels,
                         job.dW + v * H, H, first ? ADD : ZERO);
-            Ahead ahead(m);
+            Prefetcher ahead(m);
             const long next = std::max(0L, std::min(BLOCK, v1 - v - BLOCK));
             ahead.fetch(job.dW + (v + n) * H, next * H * 4);
             if (next)
               ahead.fetch(in_place ? (const void*)(L + (block + 1) * chunk *
                                                            BLOCK)
-                                   : kept + (block + 1) * m_words * BLOCK,
+                                   : e_blocks + (block + 1) * m_words * BLOCK,
                           E::words(m) * BLOCK * 4);
             add_rows(e, ld, m, n, factor, job.db + v, ahead);
           }
@@ -322,8 +351,8 @@ void vocabulary(const Job& job) {
 namespace vocab {
 
 enum { X, W, B, LABELS, WEIGHTS, INPUTS };
-// Outputs. ROWS: the loss of each row before its weight. DX, DW and DB exist
-// only if wants_grad.
+// Outputs. LOSS (1,): the weighted sum. ROWS (M,): the loss of each row without
+// its weight. DX, DW and DB, the gradients of LOSS, exist only if wants_grad.
 enum { LOSS, ROWS, DX, DW, DB, OUTPUTS };
 
 bool wants_grad(const Attrs& attrs) { return number(attrs, "grad", 1) != 0; }
@@ -367,13 +396,13 @@ MXReturnValue run_forward(const Attrs& attrs, Tensors* in, Tensors* out,
     job.db = floats((*out)[DB]);
   }
   const bool bf16 = wants_bf16(attrs);
-  if (bf16 && !D2LBERT_BF16) return fail(no_bf16());
+  if (bf16 && !D2LBERT_BF16) return fail(BF16_ERROR);
   if (job.M && !job.V) return fail("vocab_ce needs at least one word");
-  pick(bf16, job.M ? std::min(job.H, job.V) : 0,
+  pick_kernel(bf16, job.M ? std::min(job.H, job.V) : 0,
        D2LBERT_PRODUCTS(vocabulary))(job);
   double loss = 0;
   for (long r = 0; r < job.M; r++)
-    loss += (double)job.weights[r] * job.rows[r];
+    loss += (double)job.weights[r] * job.row_losses[r];
   floats((*out)[LOSS])[0] = (float)loss;
   return MX_SUCCESS;
 }
@@ -382,21 +411,22 @@ MXReturnValue run_backward(const Attrs& attrs, Tensors* in, Tensors* out,
                            const OpResource&) {
   if (!wants_grad(attrs))
     return fail("vocab_ce was called with grad=0 and keeps no gradients");
-  const Saved saved(*in, OUTPUTS);
-  const float upstream = floats(saved.gradients[LOSS])[0];
+  const BackwardArrays arrays(*in, OUTPUTS);
+  const float upstream = floats(arrays.gradients[LOSS])[0];
   const int from[] = {DX, DW, DB}, to[] = {X, W, B};
   for (int k = 0; k < 3; k++) {
-    const float* unit = floats(saved.outputs[from[k]]);
+    // The gradient for an upstream gradient of 1
+    const float* unit = floats(arrays.outputs[from[k]]);
     float* grad = floats((*out)[to[k]]);
-    const long n = saved.outputs[from[k]].size();
+    const long n = arrays.outputs[from[k]].size();
     if (!grad) continue;
 #pragma omp parallel for schedule(static) num_threads(team(n))
     for (long i = 0; i < n; i += VL)
       store(grad + i, upstream * load(unit + i, n - i), n - i);
   }
-  clear((*out)[LABELS]);
+  zero_gradient((*out)[LABELS]);
   float* dweights = floats((*out)[WEIGHTS]);
-  MXTensor& rows = saved.outputs[ROWS];
+  MXTensor& rows = arrays.outputs[ROWS];
   if (dweights)
     for (long i = 0; i < rows.size(); i++)
       dweights[i] = upstream * floats(rows)[i];
@@ -405,10 +435,10 @@ MXReturnValue run_backward(const Attrs& attrs, Tensors* in, Tensors* out,
 
 }  // namespace vocab
 
-// d2lbert_first: the first of several arrays. vocab_ce has further outputs,
-// saved for its backward pass, and MXNet would fill their gradients with zeros
-// in each step. Here the gradients of all inputs except the first stay
-// uninitialized, which is faster.
+// d2lbert_first: the first of several arrays. d2lbert_vocab_ce has further
+// outputs, for its own backward pass. Without this operator, MXNet would fill
+// their gradients with zeros in each step. Here the gradients of all inputs
+// except the first stay uninitialized, since no code reads them.
 namespace first {
 
 MXReturnValue parse(const Attrs& attrs, int* inputs, int* outputs) {
@@ -432,10 +462,13 @@ MXReturnValue run(const Attrs&, Tensors* in, Tensors* out, const OpResource&) {
 
 }  // namespace first
 
+// d2lbert_softmax_ce: the weighted cross-entropy of each row of logits.
 namespace logits {
 
 enum { LOGITS, LABELS, WEIGHTS, INPUTS };
-enum { LOSS, STATS, OUTPUTS };  // STATS: maximum and 1 / sum of each row
+// Outputs. LOSS (M,). STATS (M, 2): for each row, the largest logit, and 1 /
+// the sum of exp(logit - largest).
+enum { LOSS, STATS, OUTPUTS };
 
 MXReturnValue infer_type(const Attrs&, std::vector<int>* in,
                          std::vector<int>* out) {
@@ -454,7 +487,8 @@ MXReturnValue infer_shape(const Attrs&, Shapes* in, Shapes* out) {
   return MX_SUCCESS;
 }
 
-// Rows of few classes would leave most of a vector empty.
+// True if a row does not fill a vector. Then scalar code computes it, in
+// double.
 bool is_narrow(long V) { return V < VL; }
 
 MXReturnValue run_forward(const Attrs&, Tensors* in, Tensors* out,
@@ -468,55 +502,56 @@ MXReturnValue run_forward(const Attrs&, Tensors* in, Tensors* out,
   for (long i = 0; i < M; i++) {
     const float* x = X + i * V;
     const vi lane = count();
-    const float most = std::max(maximum(x, V), -1e30f);
-    stats[2 * i] = most;
+    // At least -1e30: -infinity minus -infinity would be NaN
+    const float largest = std::max(maximum(x, V), -1e30f);
+    stats[2 * i] = largest;
     if (is_narrow(V)) {
       double all = 0;
-      for (long j = 0; j < V; j++) all += std::exp((double)x[j] - most);
+      for (long j = 0; j < V; j++) all += std::exp((double)x[j] - largest);
       stats[2 * i + 1] = (float)(1 / all);
       const double label = x[clipped(labels[i], V)];
-      loss[i] = (float)(weights[i] * (most - label + std::log(all)));
+      loss[i] = (float)(weights[i] * (largest - label + std::log(all)));
       continue;
     }
     vf total{};
     for (long j = 0; j < V; j += VL) {
-      vf e = exp(load(x + j, V - j) - most);
+      vf e = exp(load(x + j, V - j) - largest);
       if (V - j < VL) e = pick(lane < (int)(V - j), e, vf{});
       total += e;
     }
     const float all = sum(total);
     stats[2 * i + 1] = 1 / all;
-    loss[i] = weights[i] * (most - x[clipped(labels[i], V)] + std::log(all));
+    loss[i] = weights[i] * (largest - x[clipped(labels[i], V)] + std::log(all));
   }
   return MX_SUCCESS;
 }
 
 MXReturnValue run_backward(const Attrs&, Tensors* in, Tensors* out,
                            const OpResource&) {
-  const Saved saved(*in, OUTPUTS);
-  MXTensor& logits = saved.inputs[LOGITS];
-  const float *d = floats(saved.gradients[LOSS]), *X = floats(logits);
-  const int32_t* labels = ints(saved.inputs[LABELS]);
-  const float* weights = floats(saved.inputs[WEIGHTS]);
-  const float* stats = floats(saved.outputs[STATS]);
+  const BackwardArrays arrays(*in, OUTPUTS);
+  MXTensor& logits = arrays.inputs[LOGITS];
+  const float *d = floats(arrays.gradients[LOSS]), *X = floats(logits);
+  const int32_t* labels = ints(arrays.inputs[LABELS]);
+  const float* weights = floats(arrays.inputs[WEIGHTS]);
+  const float* stats = floats(arrays.outputs[STATS]);
   const long M = logits.shape[0], V = logits.shape[1];
   float *dX = floats((*out)[LOGITS]), *dweights = floats((*out)[WEIGHTS]);
-  clear((*out)[LABELS]);
+  zero_gradient((*out)[LABELS]);
 #pragma omp parallel for schedule(static) num_threads(team(20.0 * M * V))
   for (long i = 0; i < M; i++) {
     const float* x = X + i * V;
     const long label = clipped(labels[i], V);
-    const float most = stats[2 * i], inverse = stats[2 * i + 1];
+    const float largest = stats[2 * i], inverse = stats[2 * i + 1];
     if (dweights)
-      dweights[i] = d[i] * (most - x[label] - std::log(inverse));
+      dweights[i] = d[i] * (largest - x[label] - std::log(inverse));
     if (!dX) continue;
     const float c = d[i] * weights[i], scale = c * inverse;
     if (is_narrow(V))
       for (long j = 0; j < V; j++)
-        dX[i * V + j] = (float)(scale * std::exp((double)x[j] - most));
+        dX[i * V + j] = (float)(scale * std::exp((double)x[j] - largest));
     else
       for (long j = 0; j < V; j += VL)
-        store(dX + i * V + j, scale * exp(load(x + j, V - j) - most), V - j);
+        store(dX + i * V + j, scale * exp(load(x + j, V - j) - largest), V - j);
     dX[i * V + label] -= c;
   }
   return MX_SUCCESS;
@@ -543,7 +578,7 @@ REGISTER_OP(d2lbert_first)
 REGISTER_OP(d2lbert_softmax_ce)
     .setForward(Caught<logits::run_forward>::call, "cpu")
     .setBackward(Caught<logits::run_backward>::call, "cpu")
-    .setParseAttrs(Caught<constant<logits::INPUTS, logits::OUTPUTS>>::call)
+    .setParseAttrs(Caught<fixed_counts<logits::INPUTS, logits::OUTPUTS>>::call)
     .setInferType(Caught<logits::infer_type>::call)
     .setInferShape(Caught<logits::infer_shape>::call);
 

@@ -19,7 +19,7 @@ namespace d2lbert {
 namespace amx {
 
 // Every size goes by tiles, so that tests of any size test them.
-constexpr long LEAST = 1;
+constexpr long MIN_TILE_DIM = 1;
 
 namespace emulated {
 
@@ -141,7 +141,7 @@ inline void multiply(int to, int a, int b) {
 
 }  // namespace emulated
 
-inline bool ask() {
+inline bool request_permission() {
   if (std::getenv("D2LBERT_AMX_REFUSED")) return false;
   emulated::allowed = getpid();
   return true;

@@ -6,7 +6,7 @@ using namespace d2lbert::amx;
 // c (m x n) += a b, with a (m x 2k) and b (2k x n) as pairs of bfloat16.
 extern "C" void dot(int m, int k, int n, const uint32_t* a,
                     const uint32_t* b, float* c) {
-  d2lbert::permitted();
+  d2lbert::tiles_permitted();
   Config config;
   config.rows[0] = config.rows[1] = m;
   config.rows[2] = k;
@@ -24,18 +24,18 @@ extern "C" void dot(int m, int k, int n, const uint32_t* a,
 extern "C" void without_leave() { configure(Config()); }
 
 extern "C" void without_configuration() {
-  d2lbert::permitted();
+  d2lbert::tiles_permitted();
   zero_tile<0>();
 }
 
 extern "C" void after_release() {
-  d2lbert::permitted();
-  { const InUse tiles; }
+  d2lbert::tiles_permitted();
+  { const ConfiguredTiles tiles; }
   zero_tile<0>();
 }
 
 extern "C" void after_fork() {
-  d2lbert::permitted();
+  d2lbert::tiles_permitted();
   configure(Config());
   release();
 }

@@ -4,7 +4,7 @@
 namespace d2lbert {
 namespace {
 
-struct Inputs : Numbered {
+struct Inputs : IndexedInputs {
   const int X, gamma;
   Inputs() : X(next()), gamma(next()) {}
 };
@@ -12,7 +12,7 @@ struct Inputs : Numbered {
 enum { Y, SCALES, OUTPUTS };  // SCALES: 1 / sqrt(mean + eps) of each row
 
 MXReturnValue parse(const Attrs&, int* inputs, int* outputs) {
-  *inputs = Inputs().count();
+  *inputs = Inputs().num_inputs();
   *outputs = OUTPUTS;
   return MX_SUCCESS;
 }
@@ -56,14 +56,14 @@ MXReturnValue run_forward(const Attrs& attrs, Tensors* in, Tensors* out,
 MXReturnValue run_backward(const Attrs&, Tensors* in, Tensors* out,
                            const OpResource&) {
   const Inputs at;
-  const Saved saved(*in, OUTPUTS);
-  const float* dY = floats(saved.gradients[Y]);
-  const float* X = floats(saved.inputs[at.X]);
-  const float* gamma = floats(saved.inputs[at.gamma]);
-  const float* scales = floats(saved.outputs[SCALES]);
+  const BackwardArrays arrays(*in, OUTPUTS);
+  const float* dY = floats(arrays.gradients[Y]);
+  const float* X = floats(arrays.inputs[at.X]);
+  const float* gamma = floats(arrays.inputs[at.gamma]);
+  const float* scales = floats(arrays.outputs[SCALES]);
   float* dX = floats((*out)[at.X]);     // null: no one asks for it
-  const long H = saved.inputs[at.X].shape.back();
-  const long R = H ? saved.inputs[at.X].size() / H : 0;
+  const long H = arrays.inputs[at.X].shape.back();
+  const long R = H ? arrays.inputs[at.X].size() / H : 0;
   const int threads = team(8.0 * R * H);
   const long width = ceil_div(H, VL) * VL;
   // Reserved here: an exception must not leave the parallel region
