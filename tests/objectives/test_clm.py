@@ -1,13 +1,12 @@
 """Next tokens from left to right: losses, gradients, runs, figures."""
 import csv
 import math
-import shutil
 
 import numpy as onp
 import pytest
 import reference
+import whole_texts
 from loops import prepared as prepared_run
-from loops import result, step
 
 import d2lbert as d2l
 from d2lbert.corpus.masking import Whole
@@ -15,15 +14,12 @@ from d2lbert.machine.backend import autograd, np, npx
 from d2lbert.objectives.generative import CLM
 from d2lbert.pretrained.generation import config_of, continued_ids
 from d2lbert.pretrained.heads import FineTuned
-from d2lbert.training import checkpoints, pretraining
-from d2lbert.training.evaluation import evaluate_run
+from d2lbert.training import pretraining
 from d2lbert.training.load import export_run
 from d2lbert.training.settings import complete
 
 V, H, N, T = 25, 6, 2, 9
-TINY = dict(corpus='sample', objective='clm', batch_size=40, max_len=24,
-            num_hiddens=8, ffn_num_hiddens=8, num_layers=1, num_steps=4,
-            seed=1, eval_every=2)
+TINY = whole_texts.TINY['clm']
 
 
 def make_net(num_layers=2, **keywords):
@@ -122,35 +118,7 @@ def test_figures_are_those_of_float64(path):
                                              rel=1e-4)
 
 
-@pytest.fixture(scope='module')
-def run(tmp_path_factory):
-    """A finished run of word pieces, with its checkpoints."""
-    return d2l.pretrain(tmp_path_factory.mktemp('run') / 'run',
-                        devices='cpu', save_every=1, accumulate=2,
-                        tokenizer='wordpiece', vocab_size=600, **TINY)
-
-
-@pytest.mark.parametrize('at', [1, 2])
-def test_a_resumed_run_is_the_run_that_never_stopped(run, at, tmp_path):
-    again = tmp_path / 'again'
-    shutil.copytree(run, again)
-    for path in (*checkpoints.all_of(again)[at:], again / 'model.params',
-                 again / 'losses.csv'):
-        path.unlink()
-    d2l.pretrain(resume=again, devices='cpu')
-    assert result(again) == result(run)
-
-
-def test_evaluating_a_run_repeats_its_last_held_out_figures(run):
-    *_, last = csv.DictReader((run / 'losses.csv').open())
-    figures = evaluate_run(run, devices='cpu')
-    assert figures._fields[:2] == ('clm_loss', 'perplexity')
-    onp.testing.assert_allclose(
-        figures, [float(last[f'held_out_{name}'])
-                  for name in figures._fields], rtol=1e-6)
-
-
-def test_rows_are_the_text_itself(run):
+def test_rows_are_the_text_itself(clm_run):
     one = prepared_run(pretraining._objective, complete(TINY), 'cpu')
     _, batch = next(one.objective.batches(0, (0, 0)))
     vocab = one.objective.vocab
@@ -160,28 +128,6 @@ def test_rows_are_the_text_itself(run):
     assert not (batch.tokens_X == mask).any()
     for row, n in zip(batch.tokens_X, batch.valid_lens_x.astype(int)):
         assert row[n - 1] == sep and n <= TINY['max_len']
-
-
-def test_a_batch_in_parts_and_on_devices_gives_the_same_gradients():
-    found = []
-    for devices, accumulate in ('cpu', 1), ('cpu', 4), ('cpu:2', 1):
-        one = prepared_run(
-            pretraining._objective, complete(dict(
-                TINY, dropout=0.0, accumulate=accumulate, eval_every=None)),
-            devices)
-        found.append([step(one), one.net.encoder.token_embedding.weight.data(
-            one.devices[0]).asnumpy()])
-    for other in found[1:]:
-        onp.testing.assert_allclose(other[0], found[0][0], rtol=1e-5)
-        onp.testing.assert_allclose(other[1], found[0][1], atol=2e-4)
-
-
-def test_it_learns():
-    one = prepared_run(pretraining._objective, complete(dict(
-        TINY, num_hiddens=32, lr=0.02, num_steps=20, dropout=0.0,
-        eval_every=None)), 'cpu')
-    losses = [step(one)[0] for _ in range(20)]
-    assert losses[-1] < losses[0] - 0.8
 
 
 @pytest.mark.parametrize('given, said', [
@@ -197,12 +143,13 @@ def test_settings_that_it_cannot_have_are_refused(given, said):
         complete({'objective': 'clm', **given})
 
 
-def test_a_net_that_reads_from_left_to_right_guesses_no_masks(run, tmp_path):
-    net, tokenizer = d2l.load_model(run)
+def test_a_net_that_reads_from_left_to_right_guesses_no_masks(clm_run,
+                                                              tmp_path):
+    net, tokenizer = d2l.load_model(clm_run)
     with pytest.raises(ValueError, match='no trained head for masked words'):
         d2l.fill_mask(net, tokenizer, 'a [MASK] crane')
     with pytest.raises(ValueError, match='predicts next tokens'):
-        d2l.pretrain(tmp_path / 'run', teacher=run, corpus='sample')
+        d2l.pretrain(tmp_path / 'run', teacher=clm_run, corpus='sample')
     book = d2l.pretrain(tmp_path / 'published', devices='cpu', **dict(
         TINY, architecture='published', tokenizer='wordpiece',
         vocab_size=600, num_steps=1, eval_every=None))
@@ -212,8 +159,8 @@ def test_a_net_that_reads_from_left_to_right_guesses_no_masks(run, tmp_path):
 
 
 @pytest.mark.parametrize('beams', [1, 3])
-def test_a_run_continues_a_text(run, beams):
-    net, tokenizer = d2l.load_model(run)
+def test_a_run_continues_a_text(clm_run, beams):
+    net, tokenizer = d2l.load_model(clm_run)
     said, = d2l.generate(net, tokenizer, ['a crane'], beams, max_len=12)
     assert said.startswith('a crane') and len(said) > len('a crane')
     assert d2l.generate(net, tokenizer, ['the sea', 'a crane'], beams,
@@ -242,8 +189,8 @@ def test_a_run_continues_a_text(run, beams):
         2, 7, k, int(shares([2, 7, k]).argmax())]]
 
 
-def test_a_run_continues_no_further_than_it_was_trained(run):
-    net, tokenizer = d2l.load_model(run)
+def test_a_run_continues_no_further_than_it_was_trained(clm_run):
+    net, tokenizer = d2l.load_model(clm_run)
     net.mlm.mlp[-1].bias.data()[tokenizer.sep_id] = -1e4
     with pytest.warns(UserWarning, match='1 of 1 texts end at 24 tokens, the '
                                          'length that the model was trained '
@@ -269,20 +216,20 @@ def test_a_fine_tuned_net_scores_a_text_by_its_last_token(path, kind):
                                     atol=1e-5)
 
 
-def test_one_picture_compares_it_with_masked_words(run, tmp_path):
+def test_one_picture_compares_it_with_masked_words(clm_run, tmp_path):
     masked = d2l.pretrain(tmp_path / 'masked', devices='cpu', **dict(
         TINY, objective='mlm'))
-    fig = d2l.plot_history(masked, run)
+    fig = d2l.plot_history(masked, clm_run)
     losses, _ = fig.axes
     assert losses.get_title() == 'MLM and CLM loss'
     assert {line.get_label() for line in losses.get_lines()} == {
         f'{name}: {loss}, {what}' for name, loss in (
             ('masked', 'MLM'), ('run', 'CLM'))
         for what in ('mean since step 1', 'held out')}
-    for folder, column in (masked, 'mlm'), (run, 'clm'):
+    for folder, column in (masked, 'mlm'), (clm_run, 'clm'):
         rows = list(csv.DictReader((folder / 'losses.csv').open()))
         line = next(line for line in losses.get_lines() if line.get_label()
                     == f'{folder.name}: {column.upper()}, mean since step 1')
         assert list(line.get_ydata()) == [float(row[column]) for row in rows]
-    assert len(d2l.plot_history(run).axes) == 2
-    assert d2l.plot_history(run).axes[0].get_title() == 'CLM loss'
+    assert len(d2l.plot_history(clm_run).axes) == 2
+    assert d2l.plot_history(clm_run).axes[0].get_title() == 'CLM loss'

@@ -1,12 +1,9 @@
 """Noisy texts restored: losses, gradients, runs, figures, folders."""
-import csv
-import shutil
 
 import numpy as onp
 import pytest
 import reference
-from loops import prepared as prepared_run
-from loops import result, step
+import whole_texts
 
 import d2lbert as d2l
 from d2lbert.corpus.masking import NoisyRows
@@ -14,15 +11,12 @@ from d2lbert.machine.backend import autograd, np, npx
 from d2lbert.machine.terminal import TextWarning
 from d2lbert.objectives.generative import NOISE_SHARE, Denoise
 from d2lbert.pretrained.families.bart import teacher_forced_states
-from d2lbert.training import checkpoints, pretraining
 from d2lbert.training.evaluation import evaluate_run
 from d2lbert.training.load import export_run, import_run
 from d2lbert.training.settings import complete
 
 V, H, T = 25, 6, 9
-TINY = dict(corpus='sample', objective='denoise', batch_size=40, max_len=24,
-            num_hiddens=8, ffn_num_hiddens=8, num_layers=1, num_steps=4,
-            seed=1, eval_every=2)
+TINY = whole_texts.TINY['denoise']
 
 
 def make_net(**keywords):
@@ -153,55 +147,6 @@ def test_figures_are_those_of_float64(path):
                                              rel=1e-4)
 
 
-@pytest.fixture(scope='module')
-def run(tmp_path_factory):
-    """A finished run of word pieces, with its checkpoints."""
-    return d2l.pretrain(tmp_path_factory.mktemp('run') / 'run',
-                        devices='cpu', save_every=1, accumulate=2,
-                        tokenizer='wordpiece', vocab_size=600, **TINY)
-
-
-@pytest.mark.parametrize('at', [1, 2])
-def test_a_resumed_run_is_the_run_that_never_stopped(run, at, tmp_path):
-    again = tmp_path / 'again'
-    shutil.copytree(run, again)
-    for path in (*checkpoints.all_of(again)[at:], again / 'model.params',
-                 again / 'losses.csv'):
-        path.unlink()
-    d2l.pretrain(resume=again, devices='cpu')
-    assert result(again) == result(run)
-
-
-def test_evaluating_a_run_repeats_its_last_held_out_figures(run):
-    *_, last = csv.DictReader((run / 'losses.csv').open())
-    figures = evaluate_run(run, devices='cpu')
-    onp.testing.assert_allclose(
-        figures, [float(last[f'held_out_{name}'])
-                  for name in figures._fields], rtol=1e-6)
-
-
-def test_a_batch_in_parts_and_on_devices_gives_the_same_gradients():
-    found = []
-    for devices, accumulate in ('cpu', 1), ('cpu', 4), ('cpu:2', 1):
-        one = prepared_run(
-            pretraining._objective, complete(dict(
-                TINY, dropout=0.0, accumulate=accumulate, eval_every=None)),
-            devices)
-        found.append([step(one), one.net.encoder.token_embedding.weight.data(
-            one.devices[0]).asnumpy()])
-    for other in found[1:]:
-        onp.testing.assert_allclose(other[0], found[0][0], rtol=1e-5)
-        onp.testing.assert_allclose(other[1], found[0][1], atol=2e-4)
-
-
-def test_it_learns():
-    one = prepared_run(pretraining._objective, complete(dict(
-        TINY, num_hiddens=32, lr=0.02, num_steps=20, dropout=0.0,
-        noise='masking', eval_every=None)), 'cpu')
-    losses = [step(one)[0] for _ in range(20)]
-    assert losses[-1] < losses[0] - 0.8
-
-
 @pytest.mark.parametrize('given, said', [
     (dict(architecture='book'), 'has architecture=published'),
     (dict(fill_sequences=False), 'fill_sequences=False'),
@@ -214,18 +159,18 @@ def test_settings_that_it_cannot_have_are_refused(given, said):
     assert complete(dict(objective='denoise'))['mask_share'] == NOISE_SHARE
 
 
-def test_it_teaches_nobody(run, tmp_path):
+def test_it_teaches_nobody(denoise_run, tmp_path):
     with pytest.raises(ValueError, match='is a BART, and students have'):
-        d2l.pretrain(tmp_path / 'run', teacher=run, corpus='sample')
+        d2l.pretrain(tmp_path / 'run', teacher=denoise_run, corpus='sample')
     with pytest.raises(ValueError, match='which has teacher=None'):
-        complete(dict(objective='denoise', teacher=str(run)))
+        complete(dict(objective='denoise', teacher=str(denoise_run)))
 
 
-def test_a_run_generates_no_more_than_it_was_trained_on(run, tmp_path):
-    net, tokenizer = d2l.load_model(run)
+def test_a_run_generates_no_more_than_it_was_trained_on(denoise_run, tmp_path):
+    net, tokenizer = d2l.load_model(denoise_run)
     # A net that never ends a text, as one that has learnt little
     net.mlm.mlp[-1].bias.data()[tokenizer.sep_id] = -1e4
-    export_run(run, tmp_path / 'folder')
+    export_run(denoise_run, tmp_path / 'folder')
     exported, _ = d2l.load_pretrained(tmp_path / 'folder')
     exported.mlm.mlp[-1].bias.data()[tokenizer.sep_id] = -1e4
     long = 'the sea ' * 30
@@ -251,17 +196,17 @@ def test_a_run_generates_no_more_than_it_was_trained_on(run, tmp_path):
     assert d2l.load_model(tmp_path / 'again')[0].trained_len is None
 
 
-def test_a_run_leaves_as_a_folder_and_comes_back(run, tmp_path):
-    export_run(run, tmp_path / 'folder')
+def test_a_run_leaves_as_a_folder_and_comes_back(denoise_run, tmp_path):
+    export_run(denoise_run, tmp_path / 'folder')
     net, tokenizer = d2l.load_pretrained(tmp_path / 'folder')
     assert net.pretrained.differences == ()
-    own, _ = d2l.load_run(run)
+    own, _ = d2l.load_run(denoise_run)
     for name, param in own._collect_params_with_prefix().items():
         assert (net._collect_params_with_prefix()[name].data().asnumpy()
                 == param.data().asnumpy()).all()
     texts = ['the sea is [MASK]', 'a crane']
     said = d2l.generate(net, tokenizer, texts, num_beams=2, max_len=9)
-    assert said == d2l.generate(*d2l.load_model(run), texts, num_beams=2,
-                                max_len=9)
+    assert said == d2l.generate(*d2l.load_model(denoise_run), texts,
+                                num_beams=2, max_len=9)
     import_run(tmp_path / 'folder', tmp_path / 'again')
     assert evaluate_run(tmp_path / 'again', 'sample', 'cpu').accuracy >= 0
