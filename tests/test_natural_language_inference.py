@@ -311,7 +311,7 @@ def test_sizes_of_the_books_models_are_known(here):
 
 @pytest.mark.parametrize('sizes, members, error, message', [
     (dict(SIZES, num_hiddens=4), {}, ValueError,
-     'of these sizes .*4, 12, 2, 1; max_len 16.*shape'),
+     'of these sizes .*4, 12, 2, 1; max_len 16.*in the model'),
     (dict(SIZES, num_layers=2), {}, ValueError, 'encoder.blks.1.*missing'),
     (dict(SIZES, num_heads=None), {}, ValueError, "'mine' are not known"),
     (dict(SIZES, num_blks=1), {}, TypeError, 'give one'),

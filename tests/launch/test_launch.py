@@ -562,7 +562,7 @@ store._send_command_to_servers(0, pickle.dumps(Command(), 0).decode())
 time.sleep(60)
 '''], workers=1)
     assert capfd.readouterr().out.endswith(
-        'give gluon.Trainer update_on_kvstore=False\n')
+        'pass update_on_kvstore=False to gluon.Trainer\n')
     assert not (tmp_path / 'executed').exists()
 
 

@@ -510,7 +510,7 @@ def test_a_count_beyond_the_file_is_refused(copy):
     data = (copy / 'model.params').read_bytes()
     (copy / 'model.params').write_bytes(
         data[:16] + (20_000_000).to_bytes(8, 'little') + data[24:])
-    with pytest.raises(RunError, match='tells of 20000000 arrays'):
+    with pytest.raises(RunError, match='contain 20000000 arrays'):
         d2l.load_run(copy)
 
 
