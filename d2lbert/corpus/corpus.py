@@ -224,7 +224,7 @@ def _page_vocab(seed, text, freqs):
 def _vocab_key(vocab, min_freq=None, max_vocab=None, pieces=None):
     """The part of a store's key that describes its vocabulary."""
     if isinstance(vocab, PieceVocab):
-        return vocab.tokenizer.described()
+        return vocab.tokenizer.description()
     if vocab is not None:
         return vocab.idx_to_token
     if pieces is not None:

@@ -24,7 +24,7 @@ from d2lbert.pretrained.tokenizers.tokenizer import (
     VOCAB,
     WholeWords,
     WordPiece,
-    is_in,
+    has_tokenizer,
 )
 from d2lbert.pretrained.tokenizers.vocabulary import PieceVocab
 from d2lbert.text import Vocab
@@ -77,7 +77,7 @@ def load(path, ctx=None, heads=HEADS, trainable=True, precision=None,
     if task_head and is_finetuned(path):
         return Loaded(TUNED_RUN, *load_finetuned(path, ctx, trainable,
                                                  precision))
-    if is_in(path):
+    if has_tokenizer(path):
         net, tokenizer = _described_net(path, trainable), WordPiece.load(path)
         _check_vocabulary(net, tokenizer, path)
         load_parameters(net, path / 'model.params', ctx)
@@ -134,7 +134,7 @@ def load_pretraining_run(folder, ctx=None, trainable=True):
     """As `load_run`; raises `RunError` for a run of `finetune`."""
     folder = Path(folder)
     net = _described_net(folder, trainable)
-    vocab = (PieceVocab.load(folder) if is_in(folder)
+    vocab = (PieceVocab.load(folder) if has_tokenizer(folder)
              else Vocab.load(folder / VOCAB))
     _check_vocabulary(net, vocab, folder)
     load_parameters(net, folder / 'model.params', ctx)
@@ -203,7 +203,7 @@ def tuned_of_config(config, folder, check=None):
     except (ValueError, TypeError, KeyError, OverflowError) as error:
         raise RunError(f'{folder / "config.json"} does not describe a '
                        f'fine-tuned model: {error}') from None
-    tokenizer = (WordPiece.load(folder) if is_in(folder)
+    tokenizer = (WordPiece.load(folder) if has_tokenizer(folder)
                  else WholeWords(Vocab.load(folder / VOCAB)))
     _check_vocabulary(net, tokenizer, folder)
     net.about = about

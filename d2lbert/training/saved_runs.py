@@ -14,7 +14,7 @@ from d2lbert.machine.files import (
     write_text,
 )
 from d2lbert.nn import layers
-from d2lbert.pretrained.tokenizers.tokenizer import VOCAB, is_in
+from d2lbert.pretrained.tokenizers.tokenizer import VOCAB, has_tokenizer
 from d2lbert.training.settings import EARLIER, complete
 
 
@@ -67,7 +67,7 @@ def read_config(folder):
     """
     for name, exists in (
             ('config.json', (folder / 'config.json').is_file()),
-            (VOCAB, (folder / VOCAB).is_file() or is_in(folder))):
+            (VOCAB, (folder / VOCAB).is_file() or has_tokenizer(folder))):
         if not exists:
             raise RunError(f'{folder} is not a run folder: it has no {name}')
     try:

@@ -1198,7 +1198,7 @@ MISTAKES = tuple(Mistake(*row) for row in (
     # word pieces
 
     ('pieces are learnt in the order of a hash table',
-     'special_tokens=known,', 'special_tokens=special,',
+     'special_tokens=first_tokens,', 'special_tokens=special,',
      'test_training_is_the_same_in_every_process'),
     ('the longer text of a pair loses nothing',
      'odd_to_first=first > second)',

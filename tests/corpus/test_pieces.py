@@ -133,7 +133,7 @@ def test_no_word_is_lost_when_words_are_pruned(monkeypatch, own_cache):
 @pytest.mark.parametrize('stretch', [1 << 16, 7])
 def test_words_are_cut_as_the_library_cuts_them(
         lowercase, stretch, monkeypatch, compiled, plain):
-    monkeypatch.setattr(pieces_module, 'PART', stretch)
+    monkeypatch.setattr(pieces_module, 'TASK_BYTES', stretch)
     rng = random.Random(stretch)
     letters = "abcdeABCDE09.,-'#[]<>@_~!\x01\x7féΣ鹤İ"
     words = ['<unk>', '[UNK]', '[MASK]', '##a', '#', 'a' * 100, 'a' * 101,

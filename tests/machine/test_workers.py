@@ -128,7 +128,7 @@ def test_a_signal_ends_the_learning_of_pieces(number):
         try:
             with StopRequest():
                 print('here', flush=True)
-                word_pieces.learn(counts, 30_000, ['[UNK]'], {})
+                word_pieces.train_pieces(counts, 30_000, ['[UNK]'], {})
         except KeyboardInterrupt as interrupt:
             sys.exit(128 + interrupt.signal)
         """, number, 3)

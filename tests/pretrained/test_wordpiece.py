@@ -341,7 +341,7 @@ def test_many_texts_are_encoded_like_one(small):
 
 def test_cpp_leaves_tokenizers_that_it_cannot_imitate(small):
     t = pytest.importorskip('tokenizers')
-    assert word_pieces.TextCutter.of(word_pieces.whole_words(
+    assert word_pieces.TextCutter.of(word_pieces.whole_word_tokenizer(
         ['<unk>', 'a'], dict(cls='a', sep='a', unk='<unk>'))) is None
     other = t.Tokenizer.from_str(small.tokenizer.to_str())
     other.add_tokens([t.AddedToken('Café', normalized=True)])
@@ -655,7 +655,7 @@ def test_what_the_manual_shows_of_word_pieces_runs(
     monkeypatch.chdir(tmp_path)
     exec(compile(code, str(page), 'exec'), {})
     assert "['[CLS]', 'crane" in capsys.readouterr().out
-    assert WordPiece.load('other-folder').described() == small.described()
+    assert WordPiece.load('other-folder').description() == small.description()
 
 
 # Long words

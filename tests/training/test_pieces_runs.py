@@ -84,7 +84,7 @@ def test_the_vocabulary_of_a_checkpoint_is_that_of_the_run(run):
     vocab = checkpoints.vocab_of(path, arrays)
     _, expected = d2l.load_run(run)
     assert isinstance(vocab, PieceVocab)
-    assert vocab.tokenizer.described() == expected.tokenizer.described()
+    assert vocab.tokenizer.description() == expected.tokenizer.description()
     assert vocab.tokenizer.max_len == expected.tokenizer.max_len
 
 

@@ -1,7 +1,9 @@
-"""Byte pair encodings from original files, by the library `tokenizers`.
+"""This module loads byte pair encodings (BPE) from their original files.
 
-RoBERTa (byte level), HerBERT and FlauBERT (characters) have vocab.json and
-merges.txt. PhoBERT has vocab.txt and bpe.codes. Source: Sennrich et al. 2016.
+The library `tokenizers` encodes with them. RoBERTa (which merges bytes),
+HerBERT and FlauBERT (which merge characters) have vocab.json and merges.txt.
+PhoBERT has vocab.txt and bpe.codes. A merge is a pair of tokens that BPE
+replaces by one token. Source: Sennrich et al. 2016.
 """
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -9,25 +11,25 @@ from typing import Any, NamedTuple
 from d2lbert.machine.terminal import warn
 from d2lbert.pretrained.tokenizers.word_pieces import (
     TokenizerError,
-    by_number,
     library,
     read_json,
+    tokens_by_id,
 )
 
 VOCAB, VOCAB_JSON, MERGES, CODES = (
     'vocab.txt', 'vocab.json', 'merges.txt', 'bpe.codes')
 
-#: The end of the last piece of a word in encodings of characters.
-END = '</w>'
+#: The suffix of a token that ends a word, where BPE merges characters.
+SUFFIX = '</w>'
 
 
-class Read(NamedTuple):
-    """A tokenizer that was read from its files."""
+class LoadedBPE(NamedTuple):
+    """A byte pair encoding: arguments of `tokenizer.WordPiece`."""
 
     tokenizer: Any          # of the library
     special: dict           # {role: token}
-    tokens: Any = None      # tokens of the model; others become <unk>
-    files: Any = None       # {name: text}, to be saved again
+    tokens: Any = None      # the model's tokens, by id; others become <unk>
+    files: Any = None       # {name: text} to save, or None
 
 
 def has_files(folder):
@@ -36,27 +38,27 @@ def has_files(folder):
                                                             CODES))
 
 
-def read(folder, config, special_of):
-    """Read the byte pair encoding in a folder: a `Read`.
+def load(folder, config, special_of):
+    """Load the byte pair encoding in a folder: a `LoadedBPE`.
 
-    config: the settings of the tokenizer; special_of(vocab, config, path)
-    returns its special tokens. Raises `TokenizerError`.
+    config: the fields of tokenizer_config.json. special_of(vocab, config,
+    path) returns {role: special token}. Raises `TokenizerError`.
     """
     folder = Path(folder)
-    first, second = ((VOCAB, CODES) if (folder / CODES).is_file()
-                     else (VOCAB_JSON, MERGES))
-    for name, other in (first, second), (second, first):
+    vocab_name, merges_name = ((VOCAB, CODES) if (folder / CODES).is_file()
+                               else (VOCAB_JSON, MERGES))
+    for name, other in ((vocab_name, merges_name), (merges_name, vocab_name)):
         if not (folder / name).is_file():
             raise TokenizerError(f'{folder} has {other} but no {name}: fetch '
                                  'this file, or tokenizer.json')
-    if second == CODES:
+    if merges_name == CODES:
         return _phobert(folder, config, special_of)
     vocab = read_json(folder / VOCAB_JSON)
     if not all(type(idx) is int and idx >= 0 for idx in vocab.values()):
         raise TokenizerError(f'{folder / VOCAB_JSON} is damaged: it must map '
                              'tokens to their ids; fetch it again')
-    by_number(vocab, folder / VOCAB_JSON)
-    if not any(token.endswith(END) for token in vocab):
+    tokens_by_id(vocab, folder / VOCAB_JSON)    # raises for too large ids
+    if not any(token.endswith(SUFFIX) for token in vocab):
         return _roberta(folder, vocab, config, special_of)
     if '<special1>' in vocab:
         return _flaubert(folder, vocab, config, special_of)
@@ -64,78 +66,78 @@ def read(folder, config, special_of):
 
 
 def _roberta(folder, vocab, config, special_of):
-    """Byte-level pairs; a blank belongs to the word after it."""
+    """RoBERTa: BPE merges bytes, and a space belongs to the next word."""
     t, path = library(), folder / VOCAB_JSON
     special = special_of(vocab, config, path)
-    prefix = config.get('add_prefix_space') is True
-    trims = config.get('trim_offsets') is not False
-    tokenizer = _construct(path, vocab, _pairs(folder / MERGES))
+    add_space = config.get('add_prefix_space') is True
+    trim_offsets = config.get('trim_offsets') is not False
+    tokenizer = _construct(path, vocab, _read_merges(folder / MERGES))
     tokenizer.pre_tokenizer = t.pre_tokenizers.ByteLevel(
-        add_prefix_space=prefix)
+        add_prefix_space=add_space)
     tokenizer.decoder = t.decoders.ByteLevel()
-    # The mask replaces a word with the blank before it
+    # The mask token also replaces the space before a masked word
     tokenizer.add_special_tokens([
         t.AddedToken(token, lstrip=role == 'mask', normalized=False)
         for role, token in special.items()])
     tokenizer.post_processor = t.processors.RobertaProcessing(
-        *_ends(special, vocab), trims, prefix)
-    return Read(tokenizer, special)
+        *_sep_and_cls(special, vocab), trim_offsets, add_space)
+    return LoadedBPE(tokenizer, special)
 
 
 def _herbert(folder, vocab, config, special_of):
-    """Pairs of characters in words, split as in BERT but cased."""
+    """HerBERT: words as in BERT, but cased, and BPE merges characters."""
     t, path = library(), folder / VOCAB_JSON
     special = special_of(vocab, config, path)
-    tokenizer = _construct(path, vocab, _pairs(folder / MERGES),
-                      unk_token=special['unk'], end_of_word_suffix=END)
+    tokenizer = _construct(path, vocab, _read_merges(folder / MERGES),
+                           unk_token=special['unk'], end_of_word_suffix=SUFFIX)
     tokenizer.normalizer = t.normalizers.BertNormalizer(
         lowercase=False, strip_accents=False, clean_text=True,
         handle_chinese_chars=True)
     tokenizer.pre_tokenizer = t.pre_tokenizers.BertPreTokenizer()
-    tokenizer.decoder = t.decoders.BPEDecoder(suffix=END)
+    tokenizer.decoder = t.decoders.BPEDecoder(suffix=SUFFIX)
     tokenizer.add_special_tokens(list(special.values()))
     tokenizer.post_processor = t.processors.BertProcessing(
-        *_ends(special, vocab))
-    return Read(tokenizer, special)
+        *_sep_and_cls(special, vocab))
+    return LoadedBPE(tokenizer, special)
 
 
 def _flaubert(folder, vocab, config, special_of):
-    """Pairs of characters in words between white space."""
+    """FlauBERT: BPE merges characters of words between white space."""
     t, path = library(), folder / VOCAB_JSON
-    # Texts begin with <s>, although cls_token may be another token
+    # FlauBERT puts bos_token before a text, whatever its cls_token is
     special = special_of(vocab, {'mask_token': '<special1>', **config,
                                  'cls_token': config.get('bos_token', '<s>')},
                          path)
-    tokens = by_number(vocab, path)
-    merges = _pairs(folder / MERGES)
+    tokens = tokens_by_id(vocab, path)
+    merges = _read_merges(folder / MERGES)
     tokenizer = _construct(path, _with_merges(vocab, merges), merges,
-                      unk_token=special['unk'], end_of_word_suffix=END)
+                           unk_token=special['unk'], end_of_word_suffix=SUFFIX)
     normalizers = [t.normalizers.Replace('``', '"'),
                    t.normalizers.Replace("''", '"'), t.normalizers.NFC()]
     if config.get('do_lowercase') is True:
         normalizers.append(t.normalizers.Lowercase())
     tokenizer.normalizer = t.normalizers.Sequence(normalizers)
-    tokenizer.pre_tokenizer = _blank_splitter()
+    tokenizer.pre_tokenizer = _space_splitter()
     tokenizer.add_special_tokens(list(special.values()))
     tokenizer.post_processor = t.processors.BertProcessing(
-        *_ends(special, vocab))
+        *_sep_and_cls(special, vocab))
     warn(f'{folder}: words are split at blanks, but FlauBERT was trained on '
          'text of the Moses tokenizer: give it such text (the library '
          'sacremoses makes it)')
-    return Read(tokenizer, special, tokens, _texts(
+    return LoadedBPE(tokenizer, special, tokens, _contents(
         folder, VOCAB_JSON, MERGES))
 
 
 def _phobert(folder, config, special_of):
-    """Pairs of characters in segmented Vietnamese words: `h@@ ọc_sinh`."""
+    """PhoBERT: BPE merges characters of words between white space."""
     t, path = library(), folder / VOCAB
-    # Special tokens come before the tokens in the file
+    # These tokens have the first ids, but are not in the file
     vocab = {token: idx for idx, token in enumerate(
         config.get(f'{role}_token', token) for role, token in (
             ('bos', '<s>'), ('pad', '<pad>'), ('eos', '</s>'),
             ('unk', '<unk>')))}
-    special_first = list(vocab)
-    for number, line in enumerate(_lines(path), 1):
+    first_tokens = list(vocab)
+    for number, line in enumerate(_read_lines(path), 1):
         token, blank, _ = line.strip().rpartition(' ')
         if not blank:
             raise TokenizerError(f'{path}, line {number}: expected a token, '
@@ -144,74 +146,76 @@ def _phobert(folder, config, special_of):
     mask = config.get('mask_token', '<mask>')
     vocab.setdefault(mask, len(vocab))
     special = special_of(vocab, config, path)
-    tokens = by_number(vocab, path)
-    # In PhoBERT's files @@ ends pieces within a word; here END ends the
-    # last piece of a word
-    ours = {token if token in special_first or token == mask
-            else token[:-2] if token.endswith('@@') and len(token) > 2
-            else token + END: idx for token, idx in vocab.items()}
-    merges = _pairs(folder / CODES)
-    tokenizer = _construct(path, _with_merges(ours, merges), merges,
-                      unk_token=special['unk'], end_of_word_suffix=END)
-    # A line end belongs to the word before it
-    tokenizer.pre_tokenizer = _blank_splitter('\n?')
+    tokens = tokens_by_id(vocab, path)
+    # The file marks tokens that a word goes on after, such as h@@ in
+    # h@@ ọc_sinh. The library needs a mark of those that end a word
+    marked = {token if token in first_tokens or token == mask
+              else token[:-2] if token.endswith('@@') and len(token) > 2
+              else token + SUFFIX: idx for token, idx in vocab.items()}
+    merges = _read_merges(folder / CODES)
+    tokenizer = _construct(path, _with_merges(marked, merges), merges,
+                           unk_token=special['unk'], end_of_word_suffix=SUFFIX)
+    # In PhoBERT a line feed belongs to the word before it
+    tokenizer.pre_tokenizer = _space_splitter('\n?')
     tokenizer.add_special_tokens(list(special.values()))
     tokenizer.post_processor = t.processors.RobertaProcessing(
-        *_ends(special, vocab), False, False)
-    return Read(tokenizer, special, tokens, _texts(folder, VOCAB, CODES))
+        *_sep_and_cls(special, vocab), False, False)
+    return LoadedBPE(tokenizer, special, tokens, _contents(
+        folder, VOCAB, CODES))
 
 
 def _construct(path, vocab, merges, **keywords):
-    """Construct the library's tokenizer with these merges."""
+    """A tokenizer of the library; path: its vocabulary, for errors."""
     t = library()
     try:
         return t.Tokenizer(t.models.BPE(vocab, merges, **keywords))
-    except Exception as error:      # the library raises no specific one
+    except Exception as error:      # the library raises a bare Exception
         raise TokenizerError(f'{path} and its pairs do not belong together '
                              f'({error}): fetch both files again'
                              ) from None
 
 
-def _blank_splitter(more=''):
+def _space_splitter(suffix=''):
     """The pre-tokenizer that splits at white space, as str.split does.
 
-    more: a regular expression of what else ends a part.
+    suffix: a regular expression of what a word keeps of the white space.
     """
     t = library()
-    return t.pre_tokenizers.Split(t.Regex(f'[^\\s\x1c-\x1f]+{more}'),
+    return t.pre_tokenizers.Split(t.Regex(f'[^\\s\x1c-\x1f]+{suffix}'),
                                   'removed', invert=True)
 
 
 def _with_merges(vocab, merges):
-    """The vocabulary with all parts and results of merges added.
+    """Add the tokens of all merges to a vocabulary, as the library requires.
 
-    Added tokens have ids after all others.
+    New tokens get the ids after the largest one.
     """
-    found = dict(vocab)
-    beyond = 1 + max(found.values())
+    extended = dict(vocab)
+    next_id = 1 + max(extended.values())
     for pair in merges:
         for token in (*pair, ''.join(pair)):
-            if token not in found:
-                found[token] = beyond
-                beyond += 1
-    return found
+            if token not in extended:
+                extended[token] = next_id
+                next_id += 1
+    return extended
 
 
-def _pairs(path):
-    """Read merges in their order: a pair in each line, and maybe a count."""
-    found = []
-    for number, line in enumerate(_lines(path), 1):
+def _read_merges(path):
+    """Read merges in order; a line has two tokens, and maybe a count."""
+    merges = []
+    for number, line in enumerate(_read_lines(path), 1):
         if number == 1 and line.startswith('#version'):
             continue
         pair = tuple(line.split()[:2])
         if len(pair) < 2:
             raise TokenizerError(f'{path}, line {number}: expected two '
                                  'pieces with a blank between them')
-        found.append(pair)
-    return found
+        merges.append(pair)
+    return merges
 
 
-def _lines(path):
+def _read_lines(path):
+    """The lines of a UTF-8 file, without blank lines at the end."""
     try:
         text = path.read_text('utf-8')
     except UnicodeDecodeError as error:
@@ -223,12 +227,12 @@ def _lines(path):
     return lines
 
 
-def _texts(folder, *names):
-    """The content of some files: {name: text}."""
+def _contents(folder, *names):
+    """The contents of these files of a folder: {name: text}."""
     return {name: (folder / name).read_text('utf-8') for name in names}
 
 
-def _ends(special, vocab):
-    """The tokens after and before a text, each with its id."""
+def _sep_and_cls(special, vocab):
+    """The tokens after and before a text: ((sep, id), (cls, id))."""
     return tuple((special[role], vocab[special[role]])
                  for role in ('sep', 'cls'))

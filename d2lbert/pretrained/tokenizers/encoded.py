@@ -1,4 +1,8 @@
-"""The inputs and outputs of tokenizers: texts, ids, lengths, unknown words."""
+"""This module has what all tokenizers share: their inputs and outputs.
+
+`Encoded` has the ids of a text, `Tokens` is the base class of tokenizers, and
+`UnknownWords` counts unknown words. T: the number of tokens of a text or pair.
+"""
 import functools
 import re
 import unicodedata
@@ -8,15 +12,14 @@ from d2lbert.machine.terminal import warn_once
 from d2lbert.text import CLS, MASK, PAD, SEP, UNK
 from d2lbert.texts.examples import truncate_pair
 
-#: Roles of special tokens, as in tokenizer_config.json, and their default
-#: names.
+#: The roles of special tokens, as in tokenizer_config.json, and {role: its
+#: default tokens}. The first default in the vocabulary has the role.
 ROLES = ('pad', 'unk', 'cls', 'sep', 'mask')
-NAMES = dict(pad=('[PAD]', PAD), unk=('[UNK]', UNK),
-             cls=('[CLS]', CLS, '<s>'), sep=('[SEP]', SEP, '</s>'),
-             mask=('[MASK]', MASK))
+DEFAULT_TOKENS = dict(pad=('[PAD]', PAD), unk=('[UNK]', UNK),
+                      cls=('[CLS]', CLS, '<s>'), sep=('[SEP]', SEP, '</s>'),
+                      mask=('[MASK]', MASK))
 
-
-#: Chinese characters, as the published BERT has them.
+#: The ranges of Chinese characters in the code of the published BERT.
 IDEOGRAPHS = ('\u4e00-\u9fff\u3400-\u4dbf\U00020000-\U0002a6df'
               '\U0002a700-\U0002b73f\U0002b740-\U0002b81f'
               '\U0002b820-\U0002ceaf\uf900-\ufaff\U0002f800-\U0002fa1f')
@@ -24,18 +27,17 @@ _IDEOGRAPH = re.compile(f'[{IDEOGRAPHS}]')
 
 
 @functools.lru_cache(maxsize=1 << 12)
-def is_word_alone(letter):
-    """True if a character is a word by itself in running text.
+def is_word_alone(char):
+    """True if a character is a mark, which is a word by itself in a text.
 
-    Unicode calls it punctuation or a symbol, or it is Chinese, as in the
-    published BERT.
+    Marks are punctuation and symbols of Unicode, and `IDEOGRAPHS`.
     """
-    return (unicodedata.category(letter)[0] in 'PS'
-            or _IDEOGRAPH.match(letter) is not None)
+    return (unicodedata.category(char)[0] in 'PS'
+            or _IDEOGRAPH.match(char) is not None)
 
 
 class Details(NamedTuple):
-    """What an `Encoded` knows of its T tokens beside their ids; lists."""
+    """The T tokens of an `Encoded`, and their places in the text."""
 
     tokens: List[str]
     offsets: List[Tuple[int, int]]      # begin and end in characters of the
@@ -47,10 +49,10 @@ class Details(NamedTuple):
 class Encoded:
     """The inputs of a model for a text or a pair, T tokens.
 
-    ids: a list of token ids. segments: a list of 0, and of 1 in the second
-    text of a pair. get_details: a function that returns the `Details`. It is
-    called when one of them is used for the first time, since encoding many
-    texts needs none of them.
+    ids: a list of T token ids. segments: a list of T numbers, 1 in the second
+    text of a pair, else 0. get_details: a function that returns the
+    `Details`. It is only called when a caller first uses them, since vectors
+    of many texts need no `Details`.
     """
 
     __slots__ = 'ids', 'segments', '_get_details', '_details'
@@ -91,16 +93,20 @@ class Encoded:
 
 
 class Tokens:
-    """The tokens of a tokenizer and their ids."""
+    """The base class of tokenizers: their tokens and the ids of these."""
 
-    #: The `pooling.Pooling` of the folder it was loaded from
+    #: The `pooling.Pooling` of the folder with the tokenizer, or None
     pooling = None
 
-    #: The `Vocab` of whole words, None for other tokenizers
+    #: The `Vocab` of a `tokenizer.WholeWords`; None for other tokenizers
     vocab = None
 
     def _set_tokens(self, idx_to_token, special, max_len=None):
-        """Set the tokens and ids; special: {role: token}, may lack 'mask'."""
+        """Set the tokens, a list by id.
+
+        special: {role: token}; it may lack 'mask'. max_len: the maximum of
+        tokens of a text, or None.
+        """
         self.idx_to_token, self.max_len = idx_to_token, max_len
         self.token_to_idx = {}
         for idx, token in enumerate(idx_to_token):
@@ -122,8 +128,8 @@ class Tokens:
     def encode(self, text, pair=None, max_len=None):
         """Encode a text, or a pair of texts: an `Encoded`.
 
-        max_len: most tokens, special tokens included. Truncation removes the
-        last tokens of the longer text first.
+        max_len: the maximum of tokens, special tokens included; None: no
+        maximum. Truncation removes the last tokens of the longer text first.
         """
         return self.encode_batch(
             [text], None if pair is None else [pair], max_len)[0]
@@ -131,15 +137,18 @@ class Tokens:
 
 # Texts and their lengths
 
-def listed(items, what):
-    """A list of texts or words; raise TypeError for a single string."""
+def as_list(items, what):
+    """Return items as a list; raise TypeError for a single string.
+
+    what: 'texts' or 'words', for the error.
+    """
     if isinstance(items, (str, bytes)):
         raise TypeError(f'expected a list of {what}, not the string {items!r}')
     return list(items)
 
 
 def check_text(text):
-    """Return text; raise TypeError unless it is a str."""
+    """Return text; raise unless it is a str that UTF-8 can encode."""
     if not isinstance(text, str):
         raise TypeError(f'a text must be a string, not {text!r}')
     try:
@@ -154,16 +163,16 @@ def check_text(text):
 
 
 def check_pairs(pairs, texts):
-    """Return the second texts as a list; raise if their number differs."""
-    pairs = listed(pairs, 'texts')
+    """Return second texts as a list; raise unless each text has one."""
+    pairs = as_list(pairs, 'texts')
     if len(pairs) != len(texts):
         raise ValueError(f'{len(pairs)} second texts cannot be paired with '
                          f'{len(texts)} first texts: give equal numbers')
     return pairs
 
 
-def room_of(tokenizer, max_len, is_pair):
-    """The number of tokens that fit beside special tokens, or None."""
+def max_text_len(tokenizer, max_len, is_pair):
+    """max_len less the special tokens of a text or pair; None stays None."""
     if max_len is None:
         return None
     special = tokenizer.num_special(is_pair)
@@ -173,40 +182,44 @@ def room_of(tokenizer, max_len, is_pair):
     return max_len - special
 
 
-def cut_to_fit(first, second, room):
-    """The numbers of tokens to keep of two texts, (int, int).
+def truncated_lengths(first, second, max_tokens):
+    """The lengths of two texts after truncation to max_tokens in all.
 
-    first, second: the lengths of the texts; second is None for a single
-    text. As `longest_first` in transformers: if the room is odd, the longer
-    text keeps one token more; of equally long texts the second does.
+    first, second: the lengths before; second is None for a single text. As
+    `longest_first` in transformers: if max_tokens is odd, the longer text
+    keeps one token more; of equally long texts the second does.
     """
     if second is None:
-        return min(first, room), 0
-    return tuple(map(int, truncate_pair(first, second, room,
+        return min(first, max_tokens), 0
+    return tuple(map(int, truncate_pair(first, second, max_tokens,
                                         odd_to_first=first > second)))
 
 
-#: Most unknown words in a message.
-NAMED = 8
+#: The maximum of unknown words that a message lists.
+MAX_LISTED = 8
 
 
 class UnknownWords:
-    """Counts of tokens, and of those that are the unknown token."""
+    """Counts tokens and the unknown words among them, for a message."""
 
     def __init__(self, tokenizer):
         self._tokenizer = tokenizer
-        self._idx = tokenizer.unk_id
-        self._token = (None if self._idx is None
-                       else tokenizer.idx_to_token[self._idx])
+        self._unk_id = tokenizer.unk_id
+        self._unk_token = (None if self._unk_id is None
+                           else tokenizer.idx_to_token[self._unk_id])
         self._num_special = [tokenizer.num_special(is_pair)
                              for is_pair in (False, True)]
-        self.tokens = self.unknown = 0      # special tokens do not count
-        self._names = {}        # some unknown words, in order
+        self._num_tokens = 0        # without special tokens
+        self._num_unknown = 0
+        self._words = {}        # the first unknown words, as keys
 
-    def shown(self, encoding):
-        """The tokens of an `Encoding`; unknown ones as the text has them."""
+    def readable_tokens(self, encoding):
+        """The tokens of an `encoding.Encoding`, a list of str.
+
+        In place of the unknown token it has the unknown word of the text.
+        """
         encoded, (_, *texts) = encoding.encoded, encoding.text
-        return [token if idx != self._idx or end == 0
+        return [token if idx != self._unk_id or end == 0
                 else texts[segment][begin:end]
                 for idx, token, segment, (begin, end) in zip(
                     encoded.ids, encoded.tokens, encoded.segments,
@@ -215,29 +228,29 @@ class UnknownWords:
     def count(self, encoding):
         """Count the tokens of an `Encoding`, and the unknown ones."""
         ids, is_pair = encoding.encoded.ids, encoding.text.pair is not None
-        self.tokens += len(ids) - self._num_special[is_pair]
-        unknown = ids.count(self._idx)
-        self.unknown += unknown
-        if unknown and len(self._names) <= NAMED:
-            self._names.update(dict.fromkeys(
-                token for token, idx in zip(self.shown(encoding), ids)
-                if idx == self._idx))
+        self._num_tokens += len(ids) - self._num_special[is_pair]
+        num_unknown = ids.count(self._unk_id)
+        self._num_unknown += num_unknown
+        if num_unknown and len(self._words) <= MAX_LISTED:
+            self._words.update(dict.fromkeys(
+                token for token, idx in zip(self.readable_tokens(encoding),
+                                            ids) if idx == self._unk_id))
 
     def warn(self):
         """Warn of unknown words, the first time for this tokenizer."""
-        if self.unknown:
-            warn_once(self._tokenizer, 'unknown', self.sentence())
+        if self._num_unknown:
+            warn_once(self._tokenizer, 'unknown', self.note())
 
-    def sentence(self, where=None):
+    def note(self, source=None):
         """A sentence with the unknown words, or None if there are none.
 
-        where: a name of the texts for the sentence.
+        source: what the texts are, such as 'the query', or None.
         """
-        if not self.unknown:
+        if not self._num_unknown:
             return None
-        names = list(self._names)
-        return (f'{self.unknown:,} of {self.tokens:,} tokens'
-                + (f' of {where}' if where else '')
-                + f' are unknown words, read as {self._token}: '
-                + ', '.join(names[:NAMED])
-                + (' and others' if len(names) > NAMED else ''))
+        words = list(self._words)
+        return (f'{self._num_unknown:,} of {self._num_tokens:,} tokens'
+                + (f' of {source}' if source else '')
+                + f' are unknown words, read as {self._unk_token}: '
+                + ', '.join(words[:MAX_LISTED])
+                + (' and others' if len(words) > MAX_LISTED else ''))

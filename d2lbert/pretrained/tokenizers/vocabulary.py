@@ -1,4 +1,7 @@
-"""Word pieces as the `Vocab` of a run, for drawing training examples."""
+"""This module has tokenizers as `Vocab`s, from which runs draw examples.
+
+V: the number of tokens.
+"""
 import functools
 from pathlib import Path
 
@@ -16,7 +19,7 @@ from d2lbert.text import UNK, Special, Vocab
 
 
 class TokenVocab(Vocab):
-    """The tokens of any tokenizer and their ids."""
+    """The tokens of any tokenizer and their ids, as a `Vocab`."""
 
     def __init__(self, tokenizer):
         self._token_freqs, self.tokenizer = [], tokenizer
@@ -43,7 +46,8 @@ class PieceVocab(TokenVocab):
     files = VOCAB, TOKENIZER, CONFIG
 
     def __init__(self, tokenizer, name='the tokenizer'):
-        if not tokenizer.has_pieces or tokenizer.mask_id is None:
+        """name: the tokenizer's name in errors."""
+        if not tokenizer.has_word_pieces or tokenizer.mask_id is None:
             raise ValueError(
                 f'{name} has no word pieces, or no mask token: give the '
                 'tokenizer of a BERT')
@@ -55,14 +59,13 @@ class PieceVocab(TokenVocab):
         return cls(WordPiece.load(path), path)
 
     def save(self, path):
-        """Write vocab.txt as `path`, and the other tokenizer files beside it.
-        """
+        """Write vocab.txt and the other tokenizer files beside `path`."""
         self.tokenizer.save(Path(path).parent)
 
     @functools.cached_property
     def begins_word(self):
         """True for pieces that begin a word: (V,) bool."""
-        return ~onp.array([word_pieces.continues(token)
+        return ~onp.array([word_pieces.continues_word(token)
                            for token in self.idx_to_token])
 
     @functools.cached_property
@@ -83,7 +86,7 @@ class PieceVocab(TokenVocab):
         return self.to_tokens(self.replacement_ids.tolist())
 
     def cutter(self):
-        """The `word_pieces.WordCutter` into these pieces.
+        """A `word_pieces.WordCutter`, which splits words into these pieces.
 
         It reads <unk>, WikiText's mark for omitted words, as the unknown
         token.
@@ -93,5 +96,5 @@ class PieceVocab(TokenVocab):
 
 
 def same_pieces(vocab, other):
-    """True if two `PieceVocab`s encode every text alike."""
-    return vocab.tokenizer.described() == other.tokenizer.described()
+    """True if two `PieceVocab`s give every text the same ids."""
+    return vocab.tokenizer.description() == other.tokenizer.description()

@@ -1,7 +1,7 @@
-"""Word pieces with the library `tokenizers`: construct, train, read, encode.
+"""This module makes, trains and reads tokenizers of the library `tokenizers`.
 
-`tokenizer.WordPiece` calls the library through this file. The calls for byte
-pair encodings are in `bpe`.
+`bpe` makes those of byte pair encodings. `WordCutter` and `TextCutter` split
+into pieces in C++, where that gives the library's result.
 """
 import collections
 import contextlib
@@ -22,30 +22,31 @@ from d2lbert.text import UNK
 from d2lbert.texts import text_files
 from d2lbert.texts.numbered_text import line_ends
 
-# Most characters of a word; longer words are unknown, as in BERT
+# The maximum of characters in a word; longer words are unknown, as in BERT
 MAX_WORD = 100
 
-# Most different characters in pieces; words with others become [UNK]
+# The maximum of different characters in pieces to train, the most frequent
+# ones; words with other characters become [UNK]
 MAX_LETTERS = 1000
 
-# Most different words in a count; above it, the rarer half is dropped
+# The maximum of different words in a count; beyond, the rarer half is dropped
 MAX_TYPES = 1 << 21
 
-# Most words for training; larger counts are scaled down
+# The maximum of words for training; larger counts are scaled down
 MAX_WORDS = 1 << 23
 
-# Bytes of words per task of a thread
-PART = 1 << 19
+# The bytes of words that a thread splits at a time
+TASK_BYTES = 1 << 19
 
-MORE = '##'     # the prefix of pieces within a word
+CONTINUATION = '##'     # the prefix of pieces that continue a word
 
-# Options of BERT's normalizer
-NORMALIZER = ('clean_text', 'handle_chinese_chars', 'strip_accents',
-              'lowercase')
+# The library's names of the options of BERT's normalizer
+NORMALIZER_OPTIONS = ('clean_text', 'handle_chinese_chars', 'strip_accents',
+                      'lowercase')
 
 
 class TokenizerError(ValueError):
-    """A tokenizer cannot be used; the text is one sentence."""
+    """An error: a tokenizer cannot be used. Its message is one sentence."""
 
 
 def library():
@@ -56,17 +57,17 @@ def library():
         raise ImportError(
             'word pieces need the library tokenizers: pip install '
             "'.[pretrained]' brings it") from None
-    # In Python 3.8 the first call of this function forks, and MXNet calls it.
-    # The library warns of forks after its first use, so this comes before
+    # In Python 3.8 the first call of platform.uname forks, and MXNet calls
+    # it. The library warns of forks after its first use, so fork before that
     platform.uname()
     return tokenizers
 
 
 # Construction
 
-def bert(tokens, special, lowercase=True, strip_accents=None,
-         handle_chinese_chars=True):
-    """BERT's tokenizer for a list of tokens; special: {role: token}."""
+def bert_tokenizer(tokens, special, lowercase=True, strip_accents=None,
+                   handle_chinese_chars=True):
+    """BERT's tokenizer for tokens in order of ids; special: {role: token}."""
     t = library()
     tokenizer = t.Tokenizer(t.models.WordPiece(
         {token: idx for idx, token in enumerate(tokens)},
@@ -75,52 +76,51 @@ def bert(tokens, special, lowercase=True, strip_accents=None,
         clean_text=True, handle_chinese_chars=handle_chinese_chars,
         strip_accents=strip_accents, lowercase=lowercase)
     tokenizer.pre_tokenizer = t.pre_tokenizers.BertPreTokenizer()
-    tokenizer.decoder = t.decoders.WordPiece(prefix=MORE)
+    tokenizer.decoder = t.decoders.WordPiece(prefix=CONTINUATION)
     tokenizer.add_special_tokens(list(special.values()))
-    tokenizer.post_processor = template(tokenizer, special)
+    tokenizer.post_processor = post_processor_of(tokenizer, special)
     return tokenizer
 
 
-def whole_words(tokens, special, is_prose=False):
-    """A tokenizer of lower-case words, separated by white space.
+def whole_word_tokenizer(tokens, special, marks_are_words=False):
+    """A tokenizer without pieces: it splits lower-case text at white space.
 
-    is_prose: each punctuation mark is a word, too, see `is_word_alone`.
+    marks_are_words: also make a word of each mark, see `is_word_alone`.
     """
     t = library()
     tokenizer = t.Tokenizer(t.models.WordLevel(
         {token: idx for idx, token in enumerate(tokens)},
         unk_token=special['unk']))
     tokenizer.normalizer = t.normalizers.Lowercase()
-    tokenizer.pre_tokenizer = _word_splitter(is_prose)
+    tokenizer.pre_tokenizer = _word_splitter(marks_are_words)
     tokenizer.add_special_tokens(list(special.values()))
-    tokenizer.post_processor = template(tokenizer, special)
+    tokenizer.post_processor = post_processor_of(tokenizer, special)
     return tokenizer
 
 
-def is_whole_words(tokenizer):
-    """True if a tokenizer is of the kind that `whole_words` constructs."""
+def has_whole_words(tokenizer):
+    """True if `whole_word_tokenizer` could have made this tokenizer."""
     t = library()
     return (isinstance(tokenizer.model, t.models.WordLevel)
             and isinstance(tokenizer.normalizer, t.normalizers.Lowercase)
             and tokenizer.pre_tokenizer is not None
             and tokenizer.pre_tokenizer.__getstate__() in [
-                _word_splitter(is_prose).__getstate__()
-                for is_prose in (False, True)])
+                _word_splitter(marks_are_words).__getstate__()
+                for marks_are_words in (False, True)])
 
 
-def _word_splitter(is_prose):
-    """The pre-tokenizer that splits at white space; marks alone if is_prose.
-    """
+def _word_splitter(marks_are_words):
+    """The pre-tokenizer of `whole_word_tokenizer`."""
     t = library()
     spaces = t.pre_tokenizers.WhitespaceSplit()
-    if not is_prose:
+    if not marks_are_words:
         return spaces
-    alone = t.Regex(rf'[\p{{P}}\p{{S}}{IDEOGRAPHS}]')
+    marks = t.Regex(rf'[\p{{P}}\p{{S}}{IDEOGRAPHS}]')
     return t.pre_tokenizers.Sequence(
-        [spaces, t.pre_tokenizers.Split(alone, 'isolated')])
+        [spaces, t.pre_tokenizers.Split(marks, 'isolated')])
 
 
-def template(tokenizer, special):
+def post_processor_of(tokenizer, special):
     """The post-processor that adds special tokens to a text or a pair."""
     cls, sep = special['cls'], special['sep']
     return library().processors.TemplateProcessing(
@@ -133,7 +133,7 @@ def template(tokenizer, special):
 # Training
 
 def count_words(paths):
-    """Count the words of text files, separated by white space: a Counter."""
+    """Count the words between white space in text files: a Counter."""
     if isinstance(paths, (str, Path)):
         paths = [paths]
     counts = collections.Counter()
@@ -148,12 +148,13 @@ def count_words(paths):
     return counts
 
 
-def learn(counts, vocab_size, special, normalizer, min_frequency=2):
-    """Train word pieces on {word: count}: a list of tokens, deterministic.
+def train_pieces(counts, vocab_size, special, normalizer, min_frequency=2):
+    """Train word pieces on {word: count}; returns the list of tokens.
 
-    special: the first tokens of the list. Then come all letters, at the
-    beginning of words and within words, and then longer pieces in the order
-    of training.
+    It begins with the tokens `special`, the letters that begin words, and the
+    letters within words. Longer pieces follow in the order of training. Equal
+    arguments give equal lists. normalizer: {option: value} of BERT's.
+    min_frequency: the least number of times that a new piece must occur.
     """
     t = library()
     counts = _normalized(counts, normalizer)
@@ -161,44 +162,46 @@ def learn(counts, vocab_size, special, normalizer, min_frequency=2):
     for word, count in counts.items():
         for letter in word:
             letters[letter] += count
-    kept = sorted(letters, key=lambda letter: (-letters[letter], letter))
-    kept = set(kept[:MAX_LETTERS])
+    alphabet = sorted(letters, key=lambda letter: (-letters[letter], letter))
+    alphabet = set(alphabet[:MAX_LETTERS])
     counts = {word: count for word, count in counts.items()
-              if kept.issuperset(word)}
-    more = sorted({MORE + letter for word in counts for letter in word[1:]})
-    known = [*special, *sorted(kept), *more]
+              if alphabet.issuperset(word)}
+    inner = sorted({CONTINUATION + letter
+                    for word in counts for letter in word[1:]})
+    first_tokens = [*special, *sorted(alphabet), *inner]
     if not counts:
         raise ValueError('the text has no word to learn pieces from')
-    if vocab_size < len(known):
+    if vocab_size < len(first_tokens):
         raise ValueError(
             f'vocab_size={vocab_size} is too small: the special tokens and '
             f'the letters of this text, at the begin of words and within, '
-            f'are {len(known)} pieces already')
+            f'are {len(first_tokens)} pieces already')
     # Of equally frequent pairs the library merges the pair with lower ids
     # first, and it gives letters within words ids in the random order of a
-    # hash table. Special tokens have fixed ids, so letters are among them
+    # hash table. It keeps the order of special tokens, so letters are passed
+    # as such
     trainer = t.trainers.WordPieceTrainer(
         vocab_size=vocab_size, min_frequency=min_frequency,
-        show_progress=False, special_tokens=known,
-        initial_alphabet=sorted(kept), limit_alphabet=len(kept))
+        show_progress=False, special_tokens=first_tokens,
+        initial_alphabet=sorted(alphabet), limit_alphabet=len(alphabet))
     tokenizer = t.Tokenizer(t.models.WordPiece(unk_token=special[0]))
     tokenizer.pre_tokenizer = t.pre_tokenizers.WhitespaceSplit()
     interruptible(lambda is_abandoned: tokenizer.train_from_iterator(
-        itertools.takewhile(lambda _: not is_abandoned(), _repeated(counts)),
+        itertools.takewhile(lambda _: not is_abandoned(), _texts_of(counts)),
         trainer))
-    numbers = tokenizer.get_vocab()
-    return sorted(numbers, key=numbers.get)
+    vocab = tokenizer.get_vocab()
+    return sorted(vocab, key=vocab.get)
 
 
 def _normalized(counts, options):
-    """Counts of words after BERT's normalizer and splitting, a Counter.
+    """Normalize and split counted words as BERT does: a Counter of the parts.
 
-    Words of more than `MAX_WORD` characters are left out.
+    options: of the normalizer. Parts above `MAX_WORD` characters are left out.
     """
     t = library()
     normalizer = t.normalizers.BertNormalizer(
         clean_text=True, handle_chinese_chars=True, **options)
-    cut = t.pre_tokenizers.BertPreTokenizer()
+    splitter = t.pre_tokenizers.BertPreTokenizer()
     normalized, lower = collections.Counter(), normalizer.lowercase
     for word, count in counts.items():
         if word == UNK:     # WikiText's mark for omitted words
@@ -208,16 +211,17 @@ def _normalized(counts, options):
             if len(word) <= MAX_WORD:
                 normalized[word.lower() if lower else word] += count
             continue
-        for part, _ in cut.pre_tokenize_str(normalizer.normalize_str(word)):
+        word = normalizer.normalize_str(word)
+        for part, _ in splitter.pre_tokenize_str(word):
             if len(part) <= MAX_WORD:
                 normalized[part] += count
     return normalized
 
 
-def _repeated(counts):
-    """Yield texts that repeat each word as often as it was counted.
+def _texts_of(counts):
+    """Yield texts to train on, which have each word as often as counted.
 
-    If this is more than `MAX_WORDS` words, counts are scaled down.
+    If they would have more than `MAX_WORDS` words, counts are scaled down.
     """
     total = sum(counts.values())
     divisor = -(-total // MAX_WORDS)
@@ -232,19 +236,18 @@ def _repeated(counts):
 def read_json(path):
     """Read a JSON file with an object: a dict."""
     try:
-        found = files.read_json(path)
-        if not isinstance(found, dict):
-            raise ValueError(f'it holds a {type(found).__name__}')
+        content = files.read_json(path)
+        if not isinstance(content, dict):
+            raise ValueError(f'it holds a {type(content).__name__}')
     except ValueError as error:
         raise TokenizerError(f'{path} is damaged, it is no JSON object '
                              f'({error}): fetch it again') from None
-    return found
+    return content
 
 
-def read(path):
-    """Read the library's tokenizer in a tokenizer.json."""
-    found = read_json(path)
-    if not isinstance(found.get('model'), dict):
+def read_tokenizer(path):
+    """Read a tokenizer of the library from a tokenizer.json."""
+    if not isinstance(read_json(path).get('model'), dict):
         raise TokenizerError(f'{path} holds no tokenizer: expected a '
                              'tokenizer.json with a model in it')
     try:
@@ -274,56 +277,59 @@ def read_vocab(path):
     return tokens
 
 
-def by_number(vocab, name='the tokenizer', special=()):
+def tokens_by_id(vocab, name='the tokenizer', special=()):
     """The tokens of {token: id} as a list, with '' for unused ids.
 
-    special: tokens whose ids must be unique. Raises `TokenizerError` if they
-    are not, or if ids are much larger than the number of tokens.
+    name: of the vocabulary, for errors. special: tokens that must not share
+    their ids. Raises `TokenizerError` if one does, or if the largest id is
+    much larger than the number of tokens.
     """
-    count = 1 + max(vocab.values(), default=-1)
-    if count > 2 * len(vocab) + 1000:
+    num_ids = 1 + max(vocab.values(), default=-1)
+    if num_ids > 2 * len(vocab) + 1000:
         raise TokenizerError(f'{name} is damaged: it numbers {len(vocab)} '
-                             f'tokens up to {count - 1}; fetch it again')
-    # The library's order of tokens is random, so either of two tokens with
-    # one id could be in the list
+                             f'tokens up to {num_ids - 1}; fetch it again')
+    # Of two tokens with one id the last is in the list, and the library's
+    # order of tokens is random
     ids = list(vocab.values())
     for token in special:
         if ids.count(vocab.get(token)) > 1:
             raise TokenizerError(f'{name} is damaged: another token has the '
                                  f'number of {token}; fetch it again')
-    tokens = [''] * count
+    tokens = [''] * num_ids
     for token, idx in vocab.items():
         tokens[idx] = token
     return tokens
 
 
-def has_pieces(tokenizer):
-    """True if a tokenizer of the library is WordPiece."""
+def has_word_pieces(tokenizer):
+    """True if the model of a library's tokenizer is WordPiece with ##."""
     model = tokenizer.model
     return (type(model).__name__ == 'WordPiece'
-            and model.continuing_subword_prefix == MORE)
+            and model.continuing_subword_prefix == CONTINUATION)
 
 
-def described(tokenizer):
-    """Everything that pieces depend on except the vocabulary, for JSON."""
-    if not is_bert(tokenizer):
+def description(tokenizer):
+    """All that ids depend on, except the vocabulary: a list for JSON."""
+    if not has_bert_normalizer(tokenizer):
         return [tokenizer.to_str()]
-    return [*(getattr(tokenizer.normalizer, name) for name in NORMALIZER),
+    return [*(getattr(tokenizer.normalizer, name)
+              for name in NORMALIZER_OPTIONS),
             tokenizer.model.max_input_chars_per_word]
 
 
-def is_bert(tokenizer):
-    """True if a tokenizer is WordPiece with BERT's normalizer."""
-    return (has_pieces(tokenizer)
+def has_bert_normalizer(tokenizer):
+    """True if a tokenizer has word pieces and BERT's normalizer."""
+    return (has_word_pieces(tokenizer)
             and type(tokenizer.normalizer).__name__ == 'BertNormalizer')
 
 
 def change_normalizer(tokenizer, options):
-    """Change options of BERT's normalizer; other normalizers stay."""
-    found = tokenizer.normalizer
-    if options and type(found).__name__ == 'BertNormalizer':
+    """Set options {name: value} of BERT's normalizer; others stay as they are.
+    """
+    old = tokenizer.normalizer
+    if options and type(old).__name__ == 'BertNormalizer':
         tokenizer.normalizer = library().normalizers.BertNormalizer(
-            **{**{name: getattr(found, name) for name in NORMALIZER},
+            **{**{name: getattr(old, name) for name in NORMALIZER_OPTIONS},
                **options})
 
 
@@ -331,10 +337,10 @@ def change_normalizer(tokenizer, options):
 def library_errors(what='this text', may_panic=False):
     """Convert errors of the library to `TokenizerError`s.
 
-    The library raises bare Exceptions. If the regular expression of a
-    tokenizer takes too many steps it panics, which is no Exception.
-    may_panic: the result of `has_expressions`; the text of a panic is then
-    not printed.
+    The library raises bare Exceptions. If a regular expression of a tokenizer
+    takes too many steps it panics: Rust prints a message, and Python gets a
+    BaseException. what: the input, for the error. may_panic: True to hide
+    that message, see `has_expressions`.
     """
     with without_panics() if may_panic else contextlib.nullcontext():
         try:
@@ -349,9 +355,9 @@ def library_errors(what='this text', may_panic=False):
 
 
 def has_expressions(tokenizer):
-    """True if a tokenizer.json has brought regular expressions of its own.
+    """True if parts of a tokenizer have regular expressions, which may panic.
 
-    How long they take depends on the text, so no check can exclude panics.
+    Their time depends on the text, so no check beforehand excludes panics.
     """
     return any(b'"Regex"' in part.__getstate__() for part in (
         tokenizer.normalizer, tokenizer.pre_tokenizer, tokenizer.decoder)
@@ -361,100 +367,106 @@ def has_expressions(tokenizer):
 class WordCutter:
     """Splits words into the pieces of a tokenizer, without special tokens.
 
-    fixed: {word: its ids}, words with given ids. Other words that look like
-    special tokens are split as any word.
+    fixed_ids: {word: its list of ids}, for words that are not split. Other
+    words are split, even if they are spelled as special tokens.
     """
 
-    def __init__(self, tokenizer, fixed):
-        self._plain, self._fixed = _without_added_tokens(tokenizer), fixed
-        self._fast = _compiled(self._plain)
-        self._may_panic = has_expressions(self._plain)
+    def __init__(self, tokenizer, fixed_ids):
+        self._tokenizer = _without_added_tokens(tokenizer)
+        self._fixed_ids = fixed_ids
+        self._compiled = _compiled(self._tokenizer)
+        self._may_panic = has_expressions(self._tokenizer)
 
     def __call__(self, lines):
         """Split words, one in each line of bytes.
 
-        Returns ids (N,) int32 of all pieces and begins (words + 1,) int64;
-        the ids of word k are ids[begins[k]:begins[k + 1]].
+        Returns ids (pieces,) int32 and begins (words + 1,) int64. The ids of
+        word k are ids[begins[k]:begins[k + 1]].
         """
-        # For a single part threads would cost more than they save
-        counts, ids = zip(*in_order(self._cut, _parts(lines),
-                                    1 if len(lines) <= PART else None))
+        # For a single task threads would cost more than they save
+        counts, ids = zip(*in_order(self._cut, _tasks(lines),
+                                    1 if len(lines) <= TASK_BYTES else None))
         return onp.concatenate(ids), onp.cumsum(
             onp.concatenate([[0], *counts]), dtype='int64')
 
     def _cut(self, lines):
+        """Split words as `__call__` does: (counts of ids, ids), int32."""
         ends = line_ends(lines)
         begins = onp.append(0, ends[:-1] + 1)
         counts, ids = onp.full(len(ends), -1, 'int32'), onp.empty(0, 'int32')
-        if self._fast is not None:
-            counts, ids = self._fast.cut(lines)
-        # A count of -1: the word is left to the library
-        left = onp.flatnonzero(counts < 0)
+        if self._compiled is not None:
+            counts, ids = self._compiled.cut(lines)
+        # A count of -1: C++ has left the word to the library
+        uncut = onp.flatnonzero(counts < 0)
         with library_errors(may_panic=self._may_panic):
-            found = self._plain.encode_batch(
-                [lines[begins[k]:ends[k]].decode() for k in left])
-        counts, ids = _replaced_ids(counts, ids, left,
-                                    [encoding.ids for encoding in found])
-        for word, its_ids in self._fixed.items():
+            encodings = self._tokenizer.encode_batch(
+                [lines[begins[k]:ends[k]].decode() for k in uncut])
+        counts, ids = _replace_ids(counts, ids, uncut,
+                                   [encoding.ids for encoding in encodings])
+        for word, word_ids in self._fixed_ids.items():
             if word.encode() in lines:
                 line = rb'(?m)^%b$' % re.escape(word.encode())
-                places = onp.searchsorted(ends, [
+                indices = onp.searchsorted(ends, [
                     match.start() for match in re.finditer(line, lines)])
-                counts, ids = _replaced_ids(counts, ids, places,
-                                            [its_ids] * len(places))
+                counts, ids = _replace_ids(counts, ids, indices,
+                                           [word_ids] * len(indices))
         return counts, ids
 
 
 class TextCutter:
     """Converts texts to the ids that a tokenizer gives them, in C++.
 
-    It leaves texts to the library that are not printable ASCII, and texts
-    with added tokens such as [MASK]. `of` constructs it.
+    It leaves to the library all texts that are not printable ASCII or have an
+    added token, such as [MASK]. `of` constructs it.
     """
 
-    def __init__(self, pieces, added_tokens, begin, end):
-        """begin, end: the special ids before and after those of a text."""
-        self._pieces, self._begin, self._end = pieces, begin, end
-        # The library also finds some added tokens in other case
+    def __init__(self, pieces, added_tokens, ids_before, ids_after):
+        """pieces: `cut.Pieces`. ids_before, ids_after: around each text."""
+        self._pieces = pieces
+        self._ids_before, self._ids_after = ids_before, ids_after
+        # The library finds some added tokens also in lower or upper case
         self._has_added_token = re.compile(
             '|'.join(map(re.escape, added_tokens)), re.IGNORECASE).search
 
     @classmethod
     def of(cls, tokenizer):
-        """The cutter of a tokenizer; None if C++ cannot do the same."""
+        """The cutter of a tokenizer; None if C++ cannot give its ids."""
         pieces = _compiled(_without_added_tokens(tokenizer))
         if pieces is None:
             return None
         added = [token.content for token
                  in tokenizer.get_added_tokens_decoder().values()]
-        # The library normalizes some added tokens before it looks for them
+        # The library may normalize added tokens before it searches for them,
+        # so that ASCII text can match a token with an accent
         if not all(token.isascii() and token.isprintable() for token in added):
             return None
-        alone = tokenizer.encode('a', add_special_tokens=False).ids
-        whole = tokenizer.encode('a')
-        first = whole.special_tokens_mask.index(0)
-        last = first + len(alone)
-        if not added or whole.ids[first:last] != alone or any(whole.type_ids):
+        text_ids = tokenizer.encode('a', add_special_tokens=False).ids
+        sample = tokenizer.encode('a')
+        begin = sample.special_tokens_mask.index(0)
+        end = begin + len(text_ids)
+        if (not added or sample.ids[begin:end] != text_ids
+                or any(sample.type_ids)):
             return None
-        return cls(pieces, added, whole.ids[:first], whole.ids[last:])
+        return cls(pieces, added, sample.ids[:begin], sample.ids[end:])
 
     def __call__(self, texts):
-        """The ids of each text, special ones included: N lists of ids.
+        """Convert texts: a list with the ids of each, special tokens included.
 
-        None takes the place of the ids of a text that the library must cut.
+        It has None for a text that is left to the library.
         """
-        is_cut = [*map(self._can_cut, texts)]
+        can_cut = [*map(self._can_cut, texts)]
         lines = ''.join(f'{text}\n' for text in itertools.compress(
-            texts, is_cut))
+            texts, can_cut))
         counts, ids = self._pieces.cut(lines.encode())
         ids, begin, counts = ids.tolist(), 0, iter(counts.tolist())
         all_ids = []
-        for cut in is_cut:
-            if not cut:
+        for text_is_cut in can_cut:
+            if not text_is_cut:
                 all_ids.append(None)
                 continue
             end = begin + next(counts)
-            all_ids.append([*self._begin, *ids[begin:end], *self._end])
+            all_ids.append([*self._ids_before, *ids[begin:end],
+                            *self._ids_after])
             begin = end
         return all_ids
 
@@ -464,65 +476,66 @@ class TextCutter:
 
 
 def _without_added_tokens(tokenizer):
-    """A tokenizer that splits words that look like added tokens."""
-    plain = library().Tokenizer(tokenizer.model)
+    """A copy of a tokenizer that splits added tokens as it splits any word."""
+    copy = library().Tokenizer(tokenizer.model)
     for part in ('normalizer', 'pre_tokenizer'):
         if getattr(tokenizer, part) is not None:
-            setattr(plain, part, getattr(tokenizer, part))
-    return plain
+            setattr(copy, part, getattr(tokenizer, part))
+    return copy
 
 
-def _parts(lines):
-    """Yield lines, bytes, in parts of about `PART` bytes; at least one."""
+def _tasks(lines):
+    """Yield bytes of lines in parts of about `TASK_BYTES`; one at least."""
     begin = 0
-    while len(lines) - begin > PART:
-        end = lines.index(b'\n', begin + PART) + 1
+    while len(lines) - begin > TASK_BYTES:
+        end = lines.index(b'\n', begin + TASK_BYTES) + 1
         yield lines[begin:end]
         begin = end
     yield lines[begin:]
 
 
 def _compiled(tokenizer):
-    """The C++ equivalent of a tokenizer of the library, or None.
+    """The `kernels.cut.Pieces` that split as a tokenizer does, or None.
 
-    It leaves words with characters outside ASCII to the library.
+    They only split printable ASCII.
     """
     vocab, model = tokenizer.get_vocab(), tokenizer.model
-    if (draw.library() is None or not is_bert(tokenizer)
+    if (draw.library() is None
+            or not has_bert_normalizer(tokenizer)
             or type(tokenizer.pre_tokenizer).__name__ != 'BertPreTokenizer'
             or model.unk_token not in vocab):
         return None
-    begin, more = {}, {}
+    initial, continuation = {}, {}
     for token, idx in vocab.items():
-        if continues(token):
-            more[token[len(MORE):]] = idx
+        if continues_word(token):
+            continuation[token[len(CONTINUATION):]] = idx
         else:
-            begin[token] = idx
+            initial[token] = idx
     return compiled.Pieces(
-        begin, more, vocab[model.unk_token], model.max_input_chars_per_word,
-        tokenizer.normalizer.lowercase)
+        initial, continuation, vocab[model.unk_token],
+        model.max_input_chars_per_word, tokenizer.normalizer.lowercase)
 
 
-def _replaced_ids(counts, ids, places, found):
-    """Replace the ids of the words at `places` by the lists in `found`.
+def _replace_ids(counts, ids, indices, new_ids):
+    """Replace the ids of the words at `indices` by the lists in `new_ids`.
 
-    counts: the number of ids of each word; -1 and no ids for words that have
-    none yet. Returns counts and ids of all words.
+    ids: of all words, one after another. counts: the number of ids of each
+    word, or -1 if it has none yet. Returns new counts and ids.
     """
-    if not len(places):
+    if not len(indices):
         return counts, ids
     word_stays = onp.ones(len(counts), bool)
-    word_stays[places] = False
+    word_stays[indices] = False
     old = ids[onp.repeat(word_stays, onp.maximum(counts, 0))]
-    counts[places] = [*map(len, found)]
+    counts[indices] = [*map(len, new_ids)]
     id_stays = onp.repeat(word_stays, counts)
     ids = onp.empty(len(id_stays), 'int32')
     ids[id_stays] = old
-    ids[~id_stays] = onp.fromiter(itertools.chain.from_iterable(found),
+    ids[~id_stays] = onp.fromiter(itertools.chain.from_iterable(new_ids),
                                   'int32')
     return counts, ids
 
 
-def continues(token):
+def continues_word(token):
     """True if a piece continues the word of the piece before it."""
-    return len(token) > len(MORE) and token.startswith(MORE)
+    return len(token) > len(CONTINUATION) and token.startswith(CONTINUATION)
